@@ -5,11 +5,12 @@
     scripts/import.py megatron torchrun ... pretrain_gpt.py ... >our.yaml           or the flags themselves
     scripts/import.py [--gpus N] torchtitan FILE.toml >our.yaml
     scripts/import.py nanotron FILE.yaml >our.yaml
-    scripts/import.py nemo FILE.yaml >our.yaml                                      also Megatron-Bridge's recipes
+    scripts/import.py nemo|bridge FILE.yaml >our.yaml                               NeMo's, Megatron-Bridge's
 
 The script is read and not run. NAME=VALUE gives variables that it takes from its environment; flags after it are added.
 --gpus N: the number of GPUs, where the input does not say it. --model: one of our configurations or a config.json with
-the sizes, where the input does not have them.
+the sizes, where the input does not have them. --gpu NAME writes hardware.gpu beside the input's GPUs a node, which
+-o hardware.gpu=NAME would replace by that GPU's usual number.
 
 Every setting is converted or named. The first lines name what changes the plan: the number of GPUs, precision, length
 and batch first. The next line lists what has no effect on a plan. What cannot be planned is refused with exit code 2.
@@ -24,7 +25,7 @@ from export import ask
 from foreign import megatron, nanotron, nemo, torchtitan
 from run_files import Failure, Refusal, finish, read_text
 
-FILES = {"torchtitan": (torchtitan, "TOML"), "nanotron": (nanotron, "YAML"), "nemo": (nemo, "YAML")}
+FILES = {"torchtitan": (torchtitan, "TOML"), "nanotron": (nanotron, "YAML"), "nemo": (nemo, "YAML"), "bridge": (nemo, "YAML")}
 
 
 def converted(options):
@@ -54,6 +55,8 @@ def main(options):
         config, settings = converted(options)
     except Failure as failure:
         raise Refusal(str(failure)) from None
+    if options.gpu:
+        config.setdefault("hardware", {})["gpu"] = options.gpu
     for line in settings.comments():
         print(line)
     for section, values in config.items():
@@ -63,6 +66,7 @@ def main(options):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", type=int)
+    parser.add_argument("--gpu", metavar="NAME")
     parser.add_argument("--model", type=Path)
     parser.add_argument("program", choices=["megatron", *FILES])
     parser.add_argument("words", nargs=argparse.REMAINDER)

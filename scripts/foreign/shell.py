@@ -229,6 +229,7 @@ class Script:
         self.read = read  # returns the text of a file that the script names, or None
         self.functions, self.files, self.commands, self.notes = {}, {}, [], []
         self.depth = self.steps = 0
+        self.doubt = ""  # what the last condition depends on and the script does not say
         self.outside, self.missing = True, 0  # outside of functions; the last argument that is asked for and not given
 
     # ---- values
@@ -245,8 +246,15 @@ class Script:
     def value(self, name, testing=False):
         found = self.lookup(name)
         if found is None:
-            return "" if testing else unknown("$" + name)
+            return self.unsaid("$" + name, testing)
         return (found[0] if found else "") if isinstance(found, list) else found
+
+    def unsaid(self, name, testing):
+        """Returns the mark of a value that the script does not say; for a test, the empty text of an unset variable."""
+        if not testing:
+            return unknown(name)
+        self.doubt = self.doubt or name
+        return ""
 
     def braces(self, inside, testing):
         """Returns the value of ${...}: a list for arrays."""
@@ -272,7 +280,7 @@ class Script:
         if rest.startswith((":-", "-", ":=", "=", ":+", "+", ":?", "?")):
             return self.defaulted(name, found, rest, testing)
         if found is None:
-            return "" if testing else unknown("$" + name)
+            return self.unsaid("$" + name, testing)
         if isinstance(found, list):
             return found if index is not None or name in ("@", "*") else (found[0] if found else "")
         return self.edited(found, rest, inside, testing)
@@ -372,7 +380,7 @@ class Script:
             return " ".join(self.expand(Scanner(command.strip()[4:]).array(), testing))
         if found := re.fullmatch(r"\s*(?:echo\s+\"?(.*?)\"?\s*\|\s*bc|expr\s+(.*))\s*(?:-l)?\s*", command):
             return self.arithmetic(re.sub(r"\\\*", "*", found[1] or found[2]), testing)
-        return unknown("$(" + " ".join(readable(command).split())[:60] + ")")
+        return self.unsaid("$(" + " ".join(readable(command).split())[:60] + ")", testing)
 
     def text(self, text, testing=False):
         """Returns the text with its $-expressions expanded, as inside double quotes."""
@@ -463,7 +471,8 @@ class Script:
             self.expect(tokens, "do")
             at = tokens.at
             self.block(tokens, False)
-            self.named_loop(tokens, at, line, live)
+            if live:
+                self.say_doubt(tokens.all[at : tokens.at], f"the loop of line {line} is not followed")
             self.expect(tokens, "done")
         elif kind == "word" and word == "for":
             self.loop(tokens, live)
@@ -485,10 +494,12 @@ class Script:
         else:
             self.condition_list(tokens, live)
 
-    def named_loop(self, tokens, at, line, live):
-        names = {found[0].rstrip("+=") for token in tokens.all[at : tokens.at] if token[0] == "word" and (found := ASSIGNS.match(plain(token)))}
-        if live and names:
-            self.notes.append(f"the loop of line {line} was not followed; it sets {', '.join(sorted(names))}")
+    def say_doubt(self, tokens, what):
+        """Names what is set where it is not certain that it is set."""
+        words = [token[1][0][1] for token in tokens if token[0] == "word" and token[1] and token[1][0][0] == "plain"]
+        names = sorted({found[0].rstrip("+=") for word in words if (found := ASSIGNS.match(word))})
+        if names:
+            self.notes.append(f"{what} and sets {', '.join(names)}")
 
     def expect(self, tokens, word):
         while (token := tokens.peek()) is not None:
@@ -500,20 +511,25 @@ class Script:
             tokens.next()
 
     def branch(self, tokens, live):
-        tokens.next()
         taken = False
         while True:
+            line = tokens.next()[2]
+            self.doubt = ""
             holds = self.condition(tokens, live and not taken)
+            doubt = self.doubt
             self.expect(tokens, "then")
+            begin = tokens.at
             self.block(tokens, live and not taken and holds)
+            if live and not taken and doubt:
+                self.say_doubt(tokens.all[begin : tokens.at], f"line {line} depends on {doubt}, is read as {str(holds).lower()},")
             taken = taken or holds
             token = tokens.peek()
             if token is None:
                 return
             word = plain(token)
-            tokens.next()
             if word == "elif":
                 continue
+            tokens.next()
             if word == "else":
                 self.block(tokens, live and not taken)
                 self.expect(tokens, "fi")
@@ -572,10 +588,12 @@ class Script:
         self.expect(tokens, "done")
 
     def choose(self, tokens, live):
-        tokens.next()
+        line = tokens.next()[2]
+        self.doubt = ""
         subject = without_unknown(" ".join(self.expand([tokens.next()[1]], True))) if tokens.peek() else ""
-        taken = False
+        taken, doubt = False, self.doubt
         self.expect(tokens, "in")
+        begin = tokens.at
         while (token := tokens.peek()) is not None and plain(token) != "esac":
             if token[0] == "newline" or token[:2] in (("operator", ";;"), ("operator", "(")):
                 tokens.next()
@@ -593,6 +611,8 @@ class Script:
             taken = taken or fits
             if tokens.at == before and tokens.peek() is not None and plain(tokens.peek()) != "esac":
                 tokens.next()
+        if live and doubt:
+            self.say_doubt(tokens.all[begin : tokens.at], f"line {line} depends on {doubt}, is read as empty,")
         self.expect(tokens, "esac")
 
     def define(self, tokens):
@@ -690,11 +710,14 @@ class Script:
         if "-o" in words[1:]:
             at = words.index("-o")
             return self.test(words[:at]) or self.test(words[at + 1 :])
+        if words[:1] in (["-z"], ["-n"]) and not self.doubt.startswith("$("):
+            self.doubt = ""  # whether a variable is set is what is asked
         if len(words) == 2 and words[0].startswith("-"):
             if words[0] in ("-z", "-n"):
                 return (words[1] == "") == (words[0] == "-z")
             if words[0] == "-v":
                 return self.lookup(words[1]) is not None
+            self.doubt = self.doubt or f"the file {words[1]}"
             return words[0] in ("-f", "-e", "-s") and words[1] in self.files
         if len(words) == 1:
             return words[0] not in ("", "-n", "-f", "-d", "-e", "-s")
@@ -806,6 +829,7 @@ class Script:
             for kind, body in bodies:
                 self.run(body if kind == "single" else self.text(body))
         self.commands.append(command)
+        self.doubt = self.doubt or f"`{readable(' '.join(command))[:60]}`"
         return True
 
     def inner_text(self, command):

@@ -188,6 +188,14 @@ def test_a_launch_script_of_arrays_and_quoted_blocks_is_planned_as_it_is(tmp_pat
     assert config["model"]["vocab"] == 32000
 
 
+def test_the_scripts_gpus_of_a_node_stay_with_a_gpu_that_has_another_number(tmp_path):
+    _, config = converted(tmp_path, "megatron", ARRAYS, "--gpu", "gh200")
+    path = tmp_path / "our.yaml"
+    path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in config.items()))
+    planned = subprocess.run([ROOT / "train_llama", "-c", path, "--plan", "--json"], capture_output=True, text=True, check=True)
+    assert json.loads(planned.stdout)["config"]["hardware"]["gpus_per_node"] == 4
+
+
 def test_variables_of_the_environment_and_arguments_can_be_given(tmp_path):
     path = tmp_path / "run.sh"
     path.write_text(ARRAYS)
@@ -330,6 +338,19 @@ def test_what_a_script_cannot_know_is_named(tmp_path):
     (tmp_path / "cluster.sh").write_text("EXTRA='--lr 1e-3'\n")
     comments, config = converted(tmp_path, "megatron", f"source cluster.sh\ntorchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} $EXTRA --seed 3\n")
     assert "cluster.sh" not in comments and config["train"]["lr"] == 1e-3
+
+
+def test_a_branch_that_depends_on_what_a_script_does_not_say_is_named(tmp_path):
+    text = (f"if [ $KIND = long ]; then MORE='--seq-length 4096'; fi\nif nvidia-smi | grep H100; then EIGHT='--fp8-format hybrid'; fi\n"
+            f"if [ -z $NAME ]; then NAME=x; fi\ncase $(hostname) in a*) WORLD=3;; esac\nwhile read -r line; do LIST+=$line; done\n"
+            f"torchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} $MORE $EIGHT\n")  # fmt: skip
+    comments, config = converted(tmp_path, "megatron", text)
+    assert "line 1 depends on $KIND, is read as false, and sets MORE" in comments
+    assert "line 2 depends on `nvidia-smi`, is read as true, and sets EIGHT" in comments
+    assert "line 4 depends on $(hostname), is read as empty, and sets WORLD" in comments
+    assert "the loop of line 5 is not followed and sets LIST" in comments and "line 3" not in comments
+    _, config = read(script("import.py", "megatron", "KIND=long", tmp_path / "run.sh").stdout)
+    assert config["model"]["seq_len"] == 4096
 
 
 def test_deepspeeds_json_is_read_beside_megatrons_flags(tmp_path):
