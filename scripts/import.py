@@ -25,7 +25,12 @@ from export import ask
 from foreign import megatron, nanotron, nemo, torchtitan
 from run_files import Failure, Refusal, finish, read_text
 
-FILES = {"torchtitan": (torchtitan, "TOML"), "nanotron": (nanotron, "YAML"), "nemo": (nemo, "YAML"), "bridge": (nemo, "YAML")}
+FILES = {
+    "torchtitan": (torchtitan, "TOML"),
+    "nanotron": (nanotron, "YAML"),
+    "nemo": (nemo, "YAML"),
+    "bridge": (nemo, "YAML"),
+}
 
 
 def converted(options):

@@ -7,7 +7,20 @@ from run_files import Failure
 from .shell import readable, unknown_in
 
 SHORT = {"-N": "nodes", "-n": "ntasks", "-G": "gpus", "-np": "ntasks", "-c": "cpus-per-task", "-ppn": "ntasks-per-node"}
-WORLD = ("nnodes", "nproc-per-node", "nodes", "ntasks", "ntasks-per-node", "gpus-per-node", "gpus", "gres", "num-gpus", "num-nodes", "npernode", "gpus-per-task")
+WORLD = (
+    "nnodes",
+    "nproc-per-node",
+    "nodes",
+    "ntasks",
+    "ntasks-per-node",
+    "gpus-per-node",
+    "gpus",
+    "gres",
+    "num-gpus",
+    "num-nodes",
+    "npernode",
+    "gpus-per-task",
+)
 
 
 def front_options(words):
@@ -50,9 +63,15 @@ def gpus_of(s, front, slurm, gpus):
     batch = {name[2:]: value for name, value in slurm.items()}
     known = {name: count(name, options.get(name, batch.get(name))) for name in WORLD}
     for source in (options, batch):
-        if known["gpus-per-node"] is None and (found := re.search(r"(?:gpu:)?(?:[\w-]+:)?(\d+)(?:\(|,|$)", source.get("gpus-per-node", source.get("gres", "")))):
+        if known["gpus-per-node"] is None and (
+            found := re.search(
+                r"(?:gpu:)?(?:[\w-]+:)?(\d+)(?:\(|,|$)", source.get("gpus-per-node", source.get("gres", ""))
+            )
+        ):
             known["gpus-per-node"] = count("gpus-per-node", found[1])
-    torchrun = any(re.search(r"torchrun|torch\.distributed|deepspeed", word) for word in front) or "nproc-per-node" in options
+    torchrun = (
+        any(re.search(r"torchrun|torch\.distributed|deepspeed", word) for word in front) or "nproc-per-node" in options
+    )
     nodes = first(known, "nnodes", "num-nodes", "nodes")
     each = first(known, "nproc-per-node", "num-gpus") if torchrun else first(known, "ntasks-per-node", "npernode")
     tasks = known["ntasks"] if not torchrun else None
@@ -68,11 +87,20 @@ def gpus_of(s, front, slurm, gpus):
         if world not in (None, gpus):
             s.say("world", f"--gpus {gpus} is planned; the script says {world}")
         elif world is None and (nodes or each):
-            s.say("world", f"--gpus {gpus} is planned; the script says {nodes or 'an unknown number of'} nodes of {each or 'an unknown number of'} GPUs")
+            s.say(
+                "world",
+                f"--gpus {gpus} is planned; the script says {nodes or 'an unknown number of'} nodes of {each or 'an unknown number of'} GPUs",
+            )
         world = gpus
     if world is None:
-        unsaid = [f"--{name} {readable(options[name])}" for name in ("nnodes", "nproc-per-node", "nodes", "ntasks-per-node") if name in options and known[name] is None]
-        raise Failure(f"the number of GPUs is not known{' (' + ', '.join(unsaid) + ')' if unsaid else ''}; say --gpus N before the program's name")
+        unsaid = [
+            f"--{name} {readable(options[name])}"
+            for name in ("nnodes", "nproc-per-node", "nodes", "ntasks-per-node")
+            if name in options and known[name] is None
+        ]
+        raise Failure(
+            f"the number of GPUs is not known{' (' + ', '.join(unsaid) + ')' if unsaid else ''}; say --gpus N before the program's name"
+        )
     if each is None and tasks and nodes:
         each = tasks // nodes
     return world, min(each, world) if each else None

@@ -133,7 +133,15 @@ QUIET = re.compile(
     r"|weight-decay-incr|disable-mem|actual-|rampup|moe-|expert-|use-turn|use-tutel|sgd-|muon-|lion-|disable-moe|mlp-type|topk|num-key-value-heads$)"
     r".*)"
 )  # fmt: skip
-ALONE = ("swiglu", "bf16", "fp16", "sequence-parallel", "use-distributed-optimizer", "group-query-attention", "disable-bias-linear")
+ALONE = (
+    "swiglu",
+    "bf16",
+    "fp16",
+    "sequence-parallel",
+    "use-distributed-optimizer",
+    "group-query-attention",
+    "disable-bias-linear",
+)
 TOKENIZERS = (  # size of the vocabulary by the tokenizer's name; the first that fits
     (r"gpt-?2", 50257), (r"llama-?_?3", 128256), (r"llama", 32000), (r"bert.*uncased|BertWordPieceLowerCase", 30522),
     (r"apertus|swissai-tok|mistral-nemo", 131072), (r"qwen-?_?(2|3)", 151936), (r"mistral.*v0\.3|mistral-large", 32768),
@@ -155,7 +163,14 @@ def cut(word):
 def command_settings(command, settings):
     """Adds the flags of a command. Returns the launcher's words: those before the program."""
     words = [each for word in command for each in cut(word)]
-    at = next((i for i, word in enumerate(words) if word.endswith(".py") or (i and words[i - 1] == "-m" and "torch" not in word)), None)
+    at = next(
+        (
+            i
+            for i, word in enumerate(words)
+            if word.endswith(".py") or (i and words[i - 1] == "-m" and "torch" not in word)
+        ),
+        None,
+    )
     front, rest = (words[:at], words[at + 1 :]) if at is not None else ([], words)
     flag, spelling, given = None, None, []
     for word in [*rest, "--"]:
@@ -167,7 +182,9 @@ def command_settings(command, settings):
         elif flag is not None and not (unknown_in(word) and (given or flag in ALONE)):
             given.append(word)
         elif unknown_in(word):
-            settings.say("unknown", f"{readable(word)}: the script does not say what this is; its flags are not planned")
+            settings.say(
+                "unknown", f"{readable(word)}: the script does not say what this is; its flags are not planned"
+            )
         elif not word.startswith("-"):
             settings.say("unknown", f"{readable(word)}: belongs to no flag and is ignored")
     return front
@@ -183,7 +200,11 @@ def read_script(words):
     settings, slurm = Settings(), {}
     path = existing(words[0]) if words else None
     if not words or words[0].startswith("-") or not (path or " " in words[0]):
-        if words and ("/" in words[0] or words[0].endswith((".sh", ".slurm", ".sbatch", ".yaml"))) and not words[0].endswith("torchrun"):
+        if (
+            words
+            and ("/" in words[0] or words[0].endswith((".sh", ".slurm", ".sbatch", ".yaml")))
+            and not words[0].endswith("torchrun")
+        ):
             raise Failure(f"{words[0]}: is not a file here")
         return settings, command_settings(words, settings), slurm, None
     text = read_text(path) if path else words[0]
@@ -228,8 +249,14 @@ def beside(path, name):
 
 def chosen(script, settings):
     """Returns the command that trains."""
-    training = [each for each in script.commands if any("--num-layers" in word or "--encoder-num-layers" in word for word in each)]
-    training = training or [each for each in script.commands if any(re.search(r"pretrain\w*\.py|train\w*\.py", word) for word in each)]
+    training = [
+        each
+        for each in script.commands
+        if any("--num-layers" in word or "--encoder-num-layers" in word for word in each)
+    ]
+    training = training or [
+        each for each in script.commands if any(re.search(r"pretrain\w*\.py|train\w*\.py", word) for word in each)
+    ]
     # A file of flags has one on each line, and is no command.
     loose = [each for each in script.commands if each[0].startswith("--")]
     if loose and (not training or training[0] in loose):
@@ -243,7 +270,9 @@ def chosen(script, settings):
     texts = [text for text in texts if re.search(r"(^|\s)--\w", text)]
     texts = [text for text in texts if not any(text.strip() in other and text != other for other in texts)]
     if not any("--num-layers" in text for text in texts):
-        raise Failure("no command of the script has --num-layers; give the flags, or the variables that the script needs")
+        raise Failure(
+            "no command of the script has --num-layers; give the flags, or the variables that the script needs"
+        )
     settings.say("unknown", "no command of the script has --num-layers; the flags in its variables are converted")
     return [word for text in dict.fromkeys(texts) for word in text.split()]
 
@@ -289,7 +318,17 @@ def vocabulary(s, default):
             return s.number(flag, int, low=1)
     if "vocab-size" in s or default is not REQUIRED:
         return s.number("vocab-size", int, default, low=1)
-    said = [str(s.values[name][1]) for name in ("tokenizer-model", "tokenizer-name-or-path", "patch-tokenizer-type", "tokenizer-type", "vocab-file") if name in s]
+    said = [
+        str(s.values[name][1])
+        for name in (
+            "tokenizer-model",
+            "tokenizer-name-or-path",
+            "patch-tokenizer-type",
+            "tokenizer-type",
+            "vocab-file",
+        )
+        if name in s
+    ]
     if "merge-file" in s and "tokenizer-type" not in s:
         said.append("GPT2BPETokenizer")  # pretrain_gpt.py's own
     for text in said:
@@ -297,7 +336,9 @@ def vocabulary(s, default):
             if re.search(pattern, text, re.IGNORECASE):
                 s.say("model", f"--vocab-size is not given: {size}, as the tokenizer {readable(text)} has")
                 return size
-    raise Failure("--vocab-size: is missing, since a tokenizer says it there that is not known here; add it (after the script's name)")
+    raise Failure(
+        "--vocab-size: is missing, since a tokenizer says it there that is not known here; add it (after the script's name)"
+    )
 
 
 def convert_model(s, config, known, defaults):
@@ -329,7 +370,9 @@ def convert_model(s, config, known, defaults):
     if not llama and model["kv_heads"] != model["heads"]:
         raise Failure("--group-query-attention: GPT's layer cannot be planned with fewer key and value heads; leave it out, or use"
                       " --swiglu, --normalization RMSNorm and --position-embedding-type rope")  # fmt: skip
-    model["head_dim"] = s.number("kv-channels", int, known.get("head_dim", max(model["hidden"] // model["heads"], 1)), low=1)
+    model["head_dim"] = s.number(
+        "kv-channels", int, known.get("head_dim", max(model["hidden"] // model["heads"], 1)), low=1
+    )
     tied = known.get("tie_embeddings", True)
     model["tie_embeddings"] = False if s.flag("untie-embeddings-and-output-weights") else tied
     model["norm_eps"] = s.number("norm-epsilon", float, known.get("norm_eps", 1e-5), high=1)
@@ -340,7 +383,10 @@ def convert_model(s, config, known, defaults):
         s.say("model", "--disable-bias-linear is not given: linear layers have biases there, none are planned")
     if not llama and not bias:
         s.say("model", "--disable-bias-linear: GPT's linear layers are planned with biases")
-    qkv_bias, qk_norm = s.flag("add-qkv-bias", known.get("qkv_bias", False)), s.flag("qk-layernorm", known.get("qk_norm", False))
+    qkv_bias, qk_norm = (
+        s.flag("add-qkv-bias", known.get("qkv_bias", False)),
+        s.flag("qk-layernorm", known.get("qk_norm", False)),
+    )
     if llama:
         model |= {"qkv_bias": qkv_bias, "qk_norm": qk_norm}
         rope(s, model, place, known)
@@ -351,7 +397,10 @@ def convert_model(s, config, known, defaults):
         if llama:
             s.quiet_ones.append(f"--max-position-embeddings {longest}")
         else:
-            s.say("model", f"--max-position-embeddings {longest}: the table of positions is planned with {model['seq_len']}")
+            s.say(
+                "model",
+                f"--max-position-embeddings {longest}: the table of positions is planned with {model['seq_len']}",
+            )
 
 
 def family_of(s, model, known, defaults):
@@ -364,11 +413,18 @@ def family_of(s, model, known, defaults):
     if str(s.values.get("glu-activation", ("", ""))[1]) != "swiglu":
         s.effect("glu-activation", "model", "the activation is planned as GELU or SwiGLU")
     gated = s.text("glu-activation", "") == "swiglu" or gated
-    if s.effect("geglu", "model", "the gate is planned as SwiGLU; sizes are the same") or s.effect("quick-geglu", "model", "the gate is planned as SwiGLU; sizes are the same"):
+    if s.effect("geglu", "model", "the gate is planned as SwiGLU; sizes are the same") or s.effect(
+        "quick-geglu", "model", "the gate is planned as SwiGLU; sizes are the same"
+    ):
         gated = True
-    ungated = [s.effect(name, "model", "the activation is planned as GELU or SwiGLU") for name in ("squared-relu", "xielu", "relu")]
+    ungated = [
+        s.effect(name, "model", "the activation is planned as GELU or SwiGLU")
+        for name in ("squared-relu", "xielu", "relu")
+    ]
     gated = gated and not any(ungated)
-    norm = s.text("normalization", "RMSNorm" if known.get("family") == "llama" else defaults.get("normalization", "LayerNorm"))
+    norm = s.text(
+        "normalization", "RMSNorm" if known.get("family") == "llama" else defaults.get("normalization", "LayerNorm")
+    )
     norm = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm", "layernorm1p": "LayerNorm"}.get(norm.lower(), norm)
     place = s.text("position-embedding-type", "rope" if known.get("family") == "llama" else "learned_absolute")
     if place == "rope":
@@ -382,7 +438,12 @@ def family_of(s, model, known, defaults):
     if s.flag("use-alibi-position-embeddings"):
         place = "alibi"
     rotary = place in ("rope", "yarn")
-    if norm not in ("RMSNorm", "LayerNorm") or place in ("mrope", "relative") or (gated and not rotary) or (norm == "RMSNorm" and not rotary):
+    if (
+        norm not in ("RMSNorm", "LayerNorm")
+        or place in ("mrope", "relative")
+        or (gated and not rotary)
+        or (norm == "RMSNorm" and not rotary)
+    ):
         raise Failure(
             f"--normalization {norm}, --position-embedding-type {place}, {'--swiglu' if gated else 'no --swiglu'}: is neither"
             " LLaMA's layer (RMSNorm, rope, --swiglu) nor GPT's (LayerNorm, learned_absolute); say one of them, the nearest"
@@ -391,7 +452,10 @@ def family_of(s, model, known, defaults):
     if model["family"] == "llama" and norm == "LayerNorm":
         s.say("model", "--normalization LayerNorm: RMSNorm is planned")
     if model["family"] == "gpt" and place != "learned_absolute":
-        s.say("model", f"--position-embedding-type {place}: GPT's learned positions are planned, a table of seq_len times hidden")
+        s.say(
+            "model",
+            f"--position-embedding-type {place}: GPT's learned positions are planned, a table of seq_len times hidden",
+        )
     return gated, norm, place
 
 
@@ -434,13 +498,20 @@ def rope(s, model, place, known):
 
 def convert_layout(s, config, world):
     parallel, schedule, model = config["parallel"], config["schedule"], config["model"]
-    p = parallel["pipeline"] = 1 if s.flag("no-pipeline-parallel") and not s.quiet("pipeline-model-parallel-size") else s.number("pipeline-model-parallel-size", int, 1, low=1, high=1024)
+    p = parallel["pipeline"] = (
+        1
+        if s.flag("no-pipeline-parallel") and not s.quiet("pipeline-model-parallel-size")
+        else s.number("pipeline-model-parallel-size", int, 1, low=1, high=1024)
+    )
     old = s.number("model-parallel-size", int, 1, low=1, high=1024)
     t = parallel["tensor"] = s.number("tensor-model-parallel-size", int, old, low=1, high=1024)
     c = s.number("context-parallel-size", int, 1, low=1, high=1024)
     ulysses = s.number("ds-sequence-parallel-size", int, 1, low=1, high=1024)
     if ulysses > 1:
-        s.say("world", f"--ds-sequence-parallel-size {ulysses}: is planned as {ulysses} context ranks, which exchange keys and values instead of heads")
+        s.say(
+            "world",
+            f"--ds-sequence-parallel-size {ulysses}: is planned as {ulysses} context ranks, which exchange keys and values instead of heads",
+        )
         c *= ulysses
     parallel["context"] = c
     kind = s.take("cp-comm-type")
@@ -473,7 +544,9 @@ def stages(s, parallel, layers, p):
     per = s.number("num-layers-per-virtual-pipeline-stage", int, None, low=1)
     if per and p > 1:
         if layers % (p * per) != 0:
-            raise Failure(f"--num-layers-per-virtual-pipeline-stage {per}: {layers} layers do not divide into chunks of {per} on {p} stages")
+            raise Failure(
+                f"--num-layers-per-virtual-pipeline-stage {per}: {layers} layers do not divide into chunks of {per} on {p} stages"
+            )
         chunks = layers // p // per
     if p == 1:
         chunks = 1
@@ -483,14 +556,25 @@ def stages(s, parallel, layers, p):
         text = re.sub(r"(.)\*(\d{1,3})", lambda found: found[1] * int(found[2]), text)
         parallel["layers"] = [part.count("t") for part in text.split("|")]
         if len(parallel["layers"]) % p != 0 or sum(parallel["layers"]) != layers:
-            raise Failure(f"--pipeline-model-parallel-layout: has {len(parallel['layers'])} parts of {sum(parallel['layers'])} layers, not {layers} layers on {p} stages")
+            raise Failure(
+                f"--pipeline-model-parallel-layout: has {len(parallel['layers'])} parts of {sum(parallel['layers'])} layers, not {layers} layers on {p} stages"
+            )
         return len(parallel["layers"]) // p
-    first, last = s.number("decoder-first-pipeline-num-layers", int, None, low=1), s.number("decoder-last-pipeline-num-layers", int, None, low=1)
+    first, last = (
+        s.number("decoder-first-pipeline-num-layers", int, None, low=1),
+        s.number("decoder-last-pipeline-num-layers", int, None, low=1),
+    )
     more = [s.flag("account-for-embedding-in-pipeline-split"), s.flag("account-for-loss-in-pipeline-split")]
     if p > 1 and (first or last or any(more)):
-        even = (layers - (first or 0) - (last or 0)) / (p - (first is not None) - (last is not None) or 1) if first or last else (layers + sum(more)) / p
+        even = (
+            (layers - (first or 0) - (last or 0)) / (p - (first is not None) - (last is not None) or 1)
+            if first or last
+            else (layers + sum(more)) / p
+        )
         if even != int(even) or even < 1 or (int(even) % chunks):
-            raise Failure("--decoder-first-pipeline-num-layers and the like: what remains does not divide over the other stages")
+            raise Failure(
+                "--decoder-first-pipeline-num-layers and the like: what remains does not divide over the other stages"
+            )
         ranks = [int(even)] * p
         ranks[0], ranks[-1] = (first or ranks[0]), (last or ranks[-1])
         parts = [ranks[i % p] // chunks for i in range(p * chunks)]
@@ -503,7 +587,9 @@ def stages(s, parallel, layers, p):
 def parameters(model):
     gated = 3 if model["family"] == "llama" else 2
     attention = model["hidden"] * model["head_dim"] * 2 * (model["heads"] + model["kv_heads"])
-    return model["layers"] * (attention + gated * model["hidden"] * model["ffn"]) + model["vocab"] * model["hidden"] * (1 if model["tie_embeddings"] is True else 2)
+    return model["layers"] * (attention + gated * model["hidden"] * model["ffn"]) + model["vocab"] * model["hidden"] * (
+        1 if model["tie_embeddings"] is True else 2
+    )
 
 
 def zero(s, config):
@@ -513,25 +599,52 @@ def zero(s, config):
     stage = s.number("zero-stage", int, None, high=3)
     if copies == 1 or any(name in s for name in ("use-megatron-fsdp", "use-torch-fsdp2", "use-custom-fsdp")):
         s.quiet("use-distributed-optimizer")
-    cut_there = s.flag("use-distributed-optimizer") or any(name in s for name in ("use-megatron-fsdp", "use-torch-fsdp2", "use-custom-fsdp")) or (stage or 0) > 0
+    cut_there = (
+        s.flag("use-distributed-optimizer")
+        or any(name in s for name in ("use-megatron-fsdp", "use-torch-fsdp2", "use-custom-fsdp"))
+        or (stage or 0) > 0
+    )
     if stage is not None and stage > 1:
-        s.say("memory", f"--zero-stage {stage}: ZeRO-1 is planned, which cuts optimizer state over data ranks and neither gradients nor parameters")
+        s.say(
+            "memory",
+            f"--zero-stage {stage}: ZeRO-1 is planned, which cuts optimizer state over data ranks and neither gradients nor parameters",
+        )
     if not cut_there and copies > 1:
-        more = 12 * parameters(config["model"]) / (parallel["pipeline"] * parallel["tensor"]) * (1 - 1 / copies) / (1 << 30)
+        more = (
+            12
+            * parameters(config["model"])
+            / (parallel["pipeline"] * parallel["tensor"])
+            * (1 - 1 / copies)
+            / (1 << 30)
+        )
         s.say("memory", f"--use-distributed-optimizer is not given: every data rank holds all optimizer state there; here it is cut over"
                         f" {copies} ranks (ZeRO-1), which saves about {more:.1f} GiB a rank")  # fmt: skip
 
 
 def convert_batch(s, config):
     train, schedule, parallel = config["train"], config["schedule"], config["parallel"]
-    b = schedule["micro_batch"] = s.number("micro-batch-size", int, s.number("batch-size", int, REQUIRED if "batch-size" in s else None, low=1), low=1, high=65536) or REQUIRED
+    b = schedule["micro_batch"] = (
+        s.number(
+            "micro-batch-size",
+            int,
+            s.number("batch-size", int, REQUIRED if "batch-size" in s else None, low=1),
+            low=1,
+            high=65536,
+        )
+        or REQUIRED
+    )
     if b is REQUIRED:
         raise Failure("--micro-batch-size: is missing; add it")
     if "global-batch-size" not in s:
-        s.say("batch", f"--global-batch-size is not given: one microbatch a step on each data rank, {b * parallel['data']} sequences")
+        s.say(
+            "batch",
+            f"--global-batch-size is not given: one microbatch a step on each data rank, {b * parallel['data']} sequences",
+        )
     total = train["global_batch"] = s.number("global-batch-size", int, b * parallel["data"], low=1, high=1 << 24)
     if total % (b * parallel["data"]) != 0:
-        raise Failure(f"--global-batch-size {total}: is no multiple of micro-batch {b} times {parallel['data']} data ranks; say --gpus N")
+        raise Failure(
+            f"--global-batch-size {total}: is no multiple of micro-batch {b} times {parallel['data']} data ranks; say --gpus N"
+        )
     ramp, grown, used = [], 0, 0  # grown, used: steps and samples until the batch is full
     if "rampup-batch-size" in s:
         begin, more, samples = s.numbers("rampup-batch-size", int, 3)
@@ -539,17 +652,33 @@ def convert_batch(s, config):
             ramp, grown, used = ramped(begin, more, samples, total)
             least = b * parallel["data"] * parallel["pipeline"]
             if ramp[0][1] < least <= total:
-                s.say("batch", f"--rampup-batch-size {begin} {more} {samples}: sizes below {least} leave stages without a microbatch; {least} is planned for them")
+                s.say(
+                    "batch",
+                    f"--rampup-batch-size {begin} {more} {samples}: sizes below {least} leave stages without a microbatch; {least} is planned for them",
+                )
                 later = [entry for entry in ramp if entry[1] >= least]
-                ramp = later if later[0][0] == 1 else [[1, least], *later] if later[0][1] > least else [[1, least], *later[1:]]
+                ramp = (
+                    later
+                    if later[0][0] == 1
+                    else [[1, least], *later]
+                    if later[0][1] > least
+                    else [[1, least], *later[1:]]
+                )
             if len(ramp) > 64:
-                s.say("batch", f"--rampup-batch-size {begin} {more} {samples}: {len(ramp)} sizes there; 64 of them are planned")
+                s.say(
+                    "batch",
+                    f"--rampup-batch-size {begin} {more} {samples}: {len(ramp)} sizes there; 64 of them are planned",
+                )
                 ramp = [ramp[round(i * (len(ramp) - 1) / 63)] for i in range(64)]
             train["batch_ramp"] = ramp
             if any(size % (b * parallel["data"]) for _, size in ramp):
-                raise Failure(f"--rampup-batch-size {begin} {more} {samples}: sizes are no multiples of micro-batch {b} times {parallel['data']} data ranks")
+                raise Failure(
+                    f"--rampup-batch-size {begin} {more} {samples}: sizes are no multiples of micro-batch {b} times {parallel['data']} data ranks"
+                )
         elif begin != total:
-            raise Failure(f"--rampup-batch-size {begin} {more} {samples}: does not reach --global-batch-size {total} in equal steps")
+            raise Failure(
+                f"--rampup-batch-size {begin} {more} {samples}: does not reach --global-batch-size {total} in equal steps"
+            )
     steps_of(s, train, total, grown, used)
 
 
@@ -588,14 +717,19 @@ def steps_of(s, train, total, grown, used):
     train["warmup_steps"] = round(fraction * (end or steps)) if fraction is not None else warm
     for name in ("lr-decay-tokens", "lr-warmup-tokens"):
         s.effect(name, "training", "the learning rate follows steps here, and falls until the last one")
-    for name in ("lr-wsd-decay-iters", "lr-wsd-decay-samples") if "WSD" not in str(s.values.get("lr-decay-style")) else ():
+    for name in (
+        ("lr-wsd-decay-iters", "lr-wsd-decay-samples") if "WSD" not in str(s.values.get("lr-decay-style")) else ()
+    ):
         s.quiet(name)
     decay = s.number("lr-wsd-decay-iters", int, None)
     decay = in_steps(s.number("lr-wsd-decay-samples", int, REQUIRED)) if "lr-wsd-decay-samples" in s else decay
     if decay is not None:
         train["decay_steps"] = min(decay, train["steps"])
     if end and abs(end - steps) > 1:
-        s.say("training", f"the learning rate falls until step {end} there (--lr-decay-iters, -samples) and until the last, {steps}, here")
+        s.say(
+            "training",
+            f"the learning rate falls until step {end} there (--lr-decay-iters, -samples) and until the last, {steps}, here",
+        )
 
 
 def convert_precision(s, config):
@@ -629,7 +763,10 @@ def convert_attention(s, config):
     s.quiet("transformer-impl")
     for name in ("use-flash-attn", "use-flash-attn-v2") if fused or backend in ("flash", "fused") else ():
         s.quiet(name)
-    asked = [s.flag(name) for name in ("use-flash-attn", "use-flash-attn-v2", "use-flash-attn-triton", "use-flash-attn-builder")]
+    asked = [
+        s.flag(name)
+        for name in ("use-flash-attn", "use-flash-attn-v2", "use-flash-attn-triton", "use-flash-attn-builder")
+    ]
     flash = any(asked) or backend in ("flash", "fused") or fused
     if not flash and backend == "auto":
         s.say("speed", "attention is not fused there (no --use-flash-attn): attention.mode none is planned")
@@ -637,7 +774,10 @@ def convert_attention(s, config):
     if flash:
         s.quiet("no-masked-softmax-fusion")
     attention["softmax"] = "unfused" if s.flag("no-masked-softmax-fusion") else "megatron"
-    own, anew = s.flag("reset-attention-mask") or s.flag("dataloader-inter-document-masking"), s.flag("reset-position-ids")
+    own, anew = (
+        s.flag("reset-attention-mask") or s.flag("dataloader-inter-document-masking"),
+        s.flag("reset-position-ids"),
+    )
     if own or anew:
         config["data"] = {"mask_documents": "on" if own else "off", "reset_positions": "on" if anew else "off"}
 
@@ -660,7 +800,11 @@ def convert_recomputation(s, config):
     number = s.number("activations-checkpoint-num-layers", int, s.number("checkpoint-num-layers", int, 1, low=1), low=1)
     number = s.number("recompute-num-layers", int, number, low=1) if granularity == "full" else number
     if granularity == "full":
-        most = max(parallel["layers"][s::p] and sum(parallel["layers"][s::p]) for s in range(p)) if "layers" in parallel else -(-layers // p)
+        most = (
+            max(parallel["layers"][s::p] and sum(parallel["layers"][s::p]) for s in range(p))
+            if "layers" in parallel
+            else -(-layers // p)
+        )
         schedule["recompute_layers"] = min(number * chunks, most) if method == "block" else most
         if method != "block" and number > 1:
             s.say("memory", f"the inputs of every {number}th layer are kept there, of every layer here: more memory")
@@ -674,7 +818,10 @@ def convert_recomputation(s, config):
         if set(others) & {"layernorm", "mlp", "moe_act", "mla_up_proj", "shared_experts", "moe"}:
             if "layernorm" in others:
                 schedule["recompute"] = "pointwise"
-            s.say("memory", f"--recompute-modules {' '.join(others)}: schedule.recompute {'pointwise' if 'layernorm' in others else 'none'} is planned")
+            s.say(
+                "memory",
+                f"--recompute-modules {' '.join(others)}: schedule.recompute {'pointwise' if 'layernorm' in others else 'none'} is planned",
+            )
         elif others:
             s.say("unknown", f"--recompute-modules {' '.join(others)}: not known here; nothing is planned for it")
     elif granularity is not None:
@@ -684,7 +831,14 @@ def convert_recomputation(s, config):
 def convert_optimizer(s, config, defaults):
     train = config["train"]
     optimizer = s.text("optimizer", "adam").lower()
-    if optimizer not in ("adam", "adamw", "fused_adam", "distributed_fused_adam", "mcore_distributed_optim", "hybridadam"):
+    if optimizer not in (
+        "adam",
+        "adamw",
+        "fused_adam",
+        "distributed_fused_adam",
+        "mcore_distributed_optim",
+        "hybridadam",
+    ):
         s.say("memory", f"--optimizer {optimizer}: AdamW is planned, with two moments in fp32")
     for flag, key, default, high in (("weight-decay", "weight_decay", 0.01, 100), ("adam-beta1", "beta1", 0.9, 1), ("adam-beta2", "beta2", 0.999, 1),
                                      ("adam-eps", "eps", 1e-8, 1), ("clip-grad", "grad_clip", 1.0, 1e12), ("init-method-std", "init_std", 0.02, 1000)):  # fmt: skip
@@ -711,7 +865,9 @@ def convert_optimizer(s, config, defaults):
         s.quiet("lr-wsd-decay-style")
         return
     shape = s.text("lr-wsd-decay-style", "exponential")
-    train["decay_shape"] = {"linear": "linear", "cosine": "cosine", "minus_sqrt": "1-sqrt", "1-sqrt": "1-sqrt"}.get(shape, "linear")
+    train["decay_shape"] = {"linear": "linear", "cosine": "cosine", "minus_sqrt": "1-sqrt", "1-sqrt": "1-sqrt"}.get(
+        shape, "linear"
+    )
     if shape not in ("linear", "cosine", "minus_sqrt", "1-sqrt"):
         s.say("training", f"--lr-wsd-decay-style {shape}: a linear decay is planned")
 
@@ -728,7 +884,11 @@ def deepspeed_file(s, path):
             s.values["deepspeed"] = ("--deepspeed", True)
         return
     spelling, where = s.values.pop(name)
-    text = getattr(s, "files", {}).get(where) or beside(path, str(where)) or (read_text(existing(where)) if isinstance(where, str) and existing(where) else None)
+    text = (
+        getattr(s, "files", {}).get(where)
+        or beside(path, str(where))
+        or (read_text(existing(where)) if isinstance(where, str) and existing(where) else None)
+    )
     if text is None:
         s.say("precision", f"{spelling} {readable(where)}: is not here; what it sets is not planned")
         return

@@ -29,18 +29,33 @@ def convert(s, gpus=None, model=None):
     for name in ("is_mamba_config", "is_llamoe_config", "is_starcoder2_config", "is_qwen2_moe_config"):
         s.refuse(M + name, "layers of this kind cannot be planned; use LLaMA's or Qwen 2's")
     for name in ("moe_config.num_experts", "moe_num_experts", "num_local_experts"):
-        s.refuse(M + name, "the model is a mixture of experts by this key, which cannot be planned; leave it out to plan the dense model")
+        s.refuse(
+            M + name,
+            "the model is a mixture of experts by this key, which cannot be planned; leave it out to plan the dense model",
+        )
     known = model or {}
     ours |= known
-    sizes = {"hidden": "hidden_size", "layers": "num_hidden_layers", "heads": "num_attention_heads", "ffn": "intermediate_size", "vocab": "vocab_size"}
+    sizes = {
+        "hidden": "hidden_size",
+        "layers": "num_hidden_layers",
+        "heads": "num_attention_heads",
+        "ffn": "intermediate_size",
+        "vocab": "vocab_size",
+    }
     for key, word in sizes.items():
-        ours[key] = s.number(M + word, int, known[key], low=1, high=1 << 22) if key in known else s.number(M + word, int, low=1, high=1 << 22)
+        ours[key] = (
+            s.number(M + word, int, known[key], low=1, high=1 << 22)
+            if key in known
+            else s.number(M + word, int, low=1, high=1 << 22)
+        )
     ours["family"] = "llama"
     if M + "attention_bias" in s.values:
         s.quiet(M + "is_qwen2_config")
     qwen = s.flag(M + "is_qwen2_config")
     ours["kv_heads"] = s.number(M + "num_key_value_heads", int, known.get("kv_heads", ours["heads"]), low=1)
-    ours["head_dim"] = s.number(M + "head_dim", int, known.get("head_dim", max(ours["hidden"] // ours["heads"], 1)), low=1)
+    ours["head_dim"] = s.number(
+        M + "head_dim", int, known.get("head_dim", max(ours["hidden"] // ours["heads"], 1)), low=1
+    )
     ours["seq_len"] = s.number("tokens.sequence_length", int, low=1, high=1 << 22)
     ours["norm_eps"] = s.number(M + "rms_norm_eps", float, 1e-6, high=1)
     ours["rope_theta"] = s.number(M + "rope_theta", float, 10000.0, low=1, high=1e12)
@@ -108,11 +123,18 @@ def precision(s, train):
     if kind not in ("float32", "bfloat16"):
         s.say("precision", f"model.dtype {kind}: is planned as bf16")
     if not s.flag("optimizer.accumulate_grad_in_fp32", True):
-        s.say("precision", "optimizer.accumulate_grad_in_fp32 false: gradients are planned in fp32, 2 bytes a parameter more")
+        s.say(
+            "precision",
+            "optimizer.accumulate_grad_in_fp32 false: gradients are planned in fp32, 2 bytes a parameter more",
+        )
 
 
 def rope(s, model):
-    scaling = {name[len(M + "rope_scaling.") :]: s.take(name) for name in list(s.values) if name.startswith(M + "rope_scaling.")}
+    scaling = {
+        name[len(M + "rope_scaling.") :]: s.take(name)
+        for name in list(s.values)
+        if name.startswith(M + "rope_scaling.")
+    }
     kind = scaling.pop("rope_type", scaling.pop("type", "none"))
     numbers = {"factor": "rope_factor", "original_max_position_embeddings": "rope_original", "low_freq_factor": "rope_low_freq",
                "high_freq_factor": "rope_high_freq", "beta_fast": "rope_beta_fast", "beta_slow": "rope_beta_slow"}  # fmt: skip
@@ -131,14 +153,26 @@ def optimizer(s, train):
     name = s.text(F + "name", "adamW")
     if name.lower() != "adamw":
         s.say("memory", f"optimizer {name}: AdamW is planned, with two moments in fp32")
-    for ours, word, default in (("beta1", "adam_beta1", 0.9), ("beta2", "adam_beta2", 0.999), ("eps", "adam_eps", 1e-8)):
+    for ours, word, default in (
+        ("beta1", "adam_beta1", 0.9),
+        ("beta2", "adam_beta2", 0.999),
+        ("eps", "adam_eps", 1e-8),
+    ):
         train[ours] = s.number(F + word if F + word in s else "optimizer." + word, float, default, high=1)
     train["weight_decay"] = s.number("optimizer.weight_decay", float, 0.0, high=100)
     train["grad_clip"] = s.number("optimizer.clip_grad", float, 0.0, high=1e12)
     train["seed"] = s.number("general.seed", int, 42, high=1 << 53)
     train["init_std"] = s.number("model.init_method.std", float, 0.025, high=1000)
-    s.effect("optimizer.weight_decay_exclude_named_params", "training", "norms and biases have no weight decay here, the others have")
-    s.effect("model.init_method.scaling_method", "training", "projections into the residual stream start smaller by the number of layers here")
+    s.effect(
+        "optimizer.weight_decay_exclude_named_params",
+        "training",
+        "norms and biases have no weight decay here, the others have",
+    )
+    s.effect(
+        "model.init_method.scaling_method",
+        "training",
+        "projections into the residual stream start smaller by the number of layers here",
+    )
     lr = train["lr"] = s.number(R + "learning_rate", float, low=0, high=100)
     low = s.number(R + "min_decay_lr", float, lr, high=100)
     if low > lr:
@@ -151,10 +185,17 @@ def optimizer(s, train):
     if s.text(R + "lr_warmup_style", "linear") != "linear":
         s.say("training", f"{R}lr_warmup_style: the warm-up is linear here")
     if start > warm:
-        train |= {"schedule": "wsd", "decay_steps": min(steps, train["steps"]), "decay_shape": style if style in ("linear", "cosine", "1-sqrt") else "linear"}
+        train |= {
+            "schedule": "wsd",
+            "decay_steps": min(steps, train["steps"]),
+            "decay_shape": style if style in ("linear", "cosine", "1-sqrt") else "linear",
+        }
     else:
         train["schedule"] = style if style in ("linear", "cosine") else "constant" if low == lr else "linear"
     if style not in ("linear", "cosine") and not (style == "1-sqrt" and start > warm):
         s.say("training", f"{R}lr_decay_style {style}: a linear decay is planned")
     if abs(start + steps - train["steps"]) > 1 and low != lr:
-        s.say("training", f"the learning rate falls until step {start + steps} there and until the last, {train['steps']}, here")
+        s.say(
+            "training",
+            f"the learning rate falls until step {start + steps} there and until the last, {train['steps']}, here",
+        )

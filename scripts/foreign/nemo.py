@@ -53,10 +53,16 @@ def resolved(value, name, tables, deep=0):
     head, colon, rest = inner[1].partition(":")
     if colon and head in ("multiply", "divide_ceil", "divide_floor", "sum", "add"):
         words = [word.strip() for word in rest.split(",")]
-        if len(words) != 2 or not all(re.fullmatch(r"-?\d{1,15}", word) for word in words) or (head[0] == "d" and int(words[1]) == 0):
+        if (
+            len(words) != 2
+            or not all(re.fullmatch(r"-?\d{1,15}", word) for word in words)
+            or (head[0] == "d" and int(words[1]) == 0)
+        ):
             return unknown(value)
         a, b = (int(word) for word in words)
-        found = {"multiply": a * b, "divide_ceil": -(-a // b) if b else 0, "divide_floor": a // b if b else 0}.get(head, a + b)
+        found = {"multiply": a * b, "divide_ceil": -(-a // b) if b else 0, "divide_floor": a // b if b else 0}.get(
+            head, a + b
+        )
     elif colon:
         return unknown(value)
     else:
@@ -118,11 +124,16 @@ def launcher(source):
             found["--nnodes"] = str(value)
         elif last in ("devices", "gpus_per_node", "num_gpus_per_node", "num_gpus"):
             found["--nproc-per-node"] = str(value)
-    return ["torchrun", *(word for pair in {"--nnodes": "1", **found}.items() for word in pair)] if "--nproc-per-node" in found else []
+    return (
+        ["torchrun", *(word for pair in {"--nnodes": "1", **found}.items() for word in pair)]
+        if "--nproc-per-node" in found
+        else []
+    )
 
 
 def special(source, s):
     """Adds the flags of keys that mean something else than their name says."""
+
     def put(flag, name, value):
         if flag in s.values:
             s.quiet(flag)
@@ -148,7 +159,9 @@ def special(source, s):
         elif last == "betas" and isinstance(value, list) and len(value) == 2:
             put("adam-beta1", name, value[0])
             put("adam-beta2", name, value[1])
-        elif last in ("precision", "mixed_precision", "plugins") and (name.startswith(("trainer", "mixed_precision", "precision"))):
+        elif last in ("precision", "mixed_precision", "plugins") and (
+            name.startswith(("trainer", "mixed_precision", "precision"))
+        ):
             precision(name, value, put)
         elif last == "fp8" and isinstance(value, bool):
             if value:
@@ -183,7 +196,13 @@ def precision(name, value, put):
     word = str(value).lower()
     if "fp8" in word:
         put("fp8-format", name, "hybrid")
-        recipe = {"mx": "mxfp8", "delayed": "delayed", "current": "tensorwise", "block": "blockwise", "subchannel": "blockwise"}
+        recipe = {
+            "mx": "mxfp8",
+            "delayed": "delayed",
+            "current": "tensorwise",
+            "block": "blockwise",
+            "subchannel": "blockwise",
+        }
         put("fp8-recipe", name, next((ours for theirs, ours in recipe.items() if theirs in word), "delayed"))
     if word.startswith("bf16"):
         put("bf16", name, True)
@@ -207,5 +226,3 @@ def renamed(source, s):
             s.values[flag] = (spelling, value)
     for name in [each for each in s.values if each.startswith("\0")]:
         s.quiet(name)
-
-

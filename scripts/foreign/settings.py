@@ -131,7 +131,9 @@ class Settings:
         self.values = {}
 
     def comments(self):
-        lines = [f"# changes the plan: {CATEGORIES[at]}: {text}" for at, text in sorted(self.lines, key=lambda line: line[0])]
+        lines = [
+            f"# changes the plan: {CATEGORIES[at]}: {text}" for at, text in sorted(self.lines, key=lambda line: line[0])
+        ]
         return lines + ([f"# without effect on the plan: {', '.join(self.quiet_ones)}"] if self.quiet_ones else [])
 
 

@@ -12,7 +12,23 @@ from run_files import Failure
 
 BEGIN, END = "\ue000", "\ue001"  # around the name of an unknown value
 DEEPEST, MOST_STEPS = 20, 20000
-RESERVED = {"if", "then", "elif", "else", "fi", "for", "while", "until", "do", "done", "case", "esac", "function", "{", "}"}
+RESERVED = {
+    "if",
+    "then",
+    "elif",
+    "else",
+    "fi",
+    "for",
+    "while",
+    "until",
+    "do",
+    "done",
+    "case",
+    "esac",
+    "function",
+    "{",
+    "}",
+}
 ASSIGNS = re.compile(r"[A-Za-z_]\w*(\[[^]]*\])?\+?=")
 ARITHMETIC = re.compile(r"[\d\s+\-*/%()<>=!&|?:,]*")
 
@@ -22,7 +38,13 @@ MARK = re.compile(f"{BEGIN}([^{END}]*){END}")
 
 def unknown(name):
     """The name's blanks and signs are moved, so that a shell's rules for them do not apply to a mark."""
-    return BEGIN + "".join(chr(0xE100 + ord(each)) if ord(each) < 128 and not each.isalnum() else each for each in readable(name)) + END
+    return (
+        BEGIN
+        + "".join(
+            chr(0xE100 + ord(each)) if ord(each) < 128 and not each.isalnum() else each for each in readable(name)
+        )
+        + END
+    )
 
 
 def name_in(mark):
@@ -334,7 +356,13 @@ class Script:
         said = re.sub(r"\b0+(?=\d)", "", said) or "0"
         if not ARITHMETIC.fullmatch(said) or len(said) > 400 or "**" in said or "<<" in said:
             return unknown("$((" + readable(text).strip() + "))")
-        said = said.replace("&&", " and ").replace("||", " or ").replace("!=", "\x00").replace("!", " not ").replace("\x00", "!=")
+        said = (
+            said.replace("&&", " and ")
+            .replace("||", " or ")
+            .replace("!=", "\x00")
+            .replace("!", " not ")
+            .replace("\x00", "!=")
+        )
         if choice := re.fullmatch(r"([^?]*)\?([^:?]*):([^:?]*)", said):
             said = f"({choice[2]}) if ({choice[1]}) else ({choice[3]})"
         try:
@@ -407,7 +435,9 @@ class Script:
                 open_ = True
             elif kind == "double":
                 parts = list(self.pieces(text, testing))
-                if "".join(each for each in parts if isinstance(each, str)) == "" and any(isinstance(each, list) for each in parts):
+                if "".join(each for each in parts if isinstance(each, str)) == "" and any(
+                    isinstance(each, list) for each in parts
+                ):
                     for each in (each for each in parts if isinstance(each, list) and each):
                         fields[-1] += each[0]
                         fields += each[1:]
@@ -521,7 +551,9 @@ class Script:
             begin = tokens.at
             self.block(tokens, live and not taken and holds)
             if live and not taken and doubt:
-                self.say_doubt(tokens.all[begin : tokens.at], f"line {line} depends on {doubt}, is read as {str(holds).lower()},")
+                self.say_doubt(
+                    tokens.all[begin : tokens.at], f"line {line} depends on {doubt}, is read as {str(holds).lower()},"
+                )
             taken = taken or holds
             token = tokens.peek()
             if token is None:
@@ -669,7 +701,14 @@ class Script:
                 bodies.append(tokens.all[at][1])
                 at += 1
         if not live or (not words and target is None):
-            if not words and target is None and token is not None and tokens.peek() is token and token[0] == "operator" and token[1] not in (";", "&", "&&", "||", "|", "|&", ")", ";;"):
+            if (
+                not words
+                and target is None
+                and token is not None
+                and tokens.peek() is token
+                and token[0] == "operator"
+                and token[1] not in (";", "&", "&&", "||", "|", "|&", ")", ";;")
+            ):
                 tokens.next()
             return True
         if bodies and target is not None and target[0] in (">", ">>"):
@@ -682,7 +721,9 @@ class Script:
         """Returns the truth of [[ ... ]]."""
         flat = []
         for kind, value, _ in tokens:
-            flat += [value] if kind == "operator" else [" ".join(self.expand_word(value, True))] if kind == "word" else []
+            flat += (
+                [value] if kind == "operator" else [" ".join(self.expand_word(value, True))] if kind == "word" else []
+            )
         return self.any_of(flat)
 
     def any_of(self, flat):
@@ -887,7 +928,9 @@ class Tokens:
 
     def starts_function(self):
         after = self.all[self.at + 1 : self.at + 3]
-        return [each[:2] for each in after] == [("operator", "("), ("operator", ")")] and re.fullmatch(r"[\w.-]+", plain(self.peek()))
+        return [each[:2] for each in after] == [("operator", "("), ("operator", ")")] and re.fullmatch(
+            r"[\w.-]+", plain(self.peek())
+        )
 
 
 def plain(token):

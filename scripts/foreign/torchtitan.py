@@ -26,16 +26,43 @@ NUMBERS = (
 )  # fmt: skip
 LLAMA_31 = {"family": "llama", "vocab": 128256, "kv_heads": 8, "head_dim": 128, "norm_eps": 1e-5, "rope_theta": 500000,
             "rope_scaling": "llama3", "rope_factor": 8, "rope_original": 8192, "tie_embeddings": False}  # fmt: skip
-LLAMA_2 = {"family": "llama", "vocab": 32000, "head_dim": 128, "norm_eps": 1e-5, "rope_theta": 10000, "tie_embeddings": False}
+LLAMA_2 = {
+    "family": "llama",
+    "vocab": 32000,
+    "head_dim": 128,
+    "norm_eps": 1e-5,
+    "rope_theta": 10000,
+    "tie_embeddings": False,
+}
 SIZES = ("hidden", "layers", "heads", "ffn")
 FLAVORS = {
     ("llama3", name): LLAMA_31 | dict(zip(SIZES, sizes, strict=True))
-    for name, sizes in {"8B": (4096, 32, 32, 14336), "70B": (8192, 80, 64, 28672), "405B": (16384, 126, 128, 53248)}.items()
+    for name, sizes in {
+        "8B": (4096, 32, 32, 14336),
+        "70B": (8192, 80, 64, 28672),
+        "405B": (16384, 126, 128, 53248),
+    }.items()
 } | {
     ("llama2", name): LLAMA_2 | dict(zip((*SIZES, "kv_heads"), sizes, strict=True))
-    for name, sizes in {"7B": (4096, 32, 32, 11008, 32), "13B": (5120, 40, 40, 13824, 40), "70B": (8192, 80, 64, 28672, 8)}.items()
+    for name, sizes in {
+        "7B": (4096, 32, 32, 11008, 32),
+        "13B": (5120, 40, 40, 13824, 40),
+        "70B": (8192, 80, 64, 28672, 8),
+    }.items()
 }
-QUIET_TABLES = ("job", "metrics", "profiling", "checkpoint", "comm", "validation", "compile", "infra", "logging", "eval", "inference")
+QUIET_TABLES = (
+    "job",
+    "metrics",
+    "profiling",
+    "checkpoint",
+    "comm",
+    "validation",
+    "compile",
+    "infra",
+    "logging",
+    "eval",
+    "inference",
+)
 QUIET = {"training.compile", "training.gc_freq", "training.gc_debug", "training.deterministic", "training.checkpoint_folder",
          "training.checkpoint_interval", "training.checkpoint_interval_type", "training.dataset", "training.dataset_path",
          "training.dataset_name", "training.dataset_streaming", "training.dump_folder", "training.data_parallel_type",
@@ -65,7 +92,11 @@ EFFECTS = {
     "model.use_flex_attn": ("speed", "flash attention is planned"),
     "model.attn_mask_type": ("model", "attention sees the whole sequence here; data.mask_documents is nearest"),
 }
-EXPERTS = ("parallelism.expert_parallel_degree", "parallelism.expert_tensor_parallel_degree", "experimental.expert_parallel_degree")
+EXPERTS = (
+    "parallelism.expert_parallel_degree",
+    "parallelism.expert_tensor_parallel_degree",
+    "experimental.expert_parallel_degree",
+)
 
 
 def read(text):
@@ -112,7 +143,9 @@ def convert(s, gpus=None, model=None):
         s.effect("model.norm_type", "model", "RMSNorm is planned")
     for ours, kind, default, names in NUMBERS:
         section, _, field = ours.partition(".")
-        config[section][field] = number(s, names.split(), kind, default, low=1 if ours.startswith(("parallel", "model", "train.steps")) else 0)
+        config[section][field] = number(
+            s, names.split(), kind, default, low=1 if ours.startswith(("parallel", "model", "train.steps")) else 0
+        )
     split(s, config, gpus)
     batch(s, config)
     pipeline(s, config)
@@ -138,19 +171,29 @@ def split(s, config, gpus):
             raise Failure(f"{name}: ranks of this kind cannot be planned; leave it out")
     shard = number(s, ["parallelism.data_parallel_shard_degree", "training.data_parallel_shard_degree",
                        "training.data_parallel_degree"], int, -1, low=-1)  # fmt: skip
-    copies = number(s, ["parallelism.data_parallel_replicate_degree", "training.data_parallel_replicate_degree"], int, 1, low=1)
+    copies = number(
+        s, ["parallelism.data_parallel_replicate_degree", "training.data_parallel_replicate_degree"], int, 1, low=1
+    )
     if shard == 0 or c < 1:
         raise Failure("data_parallel_shard_degree: 0 is no number of ranks; use -1 or more than 0")
-    if gpus and (gpus % (p * t * c * (copies if shard < 0 else 1)) or (shard > 0 and gpus != p * t * c * shard * copies)):
+    if gpus and (
+        gpus % (p * t * c * (copies if shard < 0 else 1)) or (shard > 0 and gpus != p * t * c * shard * copies)
+    ):
         raise Failure(f"--gpus {gpus}: the file has {p} pipeline times {t} tensor times {c} context times {shard if shard > 0 else '?'} shard times"
                       f" {copies} replicate ranks; say a multiple")  # fmt: skip
     if shard < 0 and not gpus:
         raise Failure("data_parallel_shard_degree is -1, so that the number of GPUs is not known; say --gpus N")
     parallel["data"] = gpus // (p * t * c) if shard < 0 else shard * copies
     if copies > 1:
-        s.say("memory", f"data_parallel_replicate_degree {copies}: optimizer state is cut over all {parallel['data']} data ranks here")
+        s.say(
+            "memory",
+            f"data_parallel_replicate_degree {copies}: optimizer state is cut over all {parallel['data']} data ranks here",
+        )
     if parallel["data"] // copies > 1:
-        s.say("memory", "parameters and gradients are cut over data ranks there (FSDP); here optimizer state alone is (ZeRO-1): more memory, less traffic")
+        s.say(
+            "memory",
+            "parameters and gradients are cut over data ranks there (FSDP); here optimizer state alone is (ZeRO-1): more memory, less traffic",
+        )
     parallel["sequence"] = t > 1
     asynchronous = [name for name in ("parallelism.enable_async_tensor_parallel", "experimental.enable_async_tensor_parallel",
                                       "training.enable_async_tensor_parallel") if s.flag(name)]  # fmt: skip
@@ -164,13 +207,17 @@ def batch(s, config):
     total = s.number("training.global_batch_size", int, -1, low=-1)
     train["global_batch"] = local * parallel["data"] if total < 0 else total
     micro = number(s, ["parallelism.pipeline_parallel_microbatch_size"], int, 1, low=1)
-    parts = number(s, ["parallelism.pipeline_parallel_microbatches", "experimental.pipeline_parallel_microbatches"], int, 0)
+    parts = number(
+        s, ["parallelism.pipeline_parallel_microbatches", "experimental.pipeline_parallel_microbatches"], int, 0
+    )
     old = "training.batch_size" in given  # then there were as many microbatches as stages
     if parallel["pipeline"] > 1 and (parts or old):
         micro = max(1, local // (parts or parallel["pipeline"]))
     schedule["micro_batch"] = micro if parallel["pipeline"] > 1 else local
     if train["global_batch"] % (schedule["micro_batch"] * parallel["data"]) or train["global_batch"] < 1:
-        raise Failure(f"global_batch_size {train['global_batch']}: is no multiple of micro-batch {schedule['micro_batch']} times {parallel['data']} data ranks; say --gpus N")
+        raise Failure(
+            f"global_batch_size {train['global_batch']}: is no multiple of micro-batch {schedule['micro_batch']} times {parallel['data']} data ranks; say --gpus N"
+        )
 
 
 def pipeline(s, config):
@@ -178,9 +225,19 @@ def pipeline(s, config):
     names = ("parallelism.pipeline_parallel_schedule", "experimental.pipeline_parallel_schedule")
     word = next((s.text(name) for name in names if name in s), "1F1B")
     parts = s.take("parallelism.module_fqns_per_model_part")
-    points = next((s.take(name) for name in ("experimental.pipeline_parallel_split_points", "parallelism.pipeline_parallel_split_points") if name in s), None)
+    points = next(
+        (
+            s.take(name)
+            for name in ("experimental.pipeline_parallel_split_points", "parallelism.pipeline_parallel_split_points")
+            if name in s
+        ),
+        None,
+    )
     per = s.number("parallelism.pipeline_parallel_layers_per_stage", int, None, low=1)
-    for name in ("parallelism.pipeline_parallel_first_stage_less_layers", "parallelism.pipeline_parallel_last_stage_less_layers"):
+    for name in (
+        "parallelism.pipeline_parallel_first_stage_less_layers",
+        "parallelism.pipeline_parallel_last_stage_less_layers",
+    ):
         s.effect(name, "world", "layers are planned evenly; parallel.layers is nearest")
     p, layers = parallel["pipeline"], config["model"]["layers"]
     if p == 1:
@@ -196,7 +253,9 @@ def pipeline(s, config):
         try:
             cuts = [0, *(int(str(each).strip().rpartition(".")[2]) for each in points), layers]
         except ValueError:
-            raise Failure(f"pipeline_parallel_split_points {points}: is no list of layers.N; use layers.8 and the like") from None
+            raise Failure(
+                f"pipeline_parallel_split_points {points}: is no list of layers.N; use layers.8 and the like"
+            ) from None
         counts = [b - a for a, b in zip(cuts, cuts[1:])]
     elif parts:
         if not isinstance(parts, list) or not all(isinstance(part, list) for part in parts):
@@ -225,7 +284,12 @@ def precision(s, config):
     words = [str(each) for each in (converters if isinstance(converters, list) else [converters]) if each not in NO]
     words = [each for word in words for each in word.split(",") if each]
     eight = any("float8" in each for each in words)
-    eight = s.flag("float8.enable_float8_linear") or s.flag("training.enable_float8_linear") or s.flag("training.enable_fp8_linear") or eight
+    eight = (
+        s.flag("float8.enable_float8_linear")
+        or s.flag("training.enable_float8_linear")
+        or s.flag("training.enable_fp8_linear")
+        or eight
+    )
     linear = s.take("training.fp8_linear", "")
     eight = eight or (isinstance(linear, str) and linear not in ("", "false", "False")) or linear is True
     mx = any(each.startswith("mx") or ".mx" in each for each in words)
@@ -238,7 +302,11 @@ def precision(s, config):
             s.quiet_ones.append(f"float8.recipe_name {recipe}")
         return
     train["fp8"] = "mx" if mx else "tensor"
-    s.say("precision", f"fp8: train.fp8 {train['fp8']}, for the products of the layers" + (f"; {recipe} scales there" if recipe not in NO else ""))
+    s.say(
+        "precision",
+        f"fp8: train.fp8 {train['fp8']}, for the products of the layers"
+        + (f"; {recipe} scales there" if recipe not in NO else ""),
+    )
 
 
 def recompute(s, config):
@@ -254,10 +322,16 @@ def recompute(s, config):
         schedule["recompute_layers"] = each
     elif mode == "selective" and option.isdigit() and int(option) > 0:
         schedule["recompute_layers"] = each // int(option)
-        s.say("memory", f"activation_checkpoint selective {option}: {each // int(option)} layers of a stage are recomputed, every {option}th there")
+        s.say(
+            "memory",
+            f"activation_checkpoint selective {option}: {each // int(option)} layers of a stage are recomputed, every {option}th there",
+        )
     elif mode == "selective":
         schedule["recompute"] = "pointwise"
-        s.say("memory", f"activation_checkpoint selective {option}: schedule.recompute pointwise is planned, which keeps more products")
+        s.say(
+            "memory",
+            f"activation_checkpoint selective {option}: schedule.recompute pointwise is planned, which keeps more products",
+        )
     elif mode != "none":
         raise Failure(f"activation_checkpoint.mode {mode}: cannot be planned; use none, selective or full")
 
@@ -268,7 +342,11 @@ def rate(s, train):
     if ratio == 0:
         train["schedule"] = "constant"
     elif ratio is not None and round(train["steps"] * ratio) + train["warmup_steps"] < train["steps"]:
-        train |= {"schedule": "wsd", "decay_steps": max(1, round(train["steps"] * ratio)), "decay_shape": shape if shape in ("linear", "cosine", "sqrt") else "linear"}
+        train |= {
+            "schedule": "wsd",
+            "decay_steps": max(1, round(train["steps"] * ratio)),
+            "decay_shape": shape if shape in ("linear", "cosine", "sqrt") else "linear",
+        }
     else:
         train["schedule"] = shape if shape in ("linear", "cosine") else "linear"
     if shape not in ("linear", "cosine", "sqrt") or (shape == "sqrt" and train["schedule"] != "wsd"):

@@ -158,7 +158,9 @@ def converted(tmp_path, program, text, *before, name="run.sh", after=()):
 def read(text):
     lines = text.splitlines()
     comments = [line for line in lines if line.startswith("#")]
-    return "\n".join(comments), {line.partition(": ")[0]: json.loads(line.partition(": ")[2]) for line in lines[len(comments) :]}
+    return "\n".join(comments), {
+        line.partition(": ")[0]: json.loads(line.partition(": ")[2]) for line in lines[len(comments) :]
+    }
 
 
 def words(*more):
@@ -169,7 +171,12 @@ def plan(tmp_path, config):
     path = tmp_path / "our.yaml"
     path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in config.items()))
     program = ROOT / f"train_{config['model']['family']}"
-    planned = subprocess.run([program, "-c", path, "--plan", "--json", "-o", "hardware.gpu=b200"], capture_output=True, text=True, check=False)
+    planned = subprocess.run(
+        [program, "-c", path, "--plan", "--json", "-o", "hardware.gpu=b200"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert planned.returncode == 0, planned.stderr
     return json.loads(planned.stdout)
 
@@ -177,11 +184,24 @@ def plan(tmp_path, config):
 def test_a_launch_script_of_arrays_and_quoted_blocks_is_planned_as_it_is(tmp_path):
     comments, config = converted(tmp_path, "megatron", ARRAYS)
     model, parallel, train = config["model"], config["parallel"], config["train"]
-    assert model["family"] == "llama" and (model["layers"], model["ffn"], model["kv_heads"], model["seq_len"]) == (32, 14336, 8, 4096)
+    assert model["family"] == "llama" and (model["layers"], model["ffn"], model["kv_heads"], model["seq_len"]) == (
+        32,
+        14336,
+        8,
+        4096,
+    )
     assert (parallel["tensor"], parallel["pipeline"], parallel["data"], parallel["sequence"]) == (2, 4, 8, True)
     assert config["hardware"]["gpus_per_node"] == 4
-    assert (train["global_batch"], train["steps"], train["warmup_steps"], train["precision"]) == (1024, 10000, 100, "bf16")
-    assert train["min_lr_ratio"] == 0.1 and (train["beta2"], train["weight_decay"]) == (0.999, 0.01)  # the defaults there
+    assert (train["global_batch"], train["steps"], train["warmup_steps"], train["precision"]) == (
+        1024,
+        10000,
+        100,
+        "bf16",
+    )
+    assert train["min_lr_ratio"] == 0.1 and (train["beta2"], train["weight_decay"]) == (
+        0.999,
+        0.01,
+    )  # the defaults there
     assert "--vocab-size is not given: 50257" in comments and "--save $OUT/here" in comments
     assert plan(tmp_path, config)["step_ms"] > 0
     comments, config = converted(tmp_path, "megatron", ARRAYS.replace("megatron", ""), after=["--vocab-size", "32000"])
@@ -192,7 +212,9 @@ def test_the_scripts_gpus_of_a_node_stay_with_a_gpu_that_has_another_number(tmp_
     _, config = converted(tmp_path, "megatron", ARRAYS, "--gpu", "gh200")
     path = tmp_path / "our.yaml"
     path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in config.items()))
-    planned = subprocess.run([ROOT / "train_llama", "-c", path, "--plan", "--json"], capture_output=True, text=True, check=True)
+    planned = subprocess.run(
+        [ROOT / "train_llama", "-c", path, "--plan", "--json"], capture_output=True, text=True, check=True
+    )
     assert json.loads(planned.stdout)["config"]["hardware"]["gpus_per_node"] == 4
 
 
@@ -201,7 +223,9 @@ def test_variables_of_the_environment_and_arguments_can_be_given(tmp_path):
     path.write_text(ARRAYS)
     _, config = read(script("import.py", "megatron", "TP=4", "EIGHT_BITS=true", path).stdout)
     assert (config["parallel"]["tensor"], config["parallel"]["pipeline"], config["train"]["fp8"]) == (4, 8, "tensor")
-    path.write_text(f"LAYERS=$1\ntorchrun --nproc_per_node=8 pretrain_gpt.py {SMALL.replace('--num-layers 8', '--num-layers $LAYERS')}")
+    path.write_text(
+        f"LAYERS=$1\ntorchrun --nproc_per_node=8 pretrain_gpt.py {SMALL.replace('--num-layers 8', '--num-layers $LAYERS')}"
+    )
     refused = script("import.py", "megatron", path)
     assert refused.returncode == 2 and "arguments after its name" in refused.stderr
     assert read(script("import.py", "megatron", path, "12").stdout)[1]["model"]["layers"] == 12
@@ -222,7 +246,10 @@ def test_the_launcher_says_the_number_of_gpus(tmp_path, launcher, gpus, node):
     assert config.get("hardware", {}).get("gpus_per_node") == node
 
 
-@pytest.mark.parametrize("launcher", ["python", "torchrun --nproc_per_node $GPUS --nnodes 2", "torchrun --nnodes 1:4 --nproc_per_node 8", "srun python"])
+@pytest.mark.parametrize(
+    "launcher",
+    ["python", "torchrun --nproc_per_node $GPUS --nnodes 2", "torchrun --nnodes 1:4 --nproc_per_node 8", "srun python"],
+)
 def test_an_unknown_number_of_gpus_is_refused(tmp_path, launcher):
     path = tmp_path / "run.sh"
     path.write_text(f"{launcher} pretrain_gpt.py {SMALL}\n")
@@ -232,8 +259,12 @@ def test_an_unknown_number_of_gpus_is_refused(tmp_path, launcher):
 
 
 def test_fp16_is_planned_as_bf16_and_said():
-    comments, config = read(script("import.py", "--gpus", "8", "megatron", *SMALL.replace("--bf16", "--fp16").split()).stdout)
-    assert config["train"]["precision"] == "bf16" and comments.startswith("# changes the plan: precision: --fp16: is planned as bf16")
+    comments, config = read(
+        script("import.py", "--gpus", "8", "megatron", *SMALL.replace("--bf16", "--fp16").split()).stdout
+    )
+    assert config["train"]["precision"] == "bf16" and comments.startswith(
+        "# changes the plan: precision: --fp16: is planned as bf16"
+    )
 
 
 def test_what_matters_most_comes_first_and_what_does_not_matter_is_one_line():
@@ -244,7 +275,11 @@ def test_what_matters_most_comes_first_and_what_does_not_matter_is_one_line():
     order = ["world", "precision", "length", "batch", "model", "memory", "speed", "training", "unknown"]
     assert kinds == sorted(kinds, key=order.index) and {"world", "length", "model", "memory"} <= set(kinds)
     assert sum(line.startswith("# without effect on the plan: ") for line in comments.splitlines()) == 1
-    assert comments.splitlines()[-1].startswith("# without effect") and "--log-interval 10" in comments and "--save x" in comments
+    assert (
+        comments.splitlines()[-1].startswith("# without effect")
+        and "--log-interval 10" in comments
+        and "--save x" in comments
+    )
 
 
 @pytest.mark.parametrize("more, steps, warmup", [
@@ -332,11 +367,19 @@ def test_a_flag_without_a_key_is_named_with_its_effect(more, sentence):
 
 
 def test_what_a_script_cannot_know_is_named(tmp_path):
-    comments, config = converted(tmp_path, "megatron", f"source cluster.sh\ntorchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} $EXTRA --seed 3\n")
+    comments, config = converted(
+        tmp_path,
+        "megatron",
+        f"source cluster.sh\ntorchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} $EXTRA --seed 3\n",
+    )
     assert "source cluster.sh: is not here" in comments and "$EXTRA: the script does not say what this is" in comments
     assert config["train"]["seed"] == 3
     (tmp_path / "cluster.sh").write_text("EXTRA='--lr 1e-3'\n")
-    comments, config = converted(tmp_path, "megatron", f"source cluster.sh\ntorchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} $EXTRA --seed 3\n")
+    comments, config = converted(
+        tmp_path,
+        "megatron",
+        f"source cluster.sh\ntorchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} $EXTRA --seed 3\n",
+    )
     assert "cluster.sh" not in comments and config["train"]["lr"] == 1e-3
 
 
@@ -355,8 +398,16 @@ def test_a_branch_that_depends_on_what_a_script_does_not_say_is_named(tmp_path):
 
 def test_deepspeeds_json_is_read_beside_megatrons_flags(tmp_path):
     comments, config = converted(tmp_path, "megatron", DEEPSPEED)
-    assert (config["train"]["global_batch"], config["schedule"]["micro_batch"], config["train"]["grad_clip"]) == (16, 1, 0.5)
-    assert config["train"]["precision"] == "bf16" and config["model"]["layers"] == 8 and config["schedule"]["recompute_layers"] == 8
+    assert (config["train"]["global_batch"], config["schedule"]["micro_batch"], config["train"]["grad_clip"]) == (
+        16,
+        1,
+        0.5,
+    )
+    assert (
+        config["train"]["precision"] == "bf16"
+        and config["model"]["layers"] == 8
+        and config["schedule"]["recompute_layers"] == 8
+    )
     assert "the script starts 2 runs; this is the first" in comments and "attention is not fused there" in comments
     assert "--use-distributed-optimizer is not given" not in comments  # ZeRO-1
 
@@ -364,9 +415,18 @@ def test_deepspeeds_json_is_read_beside_megatrons_flags(tmp_path):
 def test_torchtitans_names_of_2024_are_read(tmp_path):
     comments, config = converted(tmp_path, "torchtitan", TITAN, "--gpus", "64", name="run.toml")
     assert (config["parallel"]["tensor"], config["parallel"]["pipeline"], config["parallel"]["data"]) == (2, 4, 8)
-    assert config["parallel"]["layers"] == [9, 8, 8, 7] and config["train"]["global_batch"] == 64 and config["train"]["fp8"] == "tensor"
+    assert (
+        config["parallel"]["layers"] == [9, 8, 8, 7]
+        and config["train"]["global_batch"] == 64
+        and config["train"]["fp8"] == "tensor"
+    )
     assert config["train"]["warmup_steps"] == 50 and config["schedule"]["recompute_layers"] == 4
-    for name in ("training.dtype bfloat16", "optimizer.early_step_in_backward", "training.enable_loss_parallel", "job.description"):
+    for name in (
+        "training.dtype bfloat16",
+        "optimizer.early_step_in_backward",
+        "training.enable_loss_parallel",
+        "job.description",
+    ):
         assert name in comments
     assert plan(tmp_path, config)["step_ms"] > 0
     path = tmp_path / "run.toml"
@@ -377,7 +437,11 @@ def test_torchtitans_names_of_2024_are_read(tmp_path):
 def test_nanotrons_yaml_is_read(tmp_path):
     comments, config = converted(tmp_path, "nanotron", NANO, name="run.yaml")
     assert (config["parallel"]["data"], config["train"]["global_batch"], config["train"]["steps"]) == (4, 64, 2000)
-    assert (config["train"]["schedule"], config["train"]["decay_steps"], config["train"]["decay_shape"]) == ("wsd", 400, "1-sqrt")
+    assert (config["train"]["schedule"], config["train"]["decay_steps"], config["train"]["decay_shape"]) == (
+        "wsd",
+        400,
+        "1-sqrt",
+    )
     assert "optimizer state there" in comments and "sliding_window_size 64" in comments
     assert "length: data_stages[1].sequence_length 4096: 2048 tokens a sequence are planned" in comments
     assert plan(tmp_path, config)["step_ms"] > 0
@@ -387,15 +451,26 @@ def test_nemos_yaml_is_read(tmp_path):
     comments, config = converted(tmp_path, "nemo", NEMO, name="run.yaml")
     model, parallel = config["model"], config["parallel"]
     assert (model["ffn"], model["vocab"], model["tie_embeddings"], model["family"]) == (13824, 32000, False, "llama")
-    assert (parallel["data"], parallel["sequence"], config["schedule"]["chunks"], config["schedule"]["recompute_layers"]) == (4, True, 5, 10)
-    assert config["train"]["schedule"] == "cosine" and config["train"]["beta2"] == 0.95 and config["hardware"]["gpus_per_node"] == 8
+    assert (
+        parallel["data"],
+        parallel["sequence"],
+        config["schedule"]["chunks"],
+        config["schedule"]["recompute_layers"],
+    ) == (4, True, 5, 10)
+    assert (
+        config["train"]["schedule"] == "cosine"
+        and config["train"]["beta2"] == 0.95
+        and config["hardware"]["gpus_per_node"] == 8
+    )
     assert "model.attention_type multihead" in comments and "trainer.log_every_n_steps 10" in comments
     assert plan(tmp_path, config)["step_ms"] > 0
 
 
 def test_sizes_come_from_a_model_where_the_input_has_none(tmp_path):
     path = tmp_path / "recipe.yaml"
-    path.write_text("model: {tensor_model_parallel_size: 2, seq_length: 4096}\ntrain: {micro_batch_size: 1, global_batch_size: 64, train_iters: 50}\n")
+    path.write_text(
+        "model: {tensor_model_parallel_size: 2, seq_length: 4096}\ntrain: {micro_batch_size: 1, global_batch_size: 64, train_iters: 50}\n"
+    )
     assert "say --model FILE with the sizes" in script("import.py", "--gpus", "8", "nemo", path).stderr
     answer = script("import.py", "--gpus", "8", "--model", ROOT / "configs/llama3_8b.yaml", "nemo", path)
     _, config = read(answer.stdout)
@@ -424,7 +499,30 @@ def test_a_setting_that_nobody_reads_is_found(tmp_path):
     assert list(import_corpus.dropped(settings, forgetful, None)) == ["--untie-embeddings-and-output-weights True"]
 
 
-ODD = ["0", "-1", "1e400", "nan", "inf", "", "x", "9" * 40, "1.5", "true", None, True, False, [1, 2], {}, 0, -1, 1e30, float("nan"), "[[", "\0", "1 2 3"]
+ODD = [
+    "0",
+    "-1",
+    "1e400",
+    "nan",
+    "inf",
+    "",
+    "x",
+    "9" * 40,
+    "1.5",
+    "true",
+    None,
+    True,
+    False,
+    [1, 2],
+    {},
+    0,
+    -1,
+    1e30,
+    float("nan"),
+    "[[",
+    "\0",
+    "1 2 3",
+]
 
 
 @pytest.mark.parametrize("name", INPUTS)
@@ -443,7 +541,29 @@ def test_no_value_of_a_setting_ends_in_a_traceback(tmp_path, name):
 def test_no_cut_of_an_input_ends_in_a_traceback(name):
     drawn = random.Random(name)
     text = INPUTS[name]
-    pieces = ['"', "'", "`", "$(", "${", "((", "))", "}", ")", "fi\n", "done\n", ";;", "<<E\n", "{", "[[", "|", "&&", "\\", "\n", "[", ": "]
+    pieces = [
+        '"',
+        "'",
+        "`",
+        "$(",
+        "${",
+        "((",
+        "))",
+        "}",
+        ")",
+        "fi\n",
+        "done\n",
+        ";;",
+        "<<E\n",
+        "{",
+        "[[",
+        "|",
+        "&&",
+        "\\",
+        "\n",
+        "[",
+        ": ",
+    ]
     for _ in range(300):
         at = drawn.randrange(len(text) + 1)
         changed = drawn.choice([text[:at], text[at:], text[:at] + drawn.choice(pieces) + text[at:]])
