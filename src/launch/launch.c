@@ -109,10 +109,13 @@ static void launch_ask_to_stop_(Launch *launch) {
 
 static void launch_take_signals_(Launch *launch) {
     unsigned char number;
+    pid_t child;
     int status;
     while (read(launch->signals, &number, 1) == 1)
         if (number != SIGCHLD && number != SIGPIPE) launch_ask_to_stop_(launch);
-    while (!launch->ended && waitpid(launch->mpirun, &status, WNOHANG | WUNTRACED | WCONTINUED) == launch->mpirun) {
+    // The first process of a container also inherits orphans: ranks whose supervisors died.
+    while ((child = waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED)) > 0) {
+        if (child != launch->mpirun) continue;
         launch->ended = !WIFSTOPPED(status) && !WIFCONTINUED(status);
         if (launch->ended) launch->status = status;
         launch->stopped = WIFSTOPPED(status) ? clock_seconds() : 0;
@@ -366,7 +369,6 @@ static int launch_once_(Launch *launch, char **argv, JobEnd *end, Error *err) {
         code = launch_last_word_(launch, end);
     }
     launch_folder_remove(&launch->folder);
-    while (waitpid(-1, NULL, WNOHANG) > 0) {} // the first process of a container inherits orphans
     coordinator_close(launch->coordinator);
     const int files[] = {launch->results, launch->errors, launch->words};
     for (int i = 0; i < 3; i++)

@@ -76,7 +76,7 @@ static void map_four_(struct in6_addr *to, in_addr_t from) {
 static void add_interfaces_(Invitation *invitation, bool six_too) {
     struct ifaddrs *all = NULL;
     if (getifaddrs(&all) != 0) all = NULL;
-    for (int six = 0; six <= six_too; six++)
+    for (int six = 0; six < (six_too ? 2 : 1); six++)
         for (struct ifaddrs *at = all; at != NULL && invitation->count < INVITATION_ADDRESSES; at = at->ifa_next) {
             struct in6_addr *to = &invitation->address[invitation->count];
             if (at->ifa_addr == NULL || at->ifa_addr->sa_family != (six ? AF_INET6 : AF_INET)) continue;
