@@ -343,7 +343,7 @@ class Trial:
 
     def check_lost(self, said):
         """Restarting ranks never lose more steps than the run had trained since its start."""
-        told = r"(?:while at step (\d+) .*\n.*)?again from (?:step (\d+)|.*?), at most .*; lost: (\d+) step"
+        told = r"(?:while at step (\d+) .*\n.*)?again from (?:step (\d+)|.*?), with .*; lost: (\d+) step"
         for reached, since, steps in re.findall(told, said):
             before = self.case.before if self.case.every > 0 else 0  # otherwise the earlier run saved nothing
             # Only a rank's own supervisor knows the step at which the rank died. Without it, all steps may have been
