@@ -1,6 +1,7 @@
 """train.max_restarts: dead ranks restart from the newest checkpoint, and the run has the bits of an undisturbed
 run."""
 
+import contextlib
 import json
 import os
 import re
@@ -84,7 +85,8 @@ def test_a_restart_passes_over_a_damaged_checkpoint_and_says_so(tmp_path):
     saver = rank_process(job, 0)  # it may be about to complete another
     os.kill(rank_process(job, 2), signal.SIGKILL)
     for pid in set(processes_with(str(config))) - {saver}:
-        os.kill(pid, signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):  # those that go on first end the others
+            os.kill(pid, signal.SIGCONT)
     ended = job.end()
     assert ended.code == 0, ended.stderr
     skipped = f"{file}: the checksum differs; the file is damaged; trying the previous checkpoint"
