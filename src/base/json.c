@@ -348,17 +348,6 @@ void json_write_number(FILE *file, double value) {
     fputs(text, file);
 }
 
-void json_write_member(FILE *file, const char *key, double value) {
-    json_write_text(file, key);
-    fputc(':', file);
-    json_write_number(file, value);
-}
-
-void json_write_next(FILE *file, const char *key, double value) {
-    fputc(',', file);
-    json_write_member(file, key, value);
-}
-
 // Bytes of the closing brace and of the last member, which is the checksum of all bytes before it.
 enum { TAIL_BYTES = 32 };
 

@@ -60,6 +60,3 @@ void json_write_number(FILE *file, double value);
 void json_seal(FILE *memory, char *const *text, const size_t *length);
 // Returns whether `text` matches the checksum at its end; false if the text is truncated or was changed.
 bool json_sealed(const char *text, int64_t length);
-// Write `"key":number`; json_write_next writes a comma first.
-void json_write_member(FILE *file, const char *key, double value);
-void json_write_next(FILE *file, const char *key, double value);

@@ -4,7 +4,7 @@
 #include "gpus.h"
 #include "options.h"
 #include "base/files.h"
-#include "base/json.h"
+#include "base/json_out.h"
 #include "base/version.h"
 
 #include <stdlib.h>
@@ -20,53 +20,52 @@ bool config_lacks(const Config *config, const ConfigKey *key) {
     return key->def == NULL && config->place[key - config_keys] == CONFIG_DEFAULT;
 }
 
-// Writes a word as a JSON string; the words true and false become JSON booleans.
-static void config_write_word_(FILE *file, const char *word) {
-    if (strcmp(word, "true") == 0 || strcmp(word, "false") == 0) fputs(word, file);
-    else json_write_text(file, word);
-}
+static void put_field_(JsonOut *out, const char *name, const Config *config, const ConfigKey *key, const void *field);
 
-static void config_write_entry_(FILE *file, const Config *config, const ConfigList *list, const char *entry) {
+// An entry of a list: a value, an object of named parts, or a tuple.
+static void put_entry_(JsonOut *out, const Config *config, const ConfigList *list, const char *entry) {
+    bool named = list->parts[0].name != NULL;
+    if (named) json_begin(out, NULL, list->tuple ? '[' : '{');
     for (int i = 0; i < list->part_count; i++) {
         const ConfigKey *part = &list->parts[i];
-        if (list->tuple) fputc(i == 0 ? '[' : ',', file);
-        else if (part->name != NULL) fprintf(file, "%c\"%s\":", i == 0 ? '{' : ',', part->name);
-        config_write_field(config, part, entry + part->offset, file);
+        put_field_(out, list->tuple ? NULL : part->name, config, part, entry + part->offset);
     }
-    if (list->parts[0].name != NULL) fputc(list->tuple ? ']' : '}', file);
+    if (named) json_end(out, list->tuple ? ']' : '}');
 }
 
-static void config_write_list_(FILE *file, const Config *config, const ConfigList *list, const char *field) {
+static void put_list_(JsonOut *out, const char *name, const Config *config, const ConfigList *list, const char *field) {
     int64_t count = *(const int64_t *)((const char *)config + list->valid);
-    bool none = list->tuple && count == 0, alone = list->alone && count == 1;
-    if (none) fputs("\"none\"", file);
-    if (alone) config_write_field(config, &list->parts[0], field, file);
-    for (int64_t i = 0; i < count && !alone; i++) {
-        fputc(i == 0 ? '[' : ',', file);
-        config_write_entry_(file, config, list, field + (size_t)i * list->entry);
+    if (list->tuple && count == 0) {
+        json_put_text(out, name, "none");
+    } else if (list->alone && count == 1) {
+        put_field_(out, name, config, &list->parts[0], field);
+    } else {
+        json_begin(out, name, '[');
+        for (int64_t i = 0; i < count; i++) put_entry_(out, config, list, field + (size_t)i * list->entry);
+        json_end(out, ']');
     }
-    if (!none && !alone) fputc(']', file);
+}
+
+// Writes a field as the member `name`, or as an entry of an array if that is NULL. The words true and false become JSON
+// booleans.
+static void put_field_(JsonOut *out, const char *name, const Config *config, const ConfigKey *key, const void *field) {
+    int64_t whole = key->type == KEY_INT || key->type == KEY_WORD ? config_get_whole(key, field) : 1;
+    bool zero = key->type == KEY_NUMBER ? *(const double *)field == 0 : key->type == KEY_INT && whole == 0;
+    const char *word = zero ? key->zero_word : NULL;
+    if (key->type == KEY_WORD) word = key->words[whole];
+    if (key->type == KEY_INT && key->words != NULL && whole == -1) word = key->words[0];
+    if (key->type == KEY_WORD && (strcmp(word, "true") == 0 || strcmp(word, "false") == 0))
+        json_put_truth(out, name, word[0] == 't');
+    else if (word != NULL) json_put_text(out, name, word);
+    else if (key->type == KEY_INT) json_put_integer(out, name, whole);
+    else if (key->type == KEY_NUMBER) json_put_number(out, name, *(const double *)field);
+    else if (key->type == KEY_BOOL) json_put_truth(out, name, *(const bool *)field);
+    else if (key->type == KEY_TEXT) json_put_text(out, name, field);
+    else put_list_(out, name, config, key->list, field);
 }
 
 void config_write_field(const Config *config, const ConfigKey *key, const void *field, FILE *file) {
-    bool zero = (key->type == KEY_INT && config_get_whole(key, field) == 0) ||
-                (key->type == KEY_NUMBER && *(const double *)field == 0);
-    if (zero && key->zero_word != NULL) {
-        json_write_text(file, key->zero_word);
-        return;
-    }
-    if (key->type == KEY_INT && key->words != NULL && config_get_whole(key, field) == -1) {
-        json_write_text(file, key->words[0]);
-        return;
-    }
-    switch (key->type) {
-    case KEY_INT: fprintf(file, "%lld", (long long)config_get_whole(key, field)); break;
-    case KEY_NUMBER: json_write_number(file, *(const double *)field); break;
-    case KEY_BOOL: fputs(*(const bool *)field ? "true" : "false", file); break;
-    case KEY_WORD: config_write_word_(file, key->words[config_get_whole(key, field)]); break;
-    case KEY_TEXT: json_write_text(file, field); break;
-    case KEY_LIST: config_write_list_(file, config, key->list, field); break;
-    }
+    put_field_(&(JsonOut){.file = file}, NULL, config, key, field);
 }
 
 void config_write_value(const Config *config, const char *name, FILE *file) {
@@ -75,19 +74,24 @@ void config_write_value(const Config *config, const char *name, FILE *file) {
 }
 
 void config_write_json(const Config *config, FILE *file) {
+    JsonOut out = {.file = file};
     const ConfigKey *before = NULL;
+    json_begin(&out, NULL, '{');
     for (int i = 0; i < config_key_count; i++) {
         const ConfigKey *key = &config_keys[i];
-        size_t section = (size_t)(config_short_name(key) - key->name); // length of the section's name and its dot
+        char section[32];
+        size_t dot = (size_t)(config_short_name(key) - key->name); // length of the section's name and its dot
         if (config_lacks(config, key)) continue;
-        bool same = before != NULL && strncmp(before->name, key->name, section) == 0;
-        if (same) fputc(',', file);
-        else fprintf(file, "%s\"%.*s\":{", before == NULL ? "{" : "},", (int)section - 1, key->name);
+        if (before == NULL || strncmp(before->name, key->name, dot) != 0) {
+            if (before != NULL) json_end(&out, '}');
+            snprintf(section, sizeof section, "%.*s", (int)dot - 1, key->name);
+            json_begin(&out, section, '{');
+        }
         before = key;
-        fprintf(file, "\"%s\":", config_short_name(key));
-        config_write_field(config, key, (const char *)config + key->offset, file);
+        put_field_(&out, config_short_name(key), config, key, (const char *)config + key->offset);
     }
-    fputs("}}", file);
+    json_end(&out, '}');
+    json_end(&out, '}');
 }
 
 // --- values derived from the keys, used by several modules
@@ -289,47 +293,52 @@ void config_help(FILE *file) {
     }
 }
 
-static void json_option_(const OptionRow *row, FILE *file) {
+static void put_option_(JsonOut *out, const OptionRow *row) {
     static const char *const kinds[] = {
         [OPTION_FLAG] = "flag", [OPTION_TEXT] = "text", [OPTION_MAYBE] = "maybe", [OPTION_LIST] = "list"};
-    fprintf(file, "{\"name\":\"%s\",\"letter\":\"%.1s\",\"kind\":\"%s\",\"argument\":", row->name, &row->letter,
-            kinds[row->kind]);
-    row->argument != NULL ? json_write_text(file, row->argument) : (void)fputs("null", file);
-    fputs(",\"meaning\":", file);
-    json_write_text(file, row->meaning);
-    fputc('}', file);
+    json_line(out);
+    json_begin(out, NULL, '{');
+    json_put_text(out, "name", row->name);
+    json_put_text(out, "letter", (char[]){row->letter, '\0'});
+    json_put_text(out, "kind", kinds[row->kind]);
+    json_put_text(out, "argument", row->argument);
+    json_put_text(out, "meaning", row->meaning);
+    json_end(out, '}');
 }
 
-static void json_key_(const ConfigKey *key, FILE *file) {
+static void put_key_(JsonOut *out, const ConfigKey *key) {
     char expected[CONFIG_EXPECTED];
-    const char *between = "";
     config_expected(key, expected, sizeof expected);
-    fprintf(file, "{\"name\":\"%s\",\"default\":", key->name);
-    key->def != NULL ? json_write_text(file, key->def) : (void)fputs("null", file);
-    fprintf(file, ",\"text\":%s,\"words\":[", config_takes_text(key) ? "true" : "false");
+    json_line(out);
+    json_begin(out, NULL, '{');
+    json_put_text(out, "name", key->name);
+    json_put_text(out, "default", key->def);
+    json_put_truth(out, "text", config_takes_text(key));
     // The words that the key accepts. The zero word, such as "auto", precedes the words of an enum.
-    if (key->type == KEY_BOOL) fputs("\"true\",\"false\"", file);
-    if (key->zero_word != NULL) fprintf(file, "\"%s\"", key->zero_word), between = ",";
-    for (int i = 0; key->words != NULL && key->words[i] != NULL; i++, between = ",")
-        fprintf(file, "%s\"%s\"", between, key->words[i]);
-    fputs("],\"expected\":", file);
-    json_write_text(file, expected);
-    fputs(",\"meaning\":", file);
-    json_write_text(file, key->meaning);
-    fputc('}', file);
+    json_begin(out, "words", '[');
+    if (key->type == KEY_BOOL) json_put_text(out, NULL, "true"), json_put_text(out, NULL, "false");
+    if (key->zero_word != NULL) json_put_text(out, NULL, key->zero_word);
+    for (int i = 0; key->words != NULL && key->words[i] != NULL; i++) json_put_text(out, NULL, key->words[i]);
+    json_end(out, ']');
+    json_put_text(out, "expected", expected);
+    json_put_text(out, "meaning", key->meaning);
+    json_end(out, '}');
 }
 
 void config_help_json(const char *program, FILE *file) {
-    fprintf(file, "{\"program\":\"%s\",\"version\":\"%s\",\"date\":\"%s\",\n\"options\":[", program, VERSION,
-            VERSION_DATE);
-    for (int i = 0; i < option_row_count; i++) {
-        fputs(i > 0 ? ",\n" : "\n", file);
-        json_option_(&option_rows[i], file);
-    }
-    fputs("],\n\"keys\":[", file);
-    for (int i = 0; i < config_key_count; i++) {
-        fputs(i > 0 ? ",\n" : "\n", file);
-        json_key_(&config_keys[i], file);
-    }
-    fputs("]}\n", file);
+    JsonOut out = {.file = file};
+    json_begin(&out, NULL, '{');
+    json_put_text(&out, "program", program);
+    json_put_text(&out, "version", VERSION);
+    json_put_text(&out, "date", VERSION_DATE);
+    json_line(&out);
+    json_begin(&out, "options", '[');
+    for (int i = 0; i < option_row_count; i++) put_option_(&out, &option_rows[i]);
+    json_end(&out, ']');
+    json_line(&out);
+    json_begin(&out, "keys", '[');
+    for (int i = 0; i < config_key_count; i++) put_key_(&out, &config_keys[i]);
+    json_end(&out, ']');
+    json_end(&out, '}');
+    fputc('\n', file);
 }

@@ -3,7 +3,6 @@
 #include "budget.h"
 
 #include "base/grid.h"
-#include "base/json.h"
 
 #include <math.h>
 
@@ -126,38 +125,38 @@ void budget_print(const Budget *budget, const Config *config, bool verbose, FILE
 // Returns the value, or NAN (null in JSON) for 0, which means unknown.
 static double known_(double value) { return value > 0 ? value : NAN; }
 
-static void bill_write_(FILE *file, const char *key, const Bill *bill, const GpuBand *band) {
+static void bill_write_(JsonOut *out, const char *key, const Bill *bill, const GpuBand *band) {
     const struct {
         const char *key;
         double value;
     } rows[] = {{"days", bill->days}, {"gpu_hours", bill->gpu_hours}, {"price", bill->price}, {"mwh", bill->mwh}};
-    fprintf(file, ",\"%s\":{", key);
+    json_begin(out, key, '{');
     for (int i = 0; i < 4; i++) {
         char end[32];
-        (i == 0 ? json_write_member : json_write_next)(file, rows[i].key, known_(rows[i].value));
+        json_put_number(out, rows[i].key, known_(rows[i].value));
         for (int high = 0; high < 2 && band->low > 0; high++) {
             snprintf(end, sizeof end, "%s_%s", rows[i].key, high ? "high" : "low");
-            json_write_next(file, end, known_(rows[i].value * (high ? band->high : band->low)));
+            json_put_number(out, end, known_(rows[i].value * (high ? band->high : band->low)));
         }
     }
-    fputc('}', file);
+    json_end(out, '}');
 }
 
-void budget_write_json(const Budget *budget, FILE *file) {
-    fputs("\"budget\":{", file);
-    json_write_member(file, "tokens", known_(budget->tokens));
-    bill_write_(file, "step", &budget->step, &budget->band);
-    bill_write_(file, "billion", &budget->billion, &budget->band);
-    bill_write_(file, "whole", &budget->whole, &budget->band);
+void budget_write_json(const Budget *budget, JsonOut *out) {
+    json_begin(out, "budget", '{');
+    json_put_number(out, "tokens", known_(budget->tokens));
+    bill_write_(out, "step", &budget->step, &budget->band);
+    bill_write_(out, "billion", &budget->billion, &budget->band);
+    bill_write_(out, "whole", &budget->whole, &budget->band);
     if (budget->goodput.mtbf > 0) {
         const Goodput *goodput = &budget->goodput;
-        fputs(",\"goodput\":{", file);
-        json_write_member(file, "mtbf_hours", known_(goodput->mtbf / 3600));
-        fprintf(file, ",\"every\":%.0f", goodput->every);
-        json_write_next(file, "share", known_(goodput->share));
-        json_write_next(file, "days", known_(goodput->days));
-        json_write_next(file, "own", known_(goodput->own));
-        fputc('}', file);
+        json_begin(out, "goodput", '{');
+        json_put_number(out, "mtbf_hours", known_(goodput->mtbf / 3600));
+        fprintf(json_put(out, "every"), "%.0f", goodput->every);
+        json_put_number(out, "share", known_(goodput->share));
+        json_put_number(out, "days", known_(goodput->days));
+        json_put_number(out, "own", known_(goodput->own));
+        json_end(out, '}');
     }
-    fputc('}', file);
+    json_end(out, '}');
 }

@@ -2,6 +2,7 @@
 // from the configuration. A figure is left out if the configuration lacks its price or power.
 #pragma once
 
+#include "base/json_out.h"
 #include "config/gpus.h"
 
 // The cost of training on some number of tokens.
@@ -36,4 +37,4 @@ void budget_print(const Budget *budget, const Config *config, bool verbose, FILE
 // Writes `"budget":{...}`: "tokens", and the costs of a step, a billion tokens and the complete training, each
 // {"days","gpu_hours","price","mwh"}. Unknown figures are null. A known band adds its ends, as in "days_low" and
 // "days_high"; hardware.mtbf_hours adds "goodput":{"mtbf_hours","every","share","days","own"}.
-void budget_write_json(const Budget *budget, FILE *file);
+void budget_write_json(const Budget *budget, JsonOut *out);

@@ -5,7 +5,6 @@
 
 #include "base/alloc.h"
 #include "base/grid.h"
-#include "base/json.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -288,52 +287,51 @@ void schedule_table_print(const ScheduleTable *table, const Planner *planner, co
 // ---------------------------------------------------------------- JSON
 
 // Writes a key of a row as in a configuration: a number, a word, or a list by stage.
-static void json_list_(FILE *file, const char *label, const char *key, const Forecast *row, const Config *config) {
+static void put_list_(JsonOut *out, const char *label, const char *key, const Forecast *row, const Config *config) {
     Config with = *config;
     layout_set(&row->layout, &with);
-    fprintf(file, ",\"%s\":", label);
-    config_write_value(&with, key, file);
+    config_write_value(&with, key, json_put(out, label));
 }
 
 // Writes a number, or null if the key does not apply to the row.
-static void json_owned_(FILE *file, const char *key, int value, bool owned) {
-    fprintf(file, owned ? ",\"%s\":%d" : ",\"%s\":null", key, value);
+static void put_owned_(JsonOut *out, const char *key, int value, bool owned) {
+    if (owned) json_put_integer(out, key, value);
+    else json_put_null(out, key);
 }
 
-static void json_row_(FILE *file, const ScheduleTable *table, const Forecast *row, const Config *config) {
-    char reason[SCHEDULE_TEXT];
+static void put_row_(JsonOut *out, const ScheduleTable *table, const Forecast *row, const Config *config) {
+    char text[SCHEDULE_TEXT];
     const RunLayout *at = &row->layout;
     const PlanTime *time = &row->time;
     const ScheduleKind *kind = &schedule_kinds[at->name];
-    fprintf(file, "{\"name\":\"%s\",\"chunks\":%d", kind->name, at->chunks);
-    json_owned_(file, "slices", at->slices, true);
-    json_owned_(file, "group", at->group, kind->grouped);
-    json_owned_(file, "delay", at->delay, kind->delayed);
-    fprintf(file, ",\"split_backward\":\"%s\"", config_word("schedule.split_backward", at->split));
-    json_list_(file, "recompute_layers", "schedule.recompute_layers", row, config);
-    json_list_(file, "recompute", "schedule.recompute", row, config);
-    json_list_(file, "attention", "attention.mode", row, config);
-    json_owned_(file, "slots", at->slots, true);
-    json_owned_(file, "load_ahead", at->load_ahead, layout_evicts(at));
-    fprintf(file, ",\"bpipe\":\"%s\",\"evict_to\":\"%s\",\"peak_bytes\":%lld,\"fits\":%s",
-            config_word("schedule.bpipe", at->bpipe), config_word("schedule.evict_to", at->evict_to),
-            (long long)row->peak_bytes, row->fits ? "true" : "false");
-    json_write_next(file, "step_ms", time->known ? 1e3 * time->step : NAN);
-    json_write_next(file, "mfu", time->known && time->mfu > 0 ? time->mfu : NAN);
-    json_write_next(file, "bubble", time->known ? time->bubble : NAN);
-    json_write_next(file, "transfer_exposed_ms", time->known ? 1e3 * time->exposed : NAN);
-    fputs(",\"reason\":", file);
-    if (row_reason_(table, row, reason)[0] != '\0') json_write_text(file, reason);
-    else fputs("null", file);
-    fputc('}', file);
+    const char *reason = row_reason_(table, row, text);
+    json_begin(out, NULL, '{');
+    json_put_text(out, "name", kind->name);
+    json_put_integer(out, "chunks", at->chunks);
+    json_put_integer(out, "slices", at->slices);
+    put_owned_(out, "group", at->group, kind->grouped);
+    put_owned_(out, "delay", at->delay, kind->delayed);
+    json_put_text(out, "split_backward", config_word("schedule.split_backward", at->split));
+    put_list_(out, "recompute_layers", "schedule.recompute_layers", row, config);
+    put_list_(out, "recompute", "schedule.recompute", row, config);
+    put_list_(out, "attention", "attention.mode", row, config);
+    json_put_integer(out, "slots", at->slots);
+    put_owned_(out, "load_ahead", at->load_ahead, layout_evicts(at));
+    json_put_text(out, "bpipe", config_word("schedule.bpipe", at->bpipe));
+    json_put_text(out, "evict_to", config_word("schedule.evict_to", at->evict_to));
+    json_put_integer(out, "peak_bytes", row->peak_bytes);
+    json_put_truth(out, "fits", row->fits);
+    json_put_number(out, "step_ms", time->known ? 1e3 * time->step : NAN);
+    json_put_number(out, "mfu", time->known && time->mfu > 0 ? time->mfu : NAN);
+    json_put_number(out, "bubble", time->known ? time->bubble : NAN);
+    json_put_number(out, "transfer_exposed_ms", time->known ? 1e3 * time->exposed : NAN);
+    json_put_text(out, "reason", reason[0] != '\0' ? reason : NULL);
+    json_end(out, '}');
 }
 
-void schedule_table_write_json(const ScheduleTable *table, const Config *config, FILE *file) {
-    fputs("\"schedules\":[", file);
-    for (int i = 0; i < table->count; i++) {
-        if (i > 0) fputc(',', file);
-        json_row_(file, table, &table->rows[i], config);
-    }
-    if (table->best >= 0) fprintf(file, "],\"best\":%d", table->best);
-    else fputs("],\"best\":null", file);
+void schedule_table_write_json(const ScheduleTable *table, const Config *config, JsonOut *out) {
+    json_begin(out, "schedules", '[');
+    for (int i = 0; i < table->count; i++) put_row_(out, table, &table->rows[i], config);
+    json_end(out, ']');
+    put_owned_(out, "best", table->best, table->best >= 0);
 }

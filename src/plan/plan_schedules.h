@@ -2,6 +2,7 @@
 // simulated step. These alternatives to BPipe are planned from the engine's own action lists, not by formulas.
 #pragma once
 
+#include "base/json_out.h"
 #include "planner.h"
 
 // A row is a layout in which no key is auto, so a configuration with this layout reproduces the row.
@@ -37,4 +38,4 @@ char *schedule_lacks_text(const Forecast *forecast, char text[SCHEDULE_TEXT]);
 // runs and the row with the fewest bytes, or all rows. Write the table as "schedules" and "best" of --plan --json.
 void schedule_table_print(const ScheduleTable *table, const Planner *planner, const Config *config, bool all,
                           FILE *file);
-void schedule_table_write_json(const ScheduleTable *table, const Config *config, FILE *file);
+void schedule_table_write_json(const ScheduleTable *table, const Config *config, JsonOut *out);

@@ -6,6 +6,7 @@
 #include "base/files.h"
 #include "hardware_model.h"
 #include "base/json.h"
+#include "base/json_out.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -54,41 +55,58 @@ static void extents_(const ModelConfig *m, Extent *extents) {
 
 // ---------------------------------------------------------------- writing
 
-static void profile_write_stage_(FILE *file, const ProfileStage *stage) {
-    fprintf(file,
-            "{\"attention\":\"%s\",\"softmax\":\"%s\",\"micro_batch\":%lld,\"layers\":%lld,\"first\":%s,\"last\":%s,",
-            config_word("attention.mode", stage->attention), config_word("attention.softmax", stage->softmax),
-            (long long)stage->micro_batch, (long long)stage->layers, stage->first ? "true" : "false",
-            stage->last ? "true" : "false");
-    json_write_member(file, "forward_ms", 1e3 * stage->forward);
-    json_write_next(file, "backward_ms", 1e3 * stage->backward);
+static void put_stage_(JsonOut *out, const ProfileStage *stage) {
+    json_line(out);
+    json_begin(out, NULL, '{');
+    json_put_text(out, "attention", config_word("attention.mode", stage->attention));
+    json_put_text(out, "softmax", config_word("attention.softmax", stage->softmax));
+    json_put_integer(out, "micro_batch", stage->micro_batch);
+    json_put_integer(out, "layers", stage->layers);
+    json_put_truth(out, "first", stage->first);
+    json_put_truth(out, "last", stage->last);
+    json_put_number(out, "forward_ms", 1e3 * stage->forward);
+    json_put_number(out, "backward_ms", 1e3 * stage->backward);
     if (stage->input > 0) { // else not measured
-        json_write_next(file, "input_ms", 1e3 * stage->input);
-        json_write_next(file, "weight_ms", 1e3 * stage->weight);
+        json_put_number(out, "input_ms", 1e3 * stage->input);
+        json_put_number(out, "weight_ms", 1e3 * stage->weight);
     }
-    fprintf(file, ",\"peak_bytes\":%lld}", (long long)stage->peak_bytes);
+    json_put_integer(out, "peak_bytes", stage->peak_bytes);
+    json_end(out, '}');
 }
 
 static void write_all_(const Profile *profile, FILE *file) {
-    fprintf(file, "{\"format\":\"%s\",\"version\":%d,\n\"device\":{\"kind\":\"%s\",\"name\":", FORMAT, VERSION_,
-            profile->cpu ? "cpu" : "cuda");
-    json_write_text(file, profile->device);
-    json_write_next(file, "peak_tflops", profile->peak_tflops);
+    JsonOut out = {.file = file};
     Extent extents[EXTENTS_];
     extents_(&profile->model, extents);
-    fprintf(file, "},\n\"model\":{\"family\":\"%s\"", config_word("model.family", profile->model.family));
-    for (int i = 0; i < EXTENTS_; i++) fprintf(file, ",\"%s\":%lld", extents[i].key, (long long)extents[i].value);
-    fprintf(file, "},\n\"precision\":\"%s\",\"fp8\":\"%s\",\"tensor\":%lld,\"sequence\":%s,\n",
-            config_word("train.precision", profile->precision), config_word("train.fp8", profile->fp8),
-            (long long)profile->tensor, profile->sequence ? "true" : "false");
-    json_write_member(file, "optimizer_ns_per_element", 1e9 * profile->optimizer_seconds);
-    json_write_next(file, "norm_ns_per_element", 1e9 * profile->norm_seconds);
-    fprintf(file, ",\n\"stages\":[");
-    for (int64_t i = 0; i < profile->count; i++) {
-        fprintf(file, i == 0 ? "\n" : ",\n");
-        profile_write_stage_(file, &profile->stages[i]);
-    }
-    fprintf(file, "\n]}\n");
+    json_begin(&out, NULL, '{');
+    json_put_text(&out, "format", FORMAT);
+    json_put_integer(&out, "version", VERSION_);
+    json_line(&out);
+    json_begin(&out, "device", '{');
+    json_put_text(&out, "kind", profile->cpu ? "cpu" : "cuda");
+    json_put_text(&out, "name", profile->device);
+    json_put_number(&out, "peak_tflops", profile->peak_tflops);
+    json_end(&out, '}');
+    json_line(&out);
+    json_begin(&out, "model", '{');
+    json_put_text(&out, "family", config_word("model.family", profile->model.family));
+    for (int i = 0; i < EXTENTS_; i++) json_put_integer(&out, extents[i].key, extents[i].value);
+    json_end(&out, '}');
+    json_line(&out);
+    json_put_text(&out, "precision", config_word("train.precision", profile->precision));
+    json_put_text(&out, "fp8", config_word("train.fp8", profile->fp8));
+    json_put_integer(&out, "tensor", profile->tensor);
+    json_put_truth(&out, "sequence", profile->sequence);
+    json_line(&out);
+    json_put_number(&out, "optimizer_ns_per_element", 1e9 * profile->optimizer_seconds);
+    json_put_number(&out, "norm_ns_per_element", 1e9 * profile->norm_seconds);
+    json_line(&out);
+    json_begin(&out, "stages", '[');
+    for (int64_t i = 0; i < profile->count; i++) put_stage_(&out, &profile->stages[i]);
+    json_line(&out);
+    json_end(&out, ']');
+    json_end(&out, '}');
+    fputc('\n', file);
 }
 
 static int unwritable_(const char *path, int code, Error *err) {

@@ -5,7 +5,6 @@
 #include "waterfall.h"
 #include "backend/attention_scratch.h"
 #include "base/grid.h"
-#include "base/json.h"
 #include "base/units.h"
 
 #include <math.h>
@@ -189,23 +188,23 @@ void waterfall_print(const Waterfall *fall, FILE *file) {
     grid_free(&grid);
 }
 
-void waterfall_write_json(const Waterfall *fall, FILE *file) {
+void waterfall_write_json(const Waterfall *fall, JsonOut *out) {
     double step = waterfall_sum_(fall);
-    fputs(fall->known ? "\"waterfall\":[" : "\"waterfall\":null", file);
+    if (fall->known) json_begin(out, "waterfall", '[');
+    else json_put_null(out, "waterfall");
     for (int line = 0; line < WATERFALL_LINES && fall->known; line++) {
-        fprintf(file, "%s{\"what\":\"%s\"", line > 0 ? "," : "", lines_[line]);
-        json_write_next(file, "ms", 1e3 * fall->seconds[line]);
-        json_write_next(file, "share", fall->seconds[line] / step);
+        json_begin(out, NULL, '{');
+        json_put_text(out, "what", lines_[line]);
+        json_put_number(out, "ms", 1e3 * fall->seconds[line]);
+        json_put_number(out, "share", fall->seconds[line] / step);
         if (line == WATERFALL_IDLE) {
-            json_write_next(file, "ramp_ms", 1e3 * fall->ramp);
-            json_write_next(file, "imbalance_ms", 1e3 * fall->imbalance);
+            json_put_number(out, "ramp_ms", 1e3 * fall->ramp);
+            json_put_number(out, "imbalance_ms", 1e3 * fall->imbalance);
         }
-        fputc('}', file);
+        json_end(out, '}');
     }
-    fputs(fall->known ? "],\"advice\":[" : ",\"advice\":[", file);
-    for (int i = 0; i < WATERFALL_MOST && fall->advice[i][0] != '\0'; i++) {
-        if (i > 0) fputc(',', file);
-        json_write_text(file, fall->advice[i]);
-    }
-    fputs("],", file);
+    if (fall->known) json_end(out, ']');
+    json_begin(out, "advice", '[');
+    for (int i = 0; i < WATERFALL_MOST && fall->advice[i][0] != '\0'; i++) json_put_text(out, NULL, fall->advice[i]);
+    json_end(out, ']');
 }

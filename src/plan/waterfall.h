@@ -2,6 +2,7 @@
 // advice.
 #pragma once
 
+#include "base/json_out.h"
 #include "plan_report.h"
 
 #define WATERFALL_ADVICE 224 // bytes of a sentence
@@ -32,4 +33,4 @@ int waterfall_make(Waterfall *waterfall, const PlanAnswer *answer, bool lines, E
 
 // Write the lines as a table, and as `"waterfall":[{"what","ms","share"}],"advice":["..."]`; null if unknown.
 void waterfall_print(const Waterfall *waterfall, FILE *file);
-void waterfall_write_json(const Waterfall *waterfall, FILE *file);
+void waterfall_write_json(const Waterfall *waterfall, JsonOut *out);

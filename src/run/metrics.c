@@ -8,7 +8,7 @@
 #include "backend/backend.h"
 #include "base/files.h"
 #include "base/grid.h"
-#include "base/json.h"
+#include "base/json_out.h"
 #include "launch/launch.h"
 #include "base/version.h"
 #include "ranks/world.h"
@@ -198,16 +198,16 @@ void metrics_close(Metrics *metrics) {
 
 // A line under construction.
 typedef struct Line {
-    FILE *file;
+    JsonOut out;
     char *text;
     size_t length;
 } Line;
 
-// Begins a line of a step.
-static void line_begin_(Line *line, const char *type, int64_t step) {
+static void line_begin_(Line *line, const char *type) {
     *line = (Line){0};
-    line->file = xmemstream(&line->text, &line->length);
-    fprintf(line->file, "{\"type\":\"%s\",\"step\":%lld", type, (long long)step);
+    line->out.file = xmemstream(&line->text, &line->length);
+    json_begin(&line->out, NULL, '{');
+    json_put_text(&line->out, "type", type);
 }
 
 // Appends to the file; a line that could not be written completely is cut off again.
@@ -222,21 +222,12 @@ static int metrics_append_(Metrics *metrics, const char *text, size_t length, Er
 }
 
 static int line_end_(Line *line, Metrics *metrics, Error *err) {
-    fputs("}\n", line->file);
-    xmemstream_close(line->file);
+    json_end(&line->out, '}');
+    fputc('\n', line->out.file);
+    xmemstream_close(line->out.file);
     int status = metrics->fd >= 0 ? metrics_append_(metrics, line->text, line->length, err) : 0;
     free(line->text);
     return status;
-}
-
-// Writes a number. JSON has no NaN and no infinity; they become null.
-static void metrics_number_(Line *line, const char *key, double value, int digits) {
-    if (isfinite(value)) fprintf(line->file, ",\"%s\":%.*g", key, digits, value);
-    else fprintf(line->file, ",\"%s\":null", key);
-}
-
-static void metrics_count_(Line *line, const char *key, int64_t value) {
-    fprintf(line->file, ",\"%s\":%lld", key, (long long)value);
 }
 
 // Significant digits. EXACT: of a value that must read back as the same bits. CLEAR: of all other values.
@@ -244,32 +235,35 @@ enum { EXACT = 17, CLEAR = 9 };
 
 int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Error *err) {
     if (metrics->fd < 0) return 0;
-    Line line = {0};
+    Line line;
+    JsonOut *out = &line.out;
     const MetricsSetup *setup = &metrics->setup;
-    line.file = xmemstream(&line.text, &line.length);
-    fprintf(line.file, "{\"type\":\"run\",\"version\":\"%s\",\"config\":", VERSION);
-    config_write_json(config, line.file);
-    metrics_count_(&line, "world", setup->world);
-    metrics_count_(&line, "parameters", parameters);
-    metrics_count_(&line, "microbatches", config_microbatches(config));
-    metrics_number_(&line, "peak_tflops", setup->peak_tflops > 0.0 ? setup->peak_tflops : NAN, EXACT);
-    metrics_number_(&line, "flops_per_token_full", setup->flops_per_token_full, EXACT);
-    metrics_number_(&line, "flops_per_token_causal", setup->flops_per_token_causal, EXACT);
-    if (setup->outside_gib > 0) metrics_number_(&line, "outside_gib", setup->outside_gib, CLEAR);
+    line_begin_(&line, "run");
+    json_put_text(out, "version", VERSION);
+    config_write_json(config, json_put(out, "config"));
+    json_put_integer(out, "world", setup->world);
+    json_put_integer(out, "parameters", parameters);
+    json_put_integer(out, "microbatches", config_microbatches(config));
+    json_put_digits(out, "peak_tflops", setup->peak_tflops > 0.0 ? setup->peak_tflops : NAN, EXACT);
+    json_put_digits(out, "flops_per_token_full", setup->flops_per_token_full, EXACT);
+    json_put_digits(out, "flops_per_token_causal", setup->flops_per_token_causal, EXACT);
+    if (setup->outside_gib > 0) json_put_digits(out, "outside_gib", setup->outside_gib, CLEAR);
     return line_end_(&line, metrics, err);
 }
 
-static void write_stages_(Line *line, const StepFigures *figures) {
+static void write_stages_(JsonOut *out, const StepFigures *figures) {
+    json_begin(out, "stages", '[');
     for (int s = 0; s < figures->stages; s++) {
         const StageFigures *stage = &figures->stage[s];
-        fprintf(line->file, "%s{\"stage\":%d", s == 0 ? ",\"stages\":[" : ",", s);
-        metrics_count_(line, "peak_bytes", stage->peak_bytes);
-        metrics_count_(line, "activation_bytes", stage->activation_bytes);
-        metrics_count_(line, "slots_used", stage->run.slots_used);
-        metrics_count_(line, "slots_lent", stage->run.slots_lent);
-        fputc('}', line->file);
+        json_begin(out, NULL, '{');
+        json_put_integer(out, "stage", s);
+        json_put_integer(out, "peak_bytes", stage->peak_bytes);
+        json_put_integer(out, "activation_bytes", stage->activation_bytes);
+        json_put_integer(out, "slots_used", stage->run.slots_used);
+        json_put_integer(out, "slots_lent", stage->run.slots_lent);
+        json_end(out, '}');
     }
-    fputc(']', line->file);
+    json_end(out, ']');
 }
 
 // Returns the MFU relative to the peak in the file's run line, or NAN if the peak is unknown.
@@ -282,26 +276,28 @@ static double mfu_(const Metrics *metrics, double flops_per_token, const StepFig
 static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
     if (metrics->fd < 0) return 0;
     Line line;
-    line_begin_(&line, "step", figures->step);
-    metrics_number_(&line, "loss", figures->loss, EXACT);
-    metrics_number_(&line, "loss_z", figures->loss_z, CLEAR);
-    metrics_number_(&line, "grad_norm", figures->norm, EXACT);
-    metrics_number_(&line, "norm_z", figures->norm_z, CLEAR);
-    metrics_number_(&line, "lr", figures->lr, EXACT);
-    metrics_number_(&line, "step_ms", figures->seconds * 1e3, CLEAR);
-    metrics_count_(&line, "tokens", figures->tokens);
-    metrics_count_(&line, "tokens_seen", figures->tokens_seen);
+    JsonOut *out = &line.out;
+    line_begin_(&line, "step");
+    json_put_integer(out, "step", figures->step);
+    json_put_digits(out, "loss", figures->loss, EXACT);
+    json_put_digits(out, "loss_z", figures->loss_z, CLEAR);
+    json_put_digits(out, "grad_norm", figures->norm, EXACT);
+    json_put_digits(out, "norm_z", figures->norm_z, CLEAR);
+    json_put_digits(out, "lr", figures->lr, EXACT);
+    json_put_digits(out, "step_ms", figures->seconds * 1e3, CLEAR);
+    json_put_integer(out, "tokens", figures->tokens);
+    json_put_integer(out, "tokens_seen", figures->tokens_seen);
     double rate = (double)figures->tokens / figures->seconds;
-    metrics_number_(&line, "tokens_per_s", rate, CLEAR);
-    metrics_number_(&line, "tokens_per_s_per_gpu", rate / (double)metrics->setup.world, CLEAR);
-    metrics_number_(&line, "mfu", mfu_(metrics, metrics->setup.flops_per_token_full, figures), CLEAR);
-    metrics_number_(&line, "mfu_causal", mfu_(metrics, metrics->setup.flops_per_token_causal, figures), CLEAR);
-    metrics_number_(&line, "bubble", figures_bubble(figures), CLEAR);
-    metrics_number_(&line, "transfer_exposed_ms", figures_exposed(figures) * 1e3, CLEAR);
-    metrics_count_(&line, "evictions", figures_evictions(figures));
-    if (figures->skipped) fputs(",\"skipped\":true", line.file);
-    if (figures->slowest[0] != '\0') fprintf(line.file, ",\"slowest\":%s", figures->slowest);
-    write_stages_(&line, figures);
+    json_put_digits(out, "tokens_per_s", rate, CLEAR);
+    json_put_digits(out, "tokens_per_s_per_gpu", rate / (double)metrics->setup.world, CLEAR);
+    json_put_digits(out, "mfu", mfu_(metrics, metrics->setup.flops_per_token_full, figures), CLEAR);
+    json_put_digits(out, "mfu_causal", mfu_(metrics, metrics->setup.flops_per_token_causal, figures), CLEAR);
+    json_put_digits(out, "bubble", figures_bubble(figures), CLEAR);
+    json_put_digits(out, "transfer_exposed_ms", figures_exposed(figures) * 1e3, CLEAR);
+    json_put_integer(out, "evictions", figures_evictions(figures));
+    if (figures->skipped) json_put_truth(out, "skipped", true);
+    if (figures->slowest[0] != '\0') fputs(figures->slowest, json_put(out, "slowest"));
+    write_stages_(out, figures);
     return line_end_(&line, metrics, err);
 }
 
@@ -458,9 +454,11 @@ int metrics_val(Metrics *metrics, int64_t step, double loss, Error *err) {
     snprintf(text, sizeof text, "val  %4lld/%lld | loss %.4f | perplexity %.2f", (long long)step,
              (long long)metrics->steps, loss, exp(loss));
     Line line;
-    line_begin_(&line, "val", step);
-    metrics_number_(&line, "loss", loss, EXACT);
-    metrics_number_(&line, "perplexity", exp(loss), CLEAR);
+    JsonOut *out = &line.out;
+    line_begin_(&line, "val");
+    json_put_integer(out, "step", step);
+    json_put_digits(out, "loss", loss, EXACT);
+    json_put_digits(out, "perplexity", exp(loss), CLEAR);
     int written = line_end_(&line, metrics, err);
     return metrics_say_(metrics, text, err) == 0 ? written : -1;
 }
@@ -471,39 +469,43 @@ int metrics_eval(Metrics *metrics, int64_t step, int64_t correct, int64_t exampl
     snprintf(text, sizeof text, "val  %4lld/%lld | hellaswag %.2f%% (%lld of %lld)", (long long)step,
              (long long)metrics->steps, 100.0 * accuracy, (long long)correct, (long long)examples);
     Line line;
-    line_begin_(&line, "eval", step);
-    fputs(",\"name\":\"hellaswag\"", line.file);
-    metrics_number_(&line, "accuracy", accuracy, EXACT);
-    metrics_count_(&line, "correct", correct);
-    metrics_count_(&line, "examples", examples);
-    metrics_count_(&line, "left_out", left_out);
+    JsonOut *out = &line.out;
+    line_begin_(&line, "eval");
+    json_put_integer(out, "step", step);
+    json_put_text(out, "name", "hellaswag");
+    json_put_digits(out, "accuracy", accuracy, EXACT);
+    json_put_integer(out, "correct", correct);
+    json_put_integer(out, "examples", examples);
+    json_put_integer(out, "left_out", left_out);
     int written = line_end_(&line, metrics, err);
     return metrics_say_(metrics, text, err) == 0 ? written : -1;
 }
 
 static int say_sample_(Metrics *metrics, int64_t step, const char *text, Error *err) {
-    Line line = {0};
-    line.file = xmemstream(&line.text, &line.length);
-    fprintf(line.file, "sample %lld/%lld | ", (long long)step, (long long)metrics->steps);
+    char *line;
+    size_t length;
+    FILE *file = xmemstream(&line, &length);
+    fprintf(file, "sample %lld/%lld | ", (long long)step, (long long)metrics->steps);
     for (const char *at = text; *at != '\0'; at++) {
-        fputc(*at, line.file);
-        if (*at == '\n' && at[1] != '\0') fputs("    ", line.file);
+        fputc(*at, file);
+        if (*at == '\n' && at[1] != '\0') fputs("    ", file);
     }
-    xmemstream_close(line.file);
+    xmemstream_close(file);
     // The text may end in a newline of its own.
-    while (line.length > 0 && line.text[line.length - 1] == '\n') line.text[--line.length] = '\0';
-    line.text[text_make_printable(line.text, line.length, "\n\t")] = '\0';
-    int said = metrics_say_(metrics, line.text, err);
-    free(line.text);
+    while (length > 0 && line[length - 1] == '\n') line[--length] = '\0';
+    line[text_make_printable(line, length, "\n\t")] = '\0';
+    int said = metrics_say_(metrics, line, err);
+    free(line);
     return said;
 }
 
 int metrics_sample(Metrics *metrics, int64_t step, int64_t index, const char *text, Error *err) {
     Line line;
-    line_begin_(&line, "sample", step);
-    metrics_count_(&line, "index", index);
-    fputs(",\"text\":", line.file);
-    json_write_text(line.file, text);
+    JsonOut *out = &line.out;
+    line_begin_(&line, "sample");
+    json_put_integer(out, "step", step);
+    json_put_integer(out, "index", index);
+    json_put_text(out, "text", text);
     int written = line_end_(&line, metrics, err);
     return say_sample_(metrics, step, text, err) == 0 ? written : -1;
 }

@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "base/files.h"
 #include "base/grid.h"
-#include "base/json.h"
+#include "base/json_out.h"
 #include "config/config_schema.h"
 
 #include <errno.h>
@@ -145,46 +145,55 @@ int search_write_config(const SearchSpace *space, const SearchResult *result, co
 
 // ---------------------------------------------------------------- JSON
 
-static void json_found_(const SearchSpace *space, const SearchResult *result, int index, FILE *file) {
+static void put_found_(JsonOut *out, const char *key, const SearchSpace *space, const SearchResult *result, int index) {
     const Candidate *candidate = &result->found.items[index];
     const Forecast *found = &candidate->forecast;
     Config config;
     space_config(space, &found->layout, &config);
-    fputs("{\"config\":", file);
-    config_write_json(&config, file);
-    json_write_next(file, "step_ms", 1e3 * found->time.step);
+    json_begin(out, key, '{');
+    config_write_json(&config, json_put(out, "config"));
+    json_put_number(out, "step_ms", 1e3 * found->time.step);
     GpuBand band = hardware_band(&space->planner->hardware, &config, space->planner->measured);
     if (band.runs > 0) {
-        json_write_next(file, "step_ms_low", band.low * 1e3 * found->time.step);
-        json_write_next(file, "step_ms_high", band.high * 1e3 * found->time.step);
+        json_put_number(out, "step_ms_low", band.low * 1e3 * found->time.step);
+        json_put_number(out, "step_ms_high", band.high * 1e3 * found->time.step);
     }
-    json_write_next(file, "mfu", found->time.mfu > 0 ? found->time.mfu : NAN);
-    fprintf(file, ",\"class\":%d", search_class(result, found));
-    json_write_next(file, "robust", candidate->robust);
-    fprintf(file, ",\"peak_bytes\":%lld}", (long long)found->peak_bytes);
+    json_put_number(out, "mfu", found->time.mfu > 0 ? found->time.mfu : NAN);
+    json_put_integer(out, "class", search_class(result, found));
+    json_put_number(out, "robust", candidate->robust);
+    json_put_integer(out, "peak_bytes", found->peak_bytes);
+    json_end(out, '}');
+}
+
+static int put_smallest_world_(JsonOut *out, const SearchSpace *space, Error *err) {
+    SmallestWorld world;
+    if (answer_smallest_world(space, &world, err) != 0) return -1;
+    if (world.ranks <= 0) {
+        json_put_null(out, "smallest_world");
+        return 0;
+    }
+    json_begin(out, "smallest_world", '{');
+    json_put_integer(out, "ranks", world.ranks);
+    json_put_integer(out, "pipeline", world.pipeline);
+    json_put_integer(out, "tensor", world.tensor);
+    json_put_integer(out, "data", world.data);
+    json_end(out, '}');
+    return 0;
 }
 
 int search_write_json(const SearchSpace *space, const SearchResult *result, FILE *file, Error *err) {
-    fputs("{\"best\":", file);
-    if (result->best >= 0) json_found_(space, result, result->best, file);
-    else fputs("null", file);
-    fputs(",\"front\":[", file);
-    for (int i = 0; i < result->front_count; i++) {
-        if (i > 0) fputc(',', file);
-        json_found_(space, result, result->front[i], file);
-    }
-    fprintf(file, "],\"evaluated\":%lld", (long long)result->evaluated);
-    json_write_next(file, "seconds", result->seconds);
-    if (result->stopped) fputs(",\"complete\":false", file);
-    if (result->best < 0) {
-        SmallestWorld world;
-        if (answer_smallest_world(space, &world, err) != 0) return -1;
-        fputs(",\"smallest_world\":", file);
-        if (world.ranks > 0)
-            fprintf(file, "{\"ranks\":%lld,\"pipeline\":%lld,\"tensor\":%lld,\"data\":%lld}", (long long)world.ranks,
-                    (long long)world.pipeline, (long long)world.tensor, (long long)world.data);
-        else fputs("null", file);
-    }
-    fputs("}\n", file);
+    JsonOut out = {.file = file};
+    json_begin(&out, NULL, '{');
+    if (result->best >= 0) put_found_(&out, "best", space, result, result->best);
+    else json_put_null(&out, "best");
+    json_begin(&out, "front", '[');
+    for (int i = 0; i < result->front_count; i++) put_found_(&out, NULL, space, result, result->front[i]);
+    json_end(&out, ']');
+    json_put_integer(&out, "evaluated", result->evaluated);
+    json_put_number(&out, "seconds", result->seconds);
+    if (result->stopped) json_put_truth(&out, "complete", false);
+    if (result->best < 0 && put_smallest_world_(&out, space, err) != 0) return -1;
+    json_end(&out, '}');
+    fputc('\n', file);
     return 0;
 }

@@ -4,7 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/grid.h"
-#include "base/json.h"
+#include "base/json_out.h"
 #include "base/units.h"
 #include "plan/budget.h"
 #include "plan/plan_schedules.h"
@@ -288,38 +288,37 @@ static void sweep_print_(const Sweep *sweep, int rows) {
     if (sweep->stopped) grid_line(stdout, "stopped", "after %d of %d combinations", sweep->row_count, rows);
 }
 
+static void put_sweep_row_(JsonOut *out, const Sweep *sweep, const SweepRow *row) {
+    const PlanTime *time = &row->forecast.time;
+    json_begin(out, NULL, '{');
+    json_begin(out, "set", '{');
+    for (int i = 0; i < sweep->key_count; i++)
+        json_put_text(out, swept_name_(&sweep->keys[i]), sweep->keys[i].values[row->value[i]]);
+    json_end(out, '}');
+    json_put_truth(out, "fits", row->forecast.fits);
+    json_put_number(out, "step_ms", time->known ? 1e3 * time->step : NAN);
+    json_put_number(out, "mfu", time->known && time->mfu > 0 ? time->mfu : NAN);
+    json_put_number(out, "bubble", time->known ? time->bubble : NAN);
+    json_put_number(out, "peak_bytes", row->forecast.peak_bytes > 0 ? (double)row->forecast.peak_bytes : NAN);
+    if (row->config != NULL) fputs(row->config, json_put(out, "config"));
+    if (sweep->budgets && row->config != NULL) budget_write_json(&row->budget, out);
+    if (row->why[0] != '\0') json_put_text(out, "reason", row->why);
+    json_put_text(out, "refused", row->refused.code != 0 ? row->refused.text : NULL);
+    json_end(out, '}');
+}
+
 static void sweep_json_(const Sweep *sweep) {
-    fputs("{\"sweep\":[", stdout);
-    for (int r = 0; r < sweep->row_count; r++) {
-        const SweepRow *row = &sweep->rows[r];
-        const PlanTime *time = &row->forecast.time;
-        fputs(r > 0 ? ",{\"set\":{" : "{\"set\":{", stdout);
-        for (int i = 0; i < sweep->key_count; i++) {
-            if (i > 0) putchar(',');
-            json_write_text(stdout, swept_name_(&sweep->keys[i]));
-            putchar(':');
-            json_write_text(stdout, sweep->keys[i].values[row->value[i]]);
-        }
-        printf("},\"fits\":%s", row->forecast.fits ? "true" : "false");
-        json_write_next(stdout, "step_ms", time->known ? 1e3 * time->step : NAN);
-        json_write_next(stdout, "mfu", time->known && time->mfu > 0 ? time->mfu : NAN);
-        json_write_next(stdout, "bubble", time->known ? time->bubble : NAN);
-        json_write_next(stdout, "peak_bytes", row->forecast.peak_bytes > 0 ? (double)row->forecast.peak_bytes : NAN);
-        fputs(row->config != NULL ? ",\"config\":" : "", stdout);
-        fputs(row->config != NULL ? row->config : "", stdout);
-        if (sweep->budgets && row->config != NULL) putchar(','), budget_write_json(&row->budget, stdout);
-        if (row->why[0] != '\0') fputs(",\"reason\":", stdout), json_write_text(stdout, row->why);
-        fputs(",\"refused\":", stdout);
-        if (row->refused.code != 0) json_write_text(stdout, row->refused.text);
-        else fputs("null", stdout);
-        putchar('}');
-    }
-    putchar(']');
-    if (sweep->deadline > 0) {
-        int cheapest = cheapest_row_(sweep);
-        printf(cheapest >= 0 ? ",\"deadline\":%d" : ",\"deadline\":null", cheapest);
-    }
-    fputs(sweep->stopped ? ",\"complete\":false}\n" : "}\n", stdout);
+    JsonOut out = {.file = stdout};
+    json_begin(&out, NULL, '{');
+    json_begin(&out, "sweep", '[');
+    for (int r = 0; r < sweep->row_count; r++) put_sweep_row_(&out, sweep, &sweep->rows[r]);
+    json_end(&out, ']');
+    int cheapest = sweep->deadline > 0 ? cheapest_row_(sweep) : -1;
+    if (cheapest >= 0) json_put_integer(&out, "deadline", cheapest);
+    else if (sweep->deadline > 0) json_put_null(&out, "deadline");
+    if (sweep->stopped) json_put_truth(&out, "complete", false);
+    json_end(&out, '}');
+    putchar('\n');
 }
 
 int sweep_command(const Options *options, const Model *model, const Log *log, Error *err) {

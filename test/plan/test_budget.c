@@ -27,7 +27,7 @@ static const char *told(const Config *config, double step_seconds, bool gpus) {
     budget = budget_make(config, step_seconds, gpus, (GpuBand){0});
     FILE *file = fmemopen(text, sizeof text, "w");
     budget_print(&budget, config, true, file);
-    budget_write_json(&budget, file);
+    budget_write_json(&budget, &(JsonOut){.file = file});
     fclose(file);
     return text;
 }

@@ -1,0 +1,30 @@
+// Writes JSON: the commas follow from the order of the calls. `key` names a member of an object; it is NULL for an entry
+// of an array and for the outermost value.
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+// Make one as {.file = file}.
+typedef struct JsonOut {
+    FILE *file;
+    bool comma, line; // what comes before the next value, key or bracket
+} JsonOut;
+
+// Begins an object ('{') or an array ('['), and ends it.
+void json_begin(JsonOut *out, const char *key, char bracket);
+void json_end(JsonOut *out, char bracket);
+// Starts a new line after the comma of the next value, or before the next json_end.
+void json_line(JsonOut *out);
+
+void json_put_text(JsonOut *out, const char *key, const char *text); // NULL: null
+void json_put_integer(JsonOut *out, const char *key, int64_t value);
+void json_put_truth(JsonOut *out, const char *key, bool value);
+void json_put_null(JsonOut *out, const char *key);
+// Writes the fewest digits that read back as the same double; null for inf and nan, which JSON lacks.
+void json_put_number(JsonOut *out, const char *key, double value);
+// The same with at most `digits` significant digits.
+void json_put_digits(JsonOut *out, const char *key, double value, int digits);
+// Returns the file, into which the caller has to write the value.
+FILE *json_put(JsonOut *out, const char *key);
