@@ -499,6 +499,10 @@ static int check_size_(const Config *config, Error *err) {
                             limit / (batch * s) - 1);
     int64_t others = parallel->pipeline * parallel->tensor * parallel->context, most = 1 << 20;
     if (others * parallel->data <= most) return 0;
+    if (others > most)
+        return config_error(config, "parallel.pipeline", err,
+                            "pipeline * tensor%s = %lld ranks, more than %lld; use smaller numbers",
+                            parallel->context > 1 ? " * context" : "", (long long)others, (long long)most);
     return config_error(config, "parallel.data", err,
                         "pipeline * tensor * data%s = %lld ranks, more than %lld; use data %lld or less",
                         parallel->context > 1 ? " * context" : "", (long long)(others * parallel->data),

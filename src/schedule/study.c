@@ -1,6 +1,6 @@
 // A study needs no model and no device: every stage has the same given times, and the simulator does the rest. An
 // action's time is the stage's time divided by the number of chunks and slices, so 1F1B and a schedule with chunks do
-// the same work.
+// and move the same.
 #include "study.h"
 
 #include "base/alloc.h"
@@ -47,12 +47,13 @@ Timeline *study_run(const Schedule *schedule, const StudyTimes *times, Error *er
     double *each = xcalloc((size_t)count * 6, sizeof *each);
     double *forward = each, *backward = each + count, *input = backward + count, *weight = input + count;
     double *transfer = weight + count, *edge = transfer + count;
+    int parts = schedule->chunks * schedule->slices; // of a stage's work, and of the bundle of a microbatch
     for (int i = 0; i < count; i++) {
-        forward[i] = times->forward / (schedule->chunks * schedule->slices);
-        input[i] = times->input / (schedule->chunks * schedule->slices);
-        weight[i] = times->weight / (schedule->chunks * schedule->slices);
+        forward[i] = times->forward / parts;
+        input[i] = times->input / parts;
+        weight[i] = times->weight / parts;
         backward[i] = input[i] + weight[i];
-        transfer[i] = times->transfer;
+        transfer[i] = times->transfer / parts;
         edge[i] = times->message;
     }
     SimulateCosts costs = {

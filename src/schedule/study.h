@@ -7,11 +7,12 @@
 #include <stddef.h>
 
 // Times, all in one unit. Compute times are for all layers of a stage. With c chunks and n slices, an action takes
-// 1/(c*n) of this time, so that all schedules are comparable. B takes input + weight.
+// 1/(c*n) of this time, and so does the transfer of a slot, so that all schedules are comparable. B takes input +
+// weight.
 typedef struct StudyTimes {
     double forward, input, weight;
     double message;  // one message between neighbouring stages
-    double transfer; // transfer of one slot's bundle, in either direction
+    double transfer; // transfer of a microbatch's bundle on all chunks of a stage, in either direction
 } StudyTimes;
 
 // Reads "F=1,I=1,W=1,message=0.05,transfer=0.5". NULL or absent: F, I and W are 1, message and transfer 0. B=x sets I

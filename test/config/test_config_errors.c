@@ -305,6 +305,9 @@ static const BadInput impossible[] = {
      "use at most"},
     {MODEL DATA "parallel: {tensor: 8, pipeline: 8, data: 65536}\n", NULL,
      "@:3: parallel.data: pipeline * tensor * data", "use data 16384 or less"},
+    {"model: {family: llama, hidden: 16384, layers: 1024, heads: 1024, ffn: 16384, vocab: 1024, seq_len: 2048}\n" DATA
+     "parallel: {pipeline: 1024, tensor: 1024, context: 2}\ntrain: {global_batch: 1024}\n",
+     NULL, "@:3: parallel.pipeline: pipeline * tensor * context = 2097152 ranks", "use smaller numbers"},
 };
 
 TEST(every_impossible_combination_is_refused_with_a_remedy) { EXPECT_REFUSED(impossible); }

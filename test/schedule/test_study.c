@@ -65,6 +65,40 @@ TEST(chunks_share_the_times_of_a_stage) {
     }
 }
 
+static int kind_of_(const char *name) {
+    int kind = 0;
+    while (strcmp(schedule_kinds[kind].name, name) != 0) kind++;
+    return kind;
+}
+
+// A slot has the bundle of one chunk and one slice: the transfers of a microbatch's slots take the given time together.
+TEST(chunks_and_slices_share_the_time_of_a_transfer) {
+    static const ScheduleSpec specs[] = {{.stages = 4, .microbatches = 16},
+                                         {.stages = 4, .microbatches = 16, .chunks = 4},
+                                         {.stages = 4, .microbatches = 16, .chunks = 2, .slices = 2}};
+    static const char *const names[] = {"1f1b", "interleaved", "interleaved"};
+    for (int i = 0; i < 3; i++) {
+        Error err = {0};
+        StudyTimes times = {.forward = 1, .input = 1, .weight = 1, .transfer = 0.5};
+        Schedule *plain = proved_(schedule_make(&schedule_kinds[kind_of_(names[i])], &specs[i], &err));
+        Schedule *balanced = proved_(bpipe_balance(plain, 0, 0, 1, &err));
+        Timeline *timeline = study_run(balanced, &times, &err);
+        assert_non_null(timeline);
+        double each = 0.5 / (balanced->chunks * balanced->slices);
+        int moved = 0;
+        for (int64_t k = 0; k < balanced->stage[0].count; k++) {
+            if (balanced->stage[0].actions[k].kind != ACTION_EVICT) continue;
+            ActionTime time = timeline->stage[0].times[k];
+            assert_true(time.end - time.begin > each - 1e-9 && time.end - time.begin < each + 1e-9);
+            moved++;
+        }
+        assert_true(moved > 0);
+        timeline_free(timeline);
+        schedule_free(balanced);
+        schedule_free(plain);
+    }
+}
+
 static char *drawn_(const Schedule *schedule, int width) {
     Error err = {0};
     char *text = NULL;
