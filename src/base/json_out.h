@@ -1,5 +1,5 @@
-// Writes JSON: the commas follow from the order of the calls. `key` names a member of an object; it is NULL for an entry
-// of an array and for the outermost value.
+// Writes JSON: the commas follow from the order of the calls. `key` names a member of an object; it is NULL for an
+// entry of an array and for the outermost value.
 #pragma once
 
 #include <stdbool.h>
