@@ -1,6 +1,25 @@
-// Point-to-point messages and collectives of a named group of ranks. Implementations: MPI (comm_mpi.c), a group of one
-// rank (comm_self.c), NCCL and host memory (cuda/). comm_pushed.h and comm_emulated.h wrap or replace
-// these. Every operation starts without blocking; test or wait completes it. Messages between the same two ranks of a
+// Point-to-point messages and collectives of a named group of ranks. Seven implementations, some on top of others:
+//
+//   mpi       comm_mpi.h         messages and sums in host memory; carries the start-up and doubles of the others
+//   self      comm_self.c        a group of one rank; in a run without MPI, every group
+//   nccl      cuda/comm_cuda.h   GPU memory; NCCL's start-up data and sums of doubles go over its mpi
+//   staged    cuda/comm_cuda.h   GPU memory through host memory and its mpi, where ranks share a GPU
+//   copy      cuda/comm_cuda.h   gathers and sums by copy engines, within a host; the rest goes to the group it wraps
+//   pushed    comm_pushed.h      messages by copies into mapped memory, announced over mpi; what cannot be mapped, such
+//                                as another host's memory, goes through the group it wraps as `far`
+//   emulated  comm_emulated.h    a stage without neighbours (--emulate-stage)
+//
+// Who takes a message, by group (run_create.c, device_comm of device.c); a[b]: a wraps b:
+//
+//   group             ranks on CPUs      with a GPU each                  that share a GPU
+//   pipeline          mpi                pushed[nccl]                     staged
+//   pair (bundles)    pushed[mpi]        pushed[nccl]                     pushed[staged]
+//   tensor, context   mpi                copy[nccl], nccl (1)             copy[staged], staged (1)
+//   data, tied        mpi                nccl                             staged
+//
+// (1) The copies are there where config_copies allows them (config.h).
+//
+// Every operation starts without blocking; test or wait completes it. Messages between the same two ranks of a
 // group arrive in the order in which they were started. Sums run in rank order (NCCL's in its own order), so a result
 // depends only on the data and the group's size, and is the same on all ranks.
 #pragma once
