@@ -242,6 +242,16 @@ int file_open_new(const char *path) {
     return open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
 }
 
+int file_failed(const char *path, const char *what, Error *err) {
+    int code = errno;
+    bool full = code == ENOSPC || code == EDQUOT || code == EFBIG;
+    bool closed = code == EACCES || code == EROFS || code == EPERM;
+    return error_set(err, EXIT_FAILED, "%s: cannot be %s: %s%s", path, what, strerror(code),
+                     full     ? "; free some space there"
+                     : closed ? "; name a folder where you may write"
+                              : "");
+}
+
 // Opens or creates a lock's file. -1 with err; -1 without err if the folder is not writable.
 static int files_open_lock_(const char *path, Error *err) {
     struct stat there, folder;
@@ -260,8 +270,8 @@ static int files_open_lock_(const char *path, Error *err) {
     if (fd >= 0 || code == ELOOP || code == EISDIR || (found && code == EACCES && there.st_uid != geteuid()))
         return error_set(err, EXIT_FAILED,
                          "%s: is not a lock of this user; remove it if no run uses it, or name another folder", path);
-    return error_set(err, EXIT_FAILED, "%s: cannot be opened: %s%s", path, strerror(code),
-                     code == ENOSPC || code == EDQUOT ? "; free some space there" : "; name another folder");
+    errno = code;
+    return file_failed(path, "opened", err);
 }
 
 bool file_locked(const FileLock *lock) {

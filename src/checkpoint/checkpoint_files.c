@@ -35,25 +35,15 @@ bool name_ends_with(const char *name, const char *end) {
 
 // --- writing and flushing to the disk
 
-static int io_error_(const char *path, const char *what, Error *err) {
-    int code = errno;
-    bool full = code == ENOSPC || code == EDQUOT || code == EFBIG;
-    bool closed = code == EACCES || code == EROFS || code == EPERM;
-    return error_set(err, EXIT_FAILED, "%s: cannot be %s: %s%s", path, what, strerror(code),
-                     full     ? "; free some space there"
-                     : closed ? "; name a folder where you may write"
-                              : "");
-}
-
 int file_write(const char *dir, const char *name, const void *data, int64_t bytes, Error *err) {
     char path[CHECKPOINT_PATH];
     if (path_join(path, dir, name, err) != 0) return -1;
-    int within = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (within < 0) return io_error_(path, "written", err);
+    int within = directory_open(dir, err);
+    if (within < 0) return -1;
     unlinkat(within, name, 0);
     int fd = openat(within, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     bool failed = fd < 0 || file_write_all(fd, data, bytes) != 0 || fsync(fd) != 0;
-    int status = failed ? io_error_(path, "written", err) : 0;
+    int status = failed ? file_failed(path, "written", err) : 0;
     if (fd >= 0) close(fd);
     close(within);
     return status;
@@ -71,9 +61,9 @@ int64_t file_size(const char *dir, const char *name) {
 
 static int sync_(const char *path, Error *err) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return io_error_(path, "synchronized", err);
+    if (fd < 0) return file_failed(path, "synchronized", err);
     // EINVAL: the file system does not support fsync on directories and does not need it.
-    int status = fsync(fd) != 0 && errno != EINVAL ? io_error_(path, "synchronized", err) : 0;
+    int status = fsync(fd) != 0 && errno != EINVAL ? file_failed(path, "synchronized", err) : 0;
     close(fd);
     return status;
 }
@@ -86,13 +76,12 @@ static int sync_name_(const char *path, Error *err) {
 }
 
 int directory_create(const char *path, Error *err) {
-    return mkdir(path, 0777) == 0 ? 0 : io_error_(path, "created", err);
+    return mkdir(path, 0777) == 0 ? 0 : file_failed(path, "created", err);
 }
 
-int directory_open_new(const char *path, Error *err) {
-    if (mkdir(path, 0777) != 0 && errno != EEXIST) return io_error_(path, "created", err);
+int directory_open(const char *path, Error *err) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    return fd >= 0 ? fd : io_error_(path, "created", err);
+    return fd >= 0 ? fd : file_failed(path, "opened", err);
 }
 
 int directory_make(const char *path, Error *err) {
@@ -108,11 +97,7 @@ int directory_make(const char *path, Error *err) {
     if (made) sync_name_(path, NULL); // fails if the directory above is not readable
     if (made || (errno == EEXIST && stat(path, &status) == 0 && S_ISDIR(status.st_mode))) return 0;
     if (errno == EEXIST) errno = ENOTDIR;
-    return io_error_(path, "created", err);
-}
-
-int directory_check_writable(const char *path, Error *err) {
-    return access(path, W_OK | X_OK) == 0 ? 0 : io_error_(path, "written to", err);
+    return file_failed(path, "created", err);
 }
 
 // Writes "DIR/.NAME<end>" for "DIR/NAME" or "DIR/.NAME".
@@ -132,9 +117,9 @@ static int files_replace_(const char *partial, const char *path, Error *err) {
     }
     hidden_path_(hidden, path, CHECKPOINT_REPLACED);
     directory_remove(hidden);
-    if (rename(path, hidden) != 0) return io_error_(path, "renamed", err);
+    if (rename(path, hidden) != 0) return file_failed(path, "renamed", err);
     if (rename(partial, path) != 0) {
-        io_error_(path, "replaced", err);
+        file_failed(path, "replaced", err);
         rename(hidden, path);
         return -1;
     }
@@ -146,13 +131,13 @@ int directory_publish(const char *partial, const char *path, bool replace, Error
     if (sync_(partial, err) != 0) return -1;
     if (rename(partial, path) != 0) {
         // ENOTDIR: `path` is a file or a symbolic link.
-        if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR) return io_error_(path, "created", err);
+        if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR) return file_failed(path, "created", err);
         char kept[CHECKPOINT_PATH + 32];
         snprintf(kept, sizeof kept, "%s.kept", path);
         for (int number = 2; access(kept, F_OK) == 0; number++) snprintf(kept, sizeof kept, "%s.kept%d", path, number);
         if (replace && files_replace_(partial, path, err) != 0) return -1;
         if (!replace && (rename(path, kept) != 0 || rename(partial, path) != 0))
-            return io_error_(path, "replaced", err);
+            return file_failed(path, "replaced", err);
     }
     return sync_name_(path, err);
 }
@@ -162,6 +147,7 @@ int directory_publish(const char *partial, const char *path, bool replace, Error
 void directory_remove(const char *path) {
     char hidden[CHECKPOINT_PATH + 16];
     hidden_path_(hidden, path, ".removed");
+    file_remove_tree(hidden); // left over
     if (rename(path, hidden) != 0) snprintf(hidden, sizeof hidden, "%s", path);
     else sync_name_(path, NULL);
     file_remove_tree(hidden);

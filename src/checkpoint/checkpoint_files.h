@@ -87,13 +87,10 @@ int file_write(const char *dir, const char *name, const void *data, int64_t byte
 int64_t file_size(const char *dir, const char *name);
 // Creates a directory; -1 with err if the name is taken.
 int directory_create(const char *path, Error *err);
-// Creates a directory, unless another rank has already created it, and returns its open descriptor. Its parent must
-// exist. -1 with err, also if `path` is a symbolic link.
-int directory_open_new(const char *path, Error *err);
+// Opens a directory; -1 with err, also if `path` is a symbolic link.
+int directory_open(const char *path, Error *err);
 // Creates a directory and its parents, if they do not exist. -1 with err.
 int directory_make(const char *path, Error *err);
-// Returns -1 with err if the directory is not writable, as on a disk that is mounted read-only.
-int directory_check_writable(const char *path, Error *err);
 // Renames the complete checkpoint `partial` to `path`. If `path` exists, removes the old directory if `replace` is
 // true; otherwise renames the old directory to "NAME.kept" ("NAME.kept2" and so on if that name is taken). -1 with err.
 int directory_publish(const char *partial, const char *path, bool replace, Error *err);

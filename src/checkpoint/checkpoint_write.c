@@ -251,7 +251,7 @@ static int write_file_(void *context, int lane, int64_t index, Error *err) {
 // While one lane waits for the disk, the other computes checksums and transposes.
 int writer_write(Writer *writer, const char *dir, Error *err) {
     memset(writer->shares, 0, (size_t)writer->layout.files * sizeof *writer->shares);
-    writer->dir_fd = directory_open_new(dir, err);
+    writer->dir_fd = directory_open(dir, err);
     if (writer->dir_fd < 0) return -1;
     writer->dir = dir;
     writer->strange[0] = '\0';

@@ -60,7 +60,7 @@ void writer_copy(Writer *writer);
 // Error code for a value that is not finite while train.skip_bad_steps is 0. Such an error must end the run.
 enum { WRITER_BROKEN = 64 };
 
-// Writes the copy into the files of `dir`, flushes them to the disk, and fills `shares`. Creates `dir` if necessary;
-// `dir` and its files must not be symbolic links. -1 with err: WRITER_BROKEN if a value is not finite. With
-// train.skip_bad_steps above 0, such a value is only described in `strange`.
+// Writes the copy into the files of `dir`, flushes them to the disk, and fills `shares`. `dir` and its files must not
+// be symbolic links. -1 with err: WRITER_BROKEN if a value is not finite. With train.skip_bad_steps above 0, such a
+// value is only described in `strange`.
 int writer_write(Writer *writer, const char *dir, Error *err);

@@ -1,5 +1,6 @@
 // Writes ranges of one file from several processes, past the page cache if the file system allows it.
 #include "range_file.h"
+#include "base/files.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,17 +11,10 @@
 // cached write of at least this size starts the transfer to the disk at once.
 enum { LARGE = 1 << 20 };
 
-static int write_error_(const RangeFile *file, Error *err) {
-    int code = errno;
-    bool full = code == ENOSPC || code == EDQUOT || code == EFBIG;
-    return error_set(err, EXIT_FAILED, "%s: cannot be written: %s%s", file->path, strerror(code),
-                     full ? "; free some space there" : "");
-}
-
 int range_file_open(RangeFile *file, int dir, const char *name, const char *path, void *staging, Error *err) {
     *file = (RangeFile){path, -1, -1, staging};
     file->fd = openat(dir, name, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (file->fd < 0) return write_error_(file, err);
+    if (file->fd < 0) return file_failed(file->path, "written", err);
     file->direct = openat(dir, name, O_WRONLY | O_DIRECT | O_CLOEXEC | O_NOFOLLOW);
     return 0;
 }
@@ -53,15 +47,15 @@ int64_t range_file_put(RangeFile *file, int64_t offset, const void *data, int64_
         ssize_t put =
             direct && before == 0 ? put_direct_(file, offset, data, bytes) : put_cached_(file, offset, data, bytes);
         if (put > 0) return put;
-        if (put < 0 && errno != EINTR) return write_error_(file, err);
+        if (put < 0 && errno != EINTR) return file_failed(file->path, "written", err);
     }
 }
 
 int range_file_sync(RangeFile *file, Error *err) {
-    return fsync(file->fd) != 0 ? write_error_(file, err) : 0; // covers direct and cached writes
+    return fsync(file->fd) != 0 ? file_failed(file->path, "written", err) : 0; // covers direct and cached writes
 }
 
 int range_file_close(RangeFile *file, Error *err) {
     if (file->direct >= 0) close(file->direct);
-    return close(file->fd) != 0 ? write_error_(file, err) : 0;
+    return close(file->fd) != 0 ? file_failed(file->path, "written", err) : 0;
 }

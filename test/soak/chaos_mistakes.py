@@ -88,7 +88,7 @@ MISTAKES = [
     Mistake("two_runs_save_in_one_folder", "src/base/files.c",
             "flock(fd, LOCK_EX | LOCK_NB) == 0", "true || flock(fd, LOCK_EX | LOCK_NB) == 0", has("second")),
     Mistake("a_write_that_fails_is_taken_as_done", "src/checkpoint/range_file.c",
-            "if (put < 0 && errno != EINTR) return write_error_(file, err);", "if (put < 0) return err != NULL ? bytes : -1;",
+            'if (put < 0 && errno != EINTR) return file_failed(file->path, "written", err);', "if (put < 0) return err != NULL ? bytes : -1;",
             refuses_writes),
     Mistake("a_checkpoint_has_its_name_before_its_manifest", "src/checkpoint/checkpoint_save.c",
             "manifest_write(&checkpoint->manifest, checkpoint->partial, failure) == 0 &&\n"
