@@ -175,9 +175,16 @@ int64_t workspace(const Graph &graph) {
     const std::vector<int64_t> &q = graph.q->dim, &k = graph.k->dim;
     int64_t b = q[0], h = q[1], s = q[2], d = q[3], keys = k[2];
     if (!graph.options.backward) return 0;
-    int64_t sums = b * h * s * 4 + 256, grouped = k[1] == h ? 0 : 2 * b * h * keys * d * 2;
-    int64_t main = graph.options.deterministic ? b * h * padded(s, 64) * padded(keys, 128) * 2 : b * h * s * d * 4;
-    return main + sums + grouped;
+    int64_t sums = b * h * s * 4, grouped = k[1] == h ? 0 : 2 * b * h * keys * d * 2, wide = b * h * s * d * 4;
+    bool same = graph.options.deterministic;
+    int generation = gpu_generation();
+    if (generation < 90 || generation >= 120)
+        return sums + grouped + 128 +
+               (same ? b * h * padded(s, 64) * padded(keys, 64) * 2 : wide + b * h * padded(s, 8) * d * 4);
+    if (generation < 100) return sums + grouped + 256 + (same ? b * h * padded(s, 64) * padded(keys, 128) * 2 : wide);
+    if (same) return grouped > 0 ? sums + 2 * grouped + 128 : sums;
+    if (s <= 128) return sums + grouped + 2 * wide + 128;
+    return sums + grouped + wide + (grouped > 0 ? 128 : 0);
 }
 
 } // namespace

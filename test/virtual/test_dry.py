@@ -200,6 +200,19 @@ def test_a_dry_run_evicts_more_than_this_host_has(tmp_path, tokens):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("deterministic", ["on", "off"])
+@pytest.mark.parametrize("gpu", ["a100-80g", "h100", "b200"])
+def test_attention_takes_the_bytes_of_its_gpu(tmp_path, tokens, gpu, deterministic):
+    metrics = tmp_path / "metrics.jsonl"
+    keys = (*cut(2, 1, 1), f"hardware.gpu={gpu}", f"attention.deterministic={deterministic}", "model.kv_heads=8",
+            "train.global_batch=1", "schedule.bpipe=off", "train.steps=1")
+    done = dry("llama", tokens, metrics, *keys)
+    assert done.returncode == 0, done.stderr[-2000:]
+    step, plan = json.loads(metrics.read_text().splitlines()[-1]), planned("llama", tokens, metrics, *keys)
+    assert [stage["peak_bytes"] for stage in step["stages"]] == [stage["peak_bytes"] for stage in plan["stages"]]
+
+
+@pytest.mark.thorough
 def test_what_a_run_clears_is_clear_for_the_kernels_of_a_dry_run(tmp_path):
     """The first and the last row of each of 140,000 tokens lie where the optimizer has left addresses."""
     tokens = trainer_runs.write_tokens(tmp_path / "train.bin", list(range(256)) * 40)
