@@ -40,89 +40,62 @@ __device__ __forceinline__ FoundRun adamw_find_chunk_(const TensorEntry *entries
     return FoundRun{entry, begin, end < entry->count ? end : entry->count};
 }
 
-// --- the update
+// --- the passes over all elements: AdamW's update, the update of a matrix whose direction Muon has left in the
+// gradient, and Muon's momentum
 
-// Four loads of W floats are in flight before the first is used. With bf16 weights W is 8, so that the store of the
-// weights is 16 bytes wide too.
-template <typename T, int W>
-__device__ __forceinline__ void adamw_piece_(const TensorEntry &t, int64_t at, const AdamwCoefficients &c,
-                                             float decay) {
-    Floats<W> g = load_floats<W>(t.gradient + at), m = load_floats<W>(t.m + at), v = load_floats<W>(t.v + at);
-    Floats<W> w = load_floats<W>(t.master + at);
+enum Pass { ADAMW, MUON, MOMENTUM };
+
+// In AdamW's pass four loads of W floats are in flight before the first is used. With bf16 weights W is 8, so that the
+// store of the weights is 16 bytes wide too.
+template <typename T, Pass PASS, int W>
+__device__ __forceinline__ void update_piece_(const TensorEntry &t, int64_t at, const AdamwCoefficients &c,
+                                              float decay) {
+    Floats<W> g = load_floats<W>(t.gradient + at), m = {}, v = {}, w = {};
+    if (PASS != MUON) m = load_floats<W>(t.m + at);
+    if (PASS == ADAMW) v = load_floats<W>(t.v + at);
+    if (PASS != MOMENTUM) w = load_floats<W>(t.master + at);
 #pragma unroll
     for (int i = 0; i < W; i++) {
-        float scaled = g.v[i] * c.gradient_scale;
-        m.v[i] = c.beta1 * m.v[i] + c.rest1 * scaled;
-        v.v[i] = c.beta2 * v.v[i] + c.rest2 * (scaled * scaled);
-        float change = c.rate * m.v[i] / (sqrtf(v.v[i]) * c.root_scale + c.eps);
+        float scaled = g.v[i] * c.gradient_scale, change = c.lr * t.scale * g.v[i];
+        if (PASS != MUON) m.v[i] = c.beta1 * m.v[i] + c.rest1 * scaled;
+        if (PASS == ADAMW) {
+            v.v[i] = c.beta2 * v.v[i] + c.rest2 * (scaled * scaled);
+            change = c.rate * m.v[i] / (sqrtf(v.v[i]) * c.root_scale + c.eps);
+        }
         w.v[i] -= change + decay * w.v[i];
-        g.v[i] = 0.0f;
+        g.v[i] = PASS == MOMENTUM ? c.beta1 * m.v[i] + c.rest1 * scaled : 0.0f;
     }
     store_floats<float, W>(t.gradient + at, g);
-    store_floats<float, W>(t.m + at, m);
-    store_floats<float, W>(t.v + at, v);
+    if (PASS != MUON) store_floats<float, W>(t.m + at, m);
+    if (PASS == ADAMW) store_floats<float, W>(t.v + at, v);
+    if (PASS == MOMENTUM) return;
     store_floats<float, W>(t.master + at, w);
     if (t.weight) store_floats<T, W>((T *)t.weight + at, w);
 }
 
-// The update of a matrix whose direction Muon has left in the gradient.
-template <typename T, int W>
-__device__ __forceinline__ void muon_piece_(const TensorEntry &t, int64_t at, float rate, float decay) {
-    Floats<W> g = load_floats<W>(t.gradient + at), w = load_floats<W>(t.master + at);
-#pragma unroll
-    for (int i = 0; i < W; i++) {
-        w.v[i] -= rate * g.v[i] + decay * w.v[i];
-        g.v[i] = 0.0f;
-    }
-    store_floats<float, W>(t.gradient + at, g);
-    store_floats<float, W>(t.master + at, w);
-    if (t.weight) store_floats<T, W>((T *)t.weight + at, w);
+template <typename T, Pass PASS>
+__device__ __forceinline__ void update_chunk_(const FoundRun &chunk, const AdamwCoefficients &c) {
+    constexpr int W = PACK<T>;
+    const TensorEntry t = *chunk.entry;
+    float decay = t.decay ? c.decay : 0.0f;
+    int64_t whole = chunk.begin + (t.aligned ? (chunk.end - chunk.begin) / W * W : 0);
+    for (int64_t at = chunk.begin + threadIdx.x * W; at < whole; at += THREADS * W)
+        update_piece_<T, PASS, W>(t, at, c, decay);
+    for (int64_t at = whole + threadIdx.x; at < chunk.end; at += THREADS) update_piece_<T, PASS, 1>(t, at, c, decay);
 }
 
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     adamw_kernel(const TensorEntry *entries, int count, const AdamwCoefficients c) {
-    constexpr int W = PACK<T>;
     FoundRun chunk = adamw_find_chunk_(entries, count, blockIdx.x);
-    const TensorEntry t = *chunk.entry;
-    float decay = t.decay ? c.decay : 0.0f;
-    int64_t whole = chunk.begin + (t.aligned ? (chunk.end - chunk.begin) / W * W : 0);
-    if (t.v == NULL) {
-        float rate = c.lr * t.scale;
-        for (int64_t at = chunk.begin + threadIdx.x * W; at < whole; at += THREADS * W)
-            muon_piece_<T, W>(t, at, rate, decay);
-        for (int64_t at = whole + threadIdx.x; at < chunk.end; at += THREADS) muon_piece_<T, 1>(t, at, rate, decay);
-        return;
-    }
-    for (int64_t at = chunk.begin + threadIdx.x * W; at < whole; at += THREADS * W) adamw_piece_<T, W>(t, at, c, decay);
-    for (int64_t at = whole + threadIdx.x; at < chunk.end; at += THREADS) adamw_piece_<T, 1>(t, at, c, decay);
+    if (chunk.entry->v) update_chunk_<T, ADAMW>(chunk, c);
+    else update_chunk_<T, MUON>(chunk, c);
 }
 
-// --- momentum
-
-template <int W>
-__device__ __forceinline__ void momentum_piece_(const TensorEntry &t, int64_t at, float beta, float rest) {
-    Floats<W> g = load_floats<W>(t.gradient + at), m = load_floats<W>(t.m + at);
-#pragma unroll
-    for (int i = 0; i < W; i++) {
-        float fresh = rest * g.v[i];
-        m.v[i] = beta * m.v[i] + fresh;
-        g.v[i] = beta * m.v[i] + fresh;
-    }
-    store_floats<float, W>(t.gradient + at, g);
-    store_floats<float, W>(t.m + at, m);
-}
-
-// rest: (1 - beta) * gradient_scale.
+template <typename T>
 __global__ void __launch_bounds__(THREADS)
-    momentum_kernel(const TensorEntry *entries, int count, float beta, float rest) {
-    enum { W = 4 };
-    FoundRun chunk = adamw_find_chunk_(entries, count, blockIdx.x);
-    const TensorEntry t = *chunk.entry;
-    int64_t whole = chunk.begin + (t.aligned ? (chunk.end - chunk.begin) / W * W : 0);
-    for (int64_t at = chunk.begin + threadIdx.x * W; at < whole; at += THREADS * W)
-        momentum_piece_<W>(t, at, beta, rest);
-    for (int64_t at = whole + threadIdx.x; at < chunk.end; at += THREADS) momentum_piece_<1>(t, at, beta, rest);
+    momentum_kernel(const TensorEntry *entries, int count, const AdamwCoefficients c) {
+    update_chunk_<T, MOMENTUM>(adamw_find_chunk_(entries, count, blockIdx.x), c);
 }
 
 // --- squared norms, in double. A chunk is summed as a tree that depends only on the chunk's length. The sums of a
@@ -213,26 +186,29 @@ static int64_t table_upload_(CudaBackend *cuda, const AdamwTensor *tensors, int6
 
 } // namespace
 
-void cuda_adamw(Backend *backend, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step) {
+static void update_all_(Backend *backend, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step,
+                        bool momentum) {
     CudaBackend *cuda = cuda_self(backend);
+    const TensorEntry *entries = (const TensorEntry *)cuda->scratch;
     AdamwCoefficients c = adamw_coefficients(step);
     for (int64_t begin = 0; begin < tensor_count; begin += table_limit_(cuda)) {
         int64_t count = min_i64(tensor_count - begin, table_limit_(cuda));
-        int64_t chunks = table_upload_(cuda, tensors + begin, count);
-        FOR_ELEMENT(backend, CUDA_LAUNCH(cuda, (unsigned)chunks, THREADS, 0, (adamw_kernel<T>),
-                                         (const TensorEntry *)cuda->scratch, (int)count, c));
+        unsigned chunks = (unsigned)table_upload_(cuda, tensors + begin, count);
+        FOR_ELEMENT(backend, {
+            if (momentum) CUDA_LAUNCH(cuda, chunks, THREADS, 0, (momentum_kernel<T>), entries, (int)count, c);
+            else CUDA_LAUNCH(cuda, chunks, THREADS, 0, (adamw_kernel<T>), entries, (int)count, c);
+        });
     }
+}
+
+void cuda_adamw(Backend *backend, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step) {
+    update_all_(backend, tensors, tensor_count, step, false);
 }
 
 void cuda_momentum(Backend *backend, const AdamwTensor *tensors, int64_t tensor_count, double beta,
                    double gradient_scale) {
-    CudaBackend *cuda = cuda_self(backend);
-    for (int64_t begin = 0; begin < tensor_count; begin += table_limit_(cuda)) {
-        int64_t count = min_i64(tensor_count - begin, table_limit_(cuda));
-        int64_t chunks = table_upload_(cuda, tensors + begin, count);
-        CUDA_LAUNCH(cuda, (unsigned)chunks, THREADS, 0, momentum_kernel, (const TensorEntry *)cuda->scratch, (int)count,
-                    (float)beta, (float)((1.0 - beta) * gradient_scale));
-    }
+    const AdamwStep step = {0, beta, 0, 0, 0, gradient_scale, 1};
+    update_all_(backend, tensors, tensor_count, &step, true);
 }
 
 // Half of the scratch holds a double per tensor and per chunk: 2 million doubles, enough for 34e9 elements.
