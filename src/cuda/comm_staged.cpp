@@ -160,6 +160,8 @@ static int staged_message_(Comm *comm, bool sends, int peer, void *memory, int64
     return staged_start_(staged_group_(comm), like, sends ? memory : NULL, request, err);
 }
 
+// Every rank copies its operand to the host, also where nobody reads it: so all ranks start their hosts' collectives in
+// the order in which the callers test them, as the host's group requires.
 static int staged_rooted_(Comm *comm, CommOperation operation, int root, void *out, const void *in, int64_t count,
                           CommType type, CommRequest *request, Error *err) {
     StagedWork like = {};
@@ -167,7 +169,7 @@ static int staged_rooted_(Comm *comm, CommOperation operation, int root, void *o
     like.operation = operation, like.rooted = true, like.root = root, like.type = type, like.count = count;
     like.in_bytes = like.out_bytes = count * comm_type_bytes(type);
     if (broadcasts != roots) like.to = out; // the root of a broadcast has the data, and only a reduce's root gets sums
-    return staged_start_(staged_group_(comm), like, broadcasts && !roots ? NULL : in, request, err);
+    return staged_start_(staged_group_(comm), like, in, request, err);
 }
 
 static int staged_collective_(Comm *comm, CommOperation operation, void *out, const void *in, int64_t count,

@@ -182,6 +182,7 @@ static int direct_(Muon *muon, const MuonMatrix *matrix, double factor, bool gat
     bool columns = matrix->local_cols < matrix->cols;
     int64_t bytes = matrix->count * be->element, rows = matrix->rows, wide = matrix->cols, narrow = matrix->local_cols;
     char *x = work.x, *gathered = columns ? work.y : work.x, *own = gathered + rank * bytes;
+    if (!gathers) be->zero(be, gathered, ranks * bytes); // in place of the other ranks' parts
     be->from_float(be, own, matrix->gradient, matrix->count);
     be->combine(be, own, factor, own, 0.0, own, matrix->count);
     if (gathers && ranks > 1) {
