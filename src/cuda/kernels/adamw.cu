@@ -43,11 +43,11 @@ __device__ __forceinline__ FoundRun adamw_find_chunk_(const TensorEntry *entries
 // --- the passes over all elements: AdamW's update, the update of a matrix whose direction Muon has left in the
 // gradient, and Muon's momentum
 
-enum Pass { ADAMW, MUON, MOMENTUM };
+enum TensorPass { ADAMW, MUON, MOMENTUM };
 
 // In AdamW's pass four loads of W floats are in flight before the first is used. With bf16 weights W is 8, so that the
 // store of the weights is 16 bytes wide too.
-template <typename T, Pass PASS, int W>
+template <typename T, TensorPass PASS, int W>
 __device__ __forceinline__ void update_piece_(const TensorEntry &t, int64_t at, const AdamwCoefficients &c,
                                               float decay) {
     Floats<W> g = load_floats<W>(t.gradient + at), m = {}, v = {}, w = {};
@@ -73,7 +73,7 @@ __device__ __forceinline__ void update_piece_(const TensorEntry &t, int64_t at, 
     if (t.weight) store_floats<T, W>((T *)t.weight + at, w);
 }
 
-template <typename T, Pass PASS>
+template <typename T, TensorPass PASS>
 __device__ __forceinline__ void update_chunk_(const FoundRun &chunk, const AdamwCoefficients &c) {
     constexpr int W = PACK<T>;
     const TensorEntry t = *chunk.entry;
