@@ -259,11 +259,14 @@ static bool copies_(const CountComm *self, CommOperation operation, const void *
 
 static int collective_(Comm *comm, CommOperation operation, void *out, const void *in, int64_t count, CommType type,
                        CommRequest *request, Error *err) {
-    static const CostCollective kinds[] = {COST_ALL_REDUCE, COST_ALL_GATHER, COST_REDUCE_SCATTER};
+    // A reduce and a broadcast of a buffer send what the halves of its all-reduce do.
+    static const CostCollective kinds[] = {COST_ALL_REDUCE, COST_ALL_GATHER, COST_REDUCE_SCATTER, COST_REDUCE_SCATTER,
+                                           COST_ALL_GATHER};
     CountComm *self = comm->self;
     Clocks *clocks = self->clocks;
     const Cost *cost = clocks->cost;
-    int64_t part = count * comm_type_bytes(type), all = part * (operation == COMM_ALL_REDUCE ? 1 : comm->size);
+    bool divided = operation == COMM_ALL_GATHER || operation == COMM_REDUCE_SCATTER;
+    int64_t part = count * comm_type_bytes(type), all = part * (divided ? comm->size : 1);
     bool copies = copies_(self, operation, out, in, all);
     double seconds = 0;
     (void)err;
@@ -280,6 +283,12 @@ static int collective_(Comm *comm, CommOperation operation, void *out, const voi
     memcpy(&request->detail[END], &self->queue, sizeof self->queue);
     if (copies && operation == COMM_REDUCE_SCATTER) request->detail[SUMS] = all + part;
     return 0;
+}
+
+static int rooted_(Comm *comm, CommOperation operation, int root, void *out, const void *in, int64_t count,
+                   CommType type, CommRequest *request, Error *err) {
+    (void)root;
+    return collective_(comm, operation, out, in, count, type, request, err);
 }
 
 static int test_(Comm *comm, CommRequest *request, Error *err) {
@@ -317,6 +326,7 @@ Comm *count_comm_create(const char *name, int rank, int size, Clocks *clocks, co
                                  .self = self,
                                  .message = message_,
                                  .collective = collective_,
+                                 .rooted = rooted_,
                                  .use_memory = use_memory_,
                                  .test = test_,
                                  .destroy = comm_destroy_},

@@ -23,10 +23,7 @@ static const double A = 3.4445, B = -4.7750, C = 2.0315, TINY = 1e-7;
 // One matrix of this rank: a tensor, or q, k or v of a tensor that holds all three.
 typedef struct MuonMatrix {
     const Tensor *tensor;
-    int64_t rows, cols, local_cols; // of the matrix, and columns on this rank
-    float *gradient;                // this rank's part
-    int64_t count;                  // elements of this rank's part
-    int64_t place;                  // index of its norm, counted over all matrices of the stage
+    int64_t place; // index of its norm, counted over all matrices of the stage
 } MuonMatrix;
 
 struct Muon {
@@ -34,12 +31,11 @@ struct Muon {
     Comm *tensor;
     char *work;
     double beta;
-    MuonMatrix *matrices;
-    AdamwTensor *owned; // this rank's tensors
-    int64_t count, owned_count, places;
-    AdamwTensor *parts; // (count) a matrix each, for squared_norms
-    double *squares;    // (places)
-    double *own;        // (count)
+    int64_t count, places;
+    MuonMatrix *matrices; // (count)
+    AdamwTensor *parts;   // (count) this rank's part of each
+    double *own;          // (count)
+    double *squares;      // (places)
 };
 
 // --- the products
@@ -124,17 +120,10 @@ static void add_tensor_(Muon *muon, const StageTensors *tensors, int64_t index) 
     if (piece.begin >= piece.end) return;
     assert(piece.begin == 0 && piece.end == tensor->count); // this rank is the tensor's home
     assert(tensors->split.tensor_ranks == 1 || tensor->spec->split != SPLIT_NONE);
-    muon->owned[muon->owned_count++] = (AdamwTensor){.m = piece.m, .gradient = piece.gradient, .count = tensor->count};
     for (int64_t p = 0; p < parts; p++) {
-        float *gradient = piece.gradient + p * count;
-        muon->parts[muon->count] = (AdamwTensor){.gradient = gradient, .count = count};
-        muon->matrices[muon->count++] = (MuonMatrix){.tensor = tensor,
-                                                     .rows = matrix_rows_(tensor->spec),
-                                                     .cols = tensor->spec->cols,
-                                                     .local_cols = tensor->cols,
-                                                     .gradient = gradient,
-                                                     .count = count,
-                                                     .place = place + p};
+        muon->parts[muon->count] =
+            (AdamwTensor){.m = piece.m + p * count, .gradient = piece.gradient + p * count, .count = count};
+        muon->matrices[muon->count++] = (MuonMatrix){tensor, place + p};
     }
 }
 
@@ -143,7 +132,6 @@ Muon *muon_create(const StageTensors *tensors, Backend *be, Comm *tensor, void *
     Muon *muon = xcalloc(1, sizeof *muon);
     *muon = (Muon){.be = be, .tensor = tensor, .work = work, .beta = train->muon_momentum};
     muon->matrices = xcalloc((size_t)most + 1, sizeof *muon->matrices);
-    muon->owned = xcalloc((size_t)most + 1, sizeof *muon->owned);
     muon->parts = xcalloc((size_t)most + 1, sizeof *muon->parts);
     muon->squares = xcalloc((size_t)most + 1, sizeof *muon->squares);
     muon->own = xcalloc((size_t)most + 1, sizeof *muon->own);
@@ -154,7 +142,7 @@ Muon *muon_create(const StageTensors *tensors, Backend *be, Comm *tensor, void *
 
 void muon_destroy(Muon *muon) {
     if (muon == NULL) return;
-    free_all(muon->matrices, muon->owned, muon->parts, muon->squares, muon->own, muon);
+    free_all(muon->matrices, muon->parts, muon->squares, muon->own, muon);
 }
 
 // --- a step
@@ -174,22 +162,25 @@ static int sum_squares_(Muon *muon, Error *err) {
 
 // Replaces a matrix's gradient, its momentum, by its direction. `factor` makes its norm 1. gathers: exchanges the parts
 // of the tensor ranks. Rows of ranks lie one after another in x. Columns are gathered in y, a block per rank.
-static int direct_(Muon *muon, const MuonMatrix *matrix, double factor, bool gathers, Error *err) {
+static int direct_(Muon *muon, int64_t index, double factor, bool gathers, Error *err) {
     Backend *be = muon->be;
     MuonWork work;
-    work_layout_(&work, muon->work, matrix->rows, matrix->cols, be->element);
+    const AdamwTensor *part = &muon->parts[index];
+    const Tensor *tensor = muon->matrices[index].tensor;
+    int64_t rows = matrix_rows_(tensor->spec), wide = tensor->spec->cols, narrow = tensor->cols;
+    int64_t bytes = part->count * be->element;
+    work_layout_(&work, muon->work, rows, wide, be->element);
     int ranks = muon->tensor == NULL ? 1 : muon->tensor->size, rank = muon->tensor == NULL ? 0 : muon->tensor->rank;
-    bool columns = matrix->local_cols < matrix->cols;
-    int64_t bytes = matrix->count * be->element, rows = matrix->rows, wide = matrix->cols, narrow = matrix->local_cols;
+    bool columns = narrow < wide;
     char *x = work.x, *gathered = columns ? work.y : work.x, *own = gathered + rank * bytes;
     if (!gathers) be->zero(be, gathered, ranks * bytes); // in place of the other ranks' parts
-    be->from_float(be, own, matrix->gradient, matrix->count);
-    be->combine(be, own, factor, own, 0.0, own, matrix->count);
+    be->from_float(be, own, part->gradient, part->count);
+    be->combine(be, own, factor, own, 0.0, own, part->count);
     if (gathers && ranks > 1) {
         CommRequest request = {0};
         CommType type = be->element == 2 ? COMM_BF16 : COMM_FLOAT;
-        if (muon->tensor->collective(muon->tensor, COMM_ALL_GATHER, gathered, own, matrix->count, type, &request,
-                                     err) != 0 ||
+        if (muon->tensor->collective(muon->tensor, COMM_ALL_GATHER, gathered, own, part->count, type, &request, err) !=
+                0 ||
             comm_wait(muon->tensor, &request, err) != 0)
             return -1;
     }
@@ -197,21 +188,21 @@ static int direct_(Muon *muon, const MuonMatrix *matrix, double factor, bool gat
         be->copy_columns(be, x + r * narrow * be->element, wide, gathered + r * bytes, narrow, false, rows, narrow);
     orthogonalize(be, muon->work, rows, wide);
     if (columns) be->copy_columns(be, own, narrow, x + rank * narrow * be->element, wide, false, rows, narrow);
-    be->to_float(be, matrix->gradient, own, matrix->count);
+    be->to_float(be, part->gradient, own, part->count);
     return 0;
 }
 
 int muon_directions(Muon *muon, double gradient_scale, Error *err) {
-    muon->be->momentum(muon->be, muon->owned, muon->owned_count, muon->beta, gradient_scale);
+    muon->be->momentum(muon->be, muon->parts, muon->count, muon->beta, gradient_scale);
     if (sum_squares_(muon, err) != 0) return -1;
     for (int64_t i = 0; i < muon->count; i++) {
         double factor = 1.0 / (sqrt(muon->squares[muon->matrices[i].place]) + TINY);
-        if (direct_(muon, &muon->matrices[i], factor, true, err) != 0) return -1;
+        if (direct_(muon, i, factor, true, err) != 0) return -1;
     }
     return 0;
 }
 
 void muon_rehearse(Muon *muon) {
-    muon->be->momentum(muon->be, muon->owned, muon->owned_count, muon->beta, 1.0);
-    for (int64_t i = 0; i < muon->count; i++) direct_(muon, &muon->matrices[i], 1.0, false, NULL);
+    muon->be->momentum(muon->be, muon->parts, muon->count, muon->beta, 1.0);
+    for (int64_t i = 0; i < muon->count; i++) direct_(muon, i, 1.0, false, NULL);
 }

@@ -145,8 +145,9 @@ static double optimizer_seconds_(const Costing *costing, int s) {
     const CountSource source = count_source_(costing);
     Account spent = counted_update(&source, &stage->at);
     double world = (double)config_world(costing->config), update = compute_(&spent);
-    int64_t owned = stage->states.moments / 8;
-    if (profile != NULL) update = (profile->norm_seconds + profile->optimizer_seconds) * (double)owned;
+    int64_t owned = stage->states.owned;
+    bool adamw = costing->config->train.optimizer == OPTIMIZER_ADAMW; // what a profile has measured
+    if (profile != NULL && adamw) update = (profile->norm_seconds + profile->optimizer_seconds) * (double)owned;
     // All ranks update at the same time, even if they share cores.
     if (hardware->cpu && world > hardware->cores_share) update *= world / hardware->cores_share;
     return spent.exposed + update;

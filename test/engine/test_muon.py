@@ -1,13 +1,14 @@
 """Muon: against plain PyTorch, the same bits for any pipeline, to rounding for any other layout, and from checkpoint to
 checkpoint."""
 
+import json
 import math
 
 import numpy
 import pytest
 import torch
 from reference_models import token_losses
-from trainer_runs import MODELS, Trainer, close, environment, layout, saving, tensors_of, trained, walked_tokens
+from trainer_runs import MODELS, Trainer, close, command, layout, saving, tensors_of, walked_tokens
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
@@ -64,6 +65,22 @@ def test_sharded_gradients_change_no_bit(small, more):
 def test_states_of_matrices_are_a_moment_smaller(small):
     peaks = [small.one_stage(*keys).steps[-1]["stages"][0]["peak_bytes"] for keys in ((), (MUON,))]
     assert peaks[1] < peaks[0]
+
+
+def test_plans_count_its_bytes_and_seconds():
+    """A stage's matrices lose 4 bytes a parameter; their products cost seconds. With and without data ranks."""
+    for ranks in (1, 2):
+        plans = []
+        for optimizer in ("adamw", "muon"):
+            keys = (f"train.optimizer={optimizer}", f"parallel.data={ranks}", "hardware.device=cuda", "hardware.gpu=h100")
+            said = command("llama", "-c", "configs/llama65b.yaml", "--plan", "--json", "-q", overrides=keys)
+            plans.append(json.loads(said.stdout))
+        adamw, muon = ([{part["what"]: part["ms"] for part in plan["waterfall"]}["optimizer"] for plan in plans])
+        assert muon > adamw
+        adamw, muon = ([plan["stages"][1]["memory"] for plan in plans])
+        assert muon["masters"] + muon["optimizer"] < adamw["masters"] + adamw["optimizer"]
+        if ranks == 1:
+            assert muon["optimizer"] * 2 < 1.01 * adamw["optimizer"] and muon["masters"] == adamw["masters"]
 
 
 # --- PyTorch
