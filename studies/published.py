@@ -389,12 +389,8 @@ def table_of_pairs(pairs):
     return "\n".join(lines)
 
 
-def wrapped_item(text):
-    return textwrap.fill(text, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-
-
-def wrapped(text):
-    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
+def wrapped(text, indent=""):
+    return textwrap.fill(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def verdict_on_pairs(pairs):
@@ -451,7 +447,7 @@ def page_of(rows, page):
     sources = {row.source["name"]: row.source["title"] for row in rows}
     tables = {"summary": summary(rows), "bands": bands(rows), "limits": table_of_limits(rows),
               "pairs": verdict_on_pairs(pairs) + "\n\n" + table_of_pairs(pairs), "memory": words_on_memory(rows),
-              "sources": "\n".join(wrapped_item(f"- *{name}*: {title}.") for name, title in sources.items())}  # fmt: skip
+              "sources": "\n".join(wrapped(f"- *{name}*: {title}.", "  ") for name, title in sources.items())}  # fmt: skip
     for name, text in tables.items():
         page = fill(page, name, [text])
     return page
