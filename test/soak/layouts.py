@@ -12,6 +12,7 @@ import argparse
 import functools
 import json
 import math
+import os
 import random
 import re
 import shlex
@@ -470,7 +471,9 @@ def main():
             failed += failure is not None
             if failure is not None:
                 report(*failure)
-    print(f"{asked.count} seeds, {failed} failed, {time.monotonic() - began:.0f} s")
+    used = os.times()
+    used = f"{time.monotonic() - began:.0f} s, of processors {used.children_user + used.children_system:.0f} s"
+    print(f"{asked.count} seeds, {failed} failed, {used}")
     return failed > 0
 
 
