@@ -302,9 +302,7 @@ class Trial:
         require(ended.code == 0, check, f"the plan is legal, the run ends with {ended.code}: {ended.stderr[-900:]}")
         require("as planned, to the byte" in ended.stderr, check, ended.stderr[-600:])
         peaks = [stage["peak_bytes"] for stage in ended.steps[-1]["stages"]]
-        if "flash becomes recompute" not in ended.stderr:  # which the plan does not know yet
-            planned = [stage["peak_bytes"] for stage in json.loads(plan.stdout)["stages"]]
-            self.same(check, peaks, planned, "bytes of stages:")
+        self.same(check, peaks, [stage["peak_bytes"] for stage in json.loads(plan.stdout)["stages"]], "bytes of stages:")
         return ended
 
     def dry(self):
@@ -368,8 +366,8 @@ def known(trial, name):
     """Returns whether a fault that is already reported would be found again."""
     keys = trial.keys
     return any([
-        "train.batch_ramp" in keys and name == "ends",
-        name == "dry" and keys.get("train.precision") != "bf16",
+        # The table times rows with split backwards as if their gradients were sharded.
+        name == "table" and keys.get("parallel.shard_gradients") == "auto",
     ])  # fmt: skip
 
 
