@@ -230,7 +230,7 @@ class Trial:
         printed = self.bench.run(self.keys, "--schedule", "-q")
         require(printed.code == 0, "file", printed.stderr[-600:])
         path.write_text(printed.stdout)
-        keys = {**without(self.keys, FILE_REPLACES), "schedule.file": path}
+        keys = {**without(self.keys, FILE_REPLACES | {"parallel.shard_gradients"}), "schedule.file": path}
         ended = self.bench.run(keys)
         require(ended.code == 0, "file", ended.stderr[-600:])
         self.same("file", digits(ended), digits(self.main))
