@@ -1,7 +1,7 @@
 // The cost of single operations on given hardware, in seconds: a matrix product, flash attention, a pass over memory, a
 // collective, a message. The plan and the clock of the virtual GPU (test/virtual) share only these formulas. The plan
-// counts a layer's operations by its own formulas; the virtual GPU counts the calls that the program makes. If they
-// disagree about a step, one of them has counted wrong.
+// counts the operations that the program's stages call (count.h); the virtual GPU counts the CUDA calls and the bytes
+// that kernels touch. If they disagree about a step, an operation's COST or the simulation of the pipeline is wrong.
 //
 // The assumptions, which the plan prints:
 //   - a matrix product of m x n x k takes flops (1 + k0 / k) / (peak share), and the time of a launch; rows of operands
