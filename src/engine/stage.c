@@ -345,13 +345,15 @@ static int allocate_data_(Stage *stage, Error *err) {
     return 0;
 }
 
-int stage_allocate(Stage *stage, const Model *model, const Config *config, const StageShape *at, Backend *be,
-                   Comm *tensor, int replica, Error *err) {
+int stage_allocate(Stage *stage, const Model *model, const Config *config, const StageShape *at, int64_t layers,
+                   Backend *be, Comm *tensor, int replica, Error *err) {
+    ModelConfig of = config->model;
+    of.layers = layers;
     *stage = (Stage){.at = *at, .model = model, .config = config, .be = be};
     stage->microbatches = stage->most_microbatches = config_microbatches(config);
     stage->at.shape.context_rank = replica % stage->at.shape.context_ranks;
     stage->pass = (Pass){.be = be, .tensor = tensor, .shape = &stage->at.shape};
-    stage->table = model_table(model, &config->model);
+    stage->table = model_table(model, &of);
     layout_tensors_(&stage->tensors, &stage->table, &stage->at, config, replica);
     if (tensors_allocate(&stage->tensors, be, err) != 0) return -1;
     find_groups_(stage);
@@ -365,7 +367,7 @@ int stage_create(Stage *stage, const Model *model, const Config *config, const S
                  int index, Comm *tensor, int replica, Error *err) {
     StageShape at;
     stage_shape(&at, model, config, schedule, be, index, tensor == NULL ? 0 : tensor->rank);
-    if (stage_allocate(stage, model, config, &at, be, tensor, replica, err) != 0) return -1;
+    if (stage_allocate(stage, model, config, &at, config->model.layers, be, tensor, replica, err) != 0) return -1;
     tensors_init(&stage->tensors, be, config->train.seed, config->model.layers, config->train.init_std);
     return 0;
 }

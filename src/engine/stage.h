@@ -92,9 +92,9 @@ void stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const 
                  const Config *config, const StageShape *at);
 
 // Allocates a stage of a given shape, and binds it to the memory; the weights are zero. The arguments are those of
-// stage_create. config->model.layers are the layers of the stage's table, and chunks refer to these. -1 with err.
-int stage_allocate(Stage *stage, const Model *model, const Config *config, const StageShape *at, Backend *be,
-                   Comm *tensor, int replica, Error *err);
+// stage_create. layers: how many layers the tensor table has; the shape's chunks refer to these. -1 with err.
+int stage_allocate(Stage *stage, const Model *model, const Config *config, const StageShape *at, int64_t layers,
+                   Backend *be, Comm *tensor, int replica, Error *err);
 // Allocates and initializes a stage. tensor: its group, NULL for one rank. replica: see ranks/topology.h. -1 with err.
 int stage_create(Stage *stage, const Model *model, const Config *config, const Schedule *schedule, Backend *be,
                  int index, Comm *tensor, int replica, Error *err);

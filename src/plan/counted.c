@@ -21,7 +21,7 @@ typedef struct CountKey {
     CountLinks tensor, context, data;
     double flops;
     bool update; // the end of a step, else the actions of a chunk
-    bool first, last, moving;
+    bool first, last, moving, split, beside;
     int layers, recomputed, replicas;
 } CountKey;
 
@@ -58,6 +58,8 @@ static CountKey key_(const CountSource *source, const Shape *shape) {
     key.tensor.copies = shape->copies;
     key.context = links_(source, parallel->context * parallel->tensor, parallel->tensor);
     key.moving = moving_(source);
+    key.split = source->split;
+    key.beside = source->beside;
     key.flops = source->hardware->cost.flops;
     return key;
 }
@@ -66,7 +68,6 @@ static CountKey key_(const CountSource *source, const Shape *shape) {
 
 // A stage on clocks.
 typedef struct CountedStage {
-    Config config; // of the small model that is counted
     Cost cost;
     Clocks clocks;
     Backend *be;
@@ -80,8 +81,6 @@ static CountedStage *counted_open_(const CountSource *source, const StageShape *
     static const double NOMINAL = 1e14; // FLOP/s
     CountedStage *counting = xcalloc(1, sizeof *counting);
     bool known = key->flops > 0;
-    counting->config = *source->config;
-    counting->config.model.layers = key->layers > 0 ? key->layers : 1;
     counting->cost = source->hardware->cost;
     if (!known) counting->cost.flops = NOMINAL;
     counting->clocks = (Clocks){.cost = &counting->cost, .own_sums = stage->own_sums};
@@ -106,8 +105,9 @@ static CountedStage *counted_open_(const CountSource *source, const StageShape *
                                .kept = at.shape.slices > 1 ? 1 : 0,
                                .first = key->first,
                                .last = key->last};
-    int status = stage_allocate(&counting->stage, source->model, &counting->config, &at, counting->be, counting->tensor,
-                                0, &counting->err);
+    int64_t layers = key->layers > 0 ? key->layers : 1; // of the table
+    int status = stage_allocate(&counting->stage, source->model, source->config, &at, layers, counting->be,
+                                counting->tensor, 0, &counting->err);
     assert(status == 0), (void)status;
     stage_use_context(&counting->stage, counting->context);
     return counting;
@@ -132,7 +132,7 @@ static Account counted_read_(CountedStage *counting) {
 
 // Counts every action on every slice; backwards run from the last slice to the first. Bundle and messages have memory
 // of their own, as in a run.
-static void count_actions_(CountedStage *counting, ChunkTimes *times) {
+static void count_actions_(CountedStage *counting, const CountKey *key, ChunkTimes *times) {
     Stage *stage = &counting->stage;
     Backend *be = counting->be;
     Error *err = &counting->err;
@@ -148,15 +148,18 @@ static void count_actions_(CountedStage *counting, ChunkTimes *times) {
     for (int64_t i = slices - 1; i >= 0; i--) {
         stage_backward(stage, 0, i, bundle, in, out, false, err);
         times[i].backward = counted_read_(counting);
+    }
+    for (int64_t i = slices - 1; key->split && i >= 0; i--) {
         stage_backward(stage, 0, i, bundle, in, out, true, err);
         times[i].input = counted_read_(counting);
         stage_weights(stage, 0, i, bundle, err);
         times[i].weight = counted_read_(counting);
-        be->summing = true;
+    }
+    be->summing = true;
+    for (int64_t i = slices - 1; key->beside && i >= 0; i--) {
         stage_backward(stage, 0, i, bundle, in, out, false, err);
-        be->summing = false;
         Account beside = counted_read_(counting);
-        times[i].beside = account_total(&beside);
+        times[i].beside = account_total(&beside) - account_total(&times[i].backward);
     }
 }
 
@@ -262,9 +265,10 @@ static void count_(const CountSource *source, const StageShape *stage, const Cou
     size_t bytes = (size_t)(key->update ? 1 : stage->shape.slices) * sizeof *times;
     uint64_t hash = hash_(key);
     if (source->cache != NULL && recall_(source->cache, key, hash, times, bytes)) return;
+    memset(times, 0, bytes);
     CountedStage *counting = counted_open_(source, stage, key);
     if (key->update) count_update_(counting, times);
-    else count_actions_(counting, times);
+    else count_actions_(counting, key, times);
     counted_close_(counting);
     if (source->cache != NULL) remember_(source->cache, key, hash, times, bytes);
 }
@@ -324,6 +328,7 @@ Account counted_update(const CountSource *source, const StageShape *stage) {
     memcpy(key.sizes, &stage->shape.tensor_ranks, sizeof stage->shape.tensor_ranks);
     key.sizes[sizeof stage->shape.tensor_ranks] = stage->shape.sequence;
     key.update = true;
+    key.split = key.beside = false;
     key.first = stage->first, key.last = stage->last;
     key.replicas = (int)config_replicas(source->config);
     key.data = links_(source, 0, parallel->pipeline * parallel->tensor);

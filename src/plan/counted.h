@@ -17,10 +17,11 @@ typedef struct CountSource {
     const Config *config;
     const Model *model;
     CountedCache *cache; // NULL: count anew each time
+    bool split, beside;  // count I and W too; count B beside sums over data ranks
 } CountSource;
 
-// The actions on one slice of a chunk: F, B, or I and W. beside: seconds of B while gradients are summed over data
-// ranks.
+// The actions on one slice of a chunk: F, B, or I and W. beside: seconds that sums of gradients over data ranks add to B
+// if they run at the same time. What was not asked for is 0.
 typedef struct ChunkTimes {
     Account forward, backward, input, weight;
     double beside;

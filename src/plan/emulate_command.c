@@ -65,7 +65,7 @@ static int start_(Subject *subject, Error *err) {
 
 static double tensor_seconds_(const Subject *subject) {
     const StageShape *at = &subject->plan.stage[subject->stage].at;
-    CountSource source = {&subject->hardware, &subject->config, subject->model, NULL};
+    CountSource source = {.hardware = &subject->hardware, .config = &subject->config, .model = subject->model};
     ChunkTimes *times = xmalloc((size_t)at->shape.slices * sizeof *times);
     double seconds = 0;
     for (int c = 0; c < at->chunks; c++) {

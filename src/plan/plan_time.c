@@ -31,12 +31,16 @@ typedef struct ComputeTimes {
 
 static CountSource count_source_(const Costing *costing) {
     const TimeSource *source = costing->source;
-    return (CountSource){source->hardware, costing->config, source->model, source->counted};
+    return (CountSource){source->hardware, costing->config,          source->model,
+                         source->counted,  costing->schedule->split, config_replicas(costing->config) > 1};
 }
 
 static double compute_(const Account *spent) { return account_total(spent) - spent->exposed; }
 
-static double ratio_(const Account *now, const Account *then) { return compute_(now) / compute_(then); }
+// Returns 1 for what was not counted.
+static double ratio_(const Account *now, const Account *then) {
+    return compute_(then) > 0 ? compute_(now) / compute_(then) : 1;
+}
 
 // Replaces counted compute by measured compute. A profile measures complete bundles, whose outputs are not computed
 // again: what was measured is scaled by what is counted now over what is counted for such a bundle. Without measured
@@ -101,7 +105,7 @@ static int chunk_compute_(Costing *costing, int s, int c, const ComputeTimes *ti
         sum->backward += costing->schedule->split ? times->input[at] + times->weight[at] : times->backward[at];
         sum->input += times->input[at];
         sum->weight += times->weight[at];
-        sum->beside += now[i].beside - account_total(&now[i].backward);
+        sum->beside += now[i].beside;
         account_add(&sum->spent, &now[i].forward, 1);
         if (costing->schedule->split) account_add(&sum->spent, &now[i].input, 1);
         account_add(&sum->spent, costing->schedule->split ? &now[i].weight : &now[i].backward, 1);

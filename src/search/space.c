@@ -42,7 +42,10 @@ PartTimes space_times(const SearchSpace *space, const RunLayout *shape) {
     layout_set(&plain, &config);
     Schedule one = {.stages = 1, .chunks = 1};
     stage_shape(&at, space->planner->model, &config, &one, space->planner->be, 0, 0);
-    CountSource source = {&space->planner->hardware, &config, space->planner->model, space->planner->counted};
+    CountSource source = {.hardware = &space->planner->hardware,
+                          .config = &config,
+                          .model = space->planner->model,
+                          .cache = space->planner->counted};
     return counted_parts(&source, &at);
 }
 
