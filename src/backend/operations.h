@@ -36,11 +36,11 @@ COST(PASS((be->element + (wide ? 4 : be->element)) * rows * cols))
 // y = x wT + bias. With EPILOGUE_GELU: aux (rows, out) = x wT + bias, y = gelu(aux) (tanh form).
 LIBRARY_OPERATION(void, linear_forward, void *y, void *aux, Factor x, Factor w, const void *bias, int64_t rows,
                   int64_t in, int64_t out, Epilogue epilogue)
-COST(PRODUCT(x, rows, out, in); PASS(epilogue == EPILOGUE_GELU ? 2 * rows * out * be->element : 0))
+COST(PRODUCT(x, rows, out, in); PASS(GELU(epilogue, x) * rows * out))
 // dx = dy w (quantized: wT is passed for w). With EPILOGUE_GELU dx is multiplied by gelu'(aux), aux (rows, in).
 LIBRARY_OPERATION(void, linear_backward_input, void *dx, const void *aux, Factor dy, Factor w, int64_t rows, int64_t in,
                   int64_t out, Epilogue epilogue)
-COST(PRODUCT(dy, rows, in, out); PASS(epilogue == EPILOGUE_GELU ? 2 * rows * in * be->element : 0))
+COST(PRODUCT(dy, rows, in, out); PASS(GELU(epilogue, dy) * rows * in))
 // dw += dyT x (quantized: dyT and xT are passed). dbias += column sums of dy.source; dbias may be NULL (no bias).
 LIBRARY_OPERATION(void, linear_backward_weight, float *dw, float *dbias, Factor dy, Factor x, int64_t rows, int64_t in,
                   int64_t out)
@@ -133,7 +133,7 @@ COST(PASS((be->element + 8) * rows * hidden + (dwpe == NULL ? 0 : (batch * be->e
 // another rank has it }. For a target below 0, loss and gradient of its row are 0.
 OPERATION(void, cross_entropy_stats, float *stats, const void *logits, const int32_t *targets, int64_t rows,
           int64_t width, int64_t first, int64_t count)
-COST(PASS(be->element * rows * width))
+COST(PASS(be->element *rows *width))
 // Pass 2: `gathered` (ranks, rows, 3) holds all tensor ranks' stats; loss (rows) = -log p(target) + z_loss * log(Z)^2,
 // Z being the sum of exp(logit) (Chowdhery et al., PaLM, 2022). Logits are replaced by their gradient (p * (1 + 2
 // z_loss log Z) - [target]) * scale, padding columns by 0. scale 0 (evaluation): writes only loss, without z_loss.

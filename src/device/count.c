@@ -86,6 +86,13 @@ static double writing_(const Backend *be, const Factor *out) {
     return clocks_(be)->own_sums ? (double)be->element + quantizing_(be, out, &plain) : 1;
 }
 
+// Returns the bytes per number of an epilogue: a fused GELU writes or reads aux. After a product of eight bits it is a
+// pass of its own (cuda/matmul.cpp).
+static int64_t gelu_(const Backend *be, Epilogue epilogue, const Factor *operand) {
+    if (epilogue == EPILOGUE_NONE) return 0;
+    return (operand->kind == FACTOR_PLAIN ? 1 : 2) * be->element;
+}
+
 // Returns the bytes that softmax moves per score. Fused: it reads the scores that a query sees, in the backward also
 // their probabilities, and writes all. Unfused, in fp32 over all scores: cast, scale, mask, softmax and cast back, and
 // in the backward the reverse (kernels/softmax.cu). The CPU's softmax is always fused.
@@ -150,6 +157,7 @@ static void optimize_(Backend *be, const AdamwTensor *tensors, int64_t count, do
 #define PRODUCT_ADDED(operand, m, n, k) product_(be, &(operand), m, n, k, true, 1)
 #define ATTENTION(backward)             attention_(be, shape, backward)
 #define WRITING(out)                    writing_(be, &(out))
+#define GELU(epilogue, operand)         gelu_(be, epilogue, &(operand))
 #define QUANTIZING(to, from)            quantizing_(be, &(to), &(from))
 #define OPTIMIZE(bytes, moments)        optimize_(be, tensors, tensor_count, bytes, moments)
 #pragma GCC diagnostic ignored "-Wunused-parameter"
@@ -167,7 +175,7 @@ static void linear_forward_blocks_(Backend *be, void *y, void *aux, const void *
     int64_t rows = blocks->count * blocks->rows;
     (void)y, (void)aux, (void)w, (void)bias;
     product_(be, &operand, rows, out, in, false, cost_waves(cost, 1, rows, out, cost->multiprocessors));
-    if (epilogue == EPILOGUE_GELU) pass_(be, 2.0 * (double)(rows * out * be->element));
+    pass_(be, (double)(gelu_(be, epilogue, &operand) * rows * out));
 }
 
 // ---------------------------------------------------------------- memory

@@ -247,12 +247,15 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing) {
         hides[s] = costing->schedule->split ? costs->stage[s].weight : costs->stage[s].backward;
         hides[s] /= costing->schedule->slices;
         layers[s] = layers_of_(costing, s);
-        // Until the first layer of the last backward ends, there is nothing to sum.
-        last[s] = d == 1 ? 1 : 1 + costs->stage[s].beside / costs->stage[s].backward * (layers[s] - 1) / layers[s];
+        // Until the first layer of the last backward ends, there is nothing to sum. Persistent products are chosen for
+        // fewer multiprocessors until that backward ends, other kernels are slower only while a sum is in flight.
+        double whole = bytes[s] / rate, share = (double)(layers[s] - 1) / layers[s];
+        if (!costing->source->hardware->cost.persistent) share = fmin(share, whole / hides[s]);
+        last[s] = d == 1 ? 1 : 1 + costs->stage[s].beside / costs->stage[s].backward * share;
         hides[s] *= last[s];
         node[s] = node_of_stage_(costing, s);
         // The sum of the layer that ends the last backward is never hidden.
-        double whole = bytes[s] / rate, hidden = hides[s] * (double)(layers[s] - 1) / layers[s];
+        double hidden = hides[s] * (double)(layers[s] - 1) / layers[s];
         costs->stage[s].reduction = fmax(whole - hidden, whole / layers[s]);
     }
 }

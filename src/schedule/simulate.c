@@ -151,8 +151,8 @@ static Edge *edge_out_(const SimChunk *chunk, ActionKind kind) {
 // Returns the duration of `action`, the stage's next compute action.
 static double duration_(const SimRun *run, int s, Action action) {
     const SimulateCosts *costs = run->costs;
-    bool last =
-        action.kind != ACTION_FORWARD && action.microbatch == run->schedule->microbatches - 1 && action.slice == 0;
+    bool completes = action.kind == ACTION_BACKWARD || action.kind == ACTION_WEIGHT;
+    bool last = completes && action.microbatch == run->schedule->microbatches - 1 && action.slice == 0;
     double times = last && costs->last != NULL ? costs->last[s] : 1;
     if (costs->action != NULL) return times * costs->action[s][run->stages[s].compute];
     int at = (s * run->schedule->chunks + action.chunk) * run->schedule->slices + action.slice;

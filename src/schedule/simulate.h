@@ -27,7 +27,7 @@ typedef struct SimulateCosts {
     const double *input, *weight; // time of I, recompute included, and of W; NULL in a schedule without them
     const double *const
         *action;            // [stages][count of the list]: one cost per F, B, I or W; NULL: use the four arrays above
-    const double *last;     // [stages] factor on the cost of a chunk's last B, or last I and W; NULL: 1
+    const double *last;     // [stages] factor on the cost of a chunk's last B or last W; NULL: 1
     const double *transfer; // [stages] transfer of one bundle of the evictor, in either direction; NULL: 0
     const double *edge;     // [stages] one message between s and s+1, in either direction; NULL: 0
     bool queue_first;       // true: if F and L need a slot at the same instant, L gets it; false: F gets it

@@ -89,7 +89,7 @@ double cut_bound(const Cut *cut, const RunLayout *layout) {
             // Some schedules in a V run a few complete backwards. A complete backward gathers less than its I and W.
             if (in_v && costs->backward[own + c] < parts) parts = costs->backward[own + c];
             work += costs->forward[own + c] + parts;
-            if (c % layout->slices == 0) slowed += (costs->last[s] - 1) * parts;
+            if (c % layout->slices == 0) slowed += (costs->last[s] - 1) * (cut->split ? costs->weight[own + c] : parts);
         }
         double late = cut->split ? late_weights_(cut, layout, s) : 0;
         double hidden = late == 1 ? costs->weight[own] : late * weights;
@@ -101,7 +101,7 @@ double cut_bound(const Cut *cut, const RunLayout *layout) {
         if (whole > most) most = whole;
         if (s + 1 == cut->stages) break;
         before += costs->forward[own] + costs->edge[s];
-        back += costs->last[s] * (cut->split ? costs->input[own] : costs->backward[own]) + costs->edge[s];
+        back += (cut->split ? costs->input[own] : costs->last[s] * costs->backward[own]) + costs->edge[s];
     }
     return most + cut->after;
 }

@@ -278,6 +278,7 @@ void take_time(Op *op, const Call &call) {
     if (call.c.type == CUDA_R_32F && call.a.type != CUDA_R_32F)
         seconds += cost_adding(cost, (double)count * (double)call.m * (double)columns);
     op->seconds = seconds * cost_waves(cost, (double)count, call.m, columns, op->multiprocessors);
+    if (has_aux(call.product.epilogue)) op->seconds += cost_pass(cost, 2.0 * (double)(count * call.m * columns));
 }
 
 // For tests: adds a line with the multiprocessors that a kernel counts on (0: all) to this rank's file in a folder.

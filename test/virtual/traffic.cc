@@ -5,7 +5,8 @@
 //
 //     shared + own of one block * number of blocks
 //
-// If the first two blocks move different amounts (rows that do not divide evenly), more blocks are sampled. A launch is
+// If the first two blocks and the last move different amounts (rows that do not divide evenly, queries that see more
+// and more keys), blocks all over the launch are sampled. A launch is
 // assumed to move as much as an earlier launch of the same kernel and grid if only addresses in its arguments differ,
 // unless the blocks differ so much that their work depends on the data (an embedding's gradient). Launches of at most
 // 32 blocks run completely, so that later kernels find their results in memory.
@@ -13,6 +14,7 @@
 #include "emulate.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <unordered_set>
 
@@ -64,14 +66,17 @@ double likeness(const Sectors &first, const Sectors &second) {
 // Returns the estimated bytes of a launch of many blocks. *lasts: whether they hold for later launches like it.
 double sampled_bytes(const VirtualLaunch &launch, int64_t blocks, bool *lasts) {
     enum { SAMPLES = 16 };
-    Sectors first = of_block(launch, 0), second = of_block(launch, 1);
+    const double GOLDEN = 0.6180339887498949; // its multiples, modulo 1, are spread evenly and repeat no row's place
+    Sectors first = of_block(launch, 0), second = of_block(launch, 1), last = of_block(launch, blocks - 1);
     int64_t shared = 0;
     for (uint64_t sector : second) shared += (int64_t)first.count(sector);
     double alike = likeness(first, second);
     *lasts = alike > 0.5;
     double all = (double)(first.size() + second.size());
     int64_t count = 2;
-    for (; alike < 0.9 && count < SAMPLES; count++) all += (double)of_block(launch, count * blocks / SAMPLES).size();
+    if (std::min(alike, likeness(first, last)) < 0.9)
+        for (all = 0, count = 0; count < SAMPLES; count++)
+            all += (double)of_block(launch, (int64_t)(fmod((double)count * GOLDEN, 1) * (double)blocks)).size();
     double own = std::max(0.0, all / (double)count - (double)shared);
     return SECTOR * ((double)shared + own * (double)blocks);
 }
