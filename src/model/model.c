@@ -155,8 +155,6 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
         shape->saved_bytes += attention_saved(&piece, shape->element);
     }
     shape->scratch_bytes = be->attention_scratch(be, &last);
-    AttentionShape part = attention_flash_part(&last, be->capability);
-    shape->flash_calls = be->own_sums ? 1 : b * attention.heads / (part.batch * part.heads);
     shape->workspace_bytes =
         be->workspace_bytes == NULL ? 0 : be->workspace_bytes(be, shape->shard_rows, m->hidden, &attention);
 }

@@ -31,7 +31,6 @@ typedef struct Shape {
     int64_t vocab_count; // vocabulary rows of this rank, without padding
     AttentionShape attention;
     int64_t saved_bytes;     // saved by attention_forward
-    int64_t flash_calls;     // number of GPU calls into which flash's backward is divided
     int64_t scratch_bytes;   // scratch of attention
     int64_t workspace_bytes; // workspace of the backend's operations
     int tensor_rank, tensor_ranks;
