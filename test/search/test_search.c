@@ -241,7 +241,7 @@ static double brute_force(const World *world, int64_t gpus, int64_t slices, int6
                 config_set_attention(config, mode);
                 if (config_check(config, &ignored) != 0) continue;
                 if (planner_forecast_config(&world->planner, config, true, &forecast, &ignored) != 0) continue;
-                if (forecast.possible && forecast.fits && forecast.time.step < best) best = forecast.time.step;
+                if (forecast.possible && forecast.fits) best = fmin(best, planner_compared(&forecast));
             }
     }
     free(config);
@@ -260,7 +260,7 @@ TEST(nothing_that_plain_loops_try_is_quicker) {
             if (parts > 1) best = fmin(best, brute_force(world, cases[i].gpus, 1, parts));
         }
         assert_true(isfinite(best) && result.best >= 0);
-        assert_true(step_of(&result.found.items[result.fastest]) <= best * (1 + 1e-9));
+        assert_true(planner_compared(&result.found.items[result.fastest].forecast) <= best * (1 + 1e-9));
         search_free(&result);
         close_world(world);
     }
