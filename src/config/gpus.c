@@ -86,8 +86,8 @@ const GpuBand gpu_band_alone = {
 // Figures from studies/published.py --bands. H100s share the A100s' band, because the H100 runs come from few programs.
 // The B200 runs come from one machine, so the B200s' band has the width of the A100s' band.
 GpuBand gpu_band(const Gpu *gpu) {
-    static const GpuBand a100 = {1.03, 1.29, 238, "A100s and H100s", false}, b200 = {1.17, 1.46, 6, "B200s", false},
-                         all = {1.03, 1.29, 244, "A100s, H100s and B200s", false};
+    static const GpuBand a100 = {1.04, 1.34, 238, "A100s and H100s", false}, b200 = {1.15, 1.48, 6, "B200s", false},
+                         all = {1.04, 1.34, 244, "A100s, H100s and B200s", false};
     const char *word = gpu != NULL ? gpu->word : "";
     bool blackwell = strstr(word, "b200") != NULL || strstr(word, "b300") != NULL || strcmp(word, "gb300") == 0;
     bool hopper = word[0] == 'h' || strcmp(word, "gh200") == 0;
