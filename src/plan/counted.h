@@ -20,8 +20,8 @@ typedef struct CountSource {
     bool split, beside;  // count I and W too; count B beside sums over data ranks
 } CountSource;
 
-// The actions on one slice of a chunk: F, B, or I and W. beside: seconds that sums of gradients over data ranks add to B
-// if they run at the same time. What was not asked for is 0.
+// The actions on one slice of a chunk: F, B, or I and W. beside: seconds that concurrent sums of gradients over data
+// ranks add to B. What was not asked for is 0.
 typedef struct ChunkTimes {
     Account forward, backward, input, weight;
     double beside;
