@@ -263,6 +263,10 @@ static int resolve_(Config *config, const Model *model, bool name_alone, const L
     if (status == 0 && !name_alone && planner_split_open(config)) {
         Forecast forecast;
         status = planner_forecast_config(&planner, config, true, &forecast, err);
+        if (status == 0 && !forecast.possible) { // nothing to evict: the run is one without evictions
+            asked.schedule.bpipe = BPIPE_OFF;
+            status = planner_forecast_config(&planner, &asked, true, &forecast, err);
+        }
         if (status == 0) verdict_take_split(config, forecast.split_gain, log);
     }
     planner_free(&planner);

@@ -368,8 +368,6 @@ def known(trial, name):
     return any([
         # The table times rows with split backwards as if their gradients were sharded.
         name == "table" and keys.get("parallel.shard_gradients") == "auto",
-        # With BPipe that evicts nothing, plan and run decide split_backward auto differently on GPUs.
-        name in ("dry", "virtual") and keys.get("schedule.bpipe") == "on" and "schedule.split_backward" not in keys,
     ])  # fmt: skip
 
 
