@@ -21,7 +21,7 @@ typedef struct CountKey {
     CountLinks tensor, context, data;
     double flops;
     bool update; // the end of a step, else the actions of a chunk
-    bool first, last, moving, split, beside;
+    bool first, last, moving, split, beside, sharded;
     int layers, recomputed, replicas;
 } CountKey;
 
@@ -329,6 +329,7 @@ Account counted_update(const CountSource *source, const StageShape *stage) {
     key.sizes[sizeof stage->shape.tensor_ranks] = stage->shape.sequence;
     key.update = true;
     key.split = key.beside = false;
+    key.sharded = config_shards_gradients(source->config);
     key.first = stage->first, key.last = stage->last;
     key.replicas = (int)config_replicas(source->config);
     key.data = links_(source, 0, parallel->pipeline * parallel->tensor);

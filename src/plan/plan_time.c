@@ -235,15 +235,18 @@ static void costing_share_(PlanCosts *costs, const Costing *costing) {
 static void costing_sums_(PlanCosts *costs, const Costing *costing) {
     int p = costing->plan->stages, *layers = costs->resources_ + 5 * p, *node = layers + p;
     const ParallelConfig *parallel = &costing->config->parallel;
-    double *bytes = costs->times_ + 3 * p + 1, *hides = bytes + p, *last = hides + p;
+    double *bytes = costs->times_ + 3 * p + 1, *hides = bytes + p, *last = hides + p, *late = last + p;
     double d = (double)config_replicas(costing->config);
     double piece = (double)costing->plan->stage[0].states.gradients / layers_of_(costing, 0) / UNITS;
     double rate = data_rate_(costing, parallel->tensor, COST_REDUCE_SCATTER, piece);
-    costs->sums = (DataSums){bytes, hides, layers, node, rate, fmax(rate, costing->source->hardware->cost.tensor)};
+    costs->sums =
+        (DataSums){bytes, late, hides, layers, node, rate, fmax(rate, costing->source->hardware->cost.tensor)};
     if (config_world(costing->config) <= costing->config->hardware.gpus_per_node) costs->sums.most = rate;
     for (int s = 0; s < p; s++) {
         const PlanStage *stage = &costing->plan->stage[s];
-        bytes[s] = (double)stage->states.gradients * (d - 1) / d;
+        double of_layers = (double)stage->memory.bytes[MEMORY_GRADIENTS];
+        bytes[s] = of_layers * (d - 1) / d;
+        late[s] = ((double)stage->states.gradients - of_layers) * (d - 1) / d;
         hides[s] = costing->schedule->split ? costs->stage[s].weight : costs->stage[s].backward;
         hides[s] /= costing->schedule->slices;
         layers[s] = layers_of_(costing, s);
@@ -256,7 +259,7 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing) {
         node[s] = node_of_stage_(costing, s);
         // The sum of the layer that ends the last backward is never hidden.
         double hidden = hides[s] * (double)(layers[s] - 1) / layers[s];
-        costs->stage[s].reduction = fmax(whole - hidden, whole / layers[s]);
+        costs->stage[s].reduction = fmax(whole - hidden, whole / layers[s]) + late[s] / rate;
     }
 }
 
@@ -282,9 +285,9 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *sche
     costing.times = xmalloc((size_t)schedule->slices * sizeof *costing.times);
     // Resources: at most one network card per stage; on a CPU, only resource 0, the cores of the host.
     *costs = (PlanCosts){.stage = xcalloc((size_t)p, sizeof *costs->stage),
-                         .times_ = xcalloc((size_t)(6 * p + 1 + 4 * all), sizeof *costs->times_),
+                         .times_ = xcalloc((size_t)(7 * p + 1 + 4 * all), sizeof *costs->times_),
                          .resources_ = xcalloc(7 * (size_t)p, sizeof *costs->resources_)};
-    double *transfer = costs->times_, *edge = transfer + p, *compute = edge + 5 * p + 1;
+    double *transfer = costs->times_, *edge = transfer + p, *compute = edge + 6 * p + 1;
     ComputeTimes times = {compute, compute + all, compute + 2 * all, compute + 3 * all};
     for (int s = 0; s < p && status == 0; s++) {
         StageTime *time = &costs->stage[s];
@@ -338,7 +341,7 @@ static bool summing_advance_(Summing *at, const DataSums *sums, int stages, doub
     double step = INFINITY;
     for (int s = 0; s < stages; s++)
         for (; at[s].to_come > 0 && at[s].next <= *now; at[s].to_come--) {
-            at[s].left += sums->bytes[s] / sums->layers[s];
+            at[s].left += sums->bytes[s] / sums->layers[s] + (at[s].to_come == 1 ? sums->late[s] : 0);
             at[s].next += sums->hides[s] / sums->layers[s];
         }
     for (int s = 0; s < stages; s++) {
@@ -369,7 +372,7 @@ static double summed_(const DataSums *sums, const double *ends, int stages) {
         at[s] = (Summing){0, ends[s] - sums->hides[s] * (layers - 1) / layers, sums->layers[s], 0};
         now = fmin(now, at[s].next);
     }
-    while (sums->bytes[0] > 0 && summing_advance_(at, sums, stages, &now)) latest = fmax(latest, now);
+    while (sums->bytes[0] + sums->late[0] > 0 && summing_advance_(at, sums, stages, &now)) latest = fmax(latest, now);
     free(at);
     return latest;
 }

@@ -32,7 +32,8 @@ typedef struct StageTime {
 
 // The sums of gradients over data ranks. A stage sums a layer's gradients once the last backward has completed them.
 typedef struct DataSums {
-    const double *bytes;  // [stages] bytes that each rank of the stage sends
+    const double *bytes;  // [stages] bytes that each rank of the stage sends for its layers
+    const double *late;   // [stages] bytes for embedding, final norm and head, which are summed after the last backward
     const double *hides;  // [stages] seconds of the last backward, or of the last W if backwards are split
     const int *layers;    // [stages] number of layers; 1 if the stage has no layer
     const int *node;      // [stages] node that provides the stage's network

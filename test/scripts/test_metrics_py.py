@@ -15,7 +15,7 @@ import sys
 import time
 
 import pytest
-from trainer_runs import ROOT, environment, run, script, wait_until, write_config
+from trainer_runs import ROOT, environment, patience, run, script, wait_until, write_config
 
 sys.path.insert(0, str(ROOT / "scripts"))
 sys.path.append(str(ROOT / ".deps" / "tensorboard"))
@@ -148,7 +148,7 @@ def test_a_growing_file_is_followed_also_where_a_resume_cuts_it(tmp_path):
         assert {tag: found[tag] for tag in LATER} == LATER
     finally:
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=patience(60))
     assert (process.returncode, said) == (0, "")
 
 
