@@ -53,6 +53,12 @@ long syscall(long number, ...) {
     return -1;
 }
 
+int prctl(int option, ...) {
+    (void)option;
+    errno = ENOSYS;
+    return -1;
+}
+
 int memfd_create(const char *name, unsigned flags) {
     (void)name, (void)flags;
     errno = ENOSYS;
