@@ -180,12 +180,14 @@ static void linear_forward_blocks_(Backend *be, void *y, void *aux, const void *
 
 // ---------------------------------------------------------------- memory
 
+// Addresses descend: the mapped memory of collectives lies between what is allocated right before and right after it,
+// the workspace above and the head's below, whose statistics are at its end. So inside_ tells them apart even where an
+// address has 32 bits, as in the page, and wraps around within larger allocations.
 static void *allocate_(Backend *be, MemoryCategory category, int64_t bytes, const char *what, Error *err) {
     Clocks *clocks = clocks_(be);
-    uintptr_t at = clocks->next;
     (void)category, (void)what, (void)err;
-    clocks->next += (uintptr_t)memory_round(bytes) + MEMORY_ALIGN;
-    return (void *)at;
+    clocks->next -= (uintptr_t)memory_round(bytes) + MEMORY_ALIGN;
+    return (void *)clocks->next;
 }
 
 static void release_(Backend *be, MemoryCategory category, void *memory, int64_t bytes) {
@@ -235,7 +237,7 @@ Backend *count_backend_create(Clocks *clocks, int precision, int capability) {
     be->linear_forward_blocks = linear_forward_blocks_;
 #define OPERATION(result, name, ...) be->name = count_##name
 #include "backend/operations.h"
-    if (clocks->next == 0) clocks->next = MEMORY_ALIGN; // NULL stays nobody's address
+    if (clocks->next == 0) clocks->next = UINTPTR_MAX / 2 / MEMORY_ALIGN * MEMORY_ALIGN;
     return be;
 }
 
@@ -253,8 +255,8 @@ typedef struct CountComm {
 enum { END, SUMS }; // indices into CommRequest.detail: bits of the end's time; bytes of a sum that compute ends
 
 static bool inside_(const void *data, int64_t bytes, const void *memory, int64_t size) {
-    const char *at = data, *from = memory;
-    return at >= from && at + bytes <= from + size;
+    uint64_t from = (uintptr_t)data - (uintptr_t)memory; // wraps around below `memory`
+    return bytes <= size && from <= (uint64_t)(size - bytes);
 }
 
 // Returns whether the collective is made of copies, as comm_copy.cpp decides.
