@@ -44,15 +44,17 @@ static double ratio_(const Account *now, const Account *then) {
 
 // Replaces counted compute by measured compute. A profile measures complete bundles, whose outputs are not computed
 // again: what was measured is scaled by what is counted now over what is counted for such a bundle. Without measured
-// split backwards, I and W take the counted shares of B.
+// split backwards, W takes the share of B that is counted for it, and I the rest.
 static void take_measured_(StageTime *time, const ProfileTime *found, const ChunkTimes *now, const ChunkTimes *then) {
-    bool split = found->input > 0;
+    double input = found->input, weight = found->weight;
+    if (input == 0) {
+        weight = found->backward * compute_(&then->weight) / compute_(&then->backward);
+        input = found->backward - weight;
+    }
     time->forward = now->forward.exposed + found->forward * ratio_(&now->forward, &then->forward);
     time->backward = now->backward.exposed + found->backward * ratio_(&now->backward, &then->backward);
-    time->input = now->input.exposed + (split ? found->input * ratio_(&now->input, &then->input)
-                                              : found->backward * ratio_(&now->input, &then->backward));
-    time->weight = now->weight.exposed + (split ? found->weight * ratio_(&now->weight, &then->weight)
-                                                : found->backward * ratio_(&now->weight, &then->backward));
+    time->input = now->input.exposed + input * ratio_(&now->input, &then->input);
+    time->weight = now->weight.exposed + weight * ratio_(&now->weight, &then->weight);
 }
 
 // Counts a chunk, unless it is like the last one. Stages of a plan differ only in attention and recomputed outputs.

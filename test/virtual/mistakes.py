@@ -235,7 +235,8 @@ MISTAKES = [
     # --- kernels
     Mistake("a_map_runs_over_the_end", "src/cuda/kernels/pointwise.cu", "if (at + W > count) continue;",
             "if (at > count) continue;", BF16, OUTSIDE),
-    Mistake("adamw_keeps_the_gradient", "src/cuda/kernels/adamw.cu", "        g.v[i] = 0.0f;\n", "", (), DIFFERS),
+    Mistake("adamw_keeps_the_gradient", "src/cuda/kernels/adamw.cu", "c.rest1 * scaled : 0.0f;",
+            "c.rest1 * scaled : g.v[i];", (), DIFFERS),
     Mistake("the_spans_of_tokens_are_not_cleared", "src/cuda/kernels/embedding.cu", "(size_t)t.count * sizeof *spans",
             "0 * sizeof *spans", (), "never allocated|nothing has written"),
     Mistake("a_norm_forgets_its_last_row", "src/cuda/kernels/norm.cu",
