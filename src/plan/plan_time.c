@@ -447,7 +447,7 @@ static int growth_to_(Growth *growth, const Config *config, int64_t microbatches
 // Doubles the simulated microbatches until their time settles. Starts with a long list, since the rounds of a short
 // list may agree by chance, and ends with the complete list or a very long part of it.
 static int grow_until_settled_(Growth *growth, const Config *config, const PlanCosts *costs, Error *err) {
-    enum { LONG = 1 << 13, MOST = 1 << 16, MOST_WAITING = 1 << 19 }; // forwards; WAITING: for transfers
+    enum { LONG = 1 << 14, MOST = 1 << 16, MOST_WAITING = 1 << 19 }; // forwards; WAITING: for transfers
     int64_t p = config->parallel.pipeline, lengthy = LONG / p;
     int64_t most = min_i64(config_microbatches(config), (growth->now.exposed > 0 ? MOST_WAITING : MOST) / p);
     bool settled = false;

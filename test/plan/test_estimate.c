@@ -124,7 +124,7 @@ static void expect_alike(const char *overrides, bool bpipe) {
     assert_int_equal(whole->microbatches, 1040);
     Plan plan = plan_make(&llama_model, &config, whole, asked.planner.be);
     assert_int_equal(plan_time(&time, &config, whole, &plan, &source, INFINITY, &err), 0);
-    near(shortened.time.step, time.step, 2e-3); // an unsteady rhythm is extrapolated to a few thousandths
+    near(shortened.time.step, time.step, 1e-3);
     near(shortened.time.bubble, time.bubble, 1e-2);
     near(shortened.time.exposed, time.exposed, 1e-2);
     assert_int_equal(shortened.peak_bytes, memory_total(&plan.stage[plan_fullest(&plan)].memory));
