@@ -7,7 +7,8 @@
 //
 // COST(...) says what an operation costs, in the words of device/count.c, which counts operations instead of computing
 // them: PASS(bytes) moved in memory, PRODUCT(operand, m, n, k) a matrix product, PRODUCT_ADDED one that adds to fp32,
-// ATTENTION(backward). Every entry has one; elsewhere it ends the entry.
+// ATTENTION(backward), OPTIMIZE(bytes, more for a second moment) per element of all tensors. WRITING, QUANTIZING and
+// GELU are bytes per number, since eight bits take fewer or need passes. An entry without a COST does not compile.
 //
 // LIBRARY_OPERATION marks matrix products and attention, which a GPU runs with cuBLASLt and cuDNN. It defaults to
 // OPERATION. The conventions are in backend.h.

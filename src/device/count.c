@@ -30,7 +30,7 @@ double account_total(const Account *account) {
 
 static Clocks *clocks_(const Backend *be) { return (Clocks *)be->self; }
 
-// Returns the seconds that work gains if `kept` of `all` multiprocessors are taken from it.
+// Returns by how much work takes longer without `kept` of `all` multiprocessors.
 static double without_(double seconds, double kept, double all) { return seconds * kept / (all - kept); }
 
 // Advances the clock by a product or attention of `seconds` on an otherwise idle device.
@@ -63,7 +63,7 @@ static void product_(Backend *be, const Factor *operand, int64_t m, int64_t n, i
     Clocks *clocks = clocks_(be);
     const Cost *cost = clocks->cost;
     bool narrow = operand->kind != FACTOR_PLAIN && !clocks->own_sums;
-    if (cost->flops == 0) return;
+    assert(cost->flops > 0);
     double seconds = narrow ? cost_product_fp8(cost, m, n, k) : cost_product(cost, 1, m, n, k);
     if (adds) seconds += cost_adding(cost, (double)m * (double)n);
     clocks->spent.peak += 2 * (double)m * (double)n * (double)k / (cost->flops * (narrow ? 2 : 1));
@@ -136,7 +136,7 @@ static double stored_(const Backend *be, const AttentionShape *a, bool backward)
 
 static void attention_(Backend *be, const AttentionShape *a, bool backward) {
     Clocks *clocks = clocks_(be);
-    if (clocks->cost->flops == 0) return;
+    assert(clocks->cost->flops > 0);
     bool flash = a->mode == ATTENTION_FLASH;
     kernel_(be, flash ? flash_(be, a, backward) : stored_(be, a, backward), false, &clocks->spent.attention);
     if (flash && backward && attention_is_range(a))
@@ -160,12 +160,13 @@ static void optimize_(Backend *be, const AdamwTensor *tensors, int64_t count, do
 #define GELU(epilogue, operand)         gelu_(be, epilogue, &(operand))
 #define QUANTIZING(to, from)            quantizing_(be, &(to), &(from))
 #define OPTIMIZE(bytes, moments)        optimize_(be, tensors, tensor_count, bytes, moments)
+#pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #define OPERATION(result, name, ...) static result count_##name(Backend *be, __VA_ARGS__)
 #define COST(...)                                                                                                      \
     { __VA_ARGS__; }
 #include "backend/operations.h"
-#pragma GCC diagnostic error "-Wunused-parameter"
+#pragma GCC diagnostic pop
 
 // A product cut into chunks of rows may leave most multiprocessors idle in its last wave of tiles.
 static void linear_forward_blocks_(Backend *be, void *y, void *aux, const void *x, const void *w, const void *bias,

@@ -39,7 +39,7 @@ typedef struct Clocks {
     uintptr_t next; // address of the next allocation
 } Clocks;
 
-// Creates a backend that counts on `clocks`. element: bytes of an activation. capability: see Backend.
+// Creates a backend that counts on `clocks`, whose cost has to know the device's peak. capability: see Backend.
 Backend *count_backend_create(Clocks *clocks, int precision, int capability);
 
 // The links of a group. rate: bytes/s of one rank if its ranks are on several nodes; 0: they are on one node. copies:

@@ -8,6 +8,7 @@
 #include "engine/optimizer.h"
 
 #include <assert.h>
+#include <math.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -17,25 +18,24 @@ enum { MOST = 3 };
 
 // What is counted, and everything that its seconds depend on. Compared as bytes after a memset.
 typedef struct CountKey {
-    char sizes[offsetof(Shape, rope)]; // of the shape; for the end of a step only what its tensors depend on
-    CountLinks tensor, context, data;
+    char sizes[offsetof(Shape, rope)]; // of the shape; 0 for the end of a step, whatever a microbatch's size is
+    double tensor_rate, context_rate, data_rate; // CountLinks
     double flops;
     bool update; // the end of a step, else the actions of a chunk
-    bool first, last, moving, split, beside, sharded;
-    int layers, recomputed, replicas;
+    bool first, last, sequence, copies, moving, split, beside, sharded;
+    int layers, recomputed, tensor_ranks, replicas;
 } CountKey;
 
 // ---------------------------------------------------------------- links
 
-// Returns the rate of a group over several nodes whose `sharing` ranks of a node use its network at once; 0 if the
-// groups are inside nodes. side by side: consecutive ranks that the group spans.
-static CountLinks links_(const CountSource *source, int64_t consecutive, int64_t sharing) {
+// Returns the bytes/s of a rank if groups leave their node and `sharing` ranks of a node use its network at once; 0 if
+// each group is inside a node. consecutive: the ranks in a row that a group spans; 0: it spans the world.
+static double rate_(const CountSource *source, int64_t consecutive, int64_t sharing) {
     const Cost *cost = &source->hardware->cost;
     int64_t node = source->config->hardware.gpus_per_node;
     bool near =
         source->hardware->cpu || config_world(source->config) <= node || (consecutive > 0 && node % consecutive == 0);
-    double rate = cost->network / (double)(sharing < node ? sharing : node);
-    return (CountLinks){.rate = near ? 0 : rate < cost->tensor ? rate : cost->tensor};
+    return near ? 0 : fmin(cost->network / (double)min_i64(sharing, node), cost->tensor);
 }
 
 // Returns whether bundles leave the node, so that persistent products leave multiprocessors to messages (engine.c,
@@ -54,9 +54,11 @@ static CountKey key_(const CountSource *source, const Shape *shape) {
     CountKey key;
     memset(&key, 0, sizeof key);
     memcpy(key.sizes, shape, sizeof key.sizes);
-    key.tensor = links_(source, parallel->tensor, 1);
-    key.tensor.copies = shape->copies;
-    key.context = links_(source, parallel->context * parallel->tensor, parallel->tensor);
+    key.tensor_ranks = shape->tensor_ranks;
+    key.sequence = shape->sequence;
+    key.copies = shape->copies;
+    key.tensor_rate = rate_(source, parallel->tensor, 1);
+    key.context_rate = rate_(source, parallel->context * parallel->tensor, parallel->tensor);
     key.moving = moving_(source);
     key.split = source->split;
     key.beside = source->beside;
@@ -88,11 +90,13 @@ static CountedStage *counted_open_(const CountSource *source, const StageShape *
         count_backend_create(&counting->clocks, source->config->train.precision, source->hardware->capability);
     counting->be->moving = key->moving;
     int t = stage->shape.tensor_ranks, c = stage->shape.context_ranks, d = key->replicas;
-    if (t > 1) counting->tensor = count_comm_create("tensor", 0, t, &counting->clocks, &key->tensor);
+    CountLinks tensor = {key->tensor_rate, key->copies}, context = {key->context_rate, false},
+               data = {key->data_rate, false};
+    if (t > 1) counting->tensor = count_comm_create("tensor", 0, t, &counting->clocks, &tensor);
     if (t > 1) count_comm_rest(counting->tensor, !known && stage->shape.overlap);
     for (int i = 0; i < 2 && c > 1; i++)
-        counting->context[i] = count_comm_create("context", i == 0 ? 0 : c - 1, c, &counting->clocks, &key->context);
-    if (d > 1) counting->data = count_comm_create("data", 0, d, &counting->clocks, &key->data);
+        counting->context[i] = count_comm_create("context", i == 0 ? 0 : c - 1, c, &counting->clocks, &context);
+    if (d > 1) counting->data = count_comm_create("data", 0, d, &counting->clocks, &data);
     StageShape at = *stage;
     at.stage = 0;
     at.stages = at.chunks = 1;
@@ -324,15 +328,13 @@ Account counted_update(const CountSource *source, const StageShape *stage) {
     const ParallelConfig *parallel = &source->config->parallel;
     CountKey key = key_(source, &stage->shape);
     ChunkTimes times;
-    memset(key.sizes, 0, sizeof key.sizes); // the update does not depend on the size of a microbatch
-    memcpy(key.sizes, &stage->shape.tensor_ranks, sizeof stage->shape.tensor_ranks);
-    key.sizes[sizeof stage->shape.tensor_ranks] = stage->shape.sequence;
+    memset(key.sizes, 0, sizeof key.sizes);
     key.update = true;
     key.split = key.beside = false;
     key.sharded = config_shards_gradients(source->config);
     key.first = stage->first, key.last = stage->last;
     key.replicas = (int)config_replicas(source->config);
-    key.data = links_(source, 0, parallel->pipeline * parallel->tensor);
+    key.data_rate = rate_(source, 0, parallel->pipeline * parallel->tensor);
     count_layers_(source, stage, &key, stage->layers, 0, &times);
     return times.forward;
 }

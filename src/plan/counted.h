@@ -6,7 +6,7 @@
 #include "engine/stage.h"
 #include "hardware_model.h"
 
-// Remembers what was counted, by everything that it depends on. Several threads may share it.
+// Remembers what was counted on one description of the hardware. Several threads may share it.
 typedef struct CountedCache CountedCache;
 
 CountedCache *counted_cache_create(void);
