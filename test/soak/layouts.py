@@ -362,15 +362,6 @@ CHECKS = {"ends": 1, "bits": 1, "bytes": 1, "saved": 1, "one_rank": 0.5, "file":
           "verify": 0.05, "profile": 0.02, "emulate": 0.07, "trace": 0.07, "table": 0.4, "dry": 0.2, "virtual": 0.15}  # fmt: skip
 
 
-def known(trial, name):
-    """Returns whether a fault that is already reported would be found again."""
-    keys = trial.keys
-    return any([
-        # The table times rows with split backwards as if their gradients were sharded.
-        name == "table" and keys.get("parallel.shard_gradients") == "auto",
-    ])  # fmt: skip
-
-
 def parts(names, size):
     return [names[at : at + size] for at in range(0, len(names), size)]
 
@@ -383,8 +374,7 @@ def shrink(trial, check):
         nonlocal text
         smaller = Trial(trial.bench, layouts[0], layouts[1:], trial.seed)
         try:
-            if not known(smaller, check):
-                smaller.check(check)
+            smaller.check(check)
         except Broken as broken:
             if broken.check == check:
                 text = str(broken)
@@ -423,7 +413,7 @@ def report(trial, broken, whole):
     print(f"    fails: {command}\n    with: {text}", flush=True)
 
 
-def one_case(bench, case, skips=known):
+def one_case(bench, case):
     """Runs the checks of a case; returns its first failure as (trial, Broken, the drawn trial), or None."""
     trial = Trial(bench, case.keys, case.others, case.seed)
     trials = [(Trial(bench, keys, (), case.seed), "ends") for keys in case.refused[:4]]
@@ -431,10 +421,9 @@ def one_case(bench, case, skips=known):
     try:
         for each, name in trials:
             try:
-                if not skips(each, name):
-                    each.check(name)
+                each.check(name)
             except Broken as broken:
-                return None if skips(each, broken.check) else (each, broken, trial)
+                return each, broken, trial
     finally:
         bench.clear()
     return None
