@@ -318,4 +318,4 @@ def test_no_port_of_a_rank_on_one_machine_is_reached_from_another(small, tmp_pat
     job.parent.send_signal(signal.SIGTERM)
     job.end()
     loopback = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
-    assert open_ports and [port for port in open_ports if port[1] not in loopback] == []
+    assert inodes and [port for port in open_ports if port[1] not in loopback] == []
