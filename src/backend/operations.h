@@ -37,11 +37,11 @@ COST(PASS((be->element + (wide ? 4 : be->element)) * rows * cols))
 // y = x wT + bias. With EPILOGUE_GELU: aux (rows, out) = x wT + bias, y = gelu(aux) (tanh form).
 LIBRARY_OPERATION(void, linear_forward, void *y, void *aux, Factor x, Factor w, const void *bias, int64_t rows,
                   int64_t in, int64_t out, Epilogue epilogue)
-COST(PRODUCT(x, rows, out, in); PASS(GELU(epilogue, x) * rows * out))
+COST(PRODUCT(x, rows, out, in); PASS(GELU(epilogue, x, bias == NULL ? 2 : 4) * rows * out))
 // dx = dy w (quantized: wT is passed for w). With EPILOGUE_GELU dx is multiplied by gelu'(aux), aux (rows, in).
 LIBRARY_OPERATION(void, linear_backward_input, void *dx, const void *aux, Factor dy, Factor w, int64_t rows, int64_t in,
                   int64_t out, Epilogue epilogue)
-COST(PRODUCT(dy, rows, in, out); PASS(GELU(epilogue, dy) * rows * in))
+COST(PRODUCT(dy, rows, in, out); PASS(GELU(epilogue, dy, 3) * rows * in))
 // dw += dyT x (quantized: dyT and xT are passed). dbias += column sums of dy.source; dbias may be NULL (no bias).
 LIBRARY_OPERATION(void, linear_backward_weight, float *dw, float *dbias, Factor dy, Factor x, int64_t rows, int64_t in,
                   int64_t out)
@@ -140,7 +140,7 @@ COST(PASS(be->element *rows *width))
 // z_loss log Z) - [target]) * scale, padding columns by 0. scale 0 (evaluation): writes only loss, without z_loss.
 OPERATION(void, cross_entropy_gradient, void *logits, float *loss, const float *gathered, int ranks,
           const int32_t *targets, int64_t rows, int64_t width, int64_t first, int64_t count, float scale, float z_loss)
-COST(PASS((scale == 0 ? 1 : 2) * rows * width * be->element))
+COST(PASS((scale == 0 ? 0 : 2) * rows * width * be->element))
 
 // --- initial weights: to (rows, cols), contiguous fp32.
 OPERATION(void, draw_normal, float *to, int64_t rows, int64_t cols, const NormalRows *draw)

@@ -202,7 +202,7 @@ typedef struct HardwareConfig {
     bool share_gpu;
     double pair_gb_s, tensor_gb_s, network_gb_s, host_gb_s; // 1e9 bytes/s, one direction
     double latency_us;
-    // Assumptions of a plan without a profile; 0: the hardware model's figures. studies/calibrate.py fits them to runs.
+    // Assumptions of a plan without a profile; 0: the figures of device/cost.c. studies/calibrate.py fits them to runs.
     double matmul_efficiency, matmul_half, flash_forward, flash_backward, stream_gb_s;
     double run_share;
     bool calibrated; // true: these figures were fitted to runs

@@ -163,13 +163,6 @@ double cost_collective(const Cost *cost, CostCollective kind, double bytes, int 
     return fmax(seconds, cost->latency);
 }
 
-double cost_beside(const Cost *cost, double collective, double product, double other) {
-    double kept = cost->multiprocessors > 0 ? COMPUTE_CTAS / (double)cost->multiprocessors : 0;
-    double longer = cost->persistent ? product * kept / (1 - kept) : 0;
-    double rest = collective - (cost->persistent ? fmin(collective, product + longer) : 0);
-    return fmax(collective - product - other, fmin(collective, longer) + rest * kept);
-}
-
 double cost_copies(const Cost *cost, double bytes, int ranks) {
     return sent_(COST_ALL_GATHER, bytes, ranks) / cost->tensor + cost->latency;
 }

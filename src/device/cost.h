@@ -81,11 +81,6 @@ double cost_copies(const Cost *cost, double bytes, int ranks);
 // Returns the bytes/s that one rank sends in a collective.
 double cost_collective_rate(const Cost *cost, CostCollective kind, double bytes, int ranks);
 
-// Returns the seconds that a collective over tensor ranks adds to a product that starts with it and to the kernels
-// after that product. The collective occupies COMPUTE_CTAS multiprocessors. A persistent product uses the remaining
-// ones, or runs after the collective if that is faster. The other kernels use the remaining multiprocessors.
-double cost_beside(const Cost *cost, double collective, double product, double other);
-
 // Returns the seconds of a collective between nodes, from the time when all ranks are ready. Its rings leave each node
 // once, at `rate` bytes/s.
 double cost_collective_between(const Cost *cost, CostCollective kind, double bytes, int ranks, double rate);

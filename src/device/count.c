@@ -86,11 +86,11 @@ static double writing_(const Backend *be, const Factor *out) {
     return clocks_(be)->own_sums ? (double)be->element + quantizing_(be, out, &plain) : 1;
 }
 
-// Returns the bytes per number of an epilogue: a fused GELU writes or reads aux. After a product of eight bits it is a
-// pass of its own (cuda/matmul.cpp).
-static int64_t gelu_(const Backend *be, Epilogue epilogue, const Factor *operand) {
+// Returns the bytes per number of an epilogue: a fused GELU writes or reads aux. After a product of eight bits on a GPU
+// it takes passes of its own, and so does the bias before it: `alone` reads and writes in all (cuda/matmul.cpp).
+static int64_t gelu_(const Backend *be, Epilogue epilogue, const Factor *operand, int alone) {
     if (epilogue == EPILOGUE_NONE) return 0;
-    return (operand->kind == FACTOR_PLAIN ? 1 : 2) * be->element;
+    return (operand->kind == FACTOR_PLAIN || clocks_(be)->own_sums ? 1 : alone) * be->element;
 }
 
 // Returns the bytes that softmax moves per score. Fused: it reads the scores that a query sees, in the backward also
@@ -157,7 +157,7 @@ static void optimize_(Backend *be, const AdamwTensor *tensors, int64_t count, do
 #define PRODUCT_ADDED(operand, m, n, k) product_(be, &(operand), m, n, k, true, 1)
 #define ATTENTION(backward)             attention_(be, shape, backward)
 #define WRITING(out)                    writing_(be, &(out))
-#define GELU(epilogue, operand)         gelu_(be, epilogue, &(operand))
+#define GELU(epilogue, operand, alone)  gelu_(be, epilogue, &(operand), alone)
 #define QUANTIZING(to, from)            quantizing_(be, &(to), &(from))
 #define OPTIMIZE(bytes, moments)        optimize_(be, tensors, tensor_count, bytes, moments)
 #pragma GCC diagnostic push
@@ -176,7 +176,7 @@ static void linear_forward_blocks_(Backend *be, void *y, void *aux, const void *
     int64_t rows = blocks->count * blocks->rows;
     (void)y, (void)aux, (void)w, (void)bias;
     product_(be, &operand, rows, out, in, false, cost_waves(cost, 1, rows, out, cost->multiprocessors));
-    pass_(be, (double)(gelu_(be, epilogue, &operand) * rows * out));
+    pass_(be, (double)(gelu_(be, epilogue, &operand, 2) * rows * out));
 }
 
 // ---------------------------------------------------------------- memory

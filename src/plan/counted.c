@@ -93,7 +93,7 @@ static CountedStage *counted_open_(const CountSource *source, const StageShape *
     CountLinks tensor = {key->tensor_rate, key->copies}, context = {key->context_rate, false},
                data = {key->data_rate, false};
     if (t > 1) counting->tensor = count_comm_create("tensor", 0, t, &counting->clocks, &tensor);
-    if (t > 1) count_comm_rest(counting->tensor, !known && stage->shape.overlap);
+    if (t > 1) count_comm_rest(counting->tensor, !known && stage->shape.overlap && !key->update);
     for (int i = 0; i < 2 && c > 1; i++)
         counting->context[i] = count_comm_create("context", i == 0 ? 0 : c - 1, c, &counting->clocks, &context);
     if (d > 1) counting->data = count_comm_create("data", 0, d, &counting->clocks, &data);
@@ -161,9 +161,10 @@ static void count_actions_(CountedStage *counting, const CountKey *key, ChunkTim
     }
     be->summing = true;
     for (int64_t i = slices - 1; key->beside && i >= 0; i--) {
-        stage_backward(stage, 0, i, bundle, in, out, false, err);
+        stage_backward(stage, 0, i, bundle, in, out, key->split, err);
+        if (key->split) counted_read_(counting), stage_weights(stage, 0, i, bundle, err);
         Account beside = counted_read_(counting);
-        times[i].beside = account_total(&beside) - account_total(&times[i].backward);
+        times[i].beside = account_total(&beside) - account_total(key->split ? &times[i].weight : &times[i].backward);
     }
 }
 
@@ -264,7 +265,7 @@ static void remember_(CountedCache *cache, const CountKey *key, uint64_t hash, c
     pthread_mutex_unlock(&cache->lock);
 }
 
-// Counts what the key says, or remembers it.
+// Recalls the times of a key, or counts and remembers them.
 static void count_(const CountSource *source, const StageShape *stage, const CountKey *key, ChunkTimes *times) {
     size_t bytes = (size_t)(key->update ? 1 : stage->shape.slices) * sizeof *times;
     uint64_t hash = hash_(key);

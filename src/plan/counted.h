@@ -17,11 +17,11 @@ typedef struct CountSource {
     const Config *config;
     const Model *model;
     CountedCache *cache; // NULL: count anew each time
-    bool split, beside;  // count I and W too; count B beside sums over data ranks
+    bool split, beside;  // count I and W too; count B or W beside sums over data ranks
 } CountSource;
 
 // The actions on one slice of a chunk: F, B, or I and W. beside: seconds that concurrent sums of gradients over data
-// ranks add to B. What was not asked for is 0.
+// ranks add to B, or to W if backwards are split. Actions that CountSource does not ask for are 0.
 typedef struct ChunkTimes {
     Account forward, backward, input, weight;
     double beside;

@@ -44,5 +44,5 @@ char *hardware_seconds_text(double seconds, char text[SECONDS_TEXT]);
 // Prints a band, in seconds and as MFU.
 void hardware_print_band(const Hardware *hardware, GpuBand band, double step, double mfu, FILE *file);
 
-// Prints the assumptions of the hardware model.
+// Prints the assumptions about the device.
 void hardware_print(const Hardware *hardware, FILE *file);

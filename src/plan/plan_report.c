@@ -178,7 +178,7 @@ static void print_time_(const PlanAnswer *answer, bool verbose, FILE *file) {
               100 * time->bubble,
               answer->planner.measured    ? "stages measured"
               : hardware->cost.data_sheet ? "stages by the data sheet"
-                                          : "stages by the model of the hardware");
+                                          : "stages counted");
     GpuBand band = hardware_band(hardware, &answer->config, answer->planner.measured);
     hardware_print_band(hardware, band, time->step, time->mfu, file);
     if (verbose) {

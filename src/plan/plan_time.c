@@ -6,6 +6,7 @@
 #include "ranks/topology.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,7 +38,7 @@ static CountSource count_source_(const Costing *costing) {
 
 static double compute_(const Account *spent) { return account_total(spent) - spent->exposed; }
 
-// Returns 1 for what was not counted.
+// Returns the ratio of counted compute; 1 if nothing was counted.
 static double ratio_(const Account *now, const Account *then) {
     return compute_(then) > 0 ? compute_(now) / compute_(then) : 1;
 }
@@ -57,13 +58,13 @@ static void take_measured_(StageTime *time, const ProfileTime *found, const Chun
     time->weight = now->weight.exposed + weight * ratio_(&now->weight, &then->weight);
 }
 
-// Counts a chunk, unless it is like the last one. Stages of a plan differ only in attention and recomputed outputs.
+// Counts a chunk, unless it is like the last one.
 static const ChunkTimes *chunk_times_(Costing *costing, const StageShape *stage, const StageChunk *chunk) {
     const StageShape *of = costing->of;
     const StageChunk *last = &costing->chunk;
-    bool alike = of != NULL && of->shape.attention.mode == stage->shape.attention.mode &&
-                 of->shape.pointwise == stage->shape.pointwise && last->layers == chunk->layers &&
-                 last->recomputed == chunk->recomputed && last->first == chunk->first && last->last == chunk->last;
+    bool alike = of != NULL && memcmp(&of->shape, &stage->shape, offsetof(Shape, rope)) == 0 &&
+                 last->layers == chunk->layers && last->recomputed == chunk->recomputed &&
+                 last->first == chunk->first && last->last == chunk->last;
     const CountSource source = count_source_(costing);
     if (!alike) counted_chunk(&source, stage, chunk, costing->times);
     costing->of = stage, costing->chunk = *chunk;
@@ -239,6 +240,7 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing) {
     const ParallelConfig *parallel = &costing->config->parallel;
     double *bytes = costs->times_ + 3 * p + 1, *hides = bytes + p, *last = hides + p, *late = last + p;
     double d = (double)config_replicas(costing->config);
+    double element = costing->config->train.precision == PRECISION_BF16 ? 2 : 4;
     double piece = (double)costing->plan->stage[0].states.gradients / layers_of_(costing, 0) / UNITS;
     double rate = data_rate_(costing, parallel->tensor, COST_REDUCE_SCATTER, piece);
     costs->sums =
@@ -247,8 +249,12 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing) {
     for (int s = 0; s < p; s++) {
         const PlanStage *stage = &costing->plan->stage[s];
         double of_layers = (double)stage->memory.bytes[MEMORY_GRADIENTS];
+        double of_ends = (double)stage->states.gradients - of_layers;
+        // Sharded gradients are summed from buffers of two layers, so their memory does not tell what is sent.
+        if (config_shards_gradients(costing->config))
+            of_layers = fmax(0, 4.0 / element * (double)stage->states.weights - of_ends);
         bytes[s] = of_layers * (d - 1) / d;
-        late[s] = ((double)stage->states.gradients - of_layers) * (d - 1) / d;
+        late[s] = of_ends * (d - 1) / d;
         hides[s] = costing->schedule->split ? costs->stage[s].weight : costs->stage[s].backward;
         hides[s] /= costing->schedule->slices;
         layers[s] = layers_of_(costing, s);
@@ -256,7 +262,8 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing) {
         // fewer multiprocessors until that backward ends, other kernels are slower only while a sum is in flight.
         double whole = bytes[s] / rate, share = (double)(layers[s] - 1) / layers[s];
         if (!costing->source->hardware->cost.persistent) share = fmin(share, whole / hides[s]);
-        last[s] = d == 1 ? 1 : 1 + costs->stage[s].beside / costs->stage[s].backward * share;
+        double ends = costing->schedule->split ? costs->stage[s].weight : costs->stage[s].backward;
+        last[s] = d == 1 || ends == 0 ? 1 : 1 + costs->stage[s].beside / ends * share;
         hides[s] *= last[s];
         node[s] = node_of_stage_(costing, s);
         // The sum of the layer that ends the last backward is never hidden.

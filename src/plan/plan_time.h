@@ -26,15 +26,17 @@ typedef struct StageTime {
     // seconds per step of the stage's gradient sums over data ranks, without the part that the last backward hides, if
     // no other stage uses the network meanwhile
     double reduction;
-    double beside;    // seconds that concurrent sums over data ranks add to B
+    double beside;    // seconds that concurrent sums over data ranks add to B, or W
     double optimizer; // seconds per step: gradient norm, AdamW, weight gather
 } StageTime;
 
 // The sums of gradients over data ranks. A stage sums a layer's gradients once the last backward has completed them.
 typedef struct DataSums {
-    const double *bytes;  // [stages] bytes that each rank of the stage sends for its layers
-    const double *late;   // [stages] bytes for embedding, final norm and head, which are summed after the last backward
-    const double *hides;  // [stages] seconds of the last backward, or of the last W if backwards are split
+    const double *bytes; // [stages] bytes that each rank of the stage sends for its layers
+    const double *late;  // [stages] bytes for embedding, final norm and head, which are summed after the last backward
+    const double
+        *hides; // [stages] seconds of the last backward, or of the last W if backwards are split (recomputed layers
+                // end in the last I, but are planned as if they ended in W)
     const int *layers;    // [stages] number of layers; 1 if the stage has no layer
     const int *node;      // [stages] node that provides the stage's network
     double network, most; // bytes/s of a rank if no other stage uses the network; upper limit of that rate

@@ -1,6 +1,6 @@
-// A study needs no model and no device: every stage has the same given times, and the simulator does the rest. An
-// action's time is the stage's time divided by the number of chunks and slices, so 1F1B and a schedule with chunks do
-// and move the same.
+// A study needs no model and no device: every stage has the same given times, and the simulator does the rest. The time
+// of an action or of a transfer is the stage's divided by the number of chunks and slices, so 1F1B and a schedule with
+// chunks compute and move the same amount.
 #include "study.h"
 
 #include "base/alloc.h"

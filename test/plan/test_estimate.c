@@ -1,4 +1,4 @@
-// The paper's formula, and times that can be computed by hand: stage times from the hardware model, Megatron-LM's
+// The paper's formula, and times that can be computed by hand: counted stage times, Megatron-LM's
 // softmax rule, and a long schedule with a time that follows from a shorter one.
 #include "models.h"
 #include "plan/plan_time.h"
@@ -318,8 +318,8 @@ TEST(each_further_layer_takes_what_the_last_counted_one_takes) {
         Schedule one = {.stages = 1, .chunks = 1, .slices = 1};
         CountSource source = {&asked.planner.hardware, &asked.config, &llama_model, NULL, true, true};
         stage_shape(&at, &llama_model, &asked.config, &one, asked.planner.be, 0, 0);
-        ChunkTimes times[8];
-        for (int layers = 0; layers < 8; layers++) {
+        ChunkTimes times[12];
+        for (int layers = 0; layers < 12; layers++) { // up to 6 plain and 5 recomputed layers
             StageChunk chunk = {.layers = layers, .recomputed = layers / 2, .first = true, .last = true};
             counted_chunk_whole(&source, &at, &chunk, &times[layers]);
             ChunkTimes extended;

@@ -72,7 +72,7 @@ def test_a_search_plans_from_the_profile_by_the_rules_of_a_plan(folder, config, 
     assert str(path) in named.read_text()
     said = [command("llama", "-c", named, question, *options("train.precision=bf16")).stderr
             for question in ("--plan", "--search")]
-    assert "planning from the model of the hardware" in said[0] and said[0] == said[1]
+    assert "planning from counted times" in said[0] and said[0] == said[1]
     assert command("llama", "-c", named, "--search", "--json").stdout.count(str(path)) > 0
 
 
@@ -278,7 +278,7 @@ def test_a_profile_of_another_run_is_ignored_unless_it_is_named(folder, profile)
     wide = "{family: llama, hidden: 128, layers: 8, heads: 8, kv_heads: 4, ffn: 96, vocab: 100, seq_len: 32}"
     ended = command("llama", "-c", write_config(folder, model=wide, hardware=hardware), "--plan", "--json")
     assert ended.returncode == 0 and json.loads(ended.stdout)["source"] == "model"
-    assert "model.hidden 64, not 128; planning from the model of the hardware" in ended.stderr
+    assert "model.hidden 64, not 128; planning from counted times" in ended.stderr
     absent = hardware.replace("profile.json", "absent.json")
     ended = command("llama", "-c", write_config(folder, hardware=absent), "--plan", "--json")
     assert ended.returncode == 0 and ended.stderr == ""
