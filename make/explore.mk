@@ -5,7 +5,7 @@ EMCC         ?= emcc
 # If PATH names another node first, Debian's emscripten must be told where Debian's node has its modules.
 EXPLORE_ENV  := NODE_PATH=/usr/share/nodejs
 EXPLORE_YAML := $(wildcard .deps/libyaml/yaml.h)
-EXPLORE_SRC  := bpipe.c $(filter-out $(addprefix src/,ranks/supervisor.c ranks/coordinator.c ranks/messages.c device/cuda_load.c),$(wildcard \
+EXPLORE_SRC  := bpipe.c $(filter-out $(addprefix src/,ranks/supervisor.c ranks/coordinator.c ranks/connection.c device/cuda_load.c),$(wildcard \
                 $(foreach dir,base schedule config backend comm ranks device model data engine checkpoint plan search,src/$(dir)/*.c)))
 EXPLORE_OBJ  := $(EXPLORE_SRC:%.c=$(EXPLORE)/%.o) $(TRAINERS:%=$(EXPLORE)/%.o) \
                 $(foreach part,api reader scanner parser loader,$(EXPLORE)/yaml/$(part).o)

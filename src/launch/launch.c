@@ -202,8 +202,8 @@ static bool launch_is_over_(Launch *launch, double now) {
     return true;
 }
 
-// Ends the ranks and mpirun. Supervisors first get time to report how ranks ended: a report may tell why the job ended.
-// If a rank has died before every rank had connected, so does mpirun: it alone knows whether another died before.
+// Ends the ranks and mpirun. Supervisors first get 1 s to report how their ranks ended, because a report may be the
+// reason. If a rank never connected, mpirun gets 3 s: only its exit code tells that such a rank died first.
 static void launch_end_ranks_(Launch *launch) {
     enum { TRIES = 20, MPIRUN_TRIES = 60 };
     int first;

@@ -20,7 +20,7 @@
 typedef bool (*LaunchAgain)(void *context, const JobEnd *end, char ***argv);
 
 // Starts this program again as job->ranks ranks with the arguments argv[1...] and waits until all ranks have ended;
-// after a loss starts them again if `again` (or NULL) says so and nobody has asked to stop. On failure prints the
+// after a loss starts them again if `again` (or NULL) says so and no request to stop has come. On failure prints the
 // reason on stderr. Returns the exit code (EXIT_DONE ... EXIT_STOPPED), or -1 with err if the ranks could not be
 // started.
 int launch_ranks(const Log *log, const Job *job, char **argv, LaunchAgain again, void *context, Error *err);

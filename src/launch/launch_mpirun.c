@@ -108,8 +108,9 @@ pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, int resu
     snprintf(own, sizeof own, "/proc/%d/exe", (int)getpid());
     snprintf(self, sizeof self, "%s/%s", folder->path, program_invocation_short_name);
     if (symlink(own, self) != 0 || access(self, X_OK) != 0)
-        return error_set(err, EXIT_FAILED, "cannot start this program again as %s (%s); free space there", self,
-                         strerror(errno));
+        return error_set(err, EXIT_FAILED,
+                         "cannot start this program again as %s (%s); free space there, or make the program readable",
+                         self, strerror(errno));
     char *const first[] = {name, option, number, more, root, bind, none, self};
     size_t count = sizeof first / sizeof *first, given = 0;
     snprintf(number, sizeof number, "%d", ranks);
@@ -126,8 +127,9 @@ pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, int resu
         mpirun_set_environment_(ranks, folder);
         setpgid(0, 0);
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (getppid() != parent) _exit(1);               // the parent died before
-        dup2(open("/dev/null", O_RDONLY), STDIN_FILENO); // a background group that reads the terminal would be stopped
+        if (getppid() != parent) _exit(1); // the parent died before
+        dup2(open("/dev/null", O_RDONLY | O_CLOEXEC),
+             STDIN_FILENO); // a background group that reads the terminal would be stopped
         dup2(results, STDOUT_FILENO);
         dup2(words, STDERR_FILENO);
         struct sigaction action;
@@ -137,6 +139,7 @@ pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, int resu
         execv(mpirun, all);
         _exit(127);
     }
+    if (child > 0) setpgid(child, child); // also here: launch.c may kill the group before the child has run
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     free(all);
     if (child < 0) error_set(err, EXIT_FAILED, "cannot start a process (%s); raise ulimit -u", strerror(errno));
@@ -190,7 +193,7 @@ static int launch_folder_lock_(const LaunchFolder *folder) {
     return lock;
 }
 
-// Removes this user's folders of launches whose parent and caretaker were both killed: folders that nobody has locked.
+// Removes this user's folders of launches whose parent and caretaker were both killed: folders without a lock.
 static void launch_folder_sweep_(const char *base) {
     DIR *entries = opendir(base);
     for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;) {

@@ -6,7 +6,7 @@
 //     end of file                  the other process has died; after the last message: it has arrived
 //
 // The ranks of a launch use a Unix socket in its folder, which no other user can enter. Ranks of mpirun or srun use
-// TCP, and learn port, addresses and tokens from rank 0 over MPI. Who does not know the token is disconnected.
+// TCP, and learn port, addresses and tokens from rank 0 over MPI. Connections without the token are closed.
 #pragma once
 
 #include "status_page.h"

@@ -53,7 +53,7 @@ Coordinator *coordinator_open(const Job *job, const char *folder, Error *err) {
     enum { STRANGERS = 64 };
     Coordinator *coordinator = xcalloc(1, sizeof *coordinator);
     *coordinator = (Coordinator){.job = *job, .first = -1, .silent = -1, .events = epoll_create1(EPOLL_CLOEXEC)};
-    coordinator->places = 2 * job->ranks + STRANGERS; // all ranks may be strangers at once
+    coordinator->places = 2 * job->ranks + STRANGERS; // every rank, connected or not yet named, and strangers
     coordinator->peers = xcalloc((size_t)job->ranks, sizeof *coordinator->peers);
     coordinator->contacts = xcalloc((size_t)coordinator->places, sizeof *coordinator->contacts);
     coordinator->dog = watchdog_create(job->ranks, job->patience, clock_seconds());
@@ -168,8 +168,8 @@ static void take_(Coordinator *coordinator, Contact *contact, double now) {
     contact->rank = -1;
 }
 
-// Accepts the connections that wait. They wake nobody, and only so many are accepted at once: a flood of another user
-// takes no time from the ranks. Once every rank has connected, nobody listens.
+// Accepts waiting connections, at most AT_ONCE per call. The listener is not polled, so a flood of connections from
+// another user cannot keep this process busy. Closes the listener once every rank has connected.
 static void accept_(Coordinator *coordinator, double now) {
     enum { AT_ONCE = 256 };
     Connection accepted;

@@ -336,12 +336,14 @@ static double supervisor_report_(Supervisor *supervisor, double now) {
 // Returns whether this process may exit: the rank has ended, and the coordinator has confirmed that, or has not within
 // LONGEST_S. A process that holds the coordinator also waits for the other ranks to end.
 static bool supervisor_may_end_(Supervisor *supervisor, double now) {
-    enum { LONGEST_S = 1 };
+    enum { LONGEST_S = 1, FINALIZE_S = 30 };
     if (!supervisor->ended) return false;
     if (supervisor->last_words == 0) supervisor->last_words = now + LONGEST_S;
     // Once this process ends, mpirun kills the other ranks; give them time to report that they have left.
     if (supervisor->crashed && now < supervisor->last_words + 2) return false;
-    if (supervisor->coordinator != NULL) return coordinator_open_ranks(supervisor->coordinator) == 0;
+    // Without a limit on silence, the loss of a host while ranks leave goes unnoticed.
+    bool endless = supervisor->job.patience.peer_s == 0 && now > supervisor->last_words + FINALIZE_S;
+    if (supervisor->coordinator != NULL) return endless || coordinator_open_ranks(supervisor->coordinator) == 0;
     return supervisor->acknowledged || now > supervisor->last_words;
 }
 
@@ -419,7 +421,8 @@ Supervisor *supervisor_open(const char *program, Error *err) {
     supervisor->count = 1, supervisor->answered = 0;
     Message hello = {.rank = supervisor->rank, .end = -1, .status = {.stage = -1, .wait_stage = -1}};
     if (connection_send(&supervisor->connections[0], &hello)) return supervisor;
-    return error_null(err, EXIT_FAILED, "cannot reach the program that started the ranks, in %s (%s); raise ulimit -n",
+    return error_null(err, EXIT_FAILED,
+                      "cannot reach the program that started the ranks, in %s (%s); if it still runs, raise ulimit -n",
                       folder, strerror(errno));
 }
 
@@ -507,5 +510,7 @@ int supervisor_leave(Supervisor *supervisor, int code) {
 
 void supervisor_free(Supervisor *supervisor) {
     if (supervisor == NULL) return;
-    free_all(supervisor->alone, supervisor->hub, supervisor);
+    watchdog_free(supervisor->alone);
+    watchdog_free(supervisor->hub);
+    free(supervisor);
 }
