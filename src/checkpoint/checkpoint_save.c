@@ -216,7 +216,8 @@ static int end_failed_(Checkpoint *checkpoint, Error *err) {
     world_agree(checkpoint->world, &checkpoint->failure, &checkpoint->failure);
     checkpoint->phase = SAVE_IDLE;
     if (world_rank(checkpoint->world) == 0) directory_remove(checkpoint->partial);
-    if (checkpoint_list(dir, &list, &count, NULL) != 0 || count == 0 || !list[count - 1].complete)
+    checkpoint_list(dir, &list, &count, NULL); // also lists complete checkpoints if others cannot be read
+    if (count == 0 || !list[count - 1].complete)
         snprintf(earlier, sizeof earlier, "%s holds no earlier checkpoint that can be read", dir);
     free(list);
     if (checkpoint->failure.code == WRITER_BROKEN)
@@ -279,8 +280,8 @@ static int lock_dir_(Checkpoint *checkpoint, Error *err) {
     return checkpoint->locked ? 0 : error_set(err, EXIT_FAILED, "checkpoint.dir: %s", wrong.text);
 }
 
-// Takes the largest sequence number of the folder's checkpoints.
-static int count_on_(Checkpoint *checkpoint, Error *err) {
+// Raises checkpoint->sequence to the largest number among the checkpoints in checkpoint.dir.
+static int find_sequence_(Checkpoint *checkpoint, Error *err) {
     CheckpointName *list;
     int64_t count;
     int status = checkpoint_list(checkpoint->config->checkpoint.dir, &list, &count, err);
@@ -291,17 +292,16 @@ static int count_on_(Checkpoint *checkpoint, Error *err) {
 
 // Makes checkpoint.dir again if it was removed or moved since the last checkpoint, and makes room for the next one: its
 // hidden name is easy to guess, so anything that another user put there is removed before a rank writes.
-static int make_room_(Checkpoint *checkpoint, Error *err) {
+static int prepare_partial_(Checkpoint *checkpoint, Error *err) {
     const char *dir = checkpoint->config->checkpoint.dir;
     struct stat there;
     if (!file_locked(&checkpoint->lock)) {
         bool gone = access(dir, F_OK) != 0;
         file_unlock(&checkpoint->lock);
-        if (lock_dir_(checkpoint, err) != 0 || count_on_(checkpoint, err) != 0) return -1;
+        if (lock_dir_(checkpoint, err) != 0 || find_sequence_(checkpoint, err) != 0) return -1;
         if (gone)
             log_line(&checkpoint->all,
-                     "checkpoint.dir: %s was removed or moved; the run makes it again, without earlier checkpoints",
-                     dir);
+                     "checkpoint.dir: %s was removed or moved; it was recreated and holds no earlier checkpoints", dir);
     }
     if (lstat(checkpoint->partial, &there) == 0) directory_remove(checkpoint->partial);
     return directory_create(checkpoint->partial, err);
@@ -331,7 +331,7 @@ int checkpoint_save(Checkpoint *checkpoint, int64_t step, int64_t samples, const
     if (checkpoint_path(checkpoint->path, dir, step, false, &mine) == 0 &&
         checkpoint_path(checkpoint->partial, dir, step, true, &mine) == 0 &&
         writer_allocate(&checkpoint->writer, &mine) == 0 && world_rank(checkpoint->world) == 0)
-        make_room_(checkpoint, &mine);
+        prepare_partial_(checkpoint, &mine);
     if (world_agree(checkpoint->world, &mine, failure) != 0) {
         if (!failure->everywhere) return *err = *failure, -1;
         return atomic_store(&checkpoint->ended, true), 0; // the next poll reports the failure
@@ -358,7 +358,7 @@ static int prepare_dir_(Checkpoint *checkpoint, const ResumePoint *from, Error *
     Error wrong = {0};
     bool goes_on = from->found && checkpoint_lies_in(from->dir, config->dir);
     checkpoint->run = goes_on ? from->run : run_id_draw();
-    if (count_on_(checkpoint, &wrong) == 0) {
+    if (find_sequence_(checkpoint, &wrong) == 0) {
         checkpoint_sweep(config->dir);
         // Reports an unwritable folder now rather than hours later, at the first save.
         if (config->every > 0 && access(config->dir, W_OK | X_OK) != 0) file_failed(config->dir, "written to", &wrong);

@@ -343,7 +343,7 @@ def test_two_models_in_one_folder_are_refused(small, tmp_path):
     assert small.run({"checkpoint.init_from": str(folder)}).code == 0
     shutil.copy(next(folder.glob("model-*")), folder / "model.safetensors")
     refused = small.run({"checkpoint.init_from": str(folder)}, code=1).stderr
-    assert f"{folder}/model.safetensors: beside model.safetensors.index.json; they may be two models" in refused
+    assert f"{folder}/model.safetensors: the folder also has model.safetensors.index.json, which may be another model" in refused
 
 
 # --- starts that wait for the lock of a folder
@@ -449,7 +449,7 @@ def test_a_folder_that_is_gone_is_made_again_and_no_message_says_otherwise(small
     ended = small.end(process)
     last = f"step_{max(ended.steps):08}"
     assert ended.code == 3 and last in checkpoint_names(folder) and verify(folder / last) is None, ended.stderr
-    assert f"{folder} was removed or moved; the run makes it again, without earlier checkpoints" in ended.stderr
+    assert f"{folder} was removed or moved; it was recreated and holds no earlier checkpoints" in ended.stderr
     assert "earlier checkpoints are unchanged" not in ended.stderr
     assert sum("holds no earlier checkpoint" in line for line in ended.stderr.splitlines()) <= 1
 
