@@ -12,13 +12,13 @@ int64_t comm_type_bytes(CommType type) {
     return bytes[type];
 }
 
-// Returns whether a rank may receive complete pieces from all other ranks.
-static bool one_receives_(CommOperation operation) {
+// Returns whether a receiving rank gets a complete piece from every other rank, and so needs scratch for all of them.
+static bool receives_complete_(CommOperation operation) {
     return operation == COMM_REDUCE_SCATTER || operation == COMM_REDUCE;
 }
 
 int64_t comm_piece(CommOperation operation, int64_t rest, CommType type, int size) {
-    int64_t most = COMM_PIECE_BYTES / comm_type_bytes(type) / (one_receives_(operation) ? size : 1);
+    int64_t most = COMM_PIECE_BYTES / comm_type_bytes(type) / (receives_complete_(operation) ? size : 1);
     return rest < most ? rest : most;
 }
 
@@ -29,8 +29,8 @@ bool comm_piece_is_direct(CommOperation operation, int64_t piece, CommType type,
 
 // Returns the bytes that a rank receives from all other ranks while a piece is summed.
 static int64_t piece_workspace_(CommOperation operation, int64_t piece, CommType type, int size) {
-    bool whole = one_receives_(operation) || comm_piece_is_direct(operation, piece, type, size);
-    return (size - 1) * (whole ? piece : (piece + size - 1) / size) * comm_type_bytes(type);
+    bool complete = receives_complete_(operation) || comm_piece_is_direct(operation, piece, type, size);
+    return (size - 1) * (complete ? piece : (piece + size - 1) / size) * comm_type_bytes(type);
 }
 
 int64_t comm_sum_workspace(CommOperation operation, int64_t count, CommType type, int size) {

@@ -161,7 +161,7 @@ static int64_t layout_mapped_(Stage *stage, void *base) {
     return stage->at.shape.copies ? layout_gathered_(stage, &layout) : 0;
 }
 
-// Muon works between the passes of two steps, so its memory is theirs, apart from that of operations.
+// Muon runs after the passes of a step, so it reuses their memory, but not op_workspace, which its products need.
 static int64_t layout_workspace_(Stage *stage, Layout *layout) {
     const Shape *s = &stage->at.shape;
     stage->op_workspace = s->workspace_bytes > 0 ? layout_take(layout, s->workspace_bytes) : NULL;

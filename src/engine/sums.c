@@ -38,8 +38,8 @@ static void count_tensor_(SumWorkspace *workspace, const SumShape *shape, const 
         if (tensor_summed(tensor->spec, shape->sequence)) need_(&need, COMM_ALL_REDUCE, tensor->count, COMM_FLOAT);
         if (tensors->units[tensor->unit].home < 0) continue;
         need_(&need, COMM_ALL_GATHER, tensor->count / tensor->spec->parts, shape->type);
-        need_(&need, COMM_ALL_REDUCE, muon_matrices(tensors), COMM_DOUBLE);
     }
+    need_(&need, COMM_ALL_REDUCE, muon_matrices(tensors), COMM_DOUBLE);
 }
 
 // Counts the workspace to sum gradient pieces and squared norms. Gathering weights in the same pieces needs no more. A

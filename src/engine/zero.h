@@ -22,5 +22,5 @@ void zero_destroy(Zero *zero);
 // Starts sums not yet started by backwards, and waits until this rank's gradient pieces hold the sums over data ranks.
 int zero_reduce_gradients(Zero *zero, Error *err);
 
-// All-gathers the updated weights, so that every data rank has all pieces.
+// Gathers the updated pieces of weights, and broadcasts units with a home, so that every data rank has all weights.
 int zero_gather_weights(Zero *zero, Error *err);

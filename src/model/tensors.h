@@ -160,7 +160,7 @@ typedef struct StageTensors {
     int64_t element; // bytes of one weight
     int64_t buffer;  // elements of each of the layers' two gradient buffers; 0: every gradient has a place of its own
     int fp8;         // Fp8
-    bool muon;       // train.optimizer
+    bool muon;       // true: train.optimizer is muon
     char *quantized; // the layers' matrices and their transposes in eight bits (quantized.h); NULL: not kept
 } StageTensors;
 

@@ -129,7 +129,7 @@ static int metrics_cut_(Metrics *metrics, int64_t after_step, Error *err) {
     return 0;
 }
 
-// Locks a file beside the metrics: whoever can read the metrics themselves could hold a lock on them.
+// Locks a file next to the metrics. A lock on the metrics themselves could be held by any user who can read them.
 static int metrics_lock_(Metrics *metrics, Error *err) {
     char path[PATH_MAX + 16], taken[CONFIG_TEXT + 128], *real = realpath(metrics->path, NULL);
     if (real == NULL) return 0; // it was removed meanwhile

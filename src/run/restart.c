@@ -85,7 +85,7 @@ static void restart_say_(const Log *log, const Restarts *restarts, const JobEnd 
              lost == 1 ? "" : "s", seconds);
 }
 
-// What a launch needs to be repeated.
+// Context of restart_again_.
 typedef struct Relaunch {
     const Log *log;
     const Config *config;
@@ -97,7 +97,7 @@ typedef struct Relaunch {
     char **with; // arguments with --resume `dir`
 } Relaunch;
 
-// After a loss: a LaunchAgain.
+// Implements LaunchAgain: decides whether to start the ranks again, and from which checkpoint.
 static bool restart_again_(void *context, const JobEnd *end, char ***argv) {
     Relaunch *again = context;
     char why[256];

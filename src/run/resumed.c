@@ -35,7 +35,7 @@ static void tell_keys_(const JsonValue *saved, const JsonValue *now, const Log *
         write_value_(key, file);
     }
     xmemstream_close(file);
-    if (length > 0) log_status(log, "other settings than the checkpoint's:%.1000s", text);
+    if (length > 0) log_status(log, "settings that differ from the checkpoint's (old -> new):%.1000s", text);
     free(text);
 }
 
