@@ -194,7 +194,7 @@ static int micro_batch_values_(const LayoutSpace *space, const RunLayout *at, in
     if (batch % at->data != 0) return 0;
     batch /= at->data;
     for (int64_t b = 1; b <= batch && b <= MOST && count < LAYOUT_CANDIDATES; b++) {
-        if (batch % b != 0 || (p > 1 && batch / b < p) || !plan_schedule_holds(p, batch / b)) continue;
+        if (batch % b != 0 || (p > 1 && batch / b * at->slices < p) || !plan_schedule_holds(p, batch / b)) continue;
         if (base->schedule.file[0] == '\0' || b == base->schedule.micro_batch) values[count++] = b;
     }
     return count;

@@ -11,6 +11,9 @@ static int make_plain_(PlanAnswer *answer, Error *err) {
     plain.schedule.chunks = plain.schedule.file_slices = 0;
     plain.schedule.slices = 1;
     plain.schedule.file[0] = '\0';
+    const ParallelConfig *parallel = &plain.parallel; // 1F1B also without slices needs a microbatch a stage
+    if (config_microbatches(&plain) < parallel->pipeline)
+        plain.train.global_batch = parallel->pipeline * plain.schedule.micro_batch * parallel->data;
     ScheduleLoan loan = planner_schedule(&answer->planner, &plain, err);
     int status = loan.schedule == NULL ? -1 : 0;
     if (status == 0) answer->plan_1f1b = planner_plan(&answer->planner, &plain, loan.schedule);

@@ -149,7 +149,7 @@ static bool possible_(const Config *config) {
     if (config->parallel.shard_gradients == SHARD_ON && !config_shards_gradients(config)) return false;
     bool cut = plan_schedule_holds(p, config->train.global_batch / unit);
     for (int64_t i = 0; cut && (batch = config_batch(config, i)) > 0; i++)
-        cut = batch % unit == 0 && (p == 1 || batch / unit >= p);
+        cut = batch % unit == 0 && (p == 1 || batch / unit * config_slices(config) >= p);
     cut = cut && config_schedule_legal(config);
     if (!cut || config->schedule.bpipe != BPIPE_ON) return cut;
     if (!plan_can_balance(config)) return false;

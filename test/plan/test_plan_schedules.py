@@ -253,6 +253,12 @@ def test_a_schedule_that_evicts_is_the_best_only_if_it_saves_a_thousandth(family
     assert decided["step_ms"] == pytest.approx(other if evicts else plain, rel=1e-9)
 
 
+def test_slices_fill_the_stages_when_microbatches_do_not():
+    told = plan(LLAMA, "parallel.pipeline=2", "parallel.tensor=8", "schedule.name=seq1f1b", "schedule.slices=4",
+                "schedule.micro_batch=1", "train.global_batch=1", "hardware.memory_gib=1000")  # fmt: skip
+    assert {row["slices"] for row in told["schedules"]} == {4} and told["schedules"][told["best"]]["fits"]
+
+
 def test_an_impossible_plan_says_the_smallest_world_that_would_do():
     text = report(LLAMA, "parallel.pipeline=2", "parallel.tensor=1")
     found = re.search(r"the smallest that fits: (\d+) ranks, pipeline (\d+) x tensor (\d+)", text)
