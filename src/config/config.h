@@ -34,6 +34,8 @@ typedef enum SoftmaxKind { SOFTMAX_FUSED, SOFTMAX_UNFUSED, SOFTMAX_MEGATRON } So
 typedef enum LrSchedule { LR_COSINE, LR_LINEAR, LR_CONSTANT, LR_WSD } LrSchedule;
 typedef enum Objective { OBJECTIVE_NEXT, OBJECTIVE_MASKED } Objective;
 typedef enum DecayShape { DECAY_LINEAR, DECAY_COSINE, DECAY_SQRT, DECAY_1_SQRT } DecayShape;
+typedef enum RouterScore { ROUTER_SOFTMAX, ROUTER_SIGMOID } RouterScore;
+typedef enum Balance { BALANCE_OFF, BALANCE_LOSS, BALANCE_BIAS } Balance;
 typedef enum OptimizerKind { OPTIMIZER_ADAMW, OPTIMIZER_MUON } OptimizerKind;
 typedef enum Precision { PRECISION_FP32, PRECISION_BF16 } Precision;
 typedef enum Fp8 { FP8_OFF, FP8_TENSOR, FP8_BLOCK, FP8_MX } Fp8;
@@ -75,6 +77,16 @@ typedef struct ModelConfig {
     double rope_attention;                 // yarn: factor applied to cosines and sines; config_check resolves auto
     bool causal;                           // false: an encoder; attention also sees later tokens
     int tie_embeddings;                    // TieEmbeddings; config_check resolves auto by the family
+    int64_t experts;                       // E, of every layer behind dense_layers; 0: a dense model
+    int64_t experts_per_token;             // k; 0 in a dense model
+    int64_t expert_ffn;                    // width of an expert; config_check resolves auto: ffn
+    int64_t shared_ffn;                    // width of the MLP that every token passes beside its experts; 0: none
+    int64_t dense_layers;                  // first layers, which have one MLP of width ffn
+    int router;                            // RouterScore
+    int64_t router_groups;                 // groups of experts, of which a token's experts are in router_group_top
+    int64_t router_group_top;              //
+    double router_scale;                   // factor of the experts' weights
+    bool router_normalize;                 // the weights of a token's experts add up to router_scale
 } ModelConfig;
 
 typedef struct ParallelConfig {
@@ -82,6 +94,7 @@ typedef struct ParallelConfig {
     int64_t tensor;   // t
     int64_t data;     // d
     int64_t context;  // c
+    int64_t expert;   // e: ranks of a stage that divide its experts
     bool sequence;
     int overlap;                                 // Overlap
     int collectives;                             // Collectives
@@ -110,6 +123,7 @@ typedef struct ScheduleConfig {
     int16_t recompute_of_stage[CONFIG_MAX_STAGES]; // recomputed layers per stage; read by config_recompute
     int64_t pointwise_given;                       // entries of the list; 1: one value for all
     int8_t pointwise_of_stage[CONFIG_MAX_STAGES];  // Recompute, per stage; read by config_pointwise
+    double expert_rows;                            // rows of the experts' buffers, relative to a balanced routing's
 } ScheduleConfig;
 
 typedef struct AttentionConfig {
@@ -139,6 +153,8 @@ typedef struct TrainConfig {
     int64_t decay_steps; // wsd: length of the decay; 0: a tenth of the steps after the warm-up
     int decay_shape;     // DecayShape
     double init_std, z_loss;
+    int balance; // Balance
+    double balance_rate, router_z_loss;
     int optimizer; // OptimizerKind of the layers' matrices
     double muon_momentum, muon_scale;
     double weight_decay, beta1, beta2, eps, grad_clip;
@@ -205,7 +221,8 @@ typedef struct HardwareConfig {
     // Assumptions of a plan without a profile; 0: the figures of device/cost.c. studies/calibrate.py fits them to runs.
     double matmul_efficiency, matmul_half, flash_forward, flash_backward, stream_gb_s;
     double run_share;
-    bool calibrated; // true: these figures were fitted to runs
+    double expert_spread; // standard deviation / mean of the tokens per expert; 0: auto
+    bool calibrated;      // true: these figures were fitted to runs
     double action_us, step_overhead_ms;
     double gpu_hour;   // price of one GPU for an hour; 0: not given
     double gpu_watts;  // 0: from the row of hardware.gpu, or unknown

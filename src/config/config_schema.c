@@ -36,6 +36,9 @@ static const char *const objective_words[] = {[OBJECTIVE_NEXT] = "next", [OBJECT
 static const char *const none_words[] = {"none", NULL};
 static const char *const decay_words[] = {
     [DECAY_LINEAR] = "linear", [DECAY_COSINE] = "cosine", [DECAY_SQRT] = "sqrt", [DECAY_1_SQRT] = "1-sqrt", NULL};
+static const char *const router_words[] = {[ROUTER_SOFTMAX] = "softmax", [ROUTER_SIGMOID] = "sigmoid", NULL};
+static const char *const balance_words[] = {
+    [BALANCE_OFF] = "off", [BALANCE_LOSS] = "loss", [BALANCE_BIAS] = "bias", NULL};
 static const char *const optimizer_words[] = {[OPTIMIZER_ADAMW] = "adamw", [OPTIMIZER_MUON] = "muon", NULL};
 static const char *const precision_words[] = {[PRECISION_FP32] = "fp32", [PRECISION_BF16] = "bf16", NULL};
 static const char *const fp8_words[] = {
@@ -130,6 +133,16 @@ const ConfigKey config_keys[] = {
     NUMBER(model, norm_eps, "1.0e-5", 0, 1, "added to the variance in every norm", .flags = KEY_ABOVE_MIN),
     BOOL(model, qkv_bias, "false", "q, k and v have a bias, as in Qwen2; llama only"),
     BOOL(model, qk_norm, "false", "RMSNorm over each head of q and k, as in Qwen3; llama only"),
+    INT(model, experts, "0", 0, 65536, "experts of a layer, a mixture of experts; 0: a dense model; llama only"),
+    INT(model, experts_per_token, "0", 0, 1024, "experts that compute a token; a model with experts needs it"),
+    INT(model, expert_ffn, "auto", 1, MAX_LENGTH, "inner width of an expert; auto: ffn", .zero_word = "auto"),
+    INT(model, shared_ffn, "0", 0, MAX_LENGTH, "inner width of the shared expert, which computes every token; 0: none"),
+    INT(model, dense_layers, "0", 0, MAX_LAYERS, "first layers that have ffn instead of experts"),
+    WORD(model, router, "softmax", router_words, "scores of the experts, whose largest choose a token's experts"),
+    INT(model, router_groups, "1", 1, 65536, "groups of experts; a token's experts are in router_group_top of them"),
+    INT(model, router_group_top, "1", 1, 65536, "groups with the largest scores that a token may use"),
+    NUMBER(model, router_scale, "1", 0, 1e6, "factor of the weights of a token's experts", .flags = KEY_ABOVE_MIN),
+    BOOL(model, router_normalize, "true", "divide the weights of a token's experts by their sum"),
     NUMBER(model, rope_theta, "10000", 1, 1e12, "base of the rotary embedding; llama only"),
     WORD(model, rope_scaling, "none", rope_words, "how rotations are slowed down for longer sequences; llama only"),
     NUMBER(model, rope_factor, "1", 1, 1e6, "by how much rope_scaling stretches the sequence"),
@@ -151,6 +164,7 @@ const ConfigKey config_keys[] = {
     INT(parallel, tensor, "1", 1, 1024, "t: ranks that split every layer; divides heads, kv_heads and ffn"),
     INT(parallel, data, "1", 1, 65536, "d: copies of the pipeline, each with its share of the batch"),
     INT(parallel, context, "1", 1, 1024, "c: ranks that share a sequence, each with two of 2c pieces"),
+    INT(parallel, expert, "1", 1, 65536, "e: ranks that divide a stage's experts; divides tensor * context * data"),
     BOOL(parallel, sequence, "false", "split norms and residuals over the tensor ranks along the sequence"),
     WORD(parallel, overlap, "auto", overlap_words,
          "overlap tensor-parallel collectives with products; n: forward products in n chunks"),
@@ -186,6 +200,8 @@ const ConfigKey config_keys[] = {
     LIST(schedule, recompute, pointwise_of_stage, "none", pointwise_list,
          "pointwise: outputs of norms and activation are computed again in the backward; or a list",
          .words = recompute_words),
+    NUMBER(schedule, expert_rows, "1.25", 1, 65536,
+           "rows of the experts' buffers over a balanced routing's; others may take more rounds"),
 
     LIST(attention, mode, mode_of_stage, "flash", mode_list,
          "none: store the probabilities; recompute or flash: do not; or a list", .words = mode_words),
@@ -213,6 +229,12 @@ const ConfigKey config_keys[] = {
            "standard deviation of initial weights, less for projections into the residual stream",
            .flags = KEY_ABOVE_MIN),
     NUMBER(train, z_loss, "0", 0, 1e3, "adds z_loss * log(Z)^2 per token, Z being the softmax's sum; 0: off"),
+    WORD(train, balance, "off", balance_words,
+         "even use of experts: by a loss, or by a bias on the scores that choose"),
+    NUMBER(train, balance_rate, "1.0e-3", 0, 1e3, "factor of the balance loss, or change of the bias in a step",
+           .flags = KEY_ABOVE_MIN),
+    NUMBER(train, router_z_loss, "0", 0, 1e3,
+           "adds router_z_loss * log(Z)^2 per token and layer, Z being the router's sum; 0: off"),
     WORD(train, optimizer, "adamw", optimizer_words, "muon: Muon for the layers' matrices, AdamW for everything else"),
     NUMBER(train, muon_momentum, "0.95", 0, 1, "Muon: decay rate of the momentum", .flags = KEY_BELOW_MAX),
     NUMBER(train, muon_scale, "0.2", 0, 1e3,
@@ -296,6 +318,8 @@ const ConfigKey config_keys[] = {
            "for plans: rate of memory passes; auto: 0.72 to 0.8 of memory_gb_s, on CPUs 8 a thread"),
     NUMBER(hardware, run_share, "1", 0, 1, "for plans: part of the measured kernels' rates that runs reach",
            .flags = KEY_ABOVE_MIN),
+    FIGURE(hardware, expert_spread, 1e3,
+           "for plans: standard deviation / mean of the tokens per expert; auto: 0.3, a guess"),
     BOOL(hardware, calibrated, "false", "for plans: true if these figures were fitted to runs; sets the plan's band"),
     NUMBER(hardware, action_us, "0", 0, 1e9, "for plans: overhead of every forward and backward"),
     NUMBER(hardware, step_overhead_ms, "0", 0, 1e9, "for plans: overhead of every step"),

@@ -26,8 +26,8 @@ static TensorSpec *table_add_(TensorTable *table, int role, int64_t rows, int64_
                               const char *name) {
     table->specs = xgrow(table->specs, table->count, sizeof *table->specs);
     TensorSpec *spec = &table->specs[table->count++];
-    *spec =
-        (TensorSpec){.role = role, .rows = rows, .cols = cols, .split = split, .init = init, .parts = 1, .tied_to = -1};
+    *spec = (TensorSpec){.role = role, .rows = rows, .cols = cols, .split = split, .init = init, .parts = 1};
+    spec->tied_to = spec->expert = -1;
     snprintf(spec->name, sizeof spec->name, "%s%s", table->prefix, name);
     return spec;
 }
@@ -52,6 +52,15 @@ TensorSpec *table_matrix(TensorTable *table, int role, int64_t rows, int64_t col
     TensorSpec *spec =
         table_add_(table, role, rows, cols, split, split == SPLIT_COLS ? INIT_OUTPUT : INIT_NORMAL, name);
     spec->decay = true;
+    return spec;
+}
+
+TensorSpec *table_expert(TensorTable *table, int64_t expert, int role, int64_t rows, int64_t cols, int init,
+                         const char *name) {
+    TensorSpec *spec = table_add_(table, role, rows, cols, SPLIT_NONE, init, name);
+    spec->decay = true;
+    spec->joined = role != LAYER_EXPERTS;
+    spec->expert = (int)expert;
     return spec;
 }
 

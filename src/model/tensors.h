@@ -25,6 +25,8 @@ typedef enum LayerRole {
     LAYER_UP_BIAS,
     LAYER_DOWN,
     LAYER_DOWN_BIAS,
+    LAYER_ROUTER,
+    LAYER_EXPERTS, // the first expert's gate, with which the unit of all experts begins
     LAYER_ROLES,
     LAYER_NONE = -1
 } LayerRole;
@@ -46,12 +48,13 @@ typedef struct TensorSpec {
     bool head_summed;   // not split; a rank has only its heads' part of the gradient: always summed over t
     bool transposed;    // checkpoints hold it as (in, out): GPT-2 in Hugging Face's form
     int64_t tied_to;    // index of the tensor that owns this weight, or -1
+    int expert;         // the expert that it belongs to; -1: none
 } TensorSpec;
 
 typedef struct TensorTable {
     TensorSpec *specs;
     int64_t count;
-    char prefix[40]; // prefix of the names that are added next
+    char prefix[64]; // prefix of the names that are added next
     // specs [0, first_layer) are the embedding's; layer l's are [first_layer + l * per_layer, ... + per_layer); those
     // from `head` on are the head's
     int64_t first_layer, per_layer, head;
@@ -60,7 +63,7 @@ typedef struct TensorTable {
 // Sets the prefix of the names added next, such as "model.layers.%lld." with a layer's number. May be empty.
 void table_prefix(TensorTable *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-// Each appends a tensor and returns it for further settings (parts is 1, tied_to -1). Vectors are not split; with
+// Each appends a tensor and returns it for further settings (parts is 1, tied_to and expert are -1). Vectors are not split; with
 // sequence parallelism their gradients are summed over the tensor ranks.
 TensorSpec *table_vector(TensorTable *table, int role, int64_t rows, int init, const char *name);
 // Appends the weights of a norm over single heads, whose gradients are always summed over the tensor ranks.
@@ -71,6 +74,10 @@ TensorSpec *table_bias(TensorTable *table, int role, int64_t rows, int split, co
 // Appends a matrix with weight decay. Only projections into the residual stream are split by columns; their
 // initial values are smaller.
 TensorSpec *table_matrix(TensorTable *table, int role, int64_t rows, int64_t cols, int split, const char *name);
+// Appends a matrix of an expert, which tensor ranks do not split. The matrices of a layer's experts follow one another,
+// joined; the role of the first is LAYER_EXPERTS.
+TensorSpec *table_expert(TensorTable *table, int64_t expert, int role, int64_t rows, int64_t cols, int init,
+                         const char *name);
 // Appends a matrix with a row per vocabulary token. tied: it shares the weight of the table's first tensor.
 TensorSpec *table_vocabulary(TensorTable *table, int64_t vocab, int64_t hidden, bool tied, const char *name);
 void table_free(TensorTable *table);

@@ -43,6 +43,10 @@ NOT_DRAWN = {
     "test_blend.py": "data.mixed_tokenizers",
     "test_evaluate.c": "data.hellaswag data.hellaswag_every",
     "test_virtual_gpu.py": "hardware.share_gpu",
+    "experts: drawn once they train": "model.experts model.experts_per_token model.expert_ffn model.shared_ffn "
+    "model.dense_layers model.router model.router_groups model.router_group_top model.router_scale "
+    "model.router_normalize parallel.expert schedule.expert_rows train.balance train.balance_rate "
+    "train.router_z_loss hardware.expert_spread",
 }
 
 
