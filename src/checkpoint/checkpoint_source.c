@@ -99,8 +99,10 @@ int source_open_model(Source *source, const char *dir, Error *err) {
     if (file_path_within(single, dir, "model.safetensors", err) != 0) return -1;
     int status;
     if (access(index, F_OK) == 0 && access(single, F_OK) == 0)
-        status =
-            error_set(err, EXIT_FAILED, "%s: the folder also has " CHECKPOINT_INDEX ", which may be another model; remove one of the two files", single);
+        status = error_set(err, EXIT_FAILED,
+                           "%s: the folder also has " CHECKPOINT_INDEX
+                           ", which may be another model; remove one of the two files",
+                           single);
     else if (access(index, F_OK) == 0) status = read_index_(source, index, err);
     else if (access(single, F_OK) == 0) status = add_file_(source, "model.safetensors", err);
     else

@@ -11,7 +11,7 @@ typedef struct LaunchFolder {
     char path[256];
     pid_t caretaker;   // process that creates the folder, and removes it if the parent dies
     int caretaker_end; // closing it wakes the caretaker
-    int lock;          // parent and caretaker each hold a lock on the folder; without a lock, the next launch removes it
+    int lock; // parent and caretaker each hold a lock on the folder; without a lock, the next launch removes it
 } LaunchFolder;
 
 // Starts a caretaker, which creates the folder in /dev/shm, else in TMPDIR (default /tmp). Returns 0, or -1 with err.
