@@ -93,7 +93,8 @@ struct Comm {
     //                        in + rank * count
     int (*collective)(Comm *, CommOperation, void *out, const void *in, int64_t count, CommType, CommRequest *,
                       Error *);
-    // Starts a collective with a root, the same on all ranks. Every group of data ranks has it; other groups may leave it NULL.
+    // Starts a collective with a root, the same on all ranks. Every group of data ranks has it; other groups may leave
+    // it NULL.
     //   COMM_REDUCE     the root's out (count) = sum over ranks of their in (count); out may be in. Other ranks' out is
     //                   neither read nor written
     //   COMM_BROADCAST  every rank's out (count) = the root's, in place: in is out

@@ -63,8 +63,8 @@ typedef struct TensorTable {
 // Sets the prefix of the names added next, such as "model.layers.%lld." with a layer's number. May be empty.
 void table_prefix(TensorTable *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-// Each appends a tensor and returns it for further settings (parts is 1, tied_to and expert are -1). Vectors are not split; with
-// sequence parallelism their gradients are summed over the tensor ranks.
+// Each appends a tensor and returns it for further settings (parts is 1, tied_to and expert are -1). Vectors are not
+// split; with sequence parallelism their gradients are summed over the tensor ranks.
 TensorSpec *table_vector(TensorTable *table, int role, int64_t rows, int init, const char *name);
 // Appends the weights of a norm over single heads, whose gradients are always summed over the tensor ranks.
 TensorSpec *table_head_vector(TensorTable *table, int role, int64_t rows, const char *name);
