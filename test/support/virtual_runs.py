@@ -116,7 +116,7 @@ CASES = {
     # Products of 8 bits.
     "fp8 with a scale per tensor": case("gpt", *BPIPE, *EIGHT, "train.fp8=tensor"),
     "fp8 with scales of blocks on two tensor ranks": case("llama", *WIDE, *EIGHT, "train.fp8=block"),
-    "fp8 with scales of 32": case("llama", *EIGHT, "train.fp8=mx", VIRTUAL_CAPABILITY="100"),
+    "fp8 with scales of 32": case("llama", *EIGHT, "train.fp8=mx", "hardware.gpu=b200"),
     # Attention.
     "stored and recomputed attention": case("llama", "parallel.pipeline=2", "attention.mode=[none, flash]",
                                             "train.precision=bf16"),

@@ -9,7 +9,7 @@ struct VirtualLaunch;
 namespace virtual_gpu {
 
 bool dry();
-const VirtualDry &dry_figures(); // the GPU, and what work costs on it
+const VirtualDry &dry_figures(); // the GPU that the configuration names and, in dry runs, what work costs on it
 double clock_now();
 
 // A mark is one recording of an event, with a reference count: it is reused when every holder has released it.

@@ -51,7 +51,7 @@ static void choose_gpu_(const Config *config) {
     double peak = hardware->peak_tflops > 0 ? hardware->peak_tflops : gpu_peak(gpu, config->train.precision);
     int capability = hardware->gpu > 0 ? gpu_capability(gpu_row(hardware->gpu)) : 90;
     virtual_dry = (VirtualDry){
-        .on = true,
+        .on = asked_(),
         .memory_bytes = ((int64_t)gpu->memory_gib << 30) - H100_BYTES_LESS,
         .capability = capability,
     };
@@ -80,8 +80,8 @@ static void join_(const World *world) {
 __typeof__(device_open) __real_device_open, __wrap_device_open;
 Backend *__wrap_device_open(Device *device, const Config *config, World *world, int threads, Error *err) {
     char why[256];
+    if ((asked_() || config->hardware.gpu > 0) && config->hardware.device != DEVICE_CPU) choose_gpu_(config);
     if (asked_() && config->hardware.device != DEVICE_CPU) {
-        choose_gpu_(config);
         if (cuda_load(why) != NULL && virtual_clock.join != NULL) join_(world);
     }
     return __real_device_open(device, config, world, threads, err);

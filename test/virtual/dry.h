@@ -10,7 +10,8 @@
 extern "C" {
 #endif
 
-// Filled by the program before it asks for a GPU. on: this is a rank of a dry run.
+// Filled by the program before it asks for a GPU, if the run is dry or its configuration names a GPU; else zero.
+// on: this is a rank of a dry run.
 typedef struct VirtualDry {
     bool on;
     char gpu[64]; // its name, as a driver reports it

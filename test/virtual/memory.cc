@@ -138,9 +138,7 @@ Region range(const void *memory, int64_t bytes, const char *what) {
     return region;
 }
 
-int64_t memory_total() {
-    return dry() ? dry_figures().memory_bytes : 85017493504; // what cudaGetDeviceProperties says of an H100 with 80 GB
-}
+int64_t memory_total() { return dry_figures().memory_bytes; }
 
 // Runtime API, cudaSetDevice: since CUDA 12 it makes the context, which has to find room on the GPU.
 cudaError_t memory_context() {

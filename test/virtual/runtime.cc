@@ -16,11 +16,6 @@ thread_local cudaError_t last_error = cudaSuccess;
 thread_local int chosen_gpu = 0;
 int first_gpu = -1; // GPU of the node that this process uses; -1: not set
 
-int capability() {
-    const char *asked = getenv("VIRTUAL_CAPABILITY");
-    return dry() ? dry_figures().capability : asked != nullptr ? atoi(asked) : 90;
-}
-
 int multiprocessors() { return dry() ? dry_figures().multiprocessors : options().multiprocessors; }
 
 // The GPUs of the node that this process sees, in its own order. "If one of the indices is invalid, only the devices
@@ -90,7 +85,7 @@ Op dry_copy(void *to, const void *from, size_t bytes, RegionKind source, RegionK
 
 } // namespace
 
-int gpu_generation() { return capability(); }
+int gpu_generation() { return dry_figures().capability; }
 
 int64_t width_of(cudaDataType_t type) {
     if (type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2) return 1;
@@ -197,14 +192,12 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device) {
     if (device < 0 || device >= (int)gpus.size()) return answer(cudaErrorInvalidDevice);
     int gpu = gpus[(size_t)device];
     memset(properties, 0, sizeof *properties);
-    snprintf(properties->name, sizeof properties->name, "%s",
-             dry()           ? dry_figures().gpu
-             : options().mig ? "NVIDIA H100 80GB HBM3 MIG 3g.40gb"
-                             : "NVIDIA H100 80GB HBM3");
+    snprintf(properties->name, sizeof properties->name, "%s%s", dry_figures().gpu,
+             options().mig ? " MIG 3g.40gb" : "");
     std::string uuid = text("node %2d gpu %2d    ", node(), gpu);
     memcpy(properties->uuid.bytes, uuid.data(), sizeof properties->uuid.bytes);
     properties->totalGlobalMem = (size_t)memory_total();
-    properties->major = capability() / 10, properties->minor = capability() % 10;
+    properties->major = gpu_generation() / 10, properties->minor = gpu_generation() % 10;
     properties->multiProcessorCount = multiprocessors();
     properties->sharedMemPerBlockOptin = 232448;
     properties->pciDomainID = node();                      // nodes share this machine

@@ -60,7 +60,6 @@ def test_chunks_of_rows_do_not_change_a_bit(tmp_path, sequence):
 @pytest.mark.parametrize("fp8", ["block", "mx"])
 def test_operands_of_8_bits_have_the_same_bits_however_they_are_gathered_and_kept(tmp_path, fp8):
     config = write_config(tmp_path, "llama")
-    device = {"VIRTUAL_CAPABILITY": "100"} if fp8 == "mx" else {}
     layouts = [
         ("parallel.overlap=off",),
         ("parallel.overlap=on", "parallel.collectives=nccl"),
@@ -68,9 +67,10 @@ def test_operands_of_8_bits_have_the_same_bits_however_they_are_gathered_and_kep
         ("schedule.split_backward=on", "schedule.recompute=[pointwise, none]"),
         ("schedule.recompute_layers=1",),
     ]
-    eight = (*WIDE, *virtual_runs.EIGHT, f"train.fp8={fp8}", "train.global_batch=2")
-    runs = [trained(config, "llama", *eight, *layout, VIRTUAL_ORDER="random", **device) for layout in layouts]
-    shared = trained(config, "llama", *eight, "hardware.share_gpu=true", VIRTUAL_GPUS="1", **device)
+    gpu = "b200" if fp8 == "mx" else "h100"
+    eight = (*WIDE, *virtual_runs.EIGHT, f"train.fp8={fp8}", f"hardware.gpu={gpu}", "train.global_batch=2")
+    runs = [trained(config, "llama", *eight, *layout, VIRTUAL_ORDER="random") for layout in layouts]
+    shared = trained(config, "llama", *eight, "hardware.share_gpu=true", VIRTUAL_GPUS="1")
     bits = [ended.bits for ended in (*runs, shared)]
     assert len(bits[0]) > 2 and bits.count(bits[0]) == len(bits)
     assert all("as planned, to the byte" in ended.stderr for ended in (*runs, shared))
