@@ -12,6 +12,7 @@ collectives are copied. No training run is used.
 
 import argparse
 import csv
+import statistics
 import sys
 from pathlib import Path
 
@@ -22,25 +23,22 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = Path("aic-core/src/aiconfigurator_core/systems/data")
 CAPPED = 0.85  # share of a burst at the power limit, where no table has it; H200, B200, GB200: 0.85, 0.88, 0.81
 ADDED = 0.42  # the H200's value, for GPUs that were not measured
-# Gain of large 8-bit products over bf16, with one scale and with local scales. Hopper: the gains with which the planned
-# stage of LLaMA 65B (t = 4, b = 2) takes 1 / 1.518 and 1 / 1.409 of its time in bf16, as measured on an H200 (75.4 ms a
-# microbatch, 49.7 and 53.5). Others: the tables' fp8 and fp8_static, with medians of 1.30 to 1.51.
-FP8, FP8_HOPPER = "1.42, 1.42", "1.87, 1.53"
+EIGHT = "trtllm/1.3.0rc20"  # tables of 8-bit products, and of the passes that quantize
 H200_MEMORY = 4800e9  # bytes/s, by its data sheet
 MIB = (1, 4, 16, 32, 64, 128, 256, 512)
 KINDS = ("all_gather", "reduce_scatter", "all_reduce")
 
 # GPU: peak TFLOP/s, tables of products, factor of their rate, attention, the GPU of the heads' table, its factor of
-# multiprocessors, collectives, and the share of the memory's rate that norms reach.
+# multiprocessors, collectives, the share of the memory's rate that norms reach, and the system of 8-bit products.
 ROWS = {
-    "a100": (312, ["a100_sxm/gemm/sglang/0.5.10", "a100_sxm/gemm/trtllm/1.0.0"], 1, "a100", "heads_a100", 1, "a100_sxm/comm/nccl/2.27.3", 0.8),
-    "h100": (989.5, ["h200_sxm/gemm/vllm/0.22.0"], 1, "h200", "heads_a100", 132 / 108, "h100_sxm/comm/nccl/2.29.2", 0.76),
-    "h200": (989.5, ["h200_sxm/gemm/vllm/0.22.0"], 1, "h200", "heads_a100", 132 / 108, "h200_sxm/comm/nccl/2.29.2", 0.76),
-    "b200": (2250, ["b200_sxm/gemm/vllm/0.22.0"], 1, "gb200", "heads_b200", 1, "b200_sxm/comm/nccl/2.29.2", 0.72),
-    "b300": (2250, ["b300_sxm/gemm/vllm/0.24.0"], CAPPED, "gb300", "heads_b200", 1, None, 0.72),
-    "gb200": (2500, ["gb200/gemm/vllm/0.22.0"], 1, "gb200", "heads_b200", 1, "gb200/comm/nccl/2.29.2", 0.72),
-    "gb300": (2500, ["gb300/gemm/vllm/0.24.0"], CAPPED, "gb300", "heads_b200", 1, None, 0.72),
-    "l40s": (362, ["l40s/gemm/vllm/0.24.0"], 1, None, None, 1, None, 0.8),
+    "a100": (312, ["a100_sxm/gemm/sglang/0.5.10", "a100_sxm/gemm/trtllm/1.0.0"], 1, "a100", "heads_a100", 1, "a100_sxm/comm/nccl/2.27.3", 0.8, None),
+    "h100": (989.5, ["h200_sxm/gemm/vllm/0.22.0"], 1, "h200", "heads_a100", 132 / 108, "h100_sxm/comm/nccl/2.29.2", 0.76, "h100_sxm"),
+    "h200": (989.5, ["h200_sxm/gemm/vllm/0.22.0"], 1, "h200", "heads_a100", 132 / 108, "h200_sxm/comm/nccl/2.29.2", 0.76, "h200_sxm"),
+    "b200": (2250, ["b200_sxm/gemm/vllm/0.22.0"], 1, "gb200", "heads_b200", 1, "b200_sxm/comm/nccl/2.29.2", 0.72, "b200_sxm"),
+    "b300": (2250, ["b300_sxm/gemm/vllm/0.24.0"], CAPPED, "gb300", "heads_b200", 1, None, 0.72, "b300_sxm"),
+    "gb200": (2500, ["gb200/gemm/vllm/0.22.0"], 1, "gb200", "heads_b200", 1, "gb200/comm/nccl/2.29.2", 0.72, "gb200"),
+    "gb300": (2500, ["gb300/gemm/vllm/0.24.0"], CAPPED, "gb300", "heads_b200", 1, None, 0.72, "gb300"),
+    "l40s": (362, ["l40s/gemm/vllm/0.24.0"], 1, None, None, 1, None, 0.8, None),
 }  # fmt: skip
 PEAKS = {
     "a100": 312, "h200": 989.5, "h200_trainer": 989.5, "gb200": 2500, "gb300": 2500, "heads_a100": 1, "heads_b200": 1,
@@ -86,6 +84,30 @@ def products(path, peak):
     k, flops, seconds = timed_products(path, peak)
     x, error = least([flops, flops / k, np.full(len(k), 1e-6)], seconds)
     return 1 / x[0], x[2], x[1] / x[0], error
+
+
+def gains_of_8_bits(checkout, system):
+    """Returns how many times as fast as in bf16 products with sides of 4,096 to 16,384 are, in the median: with a scale
+    for each tensor, and with local scales. The tables' times include the quantization of the input, which plans count
+    as passes of their own: it is subtracted as measured apart, for a tensor its scale and its numbers, for local scales,
+    which need no pass before, the numbers. No gain is above 2, the ratio of the peaks."""
+    rows, passes = table(checkout / DATA / system / "gemm" / EIGHT / "gemm_perf.parquet"), {}
+    for name in ("computescale", "scale_matrix"):
+        apart = table(checkout / DATA / system / "quantize" / EIGHT / f"{name}_perf.parquet")
+        passes[name] = dict(zip(zip(apart["m"], apart["k"], strict=True), apart["latency"], strict=True))
+    times = {}
+    for kind, m, n, k, ms in zip(*(rows[name] for name in ("gemm_dtype", "m", "n", "k", "latency")), strict=True):
+        if 4096 <= min(m, n, k) and max(m, n, k) <= 16384:
+            times.setdefault((m, n, k), {})[kind] = ms
+    gains = []
+    for kind, inside in (("fp8", ("computescale", "scale_matrix")), ("fp8_block", ("scale_matrix",))):
+        ratios = [
+            at["bfloat16"] / (at[kind] - sum(passes[name][m, k] for name in inside))
+            for (m, _, k), at in times.items()
+            if kind in at and all((m, k) in passes[name] for name in inside)
+        ]
+        gains.append(min(2.0, statistics.median(ratios)))
+    return gains
 
 
 def check(checkout):
@@ -183,7 +205,8 @@ HEAD = """// Measured kernels of GPUs. studies/kernel_tables.py made this file; 
 // GB300: cuDNN 9.19 to 9.22, NVIDIA/cudnn-frontend@3929da2. A100: FlashAttention-2's own figures. Heads that fill a
 // device: MooreThreads/SimuMax@4dcaae5 (A100, B200; Hopper: scaled by multiprocessors), or the same runs on the H200.
 // Passes: RMSNorm's share of the memory's rate in cudnn-frontend's benchmarks. Products that add to fp32: measured with
-// this trainer on the H200, used for all GPUs. 8-bit products: on Hopper this trainer's on the H200, else the tables.
+// this trainer on the H200, used for all GPUs. 8-bit products: the tables of TensorRT-LLM 1.3.0rc20, less
+// the passes that quantize.
 #include "gpus.h"
 
 #include <string.h>
@@ -195,7 +218,7 @@ HEAD = """// Measured kernels of GPUs. studies/kernel_tables.py made this file; 
 
 def written(checkout):
     text, rows, known = [HEAD], [], {}
-    for word, (peak, tables, factor, gpu, heads, scale, nccl, stream) in ROWS.items():
+    for word, (peak, tables, factor, gpu, heads, scale, nccl, stream, eight) in ROWS.items():
         fitted = [products(checkout / DATA / name / "gemm_perf.parquet", peak) for name in tables]
         share, us, k, error = (sum(x) / len(x) for x in zip(*fitted, strict=True))
         errors = [error]
@@ -226,8 +249,8 @@ def written(checkout):
             lines = ",\n".join("    {" + ", ".join(map(str, row)) + "}" for row in measured)
             text.append(f"static const uint16_t {name}[GPU_COLLECTIVES][GPU_SIZES] = {{\n{lines}}};\n")
         adds = added(share, us, k, peak, H200_MEMORY * stream) if gpu == "h200" else ADDED
-        eight = FP8_HOPPER if gpu == "h200" else FP8
-        known[word] = (cells, f"{eight}, {stream}, {adds:.2f}", name)
+        gains = "{:.2f}, {:.2f}".format(*gains_of_8_bits(checkout, eight)) if eight is not None else "1, 1"
+        known[word] = (cells, f"{gains}, {stream}, {adds:.2f}", name)
         apart = ", ".join(f"{error:.3f}" for error in errors)
         print(f"{word:6} {' '.join(cells)}; mean errors {apart}")
     aliases = {"a100": ["a100-40g", "a100-80g"], "h100": ["h100"]}

@@ -24,8 +24,8 @@ void cost_take_given(Cost *cost, const Config *config) {
 
 // Assumed figures for a GPU without a row: the middle of the existing rows. For AMD's GPUs the best matrix product is
 // known (stas00/ml-engineering@744d01e): 0.51 of the data sheet's peak on MI300X and 0.68 on MI355X.
-static const GpuKernels unknown_ = {"",   0.70, 3,    80,  {0.65, 500, 250}, {0.55, 1000, 100}, {0.55, 1000, 100}, 1.42,
-                                    1.42, 0.8,  0.42, NULL};
+static const GpuKernels unknown_ = {"",  0.70, 3,    80,  {0.65, 500, 250}, {0.55, 1000, 100}, {0.55, 1000, 100}, 1.9,
+                                    1.5, 0.8,  0.42, NULL};
 static const struct {
     const char *word;
     double share;

