@@ -1,11 +1,26 @@
 // LLaMA (Touvron et al. 2023): RMSNorm, rotary positions, grouped-query attention, SwiGLU, no biases. With
-// model.qkv_bias it is Qwen2, with model.qk_norm Qwen3. Tensor names are those of Hugging Face's models. The layer's
-// forward and backward are in src/model/layer.c.
+// model.qkv_bias it is Qwen2, with model.qk_norm Qwen3, with model.experts Mixtral, with both Qwen3-MoE. Tensor names
+// are those of Hugging Face's models (family_form). The layer's forward and backward are in src/model/layer.c.
 #include "model/blocks.h"
 #include "run/trainer.h"
 
 static void llama_embedding_tensors_(const ModelConfig *c, TensorTable *table) {
     table_vocabulary(table, c->vocab, c->hidden, false, "model.embed_tokens.weight");
+}
+
+// A layer's router, and the matrices of its experts one after another. In a layer without experts they have no rows,
+// because all layers of a model have the same number of tensors.
+static void llama_expert_tensors_(const ModelConfig *c, int64_t layer, TensorTable *table) {
+    const FamilyForm *form = family_form(c);
+    int64_t h = c->hidden, f = layer < c->dense_layers ? 0 : c->expert_ffn;
+    table_prefix(table, "model.layers.%lld.%s", (long long)layer, form->routed);
+    table_matrix(table, LAYER_ROUTER, f > 0 ? c->experts : 0, h, SPLIT_NONE, "gate.weight")->shard_summed = true;
+    for (int64_t n = 0; n < c->experts; n++) {
+        table_prefix(table, "model.layers.%lld.%sexperts.%lld.", (long long)layer, form->routed, (long long)n);
+        table_expert(table, n, n == 0 ? LAYER_EXPERTS : LAYER_NONE, f, h, INIT_NORMAL, form->matrix[0]);
+        table_expert(table, n, LAYER_NONE, f, h, INIT_NORMAL, form->matrix[1]);
+        table_expert(table, n, LAYER_NONE, f > 0 ? h : 0, f, INIT_OUTPUT, form->matrix[2]);
+    }
 }
 
 // q, k and v are joined, so that one product computes all three. gate and up are joined for the same reason.
@@ -27,9 +42,16 @@ static void llama_layer_tensors_(const ModelConfig *c, int64_t layer, TensorTabl
     }
     table_matrix(table, LAYER_OUT, h, q, SPLIT_COLS, "self_attn.o_proj.weight");
     table_vector(table, LAYER_NORM2, h, INIT_ONE, "post_attention_layernorm.weight");
-    table_matrix(table, LAYER_UP, c->ffn, h, SPLIT_ROWS, "mlp.gate_proj.weight");
-    table_matrix(table, LAYER_NONE, c->ffn, h, SPLIT_ROWS, "mlp.up_proj.weight")->joined = true;
-    table_matrix(table, LAYER_DOWN, h, c->ffn, SPLIT_COLS, "mlp.down_proj.weight");
+    // The MLP that computes every token: of a dense layer, or the shared expert, which some models lack.
+    bool routed = c->experts > 0 && layer >= c->dense_layers;
+    int64_t f = routed ? c->shared_ffn : c->ffn;
+    if (c->experts == 0 || c->dense_layers > 0 || c->shared_ffn > 0) {
+        table_prefix(table, "model.layers.%lld.mlp.%s", (long long)layer, routed ? "shared_experts." : "");
+        table_matrix(table, LAYER_UP, f, h, SPLIT_ROWS, "gate_proj.weight");
+        table_matrix(table, LAYER_NONE, f, h, SPLIT_ROWS, "up_proj.weight")->joined = true;
+        table_matrix(table, LAYER_DOWN, f > 0 ? h : 0, f, SPLIT_COLS, "down_proj.weight");
+    }
+    if (c->experts > 0) llama_expert_tensors_(c, layer, table);
 }
 
 static void llama_head_tensors_(const ModelConfig *c, TensorTable *table) {

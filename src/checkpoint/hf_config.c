@@ -48,11 +48,20 @@ static void write_rope_scaling_(const ModelConfig *m, FILE *file) {
     fputs("},\n", file);
 }
 
+static void write_number_(const ModelConfig *m, const FamilyNumber *row, FILE *file) {
+    bool original = row->offset == offsetof(ModelConfig, seq_len) && m->rope_scaling == ROPE_YARN;
+    if (row->again) return;
+    fprintf(file, "  \"%s\": ", row->word);
+    if (row->truth) fputs(*(const bool *)((const char *)m + row->offset) ? "true" : "false", file);
+    else if (original && !has_both_lengths_(m)) json_write_number(file, (double)m->rope_original);
+    else json_write_number(file, get_(m, row->offset, row->real));
+    fputs(",\n", file);
+}
+
 void hf_config_write(const Config *config, int64_t end, FILE *file) {
     const ModelConfig *m = &config->model;
     const Family *family = &families[m->family];
-    const FamilyForm *form = family->forms; // one form matches these keys: config_check refuses other combinations
-    while (form[1].model_type != NULL && (form->qkv_bias != m->qkv_bias || form->qk_norm != m->qk_norm)) form++;
+    const FamilyForm *form = family_form(m);
     fprintf(file, "{\n  \"architectures\": [\"%s\"],\n", form->architecture);
     fprintf(file, "  \"model_type\": \"%s\",\n%s", form->model_type, form->constants);
     if (family->rotary) {
@@ -61,14 +70,8 @@ void hf_config_write(const Config *config, int64_t end, FILE *file) {
     }
     if (!m->causal) fputs("  \"is_causal\": false,\n", file);
     fprintf(file, "  \"tie_word_embeddings\": %s,\n", config_word("model.tie_embeddings", m->tie_embeddings));
-    for (const FamilyNumber *row = family->numbers; row->key != NULL; row++) {
-        bool length = row->offset == offsetof(ModelConfig, seq_len);
-        bool original = length && m->rope_scaling == ROPE_YARN && !has_both_lengths_(m);
-        double value = original ? (double)m->rope_original : get_(m, row->offset, row->real);
-        fprintf(file, "  \"%s\": ", row->word);
-        json_write_number(file, value);
-        fputs(",\n", file);
-    }
+    for (const FamilyNumber *row = family->numbers; row->key != NULL; row++) write_number_(m, row, file);
+    for (const FamilyNumber *row = form->experts; row != NULL && row->key != NULL; row++) write_number_(m, row, file);
     fprintf(file, "  \"initializer_range\": %.9g,\n  \"use_cache\": true,\n", config->train.init_std);
     // If the token is unknown, null is written: transformers' defaults would be wrong for most vocabularies.
     char token[32] = "null";

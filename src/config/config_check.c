@@ -6,21 +6,8 @@
 #include <math.h>
 #include <string.h>
 
-bool config_at_default(const Config *config, const char *name) {
-    const ConfigKey *key = config_find(name);
-    Config plain = {0};
-    Error err = {0};
-    config_set_default(&plain, key, &err);
-    return memcmp((const char *)config + key->offset, (const char *)&plain + key->offset, key->size) == 0;
-}
-
 static bool overridden_(const Config *config, const char *name) {
     return config->place[config_find(name) - config_keys] == CONFIG_OVERRIDE;
-}
-
-// Returns which of two conflicting keys to blame: `second` if only that key was set with -o, else `first`.
-static const char *blame_(const Config *config, const char *first, const char *second) {
-    return !overridden_(config, first) && overridden_(config, second) ? second : first;
 }
 
 // Writes the divisors of n just below and just above value, as "4 or 8".
@@ -30,17 +17,6 @@ static void near_divisors_(int64_t n, int64_t value, char *out, size_t size) {
     while (above < n && n % above != 0) above++;
     if (above > n || above == below) snprintf(out, size, "%lld", (long long)below);
     else snprintf(out, size, "%lld or %lld", (long long)below, (long long)above);
-}
-
-// Writes the first divisors of n as "1, 2, 4, 8, ...".
-static void first_divisors_(int64_t n, char *out, size_t size) {
-    size_t used = 0;
-    int found = 0;
-    for (int64_t i = 1; i <= n && found < 5; i++) {
-        if (n % i != 0) continue;
-        if (++found == 5) used += (size_t)snprintf(out + used, size - used, ", ...");
-        else used += (size_t)snprintf(out + used, size - used, "%s%lld", found > 1 ? ", " : "", (long long)i);
-    }
 }
 
 int config_require(const Config *config, const char *section, Error *err) {
@@ -74,7 +50,7 @@ static int check_head_dim_auto_(Config *config, Error *err) {
         near_divisors_(units, m->heads, use, sizeof use);
         const char *what = m->hidden % m->heads != 0 ? "does not divide hidden"
                                                      : "leaves an odd head size (RoPE turns pairs) of hidden";
-        return config_error(config, blame_(config, "model.heads", "model.hidden"), err,
+        return config_error(config, config_blame(config, "model.heads", "model.hidden"), err,
                             "heads %lld %s %lld; use %s heads%s", (long long)m->heads, what, (long long)m->hidden, use,
                             rotary ? ", or give model.head_dim" : "");
     }
@@ -102,7 +78,7 @@ static int check_heads_(Config *config, Error *err) {
     char use[64];
     if (m->kv_heads == 0) m->kv_heads = m->heads;
     if (check_head_dim_(config, err) != 0) return -1;
-    const char *kv_key = blame_(config, "model.kv_heads", "model.heads");
+    const char *kv_key = config_blame(config, "model.kv_heads", "model.heads");
     if (!families[m->family].grouped && m->kv_heads != m->heads)
         return config_error(config, kv_key, err,
                             "family %s has no grouped attention: kv_heads must equal heads; use %lld or auto",
@@ -119,7 +95,7 @@ static int check_rope_(Config *config, Error *err) {
     const char *original = "model.rope_original";
     if (m->rope_attention == 0) m->rope_attention = m->rope_scaling == ROPE_YARN ? 0.1 * log(m->rope_factor) + 1 : 1;
     if (m->rope_scaling >= ROPE_LLAMA3 && m->rope_original == 0)
-        return config_error(config, blame_(config, original, "model.rope_scaling"), err,
+        return config_error(config, config_blame(config, original, "model.rope_scaling"), err,
                             "rope_scaling %s needs the sequence length before scaling; "
                             "set model.rope_original, such as 8192",
                             config_word("model.rope_scaling", m->rope_scaling));
@@ -140,13 +116,14 @@ static int check_tensor_(const Config *config, Error *err) {
         const char *what;
     } split[] = {{m->heads, "heads"},
                  {m->kv_heads, "kv_heads"},
-                 {m->ffn, "ffn"},
+                 {m->experts == 0 || m->dense_layers > 0 ? m->ffn : 0, "ffn"},
+                 {m->shared_ffn, "shared_ffn"},
                  {config->parallel.sequence ? m->seq_len : 0, "seq_len (sequence: true)"}};
     int64_t common = 0;
-    for (int i = 0; i < 4; i++) common = greatest_common_divisor(common, split[i].count);
+    for (int i = 0; i < 5; i++) common = greatest_common_divisor(common, split[i].count);
     char use[96];
-    first_divisors_(common, use, sizeof use);
-    for (int i = 0; i < 4; i++) {
+    config_first_divisors(common, use, sizeof use);
+    for (int i = 0; i < 5; i++) {
         if (split[i].count % t == 0) continue;
         return config_error(config, "parallel.tensor", err, "%lld does not divide %lld %s; use %s", (long long)t,
                             (long long)split[i].count, split[i].what, use);
@@ -167,7 +144,7 @@ int config_resolve_ramp(Config *config, Error *err) {
     BatchRamp *ramp = train->batch_ramp;
     if (train->ramp_count == 0) return 0;
     if (config->schedule.file[0] != '\0')
-        return config_error(config, blame_(config, "train.batch_ramp", "schedule.file"), err,
+        return config_error(config, config_blame(config, "train.batch_ramp", "schedule.file"), err,
                             "a schedule from a file has one number of microbatches; remove schedule.file, or the ramp");
     for (int64_t i = 1; i < train->ramp_count; i++)
         if (ramp[i].step <= ramp[i - 1].step)
@@ -190,8 +167,8 @@ int config_resolve_ramp(Config *config, Error *err) {
 static int check_one_batch_(const Config *config, int64_t batch, const char *name, Error *err) {
     int64_t b = config->schedule.micro_batch, d = config->parallel.data, p = config->parallel.pipeline;
     int64_t unit = b * d, rest = batch % unit;
-    const char *key = blame_(config, name, "schedule.micro_batch");
-    if (!overridden_(config, key)) key = blame_(config, key, "parallel.data");
+    const char *key = config_blame(config, name, "schedule.micro_batch");
+    if (!overridden_(config, key)) key = config_blame(config, key, "parallel.data");
     if (rest != 0) {
         char below[32] = "";
         if (batch > unit) snprintf(below, sizeof below, "%lld or ", (long long)(batch - rest));
@@ -201,7 +178,7 @@ static int check_one_batch_(const Config *config, int64_t batch, const char *nam
             (long long)batch, (long long)b, (long long)d, below, (long long)(batch - rest + unit));
     }
     if (p == 1 || batch / unit * config_slices(config) >= p) return 0;
-    if (!overridden_(config, key)) key = blame_(config, key, "parallel.pipeline");
+    if (!overridden_(config, key)) key = config_blame(config, key, "parallel.pipeline");
     return config_error(config, key, err,
                         "global_batch %lld makes %lld microbatches for %lld stages, which need at least one each; the "
                         "smallest global_batch is %lld, or set schedule.slices",
@@ -221,7 +198,7 @@ static int check_decay_(const Config *config, Error *err) {
     bool given = train->decay_steps > 0, shaped = train->decay_shape != DECAY_LINEAR;
     const char *key = given ? "train.decay_steps" : "train.decay_shape";
     if (train->schedule != LR_WSD && (given || shaped))
-        return config_error(config, blame_(config, key, "train.schedule"), err,
+        return config_error(config, config_blame(config, key, "train.schedule"), err,
                             "%s applies to train.schedule wsd, not %s; use wsd, or remove the key", key,
                             config_word("train.schedule", train->schedule));
     if (!given || train->decay_steps <= most) return 0;
@@ -239,7 +216,7 @@ static int check_layers_(Config *config, Error *err) {
              p == 1 ? "" : "s", chunks);
     parallel->layers_count = p * chunks;
     if (parallel->layers_count > CONFIG_MAX_STAGES)
-        return config_error(config, blame_(config, "schedule.chunks", "parallel.pipeline"), err,
+        return config_error(config, config_blame(config, "schedule.chunks", "parallel.pipeline"), err,
                             "%s are more than %d parts of the model; use fewer", parts, CONFIG_MAX_STAGES);
     // A list may give a stage no layers: the first stage still computes the embedding, the last stage the head.
     if (parallel->layers_given == 0 && layers < parallel->layers_count) {
@@ -248,11 +225,11 @@ static int check_layers_(Config *config, Error *err) {
         snprintf(remedy, sizeof remedy,
                  fewer ? "use pipeline %lld or less" : "use a schedule with fewer chunks, or model.layers %lld or more",
                  (long long)(fewer ? layers / chunks : parallel->layers_count));
-        return config_error(config, blame_(config, "parallel.pipeline", "model.layers"), err,
+        return config_error(config, config_blame(config, "parallel.pipeline", "model.layers"), err,
                             "%s for %lld layer%s, but every %s needs one; %s", parts, (long long)layers,
                             layers == 1 ? "" : "s", chunks > 1 ? "chunk" : "stage", remedy);
     }
-    const char *key = blame_(config, "parallel.layers", "parallel.pipeline");
+    const char *key = config_blame(config, "parallel.layers", "parallel.pipeline");
     if (parallel->layers_given == 0) {
         config_spread_layers(config, parallel->layers_count);
         return 0;
@@ -262,7 +239,7 @@ static int check_layers_(Config *config, Error *err) {
                             (long long)parallel->layers_given, parts, (long long)parallel->layers_count);
     for (int64_t s = 0; s < parallel->layers_count; s++) sum += parallel->layers_per_stage[s];
     if (sum == layers) return 0;
-    return config_error(config, blame_(config, "parallel.layers", "model.layers"), err,
+    return config_error(config, config_blame(config, "parallel.layers", "model.layers"), err,
                         "the stages' layers add up to %lld, the model has %lld; make them equal, or use layers auto",
                         (long long)sum, (long long)layers);
 }
@@ -278,7 +255,7 @@ static int check_stage_lists_(Config *config, Error *err) {
                  {"schedule.recompute", config->schedule.pointwise_given}};
     for (int i = 0; i < 3; i++) {
         if (lists[i].given == 1 || lists[i].given == p) continue;
-        return config_error(config, blame_(config, lists[i].key, "parallel.pipeline"), err,
+        return config_error(config, config_blame(config, lists[i].key, "parallel.pipeline"), err,
                             "the list has %lld entries for %lld stage%s; give %lld, or one value for all",
                             (long long)lists[i].given, (long long)p, p == 1 ? "" : "s", (long long)p);
     }
@@ -295,7 +272,7 @@ static int check_file_header_(Config *config, const Schedule *schedule, Error *e
                             "data) are %lld and %lld here, make them equal",
                             config->schedule.file, schedule->stages, schedule->microbatches, p, m);
     if (chunks > 0 && schedule->chunks != chunks)
-        return config_error(config, blame_(config, "schedule.chunks", "schedule.file"), err,
+        return config_error(config, config_blame(config, "schedule.chunks", "schedule.file"), err,
                             "%s has chunks %d, not %lld; leave schedule.chunks out", config->schedule.file,
                             schedule->chunks, chunks);
     if (schedule->chunks > 64 || schedule->forward_only)
@@ -305,11 +282,11 @@ static int check_file_header_(Config *config, const Schedule *schedule, Error *e
                                 : " has more than 64 chunks; use fewer");
     int split = config->schedule.split_backward;
     if (split != SPLIT_AUTO && (split == SPLIT_ON) != schedule->split)
-        return config_error(config, blame_(config, "schedule.split_backward", "schedule.file"), err,
+        return config_error(config, config_blame(config, "schedule.split_backward", "schedule.file"), err,
                             "%s has %s; a schedule from a file is run unchanged; use split_backward auto",
                             config->schedule.file, schedule->split ? "I and W" : "no I and W");
     if (config->schedule.bpipe != BPIPE_ON) return 0;
-    return config_error(config, blame_(config, "schedule.bpipe", "schedule.file"), err,
+    return config_error(config, config_blame(config, "schedule.bpipe", "schedule.file"), err,
                         "a schedule from a file is run unchanged; use bpipe off, and put E and L into the file");
 }
 
@@ -354,15 +331,15 @@ static int check_kind_(const Config *config, int64_t i, const char *only, Error 
     Error why = {0};
     if (config->schedule.file[0] != '\0') return 0;
     if (config->schedule.split_backward == SPLIT_OFF && kind->splits)
-        return config_error(config, blame_(config, "schedule.split_backward", "schedule.name"), err,
+        return config_error(config, config_blame(config, "schedule.split_backward", "schedule.name"), err,
                             "schedule %s always splits its backwards; use split_backward auto or on", kind->name);
     if (schedule_complete(kind, &spec, &field, &why) == 0) return 0;
     if (only != NULL && strcmp(field, only) != 0) return 0;
     const char *key = "schedule.name";
     for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
         if (strcmp(keys[k].field, field) == 0) key = keys[k].key;
-    if (i == 0) return config_error(config, blame_(config, key, "schedule.name"), err, "%s", why.text);
-    return config_error(config, blame_(config, "train.batch_ramp", "schedule.name"), err,
+    if (i == 0) return config_error(config, config_blame(config, key, "schedule.name"), err, "%s", why.text);
+    return config_error(config, config_blame(config, "train.batch_ramp", "schedule.name"), err,
                         "global_batch %lld makes %d microbatches: %s", (long long)config_batch(config, i),
                         spec.microbatches, why.text);
 }
@@ -374,9 +351,9 @@ static int check_slices_(const Config *config, Error *err) {
     if (shared) parts /= config->parallel.tensor;
     char use[96], of[64] = "";
     if (parts % slices == 0) return 0;
-    first_divisors_(parts, use, sizeof use);
+    config_first_divisors(parts, use, sizeof use);
     if (shared) snprintf(of, sizeof of, " / tensor %lld", (long long)config->parallel.tensor);
-    return config_error(config, blame_(config, "schedule.slices", "schedule.file"), err,
+    return config_error(config, config_blame(config, "schedule.slices", "schedule.file"), err,
                         "%lld does not divide seq_len %lld%s; use %s", (long long)slices,
                         (long long)config->model.seq_len, of, use);
 }
@@ -384,7 +361,7 @@ static int check_slices_(const Config *config, Error *err) {
 // Checks that context ranks get pieces of equal length, and that tensor ranks can split the rows of a context rank.
 static int check_context_(const Config *config, Error *err) {
     int64_t c = config->parallel.context, s = config->model.seq_len, t = config->parallel.tensor;
-    const char *key = blame_(config, "parallel.context", "model.seq_len");
+    const char *key = config_blame(config, "parallel.context", "model.seq_len");
     const char *why = !config->model.causal       ? "an encoder's pieces would not be equal work; set context: 1"
                       : config_slices(config) > 1 ? "ranks compute complete sequences; set schedule.slices: 1"
                                                   : NULL;
@@ -392,7 +369,7 @@ static int check_context_(const Config *config, Error *err) {
     if (why != NULL) return config_error(config, key, err, "%s", why);
     if (s % (2 * c) != 0) {
         char use[96];
-        first_divisors_(s / 2, use, sizeof use);
+        config_first_divisors(s / 2, use, sizeof use);
         return config_error(config, key, err, "2 * %lld pieces do not divide seq_len %lld; use %s", (long long)c,
                             (long long)s, s % 2 == 0 ? use : "an even seq_len");
     }
@@ -438,7 +415,7 @@ static int check_schedule_(const Config *config, Error *err) {
     if (schedule->file[0] != '\0' || schedule->bpipe == BPIPE_OFF) return 0;
     if (!kind->pairs && schedule->evict_to == EVICT_TO_PEER) {
         if (schedule->bpipe == BPIPE_AUTO) return 0;
-        return config_error(config, blame_(config, "schedule.bpipe", "schedule.name"), err,
+        return config_error(config, config_blame(config, "schedule.bpipe", "schedule.name"), err,
                             "schedule %s fills all stages equally, so paired stages have no slots to lend; use name "
                             "1f1b, bpipe off or evict_to host",
                             kind->name);
@@ -446,7 +423,7 @@ static int check_schedule_(const Config *config, Error *err) {
     // Without BPipe, slots have no effect and are not checked: -o schedule.bpipe=off must not need a second override.
     int smallest = schedule->slots == 0 ? 0 : config_min_slots(config);
     if (schedule->slots >= smallest) return 0;
-    return config_error(config, blame_(config, "schedule.slots", "parallel.pipeline"), err,
+    return config_error(config, config_blame(config, "schedule.slots", "parallel.pipeline"), err,
                         "%lld slots are too few for bpipe with %d stages; use slots %d or more, or auto",
                         (long long)schedule->slots, p, smallest);
 }
@@ -488,7 +465,8 @@ static int check_size_(const Config *config, Error *err) {
     const ParallelConfig *parallel = &config->parallel;
     const long double limit = 1152921504606846976.0L; // 2^60
     long double s = m->seq_len, b = config->schedule.micro_batch, layers = m->layers;
-    long double width = 16.0L * m->hidden + 6.0L * m->ffn + 2.0L * m->heads * s + 8.0L * m->heads * 2048;
+    long double ffn = m->ffn + m->shared_ffn + (long double)m->experts_per_token * (m->expert_ffn + m->ffn);
+    long double width = 16.0L * m->hidden + 6.0L * ffn + 2.0L * m->heads * s + 8.0L * m->heads * 2048;
     if (4 * (s * b * layers * width + s * b * m->vocab) > limit)
         return config_error(
             config, "model.seq_len", err,
@@ -518,7 +496,7 @@ static int check_family_(Config *config, Error *err) {
     const char *name = family_words[m->family];
     if (m->tie_embeddings == TIE_AUTO) m->tie_embeddings = family->tied ? TIE_TRUE : TIE_FALSE;
     if (m->qkv_bias && m->qk_norm)
-        return config_error(config, blame_(config, "model.qk_norm", "model.qkv_bias"), err,
+        return config_error(config, config_blame(config, "model.qk_norm", "model.qkv_bias"), err,
                             "no model has both qkv_bias (Qwen2) and qk_norm (Qwen3); leave one of them out");
     if (family->rotary) return check_rope_(config, err);
     for (int i = 0; i < 4; i++)
@@ -590,6 +568,7 @@ int config_check(Config *config, Error *err) {
         if (check_kind_(config, i, NULL, err) != 0) return -1;
     const char *whole = config->parallel.shard_gradients == SHARD_ON ? why_whole_(config) : NULL;
     if (whole != NULL) return config_error(config, "parallel.shard_gradients", err, "%s", whole);
+    if (config_check_experts(config, err) != 0) return -1;
     if (check_slices_(config, err) != 0 || check_context_(config, err) != 0 || check_fp8_(config, err) != 0) return -1;
     if (check_sources_(config, err) != 0 || check_stage_lists_(config, err) != 0) return -1;
     if (check_decay_(config, err) != 0 || check_rates_(config, err) != 0) return -1;

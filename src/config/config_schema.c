@@ -437,3 +437,18 @@ int config_error(const Config *config, const char *name, Error *err, const char 
     va_end(args);
     return rc;
 }
+
+const char *config_blame(const Config *config, const char *first, const char *second) {
+    bool overridden = config_line_(config, second) == CONFIG_OVERRIDE;
+    return overridden && config_line_(config, first) != CONFIG_OVERRIDE ? second : first;
+}
+
+void config_first_divisors(int64_t n, char *out, size_t size) {
+    size_t used = 0;
+    int found = 0;
+    for (int64_t i = 1; i <= n && found < 5; i++) {
+        if (n % i != 0) continue;
+        if (++found == 5) used += (size_t)snprintf(out + used, size - used, ", ...");
+        else used += (size_t)snprintf(out + used, size - used, "%s%lld", found > 1 ? ", " : "", (long long)i);
+    }
+}

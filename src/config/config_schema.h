@@ -94,5 +94,14 @@ int config_read_override(Config *config, const char *override, Error *err);
 // Adds an entry for step 1 to the batch ramp if it lacks one; sets train.global_batch to its largest batch.
 int config_resolve_ramp(Config *config, Error *err);
 
+// Returns which of two conflicting keys to blame: `second` if only that key was set with -o, else `first`.
+const char *config_blame(const Config *config, const char *first, const char *second);
+// Writes the first divisors of n as "1, 2, 4, 8, ...".
+void config_first_divisors(int64_t n, char *out, size_t size);
+
+// Checks a mixture of experts, and what a model with experts cannot have yet. In dense models it refuses the keys of
+// experts. Resolves model.expert_ffn auto.
+int config_check_experts(Config *config, Error *err);
+
 // Resolves each `auto` that depends only on the configuration, and refuses combinations that cannot work.
 int config_check(Config *config, Error *err);

@@ -263,6 +263,14 @@ int config_set_default(Config *config, const ConfigKey *key, Error *err) {
     return config_set(config, key, scalar, err);
 }
 
+bool config_at_default(const Config *config, const char *name) {
+    const ConfigKey *key = config_find(name);
+    Config plain = {0};
+    Error err = {0};
+    config_set_default(&plain, key, &err);
+    return memcmp((const char *)config + key->offset, (const char *)&plain + key->offset, key->size) == 0;
+}
+
 int config_list_begin(Config *config, const ConfigKey *key, Error *err) {
     return key->type == KEY_LIST ? set_zero_(config, key) : config_refuse(config, key, "is a list", err);
 }

@@ -7,6 +7,10 @@
     { .key = "model." #field, word, offsetof(ModelConfig, field), .absent = absent_, .times = times_ }
 #define REAL(field, word, absent_)                                                                                     \
     { .key = "model." #field, word, offsetof(ModelConfig, field), .real = true, .absent = absent_ }
+#define TRUTH(field, word)                                                                                             \
+    { .key = "model." #field, word, offsetof(ModelConfig, field), .truth = true }
+#define AGAIN(field, word)                                                                                             \
+    { .key = "model." #field, word, offsetof(ModelConfig, field), .absent = -1, .again = true }
 
 static const FamilyNumber llama_numbers[] = {
     COUNT(vocab, "vocab_size", -1, NULL),
@@ -28,7 +32,25 @@ static const FamilyDemand llama_demands[] = {
     {"partial_rotary_factor", {"1", NULL}, "partial_rotary_factor is not 1"},
     {"quantization_config", {NULL, NULL}, "quantization_config is set"},
     {"dual_chunk_attention_config", {NULL, NULL}, "dual_chunk_attention_config is set"},
+    {"mlp_only_layers", {"[]", NULL}, "mlp_only_layers has layers without experts"},
+    {"decoder_sparse_step", {"1", NULL}, "decoder_sparse_step leaves layers without experts"},
+    {"router_jitter_noise", {"0", NULL}, "router_jitter_noise changes the router's input at random"},
     {.word = NULL},
+};
+
+static const FamilyNumber mixtral_experts[] = {
+    COUNT(experts, "num_local_experts", -1, NULL),
+    COUNT(experts_per_token, "num_experts_per_tok", -1, NULL),
+    AGAIN(expert_ffn, "intermediate_size"),
+    {.key = NULL},
+};
+
+static const FamilyNumber qwen3_experts[] = {
+    COUNT(experts, "num_experts", -1, NULL),
+    COUNT(experts_per_token, "num_experts_per_tok", -1, NULL),
+    COUNT(expert_ffn, "moe_intermediate_size", -1, NULL),
+    TRUTH(router_normalize, "norm_topk_prob"),
+    {.key = NULL},
 };
 
 static const FamilyNumber gpt_numbers[] = {
@@ -48,6 +70,9 @@ static const FamilyDemand gpt_demands[] = {
 #define SILU  "  \"hidden_act\": \"silu\",\n"
 #define PLAIN SILU "  \"attention_bias\": false,\n"
 
+#define PROJECTIONS                                                                                                    \
+    { "gate_proj.weight", "up_proj.weight", "down_proj.weight" }
+
 // Mistral's layers are the same as LLaMA's; a checkpoint of a Mistral model is written as a LLaMA checkpoint.
 static const FamilyForm llama_forms[] = {
     {"llama", "LlamaForCausalLM", .constants = PLAIN "  \"mlp_bias\": false,\n"},
@@ -55,6 +80,11 @@ static const FamilyForm llama_forms[] = {
     {"qwen2", "Qwen2ForCausalLM", .qkv_bias = true, .constants = SILU "  \"use_sliding_window\": false,\n"},
     {"qwen3", "Qwen3ForCausalLM", .qk_norm = true, .head_dim = 128,
      .constants = PLAIN "  \"use_sliding_window\": false,\n"},
+    {"mixtral", "MixtralForCausalLM", .constants = SILU, .experts = mixtral_experts, .routed = "block_sparse_moe.",
+     .matrix = {"w1.weight", "w3.weight", "w2.weight"}},
+    {"qwen3_moe", "Qwen3MoeForCausalLM", .qk_norm = true, .head_dim = 128,
+     .constants = PLAIN "  \"use_sliding_window\": false,\n  \"mlp_only_layers\": [],\n  \"decoder_sparse_step\": 1,\n",
+     .experts = qwen3_experts, .routed = "mlp.", .matrix = PROJECTIONS},
     {.model_type = NULL},
 };
 
@@ -85,4 +115,13 @@ int family_find(const char *word) {
     for (int i = 0; family_words[i] != NULL; i++)
         if (strcmp(family_words[i], word) == 0) return i;
     return -1;
+}
+
+const FamilyForm *family_form(const ModelConfig *model) {
+    const FamilyForm *form = families[model->family].forms;
+    for (; form[1].model_type != NULL; form++)
+        if (form->qkv_bias == model->qkv_bias && form->qk_norm == model->qk_norm &&
+            (form->experts != NULL) == (model->experts > 0) && form->router == model->router)
+            break;
+    return form;
 }

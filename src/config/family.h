@@ -9,12 +9,16 @@
 
 __BEGIN_DECLS
 
+struct ModelConfig;
+
 // One number of config.json and the key of our section `model` that it corresponds to.
 typedef struct FamilyNumber {
     const char *key;   // "model.hidden"
     const char *word;  // "hidden_size"
     size_t offset;     // offset in ModelConfig
     bool real;         // true: the field is a double; false: an int64_t
+    bool truth;        // true: the field is a bool
+    bool again;        // true: another row has the word too, which config.json has once
     double absent;     // value if the file lacks the word; negative: the file must have it
     const char *times; // word of another number; `absent` is multiplied by that number; NULL: by 1
 } FamilyNumber;
@@ -26,13 +30,16 @@ typedef struct FamilyDemand {
     const char *refusal;    // "hidden_act is not silu"
 } FamilyDemand;
 
-// An architecture of the transformers library that a family implements. If several architectures match a model, its
-// checkpoints name the first one.
+// An architecture of the transformers library that a family implements.
 typedef struct FamilyForm {
     const char *model_type, *architecture;
-    bool qkv_bias, qk_norm; // values that these keys of section `model` must have
-    int64_t head_dim;       // value if the file lacks head_dim; 0: hidden / heads
-    const char *constants;  // lines of config.json that are the same for all its models
+    bool qkv_bias, qk_norm;      // values that these keys of section `model` must have
+    int64_t head_dim;            // value if the file lacks head_dim; 0: hidden / heads
+    const char *constants;       // lines of config.json that are the same for all its models
+    int router;                  // RouterScore; applies to mixtures of experts, as all that follows
+    const FamilyNumber *experts; // their numbers, terminated by .key = NULL; NULL: dense models
+    const char *routed;          // prefix of the names of router and experts in a layer
+    const char *matrix[3];       // names of an expert's gate, up and down
 } FamilyForm;
 
 typedef struct Family {
@@ -52,5 +59,8 @@ extern const char *const family_words[];
 
 // Returns the index of a family's word, -1 if it is unknown.
 int family_find(const char *word);
+
+// Returns the first architecture that matches a model, whose names its checkpoints have. If none does, the last one.
+const FamilyForm *family_form(const struct ModelConfig *model);
 
 __END_DECLS

@@ -50,6 +50,7 @@ static int hf_refuse_(const HfModel *found, Error *err, const char *what) {
 
 static bool meets_(const JsonValue *value, const char *allowed) {
     if (value->type == JSON_TEXT) return strcmp(value->text, allowed) == 0;
+    if (value->type == JSON_ARRAY) return value->first == NULL && strcmp("[]", allowed) == 0;
     if (value->type == JSON_BOOL) return strcmp(value->truth ? "true" : "false", allowed) == 0;
     return value->type == JSON_NUMBER && value->number == atof(allowed);
 }
@@ -97,12 +98,15 @@ static const struct {
      "llama", "norms, activation or rotations"},
     {" falcon gpt_neox gpt_neo gptj gpt_bigcode starcoder2 bloom opt mpt phi codegen xglm stablelm_epoch persimmon ",
      "gpt", "positions, or the order of attention and feed-forward"},
-    {" mixtral qwen2_moe qwen3_moe deepseek_v2 deepseek_v3 dbrx olmoe granitemoe gpt_oss llama4 glm4_moe grok phimoe ",
-     "llama", "experts"},
+    {" deepseek_v2 deepseek_v3 kimi_k2 minicpm3 ", "llama", "multi-head latent attention (MLA is not supported yet)"},
+    {" glm4_moe ", "llama", "sigmoid router and shared experts (not supported yet)"},
+    {" gpt_oss ", "llama", "attention sinks and windows"},
+    {" qwen2_moe qwen3_next ernie4_5_moe minimax llama4 dbrx olmoe granitemoe jetmoe grok phimoe ", "llama",
+     "shared experts, norms or router"},
 };
 
 static int refuse_type_(const HfModel *found, const char *type, Error *err) {
-    char known[160] = "", word[64];
+    char known[240] = "", word[64];
     for (int family = 0; family_words[family] != NULL; family++) {
         size_t used = strlen(known);
         used += (size_t)snprintf(known + used, sizeof known - used, "%sfamily %s computes", used > 0 ? ", " : "",
@@ -126,15 +130,16 @@ static int refuse_type_(const HfModel *found, const char *type, Error *err) {
 static const FamilyForm *find_form_(const HfModel *found, Error *err) {
     static const char *const experts[] = {"num_local_experts", "num_experts", "n_routed_experts", "moe_layer_freq"};
     const char *type = json_text(found->root, "model_type", "");
-    for (int i = 0; i < 4; i++) {
-        if (!is_number_(json_find(found->root, experts[i]))) continue;
-        return error_null(err, EXIT_USAGE,
-                          "%s: model_type \"%.40s\" is a mixture of experts (%s), which is unsupported; use a dense "
-                          "model, such as \"llama\" with the sizes of one expert",
-                          found->path, type, experts[i]);
+    for (const FamilyForm *form = families[found->model.family].forms; form->model_type != NULL; form++) {
+        if (strcmp(form->model_type, type) != 0) continue;
+        for (int i = 0; i < 4 && form->experts == NULL; i++)
+            if (is_number_(json_find(found->root, experts[i])))
+                return error_null(err, EXIT_USAGE,
+                                  "%s: model_type \"%.40s\" has no experts, but the file has %s; use model_type "
+                                  "\"mixtral\" or \"qwen3_moe\", or remove the line",
+                                  found->path, type, experts[i]);
+        return form;
     }
-    for (const FamilyForm *form = families[found->model.family].forms; form->model_type != NULL; form++)
-        if (strcmp(form->model_type, type) == 0) return form;
     refuse_type_(found, type, err);
     return NULL;
 }
@@ -189,19 +194,30 @@ static int family_of_(const JsonValue *root) {
     return -1;
 }
 
-int hf_model_read(HfModel *found, int family_of_run, Error *err) {
-    ModelConfig *m = &found->model;
-    *m = (ModelConfig){.family = family_of_run};
-    const Family *family = &families[family_of_run];
-    const FamilyForm *form = find_form_(found, err);
-    if (form == NULL) return -1;
-    for (const FamilyNumber *row = family->numbers; row->key != NULL; row++) {
+static int read_numbers_(HfModel *found, const FamilyNumber *row, Error *err) {
+    for (; row != NULL && row->key != NULL; row++) {
         double value = found_number_(found->root, row);
+        if (row->truth) {
+            *(bool *)((char *)&found->model + row->offset) = is_true_(found->root, row->word);
+            continue;
+        }
         if (value < 0 && isfinite(value))
             return error_set(err, EXIT_USAGE, "%s: %s (%s) is missing; is the file complete?", found->path, row->word,
                              row->key);
         if (hf_put_(found, row->offset, row->real, value, row->word, err) != 0) return -1;
     }
+    return 0;
+}
+
+int hf_model_read(HfModel *found, int family_of_run, Error *err) {
+    ModelConfig *m = &found->model;
+    *m = (ModelConfig){.family = family_of_run};
+    const Family *family = &families[family_of_run];
+    const FamilyForm *form = find_form_(found, err);
+    if (form == NULL || read_numbers_(found, family->numbers, err) != 0 ||
+        read_numbers_(found, form->experts, err) != 0)
+        return -1;
+    m->router = form->router;
     m->qkv_bias = form->qkv_bias;
     m->qk_norm = form->qk_norm;
     const JsonValue *width = json_find(found->root, "head_dim");
@@ -221,12 +237,16 @@ int hf_model_keys(const ModelConfig *model, const ConfigKey *keys[HF_MOST_KEYS])
     static const char *const others[] = {"model.tie_embeddings", "model.causal",  "model.head_dim",
                                          "model.qkv_bias",       "model.qk_norm", "model.rope_scaling"};
     const Family *family = &families[model->family];
+    const FamilyNumber *numbers[] = {family->numbers, family_form(model)->experts};
     int count = 0;
-    for (const FamilyNumber *row = family->numbers; row->key != NULL; row++) keys[count++] = config_find(row->key);
+    for (int i = 0; i < 2; i++)
+        for (const FamilyNumber *row = numbers[i]; row != NULL && row->key != NULL; row++)
+            keys[count++] = config_find(row->key);
     for (int i = 0; i < (family->rotary ? 6 : 2); i++) keys[count++] = config_find(others[i]);
     for (int i = 0; i < HF_ROPE_NUMBERS && family->rotary; i++)
         if (hf_rope_numbers[i].kind[model->rope_scaling]) keys[count++] = config_find(hf_rope_numbers[i].key);
     if (model->rope_scaling == ROPE_YARN) keys[count++] = config_find("model.rope_original");
+    if (family->gated) keys[count++] = config_find(numbers[1] != NULL ? "model.router" : "model.experts");
     return count;
 }
 

@@ -14,7 +14,7 @@ typedef struct HfRopeNumber {
     double absent;
 } HfRopeNumber;
 
-enum { HF_ROPE_NUMBERS = 7, HF_MOST_KEYS = 32 };
+enum { HF_ROPE_NUMBERS = 7, HF_MOST_KEYS = 48 };
 extern const HfRopeNumber hf_rope_numbers[HF_ROPE_NUMBERS];
 
 // Lists the keys of section `model` that the config.json of `model` has ("model.vocab", ...). Returns the count.
@@ -28,7 +28,7 @@ typedef struct HfModel {
 } HfModel;
 
 // Reads found->model from found->root as a model of the family `families[family_of_run]`. Returns 0, or -1 with err
-// (code 2) for another architecture, a missing number, or a mixture of experts.
+// (code 2) for another architecture or a missing number.
 int hf_model_read(HfModel *found, int family_of_run, Error *err);
 
 // Checks that all settings of the file are supported, and that it has no sliding window shorter than seq_len.

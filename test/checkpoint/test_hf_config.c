@@ -18,6 +18,9 @@ TEST(every_model_that_can_be_trained_can_be_described) {
         LLAMA ", rope_scaling: linear, rope_factor: 2.5",
         LLAMA ", rope_scaling: llama3, rope_factor: 8, rope_original: 16, rope_low_freq: 2, rope_high_freq: 5",
         LLAMA ", rope_scaling: yarn, rope_factor: 4, rope_original: 16, rope_beta_fast: 30, rope_attention: 1.2",
+        LLAMA ", experts: 8, experts_per_token: 2",
+        LLAMA ", experts: 8, experts_per_token: 2, expert_ffn: 32, qk_norm: true, head_dim: 16",
+        LLAMA ", experts: 8, experts_per_token: 2, expert_ffn: 32, qk_norm: true, router_normalize: false",
         "family: gpt, hidden: 64, layers: 8, heads: 8, ffn: 100, vocab: 257, seq_len: 32, tie_embeddings: false",
     };
     static Config config;
@@ -62,6 +65,22 @@ TEST(a_model_that_would_read_back_as_another_is_refused) {
     assert_int_equal(err.code, EXIT_USAGE);
     assert_non_null(strstr(err.text, "a checkpoint's config.json cannot express this model: model.q"));
     assert_non_null(strstr(err.text, "or leave checkpoint.dir empty"));
+}
+
+TEST(a_mixture_that_would_read_back_as_another_is_refused) {
+    static const char *const rows[][2] = {
+        {"experts: 8, experts_per_token: 2, expert_ffn: 32", "model.expert_ffn is 96 there and 32 here"},
+        {"experts: 8, experts_per_token: 2, router_normalize: false", "model.router_normalize: a checkpoint's"},
+    };
+    static Config config;
+    for (int i = 0; i < 2; i++) {
+        char text[400];
+        Error err = {0};
+        snprintf(text, sizeof text, "model: {" LLAMA ", %s}\n" DATA, rows[i][0]);
+        config_file_load_well(&config, text, NULL);
+        assert_int_equal(hf_config_check(&config, &err), -1);
+        if (strstr(err.text, rows[i][1]) == NULL) fail_msg("%s", err.text);
+    }
 }
 
 TEST(a_key_without_a_word_in_config_json_is_refused) {

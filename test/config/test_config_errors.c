@@ -312,6 +312,40 @@ static const BadInput impossible[] = {
 
 TEST(every_impossible_combination_is_refused_with_a_remedy) { EXPECT_REFUSED(impossible); }
 
+#define EXPERTS                                                                                                        \
+    "model: {family: llama, hidden: 64, layers: 8, heads: 8, ffn: 96, vocab: 257, seq_len: 32, experts: 8, "           \
+    "experts_per_token: 2}\n" DATA
+
+static const BadInput mixtures[] = {
+    {BASE, "model.experts=8", "@: model.experts_per_token: is missing: a model of 8 experts needs it", "such as 2"},
+    {BASE, "model.experts_per_token=2", "-o model.experts_per_token: does not apply", "give model.experts, or remove"},
+    {BASE, "parallel.expert=2", "-o parallel.expert: does not apply to a model without experts", "give model.experts"},
+    {BASE, "train.balance=loss", "-o train.balance: does not apply to a model without experts", "give model.experts"},
+    {GPT DATA, "model.experts=8", "-o model.experts: family gpt has no experts", "use family llama, or 0"},
+    {EXPERTS, "model.experts_per_token=9", "-o model.experts_per_token: a token cannot have 9 of 8", "use 8 or less"},
+    {EXPERTS, "model.experts=1", "-o model.experts: a token cannot have 2 of 1 experts", "use 1 or less"},
+    {EXPERTS, "model.experts=65536", "-o model.experts: 8 layers of 65536 experts are more than 262144", "use fewer"},
+    {EXPERTS, "model.dense_layers=8", "-o model.dense_layers: all 8 layers would be dense", "use 7 or less"},
+    {EXPERTS, "model.router_groups=2", "-o model.router_groups: groups of experts need router sigmoid", "or 1 group"},
+    {EXPERTS, "model.router_group_top=2",
+     "-o model.router_group_top: a token's 2 experts cannot come from 2 of 1 groups of 8 experts", "use 1"},
+    {EXPERTS "parallel: {data: 4, expert: 3}\n", NULL, "@:3: parallel.expert: 3 does not divide 8 experts",
+     "use 1, 2, 4"},
+    {EXPERTS "parallel: {data: 2, expert: 4}\n", NULL,
+     "@:3: parallel.expert: 4 does not divide the 2 ranks of a stage (tensor * context * data)", "use 1, 2"},
+    {EXPERTS "parallel: {tensor: 2}\n", NULL, "@: parallel.sequence: experts compute the rows of one tensor rank",
+     "set parallel.sequence: true, or tensor: 1"},
+    {EXPERTS "train: {precision: bf16}\n", "train.fp8=tensor", "-o train.fp8: experts are computed in bf16", "use off"},
+    {EXPERTS, "train.optimizer=muon", "-o train.optimizer: Muon does not update experts yet", "use adamw"},
+    {EXPERTS "schedule: {name: seq1f1b, slices: 2}\n", "train.balance=loss",
+     "-o train.balance: the balance loss counts complete sequences", "use slices: 1, or balance: off"},
+    {EXPERTS "parallel: {tensor: 2, sequence: true}\n", "parallel.overlap=2",
+     "-o parallel.overlap: forward products are not cut", "use auto, on or off"},
+    {EXPERTS, "schedule.expert_rows=0.5", "-o schedule.expert_rows: 0.5 is out of range", "from 1 to 65536"},
+};
+
+TEST(every_mixture_that_cannot_be_trained_is_refused_with_a_remedy) { EXPECT_REFUSED(mixtures); }
+
 TEST(plans_need_no_data_and_runs_do) {
     static Config config;
     Error err = {0};

@@ -18,6 +18,11 @@ GPT = {
     "model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "vocab_size": 50257,
     "layer_norm_epsilon": 1e-05, "activation_function": "gelu_new",
 }  # fmt: skip
+MIXTRAL = {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2, "router_jitter_noise": 0.0}
+QWEN_MOE = {
+    "model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 768,
+    "norm_topk_prob": True, "mlp_only_layers": [], "decoder_sparse_step": 1,
+}  # fmt: skip
 LLAMA_KEYS = """
 model: {family: llama, hidden: 4096, layers: 32, heads: 32, kv_heads: 8, ffn: 14336, vocab: 128256, seq_len: 131072,
         norm_eps: 1.0e-5, rope_theta: 500000, rope_scaling: llama3, rope_factor: 8, rope_original: 8192,
@@ -43,10 +48,17 @@ def test_the_file_of_a_model_is_planned_as_its_keys_are(tmp_path, family, found,
 
 
 @pytest.mark.parametrize("change, sentence", [
-    ({"model_type": "mixtral", "num_local_experts": 8}, "is a mixture of experts"),
-    ({"model_type": "falcon"}, 'model_type is "falcon"; family llama computes "llama" "mistral" "qwen2" "qwen3", family gpt computes "gpt2"; nearest is family gpt'),
+    ({"num_local_experts": 8}, 'model_type "llama" has no experts, but the file has num_local_experts'),
+    ({"model_type": "deepseek_v3", "n_routed_experts": 256}, "(MLA is not supported yet)"),
+    ({"model_type": "kimi_k2", "n_routed_experts": 384}, "(MLA is not supported yet)"),
+    ({"model_type": "gpt_oss", "num_local_experts": 32}, "without its attention sinks and windows"),
+    (QWEN_MOE | {"mlp_only_layers": [0]}, "mlp_only_layers has layers without experts, which is unsupported"),
+    (QWEN_MOE | {"decoder_sparse_step": 2}, "decoder_sparse_step leaves layers without experts"),
+    (QWEN_MOE | {"num_experts": None}, "num_experts (model.experts) is missing; is the file complete?"),
+    (QWEN_MOE | {"num_experts_per_tok": 9}, "a token cannot have 9 of 8 experts"),
+    (MIXTRAL | {"router_jitter_noise": 0.1}, "router_jitter_noise changes the router's input at random"),
+    ({"model_type": "falcon"}, 'model_type is "falcon"; family llama computes "llama" "mistral" "qwen2" "qwen3" "mixtral" "qwen3_moe", family gpt computes "gpt2"; nearest is family gpt'),
     ({"model_type": "gemma2"}, "nearest is family llama, without its norms, scaled embeddings and GELU gates"),
-    ({"model_type": "mixtral"}, "nearest is family llama, without its experts"),
     ({"model_type": "my_own"}, "write the sizes of the nearest under model: {family: ...}"),
     ({"model_type": 5}, "model_type"),
     ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config is set, which is unsupported"),

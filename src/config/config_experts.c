@@ -1,0 +1,101 @@
+// Checks the keys of mixtures of experts. Every error names a value that would work.
+#include "config_schema.h"
+#include "base/units.h"
+
+enum { MOST_EXPERTS = 1 << 18 }; // of all layers; each has three entries in the table of tensors
+
+// Checks the experts of a layer and how a token chooses among them.
+static int check_router_(const Config *config, Error *err) {
+    const ModelConfig *m = &config->model;
+    long long experts = (long long)m->experts, chosen = (long long)m->experts_per_token;
+    long long groups = (long long)m->router_groups, top = (long long)m->router_group_top;
+    const char *key = config_blame(config, "model.experts_per_token", "model.experts");
+    if (!families[m->family].gated)
+        return config_error(config, "model.experts", err, "family %s has no experts; use family llama, or 0",
+                            family_words[m->family]);
+    if (chosen == 0)
+        return config_error(config, "model.experts_per_token", err,
+                            "is missing: a model of %lld experts needs it; give it, such as 2", experts);
+    if (chosen > experts)
+        return config_error(config, key, err, "a token cannot have %lld of %lld experts; use %lld or less", chosen,
+                            experts, experts);
+    if (m->experts * m->layers > MOST_EXPERTS)
+        return config_error(config, config_blame(config, "model.experts", "model.layers"), err,
+                            "%lld layers of %lld experts are more than %d; use fewer", (long long)m->layers, experts,
+                            MOST_EXPERTS);
+    if (60.0L * m->layers * m->experts * m->hidden * m->expert_ffn > 0x1p60L)
+        return config_error(config, "model.experts", err,
+                            "the experts take more than 2^60 bytes; use fewer or smaller ones");
+    if (m->dense_layers >= m->layers)
+        return config_error(config, config_blame(config, "model.dense_layers", "model.layers"), err,
+                            "all %lld layers would be dense; use %lld or less, or model.experts: 0",
+                            (long long)m->layers, (long long)m->layers - 1);
+    if (groups > 1 && m->router != ROUTER_SIGMOID)
+        return config_error(config, config_blame(config, "model.router_groups", "model.router"), err,
+                            "groups of experts need router sigmoid; use it, or 1 group");
+    if (m->experts % m->router_groups != 0) {
+        char use[96];
+        config_first_divisors(m->experts, use, sizeof use);
+        return config_error(config, config_blame(config, "model.router_groups", "model.experts"), err,
+                            "%lld groups do not divide %lld experts; use %s", groups, experts, use);
+    }
+    if (top <= groups && chosen <= experts / groups * top) return 0;
+    return config_error(config, config_blame(config, "model.router_group_top", "model.router_groups"), err,
+                        "a token's %lld experts cannot come from %lld of %lld groups of %lld experts; use %lld", chosen,
+                        top, groups, experts / groups, (chosen * groups + experts - 1) / experts);
+}
+
+// Checks the ranks that divide the experts.
+static int check_expert_ranks_(const Config *config, Error *err) {
+    const ParallelConfig *p = &config->parallel;
+    int64_t ranks = p->tensor * p->context * p->data, e = p->expert;
+    char use[96];
+    config_first_divisors(greatest_common_divisor(config->model.experts, ranks), use, sizeof use);
+    const char *key = config_blame(config, "parallel.expert", "model.experts");
+    if (config->model.experts % e != 0)
+        return config_error(config, key, err, "%lld does not divide %lld experts; use %s", (long long)e,
+                            (long long)config->model.experts, use);
+    if (ranks % e != 0)
+        return config_error(config, "parallel.expert", err,
+                            "%lld does not divide the %lld ranks of a stage (tensor * context * data); use %s",
+                            (long long)e, (long long)ranks, use);
+    if (p->tensor > 1 && !p->sequence)
+        return config_error(config, config_blame(config, "parallel.sequence", "parallel.tensor"), err,
+                            "experts compute the rows of one tensor rank; set parallel.sequence: true, or tensor: 1");
+    return 0;
+}
+
+int config_check_experts(Config *config, Error *err) {
+    static const char *const keys[] = {"model.experts_per_token", "model.expert_ffn",   "model.shared_ffn",
+                                       "model.dense_layers",      "model.router",       "model.router_groups",
+                                       "model.router_group_top",  "model.router_scale", "model.router_normalize",
+                                       "parallel.expert",         "train.balance",      "train.router_z_loss"};
+    ModelConfig *m = &config->model;
+    for (size_t i = 0; m->experts == 0 && i < sizeof keys / sizeof *keys; i++)
+        if (!config_at_default(config, keys[i]))
+            return config_error(config, keys[i], err,
+                                "does not apply to a model without experts; give model.experts, or remove the key");
+    if (m->experts == 0) return 0;
+    if (m->expert_ffn == 0) m->expert_ffn = m->ffn;
+    if (check_router_(config, err) != 0 || check_expert_ranks_(config, err) != 0) return -1;
+    const struct {
+        bool given;
+        const char *key, *why;
+    } refused[] = {
+        {config->train.fp8 != FP8_OFF, "train.fp8", "experts are computed in bf16; use off"},
+        {config->train.optimizer == OPTIMIZER_MUON, "train.optimizer", "Muon does not update experts yet; use adamw"},
+        {config->train.balance == BALANCE_LOSS && config_slices(config) > 1, "train.balance",
+         "the balance loss counts complete sequences; use slices: 1, or balance: off"},
+        {m->router == ROUTER_SIGMOID, "model.router", "sigmoid is not supported yet; use softmax"},
+        {m->shared_ffn > 0, "model.shared_ffn", "shared experts are not supported yet; use 0"},
+        {m->dense_layers > 0, "model.dense_layers", "layers without experts are not supported yet; use 0"},
+        {config->train.balance == BALANCE_BIAS, "train.balance", "bias is not supported yet; use loss or off"},
+        {config->parallel.tensor > 1 && config->parallel.overlap >= OVERLAP_2, "parallel.overlap",
+         "forward products are not cut in a model with experts; use auto, on or off"},
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        if (refused[i].given)
+            return config_error(config, config_blame(config, refused[i].key, "model.experts"), err, "%s",
+                                refused[i].why);
+    return 0;
+}
