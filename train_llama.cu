@@ -79,11 +79,11 @@ static void llama_heads_backward_(Pass *pass, const Tensor *const *t, void *dqkv
 }
 
 static void llama_activation_forward_(Pass *pass, Factor act, const void *mlp) {
-    pass->be->swiglu_forward(pass->be, act, mlp, pass->shape->rows, pass->shape->ffn);
+    pass->be->swiglu_forward(pass->be, act, mlp, NULL, pass->shape->rows, pass->shape->ffn);
 }
 
 static void llama_activation_backward_(Pass *pass, Factor dmlp, const void *dact, const void *mlp) {
-    pass->be->swiglu_backward(pass->be, dmlp, dact, mlp, pass->shape->rows, pass->shape->ffn);
+    pass->be->swiglu_backward(pass->be, dmlp, NULL, dact, mlp, NULL, pass->shape->rows, pass->shape->ffn);
 }
 
 const Model llama_model = {

@@ -26,7 +26,7 @@ ADDED = 0.42  # the H200's value, for GPUs that were not measured
 EIGHT = "trtllm/1.3.0rc20"  # tables of 8-bit products, and of the passes that quantize
 H200_MEMORY = 4800e9  # bytes/s, by its data sheet
 MIB = (1, 4, 16, 32, 64, 128, 256, 512)
-KINDS = ("all_gather", "reduce_scatter", "all_reduce")
+KINDS = ("all_gather", "reduce_scatter", "all_reduce", "alltoall")
 
 # GPU: peak TFLOP/s, tables of products, factor of their rate, attention, the GPU of the heads' table, its factor of
 # multiprocessors, collectives, the share of the memory's rate that norms reach, and the system of 8-bit products.
@@ -211,8 +211,8 @@ HEAD = """// Measured kernels of GPUs. studies/kernel_tables.py made this file; 
 
 #include <string.h>
 
-// Bus bandwidth of NCCL in 1e9 bytes/s at 1, 4, 16, 32, 64, 128, 256 and 512 MiB: all-gather, reduce-scatter and
-// all-reduce of 2, 4 and 8 ranks each. 0: not measured.
+// Bus bandwidth of NCCL in 1e9 bytes/s at 1, 4, 16, 32, 64, 128, 256 and 512 MiB: all-gather, reduce-scatter,
+// all-reduce and all-to-all of 2, 4 and 8 ranks each. 0: not measured.
 """
 
 

@@ -80,6 +80,18 @@ static inline int64_t attention_saved(const AttentionShape *shape, int64_t eleme
                : (shape->mode == ATTENTION_NONE ? rows * attention_keys(shape) * element : 0);
 }
 
+// The router of a layer of experts. Each row chooses `chosen` of `experts` experts, those with the largest scores (plus
+// bias, where given). Scores s are softmax(logits), or sigmoid(logits) if `sigmoid`. The weight of a chosen expert is
+// scale * s, divided by the sum of the chosen scores if `normalize`. With groups > 1 only experts of the top_groups
+// groups with the largest scores can be chosen; a group's score is the sum of its two largest scores (plus bias).
+typedef struct RouteShape {
+    int64_t experts, chosen; // chosen <= ROUTE_CHOSEN_MAX
+    bool sigmoid, normalize;
+    double scale;
+    int64_t groups, top_groups; // groups divides experts; <= ROUTE_GROUPS_MAX
+} RouteShape;
+enum { ROUTE_CHOSEN_MAX = 64, ROUTE_GROUPS_MAX = 64 };
+
 // Rotation of the pairs of a head (Su et al. 2021). frequency: radians per position; only the first head_dim / 2
 // entries are used. scale: factor on all cosines and sines, used by YaRN (Peng et al. 2023); 1 without YaRN.
 typedef struct RopeTable {

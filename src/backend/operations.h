@@ -7,8 +7,9 @@
 //
 // COST(...) says what an operation costs, in the words of device/count.c, which counts operations instead of computing
 // them: PASS(bytes) moved in memory, PRODUCT(operand, m, n, k) a matrix product, PRODUCT_ADDED one that adds to fp32,
-// ATTENTION(backward), OPTIMIZE(bytes, more for a second moment) per element of all tensors. WRITING, QUANTIZING and
-// GELU are bytes per number, since eight bits take fewer or need passes. An entry without a COST does not compile.
+// EXPERTS(k, n) and EXPERTS_ADDED grouped products, ATTENTION(backward), OPTIMIZE(bytes, more for a second
+// moment) per element of all tensors. BALANCED fills counts as of balanced routing. WRITING, QUANTIZING and GELU are
+// bytes per number, since eight bits take fewer or need passes. An entry without a COST does not compile.
 //
 // LIBRARY_OPERATION marks matrix products and attention, which a GPU runs with cuBLASLt and cuDNN. It defaults to
 // OPERATION. The conventions are in backend.h.
@@ -57,6 +58,53 @@ COST(PASS(QUANTIZING(to, x) * (double)(rows * cols)))
 OPERATION(void, join_scales, void *scales, const void *gathered, int ranks, int64_t rows, int64_t cols, int kind)
 COST(PASS(2 * factor_scale_bytes(kind, rows, cols)))
 
+// --- experts (RouteShape in backend.h; E: experts, k: chosen). A copy of a row is numbered row * k + j for its j-th
+// expert. Results of a row never depend on other rows.
+// logits (rows, E) fp32 = x wT; x (rows, hidden), w (E, hidden).
+LIBRARY_OPERATION(void, router_forward, float *logits, const void *x, const void *w, int64_t rows, int64_t hidden,
+                  int64_t experts)
+COST(PRODUCT(factor_plain(x), rows, experts, hidden))
+// chosen (rows, k): the experts of each row, ascending; weights (rows, k). bias (E) is added to the scores that choose,
+// or NULL. Of equal scores the lower index wins. If a logit is NaN, the row chooses 0 .. k-1 with weights NaN.
+OPERATION(void, route_forward, int32_t *chosen, float *weights, const float *logits, const float *bias, int64_t rows,
+          const RouteShape *shape)
+COST(PASS(4 * rows * (shape->experts + 2 * shape->chosen)))
+// counts (parts, E), in host memory at return: copies for each expert in rows [rows*i/parts, rows*(i+1)/parts).
+OPERATION(void, route_counts, int64_t *counts, int64_t parts, const int32_t *chosen, int64_t rows,
+          const RouteShape *shape)
+COST(PASS(4 * rows * shape->chosen); BALANCED(counts, parts))
+// place (rows, k): position of each copy in the order by expert, then row.
+OPERATION(void, route_places, int32_t *place, const int32_t *chosen, int64_t rows, const RouteShape *shape)
+COST(PASS(12 * rows * shape->chosen))
+// dlogits (rows, E) in the run's precision. dweights (rows, k). share (E) or NULL: the balance loss's gradient of each
+// score, after sigmoid of each score divided by the sum of its row's. z: adds the gradient of z * logsumexp(logits)^2.
+OPERATION(void, route_backward, void *dlogits, const float *dweights, const int32_t *chosen, const float *logits,
+          const float *share, double z, int64_t rows, const RouteShape *shape)
+COST(PASS(rows * ((4 + be->element) * shape->experts + 8 * shape->chosen)))
+// to[place[i]] = from[i / k] for all rows * k copies. bytes: of a row, a multiple of 4. k 1: a permutation.
+OPERATION(void, rows_scatter, void *to, const void *from, const int32_t *place, int64_t rows, int64_t k, int64_t bytes)
+COST(PASS(rows * ((1 + k) * bytes + 4 * k)))
+// to[i] = from[place[i]], i < count; bytes as above.
+OPERATION(void, rows_gather, void *to, const void *from, const int32_t *place, int64_t count, int64_t bytes)
+COST(PASS(count * (2 * bytes + 4)))
+// to[r] = sum over j < k, in this order, of from[place[r*k + j]], in fp32 and rounded once; cols elements.
+OPERATION(void, rows_combine, void *to, const void *from, const int32_t *place, int64_t rows, int64_t k, int64_t cols)
+COST(PASS(rows * (be->element * (1 + k) * cols + 4 * k)))
+// Grouped products: rows [first[n], first[n+1]) use expert n's weights w_n (out, in), at w + n * stride elements. first
+// (experts + 1) is in host memory; first[0] is 0.
+// y (rows, out) = x w_nT.
+LIBRARY_OPERATION(void, experts_forward, void *y, const void *x, const void *w, int64_t stride, const int64_t *first,
+                  int64_t experts, int64_t in, int64_t out)
+COST(EXPERTS(in, out))
+// dx (rows, in) = dy w_n.
+LIBRARY_OPERATION(void, experts_backward_input, void *dx, const void *dy, const void *w, int64_t stride,
+                  const int64_t *first, int64_t experts, int64_t in, int64_t out)
+COST(EXPERTS(out, in))
+// dw_n += dy_nT x_n, summed over the rows in their order. An expert without rows adds nothing.
+LIBRARY_OPERATION(void, experts_backward_weight, float *dw, int64_t stride, const void *dy, const void *x,
+                  const int64_t *first, int64_t experts, int64_t in, int64_t out)
+COST(EXPERTS_ADDED(in, out))
+
 // --- norms over the last dimension: LayerNorm, or RMSNorm where b, or db, is NULL.
 // Forward: sum = x + delta and out = norm(sum) * w (+ b); with delta NULL nothing is added and sum is not written (it
 // may be NULL). Statistics are not kept: the backward recomputes them from its input.
@@ -76,12 +124,14 @@ COST(PASS(3 * count * be->element))
 // to[i] += from[i], fp32: adds the gradients of one weight that is used in two places.
 OPERATION(void, accumulate, float *to, const float *from, int64_t count)
 COST(PASS(12 * count))
-// gate_up (rows, 2*ffn): gate in the first ffn columns, up in the others. out (rows, ffn) = silu(gate) * up; plain
-// or quantized, like out of norm_forward.
-OPERATION(void, swiglu_forward, Factor out, const void *gate_up, int64_t rows, int64_t ffn)
+// gate_up (rows, 2*ffn): gate in the first ffn columns, up in the others. out (rows, ffn) = scale[row] * silu(gate) *
+// up; plain or quantized, like out of norm_forward. scale (rows), or NULL: 1.
+OPERATION(void, swiglu_forward, Factor out, const void *gate_up, const float *scale, int64_t rows, int64_t ffn)
 COST(PASS(((double)(2 * be->element) + WRITING(out)) * (double)(rows * ffn)))
-// If dgate_up is quantized, its source is also written.
-OPERATION(void, swiglu_backward, Factor dgate_up, const void *dout, const void *gate_up, int64_t rows, int64_t ffn)
+// If dgate_up is quantized, its source is also written. With scale, dscale (rows) = row sums of dout * silu(gate) * up,
+// and dgate_up is plain. Without, dscale is NULL.
+OPERATION(void, swiglu_backward, Factor dgate_up, float *dscale, const void *dout, const void *gate_up,
+          const float *scale, int64_t rows, int64_t ffn)
 COST(PASS((5 * be->element + (dgate_up.kind == FACTOR_PLAIN ? 0 : 2)) * rows * ffn))
 // out = gelu(x), tanh form: the y of EPILOGUE_GELU for aux = x.
 OPERATION(void, gelu_forward, void *out, const void *x, int64_t count)

@@ -100,6 +100,12 @@ struct Comm {
     //   COMM_BROADCAST  every rank's out (count) = the root's, in place: in is out
     int (*rooted)(Comm *, CommOperation, int root, void *out, const void *in, int64_t count, CommType, CommRequest *,
                   Error *);
+    // Starts an exchange of one block with every rank: `in` has this rank's blocks for ranks 0, 1, ..., one after
+    // another, and `out` receives the blocks of ranks 0, 1, ... for this rank. sent, received: [size] bytes of the
+    // blocks, in host memory, read before the call returns. Rank a sends to b what b receives from a; it may be 0. Only
+    // groups of experts need it; other groups may leave it NULL.
+    int (*exchange)(Comm *, void *out, const int64_t *received, const void *in, const int64_t *sent, CommRequest *,
+                    Error *);
     // Sets the workspace for sums: `sums` pieces of `bytes`, one per sum in progress, for the other ranks' data.
     // `bytes` is comm_sum_workspace of the largest sum. The caller owns the workspace; NULL ends its use. A sum that
     // does not fit fails. Without a workspace, memory is allocated as needed. The function is NULL if a library sums.

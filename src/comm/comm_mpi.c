@@ -14,7 +14,8 @@
 //
 // A short piece needs one phase, PHASE_DIRECT: every rank receives all 7 elements of every other rank and computes all
 // sums itself. The order is the same, so the bits are the same. A reduce_scatter is only PHASE_EXCHANGE. Collectives
-// with a root have one phase, PHASE_ROOT: the other ranks send to the root, which sums, or the root sends to them.
+// with a root have one phase, PHASE_ROOT: the other ranks send to the root, which sums, or the root sends to them. An
+// exchange is one phase like that of a gather, with blocks of any length.
 //
 // Any number of collectives of a group may be in progress, and each advances as soon as its own messages have arrived.
 // MPI's own non-blocking collectives would have to start in one order on all ranks, so the second phase of a collective
@@ -317,41 +318,80 @@ static void give_back_(CommMpi *comm, Collective *work) {
     comm->idle = work;
 }
 
+// Returns the tag of the next collective. Tags distinguish collectives in progress; 32767 is the least bound that MPI
+// guarantees.
+static int next_tag_(CommMpi *comm) {
+    enum { FIRST_TAG = 1, TAGS = 32000 };
+    int tag = FIRST_TAG + comm->sequence++ % TAGS;
+    if (comm->sequence == TAGS) comm->sequence = 0;
+    return tag;
+}
+
+// Begins a collective described by `like`, keeping the allocations of an earlier use.
+static Collective *collective_begin_(CommMpi *comm, Collective like, CommRequest *request) {
+    Collective *work = collective_take_(comm);
+    like.next = comm->work->first, like.comm = comm, like.place = -1;
+    like.requests = work->requests, like.own = work->own, like.own_bytes = work->own_bytes;
+    *work = like;
+    request->handle[0] = work;
+    request->detail[0] = KIND_COLLECTIVE;
+    return work;
+}
+
+// Makes every later test advance the collective.
+static void collective_run_(CommMpi *comm, Collective *work, CommRequest *request) {
+    request->active = true;
+    comm->work->first = work;
+}
+
 static int mpi_rooted_(Comm *base, CommOperation operation, int root, void *out, const void *in, int64_t count,
                        CommType type, CommRequest *request, Error *err) {
     CommMpi *comm = base->self;
     int64_t bytes = count * comm_type_bytes(type);
     char *own = (char *)out + base->rank * bytes;
     if (operation == COMM_ALL_GATHER && own != in && bytes > 0) memcpy(own, in, (size_t)bytes);
-    // Tags distinguish collectives in progress; 32767 is the least bound that MPI guarantees.
-    enum { FIRST_TAG = 1, TAGS = 32000 };
     memset(request, 0, sizeof *request);
-    int tag = FIRST_TAG + comm->sequence++ % TAGS;
-    if (comm->sequence == TAGS) comm->sequence = 0;
+    int tag = next_tag_(comm);
     if (count == 0) return 0;
-    Collective *work = collective_take_(comm);
-    // Keep the allocations of the earlier use.
-    *work = (Collective){.next = comm->work->first,
-                         .comm = comm,
-                         .operation = operation,
-                         .root = root,
-                         .type = type,
-                         .tag = tag,
-                         .out = out,
-                         .in = in,
-                         .count = count,
-                         .requests = work->requests,
-                         .own = work->own,
-                         .own_bytes = work->own_bytes};
+    Collective like = {
+        .operation = operation, .root = root, .type = type, .tag = tag, .out = out, .in = in, .count = count};
+    Collective *work = collective_begin_(comm, like, request);
     if (take_scratch_(comm, work, err) != 0) {
         give_back_(comm, work);
         return -1;
     }
-    request->handle[0] = work;
-    request->detail[0] = KIND_COLLECTIVE;
-    request->active = true;
-    comm->work->first = work;
+    collective_run_(comm, work, request);
     return start_piece_(comm, work, err);
+}
+
+// Starts the messages of an exchange; empty blocks need none. It ends like a gather, without sums.
+static int exchange_blocks_(CommMpi *comm, Collective *work, const int64_t *received, const int64_t *sent, Error *err) {
+    int64_t at = 0;
+    for (int peer = 0; peer < comm->base.size; at += received[peer++])
+        if (peer != comm->base.rank && received[peer] > 0 &&
+            post_(comm, work, false, peer, work->out + at, received[peer], err) != 0)
+            return -1;
+    at = 0;
+    for (int peer = 0; peer < comm->base.size; at += sent[peer++])
+        if (peer != comm->base.rank && sent[peer] > 0 &&
+            post_(comm, work, true, peer, (void *)(work->in + at), sent[peer], err) != 0)
+            return -1;
+    return 0;
+}
+
+static int mpi_exchange_(Comm *base, void *out, const int64_t *received, const void *in, const int64_t *sent,
+                         CommRequest *request, Error *err) {
+    CommMpi *comm = base->self;
+    char *to = out;
+    const char *from = in;
+    for (int q = 0; q < base->rank; q++) to += received[q], from += sent[q];
+    if (sent[base->rank] > 0) memcpy(to, from, (size_t)sent[base->rank]);
+    memset(request, 0, sizeof *request);
+    Collective like = {.operation = COMM_ALL_GATHER, .phase = PHASE_GATHER, .type = COMM_BYTE, .tag = next_tag_(comm)};
+    like.out = out, like.in = in;
+    Collective *work = collective_begin_(comm, like, request);
+    collective_run_(comm, work, request);
+    return exchange_blocks_(comm, work, received, sent, err);
 }
 
 static int mpi_collective_(Comm *base, CommOperation operation, void *out, const void *in, int64_t count, CommType type,
@@ -484,6 +524,7 @@ Comm *comm_mpi_create(MPI_Comm mpi, const char *name, CommMpiWork *work) {
     base->message = mpi_message_;
     base->collective = mpi_collective_;
     base->rooted = mpi_rooted_;
+    base->exchange = mpi_exchange_;
     base->use_workspace = mpi_use_workspace_;
     base->test = mpi_test_;
     base->destroy = mpi_destroy_;

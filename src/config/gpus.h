@@ -18,7 +18,7 @@ typedef struct Gpu {
     double watts;          // highest power of one GPU without its host; for GH200 with its host
 } Gpu;
 
-enum { GPU_COLLECTIVES = 9, GPU_SIZES = 8 };
+enum { GPU_COLLECTIVES = 12, GPU_SIZES = 8 };
 
 // Flash attention reaches share * s / (s + half) * x / (x + fill) of the peak, for s positions and x blocks of 128
 // positions over all heads on the device.

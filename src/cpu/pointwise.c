@@ -2,6 +2,9 @@
 #include "cpu.h"
 
 #include "base/units.h"
+#include "lanes.h"
+
+#include <assert.h>
 
 // Elements processed at once: a bf16 piece converted to floats stays in the first-level cache.
 enum { PIECE = 1024 };
@@ -43,21 +46,31 @@ void cpu_accumulate(Backend *backend, float *to, const float *from, int64_t coun
 
 // --- SwiGLU (Shazeer 2020)
 
-static void swiglu_piece_(float *restrict out, const float *restrict gate, const float *restrict up, int64_t n) {
-    for (int64_t i = 0; i < n; i++) out[i] = gate[i] / (1.0f + cpu_expf(-gate[i])) * up[i];
+static void swiglu_piece_(float *restrict out, const float *restrict gate, const float *restrict up, float scale,
+                          int64_t n) {
+    for (int64_t i = 0; i < n; i++) out[i] = gate[i] / (1.0f + cpu_expf(-gate[i])) * up[i] * scale;
 }
 
 static void swiglu_backward_piece_(float *restrict dgate, float *restrict dup, const float *restrict dout,
-                                   const float *restrict gate, const float *restrict up, int64_t n) {
+                                   const float *restrict gate, const float *restrict up, float scale, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         float sigmoid = 1.0f / (1.0f + cpu_expf(-gate[i]));
-        float silu = gate[i] * sigmoid;
-        dup[i] = dout[i] * silu;
-        dgate[i] = dout[i] * up[i] * (sigmoid + silu * (1.0f - sigmoid));
+        float silu = gate[i] * sigmoid, d = dout[i] * scale;
+        dup[i] = d * silu;
+        dgate[i] = d * up[i] * (sigmoid + silu * (1.0f - sigmoid));
     }
 }
 
-void cpu_swiglu_forward(Backend *backend, Factor out, const void *gate_up, int64_t rows, int64_t ffn) {
+// Returns the sum of dout * silu(gate) * up.
+static float swiglu_scale_piece_(const float *restrict dout, const float *restrict gate, const float *restrict up,
+                                 int64_t n) {
+    float terms[PIECE];
+    for (int64_t i = 0; i < n; i++) terms[i] = dout[i] * (gate[i] / (1.0f + cpu_expf(-gate[i])) * up[i]);
+    return lanes_sum(terms, n);
+}
+
+void cpu_swiglu_forward(Backend *backend, Factor out, const void *gate_up, const float *scale, int64_t rows,
+                        int64_t ffn) {
     int64_t per_row = pieces_(ffn), pieces = rows * per_row;
     CPU_PARALLEL_FOR(cpu_self(backend))
     for (int64_t piece = 0; piece < pieces; piece++) {
@@ -67,29 +80,37 @@ void cpu_swiglu_forward(Backend *backend, Factor out, const void *gate_up, int64
         const float *gate = cpu_load(backend, workspace[0], gate_up, in, n);
         const float *up = cpu_load(backend, workspace[1], gate_up, in + ffn, n);
         float *to = cpu_place(backend, workspace[2], (void *)out.source, at);
-        swiglu_piece_(to, gate, up, n);
+        swiglu_piece_(to, gate, up, scale == NULL ? 1.0f : scale[row], n);
         cpu_store(backend, (void *)out.source, at, to, n);
     }
     cpu_narrow(backend, out, rows, ffn);
 }
 
-void cpu_swiglu_backward(Backend *backend, Factor dgate_up, const void *dout, const void *gate_up, int64_t rows,
-                         int64_t ffn) {
-    void *to = (void *)dgate_up.source;
-    int64_t per_row = pieces_(ffn), pieces = rows * per_row;
+// One piece of the columns of a row. Returns its part of dscale.
+static float swiglu_backward_part_(const Backend *backend, void *to, const void *dout, const void *gate_up,
+                                   const float *scale, int64_t row, int64_t column, int64_t ffn) {
+    float workspace[5][PIECE];
+    int64_t n = min_i64(ffn - column, PIECE), in = row * 2 * ffn + column;
+    const float *gate = cpu_load(backend, workspace[0], gate_up, in, n);
+    const float *up = cpu_load(backend, workspace[1], gate_up, in + ffn, n);
+    const float *upstream = cpu_load(backend, workspace[2], dout, row * ffn + column, n);
+    float *dgate = cpu_place(backend, workspace[3], to, in);
+    float *dup = cpu_place(backend, workspace[4], to, in + ffn);
+    swiglu_backward_piece_(dgate, dup, upstream, gate, up, scale == NULL ? 1.0f : scale[row], n);
+    cpu_store(backend, to, in, dgate, n);
+    cpu_store(backend, to, in + ffn, dup, n);
+    return scale == NULL ? 0.0f : swiglu_scale_piece_(upstream, gate, up, n);
+}
+
+void cpu_swiglu_backward(Backend *backend, Factor dgate_up, float *dscale, const void *dout, const void *gate_up,
+                         const float *scale, int64_t rows, int64_t ffn) {
+    assert((scale == NULL) == (dscale == NULL) && (scale == NULL || dgate_up.kind == FACTOR_PLAIN));
     CPU_PARALLEL_FOR(cpu_self(backend))
-    for (int64_t piece = 0; piece < pieces; piece++) {
-        float workspace[5][PIECE];
-        int64_t row = piece / per_row, column = piece % per_row * PIECE, n = min_i64(ffn - column, PIECE);
-        int64_t in = row * 2 * ffn + column, at = row * ffn + column;
-        const float *gate = cpu_load(backend, workspace[0], gate_up, in, n);
-        const float *up = cpu_load(backend, workspace[1], gate_up, in + ffn, n);
-        const float *upstream = cpu_load(backend, workspace[2], dout, at, n);
-        float *dgate = cpu_place(backend, workspace[3], to, in);
-        float *dup = cpu_place(backend, workspace[4], to, in + ffn);
-        swiglu_backward_piece_(dgate, dup, upstream, gate, up, n);
-        cpu_store(backend, to, in, dgate, n);
-        cpu_store(backend, to, in + ffn, dup, n);
+    for (int64_t row = 0; row < rows; row++) {
+        float sum = 0;
+        for (int64_t column = 0; column < ffn; column += PIECE)
+            sum += swiglu_backward_part_(backend, (void *)dgate_up.source, dout, gate_up, scale, row, column, ffn);
+        if (dscale != NULL) dscale[row] = sum;
     }
     cpu_narrow(backend, dgate_up, rows, 2 * ffn);
 }

@@ -361,3 +361,43 @@ void cuda_linear_backward_weight(Backend *backend, float *dw, float *dbias, Fact
     cuda_product(cuda_self(backend), &p);
     if (dbias != NULL) cuda_column_sums(backend, dbias, dy.source, rows, out);
 }
+
+// --- experts: one product after another, each with the weights of one expert
+
+void cuda_router_forward(Backend *backend, float *logits, const void *x, const void *w, int64_t rows, int64_t hidden,
+                         int64_t experts) {
+    const RowBlocks whole = {1, rows, 0, 0};
+    CudaProduct p = matmul_forward_(logits, factor_plain(x), factor_plain(w), &whole, hidden, experts);
+    p.wide = true;
+    cuda_product(cuda_self(backend), &p);
+}
+
+static const char *row_(const Backend *backend, const void *x, int64_t row, int64_t cols) {
+    return (const char *)x + row * cols * backend->element;
+}
+
+void cuda_experts_forward(Backend *backend, void *y, const void *x, const void *w, int64_t stride, const int64_t *first,
+                          int64_t experts, int64_t in, int64_t out) {
+    for (int64_t n = 0; n < experts; n++)
+        if (first[n + 1] > first[n])
+            cuda_linear_forward(backend, (void *)row_(backend, y, first[n], out), NULL,
+                                factor_plain(row_(backend, x, first[n], in)), factor_plain(row_(backend, w, n, stride)),
+                                NULL, first[n + 1] - first[n], in, out, EPILOGUE_NONE);
+}
+
+void cuda_experts_backward_input(Backend *backend, void *dx, const void *dy, const void *w, int64_t stride,
+                                 const int64_t *first, int64_t experts, int64_t in, int64_t out) {
+    for (int64_t n = 0; n < experts; n++)
+        if (first[n + 1] > first[n])
+            cuda_linear_backward_input(
+                backend, (void *)row_(backend, dx, first[n], in), NULL, factor_plain(row_(backend, dy, first[n], out)),
+                factor_plain(row_(backend, w, n, stride)), first[n + 1] - first[n], in, out, EPILOGUE_NONE);
+}
+
+void cuda_experts_backward_weight(Backend *backend, float *dw, int64_t stride, const void *dy, const void *x,
+                                  const int64_t *first, int64_t experts, int64_t in, int64_t out) {
+    for (int64_t n = 0; n < experts; n++)
+        if (first[n + 1] > first[n])
+            cuda_linear_backward_weight(backend, dw + n * stride, NULL, factor_plain(row_(backend, dy, first[n], out)),
+                                        factor_plain(row_(backend, x, first[n], in)), first[n + 1] - first[n], in, out);
+}

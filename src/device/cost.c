@@ -100,6 +100,20 @@ double cost_product_fp8(const Cost *cost, int64_t m, int64_t n, int64_t k) {
 
 double cost_adding(const Cost *cost, double weights) { return cost->added * cost_pass(cost, 8 * weights); }
 
+// A loop of products: they reach less of the peak, read every expert's weights, and each is launched. GROUPED and READ
+// describe loops over cuBLAS's products on A100 and B200 (MooreThreads/SimuMax@4dcaae5) as well as the tables of single
+// products do for single products.
+double cost_experts(const Cost *cost, int64_t rows, int64_t experts, int64_t n, int64_t k, int64_t element,
+                    bool gradient) {
+    static const double GROUPED = 1.15, READ = 0.8, LAUNCH = 3.5e-6; // factor; share of a pass; seconds
+    double sum = gradient ? (double)rows / (double)experts : (double)k, weights = (double)n * (double)k;
+    if (rows == 0) return 0;
+    double flops = 2 * (double)rows * weights * (1 + cost->half / sum);
+    return GROUPED * flops / (cost->flops * cost->efficiency) +
+           READ * cost_pass(cost, (double)(experts * element) * weights) +
+           (double)experts * (cost->multiprocessors > 0 ? LAUNCH : cost->launch);
+}
+
 // Returns the share of the multiprocessors' time that a product uses with tiles of 128 x `width`. Narrow tiles get a
 // lower value, because they load more data per FLOP.
 static double fill_(double count, int64_t m, int64_t n, int width, int multiprocessors) {
@@ -170,6 +184,13 @@ double cost_copies(const Cost *cost, double bytes, int ranks) {
 double cost_collective_between(const Cost *cost, CostCollective kind, double bytes, int ranks, double rate) {
     double rounds = (kind == COST_ALL_REDUCE ? 2 : 1) * ceil(log2(ranks));
     return sent_(kind, bytes, ranks) / rate + rounds * cost->latency;
+}
+
+double cost_exchange(const Cost *cost, double inside, int near, double between, double rate) {
+    static const double WIRE = 0.8; // share of the network's rate that NCCL's sends reach
+    double all = near > 1 ? inside * near / (near - 1) : 0;
+    double seconds = near > 1 ? cost_collective(cost, COST_EXCHANGE, all, near) : 0;
+    return between > 0 ? fmax(seconds, between / (WIRE * rate) + cost->latency) : seconds;
 }
 
 double cost_message(const Cost *cost, double bytes, double rate) { return bytes / rate + cost->latency; }

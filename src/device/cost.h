@@ -41,7 +41,7 @@ typedef struct Cost {
     uint16_t collectives[GPU_COLLECTIVES][GPU_SIZES];
 } Cost;
 
-typedef enum CostCollective { COST_ALL_GATHER, COST_REDUCE_SCATTER, COST_ALL_REDUCE } CostCollective;
+typedef enum CostCollective { COST_ALL_GATHER, COST_REDUCE_SCATTER, COST_ALL_REDUCE, COST_EXCHANGE } CostCollective;
 
 // Replaces assumptions by the values that `hardware` sets: matmul_efficiency, matmul_half, flash_forward,
 // flash_backward and stream_gb_s. `calibrated` replaces the bands.
@@ -60,6 +60,11 @@ double cost_product_fp8(const Cost *cost, int64_t m, int64_t n, int64_t k);
 // Returns the extra seconds that the gradient product of `weights` weights takes to accumulate into fp32 memory.
 double cost_adding(const Cost *cost, double weights);
 
+// Returns the seconds of the products of `rows` rows in all with `experts` matrices of weights (n, k). element: bytes
+// moved per weight. gradient: the products are gradients of the weights, so their sums run over an expert's rows.
+double cost_experts(const Cost *cost, int64_t rows, int64_t experts, int64_t n, int64_t k, int64_t element,
+                    bool gradient);
+
 // Returns the factor by which products take longer than cost_product says if they run on `multiprocessors`
 // multiprocessors. The GPU may have more, and the last wave of tiles may leave most of the multiprocessors idle.
 double cost_waves(const Cost *cost, double count, int64_t m, int64_t n, int multiprocessors);
@@ -71,7 +76,8 @@ double cost_flash(const Cost *cost, double heads, int64_t seq, int64_t head_dim,
 // Returns the seconds to read or write `bytes` in the device's memory.
 double cost_pass(const Cost *cost, double bytes);
 
-// Returns the seconds of a collective among `ranks` ranks of one node. bytes: all ranks' parts together.
+// Returns the seconds of a collective among `ranks` ranks of one node. bytes: all ranks' parts together; of an exchange
+// what one rank sends, with its own block.
 double cost_collective(const Cost *cost, CostCollective kind, double bytes, int ranks);
 
 // Returns the seconds of a gather or a reduce-scatter made of copies to every other rank of the node. For a
@@ -84,6 +90,11 @@ double cost_collective_rate(const Cost *cost, CostCollective kind, double bytes,
 // Returns the seconds of a collective between nodes, from the time when all ranks are ready. Its rings leave each node
 // once, at `rate` bytes/s.
 double cost_collective_between(const Cost *cost, CostCollective kind, double bytes, int ranks, double rate);
+
+// Returns the seconds of an exchange of blocks between all ranks of a group, of which `near` are on each node. A rank
+// sends, or receives if that is more, `inside` bytes from other ranks of its node and `between` from other nodes, those
+// at `rate` bytes/s.
+double cost_exchange(const Cost *cost, double inside, int near, double between, double rate);
 
 // Returns the seconds to send a message, or to move a bundle, of `bytes` bytes at `rate` bytes/s.
 double cost_message(const Cost *cost, double bytes, double rate);

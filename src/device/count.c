@@ -58,16 +58,36 @@ static void pass_(Backend *be, double bytes) {
     clocks->compute += seconds;
 }
 
-// A product of m x n x k; adds: into fp32 in memory. waves: how much longer it takes because it is a part of a whole.
-static void product_(Backend *be, const Factor *operand, int64_t m, int64_t n, int64_t k, bool adds, double waves) {
+// A product of m x n x k with operands of a FactorKind; adds: into fp32 in memory. waves: how much longer it takes
+// because it is a part of a whole.
+static void product_(Backend *be, int kind, int64_t m, int64_t n, int64_t k, bool adds, double waves) {
     Clocks *clocks = clocks_(be);
     const Cost *cost = clocks->cost;
-    bool narrow = operand->kind != FACTOR_PLAIN && !clocks->own_sums;
+    bool narrow = kind != FACTOR_PLAIN && !clocks->own_sums;
     assert(cost->flops > 0);
     double seconds = narrow ? cost_product_fp8(cost, m, n, k) : cost_product(cost, 1, m, n, k);
     if (adds) seconds += cost_adding(cost, (double)m * (double)n);
     clocks->spent.peak += 2 * (double)m * (double)n * (double)k / (cost->flops * (narrow ? 2 : 1));
     kernel_(be, seconds * waves, true, &clocks->spent.products);
+}
+
+// The grouped products of `rows` rows with experts' weights (n, k); adds: their gradients, into fp32 in memory.
+static void experts_(Backend *be, int64_t rows, int64_t experts, int64_t n, int64_t k, bool adds) {
+    Clocks *clocks = clocks_(be);
+    const Cost *cost = clocks->cost;
+    assert(cost->flops > 0);
+    clocks->spent.peak += 2 * (double)rows * (double)n * (double)k / cost->flops;
+    double seconds = cost_experts(cost, rows, experts, n, k, adds ? 8 : be->element, adds);
+    kernel_(be, seconds, true, &clocks->spent.products);
+}
+
+// Fills counts (parts, experts) as if every expert were chosen equally often; the first take what is left over.
+static void balanced_(int64_t *counts, int64_t parts, int64_t rows, const RouteShape *shape) {
+    for (int64_t part = 0; part < parts; part++) {
+        int64_t copies = (rows * (part + 1) / parts - rows * part / parts) * shape->chosen;
+        for (int64_t e = 0; e < shape->experts; e++)
+            counts[part * shape->experts + e] = copies / shape->experts + (e < copies % shape->experts);
+    }
 }
 
 // Returns the bytes that a kernel moves per number to quantize it, reading the run's precision: with a single scale for
@@ -153,8 +173,11 @@ static void optimize_(Backend *be, const AdamwTensor *tensors, int64_t count, do
 
 // The operations: their prototypes and costs are in backend/operations.h.
 #define PASS(bytes)                     pass_(be, (double)(bytes))
-#define PRODUCT(operand, m, n, k)       product_(be, &(operand), m, n, k, false, 1)
-#define PRODUCT_ADDED(operand, m, n, k) product_(be, &(operand), m, n, k, true, 1)
+#define PRODUCT(operand, m, n, k)       product_(be, (operand).kind, m, n, k, false, 1)
+#define PRODUCT_ADDED(operand, m, n, k) product_(be, (operand).kind, m, n, k, true, 1)
+#define EXPERTS(k, n)                   experts_(be, first[experts], experts, n, k, false)
+#define EXPERTS_ADDED(k, n)             experts_(be, first[experts], experts, n, k, true)
+#define BALANCED(counts, parts)         balanced_(counts, parts, rows, shape)
 #define ATTENTION(backward)             attention_(be, shape, backward)
 #define WRITING(out)                    writing_(be, &(out))
 #define GELU(epilogue, operand, alone)  gelu_(be, epilogue, &(operand), alone)
@@ -175,7 +198,7 @@ static void linear_forward_blocks_(Backend *be, void *y, void *aux, const void *
     Factor operand = factor_plain(x);
     int64_t rows = blocks->count * blocks->rows;
     (void)y, (void)aux, (void)w, (void)bias;
-    product_(be, &operand, rows, out, in, false, cost_waves(cost, 1, rows, out, cost->multiprocessors));
+    product_(be, operand.kind, rows, out, in, false, cost_waves(cost, 1, rows, out, cost->multiprocessors));
     pass_(be, (double)(gelu_(be, epilogue, &operand, 2) * rows * out));
 }
 
@@ -268,14 +291,22 @@ static bool copies_(const CountComm *self, CommOperation operation, const void *
     return operation == COMM_REDUCE_SCATTER && inside_(in, bytes, memory->partial, memory->part);
 }
 
+// Starts a collective of `seconds` when the group's earlier ones have ended and compute has reached it.
+static void start_(CountComm *self, double seconds, bool copies, CommRequest *request) {
+    Clocks *clocks = self->clocks;
+    self->queue = fmax(self->queue, clocks->compute) + seconds;
+    if (!copies && !self->rests) clocks->busy = fmax(clocks->busy, self->queue);
+    *request = (CommRequest){.active = true};
+    memcpy(&request->detail[END], &self->queue, sizeof self->queue);
+}
+
 static int collective_(Comm *comm, CommOperation operation, void *out, const void *in, int64_t count, CommType type,
                        CommRequest *request, Error *err) {
     // A reduce and a broadcast of a buffer send what the halves of its all-reduce do.
     static const CostCollective kinds[] = {COST_ALL_REDUCE, COST_ALL_GATHER, COST_REDUCE_SCATTER, COST_REDUCE_SCATTER,
                                            COST_ALL_GATHER};
     CountComm *self = comm->self;
-    Clocks *clocks = self->clocks;
-    const Cost *cost = clocks->cost;
+    const Cost *cost = self->clocks->cost;
     bool divided = operation == COMM_ALL_GATHER || operation == COMM_REDUCE_SCATTER;
     int64_t part = count * comm_type_bytes(type), all = part * (divided ? comm->size : 1);
     bool copies = copies_(self, operation, out, in, all);
@@ -288,10 +319,7 @@ static int collective_(Comm *comm, CommOperation operation, void *out, const voi
     else seconds = cost_collective(cost, kinds[operation], (double)all, comm->size);
     if (copies && operation == COMM_ALL_GATHER && (const char *)out + comm->rank * part != (const char *)in)
         seconds += cost_pass(cost, 2 * (double)part); // its own rows, by the same stream
-    self->queue = fmax(self->queue, clocks->compute) + seconds;
-    if (!copies && !self->rests) clocks->busy = fmax(clocks->busy, self->queue);
-    *request = (CommRequest){.active = true};
-    memcpy(&request->detail[END], &self->queue, sizeof self->queue);
+    start_(self, seconds, copies, request);
     if (copies && operation == COMM_REDUCE_SCATTER) request->detail[SUMS] = all + part;
     return 0;
 }
@@ -300,6 +328,23 @@ static int rooted_(Comm *comm, CommOperation operation, int root, void *out, con
                    CommType type, CommRequest *request, Error *err) {
     (void)root;
     return collective_(comm, operation, out, in, count, type, request, err);
+}
+
+// What stays on the node and what leaves it move at once. The ranks of a node follow each other.
+static int exchange_(Comm *comm, void *out, const int64_t *received, const void *in, const int64_t *sent,
+                     CommRequest *request, Error *err) {
+    CountComm *self = comm->self;
+    const Cost *cost = self->clocks->cost;
+    int near = self->links.rate > 0 ? self->links.near : comm->size, first = comm->rank / near * near;
+    double stays[2] = {0}, leaves[2] = {0};
+    (void)out, (void)in, (void)err;
+    for (int q = 0; q < comm->size; q++) {
+        double *way = q >= first && q < first + near ? stays : leaves;
+        if (q != comm->rank) way[0] += (double)sent[q], way[1] += (double)received[q];
+    }
+    double seconds = cost_exchange(cost, fmax(stays[0], stays[1]), near, fmax(leaves[0], leaves[1]), self->links.rate);
+    start_(self, self->rests ? 0 : seconds, false, request);
+    return 0;
 }
 
 static int test_(Comm *comm, CommRequest *request, Error *err) {
@@ -338,6 +383,7 @@ Comm *count_comm_create(const char *name, int rank, int size, Clocks *clocks, co
                                  .message = message_,
                                  .collective = collective_,
                                  .rooted = rooted_,
+                                 .exchange = exchange_,
                                  .use_memory = use_memory_,
                                  .test = test_,
                                  .destroy = comm_destroy_},

@@ -90,8 +90,8 @@ static CountedStage *counted_open_(const CountSource *source, const StageShape *
         count_backend_create(&counting->clocks, source->config->train.precision, source->hardware->capability);
     counting->be->moving = key->moving;
     int t = stage->shape.tensor_ranks, c = stage->shape.context_ranks, d = key->replicas;
-    CountLinks tensor = {key->tensor_rate, key->copies}, context = {key->context_rate, false},
-               data = {key->data_rate, false};
+    CountLinks tensor = {key->tensor_rate, key->copies, 0}, context = {key->context_rate, false, 0},
+               data = {key->data_rate, false, 0};
     if (t > 1) counting->tensor = count_comm_create("tensor", 0, t, &counting->clocks, &tensor);
     if (t > 1) count_comm_rest(counting->tensor, !known && stage->shape.overlap && !key->update);
     for (int i = 0; i < 2 && c > 1; i++)

@@ -192,10 +192,10 @@ static void norm_backward(Bench *b) {
     b->gpu->norm_backward(b->gpu, b->z, b->wide, NULL, b->y, b->x, b->w, b->rows, b->in, 1e-5);
 }
 
-static void swiglu(Bench *b) { b->gpu->swiglu_forward(b->gpu, factor_plain(b->y), b->x, b->rows, b->in / 2); }
+static void swiglu(Bench *b) { b->gpu->swiglu_forward(b->gpu, factor_plain(b->y), b->x, NULL, b->rows, b->in / 2); }
 
 static void swiglu_backward(Bench *b) {
-    b->gpu->swiglu_backward(b->gpu, factor_plain(b->z), b->y, b->x, b->rows, b->in / 2);
+    b->gpu->swiglu_backward(b->gpu, factor_plain(b->z), NULL, b->y, b->x, NULL, b->rows, b->in / 2);
 }
 
 static void update(Bench *b) {

@@ -69,8 +69,8 @@ static void check_swiglu(int precision, int64_t rows, int64_t ffn) {
     Operand in = op_operand(&op, rows * 2 * ffn, 1, 0.0, 12.0), out = op_output(&op, rows * ffn);
     Operand dout = op_operand(&op, rows * ffn, 2, 0.0, 1.0), din = op_output(&op, rows * 2 * ffn);
     double *want = op_hold(&op, rows * ffn * 8), *slope = op_hold(&op, rows * 2 * ffn * 8);
-    op.backend->swiglu_forward(op.backend, factor_plain(out.data), in.data, rows, ffn);
-    op.backend->swiglu_backward(op.backend, factor_plain(din.data), dout.data, in.data, rows, ffn);
+    op.backend->swiglu_forward(op.backend, factor_plain(out.data), in.data, NULL, rows, ffn);
+    op.backend->swiglu_backward(op.backend, factor_plain(din.data), NULL, dout.data, in.data, NULL, rows, ffn);
     for (int64_t row = 0; row < rows; row++)
         for (int64_t i = 0; i < ffn; i++) {
             int64_t at = row * 2 * ffn + i;
@@ -99,8 +99,8 @@ TEST(swiglu_is_finite_far_out) {
     float *in = op_hold(&op, 8 * N), *out = op_hold(&op, 4 * N);
     float *din = op_hold(&op, 8 * N), *dout = op_hold(&op, 4 * N);
     for (int i = 0; i < N; i++) in[i] = (i % 2 ? 1.0f : -1.0f) * 50.0f * (float)(i + 1), in[N + i] = dout[i] = 1.0f;
-    op.backend->swiglu_forward(op.backend, factor_plain(out), in, 1, N);
-    op.backend->swiglu_backward(op.backend, factor_plain(din), dout, in, 1, N);
+    op.backend->swiglu_forward(op.backend, factor_plain(out), in, NULL, 1, N);
+    op.backend->swiglu_backward(op.backend, factor_plain(din), NULL, dout, in, NULL, 1, N);
     for (int i = 0; i < N; i++) {
         assert_float_equal(out[i], (i % 2 ? in[i] : 0.0f), 1e-18);
         assert_float_equal(din[i], (i % 2 ? 1.0f : 0.0f), 1e-18);
@@ -116,10 +116,10 @@ TEST(swiglu_bits_do_not_depend_on_the_place) {
     float *whole = op_hold(&op, 8 * N), *out = op_hold(&op, 4 * N), *one = op_hold(&op, 8), *alone = op_hold(&op, 4);
     for (int seed = 0; seed < 200; seed++) {
         for (int i = 0; i < 2 * N; i++) whole[i] = (float)(20.0 * op_random((uint64_t)seed, i));
-        op.backend->swiglu_forward(op.backend, factor_plain(out), whole, 1, N);
+        op.backend->swiglu_forward(op.backend, factor_plain(out), whole, NULL, 1, N);
         for (int i = 0; i < N; i++) {
             one[0] = whole[i], one[1] = whole[N + i];
-            op.backend->swiglu_forward(op.backend, factor_plain(alone), one, 1, 1);
+            op.backend->swiglu_forward(op.backend, factor_plain(alone), one, NULL, 1, 1);
             assert_memory_equal(alone, &out[i], sizeof *alone);
         }
     }
@@ -219,8 +219,8 @@ static int64_t run(Op *op, const void *shape, unsigned char *out) {
     Operand in = op_operand(op, s->rows * 2 * s->ffn, 1, 0.0, 8.0), y = op_output(op, s->rows * s->ffn);
     Operand dout = op_operand(op, s->rows * s->ffn, 2, 0.0, 1.0), din = op_output(op, s->rows * 2 * s->ffn);
     Operand qkv = op_operand(op, 2 * s->rows * row_width(&rope), 3, 0.0, 1.0);
-    op->backend->swiglu_forward(op->backend, factor_plain(y.data), in.data, s->rows, s->ffn);
-    op->backend->swiglu_backward(op->backend, factor_plain(din.data), dout.data, in.data, s->rows, s->ffn);
+    op->backend->swiglu_forward(op->backend, factor_plain(y.data), in.data, NULL, s->rows, s->ffn);
+    op->backend->swiglu_backward(op->backend, factor_plain(din.data), NULL, dout.data, in.data, NULL, s->rows, s->ffn);
     op->backend->add(op->backend, dout.data, dout.data, y.data, s->rows * s->ffn);
     op->backend->combine(op->backend, dout.data, 2.0, dout.data, -0.3, y.data, s->rows * s->ffn);
     op->backend->rope(op->backend, qkv.data, &rope, &table, NULL, 1);

@@ -69,8 +69,8 @@ enum { RMSNORM, LAYERNORM, SWIGLU, SWIGLU_BACKWARD, MAKERS };
 static void make_result(Op *op, int maker, Factor out, int64_t rows, int64_t cols) {
     Operand x = op_operand(op, rows * 2 * cols, 1, 0.2, 9), w = op_operand(op, cols, 3, 1, 0.5);
     Backend *b = op->backend;
-    if (maker == SWIGLU_BACKWARD) b->swiglu_backward(b, out, x.data, x.data, rows, cols / 2);
-    if (maker == SWIGLU) b->swiglu_forward(b, out, x.data, rows, cols);
+    if (maker == SWIGLU_BACKWARD) b->swiglu_backward(b, out, NULL, x.data, x.data, NULL, rows, cols / 2);
+    if (maker == SWIGLU) b->swiglu_forward(b, out, x.data, NULL, rows, cols);
     void *bias = maker == LAYERNORM ? w.data : NULL;
     if (maker <= LAYERNORM) b->norm_forward(b, out, NULL, x.data, NULL, w.data, bias, rows, cols, EPS);
 }
@@ -122,7 +122,7 @@ static int64_t run_shifted(Op *op, const void *shape, unsigned char *out) {
     char *z = op_poison(op, (2 * n + 64) * element);
     Backend *b = op->backend;
     b->add(b, z + s->shift * element, x, y + s->shift * element, n);
-    b->swiglu_forward(b, factor_plain(y), x + s->shift * element, 1, n);
+    b->swiglu_forward(b, factor_plain(y), x + s->shift * element, NULL, 1, n);
     b->norm_forward(b, factor_plain(x + s->shift * element), NULL, z + s->shift * element, NULL, y, NULL, 1, n, EPS);
     memcpy(out, x + s->shift * element, (size_t)(n * element));
     memcpy(out + n * element, z + s->shift * element, (size_t)(n * element));

@@ -221,7 +221,7 @@ void columns_launch_(Backend *backend, T *to, int64_t to_cols, const A *from, in
 
 template <typename T, int W, int KIND>
 __global__ void __launch_bounds__(THREADS)
-    swiglu_kernel(const Factor out, const T *gate_up, const int64_t rows, int ffn) {
+    swiglu_kernel(const Factor out, const T *gate_up, const float *scale, const int64_t rows, int ffn) {
     RowPlace at = pointwise_place_<W>(ffn);
     Floats<W> y = {};
     if (at.column < ffn) {
@@ -230,6 +230,11 @@ __global__ void __launch_bounds__(THREADS)
         Floats<W> gate = piece_floats(gates), up = piece_floats(ups);
 #pragma unroll
         for (int i = 0; i < W; i++) y.v[i] = gate.v[i] * sigmoid_(gate.v[i]) * up.v[i];
+        if (scale) {
+            const float factor = scale[at.row];
+#pragma unroll
+            for (int i = 0; i < W; i++) y.v[i] *= factor;
+        }
         if (KIND == FACTOR_PLAIN) store_floats<T, W>((T *)out.data + at.row * ffn + at.column, y);
     }
     if (KIND != FACTOR_PLAIN) narrow_store<KIND, T>(out, rows, ffn, at.row, at.column, at.column < ffn, y);
@@ -260,6 +265,41 @@ __global__ void __launch_bounds__(THREADS)
     narrow_store<KIND, T>(dgate_up, rows, 2 * ffn, at.row, ffn + at.column, live, dup);
 }
 
+// With a scale, a block computes a whole row, since dscale is a sum over it.
+template <typename T, int W>
+__global__ void __launch_bounds__(THREADS)
+    swiglu_scaled_backward_kernel(T *dgate_up, float *dscale, const T *dout, const T *gate_up, const float *scale,
+                                  int ffn) {
+    SHARED(float, workspace, WARP);
+    const int64_t row = blockIdx.x, in = row * 2 * ffn;
+    const float factor = scale[row];
+    float sum[1] = {0.0f};
+    for (int column = threadIdx.x * W; column < ffn; column += THREADS * W) {
+        Piece<T, W> gates = piece_load<W>(gate_up + in + column), ups = piece_load<W>(gate_up + in + ffn + column);
+        Piece<T, W> upstream = piece_load<W>(dout + row * ffn + column);
+        Floats<W> gate = piece_floats(gates), up = piece_floats(ups), dy = piece_floats(upstream), dgate, dup;
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            float s = sigmoid_(gate.v[i]), silu = gate.v[i] * s, d = dy.v[i] * factor;
+            sum[0] += dy.v[i] * (silu * up.v[i]);
+            dup.v[i] = d * silu;
+            dgate.v[i] = d * up.v[i] * (s + silu * (1.0f - s));
+        }
+        store_floats<T, W>(dgate_up + in + column, dgate);
+        store_floats<T, W>(dgate_up + in + ffn + column, dup);
+    }
+    block_sum(sum, workspace);
+    if (threadIdx.x == 0) dscale[row] = sum[0];
+}
+
+template <typename T>
+void swiglu_scaled_backward_(CudaBackend *cuda, T *dgate_up, float *dscale, const T *dout, const T *gate_up,
+                             const float *scale, int64_t rows, int ffn) {
+    FOR_PIECES(ffn % PACK<T> == 0 && aligned_16(dgate_up, dout, gate_up),
+               CUDA_LAUNCH(cuda, (unsigned)rows, THREADS, 0, (swiglu_scaled_backward_kernel<T, W>), dgate_up, dscale,
+                           dout, gate_up, scale, ffn));
+}
+
 } // namespace
 
 void cuda_bias_add(Backend *backend, void *y, const void *bias, int64_t rows, int64_t cols) {
@@ -277,19 +317,25 @@ void cuda_copy_columns(Backend *backend, void *to, int64_t to_cols, const void *
     });
 }
 
-void cuda_swiglu_forward(Backend *backend, Factor out, const void *gate_up, int64_t rows, int64_t ffn) {
+void cuda_swiglu_forward(Backend *backend, Factor out, const void *gate_up, const float *scale, int64_t rows,
+                         int64_t ffn) {
     CudaBackend *cuda = cuda_self(backend);
     bool aligned = aligned_16(out.data, gate_up);
     FOR_RESULT(backend, out.kind,
                FOR_PIECES(KIND != FACTOR_PLAIN || (aligned && ffn % PACK<T> == 0),
                           CUDA_LAUNCH(cuda, (row_blocks_<W>(rows, ffn)), THREADS, 0, (swiglu_kernel<T, W, KIND>), out,
-                                      (const T *)gate_up, rows, (int)ffn)));
+                                      (const T *)gate_up, scale, rows, (int)ffn)));
 }
 
 // If numbers of both halves (gate and up) would share a scale, a separate pass quantizes dgate_up.
-void cuda_swiglu_backward(Backend *backend, Factor dgate_up, const void *dout, const void *gate_up, int64_t rows,
-                          int64_t ffn) {
+void cuda_swiglu_backward(Backend *backend, Factor dgate_up, float *dscale, const void *dout, const void *gate_up,
+                          const float *scale, int64_t rows, int64_t ffn) {
     CudaBackend *cuda = cuda_self(backend);
+    if (scale) {
+        FOR_ELEMENT(backend, (swiglu_scaled_backward_((CudaBackend *)backend->self, (T *)dgate_up.source, dscale,
+                                                      (const T *)dout, (const T *)gate_up, scale, rows, (int)ffn)));
+        return;
+    }
     bool aligned = aligned_16(dgate_up.source, dout, gate_up);
     bool apart = dgate_up.kind != FACTOR_PLAIN && ffn % factor_block_cols(dgate_up.kind) != 0;
     FOR_RESULT(

@@ -1,0 +1,335 @@
+// Mixtures of experts: the router, the order of rows by expert, and products with each expert's own weights.
+//
+// The products use gemm.c in both precisions. oneDNN picks its kernels by the number of rows, so the bits of a row
+// would depend on how many other rows chose the same expert.
+#include "cpu.h"
+
+#include "base/units.h"
+#include "lanes.h"
+
+#include <assert.h>
+
+// --- router
+
+// The largest of some keys; of equal keys that with the lower index.
+typedef struct Best {
+    float key;
+    int64_t index; // -1: none
+} Best;
+
+// Returns the best of keys[first, last) that comes after `before` in descending order.
+static Best best_after_(const float *keys, int64_t first, int64_t last, Best before) {
+    Best best = {0, -1};
+    for (int64_t i = first; i < last; i++) {
+        bool after = before.index < 0 || keys[i] < before.key || (keys[i] == before.key && i > before.index);
+        if (after && (best.index < 0 || keys[i] > best.key)) best = (Best){keys[i], i};
+    }
+    return best;
+}
+
+// One row's logits and scores (E), the largest logit, and the sum of exp(logit - most).
+typedef struct RouteScores {
+    const RouteShape *shape;
+    const float *logits, *score;
+    float most, sum;
+} RouteScores;
+
+static RouteScores scores_open_(const RouteShape *shape, const float *logits, float *score) {
+    RouteScores s = {shape, logits, score, logits[0], 0};
+    for (int64_t e = 1; e < shape->experts; e++) s.most = logits[e] > s.most ? logits[e] : s.most;
+    for (int64_t e = 0; e < shape->experts; e++) score[e] = cpu_expf(logits[e] - s.most);
+    s.sum = lanes_sum(score, shape->experts);
+    for (int64_t e = 0; e < shape->experts; e++)
+        score[e] = shape->sigmoid ? 1.0f / (1.0f + cpu_expf(-logits[e])) : score[e] / s.sum;
+    return s;
+}
+
+// Lowers the keys of experts in groups that cannot be chosen to -infinity.
+static void close_groups_(float *keys, const RouteShape *shape) {
+    int64_t each = shape->experts / shape->groups;
+    float group[ROUTE_GROUPS_MAX];
+    bool open[ROUTE_GROUPS_MAX] = {false};
+    for (int64_t g = 0; g < shape->groups; g++) {
+        Best first = best_after_(keys, g * each, (g + 1) * each, (Best){0, -1});
+        Best second = best_after_(keys, g * each, (g + 1) * each, first);
+        group[g] = first.key + second.key;
+    }
+    Best last = {0, -1};
+    for (int64_t i = 0; i < shape->top_groups; i++) {
+        last = best_after_(group, 0, shape->groups, last);
+        open[last.index] = true;
+    }
+    for (int64_t e = 0; e < shape->experts; e++)
+        if (!open[e / each]) keys[e] = -INFINITY;
+}
+
+// Returns what a row's experts are compared by. Without bias and groups that is the logit, which orders like the score.
+static const float *keys_(float *keys, const RouteScores *s, const float *bias) {
+    const RouteShape *shape = s->shape;
+    if (bias == NULL && shape->groups <= 1) return s->logits;
+    for (int64_t e = 0; e < shape->experts; e++) keys[e] = s->score[e] + (bias == NULL ? 0 : bias[e]);
+    return keys;
+}
+
+static bool has_nan_(const float *x, int64_t count) {
+    bool found = false;
+    for (int64_t i = 0; i < count; i++) found |= isnan(x[i]) != 0;
+    return found;
+}
+
+static void choose_(int32_t *chosen, const float *keys, const RouteShape *shape) {
+    Best last = {0, -1};
+    for (int64_t j = 0; j < shape->chosen; j++) {
+        last = best_after_(keys, 0, shape->experts, last);
+        assert(last.index >= 0);
+        int64_t at = j;
+        for (; at > 0 && chosen[at - 1] > last.index; at--) chosen[at] = chosen[at - 1];
+        chosen[at] = (int32_t)last.index;
+    }
+}
+
+// Writes the chosen experts' scores, and returns what divides them in the weights. Normalized softmax is softmax over
+// the chosen logits.
+static float chosen_scores_(float *scores, const RouteScores *s, const int32_t *chosen) {
+    const RouteShape *shape = s->shape;
+    bool softmax = shape->normalize && !shape->sigmoid;
+    float most = s->logits[chosen[0]], sum = 0;
+    for (int64_t j = 1; j < shape->chosen; j++) most = s->logits[chosen[j]] > most ? s->logits[chosen[j]] : most;
+    for (int64_t j = 0; j < shape->chosen; j++)
+        sum += scores[j] = softmax ? cpu_expf(s->logits[chosen[j]] - most) : s->score[chosen[j]];
+    return !shape->normalize ? 1 : softmax ? sum : sum + 1e-20f;
+}
+
+void cpu_route_forward(Backend *backend, int32_t *chosen, float *weights, const float *logits, const float *bias,
+                       int64_t rows, const RouteShape *shape) {
+    CpuBackend *cpu = cpu_self(backend);
+    int64_t experts = shape->experts, k = shape->chosen;
+    assert(k <= ROUTE_CHOSEN_MAX && shape->groups <= ROUTE_GROUPS_MAX);
+    CPU_PARALLEL_FOR(cpu)
+    for (int64_t row = 0; row < rows; row++) {
+        float *workspace = cpu_scratch(cpu, 2 * experts), scores[ROUTE_CHOSEN_MAX];
+        int32_t *to = chosen + row * k;
+        RouteScores s = scores_open_(shape, logits + row * experts, workspace);
+        const float *keys = keys_(workspace + experts, &s, bias);
+        bool broken = has_nan_(keys, experts);
+        for (int64_t j = 0; j < k && broken; j++) to[j] = (int32_t)j;
+        if (shape->groups > 1 && !broken) close_groups_(workspace + experts, shape);
+        if (!broken) choose_(to, keys, shape);
+        float divisor = chosen_scores_(scores, &s, to);
+        for (int64_t j = 0; j < k; j++) weights[row * k + j] = broken ? NAN : (float)shape->scale * scores[j] / divisor;
+    }
+}
+
+// Sets dscores to the gradient of the scores through p, which is the scores, or with sigmoid their shares of the sum.
+static void share_backward_(float *dscores, const float *share, const RouteScores *s) {
+    int64_t experts = s->shape->experts;
+    float sum = 1, dot = 0;
+    if (share == NULL) memset(dscores, 0, (size_t)experts * sizeof *dscores);
+    if (share == NULL) return;
+    if (s->shape->sigmoid) sum = lanes_sum(s->score, experts);
+    for (int64_t e = 0; e < experts && s->shape->sigmoid; e++) dot += share[e] * (s->score[e] / sum);
+    for (int64_t e = 0; e < experts; e++) dscores[e] = (share[e] - dot) / sum;
+}
+
+// Adds the gradient through the weights, w = scale s / D, D the sum of the chosen scores: ds_i = scale / D (dw_i - sum
+// of dw_j s_j / D). Where the scores are softmax over the chosen logits, dl_i = s_i ds_i.
+static void weights_backward_(float *dlogits, float *dscores, const float *dweights, const int32_t *chosen,
+                              const RouteScores *s) {
+    const RouteShape *shape = s->shape;
+    float scores[ROUTE_CHOSEN_MAX], dot = 0, divisor = chosen_scores_(scores, s, chosen);
+    for (int64_t j = 0; j < shape->chosen && shape->normalize; j++) dot += dweights[j] * (scores[j] / divisor);
+    for (int64_t j = 0; j < shape->chosen; j++) {
+        float d = (float)shape->scale * (dweights[j] - dot) / divisor;
+        if (shape->normalize && !shape->sigmoid) dlogits[chosen[j]] += scores[j] * d;
+        else dscores[chosen[j]] += d;
+    }
+}
+
+// Adds the gradient of the logits through all scores, and z times that of logsumexp(logits)^2.
+static void scores_backward_(float *dlogits, const float *dscores, const RouteScores *s, float z) {
+    int64_t experts = s->shape->experts;
+    float dot = 0, slope = 2.0f * z * (s->most + logf(s->sum));
+    for (int64_t e = 0; e < experts && !s->shape->sigmoid; e++) dot += dscores[e] * s->score[e];
+    for (int64_t e = 0; e < experts; e++) {
+        dlogits[e] += s->score[e] * (s->shape->sigmoid ? 1 - s->score[e] : 1) * (dscores[e] - dot);
+        if (z != 0) dlogits[e] += slope * (cpu_expf(s->logits[e] - s->most) / s->sum);
+    }
+}
+
+void cpu_route_backward(Backend *backend, void *dlogits, const float *dweights, const int32_t *chosen,
+                        const float *logits, const float *share, double z, int64_t rows, const RouteShape *shape) {
+    CpuBackend *cpu = cpu_self(backend);
+    int64_t experts = shape->experts, k = shape->chosen;
+    CPU_PARALLEL_FOR(cpu)
+    for (int64_t row = 0; row < rows; row++) {
+        float *sum = cpu_scratch(cpu, 3 * experts), *dscores = sum + experts;
+        RouteScores s = scores_open_(shape, logits + row * experts, dscores + experts);
+        memset(sum, 0, (size_t)experts * sizeof *sum);
+        share_backward_(dscores, share, &s);
+        weights_backward_(sum, dscores, dweights + row * k, chosen + row * k, &s);
+        scores_backward_(sum, dscores, &s, (float)z);
+        cpu_store(backend, dlogits, row * experts, sum, experts);
+    }
+}
+
+// --- the order of rows by expert
+
+void cpu_route_counts(Backend *backend, int64_t *counts, int64_t parts, const int32_t *chosen, int64_t rows,
+                      const RouteShape *shape) {
+    (void)backend;
+    memset(counts, 0, (size_t)(parts * shape->experts) * sizeof *counts);
+    for (int64_t part = 0; part < parts; part++)
+        for (int64_t i = rows * part / parts * shape->chosen; i < rows * (part + 1) / parts * shape->chosen; i++)
+            counts[part * shape->experts + chosen[i]]++;
+}
+
+void cpu_route_places(Backend *backend, int32_t *place, const int32_t *chosen, int64_t rows, const RouteShape *shape) {
+    int64_t copies = rows * shape->chosen, experts = shape->experts;
+    int32_t *next = (int32_t *)cpu_scratch(cpu_self(backend), experts + 1);
+    memset(next, 0, (size_t)(experts + 1) * sizeof *next);
+    for (int64_t i = 0; i < copies; i++) next[chosen[i] + 1]++;
+    for (int64_t e = 0; e < experts; e++) next[e + 1] += next[e];
+    for (int64_t i = 0; i < copies; i++) place[i] = next[chosen[i]]++;
+}
+
+void cpu_rows_scatter(Backend *backend, void *to, const void *from, const int32_t *place, int64_t rows, int64_t k,
+                      int64_t bytes) {
+    (void)backend; // used only by the pragma
+    CPU_PARALLEL_FOR(cpu_self(backend))
+    for (int64_t i = 0; i < rows * k; i++)
+        memcpy((char *)to + place[i] * bytes, (const char *)from + i / k * bytes, (size_t)bytes);
+}
+
+void cpu_rows_gather(Backend *backend, void *to, const void *from, const int32_t *place, int64_t count, int64_t bytes) {
+    (void)backend;
+    CPU_PARALLEL_FOR(cpu_self(backend))
+    for (int64_t i = 0; i < count; i++)
+        memcpy((char *)to + i * bytes, (const char *)from + place[i] * bytes, (size_t)bytes);
+}
+
+void cpu_rows_combine(Backend *backend, void *to, const void *from, const int32_t *place, int64_t rows, int64_t k,
+                      int64_t cols) {
+    enum { PIECE = 1024 };
+    CPU_PARALLEL_FOR(cpu_self(backend))
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t at = 0; at < cols; at += PIECE) {
+            float sum[PIECE], workspace[PIECE];
+            int64_t n = min_i64(cols - at, PIECE);
+            for (int64_t j = 0; j < k; j++) {
+                const float *x = cpu_load(backend, workspace, from, place[row * k + j] * cols + at, n);
+                if (j == 0) memcpy(sum, x, (size_t)n * sizeof *sum);
+                else cpu_accumulate_row(sum, x, n);
+            }
+            cpu_store(backend, to, row * cols + at, sum, n);
+        }
+}
+
+// --- products. Row (or column) tiles of all experts are one list, so that threads are busy with few rows each, too.
+
+enum { TILE_ROWS = 64, TILE_COLS = CPU_GEMM_COLS };
+
+// C (m, n) = op(A) op(B), summed over k; C is fp32 and is added to, or in the run's precision and overwritten.
+typedef struct ExpertProduct {
+    int64_t m, n, k;
+    CpuOperand a, b;
+    void *c;
+    bool adds;
+} ExpertProduct;
+
+static int64_t tiles_(const ExpertProduct *p) {
+    return (p->m + TILE_ROWS - 1) / TILE_ROWS * ((p->n + TILE_COLS - 1) / TILE_COLS);
+}
+
+// Returns the part of an operand that begins at (row, col) of op(operand).
+static CpuOperand part_(CpuOperand a, int64_t row, int64_t col) {
+    int64_t at = a.transposed ? col * a.stride + row : row * a.stride + col;
+    a.data = (const char *)a.data + at * (a.bf16 ? 2 : 4);
+    return a;
+}
+
+// Computes one tile. Tiles of the same columns are neighbours, since they read the same part of B.
+static void tile_(Backend *backend, const ExpertProduct *p, int64_t index, bool wide) {
+    float *workspace = cpu_scratch(cpu_self(backend), cpu_linear_workspace()), *sums = workspace + CPU_GEMM_WORKSPACE;
+    int64_t down = (p->m + TILE_ROWS - 1) / TILE_ROWS;
+    int64_t row = index % down * TILE_ROWS, col = index / down * TILE_COLS;
+    int64_t m = min_i64(p->m - row, TILE_ROWS), n = min_i64(p->n - col, TILE_COLS);
+    bool direct = wide || !cpu_is_bf16(backend);
+    int64_t stride = direct ? p->n : n;
+    float *c = direct ? (float *)p->c + row * p->n + col : sums;
+    cpu_gemm(workspace, m, n, p->k, part_(p->a, row, 0), part_(p->b, 0, col), p->adds, c, stride);
+    for (int64_t r = 0; r < m && !direct; r++) cpu_store(backend, p->c, (row + r) * p->n + col, sums + r * n, n);
+}
+
+static CpuOperand matrix_(const Backend *backend, const void *data, int64_t row, int64_t stride, bool transposed) {
+    return (CpuOperand){(const char *)data + row * stride * backend->element, stride, transposed, cpu_is_bf16(backend),
+                        NULL};
+}
+
+typedef enum ExpertKind { FORWARD, INPUT, WEIGHT } ExpertKind;
+
+// The operands of a grouped product. x: activations (rows, in), y: (rows, out); two of w, x and y are read.
+typedef struct Experts {
+    ExpertKind kind;
+    const void *x, *y, *w;
+    float *dw;
+    int64_t stride, in, out;
+    const int64_t *first;
+} Experts;
+
+static ExpertProduct product_of_(const Backend *backend, const Experts *e, int64_t n) {
+    int64_t row = e->first[n], rows = e->first[n + 1] - row, in = e->in, out = e->out;
+    const char *w = (const char *)e->w + (e->w == NULL ? 0 : n * e->stride * backend->element);
+    CpuOperand x = matrix_(backend, e->x, row, in, false), y = matrix_(backend, e->y, row, out, false);
+    if (e->kind == FORWARD)
+        return (ExpertProduct){rows, out, in, x, matrix_(backend, w, 0, in, true), (void *)y.data, false};
+    if (e->kind == INPUT)
+        return (ExpertProduct){rows, in, out, y, matrix_(backend, w, 0, in, false), (void *)x.data, false};
+    return (ExpertProduct){rows == 0 ? 0 : out, in, rows, transposed(y), x, e->dw + n * e->stride, true};
+}
+
+static void multiply_(Backend *backend, const Experts *e, int64_t experts) {
+    CpuBackend *cpu = cpu_self(backend);
+    int64_t all = 0;
+    for (int64_t n = 0; n < experts; n++) {
+        const ExpertProduct p = product_of_(backend, e, n);
+        all += tiles_(&p);
+    }
+    CPU_PARALLEL_FOR_DYNAMIC(cpu)
+    for (int64_t i = 0; i < all; i++) {
+        int64_t n = 0, index = i;
+        ExpertProduct p = product_of_(backend, e, 0);
+        while (index >= tiles_(&p)) {
+            index -= tiles_(&p);
+            p = product_of_(backend, e, ++n);
+        }
+        tile_(backend, &p, index, e->kind == WEIGHT);
+    }
+}
+
+void cpu_experts_forward(Backend *backend, void *y, const void *x, const void *w, int64_t stride, const int64_t *first,
+                         int64_t experts, int64_t in, int64_t out) {
+    const Experts e = {FORWARD, x, y, w, NULL, stride, in, out, first};
+    multiply_(backend, &e, experts);
+}
+
+void cpu_experts_backward_input(Backend *backend, void *dx, const void *dy, const void *w, int64_t stride,
+                                const int64_t *first, int64_t experts, int64_t in, int64_t out) {
+    const Experts e = {INPUT, dx, dy, w, NULL, stride, in, out, first};
+    multiply_(backend, &e, experts);
+}
+
+void cpu_experts_backward_weight(Backend *backend, float *dw, int64_t stride, const void *dy, const void *x,
+                                 const int64_t *first, int64_t experts, int64_t in, int64_t out) {
+    const Experts e = {WEIGHT, x, dy, NULL, dw, stride, in, out, first};
+    multiply_(backend, &e, experts);
+}
+
+// The logits are floats in both precisions, which no product of the layers writes.
+void cpu_router_forward(Backend *backend, float *logits, const void *x, const void *w, int64_t rows, int64_t hidden,
+                        int64_t experts) {
+    const ExpertProduct p = {
+        rows,   experts, hidden, matrix_(backend, x, 0, hidden, false), matrix_(backend, w, 0, hidden, true),
+        logits, false};
+    CPU_PARALLEL_FOR_DYNAMIC(cpu_self(backend))
+    for (int64_t i = 0; i < tiles_(&p); i++) tile_(backend, &p, i, true);
+}
