@@ -20,7 +20,8 @@ FREE = {
     "schedule.recompute_layers", "schedule.recompute",
 }  # fmt: skip
 # These keys change the order of sums, so that results agree to rounding.
-SUMS = {"parallel.tensor", "parallel.sequence", "parallel.data", "parallel.context", "schedule.slices"}
+SUMS = {"parallel.tensor", "parallel.sequence", "parallel.data", "parallel.context", "parallel.expert", "schedule.slices",
+        "schedule.expert_rows"}  # fmt: skip
 ONE = {"schedule.bpipe": "off"}
 # Tensor, data and context ranks, and stages; more than a few ranks take long on a small machine.
 RANKS = [(1, 1, 1)] * 8 + [(2, 1, 1), (1, 2, 1), (1, 1, 2)] * 3 + [(4, 1, 1), (1, 3, 1), (1, 4, 1), (1, 1, 4)]
@@ -32,7 +33,7 @@ NOT_DRAWN = {
     "the checks set it": "schedule.file sample.tokenizer checkpoint.dir checkpoint.every checkpoint.keep "
     "log.metrics hardware.device hardware.gpu hardware.peak_tflops hardware.reserve_gib hardware.profile",
     "for plans alone": "train.tokens hardware.memory_gib hardware.memory_gb_s hardware.gpus_per_node "
-    "hardware.gpus_per_domain hardware.pair_gb_s hardware.tensor_gb_s hardware.network_gb_s hardware.host_gb_s hardware.latency_us "
+    "hardware.pair_gb_s hardware.tensor_gb_s hardware.network_gb_s hardware.host_gb_s hardware.latency_us "
     "hardware.matmul_efficiency hardware.matmul_half hardware.flash_forward hardware.flash_backward "
     "hardware.stream_gb_s hardware.run_share hardware.calibrated hardware.action_us hardware.step_overhead_ms "
     "hardware.gpu_hour hardware.gpu_watts hardware.mtbf_hours hardware.checkpoint_s hardware.restart_s",
@@ -43,10 +44,7 @@ NOT_DRAWN = {
     "test_blend.py": "data.mixed_tokenizers",
     "test_evaluate.c": "data.hellaswag data.hellaswag_every",
     "test_virtual_gpu.py": "hardware.share_gpu",
-    "experts: drawn once they train": "model.experts model.experts_per_token model.expert_ffn model.shared_ffn "
-    "model.dense_layers model.router model.router_groups model.router_group_top model.router_scale "
-    "model.router_normalize parallel.expert schedule.expert_rows train.balance train.balance_rate "
-    "train.router_z_loss hardware.expert_spread",
+    "for plans alone, with experts": "hardware.expert_spread",
 }
 
 
@@ -105,6 +103,23 @@ class Draw:
             self.maybe(0.5, "model.rope_beta_slow", 0.5)
             self.maybe(0.5, "model.rope_attention", 1.5)
 
+    def experts(self):
+        """Draws a mixture of experts."""
+        draw, keys = self.rng, self.keys
+        if keys["model.family"] != "llama" or draw.random() < 0.7:
+            return
+        keys.update({"model.experts": draw.choice(["4", "6", "8"]), "model.experts_per_token": draw.choice(["1", "2", "3"])})
+        self.maybe(0.8, "model.expert_ffn", 8, 24)
+        self.maybe(0.3, "model.shared_ffn", 16, 32)
+        self.maybe(0.3, "model.dense_layers", 1)
+        if self.maybe(0.4, "model.router", "sigmoid") and self.maybe(0.5, "model.router_groups", 2):
+            self.maybe(0.5, "model.router_group_top", 2)
+        self.maybe(0.2, "model.router_scale", 2.5)
+        self.maybe(0.3, "model.router_normalize", "false")
+        self.maybe(0.3, "train.router_z_loss", 1e-3)
+        if self.maybe(0.5, "train.balance", "loss"):
+            self.maybe(0.5, "train.balance_rate", 0.01)
+
     def data(self):
         draw, keys = self.rng, self.keys
         kind = draw.choice(["one", "shards", "shards", "blend"])
@@ -142,13 +157,14 @@ class Draw:
         self.maybe(0.1, "train.beta2", 0.99)
         self.maybe(0.5, "train.eps", 1e-3)
         self.maybe(0.3, "train.grad_clip", 0, 0.05)
-        if self.maybe(0.3, "train.optimizer", "muon"):
+        experts = "model.experts" in keys
+        if not experts and self.maybe(0.3, "train.optimizer", "muon"):
             self.maybe(0.3, "train.muon_momentum", 0, 0.9)
             self.maybe(0.3, "train.muon_scale", 0.05, 1)
         self.maybe(0.15, "train.skip_bad_steps", 2)
         self.maybe(0.1, "train.skip_outlier_z", 3)
         if self.maybe(0.3, "train.precision", "bf16"):
-            if self.maybe(0.25, "train.fp8", "tensor", "block", "mx"):  # its products need multiples of 16 or 32
+            if not experts and self.maybe(0.25, "train.fp8", "tensor", "block", "mx"):  # its products need multiples of 16 or 32
                 keys.update({"model.heads": "4", "model.hidden": "64", "model.ffn": "128", "model.seq_len": "64"})
                 self.keys = without(keys, {"model.head_dim", "model.kv_heads"})
 
@@ -158,7 +174,10 @@ class Draw:
         t, d, c = draw.choice(RANKS)
         keys.update({f"parallel.{name}": str(n) for name, n in (("tensor", t), ("data", d), ("context", c)) if n > 1})
         if t > 1:
-            self.maybe(0.6, "parallel.sequence", "true")
+            self.maybe(1 if "model.experts" in keys else 0.6, "parallel.sequence", "true")
+        if "model.experts" in keys:
+            self.maybe(0.7, "parallel.expert", *[e for e in (2, 3, 4, 8) if t * d * c % e == 0] or [1])
+            self.maybe(0.5, "schedule.expert_rows", 1, 2)
         if c == 1:
             self.maybe(0.35, "schedule.slices", 2, 2, 3, 4, 8)
         self.maybe(0.4, "schedule.micro_batch", 2, 2, 3)
@@ -198,7 +217,7 @@ class Draw:
             self.maybe(0.3, "schedule.load_ahead", 1, 2, 3)
         if draw.random() < 0.3 or layers < p * chunks:
             keys["parallel.layers"] = listed(composition(draw, layers, p * chunks))
-        self.maybe(0.3, "parallel.placement", "adjacent")
+        self.maybe(0.3, "parallel.placement", "adjacent", "stages")
         if draw.random() < 0.3:
             most = max(1, layers // p)
             keys["schedule.recompute_layers"] = draw.choice(
@@ -266,6 +285,7 @@ class Case:
     def draw_trained(self, rng):
         draw = Draw(rng)
         draw.model()
+        draw.experts()
         draw.data()
         draw.training()
         draw.sums()
