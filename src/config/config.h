@@ -19,7 +19,7 @@ __BEGIN_DECLS
 
 typedef enum TieEmbeddings { TIE_AUTO, TIE_FALSE, TIE_TRUE } TieEmbeddings;
 typedef enum RopeScaling { ROPE_NONE, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN } RopeScaling;
-typedef enum RankPlacement { PLACEMENT_LINEAR, PLACEMENT_ADJACENT } RankPlacement;
+typedef enum RankPlacement { PLACEMENT_LINEAR, PLACEMENT_ADJACENT, PLACEMENT_STAGES } RankPlacement;
 typedef enum ShardGradients { SHARD_OFF, SHARD_ON, SHARD_AUTO } ShardGradients;
 typedef enum BpipeMode { BPIPE_OFF, BPIPE_ON, BPIPE_AUTO } BpipeMode;
 // OVERLAP_ON leaves the forward's products uncut. OVERLAP_2, ... OVERLAP_4 cut each into 2, ... 4 chunks of rows.
@@ -214,7 +214,7 @@ typedef struct HardwareConfig {
     double memory_gib;  // memory of one rank; 0: from the device
     double memory_gb_s; // rate of the device's memory, 1e9 bytes/s; 0: the rate of the GPU with this peak
     double reserve_gib; // memory that the CUDA context, libraries and NCCL use in addition to ours
-    int64_t gpus_per_node, gpus_per_domain;
+    int64_t gpus_per_node;
     bool share_gpu;
     double pair_gb_s, tensor_gb_s, network_gb_s, host_gb_s; // 1e9 bytes/s, one direction
     double latency_us;
@@ -325,12 +325,6 @@ int config_chunks(const Config *config);             // chunks on every stage
 int config_slices(const Config *config);             // slices of a microbatch
 // Distributes the layers evenly over `parts` virtual stages, as parallel.layers auto does; parts <= layers.
 void config_spread_layers(Config *config, int64_t parts);
-// Returns the width that tensor ranks split of the MLPs of all layers: ffn and shared_ffn, as far as the model has them
-// (the greatest common divisor of two). 0: it has only experts, which tensor ranks do not split.
-int64_t config_split_ffn(const ModelConfig *model);
-// Returns the parameters that compute one token, of a model with `parameters` in total: all of them, or in a mixture of
-// experts those of experts_per_token experts a layer instead of all experts.
-int64_t config_active_parameters(const ModelConfig *model, int64_t parameters);
 int64_t config_padded_vocab(const Config *config); // vocab rounded up to a multiple of 128 * t
 
 // Returns the row of schedule.name, or of 1f1b while auto is unresolved. Meaningless if schedule.file is set.

@@ -7,7 +7,8 @@
 static const char *const tie_words[] = {[TIE_AUTO] = "auto", [TIE_FALSE] = "false", [TIE_TRUE] = "true", NULL};
 static const char *const rope_words[] = {
     [ROPE_NONE] = "none", [ROPE_LINEAR] = "linear", [ROPE_LLAMA3] = "llama3", [ROPE_YARN] = "yarn", NULL};
-static const char *const placement_words[] = {[PLACEMENT_LINEAR] = "linear", [PLACEMENT_ADJACENT] = "adjacent", NULL};
+static const char *const placement_words[] = {
+    [PLACEMENT_LINEAR] = "linear", [PLACEMENT_ADJACENT] = "adjacent", [PLACEMENT_STAGES] = "stages", NULL};
 static const char *const shard_words[] = {[SHARD_OFF] = "off", [SHARD_ON] = "on", [SHARD_AUTO] = "auto", NULL};
 static const char *const bpipe_words[] = {[BPIPE_OFF] = "off", [BPIPE_ON] = "on", [BPIPE_AUTO] = "auto", NULL};
 static const char *const group_words[] = {"half", NULL};
@@ -172,7 +173,8 @@ const ConfigKey config_keys[] = {
          "tensor ranks gather by NCCL or copy engines (needs parallel.sequence); auto: copy, or nccl"),
     WORD(parallel, shard_gradients, "off", shard_words,
          "data ranks keep only their pieces of gradients; needs 1 stage and 1 microbatch a step"),
-    WORD(parallel, placement, "linear", placement_words, "adjacent: the two stages of a BPipe pair are neighbours"),
+    WORD(parallel, placement, "linear", placement_words,
+         "adjacent: the stages of a BPipe pair are neighbours; stages: all ranks of a stage are"),
     LIST(parallel, layers, layers_per_stage, "auto", layers_list,
          "layers of each stage, or virtual stage, such as [2, 3, 3, 2], 0 is allowed; auto: even", .zero_word = "auto"),
 
@@ -300,8 +302,6 @@ const ConfigKey config_keys[] = {
     FIGURE(hardware, memory_gb_s, 1e9, "rate of the device's memory, 1e9 bytes/s; auto: by its peak"),
     NUMBER(hardware, reserve_gib, "4", 0, 1e9, "memory that context, libraries and NCCL use in addition"),
     INT(hardware, gpus_per_node, "8", 1, 1024, "ranks that share one node"),
-    INT(hardware, gpus_per_domain, "auto", 1, 1024,
-        "for plans: ranks that NVLink connects over nodes, as in NVL72; auto: those of a node", .zero_word = "auto"),
     BOOL(hardware, share_gpu, "false", "let several ranks share one GPU"),
     NUMBER(hardware, pair_gb_s, "240", 0, 1e9, "paired stages, per rank, 1e9 bytes/s one way", .flags = KEY_ABOVE_MIN),
     NUMBER(hardware, tensor_gb_s, "240", 0, 1e9, "tensor ranks, per rank, 1e9 bytes/s one way", .flags = KEY_ABOVE_MIN),

@@ -319,6 +319,9 @@ static int collective_(Comm *comm, CommOperation operation, void *out, const voi
     else seconds = cost_collective(cost, kinds[operation], (double)all, comm->size);
     if (copies && operation == COMM_ALL_GATHER && (const char *)out + comm->rank * part != (const char *)in)
         seconds += cost_pass(cost, 2 * (double)part); // its own rows, by the same stream
+    // Doubles are in host memory, and read: every rank has what this one has.
+    for (int r = 0; type == COMM_DOUBLE && operation == COMM_ALL_GATHER && r < comm->size; r++)
+        memmove((char *)out + r * part, in, (size_t)part);
     start_(self, seconds, copies, request);
     if (copies && operation == COMM_REDUCE_SCATTER) request->detail[SUMS] = all + part;
     return 0;

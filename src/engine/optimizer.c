@@ -41,7 +41,7 @@ struct Optimizer {
 
 bool optimizer_counts(const Stage *stage, const Tensor *tensor) {
     bool tied_copy = tensor->spec->tied_to >= 0 && !tensor->alias;
-    bool replica = tensor->spec->split == SPLIT_NONE && stage->at.shape.tensor_rank > 0;
+    bool replica = tensor->spec->split == SPLIT_NONE && tensor->spec->expert < 0 && stage->at.shape.tensor_rank > 0;
     return !tied_copy && !replica;
 }
 
@@ -74,9 +74,10 @@ Optimizer *optimizer_create(Stage *stage, const OptimizerGroups *groups) {
     optimizer->owned = xcalloc((size_t)held, sizeof *optimizer->owned);
     optimizer->own = xcalloc((size_t)held, sizeof *optimizer->own);
     optimizer->squares = xcalloc((size_t)all, sizeof *optimizer->squares);
-    optimizer->zero = zero_create(stage, groups->data);
+    optimizer->zero = zero_create(stage, groups->data, groups->experts);
     sums_lend(groups->data, &stage->workspaces.data);
     sums_lend(groups->tied, &stage->workspaces.tied);
+    sums_lend(groups->experts, &stage->workspaces.experts);
     list_owned_(optimizer);
     if (stage->tensors.muon)
         optimizer->muon =
@@ -90,6 +91,7 @@ void optimizer_destroy(Optimizer *optimizer) {
     muon_destroy(optimizer->muon);
     sums_lend(optimizer->groups.data, NULL);
     sums_lend(optimizer->groups.tied, NULL);
+    sums_lend(optimizer->groups.experts, NULL);
     free_all(optimizer->list, optimizer->owned, optimizer->own, optimizer->squares, optimizer);
 }
 
@@ -176,7 +178,8 @@ static int meet_shards_(Optimizer *optimizer, Error *err) {
 }
 
 // Fills squares[tensor rank][table entry] with the squares of the gradients in `list`. Data ranks add up their pieces
-// first; after that every entry has one contributor, so the sum over the world is exact in any order.
+// first; after that every entry has one contributor, so the sum over the world is exact in any order. The pieces of an
+// expert's tensor may lie on several tensor ranks; their sums are added at the end.
 static int gather_squares_(Optimizer *optimizer, const AdamwTensor *list, Error *err) {
     Stage *stage = optimizer->stage;
     Comm *data = optimizer->groups.data;
@@ -274,8 +277,8 @@ int optimizer_update(Optimizer *optimizer, int64_t step, int64_t skipped, double
                         step - skipped};
     if (optimizer->muon != NULL && muon_directions(optimizer->muon, update.gradient_scale, err) != 0) return -1;
     stage->be->adamw(stage->be, optimizer->list, optimizer->count, &update);
-    // adamw zeroed the gradients that it read, in this rank's pieces. This zeroes the pieces of the other data ranks.
-    if (optimizer->groups.data != NULL) optimizer_skip(optimizer);
+    // adamw zeroed the gradients that it read, in this rank's pieces. This zeroes the pieces of the other ranks.
+    if (optimizer->groups.data != NULL || optimizer->groups.experts != NULL) optimizer_skip(optimizer);
     if (stage->be->synchronize(stage->be, err) != 0) return -1;
     return zero_gather_weights(optimizer->zero, err);
 }

@@ -6,10 +6,11 @@
 #include "ranks/world.h"
 
 typedef struct OptimizerGroups {
-    World *world; // NULL: only this stage's gradients count, as when a plan counts the seconds of a step's end
-    Comm *tensor; // NULL: one tensor rank
-    Comm *data;   // NULL: one data rank
-    Comm *tied;   // group of the two stages with embedding and head; NULL: no weight is shared between two stages
+    World *world;  // NULL: only this stage's gradients count, as when a plan counts the seconds of a step's end
+    Comm *tensor;  // NULL: one tensor rank
+    Comm *data;    // NULL: one data rank
+    Comm *tied;    // group of the two stages with embedding and head; NULL: no weight is shared between two stages
+    Comm *experts; // ranks that hold the same experts; NULL: only this one
 } OptimizerGroups;
 
 typedef struct Optimizer Optimizer;

@@ -7,6 +7,7 @@
 #include "stage.h"
 
 #include "base/alloc.h"
+#include "base/units.h"
 #include "model/context.h"
 #include "muon.h"
 
@@ -39,6 +40,7 @@ static void shape_chunk_(StageShape *at, int chunk, const Config *config, const 
     int64_t asked = config_recompute(config, at->stage);
     to->recomputed = asked * (chunk + 1) / schedule->chunks - asked * chunk / schedule->chunks;
     if (to->recomputed > to->layers) to->recomputed = to->layers;
+    to->dense = max_i64(0, min_i64(to->layers, config->model.dense_layers - to->first_layer));
     at->recomputed += to->recomputed;
     to->kept = schedule->slices > 1 ? chunk_kept_(schedule, at->stage, chunk) : 0;
     to->first = g == 0;
@@ -51,8 +53,9 @@ static void shape_chunk_(StageShape *at, int chunk, const Config *config, const 
 // Returns the byte offset of a layer's part of its chunk's bundle. The part holds the layer's input and everything else
 // that its backward needs, or only the input if the layer is recomputed.
 static int64_t layer_offset_(const StageShape *at, const StageChunk *chunk, int64_t layer) {
-    int64_t recomputed = layer < chunk->recomputed ? layer : chunk->recomputed;
-    return recomputed * at->message_bytes + (layer - recomputed) * at->layer_bundle;
+    int64_t recomputed = min_i64(layer, chunk->recomputed),
+            dense = max_i64(0, min_i64(layer, chunk->dense) - recomputed);
+    return recomputed * at->message_bytes + dense * at->dense_bundle + (layer - recomputed - dense) * at->layer_bundle;
 }
 
 // Returns the bytes of a chunk's bundle. The space after the layers holds the gradient of the chunk's output. In
@@ -75,7 +78,11 @@ void stage_shape(StageShape *at, const Model *model, const Config *config, const
     at->lent_page = be->lent_page;
     shape_from_config(&at->shape, model, config, be, stage, tensor_rank);
     at->message_bytes = memory_round(at->shape.shard_rows * at->shape.hidden * at->shape.element);
-    at->layer_bundle = layer_bundle_layout(NULL, NULL, &at->shape);
+    at->layer_bundle = at->dense_bundle = layer_bundle_layout(NULL, NULL, &at->shape);
+    if (config->model.dense_layers > 0) {
+        const Shape dense = shape_dense(&at->shape);
+        at->dense_bundle = layer_bundle_layout(NULL, NULL, &dense);
+    }
     at->rows = at->shape.slices * at->shape.rows;
     int64_t keys = 2 * at->shape.attention.kv_heads * at->shape.attention.head_dim * at->rows;
     at->keys_bytes = memory_round(keys * at->shape.element);
@@ -134,7 +141,16 @@ static void layout_tensors_(StageTensors *tensors, const TensorTable *table, con
         ranges[count][0] = table->head;
         ranges[count++][1] = table->count;
     }
-    Split split = {at->shape.tensor_rank, at->shape.tensor_ranks, replica, (int)config_replicas(config)};
+    const Shape *s = &at->shape;
+    Split split = {.tensor_rank = s->tensor_rank,
+                   .tensor_ranks = s->tensor_ranks,
+                   .data_rank = replica,
+                   .data_ranks = (int)config_replicas(config)};
+    if (table->experts > 0) {
+        int e = (int)config->parallel.expert, rank = replica * s->tensor_ranks + s->tensor_rank;
+        split.expert_ranks = e, split.expert_rank = rank % e, split.expert_replica = rank / e;
+        split.expert_replicas = split.data_ranks * split.tensor_ranks / e;
+    }
     tensors_layout(tensors, table, ranges, count, &split, &config->train);
     if (config_shards_gradients(config)) tensors_shard_gradients(tensors);
 }
@@ -168,10 +184,14 @@ static int64_t layout_workspace_(Stage *stage, Layout *layout) {
     int64_t passes = layout->used,
             muon = stage->at.layers > 0 ? muon_workspace(&stage->table, &stage->config->train) : 0;
     stage->muon_work = layout_take(layout, 0);
-    stage->pass.work = layout_take(layout, layer_work_layout(NULL, NULL, s));
+    const Shape dense = shape_dense(s);
+    bool both = stage->config->model.dense_layers > 0; // layers with and without experts
+    int64_t work = both ? layer_work_layout(NULL, NULL, &dense) : 0;
+    stage->pass.work = layout_take(layout, max_i64(work, layer_work_layout(NULL, NULL, s)));
     stage->pass.scratch = layout_take(layout, s->scratch_bytes);
     if (!s->copies) layout_gathered_(stage, layout);
-    stage->recomputed = stage->at.recomputed > 0 ? layout_take(layout, stage->at.layer_bundle) : NULL;
+    stage->recomputed =
+        stage->at.recomputed > 0 ? layout_take(layout, max_i64(stage->at.dense_bundle, stage->at.layer_bundle)) : NULL;
     for (int i = 0; i < 2; i++) stage->pass.quantized[i] = layout_take(layout, quantized_work_bytes(s));
     stage->pass.scales = layout_take(layout, s->fp8 == FP8_TENSOR ? 2 * FACTOR_ONE_SCALE : 0);
     int kind = s->narrow[GATHERED_GRADIENT];
@@ -345,15 +365,14 @@ static int allocate_data_(Stage *stage, Error *err) {
     return 0;
 }
 
-int stage_allocate(Stage *stage, const Model *model, const Config *config, const StageShape *at, int64_t layers,
-                   Backend *be, Comm *tensor, int replica, Error *err) {
-    ModelConfig of = config->model;
-    of.layers = layers;
+int stage_allocate(Stage *stage, const Model *model, const Config *config, const StageShape *at,
+                   const ModelConfig *whole, Backend *be, Comm *tensor, int replica, Error *err) {
     *stage = (Stage){.at = *at, .model = model, .config = config, .be = be};
     stage->microbatches = stage->most_microbatches = config_microbatches(config);
     stage->at.shape.context_rank = replica % stage->at.shape.context_ranks;
+    stage->dense = shape_dense(&stage->at.shape);
     stage->pass = (Pass){.be = be, .tensor = tensor, .shape = &stage->at.shape};
-    stage->table = model_table(model, &of);
+    stage->table = model_table(model, whole);
     layout_tensors_(&stage->tensors, &stage->table, &stage->at, config, replica);
     if (tensors_allocate(&stage->tensors, be, err) != 0) return -1;
     find_groups_(stage);
@@ -367,7 +386,7 @@ int stage_create(Stage *stage, const Model *model, const Config *config, const S
                  int index, Comm *tensor, int replica, Error *err) {
     StageShape at;
     stage_shape(&at, model, config, schedule, be, index, tensor == NULL ? 0 : tensor->rank);
-    if (stage_allocate(stage, model, config, &at, config->model.layers, be, tensor, replica, err) != 0) return -1;
+    if (stage_allocate(stage, model, config, &at, &config->model, be, tensor, replica, err) != 0) return -1;
     tensors_init(&stage->tensors, be, config->train.seed, config->model.layers, config->train.init_std);
     return 0;
 }
@@ -423,6 +442,10 @@ static void *layer_place_(Stage *stage, const StageChunk *chunk, void *bundle, i
     return stage->recomputed;
 }
 
+static const Shape *layer_shape_(const Stage *stage, const StageChunk *chunk, int64_t layer) {
+    return layer < chunk->dense ? &stage->dense : &stage->at.shape;
+}
+
 static void stage_poll_(Pass *pass) {
     if (pass->poll != NULL) pass->poll(pass->poll_argument, true);
 }
@@ -461,6 +484,7 @@ int stage_forward(Stage *stage, int chunk, int64_t unit, void *bundle, const voi
     const StageChunk *here = &at->chunk[chunk];
     int64_t tokens = unit * at->shape.rows;
     pass->err = err;
+    if (scale != 0) pass->scale = scale;
     use_places_(stage, unit);
     open_keys_(stage, here, unit, 0);
     // The last chunk's output goes to the end of its bundle, where the head replaces the output by its gradient.
@@ -470,11 +494,13 @@ int stage_forward(Stage *stage, int chunk, int64_t unit, void *bundle, const voi
     else stage->be->copy(stage->be, STREAM_COMPUTE, begin, input, at->message_bytes);
     for (int64_t l = 0; l < here->layers; l++) {
         open_keys_(stage, here, unit, l);
+        pass->shape = layer_shape_(stage, here, l);
         void *place = layer_place_(stage, here, bundle, l);
         void *next = l + 1 < here->layers ? layer_bundle_(stage, here, bundle, l + 1) : final;
         layer_forward(pass, stage->model, layer_tensors_(stage, here, l), place, next, layer_output_(here, l));
         stage_poll_(pass);
     }
+    pass->shape = &at->shape;
     if (here->last)
         head_block(pass, stage->model, stage->head, &stage->head_work, final, stage->losses + tokens,
                    stage->targets + tokens, scale);
@@ -506,6 +532,7 @@ int stage_backward(Stage *stage, int chunk, int64_t unit, void *bundle, const vo
     for (int64_t l = here->layers - 1; l >= 0; l--) {
         const Tensor *tensors = layer_tensors_(stage, here, l);
         open_keys_(stage, here, unit, l);
+        pass->shape = layer_shape_(stage, here, l);
         bool starts = at->shape.slices > 1 && (unit + 1) % at->shape.slices == 0;
         if (starts) stage->be->zero(stage->be, pass->dkeys, at->dkeys_bytes);
         void *place = layer_place_(stage, here, bundle, l);
@@ -519,6 +546,7 @@ int stage_backward(Stage *stage, int chunk, int64_t unit, void *bundle, const vo
         stage_poll_(pass);
     }
     pass->split = false;
+    pass->shape = &at->shape;
     if (here->first)
         embedding_block_backward(pass, stage->model, stage->embedding, dx, stage->tokens + unit * at->shape.rows);
     return err->code == 0 ? 0 : -1;
@@ -530,11 +558,13 @@ int stage_weights(Stage *stage, int chunk, int64_t unit, void *bundle, Error *er
     pass->err = err;
     for (int64_t l = here->layers - 1; l >= here->recomputed; l--) {
         void *place = layer_bundle_(stage, here, bundle, l);
+        pass->shape = layer_shape_(stage, here, l);
         layer_weights(pass, stage->model, layer_tensors_(stage, here, l), place,
                       layer_bundle_(stage, here, bundle, l + 1), l > here->recomputed ? place : NULL);
         layer_complete_(stage, here, unit, l);
         stage_poll_(pass);
     }
+    pass->shape = &stage->at.shape;
     return err->code == 0 ? 0 : -1;
 }
 

@@ -17,6 +17,7 @@ typedef struct StageChunk {
     int64_t first_layer, layers; // index of its first layer in the model; number of layers
     int64_t before;              // layers of this stage in earlier chunks
     int64_t recomputed;          // how many of its first layers are recomputed: the bundle keeps only their inputs
+    int64_t dense;               // how many of its first layers have no experts, in a model with experts
     int64_t kept;                // most microbatches with keys and values in memory at once; 0 without slices
     bool first, last;            // the model's first chunk, which has the embedding; its last, which has the head
 } StageChunk;
@@ -34,6 +35,7 @@ typedef struct StageShape {
     Shape shape;
     int64_t rows;          // tokens of a microbatch; shape.rows are those of a slice
     int64_t layer_bundle;  // bytes of one layer's part of a bundle
+    int64_t dense_bundle;  // the same of a dense layer in a model with experts
     int64_t bundle_bytes;  // bytes of the largest chunk's bundle, for one microbatch or one slice of it
     int64_t keys_bytes;    // bytes of a microbatch's keys and values in one layer; used with slices
     int64_t dkeys_bytes;   // bytes of the fp32 gradients of these keys and values
@@ -42,6 +44,7 @@ typedef struct StageShape {
 
 typedef struct Stage {
     StageShape at;
+    Shape dense; // of the layers without experts in a model with experts
     const Model *model;
     const Config *config;
     Backend *be;
@@ -92,9 +95,10 @@ void stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const 
                  const Config *config, const StageShape *at);
 
 // Allocates a stage of a given shape, and binds it to the memory; the weights are zero. The arguments are those of
-// stage_create. layers: how many layers the tensor table has; the shape's chunks refer to these. -1 with err.
-int stage_allocate(Stage *stage, const Model *model, const Config *config, const StageShape *at, int64_t layers,
-                   Backend *be, Comm *tensor, int replica, Error *err);
+// stage_create. whole: the model to whose layers the shape's chunks refer, which may have fewer layers than config's.
+// -1 with err.
+int stage_allocate(Stage *stage, const Model *model, const Config *config, const StageShape *at,
+                   const ModelConfig *whole, Backend *be, Comm *tensor, int replica, Error *err);
 // Allocates and initializes a stage. tensor: its group, NULL for one rank. replica: see ranks/topology.h. -1 with err.
 int stage_create(Stage *stage, const Model *model, const Config *config, const Schedule *schedule, Backend *be,
                  int index, Comm *tensor, int replica, Error *err);

@@ -42,19 +42,25 @@ static void count_tensor_(SumWorkspace *workspace, const SumShape *shape, const 
     need_(&need, COMM_ALL_REDUCE, muon_matrices(tensors), COMM_DOUBLE);
 }
 
-// Counts the workspace to sum gradient pieces and squared norms. Gathering weights in the same pieces needs no more. A
-// stage without parameters still takes part in the sum of squared norms.
-static void count_data_(SumWorkspace *workspace, const SumShape *shape, const StageTensors *tensors) {
-    Need need = {workspace, tensors->split.data_ranks, shape->staged};
-    workspace->sums = tensors->unit_count < 1                ? 1
-                      : tensors->unit_count < SUMS_OVER_DATA ? (int)tensors->unit_count
-                                                             : SUMS_OVER_DATA;
-    workspace->passing = workspace->sums;
+// Counts the workspace to sum gradient pieces, of the experts or of the other units. Gathering weights in the same
+// pieces needs no more. Sums of both kinds are started one after another, so all in flight may be of one kind.
+static void count_pieces_(SumWorkspace *workspace, const SumShape *shape, const StageTensors *tensors, bool experts) {
+    Need need = {workspace, experts ? tensors->split.expert_replicas : tensors->split.data_ranks, shape->staged};
+    int64_t units = 0;
     for (int64_t u = 0; u < tensors->unit_count; u++) {
         const Unit *unit = &tensors->units[u];
+        if (unit->experts != experts) continue;
         need_(&need, unit->home < 0 ? COMM_REDUCE_SCATTER : COMM_REDUCE, unit->piece, COMM_FLOAT);
+        units++;
     }
-    need_(&need, COMM_ALL_REDUCE, tensors->table->count, COMM_DOUBLE);
+    workspace->sums = workspace->passing = units < 1 ? 1 : units < SUMS_OVER_DATA ? (int)units : SUMS_OVER_DATA;
+}
+
+// A stage without parameters still takes part in the sum of squared norms.
+static void count_data_(SumWorkspace *workspace, const SumShape *shape, const StageTensors *tensors) {
+    Need squares = {workspace, tensors->split.data_ranks, shape->staged};
+    count_pieces_(workspace, shape, tensors, false);
+    need_(&squares, COMM_ALL_REDUCE, tensors->table->count, COMM_DOUBLE);
 }
 
 // Counts the sum of the embedding's and the head's gradient of a tied weight, between the first stage and the last.
@@ -91,11 +97,13 @@ int64_t sums_layout(SumWorkspaces *workspaces, void *base, const SumShape *shape
     memset(workspaces, 0, sizeof *workspaces);
     if (tensors->split.tensor_ranks > 1) count_tensor_(&workspaces->tensor, shape, tensors);
     if (tensors->split.data_ranks > 1) count_data_(&workspaces->data, shape, tensors);
+    if (tensors->split.expert_replicas > 1) count_pieces_(&workspaces->experts, shape, tensors, true);
     if (shape->context_ranks > 1) count_context_(workspaces->context, shape);
     if (shape->tied) count_tied_(&workspaces->tied, shape, tensors);
     sums_take_(&workspaces->tensor, &layout);
     sums_take_(&workspaces->data, &layout);
     sums_take_(&workspaces->tied, &layout);
+    sums_take_(&workspaces->experts, &layout);
     for (int i = 0; i < 2; i++) sums_take_(&workspaces->context[i], &layout);
     return layout.used;
 }

@@ -18,7 +18,7 @@ typedef struct SumWorkspace {
 } SumWorkspace;
 
 typedef struct SumWorkspaces {
-    SumWorkspace tensor, data, tied, context[2];
+    SumWorkspace tensor, data, tied, context[2], experts; // experts: the ranks that hold the same experts
 } SumWorkspaces;
 
 // The inputs of the layout. staged: ranks share a GPU, so the host computes the sums, and complete operands and results

@@ -10,7 +10,7 @@
 
 struct Zero {
     Stage *stage;
-    Comm *data;
+    Comm *data, *experts;              // replicas of the stage; replicas of its experts. NULL: one
     int64_t *order;                    // (units) units in the order of their sums; [0, complete) are filled
     bool *ordered;                     // (units) true: the unit is in `order`
     int64_t complete, started, summed; // entries of `order`; summed <= started <= complete
@@ -19,25 +19,33 @@ struct Zero {
     Error error;                       // the first sum that failed while a backward ran
 };
 
-static bool alone_(const Zero *zero) { return zero->data == NULL; }
+static bool alone_(const Zero *zero) { return zero->data == NULL && zero->experts == NULL; }
+
+// Returns the group that divides a unit; NULL: this rank owns all of it.
+static Comm *group_(const Zero *zero, int64_t u) {
+    return zero->stage->tensors.units[u].experts ? zero->experts : zero->data;
+}
 
 static void start_next_(Zero *zero) {
     StageTensors *tensors = &zero->stage->tensors;
     int64_t u = zero->order[zero->started];
     const Unit *unit = &tensors->units[u];
+    Comm *group = group_(zero, u);
     float *sum = tensors_sum(tensors, unit);
-    int failed = unit->home < 0 ? zero->data->collective(zero->data, COMM_REDUCE_SCATTER, sum, unit->gradients,
-                                                         unit->piece, COMM_FLOAT, &zero->requests[u], &zero->error)
-                                : zero->data->rooted(zero->data, COMM_REDUCE, unit->home, sum, unit->gradients,
-                                                     unit->piece, COMM_FLOAT, &zero->requests[u], &zero->error);
+    int failed = unit->home < 0 ? group->collective(group, COMM_REDUCE_SCATTER, sum, unit->gradients, unit->piece,
+                                                    COMM_FLOAT, &zero->requests[u], &zero->error)
+                                : group->rooted(group, COMM_REDUCE, unit->home, sum, unit->gradients, unit->piece,
+                                                COMM_FLOAT, &zero->requests[u], &zero->error);
     zero->started += failed == 0;
     zero->stage->be->summing = true;
 }
 
+static Comm *oldest_(const Zero *zero) { return group_(zero, zero->order[zero->summed]); }
+
 // Counts the sums that are complete, and starts as many more as may be in progress.
 static void move_on_(Zero *zero) {
     while (zero->error.code == 0 && zero->summed < zero->started &&
-           zero->data->test(zero->data, &zero->requests[zero->order[zero->summed]], &zero->error) == 1)
+           oldest_(zero)->test(oldest_(zero), &zero->requests[zero->order[zero->summed]], &zero->error) == 1)
         zero->summed++;
     while (zero->error.code == 0 && zero->started < zero->complete && zero->started < zero->summed + zero->most)
         start_next_(zero);
@@ -47,16 +55,17 @@ static void move_on_(Zero *zero) {
 static int zero_finish_(Zero *zero, Error *err) {
     for (move_on_(zero); zero->error.code == 0 && zero->summed < zero->started; move_on_(zero)) {
         int64_t oldest = zero->order[zero->summed];
-        if (comm_wait(zero->data, &zero->requests[oldest], &zero->error) == 0) zero->summed++;
+        if (comm_wait(group_(zero, oldest), &zero->requests[oldest], &zero->error) == 0) zero->summed++;
     }
     if (zero->error.code == 0) return 0;
     if (err != NULL) *err = zero->error;
     return -1;
 }
 
-// Appends unit u to the order in which units are summed, the first time its gradients are complete.
+// Appends unit u to the order in which units are summed, the first time its gradients are complete. All ranks of a
+// stage use one order for both groups, so that none waits for a sum that another has put behind a later one.
 static void zero_add_(Zero *zero, int64_t u) {
-    if (zero->ordered[u]) return;
+    if (zero->ordered[u] || group_(zero, u) == NULL || zero->stage->tensors.units[u].count == 0) return;
     zero->ordered[u] = true;
     zero->order[zero->complete++] = u;
 }
@@ -82,11 +91,12 @@ static void layer_done_(void *argument, int64_t layer) {
     move_on_(zero);
 }
 
-Zero *zero_create(Stage *stage, Comm *data) {
+Zero *zero_create(Stage *stage, Comm *data, Comm *experts) {
     Zero *zero = xcalloc(1, sizeof *zero);
     int64_t units = stage->tensors.unit_count;
-    *zero = (Zero){.stage = stage, .data = data};
-    bool sums_itself = data != NULL && data->use_workspace == NULL && !stage->config->hardware.share_gpu;
+    *zero = (Zero){.stage = stage, .data = data, .experts = experts};
+    const Comm *some = data != NULL ? data : experts;
+    bool sums_itself = some != NULL && some->use_workspace == NULL && !stage->config->hardware.share_gpu;
     zero->most = sums_itself ? units : SUMS_OVER_DATA;
     zero->order = xcalloc((size_t)units, sizeof *zero->order);
     zero->ordered = xcalloc((size_t)units, sizeof *zero->ordered);
@@ -120,14 +130,14 @@ int zero_reduce_gradients(Zero *zero, Error *err) {
 static int zero_gather_(Zero *zero, int64_t u, Error *err) {
     const StageTensors *tensors = &zero->stage->tensors;
     const Unit *unit = &tensors->units[u];
-    if (unit->owner >= 0) return 0;
-    char *whole = (char *)unit->weights, *piece = whole + tensors->split.data_rank * unit->piece * tensors->element;
+    Comm *group = group_(zero, u);
+    if (unit->owner >= 0 || group == NULL || unit->count == 0) return 0;
+    char *whole = (char *)unit->weights, *piece = whole + unit->rank * unit->piece * tensors->element;
     CommType type = tensors->element == 2 ? COMM_BF16 : COMM_FLOAT;
     if (unit->home >= 0)
-        return zero->data->rooted(zero->data, COMM_BROADCAST, unit->home, whole, whole, unit->piece, type,
-                                  &zero->requests[u], err);
-    return zero->data->collective(zero->data, COMM_ALL_GATHER, whole, piece, unit->piece, type, &zero->requests[u],
-                                  err);
+        return group->rooted(group, COMM_BROADCAST, unit->home, whole, whole, unit->piece, type, &zero->requests[u],
+                             err);
+    return group->collective(group, COMM_ALL_GATHER, whole, piece, unit->piece, type, &zero->requests[u], err);
 }
 
 // At most SUMS_OVER_DATA gathers are in flight at once.
@@ -135,8 +145,10 @@ int zero_gather_weights(Zero *zero, Error *err) {
     int64_t units = zero->stage->tensors.unit_count;
     if (alone_(zero)) return 0;
     for (int64_t u = 0; u < units + SUMS_OVER_DATA; u++) {
-        CommRequest *oldest = u >= SUMS_OVER_DATA ? &zero->requests[u - SUMS_OVER_DATA] : NULL;
-        if (oldest != NULL && oldest->active && comm_wait(zero->data, oldest, err) != 0) return -1;
+        int64_t oldest = u - SUMS_OVER_DATA;
+        if (oldest >= 0 && zero->requests[oldest].active &&
+            comm_wait(group_(zero, oldest), &zero->requests[oldest], err) != 0)
+            return -1;
         if (u < units && zero_gather_(zero, u, err) != 0) return -1;
     }
     return 0;

@@ -14,9 +14,9 @@
 
 typedef struct Zero Zero;
 
-// Creates the state and sets the stage's layer_done. data: the group of data ranks; NULL: one data rank, and all
-// functions below do nothing.
-Zero *zero_create(Stage *stage, Comm *data);
+// Creates the state and sets the stage's layer_done. data: the group of data ranks; experts: the group of ranks with
+// the same experts. NULL: a group of one, which sums nothing.
+Zero *zero_create(Stage *stage, Comm *data, Comm *experts);
 void zero_destroy(Zero *zero);
 
 // Starts sums not yet started by backwards, and waits until this rank's gradient pieces hold the sums over data ranks.

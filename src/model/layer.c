@@ -24,6 +24,7 @@ int64_t layer_bundle_layout(LayerBundle *bundle, const void *base, const Shape *
     to->mlp = layout_take(&layout, s->rows * s->mlp_cols * s->element);
     int64_t act = quantized_bytes(s, s->narrow[GATHERED_INPUT], s->rows, s->ffn);
     to->act = s->pointwise ? NULL : layout_take(&layout, act);
+    if (s->route.experts > 0) experts_bundle_layout(&to->experts, &layout, s);
     to->scales = layout_take(&layout, s->fp8 == FP8_TENSOR ? 3 * FACTOR_ONE_SCALE : 0);
     return layout.used;
 }
@@ -40,6 +41,7 @@ int64_t layer_work_layout(LayerWork *work, void *base, const Shape *s) {
     to->act = layout_take(&layout, s->pointwise ? quantized_bytes(s, kind, s->rows, s->ffn) : 0);
     to->dmlp = layout_take(&layout, kind != FACTOR_PLAIN && stream > mlp ? stream : mlp);
     to->dact = s->mlp_cols > s->ffn ? layout_take(&layout, s->rows * s->ffn * s->element) : to->dmlp;
+    if (s->route.experts > 0) experts_work_layout(&to->experts, &layout, s);
     to->dqkv = layout_take(&attention, s->rows * s->qkv_cols * s->element);
     to->dattention = layout_take(&attention, s->rows * s->query_cols * s->element);
     int64_t keys = s->pieces > 1 ? s->rows * s->context_ranks * (s->qkv_cols - s->query_cols) : 0;
@@ -128,6 +130,7 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
     const LayerBundle *a = &layer.a;
     const Tensor **t = layer.t;
     const void **w = layer.w;
+    bool experts = s->route.experts > 0;
     void *delta = layer.work.delta, *part = block_partial(pass, delta), *act = (void *)layer.act.source;
 
     block_norm_first(pass, model, t[LAYER_NORM1], layer.norm1, a->x);
@@ -144,15 +147,27 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
         block_reduce(pass, delta);
 
         // y = x2 + down(act(up(norm2(x2)))). Each tensor rank has its columns of the MLP, and a part of the sum.
+        // The router reads this rank's rows. Its experts and the dense MLP both add to delta.
         block_norm(pass, model, t[LAYER_NORM2], layer.norm2, a->x2, a->x, delta);
-        x = block_gathered(pass, GATHERED_INPUT, layer.norm2);
-        block_product(pass, layer.fused ? act : a->mlp, layer.fused ? a->mlp : NULL, x, t[LAYER_UP], w[LAYER_UP_BIAS],
-                      s->hidden, s->mlp_cols, layer.epilogue);
-        if (layer.fused) quantized_make(pass, &layer.act, s->rows, s->ffn);
-        else model->activation_forward(pass, layer.act, a->mlp);
+        if (experts) experts_route(pass, t[LAYER_ROUTER], &a->experts, &layer.work.experts, a->norm2);
+        if (s->ffn > 0) {
+            x = block_gathered(pass, GATHERED_INPUT, layer.norm2);
+            block_product(pass, layer.fused ? act : a->mlp, layer.fused ? a->mlp : NULL, x, t[LAYER_UP],
+                          w[LAYER_UP_BIAS], s->hidden, s->mlp_cols, layer.epilogue);
+            if (layer.fused) quantized_make(pass, &layer.act, s->rows, s->ffn);
+            else model->activation_forward(pass, layer.act, a->mlp);
+        }
         if (output == LAYER_NO_OUTPUT) return;
-        block_product(pass, part, NULL, layer.act, t[LAYER_DOWN], w[LAYER_DOWN_BIAS], s->ffn, s->hidden, EPILOGUE_NONE);
-        block_reduce(pass, delta);
+        if (s->ffn > 0) {
+            block_product(pass, part, NULL, layer.act, t[LAYER_DOWN], w[LAYER_DOWN_BIAS], s->ffn, s->hidden,
+                          EPILOGUE_NONE);
+            block_reduce(pass, delta);
+        }
+        if (experts) {
+            void *sum = s->ffn > 0 ? layer.work.experts.output : delta;
+            experts_forward(pass, t[LAYER_EXPERTS], &a->experts, &layer.work.experts, sum, a->norm2);
+            if (s->ffn > 0) be->add(be, delta, delta, sum, s->shard_rows * s->hidden);
+        }
     }
     if (output == LAYER_WRITES) be->add(be, y, a->x2, delta, s->shard_rows * s->hidden);
     if (output == LAYER_LEAVES) pass->residual = a->x2, pass->delta = delta;
@@ -188,17 +203,28 @@ void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void 
     const LayerWork *work = &layer.work;
     const Tensor **t = layer.t;
 
-    act_again_(pass, model, &layer);
-    if (!pass->split) norm_again_(pass, model, &layer, LAYER_NORM2, a->x2);
+    const bool experts = s->route.experts > 0;
     const Factor gradient = gradient_(pass, dx);
-    Factor dy = block_gathered(pass, GATHERED_GRADIENT, gradient);
-    if (!pass->split) block_gather(pass, GATHERED_INPUT, layer.norm2);
-    row_backward(pass, layer.fused ? work->dmlp : work->dact, layer.fused ? a->mlp : NULL, dy, layer.act, t[LAYER_DOWN],
-                 t[LAYER_DOWN_BIAS], s->ffn, layer.epilogue);
-    const Factor dmlp = mlp_gradient_(pass, &layer);
-    if (!layer.fused) model->activation_backward(pass, dmlp, work->dact, a->mlp);
-    block_keep(pass, a->mlp, work->dmlp, s->rows * s->mlp_cols * s->element);
-    column_backward(pass, work->delta, dmlp, layer.norm2, t[LAYER_UP], t[LAYER_UP_BIAS], s->mlp_cols);
+    Factor dy;
+    if (experts) {
+        // The whole backward of the experts is here, also if backwards are split.
+        norm_again_(pass, model, &layer, LAYER_NORM2, a->x2);
+        experts_backward(pass, t[LAYER_ROUTER], t[LAYER_EXPERTS], &a->experts, &work->experts,
+                         s->ffn > 0 ? work->experts.output : work->delta, dx, a->norm2);
+    }
+    if (s->ffn > 0) {
+        act_again_(pass, model, &layer);
+        if (!pass->split && !experts) norm_again_(pass, model, &layer, LAYER_NORM2, a->x2);
+        dy = block_gathered(pass, GATHERED_GRADIENT, gradient);
+        if (!pass->split) block_gather(pass, GATHERED_INPUT, layer.norm2);
+        row_backward(pass, layer.fused ? work->dmlp : work->dact, layer.fused ? a->mlp : NULL, dy, layer.act,
+                     t[LAYER_DOWN], t[LAYER_DOWN_BIAS], s->ffn, layer.epilogue);
+        const Factor dmlp = mlp_gradient_(pass, &layer);
+        if (!layer.fused) model->activation_backward(pass, dmlp, work->dact, a->mlp);
+        block_keep(pass, a->mlp, work->dmlp, s->rows * s->mlp_cols * s->element);
+        column_backward(pass, work->delta, dmlp, layer.norm2, t[LAYER_UP], t[LAYER_UP_BIAS], s->mlp_cols);
+        if (experts) pass->be->add(pass->be, work->delta, work->delta, work->experts.output, s->shard_rows * s->hidden);
+    }
     block_norm_backward(pass, model, t[LAYER_NORM2], dx, work->delta, a->x2);
     if (pass_keeps_rows(pass)) block_keep(pass, a->x2, dx, s->shard_rows * s->hidden * s->element);
     block_gather(pass, GATHERED_GRADIENT, gradient);
@@ -215,7 +241,7 @@ void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void 
     column_backward(pass, work->delta, factor_plain(work->dqkv), layer.norm1, t[LAYER_QKV], t[LAYER_QKV_BIAS],
                     s->qkv_cols);
     block_norm_backward(pass, model, t[LAYER_NORM1], dx, work->delta, a->x);
-    if (onward) block_gather(pass, GATHERED_GRADIENT, gradient);
+    if (onward && s->ffn > 0) block_gather(pass, GATHERED_GRADIENT, gradient); // experts read only this rank's rows
     block_later(pass);
 }
 
@@ -228,20 +254,25 @@ void layer_weights(Pass *pass, const Model *model, const Tensor *tensors, const 
     const Tensor **t = layer.t;
 
     if (s->pointwise) {
-        norm_again_(pass, model, &layer, LAYER_NORM2, a->x2);
-        column_weight(pass, a->mlp, layer.norm2, t[LAYER_UP], t[LAYER_UP_BIAS], s->mlp_cols);
+        if (s->ffn > 0) {
+            norm_again_(pass, model, &layer, LAYER_NORM2, a->x2);
+            column_weight(pass, a->mlp, layer.norm2, t[LAYER_UP], t[LAYER_UP_BIAS], s->mlp_cols);
+        }
         norm_again_(pass, model, &layer, LAYER_NORM1, a->x);
         column_weight(pass, a->qkv, layer.norm1, t[LAYER_QKV], t[LAYER_QKV_BIAS], s->qkv_cols);
         return;
     }
-    Factor whole = block_gathered(pass, GATHERED_GRADIENT, gradient_(pass, dy));
-    block_gather(pass, GATHERED_INPUT, layer.norm2);
-    row_weight(pass, whole, layer.act, t[LAYER_DOWN], t[LAYER_DOWN_BIAS], s->ffn);
-    block_gather(pass, GATHERED_GRADIENT, gradient_(pass, a->x2));
-    column_weight(pass, a->mlp, layer.norm2, t[LAYER_UP], t[LAYER_UP_BIAS], s->mlp_cols);
+    Factor whole;
+    if (s->ffn > 0) {
+        whole = block_gathered(pass, GATHERED_GRADIENT, gradient_(pass, dy));
+        block_gather(pass, GATHERED_INPUT, layer.norm2);
+        row_weight(pass, whole, layer.act, t[LAYER_DOWN], t[LAYER_DOWN_BIAS], s->ffn);
+        block_gather(pass, GATHERED_GRADIENT, gradient_(pass, a->x2));
+        column_weight(pass, a->mlp, layer.norm2, t[LAYER_UP], t[LAYER_UP_BIAS], s->mlp_cols);
+    }
     whole = block_gathered(pass, GATHERED_GRADIENT, gradient_(pass, a->x2));
     block_gather(pass, GATHERED_INPUT, layer.norm1);
     row_weight(pass, whole, layer.attention, t[LAYER_OUT], t[LAYER_OUT_BIAS], s->query_cols);
-    if (next != NULL) block_gather(pass, GATHERED_GRADIENT, gradient_(pass, next));
+    if (next != NULL && s->ffn > 0) block_gather(pass, GATHERED_GRADIENT, gradient_(pass, next));
     column_weight(pass, a->qkv, layer.norm1, t[LAYER_QKV], t[LAYER_QKV_BIAS], s->qkv_cols);
 }

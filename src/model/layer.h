@@ -2,6 +2,7 @@
 // differences between models are in Model: the tensors, the norm, the operations on q and k, and the activation.
 #pragma once
 
+#include "experts.h"
 #include "model.h"
 
 // The layer's part of a bundle: everything that its backward needs from its forward. In 16 bits these are
@@ -20,7 +21,8 @@ typedef struct LayerBundle {
     void *norm2;     // (shard_rows, h)
     void *mlp;       // (rows, mlp_cols)      gate and up, or the activation's input
     void *act;       // (rows, f/t)           the activation's output
-    char *scales;    // scales of both norms' and the attention's outputs, one each; empty without train.fp8 tensor
+    ExpertsBundle experts; // instead of `mlp` and `act`
+    char *scales; // scales of both norms' and the attention's outputs, one each; empty without train.fp8 tensor
 } LayerBundle;
 
 // Temporaries of one layer. The attention's gradients reuse the MLP's memory: they are never alive together.
@@ -33,6 +35,7 @@ typedef struct LayerWork {
     void *keys;       // (c rows, 2 kv/t)      with context ranks: all keys and values of the sequences
     float *dkeys;     // (c rows, 2 kv/t)      gradients of `keys`
     void *norm, *act; // (shard_rows, h), (rows, f/t): shape->pointwise: replace norm1, norm2 and act of the bundle
+    ExpertsWork experts;
 } LayerWork;
 
 // Bind the buffers to memory at `base` and return the bytes needed; base NULL: only count.

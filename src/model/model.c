@@ -2,6 +2,7 @@
 // rank with its rotary frequencies. Frequencies are in double; transformers computes them in
 // fp32, a relative difference of 1e-7.
 #include "context.h"
+#include "experts.h"
 #include "quantized.h"
 
 #include "backend/attention_scratch.h"
@@ -10,7 +11,7 @@
 #include <math.h>
 
 TensorTable model_table(const Model *model, const ModelConfig *config) {
-    TensorTable table = {0};
+    TensorTable table = {.experts = config->experts};
     model->embedding_tensors(config, &table);
     table.first_layer = table.count;
     for (int64_t l = 0; l < config->layers; l++) model->layer_tensors(config, l, &table);
@@ -23,13 +24,10 @@ TensorTable model_table(const Model *model, const ModelConfig *config) {
 
 double model_flops_per_token(const Config *config, bool full) {
     const ModelConfig *m = &config->model;
-    double h = (double)m->hidden, q = (double)(m->heads * m->head_dim), kv = (double)(m->kv_heads * m->head_dim);
+    double h = (double)m->hidden, q = (double)(m->heads * m->head_dim), kv = (double)(m->kv_heads * m->head_dim),
+           f = (double)m->ffn;
     double layers = (double)m->layers, products = families[m->family].gated ? 3.0 : 2.0;
-    double routed = m->experts > 0 ? layers - (double)m->dense_layers : 0.0;
-    double widths = (double)(m->experts_per_token * m->expert_ffn + m->shared_ffn); // of a token's experts
-    double mlp =
-        products * h * ((layers - routed) * (double)m->ffn + routed * widths) + routed * h * (double)m->experts;
-    double dense = layers * (h * (q + 2.0 * kv) + q * h) + mlp + h * (double)m->vocab;
+    double dense = layers * (h * (q + 2.0 * kv) + q * h + products * h * f) + h * (double)m->vocab;
     return 6.0 * dense + (full || !m->causal ? 12.0 : 6.0) * layers * q * (double)m->seq_len;
 }
 
@@ -99,6 +97,35 @@ static int shape_chunks_(const Backend *be, int overlap, int64_t rows, int64_t s
     return (int)(chunks < most ? chunks : most > 1 ? most : 1);
 }
 
+static void shape_experts_(Shape *shape, const Config *config) {
+    const ModelConfig *m = &config->model;
+    const TrainConfig *train = &config->train;
+    shape->route = (RouteShape){.experts = m->experts,
+                                .chosen = m->experts_per_token,
+                                .sigmoid = m->router == ROUTER_SIGMOID,
+                                .normalize = m->router_normalize,
+                                .scale = m->router_scale,
+                                .groups = m->router_groups,
+                                .top_groups = m->router_group_top};
+    shape->expert_ranks = (int)config->parallel.expert;
+    shape->expert_ffn = m->expert_ffn;
+    shape->expert_rows = experts_rows(shape, config->schedule.expert_rows);
+    shape->balance = train->balance == BALANCE_LOSS ? train->balance_rate : 0;
+    shape->router_z = train->router_z_loss;
+    shape->dense_ffn = shape->ffn;
+    shape->ffn = m->shared_ffn / config->parallel.tensor;
+    shape->mlp_cols = 2 * shape->ffn;
+    shape->chunks = 1;
+}
+
+Shape shape_dense(const Shape *shape) {
+    Shape dense = *shape;
+    dense.route.experts = 0;
+    dense.ffn = shape->dense_ffn;
+    dense.mlp_cols = 2 * dense.ffn;
+    return dense;
+}
+
 void shape_from_config(Shape *shape, const Model *model, const Config *config, Backend *be, int stage,
                        int tensor_rank) {
     const ModelConfig *m = &config->model;
@@ -136,6 +163,7 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
     shape->qkv_cols = (attention.heads + 2 * attention.kv_heads) * dim;
     shape->ffn = m->ffn / t;
     shape->mlp_cols = (families[m->family].gated ? 2 : 1) * shape->ffn;
+    if (m->experts > 0) shape_experts_(shape, config);
     shape->vocab_width = config_padded_vocab(config) / t;
     shape->vocab_first = tensor_rank * shape->vocab_width;
     int64_t left = m->vocab - shape->vocab_first;

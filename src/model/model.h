@@ -24,7 +24,7 @@ typedef struct Shape {
     int64_t hidden;      // h
     int64_t query_cols;  // q/t, q = heads * head_dim
     int64_t qkv_cols;    // (q + 2 kv)/t, kv = kv_heads * head_dim
-    int64_t ffn;         // f/t
+    int64_t ffn;         // f/t; 0: the layer has only experts
     int64_t mlp_cols;    // width of the MLP's first product: 2f/t if it computes gate and up, else f/t
     int64_t vocab_width; // padded vocabulary / t: width of the logits
     int64_t vocab_first; // first vocabulary row of this rank
@@ -49,13 +49,22 @@ typedef struct Shape {
     // FactorKind of the operands that a layer gathers, and of the norms' and activation's outputs in its bundle. Scales
     // run along rows, so a gather does not change them; FACTOR_PLAIN: 16 bits.
     int narrow[GATHERED_COUNT];
-    int place[LAYER_ROLES]; // index of this role's tensor in a layer; -1: not in this model
-    RopeTable rope;         // filled if the family has rotary embedding; the last field, since no cost depends on it
+    // --- experts; route.experts 0: the layers have none. Each of e expert ranks holds E/e experts of width expert_ffn.
+    RouteShape route;
+    int expert_ranks;
+    int64_t dense_ffn; // ffn of the first layers, which have no experts; then `ffn` is the shared expert's
+    int64_t expert_ffn, expert_rows; // expert_rows: most rows that the buffers for a rank's experts hold at once
+    double balance, router_z;        // coefficients of the balance loss and of the router's z-loss; 0: off
+    int place[LAYER_ROLES];          // index of this role's tensor in a layer; -1: not in this model
+    RopeTable rope; // filled if the family has rotary embedding; the last field, since no cost depends on it
 } Shape;
 
 // Fills the shape of a configuration on a stage and tensor rank, of context rank 0. Uses only own_sums and capability
 // of `be`, and asks it for the sizes of attention's scratch and of the operations' workspace.
 void shape_from_config(Shape *shape, const Model *model, const Config *config, Backend *be, int stage, int tensor_rank);
+
+// Returns the shape of the first layers of a model with experts, which have a dense MLP of width dense_ffn instead.
+Shape shape_dense(const Shape *shape);
 
 // The gradient of a matrix and its bias: dw += dyT x, dbias += column sums of dy.
 typedef struct WeightGradient {
@@ -71,6 +80,7 @@ typedef struct Pass {
     Backend *be;
     Comm *tensor;     // NULL or size 1: no tensor parallelism
     Comm *context[2]; // one per half of a sequence (context.h); NULL: no context ranks
+    Comm *experts;    // the ranks that divide the experts (experts.h); NULL: this rank has all of them
     const Shape *shape;
     // (rows, hidden) each, NULL without sequence parallelism: gathered rows, and this rank's part of a sum. Without
     // shape->overlap they are one buffer, since then each is read before the next is written.
@@ -94,6 +104,7 @@ typedef struct Pass {
     void *narrowed;     // (shard_rows, hidden) in eight bits: a gradient that is gathered next
     char *scales;       // scales of the output gradients of the last row and column products, for train.fp8 tensor
     void *work;         // a layer's temporaries, see layer.h
+    float scale;        // of the latest forward with a gradient: factor on the loss of a token
     bool split;         // a backward leaves the gradients of matrices and their biases to layer_weights
     // Lets pending transfers progress. Called between layers, around collectives, and during a wait for a collective
     // (moved: false). Returns false if a transfer has failed. May be NULL.
@@ -133,5 +144,4 @@ TensorTable model_table(const Model *model, const ModelConfig *config);
 // nothing recomputed; attention over all s*s pairs (full) or half of them (causal, not full). Formula: Megatron-LM's
 // (Narayanan et al. 2021), E = 3 products in a SwiGLU MLP, 2 in a GELU one:
 //   6 * [ L * (h*(q + 2kv) + q*h + E*h*f) + h*V ] + (full ? 12 : 6) * L * q * s
-// In a layer with experts, f is the width of a token's k experts and the shared expert; the router adds h * experts.
 double model_flops_per_token(const Config *config, bool full);

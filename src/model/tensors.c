@@ -118,10 +118,21 @@ static Unit *open_unit_(StageTensors *tensors, int64_t index, int64_t owner) {
     unit->owner = owner < 0 ? -1 : tensors->tensors[owner].unit;
     unit->home = tensors->muon && table_is_layer_matrix(table, index) ? 0 : -1; // dealt by deal_units_
     unit->group = index < table->first_layer || index >= table->head ? STATES_OF_ENDS : STATES_OF_LAYERS;
+    unit->experts = table->specs[index].expert >= 0;
+    unit->rank = unit->experts ? tensors->split.expert_replica : tensors->split.data_rank;
+    unit->ranks = unit->experts ? tensors->split.expert_replicas : tensors->split.data_ranks;
     return unit;
 }
 
+// Returns whether this rank holds a tensor: of a model with E experts, expert rank r of e holds [r E/e, (r+1) E/e).
+static bool held_(const StageTensors *tensors, const TensorSpec *spec) {
+    const Split *split = &tensors->split;
+    return spec->expert < 0 ||
+           spec->expert * (int64_t)split->expert_ranks / tensors->table->experts == split->expert_rank;
+}
+
 // Appends a tensor to its unit: a joined tensor follows the previous one without a gap, so that one product reads both.
+// An expert of another rank takes no room in the unit.
 static void tensors_add_tensor_(StageTensors *tensors, const TensorSpec *spec, int64_t index) {
     int64_t owner = spec->tied_to < 0 ? -1 : tensors->count - 1, ranks = tensors->split.tensor_ranks;
     while (owner >= 0 && tensors->tensors[owner].index != spec->tied_to) owner--;
@@ -131,6 +142,7 @@ static void tensors_add_tensor_(StageTensors *tensors, const TensorSpec *spec, i
     tensor->index = index;
     tensor->rows = tensor_padded_rows(spec, (int)ranks) / (spec->split == SPLIT_ROWS ? ranks : 1);
     tensor->cols = spec->split == SPLIT_COLS ? spec->cols / ranks : spec->cols;
+    if (!held_(tensors, spec)) tensor->rows = 0;
     tensor->count = tensor->rows * tensor->cols;
     tensor->alias = owner >= 0;
     tensor->unit = tensors->unit_count - 1;
@@ -169,10 +181,9 @@ static void deal_units_(StageTensors *tensors) {
 
 // Sets every unit's size and offsets. The gradients of aliases follow all other gradients.
 static void place_units_(StageTensors *tensors) {
-    int64_t ranks = tensors->split.data_ranks;
     for (int64_t u = 0; u < tensors->unit_count; u++) {
         Unit *unit = &tensors->units[u];
-        int64_t owners = unit->home >= 0 ? 1 : ranks, align = (int64_t)TENSOR_ALIGN_ELEMENTS * owners;
+        int64_t owners = unit->home >= 0 ? 1 : unit->ranks, align = (int64_t)TENSOR_ALIGN_ELEMENTS * owners;
         unit->count = (unit->count + align - 1) / align * align;
         unit->piece = unit->count / owners;
         if (unit->owner >= 0) continue;
@@ -233,7 +244,7 @@ void tensors_shard_gradients(StageTensors *tensors) {
 
 float *tensors_sum(const StageTensors *tensors, const Unit *unit) {
     if (tensors->buffer == 0 || unit->group != STATES_OF_LAYERS)
-        return unit->gradients + (unit->home < 0 ? tensors->split.data_rank * unit->piece : 0);
+        return unit->gradients + (unit->home < 0 ? unit->rank * unit->piece : 0);
     return tensors->arenas[STATES_OF_LAYERS].gradients + 2 * tensors->buffer + unit->state_offset;
 }
 
@@ -245,15 +256,25 @@ void tensors_zero_buffer(const StageTensors *tensors, Backend *be, int64_t layer
 static StateBytes group_bytes_(const StageTensors *tensors, int group) {
     const StateArenas *arenas = &tensors->arenas[group];
     bool masters = tensors->element != 4;
-    StateBytes bytes = {memory_round(arenas->elements * tensors->element), memory_round(arenas->gradient_elements * 4),
+    StateBytes bytes = {memory_round(arenas->elements * tensors->element),
+                        memory_round(arenas->gradient_elements * 4),
                         masters ? memory_round(arenas->state_elements * 4) : 0,
-                        memory_round((arenas->state_elements + arenas->second_elements) * 4), arenas->state_elements};
+                        memory_round((arenas->state_elements + arenas->second_elements) * 4),
+                        0,
+                        arenas->state_elements};
+    for (int64_t u = 0; u < tensors->unit_count; u++)
+        if (tensors->units[u].experts && tensors->units[u].group == group)
+            bytes.expert_gradients += tensors->units[u].count * 4;
     return bytes;
 }
 
 StateBytes tensors_states(const StageTensors *tensors) {
     StateBytes a = group_bytes_(tensors, STATES_OF_LAYERS), b = group_bytes_(tensors, STATES_OF_ENDS);
-    StateBytes both = {a.weights + b.weights, a.gradients + b.gradients, a.masters + b.masters, a.moments + b.moments,
+    StateBytes both = {a.weights + b.weights,
+                       a.gradients + b.gradients,
+                       a.masters + b.masters,
+                       a.moments + b.moments,
+                       a.expert_gradients + b.expert_gradients,
                        a.owned + b.owned};
     return both;
 }
@@ -297,8 +318,8 @@ TensorPiece tensors_piece(const StageTensors *tensors, int64_t index) {
     const Tensor *tensor = &tensors->tensors[index];
     const Unit *unit = &tensors->units[tensor->unit];
     const StateArenas *arenas = &tensors->arenas[unit->group];
-    bool elsewhere = unit->home >= 0 && unit->home != tensors->split.data_rank;
-    int64_t begin = (unit->home < 0 ? tensors->split.data_rank : elsewhere ? 1 : 0) * unit->piece - tensor->within;
+    bool elsewhere = unit->home >= 0 && unit->home != unit->rank;
+    int64_t begin = (unit->home < 0 ? unit->rank : elsewhere ? 1 : 0) * unit->piece - tensor->within;
     TensorPiece piece = {begin < 0 ? 0 : begin, begin + unit->piece, NULL, NULL, NULL, NULL, NULL};
     if (piece.end > tensor->count) piece.end = tensor->count;
     if (piece.begin >= piece.end) return piece;

@@ -58,6 +58,7 @@ typedef struct TensorTable {
     // specs [0, first_layer) are the embedding's; layer l's are [first_layer + l * per_layer, ... + per_layer); those
     // from `head` on are the head's
     int64_t first_layer, per_layer, head;
+    int64_t experts; // of a layer; 0: a dense model
 } TensorTable;
 
 // Sets the prefix of the names added next, such as "model.layers.%lld." with a layer's number. May be empty.
@@ -94,6 +95,9 @@ static inline bool table_is_layer_matrix(const TensorTable *table, int64_t index
 typedef struct Split {
     int tensor_rank, tensor_ranks;
     int data_rank, data_ranks; // replica (ranks/topology.h) and number of replicas: data ranks * context ranks
+    // The tensor ranks of all replicas divide the experts: rank i = data_rank * tensor_ranks + tensor_rank has those of
+    // expert rank i % e, of which there are (tensor_ranks * data_ranks) / e replicas. 0 of 0: a model without experts.
+    int expert_rank, expert_ranks, expert_replica, expert_replicas;
 } Split;
 
 // One tensor on this rank. Pointers into the arenas of StageTensors.
@@ -113,10 +117,13 @@ typedef struct Tensor {
 // A tensor and those joined to it, the unit that data ranks divide among themselves. Data rank r owns the r-th piece:
 // it sums that piece's gradients, keeps its optimizer states and updates its weights. Units depend on the model and the
 // split, not on the stage. With Muon, which needs whole matrices, a unit of matrices belongs whole to one data rank.
+// The experts of a layer are one unit, which the replicas of these experts divide.
 typedef struct Unit {
     int64_t first, tensors; // index of its first tensor on this stage; number of tensors
     int64_t count;          // elements, padded so that pieces are equal
-    int64_t piece;          // elements that an owner has: count / data_ranks, or count with a home
+    int rank, ranks;        // this rank among those that divide it; their number
+    bool experts;           // they are the replicas of experts, not the data ranks
+    int64_t piece;          // elements that an owner has: count / ranks, or count with a home
     int64_t owner;          // an alias: the unit that owns these weights; else -1
     int home;               // data rank that owns all of it; -1: every data rank owns a piece
     int group;              // StateGroup of its arenas
@@ -143,7 +150,8 @@ typedef struct StateArenas {
 // Bytes of a rank's states by kind, of both groups.
 typedef struct StateBytes {
     int64_t weights, gradients, masters, moments;
-    int64_t owned; // elements, not bytes, that a data rank keeps masters and moments of and updates
+    int64_t expert_gradients; // of the gradients, those that the replicas of experts sum
+    int64_t owned;            // elements, not bytes, that a data rank keeps masters and moments of and updates
 } StateBytes;
 
 // The part of a tensor inside this rank's piece of its unit: elements [begin, end) of the tensor. Empty if begin >=

@@ -19,11 +19,13 @@ enum { MOST = 3 };
 // What is counted, and everything that its seconds depend on. Compared as bytes after a memset.
 typedef struct CountKey {
     char sizes[offsetof(Shape, rope)]; // of the shape; 0 for the end of a step, whatever a microbatch's size is
-    double tensor_rate, context_rate, data_rate; // CountLinks
+    double tensor_rate, context_rate, data_rate, expert_rate; // CountLinks
     double flops;
     bool update; // the end of a step, else the actions of a chunk
     bool first, last, sequence, copies, moving, split, beside, sharded;
-    int layers, recomputed, tensor_ranks, replicas;
+    int layers, recomputed, dense, tensor_ranks, replicas;
+    int expert_ranks, near_experts, same_experts; // ranks that divide the experts, and how many of these are on a node;
+                                                  // ranks with the same experts. 0: no experts
 } CountKey;
 
 // ---------------------------------------------------------------- links
@@ -32,10 +34,10 @@ typedef struct CountKey {
 // each group is inside a node. consecutive: the ranks in a row that a group spans; 0: it spans the world.
 static double rate_(const CountSource *source, int64_t consecutive, int64_t sharing) {
     const Cost *cost = &source->hardware->cost;
-    int64_t node = hardware_domain(source->hardware, source->config);
-    bool near = config_world(source->config) <= node || (consecutive > 0 && node % consecutive == 0);
-    double network = hardware_network(source->hardware, source->config);
-    return near ? 0 : fmin(network / (double)min_i64(sharing, node), cost->tensor);
+    int64_t node = source->config->hardware.gpus_per_node;
+    bool near =
+        source->hardware->cpu || config_world(source->config) <= node || (consecutive > 0 && node % consecutive == 0);
+    return near ? 0 : fmin(cost->network / (double)min_i64(sharing, node), cost->tensor);
 }
 
 // Returns whether bundles leave the node, so that persistent products leave multiprocessors to messages (engine.c,
@@ -49,6 +51,13 @@ static bool moving_(const CountSource *source) {
            parallel->tensor * parallel->context * stages > config->hardware.gpus_per_node;
 }
 
+// Returns how many expert ranks of a group follow one another (topology.h).
+static int64_t experts_in_a_row_(const ParallelConfig *parallel) {
+    int64_t neighbours =
+        parallel->placement == PLACEMENT_STAGES ? parallel->expert : parallel->context * parallel->tensor;
+    return min_i64(parallel->expert, neighbours);
+}
+
 static CountKey key_(const CountSource *source, const Shape *shape) {
     const ParallelConfig *parallel = &source->config->parallel;
     CountKey key;
@@ -59,6 +68,12 @@ static CountKey key_(const CountSource *source, const Shape *shape) {
     key.copies = shape->copies;
     key.tensor_rate = rate_(source, parallel->tensor, 1);
     key.context_rate = rate_(source, parallel->context * parallel->tensor, parallel->tensor);
+    if (source->config->model.experts > 0) {
+        int64_t row = experts_in_a_row_(parallel), node = source->config->hardware.gpus_per_node;
+        key.expert_ranks = (int)parallel->expert;
+        key.expert_rate = rate_(source, row == parallel->expert ? row : 0, node);
+        key.near_experts = (int)min_i64(row, node);
+    }
     key.moving = moving_(source);
     key.split = source->split;
     key.beside = source->beside;
@@ -73,7 +88,7 @@ typedef struct CountedStage {
     Cost cost;
     Clocks clocks;
     Backend *be;
-    Comm *tensor, *context[2], *data;
+    Comm *tensor, *context[2], *data, *experts, *same_experts;
     Stage stage;
     Error err;
 } CountedStage;
@@ -97,6 +112,11 @@ static CountedStage *counted_open_(const CountSource *source, const StageShape *
     for (int i = 0; i < 2 && c > 1; i++)
         counting->context[i] = count_comm_create("context", i == 0 ? 0 : c - 1, c, &counting->clocks, &context);
     if (d > 1) counting->data = count_comm_create("data", 0, d, &counting->clocks, &data);
+    CountLinks experts = {key->expert_rate, false, key->near_experts};
+    if (key->expert_ranks > 1)
+        counting->experts = count_comm_create("experts", 0, key->expert_ranks, &counting->clocks, &experts);
+    if (key->same_experts > 1)
+        counting->same_experts = count_comm_create("same experts", 0, key->same_experts, &counting->clocks, &data);
     StageShape at = *stage;
     at.stage = 0;
     at.stages = at.chunks = 1;
@@ -106,21 +126,25 @@ static CountedStage *counted_open_(const CountSource *source, const StageShape *
     at.first = key->first, at.last = key->last;
     at.chunk[0] = (StageChunk){.layers = key->layers,
                                .recomputed = key->recomputed,
+                               .dense = key->dense,
                                .kept = at.shape.slices > 1 ? 1 : 0,
                                .first = key->first,
                                .last = key->last};
-    int64_t layers = key->layers > 0 ? key->layers : 1; // of the table
-    int status = stage_allocate(&counting->stage, source->model, source->config, &at, layers, counting->be,
+    ModelConfig whole = source->config->model;
+    whole.layers = max_i64(key->layers, 1), whole.dense_layers = key->dense;
+    int status = stage_allocate(&counting->stage, source->model, source->config, &at, &whole, counting->be,
                                 counting->tensor, 0, &counting->err);
     assert(status == 0), (void)status;
     stage_use_context(&counting->stage, counting->context);
+    counting->stage.pass.experts = counting->experts;
     return counting;
 }
 
 static void counted_close_(CountedStage *counting) {
-    Comm *comms[] = {counting->tensor, counting->context[0], counting->context[1], counting->data};
+    Comm *comms[] = {counting->tensor, counting->context[0], counting->context[1],
+                     counting->data,   counting->experts,    counting->same_experts};
     stage_destroy(&counting->stage);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 6; i++)
         if (comms[i] != NULL) comms[i]->destroy(comms[i]);
     counting->be->destroy(counting->be);
     free(counting);
@@ -172,14 +196,17 @@ static void count_actions_(CountedStage *counting, const CountKey *key, ChunkTim
 // backwards run (plan_time.c).
 static void count_update_(CountedStage *counting, ChunkTimes *times) {
     Error *err = &counting->err;
-    OptimizerGroups groups = {.tensor = counting->tensor, .data = counting->data};
+    OptimizerGroups groups = {.tensor = counting->tensor, .data = counting->data, .experts = counting->same_experts};
     Optimizer *optimizer = optimizer_create(&counting->stage, &groups);
     double norm;
     counted_read_(counting);
     tensors_quantize(&counting->stage.tensors, counting->be);
-    if (counting->data != NULL) count_comm_rest(counting->data, true);
+    Comm *sums[] = {counting->data, counting->same_experts};
+    for (int i = 0; i < 2; i++)
+        if (sums[i] != NULL) count_comm_rest(sums[i], true);
     optimizer_norm(optimizer, &norm, err);
-    if (counting->data != NULL) count_comm_rest(counting->data, false);
+    for (int i = 0; i < 2; i++)
+        if (sums[i] != NULL) count_comm_rest(sums[i], false);
     optimizer_update(optimizer, 1, 0, 1.0, err);
     times->forward = counted_read_(counting);
     optimizer_destroy(optimizer);
@@ -294,7 +321,8 @@ static void times_add_(ChunkTimes *a, const ChunkTimes *b, double factor, int64_
 static void count_layers_(const CountSource *source, const StageShape *stage, CountKey *key, int64_t plain,
                           int64_t recomputed, ChunkTimes *times) {
     int64_t slices = key->update ? 1 : stage->shape.slices, of[2] = {plain, recomputed};
-    int64_t most = key->update && source->config->train.optimizer == OPTIMIZER_MUON ? plain : MOST; // dealt as a whole
+    bool whole_update = source->config->train.optimizer == OPTIMIZER_MUON || key->dense > 0; // dealt, or not alike
+    int64_t most = key->update && whole_update ? plain : MOST;
     int counted[2] = {(int)min_i64(plain, most), (int)min_i64(recomputed, MOST)};
     ChunkTimes *fewer = xmalloc((size_t)slices * 2 * sizeof *fewer), *whole = fewer + slices;
     key->layers = counted[0] + counted[1], key->recomputed = counted[1];
@@ -314,14 +342,16 @@ static void count_layers_(const CountSource *source, const StageShape *stage, Co
 void counted_chunk(const CountSource *source, const StageShape *stage, const StageChunk *chunk, ChunkTimes *times) {
     CountKey key = key_(source, &stage->shape);
     key.first = chunk->first, key.last = chunk->last;
-    count_layers_(source, stage, &key, chunk->layers - chunk->recomputed, chunk->recomputed, times);
+    // Layers without experts come first and are few, so that a chunk with some is counted as it is.
+    if (chunk->dense > 0) counted_chunk_whole(source, stage, chunk, times);
+    else count_layers_(source, stage, &key, chunk->layers - chunk->recomputed, chunk->recomputed, times);
 }
 
 void counted_chunk_whole(const CountSource *source, const StageShape *stage, const StageChunk *chunk,
                          ChunkTimes *times) {
     CountKey key = key_(source, &stage->shape);
     key.first = chunk->first, key.last = chunk->last;
-    key.layers = (int)chunk->layers, key.recomputed = (int)chunk->recomputed;
+    key.layers = (int)chunk->layers, key.recomputed = (int)chunk->recomputed, key.dense = (int)chunk->dense;
     count_(source, stage, &key, times);
 }
 
@@ -334,7 +364,9 @@ Account counted_update(const CountSource *source, const StageShape *stage) {
     key.split = key.beside = false;
     key.sharded = config_shards_gradients(source->config);
     key.first = stage->first, key.last = stage->last;
+    key.dense = (int)stage->chunk[0].dense;
     key.replicas = (int)config_replicas(source->config);
+    if (key.expert_ranks > 0) key.same_experts = key.replicas * key.tensor_ranks / key.expert_ranks;
     key.data_rate = rate_(source, 0, parallel->pipeline * parallel->tensor);
     count_layers_(source, stage, &key, stage->layers, 0, &times);
     return times.forward;

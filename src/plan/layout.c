@@ -6,7 +6,6 @@
 #include "base/alloc.h"
 #include "base/units.h"
 #include "config/config_schema.h"
-#include "device/cost.h"
 #include "plan.h"
 
 #include <math.h>
@@ -108,15 +107,14 @@ static void set_pointwise_(const RunLayout *at, Config *config) {
 
 // ---------------------------------------------------------------- candidates: how ranks are cut up
 
-// Tensor ranks exchange data several times a layer, so they stay within a domain.
+// Tensor ranks exchange data several times a layer, so they stay within a node.
 static int tensor_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
     const ModelConfig *m = &space->base->model;
-    int64_t node = fixes_(space, LAYOUT_BIT(tensor)) ? space->world : cost_domain(space->base, space->world);
+    int64_t node = fixes_(space, LAYOUT_BIT(tensor)) ? space->world : space->base->hardware.gpus_per_node;
     int count = 0;
     (void)at;
     for (int64_t t = 1; t <= space->world && t <= m->heads && t <= node; t++)
-        if (space->world % t == 0 && m->heads % t == 0 && m->kv_heads % t == 0 && config_split_ffn(m) % t == 0)
-            values[count++] = t;
+        if (space->world % t == 0 && m->heads % t == 0 && m->kv_heads % t == 0 && m->ffn % t == 0) values[count++] = t;
     return count;
 }
 
@@ -173,7 +171,7 @@ static int data_values_(const LayoutSpace *space, const RunLayout *at, int64_t *
 }
 
 bool layout_places(const LayoutSpace *space, const RunLayout *at) {
-    return (int64_t)at->pipeline * at->tensor * at->context > cost_domain(space->base, space->world) &&
+    return (int64_t)at->pipeline * at->tensor * at->context > space->base->hardware.gpus_per_node &&
            !fixes_(space, LAYOUT_BIT(placement));
 }
 

@@ -64,7 +64,7 @@ static const ChunkTimes *chunk_times_(Costing *costing, const StageShape *stage,
     const StageChunk *last = &costing->chunk;
     bool alike = of != NULL && memcmp(&of->shape, &stage->shape, offsetof(Shape, rope)) == 0 &&
                  last->layers == chunk->layers && last->recomputed == chunk->recomputed &&
-                 last->first == chunk->first && last->last == chunk->last;
+                 last->dense == chunk->dense && last->first == chunk->first && last->last == chunk->last;
     const CountSource source = count_source_(costing);
     if (!alike) counted_chunk(&source, stage, chunk, costing->times);
     costing->of = stage, costing->chunk = *chunk;
@@ -130,10 +130,10 @@ static int stage_compute_(Costing *costing, int s, const ComputeTimes *times, St
 // parts on a node share its network; the data of each part leave the node only once.
 static double data_rate_(const Costing *costing, int64_t parts, CostCollective kind, double bytes) {
     const Hardware *hardware = costing->source->hardware;
-    int64_t node = hardware_domain(hardware, costing->config);
-    if (config_world(costing->config) <= node)
+    int64_t node = costing->config->hardware.gpus_per_node;
+    if (hardware->cpu || config_world(costing->config) <= node)
         return cost_collective_rate(&hardware->cost, kind, bytes, (int)config_replicas(costing->config));
-    double rate = hardware_network(hardware, costing->config) / (double)(parts < node ? parts : node);
+    double rate = hardware->cost.network / (double)(parts < node ? parts : node);
     return rate < hardware->cost.tensor ? rate : hardware->cost.tensor;
 }
 
@@ -171,8 +171,7 @@ static int node_of_stage_(const Costing *costing, int stage) {
 // Returns the replica with the most node boundaries between its stages; all other replicas wait for it. Replicas differ
 // if a replica may begin in the middle of a node.
 static int widest_copy_(Costing *costing) {
-    int64_t node = hardware_domain(costing->source->hardware, costing->config);
-    int64_t copies = config_replicas(costing->config);
+    int64_t node = costing->config->hardware.gpus_per_node, copies = config_replicas(costing->config);
     int widest = 0, most = 0;
     if (costing->source->hardware->cpu) return 0;
     for (costing->copy = 0; costing->copy < copies && costing->copy < node; costing->copy++) {
@@ -191,8 +190,8 @@ static double costing_message_(const Costing *costing, int from, int to, int64_t
     bool near = node_of_stage_(costing, from) == node_of_stage_(costing, to);
     const ParallelConfig *parallel = &costing->config->parallel;
     // The ranks of a stage on one node send at the same time.
-    int64_t senders = min_i64(parallel->tensor * parallel->context, hardware_domain(hardware, costing->config));
-    double rate = near ? hardware->cost.pair : hardware_network(hardware, costing->config) / (double)senders;
+    int64_t senders = min_i64(parallel->tensor * parallel->context, costing->config->hardware.gpus_per_node);
+    double rate = near ? hardware->cost.pair : hardware->cost.network / (double)senders;
     return cost_message(&hardware->cost, (double)bytes, rate);
 }
 
@@ -240,14 +239,13 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing) {
     int p = costing->plan->stages, *layers = costs->resources_ + 5 * p, *node = layers + p;
     const ParallelConfig *parallel = &costing->config->parallel;
     double *bytes = costs->times_ + 3 * p + 1, *hides = bytes + p, *last = hides + p, *late = last + p;
-    double d = (double)config_replicas(costing->config);
+    double d = (double)config_replicas(costing->config), same = d * (double)parallel->tensor / (double)parallel->expert;
     double element = costing->config->train.precision == PRECISION_BF16 ? 2 : 4;
     double piece = (double)costing->plan->stage[0].states.gradients / layers_of_(costing, 0) / UNITS;
     double rate = data_rate_(costing, parallel->tensor, COST_REDUCE_SCATTER, piece);
     costs->sums =
         (DataSums){bytes, late, hides, layers, node, rate, fmax(rate, costing->source->hardware->cost.tensor)};
-    if (config_world(costing->config) <= hardware_domain(costing->source->hardware, costing->config))
-        costs->sums.most = rate;
+    if (config_world(costing->config) <= costing->config->hardware.gpus_per_node) costs->sums.most = rate;
     for (int s = 0; s < p; s++) {
         const PlanStage *stage = &costing->plan->stage[s];
         double of_layers = (double)stage->memory.bytes[MEMORY_GRADIENTS];
@@ -255,7 +253,8 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing) {
         // Sharded gradients are summed from buffers of two layers, so their memory does not tell what is sent.
         if (config_shards_gradients(costing->config))
             of_layers = fmax(0, 4.0 / element * (double)stage->states.weights - of_ends);
-        bytes[s] = of_layers * (d - 1) / d;
+        double of_experts = (double)stage->states.expert_gradients;
+        bytes[s] = (of_layers - of_experts) * (d - 1) / d + of_experts * (same - 1) / same;
         late[s] = of_ends * (d - 1) / d;
         hides[s] = costing->schedule->split ? costs->stage[s].weight : costs->stage[s].backward;
         hides[s] /= costing->schedule->slices;
@@ -265,7 +264,7 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing) {
         double whole = bytes[s] / rate, share = (double)(layers[s] - 1) / layers[s];
         if (!costing->source->hardware->cost.persistent) share = fmin(share, whole / hides[s]);
         double ends = costing->schedule->split ? costs->stage[s].weight : costs->stage[s].backward;
-        last[s] = d == 1 || ends == 0 ? 1 : 1 + costs->stage[s].beside / ends * share;
+        last[s] = bytes[s] == 0 || ends == 0 ? 1 : 1 + costs->stage[s].beside / ends * share;
         hides[s] *= last[s];
         node[s] = node_of_stage_(costing, s);
         // The sum of the layer that ends the last backward is never hidden.

@@ -24,12 +24,17 @@ static int stage_at_place_(const ParallelConfig *parallel, int place) {
 
 Coordinates topology_coordinates(const ParallelConfig *parallel, int rank) {
     int t = (int)parallel->tensor, p = (int)parallel->pipeline, c = (int)parallel->context;
+    int replicas = c * (int)parallel->data;
+    if (parallel->placement == PLACEMENT_STAGES)
+        return (Coordinates){rank / t % replicas, rank / t / replicas, rank % t};
     Coordinates at = {rank / t / c / p * c + rank / t % c, stage_at_place_(parallel, rank / t / c % p), rank % t};
     return at;
 }
 
 int topology_rank(const ParallelConfig *parallel, Coordinates at) {
     int t = (int)parallel->tensor, p = (int)parallel->pipeline, c = (int)parallel->context;
+    if (parallel->placement == PLACEMENT_STAGES)
+        return (at.stage * c * (int)parallel->data + at.replica) * t + at.tensor;
     return ((at.replica / c * p + place_of_stage_(parallel, at.stage)) * c + at.replica % c) * t + at.tensor;
 }
 

@@ -2,6 +2,8 @@
 //   linear:   rank = ((data * p + stage) * c + context) * t + tensor
 //   adjacent: rank = (((data * p/2 + k) * 2 + half) * c + context) * t + tensor, so that stages k and p-1-k of BPipe
 //             pair k are neighbours; with odd p the middle stage is the last one of its data rank.
+//   stages:   rank = ((stage * d + data) * c + context) * t + tensor, so that a stage's expert ranks are neighbours,
+//             also beyond its tensor and context ranks.
 // Ranks that hold the same part of the model are replicas and sum their gradients. Data ranks read different sequences.
 // The context ranks of a data rank read different pieces of the same sequences.
 //   replica = data * c + context

@@ -32,7 +32,7 @@ typedef struct RunAsk {
 
 bool run_trains(const RunAsk *ask);
 
-enum { RUN_MOST_LANES = 2 * STAGE_MOST_CHUNKS, RUN_MOST_GROUPS = RUN_MOST_LANES + 7 };
+enum { RUN_MOST_LANES = 2 * STAGE_MOST_CHUNKS, RUN_MOST_GROUPS = RUN_MOST_LANES + 9 };
 
 // Refuses, with code 2, to start if there is no checkpoint to resume from, or if the run would save among another run's
 // checkpoints. Only reads files.
@@ -55,11 +55,12 @@ typedef struct Run {
     Coordinates at;
     Backend *be;
     Device device;
-    int lanes;                  // number of pipeline groups, one for each lane of messages (engine/p2p.h)
-    Comm *lane[RUN_MOST_LANES]; // [lanes]
-    Comm *tensor, *data, *tied; // NULL: not needed, or this rank is no member; `data` has all replicas (topology.h)
-    Comm *context[2];           // one group per half of a sequence (model/context.h), or NULL
-    Comm *pair, *pair_far;      // group that moves evicted bundles; its `far` group, NULL once `pair` owns it
+    int lanes;                    // number of pipeline groups, one for each lane of messages (engine/p2p.h)
+    Comm *lane[RUN_MOST_LANES];   // [lanes]
+    Comm *tensor, *data, *tied;   // NULL: not needed, or this rank is no member; `data` has all replicas (topology.h)
+    Comm *context[2];             // one group per half of a sequence (model/context.h), or NULL
+    Comm *experts, *same_experts; // the ranks that divide a stage's experts; those with the same ones; NULL: one rank
+    Comm *pair, *pair_far;        // group that moves evicted bundles; its `far` group, NULL once `pair` owns it
     Schedule *schedule, *validation;
     Schedule *ramp[CONFIG_MAX_RAMP]; // schedule of each entry of train.batch_ramp; `schedule` is the largest batch's
     Plan plan;

@@ -159,6 +159,12 @@ static int list_groups_(Run *run, RunGroup group[RUN_MOST_GROUPS]) {
     group[count++] = (RunGroup){&run->pair, "pair", pair, at.stage, USE_PAIR, true};
     group[count++] = (RunGroup){&run->pair_far, "pair", pair, at.stage, USE_PAIR, false};
     group[count++] = (RunGroup){&run->tied, "tied", tied && end ? column : -1, at.stage, USE_BESIDE, false};
+    // Expert ranks are neighbours in the order of the stage's ranks; every e-th rank holds the same experts.
+    int e = (int)c->expert, of_stage = replicas * t, block = at.stage * of_stage;
+    int experts = run->config->model.experts > 0 && e > 1 ? block + column / e : -1;
+    int same = run->config->model.experts > 0 && of_stage > e ? block + column % e : -1;
+    group[count++] = (RunGroup){&run->experts, "experts", experts, column % e, USE_COMPUTE, false};
+    group[count++] = (RunGroup){&run->same_experts, "same experts", same, column / e, USE_BESIDE, false};
     return count;
 }
 
@@ -287,6 +293,7 @@ static int create_stage_(Run *run, Error *err) {
                      run->at.replica, err) != 0)
         return -1;
     stage_use_context(&run->stage, run->context);
+    run->stage.pass.experts = run->experts;
     EngineGroups groups = {run->lane, run->pair};
     SlotCounts slots = plan_slots(&run->plan.stage[run->at.stage]);
     run->engine = engine_create(&run->stage, run->schedule, &slots, &groups, run->status_page, err);
@@ -301,7 +308,7 @@ static int create_stage_(Run *run, Error *err) {
                  "stage %d gathers and sums over tensor ranks by NCCL, which occupies multiprocessors, because it "
                  "cannot use copies: %s",
                  run->at.stage, run->tensor->why);
-    OptimizerGroups meeting = {run->world, run->tensor, run->data, run->tied};
+    OptimizerGroups meeting = {run->world, run->tensor, run->data, run->tied, run->same_experts};
     run->optimizer = optimizer_create(&run->stage, &meeting);
     return 0;
 }

@@ -1,0 +1,320 @@
+// The path of rows to their experts and back (experts.h).
+#include "experts.h"
+
+#include "base/alloc.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+int64_t experts_rows(const Shape *s, double factor) {
+    int64_t copies = s->shard_rows * s->route.chosen;
+    if (s->expert_ranks == 1) return copies;
+    // A part of one row per rank has to fit even if all its copies go to one rank.
+    int64_t least = s->route.chosen * s->expert_ranks, rows = (int64_t)ceil(factor * (double)copies);
+    return rows > least ? rows : least;
+}
+
+void experts_bundle_layout(ExpertsBundle *to, Layout *layout, const Shape *s) {
+    int64_t copies = s->shard_rows * s->route.chosen;
+    to->chosen = (int32_t *)layout_take(layout, copies * (int64_t)sizeof(int32_t));
+    to->weights = (float *)layout_take(layout, copies * (int64_t)sizeof(float));
+    to->share = (float *)layout_take(layout, s->balance > 0 ? s->route.experts * (int64_t)sizeof(float) : 0);
+}
+
+void experts_work_layout(ExpertsWork *to, Layout *layout, const Shape *s) {
+    bool alone = s->expert_ranks == 1;
+    int64_t copies = s->shard_rows * s->route.chosen, n = s->expert_rows, row = s->hidden * s->element;
+    int64_t act = n * s->expert_ffn * s->element, scores = s->shard_rows * s->route.experts;
+    to->logits = (float *)layout_take(layout, scores * (int64_t)sizeof(float));
+    to->dlogits = layout_take(layout, scores * s->element);
+    to->place = (int32_t *)layout_take(layout, copies * 4);
+    to->regroup = (int32_t *)layout_take(layout, alone ? 0 : n * 4);
+    to->sent = layout_take(layout, alone ? 0 : copies * row);
+    to->arrived = layout_take(layout, alone ? 0 : n * row);
+    to->rows = layout_take(layout, n * row);
+    to->drows = layout_take(layout, n * row);
+    to->gate_up = layout_take(layout, 2 * act);
+    to->dgate_up = layout_take(layout, 2 * act);
+    to->act = layout_take(layout, act);
+    to->dact = layout_take(layout, act);
+    to->sent_weights = (float *)layout_take(layout, alone ? 0 : copies * 4);
+    to->arrived_weights = (float *)layout_take(layout, alone ? 0 : n * 4);
+    to->row_weights = (float *)layout_take(layout, n * 4);
+    to->drow_weights = (float *)layout_take(layout, n * 4);
+    to->dweights = (float *)layout_take(layout, copies * 4);
+    to->output = layout_take(layout, s->ffn > 0 ? s->shard_rows * row : 0);
+}
+
+// ---------------------------------------------------------------- who sends how much to whom
+
+// The parts in which the rows of all ranks of the group are sent, and the part in progress.
+typedef struct Dispatch {
+    Pass *pass;
+    int64_t parts;
+    double *counts;           // (e, parts, E): copies that a rank sends to an expert
+    int64_t *sent, *received; // (e): bytes of one copy times copies, to and from each rank
+    int64_t *first;           // (E/e + 1): this rank's experts' rows, as experts_forward reads them
+    int32_t *regroup;         // (expert_rows)
+    int64_t begin, rows;      // this rank's rows of the part
+    int64_t arrived;          // copies that this rank's experts get
+} Dispatch;
+
+static double count_(const Dispatch *d, int64_t rank, int64_t part, int64_t expert) {
+    return d->counts[(rank * d->parts + part) * d->pass->shape->route.experts + expert];
+}
+
+static int64_t held_(const Shape *s) { return s->route.experts / s->expert_ranks; }
+
+static int expert_rank_(const Pass *pass) { return pass->experts == NULL ? 0 : pass->experts->rank; }
+
+// Returns the copies of a part that the experts of rank `to` get from rank `from`.
+static int64_t copies_(const Dispatch *d, int64_t part, int64_t from, int64_t to) {
+    int64_t held = held_(d->pass->shape), sum = 0;
+    for (int64_t n = to * held; n < (to + 1) * held; n++) sum += (int64_t)count_(d, from, part, n);
+    return sum;
+}
+
+// Returns whether every part fits into every rank's buffers.
+static bool fits_(const Dispatch *d) {
+    const Shape *s = d->pass->shape;
+    for (int64_t part = 0; part < d->parts; part++)
+        for (int64_t to = 0; to < s->expert_ranks; to++) {
+            int64_t sum = 0;
+            for (int64_t from = 0; from < s->expert_ranks; from++) sum += copies_(d, part, from, to);
+            if (sum > s->expert_rows) return false;
+        }
+    return true;
+}
+
+// Fills the counts of all ranks for a number of parts. An error is in pass->err, and every count is then 0.
+static void gather_counts_(Dispatch *d, const int32_t *chosen) {
+    Pass *pass = d->pass;
+    const Shape *s = pass->shape;
+    int64_t each = d->parts * s->route.experts;
+    int64_t *mine = xcalloc((size_t)each, sizeof *mine);
+    d->counts = xrealloc(d->counts, (size_t)(each * s->expert_ranks) * sizeof *d->counts);
+    memset(d->counts, 0, (size_t)(each * s->expert_ranks) * sizeof *d->counts);
+    pass->be->route_counts(pass->be, mine, d->parts, chosen, s->shard_rows, &s->route);
+    double *own = d->counts + expert_rank_(pass) * each;
+    for (int64_t i = 0; i < each; i++) own[i] = (double)mine[i];
+    free(mine);
+    if (pass->experts == NULL) return;
+    CommRequest request = {0};
+    if (pass->experts->collective(pass->experts, COMM_ALL_GATHER, d->counts, own, each, COMM_DOUBLE, &request,
+                                  pass->err) == 0)
+        comm_wait_polling(pass->experts, &request, pass->poll, pass->poll_argument, pass->err);
+    if (pass->err->code != 0) memset(d->counts, 0, (size_t)(each * s->expert_ranks) * sizeof *d->counts);
+}
+
+// All ranks of the group find the same number of parts, from the same counts. It ends: a part of one row of each rank
+// fits always (experts_rows).
+static Dispatch dispatch_open_(Pass *pass, const int32_t *chosen) {
+    const Shape *s = pass->shape;
+    Dispatch d = {.pass = pass, .parts = 1};
+    size_t ranks = (size_t)s->expert_ranks;
+    d.sent = xcalloc(ranks, sizeof *d.sent);
+    d.received = xcalloc(ranks, sizeof *d.received);
+    d.first = xcalloc((size_t)held_(s) + 1, sizeof *d.first);
+    d.regroup = xcalloc((size_t)s->expert_rows, sizeof *d.regroup);
+    for (gather_counts_(&d, chosen); !fits_(&d); gather_counts_(&d, chosen)) {
+        d.parts *= 2;
+        assert(d.parts < 2 * s->shard_rows);
+    }
+    return d;
+}
+
+static void dispatch_close_(Dispatch *d) { free_all(d->counts, d->sent, d->received, d->first, d->regroup); }
+
+// Begins part `part`: computes the positions of this rank's copies by expert and row, and of the copies that arrive,
+// which lie by rank, expert and row, by expert, rank and row.
+static void dispatch_part_(Dispatch *d, const ExpertsWork *work, const int32_t *chosen, int64_t part) {
+    Pass *pass = d->pass;
+    const Shape *s = pass->shape;
+    int64_t me = expert_rank_(pass), held = held_(s), at = 0;
+    d->begin = s->shard_rows * part / d->parts;
+    d->rows = s->shard_rows * (part + 1) / d->parts - d->begin;
+    pass->be->route_places(pass->be, work->place, chosen + d->begin * s->route.chosen, d->rows, &s->route);
+    for (int64_t rank = 0; rank < s->expert_ranks; rank++) {
+        d->sent[rank] = copies_(d, part, me, rank);
+        d->received[rank] = copies_(d, part, rank, me);
+    }
+    d->first[0] = 0;
+    for (int64_t n = 0; n < held; n++) {
+        d->first[n + 1] = d->first[n];
+        for (int64_t rank = 0; rank < s->expert_ranks; rank++)
+            d->first[n + 1] += (int64_t)count_(d, rank, part, me * held + n);
+    }
+    d->arrived = d->first[held];
+    assert(d->arrived <= s->expert_rows);
+    if (pass->experts == NULL) return;
+    for (int64_t rank = 0; rank < s->expert_ranks; rank++)
+        for (int64_t n = 0; n < held; n++) {
+            int64_t to = d->first[n], count = (int64_t)count_(d, rank, part, me * held + n);
+            for (int64_t before = 0; before < rank; before++) to += (int64_t)count_(d, before, part, me * held + n);
+            for (int64_t i = 0; i < count; i++) d->regroup[at++] = (int32_t)(to + i);
+        }
+    pass->be->upload(pass->be, work->regroup, d->regroup, d->arrived * (int64_t)sizeof *d->regroup);
+}
+
+// Exchanges rows of `bytes`, and waits. Messages progress meanwhile, as in blocks.c.
+static void exchange_(Dispatch *d, void *out, const int64_t *received, const void *in, const int64_t *sent,
+                      int64_t bytes) {
+    Pass *pass = d->pass;
+    int64_t ranks = pass->shape->expert_ranks, *counts = xcalloc((size_t)(2 * ranks), sizeof *counts);
+    CommRequest request = {0};
+    for (int64_t r = 0; r < ranks; r++) counts[r] = received[r] * bytes, counts[ranks + r] = sent[r] * bytes;
+    if (pass->experts->exchange(pass->experts, out, counts, in, counts + ranks, &request, pass->err) == 0)
+        comm_wait_polling(pass->experts, &request, pass->poll, pass->poll_argument, pass->err);
+    if (pass->poll != NULL) pass->poll(pass->poll_argument, true);
+    free(counts);
+}
+
+// Memory of rows on their way: of activations, or of weights.
+typedef struct Parcels {
+    void *sent, *arrived;
+    int64_t bytes; // of a row
+} Parcels;
+
+// Sends rows to the experts of their k copies; `to` has them by expert.
+static void send_(Dispatch *d, const ExpertsWork *work, const Parcels *way, void *to, const void *from, int64_t rows,
+                  int64_t k) {
+    Backend *be = d->pass->be;
+    bool alone = d->pass->experts == NULL;
+    be->rows_scatter(be, alone ? to : way->sent, from, work->place, rows, k, way->bytes);
+    if (alone) return;
+    exchange_(d, way->arrived, d->received, way->sent, d->sent, way->bytes);
+    if (d->arrived > 0) be->rows_scatter(be, to, way->arrived, work->regroup, d->arrived, 1, way->bytes);
+}
+
+// Returns what the experts computed to where their rows came from: the copies in the order of `place`.
+static void *return_(Dispatch *d, const ExpertsWork *work, const Parcels *way, void *from) {
+    Backend *be = d->pass->be;
+    if (d->pass->experts == NULL) return from;
+    if (d->arrived > 0) be->rows_gather(be, way->arrived, from, work->regroup, d->arrived, way->bytes);
+    exchange_(d, way->sent, d->sent, way->arrived, d->received, way->bytes);
+    return way->sent;
+}
+
+// ---------------------------------------------------------------- the layer
+
+// This rank's experts: one after another, gate | up (2f, h), then down (h, f).
+typedef struct Weights {
+    const void *up, *down;
+    float *dup, *ddown;
+    int64_t stride;
+} Weights;
+
+static Weights weights_(const Shape *s, const Tensor *first) {
+    int64_t up = 2 * s->expert_ffn * s->hidden;
+    return (Weights){first->weight, (const char *)first->weight + up * s->element, first->gradient,
+                     first->gradient + up, up + s->hidden * s->expert_ffn};
+}
+
+static void *row_(const void *rows, int64_t index, int64_t bytes) { return (char *)rows + index * bytes; }
+
+// Sends a part's rows and weights to their experts and computes act = w swiglu(gate, up) there.
+static void experts_up_(Dispatch *d, const ExpertsWork *work, const ExpertsBundle *bundle, const Weights *w,
+                        const Parcels *rows, const Parcels *weights, const void *x) {
+    const Shape *s = d->pass->shape;
+    Backend *be = d->pass->be;
+    int64_t k = s->route.chosen;
+    send_(d, work, rows, work->rows, row_(x, d->begin, rows->bytes), d->rows, k);
+    send_(d, work, weights, work->row_weights, bundle->weights + d->begin * k, d->rows * k, 1);
+    if (d->arrived == 0) return;
+    be->experts_forward(be, work->gate_up, work->rows, w->up, w->stride, d->first, held_(s), s->hidden,
+                        2 * s->expert_ffn);
+    be->swiglu_forward(be, factor_plain(work->act), work->gate_up, work->row_weights, d->arrived, s->expert_ffn);
+}
+
+// The balance loss (Fedus et al. 2021) of a microbatch of T tokens is balance * E * sum over i of f_i P_i, where f_i =
+// counts_i / (k T) is the share of expert i, which has no gradient, and P_i the mean of its scores. So the gradient of
+// a score of any token is balance * E * f_i / T; the run's loss is a mean over the tokens of a step.
+static void balance_(Pass *pass, const ExpertsBundle *bundle) {
+    const Shape *s = pass->shape;
+    int64_t experts = s->route.experts, *counts = xcalloc((size_t)experts, sizeof *counts);
+    double *all = xcalloc((size_t)experts, sizeof *all), tokens = (double)(s->rows * s->context_ranks);
+    float *share = xcalloc((size_t)experts, sizeof *share);
+    pass->be->route_counts(pass->be, counts, 1, bundle->chosen, s->shard_rows, &s->route);
+    for (int64_t n = 0; n < experts; n++) all[n] = (double)counts[n];
+    Comm *others[] = {s->sequence ? pass->tensor : NULL, pass->context[0]}; // they have other tokens of the microbatch
+    for (int i = 0; i < 2; i++) {
+        CommRequest request = {0};
+        if (others[i] != NULL &&
+            others[i]->collective(others[i], COMM_ALL_REDUCE, all, all, experts, COMM_DOUBLE, &request, pass->err) == 0)
+            comm_wait_polling(others[i], &request, pass->poll, pass->poll_argument, pass->err);
+    }
+    for (int64_t n = 0; n < experts; n++)
+        share[n] = (float)(s->balance * (double)experts * all[n] / ((double)s->route.chosen * tokens) * pass->scale);
+    pass->be->upload(pass->be, bundle->share, share, experts * (int64_t)sizeof *share);
+    free_all(counts, all, share);
+}
+
+void experts_route(Pass *pass, const Tensor *router, const ExpertsBundle *bundle, const ExpertsWork *work,
+                   const void *x) {
+    const Shape *s = pass->shape;
+    Backend *be = pass->be;
+    be->router_forward(be, work->logits, x, router->weight, s->shard_rows, s->hidden, s->route.experts);
+    be->route_forward(be, bundle->chosen, bundle->weights, work->logits, NULL, s->shard_rows, &s->route);
+    if (s->balance > 0) balance_(pass, bundle);
+}
+
+void experts_forward(Pass *pass, const Tensor *first, const ExpertsBundle *bundle, const ExpertsWork *work, void *y,
+                     const void *x) {
+    const Shape *s = pass->shape;
+    Backend *be = pass->be;
+    const Weights w = weights_(s, first);
+    const Parcels rows = {work->sent, work->arrived, s->hidden * s->element},
+                  weights = {work->sent_weights, work->arrived_weights, sizeof(float)};
+    Dispatch d = dispatch_open_(pass, bundle->chosen);
+    for (int64_t part = 0; part < d.parts; part++) {
+        dispatch_part_(&d, work, bundle->chosen, part);
+        experts_up_(&d, work, bundle, &w, &rows, &weights, x);
+        if (d.arrived > 0)
+            be->experts_forward(be, work->rows, work->act, w.down, w.stride, d.first, held_(s), s->expert_ffn,
+                                s->hidden);
+        const void *copies = return_(&d, work, &rows, work->rows);
+        be->rows_combine(be, row_(y, d.begin, rows.bytes), copies, work->place, d.rows, s->route.chosen, s->hidden);
+    }
+    dispatch_close_(&d);
+}
+
+void experts_backward(Pass *pass, const Tensor *router, const Tensor *first, const ExpertsBundle *bundle,
+                      const ExpertsWork *work, void *dx, const void *dy, const void *x) {
+    const Shape *s = pass->shape;
+    Backend *be = pass->be;
+    int64_t k = s->route.chosen, h = s->hidden, f = s->expert_ffn, held = held_(s), experts = s->route.experts;
+    const Weights w = weights_(s, first);
+    const Parcels rows = {work->sent, work->arrived, h * s->element},
+                  weights = {work->sent_weights, work->arrived_weights, sizeof(float)};
+    Dispatch d = dispatch_open_(pass, bundle->chosen);
+    for (int64_t part = 0; part < d.parts; part++) {
+        dispatch_part_(&d, work, bundle->chosen, part);
+        experts_up_(&d, work, bundle, &w, &rows, &weights, x);
+        send_(&d, work, &rows, work->drows, row_(dy, d.begin, rows.bytes), d.rows, k);
+        if (d.arrived > 0) {
+            be->experts_backward_weight(be, w.ddown, w.stride, work->drows, work->act, d.first, held, f, h);
+            be->experts_backward_input(be, work->dact, work->drows, w.down, w.stride, d.first, held, f, h);
+            be->swiglu_backward(be, factor_plain(work->dgate_up), work->drow_weights, work->dact, work->gate_up,
+                                work->row_weights, d.arrived, f);
+            be->experts_backward_weight(be, w.dup, w.stride, work->dgate_up, work->rows, d.first, held, h, 2 * f);
+            be->experts_backward_input(be, work->drows, work->dgate_up, w.up, w.stride, d.first, held, h, 2 * f);
+        }
+        const void *copies = return_(&d, work, &rows, work->drows);
+        be->rows_combine(be, row_(dx, d.begin, rows.bytes), copies, work->place, d.rows, k, h);
+        copies = return_(&d, work, &weights, work->drow_weights);
+        be->rows_gather(be, work->dweights + d.begin * k, copies, work->place, d.rows * k, sizeof(float));
+    }
+    dispatch_close_(&d);
+
+    // The router's part of dx passes through the memory of the experts' rows.
+    const Factor dlogits = factor_plain(work->dlogits);
+    be->router_forward(be, work->logits, x, router->weight, s->shard_rows, h, experts);
+    be->route_backward(be, work->dlogits, work->dweights, bundle->chosen, work->logits,
+                       s->balance > 0 ? bundle->share : NULL, s->router_z * pass->scale, s->shard_rows, &s->route);
+    be->linear_backward_weight(be, router->gradient, NULL, dlogits, factor_plain(x), s->shard_rows, h, experts);
+    be->linear_backward_input(be, work->rows, NULL, dlogits, factor_plain(router->weight), s->shard_rows, h, experts,
+                              EPILOGUE_NONE);
+    be->add(be, dx, dx, work->rows, s->shard_rows * h);
+}

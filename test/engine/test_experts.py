@@ -1,0 +1,88 @@
+"""Mixtures of experts: no token is dropped, no routing needs more memory than planned, and layouts keep the bits that they
+promise (src/model/experts.h)."""
+
+import json
+
+import pytest
+from trainer_runs import close, command, trained, walked_tokens, write_config, write_tokens
+
+pytestmark = pytest.mark.usefixtures("ranks")
+
+MODEL = ("{family: llama, hidden: 32, layers: 4, heads: 4, kv_heads: 2, ffn: 48, vocab: 61, seq_len: 16, experts: 8, "
+         "experts_per_token: 2, expert_ffn: 24}")  # fmt: skip
+AS_PLANNED = "memory    as planned, to the byte"
+
+
+# Of the second model the first layer is dense, and the others have a shared expert.
+KINDS = {"experts": MODEL, "shared": MODEL.replace("}", ", dense_layers: 1, shared_ffn: 16}")}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def config(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    write_tokens(folder / "a.bin", walked_tokens(4096, 61))
+    train = "{global_batch: 8, steps: 3, lr: 3.0e-3, warmup_steps: 1, balance: loss, balance_rate: 0.01, router_z_loss: 1.0e-3}"
+    return write_config(folder, model=KINDS[request.param], data=f"{{train: {folder}/a.bin}}", train=train, parallel="{}", schedule="{bpipe: off}",
+                        hardware="{device: cpu, reserve_gib: 0.1}")  # fmt: skip
+
+
+def run(config, *keys):
+    ended = trained(config, *keys)
+    assert AS_PLANNED in ended.stderr
+    return ended
+
+
+@pytest.fixture(scope="module")
+def alone(config):
+    return run(config)
+
+
+PIPELINES = {
+    "p2": ["parallel.pipeline=2"],
+    "p4_bpipe": ["parallel.pipeline=4", "schedule.bpipe=on"],
+    "p4_host": ["parallel.pipeline=4", "schedule.bpipe=on", "schedule.evict_to=host"],
+    "p4_recomputed": ["parallel.pipeline=4", "schedule.recompute_layers=1"],
+    "p2_pointwise": ["parallel.pipeline=2", "schedule.recompute=pointwise"],
+    "p2_split": ["parallel.pipeline=2", "schedule.split_backward=on"],
+    "p2_interleaved": ["parallel.pipeline=2", "schedule.name=interleaved", "schedule.chunks=2"],
+    "p2_zb_v": ["parallel.pipeline=2", "schedule.name=zb-v"],
+}
+
+
+@pytest.mark.parametrize("layout", PIPELINES)
+def test_stages_and_schedules_do_not_change_a_bit(config, alone, layout):
+    assert run(config, *PIPELINES[layout]).bits == alone.bits
+
+
+@pytest.mark.parametrize("experts", [2, 4])
+def test_stages_do_not_change_a_bit_for_divided_experts(config, experts):
+    keys = ["parallel.data=4", f"parallel.expert={experts}"]
+    one = run(config, *keys)
+    assert run(config, *keys, "parallel.pipeline=2", "schedule.bpipe=on").bits == one.bits
+    assert run(config, *keys, "parallel.pipeline=2", "parallel.placement=stages").bits == one.bits
+
+
+@pytest.mark.parametrize("cut", [{"data": 4}, {"data": 2, "tensor": 2, "sequence": "true"}, {"context": 2, "data": 2}])
+def test_the_first_loss_has_the_same_bits_for_any_expert_ranks(config, cut):
+    keys = [f"parallel.{key}={value}" for key, value in cut.items()]
+    runs = [run(config, *keys, f"parallel.expert={e}") for e in (1, 2, 4)]
+    assert len({ended.bits[0] for ended in runs}) == 1
+    for ended in runs[1:]:
+        assert close(ended.losses[1:2], runs[0].losses[1:2], 1e-6)
+        assert close(ended.losses, runs[0].losses, 1e-4)
+
+
+def test_the_first_gradient_norm_does_not_depend_on_the_layout(config, alone):
+    layouts = [(t, d, e) for t in (1, 2) for d in (1, 2, 4) for e in (1, 2, 4, 8) if e <= t * d]
+    for t, d, e in layouts:
+        keys = [f"parallel.tensor={t}", f"parallel.data={d}", f"parallel.expert={e}"]
+        keys += ["parallel.sequence=true"] if t > 1 else []
+        ended = run(config, *keys)
+        assert close(ended.losses[:2], alone.losses[:2], 1e-6), (t, d, e)
+
+
+def test_a_routing_to_one_rank_takes_parts_and_no_memory(config):
+    """Buffers of a balanced share: whatever the routing, more copies arrive than fit, and none is lost."""
+    keys = ["parallel.data=4", "parallel.expert=4"]
+    tight, wide = (run(config, *keys, f"schedule.expert_rows={rows}") for rows in (1, 8))
+    assert tight.bits[0] == wide.bits[0] and close(tight.losses, wide.losses, 1e-5)
