@@ -227,6 +227,9 @@ def read_script(words):
     front = command_settings([*command, *words[more:]], settings)
     for note in script.notes:
         settings.say("unknown", note)
+    if script.ends:
+        settings.quiet_ones.append("not followed, since they depend on what the script does not say: "
+                                   + ", ".join(dict.fromkeys(script.ends)))  # fmt: skip
     settings.files = script.files
     return settings, front, slurm, path
 
@@ -266,13 +269,12 @@ def chosen(script, settings):
     if training:
         return training[0]
     # No command names the layers: the variables that hold flags are what another script will start.
-    texts = [" ".join(value) if isinstance(value, list) else value for value in script.variables.values()]
+    texts = [" ".join(value.values()) if isinstance(value, dict) else value for value in script.ever.values()]
     texts = [text for text in texts if re.search(r"(^|\s)--\w", text)]
     texts = [text for text in texts if not any(text.strip() in other and text != other for other in texts)]
     if not any("--num-layers" in text for text in texts):
-        raise Failure(
-            "no command of the script has --num-layers; give the flags, or the variables that the script needs"
-        )
+        ends = f"the script ends in line {script.ended}, and no command of it" if script.ended else "no command of the script"
+        raise Failure(f"{ends} has --num-layers; give the flags, or the variables that the script needs")
     settings.say("unknown", "no command of the script has --num-layers; the flags in its variables are converted")
     return [word for text in dict.fromkeys(texts) for word in text.split()]
 

@@ -1,50 +1,32 @@
 """Reads a launch script without running it: expands variables, arrays, arithmetic and quotes, follows `if`, `case`,
-`for` and functions, and returns the commands that would be started.
+loops, functions and subshells, and returns the commands that would be started.
 
 What the script does not say (variables of the environment, output of commands) becomes a mark with its name, unknown(),
 so that a reader can name it. A test on an unknown value takes it as empty, as an unset variable is."""
 
+import contextlib
 import fnmatch
 import re
 import shlex
+from collections import namedtuple
 
 from run_files import Failure
 
 BEGIN, END = "\ue000", "\ue001"  # around the name of an unknown value
-DEEPEST, MOST_STEPS = 20, 20000
-RESERVED = {
-    "if",
-    "then",
-    "elif",
-    "else",
-    "fi",
-    "for",
-    "while",
-    "until",
-    "do",
-    "done",
-    "case",
-    "esac",
-    "function",
-    "{",
-    "}",
-}
+ESCAPED = {"$": "\ue002", "`": "\ue003"}  # signs that stand for themselves
+DEEPEST, MOST_STEPS, MOST_ROUNDS = 20, 20000, 64
+CLOSERS = ("then", "elif", "else", "fi", "do", "done", "esac", "}")
 ASSIGNS = re.compile(r"[A-Za-z_]\w*(\[[^]]*\])?\+?=")
 ARITHMETIC = re.compile(r"[\d\s+\-*/%()<>=!&|?:,]*")
-
-
 MARK = re.compile(f"{BEGIN}([^{END}]*){END}")
+SHELLS = ("bash", "sh", "zsh")
+SILENT = ("echo", "printf", "cd", "mkdir", "rm", "cat", "sed", "tee", "pip", "ls", "pwd", "kill", "true", ":", "wait", "trap")
 
 
 def unknown(name):
     """The name's blanks and signs are moved, so that a shell's rules for them do not apply to a mark."""
-    return (
-        BEGIN
-        + "".join(
-            chr(0xE100 + ord(each)) if ord(each) < 128 and not each.isalnum() else each for each in readable(name)
-        )
-        + END
-    )
+    moved = (chr(0xE100 + ord(c)) if ord(c) < 128 and not c.isalnum() else c for c in readable(name))
+    return BEGIN + "".join(moved) + END
 
 
 def name_in(mark):
@@ -62,8 +44,12 @@ def readable(text):
     return MARK.sub(lambda found: name_in(found[1]), str(text))
 
 
-def without_unknown(text):
-    return MARK.sub("", text)
+def unescaped(text):
+    return text.replace(ESCAPED["$"], "$").replace(ESCAPED["`"], "`")
+
+
+def joined(value):
+    return " ".join(value) if isinstance(value, list) else value
 
 
 class Scanner:
@@ -72,8 +58,8 @@ class Scanner:
 
     OPERATORS = (";;", "&&", "||", "|&", ">>", "<<<", "&>", ">&", "<&", "<<-", "<<", "|", ";", "&", "(", ")", "<", ">")
 
-    def __init__(self, text):
-        self.text, self.at, self.line = text, 0, 1
+    def __init__(self, text, at=0):
+        self.text, self.at, self.line = text, at, 1
         self.waiting = []  # here-documents whose bodies follow the line
 
     def peek(self, count=1):
@@ -85,48 +71,45 @@ class Scanner:
         self.at += count
         return piece
 
+    def skip(self, pattern):
+        return self.step(len(re.compile(pattern).match(self.text, self.at)[0]))
+
     def tokens(self):
+        """Yields (kind, value, line). A here-document's value is a list, which gets its body later."""
         while self.at < len(self.text):
-            char = self.peek()
+            char, line = self.peek(), self.line
             if char == "\n":
                 self.step()
-                yield ("newline", "\n", self.line - 1)
-                yield from self.documents()
-            elif self.peek(2) == "\\\n":
-                self.step(2)
-            elif char in " \t\r":
-                self.step()
-            elif found := re.compile(r"\d+(?=[<>])").match(self.text, self.at):
-                self.step(len(found[0]))
+                yield ("newline", "\n", line)
+                self.documents()
+            elif self.peek(2) == "\\\n" or char in " \t\r":
+                self.step(2 if char == "\\" else 1)
+            elif re.compile(r"\d+[<>]").match(self.text, self.at):
+                self.skip(r"\d+")
             elif char == "#":
-                self.step(len(re.match(r"[^\n]*", self.text[self.at :])[0]))
+                self.skip(r"[^\n]*")
             elif self.peek(2) == "((":
-                yield ("arithmetic", self.balanced("(", ")"), self.line)
+                yield ("arithmetic", self.balanced("(", ")")[2:-2], line)
             elif operator := next((each for each in self.OPERATORS if self.text.startswith(each, self.at)), None):
                 self.step(len(operator))
                 if operator in ("<<", "<<-"):
-                    self.waiting.append(self.delimiter())
+                    self.skip(r"[ \t]*")
+                    self.waiting.append((self.word(), body := []))
+                    yield ("document", body, line)
                 else:
-                    yield ("operator", operator, self.line)
+                    yield ("operator", operator, line)
             else:
-                line = self.line
                 yield ("word", self.word(), line)
-        yield from self.documents()
-
-    def delimiter(self):
-        self.step(len(re.match(r"[ \t]*", self.text[self.at :])[0]))
-        pieces = self.word()
-        return "".join(text for _, text in pieces if isinstance(text, str)), any(kind != "plain" for kind, _ in pieces)
+        self.documents()
 
     def documents(self):
-        for end, quoted in self.waiting:
+        """Reads the bodies of the here-documents that the line has begun: (kind, text)."""
+        for word, body in self.waiting:
+            end = "".join(text for _, text in word if isinstance(text, str))
             lines = []
-            while self.at < len(self.text):
-                line = self.step(len(re.match(r"[^\n]*\n?", self.text[self.at :])[0]))
-                if line.strip() == end:
-                    break
+            while self.at < len(self.text) and (line := self.skip(r"[^\n]*\n?")).strip() != end:
                 lines.append(line)
-            yield ("document", ("single" if quoted else "double", "".join(lines)), self.line)
+            body[:] = ["single" if any(kind != "plain" for kind, _ in word) else "double", "".join(lines)]
         self.waiting = []
 
     def balanced(self, begin, end):
@@ -141,75 +124,66 @@ class Scanner:
                 self.step(len(end))
                 if depth == 0:
                     break
-            elif self.peek() == "\\":
-                self.step(2)
             elif self.peek() == "'" and begin in ("$(", "("):
-                self.step(len(re.match(r"'[^']*'?", self.text[self.at :])[0]))
+                self.skip(r"'[^']*'?")
             elif begin == "$(" and self.peek() == "(":
                 self.balanced("(", ")")
             else:
-                self.step()
+                self.step(2 if self.peek() == "\\" else 1)
         return self.text[start : self.at]
 
     def dollar(self):
         if self.peek(3) == "$((":
             return self.step() + self.balanced("(", ")")
-        if self.peek(2) == "$(":
-            return self.balanced("$(", ")")
-        if self.peek(2) == "${":
-            return self.balanced("${", "}")
-        return self.step(len(re.match(r"\$(\w+|[@*#?$!-])?", self.text[self.at :])[0]))
+        if self.peek(2) in ("$(", "${"):
+            return self.balanced(self.peek(2), ")" if self.peek(2) == "$(" else "}")
+        return self.skip(r"\$(\w+|[@*#?$!-])?")
 
     def word(self):
         pieces, plain = [], ""
         while self.at < len(self.text):
             char = self.peek()
-            if char in " \t\r\n;|&<>)" or (char == "(" and not self.array_begins(plain)):
+            begins = char == "(" and (ASSIGNS.fullmatch(plain) or plain[-1:] in "@?*+!" and plain != "")
+            quoted = None
+            if char in " \t\r\n;|&<>)" or (char == "(" and not begins):
                 break
             if char == "(":
                 self.step()
-                pieces, plain = [*pieces, ("plain", plain), ("array", self.array())], ""
+                quoted = ("array", self.array())
             elif char == "\\":
                 both = self.step(2)
-                if both != "\\\n":
-                    pieces, plain = [*pieces, ("plain", plain), ("single", both[1:])], ""
+                quoted = ("single", both[1:]) if both != "\\\n" else None
             elif char == "'":
-                self.step()
-                quoted = self.step(len(re.match(r"[^']*", self.text[self.at :])[0]))
-                self.step()
-                pieces, plain = [*pieces, ("plain", plain), ("single", quoted)], ""
+                quoted = ("single", self.skip(r"'[^']*'?")[1:].removesuffix("'"))
             elif char == '"':
                 self.step()
-                pieces, plain = [*pieces, ("plain", plain), ("double", self.double())], ""
+                quoted = ("double", self.double())
             elif char == "`":
                 plain += self.backtick()
+            elif char == "$" and self.peek(2) in ("$'", '$"'):
+                self.step()
             elif char == "$":
-                if self.peek(2) in ("$'", '$"'):
-                    self.step()
-                else:
-                    plain += self.dollar()
-            elif ASSIGNS.fullmatch(plain + self.text[self.at : self.at + 2].split("=")[0] + "=") and char == "[":
+                plain += self.dollar()
+            elif char == "[" and re.fullmatch(r"[A-Za-z_]\w*", plain):
                 plain += self.balanced("[", "]")
             else:
                 plain += self.step()
+            if quoted is not None:
+                pieces, plain = [*pieces, ("plain", plain), quoted], ""
         return [(kind, text) for kind, text in [*pieces, ("plain", plain)] if text != "" or kind != "plain"]
-
-    def array_begins(self, plain):
-        return ASSIGNS.fullmatch(plain) is not None or plain[-1:] in "@?*+!" and plain != ""
 
     def array(self):
         words = []
-        while self.at < len(self.text) and self.peek() != ")":
-            if self.peek() in " \t\r\n":
-                self.step()
-            elif self.peek(2) == "\\\n":
-                self.step(2)
-            elif self.peek() == "#":
-                self.step(len(re.match(r"[^\n]*", self.text[self.at :])[0]))
-            elif self.peek() in ";|&<>":
-                self.step()
-            elif self.peek() == "(":
+        while self.at < len(self.text) and (char := self.peek()) != ")":
+            if char in " \t\r\n;|&<>" or self.peek(2) == "\\\n":
+                self.step(2 if char == "\\" else 1)
+            elif char == "#":
+                self.skip(r"[^\n]*")
+            elif char == "(":
                 self.balanced("(", ")")
+            elif char == "[":  # an index
+                key = self.balanced("[", "]")
+                words.append([("plain", key), *self.word()])
             else:
                 words.append(self.word())
         self.step()
@@ -219,120 +193,342 @@ class Scanner:
         text = ""
         while self.at < len(self.text) and self.peek() != '"':
             if self.peek() == "\\" and self.peek(2)[1:] in ("\\", '"', "$", "`", "\n"):
-                both = self.step(2)
-                text += "" if both[1] == "\n" else {"$": "\ue002", "`": "\ue003"}.get(both[1], both[1])
-            elif self.peek() == "$":
-                text += self.dollar()
-            elif self.peek() == "`":
-                text += self.backtick()
+                text += (ESCAPED | {"\n": ""}).get(both := self.step(2)[1], both)
+            elif self.peek() in "$`":
+                text += self.dollar() if self.peek() == "$" else self.backtick()
             else:
                 text += self.step()
         self.step()
         return text
 
     def backtick(self):
-        self.step()
-        inner = self.step(len(re.match(r"[^`]*", self.text[self.at :])[0]))
-        self.step()
-        return f"$({inner})"
+        return f"$({self.skip('`[^`]*`?').strip('`')})"
 
 
-class Stopped(Exception):
+Node = namedtuple("Node", "act line parts")  # act: the method of Script that runs it
+Block = namedtuple("Block", "nodes sets")  # sets: the names that its commands assign
+
+
+class Parser:
+    """Makes a tree of tokens. What is no shell's grammar is skipped."""
+
+    REDIRECTS = (">", ">>", "<", "&>", ">&", "<&", "<<<")
+
+    def __init__(self, text):
+        self.all, self.at, self.deep = list(Scanner(text).tokens()), 0, 0
+
+    def peek(self, ahead=0):
+        return self.all[self.at + ahead] if self.at + ahead < len(self.all) else ("end", "", 0)
+
+    def next(self):
+        self.at += 1
+        return self.peek(-1)
+
+    def word(self):
+        """Returns the next word if it is written without quotes, else ''."""
+        kind, value, _ = self.peek()
+        return value[0][1] if kind == "word" and len(value) == 1 and value[0][0] == "plain" else ""
+
+    def operator(self, *operators):
+        return self.peek()[0] == "operator" and self.peek()[1] in operators
+
+    def newlines(self):
+        while self.peek()[0] == "newline":
+            self.next()
+
+    def take(self, word):
+        """Skips to a reserved word and takes it, unless one that closes a block comes first."""
+        while self.peek()[0] != "end":
+            found = self.word()
+            if found != word and found in CLOSERS:
+                return
+            self.next()
+            if found == word:
+                return
+
+    def sets(self, begin):
+        words = (value for kind, value, _ in self.all[begin : self.at] if kind == "word")
+        heads = (word[0][1] for word in words if word and word[0][0] == "plain")
+        return sorted({re.match(r"\w+", head)[0] for head in heads if ASSIGNS.match(head)})
+
+    def block(self):
+        """Reads commands until a word or an operator that closes the block."""
+        nodes, begin = [], self.at
+        self.deep += 1
+        if self.deep > 100:
+            raise Failure("the script is nested too deeply; give the flags themselves")
+        while self.peek()[0] != "end" and self.word() not in CLOSERS and not self.operator(";;", ")"):
+            if self.peek()[0] == "newline" or self.operator(";", "&", "&&", "||", "|", "|&"):
+                self.next()
+            else:
+                nodes.append(self.chain())
+        self.deep -= 1
+        return Block(nodes, self.sets(begin))
+
+    def chain(self):
+        """Reads `a | b && c || d &`."""
+        line, parts, joint = self.peek()[2], [], ""
+        while True:
+            begin, pipe = self.at, [self.command()]
+            while self.operator("|", "|&"):
+                self.next()
+                self.newlines()
+                pipe.append(self.command())
+            parts.append((joint, Block(pipe, self.sets(begin))))
+            if not self.operator("&&", "||"):
+                return Node("chain", line, (parts, self.operator("&")))
+            joint = self.next()[1]
+            self.newlines()
+
+    def command(self):
+        kind, _, line = self.peek()
+        word = self.word()
+        if word == "!":
+            self.next()
+            return Node("negated", line, self.command())
+        if word in ("if", "while", "until", "for", "select", "case", "{", "[["):
+            node = {"if": self.branch, "for": self.loop, "select": self.loop, "case": self.choice, "{": self.group,
+                    "[[": self.test}.get(word, self.repeated)(line)  # fmt: skip
+        elif word == "function" or (self.peek(1)[1] == "(" and self.peek(2)[1] == ")" and re.fullmatch(r"[\w.:-]+", word)):
+            node = self.function(line)
+        elif kind == "arithmetic":
+            node = Node("truthful", line, self.next()[1])
+        elif self.operator("("):
+            self.next()
+            node = Node("subshell", line, self.block())
+            if self.operator(")"):
+                self.next()
+        else:
+            return self.simple(line)
+        self.redirects([])
+        return node
+
+    def redirects(self, found):
+        """Reads one redirection after another into a list of (operator, word or here-document)."""
+        while self.peek()[0] == "document" or self.operator(*self.REDIRECTS):
+            kind, value, _ = self.next()
+            if kind == "document":
+                found.append(("<<", value))
+            elif self.peek()[0] == "word":
+                found.append((value, self.next()[1]))
+            elif self.operator("("):  # the output of commands as a file
+                self.command()
+
+    def simple(self, line):
+        words, redirects = [], []
+        while True:
+            self.redirects(redirects)
+            if self.peek()[0] != "word":
+                return Node("simple", line, (words, redirects))
+            words.append(self.next()[1])
+
+    def group(self, line):
+        self.next()
+        body = self.block()
+        self.take("}")
+        return Node("group", line, body)
+
+    def test(self, line):
+        self.next()
+        inside = []
+        while self.peek()[0] != "end" and self.word() != "]]":
+            inside.append(self.next())
+        self.next()
+        return Node("test", line, inside)
+
+    def branch(self, line):
+        clauses, other = [], None
+        while self.word() in ("if", "elif"):
+            at = self.next()[2]
+            condition = self.block()
+            self.take("then")
+            clauses.append((at, condition, self.block()))
+        if self.word() == "else":
+            self.next()
+            other = self.block()
+        self.take("fi")
+        return Node("branch", line, (clauses, other))
+
+    def body(self):
+        self.take("do")
+        body = self.block()
+        self.take("done")
+        return body
+
+    def repeated(self, line):
+        wanted = self.next()[1][0][1] == "while"
+        return Node("repeated", line, (wanted, self.block(), self.body()))
+
+    def loop(self, line):
+        self.next()
+        if self.peek()[0] == "arithmetic":
+            return Node("counted", line, (self.next()[1], self.body()))
+        name, words = self.word(), None
+        self.next()
+        self.newlines()
+        if self.word() == "in":
+            self.next()
+            words = []
+            while self.peek()[0] == "word" and self.word() != "do":
+                words.append(self.next()[1])
+        return Node("loop", line, (name, words, self.body()))
+
+    def choice(self, line):
+        self.next()
+        subject, clauses = self.next()[1] if self.peek()[0] == "word" else [], []
+        self.take("in")
+        while self.peek()[0] != "end" and self.word() != "esac":
+            if self.peek()[0] == "newline" or self.operator(";;", "("):
+                self.next()
+                continue
+            patterns = []
+            while self.peek()[0] != "end" and not self.operator(")"):
+                kind, value, _ = self.next()
+                patterns += [value] if kind == "word" else []
+            self.next()
+            clauses.append((patterns, self.block()))
+        self.take("esac")
+        return Node("choice", line, (subject, clauses))
+
+    def function(self, line):
+        if self.word() == "function":
+            self.next()
+        name = self.word()
+        self.next()
+        while self.operator("(", ")") or self.peek()[0] == "newline":
+            self.next()
+        return Node("define", line, (name, self.command()))
+
+
+class Returned(Exception):
     """A function returns."""
 
 
+class Ended(Exception):
+    """The shell exits."""
+
+
+class Broke(Exception):
+    """A loop is left (goes_on: or begun again), and `levels` - 1 loops around it."""
+
+    def __init__(self, goes_on, levels):
+        super().__init__()
+        self.goes_on, self.levels = goes_on, levels
+
+
 class Script:
-    """commands: lists of words, in the order in which they would be started."""
+    """commands: lists of words, in the order in which they would be started. An array is a dict of its items."""
 
     def __init__(self, given=(), read=lambda name: None, arguments=()):
-        self.variables = {"IFS": " "}  # name -> text, or a list of texts
-        self.given = dict(given)  # the user's values of what the script does not say
+        self.given = {"IFS": " ", **dict(given)}  # the user's values of what the script does not say
+        self.variables, self.exported, self.functions = {}, set(), {}
+        self.frames = []  # of functions: {name of a local variable: its value outside}
         self.arguments = list(arguments)
         self.read = read  # returns the text of a file that the script names, or None
-        self.functions, self.files, self.commands, self.notes = {}, {}, [], []
-        self.depth = self.steps = 0
-        self.doubt = ""  # what the last condition depends on and the script does not say
-        self.outside, self.missing = True, 0  # outside of functions; the last argument that is asked for and not given
+        self.files, self.commands, self.notes, self.ends = {}, [], [], []
+        self.ever = {}  # the last value of each variable, also of those that are local or a subshell's
+        self.depth = self.steps = self.line = self.ended = 0  # ended: the line of the exit that was followed
+        self.missing, self.asked = 0, False  # the last argument that is asked for and not given; their number is
+        self.doubt, self.guess = "", False  # what the last condition depends on and the script does not say; if any
+        self.uncertain = 0  # conditions around that depend on it
 
     # ---- values
 
     def lookup(self, name):
-        """Returns a text or a list; None if the script does not say it."""
+        """Returns a text or an array; None if the script does not say it."""
         if name.isdecimal() and int(name) > 0:
-            if int(name) > len(self.arguments):
-                self.missing = max(self.missing, int(name)) if self.outside else self.missing
-                return None
-            return self.arguments[int(name) - 1]
+            if int(name) <= len(self.arguments):
+                return self.arguments[int(name) - 1]
+            self.missing = self.missing if self.frames else max(self.missing, int(name))
+            return None
         return self.variables.get(name, self.given.get(name))
 
     def value(self, name, testing=False):
         found = self.lookup(name)
         if found is None:
             return self.unsaid("$" + name, testing)
-        return (found[0] if found else "") if isinstance(found, list) else found
+        return next(iter(found.values()), "") if isinstance(found, dict) else found
 
     def unsaid(self, name, testing):
         """Returns the mark of a value that the script does not say; for a test, the empty text of an unset variable."""
-        if not testing:
-            return unknown(name)
-        self.doubt = self.doubt or name
-        return ""
+        return self.without_unknown(unknown(name)) if testing else unknown(name)
+
+    def without_unknown(self, text):
+        """Returns a text as a test sees it, and remembers that it depends on what the script does not say."""
+        if name := unknown_in(text):
+            self.depend(name)
+        return MARK.sub("", text)
+
+    def depend(self, what):
+        self.doubt, self.guess = self.doubt or what, True
 
     def braces(self, inside, testing):
         """Returns the value of ${...}: a list for arrays."""
-        if inside.startswith("!"):
-            return self.value(str(self.value(inside[1:], testing)), testing)
-        if inside.startswith("#"):
-            name = inside[1:].partition("[")[0]
-            found = self.arguments if name in ("@", "*") else self.lookup(name)
-            return unknown("${" + inside + "}") if found is None else str(len(found))
-        parts = re.match(r"(\w+|[@*])(\[[^]]*\])?(.*)", inside, re.DOTALL)
+        parts = re.match(r"([!#]?)(\w+|[@*])(\[[^]]*\])?(.*)", inside, re.DOTALL)
         if parts is None:
             return unknown("${" + inside + "}")
-        name, index, rest = parts[1], parts[2], parts[3]
-        found = self.arguments if name in ("@", "*") else self.lookup(name)
-        if index is not None:
-            items = found if isinstance(found, list) else [] if found is None else [found]
-            if index in ("[@]", "[*]"):
-                found = items if found is not None or testing else [unknown("${" + inside + "}")]
-            else:
-                at = self.arithmetic(index[1:-1], testing)
-                known = re.fullmatch(r"-?\d+", at) and -len(items) <= int(at) < len(items)
-                found = items[int(at)] if known else None
+        sign, name, index, rest = parts.groups()
+        found = self.lookup(name) if name not in "@*" else dict(enumerate(self.arguments, 1))
+        every = (index or f"[{name}]") in ("[@]", "[*]")
+        if sign and found is None:
+            return self.unsaid("${" + inside + "}", testing)
+        if sign == "!" and not every:
+            return self.value(str(self.value(name, testing)), testing)
+        if sign:
+            return str(len(found)) if sign == "#" else [str(key) for key in found]
+        if every:
+            items = list(found.values()) if isinstance(found, dict) else [] if found is None else [found]
+            if found is None and not rest and not testing:
+                return [unknown("${" + inside + "}")]
+            if cut := re.fullmatch(r":\s*(-?\d+)(?::\s*(\d+))?", rest):
+                begin = int(cut[1]) - (1 if name in "@*" and int(cut[1]) > 0 else 0)
+                items, rest = items[begin:][: int(cut[2]) if cut[2] else None], ""
+            elif rest and not rest.startswith((":", "-", "+", "=", "?")):
+                items, rest = [self.edited(item, rest, inside, testing) for item in items], ""
+            found = " ".join(items) if "*" in (index or name) else items
+        elif index is not None:
+            items = found if isinstance(found, dict) else {} if found is None else {0: found}
+            found = items.get(self.key_of(items, index[1:-1], testing))
+        elif isinstance(found, dict):
+            found = next(iter(found.values()), "")
         if rest.startswith((":-", "-", ":=", "=", ":+", "+", ":?", "?")):
             return self.defaulted(name, found, rest, testing)
         if found is None:
-            return self.unsaid("$" + name, testing)
-        if isinstance(found, list):
-            return found if index is not None or name in ("@", "*") else (found[0] if found else "")
-        return self.edited(found, rest, inside, testing)
+            return self.unsaid("$" + name if index is None else "${" + inside + "}", testing)
+        return found if isinstance(found, list) else self.edited(found, rest, inside, testing)
+
+    def key_of(self, items, index, testing=False):
+        """Returns the key of an array's item: a number, or a text where keys are texts."""
+        text = self.text(index.strip("\"'"), testing)
+        if text in items or any(isinstance(key, str) for key in items):
+            return text
+        at = self.arithmetic(index, testing)
+        known = int(at) if re.fullmatch(r"-?\d{1,6}", at) else text
+        return sorted(items)[known] if isinstance(known, int) and -len(items) <= known < 0 else known
 
     def defaulted(self, name, found, rest, testing):
         said = found is not None and (found not in ("", []) or not rest.startswith(":"))
         kind = rest.lstrip(":")[0]
-        word = self.text(rest.lstrip(":")[1:].strip("\"'"), testing)
-        if kind == "+":
-            return word if said else ""
-        if said:
-            return found
+        if said != (kind == "+"):
+            return found if said else "" if kind == "+" else self.default(name, kind, rest, testing)
+        return self.default(name, kind, rest, testing)
+
+    def default(self, name, kind, rest, testing):
         if kind == "?":
             return unknown("$" + name)
+        word = self.text(rest.lstrip(":")[1:].strip("\"'"), testing)
         if kind == "=":
-            self.variables[name] = word
+            self.put(name, word)
         return word
 
     def edited(self, text, rest, inside, testing):
         """Returns the text after ${X#...}, ${X%...}, ${X/a/b}, ${X:0:3}, ${X,,} and ${X^^}."""
-        if rest == "":
-            return text
-        if rest in (",,", "^^"):
-            return text.lower() if rest == ",," else text.upper()
+        if rest in ("", ",,", "^^"):
+            return text.lower() if rest == ",," else text.upper() if rest else text
         if unknown_in(text):
             return text
         if cut := re.fullmatch(r":\s*(-?\d+)(?::(-?\d+))?", rest):
-            begin, length = int(cut[1]), cut[2]
-            part = text[begin:]
-            return part if length is None else part[: int(length)]
+            return text[int(cut[1]) :][: None if cut[2] is None else int(cut[2])]
         pattern = self.text(rest.lstrip("#%/"), testing)
         if rest[0] in "#%" and len(text) < 4096:
             cuts = range(len(text) + 1)
@@ -342,73 +538,95 @@ class Script:
             longest = rest[:2] in ("##", "%%")
             at = (max if longest == (rest[0] == "#") else min)(fits)
             return text[at:] if rest[0] == "#" else text[:at]
-        if rest[0] == "/":
-            old, _, new = pattern.partition("/")
-            return text.replace(old, new, -1 if rest.startswith("//") else 1) if old else text
+        old, _, new = pattern.partition("/")
+        if rest[0] == "/" and old and not re.search(r"[*?\[]", old) and rest[:2] not in ("/#", "/%"):
+            return text.replace(old, new, -1 if rest.startswith("//") else 1)
         return unknown("${" + inside + "}")
 
     def arithmetic(self, text, testing=False):
         """Returns the value of an expression as a text of digits, or a mark."""
-        named = text if "$(" in text else re.sub(r"(?<![\w${])[A-Za-z_]\w*", lambda found: "${" + found[0] + "}", text)
-        said = self.text(named, testing).replace("_", "").strip()
+        named = text if "$(" in text else re.sub(r"(?<![\w${])[A-Za-z_]\w*", lambda found: f"({self.value(found[0], testing) or 0})", text)
+        said = self.text(named, testing).strip()
         if name := unknown_in(said):
             return unknown(name)
         said = re.sub(r"\b0+(?=\d)", "", said) or "0"
         if not ARITHMETIC.fullmatch(said) or len(said) > 400 or "**" in said or "<<" in said:
             return unknown("$((" + readable(text).strip() + "))")
-        said = (
-            said.replace("&&", " and ")
-            .replace("||", " or ")
-            .replace("!=", "\x00")
-            .replace("!", " not ")
-            .replace("\x00", "!=")
-        )
+        said = re.sub(r"!(?!=)", " not ", said.replace("&&", " and ").replace("||", " or "))
         if choice := re.fullmatch(r"([^?]*)\?([^:?]*):([^:?]*)", said):
             said = f"({choice[2]}) if ({choice[1]}) else ({choice[3]})"
         try:
             # Only digits and operators are left.
             return str(int(eval(re.sub(r"(?<!/)/(?!/)", "//", said), {"__builtins__": {}})))  # noqa: S307
-        except (SyntaxError, TypeError, ValueError, ZeroDivisionError, OverflowError, MemoryError, RecursionError):
+        except (SyntaxError, TypeError, ValueError, ArithmeticError, MemoryError, RecursionError):
             return unknown("$((" + readable(text).strip() + "))")
 
+    def calculate(self, text, testing=False):
+        """Carries out the assignments of ((...)) and let. Returns the last value."""
+        said = "0"
+        for part in re.split(r",(?![^(]*\))", text):
+            steps = re.fullmatch(r"\s*(\+\+|--)?\s*([A-Za-z_]\w*)\s*(\+\+|--)?\s*", part)
+            sets = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*([-+*/%]?)=(?!=)(.*)", part, re.DOTALL)
+            if steps and (steps[1] or steps[3]):
+                before = self.arithmetic(steps[2])
+                after = self.arithmetic(f"{steps[2]} {(steps[1] or steps[3])[0]} 1")
+                self.put(steps[2], after)
+                said = after if steps[1] else before
+            elif sets:
+                said = self.arithmetic(f"{sets[1]} {sets[2]} ({sets[3]})" if sets[2] else sets[3])
+                self.put(sets[1], said)
+            else:
+                said = self.arithmetic(part, testing)
+        return said
+
     def pieces(self, text, testing):
-        """Yields (value, quoted out of splitting) of a text with $-expressions: strings, or lists for arrays."""
+        """Yields the values of a text with $-expressions: what is written, what it expands to, what is written, ..."""
         at = 0
         for found in re.finditer(r"\$", text):
             if found.start() < at:
                 continue
             yield text[at : found.start()]
-            scanner = Scanner(text)
-            scanner.at = found.start()
+            scanner = Scanner(text, found.start())
             said = scanner.dollar()
             at = scanner.at
             if said.startswith("$(("):
-                yield self.arithmetic(said[3:-2], testing)
+                yield self.calculate(said[3:-2], testing)
             elif said.startswith("$("):
                 yield self.output(said[2:-1], testing)
             elif said.startswith("${"):
                 yield self.braces(said[2:-1], testing)
             elif said in ("$@", "$*"):
-                yield list(self.arguments)
+                yield list(self.arguments) if said == "$@" else " ".join(self.arguments)
             elif said == "$#":
+                self.asked = self.asked or not (self.arguments or self.frames)
                 yield str(len(self.arguments))
-            elif said == "$0":
-                yield "script"
-            elif len(said) > 1 and said[1] not in "?$!-":
+            elif len(said) > 1 and said[1] not in "?$!-0":
                 yield self.value(said[1:], testing)
             else:
-                yield said if said == "$" else "0" if said == "$?" else unknown(said)
+                yield {"$": "$", "$?": "0", "$0": "script"}.get(said) or unknown(said)
         yield text[at:]
 
     def output(self, command, testing):
         """Returns what a command prints, if that is certain."""
-        if found := re.fullmatch(r"\s*(?:IFS=\S+\s*;\s*)?echo\s+\"?\$\{(\w+)\[\*\]\}\"?\s*", command):
-            return ",".join(self.lookup(found[1]) or [])
-        if re.match(r"\s*echo\s", command) and "|" not in command and ">" not in command:
-            return " ".join(self.expand(Scanner(command.strip()[4:]).array(), testing))
+        if found := re.fullmatch(r"\s*(?:IFS=(\S+)\s*;\s*)?echo\s+\"?\$\{(\w+)\[\*\]\}\"?\s*", command):
+            items = self.lookup(found[2])
+            if items is not None:
+                return (found[1] or " ").strip("\"'")[:1].join(items.values() if isinstance(items, dict) else [items])
+        if found := re.match(r"\s*echo\s+(-[neE]+\s)*", command):
+            if "|" not in command and ">" not in command and ";" not in command:
+                return " ".join(self.expand(Scanner(command[found.end() :]).array(), testing))
         if found := re.fullmatch(r"\s*(?:echo\s+\"?(.*?)\"?\s*\|\s*bc|expr\s+(.*))\s*(?:-l)?\s*", command):
             return self.arithmetic(re.sub(r"\\\*", "*", found[1] or found[2]), testing)
+        if re.match(r"\s*cat\s*<<", command):
+            bodies = [value for kind, value, _ in Scanner(command).tokens() if kind == "document"]
+            if "|" not in command.partition("\n")[0] and bodies and bodies[0]:
+                return self.body(bodies[0]).rstrip("\n")
         return self.unsaid("$(" + " ".join(readable(command).split())[:60] + ")", testing)
+
+    def body(self, document):
+        kind, text = document or ("single", "")
+        text = text if kind == "single" else self.text(re.sub(r"\\([$`])", lambda found: ESCAPED[found[1]], text))
+        return unescaped(text)
 
     def text(self, text, testing=False):
         """Returns the text with its $-expressions expanded, as inside double quotes."""
@@ -416,477 +634,441 @@ class Script:
         if self.depth > 4 * DEEPEST:
             self.depth -= 1
             return unknown(text[:40])
-        joined = "".join(" ".join(each) if isinstance(each, list) else each for each in self.pieces(text, testing))
+        said = "".join(joined(each) for each in self.pieces(text, testing))
         self.depth -= 1
-        return joined
+        return said
 
     def expand(self, words, testing=False):
         """Returns the words that a command gets of words as written."""
-        result = []
-        for word in words:
-            result += self.expand_word(word, testing)
-        return result
+        return [field for word in words for field in self.expand_word(word, testing)]
 
     def expand_word(self, word, testing=False):
-        fields, open_ = [""], False  # open_: the last field exists even if empty
+        fields, stays = [""], False  # stays: the last field exists even if it is empty
         for kind, text in word:
             if kind == "single":
                 fields[-1] += text
-                open_ = True
+                stays = True
             elif kind == "double":
                 parts = list(self.pieces(text, testing))
-                if "".join(each for each in parts if isinstance(each, str)) == "" and any(
-                    isinstance(each, list) for each in parts
-                ):
-                    for each in (each for each in parts if isinstance(each, list) and each):
+                lists = [each for each in parts if isinstance(each, list)]
+                if lists and not any(each for each in parts if isinstance(each, str)):
+                    for each in filter(None, lists):
                         fields[-1] += each[0]
                         fields += each[1:]
-                        open_ = True
+                        stays = True
                 else:
-                    fields[-1] += "".join(" ".join(each) if isinstance(each, list) else each for each in parts)
-                    open_ = True
+                    fields[-1] += "".join(joined(each) for each in parts)
+                    stays = True
             elif kind == "plain":
                 for number, each in enumerate(self.pieces(text, testing)):
-                    if number % 2 == 0:  # as written
-                        fields[-1] += each
-                        continue
-                    split = (" ".join(each) if isinstance(each, list) else each).split()
-                    if split:
-                        fields[-1] += split[0]
-                        fields += split[1:]
-        fields = [field.replace("\ue002", "$").replace("\ue003", "`") for field in fields]
-        many = [each for field in fields for each in self.alternatives(field)]
-        return many if open_ else [each for each in many if each != ""]
+                    split = joined(each).split() if number % 2 else [each]  # what is written is no list of words
+                    fields[-1] += split[0] if split else ""
+                    fields += split[1:]
+        many = [each for field in fields for each in self.alternatives(unescaped(field))]
+        return many if stays else [each for each in many if each != ""]
 
     @staticmethod
     def alternatives(field):
-        if found := re.fullmatch(r"([^{}]*)\{(\d+)\.\.(\d+)\}([^{}]*)", field):
-            if 0 <= int(found[3]) - int(found[2]) < 1000:
-                return [f"{found[1]}{i}{found[4]}" for i in range(int(found[2]), int(found[3]) + 1)]
+        found = re.fullmatch(r"([^{}]*)\{(\d{1,9})\.\.(\d{1,9})\}([^{}]*)", field)
+        if found and 0 <= int(found[3]) - int(found[2]) < 1000:
+            return [f"{found[1]}{i}{found[4]}" for i in range(int(found[2]), int(found[3]) + 1)]
         return [field]
 
-    # ---- commands
+    # ---- running
 
     def run(self, text):
-        """Reads a script; where it ends too early, what came before it counts."""
+        """Follows a script; where it ends too early, what came before it counts."""
+        with self.deeper():
+            try:
+                parser = Parser(text)
+                blocks = []
+                while parser.peek()[0] != "end":
+                    blocks.append(parser.block())
+                    parser.next()
+            except RecursionError:
+                raise Failure("the script is nested too deeply; give the flags themselves") from None
+            with contextlib.suppress(*([Ended, Returned, Broke] if self.depth == 1 else [])):
+                for block in blocks:
+                    self.all(block)
+
+    @contextlib.contextmanager
+    def deeper(self):
         self.depth += 1
         if self.depth > DEEPEST:
             raise Failure("the script calls itself without end; give the flags themselves")
-        tokens = list(Scanner(text).tokens())
         try:
-            self.block(Tokens(tokens), True)
+            yield
         finally:
             self.depth -= 1
 
-    def block(self, tokens, live):
-        """Reads commands until a reserved word that closes the block; runs them if live."""
-        while (token := tokens.peek()) is not None:
-            if token[0] == "word" and plain(token) in ("then", "elif", "else", "fi", "do", "done", "esac", "}"):
-                return
-            if token[:2] in (("operator", ";;"), ("operator", ")")):
-                return
-            self.steps += 1
-            if self.steps > MOST_STEPS:
-                raise Failure("the script does not end; give the flags themselves")
-            self.statement(tokens, live)
+    @contextlib.contextmanager
+    def apart(self, child=False):
+        """A subshell, whose variables and end are its own. child: another program, which sees what is exported."""
+        kept = self.variables, self.exported, self.functions, self.arguments, self.frames
+        seen = {name: value for name, value in self.variables.items() if not child or name in self.exported}
+        self.variables = {name: dict(value) if isinstance(value, dict) else value for name, value in seen.items()}
+        self.exported, self.functions = set(self.exported), {} if child else dict(self.functions)
+        self.frames = [] if child else [dict(frame) for frame in self.frames]
+        try:
+            yield
+        except Ended:
+            pass
+        finally:
+            self.variables, self.exported, self.functions, self.arguments, self.frames = kept
 
-    def statement(self, tokens, live):
-        kind, value, line = token = tokens.peek()
-        word = plain(token)
-        if kind == "word" and word == "if":
-            self.branch(tokens, live)
-        elif kind == "word" and word in ("while", "until"):
-            tokens.next()
-            self.condition(tokens, False)
-            self.expect(tokens, "do")
-            at = tokens.at
-            self.block(tokens, False)
-            if live:
-                self.say_doubt(tokens.all[at : tokens.at], f"the loop of line {line} is not followed")
-            self.expect(tokens, "done")
-        elif kind == "word" and word == "for":
-            self.loop(tokens, live)
-        elif kind == "word" and word == "case":
-            self.choose(tokens, live)
-        elif kind == "word" and (word == "function" or tokens.starts_function()):
-            self.define(tokens)
-        elif kind == "word" and word == "{":
-            tokens.next()
-            self.block(tokens, live)
-            self.expect(tokens, "}")
-        elif (kind, value) == ("operator", "("):
-            tokens.next()
-            self.block(tokens, live)
-            if tokens.peek() is not None:
-                tokens.next()
-        elif kind in ("newline", "operator", "document"):
-            tokens.next()
-        else:
-            self.condition_list(tokens, live)
+    @contextlib.contextmanager
+    def guessing(self, guess):
+        self.uncertain += bool(guess)
+        try:
+            yield
+        finally:
+            self.uncertain -= bool(guess)
 
-    def say_doubt(self, tokens, what):
+    def judge(self, act, *arguments):
+        """Returns (act's result, what it depends on and the script does not say, if it depends on anything unsaid)."""
+        kept, (self.doubt, self.guess) = (self.doubt, self.guess), ("", False)
+        result = act(*arguments)
+        doubt, guess = self.doubt, self.guess
+        self.doubt, self.guess = kept[0] or doubt, kept[1] or guess
+        return result, doubt, guess
+
+    def note(self, what, sets):
         """Names what is set where it is not certain that it is set."""
-        words = [token[1][0][1] for token in tokens if token[0] == "word" and token[1] and token[1][0][0] == "plain"]
-        names = sorted({found[0].rstrip("+=") for word in words if (found := ASSIGNS.match(word))})
-        if names:
-            self.notes.append(f"{what} and sets {', '.join(names)}")
+        text = f"{what} and sets {', '.join(sets)}"
+        if sets and text not in self.notes:
+            self.notes.append(text)
 
-    def expect(self, tokens, word):
-        while (token := tokens.peek()) is not None:
-            if token[0] == "word" and plain(token) == word:
-                tokens.next()
-                return
-            if token[0] == "word" and plain(token) in RESERVED:
-                return
-            tokens.next()
+    def do(self, node):
+        """Runs a command. Returns whether it succeeds."""
+        self.steps += 1
+        if self.steps > MOST_STEPS:
+            raise Failure("the script does not end; give the flags themselves")
+        act, self.line, parts = node
+        if act == "negated":
+            return not self.do(parts)
+        if act == "group":
+            return self.all(parts)
+        if act == "define":
+            self.functions[parts[0]] = parts[1]
+            return True
+        if act == "truthful":
+            said = self.calculate(parts, True)
+            return not unknown_in(said) and said != "0"
+        return getattr(self, act)(node.line, *parts)
 
-    def branch(self, tokens, live):
-        taken = False
-        while True:
-            line = tokens.next()[2]
-            self.doubt = ""
-            holds = self.condition(tokens, live and not taken)
-            doubt = self.doubt
-            self.expect(tokens, "then")
-            begin = tokens.at
-            self.block(tokens, live and not taken and holds)
-            if live and not taken and doubt:
-                self.say_doubt(
-                    tokens.all[begin : tokens.at], f"line {line} depends on {doubt}, is read as {str(holds).lower()},"
-                )
-            taken = taken or holds
-            token = tokens.peek()
-            if token is None:
-                return
-            word = plain(token)
-            if word == "elif":
-                continue
-            tokens.next()
-            if word == "else":
-                self.block(tokens, live and not taken)
-                self.expect(tokens, "fi")
-            return
-
-    def condition(self, tokens, live):
-        """Returns whether the commands before `then` or `do` succeed."""
+    def all(self, block):
+        """Runs the commands of a block. Returns whether the last one succeeds."""
         holds = True
-        while (token := tokens.peek()) is not None and not (token[0] == "word" and plain(token) in ("then", "do")):
-            if token[0] in ("newline", "document") or token[:2] == ("operator", ";"):
-                tokens.next()
-            elif token[0] == "operator" and token[1] not in ("&&", "||", "("):
-                tokens.next()
-            else:
-                holds = self.condition_list(tokens, live)
+        for node in block.nodes:
+            holds = self.do(node)
         return holds
 
-    def condition_list(self, tokens, live):
-        """Runs `a && b || c`. Returns whether it succeeds."""
-        holds, wanted = True, True
-        while True:
-            run = live and wanted
-            status = self.simple(tokens, run)
-            holds = status if run else holds
-            token = tokens.peek()
-            if token is None or token[0] != "operator" or token[1] not in ("&&", "||", "|", "|&"):
-                return holds
-            tokens.next()
-            while tokens.peek() is not None and tokens.peek()[0] == "newline":
-                tokens.next()
-            wanted = {"&&": holds, "||": not holds}.get(token[1], wanted)
-            if tokens.peek() is None:
-                return holds
-            if plain(tokens.peek()) == "{" or tokens.peek()[:2] == ("operator", "("):
-                self.statement(tokens, live and wanted)
-                if tokens.peek() is None or tokens.peek()[:2] not in (("operator", "&&"), ("operator", "||")):
-                    return holds
+    def chain(self, line, parts, background):
+        with self.apart() if background else contextlib.nullcontext():
+            holds, doubt, guess = True, "", False
+            for joint, pipe in parts:
+                if doubt:
+                    self.note(f"line {line} depends on {doubt}, is read as {str(holds).lower()},", pipe.sets)
+                if joint == "" or holds == (joint == "&&"):
+                    with self.guessing(guess):
+                        holds, more, unsure = self.judge(self.pipe, pipe)
+                    doubt, guess = doubt or more, guess or unsure
+            return holds
+        return True
 
-    def loop(self, tokens, live):
-        tokens.next()
-        token = tokens.peek()
-        if token is None:
-            return
-        name, words = plain(token), []
-        tokens.next()
-        while (token := tokens.peek()) is not None and token[0] == "word" and plain(token) != "do":
-            words.append(tokens.next()[1])
-        values = self.expand(words[1:]) if live and words else []
-        self.expect(tokens, "do")
-        begin = tokens.at
-        for value in values[:64] or [None]:
-            tokens.at = begin
-            if value is not None:
-                self.variables[name] = value
-            self.block(tokens, live and value is not None)
-        self.expect(tokens, "done")
+    def pipe(self, pipe):
+        if len(pipe.nodes) == 1:
+            return self.do(pipe.nodes[0])
+        holds = True
+        for node in pipe.nodes:
+            with self.apart():
+                holds = self.do(node)
+        return holds
 
-    def choose(self, tokens, live):
-        line = tokens.next()[2]
-        self.doubt = ""
-        subject = without_unknown(" ".join(self.expand([tokens.next()[1]], True))) if tokens.peek() else ""
-        taken, doubt = False, self.doubt
-        self.expect(tokens, "in")
-        begin = tokens.at
-        while (token := tokens.peek()) is not None and plain(token) != "esac":
-            if token[0] == "newline" or token[:2] in (("operator", ";;"), ("operator", "(")):
-                tokens.next()
-                continue
-            patterns = []
-            while (token := tokens.peek()) is not None and token[:2] != ("operator", ")"):
-                if token[0] == "word":
-                    patterns += self.expand([token[1]], True)
-                tokens.next()
-            if tokens.peek() is not None:
-                tokens.next()
-            fits = not taken and any(fnmatch.fnmatchcase(subject, each) for each in patterns)
-            before = tokens.at
-            self.block(tokens, live and fits)
-            taken = taken or fits
-            if tokens.at == before and tokens.peek() is not None and plain(tokens.peek()) != "esac":
-                tokens.next()
-        if live and doubt:
-            self.say_doubt(tokens.all[begin : tokens.at], f"line {line} depends on {doubt}, is read as empty,")
-        self.expect(tokens, "esac")
+    def subshell(self, _, nodes, sets):
+        with self.apart():
+            return self.all(Block(nodes, sets))
+        return True
 
-    def define(self, tokens):
-        if plain(tokens.peek()) == "function":
-            tokens.next()
-        if tokens.peek() is None:
-            return
-        name = plain(tokens.next())
-        while (token := tokens.peek()) is not None and plain(token) != "{":
-            if token[0] == "word":
-                return
-            tokens.next()
-        if tokens.peek() is None:
-            return
-        tokens.next()
-        begin = tokens.at
-        self.block(tokens, False)
-        self.functions[name] = tokens.all[begin : tokens.at]
-        self.expect(tokens, "}")
-
-    def simple(self, tokens, live):
-        """Reads one command with its redirections; runs it if live. Returns whether it succeeds."""
-        words, target, bodies = [], None, []
-        while (token := tokens.peek()) is not None:
-            kind, value, _ = token
-            if kind == "arithmetic":
-                tokens.next()
-                if not words:
-                    said = self.arithmetic(value[2:-2], True) if live else "0"
-                    return not unknown_in(said) and said != "0"
-            elif kind == "word" and plain(token) == "[[" and not words:
-                inside = []
-                tokens.next()
-                while (token := tokens.peek()) is not None and plain(token) != "]]":
-                    inside.append(token)
-                    tokens.next()
-                if token is not None:
-                    tokens.next()
-                return self.double_test(inside) if live else False
-            elif kind == "word":
-                tokens.next()
-                words.append(value)
-            elif kind == "operator" and value in (">", ">>", "<", "&>", ">&", "<&", "<<<"):
-                tokens.next()
-                if tokens.peek() is not None and tokens.peek()[0] == "word":
-                    target = (value, tokens.next()[1])
-            elif kind == "operator" and value == "(" and words:
-                tokens.next()
-            else:
+    def branch(self, _, clauses, other):
+        unsure = False
+        for line, condition, body in clauses:
+            holds, doubt, guess = self.judge(self.all, condition)
+            unsure = unsure or guess
+            if doubt:
+                self.note(f"line {line} depends on {doubt}, is read as {str(holds).lower()},", body.sets)
+            if holds:
+                other = body
                 break
-        if (token := tokens.peek()) is not None and token[0] == "newline" and tokens.ahead(1) == "document":
-            at = tokens.at + 1
-            while at < len(tokens.all) and tokens.all[at][0] == "document":
-                bodies.append(tokens.all[at][1])
-                at += 1
-        if not live or (not words and target is None):
-            if (
-                not words
-                and target is None
-                and token is not None
-                and tokens.peek() is token
-                and token[0] == "operator"
-                and token[1] not in (";", "&", "&&", "||", "|", "|&", ")", ";;")
-            ):
-                tokens.next()
-            return True
-        if bodies and target is not None and target[0] in (">", ">>"):
-            kind, body = bodies[0]
-            name = "".join(self.expand([target[1]]))
-            self.files[name] = body if kind == "single" else self.text(body)
-        return self.execute(words, bodies)
+        with self.guessing(unsure):
+            return self.all(other) if other else True
 
-    def double_test(self, tokens):
-        """Returns the truth of [[ ... ]]."""
+    def round(self, body):
+        """Runs a loop's body once. Returns whether the loop goes on."""
+        try:
+            self.all(body)
+        except Broke as broke:
+            broke.levels -= 1
+            if broke.levels > 0:
+                raise
+            return broke.goes_on
+        return True
+
+    def repeated(self, line, wanted, condition, body):
+        for _ in range(MOST_ROUNDS):
+            holds, doubt, guess = self.judge(self.all, condition)
+            if doubt or (guess and holds == wanted):
+                self.note(f"the loop of line {line} is not followed", body.sets)
+                return True
+            if holds != wanted or not self.round(body):
+                return True
+        self.note(f"the loop of line {line} is followed {MOST_ROUNDS} times", body.sets)
+        return True
+
+    def loop(self, line, name, words, body):
+        values = list(self.arguments) if words is None else self.expand(words)
+        if len(values) > MOST_ROUNDS:
+            self.note(f"the loop of line {line} is followed {MOST_ROUNDS} times", body.sets)
+        for value in values[:MOST_ROUNDS]:
+            self.put(name, value)
+            if not self.round(body):
+                break
+        return True
+
+    def counted(self, line, text, body):
+        begin, goes_on, step = [*text.split(";"), "", ""][:3]
+        self.calculate(begin or "0")
+        for _ in range(MOST_ROUNDS):
+            said = self.calculate(goes_on if goes_on.strip() else "1")
+            if said == "0":
+                return True
+            if unknown_in(said) or not self.round(body):
+                break
+            self.calculate(step or "0")
+        self.note(f"the loop of line {line} is not followed to its end", body.sets)
+        return True
+
+    def choice(self, line, subject, clauses):
+        said, doubt, guess = self.judge(lambda: self.without_unknown(" ".join(self.expand([subject], True))))
+        for patterns, body in clauses:
+            if any(fnmatch.fnmatchcase(said, each) for each in self.expand(patterns, True)):
+                with self.guessing(guess):
+                    self.all(body)
+                break
+        if doubt:
+            sets = sorted({name for _, body in clauses for name in body.sets})
+            self.note(f"line {line} depends on {doubt}, is read as empty,", sets)
+        return True
+
+    def test(self, _, *tokens):
         flat = []
         for kind, value, _ in tokens:
-            flat += (
-                [value] if kind == "operator" else [" ".join(self.expand_word(value, True))] if kind == "word" else []
-            )
-        return self.any_of(flat)
+            flat += [" ".join(self.expand_word(value, True))] if kind == "word" else [value] if kind == "operator" else []
+        return self.truth(flat)
 
-    def any_of(self, flat):
-        parts, part = [], []
-        for each in flat:
-            if each == "||":
-                parts, part = [*parts, part], []
-            elif each not in ("(", ")"):
-                part.append(each)
-        return any(self.all_of(each) for each in [*parts, part])
-
-    def all_of(self, flat):
-        parts, part = [], []
-        for each in flat:
-            if each in ("&&", "-a"):
-                parts, part = [*parts, part], []
-            else:
-                part.append(each)
-        return all(self.test(each) for each in [*parts, part])
-
-    def test(self, words):
-        words = [without_unknown(each) for each in words]
+    def truth(self, words):
+        """Returns the truth of the words of [[ ... ]] or [ ... ]."""
+        for operators, meet in ((("||", "-o"), any), (("&&", "-a"), all)):
+            parts, deep = [[]], 0
+            for word in words:
+                deep += (word == "(") - (word == ")")
+                if word in operators and deep == 0 and parts[-1]:
+                    parts.append([])
+                else:
+                    parts[-1].append(word)
+            if len(parts) > 1:
+                return meet([self.truth(part) for part in parts])
         if words[:1] == ["!"]:
-            return not self.test(words[1:])
-        if "-o" in words[1:]:
-            at = words.index("-o")
-            return self.test(words[:at]) or self.test(words[at + 1 :])
+            return not self.truth(words[1:])
+        if words[:1] == ["("] and words[-1:] == [")"]:
+            return self.truth(words[1:-1])
+        words = [self.without_unknown(each) for each in words]
         if words[:1] in (["-z"], ["-n"]) and not self.doubt.startswith("$("):
             self.doubt = ""  # whether a variable is set is what is asked
+        if len(words) == 2 and words[0] in ("-z", "-n"):
+            return (words[1] == "") == (words[0] == "-z")
+        if len(words) == 2 and words[0] == "-v":
+            return self.lookup(words[1]) is not None
         if len(words) == 2 and words[0].startswith("-"):
-            if words[0] in ("-z", "-n"):
-                return (words[1] == "") == (words[0] == "-z")
-            if words[0] == "-v":
-                return self.lookup(words[1]) is not None
-            self.doubt = self.doubt or f"the file {words[1]}"
+            self.depend(f"the file {words[1]}")
             return words[0] in ("-f", "-e", "-s") and words[1] in self.files
-        if len(words) == 1:
-            return words[0] not in ("", "-n", "-f", "-d", "-e", "-s")
-        if len(words) >= 3:
-            left, sign, right = words[0], words[1], " ".join(words[2:])
-        elif len(words) == 2 and words[0] in ("=", "==", "!="):  # an unset variable leaves nothing on its left
-            left, sign, right = "", words[0], words[1]
-        elif len(words) == 2:
-            left, sign, right = words[0], words[1], ""
-        else:
-            return False
-        if sign in ("=", "=="):
-            return fnmatch.fnmatchcase(left, right)
-        if sign == "!=":
-            return not fnmatch.fnmatchcase(left, right)
+        if len(words) < 2:
+            return words != [] and words[0] not in ("", "-n", "-f", "-d", "-e", "-s")
+        if len(words) == 2:  # an unset variable leaves nothing
+            words = ["", *words] if words[0] in ("=", "==", "!=") else [*words, ""]
+        left, sign, right = words[0], words[1], " ".join(words[2:])
+        if sign in ("=", "==", "!="):
+            return fnmatch.fnmatchcase(left, right) == (sign != "!=")
         if sign == "=~":
-            try:
-                return re.search(right, left) is not None
-            except re.error:
-                return False
-        numbers = [re.fullmatch(r"\s*-?\d+\s*", each) for each in (left, right)]
-        if not all(numbers):
+            with contextlib.suppress(re.error):
+                return re.search("".join(words[2:]), left) is not None
+            return False
+        if not all(re.fullmatch(r"\s*-?\d+\s*", each) for each in (left, right)):
             return False
         a, b = int(left), int(right)
         return {"-eq": a == b, "-ne": a != b, "-lt": a < b, "-le": a <= b, "-gt": a > b, "-ge": a >= b}.get(sign, False)
 
+    # ---- commands
+
+    def put(self, name, value):
+        self.variables[name] = self.ever[name] = value
+
     def assign(self, word):
-        """Carries out one assignment."""
+        """Carries out one assignment. Returns the variable's name."""
         head = word[0][1]
         found = re.match(r"([A-Za-z_]\w*)(\[([^]]*)\])?(\+?)=", head)
         name, index, adds = found[1], found[3], found[4] == "+"
         rest = [("plain", head[found.end() :]), *word[1:]]
+        before = self.lookup(name) if adds or index is not None else None
+        items = dict(before) if isinstance(before, dict) else {} if before is None else {0: before}
         if any(kind == "array" for kind, _ in rest):
-            items = self.expand([each for kind, words in rest if kind == "array" for each in words])
-            before = self.lookup(name) if adds else []
-            before = [] if before is None else before if isinstance(before, list) else [before]
-            self.variables[name] = [*before, *items]
-            return
-        quoted = [("double", text) if kind == "plain" else (kind, text) for kind, text in rest]
-        value = "".join(self.expand_word(quoted))
+            for each in (each for kind, words in rest if kind == "array" for each in words):
+                if len(each) > 1 and each[0][1][:1] == "[" and each[1][1][:1] == "=":
+                    key = self.key_of({"": ""}, each[0][1][1:-1])
+                    items[int(key) if key.isdecimal() else key] = " ".join(self.expand_word([("plain", each[1][1][1:]), *each[2:]]))
+                else:
+                    for value in self.expand_word(each):
+                        items[self.end_of(items)] = value
+            self.put(name, items)
+            return name
+        value = "".join(self.expand_word([("double", text) if kind == "plain" else (kind, text) for kind, text in rest]))
         if unknown_in(value) and name in self.given:
             value = self.given[name]
         if index is not None:
-            items = self.lookup(name)
-            items = list(items) if isinstance(items, list) else []
-            at = self.arithmetic(index)
-            if re.fullmatch(r"\d{1,3}", at):
-                items += [""] * (int(at) + 1 - len(items))
-                items[int(at)] = value
-            self.variables[name] = items
-        elif adds and isinstance(self.lookup(name), list):
-            self.variables[name] = [*self.lookup(name), value]
+            self.put(name, {**items, self.key_of(items, index): value})
+        elif adds and isinstance(before, dict):
+            self.put(name, {**items, self.end_of(items): value})
         else:
-            self.variables[name] = (str(self.lookup(name) or "") if adds else "") + value
+            self.put(name, (before or "") + value)
+        return name
 
-    def execute(self, words, bodies):
-        while words and words[0] and words[0][0][0] == "plain" and ASSIGNS.match(words[0][0][1]):
-            self.assign(words[0])
-            words = words[1:]
-        command = self.expand(words)
+    @staticmethod
+    def end_of(items):
+        return max((key for key in items if isinstance(key, int)), default=-1) + 1
+
+    def simple(self, _, words, redirects):
+        """Runs one command with its redirections. Returns whether it succeeds."""
+        bodies = [value for sign, value in redirects if sign == "<<"]
+        targets = [self.expand([value]) for sign, value in redirects if sign in (">", ">>")]
+        if bodies and targets:
+            name = "".join(targets[-1])
+            adds = any(sign == ">>" for sign, _ in redirects)
+            self.files[name] = (self.files.get(name, "") if adds else "") + self.body(bodies[0])
+        ahead = next((i for i, word in enumerate(words) if not (word and word[0][0] == "plain" and ASSIGNS.match(word[0][1]))), len(words))
+        command = self.expand(words[ahead:])
+        kept, exported = dict(self.variables), set(self.exported)
+        names = [self.assign(word) for word in words[:ahead]]
         if not command:
             return True
-        name = command[0].rpartition("/")[2]
-        while name in ("time", "exec", "nohup", "command", "builtin", "!", "sudo") and len(command) > 1:
-            command = command[1:]
+        self.exported |= set(names)
+        try:
+            return self.execute(command, words[ahead:], bodies)
+        finally:  # what stands before a command is for this command
+            for name in names:
+                self.variables.pop(name, None)
+                self.variables |= {name: kept[name]} if name in kept else {}
+            self.exported -= set(names) - exported
+
+    def declare(self, name, command, words):
+        """Carries out export, local, declare and their like."""
+        for word in words[1:]:
+            given = bool(word) and word[0][0] == "plain" and ASSIGNS.match(word[0][1])
+            each = re.match(r"\w*", word[0][1])[0] if word and word[0][0] == "plain" else ""
+            if each and self.frames and (name in ("local", "declare", "typeset")) and "-g" not in command:
+                self.frames[-1].setdefault(each, self.variables.get(each))
+                if not given:
+                    self.variables.pop(each, None)
+            if given:
+                self.assign(word)
+            elif "-A" in command and each:
+                self.variables.setdefault(each, {})
+            if name == "export" or "-x" in command:
+                self.exported.add(each)
+
+    def execute(self, command, words, bodies):
+        name, replaced = command[0].rpartition("/")[2], False
+        while name in ("time", "exec", "nohup", "command", "builtin", "sudo") and len(command) > 1:
+            replaced = replaced or name == "exec"
+            command, words = command[1:], words[1:]
             name = command[0].rpartition("/")[2]
-        if name in ("export", "local", "declare", "readonly", "typeset", "let"):
-            for word in words[1:]:
-                if word and word[0][0] == "plain" and ASSIGNS.match(word[0][1]):
-                    self.assign(word)
-            return True
-        if name == "unset":
+        status = self.builtin(name, command, words, bodies)
+        if name == "exit" or replaced:
+            if not (self.uncertain or self.asked or self.missing):
+                self.ended = self.line
+                raise Ended
+            self.ends.append(f"{name if name == 'exit' else 'exec'} in line {self.line}")
+        return status
+
+    def builtin(self, name, command, words, bodies):
+        number = next((int(each) for each in command[1:2] if re.fullmatch(r"\d{1,4}", each)), None)
+        if name in ("export", "local", "declare", "readonly", "typeset"):
+            self.declare(name, command, words)
+        elif name == "let":
+            return self.calculate(",".join(command[1:])) != "0"
+        elif name == "unset":
             for each in command[1:]:
                 self.variables.pop(each, None)
-            return True
-        if name in ("[", "test"):
+        elif name in ("[", "test"):
             said = self.expand(words, True)[1:]
-            return self.any_of(said[: -1 if name == "[" else None])
-        if name in ("true", ":", "false"):
-            return name != "false"
-        if name == "set":
+            return self.truth(said[: -1 if name == "[" else None])
+        elif name == "set":
             if "--" in command:
                 self.arguments = command[command.index("--") + 1 :]
-            return True
-        if name == "shift":
-            self.arguments = self.arguments[1:]
-            return True
-        if name == "return":
-            raise Stopped
-        if name in ("echo", "printf", "exit", "cd", "mkdir", "rm", "cat", "sed", "tee", "pip", "ls", "kill", "read"):
-            return True
-        if name in self.functions:
-            self.call(name, command[1:])
-            return True
-        if name == "eval":
+        elif name == "shift":
+            self.arguments = self.arguments[1 if number is None else number :]
+        elif name == "return":
+            raise Returned(number in (None, 0))
+        elif name in ("break", "continue"):
+            raise Broke(name == "continue", number or 1)
+        elif name in ("read", "mapfile", "readarray", "getopts"):
+            for each in command[1:]:
+                if re.fullmatch(r"[A-Za-z_]\w*", each):
+                    self.put(each, unknown(f"${each} ({name})"))
+            self.depend(f"`{name}`")
+        elif name in self.functions:
+            return self.call(name, command[1:])
+        elif name == "eval":
             self.run(" ".join(command[1:]))
-            return True
-        if name in ("source", "."):
+        elif name in ("source", "."):
             self.source(command[1:])
-            return True
-        inner = self.inner_text(command)
-        if inner is not None:
-            front = len(self.commands)
-            self.run(inner)
-            for each in self.commands[front:]:
-                each[:0] = command[: command.index("-c")] if "-c" in command else command[:-1]
-            return True
-        if name in ("bash", "sh", "sbatch", "srun", "zsh") and bodies:
-            for kind, body in bodies:
-                self.run(body if kind == "single" else self.text(body))
-        self.commands.append(command)
-        self.doubt = self.doubt or f"`{readable(' '.join(command))[:60]}`"
+        elif name in ("false", "exit"):
+            return name == "exit"
+        elif name not in SILENT:
+            self.start(name, command, bodies)
         return True
 
+    def start(self, name, command, bodies):
+        """Notes a command that is no shell's own, or follows the script that it runs."""
+        inner, arguments, front = self.inner_text(command)
+        if inner is not None:
+            first = len(self.commands)
+            with self.apart(child=True):
+                self.arguments = arguments
+                self.run(inner)
+            for each in self.commands[first:]:
+                each[:0] = front
+            return
+        if name in (*SHELLS, "sbatch", "srun"):
+            for body in bodies:
+                with self.apart(child=True):
+                    self.run(self.body(body))
+        self.commands.append(command)
+        self.depend(f"`{readable(' '.join(command))[:60]}`")
+
     def inner_text(self, command):
-        """Returns the script that a shell in the command gets: bash -c TEXT, or a file."""
+        """Returns the script that a shell in the command gets (bash -c TEXT, or a file), its arguments and the words
+        before it, or (None, [], [])."""
         for at, word in enumerate(command[:-1]):
-            if word.rpartition("/")[2] in ("bash", "sh", "zsh"):
+            if word.rpartition("/")[2] in SHELLS:
                 rest = command[at + 1 :]
-                if any(each.startswith("-") and each.endswith("c") and not each.startswith("--") for each in rest[:-1]):
-                    at = next(i for i, each in enumerate(rest) if each.startswith("-") and each.endswith("c"))
-                    return rest[at + 1]
-                files = [each for each in rest if not each.startswith("-")][:1]
-                text = self.file(files[0]) if files and at == 0 else None
+                for i, each in enumerate(rest[:-1]):
+                    if re.fullmatch(r"-[a-z]*c", each):
+                        return rest[i + 1], rest[i + 3 :], command[: at + 1 + i]
+                files = [i for i, each in enumerate(rest) if not each.startswith("-")][:1]
+                text = self.file(rest[files[0]]) if files and at == 0 else None
                 if text is not None:
-                    self.arguments = rest[rest.index(files[0]) + 1 :]
-                    return text
-        return None
+                    return text, rest[files[0] + 1 :], command[: at + 1]
+        return None, [], []
 
     def file(self, name):
         return self.files.get(name) if name in self.files else None if unknown_in(name) else self.read(name)
@@ -895,49 +1077,26 @@ class Script:
         text = self.file(names[0]) if names else None
         if text is None:
             self.notes.append(f"source {readable(' '.join(names))}: is not here; what it sets is not known")
-        else:
+            return
+        kept = self.arguments
+        self.arguments = names[1:] or kept
+        with contextlib.suppress(Returned):
             self.run(text)
+        self.arguments = kept if names[1:] else self.arguments
 
     def call(self, name, arguments):
-        kept, self.arguments, outside, self.outside = self.arguments, arguments, self.outside, False
-        self.depth += 1
-        if self.depth > DEEPEST:
-            raise Failure("the script calls itself without end; give the flags themselves")
-        try:
-            self.block(Tokens(self.functions[name]), True)
-        except Stopped:
-            pass
-        finally:
-            self.arguments, self.outside = kept, outside
-            self.depth -= 1
-
-
-class Tokens:
-    def __init__(self, tokens):
-        self.all, self.at = tokens, 0
-
-    def peek(self):
-        return self.all[self.at] if self.at < len(self.all) else None
-
-    def next(self):
-        self.at += 1
-        return self.all[self.at - 1]
-
-    def ahead(self, count):
-        return self.all[self.at + count][0] if self.at + count < len(self.all) else None
-
-    def starts_function(self):
-        after = self.all[self.at + 1 : self.at + 3]
-        return [each[:2] for each in after] == [("operator", "("), ("operator", ")")] and re.fullmatch(
-            r"[\w.-]+", plain(self.peek())
-        )
-
-
-def plain(token):
-    """Returns the text of an unquoted word, or ''."""
-    if token[0] != "word" or len(token[1]) != 1 or token[1][0][0] != "plain":
-        return ""
-    return token[1][0][1]
+        kept, self.arguments = self.arguments, arguments
+        self.frames.append({})
+        with self.deeper():
+            try:
+                return self.do(self.functions[name])
+            except Returned as returned:
+                return returned.args[0]
+            finally:
+                self.arguments = kept
+                for each, value in self.frames.pop().items():
+                    self.variables.pop(each, None)
+                    self.variables |= {} if value is None else {each: value}
 
 
 def slurm_lines(text):

@@ -3,6 +3,7 @@
 import copy
 import json
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -396,6 +397,26 @@ def test_a_branch_that_depends_on_what_a_script_does_not_say_is_named(tmp_path):
     assert config["model"]["seq_len"] == 4096
 
 
+def test_an_exit_ends_a_script_unless_it_depends_on_what_the_script_does_not_say(tmp_path):
+    run = f"torchrun --nproc_per_node 8 pretrain_gpt.py {SMALL}"
+    comments, config = converted(tmp_path, "megatron", f"{run} --seed 1\nexit 0\n{run} --seed 2\n")
+    assert "starts 2 runs" not in comments and config["train"]["seed"] == 1
+    comments, _ = converted(tmp_path, "megatron", f"MODE=$1\nif [ -z $DATA ]; then exit 1; fi\n[ $MODE = long ] && L=9\n{run}\n")
+    assert "line 3 depends on $1, is read as false, and sets L" in comments
+    assert "not followed, since they depend on what the script does not say: exit in line 2" in comments
+    path = tmp_path / "run.sh"
+    path.write_text(f"A=1\nif [ $A = 1 ]; then exit 3; fi\n{run}\n")
+    answer = script("import.py", "megatron", path)
+    assert answer.returncode == 2 and "the script ends in line 2, and no command of it has --num-layers" in answer.stderr
+
+
+def test_what_a_command_reads_is_not_known(tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text(f"L=8\nread L <sizes\ntorchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} --num-layers $L\n")
+    answer = script("import.py", "megatron", path)
+    assert answer.returncode == 2 and "--num-layers: $L (read) is not known before the script runs" in answer.stderr
+
+
 def test_deepspeeds_json_is_read_beside_megatrons_flags(tmp_path):
     comments, config = converted(tmp_path, "megatron", DEEPSPEED)
     assert (config["train"]["global_batch"], config["schedule"]["micro_batch"], config["train"]["grad_clip"]) == (
@@ -590,8 +611,33 @@ def test_no_cut_of_an_input_ends_in_a_traceback(name):
     ("F=/a/b.tar.gz; run ${F##*/} ${F%.gz} ${F/a/c} ${F,,}", [["run", "b.tar.gz", "/a/b.tar", "/c/b.tar.gz", "/a/b.tar.gz"]]),
     ("[ 1 -lt 2 ] && A=1 || A=2\nrun $A", [["run", "1"]]),
     ("D=$(pwd); srun -N 2 bash -c \"run $((1+1))\"", [["srun", "-N", "2", "bash", "run", "2"]]),
+    ("X=1; f() { local X=2; Y=3; }\nf; run $X $Y", [["run", "1", "3"]]),
+    ("X=1; (X=2; run $X); echo | X=3; { X=4; } & run $X", [["run", "2"], ["run", "1"]]),
+    ("X=0; X=1 run $X; run $X", [["run", "0"], ["run", "0"]]),
+    ("set -- a b c d; shift 2; run $1 $# ${@:2}", [["run", "c", "2", "d"]]),
+    ("run a; (run b; exit; run c); run d; exit 0; run e", [["run", "a"], ["run", "b"], ["run", "d"]]),
+    ("exec run a\nrun b", [["run", "a"]]),
+    ("f() { return 1; }\nif f; then run 1; else run 2; fi", [["run", "2"]]),
+    ("set -- --tp 4 x; while [ $# -gt 0 ]; do case $1 in --tp) T=$2; shift 2;; *) shift;; esac; done; run $T", [["run", "4"]]),
+    ("for i in 1 2 3; do [ $i = 2 ] && break; run $i; done; for ((i=1; i<3; i++)); do run $i; done",
+     [["run", "1"], ["run", "1"], ["run", "2"]]),
+    ("X=2; let X=X*3; ((X+=1)); run $X $((X > 2 ? X * 2 : 0)) $((X == 7 && !0))", [["run", "7", "14", "1"]]),
+    ("declare -A M=([a]=1 [b]=2); M[c]=3; K=b; run ${M[$K]} ${M[c]} ${#M[@]}", [["run", "2", "3", "3"]]),
+    ("A=(1 2 3); run ${A[@]:1:1} ${A[@]#1} $(echo \"${A[*]}\") $(IFS=,; echo \"${A[*]}\")",
+     [["run", "2", "2", "3", "1", "2", "3", "1,2,3"]]),
+    ("T=1; bash -c 'run ${T:-0}'; export T; bash -c 'run $T'", [["bash", "run", "0"], ["bash", "run", "1"]]),
+    ("[[ ( a = b || 2 -gt 1 ) && ! -z x ]] && run 1; [ 1 = 1 -a 1 = 2 ] || run 2", [["run", "1"], ["run", "2"]]),
+    ("set -- o; cat >a.sh <<E\nrun \\$1 $1\nexit\nE\nbash a.sh i; run $1", [["bash", "run", "i", "o"], ["run", "o"]]),
 ])  # fmt: skip
-def test_a_shells_words_are_expanded_as_bash_does(text, commands):
+def test_a_shells_words_are_expanded_as_bash_does(tmp_path, text, commands):
     shell = Script()
     shell.run(text)
     assert shell.commands == commands
+    if shutil.which("bash") and "srun" not in text:
+        (tmp_path / "run").write_text("#!/bin/bash\n(IFS=@; echo \"run@$*\" >>$LOG)\n")
+        (tmp_path / "run").chmod(0o755)
+        log = tmp_path / "ran.txt"
+        around = {"PATH": f"{tmp_path}:/usr/bin:/bin", "LOG": log}
+        subprocess.run(["bash", "-c", text], cwd=tmp_path, env=around, capture_output=True, check=False, timeout=60)
+        ours = ["@".join(words[words.index("run") :]) for words in commands]
+        assert sorted(log.read_text().splitlines()) == sorted(ours)
