@@ -23,6 +23,7 @@ from pathlib import Path
 
 from export import ask
 from foreign import megatron, nanotron, nemo, torchtitan
+from foreign.settings import unused
 from run_files import Failure, Refusal, finish, read_text
 
 FILES = {
@@ -42,7 +43,7 @@ def converted(options):
         if not options.words:
             raise Failure("megatron: takes a launch script or flags; see --help")
         settings, front, slurm = megatron.read(options.words)
-        return megatron.convert(settings, options.gpus, front, slurm, model), settings
+        return whole(settings, lambda s: megatron.convert(s, options.gpus, front, slurm, model))
     program, kind = FILES[options.program]
     if len(options.words) != 1:
         raise Failure(f"{options.program}: takes one {kind} file; see --help")
@@ -50,9 +51,17 @@ def converted(options):
     text = read_text(path)
     try:
         settings = program.read(text)
-        return program.convert(settings, options.gpus, model), settings
+        return whole(settings, lambda s: program.convert(s, options.gpus, model))
     except Failure as failure:
         raise Failure(f"{path}: {failure}") from None
+
+
+def whole(settings, convert):
+    """Converts, and names what was read without an effect on this plan."""
+    idle = [settings.said(name) for name in unused(settings, convert)]
+    config = convert(settings)
+    settings.quiet_ones += idle
+    return config, settings
 
 
 def main(options):

@@ -1,8 +1,10 @@
-"""Reads YAML as nested tables, without running what it asks for."""
+"""Reads YAML and TOML as settings, without running what they ask for."""
 
 from run_files import Failure
 
 from .settings import Settings
+
+DEEPEST, MOST = 40, 20000
 
 
 def read_yaml(text):
@@ -14,8 +16,12 @@ def read_yaml(text):
     class Loader(yaml.SafeLoader):
         """Takes objects of other programs as their fields."""
 
-    Loader.add_multi_constructor("", lambda loader, suffix, node: loader.construct_mapping(node, True) if isinstance(node, yaml.MappingNode)
-                                 else loader.construct_sequence(node, True) if isinstance(node, yaml.SequenceNode) else node.value)  # fmt: skip
+    def fields(loader, _, node):
+        if isinstance(node, yaml.MappingNode):
+            return loader.construct_mapping(node, True)
+        return loader.construct_sequence(node, True) if isinstance(node, yaml.SequenceNode) else node.value
+
+    Loader.add_multi_constructor("", fields)
     try:
         found = yaml.load(text, Loader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, ValueError, RecursionError, TypeError, OverflowError) as error:
@@ -25,21 +31,25 @@ def read_yaml(text):
     return found
 
 
+def flattened(value, name="", deep=0):
+    """Yields (a.b.c, value) of nested tables; entries of lists of tables are a[0].b."""
+    if deep > DEEPEST:
+        raise Failure("is nested too deeply for a run's configuration")
+    if isinstance(value, dict) and value:
+        for key, each in value.items():
+            yield from flattened(each, f"{name}.{key}" if name else str(key), deep + 1)
+    elif isinstance(value, list) and value and all(isinstance(each, dict) for each in value):
+        for at, each in enumerate(value):
+            yield from flattened(each, f"{name}[{at}]", deep + 1)
+    else:
+        yield name, None if value == {} else value
+
+
 def settings_of(tables):
-    """Returns Settings named a.b.c of nested tables; entries of lists of tables are a[0].b."""
-    settings, most = Settings(spell=str), 20000
-
-    def walk(value, name, deep):
-        if deep > 40 or len(settings.values) > most:
-            raise Failure("is nested too deeply, or too long, for a run's configuration")
-        if isinstance(value, dict) and value:
-            for key, each in value.items():
-                walk(each, f"{name}.{key}" if name else str(key), deep + 1)
-        elif isinstance(value, list) and value and all(isinstance(each, dict) for each in value):
-            for at, each in enumerate(value):
-                walk(each, f"{name}[{at}]", deep + 1)
-        else:
-            settings.values[name] = (name, None if value == {} else value)
-
-    walk(tables, "", 0)
+    """Returns Settings named a.b.c of nested tables."""
+    settings = Settings(spell=str)
+    for name, value in flattened(tables):
+        settings.values[name] = (name, value)
+        if len(settings.values) > MOST:
+            raise Failure("is too long for a run's configuration")
     return settings

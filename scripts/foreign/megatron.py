@@ -7,149 +7,163 @@ from pathlib import Path
 
 from run_files import Failure, read_text
 
+from .documents import flattened
 from .job import gpus_of
-from .settings import NO, REQUIRED, Settings
+from .settings import REQUIRED, Settings, is_off
 from .shell import Script, readable, slurm_lines, unknown_in
 
-OTHER_MODELS = {
-    "num-experts": "the model is a mixture of experts by this flag, which cannot be planned; leave it out with --moe-* and"
-                   " --expert-* to plan the dense model",
-    "multi-latent-attention": "multi-latent attention cannot be planned; use a model with grouped-query attention",
-    "hybrid-layer-pattern": "layers of several kinds cannot be planned; use a model of attention layers",
-    "hybrid-override-pattern": "layers of several kinds cannot be planned; use a model of attention layers",
-    "hybrid-attention-ratio": "layers of several kinds cannot be planned; use a model of attention layers",
-    "is-hybrid-model": "layers of several kinds cannot be planned; use a model of attention layers",
-    "linear-attention-freq": "linear attention cannot be planned; use a model of softmax attention",
-    "heterogeneous-layers-config-path": "layers that differ cannot be planned; give layers of one size",
-    "decoder-seq-length": "encoder and decoder cannot be planned together; use a decoder alone",
-    "decoder-num-layers": "encoder and decoder cannot be planned together; use a decoder alone",
-    "mtp-num-layers": "heads for several tokens cannot be planned; leave the flag out to plan the model without them",
-    "vision-pretraining": "images cannot be planned; use a language model",
-    "freeze-LM": "a model with frozen parts cannot be planned; use pretraining",
-    "freeze-all-layers": "a model with frozen parts cannot be planned; use pretraining",
-}  # fmt: skip
-
-# flag: category, effect. Flags that are given and cannot be converted, and what differs there.
-EFFECTS = {
-    "use-tp-pp-dp-mapping": ("world", "ranks are in another order there; here tensor ranks are neighbours, then context, stages and data"),
-    "standalone-embedding-stage": ("world", "the embedding shares the first stage here"),
-    "hierarchical-context-parallel-sizes": ("world", "context ranks exchange in one group here"),
-    "num-distributed-optimizer-instances": ("memory", "the optimizer is cut over all data ranks here, not within one group of them"),
-    "pipeline-model-parallel-split-rank": ("world", "is ignored: there is no decoder beside the stages"),
-    "fp4-format": ("precision", "products are planned in bf16, which takes about two to three times as long"),
-    "fp8-param-gather": ("precision", "parameters are gathered in bf16 here: 1 byte a parameter more"),
-    "fp8-param": ("precision", "parameters are held in bf16 here: 1 byte a parameter more"),
-    "fp8-dot-product-attention": ("precision", "attention is planned in bf16"),
-    "fp8-multi-head-attention": ("precision", "attention is planned in bf16"),
-    "first-last-layers-bf16": ("precision", "fp8 is planned for all layers"),
-    "grad-reduce-in-bf16": ("precision", "gradients are summed in fp32 here: 2 bytes a parameter more, and twice the traffic of data ranks"),
-    "fp32-residual-connection": ("precision", "the residual stream is planned in bf16: half its bytes"),
-    "use-precision-aware-optimizer": ("memory", "masters and moments are planned in fp32, 12 bytes a parameter"),
-    "main-grads-dtype": ("memory", "gradients are planned in fp32"),
-    "main-params-dtype": ("memory", "masters are planned in fp32"),
-    "exp-avg-dtype": ("memory", "moments are planned in fp32"),
-    "exp-avg-sq-dtype": ("memory", "moments are planned in fp32"),
-    "use-megatron-fsdp": ("memory", "parameters are not cut over data ranks here (ZeRO-1 is planned): more memory, less traffic"),
-    "use-custom-fsdp": ("memory", "parameters are not cut over data ranks here (ZeRO-1 is planned): more memory, less traffic"),
-    "use-torch-fsdp2": ("memory", "parameters are not cut over data ranks here (ZeRO-1 is planned): more memory, less traffic"),
-    "data-parallel-sharding-strategy": ("memory", "optimizer state is cut over data ranks here (ZeRO-1), nothing else"),
-    "cpu-offloading": ("memory", "activations stay on the GPU; schedule.bpipe with evict_to: host is nearest"),
-    "cpu-offloading-num-layers": ("memory", "activations stay on the GPU; schedule.bpipe with evict_to: host is nearest"),
-    "fine-grained-activation-offloading": ("memory", "activations stay on the GPU; schedule.bpipe with evict_to: host is nearest"),
-    "offload-modules": ("memory", "activations stay on the GPU; schedule.bpipe with evict_to: host is nearest"),
-    "optimizer-cpu-offload": ("memory", "the optimizer stays on the GPU"),
-    "cpu-optimizer": ("memory", "the optimizer stays on the GPU"),
-    "optimizer-offload-fraction": ("memory", "the optimizer stays on the GPU"),
-    "optimizer-offload-policy": ("memory", "the optimizer stays on the GPU"),
-    "distribute-saved-activations": ("memory", "saved inputs are cut over tensor ranks only with sequence parallelism here"),
-    "distribute-checkpointed-activations": ("memory", "saved inputs are cut over tensor ranks only with sequence parallelism here"),
-    "recompute-method": ("memory", "has an effect only with full recomputation, which is not asked for"),
-    "recompute-num-layers": ("memory", "has an effect only with full recomputation, which is not asked for"),
-    "deallocate-pipeline-outputs": ("memory", "outputs of stages are freed here as soon as they are sent"),
-    "cuda-graph-impl": ("speed", "launches are not replayed from graphs here"),
-    "enable-cuda-graph": ("speed", "launches are not replayed from graphs here"),
-    "external-cuda-graph": ("speed", "launches are not replayed from graphs here"),
-    "no-overlap-p2p-communication": ("speed", "messages between stages overlap here"),
-    "delay-wgrad-compute": ("speed", "schedule.split_backward: on is nearest"),
-    "embedding-layernorm": ("model", "no norm follows the embedding here"),
-    "embed-layernorm": ("model", "no norm follows the embedding here"),
-    "apply-layernorm-1p": ("model", "the norm's weight is not stored minus one here; sizes and times are the same"),
-    "apply-residual-connection-post-layernorm": ("model", "the residual is taken before the norm here; sizes and times are the same"),
-    "use-parallel-residual": ("model", "attention and feed-forward follow each other here; sizes are the same"),
-    "qk-clip": ("model", "attention logits are not clipped here"),
-    "softmax-type": ("model", "the softmax has no sink here"),
-    "attention-output-gate": ("model", "attention has no output gate here: fewer parameters"),
-    "no-rope-freq": ("model", "every layer has rotary positions here"),
-    "window-size": ("model", "attention sees the whole sequence here, which takes longer"),
-    "window-attn-skip-freq": ("model", "attention sees the whole sequence here, which takes longer"),
-    "mup": ("training", "learning rates are the same for all tensors here"),
-    "decoupled-lr": ("training", "the embedding and the output matrix train with --lr here"),
-    "decoupled-min-lr": ("training", "the embedding and the output matrix train with --lr here"),
-    "start-weight-decay": ("training", "weight decay is constant here"),
-    "end-weight-decay": ("training", "weight decay is constant here"),
-    "lr-warmup-init": ("training", "the warm-up starts at zero here"),
-    "eod-mask-loss": ("training", "the loss counts end-of-text tokens here"),
-    "exit-interval": ("length", "the run is planned to its last step"),
-    "exit-duration-in-mins": ("length", "the run is planned to its last step"),
-    "skip-train": ("length", "training is planned"),
-    "finetune": ("training", "weights are loaded with checkpoint.init_from here"),
-    "step-batch-size-schedule": ("batch", "the batch is planned as constant; train.batch_ramp is nearest"),
-    "decrease-batch-size-if-needed": ("batch", "the batch has to fit the data ranks here"),
-    "variable-seq-lengths": ("length", "every sequence is planned with --seq-length tokens"),
-    "sft": ("length", "every sequence is planned with --seq-length tokens"),
-    "curriculum-learning": ("length", "every sequence is planned with --seq-length tokens"),
-    "curriculum-learning-legacy": ("length", "every sequence is planned with --seq-length tokens"),
-    "random-ltd": ("length", "every layer is planned with all tokens"),
-    "ds-inference": ("training", "training is planned"),
-    "goldfish-loss": ("training", "the loss counts all tokens here"),
-    "calculate-per-token-loss": ("training", "the loss is the mean over all tokens of a batch here, which is the same without masks"),
-    "universal-checkpoint": ("training", "checkpoints of other trainers are not loaded"),
-    "kd": ("training", "distillation is not planned"),
-    "mos": ("training", "distillation is not planned"),
-    "compression-training": ("training", "compression is not planned"),
-    "defer-embedding-wgrad-compute": ("speed", "the embedding's gradient is computed in its place here"),
-    "sequence-data-parallel-size": ("world", "is ignored; say --gpus N for the number of GPUs"),
-}  # fmt: skip
-
-# Flags that have no effect on a plan: what is read, written, logged, checked, and how kernels are fused.
-QUIET = re.compile(
-    r"(.*-path|.*-paths|.*-dir|.*-file|.*-prefix)$|((no-)?(save|load|log|ckpt|checkpoint|dist-ckpt|async|use-dist-ckpt|use-checkpoint|use-mp-args"
-    r"|auto-detect-ckpt|non-persistent|tensorboard|wandb|one-logger|app-tag|timing|profile|use-pytorch-profiler|nvtx|record-memory"
-    r"|memory-snapshot|eval|full-validation|exit|data|train-data|valid-data|test-data|per-split|split|mock|num-workers|num-dataset"
-    r"|dataloader|dataset|create-attention-mask|tokenizer|vocab-file|merge-file|vocab-extra|tiktoken|null-tokenizer|patch-tokenizer|extra-vocab"
-    r"|trust-remote|metadata|special-tokens|chat-template|distributed-|nccl|use-nccl|use-sharp|use-gloo|local-rank|lazy|node-rank|master"
-    r"|rdzv|tee|redirects|manual-gc|te-|transformer-|use-mcore|use-legacy|rerun|straggler|error-injection|check-|inprocess|ft-|enable-ft"
-    r"|calc-ft|run-workload|flight-recorder|inference|output-bert|max-tokens-to-oom|test-mode|seed|reset-|overlap-|align-|ddp-|gradient-"
-    r"|masked-softmax|bias-|rope-fusion|persist-|cross-entropy-|apply-rope|use-transformer-engine|use-flash|use-fused|use-cpu-init"
-    r"|cuda-graph-|high-priority|tp-comm-|batch-p2p|barrier|disable-jit|empty-unused|perform-init|override-opt|use-checkpoint-opt"
-    r"|exp-|fp8-(margin|interval|amax|history|wgrad)|loss-scale|initial-loss|min-loss-scale|hysteresis|attention-softmax|accumulate-allreduce"
-    r"|apply-query-key|deepspeed|deterministic|legacy|yaml|jsonl|num-classes|fim|hf-|enable-experimental|enable-msc|disable-msc|auto-tune"
-    r"|trigger|kill-switch|codecarbon|abort-on|sync-tp|logging|verbosity|report|memory-centric|adlr|pad-|attn-mask|local-|bert-|ict|num-gpus"
-    r"|num-nodes|hostfile|force-multi|num-channels|mask-|short-seq|sample-rate|onnx|openai-gelu|result-rejected|train-sync|gpu-sniff"
-    r"|use-persistent|most-recent|keep-last|finetune-|retro|biencoder|titles|query-in|block-data|embedding-path|indexer|img-|patch-dim|mid-level|phase-"
-    r"|rl-|grpo-|langrl|iterations-to-skip|goldfish-|compression-|kd-|curriculum-|random-ltd-|aml-|ds-pipeline|partition|pp-partition"
-    r"|synchronize|contigious|checkpoint-in|checkpoint-num|profile-|enable-each|universal|use-one-sent|evidence|init-method-xavier|object-storage"
-    r"|replication|verify-|clone-|skip-|wd-incr|valid-|valid|train-mode|max-padding|epochs|lr-warmup-steps|dump-|disable-bf16-red|heterogeneous-"
-    r"|weight-decay-incr|disable-mem|actual-|rampup|moe-|expert-|use-turn|use-tutel|sgd-|muon-|lion-|disable-moe|mlp-type|topk|num-key-value-heads$)"
-    r".*)"
+# flags: why the model cannot be planned
+OTHER_MODELS = (
+    ("num-experts", "the model is a mixture of experts by this flag, which cannot be planned; leave it out with --moe-* and"
+                    " --expert-* to plan the dense model"),
+    ("multi-latent-attention", "multi-latent attention cannot be planned; use a model with grouped-query attention"),
+    ("hybrid-layer-pattern hybrid-override-pattern hybrid-attention-ratio is-hybrid-model",
+     "layers of several kinds cannot be planned; use a model of attention layers"),
+    ("linear-attention-freq experimental-attention-variant", "this attention cannot be planned; use softmax attention"),
+    ("heterogeneous-layers-config-path heterogeneous-layers-config-encoded-json",
+     "layers that differ cannot be planned; give layers of one size"),
+    ("decoder-seq-length decoder-num-layers", "encoder and decoder cannot be planned together; use a decoder alone"),
+    ("mtp-num-layers", "heads for several tokens cannot be planned; leave the flag out to plan the model without them"),
+    ("vision-pretraining", "images cannot be planned; use a language model"),
+    ("retro-add-retriever", "a model with a retriever cannot be planned; use a decoder alone"),
+    ("freeze-LM freeze-all-layers", "a model with frozen parts cannot be planned; use pretraining"),
+    ("perform-rl-step", "training from rewards cannot be planned; use pretraining"),
 )  # fmt: skip
-ALONE = (
-    "swiglu",
-    "bf16",
-    "fp16",
-    "sequence-parallel",
-    "use-distributed-optimizer",
-    "group-query-attention",
-    "disable-bias-linear",
-)
+
+# category, flags, effect: what is given and cannot be converted, and what differs there
+EFFECTS = (
+    ("world", "use-tp-pp-dp-mapping",
+     "ranks are in another order there; here tensor ranks are neighbours, then context, stages and data"),
+    ("world", "standalone-embedding-stage", "the embedding shares the first stage here"),
+    ("world", "hierarchical-context-parallel-sizes", "context ranks exchange in one group here"),
+    ("world", "pipeline-model-parallel-split-rank", "is ignored: there is no decoder beside the stages"),
+    ("world", "sequence-data-parallel-size", "is ignored; say --gpus N for the number of GPUs"),
+    ("precision", "fp4-format", "products are planned in bf16, which takes about two to three times as long"),
+    ("precision", "fp8-param-gather", "parameters are gathered in bf16 here: 1 byte a parameter more"),
+    ("precision", "fp8-param", "parameters are held in bf16 here: 1 byte a parameter more"),
+    ("precision", "fp8-dot-product-attention fp8-multi-head-attention", "attention is planned in bf16"),
+    ("precision", "first-last-layers-bf16", "fp8 is planned for all layers"),
+    ("precision", "no-fp8-wgrad", "gradients of weights are computed from 8 bits, too, here"),
+    ("precision", "te-precision-config-file kitchen-config-file kitchen-recipe-number quant-recipe",
+     "is not read; all products of the layers are planned in one precision"),
+    ("precision", "grad-reduce-in-bf16",
+     "gradients are summed in fp32 here: 2 bytes a parameter more, and twice the traffic of data ranks"),
+    ("precision", "fp32-residual-connection", "the residual stream is planned in bf16: half its bytes"),
+    ("memory", "num-distributed-optimizer-instances",
+     "the optimizer is cut over all data ranks here, not within one group of them"),
+    ("memory", "use-precision-aware-optimizer", "masters and moments are planned in fp32, 12 bytes a parameter"),
+    ("memory", "main-grads-dtype megatron-fsdp-main-grads-dtype", "gradients are planned in fp32"),
+    ("memory", "main-params-dtype megatron-fsdp-main-params-dtype", "masters are planned in fp32"),
+    ("memory", "exp-avg-dtype exp-avg-sq-dtype", "moments are planned in fp32"),
+    ("memory", "use-megatron-fsdp use-custom-fsdp use-torch-fsdp2",
+     "parameters are not cut over data ranks here (ZeRO-1 is planned): more memory, less traffic"),
+    ("memory", "data-parallel-sharding-strategy",
+     "optimizer state is cut over data ranks here (ZeRO-1), nothing else"),
+    ("memory", "cpu-offloading cpu-offloading-num-layers fine-grained-activation-offloading offload-modules"
+               " checkpoint-in-cpu",
+     "activations stay on the GPU; schedule.bpipe with evict_to: host is nearest"),
+    ("memory", "optimizer-cpu-offload cpu-optimizer optimizer-offload-fraction optimizer-offload-policy",
+     "the optimizer stays on the GPU"),
+    ("memory", "distribute-saved-activations distribute-checkpointed-activations partition-activations",
+     "saved inputs are cut over tensor ranks only with sequence parallelism here"),
+    ("memory", "deallocate-pipeline-outputs", "outputs of stages are freed here as soon as they are sent"),
+    ("memory", "memory-centric-tiled-linear", "products are not cut into tiles here"),
+    ("speed", "cuda-graph-impl enable-cuda-graph external-cuda-graph",
+     "launches are not replayed from graphs here"),
+    ("speed", "no-overlap-p2p-communication", "messages between stages overlap here"),
+    ("speed", "delay-wgrad-compute", "schedule.split_backward: on is nearest"),
+    ("speed", "defer-embedding-wgrad-compute", "the embedding's gradient is computed in its place here"),
+    ("model", "embedding-layernorm embed-layernorm", "no norm follows the embedding here"),
+    ("model", "apply-layernorm-1p layernorm-zero-centered-gamma",
+     "the norm's weight is not stored minus one here; sizes and times are the same"),
+    ("model", "apply-residual-connection-post-layernorm",
+     "the residual is taken before the norm here; sizes and times are the same"),
+    ("model", "use-parallel-residual", "attention and feed-forward follow each other here; sizes are the same"),
+    ("model", "qk-clip", "attention logits are not clipped here"),
+    ("model", "softmax-type", "the softmax has no sink here"),
+    ("model", "attention-output-gate", "attention has no output gate here: fewer parameters"),
+    ("model", "no-rope-freq", "every layer has rotary positions here"),
+    ("model", "window-size window-attn-skip-freq", "attention sees the whole sequence here, which takes longer"),
+    ("model", "ffn-dropout", "there is no dropout here"),
+    ("model", "vocab-extra-ids", "the vocabulary is planned without them"),
+    ("length", "exit-interval exit-duration-in-mins", "the run is planned to its last step"),
+    ("length", "skip-train ds-inference", "training is planned"),
+    ("length", "variable-seq-lengths sft curriculum-learning curriculum-learning-legacy",
+     "every sequence is planned with --seq-length tokens"),
+    ("length", "random-ltd", "every layer is planned with all tokens"),
+    ("batch", "step-batch-size-schedule", "the batch is planned as constant; train.batch_ramp is nearest"),
+    ("batch", "decrease-batch-size-if-needed", "the batch has to fit the data ranks here"),
+    ("training", "mup use-mup decoupled-lr decoupled-min-lr", "all tensors train with --lr here"),
+    ("training", "start-weight-decay end-weight-decay", "weight decay is constant here"),
+    ("training", "do-layer-norm-weight-decay apply-wd-to-qk-layernorm", "norms have no weight decay here"),
+    ("training", "lr-warmup-init", "the warm-up starts at zero here"),
+    ("training", "eod-mask-loss", "the loss counts end-of-text tokens here"),
+    ("training", "finetune", "weights are loaded with checkpoint.init_from here"),
+    ("training", "goldfish-loss", "the loss counts all tokens here"),
+    ("training", "calculate-per-token-loss",
+     "the loss is the mean over all tokens of a batch here, which is the same without masks"),
+    ("training", "universal-checkpoint", "checkpoints of other trainers are not loaded"),
+    ("training", "kd mos", "distillation is not planned"),
+    ("training", "compression-training", "compression is not planned"),
+    ("training", "phase-transition-iterations", "the data are of one kind from the first step to the last here"),
+    ("unknown", "yaml-cfg", "is not read; what it sets is not planned"),
+)  # fmt: skip
+
+# Flags without effect on a plan: what is read, written, logged, checked, and how kernels are fused. * ends a name.
+QUIET = r"""
+enable-zbh1-exact-semantics *-path *-paths *-dir *-file *-prefix save save-* load load-* no-load-* no-save-* log-* no-log-* logging-* ckpt-* no-ckpt-* dist-ckpt-*
+use-dist-ckpt async-save async-strategy async-ckpt-* auto-detect-ckpt-format non-persistent-* use-checkpoint-args checkpoint-format
+use-checkpoint-opt-param-scheduler override-opt-param-scheduler use-mp-args-from-checkpoint-args use-persistent-ckpt-worker
+use-tokenizer-model-from-checkpoint-args no-use-tokenizer-model-from-checkpoint-args use-model-config-from-checkpoint
+exit-on-missing-checkpoint exit-signal exit-signal-* replication replication-* verify-integrity universal-checkpoint most-recent-k
+tensorboard-* wandb-* one-logger-* no-one-logger enable-one-logger app-tag-* timing-* profile profile-* use-pytorch-profiler
+pytorch-profiler-* use-nsys-profiler nvtx-* record-memory-history memory-snapshot-* logger report-* verbosity codecarbon-*
+eval-* full-validation multiple-validation-sets validation-set-names start-eval-at-iter skip-train-eval
+data-path data-impl data-parallel-random-init data-parallel-size dataloader-* dataset dataset-config train-data train-data-*
+valid-data valid-data-* test-data test-data-* per-split-* per-dataset-* split mock-data num-workers num-dataset-builder-threads
+mid-level-dataset-surplus no-create-attention-mask-in-dataloader create-attention-mask-in-dataloader no-mmap-bin-files mmap-warmup
+no-data-sharding data-sharding fim-* mask-prob mask-type mask-factor short-seq-prob sample-rate use-one-sent-docs reset-iteration
+tokenizer-* tiktoken-* null-tokenizer-* patch-tokenizer-type extra-vocab-size trust-remote-code special-tokens* chat-template*
+distributed-backend distributed-timeout-* nccl-ub use-nccl-ub use-sharp use-gloo-process-groups disable-gloo-process-groups local-rank
+lazy-mpu-init node-rank master-addr master-port rdzv-* tee redirects role monitor-interval max-restarts start-method local-addr
+standalone local-ranks-filter hostfile include exclude no-local-rank no-ssh launcher force-multi enable-each-rank-log
+manual-gc manual-gc-* no-manual-gc-eval te-rng-tracker use-te use-te-rng-tracker transformer-impl use-mcore-models use-legacy-models
+rerun-mode rerun-* disable-straggler-on-startup straggler-* error-injection-* check-* no-check-* inprocess-* enable-ft-package ft-*
+calc-ft-timeouts run-workload-inspector-server flight-recorder-* inference-* use-flashinfer-fused-rope output-bert-embeddings
+max-tokens-to-oom test-mode seed train-sync-interval gpu-sniff-test-interval result-rejected-tracker-filename adlr-autoresume
+adlr-autoresume-interval abort-on-* kill-switch-file iterations-to-skip
+overlap-grad-reduce overlap-param-gather overlap-param-gather-with-optimizer-step overlap-p2p-* align-* no-align-* ddp-bucket-size
+ddp-num-buckets ddp-pad-* ddp-average-in-collective ddp-reduce-scatter-* bucket-size average-in-collective suggested-communication-unit-size
+no-gradient-accumulation-fusion no-gradient-reduce-div-fusion gradient-reduce-div-fusion gradient-accumulation-fusion no-contiguous-buffers-in-local-ddp DDP-impl
+use-contiguous-buffers-in-local-ddp masked-softmax-fusion bias-*-fusion no-bias-*-fusion no-rope-fusion rope-fusion apply-rope-fusion
+persist-layer-norm no-persist-layer-norm cross-entropy-* use-transformer-engine-op-fuser use-fused-* use-cpu-initialization
+no-initialization perform-initialization init-method-xavier-uniform cuda-graph-* high-priority-stream-groups tp-comm-* disable-tp-comm-*
+batch-p2p-comm batch-p2p-* no-scatter-gather-tensors-in-pipeline no-barrier-with-level-1-timing disable-jit-fuser
+empty-unused-memory-level fp8-margin fp8-interval fp8-amax-* fp8-wgrad loss-scale loss-scale-* initial-loss-scale min-loss-scale
+hysteresis attention-softmax-in-fp32 accumulate-allreduce-grads-in-fp32 apply-query-key-layer-scaling no-query-key-layer-scaling
+async-tensor-model-parallel-allreduce no-async-tensor-model-parallel-allreduce use-ring-exchange-p2p deterministic-mode
+enable-experimental enable-msc disable-msc sync-tp-duplicated-parameters synchronize-each-layer contigious-checkpointing
+clone-scatter-output-in-embedding no-clone-scatter-output-in-embedding onnx-safe openai-gelu dump-param-to-param-group-map
+disable-bf16-reduced-precision-matmul disable-mem-efficient-ln wd-incr-steps kd-alpha-ce kd-beta-ce kd-temp use-flash-attn
+moe-* disable-moe-* expert-* overlap-moe-* create-moe-param-group use-tutel mlp-type topk sgd-momentum lion-* ademamix-* soap-*
+muon-* adaptive-muon-* qk-clip-* goldfish-* mup-* zero-* num-gpus num-nodes activation-func-fp8-input-store no-pipeline-parallel
+torch-fsdp2-* megatron-fsdp-* fsdp-* cpu-offloading-* delay-offload-* offload-* partition-method pp-partition-method deepspeed qknorm-impl
+"""
+QUIET = re.compile("|".join(re.escape(word).replace(r"\*", r".*") for word in QUIET.split()))
+ALONE = ("swiglu", "bf16", "fp16", "sequence-parallel", "use-distributed-optimizer", "group-query-attention",
+         "disable-bias-linear")  # fmt: skip
 TOKENIZERS = (  # size of the vocabulary by the tokenizer's name; the first that fits
-    (r"gpt-?2", 50257), (r"llama-?_?3", 128256), (r"llama", 32000), (r"bert.*uncased|BertWordPieceLowerCase", 30522),
-    (r"apertus|swissai-tok|mistral-nemo", 131072), (r"qwen-?_?(2|3)", 151936), (r"mistral.*v0\.3|mistral-large", 32768),
-    (r"mistral-7b|mixtral-8x7b", 32000), (r"deepseek-?_?v2|deepseek-ai/deepseek-llm", 102400), (r"deepseek-?_?v3", 129280),
+    (r"gpt-?2", 50257), (r"llama-?_?4", 202048), (r"llama-?_?3(?!\d*b)|distill-llama", 128256),
+    (r"(?<!meta-)llama(?!-?_?[3-9](?!\d*b))", 32000), (r"bert.*uncased|BertWordPieceLowerCase", 30522),
+    (r"apertus|swissai-tok|mistral-nemo", 131072), (r"qwen-?_?(2|3(?!\.[5-9]))|distill-qwen", 151936),
+    (r"mistral.*v0\.3|mistral-large", 32768), (r"mistral-7b|mixtral-8x7b", 32000),
+    (r"deepseek-?_?v2|deepseek-ai/deepseek-llm", 102400), (r"deepseek-?_?v3|deepseek-?_?r1", 129280),
     (r"minitron|nemotron.*256k|gemma", 256000), (r"(^|/)mt5-", 250100), (r"(^|/)t5-", 32100), (r"starcoder2", 49152),
     (r"tiiuae/falcon", 65024), (r"bigscience/(tokenizer|bloom)|byte-level-bpe-tokenizer-no-norm-250k", 250680),
 )  # fmt: skip
 FP8 = {"delayed": "tensor", "tensorwise": "tensor", "blockwise": "block", "mxfp8": "mx"}
+FSDP = ("use-megatron-fsdp", "use-torch-fsdp2", "use-custom-fsdp")
+SHARDED = "every data rank holds all optimizer state there; here it is cut over"
 
 
 # ---- reading
@@ -163,14 +177,8 @@ def cut(word):
 def command_settings(command, settings):
     """Adds the flags of a command. Returns the launcher's words: those before the program."""
     words = [each for word in command for each in cut(word)]
-    at = next(
-        (
-            i
-            for i, word in enumerate(words)
-            if word.endswith(".py") or (i and words[i - 1] == "-m" and "torch" not in word)
-        ),
-        None,
-    )
+    programs = (i for i, word in enumerate(words) if word.endswith(".py") or i and words[i - 1] == "-m" and "torch" not in word)
+    at = next(programs, None)
     front, rest = (words[:at], words[at + 1 :]) if at is not None else ([], words)
     flag, spelling, given = None, None, []
     for word in [*rest, "--"]:
@@ -182,9 +190,7 @@ def command_settings(command, settings):
         elif flag is not None and not (unknown_in(word) and (given or flag in ALONE)):
             given.append(word)
         elif unknown_in(word):
-            settings.say(
-                "unknown", f"{readable(word)}: the script does not say what this is; its flags are not planned"
-            )
+            settings.say("unknown", f"{readable(word)}: the script does not say what this is; its flags are not planned")
         elif not word.startswith("-"):
             settings.say("unknown", f"{readable(word)}: belongs to no flag and is ignored")
     return front
@@ -200,11 +206,7 @@ def read_script(words):
     settings, slurm = Settings(), {}
     path = existing(words[0]) if words else None
     if not words or words[0].startswith("-") or not (path or " " in words[0]):
-        if (
-            words
-            and ("/" in words[0] or words[0].endswith((".sh", ".slurm", ".sbatch", ".yaml")))
-            and not words[0].endswith("torchrun")
-        ):
+        if words and re.search(r"/|\.(sh|slurm|sbatch|yaml)$", words[0]) and not words[0].endswith("torchrun"):
             raise Failure(f"{words[0]}: is not a file here")
         return settings, command_settings(words, settings), slurm, None
     text = read_text(path) if path else words[0]
@@ -228,8 +230,8 @@ def read_script(words):
     for note in script.notes:
         settings.say("unknown", note)
     if script.ends:
-        settings.quiet_ones.append("not followed, since they depend on what the script does not say: "
-                                   + ", ".join(dict.fromkeys(script.ends)))  # fmt: skip
+        ends = ", ".join(dict.fromkeys(script.ends))
+        settings.quiet_ones.append(f"not followed, since they depend on what the script does not say: {ends}")
     settings.files = script.files
     return settings, front, slurm, path
 
@@ -252,19 +254,14 @@ def beside(path, name):
 
 def chosen(script, settings):
     """Returns the command that trains."""
-    training = [
-        each
-        for each in script.commands
-        if any("--num-layers" in word or "--encoder-num-layers" in word for word in each)
-    ]
-    training = training or [
-        each for each in script.commands if any(re.search(r"pretrain\w*\.py|train\w*\.py", word) for word in each)
-    ]
+    training = []
+    for pattern in (r"--num[-_]layers|--encoder[-_]num[-_]layers", r"pretrain\w*\.py|train\w*\.py"):
+        training = training or [each for each in script.commands if any(re.search(pattern, word) for word in each)]
     # A file of flags has one on each line, and is no command.
     loose = [each for each in script.commands if each[0].startswith("--")]
     if loose and (not training or training[0] in loose):
         return [word for each in script.commands for word in each]
-    if len(training) > 1 and any(each != training[0] for each in training):
+    if any(each != training[0] for each in training):
         settings.say("unknown", f"the script starts {len(training)} runs; this is the first")
     if training:
         return training[0]
@@ -272,7 +269,7 @@ def chosen(script, settings):
     texts = [" ".join(value.values()) if isinstance(value, dict) else value for value in script.ever.values()]
     texts = [text for text in texts if re.search(r"(^|\s)--\w", text)]
     texts = [text for text in texts if not any(text.strip() in other and text != other for other in texts)]
-    if not any("--num-layers" in text for text in texts):
+    if not any(re.search("--num[-_]layers", text) for text in texts):
         ends = f"the script ends in line {script.ended}, and no command of it" if script.ended else "no command of the script"
         raise Failure(f"{ends} has --num-layers; give the flags, or the variables that the script needs")
     settings.say("unknown", "no command of the script has --num-layers; the flags in its variables are converted")
@@ -293,10 +290,11 @@ def convert(s, gpus, front=(), slurm=None, model=None, defaults=None):
     """Returns our configuration. defaults: {flag: value} where the program's defaults differ from Megatron-LM's."""
     config = {name: {} for name in ("model", "parallel", "schedule", "attention", "train")}
     defaults = defaults or {}
-    for flag, sentence in OTHER_MODELS.items():
-        s.refuse(flag, sentence)
+    for flags, sentence in OTHER_MODELS:
+        for flag in flags.split():
+            s.refuse(flag, sentence)
     if s.number("expert-model-parallel-size", int, 1) != 1:
-        raise Failure("--expert-model-parallel-size: ranks of this kind cannot be planned; leave it out")
+        raise Failure(f"{s.spelling('expert-model-parallel-size')}: ranks of this kind cannot be planned; leave it out")
     convert_model(s, config, model or {}, defaults)
     world, each = gpus_of(s, front, slurm or {}, gpus)
     convert_layout(s, config, world)
@@ -307,9 +305,10 @@ def convert(s, gpus, front=(), slurm=None, model=None, defaults=None):
     convert_attention(s, config)
     convert_recomputation(s, config)
     convert_optimizer(s, config, defaults)
-    for flag, (category, text) in EFFECTS.items():
-        s.effect(flag, category, text)
-    s.finish(lambda name: QUIET.match(name) is not None)
+    for category, flags, text in EFFECTS:
+        for flag in flags.split():
+            s.effect(flag, category, text)
+    s.finish(lambda name: QUIET.fullmatch(name) is not None)
     return config
 
 
@@ -320,27 +319,17 @@ def vocabulary(s, default):
             return s.number(flag, int, low=1)
     if "vocab-size" in s or default is not REQUIRED:
         return s.number("vocab-size", int, default, low=1)
-    said = [
-        str(s.values[name][1])
-        for name in (
-            "tokenizer-model",
-            "tokenizer-name-or-path",
-            "patch-tokenizer-type",
-            "tokenizer-type",
-            "vocab-file",
-        )
-        if name in s
-    ]
+    names = ("tokenizer-model", "tokenizer-name-or-path", "patch-tokenizer-type", "tokenizer-type", "vocab-file")
+    said = [s.peek(name) for name in names if name in s]
     if "merge-file" in s and "tokenizer-type" not in s:
         said.append("GPT2BPETokenizer")  # pretrain_gpt.py's own
     for text in said:
         for pattern, size in TOKENIZERS:
             if re.search(pattern, text, re.IGNORECASE):
-                s.say("model", f"--vocab-size is not given: {size}, as the tokenizer {readable(text)} has")
+                s.say("model", f"{s.spelling('vocab-size')} is not given: {size}, as the tokenizer {readable(text)} has")
                 return size
-    raise Failure(
-        "--vocab-size: is missing, since a tokenizer says it there that is not known here; add it (after the script's name)"
-    )
+    raise Failure(f"{s.spelling('vocab-size')}: is missing, since a tokenizer says it there that is not known here; add it"
+                  + (" (after the script's name)" if s.spelling("vocab-size").startswith("--") else ""))  # fmt: skip
 
 
 def convert_model(s, config, known, defaults):
@@ -355,7 +344,7 @@ def convert_model(s, config, known, defaults):
         s.values["seq-length"] = s.values.pop("encoder-seq-length")
     model["seq_len"] = s.number("seq-length", int, known.get("seq_len", REQUIRED), low=1, high=1 << 22)
     model["vocab"] = vocabulary(s, known.get("vocab", REQUIRED))
-    gated, norm, place = family_of(s, model, known, defaults)
+    gated, place = family_of(s, model, known, defaults)
     llama = model["family"] == "llama"
     plain = int(4 * model["hidden"] * 2 / 3 / 64) * 64 if gated else 4 * model["hidden"]
     model["ffn"] = s.number("ffn-hidden-size", int, known.get("ffn", plain), low=1)
@@ -363,135 +352,111 @@ def convert_model(s, config, known, defaults):
         asked, model["ffn"] = model["ffn"], max(64, round(model["ffn"] * 2 / 3 / 64) * 64)
         s.say("model", f"the feed-forward part is not gated there: SwiGLU of width {model['ffn']} is planned for {asked}, which has"
                        " as many parameters and FLOPs")  # fmt: skip
-    groups = s.number("num-query-groups", int, None, low=1)
-    groups = s.number("num-key-value-heads", int, groups, low=1)
-    grouped = s.flag("group-query-attention", defaults.get("group-query-attention", False) and groups is not None)
-    model["kv_heads"] = (groups or 1) if grouped else known.get("kv_heads", model["heads"])
-    if groups and not grouped and groups != model["heads"] and "num-key-value-heads" not in s:
-        model["kv_heads"] = groups if defaults.get("deepspeed") else model["kv_heads"]
+    model["kv_heads"] = groups_of(s, model, known, defaults)
     if not llama and model["kv_heads"] != model["heads"]:
-        raise Failure("--group-query-attention: GPT's layer cannot be planned with fewer key and value heads; leave it out, or use"
-                      " --swiglu, --normalization RMSNorm and --position-embedding-type rope")  # fmt: skip
-    model["head_dim"] = s.number(
-        "kv-channels", int, known.get("head_dim", max(model["hidden"] // model["heads"], 1)), low=1
-    )
-    tied = known.get("tie_embeddings", True)
-    model["tie_embeddings"] = False if s.flag("untie-embeddings-and-output-weights") else tied
+        raise Failure(f"{s.spelling('group-query-attention')}: GPT's layer cannot be planned with fewer key and value heads; leave it"
+                      " out, or use --swiglu, --normalization RMSNorm and --position-embedding-type rope")  # fmt: skip
+    model["head_dim"] = s.number("kv-channels", int, known.get("head_dim", max(model["hidden"] // model["heads"], 1)), low=1)
+    model["tie_embeddings"] = known.get("tie_embeddings", True) and not s.flag("untie-embeddings-and-output-weights")
     model["norm_eps"] = s.number("norm-epsilon", float, known.get("norm_eps", 1e-5), high=1)
-    dropouts(s, defaults)
+    for name in ("hidden-dropout", "attention-dropout"):
+        given, spelling = name in s, s.spelling(name)
+        rate = s.number(name, float, defaults.get("dropout", 0.1), high=1)
+        if rate > 0:
+            start = "" if given else f"{spelling} is not given, so "
+            s.say("model", f"{start}{spelling} {rate:g}: there is no dropout here; its masks and passes are not planned")
     padded(s, model)
+    spelling = s.spelling("disable-bias-linear")
     bias = not s.flag("disable-bias-linear", defaults.get("disable-bias-linear", False))
     if llama and bias and not known:
-        s.say("model", "--disable-bias-linear is not given: linear layers have biases there, none are planned")
+        s.say("model", f"{spelling} is not given: linear layers have biases there, none are planned")
     if not llama and not bias:
-        s.say("model", "--disable-bias-linear: GPT's linear layers are planned with biases")
-    qkv_bias, qk_norm = (
-        s.flag("add-qkv-bias", known.get("qkv_bias", False)),
-        s.flag("qk-layernorm", known.get("qk_norm", False)),
-    )
+        s.say("model", f"{spelling}: GPT's linear layers are planned with biases")
+    qkv_bias = s.flag("add-qkv-bias", known.get("qkv_bias", False))
+    qk_norm = s.flag("qk-layernorm", known.get("qk_norm", False))
     if llama:
         model |= {"qkv_bias": qkv_bias, "qk_norm": qk_norm}
         rope(s, model, place, known)
     elif qk_norm:
-        s.say("model", "--qk-layernorm: is not planned for GPT's layer")
-    longest = s.number("max-position-embeddings", int, None, low=1)
-    if longest and longest != model["seq_len"]:
-        if llama:
-            s.quiet_ones.append(f"--max-position-embeddings {longest}")
-        else:
-            s.say(
-                "model",
-                f"--max-position-embeddings {longest}: the table of positions is planned with {model['seq_len']}",
-            )
+        s.say("model", f"{s.spelling('qk-layernorm')}: is not planned for GPT's layer")
+    if "max-position-embeddings" in s and not llama:
+        longest = s.number("max-position-embeddings", int, low=1)
+        if longest != model["seq_len"]:
+            s.say("model", f"{s.spelling('max-position-embeddings')} {longest}: the table of positions is planned with {model['seq_len']}")
+    s.quiet("max-position-embeddings")
+
+
+def groups_of(s, model, known, defaults):
+    """Returns the key and value heads: by Megatron-DeepSpeed's flag, or by Megatron-LM's two."""
+    alone = s.number("num-key-value-heads", int, None, low=1)
+    groups = s.number("num-query-groups", int, None, low=1)
+    grouped = s.flag("group-query-attention", defaults.get("group-query-attention", False) and groups is not None)
+    return alone or ((groups or 1) if grouped else known.get("kv_heads", model["heads"]))
 
 
 def family_of(s, model, known, defaults):
-    """Sets model.family. Returns (gated, norm, positions)."""
-    if known:
-        model |= {key: value for key, value in known.items() if key not in model}
+    """Sets model.family. Returns (whether the feed-forward part is gated, the kind of positions)."""
+    model |= {key: value for key, value in known.items() if key not in model}
+    llama = known.get("family") == "llama"
     if "geglu" in s or "quick-geglu" in s:
         s.quiet("swiglu")
-    gated = s.flag("swiglu", known.get("family") == "llama")
-    if str(s.values.get("glu-activation", ("", ""))[1]) != "swiglu":
+    gated = s.flag("swiglu", llama)
+    if s.peek("glu-activation") != "swiglu":
         s.effect("glu-activation", "model", "the activation is planned as GELU or SwiGLU")
     gated = s.text("glu-activation", "") == "swiglu" or gated
-    if s.effect("geglu", "model", "the gate is planned as SwiGLU; sizes are the same") or s.effect(
-        "quick-geglu", "model", "the gate is planned as SwiGLU; sizes are the same"
-    ):
-        gated = True
-    ungated = [
-        s.effect(name, "model", "the activation is planned as GELU or SwiGLU")
-        for name in ("squared-relu", "xielu", "relu")
-    ]
-    gated = gated and not any(ungated)
-    norm = s.text(
-        "normalization", "RMSNorm" if known.get("family") == "llama" else defaults.get("normalization", "LayerNorm")
-    )
+    for name in ("geglu", "quick-geglu"):
+        gated = s.effect(name, "model", "the gate is planned as SwiGLU; sizes are the same") or gated
+    for name in ("squared-relu", "xielu", "relu"):
+        gated = not s.effect(name, "model", "the activation is planned as GELU or SwiGLU") and gated
+    norm = s.text("normalization", "RMSNorm" if llama else defaults.get("normalization", "LayerNorm"))
     norm = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm", "layernorm1p": "LayerNorm"}.get(norm.lower(), norm)
-    place = s.text("position-embedding-type", "rope" if known.get("family") == "llama" else "learned_absolute")
-    if place == "rope":
-        s.quiet("use-rotary-position-embeddings")
+    place = s.text("position-embedding-type", "rope" if llama else "learned_absolute", none=True)
     if s.flag("use-rotary-position-embeddings") or place == "rotary":
         place = "rope"
-    if place == "rope":
-        s.quiet("no-position-embedding")
-    elif s.flag("no-position-embedding"):
+    if s.flag("no-position-embedding") and place != "rope":
         place = "none"
     if s.flag("use-alibi-position-embeddings"):
         place = "alibi"
     rotary = place in ("rope", "yarn")
-    if (
-        norm not in ("RMSNorm", "LayerNorm")
-        or place in ("mrope", "relative")
-        or (gated and not rotary)
-        or (norm == "RMSNorm" and not rotary)
-    ):
-        raise Failure(
-            f"--normalization {norm}, --position-embedding-type {place}, {'--swiglu' if gated else 'no --swiglu'}: is neither"
-            " LLaMA's layer (RMSNorm, rope, --swiglu) nor GPT's (LayerNorm, learned_absolute); say one of them, the nearest"
-        )
+    if norm not in ("RMSNorm", "LayerNorm") or place in ("mrope", "relative") or (gated or norm == "RMSNorm") and not rotary:
+        raise Failure(f"{s.spelling('normalization')} {norm}, {s.spelling('position-embedding-type')} {place},"
+                      f" {'' if gated else 'no '}{s.spelling('swiglu')}: is neither LLaMA's layer (RMSNorm, rope, swiglu) nor"
+                      " GPT's (LayerNorm, learned_absolute); say one of them, the nearest")  # fmt: skip
     model["family"] = "llama" if gated or norm == "RMSNorm" else "gpt"
     if model["family"] == "llama" and norm == "LayerNorm":
-        s.say("model", "--normalization LayerNorm: RMSNorm is planned")
+        s.say("model", f"{s.spelling('normalization')} LayerNorm: RMSNorm is planned")
     if model["family"] == "gpt" and place != "learned_absolute":
-        s.say(
-            "model",
-            f"--position-embedding-type {place}: GPT's learned positions are planned, a table of seq_len times hidden",
-        )
-    return gated, norm, place
-
-
-def dropouts(s, defaults):
-    kinds = {"hidden-dropout": defaults.get("dropout", 0.1), "attention-dropout": defaults.get("dropout", 0.1)}
-    for name, default in kinds.items():
-        given = f"--{name} is not given, so " if name not in s else ""
-        rate = s.number(name, float, default, high=1)
-        if rate > 0:
-            s.say("model", f"{given}--{name} {rate:g}: there is no dropout here; its masks and passes are not planned")
+        s.say("model", f"{s.spelling('position-embedding-type')} {place}: GPT's learned positions are planned, a table of"
+                       " seq_len times hidden")  # fmt: skip
+    return gated, place
 
 
 def padded(s, model):
+    spelling = s.spelling("make-vocab-size-divisible-by")
     by = s.number("make-vocab-size-divisible-by", int, 128, low=1)
-    t = s.values.get("tensor-model-parallel-size", ("", 1))[1]
-    t = int(t) if re.fullmatch(r"[1-9]\d{0,3}", str(t)) else 1
+    t = s.peek("tensor-model-parallel-size")
+    t = int(t) if re.fullmatch(r"[1-9]\d{0,3}", t) else 1
     size = -(-model["vocab"] // (by * t)) * by * t
     if size > 1.01 * model["vocab"]:
-        s.say("model", f"--make-vocab-size-divisible-by {by}: the vocabulary is padded to {size} there")
-    elif by != 1:
-        s.quiet_ones.append(f"--make-vocab-size-divisible-by {by}")
+        s.say("model", f"{spelling} {by}: the vocabulary is padded to {size} there")
 
 
 def rope(s, model, place, known):
     model["rope_theta"] = s.number("rotary-base", float, known.get("rope_theta", 10000), low=1, high=1e12)
+    spelling = s.spelling("rotary-percent")
     percent = s.number("rotary-percent", float, 1.0, high=1)
     if percent != 1:
-        s.say("model", f"--rotary-percent {percent:g}: all of a head is rotated here; sizes are the same")
+        s.say("model", f"{spelling} {percent:g}: all of a head is rotated here; sizes are the same")
     factor = s.number("rope-scaling-factor", float, 8.0, low=1, high=1e6)
     stretched = s.number("rotary-seq-len-interpolation-factor", int, 1, low=1, high=1e6)
+    factors = {"rope_factor": ("yarn-rotary-scaling-factor", "rotary-scaling-factor", float, factor),
+               "rope_original": ("yarn-original-max-position-embeddings", "original-max-position-embeddings", int, 4096),
+               "rope_beta_fast": ("yarn-beta-fast", "beta-fast", float, 32.0),
+               "rope_beta_slow": ("yarn-beta-slow", "beta-slow", float, 1.0)}  # fmt: skip
     if place == "yarn":
-        model |= {"rope_scaling": "yarn", "rope_factor": s.number("yarn-rotary-scaling-factor", float, s.number("rotary-scaling-factor", float, factor), low=1),
-                  "rope_original": s.number("yarn-original-max-position-embeddings", int, s.number("original-max-position-embeddings", int, 4096), low=1),
-                  "rope_beta_fast": s.number("yarn-beta-fast", float, 32.0), "rope_beta_slow": s.number("yarn-beta-slow", float, 1.0)}  # fmt: skip
+        model["rope_scaling"] = "yarn"
+        for key, (name, older, kind, default) in factors.items():
+            model[key] = s.number(name, kind, s.number(older, kind, default))
     elif s.flag("use-rope-scaling"):
         model |= {"rope_scaling": "llama3", "rope_factor": factor, "rope_original": 8192}
     elif stretched > 1:
@@ -500,36 +465,28 @@ def rope(s, model, place, known):
 
 def convert_layout(s, config, world):
     parallel, schedule, model = config["parallel"], config["schedule"], config["model"]
-    p = parallel["pipeline"] = (
-        1
-        if s.flag("no-pipeline-parallel") and not s.quiet("pipeline-model-parallel-size")
-        else s.number("pipeline-model-parallel-size", int, 1, low=1, high=1024)
-    )
+    p = s.number("pipeline-model-parallel-size", int, 1, low=1, high=1024)
+    p = parallel["pipeline"] = 1 if s.flag("no-pipeline-parallel") else p  # DeepSpeed's, for its own engine
     old = s.number("model-parallel-size", int, 1, low=1, high=1024)
     t = parallel["tensor"] = s.number("tensor-model-parallel-size", int, old, low=1, high=1024)
     c = s.number("context-parallel-size", int, 1, low=1, high=1024)
+    spelling = s.spelling("ds-sequence-parallel-size")
     ulysses = s.number("ds-sequence-parallel-size", int, 1, low=1, high=1024)
     if ulysses > 1:
-        s.say(
-            "world",
-            f"--ds-sequence-parallel-size {ulysses}: is planned as {ulysses} context ranks, which exchange keys and values instead of heads",
-        )
+        s.say("world", f"{spelling} {ulysses}: is planned as {ulysses} context ranks, which exchange keys and values instead of heads")
         c *= ulysses
     parallel["context"] = c
-    kind = s.take("cp-comm-type")
-    if kind is not None and c > 1 and kind != "all_gather":
-        s.say("speed", f"--cp-comm-type {kind}: context ranks gather keys and values here (all_gather)")
-    elif kind is not None:
-        s.quiet_ones.append(f"--cp-comm-type {kind}")
+    if c > 1 and s.peek("cp-comm-type") != "all_gather":
+        s.effect("cp-comm-type", "speed", "context ranks gather keys and values here (all_gather)")
+    s.quiet("cp-comm-type")
     if world % (p * t * c) != 0:
         shared = f" times {c} context" if c > 1 else ""
         raise Failure(f"{world} GPUs: is no multiple of {p} pipeline times {t} tensor{shared} ranks; say --gpus N")
     parallel["data"] = world // (p * t * c)
-    if t == 1:  # nothing to split or to overlap
-        s.quiet("sequence-parallel")
-        s.quiet("tp-comm-overlap")
-    parallel["sequence"] = s.flag("sequence-parallel")
-    parallel["overlap"] = "auto" if s.flag("tp-comm-overlap") else "off"
+    parallel["sequence"] = s.flag("sequence-parallel") and t > 1
+    parallel["overlap"] = "auto" if s.flag("tp-comm-overlap") and t > 1 else "off"
+    if s.flag("enable-zbh1-pipeline") and p > 1:
+        schedule["name"] = "zb-d"  # with as long a delay as ZB-H1
     chunks = stages(s, parallel, model["layers"], p)
     group = s.number("microbatch-group-size-per-virtual-pipeline-stage", int, p, low=1, high=65536)
     if chunks > 1:
@@ -543,144 +500,85 @@ def stages(s, parallel, layers, p):
     """Sets parallel.layers where it is not even. Returns the number of chunks."""
     chunks = s.number("num-virtual-stages-per-pipeline-rank", int, 1, low=1, high=64)
     chunks = s.number("virtual-pipeline-model-parallel-size", int, chunks, low=1, high=64)
+    spelling = s.spelling("num-layers-per-virtual-pipeline-stage")
     per = s.number("num-layers-per-virtual-pipeline-stage", int, None, low=1)
     if per and p > 1:
         if layers % (p * per) != 0:
-            raise Failure(
-                f"--num-layers-per-virtual-pipeline-stage {per}: {layers} layers do not divide into chunks of {per} on {p} stages"
-            )
+            raise Failure(f"{spelling} {per}: {layers} layers do not divide into chunks of {per} on {p} stages")
         chunks = layers // p // per
-    if p == 1:
-        chunks = 1
+    chunks = chunks if p > 1 else 1
+    spelling = s.spelling("pipeline-model-parallel-layout")
     text = s.text("pipeline-model-parallel-layout")
     if text and p > 1:
         text = re.sub(r"\(([^)]+)\)\*(\d{1,3})", lambda found: found[1] * int(found[2]), text.replace(",", ""))
         text = re.sub(r"(.)\*(\d{1,3})", lambda found: found[1] * int(found[2]), text)
-        parallel["layers"] = [part.count("t") for part in text.split("|")]
-        if len(parallel["layers"]) % p != 0 or sum(parallel["layers"]) != layers:
-            raise Failure(
-                f"--pipeline-model-parallel-layout: has {len(parallel['layers'])} parts of {sum(parallel['layers'])} layers, not {layers} layers on {p} stages"
-            )
-        return len(parallel["layers"]) // p
-    first, last = (
-        s.number("decoder-first-pipeline-num-layers", int, None, low=1),
-        s.number("decoder-last-pipeline-num-layers", int, None, low=1),
-    )
+        counts = parallel["layers"] = [part.count("t") for part in text.split("|")]
+        if len(counts) % p != 0 or sum(counts) != layers:
+            raise Failure(f"{spelling}: has {len(counts)} parts of {sum(counts)} layers, not {layers} layers on {p} stages")
+        return len(counts) // p
+    spelling = s.spelling("decoder-first-pipeline-num-layers")
+    first = s.number("decoder-first-pipeline-num-layers", int, None, low=1)
+    last = s.number("decoder-last-pipeline-num-layers", int, None, low=1)
     more = [s.flag("account-for-embedding-in-pipeline-split"), s.flag("account-for-loss-in-pipeline-split")]
     if p > 1 and (first or last or any(more)):
-        even = (
-            (layers - (first or 0) - (last or 0)) / (p - (first is not None) - (last is not None) or 1)
-            if first or last
-            else (layers + sum(more)) / p
-        )
-        if even != int(even) or even < 1 or (int(even) % chunks):
-            raise Failure(
-                "--decoder-first-pipeline-num-layers and the like: what remains does not divide over the other stages"
-            )
+        others = p - (first is not None) - (last is not None)
+        even = (layers - (first or 0) - (last or 0)) / (others or 1) if first or last else (layers + sum(more)) / p
+        if even != int(even) or even < 1 or int(even) % chunks:
+            raise Failure(f"{spelling} and the like: what remains does not divide over the other stages")
         ranks = [int(even)] * p
         ranks[0], ranks[-1] = (first or ranks[0]), (last or ranks[-1])
-        parts = [ranks[i % p] // chunks for i in range(p * chunks)]
+        parts = parallel["layers"] = [ranks[i % p] // chunks for i in range(p * chunks)]
         parts[0] -= more[0] and not (first or last)
         parts[-1] -= more[1] and not (first or last)
-        parallel["layers"] = parts
     return chunks
 
 
 def parameters(model):
     gated = 3 if model["family"] == "llama" else 2
     attention = model["hidden"] * model["head_dim"] * 2 * (model["heads"] + model["kv_heads"])
-    return model["layers"] * (attention + gated * model["hidden"] * model["ffn"]) + model["vocab"] * model["hidden"] * (
-        1 if model["tie_embeddings"] is True else 2
-    )
+    tables = model["vocab"] * model["hidden"] * (1 if model["tie_embeddings"] is True else 2)
+    return model["layers"] * (attention + gated * model["hidden"] * model["ffn"]) + tables
 
 
-def zero(s, config):
-    """ZeRO-1 is always planned; without it every data rank holds the whole optimizer state."""
+def zero(s, config, lacking=None):
+    """ZeRO-1 is always planned; without it every data rank holds the whole optimizer state. lacking: what says so."""
     parallel = config["parallel"]
     copies = parallel["data"] * parallel["context"]
-    stage = s.number("zero-stage", int, None, high=3)
-    if copies == 1 or any(name in s for name in ("use-megatron-fsdp", "use-torch-fsdp2", "use-custom-fsdp")):
-        s.quiet("use-distributed-optimizer")
-    cut_there = (
-        s.flag("use-distributed-optimizer")
-        or any(name in s for name in ("use-megatron-fsdp", "use-torch-fsdp2", "use-custom-fsdp"))
-        or (stage or 0) > 0
-    )
-    if stage is not None and stage > 1:
-        s.say(
-            "memory",
-            f"--zero-stage {stage}: ZeRO-1 is planned, which cuts optimizer state over data ranks and neither gradients nor parameters",
-        )
+    spelling = s.spelling("zero-stage")
+    stage = s.number("zero-stage", int, 0, high=3)
+    if stage > 1:
+        s.say("memory", f"{spelling} {stage}: ZeRO-1 is planned, which cuts optimizer state over data ranks and neither gradients nor"
+                        " parameters")  # fmt: skip
+    lacking = lacking or f"{s.spelling('use-distributed-optimizer')} is not given"
+    cut_there = s.flag("use-distributed-optimizer") or any(name in s for name in FSDP) or stage > 0
     if not cut_there and copies > 1:
-        more = (
-            12
-            * parameters(config["model"])
-            / (parallel["pipeline"] * parallel["tensor"])
-            * (1 - 1 / copies)
-            / (1 << 30)
-        )
-        s.say("memory", f"--use-distributed-optimizer is not given: every data rank holds all optimizer state there; here it is cut over"
-                        f" {copies} ranks (ZeRO-1), which saves about {more:.1f} GiB a rank")  # fmt: skip
+        ranks = parallel["pipeline"] * parallel["tensor"]
+        more = 12 * parameters(config["model"]) / ranks * (1 - 1 / copies) / (1 << 30)
+        s.say("memory", f"{lacking}: {SHARDED} {copies} ranks (ZeRO-1), which saves about {more:.1f} GiB a rank")
 
 
 def convert_batch(s, config):
     train, schedule, parallel = config["train"], config["schedule"], config["parallel"]
-    b = schedule["micro_batch"] = (
-        s.number(
-            "micro-batch-size",
-            int,
-            s.number("batch-size", int, REQUIRED if "batch-size" in s else None, low=1),
-            low=1,
-            high=65536,
-        )
-        or REQUIRED
-    )
-    if b is REQUIRED:
-        raise Failure("--micro-batch-size: is missing; add it")
+    name = "batch-size" if "batch-size" in s and "micro-batch-size" not in s else "micro-batch-size"
+    b = schedule["micro_batch"] = s.number(name, int, low=1, high=65536)
+    d = parallel["data"]
+    spelling = s.spelling("global-batch-size")
     if "global-batch-size" not in s:
-        s.say(
-            "batch",
-            f"--global-batch-size is not given: one microbatch a step on each data rank, {b * parallel['data']} sequences",
-        )
-    total = train["global_batch"] = s.number("global-batch-size", int, b * parallel["data"], low=1, high=1 << 24)
-    if total % (b * parallel["data"]) != 0:
-        raise Failure(
-            f"--global-batch-size {total}: is no multiple of micro-batch {b} times {parallel['data']} data ranks; say --gpus N"
-        )
-    ramp, grown, used = [], 0, 0  # grown, used: steps and samples until the batch is full
+        s.say("batch", f"{spelling} is not given: one microbatch a step on each data rank, {b * d} sequences")
+    total = train["global_batch"] = s.number("global-batch-size", int, b * d, low=1, high=1 << 24)
+    if total % (b * d) != 0:
+        raise Failure(f"{spelling} {total}: is no multiple of micro-batch {b} times {d} data ranks; say --gpus N")
+    grown = used = 0  # steps and samples until the batch is full
     if "rampup-batch-size" in s:
+        said = s.said("rampup-batch-size")
         begin, more, samples = s.numbers("rampup-batch-size", int, 3)
         if begin < total and more > 0 and (total - begin) % more == 0:
-            ramp, grown, used = ramped(begin, more, samples, total)
-            least = b * parallel["data"] * parallel["pipeline"]
-            if ramp[0][1] < least <= total:
-                s.say(
-                    "batch",
-                    f"--rampup-batch-size {begin} {more} {samples}: sizes below {least} leave stages without a microbatch; {least} is planned for them",
-                )
-                later = [entry for entry in ramp if entry[1] >= least]
-                ramp = (
-                    later
-                    if later[0][0] == 1
-                    else [[1, least], *later]
-                    if later[0][1] > least
-                    else [[1, least], *later[1:]]
-                )
-            if len(ramp) > 64:
-                s.say(
-                    "batch",
-                    f"--rampup-batch-size {begin} {more} {samples}: {len(ramp)} sizes there; 64 of them are planned",
-                )
-                ramp = [ramp[round(i * (len(ramp) - 1) / 63)] for i in range(64)]
-            train["batch_ramp"] = ramp
-            if any(size % (b * parallel["data"]) for _, size in ramp):
-                raise Failure(
-                    f"--rampup-batch-size {begin} {more} {samples}: sizes are no multiples of micro-batch {b} times {parallel['data']} data ranks"
-                )
+            train["batch_ramp"], grown, used = ramped(begin, more, samples, total)
+            train["batch_ramp"] = shortened(s, said, train["batch_ramp"], b * d * parallel["pipeline"])
+            if any(size % (b * d) for _, size in train["batch_ramp"]):
+                raise Failure(f"{said}: sizes are no multiples of micro-batch {b} times {d} data ranks")
         elif begin != total:
-            raise Failure(
-                f"--rampup-batch-size {begin} {more} {samples}: does not reach --global-batch-size {total} in equal steps"
-            )
+            raise Failure(f"{said}: does not reach {spelling} {total} in equal steps")
     steps_of(s, train, total, grown, used)
 
 
@@ -697,61 +595,74 @@ def ramped(begin, more, samples, total):
     return [*ramp, [step + 1, total]], step, used
 
 
+def shortened(s, said, ramp, least):
+    """Returns the ramp with batches that give every stage a microbatch, and at most 64 sizes."""
+    if ramp[0][1] < least <= ramp[-1][1]:
+        s.say("batch", f"{said}: sizes below {least} leave stages without a microbatch; {least} is planned for them")
+        later = [entry for entry in ramp if entry[1] >= least]
+        ramp = [[1, least], *(later if later[0][1] > least else later[1:])]
+    if len(ramp) > 64:
+        s.say("batch", f"{said}: {len(ramp)} sizes there; 64 of them are planned")
+        ramp = [ramp[round(i * (len(ramp) - 1) / 63)] for i in range(64)]
+    return ramp
+
+
 def steps_of(s, train, total, grown, used):
     """Sets train.steps and what counts in steps."""
     steps = s.number("train-iters", int, None, low=1, high=10**12)
     samples = s.number("train-samples", int, None, low=1)
     tokens = s.number("train-tokens", int, None, low=1)
-    in_steps = lambda count: round((count - used) / total) + grown if count > used else round(count / total)  # noqa: E731
+
+    def in_steps(name, other, kind=int):
+        """Returns a length that is given in samples, or in steps."""
+        number = s.number(f"{name}-samples", int, None)
+        other = s.number(f"{name}-iters", kind, other)
+        if number is None:
+            return other
+        return round((number - used) / total) + grown if number > used else round(number / total)
+
     if steps is None and samples:
         steps = (samples - used) // total + grown if samples > used else max(1, samples // total)
     if steps is None and tokens:
-        raise Failure("--train-tokens: needs --train-iters or --train-samples beside it; add one")
+        raise Failure(f"{s.spelling('train-tokens')}: needs --train-iters or --train-samples beside it; add one")
     if steps is None:
-        s.say("length", "neither --train-iters nor --train-samples is given: 100 steps are planned")
+        iters, samples = s.spelling("train-iters"), s.spelling("train-samples")
+        s.say("length", f"neither {iters} nor {samples} is given: 100 steps are planned")
         steps = 100
     train["steps"] = max(1, steps)
-    end = s.number("lr-decay-iters", int, None, low=1)
-    end = in_steps(s.number("lr-decay-samples", int, REQUIRED, low=1)) if "lr-decay-samples" in s else end
-    warm = s.number("lr-warmup-iters", int, 0)
-    warm = in_steps(s.number("lr-warmup-samples", int, 0)) if "lr-warmup-samples" in s else warm
+    end = in_steps("lr-decay", None)
+    warm = in_steps("lr-warmup", 0)
     fraction = s.number("lr-warmup-fraction", float, None, high=1)
     train["warmup_steps"] = round(fraction * (end or steps)) if fraction is not None else warm
     for name in ("lr-decay-tokens", "lr-warmup-tokens"):
         s.effect(name, "training", "the learning rate follows steps here, and falls until the last one")
-    for name in (
-        ("lr-wsd-decay-iters", "lr-wsd-decay-samples") if "WSD" not in str(s.values.get("lr-decay-style")) else ()
-    ):
-        s.quiet(name)
-    decay = s.number("lr-wsd-decay-iters", int, None)
-    decay = in_steps(s.number("lr-wsd-decay-samples", int, REQUIRED)) if "lr-wsd-decay-samples" in s else decay
+    decay = in_steps("lr-wsd-decay", None)
     if decay is not None:
         train["decay_steps"] = min(decay, train["steps"])
     if end and abs(end - steps) > 1:
-        s.say(
-            "training",
-            f"the learning rate falls until step {end} there (--lr-decay-iters, -samples) and until the last, {steps}, here",
-        )
+        s.say("training", f"the learning rate falls until step {end} there ({s.spelling('lr-decay-iters')}, -samples) and until the"
+                          f" last, {steps}, here")  # fmt: skip
 
 
 def convert_precision(s, config):
     train = config["train"]
+    half, short = s.spelling("fp16"), s.spelling("bf16")
     bf16, fp16 = s.flag("bf16"), s.flag("fp16")
     if fp16 and not bf16:
-        s.say("precision", "--fp16: is planned as bf16, which takes as many bytes and as long and needs no loss scale")
+        s.say("precision", f"{half}: is planned as bf16, which takes as many bytes and as long and needs no loss scale")
     fp8 = s.text("fp8-format", s.text("fp8"))
-    fp8 = None if str(fp8).lower() in ("none", "false") else fp8
-    for name in ("fp8-hybrid", "fp8-e4m3") if fp8 else ("fp8-hybrid", "fp8-e4m3", "fp8-recipe"):
-        s.quiet(name)
+    for name in ("fp8-hybrid", "fp8-e4m3"):
+        fp8 = (name[4:] if s.flag(name) else None) if not fp8 else fp8
+    spelling = s.spelling("fp8-recipe")
     recipe = s.text("fp8-recipe", "delayed").lower()
     train["precision"] = "bf16" if bf16 or fp16 or fp8 else "fp32"
     if fp8 and not (bf16 or fp16):
-        s.say("precision", "fp8 without --bf16: bf16 is planned beside it")
+        s.say("precision", f"fp8 without {short}: bf16 is planned beside it")
     if not (bf16 or fp16 or fp8):
-        s.say("precision", "neither --bf16 nor --fp16 is given: fp32 is planned")
+        s.say("precision", f"neither {short} nor {half} is given: fp32 is planned")
     if fp8:
         if recipe not in FP8:
-            raise Failure(f"--fp8-recipe {recipe}: cannot be planned; use one of {', '.join(FP8)}")
+            raise Failure(f"{spelling} {recipe}: cannot be planned; use one of {', '.join(FP8)}")
         train["fp8"] = FP8[recipe]
         s.say("precision", f"fp8 ({recipe}, {fp8}): train.fp8 {train['fp8']}, for the products of the layers"
                            + (", with scales of the same step" if recipe == "delayed" else ""))  # fmt: skip
@@ -760,118 +671,123 @@ def convert_precision(s, config):
 def convert_attention(s, config):
     attention = config["attention"]
     backend = s.text("attention-backend", "auto").lower()
-    local = str(s.values.get("transformer-impl", ("", ""))[1]) == "local"
-    fused = backend == "auto" and not local and "deepspeed" not in s
-    s.quiet("transformer-impl")
-    for name in ("use-flash-attn", "use-flash-attn-v2") if fused or backend in ("flash", "fused") else ():
-        s.quiet(name)
-    asked = [
-        s.flag(name)
-        for name in ("use-flash-attn", "use-flash-attn-v2", "use-flash-attn-triton", "use-flash-attn-builder")
-    ]
+    fused = backend == "auto" and s.peek("transformer-impl") != "local" and "deepspeed" not in s
+    kinds = ("use-flash-attn", "use-flash-attn-v2", "use-flash-attn-triton", "use-flash-attn-builder")
+    asked = [s.flag(name) for name in kinds]
     flash = any(asked) or backend in ("flash", "fused") or fused
     if not flash and backend == "auto":
-        s.say("speed", "attention is not fused there (no --use-flash-attn): attention.mode none is planned")
+        s.say("speed", f"attention is not fused there (no {s.spelling('use-flash-attn')}): attention.mode none is planned")
     attention["mode"] = "flash" if flash else "none"
-    if flash:
-        s.quiet("no-masked-softmax-fusion")
-    attention["softmax"] = "unfused" if s.flag("no-masked-softmax-fusion") else "megatron"
-    own, anew = (
-        s.flag("reset-attention-mask") or s.flag("dataloader-inter-document-masking"),
-        s.flag("reset-position-ids"),
-    )
-    if own or anew:
-        config["data"] = {"mask_documents": "on" if own else "off", "reset_positions": "on" if anew else "off"}
+    attention["softmax"] = "unfused" if s.flag("no-masked-softmax-fusion") and not flash else "megatron"
+    own = [s.flag("reset-attention-mask"), s.flag("dataloader-inter-document-masking")]
+    anew = s.flag("reset-position-ids")
+    if any(own) or anew:
+        config["data"] = {"mask_documents": "on" if any(own) else "off", "reset_positions": "on" if anew else "off"}
 
 
 def convert_recomputation(s, config):
     schedule, parallel, attention = config["schedule"], config["parallel"], config["attention"]
-    layers, p, chunks = config["model"]["layers"], config["parallel"]["pipeline"], config["schedule"].get("chunks", 1)
-    granularity = s.text("recompute-granularity")
-    method = s.text("recompute-method") if granularity == "full" else None
-    if granularity is not None:
-        s.quiet("recompute-activations")
-    elif s.flag("recompute-activations"):
-        granularity = "selective"
+    p, chunks = parallel["pipeline"], schedule.get("chunks", 1)
+    granularity, spelling = s.text("recompute-granularity"), s.spelling("recompute-granularity")
+    method = s.text("recompute-method")
     old = s.text("activations-checkpoint-method")
-    if s.flag("checkpoint-activations") or s.flag("deepspeed-activation-checkpointing") or old:
-        granularity, method = "full", old or "uniform"
-    if method not in (None, "uniform", "block"):
-        raise Failure(f"--recompute-method {method}: is neither uniform nor block")
     modules = s.text("recompute-modules", "core_attn")
-    number = s.number("activations-checkpoint-num-layers", int, s.number("checkpoint-num-layers", int, 1, low=1), low=1)
-    number = s.number("recompute-num-layers", int, number, low=1) if granularity == "full" else number
+    number = s.number("activations-checkpoint-num-layers", int, s.number("checkpoint-num-layers", int, 1))
+    number = s.number("recompute-num-layers", int, number)
+    if s.flag("recompute-activations") and granularity is None:
+        granularity = "selective"
+    whole = [s.flag("checkpoint-activations"), s.flag("deepspeed-activation-checkpointing"), bool(old)]
+    if any(whole):
+        granularity, method = "full", old or "uniform"
     if granularity == "full":
-        most = (
-            max(parallel["layers"][s::p] and sum(parallel["layers"][s::p]) for s in range(p))
-            if "layers" in parallel
-            else -(-layers // p)
-        )
+        if method not in (None, "uniform", "block"):
+            raise Failure(f"{s.spelling('recompute-method')} {method}: is neither uniform nor block")
+        counts = parallel.get("layers") or [-(-config["model"]["layers"] // p)] * p
+        most = max(sum(counts[rank::p]) for rank in range(p))
         schedule["recompute_layers"] = min(number * chunks, most) if method == "block" else most
         if method != "block" and number > 1:
             s.say("memory", f"the inputs of every {number}th layer are kept there, of every layer here: more memory")
     elif granularity == "selective":
-        others = [each for each in re.split(r"[\s,]+", modules) if each not in ("core_attn", "")]
-        if "core_attn" in modules:
-            if attention["mode"] == "none":
-                attention["mode"] = "recompute"
-            else:
-                s.quiet_ones.append("selective recomputation of core_attn (flash attention keeps no probabilities)")
-        if set(others) & {"layernorm", "mlp", "moe_act", "mla_up_proj", "shared_experts", "moe"}:
-            if "layernorm" in others:
-                schedule["recompute"] = "pointwise"
-            s.say(
-                "memory",
-                f"--recompute-modules {' '.join(others)}: schedule.recompute {'pointwise' if 'layernorm' in others else 'none'} is planned",
-            )
+        parts = [each for each in re.split(r"[\s,]+", modules) if each]
+        if "core_attn" in parts and attention["mode"] == "none":
+            attention["mode"] = "recompute"
+        elif "core_attn" in parts:
+            s.quiet_ones.append("selective recomputation of core_attn (flash attention keeps no probabilities)")
+        others = [each for each in parts if each != "core_attn"]
+        known = set(others) & {"layernorm", "mlp", "moe_act", "mla_up_proj", "shared_experts", "moe"}
+        said = f"{s.spelling('recompute-modules')} {' '.join(others)}"
+        if "layernorm" in others:
+            schedule["recompute"] = "pointwise"
+        if known:
+            s.say("memory", f"{said}: schedule.recompute {schedule.get('recompute', 'none')} is planned")
         elif others:
-            s.say("unknown", f"--recompute-modules {' '.join(others)}: not known here; nothing is planned for it")
+            s.say("unknown", f"{said}: not known here; nothing is planned for it")
     elif granularity is not None:
-        raise Failure(f"--recompute-granularity {granularity}: is neither full nor selective")
+        raise Failure(f"{spelling} {granularity}: is neither full nor selective")
 
 
 def convert_optimizer(s, config, defaults):
     train = config["train"]
-    optimizer = s.text("optimizer", "adam").lower()
-    if optimizer not in (
-        "adam",
-        "adamw",
-        "fused_adam",
-        "distributed_fused_adam",
-        "mcore_distributed_optim",
-        "hybridadam",
-    ):
-        s.say("memory", f"--optimizer {optimizer}: AdamW is planned, with two moments in fp32")
-    for flag, key, default, high in (("weight-decay", "weight_decay", 0.01, 100), ("adam-beta1", "beta1", 0.9, 1), ("adam-beta2", "beta2", 0.999, 1),
-                                     ("adam-eps", "eps", 1e-8, 1), ("clip-grad", "grad_clip", 1.0, 1e12), ("init-method-std", "init_std", 0.02, 1000)):  # fmt: skip
+    spelling, optimizer = s.spelling("optimizer"), s.text("optimizer", "adam").lower()
+    if optimizer in ("muon", "dist_muon", "adaptive_muon"):
+        muon(s, train, optimizer, defaults)
+    elif optimizer not in ("adam", "adamw", "fused_adam", "distributed_fused_adam", "mcore_distributed_optim", "hybridadam"):
+        s.say("memory", f"{spelling} {optimizer}: AdamW is planned, with two moments in fp32")
+    for flag, key, default, high in (("weight-decay", "weight_decay", 0.01, 100), ("adam-beta1", "beta1", 0.9, 1),
+                                     ("adam-beta2", "beta2", 0.999, 1), ("adam-eps", "eps", 1e-8, 1),
+                                     ("clip-grad", "grad_clip", 1.0, 1e12), ("init-method-std", "init_std", 0.02, 1000)):  # fmt: skip
         train[key] = s.number(flag, float, defaults.get(flag, default), high=high)
     train["seed"] = s.number("seed", int, defaults.get("seed", 1234), high=1 << 53)
     if "lr" not in s:
-        s.say("training", "--lr is not given: 3e-4 is planned")
-    train["lr"] = s.number("lr", float, 3e-4, high=100)
-    style = s.text("lr-decay-style", defaults.get("lr-decay-style", "linear"))
+        s.say("training", f"{s.spelling('lr')} is not given: 3e-4 is planned")
+    lr = train["lr"] = s.number("lr", float, 3e-4, high=100)
+    spelling, style = s.spelling("lr-decay-style"), s.text("lr-decay-style", defaults.get("lr-decay-style", "linear"))
     train["schedule"] = {"cosine": "cosine", "linear": "linear", "constant": "constant", "WSD": "wsd"}.get(style)
     if train["schedule"] is None:
         train["schedule"] = "cosine"
-        s.say("training", f"--lr-decay-style {style}: cosine is planned")
+        s.say("training", f"{spelling} {style}: cosine is planned")
     low = s.number("min-lr", float, 0.0, high=100)
-    if low > train["lr"]:
-        raise Failure(f"--min-lr {low:g}: is above --lr {train['lr']:g}")
-    train["min_lr_ratio"] = float(f"{low / train['lr'] if train['lr'] else 0:.12g}")
+    if low > lr:
+        raise Failure(f"{s.spelling('min-lr')} {low:g}: is above {s.spelling('lr')} {lr:g}")
+    train["min_lr_ratio"] = float(f"{low / lr if lr else 0:.12g}")
+    spelling, shape = s.spelling("lr-wsd-decay-style"), s.text("lr-wsd-decay-style", "exponential")
     if train["schedule"] == "wsd" and "decay_steps" not in train:
-        raise Failure("--lr-wsd-decay-iters: is missing; --lr-decay-style WSD needs it")
+        raise Failure(f"{s.spelling('lr-wsd-decay-iters')}: is missing; {s.spelling('lr-decay-style')} WSD needs it")
     if train.get("decay_steps") == 0:
         train["schedule"] = "constant"
     if train["schedule"] != "wsd":
         train.pop("decay_steps", None)
-        s.quiet("lr-wsd-decay-style")
         return
-    shape = s.text("lr-wsd-decay-style", "exponential")
-    train["decay_shape"] = {"linear": "linear", "cosine": "cosine", "minus_sqrt": "1-sqrt", "1-sqrt": "1-sqrt"}.get(
-        shape, "linear"
-    )
-    if shape not in ("linear", "cosine", "minus_sqrt", "1-sqrt"):
-        s.say("training", f"--lr-wsd-decay-style {shape}: a linear decay is planned")
+    shapes = {"linear": "linear", "cosine": "cosine", "minus_sqrt": "1-sqrt", "1-sqrt": "1-sqrt"}
+    train["decay_shape"] = shapes.get(shape, "linear")
+    if shape not in shapes:
+        s.say("training", f"{spelling} {shape}: a linear decay is planned")
+
+
+def muon(s, train, optimizer, defaults):
+    """Muon's keys. Its scale `spectral` is sqrt(max(out, in)), as ours; other scales and coefficients are named."""
+    train["optimizer"] = "muon"
+    train["muon_momentum"] = s.number("muon-momentum", float, defaults.get("muon-momentum", 0.9), high=1)
+    train["muon_scale"] = s.number("muon-extra-scale-factor", float, 1.0, high=1000)
+    for name, default, category, text in (
+        ("muon-scale-mode", "spectral", "training", "updates are scaled by sqrt(max(out, in)) here"),
+        ("muon-coefficient-type", "quintic", "", ""), ("muon-tp-mode", "duplicated", "speed", "tensor ranks gather each matrix here"),
+        ("muon-num-ns-steps", "5", "speed", "five steps are planned"),
+        ("muon-fp32-matmul-prec", "medium", "speed", "its products are planned in the run's precision"),
+        ("muon-scalar-optimizer", "adam", "memory", "AdamW is planned for what is no matrix of a layer"),
+    ):  # fmt: skip
+        said, value = s.spelling(name), s.text(name, default)
+        if name == "muon-coefficient-type" and value != "simple":
+            s.say("training", f"{said} {value}: the coefficients are those of `simple` here")
+        elif text and value != default:
+            s.say(category, f"{said} {value}: {text}")
+    said = s.spelling("muon-nesterov")
+    if not s.flag("muon-nesterov", defaults.get("muon-nesterov", False)):
+        s.say("training", f"{said} is not given: Nesterov's momentum is computed here")
+    for name in ("muon-no-split-qkv",):
+        s.effect(name, "training", "q, k and v are matrices of their own here")
+    if optimizer == "adaptive_muon":
+        s.say("memory", f"{s.spelling('optimizer')} {optimizer}: Muon is planned, with one moment")
 
 
 # ---- DeepSpeed's JSON
@@ -881,16 +797,10 @@ def deepspeed_file(s, path):
     """Adds the settings of DeepSpeed's JSON, if the script has it or it lies next to it."""
     name = next((each for each in ("deepspeed-config", "ds-config") if each in s), None)
     if name is None:
-        if "deepspeed" in s:
-            s.quiet("deepspeed")
-            s.values["deepspeed"] = ("--deepspeed", True)
         return
     spelling, where = s.values.pop(name)
-    text = (
-        getattr(s, "files", {}).get(where)
-        or beside(path, str(where))
-        or (read_text(existing(where)) if isinstance(where, str) and existing(where) else None)
-    )
+    text = getattr(s, "files", {}).get(where) or beside(path, str(where))
+    text = text or (read_text(existing(where)) if isinstance(where, str) and existing(where) else None)
     if text is None:
         s.say("precision", f"{spelling} {readable(where)}: is not here; what it sets is not planned")
         return
@@ -901,36 +811,23 @@ def deepspeed_file(s, path):
             raise ValueError("no object")
     except (ValueError, RecursionError) as error:
         raise Failure(f"{readable(where)}: is not JSON ({error}); mend it or leave {spelling} out") from None
-    for key, value in flattened(found, ""):
+    for key, value in flattened(found):
         s.values["ds." + key] = ("ds." + key, value)
     for enabled, flag in (("ds.bf16.enabled", "bf16"), ("ds.fp16.enabled", "fp16"), ("ds.bfloat16.enabled", "bf16")):
         if s.flag(enabled):
             s.values.setdefault(flag, ("--" + flag, True))
-    batch, micro = s.take("ds.train_batch_size"), s.take("ds.train_micro_batch_size_per_gpu")
-    for flag, value in (("global-batch-size", batch), ("micro-batch-size", micro)):
-        if value in NO or value == "auto":
+    for key, flag in (("train_batch_size", "global-batch-size"), ("train_micro_batch_size_per_gpu", "micro-batch-size"),
+                      ("zero_optimization.stage", "zero-stage"), ("gradient_clipping", "clip-grad")):  # fmt: skip
+        value = s.take("ds." + key)
+        if is_off(value) or value == "auto":
             continue
-        if flag in s and str(s.values[flag][1]) != str(value):
-            s.say("batch", f"{readable(where)} says {value} for --{flag} {s.values[flag][1]}; the flag is planned")
+        if flag in s and s.peek(flag) != str(value):
+            s.say("batch", f"{readable(where)} says {value} for --{flag} {s.peek(flag)}; the flag is planned")
         s.values.setdefault(flag, ("--" + flag, value))
-    stage = s.take("ds.zero_optimization.stage")
-    if stage is not None:
-        s.values.setdefault("zero-stage", ("--zero-stage", stage))
-    clip = s.take("ds.gradient_clipping")
-    if clip is not None:
-        s.values.setdefault("clip-grad", ("--clip-grad", clip))
     for key in ("ds.zero_optimization.offload_optimizer.device", "ds.zero_optimization.offload_param.device"):
         s.effect(key, "memory", "optimizer and parameters stay on the GPU here")
-    for key in [each for each in s.values if re.match(r"ds\.(steps_per_print|wall_clock|zero_optimization|zero_allow|gradient_acc|fp16|bf16|data_types|"
-                                                      r"prescale|flops_profiler|comms|tensorboard|csv|wandb|monitor|activation_check|communication|dump|"
-                                                      r"memory_breakdown|checkpoint|train_|optimizer|scheduler|aio|sparse_gradients)", each)]:  # fmt: skip
+    quiet = (r"ds\.(steps_per_print|wall_clock|zero_optimization|zero_allow|gradient_acc|fp16|bf16|data_types|prescale"
+             r"|flops_profiler|comms|tensorboard|csv|wandb|monitor|activation_check|communication|dump|memory_breakdown"
+             r"|checkpoint|train_|optimizer|scheduler|aio)")  # fmt: skip
+    for key in [each for each in s.values if re.match(quiet, each)]:
         s.quiet(key)
-
-
-def flattened(table, prefix):
-    """Yields (a.b.c, value) of nested tables."""
-    for key, value in table.items():
-        if isinstance(value, dict) and value:
-            yield from flattened(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

@@ -10,10 +10,11 @@ from .megatron import zero
 
 M = "model.model_config."
 QUIET = re.compile(
-    r"(general|checkpoints|logging|lighteval|tokenizer|s3_upload|profiler|metrics_logging|doremi|data|data_stages\[\d+\]\.(data|name|start_training_step))(\.|$|\[)"
-    r"|data_stages\[\d+\]\.(name|start_training_step)|tokens\.(limit_|val_check)|model\.(ddp_bucket_cap_mb|init_method\.(path|use_mup))"
-    rf"|{re.escape(M)}(bos_|eos_|pad_|pretraining_tp|use_cache|initializer_range|is_|_fused|_use_qkv|_attn_impl|rope_interleaved|interleaved_rotary|ring_attn|use_spda|"
-    r"max_position_embeddings|z_loss|flex_|log_attn|ssm_cfg)"
+    r"(general|checkpoints|logging|lighteval|tokenizer|s3_upload|profiler|metrics_logging|doremi|data"
+    r"|data_stages\[\d+\]\.(data|name|start_training_step))(\.|$|\[)"
+    r"|tokens\.(limit_|val_check)|model\.(ddp_bucket_cap_mb|init_method\.(path|use_mup))"
+    rf"|{re.escape(M)}(bos_|eos_|pad_|pretraining_tp|use_cache|initializer_range|is_|_fused|_use_qkv|_attn_impl|z_loss"
+    r"|rope_interleaved|interleaved_rotary|ring_attn|use_spda|max_position_embeddings|flex_|log_attn|ssm_cfg)"
     r"|optimizer\.(torch_adam|optimizer_factory\.torch_adam)|parallelism\.(tp_recompute_allgather|moe_layer_recompute|expert_)"
 )
 
@@ -29,33 +30,17 @@ def convert(s, gpus=None, model=None):
     for name in ("is_mamba_config", "is_llamoe_config", "is_starcoder2_config", "is_qwen2_moe_config"):
         s.refuse(M + name, "layers of this kind cannot be planned; use LLaMA's or Qwen 2's")
     for name in ("moe_config.num_experts", "moe_num_experts", "num_local_experts"):
-        s.refuse(
-            M + name,
-            "the model is a mixture of experts by this key, which cannot be planned; leave it out to plan the dense model",
-        )
+        s.refuse(M + name, "the model is a mixture of experts by this key, which cannot be planned; leave it out to plan the dense model")
     known = model or {}
     ours |= known
-    sizes = {
-        "hidden": "hidden_size",
-        "layers": "num_hidden_layers",
-        "heads": "num_attention_heads",
-        "ffn": "intermediate_size",
-        "vocab": "vocab_size",
-    }
-    for key, word in sizes.items():
-        ours[key] = (
-            s.number(M + word, int, known[key], low=1, high=1 << 22)
-            if key in known
-            else s.number(M + word, int, low=1, high=1 << 22)
-        )
+    for key, word in (("hidden", "hidden_size"), ("layers", "num_hidden_layers"), ("heads", "num_attention_heads"),
+                      ("ffn", "intermediate_size"), ("vocab", "vocab_size")):  # fmt: skip
+        ours[key] = s.number(M + word, int, *([known[key]] if key in known else []), low=1, high=1 << 22)
     ours["family"] = "llama"
-    if M + "attention_bias" in s.values:
-        s.quiet(M + "is_qwen2_config")
     qwen = s.flag(M + "is_qwen2_config")
+    wide = max(ours["hidden"] // ours["heads"], 1)
     ours["kv_heads"] = s.number(M + "num_key_value_heads", int, known.get("kv_heads", ours["heads"]), low=1)
-    ours["head_dim"] = s.number(
-        M + "head_dim", int, known.get("head_dim", max(ours["hidden"] // ours["heads"], 1)), low=1
-    )
+    ours["head_dim"] = s.number(M + "head_dim", int, known.get("head_dim", wide), low=1)
     ours["seq_len"] = s.number("tokens.sequence_length", int, low=1, high=1 << 22)
     ours["norm_eps"] = s.number(M + "rms_norm_eps", float, 1e-6, high=1)
     ours["rope_theta"] = s.number(M + "rope_theta", float, 10000.0, low=1, high=1e12)
@@ -71,10 +56,9 @@ def convert(s, gpus=None, model=None):
     if s.flag(M + "_use_doc_masking"):
         config["data"] = {"mask_documents": "on"}
     for name in [name for name in s.values if re.fullmatch(r"data_stages\[\d+\]\.sequence_length", name)]:
-        if s.values[name][1] == ours["seq_len"]:
-            s.quiet(name)
-        else:
+        if s.peek(name) != str(ours["seq_len"]):
             s.effect(name, "length", f"{ours['seq_len']} tokens a sequence are planned for the whole run")
+        s.quiet(name)
     world(s, parallel, gpus)
     engine = s.text("parallelism.pp_engine", "1f1b")
     schedule["name"] = "gpipe" if engine == "afab" else "1f1b"
@@ -87,13 +71,11 @@ def convert(s, gpus=None, model=None):
     train["steps"] = s.number("tokens.train_steps", int, low=1)
     precision(s, train)
     optimizer(s, train)
-    if "optimizer.zero_stage" in s.values:
+    if "optimizer.zero_stage" in s:
         s.values["zero-stage"] = ("optimizer.zero_stage", s.take("optimizer.zero_stage"))
-    zero(s, config)
+    zero(s, config, "optimizer.zero_stage 0")
     config["attention"]["mode"] = "flash"
-    multiple = s.number("model.make_vocab_size_divisible_by", int, 1, low=1)
-    if multiple > 1:
-        s.quiet_ones.append(f"model.make_vocab_size_divisible_by {multiple}")
+    s.number("model.make_vocab_size_divisible_by", int, 1, low=1)
     s.finish(lambda name: QUIET.match(name) is not None)
     return config
 
@@ -107,11 +89,7 @@ def world(s, parallel, gpus):
     ranks = parallel["data"] * parallel["pipeline"] * parallel["tensor"] * parallel["context"]
     if gpus and gpus != ranks:
         raise Failure(f"--gpus {gpus}: the file has {ranks} ranks; leave --gpus out, or change parallelism.dp")
-    for name in ("parallelism.tp_mode", "parallelism.tp_linear_async_communication") if parallel["tensor"] == 1 else ():
-        s.quiet(name)
     mode = s.text("parallelism.tp_mode", "ALL_REDUCE")
-    if mode.upper() != "REDUCE_SCATTER":
-        s.quiet("parallelism.tp_linear_async_communication")
     parallel["sequence"] = mode.upper() == "REDUCE_SCATTER" and parallel["tensor"] > 1
     overlaps = s.flag("parallelism.tp_linear_async_communication", False)
     parallel["overlap"] = "auto" if overlaps and parallel["sequence"] else "off"
@@ -123,18 +101,12 @@ def precision(s, train):
     if kind not in ("float32", "bfloat16"):
         s.say("precision", f"model.dtype {kind}: is planned as bf16")
     if not s.flag("optimizer.accumulate_grad_in_fp32", True):
-        s.say(
-            "precision",
-            "optimizer.accumulate_grad_in_fp32 false: gradients are planned in fp32, 2 bytes a parameter more",
-        )
+        s.say("precision", "optimizer.accumulate_grad_in_fp32 false: gradients are planned in fp32, 2 bytes a parameter more")
 
 
 def rope(s, model):
-    scaling = {
-        name[len(M + "rope_scaling.") :]: s.take(name)
-        for name in list(s.values)
-        if name.startswith(M + "rope_scaling.")
-    }
+    names = [name for name in s.values if name.startswith(M + "rope_scaling.")]
+    scaling = {name[len(M + "rope_scaling.") :]: s.take(name) for name in names}
     kind = scaling.pop("rope_type", scaling.pop("type", "none"))
     numbers = {"factor": "rope_factor", "original_max_position_embeddings": "rope_original", "low_freq_factor": "rope_low_freq",
                "high_freq_factor": "rope_high_freq", "beta_fast": "rope_beta_fast", "beta_slow": "rope_beta_slow"}  # fmt: skip
@@ -153,26 +125,15 @@ def optimizer(s, train):
     name = s.text(F + "name", "adamW")
     if name.lower() != "adamw":
         s.say("memory", f"optimizer {name}: AdamW is planned, with two moments in fp32")
-    for ours, word, default in (
-        ("beta1", "adam_beta1", 0.9),
-        ("beta2", "adam_beta2", 0.999),
-        ("eps", "adam_eps", 1e-8),
-    ):
+    for ours, word, default in (("beta1", "adam_beta1", 0.9), ("beta2", "adam_beta2", 0.999), ("eps", "adam_eps", 1e-8)):
         train[ours] = s.number(F + word if F + word in s else "optimizer." + word, float, default, high=1)
     train["weight_decay"] = s.number("optimizer.weight_decay", float, 0.0, high=100)
     train["grad_clip"] = s.number("optimizer.clip_grad", float, 0.0, high=1e12)
     train["seed"] = s.number("general.seed", int, 42, high=1 << 53)
     train["init_std"] = s.number("model.init_method.std", float, 0.025, high=1000)
-    s.effect(
-        "optimizer.weight_decay_exclude_named_params",
-        "training",
-        "norms and biases have no weight decay here, the others have",
-    )
-    s.effect(
-        "model.init_method.scaling_method",
-        "training",
-        "projections into the residual stream start smaller by the number of layers here",
-    )
+    for name, text in (("optimizer.weight_decay_exclude_named_params", "norms and biases have no weight decay here, the others have"),
+                       ("model.init_method.scaling_method", "projections into the residual stream start smaller by the number of layers here")):  # fmt: skip
+        s.effect(name, "training", text)
     lr = train["lr"] = s.number(R + "learning_rate", float, low=0, high=100)
     low = s.number(R + "min_decay_lr", float, lr, high=100)
     if low > lr:
@@ -185,17 +146,11 @@ def optimizer(s, train):
     if s.text(R + "lr_warmup_style", "linear") != "linear":
         s.say("training", f"{R}lr_warmup_style: the warm-up is linear here")
     if start > warm:
-        train |= {
-            "schedule": "wsd",
-            "decay_steps": min(steps, train["steps"]),
-            "decay_shape": style if style in ("linear", "cosine", "1-sqrt") else "linear",
-        }
+        shape = style if style in ("linear", "cosine", "1-sqrt") else "linear"
+        train |= {"schedule": "wsd", "decay_steps": min(steps, train["steps"]), "decay_shape": shape}
     else:
         train["schedule"] = style if style in ("linear", "cosine") else "constant" if low == lr else "linear"
     if style not in ("linear", "cosine") and not (style == "1-sqrt" and start > warm):
         s.say("training", f"{R}lr_decay_style {style}: a linear decay is planned")
     if abs(start + steps - train["steps"]) > 1 and low != lr:
-        s.say(
-            "training",
-            f"the learning rate falls until step {start + steps} there and until the last, {train['steps']}, here",
-        )
+        s.say("training", f"the learning rate falls until step {start + steps} there and until the last, {train['steps']}, here")

@@ -7,8 +7,8 @@ from run_files import Failure
 
 from .documents import read_yaml, settings_of
 from . import megatron
-from .settings import NO, Settings
-from .shell import unknown
+from .settings import Settings, brief, is_off
+from .shell import unknown, unknown_in
 
 # The last parts of a key: its flag.
 NAMES = {
@@ -22,19 +22,29 @@ NAMES = {
     "min_lr": "min-lr", "warmup_steps": "lr-warmup-iters", "warmup_ratio": "lr-warmup-fraction", "attention_backend": "attention-backend",
     "overlap_grad_sync": "overlap-grad-reduce", "overlap_param_sync": "overlap-param-gather", "beta1": "adam-beta1", "beta2": "adam-beta2",
     "scale_positional_embedding": "use-rope-scaling", "rope_scaling": "use-rope-scaling", "rope_scaling_factor": "rope-scaling-factor",
-    "tp_comm_overlap": "tp-comm-overlap", "moe_num_experts": "num-experts",
+    "moe_num_experts": "num-experts", "qkv_bias": "add-qkv-bias", "window_size": "window-size",
 }  # fmt: skip
 SECTIONS = re.compile(
-    r"(exp_manager|run|cluster|hydra|defaults|checkpoint|logger|log|profiling|resume|tokenizer|rerun_state_machine|straggler|ft|inference|nvrx_straggler|peft|"
-    r"validation|comm_overlap|env_vars|stages|launcher_scripts_path|base_results_dir|inprocess_restart)(\.|$)|model\.(data|nsys_profile|tokenizer|optim\.(sched\.(monitor|"
-    r"reduce|last_epoch|name)|bucket|contig|name|grad_sync)|peft|mm_cfg|resume|restore|hparams)(\.|$)|trainer\.(logger|accel|enable|val_check|limit|log_every|"
-    r"max_epochs|max_time|replace|use_dist|benchmark|callbacks|strategy\._|check_val|num_sanity)|dataset\.(?!seq)|.*_target_$|name$|restore_from_path$"
-    r"|model\.(mcore_gpt|megatron_amp_O2|megatron_legacy|native_amp|sync_batch_comm|grad_div_ar|gradient_as_bucket|grad_allreduce|async_grad|headscale|normalize_att|"
-    r"transformer_engine|use_cpu|pre_process|post_process|gc_interval|onnx|openai_gelu|persist|bias_act|bias_drop|masked|share_token|get_attention_mask|use_emha|"
-    r"use_scaled|fp16_lm|reduce_amax|sharp|save_nemo|overlap_p2p|batch_p2p|hysteresis|apply_query|precision|fp8_(amax|interval|margin|wgrad)|num_micro_batches_with|"
-    r"fsdp_sharded|attn_mask_type|nccl|tp_only|apply_rope_fusion|create_attention|dist_ckpt|add_bias_dropout|cross_entropy|async_tensor|model_type)"
+    r"(exp_manager|run|cluster|hydra|checkpoint|logger|log|profiling|resume|tokenizer|rerun_state_machine|straggler|ft"
+    r"|inference|nvrx_straggler|validation|env_vars|stages|launcher_scripts_path|base_results_dir|inprocess_restart"
+    r"|tensor_inspect)(\.|$)|model\.(data|nsys_profile|tokenizer|optim\.(sched\.(monitor|reduce|last_epoch|name)|bucket"
+    r"|contig|name|grad_sync)|resume|restore|hparams)(\.|$)|trainer\.(logger|accel|enable|val_check|limit|log_every"
+    r"|max_epochs|max_time|replace|use_dist|benchmark|callbacks|strategy\._|check_val|num_sanity)|.*_target_$|name$"
+    r"|dataset\.(?!seq|reset_|eod_mask|packed)|restore_from_path$|model\.(mcore_gpt|megatron_amp_O2|megatron_legacy"
+    r"|native_amp|sync_batch_comm|grad_div_ar|gradient_as_bucket|grad_allreduce|async_grad|headscale|normalize_att"
+    r"|transformer_engine|use_cpu|pre_process|post_process|gc_interval|onnx|openai_gelu|persist|bias_act|bias_drop"
+    r"|masked|share_token|get_attention_mask|use_emha|use_scaled|fp16_lm|reduce_amax|sharp|save_nemo|overlap_p2p"
+    r"|batch_p2p|hysteresis|apply_query|precision|fp8_(amax|interval|margin|wgrad)|num_micro_batches_with|nccl|tp_only"
+    r"|fsdp_sharded|attn_mask_type|apply_rope_fusion|create_attention|dist_ckpt|add_bias_dropout|cross_entropy"
+    r"|async_tensor|model_type)"
 )
+# How the YAML says the flags that have another name there.
+SPELLINGS = {"disable-bias-linear": "add_bias_linear false", "swiglu": "gated_linear_unit", "norm-epsilon": "layernorm_epsilon",
+             "untie-embeddings-and-output-weights": "share_embeddings_and_output_weights false", "lr-wsd-decay-iters":
+             "lr_wsd_decay_iters", "group-query-attention": "num_query_groups", "recompute-granularity":
+             "recompute_granularity"}  # fmt: skip
 
+NODES, GPUS = ("num_nodes", "nnodes"), ("devices", "gpus_per_node", "num_gpus_per_node", "num_gpus")
 REFUSED = {
     "model.encoder.": "encoder and decoder cannot be planned together; use a decoder alone",
     "model.decoder.": "encoder and decoder cannot be planned together; use a decoder alone",
@@ -48,48 +58,34 @@ def resolved(value, name, tables, deep=0):
     if not isinstance(value, str) or "${" not in value or deep > 8 or len(value) > 4096:
         return value
     inner = re.search(r"\$\{([^${}]*)\}", value)
-    if inner is None:
-        return unknown(value)
-    head, colon, rest = inner[1].partition(":")
-    if colon and head in ("multiply", "divide_ceil", "divide_floor", "sum", "add"):
-        words = [word.strip() for word in rest.split(",")]
-        if (
-            len(words) != 2
-            or not all(re.fullmatch(r"-?\d{1,15}", word) for word in words)
-            or (head[0] == "d" and int(words[1]) == 0)
-        ):
-            return unknown(value)
-        a, b = (int(word) for word in words)
-        found = {"multiply": a * b, "divide_ceil": -(-a // b) if b else 0, "divide_floor": a // b if b else 0}.get(
-            head, a + b
-        )
-    elif colon:
-        return unknown(value)
+    head, colon, rest = inner[1].partition(":") if inner else ("", "", "")
+    if colon:
+        numbers = [int(word) for word in rest.split(",") if re.fullmatch(r"\s*-?\d{1,15}\s*", word)]
+        a, b = numbers if len(numbers) == 2 == rest.count(",") + 1 else (None, None)
+        found = None
+        if a is not None and (head in ("multiply", "sum", "add") or b != 0):
+            found = {"multiply": lambda: a * b, "sum": lambda: a + b, "add": lambda: a + b, "divide_ceil": lambda: -(-a // b),
+                     "divide_floor": lambda: a // b}.get(head, lambda: None)()  # fmt: skip
     else:
-        path = inner[1]
-        if path.startswith("."):
-            dots = len(path) - len(path.lstrip("."))
-            parent = name.split(".")[: len(name.split(".")) - dots]
-            path = ".".join([*parent, path.lstrip(".")])
+        parent = name.split(".")[: -(len(head) - len(head.lstrip(".")))] if head.startswith(".") else []
         found = tables
-        for part in path.split("."):
-            found = found.get(part, unknown(value)) if isinstance(found, dict) else unknown(value)
-        if isinstance(found, (dict, list)):
-            return unknown(value)
-        found = resolved(found, path, tables, deep + 1)
-        if isinstance(found, str) and unknown("")[0] in found:
+        for part in [*parent, *head.lstrip(".").split(".")]:
+            found = found.get(part) if isinstance(found, dict) else None
+        found = resolved(found, ".".join([*parent, head.lstrip(".")]), tables, deep + 1)
+        if isinstance(found, str) and unknown_in(found):
             return found
+    if inner is None or found is None or isinstance(found, (dict, list)):
+        return unknown(value)
     text = value.replace(inner[0], str(found))
-    if re.fullmatch(r"-?\d{1,15}", text):
-        return int(text)
-    return resolved(text, name, tables, deep + 1)
+    return int(text) if re.fullmatch(r"-?\d{1,15}", text) else resolved(text, name, tables, deep + 1)
 
 
 def read(text):
     tables = read_yaml(text)
-    if isinstance(tables.get("MODEL_ARGS"), dict):  # Megatron-LM's own tests: {flag: value}
-        flags = {key: value for key, value in tables["MODEL_ARGS"].items() if isinstance(key, str)}
-        return Settings({key.lstrip("-").replace("_", "-"): (key, value) for key, value in flags.items()})
+    if isinstance(flags := tables.get("MODEL_ARGS"), dict):  # Megatron-LM's own tests: {flag: value}
+        s = Settings({str(key).lstrip("-").replace("_", "-"): (str(key), value) for key, value in flags.items()})
+        s.quiet_ones += [str(key) for key in tables if key != "MODEL_ARGS"]
+        return s
     s = settings_of(tables)
     for name in s.values:
         s.values[name] = (name, resolved(s.values[name][1], name, tables))
@@ -103,15 +99,20 @@ def convert(source, gpus=None, model=None):
     for prefix, sentence in REFUSED.items():
         if any(name.startswith(prefix) for name in source.values):
             raise Failure(f"{prefix.rstrip('.')}: {sentence}")
-    s, source.lines = source, []
-    flags = Settings(spell=lambda name: name.replace("-", "_"))
-    flags.lines, flags.quiet_ones = s.lines, s.quiet_ones
-    s.effect("model.peft.peft_scheme", "training", "all parameters are trained here")
+    flags = Settings(spell=lambda name: SPELLINGS.get(name, name.replace("-", "_")))
+    flags.lines, flags.quiet_ones = source.lines, source.quiet_ones
+    for name in list(source.values):
+        if re.match(r"(model\.)?peft(\.|$)", name):
+            if not any("peft" in text for _, text in source.lines):
+                source.effect(name, "training", "all parameters are trained here")
+            source.quiet(name)
+        elif re.match(r"defaults(\[|$)", name) and source.values[name][1] != ["_self_"]:
+            source.effect(name, "unknown", "other files are not read; what they set is not planned")
     front = launcher(source)
     special(source, flags)
     renamed(source, flags)
     source.values = {}
-    defaults = {"lr-decay-style": "cosine", "group-query-attention": True}
+    defaults = {"lr-decay-style": "cosine", "group-query-attention": True, "muon-momentum": 0.95}
     return megatron.convert(flags, gpus, front, None, model, defaults)
 
 
@@ -120,94 +121,74 @@ def launcher(source):
     found = {}
     for name, (_, value) in source.values.items():
         last = name.rpartition(".")[2]
-        if last in ("num_nodes", "nnodes"):
+        if last in NODES:
             found["--nnodes"] = str(value)
-        elif last in ("devices", "gpus_per_node", "num_gpus_per_node", "num_gpus"):
+        elif last in GPUS:
             found["--nproc-per-node"] = str(value)
-    return (
-        ["torchrun", *(word for pair in {"--nnodes": "1", **found}.items() for word in pair)]
-        if "--nproc-per-node" in found
-        else []
-    )
+    words = [word for pair in {"--nnodes": "1", **found}.items() for word in pair]
+    return ["torchrun", *words] if "--nproc-per-node" in found else []
 
 
 def special(source, s):
     """Adds the flags of keys that mean something else than their name says."""
 
-    def put(flag, name, value):
+    def put(flag, value):
         if flag in s.values:
             s.quiet(flag)
         s.values[flag] = (name, value)
 
-    for name in list(source.values):
-        spelling, value = source.values[name]
+    for name, (_, value) in list(source.values.items()):
         last = name.rpartition(".")[2]
-        done = True
         if last == "activation" and isinstance(value, str):
             word = value.lower().replace("fast-", "").replace("_", "-")
-            flag = {"swiglu": "swiglu", "geglu": "geglu", "squared-relu": "squared-relu", "gelu": None}.get(word, "")
-            if flag == "":
+            if word not in ("swiglu", "geglu", "squared-relu", "gelu"):
                 raise Failure(f"{name} {value}: this activation cannot be planned; use swiglu or gelu")
-            if flag:
-                put(flag, name, True)
+            put(word, True) if word != "gelu" else s.quiet_ones.append(f"{name} {value}")
         elif last == "gated_linear_unit":
-            put("swiglu", name, bool(value))
+            put("swiglu", bool(value))
         elif last in ("bias", "add_bias_linear") and isinstance(value, bool):
-            put("disable-bias-linear", name, not value)
+            put("disable-bias-linear", not value)
         elif last == "share_embeddings_and_output_weights" and isinstance(value, bool):
-            put("untie-embeddings-and-output-weights", name, not value)
+            put("untie-embeddings-and-output-weights", not value)
+        elif last == "muon_split_qkv" and isinstance(value, bool):
+            put("muon-no-split-qkv", not value)
         elif last == "betas" and isinstance(value, list) and len(value) == 2:
-            put("adam-beta1", name, value[0])
-            put("adam-beta2", name, value[1])
-        elif last in ("precision", "mixed_precision", "plugins") and (
-            name.startswith(("trainer", "mixed_precision", "precision"))
-        ):
-            precision(name, value, put)
+            put("adam-beta1", value[0])
+            put("adam-beta2", value[1])
+        elif re.match(r"(trainer|mixed_precision|precision)\b", name) and last in ("precision", "mixed_precision", "plugins"):
+            precision(str(value).lower(), put)
         elif last == "fp8" and isinstance(value, bool):
-            if value:
-                put("fp8-format", name, "hybrid")
+            put("fp8-format", "hybrid" if value else None)
         elif name.endswith("optim.name"):
-            put("optimizer", name, value)
+            put("optimizer", value)
             if value in ("mcore_distributed_optim", "distributed_fused_adam"):
-                put("use-distributed-optimizer", name, True)
+                put("use-distributed-optimizer", True)
         elif name.endswith("sched.name"):
-            put("lr-decay-style", name, "cosine" if value == "CosineAnnealing" else str(value))
+            put("lr-decay-style", "cosine" if value == "CosineAnnealing" else str(value))
         elif last == "constant_steps" and isinstance(value, int) and value > 0:
             s.say("training", f"{name} {value}: the learning rate falls until the last step here")
         elif name.endswith("optim.sched.max_steps"):
-            put("lr-decay-iters", name, value)
+            put("lr-decay-iters", value)
         elif name.endswith(("tokenizer.type", "tokenizer.model", "tokenizer.vocab_file")):
-            put("tokenizer-" + last if last != "vocab_file" else "vocab-file", name, value)
-        elif last in ("fsdp",) and value is True:
-            put("use-torch-fsdp2", name, True)
-        elif last == "accumulate_grad_batches" and value == 1:
-            s.quiet_ones.append(f"{name} 1")
-        elif last == "model_parallel_size":
-            s.quiet_ones.append(f"{name} {value}")
-        elif last in ("devices", "num_nodes", "gpus_per_node", "num_gpus_per_node", "num_gpus", "nnodes"):
-            s.quiet_ones.append(f"{name} {value}")
+            put("tokenizer-" + last if last != "vocab_file" else "vocab-file", value)
+        elif last == "fsdp" and isinstance(value, bool):
+            put("use-torch-fsdp2", value)
+        elif last in ("fp8_hybrid", "fp8_e4m3") or last in (*NODES, *GPUS, "model_parallel_size") or (last == "accumulate_grad_batches" and value == 1):
+            s.quiet_ones.append(f"{name} {brief(value)}")
         else:
-            done = False
-        if done:
-            source.values.pop(name, None)
+            continue
+        del source.values[name]
 
 
-def precision(name, value, put):
-    word = str(value).lower()
+def precision(word, put):
     if "fp8" in word:
-        put("fp8-format", name, "hybrid")
-        recipe = {
-            "mx": "mxfp8",
-            "delayed": "delayed",
-            "current": "tensorwise",
-            "block": "blockwise",
-            "subchannel": "blockwise",
-        }
-        put("fp8-recipe", name, next((ours for theirs, ours in recipe.items() if theirs in word), "delayed"))
+        put("fp8-format", "hybrid")
+        recipes = {"mx": "mxfp8", "delayed": "delayed", "current": "tensorwise", "block": "blockwise", "subchannel": "blockwise"}
+        put("fp8-recipe", next((ours for theirs, ours in recipes.items() if theirs in word), "delayed"))
     if word.startswith("bf16"):
-        put("bf16", name, True)
+        put("bf16", True)
     elif word in ("16", "fp16", "16-mixed") or word.startswith("fp16"):
-        put("fp16", name, True)
+        put("fp16", True)
 
 
 def renamed(source, s):
@@ -216,13 +197,10 @@ def renamed(source, s):
         last = name.rpartition(".")[2]
         flag = NAMES.get(last, last.replace("_", "-"))
         if SECTIONS.match(name) and not re.match(r"(train|dist|rng)\b", name):
-            s.values["\0" + name] = (spelling, value)
-            continue
-        if value in NO and flag in s.values:
-            s.quiet_ones.append(f"{name} {value}")
-        elif flag in s.values and s.values[flag][1] not in NO and s.values[flag][1] != value:
-            s.say("unknown", f"{name} {value}: {s.said(flag)} is planned")
+            s.quiet_ones.append(f"{name} {brief(value)}")
+        elif flag in s.values and is_off(value):
+            s.quiet_ones.append(f"{name} {brief(value)}")
+        elif flag in s and s.values[flag][1] != value:
+            s.say("unknown", f"{name} {brief(value)}: {s.said(flag)} is planned")
         else:
             s.values[flag] = (spelling, value)
-    for name in [each for each in s.values if each.startswith("\0")]:
-        s.quiet(name)

@@ -1,6 +1,8 @@
 """The settings of another trainer's input. Each is converted (taken), named with its effect, or refused; what nobody
 asked for is named at the end, so that none is dropped."""
 
+import copy
+import json
 import math
 import re
 
@@ -11,7 +13,16 @@ from .shell import readable, unknown_in
 # The order of the first lines: what changes the answer most comes first.
 CATEGORIES = ("world", "precision", "length", "batch", "model", "memory", "speed", "training", "unknown")
 REQUIRED = object()
-NO = (None, False, "", "false", "False", "none", "None", "null")
+
+
+def is_off(value):
+    """Returns whether a value says that a setting is not used. 0 is a value."""
+    words = ("", "false", "none", "null")
+    return value is None or value is False or value in ([], {}) or isinstance(value, str) and value.lower() in words
+
+
+def is_zero(value):
+    return not isinstance(value, bool) and str(value) in ("0", "0.0")
 
 
 def brief(value):
@@ -27,7 +38,7 @@ class Settings:
         self.hint = ""  # follows the remedy where a value is not known
 
     def __contains__(self, name):
-        return name in self.values and self.values[name][1] not in NO
+        return name in self.values and not is_off(self.values[name][1])
 
     def spelling(self, name):
         return self.values[name][0] if name in self.values else self.spell(name)
@@ -44,45 +55,53 @@ class Settings:
     def say(self, category, text):
         self.lines.append((CATEGORIES.index(category), text))
 
+    def peek(self, name):
+        """Returns the value of a setting that something else also reads, as a text."""
+        return str(self.values.get(name, ("", ""))[1])
+
     def take(self, name, default=None):
         """Returns the value of a setting that is converted."""
         return self.values.pop(name)[1] if name in self.values else default
 
-    def text(self, name, default=None):
-        if name in self.values and self.values[name][1] is None:
+    def known(self, name):
+        """Takes a setting. Returns (its spelling, its value, or None if it is off)."""
+        spelling = self.spelling(name)
+        if name in self.values and is_off(self.values[name][1]):
             self.quiet(name)
-        spelling, value = self.spelling(name), self.take(name, default)
-        if unsaid := unknown_in(value) if isinstance(value, str) else None:
+        value = self.take(name)
+        if isinstance(value, str) and (unsaid := unknown_in(value)):
             raise Failure(f"{spelling}: {not_said(unsaid)}{self.hint}")
+        return spelling, value
+
+    def text(self, name, default=None, none=False):
+        """Returns a word. none: the word `none` is one of the setting's."""
+        if none and self.peek(name) == "none":
+            return self.take(name)
+        spelling, value = self.known(name)
         if isinstance(value, (list, dict)):
             raise Failure(f"{spelling}: needs one word, not {brief(value)!r}")
         return default if value in (None, True) else str(value)
 
     def flag(self, name, default=False):
-        if name not in self.values:
-            return default
-        if self.values[name][1] is None:
+        if name not in self.values or self.values[name][1] is None:
             self.quiet(name)
             return default
         spelling, value = self.values.pop(name)
         if isinstance(value, str) and value.lower() not in ("true", "false", "none", "null", "1", "0", "yes", "no", ""):
             self.say("unknown", f"{spelling} {brief(value)}: takes no value; the value is ignored")
-            return True
-        return value not in NO and str(value).lower() not in ("0", "no", "none", "null")
+        return not (is_off(value) or is_zero(value) or str(value).lower() == "no")
 
     def number(self, name, kind, default=REQUIRED, low=0, high=1e18):
         """Returns a number from low to high of a setting that is converted."""
-        spelling = self.spelling(name)
-        if name not in self.values or self.values[name][1] is None:
-            self.quiet(name)
+        if name in self.values and (self.values[name][1] is False or self.values[name][1] == ""):
+            raise Failure(f"{self.spelling(name)}: needs a number, not {brief(self.values[name][1])!r}")
+        spelling, value = self.known(name)
+        if value is None:
             if default is REQUIRED:
                 raise Failure(f"{spelling}: is missing; add it")
             return default
-        value = self.values.pop(name)[1]
-        if isinstance(value, str) and (unsaid := unknown_in(value)):
-            raise Failure(f"{spelling}: {not_said(unsaid)}{self.hint}")
         try:
-            if isinstance(value, bool) or isinstance(value, (list, dict)):
+            if isinstance(value, (bool, list, dict)):
                 raise ValueError
             found = float(str(value).replace("_", ""))
             if not math.isfinite(found) or (kind is int and found != int(found)):
@@ -104,10 +123,11 @@ class Settings:
 
     def effect(self, name, category, text):
         """Names a setting that cannot be converted, with its effect. Returns whether it is given."""
-        given = name in self
+        given = name in self and not is_zero(self.values[name][1])
         if given:
             self.say(category, f"{self.said(name)}: {text}")
             del self.values[name]
+        self.quiet(name)
         return given
 
     def quiet(self, name):
@@ -117,13 +137,14 @@ class Settings:
             del self.values[name]
 
     def refuse(self, name, text):
-        if name in self:
+        if name in self and not is_zero(self.values[name][1]):
             raise Failure(f"{self.said(name)}: {text}")
+        self.quiet(name)
 
     def finish(self, quiet):
         """Sorts what nobody asked for: quiet(name) says whether a setting has no effect on a plan."""
-        for name in list(self.values):
-            if self.values[name][1] in NO or quiet(name):
+        for name, (_, value) in list(self.values.items()):
+            if value is None or value in ("", [], {}) or quiet(name):
                 self.quiet(name)
         if self.values:
             names = ", ".join(self.said(name) for name in self.values)
@@ -131,9 +152,8 @@ class Settings:
         self.values = {}
 
     def comments(self):
-        lines = [
-            f"# changes the plan: {CATEGORIES[at]}: {text}" for at, text in sorted(self.lines, key=lambda line: line[0])
-        ]
+        ordered = sorted(self.lines, key=lambda line: line[0])
+        lines = [f"# changes the plan: {CATEGORIES[at]}: {text}" for at, text in ordered]
         return lines + ([f"# without effect on the plan: {', '.join(self.quiet_ones)}"] if self.quiet_ones else [])
 
 
@@ -143,3 +163,41 @@ def not_said(name):
     if re.fullmatch(r"\$\{?[A-Za-z_]\w*\}?", name):
         return f"the script does not say {name}; write {name.strip('${}')}=VALUE before its name"
     return f"{name} is not known before the script runs; write the variable that takes it, NAME=VALUE, before its name"
+
+
+# ---- what is read and not used
+
+
+def others(value):
+    """Yields other values of a setting."""
+    if isinstance(value, bool):
+        yield not value
+    elif re.fullmatch(r"-?\d[\d._]*(e-?\d+)?", str(value)):
+        number = float(str(value).replace("_", ""))
+        yield from {str(each) for each in (number * 2 + 1, int(number) * 2 + 2, number / 2, int(number) // 2) if each != number}
+    elif value is not None:
+        yield f"{value}x"
+
+
+def unused(settings, convert):
+    """Yields the names of settings that convert(settings) neither names nor uses: with another value or without it,
+    the answer is the same. A value that is refused tells nothing."""
+
+    def answer(values):
+        s = copy.copy(settings)
+        s.values, s.lines, s.quiet_ones = dict(values), list(settings.lines), list(settings.quiet_ones)
+        try:
+            return json.dumps([convert(s), s.lines]), "\n".join(s.comments())
+        except Failure:
+            return None, ""
+
+    before, comments = answer(settings.values)
+    kept = dict(settings.values)  # without those that are idle: of two that say the same, one is used
+    for name, (spelling, value) in settings.values.items():
+        if before is None or re.search(rf"(?<![\w.-]){re.escape(spelling)}(?![\w.-])", comments):
+            continue
+        changed = {answer({**kept, name: (spelling, other)})[0] for other in others(value)} - {None}
+        rest = {each: found for each, found in kept.items() if each != name}
+        if changed == {before} and answer(rest)[0] in (None, before):
+            kept = rest if answer(rest)[0] == before else kept
+            yield name

@@ -3,6 +3,7 @@
 import copy
 import json
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from run_files import Failure  # noqa: E402
 
 SMALL = ("--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --vocab-size 1000 --micro-batch-size 1"
          " --global-batch-size 16 --train-iters 100 --hidden-dropout 0 --attention-dropout 0 --bf16")  # fmt: skip
+LLAMA = "--swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear"
 ARRAYS = r"""#!/bin/bash
 #SBATCH --nodes=16
 #SBATCH --ntasks-per-node=4   # one a GPU
@@ -310,6 +312,8 @@ def test_a_growing_batch_has_the_samples_of_megatrons(tmp_path):
 @pytest.mark.parametrize("more, sentence", [
     ("--num-experts 8", "--num-experts 8: the model is a mixture of experts by this flag"),
     ("--swiglu", "is neither LLaMA's layer"),
+    ("--heterogeneous-layers-config-encoded-json {}", "layers that differ cannot be planned"),
+    ("--retro-add-retriever", "a model with a retriever cannot be planned"),
     ("--expert-model-parallel-size 2", "--expert-model-parallel-size: ranks of this kind cannot be planned"),
     ("--context-parallel-size 3 --nnodes 1 --nproc-per-node 8", "1 pipeline times 1 tensor times 3 context ranks"),
     ("--hidden-size many", "--hidden-size: needs an integer"),
@@ -341,6 +345,13 @@ def test_words_that_cannot_be_planned_are_refused(more, sentence):
     ("--pipeline-model-parallel-size 2 --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split", "parallel.layers", [4, 4]),
     ("--reset-attention-mask --reset-position-ids", "data.mask_documents", "on"),
     ("--seed 7", "train.seed", 7),
+    (f"{LLAMA} --num-key-value-heads 2", "model.kv_heads", 2),
+    (f"{LLAMA} --group-query-attention --num-query-groups 4", "model.kv_heads", 4),
+    ("--optimizer muon", "train.optimizer", "muon"),
+    ("--optimizer dist_muon --muon-momentum 0.95", "train.muon_momentum", 0.95),
+    ("--optimizer muon --muon-extra-scale-factor 0.2", "train.muon_scale", 0.2),
+    ("--pipeline-model-parallel-size 4 --enable-zbh1-pipeline", "schedule.name", "zb-d"),
+    ("--lr-warmup-iters 0", "train.warmup_steps", 0),
 ])  # fmt: skip
 def test_a_flag_becomes_its_key(tmp_path, more, key, value):
     answer = words("--nproc_per_node 8", more)
@@ -361,10 +372,49 @@ def test_a_flag_becomes_its_key(tmp_path, more, key, value):
     ("--my-own-flag 3", "--my-own-flag 3: not known here; their effect is not planned"),
     ("--use-megatron-fsdp", "--use-megatron-fsdp: parameters are not cut over data ranks here"),
     ("--hidden-dropout 0.1", "--hidden-dropout 0.1: there is no dropout here"),
+    ("--optimizer muon --muon-scale-mode shape_scaling", "--muon-scale-mode shape_scaling: updates are scaled by sqrt(max(out, in)) here"),
+    ("--optimizer muon", "--muon-nesterov is not given: Nesterov's momentum is computed here"),
+    ("--phase-transition-iterations 50", "--phase-transition-iterations 50: the data are of one kind"),
+    ("--te-precision-config-file a.yaml", "--te-precision-config-file a.yaml: is not read; all products of the layers"),
+    ("--datacenter 3", "--datacenter 3: not known here; their effect is not planned"),
 ])  # fmt: skip
 def test_a_flag_without_a_key_is_named_with_its_effect(more, sentence):
     answer = words("--nproc_per_node 8", more)
     assert answer.returncode == 0 and sentence in answer.stdout, answer.stderr + answer.stdout
+
+
+@pytest.mark.parametrize("more", [
+    "--recompute-num-layers 3",
+    "--recompute-granularity selective --recompute-method uniform",
+    "--num-layers-per-virtual-pipeline-stage 2",
+    "--microbatch-group-size-per-virtual-pipeline-stage 4",
+    "--num-query-groups 4",
+    "--rope-scaling-factor 4 --swiglu --normalization RMSNorm --position-embedding-type rope",
+    "--fp8-recipe mxfp8",
+    "--muon-momentum 0.8",
+    "--lr-warmup-fraction 0.1 --lr-warmup-iters 7",
+    "--num-experts 0",
+    "--tp-comm-overlap",
+])  # fmt: skip
+def test_what_is_read_and_not_used_is_named(more):
+    answer = words("--nproc_per_node 8", more)
+    assert answer.returncode == 0, answer.stderr
+    names = [word for word in more.split() if word.startswith("--") and word not in LLAMA and word != "--recompute-granularity"]
+    assert re.search(rf"# without effect on the plan: .*{names[-1]}\b", answer.stdout), answer.stdout
+
+
+@pytest.mark.parametrize("tokenizer, size", [
+    ("meta-llama/Llama-4-Scout-17B-16E", 202048), ("deepseek-ai/DeepSeek-R1-Distill-Llama-8B", 128256),
+    ("meta-llama/Llama-3.2-1B", 128256), ("/data/llama-65b/tokenizer.model", 32000), ("/data/llama-30b/tokenizer.model", 32000),
+    ("NousResearch/Llama-2-7b", 32000), ("deepseek-ai/DeepSeek-V3", 129280), ("meta-llama/Llama-9", None),
+])  # fmt: skip
+def test_the_tokenizer_says_the_vocabulary(tokenizer, size):
+    small = SMALL.replace("--vocab-size 1000", f"--tokenizer-model {tokenizer}")
+    answer = script("import.py", "--gpus", "8", "megatron", *small.split())
+    if size is None:
+        assert answer.returncode == 2 and "--vocab-size: is missing" in answer.stderr
+    else:
+        assert read(answer.stdout)[1]["model"]["vocab"] == size
 
 
 def test_what_a_script_cannot_know_is_named(tmp_path):
@@ -455,6 +505,39 @@ def test_torchtitans_names_of_2024_are_read(tmp_path):
     assert unknown.returncode == 2 and "number of GPUs is not known; say --gpus N" in unknown.stderr
 
 
+def test_torchtitan_counts_embedding_and_output_as_layers_of_the_first_and_last_stage(tmp_path):
+    base = '[model]\nname = "llama3"\nflavor = "8B"\n[parallelism]\npipeline_parallel_degree = 4\n[activation_checkpoint]\nmode="none"\n'
+    _, config = converted(tmp_path, "torchtitan", base, "--gpus", "8", name="run.toml")
+    assert config["parallel"]["layers"] == [8, 9, 8, 7] and config["train"]["warmup_steps"] == 200
+    assert "recompute_layers" not in config["schedule"]
+    less = base.replace("degree = 4", "degree = 4\npipeline_parallel_first_stage_less_layers = 0\n"
+                        "pipeline_parallel_last_stage_less_layers = 0") + "[lr_scheduler]\nwarmup_steps = 0\n"  # fmt: skip
+    _, config = converted(tmp_path, "torchtitan", less, "--gpus", "8", name="run.toml")
+    assert "layers" not in config["parallel"] and config["train"]["warmup_steps"] == 0  # 0 is a value
+    nested = base.replace('"8B"', '"8B"\nconverters = ["quantize.linear.float8"]') + '[quantize.linear.float8]\nrecipe_name = "rowwise"\n'
+    comments, config = converted(tmp_path, "torchtitan", nested, "--gpus", "8", name="run.toml")
+    assert config["train"]["fp8"] == "tensor" and "rowwise scales there" in comments and "{" not in comments
+    assert plan(tmp_path, config)["step_ms"] > 0
+
+
+def test_bridges_sections_are_read_and_spelled_as_the_file_does(tmp_path):
+    text = """
+model: {num_layers: 8, hidden_size: 512, num_attention_heads: 8, seq_length: 512, vocab_size: 1000, tensor_model_parallel_size: 2,
+        sequence_parallel: true, normalization: RMSNorm, gated_linear_unit: true, position_embedding_type: rope, bf16: true}
+train: {micro_batch_size: 1, global_batch_size: 16, train_iters: 10}
+optimizer: {optimizer: muon, lr: 1.0e-3, muon_extra_scale_factor: 0.2}
+scheduler: {lr_warmup_iters: 0}
+comm_overlap: {tp_comm_overlap: true, overlap_grad_reduce: true}
+dataset: {reset_attention_mask: true, data_path: x}
+peft: {dim: 8, alpha: 16}
+"""
+    comments, config = converted(tmp_path, "bridge", text, "--gpus", "8", name="run.yaml")
+    assert config["parallel"]["overlap"] == "auto" and config["data"]["mask_documents"] == "on"
+    assert config["train"]["optimizer"] == "muon" and config["train"]["muon_momentum"] == 0.95
+    assert "add_bias_linear false is not given: linear layers have biases there" in comments and "--" not in comments
+    assert "peft.dim 8: all parameters are trained here" in comments and "comm_overlap.overlap_grad_reduce" in comments
+
+
 def test_nanotrons_yaml_is_read(tmp_path):
     comments, config = converted(tmp_path, "nanotron", NANO, name="run.yaml")
     assert (config["parallel"]["data"], config["train"]["global_batch"], config["train"]["steps"]) == (4, 64, 2000)
@@ -498,14 +581,15 @@ def test_sizes_come_from_a_model_where_the_input_has_none(tmp_path):
     assert (config["model"]["hidden"], config["model"]["seq_len"], config["parallel"]["data"]) == (4096, 4096, 4)
 
 
+IDLE = {}  # what a converter reads and this input leaves without an effect
 INPUTS = {"run.sh": ARRAYS, "deepspeed.sh": DEEPSPEED, "titan.toml": TITAN, "nano.yaml": NANO, "nemo.yaml": NEMO}
 
 
 def test_no_setting_of_any_input_is_dropped(tmp_path):
     for name, text in INPUTS.items():
         (tmp_path / name).write_text(text)
-        settings, convert = import_corpus.reader(tmp_path / name)
-        assert list(import_corpus.dropped(settings, convert, None if name != "titan.toml" else 64)) == []
+        settings, convert = import_corpus.reader(tmp_path / name, 64 if name == "titan.toml" else None)
+        assert list(import_corpus.dropped(settings, convert)) == IDLE.get(name, [])
 
 
 def test_a_setting_that_nobody_reads_is_found(tmp_path):
@@ -513,11 +597,11 @@ def test_a_setting_that_nobody_reads_is_found(tmp_path):
     path.write_text(ARRAYS)
     settings, convert = import_corpus.reader(path)
 
-    def forgetful(s, gpus):
+    def forgetful(s):
         s.values.pop("untie-embeddings-and-output-weights", None)
-        return convert(s, gpus)
+        return convert(s)
 
-    assert list(import_corpus.dropped(settings, forgetful, None)) == ["--untie-embeddings-and-output-weights True"]
+    assert list(import_corpus.dropped(settings, forgetful)) == ["--untie-embeddings-and-output-weights"]
 
 
 ODD = [
@@ -550,12 +634,12 @@ ODD = [
 def test_no_value_of_a_setting_ends_in_a_traceback(tmp_path, name):
     path, drawn = tmp_path / name, random.Random(name)
     path.write_text(INPUTS[name])
-    settings, convert = import_corpus.reader(path)
+    settings, convert = import_corpus.reader(path, 64)
     for key in settings.values:
         for value in [*ODD, drawn.choice(ODD)]:
             other = copy.deepcopy(settings)
             other.values[key] = (key, value)
-            assert import_corpus.answer(other, convert, 64) != ""
+            assert import_corpus.answer(other, convert) != ""
 
 
 @pytest.mark.parametrize("name", INPUTS)
