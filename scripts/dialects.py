@@ -1,4 +1,4 @@
-"""Converts our configuration to those of other trainers, for scripts/export.py; scripts/foreign/ converts theirs to ours.
+"""Converts our configuration to those of other trainers, for scripts/export.py; scripts/foreign/ converts theirs.
 
 Names and defaults are those of Megatron-LM core 0.20.0 (d98e8a64: megatron/training/arguments.py, config/,
 core/transformer/transformer_config.py), torchtitan 0.2.2 (config/job_config.py; later versions use Python instead of
@@ -93,14 +93,15 @@ def megatron_layout(config):
     again = schedule["recompute_layers"]
     if isinstance(again, int) and again > 0 and again % chunks == 0:
         words += ["--recompute-granularity", "full", "--recompute-method", "block", "--recompute-num-layers",
-                  again // chunks]  # fmt: skip
+                  again // chunks]
     return words
 
 
 def megatron_rest(config):
     attention, train = config["attention"], config["train"]
     words = {"flash": ["--attention-backend", "flash"], "none": ["--attention-backend", "unfused"],
-             "recompute": ["--attention-backend", "unfused", "--recompute-activations"]}.get(str(attention["mode"]), [])  # fmt: skip
+             "recompute": ["--attention-backend", "unfused", "--recompute-activations"]}
+    words = words.get(str(attention["mode"]), [])
     words += ["--no-masked-softmax-fusion"] * (attention["softmax"] == "unfused")
     words += ["--bf16"] * (train["precision"] == "bf16") + ["--optimizer", "adam"]
     words += ["--lr-decay-style", LR_SHAPES[train["schedule"]], "--min-lr", train["lr"] * train["min_lr_ratio"]]
@@ -134,7 +135,7 @@ def to_torchtitan(config, job):
     parallel, schedule, train, model = (config[name] for name in ("parallel", "schedule", "train", "model"))
     p, d, b = parallel["pipeline"], parallel["data"], schedule["micro_batch"]
     tables = {"model": {"name": "llama3"}, "training": {}, "optimizer": {"name": "AdamW"}, "lr_scheduler": {},
-              "parallelism": {}, "activation_checkpoint": {}, "debug": {"seed": train["seed"]}}  # fmt: skip
+              "parallelism": {}, "activation_checkpoint": {}, "debug": {"seed": train["seed"]}}
     for (name, flavor), sizes in torchtitan.FLAVORS.items():
         if all(model[key] == value for key, value in sizes.items()):
             tables["model"] = {"name": name, "flavor": flavor}
@@ -154,7 +155,7 @@ def to_torchtitan(config, job):
         if schedule["name"] in torchtitan.SCHEDULES:
             split["module_fqns_per_model_part"] = parts_of(parallel["layers"])
     if train["schedule"] != "constant":
-        tables["lr_scheduler"]["decay_type"] = train["schedule"] if train["schedule"] in ("linear", "cosine") else "linear"
+        tables["lr_scheduler"]["decay_type"] = "cosine" if train["schedule"] == "cosine" else "linear"
     all_layers = -(-model["layers"] // p)
     tables["activation_checkpoint"]["mode"] = "full" if schedule["recompute_layers"] == all_layers else "none"
     lines = []
@@ -213,10 +214,11 @@ def to_nanotron(config, job):
                       "clip_grad": train["grad_clip"], "accumulate_grad_in_fp32": True,
                       "optimizer_factory": {"name": "adamW", "adam_beta1": train["beta1"], "adam_beta2": train["beta2"],
                                             "adam_eps": train["eps"], "torch_adam_is_fused": True},
-                      "learning_rate_scheduler": {"learning_rate": train["lr"], "lr_warmup_steps": train["warmup_steps"],
+                      "learning_rate_scheduler": {"learning_rate": train["lr"],
+                                                  "lr_warmup_steps": train["warmup_steps"],
                           "lr_warmup_style": "linear", "lr_decay_style": train["schedule"],
                           "min_decay_lr": train["lr"] * train["min_lr_ratio"]}},
-    }  # fmt: skip
+    }
     return "\n".join(yaml_lines(sections, "")) + "\n"
 
 

@@ -9,6 +9,7 @@ the step and memory of this layout here with only the expressible settings. Need
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -21,12 +22,12 @@ from run_files import GIB, Failure, find_trainer, finish, read_text
 
 # Keys without effect on the layout, the memory or the update of a step.
 ASIDE = {"train.tokens", "train.max_restarts", "train.peer_timeout_s", "train.timeout_s", "train.skip_bad_steps",
-         "train.skip_outlier_z", "attention.deterministic", "schedule.delay", "schedule.load_ahead"}  # fmt: skip
+         "train.skip_outlier_z", "attention.deterministic", "schedule.delay", "schedule.load_ahead"}
 
 
 def ask(path, *words):
     """Returns the answer of the trainer of the file's family; parses it if it is JSON."""
-    family = "gpt" if "family: gpt" in (text := read_text(path)) or '"family": "gpt"' in text or '"gpt2"' in text else "llama"
+    family = "gpt" if re.search(r'family"?: "?gpt|"gpt2"', read_text(path)) else "llama"
     program = find_trainer(family)
     if program is None:
         raise Failure(f"train_{family} is not here; run make")
@@ -67,8 +68,9 @@ def understood(program, text, config):
     else:
         model = {key: value for key, value in config["model"].items() if key != "seq_len"}
         back = torchtitan.convert(torchtitan.read(text), None, None if "flavor" in text else model)
-    back["hardware"] = {"gpus_per_node": config["hardware"]["gpus_per_node"], "gpu": config["hardware"]["gpu"], "device": "cuda", "profile": "",
-                        "reserve_gib": config["hardware"]["reserve_gib"]}  # fmt: skip
+    back["hardware"] = {"gpus_per_node": config["hardware"]["gpus_per_node"], "gpu": config["hardware"]["gpu"],
+                        "device": "cuda", "profile": "",
+                        "reserve_gib": config["hardware"]["reserve_gib"]}
     return back
 
 
@@ -81,7 +83,8 @@ def notes(options, plan, text):
         yield "cannot be said: model: no flavor has these sizes; register one and name it"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "back.yaml"
-        path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in understood(options.to, text, config).items()))
+        sections = understood(options.to, text, config)
+        path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in sections.items()))
         back = ask(path, "--plan", "--json")
         for key, ours, theirs in differences(config, back["config"]):
             yield f"cannot be said: {key}: {json.dumps(ours)}; it becomes {json.dumps(theirs)}"
@@ -105,13 +108,14 @@ def bytes_there(back, text):
 
 def nanotron_lacks(config):
     model, parallel, schedule, train = (config[name] for name in ("model", "parallel", "schedule", "train"))
+    each = -(-model["layers"] // parallel["pipeline"])
     lacks = {
         "model.family": model["family"] != "llama",
         "model.qk_norm": model["qk_norm"],
         "model.rope_scaling": model["rope_scaling"] != "none",
         "schedule.name": parallel["pipeline"] > 1 and schedule["name"] not in ("1f1b", "gpipe"),
         "schedule.bpipe": schedule["bpipe"] != "off",
-        "schedule.recompute_layers": schedule["recompute_layers"] not in (0, -(-model["layers"] // parallel["pipeline"])),
+        "schedule.recompute_layers": schedule["recompute_layers"] not in (0, each),
         "parallel.layers": len(set(parallel["layers"])) > 1,
         "parallel.context": parallel["context"] > 1,
         "train.schedule": train["schedule"] not in ("cosine", "linear"),

@@ -89,7 +89,8 @@ def gpus_of(s, front, slurm, gpus):
         elif world is None and (nodes or each):
             s.say(
                 "world",
-                f"--gpus {gpus} is planned; the script says {nodes or 'an unknown number of'} nodes of {each or 'an unknown number of'} GPUs",
+                f"--gpus {gpus} is planned; the script says {nodes or 'an unknown number of'} nodes of"
+                f" {each or 'an unknown number of'} GPUs",
             )
         world = gpus
     if world is None:
@@ -99,7 +100,8 @@ def gpus_of(s, front, slurm, gpus):
             if name in options and known[name] is None
         ]
         raise Failure(
-            f"the number of GPUs is not known{' (' + ', '.join(unsaid) + ')' if unsaid else ''}; say --gpus N before the program's name"
+            f"the number of GPUs is not known{' (' + ', '.join(unsaid) + ')' if unsaid else ''}; say --gpus N before"
+            " the program's name"
         )
     if each is None and tasks and nodes:
         each = tasks // nodes

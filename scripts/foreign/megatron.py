@@ -1,5 +1,5 @@
-"""Megatron-LM's flags, and those of its descendants (Megatron-DeepSpeed, Pai), as our configuration. Names, defaults and
-meanings are those of Megatron-LM core 0.20.0 (d98e8a64), and older names where they meant something else."""
+"""Megatron-LM's flags, and those of its descendants (Megatron-DeepSpeed, Pai), as our configuration. Names, defaults
+and meanings are those of Megatron-LM core 0.20.0 (d98e8a64), and older names where they meant something else."""
 
 import json
 import re
@@ -14,8 +14,8 @@ from .shell import Script, readable, slurm_lines, unknown_in
 
 # flags: why the model cannot be planned
 OTHER_MODELS = (
-    ("num-experts", "the model is a mixture of experts by this flag, which cannot be planned; leave it out with --moe-* and"
-                    " --expert-* to plan the dense model"),
+    ("num-experts", "the model is a mixture of experts by this flag, which cannot be planned; leave it out with"
+                    " --moe-* and --expert-* to plan the dense model"),
     ("multi-latent-attention", "multi-latent attention cannot be planned; use a model with grouped-query attention"),
     ("hybrid-layer-pattern hybrid-override-pattern hybrid-attention-ratio is-hybrid-model",
      "layers of several kinds cannot be planned; use a model of attention layers"),
@@ -28,7 +28,7 @@ OTHER_MODELS = (
     ("retro-add-retriever", "a model with a retriever cannot be planned; use a decoder alone"),
     ("freeze-LM freeze-all-layers", "a model with frozen parts cannot be planned; use pretraining"),
     ("perform-rl-step", "training from rewards cannot be planned; use pretraining"),
-)  # fmt: skip
+)
 
 # category, flags, effect: what is given and cannot be converted, and what differs there
 EFFECTS = (
@@ -107,51 +107,57 @@ EFFECTS = (
     ("training", "compression-training", "compression is not planned"),
     ("training", "phase-transition-iterations", "the data are of one kind from the first step to the last here"),
     ("unknown", "yaml-cfg", "is not read; what it sets is not planned"),
-)  # fmt: skip
+)
 
 # Flags without effect on a plan: what is read, written, logged, checked, and how kernels are fused. * ends a name.
 QUIET = r"""
-enable-zbh1-exact-semantics *-path *-paths *-dir *-file *-prefix save save-* load load-* no-load-* no-save-* log-* no-log-* logging-* ckpt-* no-ckpt-* dist-ckpt-*
-use-dist-ckpt async-save async-strategy async-ckpt-* auto-detect-ckpt-format non-persistent-* use-checkpoint-args checkpoint-format
-use-checkpoint-opt-param-scheduler override-opt-param-scheduler use-mp-args-from-checkpoint-args use-persistent-ckpt-worker
+enable-zbh1-exact-semantics *-path *-paths *-dir *-file *-prefix save save-* load load-* no-load-* no-save-* log-*
+no-log-* logging-* ckpt-* no-ckpt-* dist-ckpt-* use-dist-ckpt async-save async-strategy async-ckpt-*
+auto-detect-ckpt-format non-persistent-* use-checkpoint-args checkpoint-format use-checkpoint-opt-param-scheduler
+override-opt-param-scheduler use-mp-args-from-checkpoint-args use-persistent-ckpt-worker
 use-tokenizer-model-from-checkpoint-args no-use-tokenizer-model-from-checkpoint-args use-model-config-from-checkpoint
-exit-on-missing-checkpoint exit-signal exit-signal-* replication replication-* verify-integrity universal-checkpoint most-recent-k
-tensorboard-* wandb-* one-logger-* no-one-logger enable-one-logger app-tag-* timing-* profile profile-* use-pytorch-profiler
-pytorch-profiler-* use-nsys-profiler nvtx-* record-memory-history memory-snapshot-* logger report-* verbosity codecarbon-*
-eval-* full-validation multiple-validation-sets validation-set-names start-eval-at-iter skip-train-eval
-data-path data-impl data-parallel-random-init data-parallel-size dataloader-* dataset dataset-config train-data train-data-*
-valid-data valid-data-* test-data test-data-* per-split-* per-dataset-* split mock-data num-workers num-dataset-builder-threads
-mid-level-dataset-surplus no-create-attention-mask-in-dataloader create-attention-mask-in-dataloader no-mmap-bin-files mmap-warmup
-no-data-sharding data-sharding fim-* mask-prob mask-type mask-factor short-seq-prob sample-rate use-one-sent-docs reset-iteration
-tokenizer-* tiktoken-* null-tokenizer-* patch-tokenizer-type extra-vocab-size trust-remote-code special-tokens* chat-template*
-distributed-backend distributed-timeout-* nccl-ub use-nccl-ub use-sharp use-gloo-process-groups disable-gloo-process-groups local-rank
-lazy-mpu-init node-rank master-addr master-port rdzv-* tee redirects role monitor-interval max-restarts start-method local-addr
-standalone local-ranks-filter hostfile include exclude no-local-rank no-ssh launcher force-multi enable-each-rank-log
-manual-gc manual-gc-* no-manual-gc-eval te-rng-tracker use-te use-te-rng-tracker transformer-impl use-mcore-models use-legacy-models
-rerun-mode rerun-* disable-straggler-on-startup straggler-* error-injection-* check-* no-check-* inprocess-* enable-ft-package ft-*
-calc-ft-timeouts run-workload-inspector-server flight-recorder-* inference-* use-flashinfer-fused-rope output-bert-embeddings
-max-tokens-to-oom test-mode seed train-sync-interval gpu-sniff-test-interval result-rejected-tracker-filename adlr-autoresume
-adlr-autoresume-interval abort-on-* kill-switch-file iterations-to-skip
-overlap-grad-reduce overlap-param-gather overlap-param-gather-with-optimizer-step overlap-p2p-* align-* no-align-* ddp-bucket-size
-ddp-num-buckets ddp-pad-* ddp-average-in-collective ddp-reduce-scatter-* bucket-size average-in-collective suggested-communication-unit-size
-no-gradient-accumulation-fusion no-gradient-reduce-div-fusion gradient-reduce-div-fusion gradient-accumulation-fusion no-contiguous-buffers-in-local-ddp DDP-impl
-use-contiguous-buffers-in-local-ddp masked-softmax-fusion bias-*-fusion no-bias-*-fusion no-rope-fusion rope-fusion apply-rope-fusion
-persist-layer-norm no-persist-layer-norm cross-entropy-* use-transformer-engine-op-fuser use-fused-* use-cpu-initialization
-no-initialization perform-initialization init-method-xavier-uniform cuda-graph-* high-priority-stream-groups tp-comm-* disable-tp-comm-*
-batch-p2p-comm batch-p2p-* no-scatter-gather-tensors-in-pipeline no-barrier-with-level-1-timing disable-jit-fuser
-empty-unused-memory-level fp8-margin fp8-interval fp8-amax-* fp8-wgrad loss-scale loss-scale-* initial-loss-scale min-loss-scale
-hysteresis attention-softmax-in-fp32 accumulate-allreduce-grads-in-fp32 apply-query-key-layer-scaling no-query-key-layer-scaling
+exit-on-missing-checkpoint exit-signal exit-signal-* replication replication-* verify-integrity universal-checkpoint
+most-recent-k tensorboard-* wandb-* one-logger-* no-one-logger enable-one-logger app-tag-* timing-* profile profile-*
+use-pytorch-profiler pytorch-profiler-* use-nsys-profiler nvtx-* record-memory-history memory-snapshot-* logger
+report-* verbosity codecarbon-* eval-* full-validation multiple-validation-sets validation-set-names start-eval-at-iter
+skip-train-eval data-path data-impl data-parallel-random-init data-parallel-size dataloader-* dataset dataset-config
+train-data train-data-* valid-data valid-data-* test-data test-data-* per-split-* per-dataset-* split mock-data
+num-workers num-dataset-builder-threads mid-level-dataset-surplus no-create-attention-mask-in-dataloader
+create-attention-mask-in-dataloader no-mmap-bin-files mmap-warmup no-data-sharding data-sharding fim-* mask-prob
+mask-type mask-factor short-seq-prob sample-rate use-one-sent-docs reset-iteration tokenizer-* tiktoken-*
+null-tokenizer-* patch-tokenizer-type extra-vocab-size trust-remote-code special-tokens* chat-template*
+distributed-backend distributed-timeout-* nccl-ub use-nccl-ub use-sharp use-gloo-process-groups
+disable-gloo-process-groups local-rank lazy-mpu-init node-rank master-addr master-port rdzv-* tee redirects role
+monitor-interval max-restarts start-method local-addr standalone local-ranks-filter hostfile include exclude
+no-local-rank no-ssh launcher force-multi enable-each-rank-log manual-gc manual-gc-* no-manual-gc-eval te-rng-tracker
+use-te use-te-rng-tracker transformer-impl use-mcore-models use-legacy-models rerun-mode rerun-*
+disable-straggler-on-startup straggler-* error-injection-* check-* no-check-* inprocess-* enable-ft-package ft-*
+calc-ft-timeouts run-workload-inspector-server flight-recorder-* inference-* use-flashinfer-fused-rope
+output-bert-embeddings max-tokens-to-oom test-mode seed train-sync-interval gpu-sniff-test-interval
+result-rejected-tracker-filename adlr-autoresume adlr-autoresume-interval abort-on-* kill-switch-file
+iterations-to-skip overlap-grad-reduce overlap-param-gather overlap-param-gather-with-optimizer-step overlap-p2p-*
+align-* no-align-* ddp-bucket-size ddp-num-buckets ddp-pad-* ddp-average-in-collective ddp-reduce-scatter-* bucket-size
+average-in-collective suggested-communication-unit-size no-gradient-accumulation-fusion no-gradient-reduce-div-fusion
+gradient-reduce-div-fusion gradient-accumulation-fusion no-contiguous-buffers-in-local-ddp DDP-impl
+use-contiguous-buffers-in-local-ddp masked-softmax-fusion bias-*-fusion no-bias-*-fusion no-rope-fusion rope-fusion
+apply-rope-fusion persist-layer-norm no-persist-layer-norm cross-entropy-* use-transformer-engine-op-fuser use-fused-*
+use-cpu-initialization no-initialization perform-initialization init-method-xavier-uniform cuda-graph-*
+high-priority-stream-groups tp-comm-* disable-tp-comm-* batch-p2p-comm batch-p2p-*
+no-scatter-gather-tensors-in-pipeline no-barrier-with-level-1-timing disable-jit-fuser empty-unused-memory-level
+fp8-margin fp8-interval fp8-amax-* fp8-wgrad loss-scale loss-scale-* initial-loss-scale min-loss-scale hysteresis
+attention-softmax-in-fp32 accumulate-allreduce-grads-in-fp32 apply-query-key-layer-scaling no-query-key-layer-scaling
 async-tensor-model-parallel-allreduce no-async-tensor-model-parallel-allreduce use-ring-exchange-p2p deterministic-mode
-enable-experimental enable-msc disable-msc sync-tp-duplicated-parameters synchronize-each-layer contigious-checkpointing
-clone-scatter-output-in-embedding no-clone-scatter-output-in-embedding onnx-safe openai-gelu dump-param-to-param-group-map
-disable-bf16-reduced-precision-matmul disable-mem-efficient-ln wd-incr-steps kd-alpha-ce kd-beta-ce kd-temp use-flash-attn
-moe-* disable-moe-* expert-* overlap-moe-* create-moe-param-group use-tutel mlp-type topk sgd-momentum lion-* ademamix-* soap-*
-muon-* adaptive-muon-* qk-clip-* goldfish-* mup-* zero-* num-gpus num-nodes activation-func-fp8-input-store no-pipeline-parallel
-torch-fsdp2-* megatron-fsdp-* fsdp-* cpu-offloading-* delay-offload-* offload-* partition-method pp-partition-method deepspeed qknorm-impl
+enable-experimental enable-msc disable-msc sync-tp-duplicated-parameters synchronize-each-layer
+contigious-checkpointing clone-scatter-output-in-embedding no-clone-scatter-output-in-embedding onnx-safe openai-gelu
+dump-param-to-param-group-map disable-bf16-reduced-precision-matmul disable-mem-efficient-ln wd-incr-steps kd-alpha-ce
+kd-beta-ce kd-temp use-flash-attn moe-* disable-moe-* expert-* overlap-moe-* create-moe-param-group use-tutel mlp-type
+topk sgd-momentum lion-* ademamix-* soap-* muon-* adaptive-muon-* qk-clip-* goldfish-* mup-* zero-* num-gpus num-nodes
+activation-func-fp8-input-store no-pipeline-parallel torch-fsdp2-* megatron-fsdp-* fsdp-* cpu-offloading-*
+delay-offload-* offload-* partition-method pp-partition-method deepspeed qknorm-impl
 """
 QUIET = re.compile("|".join(re.escape(word).replace(r"\*", r".*") for word in QUIET.split()))
 ALONE = ("swiglu", "bf16", "fp16", "sequence-parallel", "use-distributed-optimizer", "group-query-attention",
-         "disable-bias-linear")  # fmt: skip
+         "disable-bias-linear")
 TOKENIZERS = (  # size of the vocabulary by the tokenizer's name; the first that fits
     (r"gpt-?2", 50257), (r"llama-?_?4", 202048), (r"llama-?_?3(?!\d*b)|distill-llama", 128256),
     (r"(?<!meta-)llama(?!-?_?[3-9](?!\d*b))", 32000), (r"bert.*uncased|BertWordPieceLowerCase", 30522),
@@ -160,7 +166,7 @@ TOKENIZERS = (  # size of the vocabulary by the tokenizer's name; the first that
     (r"deepseek-?_?v2|deepseek-ai/deepseek-llm", 102400), (r"deepseek-?_?v3|deepseek-?_?r1", 129280),
     (r"minitron|nemotron.*256k|gemma", 256000), (r"(^|/)mt5-", 250100), (r"(^|/)t5-", 32100), (r"starcoder2", 49152),
     (r"tiiuae/falcon", 65024), (r"bigscience/(tokenizer|bloom)|byte-level-bpe-tokenizer-no-norm-250k", 250680),
-)  # fmt: skip
+)
 FP8 = {"delayed": "tensor", "tensorwise": "tensor", "blockwise": "block", "mxfp8": "mx"}
 FSDP = ("use-megatron-fsdp", "use-torch-fsdp2", "use-custom-fsdp")
 SHARDED = "every data rank holds all optimizer state there; here it is cut over"
@@ -177,8 +183,9 @@ def cut(word):
 def command_settings(command, settings):
     """Adds the flags of a command. Returns the launcher's words: those before the program."""
     words = [each for word in command for each in cut(word)]
-    programs = (i for i, word in enumerate(words) if word.endswith(".py") or i and words[i - 1] == "-m" and "torch" not in word)
-    at = next(programs, None)
+    modules = (i for i, word in enumerate(words) if i and words[i - 1] == "-m" and "torch" not in word)
+    files = (i for i, word in enumerate(words) if word.endswith(".py"))
+    at = min([*files, *modules], default=None)
     front, rest = (words[:at], words[at + 1 :]) if at is not None else ([], words)
     flag, spelling, given = None, None, []
     for word in [*rest, "--"]:
@@ -190,7 +197,8 @@ def command_settings(command, settings):
         elif flag is not None and not (unknown_in(word) and (given or flag in ALONE)):
             given.append(word)
         elif unknown_in(word):
-            settings.say("unknown", f"{readable(word)}: the script does not say what this is; its flags are not planned")
+            settings.say("unknown", f"{readable(word)}: the script does not say what this is; its flags are not"
+                                    " planned")
         elif not word.startswith("-"):
             settings.say("unknown", f"{readable(word)}: belongs to no flag and is ignored")
     return front
@@ -217,8 +225,9 @@ def read_script(words):
         raise Failure(f"{path}: is YAML; say nemo instead of megatron")
     slurm = slurm_lines(text)
     script = Script(given, lambda name: beside(path, name), words[1:more])
-    known = {"SLURM_NNODES": "nodes", "SLURM_JOB_NUM_NODES": "nodes", "SLURM_NTASKS": "ntasks", "SLURM_NPROCS": "ntasks",
-             "SLURM_NTASKS_PER_NODE": "ntasks-per-node", "SLURM_GPUS_PER_NODE": "gpus-per-node"}  # fmt: skip
+    known = {"SLURM_NNODES": "nodes", "SLURM_JOB_NUM_NODES": "nodes", "SLURM_NTASKS": "ntasks",
+             "SLURM_NPROCS": "ntasks",
+             "SLURM_NTASKS_PER_NODE": "ntasks-per-node", "SLURM_GPUS_PER_NODE": "gpus-per-node"}
     for name, option in known.items():
         if (value := slurm.get("--" + option, "")).isdigit():
             script.given.setdefault(name, value)
@@ -270,8 +279,8 @@ def chosen(script, settings):
     texts = [text for text in texts if re.search(r"(^|\s)--\w", text)]
     texts = [text for text in texts if not any(text.strip() in other and text != other for other in texts)]
     if not any(re.search("--num[-_]layers", text) for text in texts):
-        ends = f"the script ends in line {script.ended}, and no command of it" if script.ended else "no command of the script"
-        raise Failure(f"{ends} has --num-layers; give the flags, or the variables that the script needs")
+        ends = f"the script ends in line {script.ended}, and " if script.ended else ""
+        raise Failure(f"{ends}no command of the script has --num-layers; give the flags, or variables that it needs")
     settings.say("unknown", "no command of the script has --num-layers; the flags in its variables are converted")
     return [word for text in dict.fromkeys(texts) for word in text.split()]
 
@@ -326,10 +335,11 @@ def vocabulary(s, default):
     for text in said:
         for pattern, size in TOKENIZERS:
             if re.search(pattern, text, re.IGNORECASE):
-                s.say("model", f"{s.spelling('vocab-size')} is not given: {size}, as the tokenizer {readable(text)} has")
+                s.say("model", f"{s.spelling('vocab-size')} is not given: {size}, as the tokenizer {readable(text)}"
+                               " has")
                 return size
-    raise Failure(f"{s.spelling('vocab-size')}: is missing, since a tokenizer says it there that is not known here; add it"
-                  + (" (after the script's name)" if s.spelling("vocab-size").startswith("--") else ""))  # fmt: skip
+    raise Failure(f"{s.spelling('vocab-size')}: is missing, since a tokenizer says it there that is not known here;"
+                  " add it" + (" (after the script's name)" if s.spelling("vocab-size").startswith("--") else ""))
 
 
 def convert_model(s, config, known, defaults):
@@ -350,13 +360,14 @@ def convert_model(s, config, known, defaults):
     model["ffn"] = s.number("ffn-hidden-size", int, known.get("ffn", plain), low=1)
     if llama and not gated and not known:
         asked, model["ffn"] = model["ffn"], max(64, round(model["ffn"] * 2 / 3 / 64) * 64)
-        s.say("model", f"the feed-forward part is not gated there: SwiGLU of width {model['ffn']} is planned for {asked}, which has"
-                       " as many parameters and FLOPs")  # fmt: skip
+        s.say("model", f"the feed-forward part is not gated there: SwiGLU of width {model['ffn']} is planned for"
+                       f" {asked}, which has as many parameters and FLOPs")
     model["kv_heads"] = groups_of(s, model, known, defaults)
     if not llama and model["kv_heads"] != model["heads"]:
-        raise Failure(f"{s.spelling('group-query-attention')}: GPT's layer cannot be planned with fewer key and value heads; leave it"
-                      " out, or use --swiglu, --normalization RMSNorm and --position-embedding-type rope")  # fmt: skip
-    model["head_dim"] = s.number("kv-channels", int, known.get("head_dim", max(model["hidden"] // model["heads"], 1)), low=1)
+        raise Failure(f"{s.spelling('group-query-attention')}: GPT's layer cannot be planned with fewer key and value"
+                      " heads; leave it out, or use swiglu, RMSNorm and rope")
+    model["head_dim"] = s.number("kv-channels", int, known.get("head_dim", max(model["hidden"] // model["heads"], 1)),
+                                 low=1)
     model["tie_embeddings"] = known.get("tie_embeddings", True) and not s.flag("untie-embeddings-and-output-weights")
     model["norm_eps"] = s.number("norm-epsilon", float, known.get("norm_eps", 1e-5), high=1)
     for name in ("hidden-dropout", "attention-dropout"):
@@ -364,7 +375,8 @@ def convert_model(s, config, known, defaults):
         rate = s.number(name, float, defaults.get("dropout", 0.1), high=1)
         if rate > 0:
             start = "" if given else f"{spelling} is not given, so "
-            s.say("model", f"{start}{spelling} {rate:g}: there is no dropout here; its masks and passes are not planned")
+            s.say("model", f"{start}{spelling} {rate:g}: there is no dropout here; its masks and passes are not"
+                           " planned")
     padded(s, model)
     spelling = s.spelling("disable-bias-linear")
     bias = not s.flag("disable-bias-linear", defaults.get("disable-bias-linear", False))
@@ -382,7 +394,8 @@ def convert_model(s, config, known, defaults):
     if "max-position-embeddings" in s and not llama:
         longest = s.number("max-position-embeddings", int, low=1)
         if longest != model["seq_len"]:
-            s.say("model", f"{s.spelling('max-position-embeddings')} {longest}: the table of positions is planned with {model['seq_len']}")
+            s.say("model", f"{s.spelling('max-position-embeddings')} {longest}: the table of positions is planned with"
+                           f" {model['seq_len']}")
     s.quiet("max-position-embeddings")
 
 
@@ -418,16 +431,17 @@ def family_of(s, model, known, defaults):
     if s.flag("use-alibi-position-embeddings"):
         place = "alibi"
     rotary = place in ("rope", "yarn")
-    if norm not in ("RMSNorm", "LayerNorm") or place in ("mrope", "relative") or (gated or norm == "RMSNorm") and not rotary:
+    strange = norm not in ("RMSNorm", "LayerNorm") or place in ("mrope", "relative")
+    if strange or (gated or norm == "RMSNorm") and not rotary:
         raise Failure(f"{s.spelling('normalization')} {norm}, {s.spelling('position-embedding-type')} {place},"
-                      f" {'' if gated else 'no '}{s.spelling('swiglu')}: is neither LLaMA's layer (RMSNorm, rope, swiglu) nor"
-                      " GPT's (LayerNorm, learned_absolute); say one of them, the nearest")  # fmt: skip
+                      f" {'' if gated else 'no '}{s.spelling('swiglu')}: is neither LLaMA's layer (RMSNorm, rope,"
+                      " swiglu) nor GPT's (LayerNorm, learned_absolute); say one of them, the nearest")
     model["family"] = "llama" if gated or norm == "RMSNorm" else "gpt"
     if model["family"] == "llama" and norm == "LayerNorm":
         s.say("model", f"{s.spelling('normalization')} LayerNorm: RMSNorm is planned")
     if model["family"] == "gpt" and place != "learned_absolute":
-        s.say("model", f"{s.spelling('position-embedding-type')} {place}: GPT's learned positions are planned, a table of"
-                       " seq_len times hidden")  # fmt: skip
+        s.say("model", f"{s.spelling('position-embedding-type')} {place}: GPT's learned positions are planned, a table"
+                       " of seq_len times hidden")
     return gated, place
 
 
@@ -450,9 +464,10 @@ def rope(s, model, place, known):
     factor = s.number("rope-scaling-factor", float, 8.0, low=1, high=1e6)
     stretched = s.number("rotary-seq-len-interpolation-factor", int, 1, low=1, high=1e6)
     factors = {"rope_factor": ("yarn-rotary-scaling-factor", "rotary-scaling-factor", float, factor),
-               "rope_original": ("yarn-original-max-position-embeddings", "original-max-position-embeddings", int, 4096),
+               "rope_original": ("yarn-original-max-position-embeddings", "original-max-position-embeddings", int,
+                                 4096),
                "rope_beta_fast": ("yarn-beta-fast", "beta-fast", float, 32.0),
-               "rope_beta_slow": ("yarn-beta-slow", "beta-slow", float, 1.0)}  # fmt: skip
+               "rope_beta_slow": ("yarn-beta-slow", "beta-slow", float, 1.0)}
     if place == "yarn":
         model["rope_scaling"] = "yarn"
         for key, (name, older, kind, default) in factors.items():
@@ -473,7 +488,8 @@ def convert_layout(s, config, world):
     spelling = s.spelling("ds-sequence-parallel-size")
     ulysses = s.number("ds-sequence-parallel-size", int, 1, low=1, high=1024)
     if ulysses > 1:
-        s.say("world", f"{spelling} {ulysses}: is planned as {ulysses} context ranks, which exchange keys and values instead of heads")
+        s.say("world", f"{spelling} {ulysses}: is planned as {ulysses} context ranks, which exchange keys and values"
+                       " instead of heads")
         c *= ulysses
     parallel["context"] = c
     if c > 1 and s.peek("cp-comm-type") != "all_gather":
@@ -514,7 +530,8 @@ def stages(s, parallel, layers, p):
         text = re.sub(r"(.)\*(\d{1,3})", lambda found: found[1] * int(found[2]), text)
         counts = parallel["layers"] = [part.count("t") for part in text.split("|")]
         if len(counts) % p != 0 or sum(counts) != layers:
-            raise Failure(f"{spelling}: has {len(counts)} parts of {sum(counts)} layers, not {layers} layers on {p} stages")
+            raise Failure(f"{spelling}: has {len(counts)} parts of {sum(counts)} layers, not {layers} layers on {p}"
+                          " stages")
         return len(counts) // p
     spelling = s.spelling("decoder-first-pipeline-num-layers")
     first = s.number("decoder-first-pipeline-num-layers", int, None, low=1)
@@ -547,8 +564,8 @@ def zero(s, config, lacking=None):
     spelling = s.spelling("zero-stage")
     stage = s.number("zero-stage", int, 0, high=3)
     if stage > 1:
-        s.say("memory", f"{spelling} {stage}: ZeRO-1 is planned, which cuts optimizer state over data ranks and neither gradients nor"
-                        " parameters")  # fmt: skip
+        s.say("memory", f"{spelling} {stage}: ZeRO-1 is planned, which cuts optimizer state over data ranks and"
+                        " neither gradients nor parameters")
     lacking = lacking or f"{s.spelling('use-distributed-optimizer')} is not given"
     cut_there = s.flag("use-distributed-optimizer") or any(name in s for name in FSDP) or stage > 0
     if not cut_there and copies > 1:
@@ -640,8 +657,8 @@ def steps_of(s, train, total, grown, used):
     if decay is not None:
         train["decay_steps"] = min(decay, train["steps"])
     if end and abs(end - steps) > 1:
-        s.say("training", f"the learning rate falls until step {end} there ({s.spelling('lr-decay-iters')}, -samples) and until the"
-                          f" last, {steps}, here")  # fmt: skip
+        s.say("training", f"the learning rate falls until step {end} there ({s.spelling('lr-decay-iters')}, -samples)"
+                          f" and until the last, {steps}, here")
 
 
 def convert_precision(s, config):
@@ -665,7 +682,7 @@ def convert_precision(s, config):
             raise Failure(f"{spelling} {recipe}: cannot be planned; use one of {', '.join(FP8)}")
         train["fp8"] = FP8[recipe]
         s.say("precision", f"fp8 ({recipe}, {fp8}): train.fp8 {train['fp8']}, for the products of the layers"
-                           + (", with scales of the same step" if recipe == "delayed" else ""))  # fmt: skip
+                           + (", with scales of the same step" if recipe == "delayed" else ""))
 
 
 def convert_attention(s, config):
@@ -676,7 +693,8 @@ def convert_attention(s, config):
     asked = [s.flag(name) for name in kinds]
     flash = any(asked) or backend in ("flash", "fused") or fused
     if not flash and backend == "auto":
-        s.say("speed", f"attention is not fused there (no {s.spelling('use-flash-attn')}): attention.mode none is planned")
+        s.say("speed", f"attention is not fused there (no {s.spelling('use-flash-attn')}): attention.mode none is"
+                       " planned")
     attention["mode"] = "flash" if flash else "none"
     attention["softmax"] = "unfused" if s.flag("no-masked-softmax-fusion") and not flash else "megatron"
     own = [s.flag("reset-attention-mask"), s.flag("dataloader-inter-document-masking")]
@@ -731,11 +749,13 @@ def convert_optimizer(s, config, defaults):
     spelling, optimizer = s.spelling("optimizer"), s.text("optimizer", "adam").lower()
     if optimizer in ("muon", "dist_muon", "adaptive_muon"):
         muon(s, train, optimizer, defaults)
-    elif optimizer not in ("adam", "adamw", "fused_adam", "distributed_fused_adam", "mcore_distributed_optim", "hybridadam"):
+    elif optimizer not in ("adam", "adamw", "fused_adam", "distributed_fused_adam", "mcore_distributed_optim",
+                           "hybridadam"):
         s.say("memory", f"{spelling} {optimizer}: AdamW is planned, with two moments in fp32")
     for flag, key, default, high in (("weight-decay", "weight_decay", 0.01, 100), ("adam-beta1", "beta1", 0.9, 1),
                                      ("adam-beta2", "beta2", 0.999, 1), ("adam-eps", "eps", 1e-8, 1),
-                                     ("clip-grad", "grad_clip", 1.0, 1e12), ("init-method-std", "init_std", 0.02, 1000)):  # fmt: skip
+                                     ("clip-grad", "grad_clip", 1.0, 1e12),
+                                     ("init-method-std", "init_std", 0.02, 1000)):
         train[key] = s.number(flag, float, defaults.get(flag, default), high=high)
     train["seed"] = s.number("seed", int, defaults.get("seed", 1234), high=1 << 53)
     if "lr" not in s:
@@ -771,11 +791,12 @@ def muon(s, train, optimizer, defaults):
     train["muon_scale"] = s.number("muon-extra-scale-factor", float, 1.0, high=1000)
     for name, default, category, text in (
         ("muon-scale-mode", "spectral", "training", "updates are scaled by sqrt(max(out, in)) here"),
-        ("muon-coefficient-type", "quintic", "", ""), ("muon-tp-mode", "duplicated", "speed", "tensor ranks gather each matrix here"),
+        ("muon-coefficient-type", "quintic", "", ""),
+        ("muon-tp-mode", "duplicated", "speed", "tensor ranks gather each matrix here"),
         ("muon-num-ns-steps", "5", "speed", "five steps are planned"),
         ("muon-fp32-matmul-prec", "medium", "speed", "its products are planned in the run's precision"),
         ("muon-scalar-optimizer", "adam", "memory", "AdamW is planned for what is no matrix of a layer"),
-    ):  # fmt: skip
+    ):
         said, value = s.spelling(name), s.text(name, default)
         if name == "muon-coefficient-type" and value != "simple":
             s.say("training", f"{said} {value}: the coefficients are those of `simple` here")
@@ -817,7 +838,7 @@ def deepspeed_file(s, path):
         if s.flag(enabled):
             s.values.setdefault(flag, ("--" + flag, True))
     for key, flag in (("train_batch_size", "global-batch-size"), ("train_micro_batch_size_per_gpu", "micro-batch-size"),
-                      ("zero_optimization.stage", "zero-stage"), ("gradient_clipping", "clip-grad")):  # fmt: skip
+                      ("zero_optimization.stage", "zero-stage"), ("gradient_clipping", "clip-grad")):
         value = s.take("ds." + key)
         if is_off(value) or value == "auto":
             continue
@@ -828,6 +849,6 @@ def deepspeed_file(s, path):
         s.effect(key, "memory", "optimizer and parameters stay on the GPU here")
     quiet = (r"ds\.(steps_per_print|wall_clock|zero_optimization|zero_allow|gradient_acc|fp16|bf16|data_types|prescale"
              r"|flops_profiler|comms|tensorboard|csv|wandb|monitor|activation_check|communication|dump|memory_breakdown"
-             r"|checkpoint|train_|optimizer|scheduler|aio)")  # fmt: skip
+             r"|checkpoint|train_|optimizer|scheduler|aio)")
     for key in [each for each in s.values if re.match(quiet, each)]:
         s.quiet(key)

@@ -13,9 +13,10 @@ QUIET = re.compile(
     r"(general|checkpoints|logging|lighteval|tokenizer|s3_upload|profiler|metrics_logging|doremi|data"
     r"|data_stages\[\d+\]\.(data|name|start_training_step))(\.|$|\[)"
     r"|tokens\.(limit_|val_check)|model\.(ddp_bucket_cap_mb|init_method\.(path|use_mup))"
-    rf"|{re.escape(M)}(bos_|eos_|pad_|pretraining_tp|use_cache|initializer_range|is_|_fused|_use_qkv|_attn_impl|z_loss"
+    rf"|{re.escape(M)}(bos_|eos_|pad_|pretraining_tp|use_cache|initializer_range|is_|_fused|_use_qkv|_attn_impl"
     r"|rope_interleaved|interleaved_rotary|ring_attn|use_spda|max_position_embeddings|flex_|log_attn|ssm_cfg)"
-    r"|optimizer\.(torch_adam|optimizer_factory\.torch_adam)|parallelism\.(tp_recompute_allgather|moe_layer_recompute|expert_)"
+    r"|optimizer\.(torch_adam|optimizer_factory\.torch_adam)"
+    r"|parallelism\.(tp_recompute_allgather|moe_layer_recompute|expert_)"
 )
 
 
@@ -30,14 +31,14 @@ def convert(s, gpus=None, model=None):
     for name in ("is_mamba_config", "is_llamoe_config", "is_starcoder2_config", "is_qwen2_moe_config"):
         s.refuse(M + name, "layers of this kind cannot be planned; use LLaMA's or Qwen 2's")
     for name in ("moe_config.num_experts", "moe_num_experts", "num_local_experts"):
-        s.refuse(M + name, "the model is a mixture of experts by this key, which cannot be planned; leave it out to plan the dense model")
+        s.refuse(M + name, "the model is a mixture of experts by this key, which cannot be planned; leave it out to"
+                           " plan the dense model")
     known = model or {}
     ours |= known
     for key, word in (("hidden", "hidden_size"), ("layers", "num_hidden_layers"), ("heads", "num_attention_heads"),
-                      ("ffn", "intermediate_size"), ("vocab", "vocab_size")):  # fmt: skip
+                      ("ffn", "intermediate_size"), ("vocab", "vocab_size")):
         ours[key] = s.number(M + word, int, *([known[key]] if key in known else []), low=1, high=1 << 22)
     ours["family"] = "llama"
-    qwen = s.flag(M + "is_qwen2_config")
     wide = max(ours["hidden"] // ours["heads"], 1)
     ours["kv_heads"] = s.number(M + "num_key_value_heads", int, known.get("kv_heads", ours["heads"]), low=1)
     ours["head_dim"] = s.number(M + "head_dim", int, known.get("head_dim", wide), low=1)
@@ -45,7 +46,7 @@ def convert(s, gpus=None, model=None):
     ours["norm_eps"] = s.number(M + "rms_norm_eps", float, 1e-6, high=1)
     ours["rope_theta"] = s.number(M + "rope_theta", float, 10000.0, low=1, high=1e12)
     ours["tie_embeddings"] = s.flag(M + "tie_word_embeddings", False)
-    ours["qkv_bias"] = s.flag(M + "attention_bias", qwen)
+    ours["qkv_bias"] = s.flag(M + "attention_bias", False)
     ours["qk_norm"] = s.flag(M + "qk_norm", False)
     act = s.text(M + "hidden_act", "silu")
     if act not in ("silu", "swish"):
@@ -60,7 +61,7 @@ def convert(s, gpus=None, model=None):
             s.effect(name, "length", f"{ours['seq_len']} tokens a sequence are planned for the whole run")
         s.quiet(name)
     world(s, parallel, gpus)
-    engine = s.text("parallelism.pp_engine", "1f1b")
+    engine = s.text("parallelism.pp_engine", "afab").lower()
     schedule["name"] = "gpipe" if engine == "afab" else "1f1b"
     if engine not in ("afab", "1f1b"):
         raise Failure(f"parallelism.pp_engine {engine}: is neither 1f1b nor afab")
@@ -71,6 +72,9 @@ def convert(s, gpus=None, model=None):
     train["steps"] = s.number("tokens.train_steps", int, low=1)
     precision(s, train)
     optimizer(s, train)
+    penalty = s.number(M + "z_loss_coefficient", float, 1e-4, high=1000)
+    if s.flag(M + "z_loss_enabled") and not s.flag(M + "is_qwen2_config"):  # its Qwen 2 has none
+        train["z_loss"] = penalty
     if "optimizer.zero_stage" in s:
         s.values["zero-stage"] = ("optimizer.zero_stage", s.take("optimizer.zero_stage"))
     zero(s, config, "optimizer.zero_stage 0")
@@ -101,22 +105,27 @@ def precision(s, train):
     if kind not in ("float32", "bfloat16"):
         s.say("precision", f"model.dtype {kind}: is planned as bf16")
     if not s.flag("optimizer.accumulate_grad_in_fp32", True):
-        s.say("precision", "optimizer.accumulate_grad_in_fp32 false: gradients are planned in fp32, 2 bytes a parameter more")
+        s.say("precision", "optimizer.accumulate_grad_in_fp32 false: gradients are planned in fp32, 2 bytes a"
+                           " parameter more")
 
 
 def rope(s, model):
     names = [name for name in s.values if name.startswith(M + "rope_scaling.")]
     scaling = {name[len(M + "rope_scaling.") :]: s.take(name) for name in names}
     kind = scaling.pop("rope_type", scaling.pop("type", "none"))
-    numbers = {"factor": "rope_factor", "original_max_position_embeddings": "rope_original", "low_freq_factor": "rope_low_freq",
-               "high_freq_factor": "rope_high_freq", "beta_fast": "rope_beta_fast", "beta_slow": "rope_beta_slow"}  # fmt: skip
+    numbers = {"factor": "rope_factor", "original_max_position_embeddings": "rope_original",
+               "low_freq_factor": "rope_low_freq", "high_freq_factor": "rope_high_freq",
+               "beta_fast": "rope_beta_fast", "beta_slow": "rope_beta_slow"}
     if kind in ("linear", "llama3", "yarn"):
         model["rope_scaling"] = kind
         for word, value in scaling.items():
             if word not in numbers or isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise Failure(f"{M}rope_scaling.{word}: is not known here, or is no number")
             model[numbers[word]] = value
-    elif kind not in ("none", "default", None):
+    elif kind in ("none", "default", None):
+        factor = s.number(M + "rope_seq_len_interpolation_factor", float, 1.0, low=1, high=1e6)
+        model |= {"rope_scaling": "linear", "rope_factor": factor} if factor > 1 else {}
+    else:
         raise Failure(f"{M}rope_scaling {kind}: cannot be planned; use linear, llama3 or yarn")
 
 
@@ -125,14 +134,17 @@ def optimizer(s, train):
     name = s.text(F + "name", "adamW")
     if name.lower() != "adamw":
         s.say("memory", f"optimizer {name}: AdamW is planned, with two moments in fp32")
-    for ours, word, default in (("beta1", "adam_beta1", 0.9), ("beta2", "adam_beta2", 0.999), ("eps", "adam_eps", 1e-8)):
+    for ours, word, default in (("beta1", "adam_beta1", 0.9), ("beta2", "adam_beta2", 0.999),
+                                ("eps", "adam_eps", 1e-8)):
         train[ours] = s.number(F + word if F + word in s else "optimizer." + word, float, default, high=1)
     train["weight_decay"] = s.number("optimizer.weight_decay", float, 0.0, high=100)
     train["grad_clip"] = s.number("optimizer.clip_grad", float, 0.0, high=1e12)
     train["seed"] = s.number("general.seed", int, 42, high=1 << 53)
     train["init_std"] = s.number("model.init_method.std", float, 0.025, high=1000)
-    for name, text in (("optimizer.weight_decay_exclude_named_params", "norms and biases have no weight decay here, the others have"),
-                       ("model.init_method.scaling_method", "projections into the residual stream start smaller by the number of layers here")):  # fmt: skip
+    for name, text in (("optimizer.weight_decay_exclude_named_params",
+                        "norms and biases have no weight decay here, the others have"),
+                       ("model.init_method.scaling_method", "projections into the residual stream start smaller by the"
+                                                            " number of layers here")):
         s.effect(name, "training", text)
     lr = train["lr"] = s.number(R + "learning_rate", float, low=0, high=100)
     low = s.number(R + "min_decay_lr", float, lr, high=100)
@@ -153,4 +165,5 @@ def optimizer(s, train):
     if style not in ("linear", "cosine") and not (style == "1-sqrt" and start > warm):
         s.say("training", f"{R}lr_decay_style {style}: a linear decay is planned")
     if abs(start + steps - train["steps"]) > 1 and low != lr:
-        s.say("training", f"the learning rate falls until step {start + steps} there and until the last, {train['steps']}, here")
+        s.say("training", f"the learning rate falls until step {start + steps} there and until the last,"
+                          f" {train['steps']}, here")

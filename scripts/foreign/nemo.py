@@ -1,5 +1,5 @@
-"""NeMo's and Megatron-Bridge's YAML as our configuration. Their keys are Megatron-LM's under other names or sections, so
-each is renamed to its flag; what megatron.py does not know is named there."""
+"""NeMo's and Megatron-Bridge's YAML as our configuration. Their keys are Megatron-LM's under other names or sections,
+so each is renamed to its flag; what megatron.py does not know is named there."""
 
 import re
 
@@ -16,14 +16,16 @@ NAMES = {
     "rotary_percentage": "rotary-percent", "seq_len_interpolation_factor": "rotary-seq-len-interpolation-factor",
     "activations_checkpoint_granularity": "recompute-granularity", "activations_checkpoint_method": "recompute-method",
     "activations_checkpoint_num_layers": "recompute-num-layers", "ub_tp_comm_overlap": "tp-comm-overlap",
-    "num_moe_experts": "num-experts", "gradient_clip_val": "clip-grad", "max_steps": "train-iters", "train_steps": "train-iters",
-    "override_vocab_size": "padded-vocab-size", "use_flash_attention": "use-flash-attn", "num_layers_in_first_pipeline_stage":
-    "decoder-first-pipeline-num-layers", "num_layers_in_last_pipeline_stage": "decoder-last-pipeline-num-layers",
-    "min_lr": "min-lr", "warmup_steps": "lr-warmup-iters", "warmup_ratio": "lr-warmup-fraction", "attention_backend": "attention-backend",
-    "overlap_grad_sync": "overlap-grad-reduce", "overlap_param_sync": "overlap-param-gather", "beta1": "adam-beta1", "beta2": "adam-beta2",
-    "scale_positional_embedding": "use-rope-scaling", "rope_scaling": "use-rope-scaling", "rope_scaling_factor": "rope-scaling-factor",
-    "moe_num_experts": "num-experts", "qkv_bias": "add-qkv-bias", "window_size": "window-size",
-}  # fmt: skip
+    "num_moe_experts": "num-experts", "gradient_clip_val": "clip-grad", "max_steps": "train-iters",
+    "train_steps": "train-iters", "override_vocab_size": "padded-vocab-size", "use_flash_attention": "use-flash-attn",
+    "num_layers_in_first_pipeline_stage": "decoder-first-pipeline-num-layers",
+    "num_layers_in_last_pipeline_stage": "decoder-last-pipeline-num-layers", "min_lr": "min-lr",
+    "warmup_steps": "lr-warmup-iters", "warmup_ratio": "lr-warmup-fraction", "attention_backend": "attention-backend",
+    "overlap_grad_sync": "overlap-grad-reduce", "overlap_param_sync": "overlap-param-gather", "beta1": "adam-beta1",
+    "beta2": "adam-beta2", "scale_positional_embedding": "use-rope-scaling", "rope_scaling": "use-rope-scaling",
+    "rope_scaling_factor": "rope-scaling-factor", "moe_num_experts": "num-experts", "qkv_bias": "add-qkv-bias",
+    "window_size": "window-size",
+}
 SECTIONS = re.compile(
     r"(exp_manager|run|cluster|hydra|checkpoint|logger|log|profiling|resume|tokenizer|rerun_state_machine|straggler|ft"
     r"|inference|nvrx_straggler|validation|env_vars|stages|launcher_scripts_path|base_results_dir|inprocess_restart"
@@ -39,11 +41,13 @@ SECTIONS = re.compile(
     r"|async_tensor|model_type)"
 )
 # How the YAML says the flags that have another name there.
-SPELLINGS = {"disable-bias-linear": "add_bias_linear false", "swiglu": "gated_linear_unit", "norm-epsilon": "layernorm_epsilon",
-             "untie-embeddings-and-output-weights": "share_embeddings_and_output_weights false", "lr-wsd-decay-iters":
-             "lr_wsd_decay_iters", "group-query-attention": "num_query_groups", "recompute-granularity":
-             "recompute_granularity"}  # fmt: skip
+SPELLINGS = {
+    "disable-bias-linear": "add_bias_linear false", "swiglu": "gated_linear_unit", "norm-epsilon": "layernorm_epsilon",
+    "untie-embeddings-and-output-weights": "share_embeddings_and_output_weights false",
+    "group-query-attention": "num_query_groups",
+}
 
+IDLE = ("fp8_hybrid", "fp8_e4m3", "model_parallel_size")  # of fp8: the format
 NODES, GPUS = ("num_nodes", "nnodes"), ("devices", "gpus_per_node", "num_gpus_per_node", "num_gpus")
 REFUSED = {
     "model.encoder.": "encoder and decoder cannot be planned together; use a decoder alone",
@@ -64,8 +68,9 @@ def resolved(value, name, tables, deep=0):
         a, b = numbers if len(numbers) == 2 == rest.count(",") + 1 else (None, None)
         found = None
         if a is not None and (head in ("multiply", "sum", "add") or b != 0):
-            found = {"multiply": lambda: a * b, "sum": lambda: a + b, "add": lambda: a + b, "divide_ceil": lambda: -(-a // b),
-                     "divide_floor": lambda: a // b}.get(head, lambda: None)()  # fmt: skip
+            found = {"multiply": lambda: a * b, "sum": lambda: a + b, "add": lambda: a + b,
+                     "divide_ceil": lambda: -(-a // b),
+                     "divide_floor": lambda: a // b}.get(head, lambda: None)()
     else:
         parent = name.split(".")[: -(len(head) - len(head.lstrip(".")))] if head.startswith(".") else []
         found = tables
@@ -155,7 +160,7 @@ def special(source, s):
         elif last == "betas" and isinstance(value, list) and len(value) == 2:
             put("adam-beta1", value[0])
             put("adam-beta2", value[1])
-        elif re.match(r"(trainer|mixed_precision|precision)\b", name) and last in ("precision", "mixed_precision", "plugins"):
+        elif re.match(r"((trainer|mixed_precision|precision)\b.*\.)?(precision|mixed_precision|plugins)$", name):
             precision(str(value).lower(), put)
         elif last == "fp8" and isinstance(value, bool):
             put("fp8-format", "hybrid" if value else None)
@@ -169,11 +174,11 @@ def special(source, s):
             s.say("training", f"{name} {value}: the learning rate falls until the last step here")
         elif name.endswith("optim.sched.max_steps"):
             put("lr-decay-iters", value)
-        elif name.endswith(("tokenizer.type", "tokenizer.model", "tokenizer.vocab_file")):
-            put("tokenizer-" + last if last != "vocab_file" else "vocab-file", value)
+        elif re.search(r"tokenizer\.((tokenizer_)?(type|model)|vocab_(file|size))$", name):
+            put(last.replace("_", "-") if "_" in last else f"tokenizer-{last}", value)
         elif last == "fsdp" and isinstance(value, bool):
             put("use-torch-fsdp2", value)
-        elif last in ("fp8_hybrid", "fp8_e4m3") or last in (*NODES, *GPUS, "model_parallel_size") or (last == "accumulate_grad_batches" and value == 1):
+        elif last in (*NODES, *GPUS, *IDLE) or (last == "accumulate_grad_batches" and value == 1):
             s.quiet_ones.append(f"{name} {brief(value)}")
         else:
             continue
@@ -183,7 +188,8 @@ def special(source, s):
 def precision(word, put):
     if "fp8" in word:
         put("fp8-format", "hybrid")
-        recipes = {"mx": "mxfp8", "delayed": "delayed", "current": "tensorwise", "block": "blockwise", "subchannel": "blockwise"}
+        recipes = {"mx": "mxfp8", "delayed": "delayed", "current": "tensorwise", "block": "blockwise",
+                   "subchannel": "blockwise"}
         put("fp8-recipe", next((ours for theirs, ours in recipes.items() if theirs in word), "delayed"))
     if word.startswith("bf16"):
         put("bf16", True)

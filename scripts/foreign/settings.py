@@ -174,7 +174,8 @@ def others(value):
         yield not value
     elif re.fullmatch(r"-?\d[\d._]*(e-?\d+)?", str(value)):
         number = float(str(value).replace("_", ""))
-        yield from {str(each) for each in (number * 2 + 1, int(number) * 2 + 2, number / 2, int(number) // 2) if each != number}
+        yield from {str(each) for each in (number * 2 + 1, int(number) * 2 + 2, number / 2, int(number) // 2)
+                    if each != number}
     elif value is not None:
         yield f"{value}x"
 

@@ -20,7 +20,8 @@ ASSIGNS = re.compile(r"[A-Za-z_]\w*(\[[^]]*\])?\+?=")
 ARITHMETIC = re.compile(r"[\d\s+\-*/%()<>=!&|?:,]*")
 MARK = re.compile(f"{BEGIN}([^{END}]*){END}")
 SHELLS = ("bash", "sh", "zsh")
-SILENT = ("echo", "printf", "cd", "mkdir", "rm", "cat", "sed", "tee", "pip", "ls", "pwd", "kill", "true", ":", "wait", "trap")
+SILENT = ("echo", "printf", "cd", "mkdir", "rm", "cat", "sed", "tee", "pip", "ls", "pwd", "kill", "true", ":", "wait",
+          "trap")
 
 
 def unknown(name):
@@ -288,8 +289,9 @@ class Parser:
             return Node("negated", line, self.command())
         if word in ("if", "while", "until", "for", "select", "case", "{", "[["):
             node = {"if": self.branch, "for": self.loop, "select": self.loop, "case": self.choice, "{": self.group,
-                    "[[": self.test}.get(word, self.repeated)(line)  # fmt: skip
-        elif word == "function" or (self.peek(1)[1] == "(" and self.peek(2)[1] == ")" and re.fullmatch(r"[\w.:-]+", word)):
+                    "[[": self.test}.get(word, self.repeated)(line)
+        elif word == "function" or (self.peek(1)[1] == "(" and self.peek(2)[1] == ")"
+                                    and re.fullmatch(r"[\w.:-]+", word)):
             node = self.function(line)
         elif kind == "arithmetic":
             node = Node("truthful", line, self.next()[1])
@@ -545,7 +547,8 @@ class Script:
 
     def arithmetic(self, text, testing=False):
         """Returns the value of an expression as a text of digits, or a mark."""
-        named = text if "$(" in text else re.sub(r"(?<![\w${])[A-Za-z_]\w*", lambda found: f"({self.value(found[0], testing) or 0})", text)
+        named = text if "$(" in text else re.sub(r"(?<![\w${])[A-Za-z_]\w*",
+                                                 lambda found: f"({self.value(found[0], testing) or 0})", text)
         said = self.text(named, testing).strip()
         if name := unknown_in(said):
             return unknown(name)
@@ -863,7 +866,8 @@ class Script:
     def test(self, _, *tokens):
         flat = []
         for kind, value, _ in tokens:
-            flat += [" ".join(self.expand_word(value, True))] if kind == "word" else [value] if kind == "operator" else []
+            flat += [" ".join(self.expand_word(value,
+                                               True))] if kind == "word" else [value] if kind == "operator" else []
         return self.truth(flat)
 
     def truth(self, words):
@@ -925,13 +929,15 @@ class Script:
             for each in (each for kind, words in rest if kind == "array" for each in words):
                 if len(each) > 1 and each[0][1][:1] == "[" and each[1][1][:1] == "=":
                     key = self.key_of({"": ""}, each[0][1][1:-1])
-                    items[int(key) if key.isdecimal() else key] = " ".join(self.expand_word([("plain", each[1][1][1:]), *each[2:]]))
+                    items[int(key) if key.isdecimal()
+                          else key] = " ".join(self.expand_word([("plain", each[1][1][1:]), *each[2:]]))
                 else:
                     for value in self.expand_word(each):
                         items[self.end_of(items)] = value
             self.put(name, items)
             return name
-        value = "".join(self.expand_word([("double", text) if kind == "plain" else (kind, text) for kind, text in rest]))
+        value = "".join(self.expand_word([("double", text) if kind == "plain" else (kind, text) for kind,
+                                          text in rest]))
         if unknown_in(value) and name in self.given:
             value = self.given[name]
         if index is not None:
@@ -954,7 +960,8 @@ class Script:
             name = "".join(targets[-1])
             adds = any(sign == ">>" for sign, _ in redirects)
             self.files[name] = (self.files.get(name, "") if adds else "") + self.body(bodies[0])
-        ahead = next((i for i, word in enumerate(words) if not (word and word[0][0] == "plain" and ASSIGNS.match(word[0][1]))), len(words))
+        ahead = next((i for i, word in enumerate(words)
+                      if not (word and word[0][0] == "plain" and ASSIGNS.match(word[0][1]))), len(words))
         command = self.expand(words[ahead:])
         kept, exported = dict(self.variables), set(self.exported)
         names = [self.assign(word) for word in words[:ahead]]

@@ -1,5 +1,5 @@
-"""torchtitan's TOML as our configuration: job_config.py of 0.2.2, which later versions replaced by Python, and the names
-of 2024, when degrees and the batch stood in [training] and [experimental]."""
+"""torchtitan's TOML as our configuration: job_config.py of 0.2.2, which later versions replaced by Python, and the
+names of 2024, when degrees and the batch stood in [training] and [experimental]."""
 
 import re
 import tomllib
@@ -10,7 +10,7 @@ from .documents import settings_of
 from .settings import is_off, is_zero
 
 SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B", "zb-v": "ZBVZeroBubble",
-             "dualpipe-v": "DualPipeV"}  # fmt: skip
+             "dualpipe-v": "DualPipeV"}
 # our key, the names that torchtitan has given it, its default
 NUMBERS = (
     ("model.seq_len", int, 2048, "training.seq_len"),
@@ -29,11 +29,11 @@ NUMBERS = (
     ("parallel.pipeline", int, 1, "parallelism.pipeline_parallel_degree experimental.pipeline_parallel_degree"
                                   " training.pipeline_parallel_degree"),
     ("parallel.context", int, 1, "parallelism.context_parallel_degree experimental.context_parallel_degree"),
-)  # fmt: skip
+)
 LLAMA_31 = {"family": "llama", "vocab": 128256, "kv_heads": 8, "head_dim": 128, "norm_eps": 1e-5, "rope_theta": 500000,
-            "rope_scaling": "llama3", "rope_factor": 8, "rope_original": 8192, "tie_embeddings": False}  # fmt: skip
+            "rope_scaling": "llama3", "rope_factor": 8, "rope_original": 8192, "tie_embeddings": False}
 LLAMA_2 = {"family": "llama", "vocab": 32000, "head_dim": 128, "norm_eps": 1e-5, "rope_theta": 10000,
-           "tie_embeddings": False}  # fmt: skip
+           "tie_embeddings": False}
 SIZES = ("hidden", "layers", "heads", "ffn", "kv_heads")
 FLAVORS = {
     (name, flavor): LLAMA_31 | dict(zip(SIZES, sizes)) if name == "llama3" else LLAMA_2 | dict(zip(SIZES, sizes))
@@ -42,21 +42,23 @@ FLAVORS = {
         ("llama3", "405B", 16384, 126, 128, 53248), ("llama2", "7B", 4096, 32, 32, 11008, 32),
         ("llama2", "13B", 5120, 40, 40, 13824, 40), ("llama2", "70B", 8192, 80, 64, 28672, 8),
     )
-}  # fmt: skip
+}
 # What is read, written, logged, checked, and how kernels are fused. * ends a name.
 QUIET = r"""
-job.* metrics.* profiling.* checkpoint.* comm.* validation.* compile.* infra.* logging.* eval.* inference.* memory_estimation.*
-training.compile training.gc_freq training.gc_debug training.deterministic training.checkpoint_* training.dataset
-training.dataset_* training.dump_folder training.data_parallel_type training.fsdp_reshard_after_forward training.shuffle_seed
-training.enable_compiled_autograd training.enable_loss_parallel optimizer.implementation optimizer.fused optimizer.foreach
-optimizer.set_to_none model.tokenizer_path model.hf_assets_path model.tokenizer_type model.print_after_conversion
-debug.deterministic debug.deterministic_warn_only debug.print_config debug.save_config_file debug.moe_force_load_balance
+job.* metrics.* profiling.* checkpoint.* comm.* validation.* compile.* infra.* logging.* eval.* inference.*
+memory_estimation.* training.compile training.gc_freq training.gc_debug training.deterministic training.checkpoint_*
+training.dataset training.dataset_* training.dump_folder training.data_parallel_type
+training.fsdp_reshard_after_forward training.shuffle_seed training.enable_compiled_autograd
+training.enable_loss_parallel optimizer.implementation optimizer.fused optimizer.foreach optimizer.set_to_none
+model.tokenizer_path model.hf_assets_path model.tokenizer_type model.print_after_conversion debug.deterministic
+debug.deterministic_warn_only debug.print_config debug.save_config_file debug.moe_force_load_balance
 activation_checkpoint.early_stop activation_checkpoint.preserve_rng_state activation_checkpoint.debug
 activation_checkpoint.visualize_memory_budget_pareto activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns
 activation_checkpoint.determinism_check parallelism.prefetch_* parallelism.pipeline_parallel_schedule_csv
 parallelism.fsdp_reshard_after_forward parallelism.enable_compiled_autograd parallelism.enable_loss_parallel
-experimental.enable_compiled_autograd experimental.torch_spmd fault_tolerance.* *float8.force_recompute_fp8_weight_in_bwd
-*float8.emulate *float8.enable_amax_init *float8.scaling_type_* quantize.grouped_mm.* *mx.mxfp8_dim1_cast_kernel_choice
+experimental.enable_compiled_autograd experimental.torch_spmd fault_tolerance.*
+*float8.force_recompute_fp8_weight_in_bwd *float8.emulate *float8.enable_amax_init *float8.scaling_type_*
+quantize.grouped_mm.* *mx.mxfp8_dim1_cast_kernel_choice
 """
 QUIET = re.compile("|".join(re.escape(word).replace(r"\*", r".*") for word in QUIET.split()))
 EFFECTS = (
@@ -74,9 +76,9 @@ EFFECTS = (
     ("training", "fault_tolerance.enable", "replicas that train apart are not planned"),
     ("speed", "model.use_flex_attn", "flash attention is planned"),
     ("model", "model.attn_mask_type", "attention sees the whole sequence here; data.mask_documents is nearest"),
-)  # fmt: skip
+)
 EXPERTS = ("parallelism.expert_parallel_degree", "parallelism.expert_tensor_parallel_degree",
-           "experimental.expert_parallel_degree")  # fmt: skip
+           "experimental.expert_parallel_degree")
 
 
 def read(text):
@@ -113,7 +115,8 @@ def convert(s, gpus=None, model=None):
     s.quiet("model.norm_type")
     for ours, kind, default, names in NUMBERS:
         section, _, field = ours.partition(".")
-        config[section][field] = number(s, names, kind, default, int(ours.startswith(("parallel", "model", "train.steps"))))
+        config[section][field] = number(s, names, kind, default,
+                                        int(ours.startswith(("parallel", "model", "train.steps"))))
     split(s, config, gpus)
     batch(s, config)
     pipeline(s, config)
@@ -142,22 +145,24 @@ def split(s, config, gpus):
         if s.number(name, int, 1, low=-1) != 1:
             raise Failure(f"{name}: ranks of this kind cannot be planned; leave it out")
     shard = number(s, "parallelism.data_parallel_shard_degree training.data_parallel_shard_degree"
-                      " training.data_parallel_degree", int, -1, -1)  # fmt: skip
+                      " training.data_parallel_degree", int, -1, -1)
     copies = number(s, "parallelism.data_parallel_replicate_degree training.data_parallel_replicate_degree", int, 1, 1)
     if shard == 0 or c < 1:
         raise Failure("data_parallel_shard_degree: 0 is no number of ranks; use -1 or more than 0")
     ranks = p * t * c * copies * max(shard, 1)
     if gpus and (gpus % ranks if shard < 0 else gpus != ranks):
         raise Failure(f"--gpus {gpus}: the file has {p} pipeline times {t} tensor times {c} context times"
-                      f" {shard if shard > 0 else '?'} shard times {copies} replicate ranks; say a multiple")  # fmt: skip
+                      f" {shard if shard > 0 else '?'} shard times {copies} replicate ranks; say a multiple")
     if shard < 0 and not gpus:
         raise Failure("data_parallel_shard_degree is -1, so that the number of GPUs is not known; say --gpus N")
     parallel["data"] = gpus // (p * t * c) if shard < 0 else shard * copies
     if copies > 1:
-        s.say("memory", f"data_parallel_replicate_degree {copies}: optimizer state is cut over all {parallel['data']} data ranks here")
+        s.say("memory", f"data_parallel_replicate_degree {copies}: optimizer state is cut over all {parallel['data']}"
+                        " data ranks here")
     if parallel["data"] // copies > 1:
-        s.say("memory", "parameters and gradients are cut over data ranks there (FSDP); here optimizer state alone is (ZeRO-1): more"
-                        " memory, less traffic")  # fmt: skip
+        s.say("memory", "parameters and gradients are cut over data ranks there (FSDP); here optimizer state alone is"
+                        " (ZeRO-1): more"
+                        " memory, less traffic")
     parallel["sequence"] = t > 1
     sections = ("parallelism", "experimental", "training", "compile")
     asynchronous = [s.flag(f"{section}.enable_async_tensor_parallel") for section in sections]
@@ -176,7 +181,8 @@ def batch(s, config):
         micro = max(1, local // (parts or parallel["pipeline"]))
     micro = schedule["micro_batch"] = micro if parallel["pipeline"] > 1 else local
     if total % (micro * parallel["data"]) or total < 1:
-        raise Failure(f"global_batch_size {total}: is no multiple of micro-batch {micro} times {parallel['data']} data ranks; say --gpus N")
+        raise Failure(f"global_batch_size {total}: is no multiple of micro-batch {micro} times {parallel['data']} data"
+                      " ranks; say --gpus N")
 
 
 def pipeline(s, config):
@@ -203,7 +209,7 @@ def pipeline(s, config):
         try:
             cuts = [0, *(int(str(each).strip().rpartition(".")[2]) for each in points), layers]
         except (TypeError, ValueError):
-            raise Failure(f"pipeline_parallel_split_points {points}: is no list of layers.N; use layers.8 and the like") from None
+            raise Failure(f"pipeline_parallel_split_points {points}: is no list of layers.N; use layers.8") from None
         counts = [b - a for a, b in zip(cuts, cuts[1:])]
     else:
         stages = p if ours in ("1f1b", "gpipe") else 2 * p
@@ -235,14 +241,16 @@ def precision(s, config):
     converters = s.take("model.converters", [])
     words = [str(each) for each in (converters if isinstance(converters, list) else [converters]) if not is_off(each)]
     words = [each for word in words for each in word.split(",") if each]
-    old = [s.flag(name) for name in ("float8.enable_float8_linear", "training.enable_float8_linear", "training.enable_fp8_linear")]
+    old = [s.flag(name) for name in ("float8.enable_float8_linear", "training.enable_float8_linear",
+                                     "training.enable_fp8_linear")]
     linear = s.take("training.fp8_linear")
     eight = any("float8" in each for each in words) or any(old) or not is_off(linear) and not is_zero(linear)
     mx = any(each.startswith("mx") or ".mx" in each for each in words)
     others = [each for each in words if "float8" not in each and not each.startswith("mx") and ".mx" not in each]
     if others:
         s.say("precision", f"model.converters {', '.join(others)}: is not planned")
-    recipes = [s.text(f"{table}.recipe_name") for table in ("float8", "quantize.linear.float8", "quantize.linear.mx", "mx")]
+    recipes = [s.text(f"{table}.recipe_name")
+               for table in ("float8", "quantize.linear.float8", "quantize.linear.mx", "mx")]
     recipe = next((each for each in recipes if each), None)
     if eight or mx:
         train["fp8"] = "mx" if mx else "tensor"
@@ -261,10 +269,12 @@ def recompute(s, config):
         schedule["recompute_layers"] = each
     elif mode == "selective" and option.isdigit() and int(option) > 0:
         again = schedule["recompute_layers"] = each // int(option)
-        s.say("memory", f"activation_checkpoint selective {option}: {again} layers of a stage are recomputed, every {option}th there")
+        s.say("memory", f"activation_checkpoint selective {option}: {again} layers of a stage are recomputed, every"
+                        f" {option}th there")
     elif mode == "selective":
         schedule["recompute"] = "pointwise"
-        s.say("memory", f"activation_checkpoint selective {option}: schedule.recompute pointwise is planned, which keeps more products")
+        s.say("memory", f"activation_checkpoint selective {option}: schedule.recompute pointwise is planned, which"
+                        " keeps more products")
     elif mode != "none":
         raise Failure(f"activation_checkpoint.mode {mode}: cannot be planned; use none, selective or full")
 

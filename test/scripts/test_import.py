@@ -79,7 +79,7 @@ tokens: {sequence_length: 2048, micro_batch_size: 2, batch_accumulation_per_repl
 model:
   dtype: bfloat16
   init_method: {std: 0.02}
-  model_config: {is_llama_config: true, hidden_size: 1024, intermediate_size: 2816, num_hidden_layers: 16, num_attention_heads: 16,
+  model_config: {is_llama_config: true, z_loss_enabled: true, hidden_size: 1024, intermediate_size: 2816, num_hidden_layers: 16, num_attention_heads: 16,
                  num_key_value_heads: 4, vocab_size: 49152, max_position_embeddings: 2048, rms_norm_eps: 1.0e-5, tie_word_embeddings: true,
                  sliding_window_size: 64}
 optimizer:
@@ -457,7 +457,7 @@ def test_an_exit_ends_a_script_unless_it_depends_on_what_the_script_does_not_say
     path = tmp_path / "run.sh"
     path.write_text(f"A=1\nif [ $A = 1 ]; then exit 3; fi\n{run}\n")
     answer = script("import.py", "megatron", path)
-    assert answer.returncode == 2 and "the script ends in line 2, and no command of it has --num-layers" in answer.stderr
+    assert answer.returncode == 2 and "the script ends in line 2, and no command of the script has --num-layers" in answer.stderr
 
 
 def test_what_a_command_reads_is_not_known(tmp_path):
@@ -546,9 +546,13 @@ def test_nanotrons_yaml_is_read(tmp_path):
         400,
         "1-sqrt",
     )
+    assert config["train"]["z_loss"] == 1e-4 and "optimizer.zero_stage 0: every data rank holds all" in comments
     assert "optimizer state there" in comments and "sliding_window_size 64" in comments
     assert "length: data_stages[1].sequence_length 4096: 2048 tokens a sequence are planned" in comments
     assert plan(tmp_path, config)["step_ms"] > 0
+    path = tmp_path / "run.yaml"
+    path.write_text(NANO.replace("pp_engine: 1f1b, ", ""))
+    assert read(script("import.py", "nanotron", path).stdout)[1]["schedule"]["name"] == "gpipe"  # its default
 
 
 def test_nemos_yaml_is_read(tmp_path):

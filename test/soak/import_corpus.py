@@ -57,7 +57,7 @@ def answer(settings, convert):
 
 
 def dropped(settings, convert):
-    """Yields the settings that neither their converter names nor the plan uses: import.py adds them to its last line."""
+    """Yields the settings that neither their converter names nor the plan uses: import.py adds them at its end."""
     return (settings.said(name) for name in unused(settings, convert))
 
 
@@ -101,7 +101,8 @@ def main(options):
         except Exception:  # noqa: BLE001 - the fault that is looked for
             counts["tracebacks"] += 1
             print(f"{path}: {traceback.format_exc()}")
-    for name in ("files", "converted", "refused", "refused for an unknown number of GPUs", "settings", "settings converted",
+    for name in ("files", "converted", "refused", "refused for an unknown number of GPUs", "settings",
+                 "settings converted",
                  "settings named", "settings that only the last check names", "tracebacks"):  # fmt: skip
         print(f"{name}: {counts[name]}")
     if options.verbose:
