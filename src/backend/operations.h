@@ -72,7 +72,7 @@ COST(PASS(4 * rows * (shape->experts + 2 * shape->chosen)))
 // counts (parts, E), in host memory at return: copies for each expert in rows [rows*i/parts, rows*(i+1)/parts).
 OPERATION(void, route_counts, int64_t *counts, int64_t parts, const int32_t *chosen, int64_t rows,
           const RouteShape *shape)
-COST(PASS(4 * rows * shape->chosen); BALANCED(counts, parts))
+COST(PASS(4 * rows * shape->chosen); ROUTED(counts, parts))
 // place (rows, k): position of each copy in the order by expert, then row.
 OPERATION(void, route_places, int32_t *place, const int32_t *chosen, int64_t rows, const RouteShape *shape)
 COST(PASS(12 * rows * shape->chosen))

@@ -8,6 +8,7 @@
 
 #include "backend/attention_scratch.h"
 #include "base/alloc.h"
+#include "base/units.h"
 
 #include <assert.h>
 #include <math.h>
@@ -20,10 +21,13 @@ void account_add(Account *a, const Account *b, double factor) {
     a->attention += factor * b->attention;
     a->passes += factor * b->passes;
     a->exposed += factor * b->exposed;
+    a->exchange += factor * b->exchange;
+    a->uneven += factor * b->uneven;
 }
 
 double account_total(const Account *account) {
-    return account->products + account->attention + account->passes + account->exposed;
+    return account->products + account->attention + account->passes + account->exposed + account->exchange +
+           account->uneven;
 }
 
 // ---------------------------------------------------------------- compute
@@ -75,18 +79,27 @@ static void product_(Backend *be, int kind, int64_t m, int64_t n, int64_t k, boo
 static void experts_(Backend *be, int64_t rows, int64_t experts, int64_t n, int64_t k, bool adds) {
     Clocks *clocks = clocks_(be);
     const Cost *cost = clocks->cost;
-    assert(cost->flops > 0);
-    clocks->spent.peak += 2 * (double)rows * (double)n * (double)k / cost->flops;
-    double seconds = cost_experts(cost, rows, experts, n, k, adds ? 8 : be->element, adds);
+    int64_t balanced = (int64_t)((double)rows / clocks->fullest), element = adds ? 8 : be->element;
+    assert(cost->flops > 0 && clocks->fullest >= 1);
+    clocks->spent.peak += 2 * (double)balanced * (double)n * (double)k / cost->flops;
+    double seconds = cost_experts(cost, balanced, experts, n, k, element, adds);
+    double more = fmax(0, cost_experts(cost, rows, experts, n, k, element, adds) - seconds);
     kernel_(be, seconds, true, &clocks->spent.products);
+    kernel_(be, more, true, &clocks->spent.uneven);
 }
 
-// Fills counts (parts, experts) as if every expert were chosen equally often; the first take what is left over.
-static void balanced_(int64_t *counts, int64_t parts, int64_t rows, const RouteShape *shape) {
+// Fills counts (parts, experts) as if the counted rank, which is the first of the group, were the fullest, and the
+// others' experts chosen equally often. The first experts of a kind take what is left over.
+static void routed_(const Clocks *clocks, int64_t *counts, int64_t parts, int64_t rows, const RouteShape *shape) {
+    int64_t experts = shape->experts, held = experts / clocks->expert_ranks;
     for (int64_t part = 0; part < parts; part++) {
-        int64_t copies = (rows * (part + 1) / parts - rows * part / parts) * shape->chosen;
-        for (int64_t e = 0; e < shape->experts; e++)
-            counts[part * shape->experts + e] = copies / shape->experts + (e < copies % shape->experts);
+        int64_t copies = (rows * (part + 1) / parts - rows * part / parts) * shape->chosen,
+                *to = counts + part * experts;
+        int64_t here = min_i64(copies, (int64_t)((double)copies * clocks->fullest / clocks->expert_ranks));
+        for (int64_t e = 0; e < experts; e++) {
+            int64_t of = e < held ? held : experts - held, all = e < held ? here : copies - here;
+            to[e] = all / of + ((e < held ? e : e - held) < all % of);
+        }
     }
 }
 
@@ -177,7 +190,7 @@ static void optimize_(Backend *be, const AdamwTensor *tensors, int64_t count, do
 #define PRODUCT_ADDED(operand, m, n, k) product_(be, (operand).kind, m, n, k, true, 1)
 #define EXPERTS(k, n)                   experts_(be, first[experts], experts, n, k, false)
 #define EXPERTS_ADDED(k, n)             experts_(be, first[experts], experts, n, k, true)
-#define BALANCED(counts, parts)         balanced_(counts, parts, rows, shape)
+#define ROUTED(counts, parts)           routed_(clocks_(be), counts, parts, rows, shape)
 #define ATTENTION(backward)             attention_(be, shape, backward)
 #define WRITING(out)                    writing_(be, &(out))
 #define GELU(epilogue, operand, alone)  gelu_(be, epilogue, &(operand), alone)
@@ -276,7 +289,9 @@ typedef struct CountComm {
     bool rests;        // collectives take no time
 } CountComm;
 
-enum { END, SUMS }; // indices into CommRequest.detail: bits of the end's time; bytes of a sum that compute ends
+// Indices into CommRequest.detail: bits of the end's time; bytes of a sum that compute ends; 1: an exchange; bits of
+// the seconds that it would take in a balanced routing.
+enum { END, SUMS, EXCHANGE, EVEN };
 
 static bool inside_(const void *data, int64_t bytes, const void *memory, int64_t size) {
     uint64_t from = (uintptr_t)data - (uintptr_t)memory; // wraps around below `memory`
@@ -345,8 +360,12 @@ static int exchange_(Comm *comm, void *out, const int64_t *received, const void 
         double *way = q >= first && q < first + near ? stays : leaves;
         if (q != comm->rank) way[0] += (double)sent[q], way[1] += (double)received[q];
     }
-    double seconds = cost_exchange(cost, fmax(stays[0], stays[1]), near, fmax(leaves[0], leaves[1]), self->links.rate);
+    double inside = fmax(stays[0], stays[1]), between = fmax(leaves[0], leaves[1]), full = self->clocks->fullest;
+    double seconds = cost_exchange(cost, inside, near, between, self->links.rate);
+    double even = cost_exchange(cost, inside / full, near, between / full, self->links.rate);
     start_(self, self->rests ? 0 : seconds, false, request);
+    request->detail[EXCHANGE] = 1;
+    memcpy(&request->detail[EVEN], &even, sizeof even);
     return 0;
 }
 
@@ -358,7 +377,14 @@ static int test_(Comm *comm, CommRequest *request, Error *err) {
     memcpy(&end, &request->detail[END], sizeof end);
     double waits = fmax(0, end - clocks->compute), sum = cost_pass(clocks->cost, (double)request->detail[SUMS]);
     clocks->compute += waits + sum;
-    clocks->spent.exposed += waits + sum;
+    if (request->detail[EXCHANGE] != 0) {
+        double even;
+        memcpy(&even, &request->detail[EVEN], sizeof even);
+        clocks->spent.exchange += fmin(waits, even);
+        clocks->spent.uneven += fmax(0, waits - even);
+    } else {
+        clocks->spent.exposed += waits + sum;
+    }
     *request = (CommRequest){0};
     return 1;
 }

@@ -24,6 +24,8 @@ typedef struct Account {
     double attention; // attention of any mode
     double passes;    // everything else that reads and writes memory
     double exposed;   // compute waited for collectives, or ran slower beside them
+    double exchange;  // compute waited for exchanges of rows with experts
+    double uneven;    // what the fullest rank's experts and exchanges take beyond a balanced routing's
 } Account;
 
 // a += factor * b
@@ -36,6 +38,8 @@ typedef struct Clocks {
     double compute; // time at which all compute queued so far has ended
     double busy;    // time at which the last collective that occupies multiprocessors ends
     Account spent;  // what `compute` consists of
+    double fullest; // rows that the experts of the counted rank get, relative to a balanced routing
+    int expert_ranks;
     uintptr_t next; // address of the next allocation
 } Clocks;
 

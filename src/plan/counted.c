@@ -20,6 +20,7 @@ enum { MOST = 3 };
 typedef struct CountKey {
     char sizes[offsetof(Shape, rope)]; // of the shape; 0 for the end of a step, whatever a microbatch's size is
     double tensor_rate, context_rate, data_rate, expert_rate; // CountLinks
+    double fullest;                                           // Clocks
     double flops;
     bool update; // the end of a step, else the actions of a chunk
     bool first, last, sequence, copies, moving, split, beside, sharded;
@@ -53,9 +54,19 @@ static bool moving_(const CountSource *source) {
 
 // Returns how many expert ranks of a group follow one another (topology.h).
 static int64_t experts_in_a_row_(const ParallelConfig *parallel) {
-    int64_t neighbours =
-        parallel->placement == PLACEMENT_STAGES ? parallel->expert : parallel->context * parallel->tensor;
+    bool together = parallel->placement == PLACEMENT_STAGES || parallel->pipeline == 1; // all ranks of a stage
+    int64_t neighbours = together ? parallel->expert : parallel->context * parallel->tensor;
     return min_i64(parallel->expert, neighbours);
+}
+
+// Returns the rows of the fullest of e expert ranks over the mean. If the tokens of E experts have a standard deviation
+// of `spread` times their mean, those of a rank's E/e experts have spread * sqrt(e / E); the largest of e normal
+// numbers is about sqrt(2 ln e) standard deviations above the mean.
+static double fullest_(const Config *config) {
+    enum { GUESS = 30 }; // percent; runs between 4 and 95 are known
+    double e = (double)config->parallel.expert, spread = config->hardware.expert_spread;
+    if (spread == 0) spread = GUESS / 100.0;
+    return fmin(e, 1 + spread * sqrt(e / (double)config->model.experts * 2 * log(e)));
 }
 
 static CountKey key_(const CountSource *source, const Shape *shape) {
@@ -71,6 +82,7 @@ static CountKey key_(const CountSource *source, const Shape *shape) {
     if (source->config->model.experts > 0) {
         int64_t row = experts_in_a_row_(parallel), node = source->config->hardware.gpus_per_node;
         key.expert_ranks = (int)parallel->expert;
+        key.fullest = fullest_(source->config);
         key.expert_rate = rate_(source, row == parallel->expert ? row : 0, node);
         key.near_experts = (int)min_i64(row, node);
     }
@@ -100,7 +112,10 @@ static CountedStage *counted_open_(const CountSource *source, const StageShape *
     bool known = key->flops > 0;
     counting->cost = source->hardware->cost;
     if (!known) counting->cost.flops = NOMINAL;
-    counting->clocks = (Clocks){.cost = &counting->cost, .own_sums = stage->own_sums};
+    counting->clocks = (Clocks){.cost = &counting->cost,
+                                .own_sums = stage->own_sums,
+                                .fullest = fmax(1, key->fullest),
+                                .expert_ranks = max_int(1, key->expert_ranks)};
     counting->be =
         count_backend_create(&counting->clocks, source->config->train.precision, source->hardware->capability);
     counting->be->moving = key->moving;

@@ -36,7 +36,10 @@ static CountSource count_source_(const Costing *costing) {
                          source->counted,  costing->schedule->split, config_replicas(costing->config) > 1};
 }
 
-static double compute_(const Account *spent) { return account_total(spent) - spent->exposed; }
+// Seconds that wait for other ranks.
+static double waits_(const Account *spent) { return spent->exposed + spent->exchange; }
+
+static double compute_(const Account *spent) { return account_total(spent) - waits_(spent); }
 
 // Returns the ratio of counted compute; 1 if nothing was counted.
 static double ratio_(const Account *now, const Account *then) {
@@ -52,10 +55,10 @@ static void take_measured_(StageTime *time, const ProfileTime *found, const Chun
         weight = found->backward * compute_(&then->weight) / compute_(&then->backward);
         input = found->backward - weight;
     }
-    time->forward = now->forward.exposed + found->forward * ratio_(&now->forward, &then->forward);
-    time->backward = now->backward.exposed + found->backward * ratio_(&now->backward, &then->backward);
-    time->input = now->input.exposed + input * ratio_(&now->input, &then->input);
-    time->weight = now->weight.exposed + weight * ratio_(&now->weight, &then->weight);
+    time->forward = waits_(&now->forward) + found->forward * ratio_(&now->forward, &then->forward);
+    time->backward = waits_(&now->backward) + found->backward * ratio_(&now->backward, &then->backward);
+    time->input = waits_(&now->input) + input * ratio_(&now->input, &then->input);
+    time->weight = waits_(&now->weight) + weight * ratio_(&now->weight, &then->weight);
 }
 
 // Counts a chunk, unless it is like the last one.
@@ -157,7 +160,7 @@ static double optimizer_seconds_(const Costing *costing, int s) {
     if (profile != NULL && adamw) update = (profile->norm_seconds + profile->optimizer_seconds) * (double)owned;
     // All ranks update at the same time, even if they share cores.
     if (hardware->cpu && world > hardware->cores_share) update *= world / hardware->cores_share;
-    return spent.exposed + update;
+    return waits_(&spent) + update;
 }
 
 // ---------------------------------------------------------------- messages
@@ -554,7 +557,7 @@ int plan_time(PlanTime *time, const Config *config, const Schedule *schedule, co
     if (status == 0 && isfinite(phase.makespan)) {
         for (int s = 0; s < plan->stages; s++) {
             const StageTime *stage = &costs.stage[s];
-            double both = stage->forward + stage->backward, tensor = stage->spent.exposed;
+            double both = stage->forward + stage->backward, tensor = waits_(&stage->spent);
             if (both > time->slowest) time->slowest = both, time->tensor = tensor * (double)config_microbatches(config);
             time->optimizer = fmax(time->optimizer, stage->optimizer);
         }

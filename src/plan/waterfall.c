@@ -12,9 +12,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const lines_[WATERFALL_LINES] = {"products at peak",   "rate and shape",       "attention",
-                                                    "passes over memory", "tensor collectives",   "idle",
-                                                    "messages",           "sums over data ranks", "optimizer"};
+static const char *const lines_[WATERFALL_LINES] = {
+    "products at peak",   "rate and shape",       "attention",      "passes over memory",
+    "tensor collectives", "experts' exchange",    "uneven experts", "idle",
+    "messages",           "sums over data ranks", "optimizer"};
+
+// Returns whether a line is printed.
+static bool told_(const Waterfall *fall, int line) {
+    return fall->experts || (line != WATERFALL_EXCHANGE && line != WATERFALL_UNEVEN);
+}
 
 // Returns the seconds of all work of a stage for one microbatch.
 static double stage_work_(const StageTime *stage) { return stage->forward + stage->backward; }
@@ -30,13 +36,15 @@ static void waterfall_divide_(Waterfall *fall, const PlanAnswer *answer, const P
         at[WATERFALL_ATTENTION] += m / p * stage->spent.attention;
         at[WATERFALL_PASSES] += m / p * stage->spent.passes;
         at[WATERFALL_TENSOR] += m / p * stage->spent.exposed;
+        at[WATERFALL_EXCHANGE] += m / p * stage->spent.exchange;
+        at[WATERFALL_UNEVEN] += m / p * stage->spent.uneven;
         slowed += costs->sums.hides[s] * (1 - 1 / costs->costs.last[s]) / p;
         most = fmax(most, m * stage_work_(stage));
         sum += m / p * stage_work_(stage);
     }
     double busy = (1 - time->bubble) * time->pipeline, waits = time->pipeline - busy;
     at[WATERFALL_LOSS] = busy - slowed;
-    for (int line = 0; line <= WATERFALL_TENSOR; line++)
+    for (int line = 0; line <= WATERFALL_UNEVEN; line++)
         if (line != WATERFALL_LOSS) at[WATERFALL_LOSS] -= at[line];
     at[WATERFALL_MESSAGES] = fmin(waits, fmax(0, time->pipeline - unsent->pipeline));
     at[WATERFALL_IDLE] = waits - at[WATERFALL_MESSAGES];
@@ -149,6 +157,7 @@ int waterfall_make(Waterfall *fall, const PlanAnswer *answer, bool lines, Error 
     if (status == 0) status = plan_costs_make(&costs, config, schedule, &plan, &source, err);
     if (status == 0) {
         fall->known = true;
+        fall->experts = config->model.experts > 0;
         waterfall_divide_(fall, answer, &costs, &unsent);
         int said = advise_layers_(answer, &costs, fall->advice[0], err);
         if (said < 0) status = -1;
@@ -177,6 +186,7 @@ void waterfall_print(const Waterfall *fall, FILE *file) {
     const char *heading[] = {"where the step goes", "time", "share", ""};
     for (int i = 0; i < 4; i++) grid_cell(&grid, "%s", heading[i]);
     for (int line = 0; line < WATERFALL_LINES; line++) {
+        if (!told_(fall, line)) continue;
         grid_cell(&grid, "%s", lines_[line]);
         grid_cell(&grid, "%s", grid_seconds(fall->seconds[line], time));
         grid_cell(&grid, "%.1f%%", 100 * fall->seconds[line] / step);
@@ -194,6 +204,7 @@ void waterfall_write_json(const Waterfall *fall, JsonOut *out) {
     if (fall->known) json_begin(out, "waterfall", '[');
     else json_put_null(out, "waterfall");
     for (int line = 0; line < WATERFALL_LINES && fall->known; line++) {
+        if (!told_(fall, line)) continue;
         json_begin(out, NULL, '{');
         json_put_text(out, "what", lines_[line]);
         json_put_number(out, "ms", 1e3 * fall->seconds[line]);

@@ -1,5 +1,5 @@
-// Where the time of a planned step goes, and how to shorten it: nine lines that sum to the step, and sentences of
-// advice.
+// Where the time of a planned step goes, and how to shorten it: lines that sum to the step, nine for a dense model, and
+// sentences of advice.
 #pragma once
 
 #include "base/json_out.h"
@@ -14,6 +14,8 @@ typedef enum WaterfallLine {
     WATERFALL_ATTENTION, // core attention
     WATERFALL_PASSES,    // pointwise passes over memory
     WATERFALL_TENSOR,    // exposed collectives of tensor ranks
+    WATERFALL_EXCHANGE,  // exchanges of rows with experts
+    WATERFALL_UNEVEN,    // what the fullest expert rank takes longer than a balanced routing
     WATERFALL_IDLE,      // ramp and imbalance
     WATERFALL_MESSAGES,  // exposed messages: the pipeline would be this much shorter without them
     WATERFALL_DATA,      // exposed sums over data ranks
@@ -23,6 +25,7 @@ typedef enum WaterfallLine {
 
 typedef struct Waterfall {
     bool known;                      // false: no step, or no peak, is known
+    bool experts;                    // the model has experts
     double seconds[WATERFALL_LINES]; // means over the stages; their sum is the step
     double ramp, imbalance;          // parts of WATERFALL_IDLE: filling and draining, and waiting for the slowest stage
     char advice[WATERFALL_MOST][WATERFALL_ADVICE]; // "" after the last one
