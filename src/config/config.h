@@ -214,7 +214,7 @@ typedef struct HardwareConfig {
     double memory_gib;  // memory of one rank; 0: from the device
     double memory_gb_s; // rate of the device's memory, 1e9 bytes/s; 0: the rate of the GPU with this peak
     double reserve_gib; // memory that the CUDA context, libraries and NCCL use in addition to ours
-    int64_t gpus_per_node;
+    int64_t gpus_per_node, gpus_per_domain;
     bool share_gpu;
     double pair_gb_s, tensor_gb_s, network_gb_s, host_gb_s; // 1e9 bytes/s, one direction
     double latency_us;

@@ -302,6 +302,8 @@ const ConfigKey config_keys[] = {
     FIGURE(hardware, memory_gb_s, 1e9, "rate of the device's memory, 1e9 bytes/s; auto: by its peak"),
     NUMBER(hardware, reserve_gib, "4", 0, 1e9, "memory that context, libraries and NCCL use in addition"),
     INT(hardware, gpus_per_node, "8", 1, 1024, "ranks that share one node"),
+    INT(hardware, gpus_per_domain, "auto", 1, 1024,
+        "for plans: ranks that NVLink connects over nodes, as in NVL72; auto: those of a node", .zero_word = "auto"),
     BOOL(hardware, share_gpu, "false", "let several ranks share one GPU"),
     NUMBER(hardware, pair_gb_s, "240", 0, 1e9, "paired stages, per rank, 1e9 bytes/s one way", .flags = KEY_ABOVE_MIN),
     NUMBER(hardware, tensor_gb_s, "240", 0, 1e9, "tensor ranks, per rank, 1e9 bytes/s one way", .flags = KEY_ABOVE_MIN),

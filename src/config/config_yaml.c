@@ -408,6 +408,7 @@ static void fill_from_gpu_(Config *config) {
     if (row_counts_(config, "hardware.memory_gb_s")) hardware->memory_gb_s = gpu->memory_gb_s;
     if (row_counts_(config, "hardware.gpu_watts")) hardware->gpu_watts = gpu->watts;
     if (row_counts_(config, "hardware.gpus_per_node")) hardware->gpus_per_node = gpu->gpus_per_node;
+    if (row_counts_(config, "hardware.gpus_per_domain")) hardware->gpus_per_domain = gpu->domain;
     if (row_counts_(config, "hardware.pair_gb_s")) hardware->pair_gb_s = gpu->link_gb_s;
     if (row_counts_(config, "hardware.tensor_gb_s")) hardware->tensor_gb_s = gpu->link_gb_s;
     if (row_counts_(config, "hardware.network_gb_s")) hardware->network_gb_s = gpu->network_gb_s;

@@ -16,6 +16,7 @@ typedef struct Gpu {
     double network_gb_s;   // network rate of a node in the vendor's reference system
     int64_t gpus_per_node; // GPUs of a node in the vendor's reference system
     double watts;          // highest power of one GPU without its host; for GH200 with its host
+    int64_t domain;        // GPUs that NVLink connects over several nodes; 0: those of a node
 } Gpu;
 
 enum { GPU_COLLECTIVES = 12, GPU_SIZES = 8 };

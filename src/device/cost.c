@@ -12,6 +12,14 @@ static void take_(double *figure, double given) {
     if (given > 0) *figure = given;
 }
 
+int64_t cost_domain(const Config *config, int64_t world) {
+    int64_t node = config->hardware.gpus_per_node, most = config->hardware.gpus_per_domain;
+    if (world <= most) return most > node ? most : node;
+    for (int64_t domain = most / node * node; domain > node; domain -= node)
+        if (world % domain == 0) return domain;
+    return node;
+}
+
 void cost_take_given(Cost *cost, const Config *config) {
     const HardwareConfig *given = &config->hardware;
     take_(&cost->efficiency, given->matmul_efficiency);

@@ -50,6 +50,11 @@ void cost_take_given(Cost *cost, const Config *config);
 // Fills `cost` for a GPU of `peak` FLOP/s from the configuration's keys. peak: 0 if unknown.
 void cost_of_gpu(Cost *cost, const Config *config, double peak);
 
+// Returns how many of `world` consecutive ranks are connected by NVLink: those of a node, or of several nodes with
+// hardware.gpus_per_domain. If the world is larger, as many whole nodes as fill equal domains, as schedulers deal them
+// out: of 128 ranks in racks of 72 GPUs, 64.
+int64_t cost_domain(const Config *config, int64_t world);
+
 // Returns the seconds of `count` products of m x n x k, one after another. flops must be known.
 double cost_product(const Cost *cost, double count, int64_t m, int64_t n, int64_t k);
 

@@ -35,10 +35,10 @@ typedef struct CountKey {
 // each group is inside a node. consecutive: the ranks in a row that a group spans; 0: it spans the world.
 static double rate_(const CountSource *source, int64_t consecutive, int64_t sharing) {
     const Cost *cost = &source->hardware->cost;
-    int64_t node = source->config->hardware.gpus_per_node;
-    bool near =
-        source->hardware->cpu || config_world(source->config) <= node || (consecutive > 0 && node % consecutive == 0);
-    return near ? 0 : fmin(cost->network / (double)min_i64(sharing, node), cost->tensor);
+    int64_t node = hardware_domain(source->hardware, source->config);
+    bool near = config_world(source->config) <= node || (consecutive > 0 && node % consecutive == 0);
+    double network = hardware_network(source->hardware, source->config);
+    return near ? 0 : fmin(network / (double)min_i64(sharing, node), cost->tensor);
 }
 
 // Returns whether bundles leave the node, so that persistent products leave multiprocessors to messages (engine.c,

@@ -78,8 +78,17 @@ void hardware_take_peak(Hardware *hardware, const Config *config, double peak_tf
     if (hardware->cpu) hardware->peak *= hardware->cores_share / (double)config_world(config);
 }
 
+int64_t hardware_domain(const Hardware *hardware, const Config *config) {
+    return hardware->cpu ? config_world(config) : cost_domain(config, config_world(config));
+}
+
 int hardware_node(const Hardware *hardware, const Config *config, int rank) {
-    return hardware->cpu ? 0 : rank / (int)config->hardware.gpus_per_node;
+    return rank / (int)hardware_domain(hardware, config);
+}
+
+double hardware_network(const Hardware *hardware, const Config *config) {
+    if (hardware->cpu) return hardware->cost.network;
+    return hardware->cost.network * (double)hardware_domain(hardware, config) / (double)config->hardware.gpus_per_node;
 }
 
 // ---------------------------------------------------------------- assumptions

@@ -27,8 +27,14 @@ void hardware_take_peak(Hardware *hardware, const Config *config, double peak_tf
 // Returns whether the configuration runs on CPUs; for `auto` that depends on this machine.
 bool hardware_is_cpu(const Config *config);
 
-// Returns the node of a rank. A CPU run has one node; else a node has gpus_per_node consecutive ranks.
+// Returns the number of ranks that reach each other without the network: all of a CPU run, else those of a domain.
+int64_t hardware_domain(const Hardware *hardware, const Config *config);
+
+// Returns the domain of a rank: a CPU run has one, else a domain has consecutive ranks.
 int hardware_node(const Hardware *hardware, const Config *config, int rank);
+
+// Returns the bytes/s of the network of a domain: that of its nodes together.
+double hardware_network(const Hardware *hardware, const Config *config);
 
 // If the plan is for CPUs, prints a line that says so and names the machine.
 void hardware_print_cpus(const Hardware *hardware, FILE *file);

@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/units.h"
 #include "config/config_schema.h"
+#include "device/cost.h"
 #include "plan.h"
 
 #include <math.h>
@@ -107,10 +108,10 @@ static void set_pointwise_(const RunLayout *at, Config *config) {
 
 // ---------------------------------------------------------------- candidates: how ranks are cut up
 
-// Tensor ranks exchange data several times a layer, so they stay within a node.
+// Tensor ranks exchange data several times a layer, so they stay within a domain.
 static int tensor_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
     const ModelConfig *m = &space->base->model;
-    int64_t node = fixes_(space, LAYOUT_BIT(tensor)) ? space->world : space->base->hardware.gpus_per_node;
+    int64_t node = fixes_(space, LAYOUT_BIT(tensor)) ? space->world : cost_domain(space->base, space->world);
     int count = 0;
     (void)at;
     for (int64_t t = 1; t <= space->world && t <= m->heads && t <= node; t++)
@@ -171,7 +172,7 @@ static int data_values_(const LayoutSpace *space, const RunLayout *at, int64_t *
 }
 
 bool layout_places(const LayoutSpace *space, const RunLayout *at) {
-    return (int64_t)at->pipeline * at->tensor * at->context > space->base->hardware.gpus_per_node &&
+    return (int64_t)at->pipeline * at->tensor * at->context > cost_domain(space->base, space->world) &&
            !fixes_(space, LAYOUT_BIT(placement));
 }
 

@@ -28,7 +28,7 @@ static const Forecast *plain_row_(const PlanAnswer *answer) {
 static void print_fsdp_(const PlanAnswer *answer, const Forecast *row, FILE *file) {
     const Config *config = &answer->config;
     const Plan *plan = &answer->plan_1f1b;
-    const Cost *cost = &answer->planner.hardware.cost;
+    const Hardware *hardware = &answer->planner.hardware;
     int64_t d = config->parallel.data, shards = d * plan->stages, batch = shards * config->schedule.micro_batch;
     if (config->train.global_batch % batch != 0 || config->parallel.context > 1) return;
     double sent = 0, states = 0, bundles = 0, layer = 0;
@@ -40,9 +40,9 @@ static void print_fsdp_(const PlanAnswer *answer, const Forecast *row, FILE *fil
         bundles += (double)stage->at.bundle_bytes;
         if (stage->at.layers > 0) layer = fmax(layer, (double)(stage->states.weights / stage->at.layers));
     }
-    int64_t t = config->parallel.tensor, node = config->hardware.gpus_per_node;
-    double rate = cost->tensor;
-    if (config_world(config) > node) rate = fmin(rate, cost->network / (double)(t < node ? t : node));
+    int64_t t = config->parallel.tensor, node = hardware_domain(hardware, config);
+    double rate = hardware->cost.tensor, network = hardware_network(hardware, config);
+    if (config_world(config) > node) rate = fmin(rate, network / (double)(t < node ? t : node));
     double moves = (double)(config->train.global_batch / batch) * sent * (double)(shards - 1) / (double)shards / rate;
     double busy = (1 - row->time.bubble) * row->time.pipeline;
     char bytes[32], step[32], beyond[32];

@@ -133,10 +133,10 @@ static int stage_compute_(Costing *costing, int s, const ComputeTimes *times, St
 // parts on a node share its network; the data of each part leave the node only once.
 static double data_rate_(const Costing *costing, int64_t parts, CostCollective kind, double bytes) {
     const Hardware *hardware = costing->source->hardware;
-    int64_t node = costing->config->hardware.gpus_per_node;
-    if (hardware->cpu || config_world(costing->config) <= node)
+    int64_t node = hardware_domain(hardware, costing->config);
+    if (config_world(costing->config) <= node)
         return cost_collective_rate(&hardware->cost, kind, bytes, (int)config_replicas(costing->config));
-    double rate = hardware->cost.network / (double)(parts < node ? parts : node);
+    double rate = hardware_network(hardware, costing->config) / (double)(parts < node ? parts : node);
     return rate < hardware->cost.tensor ? rate : hardware->cost.tensor;
 }
 
@@ -174,7 +174,8 @@ static int node_of_stage_(const Costing *costing, int stage) {
 // Returns the replica with the most node boundaries between its stages; all other replicas wait for it. Replicas differ
 // if a replica may begin in the middle of a node.
 static int widest_copy_(Costing *costing) {
-    int64_t node = costing->config->hardware.gpus_per_node, copies = config_replicas(costing->config);
+    int64_t node = hardware_domain(costing->source->hardware, costing->config);
+    int64_t copies = config_replicas(costing->config);
     int widest = 0, most = 0;
     if (costing->source->hardware->cpu) return 0;
     for (costing->copy = 0; costing->copy < copies && costing->copy < node; costing->copy++) {
@@ -193,8 +194,8 @@ static double costing_message_(const Costing *costing, int from, int to, int64_t
     bool near = node_of_stage_(costing, from) == node_of_stage_(costing, to);
     const ParallelConfig *parallel = &costing->config->parallel;
     // The ranks of a stage on one node send at the same time.
-    int64_t senders = min_i64(parallel->tensor * parallel->context, costing->config->hardware.gpus_per_node);
-    double rate = near ? hardware->cost.pair : hardware->cost.network / (double)senders;
+    int64_t senders = min_i64(parallel->tensor * parallel->context, hardware_domain(hardware, costing->config));
+    double rate = near ? hardware->cost.pair : hardware_network(hardware, costing->config) / (double)senders;
     return cost_message(&hardware->cost, (double)bytes, rate);
 }
 
@@ -248,7 +249,8 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing) {
     double rate = data_rate_(costing, parallel->tensor, COST_REDUCE_SCATTER, piece);
     costs->sums =
         (DataSums){bytes, late, hides, layers, node, rate, fmax(rate, costing->source->hardware->cost.tensor)};
-    if (config_world(costing->config) <= costing->config->hardware.gpus_per_node) costs->sums.most = rate;
+    if (config_world(costing->config) <= hardware_domain(costing->source->hardware, costing->config))
+        costs->sums.most = rate;
     for (int s = 0; s < p; s++) {
         const PlanStage *stage = &costing->plan->stage[s];
         double of_layers = (double)stage->memory.bytes[MEMORY_GRADIENTS];

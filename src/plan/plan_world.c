@@ -62,7 +62,7 @@ int plan_smallest_world(const Planner *planner, SmallestWorld *world, Error *err
     int64_t stages[CONFIG_MAX_STAGES], count = most < CONFIG_MAX_STAGES ? most : CONFIG_MAX_STAGES;
     *world = (SmallestWorld){0};
     for (int64_t p = 1; p <= count; p++) stages[p - 1] = p;
-    for (int64_t t = 1; t <= config->hardware.gpus_per_node; t++) {
+    for (int64_t t = 1; t <= cost_domain(config, 1); t++) {
         Config cut;
         Planner asked = *planner;
         if (!smallest_cut_(config, 1, t, &cut)) continue;

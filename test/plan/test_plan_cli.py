@@ -109,6 +109,18 @@ def test_gpus_that_are_named_are_planned_for_without_a_driver(named):
         assert told[0] == told[1] != "" and "CPUs" not in told[0]
 
 
+def test_the_nodes_of_an_nvlink_domain_are_one_node_for_links():
+    def step(*keys):
+        return plan(LLAMA, "hardware.gpu=gb200", "parallel.tensor=8", "parallel.pipeline=2", "parallel.data=8",
+                    "parallel.collectives=nccl", *keys)["step_ms"]
+
+    racks = step()  # 128 ranks in racks of 72: 64 of each
+    assert racks == pytest.approx(step("hardware.gpus_per_node=64", "hardware.network_gb_s=3200"), rel=1e-9)
+    assert racks == pytest.approx(step("hardware.gpus_per_domain=64"), rel=1e-9)
+    assert racks < 0.9 * step("hardware.gpus_per_domain=4")
+    assert plan(LLAMA, "hardware.gpu=gb200")["job"]["tasks_per_node"] == 4  # hosts have four, whatever NVLink connects
+
+
 def test_a_planned_step_has_the_band_of_published_runs_on_such_gpus():
     """The band reflects the times of other programs. Only run_share, or planning for CPUs, changes it."""
     told = plan(LLAMA)

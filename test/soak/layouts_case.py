@@ -33,7 +33,7 @@ NOT_DRAWN = {
     "the checks set it": "schedule.file sample.tokenizer checkpoint.dir checkpoint.every checkpoint.keep "
     "log.metrics hardware.device hardware.gpu hardware.peak_tflops hardware.reserve_gib hardware.profile",
     "for plans alone": "train.tokens hardware.memory_gib hardware.memory_gb_s hardware.gpus_per_node "
-    "hardware.pair_gb_s hardware.tensor_gb_s hardware.network_gb_s hardware.host_gb_s hardware.latency_us "
+    "hardware.gpus_per_domain hardware.pair_gb_s hardware.tensor_gb_s hardware.network_gb_s hardware.host_gb_s hardware.latency_us "
     "hardware.matmul_efficiency hardware.matmul_half hardware.flash_forward hardware.flash_backward "
     "hardware.stream_gb_s hardware.run_share hardware.calibrated hardware.action_us hardware.step_overhead_ms "
     "hardware.gpu_hour hardware.gpu_watts hardware.mtbf_hours hardware.checkpoint_s hardware.restart_s",
