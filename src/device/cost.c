@@ -189,8 +189,8 @@ double cost_copies(const Cost *cost, double bytes, int ranks) {
     return sent_(COST_ALL_GATHER, bytes, ranks) / cost->tensor + cost->latency;
 }
 
-double cost_collective_between(const Cost *cost, CostCollective kind, double bytes, int ranks, double rate) {
-    double rounds = (kind == COST_ALL_REDUCE ? 2 : 1) * ceil(log2(ranks));
+double cost_collective_between(const Cost *cost, CostCollective kind, double bytes, int ranks, int nodes, double rate) {
+    double rounds = kind == COST_ALL_REDUCE ? 2 * fmin(0.5 * nodes, ceil(log2(ranks))) : 0.5 * nodes;
     return sent_(kind, bytes, ranks) / rate + rounds * cost->latency;
 }
 

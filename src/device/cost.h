@@ -92,9 +92,10 @@ double cost_copies(const Cost *cost, double bytes, int ranks);
 // Returns the bytes/s that one rank sends in a collective.
 double cost_collective_rate(const Cost *cost, CostCollective kind, double bytes, int ranks);
 
-// Returns the seconds of a collective between nodes, from the time when all ranks are ready. Its rings leave each node
-// once, at `rate` bytes/s.
-double cost_collective_between(const Cost *cost, CostCollective kind, double bytes, int ranks, double rate);
+// Returns the seconds of a collective of `ranks` ranks on `nodes` nodes, from the time when all ranks are ready. Its
+// rings leave each node once, at `rate` bytes/s, and take half a latency at each node; for an all-reduce of few bytes
+// NCCL has trees. So the rate grows with the size and falls with the nodes, as in test/plan/kernels/between.csv.
+double cost_collective_between(const Cost *cost, CostCollective kind, double bytes, int ranks, int nodes, double rate);
 
 // Returns the seconds of an exchange of blocks between all ranks of a group, of which `near` are on each node. A rank
 // sends, or receives if that is more, `inside` bytes from other ranks of its node and `between` from other nodes, those

@@ -329,9 +329,10 @@ static int collective_(Comm *comm, CommOperation operation, void *out, const voi
     (void)err;
     if (self->rests) seconds = 0;
     else if (copies) seconds = cost_copies(cost, (double)all, comm->size);
-    else if (self->links.rate > 0)
-        seconds = cost_collective_between(cost, kinds[operation], (double)all, comm->size, self->links.rate);
-    else seconds = cost_collective(cost, kinds[operation], (double)all, comm->size);
+    else if (self->links.rate > 0) {
+        int nodes = (comm->size + self->links.near - 1) / self->links.near;
+        seconds = cost_collective_between(cost, kinds[operation], (double)all, comm->size, nodes, self->links.rate);
+    } else seconds = cost_collective(cost, kinds[operation], (double)all, comm->size);
     if (copies && operation == COMM_ALL_GATHER && (const char *)out + comm->rank * part != (const char *)in)
         seconds += cost_pass(cost, 2 * (double)part); // its own rows, by the same stream
     // Doubles are in host memory, and read: every rank has what this one has.

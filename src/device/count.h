@@ -51,7 +51,7 @@ Backend *count_backend_create(Clocks *clocks, int precision, int capability);
 typedef struct CountLinks {
     double rate;
     bool copies;
-    int near; // with rate: ranks of the group on a node; read by exchanges only
+    int near; // with rate: most ranks of the group on a node
 } CountLinks;
 
 // Creates rank `rank` of a group whose collectives advance `clocks`. Only collectives are counted; a message is an

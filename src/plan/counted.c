@@ -21,6 +21,7 @@ typedef struct CountKey {
     char sizes[offsetof(Shape, rope)]; // of the shape; 0 for the end of a step, whatever a microbatch's size is
     double tensor_rate, context_rate, data_rate, expert_rate; // CountLinks
     double fullest;                                           // Clocks
+    int tensor_near, context_near, data_near;
     double flops;
     bool update; // the end of a step, else the actions of a chunk
     bool first, last, sequence, copies, moving, split, beside, sharded;
@@ -39,6 +40,13 @@ static double rate_(const CountSource *source, int64_t consecutive, int64_t shar
     bool near = config_world(source->config) <= node || (consecutive > 0 && node % consecutive == 0);
     double network = hardware_network(source->hardware, source->config);
     return near ? 0 : fmin(network / (double)min_i64(sharing, node), cost->tensor);
+}
+
+// Returns the most ranks on a node of a group of `size` ranks, `apart` ranks from each other, that is on several nodes.
+static int near_(const CountSource *source, int64_t size, int64_t apart) {
+    int64_t node = hardware_domain(source->hardware, source->config);
+    if (size * apart <= node) return (int)(size + 1) / 2; // it crosses the boundary of two nodes
+    return (int)(node > apart ? node / apart : 1);
 }
 
 // Returns whether bundles leave the node, so that persistent products leave multiprocessors to messages (engine.c,
@@ -77,10 +85,12 @@ static CountKey key_(const CountSource *source, const Shape *shape) {
     key.tensor_ranks = shape->tensor_ranks;
     key.sequence = shape->sequence;
     key.copies = shape->copies;
+    key.tensor_near = near_(source, parallel->tensor, 1);
+    key.context_near = near_(source, parallel->context, parallel->tensor);
     key.tensor_rate = rate_(source, parallel->tensor, 1);
     key.context_rate = rate_(source, parallel->context * parallel->tensor, parallel->tensor);
     if (source->config->model.experts > 0) {
-        int64_t row = experts_in_a_row_(parallel), node = source->config->hardware.gpus_per_node;
+        int64_t row = experts_in_a_row_(parallel), node = hardware_domain(source->hardware, source->config);
         key.expert_ranks = (int)parallel->expert;
         key.fullest = fullest_(source->config);
         key.expert_rate = rate_(source, row == parallel->expert ? row : 0, node);
@@ -120,8 +130,8 @@ static CountedStage *counted_open_(const CountSource *source, const StageShape *
         count_backend_create(&counting->clocks, source->config->train.precision, source->hardware->capability);
     counting->be->moving = key->moving;
     int t = stage->shape.tensor_ranks, c = stage->shape.context_ranks, d = key->replicas;
-    CountLinks tensor = {key->tensor_rate, key->copies, 0}, context = {key->context_rate, false, 0},
-               data = {key->data_rate, false, 0};
+    CountLinks tensor = {key->tensor_rate, key->copies, key->tensor_near},
+               context = {key->context_rate, false, key->context_near}, data = {key->data_rate, false, key->data_near};
     if (t > 1) counting->tensor = count_comm_create("tensor", 0, t, &counting->clocks, &tensor);
     if (t > 1) count_comm_rest(counting->tensor, !known && stage->shape.overlap && !key->update);
     for (int i = 0; i < 2 && c > 1; i++)
@@ -382,6 +392,8 @@ Account counted_update(const CountSource *source, const StageShape *stage) {
     key.dense = (int)stage->chunk[0].dense;
     key.replicas = (int)config_replicas(source->config);
     if (key.expert_ranks > 0) key.same_experts = key.replicas * key.tensor_ranks / key.expert_ranks;
+    int64_t nodes = hardware_nodes_of_data(source->hardware, source->config);
+    key.data_near = (int)((key.replicas + nodes - 1) / nodes);
     key.data_rate = rate_(source, 0, parallel->pipeline * parallel->tensor);
     count_layers_(source, stage, &key, stage->layers, 0, &times);
     return times.forward;

@@ -86,6 +86,11 @@ int hardware_node(const Hardware *hardware, const Config *config, int rank) {
     return rank / (int)hardware_domain(hardware, config);
 }
 
+int64_t hardware_nodes_of_data(const Hardware *hardware, const Config *config) {
+    int64_t domain = hardware_domain(hardware, config);
+    return min_i64(config_replicas(config), (config_world(config) + domain - 1) / domain);
+}
+
 double hardware_network(const Hardware *hardware, const Config *config) {
     if (hardware->cpu) return hardware->cost.network;
     return hardware->cost.network * (double)hardware_domain(hardware, config) / (double)config->hardware.gpus_per_node;

@@ -33,6 +33,9 @@ int64_t hardware_domain(const Hardware *hardware, const Config *config);
 // Returns the domain of a rank: a CPU run has one, else a domain has consecutive ranks.
 int hardware_node(const Hardware *hardware, const Config *config, int rank);
 
+// Returns the number of domains that the ranks which sum their gradients with each other are on.
+int64_t hardware_nodes_of_data(const Hardware *hardware, const Config *config);
+
 // Returns the bytes/s of the network of a domain: that of its nodes together.
 double hardware_network(const Hardware *hardware, const Config *config);
 

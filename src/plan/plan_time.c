@@ -130,14 +130,19 @@ static int stage_compute_(Costing *costing, int s, const ComputeTimes *times, St
 
 // Returns the bytes/s of one rank in a collective among the ranks with the same part of the model, while the ranks of
 // `parts` parts communicate at the same time. Within a node this is the rate of a collective of `bytes`. Otherwise the
-// parts on a node share its network; the data of each part leave the node only once.
+// parts on a node share its network, the data of each part leave the node only once, and every node adds a latency.
 static double data_rate_(const Costing *costing, int64_t parts, CostCollective kind, double bytes) {
     const Hardware *hardware = costing->source->hardware;
     int64_t node = hardware_domain(hardware, costing->config);
     if (config_world(costing->config) <= node)
         return cost_collective_rate(&hardware->cost, kind, bytes, (int)config_replicas(costing->config));
     double rate = hardware_network(hardware, costing->config) / (double)(parts < node ? parts : node);
-    return rate < hardware->cost.tensor ? rate : hardware->cost.tensor;
+    int replicas = (int)config_replicas(costing->config),
+        nodes = (int)hardware_nodes_of_data(hardware, costing->config);
+    rate = fmin(rate, hardware->cost.tensor);
+    if (bytes <= 0 || replicas == 1) return rate;
+    double seconds = cost_collective_between(&hardware->cost, kind, bytes, replicas, nodes, rate);
+    return bytes * (replicas - 1) / replicas / seconds;
 }
 
 enum { UNITS = 4 }; // large units of a layer: each is summed and gathered in a collective of its own

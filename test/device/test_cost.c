@@ -159,6 +159,32 @@ TEST(collectives_are_those_of_the_table_and_longer_ones_never_take_less_time) {
     assert_true(rows > 40);
 }
 
+TEST(all_reduces_between_nodes_are_within_a_third_of_the_table) {
+    static const double sizes[] = {1, 4, 8, 16, 64, 256, 1024, 16384};
+    char line[512], *cells[16];
+    FILE *file = table("between", line, cells);
+    while (next_row(file, line, cells)) {
+        Cost cost = {.latency = 1e-6 * atof(cells[1])};
+        for (int i = 0; i < 8; i++) {
+            double bytes = sizes[i] * MIB, rate = 1e9 * atof(cells[2 + i]);
+            if (rate == 0) continue;
+            double seconds = cost_collective_between(&cost, COST_ALL_REDUCE, bytes, 32, 4, 1e9 * atof(cells[9]));
+            assert_true(fabs(seconds / (2 * bytes * 31 / 32 / rate) - 1) < 0.33);
+        }
+    }
+    fclose(file);
+}
+
+TEST(sums_over_more_nodes_are_slower) {
+    Cost cost = {.latency = 1e-5};
+    double bytes = 36 * MIB, before = 0;
+    for (int nodes = 2; nodes <= 64; nodes *= 2) {
+        double seconds = cost_collective_between(&cost, COST_REDUCE_SCATTER, bytes, 8 * nodes, nodes, 380e9);
+        assert_true(seconds > before && seconds < 5e-6 * nodes + bytes / 380e9);
+        before = seconds;
+    }
+}
+
 TEST(messages_between_gpus_of_a_node_are_within_a_fifth_of_the_table) {
     static const double sizes[] = {1, 4, 16, 64}, h100[] = {105, 221, 314, 348}, a100[] = {62, 168, 258, 228};
     for (int i = 1; i < 4; i++) {

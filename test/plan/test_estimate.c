@@ -267,10 +267,10 @@ static const double GATHER = 143e9, SCATTER = 152e9;
 TEST(tensor_ranks_on_several_nodes_share_one_ring) {
     near(time_of("parallel.overlap=off parallel.collectives=nccl").tensor,
          tensor_seconds(61, 4, GATHER, 0) + tensor_seconds(41, 4, SCATTER, 0), 1e-3);
-    near(time_of("parallel.overlap=off parallel.tensor=16").tensor, tensor_seconds(102, 16, 25e9, 4), 1e-3);
-    near(time_of("parallel.overlap=off hardware.gpus_per_node=6").tensor, tensor_seconds(102, 4, 25e9, 2), 1e-3);
+    near(time_of("parallel.overlap=off parallel.tensor=16").tensor, tensor_seconds(102, 16, 25e9, 1), 1e-3);
+    near(time_of("parallel.overlap=off hardware.gpus_per_node=6").tensor, tensor_seconds(102, 4, 25e9, 1), 1e-3);
     near(time_of("parallel.overlap=off parallel.tensor=16 hardware.tensor_gb_s=10").tensor,
-         tensor_seconds(102, 16, 10e9, 4), 1e-3);
+         tensor_seconds(102, 16, 10e9, 1), 1e-3);
 }
 
 // The share of an A100's multiprocessors that a collective takes from the products that run meanwhile.
