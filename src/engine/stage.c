@@ -484,7 +484,8 @@ int stage_forward(Stage *stage, int chunk, int64_t unit, void *bundle, const voi
     const StageChunk *here = &at->chunk[chunk];
     int64_t tokens = unit * at->shape.rows;
     pass->err = err;
-    if (scale != 0) pass->scale = scale;
+    pass->trains = scale != 0;
+    if (pass->trains) pass->scale = scale;
     use_places_(stage, unit);
     open_keys_(stage, here, unit, 0);
     // The last chunk's output goes to the end of its bundle, where the head replaces the output by its gradient.

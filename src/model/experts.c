@@ -127,6 +127,26 @@ static Dispatch dispatch_open_(Pass *pass, const int32_t *chosen) {
 
 static void dispatch_close_(Dispatch *d) { free_all(d->counts, d->sent, d->received, d->first, d->regroup); }
 
+static void add_load_(const Dispatch *d) {
+    const Shape *s = d->pass->shape;
+    ExpertLoad *load = &d->pass->load;
+    double all = 0, squares = 0, most = 0, experts = (double)s->route.experts, held = (double)held_(s);
+    for (int64_t n = 0, here = 0; n < s->route.experts; n++) {
+        int64_t sum = 0;
+        for (int64_t part = 0; part < d->parts; part++)
+            for (int64_t rank = 0; rank < s->expert_ranks; rank++) sum += (int64_t)count_(d, rank, part, n);
+        here = n % held_(s) == 0 ? sum : here + sum;
+        all += (double)sum, squares += (double)sum * (double)sum;
+        most = fmax(most, (double)here);
+    }
+    double mean = all / experts;
+    if (!d->pass->trains || all == 0) return;
+    load->forwards++;
+    load->parts += (double)d->parts;
+    load->fullest += most / (mean * held);
+    load->spread += sqrt(fmax(0, squares / experts - mean * mean)) / mean;
+}
+
 // Begins part `part`: computes the positions of this rank's copies by expert and row, and of the copies that arrive,
 // which lie by rank, expert and row, by expert, rank and row.
 static void dispatch_part_(Dispatch *d, const ExpertsWork *work, const int32_t *chosen, int64_t part) {
@@ -268,6 +288,7 @@ void experts_forward(Pass *pass, const Tensor *first, const ExpertsBundle *bundl
     const Parcels rows = {work->sent, work->arrived, s->hidden * s->element},
                   weights = {work->sent_weights, work->arrived_weights, sizeof(float)};
     Dispatch d = dispatch_open_(pass, bundle->chosen);
+    add_load_(&d);
     for (int64_t part = 0; part < d.parts; part++) {
         dispatch_part_(&d, work, bundle->chosen, part);
         experts_up_(&d, work, bundle, &w, &rows, &weights, x);

@@ -74,6 +74,14 @@ typedef struct WeightGradient {
     bool shard; // x is this rank's shard (shard_rows, in), and is gathered first
 } WeightGradient;
 
+// How evenly the forwards of a step used their experts: sums over layers and microbatches.
+typedef struct ExpertLoad {
+    double forwards;
+    double parts;   // parts in which rows were sent
+    double fullest; // rows of the fullest rank of the group over the mean
+    double spread;  // standard deviation of the rows of an expert over their mean
+} ExpertLoad;
+
 // One forward or backward in progress: its groups, buffers and state. An error of a collective is kept in `err`; later
 // operations of the pass are then harmless, and the caller ends the run.
 typedef struct Pass {
@@ -105,6 +113,8 @@ typedef struct Pass {
     char *scales;       // scales of the output gradients of the last row and column products, for train.fp8 tensor
     void *work;         // a layer's temporaries, see layer.h
     float scale;        // of the latest forward with a gradient: factor on the loss of a token
+    bool trains;        // the latest forward was such a one
+    ExpertLoad load;    // of such forwards since the caller has set it to zero
     bool split;         // a backward leaves the gradients of matrices and their biases to layer_weights
     // Lets pending transfers progress. Called between layers, around collectives, and during a wait for a collective
     // (moved: false). Returns false if a transfer has failed. May be NULL.

@@ -259,6 +259,11 @@ static void write_stages_(JsonOut *out, const StepFigures *figures) {
         json_put_integer(out, "stage", s);
         json_put_integer(out, "peak_bytes", stage->peak_bytes);
         json_put_integer(out, "activation_bytes", stage->activation_bytes);
+        if (stage->experts.forwards > 0) {
+            json_put_digits(out, "expert_rows_fullest", stage->experts.fullest / stage->experts.forwards, CLEAR);
+            json_put_digits(out, "expert_spread", stage->experts.spread / stage->experts.forwards, CLEAR);
+            json_put_digits(out, "expert_parts", stage->experts.parts / stage->experts.forwards, CLEAR);
+        }
         json_put_integer(out, "slots_used", stage->run.slots_used);
         json_put_integer(out, "slots_lent", stage->run.slots_lent);
         json_end(out, '}');

@@ -14,6 +14,7 @@
 typedef struct StageFigures {
     int64_t peak_bytes;       // most bytes that a rank has had allocated at one time
     int64_t activation_bytes; // bytes of own and lent slots
+    ExpertLoad experts;       // of a model with experts; of the rank with the fullest group
     EngineRun run;            // run.begin and run.end are on rank 0's clock; run.times is invalid
 } StageFigures;
 

@@ -15,6 +15,7 @@ static void merge_figures_(StageFigures *stage, const StageFigures *rank, bool f
         return;
     }
     if (rank->peak_bytes > stage->peak_bytes) stage->peak_bytes = rank->peak_bytes;
+    if (rank->experts.fullest > stage->experts.fullest) stage->experts = rank->experts;
     stage->run.busy += rank->run.busy;
     stage->run.exposed = max_double(stage->run.exposed, rank->run.exposed);
     if (rank->run.begin < stage->run.begin) stage->run.begin = rank->run.begin;
@@ -51,7 +52,9 @@ static void name_slowest_(Run *run, const StageFigures *ranks, StepFigures *say)
 // Collective. On rank 0, fills `stages` with one entry per stage, with times on rank 0's clock.
 static int gather_figures_(Run *run, const EngineRun *pipeline, StageFigures *stages, StepFigures *say, Error *err) {
     const int64_t *held = run->be->held.bytes;
-    StageFigures mine = {memory_total(&run->be->peak), held[MEMORY_OWN_SLOTS] + held[MEMORY_LENT_SLOTS], *pipeline};
+    StageFigures mine = {memory_total(&run->be->peak), held[MEMORY_OWN_SLOTS] + held[MEMORY_LENT_SLOTS],
+                         run->stage.pass.load, *pipeline};
+    run->stage.pass.load = (ExpertLoad){0};
     double offset = world_place(run->world)->clock_offset;
     mine.run.begin += offset, mine.run.end += offset;
     int world = world_size(run->world);
