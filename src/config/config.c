@@ -5,6 +5,7 @@
 #include "options.h"
 #include "base/files.h"
 #include "base/json_out.h"
+#include "base/units.h"
 #include "base/version.h"
 
 #include <stdlib.h>
@@ -190,6 +191,16 @@ void config_spread_layers(Config *config, int64_t parts) {
     config->parallel.layers_count = parts;
     for (int64_t g = 0; g < parts; g++)
         config->parallel.layers_per_stage[g] = (int16_t)even_layers_(config->model.layers, parts, g);
+}
+
+int64_t config_split_ffn(const ModelConfig *model) {
+    int64_t ffn = model->experts == 0 || model->dense_layers > 0 ? model->ffn : 0;
+    return greatest_common_divisor(ffn, model->shared_ffn);
+}
+
+int64_t config_active_parameters(const ModelConfig *m, int64_t parameters) {
+    return parameters -
+           (m->layers - m->dense_layers) * (m->experts - m->experts_per_token) * 3 * m->hidden * m->expert_ffn;
 }
 
 int64_t config_padded_vocab(const Config *config) {

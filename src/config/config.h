@@ -325,6 +325,12 @@ int config_chunks(const Config *config);             // chunks on every stage
 int config_slices(const Config *config);             // slices of a microbatch
 // Distributes the layers evenly over `parts` virtual stages, as parallel.layers auto does; parts <= layers.
 void config_spread_layers(Config *config, int64_t parts);
+// Returns the width that tensor ranks split of the MLPs of all layers: ffn and shared_ffn, as far as the model has them
+// (the greatest common divisor of two). 0: it has only experts, which tensor ranks do not split.
+int64_t config_split_ffn(const ModelConfig *model);
+// Returns the parameters that compute one token, of a model with `parameters` in total: all of them, or in a mixture of
+// experts those of experts_per_token experts a layer instead of all experts.
+int64_t config_active_parameters(const ModelConfig *model, int64_t parameters);
 int64_t config_padded_vocab(const Config *config); // vocab rounded up to a multiple of 128 * t
 
 // Returns the row of schedule.name, or of 1f1b while auto is unresolved. Meaningless if schedule.file is set.

@@ -116,14 +116,13 @@ static int check_tensor_(const Config *config, Error *err) {
         const char *what;
     } split[] = {{m->heads, "heads"},
                  {m->kv_heads, "kv_heads"},
-                 {m->experts == 0 || m->dense_layers > 0 ? m->ffn : 0, "ffn"},
-                 {m->shared_ffn, "shared_ffn"},
+                 {config_split_ffn(m), m->shared_ffn > 0 ? "shared_ffn" : "ffn"},
                  {config->parallel.sequence ? m->seq_len : 0, "seq_len (sequence: true)"}};
     int64_t common = 0;
-    for (int i = 0; i < 5; i++) common = greatest_common_divisor(common, split[i].count);
+    for (int i = 0; i < 4; i++) common = greatest_common_divisor(common, split[i].count);
     char use[96];
     config_first_divisors(common, use, sizeof use);
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 4; i++) {
         if (split[i].count % t == 0) continue;
         return config_error(config, "parallel.tensor", err, "%lld does not divide %lld %s; use %s", (long long)t,
                             (long long)split[i].count, split[i].what, use);

@@ -24,10 +24,13 @@ TensorTable model_table(const Model *model, const ModelConfig *config) {
 
 double model_flops_per_token(const Config *config, bool full) {
     const ModelConfig *m = &config->model;
-    double h = (double)m->hidden, q = (double)(m->heads * m->head_dim), kv = (double)(m->kv_heads * m->head_dim),
-           f = (double)m->ffn;
+    double h = (double)m->hidden, q = (double)(m->heads * m->head_dim), kv = (double)(m->kv_heads * m->head_dim);
     double layers = (double)m->layers, products = families[m->family].gated ? 3.0 : 2.0;
-    double dense = layers * (h * (q + 2.0 * kv) + q * h + products * h * f) + h * (double)m->vocab;
+    double routed = m->experts > 0 ? layers - (double)m->dense_layers : 0.0;
+    double widths = (double)(m->experts_per_token * m->expert_ffn + m->shared_ffn); // of a token's experts
+    double mlp =
+        products * h * ((layers - routed) * (double)m->ffn + routed * widths) + routed * h * (double)m->experts;
+    double dense = layers * (h * (q + 2.0 * kv) + q * h) + mlp + h * (double)m->vocab;
     return 6.0 * dense + (full || !m->causal ? 12.0 : 6.0) * layers * q * (double)m->seq_len;
 }
 

@@ -154,4 +154,5 @@ TensorTable model_table(const Model *model, const ModelConfig *config);
 // nothing recomputed; attention over all s*s pairs (full) or half of them (causal, not full). Formula: Megatron-LM's
 // (Narayanan et al. 2021), E = 3 products in a SwiGLU MLP, 2 in a GELU one:
 //   6 * [ L * (h*(q + 2kv) + q*h + E*h*f) + h*V ] + (full ? 12 : 6) * L * q * s
+// In a layer with experts, f is the width of a token's k experts and the shared expert; the router adds h * experts.
 double model_flops_per_token(const Config *config, bool full);

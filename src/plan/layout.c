@@ -115,7 +115,8 @@ static int tensor_values_(const LayoutSpace *space, const RunLayout *at, int64_t
     int count = 0;
     (void)at;
     for (int64_t t = 1; t <= space->world && t <= m->heads && t <= node; t++)
-        if (space->world % t == 0 && m->heads % t == 0 && m->kv_heads % t == 0 && m->ffn % t == 0) values[count++] = t;
+        if (space->world % t == 0 && m->heads % t == 0 && m->kv_heads % t == 0 && config_split_ffn(m) % t == 0)
+            values[count++] = t;
     return count;
 }
 

@@ -260,14 +260,25 @@ int plan_fullest(const Plan *plan) {
     return fullest;
 }
 
+char *plan_parameters_text(const Plan *plan, const ModelConfig *model, char text[PLAN_PARAMETERS_TEXT]) {
+    char total[32], active[32];
+    grid_count(config_active_parameters(model, plan->parameters), active);
+    snprintf(text, PLAN_PARAMETERS_TEXT, model->experts > 0 ? "%s parameters, %s of them active" : "%s parameters",
+             grid_count(plan->parameters, total), active);
+    return text;
+}
+
 static void print_run_(const Plan *plan, const Config *config, const Schedule *schedule, FILE *file) {
     const ModelConfig *m = &config->model;
-    char parameters[32], tokens[32], cut[CONFIG_CUT];
+    char parameters[PLAN_PARAMETERS_TEXT], tokens[32], cut[CONFIG_CUT], experts[80] = "";
+    if (m->experts > 0)
+        snprintf(experts, sizeof experts, ", %lld experts of %lld, %lld a token", (long long)m->experts,
+                 (long long)m->expert_ffn, (long long)m->experts_per_token);
     int64_t microbatches = config_microbatches(config), evictions = plan_evictions(schedule);
     grid_line(file, "model",
-              "%s, %s parameters: %lld layers, hidden %lld, %lld heads, ffn %lld, vocabulary %lld, %s attention%s",
-              config_word("model.family", m->family), grid_count(plan->parameters, parameters), (long long)m->layers,
-              (long long)m->hidden, (long long)m->heads, (long long)m->ffn, (long long)m->vocab,
+              "%s, %s: %lld layers, hidden %lld, %lld heads, ffn %lld%s, vocabulary %lld, %s attention%s",
+              config_word("model.family", m->family), plan_parameters_text(plan, m, parameters), (long long)m->layers,
+              (long long)m->hidden, (long long)m->heads, (long long)m->ffn, experts, (long long)m->vocab,
               config->attention.modes_given > 1 ? "various" : config_word("attention.mode", config->attention.mode),
               plan->flash);
     fprintf(file, "world     %lld rank%s: %s, %s\n", (long long)config_world(config),

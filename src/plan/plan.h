@@ -77,6 +77,11 @@ bool plan_stage_evicts(const Schedule *schedule, int stage);
 // (unknown). All checks of whether something fits use this function.
 double plan_lacks(double bytes, double limit, double reserve_gib);
 
+// Writes "46,702,792,704 parameters, 12,879,925,248 of them active"; the latter only for mixtures of experts. Returns
+// `text`.
+enum { PLAN_PARAMETERS_TEXT = 96 };
+char *plan_parameters_text(const Plan *plan, const ModelConfig *model, char text[PLAN_PARAMETERS_TEXT]);
+
 // Prints the table shown at start-up: model, parameters and world; layers, slots and bytes by category of each stage;
 // and the host memory of the stage that needs the most.
 void plan_print(const Plan *plan, const Config *config, const Schedule *schedule, FILE *file);

@@ -100,6 +100,8 @@ int plan_write_json(const PlanAnswer *answer, FILE *file) {
     json_begin(&out, NULL, '{');
     json_begin(&out, "model", '{');
     json_put_integer(&out, "parameters", answer->plan.parameters);
+    json_put_integer(&out, "active_parameters",
+                     config_active_parameters(&answer->config.model, answer->plan.parameters));
     json_put_number(&out, "flops_per_token_full", model_flops_per_token(&answer->config, true));
     json_put_number(&out, "flops_per_token_causal", model_flops_per_token(&answer->config, false));
     json_end(&out, '}');

@@ -45,11 +45,11 @@ static void print_answer_(const PlanAnswer *answer, FILE *file) {
     int64_t peak = memory_total(&plan->stage[fullest].memory);
     double left = ((double)hardware->memory_bytes - (double)peak) / GIB - config->hardware.reserve_gib;
     bool terminal = isatty(fileno(file)) && getenv("NO_COLOR") == NULL, fits = plan_answer_holds(answer, peak);
-    char schedule[SCHEDULE_TEXT], parameters[32], cut[CONFIG_CUT];
+    char schedule[SCHEDULE_TEXT], parameters[PLAN_PARAMETERS_TEXT], cut[CONFIG_CUT];
     RunLayout layout = layout_of(config);
     if (terminal) fputs(fits ? "\033[1m" : "\033[1;31m", file);
-    grid_line(file, "plan", "%s, %s parameters, %lld x %lld tokens a step, %s, on %lld ranks: %s, micro-batch %lld, %s",
-              config_word("model.family", config->model.family), grid_count(plan->parameters, parameters),
+    grid_line(file, "plan", "%s, %s, %lld x %lld tokens a step, %s, on %lld ranks: %s, micro-batch %lld, %s",
+              config_word("model.family", config->model.family), plan_parameters_text(plan, &config->model, parameters),
               (long long)config->train.global_batch, (long long)config->model.seq_len,
               config_word("train.precision", config->train.precision), (long long)config_world(config),
               config_cut_text(config, cut), (long long)config->schedule.micro_batch,

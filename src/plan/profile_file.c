@@ -45,11 +45,21 @@ typedef struct Extent {
     int64_t value;
 } Extent;
 
-enum { EXTENTS_ = 7 };
+enum { EXTENTS_ = 12, POSITIVE_ = 7 }; // those after the first seven may be 0
 
 static void extents_(const ModelConfig *m, Extent *extents) {
-    Extent all[EXTENTS_] = {{"hidden", m->hidden}, {"heads", m->heads},     {"kv_heads", m->kv_heads}, {"ffn", m->ffn},
-                            {"vocab", m->vocab},   {"seq_len", m->seq_len}, {"head_dim", m->head_dim}};
+    Extent all[EXTENTS_] = {{"hidden", m->hidden},
+                            {"heads", m->heads},
+                            {"kv_heads", m->kv_heads},
+                            {"ffn", m->ffn},
+                            {"vocab", m->vocab},
+                            {"seq_len", m->seq_len},
+                            {"head_dim", m->head_dim},
+                            {"experts", m->experts},
+                            {"experts_per_token", m->experts_per_token},
+                            {"expert_ffn", m->expert_ffn},
+                            {"shared_ffn", m->shared_ffn},
+                            {"dense_layers", m->dense_layers}};
     memcpy(extents, all, sizeof all);
 }
 
@@ -193,14 +203,17 @@ static int profile_read_stage_(Profile *profile, const JsonValue *from, const ch
 static int profile_read_model_(Profile *profile, const JsonValue *from, const char *path, Error *err) {
     ModelConfig *m = &profile->model;
     m->family = word_(from, "family", "model.family");
-    int64_t *fields[EXTENTS_] = {&m->hidden, &m->heads, &m->kv_heads, &m->ffn, &m->vocab, &m->seq_len, &m->head_dim};
+    int64_t *fields[EXTENTS_] = {
+        &m->hidden,   &m->heads,   &m->kv_heads,          &m->ffn,        &m->vocab,      &m->seq_len,
+        &m->head_dim, &m->experts, &m->experts_per_token, &m->expert_ffn, &m->shared_ffn, &m->dense_layers};
     Extent extents[EXTENTS_];
     extents_(m, extents);
     for (int i = 0; i < EXTENTS_; i++) {
         // Profiles from before model.head_dim have head_dim = hidden / heads, which are read earlier in this loop.
         int64_t absent = fields[i] == &m->head_dim && m->heads > 0 ? m->hidden / m->heads : 0;
         *fields[i] = json_integer(from, extents[i].key, absent);
-        if (*fields[i] < 1 || m->family < 0) return profile_damaged_(path, "its model is incomplete", err);
+        if (*fields[i] < (i < POSITIVE_) || m->family < 0)
+            return profile_damaged_(path, "its model is incomplete", err);
     }
     return 0;
 }

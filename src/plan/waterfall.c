@@ -112,7 +112,7 @@ static int advise_extents_(const Config *config, char text[2][WATERFALL_ADVICE])
     const struct {
         const char *key;
         int64_t value;
-    } extents[] = {{"ffn", config->model.ffn}, {"hidden", config->model.hidden}};
+    } extents[] = {{"ffn", config->model.experts > 0 ? 0 : config->model.ffn}, {"hidden", config->model.hidden}};
     int count = 0;
     for (int i = 0; i < 2; i++) {
         int64_t unit = 64 * t, next = (extents[i].value + unit - 1) / unit * unit;

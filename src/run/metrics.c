@@ -243,6 +243,7 @@ int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Erro
     config_write_json(config, json_put(out, "config"));
     json_put_integer(out, "world", setup->world);
     json_put_integer(out, "parameters", parameters);
+    json_put_integer(out, "active_parameters", config_active_parameters(&config->model, parameters));
     json_put_integer(out, "microbatches", config_microbatches(config));
     json_put_digits(out, "peak_tflops", setup->peak_tflops > 0.0 ? setup->peak_tflops : NAN, EXACT);
     json_put_digits(out, "flops_per_token_full", setup->flops_per_token_full, EXACT);

@@ -22,6 +22,27 @@ TEST(flops_per_token_count_attention_in_full_and_causally) {
     assert_true(fabs(model_flops_per_token(&gpt, false) - 587.040e9) < 0.5e6);
 }
 
+// Computed by hand from the sizes: a token's products are those of the active parameters without norms and embedding.
+TEST(a_mixture_computes_a_token_with_its_active_parameters) {
+    Config mixtral = loaded("configs/mistral_7b.yaml", "model.vocab=32000 model.experts=8 model.experts_per_token=2");
+    Config qwen = loaded("configs/qwen3_8b.yaml", "model.hidden=2048 model.layers=48 model.kv_heads=4 model.ffn=6144 "
+                                                  "model.experts=128 model.experts_per_token=8 model.expert_ffn=768");
+    Config *both[] = {&mixtral, &qwen};
+    const int64_t total[] = {INT64_C(46702792704), INT64_C(30532122624)};
+    const int64_t active[] = {INT64_C(12879925248), INT64_C(3353032704)};
+    for (int i = 0; i < 2; i++) {
+        const ModelConfig *m = &both[i]->model;
+        TensorTable table = model_table(&llama_model, m);
+        assert_int_equal(table_parameters(&table, 0, table.count), total[i]);
+        assert_int_equal(config_active_parameters(m, total[i]), active[i]);
+        int64_t norms = m->layers * (2 * m->hidden + (m->qk_norm ? 2 * m->head_dim : 0)) + m->hidden;
+        double attention = 12.0 * (double)(m->layers * m->heads * m->head_dim * m->seq_len);
+        double products = 6.0 * (double)(active[i] - norms - m->vocab * m->hidden);
+        assert_true(fabs(model_flops_per_token(both[i], true) / (products + attention) - 1) < 1e-12);
+        table_free(&table);
+    }
+}
+
 TEST(parameters_of_the_stages_add_up_to_the_model) {
     Made llama = made(LLAMA, ""), gpt = made(GPT, "");
     const int64_t layer = INT64_C(809517056); // 4 h h + 3 h f + 2 h

@@ -261,7 +261,7 @@ def test_plans_and_searches_read_no_data_and_runs_ask_for_them(tmp_path):
 def test_the_keys_are_the_contract():
     told = plan(LLAMA)
     assert set(told) == KEYS
-    assert set(told["model"]) == {"parameters", "flops_per_token_full", "flops_per_token_causal"}
+    assert set(told["model"]) == {"parameters", "active_parameters", "flops_per_token_full", "flops_per_token_causal"}
     assert all(set(stage) == STAGE_KEYS for stage in told["stages"])
     assert set(told["verdict"]) == {"use_bpipe", "reason", "required_stage_gain", "measured_stage_gain"}
     assert told["source"] == "model"

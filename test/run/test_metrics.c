@@ -350,7 +350,8 @@ TEST_BETWEEN(run_line_carries_the_configuration, desk_open, desk_close) {
     char *file = read_whole(desk.path);
     assert_ptr_equal(strstr(file, "{\"type\":\"run\",\"version\":\""), file);
     assert_non_null(strstr(file, "\",\"config\":{\"model\":{"));
-    assert_non_null(strstr(file, "},\"world\":4,\"parameters\":65285660672,\"microbatches\":8,\"peak_tflops\":0.02,"
+    assert_non_null(strstr(file, "},\"world\":4,\"parameters\":65285660672,\"active_parameters\":65285660672,"
+                                 "\"microbatches\":8,\"peak_tflops\":0.02,"
                                  "\"flops_per_token_full\":8000000,\"flops_per_token_causal\":6000000}\n"));
     free(file);
 }
