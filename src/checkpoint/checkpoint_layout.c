@@ -11,6 +11,7 @@
 const char *const state_suffix[STATE_KINDS] = {"", ".master", ".exp_avg", ".exp_avg_sq", ".momentum_buffer"};
 
 bool state_exists(const TensorTable *table, int64_t table_index, StateKind kind, const TrainConfig *train) {
+    if (table->specs[table_index].rows == 0) return false;
     bool muon = train->optimizer == OPTIMIZER_MUON && table_is_layer_matrix(table, table_index);
     if (kind == STATE_MASTER) return train->precision == PRECISION_BF16;
     return kind == STATE_WEIGHT || (kind == STATE_MOMENTUM) == muon;

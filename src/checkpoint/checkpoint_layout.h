@@ -20,7 +20,7 @@ typedef enum StateKind { STATE_WEIGHT, STATE_MASTER, STATE_M, STATE_V, STATE_MOM
 // Suffixes of tensor names, by StateKind: "", ".master", ".exp_avg", ".exp_avg_sq", ".momentum_buffer".
 extern const char *const state_suffix[STATE_KINDS];
 // Returns whether a run with these keys has a state of a table entry. A tied head has all its states in the
-// embedding's.
+// embedding's. An entry without rows, such as an expert of a dense layer, has none.
 bool state_exists(const TensorTable *table, int64_t table_index, StateKind kind, const TrainConfig *train);
 
 // --- the tensor under which a weight is stored

@@ -49,8 +49,8 @@ static SourceTensor *load_find_(Load *load, const TensorSpec *spec, StateKind ki
 // Returns whether a resume reads this state of a tensor. Masters are found by the weights that they replace.
 static bool loads_(const Load *load, int64_t table_index, StateKind kind) {
     const TensorTable *table = &load->stage->table;
-    if (kind == STATE_WEIGHT || !load->states) return kind == STATE_WEIGHT;
-    if (load->fresh && table_is_layer_matrix(table, table_index)) return false;
+    if (!load->states && kind != STATE_WEIGHT) return false;
+    if (load->fresh && kind != STATE_WEIGHT && table_is_layer_matrix(table, table_index)) return false;
     return kind != STATE_MASTER && state_exists(table, table_index, kind, &load->stage->config->train);
 }
 

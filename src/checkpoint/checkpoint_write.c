@@ -14,7 +14,8 @@
 // --- the list of this rank's tensors
 
 // Adds the part of a tensor that this rank writes, if any. Tensor rank 0 writes replicated tensors, and a tied head is
-// stored only as the embedding. A data rank writes the piece for which it owns the optimizer states.
+// stored only as the embedding. A rank writes the piece for which it owns the optimizer states; tensor ranks own
+// different pieces of an expert.
 static void writer_add_part_(Writer *writer, int64_t index, StateKind kind) {
     const StageTensors *tensors = &writer->stage->tensors;
     const Tensor *tensor = &tensors->tensors[index];
@@ -22,7 +23,8 @@ static void writer_add_part_(Writer *writer, int64_t index, StateKind kind) {
     bool muon = piece.v == NULL;
     const void *sources[STATE_KINDS] = {piece.weight, piece.master, muon ? NULL : piece.m, piece.v,
                                         muon ? piece.m : NULL};
-    bool replica = tensor->spec->split == SPLIT_NONE && writer->stage->at.shape.tensor_rank > 0;
+    bool same = tensor->spec->split == SPLIT_NONE && tensor->spec->expert < 0; // on every tensor rank
+    bool replica = same && writer->stage->at.shape.tensor_rank > 0;
     if (replica || tensor->spec->tied_to >= 0 || piece.begin >= piece.end || sources[kind] == NULL) return;
     WritePart part = {tensor,
                       kind,
