@@ -35,6 +35,8 @@ MODELS = {
     "qwen2": LLAMA_SIZES | {"qkv_bias": True, "rope_theta": 1000000},
     "qwen3": LLAMA_SIZES | {"head_dim": 16, "qk_norm": True, "rope_theta": 1000000},
     "mistral": LLAMA_SIZES | {"head_dim": 10},
+    "mixtral": LLAMA_SIZES | {"experts": 4, "experts_per_token": 2, "expert_ffn": 80},
+    "qwen3_moe": LLAMA_SIZES | {"head_dim": 16, "qk_norm": True, "experts": 8, "experts_per_token": 2, "expert_ffn": 56},
     "gpt": GPT_SIZES,
 }
 
@@ -58,7 +60,8 @@ def load(folder):
 
 
 # transformers' names of these models. The same names describe a model to our trainer and to transformers.
-ARCHITECTURES = {"gpt": "GPT2", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral"}
+ARCHITECTURES = {"gpt": "GPT2", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral", "mixtral": "Mixtral",
+                 "qwen3_moe": "Qwen3Moe"}
 SCALINGS = {
     "llama31": {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 16, "low_freq_factor": 1.0,
                 "high_freq_factor": 4.0},
@@ -75,6 +78,11 @@ def architecture(name):
     return ARCHITECTURES.get(name, "Llama")
 
 
+def expert_ranks(trained, ranks):
+    """The keys of a layout of a mixture of experts, whose tensor ranks split the rows and divide the experts."""
+    return {"parallel.sequence": True, "parallel.expert": ranks} if "experts" in trained.config["model"] else {}
+
+
 @pytest.fixture(scope="module", params=MODELS)
 def trained(request, tmp_path_factory):
     """A trained model: a tensor in the wrong place would raise its loss."""
@@ -86,7 +94,7 @@ def trained(request, tmp_path_factory):
     rows, tokens = windows(64)
     val = {"data.val": str(write_tokens(folder / "val.bin", tokens)), "data.val_every": 1000, "data.val_batches": 4}
     steps = {"train.steps": 300, "train.global_batch": 16, "train.lr": 1.0e-2, "train.warmup_steps": 20}
-    ranks = layout(b=8) if without_mpi() else layout(p=2, t=2, b=8)
+    ranks = layout(b=8) if without_mpi() else layout(p=2, t=2, b=8) | expert_ranks(trainer, 2)
     trainer.result = trainer.run(val, steps, saving(folder / "saved", 300), ranks)
     trainer.loss, trainer.rows, trainer.val = trainer.result.vals[300], rows, val
     trainer.saved = folder / "saved" / "step_00000300"
@@ -192,8 +200,13 @@ def make_model(trained, **more):
             more = {"head_dim": size["head_dim"]} | more
         if trained.name in SCALINGS:
             more = {"rope_scaling": SCALINGS[trained.name]} | more
-        if name == "Mistral":
+        if name in ("Mistral", "Mixtral"):
             more = {"sliding_window": None} | more
+        if "experts" in size:
+            word = "num_local_experts" if name == "Mixtral" else "num_experts"
+            more = {word: size["experts"], "num_experts_per_tok": size["experts_per_token"]} | more
+        if name == "Qwen3Moe":
+            more = {"moe_intermediate_size": size["expert_ffn"], "norm_topk_prob": True} | more
         if trained.name == "yarn":
             more = {"max_position_embeddings": 16} | more
         config = getattr(transformers, f"{name}Config")(
@@ -250,7 +263,7 @@ def test_ranks_start_from_their_parts(trained, tmp_path):
     torch.manual_seed(2)
     model = make_model(trained)
     model.save_pretrained(tmp_path, safe_serialization=True)
-    assert starts_from(trained, tmp_path, model, layout(p=3, t=2, d=2))
+    assert starts_from(trained, tmp_path, model, layout(p=3, t=2, d=2), expert_ranks(trained, 4))
 
 
 def test_our_own_checkpoint_starts_a_new_run(trained):
@@ -382,6 +395,60 @@ def test_other_models_are_refused_with_what_differs(trained, tmp_path):
     refuse(trained, tmp_path, "[257, 48], but this model's is [300, 48]", {"model.vocab": 300})
     rewrite(tmp_path, lambda tensors: {**tensors, "model.extra.weight": torch.ones(3)})
     refuse(trained, tmp_path, "model.extra.weight does not exist in this model")
+
+
+@pytest.mark.skipif(without_mpi(), reason="built without MPI")
+@pytest.mark.parametrize("trained", ["llama", "mixtral", "qwen3_moe"], indirect=True)
+def test_one_step_moves_every_weight_as_pytorch_does(trained, tmp_path):
+    """AdamW of PyTorch, in float64, on the gradient that transformers computes."""
+    model = saved_model(trained, tmp_path / "start").double()
+    rows, rate = trained.rows, 1.0e-3
+    keys = {"data.train": str(trained.folder / "val.bin"), "train.global_batch": 64, "train.steps": 1, "train.lr": rate,
+            "train.min_lr_ratio": 1, "train.warmup_steps": 0, "train.grad_clip": 0, "train.eps": 1.0e-3}
+    start = {"checkpoint.init_from": str(tmp_path / "start")}
+    ranks = layout(t=2, d=2, b=2) | expert_ranks(trained, 4)
+    trained.run(keys, start, ranks, saving(tmp_path / "ours", 1))
+    names = dict(model.named_parameters())
+    groups = [{"params": [w for w in names.values() if (w.dim() > 1) == matrices], "weight_decay": 0.1 * matrices}
+              for matrices in (True, False)]
+    step = torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.95), eps=1.0e-3)
+    logits = model(rows[:, :-1]).logits
+    torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten()).backward()
+    before = {name: weight.detach().clone() for name, weight in names.items()}
+    step.step()
+    ours = dict(load(tmp_path / "ours" / "step_00000001").named_parameters())
+    for name, weight in names.items():
+        moved, expected = ours[name].double() - before[name], weight.detach() - before[name]
+        assert (moved - expected).abs().max() < 2e-3 * rate, name
+        assert expected.abs().max() > 0.02 * rate, name
+
+
+MIXTURES = pytest.mark.parametrize("trained", ["mixtral", "qwen3_moe"], indirect=True)
+
+
+@MIXTURES
+def test_an_expert_too_few_or_too_many_is_named(trained, tmp_path):
+    saved_model(trained, tmp_path)
+    of, down = ("block_sparse_moe", "w2") if trained.name == "mixtral" else ("mlp", "down_proj")
+    last = f"model.layers.1.{of}.experts.{trained.config['model']['experts'] - 1}.{down}.weight"
+    rewrite(tmp_path, lambda tensors: {**tensors, last.replace(".experts.", ".experts.1"): torch.ones(48, 80)})
+    refuse(trained, tmp_path, "does not exist in this model; load a model of the same architecture")
+    rewrite(tmp_path, lambda tensors: {n: t for n, t in tensors.items() if n != last})
+    refuse(trained, tmp_path, f"tensor {last} is missing", code=1)
+    refuse(trained, tmp_path, "model.experts is", {"model.experts": 2})
+
+
+@pytest.mark.skipif(without_mpi(), reason="built without MPI")
+@MIXTURES
+def test_a_mixture_continues_in_another_layout(trained, tmp_path):
+    """With another number of stages to the bit, with divided experts to rounding."""
+    steps = {"train.steps": 302, "train.global_batch": 16}
+    stays = trained.run(steps, layout(b=4), resume=trained.saved)
+    other = trained.run(steps, layout(p=3, b=4), saving(tmp_path, 301), resume=trained.saved)
+    assert [stays.steps[n]["loss"] for n in (301, 302)] == [other.steps[n]["loss"] for n in (301, 302)]
+    ranks = layout(d=2, b=4) | {"parallel.expert": 2}
+    divided = trained.run(steps, ranks, resume=tmp_path / "step_00000301")
+    assert divided.steps[302]["loss"] == pytest.approx(stays.steps[302]["loss"], abs=1e-4)
 
 
 @FILES

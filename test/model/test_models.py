@@ -12,7 +12,7 @@ import numpy
 import pytest
 import torch
 
-from reference_models import token_losses, weight_shapes
+from reference_models import router_loss, token_losses, weight_shapes
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOL = Path(os.environ.get("TEST_PROGRAMS", ROOT / "build" / "release" / "test")) / "tool_gradients"
@@ -34,6 +34,11 @@ MODELS = {
     "qwen2": dict(LLAMA, kv_heads=2, qkv_bias=True, tie_embeddings=True),
     "qwen3": dict(LLAMA, kv_heads=2, qk_norm=True, head_dim=20),
     "gpt": GPT,
+    "mixtral": dict(LLAMA, kv_heads=2, experts=5, experts_per_token=2),
+    "qwen3_moe": dict(LLAMA, kv_heads=2, qk_norm=True, experts=6, experts_per_token=3, expert_ffn=44),
+    "raw_weights": dict(LLAMA, qk_norm=True, experts=6, experts_per_token=3, expert_ffn=44, router_normalize=False),
+    "shared_expert": dict(LLAMA, qk_norm=True, experts=4, experts_per_token=2, expert_ffn=40, shared_ffn=28,
+                          dense_layers=1),
     "llama_encoder": dict(LLAMA, kv_heads=2, causal=False),
     "gpt_encoder": dict(GPT, causal=False),
     "gpt_untied": dict(GPT, tie_embeddings=False),
@@ -123,11 +128,13 @@ def embedding(model):
     return "transformer.wte.weight" if model["family"] == "gpt" else "model.embed_tokens.weight"
 
 
-def autograd(model, weights, tokens, z_loss=0.0):
-    """Returns per-token losses and the gradients of their mean. Tied matrices have separate gradients."""
+def autograd(model, weights, tokens, z_loss=0.0, b=None, **router):
+    """Returns per-token losses and the gradients of their mean. Tied matrices have separate gradients. router: factors
+    of what the routers add in each microbatch of b sequences."""
     leaves = {name: weight.double().clone().requires_grad_() for name, weight in weights.items()}
     losses = token_losses(model, leaves, tokens, z_loss)
-    losses.mean().backward()
+    added = [router_loss(model, leaves, part, **router) for part in tokens.split(b)] if router else [0.0]
+    (losses.mean() + sum(added) / len(added)).backward()
     return losses.detach().numpy(), {name: leaf.grad.numpy() for name, leaf in leaves.items()}
 
 
@@ -147,8 +154,8 @@ def unpadded(array, shape):
     return array[: shape[0]].reshape(shape)
 
 
-def check_against_autograd(model, tokens, weights, records, tolerance=2e-5, z_loss=0.0):
-    losses, gradients = autograd(model, weights, tokens, z_loss)
+def check_against_autograd(model, tokens, weights, records, tolerance=2e-5, z_loss=0.0, **router):
+    losses, gradients = autograd(model, weights, tokens, z_loss, **router)
     found = parts(records, "gradient")
     assert set(found) == set(gradients)
     assert abs(records["losses"].mean(dtype="f8") / losses.mean() - 1) < 1e-6
@@ -182,6 +189,18 @@ def test_the_z_loss_is_that_of_autograd_and_not_evaluated(tmp_path, name, z_loss
     plain = run_tool(tmp_path, model, tokens, weights, b=3)
     assert (records["evaluated"] == plain["losses"]).all()
     assert (records["losses"] > plain["losses"]).any()
+
+
+@pytest.mark.parametrize("balance, z_loss", [(0.5, 0.0), (0.0, 0.1)])
+@pytest.mark.parametrize("name", ["mixtral", "shared_expert"])
+def test_what_routers_add_to_the_loss_is_that_of_autograd(tmp_path, name, balance, z_loss):
+    model = MODELS[name]
+    tokens, weights = random_tokens(model, 6), random_weights(model)
+    keys = {"balance": "loss" if balance else "off", "balance_rate": balance or 1.0, "router_z_loss": z_loss}
+    records = run_tool(tmp_path, model, tokens, weights, b=2, **keys)
+    check_against_autograd(model, tokens, weights, records, b=2, balance=balance, router_z_loss=z_loss)
+    plain = run_tool(tmp_path, model, tokens, weights, b=2)
+    assert (records["losses"] == plain["losses"]).all()
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -273,7 +273,8 @@ static int results_write_(Tool *tool, const char *path) {
     if (result == 0) result = losses_write_(tool, file, "evaluated");
     for (int s = 0; s < tool->stage_count && result == 0; s++)
         for (int64_t i = 0; i < tool->stages[s].tensors.count; i++)
-            tensor_write_(tool, file, &tool->stages[s].tensors.tensors[i]);
+            if (tool->stages[s].tensors.tensors[i].count > 0)
+                tensor_write_(tool, file, &tool->stages[s].tensors.tensors[i]);
     bool written = ferror(file) == 0;
     if (fclose(file) != 0 || !written) return fail_(tool, "could not be written whole", path);
     return result;

@@ -63,12 +63,70 @@ def llama_shapes(model):
             shapes |= {f"{prefix}self_attn.{name}_norm.weight": (dim,) for name in "qk"}
         shapes[prefix + "self_attn.o_proj.weight"] = (hidden, q)
         shapes[prefix + "post_attention_layernorm.weight"] = (hidden,)
-        shapes[prefix + "mlp.gate_proj.weight"] = (ffn, hidden)
-        shapes[prefix + "mlp.up_proj.weight"] = (ffn, hidden)
-        shapes[prefix + "mlp.down_proj.weight"] = (hidden, ffn)
+        for names, width in mlps(model, layer):
+            for name, shape in zip(names, [(width, hidden), (width, hidden), (hidden, width)]):
+                shapes[f"{prefix}{name}.weight"] = shape
+        if routed(model, layer):
+            shapes[f"{prefix}{expert_names(model)[0]}.weight"] = (model["experts"], hidden)
     shapes["model.norm.weight"] = (hidden,)
     shapes["lm_head.weight"] = (model["vocab"], hidden)
     return shapes
+
+
+def routed(model, layer):
+    """Whether the layer has experts."""
+    return "experts" in model and layer >= model.get("dense_layers", 0)
+
+
+def expert_names(model, n=0):
+    """Names of the router, and of expert n's gate, up and down, in Qwen3-MoE's form or in Mixtral's."""
+    if model.get("qk_norm") or model.get("router") == "sigmoid":
+        return "mlp.gate", [f"mlp.experts.{n}.{name}_proj" for name in ("gate", "up", "down")]
+    return "block_sparse_moe.gate", [f"block_sparse_moe.experts.{n}.{name}" for name in ("w1", "w3", "w2")]
+
+
+def mlps(model, layer):
+    """Names and widths of a layer's gated MLPs: of all tokens first, then of its experts."""
+    dense = [[f"mlp.{kind}{name}_proj" for name in ("gate", "up", "down")] for kind in ("", "shared_experts.")]
+    if not routed(model, layer):
+        return [(dense[0], model["ffn"])]
+    shared = [(dense[1], model["shared_ffn"])] if model.get("shared_ffn") else []
+    width = model.get("expert_ffn", model["ffn"])
+    return shared + [(expert_names(model, n)[1], width) for n in range(model["experts"])]
+
+
+def gated_mlp(x, names, w):
+    gate, up, down = (w(name) for name in names)
+    return (functional.silu(x @ gate.T) * (x @ up.T)) @ down.T
+
+
+def mixture(model, x, w, routers):
+    """The sum of a token's experts_per_token experts (Shazeer et al. 2017), weighted by their scores. Appends the
+    router's logits and the chosen experts, (tokens, ...), to `routers`."""
+    logits = x @ w(expert_names(model)[0]).T
+    scores = logits.sigmoid() if model.get("router") == "sigmoid" else logits.softmax(-1)
+    chosen = scores.topk(model["experts_per_token"]).indices
+    weights = scores.gather(-1, chosen)
+    if model.get("router_normalize", True):
+        weights = weights / weights.sum(-1, keepdim=True)
+    routers.append((logits.flatten(0, 1), chosen.flatten(0, 1)))
+    out = torch.zeros_like(x)
+    for n in range(model["experts"]):
+        weight = (weights * (chosen == n)).sum(-1, keepdim=True) * model.get("router_scale", 1.0)
+        out = out + weight * gated_mlp(x, expert_names(model, n)[1], w)
+    return out
+
+
+def router_loss(model, weights, tokens, balance=0.0, router_z_loss=0.0):
+    """What the routers of all layers add to the mean loss of a microbatch: balance * experts * sum over experts of their
+    part of the tokens * their mean score (Fedus et al. 2021), and router_z_loss * mean log(Z)^2 (Zoph et al. 2022)."""
+    routers, total = [], 0.0
+    llama_logits(model, weights, tokens[:, :-1], routers)
+    for logits, chosen in routers:
+        parts = functional.one_hot(chosen, model["experts"]).double().mean((0, 1))
+        total = total + balance * model["experts"] * (parts * logits.softmax(-1).mean(0)).sum()
+        total = total + router_z_loss * logits.logsumexp(-1).square().mean()
+    return total
 
 
 def rms_norm(x, weight, eps):
@@ -119,7 +177,8 @@ def llama_attention(model, x, w):
     return merge_heads(dot_attention(model, query, key, value)) @ w("self_attn.o_proj").T
 
 
-def llama_logits(model, weights, tokens):
+def llama_logits(model, weights, tokens, routers=None):
+    routers = [] if routers is None else routers
     eps = model.get("norm_eps", 1e-5)
     x = weights["model.embed_tokens.weight"][tokens]
     for layer in range(model["layers"]):
@@ -129,7 +188,10 @@ def llama_logits(model, weights, tokens):
 
         x = x + llama_attention(model, rms_norm(x, w("input_layernorm"), eps), w)
         y = rms_norm(x, w("post_attention_layernorm"), eps)
-        x = x + (functional.silu(y @ w("mlp.gate_proj").T) * (y @ w("mlp.up_proj").T)) @ w("mlp.down_proj").T
+        for names, _ in mlps(model, layer)[: 1 if not routed(model, layer) or model.get("shared_ffn") else 0]:
+            x = x + gated_mlp(y, names, w)
+        if routed(model, layer):
+            x = x + mixture(model, y, w, routers)
     return rms_norm(x, weights["model.norm.weight"], eps) @ weights["lm_head.weight"].T
 
 
