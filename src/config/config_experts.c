@@ -87,8 +87,6 @@ int config_check_experts(Config *config, Error *err) {
         {config->train.balance == BALANCE_LOSS && config_slices(config) > 1, "train.balance",
          "the balance loss counts complete sequences; use slices: 1, or balance: off"},
         {m->router == ROUTER_SIGMOID, "model.router", "sigmoid is not supported yet; use softmax"},
-        {m->shared_ffn > 0, "model.shared_ffn", "shared experts are not supported yet; use 0"},
-        {m->dense_layers > 0, "model.dense_layers", "layers without experts are not supported yet; use 0"},
         {config->train.balance == BALANCE_BIAS, "train.balance", "bias is not supported yet; use loss or off"},
         {config->parallel.tensor > 1 && config->parallel.overlap >= OVERLAP_2, "parallel.overlap",
          "forward products are not cut in a model with experts; use auto, on or off"},
