@@ -37,11 +37,18 @@ PUBLISHED = {
     "qwen3_14b": 14_768_307_200,
     "qwen3_32b": 32_762_123_264,
     "mistral_7b": 7_248_023_552,
+    "mixtral_8x7b": 46_702_792_704,
+    "mixtral_8x22b": 140_620_634_112,
+    "qwen3_30b_a3b": 30_532_122_624,
+    "qwen3_235b_a22b": 235_093_634_560,
     "gpt2_124m": 124_439_808,
     "gpt2_355m": 354_823_168,
     "gpt2_774m": 774_030_080,
     "gpt2_1558m": 1_557_611_200,
 }
+
+# Parameters that compute a token, in billions, as published.
+ACTIVE = {"mixtral_8x7b": 12.9, "mixtral_8x22b": 39, "qwen3_30b_a3b": 3.3, "qwen3_235b_a22b": 22}
 
 # Layers, width, heads, and the size in the paper's table. Two rows of the paper have heads that do not multiply to the
 # width; they are corrected here.
@@ -83,6 +90,11 @@ def test_every_configuration_can_be_planned_and_fits(name):
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_models_have_the_published_number_of_parameters(name):
     assert plan(CONFIGS[name])["model"]["parameters"] == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("name", ACTIVE)
+def test_mixtures_have_the_published_number_of_active_parameters(name):
+    assert plan(CONFIGS[name])["model"]["active_parameters"] / 1e9 == pytest.approx(ACTIVE[name], rel=0.02)
 
 
 @pytest.mark.parametrize("name", GPT3)

@@ -61,11 +61,7 @@ def test_every_key_is_read():
     """Code outside of src/config reads a field with the key's name."""
     paths = [*ROOT.glob("*.c"), *ROOT.glob("*.cu"), *ROOT.joinpath("src").rglob("*.*")]
     code = "".join(path.read_text() for path in paths if "config" not in path.parts and path.suffix[1:2] in ("c", "h"))
-    later = {"router", "router_groups", "router_group_top", "router_scale", "router_normalize", "expert", "expert_rows",
-             "balance", "balance_rate", "router_z_loss", "expert_spread", "experts", "experts_per_token", "expert_ffn",
-             "shared_ffn", "dense_layers"}  # experts: removed once they train
-    unused = [key for key in KEYS
-              if key.split(".")[1] not in later and not re.search(rf"(?:\.|->){key.split('.')[1]}\b", code)]
+    unused = [key for key in KEYS if not re.search(rf"(?:\.|->){key.split('.')[1]}\b", code)]
     assert unused == [], f"{unused}: no code outside of src/config reads it"
 
 
