@@ -86,7 +86,6 @@ int config_check_experts(Config *config, Error *err) {
         {config->train.optimizer == OPTIMIZER_MUON, "train.optimizer", "Muon does not update experts yet; use adamw"},
         {config->train.balance == BALANCE_LOSS && config_slices(config) > 1, "train.balance",
          "the balance loss counts complete sequences; use slices: 1, or balance: off"},
-        {m->router == ROUTER_SIGMOID, "model.router", "sigmoid is not supported yet; use softmax"},
         {config->train.balance == BALANCE_BIAS, "train.balance", "bias is not supported yet; use loss or off"},
         {config->parallel.tensor > 1 && config->parallel.overlap >= OVERLAP_2, "parallel.overlap",
          "forward products are not cut in a model with experts; use auto, on or off"},

@@ -327,6 +327,9 @@ static const BadInput mixtures[] = {
     {EXPERTS, "model.experts=65536", "-o model.experts: 8 layers of 65536 experts are more than 262144", "use fewer"},
     {EXPERTS, "model.dense_layers=8", "-o model.dense_layers: all 8 layers would be dense", "use 7 or less"},
     {EXPERTS, "model.router_groups=2", "-o model.router_groups: groups of experts need router sigmoid", "or 1 group"},
+    {"model: {family: llama, hidden: 64, layers: 8, heads: 8, ffn: 96, vocab: 257, seq_len: 32, experts: 8, "
+     "experts_per_token: 2, router: sigmoid}\n" DATA,
+     "model.router_groups=3", "-o model.router_groups: 3 groups do not divide 8 experts", "use 1, 2, 4, 8"},
     {EXPERTS, "model.router_group_top=2",
      "-o model.router_group_top: a token's 2 experts cannot come from 2 of 1 groups of 8 experts", "use 1"},
     {EXPERTS "parallel: {data: 4, expert: 3}\n", NULL, "@:3: parallel.expert: 3 does not divide 8 experts",

@@ -39,6 +39,8 @@ MODELS = {
     "raw_weights": dict(LLAMA, qk_norm=True, experts=6, experts_per_token=3, expert_ffn=44, router_normalize=False),
     "shared_expert": dict(LLAMA, qk_norm=True, experts=4, experts_per_token=2, expert_ffn=40, shared_ffn=28,
                           dense_layers=1),
+    "sigmoid_groups": dict(LLAMA, experts=8, experts_per_token=2, expert_ffn=40, shared_ffn=28, router="sigmoid",
+                           router_groups=4, router_group_top=2, router_scale=2.5),
     "llama_encoder": dict(LLAMA, kv_heads=2, causal=False),
     "gpt_encoder": dict(GPT, causal=False),
     "gpt_untied": dict(GPT, tie_embeddings=False),
@@ -192,7 +194,7 @@ def test_the_z_loss_is_that_of_autograd_and_not_evaluated(tmp_path, name, z_loss
 
 
 @pytest.mark.parametrize("balance, z_loss", [(0.5, 0.0), (0.0, 0.1)])
-@pytest.mark.parametrize("name", ["mixtral", "shared_expert"])
+@pytest.mark.parametrize("name", ["mixtral", "shared_expert", "sigmoid_groups"])
 def test_what_routers_add_to_the_loss_is_that_of_autograd(tmp_path, name, balance, z_loss):
     model = MODELS[name]
     tokens, weights = random_tokens(model, 6), random_weights(model)

@@ -105,7 +105,13 @@ def mixture(model, x, w, routers):
     router's logits and the chosen experts, (tokens, ...), to `routers`."""
     logits = x @ w(expert_names(model)[0]).T
     scores = logits.sigmoid() if model.get("router") == "sigmoid" else logits.softmax(-1)
-    chosen = scores.topk(model["experts_per_token"]).indices
+    groups, allowed = model.get("router_groups", 1), scores
+    if groups > 1:  # a group's score is the sum of its two largest
+        best = scores.unflatten(-1, (groups, -1)).topk(2).values.sum(-1).topk(model["router_group_top"]).indices
+        kept = torch.zeros(*scores.shape[:-1], groups).scatter(-1, best, 1.0).repeat_interleave(
+            model["experts"] // groups, -1)
+        allowed = scores.masked_fill(kept == 0, -math.inf)
+    chosen = allowed.topk(model["experts_per_token"]).indices
     weights = scores.gather(-1, chosen)
     if model.get("router_normalize", True):
         weights = weights / weights.sum(-1, keepdim=True)
@@ -124,7 +130,9 @@ def router_loss(model, weights, tokens, balance=0.0, router_z_loss=0.0):
     llama_logits(model, weights, tokens[:, :-1], routers)
     for logits, chosen in routers:
         parts = functional.one_hot(chosen, model["experts"]).double().mean((0, 1))
-        total = total + balance * model["experts"] * (parts * logits.softmax(-1).mean(0)).sum()
+        scores = logits.sigmoid() if model.get("router") == "sigmoid" else logits.softmax(-1)
+        means = (scores / scores.sum(-1, keepdim=True)).mean(0)
+        total = total + balance * model["experts"] * (parts * means).sum()
         total = total + router_z_loss * logits.logsumexp(-1).square().mean()
     return total
 
