@@ -4,7 +4,8 @@
     scripts/export.py best.yaml --to megatron|torchtitan|nanotron
 
 Comment lines at the top name settings that cannot be expressed there, Megatron-LM's bytes per stage (for megatron), and
-the step and memory of this layout here with only the expressible settings. Needs the built trainers, no GPU.
+the step and memory of this layout here with only the expressible settings. Needs the built trainers, no GPU. Ends with
+1 if Megatron-LM's bytes do not fit.
 """
 
 import argparse
@@ -75,10 +76,15 @@ def understood(program, text, config):
 
 
 def notes(options, plan, text):
+    """Yields lines, and a Failure if the other program's bytes do not fit."""
     config = plan["config"]
     if options.to == "nanotron":
         yield from nanotron_lacks(config)
         return
+    train, each = config["train"], config["train"]["global_batch"] * config["model"]["seq_len"]
+    if train["tokens"] != "auto" and train["batch_ramp"] == "none" and train["steps"] * each < 0.99 * train["tokens"]:
+        share = 100 * train["steps"] * each / train["tokens"]
+        yield f"train.steps ends the run after {share:.2g} % of train.tokens; steps: auto takes all"
     if options.to == "torchtitan" and "flavor" not in text:
         yield "cannot be said: model: no flavor has these sizes; register one and name it"
     with tempfile.TemporaryDirectory() as folder:
@@ -100,10 +106,15 @@ def bytes_there(back, text):
     again = max(again) if isinstance(again, list) else again
     chunks = len(back["stages"][0]["chunks"])
     held = held_by_core(config).of_stages(back, text, config["parallel"]["tensor"], again // chunks)
-    memory = config["hardware"]["memory_gib"]
+    memory, reserve = config["hardware"]["memory_gib"], config["hardware"]["reserve_gib"]
     yield f"bytes of a rank, without context and caches, of {memory} GiB: Megatron-LM needs, this trainer needs"
     for stage, bytes_ in zip(back["stages"], held, strict=True):
         yield f"  stage {stage['stage']}: {bytes_ / GIB:6.2f} GiB, {stage['peak_bytes'] / GIB:6.2f} GiB"
+    most = max(range(len(held)), key=lambda stage: held[stage])
+    if memory != "auto" and held[most] > (memory - reserve) * GIB:
+        yield Failure(f"stage {most} needs {held[most] / GIB:.2f} GiB in Megatron-LM, and {memory - reserve:g} of"
+                      f" {memory:g} are there beside hardware.reserve_gib; recompute more layers, or use more tensor or"
+                      " pipeline ranks")
 
 
 def nanotron_lacks(config):
@@ -131,9 +142,14 @@ def main(options):
     plan = ask(options.config, "--plan", "--json")
     write = {"megatron": dialects.to_megatron, "torchtitan": dialects.to_torchtitan, "nanotron": dialects.to_nanotron}
     text = write[options.to](plan["config"], plan["job"])
-    for line in notes(options, plan, text):
-        print(f"# {line}")
+    lines = list(notes(options, plan, text))
+    for line in lines:
+        if not isinstance(line, Failure):
+            print(f"# {line}")
     print(text, end="")
+    for line in lines:
+        if isinstance(line, Failure):
+            raise line
 
 
 if __name__ == "__main__":

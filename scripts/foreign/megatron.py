@@ -596,7 +596,7 @@ def convert_batch(s, config):
                 raise Failure(f"{said}: sizes are no multiples of micro-batch {b} times {d} data ranks")
         elif begin != total:
             raise Failure(f"{said}: does not reach {spelling} {total} in equal steps")
-    steps_of(s, train, total, grown, used)
+    steps_of(s, train, config["model"]["seq_len"], total, grown, used)
 
 
 def ramped(begin, more, samples, total):
@@ -624,7 +624,7 @@ def shortened(s, said, ramp, least):
     return ramp
 
 
-def steps_of(s, train, total, grown, used):
+def steps_of(s, train, seq_len, total, grown, used):
     """Sets train.steps and what counts in steps."""
     steps = s.number("train-iters", int, None, low=1, high=10**12)
     samples = s.number("train-samples", int, None, low=1)
@@ -640,8 +640,10 @@ def steps_of(s, train, total, grown, used):
 
     if steps is None and samples:
         steps = (samples - used) // total + grown if samples > used else max(1, samples // total)
-    if steps is None and tokens:
-        raise Failure(f"{s.spelling('train-tokens')}: needs --train-iters or --train-samples beside it; add one")
+    if tokens:  # the run ends with the first of them
+        needed = -(-tokens // seq_len)
+        needed = -(-(needed - used) // total) + grown if needed > used else -(-needed // total)
+        steps = min(steps, needed) if steps else needed
     if steps is None:
         iters, samples = s.spelling("train-iters"), s.spelling("train-samples")
         s.say("length", f"neither {iters} nor {samples} is given: 100 steps are planned")

@@ -40,6 +40,7 @@ typedef enum OptimizerKind { OPTIMIZER_ADAMW, OPTIMIZER_MUON } OptimizerKind;
 typedef enum Precision { PRECISION_FP32, PRECISION_BF16 } Precision;
 typedef enum Fp8 { FP8_OFF, FP8_TENSOR, FP8_BLOCK, FP8_MX } Fp8;
 typedef enum ChangedMode { CHANGED_REFUSE, CHANGED_ACCEPT } ChangedMode;
+typedef enum SampleBegin { BEGIN_AUTO, BEGIN_ON, BEGIN_OFF } SampleBegin;
 typedef enum DeviceKind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceKind;
 
 enum {
@@ -187,6 +188,7 @@ typedef struct DataConfig {
 typedef struct SampleConfig {
     int64_t every; // steps between samples; 0: no samples during training
     char prompt[CONFIG_TEXT];
+    int begin; // SampleBegin: whether the token that begins every document comes before the prompt
     int64_t tokens, count;
     double temperature; // 0: greedy
     int64_t top_k;      // 0: the complete vocabulary

@@ -162,6 +162,26 @@ int config_resolve_ramp(Config *config, Error *err) {
     return 0;
 }
 
+// Sets train.steps, if it is auto, to the fewest steps that take train.tokens.
+static int resolve_steps_(Config *config, Error *err) {
+    TrainConfig *train = &config->train;
+    const int64_t most = 1000000000000; // of train.steps
+    if (train->steps > 0) return 0;
+    if (train->tokens == 0)
+        return config_error(config, "train.steps", err, "auto takes the steps of train.tokens; set that, or steps");
+    int64_t left = (train->tokens - 1) / config->model.seq_len + 1; // sequences
+    for (int64_t i = 0; left > 0; i++) {
+        bool last = i + 1 >= train->ramp_count;
+        int64_t batch = train->ramp_count > 0 ? train->batch_ramp[i].global_batch : train->global_batch;
+        int64_t steps = (left - 1) / batch + 1, room = last ? steps : train->batch_ramp[i + 1].step - 1 - train->steps;
+        steps = room < steps ? room : steps;
+        train->steps += steps;
+        left -= steps * batch < left ? steps * batch : left;
+    }
+    if (train->steps <= most) return 0;
+    return config_error(config, "train.tokens", err, "takes more than %lld steps; use fewer tokens", (long long)most);
+}
+
 // Checks one batch of the run: train.global_batch, or an entry of the ramp.
 static int check_one_batch_(const Config *config, int64_t batch, const char *name, Error *err) {
     int64_t b = config->schedule.micro_batch, d = config->parallel.data, p = config->parallel.pipeline;
@@ -558,8 +578,8 @@ static int check_objective_(const Config *config, Error *err) {
 }
 
 int config_check(Config *config, Error *err) {
-    if (config_require(config, "model.", err) != 0 || check_size_(config, err) != 0 || check_family_(config, err) != 0)
-        return -1;
+    if (config_require(config, "model.", err) != 0 || resolve_steps_(config, err) != 0) return -1;
+    if (check_size_(config, err) != 0 || check_family_(config, err) != 0) return -1;
     if (check_objective_(config, err) != 0) return -1;
     if (check_heads_(config, err) != 0 || check_tensor_(config, err) != 0 || check_collectives_(config, err) != 0)
         return -1;

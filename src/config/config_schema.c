@@ -45,6 +45,7 @@ static const char *const precision_words[] = {[PRECISION_FP32] = "fp32", [PRECIS
 static const char *const fp8_words[] = {
     [FP8_OFF] = "off", [FP8_TENSOR] = "tensor", [FP8_BLOCK] = "block", [FP8_MX] = "mx", NULL};
 static const char *const changed_words[] = {[CHANGED_REFUSE] = "refuse", [CHANGED_ACCEPT] = "accept", NULL};
+static const char *const begin_words[] = {[BEGIN_AUTO] = "auto", [BEGIN_ON] = "on", [BEGIN_OFF] = "off", NULL};
 static const char *const switch_words[] = {"off", "on", NULL};
 static const char *const device_words[] = {[DEVICE_AUTO] = "auto", [DEVICE_CPU] = "cpu", [DEVICE_CUDA] = "cuda", NULL};
 
@@ -214,9 +215,10 @@ const ConfigKey config_keys[] = {
     INT(train, global_batch, "8", 1, MAX_BATCH, "B: sequences in one step, over all data ranks"),
     LIST(train, batch_ramp, batch_ramp, "none", ramp_list,
          "[[step, global_batch], ...]: sequences per step, from that step on", .zero_word = "none"),
-    INT(train, steps, "100", 1, MAX_COUNT, "steps in total, also after a resume"),
+    INT(train, steps, "100", 1, MAX_COUNT, "steps in total, also after a resume; auto: until train.tokens are taken",
+        .zero_word = "auto"),
     INT(train, tokens, "auto", 1, MAX_EXACT,
-        "tokens of the whole training, for days and cost in plans; auto: those of steps", .zero_word = "auto"),
+        "tokens of the whole training, for steps, days and cost in plans; auto: those of steps", .zero_word = "auto"),
     INT(train, seed, "1337", 0, MAX_EXACT, "random seed of initial weights and of the order of samples"),
     NUMBER(train, lr, "3.0e-4", 0, 100, "learning rate after the warm-up"),
     NUMBER(train, min_lr_ratio, "0.1", 0, 1, "learning rate at the end, as a fraction of lr"),
@@ -275,6 +277,8 @@ const ConfigKey config_keys[] = {
 
     INT(sample, every, "0", 0, MAX_COUNT, "steps between samples of the model's text while training; 0: none"),
     TEXT(sample, prompt, "", "text that samples continue; empty: the beginning of a text"),
+    WORD(sample, begin, "auto", begin_words,
+         "the token that begins documents comes before prompts; auto: if known, and prompts are text"),
     INT(sample, tokens, "100", 1, 1000000, "most tokens of one sample, after the prompt"),
     INT(sample, count, "1", 1, 65536, "samples from one prompt, micro_batch of them at a time"),
     NUMBER(sample, temperature, "0.8", 0, 1000, "0: always the likeliest token"),

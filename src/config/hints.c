@@ -108,7 +108,7 @@ static const Hint keys[] = {
     {"comm checksum",
      "comm.checksum is gone: links and NCCL check what they carry, and --verify compares runs; remove the key"},
     // --- the rest
-    {"train_samples train_tokens", "set train.steps; a step takes train.global_batch sequences"},
+    {"train_samples train_tokens", "set train.steps, or train.tokens with steps: auto"},
     {"data_path dataset dataset_path train_data_path train_data train_files input_bin", "set data.train"},
     {"valid_data_path val_data val_files input_val_bin", "set data.val"},
     {"eval_interval val_check_interval eval_steps val_loss_every", "set data.val_every"},

@@ -170,6 +170,8 @@ Tokenizer *tokenizer_open(const Config *config, Error *err) {
 
 void tokenizer_close(Tokenizer *tokenizer) { free(tokenizer); }
 
+bool tokenizer_reads_text(const Tokenizer *tokenizer) { return tokenizer->kind != KIND_IDS; }
+
 int64_t tokenizer_end(const Tokenizer *tokenizer) { return tokenizer->end; }
 
 // ---------------------------------------------------------------- text to tokens

@@ -27,6 +27,9 @@ void tokenizer_close(Tokenizer *tokenizer);
 // Returns the end-of-text token, which also begins every text; -1: unknown.
 int64_t tokenizer_end(const Tokenizer *tokenizer);
 
+// Returns whether a prompt is text; false: the numbers of its tokens.
+bool tokenizer_reads_text(const Tokenizer *tokenizer);
+
 // Encodes a text. The empty text encodes to the end-of-text token, which also precedes every document. Returns 0,
 // or -1 with err: the text is empty and that token unknown, a token is not in the vocabulary, or the text is not UTF-8.
 // Errors start with `name` ("sample.prompt", "--generate"). The caller frees tokens->ids.

@@ -114,6 +114,9 @@ void budget_print(const Budget *budget, const Config *config, bool verbose, FILE
                  amount_(unit * high.days, days[1]), hours ? "hours" : "days");
     grid_line(file, "run", "%s tokens of %s: %s%s", grid_count((int64_t)budget->tokens, tokens),
               config->train.tokens > 0 ? "train.tokens" : "train.steps", bill_text_(&budget->whole, bill), band);
+    double taken = (double)(config_samples(config, 0, config->train.steps) * config->model.seq_len) / budget->tokens;
+    if (taken < 0.99)
+        grid_line(file, "", "train.steps ends a run after %.2g %% of them; train.steps=auto takes all", 100 * taken);
     if (budget->band.low > 0 && verbose)
         grid_line(file, "", "by that band: from %s, to %s", bill_text_(&low, least), bill_text_(&high, most));
     if (verbose) print_rates_(budget, &config->hardware, file);

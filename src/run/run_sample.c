@@ -21,6 +21,7 @@ typedef struct Text {
 typedef struct Sampler {
     Tokenizer *tokenizer;
     Tokens prompt;
+    int64_t before; // 1: the prompt follows the token that begins every document, which texts do not show
     SampleRule rule;
     int64_t capacity; // candidates of one text on one rank
     Text *texts;      // [b]
@@ -39,10 +40,27 @@ static int spell_(const Tokenizer *tokenizer, const Config *config, const char *
     return tokenizer_encode(tokenizer, name, prompt == NULL ? config->sample.prompt : prompt, tokens, err);
 }
 
+// Puts the token that begins every document before a prompt (sample.begin), since models are trained on texts after it.
+// Returns 1 if it was put there, 0 if not, -1 with err if it is unknown.
+static int begin_(const Tokenizer *tokenizer, const Config *config, Tokens *prompt, Error *err) {
+    int64_t token = tokenizer_end(tokenizer);
+    bool known = token >= 0, wanted = config->sample.begin == BEGIN_ON || (known && tokenizer_reads_text(tokenizer));
+    if (config->sample.begin == BEGIN_OFF || !wanted) return 0;
+    if (!known)
+        return config_error(config, "sample.begin", err,
+                            "the token that begins every document is unknown; use off, or begin the prompt with it");
+    if (prompt->ids[0] == token) return 0;
+    prompt->ids = xrealloc(prompt->ids, (size_t)(prompt->count + 1) * sizeof *prompt->ids);
+    memmove(prompt->ids + 1, prompt->ids, (size_t)prompt->count++ * sizeof *prompt->ids);
+    prompt->ids[0] = (int32_t)token;
+    return 1;
+}
+
 int run_sample_check(const Config *config, const char *prompt, Error *err) {
     Tokens tokens = {0};
     Tokenizer *tokenizer = tokenizer_open(config, err);
     int status = tokenizer == NULL ? -1 : spell_(tokenizer, config, prompt, &tokens, err);
+    if (status == 0) status = begin_(tokenizer, config, &tokens, err) < 0 ? -1 : 0;
     free(tokens.ids);
     tokenizer_close(tokenizer);
     return status;
@@ -73,6 +91,8 @@ int run_sampler_create(Run *run, const char *prompt, Error *err) {
     sampler->tokenizer = tokenizer_open(run->config, err);
     if (sampler->tokenizer == NULL) return -1;
     if (spell_(sampler->tokenizer, run->config, prompt, &sampler->prompt, err) != 0) return -1;
+    sampler->before = begin_(sampler->tokenizer, run->config, &sampler->prompt, err);
+    if (sampler->before < 0) return -1;
     sampler_allocate_(sampler, run);
     return 0;
 }
@@ -221,8 +241,9 @@ static int sample_all_(Run *run, int64_t step, bool *stop, Error *err) {
     for (int64_t first = 0; first < count && !*stop; first += b) {
         if (write_texts_(run, first, stop, err) != 0) return -1;
         for (int64_t j = 0; !*stop && world_rank(run->world) == 0 && j < b && first + j < count; j++) {
-            Tokens tokens = {run->sampler->texts[j].tokens, run->sampler->texts[j].count};
-            char *text = tokenizer_decode(run->sampler->tokenizer, &tokens);
+            const Sampler *sampler = run->sampler;
+            Tokens tokens = {sampler->texts[j].tokens + sampler->before, sampler->texts[j].count - sampler->before};
+            char *text = tokenizer_decode(sampler->tokenizer, &tokens);
             int status = say_text_(run, step, first + j, text, err);
             free(text);
             if (status != 0) return -1;

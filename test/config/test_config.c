@@ -241,6 +241,28 @@ TEST(json_reads_back_as_the_same_configuration) {
     free(json);
 }
 
+TEST(steps_are_the_fewest_that_take_the_tokens) {
+    static const struct {
+        const char *train;
+        int64_t steps;
+    } rows[] = {
+        {"global_batch: 4, tokens: 1", 1},
+        {"global_batch: 4, tokens: 100000", 0},
+        {"batch_ramp: [[3, 8], [5, 16]], global_batch: 4, tokens: 1000000", 0},
+        {"batch_ramp: [[0, 16], [5, 8]], tokens: 1000000", 0},
+    };
+    static Config c;
+    char text[512];
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        snprintf(text, sizeof text, "%strain: {steps: auto, %s}\n", BASE, rows[i].train);
+        config_file_load_well(&c, text, NULL);
+        int64_t steps = c.train.steps, each = c.model.seq_len;
+        assert_true(rows[i].steps == 0 || steps == rows[i].steps);
+        assert_true(config_samples(&c, 0, steps) * each >= c.train.tokens);
+        assert_true(config_samples(&c, 0, steps - 1) * each < c.train.tokens);
+    }
+}
+
 // docs/configuration.md states the default values; test_faces.py compares it with the program.
 TEST(a_default_that_is_said_changes_nothing) {
     static Config unsaid, said;

@@ -170,7 +170,7 @@ def test_bash_completes_values(folder, form):
     assert offered("parallel.sequence=t") == ["true"]
     assert offered("model.kv_heads=") == ["auto"]
     assert offered("schedule.group=") == ["auto", "half"]
-    assert offered("train.steps=") == []
+    assert offered("train.seed=") == []
     assert offered("data.train=wei") == ["weights.bin"]
     if not isinstance(form, str):
         assert offered("train.precision=b", breaks=False) == ["train.precision=bf16"]

@@ -140,6 +140,15 @@ def test_a_planned_step_has_the_band_of_published_runs_on_such_gpus():
     assert "stages by the data sheet" in by_sheet and "planned by its data sheet" in " ".join(by_sheet.split())
 
 
+def test_steps_that_end_before_the_tokens_are_said():
+    asked = ("train.tokens=1e12",)
+    assert "ends a run after" in report(LLAMA, *asked, "train.steps=100")
+    assert "ends a run after" not in report(LLAMA, *asked, "train.steps=auto")
+    steps = plan(LLAMA, *asked, "train.steps=auto")["config"]["train"]["steps"]
+    each = plan(LLAMA)["config"]["train"]["global_batch"] * plan(LLAMA)["config"]["model"]["seq_len"]
+    assert (steps - 1) * each < 1e12 <= steps * each
+
+
 def test_days_hours_and_price_have_the_band_of_the_step():
     told = plan(LLAMA, "hardware.gpu_hour=2")
     for end, other in (("low", "high"), ("high", "low")):

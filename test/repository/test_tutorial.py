@@ -2,6 +2,7 @@
 checkout."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -71,7 +72,7 @@ def test_the_commands_of_the_tutorial_do_what_the_page_says(checkout):
     text = said[9].stdout.strip()
     assert text.startswith("The plan says") and len(text) > 40
     # Two bytes may be equally likely up to rounding, after which texts differ. Step 11 compares tokens and allows this.
-    assert said[10].stdout.startswith("The plan says") and len(said[10].stdout.strip()) > 40
+    assert len(os.path.commonprefix([text, said[10].stdout])) > len("The plan says") + 20
     assert "next tokens: the same" in said[11].stdout
     assert "was killed by signal 9" in said[12].stderr and "starting the ranks again from step" in said[12].stderr
     lost = [json.loads(line) for line in (checkout / "out/lost/metrics.jsonl").read_text().splitlines()]

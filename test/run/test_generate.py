@@ -187,6 +187,16 @@ def test_weights_come_from_a_model_without_a_run_too(trained):
     )
 
 
+def test_a_prompt_follows_the_token_that_begins_every_document(trained):
+    numbers = " ".join(map(str, b"int "))
+    for begin, prompt in (("auto", f"256 {numbers}"), ("off", numbers)):
+        words = ids_of(generate(trained, prompt, GREEDY, IDS, resume=trained.saved))
+        text = generate(trained, "int ", GREEDY, {"sample.begin": begin}, resume=trained.saved)
+        assert bytes(word for word in words if word < 256) + b"\n" == text.encode() and text.startswith("int ")
+    refused = generate(trained, numbers, IDS, {"sample.begin": "on"}, resume=trained.saved, code=2)
+    assert "sample.begin: the token that begins every document is unknown" in refused
+
+
 @pytest.mark.thorough
 def test_a_text_ends_where_the_model_ends_it(trained, tmp_path):
     """The model learns one repeated document; its length puts its letters at every position."""
@@ -491,6 +501,7 @@ def test_a_model_of_pieces_writes_text(tmp_path):
     trainer.run({"train.steps": 30, "train.lr": 1.0e-2}, saving(tmp_path / "saved", 30))
     text = generate(trainer, "static int", GREEDY, resume=tmp_path / "saved")
     assert text.startswith("static int") and len(text) > len("static int") + 24
+    text = generate(trainer, "static int", GREEDY, {"sample.begin": "off"}, resume=tmp_path / "saved")
     ids = generate(trainer, " ".join(map(str, tokens("encode", "static int", tmp_path / "m.model"))), GREEDY, IDS,
                    resume=tmp_path / "saved")
     assert tokens("decode", ids, tmp_path / "m.model") == text

@@ -290,6 +290,8 @@ def test_what_matters_most_comes_first_and_what_does_not_matter_is_one_line():
     ("--train-samples 160000 --lr-warmup-fraction 0.01", 10000, 100),
     ("--train-iters 500 --lr-warmup-fraction 0.1 --lr-decay-iters 400", 500, 40),
     ("--train-iters 500 --lr-warmup-iters 7", 500, 7),
+    ("--train-tokens 81920 --lr-warmup-iters 1", 10, 1),
+    ("--train-tokens 81921 --train-iters 500 --lr-warmup-iters 1", 11, 1),
 ])  # fmt: skip
 def test_lengths_in_samples_and_fractions_become_steps(more, steps, warmup):
     small = SMALL.replace("--train-iters 100", "")
