@@ -102,6 +102,7 @@ GpuBand hardware_band(const Hardware *hardware, const Config *config, bool measu
     static const GpuBand unknown = {0};
     const Cost *cost = &hardware->cost;
     if (measured) return gpu_band_measured;
+    if (config->model.experts > 0) return unknown; // no run of a mixture of experts made these bands
     return cost->flops == 0 ? unknown : config_world(config) == 1 ? cost->alone : cost->band;
 }
 

@@ -86,7 +86,7 @@ static const BadInput unknown_names[] = {
     {BASE, "parallel.context-parallel-size=2", "-o parallel.context-parallel-size: no such key",
      "set parallel.context"},
     {BASE, "training.Local_Batch_Size=2", "-o training.Local_Batch_Size: no such key", "set schedule.micro_batch"},
-    {BASE, "model.num_experts=8", "-o model.num_experts: no such key; mixtures of experts", "see Limits"},
+    {BASE, "model.num_experts=8", "-o model.num_experts: no such key; set model.experts", ""},
     {BASE, "train.stpes=5", "-o train.stpes: no such key", "did you mean train.steps?"},
     {BASE, "steps=5", "-o steps: no such key", "did you mean train.steps?"},
     {BASE, "train=5", "-o train: is a section", "-o train.steps=10"},
