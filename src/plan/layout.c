@@ -152,7 +152,8 @@ static int slice_values_(const LayoutSpace *space, const RunLayout *at, int64_t 
          unsliced = fixes_(space, LAYOUT_BIT(name)) && !is_sliced_(&space->given);
     int count = 0;
     values[count++] = 1;
-    if (unsliced || at->context > 1 || !space->base->model.causal) return count;
+    bool balanced = space->base->model.experts > 0 && space->base->train.balance == BALANCE_LOSS; // of whole sequences
+    if (unsliced || at->context > 1 || !space->base->model.causal || balanced) return count;
     for (int64_t n = 2; n <= MOST && s / n >= SHORT && !fixed; n *= 2)
         if (s % n == 0 && n != given) values[count++] = n;
     if (given > 1 && s % given == 0) values[count++] = given;
@@ -172,8 +173,32 @@ static int data_values_(const LayoutSpace *space, const RunLayout *at, int64_t *
     return 1;
 }
 
+// Tries numbers of expert ranks of which each is twice the one before, or the largest divisor below it.
+static int expert_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
+    enum { MOST = 64 };
+    int64_t experts = space->base->model.experts, ranks = (int64_t)at->tensor * at->context * at->data;
+    int count = 0;
+    if (fixes_(space, LAYOUT_BIT(expert)) || experts == 0) {
+        int64_t given = experts == 0 ? 1 : space->given.expert;
+        values[0] = given;
+        return experts == 0 || ranks % given == 0;
+    }
+    for (int64_t most = 1; most <= MOST && most <= ranks; most *= 2) {
+        int64_t e = most;
+        while (experts % e != 0 || ranks % e != 0) e--;
+        if (count == 0 || values[count - 1] != e) values[count++] = e;
+    }
+    return count;
+}
+
+// Returns whether a stage's expert ranks are more than its neighbours in the linear order.
+static bool scatters_experts_(const RunLayout *at) {
+    return at->pipeline > 1 && at->expert > (int64_t)at->tensor * at->context;
+}
+
 bool layout_places(const LayoutSpace *space, const RunLayout *at) {
-    return (int64_t)at->pipeline * at->tensor * at->context > cost_domain(space->base, space->world) &&
+    return !scatters_experts_(at) &&
+           (int64_t)at->pipeline * at->tensor * at->context > cost_domain(space->base, space->world) &&
            !fixes_(space, LAYOUT_BIT(placement));
 }
 
@@ -182,7 +207,10 @@ bool layout_places_both(const LayoutSpace *space, const RunLayout *at) {
 }
 
 static int placement_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
+    bool fixed = fixes_(space, LAYOUT_BIT(placement));
     values[0] = layout_places(space, at) ? PLACEMENT_LINEAR : space->given.placement;
+    if (!fixed && scatters_experts_(at)) values[0] = PLACEMENT_STAGES;
+    else if (!fixed && values[0] == PLACEMENT_STAGES) values[0] = PLACEMENT_LINEAR;
     values[1] = PLACEMENT_ADJACENT;
     return layout_places_both(space, at) ? 2 : 1;
 }
@@ -202,11 +230,14 @@ static int micro_batch_values_(const LayoutSpace *space, const RunLayout *at, in
     return count;
 }
 
-// With one tensor rank, sequence parallelism has nothing to split.
+// With one tensor rank, sequence parallelism has nothing to split. Experts need it with more.
 static int sequence_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
     bool useful = at->tensor > 1 || fixes_(space, LAYOUT_BIT(sequence));
+    bool divides = space->base->model.seq_len / at->context / at->slices % at->tensor == 0;
     values[0] = 0, values[1] = 1;
-    return useful && space->base->model.seq_len / at->context / at->slices % at->tensor == 0 ? 2 : 1;
+    if (at->tensor == 1 || space->base->model.experts == 0) return useful && divides ? 2 : 1;
+    values[0] = 1;
+    return divides;
 }
 
 // auto uses copies between the GPUs of a node where such copies are possible. Only there is NCCL a second candidate.
@@ -219,7 +250,7 @@ static int collectives_values_(const LayoutSpace *space, const RunLayout *at, in
 
 // Tries chunk counts of the forward's products, which overlap the collectives. auto: as many as the rows allow.
 static int overlap_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
-    bool fixed = fixes_(space, LAYOUT_BIT(overlap)), open = at->tensor > 1 && !fixed;
+    bool fixed = fixes_(space, LAYOUT_BIT(overlap)), open = at->tensor > 1 && !fixed && space->base->model.experts == 0;
     values[0] = fixed ? space->given.overlap : OVERLAP_AUTO;
     values[1] = OVERLAP_2, values[2] = OVERLAP_3, values[3] = OVERLAP_OFF;
     return open && space->base->hardware.device != DEVICE_CPU ? 4 : 1;

@@ -26,6 +26,7 @@ enum { ATTENTION_LISTED = -1, POINTWISE_LISTED = -1 };
     KEY(pipeline, "parallel.pipeline", parallel.pipeline, .lists = true, .candidates = pipeline_values_)               \
     KEY(context, "parallel.context", parallel.context, .candidates = context_values_)                                  \
     KEY(data, "parallel.data", parallel.data, .candidates = data_values_)                                              \
+    KEY(expert, "parallel.expert", parallel.expert, .candidates = expert_values_)                                      \
     KEY(placement, "parallel.placement", parallel.placement, .candidates = placement_values_)                          \
     KEY(slices, "schedule.slices", schedule.slices, .lists = true, .candidates = slice_values_,                        \
         .settled = settled_slices_, .belongs = is_sliced_)                                                             \

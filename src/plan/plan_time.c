@@ -134,7 +134,10 @@ static int stage_compute_(Costing *costing, int s, const ComputeTimes *times, St
 static double data_rate_(const Costing *costing, int64_t parts, CostCollective kind, double bytes) {
     const Hardware *hardware = costing->source->hardware;
     int64_t node = hardware_domain(hardware, costing->config);
-    if (config_world(costing->config) <= node)
+    const ParallelConfig *parallel = &costing->config->parallel;
+    bool stages = parallel->placement == PLACEMENT_STAGES;
+    int64_t together = stages ? config_replicas(costing->config) * parallel->tensor : config_world(costing->config);
+    if (together <= node && (!stages || node % together == 0))
         return cost_collective_rate(&hardware->cost, kind, bytes, (int)config_replicas(costing->config));
     double rate = hardware_network(hardware, costing->config) / (double)(parts < node ? parts : node);
     int replicas = (int)config_replicas(costing->config),
@@ -199,7 +202,9 @@ static double costing_message_(const Costing *costing, int from, int to, int64_t
     bool near = node_of_stage_(costing, from) == node_of_stage_(costing, to);
     const ParallelConfig *parallel = &costing->config->parallel;
     // The ranks of a stage on one node send at the same time.
-    int64_t senders = min_i64(parallel->tensor * parallel->context, hardware_domain(hardware, costing->config));
+    int64_t ranks = parallel->tensor * parallel->context;
+    if (parallel->placement == PLACEMENT_STAGES) ranks *= parallel->data;
+    int64_t senders = min_i64(ranks, hardware_domain(hardware, costing->config));
     double rate = near ? hardware->cost.pair : hardware_network(hardware, costing->config) / (double)senders;
     return cost_message(&hardware->cost, (double)bytes, rate);
 }

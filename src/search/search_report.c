@@ -23,7 +23,7 @@ static char *list_text_(const Config *config, char text[SCHEDULE_TEXT]) {
 
 // Writes the other settings that distinguish a configuration: "flash, seq, 3 again, by time".
 static char *rest_text_(const SearchSpace *space, const Config *config, char text[SCHEDULE_TEXT]) {
-    char again[48] = "", overlap[24] = "";
+    char again[48] = "", overlap[24] = "", experts[24] = "";
     const char *nccl = config->parallel.collectives == COLLECTIVES_NCCL ? ", NCCL" : "";
     const char *dealt = config->parallel.layers_given == 0       ? ""
                         : space_fixes(space, LAYOUT_BIT(layers)) ? ", by list"
@@ -34,9 +34,10 @@ static char *rest_text_(const SearchSpace *space, const Config *config, char tex
     if (layers > 0) snprintf(again, sizeof again, ", %lld again", (long long)layers);
     if (config->parallel.overlap != OVERLAP_AUTO)
         snprintf(overlap, sizeof overlap, ", overlap %s", config_word("parallel.overlap", config->parallel.overlap));
-    snprintf(text, SCHEDULE_TEXT, "%s%s%s%s%s%s%s%s", config_word("attention.mode", config->attention.mode),
-             config_pointwise(config, 0) ? ", pointwise" : "", config->parallel.sequence ? ", seq" : "", nccl, overlap,
-             dealt, again, config->parallel.placement == PLACEMENT_ADJACENT ? ", adjacent" : "");
+    if (config->parallel.expert > 1) snprintf(experts, sizeof experts, ", e=%lld", (long long)config->parallel.expert);
+    snprintf(text, SCHEDULE_TEXT, "%s%s%s%s%s%s%s%s%s", config_word("attention.mode", config->attention.mode),
+             config_pointwise(config, 0) ? ", pointwise" : "", config->parallel.sequence ? ", seq" : "", experts, nccl,
+             overlap, dealt, again, config->parallel.placement == PLACEMENT_ADJACENT ? ", adjacent" : "");
     return text;
 }
 
@@ -246,8 +247,8 @@ int search_report(const SearchSpace *space, const SearchResult *result, FILE *fi
             file,
             "v: chunks; GiB: memory of the fullest rank; host: most GiB of host memory per rank; by time: layers are\n"
             "split to balance the time with embedding and head; by list: as in -o parallel.layers; again: recomputed\n"
-            "layers; pointwise: schedule.recompute; seq: parallel.sequence; adjacent: parallel.placement;\n"
-            "regret: as in robust, - if it may not fit\n");
+            "layers; pointwise: schedule.recompute; seq: parallel.sequence; e: parallel.expert; adjacent:\n"
+            "parallel.placement; regret: as in robust, - if it may not fit\n");
     }
     char evaluated[32], simulated[32];
     grid_line(file, "searched", "%s configurations counted, %s simulated, %lld cuts, %.2f s%s",

@@ -38,6 +38,17 @@ def test_the_keys_are_the_contract_and_the_front_trades_memory_for_time():
     assert parallel["pipeline"] * parallel["tensor"] * parallel["data"] == 4
 
 
+def test_experts_are_divided_as_the_best_of_all_ways_to_divide_them():
+    config, few = ROOT / "configs" / "qwen3_30b_a3b.yaml", ["model.layers=8", "train.global_batch=32", "hardware.memory_gib=24"]
+    best = json.loads(search("--gpus", 8, "--json", config=config, overrides=few).stdout)["best"]
+    fixed = {}
+    for e in (1, 2, 4, 8):
+        told = json.loads(search("--gpus", 8, "--json", config=config, overrides=[*few, f"parallel.expert={e}"]).stdout)
+        fixed[e] = told["front"][0]["step_ms"]
+    assert best["step_ms"] <= 1.01 * min(fixed.values()) and len(set(fixed.values())) == 4
+    assert best["config"]["parallel"]["expert"] in fixed
+
+
 @pytest.mark.parametrize("more", [[], ["hardware.memory_gib=58"], ["hardware.gpu=h100", "hardware.memory_gib=52"]])
 def test_the_written_file_plans_as_the_search_said(tmp_path, more):
     best = tmp_path / "best.yaml"
