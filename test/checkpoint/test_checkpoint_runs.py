@@ -314,11 +314,11 @@ def test_resume_and_resume_if_any_exclude_each_other(small, saved):
 
 def test_a_resume_with_other_settings_names_them_in_one_line(small, saved):
     told = small.run(saving(saved, 0), {"train.steps": 9, "train.lr": 0.25, "train.grad_clip": 2}, resume=saved).stderr
-    lines = [line for line in told.splitlines() if "other settings" in line]
+    lines = [line for line in told.splitlines() if "settings that differ" in line]
     assert len(lines) == 1 and "train.steps 8 -> 9" in lines[0] and "train.lr" in lines[0]
     assert lines[0].endswith("-> 0.25, train.grad_clip 1 -> 2")
     same = small.run(saving(saved, 0), resume=saved / "step_00000006").stderr
-    assert "other settings" not in same and "decayed" not in same
+    assert "settings that differ" not in same and "decayed" not in same
 
 
 def test_a_resume_after_the_decay_of_the_rate_says_that_it_rises(small, tmp_path):
