@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Writes the manual page, the completion scripts and docs/configuration.md from the trainer's tables of options and keys.
+"""Writes the manual page, the completion scripts and docs/configuration.md from the trainer's tables of options and
+keys.
 
     ./train_llama --help-config --json | make/faces.py man        read it with man -l -
     ./train_llama --help-config --json | make/faces.py bash|zsh   source it, or install it where the shell looks
@@ -100,7 +101,8 @@ def man(tables):
         keys.append(f".SS {section}")
         for row in rows:
             default = "Required:" if row["default"] is None else f"Default {roff(row['default'] or EMPTY)};"
-            keys.append(f".TP\n\\fB{roff(row['name'])}\\fR\n{roff(row['meaning'])}.\n{default} {roff(row['expected'])}.")
+            keys.append(f".TP\n\\fB{roff(row['name'])}\\fR\n{roff(row['meaning'])}.\n{default}"
+                        f" {roff(row['expected'])}.")
     codes = [f".TP\n.B {code}\n{meaning}" for code, meaning in enumerate(CODES)]
     program = tables["program"]
     return MAN.format(

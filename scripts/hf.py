@@ -58,7 +58,8 @@ def read_model(options):
     for program in [options.trainer] if options.trainer else [find_trainer(family) for family in ("llama", "gpt")]:
         if program is None or not Path(program).exists():
             raise Failure(f"{program or 'train_llama or train_gpt'}: not found; run make, or name it with --trainer")
-        planned = subprocess.run([program, "-q", "-c", path, *bound, "--plan", "--json"], capture_output=True, text=True)
+        planned = subprocess.run([program, "-q", "-c", path, *bound, "--plan", "--json"], capture_output=True,
+                                 text=True)
         if "model.family: " not in planned.stderr:
             break
     if planned.returncode != 0:
@@ -319,7 +320,8 @@ def arguments():
     info = forms.add_parser("info", help="sizes and tensors")
     info.set_defaults(act=show_info)
     same = forms.add_parser("check", help="compare the trainer with transformers")
-    same.add_argument("--data", type=Path, metavar="TOKENS", help="a token file; without it the run's own, else random tokens")
+    same.add_argument("--data", type=Path, metavar="TOKENS",
+                      help="a token file; without it the run's own, else random tokens")
     same.add_argument("--windows", type=int, default=8, metavar="N", help="number of sequences (8)")
     same.add_argument(
         "--seq-len", type=int, metavar="N", help="llama: tokens per sequence (256, or the model's seq_len if smaller)"

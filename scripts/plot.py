@@ -82,7 +82,8 @@ def draw_curves(options):
         loss.append({"name": run.name, "color": color, "points": sorted(run.loss.items())})
         if run.vals:
             vals = sorted(run.vals.items())
-            loss.append({"name": f"{run.name}, validation", "color": COLORS[(i + 1) % len(COLORS)], "points": vals, "dots": True})
+            loss.append({"name": f"{run.name}, validation", "color": COLORS[(i + 1) % len(COLORS)], "points": vals,
+                         "dots": True})
         rate = {step: 100 * value for step, value in run.mfu.items()} if mfu else run.tokens
         rates.append({"name": run.name, "color": color, "points": sorted(rate.items())})
     plots = [

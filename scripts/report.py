@@ -21,7 +21,8 @@ from pathlib import Path
 
 import report_plan
 from report_plan import document, escape, figure, tile
-from run_files import GIB, MIB, Failure, Metrics, NoStepYet, Plan, Trace, find_trainer, finish, form_of, read_text, replacing
+from run_files import GIB, MIB, Failure, Metrics, NoStepYet, Plan, Trace
+from run_files import find_trainer, finish, form_of, read_text, replacing
 
 HERE = Path(__file__).resolve().parent
 
@@ -101,7 +102,8 @@ def duration(seconds):
 
 def describe(head):
     """Returns one line about the model and one about how it is split over ranks."""
-    model, parallel, schedule, train = (head["config"][section] for section in ("model", "parallel", "schedule", "train"))
+    model, parallel, schedule, train = (head["config"][section]
+                                        for section in ("model", "parallel", "schedule", "train"))
     heads = f"{model['heads']} heads" + (
         f" ({model['kv_heads']} of keys and values)" if model["kv_heads"] != model["heads"] else ""
     )
@@ -139,9 +141,11 @@ def summary(run):
     tiles.append(tile(size(max(metrics.peak)), "fullest rank"))
     tiles.append(tile(count_of(sum(entry["tokens"] for entry in metrics.steps.values())), "tokens seen"))
     tiles.append(tile(duration(sum(entry["step_ms"] for entry in metrics.steps.values()) / 1e3), "in steps"))
-    starts = f" The file holds {len(metrics.heads)} starts, of {len(metrics.parts)} layouts." if len(metrics.heads) > 1 else ""
+    starts = f" The file holds {len(metrics.heads)} starts, of {len(metrics.parts)} layouts."
+    starts = starts if len(metrics.heads) > 1 else ""
     medians = (
-        "Times and rates are medians of all steps of the last layout but the first, which also warms up." if len(metrics.steps) > 1 else ""
+        "Times and rates are medians of all steps of the last layout but the first, which also warms up."
+        if len(metrics.steps) > 1 else ""
     )
     note = f'<p class="note">{medians}{starts}</p>'
     return f'<ul class="tiles">{"".join(tiles)}</ul>{note}'
@@ -175,11 +179,13 @@ def curves(run):
     loss = [("training", "F", run.metrics.loss, False), ("validation", "B", run.metrics.vals, True)]
     pictures = [
         plot("Loss", "Loss, nats a token", loss),
-        *(plot(name, f"{name}, % right", [("accuracy", "B", values, True)]) for name, values in evaluations(run).items()),
+        *(plot(name, f"{name}, % right", [("accuracy", "B", values, True)]) for name,
+          values in evaluations(run).items()),
         plot("Gradient norm", "Gradient norm before clipping", [("norm", "L", of("grad_norm"), False)], log=True),
         plot("Learning rate", "Learning rate", [("lr", "E", of("lr"), False)], zero=True),
         plot("MFU", "MFU, %, attention in full", [("MFU", "F", of("mfu", 100), False)], zero=True),
-        plot("Tokens a second", "Tokens a second, all ranks", [("tokens/s", "E", of("tokens_per_s"), False)], zero=True),
+        plot("Tokens a second", "Tokens a second, all ranks", [("tokens/s", "E", of("tokens_per_s"), False)],
+             zero=True),
         plot("Idle", "Idle, % of the pipeline's time", [("bubble", "limit", of("bubble", 100), False)], zero=True),
     ]
     many = len(steps) > 600
@@ -260,7 +266,8 @@ def arguments():
     parser = argparse.ArgumentParser(
         prog="report.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("run", type=Path, metavar="RUN_DIR", help="a folder with metrics.jsonl, a metrics file, or what --json wrote")
+    parser.add_argument("run", type=Path, metavar="RUN_DIR",
+                        help="a folder with metrics.jsonl, a metrics file, or what --json wrote")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="without it report.html in RUN_DIR")
     parser.add_argument(
         "--trace", type=Path, metavar="FILE", help="written by --trace; without it the first trace*.json in RUN_DIR"
@@ -269,7 +276,8 @@ def arguments():
     parser.add_argument(
         "--plan", type=Path, metavar="FILE", help="written by --plan --json; without it plan.json in RUN_DIR"
     )
-    parser.add_argument("--follow", action="store_true", help="rewrite the page of a run until its last step; it reloads itself")
+    parser.add_argument("--follow", action="store_true",
+                        help="rewrite the page of a run until its last step; it reloads itself")
     options = parser.parse_args()
     if options.output is None:
         folder = options.run if options.run.is_dir() else options.run.parent

@@ -51,7 +51,8 @@ def table(head, rows):
 def figure(picture, title):
     """Returns a canvas with the data of a draw.js picture, for report.js; data in a page cannot end its script."""
     data = escape(json.dumps(picture))
-    return f'<figure><canvas role="img" tabindex="0" aria-label="{escape(title)}" data-picture="{data}"></canvas></figure>'
+    canvas = f'<canvas role="img" tabindex="0" aria-label="{escape(title)}" data-picture="{data}"></canvas>'
+    return f"<figure>{canvas}</figure>"
 
 
 def document(title, body, refresh=0):
@@ -153,7 +154,8 @@ def search_parts(found):
     tiles = step_tiles(best) + [tile(layout(best["config"]), "the best"), tile(found["evaluated"], "plans compared")]
     points = [(row["peak_bytes"] / GIB, row["step_ms"] / 1e3, layout(row["config"])) for row in found["front"]]
     front = {"name": "front", "points": points}
-    rows = [(layout(row["config"]), seconds(row["step_ms"]), f"{row['peak_bytes'] / GIB:.1f} GiB") for row in found["front"]]
+    rows = [(layout(row["config"]), seconds(row["step_ms"]), f"{row['peak_bytes'] / GIB:.1f} GiB")
+            for row in found["front"]]
     return [
         f'<ul class="tiles">{"".join(tiles)}</ul>',
         "<h2>Step time against memory of the fullest rank</h2>",
@@ -166,7 +168,8 @@ def sweep_parts(found):
     keys = list(found["sweep"][0]["set"])
     rows = [
         [*(row["set"][key] for key in keys), seconds(row.get("step_ms")), percent(row.get("mfu")),
-         f"{row['peak_bytes'] / GIB:.1f} GiB" if row.get("peak_bytes") else "-", row.get("refused") or ("yes" if row.get("fits") else "no")]
+         f"{row['peak_bytes'] / GIB:.1f} GiB" if row.get("peak_bytes") else "-",
+         row.get("refused") or ("yes" if row.get("fits") else "no")]
         for row in found["sweep"]
     ]  # fmt: skip
     return [table([*keys, "step", "MFU", "peak", "fits"], rows)]

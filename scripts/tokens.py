@@ -3,7 +3,7 @@
 is ids.
 
     scripts/tokens.py encode --tokenizer data/mine_tokenizer.json "Once upon a time"
-    ./train_llama -c mine.yaml --resume out/mine --generate "7454 2402 257 640" | scripts/tokens.py decode --tokenizer ...
+    ./train_llama -c mine.yaml --resume out/mine --generate "7454 257 640" | scripts/tokens.py decode --tokenizer ...
 
 The tokenizer is "bytes", a SentencePiece *.model or a tokenizer.json (GPT-2's, Llama 3's, ...). Without text, standard
 input is read.

@@ -76,7 +76,8 @@ class Day:
         self.run(
             [*launch, self.programs / program_of(config), "-c", ROOT / "configs" / config, *QUIET,
              "-o", "hardware.device=cuda",
-             "-o", f"train.steps={steps}", "-o", f"train.timeout_s={600 if VIRTUAL else 60}", "-o", f"log.metrics={metrics}", *options],
+             "-o", f"train.steps={steps}", "-o", f"train.timeout_s={600 if VIRTUAL else 60}", "-o",
+             f"log.metrics={metrics}", *options],
             codes=codes, env=env,
         )  # fmt: skip
         return steps_of(metrics)
@@ -351,7 +352,8 @@ def stage(day, *keys, config="llama65b.yaml"):
     """Emulates a middle stage. Returns its times, its MFU, and whether its bytes are the planned ones."""
     keys = [*keys, f"hardware.gpu={day.gpu()}"]
     if day.options.tiny:
-        keys += [f"model.{key}={value}" for key, value in {**tiny_shape(config), "layers": 8}.items()] + ["train.global_batch=64"]
+        keys += [f"model.{key}={value}" for key,
+                 value in {**tiny_shape(config), "layers": 8}.items()] + ["train.global_batch=64"]
     words = [word for key in keys for word in ("-o", key)]
     said = day.run([day.programs / program_of(config), "-c", ROOT / "configs" / config, "--emulate-stage", "6", *words])
     return {
@@ -448,7 +450,8 @@ def other_layouts(day):
 def one_visible(day):
     command = 'CUDA_VISIBLE_DEVICES=$OMPI_COMM_WORLD_LOCAL_RANK exec "$0" "$@"'
     ranks = min(day.gpus, 4)
-    day.run(["mpirun", "-n", ranks, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "bash", "-c", command,
+    day.run(["mpirun", "-n", ranks, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "bash", "-c",
+             command,
              day.programs / "train_llama", "-c", ROOT / "configs/llama_tiny.yaml", *QUIET, "-o", "hardware.device=cuda",
              "-o", f"parallel.pipeline={ranks}", "-o", "train.steps=3"])  # fmt: skip
 
@@ -461,7 +464,8 @@ def faults(day):
     shape = [word for key in [*keys, *model] for word in ("-o", key)]
     for name, number in (("killed", signal.SIGKILL), ("stopped", signal.SIGSTOP)):
         command = [day.programs / "train_llama", "-c", ROOT / "configs/llama_tiny.yaml", *QUIET,
-                   "-o", "train.steps=1000000", "-o", "hardware.device=cuda", "-o", "parallel.pipeline=2", "-o", "train.peer_timeout_s=5",
+                   "-o", "train.steps=1000000", "-o", "hardware.device=cuda", "-o", "parallel.pipeline=2", "-o",
+                   "train.peer_timeout_s=5",
                    *shape, "-o", f"log.metrics={day.out}/{name}.jsonl"]  # fmt: skip
         (day.out / f"{name}.jsonl").unlink(missing_ok=True)
         with day.log.open("a") as log:
@@ -545,7 +549,8 @@ def profiled(day):
     day.run(["nsys", "profile", "-f", "true", "-t", "cuda,nvtx", "-o", day.out / "stage", day.programs / "train_llama",
              "-c", ROOT / "configs/llama65b.yaml", "-o", f"hardware.gpu={day.gpu()}", "-o", "schedule.micro_batch=2",
              "-o", "train.global_batch=8", "--emulate-stage", "6"])  # fmt: skip
-    day.run(["nsys", "stats", "--force-export=true", "-r", "cuda_gpu_kern_sum", "-f", "csv", day.out / "stage.nsys-rep"])
+    day.run(["nsys", "stats", "--force-export=true", "-r", "cuda_gpu_kern_sum", "-f", "csv",
+             day.out / "stage.nsys-rep"])
 
 
 # ---- running and reporting -------------------------------------------------------------------------------------------
@@ -603,7 +608,8 @@ def page(results):
         for r in results if r.get("found")
     )  # fmt: skip
     return f"""<!doctype html><meta charset="utf-8"><title>First GPU day</title>
-<style>body{{font:15px sans-serif;margin:2em}}td,th{{padding:2px 12px;text-align:left;border-bottom:1px solid #ccc}}</style>
+<style>body{{font:15px sans-serif;margin:2em}}
+td,th{{padding:2px 12px;text-align:left;border-bottom:1px solid #ccc}}</style>
 <h1>First GPU day</h1><h2>Rows</h2>{table(("row", "state", "s", "budget", "reason"), states)}
 <h2>Measured against the plan</h2>{table(("run", "step ms", "planned ms", "", "bytes", "planned bytes"), runs)}
 <h2>Values</h2>{rest}
@@ -623,7 +629,8 @@ def main():
     day = Day(parser.parse_args())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if day.gpus == 0:
-        print("first_gpu_day: no GPU found, so nothing was checked; run this where nvidia-smi lists one", file=sys.stderr)
+        print("first_gpu_day: no GPU found, so nothing was checked; run this where nvidia-smi lists one",
+              file=sys.stderr)
         return 1
     wanted = [word for word in day.options.only.split(",") if word]
     results = []
@@ -632,7 +639,8 @@ def main():
             continue
         results.append(run_row(day, entry))
         last = results[-1]
-        print(f"{last['state']:8} {last['seconds']:6.1f} s  {last['row']}  {last.get('reason', '')}".rstrip(), flush=True)
+        print(f"{last['state']:8} {last['seconds']:6.1f} s  {last['row']}  {last.get('reason', '')}".rstrip(),
+              flush=True)
         (day.out / "first_gpu_day.json").write_text(json.dumps({"rows": results}, indent=1))
         (day.out / "first_gpu_day.html").write_text(page(results))
     print(f"results: {day.out}/first_gpu_day.json and first_gpu_day.html")

@@ -31,10 +31,14 @@ KINDS = ("all_gather", "reduce_scatter", "all_reduce", "alltoall")
 # GPU: peak TFLOP/s, tables of products, factor of their rate, attention, the GPU of the heads' table, its factor of
 # multiprocessors, collectives, the share of the memory's rate that norms reach, and the system of 8-bit products.
 ROWS = {
-    "a100": (312, ["a100_sxm/gemm/sglang/0.5.10", "a100_sxm/gemm/trtllm/1.0.0"], 1, "a100", "heads_a100", 1, "a100_sxm/comm/nccl/2.27.3", 0.8, None),
-    "h100": (989.5, ["h200_sxm/gemm/vllm/0.22.0"], 1, "h200", "heads_a100", 132 / 108, "h100_sxm/comm/nccl/2.29.2", 0.76, "h100_sxm"),
-    "h200": (989.5, ["h200_sxm/gemm/vllm/0.22.0"], 1, "h200", "heads_a100", 132 / 108, "h200_sxm/comm/nccl/2.29.2", 0.76, "h200_sxm"),
-    "b200": (2250, ["b200_sxm/gemm/vllm/0.22.0"], 1, "gb200", "heads_b200", 1, "b200_sxm/comm/nccl/2.29.2", 0.72, "b200_sxm"),
+    "a100": (312, ["a100_sxm/gemm/sglang/0.5.10", "a100_sxm/gemm/trtllm/1.0.0"], 1, "a100", "heads_a100", 1,
+             "a100_sxm/comm/nccl/2.27.3", 0.8, None),
+    "h100": (989.5, ["h200_sxm/gemm/vllm/0.22.0"], 1, "h200", "heads_a100", 132 / 108, "h100_sxm/comm/nccl/2.29.2",
+             0.76, "h100_sxm"),
+    "h200": (989.5, ["h200_sxm/gemm/vllm/0.22.0"], 1, "h200", "heads_a100", 132 / 108, "h200_sxm/comm/nccl/2.29.2",
+             0.76, "h200_sxm"),
+    "b200": (2250, ["b200_sxm/gemm/vllm/0.22.0"], 1, "gb200", "heads_b200", 1, "b200_sxm/comm/nccl/2.29.2", 0.72,
+             "b200_sxm"),
     "b300": (2250, ["b300_sxm/gemm/vllm/0.24.0"], CAPPED, "gb300", "heads_b200", 1, None, 0.72, "b300_sxm"),
     "gb200": (2500, ["gb200/gemm/vllm/0.22.0"], 1, "gb200", "heads_b200", 1, "gb200/comm/nccl/2.29.2", 0.72, "gb200"),
     "gb300": (2500, ["gb300/gemm/vllm/0.24.0"], CAPPED, "gb300", "heads_b200", 1, None, 0.72, "gb300"),
@@ -89,8 +93,8 @@ def products(path, peak):
 def gains_of_8_bits(checkout, system):
     """Returns how many times as fast as in bf16 products with sides of 4,096 to 16,384 are, in the median: with a scale
     for each tensor, and with local scales. The tables' times include the quantization of the input, which plans count
-    as passes of their own: it is subtracted as measured apart, for a tensor its scale and its numbers, for local scales,
-    which need no pass before, the numbers. No gain is above 2, the ratio of the peaks."""
+    as passes of their own: it is subtracted as measured apart, for a tensor its scale and its numbers, for local
+    scales, which need no pass before, the numbers. No gain is above 2, the ratio of the peaks."""
     rows, passes = table(checkout / DATA / system / "gemm" / EIGHT / "gemm_perf.parquet"), {}
     for name in ("computescale", "scale_matrix"):
         apart = table(checkout / DATA / system / "quantize" / EIGHT / f"{name}_perf.parquet")

@@ -103,12 +103,14 @@ class Row:
         layer's last product and the sum after it, because no backward needs their result."""
         if self.values.get("schedule.recompute_layers") != "all":
             return self.planned_step()
-        gpu, t, rows = self.values["hardware.gpu"], self["parallel.tensor"], self["schedule.micro_batch"] * self["model.seq_len"]
+        gpu, t = self.values["hardware.gpu"], self["parallel.tensor"]
+        rows = self["schedule.micro_batch"] * self["model.seq_len"]
         peak, loss = (line["ms"] for line in self.plan["waterfall"][:2])  # of products
         inner = self.values.get("model.ffn", 4 * self["model.hidden"])
         product = 2 * rows * inner / t * self["model.hidden"] / PEAK[gpu] * (peak + loss) / peak
         total = 2 * 2 * rows * self["model.hidden"] * (t - 1) / t / (NODE[gpu] * 1e9)
-        return self.planned_step() + self.rounds() * -(-self["model.layers"] // self["parallel.pipeline"]) * (product + total)
+        layers = -(-self["model.layers"] // self["parallel.pipeline"])
+        return self.planned_step() + self.rounds() * layers * (product + total)
 
     def step_with_messages(self):
         """Returns the planned step of a program that does not compute during a message, if the message's time is
@@ -183,7 +185,8 @@ class Row:
 
 
 # mfu_planned: with the FLOPs that plans count.
-UNITS = ("step_s", "tflops", "tflops_recompute", "samples_per_s_gpu", "tokens_per_s_gpu", "mfu_percent", "mfu_planned_percent")
+UNITS = ("step_s", "tflops", "tflops_recompute", "samples_per_s_gpu", "tokens_per_s_gpu", "mfu_percent",
+         "mfu_planned_percent")
 
 
 def runs_of(source):
@@ -311,7 +314,8 @@ def names_of(rows):
 def summary(rows):
     """Returns by source the error of this engine's plan, and the error with the measured program's additional work."""
     lines = [
-        "| source | runs | this engine would take | worst | with that program's recomputation, passes, sums, messages | middle 80 % |",
+        "| source | runs | this engine would take | worst | with that program's recomputation, passes, sums, messages"
+        " | middle 80 % |",
         "|---|---|---|---|---|---|",
     ]
     for name in [*names_of(rows), None]:
@@ -319,7 +323,8 @@ def summary(rows):
         worst = max((row.error() for row in mine), key=abs)
         errors = [row.program_error() for row in mine]
         middle = f"{signed(part_of(errors, 0.1))} to {signed(part_of(errors, 0.9))}"
-        cells = [name or "**all**", str(len(mine)), signed(statistics.median(row.error() for row in mine)), signed(worst)]
+        cells = [name or "**all**", str(len(mine)), signed(statistics.median(row.error() for row in mine)),
+                 signed(worst)]
         lines.append("| " + " | ".join([*cells, signed(statistics.median(errors)), middle]) + " |")
     return "\n".join(lines)
 
@@ -461,7 +466,8 @@ def page_of(rows, page):
     sources = {row.source["name"]: row.source["title"] for row in rows}
     tables = {"summary": summary(rows), "bands": bands(rows), "limits": table_of_limits(rows),
               "pairs": verdict_on_pairs(pairs) + "\n\n" + table_of_pairs(pairs), "memory": words_on_memory(rows),
-              "sources": "\n".join(wrapped(f"- *{name}*: {title}.", "  ") for name, title in sources.items())}  # fmt: skip
+              "sources": "\n".join(wrapped(f"- *{name}*: {title}.", "  ") for name,
+                                   title in sources.items())}  # fmt: skip
     for name, text in tables.items():
         page = fill(page, name, [text])
     return page
@@ -480,7 +486,8 @@ def print_lines(rows):
 def draw(rows, path):
     """Draws measured against planned steps, and ratios of two schedules' steps, by source."""
     pairs = pairs_of(rows)
-    steps = [(row.source["name"], row.measured_step(), row.planned_step()) for row in rows if row.measured_step() is not None]
+    steps = [(row.source["name"], row.measured_step(), row.planned_step()) for row in rows
+             if row.measured_step() is not None]
     ratios = [(pair.one.source["name"], pair.measured, pair.ratio(Row.step_with_messages)) for pair in pairs]
     names = list(dict.fromkeys(name for name, *_ in steps + ratios))
 
@@ -493,17 +500,22 @@ def draw(rows, path):
         ]
 
     plots = [
-        {"series": series(steps), "xName": "measured step, s", "yName": "planned step, s", "log": True, "logX": True, "equal": True},
-        {"series": series(ratios), "xName": "measured ratio of two schedules' steps", "yName": "planned ratio; dashed: within 5 %", "equal": 0.05},
+        {"series": series(steps), "xName": "measured step, s", "yName": "planned step, s", "log": True, "logX": True,
+         "equal": True},
+        {"series": series(ratios), "xName": "measured ratio of two schedules' steps",
+         "yName": "planned ratio; dashed: within 5 %", "equal": 0.05},
     ]
     with replacing(path) as temporary:
-        Path(temporary).write_bytes(plot.svg_of({"kind": "plots", "plots": [{**one, "height": 340} for one in plots], "width": 800}))
+        Path(temporary).write_bytes(plot.svg_of({"kind": "plots", "plots": [{**one, "height": 340} for one in plots],
+                                                 "width": 800}))
 
 
 def print_json(rows):
     keys = ("measured_step", "planned_step", "program_step", "planned_bytes")
-    print(json.dumps([{"source": row.source["name"], "run": row.name, "gpus": row.world, "peak_gb": row.values.get("peak_gb"),
-                       "held_bytes": row.held} | {key: getattr(row, key)() for key in keys} for row in rows]))  # fmt: skip
+    print(json.dumps([{"source": row.source["name"], "run": row.name, "gpus": row.world,
+                       "peak_gb": row.values.get("peak_gb"),
+                       "held_bytes": row.held} | {key: getattr(row, key)() for key in keys}
+                       for row in rows]))  # fmt: skip
 
 
 def main(options):

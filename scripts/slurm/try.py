@@ -33,7 +33,8 @@ def main(command):
         try:
             cluster.start()
             shell = command or [os.environ.get("SHELL", "bash")]
-            print("two nodes are up; the cluster ends with this shell" if not command else "two nodes are up", flush=True)
+            print("two nodes are up; the cluster ends with this shell" if not command else "two nodes are up",
+                  flush=True)
             return subprocess.run(shell, env=cluster.env).returncode
         except (AssertionError, OSError) as error:
             sys.stderr.write(f"try.py: the cluster did not start, or the command did not: {error}\n")

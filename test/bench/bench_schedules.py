@@ -225,7 +225,8 @@ def write(page, lines):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", metavar="PAGE", help="put the tables of runs and all promises between the marks of a page")
+    parser.add_argument("--write", metavar="PAGE",
+                        help="put the tables of runs and all promises between the marks of a page")
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     lines, shown, promises, began = [], [], [], time.monotonic()  # shown: tables of real runs, for the page

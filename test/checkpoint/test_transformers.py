@@ -36,7 +36,8 @@ MODELS = {
     "qwen3": LLAMA_SIZES | {"head_dim": 16, "qk_norm": True, "rope_theta": 1000000},
     "mistral": LLAMA_SIZES | {"head_dim": 10},
     "mixtral": LLAMA_SIZES | {"experts": 4, "experts_per_token": 2, "expert_ffn": 80},
-    "qwen3_moe": LLAMA_SIZES | {"head_dim": 16, "qk_norm": True, "experts": 8, "experts_per_token": 2, "expert_ffn": 56},
+    "qwen3_moe": LLAMA_SIZES | {"head_dim": 16, "qk_norm": True, "experts": 8, "experts_per_token": 2,
+                                "expert_ffn": 56},
     "gpt": GPT_SIZES,
 }
 

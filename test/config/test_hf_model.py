@@ -37,7 +37,8 @@ def asked(family, path, *words, overrides=LAYOUT):
 
 
 @pytest.mark.parametrize("family, found, keys", [("llama", LLAMA, LLAMA_KEYS), ("gpt", GPT, GPT_KEYS)])
-@pytest.mark.parametrize("words", [("--plan", "--json"), ("--schedule",), ("--sweep", "schedule.micro_batch=1,2", "--plan")])
+@pytest.mark.parametrize("words", [("--plan", "--json"), ("--schedule",),
+                                   ("--sweep", "schedule.micro_batch=1,2", "--plan")])
 def test_the_file_of_a_model_is_planned_as_its_keys_are(tmp_path, family, found, keys, words):
     given, by_hand = tmp_path / "config.json", tmp_path / "model.yaml"
     given.write_text(json.dumps(found))
@@ -57,7 +58,8 @@ def test_the_file_of_a_model_is_planned_as_its_keys_are(tmp_path, family, found,
     (QWEN_MOE | {"num_experts": None}, "num_experts (model.experts) is missing; is the file complete?"),
     (QWEN_MOE | {"num_experts_per_tok": 9}, "a token cannot have 9 of 8 experts"),
     (MIXTRAL | {"router_jitter_noise": 0.1}, "router_jitter_noise changes the router's input at random"),
-    ({"model_type": "falcon"}, 'model_type is "falcon"; family llama computes "llama" "mistral" "qwen2" "qwen3" "mixtral" "qwen3_moe", family gpt computes "gpt2"; nearest is family gpt'),
+    ({"model_type": "falcon"}, 'model_type is "falcon"; family llama computes "llama" "mistral" "qwen2" "qwen3"'
+                               ' "mixtral" "qwen3_moe", family gpt computes "gpt2"; nearest is family gpt'),
     ({"model_type": "gemma2"}, "nearest is family llama, without its norms, scaled embeddings and GELU gates"),
     ({"model_type": "my_own"}, "write the sizes of the nearest under model: {family: ...}"),
     ({"model_type": 5}, "model_type"),
@@ -96,12 +98,14 @@ TEXT = json.dumps(LLAMA, indent=2)
 @pytest.mark.parametrize("text, sentence", [
     (TEXT[: len(TEXT) // 2], "the JSON text ends too early"),
     (TEXT[:60], "the "),
-    (TEXT.replace('"hidden_size": 4096', '"hidden_size": 4096, "hidden_size": 4096'), 'the key "hidden_size" appears twice'),
+    (TEXT.replace('"hidden_size": 4096', '"hidden_size": 4096, "hidden_size": 4096'),
+     'the key "hidden_size" appears twice'),
     (TEXT.replace('"hidden_size"', '// the width\n"hidden_size"'), "a comment, which JSON lacks"),
     (TEXT.replace('"hidden_size": 4096', '"hidden_size": 4096 # the width'), "a comment, which JSON lacks"),
     (TEXT.rstrip("}\n ") + "},}", "a comma without a key after it"),
     (TEXT.replace('"', "'"), "expected a key in double quotes"),
-    (TEXT.replace('"model_type"', '"type"').replace('"llama"', '"llama", "architectures": []', 1), "has no model_type; add it"),
+    (TEXT.replace('"model_type"', '"type"').replace('"llama"', '"llama", "architectures": []', 1),
+     "has no model_type; add it"),
 ])  # fmt: skip
 def test_a_damaged_file_is_refused_for_its_true_reason(tmp_path, text, sentence):
     path = tmp_path / "config.json"
@@ -117,7 +121,8 @@ def test_what_python_and_editors_write_is_read(tmp_path):
     expected = asked("llama", path, "--plan", "--json").stdout
     path.write_bytes(b"\xef\xbb\xbf" + TEXT.encode())
     assert asked("llama", path, "--plan", "--json").stdout == expected
-    path.write_text(json.dumps({**LLAMA, "time_step_limit": [0.0, float("inf")], "x": float("-inf"), "y": float("nan"), "sliding_window": float("inf")}))
+    path.write_text(json.dumps({**LLAMA, "time_step_limit": [0.0, float("inf")], "x": float("-inf"), "y": float("nan"),
+                                "sliding_window": float("inf")}))
     assert asked("llama", path, "--plan", "--json").stdout == expected
     path.write_bytes(TEXT.encode("utf-16"))
     assert "is UTF-16; save it as UTF-8" in asked("llama", path, "--plan").stderr
@@ -132,10 +137,12 @@ def test_the_answer_begins_with_what_the_file_does_not_say(tmp_path, said, preci
     path.write_text(json.dumps({**LLAMA, **said}))
     first = asked("llama", path, "--plan").stdout.split("\nfits")[0]
     assert f"16 x 1024 tokens a step, {precision}, on 4 ranks" in " ".join(first.split())
-    assert '"precision":"fp32"' in asked("llama", path, "--plan", "--json", overrides=[*LAYOUT, "train.precision=fp32"]).stdout
+    assert '"precision":"fp32"' in asked("llama", path, "--plan", "--json",
+                                         overrides=[*LAYOUT, "train.precision=fp32"]).stdout
 
 
-@pytest.mark.parametrize("window, length, planned", [(512, 512, True), (512, 1024, False), (2048, 1024, True), (None, 1024, True)])
+@pytest.mark.parametrize("window, length, planned",
+                         [(512, 512, True), (512, 1024, False), (2048, 1024, True), (None, 1024, True)])
 def test_a_window_is_compared_with_the_length_that_is_planned(tmp_path, window, length, planned):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**LLAMA, "model_type": "mistral", "sliding_window": window}))

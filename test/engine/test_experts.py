@@ -1,5 +1,5 @@
-"""Mixtures of experts: no token is dropped, no routing needs more memory than planned, and layouts keep the bits that they
-promise (src/model/experts.h)."""
+"""Mixtures of experts: no token is dropped, no routing needs more memory than planned, and layouts keep the bits that
+they promise (src/model/experts.h)."""
 
 import json
 
@@ -21,8 +21,10 @@ KINDS = {"experts": MODEL, "shared": MODEL.replace("}", ", dense_layers: 1, shar
 def config(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     write_tokens(folder / "a.bin", walked_tokens(4096, 61))
-    train = "{global_batch: 8, steps: 3, lr: 3.0e-3, warmup_steps: 1, balance: loss, balance_rate: 0.01, router_z_loss: 1.0e-3}"
-    return write_config(folder, model=KINDS[request.param], data=f"{{train: {folder}/a.bin}}", train=train, parallel="{}", schedule="{bpipe: off}",
+    train = ("{global_batch: 8, steps: 3, lr: 3.0e-3, warmup_steps: 1, balance: loss, balance_rate: 0.01,"
+             " router_z_loss: 1.0e-3}")
+    return write_config(folder, model=KINDS[request.param], data=f"{{train: {folder}/a.bin}}", train=train,
+                        parallel="{}", schedule="{bpipe: off}",
                         hardware="{device: cpu, reserve_gib: 0.1}")  # fmt: skip
 
 

@@ -1,5 +1,5 @@
-"""Random layouts have the bits, bytes and files of one stage: the first seeds of test/soak/layouts.py, which has the list
-of what is compared. A key that is neither drawn there nor has a reason fails."""
+"""Random layouts have the bits, bytes and files of one stage: the first seeds of test/soak/layouts.py, which has the
+list of what is compared. A key that is neither drawn there nor has a reason fails."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor

@@ -72,7 +72,8 @@ def test_plans_count_its_bytes_and_seconds():
     for ranks in (1, 2):
         plans = []
         for optimizer in ("adamw", "muon"):
-            keys = (f"train.optimizer={optimizer}", f"parallel.data={ranks}", "hardware.device=cuda", "hardware.gpu=h100")
+            keys = (f"train.optimizer={optimizer}", f"parallel.data={ranks}", "hardware.device=cuda",
+                    "hardware.gpu=h100")
             said = command("llama", "-c", "configs/llama65b.yaml", "--plan", "--json", "-q", overrides=keys)
             plans.append(json.loads(said.stdout))
         adamw, muon = ([{part["what"]: part["ms"] for part in plan["waterfall"]}["optimizer"] for plan in plans])

@@ -29,7 +29,8 @@ RUNS = {
     "sequence": [OFF, "parallel.pipeline=2", *WIDE],
     "sequence, overlap": [OFF, "parallel.pipeline=2", *WIDE, "parallel.overlap=4"],
     "sequence, split": [OFF, "parallel.pipeline=2", *WIDE, "schedule.split_backward=on"],
-    "sequence, split, overlap": [OFF, "parallel.pipeline=2", *WIDE, "schedule.split_backward=on", "parallel.overlap=on"],
+    "sequence, split, overlap": [OFF, "parallel.pipeline=2", *WIDE, "schedule.split_backward=on",
+                                 "parallel.overlap=on"],
     "data ranks": [OFF, "parallel.pipeline=2", "parallel.data=2", "schedule.name=interleaved"],
 }
 

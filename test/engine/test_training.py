@@ -295,7 +295,8 @@ def test_every_step_has_the_promised_keys(small):
         assert step["transfer_exposed_ms"] >= 0
     assert (
         list(ended.head)
-        == "type version config world parameters active_parameters microbatches peak_tflops flops_per_token_full flops_per_token_causal"
+        == "type version config world parameters active_parameters microbatches peak_tflops flops_per_token_full"
+           " flops_per_token_causal"
         .split()
     )
     assert ended.head["world"] == 4 and ended.head["microbatches"] == 8

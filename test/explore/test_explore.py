@@ -1,4 +1,5 @@
-"""The page of `make explore`, in a real browser: its answers are the program's, byte for byte, and every control works."""
+"""The page of `make explore`, in a real browser: its answers are the program's, byte for byte, and every control
+works."""
 
 import itertools
 import json
@@ -72,7 +73,8 @@ def test_schedules_and_what_is_said_of_them_equal_the_programs(opened):
 def test_a_schedule_that_can_hang_is_refused_and_its_circle_is_drawn(opened):
     text = "# schedule mine  stages 4  microbatches 4  slots 4\n" + "".join(
         f"stage {s}: {actions}\n"
-        for s, actions in enumerate(["F0 F1 B0 F2 B1 F3 B2 B3", "F0 F1 F2 F3 B0 B1 B2 B3"] + ["F0 B0 F1 B1 F2 B2 F3 B3"] * 2)
+        for s, actions in enumerate(["F0 F1 B0 F2 B1 F3 B2 B3", "F0 F1 F2 F3 B0 B1 B2 B3"]
+                                    + ["F0 B0 F1 B1 F2 B2 F3 B3"] * 2)
     )
     opened.evaluate(f"byId('list').value = {json.dumps(text)}; byId('list').dispatchEvent(new Event('input'))")
     opened.wait_for("byId('proof').textContent.includes('can hang')")
@@ -82,7 +84,8 @@ def test_a_schedule_that_can_hang_is_refused_and_its_circle_is_drawn(opened):
 
 def test_a_pasted_model_is_planned_as_the_program_plans_it(opened, tmp_path):
     model = {
-        "model": {"family": "llama", "hidden": 4096, "layers": 32, "heads": 32, "kv_heads": 8, "ffn": 14336, "vocab": 32000, "seq_len": 4096},
+        "model": {"family": "llama", "hidden": 4096, "layers": 32, "heads": 32, "kv_heads": 8, "ffn": 14336,
+                  "vocab": 32000, "seq_len": 4096},
         "parallel": {"pipeline": 4, "tensor": 2},
         "train": {"global_batch": 64},
         "data": {"train": "x.bin"},
@@ -97,8 +100,9 @@ def test_a_pasted_model_is_planned_as_the_program_plans_it(opened, tmp_path):
 CONTROLS = """
 (async () => {
   const turn = () => new Promise((done) => setTimeout(done, 30));
-  for (const [id, value] of [["batch", "64"], ["memory", "70"], ["p", "4"], ["t", "8"], ["d", "1"], ["b", "1"], ["bpipe", "on"], ["bpipe", ""],
-                             ["more", "attention.mode=flash"], ["schedule", "interleaved"], ["schedule", ""], ["gpu", "h100"], ["seq", "4096"]]) {
+  for (const [id, value] of [["batch", "64"], ["memory", "70"], ["p", "4"], ["t", "8"], ["d", "1"], ["b", "1"],
+                             ["bpipe", "on"], ["bpipe", ""], ["more", "attention.mode=flash"],
+                             ["schedule", "interleaved"], ["schedule", ""], ["gpu", "h100"], ["seq", "4096"]]) {
     byId(id).value = value;
     byId(id).dispatchEvent(new Event("input", {bubbles: true}));
     await turn();
@@ -126,15 +130,18 @@ def test_every_control_works_without_a_complaint_or_a_request(tmp_path):
         chromium.evaluate("document.querySelectorAll('tbody input')[1].click()")
         chromium.wait_for(f"shown.traces.length === {drawn}")
         for key in ("+", "ArrowRight", "ArrowLeft", "-", "0"):
-            chromium.evaluate(f"byId('timeline').dispatchEvent(new KeyboardEvent('keydown', {{key: '{key}', cancelable: true}}))")
-        place = chromium.evaluate("(() => { const box = byId('timeline').getBoundingClientRect(), one = shown.places[0];"
+            pressed = f"new KeyboardEvent('keydown', {{key: '{key}', cancelable: true}})"
+            chromium.evaluate(f"byId('timeline').dispatchEvent({pressed})")
+        place = chromium.evaluate("(() => { const box = byId('timeline').getBoundingClientRect(), one ="
+                                  " shown.places[0];"
                                   " return [box.left + one.left + 1, box.top + one.top + 4]; })()")
         chromium.point(*place)
         chromium.wait_for("/^F0(\\.0)? on stage 0: forward of microbatch 0/.test(byId('said').textContent)")
         chromium.evaluate("byId('take').click()")
         for button in ("save-yaml", "save-text", "save-svg"):
             chromium.evaluate(f"byId('{button}').click()")
-        chromium.evaluate("byId('gpus').value = '32'; byId('gpus').dispatchEvent(new Event('input', {bubbles: true})); byId('search').click()")
+        chromium.evaluate("byId('gpus').value = '32'; byId('gpus').dispatchEvent(new Event('input', {bubbles: true}));"
+                          " byId('search').click()")
         chromium.wait_for("!byId('cancel').hidden")
         chromium.evaluate("byId('cancel').click()")
         chromium.wait_for("byId('progress').textContent === 'cancelled'")
@@ -151,13 +158,16 @@ def test_a_schedule_that_cannot_run_has_its_reason_in_the_table(tmp_path):
         chromium.open(PAGE, 1400, 1000)
         chromium.wait_for("byId('proof').textContent !== ''")
         # Five layers on four stages are too few for a second chunk.
-        chromium.evaluate("Object.assign(state, {config: 'llama65b', p: '4', t: '1', d: '1', b: '1', batch: '8', memory: '500', gpu: 'h100',"
+        chromium.evaluate("Object.assign(state, {config: 'llama65b', p: '4', t: '1', d: '1', b: '1', batch: '8',"
+                          " memory: '500', gpu: 'h100',"
                           " more: 'model.layers=5\\nparallel.sequence=false'}); fill(); ask(); 0")
         chromium.wait_for("shown.plan?.stages.length === 4 && shown.refused.length > 0")
         chromium.wait_for("document.querySelectorAll('td.reason').length === shown.refused.length")
         said = chromium.evaluate("Object.fromEntries(shown.refused.map((row) => [row.name, row.refused]))")
-        ran = native("llama65b", *["parallel.pipeline=4", "parallel.tensor=1", "parallel.data=1", "schedule.micro_batch=1", "train.global_batch=8"],
-                     "model.layers=5", "parallel.sequence=false", "hardware.gpu=h100", "hardware.profile=", "schedule.bpipe=off", "schedule.name=zb-v", "--schedule")
+        ran = native("llama65b", *["parallel.pipeline=4", "parallel.tensor=1", "parallel.data=1",
+                                   "schedule.micro_batch=1", "train.global_batch=8"],
+                     "model.layers=5", "parallel.sequence=false", "hardware.gpu=h100", "hardware.profile=",
+                     "schedule.bpipe=off", "schedule.name=zb-v", "--schedule")
         assert ran.returncode == 2 and said["zb-v"] in ran.stderr
         assert chromium.evaluate("document.querySelector('td.reason').textContent").startswith("cannot run: ")
         assert chromium.complaints() == []
@@ -174,7 +184,8 @@ def test_keys_move_and_zoom_and_every_control_is_reached_with_tab(opened):
             break
         reached.add(name)
     wanted = opened.evaluate("[...document.querySelectorAll('input, select, textarea, button, canvas[tabindex]')]"
-                             ".filter((one) => one.id && one.offsetParent !== null && one.id !== 'study').map((one) => one.id)")
+                             ".filter((one) => one.id && one.offsetParent !== null && one.id !== 'study').map((one) =>"
+                             " one.id)")
     assert set(wanted) <= reached, set(wanted) - reached
     before = opened.evaluate("shown.view.to - shown.view.from")
     opened.evaluate("byId('timeline').focus()")
@@ -185,12 +196,15 @@ def test_keys_move_and_zoom_and_every_control_is_reached_with_tab(opened):
 
 # Distance of two colours for people who lack one kind of cone: Viénot's matrices, then the distance in linear light.
 APART = """(() => {
-  const linear = (hex) => [1, 3, 5].map((i) => { const c = parseInt(hex.slice(i, i + 2), 16) / 255; return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4; });
-  const cone = {protan: [[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]], deutan: [[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.02234, 0.02234, 1]],
+  const linear = (hex) => [1, 3, 5].map((i) => { const c = parseInt(hex.slice(i, i + 2), 16) / 255;
+    return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4; });
+  const cone = {protan: [[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]],
+                deutan: [[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.02234, 0.02234, 1]],
                 none: [[1, 0, 0], [0, 1, 0], [0, 0, 1]]};
   const found = [];
   for (const [theme, palette] of Object.entries(PALETTES)) for (const [kind, matrix] of Object.entries(cone)) {
-    const seen = (name) => { const rgb = linear(palette[name]); return matrix.map((row) => Math.max(0, row.reduce((sum, m, i) => sum + m * rgb[i], 0)) ** (1 / 2.2)); };
+    const seen = (name) => { const rgb = linear(palette[name]);
+      return matrix.map((row) => Math.max(0, row.reduce((sum, m, i) => sum + m * rgb[i], 0)) ** (1 / 2.2)); };
     for (const group of ["FBIW", "EL", ["own", "lent"]]) for (const a of group) for (const b of group) if (a < b)
       found.push([theme, kind, a, b, Math.hypot(...seen(a).map((v, i) => v - seen(b)[i]))]);
   }
@@ -204,11 +218,14 @@ def test_colours_differ_for_colour_blind_people(opened):
 
 
 def test_a_saved_configuration_gives_the_plan_on_the_page(opened, tmp_path):
-    yaml = opened.evaluate("yamlOf({config: 'llama65b', overrides: ['schedule.micro_batch=4', 'hardware.gpu=h100', 'hardware.profile=']})")
+    yaml = opened.evaluate("yamlOf({config: 'llama65b', overrides: ['schedule.micro_batch=4', 'hardware.gpu=h100',"
+                           " 'hardware.profile=']})")
     path = tmp_path / "config.yaml"
     path.write_text(yaml)
-    ran = subprocess.run([ROOT / "train_llama", "-c", path, "--plan", "--json"], cwd=tmp_path, capture_output=True, text=True)
-    page = opened.evaluate("explore.plan(['-c llama65b', 'schedule.micro_batch=4', 'hardware.gpu=h100', 'hardware.profile='])")
+    ran = subprocess.run([ROOT / "train_llama", "-c", path, "--plan", "--json"], cwd=tmp_path, capture_output=True,
+                         text=True)
+    page = opened.evaluate("explore.plan(['-c llama65b', 'schedule.micro_batch=4', 'hardware.gpu=h100',"
+                           " 'hardware.profile='])")
     assert ran.stdout == page != ""
 
 
@@ -223,5 +240,6 @@ def test_the_page_can_be_read_by_everybody(tmp_path, width, dark):
         chromium.evaluate(AXE.read_text(encoding="utf-8") + "; 0")
         chromium.evaluate("window.found = null; axe.run().then((result) => { window.found = result.violations; }); 0")
         chromium.wait_for("window.found !== null")
-        serious = [(one["id"], [node["target"] for node in one["nodes"]]) for one in chromium.evaluate("window.found") if one["impact"] in ("serious", "critical")]
+        serious = [(one["id"], [node["target"] for node in one["nodes"]]) for one in chromium.evaluate("window.found")
+                   if one["impact"] in ("serious", "critical")]
         assert serious == []

@@ -256,7 +256,8 @@ def test_once_all_ranks_have_connected_no_other_user_can_connect(small, tmp_path
 
 def test_an_mpi_without_threads_is_refused(small, tmp_path, harm):
     ended = start(small, tmp_path, bare=True, LD_PRELOAD=str(harm), HARM_THREADS="1").end()
-    assert ended.code == 1 and "this MPI was built without thread support (MPI_THREAD_SINGLE)" in ended.stderr, ended.stderr
+    assert ended.code == 1, ended.stderr
+    assert "this MPI was built without thread support (MPI_THREAD_SINGLE)" in ended.stderr, ended.stderr
     assert nothing_left(small)
 
 

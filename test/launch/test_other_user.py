@@ -55,7 +55,8 @@ def look_into(pids):
     found = []
     for pid in pids:
         for name in ("mem", "maps", "environ", "syscall"):
-            found += tried(f"reads /proc/{pid}/{name}", lambda: os.pread(os.open(f"/proc/{pid}/{name}", os.O_RDONLY), 1, 0))
+            found += tried(f"reads /proc/{pid}/{name}",
+                           lambda: os.pread(os.open(f"/proc/{pid}/{name}", os.O_RDONLY), 1, 0))
         found += tried(f"lists the files of {pid}", lambda: os.listdir(f"/proc/{pid}/fd"))
         for number in (signal.SIGCONT, signal.SIGSTOP, signal.SIGTERM):
             found += tried(f"signals {pid}", lambda: os.kill(pid, number))

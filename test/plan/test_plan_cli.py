@@ -17,7 +17,8 @@ from trainer_runs import (
 )
 
 KEYS = {"schedules", "best", "model", "world", "microbatches", "config", "stages", "step_ms", "step_ms_low",
-        "step_ms_high", "mfu", "mfu_causal", "mfu_low", "mfu_high", "waterfall", "advice", "bubble", "transfer_exposed_ms",
+        "step_ms_high", "mfu", "mfu_causal", "mfu_low", "mfu_high", "waterfall", "advice", "bubble",
+        "transfer_exposed_ms",
         "source", "budget", "job", "verdict"}
 STAGE_KEYS = {
     "stage", "first_layer", "last_layer", "parameters", "states_bytes", "bundle_bytes", "slots", "lent",
@@ -233,7 +234,8 @@ def test_uneven_stages_and_odd_extents_are_advised_on():
 
 
 def test_a_large_workspace_for_determinism_is_advised_against():
-    long = ["model.seq_len=131072", "train.global_batch=32", "hardware.gpu=h100", "parallel.tensor=8", "parallel.data=1"]
+    long = ["model.seq_len=131072", "train.global_batch=32", "hardware.gpu=h100", "parallel.tensor=8",
+            "parallel.data=1"]
     told, off = plan(LLAMA, *long), "attention.deterministic=off"
     found = re.search(rf"takes ([\d.]+) GiB: -o {off} takes ([\d.]+) GiB", told["advice"][-1])
     most = lambda told: max(stage["peak_bytes"] for stage in told["stages"]) / GIB

@@ -1,4 +1,5 @@
-"""Plans of mixtures of experts: their time comes from the operations and exchanges that a run makes (device/count.h)."""
+"""Plans of mixtures of experts: their time comes from the operations and exchanges that a run makes
+(device/count.h)."""
 
 import json
 
@@ -12,7 +13,8 @@ GPUS = "{device: cuda, gpu: h100, gpus_per_node: 8, network_gb_s: 400}"
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
-    return write_config(tmp_path_factory.mktemp("experts"), model=MODEL, parallel="{data: 16, expert: 8}", hardware=GPUS,
+    return write_config(tmp_path_factory.mktemp("experts"), model=MODEL, parallel="{data: 16, expert: 8}",
+                        hardware=GPUS,
                         schedule="{bpipe: off}", train="{global_batch: 64, precision: bf16}")  # fmt: skip
 
 
@@ -30,7 +32,8 @@ def test_the_lines_of_the_waterfall_sum_to_the_step(config):
 
 
 def test_dense_models_have_no_lines_of_experts(config):
-    dense = write_config(config.parent, model=MODEL[: MODEL.index(", experts")] + "}", hardware=GPUS, parallel="{data: 8}",
+    dense = write_config(config.parent, model=MODEL[: MODEL.index(", experts")] + "}", hardware=GPUS,
+                         parallel="{data: 8}",
                          schedule="{bpipe: off}", train="{global_batch: 64, precision: bf16}")  # fmt: skip
     _, lines = plan(dense)
     assert "experts' exchange" not in lines and "uneven experts" not in lines

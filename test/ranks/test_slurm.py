@@ -213,7 +213,8 @@ def test_the_job_of_65b_asks_for_what_slurm_can_give(cluster):
 def submit(cluster, folder, *arguments):
     """Runs train.sbatch in a folder with the programs."""
     for name, target in (("scripts", ROOT / "scripts"), ("configs", ROOT / "configs"), ("data", ROOT / "data"),
-                         ("train_llama", trainer_runs.trainer("llama")), ("train_gpt", trainer_runs.trainer("gpt"))):  # fmt: skip
+                         ("train_llama", trainer_runs.trainer("llama")),
+                         ("train_gpt", trainer_runs.trainer("gpt"))):  # fmt: skip
         if not (folder / name).exists():
             (folder / name).symlink_to(target)
     return cluster.call("scripts/slurm/train.sbatch", *arguments, cwd=folder)

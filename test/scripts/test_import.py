@@ -1,4 +1,5 @@
-"""Launch scripts and configurations of other trainers: every setting is converted, named with its effect, or refused."""
+"""Launch scripts and configurations of other trainers: every setting is converted, named with its effect, or
+refused."""
 
 import copy
 import json
@@ -20,7 +21,8 @@ from foreign import megatron, nanotron, nemo, torchtitan  # noqa: E402
 from foreign.shell import Script  # noqa: E402
 from run_files import Failure  # noqa: E402
 
-SMALL = ("--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --vocab-size 1000 --micro-batch-size 1"
+SMALL = ("--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --vocab-size 1000"
+         " --micro-batch-size 1"
          " --global-batch-size 16 --train-iters 100 --hidden-dropout 0 --attention-dropout 0 --bf16")  # fmt: skip
 LLAMA = "--swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear"
 ARRAYS = r"""#!/bin/bash
@@ -75,12 +77,14 @@ description = "a run"
 NANO = """
 general: {project: p, run: r, seed: 7}
 parallelism: {dp: 4, pp: 2, tp: 2, pp_engine: 1f1b, tp_mode: REDUCE_SCATTER, tp_linear_async_communication: true}
-tokens: {sequence_length: 2048, micro_batch_size: 2, batch_accumulation_per_replica: 8, train_steps: 2000, val_check_interval: -1}
+tokens: {sequence_length: 2048, micro_batch_size: 2, batch_accumulation_per_replica: 8, train_steps: 2000,
+         val_check_interval: -1}
 model:
   dtype: bfloat16
   init_method: {std: 0.02}
-  model_config: {is_llama_config: true, z_loss_enabled: true, hidden_size: 1024, intermediate_size: 2816, num_hidden_layers: 16, num_attention_heads: 16,
-                 num_key_value_heads: 4, vocab_size: 49152, max_position_embeddings: 2048, rms_norm_eps: 1.0e-5, tie_word_embeddings: true,
+  model_config: {is_llama_config: true, z_loss_enabled: true, hidden_size: 1024, intermediate_size: 2816,
+                 num_hidden_layers: 16, num_attention_heads: 16, num_key_value_heads: 4, vocab_size: 49152,
+                 max_position_embeddings: 2048, rms_norm_eps: 1.0e-5, tie_word_embeddings: true,
                  sliding_window_size: 64}
 optimizer:
   zero_stage: 0
@@ -88,9 +92,11 @@ optimizer:
   clip_grad: 1.0
   accumulate_grad_in_fp32: true
   optimizer_factory: {name: adamW, adam_beta1: 0.9, adam_beta2: 0.95, adam_eps: 1.0e-8}
-  learning_rate_scheduler: {learning_rate: 3.0e-4, lr_warmup_steps: 100, lr_warmup_style: linear, lr_decay_style: 1-sqrt,
+  learning_rate_scheduler: {learning_rate: 3.0e-4, lr_warmup_steps: 100, lr_warmup_style: linear,
+                            lr_decay_style: 1-sqrt,
                             lr_decay_starting_step: 1600, lr_decay_steps: 400, min_decay_lr: 0}
-data_stages: [{name: one, start_training_step: 1, data: {seed: 1}}, {name: two, sequence_length: 4096, start_training_step: 5, data: {seed: 1}}]
+data_stages: [{name: one, start_training_step: 1, data: {seed: 1}},
+              {name: two, sequence_length: 4096, start_training_step: 5, data: {seed: 1}}]
 """
 NEMO = """
 trainer: {devices: 8, num_nodes: 4, precision: bf16, max_steps: 5000, gradient_clip_val: 1.0, log_every_n_steps: 10}
@@ -130,10 +136,12 @@ DEEPSPEED = """
 TP=2
 GPUS=${1:-8}
 cat <<EOT > $(pwd)/ds.json
-{"train_batch_size": 16, "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1}, "bf16": {"enabled": true}, "gradient_clipping": 0.5}
+{"train_batch_size": 16, "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1},
+ "bf16": {"enabled": true}, "gradient_clipping": 0.5}
 EOT
 cat <<EOT > ds.json
-{"train_batch_size": 16, "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1}, "bf16": {"enabled": true}, "gradient_clipping": 0.5}
+{"train_batch_size": 16, "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1},
+ "bf16": {"enabled": true}, "gradient_clipping": 0.5}
 EOT
 run_it() {
     deepspeed --num_nodes 1 --num_gpus $GPUS pretrain_gpt.py "$@"
@@ -143,8 +151,9 @@ for LAYERS in 8 16; do
     8) WIDTH=512 ;;
     *) WIDTH=1024 ;;
   esac
-  run_it --num-layers $LAYERS --hidden-size $WIDTH --num-attention-heads 8 --seq-length 512 --vocab-size 1000 --train-iters 10 --hidden-dropout 0 \\
-    --attention-dropout 0 --tensor-model-parallel-size $TP --deepspeed --deepspeed_config ds.json --checkpoint-activations
+  run_it --num-layers $LAYERS --hidden-size $WIDTH --num-attention-heads 8 --seq-length 512 \\
+    --vocab-size 1000 --train-iters 10 --hidden-dropout 0 --attention-dropout 0 --tensor-model-parallel-size $TP \\
+    --deepspeed --deepspeed_config ds.json --checkpoint-activations
 done
 """
 
@@ -227,7 +236,8 @@ def test_variables_of_the_environment_and_arguments_can_be_given(tmp_path):
     _, config = read(script("import.py", "megatron", "TP=4", "EIGHT_BITS=true", path).stdout)
     assert (config["parallel"]["tensor"], config["parallel"]["pipeline"], config["train"]["fp8"]) == (4, 8, "tensor")
     path.write_text(
-        f"LAYERS=$1\ntorchrun --nproc_per_node=8 pretrain_gpt.py {SMALL.replace('--num-layers 8', '--num-layers $LAYERS')}"
+        "LAYERS=$1\ntorchrun --nproc_per_node=8 pretrain_gpt.py"
+        f" {SMALL.replace('--num-layers 8', '--num-layers $LAYERS')}"
     )
     refused = script("import.py", "megatron", path)
     assert refused.returncode == 2 and "arguments after its name" in refused.stderr
@@ -271,8 +281,10 @@ def test_fp16_is_planned_as_bf16_and_said():
 
 
 def test_what_matters_most_comes_first_and_what_does_not_matter_is_one_line():
-    answer = script("import.py", "--gpus", "8", "megatron", *SMALL.split(), "--nproc-per-node", "4", "--xielu", "--optimizer", "sgd",
-                    "--rampup-batch-size", "8", "8", "800", "--exit-interval", "5", "--fp16", "--log-interval", "10", "--save", "x")  # fmt: skip
+    answer = script("import.py", "--gpus", "8", "megatron", *SMALL.split(), "--nproc-per-node", "4", "--xielu",
+                    "--optimizer", "sgd",
+                    "--rampup-batch-size", "8", "8", "800", "--exit-interval", "5", "--fp16", "--log-interval", "10",
+                    "--save", "x")  # fmt: skip
     comments, _ = read(answer.stdout)
     kinds = [line.split(": ")[1] for line in comments.splitlines() if "changes the plan" in line]
     order = ["world", "precision", "length", "batch", "model", "memory", "speed", "training", "unknown"]
@@ -302,7 +314,8 @@ def test_lengths_in_samples_and_fractions_become_steps(more, steps, warmup):
 
 
 def test_a_growing_batch_has_the_samples_of_megatrons(tmp_path):
-    comments, config = converted(tmp_path, "megatron", f"torchrun --nproc_per_node 4 pretrain_gpt.py {SMALL.replace('--train-iters 100', '')}"
+    comments, config = converted(tmp_path, "megatron",
+                                 f"torchrun --nproc_per_node 4 pretrain_gpt.py {SMALL.replace('--train-iters 100', '')}"
                                  " --rampup-batch-size 4 4 1200 --train-samples 4000")  # fmt: skip
     train = config["train"]
     # 400 samples for each of the sizes 4, 8 and 12, then 16
@@ -321,10 +334,13 @@ def test_a_growing_batch_has_the_samples_of_megatrons(tmp_path):
     ("--hidden-size many", "--hidden-size: needs an integer"),
     ("--attention-dropout off --nproc-per-node 8", "--attention-dropout: needs a number"),
     ("--lr nan --nproc-per-node 8", "--lr: needs a number"),
-    ("--num-layers-per-virtual-pipeline-stage 0 --nproc-per-node 8", "--num-layers-per-virtual-pipeline-stage: 0 is out of range"),
-    ("--num-layers-per-virtual-pipeline-stage 3 --pipeline-model-parallel-size 2 --nproc-per-node 8", "8 layers do not divide into chunks of 3"),
+    ("--num-layers-per-virtual-pipeline-stage 0 --nproc-per-node 8",
+     "--num-layers-per-virtual-pipeline-stage: 0 is out of range"),
+    ("--num-layers-per-virtual-pipeline-stage 3 --pipeline-model-parallel-size 2 --nproc-per-node 8",
+     "8 layers do not divide into chunks of 3"),
     ("--global-batch-size 17 --nproc-per-node 8", "is no multiple of micro-batch 1 times 8 data ranks"),
-    ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Ettt|ttL --nproc-per-node 8", "2 parts of 5 layers"),
+    ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Ettt|ttL --nproc-per-node 8",
+     "2 parts of 5 layers"),
     ("--recompute-granularity some --nproc-per-node 8", "is neither full nor selective"),
     ("", "the number of GPUs is not known"),
 ])  # fmt: skip
@@ -334,7 +350,8 @@ def test_words_that_cannot_be_planned_are_refused(more, sentence):
 
 
 @pytest.mark.parametrize("more, key, value", [
-    ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1", "schedule.recompute_layers", 8),
+    ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1", "schedule.recompute_layers",
+     8),
     ("--recompute-granularity full --recompute-method block --recompute-num-layers 3", "schedule.recompute_layers", 3),
     ("--checkpoint-activations", "schedule.recompute_layers", 8),
     ("--transformer-impl local --recompute-granularity selective", "attention.mode", "recompute"),
@@ -344,7 +361,8 @@ def test_words_that_cannot_be_planned_are_refused(more, sentence):
     ("--fp8-format e4m3 --fp8-recipe mxfp8", "train.fp8", "mx"),
     ("--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 1", "schedule.chunks", 2),
     ("--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 3", "parallel.layers", [3, 5]),
-    ("--pipeline-model-parallel-size 2 --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split", "parallel.layers", [4, 4]),
+    ("--pipeline-model-parallel-size 2 --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split",
+     "parallel.layers", [4, 4]),
     ("--reset-attention-mask --reset-position-ids", "data.mask_documents", "on"),
     ("--seed 7", "train.seed", 7),
     (f"{LLAMA} --num-key-value-heads 2", "model.kv_heads", 2),
@@ -366,7 +384,8 @@ def test_a_flag_becomes_its_key(tmp_path, more, key, value):
 
 @pytest.mark.parametrize("more, sentence", [
     ("", "--use-distributed-optimizer is not given: every data rank holds all optimizer state there"),
-    ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 4", "the inputs of every 4th layer are kept there"),
+    ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 4",
+     "the inputs of every 4th layer are kept there"),
     ("--lr-decay-style inverse-square-root", "--lr-decay-style inverse-square-root: cosine is planned"),
     ("--lr-decay-style WSD --lr-wsd-decay-iters 10", "--lr-wsd-decay-style exponential: a linear decay is planned"),
     ("--disable-bias-linear", "--disable-bias-linear: GPT's linear layers are planned with biases"),
@@ -374,7 +393,8 @@ def test_a_flag_becomes_its_key(tmp_path, more, key, value):
     ("--my-own-flag 3", "--my-own-flag 3: not known here; their effect is not planned"),
     ("--use-megatron-fsdp", "--use-megatron-fsdp: parameters are not cut over data ranks here"),
     ("--hidden-dropout 0.1", "--hidden-dropout 0.1: there is no dropout here"),
-    ("--optimizer muon --muon-scale-mode shape_scaling", "--muon-scale-mode shape_scaling: updates are scaled by sqrt(max(out, in)) here"),
+    ("--optimizer muon --muon-scale-mode shape_scaling",
+     "--muon-scale-mode shape_scaling: updates are scaled by sqrt(max(out, in)) here"),
     ("--optimizer muon", "--muon-nesterov is not given: Nesterov's momentum is computed here"),
     ("--phase-transition-iterations 50", "--phase-transition-iterations 50: the data are of one kind"),
     ("--te-precision-config-file a.yaml", "--te-precision-config-file a.yaml: is not read; all products of the layers"),
@@ -401,13 +421,15 @@ def test_a_flag_without_a_key_is_named_with_its_effect(more, sentence):
 def test_what_is_read_and_not_used_is_named(more):
     answer = words("--nproc_per_node 8", more)
     assert answer.returncode == 0, answer.stderr
-    names = [word for word in more.split() if word.startswith("--") and word not in LLAMA and word != "--recompute-granularity"]
+    names = [word for word in more.split() if word.startswith("--") and word not in LLAMA
+             and word != "--recompute-granularity"]
     assert re.search(rf"# without effect on the plan: .*{names[-1]}\b", answer.stdout), answer.stdout
 
 
 @pytest.mark.parametrize("tokenizer, size", [
     ("meta-llama/Llama-4-Scout-17B-16E", 202048), ("deepseek-ai/DeepSeek-R1-Distill-Llama-8B", 128256),
-    ("meta-llama/Llama-3.2-1B", 128256), ("/data/llama-65b/tokenizer.model", 32000), ("/data/llama-30b/tokenizer.model", 32000),
+    ("meta-llama/Llama-3.2-1B", 128256), ("/data/llama-65b/tokenizer.model", 32000),
+    ("/data/llama-30b/tokenizer.model", 32000),
     ("NousResearch/Llama-2-7b", 32000), ("deepseek-ai/DeepSeek-V3", 129280), ("meta-llama/Llama-9", None),
 ])  # fmt: skip
 def test_the_tokenizer_says_the_vocabulary(tokenizer, size):
@@ -437,8 +459,10 @@ def test_what_a_script_cannot_know_is_named(tmp_path):
 
 
 def test_a_branch_that_depends_on_what_a_script_does_not_say_is_named(tmp_path):
-    text = (f"if [ $KIND = long ]; then MORE='--seq-length 4096'; fi\nif nvidia-smi | grep H100; then EIGHT='--fp8-format hybrid'; fi\n"
-            f"if [ -z $NAME ]; then NAME=x; fi\ncase $(hostname) in a*) WORLD=3;; esac\nwhile read -r line; do LIST+=$line; done\n"
+    text = ("if [ $KIND = long ]; then MORE='--seq-length 4096'; fi\nif nvidia-smi | grep H100; then"
+            " EIGHT='--fp8-format hybrid'; fi\n"
+            "if [ -z $NAME ]; then NAME=x; fi\ncase $(hostname) in a*) WORLD=3;; esac\nwhile read -r line; do"
+            " LIST+=$line; done\n"
             f"torchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} $MORE $EIGHT\n")  # fmt: skip
     comments, config = converted(tmp_path, "megatron", text)
     assert "line 1 depends on $KIND, is read as false, and sets MORE" in comments
@@ -453,13 +477,15 @@ def test_an_exit_ends_a_script_unless_it_depends_on_what_the_script_does_not_say
     run = f"torchrun --nproc_per_node 8 pretrain_gpt.py {SMALL}"
     comments, config = converted(tmp_path, "megatron", f"{run} --seed 1\nexit 0\n{run} --seed 2\n")
     assert "starts 2 runs" not in comments and config["train"]["seed"] == 1
-    comments, _ = converted(tmp_path, "megatron", f"MODE=$1\nif [ -z $DATA ]; then exit 1; fi\n[ $MODE = long ] && L=9\n{run}\n")
+    comments, _ = converted(tmp_path, "megatron",
+                            f"MODE=$1\nif [ -z $DATA ]; then exit 1; fi\n[ $MODE = long ] && L=9\n{run}\n")
     assert "line 3 depends on $1, is read as false, and sets L" in comments
     assert "not followed, since they depend on what the script does not say: exit in line 2" in comments
     path = tmp_path / "run.sh"
     path.write_text(f"A=1\nif [ $A = 1 ]; then exit 3; fi\n{run}\n")
     answer = script("import.py", "megatron", path)
-    assert answer.returncode == 2 and "the script ends in line 2, and no command of the script has --num-layers" in answer.stderr
+    assert answer.returncode == 2
+    assert "the script ends in line 2, and no command of the script has --num-layers" in answer.stderr
 
 
 def test_what_a_command_reads_is_not_known(tmp_path):
@@ -508,15 +534,18 @@ def test_torchtitans_names_of_2024_are_read(tmp_path):
 
 
 def test_torchtitan_counts_embedding_and_output_as_layers_of_the_first_and_last_stage(tmp_path):
-    base = '[model]\nname = "llama3"\nflavor = "8B"\n[parallelism]\npipeline_parallel_degree = 4\n[activation_checkpoint]\nmode="none"\n'
+    base = ('[model]\nname = "llama3"\nflavor = "8B"\n'
+            '[activation_checkpoint]\nmode="none"\n[parallelism]\npipeline_parallel_degree = 4\n')
     _, config = converted(tmp_path, "torchtitan", base, "--gpus", "8", name="run.toml")
     assert config["parallel"]["layers"] == [8, 9, 8, 7] and config["train"]["warmup_steps"] == 200
     assert "recompute_layers" not in config["schedule"]
     less = base.replace("degree = 4", "degree = 4\npipeline_parallel_first_stage_less_layers = 0\n"
-                        "pipeline_parallel_last_stage_less_layers = 0") + "[lr_scheduler]\nwarmup_steps = 0\n"  # fmt: skip
+                        "pipeline_parallel_last_stage_less_layers = 0")  # fmt: skip
+    less += "[lr_scheduler]\nwarmup_steps = 0\n"
     _, config = converted(tmp_path, "torchtitan", less, "--gpus", "8", name="run.toml")
     assert "layers" not in config["parallel"] and config["train"]["warmup_steps"] == 0  # 0 is a value
-    nested = base.replace('"8B"', '"8B"\nconverters = ["quantize.linear.float8"]') + '[quantize.linear.float8]\nrecipe_name = "rowwise"\n'
+    nested = base.replace('"8B"', '"8B"\nconverters = ["quantize.linear.float8"]')
+    nested += '[quantize.linear.float8]\nrecipe_name = "rowwise"\n'
     comments, config = converted(tmp_path, "torchtitan", nested, "--gpus", "8", name="run.toml")
     assert config["train"]["fp8"] == "tensor" and "rowwise scales there" in comments and "{" not in comments
     assert plan(tmp_path, config)["step_ms"] > 0
@@ -524,8 +553,9 @@ def test_torchtitan_counts_embedding_and_output_as_layers_of_the_first_and_last_
 
 def test_bridges_sections_are_read_and_spelled_as_the_file_does(tmp_path):
     text = """
-model: {num_layers: 8, hidden_size: 512, num_attention_heads: 8, seq_length: 512, vocab_size: 1000, tensor_model_parallel_size: 2,
-        sequence_parallel: true, normalization: RMSNorm, gated_linear_unit: true, position_embedding_type: rope, bf16: true}
+model: {num_layers: 8, hidden_size: 512, num_attention_heads: 8, seq_length: 512, vocab_size: 1000,
+        tensor_model_parallel_size: 2, sequence_parallel: true, normalization: RMSNorm, gated_linear_unit: true,
+        position_embedding_type: rope, bf16: true}
 train: {micro_batch_size: 1, global_batch_size: 16, train_iters: 10}
 optimizer: {optimizer: muon, lr: 1.0e-3, muon_extra_scale_factor: 0.2}
 scheduler: {lr_warmup_iters: 0}
@@ -579,7 +609,8 @@ def test_nemos_yaml_is_read(tmp_path):
 def test_sizes_come_from_a_model_where_the_input_has_none(tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text(
-        "model: {tensor_model_parallel_size: 2, seq_length: 4096}\ntrain: {micro_batch_size: 1, global_batch_size: 64, train_iters: 50}\n"
+        "model: {tensor_model_parallel_size: 2, seq_length: 4096}\ntrain: {micro_batch_size: 1, global_batch_size: 64,"
+        " train_iters: 50}\n"
     )
     assert "say --model FILE with the sizes" in script("import.py", "--gpus", "8", "nemo", path).stderr
     answer = script("import.py", "--gpus", "8", "--model", ROOT / "configs/llama3_8b.yaml", "nemo", path)
@@ -690,7 +721,8 @@ def test_no_cut_of_an_input_ends_in_a_traceback(name):
 
 
 @pytest.mark.parametrize("text, commands", [
-    ("A=(1 2 '3 4')\nrun ${A[@]} \"${A[@]}\" ${#A[@]} ${A[1]}", [["run", "1", "2", "3", "4", "1", "2", "3 4", "3", "2"]]),
+    ("A=(1 2 '3 4')\nrun ${A[@]} \"${A[@]}\" ${#A[@]} ${A[1]}",
+     [["run", "1", "2", "3", "4", "1", "2", "3 4", "3", "2"]]),
     ("X=${Y:-4}; run $((X * 2 + 1)) ${X}a '$X' \"$X\"", [["run", "9", "4a", "$X", "4"]]),
     ("if [ $A = b ]; then run 1; elif [[ -z $A && 2 -gt 1 ]]; then run 2; else run 3; fi", [["run", "2"]]),
     ("f() { run $1 $#; }\nf a b", [["run", "a", "2"]]),
@@ -698,7 +730,8 @@ def test_no_cut_of_an_input_ends_in_a_traceback(name):
     ("case 7B in 70B) run 1;; 7*) run 2;; *) run 3;; esac", [["run", "2"]]),
     ("C=\"run --a 1\"\nC+=\" --b 2\"\neval $C", [["run", "--a", "1", "--b", "2"]]),
     ("run a \\\n  b # c\n# d\nrun e 2>&1 | tee log", [["run", "a", "b"], ["run", "e"]]),
-    ("F=/a/b.tar.gz; run ${F##*/} ${F%.gz} ${F/a/c} ${F,,}", [["run", "b.tar.gz", "/a/b.tar", "/c/b.tar.gz", "/a/b.tar.gz"]]),
+    ("F=/a/b.tar.gz; run ${F##*/} ${F%.gz} ${F/a/c} ${F,,}",
+     [["run", "b.tar.gz", "/a/b.tar", "/c/b.tar.gz", "/a/b.tar.gz"]]),
     ("[ 1 -lt 2 ] && A=1 || A=2\nrun $A", [["run", "1"]]),
     ("D=$(pwd); srun -N 2 bash -c \"run $((1+1))\"", [["srun", "-N", "2", "bash", "run", "2"]]),
     ("X=1; f() { local X=2; Y=3; }\nf; run $X $Y", [["run", "1", "3"]]),
@@ -708,7 +741,8 @@ def test_no_cut_of_an_input_ends_in_a_traceback(name):
     ("run a; (run b; exit; run c); run d; exit 0; run e", [["run", "a"], ["run", "b"], ["run", "d"]]),
     ("exec run a\nrun b", [["run", "a"]]),
     ("f() { return 1; }\nif f; then run 1; else run 2; fi", [["run", "2"]]),
-    ("set -- --tp 4 x; while [ $# -gt 0 ]; do case $1 in --tp) T=$2; shift 2;; *) shift;; esac; done; run $T", [["run", "4"]]),
+    ("set -- --tp 4 x; while [ $# -gt 0 ]; do case $1 in --tp) T=$2; shift 2;; *) shift;; esac; done; run $T",
+     [["run", "4"]]),
     ("for i in 1 2 3; do [ $i = 2 ] && break; run $i; done; for ((i=1; i<3; i++)); do run $i; done",
      [["run", "1"], ["run", "1"], ["run", "2"]]),
     ("X=2; let X=X*3; ((X+=1)); run $X $((X > 2 ? X * 2 : 0)) $((X == 7 && !0))", [["run", "7", "14", "1"]]),

@@ -11,7 +11,8 @@ from xml.etree import ElementTree
 import pytest
 from trainer_runs import ROOT, command, environment, run, script, write_config
 
-pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed; run scripts/install_deps.sh")
+pytestmark = pytest.mark.skipif(shutil.which("node") is None,
+                                reason="node is not installed; run scripts/install_deps.sh")
 RASTER = shutil.which("rsvg-convert") is not None
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -89,7 +90,8 @@ def test_several_timelines_are_named_after_their_files_and_say_how_idle_they_are
     said = texts(tmp_path / "p.svg")
     bubble = json.loads((wrote / "plan4.json").read_text())["bubble"]
     titles = [text for text in said if ": idle for " in text]
-    assert titles[0].startswith(f"trace4 (planned): idle for {100 * bubble:.1f} %") and titles[1].startswith("split (planned): ")
+    assert titles[0].startswith(f"trace4 (planned): idle for {100 * bubble:.1f} %")
+    assert titles[1].startswith("split (planned): ")
     assert sorted(", the fastest" in title for title in titles) == [False, True]
     assert any(title.endswith(" %") and ", +" in title for title in titles)
     assert {"backward", "gradient of the input", "gradients of the weights"} <= set(said)
@@ -97,7 +99,8 @@ def test_several_timelines_are_named_after_their_files_and_say_how_idle_they_are
 
 
 def test_pictures_follow_light_and_dark_and_tell_i_from_b(wrote, tmp_path):
-    for name, files_ in (("a", ["timelines", wrote / "trace4.json", wrote / "split.json"]), ("b", ["memory", wrote / "plan4.json"])):
+    for name, files_ in (("a", ["timelines", wrote / "trace4.json", wrote / "split.json"]),
+                         ("b", ["memory", wrote / "plan4.json"])):
         assert plot(*files_, "-o", tmp_path / f"{name}.svg").returncode == 0
         style = (tmp_path / f"{name}.svg").read_text().partition("</style>")[0]
         light, dark = style.split("@media (prefers-color-scheme:dark)")
@@ -110,7 +113,8 @@ def test_pictures_follow_light_and_dark_and_tell_i_from_b(wrote, tmp_path):
 
 def test_a_long_step_is_its_start_the_number_left_out_and_its_end_or_a_part(wrote, tmp_path):
     trace = tmp_path / "long.json"
-    command("llama", "-c", ROOT / "configs/llama65b.yaml", "-o", "hardware.gpu=h100", "--plan", "--json", "--trace", trace)
+    command("llama", "-c", ROOT / "configs/llama65b.yaml", "-o", "hardware.gpu=h100", "--plan", "--json", "--trace",
+            trace)
     for name, words in (("cut", []), ("whole", ["--whole"]), ("part", ["--part", "1000:1500"])):
         assert plot("timeline", trace, *words, "-o", tmp_path / f"{name}.svg").stderr == ""
     cut, whole, part = (texts(tmp_path / f"{name}.svg") for name in ("cut", "whole", "part"))

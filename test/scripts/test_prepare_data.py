@@ -261,7 +261,8 @@ def test_a_compressed_file_that_is_not_utf8_is_one_sentence(corpus, tmp_path, na
     (tmp_path / name).write_bytes(b'{"text": "a\xff"}\n')
     subprocess.run(["gzip", "-kq", tmp_path / name], check=True)
     kind = "hf.json" if (corpus / "hf.json").exists() else "bytes"
-    result = prepare(tmp_path / f"{name}.gz", "-o", tmp_path / "out", "--tokenizer", corpus / kind if kind != "bytes" else kind)
+    result = prepare(tmp_path / f"{name}.gz", "-o", tmp_path / "out", "--tokenizer",
+                     corpus / kind if kind != "bytes" else kind)
     assert result.returncode == 1 and len(result.stderr.strip().splitlines()) == 1, result.stderr
     assert "is not UTF-8" in result.stderr and not list((tmp_path / "out").glob("*"))
 

@@ -84,7 +84,8 @@ def test_its_figures_are_those_of_the_files(folder):
         assert (drawn["peak_bytes"], drawn["other"]) == (planned["peak_bytes"], planned["peak_bytes_1f1b"])
         assert sum(drawn["memory"].values()) == planned["peak_bytes"]
     assert [one["peak_bytes"] for one in blocks[1]["stages"]] == [one["peak_bytes"] for one in plan["stages"]]
-    actions = [e for e in json.loads((folder / "trace.json").read_text()) if e["ph"] == "X" and e.get("args", {}).get("of") == "step 2"]
+    actions = [e for e in json.loads((folder / "trace.json").read_text()) if e["ph"] == "X"
+               and e.get("args", {}).get("of") == "step 2"]
     drawn = [e for e in page.pictures["One step"]["traces"][0]["events"] if e["ph"] == "X"]
     assert [e["name"] for e in drawn] == [e["name"] for e in actions]
     assert sum(e["name"][0] == "E" for e in drawn) == steps[1]["evictions"] > 0
@@ -163,7 +164,8 @@ def test_a_followed_run_is_written_again_until_its_last_step(folder, tmp_path):
     lines, path = (folder / "metrics.jsonl").read_text().splitlines(keepends=True), tmp_path / "metrics.jsonl"
     path.write_text("".join(lines[:3]))
     following = subprocess.Popen(
-        [sys.executable, ROOT / "scripts/report.py", path, "--plan", folder / "plan.json", "--follow", "-o", tmp_path / "r.html"],
+        [sys.executable, ROOT / "scripts/report.py", path, "--plan", folder / "plan.json", "--follow", "-o",
+         tmp_path / "r.html"],
         env=environment(),
     )
     try:
@@ -185,7 +187,8 @@ def test_a_followed_run_is_written_again_until_its_last_step(folder, tmp_path):
 COLOURS = """(() => {
   const seen = new Set();
   for (const canvas of document.querySelectorAll("canvas"))
-    new Uint32Array(canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.buffer).forEach((one) => seen.add(one));
+    const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    new Uint32Array(pixels.data.buffer).forEach((one) => seen.add(one));
   return [seen.size, parseInt(getComputedStyle(document.body).backgroundColor.split("(")[1])];
 })()"""
 
@@ -265,7 +268,8 @@ def test_tips_say_what_is_under_the_pointer(folder, tmp_path):
         step = "figures.find((one) => one.picture.kind === 'timelines')"
         chromium.evaluate(f"{step}.canvas.scrollIntoView({{block: 'center'}})")
         first = f"{step}.places.find((one) => one.s === 0 && one.actions.length)"
-        x, y = chromium.evaluate(f"(() => {{ const box = {step}.canvas.getBoundingClientRect(), one = {first}, a = one.actions[0];"
+        x, y = chromium.evaluate(f"(() => {{ const box = {step}.canvas.getBoundingClientRect(), one = {first}, a ="
+                                 " one.actions[0];"
                                  " return [box.x + one.x((a.start + a.end) / 2), box.y + one.top + 4]; })()")
         chromium.point(x, y)
         assert chromium.evaluate(f"{tip}.textContent").startswith("F0 on stage 0: forward of microbatch 0")
@@ -289,6 +293,7 @@ def test_wrong_input_is_one_sentence_and_leaves_no_file(folder, tmp_path):
     for case in ([tmp_path / "bare"], [metrics, "--trace", tmp_path / "text"], [metrics, "--plan", tmp_path / "text"],
                  [metrics, "--plan", tmp_path / "absent"], [metrics, "--plan", tmp_path / "other"]):
         made = report(*case, "-o", tmp_path / "r.html")
-        assert made.returncode == 1 and made.stderr.startswith("report.py: ") and made.stderr.count("\n") == 1, made.stderr
+        assert made.returncode == 1, made.stderr
+        assert made.stderr.startswith("report.py: ") and made.stderr.count("\n") == 1, made.stderr
     assert "is a plan of 2 stages, the run has 4" in made.stderr
     assert not list(tmp_path.glob("*.html*"))

@@ -387,7 +387,8 @@ def test_several_numbers_of_gpus_are_one_table_and_a_deadline_names_the_cheapest
         ended = search(*asked, "--json", "--deadline", f"{deadline}d")
         assert json.loads(ended.stdout)["deadline"] == row and ended.returncode == (row is None)
     text = search(*asked, "--deadline", f"{days[1] * 24.24}h").stdout
-    assert re.search(r"^deadline  row 2 trains in .* at the smallest cost: [\d,]+ by hardware.gpu_hour", text, re.M), text
+    assert re.search(r"^deadline  row 2 trains in .* at the smallest cost: [\d,]+ by hardware.gpu_hour", text,
+                     re.M), text
     assert "by the band" in text.splitlines()[0] and len(text.splitlines()) == 5
 
 

@@ -36,13 +36,15 @@ SCHEDULES = [
         for chunks in (2, 4)
         for split in ("off", "on")
     ),
-    *(["schedule.name=gis", f"schedule.chunks={chunks}", f"schedule.group={g}"] for chunks in (2, 4) for g in ("auto", "half")),
+    *(["schedule.name=gis", f"schedule.chunks={chunks}", f"schedule.group={g}"] for chunks in (2, 4)
+      for g in ("auto", "half")),
     *([f"schedule.name={name}"] for name in ("zb-d", "v-half", "v-min", "zb-v", "dualpipe-v")),
 ]
 SLICED = [
     [f"schedule.slices={slices}", *schedule]
     for slices in (2, 4, 8)
-    for schedule in (["schedule.name=seq1f1b"], *(["schedule.name=interleaved", f"schedule.chunks={v}"] for v in (2, 4)))
+    for schedule in (["schedule.name=seq1f1b"],
+                     *(["schedule.name=interleaved", f"schedule.chunks={v}"] for v in (2, 4)))
 ]
 TOLERANCE = 0.002
 
@@ -66,7 +68,8 @@ class Case:
         """Returns the rows of all combinations that a run would accept, as (keys, row)."""
         words = ["--plan", *(word for key, values in swept for word in ("--sweep", f"{key}={','.join(values)}"))]
         rows = self.ask(*words, keys=keys).get("sweep", [])
-        planned = [([*keys, *(f"{key}={value}" for key, value in row["set"].items())], row) for row in rows if row["step_ms"]]
+        planned = [([*keys, *(f"{key}={value}" for key, value in row["set"].items())], row) for row in rows
+                   if row["step_ms"]]
         self.made += len(planned)
         return planned
 
@@ -83,12 +86,15 @@ def plain(case):
     """Yields every cut, schedule and micro-batch size up to 8, without evictions and recomputation."""
     for (t, p, c, d), schedule in itertools.product(case.cuts(), [*SCHEDULES, *SLICED]):
         slices = int(schedule[0].split("=")[1]) if schedule in SLICED else 1
-        if (p == 1 and schedule is not SCHEDULES[0]) or (slices > 1 and (c > 1 or case.model["seq_len"] < 512 * slices)):
+        short = slices > 1 and (c > 1 or case.model["seq_len"] < 512 * slices)
+        if (p == 1 and schedule is not SCHEDULES[0]) or short:
             continue
         keys = [f"parallel.tensor={t}", f"parallel.pipeline={p}", f"parallel.data={d}", "schedule.bpipe=off"]
         keys += [f"parallel.context={c}", *(["schedule.split_backward=off"] if slices > 1 else [])]
-        keys += [f"parallel.sequence={'true' if t > 1 else 'false'}", "parallel.layers=auto", "parallel.placement=linear"]
-        yield [*keys, "schedule.recompute_layers=0", "schedule.recompute=none", *schedule], [("schedule.micro_batch", ["1", "2", "4", "8"])]
+        keys += [f"parallel.sequence={'true' if t > 1 else 'false'}", "parallel.layers=auto",
+                 "parallel.placement=linear"]
+        yield [*keys, "schedule.recompute_layers=0", "schedule.recompute=none",
+               *schedule], [("schedule.micro_batch", ["1", "2", "4", "8"])]
 
 
 def listed(values):
@@ -111,7 +117,8 @@ def variants(case, keys, p):
             dealt[more], dealt[fewer] = each + 1, each - 1
             layers.append(listed(dealt))
     kept = [key for key in keys if not key.startswith(("schedule.recompute", "schedule.bpipe", "parallel.layers"))]
-    for evict in (["schedule.bpipe=off"], *(["schedule.bpipe=on", f"schedule.evict_to={to}"] for to in ("peer", "host"))):
+    for evict in (["schedule.bpipe=off"],
+                  *(["schedule.bpipe=on", f"schedule.evict_to={to}"] for to in ("peer", "host"))):
         for part in range(0, len(recompute), 8):
             yield [*kept, *evict], [
                 ("schedule.recompute_layers", recompute[part : part + 8]),

@@ -290,7 +290,8 @@ class Trial:
                 must(since < PEER_TIMEOUT_S + patience(ENDS_WITHIN), f"ended {since:.0f} s after a stop\n{tail}")
         signalled = any(fault["kind"].startswith("signal") for fault in self.done)
         early = [fault["reached"] for fault in self.done if fault.get("reached", STEPS) < STEPS - 2]
-        must(code != 0 or not early or self.case.way != "hand", f"asked to stop after step {early}, and went on\n{tail}")
+        must(code != 0 or not early or self.case.way != "hand",
+             f"asked to stop after step {early}, and went on\n{tail}")
         if code == 0:
             must(self.once.exists() or len(steps_of(self.metrics)) > 0, f"code 0 without a step\n{tail}")
         elif code == 3:

@@ -88,7 +88,8 @@ MISTAKES = [
     Mistake("two_runs_save_in_one_folder", "src/base/files.c",
             "flock(fd, LOCK_EX | LOCK_NB) == 0", "true || flock(fd, LOCK_EX | LOCK_NB) == 0", has("second")),
     Mistake("a_write_that_fails_is_taken_as_done", "src/checkpoint/range_file.c",
-            'if (put < 0 && errno != EINTR) return file_failed(file->path, "written", err);', "if (put < 0) return err != NULL ? bytes : -1;",
+            'if (put < 0 && errno != EINTR) return file_failed(file->path, "written", err);',
+            "if (put < 0) return err != NULL ? bytes : -1;",
             refuses_writes),
     Mistake("a_checkpoint_has_its_name_before_its_manifest", "src/checkpoint/checkpoint_save.c",
             "manifest_write(&checkpoint->manifest, checkpoint->partial, failure) == 0 &&\n"
@@ -96,7 +97,8 @@ MISTAKES = [
             "directory_publish(checkpoint->partial, checkpoint->path, may_replace_(checkpoint), failure) == 0 &&\n"
             "        manifest_write(&checkpoint->manifest, checkpoint->path, failure) == 0)", dies_in_save),
     Mistake("the_death_of_a_supervisor_is_not_noticed", "src/ranks/coordinator.c",
-            "if (received == RECEIVED_NOTHING || contact->rank < 0) return;", "if (received != RECEIVED_MESSAGE) return;",
+            "if (received == RECEIVED_NOTHING || contact->rank < 0) return;",
+            "if (received != RECEIVED_MESSAGE) return;",
             has("kill supervisor")),
     Mistake("a_silent_rank_is_noticed_late", "src/ranks/watchdog.c",
             "now - watched->heard > dog->patience.peer_s;", "now - watched->heard > 9 * dog->patience.peer_s;",
@@ -111,7 +113,8 @@ MISTAKES = [
     Mistake("one_checkpoint_more_is_kept", "src/checkpoint/checkpoint_manifest.c",
             "own++ >= config->keep", "own++ > config->keep", lambda case: case.saves and 0 < case.every < 6),
     Mistake("a_restart_takes_the_checkpoint_before_the_newest", "src/checkpoint/checkpoint_load.c",
-            "for (int64_t i = 0; i < candidates->count; i++) {", "for (int64_t i = candidates->count > 1; i < candidates->count; i++) {",
+            "for (int64_t i = 0; i < candidates->count; i++) {",
+            "for (int64_t i = candidates->count > 1; i < candidates->count; i++) {",
             lambda case: case.saves and case.restarts > 0 and 0 < case.every < 4 and has("kill rank")(case)),
 ]
 # fmt: on

@@ -38,12 +38,14 @@ ROUNDING = {"fp32": 1e-5, "bf16": 1e-2, "fp8": 5e-2}
 # Bounds of the gradient of a tensor.
 TENSORS = {"fp32": 1e-5, "bf16": 3e-2, "fp8": 0.2}
 GPUS = ("h100", "b200")
-FILE_REPLACES = {"schedule.name", "schedule.chunks", "schedule.group", "schedule.delay", "schedule.slices", "schedule.slots",
+FILE_REPLACES = {"schedule.name", "schedule.chunks", "schedule.group", "schedule.delay", "schedule.slices",
+                 "schedule.slots",
                  "schedule.split_backward", "schedule.load_ahead", "schedule.evict_to", "schedule.bpipe"}  # fmt: skip
 
 
 # The values of a row in a plan's table; the last two are of evictions.
-ROW = ("name", "chunks", "slices", "group", "delay", "split_backward", "recompute_layers", "recompute", "bpipe", "evict_to",
+ROW = ("name", "chunks", "slices", "group", "delay", "split_backward", "recompute_layers", "recompute", "bpipe",
+       "evict_to",
        "slots", "load_ahead")  # fmt: skip
 
 
@@ -135,7 +137,8 @@ def gradients(folder):
 
 
 def unlike(folder, wanted, bound):
-    """Returns which tensor's gradient differs by more than the bound of its norm, and of the whole norm's thousandth."""
+    """Returns which tensor's gradient differs by more than the bound of its norm, and of the whole norm's
+    thousandth."""
     found, wanted = gradients(folder), gradients(wanted)
     whole = math.sqrt(sum(numpy.dot(part, part) for part in wanted.values()))
     for name, right in wanted.items():
@@ -193,7 +196,8 @@ class Trial:
         if planned.code == 2:
             ended = self.bench.run(self.keys, "-q")
             said = last_line(ended.stderr), last_line(planned.stderr)
-            require(ended.code == 2 and said[0] == said[1], "ends", f"the run: {ended.code} {said[0]}; the plan: {said[1]}")
+            require(ended.code == 2 and said[0] == said[1], "ends",
+                    f"the run: {ended.code} {said[0]}; the plan: {said[1]}")
         else:
             self.main  # noqa: B018
 
@@ -220,8 +224,10 @@ class Trial:
         alone = self.train(one_rank(self.keys))
         routed = "model.experts" in self.keys  # rounding moves tokens to other experts: few in fp32, many in 16 bits
         compared = slice(1) if routed else slice(None)
-        why = apart(digits(self.main)[compared], digits(alone)[compared], bound, math.inf if routed and bound > 1e-5 else bound)
-        why = why or None if routed and bound > 1e-5 else why or unlike(self.main.folder, alone.folder, TENSORS[self.precision])
+        why = apart(digits(self.main)[compared], digits(alone)[compared], bound,
+                    math.inf if routed and bound > 1e-5 else bound)
+        why = why or None if routed and bound > 1e-5 else why or unlike(self.main.folder, alone.folder,
+                                                                        TENSORS[self.precision])
         require(why is None, "one_rank", why)
 
     def file(self):
@@ -274,7 +280,8 @@ class Trial:
         if ranks(without(self.keys, {"parallel.pipeline"})) > 2:
             return  # it tries up to four stages, and so many ranks take too long
         ended = self.bench.run(self.keys, "-q", "--verify", "1")
-        require(ended.code == 0 or "nothing was compared" in ended.stderr, "verify", f"{ended.code} {ended.stderr[-600:]}")
+        require(ended.code == 0 or "nothing was compared" in ended.stderr, "verify",
+                f"{ended.code} {ended.stderr[-600:]}")
 
     def profile(self):
         if "schedule.slices" in self.keys:
@@ -300,12 +307,14 @@ class Trial:
         ended = self.bench.run(keys, virtual=True, **more)
         said = last_line(ended.stderr), last_line(plan.stderr)
         if plan.code == 2:
-            require(ended.code == 2 and said[0] == said[1], check, f"the run: {ended.code} {said[0]}; the plan: {said[1]}")
+            require(ended.code == 2 and said[0] == said[1], check,
+                    f"the run: {ended.code} {said[0]}; the plan: {said[1]}")
             return None
         require(ended.code == 0, check, f"the plan is legal, the run ends with {ended.code}: {ended.stderr[-900:]}")
         require("as planned, to the byte" in ended.stderr, check, ended.stderr[-600:])
         peaks = [stage["peak_bytes"] for stage in ended.steps[-1]["stages"]]
-        self.same(check, peaks, [stage["peak_bytes"] for stage in json.loads(plan.stdout)["stages"]], "bytes of stages:")
+        self.same(check, peaks, [stage["peak_bytes"] for stage in json.loads(plan.stdout)["stages"]],
+                  "bytes of stages:")
         return ended
 
     def dry(self):
@@ -362,7 +371,8 @@ class Trial:
 
 # Each check with the share of seeds that run it.
 CHECKS = {"ends": 1, "bits": 1, "bytes": 1, "saved": 1, "one_rank": 0.5, "file": 0.2, "resume": 0.2, "forward": 0.15,
-          "verify": 0.05, "profile": 0.02, "emulate": 0.07, "trace": 0.07, "table": 0.4, "dry": 0.2, "virtual": 0.15}  # fmt: skip
+          "verify": 0.05, "profile": 0.02, "emulate": 0.07, "trace": 0.07, "table": 0.4, "dry": 0.2,
+          "virtual": 0.15}  # fmt: skip
 
 
 def parts(names, size):

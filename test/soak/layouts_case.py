@@ -1,5 +1,5 @@
-"""A seed of layouts.py determines what is trained, what may change sums by rounding, and the layouts that may not change
-a bit. A configuration is a dictionary of keys that differ from BASE, and of THREADS."""
+"""A seed of layouts.py determines what is trained, what may change sums by rounding, and the layouts that may not
+change a bit. A configuration is a dictionary of keys that differ from BASE, and of THREADS."""
 
 import math
 import random
@@ -20,7 +20,8 @@ FREE = {
     "schedule.recompute_layers", "schedule.recompute",
 }  # fmt: skip
 # These keys change the order of sums, so that results agree to rounding.
-SUMS = {"parallel.tensor", "parallel.sequence", "parallel.data", "parallel.context", "parallel.expert", "schedule.slices",
+SUMS = {"parallel.tensor", "parallel.sequence", "parallel.data", "parallel.context", "parallel.expert",
+        "schedule.slices",
         "schedule.expert_rows"}  # fmt: skip
 ONE = {"schedule.bpipe": "off"}
 # Tensor, data and context ranks, and stages; more than a few ranks take long on a small machine.
@@ -33,7 +34,8 @@ NOT_DRAWN = {
     "the checks set it": "schedule.file sample.tokenizer sample.begin checkpoint.dir checkpoint.every checkpoint.keep "
     "log.metrics hardware.device hardware.gpu hardware.peak_tflops hardware.reserve_gib hardware.profile",
     "for plans alone": "train.tokens hardware.memory_gib hardware.memory_gb_s hardware.gpus_per_node "
-    "hardware.gpus_per_domain hardware.pair_gb_s hardware.tensor_gb_s hardware.network_gb_s hardware.host_gb_s hardware.latency_us "
+    "hardware.gpus_per_domain hardware.pair_gb_s hardware.tensor_gb_s hardware.network_gb_s hardware.host_gb_s"
+    " hardware.latency_us "
     "hardware.matmul_efficiency hardware.matmul_half hardware.flash_forward hardware.flash_backward "
     "hardware.stream_gb_s hardware.run_share hardware.calibrated hardware.action_us hardware.step_overhead_ms "
     "hardware.gpu_hour hardware.gpu_watts hardware.mtbf_hours hardware.checkpoint_s hardware.restart_s",
@@ -110,7 +112,8 @@ class Draw:
         draw, keys = self.rng, self.keys
         if keys["model.family"] != "llama" or draw.random() < 0.7:
             return
-        keys.update({"model.experts": draw.choice(["4", "6", "8"]), "model.experts_per_token": draw.choice(["1", "2", "3"])})
+        keys.update({"model.experts": draw.choice(["4", "6", "8"]),
+                     "model.experts_per_token": draw.choice(["1", "2", "3"])})
         self.keys = keys = without(keys, {"model.qkv_bias", "model.qk_norm"})  # Mixtral has neither
         if self.maybe(0.7, "model.qk_norm", "true"):  # Qwen3-MoE
             self.maybe(0.8, "model.expert_ffn", 8, 24)
@@ -163,7 +166,8 @@ class Draw:
         self.maybe(0.15, "train.skip_bad_steps", 2)
         self.maybe(0.1, "train.skip_outlier_z", 3)
         if self.maybe(0.3, "train.precision", "bf16"):
-            if not experts and self.maybe(0.25, "train.fp8", "tensor", "block", "mx"):  # its products need multiples of 16 or 32
+            # its products need multiples of 16 or 32
+            if not experts and self.maybe(0.25, "train.fp8", "tensor", "block", "mx"):
                 keys.update({"model.heads": "4", "model.hidden": "64", "model.ffn": "128", "model.seq_len": "64"})
                 self.keys = without(keys, {"model.head_dim", "model.kv_heads"})
 
@@ -251,7 +255,8 @@ def mixes(keys):
 def one_stage(keys):
     """Returns one stage with the same sums; if they depend on the stage, the same stages without all else."""
     if mixes(keys):
-        return {**without(keys, FREE - {"parallel.pipeline", "parallel.layers", "schedule.name", "schedule.chunks"}), **ONE}
+        return {**without(keys, FREE - {"parallel.pipeline", "parallel.layers", "schedule.name", "schedule.chunks"}),
+                **ONE}
     sliced = {"schedule.name": "seq1f1b"} if number(keys, "schedule.slices") > 1 else {}
     return {**without(keys, FREE), **sliced, **ONE}
 

@@ -76,7 +76,8 @@ MISTAKES = [
             "    zero->started += failed == 0;", ("one_rank",), several("parallel.data", "parallel.context")),
     Mistake("a_ramp_resumed_where_the_batch_changes_is_a_sequence_late", "src/engine/batch.c",
             "    batch->first_sample = samples;",
-            "    bool changes = step > 0 && config_batch_at(batch->config, step) != config_batch_at(batch->config, step + 1);\n"
+            "    bool changes = step > 0 && config_batch_at(batch->config, step) != config_batch_at(batch->config,"
+            " step + 1);\n"
             "    batch->first_sample = samples + (changes ? 1 : 0);", ("resume",), given("train.batch_ramp")),
     Mistake("bf16_resumes_from_bf16_weights", "src/checkpoint/checkpoint_load.c",
             "load_find_(load, tensor->spec, STATE_MASTER, true, err) : NULL;",

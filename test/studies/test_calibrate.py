@@ -160,7 +160,8 @@ def test_one_measured_step_scales_products_once(tmp_path, measured, seconds):
     path, section = ROOT / "configs" / "llama65b.yaml", tmp_path / "hardware.yaml"
     ended = calibrate(measured, "-c", path, "-o", section)
     assert ended.returncode == 0, ended.stderr
-    found = re.fullmatch(r"# Scaled to .*\nhardware:\n  matmul_efficiency: (0\.\d+)\n  calibrated: true\n", section.read_text())
+    found = re.fullmatch(r"# Scaled to .*\nhardware:\n  matmul_efficiency: (0\.\d+)\n  calibrated: true\n",
+                         section.read_text())
     asked = ["-o", "hardware.profile=", "-o", f"hardware.matmul_efficiency={found[1]}"]
     told = json.loads(command("llama", "-c", path, "--plan", "--json", *asked).stdout)
     assert told["step_ms"] / 1000 == pytest.approx(seconds, rel=1e-3)

@@ -13,7 +13,8 @@ reevaluate = functools.partial(script, "reevaluate.py", "--bin", BUILD, "-o")
 
 
 def rows(text):
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()
+            if line.startswith("| ")]
 
 
 def plan(run, *arguments):

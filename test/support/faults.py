@@ -7,10 +7,11 @@ FLIPPER = """
 #include <stdlib.h>
 #include <string.h>
 static long number(const char *name) { return getenv(name) ? atol(getenv(name)) : -1; }
-// Flips one bit of the FLIP_AT-th message of FLIP_BYTES bytes that rank FLIP_RANK sends: in a copy, as a network card would.
+// Flips one bit of the FLIP_AT-th message of FLIP_BYTES bytes that rank FLIP_RANK sends: in a copy, as a card would.
 int MPI_Isend(const void *from, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request *request) {
     static long seen;
-    if (count == number("FLIP_BYTES") && number("OMPI_COMM_WORLD_RANK") == number("FLIP_RANK") && seen++ == number("FLIP_AT")) {
+    if (count == number("FLIP_BYTES") && number("OMPI_COMM_WORLD_RANK") == number("FLIP_RANK") &&
+        seen++ == number("FLIP_AT")) {
         char *copy = malloc(count);
         memcpy(copy, from, count);
         copy[count / 2] ^= 4;

@@ -54,7 +54,8 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
     return real(clock, time);
 }
 int MPI_Init_thread(int *count, char ***arguments, int required, int *provided) {
-    int (*real)(int *, char ***, int, int *) = (int (*)(int *, char ***, int, int *))dlsym(RTLD_NEXT, "MPI_Init_thread");
+    int (*real)(int *, char ***, int, int *) =
+        (int (*)(int *, char ***, int, int *))dlsym(RTLD_NEXT, "MPI_Init_thread");
     int code = real(count, arguments, required, provided);
     if (getenv("HARM_THREADS") != NULL) *provided = 0;
     void (*say)(int, const char *, ...) = (void (*)(int, const char *, ...))dlsym(RTLD_DEFAULT, "opal_output");
@@ -67,7 +68,8 @@ static void *sleep_(void *unused) {
 }
 __attribute__((constructor)) static void start(void) {
     pthread_t thread;
-    if (getenv("HARM_PARENT") != NULL && getenv("OMPI_COMM_WORLD_RANK") == NULL && strncmp(program_invocation_short_name, "train", 5) == 0)
+    if (getenv("HARM_PARENT") != NULL && getenv("OMPI_COMM_WORLD_RANK") == NULL &&
+        strncmp(program_invocation_short_name, "train", 5) == 0)
         pthread_create(&thread, NULL, sleep_, NULL);
 }
 int MPI_Finalize(void) {

@@ -30,7 +30,8 @@ static int list = -1;
 // Also other processes list their calls, in the order in which they are made.
 static void begin(void) {
     pthread_mutex_lock(&one);
-    if (list < 0) list = (int)syscall(SYS_openat, AT_FDCWD, getenv("LOST_LOG"), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (list < 0)
+        list = (int)syscall(SYS_openat, AT_FDCWD, getenv("LOST_LOG"), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     flock(list, LOCK_EX);
 }
 static void end(void) {
@@ -117,7 +118,8 @@ int fsync(int file) {
     if (S_ISDIR(status.st_mode)) return noted(syscall(SYS_fsync, file), "sync", path, "");
     snprintf(number, sizeof number, "%lld", (long long)lseek(list, 0, SEEK_END));
     snprintf(copy, sizeof copy, "%s.%s", getenv("LOST_LOG"), number);
-    int from = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY), to = (int)syscall(SYS_openat, AT_FDCWD, copy, O_WRONLY | O_CREAT, 0600);
+    int from = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY);
+    int to = (int)syscall(SYS_openat, AT_FDCWD, copy, O_WRONLY | O_CREAT, 0600);
     for (ssize_t got; (got = read(from, bytes, sizeof bytes)) > 0;) syscall(SYS_write, to, bytes, (size_t)got);
     close(from), close(to);
     return noted(syscall(SYS_fsync, file), "sync", path, number);

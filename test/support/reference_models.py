@@ -124,8 +124,9 @@ def mixture(model, x, w, routers):
 
 
 def router_loss(model, weights, tokens, balance=0.0, router_z_loss=0.0):
-    """What the routers of all layers add to the mean loss of a microbatch: balance * experts * sum over experts of their
-    part of the tokens * their mean score (Fedus et al. 2021), and router_z_loss * mean log(Z)^2 (Zoph et al. 2022)."""
+    """What the routers of all layers add to the mean loss of a microbatch: balance * experts * sum over experts of
+    their part of the tokens * their mean score (Fedus et al. 2021), and router_z_loss * mean log(Z)^2 (Zoph et al.
+    2022)."""
     routers, total = [], 0.0
     llama_logits(model, weights, tokens[:, :-1], routers)
     for logits, chosen in routers:

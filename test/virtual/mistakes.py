@@ -86,7 +86,8 @@ MISTAKES = [
     Mistake("a_query_leaves_its_error", "src/cuda/cuda.h",
             "if (status == cudaErrorNotReady) (void)cudaGetLastError();", ";", TWO, "device not ready"),
     Mistake("a_receive_waits_on_the_device_unannounced", "src/comm/comm_pushed.c",
-            "        if (way->taken == way->mail) return 0;\n" "        int64_t offset = way->offsets[way->taken++ % way->slots];\n",
+            "        if (way->taken == way->mail) return 0;\n" "        int64_t offset = way->offsets[way->taken++ %"
+                                                               " way->slots];\n",
             "        bool early = way->grants && !way->direct && way->taken == way->mail;\n"
             "        if (!early && way->taken == way->mail) return 0;\n"
             "        int64_t offset = early ? 0 : way->offsets[way->taken++ % way->slots];\n",
@@ -117,7 +118,8 @@ MISTAKES = [
             WIDE, DEADLOCK + ".*ncclCommAbort", {"VIRTUAL_FAULT": "nccl@5@1"}),
     Mistake("kernels_of_nccl_come_in_clusters", "src/cuda/comm_nccl.cpp", "config.cgaClusterSize = 1;", "",
             WIDE + SEQUENCE + NCCL, "kernels come in clusters of 4 blocks"),
-    Mistake("a_product_may_start_before_its_collective", "src/cuda/comm_nccl.cpp", "    start_first_(group);\n", "    (void)start_first_;\n",
+    Mistake("a_product_may_start_before_its_collective", "src/cuda/comm_nccl.cpp", "    start_first_(group);\n",
+            "    (void)start_first_;\n",
             WIDE + SEQUENCE + NCCL, "is queued after a collective"),
     # --- messages between stages
     Mistake("a_copy_is_taken_for_done", "src/comm/comm_pushed.c",
@@ -184,15 +186,18 @@ MISTAKES = [
             "if (memory != cuda->registered) {", "if (cuda != NULL) {", WIDE, "which is ncclMemAlloc's", NVLS),
     # --- copies between tensor ranks
     Mistake("rows_are_pushed_into_memory_that_is_read", "src/cuda/comm_copy.cpp",
-            "    int status = await_flag_(self, self->stream, peer, false, self->number);\n", "    int status = cudaSuccess;\n",
+            "    int status = await_flag_(self, self->stream, peer, false, self->number);\n",
+            "    int status = cudaSuccess;\n",
             WIDE + SEQUENCE, RACE),
     Mistake("compute_does_not_wait_for_the_rows_of_a_peer", "src/cuda/comm_copy.cpp",
             "if (peer != comm->rank) status = await_flag_(self, compute, peer, true, number);",
             "if (peer != comm->rank) status = cudaSuccess;", WIDE + SEQUENCE, f"{RACE}|nothing has written"),
     Mistake("a_flag_overtakes_its_rows", "src/cuda/comm_copy.cpp",
-            "    if (status == cudaSuccess)\n        status = cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDeviceToDevice, "
+            "    if (status == cudaSuccess)\n        status = cudaMemcpyAsync(to, from, (size_t)bytes,"
+            " cudaMemcpyDeviceToDevice, "
             "self->stream);\n    return status == cudaSuccess ? raise_(self, peer, true) : status;",
-            "    if (status == cudaSuccess) status = raise_(self, peer, true);\n    return status != cudaSuccess ? status : "
+            "    if (status == cudaSuccess) status = raise_(self, peer, true);\n    return status != cudaSuccess ?"
+            " status : "
             "cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDeviceToDevice, self->stream);",
             WIDE + SEQUENCE, f"{RACE}|nothing has written"),
     Mistake("compute_waits_for_the_collective_before", "src/cuda/comm_copy.cpp",
@@ -260,7 +265,8 @@ MISTAKES = [
             "for (int lane = WARP / 2; lane > 0 && threadIdx.x % WARP < 8; lane /= 2) x += __shfl_xor",
             "test_gpu_adamw", "waits forever"),
     Mistake("shared_memory_is_too_short", "src/cuda/kernels/norm.cu", "SHARED(float, parts, WARP *SEGMENTS);",
-            "SHARED(float, parts, WARP *SEGMENTS - 1);", "test_gpu_norm", "past the end of 4092 bytes of shared memory"),
+            "SHARED(float, parts, WARP *SEGMENTS - 1);", "test_gpu_norm",
+            "past the end of 4092 bytes of shared memory"),
     Mistake("shared_memory_is_read_before_it_is_written", "src/cuda/kernels/rope.cu",
             "    __syncthreads();\n    int pair = threadIdx.x * W", "    int pair = threadIdx.x * W",
             "test_gpu_pointwise", FAILS),
