@@ -17,7 +17,7 @@ VIRTUAL_NAPS := clock_gettime nanosleep sched_yield
 VIRTUAL_WRAP := $(VIRTUAL_NAPS) device_open tensors_init step_guard_decide metrics_step metrics_val run_create \
     machine_look plan_check_machine mmap
 VIRTUAL_MORE := $(VIRTUAL)/test/virtual/messages.o $(VIRTUAL)/test/virtual/dry.o
-VIRTUAL_BIN  := $(TRAINERS:%=$(VIRTUAL)/%) $(VIRTUAL)/test_cuda $(VIRTUAL)/bench_gpu $(VIRTUAL)/api_rules
+VIRTUAL_BIN  := $(TRAINERS:%=$(VIRTUAL)/%) $(VIRTUAL)/ranks_exchange $(VIRTUAL)/test_cuda $(VIRTUAL)/bench_gpu $(VIRTUAL)/api_rules
 # The tests of the CPU's operations on the kernels (make/test.mk), and tests of what only a GPU has.
 VIRTUAL_TESTS := $(OPERATIONS:%=$(VIRTUAL)/test_gpu_%) $(VIRTUAL)/test_kernels
 
@@ -57,6 +57,10 @@ $(VIRTUAL)/test/virtual/test_kernels.o: private VIRTUAL_HOST += -DEMULATED -Ites
 
 # The library finds the data of messages.o and dry.o in the program.
 $(TRAINERS:%=$(VIRTUAL)/%): $(VIRTUAL)/%: $(B)/%.o $(VIRTUAL_MORE) $(LIB)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_) -rdynamic $(VIRTUAL_WRAP:%=-Wl,--wrap=%) $< $(VIRTUAL_MORE) $(LIB) $(LDLIBS_) -o $@
+
+$(VIRTUAL)/ranks_exchange: $(B)/test/comm/ranks_exchange.o $(VIRTUAL_MORE) $(LIB)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_) -rdynamic $(VIRTUAL_WRAP:%=-Wl,--wrap=%) $< $(VIRTUAL_MORE) $(LIB) $(LDLIBS_) -o $@
 

@@ -90,7 +90,7 @@ typedef struct RouteShape {
     double scale;
     int64_t groups, top_groups; // groups divides experts; <= ROUTE_GROUPS_MAX
 } RouteShape;
-enum { ROUTE_CHOSEN_MAX = 64, ROUTE_GROUPS_MAX = 64 };
+enum { ROUTE_CHOSEN_MAX = 32, ROUTE_GROUPS_MAX = 32 };
 
 // Rotation of the pairs of a head (Su et al. 2021). frequency: radians per position; only the first head_dim / 2
 // entries are used. scale: factor on all cosines and sines, used by YaRN (Peng et al. 2023); 1 without YaRN.

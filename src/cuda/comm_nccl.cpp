@@ -2,7 +2,8 @@
 // ends with an error message, and the communicators end with the process.
 //
 // NCCL connects a link inside its first send or receive, and that call returns only after the peer has made the
-// matching call. So every new link carries one tiny message, and every new group runs each kind of collective.
+// matching call. So every new link carries one tiny message, and every new group runs each kind of collective that it
+// will be asked for.
 #include "base/alloc.h"
 #include "comm_cuda.h"
 #include "internal.h"
@@ -49,6 +50,11 @@ typedef struct NcclGroup {
 
 static NcclGroup *nccl_group_(Comm *comm) { return (NcclGroup *)comm->self; }
 
+// Returns whether compute waits on the device for the group's collectives.
+static bool computes_(const NcclGroup *group) {
+    return group->use == COMM_USE_COMPUTE || group->use == COMM_USE_EXCHANGE;
+}
+
 static int nccl_fail_(NcclGroup *group, const char *doing, int peer, const char *text, Error *err) {
     Comm *base = &group->base;
     char whom[32] = "";
@@ -76,7 +82,7 @@ static int open_link_(NcclGroup *group, NcclLink *link, const ncclUniqueId *id, 
     config.cgaClusterSize = 1;
     if (group->use == COMM_USE_NEIGHBOURS) config.maxCTAs = cuda_ctas(group->cuda, LINK_CTAS);
     if (group->use == COMM_USE_BESIDE) config.maxCTAs = cuda_ctas(group->cuda, BESIDE_CTAS);
-    if (group->use == COMM_USE_COMPUTE) config.maxCTAs = cuda_ctas(group->cuda, COMPUTE_CTAS);
+    if (computes_(group)) config.maxCTAs = cuda_ctas(group->cuda, COMPUTE_CTAS);
     // Checks the free memory first: if NCCL ran out of memory, its error would not name the holders of the memory.
     Backend *backend = &group->cuda->backend;
     if (backend->check_free(backend, config.maxCTAs * CTA_BYTES, err) != 0) return -1;
@@ -103,6 +109,33 @@ static int settle_(NcclGroup *group, NcclLink *link, ncclResult_t status, Error 
     return waited == cudaSuccess ? 0 : nccl_fail_(group, "connecting", -1, cudaGetErrorString(waited), err);
 }
 
+// Queues the sends and receives of an exchange: one operation on the link's stream. Empty blocks need none.
+static ncclResult_t exchange_blocks_(NcclGroup *group, char *out, const int64_t *received, const char *in,
+                                     const int64_t *sent) {
+    const NcclLink *all = &group->all;
+    ncclResult_t status = ncclGroupStart();
+    for (int q = 0; q < group->base.size; out += received[q], in += sent[q++]) {
+        if (q == group->base.rank) continue;
+        if (status == ncclSuccess && sent[q] > 0)
+            status = ncclSend(in, (size_t)sent[q], ncclInt8, q, all->nccl, all->stream);
+        if (status == ncclSuccess && received[q] > 0)
+            status = ncclRecv(out, (size_t)received[q], ncclInt8, q, all->nccl, all->stream);
+    }
+    ncclResult_t ended = ncclGroupEnd();
+    return status == ncclSuccess ? ended : status;
+}
+
+// Sends a few cleared bytes of the scratch from every rank to every other.
+static ncclResult_t try_exchange_(NcclGroup *group) {
+    enum { FEW = 16 };
+    int64_t *bytes = (int64_t *)xcalloc((size_t)group->base.size, sizeof *bytes);
+    for (int q = 0; q < group->base.size; q++) bytes[q] = FEW;
+    char *memory = (char *)group->cuda->scratch;
+    ncclResult_t status = exchange_blocks_(group, memory, bytes, memory + FEW * group->base.size, bytes);
+    free(bytes);
+    return status;
+}
+
 // Runs every collective in fp32 and bf16, at a small and a large size, because NCCL has different kernels for these
 // cases. All run in place in `scratch`.
 static int try_collectives_(NcclGroup *group, Error *err) {
@@ -127,6 +160,7 @@ static int try_collectives_(NcclGroup *group, Error *err) {
         status = ncclReduce(memory, memory, count, type, ncclSum, 0, link->nccl, link->stream);
         if (status == ncclSuccess) status = ncclBroadcast(memory, memory, count, type, 0, link->nccl, link->stream);
     }
+    if (status == ncclSuccess && group->use == COMM_USE_EXCHANGE) status = try_exchange_(group);
     return settle_(group, link, status, err);
 }
 
@@ -265,7 +299,7 @@ static int compute_waits_(NcclGroup *group, CommRequest *request, Error *err) {
 static int nccl_test_(Comm *comm, CommRequest *request, Error *err) {
     NcclGroup *group = nccl_group_(comm);
     if (request->active && request->detail[COMM_ON_HOST] == 1) return group->host->test(group->host, request, err);
-    if (group->use == COMM_USE_COMPUTE) return compute_waits_(group, request, err);
+    if (computes_(group)) return compute_waits_(group, request, err);
     if (!request->active) return 1;
     cudaEvent_t event = (cudaEvent_t)request->handle[0];
     cudaError_t status = group->failed ? cudaSuccess : cuda_event_status(event);
@@ -334,6 +368,33 @@ static int nccl_rooted_(Comm *comm, CommOperation operation, int root, void *out
     return mark_(group, &group->all, request, err);
 }
 
+// Notes a collective that was queued, and that work of compute may overlap it. sent: bytes that this rank sends.
+static int nccl_started_(NcclGroup *group, double sent, CommRequest *request, Error *err) {
+    if (mark_(group, &group->all, request, err) != 0) return -1;
+    if (!computes_(group)) return 0;
+    start_first_(group);
+    request->detail[NUMBER] = group->started;
+    double rate = group->cuda->backend.flops_per_sent_byte;
+    group->cuda->collective_flops += rate > 0 ? rate * sent : INFINITY;
+    return 0;
+}
+
+// This rank's own block is a copy on the same stream.
+static int nccl_exchange_(Comm *comm, void *out, const int64_t *received, const void *in, const int64_t *sent,
+                          CommRequest *request, Error *err) {
+    NcclGroup *group = nccl_group_(comm);
+    int64_t to = 0, from = 0, all = 0, own = sent[comm->rank];
+    for (int q = 0; q < comm->rank; q++) to += received[q], from += sent[q];
+    for (int q = 0; q < comm->size; q++) all += sent[q];
+    if (order_(group, err) != 0) return -1;
+    cudaError_t copied = cudaMemcpyAsync((char *)out + to, (const char *)in + from, (size_t)own,
+                                         cudaMemcpyDeviceToDevice, group->all.stream);
+    if (copied != cudaSuccess) return give_up_(group, "a copy", -1, cudaGetErrorString(copied), err);
+    ncclResult_t status = exchange_blocks_(group, (char *)out, received, (const char *)in, sent);
+    if (status != ncclSuccess) return give_up_(group, "an exchange", -1, nccl_text_(status), err);
+    return nccl_started_(group, (double)(all - own), request, err);
+}
+
 // Queues a collective, and adds the FLOPs that can overlap it to collective_flops. The FLOPs follow from the bytes that
 // this rank sends: one block of elements in each of the `steps` steps of a ring.
 static int nccl_collective_(Comm *comm, CommOperation operation, void *out, const void *in, int64_t count,
@@ -354,15 +415,9 @@ static int nccl_collective_(Comm *comm, CommOperation operation, void *out, cons
         status = ncclAllReduce(in, out, n, types[type], ncclSum, all->nccl, all->stream);
     else status = ncclReduceScatter(in, out, n, types[type], ncclSum, all->nccl, all->stream);
     if (status != ncclSuccess) return give_up_(group, doing[operation], -1, nccl_text_(status), err);
-    if (mark_(group, &group->all, request, err) != 0) return -1;
-    if (group->use != COMM_USE_COMPUTE) return 0;
-    start_first_(group);
-    request->detail[NUMBER] = group->started;
     bool reduces = operation == COMM_ALL_REDUCE;
     int64_t block = reduces ? count / comm->size : count, steps = (reduces ? 2 : 1) * (comm->size - 1);
-    double rate = group->cuda->backend.flops_per_sent_byte;
-    group->cuda->collective_flops += rate > 0 ? rate * (double)(block * steps * comm_type_bytes(type)) : INFINITY;
-    return 0;
+    return nccl_started_(group, (double)(block * steps * comm_type_bytes(type)), request, err);
 }
 
 // --- registered memory
@@ -405,6 +460,7 @@ Comm *comm_nccl_create(Backend *backend, Comm *host, CommUse use, bool owns, Err
     base->connect = nccl_connect_, base->message = nccl_message_, base->collective = nccl_collective_;
     base->test = nccl_test_, base->destroy = nccl_destroy_;
     if (use == COMM_USE_BESIDE) base->rooted = nccl_rooted_;
+    if (use == COMM_USE_EXCHANGE) base->exchange = nccl_exchange_;
     bool registers = use == COMM_USE_COMPUTE && uses_registered_();
     if (registers) base->use_memory = nccl_use_memory_;
     group->host = host, group->owns_host = owns, group->use = use, group->cuda = cuda_self(backend);

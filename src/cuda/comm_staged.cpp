@@ -25,6 +25,7 @@ typedef struct StagedWork {
     int peer;
     CommType type;
     int64_t count, in_bytes, out_bytes;
+    int64_t *blocks; // [2 * size] bytes that an exchange receives from each rank, and sends; NULL: no exchange
     void *to;        // destination on the GPU; NULL for a message that is sent
     char *workspace; // pinned host memory, in_bytes + out_bytes
     int64_t result;  // offset of the result in the workspace
@@ -54,6 +55,7 @@ static int staged_fail_(StagedGroup *group, cudaError_t status, Error *err) {
 static void free_work_(StagedWork *work) {
     if (work->workspace != NULL) cudaFreeHost(work->workspace);
     if (work->copied != NULL) cudaEventDestroy(work->copied);
+    free(work->blocks);
     free(work);
 }
 
@@ -70,7 +72,7 @@ static StagedWork *take_work_(StagedGroup *group, int64_t bytes, Error *err) {
     if (work->copied == NULL) status = cudaEventCreateWithFlags(&work->copied, cudaEventDisableTiming);
     if (work->workspace != NULL) cudaFreeHost(work->workspace);
     work->workspace = NULL;
-    if (status == cudaSuccess) status = cudaMallocHost(&work->workspace, (size_t)bytes);
+    if (status == cudaSuccess) status = cudaMallocHost(&work->workspace, (size_t)(bytes > 0 ? bytes : 1));
     work->workspace_bytes = bytes;
     if (status == cudaSuccess) return work;
     cudaGetLastError();
@@ -94,12 +96,16 @@ static int start_transit_(StagedGroup *group, StagedWork *work, Error *err) {
     memset(&work->transit, 0, sizeof work->transit);
     if (work->message)
         return host->message(host, work->sends, work->peer, in, work->in_bytes + work->out_bytes, &work->transit, err);
+    if (work->blocks != NULL)
+        return host->exchange(host, out, work->blocks, in, work->blocks + host->size, &work->transit, err);
     if (work->rooted)
         return host->rooted(host, work->operation, work->root, in, in, work->count, work->type, &work->transit, err);
     return host->collective(host, work->operation, out, in, work->count, work->type, &work->transit, err);
 }
 
 static void staged_finish_(StagedGroup *group, StagedWork *work, CommRequest *request) {
+    free(work->blocks);
+    work->blocks = NULL;
     work->next = group->idle;
     group->idle = work;
     request->active = false;
@@ -189,6 +195,18 @@ static int staged_collective_(Comm *comm, CommOperation operation, void *out, co
     return staged_start_(staged_group_(comm), like, in, request, err);
 }
 
+static int staged_exchange_(Comm *comm, void *out, const int64_t *received, const void *in, const int64_t *sent,
+                            CommRequest *request, Error *err) {
+    StagedWork like = {};
+    like.blocks = (int64_t *)xcalloc((size_t)comm->size * 2, sizeof *like.blocks);
+    for (int q = 0; q < comm->size; q++) {
+        like.blocks[q] = received[q], like.blocks[comm->size + q] = sent[q];
+        like.out_bytes += received[q], like.in_bytes += sent[q];
+    }
+    like.to = out, like.result = like.in_bytes;
+    return staged_start_(staged_group_(comm), like, in, request, err);
+}
+
 // Work that a failure interrupted keeps its memory until the process ends: the host's group may still write there.
 static void staged_destroy_(Comm *comm) {
     StagedGroup *group = staged_group_(comm);
@@ -210,6 +228,7 @@ Comm *comm_staged_create(Backend *backend, Comm *host, bool owns, Error *err) {
     snprintf(base->name, sizeof base->name, "%s", host->name);
     base->rank = host->rank, base->size = host->size, base->self = group;
     base->message = staged_message_, base->collective = staged_collective_, base->rooted = staged_rooted_;
+    base->exchange = staged_exchange_;
     base->test = staged_test_, base->destroy = staged_destroy_;
     group->host = host, group->owns_host = owns, group->cuda = cuda_self(backend);
     cudaSetDevice(group->cuda->device);

@@ -108,9 +108,9 @@ double cost_product_fp8(const Cost *cost, int64_t m, int64_t n, int64_t k) {
 
 double cost_adding(const Cost *cost, double weights) { return cost->added * cost_pass(cost, 8 * weights); }
 
-// A loop of products: they reach less of the peak, read every expert's weights, and each is launched. GROUPED and READ
-// describe loops over cuBLAS's products on A100 and B200 (MooreThreads/SimuMax@4dcaae5) as well as the tables of single
-// products do for single products.
+// A loop of products: they reach less of the peak, read every expert's weights, and each is launched. The constants
+// describe loops over cuBLAS on A100 and B200 (test/plan/kernels/experts.csv); grouped products are 1.0 to 1.2 times as
+// quick there as this says, in the mean of each GPU.
 double cost_experts(const Cost *cost, int64_t rows, int64_t experts, int64_t n, int64_t k, int64_t element,
                     bool gradient) {
     static const double GROUPED = 1.15, READ = 0.8, LAUNCH = 3.5e-6; // factor; share of a pass; seconds

@@ -192,7 +192,8 @@ Backend *device_open_one(const Config *config, Error *err) {
 }
 
 Comm *device_comm(const Device *device, Backend *backend, Comm *host, DeviceUse use, Error *err) {
-    static const CommUse uses[] = {COMM_USE_COMPUTE, COMM_USE_BESIDE, COMM_USE_NEIGHBOURS, COMM_USE_NEIGHBOURS};
+    static const CommUse uses[] = {COMM_USE_COMPUTE, COMM_USE_BESIDE, COMM_USE_NEIGHBOURS, COMM_USE_NEIGHBOURS,
+                                   COMM_USE_EXCHANGE};
     const CudaLibrary *cuda = device->cuda;
     if (host == NULL || cuda == NULL) return host;
     // NCCL's messages are announced over `host`. Ranks that share a GPU send the messages themselves over `host`.

@@ -17,7 +17,7 @@ typedef struct Device {
 
 // The purpose of a group; see CommUse in cuda/comm_cuda.h. Messages between neighbouring stages are announced
 // (comm_pushed.h); messages of USE_PAIR are announced by the caller.
-typedef enum DeviceUse { USE_COMPUTE, USE_BESIDE, USE_NEIGHBOURS, USE_PAIR } DeviceUse;
+typedef enum DeviceUse { USE_COMPUTE, USE_BESIDE, USE_NEIGHBOURS, USE_PAIR, USE_EXCHANGE } DeviceUse;
 
 // Returns whether `ranks` ranks would compute on GPUs if they were started on this host. Allocates no memory on a GPU.
 bool device_has_gpus(const Config *config, int64_t ranks);

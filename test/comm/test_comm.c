@@ -26,6 +26,21 @@ TEST(one_rank_keeps_its_sums) {
     comm->destroy(comm);
 }
 
+TEST(one_rank_exchanges_with_itself) {
+    Error err = {0};
+    CommRequest request = {0};
+    char in[6] = "block", out[6] = "";
+    int64_t bytes = 5;
+    Comm *comm = comm_self_create("experts");
+    assert_int_equal(comm->exchange(comm, out, &bytes, in, &bytes, &request, &err), 0);
+    assert_int_equal(comm_wait(comm, &request, &err), 0);
+    assert_string_equal(out, in);
+    bytes = 0;
+    assert_int_equal(comm->exchange(comm, out, &bytes, NULL, &bytes, &request, &err), 0);
+    assert_int_equal(comm_wait(comm, &request, &err), 0);
+    comm->destroy(comm);
+}
+
 TEST(one_rank_has_no_rank_to_send_to) {
     Error err = {0};
     CommRequest request = {0};

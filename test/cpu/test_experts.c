@@ -153,11 +153,14 @@ TEST(of_equal_scores_the_lower_index_is_chosen) {
     check_equal_logits(1000.0f, true);
     const RouteShape pairs = {6, 3, false, true, 1, 1, 1}, groups = {6, 2, true, true, 1, 3, 1};
     Op op = op_start(PRECISION_FP32, 1);
-    float logits[] = {1, 2, 2, 0, 1, 2}, weights[3], same[] = {0, 1, 1, 0, 1, 0};
-    int32_t chosen[3];
+    const float several[] = {1, 2, 2, 0, 1, 2}, same[] = {0, 1, 1, 0, 1, 0};
+    float *logits = op_hold(&op, sizeof several), *weights = op_hold(&op, 3 * 4);
+    int32_t *chosen = op_hold(&op, 3 * 4);
+    memcpy(logits, several, sizeof several);
     op.backend->route_forward(op.backend, chosen, weights, logits, NULL, 1, &pairs);
     assert_true(chosen[0] == 1 && chosen[1] == 2 && chosen[2] == 5);
-    op.backend->route_forward(op.backend, chosen, weights, same, NULL, 1, &groups);
+    memcpy(logits, same, sizeof same);
+    op.backend->route_forward(op.backend, chosen, weights, logits, NULL, 1, &groups);
     assert_true(chosen[0] == 0 && chosen[1] == 1);
     op_end(&op);
 }
@@ -277,22 +280,24 @@ TEST(rows_are_counted_and_ordered_by_expert_and_back) {
             for (int n = 0; n < 4; n++) check_order(precision, &ROUTES[i], sizes[n][0], sizes[n][1], sizes[n][2]);
 }
 
+// In fp32 another order gives another sum; in bf16 each sum of two rounds to 256, and the sum of all to 258.
 TEST(copies_are_added_in_their_order_and_rounded_once) {
     enum { K = 4 };
-    Op op = op_start(PRECISION_FP32, 1);
-    float from[K] = {1.0f, 1e8f, -1e8f, 0.5f}, to = 0;
-    int32_t place[K] = {1, 0, 2, 3};
-    op.backend->rows_combine(op.backend, &to, from, place, 1, K, 1);
-    assert_float_equal(to, ((1e8f + 1.0f) - 1e8f) + 0.5f, 0);
-    op_end(&op);
-    op = op_start(PRECISION_BF16, 1);
-    Operand x = op_operand(&op, K, 1, 0, 0), y = op_output(&op, 1);
-    const float parts[K] = {256.0f, 0.75f, 0.75f, 0.75f}; // each sum of two rounds to 256 in bf16, the whole to 258
-    op.backend->from_float(op.backend, x.data, parts, K);
-    for (int j = 0; j < K; j++) place[j] = j;
-    op.backend->rows_combine(op.backend, y.data, x.data, place, 1, K, 1);
-    assert_float_equal((float)op_read(&op, &y)[0], 258.0f, 0);
-    op_end(&op);
+    static const float copies[2][K] = {{1.0f, 1e8f, -1e8f, 0.5f}, {256.0f, 0.75f, 0.75f, 0.75f}};
+    static const int32_t order[K] = {1, 0, 2, 3};
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
+        const float *parts = copies[precision == PRECISION_BF16];
+        Op op = op_start(precision, 1);
+        float *floats = op_hold(&op, K * 4);
+        int32_t *place = op_hold(&op, K * 4);
+        Operand x = op_output(&op, K), y = op_output(&op, 1);
+        memcpy(floats, parts, K * 4), memcpy(place, order, K * 4);
+        op.backend->from_float(op.backend, x.data, floats, K);
+        op.backend->rows_combine(op.backend, y.data, x.data, place, 1, K, 1);
+        float want = ((parts[1] + parts[0]) + parts[2]) + parts[3];
+        assert_float_equal((float)op_read(&op, &y)[0], precision == PRECISION_BF16 ? 258.0f : want, 0);
+        op_end(&op);
+    }
 }
 
 // --- grouped products
@@ -357,6 +362,54 @@ static void check_products(int precision, const Grouped *g) {
 TEST(grouped_products_agree_with_float64) {
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
         for (int i = 0; i < GROUP_CASES; i++) check_products(precision, &GROUPS[i]);
+}
+
+// Every row has the bits that it has alone, and among any other rows; `y` and `dx` of a whole cut into single experts'
+// rows, and those into halves.
+static void check_alone(int precision, const Grouped *g) {
+    Op op = op_start(precision, 2);
+    Backend *b = op.backend;
+    Products p = products(&op, g);
+    int64_t in = g->in * b->element, out = g->out * b->element;
+    Operand y = op_output(&op, p.rows * g->out), dx = op_output(&op, p.rows * g->in);
+    for (int64_t n = 0; n < g->experts; n++)
+        for (int64_t from = p.first[n], to; from < p.first[n + 1]; from = to) {
+            to = from + (p.first[n + 1] - from + 1) / 2; // halves, down to one row
+            const int64_t first[2] = {0, to - from};
+            const char *w = (const char *)p.w.data + n * p.stride * b->element;
+            b->experts_forward(b, (char *)y.data + from * out, (char *)p.x.data + from * in, w, 0, first, 1, g->in,
+                               g->out);
+            b->experts_backward_input(b, (char *)dx.data + from * in, (char *)p.dy.data + from * out, w, 0, first, 1,
+                                      g->in, g->out);
+        }
+    assert_memory_equal(y.data, p.y.data, (size_t)y.bytes);
+    assert_memory_equal(dx.data, p.dx.data, (size_t)dx.bytes);
+    op_end(&op);
+}
+
+TEST(a_row_has_the_same_bits_among_any_other_rows) {
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
+        for (int i = 0; i < GROUP_CASES; i++) check_alone(precision, &GROUPS[i]);
+}
+
+static void check_logits_alone(int precision, int64_t rows, int64_t hidden, int64_t experts) {
+    Op op = op_start(precision, 2);
+    Operand x = op_operand(&op, rows * hidden, 1, 0, 1), w = op_operand(&op, experts * hidden, 2, 0, 1);
+    float *all = op_poison(&op, rows * experts * 4), *one = op_poison(&op, experts * 4);
+    op.backend->router_forward(op.backend, all, x.data, w.data, rows, hidden, experts);
+    for (int64_t r = 0; r < rows; r++) {
+        const char *from = (const char *)x.data + r * hidden * op.backend->element;
+        op.backend->router_forward(op.backend, one, from, w.data, 1, hidden, experts);
+        assert_memory_equal(one, all + r * experts, (size_t)experts * 4);
+    }
+    op_end(&op);
+}
+
+TEST(logits_of_a_row_do_not_depend_on_other_rows) {
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
+        check_logits_alone(precision, 67, 72, 8);
+        check_logits_alone(precision, 130, 520, 40);
+    }
 }
 
 // --- threads

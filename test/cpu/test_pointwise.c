@@ -92,6 +92,57 @@ TEST(swiglu_agrees_with_float64) {
         }
 }
 
+// --- SwiGLU with a factor for each row
+
+typedef struct Scaled {
+    const double *in, *dout;
+    double scale;
+    int64_t ffn;
+} Scaled;
+
+static double scaled_loss(void *context) {
+    const Scaled *s = context;
+    double sum = 0;
+    for (int64_t i = 0; i < s->ffn; i++) sum += s->dout[i] * s->scale * swiglu(s->in[i], s->in[s->ffn + i]);
+    return sum;
+}
+
+static void check_scaled(int precision, int64_t rows, int64_t ffn) {
+    Op op = op_start(precision, 2);
+    Backend *b = op.backend;
+    Operand in = op_operand(&op, rows * 2 * ffn, 1, 0.0, 4.0), out = op_output(&op, rows * ffn);
+    Operand dout = op_operand(&op, rows * ffn, 2, 0.0, 1.0), din = op_output(&op, rows * 2 * ffn);
+    Operand scale = op_gradient(&op, rows, 3, 1.0), dscale = op_blank(&op, rows, sizeof(float));
+    double *want = op_hold(&op, rows * ffn * 8), *slope = op_hold(&op, rows * 2 * ffn * 8);
+    double *wanted = op_hold(&op, rows * 8), *got = op_hold(&op, rows * 8);
+    b->swiglu_forward(b, factor_plain(out.data), in.data, scale.data, rows, ffn);
+    b->swiglu_backward(b, factor_plain(din.data), dscale.data, dout.data, in.data, scale.data, rows, ffn);
+    for (int64_t row = 0; row < rows; row++) {
+        Scaled s = {in.value + row * 2 * ffn, dout.value + row * ffn, scale.value[row], ffn};
+        wanted[row] = op_slope(scaled_loss, &s, &s.scale);
+        got[row] = (double)((float *)dscale.data)[row];
+        for (int64_t i = 0; i < ffn; i++) {
+            int64_t at = row * 2 * ffn + i;
+            Gated g = {in.value[at], in.value[at + ffn], dout.value[row * ffn + i] * scale.value[row]};
+            want[row * ffn + i] = scale.value[row] * swiglu(g.gate, g.up);
+            slope[at] = op_slope(gated_loss, &g, &g.gate);
+            slope[at + ffn] = op_slope(gated_loss, &g, &g.up);
+        }
+    }
+    op_near("scaled swiglu", op_read(&op, &out), want, rows * ffn, op_bound(&op), 1e-2);
+    op_near("its backward", op_read(&op, &din), slope, rows * 2 * ffn, op_bound(&op), 0.1);
+    op_near("gradient of the scale", got, wanted, rows, 1e-5, sqrt((double)ffn));
+    op_end(&op);
+}
+
+TEST(swiglu_scales_rows_and_returns_the_gradient_of_the_scale) {
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
+        for (int i = 0; i < COUNT_CASES; i++) {
+            check_scaled(precision, 1, COUNTS[i]);
+            check_scaled(precision, 5, COUNTS[i]);
+        }
+}
+
 // For large positive or negative gates, exp is 0 or infinite, and silu is the gate itself or 0.
 TEST(swiglu_is_finite_far_out) {
     enum { N = 24 };
@@ -221,12 +272,18 @@ static int64_t run(Op *op, const void *shape, unsigned char *out) {
     Operand qkv = op_operand(op, 2 * s->rows * row_width(&rope), 3, 0.0, 1.0);
     op->backend->swiglu_forward(op->backend, factor_plain(y.data), in.data, NULL, s->rows, s->ffn);
     op->backend->swiglu_backward(op->backend, factor_plain(din.data), NULL, dout.data, in.data, NULL, s->rows, s->ffn);
+    Operand scale = op_gradient(op, s->rows, 4, 1.0), dscale = op_blank(op, s->rows, sizeof(float));
+    Operand scaled = op_output(op, s->rows * 2 * s->ffn);
+    op->backend->swiglu_backward(op->backend, factor_plain(scaled.data), dscale.data, dout.data, in.data, scale.data,
+                                 s->rows, s->ffn);
     op->backend->add(op->backend, dout.data, dout.data, y.data, s->rows * s->ffn);
     op->backend->combine(op->backend, dout.data, 2.0, dout.data, -0.3, y.data, s->rows * s->ffn);
     op->backend->rope(op->backend, qkv.data, &rope, &table, NULL, 1);
     int64_t at = op_append(out, 0, &y);
     at = op_append(out, at, &din);
     at = op_append(out, at, &dout);
+    at = op_append(out, at, &dscale);
+    at = op_append(out, at, &scaled);
     return op_append(out, at, &qkv);
 }
 

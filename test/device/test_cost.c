@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static Cost cost_with(const char *word, int deterministic) {
@@ -134,7 +135,7 @@ TEST(fewer_heads_fill_a_device_less) {
 TEST(collectives_are_those_of_the_table_and_longer_ones_never_take_less_time) {
     static const char *const words[][2] = {
         {"a100_sxm", "a100-80g"}, {"h100_sxm", "h100"}, {"h200_sxm", "h200"}, {"b200_sxm", "b200"}, {"gb200", "gb200"}};
-    static const char *const kinds[] = {"all_gather", "reduce_scatter", "all_reduce"};
+    static const char *const kinds[] = {"all_gather", "reduce_scatter", "all_reduce", "alltoall"};
     static const double sizes[] = {1, 4, 16, 32, 64, 128, 256, 512};
     char line[512], *cells[16];
     FILE *file = table("collectives", line, cells);
@@ -156,7 +157,41 @@ TEST(collectives_are_those_of_the_table_and_longer_ones_never_take_less_time) {
         rows++;
     }
     fclose(file);
-    assert_true(rows > 40);
+    assert_true(rows > 54);
+}
+
+// Every expert has equally many rows. `n` and `k` are those of the forward.
+TEST(grouped_products_meet_the_table) {
+    char line[512], *cells[16];
+    FILE *file = table("experts", line, cells);
+    double ratio[2] = {0};
+    int count[2] = {0};
+    while (next_row(file, line, cells)) {
+        Cost cost = cost_of(cells[0]);
+        int64_t experts = atoi(cells[2]), rows = experts * atoi(cells[3]), n = atoi(cells[4]), k = atoi(cells[5]);
+        bool gradient = strcmp(cells[1], "weight") == 0, input = strcmp(cells[1], "input") == 0;
+        double seconds = cost_experts(&cost, rows, experts, input ? k : n, input ? n : k, gradient ? 8 : 2, gradient);
+        double flops = 2 * (double)rows * (double)n * (double)k, share = flops / seconds / cost.flops;
+        double one = atof(cells[6]) / share;
+        int g = strcmp(cells[0], "b200") == 0;
+        assert_true(one > 0.7 && one < 1.5);
+        ratio[g] += one;
+        count[g]++;
+    }
+    fclose(file);
+    assert_true(count[0] > 5 && count[1] > 30);
+    for (int g = 0; g < 2; g++) assert_true(ratio[g] / count[g] > 0.95 && ratio[g] / count[g] < 1.25);
+}
+
+TEST(an_exchange_takes_as_long_as_its_slower_part) {
+    Cost cost = cost_of("h100");
+    cost.latency = 1e-5;
+    double inside = cost_exchange(&cost, 7e7, 8, 0, 0);
+    assert_float_equal(inside, cost_collective(&cost, COST_EXCHANGE, 8e7, 8), 1e-12);
+    assert_float_equal(cost_exchange(&cost, 7e7, 8, 1e3, 50e9), inside, 1e-12);
+    assert_float_equal(cost_exchange(&cost, 7e7, 8, 4e9, 50e9), 0.1 + 1e-5, 1e-9);
+    assert_float_equal(cost_exchange(&cost, 0, 1, 4e9, 50e9), 0.1 + 1e-5, 1e-9);
+    assert_true(cost_exchange(&cost, 0, 1, 0, 50e9) == 0);
 }
 
 TEST(all_reduces_between_nodes_are_within_a_third_of_the_table) {

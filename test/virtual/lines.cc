@@ -57,7 +57,8 @@ void wake_members(const Meeting *m, Work &work) {
 
 void check_agreement(const Meeting *m, const Encounter &e) {
     const Encounter &first = m->encounter;
-    if (first.kind != e.kind || first.bytes != e.bytes || first.count != e.count)
+    bool apart = e.collective != COST_EXCHANGE && (first.bytes != e.bytes || first.count != e.count);
+    if (first.kind != e.kind || apart)
         defect("two ranks of a communicator call differently: %lld elements in all %lld bytes, and %lld in %lld",
                (long long)first.count, (long long)first.bytes, (long long)e.count, (long long)e.bytes);
 }
@@ -81,6 +82,7 @@ int arrive(int process, int line, const Encounter &e, double time, Work &work) {
     }
     Meeting *m = &timeline()->meetings[found];
     check_agreement(m, e);
+    m->encounter.bytes = std::max(m->encounter.bytes, e.bytes); // the ranks of an exchange send different amounts
     m->latest = m->arrived == 0 ? time : std::max(m->latest, time);
     m->members[m->arrived].process = process, m->members[m->arrived].line = line;
     m->arrived++;

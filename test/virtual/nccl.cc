@@ -22,6 +22,10 @@
 // - Ranks that launch the kernels of several communicators in different orders need room for all of them at once, or
 //   a waiting kernel may keep out the kernel that it waits for (user guide, "Using multiple NCCL communicators
 //   concurrently"). Here all communicators of a rank must fit on the smallest GPU with NVLink at once.
+// - Sends and receives between ncclGroupStart and ncclGroupEnd are one operation of the stream, which ends when all have
+//   ended (user guide, "Group Calls", "Point-to-point communication"). It is a collective here: every rank of the
+//   communicator makes the call, and nothing announces its messages. ncclGroupEnd connects all pairs at once. Groups of
+//   other calls, and of several communicators or streams, are not modelled.
 // - Registered memory must not be freed before it is deregistered. Only memory from ncclMemAlloc is used as registered,
 //   and only ncclMemFree frees it. If one rank's buffer of a collective is registered, the buffers of all ranks must be
 //   registered, at the same offset (user guide, "User Buffer Registration").
@@ -53,10 +57,18 @@ namespace {
 // init.cc, p2p.cc: LL, LL128 and Simple).
 constexpr int64_t CHANNEL_BYTES = 2 * (10 + 2) << 20;
 
-enum Kind { KIND_MESSAGE, KIND_ALL_REDUCE, KIND_ALL_GATHER, KIND_REDUCE_SCATTER, KIND_REDUCE, KIND_BROADCAST };
+enum Kind {
+    KIND_MESSAGE,
+    KIND_ALL_REDUCE,
+    KIND_ALL_GATHER,
+    KIND_REDUCE_SCATTER,
+    KIND_REDUCE,
+    KIND_BROADCAST,
+    KIND_EXCHANGE
+};
 enum { GROUP_BLOCKS = 24, SMALLEST_GPU = 108, LAST_CALLS = 16, TAKEN = 9 };
-const char *const KIND_NAMES[] = {"a message",         "ncclAllReduce", "ncclAllGather",
-                                  "ncclReduceScatter", "ncclReduce",    "ncclBroadcast"};
+const char *const KIND_NAMES[] = {"a message",  "ncclAllReduce", "ncclAllGather",      "ncclReduceScatter",
+                                  "ncclReduce", "ncclBroadcast", "a group of messages"};
 
 thread_local std::string last_error;
 std::string fault_text;
@@ -88,6 +100,7 @@ struct Part {
     int post = -1;
     std::vector<char> result;
     int root = -1;
+    bool grouped = false; // a message of an exchange
 };
 
 // --- registered memory
@@ -200,7 +213,7 @@ Outcome receive(Part &p, const Access &access) {
     int64_t bytes = p.count * width(p.type);
     if (found.count * width(found.type) != bytes)
         defect("%s meets a send of %lld bytes", describe(p).c_str(), (long long)(found.count * width(found.type)));
-    check_announced(p, access, found.process, at);
+    if (!p.grouped) check_announced(p, access, found.process, at);
     join_post(p, at);
     touch(access, p.out, bytes, true);
     memcpy(p.out, arena_of(found.process) + found.in, (size_t)bytes);
@@ -379,6 +392,63 @@ ncclResult_t launch(std::shared_ptr<Part> part) {
     return sticky() == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
+// --- groups of messages
+
+struct Group {
+    int depth = 0;
+    std::vector<Part> parts;
+};
+
+Group &group() {
+    static thread_local Group calls;
+    return calls;
+}
+
+// One encounter of all ranks in a dry run. Its bytes are those that this rank sends, and an equal block for itself.
+Encounter encounter_of(const std::vector<Part> &parts) {
+    VirtualComm *comm = parts[0].comm;
+    Part whole = {comm, KIND_EXCHANGE, comm->rank, -1, comm->collectives++, {}, {}, 0, ncclInt8, parts[0].stream, 0, -1,
+                  {}};
+    for (const Part &p : parts)
+        if (p.in != nullptr) whole.count += p.count;
+    Encounter e = encounter(whole);
+    e.bytes = whole.count * comm->size / (comm->size - 1), e.count = 0, e.collective = COST_EXCHANGE;
+    return e;
+}
+
+ncclResult_t launch_group(std::shared_ptr<std::vector<Part>> parts) {
+    const Part &first = parts->front();
+    for (const Part &p : *parts) announce(p);
+    for (const Part &p : *parts) connect(p);
+    note_collective(first.stream);
+    if (first.comm->cluster > 1) clusters_used() = true;
+    if (dry()) {
+        stream_meet(first.stream, encounter_of(*parts));
+        return ncclSuccess;
+    }
+    Op op;
+    op.what = text("a group of %zu messages, %s first", parts->size(), describe(first).c_str());
+    op.remote = true;
+    op.blocks = first.comm->blocks;
+    auto open = std::make_shared<std::vector<bool>>(parts->size(), true);
+    op.step = [parts, open](const Access &access) {
+        bool waits = false;
+        for (size_t i = 0; i < parts->size(); i++) {
+            Part &p = (*parts)[i];
+            if ((*open)[i]) (*open)[i] = (p.in != nullptr ? send(p, access) : receive(p, access)) != OUTCOME_DONE;
+            waits |= (*open)[i];
+        }
+        return waits ? OUTCOME_WAITS : OUTCOME_DONE;
+    };
+    op.waits_for = [parts, open] {
+        size_t i = 0;
+        while (!(*open)[i]) i++;
+        return "the other side of " + describe((*parts)[i]);
+    };
+    enqueue(first.stream, std::move(op));
+    return sticky() == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+
 ncclResult_t call(Part part) {
     VirtualComm *comm = part.comm;
     if (cut_off(comm)) return last_error = "socketProgress: Connection closed by remote peer", ncclRemoteError;
@@ -387,6 +457,11 @@ ncclResult_t call(Part part) {
     if (part.in != nullptr) range(part.in, in_count(part) * width(part.type), describe(part).c_str());
     if (part.out != nullptr) range(part.out, out_count(part) * width(part.type), describe(part).c_str());
     part.sequence = part.kind == KIND_MESSAGE ? comm->messages[{part.source, part.target}]++ : comm->collectives++;
+    if (group().depth > 0) {
+        if (part.kind != KIND_MESSAGE) defect("%s in a group: not modelled", describe(part).c_str());
+        part.grouped = true;
+        return group().parts.push_back(std::move(part)), ncclSuccess;
+    }
     if (part.kind == KIND_MESSAGE && part.sequence > 0) messages_begin(); // the first one connects
     return launch(std::make_shared<Part>(std::move(part)));
 }
@@ -593,6 +668,21 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
     if (fails) last_error = "socketPollConnect: connect to 10.0.0.2 returned Connection refused";
     *state = fails || cut_off(comm) ? ncclRemoteError : ncclSuccess;
     return ncclSuccess;
+}
+
+ncclResult_t ncclGroupStart(void) {
+    group().depth++;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd(void) {
+    if (group().depth-- == 0) return ncclInvalidUsage;
+    std::vector<Part> parts;
+    parts.swap(group().parts);
+    for (const Part &p : parts)
+        if (p.comm != parts[0].comm || p.stream != parts[0].stream)
+            defect("a group of messages on several communicators or streams: not modelled");
+    return parts.empty() ? ncclSuccess : launch_group(std::make_shared<std::vector<Part>>(std::move(parts)));
 }
 
 ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,

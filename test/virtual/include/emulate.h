@@ -135,6 +135,13 @@ static inline int atomicMax(int *at, int value) {
     return old;
 }
 
+static inline unsigned long long atomicAdd(unsigned long long *at, unsigned long long value) {
+    unsigned long long old = *at;
+    *at += value;
+    return old;
+}
+
+static inline int __popc(unsigned x) { return __builtin_popcount(x); }
 static inline int __ffs(int x) { return __builtin_ffs(x); }
 static inline float __fdividef(float a, float b) { return a / b; }
 static inline float __uint_as_float(unsigned x) {
