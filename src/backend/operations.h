@@ -80,16 +80,16 @@ COST(PASS(12 * rows * shape->chosen))
 // score, after sigmoid of each score divided by the sum of its row's. z: adds the gradient of z * logsumexp(logits)^2.
 OPERATION(void, route_backward, void *dlogits, const float *dweights, const int32_t *chosen, const float *logits,
           const float *share, double z, int64_t rows, const RouteShape *shape)
-COST(PASS(rows * ((4 + be->element) * shape->experts + 8 * shape->chosen)))
+COST(PASS(rows *((4 + be->element) * shape->experts + 8 * shape->chosen)))
 // to[place[i]] = from[i / k] for all rows * k copies. bytes: of a row, a multiple of 4. k 1: a permutation.
 OPERATION(void, rows_scatter, void *to, const void *from, const int32_t *place, int64_t rows, int64_t k, int64_t bytes)
-COST(PASS(rows * ((1 + k) * bytes + 4 * k)))
+COST(PASS(rows *((1 + k) * bytes + 4 * k)))
 // to[i] = from[place[i]], i < count; bytes as above.
 OPERATION(void, rows_gather, void *to, const void *from, const int32_t *place, int64_t count, int64_t bytes)
-COST(PASS(count * (2 * bytes + 4)))
+COST(PASS(count *(2 * bytes + 4)))
 // to[r] = sum over j < k, in this order, of from[place[r*k + j]], in fp32 and rounded once; cols elements.
 OPERATION(void, rows_combine, void *to, const void *from, const int32_t *place, int64_t rows, int64_t k, int64_t cols)
-COST(PASS(rows * (be->element * (1 + k) * cols + 4 * k)))
+COST(PASS(rows *(be->element *(1 + k) * cols + 4 * k)))
 // Grouped products: rows [first[n], first[n+1]) use expert n's weights w_n (out, in), at w + n * stride elements. first
 // (experts + 1) is in host memory; first[0] is 0.
 // y (rows, out) = x w_nT.
