@@ -163,7 +163,7 @@ static int list_groups_(Run *run, RunGroup group[RUN_MOST_GROUPS]) {
     int e = (int)c->expert, of_stage = replicas * t, block = at.stage * of_stage;
     int experts = run->config->model.experts > 0 && e > 1 ? block + column / e : -1;
     int same = run->config->model.experts > 0 && of_stage > e ? block + column % e : -1;
-    group[count++] = (RunGroup){&run->experts, "experts", experts, column % e, USE_COMPUTE, false};
+    group[count++] = (RunGroup){&run->experts, "experts", experts, column % e, USE_EXCHANGE, false};
     group[count++] = (RunGroup){&run->same_experts, "same experts", same, column / e, USE_BESIDE, false};
     return count;
 }

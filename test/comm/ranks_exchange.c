@@ -47,8 +47,8 @@ static unsigned char byte_(int round, int a, int b, int64_t i) {
 
 enum { ROUNDS = 8, MOST = 16 << 20 };
 
-// The device's memory of one round: the blocks are written to `made`, copied to `in`, and received in `out`; `kept` is a
-// copy that compute makes of `out`.
+// The device's memory of one round: the blocks are written to `made`, copied to `in`, and received in `out`. `kept` is
+// a copy that compute makes of `out`.
 typedef struct Round {
     char *made, *in, *out, *kept;
     int64_t received[64], all;

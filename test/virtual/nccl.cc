@@ -22,10 +22,10 @@
 // - Ranks that launch the kernels of several communicators in different orders need room for all of them at once, or
 //   a waiting kernel may keep out the kernel that it waits for (user guide, "Using multiple NCCL communicators
 //   concurrently"). Here all communicators of a rank must fit on the smallest GPU with NVLink at once.
-// - Sends and receives between ncclGroupStart and ncclGroupEnd are one operation of the stream, which ends when all have
-//   ended (user guide, "Group Calls", "Point-to-point communication"). It is a collective here: every rank of the
-//   communicator makes the call, and nothing announces its messages. ncclGroupEnd connects all pairs at once. Groups of
-//   other calls, and of several communicators or streams, are not modelled.
+// - Sends and receives between ncclGroupStart and ncclGroupEnd are one operation of the stream, which ends when all of
+//   them have ended (user guide, "Group Calls", "Point-to-point communication"). Here it is a collective: every rank of
+//   the communicator makes the call, so nothing announces its messages. ncclGroupEnd connects all pairs at once. Groups
+//   of other calls, and of several communicators or streams, are not modelled.
 // - Registered memory must not be freed before it is deregistered. Only memory from ncclMemAlloc is used as registered,
 //   and only ncclMemFree frees it. If one rank's buffer of a collective is registered, the buffers of all ranks must be
 //   registered, at the same offset (user guide, "User Buffer Registration").

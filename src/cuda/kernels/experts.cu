@@ -292,7 +292,7 @@ __global__ void __launch_bounds__(THREADS) places_kernel(int32_t *place, const i
     }
 }
 
-// --- rows moved in pieces of W words. Pieces are numbered in 32 bits: a GPU has less memory than 2^32 words and pieces.
+// --- rows moved in pieces of W words. Pieces are numbered in 32 bits: fewer fit into a GPU's memory.
 
 template <int W>
 __global__ void __launch_bounds__(THREADS)
