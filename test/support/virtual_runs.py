@@ -45,6 +45,7 @@ EIGHT = ("train.precision=bf16", "model.hidden=64", "model.ffn=128", "model.seq_
 SLICES = ("schedule.name=seq1f1b", "schedule.slices=4", "model.seq_len=32")
 MUON = ("train.optimizer=muon",)
 CONTEXT = ("parallel.context=2", "model.seq_len=32")
+EXPERTS = ("model.experts=8", "model.experts_per_token=2", "model.expert_ffn=24", "parallel.data=2")
 APART = {"VIRTUAL_NODES": "2"}
 ONE_GPU = {"VIRTUAL_GPUS": "1"}
 
@@ -101,6 +102,14 @@ CASES = {
                                                           "train.precision=bf16", *MUON),
     "Muon on a GPU for two tensor and two data ranks": case("llama", "parallel.tensor=2", "parallel.data=2",
                                                             "hardware.share_gpu=true", *MUON, **ONE_GPU),
+    # Rows that go to the ranks of their experts and back.
+    "two ranks of experts on two stages": case("llama", *EXPERTS, "parallel.pipeline=2", "parallel.expert=2"),
+    "four ranks of experts in bf16": case("llama", *EXPERTS, *WIDE, "parallel.pipeline=1", "parallel.expert=4",
+                                          "train.precision=bf16"),
+    "experts on every rank": case("llama", *EXPERTS, "parallel.expert=1"),
+    "a GPU for two ranks of experts": case("llama", *EXPERTS, "parallel.expert=2", "hardware.share_gpu=true",
+                                           **ONE_GPU),
+    "ranks of experts on two nodes": case("llama", *EXPERTS, "parallel.expert=2", **APART),
     "eight ranks": case("llama", *BPIPE, "parallel.tensor=2"),
     "eight ranks of three kinds on two nodes": case("gpt", *WIDE, "parallel.data=2", "train.precision=bf16", **APART),
     # Schedules with chunks and split backwards; at the turn of a V no message is sent.

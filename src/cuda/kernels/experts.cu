@@ -212,18 +212,18 @@ __global__ void __launch_bounds__(WARP) route_backward_kernel(T *dlogits, const 
 
 enum { LIST = 2048 };
 
-struct Copies {
+struct RoutedRows {
     const int32_t *chosen;
     int64_t rows;         // of all blocks
     int k, experts, each; // each: rows of a block
 };
 
-Copies copies_(const int32_t *chosen, int64_t rows, const RouteShape *shape) {
-    return Copies{chosen, rows, (int)shape->chosen, (int)shape->experts, (int)(LIST / shape->chosen)};
+RoutedRows copies_(const int32_t *chosen, int64_t rows, const RouteShape *shape) {
+    return RoutedRows{chosen, rows, (int)shape->chosen, (int)shape->experts, (int)(LIST / shape->chosen)};
 }
 
 // Reads the experts of rows [from, to), at most `each`. Returns their number.
-__device__ __forceinline__ int copies_read_(int *list, const Copies &c, int64_t from, int64_t to) {
+__device__ __forceinline__ int copies_read_(int *list, const RoutedRows &c, int64_t from, int64_t to) {
     if (to > from + c.each) to = from + c.each;
     const int count = to > from ? (int)(to - from) * c.k : 0;
     for (int i = threadIdx.x; i < count; i += THREADS) list[i] = c.chosen[from * c.k + i];
@@ -239,7 +239,7 @@ __device__ __forceinline__ int copies_of_(const int *list, int count, int expert
 }
 
 __global__ void __launch_bounds__(THREADS)
-    counts_kernel(unsigned long long *counts, const Copies c, int64_t parts, int blocks) {
+    counts_kernel(unsigned long long *counts, const RoutedRows c, int64_t parts, int blocks) {
     SHARED(int, list, LIST);
     const int64_t part = blockIdx.x / blocks, first = c.rows * part / parts;
     const int count = copies_read_(list, c, first + blockIdx.x % blocks * (int64_t)c.each, c.rows * (part + 1) / parts);
@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 // before (experts, blocks): copies of each block.
-__global__ void __launch_bounds__(THREADS) block_counts_kernel(int *before, const Copies c) {
+__global__ void __launch_bounds__(THREADS) block_counts_kernel(int *before, const RoutedRows c) {
     SHARED(int, list, LIST);
     const int count = copies_read_(list, c, blockIdx.x * (int64_t)c.each, c.rows);
     for (int e = threadIdx.x; e < c.experts; e += THREADS)
@@ -281,7 +281,7 @@ __global__ void __launch_bounds__(THREADS) sums_before_kernel(int *x, int64_t co
     }
 }
 
-__global__ void __launch_bounds__(THREADS) places_kernel(int32_t *place, const int *before, const Copies c) {
+__global__ void __launch_bounds__(THREADS) places_kernel(int32_t *place, const int *before, const RoutedRows c) {
     SHARED(int, list, LIST);
     const int64_t row = blockIdx.x * (int64_t)c.each;
     const int count = copies_read_(list, c, row, c.rows);
@@ -357,7 +357,7 @@ void cuda_route_backward(Backend *backend, void *dlogits, const float *dweights,
 void cuda_route_counts(Backend *backend, int64_t *counts, int64_t parts, const int32_t *chosen, int64_t rows,
                        const RouteShape *shape) {
     CudaBackend *cuda = cuda_self(backend);
-    const Copies copies = copies_(chosen, rows, shape);
+    const RoutedRows copies = copies_(chosen, rows, shape);
     const unsigned blocks = launch_blocks((rows + parts - 1) / parts, copies.each);
     const int64_t bytes = parts * shape->experts * (int64_t)sizeof *counts;
     if (bytes > cuda->scratch_bytes) return cuda_refuse(cuda, "too many experts to count on a GPU");
@@ -369,7 +369,7 @@ void cuda_route_counts(Backend *backend, int64_t *counts, int64_t parts, const i
 
 void cuda_route_places(Backend *backend, int32_t *place, const int32_t *chosen, int64_t rows, const RouteShape *shape) {
     CudaBackend *cuda = cuda_self(backend);
-    const Copies copies = copies_(chosen, rows, shape);
+    const RoutedRows copies = copies_(chosen, rows, shape);
     const unsigned blocks = launch_blocks(rows, copies.each);
     int *before = (int *)cuda->scratch;
     if (shape->experts * blocks * (int64_t)sizeof *before > cuda->scratch_bytes)
