@@ -92,10 +92,12 @@ typedef struct RouteShape {
 } RouteShape;
 enum { ROUTE_CHOSEN_MAX = 32, ROUTE_GROUPS_MAX = 32 };
 
-// Rotation of the pairs of a head (Su et al. 2021). frequency: radians per position; only the first head_dim / 2
-// entries are used. scale: factor on all cosines and sines, used by YaRN (Peng et al. 2023); 1 without YaRN.
+// Rotation of the pairs of a head (Su et al. 2021): the first 2 * pairs elements, the others stay as they are.
+// frequency: radians per position of each pair. scale: factor on all cosines and sines, used by YaRN (Peng et al.
+// 2023); 1 without YaRN.
 typedef struct RopeTable {
     double scale;
+    int64_t pairs; // at most head_dim / 2
     double frequency[ROPE_PAIRS_MAX];
 } RopeTable;
 

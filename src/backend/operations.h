@@ -136,9 +136,9 @@ COST(PASS((5 * be->element + (dgate_up.kind == FACTOR_PLAIN ? 0 : 2)) * rows * f
 // out = gelu(x), tanh form: the y of EPILOGUE_GELU for aux = x.
 OPERATION(void, gelu_forward, void *out, const void *x, int64_t count)
 COST(PASS(2 * count * be->element))
-// Rotates the query and key heads of qkv (rows, (heads + 2*kv_heads) * head_dim) in place. Pair i is
-// (i, i + head_dim/2) and turns by the angle position * frequency[i]. position is positions[row], or shape->first + row
-// / batch if positions is NULL. direction +1: forward; -1: backward (the transposed rotation).
+// Rotates the query and key heads of qkv (rows, (heads + 2*kv_heads) * head_dim) in place. Pair i is (i, i +
+// table->pairs) and turns by the angle position * frequency[i]. position is positions[row], or shape->first + row /
+// batch if positions is NULL. direction +1: forward; -1: backward (the transposed rotation).
 OPERATION(void, rope, void *qkv, const AttentionShape *shape, const RopeTable *table, const int32_t *positions,
           int direction)
 COST(PASS(2 * be->element * shape->batch * shape->seq * (shape->heads + shape->kv_heads) * shape->head_dim))

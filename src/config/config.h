@@ -70,6 +70,7 @@ typedef struct ModelConfig {
     bool qkv_bias;                         // q, k and v have a bias, as in Qwen2
     bool qk_norm;                          // an RMSNorm over each head of q and k, as in Qwen3
     double rope_theta;                     // base of the rotary embedding; rope_* apply only to rotary families
+    double rope_share;                     // part of a head's dimensions that are rotated
     int rope_scaling;                      // RopeScaling
     double rope_factor;                    // factor by which the sequence is stretched
     int64_t rope_original;                 // sequence length before scaling; 0: not needed
@@ -333,7 +334,7 @@ int64_t config_split_ffn(const ModelConfig *model);
 // Returns the parameters that compute one token, of a model with `parameters` in total: all of them, or in a mixture of
 // experts those of experts_per_token experts a layer instead of all experts.
 int64_t config_active_parameters(const ModelConfig *model, int64_t parameters);
-int64_t config_padded_vocab(const Config *config); // vocab rounded up to a multiple of 128 * t
+int64_t config_padded_vocab(const Config *config);   // vocab rounded up to a multiple of 128 * t
 
 // Returns the row of schedule.name, or of 1f1b while auto is unresolved. Meaningless if schedule.file is set.
 const ScheduleKind *config_schedule_kind(const Config *config);

@@ -19,23 +19,6 @@ static void near_divisors_(int64_t n, int64_t value, char *out, size_t size) {
     else snprintf(out, size, "%lld or %lld", (long long)below, (long long)above);
 }
 
-int config_require(const Config *config, const char *section, Error *err) {
-    char missing[256] = "";
-    const char *first = NULL;
-    size_t used = 0;
-    for (int i = 0; i < config_key_count; i++) {
-        bool inside = strncmp(config_keys[i].name, section, strlen(section)) == 0;
-        if (!inside || config_keys[i].def != NULL || config->place[i] != CONFIG_DEFAULT) continue;
-        if (first == NULL) first = config_keys[i].name;
-        else used += (size_t)snprintf(missing + used, sizeof missing - used, ", %s", config_keys[i].name);
-    }
-    if (first == NULL) return 0;
-    if (used == 0)
-        return config_error(config, first, err, "is missing and has no default; give it (see --help-config)");
-    return config_error(config, first, err, "is missing and has no default, as are %s; give them (see --help-config)",
-                        missing + 2);
-}
-
 // Resolves head_dim auto to hidden / heads, which must be even for rotary embedding.
 static int check_head_dim_auto_(Config *config, Error *err) {
     ModelConfig *m = &config->model;
@@ -60,11 +43,21 @@ static int check_head_dim_auto_(Config *config, Error *err) {
                         (long long)m->head_dim, 2 * ROPE_PAIRS_MAX);
 }
 
+static int check_rope_share_(const Config *config, Error *err) {
+    const ModelConfig *m = &config->model;
+    int64_t width = (int64_t)((double)m->head_dim * m->rope_share); // as transformers rounds it
+    if (width >= 2 && width % 2 == 0) return 0;
+    return config_error(config, "model.rope_share", err,
+                        "%g of head_dim %lld are %lld dimensions, but pairs are rotated; use %g", m->rope_share,
+                        (long long)m->head_dim, (long long)width,
+                        2.0 * ceil((double)(width + 1) / 2.0) / (double)m->head_dim);
+}
+
 static int check_head_dim_(Config *config, Error *err) {
     ModelConfig *m = &config->model;
-    if (m->head_dim == 0) return check_head_dim_auto_(config, err);
+    if (m->head_dim == 0 && check_head_dim_auto_(config, err) != 0) return -1;
     if (families[m->family].rotary) {
-        if (m->head_dim % 2 == 0) return 0;
+        if (m->head_dim % 2 == 0) return check_rope_share_(config, err);
         return config_error(config, "model.head_dim", err, "must be even for rotary embedding, not %lld; use %lld",
                             (long long)m->head_dim, (long long)m->head_dim + 1);
     }
@@ -510,7 +503,7 @@ static int check_size_(const Config *config, Error *err) {
 
 static int check_family_(Config *config, Error *err) {
     static const char *const rotations[] = {"model.rope_theta", "model.rope_scaling", "model.rope_factor",
-                                            "model.rope_original"};
+                                            "model.rope_original", "model.rope_share"};
     static const char *const plain[] = {"model.qkv_bias", "model.qk_norm"};
     ModelConfig *m = &config->model;
     const Family *family = &families[m->family];
@@ -520,7 +513,7 @@ static int check_family_(Config *config, Error *err) {
         return config_error(config, config_blame(config, "model.qk_norm", "model.qkv_bias"), err,
                             "no model has both qkv_bias (Qwen2) and qk_norm (Qwen3); leave one of them out");
     if (family->rotary) return check_rope_(config, err);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 5; i++)
         if (!config_at_default(config, rotations[i]))
             return config_error(config, rotations[i], err,
                                 "family %s uses learned positions, so rotary keys do not apply; remove the key", name);

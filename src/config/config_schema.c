@@ -146,6 +146,8 @@ const ConfigKey config_keys[] = {
     NUMBER(model, router_scale, "1", 0, 1e6, "factor of the weights of a token's experts", .flags = KEY_ABOVE_MIN),
     BOOL(model, router_normalize, "true", "divide the weights of a token's experts by their sum"),
     NUMBER(model, rope_theta, "10000", 1, 1e12, "base of the rotary embedding; llama only"),
+    NUMBER(model, rope_share, "1", 0, 1, "part of a head's dimensions that are rotated, the first ones; llama only",
+           .flags = KEY_ABOVE_MIN),
     WORD(model, rope_scaling, "none", rope_words, "how rotations are slowed down for longer sequences; llama only"),
     NUMBER(model, rope_factor, "1", 1, 1e6, "by how much rope_scaling stretches the sequence"),
     INT(model, rope_original, "auto", 1, MAX_LENGTH, "sequence length before llama3 or yarn scaling, which need it",
@@ -460,4 +462,21 @@ void config_first_divisors(int64_t n, char *out, size_t size) {
         if (++found == 5) used += (size_t)snprintf(out + used, size - used, ", ...");
         else used += (size_t)snprintf(out + used, size - used, "%s%lld", found > 1 ? ", " : "", (long long)i);
     }
+}
+
+int config_require(const Config *config, const char *section, Error *err) {
+    char missing[256] = "";
+    const char *first = NULL;
+    size_t used = 0;
+    for (int i = 0; i < config_key_count; i++) {
+        bool inside = strncmp(config_keys[i].name, section, strlen(section)) == 0;
+        if (!inside || config_keys[i].def != NULL || config->place[i] != CONFIG_DEFAULT) continue;
+        if (first == NULL) first = config_keys[i].name;
+        else used += (size_t)snprintf(missing + used, sizeof missing - used, ", %s", config_keys[i].name);
+    }
+    if (first == NULL) return 0;
+    if (used == 0)
+        return config_error(config, first, err, "is missing and has no default; give it (see --help-config)");
+    return config_error(config, first, err, "is missing and has no default, as are %s; give them (see --help-config)",
+                        missing + 2);
 }

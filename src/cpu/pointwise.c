@@ -123,7 +123,8 @@ enum { PAIRS = 64 };
 typedef struct Rotation {
     double frequency[PAIRS]; // radians per position
     float cosine[PAIRS], sine[PAIRS];
-    int64_t first, pairs; // pairs [first, first + pairs) of the head_dim/2 pairs of a head
+    int64_t first, pairs; // pairs [first, first + pairs) of a head
+    int64_t half;         // from the first element of a pair to the second
 } Rotation;
 
 // Computes cos and sin of every pair at one position, in double and without a library call, so that the loop vectorizes
@@ -161,10 +162,10 @@ static void rotate_(float *restrict low, float *restrict high, const Rotation *r
 // Rotates all query and key heads of one row, which are next to each other.
 static void rotate_row_(Backend *backend, void *qkv, const AttentionShape *shape, int64_t row,
                         const Rotation *rotation) {
-    int64_t width = attention_qkv_width(shape), half = shape->head_dim / 2;
+    int64_t width = attention_qkv_width(shape);
     for (int64_t head = 0; head < shape->heads + shape->kv_heads; head++) {
         float workspace[2][PAIRS];
-        int64_t low_at = row * width + head * shape->head_dim + rotation->first, high_at = low_at + half;
+        int64_t low_at = row * width + head * shape->head_dim + rotation->first, high_at = low_at + rotation->half;
         cpu_load(backend, workspace[0], qkv, low_at, rotation->pairs);
         cpu_load(backend, workspace[1], qkv, high_at, rotation->pairs);
         float *low = cpu_place(backend, workspace[0], qkv, low_at),
@@ -175,17 +176,16 @@ static void rotate_row_(Backend *backend, void *qkv, const AttentionShape *shape
     }
 }
 
-static Rotation rotation_group_(const AttentionShape *shape, const RopeTable *table, int64_t first) {
-    int64_t left = shape->head_dim / 2 - first;
-    Rotation rotation = {.first = first, .pairs = left < PAIRS ? left : PAIRS};
+static Rotation rotation_group_(const RopeTable *table, int64_t first) {
+    Rotation rotation = {.first = first, .pairs = min_i64(table->pairs - first, PAIRS), .half = table->pairs};
     memcpy(rotation.frequency, table->frequency + first, (size_t)rotation.pairs * sizeof(double));
     return rotation;
 }
 
 void cpu_rope(Backend *backend, void *qkv, const AttentionShape *shape, const RopeTable *table,
               const int32_t *positions, int direction) {
-    for (int64_t first = 0; first < shape->head_dim / 2; first += PAIRS) {
-        Rotation group = rotation_group_(shape, table, first);
+    for (int64_t first = 0; first < table->pairs; first += PAIRS) {
+        Rotation group = rotation_group_(table, first);
         CPU_PARALLEL_FOR(cpu_self(backend))
         for (int64_t position = 0; position < shape->seq; position++) {
             Rotation rotation = group;

@@ -38,6 +38,8 @@ double model_flops_per_token(const Config *config, bool full) {
 
 static const double TURN = 6.283185307179586477;
 
+static int64_t rope_width_(const ModelConfig *m) { return (int64_t)((double)m->head_dim * m->rope_share); }
+
 // Scales a frequency as Llama 3.1 does. Pairs that rotate often within the original length keep their frequency, slow
 // pairs are divided by the factor, and pairs in between are interpolated.
 static double llama3_(const ModelConfig *m, double frequency) {
@@ -50,12 +52,12 @@ static double llama3_(const ModelConfig *m, double frequency) {
 
 // Returns the (fractional) index of the pair with this many rotations within the original length.
 static double yarn_pair_(const ModelConfig *m, double turns) {
-    return (double)m->head_dim * log((double)m->rope_original / (turns * TURN)) / (2 * log(m->rope_theta));
+    return (double)rope_width_(m) * log((double)m->rope_original / (turns * TURN)) / (2 * log(m->rope_theta));
 }
 
 // Scales a frequency as YaRN does (Peng et al. 2023): like llama3, but interpolated linearly in the pair's index.
 static double yarn_(const ModelConfig *m, int64_t pair, double frequency) {
-    double last = (double)(m->head_dim - 1);
+    double last = (double)(rope_width_(m) - 1);
     double low = fmax(floor(yarn_pair_(m, m->rope_beta_fast)), 0.0);
     double high = fmin(ceil(yarn_pair_(m, m->rope_beta_slow)), last);
     if (low == high) high += 0.001; // as transformers does
@@ -65,9 +67,11 @@ static double yarn_(const ModelConfig *m, int64_t pair, double frequency) {
 
 // Fills the rotations of a model (transformers' modeling_rope_utils.py has the three ways of scaling).
 static void fill_rope_(RopeTable *rope, const ModelConfig *m) {
+    double width = (double)rope_width_(m);
     rope->scale = m->rope_attention;
-    for (int64_t i = 0; i < m->head_dim / 2; i++) {
-        double frequency = pow(m->rope_theta, -2.0 * (double)i / (double)m->head_dim);
+    rope->pairs = rope_width_(m) / 2;
+    for (int64_t i = 0; i < rope->pairs; i++) {
+        double frequency = pow(m->rope_theta, -2.0 * (double)i / width);
         if (m->rope_scaling == ROPE_LINEAR) frequency /= m->rope_factor;
         if (m->rope_scaling == ROPE_LLAMA3) frequency = llama3_(m, frequency);
         if (m->rope_scaling == ROPE_YARN) frequency = yarn_(m, i, frequency);

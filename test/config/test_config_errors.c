@@ -242,6 +242,7 @@ static const BadInput impossible[] = {
     {GPT DATA, "model.rope_scaling=linear", "-o model.rope_scaling: family gpt", "remove the key"},
     {BASE, "model.rope_factor=8", "-o model.rope_factor: has no effect", "use rope_scaling linear, llama3 or yarn"},
     {BASE, "model.rope_scaling=llama3", "-o model.rope_scaling: rope_scaling llama3 needs", "such as 8192"},
+    {BASE, "model.rope_share=0.4", "-o model.rope_share: 0.4 of head_dim 8 are 3 dimensions", "use 0.5"},
     {GPT DATA, "model.rope_theta=500000", "-o model.rope_theta: family gpt", "remove the key"},
     {BASE, "model.tie_embeddings=1", "-o model.tie_embeddings: 1 is unknown", "one of auto, false, true"},
     {BASE "train: {global_batch: 10}\n", "schedule.micro_batch=4", "-o schedule.micro_batch: global_batch 10",

@@ -34,6 +34,7 @@ MODELS = {
     "qwen2": dict(LLAMA, kv_heads=2, qkv_bias=True, tie_embeddings=True),
     "qwen3": dict(LLAMA, kv_heads=2, qk_norm=True, head_dim=20),
     "gpt": GPT,
+    "partly_rotated": dict(LLAMA, kv_heads=2, head_dim=20, rope_share=0.5),
     "mixtral": dict(LLAMA, kv_heads=2, experts=5, experts_per_token=2),
     "qwen3_moe": dict(LLAMA, kv_heads=2, qk_norm=True, experts=6, experts_per_token=3, expert_ffn=44),
     "raw_weights": dict(LLAMA, qk_norm=True, experts=6, experts_per_token=3, expert_ffn=44, router_normalize=False),

@@ -43,6 +43,7 @@ NOT_DRAWN = {
     "chaos.py": "train.max_restarts train.peer_timeout_s train.timeout_s",
     "test_checkpoint_runs.py": "checkpoint.keep_every checkpoint.overwrite checkpoint.changed",
     "test_transformers.py": "checkpoint.init_from",
+    "test_models.py": "model.rope_share",
     "test_blend.py": "data.mixed_tokenizers",
     "test_evaluate.c": "data.hellaswag data.hellaswag_every",
     "test_virtual_gpu.py": "hardware.share_gpu",

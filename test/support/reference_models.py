@@ -162,13 +162,15 @@ def rotation_rates(model, width):
 
 
 def rotate(x, model):
-    """Rotary positions (Su et al. 2021) in Hugging Face's convention: dimension i turns with dimension i + d/2."""
-    positions, width = x.shape[-2:]
+    """Rotary positions (Su et al. 2021) in Hugging Face's convention: dimension i turns with dimension i + d/2, of the
+    first rope_share of the dimensions."""
+    positions, width = x.shape[-2], int(x.shape[-1] * model.get("rope_share", 1.0))
     rates, scale = rotation_rates(model, width)
-    x = x * scale
+    x, rest = x[..., :width] * scale, x[..., width:]
     angles = torch.arange(positions, dtype=x.dtype)[:, None] * rates.to(x.dtype)
     first, second = x.chunk(2, -1)
-    return torch.cat([first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()], -1)
+    turned = [first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()]
+    return torch.cat([*turned, rest], -1)
 
 
 def llama_attention(model, x, w):

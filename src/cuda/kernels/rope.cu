@@ -21,6 +21,7 @@ struct Frequencies {
 struct Rope {
     int64_t batch, width; // rows per block; elements per row
     int heads, head_dim, first, pairs;
+    int half; // from a pair's first element to its second
     float scale, direction;
     const int32_t *positions; // position of each row; NULL: block i is at position place + i
     int64_t place;
@@ -57,7 +58,7 @@ __global__ void __launch_bounds__(THREADS) rope_kernel(T *qkv, const Rope rope, 
         sines[pair] *= rope.scale * rope.direction;
     }
     __syncthreads();
-    int pair = threadIdx.x * W, half = rope.head_dim / 2;
+    int pair = threadIdx.x * W, half = rope.half;
     if (pair >= rope.pairs) return;
     float c[W], s[W];
 #pragma unroll
@@ -91,17 +92,17 @@ void rope_launch_(CudaBackend *cuda, T *qkv, int64_t blocks, const Rope &rope, c
 void cuda_rope(Backend *backend, void *qkv, const AttentionShape *shape, const RopeTable *table,
                const int32_t *positions, int direction) {
     CudaBackend *cuda = cuda_self(backend);
-    int64_t half = shape->head_dim / 2, blocks = positions == nullptr ? shape->seq : shape->seq * shape->batch;
+    int64_t half = table->pairs, blocks = positions == nullptr ? shape->seq : shape->seq * shape->batch;
     Rope rope = {};
     rope.positions = positions, rope.place = shape->first;
     rope.batch = positions == nullptr ? shape->batch : 1, rope.width = attention_qkv_width(shape);
-    rope.heads = (int)(shape->heads + shape->kv_heads), rope.head_dim = (int)shape->head_dim;
+    rope.heads = (int)(shape->heads + shape->kv_heads), rope.head_dim = (int)shape->head_dim, rope.half = (int)half;
     rope.direction = (float)direction, rope.scale = (float)table->scale;
     for (int64_t first = 0; first < half; first += PAIRS) {
         Frequencies frequencies = {};
         rope.first = (int)first, rope.pairs = (int)(half - first < PAIRS ? half - first : PAIRS);
         for (int i = 0; i < rope.pairs; i++) frequencies.of[i] = table->frequency[first + i];
-        FOR_WIDTH(backend, half % PACK<T> == 0 && aligned_16(qkv),
+        FOR_WIDTH(backend, half % PACK<T> == 0 && shape->head_dim % PACK<T> == 0 && aligned_16(qkv),
                   (rope_launch_<T, W>(cuda, (T *)qkv, blocks, rope, frequencies)));
     }
 }
