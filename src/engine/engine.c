@@ -43,6 +43,11 @@ typedef struct Queue {
     int most;        // most in flight: one E or L, and an A or R for each lent slot
 } Queue;
 
+// How many layers the host queues ahead of a GPU. A stream holds about a thousand launches; then a launch blocks the
+// host, which moves no messages meanwhile. With copies between 8 tensor ranks a layer's backward takes 79, and 49 more
+// if its forward runs again.
+enum { LAYERS_AHEAD = 6 };
+
 struct Engine {
     Stage *stage;
     Backend *be;
@@ -54,7 +59,9 @@ struct Engine {
     Event *host_copied; // end of the latest copy to or from host memory
     Links links;
     Queue queue;
-    Pause pause; // comm_pause's state while an action waits
+    Pause pause;                 // comm_pause's state while an action waits
+    Event *queued[LAYERS_AHEAD]; // ends of the latest layers on a GPU: layer i at i % LAYERS_AHEAD
+    int64_t layers;              // layers_queued of the stage at the latest poll
     // --- the current run
     const char *label;
     const Schedule *schedule;
@@ -223,11 +230,31 @@ static void engine_progress_(void *argument) {
     if (err->code == 0) queue_progress_(engine, err);
 }
 
+// Pauses between polls, briefly on GPUs: a delay of this host delays other stages' hosts, and CPU cores are plentiful.
+static void engine_pause_(Engine *engine) {
+    if (engine->be->own_sums) comm_pause(&engine->pause);
+    else comm_pause_briefly(&engine->pause.looks);
+}
+
+// Advances messages and transfers until the device is less than LAYERS_AHEAD layers behind the host.
+static void stay_near_(Engine *engine) {
+    Backend *be = engine->be;
+    Event *event = engine->queued[engine->layers % LAYERS_AHEAD];
+    engine->pause.looks = 0;
+    while (engine->error.code == 0 && !be->event_done(be, event)) {
+        engine_progress_(engine);
+        engine_pause_(engine);
+    }
+    be->event_record(be, event, STREAM_COMPUTE);
+}
+
 // Calls engine_progress_ from inside compute. moved: compute has made progress.
 static bool engine_poll_(void *argument, bool moved) {
     Engine *engine = (Engine *)argument;
     if (moved) status_page_progress(engine->status_page);
     engine_progress_(engine);
+    if (engine->queued[0] != NULL && engine->layers < engine->stage->layers_queued) stay_near_(engine);
+    engine->layers = engine->stage->layers_queued;
     return engine->error.code == 0;
 }
 
@@ -272,12 +299,6 @@ static void say_lack_(Engine *engine, const Action *action, Lack lack) {
                  engine_text_(engine, head, who));
     }
     status_page_set_wait(engine->status_page, lack == LACK_NOTHING ? NULL : what, peer);
-}
-
-// Pauses between polls, briefly on GPUs: a delay of this host delays other stages' hosts, and CPU cores are plentiful.
-static void engine_pause_(Engine *engine) {
-    if (engine->be->own_sums) comm_pause(&engine->pause);
-    else comm_pause_briefly(&engine->pause.looks);
 }
 
 // Waits until the action can run, advancing transfers meanwhile.
@@ -490,6 +511,8 @@ Engine *engine_create(Stage *stage, const Schedule *schedule, const SlotCounts *
     engine->index = stage->at.stage;
     engine->pair = groups->pair;
     engine->partner = groups->pair == NULL ? -1 : 1 - groups->pair->rank;
+    for (int i = 0; i < LAYERS_AHEAD && !engine->be->own_sums; i++)
+        engine->queued[i] = engine->be->event_create(engine->be);
     stage->pass.poll = engine_poll_;
     stage->pass.poll_argument = engine;
     if (create_slots_(engine, slots, err) == 0 && connect_pair_(engine, schedule, err) == 0 &&
@@ -510,6 +533,7 @@ void engine_destroy(Engine *engine) {
     free_all(engine->times, engine->begin_events, engine->end_events, engine->forward_action, engine->queue.actions,
              engine->queue.flights);
     be->event_destroy(be, engine->host_copied);
+    for (int i = 0; i < LAYERS_AHEAD; i++) be->event_destroy(be, engine->queued[i]);
     links_destroy(&engine->links);
     slots_destroy(&engine->host);
     slots_destroy(&engine->own);

@@ -446,8 +446,9 @@ static const Shape *layer_shape_(const Stage *stage, const StageChunk *chunk, in
     return layer < chunk->dense ? &stage->dense : &stage->at.shape;
 }
 
-static void stage_poll_(Pass *pass) {
-    if (pass->poll != NULL) pass->poll(pass->poll_argument, true);
+static void stage_poll_(Stage *stage) {
+    stage->layers_queued++;
+    if (stage->pass.poll != NULL) stage->pass.poll(stage->pass.poll_argument, true);
 }
 
 // Returns LAYER_WRITES if the output is the chunk's message, or if the next layer is recomputed and must find its input
@@ -499,7 +500,7 @@ int stage_forward(Stage *stage, int chunk, int64_t unit, void *bundle, const voi
         void *place = layer_place_(stage, here, bundle, l);
         void *next = l + 1 < here->layers ? layer_bundle_(stage, here, bundle, l + 1) : final;
         layer_forward(pass, stage->model, layer_tensors_(stage, here, l), place, next, layer_output_(here, l));
-        stage_poll_(pass);
+        stage_poll_(stage);
     }
     pass->shape = &at->shape;
     if (here->last)
@@ -544,7 +545,7 @@ int stage_backward(Stage *stage, int chunk, int64_t unit, void *bundle, const vo
         pass->split = split;
         if (l > here->recomputed && pass_keeps_rows(pass)) block_keep(pass, place, dx, at->message_bytes);
         if (!split || again) layer_complete_(stage, here, unit, l);
-        stage_poll_(pass);
+        stage_poll_(stage);
     }
     pass->split = false;
     pass->shape = &at->shape;
@@ -563,7 +564,7 @@ int stage_weights(Stage *stage, int chunk, int64_t unit, void *bundle, Error *er
         layer_weights(pass, stage->model, layer_tensors_(stage, here, l), place,
                       layer_bundle_(stage, here, bundle, l + 1), l > here->recomputed ? place : NULL);
         layer_complete_(stage, here, unit, l);
-        stage_poll_(pass);
+        stage_poll_(stage);
     }
     pass->shape = &stage->at.shape;
     return err->code == 0 ? 0 : -1;

@@ -5,6 +5,8 @@
 //
 // Rules, with the documents they come from:
 // - Work of one stream runs in order; only events order streams (CUDA C++ programming guide, "Streams").
+// - An MPI library with support for CUDA may start CUDA in MPI_Init (openucx/ucx issue 9493, pmodels/mpich issue 5810).
+//   So the variables that CUDA reads at its start are set before.
 // - Streams share the hardware's queues (CUDA_DEVICE_MAX_CONNECTIONS): work that cannot start yet holds up what was
 //   issued after it to other streams of its queue ("False dependencies", Hyper-Q sample, programming guide).
 // - The first launch of a kernel loads it, which may wait until the device has drained (programming guide, "Lazy
@@ -51,8 +53,9 @@ struct Device {
     Clock host;
     uint64_t issued = 0, random = 0, steps = 0;
     int next_queue = 0, busy_blocks = 0;
-    bool listens = false;  // waits for the job's bell, not for `idle`
-    bool messages = false; // messages_begin
+    bool reads_late = false; // an upload may still read ordinary memory (VIRTUAL_PAGEABLE=late)
+    bool listens = false;    // waits for the job's bell, not for `idle`
+    bool messages = false;   // messages_begin
     std::set<std::string> loaded;
     std::string host_waits;
     cudaError_t error = cudaSuccess;
@@ -73,6 +76,10 @@ Device &device() {
         d->left.resize(CONTEXTS);
         d->random = options().seed * 6364136223846793005ull + (uint64_t)process();
         d->host.set(process() * CONTEXTS + HOST, 1);
+        if (getenv("VIRTUAL_MPI_WITHOUT") != nullptr)
+            defect(
+                "%s was not set when MPI started; an MPI with support for CUDA starts CUDA there, which reads it once",
+                getenv("VIRTUAL_MPI_WITHOUT"));
         if (dry()) return d; // its streams are lines of clock.cc
         std::thread(serve, d).detach();
         connect_messages();
@@ -227,6 +234,12 @@ void enqueue(cudaStream_t stream, Op op) {
     if (std::find(d.streams.begin(), d.streams.end(), stream) == d.streams.end())
         defect("%s is queued on a stream that does not exist (the default stream is not used here)", op.what.c_str());
     if (d.error != cudaSuccess) return;
+    if (d.reads_late)
+        defect(
+            "%s is queued after an upload from ordinary memory that was not waited for: a GPU that reaches this memory "
+            "itself may read it later",
+            op.what.c_str());
+    d.reads_late = op.reads_late;
     if (dry()) return lock.unlock(), line_work(stream->context % CONTEXTS, op);
     int host = process() * CONTEXTS + HOST;
     op.queued = d.host;
@@ -259,6 +272,7 @@ void host_waits(const std::function<bool()> &done, const std::string &what, bool
         lock.lock();
     }
     d.host_waits.clear();
+    d.reads_late = false;
     progressed();
 }
 
@@ -291,6 +305,11 @@ void load_once(const std::string &kernel, bool library) {
                    kernel.c_str());
     }
     wait_for_device("the device to drain, so that " + kernel + " can be loaded at its first launch");
+}
+
+void take_queues(int count) {
+    auto lock = device_lock();
+    device().next_queue += count;
 }
 
 void messages_begin() {

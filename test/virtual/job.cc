@@ -50,6 +50,8 @@ Options read_options() {
     o.order = order == "random" ? ORDER_RANDOM : order == "newest" ? ORDER_NEWEST : ORDER_FIFO;
     o.seed = (uint64_t)number("VIRTUAL_SEED", 1);
     o.races = number("VIRTUAL_RACES", 1) != 0 && number("VIRTUAL_DRY", 0) == 0;
+    o.launches = (int)number("VIRTUAL_LAUNCHES", 1024); // fewer than STEPS (timeline.h)
+    o.jitter = atof(word("VIRTUAL_JITTER", "0").c_str());
     o.patience = (double)number("VIRTUAL_PATIENCE", 30);
     // CUDA C++ programming guide, "CUDA environment variables": 1 to 32, 8 by default.
     o.queues = (int)number("CUDA_DEVICE_MAX_CONNECTIONS", 8);
@@ -67,7 +69,8 @@ Options read_options() {
     o.memory_operations = number("VIRTUAL_MEMOPS", 1) != 0;
     o.blocking = number("CUDA_LAUNCH_BLOCKING", 0) != 0;
     o.mig = number("VIRTUAL_MIG", 0) != 0;
-    o.peers = !o.mig && number("VIRTUAL_PEERS", 1) != 0;
+    o.nvlink = word("VIRTUAL_PEERS", "1") == "1";
+    o.peers = !o.mig && (o.nvlink || word("VIRTUAL_PEERS", "1") == "pcie");
     return o;
 }
 

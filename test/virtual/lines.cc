@@ -298,7 +298,7 @@ double next_of(int process) {
 
 double idle_from(const Line *line) { return pending(line) ? NEVER : line->time; }
 
-bool has_room(const Line *line) { return line->last - line->first < LAUNCHES; }
+bool has_room(const Line *line) { return line->last - line->first < (unsigned)options().launches; }
 
 void run_lines(Work work) {
     uint64_t changed = 0;

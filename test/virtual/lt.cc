@@ -265,6 +265,14 @@ bool splits(int64_t m, int64_t n, int64_t k, const VirtualPreference *preference
 
 // From Hopper on kernels of products are persistent: each block computes tiles until none are left. Ampere's have a
 // block for each tile.
+// Draws how many times as long a product takes: up to 1 + VIRTUAL_JITTER, and one in fifty up to 1 + 20 times that.
+double longer() {
+    static uint64_t drawn = options().seed * 6364136223846793005ull + (uint64_t)process();
+    drawn = drawn * 6364136223846793005ull + 1442695040888963407ull;
+    double share = (double)(drawn >> 11) / (double)(1ull << 53);
+    return 1 + options().jitter * (share < 0.02 ? 1000 * share : share);
+}
+
 void take_time(Op *op, const Call &call) {
     enum { FIRST_PERSISTENT = 90 };
     const Cost *cost = &dry_figures().cost;
@@ -277,6 +285,7 @@ void take_time(Op *op, const Call &call) {
                                     : cost_product(cost, (double)count, call.m, columns, call.k);
     if (call.c.type == CUDA_R_32F && call.a.type != CUDA_R_32F)
         seconds += cost_adding(cost, (double)count * (double)call.m * (double)columns);
+    seconds *= longer();
     op->seconds = seconds * cost_waves(cost, (double)count, call.m, columns, op->multiprocessors);
     if (has_aux(call.product.epilogue)) op->seconds += cost_pass(cost, 2.0 * (double)(count * call.m * columns));
 }

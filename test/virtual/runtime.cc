@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <set>
 #include <sys/mman.h>
 
 namespace virtual_gpu {
@@ -14,7 +15,8 @@ namespace {
 
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local int chosen_gpu = 0;
-int first_gpu = -1; // GPU of the node that this process uses; -1: not set
+std::set<uintptr_t> lent; // allocations that other processes may map
+int first_gpu = -1;       // GPU of the node that this process uses; -1: not set
 
 int multiprocessors() { return dry() ? dry_figures().multiprocessors : options().multiprocessors; }
 
@@ -68,8 +70,8 @@ Op copy_op(void *to, const void *from, size_t bytes, bool from_device, bool to_d
 
 // Makes a copy in a dry run. Data that the program itself reads are still copied: tokens, tables of a kernel, and bytes
 // that prove to two ranks that they have mapped the same memory. Other downloads to pageable memory give zeros.
-Op dry_copy(void *to, const void *from, size_t bytes, RegionKind source, RegionKind target) {
-    enum { UPLOAD = 4 << 20, DOWNLOAD = 64 };
+Op dry_copy(void *to, const void *from, size_t bytes, RegionKind source, RegionKind target, bool lent) {
+    enum { UPLOAD = 4 << 20, DOWNLOAD = 64, PROOF = 1 << 20 };
     const Cost &cost = dry_figures().cost;
     auto on_host = [](RegionKind kind) { return kind == REGION_NONE || kind == REGION_PINNED; };
     bool mapped = source == REGION_MAPPED || target == REGION_MAPPED, down = on_host(target), up = on_host(source);
@@ -78,7 +80,7 @@ Op dry_copy(void *to, const void *from, size_t bytes, RegionKind source, RegionK
     op.seconds = down || up ? (double)bytes / cost.host
                  : mapped   ? (double)bytes / cost.pair
                             : cost_pass(&cost, 2.0 * (double)bytes);
-    if ((up && bytes <= UPLOAD) || (down && bytes <= DOWNLOAD)) memcpy(to, from, bytes);
+    if ((up && bytes <= UPLOAD) || (down && bytes <= (size_t)(lent ? PROOF : DOWNLOAD))) memcpy(to, from, bytes);
     else if (target == REGION_NONE) memset(to, 0, bytes);
     return op;
 }
@@ -192,8 +194,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device) {
     if (device < 0 || device >= (int)gpus.size()) return answer(cudaErrorInvalidDevice);
     int gpu = gpus[(size_t)device];
     memset(properties, 0, sizeof *properties);
-    snprintf(properties->name, sizeof properties->name, "%s%s", dry_figures().gpu,
-             options().mig ? " MIG 3g.40gb" : "");
+    snprintf(properties->name, sizeof properties->name, "%s%s", dry_figures().gpu, options().mig ? " MIG 3g.40gb" : "");
     std::string uuid = text("node %2d gpu %2d    ", node(), gpu);
     memcpy(properties->uuid.bytes, uuid.data(), sizeof properties->uuid.bytes);
     properties->totalGlobalMem = (size_t)memory_total();
@@ -212,6 +213,11 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
 
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
     *can = options().peers && device != peer;
+    return answer(cudaSuccess);
+}
+
+cudaError_t cudaDeviceGetP2PAttribute(int *value, cudaDeviceP2PAttr, int device, int peer) {
+    *value = options().nvlink && device != peer;
     return answer(cudaSuccess);
 }
 
@@ -279,10 +285,6 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const vo
     return answer(cudaSuccess);
 }
 
-// Uploads from pageable memory of up to this size are always copied aside (the page cited below: "for transfers of 64
-// KB or less").
-constexpr size_t STAGED = 64 << 10;
-
 // Runtime API, "API synchronization behavior": from pageable memory to the device the call returns when the source has
 // been copied aside, maybe before the device has it; from the device to pageable memory it returns when the copy is
 // complete; from and to pinned memory it is asynchronous.
@@ -303,16 +305,19 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
     if (bytes == sizeof(uint32_t) && target.kind == REGION_MAPPED && !host_from)
         return copy_flag(to, from, stream), answer(cudaSuccess);
     if (dry()) {
-        Op op = dry_copy(to, from, bytes, source.kind, target.kind);
+        bool proof = source.kind == REGION_MAPPED || lent.count(source.base) > 0;
+        Op op = dry_copy(to, from, bytes, source.kind, target.kind, proof);
         if (target.kind == REGION_MAPPED && raises_flags(stream))
             op.seconds = (double)bytes / dry_figures().cost.tensor;
         enqueue(stream, std::move(op));
         return pageable_to ? cudaStreamSynchronize(stream) : answer(cudaSuccess);
     }
     std::shared_ptr<std::vector<char>> aside;
-    if (pageable_from && !host_to && !(options().late && bytes > STAGED))
+    if (pageable_from && !host_to && !options().late)
         aside = std::make_shared<std::vector<char>>((const char *)from, (const char *)from + bytes);
-    enqueue(stream, copy_op(to, from, bytes, !pageable_from, !pageable_to, aside));
+    Op op = copy_op(to, from, bytes, !pageable_from, !pageable_to, aside);
+    op.reads_late = pageable_from && !host_to && !aside;
+    enqueue(stream, std::move(op));
     if (pageable_to) return cudaStreamSynchronize(stream);
     return answer(cudaSuccess);
 }
@@ -339,6 +344,7 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
 // --- memory of other processes
 
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *memory) {
+    lent.insert(region_of(memory).base);
     return answer(sticky() != cudaSuccess ? sticky() : memory_export(handle, memory));
 }
 

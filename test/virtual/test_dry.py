@@ -182,6 +182,23 @@ def test_a_collective_in_clusters_waits_for_persistent_products(tmp_path, tokens
     assert steps["a100-80g", "4"] == pytest.approx(steps["a100-80g", "1"])
 
 
+@pytest.mark.thorough
+@pytest.mark.usefixtures("ranks")
+def test_a_full_stream_of_launches_does_not_delay_messages(tmp_path, tokens, monkeypatch):
+    """A host that waits inside a launch moves no messages. So it stays only some layers ahead of its GPU."""
+    small = ("model.hidden=4096", "model.ffn=11008", "model.heads=32", "model.kv_heads=32", *cut(80, 4, 2))
+    more = ("schedule.name=zb-v", "schedule.micro_batch=1", "train.global_batch=8", "hardware.gpu=h200")
+    monkeypatch.setenv("VIRTUAL_JITTER", "0.05")
+    steps = []
+    for launches in ("1024", "2000"):
+        monkeypatch.setenv("VIRTUAL_LAUNCHES", launches)
+        metrics = tmp_path / f"{launches}.jsonl"
+        done = dry("llama", tokens, metrics, *small, *more)
+        assert done.returncode == 0, done.stderr[-2000:]
+        steps.append(json.loads(metrics.read_text().splitlines()[-1])["step_ms"])
+    assert steps[0] == pytest.approx(steps[1], rel=1e-3)
+
+
 REFUSED = {
     "saving": (
         ("checkpoint.every=1", "checkpoint.dir={}/new"), (), "there are no weights to save; set checkpoint.every=0"),

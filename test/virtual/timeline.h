@@ -13,7 +13,6 @@ namespace virtual_gpu {
 
 enum {
     STEPS = 2048,
-    LAUNCHES = 1024,
     BATCHES = 8,
     MARKS = 8192,
     WATCHES = 256,

@@ -45,6 +45,8 @@ struct Options {
     Order order;
     uint64_t seed;
     bool races;
+    int launches;              // VIRTUAL_LAUNCHES: launches that a stream holds before a call blocks, in a dry run
+    double jitter;             // VIRTUAL_JITTER: in a dry run a product takes up to this fraction longer
     double patience;           // seconds without progress anywhere that count as a deadlock
     int queues;                // CUDA_DEVICE_MAX_CONNECTIONS
     bool eager;                // CUDA_MODULE_LOADING=EAGER
@@ -57,7 +59,8 @@ struct Options {
     std::string nccl;       // VIRTUAL_NCCL="22809 21903": the versions on nodes 0 and 1; the last also on later nodes
     int64_t taken;          // bytes of the GPU that other programs hold
     bool peers;             // VIRTUAL_PEERS: the GPUs of a node reach each other's memory
-    bool late;              // VIRTUAL_PAGEABLE=late: large uploads read ordinary memory when they are executed
+    bool nvlink;            // VIRTUAL_PEERS=pcie: they do, but over PCIe
+    bool late;              // VIRTUAL_PAGEABLE=late: uploads read ordinary memory when they are executed
     bool memory_operations; // VIRTUAL_MEMOPS: streams can wait for a value in memory
     bool mig;               // VIRTUAL_MIG: the GPUs of a node are instances of one GPU
 };
@@ -270,8 +273,9 @@ struct Op {
     uint64_t issue;
     int blocks = 1; // multiprocessors that it owns while it waits; 0: not a kernel
     bool started = false;
-    bool remote = false; // waits for another process
-    double seconds = 0;  // used only in dry runs (clock.h), like the next two fields
+    bool remote = false;     // waits for another process
+    bool reads_late = false; // an upload that reads ordinary memory when it is executed
+    double seconds = 0;      // used only in dry runs (clock.h), like the next two fields
     Sharing sharing = SHARING_NONE;
     int multiprocessors = 0; // number that it asks for
 };
@@ -282,7 +286,8 @@ void wait_for_device(const std::string &why); // until all streams are empty
 void note_collective(cudaStream_t stream);
 void check_order(cudaStream_t stream, const std::string &product); // defect: it may start before a collective
 void load_once(const std::string &kernel, bool library);
-void messages_begin(); // from now on a receive may wait on this device for its sender
+void take_queues(int count); // by streams of a library
+void messages_begin();       // from now on a receive may wait on this device for its sender
 Clock &stream_clock(cudaStream_t stream);
 // Returns the host's clock. Call with the device's lock held.
 Clock &host_clock();
