@@ -12,6 +12,8 @@
 #include "backend_cuda.h"
 #include "comm_cuda.h"
 
+#include <stdlib.h>
+
 #define CUDA_LIBRARY_FILE "libtrainer_cuda.so"
 
 // The Makefile passes a checksum of the headers above, so that a library built from other sources is refused.
@@ -30,12 +32,27 @@ typedef struct CudaLibrary {
     Comm *(*staged_create)(Backend *backend, Comm *host, bool owns, Error *err);
 } CudaLibrary;
 
+// Sets the variables that CUDA and NCCL read once, at their start, except those that the user has set. A trainer calls
+// it before anything else, because an MPI library or UCX with support for CUDA may start CUDA inside MPI_Init.
+static inline void cuda_set_environment(void) {
+    // A waiting stream may block others that share its hardware queue. By default eight queues serve all streams of a
+    // process, and a rank has more streams than that (CUDA C++ programming guide, CUDA_DEVICE_MAX_CONNECTIONS).
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    // EAGER would load every kernel of cuBLASLt, cuDNN and NCCL, about a GiB of files. The rehearsal launches every
+    // kernel of a step before the first message, so that no step loads a kernel.
+    setenv("CUDA_MODULE_LOADING", "LAZY", 0);
+    // Connects the collectives of a group when it is created, not in the first call (NCCL environment variables).
+    setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+    // Sums by NVLink SHARP are "not deterministic between different calls" (NVIDIA/nccl issue 1497), and a resumed run
+    // must produce the same bits as an uninterrupted run.
+    setenv("NCCL_NVLS_ENABLE", "0", 0);
+}
+
 #include <sys/cdefs.h>
 
 __BEGIN_DECLS
 
-// Returns the table, which lives as long as the library. The first call must precede any other CUDA call, because it
-// sets environment variables that CUDA reads at its start. The trainer looks this name up with dlsym.
+// Returns the table, which lives as long as the library. The trainer looks this name up with dlsym.
 __attribute__((visibility("default"))) const CudaLibrary *cuda_library(void);
 
 __END_DECLS

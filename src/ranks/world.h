@@ -53,8 +53,10 @@ int world_barrier(World *, Error *);
 int world_broadcast(World *, void *data, int64_t bytes, Error *);                   // copies rank 0's data to all
 int world_gather(World *, void *all, const void *mine, int64_t bytes, Error *);     // all: size * bytes, on rank 0
 int world_gather_all(World *, void *all, const void *mine, int64_t bytes, Error *); // all: size * bytes, on every rank
-int world_sum(World *, double *data, int64_t count, Error *);                       // in rank order, result everywhere
-int world_max(World *, double *data, int count, Error *);                           // result everywhere
+// Sums in an order that depends only on the number of ranks; the result is everywhere. The sum of a value that one rank
+// has, and zeros, is exact.
+int world_sum(World *, double *data, int64_t count, Error *);
+int world_max(World *, double *data, int count, Error *); // result everywhere
 
 // Creates a group of the ranks with the same `color`, ordered by `key`. color -1: the rank joins no group, and gets
 // NULL without err. All ranks call it in the same order.

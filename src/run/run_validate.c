@@ -24,12 +24,18 @@ static double sum_losses_(Run *run) {
     return sum;
 }
 
+// Adds the replicas' losses in their order, so that the bits do not depend on which ranks they are.
 int run_loss(Run *run, double *loss, bool *stop, Error *err) {
-    double shared[2] = {sum_losses_(run), run_stop_requested() ? 1.0 : 0.0};
-    if (world_sum(run->world, shared, 2, err) != 0) return -1;
-    *loss = shared[0];
-    *stop = shared[1] > 0.0;
-    return 0;
+    int64_t replicas = config_replicas(run->config);
+    double *shared = xcalloc((size_t)replicas + 1, sizeof *shared);
+    shared[run->at.replica] = sum_losses_(run);
+    shared[replicas] = run_stop_requested() ? 1.0 : 0.0;
+    int status = world_sum(run->world, shared, replicas + 1, err);
+    *loss = 0.0;
+    for (int64_t i = 0; i < replicas; i++) *loss += shared[i];
+    *stop = shared[replicas] > 0.0;
+    free(shared);
+    return status;
 }
 
 // Computes the mean loss over data.val_batches batches. With `ends` a request to stop is an error, because the command

@@ -259,10 +259,11 @@ static int train_(Trainer *t, Error *err) {
     return t->launched || alone ? rank_main_(t, err) : parent_main_(t, err);
 }
 
-// Checks the limits below which the program crashes, or libraries fail without saying why.
+// Checks the limits below which the program crashes, or libraries fail without saying why. Raises the limit on open
+// files, which count the connections between ranks: over TCP, one for each rank that this rank exchanges messages with.
 static int trainer_check_limits_(Error *err) {
-    enum { LEAST_STACK_KIB = 512, LEAST_FILES = 32 };
-    struct rlimit limit;
+    enum { LEAST_STACK_KIB = 512, LEAST_FILES = 32, MANY_FILES = 65536 };
+    struct rlimit limit, now;
     if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < (rlim_t)LEAST_STACK_KIB << 10)
         return error_set(err, EXIT_FAILED, "the stack limit is %lld KiB, but a run may need %d KiB; raise ulimit -s",
                          (long long)limit.rlim_cur >> 10, LEAST_STACK_KIB);
@@ -270,6 +271,8 @@ static int trainer_check_limits_(Error *err) {
         return error_set(err, EXIT_FAILED,
                          "this program is limited to %lld open files but may need %d; raise ulimit -n",
                          (long long)limit.rlim_max, LEAST_FILES);
+    limit.rlim_cur = limit.rlim_max < MANY_FILES ? limit.rlim_max : MANY_FILES;
+    if (getrlimit(RLIMIT_NOFILE, &now) == 0 && now.rlim_cur < limit.rlim_cur) (void)setrlimit(RLIMIT_NOFILE, &limit);
     return 0;
 }
 
@@ -293,6 +296,7 @@ int trainer_main(const char *program, const Model *model, int argc, char **argv)
     Trainer t = {.model = model, .log = {program, -1, -1, LOG_NORMAL}, .argc = argc, .argv = argv};
     Error err = {0};
     int code = -1;
+    cuda_set_environment();
     file_reserve_standard();
     signal(SIGXFSZ, SIG_IGN); // exceeding a limit on a file's size is then a write error, which we report
     t.supervisor = supervisor_open(program, &err);

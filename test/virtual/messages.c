@@ -38,6 +38,15 @@ enum { ALL = -1 };
 static Pending pending_[WAITING];
 static int most_pending_; // entries from here on were never used
 
+// Tells the library which of the variables that CUDA reads at its start were not set when MPI started.
+int MPI_Init_thread(int *argc, char ***argv, int required, int *provided) {
+    static const char *const names[] = {"CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING"};
+    unsetenv("VIRTUAL_MPI_WITHOUT");
+    for (int i = 0; i < 2; i++)
+        if (getenv(names[i]) == NULL) setenv("VIRTUAL_MPI_WITHOUT", names[i], 1);
+    return PMPI_Init_thread(argc, argv, required, provided);
+}
+
 static bool dry_(void) { return virtual_clock.now != NULL; }
 
 static bool live_(void) { return virtual_messages.sent != NULL || dry_(); }
