@@ -1,13 +1,18 @@
-// The handshake of lending (lending.h). The lender writes a random token into the memory and sends an offer. The
-// borrower maps the memory, checks the token and overwrites it with its complement, which the lender checks in turn. A
-// copy to the device may return before its bytes arrive, and a message through the host could overtake it, so each side
-// synchronizes its device between writing a token and sending the message.
+// The handshake of lending (lending.h). The lender fills the memory, at most a MiB of it, with words that follow from a
+// random token, and sends an offer. The borrower maps the memory, checks the words and overwrites them with their
+// complements, which the lender checks in turn: on some machines with an IOMMU, GPUs access each other's memory but
+// damage what they copy. A copy to the device may return before its bytes arrive, and a message through the host could
+// overtake it, so each side synchronizes its device between writing and sending the message.
 #include "lending.h"
 
+#include "base/alloc.h"
 #include "base/clock.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+enum { PROOF_BYTES = 1 << 20 };
 
 typedef struct Offer {
     uint64_t token;
@@ -24,18 +29,33 @@ static void host_identity_(char *text, size_t size) {
     fclose(file);
 }
 
-static uint64_t read_token_(Backend *be, const void *from) {
-    uint64_t token = 0;
-    be->download(be, &token, from, sizeof token);
-    return token;
+static int64_t proof_bytes_(int64_t bytes) { return bytes < PROOF_BYTES ? bytes / 8 * 8 : PROOF_BYTES; }
+
+static uint64_t *proof_(uint64_t token, int64_t bytes) {
+    uint64_t *words = xmalloc((size_t)bytes);
+    for (int64_t i = 0; i < bytes / 8; i++) words[i] = token ^ (uint64_t)i * 0x9e3779b97f4a7c15u;
+    return words;
 }
 
-static int write_token_(Backend *be, void *to, uint64_t token, Error *err) {
-    be->upload(be, to, &token, sizeof token);
+// Returns whether the memory has the words of this token.
+static bool proves_(Backend *be, const void *from, int64_t bytes, uint64_t token) {
+    int64_t size = proof_bytes_(bytes);
+    uint64_t *words = proof_(token, size), *found = xcalloc(1, (size_t)size);
+    be->download(be, found, from, size);
+    bool same = memcmp(words, found, (size_t)size) == 0;
+    free_all(words, found);
+    return same;
+}
+
+static int write_proof_(Backend *be, void *to, int64_t bytes, uint64_t token, Error *err) {
+    int64_t size = proof_bytes_(bytes);
+    uint64_t *words = proof_(token, size);
+    be->upload(be, to, words, size);
+    free(words);
     return be->synchronize(be, err);
 }
 
-// Fills in the offer and writes its token to `memory`. offer->bytes 0: nothing to lend. -1 with err: the device failed.
+// Fills in the offer and writes its words to `memory`. offer->bytes 0: nothing to lend. -1 with err: the device failed.
 static int make_offer_(Offer *offer, Backend *be, void *memory, int64_t bytes, Error *err) {
     Error unable = {0};
     memset(offer, 0, sizeof *offer);
@@ -43,7 +63,7 @@ static int make_offer_(Offer *offer, Backend *be, void *memory, int64_t bytes, E
     offer->bytes = bytes;
     offer->token = 0x9e3779b97f4a7c15u ^ (uint64_t)(uintptr_t)memory ^ (uint64_t)(clock_seconds() * 1e9);
     host_identity_(offer->host, sizeof offer->host);
-    return write_token_(be, memory, offer->token, err);
+    return write_proof_(be, memory, bytes, offer->token, err);
 }
 
 int lending_lend(Backend *be, void *memory, int64_t bytes, Comm *control, int peer, bool *lent, Error *err) {
@@ -53,8 +73,9 @@ int lending_lend(Backend *be, void *memory, int64_t bytes, Comm *control, int pe
     if (make_offer_(&offer, be, memory, bytes, err) != 0) return -1;
     if (comm_send_now(control, peer, &offer, sizeof offer, err) != 0) return -1;
     if (comm_receive_now(control, peer, &mapped, sizeof mapped, err) != 0) return -1;
-    if (mapped) confirmed = read_token_(be, memory) == ~offer.token;
-    if (offer.bytes > 0 && write_token_(be, memory, 0, err) != 0) return -1;
+    if (mapped) confirmed = proves_(be, memory, bytes, ~offer.token);
+    if (offer.bytes > 0) be->zero(be, memory, proof_bytes_(bytes));
+    if (be->synchronize(be, err) != 0) return -1;
     *lent = confirmed != 0;
     return comm_send_now(control, peer, &confirmed, sizeof confirmed, err);
 }
@@ -67,7 +88,7 @@ static const char *unreachable_(const Backend *be, const Offer *offer) {
     return memcmp(host, offer->host, sizeof host) == 0 ? NULL : "the peer is on another host";
 }
 
-// Maps the lender's memory, sets *memory to its address here, and writes the complement of the offer's token there. If
+// Maps the lender's memory, sets *memory to its address here, and writes the complements of the offer's words there. If
 // the memory cannot be mapped, sets *memory to NULL and `why` to the reason. Returns -1 with err if the device fails.
 static int map_(Backend *be, const Offer *offer, int64_t bytes, void **memory, char why[256], Error *err) {
     Error unable = {0};
@@ -75,13 +96,13 @@ static int map_(Backend *be, const Offer *offer, int64_t bytes, void **memory, c
     *memory = NULL;
     if (reason == NULL && offer->bytes != bytes) reason = "the two ranks expect different sizes";
     if (reason == NULL && (*memory = be->borrow(be, &offer->loan, bytes, &unable)) == NULL) reason = unable.text;
-    if (reason == NULL && read_token_(be, *memory) != offer->token) {
+    if (reason == NULL && !proves_(be, *memory, bytes, offer->token)) {
         be->give_back(be, *memory, bytes);
         *memory = NULL;
-        reason = "the mapping does not show the peer's memory";
+        reason = "copies from the peer's memory do not show what the peer wrote there";
     }
     snprintf(why, 256, "%.255s", reason == NULL ? "" : reason);
-    return reason == NULL ? write_token_(be, *memory, ~offer->token, err) : 0;
+    return reason == NULL ? write_proof_(be, *memory, bytes, ~offer->token, err) : 0;
 }
 
 int lending_borrow(Backend *be, int64_t bytes, Comm *control, int peer, void **memory, char why[256], Error *err) {

@@ -13,7 +13,7 @@ __BEGIN_DECLS
 // of the two calls waits for the other.
 
 // Lends memory[0, bytes) to rank `peer`; memory is NULL if there is nothing to lend. *lent: whether the borrower mapped
-// it. The first 8 bytes are 0 afterwards. Returns -1 with err only if a message or the device fails.
+// it. The first MiB is 0 afterwards. Returns -1 with err only if a message or the device fails.
 int lending_lend(Backend *be, void *memory, int64_t bytes, Comm *control, int peer, bool *lent, Error *err);
 
 // Maps the memory that rank `peer` lends and sets *memory to its address here; the caller returns it with

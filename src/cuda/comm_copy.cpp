@@ -191,10 +191,14 @@ static int map_all_(Copies *self, Error *err) {
             void *there = NULL;
             bool lent, lends = lender == self->base.rank;
             if (lender == peer || (!lends && peer != self->base.rank)) continue;
+            self->cuda->over_pcie = false;
             int status = lends ? lending_lend(backend, m->memory, m->bytes, self->host, peer, &lent, err)
                                : lending_borrow(backend, m->bytes, self->host, lender, &there, why, err);
             if (status != 0) return -1;
             if (!lends) self->mapped[lender] = (char *)there;
+            // Rows and the flag behind them are two copies; CUDA does not promise that PCIe delivers them in order.
+            if (why[0] == '\0' && self->cuda->over_pcie && !self->demanded)
+                snprintf(why, sizeof why, "its GPU has no NVLink to this one");
             if (why[0] != '\0') snprintf(self->base.why, sizeof self->base.why, "rank %d: %.140s", lender, why);
         }
     return 0;
@@ -226,12 +230,13 @@ static int copy_use_memory_(Comm *comm, const CommMemory *memory, Error *err) {
     if (memory == NULL) return unmap_(self, err);
     for (uint32_t &flag : before) flag = BEFORE;
     self->memory = *memory, self->number = BEFORE;
-    self->cuda->backend.upload(&self->cuda->backend, memory->flags, before, sizeof before);
     self->mapped = (char **)xcalloc((size_t)comm->size, sizeof *self->mapped);
     self->mapped[comm->rank] = (char *)memory->memory;
     int status = try_flags_(self);
     if (status != cudaSuccess) cudaGetLastError();
     if (map_all_(self, err) != 0) return -1;
+    // After the lending, which overwrites memory, and before any rank can raise a flag here.
+    self->cuda->backend.upload(&self->cuda->backend, memory->flags, before, sizeof before);
     if (status != cudaSuccess)
         snprintf(comm->why, sizeof comm->why, "the driver does not support stream memory operations: %.60s",
                  cudaGetErrorString((cudaError_t)status));
@@ -269,7 +274,7 @@ Comm *comm_copy_create(Backend *backend, Comm *other, Comm *host, bool demanded,
     base->destroy = copy_destroy_;
     self->other = other, self->host = host, self->cuda = cuda_self(backend), self->demanded = demanded;
     self->cuda->registers = false; // memory that other processes map must come from cudaMalloc
-    cudaError_t status = cuda_first_stream(&self->stream);
+    cudaError_t status = cuda_first_stream(self->cuda, &self->stream);
     if (status == cudaSuccess) status = cudaEventCreateWithFlags(&self->ordered, cudaEventDisableTiming);
     for (int i = 0; i < PUSHED && status == cudaSuccess; i++)
         status = cudaEventCreateWithFlags(&self->pushed[i], cudaEventDisableTiming);

@@ -63,7 +63,13 @@ void *cuda_borrow(Backend *backend, const Loan *loan, int64_t bytes, Error *err)
     void *memory = NULL;
     memcpy(&handle, loan, sizeof handle);
     int theirs = find_gpu_(&handle.gpu);
-    if (theirs >= 0 && theirs != mine) cudaDeviceCanAccessPeer(&reachable, mine, theirs);
+    if (theirs >= 0 && theirs != mine) {
+        // GPUs have atomic operations in each other's memory over NVLink only (CUDA C++ programming guide).
+        int atomics = 1;
+        cudaDeviceCanAccessPeer(&reachable, mine, theirs);
+        cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, mine, theirs);
+        cuda_self(backend)->over_pcie |= atomics == 0;
+    }
     cudaError_t status = reachable ? cudaIpcOpenMemHandle(&memory, handle.memory, cudaIpcMemLazyEnablePeerAccess)
                                    : cudaErrorPeerAccessUnsupported;
     cudaGetLastError();
