@@ -1,10 +1,12 @@
 # The trainers for NVIDIA GPUs, built from this checkout:
 #
 #   docker build -t bpipe-trainer .
-#   docker run --rm --gpus all --ipc=host -v "$PWD:/work" bpipe-trainer train_llama -c /work/my.yaml
+#   docker run --rm --gpus all --ipc=host --ulimit memlock=-1 -v "$PWD:/work" bpipe-trainer train_llama -c /work/my.yaml
 #
-# --ipc=host: ranks of one host meet in /dev/shm, of which a container has 64 MB by default. The image has never been built where it
-# was written, since no base image could be had there; its steps were tried one by one on Debian 12 with CUDA 13.0.
+# --ipc=host: ranks of one host meet in /dev/shm, of which a container has 64 MB by default. memlock: InfiniBand pins
+# memory. With a container for each rank, add --pid=host, or GPUs cannot map each other's memory. The image has never
+# been built where it was written, since no base image could be had there; its steps were tried one by one on Debian
+# 12 with CUDA 13.0.
 FROM nvidia/cuda:13.0.2-cudnn-devel-ubuntu24.04
 
 WORKDIR /src

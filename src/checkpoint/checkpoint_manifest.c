@@ -188,6 +188,21 @@ static void write_window_(const char *key, const ZScore *window, FILE *file) {
     fputs("]},\n", file);
 }
 
+extern char **environ;
+
+// NCCL chooses algorithms and channels by these variables, and so the order in which it sums.
+static void write_nccl_(FILE *file) {
+    const char *comma = "";
+    fputs("  \"nccl\": [", file);
+    for (char **entry = environ; *entry != NULL; entry++) {
+        if (strncmp(*entry, "NCCL_", 5) != 0) continue;
+        fputs(comma, file);
+        json_write_text(file, *entry);
+        comma = ", ";
+    }
+    fputs("],\n", file);
+}
+
 void training_state_write(const Config *config, const TrainingState *state, FILE *file) {
     fprintf(file, "{\n  \"format\": 1,\n  \"version\": \"%s\",\n  \"run\": \"%016llx\",\n  \"sequence\": %lld,\n",
             VERSION, (unsigned long long)state->run, (long long)state->sequence);
@@ -200,6 +215,7 @@ void training_state_write(const Config *config, const TrainingState *state, FILE
             optimizer_lr(&config->train, state->step));
     write_window_("loss_window", &state->step_guard.loss, file);
     write_window_("norm_window", &state->step_guard.norm, file);
+    write_nccl_(file);
     fputs("  \"config\": ", file);
     config_write_json(config, file);
     fputs("\n}\n", file);

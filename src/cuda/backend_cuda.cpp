@@ -347,6 +347,7 @@ Backend *backend_cuda_create(int precision, int device, Error *err) {
     backend->own_bytes = CUDA_OWN_BYTES;
     backend->lent_page = CUDA_LENT_PAGE;
     backend->loads_late = true;
+    backend->streams = STREAM_COUNT;
     if (cuda_start_(made, err) != 0) {
         cuda_destroy_(backend);
         return NULL;

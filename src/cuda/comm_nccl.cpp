@@ -22,10 +22,10 @@ typedef struct NcclLink {
 } NcclLink;
 
 // The limits of blocks (backend.h) are LINK_CTAS per message, BESIDE_CTAS for sums over data ranks and COMPUTE_CTAS for
-// collectives over tensor ranks. All blocks that can wait at once fit on 108 multiprocessors; smaller GPUs scale the
-// limits (cuda_ctas). Without limits, sums that wait for another rank could occupy all multiprocessors, while that rank
-// waits for work that needs some of them. Products run during messages and sums, and with parallel.overlap also during
-// collectives over tensor ranks.
+// collectives over tensor ranks. All blocks that can wait at once fit on 108 multiprocessors: more groups, or smaller
+// GPUs, scale the limits (cuda_ctas). Without limits, sums that wait for another rank could occupy all multiprocessors,
+// while that rank waits for work that needs some of them. Products run during messages and sums, and with
+// parallel.overlap also during collectives over tensor ranks.
 enum { NUMBER = 1 }; // index into CommRequest.detail: number of the collective
 // NCCL's buffers per block: 10 MiB to receive and 2 MiB to send, for a ring and again for a tree (init.cc, p2p.cc).
 static const int64_t CTA_BYTES = 24 << 20;
@@ -86,7 +86,9 @@ static int open_link_(NcclGroup *group, NcclLink *link, const ncclUniqueId *id, 
     // Checks the free memory first: if NCCL ran out of memory, its error would not name the holders of the memory.
     Backend *backend = &group->cuda->backend;
     if (backend->check_free(backend, config.maxCTAs * CTA_BYTES, err) != 0) return -1;
-    cudaError_t opened = cuda_first_stream(&link->stream);
+    cudaError_t opened = cuda_first_stream(group->cuda, &link->stream);
+    enum { OF_NCCL = 2 }; // streams that NCCL makes for a communicator (deviceStream, hostStream in its init.cc)
+    backend->streams += OF_NCCL;
     if (opened != cudaSuccess) return nccl_fail_(group, "making a stream", -1, cudaGetErrorString(opened), err);
     ncclResult_t status = ncclCommInitRankConfig(&link->nccl, size, *id, rank, &config);
     return status == ncclSuccess ? 0 : nccl_fail_(group, "starting NCCL", -1, nccl_text_(status), err);
@@ -453,6 +455,14 @@ static bool uses_registered_() {
 }
 
 Comm *comm_nccl_create(Backend *backend, Comm *host, CommUse use, bool owns, Error *err) {
+    const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");
+    if (blocking != NULL && atoi(blocking) != 0) {
+        if (owns) host->destroy(host);
+        error_set(err, EXIT_FAILED,
+                  "CUDA_LAUNCH_BLOCKING=1 lets a host wait inside a send until it is received, so ranks would wait for "
+                  "each other; unset it, or use one rank");
+        return NULL;
+    }
     NcclGroup *group = (NcclGroup *)xcalloc(1, sizeof *group);
     Comm *base = &group->base;
     snprintf(base->name, sizeof base->name, "%s", host->name);

@@ -11,14 +11,17 @@ __BEGIN_DECLS
 // Returns the end of an error message: a remedy if this process has lost its device, else "".
 const char *cuda_remedy(void);
 
-// Returns `blocks`, scaled down if the GPU has fewer multiprocessors than the 108 of an A100. At least 1.
+// Returns `blocks`, scaled down if the kernels of all groups would not fit at once on the 108 multiprocessors of an
+// A100, or if the GPU has fewer. At least 1.
 static inline int cuda_ctas(const CudaBackend *cuda, int blocks) {
-    int part = cuda->multiprocessors >= 108 ? blocks : blocks * cuda->multiprocessors / 108;
+    const int all = 108, asked = cuda->backend.blocks > all ? cuda->backend.blocks : all;
+    int part = blocks * (cuda->multiprocessors < all ? cuda->multiprocessors : all) / asked;
     return part > 1 ? part : 1;
 }
 
 // Creates a stream with a higher priority than the compute stream.
-static inline cudaError_t cuda_first_stream(cudaStream_t *stream) {
+static inline cudaError_t cuda_first_stream(CudaBackend *cuda, cudaStream_t *stream) {
+    cuda->backend.streams++;
     int least = 0, most = 0;
     cudaError_t status = cudaDeviceGetStreamPriorityRange(&least, &most);
     return status == cudaSuccess ? cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, most) : status;

@@ -86,10 +86,11 @@ static double flops_(const CudaProduct *p) {
 // count until the backward ends: their real end depends on the network, but the choice of kernels must not. If bundles
 // move between nodes, messages keep their blocks during most of a step, so the other products leave LINK_CTAS free.
 static int32_t matmul_sms_(const CudaBackend *cuda, const CudaProduct *p) {
-    const int64_t kept = cuda_ctas(cuda, COMPUTE_CTAS), others = cuda->multiprocessors - kept;
+    const bool collects = cuda->collective_flops > 0;
+    const int64_t kept = cuda_ctas(cuda, collects ? COMPUTE_CTAS : BESIDE_CTAS), others = cuda->multiprocessors - kept;
     const int64_t unmoved = cuda->multiprocessors - cuda_ctas(cuda, LINK_CTAS);
     bool loses_more = flops_(p) * (double)kept > cuda->collective_flops * (double)others;
-    bool leaves = cuda->backend.summing || (cuda->collective_flops > 0 && !loses_more);
+    bool leaves = cuda->backend.summing || (collects && !loses_more);
     if (!leaves) return cuda->backend.moving && unmoved > 0 ? (int32_t)unmoved : 0;
     return others > 0 ? (int32_t)others : 0;
 }

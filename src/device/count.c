@@ -47,8 +47,7 @@ static void kernel_(Backend *be, double seconds, bool product, double *account) 
         double longer = without_(seconds, COMPUTE_CTAS, all);
         slower = fmin(longer, persistent ? window : window * COMPUTE_CTAS / all);
     }
-    if (all > COMPUTE_CTAS && be->summing)
-        slower = fmax(slower, without_(seconds, persistent ? COMPUTE_CTAS : BESIDE_CTAS, all));
+    if (all > COMPUTE_CTAS && be->summing) slower = fmax(slower, without_(seconds, BESIDE_CTAS, all));
     if (all > LINK_CTAS && be->moving && persistent && slower == 0) slower = without_(seconds, LINK_CTAS, all);
     *account += seconds;
     clocks->spent.exposed += slower;

@@ -185,6 +185,16 @@ static int create_groups_(Run *run, Error *err) {
 static int convert_groups_(Run *run, Error *err) {
     RunGroup groups[RUN_MOST_GROUPS];
     int count = list_groups_(run, groups);
+    double blocks = 0; // most blocks of NCCL's that a rank's groups can have on the device at once
+    for (int i = 0; i < count; i++) {
+        bool link = groups[i].use == USE_NEIGHBOURS || groups[i].use == USE_PAIR;
+        // Between nodes, a stage has two neighbours and two directions with each; a pair's bundles have two groups.
+        int links = world_place(run->world)->nodes == 1 ? 0 : groups[i].use == USE_PAIR ? 1 : 4;
+        if (*groups[i].comm != NULL)
+            blocks += link ? links * LINK_CTAS : groups[i].use == USE_COMPUTE ? COMPUTE_CTAS : BESIDE_CTAS;
+    }
+    if (world_max(run->world, &blocks, 1, err) != 0) return -1;
+    run->be->blocks = (int)blocks;
     for (int i = 0; i < count; i++) {
         Comm **comm = groups[i].comm;
         if (*comm == NULL || groups[i].held) continue;
@@ -325,9 +335,15 @@ static int create_rehearse_(Run *run, Details *details, Error *err) {
     if (!run->schedule->forward_only && optimizer_rehearse(run->optimizer, err) != 0) return -1;
     if (be->held_by_others != NULL && !run->device.shared) {
         if (be->check_free(be, SPARE_BYTES, err) != 0) return -1;
-        double others = (double)be->held_by_others(be) / GIB, reserve = run->config->hardware.reserve_gib;
-        if (world_max(run->world, &others, 1, err) != 0) return -1;
-        run->outside_gib = others;
+        double most[2] = {(double)be->held_by_others(be) / GIB, be->streams};
+        if (world_max(run->world, most, 2, err) != 0) return -1;
+        double others = run->outside_gib = most[0], reserve = run->config->hardware.reserve_gib;
+        const char *queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+        if (queues != NULL && most[1] > atoi(queues) && world_rank(run->world) == 0)
+            log_line(run->log,
+                     "a rank has %.0f streams, NCCL's included, which share CUDA's %s hardware queues "
+                     "(CUDA_DEVICE_MAX_CONNECTIONS, up to 32): a stream that waits can hold up another one",
+                     most[1], queues);
         log_detail(&run->all, "found: context, libraries, NCCL and other programs hold up to %.2f GiB of a GPU",
                    others);
         if (others > reserve && world_rank(run->world) == 0)
@@ -486,6 +502,9 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     // to OMP_NUM_THREADS.
     int threads = getenv("OMP_NUM_THREADS") != NULL ? 0 : cores < 1.0 ? 1 : (int)(cores + 1e-6);
     run->be = device_open(&run->device, config, world, threads, err);
+    if (run->be != NULL && run->device.cuda && have > 1 && affinity_allowed() < 2)
+        log_line(log, "this rank may use only one core, for its own thread and those of CUDA, NCCL and MPI; give it "
+                      "more (mpirun --bind-to none, srun --cpus-per-task)");
     if (run->be == NULL || convert_groups_(run, err) != 0) return -1;
     details_phase(&details, "device opened");
     if (find_peak_(run, cores, err) != 0) return -1;

@@ -26,6 +26,7 @@
 //   them have ended (user guide, "Group Calls", "Point-to-point communication"). Here it is a collective: every rank of
 //   the communicator makes the call, so nothing announces its messages. ncclGroupEnd connects all pairs at once. Groups
 //   of other calls, and of several communicators or streams, are not modelled.
+// - A communicator has two streams of its own (init.cc: deviceStream, hostStream).
 // - Registered memory must not be freed before it is deregistered. Only memory from ncclMemAlloc is used as registered,
 //   and only ncclMemFree frees it. If one rank's buffer of a collective is registered, the buffers of all ranks must be
 //   registered, at the same offset (user guide, "User Buffer Registration").
@@ -613,6 +614,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, int rank, ncclConfig_t *config) {
     if (size < 1 || size > RANKS || rank < 0 || rank >= size) return ncclInvalidArgument;
     if (sticky() != cudaSuccess) return ncclUnhandledCudaError;
+    take_queues(2);
     VirtualComm *comm = new VirtualComm();
     comm->rank = rank, comm->size = size;
     comm->blocks = config != nullptr && config->maxCTAs != NCCL_CONFIG_UNDEF_INT ? config->maxCTAs : (int)GROUP_BLOCKS;

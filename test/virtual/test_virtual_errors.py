@@ -113,6 +113,16 @@ def test_tensor_ranks_that_cannot_copy_use_nccl_and_say_why(tmp_path, environmen
     assert re.search(wanted, told[0]) and re.search(reason, told[0]), told
 
 
+@pytest.mark.thorough
+def test_tensor_ranks_without_nvlink_copy_only_if_the_configuration_demands_it(tmp_path):
+    said = []
+    for collectives in ("auto", "copy"):
+        options = (*WIDE, f"parallel.collectives={collectives}")
+        ended = virtual_runs.trained(write_config(tmp_path, "llama"), "llama", *options, VIRTUAL_PEERS="pcie")
+        said.append(re.findall(r"by NCCL, .*: its GPU has no NVLink to this one", ended.stderr))
+    assert [len(lines) for lines in said] == [2, 0], said  # one line a stage
+
+
 @pytest.mark.parametrize("option", ["parallel.sequence=false", "hardware.gpus_per_node=3"])
 def test_copies_that_a_configuration_excludes_are_refused_with_the_key_to_change(tmp_path, option):
     said = refused(tmp_path, *WIDE, "parallel.collectives=copy", option, code=2)
@@ -190,3 +200,29 @@ def test_an_error_of_nccl_ends_the_job_with_its_group_and_what_to_do(tmp_path, o
     sentence = r"(pipeline|tensor) group, rank \d of \d: .* failed: .*(Connection refused|remote process exited)"
     lost = [each for each in said if re.search(sentence, each)]
     assert lost and "NCCL_DEBUG=INFO" in lost[0] and "--resume" in lost[0], said
+
+
+def test_launches_that_block_are_refused_between_ranks(tmp_path):
+    assert "CUDA_LAUNCH_BLOCKING=1 lets a host wait inside a send" in refused(tmp_path, *TWO, CUDA_LAUNCH_BLOCKING="1")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("before, environment, sentence", [
+    (("taskset", "-c", "0"), {}, "may use only one core, .*--bind-to none"),
+    ((), {"CUDA_DEVICE_MAX_CONNECTIONS": "4"}, r"a rank has \d+ streams, NCCL's included, which share CUDA's 4"),
+], ids=["one core", "four queues"])  # fmt: skip
+def test_what_may_slow_a_rank_is_said_at_the_start(tmp_path, before, environment, sentence):
+    config = write_config(tmp_path, "llama")
+    ended = virtual_runs.trained(config, "llama", *TWO, **APART, before=before, **environment)
+    assert re.search(sentence, ended.stderr), ended.stderr
+    ended = virtual_runs.trained(config, "llama", *TWO, **APART)
+    assert not re.search("hardware queues|only one core", ended.stderr), ended.stderr
+
+
+@pytest.mark.thorough
+def test_ranks_that_mpirun_starts_set_cudas_environment_before_mpi_starts(tmp_path):
+    """An MPI with support for CUDA starts CUDA in MPI_Init; no parent has set the variables for these ranks."""
+    config = write_config(tmp_path, "llama")
+    unset = ("env", "-u", "CUDA_DEVICE_MAX_CONNECTIONS", "-u", "CUDA_MODULE_LOADING")
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    virtual_runs.trained(config, "llama", *TWO, before=(*unset, "mpirun", "--oversubscribe", "-n", "2"), **root)

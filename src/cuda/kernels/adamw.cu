@@ -149,8 +149,7 @@ __global__ void __launch_bounds__(THREADS) norms_kernel(double *norms, const dou
     if (threadIdx.x == 0) norms[blockIdx.x] = sum;
 }
 
-// --- the table, a few kilobytes, built for each call and copied in stream order. A copy from pageable memory returns
-// only after its source has been read, so `piece` may go out of scope.
+// --- the table, a few kilobytes, built for each call and copied in stream order.
 
 constexpr int64_t TABLE_PIECE = 256;
 
@@ -176,10 +175,7 @@ static int64_t table_upload_(CudaBackend *cuda, const AdamwTensor *tensors, int6
             piece[i] = entry_make_(&tensors[begin + i], chunks, cuda->backend.element);
             chunks += (tensors[begin + i].count + CHUNK - 1) / CHUNK;
         }
-        cuda_note(cuda,
-                  cudaMemcpyAsync((TensorEntry *)cuda->scratch + begin, piece, (size_t)n * sizeof *piece,
-                                  cudaMemcpyHostToDevice, cuda_compute(cuda)),
-                  "the table of tensors");
+        cuda->backend.upload(&cuda->backend, (TensorEntry *)cuda->scratch + begin, piece, n * (int64_t)sizeof *piece);
     }
     return chunks;
 }
