@@ -144,8 +144,6 @@ MISTAKES = [
             "return link->started < link->opened + link->buffers && p2p_event_done_(link, link->started);",
             "return link->started < link->opened + link->buffers;", (*TWO, "schedule.name=gpipe"), RACE),
     # --- lending and eviction
-    Mistake("cleared_lent_memory_is_not_waited_for", "src/comm/lending.c",
-            "    if (be->synchronize(be, err) != 0) return -1;\n    *lent", "    *lent", TWO, RACE),
     Mistake("lent_memory_shares_its_block", "src/cuda/backend_cuda.cpp",
             "return lent ? memory_pages(bytes, backend->lent_page) : bytes;", "return lent ? bytes : bytes;",
             TWO, "whole blocks of 2 MiB"),
