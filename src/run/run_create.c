@@ -187,11 +187,11 @@ static int convert_groups_(Run *run, Error *err) {
     int count = list_groups_(run, groups);
     double blocks = 0; // most blocks of NCCL's that a rank's groups can have on the device at once
     for (int i = 0; i < count; i++) {
+        static const int of_use[] = {COMPUTE_CTAS, BESIDE_CTAS, LINK_CTAS, LINK_CTAS, COMPUTE_CTAS};
         bool link = groups[i].use == USE_NEIGHBOURS || groups[i].use == USE_PAIR;
         // Between nodes, a stage has two neighbours and two directions with each; a pair's bundles have two groups.
         int links = world_place(run->world)->nodes == 1 ? 0 : groups[i].use == USE_PAIR ? 1 : 4;
-        if (*groups[i].comm != NULL)
-            blocks += link ? links * LINK_CTAS : groups[i].use == USE_COMPUTE ? COMPUTE_CTAS : BESIDE_CTAS;
+        if (*groups[i].comm != NULL) blocks += (link ? links : 1) * of_use[groups[i].use];
     }
     if (world_max(run->world, &blocks, 1, err) != 0) return -1;
     run->be->blocks = (int)blocks;
