@@ -308,14 +308,14 @@ static int config_check_file_(Config *config, Error *err) {
     Error why = {0};
     keys->file_chunks = keys->file_microbatches = keys->file_slices = 0;
     if (keys->file[0] == '\0') return 0;
-    if (check_batch_(config, err) != 0) return -1;
     Schedule *schedule = config_read_schedule(config, &why);
     if (schedule == NULL) return config_error(config, "schedule.file", err, "%s", why.text);
-    int status = check_file_header_(config, schedule, err);
+    keys->file_slices = schedule->slices; // with slices, fewer microbatches fill the stages
+    int status = check_batch_(config, err);
+    if (status == 0) status = check_file_header_(config, schedule, err);
     if (status == 0) {
         keys->file_chunks = schedule->chunks;
         keys->file_microbatches = schedule->microbatches;
-        keys->file_slices = schedule->slices;
         keys->bpipe = BPIPE_OFF;
     }
     for (int s = 0; status == 0 && s < schedule->stages; s++)

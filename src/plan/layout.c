@@ -9,6 +9,7 @@
 #include "device/cost.h"
 #include "plan.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -520,6 +521,7 @@ LayoutList layout_walk(const LayoutSpace *space, int first, int last, const RunL
 //   the last one          3  3.5          3 2
 void layout_deal_layers(const Schedule *placed, int64_t layers, double layer, double *load, int16_t *dealt) {
     int p = placed->stages, parts = p * placed->chunks;
+    assert(parts <= layers);
     for (int g = 0; g < parts; g++) dealt[g] = 1, load[g] += layer;
     for (int64_t left = layers - parts; left > 0; left--) {
         double least = INFINITY;

@@ -253,6 +253,12 @@ def test_a_schedule_that_evicts_is_the_best_only_if_it_saves_a_thousandth(family
     assert decided["step_ms"] == pytest.approx(other if evicts else plain, rel=1e-9)
 
 
+def test_stages_without_layers_need_no_advice():
+    told = plan(LLAMA, "parallel.pipeline=4", "parallel.tensor=8", "model.layers=3", "parallel.layers=[1,1,1,0]",
+                "hardware.memory_gib=1000")  # fmt: skip
+    assert not any("parallel.layers" in advice for advice in told["advice"])
+
+
 def test_slices_fill_the_stages_when_microbatches_do_not():
     told = plan(LLAMA, "parallel.pipeline=2", "parallel.tensor=8", "schedule.name=seq1f1b", "schedule.slices=4",
                 "schedule.micro_batch=1", "train.global_batch=1", "hardware.memory_gib=1000")  # fmt: skip

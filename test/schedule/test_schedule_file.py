@@ -19,6 +19,10 @@ def answer(path, text, *overrides, ask=("--schedule",)):
     return command("llama", "-c", TINY, *ask, overrides=(*GIVEN, f"schedule.file={path}", *overrides))
 
 
+def answer_of(*keys):
+    return command("llama", "-c", TINY, "--schedule", overrides=(*GIVEN, *keys)).stdout
+
+
 @pytest.mark.parametrize("text", [MINE, MINE.replace("\n", "\r\n")], ids=["ours", "another_editor_s"])
 def test_a_list_from_a_file_is_what_runs(tmp_path, text):
     told = answer(tmp_path / "mine.txt", text)
@@ -40,6 +44,14 @@ def test_a_list_from_a_file_is_what_runs(tmp_path, text):
 def test_a_list_that_cannot_run_is_refused_with_its_place(tmp_path, text, overrides, why):
     told = answer(tmp_path / "mine.txt", text, *overrides)
     assert (told.returncode, told.stdout) == (2, "") and why in told.stderr, told.stderr
+
+
+def test_slices_of_a_list_fill_the_stages(tmp_path):
+    few = ("train.global_batch=1", "schedule.name=seq1f1b")
+    path = tmp_path / "mine.txt"
+    path.write_text(answer_of(*few, "schedule.slices=4"))
+    told = command("llama", "-c", TINY, "--schedule", overrides=(*GIVEN, "train.global_batch=1", f"schedule.file={path}"))
+    assert (told.returncode, told.stdout) == (0, path.read_text())
 
 
 def test_split_backward_cannot_contradict_the_list(tmp_path):
