@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
-"""Plans runs that others have measured and published (studies/published.json), and compares the step times.
+"""Plans runs that others have measured and published, and compares the step times and the decisions.
 
     studies/published.py [--bin DIR] [--only TEXT]                     one line per run: planned, measured, error
-    studies/published.py [--bin DIR] --bands | --json                  ratios of measured to planned; every run as JSON
-    studies/published.py [--bin DIR] --write docs/published.md         the page, and its picture in img/ next to it
+    studies/published.py [--bin DIR] --bands | --json                  src/config/bands.c; every run as JSON
+    studies/published.py [--bin DIR] --write docs/published.md         the page, its picture in img/, and bands.c
 
+studies/published.json has the runs of the page's tables, studies/runs.csv others, of which only the step is planned.
 Nothing in the planner is fitted to these runs. Needs the built trainers, no GPU.
 """
 
 import argparse
 import concurrent.futures
+import csv
 import dataclasses
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -29,7 +32,10 @@ from run_files import GIB, Failure, finish, replacing, read_text  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "studies" / "published.json"
-PEAK = {"a100-80g": 312e12, "h100": 989.5e12, "b200": 2250e12}  # FLOP/s that published MFU refer to
+RUNS = ROOT / "studies" / "runs.csv"
+BANDS = ROOT / "src" / "config" / "bands.c"
+# FLOP/s that published MFU refer to
+PEAK = {"a100-80g": 312e12, "h100": 989.5e12, "b200": 2250e12, "gb200": 2500e12, "gb300": 2500e12}
 STREAM = {"a100-80g": 0.8 * 2039e9, "h100": 0.76 * 3350e9, "b200": 0.72 * 8000e9}  # bytes/s of memory traffic
 NODE = {"a100-80g": 222, "h100": 445, "b200": 704}  # GB/s of a long all-reduce within a node
 SHORTEST = 1  # seconds: runs with shorter steps do not count for a band
@@ -143,9 +149,10 @@ class Row:
         layer = self.layer_bytes(program) * -(-self["model.layers"] // p) / STREAM[gpu]
         rows = self["schedule.micro_batch"] * self["model.seq_len"]
         head = program.get("ce_bytes", 0) * rows * self["model.vocab"] / t / STREAM[gpu]
+        most = max(stage["parameters"] for stage in self.plan["stages"])
+        head += program.get("gradient_bytes", 0) * most / t / STREAM[gpu]  # a second sum of bf16 gradients, in fp32
         sums = 0
         if program.get("sums_bytes") and d > 1:  # an all-reduce after the pipeline, which leaves each node once
-            most = max(stage["parameters"] for stage in self.plan["stages"])
             network = self.values.get("hardware.network_gb_s", 200) / min(t * p, 8)
             rate = min(network, 240) if self.world > 8 else NODE[gpu]
             sums = 2 * program["sums_bytes"] * most / t * (d - 1) / d / (rate * 1e9)
@@ -171,7 +178,11 @@ class Row:
             values.pop("schedule.chunks", None)
         if values.get("schedule.recompute_layers") == "all":
             values["schedule.recompute_layers"] = -(-self["model.layers"] // self["parallel.pipeline"])
-        if parts > 1 and (values["model.layers"] + 2) % parts == 0:  # embedding and head count as one layer each
+        layers = values.pop("parallel.layers", None)
+        if layers is not None:  # text, since a list stands for several runs
+            values["parallel.layers"] = value_of(layers) if isinstance(layers, str) else layers
+        # Embedding and head count as one layer each.
+        if parts > 1 and "parallel.layers" not in values and (values["model.layers"] + 2) % parts == 0:
             each = (values["model.layers"] + 2) // parts
             values["parallel.layers"] = [each - 1] + [each] * (parts - 2) + [each - 1]
         values.setdefault("model.ffn", 4 * values["model.hidden"])
@@ -206,9 +217,29 @@ def rows_of(only):
     return rows
 
 
-def ask(program, config, *arguments):
+def value_of(cell):
+    try:
+        return json.loads(cell)
+    except ValueError:
+        return cell
+
+
+def more_rows():
+    """Returns the rows of runs.csv, whose first lines name the sources."""
+    lines = RUNS.read_text().splitlines()
+    titles = dict(line[2:].split(": ", 1) for line in lines if line.startswith("#"))
+    rows = []
+    for cells in csv.DictReader(line for line in lines if not line.startswith("#")):
+        name, trainer = cells.pop("source"), cells.pop("trainer")
+        values = {key: cell if key in ("group", "run") else value_of(cell) for key, cell in cells.items() if cell}
+        rows.append(Row({"name": name, "title": titles[name], "trainer": trainer, "csv": True}, values))
+    return rows
+
+
+def ask(program, config, *arguments, fits=True):
+    """Returns what the program prints. fits False: also if nothing fits into memory, which ends with exit code 1."""
     ended = subprocess.run([program, "-c", config, *arguments], capture_output=True, text=True, check=False)
-    if ended.returncode != 0:
+    if ended.returncode != 0 and (fits or ended.stderr):
         raise Failure(ended.stderr.strip())
     return ended.stdout
 
@@ -234,6 +265,12 @@ def plan(row, folder, number, bin_folder):
     config.write_text(row.configuration())
     program = bin_folder / f"train_{row.values['model.family']}"
     try:
+        if row.source.get("csv"):  # the step alone, in a tenth of the time
+            swept = f"schedule.micro_batch={row['schedule.micro_batch']}"
+            row.plan = json.loads(ask(program, config, "--plan", "--sweep", swept, "--json", fits=False))["sweep"][0]
+            if row.plan["refused"] is not None:
+                raise Failure(row.plan["refused"])
+            return
         row.plan = json.loads(ask(program, config, "--plan", "--json"))
         if "activations" in row.source:
             row.held = held_bytes(row, ask(program, config, "--schedule"))
@@ -329,53 +366,231 @@ def summary(rows):
     return "\n".join(lines)
 
 
+# ---- bands: whose time -----------------------------------------------------------------------------------------------
+
+FEWEST = 5  # runs of a band
+NEAR = 1.25  # of a source of all layouts, those count that take at most so many times as long as the best of their set
+EIGHT_BITS = ("b200", "gb200", "gb300")  # one band for 8 bits on these
+
+
+def fp8_of(row):
+    return row.values.get("train.fp8", "off")
+
+
 def class_of(row):
-    return "b200" if row.values["hardware.gpu"] == "b200" else "a100"
+    """Returns what has a band: a trainer, GPUs, and a word of train.fp8."""
+    gpu = row.values["hardware.gpu"]
+    gpus = {"a100-80g": ("a100-40g", "a100-80g")}.get(gpu, (gpu,))
+    return row.source["trainer"], EIGHT_BITS if gpu in EIGHT_BITS and fp8_of(row) != "off" else gpus, fp8_of(row)
 
 
 def longer(row):
-    return row.measured_step() / row.complete_step()
+    return row.measured_step() / row.planned_step()
 
 
-def band_of(rows, width=None):
-    """Returns the band, 10th to 90th percentile, of measured / planned times. width: the width of another band, for
-    runs of a single machine and program, which do not show how far other runs are apart."""
-    low, high = (part_of([longer(row) for row in rows], part) for part in (0.1, 0.9))
-    if width is None:
-        return low, high
-    return tuple((low * high) ** 0.5 * width**end for end in (-0.5, 0.5))
+def set_of(row):
+    """Returns the name of the set of layouts that a run is in: one model, batch and number of GPUs."""
+    group = row.values["group"]
+    if row.source["name"] == "nanotron" and not group.endswith("nodes"):
+        group = f"{group} {' '.join(row.values['run'].split()[:2])}"
+    return row.source["name"].split(",")[0], group
+
+
+def sets_of(rows):
+    sets = {}
+    for row in rows:
+        if row.measured_step() is not None:
+            sets.setdefault(set_of(row), []).append(row)
+    return sets
+
+
+def classes_of(rows):
+    """Returns the runs of every band: steps of a second and more, of trainers whose sharding the plan has."""
+    classes = {}
+    for (source, _), mine in sets_of(rows).items():
+        best = min(row.measured_step() for row in mine)
+        for row in mine:
+            far = source == "nanotron" and row.measured_step() > NEAR * best
+            if row.measured_step() >= SHORTEST and row.source["trainer"] != "fsdp" and not far:
+                classes.setdefault(class_of(row), []).append(row)
+    return {key: mine for key, mine in sorted(classes.items()) if len(mine) >= FEWEST}
+
+
+def band_of(rows):
+    """Returns the 10th percentile, the median and the 90th percentile of measured / planned times."""
+    ratios = [longer(row) for row in rows]
+    return part_of(ratios, 0.1), statistics.median(ratios), part_of(ratios, 0.9)
+
+
+def source_of(row):
+    return row.source["name"].split(",")[0]
+
+
+def model_of(row):
+    found = re.search(r"[\d.]+[BT]", f"{row.values['group']} {row.values['run']}")
+    return found[0] if found else row.values["group"]
+
+
+def kinship(rows):
+    """Returns a function of runs, whose runs with the same value are left out together: their sources, or their models
+    if one source has most of the runs."""
+    most = max(sum(source_of(row) == name for row in rows) for name in map(source_of, rows))
+    return source_of if len(rows) - most >= FEWEST else model_of
+
+
+def tried(rows):
+    """Returns how far the middle of the other runs' band is off in the median, how many runs of how many are in it."""
+    kin, off, inside = kinship(rows), [], 0
+    for row in rows:
+        others = [other for other in rows if kin(other) != kin(row)]
+        if len(others) >= FEWEST:
+            low, middle, high = band_of(others)
+            off.append(abs(middle / longer(row) - 1))
+            inside += low <= longer(row) <= high
+    return (statistics.median(off) if off else None), inside, len(off)
 
 
 def bands(rows):
-    """Returns the bands as a table, and how many runs are within the band of other runs."""
-    lines = ["| GPUs | runs | low | high |", "|---|---|---|---|"]
-    ran = [row for row in of_source(rows, None) if row.measured_step() >= SHORTEST]
-    low, high = band_of([row for row in ran if class_of(row) == "a100"])
-    for words, name, width in (("A100, H100", "a100", None), ("B200", "b200", high / low), ("all", None, None)):
-        mine = [row for row in ran if name in (None, class_of(row))]
-        lines.append(f"| {words} | {len(mine)} | " + " | ".join(f"{end:.2f}" for end in band_of(mine, width)) + " |")
-    return "\n".join([*lines, "", *tried(ran, high / low)])
+    """Returns the bands as a table, and how many runs are within the band of other sources."""
+    lines = [
+        "| trainer | GPUs | `train.fp8` | runs | low | middle | high | tried | middle off | inside |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for (trainer, gpus, fp8), mine in classes_of(rows).items():
+        off, inside, count = tried(mine)
+        ends = [f"{end:.2f}" for end in band_of(mine)]
+        apart = [str(count), f"{100 * off:.1f} %", f"{100 * inside / count:.0f} %"] if count else ["0", "-", "-"]
+        lines.append("| " + " | ".join([trainer, ", ".join(gpus), fp8, str(len(mine)), *ends, *apart]) + " |")
+    return "\n".join(lines)
 
 
-def tried(ran, width):
-    """Returns for each GPU how well the band of other runs fits its runs."""
-    lines = ["| GPU | runs tried | middle off, in the median | inside | widest high / low |", "|---|---|---|---|---|"]
-    for gpu in ("a100-80g", "h100", "b200"):
-        apart, inside, widest, mine = [], 0, 0, [row for row in ran if row.values["hardware.gpu"] == gpu]
-        for row in mine:
-            kin = [other for other in ran if class_of(other) == class_of(row) and kinship(other) != kinship(row)]
-            low, high = band_of(kin, width if gpu == "b200" else None)
-            apart.append(abs((low * high) ** 0.5 / longer(row) - 1))
-            inside += low <= longer(row) <= high
-            widest = max(widest, high / low)
-        cells = [gpu[:4].upper(), str(len(mine)), f"{100 * statistics.median(apart):.1f} %"]
-        lines.append("| " + " | ".join([*cells, f"{100 * inside / len(mine):.0f} %", f"{widest:.2f}"]) + " |")
-    return lines
+def bands_file(rows):
+    """Returns the text of src/config/bands.c."""
+    lines = [
+        "// How much longer published steps of other trainers took than planned: 10th percentile, median and 90th",
+        "// percentile. Made by studies/published.py of studies/published.json and runs.csv; sources: docs/published.md.",
+        '#include "gpus.h"',
+        "",
+        "const TrainerBand trainer_bands[] = {",
+    ]
+    for (trainer, gpus, fp8), mine in classes_of(rows).items():
+        ends = ", ".join(f"{end:.2f}" for end in band_of(mine))
+        word = trainer.replace("-", "_").upper()
+        lines.append(f'    {{TRAINER_{word}, "{" ".join(gpus)}", FP8_{fp8.upper()}, {len(mine)}, {ends}}},')
+    return "\n".join([*lines, "};", "const int trainer_band_count = sizeof trainer_bands / sizeof *trainer_bands;", ""])
 
 
-def kinship(row):
-    """Returns a name; runs with the same name are left out together."""
-    return row.values["run"] if class_of(row) == "b200" else row.source["name"].split(",")[0]
+# ---- decisions -------------------------------------------------------------------------------------------------------
+
+MANY = 10  # layouts of a set
+
+
+def tau(rows):
+    """Returns Kendall's tau of planned and measured steps."""
+    sum, count = 0, 0
+    for i, one in enumerate(rows):
+        for other in rows[i + 1 :]:
+            order = (one.planned_step() - other.planned_step()) * (one.measured_step() - other.measured_step())
+            sum, count = sum + (order > 0) - (order < 0), count + 1
+    return sum / count
+
+
+def regrets(rows):
+    """Returns by how much the planned best and the best of the planned five took longer than the measured best."""
+    ordered, best = sorted(rows, key=Row.planned_step), min(row.measured_step() for row in rows)
+    return ordered[0].measured_step() / best - 1, min(row.measured_step() for row in ordered[:5]) / best - 1
+
+
+def kind_of_set(name):
+    source, group = name
+    if source != "nanotron":
+        return source
+    return "nanotron, 1 to 8 nodes" if int(group.split()[1]) <= 8 else "nanotron, 16 to 64 nodes"
+
+
+def decisions(rows):
+    """Returns for all sets of many layouts how good the plan's choice is."""
+    kinds = {}
+    for name, mine in sets_of(rows).items():
+        if len(mine) >= MANY:
+            kinds.setdefault(kind_of_set(name), []).append(mine)
+    lines = [
+        "| sets of | sets, runs | pick within 3 % | its regret: median, worst | best of five within 1 %, 5 %"
+        " | its regret: worst | tau |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for kind, sets in kinds.items():
+        picks, fives = zip(*map(regrets, sets), strict=True)
+        cells = [kind, f"{len(sets)}, {sum(map(len, sets))}", str(sum(pick <= 0.03 for pick in picks))]
+        cells.append(f"{100 * statistics.median(picks):.1f} %, {100 * max(picks):.0f} %")
+        cells.append(f"{sum(five <= 0.01 for five in fives)}, {sum(five <= 0.05 for five in fives)}")
+        cells += [f"{100 * max(fives):.0f} %", f"{statistics.median(map(tau, sets)):.2f}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+# ---- one change at a time --------------------------------------------------------------------------------------------
+
+
+def layout_of(row):
+    return tuple(row[key] for key in ("parallel.tensor", "parallel.pipeline", "parallel.data", "schedule.micro_batch"))
+
+
+CHANGES = {
+    "b to 2b": lambda t, p, d, b: (t, p, d, 2 * b),
+    "p to 2p, d halved": lambda t, p, d, b: (t, 2 * p, d / 2, b),
+    "t to 2t, d halved": lambda t, p, d, b: (2 * t, p, d / 2, b),
+}
+
+
+def ratios_of(name, mine):
+    """Yields (change, measured ratio, planned ratio) of the pairs of a set that differ in one thing."""
+    for one in mine:
+        for other in mine:
+            ratios = other.measured_step() / one.measured_step(), other.planned_step() / one.planned_step()
+            zero = one.values["run"].rpartition("zero=")[2] == other.values["run"].rpartition("zero=")[2]
+            rows_split = one["parallel.sequence"], other["parallel.sequence"]  # nanotron splits them with t > 1
+            for change, to in CHANGES.items():
+                alike = zero if name[0] == "nanotron" else rows_split[0] == rows_split[1]
+                if alike and layout_of(other) == to(*layout_of(one)):
+                    yield change, *ratios
+            if name[0] == "layouts" and layout_of(one) == layout_of(other) and rows_split == (False, True):
+                yield "sequence parallelism on", *ratios
+
+
+def eight_bits(rows):
+    """Yields (change, measured ratio, planned ratio) of recipes in 8 bits and in bf16."""
+    named = {(row.values["group"], row.values["run"]): row for row in rows}
+    for (group, run), row in named.items():
+        one = named.get((group.removesuffix(" fp8") + " bf16", run))
+        if group.endswith(" fp8") and one is not None:
+            ratios = row.measured_step() / one.measured_step(), row.planned_step() / one.planned_step()
+            yield "8 bits (`tensor`)", *ratios
+
+
+def changes(rows):
+    """Returns a table of changes of one thing: planned against measured ratios."""
+    found = {}
+    for name, mine in sets_of(rows).items():
+        if name[0] in ("vTrain", "BLOOM", "layouts") or kind_of_set(name) == "nanotron, 1 to 8 nodes":
+            for change, *ratios in ratios_of(name, mine):
+                found.setdefault((change, kind_of_set(name)), []).append(ratios)
+    for change, *ratios in eight_bits([row for row in rows if row.source["name"] == "recipes"]):
+        found.setdefault((change, "recipes"), []).append(ratios)
+    lines = [
+        "| change | source | pairs | measured, planned | error: median, 10 % to 90 % | within 5 % | in order |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for (change, source), ratios in sorted(found.items()):
+        measured, planned = ([pair[i] for pair in ratios] for i in (0, 1))
+        errors = [plan / run - 1 for run, plan in ratios]
+        apart = [(run > 1) == (plan > 1) for run, plan in ratios if abs(run - 1) > APART]
+        middles = f"{statistics.median(measured):.3f}, {statistics.median(planned):.3f}"
+        ends = f"{signed(part_of(errors, 0.1))} to {signed(part_of(errors, 0.9))}"
+        cells = [change, source, str(len(ratios)), middles, f"{signed(statistics.median(errors))}, {ends}"]
+        cells.append(f"{100 * sum(abs(error) <= 0.05 for error in errors) / len(errors):.0f} %")
+        lines.append("| " + " | ".join([*cells, f"{sum(apart)} of {len(apart)}"]) + " |")
+    return "\n".join(lines)
 
 
 def table_of_limits(rows):
@@ -460,11 +675,15 @@ def words_on_memory(rows):
     )
 
 
-def page_of(rows, page):
-    """Returns the page with the tables of these rows between its marks."""
+def page_of(rows, more, page):
+    """Returns the page with the tables of these rows between its marks. more: the rows of runs.csv."""
     pairs = pairs_of(rows)
     sources = {row.source["name"]: row.source["title"] for row in rows}
-    tables = {"summary": summary(rows), "bands": bands(rows), "limits": table_of_limits(rows),
+    for row in more:
+        sources.setdefault(f"{row.source['name']} (`runs.csv`)", row.source["title"])
+    both = rows + more
+    tables = {"summary": summary(rows), "bands": bands(both), "decisions": decisions(both), "changes": changes(both),
+              "limits": table_of_limits(rows),
               "pairs": verdict_on_pairs(pairs) + "\n\n" + table_of_pairs(pairs), "memory": words_on_memory(rows),
               "sources": "\n".join(wrapped(f"- *{name}*: {title}.", "  ") for name,
                                    title in sources.items())}  # fmt: skip
@@ -524,13 +743,18 @@ def main(options):
     rows = rows_of(options.only)
     if not rows:
         raise Failure(f"no run has {options.only!r} in its source or name; leave out --only to see all")
-    plan_all(rows, options.bin)
+    more = more_rows() if options.bands or options.write is not None else []
+    plan_all(rows + more, options.bin)
     if options.write is None:
-        print(bands(rows)) if options.bands else print_json(rows) if options.json else print_lines(rows)
+        if options.bands:
+            print(bands_file(rows + more), end="")
+        else:
+            print_json(rows) if options.json else print_lines(rows)
         return
-    page = page_of(rows, read_text(options.write))
-    with replacing(options.write) as temporary:
-        Path(temporary).write_text(page)
+    page = page_of(rows, more, read_text(options.write))
+    for path, text in ((options.write, page), (BANDS, bands_file(rows + more))):
+        with replacing(path) as temporary:
+            Path(temporary).write_text(text)
     if options.plot:
         draw(rows, options.write.parent / "img" / "published.svg")
 
@@ -540,7 +764,7 @@ if __name__ == "__main__":
     parser.add_argument("--bin", type=Path, default=ROOT, help="folder of the trainers")
     parser.add_argument("--only", default="", help="runs with this text in their source or name")
     parser.add_argument("--json", action="store_true", help="every run as JSON")
-    parser.add_argument("--bands", action="store_true", help="print ratios of measured to planned step times")
+    parser.add_argument("--bands", action="store_true", help="print src/config/bands.c")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the page")
     parser.add_argument(
         "--plot", action=argparse.BooleanOptionalAction, default=True, help="with --write: also draw the picture"

@@ -39,6 +39,16 @@ typedef enum Balance { BALANCE_OFF, BALANCE_LOSS, BALANCE_BIAS } Balance;
 typedef enum OptimizerKind { OPTIMIZER_ADAMW, OPTIMIZER_MUON } OptimizerKind;
 typedef enum Precision { PRECISION_FP32, PRECISION_BF16 } Precision;
 typedef enum Fp8 { FP8_OFF, FP8_TENSOR, FP8_BLOCK, FP8_MX } Fp8;
+// The programs of published runs: this one; NeMo, Megatron-Core and Megatron-Bridge since 2024; Megatron-LM of 2021 to
+// 2023 and its forks; Aleph Alpha's; nanotron; trainers that shard everything.
+typedef enum Program {
+    TRAINER_THIS,
+    TRAINER_NVIDIA,
+    TRAINER_MEGATRON,
+    TRAINER_ALEPH_ALPHA,
+    TRAINER_NANOTRON,
+    TRAINER_FSDP
+} Program;
 typedef enum ChangedMode { CHANGED_REFUSE, CHANGED_ACCEPT } ChangedMode;
 typedef enum SampleBegin { BEGIN_AUTO, BEGIN_ON, BEGIN_OFF } SampleBegin;
 typedef enum DeviceKind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceKind;
@@ -212,6 +222,7 @@ typedef struct LogConfig {
 
 typedef struct HardwareConfig {
     int device;         // DeviceKind
+    int trainer;        // Program; whose band and days a plan prints
     int gpu;            // index in gpu_words; its row fills in keys that were not given; 0: no GPU named
     double peak_tflops; // peak of one rank; 0: from the device
     double memory_gib;  // memory of one rank; 0: from the device

@@ -303,6 +303,8 @@ const ConfigKey config_keys[] = {
 
     WORD(hardware, device, "auto", device_words, "where to compute; auto: on GPUs if there are any"),
     WORD(hardware, gpu, "none", gpu_words, "fills the keys below from data sheets; keys given in the same place win"),
+    WORD(hardware, trainer, "this", trainer_words,
+         "for plans: whose days and band (nvidia: NeMo and Megatron-Core; megatron: Megatron-LM)"),
     FIGURE(hardware, peak_tflops, 1e9, "of one rank, 1e12 FLOP/s; auto: known or measured"),
     FIGURE(hardware, memory_gib, 1e9, "of one rank; auto: ask the device"),
     FIGURE(hardware, memory_gb_s, 1e9, "rate of the device's memory, 1e9 bytes/s; auto: by its peak"),
@@ -314,7 +316,7 @@ const ConfigKey config_keys[] = {
     NUMBER(hardware, pair_gb_s, "240", 0, 1e9, "paired stages, per rank, 1e9 bytes/s one way", .flags = KEY_ABOVE_MIN),
     NUMBER(hardware, tensor_gb_s, "240", 0, 1e9, "tensor ranks, per rank, 1e9 bytes/s one way", .flags = KEY_ABOVE_MIN),
     NUMBER(hardware, network_gb_s, "25", 0, 1e9,
-           "between nodes, per node, 1e9 bytes/s one way: the bus bandwidth of a long all_reduce_perf",
+           "between nodes, per node, 1e9 bytes/s one way: a long all_reduce_perf's bus bandwidth",
            .flags = KEY_ABOVE_MIN),
     NUMBER(hardware, host_gb_s, "25", 0, 1e9, "to host memory, per rank, 1e9 bytes/s one way", .flags = KEY_ABOVE_MIN),
     NUMBER(hardware, latency_us, "10", 0, 1e9, "of one message, microseconds"),

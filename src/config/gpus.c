@@ -77,21 +77,37 @@ _Static_assert(sizeof gpu_words / sizeof *gpu_words == GPUS + 2, "one word for e
 const Gpu *gpu_row(int word) { return word > 0 && word <= GPUS ? &gpus_[word - 1] : NULL; }
 
 const GpuBand gpu_band_measured = {
-    1 / 1.026, 1 / (1 - 0.054), 5, "from measurements were on two CPU cores (make bench)", true,
+    1 / 1.026, 1, 1 / (1 - 0.054), 5, "from measurements were on two CPU cores (make bench)", true,
 };
 const GpuBand gpu_band_alone = {
-    1 / 1.004, 1 / (1 - 0.052), 19, "of 19 steps on single H200s were (docs/cuda.md)", true,
+    1 / 1.004, 1, 1 / (1 - 0.052), 19, "of 19 steps on single H200s were (docs/cuda.md)", true,
 };
 
-// Figures from studies/published.py --bands. H100s share the A100s' band, because the H100 runs come from few programs.
-// The B200 runs come from one machine, so the B200s' band has the width of the A100s' band.
-GpuBand gpu_band(const Gpu *gpu) {
-    static const GpuBand a100 = {1.04, 1.34, 238, "A100s and H100s", false}, b200 = {1.15, 1.48, 6, "B200s", false},
-                         all = {1.04, 1.34, 244, "A100s, H100s and B200s", false};
-    const char *word = gpu != NULL ? gpu->word : "";
-    bool blackwell = strstr(word, "b200") != NULL || strstr(word, "b300") != NULL || strcmp(word, "gb300") == 0;
-    bool hopper = word[0] == 'h' || strcmp(word, "gh200") == 0;
-    return blackwell ? b200 : hopper || strncmp(word, "a100", 4) == 0 || strcmp(word, "a800") == 0 ? a100 : all;
+const char *const trainer_words[] = {
+    [TRAINER_THIS] = "this",
+    [TRAINER_NVIDIA] = "nvidia",
+    [TRAINER_MEGATRON] = "megatron",
+    [TRAINER_ALEPH_ALPHA] = "aleph-alpha",
+    [TRAINER_NANOTRON] = "nanotron",
+    [TRAINER_FSDP] = "fsdp",
+    NULL,
+};
+
+// Returns whether a text of words has this word.
+static bool has_word_(const char *text, const char *word) {
+    size_t length = strlen(word);
+    for (const char *at = text; (at = strstr(at, word)) != NULL; at += length)
+        if ((at == text || at[-1] == ' ') && (at[length] == ' ' || at[length] == '\0')) return true;
+    return false;
+}
+
+GpuBand gpu_band(int trainer, const Gpu *gpu, int fp8) {
+    for (int i = 0; i < trainer_band_count && gpu != NULL; i++) {
+        const TrainerBand *row = &trainer_bands[i];
+        if (row->trainer == trainer && row->fp8 == fp8 && has_word_(row->gpus, gpu->word))
+            return (GpuBand){row->low, row->middle, row->high, row->runs, trainer_words[trainer], false};
+    }
+    return (GpuBand){0};
 }
 
 int gpu_capability(const Gpu *gpu) {

@@ -42,22 +42,36 @@ typedef struct GpuKernels {
 const GpuKernels *gpu_kernels(const Gpu *gpu);
 
 // The range of actual step time / planned step time.
-// own false: 10th to 90th percentile of published runs on GPUs named by `on` (studies/published.py --bands).
 // own true: minimum to maximum over this trainer's steps. `on` completes the line "as far off as plans ...".
+// own false: 10th to 90th percentile of published runs of another trainer, and their median.
 typedef struct GpuBand {
-    double low, high;
+    double low, middle, high;
     int runs;
     const char *on;
     bool own;
 } GpuBand;
 
-GpuBand gpu_band(const Gpu *gpu);
 // The band of plans that use a profile, or rates that were fitted to runs. In five rounds of `make bench` on two CPU
 // cores, plans were 5.4 % too short to 2.6 % too long.
 extern const GpuBand gpu_band_measured;
 // The band of a run on a single Hopper GPU, in bf16 or 8 bits. On two H200s, one at a time, plans were 5.2 % too short
 // to 0.4 % too long (test/plan/measured_steps.json).
 extern const GpuBand gpu_band_alone;
+
+// One row of bands.c. gpus: words of hardware.gpu.
+typedef struct TrainerBand {
+    int trainer;
+    const char *gpus;
+    int fp8, runs;
+    double low, middle, high;
+} TrainerBand;
+
+extern const TrainerBand trainer_bands[];
+extern const int trainer_band_count;
+extern const char *const trainer_words[]; // of hardware.trainer
+
+// Returns the band of a trainer's published runs on such GPUs in this precision; runs is 0 if there are too few.
+GpuBand gpu_band(int trainer, const Gpu *gpu, int fp8);
 
 // Words of hardware.gpu, "none" first, NULL last; the row of word i is gpu_row(i), NULL for 0.
 extern const char *const gpu_words[];

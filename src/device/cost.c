@@ -27,7 +27,6 @@ void cost_take_given(Cost *cost, const Config *config) {
     take_(&cost->flash_forward.share, given->flash_forward);
     take_(&cost->flash_backward.share, given->flash_backward);
     take_(&cost->memory_rate, given->stream_gb_s * 1e9);
-    if (given->calibrated) cost->band = cost->alone = gpu_band_measured;
 }
 
 // Assumed figures for a GPU without a row: the middle of the existing rows. For AMD's GPUs the best matrix product is
@@ -76,11 +75,7 @@ void cost_of_gpu(Cost *cost, const Config *config, double peak) {
                                            : 132,
         .persistent = family == 0 || family >= 90,
         .data_sheet = known == NULL,
-        .band = gpu_band(gpu),
-        .alone = gpu_band(gpu),
     };
-    bool hopper = known != NULL && strchr(known->word, 'h') != NULL; // h100, h800, h200, gh200
-    if (hopper && config->train.precision == PRECISION_BF16) cost->alone = gpu_band_alone;
     if (config->attention.deterministic != DETERMINISTIC_OFF) cost->flash_backward = kernels->flash_deterministic;
     // The measured collectives apply only to links with the rate of the GPU's own links.
     bool same = gpu != NULL && fabs(gpu->link_gb_s - given->tensor_gb_s) < 0.01 * gpu->link_gb_s;

@@ -36,7 +36,6 @@ typedef struct Cost {
     int multiprocessors; // 0: a CPU
     bool persistent;     // kernels of products keep their multiprocessors to the end
     bool data_sheet;     // no kernel of this GPU was measured
-    GpuBand band, alone; // bands of runs on several GPUs, and of runs on a single GPU; `runs` is 0 for a CPU
     // Collectives' measured bus bandwidths in a node (gpu_kernels.c); all 0: unknown. By value: processes share a Cost.
     uint16_t collectives[GPU_COLLECTIVES][GPU_SIZES];
 } Cost;
@@ -44,7 +43,7 @@ typedef struct Cost {
 typedef enum CostCollective { COST_ALL_GATHER, COST_REDUCE_SCATTER, COST_ALL_REDUCE, COST_EXCHANGE } CostCollective;
 
 // Replaces assumptions by the values that `hardware` sets: matmul_efficiency, matmul_half, flash_forward,
-// flash_backward and stream_gb_s. `calibrated` replaces the bands.
+// flash_backward and stream_gb_s.
 void cost_take_given(Cost *cost, const Config *config);
 
 // Fills `cost` for a GPU of `peak` FLOP/s from the configuration's keys. peak: 0 if unknown.

@@ -39,6 +39,8 @@ static Goodput goodput_(const Config *config, double step_seconds, double days) 
 
 Budget budget_make(const Config *config, double step_seconds, bool gpus, GpuBand band) {
     const HardwareConfig *hardware = &config->hardware;
+    if (band.middle > 0) // of another trainer: its days, and the ends relative to these
+        step_seconds *= band.middle, band.low /= band.middle, band.high /= band.middle;
     double tokens = (double)config_step_tokens(config), hours = step_seconds / 3600;
     double gpu_hours = gpus ? hours * (double)config_world(config) : 0;
     int64_t samples = config_samples(config, 0, config->train.steps);

@@ -24,6 +24,9 @@ static void describe_gpu_(Hardware *hardware, const Config *config) {
     if (given->peak_tflops == 0 || given->memory_gib == 0) device_figures(&here, config);
     hardware->peak = 1e12 * (given->peak_tflops > 0 ? given->peak_tflops : here.peak_tflops);
     cost_of_gpu(&hardware->cost, config, hardware->peak);
+    hardware->gpu = given->gpu > 0 ? gpu_row(given->gpu) : gpu_by_peak(hardware->peak * 1e-12);
+    if (config->model.experts > 0) hardware->gpu = NULL; // no run of a mixture of experts made the bands
+    hardware->fp8 = config->train.fp8;
     hardware->capability = gpu_capability(gpu_row(given->gpu));
     hardware->memory_bytes = given->memory_gib > 0 ? (int64_t)(given->memory_gib * GIB) : here.memory_bytes;
 }
@@ -100,10 +103,12 @@ double hardware_network(const Hardware *hardware, const Config *config) {
 
 GpuBand hardware_band(const Hardware *hardware, const Config *config, bool measured) {
     static const GpuBand unknown = {0};
-    const Cost *cost = &hardware->cost;
-    if (measured) return gpu_band_measured;
-    if (config->model.experts > 0) return unknown; // no run of a mixture of experts made these bands
-    return cost->flops == 0 ? unknown : config_world(config) == 1 ? cost->alone : cost->band;
+    int trainer = config->hardware.trainer;
+    if (hardware->cost.flops == 0) return unknown;
+    if (trainer != TRAINER_THIS) return gpu_band(trainer, hardware->gpu, hardware->fp8);
+    if (measured || config->hardware.calibrated) return gpu_band_measured;
+    bool hopper = hardware->capability == 90 && !hardware->cost.data_sheet && config->train.precision == PRECISION_BF16;
+    return hopper && config_world(config) == 1 && config->model.experts == 0 ? gpu_band_alone : unknown;
 }
 
 char *hardware_seconds_text(double seconds, char text[SECONDS_TEXT]) {
@@ -113,19 +118,47 @@ char *hardware_seconds_text(double seconds, char text[SECONDS_TEXT]) {
     return text;
 }
 
-void hardware_print_band(const Hardware *hardware, GpuBand band, double step, double mfu, FILE *file) {
-    char share[64] = "", low[SECONDS_TEXT], high[SECONDS_TEXT];
-    if (band.runs == 0) return;
+enum { RANGE_TEXT = 2 * SECONDS_TEXT + 8 };
+
+// Writes "49.5 to 63.8 s", with one unit for both where it is the same. Returns `text`.
+static char *range_text_(GpuBand band, double step, char text[RANGE_TEXT]) {
+    char low[SECONDS_TEXT], high[SECONDS_TEXT];
     hardware_seconds_text(band.low * step, low);
-    if ((step * band.low >= 9.995) == (step * band.high >= 9.995)) low[strcspn(low, " ")] = '\0'; // one unit for both
-    if (mfu > 0) snprintf(share, sizeof share, ", MFU %.0f to %.0f%%", 100 * mfu / band.high, 100 * mfu / band.low);
-    hardware_seconds_text(band.high * step, high);
-    if (band.own) {
-        grid_line(file, "band", "%s to %s%s: as far off as plans %s", low, high, share, band.on);
-        return;
+    if ((step * band.low >= 9.995) == (step * band.high >= 9.995)) low[strcspn(low, " ")] = '\0';
+    snprintf(text, RANGE_TEXT, "%s to %s", low, hardware_seconds_text(band.high * step, high));
+    return text;
+}
+
+static void print_others_(const Hardware *hardware, int but, double step, FILE *file) {
+    char text[512] = "", range[RANGE_TEXT];
+    size_t used = 0;
+    for (int trainer = TRAINER_NVIDIA; trainer <= TRAINER_FSDP; trainer++) {
+        GpuBand band = gpu_band(trainer, hardware->gpu, hardware->fp8);
+        if (band.runs == 0 || trainer == but) continue;
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %s (%d runs)", used > 0 ? ", " : "",
+                                 trainer_words[trainer], range_text_(band, step, range), band.runs);
     }
-    grid_line(file, "published", "%s to %s%s: four of five of %d published runs on %s lie in such a band%s", low, high,
-              share, band.runs, band.on, hardware->cost.data_sheet ? "; this GPU is planned by its data sheet" : "");
+    if (used > 0) grid_line(file, "others", "%s: four of five published runs", text);
+}
+
+void hardware_print_band(const Hardware *hardware, const Config *config, GpuBand band, double step, double mfu,
+                         FILE *file) {
+    char share[64] = "", range[RANGE_TEXT], middle[SECONDS_TEXT];
+    const char *word = trainer_words[config->hardware.trainer];
+    if (hardware->cpu && band.runs == 0) return;
+    if (mfu > 0 && band.runs > 0)
+        snprintf(share, sizeof share, ", MFU %.0f to %.0f%%", 100 * mfu / band.high, 100 * mfu / band.low);
+    if (band.runs == 0 && config->hardware.trainer == TRAINER_THIS)
+        grid_line(file, "band", "none: this trainer's steps were not measured on such GPUs");
+    else if (band.runs == 0)
+        grid_line(file, "band",
+                  "none: there are no runs of %s on such GPUs in this precision; the days are this trainer's", word);
+    else if (band.own)
+        grid_line(file, "band", "%s%s: as far off as plans %s", range_text_(band, step, range), share, band.on);
+    else
+        grid_line(file, word, "%s, %s%s: four of five of %d published runs on such GPUs",
+                  hardware_seconds_text(band.middle * step, middle), range_text_(band, step, range), share, band.runs);
+    print_others_(hardware, config->hardware.trainer, step, file);
 }
 
 void hardware_print_cpus(const Hardware *hardware, FILE *file) {

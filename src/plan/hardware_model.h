@@ -9,6 +9,8 @@ typedef struct Hardware {
     char device[96]; // name of the device; "" if it is not present
     double peak;     // FLOP/s of one rank, to which MFU is relative; 0: unknown
     Cost cost;
+    const Gpu *gpu;       // its row, by name or peak, for bands; NULL: a CPU, unknown, or a mixture of experts
+    int fp8;              // train.fp8
     int capability;       // of an NVIDIA GPU (Backend.capability); 0: unknown, or not such a GPU
     double action, step;  // seconds of overhead per forward or backward, and per step
     double cores_share;   // CPU: number of ranks that can compute at full speed at once; GPU: 0
@@ -42,16 +44,16 @@ double hardware_network(const Hardware *hardware, const Config *config);
 // If the plan is for CPUs, prints a line that says so and names the machine.
 void hardware_print_cpus(const Hardware *hardware, FILE *file);
 
-// Returns the error band of a planned step. measured: the band of measured plans. Otherwise, one rank gets the band of
-// runs on a single GPU, and several ranks get the band of published runs on the same kind of GPU. runs is 0 if no band
-// is known, as on CPUs without a profile.
+// Returns the error band of a planned step of the configuration's trainer. measured: of a plan from a profile. This
+// trainer has a band there and on one Hopper GPU, others have their published runs'. runs is 0 if none is known.
 GpuBand hardware_band(const Hardware *hardware, const Config *config, bool measured);
 // Writes a time with three digits: "823 ms", from 10 s on "14.9 s". Returns `text`.
 enum { SECONDS_TEXT = 24 };
 char *hardware_seconds_text(double seconds, char text[SECONDS_TEXT]);
 
-// Prints a band, in seconds and as MFU.
-void hardware_print_band(const Hardware *hardware, GpuBand band, double step, double mfu, FILE *file);
+// Prints a band, in seconds and as MFU, or that there is none, and the bands of other trainers.
+void hardware_print_band(const Hardware *hardware, const Config *config, GpuBand band, double step, double mfu,
+                         FILE *file);
 
 // Prints the assumptions about the device.
 void hardware_print(const Hardware *hardware, FILE *file);

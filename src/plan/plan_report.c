@@ -180,7 +180,7 @@ static void print_time_(const PlanAnswer *answer, bool verbose, FILE *file) {
               : hardware->cost.data_sheet ? "stages by the data sheet"
                                           : "stages counted");
     GpuBand band = hardware_band(hardware, &answer->config, answer->planner.measured);
-    hardware_print_band(hardware, band, time->step, time->mfu, file);
+    hardware_print_band(hardware, &answer->config, band, time->step, time->mfu, file);
     if (verbose) {
         char text[5][32];
         bool gpus = !hardware->cpu && answer->config.parallel.tensor > 1;

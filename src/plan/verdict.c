@@ -6,6 +6,7 @@
 #include "base/grid.h"
 #include "plan_schedules.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -51,6 +52,12 @@ static int find_forecasts_(Verdict *verdict, const Planner *planner, Error *err)
 
 static bool faster_(const Forecast *one, const Forecast *other) {
     return one->time.known && other->time.known && planner_compared(one) < planner_compared(other);
+}
+
+// Returns whether two planned steps differ by less than 2 %, which ratios of plans are often off by
+// (docs/published.md).
+static bool tied_(const Forecast *one, const Forecast *other) {
+    return one->time.known && other->time.known && fabs(planner_compared(one) / planner_compared(other) - 1) < 0.02;
 }
 
 static int find_fastest_(Verdict *verdict, const Planner *planner, Error *err) {
@@ -121,7 +128,8 @@ static void decide_unneeded_(Verdict *verdict, const Planner *planner) {
     verdict_say_(verdict, ". Micro-batch %lld would fit only with BPipe: ", (long long)larger->layout.micro_batch);
     say_gain_(verdict, planner, best, larger);
     bool pays = faster_(larger, best) && !verdict->fastest.possible;
-    verdict_say_(verdict, pays ? ": worth it." : ": not worth it.");
+    bool tie = tied_(larger, verdict->fastest.possible ? &verdict->fastest : best);
+    verdict_say_(verdict, tie ? ": the plan cannot tell them apart." : pays ? ": worth it." : ": not worth it.");
 }
 
 static void decide_impossible_(Verdict *verdict, const Planner *planner) {
@@ -142,7 +150,11 @@ static void decide_needed_(Verdict *verdict, const Planner *planner) {
     const Forecast *with = &verdict->bpipe, *best = &verdict->best;
     bool none = !best->possible, unknown = !none && !(with->time.known && best->time.known);
     verdict->use_bpipe = none || (faster_(with, best) && !verdict->fastest.possible);
-    verdict_say_(verdict, "%s: with %s micro-batch %lld fits only with BPipe (", verdict->use_bpipe ? "Yes" : "No",
+    bool tie = !none && !unknown && tied_(with, verdict->fastest.possible ? &verdict->fastest : best);
+    verdict_say_(verdict, "%s: with %s micro-batch %lld fits only with BPipe (",
+                 tie                  ? "Cannot be told apart"
+                 : verdict->use_bpipe ? "Yes"
+                                      : "No",
                  plan_plain_name(planner->config), (long long)with->layout.micro_batch);
     say_need_(verdict, planner, with);
     verdict_say_(verdict, "; without it ");
@@ -156,7 +168,7 @@ static void decide_needed_(Verdict *verdict, const Planner *planner) {
                      (long long)best->layout.micro_batch);
     else {
         say_gain_(verdict, planner, best, with);
-        verdict_say_(verdict, ".");
+        verdict_say_(verdict, tie ? "; the plan is not better than 2 %% here." : ".");
     }
 }
 

@@ -2,7 +2,8 @@
 //
 // BPipe makes no step shorter by itself: it makes a larger micro-batch fit. So the first question is whether the size
 // that needs BPipe beats the largest size that fits without it. If so, the second is whether it also beats all smaller
-// sizes, since a smaller size may have a fused softmax that the largest lacks.
+// sizes, since a smaller size may have a fused softmax that the largest lacks. Steps within 2 % of each other tie:
+// the reason says so, and use_bpipe follows the faster one.
 #pragma once
 
 #include "planner.h"

@@ -153,7 +153,7 @@ static void print_best_(const SearchSpace *space, const SearchResult *result, FI
         grid_line(file, "profile", "stage times come from %s; only its tensor ranks and attention are searched",
                   space->keys.base->hardware.profile);
     GpuBand band = hardware_band(&space->planner->hardware, &config, space->planner->measured);
-    hardware_print_band(&space->planner->hardware, band, best->time.step, best->time.mfu, file);
+    hardware_print_band(&space->planner->hardware, &config, band, best->time.step, best->time.mfu, file);
     Budget budget = budget_make(&config, best->time.step, !space->planner->hardware.cpu, band);
     budget_print(&budget, &config, true, file);
 }

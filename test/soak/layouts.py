@@ -347,7 +347,8 @@ class Trial:
         require((best is None) == (fitting == []), "table", f"best is {best}, {len(fitting)} rows fit")
         # A row that evicts is best only if it saves more than a thousandth of a step.
         require(best is None or (rows[best]["fits"] and rows[best]["step_ms"] <= min(fitting) * 1.0011), "table", best)
-        require(verdict["reason"].startswith("Yes" if verdict["use_bpipe"] else "No"), "table", verdict)
+        words = ("Yes" if verdict["use_bpipe"] else "No", "Cannot be told apart")
+        require(verdict["reason"].startswith(words), "table", verdict)
         for row in rows:
             require(0 <= row["bubble"] < 1 and row["step_ms"] > 0 and row["peak_bytes"] > 0, "table", row)
             require(row["bpipe"] == "on" or row["transfer_exposed_ms"] == 0, "table", row)

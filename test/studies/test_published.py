@@ -74,12 +74,28 @@ def test_the_rate_of_a_row_is_its_step():
     assert abs(trillion.flops(96) / trillion.measured_step() / 1e15 - 502) < 2
 
 
+def test_a_band_is_tried_on_runs_that_did_not_make_it():
+    """Two sources that are 1.5 times apart: each run lies in its own source's band, and none in the other's."""
+    def row(source, step_s):
+        values = {"group": "7B", "run": source, "step_s": step_s, "hardware.gpu": "h100", "train.global_batch": 1}
+        return published.Row({"name": source, "trainer": "nvidia"}, values, plan={"step_ms": 1000})
+
+    parts = (0.98, 0.99, 1, 1, 1.01, 1.02)
+    rows = [row(source, step * part) for source, step in (("a", 2), ("b", 3)) for part in parts]
+    off, inside, count = published.tried(rows)
+    assert (inside, count) == (0, 12) and off > 0.3
+    assert published.band_of(rows)[0] < 2 < 3 < published.band_of(rows)[2]
+
+
 @pytest.mark.thorough
 def test_the_page_is_what_the_script_writes():
     rows = published.rows_of("")
     published.plan_all(rows, BUILD)
     hold(published.pairs_of(rows))
-    old, new = PAGE.read_text().splitlines(), published.page_of(rows, PAGE.read_text()).splitlines()
+    more = published.more_rows()
+    published.plan_all(more, BUILD)
+    assert published.BANDS.read_text() == published.bands_file(rows + more), "published.py --write makes bands.c"
+    old, new = PAGE.read_text().splitlines(), published.page_of(rows, more, PAGE.read_text()).splitlines()
     differ = [f"  was: {a}\n  now: {b}" for a, b in zip(old, new) if a != b]
     assert old == new, (
         "docs/published.md is not what plans say now. Where errors have become larger, find out why; where the new plan"
