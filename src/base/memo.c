@@ -9,16 +9,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct Kept {
+typedef struct Pair {
     uint64_t hash;
     size_t bytes; // of the value
     char *pair;   // the key, then the value; NULL: the place is free
-} Kept;
+} Pair;
 
 struct Memo {
     pthread_mutex_t lock;
     size_t size; // bytes of a key
-    Kept *places;
+    Pair *places;
     uint64_t count, all;
 };
 
@@ -49,7 +49,7 @@ static uint64_t hash_(const void *key, size_t size) {
 }
 
 // Returns the place of a key, or the free place for it.
-static Kept *place_(const Memo *memo, const void *key, uint64_t hash) {
+static Pair *place_(const Memo *memo, const void *key, uint64_t hash) {
     uint64_t at = hash % memo->all;
     while (memo->places[at].pair != NULL &&
            (memo->places[at].hash != hash || memcmp(memo->places[at].pair, key, memo->size) != 0))
@@ -60,7 +60,7 @@ static Kept *place_(const Memo *memo, const void *key, uint64_t hash) {
 bool memo_find(Memo *memo, const void *key, void *value) {
     uint64_t hash = hash_(key, memo->size);
     pthread_mutex_lock(&memo->lock);
-    const Kept *kept = place_(memo, key, hash);
+    const Pair *kept = place_(memo, key, hash);
     bool found = kept->pair != NULL;
     if (found) memcpy(value, kept->pair + memo->size, kept->bytes);
     pthread_mutex_unlock(&memo->lock);
@@ -68,7 +68,7 @@ bool memo_find(Memo *memo, const void *key, void *value) {
 }
 
 static void grow_(Memo *memo) {
-    Kept *old = memo->places;
+    Pair *old = memo->places;
     uint64_t all = memo->all;
     memo->all = 2 * all;
     memo->places = xcalloc(memo->all, sizeof *memo->places);
@@ -81,9 +81,9 @@ void memo_keep(Memo *memo, const void *key, const void *value, size_t bytes) {
     uint64_t hash = hash_(key, memo->size);
     pthread_mutex_lock(&memo->lock);
     if (2 * memo->count >= memo->all) grow_(memo);
-    Kept *kept = place_(memo, key, hash);
+    Pair *kept = place_(memo, key, hash);
     if (kept->pair == NULL) {
-        *kept = (Kept){hash, bytes, xmalloc(memo->size + bytes)};
+        *kept = (Pair){hash, bytes, xmalloc(memo->size + bytes)};
         memcpy(kept->pair, key, memo->size);
         memcpy(kept->pair + memo->size, value, bytes);
         memo->count++;

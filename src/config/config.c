@@ -158,6 +158,14 @@ int64_t config_layers(const Config *config, int virtual_stages, int g) {
     return even_layers_(config->model.layers, virtual_stages, g);
 }
 
+int64_t config_first_layer(const Config *config, int virtual_stages, int g) {
+    int64_t layers = config->model.layers, rest = virtual_stages - 1 - layers % virtual_stages, first = 0;
+    if (config->parallel.layers_given != virtual_stages)
+        return layers / virtual_stages * g + max_i64(0, min_i64(g, virtual_stages - 1) - rest);
+    for (int i = 0; i < g; i++) first += config->parallel.layers_per_stage[i];
+    return first;
+}
+
 int64_t config_targets(const Config *config) {
     int64_t length = config->model.seq_len, chosen = (15 * length + 50) / 100;
     return config->train.objective == OBJECTIVE_NEXT ? length : chosen > 0 ? chosen : 1;

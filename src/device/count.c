@@ -30,6 +30,12 @@ double account_total(const Account *account) {
            account->uneven;
 }
 
+// Returns the place of a price in a table; its `what` is another one's if the price has to be computed.
+static Priced *priced_(Priced *table, int64_t what, int64_t size) {
+    uint64_t hash = ((uint64_t)what * 31 + (uint64_t)size) * 0x9e3779b97f4a7c15u;
+    return &table[hash >> 60];
+}
+
 // ---------------------------------------------------------------- compute
 
 static Clocks *clocks_(const Backend *be) { return (Clocks *)be->self; }
@@ -210,7 +216,10 @@ static void linear_forward_blocks_(Backend *be, void *y, void *aux, const void *
     Factor operand = factor_plain(x);
     int64_t rows = blocks->count * blocks->rows;
     (void)y, (void)aux, (void)w, (void)bias;
-    product_(be, operand.kind, rows, out, in, false, cost_waves(cost, 1, rows, out, cost->multiprocessors));
+    Priced *waves = priced_(clocks_(be)->waves, out, rows);
+    if (waves->what != out || waves->size != rows)
+        *waves = (Priced){out, rows, cost_waves(cost, 1, rows, out, cost->multiprocessors)};
+    product_(be, operand.kind, rows, out, in, false, waves->price);
     pass_(be, (double)(gelu_(be, epilogue, &operand, 2) * rows * out));
 }
 
@@ -286,6 +295,7 @@ typedef struct CountComm {
     CommMemory memory; // mapped memory, in which collectives are copies
     double queue;      // time at which the group's last collective ends
     bool rests;        // collectives take no time
+    Priced priced[PRICED];
 } CountComm;
 
 // Indices into CommRequest.detail: bits of the end's time; bytes of a sum that compute ends; 1: an exchange; bits of
@@ -324,14 +334,19 @@ static int collective_(Comm *comm, CommOperation operation, void *out, const voi
     bool divided = operation == COMM_ALL_GATHER || operation == COMM_REDUCE_SCATTER;
     int64_t part = count * comm_type_bytes(type), all = part * (divided ? comm->size : 1);
     bool copies = copies_(self, operation, out, in, all);
-    double seconds = 0;
+    int64_t what = 1 + 2 * (int64_t)operation + copies;
+    Priced *priced = priced_(self->priced, what, all);
     (void)err;
-    if (self->rests) seconds = 0;
-    else if (copies) seconds = cost_copies(cost, (double)all, comm->size);
-    else if (self->links.rate > 0) {
-        int nodes = (comm->size + self->links.near - 1) / self->links.near;
-        seconds = cost_collective_between(cost, kinds[operation], (double)all, comm->size, nodes, self->links.rate);
-    } else seconds = cost_collective(cost, kinds[operation], (double)all, comm->size);
+    if (priced->what != what || priced->size != all) {
+        int nodes = self->links.near > 0 ? (comm->size + self->links.near - 1) / self->links.near : 1;
+        *priced = (Priced){what, all, 0};
+        if (copies) priced->price = cost_copies(cost, (double)all, comm->size);
+        else if (self->links.rate > 0)
+            priced->price =
+                cost_collective_between(cost, kinds[operation], (double)all, comm->size, nodes, self->links.rate);
+        else priced->price = cost_collective(cost, kinds[operation], (double)all, comm->size);
+    }
+    double seconds = self->rests ? 0 : priced->price;
     if (copies && operation == COMM_ALL_GATHER && (const char *)out + comm->rank * part != (const char *)in)
         seconds += cost_pass(cost, 2 * (double)part); // its own rows, by the same stream
     // Doubles are in host memory, and read: every rank has what this one has.

@@ -32,6 +32,13 @@ typedef struct Account {
 void account_add(Account *a, const Account *b, double factor);
 double account_total(const Account *account);
 
+// A cost that was computed before: of one collective, or of the last wave of one product.
+typedef struct Priced {
+    int64_t what, size;
+    double price;
+} Priced;
+enum { PRICED = 16 };
+
 typedef struct Clocks {
     const Cost *cost;
     bool own_sums;  // a CPU: products of eight bits are emulated, quantizing is a pass of its own
@@ -41,6 +48,7 @@ typedef struct Clocks {
     double fullest; // rows that the experts of the counted rank get, relative to a balanced routing
     int expert_ranks;
     uintptr_t next; // address of the next allocation
+    Priced waves[PRICED];
 } Clocks;
 
 // Creates a backend that counts on `clocks`, whose cost has to know the device's peak. capability: see Backend.

@@ -33,7 +33,7 @@ static int64_t chunk_kept_(const Schedule *schedule, int stage, int chunk) {
 static void shape_chunk_(StageShape *at, int chunk, const Config *config, const Schedule *schedule) {
     int virtual_stages = schedule->stages * schedule->chunks, g = schedule_virtual(schedule, at->stage, chunk);
     StageChunk *to = &at->chunk[chunk];
-    for (int i = 0; i < g; i++) to->first_layer += config_layers(config, virtual_stages, i);
+    to->first_layer = config_first_layer(config, virtual_stages, g);
     to->layers = config_layers(config, virtual_stages, g);
     to->before = at->layers;
     // The recomputed layers are spread evenly over the chunks, so that the bundles of all chunks shrink alike.
@@ -67,6 +67,16 @@ static int64_t chunk_bytes_(const StageShape *at, int chunk, const Schedule *sch
     return layer_offset_(at, &at->chunk[chunk], at->chunk[chunk].layers) + (kept ? at->message_bytes : 0);
 }
 
+static void shape_chunks_(StageShape *at, const Config *config, const Schedule *schedule) {
+    memset(at->chunk, 0, (size_t)at->chunks * sizeof *at->chunk);
+    for (int c = 0; c < at->chunks; c++) {
+        shape_chunk_(at, c, config, schedule);
+        int64_t bytes = chunk_bytes_(at, c, schedule);
+        if (bytes > at->bundle_bytes) at->bundle_bytes = bytes;
+    }
+    at->first_layer = at->chunk[0].first_layer;
+}
+
 void stage_shape(StageShape *at, const Model *model, const Config *config, const Schedule *schedule, Backend *be,
                  int stage, int tensor_rank) {
     memset(at, 0, sizeof *at);
@@ -87,12 +97,14 @@ void stage_shape(StageShape *at, const Model *model, const Config *config, const
     int64_t keys = 2 * at->shape.attention.kv_heads * at->shape.attention.head_dim * at->rows;
     at->keys_bytes = memory_round(keys * at->shape.element);
     at->dkeys_bytes = memory_round(keys * (int64_t)sizeof(float));
-    for (int c = 0; c < at->chunks; c++) {
-        shape_chunk_(at, c, config, schedule);
-        int64_t bytes = chunk_bytes_(at, c, schedule);
-        if (bytes > at->bundle_bytes) at->bundle_bytes = bytes;
-    }
-    at->first_layer = at->chunk[0].first_layer;
+    shape_chunks_(at, config, schedule);
+}
+
+void stage_shape_like(StageShape *at, const StageShape *like, const Config *config, const Schedule *schedule,
+                      int stage) {
+    memcpy(at, like, sizeof *at);
+    at->stage = stage, at->layers = at->recomputed = at->bundle_bytes = at->first = at->last = 0;
+    shape_chunks_(at, config, schedule);
 }
 
 char *stage_layers_text(const StageShape *at, char text[STAGE_LAYERS_TEXT]) {

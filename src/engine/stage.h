@@ -80,6 +80,9 @@ typedef struct Stage {
 // `schedule`. `schedule` has at most STAGE_MOST_CHUNKS chunks and no more virtual stages than the model has layers.
 void stage_shape(StageShape *at, const Model *model, const Config *config, const Schedule *schedule, Backend *be,
                  int stage, int tensor_rank);
+// Does the same from the shape of another stage with the same attention mode and pointwise recomputation.
+void stage_shape_like(StageShape *at, const StageShape *like, const Config *config, const Schedule *schedule,
+                      int stage);
 
 enum { STAGE_LAYERS_TEXT = 64 };
 // Writes the layers of the stage's chunks as ranges, 0-based and inclusive: "0-9", "0-4,35-39". If the ranges do not

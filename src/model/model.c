@@ -140,9 +140,13 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
     int64_t c = config->parallel.context, s = m->seq_len / n / c, dim = m->head_dim;
     const AttentionConfig *a = &config->attention;
     int64_t heads = m->heads / t, kv_heads = m->kv_heads / t, first = (n - 1) * s;
-    int mode = config_attention(config, stage), same = a->deterministic;
-    AttentionShape attention = {b,    s,    heads, kv_heads, dim,  mode,      a->softmax,
-                                same, NULL, first, NULL,     NULL, !m->causal};
+    int mode = config_attention(config, stage);
+    AttentionShape attention;
+    memset(&attention, 0, sizeof attention); // plans compare shapes as bytes
+    attention.batch = b, attention.seq = s, attention.first = first;
+    attention.heads = heads, attention.kv_heads = kv_heads, attention.head_dim = dim;
+    attention.mode = mode, attention.softmax = a->softmax, attention.deterministic = a->deterministic;
+    attention.full = !m->causal;
     shape->element = config->train.precision == PRECISION_BF16 ? 2 : 4;
     if (mode == ATTENTION_FLASH && !be->own_sums &&
         attention_without_flash(&attention, shape->element, config->data.mask_documents != 0) != NULL)
@@ -175,7 +179,7 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
     shape->vocab_first = tensor_rank * shape->vocab_width;
     int64_t left = m->vocab - shape->vocab_first;
     shape->vocab_count = left < 0 ? 0 : left < shape->vocab_width ? left : shape->vocab_width;
-    shape->attention = attention;
+    memcpy(&shape->attention, &attention, sizeof attention);
     shape->tensor_rank = tensor_rank;
     shape->tensor_ranks = (int)t;
     shape->norm_eps = m->norm_eps;

@@ -9,7 +9,6 @@
 
 #include <assert.h>
 #include <math.h>
-#include <pthread.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +23,7 @@ typedef struct CountKey {
     int tensor_near, context_near, data_near;
     double flops;
     bool update; // the end of a step, else the actions of a chunk
-    bool first, last, sequence, copies, moving, split, beside, sharded;
+    bool first, last, sequence, copies, moving, split, beside, sharded, free_groups;
     int layers, recomputed, dense, tensor_ranks, replicas;
     int expert_ranks, near_experts, same_experts; // ranks that divide the experts, and how many of these are on a node;
                                                   // ranks with the same experts. 0: no experts
@@ -99,6 +98,7 @@ static CountKey key_(const CountSource *source, const Shape *shape) {
     key.moving = moving_(source);
     key.split = source->split;
     key.beside = source->beside;
+    key.free_groups = source->free_groups;
     key.flops = source->hardware->cost.flops;
     return key;
 }
@@ -134,12 +134,16 @@ static CountedStage *counted_open_(const CountSource *source, const StageShape *
                context = {key->context_rate, false, key->context_near}, data = {key->data_rate, false, key->data_near};
     if (t > 1) counting->tensor = count_comm_create("tensor", 0, t, &counting->clocks, &tensor);
     if (t > 1) count_comm_rest(counting->tensor, !known && stage->shape.overlap && !key->update);
-    for (int i = 0; i < 2 && c > 1; i++)
+    if (t > 1 && key->free_groups) count_comm_rest(counting->tensor, true);
+    for (int i = 0; i < 2 && c > 1; i++) {
         counting->context[i] = count_comm_create("context", i == 0 ? 0 : c - 1, c, &counting->clocks, &context);
+        if (key->free_groups) count_comm_rest(counting->context[i], true);
+    }
     if (d > 1) counting->data = count_comm_create("data", 0, d, &counting->clocks, &data);
     CountLinks experts = {key->expert_rate, false, key->near_experts};
     if (key->expert_ranks > 1)
         counting->experts = count_comm_create("experts", 0, key->expert_ranks, &counting->clocks, &experts);
+    if (key->expert_ranks > 1 && key->free_groups) count_comm_rest(counting->experts, true);
     if (key->same_experts > 1)
         counting->same_experts = count_comm_create("same experts", 0, key->same_experts, &counting->clocks, &data);
     StageShape at = *stage;
@@ -237,97 +241,18 @@ static void count_update_(CountedStage *counting, ChunkTimes *times) {
     optimizer_destroy(optimizer);
 }
 
-// ---------------------------------------------------------------- the cache
-
-typedef struct Remembered {
-    CountKey key;
-    uint64_t hash;
-    ChunkTimes *times; // [slices]; NULL: the entry is free
-} Remembered;
-
-struct CountedCache {
-    pthread_mutex_t lock;
-    Remembered *entries; // [places]
-    int64_t count, places;
-};
-
-CountedCache *counted_cache_create(void) {
-    CountedCache *cache = xcalloc(1, sizeof *cache);
-    pthread_mutex_init(&cache->lock, NULL);
-    cache->places = 256;
-    cache->entries = xcalloc((size_t)cache->places, sizeof *cache->entries);
-    return cache;
-}
-
-void counted_cache_free(CountedCache *cache) {
-    if (cache == NULL) return;
-    for (int64_t i = 0; i < cache->places; i++) free(cache->entries[i].times);
-    pthread_mutex_destroy(&cache->lock);
-    free_all(cache->entries, cache);
-}
-
-static uint64_t hash_(const CountKey *key) {
-    uint64_t hash = 1469598103934665603u, word;
-    const char *bytes = (const char *)key;
-    _Static_assert(sizeof *key % sizeof word == 0, "a key is hashed word by word");
-    for (size_t i = 0; i < sizeof *key; i += sizeof word) {
-        memcpy(&word, bytes + i, sizeof word);
-        hash = (hash ^ word) * 1099511628211u, hash ^= hash >> 29;
-    }
-    return hash;
-}
-
-// Returns the entry of a key, or the free entry for it.
-static Remembered *remembered_(CountedCache *cache, const CountKey *key, uint64_t hash) {
-    int64_t at = (int64_t)(hash % (uint64_t)cache->places);
-    while (cache->entries[at].times != NULL &&
-           (cache->entries[at].hash != hash || memcmp(&cache->entries[at].key, key, sizeof *key) != 0))
-        at = (at + 1) % cache->places;
-    return &cache->entries[at];
-}
-
-static bool recall_(CountedCache *cache, const CountKey *key, uint64_t hash, ChunkTimes *times, size_t bytes) {
-    pthread_mutex_lock(&cache->lock);
-    const Remembered *entry = remembered_(cache, key, hash);
-    bool found = entry->times != NULL;
-    if (found) memcpy(times, entry->times, bytes);
-    pthread_mutex_unlock(&cache->lock);
-    return found;
-}
-
-static void cache_grow_(CountedCache *cache) {
-    Remembered *old = cache->entries;
-    int64_t places = cache->places;
-    cache->places = 2 * places;
-    cache->entries = xcalloc((size_t)cache->places, sizeof *cache->entries);
-    for (int64_t i = 0; i < places; i++)
-        if (old[i].times != NULL) *remembered_(cache, &old[i].key, old[i].hash) = old[i];
-    free(old);
-}
-
-static void remember_(CountedCache *cache, const CountKey *key, uint64_t hash, const ChunkTimes *times, size_t bytes) {
-    pthread_mutex_lock(&cache->lock);
-    if (cache->count * 2 > cache->places) cache_grow_(cache);
-    Remembered *entry = remembered_(cache, key, hash);
-    if (entry->times == NULL) { // else another thread was faster
-        *entry = (Remembered){*key, hash, xmalloc(bytes)};
-        memcpy(entry->times, times, bytes);
-        cache->count++;
-    }
-    pthread_mutex_unlock(&cache->lock);
-}
+Memo *counted_memo(void) { return memo_create(sizeof(CountKey)); }
 
 // Recalls the times of a key, or counts and remembers them.
 static void count_(const CountSource *source, const StageShape *stage, const CountKey *key, ChunkTimes *times) {
     size_t bytes = (size_t)(key->update ? 1 : stage->shape.slices) * sizeof *times;
-    uint64_t hash = hash_(key);
-    if (source->cache != NULL && recall_(source->cache, key, hash, times, bytes)) return;
+    if (source->memo != NULL && memo_find(source->memo, key, times)) return;
     memset(times, 0, bytes);
     CountedStage *counting = counted_open_(source, stage, key);
     if (key->update) count_update_(counting, times);
     else count_actions_(counting, key, times);
     counted_close_(counting);
-    if (source->cache != NULL) remember_(source->cache, key, hash, times, bytes);
+    if (source->memo != NULL) memo_keep(source->memo, key, times, bytes);
 }
 
 // ---------------------------------------------------------------- any number of layers
@@ -399,23 +324,27 @@ Account counted_update(const CountSource *source, const StageShape *stage) {
     return times.forward;
 }
 
-static double seconds_(const ChunkTimes *times, int64_t slices) {
-    double sum = 0;
-    for (int64_t i = 0; i < slices; i++) sum += account_total(&times[i].forward) + account_total(&times[i].backward);
-    return sum;
-}
-
-PartTimes counted_parts(const CountSource *source, const StageShape *stage) {
+// Counts chunks of MOST layers, the first `count` of: in the middle of the model, one layer fewer there, with the
+// embedding, with the head. Returns what a layer and the ends add.
+static PartTimes parts_(const CountSource *source, const StageShape *stage, int count) {
     static const StageChunk chunks[] = {
         {.layers = MOST}, {.layers = MOST - 1}, {.layers = MOST, .first = true}, {.layers = MOST, .last = true}};
     int64_t slices = stage->shape.slices;
     ChunkTimes *times = xmalloc((size_t)slices * sizeof *times);
-    double seconds[4], first[4];
-    for (int i = 0; i < 4; i++) {
+    double seconds[4] = {0}, forward[4] = {0}, first[4] = {0};
+    for (int i = 0; i < count; i++) {
         counted_chunk(source, stage, &chunks[i], times);
-        seconds[i] = seconds_(times, slices);
+        for (int64_t k = 0; k < slices; k++) {
+            forward[i] += account_total(&times[k].forward);
+            seconds[i] += account_total(&times[k].forward) + account_total(&times[k].backward);
+        }
         first[i] = account_total(&times[0].forward);
     }
     free(times);
-    return (PartTimes){seconds[0] - seconds[1], seconds[2] - seconds[0], seconds[3] - seconds[0], first[0] - first[1]};
+    return (PartTimes){seconds[0] - seconds[1], forward[0] - forward[1], seconds[2] - seconds[0],
+                       seconds[3] - seconds[0], first[0] - first[1]};
 }
+
+PartTimes counted_parts(const CountSource *source, const StageShape *stage) { return parts_(source, stage, 4); }
+
+PartTimes counted_layer(const CountSource *source, const StageShape *stage) { return parts_(source, stage, 2); }

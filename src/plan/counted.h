@@ -2,22 +2,21 @@
 // head and the update call, when their collectives start and what waits for them is written only in model/ and engine/.
 #pragma once
 
+#include "base/memo.h"
 #include "device/count.h"
 #include "engine/stage.h"
 #include "hardware_model.h"
 
-// Remembers what was counted on one description of the hardware. Several threads may share it.
-typedef struct CountedCache CountedCache;
-
-CountedCache *counted_cache_create(void);
-void counted_cache_free(CountedCache *cache);
+// Creates the memo of what was counted on one description of the hardware.
+Memo *counted_memo(void);
 
 typedef struct CountSource {
     const Hardware *hardware;
     const Config *config;
     const Model *model;
-    CountedCache *cache; // NULL: count anew each time
-    bool split, beside;  // count I and W too; count B or W beside sums over data ranks
+    Memo *memo;         // NULL: count anew each time
+    bool split, beside; // count I and W too; count B or W beside sums over data ranks
+    bool free_groups;   // collectives take no time: a lower bound
 } CountSource;
 
 // The actions on one slice of a chunk: F, B, or I and W. beside: seconds that concurrent sums of gradients over data
@@ -40,8 +39,10 @@ void counted_chunk_whole(const CountSource *source, const StageShape *stage, con
 Account counted_update(const CountSource *source, const StageShape *stage);
 
 // Seconds of a microbatch, all slices together, on one layer in the middle of the model, and what the embedding and the
-// head add to their stages. first: the forward of the first slice of a layer.
+// head add to their stages. forward: of `layer`. first: the forward of the first slice of a layer.
 typedef struct PartTimes {
-    double layer, embedding, head, first;
+    double layer, forward, embedding, head, first;
 } PartTimes;
 PartTimes counted_parts(const CountSource *source, const StageShape *stage);
+// Counts only the layer.
+PartTimes counted_layer(const CountSource *source, const StageShape *stage);

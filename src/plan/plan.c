@@ -12,6 +12,7 @@
 #include "base/units.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,7 +29,16 @@ int64_t plan_evictions(const Schedule *schedule) {
 }
 
 bool plan_stage_evicts(const Schedule *schedule, int stage) {
-    return count_actions_(&schedule->stage[stage], ACTION_EVICT) > 0;
+    const StageSchedule *list = &schedule->stage[stage];
+    for (int64_t i = 0; i < list->count; i++)
+        if (list->actions[i].kind == ACTION_EVICT) return true;
+    return false;
+}
+
+bool plan_evicts(const Schedule *schedule) {
+    for (int s = 0; s < schedule->stages; s++)
+        if (plan_stage_evicts(schedule, s)) return true;
+    return false;
 }
 
 bool plan_schedule_holds(int64_t virtual_stages, int64_t microbatches) {
@@ -83,7 +93,7 @@ static Schedule *schedule_of_(const Config *config, bool proved, Error *err) {
         EvictTarget target = (EvictTarget)asked->evict_to;
         int ahead = asked->load_ahead > 0 ? (int)asked->load_ahead : bpipe_load_ahead(schedule, target);
         Schedule *balanced = bpipe_balance(schedule, (int)asked->slots, target, ahead, err);
-        bool keep = balanced != NULL && asked->bpipe == BPIPE_AUTO && plan_evictions(balanced) == 0;
+        bool keep = balanced != NULL && asked->bpipe == BPIPE_AUTO && !plan_evicts(balanced);
         schedule_free(keep ? balanced : schedule);
         if (!keep) schedule = balanced;
     }
@@ -176,25 +186,61 @@ static int64_t stage_parameters_(const TensorTable *table, const StageShape *at)
     return total;
 }
 
+// What does not depend on a stage's list: its memory apart from slots and messages between stages, its parameters.
+typedef struct Held {
+    MemoryBytes memory;
+    StateBytes states;
+    int64_t staged, parameters;
+} Held;
+
 // Fills in a stage whose `at` and slot_bytes are known.
-static void plan_fill_stage_(PlanStage *plan, const TensorTable *table, const Config *config, const Schedule *schedule,
-                             Backend *be, int stage) {
+static void plan_fill_stage_(PlanStage *plan, const Held *held, const Config *config, const Schedule *schedule,
+                             const Backend *be, int stage) {
     const StageSchedule *list = &schedule->stage[stage];
     plan->own_slots = list->own_slots;
     plan->lent_slots = list->lent_slots;
     plan->host_slots = most_on_host_(list);
-    int64_t *bytes = plan->memory.bytes;
-    bytes[MEMORY_OWN_SLOTS] = plan->own_slots * plan->slot_bytes;
-    bytes[MEMORY_LENT_SLOTS] = memory_pages(plan->lent_slots * plan->slot_bytes, be->lent_page);
-    bytes[MEMORY_MESSAGES] = p2p_bytes(schedule, stage, plan->at.message_bytes, be->lent_page);
-    bytes[MEMORY_WORKSPACE] = be->own_bytes;
-    int64_t edges = bytes[MEMORY_MESSAGES], staged = 0;
-    stage_bytes(&plan->memory, &plan->states, &staged, table, config, &plan->at);
+    plan->memory = held->memory;
+    plan->states = held->states;
+    plan->parameters = held->parameters;
+    int64_t *bytes = plan->memory.bytes, edges = p2p_bytes(schedule, stage, plan->at.message_bytes, be->lent_page);
+    bytes[MEMORY_OWN_SLOTS] += plan->own_slots * plan->slot_bytes;
+    bytes[MEMORY_LENT_SLOTS] += memory_pages(plan->lent_slots * plan->slot_bytes, be->lent_page);
+    bytes[MEMORY_MESSAGES] += edges;
+    bytes[MEMORY_WORKSPACE] += be->own_bytes;
     plan->copy_bytes = checkpoint_copy_bytes(config, &plan->states);
     plan->order_bytes = blend_order_bytes(&config->data);
     plan->buffer_bytes = checkpoint_buffer_bytes(config) + batch_bytes(config, &plan->at);
-    if (config->hardware.share_gpu && !be->own_sums) plan->buffer_bytes += staged + edges; // messages are staged too
-    plan->parameters = stage_parameters_(table, &plan->at);
+    if (config->hardware.share_gpu && !be->own_sums) plan->buffer_bytes += held->staged + edges; // messages are staged
+}
+
+// What stage_bytes depends on, except for what all layouts of a model have in common. Compared as bytes.
+typedef struct HeldKey {
+    char shape[offsetof(Shape, rope)];
+    int64_t layers, dense, kept; // kept: microbatches with keys in memory, times layers
+    int64_t microbatches, data, context;
+    bool recomputed, first, last;
+} HeldKey;
+
+Memo *plan_memo(void) { return memo_create(sizeof(HeldKey)); }
+
+static void held_(Held *held, const TensorTable *table, const Config *config, const StageShape *at, Memo *memo) {
+    HeldKey key;
+    memset(&key, 0, sizeof key);
+    memcpy(key.shape, &at->shape, sizeof key.shape);
+    key.layers = at->layers;
+    for (int c = 0; c < at->chunks; c++) {
+        key.dense += at->chunk[c].dense;
+        key.kept += at->chunk[c].layers * at->chunk[c].kept;
+    }
+    key.microbatches = config_microbatches(config);
+    key.data = config->parallel.data, key.context = config->parallel.context;
+    key.recomputed = at->recomputed > 0, key.first = at->first, key.last = at->last;
+    if (memo != NULL && memo_find(memo, &key, held)) return;
+    *held = (Held){0};
+    stage_bytes(&held->memory, &held->states, &held->staged, table, config, at);
+    held->parameters = stage_parameters_(table, at);
+    if (memo != NULL) memo_keep(memo, &key, held, sizeof *held);
 }
 
 SlotCounts plan_slots(const PlanStage *stage) {
@@ -224,14 +270,23 @@ static void flash_clause_(Plan *plan, const Config *config, const Backend *be) {
 }
 
 Plan plan_make_from(const TensorTable *table, const Model *model, const Config *config, const Schedule *schedule,
-                    Backend *be) {
+                    Backend *be, Memo *memo) {
     Plan plan = {.stages = schedule->stages};
+    Held held;
     plan.stage = xcalloc((size_t)plan.stages, sizeof *plan.stage);
-    for (int s = 0; s < plan.stages; s++) stage_shape(&plan.stage[s].at, model, config, schedule, be, s, 0);
     for (int s = 0; s < plan.stages; s++) {
-        plan.stage[s].slot_bytes = slot_bytes_(&plan, schedule, s);
-        plan_fill_stage_(&plan.stage[s], table, config, schedule, be, s);
-        plan.parameters += plan.stage[s].parameters;
+        PlanStage *stage = &plan.stage[s], *last = s > 0 ? stage - 1 : stage;
+        bool like = s > 0 && config_attention(config, s) == config_attention(config, s - 1) &&
+                    config_pointwise(config, s) == config_pointwise(config, s - 1);
+        if (like) stage_shape_like(&stage->at, &last->at, config, schedule, s);
+        else stage_shape(&stage->at, model, config, schedule, be, s, 0);
+    }
+    for (int s = 0; s < plan.stages; s++) {
+        PlanStage *stage = &plan.stage[s];
+        held_(&held, table, config, &stage->at, memo);
+        stage->slot_bytes = slot_bytes_(&plan, schedule, s);
+        plan_fill_stage_(stage, &held, config, schedule, be, s);
+        plan.parameters += stage->parameters;
     }
     flash_clause_(&plan, config, be);
     return plan;
@@ -239,7 +294,7 @@ Plan plan_make_from(const TensorTable *table, const Model *model, const Config *
 
 Plan plan_make(const Model *model, const Config *config, const Schedule *schedule, Backend *be) {
     TensorTable table = model_table(model, &config->model);
-    Plan plan = plan_make_from(&table, model, config, schedule, be);
+    Plan plan = plan_make_from(&table, model, config, schedule, be, NULL);
     table_free(&table);
     return plan;
 }

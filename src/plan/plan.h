@@ -2,6 +2,7 @@
 // allocations are called only to count.
 #pragma once
 
+#include "base/memo.h"
 #include "bpipe.h"
 #include "engine/slots.h"
 #include "engine/stage.h"
@@ -54,9 +55,11 @@ bool plan_schedule_holds(int64_t virtual_stages, int64_t microbatches);
 // Makes the plan. be: any backend of the kind that will run; it reports the attention's scratch and allocates nothing.
 // Freed with plan_free.
 Plan plan_make(const Model *model, const Config *config, const Schedule *schedule, Backend *be);
-// Makes the plan as plan_make does, with a given tensor table, for callers that make many plans of one model.
+// Makes the plan as plan_make does, with a given tensor table, for callers that make many plans of one model. memo:
+// plan_memo's, for plans that differ only in the keys of a layout (layout.h); may be NULL.
 Plan plan_make_from(const TensorTable *table, const Model *model, const Config *config, const Schedule *schedule,
-                    Backend *be);
+                    Backend *be, Memo *memo);
+Memo *plan_memo(void);
 void plan_free(Plan *plan);
 
 // Returns the slots that the stage's engine allocates.
@@ -69,9 +72,10 @@ int plan_fullest(const Plan *plan);
 // blend, and buffers.
 int64_t plan_host_bytes(const PlanStage *stage);
 
-// Return the evictions of all stages in one step, and whether a stage has any.
+// Return the evictions of all stages in one step, and whether a stage or any stage has one.
 int64_t plan_evictions(const Schedule *schedule);
 bool plan_stage_evicts(const Schedule *schedule, int stage);
+bool plan_evicts(const Schedule *schedule);
 
 // Returns the bytes by which `bytes` plus the reserve exceed `limit`; negative: bytes left; -INFINITY: the limit is 0
 // (unknown). All checks of whether something fits use this function.

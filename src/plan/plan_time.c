@@ -32,8 +32,12 @@ typedef struct ComputeTimes {
 
 static CountSource count_source_(const Costing *costing) {
     const TimeSource *source = costing->source;
-    return (CountSource){source->hardware, costing->config,          source->model,
-                         source->counted,  costing->schedule->split, config_replicas(costing->config) > 1};
+    return (CountSource){.hardware = source->hardware,
+                         .config = costing->config,
+                         .model = source->model,
+                         .memo = source->counted,
+                         .split = costing->schedule->split,
+                         .beside = config_replicas(costing->config) > 1};
 }
 
 // Seconds that wait for other ranks.
@@ -402,9 +406,11 @@ static double summed_(const DataSums *sums, const double *ends, int stages) {
     return latest;
 }
 
-static int phase_(Phase *phase, const Schedule *schedule, const PlanCosts *costs, Error *err) {
+// most: see SimulateCosts; the makespan is INFINITY if the phase takes longer.
+static int phase_(Phase *phase, const Schedule *schedule, const PlanCosts *costs, double most, Error *err) {
     SimulateCosts totals = costs->costs;
     totals.totals_only = true;
+    totals.most = most;
     Timeline *timeline = simulate_run(schedule, &totals, err);
     if (timeline == NULL) return -1;
     *phase = (Phase){timeline->makespan, 0, timeline->exposed, 0};
@@ -414,7 +420,7 @@ static int phase_(Phase *phase, const Schedule *schedule, const PlanCosts *costs
         ends[s] = line->last;
         phase->busy += line->busy;
     }
-    phase->last = summed_(&costs->sums, ends, schedule->stages);
+    if (isfinite(phase->makespan)) phase->last = summed_(&costs->sums, ends, schedule->stages);
     free(ends);
     timeline_free(timeline);
     return 0;
@@ -428,7 +434,7 @@ static double onward_(double fewer, double enough, double more, double between) 
 // Simulates the phase of a schedule with `microbatches` microbatches.
 static int phase_of_(Phase *phase, const Config *config, int64_t microbatches, const PlanCosts *costs, Error *err) {
     Schedule *schedule = plan_schedule_with(config, microbatches, err);
-    int status = schedule == NULL ? -1 : phase_(phase, schedule, costs, err);
+    int status = schedule == NULL ? -1 : phase_(phase, schedule, costs, 0, err);
     schedule_free(schedule);
     return status;
 }
@@ -495,8 +501,9 @@ static int whole_phase_(Phase *phase, const Config *config, const Schedule *sche
     int64_t all = config_microbatches(config), p = schedule->stages;
     Growth growth = {.enough = schedule->microbatches, .fewer = schedule->microbatches - 2 * p};
     Phase between;
-    if (phase_(phase, schedule, costs, err) != 0) return -1;
-    if (all <= growth.enough) return 0;
+    bool whole = all <= growth.enough;
+    if (phase_(phase, schedule, costs, whole && isfinite(worth) ? fmax(worth, 1e-9) : 0, err) != 0) return -1;
+    if (whole) return 0;
     growth.now = *phase;
     if (phase_of_(&growth.before, config, growth.fewer, costs, err) != 0 ||
         phase_of_(&between, config, growth.fewer + p, costs, err) != 0)
@@ -565,20 +572,23 @@ int plan_time(PlanTime *time, const Config *config, const Schedule *schedule, co
     Phase phase;
     memset(time, 0, sizeof *time);
     if (plan_costs_make(&costs, config, schedule, plan, source, err) != 0) return -1;
-    int status = whole_phase_(&phase, config, schedule, &costs, worth, err);
+    double optimizer = 0;
+    for (int s = 0; s < plan->stages; s++) optimizer = fmax(optimizer, costs.stage[s].optimizer);
+    double after = costs.tied + optimizer + source->hardware->step;
+    int status = whole_phase_(&phase, config, schedule, &costs, worth - after, err);
     if (status == 0 && isfinite(phase.makespan)) {
         for (int s = 0; s < plan->stages; s++) {
             const StageTime *stage = &costs.stage[s];
             double both = stage->forward + stage->backward, tensor = waits_(&stage->spent);
             if (both > time->slowest) time->slowest = both, time->tensor = tensor * (double)config_microbatches(config);
-            time->optimizer = fmax(time->optimizer, stage->optimizer);
         }
+        time->optimizer = optimizer;
         time->known = true;
         time->pipeline = phase.makespan;
         time->bubble = 1 - phase.busy / (phase.makespan * plan->stages);
         time->exposed = phase.exposed;
         time->reduction = phase.last - phase.makespan + costs.tied;
-        time->step = phase.last + costs.tied + time->optimizer + source->hardware->step;
+        time->step = phase.last + after;
         costing_utilization_(time, config, source->hardware);
     }
     plan_costs_free(&costs);

@@ -13,7 +13,7 @@ typedef struct TimeSource {
     const Hardware *hardware;
     const Model *model;
     const Profile *profile; // measured stages; NULL: all times are counted
-    CountedCache *counted;  // may be NULL
+    Memo *counted;          // may be NULL
     bool free_messages;     // messages between stages and moved bundles take no time
 } TimeSource;
 

@@ -68,7 +68,9 @@ int planner_create(Planner *planner, const Config *config, const Model *model, c
     if (planner->be == NULL) return -1;
     planner->table = model_table(model, &config->model);
     hardware_describe(&planner->hardware, config, planner->be->device);
-    planner->counted = counted_cache_create();
+    planner->counted = counted_memo();
+    planner->parts = memo_create(2 * sizeof(RunLayout));
+    planner->held = plan_memo();
     // The cache identifies lists by their layout, which does not include the contents of a schedule file.
     if (config->schedule.file[0] == '\0') planner->lists = schedule_cache_create();
     return planner_find_profile(planner, config, log, err);
@@ -84,7 +86,9 @@ TimeSource planner_source(const Planner *planner) {
 void planner_free(Planner *planner) {
     if (planner->be != NULL) planner->be->destroy(planner->be);
     schedule_cache_free(planner->lists);
-    counted_cache_free(planner->counted);
+    memo_free(planner->counted);
+    memo_free(planner->parts);
+    memo_free(planner->held);
     table_free(&planner->table);
     profile_free(&planner->profile);
     memset(planner, 0, sizeof *planner);
@@ -159,7 +163,7 @@ static bool possible_(const Config *config) {
 // ---------------------------------------------------------------- forecasts
 
 Plan planner_plan(const Planner *planner, const Config *config, const Schedule *schedule) {
-    return plan_make_from(&planner->table, planner->model, config, schedule, planner->be);
+    return plan_make_from(&planner->table, planner->model, config, schedule, planner->be, planner->held);
 }
 
 // A configuration's schedule and its bytes.
@@ -222,7 +226,7 @@ static void planner_take_lists_(const Planner *planner, const Config *config, co
     const Schedule *schedule = lists->loan.schedule;
     const Plan *plan = &lists->plan;
     bool evicts = asked->bpipe == BPIPE_ON;
-    forecast->possible = !evicts || plan_evictions(schedule) > 0;
+    forecast->possible = !evicts || plan_evicts(schedule);
     forecast->slots = schedule->slots;
     if (evicts)
         forecast->load_ahead =

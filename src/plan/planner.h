@@ -30,11 +30,13 @@ typedef struct Planner {
     const Model *model;
     Hardware hardware;
     Profile profile;
-    bool measured;         // times come from `profile`
-    Backend *be;           // reports the attention's scratch; allocates nothing
-    TensorTable table;     // the model's tensors
-    ScheduleCache *lists;  // schedules already built, to reuse for other layouts; NULL with schedule.file
-    CountedCache *counted; // seconds already counted on `hardware`
+    bool measured;        // times come from `profile`
+    Backend *be;          // reports the attention's scratch; allocates nothing
+    TensorTable table;    // the model's tensors
+    ScheduleCache *lists; // schedules already built, to reuse for other layouts; NULL with schedule.file
+    Memo *counted;        // seconds already counted on `hardware`
+    Memo *parts;          // PartTimes by the shape of a layout (search/space.h)
+    Memo *held;           // bytes of stages already counted (plan_make_from)
 } Planner;
 
 // Returns where the planner's times come from.

@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "contention.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,6 +34,7 @@ typedef struct SimStage {
     int64_t count;          // length of `actions`
     int64_t compute, queue; // indices of the first compute action and of the first transfer that are not complete
     double compute_start, transfer_start;
+    double left; // durations of the compute actions that have not started; unset without SimulateCosts.most
     bool computing, transferring;
     bool *here;    // [chunks*microbatches*slices] true: the complete bundle is in an own slot
     int own, lent; // own and lent slots in use
@@ -79,6 +81,7 @@ typedef struct SimRun {
     int *stirred;     // [stages] stages to check for actions that can start
     int stirred_count;
     double now;
+    bool beyond;        // a stage cannot end within SimulateCosts.most
     Contention *shares; // NULL: nothing is shared
 } SimRun;
 
@@ -148,13 +151,13 @@ static Edge *edge_out_(const SimChunk *chunk, ActionKind kind) {
     return kind == ACTION_FORWARD ? chunk->forward_out : kind == ACTION_WEIGHT ? NULL : chunk->backward_out;
 }
 
-// Returns the duration of `action`, the stage's next compute action.
-static double duration_(const SimRun *run, int s, Action action) {
+// Returns the duration of a compute action, at `place` in its stage's list.
+static double duration_(const SimRun *run, int s, Action action, int64_t place) {
     const SimulateCosts *costs = run->costs;
     bool completes = action.kind == ACTION_BACKWARD || action.kind == ACTION_WEIGHT;
     bool last = completes && action.microbatch == run->schedule->microbatches - 1 && action.slice == 0;
     double times = last && costs->last != NULL ? costs->last[s] : 1;
-    if (costs->action != NULL) return times * costs->action[s][run->stages[s].compute];
+    if (costs->action != NULL) return times * costs->action[s][place];
     int at = (s * run->schedule->chunks + action.chunk) * run->schedule->slices + action.slice;
     return times * (action.kind == ACTION_FORWARD    ? costs->forward
                     : action.kind == ACTION_BACKWARD ? costs->backward
@@ -187,7 +190,10 @@ static void start_compute_(SimRun *run, int s) {
     stage->computing = true;
     stage->compute_start = run->now;
     int share = run->shares == NULL ? -1 : share_of_(run->costs->shares->compute, s);
-    simulate_ends_in_(run, duration_(run, s, action), share, END_COMPUTE_, s);
+    double duration = duration_(run, s, action, stage->compute);
+    run->beyond = run->beyond || (run->costs->most > 0 && run->now + stage->left > run->costs->most);
+    stage->left -= duration;
+    simulate_ends_in_(run, duration, share, END_COMPUTE_, s);
 }
 
 // Sets *action to the head of stage s's queue. Returns false if the head is in progress or not yet posted.
@@ -391,6 +397,8 @@ static void stage_prepare_(SimRun *run, int s) {
     stage->queue = next_place_(stage, 0, false);
     size_t bundles = (size_t)schedule->chunks * (size_t)schedule->microbatches * (size_t)schedule->slices;
     stage->here = xcalloc(bundles, sizeof *stage->here);
+    for (int64_t i = 0; run->costs->most > 0 && i < stage->count; i++)
+        if (stage->actions[i].peer == SCHEDULE_NO_PEER) stage->left += duration_(run, s, stage->actions[i], i);
     if (!run->costs->totals_only) line->times = xcalloc((size_t)stage->count, sizeof *line->times);
     for (int c = 0; c < schedule->chunks; c++) {
         int g = schedule_virtual(schedule, s, c);
@@ -441,7 +449,7 @@ static bool next_end_(SimRun *run) {
 
 static int run_to_end_(SimRun *run, Error *err) {
     start_all_(run);
-    while (next_end_(run)) {
+    while (!run->beyond && next_end_(run)) {
         while (run->chains_count > 0 && run->heap[0].time <= run->now) simulate_end_(run, ends_pop_(run));
         while (run->shares != NULL && contention_next(run->shares) >= 0 && contention_next(run->shares) <= run->now) {
             ContentionUser user = contention_pop(run->shares);
@@ -449,7 +457,7 @@ static int run_to_end_(SimRun *run, Error *err) {
         }
         start_all_(run);
     }
-    for (int s = 0; s < run->schedule->stages; s++) {
+    for (int s = 0; s < run->schedule->stages && !run->beyond; s++) {
         const SimStage *stage = &run->stages[s];
         if (stage->compute == stage->count && stage->queue == stage->count) continue;
         char text[ACTION_TEXT];
@@ -475,7 +483,7 @@ Timeline *simulate_run(const Schedule *schedule, const SimulateCosts *costs, Err
     SimRun run = {.schedule = schedule, .costs = costs};
     run_prepare_(&run);
     int status = run_to_end_(&run, err);
-    timeline_sum_(run.timeline, run.now);
+    timeline_sum_(run.timeline, run.beyond ? INFINITY : run.now);
     for (int s = 0; s < schedule->stages; s++) free(run.stages[s].here);
     free_all(run.stages, run.chunks, run.down, run.up, run.ends, run.heap, run.stirred);
     contention_free(run.shares);

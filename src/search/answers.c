@@ -23,9 +23,9 @@ static int compare_misfits_(const void *a, const void *b) {
 }
 
 // Expands a misfit that has `all` set and is no longer in the queue: inserts its candidates into the sorted queue.
-static int queue_open_(CandidateList *queue, const SearchSpace *space, const Candidate *all, Error *err) {
+static int queue_open_(CandidateList *queue, const SearchSpace *space, const Candidate *all, double most, Error *err) {
     CandidateList opened;
-    if (search_open_misfit(space, all, &opened, err) != 0) return -1;
+    if (search_open_misfit(space, all, most, &opened, err) != 0) return -1;
     for (int64_t i = 0; i < opened.count; i++) {
         int64_t at = queue->count;
         candidates_add(queue, &opened.items[i]);
@@ -51,7 +51,7 @@ bool answer_next_better(const SearchSpace *space, const SearchResult *result, Ca
         Candidate next = queue.items[--queue.count];
         Config config;
         Forecast forecast;
-        if (next.all && queue_open_(&queue, space, &next, err) != 0) break;
+        if (next.all && queue_open_(&queue, space, &next, best > 0 ? best : INFINITY, err) != 0) break;
         if (next.all || !space_config(space, &next.forecast.layout, &config)) continue;
         if (planner_forecast_config(space->planner, &config, true, &forecast, err) != 0) break;
         found = forecast.possible && (best == 0 || forecast.time.step < best);
@@ -105,7 +105,8 @@ char *answer_reason(const SearchSpace *space, const Candidate *misfit, char text
 
 // Sets the plain schedule, or the first schedule that -o allows. Returns false if -o allows no schedule.
 static bool world_schedule_(const SearchSpace *space, RunLayout *layout) {
-    LayoutList choices = space_schedules(space, layout);
+    Config config = *space->keys.base;
+    LayoutList choices = space_schedules(space, layout, &config);
     int64_t at = 0;
     for (int64_t i = choices.count - 1; i >= 0; i--)
         if (schedule_kinds[choices.layouts[i].name].plain) at = i;

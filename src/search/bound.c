@@ -41,29 +41,24 @@ bool cut_never_fits(const Cut *cut, const SearchSpace *space, const Config *conf
     return never;
 }
 
-int cut_make(Cut *cut, const SearchSpace *space, const Config *config, Error *err) {
-    const Planner *planner = space->planner;
-    int p = (int)config->parallel.pipeline;
-    Schedule lists = one_slot_(config);
-    Plan plan = planner_plan(planner, config, &lists);
-    TimeSource source = planner_source(planner);
-    memset(cut, 0, sizeof *cut);
-    int status = plan_costs_make(&cut->costs, config, &lists, &plan, &source, err);
-    cut->stages = p;
-    cut->chunks = lists.chunks * lists.slices; // one cost per slice; slice 0 of chunk 0 has the first F and the last B
-    cut->microbatches = config_microbatches(config);
-    cut->split = lists.split;
-    cut->least_bytes = memory_total(&plan.stage[plan_fullest(&plan)].memory);
-    for (int s = 0; s < p && status == 0; s++)
-        if (cut->costs.stage[s].optimizer > cut->after) cut->after = cut->costs.stage[s].optimizer;
+void cut_open(Cut *cut, const SearchSpace *space, const Config *config) {
+    *cut = (Cut){.lists = one_slot_(config)};
+    cut->plan = planner_plan(space->planner, config, &cut->lists);
+    cut->least_bytes = memory_total(&cut->plan.stage[plan_fullest(&cut->plan)].memory);
+}
+
+int cut_time(Cut *cut, const SearchSpace *space, const Config *config, Error *err) {
+    TimeSource source = planner_source(space->planner);
+    if (plan_costs_make(&cut->costs, config, &cut->lists, &cut->plan, &source, err) != 0) return -1;
+    for (int s = 0; s < cut->lists.stages; s++) cut->after = fmax(cut->after, cut->costs.stage[s].optimizer);
     cut->after += cut->costs.tied;
-    plan_free(&plan);
-    free(lists.stage);
-    return status;
+    return 0;
 }
 
 void cut_free(Cut *cut) {
     plan_costs_free(&cut->costs);
+    plan_free(&cut->plan);
+    free(cut->lists.stage);
     memset(cut, 0, sizeof *cut);
 }
 
@@ -72,51 +67,107 @@ static double late_weights_(const Cut *cut, const RunLayout *layout, int s) {
     const ScheduleKind *kind = &schedule_kinds[layout->name];
     if (!kind->splits || kind->grouped) return 1;
     if (kind->delayed) return 1 + (s < layout->delay ? s : layout->delay);
-    return (double)(cut->microbatches * cut->chunks); // a schedule in a V may delay all W to the end
+    // a schedule in a V may delay all W to the end
+    return (double)cut->lists.microbatches * cut->lists.chunks * cut->lists.slices;
 }
 
 double cut_bound(const Cut *cut, const RunLayout *layout) {
     const SimulateCosts *costs = &cut->costs.costs;
-    double m = (double)cut->microbatches, most = 0, before = 0, back = 0,
-           first_weight = cut->split ? costs->weight[0] : 0;
-    bool in_v = schedule_kinds[layout->name].placement == PLACEMENT_V;
-    for (int s = 0; s < cut->stages; s++) {
-        int own = s * cut->chunks; // chunk 0, which has the first forward of the stage and its last gradient
+    bool in_v = schedule_kinds[layout->name].placement == PLACEMENT_V, split = cut->lists.split;
+    int stages = cut->lists.stages, parts = cut->lists.chunks * cut->lists.slices; // slice 0 has the first F, last B
+    double m = (double)cut->lists.microbatches, most = 0, before = 0, back = 0,
+           first_weight = split ? costs->weight[0] : 0;
+    for (int s = 0; s < stages; s++) {
+        int own = s * parts; // chunk 0, which has the first forward of the stage and its last gradient
         double work = 0, weights = 0, slowed = 0; // slowed: seconds that gradient sums add to the last backwards
-        for (int c = 0; c < cut->chunks; c++) {
-            weights += cut->split ? costs->weight[own + c] : 0;
-            double parts = cut->split ? costs->input[own + c] + costs->weight[own + c] : costs->backward[own + c];
-            // Some schedules in a V run a few complete backwards. A complete backward gathers less than its I and W.
-            if (in_v && costs->backward[own + c] < parts) parts = costs->backward[own + c];
-            work += costs->forward[own + c] + parts;
-            if (c % layout->slices == 0) slowed += (costs->last[s] - 1) * (cut->split ? costs->weight[own + c] : parts);
+        for (int c = 0; c < parts; c++) {
+            weights += split ? costs->weight[own + c] : 0;
+            double backward = split ? costs->input[own + c] + costs->weight[own + c] : costs->backward[own + c];
+            // V schedules mix split and unsplit backwards; take the cheaper, so that this stays a lower bound.
+            if (in_v && costs->backward[own + c] < backward) backward = costs->backward[own + c];
+            work += costs->forward[own + c] + backward;
+            if (c % layout->slices == 0) slowed += (costs->last[s] - 1) * (split ? costs->weight[own + c] : backward);
         }
-        double late = cut->split ? late_weights_(cut, layout, s) : 0;
+        double late = split ? late_weights_(cut, layout, s) : 0;
         double hidden = late == 1 ? costs->weight[own] : late * weights;
         if (hidden > m * weights) hidden = m * weights;
         double alone = before + m * work + slowed + cut->costs.stage[s].reduction;
-        double whole = before + m * work - hidden + back + (s > 0 || cut->split ? first_weight : 0);
+        double whole = before + m * work - hidden + back + (s > 0 || split ? first_weight : 0);
         if (s == 0) whole = m * work + slowed;
         if (alone > most) most = alone;
         if (whole > most) most = whole;
-        if (s + 1 == cut->stages) break;
+        if (s + 1 == stages) break;
         before += costs->forward[own] + costs->edge[s];
-        back += (cut->split ? costs->input[own] : costs->last[s] * costs->backward[own]) + costs->edge[s];
+        back += (split ? costs->input[own] : costs->last[s] * costs->backward[own]) + costs->edge[s];
     }
     return most + cut->after;
 }
 
-double shape_bound(const SearchSpace *space, const RunLayout *shape) {
-    enum { MOST_CHUNKS = 4 };
-    if (space->planner->measured) return 0; // a profile has no times of single layers
-    PartTimes times = space_times(space, shape);
-    double layers = (double)space->keys.base->model.layers, p = (double)shape->pipeline;
-    double all = layers * times.layer + times.embedding + times.head;
+// The forward of a layer next to another one takes a little less than its share of a chunk's.
+double cut_first(const Cut *cut, double *again) {
+    static const double SHARE = 0.9;
+    const SimulateCosts *costs = &cut->costs.costs;
+    const StageShape *at = &cut->plan.stage[0].at;
+    double m = (double)cut->lists.microbatches, forward = 0, backward = 0;
+    for (int c = 0; c < cut->lists.chunks * cut->lists.slices; c++) {
+        double whole = costs->backward[c];
+        forward += costs->forward[c];
+        backward += cut->lists.split ? fmin(whole, costs->input[c] + costs->weight[c]) : whole;
+    }
+    bool ends = at->last || at->layers == 0 || at->chunk[0].dense > 0;
+    *again = ends ? 0 : SHARE * m * forward / (double)at->layers; // the head is no layer
+    return m * (forward + backward);
+}
+
+enum { MOST_CHUNKS = 4 };
+
+// A profile has no times of single layers.
+double shape_bound(const SearchSpace *space, const RunLayout *shape, const PartTimes *times) {
+    if (space->planner->measured) return 0;
+    const ModelConfig *model = &space->keys.base->model;
+    double layers = (double)model->layers, p = (double)shape->pipeline;
+    // Layers without experts in a model with experts take a time of their own, which is left out.
+    double all = (layers - (double)model->dense_layers) * times->layer + times->embedding + times->head;
     double m = (double)(space->keys.base->train.global_batch / shape->data / shape->micro_batch);
     // Averaged over the ranks, the first forward has passed half of the stages, one chunk on each: of 4 stages it
     // passes 0, 1, 2 and 3 before it reaches ranks 0 to 3, which is (p - 1) / 2 on average. If layers are split by
-    // time, a chunk may have one layer less than with an even split.
-    double least = floor(layers / (p * MOST_CHUNKS)) - 1;
-    double fill = least > 0 ? (p - 1) / 2 * least * times.first : 0;
-    return m * all / p + fill;
+    // time, a chunk may have one layer less than with an even split; it has one at least.
+    double least = fmax(space_fixes(space, LAYOUT_BIT(layers)) ? 0 : 1, floor(layers / (p * MOST_CHUNKS)) - 1);
+    return m * all / p + (model->dense_layers > 0 ? 0 : (p - 1) / 2 * least * times->first);
+}
+
+// A chunk takes as long as its layers, or longer at its ends. I and W together take at least as long as a complete
+// backward; the other terms of cut_bound are left out where backwards are split, or the last slice is shorter.
+double cut_rough_bound(const Cut *cut, const SearchSpace *space, const PartTimes *times) {
+    double m = (double)cut->lists.microbatches, most = 0, before = 0, back = 0;
+    if (space->planner->measured) return 0;
+    for (int s = 0; s < cut->lists.stages; s++) {
+        const StageShape *at = &cut->plan.stage[s].at;
+        int64_t alike = at->layers;
+        for (int c = 0; c < at->chunks; c++) alike -= at->chunk[c].dense;
+        double work = m * (double)alike * times->layer;
+        if (at->first) work += m * times->embedding;
+        if (at->last) work += m * times->head;
+        most = fmax(most, before + work + back);
+        alike = at->chunk[0].layers - at->chunk[0].dense;
+        before += (double)alike * times->first;
+        if (!cut->lists.split && cut->lists.slices == 1) back += (double)alike * (times->layer - times->forward);
+    }
+    return most;
+}
+
+int64_t shape_least_bytes(const SearchSpace *space, const RunLayout *shape, Config *config) {
+    int64_t bytes = 0;
+    if (space_fixes(space, LAYOUT_BIT(layers))) return 0;
+    space_set(space, shape, config);
+    Schedule lists = one_slot_(config);
+    lists.slices = 1;
+    Plan plan = planner_plan(space->planner, config, &lists);
+    for (int s = 0; s < plan.stages; s++) {
+        const PlanStage *stage = &plan.stage[s];
+        bytes += memory_total(&stage->memory) - stage->memory.bytes[MEMORY_OWN_SLOTS] + stage->slot_bytes / MOST_CHUNKS;
+    }
+    plan_free(&plan);
+    free(lists.stage);
+    return bytes / shape->pipeline;
 }

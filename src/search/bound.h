@@ -14,28 +14,38 @@
 
 #include "space.h"
 
-// Times and bytes of one way to cut the model: a shape with chunks, placement, layers, complete or split backwards, and
+// Bytes and times of one way to cut the model: a shape with chunks, placement, layers, complete or split backwards, and
 // recomputed layers. Schedules of the same cut differ only in their lists.
 typedef struct Cut {
+    Schedule lists; // without lists, and with one slot on every stage
+    Plan plan;
+    int64_t least_bytes; // bytes of the plan's fullest rank
     PlanCosts costs;
-    int stages, chunks; // chunks: chunks of a stage, times slices
-    int64_t microbatches;
-    bool split;
-    double after;        // seconds of a step that follow the pipeline and overlap with nothing
-    int64_t least_bytes; // bytes of the fullest rank with one slot on every stage
+    double after; // seconds of a step that follow the pipeline and overlap with nothing
 } Cut;
 
-// Computes the times and bytes of a candidate's cut. config: the candidate's configuration. -1 with err; call cut_free
-// in either case.
-int cut_make(Cut *cut, const SearchSpace *space, const Config *config, Error *err);
+// Count the bytes and, if these may matter, the times of a candidate's cut. config: the candidate's configuration; it
+// is the same in both calls. cut_time: -1 with err. Freed with cut_free.
+void cut_open(Cut *cut, const SearchSpace *space, const Config *config);
+int cut_time(Cut *cut, const SearchSpace *space, const Config *config, Error *err);
 void cut_free(Cut *cut);
 
-// Returns whether no candidate of this cut fits, whatever it evicts and recomputes. config: as in cut_make.
+// Returns whether no candidate of this cut fits, whatever it evicts and recomputes. config: as in cut_open.
 bool cut_never_fits(const Cut *cut, const SearchSpace *space, const Config *config);
 
 // Returns a lower bound of the seconds of a step with this layout, which must have the chunks and the split of the cut.
 double cut_bound(const Cut *cut, const RunLayout *layout);
 
-// Returns a lower bound, in seconds, of the step for any schedule of a shape, averaged over its ranks: their work and
-// the wait for the first microbatch. 0 if times come from a profile.
-double shape_bound(const SearchSpace *space, const RunLayout *shape);
+// Returns the seconds that stage 0 works in a step. *again: what each recomputed layer of the stage adds at least.
+double cut_first(const Cut *cut, double *again);
+
+// Returns a lower bound, in seconds, of the step for any schedule of a shape or of a division with such times, averaged
+// over its ranks: their work and the wait for the first microbatch. 0 if times come from a profile.
+double shape_bound(const SearchSpace *space, const RunLayout *shape, const PartTimes *times);
+
+// Returns a lower bound of the step for any list of a cut, from the times of layers. 0 if times come from a profile.
+double cut_rough_bound(const Cut *cut, const SearchSpace *space, const PartTimes *times);
+
+// Returns a lower bound of the bytes of the fullest rank for any schedule of a shape: the average over all stages with
+// one slot of one chunk each. config: see space_set.
+int64_t shape_least_bytes(const SearchSpace *space, const RunLayout *shape, Config *config);

@@ -1,5 +1,6 @@
-// A heap of nodes, ordered by bound. A node is a shape or a list (a shape with a schedule and a split of layers). A
-// shape taken from the heap is replaced by its lists; a list is evaluated with all its ways to keep bundles.
+// A heap of nodes, ordered by bound. A node is a division, a shape or a list (a shape with a schedule and a split of
+// layers). A division taken from the heap is replaced by its shapes, a shape by its lists; a list is evaluated with all
+// its ways to keep bundles.
 #include "search.h"
 
 #include "base/alloc.h"
@@ -13,10 +14,15 @@
 // The plan extrapolates long schedules with an error of a few thousandths, so bounds are lowered by this factor.
 #define BOUND_SLACK 0.995
 
+typedef enum NodeKind { NODE_DIVISION, NODE_SHAPE, NODE_LIST } NodeKind;
+
 typedef struct Node {
     RunLayout layout;
-    bool list; // true: schedule and layers are chosen; false: only the shape
+    NodeKind kind;
     double bound;
+    PartTimes times; // division, shape: lower bounds of its parts
+    double first,
+        again; // list: seconds that stage 0 works in a step, and what a recomputed layer adds to them at least
     int64_t least_bytes;
     int64_t order;
 } Node;
@@ -28,7 +34,7 @@ typedef struct NodeList {
 
 // The results of one node. One thread writes them; they are read when its batch is done.
 typedef struct Outcome {
-    NodeList lists; // schedules of one shape
+    NodeList nodes; // shapes of a division, or lists of a shape
     CandidateList found, misfits;
     int64_t evaluated;
     Error err;
@@ -163,11 +169,13 @@ static void standing_take_key_(Standing *standing, const Candidate *found) {
 // A Cut (bound.h) that several lists of a shape share.
 typedef struct CutOf {
     RunLayout layout; // layout of the first candidate
-    bool never_fits;
-    Cut cut;
+    bool hopeless, never_fits;
+    double bound; // of all its lists
+    Cut cut;      // without times if hopeless or never_fits
 } CutOf;
 
-static CutOf *cut_of_(const Search *search, const RunLayout *list, CutOf *cuts, int *count, Outcome *outcome) {
+static CutOf *cut_of_(const Search *search, const Node *shape, const RunLayout *list, CutOf *cuts, int *count,
+                      Config *config, Outcome *outcome) {
     LayoutMask same = LAYOUT_BIT(chunks) | LAYOUT_BIT(slices) | LAYOUT_BIT(split) | LAYOUT_BIT(layers);
     for (int i = 0; i < *count; i++) {
         const RunLayout *of = &cuts[i].layout;
@@ -176,21 +184,24 @@ static CutOf *cut_of_(const Search *search, const RunLayout *list, CutOf *cuts, 
     }
     CutOf *at = &cuts[(*count)++];
     *at = (CutOf){.layout = *list};
-    Config config;
-    space_config(search->space, list, &config);
-    outcome->status = cut_make(&at->cut, search->space, &config, &outcome->err);
-    at->never_fits =
-        outcome->status == 0 && !search->options->exhaustive && cut_never_fits(&at->cut, search->space, &config);
+    space_set(search->space, list, config);
+    cut_open(&at->cut, search->space, config);
+    at->bound = fmax(shape->bound, cut_rough_bound(&at->cut, search->space, &shape->times));
+    at->hopeless = hopeless_(search, at->bound, at->cut.least_bytes);
+    at->never_fits = !at->hopeless && !search->options->exhaustive && cut_never_fits(&at->cut, search->space, config);
+    if (!at->hopeless && !at->never_fits) outcome->status = cut_time(&at->cut, search->space, config, &outcome->err);
     return at;
 }
 
-static void expand_list_(const Search *search, const RunLayout *list, CutOf *cuts, int *cut_count, Outcome *outcome) {
-    CutOf *at = cut_of_(search, list, cuts, cut_count, outcome);
-    if (outcome->status != 0) return;
-    Node node = {.layout = *list, .list = true, .bound = cut_bound(&at->cut, list), .least_bytes = at->cut.least_bytes};
-    if (hopeless_(search, node.bound, node.least_bytes)) return;
+static void expand_list_(const Search *search, const Node *shape, const RunLayout *list, CutOf *cuts, int *cut_count,
+                         Config *config, Outcome *outcome) {
+    CutOf *at = cut_of_(search, shape, list, cuts, cut_count, config, outcome);
+    if (outcome->status != 0 || at->hopeless) return;
+    Node node = {.layout = *list, .kind = NODE_LIST, .bound = at->bound, .least_bytes = at->cut.least_bytes};
     if (!at->never_fits) {
-        nodes_add_(&outcome->lists, &node);
+        node.bound = cut_bound(&at->cut, list);
+        node.first = cut_first(&at->cut, &node.again);
+        if (!hopeless_(search, node.bound, node.least_bytes)) nodes_add_(&outcome->nodes, &node);
         return;
     }
     Candidate misfit = {.forecast = {.layout = *list}, .bound = node.bound, .all = true};
@@ -199,16 +210,31 @@ static void expand_list_(const Search *search, const RunLayout *list, CutOf *cut
     candidates_add(&outcome->misfits, &misfit);
 }
 
-static void expand_(const Search *search, const Node *shape, Outcome *outcome) {
-    LayoutList choices = space_schedules(search->space, &shape->layout);
+static void expand_division_(const Search *search, const Node *division, Outcome *outcome) {
+    const SearchSpace *space = search->space;
+    Config config = *space->keys.base;
+    LayoutList shapes = space_shapes(space, &division->layout, &config);
+    for (int64_t i = 0; i < shapes.count; i++) {
+        Node node = {.layout = shapes.layouts[i], .kind = NODE_SHAPE};
+        node.times = space_layer_times(space, &node.layout, &division->times, &config);
+        node.bound = shape_bound(space, &node.layout, &node.times);
+        if (!hopeless_(search, node.bound, -1)) nodes_add_(&outcome->nodes, &node);
+    }
+    free(shapes.layouts);
+}
+
+static void expand_shape_(const Search *search, const Node *shape, Outcome *outcome) {
+    Config config = *search->space->keys.base;
+    if (hopeless_(search, shape->bound, shape_least_bytes(search->space, &shape->layout, &config))) return;
+    LayoutList choices = space_schedules(search->space, &shape->layout, &config);
     CutOf *cuts = xmalloc((size_t)(2 * choices.count) * sizeof *cuts);
     int cut_count = 0;
     for (int64_t i = 0; i < choices.count && outcome->status == 0; i++) {
         RunLayout by_time = choices.layouts[i];
         by_time.layers = LAYERS_BY_TIME;
-        expand_list_(search, &choices.layouts[i], cuts, &cut_count, outcome);
-        if (outcome->status == 0 && space_balance_matters(search->space, &by_time))
-            expand_list_(search, &by_time, cuts, &cut_count, outcome);
+        expand_list_(search, shape, &choices.layouts[i], cuts, &cut_count, &config, outcome);
+        if (outcome->status == 0 && space_balance_matters(search->space, &by_time, &config))
+            expand_list_(search, shape, &by_time, cuts, &cut_count, &config, outcome);
     }
     for (int i = 0; i < cut_count; i++) cut_free(&cuts[i].cut);
     free_all(cuts, choices.layouts);
@@ -253,46 +279,60 @@ static bool weigh_(Trial *trial, const RunLayout *layout, double bound, int64_t 
 
 static bool try_(Trial *trial, const RunLayout *layout, double bound, Candidate *tried) {
     *tried = (Candidate){0};
-    if (trial->outcome->status != 0 || !space_config(trial->search->space, layout, &trial->config)) return false;
+    if (trial->outcome->status != 0 || !space_set(trial->search->space, layout, &trial->config)) return false;
     trial->outcome->evaluated++;
     return weigh_(trial, layout, bound, trial->list->least_bytes, tried);
 }
 
-static void try_recompute_(Trial *trial, const RunLayout *layout) {
+// Tries a layout that recomputes layers, unless it is none or too slow whatever its bytes: the times are bounded by
+// stage 0, then by all stages, before bytes are counted. *tried: its forecast, all zero if it was not tried.
+static void try_recomputing_(Trial *trial, const RunLayout *layout, Candidate *tried) {
     const Search *search = trial->search;
     const SearchSpace *space = search->space;
+    Outcome *outcome = trial->outcome;
+    const Node *list = trial->list;
+    Cut cut;
+    *tried = (Candidate){0};
+    if (outcome->status != 0 || !space_set(space, layout, &trial->config)) return;
+    outcome->evaluated++;
+    if (hopeless_(search, list->first + list->again * (double)config_recompute(&trial->config, 0), -1)) return;
+    cut_open(&cut, space, &trial->config);
+    if (!hopeless_(search, list->bound, cut.least_bytes)) {
+        outcome->status = cut_time(&cut, space, &trial->config, &outcome->err);
+        if (outcome->status == 0) weigh_(trial, layout, cut_bound(&cut, layout), cut.least_bytes, tried);
+    }
+    cut_free(&cut);
+}
+
+// Recomputes as many layers as needed to fit.
+static void try_recompute_(Trial *trial, const RunLayout *layout) {
+    const SearchSpace *space = trial->search->space;
     RunLayout recomputed = *layout;
     Candidate tried;
-    Cut cut;
     if (space->planner->hardware.memory_bytes == 0 || space_fixes(space, LAYOUT_BIT(recompute))) return;
     recomputed.recompute = RECOMPUTE_TO_FIT;
-    trial->outcome->evaluated++;
     // Recomputing layers makes no step shorter, so the list's bound is checked before bytes are counted.
-    if (hopeless_(search, trial->list->bound, -1)) return;
-    if (!space_config(space, &recomputed, &trial->config)) return;
-    trial->outcome->status = cut_make(&cut, space, &trial->config, &trial->outcome->err);
-    double bound = trial->outcome->status == 0 ? cut_bound(&cut, layout) : 0;
-    int64_t least = cut.least_bytes;
-    cut_free(&cut);
-    if (trial->outcome->status == 0 && !hopeless_(search, bound, least))
-        weigh_(trial, &recomputed, bound, least, &tried);
+    if (!hopeless_(trial->search, trial->list->bound, -1)) try_recomputing_(trial, &recomputed, &tried);
 }
 
 // Trades recomputed layers for shorter transfers: the stages that evict recompute 1, 2, 4, ... layers, which makes
 // their bundles smaller. If six of eight stages evict to the host: [1,1,1,1,1,1,0,0], [2,2,2,2,2,2,0,0], ... If every
 // stage evicts, trades on the first half of the stages are also tried, [1,1,1,1,0,0,0,0], ..., since these stages keep
-// bundles longest. The step of a trade never ends the loop: a pruned search simulates fewer trades than an exhaustive
-// search, and must find the same best.
+// bundles longest. If one does not fit, those with fewer layers do not fit either.
 static void try_trades_(Trial *trial, const RunLayout *evicting) {
     const SearchSpace *space = trial->search->space;
     RunLayout layout = *evicting;
-    Candidate tried;
     int64_t most = space_fixes(space, LAYOUT_BIT(recompute)) ? 0 : space->keys.base->model.layers / layout.pipeline;
-    for (int layers = 1; layers <= most; layers *= 2)
-        for (int half = 0; half < 2; half++) {
+    int largest = 1;
+    while (2 * largest <= most) largest *= 2;
+    for (int half = 0; half < 2; half++) {
+        Candidate tried = {0};
+        for (int layers = largest; layers > 0 && layers <= most; layers /= 2) {
             layout.recompute = RECOMPUTE_EVICTING - (2 * layers + half);
-            if (!try_(trial, &layout, trial->list->bound, &tried) && half == 0) return;
+            try_recomputing_(trial, &layout, &tried);
+            if (tried.forecast.possible && !tried.forecast.fits) break;
         }
+    }
 }
 
 // Tries evictions to one target: with the fewest slots and, if the list fits only with evictions, with as many as fit.
@@ -328,7 +368,7 @@ static bool may_evict_(const SearchSpace *space, const RunLayout *list, int targ
 
 static void try_list_(const Search *search, const Node *list, Outcome *outcome) {
     const SearchSpace *space = search->space;
-    Trial trial = {.search = search, .list = list, .outcome = outcome};
+    Trial trial = {.search = search, .list = list, .outcome = outcome, .config = *space->keys.base};
     const RunLayout *plain = &list->layout;
     Candidate tried = {0};
     bool evicting = space_fixes(space, LAYOUT_BIT(bpipe)) && space->keys.given.bpipe == BPIPE_ON;
@@ -343,12 +383,20 @@ static void try_list_(const Search *search, const Node *list, Outcome *outcome) 
     if (may_evict_(space, plain, EVICT_TO_HOST)) try_target_(&trial, EVICT_TO_HOST, plain->placement, &tried.forecast);
 }
 
-int search_open_misfit(const SearchSpace *space, const Candidate *misfit, CandidateList *opened, Error *err) {
+int search_open_misfit(const SearchSpace *space, const Candidate *misfit, double most, CandidateList *opened,
+                       Error *err) {
     SearchOptions options = {0};
     Search search = {.space = space, .options = &options, .standing = {.best = INFINITY, .tenth = INFINITY}};
-    Node list = {.layout = misfit->forecast.layout, .list = true, .bound = misfit->bound};
+    Node list = {.layout = misfit->forecast.layout, .kind = NODE_LIST};
     Outcome outcome = {0};
-    try_list_(&search, &list, &outcome);
+    Config config;
+    Cut cut;
+    space_config(space, &list.layout, &config);
+    cut_open(&cut, space, &config);
+    outcome.status = cut_time(&cut, space, &config, &outcome.err);
+    if (outcome.status == 0) list.bound = cut_bound(&cut, &list.layout);
+    cut_free(&cut);
+    if (outcome.status == 0 && list.bound <= most) try_list_(&search, &list, &outcome);
     if (outcome.status != 0) error_set(err, outcome.err.code, "%s", outcome.err.text);
     for (int64_t i = 0; i < outcome.misfits.count; i++) outcome.misfits.items[i].order = misfit->order;
     free(outcome.found.items);
@@ -360,9 +408,9 @@ int search_open_misfit(const SearchSpace *space, const Candidate *misfit, Candid
 
 static void take_outcome_(Search *search, Outcome *outcome) {
     SearchResult *result = search->result;
-    for (int64_t i = 0; i < outcome->lists.count; i++) {
-        outcome->lists.nodes[i].order = search->orders++;
-        heap_push_(&search->heap, &outcome->lists.nodes[i]);
+    for (int64_t i = 0; i < outcome->nodes.count; i++) {
+        outcome->nodes.nodes[i].order = search->orders++;
+        heap_push_(&search->heap, &outcome->nodes.nodes[i]);
     }
     for (int64_t i = 0; i < outcome->found.count; i++) {
         Candidate *found = &outcome->found.items[i];
@@ -377,7 +425,7 @@ static void take_outcome_(Search *search, Outcome *outcome) {
     }
     result->evaluated += outcome->evaluated;
     result->simulated += outcome->found.count;
-    free_all(outcome->lists.nodes, outcome->found.items, outcome->misfits.items);
+    free_all(outcome->nodes.nodes, outcome->found.items, outcome->misfits.items);
 }
 
 enum { BATCH = 16 };
@@ -402,8 +450,9 @@ static int search_batch_(Search *search, const Node *batch, int count, Error *er
     memset(outcomes, 0, sizeof outcomes);
 #pragma omp parallel for schedule(dynamic, 1)
     for (int i = 0; i < count; i++)
-        if (batch[i].list) try_list_(search, &batch[i], &outcomes[i]);
-        else expand_(search, &batch[i], &outcomes[i]);
+        if (batch[i].kind == NODE_LIST) try_list_(search, &batch[i], &outcomes[i]);
+        else if (batch[i].kind == NODE_SHAPE) expand_shape_(search, &batch[i], &outcomes[i]);
+        else expand_division_(search, &batch[i], &outcomes[i]);
     for (int i = 0; i < count; i++) {
         if (outcomes[i].status != 0 && status == 0)
             status = error_set(err, outcomes[i].err.code, "%s", outcomes[i].err.text);
@@ -412,15 +461,17 @@ static int search_batch_(Search *search, const Node *batch, int count, Error *er
     return status;
 }
 
-static void push_shapes_(Search *search) {
-    LayoutList shapes = space_shapes(search->space);
-    search->result->shapes = shapes.count;
-    for (int64_t i = 0; i < shapes.count; i++) {
-        const RunLayout *shape = &shapes.layouts[i];
-        Node node = {.layout = *shape, .bound = shape_bound(search->space, shape), .order = search->orders++};
+static void push_divisions_(Search *search) {
+    Config config = *search->space->keys.base;
+    LayoutList all = space_divisions(search->space);
+    search->result->divisions = all.count;
+    for (int64_t i = 0; i < all.count; i++) {
+        Node node = {.layout = all.layouts[i], .order = search->orders++};
+        node.times = space_least_times(search->space, &node.layout, &config);
+        node.bound = shape_bound(search->space, &node.layout, &node.times);
         heap_push_(&search->heap, &node);
     }
-    free(shapes.layouts);
+    free(all.layouts);
 }
 
 static int index_of_(const SearchResult *result, const Candidate *found) {
@@ -493,7 +544,7 @@ int search_run(SearchResult *result, const SearchSpace *space, const SearchOptio
     int status = 0, count;
     Node batch[BATCH];
     *result = (SearchResult){.best = -1, .fastest = -1};
-    push_shapes_(&search);
+    push_divisions_(&search);
     while (status == 0 && !result->stopped && (count = next_batch_(&search, batch)) > 0) {
         status = search_batch_(&search, batch, count, err);
         result->seconds = clock_seconds() - began;

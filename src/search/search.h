@@ -39,7 +39,7 @@ typedef struct SearchResult {
     int front_count;
     int64_t evaluated; // configurations tried, including those that a bound excluded
     int64_t simulated; // configurations whose step was simulated
-    int64_t shapes;
+    int64_t divisions; // ways to divide model and batch over the ranks
     double seconds;
     bool stopped; // the search was stopped before it was complete
 } SearchResult;
@@ -61,8 +61,9 @@ typedef struct SearchOptions {
 } SearchOptions;
 
 // Expands a misfit that has `all` set into its candidates, without candidates that recompute as many layers as needed
-// to fit. The caller frees opened->items. -1 with err.
-int search_open_misfit(const SearchSpace *space, const Candidate *misfit, CandidateList *opened, Error *err);
+// to fit; into none if each takes longer than `most`. The caller frees opened->items. -1 with err.
+int search_open_misfit(const SearchSpace *space, const Candidate *misfit, double most, CandidateList *opened,
+                       Error *err);
 
 // Runs the search. -1 with err; call search_free in either case.
 int search_run(SearchResult *result, const SearchSpace *space, const SearchOptions *options, Error *err);

@@ -2,6 +2,7 @@
 // configuration. The search may change the layout keys of the file; keys given with -o keep their values.
 #include "search_command.h"
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/grid.h"
@@ -156,6 +157,7 @@ int search_for(const Config *config, const Model *model, const char *gpus, Searc
     int64_t ranks = 0;
     if (gpus != NULL && read_gpus_(gpus, &ranks, err) != 0) return -1;
     if (check_keys_(config, gpus != NULL, err) != 0) return -1;
+    alloc_keep_freed();
     Planner planner;
     SearchResult result = {0};
     Config base = *config;

@@ -207,7 +207,7 @@ static int print_nothing_(const SearchSpace *space, const SearchResult *result, 
     SmallestWorld world;
     const Config *given = space->keys.base;
     long long ranks = (long long)space->keys.world;
-    if (result->shapes == 0)
+    if (result->divisions == 0)
         grid_line(file, "best",
                   "none: %lld ranks cannot be cut so that tensor ranks divide the %lld heads, data ranks divide the "
                   "batch of %lld, and each stage has a layer and a microbatch; raise train.global_batch, or remove an "
@@ -217,7 +217,7 @@ static int print_nothing_(const SearchSpace *space, const SearchResult *result, 
         grid_line(file, "best", "none: no schedule for %lld ranks satisfies the -o settings; remove a key of schedule",
                   ranks);
     else grid_line(file, "best", "none: no configuration for %lld ranks fits", ranks);
-    if (result->shapes > 0 && result->misfits.count == 0) return 0;
+    if (result->divisions > 0 && result->misfits.count == 0) return 0;
     if (answer_smallest_world(space, &world, err) != 0) return -1;
     char context[32] = "";
     if (world.context > 1) snprintf(context, sizeof context, " x context %lld", (long long)world.context);
@@ -253,6 +253,6 @@ int search_report(const SearchSpace *space, const SearchResult *result, FILE *fi
     char evaluated[32], simulated[32];
     grid_line(file, "searched", "%s configurations counted, %s simulated, %lld cuts, %.2f s%s",
               grid_count(result->evaluated, evaluated), grid_count(result->simulated, simulated),
-              (long long)result->shapes, result->seconds, result->stopped ? "; stopped before it was complete" : "");
+              (long long)result->divisions, result->seconds, result->stopped ? "; stopped before it was complete" : "");
     return status;
 }

@@ -2,6 +2,9 @@
 // recomputed layers: the number that a stage needs is found by counting bytes.
 #include "space.h"
 
+#include "base/alloc.h"
+
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,63 +35,159 @@ RunLayout space_start(const SearchSpace *space) {
 
 // ---------------------------------------------------------------- shapes and schedules
 
-PartTimes space_times(const SearchSpace *space, const RunLayout *shape) {
-    Config config = *space->keys.base;
-    StageShape at;
+// Makes one stage with all layers of a shape. config: see space_set.
+static void space_stage_(const SearchSpace *space, const RunLayout *shape, Config *config, StageShape *at) {
     RunLayout plain = *shape;
     plain.name = schedule_kind_plain();
     plain.chunks = 1;
     plain.layers = LAYERS_EVEN;
-    layout_set(&plain, &config);
+    layout_set(&plain, config);
     Schedule one = {.stages = 1, .chunks = 1};
-    stage_shape(&at, space->planner->model, &config, &one, space->planner->be, 0, 0);
-    CountSource source = {.hardware = &space->planner->hardware,
-                          .config = &config,
-                          .model = space->planner->model,
-                          .cache = space->planner->counted};
-    return counted_parts(&source, &at);
+    stage_shape(at, space->planner->model, config, &one, space->planner->be, 0, 0);
 }
 
-// Returns whether a shape with NCCL is no faster per layer than the same shape in which the tensor ranks of a node copy
-// to each other. The shape with NCCL is then no candidate, since it would only save the receive buffers of the copies.
-static bool copies_suffice_(const SearchSpace *space, const RunLayout *shape) {
-    RunLayout copying = *shape;
-    copying.collectives = COLLECTIVES_AUTO;
-    if (!space_fixes(space, LAYOUT_BIT(overlap))) copying.overlap = OVERLAP_AUTO;
-    if (shape->collectives != COLLECTIVES_NCCL || space_fixes(space, LAYOUT_BIT(collectives))) return false;
-    return space_times(space, shape).layer >= space_times(space, &copying).layer;
+static CountSource count_source_(const SearchSpace *space, const Config *config) {
+    return (CountSource){.hardware = &space->planner->hardware,
+                         .config = config,
+                         .model = space->planner->model,
+                         .memo = space->planner->counted};
 }
 
-// Measured and modelled times are not comparable, so with a profile only the shapes that it covers are returned.
-LayoutList space_shapes(const SearchSpace *space) {
-    const Planner *planner = space->planner;
-    RunLayout start = space_start(space);
-    LayoutList all = layout_walk(&space->keys, LAYOUT_tensor, LAYOUT_pointwise, &start);
-    Config config = *space->keys.base;
-    char why[256];
-    int64_t count = 0;
-    for (int64_t i = 0; i < all.count; i++) {
-        layout_set(&all.layouts[i], &config);
-        if (copies_suffice_(space, &all.layouts[i])) continue;
-        if (!planner->measured ||
-            profile_differs(&planner->profile, &config, planner->hardware.device, why, sizeof why) == NULL)
-            all.layouts[count++] = all.layouts[i];
+PartTimes space_times(const SearchSpace *space, const RunLayout *shape, Config *config) {
+    RunLayout key[2] = {{0}}; // an even number of integers
+    PartTimes times;
+    StageShape at;
+    for (int i = LAYOUT_tensor; i <= LAYOUT_pointwise; i++) layout_put(key, i, layout_get(shape, i));
+    if (memo_find(space->planner->parts, key, &times)) return times;
+    space_stage_(space, shape, config, &at);
+    CountSource source = count_source_(space, config);
+    times = counted_parts(&source, &at);
+    memo_keep(space->planner->parts, key, &times, sizeof times);
+    return times;
+}
+
+PartTimes space_layer_times(const SearchSpace *space, const RunLayout *shape, const PartTimes *ends, Config *config) {
+    StageShape at;
+    space_stage_(space, shape, config, &at);
+    CountSource source = count_source_(space, config);
+    PartTimes times = counted_layer(&source, &at);
+    times.embedding = ends->embedding, times.head = ends->head;
+    return times;
+}
+
+PartTimes space_least_times(const SearchSpace *space, const RunLayout *division, Config *config) {
+    PartTimes least = {.layer = INFINITY};
+    RunLayout at = *division;
+    int64_t modes[LAYOUT_CANDIDATES], sequence[LAYOUT_CANDIDATES];
+    int both = layout_candidates(&space->keys, LAYOUT_sequence, &at, sequence);
+    if (both > 0) at.sequence = (int32_t)sequence[both - 1];
+    at.collectives = COLLECTIVES_NCCL;
+    at.overlap = at.tensor > 1 ? OVERLAP_ON : OVERLAP_OFF;
+    int count = layout_candidates(&space->keys, LAYOUT_attention, &at, modes);
+    for (int i = 0; i < count; i++) {
+        StageShape stage;
+        at.attention = (int32_t)modes[i];
+        space_stage_(space, &at, config, &stage);
+        CountSource source = count_source_(space, config);
+        source.free_groups = true;
+        PartTimes times = counted_parts(&source, &stage);
+        if (times.layer < least.layer) least = times;
     }
-    all.count = count;
-    return all;
+    return least;
+}
+
+LayoutList space_divisions(const SearchSpace *space) {
+    RunLayout start = space_start(space);
+    return layout_walk(&space->keys, LAYOUT_tensor, LAYOUT_micro_batch, &start);
+}
+
+// A shape with the memory and the time of its first layer.
+typedef struct Variant {
+    RunLayout layout;
+    MemoryBytes memory; // of one layer with both ends
+    int64_t bundle, message;
+    PartTimes times;
+    bool useless;
+} Variant;
+
+static Variant variant_(const SearchSpace *space, const RunLayout *shape, Config *config) {
+    StateBytes states;
+    int64_t staged;
+    StageShape at;
+    space_stage_(space, shape, config, &at);
+    CountSource source = count_source_(space, config);
+    Variant variant = {.layout = *shape, .times = counted_layer(&source, &at)};
+    at.layers = at.chunk[0].layers = 1;
+    at.chunk[0].first_layer = config->model.layers - 1, at.chunk[0].dense = 0;
+    stage_bytes(&variant.memory, &states, &staged, &space->planner->table, config, &at);
+    variant.bundle = at.layer_bundle;
+    variant.message = at.message_bytes;
+    return variant;
+}
+
+// Returns whether a takes as much memory as b, or more, and as much time.
+static bool no_better_(const Variant *a, const Variant *b) {
+    bool worse = a->bundle >= b->bundle && a->message >= b->message && a->times.forward >= b->times.forward &&
+                 a->times.layer - a->times.forward >= b->times.layer - b->times.forward;
+    for (int i = 0; i < MEMORY_CATEGORIES && worse; i++) worse = a->memory.bytes[i] >= b->memory.bytes[i];
+    return worse;
+}
+
+// Tries all values of the keys first .. last, and removes the layouts that are no better than another. Of equal layouts
+// the first is kept.
+static void space_branch_(const SearchSpace *space, LayoutList *list, int first, int last, Config *config) {
+    LayoutList kept = {0};
+    for (int64_t of = 0; of < list->count; of++) {
+        LayoutList all = layout_walk(&space->keys, first, last, &list->layouts[of]);
+        Variant *variants = xcalloc((size_t)all.count, sizeof *variants);
+        for (int64_t i = 0; i < all.count && all.count > 1; i++) variants[i] = variant_(space, &all.layouts[i], config);
+        for (int64_t i = 0; i < all.count; i++)
+            for (int64_t k = 0; k < all.count && !variants[i].useless; k++)
+                variants[i].useless = i != k && !variants[k].useless && no_better_(&variants[i], &variants[k]) &&
+                                      (k < i || !no_better_(&variants[k], &variants[i]));
+        kept.layouts = xrealloc(kept.layouts, (size_t)(kept.count + all.count) * sizeof *kept.layouts);
+        for (int64_t i = 0; i < all.count; i++)
+            if (!variants[i].useless) kept.layouts[kept.count++] = all.layouts[i];
+        free_all(variants, all.layouts);
+    }
+    free(list->layouts);
+    *list = kept;
+}
+
+// Collectives and attention do not change each other's time, so they are decided one after the other. Recomputing
+// outputs saves memory and takes time, so both are kept. Measured and modelled times are not comparable, so with a
+// profile only the shapes that it covers are returned.
+LayoutList space_shapes(const SearchSpace *space, const RunLayout *division, Config *config) {
+    const Planner *planner = space->planner;
+    LayoutList list = layout_walk(&space->keys, LAYOUT_COUNT, -1, division), shapes = {0};
+    space_branch_(space, &list, LAYOUT_sequence, LAYOUT_overlap, config);
+    space_branch_(space, &list, LAYOUT_attention, LAYOUT_attention, config);
+    char why[256];
+    for (int64_t of = 0; of < list.count; of++) {
+        LayoutList all = layout_walk(&space->keys, LAYOUT_pointwise, LAYOUT_pointwise, &list.layouts[of]);
+        shapes.layouts = xrealloc(shapes.layouts, (size_t)(shapes.count + all.count) * sizeof *shapes.layouts);
+        for (int64_t i = 0; i < all.count; i++) {
+            layout_set(&all.layouts[i], config);
+            if (!planner->measured ||
+                profile_differs(&planner->profile, config, planner->hardware.device, why, sizeof why) == NULL)
+                shapes.layouts[shapes.count++] = all.layouts[i];
+        }
+        free(all.layouts);
+    }
+    free(list.layouts);
+    return shapes;
 }
 
 // Skips chunks and split backwards for a single stage, which has no bubble to fill, unless -o fixes the schedule.
-LayoutList space_schedules(const SearchSpace *space, const RunLayout *shape) {
+LayoutList space_schedules(const SearchSpace *space, const RunLayout *shape, Config *config) {
     LayoutList all = layout_walk(&space->keys, LAYOUT_name, LAYOUT_split, shape);
-    Config config = *space->keys.base;
     int64_t count = 0;
     for (int64_t i = 0; i < all.count; i++) {
         const RunLayout *at = &all.layouts[i];
         bool useless = at->pipeline == 1 && (at->chunks > 1 || at->split == SPLIT_ON);
         if (useless && !space_fixes(space, LAYOUT_BIT(name))) continue;
-        layout_set(at, &config);
-        if (config_schedule_legal(&config)) all.layouts[count++] = *at;
+        layout_set(at, config);
+        if (config_schedule_legal(config)) all.layouts[count++] = *at;
     }
     all.count = count;
     return all;
@@ -104,27 +203,27 @@ void space_evict(const SearchSpace *space, RunLayout *layout, int target) {
 // ---------------------------------------------------------------- layers
 
 // Writes the number of layers of each chunk, dealt out to balance time.
-static void balance_(const SearchSpace *space, const RunLayout *layout, int16_t *layers) {
+static void balance_(const SearchSpace *space, const RunLayout *layout, const PartTimes *times, int16_t *layers) {
     int parts = layout->pipeline * layout->chunks;
     Schedule placed = {
         .stages = layout->pipeline, .chunks = layout->chunks, .placement = schedule_kinds[layout->name].placement};
-    PartTimes times = space_times(space, layout);
-    double load[CONFIG_MAX_STAGES] = {0};
-    load[0] += times.embedding;
-    load[parts - 1] += times.head;
-    layout_deal_layers(&placed, space->keys.base->model.layers, times.layer, load, layers);
+    double load[CONFIG_MAX_STAGES];
+    memset(load, 0, (size_t)parts * sizeof *load);
+    load[0] += times->embedding;
+    load[parts - 1] += times->head;
+    layout_deal_layers(&placed, space->keys.base->model.layers, times->layer, load, layers);
 }
 
-bool space_balance_matters(const SearchSpace *space, const RunLayout *layout) {
-    Config config = *space->keys.base;
+bool space_balance_matters(const SearchSpace *space, const RunLayout *layout, Config *config) {
     RunLayout even = *layout;
     int16_t balanced[CONFIG_MAX_STAGES];
     if (space_fixes(space, LAYOUT_BIT(layers))) return false;
+    PartTimes times = space_times(space, layout, config);
     even.layers = LAYERS_EVEN;
-    layout_set(&even, &config);
-    balance_(space, layout, balanced);
+    layout_set(&even, config);
+    balance_(space, layout, &times, balanced);
     size_t bytes = (size_t)(layout->pipeline * layout->chunks) * sizeof *balanced;
-    return memcmp(balanced, config.parallel.layers_per_stage, bytes) != 0;
+    return memcmp(balanced, config->parallel.layers_per_stage, bytes) != 0;
 }
 
 // ---------------------------------------------------------------- recomputed layers
@@ -179,14 +278,21 @@ static bool recompute_evicting_(const SearchSpace *space, int layers, bool half,
     return open;
 }
 
-bool space_config(const SearchSpace *space, const RunLayout *layout, Config *config) {
-    *config = *space->keys.base;
+bool space_set(const SearchSpace *space, const RunLayout *layout, Config *config) {
+    PartTimes times = {0};
+    bool by_time = layout->layers == LAYERS_BY_TIME;
+    if (by_time) times = space_times(space, layout, config);
     layout_set(layout, config);
-    if (layout->layers == LAYERS_BY_TIME) {
-        balance_(space, layout, config->parallel.layers_per_stage);
+    if (by_time) {
+        balance_(space, layout, &times, config->parallel.layers_per_stage);
         config->parallel.layers_given = layout->pipeline * layout->chunks;
     }
     int trade = RECOMPUTE_EVICTING - layout->recompute;
     if (trade > 0) return recompute_evicting_(space, trade / 2, trade % 2 == 1, config);
     return layout->recompute != RECOMPUTE_TO_FIT || recompute_(space, config);
+}
+
+bool space_config(const SearchSpace *space, const RunLayout *layout, Config *config) {
+    *config = *space->keys.base;
+    return space_set(space, layout, config);
 }

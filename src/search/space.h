@@ -1,9 +1,9 @@
 // The settings that a search varies, and the resulting configuration.
 //
-// A *shape* has the first keys of a layout: how the model is divided among ranks, and the micro-batch size. A
-// *candidate* is a complete layout: a shape with a schedule, a split of the layers, and a way to keep bundles (on the
-// stage, on its partner, on the host, or recomputed). Model, global batch, hardware and the keys set with -o do not
-// change.
+// A *division* has the first keys of a layout: how the model and the batch are divided. A *shape* also says how a layer
+// is computed: sequence parallelism, collectives, attention, pointwise recomputation. A *candidate* is a complete
+// layout: a shape with a schedule, a split of the layers, and a way to keep bundles (on the stage, on its partner, on
+// the host, or recomputed). Model, global batch, hardware and the keys set with -o do not change.
 #pragma once
 
 #include "plan/planner.h"
@@ -22,19 +22,29 @@ bool space_fixes(const SearchSpace *space, LayoutMask keys);
 // attention have the values that -o fixes, if any.
 RunLayout space_start(const SearchSpace *space);
 
-// Return all shapes, with the plain schedule, and all schedules that a shape can have. The caller frees `layouts`.
-LayoutList space_shapes(const SearchSpace *space);
-LayoutList space_schedules(const SearchSpace *space, const RunLayout *shape);
+// Return all divisions, the shapes of a division, and the schedules that a shape can have. A shape that computes a
+// layer no faster than another one of the division and that saves no memory is left out. The caller frees `layouts`.
+// config: see space_set.
+LayoutList space_divisions(const SearchSpace *space);
+LayoutList space_shapes(const SearchSpace *space, const RunLayout *division, Config *config);
+LayoutList space_schedules(const SearchSpace *space, const RunLayout *shape, Config *config);
 
 // Sets evictions to one target, with the slots and load_ahead that -o fixes, else auto (0).
 void space_evict(const SearchSpace *space, RunLayout *layout, int target);
 
 // Returns whether splitting a layout's layers by time differs from an even split. False if -o fixes the layers.
-bool space_balance_matters(const SearchSpace *space, const RunLayout *layout);
+bool space_balance_matters(const SearchSpace *space, const RunLayout *layout, Config *config);
 
 // Writes the configuration of a layout. Returns false if a layout with RECOMPUTE_TO_FIT does not fit even with all
 // layers recomputed, or if a layout with RECOMPUTE_EVICTING is no separate candidate.
 bool space_config(const SearchSpace *space, const RunLayout *layout, Config *config);
+// Does the same in a configuration that is the user's, or what a function of this space has left of it, since copying
+// one takes longer than setting its keys.
+bool space_set(const SearchSpace *space, const RunLayout *layout, Config *config);
 
 // Returns the seconds of the model's parts on one tensor rank of a shape, per microbatch.
-PartTimes space_times(const SearchSpace *space, const RunLayout *shape);
+PartTimes space_times(const SearchSpace *space, const RunLayout *shape, Config *config);
+// Return lower bounds of these seconds: for all shapes of a division, in which no collective takes time; and for one of
+// them, in which this holds for the ends of the model, `ends`.
+PartTimes space_least_times(const SearchSpace *space, const RunLayout *division, Config *config);
+PartTimes space_layer_times(const SearchSpace *space, const RunLayout *shape, const PartTimes *ends, Config *config);

@@ -316,7 +316,11 @@ TEST(each_further_layer_takes_what_the_last_counted_one_takes) {
         ask(&asked, LLAMA, ways[w]);
         StageShape at;
         Schedule one = {.stages = 1, .chunks = 1, .slices = 1};
-        CountSource source = {&asked.planner.hardware, &asked.config, &llama_model, NULL, true, true};
+        CountSource source = {.hardware = &asked.planner.hardware,
+                              .config = &asked.config,
+                              .model = &llama_model,
+                              .split = true,
+                              .beside = true};
         stage_shape(&at, &llama_model, &asked.config, &one, asked.planner.be, 0, 0);
         ChunkTimes times[12];
         for (int layers = 0; layers < 12; layers++) { // up to 6 plain and 5 recomputed layers

@@ -96,6 +96,27 @@ TEST(actions_may_each_have_their_own_time) {
     schedule_free(schedule);
 }
 
+// A run with a limit ends as without it, or is given up, but only if it takes longer than the limit.
+TEST(a_run_is_given_up_only_if_it_takes_longer) {
+    Schedule *schedule = schedule_bpipe(8, 20, 5, NULL);
+    double times[8], transfer[8], edge[8];
+    for (int s = 0; s < 8; s++) times[s] = 1 + 0.1 * s, transfer[s] = 1.25, edge[s] = 0.1;
+    SimulateCosts costs = {.forward = times, .backward = times, .transfer = transfer, .edge = edge};
+    Timeline *whole = simulate_run(schedule, &costs, NULL);
+    int given_up = 0;
+    for (int percent = 50; percent <= 110; percent++) {
+        costs.most = whole->makespan * percent / 100;
+        Timeline *timeline = simulate_run(schedule, &costs, NULL);
+        assert_non_null(timeline);
+        if (isinf(timeline->makespan)) assert_true(percent < 100 && ++given_up > 0);
+        else assert_near(timeline->makespan, whole->makespan);
+        timeline_free(timeline);
+    }
+    assert_true(given_up > 10);
+    timeline_free(whole);
+    schedule_free(schedule);
+}
+
 TEST(a_full_edge_holds_up_the_sender_and_nothing_else) {
     Schedule *schedule = schedule_forward(2, 8);
     double forward[] = {1, 10}, edge[] = {0};

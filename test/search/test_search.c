@@ -192,14 +192,26 @@ TEST(no_step_is_shorter_than_its_bound) {
             const Candidate *found = &all->found.items[k];
             const RunLayout *layout = &found->forecast.layout;
             assert_true(space_config(&world->space, layout, config));
-            assert_int_equal(cut_make(&cut, &world->space, config, &err), 0);
+            cut_open(&cut, &world->space, config);
+            assert_int_equal(cut_time(&cut, &world->space, config, &err), 0);
             double bound = cut_bound(&cut, layout);
             char text[LAYOUT_ENCODED];
             if (bound > step_of(found) * (1 + 1e-6))
                 fail_msg("%s: bound %.9g, step %.9g: %s", cases[i].overrides, bound, step_of(found),
                          text_of(found, text));
             assert_true(cut.least_bytes <= found->forecast.peak_bytes);
-            if (layout->recompute == 0) assert_true(shape_bound(&world->space, layout) <= step_of(found) * (1 + 1e-6));
+            *config = world->base;
+            PartTimes least = space_least_times(&world->space, layout, config),
+                      times = space_layer_times(&world->space, layout, &least, config);
+            RunLayout shape = *layout;
+            shape.name = schedule_kind_plain(), shape.chunks = 1, shape.layers = LAYERS_EVEN;
+            shape.bpipe = BPIPE_OFF;
+            if (layout->recompute == 0) {
+                assert_true(shape_bound(&world->space, layout, &least) <= step_of(found) * (1 + 1e-6));
+                assert_true(shape_bound(&world->space, layout, &times) <= step_of(found) * (1 + 1e-6));
+                assert_true(cut_rough_bound(&cut, &world->space, &times) <= bound * (1 + 1e-6));
+                assert_true(shape_least_bytes(&world->space, &shape, config) <= found->forecast.peak_bytes);
+            }
             cut_free(&cut);
         }
         free(config);
