@@ -73,6 +73,27 @@ def megatron_model(model):
     return words + ["--untie-embeddings-and-output-weights"] * (not model["tie_embeddings"])
 
 
+def megatron_experts(config):
+    """Returns the words of a mixture of experts, whose experts are whole on their ranks."""
+    model, train, dense = config["model"], config["train"], config["model"]["dense_layers"]
+    if model["experts"] == 0:
+        return []
+    words = ["--num-experts", model["experts"], "--moe-router-topk", model["experts_per_token"], "--moe-grouped-gemm",
+             "--moe-ffn-hidden-size", model["expert_ffn"], "--moe-token-dispatcher-type", "alltoall",
+             "--expert-model-parallel-size", config["parallel"]["expert"], "--expert-tensor-parallel-size", 1]
+    words += ["--moe-shared-expert-intermediate-size", model["shared_ffn"]] * (model["shared_ffn"] > 0)
+    words += ["--moe-layer-freq", f"([0]*{dense}+[1]*{model['layers'] - dense})"] * (dense > 0)
+    words += ["--moe-router-score-function", model["router"], "--moe-router-topk-scaling-factor", model["router_scale"]]
+    if model["router_groups"] > 1:
+        words += ["--moe-router-num-groups", model["router_groups"]]
+        words += ["--moe-router-group-topk", model["router_group_top"]]
+    words += ["--moe-router-pre-softmax"] * (model["router"] == "softmax" and not model["router_normalize"])
+    loss = train["balance"] == "loss"
+    words += ["--moe-router-load-balancing-type", "aux_loss" if loss else "none"]
+    words += ["--moe-aux-loss-coeff", train["balance_rate"]] * loss
+    return words + ["--moe-z-loss-coeff", train["router_z_loss"]] * (train["router_z_loss"] > 0)
+
+
 def megatron_layout(config):
     parallel, schedule = config["parallel"], config["schedule"]
     words, chunks = [], chunks_of(config) if schedule["name"] in ("interleaved", "gis") else 1
@@ -81,6 +102,7 @@ def megatron_layout(config):
     words += ["--tp-comm-overlap"] * (parallel["tensor"] > 1 and parallel["overlap"] != "off")
     if parallel["context"] > 1:
         words += ["--context-parallel-size", parallel["context"], "--cp-comm-type", "all_gather"]
+    words += ["--use-tp-pp-dp-mapping"] * (parallel["placement"] == "linear" and parallel["pipeline"] > 1)
     if parallel["data"] * parallel["context"] > 1:
         words += ["--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather"]
     if len(layers) == parallel["pipeline"] * chunks and not even(layers):
@@ -118,6 +140,7 @@ def to_megatron(config, job):
     for flag, (key, _, _) in NUMBERS.items():
         words += [flag, find(config, key)]
     words += megatron_model(config["model"]) + megatron_layout(config) + megatron_rest(config)
+    words += megatron_experts(config)
     lines = []
     for word in words:
         text = shlex.quote(plain(word))

@@ -23,7 +23,8 @@ from run_files import GIB, Failure, find_trainer, finish, read_text
 
 # Keys without effect on the layout, the memory or the update of a step.
 ASIDE = {"train.tokens", "train.max_restarts", "train.peer_timeout_s", "train.timeout_s", "train.skip_bad_steps",
-         "train.skip_outlier_z", "attention.deterministic", "schedule.delay", "schedule.load_ahead"}
+         "train.skip_outlier_z", "attention.deterministic", "schedule.delay", "schedule.load_ahead",
+         "schedule.expert_rows"}
 
 
 def ask(path, *words):
@@ -43,8 +44,11 @@ def matters(key, config):
     t, p = config["parallel"]["tensor"], config["parallel"]["pipeline"]
     if key in ASIDE or (key == "model.rope_theta" and config["model"]["family"] == "gpt"):
         return False
-    if key in ("schedule.slots", "schedule.evict_to", "parallel.placement"):
+    if key in ("schedule.slots", "schedule.evict_to"):
         return config["schedule"]["bpipe"] != "off"
+    if key == "parallel.placement":
+        return p > 1 and (config["schedule"]["bpipe"] != "off"
+                          or config["parallel"]["data"] * config["parallel"]["context"] > 1)
     if key in ("parallel.sequence", "parallel.collectives", "parallel.overlap"):
         return t > 1
     if key in ("schedule.name", "schedule.chunks", "schedule.group", "schedule.split_backward"):
@@ -102,6 +106,9 @@ def notes(options, plan, text):
 
 def bytes_there(back, text):
     config = back["config"]
+    if config["model"]["experts"] > 0:
+        yield "Megatron-LM's bytes of a mixture of experts are not counted"
+        return
     again = config["schedule"]["recompute_layers"]
     again = max(again) if isinstance(again, list) else again
     chunks = len(back["stages"][0]["chunks"])
@@ -123,6 +130,7 @@ def nanotron_lacks(config):
     lacks = {
         "model.family": model["family"] != "llama",
         "model.qk_norm": model["qk_norm"],
+        "model.experts": model["experts"] > 0,
         "model.rope_scaling": model["rope_scaling"] != "none",
         "schedule.name": parallel["pipeline"] > 1 and schedule["name"] not in ("1f1b", "gpipe"),
         "schedule.bpipe": schedule["bpipe"] != "off",

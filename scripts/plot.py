@@ -21,18 +21,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from run_files import (
-    GIB,
-    Failure,
-    Metrics,
-    Plan,
-    Search,
-    Trace,
-    finish,
-    read_plan_or_metrics,
-    read_text,
-    replacing,
-)
+from run_files import (GIB, Failure, Metrics, Plan, Search, Trace, finish, read_plan_or_metrics, read_text, replacing)
 
 DRAW = Path(__file__).resolve().parent / "draw.js"
 COLORS = ["F", "B", "E", "L", "limit", "soft", "head", "W", "gradients"]  # for several runs, as named in draw.js

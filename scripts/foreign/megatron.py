@@ -14,8 +14,6 @@ from .shell import Script, readable, slurm_lines, unknown_in
 
 # flags: why the model cannot be planned
 OTHER_MODELS = (
-    ("num-experts", "the model is a mixture of experts by this flag, which cannot be planned; leave it out with"
-                    " --moe-* and --expert-* to plan the dense model"),
     ("multi-latent-attention", "multi-latent attention cannot be planned; use a model with grouped-query attention"),
     ("hybrid-layer-pattern hybrid-override-pattern hybrid-attention-ratio is-hybrid-model",
      "layers of several kinds cannot be planned; use a model of attention layers"),
@@ -32,8 +30,6 @@ OTHER_MODELS = (
 
 # category, flags, effect: what is given and cannot be converted, and what differs there
 EFFECTS = (
-    ("world", "use-tp-pp-dp-mapping",
-     "ranks are in another order there; here tensor ranks are neighbours, then context, stages and data"),
     ("world", "standalone-embedding-stage", "the embedding shares the first stage here"),
     ("world", "hierarchical-context-parallel-sizes", "context ranks exchange in one group here"),
     ("world", "pipeline-model-parallel-split-rank", "is ignored: there is no decoder beside the stages"),
@@ -57,8 +53,7 @@ EFFECTS = (
     ("memory", "exp-avg-dtype exp-avg-sq-dtype", "moments are planned in fp32"),
     ("memory", "use-megatron-fsdp use-custom-fsdp use-torch-fsdp2",
      "parameters are not cut over data ranks here (ZeRO-1 is planned): more memory, less traffic"),
-    ("memory", "data-parallel-sharding-strategy",
-     "optimizer state is cut over data ranks here (ZeRO-1), nothing else"),
+    ("memory", "data-parallel-sharding-strategy", "optimizer state is cut over data ranks here (ZeRO-1), nothing else"),
     ("memory", "cpu-offloading cpu-offloading-num-layers fine-grained-activation-offloading offload-modules"
                " checkpoint-in-cpu",
      "activations stay on the GPU; schedule.bpipe with evict_to: host is nearest"),
@@ -68,8 +63,7 @@ EFFECTS = (
      "saved inputs are cut over tensor ranks only with sequence parallelism here"),
     ("memory", "deallocate-pipeline-outputs", "outputs of stages are freed here as soon as they are sent"),
     ("memory", "memory-centric-tiled-linear", "products are not cut into tiles here"),
-    ("speed", "cuda-graph-impl enable-cuda-graph external-cuda-graph",
-     "launches are not replayed from graphs here"),
+    ("speed", "cuda-graph-impl enable-cuda-graph external-cuda-graph", "launches are not replayed from graphs here"),
     ("speed", "no-overlap-p2p-communication", "messages between stages overlap here"),
     ("speed", "delay-wgrad-compute", "schedule.split_backward: on is nearest"),
     ("speed", "defer-embedding-wgrad-compute", "the embedding's gradient is computed in its place here"),
@@ -302,11 +296,11 @@ def convert(s, gpus, front=(), slurm=None, model=None, defaults=None):
     for flags, sentence in OTHER_MODELS:
         for flag in flags.split():
             s.refuse(flag, sentence)
-    if s.number("expert-model-parallel-size", int, 1) != 1:
-        raise Failure(f"{s.spelling('expert-model-parallel-size')}: ranks of this kind cannot be planned; leave it out")
-    convert_model(s, config, model or {}, defaults)
+    gated = convert_model(s, config, model or {}, defaults)
     world, each = gpus_of(s, front, slurm or {}, gpus)
     convert_layout(s, config, world)
+    convert_experts(s, config, gated)
+    zero(s, config)
     if each:
         config["hardware"] = {"gpus_per_node": each}
     convert_batch(s, config)
@@ -358,8 +352,9 @@ def convert_model(s, config, known, defaults):
     llama = model["family"] == "llama"
     plain = int(4 * model["hidden"] * 2 / 3 / 64) * 64 if gated else 4 * model["hidden"]
     model["ffn"] = s.number("ffn-hidden-size", int, known.get("ffn", plain), low=1)
-    if llama and not gated and not known:
-        asked, model["ffn"] = model["ffn"], max(64, round(model["ffn"] * 2 / 3 / 64) * 64)
+    gated = gated or not llama or bool(known)
+    if not gated:
+        asked, model["ffn"] = model["ffn"], as_gated(model["ffn"])
         s.say("model", f"the feed-forward part is not gated there: SwiGLU of width {model['ffn']} is planned for"
                        f" {asked}, which has as many parameters and FLOPs")
     model["kv_heads"] = groups_of(s, model, known, defaults)
@@ -397,6 +392,82 @@ def convert_model(s, config, known, defaults):
             s.say("model", f"{s.spelling('max-position-embeddings')} {longest}: the table of positions is planned with"
                            f" {model['seq_len']}")
     s.quiet("max-position-embeddings")
+    return gated
+
+
+def as_gated(width):
+    """Returns the width of SwiGLU with as many parameters as two products of this width."""
+    return max(64, round(width * 2 / 3 / 64) * 64)
+
+
+def convert_experts(s, config, gated):
+    """Sets the keys of a mixture of experts; without one, what is said of experts has no effect."""
+    model, parallel, train = config["model"], config["parallel"], config["train"]
+    spelling, count = s.spelling("num-experts"), s.number("num-experts", int, model.get("experts", 0))
+    if count < 2:
+        return
+    if model["family"] != "llama" or "expert-interval" in s or "topk" in s:
+        raise Failure(f"{spelling} {count}: experts of LLaMA's layer alone can be planned, in all layers but the first;"
+                      " leave it out with --moe-* and --expert-* to plan the dense model")
+    width = s.number("moe-ffn-hidden-size", int, model.get("expert_ffn", model["ffn"]), low=1)
+    shared = s.number("moe-shared-expert-intermediate-size", int, model.get("shared_ffn", 0))
+    score = s.text("moe-router-score-function", model.get("router", "softmax"))
+    if score not in ("softmax", "sigmoid"):
+        raise Failure(f"{s.spelling('moe-router-score-function')} {score}: cannot be planned; use softmax or sigmoid")
+    groups = s.number("moe-router-num-groups", int, model.get("router_groups", 1), low=1)
+    top = s.number("moe-router-group-topk", int, model.get("router_group_top", 1), low=1)
+    if groups > 1 and score == "softmax":
+        s.say("training", f"{s.spelling('moe-router-num-groups')} {groups}: groups are planned with sigmoid routers"
+                          " alone")
+        groups = top = 1
+    before = s.flag("moe-router-pre-softmax", not model.get("router_normalize", True))
+    model |= {"experts": count, "experts_per_token": s.number("moe-router-topk", int,
+                                                              model.get("experts_per_token", 2)),
+              "expert_ffn": width if gated else as_gated(width), "shared_ffn": shared, "router": score,
+              "dense_layers": dense_layers(s, model), "router_groups": groups, "router_group_top": top,
+              "router_scale": s.number("moe-router-topk-scaling-factor", float, model.get("router_scale", 1.0)),
+              "router_normalize": score == "sigmoid" or not before}
+    t = parallel["tensor"]
+    cut = s.number("expert-tensor-parallel-size", int, t, low=1, high=1024)
+    ranks = s.number("expert-model-parallel-size", int, 1, low=1, high=65536)
+    e = parallel["expert"] = ranks * cut if count % (ranks * cut) == 0 else ranks
+    if t * parallel["context"] * parallel["data"] % e != 0 or count % e != 0:
+        raise Failure(f"{spelling} {count}: {e} expert ranks have to divide the experts and a stage's"
+                      f" {t * parallel['context'] * parallel['data']} ranks; say --gpus N")
+    if cut > 1:
+        s.say("world", f"experts are cut over {cut} tensor ranks there; here every expert is whole, on"
+                       f" {parallel['expert']} ranks")
+    if t > 1 and not parallel["sequence"]:
+        parallel["sequence"] = True
+        s.say("memory", f"{s.spelling('sequence-parallel')} is planned, which experts need beside tensor ranks here")
+    kind, rate = s.text("moe-router-load-balancing-type", "aux_loss"), s.number("moe-aux-loss-coeff", float, 0.0)
+    if "aux_loss" in kind and rate > 0:
+        train |= {"balance": "loss", "balance_rate": rate}
+    elif kind not in ("aux_loss", "none"):
+        s.say("training", f"{s.spelling('moe-router-load-balancing-type')} {kind}: experts are not balanced here")
+    train["router_z_loss"] = s.number("moe-z-loss-coeff", float, 0.0)
+    for category, name, text in (
+        ("training", "moe-router-enable-expert-bias", "no bias balances experts here; their times are the same"),
+        ("training", "moe-expert-capacity-factor", "no token is dropped here"),
+        ("memory", "moe-layer-recompute", "experts are not computed again here"),
+        ("model", "moe-shared-expert-gate", "the shared expert has no gate here"),
+        ("model", "moe-latent-size", "experts have the width of the residual stream here"),
+        ("speed", "overlap-moe-expert-parallel-comm", "rows are not sent beside another microbatch's products here"),
+    ):
+        s.effect(name, category, text)
+
+
+def dense_layers(s, model):
+    """Returns how many of the first layers have no experts."""
+    spelling, pattern = s.spelling("moe-layer-freq"), s.take("moe-layer-freq")
+    if pattern is None or str(pattern) == "1":
+        return model.get("dense_layers", 0)
+    text = re.sub(r"\[([01, ]+)\]\s*\*\s*(\d{1,4})", lambda found: (found[1] + ",") * int(found[2]), str(pattern))
+    ones = re.findall(r"[01]", text) if re.fullmatch(r"[01,+()\[\]\s]*", text) else []
+    dense = ones.index("1") if "1" in ones else 0
+    if len(ones) != model["layers"] or "0" in ones[dense:]:
+        raise Failure(f"{spelling} {pattern}: the first layers alone can be without experts; say [0]*N+[1]*M")
+    return dense
 
 
 def groups_of(s, model, known, defaults):
@@ -499,6 +570,9 @@ def convert_layout(s, config, world):
         shared = f" times {c} context" if c > 1 else ""
         raise Failure(f"{world} GPUs: is no multiple of {p} pipeline times {t} tensor{shared} ranks; say --gpus N")
     parallel["data"] = world // (p * t * c)
+    ordered = s.flag("use-tp-pp-dp-mapping")
+    if p > 1 and parallel["data"] * c > 1 and not ordered:
+        parallel["placement"] = "stages"
     parallel["sequence"] = s.flag("sequence-parallel") and t > 1
     parallel["overlap"] = "auto" if s.flag("tp-comm-overlap") and t > 1 else "off"
     if s.flag("enable-zbh1-pipeline") and p > 1:
@@ -509,7 +583,6 @@ def convert_layout(s, config, world):
         schedule |= {"name": "interleaved", "chunks": chunks}
         if group != p:
             schedule |= {"name": "gis", "group": group}
-    zero(s, config)
 
 
 def stages(s, parallel, layers, p):
@@ -554,7 +627,10 @@ def parameters(model):
     gated = 3 if model["family"] == "llama" else 2
     attention = model["hidden"] * model["head_dim"] * 2 * (model["heads"] + model["kv_heads"])
     tables = model["vocab"] * model["hidden"] * (1 if model["tie_embeddings"] is True else 2)
-    return model["layers"] * (attention + gated * model["hidden"] * model["ffn"]) + tables
+    mixed = model["layers"] - model.get("dense_layers", 0) if model.get("experts", 0) > 1 else 0
+    width = mixed * (model["experts"] * model["expert_ffn"] + model["shared_ffn"]) if mixed else 0
+    return model["layers"] * attention + gated * model["hidden"] * (width
+                                                                    + (model["layers"] - mixed) * model["ffn"]) + tables
 
 
 def zero(s, config, lacking=None):
@@ -679,7 +755,9 @@ def convert_precision(s, config):
         s.say("precision", f"fp8 without {short}: bf16 is planned beside it")
     if not (bf16 or fp16 or fp8):
         s.say("precision", f"neither {short} nor {half} is given: fp32 is planned")
-    if fp8:
+    if fp8 and config["model"].get("experts", 0) > 1:
+        s.say("precision", f"fp8 ({recipe}, {fp8}): a mixture of experts is planned in bf16")
+    elif fp8:
         if recipe not in FP8:
             raise Failure(f"{spelling} {recipe}: cannot be planned; use one of {', '.join(FP8)}")
         train["fp8"] = FP8[recipe]
@@ -749,7 +827,7 @@ def convert_recomputation(s, config):
 def convert_optimizer(s, config, defaults):
     train = config["train"]
     spelling, optimizer = s.spelling("optimizer"), s.text("optimizer", "adam").lower()
-    if optimizer in ("muon", "dist_muon", "adaptive_muon"):
+    if optimizer in ("muon", "dist_muon", "adaptive_muon") and config["model"].get("experts", 0) < 2:
         muon(s, train, optimizer, defaults)
     elif optimizer not in ("adam", "adamw", "fused_adam", "distributed_fused_adam", "mcore_distributed_optim",
                            "hybridadam"):

@@ -31,8 +31,8 @@ def convert(s, gpus=None, model=None):
     for name in ("is_mamba_config", "is_llamoe_config", "is_starcoder2_config", "is_qwen2_moe_config"):
         s.refuse(M + name, "layers of this kind cannot be planned; use LLaMA's or Qwen 2's")
     for name in ("moe_config.num_experts", "moe_num_experts", "num_local_experts"):
-        s.refuse(M + name, "the model is a mixture of experts by this key, which cannot be planned; leave it out to"
-                           " plan the dense model")
+        s.refuse(M + name, "nanotron's experts are not converted; leave it out to plan the dense model, or write"
+                           " model.experts and the like yourself")
     known = model or {}
     ours |= known
     for key, word in (("hidden", "hidden_size"), ("layers", "num_hidden_layers"), ("heads", "num_attention_heads"),
@@ -93,6 +93,8 @@ def world(s, parallel, gpus):
     ranks = parallel["data"] * parallel["pipeline"] * parallel["tensor"] * parallel["context"]
     if gpus and gpus != ranks:
         raise Failure(f"--gpus {gpus}: the file has {ranks} ranks; leave --gpus out, or change parallelism.dp")
+    if parallel["pipeline"] > 1 and parallel["data"] * parallel["context"] > 1:
+        parallel["placement"] = "stages"  # its mesh has the pipeline outside
     mode = s.text("parallelism.tp_mode", "ALL_REDUCE")
     parallel["sequence"] = mode.upper() == "REDUCE_SCATTER" and parallel["tensor"] > 1
     overlaps = s.flag("parallelism.tp_linear_async_communication", False)

@@ -142,8 +142,11 @@ def split(s, config, gpus):
     parallel = config["parallel"]
     p, t, c = parallel["pipeline"], parallel["tensor"], parallel["context"]
     for name in EXPERTS:
-        if s.number(name, int, 1, low=-1) != 1:
-            raise Failure(f"{name}: ranks of this kind cannot be planned; leave it out")
+        ranks = s.number(name, int, 1, low=-1)
+        if ranks > 1 and config["model"].get("experts", 0) > 1 and "tensor" not in name:
+            parallel["expert"] = ranks
+        elif ranks != 1:
+            raise Failure(f"{name} {ranks}: needs a model with experts; say --model FILE, or leave it out")
     shard = number(s, "parallelism.data_parallel_shard_degree training.data_parallel_shard_degree"
                       " training.data_parallel_degree", int, -1, -1)
     copies = number(s, "parallelism.data_parallel_replicate_degree training.data_parallel_replicate_degree", int, 1, 1)
@@ -163,6 +166,8 @@ def split(s, config, gpus):
         s.say("memory", "parameters and gradients are cut over data ranks there (FSDP); here optimizer state alone is"
                         " (ZeRO-1): more"
                         " memory, less traffic")
+    if p > 1 and parallel["data"] * c > 1:
+        parallel["placement"] = "stages"  # its mesh has the pipeline outside
     parallel["sequence"] = t > 1
     sections = ("parallelism", "experimental", "training", "compile")
     asynchronous = [s.flag(f"{section}.enable_async_tensor_parallel") for section in sections]

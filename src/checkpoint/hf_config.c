@@ -54,7 +54,7 @@ static void write_number_(const ModelConfig *m, const FamilyNumber *row, FILE *f
     fprintf(file, "  \"%s\": ", row->word);
     if (row->truth) fputs(*(const bool *)((const char *)m + row->offset) ? "true" : "false", file);
     else if (original && !has_both_lengths_(m)) json_write_number(file, (double)m->rope_original);
-    else json_write_number(file, get_(m, row->offset, row->real));
+    else json_write_number(file, get_(m, row->offset, row->real) / (row->unit != 0 ? get_(m, row->unit, false) : 1.0));
     fputs(",\n", file);
 }
 
@@ -166,6 +166,10 @@ int hf_config_check(const Config *config, Error *err) {
     Json json;
     Error wrong = {0};
     Differences list = {.used = 0};
+    if (config->model.router == ROUTER_SIGMOID)
+        return config_error(config, "model.router", err,
+                            "checkpoints do not hold the scores' bias of sigmoid routers yet, so transformers would "
+                            "invent one; use softmax, or leave checkpoint.dir empty");
     if (key != NULL)
         return config_error(config, key->name, err,
                             "a checkpoint's config.json cannot express this, so it would describe another model; "

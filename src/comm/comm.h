@@ -16,6 +16,7 @@
 //   pair (bundles)    pushed[mpi]        pushed[nccl]                     pushed[staged]
 //   tensor, context   mpi                copy[nccl], nccl (1)             copy[staged], staged (1)
 //   data, tied        mpi                nccl                             staged
+//   experts           mpi                nccl                             staged
 //
 // (1) The copies are there where config_copies allows them (config.h).
 //

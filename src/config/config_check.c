@@ -509,7 +509,7 @@ static int check_family_(Config *config, Error *err) {
     const Family *family = &families[m->family];
     const char *name = family_words[m->family];
     if (m->tie_embeddings == TIE_AUTO) m->tie_embeddings = family->tied ? TIE_TRUE : TIE_FALSE;
-    if (m->qkv_bias && m->qk_norm)
+    if (m->qkv_bias && m->qk_norm && m->router != ROUTER_SIGMOID)
         return config_error(config, config_blame(config, "model.qk_norm", "model.qkv_bias"), err,
                             "no model has both qkv_bias (Qwen2) and qk_norm (Qwen3); leave one of them out");
     if (family->rotary) return check_rope_(config, err);

@@ -7,8 +7,8 @@
     { .key = "model." #field, word, offsetof(ModelConfig, field), .absent = absent_, .times = times_ }
 #define REAL(field, word, absent_)                                                                                     \
     { .key = "model." #field, word, offsetof(ModelConfig, field), .real = true, .absent = absent_ }
-#define TRUTH(field, word)                                                                                             \
-    { .key = "model." #field, word, offsetof(ModelConfig, field), .truth = true }
+#define TRUTH(field, word, absent_)                                                                                    \
+    { .key = "model." #field, word, offsetof(ModelConfig, field), .truth = true, .absent = absent_ }
 #define AGAIN(field, word)                                                                                             \
     { .key = "model." #field, word, offsetof(ModelConfig, field), .absent = -1, .again = true }
 
@@ -49,7 +49,27 @@ static const FamilyNumber qwen3_experts[] = {
     COUNT(experts, "num_experts", -1, NULL),
     COUNT(experts_per_token, "num_experts_per_tok", -1, NULL),
     COUNT(expert_ffn, "moe_intermediate_size", -1, NULL),
-    TRUTH(router_normalize, "norm_topk_prob"),
+    TRUTH(router_normalize, "norm_topk_prob", 0),
+    {.key = NULL},
+};
+
+static const FamilyNumber glm4_experts[] = {
+    COUNT(experts, "n_routed_experts", -1, NULL),
+    COUNT(experts_per_token, "num_experts_per_tok", -1, NULL),
+    COUNT(expert_ffn, "moe_intermediate_size", -1, NULL),
+    {.key = "model.shared_ffn",
+     "n_shared_experts",
+     offsetof(ModelConfig, shared_ffn),
+     .absent = 1,
+     .unit = offsetof(ModelConfig, expert_ffn)},
+    COUNT(dense_layers, "first_k_dense_replace", 1, NULL),
+    COUNT(router_groups, "n_group", 1, NULL),
+    COUNT(router_group_top, "topk_group", 1, NULL),
+    REAL(router_scale, "routed_scaling_factor", 1),
+    TRUTH(router_normalize, "norm_topk_prob", 1),
+    TRUTH(qkv_bias, "attention_bias", 0),
+    TRUTH(qk_norm, "use_qk_norm", 0),
+    REAL(rope_share, "partial_rotary_factor", 0.5),
     {.key = NULL},
 };
 
@@ -85,6 +105,8 @@ static const FamilyForm llama_forms[] = {
     {"qwen3_moe", "Qwen3MoeForCausalLM", .qk_norm = true, .head_dim = 128,
      .constants = PLAIN "  \"use_sliding_window\": false,\n  \"mlp_only_layers\": [],\n  \"decoder_sparse_step\": 1,\n",
      .experts = qwen3_experts, .routed = "mlp.", .matrix = PROJECTIONS},
+    {"glm4_moe", "Glm4MoeForCausalLM", .any = true, .constants = SILU, .router = ROUTER_SIGMOID,
+     .experts = glm4_experts, .routed = "mlp.", .matrix = PROJECTIONS},
     {.model_type = NULL},
 };
 
@@ -118,10 +140,12 @@ int family_find(const char *word) {
 }
 
 const FamilyForm *family_form(const ModelConfig *model) {
-    const FamilyForm *form = families[model->family].forms;
-    for (; form[1].model_type != NULL; form++)
-        if (form->qkv_bias == model->qkv_bias && form->qk_norm == model->qk_norm &&
-            (form->experts != NULL) == (model->experts > 0) && form->router == model->router)
-            break;
-    return form;
+    const FamilyForm *found = families[model->family].forms;
+    for (const FamilyForm *form = found; form->model_type != NULL; form++) {
+        if ((form->experts != NULL) != (model->experts > 0)) continue;
+        found = form;
+        bool heads = form->any || (form->qkv_bias == model->qkv_bias && form->qk_norm == model->qk_norm);
+        if (heads && form->router == model->router) break;
+    }
+    return found;
 }

@@ -17,7 +17,8 @@ typedef struct FamilyNumber {
     const char *word;  // "hidden_size"
     size_t offset;     // offset in ModelConfig
     bool real;         // true: the field is a double; false: an int64_t
-    bool truth;        // true: the field is a bool
+    bool truth;        // true: the field is a bool; absent: 1 for true
+    size_t unit;       // config.json counts in units of the int64_t at this offset of ModelConfig; 0: in ones
     bool again;        // true: another row has the word too, which config.json has once
     double absent;     // value if the file lacks the word; negative: the file must have it
     const char *times; // word of another number; `absent` is multiplied by that number; NULL: by 1
@@ -34,6 +35,7 @@ typedef struct FamilyDemand {
 typedef struct FamilyForm {
     const char *model_type, *architecture;
     bool qkv_bias, qk_norm;      // values that these keys of section `model` must have
+    bool any;                    // config.json has these keys, so they may have any value
     int64_t head_dim;            // value if the file lacks head_dim; 0: hidden / heads
     const char *constants;       // lines of config.json that are the same for all its models
     int router;                  // RouterScore; applies to mixtures of experts, as all that follows
@@ -60,7 +62,8 @@ extern const char *const family_words[];
 // Returns the index of a family's word, -1 if it is unknown.
 int family_find(const char *word);
 
-// Returns the first architecture that matches a model, whose names its checkpoints have. If none does, the last one.
+// Returns the first architecture that matches a model, whose names its checkpoints have. If none does, the last one
+// that has experts as the model has or lacks them.
 const FamilyForm *family_form(const struct ModelConfig *model);
 
 __END_DECLS

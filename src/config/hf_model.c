@@ -59,9 +59,13 @@ static bool meets_(const JsonValue *value, const char *allowed) {
 static int check_demands_(const HfModel *found, Error *err) {
     char unmet[400] = "";
     size_t used = 0;
+    const FamilyNumber *numbers = family_form(&found->model)->experts;
     for (const FamilyDemand *demand = families[found->model.family].demands; demand->word != NULL; demand++) {
+        bool read = false; // a number of this architecture, which may have any value
+        for (const FamilyNumber *row = numbers; row != NULL && row->key != NULL; row++)
+            read = read || strcmp(row->word, demand->word) == 0;
         const JsonValue *value = json_find(found->root, demand->word);
-        bool met = value == NULL || value->type == JSON_NULL;
+        bool met = read || value == NULL || value->type == JSON_NULL;
         for (int i = 0; i < 2 && demand->allowed[i] != NULL; i++) met = met || meets_(value, demand->allowed[i]);
         if (met || used >= sizeof unmet) continue;
         used += (size_t)snprintf(unmet + used, sizeof unmet - used, "%s%s", used > 0 ? "; " : "", demand->refusal);
@@ -99,7 +103,6 @@ static const struct {
     {" falcon gpt_neox gpt_neo gptj gpt_bigcode starcoder2 bloom opt mpt phi codegen xglm stablelm_epoch persimmon ",
      "gpt", "positions, or the order of attention and feed-forward"},
     {" deepseek_v2 deepseek_v3 kimi_k2 minicpm3 ", "llama", "multi-head latent attention (MLA is not supported yet)"},
-    {" glm4_moe ", "llama", "sigmoid router and shared experts (not supported yet)"},
     {" gpt_oss ", "llama", "attention sinks and windows"},
     {" qwen2_moe qwen3_next ernie4_5_moe minimax llama4 dbrx olmoe granitemoe jetmoe grok phimoe ", "llama",
      "shared experts, norms or router"},
@@ -198,12 +201,15 @@ static int read_numbers_(HfModel *found, const FamilyNumber *row, Error *err) {
     for (; row != NULL && row->key != NULL; row++) {
         double value = found_number_(found->root, row);
         if (row->truth) {
-            *(bool *)((char *)&found->model + row->offset) = is_true_(found->root, row->word);
+            const JsonValue *said = json_find(found->root, row->word);
+            bool given = said != NULL && said->type == JSON_BOOL;
+            *(bool *)((char *)&found->model + row->offset) = given ? said->truth : row->absent != 0;
             continue;
         }
         if (value < 0 && isfinite(value))
             return error_set(err, EXIT_USAGE, "%s: %s (%s) is missing; is the file complete?", found->path, row->word,
                              row->key);
+        if (row->unit != 0) value *= (double)*(int64_t *)((char *)&found->model + row->unit);
         if (hf_put_(found, row->offset, row->real, value, row->word, err) != 0) return -1;
     }
     return 0;
@@ -211,15 +217,14 @@ static int read_numbers_(HfModel *found, const FamilyNumber *row, Error *err) {
 
 int hf_model_read(HfModel *found, int family_of_run, Error *err) {
     ModelConfig *m = &found->model;
-    *m = (ModelConfig){.family = family_of_run};
+    *m = (ModelConfig){.family = family_of_run, .rope_share = 1};
     const Family *family = &families[family_of_run];
     const FamilyForm *form = find_form_(found, err);
     if (form == NULL || read_numbers_(found, family->numbers, err) != 0 ||
         read_numbers_(found, form->experts, err) != 0)
         return -1;
     m->router = form->router;
-    m->qkv_bias = form->qkv_bias;
-    m->qk_norm = form->qk_norm;
+    if (!form->any) m->qkv_bias = form->qkv_bias, m->qk_norm = form->qk_norm;
     const JsonValue *width = json_find(found->root, "head_dim");
     m->head_dim = form->head_dim;
     if (is_number_(width) &&
@@ -234,15 +239,16 @@ int hf_model_read(HfModel *found, int family_of_run, Error *err) {
 }
 
 int hf_model_keys(const ModelConfig *model, const ConfigKey *keys[HF_MOST_KEYS]) {
-    static const char *const others[] = {"model.tie_embeddings", "model.causal",  "model.head_dim",
-                                         "model.qkv_bias",       "model.qk_norm", "model.rope_scaling"};
+    static const char *const others[] = {"model.tie_embeddings", "model.causal",   "model.head_dim",
+                                         "model.rope_scaling",   "model.qkv_bias", "model.qk_norm"};
     const Family *family = &families[model->family];
     const FamilyNumber *numbers[] = {family->numbers, family_form(model)->experts};
     int count = 0;
     for (int i = 0; i < 2; i++)
         for (const FamilyNumber *row = numbers[i]; row != NULL && row->key != NULL; row++)
             keys[count++] = config_find(row->key);
-    for (int i = 0; i < (family->rotary ? 6 : 2); i++) keys[count++] = config_find(others[i]);
+    for (int i = 0; i < (family_form(model)->any ? 4 : family->rotary ? 6 : 2); i++)
+        keys[count++] = config_find(others[i]);
     for (int i = 0; i < HF_ROPE_NUMBERS && family->rotary; i++)
         if (hf_rope_numbers[i].kind[model->rope_scaling]) keys[count++] = config_find(hf_rope_numbers[i].key);
     if (model->rope_scaling == ROPE_YARN) keys[count++] = config_find("model.rope_original");

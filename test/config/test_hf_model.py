@@ -23,6 +23,21 @@ QWEN_MOE = {
     "model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 768,
     "norm_topk_prob": True, "mlp_only_layers": [], "decoder_sparse_step": 1,
 }  # fmt: skip
+GLM = {
+    "model_type": "glm4_moe", "hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8, "head_dim": 64,
+    "num_hidden_layers": 8, "num_key_value_heads": 4, "vocab_size": 1000, "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "tie_word_embeddings": False, "hidden_act": "silu",
+    "rope_scaling": None, "n_routed_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 128,
+    "n_shared_experts": 2, "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5,
+    "norm_topk_prob": True, "attention_bias": True, "use_qk_norm": True, "partial_rotary_factor": 0.5,
+    "num_nextn_predict_layers": 1,
+}  # fmt: skip
+GLM_KEYS = """
+model: {family: llama, hidden: 512, layers: 8, heads: 8, kv_heads: 4, head_dim: 64, ffn: 1024, vocab: 1000,
+        seq_len: 2048, norm_eps: 1.0e-5, rope_theta: 1000000, rope_share: 0.5, qkv_bias: true, qk_norm: true,
+        experts: 16, experts_per_token: 4, expert_ffn: 128, shared_ffn: 256, dense_layers: 1, router: sigmoid,
+        router_groups: 4, router_group_top: 2, router_scale: 2.5, tie_embeddings: false}
+"""
 LLAMA_KEYS = """
 model: {family: llama, hidden: 4096, layers: 32, heads: 32, kv_heads: 8, ffn: 14336, vocab: 128256, seq_len: 131072,
         norm_eps: 1.0e-5, rope_theta: 500000, rope_scaling: llama3, rope_factor: 8, rope_original: 8192,
@@ -36,7 +51,7 @@ def asked(family, path, *words, overrides=LAYOUT):
     return command(family, "-c", path, *words, overrides=overrides)
 
 
-@pytest.mark.parametrize("family, found, keys", [("llama", LLAMA, LLAMA_KEYS), ("gpt", GPT, GPT_KEYS)])
+@pytest.mark.parametrize("family, found, keys", [("llama", LLAMA, LLAMA_KEYS), ("llama", GLM, GLM_KEYS), ("gpt", GPT, GPT_KEYS)])
 @pytest.mark.parametrize("words", [("--plan", "--json"), ("--schedule",),
                                    ("--sweep", "schedule.micro_batch=1,2", "--plan")])
 def test_the_file_of_a_model_is_planned_as_its_keys_are(tmp_path, family, found, keys, words):
@@ -59,7 +74,7 @@ def test_the_file_of_a_model_is_planned_as_its_keys_are(tmp_path, family, found,
     (QWEN_MOE | {"num_experts_per_tok": 9}, "a token cannot have 9 of 8 experts"),
     (MIXTRAL | {"router_jitter_noise": 0.1}, "router_jitter_noise changes the router's input at random"),
     ({"model_type": "falcon"}, 'model_type is "falcon"; family llama computes "llama" "mistral" "qwen2" "qwen3"'
-                               ' "mixtral" "qwen3_moe", family gpt computes "gpt2"; nearest is family gpt'),
+                               ' "mixtral" "qwen3_moe" "glm4_moe", family gpt computes "gpt2"; nearest is family gpt'),
     ({"model_type": "gemma2"}, "nearest is family llama, without its norms, scaled embeddings and GELU gates"),
     ({"model_type": "my_own"}, "write the sizes of the nearest under model: {family: ...}"),
     ({"model_type": 5}, "model_type"),

@@ -12,8 +12,9 @@ LIBRARY = TOOLS.parent / "libtrainer_cuda.so"
 # Bytes of stack a thread, at most. LayerNorm's backward shares a multiprocessor with other blocks where rows are
 # shorter than 8,200 columns, and more registers would cost a block.
 SPILLS = {"norm_backward_kernel<bf16, 8, 2, true, 1024>": 80}
-# Kernels that access a few thousand doubles, block sums or scales, not a complete tensor.
-NARROW = {"norms_kernel", "finish_kernel", "join_kernel"}
+# Kernels that access a few thousand doubles, block sums or scales, or a row's logits, not a complete tensor.
+NARROW = {"norms_kernel", "finish_kernel", "join_kernel", "route_kernel", "route_backward_kernel<bf16>",
+          "counts_kernel", "places_kernel"}
 
 pytestmark = [
     pytest.mark.skipif(not LIBRARY.exists(), reason="libtrainer_cuda.so was not built (make gpu)"),

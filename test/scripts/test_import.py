@@ -25,6 +25,7 @@ SMALL = ("--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 
          " --micro-batch-size 1"
          " --global-batch-size 16 --train-iters 100 --hidden-dropout 0 --attention-dropout 0 --bf16")  # fmt: skip
 LLAMA = "--swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear"
+MIXTURE = f"{LLAMA} --num-experts 8"
 ARRAYS = r"""#!/bin/bash
 #SBATCH --nodes=16
 #SBATCH --ntasks-per-node=4   # one a GPU
@@ -325,11 +326,11 @@ def test_a_growing_batch_has_the_samples_of_megatrons(tmp_path):
 
 
 @pytest.mark.parametrize("more, sentence", [
-    ("--num-experts 8", "--num-experts 8: the model is a mixture of experts by this flag"),
+    ("--num-experts 8 --nproc-per-node 8", "--num-experts 8: experts of LLaMA's layer alone can be planned"),
+    (f"{LLAMA} --num-experts 8 --moe-layer-freq 2 --nproc-per-node 8", "the first layers alone can be without experts"),
     ("--swiglu", "is neither LLaMA's layer"),
     ("--heterogeneous-layers-config-encoded-json {}", "layers that differ cannot be planned"),
     ("--retro-add-retriever", "a model with a retriever cannot be planned"),
-    ("--expert-model-parallel-size 2", "--expert-model-parallel-size: ranks of this kind cannot be planned"),
     ("--context-parallel-size 3 --nnodes 1 --nproc-per-node 8", "1 pipeline times 1 tensor times 3 context ranks"),
     ("--hidden-size many", "--hidden-size: needs an integer"),
     ("--attention-dropout off --nproc-per-node 8", "--attention-dropout: needs a number"),
@@ -372,6 +373,16 @@ def test_words_that_cannot_be_planned_are_refused(more, sentence):
     ("--optimizer muon --muon-extra-scale-factor 0.2", "train.muon_scale", 0.2),
     ("--pipeline-model-parallel-size 4 --enable-zbh1-pipeline", "schedule.name", "zb-d"),
     ("--lr-warmup-iters 0", "train.warmup_steps", 0),
+    ("--pipeline-model-parallel-size 2", "parallel.placement", "stages"),
+    (MIXTURE, "model.experts_per_token", 2),
+    (f"{MIXTURE} --expert-model-parallel-size 4", "parallel.expert", 4),
+    (f"{MIXTURE} --moe-router-topk 4 --moe-ffn-hidden-size 256", "model.expert_ffn", 256),
+    (f"{MIXTURE} --moe-layer-freq ([0]*3+[1]*5)", "model.dense_layers", 3),
+    (f"{MIXTURE} --moe-router-score-function sigmoid --moe-router-num-groups 4 --moe-router-group-topk 2",
+     "model.router_group_top", 2),
+    (f"{MIXTURE} --moe-aux-loss-coeff 1e-2", "train.balance_rate", 0.01),
+    (f"{MIXTURE} --tensor-model-parallel-size 2 --expert-model-parallel-size 2", "parallel.expert", 4),
+    ("--expert-model-parallel-size 2 --moe-router-topk 2", "model.layers", 8),
 ])  # fmt: skip
 def test_a_flag_becomes_its_key(tmp_path, more, key, value):
     answer = words("--nproc_per_node 8", more)
@@ -396,6 +407,8 @@ def test_a_flag_becomes_its_key(tmp_path, more, key, value):
     ("--optimizer muon --muon-scale-mode shape_scaling",
      "--muon-scale-mode shape_scaling: updates are scaled by sqrt(max(out, in)) here"),
     ("--optimizer muon", "--muon-nesterov is not given: Nesterov's momentum is computed here"),
+    (f"{MIXTURE} --fp8-format hybrid", "fp8 (delayed, hybrid): a mixture of experts is planned in bf16"),
+    (f"{MIXTURE} --moe-expert-capacity-factor 1.5", "--moe-expert-capacity-factor 1.5: no token is dropped here"),
     ("--phase-transition-iterations 50", "--phase-transition-iterations 50: the data are of one kind"),
     ("--te-precision-config-file a.yaml", "--te-precision-config-file a.yaml: is not read; all products of the layers"),
     ("--datacenter 3", "--datacenter 3: not known here; their effect is not planned"),

@@ -186,9 +186,10 @@ def test_a_followed_run_is_written_again_until_its_last_step(folder, tmp_path):
 # Counts the colours of the page's canvases, and computes the brightness of its background.
 COLOURS = """(() => {
   const seen = new Set();
-  for (const canvas of document.querySelectorAll("canvas"))
+  for (const canvas of document.querySelectorAll("canvas")) {
     const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
     new Uint32Array(pixels.data.buffer).forEach((one) => seen.add(one));
+  }
   return [seen.size, parseInt(getComputedStyle(document.body).backgroundColor.split("(")[1])];
 })()"""
 

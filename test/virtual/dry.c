@@ -4,6 +4,7 @@
 //
 //   - weights are not initialised, and loss and norm, which have no meaning, are written as null;
 //   - the step guard finds every step good;
+//   - experts are chosen equally often, since no router computes;
 //   - options that would save or evaluate the model are refused at the start;
 //   - the rank's main thread reads virtual time and sleeps in virtual time; other threads (the supervisor's) keep real
 //     time.
@@ -77,6 +78,18 @@ static void join_(const World *world) {
 #endif
 }
 
+// The kernels run and the host waits for them, as in a run; then the counts are replaced.
+static __typeof__(((Backend *)0)->route_counts) computed_counts_;
+static void even_counts_(Backend *be, int64_t *counts, int64_t parts, const int32_t *chosen, int64_t rows,
+                         const RouteShape *shape) {
+    computed_counts_(be, counts, parts, chosen, rows, shape);
+    for (int64_t i = 0; i < parts * shape->experts; i++) {
+        int64_t part = i / shape->experts, expert = i % shape->experts;
+        int64_t copies = (rows * (part + 1) / parts - rows * part / parts) * shape->chosen;
+        counts[i] = copies / shape->experts + (expert < copies % shape->experts);
+    }
+}
+
 __typeof__(device_open) __real_device_open, __wrap_device_open;
 Backend *__wrap_device_open(Device *device, const Config *config, World *world, int threads, Error *err) {
     char why[256];
@@ -84,7 +97,9 @@ Backend *__wrap_device_open(Device *device, const Config *config, World *world, 
     if (asked_() && config->hardware.device != DEVICE_CPU) {
         if (cuda_load(why) != NULL && virtual_clock.join != NULL) join_(world);
     }
-    return __real_device_open(device, config, world, threads, err);
+    Backend *be = __real_device_open(device, config, world, threads, err);
+    if (be != NULL && virtual_dry.on) computed_counts_ = be->route_counts, be->route_counts = even_counts_;
+    return be;
 }
 
 // ---------------------------------------------------------------- what a run leaves out
