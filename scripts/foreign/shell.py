@@ -431,6 +431,7 @@ class Script:
         self.ever = {}  # the last value of each variable, also of those that are local or a subshell's
         self.depth = self.steps = self.line = self.ended = 0  # ended: the line of the exit that was followed
         self.missing, self.asked = 0, False  # the last argument that is asked for and not given; their number is
+        self.told = False  # the script itself says all of its arguments
         self.doubt, self.guess = "", False  # what the last condition depends on and the script does not say; if any
         self.uncertain = 0  # conditions around that depend on it
 
@@ -441,7 +442,7 @@ class Script:
         if name.isdecimal() and int(name) > 0:
             if int(name) <= len(self.arguments):
                 return self.arguments[int(name) - 1]
-            self.missing = self.missing if self.frames else max(self.missing, int(name))
+            self.missing = self.missing if self.frames or self.told else max(self.missing, int(name))
             return None
         return self.variables.get(name, self.given.get(name))
 
@@ -453,6 +454,8 @@ class Script:
 
     def unsaid(self, name, testing):
         """Returns the mark of a value that the script does not say; for a test, the empty text of an unset variable."""
+        if re.fullmatch(r"\$[1-9]\d*", name) and (self.frames or self.told):
+            return ""
         return self.without_unknown(unknown(name)) if testing else unknown(name)
 
     def without_unknown(self, text):
@@ -601,7 +604,7 @@ class Script:
             elif said in ("$@", "$*"):
                 yield list(self.arguments) if said == "$@" else " ".join(self.arguments)
             elif said == "$#":
-                self.asked = self.asked or not (self.arguments or self.frames)
+                self.asked = self.asked or not (self.arguments or self.frames or self.told)
                 yield str(len(self.arguments))
             elif len(said) > 1 and said[1] not in "?$!-0":
                 yield self.value(said[1:], testing)
@@ -688,11 +691,11 @@ class Script:
                 while parser.peek()[0] != "end":
                     blocks.append(parser.block())
                     parser.next()
+                with contextlib.suppress(*([Ended, Returned, Broke] if self.depth == 1 else [])):
+                    for block in blocks:
+                        self.all(block)
             except RecursionError:
                 raise Failure("the script is nested too deeply; give the flags themselves") from None
-            with contextlib.suppress(*([Ended, Returned, Broke] if self.depth == 1 else [])):
-                for block in blocks:
-                    self.all(block)
 
     @contextlib.contextmanager
     def deeper(self):
@@ -707,17 +710,18 @@ class Script:
     @contextlib.contextmanager
     def apart(self, child=False):
         """A subshell, whose variables and end are its own. child: another program, which sees what is exported."""
-        kept = self.variables, self.exported, self.functions, self.arguments, self.frames
+        kept = self.variables, self.exported, self.functions, self.arguments, self.frames, self.told
         seen = {name: value for name, value in self.variables.items() if not child or name in self.exported}
         self.variables = {name: dict(value) if isinstance(value, dict) else value for name, value in seen.items()}
         self.exported, self.functions = set(self.exported), {} if child else dict(self.functions)
         self.frames = [] if child else [dict(frame) for frame in self.frames]
+        self.told = self.told or child
         try:
             yield
         except Ended:
             pass
         finally:
-            self.variables, self.exported, self.functions, self.arguments, self.frames = kept
+            self.variables, self.exported, self.functions, self.arguments, self.frames, self.told = kept
 
     @contextlib.contextmanager
     def guessing(self, guess):
@@ -868,10 +872,10 @@ class Script:
         for kind, value, _ in tokens:
             flat += [" ".join(self.expand_word(value,
                                                True))] if kind == "word" else [value] if kind == "operator" else []
-        return self.truth(flat)
+        return self.truth(flat, True)
 
-    def truth(self, words):
-        """Returns the truth of the words of [[ ... ]] or [ ... ]."""
+    def truth(self, words, whole=False):
+        """Returns the truth of the words of [ ... ] or, whole, of [[ ... ]], which compares expressions."""
         for operators, meet in ((("||", "-o"), any), (("&&", "-a"), all)):
             parts, deep = [[]], 0
             for word in words:
@@ -881,11 +885,11 @@ class Script:
                 else:
                     parts[-1].append(word)
             if len(parts) > 1:
-                return meet([self.truth(part) for part in parts])
+                return meet([self.truth(part, whole) for part in parts])
         if words[:1] == ["!"]:
-            return not self.truth(words[1:])
+            return not self.truth(words[1:], whole)
         if words[:1] == ["("] and words[-1:] == [")"]:
-            return self.truth(words[1:-1])
+            return self.truth(words[1:-1], whole)
         words = [self.without_unknown(each) for each in words]
         if words[:1] in (["-z"], ["-n"]) and not self.doubt.startswith("$("):
             self.doubt = ""  # whether a variable is set is what is asked
@@ -907,6 +911,7 @@ class Script:
             with contextlib.suppress(re.error):
                 return re.search("".join(words[2:]), left) is not None
             return False
+        left, right = (self.arithmetic(each, True) if whole and sign[:1] == "-" else each for each in (left, right))
         if not all(re.fullmatch(r"\s*-?\d+\s*", each) for each in (left, right)):
             return False
         a, b = int(left), int(right)
@@ -1020,7 +1025,7 @@ class Script:
             return self.truth(said[: -1 if name == "[" else None])
         elif name == "set":
             if "--" in command:
-                self.arguments = command[command.index("--") + 1 :]
+                self.arguments, self.told = command[command.index("--") + 1 :], True
         elif name == "shift":
             self.arguments = self.arguments[1 if number is None else number :]
         elif name == "return":

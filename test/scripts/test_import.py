@@ -764,6 +764,8 @@ def test_no_cut_of_an_input_ends_in_a_traceback(name):
      [["run", "2", "2", "3", "1", "2", "3", "1,2,3"]]),
     ("T=1; bash -c 'run ${T:-0}'; export T; bash -c 'run $T'", [["bash", "run", "0"], ["bash", "run", "1"]]),
     ("[[ ( a = b || 2 -gt 1 ) && ! -z x ]] && run 1; [ 1 = 1 -a 1 = 2 ] || run 2", [["run", "1"], ["run", "2"]]),
+    ("set -- a; run ${2:-d} \"$2\"; f() { run ${1:+p} x$1; }; f; [[ $X -eq 0 && b -lt 1 ]] && run 0",
+     [["run", "d", ""], ["run", "x"], ["run", "0"]]),
     ("set -- o; cat >a.sh <<E\nrun \\$1 $1\nexit\nE\nbash a.sh i; run $1", [["bash", "run", "i", "o"], ["run", "o"]]),
 ])  # fmt: skip
 def test_a_shells_words_are_expanded_as_bash_does(tmp_path, text, commands):
