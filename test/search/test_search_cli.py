@@ -39,7 +39,8 @@ def test_the_keys_are_the_contract_and_the_front_trades_memory_for_time():
 
 
 def test_experts_are_divided_as_the_best_of_all_ways_to_divide_them():
-    config, few = ROOT / "configs" / "qwen3_30b_a3b.yaml", ["model.layers=8", "train.global_batch=32", "hardware.memory_gib=24"]
+    config, few = ROOT / "configs" / "qwen3_30b_a3b.yaml", ["model.layers=8", "train.global_batch=32",
+                                                            "hardware.memory_gib=24"]
     best = json.loads(search("--gpus", 8, "--json", config=config, overrides=few).stdout)["best"]
     fixed = {}
     for e in (1, 2, 4, 8):

@@ -116,7 +116,8 @@ MISTAKES = [
     Mistake("mpi_starts_before_the_environment_is_set", "src/cuda/cuda_library.h",
             'setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);', "", TWO, "was not set when MPI started"),
     Mistake("the_table_of_tensors_goes_out_of_scope", "src/cuda/kernels/adamw.cu",
-            "        cuda->backend.upload(&cuda->backend, (TensorEntry *)cuda->scratch + begin, piece, n * (int64_t)sizeof *piece);",
+            "        cuda->backend.upload(&cuda->backend, (TensorEntry *)cuda->scratch + begin, piece, n *"
+            " (int64_t)sizeof *piece);",
             "        cudaMemcpyAsync((TensorEntry *)cuda->scratch + begin, piece, (size_t)n * sizeof *piece,\n"
             "                        cudaMemcpyHostToDevice, cuda_compute(cuda));",
             (), "after an upload from ordinary memory that was not waited for", {"VIRTUAL_PAGEABLE": "late"}),
