@@ -284,12 +284,18 @@ static int name_values_(const LayoutSpace *space, const RunLayout *at, int64_t *
     return count;
 }
 
-static int chunk_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
+int layout_most_chunks(const LayoutSpace *space) {
     enum { MOST_CHUNKS = 4 };
+    return fixes_(space, LAYOUT_BIT(chunks)) ? max_int((int)space->given.chunks, MOST_CHUNKS) : MOST_CHUNKS;
+}
+
+// Tries counts that double, and a fixed count.
+static int chunk_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
     const ScheduleKind *kind = kind_of_(at);
-    bool listed = fixes_(space, LAYOUT_BIT(layers));
+    bool listed = fixes_(space, LAYOUT_BIT(layers)), fixed = fixes_(space, LAYOUT_BIT(chunks));
     int count = 0;
-    for (int chunks = kind->chunks; chunks <= kind->most_chunks && chunks <= MOST_CHUNKS; chunks *= 2) {
+    for (int chunks = kind->chunks; chunks <= kind->most_chunks && chunks <= layout_most_chunks(space);
+         chunks = fixed ? chunks + 1 : 2 * chunks) {
         int64_t parts = (int64_t)at->pipeline * chunks;
         if (listed ? parts == space->base->parallel.layers_given : parts <= space->base->model.layers)
             values[count++] = chunks;

@@ -154,6 +154,9 @@ LayoutList layout_walk(const LayoutSpace *space, int first, int last, const RunL
 // Writes the candidates of one key and returns how many.
 int layout_candidates(const LayoutSpace *space, int index, const RunLayout *at, int64_t values[LAYOUT_CANDIDATES]);
 
+// Returns the largest number of chunks to enumerate.
+int layout_most_chunks(const LayoutSpace *space);
+
 // Returns whether parallel.placement matters and is not fixed. It matters if a replica has more ranks than a node.
 bool layout_places(const LayoutSpace *space, const RunLayout *at);
 

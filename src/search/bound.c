@@ -119,8 +119,6 @@ double cut_first(const Cut *cut, double *again) {
     return m * (forward + backward);
 }
 
-enum { MOST_CHUNKS = 4 };
-
 // A profile has no times of single layers.
 double shape_bound(const SearchSpace *space, const RunLayout *shape, const PartTimes *times) {
     if (space->planner->measured) return 0;
@@ -132,7 +130,8 @@ double shape_bound(const SearchSpace *space, const RunLayout *shape, const PartT
     // Averaged over the ranks, the first forward has passed half of the stages, one chunk on each: of 4 stages it
     // passes 0, 1, 2 and 3 before it reaches ranks 0 to 3, which is (p - 1) / 2 on average. If layers are split by
     // time, a chunk may have one layer less than with an even split; it has one at least.
-    double least = fmax(space_fixes(space, LAYOUT_BIT(layers)) ? 0 : 1, floor(layers / (p * MOST_CHUNKS)) - 1);
+    double least = fmax(space_fixes(space, LAYOUT_BIT(layers)) ? 0 : 1,
+                        floor(layers / (p * layout_most_chunks(&space->keys))) - 1);
     return m * all / p + (model->dense_layers > 0 ? 0 : (p - 1) / 2 * least * times->first);
 }
 
@@ -165,7 +164,8 @@ int64_t shape_least_bytes(const SearchSpace *space, const RunLayout *shape, Conf
     Plan plan = planner_plan(space->planner, config, &lists);
     for (int s = 0; s < plan.stages; s++) {
         const PlanStage *stage = &plan.stage[s];
-        bytes += memory_total(&stage->memory) - stage->memory.bytes[MEMORY_OWN_SLOTS] + stage->slot_bytes / MOST_CHUNKS;
+        bytes += memory_total(&stage->memory) - stage->memory.bytes[MEMORY_OWN_SLOTS] +
+                 stage->slot_bytes / layout_most_chunks(&space->keys);
     }
     plan_free(&plan);
     free(lists.stage);

@@ -232,10 +232,20 @@ def test_an_overhead_of_every_step_makes_a_search_no_longer():
 
 
 def test_keys_that_no_schedule_has_are_not_called_a_lack_of_memory():
-    ended = search("--gpus", 32, "-o", "schedule.name=gis", "-o", "schedule.chunks=3")
+    # 12 microbatches a data rank are no multiple of 8 stages
+    keys = ["parallel.pipeline=8", "parallel.tensor=4", "train.global_batch=72", "schedule.micro_batch=1", "schedule.slices=1"]
+    keys = [word for key in [*keys, "schedule.name=interleaved"] for word in ("-o", key)]
+    ended = search("--gpus", 192, *keys)
     assert ended.returncode == 1
-    assert "none: no schedule for 32 ranks satisfies the -o settings" in ended.stdout, ended.stdout
+    assert "none: no schedule for 192 ranks satisfies the -o settings" in ended.stdout, ended.stdout
     assert "world" not in ended.stdout
+
+
+@pytest.mark.parametrize("chunks", [3, 5])
+def test_a_fixed_number_of_chunks_is_searched_whatever_it_is(chunks):
+    keys = ["schedule.name=interleaved", f"schedule.chunks={chunks}", "hardware.gpu=h100"]
+    told = json.loads(search("--gpus", 32, "--json", *(word for key in keys for word in ("-o", key))).stdout)
+    assert told["best"]["config"]["schedule"]["chunks"] == chunks
 
 
 def test_of_equally_quick_schedules_the_plainest_comes_first():
