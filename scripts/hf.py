@@ -69,7 +69,7 @@ def read_model(options):
     return program, {
         key: value
         for key, value in model.items()
-        if (scaled or not key.startswith("rope_") or key == "rope_theta" and model["family"] != "gpt")
+        if (scaled or not key.startswith("rope_") or key in ("rope_theta", "rope_share") and model["family"] != "gpt")
     }
 
 

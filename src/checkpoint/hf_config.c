@@ -150,7 +150,8 @@ static const ConfigKey *unwritten_key_(const Config *config) {
     int count = hf_model_keys(&config->model, keys);
     for (int i = 0; i < config_key_count; i++) {
         const ConfigKey *key = &config_keys[i];
-        bool scaled = strncmp(key->name, "model.rope_", 11) == 0 && strcmp(key->name, "model.rope_theta") != 0;
+        bool plain = strcmp(key->name, "model.rope_theta") == 0 || strcmp(key->name, "model.rope_share") == 0;
+        bool scaled = strncmp(key->name, "model.rope_", 11) == 0 && !plain;
         bool silent = strncmp(key->name, "model.", 6) == 0 && !scaled;
         if (strcmp(key->name, "model.kv_heads") == 0 || strcmp(key->name, "model.head_dim") == 0) continue;
         for (int k = 0; k < count; k++) silent = silent && key != keys[k];
