@@ -6,7 +6,7 @@ VIRTUAL      := $(BUILD)/virtual
 VIRTUAL_SRC  := $(wildcard test/virtual/*.cc)
 VIRTUAL_OBJ  := $(VIRTUAL_SRC:%.cc=$(VIRTUAL)/%.o) \
                 $(patsubst %,$(VIRTUAL)/%.o,$(wildcard src/cuda/*.cpp src/cuda/kernels/*.cu)) \
-                $(patsubst %,$(VIRTUAL)/src/%.o,$(CUDA_SHARED) device/cost config/gpus config/gpu_kernels)
+                $(patsubst %,$(VIRTUAL)/src/%.o,$(CUDA_SHARED) device/cost config/gpus config/bands config/gpu_kernels)
 VIRTUAL_HOST := -fPIC -fvisibility=hidden -O3 -g $(MATH) $(WARN) $(SERIAL) -fno-strict-aliasing
 VIRTUAL_INC  := -D_GNU_SOURCE -DHAVE_CUDNN_FRONTEND -DCUDA_INTERFACE=$(CUDA_INTERFACE) -Itest/virtual/include \
                 $(INCLUDES) -MMD -MP
