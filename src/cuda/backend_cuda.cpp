@@ -378,7 +378,12 @@ int backend_cuda_count(char why[256]) {
                  "the NVIDIA driver supports CUDA up to %s; this program was built with %s; build it with the toolkit "
                  "of CUDA %s, put the folder of cuda-compat-%d-%d first in LD_LIBRARY_PATH, or update the driver",
                  has, needs, has, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
-    } else if (status == cudaErrorNoDevice || status == cudaSuccess)
+    } else if (status == cudaErrorSystemNotReady)
+        snprintf(why, 256,
+                 "the NVIDIA driver reports: %s; GPUs with NVSwitch need the service nvidia-fabricmanager, and GB200 "
+                 "nvidia-imex too: start them (systemctl start nvidia-fabricmanager)",
+                 cudaGetErrorString(status));
+    else if (status == cudaErrorNoDevice || status == cudaSuccess)
         snprintf(why, 256, "the NVIDIA driver shows no GPU (CUDA_VISIBLE_DEVICES=%s)",
                  getenv("CUDA_VISIBLE_DEVICES") == NULL ? "" : getenv("CUDA_VISIBLE_DEVICES"));
     else snprintf(why, 256, "the NVIDIA driver reports: %s", cudaGetErrorString(status));

@@ -41,6 +41,7 @@ cudaError_t driver_state(std::vector<int> *gpus) {
     const std::string &driver = options().driver;
     gpus->clear();
     if (driver == "none") return cudaErrorInsufficientDriver;
+    if (driver == "notready") return cudaErrorSystemNotReady;
     if (atoi(driver.c_str()) < CUDART_VERSION / 1000 * 1000) return cudaErrorInsufficientDriver;
     *gpus = visible_gpus();
     return gpus->empty() ? cudaErrorNoDevice : cudaSuccess;
@@ -153,7 +154,7 @@ const char *cudaGetErrorString(cudaError_t error) {
 
 cudaError_t cudaDriverGetVersion(int *version) {
     const std::string &driver = options().driver;
-    *version = driver == "none" ? 0 : atoi(driver.c_str());
+    *version = driver == "none" ? 0 : driver == "notready" ? CUDART_VERSION : atoi(driver.c_str());
     return answer(cudaSuccess);
 }
 

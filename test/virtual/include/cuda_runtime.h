@@ -28,7 +28,8 @@
     X(cudaErrorHostMemoryAlreadyRegistered, 712, "part or all of the requested memory range is already mapped")        \
     X(cudaErrorHostMemoryNotRegistered, 713, "pointer does not correspond to a registered memory region")              \
     X(cudaErrorLaunchFailure, 719, "unspecified launch failure")                                                       \
-    X(cudaErrorNotSupported, 801, "operation not supported")
+    X(cudaErrorNotSupported, 801, "operation not supported")                                                           \
+    X(cudaErrorSystemNotReady, 802, "system not yet initialized")
 #define VIRTUAL_ENUMERATOR(name, number, text) name = number,
 
 typedef enum cudaError_t { VIRTUAL_ERRORS(VIRTUAL_ENUMERATOR) } cudaError_t;
