@@ -44,7 +44,10 @@ def refused(*arguments, **keywords):
         r".*"
         r"cuda-compat-13-0 first in LD_LIBRARY_PATH, or update the driver",
     ),
-    ({"VIRTUAL_DRIVER": "notready"}, "the NVIDIA driver reports: system not yet initialized; .*systemctl start nvidia-fabricmanager"),
+    (
+        {"VIRTUAL_DRIVER": "notready"},
+        "the NVIDIA driver reports: system not yet initialized; .*systemctl start nvidia-fabricmanager",
+    ),
     ({"VIRTUAL_GPUS": "0"}, "the NVIDIA driver shows no GPU"),
 ], ids=["no driver", "an old driver", "no fabric manager", "no GPU"])
 def test_without_a_usable_driver_a_run_says_what_it_needs_and_what_is_there(tmp_path, environment, reason):
