@@ -232,7 +232,7 @@ ScheduleSpec config_schedule_spec(const Config *config) {
                           .chunks = schedule->name < schedule_kind_count ? (int)schedule->chunks : 0,
                           .group = (int)schedule->group,
                           .delay = (int)schedule->delay,
-                          .slices = (int)schedule->slices,
+                          .slices = schedule->name < schedule_kind_count ? (int)schedule->slices : 1,
                           .split = schedule->split_backward == SPLIT_ON};
 }
 

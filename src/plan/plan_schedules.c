@@ -77,7 +77,8 @@ int schedule_table_best(const ScheduleTable *table, const RunLayout *given, Layo
     int best = -1;
     for (int i = 0; i < table->count; i++) {
         const Forecast *row = &table->rows[i];
-        if (!row->fits || !row->time.known || (mask != 0 && !layout_keeps(&row->layout, given, mask))) continue;
+        bool sliced = (mask & LAYOUT_BIT(slices)) == 0 || row->layout.slices == given->slices; // no schedule drops them
+        if (!row->fits || !row->time.known || !sliced || !layout_keeps(&row->layout, given, mask)) continue;
         if (best < 0 || planner_prefers(row, &table->rows[best])) best = i;
     }
     return best;

@@ -215,14 +215,16 @@ static bool undecided_(const Config *config) {
     return config->schedule.bpipe == BPIPE_AUTO || names_auto_(config) || planner_split_open(config);
 }
 
-// Chooses 1F1B, the default. -1 with err if 1F1B does not allow the configuration's other keys, such as its chunks.
+// Chooses 1F1B, the default. -1 with err if 1F1B does not allow the configuration's chunks or slices.
 static int fall_back_(Config *config, const char *why, const Log *log, Error *err) {
     config->schedule.name = schedule_kind_plain();
+    bool sliced = config->schedule.slices > 1;
     if (!config_schedule_legal(config))
-        return config_error(config, "schedule.chunks", err,
-                            "schedule.name auto found no schedule with %lld chunks: %s; name a schedule or leave "
-                            "schedule.chunks out",
-                            (long long)config->schedule.chunks, why);
+        return config_error(config, sliced ? "schedule.slices" : "schedule.chunks", err,
+                            "schedule.name auto found no schedule with %lld %s: %s; name a schedule or leave "
+                            "schedule.%s out",
+                            (long long)(sliced ? config->schedule.slices : config->schedule.chunks),
+                            sliced ? "slices" : "chunks", why, sliced ? "slices" : "chunks");
     log_status(log, "schedule.name auto is 1F1B: %s", why);
     return 0;
 }

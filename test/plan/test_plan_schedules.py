@@ -171,6 +171,11 @@ def test_a_schedule_that_is_left_open_keeps_to_the_keys_that_are_given(given):
     assert told["step_ms"] == pytest.approx(quickest, rel=1e-9)
 
 
+def test_a_schedule_that_is_left_open_keeps_slices():
+    told = plan(LLAMA, "schedule.name=auto", "schedule.slices=2", "attention.mode=flash")["config"]["schedule"]
+    assert told["slices"] == 2 and told["name"] in ("seq1f1b", "interleaved")
+
+
 @pytest.mark.parametrize("overrides, code, says", [
     (["schedule.bpipe=on", "schedule.slots=7"], 0, "is 1F1B: no schedule that fits satisfies the given keys"),
     (["schedule.chunks=3"], 2, "-o schedule.chunks: schedule.name auto found no schedule with 3 chunks"),
