@@ -7,9 +7,9 @@ const TrainerBand trainer_bands[] = {
     {TRAINER_MEGATRON, "a100-40g a100-80g", FP8_OFF, 177, 1.12, 1.22, 1.41},
     {TRAINER_MEGATRON, "b200", FP8_OFF, 9, 1.26, 1.29, 1.35},
     {TRAINER_NANOTRON, "h100", FP8_OFF, 107, 1.32, 1.39, 1.56},
-    {TRAINER_NVIDIA, "b200 gb200 gb300", FP8_MX, 11, 1.03, 1.09, 1.17},
-    {TRAINER_NVIDIA, "b200 gb200 gb300", FP8_TENSOR, 12, 0.85, 0.94, 1.04},
-    {TRAINER_NVIDIA, "h100", FP8_OFF, 53, 0.99, 1.04, 1.07},
-    {TRAINER_NVIDIA, "h100", FP8_TENSOR, 47, 0.87, 0.93, 1.03},
+    {TRAINER_NVIDIA, "b200 gb200 gb300", FP8_MX, 11, 1.03, 1.10, 1.18},
+    {TRAINER_NVIDIA, "b200 gb200 gb300", FP8_TENSOR, 12, 0.85, 0.95, 1.05},
+    {TRAINER_NVIDIA, "h100", FP8_OFF, 53, 0.99, 1.05, 1.07},
+    {TRAINER_NVIDIA, "h100", FP8_TENSOR, 47, 0.88, 0.93, 1.04},
 };
 const int trainer_band_count = sizeof trainer_bands / sizeof *trainer_bands;
