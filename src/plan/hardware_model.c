@@ -111,6 +111,24 @@ GpuBand hardware_band(const Hardware *hardware, const Config *config, bool measu
     return hopper && config_world(config) == 1 && config->model.experts == 0 ? gpu_band_alone : unknown;
 }
 
+void hardware_put_others(const Hardware *hardware, const Config *config, double step, JsonOut *out) {
+    json_begin(out, "others", '[');
+    for (int trainer = TRAINER_NVIDIA; isfinite(step) && trainer <= TRAINER_FSDP; trainer++) {
+        GpuBand band = gpu_band(trainer, hardware->gpu, config->train.fp8);
+        if (band.runs == 0) continue;
+        json_begin(out, NULL, '{');
+        json_put_text(out, "program", trainer_words[trainer]);
+        json_put_text(out, "gpu", hardware->gpu->word);
+        json_put_text(out, "precision", config->train.fp8 == FP8_OFF ? "bf16" : "fp8");
+        json_put_integer(out, "runs", band.runs);
+        json_put_number(out, "low_ms", 1e3 * step * band.low);
+        json_put_number(out, "mid_ms", 1e3 * step * band.middle);
+        json_put_number(out, "high_ms", 1e3 * step * band.high);
+        json_end(out, '}');
+    }
+    json_end(out, ']');
+}
+
 char *hardware_seconds_text(double seconds, char text[SECONDS_TEXT]) {
     bool whole = seconds >= 9.995;
     double value = whole ? seconds : 1e3 * seconds;

@@ -2,6 +2,7 @@
 // plans for it have been wrong.
 #pragma once
 
+#include "base/json_out.h"
 #include "device/cost.h"
 
 typedef struct Hardware {
@@ -50,6 +51,10 @@ GpuBand hardware_band(const Hardware *hardware, const Config *config, bool measu
 // Writes a time with three digits: "823 ms", from 10 s on "14.9 s". Returns `text`.
 enum { SECONDS_TEXT = 24 };
 char *hardware_seconds_text(double seconds, char text[SECONDS_TEXT]);
+
+// Writes "others": for a step of `step` seconds, the bands in which runs of other programs (hardware.trainer) would lie.
+// step NAN: unknown.
+void hardware_put_others(const Hardware *hardware, const Config *config, double step, JsonOut *out);
 
 // Prints a band, in seconds and as MFU, or that there is none, and the bands of other trainers.
 void hardware_print_band(const Hardware *hardware, const Config *config, GpuBand band, double step, double mfu,

@@ -81,19 +81,7 @@ static void put_step_(JsonOut *out, const PlanAnswer *answer) {
     json_put_number(out, "mfu_causal", known && mfu ? time->mfu * causal : NAN);
     json_put_number(out, "mfu_low", banded && mfu ? time->mfu / band.high : NAN);
     json_put_number(out, "mfu_high", banded && mfu ? time->mfu / band.low : NAN);
-    json_begin(out, "others", '[');
-    for (int trainer = TRAINER_NVIDIA; known && trainer <= TRAINER_FSDP; trainer++) {
-        GpuBand other = gpu_band(trainer, answer->planner.hardware.gpu, answer->config.train.fp8);
-        if (other.runs == 0) continue;
-        json_begin(out, NULL, '{');
-        json_put_text(out, "trainer", trainer_words[trainer]);
-        json_put_integer(out, "runs", other.runs);
-        json_put_number(out, "step_ms_low", 1e3 * time->step * other.low);
-        json_put_number(out, "step_ms", 1e3 * time->step * other.middle);
-        json_put_number(out, "step_ms_high", 1e3 * time->step * other.high);
-        json_end(out, '}');
-    }
-    json_end(out, ']');
+    hardware_put_others(&answer->planner.hardware, &answer->config, known ? time->step : NAN, out);
     json_put_number(out, "bubble", known ? time->bubble : NAN);
     json_put_number(out, "transfer_exposed_ms", known ? 1e3 * time->exposed : NAN);
     json_put_text(out, "source", answer->planner.measured ? "profile" : "model");

@@ -154,10 +154,10 @@ static void put_found_(JsonOut *out, const char *key, const SearchSpace *space, 
     config_write_json(&config, json_put(out, "config"));
     json_put_number(out, "step_ms", 1e3 * found->time.step);
     GpuBand band = hardware_band(&space->planner->hardware, &config, space->planner->measured);
-    if (band.runs > 0) {
-        json_put_number(out, "step_ms_low", band.low * 1e3 * found->time.step);
-        json_put_number(out, "step_ms_high", band.high * 1e3 * found->time.step);
-    }
+    bool best = key != NULL; // rows of the front have no name
+    json_put_number(out, "step_ms_low", band.low > 0 ? band.low * 1e3 * found->time.step : NAN);
+    json_put_number(out, "step_ms_high", band.low > 0 ? band.high * 1e3 * found->time.step : NAN);
+    if (best) hardware_put_others(&space->planner->hardware, &config, found->time.step, out);
     json_put_number(out, "mfu", found->time.mfu > 0 ? found->time.mfu : NAN);
     json_put_integer(out, "class", search_class(result, found));
     json_put_number(out, "robust", candidate->robust);
