@@ -52,8 +52,8 @@ GpuBand hardware_band(const Hardware *hardware, const Config *config, bool measu
 enum { SECONDS_TEXT = 24 };
 char *hardware_seconds_text(double seconds, char text[SECONDS_TEXT]);
 
-// Writes "others": for a step of `step` seconds, the bands in which runs of other programs (hardware.trainer) would lie.
-// step NAN: unknown.
+// Writes "others": the bands in which runs of other programs (hardware.trainer) would lie for a step of `step` seconds;
+// NAN: unknown.
 void hardware_put_others(const Hardware *hardware, const Config *config, double step, JsonOut *out);
 
 // Prints a band, in seconds and as MFU, or that there is none, and the bands of other trainers.
