@@ -132,7 +132,7 @@ static Homes *homes(const Config *config, int ranks) {
     all->table = model_table(model_of(config), &config->model);
     for (int rank = 0; rank < ranks; rank++) {
         const int64_t whole[1][2] = {{0, all->table.count}};
-        const Split split = {0, 1, rank, ranks};
+        const Split split = {.tensor_ranks = 1, .data_rank = rank, .data_ranks = ranks};
         tensors_layout(&all->tensors[rank], &all->table, whole, 1, &split, &config->train);
     }
     return all;

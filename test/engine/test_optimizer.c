@@ -33,7 +33,7 @@ static Bench *bench_open(const char *path, const char *precision) {
     const Schedule one = {.stages = 1, .chunks = 1};
     if (stage_create(&bench->stage, model_of(&bench->config), &bench->config, &one, bench->be, 0, NULL, 0, &err) != 0)
         fail_msg("%s", err.text);
-    OptimizerGroups groups = {bench->world, NULL, NULL, NULL};
+    OptimizerGroups groups = {.world = bench->world};
     bench->optimizer = optimizer_create(&bench->stage, &groups);
     if (bench->optimizer == NULL) fail_msg("%s", err.text);
     return bench;

@@ -74,7 +74,7 @@ static void bench_open(Bench *bench, const Model *model, const char *const *over
                          &hardware, bench->be, &err) != 0)
         fail_msg("%s", err.text);
     bench->world = world_join(&argc, &argv, &err);
-    OptimizerGroups groups = {bench->world, bench->emulation.tensor, NULL, NULL};
+    OptimizerGroups groups = {.world = bench->world, .tensor = bench->emulation.tensor};
     bench->optimizer = optimizer_create(&bench->emulation.stage, &groups);
 }
 
