@@ -65,6 +65,7 @@ def megatron_model(model):
     if llama:
         words += ["--swiglu", "--normalization", "RMSNorm", "--disable-bias-linear"]
         words += ["--position-embedding-type", "rope", "--rotary-base", model["rope_theta"]]
+        words += ["--rotary-percent", model["rope_share"]] * (model["rope_share"] != 1)
         words += ["--add-qkv-bias"] * model["qkv_bias"] + ["--qk-layernorm"] * model["qk_norm"]
         if model["rope_scaling"] == "llama3":
             words += ["--use-rope-scaling", "--rope-scaling-factor", model["rope_factor"]]
@@ -116,6 +117,9 @@ def megatron_layout(config):
     if isinstance(again, int) and again > 0 and again % chunks == 0:
         words += ["--recompute-granularity", "full", "--recompute-method", "block", "--recompute-num-layers",
                   again // chunks]
+    elif schedule["recompute"] == "pointwise" and again == 0:
+        words += ["--recompute-granularity", "selective", "--recompute-modules", "layernorm"]
+        words += ["moe_act"] * (config["model"]["experts"] > 0)
     return words
 
 

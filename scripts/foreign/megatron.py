@@ -528,10 +528,9 @@ def padded(s, model):
 
 def rope(s, model, place, known):
     model["rope_theta"] = s.number("rotary-base", float, known.get("rope_theta", 10000), low=1, high=1e12)
-    spelling = s.spelling("rotary-percent")
     percent = s.number("rotary-percent", float, 1.0, high=1)
     if percent != 1:
-        s.say("model", f"{spelling} {percent:g}: all of a head is rotated here; sizes are the same")
+        model["rope_share"] = percent
     factor = s.number("rope-scaling-factor", float, 8.0, low=1, high=1e6)
     stretched = s.number("rotary-seq-len-interpolation-factor", int, 1, low=1, high=1e6)
     factors = {"rope_factor": ("yarn-rotary-scaling-factor", "rotary-scaling-factor", float, factor),

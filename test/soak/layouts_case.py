@@ -37,7 +37,8 @@ NOT_DRAWN = {
     "hardware.gpus_per_domain hardware.pair_gb_s hardware.tensor_gb_s hardware.network_gb_s hardware.host_gb_s"
     " hardware.latency_us "
     "hardware.matmul_efficiency hardware.matmul_half hardware.flash_forward hardware.flash_backward "
-    "hardware.stream_gb_s hardware.run_share hardware.calibrated hardware.action_us hardware.step_overhead_ms "
+    "hardware.stream_gb_s hardware.run_share hardware.calibrated hardware.trainer hardware.action_us "
+    "hardware.step_overhead_ms "
     "hardware.gpu_hour hardware.gpu_watts hardware.mtbf_hours hardware.checkpoint_s hardware.restart_s",
     "it changes no number": "log.every",
     "chaos.py": "train.max_restarts train.peer_timeout_s train.timeout_s",
