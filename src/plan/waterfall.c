@@ -14,7 +14,7 @@
 
 static const char *const lines_[WATERFALL_LINES] = {
     "products at peak",   "rate and shape",       "attention",      "passes over memory",
-    "tensor collectives", "experts' exchange",    "uneven experts", "idle",
+    "tensor collectives", "experts' exchange",    "imbalance", "idle",
     "messages",           "sums over data ranks", "optimizer"};
 
 // Returns whether a line is printed.

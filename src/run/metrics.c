@@ -252,6 +252,23 @@ int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Erro
     return line_end_(&line, metrics, err);
 }
 
+// Writes how evenly experts were used, of the stage with the fullest rank; nothing for a dense model. The value of the
+// balance loss is not computed, only its gradient.
+static void write_experts_(JsonOut *out, const StepFigures *figures) {
+    const ExpertLoad *load = &figures->stage[0].experts;
+    for (int s = 1; s < figures->stages; s++) {
+        const ExpertLoad *other = &figures->stage[s].experts;
+        if (other->fullest * fmax(1, load->forwards) > load->fullest * fmax(1, other->forwards)) load = other;
+    }
+    if (load->forwards == 0) return;
+    json_begin(out, "experts", '{');
+    json_put_digits(out, "fullest", load->fullest / load->forwards, CLEAR);
+    json_put_digits(out, "spread", load->spread / load->forwards, CLEAR);
+    json_put_digits(out, "chunks", load->parts / load->forwards, CLEAR);
+    json_put_null(out, "balance_loss");
+    json_end(out, '}');
+}
+
 static void write_stages_(JsonOut *out, const StepFigures *figures) {
     json_begin(out, "stages", '[');
     for (int s = 0; s < figures->stages; s++) {
@@ -260,11 +277,6 @@ static void write_stages_(JsonOut *out, const StepFigures *figures) {
         json_put_integer(out, "stage", s);
         json_put_integer(out, "peak_bytes", stage->peak_bytes);
         json_put_integer(out, "activation_bytes", stage->activation_bytes);
-        if (stage->experts.forwards > 0) {
-            json_put_digits(out, "expert_rows_fullest", stage->experts.fullest / stage->experts.forwards, CLEAR);
-            json_put_digits(out, "expert_spread", stage->experts.spread / stage->experts.forwards, CLEAR);
-            json_put_digits(out, "expert_parts", stage->experts.parts / stage->experts.forwards, CLEAR);
-        }
         json_put_integer(out, "slots_used", stage->run.slots_used);
         json_put_integer(out, "slots_lent", stage->run.slots_lent);
         json_end(out, '}');
@@ -303,6 +315,7 @@ static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err)
     json_put_integer(out, "evictions", figures_evictions(figures));
     if (figures->skipped) json_put_truth(out, "skipped", true);
     if (figures->slowest[0] != '\0') fputs(figures->slowest, json_put(out, "slowest"));
+    write_experts_(out, figures);
     write_stages_(out, figures);
     return line_end_(&line, metrics, err);
 }

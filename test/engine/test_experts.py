@@ -88,3 +88,6 @@ def test_a_routing_to_one_rank_takes_parts_and_no_memory(config):
     keys = ["parallel.data=4", "parallel.expert=4"]
     tight, wide = (run(config, *keys, f"schedule.expert_rows={rows}") for rows in (1, 8))
     assert tight.bits[0] == wide.bits[0] and close(tight.losses, wide.losses, 1e-5)
+    told = [ended.steps[0]["experts"] for ended in (tight, wide)]
+    assert told[0]["chunks"] > 1 == told[1]["chunks"]
+    assert told[0]["fullest"] == told[1]["fullest"] > 1 and told[0]["spread"] > 0

@@ -27,7 +27,7 @@ def plan(config, *keys):
 
 def test_the_lines_of_the_waterfall_sum_to_the_step(config):
     told, lines = plan(config)
-    assert lines["experts' exchange"] > 0 and lines["uneven experts"] > 0
+    assert lines["experts' exchange"] > 0 and lines["imbalance"] > 0
     assert sum(lines.values()) == pytest.approx(told["step_ms"], rel=1e-9)
 
 
@@ -36,13 +36,13 @@ def test_dense_models_have_no_lines_of_experts(config):
                          parallel="{data: 8}",
                          schedule="{bpipe: off}", train="{global_batch: 64, precision: bf16}")  # fmt: skip
     _, lines = plan(dense)
-    assert "experts' exchange" not in lines and "uneven experts" not in lines
+    assert "experts' exchange" not in lines and "imbalance" not in lines
 
 
 def test_uneven_experts_cost_as_much_as_their_spread_says(config):
     even, some, more = (plan(config, f"hardware.expert_spread={spread}")[1] for spread in (1e-6, 0.2, 0.4))
-    assert even["uneven experts"] < 1e-3 * even["products at peak"]
-    assert 0 < some["uneven experts"] < more["uneven experts"]
+    assert even["imbalance"] < 1e-3 * even["products at peak"]
+    assert 0 < some["imbalance"] < more["imbalance"]
     assert even["products at peak"] == pytest.approx(more["products at peak"], rel=0.01)
     # More rows than the buffers hold are sent in two parts, of smaller messages.
     assert even["experts' exchange"] == pytest.approx(some["experts' exchange"], rel=0.02)
@@ -51,7 +51,7 @@ def test_uneven_experts_cost_as_much_as_their_spread_says(config):
 
 def test_experts_of_one_rank_are_not_exchanged(config):
     _, lines = plan(config, "parallel.expert=1")
-    assert lines["experts' exchange"] == lines["uneven experts"] == 0
+    assert lines["experts' exchange"] == lines["imbalance"] == 0
 
 
 def test_exchanges_between_nodes_follow_the_network(config):
