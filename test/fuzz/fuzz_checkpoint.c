@@ -2,6 +2,7 @@
 // checksum, or it would be refused at once), 'i' the index of a model, 'c' config.json, 't' training.json.
 #include "fuzz.h"
 
+#include "base/crc64.h"
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/checkpoint_source.h"
 #include "checkpoint/hf_config.h"
