@@ -1,6 +1,7 @@
 // Tests exchanges of blocks between several ranks (comm.h), in the memory of their devices. Started through mpirun by
 // test_exchange.py: `ranks_exchange cpu`, and in build/virtual `ranks_exchange nccl` and `ranks_exchange shared`, where
 // all ranks share a GPU. The first failure ends the job.
+#include "cuda/cuda_library.h"
 #include "device/device.h"
 #include "ranks/world.h"
 
@@ -97,6 +98,7 @@ int main(int argc, char **argv) {
     static Round one[ROUNDS], many[ROUNDS];
     Test t = {0};
     Device device;
+    cuda_set_environment();
     config.hardware.run_share = config.parallel.tensor = 1;
     config.hardware.device = argc > 1 && strcmp(argv[1], "cpu") == 0 ? DEVICE_CPU : DEVICE_CUDA;
     config.hardware.share_gpu = argc > 1 && strcmp(argv[1], "shared") == 0;
