@@ -253,9 +253,9 @@ int file_failed(const char *path, const char *what, Error *err) {
 }
 
 // Opens or creates a lock's file. -1 with err; -1 without err if the folder is not writable.
-static int files_open_lock_(const char *path, Error *err) {
+static int files_open_lock_(const char *path, int access_mode, Error *err) {
     struct stat there, folder;
-    int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600), code = errno;
+    int fd = open(path, access_mode | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600), code = errno;
     bool found = fd >= 0 ? fstat(fd, &there) == 0 : lstat(path, &there) == 0;
     char *above = xstrdup(path), *dir = dirname(above);
     bool inside = stat(dir, &folder) == 0, writable = access(dir, W_OK) == 0;
@@ -286,15 +286,21 @@ bool file_locked(const FileLock *lock) {
 int file_lock(FileLock *lock, const char *path, const char *taken, Error *err) {
     enum { PATIENCE_MS = 5000, LOOK_MS = 100 };
     *lock = (FileLock){.path = xstrdup(path)};
+    // A file open for writing would keep the disk from being remounted read-only. NFS locks only such files: EBADF.
+    int access_mode = O_RDONLY;
     for (int ms = 0; ms <= PATIENCE_MS; ms += LOOK_MS) {
         Error why = {0};
-        int fd = lock->fd > 0 ? lock->fd : files_open_lock_(path, &why);
+        int fd = lock->fd > 0 ? lock->fd : files_open_lock_(path, access_mode, &why);
         if (fd < 0) return why.code != 0 ? error_set(err, why.code, "%s", why.text) : 0;
         lock->fd = fd;
         if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
             if (file_locked(lock)) return 0;
             close(fd);
             lock->fd = 0;
+        } else if (errno == EBADF && access_mode == O_RDONLY) {
+            close(fd);
+            lock->fd = 0;
+            access_mode = O_RDWR;
         } else if (errno == EWOULDBLOCK) clock_sleep(1e-3 * LOOK_MS);
         else return 0;
     }
