@@ -89,7 +89,7 @@ typedef struct ModelConfig {
     double rope_attention;                 // yarn: factor applied to cosines and sines; config_check resolves auto
     bool causal;                           // false: an encoder; attention also sees later tokens
     int tie_embeddings;                    // TieEmbeddings; config_check resolves auto by the family
-    int64_t experts;                       // E, of every layer behind dense_layers; 0: a dense model
+    int64_t experts;                       // E, of every layer after dense_layers; 0: a dense model
     int64_t experts_per_token;             // k; 0 in a dense model
     int64_t expert_ffn;                    // width of an expert; config_check resolves auto: ffn
     int64_t shared_ffn;                    // width of the MLP that every token passes beside its experts; 0: none

@@ -85,7 +85,7 @@ static void check_(Test *t, Round *r, int round, unsigned char *host) {
     for (int64_t q = 0, at = 0; q < t->comm->size; q++)
         for (int64_t i = 0; i < r->received[q]; i++, at++)
             EQUAL(t, "a byte", host[at], byte_(round, (int)q, t->comm->rank, i));
-    EQUAL(t, "nothing is written behind the blocks", host[r->all], 0);
+    EQUAL(t, "nothing is written after the blocks", host[r->all], 0);
 }
 
 static void wait_(Test *t, Round *r) {

@@ -50,7 +50,8 @@ def test_slices_of_a_list_fill_the_stages(tmp_path):
     few = ("train.global_batch=1", "schedule.name=seq1f1b")
     path = tmp_path / "mine.txt"
     path.write_text(answer_of(*few, "schedule.slices=4"))
-    told = command("llama", "-c", TINY, "--schedule", overrides=(*GIVEN, "train.global_batch=1", f"schedule.file={path}"))
+    keys = (*GIVEN, "train.global_batch=1", f"schedule.file={path}")
+    told = command("llama", "-c", TINY, "--schedule", overrides=keys)
     assert (told.returncode, told.stdout) == (0, path.read_text())
 
 
