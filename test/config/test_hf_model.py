@@ -51,7 +51,9 @@ def asked(family, path, *words, overrides=LAYOUT):
     return command(family, "-c", path, *words, overrides=overrides)
 
 
-@pytest.mark.parametrize("family, found, keys", [("llama", LLAMA, LLAMA_KEYS), ("llama", GLM, GLM_KEYS), ("gpt", GPT, GPT_KEYS)])
+@pytest.mark.parametrize("family, found, keys", [
+    ("llama", LLAMA, LLAMA_KEYS), ("llama", GLM, GLM_KEYS), ("gpt", GPT, GPT_KEYS),
+])  # fmt: skip
 @pytest.mark.parametrize("words", [("--plan", "--json"), ("--schedule",),
                                    ("--sweep", "schedule.micro_batch=1,2", "--plan")])
 def test_the_file_of_a_model_is_planned_as_its_keys_are(tmp_path, family, found, keys, words):

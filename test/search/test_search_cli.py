@@ -235,7 +235,8 @@ def test_an_overhead_of_every_step_makes_a_search_no_longer():
 
 def test_keys_that_no_schedule_has_are_not_called_a_lack_of_memory():
     # 12 microbatches a data rank are no multiple of 8 stages
-    keys = ["parallel.pipeline=8", "parallel.tensor=4", "train.global_batch=72", "schedule.micro_batch=1", "schedule.slices=1"]
+    keys = ["parallel.pipeline=8", "parallel.tensor=4", "train.global_batch=72", "schedule.micro_batch=1",
+            "schedule.slices=1"]  # fmt: skip
     keys = [word for key in [*keys, "schedule.name=interleaved"] for word in ("-o", key)]
     ended = search("--gpus", 192, *keys)
     assert ended.returncode == 1
