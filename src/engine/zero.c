@@ -63,7 +63,7 @@ static int zero_finish_(Zero *zero, Error *err) {
 }
 
 // Appends unit u to the order in which units are summed, the first time its gradients are complete. All ranks of a
-// stage use one order for both groups, so that none waits for a sum that another has put behind a later one.
+// stage use one order for both groups, so that no two ranks wait for each other's sums.
 static void zero_add_(Zero *zero, int64_t u) {
     if (zero->ordered[u] || group_(zero, u) == NULL || zero->stage->tensors.units[u].count == 0) return;
     zero->ordered[u] = true;

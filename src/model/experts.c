@@ -88,7 +88,7 @@ static bool fits_(const Dispatch *d) {
     return true;
 }
 
-// Fills the counts of all ranks for a number of parts. An error is in pass->err, and every count is then 0.
+// Fills the counts of all ranks for d->parts parts. After an error, which is in pass->err, every count is 0.
 static void gather_counts_(Dispatch *d, const int32_t *chosen) {
     Pass *pass = d->pass;
     const Shape *s = pass->shape;
@@ -147,8 +147,8 @@ static void add_load_(const Dispatch *d) {
     load->spread += sqrt(fmax(0, squares / experts - mean * mean)) / mean;
 }
 
-// Begins part `part`: computes the positions of this rank's copies by expert and row, and of the copies that arrive,
-// which lie by rank, expert and row, by expert, rank and row.
+// Begins part `part`: computes the positions of this rank's copies, ordered by expert and row, and the positions of the
+// copies that arrive. These are ordered by rank, expert and row; grouped products need them by expert, rank and row.
 static void dispatch_part_(Dispatch *d, const ExpertsWork *work, const int32_t *chosen, int64_t part) {
     Pass *pass = d->pass;
     const Shape *s = pass->shape;
