@@ -19,6 +19,7 @@ typedef struct Options {
     const char *trace;         // file; may be NULL
     const char *generate;      // prompt of --generate; NULL: not given
     bool validate;             // print the loss of data.val, do not train
+    bool check;                // measure devices, links and files, do not train
     const char *verify;        // number of steps of --verify; NULL: not given
     bool schedule;
     const char *times; // "F=1,..." for --schedule; NULL: F, I and W are 1, message and transfer 0

@@ -1,9 +1,10 @@
 // One rank's run: everything it owns, from its groups of ranks to its metrics file, and the commands on it: train,
-// validate, generate text. A run is created and destroyed by all ranks together; "collective" below means that every
-// rank calls the function at the same point.
+// check, validate, generate text. A run is created and destroyed by all ranks together; "collective" below means that
+// every rank calls the function at the same point.
 //
 //   run_create.c    creates groups, allocates, initializes or loads; --verbose
 //   run_train.c     the loop over steps, and a step                               run_report.c    the report of a step
+//   preflight.c     --check: what it measures       preflight_judge.c  what that means
 //   run_validate.c  losses, validation, data.hellaswag, --validate                run_sample.c    samples, --generate
 //   run_stop.c      requests to stop            run_data.c   data sets            run_trace.c     --trace
 #pragma once
@@ -27,6 +28,7 @@ typedef struct RunAsk {
     const char *resume;   // path of a checkpoint, or of a directory of checkpoints; NULL: start at step 0
     const char *generate; // prompt: generate text instead of training; NULL: do not generate
     bool validate;        // print the loss of data.val instead of training
+    bool check;           // measure devices, links and files instead of training
     bool resume_if_any;   // if `resume` contains no checkpoint, start at step 0
 } RunAsk;
 
@@ -117,6 +119,13 @@ void run_tell_metrics(Run *run, int64_t step, const Error *trouble);
 // Collective. Call it after the first step, when every rank has made all its allocations. Rank 0 prints one line if
 // every rank has allocated exactly its stage's planned bytes in every category, else a table of the differences.
 int run_compare_plan(Run *run, Error *err);
+
+// ---------------------------------------------------------------- before a long run
+
+// Runs --check (preflight.c) on a run that was created with ask->check and has no memory but its groups': measures each
+// rank's product, each link and the file system, and prints them, as JSON if `json`, beside the plan. Collective. -1
+// with err if a step would take over 5 % longer than planned; err names the slowest rank or link.
+int run_preflight(Run *run, bool json, Error *err);
 
 // ---------------------------------------------------------------- requests to stop
 

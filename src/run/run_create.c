@@ -512,6 +512,7 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     if (create_settle_(run, err) != 0) return -1;
     details_found_(run);
     details_phase(&details, "schedule, plan and memory checked");
+    if (ask->check) return 0;
     if (create_stage_(run, err) != 0) return -1;
     batch_create(&run->batch, &run->stage, run->at.replica);
     run->batch.end_of_text = run->end_of_text;

@@ -127,9 +127,10 @@ static int rank_main_(Trainer *t, Error *err) {
         status = run_create(&run, t->config, t->model, &t->ask, world, page, &t->log, err);
         if (status == 0) status = run_trace_open(&run, options->trace, err);
         if (status == 0)
-            status = t->ask.generate != NULL ? run_generate(&run, err)
-                     : t->ask.validate       ? run_validate(&run, options->json, err)
-                                             : run_train(&run, err);
+            status = t->ask.check              ? run_preflight(&run, options->json, err)
+                     : t->ask.generate != NULL ? run_generate(&run, err)
+                     : t->ask.validate         ? run_validate(&run, options->json, err)
+                                               : run_train(&run, err);
     }
     if (status != 0) {
         // The parent prints the error, or this rank if there is no parent. If all ranks found it, only rank 0 reports.
@@ -167,8 +168,8 @@ static int parent_main_(Trainer *t, Error *err) {
     Job job = trainer_job_(t->config, remedy, sizeof remedy);
     RunLayout layout = layout_of(t->config);
     setenv(LAYOUT_VARIABLE, layout_encode(&layout, text), 1);
-    int code = run_trains(&t->ask) ? restart_launch(&t->log, t->config, &job, t->argv, err)
-                                   : launch_ranks(&t->log, &job, t->argv, NULL, NULL, err);
+    int code = run_trains(&t->ask) && !t->ask.check ? restart_launch(&t->log, t->config, &job, t->argv, err)
+                                                    : launch_ranks(&t->log, &job, t->argv, NULL, NULL, err);
     return err->code != 0 ? -1 : code;
 }
 
@@ -280,7 +281,7 @@ static int trainer_check_limits_(Error *err) {
 static int trainer_load_(Trainer *t, Error *err) {
     const Options *o = &t->options;
     bool if_any = o->resume == NULL && o->resume_if_any != NULL;
-    t->ask = (RunAsk){if_any ? o->resume_if_any : o->resume, o->generate, o->validate, if_any};
+    t->ask = (RunAsk){if_any ? o->resume_if_any : o->resume, o->generate, o->validate, o->check, if_any};
     t->log.level = o->quiet ? LOG_QUIET : o->verbose ? LOG_VERBOSE : LOG_NORMAL;
     affinity_spin_briefly(t->argv);
     t->config = xcalloc(1, sizeof *t->config);

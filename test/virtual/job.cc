@@ -52,6 +52,11 @@ Options read_options() {
     o.races = number("VIRTUAL_RACES", 1) != 0 && number("VIRTUAL_DRY", 0) == 0;
     o.launches = (int)number("VIRTUAL_LAUNCHES", 1024); // fewer than STEPS (timeline.h)
     o.jitter = atof(word("VIRTUAL_JITTER", "0").c_str());
+    std::string slow = word("VIRTUAL_SLOW", "");
+    char kind[16] = "";
+    if (!slow.empty() && sscanf(slow.c_str(), "%15[a-z]@%d@%lf", kind, &o.slow_rank, &o.slow_times) != 3)
+        defect("VIRTUAL_SLOW=%s: is not product@RANK@TIMES or links@RANK@TIMES", slow.c_str());
+    o.slow = kind;
     o.patience = (double)number("VIRTUAL_PATIENCE", 30);
     // CUDA C++ programming guide, "CUDA environment variables": 1 to 32, 8 by default.
     o.queues = (int)number("CUDA_DEVICE_MAX_CONNECTIONS", 8);

@@ -39,9 +39,12 @@ void begin_meeting(int number) {
         int node = node_of(e, r);
         if (std::find(nodes.begin(), nodes.end(), node) == nodes.end()) nodes.push_back(node);
     }
+    double times = 1;
+    for (int i = 0; i < m->arrived; i++) times *= slower("links", m->members[i].process);
+    bytes *= times;
     if (nodes.size() == 1) {
-        m->end = m->latest + (message ? cost_message(&cost(), bytes, cost().pair)
-                                      : cost_collective(&cost(), e.collective, (double)e.bytes, e.size));
+        m->end = m->latest + times * (message ? cost_message(&cost(), (double)e.bytes, cost().pair)
+                                              : cost_collective(&cost(), e.collective, (double)e.bytes, e.size));
         m->state = MEETING_ENDS;
         return;
     }

@@ -265,12 +265,13 @@ bool splits(int64_t m, int64_t n, int64_t k, const VirtualPreference *preference
 
 // From Hopper on kernels of products are persistent: each block computes tiles until none are left. Ampere's have a
 // block for each tile.
-// Draws how many times as long a product takes: up to 1 + VIRTUAL_JITTER, and one in fifty up to 1 + 20 times that.
+// Returns how many times as long a product takes: VIRTUAL_SLOW's factor, and at random up to VIRTUAL_JITTER more, one
+// in fifty up to 20 times that.
 double longer() {
     static uint64_t drawn = options().seed * 6364136223846793005ull + (uint64_t)process();
     drawn = drawn * 6364136223846793005ull + 1442695040888963407ull;
     double share = (double)(drawn >> 11) / (double)(1ull << 53);
-    return 1 + options().jitter * (share < 0.02 ? 1000 * share : share);
+    return slower("product", process()) + options().jitter * (share < 0.02 ? 1000 * share : share);
 }
 
 void take_time(Op *op, const Call &call) {

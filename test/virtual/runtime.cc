@@ -79,7 +79,7 @@ Op dry_copy(void *to, const void *from, size_t bytes, RegionKind source, RegionK
     Op op;
     op.what = text("a copy of %zu bytes", bytes);
     op.seconds = down || up ? (double)bytes / cost.host
-                 : mapped   ? (double)bytes / cost.pair
+                 : mapped   ? slower("links", process()) * (double)bytes / cost.pair
                             : cost_pass(&cost, 2.0 * (double)bytes);
     if ((up && bytes <= UPLOAD) || (down && bytes <= (size_t)(lent ? PROOF : DOWNLOAD))) memcpy(to, from, bytes);
     else if (target == REGION_NONE) memset(to, 0, bytes);
@@ -309,7 +309,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
         bool proof = source.kind == REGION_MAPPED || lent.count(source.base) > 0;
         Op op = dry_copy(to, from, bytes, source.kind, target.kind, proof);
         if (target.kind == REGION_MAPPED && raises_flags(stream))
-            op.seconds = (double)bytes / dry_figures().cost.tensor;
+            op.seconds = slower("links", process()) * (double)bytes / dry_figures().cost.tensor;
         enqueue(stream, std::move(op));
         return pageable_to ? cudaStreamSynchronize(stream) : answer(cudaSuccess);
     }

@@ -45,8 +45,11 @@ struct Options {
     Order order;
     uint64_t seed;
     bool races;
-    int launches;              // VIRTUAL_LAUNCHES: launches that a stream holds before a call blocks, in a dry run
-    double jitter;             // VIRTUAL_JITTER: in a dry run a product takes up to this fraction longer
+    int launches;     // VIRTUAL_LAUNCHES: launches that a stream holds before a call blocks, in a dry run
+    double jitter;    // VIRTUAL_JITTER: in a dry run a product takes up to this fraction longer
+    std::string slow; // VIRTUAL_SLOW: "product" or "links", of rank slow_rank, take slow_times as long in a dry run
+    int slow_rank;
+    double slow_times;
     double patience;           // seconds without progress anywhere that count as a deadlock
     int queues;                // CUDA_DEVICE_MAX_CONNECTIONS
     bool eager;                // CUDA_MODULE_LOADING=EAGER
@@ -65,6 +68,10 @@ struct Options {
     bool mig;               // VIRTUAL_MIG: the GPUs of a node are instances of one GPU
 };
 const Options &options();
+// Returns how many times as long work of this kind takes on a rank (VIRTUAL_SLOW).
+inline double slower(const char *kind, int rank) {
+    return options().slow == kind && options().slow_rank == rank ? options().slow_times : 1;
+}
 // Returns whether VIRTUAL_FAULT=KIND@N or KIND@N@RANK names this kind and rank, and `count` has reached N.
 bool fault_comes(const char *kind, uint64_t count);
 

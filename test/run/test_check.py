@@ -1,0 +1,147 @@
+"""--check: before a long run it measures devices, links and files, names the slow ones, and leaves nothing behind.
+
+On CPUs, a rank or a link is made slower from outside, by far more than other programs could make it. On virtual GPUs
+time is simulated, so the figures are exact."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+import trainer_runs
+from trainer_runs import ROOT, run, shared_library, write_config
+
+pytestmark = pytest.mark.usefixtures("ranks")
+VIRTUAL = ROOT / "build" / "virtual" / "train_llama"
+
+# A library to preload: products of rank SLOW_PRODUCT, and large messages from rank SLOW_FROM to rank SLOW_TO of a group
+# with as many ranks as the job, take some more milliseconds.
+SLOWER = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <mpi.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <unistd.h>
+static int is_rank(const char *name) {
+    const char *given = getenv(name), *own = getenv("OMPI_COMM_WORLD_RANK");
+    return given != NULL && own != NULL && atoi(given) == atoi(own);
+}
+int dnnl_sgemm(char a, char b, int64_t m, int64_t n, int64_t k, float alpha, const float *A, int64_t lda,
+               const float *B, int64_t ldb, float beta, float *C, int64_t ldc) {
+    static __typeof__(&dnnl_sgemm) real;
+    if (real == NULL) real = (__typeof__(real))dlsym(RTLD_NEXT, "dnnl_sgemm");
+    if (is_rank("SLOW_PRODUCT")) usleep(20000);
+    return real(a, b, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc);
+}
+int MPI_Isend(const void *from, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request *request) {
+    int size;
+    PMPI_Comm_size(comm, &size);
+    if (is_rank("SLOW_FROM") && getenv("SLOW_TO") != NULL && to == atoi(getenv("SLOW_TO")) && count >= 1 << 20 &&
+        size == 4)
+        usleep(100000);
+    return PMPI_Isend(from, count, type, to, tag, comm, request);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def slower(tmp_path_factory):
+    return shared_library(tmp_path_factory.mktemp("slower") / "slower.so", SLOWER, compiler="mpicc")
+
+
+def check(config, *overrides, **env):
+    ended = run(config, "schedule.bpipe=off", *overrides, arguments=["--check", "--json"],
+                env=trainer_runs.environment(OMP_NUM_THREADS="1", **env))
+    assert ended.code in (0, 1), ended.stderr
+    assert ended.lines == []  # no metrics
+    return ended, json.loads(ended.stdout)
+
+
+def test_every_rank_and_link_of_the_layout_is_measured(tmp_path):
+    config = write_config(tmp_path)
+    folder = tmp_path / "saved" / "deep"
+    ended, found = check(config, "parallel.pipeline=2", "parallel.tensor=2", "parallel.data=2",
+                         f"checkpoint.dir={folder}")
+    assert [rank["rank"] for rank in found["ranks"]] == list(range(8))
+    links = {(link["kind"], tuple(link["ranks"])) for link in found["links"]}
+    ranks = json.loads(json.dumps(sorted(links)))
+    kinds = {kind: [list(of) for k, of in links if k == kind] for kind, _ in links}
+    assert set(kinds) == {"tensor", "data", "pipeline"}, ranks
+    for kind in ("tensor", "data"):
+        assert sorted(sum(kinds[kind], [])) == list(range(8)) and all(len(group) == 2 for group in kinds[kind]), ranks
+    assert len(kinds["pipeline"]) == 8 and all([b, a] in kinds["pipeline"] for a, b in kinds["pipeline"]), ranks
+    assert all(rank["tflops"] > 0 and rank["write_gb_s"] > 0 and rank["read_ms"] > 0 for rank in found["ranks"])
+    assert found["step_ms"] > 0 and found["step_ratio"] > 0
+    assert (ended.code == 1) == (found["step_ratio"] > 1.05)
+    assert not folder.exists() and not list(tmp_path.glob(".check*"))
+
+
+def test_a_slow_rank_is_named(tmp_path, slower):
+    ended, found = check(write_config(tmp_path), LD_PRELOAD=str(slower), SLOW_PRODUCT="2")
+    assert ended.code == 1 and found["step_ratio"] > 2
+    assert (found["slowest"]["kind"], found["slowest"]["rank"]) == ("product", 2)
+    assert f"rank 2 (host {os.uname().nodename}): product" in ended.said[-1]
+    assert "below the median; a step would take" in ended.said[-1]
+
+
+@pytest.mark.thorough
+def test_a_slow_link_is_named(tmp_path, slower):
+    _, found = check(write_config(tmp_path), LD_PRELOAD=str(slower), SLOW_FROM="1", SLOW_TO="2")
+    assert (found["slowest"]["kind"], found["slowest"]["rank"]) == ("pipeline", 1)
+    assert "to rank 2: pipeline" in found["slowest"]["text"]
+
+
+def test_it_is_one_of_the_actions(tmp_path):
+    ended = run(write_config(tmp_path), arguments=["--check", "--validate"])
+    assert ended.code == 2 and ended.said[-1].endswith("leave out the other action")
+
+
+# ---- on virtual GPUs
+
+
+def virtual(tmp_path, *overrides, arguments=(), **env):
+    if not VIRTUAL.exists():
+        pytest.skip("make virtual builds it")
+    tokens = trainer_runs.write_tokens(tmp_path / "train.bin", trainer_runs.made_tokens(300000, 30000))
+    texts = [f"data.train={tokens}", "data.val=", "data.val_every=0", "checkpoint.every=0", "model.layers=8"]
+    options = trainer_runs.as_options(*texts, *overrides)
+    command = [VIRTUAL, "-c", ROOT / "configs" / "llama65b.yaml", *options, "--check", *arguments]
+    env = trainer_runs.environment(OMP_NUM_THREADS="1", VIRTUAL_DRY="1", **env)
+    return subprocess.run(command, capture_output=True, text=True, timeout=trainer_runs.patience(120), env=env)
+
+
+EIGHT = ("parallel.pipeline=2", "parallel.tensor=2", "parallel.data=2")
+NODES = (*EIGHT, "hardware.gpus_per_node=4", "parallel.placement=linear")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("overrides, nodes", [(EIGHT, 1), (("parallel.pipeline=4", "parallel.tensor=2",
+                                                          "schedule.bpipe=on"), 1), (NODES, 2)])
+def test_good_gpus_are_as_fast_as_planned(tmp_path, overrides, nodes):
+    ended = virtual(tmp_path, *overrides, arguments=["--json"], VIRTUAL_NODES=str(nodes))
+    assert ended.returncode == 0, ended.stderr[-1000:]
+    found = json.loads(ended.stdout)
+    assert found["step_ratio"] == pytest.approx(1, abs=0.02) and found["slowest"] is None
+    assert all(item["of_plan"] == pytest.approx(1, abs=0.1) for item in found["ranks"] + found["links"])
+
+
+def test_a_gpu_below_the_median_is_named_and_costs_what_it_takes(tmp_path):
+    ended = virtual(tmp_path, *EIGHT, VIRTUAL_SLOW="product@5@1.125")
+    assert ended.returncode == 1, ended.stderr[-1000:]
+    assert ": product 11 % below the median\n" in ended.stdout and "\nrank 5 (host " in ended.stdout
+    assert "rank 5 (host " in ended.stderr.splitlines()[-1]
+    assert "a step would take 1.1" in ended.stderr.splitlines()[-1]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("overrides, nodes, kinds", [(EIGHT, 1, {"tensor", "data", "pipeline"}),
+                                                     (NODES, 2, {"tensor", "data", "pipeline"})])
+def test_slow_links_of_a_gpu_are_named(tmp_path, overrides, nodes, kinds):
+    ended = virtual(tmp_path, *overrides, arguments=["--json"], VIRTUAL_NODES=str(nodes), VIRTUAL_SLOW="links@6@4")
+    found = json.loads(ended.stdout)
+    slow = [link for link in found["links"] if link["of_median"] < 0.6]
+    assert {link["kind"] for link in slow} == kinds
+    assert all(6 in link["ranks"] for link in slow), slow
+    assert ended.returncode == (1 if found["step_ratio"] > 1.05 else 0)
