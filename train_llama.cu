@@ -15,6 +15,8 @@ static void llama_expert_tensors_(const ModelConfig *c, int64_t layer, TensorTab
     int64_t h = c->hidden, f = layer < c->dense_layers ? 0 : c->expert_ffn;
     table_prefix(table, "model.layers.%lld.%s", (long long)layer, form->routed);
     table_matrix(table, LAYER_ROUTER, f > 0 ? c->experts : 0, h, SPLIT_NONE, "gate.weight")->shard_summed = true;
+    if (c->router == ROUTER_SIGMOID)
+        table_buffer(table, LAYER_ROUTER_BIAS, f > 0 ? c->experts : 0, "gate.e_score_correction_bias");
     for (int64_t n = 0; n < c->experts; n++) {
         table_prefix(table, "model.layers.%lld.%sexperts.%lld.", (long long)layer, form->routed, (long long)n);
         table_expert(table, n, n == 0 ? LAYER_EXPERTS : LAYER_NONE, f, h, INIT_NORMAL, form->matrix[0]);

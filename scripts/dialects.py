@@ -92,6 +92,8 @@ def megatron_experts(config):
     loss = train["balance"] == "loss"
     words += ["--moe-router-load-balancing-type", "aux_loss" if loss else "none"]
     words += ["--moe-aux-loss-coeff", train["balance_rate"]] * loss
+    bias = ["--moe-router-enable-expert-bias", "--moe-router-bias-update-rate", train["balance_rate"]]
+    words += bias * (train["balance"] == "bias")
     return words + ["--moe-z-loss-coeff", train["router_z_loss"]] * (train["router_z_loss"] > 0)
 
 

@@ -445,9 +445,15 @@ def convert_experts(s, config, gated):
         train |= {"balance": "loss", "balance_rate": rate}
     elif kind not in ("aux_loss", "none"):
         s.say("training", f"{s.spelling('moe-router-load-balancing-type')} {kind}: experts are not balanced here")
+    biased, rate = s.flag("moe-router-enable-expert-bias"), s.number("moe-router-bias-update-rate", float, 1e-3)
+    if biased and score == "sigmoid":
+        if train.get("balance") == "loss":
+            s.say("training", f"{s.spelling('moe-aux-loss-coeff')}: the bias alone balances experts here")
+        train |= {"balance": "bias", "balance_rate": rate}
+    elif biased:
+        s.say("training", "no bias balances experts of a softmax router here; their times are the same")
     train["router_z_loss"] = s.number("moe-z-loss-coeff", float, 0.0)
     for category, name, text in (
-        ("training", "moe-router-enable-expert-bias", "no bias balances experts here; their times are the same"),
         ("training", "moe-expert-capacity-factor", "no token is dropped here"),
         ("memory", "moe-layer-recompute", "experts are not computed again here"),
         ("model", "moe-shared-expert-gate", "the shared expert has no gate here"),

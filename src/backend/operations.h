@@ -81,6 +81,10 @@ COST(PASS(12 * rows * shape->chosen))
 OPERATION(void, route_backward, void *dlogits, const float *dweights, const int32_t *chosen, const float *logits,
           const float *share, double z, int64_t rows, const RouteShape *shape)
 COST(PASS(rows *((4 + be->element) * shape->experts + 8 * shape->chosen)))
+// bias[i] += rate * sign(mean - counts[i]): experts with fewer copies than `mean` are chosen more often (Wang et al.
+// 2024, arXiv 2408.15664). Sets counts to 0.
+OPERATION(void, route_bias, float *bias, float *counts, int64_t count, double mean, double rate)
+COST(PASS(16 * count))
 // to[place[i]] = from[i / k] for all rows * k copies. bytes: of a row, a multiple of 4. k 1: a permutation.
 OPERATION(void, rows_scatter, void *to, const void *from, const int32_t *place, int64_t rows, int64_t k, int64_t bytes)
 COST(PASS(rows *((1 + k) * bytes + 4 * k)))

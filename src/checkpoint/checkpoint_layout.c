@@ -12,6 +12,7 @@ const char *const state_suffix[STATE_KINDS] = {"", ".master", ".exp_avg", ".exp_
 
 bool state_exists(const TensorTable *table, int64_t table_index, StateKind kind, const TrainConfig *train) {
     if (table->specs[table_index].rows == 0) return false;
+    if (table->specs[table_index].buffer) return kind == STATE_WEIGHT;
     bool muon = train->optimizer == OPTIMIZER_MUON && table_is_layer_matrix(table, table_index);
     if (kind == STATE_MASTER) return train->precision == PRECISION_BF16;
     return kind == STATE_WEIGHT || (kind == STATE_MOMENTUM) == muon;
@@ -45,7 +46,8 @@ static void lay_file_(CheckpointLayout *layout, int file, const TrainConfig *tra
             char name[96];
             if (!exists || layout_file(layout, i, (StateKind)kind) != file) continue;
             snprintf(name, sizeof name, "%s%s", spec->name, state_suffix[kind]);
-            SafeType type = kind == STATE_WEIGHT && train->precision == PRECISION_BF16 ? SAFE_BF16 : SAFE_F32;
+            bool narrow = kind == STATE_WEIGHT && !spec->buffer && train->precision == PRECISION_BF16;
+            SafeType type = narrow ? SAFE_BF16 : SAFE_F32;
             layout->offset[i * STATE_KINDS + kind] =
                 safetensors_header_add(&header, name, type, spec_is_vector(spec) ? 1 : 2,
                                        bent ? spec->cols : spec->rows, bent ? spec->rows : spec->cols);

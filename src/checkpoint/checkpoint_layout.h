@@ -2,7 +2,7 @@
 // precision, so every rank computes it without communication, and it is the same for every partition: files are split
 // by layer, never by rank.
 //
-//   model-0000k-of-0000n.safetensors       weights in the run's precision, with Hugging Face's names
+//   model-0000k-of-0000n.safetensors       weights in the run's precision, with Hugging Face's names; buffers in fp32
 //   optimizer-0000k-of-0000n.safetensors   NAME.exp_avg, NAME.exp_avg_sq; in bf16 NAME.master (fp32 weights); for a
 //                                          matrix of Muon's NAME.momentum_buffer in place of the first two
 // k = 1: the embedding, 2 ... n-1: one layer each, n: the head.

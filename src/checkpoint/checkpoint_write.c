@@ -31,7 +31,7 @@ static void writer_add_part_(Writer *writer, int64_t index, StateKind kind) {
                       layout_file(&writer->layout, tensor->index, kind),
                       piece.begin,
                       piece.end,
-                      kind == STATE_WEIGHT ? tensors->element : 4,
+                      kind == STATE_WEIGHT ? unit_element(tensors, &tensors->units[tensor->unit]) : 4,
                       sources[kind],
                       writer->image_bytes};
     writer->image_bytes += memory_round((part.end - part.begin) * part.element);

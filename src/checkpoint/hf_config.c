@@ -167,10 +167,6 @@ int hf_config_check(const Config *config, Error *err) {
     Json json;
     Error wrong = {0};
     Differences list = {.used = 0};
-    if (config->model.router == ROUTER_SIGMOID)
-        return config_error(config, "model.router", err,
-                            "checkpoints do not hold the scores' bias of sigmoid routers yet, so transformers would "
-                            "invent one; use softmax, or leave checkpoint.dir empty");
     if (key != NULL)
         return config_error(config, key->name, err,
                             "a checkpoint's config.json cannot express this, so it would describe another model; "

@@ -347,7 +347,7 @@ int64_t config_split_ffn(const ModelConfig *model);
 // Returns the parameters that compute one token, of a model with `parameters` in total: all of them, or in a mixture of
 // experts those of experts_per_token experts a layer instead of all experts.
 int64_t config_active_parameters(const ModelConfig *model, int64_t parameters);
-int64_t config_padded_vocab(const Config *config);   // vocab rounded up to a multiple of 128 * t
+int64_t config_padded_vocab(const Config *config); // vocab rounded up to a multiple of 128 * t
 
 // Returns the row of schedule.name, or of 1f1b while auto is unresolved. Meaningless if schedule.file is set.
 const ScheduleKind *config_schedule_kind(const Config *config);

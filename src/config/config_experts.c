@@ -86,7 +86,8 @@ int config_check_experts(Config *config, Error *err) {
         {config->train.optimizer == OPTIMIZER_MUON, "train.optimizer", "Muon does not update experts yet; use adamw"},
         {config->train.balance == BALANCE_LOSS && config_slices(config) > 1, "train.balance",
          "the balance loss counts complete sequences; use slices: 1, or balance: off"},
-        {config->train.balance == BALANCE_BIAS, "train.balance", "bias is not supported yet; use loss or off"},
+        {config->train.balance == BALANCE_BIAS && m->router != ROUTER_SIGMOID, "train.balance",
+         "only the scores of router sigmoid have a bias; use it, or balance: loss"},
         {config->parallel.tensor > 1 && config->parallel.overlap >= OVERLAP_2, "parallel.overlap",
          "forward products are not cut in a model with experts; use auto, on or off"},
     };

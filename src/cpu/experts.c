@@ -172,6 +172,15 @@ void cpu_route_backward(Backend *backend, void *dlogits, const float *dweights, 
     }
 }
 
+void cpu_route_bias(Backend *backend, float *bias, float *counts, int64_t count, double mean, double rate) {
+    (void)backend;
+    for (int64_t i = 0; i < count; i++) {
+        double less = mean - (double)counts[i];
+        bias[i] += (float)(less > 0 ? rate : less < 0 ? -rate : 0);
+        counts[i] = 0;
+    }
+}
+
 // --- the order of rows by expert
 
 void cpu_route_counts(Backend *backend, int64_t *counts, int64_t parts, const int32_t *chosen, int64_t rows,

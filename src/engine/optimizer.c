@@ -50,7 +50,7 @@ static void list_owned_(Optimizer *optimizer) {
     for (int64_t i = 0; i < tensors->count; i++) {
         const Tensor *tensor = &tensors->tensors[i];
         TensorPiece piece = tensors_piece(tensors, i);
-        if (tensor->alias || piece.begin >= piece.end) continue;
+        if (tensor->alias || tensor->spec->buffer || piece.begin >= piece.end) continue;
         AdamwTensor entry = {piece.weight,
                              piece.master,
                              piece.m,
@@ -250,6 +250,19 @@ void optimizer_skip(Optimizer *optimizer) {
     tensors_zero_gradients(&stage->tensors, stage->be);
 }
 
+// Updates this rank's pieces of the routers' biases. A token has experts_per_token copies, whatever the routing, so
+// that the mean of the counts is known without them.
+static void balance_(const Stage *stage, int64_t step, double rate) {
+    const ModelConfig *m = &stage->config->model;
+    double tokens = (double)(config_batch_at(stage->config, step) * m->seq_len);
+    for (int64_t i = 0; i < stage->tensors.count; i++) {
+        TensorPiece piece = tensors_piece(&stage->tensors, i);
+        if (!stage->tensors.tensors[i].spec->buffer || piece.begin >= piece.end) continue;
+        stage->be->route_bias(stage->be, piece.weight, piece.gradient, piece.end - piece.begin,
+                              tokens * (double)m->experts_per_token / (double)m->experts, rate);
+    }
+}
+
 int optimizer_rehearse(Optimizer *optimizer, Error *err) {
     Stage *stage = optimizer->stage;
     Backend *be = stage->be;
@@ -261,6 +274,7 @@ int optimizer_rehearse(Optimizer *optimizer, Error *err) {
     optimizer_skip(optimizer);
     if (optimizer->muon != NULL) muon_rehearse(optimizer->muon);
     be->adamw(be, optimizer->list, optimizer->count, &still);
+    balance_(stage, 1, 0);
     return be->synchronize(be, err);
 }
 
@@ -277,6 +291,7 @@ int optimizer_update(Optimizer *optimizer, int64_t step, int64_t skipped, double
                         step - skipped};
     if (optimizer->muon != NULL && muon_directions(optimizer->muon, update.gradient_scale, err) != 0) return -1;
     stage->be->adamw(stage->be, optimizer->list, optimizer->count, &update);
+    balance_(stage, step, train->balance == BALANCE_BIAS ? train->balance_rate : 0);
     // adamw zeroed the gradients that it read, in this rank's pieces. This zeroes the pieces of the other ranks.
     if (optimizer->groups.data != NULL || optimizer->groups.experts != NULL) optimizer_skip(optimizer);
     if (stage->be->synchronize(stage->be, err) != 0) return -1;

@@ -132,8 +132,9 @@ static int zero_gather_(Zero *zero, int64_t u, Error *err) {
     const Unit *unit = &tensors->units[u];
     Comm *group = group_(zero, u);
     if (unit->owner >= 0 || group == NULL || unit->count == 0) return 0;
-    char *whole = (char *)unit->weights, *piece = whole + unit->rank * unit->piece * tensors->element;
-    CommType type = tensors->element == 2 ? COMM_BF16 : COMM_FLOAT;
+    int64_t element = unit_element(tensors, unit);
+    char *whole = (char *)unit->weights, *piece = whole + unit->rank * unit->piece * element;
+    CommType type = element == 2 ? COMM_BF16 : COMM_FLOAT;
     if (unit->home >= 0)
         return group->rooted(group, COMM_BROADCAST, unit->home, whole, whole, unit->piece, type, &zero->requests[u],
                              err);

@@ -271,20 +271,21 @@ static void balance_(Pass *pass, const ExpertsBundle *bundle) {
     free_all(counts, all, share);
 }
 
-void experts_route(Pass *pass, const Tensor *router, const ExpertsBundle *bundle, const ExpertsWork *work,
+void experts_route(Pass *pass, const Tensor *const *t, const ExpertsBundle *bundle, const ExpertsWork *work,
                    const void *x) {
     const Shape *s = pass->shape;
     Backend *be = pass->be;
-    be->router_forward(be, work->logits, x, router->weight, s->shard_rows, s->hidden, s->route.experts);
-    be->route_forward(be, bundle->chosen, bundle->weights, work->logits, NULL, s->shard_rows, &s->route);
+    const float *bias = t[LAYER_ROUTER_BIAS] == NULL ? NULL : t[LAYER_ROUTER_BIAS]->weight;
+    be->router_forward(be, work->logits, x, t[LAYER_ROUTER]->weight, s->shard_rows, s->hidden, s->route.experts);
+    be->route_forward(be, bundle->chosen, bundle->weights, work->logits, bias, s->shard_rows, &s->route);
     if (s->balance > 0) balance_(pass, bundle);
 }
 
-void experts_forward(Pass *pass, const Tensor *first, const ExpertsBundle *bundle, const ExpertsWork *work, void *y,
+void experts_forward(Pass *pass, const Tensor *const *t, const ExpertsBundle *bundle, const ExpertsWork *work, void *y,
                      const void *x) {
     const Shape *s = pass->shape;
     Backend *be = pass->be;
-    const Weights w = weights_(s, first);
+    const Weights w = weights_(s, t[LAYER_EXPERTS]);
     const Parcels rows = {work->sent, work->arrived, s->hidden * s->element},
                   weights = {work->sent_weights, work->arrived_weights, sizeof(float)};
     Dispatch d = dispatch_open_(pass, bundle->chosen);
@@ -301,15 +302,29 @@ void experts_forward(Pass *pass, const Tensor *first, const ExpertsBundle *bundl
     dispatch_close_(&d);
 }
 
-void experts_backward(Pass *pass, const Tensor *router, const Tensor *first, const ExpertsBundle *bundle,
-                      const ExpertsWork *work, void *dx, const void *dy, const void *x) {
+// Adds the copies of this rank's rows to the gradient of the scores' bias: float holds numbers up to 2^24 exactly.
+static void count_for_bias_(const Dispatch *d, const ExpertsWork *work, const Tensor *bias) {
+    Backend *be = d->pass->be;
+    int64_t experts = d->pass->shape->route.experts;
+    float *counts = xcalloc((size_t)experts, sizeof *counts);
+    for (int64_t part = 0; part < d->parts; part++)
+        for (int64_t n = 0; n < experts; n++) counts[n] += (float)count_(d, expert_rank_(d->pass), part, n);
+    be->upload(be, work->logits, counts, experts * (int64_t)sizeof *counts);
+    be->accumulate(be, bias->gradient, work->logits, experts);
+    free(counts);
+}
+
+void experts_backward(Pass *pass, const Tensor *const *t, const ExpertsBundle *bundle, const ExpertsWork *work,
+                      void *dx, const void *dy, const void *x) {
     const Shape *s = pass->shape;
     Backend *be = pass->be;
+    const Tensor *router = t[LAYER_ROUTER];
     int64_t k = s->route.chosen, h = s->hidden, f = s->expert_ffn, held = held_(s), experts = s->route.experts;
-    const Weights w = weights_(s, first);
+    const Weights w = weights_(s, t[LAYER_EXPERTS]);
     const Parcels rows = {work->sent, work->arrived, h * s->element},
                   weights = {work->sent_weights, work->arrived_weights, sizeof(float)};
     Dispatch d = dispatch_open_(pass, bundle->chosen);
+    if (t[LAYER_ROUTER_BIAS] != NULL) count_for_bias_(&d, work, t[LAYER_ROUTER_BIAS]);
     for (int64_t part = 0; part < d.parts; part++) {
         dispatch_part_(&d, work, bundle->chosen, part);
         experts_up_(&d, work, bundle, &w, &rows, &weights, x);

@@ -48,13 +48,13 @@ void experts_work_layout(ExpertsWork *work, Layout *layout, const Shape *shape);
 // Returns expert_rows for a factor (schedule.expert_rows) on the balanced share of shard_rows rows.
 int64_t experts_rows(const Shape *shape, double factor);
 
-// Chooses the experts of x (shard_rows, h): fills the bundle. router, first: the layer's tensors of the roles
-// LAYER_ROUTER and LAYER_EXPERTS.
-void experts_route(Pass *pass, const Tensor *router, const ExpertsBundle *bundle, const ExpertsWork *work,
+// Chooses the experts of x (shard_rows, h): fills the bundle. t: the layer's tensors by role.
+void experts_route(Pass *pass, const Tensor *const *t, const ExpertsBundle *bundle, const ExpertsWork *work,
                    const void *x);
 // Sets y (shard_rows, h) to what the chosen experts compute for x.
-void experts_forward(Pass *pass, const Tensor *first, const ExpertsBundle *bundle, const ExpertsWork *work, void *y,
+void experts_forward(Pass *pass, const Tensor *const *t, const ExpertsBundle *bundle, const ExpertsWork *work, void *y,
                      const void *x);
-// Sets dx to the gradient of x and adds to the gradients of the router and of this rank's experts.
-void experts_backward(Pass *pass, const Tensor *router, const Tensor *first, const ExpertsBundle *bundle,
-                      const ExpertsWork *work, void *dx, const void *dy, const void *x);
+// Sets dx to the gradient of x and adds to the gradients of the router and of this rank's experts, and each expert's
+// copies to the gradient of the scores' bias.
+void experts_backward(Pass *pass, const Tensor *const *t, const ExpertsBundle *bundle, const ExpertsWork *work,
+                      void *dx, const void *dy, const void *x);

@@ -149,7 +149,7 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
         // y = x2 + down(act(up(norm2(x2)))). Each tensor rank has its columns of the MLP, and a part of the sum.
         // The router reads this rank's rows. Its experts and the dense MLP both add to delta.
         block_norm(pass, model, t[LAYER_NORM2], layer.norm2, a->x2, a->x, delta);
-        if (experts) experts_route(pass, t[LAYER_ROUTER], &a->experts, &layer.work.experts, a->norm2);
+        if (experts) experts_route(pass, t, &a->experts, &layer.work.experts, a->norm2);
         if (s->ffn > 0) {
             x = block_gathered(pass, GATHERED_INPUT, layer.norm2);
             block_product(pass, layer.fused ? act : a->mlp, layer.fused ? a->mlp : NULL, x, t[LAYER_UP],
@@ -165,7 +165,7 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
         }
         if (experts) {
             void *sum = s->ffn > 0 ? layer.work.experts.output : delta;
-            experts_forward(pass, t[LAYER_EXPERTS], &a->experts, &layer.work.experts, sum, a->norm2);
+            experts_forward(pass, t, &a->experts, &layer.work.experts, sum, a->norm2);
             if (s->ffn > 0) be->add(be, delta, delta, sum, s->shard_rows * s->hidden);
         }
     }
@@ -209,8 +209,8 @@ void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void 
     if (experts) {
         // The whole backward of the experts is here, also if backwards are split.
         norm_again_(pass, model, &layer, LAYER_NORM2, a->x2);
-        experts_backward(pass, t[LAYER_ROUTER], t[LAYER_EXPERTS], &a->experts, &work->experts,
-                         s->ffn > 0 ? work->experts.output : work->delta, dx, a->norm2);
+        experts_backward(pass, t, &a->experts, &work->experts, s->ffn > 0 ? work->experts.output : work->delta, dx,
+                         a->norm2);
     }
     if (s->ffn > 0) {
         act_again_(pass, model, &layer);

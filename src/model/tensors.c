@@ -44,6 +44,12 @@ TensorSpec *table_head_vector(TensorTable *table, int role, int64_t rows, const 
     return spec;
 }
 
+TensorSpec *table_buffer(TensorTable *table, int role, int64_t rows, const char *name) {
+    TensorSpec *spec = table_vector(table, role, rows, INIT_ZERO, name);
+    spec->buffer = true;
+    return spec;
+}
+
 TensorSpec *table_bias(TensorTable *table, int role, int64_t rows, int split, const char *name) {
     return table_add_(table, role, rows, 1, split == SPLIT_COLS ? SPLIT_NONE : split, INIT_ZERO, name);
 }
@@ -79,7 +85,8 @@ void table_free(TensorTable *table) {
 int64_t table_parameters(const TensorTable *table, int64_t begin, int64_t end) {
     int64_t total = 0;
     for (int64_t i = begin; i < end; i++)
-        if (table->specs[i].tied_to < 0) total += table->specs[i].rows * table->specs[i].cols;
+        if (table->specs[i].tied_to < 0 && !table->specs[i].buffer)
+            total += table->specs[i].rows * table->specs[i].cols;
     return total;
 }
 
@@ -118,6 +125,7 @@ static Unit *open_unit_(StageTensors *tensors, int64_t index, int64_t owner) {
     unit->owner = owner < 0 ? -1 : tensors->tensors[owner].unit;
     unit->home = tensors->muon && table_is_layer_matrix(table, index) ? 0 : -1; // dealt by deal_units_
     unit->group = index < table->first_layer || index >= table->head ? STATES_OF_ENDS : STATES_OF_LAYERS;
+    if (table->specs[index].buffer) unit->group = STATES_OF_BUFFERS;
     unit->experts = table->specs[index].expert >= 0;
     unit->rank = unit->experts ? tensors->split.expert_replica : tensors->split.data_rank;
     unit->ranks = unit->experts ? tensors->split.expert_replicas : tensors->split.data_ranks;
@@ -191,7 +199,7 @@ static void place_units_(StageTensors *tensors) {
         unit->offset = unit->gradient_offset = arenas->elements;
         arenas->elements += unit->count;
         arenas->gradient_elements = arenas->elements;
-        if (unit->home >= 0) continue;
+        if (unit->home >= 0 || unit->group == STATES_OF_BUFFERS) continue;
         unit->state_offset = arenas->state_elements;
         arenas->state_elements = arenas->second_elements += unit->piece;
     }
@@ -252,11 +260,17 @@ void tensors_zero_buffer(const StageTensors *tensors, Backend *be, int64_t layer
     be->zero(be, tensors->arenas[STATES_OF_LAYERS].gradients + layer % 2 * tensors->buffer, tensors->buffer * 4);
 }
 
+static int64_t group_element_(const StageTensors *tensors, int group) {
+    return group == STATES_OF_BUFFERS ? (int64_t)sizeof(float) : tensors->element;
+}
+
+int64_t unit_element(const StageTensors *tensors, const Unit *unit) { return group_element_(tensors, unit->group); }
+
 // Returns the bytes of one group as they are allocated. In fp32 the weights are their own masters.
 static StateBytes group_bytes_(const StageTensors *tensors, int group) {
     const StateArenas *arenas = &tensors->arenas[group];
-    bool masters = tensors->element != 4;
-    StateBytes bytes = {memory_round(arenas->elements * tensors->element),
+    bool masters = group_element_(tensors, group) != 4;
+    StateBytes bytes = {memory_round(arenas->elements * group_element_(tensors, group)),
                         memory_round(arenas->gradient_elements * 4),
                         masters ? memory_round(arenas->state_elements * 4) : 0,
                         memory_round((arenas->state_elements + arenas->second_elements) * 4),
@@ -269,14 +283,17 @@ static StateBytes group_bytes_(const StageTensors *tensors, int group) {
 }
 
 StateBytes tensors_states(const StageTensors *tensors) {
-    StateBytes a = group_bytes_(tensors, STATES_OF_LAYERS), b = group_bytes_(tensors, STATES_OF_ENDS);
-    StateBytes both = {a.weights + b.weights,
-                       a.gradients + b.gradients,
-                       a.masters + b.masters,
-                       a.moments + b.moments,
-                       a.expert_gradients + b.expert_gradients,
-                       a.owned + b.owned};
-    return both;
+    StateBytes all = {0};
+    for (int group = 0; group < STATE_GROUPS; group++) {
+        StateBytes bytes = group_bytes_(tensors, group);
+        all.weights += bytes.weights;
+        all.gradients += bytes.gradients;
+        all.masters += bytes.masters;
+        all.moments += bytes.moments;
+        all.expert_gradients += bytes.expert_gradients;
+        all.owned += bytes.owned;
+    }
+    return all;
 }
 
 int64_t states_total(const StateBytes *states) {
@@ -284,9 +301,10 @@ int64_t states_total(const StateBytes *states) {
 }
 
 void tensors_bytes(const StageTensors *tensors, MemoryBytes *bytes) {
-    StateBytes layers = group_bytes_(tensors, STATES_OF_LAYERS), ends = group_bytes_(tensors, STATES_OF_ENDS);
-    bytes->bytes[MEMORY_WEIGHTS] += layers.weights + tensors_quantized_layout(tensors, NULL);
-    bytes->bytes[MEMORY_GRADIENTS] += layers.gradients;
+    StateBytes layers = group_bytes_(tensors, STATES_OF_LAYERS), ends = group_bytes_(tensors, STATES_OF_ENDS),
+               buffers = group_bytes_(tensors, STATES_OF_BUFFERS);
+    bytes->bytes[MEMORY_WEIGHTS] += layers.weights + buffers.weights + tensors_quantized_layout(tensors, NULL);
+    bytes->bytes[MEMORY_GRADIENTS] += layers.gradients + buffers.gradients;
     bytes->bytes[MEMORY_MASTERS] += layers.masters;
     bytes->bytes[MEMORY_OPTIMIZER] += layers.moments;
     bytes->bytes[MEMORY_EMBEDDING] += states_total(&ends);
@@ -299,16 +317,17 @@ static void tensors_bind_(StageTensors *tensors) {
         Unit *unit = &tensors->units[u];
         const StateArenas *arenas = &tensors->arenas[unit->group];
         unit->weights = unit->owner >= 0 ? tensors->units[unit->owner].weights
-                                         : (char *)arenas->weights + unit->offset * tensors->element;
+                                         : (char *)arenas->weights + unit->offset * unit_element(tensors, unit);
         unit->gradients = arenas->gradients + unit->gradient_offset;
-        assert(unit->owner >= 0 || (unit->offset + unit->count <= arenas->elements &&
-                                    unit->state_offset + unit->piece <= arenas->state_elements));
+        assert(unit->owner >= 0 || unit->offset + unit->count <= arenas->elements);
+        assert(unit->owner >= 0 || unit->group == STATES_OF_BUFFERS ||
+               unit->state_offset + unit->piece <= arenas->state_elements);
         assert(unit->gradient_offset + unit->count <= arenas->gradient_elements);
     }
     for (int64_t i = 0; i < tensors->count; i++) {
         Tensor *tensor = &tensors->tensors[i];
         const Unit *unit = &tensors->units[tensor->unit];
-        tensor->weight = (char *)unit->weights + tensor->within * tensors->element;
+        tensor->weight = (char *)unit->weights + tensor->within * unit_element(tensors, unit);
         tensor->gradient = unit->gradients + tensor->within;
         tensor->factor[0] = tensor->factor[1] = factor_plain(tensor->weight);
     }
@@ -324,9 +343,9 @@ TensorPiece tensors_piece(const StageTensors *tensors, int64_t index) {
     if (piece.end > tensor->count) piece.end = tensor->count;
     if (piece.begin >= piece.end) return piece;
     int64_t state = unit->state_offset + (piece.begin - begin);
-    piece.weight = (char *)tensor->weight + piece.begin * tensors->element;
+    piece.weight = (char *)tensor->weight + piece.begin * unit_element(tensors, unit);
     piece.gradient = tensors_sum(tensors, unit) + (piece.begin - begin);
-    if (tensor->alias) return piece;
+    if (tensor->alias || unit->group == STATES_OF_BUFFERS) return piece;
     piece.master = arenas->masters == NULL ? NULL : arenas->masters + state;
     piece.m = arenas->moments + state;
     if (unit->home < 0) piece.v = arenas->moments + arenas->state_elements + state;
@@ -347,6 +366,7 @@ static int allocate_group_(StageTensors *tensors, int group, Backend *be, Error 
     if (bytes.masters > 0)
         arenas->masters = be->allocate(be, category_(group, MEMORY_MASTERS), bytes.masters, "master weights", err);
     if (bytes.masters > 0 && arenas->masters == NULL) return -1;
+    if (bytes.moments == 0) return 0;
     arenas->moments = be->allocate(be, category_(group, MEMORY_OPTIMIZER), bytes.moments, "optimizer moments", err);
     return arenas->moments == NULL ? -1 : 0;
 }
@@ -408,13 +428,14 @@ static void keep_values_(const StageTensors *tensors, Backend *be, int64_t index
 
 // Returns where fp32 values of a tensor are written first: the weights themselves, or in bf16 the unused gradient.
 static float *values_place_(const Tensor *tensor, const Backend *be) {
-    return be->precision == PRECISION_FP32 ? (float *)tensor->weight : tensor->gradient;
+    return be->precision == PRECISION_FP32 || tensor->spec->buffer ? (float *)tensor->weight : tensor->gradient;
 }
 
 void tensors_put(const StageTensors *tensors, Backend *be, int64_t index, const float *values, int64_t first,
                  int64_t last) {
     be->upload(be, values_place_(&tensors->tensors[index], be) + first, values, (last - first) * 4);
-    if (be->precision != PRECISION_FP32) keep_values_(tensors, be, index, first, last);
+    if (be->precision != PRECISION_FP32 && !tensors->tensors[index].spec->buffer)
+        keep_values_(tensors, be, index, first, last);
 }
 
 // Draws the values on the device; padding keeps the zeros of the allocation.

@@ -26,7 +26,8 @@ typedef enum LayerRole {
     LAYER_DOWN,
     LAYER_DOWN_BIAS,
     LAYER_ROUTER,
-    LAYER_EXPERTS, // the first expert's gate, with which the unit of all experts begins
+    LAYER_ROUTER_BIAS, // of the scores that choose
+    LAYER_EXPERTS,     // the first expert's gate, with which the unit of all experts begins
     LAYER_ROLES,
     LAYER_NONE = -1
 } LayerRole;
@@ -49,6 +50,7 @@ typedef struct TensorSpec {
     bool transposed;    // checkpoints hold it as (in, out): GPT-2 in Hugging Face's form
     int64_t tied_to;    // index of the tensor that owns this weight, or -1
     int expert;         // the expert that it belongs to; -1: none
+    bool buffer;        // no parameter: in fp32, without moments; its gradient is what the step counted (experts.h)
 } TensorSpec;
 
 typedef struct TensorTable {
@@ -69,6 +71,8 @@ void table_prefix(TensorTable *table, const char *format, ...) __attribute__((fo
 TensorSpec *table_vector(TensorTable *table, int role, int64_t rows, int init, const char *name);
 // Appends the weights of a norm over single heads, whose gradients are always summed over the tensor ranks.
 TensorSpec *table_head_vector(TensorTable *table, int role, int64_t rows, const char *name);
+// Appends the bias of a router's scores, a buffer.
+TensorSpec *table_buffer(TensorTable *table, int role, int64_t rows, const char *name);
 // Appends the bias of a matrix. If the matrix is split by rows, so is the bias. If it is split by columns, the bias is
 // added once to the sum over the tensor ranks and is not split.
 TensorSpec *table_bias(TensorTable *table, int role, int64_t rows, int split, const char *name);
@@ -83,7 +87,7 @@ TensorSpec *table_expert(TensorTable *table, int64_t expert, int role, int64_t r
 TensorSpec *table_vocabulary(TensorTable *table, int64_t vocab, int64_t hidden, bool tied, const char *name);
 void table_free(TensorTable *table);
 
-// Returns the parameters of specs [begin, end), unpadded, without tied weights.
+// Returns the parameters of specs [begin, end), unpadded, without tied weights and buffers.
 int64_t table_parameters(const TensorTable *table, int64_t begin, int64_t end);
 
 // Returns whether a table entry is a matrix of a layer, the tensors that train.optimizer muon updates by Muon.
@@ -135,7 +139,8 @@ typedef struct Unit {
 } Unit;
 
 // The layers' states are counted separately from those of embedding and head, which only the ends of a pipeline hold.
-typedef enum StateGroup { STATES_OF_LAYERS, STATES_OF_ENDS, STATE_GROUPS } StateGroup;
+// Buffers, which belong to layers, have only weights and gradients.
+typedef enum StateGroup { STATES_OF_LAYERS, STATES_OF_ENDS, STATES_OF_BUFFERS, STATE_GROUPS } StateGroup;
 
 // The states of one group: an arena for each kind.
 typedef struct StateArenas {
@@ -161,7 +166,7 @@ typedef struct TensorPiece {
     void *weight;    // address of element `begin`, like the pointers below
     float *gradient; // the sum over data ranks, once reduced
     float *master;   // NULL in fp32
-    float *m, *v;    // AdamW's moments, or Muon's momentum and NULL; both NULL for an alias
+    float *m, *v;    // AdamW's moments, or Muon's momentum and NULL; both NULL for an alias or a buffer
 } TensorPiece;
 
 typedef struct StageTensors {
@@ -172,7 +177,7 @@ typedef struct StageTensors {
     int64_t unit_count;
     StateArenas arenas[STATE_GROUPS];
     Split split;
-    int64_t element; // bytes of one weight
+    int64_t element; // bytes of one weight, except in buffers
     int64_t buffer;  // elements of each of the layers' two gradient buffers; 0: every gradient has a place of its own
     int fp8;         // Fp8
     bool muon;       // true: train.optimizer is muon
@@ -187,6 +192,8 @@ void tensors_layout(StageTensors *tensors, const TensorTable *table, const int64
 // Reassigns the gradients' offsets, before allocation: layers alternate between two buffers, each as large as the
 // largest layer. This rank's pieces of the sums follow the buffers.
 void tensors_shard_gradients(StageTensors *tensors);
+// Returns the bytes of one weight of a unit.
+int64_t unit_element(const StageTensors *tensors, const Unit *unit);
 // Returns the address of this rank's piece of a unit's gradients after the sum over data ranks.
 float *tensors_sum(const StageTensors *tensors, const Unit *unit);
 // Zeroes the buffer of a layer, counted within the stage.

@@ -169,7 +169,8 @@ void emulation_optimizer(Emulation *e, double *norm, double *adamw) {
     *norm = *adamw = 0;
     for (int64_t i = 0; i < stage->tensors.count; i++) {
         TensorPiece piece = tensors_piece(&stage->tensors, i);
-        if (stage->tensors.tensors[i].alias || piece.begin >= piece.end) continue;
+        const Tensor *tensor = &stage->tensors.tensors[i];
+        if (tensor->alias || tensor->spec->buffer || piece.begin >= piece.end) continue;
         list[count++] = (AdamwTensor){
             piece.weight, piece.master, piece.m, piece.v, piece.gradient, piece.end - piece.begin, false, 0};
         elements += piece.end - piece.begin;

@@ -13,7 +13,7 @@
 #include <string.h>
 
 static const char *const lines_[WATERFALL_LINES] = {
-    "products at peak",   "rate and shape",       "attention",      "passes over memory",
+    "products at peak",   "rate and shape",       "attention", "passes over memory",
     "tensor collectives", "experts' exchange",    "imbalance", "idle",
     "messages",           "sums over data ranks", "optimizer"};
 

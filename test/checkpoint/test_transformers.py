@@ -38,6 +38,9 @@ MODELS = {
     "mixtral": LLAMA_SIZES | {"experts": 4, "experts_per_token": 2, "expert_ffn": 80},
     "qwen3_moe": LLAMA_SIZES | {"head_dim": 16, "qk_norm": True, "experts": 8, "experts_per_token": 2,
                                 "expert_ffn": 56},
+    "glm4_moe": LLAMA_SIZES | {"head_dim": 16, "qk_norm": True, "rope_share": 0.5, "experts": 8,
+                               "experts_per_token": 2, "expert_ffn": 56, "shared_ffn": 56, "dense_layers": 1,
+                               "router": "sigmoid", "router_groups": 4, "router_group_top": 2, "router_scale": 1.5},
     "gpt": GPT_SIZES,
 }
 
@@ -62,7 +65,7 @@ def load(folder):
 
 # transformers' names of these models. The same names describe a model to our trainer and to transformers.
 ARCHITECTURES = {"gpt": "GPT2", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral", "mixtral": "Mixtral",
-                 "qwen3_moe": "Qwen3Moe"}
+                 "qwen3_moe": "Qwen3Moe", "glm4_moe": "Glm4Moe"}
 SCALINGS = {
     "llama31": {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 16, "low_freq_factor": 1.0,
                 "high_freq_factor": 4.0},
@@ -208,6 +211,12 @@ def make_model(trained, **more):
             more = {word: size["experts"], "num_experts_per_tok": size["experts_per_token"]} | more
         if name == "Qwen3Moe":
             more = {"moe_intermediate_size": size["expert_ffn"], "norm_topk_prob": True} | more
+        if name == "Glm4Moe":
+            del more["num_experts"]
+            more = {"moe_intermediate_size": size["expert_ffn"], "n_routed_experts": size["experts"],
+                    "n_shared_experts": 1, "n_group": size["router_groups"], "topk_group": size["router_group_top"],
+                    "routed_scaling_factor": size["router_scale"], "first_k_dense_replace": size["dense_layers"],
+                    "use_qk_norm": True, "partial_rotary_factor": size["rope_share"]} | more
         if trained.name == "yarn":
             more = {"max_position_embeddings": 16} | more
         config = getattr(transformers, f"{name}Config")(
@@ -225,8 +234,8 @@ def make_model(trained, **more):
 def nudged(model):
     """Returns the model with biases and norms moved away from zeros and ones."""
     with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if weight.dim() == 1:
+        for name, weight in [*model.named_parameters(), *model.named_buffers()]:
+            if weight.dim() == 1 and not name.endswith("inv_freq"):
                 weight += 0.2 * torch.randn_like(weight)
     return model
 

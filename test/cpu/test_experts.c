@@ -236,6 +236,17 @@ TEST(router_gradients_agree_with_differences) {
             }
 }
 
+TEST(a_bias_grows_where_fewer_copies_than_the_mean_came) {
+    static const float counts[] = {0, 3, 2.0f, 16777215.0f, 2, 1};
+    static const float want[] = {0.5f, -0.25f, 0.25f, -0.5f, 1, 1.25f}, before[] = {0.25f, 0, 0.25f, -0.25f, 1, 1};
+    Op op = op_start(PRECISION_BF16, 1);
+    float *bias = op_hold(&op, sizeof before), *count = op_hold(&op, sizeof counts);
+    memcpy(bias, before, sizeof before), memcpy(count, counts, sizeof counts);
+    op.backend->route_bias(op.backend, bias, count, 6, 2.0, 0.25);
+    for (int i = 0; i < 6; i++) assert_true(bias[i] == want[i] && count[i] == 0);
+    op_end(&op);
+}
+
 // --- the order of rows
 
 static void check_order(int precision, const RouteShape *s, int64_t rows, int64_t parts, int64_t cols) {

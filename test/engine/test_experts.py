@@ -13,23 +13,24 @@ MODEL = ("{family: llama, hidden: 32, layers: 4, heads: 4, kv_heads: 2, ffn: 48,
 AS_PLANNED = "memory    as planned, to the byte"
 
 
-# Of the second model the first layer is dense, and the others have a shared expert.
-KINDS = {"experts": MODEL, "shared": MODEL.replace("}", ", dense_layers: 1, shared_ffn: 16}")}
+# Of the second model the first layer is dense, and the others have a shared expert. The third chooses by biased scores.
+KINDS = {"experts": MODEL, "shared": MODEL.replace("}", ", dense_layers: 1, shared_ffn: 16}"),
+         "biased": MODEL.replace("}", ", dense_layers: 1, router: sigmoid, router_groups: 4, router_group_top: 2}")}
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def config(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     write_tokens(folder / "a.bin", walked_tokens(4096, 61))
-    train = ("{global_batch: 8, steps: 3, lr: 3.0e-3, warmup_steps: 1, balance: loss, balance_rate: 0.01,"
-             " router_z_loss: 1.0e-3}")
+    train = ("{global_batch: 8, steps: 3, lr: 3.0e-3, warmup_steps: 1, router_z_loss: 1.0e-3, balance_rate: 0.01,"
+             f" balance: {'bias' if request.param == 'biased' else 'loss'}}}")
     return write_config(folder, model=KINDS[request.param], data=f"{{train: {folder}/a.bin}}", train=train,
                         parallel="{}", schedule="{bpipe: off}",
                         hardware="{device: cpu, reserve_gib: 0.1}")  # fmt: skip
 
 
-def run(config, *keys):
-    ended = trained(config, *keys)
+def run(config, *keys, **more):
+    ended = trained(config, *keys, **more)
     assert AS_PLANNED in ended.stderr
     return ended
 
@@ -81,6 +82,18 @@ def test_the_first_gradient_norm_does_not_depend_on_the_layout(config, alone):
         keys += ["parallel.sequence=true"] if t > 1 else []
         ended = run(config, *keys)
         assert close(ended.losses[:2], alone.losses[:2], 1e-6), (t, d, e)
+
+
+BIASED = pytest.mark.parametrize("config", ["biased"], indirect=True)
+
+
+@BIASED
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_resumed_run_has_the_bits_of_an_undisturbed_one(config, tmp_path, precision):
+    saving = [f"train.precision={precision}", f"checkpoint.dir={tmp_path}", "checkpoint.every=2"]
+    whole = run(config, *saving)
+    resumed = run(config, *saving[:1], "parallel.pipeline=2", arguments=["--resume", tmp_path / "step_00000002"])
+    assert resumed.bits == whole.bits[-2:]
 
 
 def test_a_routing_to_one_rank_takes_parts_and_no_memory(config):

@@ -12,7 +12,7 @@ import numpy
 import pytest
 import torch
 
-from reference_models import router_loss, token_losses, weight_shapes
+from reference_models import SCORE_BIAS, expert_copies, router_loss, token_losses, weight_shapes
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOL = Path(os.environ.get("TEST_PROGRAMS", ROOT / "build" / "release" / "test")) / "tool_gradients"
@@ -125,6 +125,8 @@ def random_weights(model, seed=2):
             weights[name] = noise * (0.5 if "embed" in name or ".wte." in name or ".wpe." in name else 0.15)
         else:
             weights[name] = 0.2 * noise + (0.0 if name.endswith(".bias") else 1.0)
+            if name.endswith(SCORE_BIAS):  # every expert has tokens
+                weights[name] *= 0.1
     if model.get("tie_embeddings", model["family"] == "gpt"):
         weights["lm_head.weight"] = weights[embedding(model)]
     return weights
@@ -135,13 +137,17 @@ def embedding(model):
 
 
 def autograd(model, weights, tokens, z_loss=0.0, b=None, **router):
-    """Returns per-token losses and the gradients of their mean. Tied matrices have separate gradients. router: factors
-    of what the routers add in each microbatch of b sequences."""
+    """Returns per-token losses and the gradients of their mean. Tied matrices have separate gradients; that of the
+    bias of a router's scores is the number of copies for each expert. router: factors of what the routers add in each
+    microbatch of b sequences."""
     leaves = {name: weight.double().clone().requires_grad_() for name, weight in weights.items()}
     losses = token_losses(model, leaves, tokens, z_loss)
     added = [router_loss(model, leaves, part, **router) for part in tokens.split(b)] if router else [0.0]
     (losses.mean() + sum(added) / len(added)).backward()
-    return losses.detach().numpy(), {name: leaf.grad.numpy() for name, leaf in leaves.items()}
+    copies = expert_copies(model, leaves, tokens)
+    return losses.detach().numpy(), {
+        name: (leaf.grad if leaf.grad is not None else copies[name]).numpy() for name, leaf in leaves.items()
+    }
 
 
 def relative_error(array, reference):

@@ -49,8 +49,6 @@ NOT_DRAWN = {
     "test_evaluate.c": "data.hellaswag data.hellaswag_every",
     "test_virtual_gpu.py": "hardware.share_gpu",
     "for plans alone, with experts": "hardware.expert_spread",
-    "no checkpoint can say it; test_experts.py": "model.shared_ffn model.dense_layers model.router model.router_groups "
-    "model.router_group_top model.router_scale",
 }
 
 
@@ -117,11 +115,21 @@ class Draw:
         keys.update({"model.experts": draw.choice(["4", "6", "8"]),
                      "model.experts_per_token": draw.choice(["1", "2", "3"])})
         self.keys = keys = without(keys, {"model.qkv_bias", "model.qk_norm"})  # Mixtral has neither
-        if self.maybe(0.7, "model.qk_norm", "true"):  # Qwen3-MoE
+        if self.maybe(0.4, "model.router", "sigmoid"):  # GLM-4.5
+            width = number(keys, self.maybe(1, "model.expert_ffn", 8, 16, 24) and "model.expert_ffn")
+            for name in ("model.qkv_bias", "model.qk_norm"):
+                self.maybe(0.4, name, "true")
+            self.maybe(0.6, "model.shared_ffn", width, 2 * width)
+            self.maybe(0.5, "model.dense_layers", 1)
+            if self.maybe(0.5, "model.router_groups", 2):
+                self.maybe(0.8, "model.router_group_top", 1, 2)
+            self.maybe(0.3, "model.router_scale", 2.5)
+            self.maybe(0.2, "model.router_normalize", "false")
+        elif self.maybe(0.7, "model.qk_norm", "true"):  # Qwen3-MoE
             self.maybe(0.8, "model.expert_ffn", 8, 24)
             self.maybe(0.3, "model.router_normalize", "false")
         self.maybe(0.3, "train.router_z_loss", 1e-3)
-        if self.maybe(0.5, "train.balance", "loss"):
+        if self.maybe(0.5, "train.balance", *["loss", "bias"][: 1 + ("model.router" in keys)]):
             self.maybe(0.5, "train.balance_rate", 0.01)
 
     def data(self):

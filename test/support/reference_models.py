@@ -68,9 +68,14 @@ def llama_shapes(model):
                 shapes[f"{prefix}{name}.weight"] = shape
         if routed(model, layer):
             shapes[f"{prefix}{expert_names(model)[0]}.weight"] = (model["experts"], hidden)
+            if model.get("router") == "sigmoid":
+                shapes[f"{prefix}{SCORE_BIAS}"] = (model["experts"],)
     shapes["model.norm.weight"] = (hidden,)
     shapes["lm_head.weight"] = (model["vocab"], hidden)
     return shapes
+
+
+SCORE_BIAS = "mlp.gate.e_score_correction_bias"
 
 
 def routed(model, layer):
@@ -105,13 +110,15 @@ def mixture(model, x, w, routers):
     router's logits and the chosen experts, (tokens, ...), to `routers`."""
     logits = x @ w(expert_names(model)[0]).T
     scores = logits.sigmoid() if model.get("router") == "sigmoid" else logits.softmax(-1)
-    groups, allowed = model.get("router_groups", 1), scores
+    groups, keys = model.get("router_groups", 1), scores  # keys: what chooses
+    if model.get("router") == "sigmoid":
+        keys = scores + w("mlp.gate", "e_score_correction_bias")
     if groups > 1:  # a group's score is the sum of its two largest
-        best = scores.unflatten(-1, (groups, -1)).topk(2).values.sum(-1).topk(model["router_group_top"]).indices
+        best = keys.unflatten(-1, (groups, -1)).topk(2).values.sum(-1).topk(model["router_group_top"]).indices
         kept = torch.zeros(*scores.shape[:-1], groups).scatter(-1, best, 1.0).repeat_interleave(
             model["experts"] // groups, -1)
-        allowed = scores.masked_fill(kept == 0, -math.inf)
-    chosen = allowed.topk(model["experts_per_token"]).indices
+        keys = keys.masked_fill(kept == 0, -math.inf)
+    chosen = keys.topk(model["experts_per_token"]).indices
     weights = scores.gather(-1, chosen)
     if model.get("router_normalize", True):
         weights = weights / weights.sum(-1, keepdim=True)
@@ -136,6 +143,16 @@ def router_loss(model, weights, tokens, balance=0.0, router_z_loss=0.0):
         total = total + balance * model["experts"] * (parts * means).sum()
         total = total + router_z_loss * logits.logsumexp(-1).square().mean()
     return total
+
+
+def expert_copies(model, weights, tokens):
+    """For the bias of every router's scores: copies of the tokens for each expert."""
+    routers = []
+    if model.get("router") == "sigmoid":
+        llama_logits(model, weights, tokens[:, :-1], routers)
+    names = [f"model.layers.{layer}.{SCORE_BIAS}" for layer in range(model["layers"]) if routed(model, layer)]
+    return {name: chosen.flatten().bincount(minlength=model["experts"])
+            for name, (_, chosen) in zip(names, routers)}
 
 
 def rms_norm(x, weight, eps):

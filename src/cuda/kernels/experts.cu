@@ -207,6 +207,15 @@ __global__ void __launch_bounds__(WARP) route_backward_kernel(T *dlogits, const 
     }
 }
 
+__global__ void __launch_bounds__(THREADS)
+    bias_kernel(float *bias, float *counts, int64_t count, double mean, float rate) {
+    const int64_t i = blockIdx.x * (int64_t)THREADS + threadIdx.x;
+    if (i >= count) return;
+    const double less = mean - (double)counts[i];
+    bias[i] += less > 0 ? rate : less < 0 ? -rate : 0.0f;
+    counts[i] = 0.0f;
+}
+
 // --- the order of rows. A block reads the experts of some rows into shared memory, and each of its threads counts, or
 // places, the copies for its own experts in their order.
 
@@ -352,6 +361,11 @@ void cuda_route_backward(Backend *backend, void *dlogits, const float *dweights,
     CudaBackend *cuda = cuda_self(backend);
     FOR_ELEMENT(backend, CUDA_LAUNCH(cuda, (unsigned)rows, WARP, shape->experts * 4, route_backward_kernel<T>,
                                      (T *)dlogits, dweights, chosen, share, (float)z, router_(logits, shape)));
+}
+
+void cuda_route_bias(Backend *backend, float *bias, float *counts, int64_t count, double mean, double rate) {
+    CUDA_LAUNCH(cuda_self(backend), launch_blocks(count, THREADS), THREADS, 0, bias_kernel, bias, counts, count, mean,
+                (float)rate);
 }
 
 void cuda_route_counts(Backend *backend, int64_t *counts, int64_t parts, const int32_t *chosen, int64_t rows,

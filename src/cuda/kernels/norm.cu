@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) norm_kernel(const Forward 
     T *kept = a.kept ? (T *)a.kept + row_begin_(a.keep, blockIdx.x, a.cols) : nullptr;
     const T *x = (const T *)a.x + row, *delta = a.delta ? (const T *)a.delta + row : nullptr;
     Piece<T, W> in[UNITS], more[UNITS], weight[UNITS], bias[UNITS];
-#pragma unroll ROW_UNROLL<UNITS>
+#pragma unroll ROW_UNROLL < UNITS>
     for (int u = 0; u < UNITS; u++) {
         int column = row_column<W>(u);
         if (column >= a.cols) continue;
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) norm_kernel(const Forward 
         if (CENTERED) bias[u] = piece_load<W>((const T *)a.b + column);
     }
     float mean[1] = {0.0f}, squares[1] = {0.0f};
-#pragma unroll ROW_UNROLL<UNITS>
+#pragma unroll ROW_UNROLL < UNITS>
     for (int u = 0; u < UNITS; u++) {
         int column = row_column<W>(u);
         if (column >= a.cols) continue;
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) norm_kernel(const Forward 
     } else {
         mean[0] = 0.0f;
     }
-#pragma unroll ROW_UNROLL<UNITS>
+#pragma unroll ROW_UNROLL < UNITS>
     for (int u = 0; u < UNITS; u++) {
         if (row_column<W>(u) >= a.cols) continue;
         if (CENTERED) piece_repack(in[u]);
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) norm_kernel(const Forward 
     }
     block_sum(squares, workspace + WARP);
     float rstd = 1.0f / sqrtf(squares[0] / (float)a.cols + a.eps);
-#pragma unroll ROW_UNROLL<UNITS>
+#pragma unroll ROW_UNROLL < UNITS>
     for (int u = 0; u < UNITS; u++) {
         int column = row_column<W>(u);
         Floats<W> y = {};
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(THREADS) norm_backward_kernel(const Backward a
     float *dw = a.shared ? dynamic : kept, *db = dw + a.slots;
     for (int64_t i = threadIdx.x; i < ARRAYS * a.slots; i += blockDim.x) dw[i] = 0.0f;
     Piece<T, W> weight[UNITS];
-#pragma unroll ROW_UNROLL<UNITS>
+#pragma unroll ROW_UNROLL < UNITS>
     for (int u = 0; u < UNITS; u++)
         if (row_column<W>(u) < a.cols) weight[u] = piece_load<W>((const T *)a.w + row_column<W>(u));
     __syncthreads();
@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(THREADS) norm_backward_kernel(const Backward a
         const bool adds = CENTERED || !a.replace;
         T *dx = (T *)a.dx + at;
         Piece<T, W> x[UNITS], dout[UNITS], old[UNITS];
-#pragma unroll ROW_UNROLL<UNITS>
+#pragma unroll ROW_UNROLL < UNITS>
         for (int u = 0; u < UNITS; u++) {
             int column = row_column<W>(u);
             if (column >= a.cols) continue;
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(THREADS) norm_backward_kernel(const Backward a
         }
         float mean[1] = {0.0f};
         if (CENTERED) {
-#pragma unroll ROW_UNROLL<UNITS>
+#pragma unroll ROW_UNROLL < UNITS>
             for (int u = 0; u < UNITS; u++) {
                 if (row_column<W>(u) >= a.cols) continue;
                 Floats<W> value = piece_floats(x[u]);
@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(THREADS) norm_backward_kernel(const Backward a
             mean[0] /= (float)a.cols;
         }
         float sums[3] = {0.0f, 0.0f, 0.0f}; // sums of (x - mean)^2, g * (x - mean), g
-#pragma unroll ROW_UNROLL<UNITS>
+#pragma unroll ROW_UNROLL < UNITS>
         for (int u = 0; u < UNITS; u++) {
             if (row_column<W>(u) >= a.cols) continue;
             if (CENTERED) piece_repack(x[u]);
@@ -241,7 +241,7 @@ __global__ void __launch_bounds__(THREADS) norm_backward_kernel(const Backward a
         block_sum(sums, mine);
         float rstd = 1.0f / sqrtf(sums[0] / (float)a.cols + a.eps);
         float gx_mean = sums[1] * rstd / (float)a.cols, g_mean = sums[2] / (float)a.cols;
-#pragma unroll ROW_UNROLL<UNITS>
+#pragma unroll ROW_UNROLL < UNITS>
         for (int u = 0; u < UNITS; u++) {
             int column = row_column<W>(u);
             if (column >= a.cols) continue;

@@ -31,11 +31,11 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) softmax_kernel(T *p, const
     int64_t row = (int64_t)blockIdx.x * r.cols;
     int seen = row_seen_(r), from = row_from_(r, seen - 1);
     Piece<T, W> piece[UNITS];
-#pragma unroll ROW_UNROLL<UNITS>
+#pragma unroll ROW_UNROLL < UNITS>
     for (int u = 0; u < UNITS; u++)
         if (row_column<W>(u) < seen) piece[u] = piece_load<W>(scores + row + row_column<W>(u));
     float max = -INFINITY, sum[1] = {0.0f};
-#pragma unroll ROW_UNROLL<UNITS>
+#pragma unroll ROW_UNROLL < UNITS>
     for (int u = 0; u < UNITS; u++) {
         int column = row_column<W>(u);
         if (column >= seen) continue;
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) softmax_kernel(T *p, const
     max = block_max(max, workspace);
     float factor = r.scale * LOG2_E, shift = max == -INFINITY ? 0.0f : max * factor;
     Floats<W> powers[UNITS];
-#pragma unroll ROW_UNROLL<UNITS>
+#pragma unroll ROW_UNROLL < UNITS>
     for (int u = 0; u < UNITS; u++) {
         int column = row_column<W>(u);
         if (column >= seen) continue;
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) softmax_kernel(T *p, const
     }
     block_sum(sum, workspace + WARP);
     float share = 1.0f / sum[0];
-#pragma unroll ROW_UNROLL<UNITS>
+#pragma unroll ROW_UNROLL < UNITS>
     for (int u = 0; u < UNITS; u++) {
         int column = row_column<W>(u);
         if (column >= r.cols) continue;
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>)
     int seen = row_seen_(r);
     Piece<T, W> probability[UNITS];
     Piece<D, W> slope[UNITS];
-#pragma unroll ROW_UNROLL<UNITS>
+#pragma unroll ROW_UNROLL < UNITS>
     for (int u = 0; u < UNITS; u++) {
         int column = row_column<W>(u);
         if (column >= seen) continue;
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>)
         slope[u] = piece_load<W>(dp + row + column);
     }
     float sum[1] = {0.0f};
-#pragma unroll ROW_UNROLL<UNITS>
+#pragma unroll ROW_UNROLL < UNITS>
     for (int u = 0; u < UNITS; u++) {
         int column = row_column<W>(u);
         if (column >= seen) continue;
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>)
             if (column + i < seen) sum[0] += x.v[i] * d.v[i];
     }
     block_sum(sum, workspace);
-#pragma unroll ROW_UNROLL<UNITS>
+#pragma unroll ROW_UNROLL < UNITS>
     for (int u = 0; u < UNITS; u++) {
         int column = row_column<W>(u);
         if (column >= r.cols) continue;
