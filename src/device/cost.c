@@ -103,16 +103,20 @@ double cost_product_fp8(const Cost *cost, int64_t m, int64_t n, int64_t k) {
 
 double cost_adding(const Cost *cost, double weights) { return cost->added * cost_pass(cost, 8 * weights); }
 
-// A loop of products: they reach less of the peak, read every expert's weights, and each is launched. The constants
-// describe loops over cuBLAS on A100 and B200 (test/plan/kernels/experts.csv); grouped products are 1.0 to 1.2 times as
-// quick there as this says, in the mean of each GPU.
+// A loop of products reaches the rate of other products, but reads every expert's weights for few rows, and launches
+// each product. On the A100s and B200s of test/plan/kernels/experts.csv, whose own products reach 0.94 and 0.8 of the
+// rates that plans use, loops over cuBLAS are 1.02 to 1.29 times as quick as this says; the grouped kernels of
+// TensorRT-LLM, in bursts, 1.05 to 1.4 times (ai-dynamo/aiconfigurator@095f58a5, 1,024 and more rows per expert).
 double cost_experts(const Cost *cost, int64_t rows, int64_t experts, int64_t n, int64_t k, int64_t element,
                     bool gradient) {
-    static const double GROUPED = 1.15, READ = 0.8, LAUNCH = 3.5e-6; // factor; share of a pass; seconds
+    static const double READ = 0.8, LAUNCH = 3.5e-6; // share of a pass; seconds
     double sum = gradient ? (double)rows / (double)experts : (double)k, weights = (double)n * (double)k;
     if (rows == 0) return 0;
+    if (experts == 1) // a product like any other; a sum over rows reads them in pieces, whatever their number is
+        return gradient ? cost_product(cost, 1, n, k, (rows + 7) / 8 * 8) + cost_adding(cost, weights)
+                        : cost_product(cost, 1, rows, n, k);
     double flops = 2 * (double)rows * weights * (1 + cost->half / sum);
-    return GROUPED * flops / (cost->flops * cost->efficiency) +
+    return flops / (cost->flops * cost->efficiency) +
            READ * cost_pass(cost, (double)(experts * element) * weights) +
            (double)experts * (cost->multiprocessors > 0 ? LAUNCH : cost->launch);
 }

@@ -183,6 +183,15 @@ TEST(grouped_products_meet_the_table) {
     for (int g = 0; g < 2; g++) assert_true(ratio[g] / count[g] > 0.95 && ratio[g] / count[g] < 1.25);
 }
 
+TEST(one_expert_is_a_product_like_any_other) {
+    Cost cost = cost_of("h100");
+    double product = cost_product(&cost, 1, 8190, 4096, 2048);
+    assert_float_equal(cost_experts(&cost, 8190, 1, 4096, 2048, 2, false), product, 1e-12);
+    product = cost_product(&cost, 1, 4096, 2048, 8192) + cost_adding(&cost, 4096 * 2048);
+    assert_float_equal(cost_experts(&cost, 8190, 1, 4096, 2048, 8, true), product, 1e-12);
+    assert_true(cost_experts(&cost, 8190, 2, 4096, 2048, 2, false) > cost_experts(&cost, 8190, 1, 4096, 2048, 2, false));
+}
+
 TEST(an_exchange_takes_as_long_as_its_slower_part) {
     Cost cost = cost_of("h100");
     cost.latency = 1e-5;

@@ -313,7 +313,7 @@ bool dry() { return figures() != nullptr && figures()->on; }
 
 // A test program without a configuration has what CUDA says of an H100 with 80 GB.
 const VirtualDry &dry_figures() {
-    static const VirtualDry h100 = {false, "NVIDIA H100 80GB HBM3", 85017493504, 132, 90, {}};
+    static const VirtualDry h100 = {false, "NVIDIA H100 80GB HBM3", 85017493504, 132, 90, {}, 0};
     return figures() != nullptr && figures()->memory_bytes > 0 ? *figures() : h100;
 }
 

@@ -90,6 +90,39 @@ static void even_counts_(Backend *be, int64_t *counts, int64_t parts, const int3
     }
 }
 
+// Products of experts are priced as the loops that they are in.
+static __typeof__(((Backend *)0)->experts_forward) experts_forward_;
+static __typeof__(((Backend *)0)->experts_backward_input) experts_input_;
+static __typeof__(((Backend *)0)->experts_backward_weight) experts_weight_;
+
+static void forward_(Backend *be, void *y, const void *x, const void *w, int64_t stride, const int64_t *first,
+                     int64_t experts, int64_t in, int64_t out) {
+    virtual_dry.experts = experts;
+    experts_forward_(be, y, x, w, stride, first, experts, in, out);
+    virtual_dry.experts = 0;
+}
+
+static void input_(Backend *be, void *dx, const void *dy, const void *w, int64_t stride, const int64_t *first,
+                   int64_t experts, int64_t in, int64_t out) {
+    virtual_dry.experts = experts;
+    experts_input_(be, dx, dy, w, stride, first, experts, in, out);
+    virtual_dry.experts = 0;
+}
+
+static void weight_(Backend *be, float *dw, int64_t stride, const void *dy, const void *x, const int64_t *first,
+                    int64_t experts, int64_t in, int64_t out) {
+    virtual_dry.experts = experts;
+    experts_weight_(be, dw, stride, dy, x, first, experts, in, out);
+    virtual_dry.experts = 0;
+}
+
+static void look_at_experts_(Backend *be) {
+    computed_counts_ = be->route_counts, be->route_counts = even_counts_;
+    experts_forward_ = be->experts_forward, be->experts_forward = forward_;
+    experts_input_ = be->experts_backward_input, be->experts_backward_input = input_;
+    experts_weight_ = be->experts_backward_weight, be->experts_backward_weight = weight_;
+}
+
 __typeof__(device_open) __real_device_open, __wrap_device_open;
 Backend *__wrap_device_open(Device *device, const Config *config, World *world, int threads, Error *err) {
     char why[256];
@@ -98,7 +131,7 @@ Backend *__wrap_device_open(Device *device, const Config *config, World *world, 
         if (cuda_load(why) != NULL && virtual_clock.join != NULL) join_(world);
     }
     Backend *be = __real_device_open(device, config, world, threads, err);
-    if (be != NULL && virtual_dry.on) computed_counts_ = be->route_counts, be->route_counts = even_counts_;
+    if (be != NULL && virtual_dry.on) look_at_experts_(be);
     return be;
 }
 

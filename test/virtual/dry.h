@@ -18,6 +18,7 @@ typedef struct VirtualDry {
     int64_t memory_bytes;
     int multiprocessors, capability; // 80, 90, 100
     Cost cost;
+    int64_t experts; // > 0: matrix products are those of a loop over so many experts
 } VirtualDry;
 
 // Filled by the library: `join` when it is loaded, the other members when this process has joined virtual time. A host
