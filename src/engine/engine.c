@@ -515,6 +515,7 @@ Engine *engine_create(Stage *stage, const Schedule *schedule, const SlotCounts *
         engine->queued[i] = engine->be->event_create(engine->be);
     stage->pass.poll = engine_poll_;
     stage->pass.poll_argument = engine;
+    if (!engine->be->own_sums) stage->pass.routed = engine->be->event_create(engine->be);
     if (create_slots_(engine, slots, err) == 0 && connect_pair_(engine, schedule, err) == 0 &&
         links_create(&engine->links, engine->be, schedule, engine->index, stage->at.message_bytes, groups->lanes,
                      err) == 0)
@@ -534,6 +535,8 @@ void engine_destroy(Engine *engine) {
              engine->queue.flights);
     be->event_destroy(be, engine->host_copied);
     for (int i = 0; i < LAYERS_AHEAD; i++) be->event_destroy(be, engine->queued[i]);
+    be->event_destroy(be, engine->stage->pass.routed);
+    engine->stage->pass.routed = NULL;
     links_destroy(&engine->links);
     slots_destroy(&engine->host);
     slots_destroy(&engine->own);

@@ -88,6 +88,17 @@ static bool fits_(const Dispatch *d) {
     return true;
 }
 
+// Counts the copies for each expert. The host waits for the device, and messages move meanwhile.
+static void counts_(Pass *pass, int64_t *counts, int64_t parts, const int32_t *chosen) {
+    const Shape *s = pass->shape;
+    Backend *be = pass->be;
+    int looks = 0;
+    if (pass->routed != NULL) be->event_record(be, pass->routed, STREAM_COMPUTE);
+    while (pass->routed != NULL && !be->event_done(be, pass->routed) && pass->poll(pass->poll_argument, false))
+        comm_pause_briefly(&looks);
+    be->route_counts(be, counts, parts, chosen, s->shard_rows, &s->route);
+}
+
 // Fills the counts of all ranks for d->parts parts. After an error, which is in pass->err, every count is 0.
 static void gather_counts_(Dispatch *d, const int32_t *chosen) {
     Pass *pass = d->pass;
@@ -96,7 +107,7 @@ static void gather_counts_(Dispatch *d, const int32_t *chosen) {
     int64_t *mine = xcalloc((size_t)each, sizeof *mine);
     d->counts = xrealloc(d->counts, (size_t)(each * s->expert_ranks) * sizeof *d->counts);
     memset(d->counts, 0, (size_t)(each * s->expert_ranks) * sizeof *d->counts);
-    pass->be->route_counts(pass->be, mine, d->parts, chosen, s->shard_rows, &s->route);
+    counts_(pass, mine, d->parts, chosen);
     double *own = d->counts + expert_rank_(pass) * each;
     for (int64_t i = 0; i < each; i++) own[i] = (double)mine[i];
     free(mine);
@@ -256,7 +267,7 @@ static void balance_(Pass *pass, const ExpertsBundle *bundle) {
     int64_t experts = s->route.experts, *counts = xcalloc((size_t)experts, sizeof *counts);
     double *all = xcalloc((size_t)experts, sizeof *all), tokens = (double)(s->rows * s->context_ranks);
     float *share = xcalloc((size_t)experts, sizeof *share);
-    pass->be->route_counts(pass->be, counts, 1, bundle->chosen, s->shard_rows, &s->route);
+    counts_(pass, counts, 1, bundle->chosen);
     for (int64_t n = 0; n < experts; n++) all[n] = (double)counts[n];
     Comm *others[] = {s->sequence ? pass->tensor : NULL, pass->context[0]}; // they have other tokens of the microbatch
     for (int i = 0; i < 2; i++) {

@@ -120,6 +120,7 @@ typedef struct Pass {
     // (moved: false). Returns false if a transfer has failed. May be NULL.
     bool (*poll)(void *, bool moved);
     void *poll_argument;
+    Event *routed; // marks the compute before counts of experts, which the host waits for with `poll`; NULL: without
     Error *err;
 } Pass;
 

@@ -65,6 +65,12 @@ def cut(layers, pipeline, tensor):
     return f"model.layers={layers}", f"parallel.pipeline={pipeline}", f"parallel.tensor={tensor}"
 
 
+# Experts are chosen equally often in a dry run.
+EXPERTS = ("parallel.data=4", "parallel.expert=4", "parallel.placement=stages", "parallel.sequence=false",
+           "hardware.expert_spread=1e-6", "hardware.gpu=h100", "train.global_batch=16",
+           "checkpoint.dir=")  # fmt: skip
+
+
 # The models of the shipped configurations with fewer layers, on at most 8 GPUs.
 SMALL = {
     "evictions inside a node": (
@@ -108,6 +114,10 @@ SMALL = {
         "llama", 2, *cut(8, 2, 2), "parallel.data=2", "hardware.gpus_per_node=4", "train.global_batch=16"),
     "two data ranks of persistent products": (
         "llama", 1, *cut(8, 2, 2), "parallel.data=2", "hardware.gpu=h100", "train.global_batch=16"),
+    "eight experts a rank": (
+        "llama", 1, *cut(4, 2, 1), *EXPERTS, "model.experts=32", "model.experts_per_token=8", "model.expert_ffn=1536"),
+    "one expert a rank": (
+        "llama", 1, *cut(4, 2, 1), *EXPERTS, "model.experts=4", "model.experts_per_token=2", "model.expert_ffn=14336"),
 }  # fmt: skip
 # Step times agree, but the clock finds 125 ms of waits for bundles and the plan 145 ms; the cause is unknown.
 WAITS = SMALL["evictions between nodes"]
