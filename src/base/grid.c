@@ -72,7 +72,7 @@ void grid_line(FILE *file, const char *label, const char *format, ...) {
     const char *at = text;
     do {
         // Cut at the last space that fits, or after the first word if that word is longer than the line.
-        int length = (int)strlen(at), most = GRID_WIDTH - INDENT;
+        int length = (int)strlen(at), most = GRID_LINE - INDENT;
         if (length > most) {
             for (length = most; length > 0 && at[length] != ' ';) length--;
             if (length == 0) length = (int)strcspn(at, " ");

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { GRID_COLUMNS = 16, GRID_CELL = 48, GRID_WIDTH = 120 };
+enum { GRID_COLUMNS = 16, GRID_CELL = 48, GRID_WIDTH = 120, GRID_LINE = 100 };
 
 // Rows of text cells; the first row is the heading. Owns its cells (grid_free). A zeroed Grid is empty.
 typedef struct Grid {
@@ -22,7 +22,7 @@ void grid_cell(Grid *grid, const char *format, ...) __attribute__((format(printf
 // tables, and each repeats the first column.
 void grid_print(const Grid *grid, FILE *file);
 
-// Prints `label` followed by a text, wrapped at GRID_WIDTH; continuation lines are aligned with the start of the text.
+// Prints `label` followed by a text, wrapped at GRID_LINE; continuation lines are aligned with the start of the text.
 void grid_line(FILE *file, const char *label, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 void grid_free(Grid *grid);

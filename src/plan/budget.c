@@ -61,12 +61,15 @@ static const char *amount_(double value, char text[AMOUNT_TEXT]) {
     return text;
 }
 
+// Returns the units in a day: days, or hours if there is less than one day.
+static double unit_(const Bill *bill) { return bill->days < 1 ? 24 : 1; }
+
 // Writes "12.3 days, 18,892 GPU hours, price 37,784, 7.6 MWh" without the unknown figures. Returns `text`.
 static const char *bill_text_(const Bill *bill, char text[BILL_TEXT]) {
     char amount[AMOUNT_TEXT];
-    bool hours = bill->days < 1, mega = bill->mwh >= 1;
-    int used = snprintf(text, BILL_TEXT, "%s %s", amount_(hours ? 24 * bill->days : bill->days, amount),
-                        hours ? "hours" : "days");
+    bool mega = bill->mwh >= 1;
+    int used = snprintf(text, BILL_TEXT, "%s %s", amount_(unit_(bill) * bill->days, amount),
+                        unit_(bill) > 1 ? "hours" : "days");
     if (bill->gpu_hours > 0)
         used += snprintf(text + used, BILL_TEXT - (size_t)used, ", %s GPU hours", amount_(bill->gpu_hours, amount));
     if (bill->price > 0)
@@ -106,14 +109,18 @@ static void print_rates_(const Budget *budget, const HardwareConfig *hardware, F
     grid_line(file, "", "a billion tokens: %s%s", bill_text_(&budget->billion, bill), rates);
 }
 
-void budget_print(const Budget *budget, const Config *config, bool verbose, FILE *file) {
-    char bill[BILL_TEXT], tokens[AMOUNT_TEXT], least[BILL_TEXT], most[BILL_TEXT], band[96] = "", days[2][AMOUNT_TEXT];
+void budget_print(const Budget *budget, const Config *config, const Hardware *hardware, bool verbose, FILE *file) {
+    char bill[BILL_TEXT], tokens[AMOUNT_TEXT], least[BILL_TEXT], most[BILL_TEXT], band[32 + OTHERS_TEXT] = "",
+                                                                                            days[2][AMOUNT_TEXT];
     Bill low = times_(&budget->whole, budget->band.low), high = times_(&budget->whole, budget->band.high);
-    bool hours = high.days < 1;
-    double unit = hours ? 24 : 1;
+    double unit = unit_(&high);
     if (budget->band.low > 0 && !verbose)
         snprintf(band, sizeof band, "; by that band %s to %s %s", amount_(unit * low.days, days[0]),
-                 amount_(unit * high.days, days[1]), hours ? "hours" : "days");
+                 amount_(unit * high.days, days[1]), unit > 1 ? "hours" : "days");
+    char others[OTHERS_TEXT] = "";
+    if (budget->band.low == 0) hardware_others_text(hardware, unit_(&budget->whole) * budget->whole.days, others);
+    if (others[0] != '\0')
+        snprintf(band, sizeof band, " with nothing lost; %s: %s", unit_(&budget->whole) > 1 ? "hours" : "days", others);
     grid_line(file, "run", "%s tokens of %s: %s%s", grid_count((int64_t)budget->tokens, tokens),
               config->train.tokens > 0 ? "train.tokens" : "train.steps", bill_text_(&budget->whole, bill), band);
     double taken = (double)(config_samples(config, 0, config->train.steps) * config->model.seq_len) / budget->tokens;

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "base/json_out.h"
-#include "config/gpus.h"
+#include "hardware_model.h"
 
 // The cost of training on some number of tokens.
 typedef struct Bill {
@@ -31,8 +31,9 @@ typedef struct Budget {
 // Returns the cost for steps of `step_seconds`. gpus: false on CPUs, where only days are known.
 Budget budget_make(const Config *config, double step_seconds, bool gpus, GpuBand band);
 
-// Prints the budget for people, in 120 columns. Without `verbose`: only the cost of all tokens, and the goodput.
-void budget_print(const Budget *budget, const Config *config, bool verbose, FILE *file);
+// Prints the budget for people. Without `verbose`: only the cost of all tokens, and the goodput. Without a band, also
+// the days by other trainers' runs on the hardware.
+void budget_print(const Budget *budget, const Config *config, const Hardware *hardware, bool verbose, FILE *file);
 
 // Writes `"budget":{...}`: "tokens", and the costs of a step, a billion tokens and the complete training, each
 // {"days","gpu_hours","price","mwh"}. Unknown figures are null. A known band adds its ends, as in "days_low" and

@@ -132,51 +132,71 @@ void hardware_put_others(const Hardware *hardware, const Config *config, double 
 char *hardware_seconds_text(double seconds, char text[SECONDS_TEXT]) {
     bool whole = seconds >= 9.995;
     double value = whole ? seconds : 1e3 * seconds;
-    snprintf(text, SECONDS_TEXT, value >= 999.5 ? "%.0f %s" : "%.3g %s", value, whole ? "s" : "ms");
+    snprintf(text, SECONDS_TEXT, "%.*f %s", value < 9.995 ? 2 : value < 99.95 ? 1 : 0, value, whole ? "s" : "ms");
     return text;
 }
 
+// Writes "10.8 to 11.7 s", or with the unit of the middle "10.8 to 11.7". Returns `text`.
 enum { RANGE_TEXT = 2 * SECONDS_TEXT + 8 };
-
-// Writes "49.5 to 63.8 s", with one unit for both where it is the same. Returns `text`.
 static char *range_text_(GpuBand band, double step, char text[RANGE_TEXT]) {
     char low[SECONDS_TEXT], high[SECONDS_TEXT];
     hardware_seconds_text(band.low * step, low);
-    if ((step * band.low >= 9.995) == (step * band.high >= 9.995)) low[strcspn(low, " ")] = '\0';
-    snprintf(text, RANGE_TEXT, "%s to %s", low, hardware_seconds_text(band.high * step, high));
+    hardware_seconds_text(band.high * step, high);
+    if (step * band.low >= 9.995) low[strcspn(low, " ")] = '\0';
+    snprintf(text, RANGE_TEXT, "%s to %s", low, high);
     return text;
 }
 
-static void print_others_(const Hardware *hardware, int but, double step, FILE *file) {
-    char text[512] = "", range[RANGE_TEXT];
+// Writes each trainer's expected step, "nvidia 11.4 s (10.8 to 11.7 s, 53 runs)". Returns how many there are.
+static int others_text_(const Hardware *hardware, double step, char *text, size_t size) {
+    char range[RANGE_TEXT], middle[SECONDS_TEXT];
     size_t used = 0;
+    int count = 0;
     for (int trainer = TRAINER_NVIDIA; trainer <= TRAINER_FSDP; trainer++) {
         GpuBand band = gpu_band(trainer, hardware->gpu, hardware->fp8);
-        if (band.runs == 0 || trainer == but) continue;
-        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %s (%d runs)", used > 0 ? ", " : "",
-                                 trainer_words[trainer], range_text_(band, step, range), band.runs);
+        if (band.runs == 0) continue;
+        used += (size_t)snprintf(text + used, size - used, "%s%s %s (%s, %d runs)", count++ > 0 ? ", " : "",
+                                 trainer_words[trainer], hardware_seconds_text(band.middle * step, middle),
+                                 range_text_(band, step, range), band.runs);
     }
-    if (used > 0) grid_line(file, "others", "%s: four of five published runs", text);
+    return count;
+}
+
+char *hardware_others_text(const Hardware *hardware, double value, char text[OTHERS_TEXT]) {
+    size_t used = 0;
+    char count[32];
+    text[0] = '\0';
+    for (int trainer = TRAINER_NVIDIA; trainer <= TRAINER_FSDP; trainer++) {
+        GpuBand band = gpu_band(trainer, hardware->gpu, hardware->fp8);
+        double own = band.middle * value;
+        if (band.runs == 0) continue;
+        if (own < 999.5) snprintf(count, sizeof count, "%.3g", own);
+        else grid_count((int64_t)(own + 0.5), count);
+        used += (size_t)snprintf(text + used, OTHERS_TEXT - used, "%s%s %s", used > 0 ? ", " : "",
+                                 trainer_words[trainer], count);
+    }
+    return text;
 }
 
 void hardware_print_band(const Hardware *hardware, const Config *config, GpuBand band, double step, double mfu,
                          FILE *file) {
-    char share[64] = "", range[RANGE_TEXT], middle[SECONDS_TEXT];
+    char others[400], range[RANGE_TEXT], middle[SECONDS_TEXT], share[64] = "";
     const char *word = trainer_words[config->hardware.trainer];
     if (hardware->cpu && band.runs == 0) return;
     if (mfu > 0 && band.runs > 0)
         snprintf(share, sizeof share, ", MFU %.0f to %.0f%%", 100 * mfu / band.high, 100 * mfu / band.low);
-    if (band.runs == 0 && config->hardware.trainer == TRAINER_THIS)
-        grid_line(file, "band", "none: this trainer's steps were not measured on such GPUs");
-    else if (band.runs == 0)
-        grid_line(file, "band",
-                  "none: there are no runs of %s on such GPUs in this precision; the days are this trainer's", word);
-    else if (band.own)
-        grid_line(file, "band", "%s%s: as far off as plans %s", range_text_(band, step, range), share, band.on);
-    else
-        grid_line(file, word, "%s, %s%s: four of five of %d published runs on such GPUs",
-                  hardware_seconds_text(band.middle * step, middle), range_text_(band, step, range), share, band.runs);
-    print_others_(hardware, config->hardware.trainer, step, file);
+    if (band.runs > 0)
+        snprintf(others, sizeof others, band.own ? "as far off as plans %s" : "four of five runs of %s on such GPUs",
+                 band.own ? band.on : word);
+    if (band.runs > 0)
+        grid_line(file, "expected", "%s (%s%s): %s", hardware_seconds_text(band.middle * step, middle),
+                  range_text_(band, step, range), share, others);
+    else if (config->hardware.trainer != TRAINER_THIS)
+        grid_line(file, "expected", "not known: there are no runs of %s on such GPUs in this precision", word);
+    else if (others_text_(hardware, step, others, sizeof others) > 0)
+        grid_line(file, "expected", "%s: four of five published runs; this trainer was not measured on such GPUs",
+                  others);
+    else grid_line(file, "expected", "not known: no program's steps were measured on such GPUs in this precision");
 }
 
 void hardware_print_cpus(const Hardware *hardware, FILE *file) {

@@ -56,7 +56,11 @@ char *hardware_seconds_text(double seconds, char text[SECONDS_TEXT]);
 // NAN: unknown.
 void hardware_put_others(const Hardware *hardware, const Config *config, double step, JsonOut *out);
 
-// Prints a band, in seconds and as MFU, or that there is none, and the bands of other trainers.
+// Writes a value by the median of each other trainer's runs, as "nvidia 62.9, nanotron 83.9". Returns `text`.
+enum { OTHERS_TEXT = 160 };
+char *hardware_others_text(const Hardware *hardware, double value, char text[OTHERS_TEXT]);
+
+// Prints the expected step: its middle and its ends, by the band or without one by those of other trainers.
 void hardware_print_band(const Hardware *hardware, const Config *config, GpuBand band, double step, double mfu,
                          FILE *file);
 

@@ -315,11 +315,11 @@ int plan_fullest(const Plan *plan) {
     return fullest;
 }
 
-char *plan_parameters_text(const Plan *plan, const ModelConfig *model, char text[PLAN_PARAMETERS_TEXT]) {
+char *plan_parameters_text(int64_t parameters, const ModelConfig *model, char text[PLAN_PARAMETERS_TEXT]) {
     char total[32], active[32];
-    grid_count(config_active_parameters(model, plan->parameters), active);
+    grid_count(config_active_parameters(model, parameters), active);
     snprintf(text, PLAN_PARAMETERS_TEXT, model->experts > 0 ? "%s parameters, %s of them active" : "%s parameters",
-             grid_count(plan->parameters, total), active);
+             grid_count(parameters, total), active);
     return text;
 }
 
@@ -332,8 +332,9 @@ static void print_run_(const Plan *plan, const Config *config, const Schedule *s
     int64_t microbatches = config_microbatches(config), evictions = plan_evictions(schedule);
     grid_line(file, "model",
               "%s, %s: %lld layers, hidden %lld, %lld heads, ffn %lld%s, vocabulary %lld, %s attention%s",
-              config_word("model.family", m->family), plan_parameters_text(plan, m, parameters), (long long)m->layers,
-              (long long)m->hidden, (long long)m->heads, (long long)m->ffn, experts, (long long)m->vocab,
+              config_word("model.family", m->family), plan_parameters_text(plan->parameters, m, parameters),
+              (long long)m->layers, (long long)m->hidden, (long long)m->heads, (long long)m->ffn, experts,
+              (long long)m->vocab,
               config->attention.modes_given > 1 ? "various" : config_word("attention.mode", config->attention.mode),
               plan->flash);
     fprintf(file, "world     %lld rank%s: %s, %s\n", (long long)config_world(config),

@@ -84,7 +84,7 @@ double plan_lacks(double bytes, double limit, double reserve_gib);
 // Writes "46,702,792,704 parameters, 12,879,925,248 of them active"; the latter only for mixtures of experts. Returns
 // `text`.
 enum { PLAN_PARAMETERS_TEXT = 96 };
-char *plan_parameters_text(const Plan *plan, const ModelConfig *model, char text[PLAN_PARAMETERS_TEXT]);
+char *plan_parameters_text(int64_t parameters, const ModelConfig *model, char text[PLAN_PARAMETERS_TEXT]);
 
 // Prints the table shown at start-up: model, parameters and world; layers, slots and bytes by category of each stage;
 // and the host memory of the stage that needs the most.

@@ -28,6 +28,18 @@ static const Forecast *answer_forecast_(const PlanAnswer *answer) {
     return bpipe ? &verdict->bpipe : &verdict->plain;
 }
 
+// Plans the answer again with what it is unsure of; not a schedule that takes long to simulate.
+static int make_unsure_(PlanAnswer *answer, Error *err) {
+    Config config = answer->config;
+    Doubters doubters;
+    if (schedule_table_too_long(&config)) return 0;
+    if (!answer->verdict.bpipe.possible) config.schedule.bpipe = BPIPE_OFF;
+    doubters_make(&doubters, &answer->planner);
+    int status = unsure_find(&answer->unsure, &doubters, &config, answer_forecast_(answer), err);
+    doubters_free(&doubters);
+    return status;
+}
+
 int plan_answer_make(PlanAnswer *answer, const Config *config, const Model *model, const Log *log, Error *err) {
     memset(answer, 0, sizeof *answer);
     answer->config = *config;
@@ -42,7 +54,7 @@ int plan_answer_make(PlanAnswer *answer, const Config *config, const Model *mode
     if (answer->schedule == NULL || plan_check_ramp(&answer->config, answer->schedule, err) != 0) return -1;
     answer->plan = planner_plan(&answer->planner, &answer->config, answer->schedule);
     answer->time = answer_forecast_(answer)->time;
-    if (make_plain_(answer, err) != 0) return -1;
+    if (make_plain_(answer, err) != 0 || make_unsure_(answer, err) != 0) return -1;
     return schedule_table_make(&answer->schedules, &answer->planner, true, err);
 }
 

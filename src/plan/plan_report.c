@@ -3,6 +3,7 @@
 #include "base/units.h"
 #include "base/grid.h"
 #include "base/alloc.h"
+#include "pays.h"
 #include "plan_report.h"
 #include "waterfall.h"
 
@@ -21,10 +22,19 @@ static GridUnit unit_(const PlanAnswer *answer) {
 // ---------------------------------------------------------------- memory
 
 // Lists the bytes of each stage's ranks, in brackets if they do not fit.
-static void print_peaks_(const PlanAnswer *answer, const Plan *plan, const char *label, const char *heading,
+static void print_peaks_(const PlanAnswer *answer, const Plan *plan, const char *label, const char *heading, bool all,
                          FILE *file) {
-    enum { STAGE = 16 };
+    enum { STAGE = 16, FEW = 24 };
     GridUnit unit = unit_(answer);
+    int first = plan_fullest(plan), least = 0;
+    for (int s = 1; s < plan->stages; s++)
+        if (memory_total(&plan->stage[s].memory) < memory_total(&plan->stage[least].memory)) least = s;
+    if (!all && plan->stages > FEW) {
+        grid_line(file, label, "%s: %.*f %s on stage %d, %.*f on stage %d", heading, unit.digits,
+                  (double)memory_total(&plan->stage[first].memory) / unit.bytes, unit.name, first, unit.digits,
+                  (double)memory_total(&plan->stage[least].memory) / unit.bytes, least);
+        return;
+    }
     int64_t room = STAGE * (int64_t)plan->stages, used = 0;
     char *list = xcalloc((size_t)room + 1, 1);
     for (int s = 0; s < plan->stages; s++) {
@@ -37,21 +47,18 @@ static void print_peaks_(const PlanAnswer *answer, const Plan *plan, const char 
 }
 
 // Prints the planned configuration and whether it fits; on a terminal in bold, and in red if it does not fit.
-static void print_answer_(const PlanAnswer *answer, FILE *file) {
+static void print_answer_(const PlanAnswer *answer, bool terminal, FILE *file) {
     const Config *config = &answer->config;
     const Plan *plan = &answer->plan;
     const Hardware *hardware = &answer->planner.hardware;
     int fullest = plan_fullest(plan);
     int64_t peak = memory_total(&plan->stage[fullest].memory);
     double left = ((double)hardware->memory_bytes - (double)peak) / GIB - config->hardware.reserve_gib;
-    bool terminal = isatty(fileno(file)) && getenv("NO_COLOR") == NULL, fits = plan_answer_holds(answer, peak);
-    char schedule[SCHEDULE_TEXT], parameters[PLAN_PARAMETERS_TEXT], cut[CONFIG_CUT];
+    bool fits = plan_answer_holds(answer, peak);
+    char schedule[SCHEDULE_TEXT], head[PLAN_HEAD_TEXT], cut[CONFIG_CUT];
     RunLayout layout = layout_of(config);
     if (terminal) fputs(fits ? "\033[1m" : "\033[1;31m", file);
-    grid_line(file, "plan", "%s, %s, %lld x %lld tokens a step, %s, on %lld ranks: %s, micro-batch %lld, %s",
-              config_word("model.family", config->model.family), plan_parameters_text(plan, &config->model, parameters),
-              (long long)config->train.global_batch, (long long)config->model.seq_len,
-              config_word("train.precision", config->train.precision), (long long)config_world(config),
+    grid_line(file, "plan", "%s: %s, micro-batch %lld, %s", plan_head_text(&answer->planner, config, head),
               config_cut_text(config, cut), (long long)config->schedule.micro_batch,
               config->schedule.file[0] != '\0' ? config->schedule.file : schedule_text(&layout, schedule));
     if (hardware->memory_bytes > 0)
@@ -163,48 +170,75 @@ static int print_sizes_(const PlanAnswer *answer, FILE *file, Error *err) {
 
 // ---------------------------------------------------------------- time
 
-static void print_time_(const PlanAnswer *answer, bool verbose, FILE *file) {
-    const PlanTime *time = &answer->time;
-    const Hardware *hardware = &answer->planner.hardware;
-    char step[SECONDS_TEXT], mfu[32] = "";
+char *plan_head_text(const Planner *planner, const Config *config, char text[PLAN_HEAD_TEXT]) {
+    char parameters[PLAN_PARAMETERS_TEXT], tokens[2][32];
+    int64_t count = table_parameters(&planner->table, 0, planner->table.count);
+    const Gpu *gpu = planner->hardware.cpu ? NULL : gpu_row(config->hardware.gpu);
+    snprintf(text, PLAN_HEAD_TEXT, "%s, %s, %s%s%s, %s tokens a sequence, %s a step, on %lld %s",
+             config_word("model.family", config->model.family), plan_parameters_text(count, &config->model, parameters),
+             config_word("train.precision", config->train.precision), config->train.fp8 != FP8_OFF ? " with fp8: " : "",
+             config->train.fp8 != FP8_OFF ? config_word("train.fp8", config->train.fp8) : "",
+             grid_count(config->model.seq_len, tokens[0]), grid_count(config_step_tokens(config), tokens[1]),
+             (long long)config_world(config), gpu != NULL ? gpu->word : "ranks");
+    return text;
+}
+
+void plan_print_time(const Planner *planner, const Config *config, const PlanTime *time, bool verbose, FILE *file) {
+    const Hardware *hardware = &planner->hardware;
+    char step[32], tokens[32], mfu[96] = "", speed[96] = "";
     if (!time->known) {
-        fprintf(file, "time      no performance figures for this device; give hardware.peak_tflops or a profile\n");
+        grid_line(file, "step", "no performance figures for this device; give hardware.peak_tflops or a profile");
         return;
     }
-    // From this length on, attention counted in full or causal makes another figure.
-    bool full = answer->config.model.seq_len > 32768;
-    if (time->mfu > 0) snprintf(mfu, sizeof mfu, "MFU %.1f%%%s, ", 100 * time->mfu, full ? " (full)" : "");
-    grid_line(file, "step", "%s predicted, %sbubble %.1f%%, %s", hardware_seconds_text(time->step, step), mfu,
-              100 * time->bubble,
-              answer->planner.measured    ? "stages measured"
+    GpuBand band = hardware_band(hardware, config, planner->measured);
+    hardware_print_band(hardware, config, band, time->step, time->mfu, file);
+    PlanSpeed speeds = plan_speed(planner, config, time);
+    if (time->mfu > 0)
+        snprintf(mfu, sizeof mfu, "MFU %.1f%% (%.1f%% with causal attention), ", 100 * time->mfu,
+                 100 * speeds.mfu_causal);
+    if (time->mfu > 0 && !hardware->cpu) snprintf(speed, sizeof speed, " and %.0f TFLOP/s", speeds.tflops);
+    grid_line(file, "step", "%s with nothing lost, %sbubble %.1f%%, %s tokens/s%s a %s, %s",
+              hardware_seconds_text(time->step, step), mfu, 100 * time->bubble,
+              grid_count((int64_t)(speeds.tokens + 0.5), tokens), speed, hardware->cpu ? "rank" : "GPU",
+              planner->measured           ? "stages measured"
               : hardware->cost.data_sheet ? "stages by the data sheet"
                                           : "stages counted");
-    GpuBand band = hardware_band(hardware, &answer->config, answer->planner.measured);
-    hardware_print_band(hardware, &answer->config, band, time->step, time->mfu, file);
-    if (verbose) {
-        char text[5][32];
-        bool gpus = !hardware->cpu && answer->config.parallel.tensor > 1;
-        const char *by = !gpus                               ? ""
-                         : config_copies(&answer->config)    ? " by copies"
-                         : answer->config.hardware.share_gpu ? " through host memory"
-                                                             : " by NCCL";
-        grid_line(file, "",
-                  "pipeline %s, gradient sums %s, norm and optimizer %s; compute waits %s for transfers, "
-                  "tensor-parallel collectives%s %s on the slowest stage",
-                  grid_seconds(time->pipeline, text[0]), grid_seconds(time->reduction, text[1]),
-                  grid_seconds(time->optimizer, text[2]), grid_seconds(time->exposed, text[3]), by,
-                  grid_seconds(time->tensor, text[4]));
-        bool fp8 = answer->config.train.fp8 != FP8_OFF;
-        if (fp8) snprintf(mfu, sizeof mfu, ", %.1f%% of the FP8 one", 50 * time->mfu);
-        if (time->mfu > 0)
-            grid_line(file, "MFU", "%.1f%% of the %speak%s (attention counted in full); of one stage at work %.1f%%",
-                      100 * time->mfu, fp8 ? "bf16 " : "", fp8 ? mfu : "", 100 * time->stage_mfu);
-        if (time->estimate > 0)
-            grid_line(file, "", "by the paper's formula, without imbalance, messages, sums and optimizer: %.1f%%",
-                      100 * time->estimate);
-    }
-    Budget budget = budget_make(&answer->config, time->step, !hardware->cpu, band);
-    budget_print(&budget, &answer->config, verbose, file);
+    Budget budget = budget_make(config, time->step, !hardware->cpu, band);
+    budget_print(&budget, config, hardware, verbose, file);
+}
+
+PlanSpeed plan_speed(const Planner *planner, const Config *config, const PlanTime *time) {
+    double causal = model_flops_per_token(config, false) / model_flops_per_token(config, true);
+    if (!time->known) return (PlanSpeed){0};
+    return (PlanSpeed){.tokens = (double)config_step_tokens(config) / (time->step * (double)config_world(config)),
+                       .tflops = time->mfu * planner->hardware.peak * 1e-12,
+                       .mfu_causal = time->mfu * causal};
+}
+
+// Prints the parts of a step, and the MFU of a stage.
+static void print_parts_(const PlanAnswer *answer, FILE *file) {
+    const PlanTime *time = &answer->time;
+    char text[5][32], mfu[32] = "";
+    bool gpus = !answer->planner.hardware.cpu && answer->config.parallel.tensor > 1;
+    const char *by = !gpus                               ? ""
+                     : config_copies(&answer->config)    ? " by copies"
+                     : answer->config.hardware.share_gpu ? " through host memory"
+                                                         : " by NCCL";
+    if (!time->known) return;
+    grid_line(file, "parts",
+              "pipeline %s, gradient sums %s, norm and optimizer %s; compute waits %s for transfers, "
+              "tensor-parallel collectives%s %s on the slowest stage",
+              grid_seconds(time->pipeline, text[0]), grid_seconds(time->reduction, text[1]),
+              grid_seconds(time->optimizer, text[2]), grid_seconds(time->exposed, text[3]), by,
+              grid_seconds(time->tensor, text[4]));
+    bool fp8 = answer->config.train.fp8 != FP8_OFF;
+    if (fp8) snprintf(mfu, sizeof mfu, ", %.1f%% of the FP8 one", 50 * time->mfu);
+    if (time->mfu > 0)
+        grid_line(file, "MFU", "%.1f%% of the %speak%s (attention counted in full); of one stage at work %.1f%%",
+                  100 * time->mfu, fp8 ? "bf16 " : "", fp8 ? mfu : "", 100 * time->stage_mfu);
+    if (time->estimate > 0)
+        grid_line(file, "", "by the paper's formula, without imbalance, messages, sums and optimizer: %.1f%%",
+                  100 * time->estimate);
 }
 
 // ---------------------------------------------------------------- verdict
@@ -253,6 +287,8 @@ static int print_rest_(const PlanAnswer *answer, const Waterfall *waterfall, FIL
     size_(file, "BPipe", verdict->largest_bpipe, ", ");
     size_(file, "BPipe and recomputed attention", verdict->largest_recompute, "\n");
     print_reserve_(answer, file);
+    print_parts_(answer, file);
+    grid_line(file, "verdict", "%s", verdict->reason);
     waterfall_print(waterfall, file);
     plan_print(&answer->plan, &answer->config, answer->schedule, file);
     print_limit_(answer, file);
@@ -261,21 +297,45 @@ static int print_rest_(const PlanAnswer *answer, const Waterfall *waterfall, FIL
     return 0;
 }
 
+// Prints what fits on a screen, except for the table.
+static int print_screen_(const PlanAnswer *answer, const Waterfall *waterfall, bool verbose, bool terminal, FILE *file,
+                         Error *err) {
+    const ScheduleTable *table = &answer->schedules;
+    Forecast own = {.layout = layout_of(&answer->config), .time = answer->time};
+    const Forecast **rows = xcalloc((size_t)table->count + 1, sizeof *rows);
+    for (int i = 0; i < table->count; i++) rows[i] = &table->rows[i];
+    hardware_print_cpus(&answer->planner.hardware, file);
+    print_answer_(answer, terminal, file);
+    plan_print_time(&answer->planner, &answer->config, &answer->time, verbose, file);
+    unsure_print(&answer->unsure, answer->time.step, file);
+    for (int i = 0; i < WATERFALL_MOST && waterfall->advice[i][0] != '\0'; i++)
+        grid_line(file, i == 0 ? "advice" : "", "%s", waterfall->advice[i]);
+    if (answer->time.known && table->best >= 0) pays_print(rows, table->count, &own, false, "does not fit", file);
+    grid_line(file, "BPipe?", "%s", answer->verdict.brief);
+    free(rows);
+    if (print_world_(answer, file, err) != 0) return -1;
+    print_peaks_(answer, &answer->plan, "memory", "peak of a rank", verbose, file);
+    return 0;
+}
+
 // Prints the answer, then the verdict, the memory and the schedules; verbose: also every figure that they are based on.
 int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err) {
     Waterfall waterfall;
     if (waterfall_make(&waterfall, answer, verbose, err) != 0) return -1;
-    hardware_print_cpus(&answer->planner.hardware, file);
-    print_answer_(answer, file);
-    print_time_(answer, verbose, file);
-    for (int i = 0; i < WATERFALL_MOST && waterfall.advice[i][0] != '\0'; i++)
-        grid_line(file, i == 0 ? "advice" : "", "%s", waterfall.advice[i]);
-    grid_line(file, "BPipe?", "%s", answer->verdict.reason);
-    if (print_world_(answer, file, err) != 0) return -1;
-    print_peaks_(answer, &answer->plan, "memory", "peak of a rank", file);
-    if (verbose) print_peaks_(answer, &answer->plan_1f1b, "", "with 1F1B", file);
+    bool terminal = isatty(fileno(file)) && getenv("NO_COLOR") == NULL;
+    char *text;
+    size_t length;
+    FILE *screen = xmemstream(&text, &length);
+    int status = print_screen_(answer, &waterfall, verbose, terminal, screen, err), used = 2; // two lines of headings
+    xmemstream_close(screen);
+    for (size_t i = 0; i < length; i++) used += text[i] == '\n';
+    fputs(text, file);
+    free(text);
+    if (status != 0) return -1;
+    if (verbose) print_peaks_(answer, &answer->plan_1f1b, "", "with 1F1B", true, file);
     if (verbose && print_rest_(answer, &waterfall, file, err) != 0) return -1;
-    schedule_table_print(&answer->schedules, &answer->planner, &answer->config, verbose, file);
+    int rows = verbose ? 0 : (int)max_i64(PLAN_SCREEN - used, 3);
+    schedule_table_print(&answer->schedules, &answer->planner, &answer->config, rows, file);
     if (verbose) plan_formulas_print(answer, file);
     return 0;
 }

@@ -3,7 +3,10 @@
 
 #include "config/options.h"
 #include "plan_schedules.h"
+#include "unsure.h"
 #include "verdict.h"
+
+enum { PLAN_SCREEN = 24 };
 
 // Everything that `--plan` reports, gathered before anything is printed.
 typedef struct PlanAnswer {
@@ -16,6 +19,7 @@ typedef struct PlanAnswer {
     PlanTime time;
     Verdict verdict;
     ScheduleTable schedules;
+    Unsure unsure;
 } PlanAnswer;
 
 // Gathers the answer. -1 with err; plan_answer_free in both cases.
@@ -31,7 +35,23 @@ bool plan_answer_holds(const PlanAnswer *answer, int64_t bytes);
 // Writes one JSON object on one line. Unknown figures are null.
 int plan_write_json(const PlanAnswer *answer, FILE *file);
 
-// Writes the report for people, about twenty lines. verbose: adds all figures that they are based on. -1 with err.
+// What one GPU, or one rank on CPUs, does in a second: tokens, and TFLOP with attention counted in full; and the MFU
+// with causal attention, as Megatron-LM counts it. 0: unknown.
+typedef struct PlanSpeed {
+    double tokens, tflops, mfu_causal;
+} PlanSpeed;
+PlanSpeed plan_speed(const Planner *planner, const Config *config, const PlanTime *time);
+
+// Writes "llama, 14,768,307,200 parameters, bf16, 8,192 tokens a sequence, 8,388,608 a step, on 128 h100". Returns
+// `text`.
+enum { PLAN_HEAD_TEXT = 256 };
+char *plan_head_text(const Planner *planner, const Config *config, char text[PLAN_HEAD_TEXT]);
+
+// Prints the expected step, the planned one, and what a run takes.
+void plan_print_time(const Planner *planner, const Config *config, const PlanTime *time, bool verbose, FILE *file);
+
+// Writes the report for people: PLAN_SCREEN lines of GRID_LINE columns at most. verbose: adds all figures that they are
+// based on. -1 with err.
 int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err);
 
 // Prints the cost of published methods that this engine cannot run, by their authors' formulas.

@@ -221,20 +221,22 @@ static char *row_reason_(const ScheduleTable *table, const Forecast *row, char t
     return text;
 }
 
-static void schedules_table_row_(Grid *grid, const ScheduleTable *table, const Forecast *row, const char *note) {
+static void schedules_table_row_(Grid *grid, const ScheduleTable *table, const Forecast *row, const char *note,
+                                 bool all) {
     const PlanTime *time = &row->time;
     char text[SCHEDULE_TEXT], bytes[32];
     grid_cell(grid, "%s", schedule_text(&row->layout, text));
     grid_cell(grid, "%d", row->layout.chunks);
-    grid_cell(grid, "%.4g", (double)row->slots / (double)(row->layout.chunks * row->layout.slices));
     grid_cell(grid, "%s", grid_bytes(row->peak_bytes, bytes));
     grid_cell(grid, row->fits ? "yes" : "no");
-    grid_cell(grid, time->known ? "%.1f%%" : "-", 100 * time->bubble);
-    grid_cell(grid, "%s", time->known ? grid_seconds(time->exposed, bytes) : "-");
     grid_cell(grid, "%s", time->known ? grid_seconds(time->step, bytes) : "-");
     grid_cell(grid, time->mfu > 0 ? "%.1f%%" : "-", 100 * time->mfu);
     const char *reason = row_reason_(table, row, text);
     grid_cell(grid, "%s%s%s", note, note[0] != '\0' && reason[0] != '\0' ? ": " : "", reason);
+    if (!all) return;
+    grid_cell(grid, time->known ? "%.1f%%" : "-", 100 * time->bubble);
+    grid_cell(grid, "%.4g", (double)row->slots / (double)(row->layout.chunks * row->layout.slices));
+    grid_cell(grid, "%s", time->known ? grid_seconds(time->exposed, bytes) : "-");
 }
 
 static int compare_rows_(const void *a, const void *b) {
@@ -251,35 +253,38 @@ static bool runs_row_(const Config *config, const Forecast *row) {
            layout_distance(&given, &row->layout, ~lists) == 0;
 }
 
-void schedule_table_print(const ScheduleTable *table, const Planner *planner, const Config *config, bool all,
+void schedule_table_print(const ScheduleTable *table, const Planner *planner, const Config *config, int most,
                           FILE *file) {
     enum { FASTEST = 5 };
-    const char *cells[] = {"schedule", "v", "bundles", "rank", "fits", "bubble", "xfer", "step", "MFU", "why"};
-    Grid grid = {.columns = 10};
+    const char *cells[] = {"schedule", "v", "rank", "fits", "step", "MFU", "why", "bubble", "bundles", "xfer"};
+    bool all = most == 0;
+    Grid grid = {.columns = all ? 10 : 7};
     const Forecast **rows = xcalloc((size_t)table->count + 1, sizeof *rows), *leanest = table->rows;
     for (int i = 0; i < table->count; i++) {
         rows[i] = &table->rows[i];
         if (rows[i]->peak_bytes < leanest->peak_bytes) leanest = rows[i];
     }
     qsort(rows, (size_t)table->count, sizeof *rows, compare_rows_);
-    for (int i = 0; i < 10; i++) grid_cell(&grid, "%s", cells[i]);
+    for (int i = 0; i < grid.columns; i++) grid_cell(&grid, "%s", cells[i]);
+    // The given row and the leanest are printed if others leave no place for them.
     for (int i = 0, given = 0; i < table->count; i++) {
         bool best = rows[i] - table->rows == table->best, runs = given == 0 && runs_row_(config, rows[i]);
         char note[32];
         given += runs;
-        if (!all && !(i < FASTEST && rows[i]->fits) && !runs && rows[i] != leanest) continue;
+        if (!all && !(i < FASTEST && i < most - 2 && rows[i]->fits) && !runs && rows[i] != leanest) continue;
         snprintf(note, sizeof note, "%s%s%s", best ? " best" : "", runs ? " given" : "",
                  rows[i] == leanest ? " leanest" : "");
-        schedules_table_row_(&grid, table, rows[i], note + (note[0] != '\0'));
+        schedules_table_row_(&grid, table, rows[i], note + (note[0] != '\0'), all);
     }
     if (schedule_table_too_long(config))
         grid_line(file, "schedules",
                   "not compared: simulating all of them with %lld stages and %lld microbatches takes too long",
                   (long long)config->parallel.pipeline, (long long)config_microbatches(config));
     if (table->count > 0)
-        fprintf(file, "schedules at micro-batch %lld; v: chunks; bundles: slots of a rank over chunks%s%s\n",
-                (long long)planner->config->schedule.micro_batch, config_slices(config) > 1 ? " and slices" : "",
-                all ? "" : "; -v prints all, and the details of the plan");
+        fprintf(
+            file, "schedules at micro-batch %lld; v: chunks%s%s%s\n", (long long)planner->config->schedule.micro_batch,
+            all ? "; bundles: slots of a rank over chunks" : "; -v prints all, and the details of the plan",
+            all && config_slices(config) > 1 ? " and slices" : "", all ? "; xfer: waits of compute for transfers" : "");
     if (table->count > 0) grid_print(&grid, file);
     grid_free(&grid);
     free(rows);

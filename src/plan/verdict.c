@@ -113,9 +113,24 @@ static void say_gain_(Verdict *verdict, const Planner *planner, const Forecast *
     say_mfu_(verdict, &verdict->fastest.time);
 }
 
+// Writes the verdict in one line: how much longer a micro-batch size with BPipe takes than the best without it.
+static void brief_(Verdict *verdict, const char *answer, const char *fits, const Forecast *with) {
+    const Forecast *without = verdict->fastest.possible ? &verdict->fastest : &verdict->best;
+    char step[2][32];
+    size_t used = (size_t)snprintf(verdict->brief, sizeof verdict->brief, "%s: micro-batch %lld %s", answer,
+                                   (long long)verdict->plain.layout.micro_batch, fits);
+    if (!with->possible || !with->time.known || !without->possible || !without->time.known) return;
+    double more = 100 * (planner_compared(with) / planner_compared(without) - 1);
+    snprintf(verdict->brief + used, sizeof verdict->brief - used,
+             "; %lld with it takes %.1f %% %s than %lld without (%s, %s)", (long long)with->layout.micro_batch,
+             fabs(more), more < 0 ? "less" : "longer", (long long)without->layout.micro_batch,
+             grid_seconds(with->time.step, step[0]), grid_seconds(without->time.step, step[1]));
+}
+
 // Decides for a micro-batch size that fits without BPipe: would a larger size with BPipe be better?
 static void decide_unneeded_(Verdict *verdict, const Planner *planner) {
     const Forecast *larger = &verdict->larger, *best = &verdict->best;
+    brief_(verdict, "No", "fits without it", larger);
     verdict_say_(verdict, "No: micro-batch %lld fits without BPipe (", (long long)verdict->plain.layout.micro_batch);
     say_need_(verdict, planner, &verdict->plain);
     verdict_say_(verdict, "), which would only add transfers");
@@ -129,10 +144,17 @@ static void decide_unneeded_(Verdict *verdict, const Planner *planner) {
     say_gain_(verdict, planner, best, larger);
     bool pays = faster_(larger, best) && !verdict->fastest.possible;
     bool tie = tied_(larger, verdict->fastest.possible ? &verdict->fastest : best);
+    brief_(verdict, tie ? "Cannot be told apart" : pays ? "Yes, with a larger one" : "No", "fits without it", larger);
     verdict_say_(verdict, tie ? ": the plan cannot tell them apart." : pays ? ": worth it." : ": not worth it.");
 }
 
 static void decide_impossible_(Verdict *verdict, const Planner *planner) {
+    int64_t most = max_i64(verdict->largest_plain, verdict->largest_bpipe);
+    snprintf(verdict->brief, sizeof verdict->brief, "No: micro-batch %lld does not fit even with it; %s%.0lld%s",
+             (long long)verdict->plain.layout.micro_batch, most > 0 ? "up to " : "no size fits", (long long)most,
+             most == 0                        ? ""
+             : most == verdict->largest_plain ? " fits without it"
+                                              : " fits with it");
     verdict_say_(verdict, "No: with %s micro-batch %lld does not fit even with BPipe (",
                  plan_plain_name(planner->config), (long long)verdict->plain.layout.micro_batch);
     say_need_(verdict, planner, &verdict->bpipe);
@@ -151,10 +173,9 @@ static void decide_needed_(Verdict *verdict, const Planner *planner) {
     bool none = !best->possible, unknown = !none && !(with->time.known && best->time.known);
     verdict->use_bpipe = none || (faster_(with, best) && !verdict->fastest.possible);
     bool tie = !none && !unknown && tied_(with, verdict->fastest.possible ? &verdict->fastest : best);
-    verdict_say_(verdict, "%s: with %s micro-batch %lld fits only with BPipe (",
-                 tie                  ? "Cannot be told apart"
-                 : verdict->use_bpipe ? "Yes"
-                                      : "No",
+    const char *answer = tie ? "Cannot be told apart" : verdict->use_bpipe ? "Yes" : "No";
+    brief_(verdict, answer, "fits only with it", with);
+    verdict_say_(verdict, "%s: with %s micro-batch %lld fits only with BPipe (", answer,
                  plan_plain_name(planner->config), (long long)with->layout.micro_batch);
     say_need_(verdict, planner, with);
     verdict_say_(verdict, "; without it ");
@@ -191,6 +212,8 @@ static void decide_(Verdict *verdict, const Planner *planner) {
     else if (verdict->plain.fits) decide_unneeded_(verdict, planner);
     else if (!verdict->bpipe.fits) decide_impossible_(verdict, planner);
     else decide_needed_(verdict, planner);
+    if (verdict->brief[0] == '\0')
+        snprintf(verdict->brief, sizeof verdict->brief, "%.*s", (int)sizeof verdict->brief - 1, verdict->reason);
 }
 
 int verdict_make(Verdict *verdict, const Planner *planner, Error *err) {

@@ -12,6 +12,7 @@
 typedef struct Verdict {
     bool use_bpipe;
     char reason[1280];
+    char brief[200]; // the reason in a line or two, without the figures of memory and of stages
     // The largest micro-batch that fits: without BPipe; with BPipe; with both BPipe and recomputed attention. 0: even 1
     // does not fit.
     int64_t largest_plain, largest_bpipe, largest_recompute;

@@ -28,12 +28,9 @@ int answer_given(const SearchSpace *space, Config *given, Forecast *forecast, Er
 // several have equally few changes, finds the fastest of them. Returns false if there is no such candidate.
 bool answer_cheapest(const SearchResult *result, const Config *given, double step, Candidate *cheapest);
 
-// The assumptions that robust.c makes about figures of the hardware, in words. The figures are not known exactly, and
-// they decide which candidate is the fastest.
-extern const char robust_assumptions[];
-
-// Plans the best, the front, the ten best and the fastest thirty candidates again with every assumption. A candidate's
-// regret with an assumption is the fraction by which its step is longer than the fastest step with that assumption.
-// Sets `robust` to the largest regret. 1: the candidate does not fit with some assumption, or takes at least twice as
-// long as the fastest. -1 with err.
+// Plans the best, the front, the ten best and the fastest forty candidates again with every doubt of plan/unsure.h. A
+// candidate's regret with a doubt is the fraction by which its step is longer than the fastest step with that doubt.
+// Sets `robust`, the largest regret, and `fails`; then chooses `best` and `tightest` anew and sets `unsure`. A
+// candidate survives if it fits with 4 GiB more in reserve, and has no regret above 5 % with slower products, half the
+// network and tensor collectives that are not overlapped. -1 with err.
 int robust_find(const SearchSpace *space, SearchResult *result, Error *err);

@@ -503,12 +503,10 @@ int search_class(const SearchResult *result, const Forecast *found) {
     return (int)(log(ratio) / log(SEARCH_ALIKE) + 1e-9);
 }
 
-// Returns whether a is plainer than b. The criteria, in this order: fewer stages, no eviction, neither slices nor
-// context ranks, no pointwise recompute, more free memory, no recomputed layer, and the order of found_before_.
-static bool plainer_(const Candidate *a, const Candidate *b) {
+bool search_plainer(const Candidate *a, const Candidate *b) {
     const RunLayout *one = &a->forecast.layout, *other = &b->forecast.layout;
-    if (one->pipeline != other->pipeline) return one->pipeline < other->pipeline;
     if (layout_evicts(one) != layout_evicts(other)) return !layout_evicts(one);
+    if (one->pipeline != other->pipeline) return one->pipeline < other->pipeline;
     bool whole = one->slices * one->context == 1, other_whole = other->slices * other->context == 1;
     if (whole != other_whole) return whole;
     if (one->pointwise != other->pointwise) return one->pointwise == RECOMPUTE_NONE;
@@ -527,7 +525,7 @@ static void take_best_(SearchResult *result) {
     for (int i = 0; i < result->found.count; i++) {
         if (search_class(result, &items[i].forecast) > 0) continue;
         result->alike += i != result->fastest;
-        if (plainer_(&items[i], &items[result->best])) result->best = i;
+        if (search_plainer(&items[i], &items[result->best])) result->best = i;
     }
 }
 
@@ -543,7 +541,7 @@ int search_run(SearchResult *result, const SearchSpace *space, const SearchOptio
     double began = clock_seconds();
     int status = 0, count;
     Node batch[BATCH];
-    *result = (SearchResult){.best = -1, .fastest = -1};
+    *result = (SearchResult){.best = -1, .fastest = -1, .tightest = -1};
     push_divisions_(&search);
     while (status == 0 && !result->stopped && (count = next_batch_(&search, batch)) > 0) {
         status = search_batch_(&search, batch, count, err);

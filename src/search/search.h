@@ -5,6 +5,7 @@
 // in parallel within a batch, and the results of a batch are used only from the next batch on.
 #pragma once
 
+#include "plan/unsure.h"
 #include "space.h"
 
 #include <signal.h>
@@ -14,7 +15,8 @@ typedef struct Candidate {
     Forecast forecast; // forecast of the layout
     double bound;      // lower bound of the step, if the candidate does not fit
     int64_t order;     // order of discovery; breaks ties
-    double robust;     // worst regret over the assumptions of robust.c; NAN: not planned again
+    double robust;     // worst regret over the doubts of plan/unsure.h; NAN: not planned again
+    int fails;         // set with `robust`: a doubt that it does not survive; DOUBTS: it survives; see robust_find
     bool all;          // true: no candidate of this shape, schedule and layers fits; each lacks at least forecast.lacks
 } Candidate;
 
@@ -30,7 +32,9 @@ enum { SEARCH_BEST = 10 };
 typedef struct SearchResult {
     CandidateList found;   // candidates that fit and were simulated, in order of discovery
     CandidateList misfits; // candidates that do not fit
-    int best;              // index into found: the plainest of class 0; -1: nothing fits
+    int best;              // index into found: the plainest of class 0, by robust_find that survives; -1: nothing fits
+    int tightest;          // index into found: the fastest that does not survive; -1: none, or not known
+    Unsure unsure;         // of the best, by robust_find
     int fastest;           // index into found: the shortest step; -1: nothing fits
     int64_t alike;         // other candidates of class 0
     int ten[SEARCH_BEST];  // indices into found: the fastest of each cut, micro-batch size and schedule, best first
@@ -45,13 +49,19 @@ typedef struct SearchResult {
 } SearchResult;
 
 // SEARCH_SLOWER: longest step on the front, relative to the fastest step. SEARCH_ALIKE: longest step, relative to the
-// fastest, that counts as equally fast, because a plan cannot tell such steps apart.
+// fastest, that counts as equally fast, because a plan cannot tell such steps apart. SEARCH_TIED: the longest that the
+// best may take to survive.
 #define SEARCH_SLOWER 1.10
 #define SEARCH_ALIKE  1.01
+#define SEARCH_TIED   1.02
 
 // Returns the class of a candidate: 0 if its step is less than 1 % longer than the fastest step. Each further class
 // begins 1 % above the start of the class before.
 int search_class(const SearchResult *result, const Forecast *found);
+
+// Returns whether a is plainer than b. The criteria, in this order: no eviction, fewer stages, neither slices nor
+// context ranks, no pointwise recompute, more free memory, no recomputed layer, and the order of discovery.
+bool search_plainer(const Candidate *a, const Candidate *b);
 
 typedef struct SearchOptions {
     bool exhaustive;                   // prune nothing: for tests

@@ -182,6 +182,7 @@ int search_for(const Config *config, const Model *model, const char *gpus, Searc
                                 "no performance figures for this device; use one of the names in --help-config, "
                                 "or give hardware.peak_tflops and hardware.memory_gib");
         if (code == 0) code = run_(&space, &result, log, err);
+        if (code == 0 && !result.stopped) code = robust_find(&space, &result, err);
         if (code == 0) code = take(argument, &space, &result, err);
         search_free(&result);
         planner_free(&planner);
@@ -190,16 +191,14 @@ int search_for(const Config *config, const Model *model, const char *gpus, Searc
 }
 
 typedef struct Answer {
-    bool json;
+    bool json, verbose;
     const char *write;
 } Answer;
 
 static int answer_search_(void *argument, const SearchSpace *space, SearchResult *result, Error *err) {
     const Answer *answer = argument;
-    int status = result->stopped ? 0 : robust_find(space, result, err);
-    if (status == 0)
-        status =
-            answer->json ? search_write_json(space, result, stdout, err) : search_report(space, result, stdout, err);
+    int status = answer->json ? search_write_json(space, result, stdout, err)
+                              : search_report(space, result, answer->verbose, stdout, err);
     if (status == 0 && answer->write != NULL && result->best >= 0)
         status = search_write_config(space, result, answer->write, err);
     if (status == 0 && fflush(stdout) != 0)
@@ -210,7 +209,7 @@ static int answer_search_(void *argument, const SearchSpace *space, SearchResult
 
 int search_command(const Config *config, const Model *model, const char *gpus, bool json, const char *write,
                    const Log *log, Error *err) {
-    Answer answer = {json, write};
+    Answer answer = {json, log->level == LOG_VERBOSE, write};
     if (write != NULL && check_write_(config, write, err) != 0) return -1;
     return search_for(config, model, gpus, answer_search_, &answer, log, err);
 }

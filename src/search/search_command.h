@@ -14,8 +14,10 @@ typedef int SearchTake(void *argument, const SearchSpace *space, SearchResult *r
 int search_for(const Config *config, const Model *model, const char *gpus, SearchTake *take, void *argument,
                const Log *log, Error *err);
 
-// Prints the answer, then the tables. -1 with err.
-int search_report(const SearchSpace *space, const SearchResult *result, FILE *file, Error *err);
+// Prints the answer, then a table: SEARCH_SCREEN lines of GRID_LINE columns at most. verbose: adds what the search
+// compared, and all rows. -1 with err.
+enum { SEARCH_SCREEN = 30 };
+int search_report(const SearchSpace *space, const SearchResult *result, bool verbose, FILE *file, Error *err);
 
 // Writes one JSON object on one line. -1 with err.
 int search_write_json(const SearchSpace *space, const SearchResult *result, FILE *file, Error *err);

@@ -1,11 +1,11 @@
-// The answer in sentences, then the front and the ten best as tables.
+// The answer in sentences, then the fastest candidates and leaner ones as a table.
 #include "search_command.h"
 
 #include "base/alloc.h"
 #include "base/grid.h"
 #include "base/units.h"
-#include "plan/budget.h"
-#include "plan/plan_schedules.h"
+#include "plan/pays.h"
+#include "plan/plan_report.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -41,10 +41,21 @@ static char *rest_text_(const SearchSpace *space, const Config *config, char tex
     return text;
 }
 
+// Writes a candidate for a sentence: "2x4x8 b2 interleaved, 2 slices, host, v4".
+static char *short_text_(const Config *config, char text[2 * SCHEDULE_TEXT]) {
+    char schedule[SCHEDULE_TEXT], context[24] = "", chunks[16] = "";
+    const ParallelConfig *at = &config->parallel;
+    if (at->context > 1) snprintf(context, sizeof context, "x%lld", (long long)at->context);
+    if (config_chunks(config) > 1) snprintf(chunks, sizeof chunks, ", v%d", config_chunks(config));
+    snprintf(text, 2 * SCHEDULE_TEXT, "%lldx%lldx%lld%s b%lld %s%s", (long long)at->pipeline, (long long)at->tensor,
+             (long long)at->data, context, (long long)config->schedule.micro_batch, list_text_(config, schedule),
+             chunks);
+    return text;
+}
+
 static char *time_text_(const Forecast *found, char text[SCHEDULE_TEXT]) {
-    char mfu[32] = "", bytes[32], step[32];
-    if (found->time.mfu > 0) snprintf(mfu, sizeof mfu, ", MFU %.1f %%", 100 * found->time.mfu);
-    snprintf(text, SCHEDULE_TEXT, "%s a step%s, %s on the ranks of stage %d", grid_seconds(found->time.step, step), mfu,
+    char bytes[32], step[32];
+    snprintf(text, SCHEDULE_TEXT, "%s a step, %s on the ranks of stage %d", grid_seconds(found->time.step, step),
              grid_bytes(found->peak_bytes, bytes), found->fullest);
     return text;
 }
@@ -72,7 +83,8 @@ static int64_t host_bytes_(const SearchSpace *space, const Config *config) {
     return most;
 }
 
-static void table_row_(Grid *grid, const SearchSpace *space, const Candidate *candidate) {
+static void table_row_(Grid *grid, const SearchSpace *space, const SearchResult *result, int index, bool verbose) {
+    const Candidate *candidate = &result->found.items[index];
     const Forecast *found = &candidate->forecast;
     Config config;
     const RunLayout *at = &found->layout;
@@ -84,24 +96,60 @@ static void table_row_(Grid *grid, const SearchSpace *space, const Candidate *ca
     grid_cell(grid, "%d", at->micro_batch);
     grid_cell(grid, "%s", list_text_(&config, schedule));
     grid_cell(grid, "%d", config_chunks(&config));
-    grid_cell(grid, "%s", rest_text_(space, &config, rest));
+    rest_text_(space, &config, rest);
+    bool plain = !verbose && strncmp(rest, "flash", 5) == 0; // the usual attention
+    grid_cell(grid, "%s", plain ? rest + 5 + 2 * (rest[5] == ',') : rest);
     grid_cell(grid, "%.2f", (double)found->peak_bytes / GIB);
-    grid_cell(grid, "%.1f", (double)host_bytes_(space, &config) / GIB);
     grid_cell(grid, "%s", grid_seconds(found->time.step, step));
+    bool known = !isnan(candidate->robust), survives = known && candidate->fails == DOUBTS;
+    grid_cell(grid, "%s%s%s", index == result->best ? "best" : "", index == result->best && !survives ? ": " : "",
+              !known || survives ? "" : unsure_words(candidate->fails, true));
+    if (!verbose) return;
+    grid_cell(grid, "%.1f", (double)host_bytes_(space, &config) / GIB);
     grid_cell(grid, found->time.mfu > 0 ? "%.1f%%" : "-", 100 * found->time.mfu);
     grid_cell(grid, candidate->robust < 1 ? "%.1f%%" : "-", 100 * candidate->robust);
 }
 
-static void table_(const SearchSpace *space, const SearchResult *result, const int *rows, int count, FILE *file) {
-    Grid grid = {.columns = 10};
+static void table_(const SearchSpace *space, const SearchResult *result, const int *rows, int count, bool verbose,
+                   FILE *file) {
+    Grid grid = {.columns = verbose ? 11 : 8};
     bool shared = false;
     for (int i = 0; i < count; i++) shared |= result->found.items[rows[i]].forecast.layout.context > 1;
     const char *ranks = shared ? "p x t x d x c" : "p x t x d";
-    const char *cells[] = {ranks, "b", "schedule", "v", "attention, layers", "GiB", "host", "step", "MFU", "regret"};
-    for (int i = 0; i < 10; i++) grid_cell(&grid, "%s", cells[i]);
-    for (int i = 0; i < count; i++) table_row_(&grid, space, &result->found.items[rows[i]]);
+    const char *cells[] = {ranks,    "b",    "schedule", "v",     verbose ? "attention, layers" : "also", "GiB", "step",
+                           "unsure", "host", "MFU",      "regret"};
+    for (int i = 0; i < grid.columns; i++) grid_cell(&grid, "%s", cells[i]);
+    for (int i = 0; i < count; i++) table_row_(&grid, space, result, rows[i], verbose);
     grid_print(&grid, file);
     grid_free(&grid);
+}
+
+// Prints one table for a screen: the best, the fastest of other cuts, micro-batch sizes and schedules, and leaner rows
+// of the front, at most `most` rows, the fastest first.
+static void print_table_(const SearchSpace *space, const SearchResult *result, int most, FILE *file) {
+    enum { MOST = 10, FASTEST = 5 };
+    int rows[MOST] = {result->best}, count = 1;
+    int fastest = result->ten_count < FASTEST ? result->ten_count : FASTEST;
+    for (int i = 0; i < fastest + result->front_count && count < MOST && count < most; i++) {
+        int index = i < fastest ? result->ten[i] : result->front[i - fastest], same = 0;
+        const Forecast *row = &result->found.items[index].forecast;
+        while (same < count && rows[same] != index) same++;
+        int64_t leanest = INT64_MAX;
+        for (int j = 0; j < count; j++) leanest = min_i64(leanest, result->found.items[rows[j]].forecast.peak_bytes);
+        // Rows of the front that save little say little.
+        if (same < count || (i >= fastest && (double)row->peak_bytes > 0.9 * (double)leanest)) continue;
+        rows[count++] = index;
+    }
+    for (int i = 1; i < count; i++)
+        for (int j = i; j > 0; j--) {
+            double step = result->found.items[rows[j]].forecast.time.step;
+            if (result->found.items[rows[j - 1]].forecast.time.step <= step) break;
+            int swap = rows[j];
+            rows[j] = rows[j - 1], rows[j - 1] = swap;
+        }
+    fprintf(file,
+            "the fastest, then leaner ones; v: chunks; unsure: of what it depends; -v prints all, and explains\n");
+    table_(space, result, rows, count, false, file);
 }
 
 // ---------------------------------------------------------------- sentences
@@ -116,51 +164,43 @@ static void line_of_changes_(const Config *from, const Config *to, const char *l
     free(text);
 }
 
-// Prints the worst regret of the best candidate, and the candidate with the smallest worst regret.
-static void print_regret_(const SearchSpace *space, const SearchResult *result, FILE *file) {
-    const Candidate *items = result->found.items, *best = &items[result->best], *least = best;
-    char cut[2 * SCHEDULE_TEXT], step[32];
-    Config config;
-    if (isnan(best->robust)) return;
-    for (int64_t i = 0; i < result->found.count; i++)
-        if (items[i].robust < least->robust) least = &items[i];
-    space_config(space, &least->forecast.layout, &config);
-    if (best->robust < 1)
-        grid_line(file, "robust", "at worst %.1f %% longer than the fastest, with %s", 100 * best->robust,
-                  robust_assumptions);
-    else grid_line(file, "robust", "does not fit, or takes twice as long, with one of %s", robust_assumptions);
-    if (least->robust < best->robust)
-        grid_line(file, "", "least: %.1f %%, %s, %s a step", 100 * least->robust, cut_text_(&config, cut),
-                  grid_seconds(least->forecast.time.step, step));
-}
-
-static void print_best_(const SearchSpace *space, const SearchResult *result, FILE *file) {
-    const Forecast *best = &result->found.items[result->best].forecast;
-    char cut[2 * SCHEDULE_TEXT], rest[SCHEDULE_TEXT], time[SCHEDULE_TEXT], fastest[32];
+static void print_best_(const SearchSpace *space, const SearchResult *result, bool verbose, FILE *file) {
+    const Candidate *items = result->found.items, *safest = NULL;
+    const Forecast *best = &items[result->best].forecast;
+    char cut[2 * SCHEDULE_TEXT], rest[SCHEDULE_TEXT], time[SCHEDULE_TEXT], head[PLAN_HEAD_TEXT];
     Config config;
     space_config(space, &best->layout, &config);
+    grid_line(file, "search", "%s", plan_head_text(space->planner, &config, head));
     grid_line(file, "best", "%s, %s: %s", cut_text_(&config, cut), rest_text_(space, &config, rest),
               time_text_(best, time));
-    if (result->alike > 0)
-        grid_line(file, "alike",
-                  "%lld more candidate%s within 1 %% of the fastest, %s; the best is the plainest of them: fewest "
-                  "stages, no eviction, no slices, no context ranks, no pointwise, most free memory",
-                  (long long)result->alike, result->alike == 1 ? " is" : "s are",
-                  grid_seconds(result->found.items[result->fastest].forecast.time.step, fastest));
-    print_regret_(space, result, file);
     line_of_changes_(space->keys.base, &config, "set", "%s", file);
+    plan_print_time(space->planner, &config, &best->time, verbose, file);
+    if (!isnan(items[result->best].robust)) unsure_print(&result->unsure, best->time.step, file);
+    for (int64_t i = 0; i < result->found.count; i++)
+        if (items[i].robust >= 0 && items[i].fails == DOUBTS &&
+            (safest == NULL || items[i].forecast.time.step < safest->forecast.time.step))
+            safest = &items[i];
+    if (items[result->best].robust >= 0 && items[result->best].fails < DOUBTS && safest != NULL) {
+        space_config(space, &safest->forecast.layout, &config);
+        grid_line(file, "safer", "%s: %.1f %% longer, %.2f GiB", short_text_(&config, cut),
+                  100 * (safest->forecast.time.step / best->time.step - 1), (double)safest->forecast.peak_bytes / GIB);
+    }
     if (space->planner->measured)
         grid_line(file, "profile", "stage times come from %s; only its tensor ranks and attention are searched",
                   space->keys.base->hardware.profile);
-    GpuBand band = hardware_band(&space->planner->hardware, &config, space->planner->measured);
-    hardware_print_band(&space->planner->hardware, &config, band, best->time.step, best->time.mfu, file);
-    Budget budget = budget_make(&config, best->time.step, !space->planner->hardware.cpu, band);
-    budget_print(&budget, &config, true, file);
 }
 
-// Prints the forecast of the given configuration, and the fewest changes that bring nine tenths of the gain of the best
-// configuration.
-static int print_gain_(const SearchSpace *space, const SearchResult *result, FILE *file, Error *err) {
+// Prints which schedules and evictions pay.
+static void print_pays_(const SearchResult *result, FILE *file) {
+    const Forecast **found = xcalloc((size_t)result->found.count, sizeof *found);
+    for (int64_t i = 0; i < result->found.count; i++) found[i] = &result->found.items[i].forecast;
+    pays_print(found, result->found.count, &result->found.items[result->best].forecast, true, "none comes near", file);
+    free(found);
+}
+
+// Prints the forecast of the given configuration, and to `changes` the fewest changes that bring nine tenths of the
+// gain of the best configuration, if these are others than the best's.
+static int print_gain_(const SearchSpace *space, const SearchResult *result, FILE *file, FILE *changes, Error *err) {
     double best = result->found.items[result->best].forecast.time.step;
     Config given;
     Forecast forecast;
@@ -178,28 +218,39 @@ static int print_gain_(const SearchSpace *space, const SearchResult *result, FIL
     double enough = counts ? step - 0.9 * (step - best) : 1.1 * best;
     bool gains = !counts || step > 1.001 * best;
     if (!gains || !answer_cheapest(result, &given, enough, &cheapest)) return 0;
+    if (cheapest.order == result->found.items[result->best].order) return 0;
     char format[160];
     Config config;
     double own = cheapest.forecast.time.step;
     space_config(space, &cheapest.forecast.layout, &config);
     if (counts)
         snprintf(format, sizeof format, "%s a step, %.0f %%%% of the gain, with %%s", grid_seconds(own, seconds),
-                 100 * (step - own) / (step - best));
+                 fmin(100, 100 * (step - own) / (step - best)));
     else snprintf(format, sizeof format, "%s a step with %%s", grid_seconds(own, seconds));
-    line_of_changes_(space->keys.base, &config, "cheapest", format, file);
+    line_of_changes_(space->keys.base, &config, "cheapest", format, changes);
     return 0;
 }
 
+// Names the faster candidate that does not survive, and the faster one that does not fit.
 static int print_next_(const SearchSpace *space, const SearchResult *result, FILE *file, Error *err) {
     Candidate misfit;
-    double step;
+    double step, best = result->best >= 0 ? result->found.items[result->best].forecast.time.step : INFINITY;
     char lacks[SCHEDULE_TEXT], seconds[32], reason[ANSWER_TEXT], cut[2 * SCHEDULE_TEXT];
+    const char *label = result->best >= 0 ? "next" : "nearest";
     Config config;
+    if (result->tightest >= 0 && result->found.items[result->tightest].forecast.time.step < best) {
+        const Candidate *tight = &result->found.items[result->tightest];
+        space_config(space, &tight->forecast.layout, &config);
+        grid_line(file, label, "%s: %s a step, %.1f %% less, but %.2f GiB and unsure with %s",
+                  short_text_(&config, cut), grid_seconds(tight->forecast.time.step, seconds),
+                  100 * (1 - tight->forecast.time.step / best), (double)tight->forecast.peak_bytes / GIB,
+                  unsure_words(tight->fails, false));
+        label = "";
+    }
     if (!answer_next_better(space, result, &misfit, &step, err)) return err->code != 0 ? -1 : 0;
     space_config(space, &misfit.forecast.layout, &config);
-    grid_line(file, result->best >= 0 ? "next" : "nearest", "%s: %s a step, but %s: %s", cut_text_(&config, cut),
-              grid_seconds(step, seconds), schedule_lacks_text(&misfit.forecast, lacks),
-              answer_reason(space, &misfit, reason));
+    grid_line(file, label, "%s: %s a step, but %s: %s", short_text_(&config, cut), grid_seconds(step, seconds),
+              schedule_lacks_text(&misfit.forecast, lacks), answer_reason(space, &misfit, reason));
     return 0;
 }
 
@@ -229,28 +280,63 @@ static int print_nothing_(const SearchSpace *space, const SearchResult *result, 
     return print_next_(space, result, file, err);
 }
 
-int search_report(const SearchSpace *space, const SearchResult *result, FILE *file, Error *err) {
-    int status = 0;
-    hardware_print_cpus(&space->planner->hardware, file);
+// Prints all that the search compared.
+static void print_rest_(const SearchSpace *space, const SearchResult *result, FILE *file) {
+    char fastest[32];
+    if (result->alike > 0)
+        grid_line(
+            file, "alike",
+            "%lld more candidate%s within 1 %% of the fastest, %s; best is the plainest of those that survive: "
+            "no eviction, fewest stages, no slices, no context ranks, no pointwise, most free memory",
+            (long long)result->alike, result->alike == 1 ? " is" : "s are",
+            grid_seconds(result->found.items[result->fastest].forecast.time.step, fastest));
+    fprintf(file, "front: the fullest rank's memory against the step, up to %.0f %% slower than the best\n",
+            100 * (SEARCH_SLOWER - 1));
+    table_(space, result, result->front, result->front_count, true, file);
+    fprintf(file, "the ten fastest: each the best of its cut, micro-batch size and schedule\n");
+    table_(space, result, result->ten, result->ten_count, true, file);
+    grid_line(
+        file, "",
+        "v: chunks; GiB: memory of the fullest rank; host: most GiB of host memory per rank; by time: layers are "
+        "split to balance the time with embedding and head; by list: as in -o parallel.layers; again: recomputed "
+        "layers; pointwise: schedule.recompute; seq: parallel.sequence; e: parallel.expert; adjacent: "
+        "parallel.placement; unsure: with what a row does not fit or is over 5 %% slower than another; regret: by "
+        "how much it is slower than the fastest with one of the figures of unsure changed, - if it may not fit");
+}
+
+// Returns the lines of a text.
+static int lines_of_(const char *text) {
+    int lines = 0;
+    for (; *text != '\0'; text++) lines += *text == '\n';
+    return lines;
+}
+
+int search_report(const SearchSpace *space, const SearchResult *result, bool verbose, FILE *file, Error *err) {
+    enum { FRAME = 3, FEWEST = 3 }; // two lines of headings and the last line; rows of the table
+    int status = 0, used = FRAME;
+    char *text, *changes, evaluated[32], simulated[32];
+    size_t length;
+    FILE *screen = xmemstream(&text, &length), *cheapest = xmemstream(&changes, &length);
+    hardware_print_cpus(&space->planner->hardware, screen);
     if (result->best < 0) {
-        status = print_nothing_(space, result, file, err);
+        status = print_nothing_(space, result, screen, err);
     } else {
-        print_best_(space, result, file);
-        status = print_gain_(space, result, file, err);
-        if (status == 0) status = print_next_(space, result, file, err);
-        fprintf(file, "front: the fullest rank's memory against the step, up to %.0f %% slower than the best\n",
-                100 * (SEARCH_SLOWER - 1));
-        table_(space, result, result->front, result->front_count, file);
-        fprintf(file, "the ten fastest: each the best of its cut, micro-batch size and schedule\n");
-        table_(space, result, result->ten, result->ten_count, file);
-        fprintf(
-            file,
-            "v: chunks; GiB: memory of the fullest rank; host: most GiB of host memory per rank; by time: layers are\n"
-            "split to balance the time with embedding and head; by list: as in -o parallel.layers; again: recomputed\n"
-            "layers; pointwise: schedule.recompute; seq: parallel.sequence; e: parallel.expert; adjacent:\n"
-            "parallel.placement; regret: as in robust, - if it may not fit\n");
+        print_best_(space, result, verbose, screen);
+        print_pays_(result, screen);
+        status = print_gain_(space, result, screen, cheapest, err);
+        if (status == 0) status = print_next_(space, result, screen, err);
     }
-    char evaluated[32], simulated[32];
+    xmemstream_close(screen);
+    xmemstream_close(cheapest);
+    used += lines_of_(text);
+    fputs(text, file);
+    if (verbose || used + lines_of_(changes) + FEWEST <= SEARCH_SCREEN) {
+        used += lines_of_(changes);
+        fputs(changes, file);
+    }
+    free_all(text, changes);
+    if (result->best >= 0 && verbose) print_rest_(space, result, file);
+    else if (result->best >= 0) print_table_(space, result, SEARCH_SCREEN - used, file);
     grid_line(file, "searched", "%s configurations counted, %s simulated, %lld cuts, %.2f s%s",
               grid_count(result->evaluated, evaluated), grid_count(result->simulated, simulated),
               (long long)result->divisions, result->seconds, result->stopped ? "; stopped before it was complete" : "");

@@ -6,6 +6,7 @@
 #include "base/grid.h"
 #include "base/json_out.h"
 #include "config/config_schema.h"
+#include "plan/plan_report.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -158,7 +159,15 @@ static void put_found_(JsonOut *out, const char *key, const SearchSpace *space, 
     json_put_number(out, "step_ms_low", band.low > 0 ? band.low * 1e3 * found->time.step : NAN);
     json_put_number(out, "step_ms_high", band.low > 0 ? band.high * 1e3 * found->time.step : NAN);
     if (best) hardware_put_others(&space->planner->hardware, &config, found->time.step, out);
+    PlanSpeed speed = plan_speed(space->planner, &config, &found->time);
+    if (best) json_put_number(out, "step_ms_mid", band.low > 0 ? band.middle * 1e3 * found->time.step : NAN);
     json_put_number(out, "mfu", found->time.mfu > 0 ? found->time.mfu : NAN);
+    if (best) {
+        json_put_number(out, "mfu_causal", found->time.mfu > 0 ? speed.mfu_causal : NAN);
+        json_put_number(out, "tokens_per_s_gpu", speed.tokens);
+        json_put_number(out, "tflops_gpu", found->time.mfu > 0 ? speed.tflops : NAN);
+    }
+    if (best && index == result->best) unsure_write_json(&result->unsure, found->time.step, out);
     json_put_integer(out, "class", search_class(result, found));
     json_put_number(out, "robust", candidate->robust);
     json_put_integer(out, "peak_bytes", found->peak_bytes);
@@ -186,6 +195,8 @@ int search_write_json(const SearchSpace *space, const SearchResult *result, FILE
     json_begin(&out, NULL, '{');
     if (result->best >= 0) put_found_(&out, "best", space, result, result->best);
     else json_put_null(&out, "best");
+    if (result->tightest >= 0) put_found_(&out, "tightest", space, result, result->tightest);
+    else json_put_null(&out, "tightest");
     json_begin(&out, "front", '[');
     for (int i = 0; i < result->front_count; i++) put_found_(&out, NULL, space, result, result->front[i]);
     json_end(&out, ']');

@@ -26,7 +26,7 @@ static const char *told(const Config *config, double step_seconds, bool gpus) {
     static char text[4096];
     budget = budget_make(config, step_seconds, gpus, (GpuBand){0});
     FILE *file = fmemopen(text, sizeof text, "w");
-    budget_print(&budget, config, true, file);
+    budget_print(&budget, config, &(Hardware){0}, true, file);
     budget_write_json(&budget, &(JsonOut){.file = file});
     fclose(file);
     return text;
@@ -70,8 +70,8 @@ TEST(lines_hold_what_is_known) {
     *strchr(text, '{') = '\0'; // the lines alone
     assert_non_null(
         strstr(text, "run       393,216 tokens of train.steps: 2 days, 3,072 GPU hours, price 7,680, 2.15 MWh\n"));
-    assert_non_null(strstr(text, "(2.5 a GPU hour, 700 W a GPU)\n"));
-    for (char *line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n")) assert_true(strlen(line) <= 120);
+    assert_non_null(strstr(text, "(2.5 a"));
+    for (char *line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n")) assert_true(strlen(line) <= 100);
 }
 
 // The checkpoint interval with the least slowdown, found by trying all of them in Daly's formula, and the days.

@@ -124,7 +124,7 @@ static void compare_misfits(const World *world, const SearchResult *quick, const
     assert_false(one.all);
 }
 
-// Among candidates within 1 % of the fastest, the best has the fewest stages, no evictions, no slices or context ranks,
+// Among candidates within 1 % of the fastest, the best has no evictions, the fewest stages, no slices or context ranks,
 // no pointwise recomputation, and the most free memory.
 static void best_is_the_plainest_of_its_class(const SearchResult *all) {
     const Forecast *best = &all->found.items[all->best].forecast;
@@ -135,10 +135,10 @@ static void best_is_the_plainest_of_its_class(const SearchResult *all) {
         assert_true(at->time.step >= fastest);
         assert_int_equal(search_class(all, at) == 0, at->time.step < 1.01 * fastest);
         if (at->time.step >= 1.01 * fastest) continue;
-        assert_true(at->layout.pipeline >= best->layout.pipeline);
-        if (at->layout.pipeline > best->layout.pipeline) continue;
         assert_true(layout_evicts(&at->layout) || !layout_evicts(&best->layout));
         if (layout_evicts(&at->layout) != layout_evicts(&best->layout)) continue;
+        assert_true(at->layout.pipeline >= best->layout.pipeline);
+        if (at->layout.pipeline > best->layout.pipeline) continue;
         bool whole = at->layout.slices * at->layout.context == 1,
              best_whole = best->layout.slices * best->layout.context == 1;
         assert_true(best_whole || !whole);

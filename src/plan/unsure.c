@@ -1,0 +1,94 @@
+#include "unsure.h"
+#include "base/grid.h"
+#include "base/units.h"
+#include "counted.h"
+
+#include <math.h>
+
+// Factors on figures, 0: unchanged. apart: tensor collectives are not hidden behind products. reserve: more GiB.
+// brief: a word. printed false: only JSON names it, because the row before says more.
+static const struct {
+    const char *what, *brief;
+    double products, network, reserve;
+    bool apart, printed;
+} doubts_[DOUBTS] = {
+    [DOUBT_PRODUCTS] = {"products at 0.85", "products", .products = 0.85, .printed = true},
+    [DOUBT_APART] = {"tensor collectives not overlapped", "overlap", .apart = true, .printed = true},
+    [DOUBT_NETWORK] = {"a tenth of the network", "network", .network = 0.1, .printed = true},
+    [DOUBT_HALF] = {"half the network", "network", .network = 0.5},
+    [DOUBT_RESERVE] = {"4 GiB more", "memory", .reserve = 4, .printed = true},
+};
+
+void doubters_make(Doubters *doubters, const Planner *planner) {
+    for (int i = 0; i < DOUBTS; i++) {
+        Planner *at = &doubters->planner[i];
+        *at = *planner;
+        int64_t *memory = at->hardware.memory_bytes > 0 ? &at->hardware.memory_bytes : &at->hardware.host_bytes;
+        if (doubts_[i].products > 0) at->hardware.cost.efficiency *= doubts_[i].products;
+        if (doubts_[i].network > 0) at->hardware.cost.network *= doubts_[i].network;
+        if (*memory > 0) *memory = max_i64(*memory - (int64_t)(doubts_[i].reserve * GIB), 1);
+        at->counted = counted_memo(); // what was counted with other figures
+    }
+}
+
+void doubters_free(Doubters *doubters) {
+    for (int i = 0; i < DOUBTS; i++) memo_free(doubters->planner[i].counted);
+}
+
+// Returns whether a doubt can change this configuration's plan.
+static bool doubt_applies_(int doubt, const Planner *planner, const Config *config) {
+    const Hardware *hardware = &planner->hardware;
+    if (doubts_[doubt].reserve > 0) return hardware->memory_bytes > 0 || hardware->host_bytes > 0;
+    if (hardware->cost.flops == 0) return false;
+    if (doubts_[doubt].products > 0) return !planner->measured;
+    if (doubts_[doubt].network > 0) return config_world(config) > hardware_domain(hardware, config);
+    return !hardware->cpu && config->parallel.tensor > 1 && config->parallel.sequence &&
+           config->parallel.overlap != OVERLAP_OFF;
+}
+
+int unsure_find(Unsure *unsure, const Doubters *doubters, const Config *config, const Forecast *forecast, Error *err) {
+    for (int i = 0; i < DOUBTS; i++) {
+        const Planner *planner = &doubters->planner[i];
+        bool timed = doubts_[i].reserve == 0; // memory changes only whether it fits
+        Config doubted = *config;
+        Forecast again;
+        unsure->step[i] = forecast->time.step;
+        unsure->applies[i] = doubt_applies_(i, planner, config) && (!timed || forecast->time.known);
+        if (!unsure->applies[i]) continue;
+        if (doubts_[i].apart) doubted.parallel.overlap = OVERLAP_OFF;
+        if (planner_forecast_config(planner, &doubted, timed, &again, err) != 0) return -1;
+        if (timed ? !again.time.known : !again.fits) unsure->step[i] = INFINITY;
+        else if (timed) unsure->step[i] = again.time.step;
+    }
+    return 0;
+}
+
+const char *unsure_words(int doubt, bool brief) { return brief ? doubts_[doubt].brief : doubts_[doubt].what; }
+
+void unsure_print(const Unsure *unsure, double step, FILE *file) {
+    char text[256] = "";
+    size_t used = 0;
+    for (int i = 0; i < DOUBTS; i++) {
+        double more = fmax(0, 100 * (unsure->step[i] / step - 1));
+        if (!unsure->applies[i] || !doubts_[i].printed) continue;
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s: ", used > 0 ? "; " : "", doubts_[i].what);
+        if (doubts_[i].reserve > 0)
+            used += (size_t)snprintf(text + used, sizeof text - used, isinf(unsure->step[i]) ? "does not fit" : "fits");
+        else if (isinf(more)) used += (size_t)snprintf(text + used, sizeof text - used, "cannot run");
+        else used += (size_t)snprintf(text + used, sizeof text - used, more < 9.95 ? "+%.1f %%" : "+%.0f %%", more);
+    }
+    if (used > 0) grid_line(file, "unsure", "%s", text);
+}
+
+void unsure_write_json(const Unsure *unsure, double step, JsonOut *out) {
+    json_begin(out, "unsure", '[');
+    for (int i = 0; i < DOUBTS; i++) {
+        if (!unsure->applies[i]) continue;
+        json_begin(out, NULL, '{');
+        json_put_text(out, "what", doubts_[i].what);
+        if (isinf(unsure->step[i])) json_put_truth(out, "fits", false);
+        else json_put_number(out, "step_ratio", step > 0 ? unsure->step[i] / step : 1);
+        json_end(out, '}');
+    }
+    json_end(out, ']');
+}

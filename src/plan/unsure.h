@@ -1,0 +1,35 @@
+// What a planned step is unsure of: the same configuration, planned again with one figure that is not known exactly
+// changed. Each doubt is a row of a table in unsure.c.
+#pragma once
+
+#include "base/json_out.h"
+#include "planner.h"
+
+typedef enum Doubt { DOUBT_PRODUCTS, DOUBT_APART, DOUBT_NETWORK, DOUBT_HALF, DOUBT_RESERVE, DOUBTS } Doubt;
+
+// Planners with the figures of each doubt. They share the lists and the backend of the planner that they were made of.
+typedef struct Doubters {
+    Planner planner[DOUBTS];
+} Doubters;
+
+void doubters_make(Doubters *doubters, const Planner *planner);
+void doubters_free(Doubters *doubters);
+
+// A configuration's seconds per step with each doubt; INFINITY: it does not fit. Where a doubt does not apply (without
+// tensor ranks, for example), these are the planned seconds.
+typedef struct Unsure {
+    bool applies[DOUBTS];
+    double step[DOUBTS];
+} Unsure;
+
+// Plans a configuration of which nothing is `auto` with each doubt. forecast: what was planned for it. -1 with err.
+int unsure_find(Unsure *unsure, const Doubters *doubters, const Config *config, const Forecast *forecast, Error *err);
+
+// Returns the words of a doubt, "4 GiB more", or `brief` one word, "memory".
+const char *unsure_words(int doubt, bool brief);
+
+// Prints "products at 0.85: +17 %; ...; 4 GiB more: does not fit". step: the planned seconds.
+void unsure_print(const Unsure *unsure, double step, FILE *file);
+
+// Writes "unsure":[{"what","step_ratio"} or {"what","fits":false}, ...].
+void unsure_write_json(const Unsure *unsure, double step, JsonOut *out);
