@@ -177,11 +177,27 @@ def curves(run):
         return figure({"kind": "plots", "plots": plots}, title) if drawn else ""
 
     loss = [("training", "F", run.metrics.loss, False), ("validation", "B", run.metrics.vals, True)]
+    experts = {step: entry["experts"] for step, entry in steps.items() if entry.get("experts")}
+
+    def load(key):
+        return {step: told[key] for step, told in experts.items() if told.get(key) is not None}
+
+    def extreme(choose):
+        """Returns the tokens of the most or the least used expert of a layer over the mean, where they were logged."""
+        return {step: choose(choose(row) * len(row) / sum(row) for row in told["tokens"] if row)
+                for step, told in experts.items() if told.get("tokens")}
+
     pictures = [
         plot("Loss", "Loss, nats a token", loss),
         *(plot(name, f"{name}, % right", [("accuracy", "B", values, True)]) for name,
           values in evaluations(run).items()),
         plot("Gradient norm", "Gradient norm before clipping", [("norm", "L", of("grad_norm"), False)], log=True),
+        plot("Balance loss", "Balance loss of the experts; 1: even", [("loss", "F", load("balance_loss"), False)]),
+        plot("Experts", "Tokens over the mean", [
+            ("fullest rank", "F", load("fullest"), False),
+            ("standard deviation of experts", "L", load("spread"), False),
+            ("most used expert", "B", extreme(max), False), ("least used expert", "E", extreme(min), False),
+        ], zero=True),
         plot("Learning rate", "Learning rate", [("lr", "E", of("lr"), False)], zero=True),
         plot("MFU", "MFU, %, attention in full", [("MFU", "F", of("mfu", 100), False)], zero=True),
         plot("Tokens a second", "Tokens a second, all ranks", [("tokens/s", "E", of("tokens_per_s"), False)],

@@ -81,6 +81,11 @@ COST(PASS(12 * rows * shape->chosen))
 OPERATION(void, route_backward, void *dlogits, const float *dweights, const int32_t *chosen, const float *logits,
           const float *share, double z, int64_t rows, const RouteShape *shape)
 COST(PASS(rows *((4 + be->element) * shape->experts + 8 * shape->chosen)))
+// sum, in host memory at return: over all rows and experts, share (E) times the score; with sigmoid, the score divided
+// by the sum of its row's.
+OPERATION(void, route_balance, double *sum, const float *logits, const float *share, int64_t rows,
+          const RouteShape *shape)
+COST(PASS(4 * rows * shape->experts))
 // bias[i] += rate * sign(mean - counts[i]): experts with fewer copies than `mean` are chosen more often (Wang et al.
 // 2024, arXiv 2408.15664). Sets counts to 0.
 OPERATION(void, route_bias, float *bias, float *counts, int64_t count, double mean, double rate)

@@ -218,6 +218,7 @@ typedef struct CheckpointConfig {
 typedef struct LogConfig {
     char metrics[CONFIG_TEXT]; // empty: no metrics file
     int64_t every;             // steps between step lines
+    bool experts;              // log.metrics has every expert's copies
 } LogConfig;
 
 typedef struct HardwareConfig {

@@ -66,10 +66,19 @@ static int check_expert_ranks_(const Config *config, Error *err) {
 }
 
 int config_check_experts(Config *config, Error *err) {
-    static const char *const keys[] = {"model.experts_per_token", "model.expert_ffn",   "model.shared_ffn",
-                                       "model.dense_layers",      "model.router",       "model.router_groups",
-                                       "model.router_group_top",  "model.router_scale", "model.router_normalize",
-                                       "parallel.expert",         "train.balance",      "train.router_z_loss"};
+    static const char *const keys[] = {"model.experts_per_token",
+                                       "model.expert_ffn",
+                                       "model.shared_ffn",
+                                       "model.dense_layers",
+                                       "model.router",
+                                       "model.router_groups",
+                                       "model.router_group_top",
+                                       "model.router_scale",
+                                       "model.router_normalize",
+                                       "parallel.expert",
+                                       "train.balance",
+                                       "train.router_z_loss",
+                                       "log.experts"};
     ModelConfig *m = &config->model;
     for (size_t i = 0; m->experts == 0 && i < sizeof keys / sizeof *keys; i++)
         if (!config_at_default(config, keys[i]))

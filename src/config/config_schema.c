@@ -300,6 +300,7 @@ const ConfigKey config_keys[] = {
 
     TEXT(log, metrics, "", "JSON lines are appended to this file; empty: none"),
     INT(log, every, "1", 1, MAX_COUNT, "steps between step lines; log.metrics has every step"),
+    BOOL(log, experts, "false", "write the tokens of every expert of every layer to log.metrics, step by step"),
 
     WORD(hardware, device, "auto", device_words, "where to compute; auto: on GPUs if there are any"),
     WORD(hardware, gpu, "none", gpu_words, "fills the keys below from data sheets; keys given in the same place win"),

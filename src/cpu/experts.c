@@ -172,6 +172,20 @@ void cpu_route_backward(Backend *backend, void *dlogits, const float *dweights, 
     }
 }
 
+// Rows are added in order, so that the sum does not depend on the threads.
+void cpu_route_balance(Backend *backend, double *sum, const float *logits, const float *share, int64_t rows,
+                       const RouteShape *shape) {
+    int64_t experts = shape->experts;
+    float *score = cpu_scratch(cpu_self(backend), experts);
+    *sum = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        RouteScores s = scores_open_(shape, logits + row * experts, score);
+        double all = shape->sigmoid ? lanes_sum(score, experts) : 1, dot = 0;
+        for (int64_t e = 0; e < experts; e++) dot += (double)share[e] * (double)s.score[e];
+        *sum += dot / all;
+    }
+}
+
 void cpu_route_bias(Backend *backend, float *bias, float *counts, int64_t count, double mean, double rate) {
     (void)backend;
     for (int64_t i = 0; i < count; i++) {

@@ -509,6 +509,8 @@ int stage_forward(Stage *stage, int chunk, int64_t unit, void *bundle, const voi
     for (int64_t l = 0; l < here->layers; l++) {
         open_keys_(stage, here, unit, l);
         pass->shape = layer_shape_(stage, here, l);
+        int64_t row = (here->first_layer + l) * at->shape.route.experts;
+        pass->copies = stage->copies == NULL ? NULL : stage->copies + row;
         void *place = layer_place_(stage, here, bundle, l);
         void *next = l + 1 < here->layers ? layer_bundle_(stage, here, bundle, l + 1) : final;
         layer_forward(pass, stage->model, layer_tensors_(stage, here, l), place, next, layer_output_(here, l));

@@ -138,7 +138,7 @@ static Dispatch dispatch_open_(Pass *pass, const int32_t *chosen) {
 
 static void dispatch_close_(Dispatch *d) { free_all(d->counts, d->sent, d->received, d->first, d->regroup); }
 
-static void add_load_(const Dispatch *d) {
+static void add_load_(const Dispatch *d, const ExpertsBundle *bundle, const ExpertsWork *work) {
     const Shape *s = d->pass->shape;
     ExpertLoad *load = &d->pass->load;
     double all = 0, squares = 0, most = 0, experts = (double)s->route.experts, held = (double)held_(s);
@@ -156,6 +156,12 @@ static void add_load_(const Dispatch *d) {
     load->parts += (double)d->parts;
     load->fullest += most / (mean * held);
     load->spread += sqrt(fmax(0, squares / experts - mean * mean)) / mean;
+    for (int64_t part = 0; part < d->parts && d->pass->copies != NULL; part++)
+        for (int64_t n = 0; n < s->route.experts; n++) d->pass->copies[n] += count_(d, expert_rank_(d->pass), part, n);
+    if (s->balance == 0) return;
+    double sum = 0;
+    d->pass->be->route_balance(d->pass->be, &sum, work->logits, bundle->share, s->shard_rows, &s->route);
+    load->balance += sum / (s->balance * (double)d->pass->scale * (double)(s->rows * s->context_ranks));
 }
 
 // Begins part `part`: computes the positions of this rank's copies, ordered by expert and row, and the positions of the
@@ -300,7 +306,7 @@ void experts_forward(Pass *pass, const Tensor *const *t, const ExpertsBundle *bu
     const Parcels rows = {work->sent, work->arrived, s->hidden * s->element},
                   weights = {work->sent_weights, work->arrived_weights, sizeof(float)};
     Dispatch d = dispatch_open_(pass, bundle->chosen);
-    add_load_(&d);
+    add_load_(&d, bundle, work);
     for (int64_t part = 0; part < d.parts; part++) {
         dispatch_part_(&d, work, bundle->chosen, part);
         experts_up_(&d, work, bundle, &w, &rows, &weights, x);

@@ -80,6 +80,7 @@ typedef struct ExpertLoad {
     double parts;   // parts in which rows were sent
     double fullest; // rows of the fullest rank of the group over the mean
     double spread;  // standard deviation of the rows of an expert over their mean
+    double balance; // this rank's rows in the balance loss, without its factor; 0 without it
 } ExpertLoad;
 
 // One forward or backward in progress: its groups, buffers and state. An error of a collective is kept in `err`; later
@@ -115,7 +116,8 @@ typedef struct Pass {
     float scale;        // of the latest forward with a gradient: factor on the loss of a token
     bool trains;        // the latest forward was such a one
     ExpertLoad load;    // of such forwards since the caller has set it to zero
-    bool split;         // a backward leaves the gradients of matrices and their biases to layer_weights
+    double *copies; // (E) in such a forward this rank's copies for each of the layer's experts are added; may be NULL
+    bool split;     // a backward leaves the gradients of matrices and their biases to layer_weights
     // Lets pending transfers progress. Called between layers, around collectives, and during a wait for a collective
     // (moved: false). Returns false if a transfer has failed. May be NULL.
     bool (*poll)(void *, bool moved);

@@ -252,8 +252,8 @@ int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Erro
     return line_end_(&line, metrics, err);
 }
 
-// Writes how evenly experts were used, of the stage with the fullest rank; nothing for a dense model. The value of the
-// balance loss is not computed, only its gradient.
+// Writes how evenly experts were used: three figures of the stage with the fullest rank, the balance loss of all layers
+// and, if asked for, the tokens of every expert by layer, none of a dense layer. Nothing for a dense model.
 static void write_experts_(JsonOut *out, const StepFigures *figures) {
     const ExpertLoad *load = &figures->stage[0].experts;
     for (int s = 1; s < figures->stages; s++) {
@@ -265,7 +265,16 @@ static void write_experts_(JsonOut *out, const StepFigures *figures) {
     json_put_digits(out, "fullest", load->fullest / load->forwards, CLEAR);
     json_put_digits(out, "spread", load->spread / load->forwards, CLEAR);
     json_put_digits(out, "chunks", load->parts / load->forwards, CLEAR);
-    json_put_null(out, "balance_loss");
+    json_put_digits(out, "balance_loss", figures->balance_loss, CLEAR);
+    if (figures->copies != NULL) json_begin(out, "tokens", '[');
+    for (int64_t l = 0; l < figures->layers && figures->copies != NULL; l++) {
+        const double *row = figures->copies + l * figures->experts;
+        json_begin(out, NULL, '[');
+        for (int64_t n = 0; n < figures->experts && l >= figures->dense; n++)
+            json_put_integer(out, NULL, (int64_t)row[n]);
+        json_end(out, ']');
+    }
+    if (figures->copies != NULL) json_end(out, ']');
     json_end(out, '}');
 }
 

@@ -27,10 +27,13 @@ typedef struct StepFigures {
     int64_t tokens, tokens_seen; // tokens of the step, and of all steps up to it
     int stages;
     const StageFigures *stage;
-    char slowest[160];     // JSON object that names the slowest rank of the last steps; empty: unknown
-    char slow[48];         // the slowest rank, as text for the step line; empty: unknown
-    double loss_z, norm_z; // deviations from recent steps (step_guard.h)
-    bool skipped;          // the update was left out
+    char slowest[160];              // JSON object that names the slowest rank of the last steps; empty: unknown
+    char slow[48];                  // the slowest rank, as text for the step line; empty: unknown
+    double loss_z, norm_z;          // deviations from recent steps (step_guard.h)
+    bool skipped;                   // the update was left out
+    double balance_loss;            // mean over layers and microbatches, without its factor; NaN: none
+    const double *copies;           // (layers, experts): tokens that each expert computed; NULL: not asked for
+    int64_t layers, dense, experts; // dense: first layers without experts
 } StepFigures;
 
 // Returns the idle time of all stages in the pipeline phase, divided by the phase's duration and the number of stages.

@@ -304,6 +304,8 @@ static int create_stage_(Run *run, Error *err) {
         return -1;
     stage_use_context(&run->stage, run->context);
     run->stage.pass.experts = run->experts;
+    if (run->config->log.experts)
+        run->stage.copies = xcalloc((size_t)(run->config->model.layers * run->config->model.experts), sizeof(double));
     EngineGroups groups = {run->lane, run->pair};
     SlotCounts slots = plan_slots(&run->plan.stage[run->at.stage]);
     run->engine = engine_create(&run->stage, run->schedule, &slots, &groups, run->status_page, err);
@@ -536,6 +538,7 @@ void run_destroy(Run *run) {
     batch_destroy(&run->batch);
     optimizer_destroy(run->optimizer);
     engine_destroy(run->engine);
+    free(run->stage.copies);
     stage_destroy(&run->stage);
     plan_free(&run->plan);
     schedule_free(run->validation);

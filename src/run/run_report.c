@@ -6,7 +6,9 @@
 #include "base/units.h"
 #include "run.h"
 
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 // Merges a rank's figures into its stage's: the extremes of memory and times, the sum of busy.
 static void merge_figures_(StageFigures *stage, const StageFigures *rank, bool first) {
@@ -49,9 +51,27 @@ static void name_slowest_(Run *run, const StageFigures *ranks, StepFigures *say)
                    (long long)say->step, found.rank, stage, host, 100 * found.excess, part, 100 * found.cost);
 }
 
+// Collective. Fills in what the ranks of all stages have in sum: tokens of experts, and the balance loss, of which each
+// rank has its rows' part.
+static int sum_experts_(Run *run, StepFigures *say, Error *err) {
+    const Config *config = run->config;
+    const ExpertLoad *load = &run->stage.pass.load;
+    double sums[] = {load->balance, load->forwards};
+    int64_t count = config->model.layers * config->model.experts;
+    if (config->model.experts == 0) return 0;
+    if (world_sum(run->world, sums, 2, err) != 0) return -1;
+    double alike = (double)(config->parallel.tensor * config->parallel.context); // ranks that share a microbatch
+    say->balance_loss = config->train.balance == BALANCE_LOSS && sums[1] > 0 ? sums[0] * alike / sums[1] : NAN;
+    if (run->stage.copies == NULL) return 0;
+    say->copies = run->stage.copies;
+    say->layers = config->model.layers, say->dense = config->model.dense_layers, say->experts = config->model.experts;
+    return world_sum(run->world, run->stage.copies, count, err);
+}
+
 // Collective. On rank 0, fills `stages` with one entry per stage, with times on rank 0's clock.
 static int gather_figures_(Run *run, const EngineRun *pipeline, StageFigures *stages, StepFigures *say, Error *err) {
     const int64_t *held = run->be->held.bytes;
+    if (sum_experts_(run, say, err) != 0) return -1;
     StageFigures mine = {memory_total(&run->be->peak), held[MEMORY_OWN_SLOTS] + held[MEMORY_LENT_SLOTS],
                          run->stage.pass.load, *pipeline};
     run->stage.pass.load = (ExpertLoad){0};
@@ -104,6 +124,8 @@ int run_report_step(Run *run, const EngineRun *pipeline, StepFigures *say, Error
         run_tell_metrics(run, say->step, &trouble);
     }
     free(figures);
+    size_t copies = (size_t)(run->config->model.layers * run->config->model.experts);
+    if (run->stage.copies != NULL) memset(run->stage.copies, 0, copies * sizeof(double));
     return status;
 }
 

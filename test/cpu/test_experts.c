@@ -236,6 +236,27 @@ TEST(router_gradients_agree_with_differences) {
             }
 }
 
+TEST(the_balance_loss_is_the_sum_over_all_scores) {
+    enum { ROWS = 37 };
+    for (int i = 0; i < ROUTE_CASES; i++) {
+        const RouteShape *s = &ROUTES[i];
+        Op op = op_start(PRECISION_FP32, 2);
+        Route r = route(&op, s, ROWS, false);
+        Operand share = op_gradient(&op, s->experts, 6, 1);
+        double sum = 0, want = 0;
+        for (int64_t row = 0; row < ROWS; row++) {
+            Routed routed;
+            double all = 0, dot = 0;
+            score(&routed, r.logits.value + row * s->experts, s);
+            for (int64_t e = 0; e < s->experts; e++) all += routed.score[e], dot += share.value[e] * routed.score[e];
+            want += s->sigmoid ? dot / all : dot;
+        }
+        op.backend->route_balance(op.backend, &sum, r.logits.data, share.data, ROWS, s);
+        assert_float_equal(sum, want, 1e-5 * (1 + fabs(want)));
+        op_end(&op);
+    }
+}
+
 TEST(a_bias_grows_where_fewer_copies_than_the_mean_came) {
     static const float counts[] = {0, 3, 2.0f, 16777215.0f, 2, 1};
     static const float want[] = {0.5f, -0.25f, 0.25f, -0.5f, 1, 1.25f}, before[] = {0.25f, 0, 0.25f, -0.25f, 1, 1};

@@ -3,13 +3,15 @@ they promise (src/model/experts.h)."""
 
 import json
 
+import numpy
 import pytest
-from trainer_runs import close, command, trained, walked_tokens, write_config, write_tokens
+from trainer_runs import close, command, tensors_of, trained, walked_tokens, write_config, write_tokens
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
 MODEL = ("{family: llama, hidden: 32, layers: 4, heads: 4, kv_heads: 2, ffn: 48, vocab: 61, seq_len: 16, experts: 8, "
          "experts_per_token: 2, expert_ffn: 24}")  # fmt: skip
+BIASED = pytest.mark.parametrize("config", ["biased"], indirect=True)
 AS_PLANNED = "memory    as planned, to the byte"
 
 
@@ -84,7 +86,39 @@ def test_the_first_gradient_norm_does_not_depend_on_the_layout(config, alone):
         assert close(ended.losses[:2], alone.losses[:2], 1e-6), (t, d, e)
 
 
-BIASED = pytest.mark.parametrize("config", ["biased"], indirect=True)
+@pytest.mark.parametrize("layout", [[], ["parallel.pipeline=2", "schedule.recompute_layers=1"],
+                                    ["parallel.context=2", "parallel.data=2", "parallel.expert=2"]])
+def test_metrics_have_the_tokens_of_every_expert_and_the_balance_loss(config, layout):
+    for step in run(config, *layout, "log.experts=true").steps:
+        told, dense = step["experts"], step["experts"]["tokens"][0] == []
+        assert len(told["tokens"]) == 4 and {len(row) for row in told["tokens"][dense:]} == {8}
+        assert all(sum(row) == 8 * 16 * 2 for row in told["tokens"][dense:])
+        if "sigmoid" in config.read_text():
+            assert told["balance_loss"] is None
+        else:
+            assert 0.9 < told["balance_loss"] < 2
+
+
+def test_the_balance_loss_does_not_depend_on_the_layout(config, alone):
+    for layout in (["parallel.data=2", "parallel.expert=2", "schedule.micro_batch=1"], ["parallel.pipeline=4"],
+                   ["parallel.context=2"], ["parallel.tensor=2", "parallel.sequence=true"]):
+        told = [ended.steps[0]["experts"]["balance_loss"] for ended in (alone, run(config, *layout))]
+        assert told[0] == told[1] is None or told[0] == pytest.approx(told[1], rel=1e-6)
+
+
+@BIASED
+def test_the_bias_of_an_expert_grows_where_few_tokens_came(config, tmp_path):
+    ended = run(config, f"checkpoint.dir={tmp_path}", "checkpoint.every=1", "log.experts=true", "parallel.data=2",
+                "checkpoint.keep=5")  # fmt: skip
+    before = dict.fromkeys(range(1, 4), 0)
+    for number, step in enumerate(ended.steps, 1):
+        saved = tensors_of(tmp_path / f"step_{number:08}")
+        for layer, tokens in list(enumerate(step["experts"]["tokens"]))[1:]:
+            bias = saved[f"model.layers.{layer}.mlp.gate.e_score_correction_bias"]
+            moved = numpy.sign(bias - before[layer])
+            assert (moved == numpy.sign(8 * 16 * 2 / 8 - numpy.array(tokens))).all()
+            assert abs(abs(bias - before[layer])[moved != 0] - 0.01).max() < 1e-7
+            before[layer] = bias
 
 
 @BIASED

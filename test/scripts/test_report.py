@@ -298,3 +298,17 @@ def test_wrong_input_is_one_sentence_and_leaves_no_file(folder, tmp_path):
         assert made.stderr.startswith("report.py: ") and made.stderr.count("\n") == 1, made.stderr
     assert "is a plan of 2 stages, the run has 4" in made.stderr
     assert not list(tmp_path.glob("*.html*"))
+
+
+def test_the_report_draws_how_evenly_experts_were_used(tmp_path):
+    used = {"fullest": 1.5, "spread": 0.5, "chunks": 1, "balance_loss": 1.02, "tokens": [[], [1, 3], [2, 2]]}
+    config = write_config(tmp_path)
+    lines = [json.loads(line) for line in trained(config, "train.steps=2").lines]
+    lines = [line | ({"experts": used} if line["type"] == "step" else {}) for line in lines]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert report(tmp_path).returncode == 0
+    pictures = Page(tmp_path / "report.html").pictures
+    told = {one["name"]: one["points"][0] for one in pictures["Experts"]["plots"][0]["series"]}
+    assert told == {"fullest rank": [1, 1.5], "standard deviation of experts": [1, 0.5], "most used expert": [1, 1.5],
+                    "least used expert": [1, 0.5]}  # fmt: skip
+    assert pictures["Balance loss"]["plots"][0]["series"][0]["points"] == [[1, 1.02], [2, 1.02]]

@@ -40,7 +40,7 @@ NOT_DRAWN = {
     "hardware.stream_gb_s hardware.run_share hardware.calibrated hardware.trainer hardware.action_us "
     "hardware.step_overhead_ms "
     "hardware.gpu_hour hardware.gpu_watts hardware.mtbf_hours hardware.checkpoint_s hardware.restart_s",
-    "it changes no number": "log.every",
+    "it changes no number": "log.every log.experts",
     "chaos.py": "train.max_restarts train.peer_timeout_s train.timeout_s",
     "test_checkpoint_runs.py": "checkpoint.keep_every checkpoint.overwrite checkpoint.changed",
     "test_transformers.py": "checkpoint.init_from",

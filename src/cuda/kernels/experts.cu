@@ -3,6 +3,8 @@
 #include "row.cuh"
 
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 namespace {
 
@@ -207,6 +209,15 @@ __global__ void __launch_bounds__(WARP) route_backward_kernel(T *dlogits, const 
     }
 }
 
+__global__ void __launch_bounds__(WARP) balance_kernel(float *dots, const float *share, const Router r) {
+    const RouterRow row = router_row_(r);
+    float dot[1] = {0.0f};
+    if (r.sigmoid) dot[0] = share_sums_(r, row, share).dot;
+    for (int e = threadIdx.x; e < r.experts && !r.sigmoid; e += WARP) dot[0] += share[e] * router_score_(r, row, e);
+    if (!r.sigmoid) warp_sum(dot);
+    if (threadIdx.x == 0) dots[blockIdx.x] = dot[0];
+}
+
 __global__ void __launch_bounds__(THREADS)
     bias_kernel(float *bias, float *counts, int64_t count, double mean, float rate) {
     const int64_t i = blockIdx.x * (int64_t)THREADS + threadIdx.x;
@@ -361,6 +372,21 @@ void cuda_route_backward(Backend *backend, void *dlogits, const float *dweights,
     CudaBackend *cuda = cuda_self(backend);
     FOR_ELEMENT(backend, CUDA_LAUNCH(cuda, (unsigned)rows, WARP, shape->experts * 4, route_backward_kernel<T>,
                                      (T *)dlogits, dweights, chosen, share, (float)z, router_(logits, shape)));
+}
+
+void cuda_route_balance(Backend *backend, double *sum, const float *logits, const float *share, int64_t rows,
+                        const RouteShape *shape) {
+    CudaBackend *cuda = cuda_self(backend);
+    const int64_t bytes = rows * (int64_t)sizeof(float);
+    float *dots = (float *)cuda->scratch;
+    if (bytes > cuda->scratch_bytes) return cuda_refuse(cuda, "too many rows to balance by expert on a GPU");
+    CUDA_LAUNCH(cuda, (unsigned)rows, WARP, 0, balance_kernel, dots, share, router_(logits, shape));
+    float *host = (float *)malloc((size_t)bytes);
+    memset(host, 0, (size_t)bytes);
+    backend->download(backend, host, dots, bytes);
+    *sum = 0;
+    for (int64_t row = 0; row < rows; row++) *sum += (double)host[row];
+    free(host);
 }
 
 void cuda_route_bias(Backend *backend, float *bias, float *counts, int64_t count, double mean, double rate) {
