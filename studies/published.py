@@ -5,7 +5,8 @@
     studies/published.py [--bin DIR] --bands | --json                  src/config/bands.c; every run as JSON
     studies/published.py [--bin DIR] --write docs/published.md         the page, its picture in img/, and bands.c
 
-studies/published.json has the runs of the page's tables, studies/runs.csv others, of which only the step is planned.
+studies/published.json has the runs of the page's tables, studies/runs.csv and runs_experts.csv others, of which only
+the step is planned.
 Nothing in the planner is fitted to these runs. Needs the built trainers, no GPU.
 """
 
@@ -33,9 +34,10 @@ from run_files import GIB, Failure, finish, replacing, read_text  # noqa: E402
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "studies" / "published.json"
 RUNS = ROOT / "studies" / "runs.csv"
+EXPERTS = ROOT / "studies" / "runs_experts.csv"  # of mixtures of experts
 BANDS = ROOT / "src" / "config" / "bands.c"
 # FLOP/s that published MFU refer to
-PEAK = {"a100-80g": 312e12, "h100": 989.5e12, "b200": 2250e12, "gb200": 2500e12, "gb300": 2500e12}
+PEAK = {"a100-80g": 312e12, "h100": 989.5e12, "b200": 2250e12, "b300": 2250e12, "mi355x": 2516.6e12, "gb200": 2500e12, "gb300": 2500e12}
 STREAM = {"a100-80g": 0.8 * 2039e9, "h100": 0.76 * 3350e9, "b200": 0.72 * 8000e9}  # bytes/s of memory traffic
 NODE = {"a100-80g": 222, "h100": 445, "b200": 704}  # GB/s of a long all-reduce within a node
 SHORTEST = 1  # seconds: runs with shorter steps do not count for a band
@@ -224,9 +226,9 @@ def value_of(cell):
         return cell
 
 
-def more_rows():
-    """Returns the rows of runs.csv, whose first lines name the sources."""
-    lines = RUNS.read_text().splitlines()
+def more_rows(path=RUNS):
+    """Returns the rows of runs.csv or runs_experts.csv, whose first lines name the sources."""
+    lines = path.read_text().splitlines()
     titles = dict(line[2:].split(": ", 1) for line in lines if line.startswith("#"))
     rows = []
     for cells in csv.DictReader(line for line in lines if not line.startswith("#")):
@@ -371,17 +373,23 @@ def summary(rows):
 FEWEST = 5  # runs of a band
 NEAR = 1.25  # of a source of all layouts, those count that take at most so many times as long as the best of their set
 EIGHT_BITS = ("b200", "gb200", "gb300")  # one band for 8 bits on these
+BLACKWELL = ("b200", "b300", "gb200", "gb300")  # and one for mixtures of experts
 
 
 def fp8_of(row):
     return row.values.get("train.fp8", "off")
 
 
+def has_experts(row):
+    return "model.experts" in row.values
+
+
 def class_of(row):
-    """Returns what has a band: a trainer, GPUs, and a word of train.fp8."""
+    """Returns what has a band: a trainer, GPUs, whether models have experts, and a word of train.fp8."""
     gpu = row.values["hardware.gpu"]
     gpus = {"a100-80g": ("a100-40g", "a100-80g")}.get(gpu, (gpu,))
-    return row.source["trainer"], EIGHT_BITS if gpu in EIGHT_BITS and fp8_of(row) != "off" else gpus, fp8_of(row)
+    gpus = EIGHT_BITS if gpu in EIGHT_BITS and fp8_of(row) != "off" else gpus
+    return row.source["trainer"], BLACKWELL if has_experts(row) and gpu in BLACKWELL else gpus, has_experts(row), fp8_of(row)
 
 
 def longer(row):
@@ -456,7 +464,8 @@ def bands(rows):
         "| trainer | GPUs | `train.fp8` | runs | low | middle | high | tried | middle off | inside |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for (trainer, gpus, fp8), mine in classes_of(rows).items():
+    for (trainer, gpus, experts, fp8), mine in classes_of(rows).items():
+        trainer = f"{trainer}, experts" if experts else trainer
         off, inside, count = tried(mine)
         ends = [f"{end:.2f}" for end in band_of(mine)]
         apart = [str(count), f"{100 * off:.1f} %", f"{100 * inside / count:.0f} %"] if count else ["0", "-", "-"]
@@ -468,16 +477,54 @@ def bands_file(rows):
     """Returns the text of src/config/bands.c."""
     lines = [
         "// How much longer published steps of other trainers took than planned: 10th percentile, median and 90th",
-        "// percentile. Made by studies/published.py of studies/published.json and runs.csv; sources: docs/published.md.",
+        "// percentile. Made by studies/published.py of published.json and runs*.csv there; sources: docs/published.md.",
         '#include "gpus.h"',
         "",
         "const TrainerBand trainer_bands[] = {",
     ]
-    for (trainer, gpus, fp8), mine in classes_of(rows).items():
+    for (trainer, gpus, experts, fp8), mine in classes_of(rows).items():
         ends = ", ".join(f"{end:.2f}" for end in band_of(mine))
-        word = trainer.replace("-", "_").upper()
-        lines.append(f'    {{TRAINER_{word}, "{" ".join(gpus)}", FP8_{fp8.upper()}, {len(mine)}, {ends}}},')
+        what = f"{str(experts).lower()}, FP8_{fp8.upper()}, {len(mine)}"
+        lines.append(f'    {{TRAINER_{trainer.replace("-", "_").upper()}, "{" ".join(gpus)}", {what}, {ends}}},')
     return "\n".join([*lines, "};", "const int trainer_band_count = sizeof trainer_bands / sizeof *trainer_bands;", ""])
+
+
+def pairs_of_layouts(sets):
+    """Returns the pairs of runs of each set that differ only in their layout or schedule."""
+    def part(row, *sections):
+        return {key: value for key, value in row.values.items() if key.partition(".")[0] in sections}
+
+    pairs = [(one, other) for mine in sets for i, one in enumerate(mine) for other in mine[i + 1 :]]
+    return [
+        (one, other)
+        for one, other in pairs
+        if part(one, "model", "train", "hardware") == part(other, "model", "train", "hardware")
+        and part(one, "parallel", "schedule") != part(other, "parallel", "schedule")
+    ]
+
+
+def experts_table(rows):
+    """Returns the runs of mixtures of experts, by model and GPUs: how many times as long as planned they took."""
+    mine, sets = [row for row in rows if has_experts(row)], {}
+    for row in mine:
+        sets.setdefault(row.values["group"], []).append(row)
+    pairs = pairs_of_layouts(sets.values())
+    right = sum((one.planned_step() < other.planned_step()) == (one.measured_step() < other.measured_step())
+                for one, other in pairs)  # fmt: skip
+    lines = [
+        wrapped(
+            f"Of {len(mine)} runs half took {statistics.median(map(longer, mine)):.2f} times as long as planned, or longer;"
+            f" {right} of {len(pairs)} pairs of layouts of one model on the same GPUs are in order (Kendall's tau"
+            f" {2 * right / len(pairs) - 1:.2f})."
+        ),
+        "",
+        "| model, GPUs | runs | measured / planned |",
+        "|---|---|---|",
+    ]
+    for group, of_set in sorted(sets.items()):
+        runs = ", ".join(f"{longer(row):.2f} ({row.values['run']})" for row in of_set)
+        lines.append(f"| {group} | {len(of_set)} | {runs} |")
+    return "\n".join(lines)
 
 
 # ---- decisions -------------------------------------------------------------------------------------------------------
@@ -680,9 +727,10 @@ def page_of(rows, more, page):
     pairs = pairs_of(rows)
     sources = {row.source["name"]: row.source["title"] for row in rows}
     for row in more:
-        sources.setdefault(f"{row.source['name']} (`runs.csv`)", row.source["title"])
+        file = EXPERTS if has_experts(row) else RUNS
+        sources.setdefault(f"{row.source['name']} (`{file.name}`)", row.source["title"])
     both = rows + more
-    tables = {"summary": summary(rows), "bands": bands(both), "decisions": decisions(both), "changes": changes(both),
+    tables = {"summary": summary(rows), "experts": experts_table(more), "bands": bands(both), "decisions": decisions(both), "changes": changes(both),
               "limits": table_of_limits(rows),
               "pairs": verdict_on_pairs(pairs) + "\n\n" + table_of_pairs(pairs), "memory": words_on_memory(rows),
               "sources": "\n".join(wrapped(f"- *{name}*: {title}.", "  ") for name,
@@ -743,7 +791,7 @@ def main(options):
     rows = rows_of(options.only)
     if not rows:
         raise Failure(f"no run has {options.only!r} in its source or name; leave out --only to see all")
-    more = more_rows() if options.bands or options.write is not None else []
+    more = more_rows() + more_rows(EXPERTS) if options.bands or options.write is not None else []
     plan_all(rows + more, options.bin)
     if options.write is None:
         if options.bands:

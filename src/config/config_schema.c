@@ -333,7 +333,7 @@ const ConfigKey config_keys[] = {
     NUMBER(hardware, run_share, "1", 0, 1, "for plans: part of the measured kernels' rates that runs reach",
            .flags = KEY_ABOVE_MIN),
     FIGURE(hardware, expert_spread, 1e3,
-           "for plans: standard deviation / mean of the tokens per expert; auto: 0.3, a guess"),
+           "for plans: standard deviation / mean of the tokens per expert; auto: a guess, 0.3 of 128"),
     BOOL(hardware, calibrated, "false", "for plans: true if these figures were fitted to runs; sets the plan's band"),
     NUMBER(hardware, action_us, "0", 0, 1e9, "for plans: overhead of every forward and backward"),
     NUMBER(hardware, step_overhead_ms, "0", 0, 1e9, "for plans: overhead of every step"),

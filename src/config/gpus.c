@@ -101,10 +101,10 @@ static bool has_word_(const char *text, const char *word) {
     return false;
 }
 
-GpuBand gpu_band(int trainer, const Gpu *gpu, int fp8) {
+GpuBand gpu_band(int trainer, const Gpu *gpu, bool experts, int fp8) {
     for (int i = 0; i < trainer_band_count && gpu != NULL; i++) {
         const TrainerBand *row = &trainer_bands[i];
-        if (row->trainer == trainer && row->fp8 == fp8 && has_word_(row->gpus, gpu->word))
+        if (row->trainer == trainer && row->experts == experts && row->fp8 == fp8 && has_word_(row->gpus, gpu->word))
             return (GpuBand){row->low, row->middle, row->high, row->runs, trainer_words[trainer], false};
     }
     return (GpuBand){0};

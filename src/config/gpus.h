@@ -58,10 +58,11 @@ extern const GpuBand gpu_band_measured;
 // to 0.4 % too long (test/plan/measured_steps.json).
 extern const GpuBand gpu_band_alone;
 
-// One row of bands.c. gpus: words of hardware.gpu.
+// One row of bands.c. gpus: words of hardware.gpu. experts: of mixtures of experts.
 typedef struct TrainerBand {
     int trainer;
     const char *gpus;
+    bool experts;
     int fp8, runs;
     double low, middle, high;
 } TrainerBand;
@@ -70,8 +71,9 @@ extern const TrainerBand trainer_bands[];
 extern const int trainer_band_count;
 extern const char *const trainer_words[]; // of hardware.trainer
 
-// Returns the band of a trainer's published runs on such GPUs in this precision; runs is 0 if there are too few.
-GpuBand gpu_band(int trainer, const Gpu *gpu, int fp8);
+// Returns the band of a trainer's published runs of such models on such GPUs in this precision; runs is 0 if there are
+// too few.
+GpuBand gpu_band(int trainer, const Gpu *gpu, bool experts, int fp8);
 
 // Words of hardware.gpu, "none" first, NULL last; the row of word i is gpu_row(i), NULL for 0.
 extern const char *const gpu_words[];

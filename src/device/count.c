@@ -95,8 +95,9 @@ static void experts_(Backend *be, int64_t rows, int64_t experts, int64_t n, int6
 
 // Fills counts (parts, experts) as if the counted rank, which is the first of the group, were the fullest, and the
 // others' experts chosen equally often. The first experts of a kind take what is left over.
-static void routed_(const Clocks *clocks, int64_t *counts, int64_t parts, int64_t rows, const RouteShape *shape) {
+static void routed_(Clocks *clocks, int64_t *counts, int64_t parts, int64_t rows, const RouteShape *shape) {
     int64_t experts = shape->experts, held = experts / clocks->expert_ranks;
+    clocks->copies = shape->chosen;
     for (int64_t part = 0; part < parts; part++) {
         int64_t copies = (rows * (part + 1) / parts - rows * part / parts) * shape->chosen,
                 *to = counts + part * experts;
@@ -363,7 +364,11 @@ static int rooted_(Comm *comm, CommOperation operation, int root, void *out, con
     return collective_(comm, operation, out, in, count, type, request, err);
 }
 
-// What stays on the node and what leaves it move at once. The ranks of a node follow each other.
+// Returns how many of n nodes k copies reach, over k, if every node has equally many experts.
+static double reached_(double n, double k) { return n * (1 - pow(1 - 1 / n, k)) / k; }
+
+// What stays on the node and what leaves it move at once. The ranks of a node follow each other. Copies that a node
+// deals out move inside it.
 static int exchange_(Comm *comm, void *out, const int64_t *received, const void *in, const int64_t *sent,
                      CommRequest *request, Error *err) {
     CountComm *self = comm->self;
@@ -376,6 +381,10 @@ static int exchange_(Comm *comm, void *out, const int64_t *received, const void 
         if (q != comm->rank) way[0] += (double)sent[q], way[1] += (double)received[q];
     }
     double inside = fmax(stays[0], stays[1]), between = fmax(leaves[0], leaves[1]), full = self->clocks->fullest;
+    if (self->clocks->once && near < comm->size) {
+        inside += between * (near - 1) / near;
+        between *= reached_((double)comm->size / near, (double)self->clocks->copies);
+    }
     double seconds = cost_exchange(cost, inside, near, between, self->links.rate);
     double even = cost_exchange(cost, inside / full, near, between / full, self->links.rate);
     start_(self, self->rests ? 0 : seconds, false, request);

@@ -47,6 +47,8 @@ typedef struct Clocks {
     Account spent;  // what `compute` consists of
     double fullest; // rows that the experts of the counted rank get, relative to a balanced routing
     int expert_ranks;
+    bool once;      // exchanges between nodes send a token to a node once, as DeepEP does, and copies are made there
+    int64_t copies; // of a token: its experts
     uintptr_t next; // address of the next allocation
     Priced waves[PRICED];
 } Clocks;

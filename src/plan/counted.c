@@ -23,7 +23,7 @@ typedef struct CountKey {
     int tensor_near, context_near, data_near;
     double flops;
     bool update; // the end of a step, else the actions of a chunk
-    bool first, last, sequence, copies, moving, split, beside, sharded, free_groups;
+    bool first, last, sequence, copies, moving, split, beside, sharded, free_groups, once;
     int layers, recomputed, dense, tensor_ranks, replicas;
     int expert_ranks, near_experts, same_experts; // ranks that divide the experts, and how many of these are on a node;
                                                   // ranks with the same experts. 0: no experts
@@ -59,21 +59,16 @@ static bool moving_(const CountSource *source) {
            parallel->tensor * parallel->context * stages > config->hardware.gpus_per_node;
 }
 
-// Returns how many expert ranks of a group follow one another (topology.h).
-static int64_t experts_in_a_row_(const ParallelConfig *parallel) {
-    bool together = parallel->placement == PLACEMENT_STAGES || parallel->pipeline == 1; // all ranks of a stage
-    int64_t neighbours = together ? parallel->expert : parallel->context * parallel->tensor;
-    return min_i64(parallel->expert, neighbours);
-}
-
 // Returns the rows of the fullest of e expert ranks over the mean. If the tokens of E experts have a standard deviation
 // of `spread` times their mean, those of a rank's E/e experts have spread * sqrt(e / E); the largest of e normal
-// numbers is about sqrt(2 ln e) standard deviations above the mean.
+// numbers is about sqrt(2 ln e) standard deviations above the mean. By the same rule, the guess is smaller for fewer
+// experts, each of which stands for several smaller ones.
 static double fullest_(const Config *config) {
-    enum { GUESS = 30 }; // percent; runs between 4 and 95 are known
-    double e = (double)config->parallel.expert, spread = config->hardware.expert_spread;
-    if (spread == 0) spread = GUESS / 100.0;
-    return fmin(e, 1 + spread * sqrt(e / (double)config->model.experts * 2 * log(e)));
+    static const double GUESS = 0.3, OF = 128; // runs between 0.04 with 8 experts and 0.95 with 128 are known
+    double e = (double)config->parallel.expert, all = (double)config->model.experts;
+    double spread = config->hardware.expert_spread;
+    if (spread == 0) spread = GUESS * sqrt(all / OF);
+    return fmin(e, 1 + spread * sqrt(e / all * 2 * log(e)));
 }
 
 static CountKey key_(const CountSource *source, const Shape *shape) {
@@ -89,11 +84,12 @@ static CountKey key_(const CountSource *source, const Shape *shape) {
     key.tensor_rate = rate_(source, parallel->tensor, 1);
     key.context_rate = rate_(source, parallel->context * parallel->tensor, parallel->tensor);
     if (source->config->model.experts > 0) {
-        int64_t row = experts_in_a_row_(parallel), node = hardware_domain(source->hardware, source->config);
+        int64_t row = hardware_experts_in_a_row(parallel), node = hardware_domain(source->hardware, source->config);
         key.expert_ranks = (int)parallel->expert;
         key.fullest = fullest_(source->config);
         key.expert_rate = rate_(source, row == parallel->expert ? row : 0, node);
         key.near_experts = (int)min_i64(row, node);
+        key.once = source->config->hardware.trainer == TRAINER_NVIDIA;
     }
     key.moving = moving_(source);
     key.split = source->split;
@@ -125,7 +121,8 @@ static CountedStage *counted_open_(const CountSource *source, const StageShape *
     counting->clocks = (Clocks){.cost = &counting->cost,
                                 .own_sums = stage->own_sums,
                                 .fullest = fmax(1, key->fullest),
-                                .expert_ranks = max_int(1, key->expert_ranks)};
+                                .expert_ranks = max_int(1, key->expert_ranks),
+                                .once = key->once};
     counting->be =
         count_backend_create(&counting->clocks, source->config->train.precision, source->hardware->capability);
     counting->be->moving = key->moving;

@@ -25,8 +25,6 @@ static void describe_gpu_(Hardware *hardware, const Config *config) {
     hardware->peak = 1e12 * (given->peak_tflops > 0 ? given->peak_tflops : here.peak_tflops);
     cost_of_gpu(&hardware->cost, config, hardware->peak);
     hardware->gpu = given->gpu > 0 ? gpu_row(given->gpu) : gpu_by_peak(hardware->peak * 1e-12);
-    if (config->model.experts > 0) hardware->gpu = NULL; // no run of a mixture of experts made the bands
-    hardware->fp8 = config->train.fp8;
     hardware->capability = gpu_capability(gpu_row(given->gpu));
     hardware->memory_bytes = given->memory_gib > 0 ? (int64_t)(given->memory_gib * GIB) : here.memory_bytes;
 }
@@ -94,6 +92,12 @@ int64_t hardware_nodes_of_data(const Hardware *hardware, const Config *config) {
     return min_i64(config_replicas(config), (config_world(config) + domain - 1) / domain);
 }
 
+int64_t hardware_experts_in_a_row(const ParallelConfig *parallel) {
+    bool together = parallel->placement == PLACEMENT_STAGES || parallel->pipeline == 1; // all ranks of a stage
+    int64_t neighbours = together ? parallel->expert : parallel->context * parallel->tensor;
+    return min_i64(parallel->expert, neighbours);
+}
+
 double hardware_network(const Hardware *hardware, const Config *config) {
     if (hardware->cpu) return hardware->cost.network;
     return hardware->cost.network * (double)hardware_domain(hardware, config) / (double)config->hardware.gpus_per_node;
@@ -101,11 +105,21 @@ double hardware_network(const Hardware *hardware, const Config *config) {
 
 // ---------------------------------------------------------------- assumptions
 
+// Returns the band of another program's runs, of which a plan with its exchanges between nodes needs its dispatcher.
+static GpuBand others_band_(const Hardware *hardware, const Config *config, int trainer) {
+    static const GpuBand unknown = {0};
+    const ParallelConfig *parallel = &config->parallel;
+    int64_t domain = hardware_domain(hardware, config), row = hardware_experts_in_a_row(parallel);
+    bool leaves = config_world(config) > domain && (row < parallel->expert || domain % row != 0);
+    if (config->model.experts > 0 && leaves && trainer != config->hardware.trainer) return unknown;
+    return gpu_band(trainer, hardware->gpu, config->model.experts > 0, config->train.fp8);
+}
+
 GpuBand hardware_band(const Hardware *hardware, const Config *config, bool measured) {
     static const GpuBand unknown = {0};
     int trainer = config->hardware.trainer;
     if (hardware->cost.flops == 0) return unknown;
-    if (trainer != TRAINER_THIS) return gpu_band(trainer, hardware->gpu, hardware->fp8);
+    if (trainer != TRAINER_THIS) return others_band_(hardware, config, trainer);
     if (measured || config->hardware.calibrated) return gpu_band_measured;
     bool hopper = hardware->capability == 90 && !hardware->cost.data_sheet && config->train.precision == PRECISION_BF16;
     return hopper && config_world(config) == 1 && config->model.experts == 0 ? gpu_band_alone : unknown;
@@ -114,7 +128,7 @@ GpuBand hardware_band(const Hardware *hardware, const Config *config, bool measu
 void hardware_put_others(const Hardware *hardware, const Config *config, double step, JsonOut *out) {
     json_begin(out, "others", '[');
     for (int trainer = TRAINER_NVIDIA; isfinite(step) && trainer <= TRAINER_FSDP; trainer++) {
-        GpuBand band = gpu_band(trainer, hardware->gpu, config->train.fp8);
+        GpuBand band = others_band_(hardware, config, trainer);
         if (band.runs == 0) continue;
         json_begin(out, NULL, '{');
         json_put_text(out, "program", trainer_words[trainer]);
@@ -148,12 +162,12 @@ static char *range_text_(GpuBand band, double step, char text[RANGE_TEXT]) {
 }
 
 // Writes each trainer's expected step, "nvidia 11.4 s (10.8 to 11.7 s, 53 runs)". Returns how many there are.
-static int others_text_(const Hardware *hardware, double step, char *text, size_t size) {
+static int others_text_(const Hardware *hardware, const Config *config, double step, char *text, size_t size) {
     char range[RANGE_TEXT], middle[SECONDS_TEXT];
     size_t used = 0;
     int count = 0;
     for (int trainer = TRAINER_NVIDIA; trainer <= TRAINER_FSDP; trainer++) {
-        GpuBand band = gpu_band(trainer, hardware->gpu, hardware->fp8);
+        GpuBand band = others_band_(hardware, config, trainer);
         if (band.runs == 0) continue;
         used += (size_t)snprintf(text + used, size - used, "%s%s %s (%s, %d runs)", count++ > 0 ? ", " : "",
                                  trainer_words[trainer], hardware_seconds_text(band.middle * step, middle),
@@ -162,12 +176,12 @@ static int others_text_(const Hardware *hardware, double step, char *text, size_
     return count;
 }
 
-char *hardware_others_text(const Hardware *hardware, double value, char text[OTHERS_TEXT]) {
+char *hardware_others_text(const Hardware *hardware, const Config *config, double value, char text[OTHERS_TEXT]) {
     size_t used = 0;
     char count[32];
     text[0] = '\0';
     for (int trainer = TRAINER_NVIDIA; trainer <= TRAINER_FSDP; trainer++) {
-        GpuBand band = gpu_band(trainer, hardware->gpu, hardware->fp8);
+        GpuBand band = others_band_(hardware, config, trainer);
         double own = band.middle * value;
         if (band.runs == 0) continue;
         if (own < 999.5) snprintf(count, sizeof count, "%.3g", own);
@@ -193,7 +207,7 @@ void hardware_print_band(const Hardware *hardware, const Config *config, GpuBand
                   range_text_(band, step, range), share, others);
     else if (config->hardware.trainer != TRAINER_THIS)
         grid_line(file, "expected", "not known: there are no runs of %s on such GPUs in this precision", word);
-    else if (others_text_(hardware, step, others, sizeof others) > 0)
+    else if (others_text_(hardware, config, step, others, sizeof others) > 0)
         grid_line(file, "expected", "%s: four of five published runs; this trainer was not measured on such GPUs",
                   others);
     else grid_line(file, "expected", "not known: no program's steps were measured on such GPUs in this precision");

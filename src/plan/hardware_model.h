@@ -10,8 +10,7 @@ typedef struct Hardware {
     char device[96]; // name of the device; "" if it is not present
     double peak;     // FLOP/s of one rank, to which MFU is relative; 0: unknown
     Cost cost;
-    const Gpu *gpu;       // its row, by name or peak, for bands; NULL: a CPU, unknown, or a mixture of experts
-    int fp8;              // train.fp8
+    const Gpu *gpu;       // its row, by name or peak, for bands; NULL: a CPU, or unknown
     int capability;       // of an NVIDIA GPU (Backend.capability); 0: unknown, or not such a GPU
     double action, step;  // seconds of overhead per forward or backward, and per step
     double cores_share;   // CPU: number of ranks that can compute at full speed at once; GPU: 0
@@ -39,6 +38,9 @@ int hardware_node(const Hardware *hardware, const Config *config, int rank);
 // Returns the number of domains that the ranks which sum their gradients with each other are on.
 int64_t hardware_nodes_of_data(const Hardware *hardware, const Config *config);
 
+// Returns how many expert ranks of a group follow one another (topology.h).
+int64_t hardware_experts_in_a_row(const ParallelConfig *parallel);
+
 // Returns the bytes/s of the network of a domain: that of its nodes together.
 double hardware_network(const Hardware *hardware, const Config *config);
 
@@ -58,7 +60,7 @@ void hardware_put_others(const Hardware *hardware, const Config *config, double 
 
 // Writes a value by the median of each other trainer's runs, as "nvidia 62.9, nanotron 83.9". Returns `text`.
 enum { OTHERS_TEXT = 160 };
-char *hardware_others_text(const Hardware *hardware, double value, char text[OTHERS_TEXT]);
+char *hardware_others_text(const Hardware *hardware, const Config *config, double value, char text[OTHERS_TEXT]);
 
 // Prints the expected step: its middle and its ends, by the band or without one by those of other trainers.
 void hardware_print_band(const Hardware *hardware, const Config *config, GpuBand band, double step, double mfu,

@@ -189,7 +189,8 @@ TEST(one_expert_is_a_product_like_any_other) {
     assert_float_equal(cost_experts(&cost, 8190, 1, 4096, 2048, 2, false), product, 1e-12);
     product = cost_product(&cost, 1, 4096, 2048, 8192) + cost_adding(&cost, 4096 * 2048);
     assert_float_equal(cost_experts(&cost, 8190, 1, 4096, 2048, 8, true), product, 1e-12);
-    assert_true(cost_experts(&cost, 8190, 2, 4096, 2048, 2, false) > cost_experts(&cost, 8190, 1, 4096, 2048, 2, false));
+    assert_true(cost_experts(&cost, 8190, 2, 4096, 2048, 2, false) >
+                cost_experts(&cost, 8190, 1, 4096, 2048, 2, false));
 }
 
 TEST(an_exchange_takes_as_long_as_its_slower_part) {

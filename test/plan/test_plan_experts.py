@@ -59,3 +59,13 @@ def test_exchanges_between_nodes_follow_the_network(config):
     far, slow = (plan(config, "parallel.expert=16", f"hardware.network_gb_s={rate}")[1]["experts' exchange"]
                  for rate in (400, 100))  # fmt: skip
     assert far > 1.5 * near and slow == pytest.approx(4 * far, rel=0.2)
+
+
+def test_other_programs_send_a_token_to_a_node_once(config):
+    near, _ = plan(config, "hardware.expert_spread=1e-6")
+    assert [band["program"] for band in near["others"]] == ["nvidia"]
+    own, copies = plan(config, "hardware.expert_spread=1e-6", "parallel.expert=16")
+    theirs, once = plan(config, "hardware.expert_spread=1e-6", "parallel.expert=16", "hardware.trainer=nvidia")
+    assert own["others"] == [] and theirs["others"] != []  # a plan of NCCL's exchange is not theirs
+    # Eight copies of a token reach both of two nodes; without a dispatcher four of them leave.
+    assert once["experts' exchange"] == pytest.approx(copies["experts' exchange"] / 4, rel=0.1)
