@@ -105,13 +105,17 @@ double hardware_network(const Hardware *hardware, const Config *config) {
 
 // ---------------------------------------------------------------- assumptions
 
-// Returns the band of another program's runs, of which a plan with its exchanges between nodes needs its dispatcher.
+// Returns whether rows leave their domain for the experts of other ranks.
+static bool experts_leave_(const Hardware *hardware, const Config *config) {
+    if (config->model.experts == 0) return false;
+    int64_t domain = hardware_domain(hardware, config), row = hardware_experts_in_a_row(&config->parallel);
+    return config_world(config) > domain && (row < config->parallel.expert || domain % row != 0);
+}
+
+// Returns the band of another program's runs, of which a plan with exchanges between nodes needs its dispatcher.
 static GpuBand others_band_(const Hardware *hardware, const Config *config, int trainer) {
     static const GpuBand unknown = {0};
-    const ParallelConfig *parallel = &config->parallel;
-    int64_t domain = hardware_domain(hardware, config), row = hardware_experts_in_a_row(parallel);
-    bool leaves = config_world(config) > domain && (row < parallel->expert || domain % row != 0);
-    if (config->model.experts > 0 && leaves && trainer != config->hardware.trainer) return unknown;
+    if (trainer != config->hardware.trainer && experts_leave_(hardware, config)) return unknown;
     return gpu_band(trainer, hardware->gpu, config->model.experts > 0, config->train.fp8);
 }
 
