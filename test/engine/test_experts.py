@@ -2,10 +2,14 @@
 they promise (src/model/experts.h)."""
 
 import json
+import math
+import subprocess
 
 import numpy
 import pytest
-from trainer_runs import close, command, tensors_of, trained, walked_tokens, write_config, write_tokens
+import trainer_runs
+from checkpoint_runs import poison
+from trainer_runs import close, command, environment, tensors_of, trained, walked_tokens, write_config, write_tokens
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
@@ -128,6 +132,62 @@ def test_a_resumed_run_has_the_bits_of_an_undisturbed_one(config, tmp_path, prec
     whole = run(config, *saving)
     resumed = run(config, *saving[:1], "parallel.pipeline=2", arguments=["--resume", tmp_path / "step_00000002"])
     assert resumed.bits == whole.bits[-2:]
+
+
+@BIASED
+def test_a_nan_in_a_router_is_one_sentence_and_ends_the_run(config, tmp_path):
+    train = ["train.steps=1", "checkpoint.every=1", f"checkpoint.dir={tmp_path}"]
+    name = "model.layers.2.mlp.gate.weight"
+    run(config, *train)
+    poison(tmp_path / "step_00000001", name, 5, math.nan)
+    for file in (tmp_path / "step_00000001").glob("manifest.json"):
+        file.unlink()
+    keys = [f"checkpoint.init_from={tmp_path}/step_00000001", "parallel.data=4", "parallel.expert=2"]
+    refused = trainer_runs.run(config, *keys)
+    assert refused.code == 1 and f"{name} holds a value that is not finite, in row 0, column 5" in refused.stderr
+    ended = trainer_runs.run(config, *keys, "train.skip_bad_steps=2", "train.steps=9")
+    assert ended.code == 1 and len(ended.steps) == 2 and ended.said[-1].count(name) == 1, ended.stderr
+
+
+# A library to preload. Messages are late by other times on every rank, up to 3 ms, and calls that ask for them are
+# slow now and then.
+LATE = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <unistd.h>
+static unsigned drawn;
+static unsigned draw(void) {
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    if (drawn == 0) drawn = 1 + 7919 * (unsigned)atoi(rank != NULL ? rank : "0");
+    drawn = drawn * 1664525u + 1013904223u;
+    return drawn >> 16;
+}
+#define LATER(name, ...) static int (*real)(__VA_ARGS__); if (real == NULL) real = dlsym(RTLD_NEXT, name);
+int MPI_Isend(const void *data, int count, void *type, int to, int tag, void *comm, void *request) {
+    LATER("MPI_Isend", const void *, int, void *, int, int, void *, void *)
+    if (draw() % 4 == 0) usleep(draw() % 3000);
+    return real(data, count, type, to, tag, comm, request);
+}
+int MPI_Test(void *request, int *done, void *status) {
+    LATER("MPI_Test", void *, int *, void *)
+    if (draw() % 8 != 0) return *done = 0;
+    return real(request, done, status);
+}
+"""
+
+
+@pytest.mark.parametrize("schedule", ["bpipe=on", "name=zb-v", "name=interleaved"])
+def test_replicas_that_route_differently_do_not_wait_for_ever(config, tmp_path, schedule):
+    """With buffers of a balanced share, two groups of a stage send their rows in other parts."""
+    (tmp_path / "late.c").write_text(LATE)
+    build = ["gcc", "-shared", "-fPIC", "-o", tmp_path / "late.so", tmp_path / "late.c", "-ldl"]
+    subprocess.run(build, check=True)
+    keys = ["parallel.pipeline=2", "parallel.data=4", "parallel.expert=2", "schedule.expert_rows=1",
+            f"schedule.{schedule}", "train.global_batch=16"]  # fmt: skip
+    late = run(config, *keys, env=environment(LD_PRELOAD=str(tmp_path / "late.so")))
+    assert late.bits == run(config, *keys).bits
+    assert all(step["experts"]["chunks"] > 1 for step in late.steps)
 
 
 def test_a_routing_to_one_rank_takes_parts_and_no_memory(config):
