@@ -67,13 +67,13 @@ static void llama_heads_forward_(Pass *pass, const Tensor *const *t, void *qkv, 
     if (s->qk_norm)
         pass->be->heads_norm_forward(pass->be, qkv, kept, t[LAYER_Q_NORM]->weight, t[LAYER_K_NORM]->weight,
                                      &s->attention, s->norm_eps);
-    pass->be->rope(pass->be, qkv, &attention, &s->rope, pass->positions, +1);
+    pass->be->rope(pass->be, qkv, &attention, pass->rope, pass->positions, +1);
 }
 
 static void llama_heads_backward_(Pass *pass, const Tensor *const *t, void *dqkv, const void *kept) {
     const Shape *s = pass->shape;
     AttentionShape attention = pass_attention(pass);
-    pass->be->rope(pass->be, dqkv, &attention, &s->rope, pass->positions, -1);
+    pass->be->rope(pass->be, dqkv, &attention, pass->rope, pass->positions, -1);
     if (!s->qk_norm) return;
     const Tensor *q = t[LAYER_Q_NORM], *k = t[LAYER_K_NORM];
     pass->be->heads_norm_backward(pass->be, dqkv, q->gradient, k->gradient, kept, q->weight, k->weight, &s->attention,

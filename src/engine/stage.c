@@ -12,22 +12,25 @@
 #include "muon.h"
 
 #include <assert.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-// Returns the peak number of a chunk's microbatches that are between the forward and the backward of their first
+// Sets the peak number of each chunk's microbatches that are between the forward and the backward of their first
 // slice. That backward is the last to read their keys and values. Without backwards, the last to read them is the last
 // slice's forward, before the next microbatch.
-static int64_t chunk_kept_(const Schedule *schedule, int stage, int chunk) {
-    int64_t now = 0, most = 1;
-    if (schedule->forward_only) return most;
-    for (int64_t i = 0; i < schedule->stage[stage].count; i++) {
-        Action action = schedule->stage[stage].actions[i];
-        if (action.chunk != chunk || action.slice != 0) continue;
-        if (action.kind == ACTION_FORWARD && ++now > most) most = now;
-        now -= action.kind == ACTION_BACKWARD || action.kind == ACTION_INPUT;
+static void shape_kept_(StageShape *at, const Schedule *schedule) {
+    const StageSchedule *stage = &schedule->stage[at->stage];
+    int64_t now[STAGE_MOST_CHUNKS] = {0};
+    for (int c = 0; c < at->chunks; c++) at->chunk[c].kept = schedule->slices > 1;
+    for (int64_t i = 0; schedule->slices > 1 && !schedule->forward_only && i < stage->count; i++) {
+        Action action = stage->actions[i];
+        StageChunk *chunk = &at->chunk[action.chunk];
+        if (action.slice != 0) continue;
+        now[action.chunk] += action.kind == ACTION_FORWARD;
+        chunk->kept = max_i64(chunk->kept, now[action.chunk]);
+        now[action.chunk] -= action.kind == ACTION_BACKWARD || action.kind == ACTION_INPUT;
     }
-    return most;
 }
 
 static void shape_chunk_(StageShape *at, int chunk, const Config *config, const Schedule *schedule) {
@@ -42,7 +45,6 @@ static void shape_chunk_(StageShape *at, int chunk, const Config *config, const 
     if (to->recomputed > to->layers) to->recomputed = to->layers;
     to->dense = max_i64(0, min_i64(to->layers, config->model.dense_layers - to->first_layer));
     at->recomputed += to->recomputed;
-    to->kept = schedule->slices > 1 ? chunk_kept_(schedule, at->stage, chunk) : 0;
     to->first = g == 0;
     to->last = g == virtual_stages - 1;
     at->layers += to->layers;
@@ -75,18 +77,19 @@ static void shape_chunks_(StageShape *at, const Config *config, const Schedule *
         if (bytes > at->bundle_bytes) at->bundle_bytes = bytes;
     }
     at->first_layer = at->chunk[0].first_layer;
+    shape_kept_(at, schedule);
 }
 
-void stage_shape(StageShape *at, const Model *model, const Config *config, const Schedule *schedule, Backend *be,
-                 int stage, int tensor_rank) {
-    memset(at, 0, sizeof *at);
+void stage_shape(StageShape *at, const Config *config, const Schedule *schedule, Backend *be, int stage,
+                 int tensor_rank) {
+    memset(at, 0, offsetof(StageShape, chunk));
     at->stage = stage;
     at->stages = schedule->stages;
     at->chunks = schedule->chunks;
     at->placement = schedule->placement;
     at->own_sums = be->own_sums;
     at->lent_page = be->lent_page;
-    shape_from_config(&at->shape, model, config, be, stage, tensor_rank);
+    shape_from_config(&at->shape, config, be, stage, tensor_rank);
     at->message_bytes = memory_round(at->shape.shard_rows * at->shape.hidden * at->shape.element);
     at->layer_bundle = at->dense_bundle = layer_bundle_layout(NULL, NULL, &at->shape);
     if (config->model.dense_layers > 0) {
@@ -102,7 +105,7 @@ void stage_shape(StageShape *at, const Model *model, const Config *config, const
 
 void stage_shape_like(StageShape *at, const StageShape *like, const Config *config, const Schedule *schedule,
                       int stage) {
-    memcpy(at, like, sizeof *at);
+    memcpy(at, like, offsetof(StageShape, chunk));
     at->stage = stage, at->layers = at->recomputed = at->bundle_bytes = at->first = at->last = 0;
     shape_chunks_(at, config, schedule);
 }
@@ -282,6 +285,15 @@ void stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const 
     tensors_free(&tensors, NULL);
 }
 
+// Finds the tensor of each role. A layer's tensors are at the same places in all layers. A chunk may have no layer.
+static void find_roles_(Pass *pass, const TensorTable *table) {
+    for (int role = 0; role < LAYER_ROLES; role++) pass->place[role] = -1;
+    for (int64_t i = 0; i < table->per_layer && table->first_layer + i < table->head; i++) {
+        int role = table->specs[table->first_layer + i].role;
+        if (role != LAYER_NONE) pass->place[role] = (int)i;
+    }
+}
+
 static void find_groups_(Stage *stage) {
     const Tensor *tensors = stage->tensors.tensors;
     int64_t embedding = stage->at.first ? stage->table.first_layer : 0;
@@ -385,6 +397,8 @@ int stage_allocate(Stage *stage, const Model *model, const Config *config, const
     stage->dense = shape_dense(&stage->at.shape);
     stage->pass = (Pass){.be = be, .tensor = tensor, .shape = &stage->at.shape};
     stage->table = model_table(model, whole);
+    stage->pass.rope = stage->rope = model_rope(whole);
+    find_roles_(&stage->pass, &stage->table);
     layout_tensors_(&stage->tensors, &stage->table, &stage->at, config, replica);
     if (tensors_allocate(&stage->tensors, be, err) != 0) return -1;
     find_groups_(stage);
@@ -397,7 +411,7 @@ int stage_allocate(Stage *stage, const Model *model, const Config *config, const
 int stage_create(Stage *stage, const Model *model, const Config *config, const Schedule *schedule, Backend *be,
                  int index, Comm *tensor, int replica, Error *err) {
     StageShape at;
-    stage_shape(&at, model, config, schedule, be, index, tensor == NULL ? 0 : tensor->rank);
+    stage_shape(&at, config, schedule, be, index, tensor == NULL ? 0 : tensor->rank);
     if (stage_allocate(stage, model, config, &at, &config->model, be, tensor, replica, err) != 0) return -1;
     tensors_init(&stage->tensors, be, config->train.seed, config->model.layers, config->train.init_std);
     return 0;
@@ -412,6 +426,7 @@ void stage_use_context(Stage *stage, Comm *const context[2]) {
 
 void stage_destroy(Stage *stage) {
     if (stage->be == NULL) return;
+    free(stage->rope);
     Layout count = {NULL, 0}, head = {NULL, 0};
     int64_t bytes = memory_round(stage->most_microbatches * stage->at.rows * 4);
     backend_release(stage->be, MEMORY_KEYS, stage->keys, keys_offset_(&stage->at, stage->at.chunks));

@@ -26,20 +26,20 @@ typedef struct StageChunk {
 typedef struct StageShape {
     int stage, stages, chunks;
     Placement placement;
-    StageChunk chunk[STAGE_MOST_CHUNKS];
     int64_t first_layer, layers; // index of chunk 0's first layer; number of layers in all chunks
     bool first, last;            // whether one of its chunks has the embedding; whether one has the head
     int64_t recomputed;          // layers whose forward runs again in the backward
     bool own_sums;               // the backend's own_sums
     int64_t lent_page;           // the backend's lent_page
     Shape shape;
-    int64_t rows;          // tokens of a microbatch; shape.rows are those of a slice
-    int64_t layer_bundle;  // bytes of one layer's part of a bundle
-    int64_t dense_bundle;  // the same of a dense layer in a model with experts
-    int64_t bundle_bytes;  // bytes of the largest chunk's bundle, for one microbatch or one slice of it
-    int64_t keys_bytes;    // bytes of a microbatch's keys and values in one layer; used with slices
-    int64_t dkeys_bytes;   // bytes of the fp32 gradients of these keys and values
-    int64_t message_bytes; // bytes of an activation or a gradient sent between virtual stages
+    int64_t rows;                        // tokens of a microbatch; shape.rows are those of a slice
+    int64_t layer_bundle;                // bytes of one layer's part of a bundle
+    int64_t dense_bundle;                // the same of a dense layer in a model with experts
+    int64_t bundle_bytes;                // bytes of the largest chunk's bundle, for one microbatch or one slice of it
+    int64_t keys_bytes;                  // bytes of a microbatch's keys and values in one layer; used with slices
+    int64_t dkeys_bytes;                 // bytes of the fp32 gradients of these keys and values
+    int64_t message_bytes;               // bytes of an activation or a gradient sent between virtual stages
+    StageChunk chunk[STAGE_MOST_CHUNKS]; // only [chunks] of them are set
 } StageShape;
 
 typedef struct Stage {
@@ -53,6 +53,7 @@ typedef struct Stage {
     const Tensor *embedding, *layers,
         *head; // pointers into tensors.tensors; embedding and head may be NULL; layers are in chunk order
     Pass pass;
+    RopeTable *rope; // pass.rope
     void *workspace, *head_workspace, *sums_memory;
     CommMemory gathered;      // memory of gathered rows and partial sums; .memory NULL: they are in the workspace
     bool registered;          // the memory of collectives is registered with the tensor group (Comm.use_memory)
@@ -79,8 +80,8 @@ typedef struct Stage {
 
 // Fills the shape. Reads only stages, chunks, placement, slices, split and, with slices, the stage's list of
 // `schedule`. `schedule` has at most STAGE_MOST_CHUNKS chunks and no more virtual stages than the model has layers.
-void stage_shape(StageShape *at, const Model *model, const Config *config, const Schedule *schedule, Backend *be,
-                 int stage, int tensor_rank);
+void stage_shape(StageShape *at, const Config *config, const Schedule *schedule, Backend *be, int stage,
+                 int tensor_rank);
 // Does the same from the shape of another stage with the same attention mode and pointwise recomputation.
 void stage_shape_like(StageShape *at, const StageShape *like, const Config *config, const Schedule *schedule,
                       int stage);

@@ -65,7 +65,7 @@ static Layer layer_open_(Pass *pass, const Model *model, const Tensor *tensors, 
     const Shape *s = pass->shape;
     Layer layer;
     for (int role = 0; role < LAYER_ROLES; role++) {
-        int place = s->place[role];
+        int place = pass->place[role];
         layer.t[role] = place < 0 ? NULL : &tensors[place];
         layer.w[role] = place < 0 ? NULL : tensors[place].weight;
     }

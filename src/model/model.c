@@ -1,11 +1,12 @@
-// Derives from a model and a configuration: the complete table, FLOPs, and the shape of one microbatch on one tensor
-// rank with its rotary frequencies. Frequencies are in double; transformers computes them in
-// fp32, a relative difference of 1e-7.
+// Derives from a model and a configuration: the complete table, FLOPs, rotary frequencies, and the shape of one
+// microbatch on one tensor rank. Frequencies are in double; transformers computes them in fp32, a relative difference
+// of 1e-7.
 #include "context.h"
 #include "experts.h"
 #include "quantized.h"
 
 #include "backend/attention_scratch.h"
+#include "base/alloc.h"
 #include "base/units.h"
 
 #include <math.h>
@@ -65,8 +66,8 @@ static double yarn_(const ModelConfig *m, int64_t pair, double frequency) {
     return slow * frequency / m->rope_factor + (1 - slow) * frequency;
 }
 
-// Fills the rotations of a model (transformers' modeling_rope_utils.py has the three ways of scaling).
-static void fill_rope_(RopeTable *rope, const ModelConfig *m) {
+RopeTable *model_rope(const ModelConfig *m) {
+    RopeTable *rope = xcalloc(1, sizeof *rope);
     double width = (double)rope_width_(m);
     rope->scale = m->rope_attention;
     rope->pairs = rope_width_(m) / 2;
@@ -77,20 +78,10 @@ static void fill_rope_(RopeTable *rope, const ModelConfig *m) {
         if (m->rope_scaling == ROPE_YARN) frequency = yarn_(m, i, frequency);
         rope->frequency[i] = frequency;
     }
+    return rope;
 }
 
 // --- the shape
-
-// Finds the tensor of each role. A layer's tensors are at the same places in all layers, so they are read from the
-// table of a single layer.
-static void shape_places_(Shape *shape, const Model *model, const ModelConfig *config) {
-    TensorTable table = {0};
-    model->layer_tensors(config, 0, &table);
-    for (int role = 0; role < LAYER_ROLES; role++) shape->place[role] = -1;
-    for (int64_t i = 0; i < table.count; i++)
-        if (table.specs[i].role != LAYER_NONE) shape->place[table.specs[i].role] = (int)i;
-    table_free(&table);
-}
 
 // Returns the number of chunks of rows. If ranks compute sums themselves (CPUs), this is 1: sums and products share the
 // cores, so overlap gains nothing. Otherwise this is the number asked for; auto leaves each chunk's product at least
@@ -133,8 +124,7 @@ Shape shape_dense(const Shape *shape) {
     return dense;
 }
 
-void shape_from_config(Shape *shape, const Model *model, const Config *config, Backend *be, int stage,
-                       int tensor_rank) {
+void shape_from_config(Shape *shape, const Config *config, Backend *be, int stage, int tensor_rank) {
     const ModelConfig *m = &config->model;
     int64_t t = config->parallel.tensor, b = config->schedule.micro_batch, n = config_slices(config);
     int64_t c = config->parallel.context, s = m->seq_len / n / c, dim = m->head_dim;
@@ -151,7 +141,6 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
     if (mode == ATTENTION_FLASH && !be->own_sums &&
         attention_without_flash(&attention, shape->element, config->data.mask_documents != 0) != NULL)
         attention.mode = ATTENTION_RECOMPUTE;
-    shape_places_(shape, model, m);
     shape->batch = b;
     shape->seq = s;
     shape->slices = n;
@@ -186,7 +175,6 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
     shape->z_loss = (float)config->train.z_loss;
     shape->qk_norm = m->qk_norm;
     shape->pointwise = config_pointwise(config, stage);
-    if (families[m->family].rotary) fill_rope_(&shape->rope, m);
     // The last piece sees all keys. The pieces of every context rank see as many keys in sum as those of rank 0.
     AttentionShape last = attention, piece = attention;
     last.seq /= shape->pieces, last.first = m->seq_len - last.seq;

@@ -55,13 +55,12 @@ typedef struct Shape {
     int64_t dense_ffn; // ffn of the first layers, which have no experts; then `ffn` is the shared expert's
     int64_t expert_ffn, expert_rows; // expert_rows: most rows that the buffers for a rank's experts hold at once
     double balance, router_z;        // coefficients of the balance loss and of the router's z-loss; 0: off
-    int place[LAYER_ROLES];          // index of this role's tensor in a layer; -1: not in this model
-    RopeTable rope; // filled if the family has rotary embedding; the last field, since no cost depends on it
 } Shape;
 
-// Fills the shape of a configuration on a stage and tensor rank, of context rank 0. Uses only own_sums and capability
+// Fills the shape of a configuration on a stage and tensor rank, of context rank 0. `shape` is all
+// zero before, so that shapes can be compared as bytes. Uses only own_sums and capability
 // of `be`, and asks it for the sizes of attention's scratch and of the operations' workspace.
-void shape_from_config(Shape *shape, const Model *model, const Config *config, Backend *be, int stage, int tensor_rank);
+void shape_from_config(Shape *shape, const Config *config, Backend *be, int stage, int tensor_rank);
 
 // Returns the shape of the first layers of a model with experts, which have a dense MLP of width dense_ffn instead.
 Shape shape_dense(const Shape *shape);
@@ -91,6 +90,8 @@ typedef struct Pass {
     Comm *context[2]; // one per half of a sequence (context.h); NULL: no context ranks
     Comm *experts;    // the ranks that divide the experts (experts.h); NULL: this rank has all of them
     const Shape *shape;
+    int place[LAYER_ROLES]; // index of this role's tensor in a layer; -1: not in this model
+    const RopeTable *rope;  // unused if the family has no rotary embedding
     // (rows, hidden) each, NULL without sequence parallelism: gathered rows, and this rank's part of a sum. Without
     // shape->overlap they are one buffer, since then each is read before the next is written.
     void *gathered[GATHERED_COUNT], *partial;
@@ -152,6 +153,10 @@ struct Model {
 
 // Makes the complete model's table. The caller frees it.
 TensorTable model_table(const Model *model, const ModelConfig *config);
+
+// Returns the rotations of a model (transformers' modeling_rope_utils.py has the three ways of scaling). The caller
+// frees them.
+RopeTable *model_rope(const ModelConfig *config);
 
 // Returns the FLOPs of one token's forward and backward (3 times the forward) as counted for MFU: matrix products only,
 // nothing recomputed; attention over all s*s pairs (full) or half of them (causal, not full). Formula: Megatron-LM's

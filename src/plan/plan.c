@@ -216,7 +216,7 @@ static void plan_fill_stage_(PlanStage *plan, const Held *held, const Config *co
 
 // What stage_bytes depends on, except for what all layouts of a model have in common. Compared as bytes.
 typedef struct HeldKey {
-    char shape[offsetof(Shape, rope)];
+    char shape[sizeof(Shape)];
     int64_t layers, dense, kept; // kept: microbatches with keys in memory, times layers
     int64_t microbatches, data, context;
     bool recomputed, first, last;
@@ -269,17 +269,16 @@ static void flash_clause_(Plan *plan, const Config *config, const Backend *be) {
     snprintf(plan->flash, sizeof plan->flash, ", %s", how);
 }
 
-Plan plan_make_from(const TensorTable *table, const Model *model, const Config *config, const Schedule *schedule,
-                    Backend *be, Memo *memo) {
+Plan plan_make_from(const TensorTable *table, const Config *config, const Schedule *schedule, Backend *be, Memo *memo) {
     Plan plan = {.stages = schedule->stages};
     Held held;
-    plan.stage = xcalloc((size_t)plan.stages, sizeof *plan.stage);
+    plan.stage = xmalloc((size_t)plan.stages * sizeof *plan.stage);
     for (int s = 0; s < plan.stages; s++) {
         PlanStage *stage = &plan.stage[s], *last = s > 0 ? stage - 1 : stage;
         bool like = s > 0 && config_attention(config, s) == config_attention(config, s - 1) &&
                     config_pointwise(config, s) == config_pointwise(config, s - 1);
         if (like) stage_shape_like(&stage->at, &last->at, config, schedule, s);
-        else stage_shape(&stage->at, model, config, schedule, be, s, 0);
+        else stage_shape(&stage->at, config, schedule, be, s, 0);
     }
     for (int s = 0; s < plan.stages; s++) {
         PlanStage *stage = &plan.stage[s];
@@ -294,7 +293,7 @@ Plan plan_make_from(const TensorTable *table, const Model *model, const Config *
 
 Plan plan_make(const Model *model, const Config *config, const Schedule *schedule, Backend *be) {
     TensorTable table = model_table(model, &config->model);
-    Plan plan = plan_make_from(&table, model, config, schedule, be, NULL);
+    Plan plan = plan_make_from(&table, config, schedule, be, NULL);
     table_free(&table);
     return plan;
 }

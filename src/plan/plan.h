@@ -57,8 +57,7 @@ bool plan_schedule_holds(int64_t virtual_stages, int64_t microbatches);
 Plan plan_make(const Model *model, const Config *config, const Schedule *schedule, Backend *be);
 // Makes the plan as plan_make does, with a given tensor table, for callers that make many plans of one model. memo:
 // plan_memo's, for plans that differ only in the keys of a layout (layout.h); may be NULL.
-Plan plan_make_from(const TensorTable *table, const Model *model, const Config *config, const Schedule *schedule,
-                    Backend *be, Memo *memo);
+Plan plan_make_from(const TensorTable *table, const Config *config, const Schedule *schedule, Backend *be, Memo *memo);
 Memo *plan_memo(void);
 void plan_free(Plan *plan);
 

@@ -69,7 +69,7 @@ static void take_measured_(StageTime *time, const ProfileTime *found, const Chun
 static const ChunkTimes *chunk_times_(Costing *costing, const StageShape *stage, const StageChunk *chunk) {
     const StageShape *of = costing->of;
     const StageChunk *last = &costing->chunk;
-    bool alike = of != NULL && memcmp(&of->shape, &stage->shape, offsetof(Shape, rope)) == 0 &&
+    bool alike = of != NULL && memcmp(&of->shape, &stage->shape, sizeof of->shape) == 0 &&
                  last->layers == chunk->layers && last->recomputed == chunk->recomputed &&
                  last->dense == chunk->dense && last->first == chunk->first && last->last == chunk->last;
     const CountSource source = count_source_(costing);
@@ -115,7 +115,7 @@ static int chunk_compute_(Costing *costing, int s, int c, const ComputeTimes *ti
         sum->backward += costing->schedule->split ? times->input[at] + times->weight[at] : times->backward[at];
         sum->input += times->input[at];
         sum->weight += times->weight[at];
-        sum->beside += now[i].beside;
+        sum->beside += account_total(&now[i].beside);
         account_add(&sum->spent, &now[i].forward, 1);
         if (costing->schedule->split) account_add(&sum->spent, &now[i].input, 1);
         account_add(&sum->spent, costing->schedule->split ? &now[i].weight : &now[i].backward, 1);

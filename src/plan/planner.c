@@ -163,7 +163,7 @@ static bool possible_(const Config *config) {
 // ---------------------------------------------------------------- forecasts
 
 Plan planner_plan(const Planner *planner, const Config *config, const Schedule *schedule) {
-    return plan_make_from(&planner->table, planner->model, config, schedule, planner->be, planner->held);
+    return plan_make_from(&planner->table, config, schedule, planner->be, planner->held);
 }
 
 // A configuration's schedule and its bytes.

@@ -43,7 +43,7 @@ static void space_stage_(const SearchSpace *space, const RunLayout *shape, Confi
     plain.layers = LAYERS_EVEN;
     layout_set(&plain, config);
     Schedule one = {.stages = 1, .chunks = 1};
-    stage_shape(at, space->planner->model, config, &one, space->planner->be, 0, 0);
+    stage_shape(at, config, &one, space->planner->be, 0, 0);
 }
 
 static CountSource count_source_(const SearchSpace *space, const Config *config) {
