@@ -1,6 +1,6 @@
 // Runs stages on clocks (counted.h). All layers of a kind take the same time except next to an end: the first finds no
 // gather in flight, the last writes its own output. So a chunk is counted with at most MOST plain and MOST recomputed
-// layers, and each further layer adds what the last one added.
+// layers, and each further layer takes as long as the middle one of these.
 #include "counted.h"
 
 #include "base/alloc.h"
@@ -17,7 +17,7 @@ enum { MOST = 3 };
 
 // What is counted, and everything that its seconds depend on. Compared as bytes after a memset.
 typedef struct CountKey {
-    char sizes[offsetof(Shape, rope)]; // of the shape; 0 for the end of a step, whatever a microbatch's size is
+    char sizes[sizeof(Shape)]; // of the shape; 0 for the end of a step, whatever a microbatch's size is
     double tensor_rate, context_rate, data_rate, expert_rate; // CountLinks
     double fullest;                                           // Clocks
     int tensor_near, context_near, data_near;
@@ -108,8 +108,20 @@ typedef struct CountedStage {
     Backend *be;
     Comm *tensor, *context[2], *data, *experts, *same_experts;
     Stage stage;
+    int64_t layers_seen;
+    int marks;
+    Account mark[2 * MOST]; // what was spent until each layer's end, in the order in which the layers ran
     Error err;
 } CountedStage;
+
+static bool mark_layer_(void *argument, bool moved) {
+    CountedStage *counting = (CountedStage *)argument;
+    int64_t layers = counting->stage.layers_queued;
+    if (layers != counting->layers_seen && counting->marks < 2 * MOST)
+        counting->mark[counting->marks++] = counting->clocks.spent;
+    counting->layers_seen = layers, (void)moved;
+    return true;
+}
 
 // Opens a stage of one chunk with the layers of the key.
 static CountedStage *counted_open_(const CountSource *source, const StageShape *stage, const CountKey *key) {
@@ -163,6 +175,7 @@ static CountedStage *counted_open_(const CountSource *source, const StageShape *
     assert(status == 0), (void)status;
     stage_use_context(&counting->stage, counting->context);
     counting->stage.pass.experts = counting->experts;
+    counting->stage.pass.poll = mark_layer_, counting->stage.pass.poll_argument = counting;
     return counting;
 }
 
@@ -180,13 +193,38 @@ static void counted_close_(CountedStage *counting) {
 static Account counted_read_(CountedStage *counting) {
     Account spent = counting->clocks.spent;
     counting->clocks.spent = (Account){0};
+    counting->marks = 0;
     assert(counting->err.code == 0);
     return spent;
 }
 
+// The times of a chunk's slices, and of one more plain and one more recomputed layer.
+typedef struct Counted {
+    ChunkTimes *chunk, *more[2]; // [slices]
+} Counted;
+
+// Returns what was spent on the middle one of MOST layers that ran one after another, the first as number `first`.
+static Account middle_(const CountedStage *counting, int first) {
+    Account spent = counting->mark[first + 1];
+    account_add(&spent, &counting->mark[first], -1);
+    return spent;
+}
+
+// Reads an action into one field of the slice's times: of the chunk, and of one more layer of each kind. forwards:
+// recomputed layers ran before plain ones, else after them.
+static void counted_take_(CountedStage *counting, const CountKey *key, const Counted *counted, int64_t slice,
+                          size_t field, bool forwards) {
+    int of[2] = {key->layers - key->recomputed, key->recomputed};
+    int first[2] = {forwards ? of[1] : 0, forwards ? 0 : of[0]};
+    for (int kind = 0; kind < 2; kind++)
+        if (of[kind] == MOST && first[kind] + MOST <= counting->marks)
+            *(Account *)((char *)&counted->more[kind][slice] + field) = middle_(counting, first[kind]);
+    *(Account *)((char *)&counted->chunk[slice] + field) = counted_read_(counting);
+}
+
 // Counts every action on every slice; backwards run from the last slice to the first. Bundle and messages have memory
 // of their own, as in a run.
-static void count_actions_(CountedStage *counting, const CountKey *key, ChunkTimes *times) {
+static void count_actions_(CountedStage *counting, const CountKey *key, const Counted *counted) {
     Stage *stage = &counting->stage;
     Backend *be = counting->be;
     Error *err = &counting->err;
@@ -197,24 +235,26 @@ static void count_actions_(CountedStage *counting, const CountKey *key, ChunkTim
     counted_read_(counting);
     for (int64_t i = 0; i < slices; i++) {
         stage_forward(stage, 0, i, bundle, in, out, 1.0f, err);
-        times[i].forward = counted_read_(counting);
+        counted_take_(counting, key, counted, i, offsetof(ChunkTimes, forward), true);
     }
     for (int64_t i = slices - 1; i >= 0; i--) {
         stage_backward(stage, 0, i, bundle, in, out, false, err);
-        times[i].backward = counted_read_(counting);
+        counted_take_(counting, key, counted, i, offsetof(ChunkTimes, backward), false);
     }
     for (int64_t i = slices - 1; key->split && i >= 0; i--) {
         stage_backward(stage, 0, i, bundle, in, out, true, err);
-        times[i].input = counted_read_(counting);
+        counted_take_(counting, key, counted, i, offsetof(ChunkTimes, input), false);
         stage_weights(stage, 0, i, bundle, err);
-        times[i].weight = counted_read_(counting);
+        counted_take_(counting, key, counted, i, offsetof(ChunkTimes, weight), false);
     }
     be->summing = true;
     for (int64_t i = slices - 1; key->beside && i >= 0; i--) {
         stage_backward(stage, 0, i, bundle, in, out, key->split, err);
         if (key->split) counted_read_(counting), stage_weights(stage, 0, i, bundle, err);
-        Account beside = counted_read_(counting);
-        times[i].beside = account_total(&beside) - account_total(key->split ? &times[i].weight : &times[i].backward);
+        counted_take_(counting, key, counted, i, offsetof(ChunkTimes, beside), false);
+        ChunkTimes *times[] = {&counted->chunk[i], &counted->more[0][i], &counted->more[1][i]};
+        for (int k = 0; k < 3; k++)
+            account_add(&times[k]->beside, key->split ? &times[k]->weight : &times[k]->backward, -1);
     }
 }
 
@@ -240,50 +280,47 @@ static void count_update_(CountedStage *counting, ChunkTimes *times) {
 
 Memo *counted_memo(void) { return memo_create(sizeof(CountKey)); }
 
-// Recalls the times of a key, or counts and remembers them.
-static void count_(const CountSource *source, const StageShape *stage, const CountKey *key, ChunkTimes *times) {
-    size_t bytes = (size_t)(key->update ? 1 : stage->shape.slices) * sizeof *times;
-    if (source->memo != NULL && memo_find(source->memo, key, times)) return;
-    memset(times, 0, bytes);
+// Recalls the times of a key, or counts and remembers them. counted->chunk: [3 * slices], of which more[] are parts.
+static void count_(const CountSource *source, const StageShape *stage, const CountKey *key, const Counted *counted) {
+    size_t bytes = 3 * (size_t)(key->update ? 1 : stage->shape.slices) * sizeof *counted->chunk;
+    if (source->memo != NULL && memo_find(source->memo, key, counted->chunk)) return;
+    memset(counted->chunk, 0, bytes);
     CountedStage *counting = counted_open_(source, stage, key);
-    if (key->update) count_update_(counting, times);
-    else count_actions_(counting, key, times);
+    if (key->update) count_update_(counting, counted->chunk);
+    else count_actions_(counting, key, counted);
     counted_close_(counting);
-    if (source->memo != NULL) memo_keep(source->memo, key, times, bytes);
+    if (source->memo != NULL) memo_keep(source->memo, key, counted->chunk, bytes);
 }
 
 // ---------------------------------------------------------------- any number of layers
 
+static Counted counted_create_(int64_t slices) {
+    ChunkTimes *times = xmalloc(3 * (size_t)slices * sizeof *times);
+    return (Counted){times, {times + slices, times + 2 * slices}};
+}
+
 static void times_add_(ChunkTimes *a, const ChunkTimes *b, double factor, int64_t slices) {
-    for (int64_t i = 0; i < slices; i++) {
+    for (int64_t i = 0; i < slices && factor != 0; i++) {
         account_add(&a[i].forward, &b[i].forward, factor);
         account_add(&a[i].backward, &b[i].backward, factor);
         account_add(&a[i].input, &b[i].input, factor);
         account_add(&a[i].weight, &b[i].weight, factor);
-        a[i].beside += factor * b[i].beside;
+        account_add(&a[i].beside, &b[i].beside, factor);
     }
 }
 
-// Counts `plain` and `recomputed` layers: at most MOST of each, then `more` times what the last one added.
+// Counts `plain` and `recomputed` layers: at most MOST of each, and `more` times the middle one of these.
 static void count_layers_(const CountSource *source, const StageShape *stage, CountKey *key, int64_t plain,
                           int64_t recomputed, ChunkTimes *times) {
-    int64_t slices = key->update ? 1 : stage->shape.slices, of[2] = {plain, recomputed};
-    bool whole_update = source->config->train.optimizer == OPTIMIZER_MUON || key->dense > 0; // dealt, or not alike
-    int64_t most = key->update && whole_update ? plain : MOST;
-    int counted[2] = {(int)min_i64(plain, most), (int)min_i64(recomputed, MOST)};
-    ChunkTimes *fewer = xmalloc((size_t)slices * 2 * sizeof *fewer), *whole = fewer + slices;
-    key->layers = counted[0] + counted[1], key->recomputed = counted[1];
-    count_(source, stage, key, whole);
-    memcpy(times, whole, (size_t)slices * sizeof *times);
-    for (int kind = 0; kind < 2; kind++) {
-        double more = (double)(of[kind] - counted[kind]);
-        if (more == 0) continue;
-        key->layers = counted[0] + counted[1] - 1, key->recomputed = counted[1] - kind;
-        count_(source, stage, key, fewer);
-        times_add_(times, whole, more, slices);
-        times_add_(times, fewer, -more, slices);
-    }
-    free(fewer);
+    int64_t slices = stage->shape.slices, of[2] = {plain, recomputed};
+    Counted counted = counted_create_(slices);
+    key->recomputed = (int)min_i64(recomputed, MOST);
+    key->layers = (int)min_i64(plain, MOST) + key->recomputed;
+    count_(source, stage, key, &counted);
+    memcpy(times, counted.chunk, (size_t)slices * sizeof *times);
+    for (int kind = 0; kind < 2; kind++)
+        times_add_(times, counted.more[kind], (double)max_i64(0, of[kind] - MOST), slices);
+    free(counted.chunk);
 }
 
 void counted_chunk(const CountSource *source, const StageShape *stage, const StageChunk *chunk, ChunkTimes *times) {
@@ -297,15 +334,17 @@ void counted_chunk(const CountSource *source, const StageShape *stage, const Sta
 void counted_chunk_whole(const CountSource *source, const StageShape *stage, const StageChunk *chunk,
                          ChunkTimes *times) {
     CountKey key = key_(source, &stage->shape);
+    Counted counted = counted_create_(stage->shape.slices);
     key.first = chunk->first, key.last = chunk->last;
     key.layers = (int)chunk->layers, key.recomputed = (int)chunk->recomputed, key.dense = (int)chunk->dense;
-    count_(source, stage, &key, times);
+    count_(source, stage, &key, &counted);
+    memcpy(times, counted.chunk, (size_t)stage->shape.slices * sizeof *times);
+    free(counted.chunk);
 }
 
 Account counted_update(const CountSource *source, const StageShape *stage) {
     const ParallelConfig *parallel = &source->config->parallel;
     CountKey key = key_(source, &stage->shape);
-    ChunkTimes times;
     memset(key.sizes, 0, sizeof key.sizes);
     key.update = true;
     key.split = key.beside = false;
@@ -317,31 +356,47 @@ Account counted_update(const CountSource *source, const StageShape *stage) {
     int64_t nodes = hardware_nodes_of_data(source->hardware, source->config);
     key.data_near = (int)((key.replicas + nodes - 1) / nodes);
     key.data_rate = rate_(source, 0, parallel->pipeline * parallel->tensor);
-    count_layers_(source, stage, &key, stage->layers, 0, &times);
-    return times.forward;
+    // Each layer adds as much, but Muon's matrices are dealt to ranks, and layers with and without experts differ.
+    bool alike = source->config->train.optimizer != OPTIMIZER_MUON && key.dense == 0;
+    int64_t counted = alike ? min_i64(stage->layers, MOST) : stage->layers, more = stage->layers - counted;
+    ChunkTimes times[3], fewer[3];
+    key.layers = (int)counted;
+    count_(source, stage, &key, &(Counted){.chunk = times});
+    if (more == 0) return times->forward;
+    key.layers = (int)counted - 1;
+    count_(source, stage, &key, &(Counted){.chunk = fewer});
+    Account spent = times->forward;
+    account_add(&spent, &times->forward, (double)more);
+    account_add(&spent, &fewer->forward, -(double)more);
+    return spent;
 }
 
-// Counts chunks of MOST layers, the first `count` of: in the middle of the model, one layer fewer there, with the
-// embedding, with the head. Returns what a layer and the ends add.
+// Counts chunks of MOST layers, the first `count` of: in the middle of the model, with the embedding, with the head.
+// Returns what a layer and the ends add.
 static PartTimes parts_(const CountSource *source, const StageShape *stage, int count) {
-    static const StageChunk chunks[] = {
-        {.layers = MOST}, {.layers = MOST - 1}, {.layers = MOST, .first = true}, {.layers = MOST, .last = true}};
     int64_t slices = stage->shape.slices;
-    ChunkTimes *times = xmalloc((size_t)slices * sizeof *times);
-    double seconds[4] = {0}, forward[4] = {0}, first[4] = {0};
+    Counted counted = counted_create_(slices);
+    CountKey key = key_(source, &stage->shape);
+    PartTimes parts = {0};
+    double seconds[3] = {0};
     for (int i = 0; i < count; i++) {
-        counted_chunk(source, stage, &chunks[i], times);
+        key.layers = MOST, key.first = i == 1, key.last = i == 2;
+        count_(source, stage, &key, &counted);
+        const ChunkTimes *layer = counted.more[0];
         for (int64_t k = 0; k < slices; k++) {
-            forward[i] += account_total(&times[k].forward);
-            seconds[i] += account_total(&times[k].forward) + account_total(&times[k].backward);
+            seconds[i] += account_total(&counted.chunk[k].forward) + account_total(&counted.chunk[k].backward);
+            if (i > 0) continue;
+            parts.forward += account_total(&layer[k].forward);
+            parts.layer += account_total(&layer[k].forward) + account_total(&layer[k].backward);
         }
-        first[i] = account_total(&times[0].forward);
+        if (i == 0) parts.first = account_total(&layer->forward);
     }
-    free(times);
-    return (PartTimes){seconds[0] - seconds[1], forward[0] - forward[1], seconds[2] - seconds[0],
-                       seconds[3] - seconds[0], first[0] - first[1]};
+    parts.embedding = count > 1 ? seconds[1] - seconds[0] : 0;
+    parts.head = count > 1 ? seconds[2] - seconds[0] : 0;
+    free(counted.chunk);
+    return parts;
 }
 
-PartTimes counted_parts(const CountSource *source, const StageShape *stage) { return parts_(source, stage, 4); }
+PartTimes counted_parts(const CountSource *source, const StageShape *stage) { return parts_(source, stage, 3); }
 
-PartTimes counted_layer(const CountSource *source, const StageShape *stage) { return parts_(source, stage, 2); }
+PartTimes counted_layer(const CountSource *source, const StageShape *stage) { return parts_(source, stage, 1); }

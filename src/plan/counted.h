@@ -19,11 +19,10 @@ typedef struct CountSource {
     bool free_groups;   // collectives take no time: a lower bound
 } CountSource;
 
-// The actions on one slice of a chunk: F, B, or I and W. beside: seconds that concurrent sums of gradients over data
-// ranks add to B, or to W if backwards are split. Actions that CountSource does not ask for are 0.
+// The actions on one slice of a chunk: F, B, or I and W. beside: what concurrent sums of gradients over data ranks add
+// to B, or to W if backwards are split. Actions that CountSource does not ask for are 0.
 typedef struct ChunkTimes {
-    Account forward, backward, input, weight;
-    double beside;
+    Account forward, backward, input, weight, beside;
 } ChunkTimes;
 
 // Counts the actions of one microbatch on a chunk with the shape of `stage`, slice by slice. A peak that is not known
