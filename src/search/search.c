@@ -1,6 +1,6 @@
-// A heap of nodes, ordered by bound. A node is a division, a shape or a list (a shape with a schedule and a split of
-// layers). A division taken from the heap is replaced by its shapes, a shape by its lists; a list is evaluated with all
-// its ways to keep bundles.
+// A heap of nodes, ordered by bound. A node is a division, a shape, a cut (bound.h) or a list (a cut with a schedule). A
+// division taken from the heap is replaced by its shapes, a shape by its cuts, a cut by its lists; a list is evaluated
+// with all its ways to keep bundles.
 #include "search.h"
 
 #include "base/alloc.h"
@@ -14,10 +14,10 @@
 // The plan extrapolates long schedules with an error of a few thousandths, so bounds are lowered by this factor.
 #define BOUND_SLACK 0.995
 
-typedef enum NodeKind { NODE_DIVISION, NODE_SHAPE, NODE_LIST } NodeKind;
+typedef enum NodeKind { NODE_DIVISION, NODE_SHAPE, NODE_CUT, NODE_LIST } NodeKind;
 
 typedef struct Node {
-    RunLayout layout;
+    RunLayout layout; // cut: of its first list
     NodeKind kind;
     double bound;
     PartTimes times; // division, shape: lower bounds of its parts
@@ -102,11 +102,11 @@ void candidates_add(CandidateList *list, const Candidate *candidate) {
 // ---------------------------------------------------------------- candidates that need no plan
 
 // Returns the longest step with which a candidate of at least these bytes still matters: in class 0, among the ten
-// best, or on the front. new_key: false if the candidate is no faster than a candidate found with the same cut,
-// micro-batch size and schedule.
-static double worth_(const Search *search, int64_t bytes, bool new_key) {
+// best, or on the front. alike: candidates found with the same cut, micro-batch size and schedule; may be NULL. new_key:
+// false if the candidate is no faster than one of these.
+static double worth_(const Search *search, const CandidateList *alike, int64_t bytes, bool new_key) {
     const Standing *standing = &search->standing;
-    double most = SEARCH_SLOWER * standing->best;
+    double most = SEARCH_SLOWER * standing->best, tenth = new_key ? standing->tenth : 0;
     if (search->options->exhaustive) return INFINITY;
     for (int64_t i = 0; i < standing->front.count; i++) {
         const Candidate *at = &standing->front.items[i];
@@ -114,12 +114,17 @@ static double worth_(const Search *search, int64_t bytes, bool new_key) {
         if (compared >= most) break;
         if (at->forecast.peak_bytes <= bytes) most = compared;
     }
-    most = fmax(most, SEARCH_ALIKE * standing->best);
-    if (new_key && standing->tenth > most) most = standing->tenth;
-    return most / BOUND_SLACK;
+    for (int64_t i = 0; alike != NULL && i < alike->count; i++) {
+        double compared = planner_compared(&alike->items[i].forecast);
+        if (alike->items[i].forecast.peak_bytes <= bytes) most = fmin(most, compared);
+        tenth = fmin(tenth, compared);
+    }
+    return fmax(fmax(most, SEARCH_ALIKE * standing->best), tenth) / BOUND_SLACK;
 }
 
-static bool hopeless_(const Search *search, double bound, int64_t bytes) { return bound > worth_(search, bytes, true); }
+static bool hopeless_(const Search *search, double bound, int64_t bytes) {
+    return bound > worth_(search, NULL, bytes, true);
+}
 
 // ---------------------------------------------------------------- the best so far
 
@@ -164,50 +169,11 @@ static void standing_take_key_(Standing *standing, const Candidate *found) {
     if (keys->count >= SEARCH_BEST) standing->tenth = planner_compared(&keys->items[SEARCH_BEST - 1].forecast);
 }
 
-// ---------------------------------------------------------------- lists of a shape
+// ---------------------------------------------------------------- shapes, cuts and lists
 
-// A Cut (bound.h) that several lists of a shape share.
-typedef struct CutOf {
-    RunLayout layout; // layout of the first candidate
-    bool hopeless, never_fits;
-    double bound; // of all its lists
-    Cut cut;      // without times if hopeless or never_fits
-} CutOf;
-
-static CutOf *cut_of_(const Search *search, const Node *shape, const RunLayout *list, CutOf *cuts, int *count,
-                      Config *config, Outcome *outcome) {
-    LayoutMask same = LAYOUT_BIT(chunks) | LAYOUT_BIT(slices) | LAYOUT_BIT(split) | LAYOUT_BIT(layers);
-    for (int i = 0; i < *count; i++) {
-        const RunLayout *of = &cuts[i].layout;
-        if (layout_same(of, list, same) && schedule_kinds[of->name].placement == schedule_kinds[list->name].placement)
-            return &cuts[i];
-    }
-    CutOf *at = &cuts[(*count)++];
-    *at = (CutOf){.layout = *list};
-    space_set(search->space, list, config);
-    cut_open(&at->cut, search->space, config);
-    at->bound = fmax(shape->bound, cut_rough_bound(&at->cut, search->space, &shape->times));
-    at->hopeless = hopeless_(search, at->bound, at->cut.least_bytes);
-    at->never_fits = !at->hopeless && !search->options->exhaustive && cut_never_fits(&at->cut, search->space, config);
-    if (!at->hopeless && !at->never_fits) outcome->status = cut_time(&at->cut, search->space, config, &outcome->err);
-    return at;
-}
-
-static void expand_list_(const Search *search, const Node *shape, const RunLayout *list, CutOf *cuts, int *cut_count,
-                         Config *config, Outcome *outcome) {
-    CutOf *at = cut_of_(search, shape, list, cuts, cut_count, config, outcome);
-    if (outcome->status != 0 || at->hopeless) return;
-    Node node = {.layout = *list, .kind = NODE_LIST, .bound = at->bound, .least_bytes = at->cut.least_bytes};
-    if (!at->never_fits) {
-        node.bound = cut_bound(&at->cut, list);
-        node.first = cut_first(&at->cut, &node.again);
-        if (!hopeless_(search, node.bound, node.least_bytes)) nodes_add_(&outcome->nodes, &node);
-        return;
-    }
-    Candidate misfit = {.forecast = {.layout = *list}, .bound = node.bound, .all = true};
-    misfit.forecast.lacks = plan_lacks((double)node.least_bytes, (double)search->space->planner->hardware.memory_bytes,
-                                       search->space->keys.base->hardware.reserve_gib);
-    candidates_add(&outcome->misfits, &misfit);
+static bool same_cut_(const RunLayout *a, const RunLayout *b) {
+    LayoutMask same = LAYOUT_BIT(chunks) | LAYOUT_BIT(slices) | LAYOUT_BIT(split);
+    return layout_same(a, b, same) && schedule_kinds[a->name].placement == schedule_kinds[b->name].placement;
 }
 
 static void expand_division_(const Search *search, const Node *division, Outcome *outcome) {
@@ -223,21 +189,61 @@ static void expand_division_(const Search *search, const Node *division, Outcome
     free(shapes.layouts);
 }
 
+static void add_cut_(const Search *search, const Node *shape, const RunLayout *first, Config *config,
+                     Outcome *outcome) {
+    const SearchSpace *space = search->space;
+    Node node = {.layout = *first, .kind = NODE_CUT};
+    Cut cut;
+    space_set(space, first, config);
+    cut_open(&cut, space, config);
+    node.bound = fmax(shape->bound, cut_rough_bound(&cut, space, &shape->times));
+    node.least_bytes = cut.least_bytes;
+    cut_free(&cut);
+    if (!hopeless_(search, node.bound, node.least_bytes)) nodes_add_(&outcome->nodes, &node);
+}
+
 static void expand_shape_(const Search *search, const Node *shape, Outcome *outcome) {
-    Config config = *search->space->keys.base;
-    if (hopeless_(search, shape->bound, shape_least_bytes(search->space, &shape->layout, &config))) return;
-    LayoutList choices = space_schedules(search->space, &shape->layout, &config);
-    CutOf *cuts = xmalloc((size_t)(2 * choices.count) * sizeof *cuts);
-    int cut_count = 0;
-    for (int64_t i = 0; i < choices.count && outcome->status == 0; i++) {
-        RunLayout by_time = choices.layouts[i];
+    const SearchSpace *space = search->space;
+    Config config = *space->keys.base;
+    if (hopeless_(search, shape->bound, shape_least_bytes(space, &shape->layout, &config))) return;
+    LayoutList all = space_schedules(space, &shape->layout, &config);
+    for (int64_t i = 0, k; i < all.count; i++) {
+        RunLayout by_time = all.layouts[i];
         by_time.layers = LAYERS_BY_TIME;
-        expand_list_(search, shape, &choices.layouts[i], cuts, &cut_count, &config, outcome);
-        if (outcome->status == 0 && space_balance_matters(search->space, &by_time, &config))
-            expand_list_(search, shape, &by_time, cuts, &cut_count, &config, outcome);
+        for (k = 0; k < i && !same_cut_(&all.layouts[k], &all.layouts[i]);) k++;
+        if (k < i) continue; // not the first of its cut
+        add_cut_(search, shape, &all.layouts[i], &config, outcome);
+        if (space_balance_matters(space, &by_time, &config)) add_cut_(search, shape, &by_time, &config, outcome);
     }
-    for (int i = 0; i < cut_count; i++) cut_free(&cuts[i].cut);
-    free_all(cuts, choices.layouts);
+    free(all.layouts);
+}
+
+static void expand_cut_(const Search *search, const Node *first, Outcome *outcome) {
+    const SearchSpace *space = search->space;
+    Config config = *space->keys.base;
+    Cut cut;
+    LayoutList lists = space_schedules(space, &first->layout, &config);
+    space_set(space, &first->layout, &config);
+    cut_open(&cut, space, &config);
+    bool never_fits = !search->options->exhaustive && cut_never_fits(&cut, space, &config);
+    if (!never_fits) outcome->status = cut_time(&cut, space, &config, &outcome->err);
+    for (int64_t i = 0; i < lists.count && outcome->status == 0; i++) {
+        Node node = *first;
+        node.layout = lists.layouts[i], node.kind = NODE_LIST;
+        if (!same_cut_(&node.layout, &first->layout)) continue;
+        if (!never_fits) {
+            node.bound = cut_bound(&cut, &node.layout);
+            node.first = cut_first(&cut, &node.again);
+            if (!hopeless_(search, node.bound, node.least_bytes)) nodes_add_(&outcome->nodes, &node);
+            continue;
+        }
+        Candidate misfit = {.forecast = {.layout = node.layout}, .bound = node.bound, .all = true};
+        misfit.forecast.lacks = plan_lacks((double)node.least_bytes, (double)space->planner->hardware.memory_bytes,
+                                           space->keys.base->hardware.reserve_gib);
+        candidates_add(&outcome->misfits, &misfit);
+    }
+    cut_free(&cut);
+    free(lists.layouts);
 }
 
 // ---------------------------------------------------------------- a list, in all ways to keep its bundles
@@ -262,7 +268,7 @@ static bool weigh_(Trial *trial, const RunLayout *layout, double bound, int64_t 
     if (hopeless_(search, bound, least_bytes)) return false;
     outcome->status = planner_forecast_config(planner, &trial->config, false, forecast, &outcome->err);
     if (outcome->status != 0 || !forecast->possible) return false;
-    double worth = worth_(search, forecast->peak_bytes, !trial->front_alone);
+    double worth = worth_(search, &outcome->found, forecast->peak_bytes, !trial->front_alone);
     if (forecast->fits && bound <= worth)
         outcome->status = planner_forecast_fitting(planner, &trial->config, worth, forecast, &outcome->err);
     if (outcome->status != 0) return false;
@@ -451,6 +457,7 @@ static int search_batch_(Search *search, const Node *batch, int count, Error *er
 #pragma omp parallel for schedule(dynamic, 1)
     for (int i = 0; i < count; i++)
         if (batch[i].kind == NODE_LIST) try_list_(search, &batch[i], &outcomes[i]);
+        else if (batch[i].kind == NODE_CUT) expand_cut_(search, &batch[i], &outcomes[i]);
         else if (batch[i].kind == NODE_SHAPE) expand_shape_(search, &batch[i], &outcomes[i]);
         else expand_division_(search, &batch[i], &outcomes[i]);
     for (int i = 0; i < count; i++) {
