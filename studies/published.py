@@ -189,6 +189,8 @@ class Row:
             values["parallel.layers"] = [each - 1] + [each] * (parts - 2) + [each - 1]
         values.setdefault("model.ffn", 4 * values["model.hidden"])
         values.setdefault("parallel.collectives", "nccl")
+        if self.source["trainer"] == "nvidia":
+            values.setdefault("hardware.trainer", "nvidia")
         values |= {"train.precision": "bf16", "data.train": "none", "hardware.device": "cuda", "hardware.profile": ""}
         sections = {}
         for key, value in values.items():

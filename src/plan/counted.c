@@ -5,7 +5,9 @@
 
 #include "base/alloc.h"
 #include "base/units.h"
+#include "config/family.h"
 #include "engine/optimizer.h"
+#include "model/quantized.h"
 
 #include <assert.h>
 #include <math.h>
@@ -23,7 +25,7 @@ typedef struct CountKey {
     int tensor_near, context_near, data_near;
     double flops;
     bool update; // the end of a step, else the actions of a chunk
-    bool first, last, sequence, copies, moving, split, beside, sharded, free_groups, once;
+    bool first, last, sequence, copies, moving, split, beside, sharded, free_groups, theirs;
     int layers, recomputed, dense, tensor_ranks, replicas;
     int expert_ranks, near_experts, same_experts; // ranks that divide the experts, and how many of these are on a node;
                                                   // ranks with the same experts. 0: no experts
@@ -89,14 +91,31 @@ static CountKey key_(const CountSource *source, const Shape *shape) {
         key.fullest = fullest_(source->config);
         key.expert_rate = rate_(source, row == parallel->expert ? row : 0, node);
         key.near_experts = (int)min_i64(row, node);
-        key.once = source->config->hardware.trainer == TRAINER_NVIDIA;
     }
+    key.theirs = source->config->hardware.trainer == TRAINER_NVIDIA;
     key.moving = moving_(source);
     key.split = source->split;
     key.beside = source->beside;
     key.free_groups = source->free_groups;
     key.flops = source->hardware->cost.flops;
     return key;
+}
+
+// ---------------------------------------------------------------- other programs
+
+// NVIDIA's programs know the single scale of a tensor before its numbers: norms and activations write eight bits, and
+// tensor ranks gather them, which this trainer does with scales along rows. So they are counted with such scales, but
+// with products at the rate of tensors with one scale, which is in the hardware's costs. Their dispatchers are counted by
+// Clocks.once. `config` receives the configuration.
+static CountSource as_theirs_(const CountSource *source, Config *config, StageShape *stage) {
+    CountSource theirs = *source;
+    if (source->config->hardware.trainer != TRAINER_NVIDIA || source->config->train.fp8 != FP8_TENSOR) return theirs;
+    *config = *source->config;
+    config->train.fp8 = source->hardware->capability >= 100 ? FP8_MX : FP8_BLOCK;
+    stage->shape.fp8 = config->train.fp8;
+    quantized_shape(&stage->shape, families[config->model.family].biased);
+    theirs.config = config;
+    return theirs;
 }
 
 // ---------------------------------------------------------------- one count
@@ -134,7 +153,7 @@ static CountedStage *counted_open_(const CountSource *source, const StageShape *
                                 .own_sums = stage->own_sums,
                                 .fullest = fmax(1, key->fullest),
                                 .expert_ranks = max_int(1, key->expert_ranks),
-                                .once = key->once};
+                                .once = key->theirs};
     counting->be =
         count_backend_create(&counting->clocks, source->config->train.precision, source->hardware->capability);
     counting->be->moving = key->moving;
@@ -324,21 +343,27 @@ static void count_layers_(const CountSource *source, const StageShape *stage, Co
 }
 
 void counted_chunk(const CountSource *source, const StageShape *stage, const StageChunk *chunk, ChunkTimes *times) {
-    CountKey key = key_(source, &stage->shape);
+    Config config;
+    StageShape at = *stage;
+    CountSource theirs = as_theirs_(source, &config, &at);
+    CountKey key = key_(&theirs, &at.shape);
     key.first = chunk->first, key.last = chunk->last;
     // Layers without experts come first and are few, so that a chunk with some is counted as it is.
     if (chunk->dense > 0) counted_chunk_whole(source, stage, chunk, times);
-    else count_layers_(source, stage, &key, chunk->layers - chunk->recomputed, chunk->recomputed, times);
+    else count_layers_(&theirs, &at, &key, chunk->layers - chunk->recomputed, chunk->recomputed, times);
 }
 
 void counted_chunk_whole(const CountSource *source, const StageShape *stage, const StageChunk *chunk,
                          ChunkTimes *times) {
-    CountKey key = key_(source, &stage->shape);
-    Counted counted = counted_create_(stage->shape.slices);
+    Config config;
+    StageShape at = *stage;
+    CountSource theirs = as_theirs_(source, &config, &at);
+    CountKey key = key_(&theirs, &at.shape);
+    Counted counted = counted_create_(at.shape.slices);
     key.first = chunk->first, key.last = chunk->last;
     key.layers = (int)chunk->layers, key.recomputed = (int)chunk->recomputed, key.dense = (int)chunk->dense;
-    count_(source, stage, &key, &counted);
-    memcpy(times, counted.chunk, (size_t)stage->shape.slices * sizeof *times);
+    count_(&theirs, &at, &key, &counted);
+    memcpy(times, counted.chunk, (size_t)at.shape.slices * sizeof *times);
     free(counted.chunk);
 }
 
@@ -376,12 +401,15 @@ Account counted_update(const CountSource *source, const StageShape *stage) {
 static PartTimes parts_(const CountSource *source, const StageShape *stage, int count) {
     int64_t slices = stage->shape.slices;
     Counted counted = counted_create_(slices);
-    CountKey key = key_(source, &stage->shape);
+    Config config;
+    StageShape at = *stage;
+    CountSource theirs = as_theirs_(source, &config, &at);
+    CountKey key = key_(&theirs, &at.shape);
     PartTimes parts = {0};
     double seconds[3] = {0};
     for (int i = 0; i < count; i++) {
         key.layers = MOST, key.first = i == 1, key.last = i == 2;
-        count_(source, stage, &key, &counted);
+        count_(&theirs, &at, &key, &counted);
         const ChunkTimes *layer = counted.more[0];
         for (int64_t k = 0; k < slices; k++) {
             seconds[i] += account_total(&counted.chunk[k].forward) + account_total(&counted.chunk[k].backward);

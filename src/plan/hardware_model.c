@@ -112,11 +112,17 @@ static bool experts_leave_(const Hardware *hardware, const Config *config) {
     return config_world(config) > domain && (row < config->parallel.expert || domain % row != 0);
 }
 
-// Returns the band of another program's runs, of which a plan with exchanges between nodes needs its dispatcher.
+bool hardware_theirs_differs(const Hardware *hardware, const Config *config) {
+    return config->train.fp8 == FP8_TENSOR || experts_leave_(hardware, config);
+}
+
+// Returns the band of another program's runs over the planned step, which is counted for the configuration's trainer.
 static GpuBand others_band_(const Hardware *hardware, const Config *config, int trainer) {
-    static const GpuBand unknown = {0};
-    if (trainer != config->hardware.trainer && experts_leave_(hardware, config)) return unknown;
-    return gpu_band(trainer, hardware->gpu, config->model.experts > 0, config->train.fp8);
+    GpuBand band = gpu_band(trainer, hardware->gpu, config->model.experts > 0, config->train.fp8);
+    if (trainer == config->hardware.trainer || !hardware_theirs_differs(hardware, config)) return band;
+    if (hardware->theirs == 0) return (GpuBand){0};
+    band.low *= hardware->theirs, band.middle *= hardware->theirs, band.high *= hardware->theirs;
+    return band;
 }
 
 GpuBand hardware_band(const Hardware *hardware, const Config *config, bool measured) {

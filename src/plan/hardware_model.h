@@ -15,6 +15,7 @@ typedef struct Hardware {
     double action, step;  // seconds of overhead per forward or backward, and per step
     double cores_share;   // CPU: number of ranks that can compute at full speed at once; GPU: 0
     int64_t memory_bytes; // limit of one rank; 0: unknown
+    double theirs;        // planned step of NVIDIA's programs over this trainer's (planner_theirs); 0: unknown
     int64_t host_bytes;   // CPU: the limit of all ranks together if memory_bytes is 0; 0: unknown
 } Hardware;
 
@@ -40,6 +41,10 @@ int64_t hardware_nodes_of_data(const Hardware *hardware, const Config *config);
 
 // Returns how many expert ranks of a group follow one another (topology.h).
 int64_t hardware_experts_in_a_row(const ParallelConfig *parallel);
+
+// Returns whether NVIDIA's programs do other work than this trainer, so that their step is counted apart (counted.h):
+// with one scale for a tensor in eight bits, or with exchanges between nodes.
+bool hardware_theirs_differs(const Hardware *hardware, const Config *config);
 
 // Returns the bytes/s of the network of a domain: that of its nodes together.
 double hardware_network(const Hardware *hardware, const Config *config);

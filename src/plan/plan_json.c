@@ -84,7 +84,9 @@ static void put_step_(JsonOut *out, const PlanAnswer *answer) {
     json_put_number(out, "tflops_gpu", known && mfu ? speed.tflops : NAN);
     json_put_number(out, "mfu_low", banded && mfu ? time->mfu / band.high : NAN);
     json_put_number(out, "mfu_high", banded && mfu ? time->mfu / band.low : NAN);
-    hardware_put_others(&answer->planner.hardware, &answer->config, known ? time->step : NAN, out);
+    Hardware hardware = answer->planner.hardware;
+    if (known) hardware.theirs = planner_theirs(&answer->planner, &answer->config, time->step);
+    hardware_put_others(&hardware, &answer->config, known ? time->step : NAN, out);
     unsure_write_json(&answer->unsure, time->step, out);
     json_put_number(out, "bubble", known ? time->bubble : NAN);
     json_put_number(out, "transfer_exposed_ms", known ? 1e3 * time->exposed : NAN);

@@ -184,12 +184,13 @@ char *plan_head_text(const Planner *planner, const Config *config, char text[PLA
 }
 
 void plan_print_time(const Planner *planner, const Config *config, const PlanTime *time, bool verbose, FILE *file) {
-    const Hardware *hardware = &planner->hardware;
+    Hardware described = planner->hardware, *hardware = &described;
     char step[32], tokens[32], mfu[96] = "", speed[96] = "";
     if (!time->known) {
         grid_line(file, "step", "no performance figures for this device; give hardware.peak_tflops or a profile");
         return;
     }
+    described.theirs = planner_theirs(planner, config, time->step);
     GpuBand band = hardware_band(hardware, config, planner->measured);
     hardware_print_band(hardware, config, band, time->step, time->mfu, file);
     PlanSpeed speeds = plan_speed(planner, config, time);

@@ -328,6 +328,16 @@ RunLayout planner_layout(const Planner *planner, int64_t micro_batch, PlanWay wa
     return layout;
 }
 
+double planner_theirs(const Planner *planner, const Config *config, double step) {
+    Config theirs = *config;
+    Forecast forecast;
+    Error err = {0};
+    if (planner->measured || !hardware_theirs_differs(&planner->hardware, config)) return 0;
+    theirs.hardware.trainer = TRAINER_NVIDIA;
+    if (planner_forecast_config(planner, &theirs, true, &forecast, &err) != 0 || !forecast.time.known) return 0;
+    return forecast.time.step / step;
+}
+
 int planner_forecast(const Planner *planner, const RunLayout *layout, bool timed, Forecast *forecast, Error *err) {
     Config config = planner_config(planner, layout);
     return planner_forecast_config(planner, &config, timed, forecast, err);

@@ -102,6 +102,10 @@ Plan planner_plan(const Planner *planner, const Config *config, const Schedule *
 // Returns the planner's configuration with this layout. Slots that are too few for its evictions become auto.
 Config planner_config(const Planner *planner, const RunLayout *layout);
 
+// Returns the planned step of NVIDIA's programs over `step`, this trainer's for the same configuration; 0 where both do
+// the same work, or if it is not known.
+double planner_theirs(const Planner *planner, const Config *config, double step);
+
 // Calls planner_forecast_config for a layout in the planner's configuration. Fast without `timed`. -1 with err.
 int planner_forecast(const Planner *planner, const RunLayout *layout, bool timed, Forecast *forecast, Error *err);
 

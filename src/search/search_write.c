@@ -158,7 +158,9 @@ static void put_found_(JsonOut *out, const char *key, const SearchSpace *space, 
     bool best = key != NULL; // rows of the front have no name
     json_put_number(out, "step_ms_low", band.low > 0 ? band.low * 1e3 * found->time.step : NAN);
     json_put_number(out, "step_ms_high", band.low > 0 ? band.high * 1e3 * found->time.step : NAN);
-    if (best) hardware_put_others(&space->planner->hardware, &config, found->time.step, out);
+    Hardware hardware = space->planner->hardware;
+    if (best) hardware.theirs = planner_theirs(space->planner, &config, found->time.step);
+    if (best) hardware_put_others(&hardware, &config, found->time.step, out);
     PlanSpeed speed = plan_speed(space->planner, &config, &found->time);
     if (best) json_put_number(out, "step_ms_mid", band.low > 0 ? band.middle * 1e3 * found->time.step : NAN);
     json_put_number(out, "mfu", found->time.mfu > 0 ? found->time.mfu : NAN);
