@@ -318,7 +318,7 @@ int run_preflight(Run *run, bool json, Error *err) {
     run_listen(run);
     if (known.hardware.peak_tflops == 0.0) known.hardware.peak_tflops = be->peak_tflops;
     hardware_describe(&p.hardware, &known, be->device);
-    shape_from_config(&p.shape, run->model, config, be, run->at.stage, run->at.tensor);
+    shape_from_config(&p.shape, config, be, run->at.stage, run->at.tensor);
     p.width = max_i64(p.shape.mlp_cols, p.shape.qkv_cols);
     p.out = be->allocate(be, MEMORY_MESSAGES, arena, "collectives", err);
     if (p.out == NULL) return -1;
