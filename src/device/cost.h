@@ -9,7 +9,8 @@
 //   - a product that adds to fp32 in memory takes longer by a part of the time to read and write that memory;
 //   - flash attention computes the causal half of the scores at a share of the peak that grows with the sequence and
 //     with the heads that fill the device (config/gpus.h); the backward has 2.5 times the FLOPs;
-//   - everything else takes the time to read and write its operands at the rate of the device's memory;
+//   - everything else takes the time to read and write its operands at the rate of the device's memory, and a kernel at
+//     least the time of a launch;
 //   - a collective inside a node has the bus bandwidth measured for its kind, ranks and size; if it was not measured,
 //     it has the links' rate and one latency (two for an all-reduce);
 //   - all traffic that leaves a node at the same time shares the rate of the node's network; other links are per rank.
@@ -79,6 +80,10 @@ double cost_flash(const Cost *cost, double heads, int64_t seq, int64_t head_dim,
 
 // Returns the seconds to read or write `bytes` in the device's memory.
 double cost_pass(const Cost *cost, double bytes);
+
+// Returns the seconds of a kernel that reads or writes `bytes` and is launched by itself: on a GPU at least the time from
+// one launch to the next.
+double cost_kernel(const Cost *cost, double bytes);
 
 // Returns the seconds of a collective among `ranks` ranks of one node. bytes: all ranks' parts together; of an exchange
 // what one rank sends, with its own block.

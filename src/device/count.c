@@ -62,7 +62,7 @@ static void kernel_(Backend *be, double seconds, bool product, double *account) 
 
 static void pass_(Backend *be, double bytes) {
     Clocks *clocks = clocks_(be);
-    double seconds = cost_pass(clocks->cost, bytes);
+    double seconds = cost_kernel(clocks->cost, bytes);
     clocks->spent.passes += seconds;
     clocks->compute += seconds;
 }

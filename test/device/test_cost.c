@@ -183,6 +183,13 @@ TEST(grouped_products_meet_the_table) {
     for (int g = 0; g < 2; g++) assert_true(ratio[g] / count[g] > 0.95 && ratio[g] / count[g] < 1.25);
 }
 
+TEST(a_small_kernel_takes_the_time_of_a_launch) {
+    Cost cost = cost_of("h100");
+    assert_float_equal(cost_kernel(&cost, 1e9), cost_pass(&cost, 1e9), 1e-12);
+    assert_true(cost_kernel(&cost, 1e3) > 2e-6 && cost_kernel(&cost, 1e3) < 3e-6);
+    assert_true(cost_kernel(&cost, 0) == 0);
+}
+
 TEST(one_expert_is_a_product_like_any_other) {
     Cost cost = cost_of("h100");
     double product = cost_product(&cost, 1, 8190, 4096, 2048);

@@ -330,7 +330,7 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
     Op op;
     op.what = text("setting %zu bytes", bytes);
     if (dry()) {
-        op.seconds = cost_pass(&dry_figures().cost, (double)bytes);
+        op.seconds = cost_kernel(&dry_figures().cost, (double)bytes);
         if (value == 0) memory_clear(to, bytes); // counters that a kernel reads
     }
     op.step = [=](const Access &access) {

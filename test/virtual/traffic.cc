@@ -95,14 +95,14 @@ double kernel_seconds(const VirtualLaunch &launch) {
     static std::map<std::string, double> known;
     int64_t blocks = (int64_t)launch.grid.x * launch.grid.y * launch.grid.z;
     const Cost &cost = dry_figures().cost;
-    if (blocks <= FEW) return cost_pass(&cost, SECTOR * (double)of_block(launch, -1).size());
+    if (blocks <= FEW) return cost_kernel(&cost, SECTOR * (double)of_block(launch, -1).size());
     std::string key = signature(launch);
     auto found = known.find(key);
-    if (found != known.end()) return cost_pass(&cost, found->second);
+    if (found != known.end()) return cost_kernel(&cost, found->second);
     bool lasts;
     double bytes = sampled_bytes(launch, blocks, &lasts);
     if (lasts) known[key] = bytes;
-    return cost_pass(&cost, bytes);
+    return cost_kernel(&cost, bytes);
 }
 
 } // namespace virtual_gpu
