@@ -37,7 +37,8 @@ RUNS = ROOT / "studies" / "runs.csv"
 EXPERTS = ROOT / "studies" / "runs_experts.csv"  # of mixtures of experts
 BANDS = ROOT / "src" / "config" / "bands.c"
 # FLOP/s that published MFU refer to
-PEAK = {"a100-80g": 312e12, "h100": 989.5e12, "b200": 2250e12, "b300": 2250e12, "mi355x": 2516.6e12, "gb200": 2500e12, "gb300": 2500e12}
+PEAK = {"a100-80g": 312e12, "h100": 989.5e12, "b200": 2250e12, "b300": 2250e12, "gb200": 2500e12, "gb300": 2500e12,
+        "mi355x": 2516.6e12}  # fmt: skip
 STREAM = {"a100-80g": 0.8 * 2039e9, "h100": 0.76 * 3350e9, "b200": 0.72 * 8000e9}  # bytes/s of memory traffic
 NODE = {"a100-80g": 222, "h100": 445, "b200": 704}  # GB/s of a long all-reduce within a node
 SHORTEST = 1  # seconds: runs with shorter steps do not count for a band
@@ -167,7 +168,9 @@ class Row:
         return self.program_step() / self.measured_step() - 1
 
     def planned_bytes(self):
-        return max(stage["peak_bytes"] for stage in self.plan["stages"])
+        return self.plan["peak_bytes"] if "stages" not in self.plan else max(
+            stage["peak_bytes"] for stage in self.plan["stages"]
+        )
 
     def configuration(self):
         values = {key: value for key, value in self.values.items() if "." in key}
@@ -390,8 +393,11 @@ def class_of(row):
     """Returns what has a band: a trainer, GPUs, whether models have experts, and a word of train.fp8."""
     gpu = row.values["hardware.gpu"]
     gpus = {"a100-80g": ("a100-40g", "a100-80g")}.get(gpu, (gpu,))
-    gpus = EIGHT_BITS if gpu in EIGHT_BITS and fp8_of(row) != "off" else gpus
-    return row.source["trainer"], BLACKWELL if has_experts(row) and gpu in BLACKWELL else gpus, has_experts(row), fp8_of(row)
+    if has_experts(row) and gpu in BLACKWELL:
+        gpus = BLACKWELL
+    elif gpu in EIGHT_BITS and fp8_of(row) != "off":
+        gpus = EIGHT_BITS
+    return row.source["trainer"], gpus, has_experts(row), fp8_of(row)
 
 
 def longer(row):
@@ -475,11 +481,34 @@ def bands(rows):
     return "\n".join(lines)
 
 
+def memory_of(rows):
+    """Returns by trainer the runs whose peak memory is known and whose states are divided as planned (ZeRO-1)."""
+    found = {}
+    for row in rows:
+        if "peak_gib" in row.values and (row["parallel.data"] == 1 or not row.values["run"].endswith("zero=0")):
+            found.setdefault(row.source["trainer"], []).append(row)
+    return found
+
+
+def memory_band(rows):
+    """Returns the 10th percentile, the median and the 90th percentile of measured / planned bytes."""
+    ratios = [row.values["peak_gib"] * GIB / row.planned_bytes() for row in rows]
+    return part_of(ratios, 0.1), statistics.median(ratios), part_of(ratios, 0.9)
+
+
+def memory_table(rows):
+    lines = ["| program | runs | measured / planned bytes: 10 %, middle, 90 % |", "|---|---|---|"]
+    for trainer, mine in memory_of(rows).items():
+        names, ends = ", ".join(names_of(mine)), ", ".join(f"{end:.2f}" for end in memory_band(mine))
+        lines.append(f"| {trainer} ({names}) | {len(mine)} | {ends} |")
+    return "\n".join(lines)
+
+
 def bands_file(rows):
     """Returns the text of src/config/bands.c."""
     lines = [
         "// How much longer published steps of other trainers took than planned: 10th percentile, median and 90th",
-        "// percentile. Made by studies/published.py of published.json and runs*.csv there; sources: docs/published.md.",
+        "// percentile. Made by studies/published.py of its published.json and runs*.csv; sources: docs/published.md.",
         '#include "gpus.h"',
         "",
         "const TrainerBand trainer_bands[] = {",
@@ -488,7 +517,14 @@ def bands_file(rows):
         ends = ", ".join(f"{end:.2f}" for end in band_of(mine))
         what = f"{str(experts).lower()}, FP8_{fp8.upper()}, {len(mine)}"
         lines.append(f'    {{TRAINER_{trainer.replace("-", "_").upper()}, "{" ".join(gpus)}", {what}, {ends}}},')
-    return "\n".join([*lines, "};", "const int trainer_band_count = sizeof trainer_bands / sizeof *trainer_bands;", ""])
+    lines += ["};", "const int trainer_band_count = sizeof trainer_bands / sizeof *trainer_bands;", ""]
+    lines += ["// Peak memory over planned bytes.", "const TrainerMemory trainer_memory[] = {"]
+    for trainer, mine in memory_of(rows).items():
+        ends = ", ".join(f"{end:.2f}" for end in memory_band(mine))
+        if len(mine) >= FEWEST:
+            lines.append(f'    {{TRAINER_{trainer.replace("-", "_").upper()}, {len(mine)}, {ends}}},')
+    count = "const int trainer_memory_count = sizeof trainer_memory / sizeof *trainer_memory;"
+    return "\n".join([*lines, "};", count, ""])
 
 
 def pairs_of_layouts(sets):
@@ -515,8 +551,8 @@ def experts_table(rows):
                 for one, other in pairs)  # fmt: skip
     lines = [
         wrapped(
-            f"Of {len(mine)} runs half took {statistics.median(map(longer, mine)):.2f} times as long as planned, or longer;"
-            f" {right} of {len(pairs)} pairs of layouts of one model on the same GPUs are in order (Kendall's tau"
+            f"Of {len(mine)} runs half took {statistics.median(map(longer, mine)):.2f} times as long as planned, or"
+            f" longer; {right} of {len(pairs)} pairs of layouts of one model on the same GPUs are in order (Kendall's tau"
             f" {2 * right / len(pairs) - 1:.2f})."
         ),
         "",
@@ -732,8 +768,9 @@ def page_of(rows, more, page):
         file = EXPERTS if has_experts(row) else RUNS
         sources.setdefault(f"{row.source['name']} (`{file.name}`)", row.source["title"])
     both = rows + more
-    tables = {"summary": summary(rows), "experts": experts_table(more), "bands": bands(both), "decisions": decisions(both), "changes": changes(both),
-              "limits": table_of_limits(rows),
+    tables = {"summary": summary(rows), "experts": experts_table(more), "bands": bands(both),
+              "decisions": decisions(both), "changes": changes(both),
+              "limits": table_of_limits(rows), "programs": memory_table(more),
               "pairs": verdict_on_pairs(pairs) + "\n\n" + table_of_pairs(pairs), "memory": words_on_memory(rows),
               "sources": "\n".join(wrapped(f"- *{name}*: {title}.", "  ") for name,
                                    title in sources.items())}  # fmt: skip

@@ -1,5 +1,5 @@
 // How much longer published steps of other trainers took than planned: 10th percentile, median and 90th
-// percentile. Made by studies/published.py of published.json and runs*.csv there; sources: docs/published.md.
+// percentile. Made by studies/published.py of its published.json and runs*.csv; sources: docs/published.md.
 #include "gpus.h"
 
 const TrainerBand trainer_bands[] = {
@@ -8,10 +8,16 @@ const TrainerBand trainer_bands[] = {
     {TRAINER_MEGATRON, "b200", false, FP8_OFF, 9, 1.26, 1.29, 1.35},
     {TRAINER_NANOTRON, "h100", false, FP8_OFF, 107, 1.32, 1.39, 1.56},
     {TRAINER_NVIDIA, "b200 b300 gb200 gb300", true, FP8_OFF, 12, 0.93, 1.42, 2.65},
-    {TRAINER_NVIDIA, "b200 gb200 gb300", false, FP8_MX, 11, 1.03, 1.10, 1.18},
-    {TRAINER_NVIDIA, "b200 gb200 gb300", false, FP8_TENSOR, 12, 0.91, 1.00, 1.10},
+    {TRAINER_NVIDIA, "b200 gb200 gb300", false, FP8_MX, 11, 1.03, 1.10, 1.17},
+    {TRAINER_NVIDIA, "b200 gb200 gb300", false, FP8_TENSOR, 12, 0.90, 1.00, 1.10},
     {TRAINER_NVIDIA, "h100", false, FP8_OFF, 53, 0.99, 1.05, 1.07},
     {TRAINER_NVIDIA, "h100", false, FP8_TENSOR, 47, 0.95, 1.00, 1.12},
     {TRAINER_NVIDIA, "h100", true, FP8_OFF, 14, 0.85, 1.04, 1.32},
 };
 const int trainer_band_count = sizeof trainer_bands / sizeof *trainer_bands;
+
+// Peak memory over planned bytes.
+const TrainerMemory trainer_memory[] = {
+    {TRAINER_NANOTRON, 642, 1.16, 1.32, 1.75},
+};
+const int trainer_memory_count = sizeof trainer_memory / sizeof *trainer_memory;

@@ -110,6 +110,12 @@ GpuBand gpu_band(int trainer, const Gpu *gpu, bool experts, int fp8) {
     return (GpuBand){0};
 }
 
+const TrainerMemory *gpu_trainer_memory(int trainer) {
+    for (int i = 0; i < trainer_memory_count; i++)
+        if (trainer_memory[i].trainer == trainer) return &trainer_memory[i];
+    return NULL;
+}
+
 int gpu_capability(const Gpu *gpu) {
     if (gpu == NULL) return 0;
     bool grace = gpu->name[0] == 'G';

@@ -69,11 +69,23 @@ typedef struct TrainerBand {
 
 extern const TrainerBand trainer_bands[];
 extern const int trainer_band_count;
+
+// One row of bands.c: peak memory of a trainer's published runs over planned bytes.
+typedef struct TrainerMemory {
+    int trainer, runs;
+    double low, middle, high;
+} TrainerMemory;
+
+extern const TrainerMemory trainer_memory[];
+extern const int trainer_memory_count;
 extern const char *const trainer_words[]; // of hardware.trainer
 
 // Returns the band of a trainer's published runs of such models on such GPUs in this precision; runs is 0 if there are
 // too few.
 GpuBand gpu_band(int trainer, const Gpu *gpu, bool experts, int fp8);
+
+// Returns a trainer's memory, NULL if it is not known.
+const TrainerMemory *gpu_trainer_memory(int trainer);
 
 // Words of hardware.gpu, "none" first, NULL last; the row of word i is gpu_row(i), NULL for 0.
 extern const char *const gpu_words[];

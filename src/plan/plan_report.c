@@ -3,6 +3,7 @@
 #include "base/units.h"
 #include "base/grid.h"
 #include "base/alloc.h"
+#include "config/gpus.h"
 #include "pays.h"
 #include "plan_report.h"
 #include "waterfall.h"
@@ -69,6 +70,15 @@ static void print_answer_(const PlanAnswer *answer, bool terminal, FILE *file) {
         grid_line(file, "fits", "%s, %.2f GiB on the ranks of stage %d", fits ? "yes" : "no", report_gib_(peak),
                   fullest);
     if (terminal) fputs("\033[0m", file);
+    const TrainerMemory *theirs = gpu_trainer_memory(config->hardware.trainer);
+    double all = (double)hardware->memory_bytes;
+    if (theirs != NULL && all > 0)
+        grid_line(file, "",
+                  "runs of %s took %.2f to %.2f times the planned bytes (%d runs, middle %.2f), here %.1f to %.1f GiB; "
+                  "hardware.reserve_gib: %.0f keeps the middle free",
+                  trainer_words[theirs->trainer], theirs->low, theirs->high, theirs->runs, theirs->middle,
+                  theirs->low * (double)peak / GIB, theirs->high * (double)peak / GIB,
+                  ceil(all / GIB * (1 - 1 / theirs->middle)));
 }
 
 static void print_limit_(const PlanAnswer *answer, FILE *file) {

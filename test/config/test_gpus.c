@@ -57,6 +57,12 @@ TEST(every_band_is_of_enough_runs_on_a_gpu_of_the_table) {
             assert_int_equal(gpu_band(row->trainer, gpu_row(gpu), row->experts, row->fp8).runs, row->runs);
         }
     }
+    for (int i = 0; i < trainer_memory_count; i++) {
+        const TrainerMemory *row = &trainer_memory[i];
+        assert_true(row->runs >= 5 && row->low < row->middle && row->middle < row->high);
+        assert_ptr_equal(gpu_trainer_memory(row->trainer), row);
+    }
+    assert_null(gpu_trainer_memory(TRAINER_THIS));
     assert_int_equal(gpu_band(TRAINER_FSDP, gpu_row(1), false, FP8_OFF).runs, 0);
     assert_int_equal(gpu_band(TRAINER_NVIDIA, NULL, false, FP8_OFF).runs, 0);
 }

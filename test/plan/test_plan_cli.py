@@ -128,6 +128,15 @@ def test_the_nodes_of_an_nvlink_domain_are_one_node_for_links():
     assert plan(LLAMA, "hardware.gpu=gb200")["job"]["tasks_per_node"] == 4  # hosts have four, whatever NVLink connects
 
 
+def test_a_plan_for_a_trainer_says_what_its_runs_took():
+    told = " ".join(report(LLAMA, "hardware.gpu=h100", "hardware.trainer=nanotron").split())
+    found = re.search(r"here ([\d.]+) to ([\d.]+) GiB; hardware.reserve_gib: (\d+)", told)
+    low, high, reserve = map(float, found.groups())
+    peak = max(stage["peak_bytes"] for stage in plan(LLAMA, "hardware.gpu=h100")["stages"]) / GIB
+    assert peak < low < high and 4 < reserve < 40
+    assert "times the planned bytes" not in report(LLAMA, "hardware.gpu=h100")
+
+
 def test_a_planned_step_says_whose_time_it_is():
     """On several GPUs this trainer was not measured. Other trainers have the bands of their published runs."""
     told = plan(LLAMA)
