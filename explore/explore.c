@@ -83,7 +83,7 @@ static int question_(const Options *options, Config *config, const Log *log, Err
     bool gpt = strcmp(family_words[config->model.family], gpt_model.family) == 0;
     const Model *model = gpt ? &gpt_model : &llama_model;
     if (options->search)
-        return search_command(config, model, options->gpus, options->json, options->write, log, err);
+        return search_command(config, model, options, log, err);
     if (options->schedule) return schedule_command(config, model, options, log, err);
     if (options->plan) return plan_command(config, model, options->json, options->trace, log, err);
     return error_set(err, EXIT_USAGE, "give one of --plan, --search and --schedule");

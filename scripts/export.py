@@ -3,9 +3,9 @@
 
     scripts/export.py best.yaml --to megatron|torchtitan|nanotron
 
-Comment lines at the top name settings that cannot be expressed there, Megatron-LM's bytes per stage (for megatron), and
-the step and memory of this layout here with only the expressible settings. Needs the built trainers, no GPU. Ends with
-1 if Megatron-LM's bytes do not fit.
+Comment lines at the top name settings that cannot be expressed there, that program's bytes per stage, and the step and
+memory of this layout here with only the expressible settings. Needs the built trainers, no GPU. Ends with 1 if its
+bytes do not fit.
 """
 
 import argparse
@@ -18,7 +18,6 @@ from pathlib import Path
 
 import dialects
 from foreign import megatron, torchtitan
-from megatron_bytes import held_by_core
 from run_files import GIB, Failure, find_trainer, finish, read_text
 
 # Keys without effect on the layout, the memory or the update of a step.
@@ -84,6 +83,10 @@ def notes(options, plan, text):
     config = plan["config"]
     if options.to == "nanotron":
         yield from nanotron_lacks(config)
+        engine = "gpipe" if config["schedule"]["name"] == "gpipe" else "1f1b"
+        said = ("schedule.bpipe=off", f"schedule.name={engine}", "schedule.slices=1", "schedule.recompute=none",
+                "parallel.layers=auto", "schedule.split_backward=off")
+        yield from bytes_there(plan, options.config, options.to, [word for each in said for word in ("-o", each)])
         return
     train, each = config["train"], config["train"]["global_batch"] * config["model"]["seq_len"]
     if train["tokens"] != "auto" and train["batch_ramp"] == "none" and train["steps"] * each < 0.99 * train["tokens"]:
@@ -100,28 +103,24 @@ def notes(options, plan, text):
             yield f"cannot be said: {key}: {json.dumps(ours)}; it becomes {json.dumps(theirs)}"
         if plan["step_ms"] and back["step_ms"]:
             yield f"step as planned here: {plan['step_ms']:.0f} ms; with these words: {back['step_ms']:.0f} ms"
-        if options.to == "megatron":
-            yield from bytes_there(back, ask(path, "--schedule"))
+        yield from bytes_there(back, path, options.to)
 
 
-def bytes_there(back, text):
-    config = back["config"]
-    if config["model"]["experts"] > 0:
-        yield "Megatron-LM's bytes of a mixture of experts are not counted"
-        return
-    again = config["schedule"]["recompute_layers"]
-    again = max(again) if isinstance(again, list) else again
-    chunks = len(back["stages"][0]["chunks"])
-    held = held_by_core(config).of_stages(back, text, config["parallel"]["tensor"], again // chunks)
+def bytes_there(ours, path, program, words=()):
+    config = ours["config"]
+    if program == "nanotron" and (config["model"]["experts"] > 0 or config["parallel"]["context"] > 1):
+        return  # which it lacks
+    title = {"megatron": "Megatron-LM"}.get(program, program)
+    stages = ask(path, "--plan", "--json", "--for", program, *words)["stages"]
     memory, reserve = config["hardware"]["memory_gib"], config["hardware"]["reserve_gib"]
-    yield f"bytes of a rank, without context and caches, of {memory} GiB: Megatron-LM needs, this trainer needs"
-    for stage, bytes_ in zip(back["stages"], held, strict=True):
-        yield f"  stage {stage['stage']}: {bytes_ / GIB:6.2f} GiB, {stage['peak_bytes'] / GIB:6.2f} GiB"
-    most = max(range(len(held)), key=lambda stage: held[stage])
-    if memory != "auto" and held[most] > (memory - reserve) * GIB:
-        yield Failure(f"stage {most} needs {held[most] / GIB:.2f} GiB in Megatron-LM, and {memory - reserve:g} of"
-                      f" {memory:g} are there beside hardware.reserve_gib; recompute more layers, or use more tensor or"
-                      " pipeline ranks")
+    yield f"bytes of a rank, without context and caches, of {memory} GiB: {title} needs, this trainer needs"
+    for theirs, here in zip(stages, ours["stages"], strict=True):
+        yield f"  stage {theirs['stage']}: {theirs['peak_bytes'] / GIB:6.2f} GiB, {here['peak_bytes'] / GIB:6.2f} GiB"
+    most = max(stages, key=lambda stage: stage["peak_bytes"])
+    if memory != "auto" and most["peak_bytes"] > (memory - reserve) * GIB:
+        yield Failure(f"stage {most['stage']} needs {most['peak_bytes'] / GIB:.2f} GiB in {title}, and"
+                      f" {memory - reserve:g} of {memory:g} are there beside hardware.reserve_gib; search with --search"
+                      f" --for {program}, or recompute more layers")
 
 
 def nanotron_lacks(config):

@@ -63,23 +63,3 @@ class Held:
             peak = self.peak(line, layers, rank == 0, last if rank == head_rank else None, again)
             most.append(self.state * stage["parameters"] / tensor + peak)
         return most
-
-
-def held_by_core(config):
-    """Returns the bytes kept by Megatron-LM core 0.20 in bf16 without dropout, with fused norms, the distributed
-    optimizer and this configuration's attention. State: theoretical_memory_usage.py, num_bytes_per_parameter.
-    Activations: Korthikanti et al. (arXiv 2205.05198), table 2, without masks; for SwiGLU three products of ffn (both
-    inputs of the gate, and its output), for grouped queries fewer keys and values."""
-    model, parallel, attention = config["model"], config["parallel"], config["attention"]
-    t, c, h, f = parallel["tensor"], parallel["context"], model["hidden"], model["ffn"]
-    rows = config["schedule"]["micro_batch"] * model["seq_len"] / c
-    width = model["heads"] * model["head_dim"]
-    inner = 4 * width + 4 * model["kv_heads"] * model["head_dim"] + (6 if model["family"] == "llama" else 4) * f
-    inner += 2 * model["heads"] * model["seq_len"] if attention["mode"] == "none" else 0  # softmax's output
-    outer = 8 * h / (t if parallel["sequence"] else 1)  # two norms' inputs and outputs
-    matrix = model["vocab"] * h / t
-    layer = rows * (inner / t + outer)
-    return Held(
-        layer=layer, weight=layer, recomputed=2 * rows * h / (t if parallel["sequence"] else 1),
-        logits=rows * model["vocab"] / t, matrix=2 * matrix, state=6 + 12 / (parallel["data"] * c),
-    )  # fmt: skip

@@ -258,6 +258,7 @@ typedef struct Config {
     CheckpointConfig checkpoint;
     LogConfig log;
     HardwareConfig hardware;
+    int program;                    // whose bytes a plan counts (plan/foreign.h); 0: this program's
     int64_t window;                 // sliding window of the config.json that is the file; 0: none
     int32_t place[CONFIG_MAX_KEYS]; // per row of the schema: line, CONFIG_DEFAULT or CONFIG_OVERRIDE
 } Config;

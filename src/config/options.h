@@ -27,6 +27,7 @@ typedef struct Options {
     bool plan, profile, json;
     bool search;
     const char *gpus;          // comma-separated GPU counts; NULL: the ranks of the configuration
+    const char *program;       // "megatron": another program, whose choices, bytes and times count; NULL: this one
     const char *deadline;      // "30d", or NULL
     const char *write;         // file for the best configuration; may be NULL
     const char *emulate_stage; // number of the stage, or "all"; NULL: not given

@@ -118,7 +118,8 @@ void budget_print(const Budget *budget, const Config *config, const Hardware *ha
         snprintf(band, sizeof band, "; by that band %s to %s %s", amount_(unit * low.days, days[0]),
                  amount_(unit * high.days, days[1]), unit > 1 ? "hours" : "days");
     char others[OTHERS_TEXT] = "";
-    if (budget->band.low == 0) hardware_others_text(hardware, config, unit_(&budget->whole) * budget->whole.days, others);
+    if (budget->band.low == 0 && config->hardware.trainer == TRAINER_THIS)
+        hardware_others_text(hardware, config, unit_(&budget->whole) * budget->whole.days, others);
     if (others[0] != '\0')
         snprintf(band, sizeof band, " with nothing lost; %s: %s", unit_(&budget->whole) > 1 ? "hours" : "days", others);
     grid_line(file, "run", "%s tokens of %s: %s%s", grid_count((int64_t)budget->tokens, tokens),

@@ -2,6 +2,7 @@
 // which are called here only to count.
 #include "plan.h"
 #include "base/alloc.h"
+#include "foreign.h"
 
 #include "engine/batch.h"
 #include "data/blend.h"
@@ -190,7 +191,7 @@ static int64_t stage_parameters_(const TensorTable *table, const StageShape *at)
 typedef struct Held {
     MemoryBytes memory;
     StateBytes states;
-    int64_t staged, parameters;
+    int64_t staged, parameters, layer_gradients;
 } Held;
 
 // Fills in a stage whose `at` and slot_bytes are known.
@@ -203,11 +204,12 @@ static void plan_fill_stage_(PlanStage *plan, const Held *held, const Config *co
     plan->memory = held->memory;
     plan->states = held->states;
     plan->parameters = held->parameters;
+    plan->layer_gradients = held->layer_gradients;
     int64_t *bytes = plan->memory.bytes, edges = p2p_bytes(schedule, stage, plan->at.message_bytes, be->lent_page);
     bytes[MEMORY_OWN_SLOTS] += plan->own_slots * plan->slot_bytes;
     bytes[MEMORY_LENT_SLOTS] += memory_pages(plan->lent_slots * plan->slot_bytes, be->lent_page);
-    bytes[MEMORY_MESSAGES] += edges;
-    bytes[MEMORY_WORKSPACE] += be->own_bytes;
+    bytes[MEMORY_MESSAGES] += config->program == 0 ? edges : 0;
+    bytes[MEMORY_WORKSPACE] += config->program == 0 ? be->own_bytes : 0;
     plan->copy_bytes = checkpoint_copy_bytes(config, &plan->states);
     plan->order_bytes = blend_order_bytes(&config->data);
     plan->buffer_bytes = checkpoint_buffer_bytes(config) + batch_bytes(config, &plan->at);
@@ -219,7 +221,7 @@ typedef struct HeldKey {
     char shape[sizeof(Shape)];
     int64_t layers, dense, kept; // kept: microbatches with keys in memory, times layers
     int64_t microbatches, data, context;
-    bool recomputed, first, last;
+    bool recomputed, first, last, alone; // alone: the only stage
 } HeldKey;
 
 Memo *plan_memo(void) { return memo_create(sizeof(HeldKey)); }
@@ -235,11 +237,13 @@ static void held_(Held *held, const TensorTable *table, const Config *config, co
     }
     key.microbatches = config_microbatches(config);
     key.data = config->parallel.data, key.context = config->parallel.context;
-    key.recomputed = at->recomputed > 0, key.first = at->first, key.last = at->last;
+    key.recomputed = at->recomputed > 0, key.first = at->first, key.last = at->last, key.alone = at->stages == 1;
     if (memo != NULL && memo_find(memo, &key, held)) return;
     *held = (Held){0};
     stage_bytes(&held->memory, &held->states, &held->staged, table, config, at);
     held->parameters = stage_parameters_(table, at);
+    held->layer_gradients = held->memory.bytes[MEMORY_GRADIENTS];
+    if (config->program != 0) foreign_bytes(&held->memory, config, at, held->parameters);
     if (memo != NULL) memo_keep(memo, &key, held, sizeof *held);
 }
 
@@ -280,6 +284,8 @@ Plan plan_make_from(const TensorTable *table, const Config *config, const Schedu
         if (like) stage_shape_like(&stage->at, &last->at, config, schedule, s);
         else stage_shape(&stage->at, config, schedule, be, s, 0);
     }
+    for (int s = 0; s < plan.stages && config->program != 0; s++)
+        plan.stage[s].at.bundle_bytes = foreign_bundle(config, &plan.stage[s].at);
     for (int s = 0; s < plan.stages; s++) {
         PlanStage *stage = &plan.stage[s];
         held_(&held, table, config, &stage->at, memo);

@@ -9,8 +9,9 @@
 
 typedef struct PlanStage {
     StageShape at;
-    MemoryBytes memory; // bytes by category, per rank of the stage
-    StateBytes states;  // weights, gradients, masters and moments by kind, in bytes; part of `memory`
+    MemoryBytes memory;      // bytes by category, per rank of the stage
+    int64_t layer_gradients; // bytes of the layers' gradients here, also in a plan for another program (foreign.h)
+    StateBytes states;       // weights, gradients, masters and moments by kind, in bytes; part of `memory`
     int own_slots, lent_slots;
     int host_slots;       // most bundles in host memory at once; 0 without evictions to the host
     int64_t slot_bytes;   // bytes of a slot: the larger bundle of the stage and its partner

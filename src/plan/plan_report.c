@@ -4,6 +4,7 @@
 #include "base/grid.h"
 #include "base/alloc.h"
 #include "config/gpus.h"
+#include "foreign.h"
 #include "pays.h"
 #include "plan_report.h"
 #include "waterfall.h"
@@ -62,10 +63,13 @@ static void print_answer_(const PlanAnswer *answer, bool terminal, FILE *file) {
     grid_line(file, "plan", "%s: %s, micro-batch %lld, %s", plan_head_text(&answer->planner, config, head),
               config_cut_text(config, cut), (long long)config->schedule.micro_batch,
               config->schedule.file[0] != '\0' ? config->schedule.file : schedule_text(&layout, schedule));
+    char whose[64] = "";
+    if (config->program != 0)
+        snprintf(whose, sizeof whose, ", by %s's bytes", foreign_programs[config->program - 1].title);
     if (hardware->memory_bytes > 0)
-        grid_line(file, "fits", "%s: %.2f GiB %s on the ranks of stage %d (%.2f of %.2f, %.4g in reserve)",
+        grid_line(file, "fits", "%s: %.2f GiB %s on the ranks of stage %d (%.2f of %.2f, %.4g in reserve)%s",
                   fits ? "yes" : "no", fabs(left), fits ? "left" : "too much", fullest, report_gib_(peak),
-                  report_gib_(hardware->memory_bytes), config->hardware.reserve_gib);
+                  report_gib_(hardware->memory_bytes), config->hardware.reserve_gib, whose);
     else
         grid_line(file, "fits", "%s, %.2f GiB on the ranks of stage %d", fits ? "yes" : "no", report_gib_(peak),
                   fullest);
@@ -321,8 +325,10 @@ static int print_screen_(const PlanAnswer *answer, const Waterfall *waterfall, b
     unsure_print(&answer->unsure, answer->time.step, file);
     for (int i = 0; i < WATERFALL_MOST && waterfall->advice[i][0] != '\0'; i++)
         grid_line(file, i == 0 ? "advice" : "", "%s", waterfall->advice[i]);
-    if (answer->time.known && table->best >= 0) pays_print(rows, table->count, &own, false, "does not fit", file);
-    grid_line(file, "BPipe?", "%s", answer->verdict.brief);
+    bool foreign = answer->config.program != 0; // the table's schedules are this trainer's
+    if (answer->time.known && table->best >= 0 && !foreign)
+        pays_print(rows, table->count, &own, false, "does not fit", file);
+    if (!foreign) grid_line(file, "BPipe?", "%s", answer->verdict.brief);
     free(rows);
     if (print_world_(answer, file, err) != 0) return -1;
     print_peaks_(answer, &answer->plan, "memory", "peak of a rank", verbose, file);
@@ -346,7 +352,8 @@ int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err) 
     if (verbose) print_peaks_(answer, &answer->plan_1f1b, "", "with 1F1B", true, file);
     if (verbose && print_rest_(answer, &waterfall, file, err) != 0) return -1;
     int rows = verbose ? 0 : (int)max_i64(PLAN_SCREEN - used, 3);
-    schedule_table_print(&answer->schedules, &answer->planner, &answer->config, rows, file);
+    if (answer->config.program == 0)
+        schedule_table_print(&answer->schedules, &answer->planner, &answer->config, rows, file);
     if (verbose) plan_formulas_print(answer, file);
     return 0;
 }

@@ -267,7 +267,7 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing) {
         costs->sums.most = rate;
     for (int s = 0; s < p; s++) {
         const PlanStage *stage = &costing->plan->stage[s];
-        double of_layers = (double)stage->memory.bytes[MEMORY_GRADIENTS];
+        double of_layers = (double)stage->layer_gradients;
         double of_ends = (double)stage->states.gradients - of_layers;
         // Sharded gradients are summed from buffers of two layers, so their memory does not tell what is sent.
         if (config_shards_gradients(costing->config))

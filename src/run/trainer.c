@@ -14,6 +14,7 @@
 #include "ranks/supervisor.h"
 #include "launch/launch.h"
 #include "plan/plan_report.h"
+#include "plan/foreign_choice.h"
 #include "search/search_command.h"
 #include "restart.h"
 #include "run.h"
@@ -219,12 +220,17 @@ static bool answer_(const Options *options, const char *program) {
 static bool answer_plan_(Trainer *t, int *code, Error *err) {
     const Options *o = &t->options;
     if (!o->profile && (o->plan || o->search || o->schedule)) config_plan_device(t->config);
+    if (o->plan && o->program != NULL) {
+        int program = foreign_find(o->program, err);
+        *code = program < 0 ? -1 : foreign_take(t->config, program, false, err);
+        if (*code != 0) return true;
+    }
     if (o->emulate_stage != NULL) {
         *code = emulate_command(t->config, t->model, o->emulate_stage, &t->log, err);
     } else if (options_sweep(o)) {
         *code = sweep_command(o, t->model, &t->log, err);
     } else if (o->search) {
-        *code = search_command(t->config, t->model, o->gpus, o->json, o->write, &t->log, err);
+        *code = search_command(t->config, t->model, o, &t->log, err);
     } else if (o->plan || o->profile) {
         *code = o->profile ? profile_command(t->config, t->model, &t->log, err) : EXIT_DONE;
         if (*code == EXIT_DONE) *code = plan_command(t->config, t->model, o->json, o->trace, &t->log, err);

@@ -6,8 +6,10 @@
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/grid.h"
+#include "plan/foreign_choice.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -152,64 +154,120 @@ static int run_(const SearchSpace *space, SearchResult *result, const Log *log, 
     return status;
 }
 
-int search_for(const Config *config, const Model *model, const char *gpus, SearchTake *take, void *argument,
-               const Log *log, Error *err) {
+static void searched_free_(Searched *searched) {
+    search_free(&searched->result);
+    planner_free(&searched->planner);
+}
+
+// Searches the world of `ranks` GPUs (0: the configuration's ranks): all that this program can do, or with a
+// configuration's `program` one of its ways. -1 with err; searched_free_ in both cases.
+static int searched_make_(Searched *searched, const Config *config, const Model *model, int64_t ranks, int way,
+                          const Log *log, Error *err) {
+    *searched = (Searched){.base = *config};
+    Config *base = &searched->base, *world = &searched->world;
+    Planner *planner = &searched->planner;
+    if (ranks > 0) base->hardware.device = DEVICE_CUDA;
+    // The planner reads the number of ranks, and the settings that do not depend on the candidate, from its own
+    // configuration.
+    *world = *base;
+    world->hardware.profile[0] = '\0';
+    if (ranks > 0)
+        world->parallel.pipeline = world->parallel.tensor = 1, world->parallel.context = 1,
+        world->parallel.data = ranks;
+    searched->space = space_make(base, planner, config_world(world));
+    if (check_fixed_(&searched->space, err) != 0) return -1;
+    if (base->program != 0) foreign_fix(base->program, way, base, &searched->space.keys);
+    if (planner_create(planner, world, model, log, err) != 0) return -1;
+    // A profile made for the given configuration is used, as with --plan. Only in this case the written file names
+    // the profile.
+    if (planner_find_profile(planner, base, log, err) != 0) return -1;
+    if (!planner->measured) base->hardware.profile[0] = '\0';
+    name_rates_(planner, base);
+    if (planner->hardware.cost.flops == 0)
+        return config_error(base, "hardware.gpu", err,
+                            "no performance figures for this device; use one of the names in --help-config, "
+                            "or give hardware.peak_tflops and hardware.memory_gib");
+    if (run_(&searched->space, &searched->result, log, err) != 0) return -1;
+    return searched->result.stopped ? 0 : robust_find(&searched->space, &searched->result, err);
+}
+
+static double step_of_(const Searched *searched) {
+    const SearchResult *result = &searched->result;
+    return result->best < 0 ? INFINITY : result->found.items[result->best].forecast.time.step;
+}
+
+// Searches each of a program's ways, and keeps the one whose best is the fastest; of those within 1 % the first, which
+// is the plainest. With nothing that fits, keeps the last, which needs the least memory.
+static int search_foreign_(Searched *best, const Config *config, const Model *model, int64_t ranks, const Log *log,
+                           Error *err) {
+    Searched *way = xmalloc(sizeof *way);
+    int status = 0, ways = foreign_ways(config->program);
+    int64_t evaluated = 0, simulated = 0;
+    double seconds = 0;
+    for (int i = 0; i < ways && status == 0; i++) {
+        status = searched_make_(way, config, model, ranks, i, log, err);
+        bool better = isinf(step_of_(best)) || step_of_(way) * SEARCH_ALIKE < step_of_(best);
+        evaluated += way->result.evaluated, simulated += way->result.simulated, seconds += way->result.seconds;
+        bool stopped = way->result.stopped;
+        if (better || status != 0) {
+            Searched old = *best;
+            *best = *way;
+            best->space.keys.base = &best->base, best->space.planner = &best->planner;
+            best->planner.config = &best->world;
+            *way = old;
+        }
+        searched_free_(way);
+        if (stopped) break;
+    }
+    best->result.evaluated = evaluated, best->result.simulated = simulated, best->result.seconds = seconds;
+    free(way);
+    return status;
+}
+
+int search_for(const Config *config, const Model *model, const char *gpus, const char *program, SearchTake *take,
+               void *argument, const Log *log, Error *err) {
     int64_t ranks = 0;
     if (gpus != NULL && read_gpus_(gpus, &ranks, err) != 0) return -1;
     if (check_keys_(config, gpus != NULL, err) != 0) return -1;
     alloc_keep_freed();
-    Planner planner;
-    SearchResult result = {0};
-    Config base = *config;
-    if (ranks > 0) base.hardware.device = DEVICE_CUDA;
-    // The planner reads the number of ranks, and the settings that do not depend on the candidate, from its own
-    // configuration.
-    Config world = base;
-    world.hardware.profile[0] = '\0';
-    if (ranks > 0)
-        world.parallel.pipeline = world.parallel.tensor = 1, world.parallel.context = 1, world.parallel.data = ranks;
-    SearchSpace space = space_make(&base, &planner, config_world(&world));
-    int code = check_fixed_(&space, err);
-    if (code == 0) {
-        code = planner_create(&planner, &world, model, log, err);
-        // A profile made for the given configuration is used, as with --plan. Only in this case the written file names
-        // the profile.
-        if (code == 0) code = planner_find_profile(&planner, &base, log, err);
-        if (!planner.measured) base.hardware.profile[0] = '\0';
-        if (code == 0) name_rates_(&planner, &base);
-        if (code == 0 && planner.hardware.cost.flops == 0)
-            code = config_error(&base, "hardware.gpu", err,
-                                "no performance figures for this device; use one of the names in --help-config, "
-                                "or give hardware.peak_tflops and hardware.memory_gib");
-        if (code == 0) code = run_(&space, &result, log, err);
-        if (code == 0 && !result.stopped) code = robust_find(&space, &result, err);
-        if (code == 0) code = take(argument, &space, &result, err);
-        search_free(&result);
-        planner_free(&planner);
+    Searched *here = xcalloc(1, sizeof *here), *theirs = xcalloc(1, sizeof *theirs);
+    theirs->result.best = -1;
+    int code = 0;
+    if (program != NULL) {
+        Config foreign = *config;
+        int found = foreign_find(program, err);
+        code = found < 0 ? -1 : foreign_take(&foreign, found, true, err);
+        if (code == 0) code = search_foreign_(theirs, &foreign, model, ranks, log, err);
     }
+    if (code == 0) code = searched_make_(here, config, model, ranks, 0, log, err);
+    if (code == 0) code = take(argument, program != NULL ? theirs : here, program != NULL ? here : NULL, err);
+    searched_free_(here);
+    searched_free_(theirs);
+    free_all(here, theirs);
     return code;
 }
 
 typedef struct Answer {
-    bool json, verbose;
-    const char *write;
+    const Options *options;
+    bool verbose;
 } Answer;
 
-static int answer_search_(void *argument, const SearchSpace *space, SearchResult *result, Error *err) {
+static int answer_search_(void *argument, Searched *found, const Searched *here, Error *err) {
     const Answer *answer = argument;
-    int status = answer->json ? search_write_json(space, result, stdout, err)
-                              : search_report(space, result, answer->verbose, stdout, err);
-    if (status == 0 && answer->write != NULL && result->best >= 0)
-        status = search_write_config(space, result, answer->write, err);
+    const SearchResult *result = &found->result;
+    const char *write = answer->options->write;
+    int status = answer->options->json ? search_write_json(found, here, stdout, err)
+                                       : search_report(found, here, answer->verbose, stdout, err);
+    if (status == 0 && write != NULL && result->best >= 0)
+        status = search_write_config(&found->space, result, write, err);
     if (status == 0 && fflush(stdout) != 0)
         status = error_set(err, EXIT_FAILED, "the search could not be written to stdout");
     if (status != 0) return -1;
     return result->stopped ? EXIT_STOPPED : result->best >= 0 ? EXIT_DONE : EXIT_FAILED;
 }
 
-int search_command(const Config *config, const Model *model, const char *gpus, bool json, const char *write,
-                   const Log *log, Error *err) {
-    Answer answer = {json, log->level == LOG_VERBOSE, write};
-    if (write != NULL && check_write_(config, write, err) != 0) return -1;
-    return search_for(config, model, gpus, answer_search_, &answer, log, err);
+int search_command(const Config *config, const Model *model, const Options *options, const Log *log, Error *err) {
+    Answer answer = {options, log->level == LOG_VERBOSE};
+    if (options->write != NULL && check_write_(config, options->write, err) != 0) return -1;
+    return search_for(config, model, options->gpus, options->program, answer_search_, &answer, log, err);
 }

@@ -4,23 +4,32 @@
 #include "answers.h"
 #include "config/options.h"
 
-// Searches and writes the answer. gpus: argument of --gpus; NULL: the configuration's ranks. write: a path, or NULL.
-// Returns the exit code: 0, 1 if nothing fits, 3 if Ctrl-C ended the search early; -1 with err.
-int search_command(const Config *config, const Model *model, const char *gpus, bool json, const char *write,
-                   const Log *log, Error *err);
+// Searches and writes the answer. Without --gpus, for the configuration's ranks. Returns the exit code: 0, 1 if nothing
+// fits, 3 if Ctrl-C ended the search early; -1 with err.
+int search_command(const Config *config, const Model *model, const Options *options, const Log *log, Error *err);
 
-// Searches and passes the result to `take`. Returns the code of `take`, or -1 with err if there is no result.
-typedef int SearchTake(void *argument, const SearchSpace *space, SearchResult *result, Error *err);
-int search_for(const Config *config, const Model *model, const char *gpus, SearchTake *take, void *argument,
-               const Log *log, Error *err);
+// A search: what it searched, and what it found.
+typedef struct Searched {
+    Config base, world; // the user's configuration, and the planner's
+    Planner planner;
+    SearchSpace space;
+    SearchResult result;
+} Searched;
+
+// Searches and passes the result to `take`. gpus: argument of --gpus, or NULL. program: of --for, or NULL; then `found`
+// is the best of what that program can do, and `here` is this one's, else NULL. Returns the code of `take`, or -1 with
+// err if there is no result.
+typedef int SearchTake(void *argument, Searched *found, const Searched *here, Error *err);
+int search_for(const Config *config, const Model *model, const char *gpus, const char *program, SearchTake *take,
+               void *argument, const Log *log, Error *err);
 
 // Prints the answer, then a table: SEARCH_SCREEN lines of GRID_LINE columns at most. verbose: adds what the search
 // compared, and all rows. -1 with err.
 enum { SEARCH_SCREEN = 30 };
-int search_report(const SearchSpace *space, const SearchResult *result, bool verbose, FILE *file, Error *err);
+int search_report(const Searched *found, const Searched *here, bool verbose, FILE *file, Error *err);
 
 // Writes one JSON object on one line. -1 with err.
-int search_write_json(const SearchSpace *space, const SearchResult *result, FILE *file, Error *err);
+int search_write_json(const Searched *found, const Searched *here, FILE *file, Error *err);
 
 // Writes the best configuration to `path`; a regular file appears complete or not at all. Needs best >= 0. -1 with err.
 int search_write_config(const SearchSpace *space, const SearchResult *result, const char *path, Error *err);

@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/grid.h"
 #include "base/units.h"
+#include "plan/foreign.h"
 #include "plan/pays.h"
 #include "plan/plan_report.h"
 
@@ -171,6 +172,9 @@ static void print_best_(const SearchSpace *space, const SearchResult *result, bo
     Config config;
     space_config(space, &best->layout, &config);
     grid_line(file, "search", "%s", plan_head_text(space->planner, &config, head));
+    if (config.program != 0)
+        grid_line(file, "for", "%s: its schedules, recomputation and defaults, and its bytes, %.0f %% added",
+                  foreign_programs[config.program - 1].title, 100 * (foreign_programs[config.program - 1].error - 1));
     grid_line(file, "best", "%s, %s: %s", cut_text_(&config, cut), rest_text_(space, &config, rest),
               time_text_(best, time));
     line_of_changes_(space->keys.base, &config, "set", "%s", file);
@@ -284,12 +288,11 @@ static int print_nothing_(const SearchSpace *space, const SearchResult *result, 
 static void print_rest_(const SearchSpace *space, const SearchResult *result, FILE *file) {
     char fastest[32];
     if (result->alike > 0)
-        grid_line(
-            file, "alike",
-            "%lld more candidate%s within 1 %% of the fastest, %s; best is the plainest of those that survive: "
-            "no eviction, fewest stages, no slices, no context ranks, no pointwise, most free memory",
-            (long long)result->alike, result->alike == 1 ? " is" : "s are",
-            grid_seconds(result->found.items[result->fastest].forecast.time.step, fastest));
+        grid_line(file, "alike",
+                  "%lld more candidate%s within 1 %% of the fastest, %s; best is the plainest of those that survive: "
+                  "no eviction, fewest stages, no slices, no context ranks, no pointwise, most free memory",
+                  (long long)result->alike, result->alike == 1 ? " is" : "s are",
+                  grid_seconds(result->found.items[result->fastest].forecast.time.step, fastest));
     fprintf(file, "front: the fullest rank's memory against the step, up to %.0f %% slower than the best\n",
             100 * (SEARCH_SLOWER - 1));
     table_(space, result, result->front, result->front_count, true, file);
@@ -311,7 +314,27 @@ static int lines_of_(const char *text) {
     return lines;
 }
 
-int search_report(const SearchSpace *space, const SearchResult *result, bool verbose, FILE *file, Error *err) {
+// Prints what this program would take.
+static void print_here_(const Searched *found, const Searched *here, FILE *file) {
+    const SearchResult *result = &here->result;
+    char cut[2 * SCHEDULE_TEXT], step[32], less[48] = "";
+    Config config;
+    if (result->best < 0) {
+        grid_line(file, "here", "no configuration of this trainer fits");
+        return;
+    }
+    const Forecast *best = &result->found.items[result->best].forecast;
+    space_config(&here->space, &best->layout, &config);
+    if (found->result.best >= 0)
+        snprintf(less, sizeof less, ", %+.1f %%",
+                 100 * (best->time.step / found->result.found.items[found->result.best].forecast.time.step - 1));
+    grid_line(file, "here", "this trainer would take %s: %s%s a step, %.2f GiB", short_text_(&config, cut),
+              grid_seconds(best->time.step, step), less, (double)best->peak_bytes / GIB);
+}
+
+int search_report(const Searched *found, const Searched *here, bool verbose, FILE *file, Error *err) {
+    const SearchSpace *space = &found->space;
+    const SearchResult *result = &found->result;
     enum { FRAME = 3, FEWEST = 3 }; // two lines of headings and the last line; rows of the table
     int status = 0, used = FRAME;
     char *text, *changes, evaluated[32], simulated[32];
@@ -322,10 +345,11 @@ int search_report(const SearchSpace *space, const SearchResult *result, bool ver
         status = print_nothing_(space, result, screen, err);
     } else {
         print_best_(space, result, verbose, screen);
-        print_pays_(result, screen);
+        if (here == NULL) print_pays_(result, screen);
         status = print_gain_(space, result, screen, cheapest, err);
         if (status == 0) status = print_next_(space, result, screen, err);
     }
+    if (here != NULL && status == 0) print_here_(found, here, screen);
     xmemstream_close(screen);
     xmemstream_close(cheapest);
     used += lines_of_(text);

@@ -192,9 +192,37 @@ static int put_smallest_world_(JsonOut *out, const SearchSpace *space, Error *er
     return 0;
 }
 
-int search_write_json(const SearchSpace *space, const SearchResult *result, FILE *file, Error *err) {
+// Writes the best for another program: its configuration, its bytes, and this program's for the same configuration.
+static int put_for_(JsonOut *out, const Searched *found, Error *err) {
+    Config config;
+    Forecast own;
+    Error ignored = {0};
+    if (found->result.best < 0) {
+        json_put_null(out, "for");
+        return 0;
+    }
+    const Forecast *best = &found->result.found.items[found->result.best].forecast;
+    space_config(&found->space, &best->layout, &config);
+    json_begin(out, "for", '{');
+    config_write_json(&config, json_put(out, "config"));
+    json_put_number(out, "step_ms", 1e3 * best->time.step);
+    Planner here = found->planner;
+    here.held = NULL; // bytes counted for the other program
+    config.program = 0;
+    if (planner_forecast_config(&here, &config, false, &own, &ignored) != 0)
+        return error_set(err, ignored.code, "%s", ignored.text);
+    json_put_integer(out, "peak_bytes", own.peak_bytes);
+    json_put_integer(out, "theirs_bytes", best->peak_bytes);
+    json_end(out, '}');
+    return 0;
+}
+
+int search_write_json(const Searched *found, const Searched *here, FILE *file, Error *err) {
     JsonOut out = {.file = file};
+    const SearchSpace *space = here != NULL ? &here->space : &found->space;
+    const SearchResult *result = here != NULL ? &here->result : &found->result;
     json_begin(&out, NULL, '{');
+    if (here != NULL && put_for_(&out, found, err) != 0) return -1;
     if (result->best >= 0) put_found_(&out, "best", space, result, result->best);
     else json_put_null(&out, "best");
     if (result->tightest >= 0) put_found_(&out, "tightest", space, result, result->tightest);

@@ -7,6 +7,7 @@
 #include "base/json_out.h"
 #include "base/units.h"
 #include "plan/budget.h"
+#include "plan/foreign_choice.h"
 #include "plan/plan_schedules.h"
 #include "plan/verdict.h"
 #include "answers.h"
@@ -154,8 +155,11 @@ static int plan_row_(const Sweep *sweep, Config *config, SweepRow *row, Error *e
     return status;
 }
 
-static int take_row_(void *argument, const SearchSpace *space, SearchResult *result, Error *err) {
+static int take_row_(void *argument, Searched *found, const Searched *here, Error *err) {
+    (void)here;
     SweepRow *row = argument;
+    const SearchSpace *space = &found->space;
+    const SearchResult *result = &found->result;
     Candidate misfit;
     double step;
     char lacks[SCHEDULE_TEXT], reason[ANSWER_TEXT];
@@ -200,8 +204,12 @@ static void sweep_row_(const Sweep *sweep, int index) {
         status = error_set(&err, EXIT_USAGE, "model.family: each trainer plans only its own; use the other trainer");
     config_plan_device(&config);
     if (status == 0 && options->search)
-        status = search_for(&config, sweep->model, gpus, take_row_, row, sweep->log, &err);
-    else if (status == 0) status = plan_row_(sweep, &config, row, &err);
+        status = search_for(&config, sweep->model, gpus, options->program, take_row_, row, sweep->log, &err);
+    else if (status == 0 && options->program != NULL) {
+        int program = foreign_find(options->program, &err);
+        status = program < 0 ? -1 : foreign_take(&config, program, false, &err);
+    }
+    if (status == 0 && !options->search) status = plan_row_(sweep, &config, row, &err);
     if (status != 0) row->refused = err;
     free_all(text, overrides);
 }

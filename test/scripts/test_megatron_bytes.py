@@ -7,7 +7,7 @@ from trainer_runs import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from megatron_bytes import Held, held_by_core  # noqa: E402
+from megatron_bytes import Held  # noqa: E402
 
 HELD = Held(layer=10, weight=4, recomputed=2, logits=3, matrix=20, state=18)
 
@@ -21,18 +21,3 @@ HELD = Held(layer=10, weight=4, recomputed=2, logits=3, matrix=20, state=18)
 ])  # fmt: skip
 def test_a_stage_holds_what_its_list_needs(line, embeds, head, again, peak):
     assert HELD.peak(line, [2], embeds, head, again) == peak
-
-
-def test_a_layer_of_gpt_keeps_34_bytes_a_value_less_the_masks_of_dropout():
-    """Korthikanti et al., table 2: 34 s b h + 5 a s^2 b. Without dropout, two masks of s b h and one of a s^2 b are not
-    kept, and neither is the output of the scores' dropout."""
-    model = {"family": "gpt", "hidden": 64, "ffn": 256, "heads": 4, "kv_heads": 4, "head_dim": 16, "seq_len": 32,
-             "vocab": 9}  # fmt: skip
-    parallel = {"tensor": 1, "context": 1, "data": 1, "sequence": True}
-    config = {"model": model, "parallel": parallel, "schedule": {"micro_batch": 2}, "attention": {"mode": "none"}}
-    values, scores = 2 * 32 * 64, 2 * 4 * 32 * 32
-    assert held_by_core(config).layer == 32 * values + 2 * scores
-    split = held_by_core({**config, "parallel": {**parallel, "tensor": 4}})
-    assert split.layer == (32 * values + 2 * scores) / 4
-    plain = held_by_core({**config, "parallel": {**parallel, "tensor": 4, "sequence": False}})
-    assert plain.layer == (24 * values + 2 * scores) / 4 + 8 * values

@@ -427,3 +427,58 @@ def test_absurd_rates_give_json_without_inf_here_too():
     keys = ("hardware.memory_gb_s=1e-300", "hardware.gpu_hour=1e9")
     said = search("--gpus", 4, "--json", *SMALL, overrides=keys).stdout
     json.loads(said, parse_constant=lambda word: pytest.fail(word))
+
+
+# ---- for another program ---------------------------------------------------------------------------------------------
+
+BOX = ["-o", "hardware.gpu=h100", "-o", "model.layers=16", "-o", "train.global_batch=64"]
+
+
+@pytest.mark.parametrize("program", ["megatron", "torchtitan", "nanotron"])
+def test_a_search_for_another_program_keeps_to_what_it_can_do_and_fits_by_its_bytes(program):
+    ended = search("--gpus", 16, "--for", program, "--json", *BOX)
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout)
+    assert set(told) == {"for", "best", "tightest", "front", "evaluated", "seconds"}
+    config, there = told["for"]["config"], told["for"]
+    assert set(there) == {"config", "step_ms", "peak_bytes", "theirs_bytes"}
+    schedule = config["schedule"]
+    names = {"megatron": {"1f1b", "interleaved"}, "nanotron": {"1f1b", "gpipe"},
+             "torchtitan": {"1f1b", "interleaved", "zb-v", "dualpipe-v"}}  # fmt: skip
+    assert schedule["name"] in names[program] or config["parallel"]["pipeline"] == 1
+    assert (schedule["bpipe"], schedule["slices"], schedule["recompute"]) == ("off", 1, "none")
+    assert schedule["recompute_layers"] in (0, 16) and config["parallel"]["overlap"] == "off"
+    assert there["theirs_bytes"] <= 76 * 2**30 and there["theirs_bytes"] != there["peak_bytes"]
+    assert told["best"]["step_ms"] <= there["step_ms"]
+
+
+def test_what_is_written_for_another_program_is_planned_with_its_bytes_and_exported(tmp_path):
+    best = tmp_path / "best.yaml"
+    ended = search("--gpus", 16, "--for", "megatron", "--write", best, "--json", *BOX)
+    there = json.loads(ended.stdout)["for"]
+    theirs = json.loads(command("llama", "-c", best, "--plan", "--json", "--for", "megatron").stdout)
+    assert max(stage["peak_bytes"] for stage in theirs["stages"]) == there["theirs_bytes"]
+    ours = json.loads(command("llama", "-c", best, "--plan", "--json").stdout)
+    assert max(stage["peak_bytes"] for stage in ours["stages"]) == there["peak_bytes"]
+    assert ours["step_ms"] == pytest.approx(there["step_ms"]) and theirs["step_ms"] == pytest.approx(there["step_ms"])
+    assert ours["step_ms_mid"] > ours["step_ms"]  # the days are those of NVIDIA's runs
+    asked = [ROOT / "scripts" / "export.py", best, "--to", "megatron"]
+    exported = subprocess.run(asked, capture_output=True, text=True)
+    assert exported.returncode == 0 and "cannot be said" not in exported.stdout, exported.stdout + exported.stderr
+
+
+@pytest.mark.parametrize("option, says", [
+    (["--for", "deepspeed"], "use megatron, torchtitan or nanotron"),
+    (["--for", "nanotron", "-o", "schedule.name=zb-v"], "schedule.name: nanotron does not have this"),
+    (["--for", "megatron", "-o", "schedule.bpipe=on"], "schedule.bpipe: Megatron-LM does not have this"),
+])  # fmt: skip
+def test_what_another_program_lacks_is_refused(option, says):
+    ended = search("--gpus", 16, *option, *BOX)
+    assert ended.returncode == 2 and says in ended.stderr and ended.stdout == ""
+
+
+def test_the_answer_for_another_program_is_one_screen():
+    lines = search("--gpus", 16, "--for", "megatron", *BOX).stdout.splitlines()
+    assert len(lines) <= 30 and max(map(len, lines)) <= 100
+    assert any(line.startswith("for       Megatron-LM: ") for line in lines)
+    assert any(line.startswith("here      this trainer would take ") for line in lines)

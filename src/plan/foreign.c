@@ -1,0 +1,73 @@
+// Bytes of Megatron-LM: theoretical_memory_usage.py (core 0.20) for the states, and Korthikanti et al. (arXiv
+// 2205.05198), table 2, without masks, for a layer; for SwiGLU three products of ffn, both inputs of the gate and its
+// output. On SimuMax's measured runs that is 0 to 5 % too little, so 5 % are added. torchtitan and nanotron keep the
+// output of the activation too. Of torchtitan, FSDP with weights that are gathered once a step, as export.py asks, and
+// logits in bf16, in fp32 and their gradient; of nanotron, ZeRO-1. Neither was compared with measured bytes, so 10 %
+// are added.
+#include "foreign.h"
+
+#include "config/family.h"
+#include "config/gpus.h"
+
+#include <math.h>
+#include <string.h>
+
+const ForeignProgram foreign_programs[FOREIGN_PROGRAMS] = {
+    {"megatron", "Megatron-LM", .trainers = {TRAINER_MEGATRON, TRAINER_NVIDIA}, .schedules = "1f1b interleaved",
+     .context = true, .experts = true, .gate = 6, .logits = 4, .error = 1.05},
+    {"torchtitan", "torchtitan", .trainers = {TRAINER_FSDP, TRAINER_FSDP},
+     .schedules = "1f1b interleaved zb-v dualpipe-v", .context = true, .experts = true, .sharded = true, .gate = 8,
+     .logits = 10, .error = 1.10},
+    {"nanotron", "nanotron", .trainers = {TRAINER_NANOTRON, TRAINER_NANOTRON}, .schedules = "1f1b gpipe", .gate = 8,
+     .logits = 10, .error = 1.10},
+};
+
+static const ForeignProgram *row_(int program) { return &foreign_programs[program - 1]; }
+
+// Returns the bytes of a layer's activations of one microbatch. *input: the part that a recomputed layer keeps.
+static double layer_bytes_(const Config *config, double *input) {
+    const ModelConfig *model = &config->model;
+    const ForeignProgram *row = row_(config->program);
+    double t = (double)config->parallel.tensor, whole = config->parallel.sequence ? t : 1;
+    double rows = (double)(config->schedule.micro_batch * model->seq_len / config->parallel.context);
+    double width = (double)(model->heads * model->head_dim), keys = (double)(model->kv_heads * model->head_dim);
+    int gate = families[model->family].gated ? row->gate : 4;
+    *input = rows * 2 * (double)model->hidden / whole;
+    return rows * ((4 * width + 4 * keys + gate * (double)model->ffn) / t + 8 * (double)model->hidden / whole);
+}
+
+int64_t foreign_bundle(const Config *config, const StageShape *at) {
+    double input, layer = layer_bytes_(config, &input), most = 0;
+    double again = at->layers > 0 ? (double)at->recomputed / (double)at->layers : 0;
+    if (config->model.experts > 0) return (int64_t)(row_(config->program)->error * (double)at->bundle_bytes);
+    for (int c = 0; c < at->chunks; c++)
+        most = fmax(most, (double)at->chunk[c].layers * ((1 - again) * layer + again * input));
+    return (int64_t)(row_(config->program)->error * most);
+}
+
+void foreign_bytes(MemoryBytes *memory, const Config *config, const StageShape *at, int64_t parameters) {
+    const ForeignProgram *row = row_(config->program);
+    const ModelConfig *model = &config->model;
+    double input, layer = layer_bytes_(config, &input), t = (double)config->parallel.tensor;
+    double copies = (double)(config->parallel.data * config->parallel.context), own = (double)parameters / t;
+    double rows = (double)(config->schedule.micro_batch * model->seq_len / config->parallel.context);
+    double logits = rows * (double)model->vocab / t, matrix = 2 * (double)model->vocab * (double)model->hidden / t;
+    double bytes[MEMORY_CATEGORIES] = {0};
+    if (model->experts > 0) { // not counted from their sources: as here
+        for (int c = 0; c < MEMORY_CATEGORIES; c++) bytes[c] = (double)memory->bytes[c];
+    } else {
+        // Weights in 16 bits and gradients in fp32, or of FSDP's in one stage only two layers'; then masters and
+        // moments.
+        double kept = !row->sharded ? 6 : at->stages > 1 ? 6 : 2;
+        bytes[MEMORY_WEIGHTS] = kept * own;
+        bytes[MEMORY_OPTIMIZER] = (row->sharded ? 16 : 12) / copies * own;
+        if (row->sharded) bytes[MEMORY_GRADIENTS] = 2 * 6 * own / fmax(1, (double)at->layers);
+        // Logits are freed last; then come the gradient's copy in 16 bits and that of the matrix.
+        if (at->last) bytes[MEMORY_HEAD] = row->logits * logits + fmax(2 * logits, matrix - 2 * logits);
+        // The embedding's gradient is made when the microbatch's activations are free.
+        double bundle = (double)foreign_bundle(config, at) / row->error;
+        if (at->first) bytes[MEMORY_WORKSPACE] = fmax(0, matrix - bundle);
+        if (at->recomputed > 0) bytes[MEMORY_WORKSPACE] = fmax(layer, bytes[MEMORY_WORKSPACE]);
+    }
+    for (int c = 0; c < MEMORY_CATEGORIES; c++) memory->bytes[c] = (int64_t)(row->error * bytes[c]);
+}

@@ -1,0 +1,25 @@
+// Other programs that train: what each can do (foreign_choice.h), and the bytes that it needs, counted from its
+// sources. One row each; --search --for and scripts/export.py use them. Config.program is 1 + the index of the row, or
+// 0 for this program: then a plan counts that program's bytes.
+#pragma once
+
+#include "engine/stage.h"
+
+typedef struct ForeignProgram {
+    const char *word, *title; // "megatron", "Megatron-LM"
+    int trainers[2];          // values of hardware.trainer whose runs are its, the most alike first
+    const char *schedules;    // words of schedule.name
+    bool context, experts;    // it has context ranks, experts
+    bool sharded;             // FSDP: every data rank keeps a part of each parameter
+    int gate;                 // bytes that a gated MLP keeps per value of ffn
+    double logits;            // bytes that the head keeps per logit
+    double error;             // factor on the bytes; see foreign.c
+} ForeignProgram;
+
+enum { FOREIGN_PROGRAMS = 3 };
+extern const ForeignProgram foreign_programs[FOREIGN_PROGRAMS];
+
+// Return the bytes that the program keeps of one microbatch in the largest chunk, and write all other bytes of a stage
+// with `parameters` parameters on all tensor ranks together. `error` is included.
+int64_t foreign_bundle(const Config *config, const StageShape *at);
+void foreign_bytes(MemoryBytes *memory, const Config *config, const StageShape *at, int64_t parameters);

@@ -1,0 +1,71 @@
+// Bytes of other programs, compared with sums by hand.
+#include "plan/foreign_choice.h"
+#include "config/family.h"
+#include "unit.h"
+
+#include <math.h>
+#include <string.h>
+
+// A model of GPT or LLaMA of four layers on one stage, with two sequences of 32 tokens in a microbatch.
+static Config of(const char *family, int program, int64_t tensor) {
+    return (Config){.program = program,
+                    .model = {.family = family_find(family),
+                              .hidden = 64,
+                              .layers = 4,
+                              .heads = 4,
+                              .kv_heads = 4,
+                              .head_dim = 16,
+                              .ffn = 256,
+                              .vocab = 512,
+                              .seq_len = 32},
+                    .parallel = {.pipeline = 1, .tensor = tensor, .data = 2, .context = 1, .sequence = true},
+                    .schedule = {.micro_batch = 2}};
+}
+
+static const StageShape whole = {.stages = 1, .chunks = 1, .layers = 4, .chunk = {{.layers = 4}}};
+
+static double bundle_of(const Config *config, const StageShape *at) {
+    return (double)foreign_bundle(config, at) / foreign_programs[config->program - 1].error;
+}
+
+// Korthikanti et al., table 2: 34 s b h. Without dropout, two masks of s b h are not kept.
+TEST(a_layer_of_gpt_keeps_34_bytes_a_value_less_the_masks_of_dropout) {
+    double values = 2 * 32 * 64;
+    Config config = of("gpt", 1, 1);
+    assert_true(fabs(bundle_of(&config, &whole) - 4 * 32 * values) < 2);
+    config = of("gpt", 1, 4);
+    assert_true(fabs(bundle_of(&config, &whole) - 4 * 8 * values) < 2);
+    config.parallel.sequence = false; // norms are whole on every rank
+    assert_true(fabs(bundle_of(&config, &whole) - 4 * (24.0 / 4 + 8) * values) < 2);
+}
+
+TEST(a_recomputed_layer_keeps_its_input_alone) {
+    Config config = of("llama", 1, 1);
+    StageShape again = whole;
+    again.recomputed = 4;
+    assert_true(fabs(bundle_of(&config, &again) - 4 * 2 * 2 * 32 * 64) < 2);
+}
+
+// Megatron-LM's distributed optimizer: 6 + 12 / d bytes a parameter. Its last stage keeps logits in fp32.
+TEST(states_and_logits_are_those_of_the_program) {
+    Config config = of("llama", 1, 1);
+    StageShape last = whole;
+    MemoryBytes memory = {0};
+    double error = foreign_programs[0].error, logits = 2 * 32 * 512, matrix = 2 * 512 * 64;
+    last.last = true;
+    foreign_bytes(&memory, &config, &last, 1000000);
+    double head = 4 * logits + fmax(2 * logits, matrix - 2 * logits);
+    assert_true(fabs((double)memory_total(&memory) - error * (1e6 * (6 + 12 / 2.0) + head)) < 4);
+    config.program = 2; // FSDP in one stage: 16-bit weights are whole, gradients only of two layers
+    memset(&memory, 0, sizeof memory);
+    foreign_bytes(&memory, &config, &last, 1000000);
+    double states = memory.bytes[MEMORY_WEIGHTS] + memory.bytes[MEMORY_OPTIMIZER] + memory.bytes[MEMORY_GRADIENTS];
+    assert_true(fabs(states / foreign_programs[1].error - 1e6 * (2 + 16 / 2.0 + 2 * 6 / 4.0)) < 4);
+}
+
+TEST(an_unknown_program_is_refused) {
+    Error err;
+    assert_int_equal(foreign_find("nanotron", &err), 3);
+    assert_int_equal(foreign_find("deepspeed", &err), -1);
+    assert_non_null(strstr(err.text, "use megatron, torchtitan or nanotron"));
+}
