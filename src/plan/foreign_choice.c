@@ -58,7 +58,7 @@ int foreign_take(Config *config, int program, bool searched, Error *err) {
     config->program = program;
     if (config->hardware.trainer != TRAINER_THIS) return 0;
     const Gpu *gpu = gpu_row(config->hardware.gpu);
-    bool first = gpu_band(row->trainers[0], gpu, config->train.fp8).runs > 0;
+    bool first = gpu_band(row->trainers[0], gpu, config->model.experts > 0, config->train.fp8).runs > 0;
     config->hardware.trainer = row->trainers[first ? 0 : 1];
     return 0;
 }
@@ -79,7 +79,7 @@ void foreign_fix(int program, int way, Config *base, LayoutSpace *space) {
     at.slices = 1;
     at.pointwise = RECOMPUTE_NONE;
     at.attention = ATTENTION_FLASH;
-    at.placement = PLACEMENT_STAGES; // the default of all of them
+    at.placement = PLACEMENT_STAGES;   // the default of all of them
     at.collectives = COLLECTIVES_AUTO; // as import.py reads their words
     if (open) at.name = schedule_of_(row, way / 2);
     if (open) at.chunks = at.group = at.delay = 0;
