@@ -19,13 +19,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = {"LLaMA 65B": ("llama", "llama65b"), "GPT-3 96B": ("gpt", "gpt3_96b")}
+MIXTURES = {"Qwen3 30B-A3B": ("llama", "qwen3_30b_a3b"), "Mixtral 8x22B": ("llama", "mixtral_8x22b")}
 B2 = ("schedule.micro_batch=2", "schedule.bpipe=on", "train.global_batch=32")
+EVEN = "hardware.expert_spread=1e-6"  # experts are chosen equally often in a dry run
 AGREEMENT = [
     ("LLaMA 65B", "t=4, p=8, b=1", ("train.global_batch=16",)),
     ("GPT-3 96B", "t=4, p=8, b=2, BPipe", B2),
     ("GPT-3 96B", "the same, pairs span nodes", (*B2, "parallel.placement=linear")),
     ("LLaMA 65B, 40 layers", "t=2, p=8, d=2, b=1",
      ("train.global_batch=32", "model.layers=40", "parallel.tensor=2", "parallel.data=2")),
+    ("Qwen3 30B-A3B", "16 H100, p=2, d=8, e=8, 4 microbatches", (EVEN, "train.global_batch=32"), 2),
+    ("Mixtral 8x22B", "32 H200, p=8, d=4, e=4",
+     (EVEN, "train.global_batch=64", "parallel.data=4", "parallel.expert=4", "hardware.gpu=h200")),
 ]  # fmt: skip
 
 # Three stages in one node: the middle stage has neither embedding nor head.
@@ -67,11 +72,12 @@ def run(arguments, nodes=4):
 def print_agreement(tokens):
     print("| run | layout | step, clock | step, plan | bubble | exposed transfers |")
     print("|---|---|---|---|---|---|")
-    for model, layout, options in AGREEMENT:
-        family, name = MODELS[model.split(",")[0]]
+    for model, layout, options, *nodes in AGREEMENT:
+        family, name = (MODELS | MIXTURES)[model.split(",")[0]]
         with tempfile.TemporaryDirectory() as folder:
             metrics = Path(folder, "metrics.jsonl")
-            run(command(ROOT / "build/virtual" / f"train_{family}", name, tokens, (*options, f"log.metrics={metrics}")))
+            program = ROOT / "build/virtual" / f"train_{family}"
+            run(command(program, name, tokens, (*options, f"log.metrics={metrics}")), *nodes)
             step = json.loads(metrics.read_text().splitlines()[-1])
         plan = json.loads(
             run([*command(ROOT / "build/release" / f"train_{family}", name, tokens, options), "--plan", "--json"])

@@ -552,8 +552,8 @@ def experts_table(rows):
     lines = [
         wrapped(
             f"Of {len(mine)} runs half took {statistics.median(map(longer, mine)):.2f} times as long as planned, or"
-            f" longer; {right} of {len(pairs)} pairs of layouts of one model on the same GPUs are in order (Kendall's tau"
-            f" {2 * right / len(pairs) - 1:.2f})."
+            f" longer; {right} of {len(pairs)} pairs of layouts of one model on the same GPUs are in order (Kendall's"
+            f" tau {2 * right / len(pairs) - 1:.2f})."
         ),
         "",
         "| model, GPUs | runs | measured / planned |",
