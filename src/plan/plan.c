@@ -114,7 +114,7 @@ static Config with_microbatches_(const Config *config, int64_t microbatches) {
 }
 
 Schedule *plan_schedule_with(const Config *config, int64_t microbatches, Error *err) {
-    enum { LONG = 1 << 20 }; // forwards of the longest schedule that is proved
+    enum { LONG = 1 << 10 }; // forwards of the longest schedule that is proved: a search makes thousands
     Config other = with_microbatches_(config, microbatches);
     bool proved = config->schedule.file[0] != '\0' || microbatches * config->parallel.pipeline <= LONG;
     return schedule_of_(&other, proved, err);
