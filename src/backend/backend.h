@@ -109,6 +109,7 @@ typedef struct AdamwTensor {
     float *gradient;
     int64_t count;
     bool decay;   // weight decay applies
+    bool written; // the next step's first product overwrites the gradient, so the update leaves it as it is
     double scale; // Muon: factor on the update's direction
 } AdamwTensor;
 

@@ -43,10 +43,11 @@ COST(PRODUCT(x, rows, out, in); PASS(GELU(epilogue, x, bias == NULL ? 2 : 4) * r
 LIBRARY_OPERATION(void, linear_backward_input, void *dx, const void *aux, Factor dy, Factor w, int64_t rows, int64_t in,
                   int64_t out, Epilogue epilogue)
 COST(PRODUCT(dy, rows, in, out); PASS(GELU(epilogue, dy, 3) * rows * in))
-// dw += dyT x (quantized: dyT and xT are passed). dbias += column sums of dy.source; dbias may be NULL (no bias).
+// dw += dyT x (quantized: dyT and xT are passed); without `adds` dw = dyT x, and dw is not read. dbias += column sums of
+// dy.source; dbias may be NULL (no bias).
 LIBRARY_OPERATION(void, linear_backward_weight, float *dw, float *dbias, Factor dy, Factor x, int64_t rows, int64_t in,
-                  int64_t out)
-COST(PRODUCT_ADDED(dy, out, in, rows); PASS(dbias == NULL ? 0 : rows * out * be->element))
+                  int64_t out, bool adds)
+COST(PRODUCT_ADDED(dy, out, in, rows, adds); PASS(dbias == NULL ? 0 : rows * out * be->element))
 // Quantizes x (rows, cols), or its transpose, to an operand of to's kind: 8-bit numbers, row-major, and scales
 // (factor.h). x is bf16, or already quantized with scales along its rows; its values are then read as bf16. If a value
 // is not finite, the scale that it shares becomes NaN, and so does every result that uses the scale. If a plain x has
@@ -216,8 +217,9 @@ COST(OPTIMIZE(16, 0))
 // out = a x + b y; out may be x or y.
 OPERATION(void, combine, void *out, double a, const void *x, double b, const void *y, int64_t count)
 COST(PASS(3 * count * be->element))
-// Decoupled weight decay (Loshchilov & Hutter 2019); one pass over memory, which also zeroes the gradients. For a
-// tensor without v, `gradient` is the direction of the update: w -= lr (scale * gradient + weight_decay w).
+// Decoupled weight decay (Loshchilov & Hutter 2019); one pass over memory, which also zeroes the gradients, but not
+// those of tensors that are `written`. For a tensor without v, `gradient` is the direction of the update:
+// w -= lr (scale * gradient + weight_decay w).
 OPERATION(void, adamw, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step)
 COST(OPTIMIZE(8 + (be->element == 4 ? 8 : 8 + 2), 16))
 

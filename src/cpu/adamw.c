@@ -56,7 +56,7 @@ void cpu_squared_norms(Backend *backend, double *out, const AdamwTensor *tensors
     }
 }
 
-static void adamw_chunk_(float *restrict w, float *restrict m, float *restrict v, float *restrict gradient,
+static void adamw_chunk_(float *restrict w, float *restrict m, float *restrict v, const float *restrict gradient,
                          int64_t count, const AdamwCoefficients c) {
     for (int64_t i = 0; i < count; i++) {
         float g = gradient[i] * c.gradient_scale;
@@ -66,15 +66,11 @@ static void adamw_chunk_(float *restrict w, float *restrict m, float *restrict v
         w[i] -= change + c.decay * w[i];
         m[i] = m_new;
         v[i] = v_new;
-        gradient[i] = 0.0f;
     }
 }
 
-static void muon_chunk_(float *restrict w, float *restrict direction, int64_t count, float rate, float decay) {
-    for (int64_t i = 0; i < count; i++) {
-        w[i] -= rate * direction[i] + decay * w[i];
-        direction[i] = 0.0f;
-    }
+static void muon_chunk_(float *restrict w, const float *restrict direction, int64_t count, float rate, float decay) {
+    for (int64_t i = 0; i < count; i++) w[i] -= rate * direction[i] + decay * w[i];
 }
 
 void cpu_momentum(Backend *backend, const AdamwTensor *tensors, int64_t tensor_count, double beta,
@@ -108,5 +104,6 @@ void cpu_adamw(Backend *backend, const AdamwTensor *tensors, int64_t tensor_coun
         if (t->v == NULL) muon_chunk_(w, gradient, chunk.count, (float)(step->lr * t->scale), c->decay);
         else adamw_chunk_(w, t->m + chunk.first, t->v + chunk.first, gradient, chunk.count, *c);
         if (t->master) cpu_store(backend, t->weight, chunk.first, w, chunk.count);
+        if (!t->written) memset(gradient, 0, (size_t)chunk.count * sizeof *gradient);
     }
 }

@@ -197,7 +197,7 @@ static void column_sums_(const Backend *backend, float *dbias, const void *dy, i
 }
 
 void cpu_linear_backward_weight(Backend *backend, float *dw, float *dbias, Factor dy, Factor x, int64_t rows,
-                                int64_t in, int64_t out) {
+                                int64_t in, int64_t out, bool adds) {
     CpuBackend *cpu = cpu_self(backend);
     const CpuFactor left = factor_open_(dy, out, rows, false), right = factor_open_(x, in, rows, true);
     Tiles tiles = tiles_of_(out, in);
@@ -206,7 +206,7 @@ void cpu_linear_backward_weight(Backend *backend, float *dw, float *dbias, Facto
         float *workspace = cpu_scratch(cpu, TILE_WORKSPACE);
         Tile t = tile_at_(&tiles, i, out, in);
         cpu_tile_product(cpu, workspace, t.rows, t.cols, rows, operand_part_(backend, &left, out, 0, t.row, true),
-                         operand_part_(backend, &right, in, 0, t.col, false), true, dw + t.row * in + t.col, in);
+                         operand_part_(backend, &right, in, 0, t.col, false), adds, dw + t.row * in + t.col, in);
         if (dbias != NULL && t.col == 0) column_sums_(backend, dbias, dy.source, rows, out, t.row, t.rows);
     }
 }

@@ -351,13 +351,13 @@ void cuda_linear_backward_input(Backend *backend, void *dx, const void *aux, Fac
 }
 
 void cuda_linear_backward_weight(Backend *backend, float *dw, float *dbias, Factor dy, Factor x, int64_t rows,
-                                 int64_t in, int64_t out) {
+                                 int64_t in, int64_t out, bool adds) {
     CudaProduct p = {};
     p.m = out, p.n = in, p.k = rows;
     p.lda = out, p.ldb = in, p.transpose_a = true;
     operands_(&p, dy, x);
     p.c = dw, p.ldc = in;
-    p.accumulate = p.wide = true;
+    p.accumulate = adds, p.wide = true;
     p.alpha = 1.0f, p.batch = 1;
     cuda_product(cuda_self(backend), &p);
     if (dbias != NULL) cuda_column_sums(backend, dbias, dy.source, rows, out);
@@ -400,5 +400,6 @@ void cuda_experts_backward_weight(Backend *backend, float *dw, int64_t stride, c
     for (int64_t n = 0; n < experts; n++)
         if (first[n + 1] > first[n])
             cuda_linear_backward_weight(backend, dw + n * stride, NULL, factor_plain(row_(backend, dy, first[n], out)),
-                                        factor_plain(row_(backend, x, first[n], in)), first[n + 1] - first[n], in, out);
+                                        factor_plain(row_(backend, x, first[n], in)), first[n + 1] - first[n], in, out,
+                                        true);
 }

@@ -184,24 +184,26 @@ static void attention_(Backend *be, const AttentionShape *a, bool backward) {
 
 // A pass over the states of all tensors: `bytes` per element, and `moments` more for a tensor with two moments.
 static void optimize_(Backend *be, const AdamwTensor *tensors, int64_t count, double bytes, double moments) {
+    bool zeroes = moments > 0; // the update writes zeros to gradients, four bytes each
     double all = 0;
     for (int64_t i = 0; i < count; i++)
-        all += (double)tensors[i].count * (bytes + (tensors[i].v == NULL ? 0 : moments));
+        all += (double)tensors[i].count *
+               (bytes + (tensors[i].v == NULL ? 0 : moments) - (zeroes && tensors[i].written ? 4 : 0));
     pass_(be, all);
 }
 
 // The operations: their prototypes and costs are in backend/operations.h.
-#define PASS(bytes)                     pass_(be, (double)(bytes))
-#define PRODUCT(operand, m, n, k)       product_(be, (operand).kind, m, n, k, false, 1)
-#define PRODUCT_ADDED(operand, m, n, k) product_(be, (operand).kind, m, n, k, true, 1)
-#define EXPERTS(k, n)                   experts_(be, first[experts], experts, n, k, false)
-#define EXPERTS_ADDED(k, n)             experts_(be, first[experts], experts, n, k, true)
-#define ROUTED(counts, parts)           routed_(clocks_(be), counts, parts, rows, shape)
-#define ATTENTION(backward)             attention_(be, shape, backward)
-#define WRITING(out)                    writing_(be, &(out))
-#define GELU(epilogue, operand, alone)  gelu_(be, epilogue, &(operand), alone)
-#define QUANTIZING(to, from)            quantizing_(be, &(to), &(from))
-#define OPTIMIZE(bytes, moments)        optimize_(be, tensors, tensor_count, bytes, moments)
+#define PASS(bytes)                           pass_(be, (double)(bytes))
+#define PRODUCT(operand, m, n, k)             product_(be, (operand).kind, m, n, k, false, 1)
+#define PRODUCT_ADDED(operand, m, n, k, adds) product_(be, (operand).kind, m, n, k, adds, 1)
+#define EXPERTS(k, n)                         experts_(be, first[experts], experts, n, k, false)
+#define EXPERTS_ADDED(k, n)                   experts_(be, first[experts], experts, n, k, true)
+#define ROUTED(counts, parts)                 routed_(clocks_(be), counts, parts, rows, shape)
+#define ATTENTION(backward)                   attention_(be, shape, backward)
+#define WRITING(out)                          writing_(be, &(out))
+#define GELU(epilogue, operand, alone)        gelu_(be, epilogue, &(operand), alone)
+#define QUANTIZING(to, from)                  quantizing_(be, &(to), &(from))
+#define OPTIMIZE(bytes, moments)              optimize_(be, tensors, tensor_count, bytes, moments)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #define OPERATION(result, name, ...) static result count_##name(Backend *be, __VA_ARGS__)

@@ -546,9 +546,10 @@ void engine_destroy(Engine *engine) {
 
 // ---------------------------------------------------------------- the rehearsal
 
-// Runs microbatch 0 through one chunk and back, slice by slice: each slice sees another number of keys, for which a GPU
+// Runs a microbatch through one chunk and back, slice by slice: each slice sees another number of keys, for which a GPU
 // has other kernels. parts: whether to run with [0] a complete, [1] a split backward.
-static int rehearse_chunk_(Engine *engine, int chunk, float scale, const bool parts[2], Error *err) {
+static int rehearse_chunk_(Engine *engine, int chunk, int64_t microbatch, float scale, const bool parts[2],
+                           Error *err) {
     Stage *stage = engine->stage;
     void *bundle = engine->own.slots[0].memory;
     const P2pLink *in = engine->links.chunk[chunk].in, *out = engine->links.chunk[chunk].out;
@@ -556,9 +557,10 @@ static int rehearse_chunk_(Engine *engine, int chunk, float scale, const bool pa
     void *dy = p2p_buffer(&in[P2P_BACKWARD]), *dx = p2p_buffer(&out[P2P_BACKWARD]);
     for (int split = 0; split < 2; split++)
         for (int64_t slice = 0; parts[split] && slice < stage->at.shape.slices; slice++) {
-            if (stage_forward(stage, chunk, slice, bundle, x, y, scale, err) != 0) return -1;
-            if (scale > 0.0f && stage_backward(stage, chunk, slice, bundle, dy, dx, split == 1, err) != 0) return -1;
-            if (split == 1 && stage_weights(stage, chunk, slice, bundle, err) != 0) return -1;
+            int64_t unit = microbatch * stage->at.shape.slices + slice;
+            if (stage_forward(stage, chunk, unit, bundle, x, y, scale, err) != 0) return -1;
+            if (scale > 0.0f && stage_backward(stage, chunk, unit, bundle, dy, dx, split == 1, err) != 0) return -1;
+            if (split == 1 && stage_weights(stage, chunk, unit, bundle, err) != 0) return -1;
         }
     return 0;
 }
@@ -569,7 +571,7 @@ int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err) {
     const StageSchedule *list = &schedule->stage[engine->index];
     bool parts[2] = {schedule->forward_only, false};
     void (*layer_done)(void *, int64_t) = stage->layer_done;
-    int status = 0;
+    int status = 0, both = !schedule->forward_only && stage->most_microbatches > 1 ? 2 : 1;
     if (!engine->be->loads_late) return 0;
     for (int64_t i = 0; i < list->count; i++)
         parts[0] |= list->actions[i].kind == ACTION_BACKWARD, parts[1] |= list->actions[i].kind == ACTION_INPUT;
@@ -577,8 +579,8 @@ int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err) {
     tensors_quantize(&stage->tensors, engine->be);
     for (int round = 0; round < (layer_done != NULL ? 2 : 1); round++) { // round 1: products as they run during sums
         engine->be->summing = round == 1;
-        for (int c = 0; status == 0 && c < schedule->chunks; c++)
-            status = rehearse_chunk_(engine, c, schedule->forward_only ? 0.0f : 1.0f, parts, err);
+        for (int i = 0; status == 0 && i < schedule->chunks * both; i++) // gradients are written, then added to
+            status = rehearse_chunk_(engine, i / both, i % both, schedule->forward_only ? 0.0f : 1.0f, parts, err);
     }
     engine->be->summing = false;
     stage->layer_done = layer_done;

@@ -73,8 +73,7 @@ void orthogonalize(Backend *be, void *work, int64_t rows, int64_t cols) {
     Factor x = factor_plain(w.x), s = factor_plain(w.a), polynomial = factor_plain(w.b);
     for (int step = 0; step < STEPS; step++) {
         if (tall) {
-            be->zero(be, w.wide, n * n * (int64_t)sizeof *w.wide);
-            be->linear_backward_weight(be, w.wide, NULL, x, x, rows, n, n);
+            be->linear_backward_weight(be, w.wide, NULL, x, x, rows, n, n, false);
             be->from_float(be, w.a, w.wide, n * n);
         } else {
             be->linear_forward(be, w.a, NULL, x, x, NULL, n, cols, n, EPILOGUE_NONE);

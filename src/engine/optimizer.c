@@ -58,6 +58,7 @@ static void list_owned_(Optimizer *optimizer) {
                              piece.gradient,
                              piece.end - piece.begin,
                              tensor->spec->decay,
+                             tensor->written,
                              piece.v == NULL ? muon_factor(&optimizer->stage->config->train, tensor->spec) : 0.0};
         Owned owned = {tensor->index, optimizer_counts(optimizer->stage, tensor)};
         optimizer->list[optimizer->count] = entry;
@@ -247,7 +248,7 @@ int optimizer_blame(Optimizer *optimizer, Blame *blame, Error *err) {
 
 void optimizer_skip(Optimizer *optimizer) {
     Stage *stage = optimizer->stage;
-    tensors_zero_gradients(&stage->tensors, stage->be);
+    tensors_zero_gradients(&stage->tensors, stage->be, false);
 }
 
 // Updates this rank's pieces of the routers' biases. A token has experts_per_token copies, whatever the routing, so
@@ -271,7 +272,7 @@ int optimizer_rehearse(Optimizer *optimizer, Error *err) {
     if (!be->loads_late) return 0;
     if (tied_alias_(stage) != NULL) add_alias_(stage, tied_alias_(stage));
     be->squared_norms(be, optimizer->own, optimizer->list, optimizer->count);
-    optimizer_skip(optimizer);
+    tensors_zero_gradients(&stage->tensors, be, true);
     if (optimizer->muon != NULL) muon_rehearse(optimizer->muon);
     be->adamw(be, optimizer->list, optimizer->count, &still);
     balance_(stage, 1, 0);
@@ -292,7 +293,7 @@ int optimizer_update(Optimizer *optimizer, int64_t step, int64_t skipped, double
     if (optimizer->muon != NULL && muon_directions(optimizer->muon, update.gradient_scale, err) != 0) return -1;
     stage->be->adamw(stage->be, optimizer->list, optimizer->count, &update);
     balance_(stage, step, train->balance == BALANCE_BIAS ? train->balance_rate : 0);
-    // adamw zeroed the gradients that it read, in this rank's pieces. This zeroes the pieces of the other ranks.
+    // adamw zeroed gradients in this rank's pieces. This zeroes the pieces of the other ranks.
     if (optimizer->groups.data != NULL || optimizer->groups.experts != NULL) optimizer_skip(optimizer);
     if (stage->be->synchronize(stage->be, err) != 0) return -1;
     return zero_gather_weights(optimizer->zero, err);

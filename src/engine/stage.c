@@ -554,6 +554,7 @@ int stage_backward(Stage *stage, int chunk, int64_t unit, void *bundle, const vo
     const StageChunk *here = &at->chunk[chunk];
     pass->err = err;
     pass->split = split;
+    pass->begins = unit == at->shape.slices - 1;
     use_places_(stage, unit);
     open_keys_(stage, here, unit, 0);
     bool embeds = here->first && at->shape.narrow[GATHERED_GRADIENT] == FACTOR_PLAIN; // the embedding gathers plain dx
@@ -587,6 +588,7 @@ int stage_weights(Stage *stage, int chunk, int64_t unit, void *bundle, Error *er
     Pass *pass = &stage->pass;
     const StageChunk *here = &stage->at.chunk[chunk];
     pass->err = err;
+    pass->begins = unit == stage->at.shape.slices - 1;
     for (int64_t l = here->layers - 1; l >= here->recomputed; l--) {
         void *place = layer_bundle_(stage, here, bundle, l);
         pass->shape = layer_shape_(stage, here, l);

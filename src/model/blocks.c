@@ -207,7 +207,8 @@ static void weight_gradient_(Pass *pass, const WeightGradient *g) {
     int kind = g->w->factor[0].kind;
     Factor left = quantized_factor(pass, g->dy, rows, g->out, FACTOR_GRADIENT, true, kind);
     Factor right = quantized_factor(pass, x, rows, g->in, FACTOR_INPUT, true, kind);
-    pass->be->linear_backward_weight(pass->be, g->w->gradient, dbias, left, right, rows, g->in, g->out);
+    pass->be->linear_backward_weight(pass->be, g->w->gradient, dbias, left, right, rows, g->in, g->out,
+                                     !(pass->begins && g->w->written));
 }
 
 static void weight_later_(Pass *pass, WeightGradient g) {

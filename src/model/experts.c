@@ -366,7 +366,7 @@ void experts_backward(Pass *pass, const Tensor *const *t, const ExpertsBundle *b
     be->router_forward(be, work->logits, x, router->weight, s->shard_rows, h, experts);
     be->route_backward(be, work->dlogits, work->dweights, bundle->chosen, work->logits,
                        s->balance > 0 ? bundle->share : NULL, s->router_z * pass->scale, s->shard_rows, &s->route);
-    be->linear_backward_weight(be, router->gradient, NULL, dlogits, factor_plain(x), s->shard_rows, h, experts);
+    be->linear_backward_weight(be, router->gradient, NULL, dlogits, factor_plain(x), s->shard_rows, h, experts, true);
     be->linear_backward_input(be, work->rows, NULL, dlogits, factor_plain(router->weight), s->shard_rows, h, experts,
                               EPILOGUE_NONE);
     be->add(be, dx, dx, work->rows, s->shard_rows * h);

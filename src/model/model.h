@@ -97,6 +97,7 @@ typedef struct Pass {
     void *gathered[GATHERED_COUNT], *partial;
     bool gathering[GATHERED_COUNT];                                  // started, and not yet waited for
     CommRequest gather[GATHERED_COUNT][2], sum, chunk[OVERLAP_MOST]; // gather: [0] numbers, [1] scales
+    bool begins;             // a step's first backward: gradients of `written` units (tensors.h) are not added
     WeightGradient later[2]; // put off until a collective is in flight (blocks.c)
     int later_count;
     // The previous layer's output is residual + delta, which the next norm adds. NULL: the output has been written.

@@ -73,7 +73,7 @@ static Tensor *matrix_(const StageTensors *tensors, const Unit *unit, int64_t *r
     Tensor *first = &tensors->tensors[unit->first];
     int role = first->spec->role;
     *rows = 0;
-    if (role != LAYER_QKV && role != LAYER_OUT && role != LAYER_UP && role != LAYER_DOWN) return NULL;
+    if (!role_is_linear(role)) return NULL;
     for (int64_t i = 0; i < unit->tensors; i++) *rows += first[i].rows;
     return first;
 }

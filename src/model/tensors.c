@@ -155,6 +155,7 @@ static void tensors_add_tensor_(StageTensors *tensors, const TensorSpec *spec, i
     tensor->alias = owner >= 0;
     tensor->unit = tensors->unit_count - 1;
     tensor->within = unit->count;
+    tensor->written = role_is_linear(tensors->tensors[unit->first].spec->role);
     unit->count += tensor->count;
     unit->tensors++;
 }
@@ -239,6 +240,8 @@ void tensors_shard_gradients(StageTensors *tensors) {
         used = tensors_layer_(tensors, unit) == layer ? used : 0;
         layer = tensors_layer_(tensors, unit);
         unit->gradient_offset = used;
+        for (int64_t i = unit->first; i < unit->first + unit->tensors; i++)
+            tensors->tensors[i].written = false; // its buffer is another layer's too, and is zeroed for that one
         used += unit->count;
         tensors->buffer = used > tensors->buffer ? used : tensors->buffer;
     }
@@ -473,10 +476,18 @@ void tensors_init(StageTensors *tensors, Backend *be, int64_t seed, int64_t laye
     }
 }
 
-void tensors_zero_gradients(const StageTensors *tensors, Backend *be) {
+void tensors_zero_gradients(const StageTensors *tensors, Backend *be, bool all) {
     for (int group = 0; group < STATE_GROUPS; group++) {
         const StateArenas *arenas = &tensors->arenas[group];
-        if (arenas->gradients != NULL) be->zero(be, arenas->gradients, arenas->gradient_elements * 4);
+        int64_t begin = 0, end = 0; // of the current run; the arena's rest follows the last unit
+        for (int64_t u = 0; u <= tensors->unit_count && arenas->gradients != NULL; u++) {
+            const Unit *unit = &tensors->units[u];
+            bool last = u == tensors->unit_count;
+            if (!last && (unit->group != group || all || !tensors->tensors[unit->first].written)) continue;
+            end = last ? arenas->gradient_elements : unit->gradient_offset;
+            if (end > begin) be->zero(be, arenas->gradients + begin, (end - begin) * 4);
+            if (!last) begin = unit->gradient_offset + unit->count;
+        }
     }
 }
 

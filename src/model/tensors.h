@@ -32,6 +32,12 @@ typedef enum LayerRole {
     LAYER_NONE = -1
 } LayerRole;
 
+// Returns whether a unit that begins with this role is the matrix of a product of the layers, which is the first to
+// touch its gradient in a backward.
+static inline bool role_is_linear(int role) {
+    return role == LAYER_QKV || role == LAYER_OUT || role == LAYER_UP || role == LAYER_DOWN;
+}
+
 typedef enum TensorInit { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_OUTPUT } TensorInit;
 
 // One tensor of the model, unsharded. A matrix is (out, in), a vector (rows, 1).
@@ -112,6 +118,7 @@ typedef struct Tensor {
     int64_t count;      // rows * cols
     int64_t within;     // elements from the start of its unit
     int64_t unit;       // index of the unit that contains it
+    bool written;       // a product overwrites its gradient in a step's first backward, so that it is never zeroed
     bool alias;         // shares another tensor's weight on this stage and has no states of its own
     void *weight;
     float *gradient;
@@ -231,7 +238,7 @@ void tensors_put(const StageTensors *tensors, Backend *be, int64_t index, const 
 // Returns whether the tensor's gradients are summed over the tensor ranks at the end of a step.
 bool tensor_summed(const TensorSpec *spec, bool sequence);
 
-// Sets all gradients of this rank to zero.
-void tensors_zero_gradients(const StageTensors *tensors, Backend *be);
+// Sets this rank's gradients to zero: all, or those to which the next step will only add.
+void tensors_zero_gradients(const StageTensors *tensors, Backend *be, bool all);
 
 void tensors_free(StageTensors *tensors, Backend *be);

@@ -95,6 +95,7 @@ static CountKey key_(const CountSource *source, const Shape *shape) {
     key.theirs = source->config->hardware.trainer == TRAINER_NVIDIA;
     key.moving = moving_(source);
     key.split = source->split;
+    key.sharded = config_shards_gradients(source->config);
     key.beside = source->beside;
     key.free_groups = source->free_groups;
     key.flops = source->hardware->cost.flops;
@@ -256,24 +257,31 @@ static void count_actions_(CountedStage *counting, const CountKey *key, const Co
         stage_forward(stage, 0, i, bundle, in, out, 1.0f, err);
         counted_take_(counting, key, counted, i, offsetof(ChunkTimes, forward), true);
     }
+    // Of the second microbatch, since the first backward of a step writes gradients to which the others add.
     for (int64_t i = slices - 1; i >= 0; i--) {
-        stage_backward(stage, 0, i, bundle, in, out, false, err);
+        stage_backward(stage, 0, slices + i, bundle, in, out, false, err);
         counted_take_(counting, key, counted, i, offsetof(ChunkTimes, backward), false);
     }
+    stage_backward(stage, 0, slices - 1, bundle, in, out, false, err);
+    counted_take_(counting, key, counted, slices - 1, offsetof(ChunkTimes, first), false);
     for (int64_t i = slices - 1; key->split && i >= 0; i--) {
-        stage_backward(stage, 0, i, bundle, in, out, true, err);
+        stage_backward(stage, 0, slices + i, bundle, in, out, true, err);
         counted_take_(counting, key, counted, i, offsetof(ChunkTimes, input), false);
-        stage_weights(stage, 0, i, bundle, err);
+        stage_weights(stage, 0, slices + i, bundle, err);
         counted_take_(counting, key, counted, i, offsetof(ChunkTimes, weight), false);
     }
     be->summing = true;
     for (int64_t i = slices - 1; key->beside && i >= 0; i--) {
-        stage_backward(stage, 0, i, bundle, in, out, key->split, err);
-        if (key->split) counted_read_(counting), stage_weights(stage, 0, i, bundle, err);
+        stage_backward(stage, 0, slices + i, bundle, in, out, key->split, err);
+        if (key->split) counted_read_(counting), stage_weights(stage, 0, slices + i, bundle, err);
         counted_take_(counting, key, counted, i, offsetof(ChunkTimes, beside), false);
+    }
+    for (int64_t i = 0; i < slices; i++) {
         ChunkTimes *times[] = {&counted->chunk[i], &counted->more[0][i], &counted->more[1][i]};
-        for (int k = 0; k < 3; k++)
-            account_add(&times[k]->beside, key->split ? &times[k]->weight : &times[k]->backward, -1);
+        for (int k = 0; k < 3; k++) {
+            if (key->beside) account_add(&times[k]->beside, key->split ? &times[k]->weight : &times[k]->backward, -1);
+            if (i == slices - 1) account_add(&times[k]->first, &times[k]->backward, -1);
+        }
     }
 }
 
@@ -325,6 +333,7 @@ static void times_add_(ChunkTimes *a, const ChunkTimes *b, double factor, int64_
         account_add(&a[i].input, &b[i].input, factor);
         account_add(&a[i].weight, &b[i].weight, factor);
         account_add(&a[i].beside, &b[i].beside, factor);
+        account_add(&a[i].first, &b[i].first, factor);
     }
 }
 
@@ -373,7 +382,6 @@ Account counted_update(const CountSource *source, const StageShape *stage) {
     memset(key.sizes, 0, sizeof key.sizes);
     key.update = true;
     key.split = key.beside = false;
-    key.sharded = config_shards_gradients(source->config);
     key.first = stage->first, key.last = stage->last;
     key.dense = (int)stage->chunk[0].dense;
     key.replicas = (int)config_replicas(source->config);

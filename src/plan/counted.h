@@ -20,9 +20,10 @@ typedef struct CountSource {
 } CountSource;
 
 // The actions on one slice of a chunk: F, B, or I and W. beside: what concurrent sums of gradients over data ranks add
-// to B, or to W if backwards are split. Actions that CountSource does not ask for are 0.
+// to B, or to W if backwards are split. first: what a step's first B, whose products write gradients, takes more than
+// the others, whose products add to them (negative). Actions that CountSource does not ask for are 0.
 typedef struct ChunkTimes {
-    Account forward, backward, input, weight, beside;
+    Account forward, backward, input, weight, beside, first;
 } ChunkTimes;
 
 // Counts the actions of one microbatch on a chunk with the shape of `stage`, slice by slice. A peak that is not known

@@ -171,8 +171,13 @@ void emulation_optimizer(Emulation *e, double *norm, double *adamw) {
         TensorPiece piece = tensors_piece(&stage->tensors, i);
         const Tensor *tensor = &stage->tensors.tensors[i];
         if (tensor->alias || tensor->spec->buffer || piece.begin >= piece.end) continue;
-        list[count++] = (AdamwTensor){
-            piece.weight, piece.master, piece.m, piece.v, piece.gradient, piece.end - piece.begin, false, 0};
+        list[count++] = (AdamwTensor){.weight = piece.weight,
+                                      .master = piece.master,
+                                      .m = piece.m,
+                                      .v = piece.v,
+                                      .gradient = piece.gradient,
+                                      .count = piece.end - piece.begin,
+                                      .written = tensor->written};
         elements += piece.end - piece.begin;
     }
     // A learning rate of zero leaves the weights unchanged. Only the last pass counts: the first touches new memory.

@@ -116,6 +116,7 @@ static int chunk_compute_(Costing *costing, int s, int c, const ComputeTimes *ti
         sum->input += times->input[at];
         sum->weight += times->weight[at];
         sum->beside += account_total(&now[i].beside);
+        sum->first -= account_total(&now[i].first);
         account_add(&sum->spent, &now[i].forward, 1);
         if (costing->schedule->split) account_add(&sum->spent, &now[i].input, 1);
         account_add(&sum->spent, costing->schedule->split ? &now[i].weight : &now[i].backward, 1);
@@ -321,7 +322,7 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *sche
     for (int s = 0; s < p && status == 0; s++) {
         StageTime *time = &costs->stage[s];
         status = stage_compute_(&costing, s, &times, time, err);
-        time->optimizer = optimizer_seconds_(&costing, s);
+        time->optimizer = optimizer_seconds_(&costing, s) - time->first;
         if (source->free_messages) continue;
         transfer[s] = transfer_(&costing, s);
         edge[s] = costing_message_(&costing, s, (s + 1) % p, plan->stage[s].at.message_bytes);

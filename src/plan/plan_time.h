@@ -27,7 +27,8 @@ typedef struct StageTime {
     // no other stage uses the network meanwhile
     double reduction;
     double beside;    // seconds that concurrent sums over data ranks add to B, or W
-    double optimizer; // seconds per step: gradient norm, AdamW, weight gather
+    double first;     // seconds by which a step's first B, or W, is shorter
+    double optimizer; // seconds per step: gradient norm, AdamW, weight gather, less `first`
 } StageTime;
 
 // The sums of gradients over data ranks. A stage sums a layer's gradients once the last backward has completed them.

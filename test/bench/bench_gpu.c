@@ -107,7 +107,7 @@ static void backward_input(Bench *b) {
 
 static void backward_weight(Bench *b) {
     b->gpu->linear_backward_weight(b->gpu, b->wide, NULL, factor_plain(b->y), factor_plain(b->x), b->rows, b->in,
-                                   b->out);
+                                   b->out, true);
 }
 
 static void product(Bench *b) {
@@ -200,8 +200,8 @@ static void swiglu_backward(Bench *b) {
 
 static void update(Bench *b) {
     const int64_t count = b->rows * b->in / 4;
-    const AdamwTensor tensor = {b->x, b->wide, b->wide + count, b->wide + 2 * count, b->wide + 3 * count, count,
-                                true, 0};
+    const AdamwTensor tensor = {b->x,  b->wide, b->wide + count, b->wide + 2 * count, b->wide + 3 * count, count, true,
+                                false, 0};
     const AdamwStep step = {.lr = 1e-4, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .gradient_scale = 1.0, .step = 1};
     b->gpu->adamw(b->gpu, &tensor, 1, &step);
 }

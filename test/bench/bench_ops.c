@@ -62,7 +62,7 @@ static void backward_input(Bench *b) {
 
 static void backward_weight(Bench *b) {
     b->backend->linear_backward_weight(b->backend, b->w, b->bias, factor_plain(b->y), factor_plain(b->x), b->rows,
-                                       b->in, b->out);
+                                       b->in, b->out, true);
 }
 
 typedef struct Layer {

@@ -61,7 +61,7 @@ static void run_operations(Op *op, int64_t rows, int64_t cols, const AttentionSh
     void *in = op_hold(op, TILES * IN * b->element), *to = op_hold(op, TILES * OUT * b->element);
     b->linear_forward(b, to, NULL, factor_plain(in), factor_plain(w), NULL, TILES, IN, OUT, EPILOGUE_NONE);
     b->linear_backward_input(b, in, NULL, factor_plain(to), factor_plain(w), TILES, IN, OUT, EPILOGUE_NONE);
-    b->linear_backward_weight(b, dw, NULL, factor_plain(to), factor_plain(in), TILES, IN, OUT);
+    b->linear_backward_weight(b, dw, NULL, factor_plain(to), factor_plain(in), TILES, IN, OUT, true);
     b->norm_forward(b, factor_plain(y), NULL, x, NULL, w, w, rows, cols, 1e-5);
     b->norm_backward(b, x, dw, db, y, y, w, rows, cols, 1e-5);
     b->norm_backward(b, x, dw, NULL, y, y, w, rows, cols, 1e-5);

@@ -107,8 +107,31 @@ static Layer run_layer(Op *op, const Shape *s) {
     backend->linear_backward_input(backend, l.dx.data, s->gelu ? l.aux.data : NULL, factor_plain(l.dy.data),
                                    factor_plain(l.w.data), s->rows, s->in, s->out, epilogue);
     backend->linear_backward_weight(backend, l.dw.data, s->bias ? l.db.data : NULL, factor_plain(l.dy.data),
-                                    factor_plain(l.x.data), s->rows, s->in, s->out);
+                                    factor_plain(l.x.data), s->rows, s->in, s->out, true);
     return l;
+}
+
+// Returns dw of a small product, written into memory without a value, or added to zeros.
+static Operand small_gradient(Op *op, bool adds) {
+    enum { ROWS = 70, IN = 130, OUT = 97 };
+    Operand x = op_operand(op, ROWS * IN, 1, 0, 1), dy = op_operand(op, ROWS * OUT, 2, 0, 1);
+    Operand dw = op_gradient(op, OUT * IN, 0, 0.0);
+    if (!adds) memset(dw.data, 0xff, OUT * IN * sizeof(float));
+    op->backend->linear_backward_weight(op->backend, dw.data, NULL, factor_plain(dy.data), factor_plain(x.data), ROWS,
+                                        IN, OUT, adds);
+    return dw;
+}
+
+TEST(a_gradient_that_is_not_added_is_written_unread_and_has_the_same_bits) {
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
+        Op op = op_start(precision, 2);
+        Operand added = small_gradient(&op, true), written = small_gradient(&op, false);
+        double *want = memcpy(op_hold(&op, added.count * 8), op_read(&op, &added), (size_t)added.count * 8);
+        op_near("dw", op_read(&op, &written), want, added.count, 1e-6, 1.0);
+        // A GPU may have another kernel for it.
+        if (op.backend->own_sums) assert_memory_equal(added.data, written.data, (size_t)added.count * sizeof(float));
+        op_end(&op);
+    }
 }
 
 // --- operands of eight bits
@@ -143,7 +166,7 @@ static void check_quantized(int input, int gradient, int weight, int64_t rows, i
     Factor fxt = quantized(&op, &x, rows, in, input, true, &xtv);
     b->linear_forward(b, y.data, NULL, fx, fw, bias.data, rows, in, out, EPILOGUE_NONE);
     b->linear_backward_input(b, dx.data, NULL, fdy, fwt, rows, in, out, EPILOGUE_NONE);
-    b->linear_backward_weight(b, dw.data, db.data, fdyt, fxt, rows, in, out);
+    b->linear_backward_weight(b, dw.data, db.data, fdyt, fxt, rows, in, out, true);
     reference_product(want, rows, out, in, xv, in, 1, wv, 1, in);
     for (int64_t i = 0; i < rows * out; i++) want[i] += bias.value[i % out];
     op_near("y", op_read(&op, &y), want, rows * out, op_bound(&op), 0.01);

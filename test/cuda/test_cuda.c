@@ -116,7 +116,7 @@ static void check_linear(int precision, int64_t rows, int64_t in, int64_t out, b
         be->linear_backward_input(be, AT(DX), gelu ? (e == 0 ? pre.cpu : pre.gpu) : NULL, factor_plain(AT(DY)),
                                   factor_plain(AT(W)), rows, in, out, epilogue);
         be->linear_backward_weight(be, AT(DW), bias ? AT(DBIAS) : NULL, factor_plain(AT(DY)), factor_plain(AT(X)), rows,
-                                   in, out);
+                                   in, out, true);
 #undef AT
     }
     double bound = bound_of(&b);
@@ -298,7 +298,8 @@ TEST(reruns_give_the_same_bits) {
     Twin dw[2] = {twin(&b, OUT * IN, true, 3, 1), twin(&b, OUT * IN, true, 3, 1)};
     void *down[2];
     for (int i = 0; i < 2; i++) {
-        b.gpu->linear_backward_weight(b.gpu, dw[i].gpu, NULL, factor_plain(dy.gpu), factor_plain(x.gpu), ROWS, IN, OUT);
+        b.gpu->linear_backward_weight(b.gpu, dw[i].gpu, NULL, factor_plain(dy.gpu), factor_plain(x.gpu), ROWS, IN, OUT,
+                                      true);
         down[i] = malloc((size_t)dw[i].bytes);
         assert_non_null(down[i]);
         b.gpu->download(b.gpu, down[i], dw[i].gpu, dw[i].bytes);

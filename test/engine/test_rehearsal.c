@@ -21,7 +21,7 @@ typedef struct Bench {
 
 // Calls of the backend's operations.
 static struct {
-    int forward, input, weight, updates;
+    int forward, input, weight, written, updates;
     Backend as_made;
 } count;
 
@@ -38,9 +38,10 @@ static void count_input(Backend *be, void *dx, const void *aux, Factor dy, Facto
 }
 
 static void count_weight(Backend *be, float *dw, float *dbias, Factor dy, Factor x, int64_t rows, int64_t in,
-                         int64_t out) {
+                         int64_t out, bool adds) {
     count.weight++;
-    count.as_made.linear_backward_weight(be, dw, dbias, dy, x, rows, in, out);
+    count.written += !adds;
+    count.as_made.linear_backward_weight(be, dw, dbias, dy, x, rows, in, out, adds);
 }
 
 static void count_update(Backend *be, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step) {
@@ -93,7 +94,8 @@ static void rehearse(Bench *bench) {
     if (optimizer_rehearse(bench->optimizer, &err) != 0) fail_msg("%s", err.text);
 }
 
-// Checks that a rehearsal runs each product `passes` times per layer and one update, and changes no bit of the stage.
+// Checks that a rehearsal of two microbatches runs each product `passes` times per layer and microbatch, the layers'
+// gradients written in the first backward and added to in the others, and one update, and changes no bit of the stage.
 static void leaves_no_trace(const Model *model, const char *schedule, const char *more, int stage, int passes) {
     const char *overrides[] = {"model.hidden=64", "model.seq_len=32", "schedule.bpipe=off", schedule, more};
     Bench *bench = malloc(sizeof *bench);
@@ -108,8 +110,10 @@ static void leaves_no_trace(const Model *model, const char *schedule, const char
     bench->be->loads_late = true;
     rehearse(bench);
     int products = 4; // qkv, proj, and two of the MLP, where gate and up are one
-    int least = passes * (products * (int)at->layers + at->last);
-    if (count.forward != least || count.input != least || count.weight != least || count.updates != 1)
+    int least = 2 * passes * (products * (int)at->layers + at->last);
+    int written = passes / (int)at->shape.slices * products * (int)at->layers;
+    if (count.forward != least || count.input != least || count.weight != least || count.written != written ||
+        count.updates != 1)
         fail_msg("%s %s stage %d: %d forward, %d input, %d weight products where %d belong, %d updates", schedule, more,
                  stage, count.forward, count.input, count.weight, least, count.updates);
     char *after = stage_states(&bench->emulation.stage, true, &bytes);

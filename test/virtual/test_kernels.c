@@ -190,7 +190,7 @@ TEST(tensors_may_begin_anywhere) {
             }
             weights[shift] = scratch[0];
             char *low = (char *)op_poison(&op, (COUNT + 8) * 4) + shift * op.backend->element;
-            AdamwTensor t = {low, scratch[0], scratch[1], scratch[3], scratch[2], COUNT, true, 1.0};
+            AdamwTensor t = {low, scratch[0], scratch[1], scratch[3], scratch[2], COUNT, true, false, 1.0};
             if (precision == PRECISION_FP32) t.weight = scratch[0], t.master = NULL;
             AdamwStep step = {1e-2, 0.9, 0.95, 1e-8, 0.1, 0.5, 3};
             op.backend->squared_norms(op.backend, &norms[shift], &t, 1);

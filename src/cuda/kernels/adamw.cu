@@ -16,7 +16,7 @@ struct TensorEntry {
     void *weight;
     float *master, *m, *v, *gradient; // master: the fp32 weight; weight is NULL if the master is the only copy
     int64_t count, first_chunk;
-    int decay, aligned;
+    int decay, aligned, written;
     float scale;
 };
 
@@ -65,7 +65,7 @@ __device__ __forceinline__ void update_piece_(const TensorEntry &t, int64_t at, 
         w.v[i] -= change + decay * w.v[i];
         g.v[i] = PASS == MOMENTUM ? c.beta1 * m.v[i] + c.rest1 * scaled : 0.0f;
     }
-    store_floats<float, W>(t.gradient + at, g);
+    if (PASS == MOMENTUM || !t.written) store_floats<float, W>(t.gradient + at, g);
     if (PASS != MUON) store_floats<float, W>(t.m + at, m);
     if (PASS == ADAMW) store_floats<float, W>(t.v + at, v);
     if (PASS == MOMENTUM) return;
@@ -158,7 +158,7 @@ static TensorEntry entry_make_(const AdamwTensor *t, int64_t first_chunk, int64_
     e.master = t->master ? t->master : (float *)t->weight;
     e.weight = t->master ? t->weight : nullptr;
     e.m = t->m, e.v = t->v, e.gradient = t->gradient, e.count = t->count, e.first_chunk = first_chunk;
-    e.decay = t->decay, e.scale = (float)t->scale;
+    e.decay = t->decay, e.written = t->written, e.scale = (float)t->scale;
     // With bf16 weights a thread accesses eight floats at once, so the fp32 arrays need an alignment of 32 bytes.
     uintptr_t floats = (uintptr_t)e.master | (uintptr_t)e.m | (uintptr_t)e.v | (uintptr_t)e.gradient;
     e.aligned = (floats & (weight_bytes == 2 ? 31 : 15)) == 0 && ((uintptr_t)e.weight & 15) == 0;
