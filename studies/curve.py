@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""Trains one model with PyTorch and with this trainer from the same initial file on the same tokens, and compares the
+loss curves.
+
+    curve.py [--device cuda|cpu] [--steps 2000] [--ours bf16,tensor,block] [--out out/curve] [--programs .]
+
+A LLaMA of 124M parameters, sequences of 512, 32,768 tokens a step, on the tiny data set (King James Bible); with --tiny
+a model that a CPU trains in a minute. PyTorch draws the weights, writes them (safetensors) and trains in bf16 with fp32
+masters; ours loads that file. Printed, and written to OUT/curve.json: for every curve the largest and the mean
+difference from PyTorch's, each smoothed over 50 steps (--smooth), after the first 50. Exit code 1 if the largest
+exceeds --most (2 %).
+
+Two correct programs differ: sums are rounded in other orders, and a step amplifies that. So does PyTorch from itself
+with other kernels. The bound is far below what a wrong gradient, order of data or schedule does.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LARGE = {"hidden": 768, "layers": 12, "heads": 12, "kv_heads": 12, "ffn": 2048, "seq_len": 512}
+TINY = {"hidden": 64, "layers": 2, "heads": 4, "kv_heads": 2, "ffn": 128, "seq_len": 64}
+ARCHITECTURE = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
+                "torch_dtype": "float32", "tie_word_embeddings": False}
+
+
+def smoothed(losses, width):
+    """Means of `width` steps that follow each other, from the first that begins after `width` steps."""
+    return [sum(losses[i : i + width]) / width for i in range(width, len(losses) - width + 1)] or losses
+
+
+def compare(ours, theirs, width):
+    pairs = list(zip(smoothed(ours, width), smoothed(theirs, width)))
+    differences = [abs(a / b - 1) for a, b in pairs]
+    return {"largest": max(differences), "mean": sum(differences) / len(differences), "last": pairs[-1]}
+
+
+def initial_file(folder, model):
+    """transformers' names of the sizes, beside which PyTorch writes the weights. Returns the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sizes = {"hidden_size": model["hidden"], "num_hidden_layers": model["layers"], "vocab_size": model["vocab"],
+             "num_attention_heads": model["heads"], "num_key_value_heads": model["kv_heads"],
+             "intermediate_size": model["ffn"], "max_position_embeddings": model["seq_len"],
+             "rms_norm_eps": model["norm_eps"], "rope_theta": model["rope_theta"]}
+    (folder / "config.json").write_text(json.dumps(ARCHITECTURE | sizes))
+    return folder
+
+
+def torch_curve(options, model, train, out):
+    side = {"model": model, "train": train, "device": options.device, "masters": "hooks", "init": 1,
+            "precision": options.precision, "compile": options.device == "cuda", "micro_batch": options.micro_batch,
+            "tokens": str(options.tokens), "write": str(initial_file(out / "init", model) / "model.safetensors")}
+    if options.device == "cpu":
+        side["threads"] = 1
+    (out / "side.json").write_text(json.dumps(side))
+    command = [options.python, ROOT / "studies" / "torch_side.py", out / "side.json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])["losses"]
+
+
+def our_curve(options, model, train, out, kind):
+    metrics = out / f"{kind}.jsonl"
+    metrics.unlink(missing_ok=True)
+    keys = {f"model.{key}": value for key, value in model.items()} | {f"train.{key}": v for key, v in train.items()}
+    keys |= {"train.schedule": "constant", "train.precision": "fp32" if kind == "fp32" else "bf16",
+             "train.fp8": kind if kind in ("tensor", "block", "mx") else "off", "parallel.pipeline": 1,
+             "schedule.bpipe": "off", "schedule.micro_batch": options.micro_batch, "data.train": options.tokens,
+             "data.val": "", "data.val_every": 0, "checkpoint.every": 0, "checkpoint.dir": "",
+             "checkpoint.init_from": out / "init", "hardware.device": options.device, "log.metrics": metrics,
+             "sample.every": 0}
+    words = [word for key, value in keys.items() for word in ("-o", f"{key}={value}")]
+    program = Path(options.programs) / "train_llama"
+    subprocess.run([program, "-q", "-c", ROOT / "configs" / "llama_tiny.yaml", *words], check=True,
+                   stdout=subprocess.DEVNULL)
+    return [line["loss"] for line in map(json.loads, metrics.read_text().splitlines()) if line["type"] == "step"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--ours", default="bf16,tensor,block", help="fp32, bf16, or train.fp8's kinds, with commas")
+    parser.add_argument("--tiny", action="store_true", help="a model of 0.1M parameters, 1,024 tokens a step")
+    parser.add_argument("--smooth", type=int, default=50)
+    parser.add_argument("--most", type=float, default=0.02)
+    parser.add_argument("--tokens", type=Path, default=ROOT / "data" / "bible_train_000.bin")
+    parser.add_argument("--out", type=Path, default=ROOT / "out" / "curve")
+    parser.add_argument("--programs", default=ROOT)
+    parser.add_argument("--python", default=sys.executable, help="a Python that has PyTorch")
+    options = parser.parse_args()
+    options.micro_batch = 8 if options.tiny else 16
+    options.precision = "fp32" if options.ours == "fp32" else "bf16"
+    model = {"vocab": 257, "norm_eps": 1e-5, "rope_theta": 10000.0} | (TINY if options.tiny else LARGE)
+    train = {"global_batch": 16 if options.tiny else 64, "steps": options.steps, "lr": 3e-3 if options.tiny else 6e-4,
+             "warmup_steps": min(100, options.steps // 4), "weight_decay": 0.1, "beta1": 0.9, "beta2": 0.95,
+             "eps": 1e-8, "grad_clip": 1.0, "seed": 1337}
+    out = options.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    theirs = torch_curve(options, model, train, out)
+    report = {"device": options.device, "steps": options.steps, "torch": theirs, "ours": {}}
+    worst = 0.0
+    for kind in options.ours.split(","):
+        losses = our_curve(options, model, train, out, kind)
+        found = compare(losses, theirs, options.smooth)
+        worst = max(worst, found["largest"])
+        report["ours"][kind] = {"losses": losses, **found}
+        (out / "curve.json").write_text(json.dumps(report))
+        ours, other = found["last"]
+        print(f"{kind:<7} first step {losses[0]:.5f}, PyTorch's {theirs[0]:.5f}; "
+              f"last smoothed {ours:.4f} and {other:.4f}; largest difference {100 * found['largest']:.2f} %, mean {100 * found['mean']:.2f} %", flush=True)
+    return 1 if worst > options.most else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
