@@ -1,12 +1,15 @@
 #!/usr/bin/python3
 """Runs every check and measurement of the GPU code on this machine; studies/first_gpu_day.sh builds and calls it.
 
-    studies/first_gpu_day.sh [--out DIR] [--gpus N] [--only ROW,...] [--again] [--launch 'srun --mpi=pmix']
+    studies/first_gpu_day.sh [--long] [--out DIR] [--gpus N] [--only ROW,...] [--again] [--launch COMMAND]
 
-Each row has a budget in seconds and is stopped after twice that time. A completed row is not run again, so the command
-continues where it was interrupted; --again repeats it. DIR (out/first_gpu_day) receives the logs, first_gpu_day.json,
-and first_gpu_day.html, a page with every measurement next to its plan. --launch starts the training rows as steps of a
-Slurm allocation instead of mpirun. --tiny uses small shapes: for a virtual GPU, or to try the script itself.
+By default it runs, within 15 minutes on one GPU, the rows that tell a stranger most (SHORT): does it run, are losses
+right, how fast is it beside PyTorch and beside its plan. --long runs every row, half an hour on one H100. Each row has
+a time limit of its own, and results are written after each. A completed row is not run again, so the command continues
+where it was interrupted; --again repeats it, and --only leaves the results of other rows in place. DIR
+(out/first_gpu_day) receives the logs, first_gpu_day.json, and first_gpu_day.html, a page with every measurement next to
+its plan. --launch starts the training rows as steps of a Slurm allocation ('srun --mpi=pmix') instead of mpirun. --tiny
+uses small shapes: for a virtual GPU, or to try the script itself.
 """
 
 import argparse
@@ -203,6 +206,9 @@ def same(one, other, bound, what):
 # ---- the rows --------------------------------------------------------------------------------------------------------
 
 ROWS = []
+# The rows of a run without --long, in their order, and their limits in seconds: 870 in all.
+SHORT = {"machine": 20, "two steps": 40, "rules of CUDA and NCCL": 40, "beside PyTorch": 340, "loss curves": 180,
+         "losses as on the CPU": 90, "--check": 40, "saved and resumed bits": 60, "--verify, fp32 and bf16": 60}
 
 
 def row(name, seconds, gpus=1, real=False):
@@ -224,6 +230,43 @@ def machine(day):
     fields = "name,driver_version,memory.total,clocks.max.sm,power.limit"
     found = day.run(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]).splitlines()[0].split(", ")
     return {"gpus": day.gpus, **dict(zip(fields.split(","), found))}
+
+
+@row("two steps", 40)
+def two_steps(day):
+    return {"losses": [step["loss"] for step in day.train("two_steps", *ONE, steps=2)]}
+
+
+@row("--check", 40)
+def check(day):
+    """A rank for each GPU, as data ranks: products against the plan, and links against each other."""
+    keys = [*ONE, *day.keys("llama65b.yaml", d=day.gpus, layers=1), "-o", "checkpoint.dir="]
+    said = day.run([day.programs / "train_llama", "-q", "-c", ROOT / "configs/llama65b.yaml", *QUIET, *keys, "-o",
+                    "hardware.device=cuda", "--check", "--json"], codes=(0, 1))  # fmt: skip
+    return json.loads(said[said.index("{") : said.rindex("}") + 1])
+
+
+def with_torch(day, script, *options):
+    """Runs a study that needs PyTorch; the programs are this day's."""
+    probe = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    if subprocess.run([sys.executable, "-c", probe], capture_output=True).returncode != 0:
+        raise Skipped(f"{sys.executable} has no PyTorch that sees a GPU")
+    out = day.out / Path(script).stem
+    day.run([sys.executable, ROOT / "studies" / script, "--programs", day.programs, "--out", out, *options],
+            codes=(0, 1))  # fmt: skip
+    return json.loads((out / f"{Path(script).stem}.json").read_text())
+
+
+@row("beside PyTorch", 340, real=True)
+def beside(day):
+    roomy = day.gpu() in ("h200", "b200", "b300", "gb200")
+    return with_torch(day, "side_by_side.py", "--budget", 300, "--memory-gb", 141 if roomy else 80)
+
+
+@row("loss curves", 180, real=True)
+def curves(day):
+    found = with_torch(day, "curve.py")
+    return {kind: {key: run[key] for key in ("largest", "mean", "last")} for kind, run in found["ours"].items()}
 
 
 @row("rules of CUDA and NCCL", 60)
@@ -566,7 +609,8 @@ def run_row(day, entry):
     day.log = path.with_suffix(".log")
     day.log.write_text("")
     began = time.monotonic()
-    day.deadline = began + (20 if VIRTUAL else 2) * seconds  # virtual GPUs are slow
+    limit = seconds if name in SHORT and not day.options.long else 2 * seconds
+    day.deadline = began + (10 * limit if VIRTUAL else limit)  # virtual GPUs are slow
     result = {"row": name, "budget_s": seconds, "state": "ok"}
     try:
         if day.gpus < gpus:
@@ -581,6 +625,24 @@ def run_row(day, entry):
     result["seconds"] = round(time.monotonic() - began, 1)
     path.write_text(json.dumps(result, indent=1))
     return result
+
+
+def chosen(options):
+    """Returns the rows to run, in their order: those named, all, or the short ones with their own limits."""
+    words = [word for word in options.only.split(",") if word]
+    if words:
+        return [entry for entry in ROWS if any(word in entry[0] for word in words)]
+    rows = {entry[0]: entry for entry in ROWS}
+    return ROWS if options.long else [(name, SHORT[name], *rows[name][2:]) for name in SHORT if name in rows]
+
+
+def earlier(day):
+    """Returns the results that exist, in the order of the rows."""
+    found = {}
+    for path in (day.out / "rows").glob("*.json"):
+        result = json.loads(path.read_text())
+        found[result["row"]] = result
+    return [found[entry[0]] for entry in ROWS if entry[0] in found]
 
 
 def against_plan(result):
@@ -620,6 +682,7 @@ def main():
     parser = argparse.ArgumentParser(
         prog="first_gpu_day", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--long", action="store_true", help="every row")
     parser.add_argument("--out", default=str(ROOT / "out/first_gpu_day"), metavar="DIR")
     parser.add_argument("--gpus", type=int, metavar="N", help="GPUs to use; without it all")
     parser.add_argument("--only", default="", metavar="ROW,...", help="rows whose name contains one of these")
@@ -632,19 +695,17 @@ def main():
         print("first_gpu_day: no GPU found, so nothing was checked; run this where nvidia-smi lists one",
               file=sys.stderr)
         return 1
-    wanted = [word for word in day.options.only.split(",") if word]
-    results = []
-    for entry in ROWS:
-        if wanted and not any(word in entry[0] for word in wanted):
-            continue
-        results.append(run_row(day, entry))
-        last = results[-1]
+    ran = []
+    for entry in chosen(day.options):
+        last = run_row(day, entry)
+        ran.append(last["state"])
         print(f"{last['state']:8} {last['seconds']:6.1f} s  {last['row']}  {last.get('reason', '')}".rstrip(),
               flush=True)
+        results = earlier(day)
         (day.out / "first_gpu_day.json").write_text(json.dumps({"rows": results}, indent=1))
         (day.out / "first_gpu_day.html").write_text(page(results))
     print(f"results: {day.out}/first_gpu_day.json and first_gpu_day.html")
-    return 1 if any(result["state"] == "FAILED" for result in results) else 0
+    return 1 if "FAILED" in ran else 0
 
 
 if __name__ == "__main__":

@@ -10,6 +10,10 @@
 # A bare machine needs: an NVIDIA driver, CUDA's runtime, cuBLASLt, NCCL and cuDNN 9 (the toolkit's folder, or the
 # Python wheels nvidia-*), glibc as new as the packing machine's, bash and python3.
 set -uo pipefail
+# Help needs no build.
+for word in "$@"; do
+    case "$word" in -h | --help) exec python3 "$(dirname "$0")/first_gpu_day.py" --help ;; esac
+done
 unset MAKEFLAGS MAKELEVEL # set by a make that calls this script
 folder=
 case "${1:-}" in pack | packed) folder=${2:+$(realpath -m "$2")} ;; esac # relative to the user's folder
@@ -56,7 +60,7 @@ pack() {
         while read -r file; do cp -L "$file" "$to/lib/"; done
     cp -rL data configs "$to/"
     mkdir -p "$to/studies"
-    cp studies/first_gpu_day* "$to/studies/"
+    cp studies/first_gpu_day* studies/side_by_side.py studies/curve.py studies/torch_side.py "$to/studies/"
     du -sh "$to"
 }
 

@@ -43,8 +43,8 @@ COST(PRODUCT(x, rows, out, in); PASS(GELU(epilogue, x, bias == NULL ? 2 : 4) * r
 LIBRARY_OPERATION(void, linear_backward_input, void *dx, const void *aux, Factor dy, Factor w, int64_t rows, int64_t in,
                   int64_t out, Epilogue epilogue)
 COST(PRODUCT(dy, rows, in, out); PASS(GELU(epilogue, dy, 3) * rows * in))
-// dw += dyT x (quantized: dyT and xT are passed); without `adds` dw = dyT x, and dw is not read. dbias += column sums of
-// dy.source; dbias may be NULL (no bias).
+// dw += dyT x (quantized: dyT and xT are passed), or without `adds` dw = dyT x, dw not being read. dbias += column sums
+// of dy.source; dbias may be NULL (no bias).
 LIBRARY_OPERATION(void, linear_backward_weight, float *dw, float *dbias, Factor dy, Factor x, int64_t rows, int64_t in,
                   int64_t out, bool adds)
 COST(PRODUCT_ADDED(dy, out, in, rows, adds); PASS(dbias == NULL ? 0 : rows * out * be->element))

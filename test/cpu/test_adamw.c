@@ -21,7 +21,8 @@ static AdamwStep step_at(int64_t step) {
                        .step = step};
 }
 
-// Tensors 2 and 5 do not decay; the gradient of tensor 1 is left as it is; where the run is bf16 every tensor has a master.
+// Tensors 2 and 5 do not decay; the gradient of tensor 1 is left as it is; where the run is bf16 every tensor has a
+// master.
 static State state_make(Op *op) {
     State s = {0};
     for (int i = 0; i < TENSORS; i++) {

@@ -23,6 +23,20 @@ def test_the_first_gpu_day_needs_nvcc_and_says_so():
     assert "nvcc" in one_sentence(ended)
 
 
+def test_help_needs_no_build_and_no_gpu():
+    command = ["bash", ROOT / "studies" / "first_gpu_day.sh", "--help"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=20, env={**os.environ, "NVCC": ""})
+    assert ended.returncode == 0 and "--only" in ended.stdout and ended.stderr == ""
+
+
+def test_the_short_day_ends_within_fifteen_minutes():
+    sys.path.insert(0, str(ROOT / "studies"))
+    import first_gpu_day
+
+    assert sum(first_gpu_day.SHORT.values()) <= 900
+    assert set(first_gpu_day.SHORT) <= {entry[0] for entry in first_gpu_day.ROWS}
+
+
 def day(folder, *arguments, rules="confirmed a rule", **words):
     """Runs rows on a folder as `pack` makes it, with only the program `api_rules`, here a shell script with `rules`."""
     for place in ("bin", "studies"):
@@ -50,6 +64,10 @@ def test_the_first_gpu_day_reports_every_row_and_continues_where_it_was_cut(tmp_
     found = {row["row"]: row for row in json.loads((tmp_path / "out/first_gpu_day.json").read_text())["rows"]}
     assert found["rules of CUDA and NCCL"]["found"] == {"confirmed": 2, "skipped": 1}
     assert "rules of CUDA and NCCL" in (tmp_path / "out/first_gpu_day.html").read_text()
+    one = day(tmp_path, "--only", "machine", VIRTUAL_GPUS="1")  # keeps the other rows
+    assert one.returncode == 0
+    kept = {row["row"] for row in json.loads((tmp_path / "out/first_gpu_day.json").read_text())["rows"]}
+    assert kept == set(found)
     again = day(tmp_path, *rows, rules="exit 1", VIRTUAL_GPUS="1")  # the first result is kept
     assert again.returncode == 0
     anew = day(tmp_path, *rows, "--again", rules="echo refuted a: why; exit 1", VIRTUAL_GPUS="1")
@@ -61,7 +79,7 @@ def test_a_row_that_hangs_is_stopped_and_its_stacks_are_in_the_log(tmp_path):
     program = f"""
 import sys
 sys.path.insert(0, {str(ROOT / "studies")!r})
-sys.argv = ["first_gpu_day", "--out", {str(tmp_path)!r}]
+sys.argv = ["first_gpu_day", "--long", "--out", {str(tmp_path)!r}]
 import first_gpu_day as day
 day.ROWS[:] = [("hangs", 0.05, 1, False, lambda here: here.run(["sleep", "{os.getpid()}99"]))]
 sys.exit(day.main())
