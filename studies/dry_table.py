@@ -29,8 +29,7 @@ AGREEMENT = [
     ("LLaMA 65B, 40 layers", "t=2, p=8, d=2, b=1",
      ("train.global_batch=32", "model.layers=40", "parallel.tensor=2", "parallel.data=2")),
     ("Qwen3 30B-A3B", "16 H100, p=2, d=8, e=8, 4 microbatches", (EVEN, "train.global_batch=32"), 2),
-    ("Mixtral 8x22B", "32 H200, p=8, d=4, e=4",
-     (EVEN, "train.global_batch=64", "parallel.data=4", "parallel.expert=4", "hardware.gpu=h200")),
+    ("Mixtral 8x22B", "64 H100, p=8, d=8, e=8", (EVEN, "train.global_batch=128", "parallel.data=8"), 8),
 ]  # fmt: skip
 
 # Three stages in one node: the middle stage has neither embedding nor head.
