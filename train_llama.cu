@@ -1,6 +1,7 @@
 // LLaMA (Touvron et al. 2023): RMSNorm, rotary positions, grouped-query attention, SwiGLU, no biases. With
-// model.qkv_bias it is Qwen2, with model.qk_norm Qwen3, with model.experts Mixtral, with both Qwen3-MoE. Tensor names
-// are those of Hugging Face's models (family_form). The layer's forward and backward are in src/model/layer.c.
+// model.qkv_bias it is Qwen2, with model.qk_norm Qwen3, with model.experts Mixtral, with both Qwen3-MoE, with experts
+// and model.kv_lora DeepSeek-V3. Tensor names are those of Hugging Face's models (family_form). The layer's forward and
+// backward are in src/model/layer.c.
 #include "model/blocks.h"
 #include "run/trainer.h"
 
@@ -25,14 +26,33 @@ static void llama_expert_tensors_(const ModelConfig *c, int64_t layer, TensorTab
     }
 }
 
+// Latent attention: the product that makes the latent rows is whole on every tensor rank, each of which has only its
+// heads' part of its gradient.
+static void llama_latent_tensors_(const ModelConfig *c, TensorTable *table) {
+    int64_t h = c->hidden, heads = c->heads, ql = c->q_lora, kl = c->kv_lora;
+    TensorSpec *first = table_matrix(table, LAYER_QKV, ql, h, SPLIT_NONE, "self_attn.q_a_proj.weight");
+    first->head_summed = true;
+    TensorSpec *second =
+        table_matrix(table, LAYER_NONE, kl + c->rope_dim, h, SPLIT_NONE, "self_attn.kv_a_proj_with_mqa.weight");
+    second->head_summed = second->joined = true;
+    table_head_vector(table, LAYER_Q_NORM, ql, "self_attn.q_a_layernorm.weight");
+    table_head_vector(table, LAYER_K_NORM, kl, "self_attn.kv_a_layernorm.weight");
+    table_matrix(table, LAYER_Q_UP, heads * c->head_dim, ql, SPLIT_ROWS, "self_attn.q_b_proj.weight");
+    table_matrix(table, LAYER_KV_UP, heads * (c->nope_dim + c->v_dim), kl, SPLIT_ROWS, "self_attn.kv_b_proj.weight");
+}
+
 // q, k and v are joined, so that one product computes all three. gate and up are joined for the same reason.
 static void llama_layer_tensors_(const ModelConfig *c, int64_t layer, TensorTable *table) {
     int64_t h = c->hidden, q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
     table_prefix(table, "model.layers.%lld.", (long long)layer);
     table_vector(table, LAYER_NORM1, h, INIT_ONE, "input_layernorm.weight");
-    table_matrix(table, LAYER_QKV, q, h, SPLIT_ROWS, "self_attn.q_proj.weight");
-    table_matrix(table, LAYER_NONE, kv, h, SPLIT_ROWS, "self_attn.k_proj.weight")->joined = true;
-    table_matrix(table, LAYER_NONE, kv, h, SPLIT_ROWS, "self_attn.v_proj.weight")->joined = true;
+    if (c->kv_lora > 0) {
+        llama_latent_tensors_(c, table);
+    } else {
+        table_matrix(table, LAYER_QKV, q, h, SPLIT_ROWS, "self_attn.q_proj.weight");
+        table_matrix(table, LAYER_NONE, kv, h, SPLIT_ROWS, "self_attn.k_proj.weight")->joined = true;
+        table_matrix(table, LAYER_NONE, kv, h, SPLIT_ROWS, "self_attn.v_proj.weight")->joined = true;
+    }
     if (c->qkv_bias) {
         table_bias(table, LAYER_QKV_BIAS, q, SPLIT_ROWS, "self_attn.q_proj.bias");
         table_bias(table, LAYER_NONE, kv, SPLIT_ROWS, "self_attn.k_proj.bias")->joined = true;
@@ -42,7 +62,8 @@ static void llama_layer_tensors_(const ModelConfig *c, int64_t layer, TensorTabl
         table_head_vector(table, LAYER_Q_NORM, c->head_dim, "self_attn.q_norm.weight");
         table_head_vector(table, LAYER_K_NORM, c->head_dim, "self_attn.k_norm.weight");
     }
-    table_matrix(table, LAYER_OUT, h, q, SPLIT_COLS, "self_attn.o_proj.weight");
+    int64_t values = c->kv_lora > 0 ? c->heads * c->v_dim : q;
+    table_matrix(table, LAYER_OUT, h, values, SPLIT_COLS, "self_attn.o_proj.weight");
     table_vector(table, LAYER_NORM2, h, INIT_ONE, "post_attention_layernorm.weight");
     // The MLP that computes every token: of a dense layer, or the shared expert, which some models lack.
     bool routed = c->experts > 0 && layer >= c->dense_layers;

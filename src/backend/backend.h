@@ -80,6 +80,14 @@ static inline int64_t attention_saved(const AttentionShape *shape, int64_t eleme
                : (shape->mode == ATTENTION_NONE ? rows * attention_keys(shape) * element : 0);
 }
 
+// Latent attention on one tensor rank (model/latent.h): heads with n dimensions that are not rotated, r that are, and v of
+// values. heads 0: another attention.
+typedef struct LatentShape {
+    int64_t query_rank, key_rank; // widths of the latent rows of queries, and of keys and values
+    int64_t heads, nope, rope, value;
+    double scale; // factor of the queries
+} LatentShape;
+
 // The router of a layer of experts. Each row chooses `chosen` of `experts` experts, those with the largest scores (plus
 // bias, where given). Scores s are softmax(logits), or sigmoid(logits) if `sigmoid`. The weight of a chosen expert is
 // scale * s, divided by the sum of the chosen scores if `normalize`. With groups > 1 only experts of the top_groups

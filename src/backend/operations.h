@@ -152,6 +152,17 @@ COST(PASS(2 * count * be->element))
 OPERATION(void, rope, void *qkv, const AttentionShape *shape, const RopeTable *table, const int32_t *positions,
           int direction)
 COST(PASS(2 * be->element * shape->batch * shape->seq * (shape->heads + shape->kv_heads) * shape->head_dim))
+// Latent attention (LatentShape in backend.h; H heads, D = nope + rope). qkv (rows, 3 H D), a row all queries, keys and
+// values: query [rope of q | nope of q] * scale, key [shared | nope of kv], value [value of kv | zeros]. q (rows, H, nope
+// | rope), kv (rows, H, nope | value), shared (rows, rope). Pairs of rope that are (2i, 2i + 1) in q and shared become
+// (i, i + rope/2), as `rope` turns them.
+OPERATION(void, latent_join, void *qkv, const void *q, const void *kv, const void *shared, int64_t rows,
+          const LatentShape *shape)
+COST(PASS(be->element *rows *(shape->heads *(5 * (shape->nope + shape->rope) + shape->value) + shape->rope)))
+// The backward of latent_join; dshared is the sum over the heads, in their order.
+OPERATION(void, latent_split, void *dq, void *dkv, void *dshared, const void *dqkv, int64_t rows,
+          const LatentShape *shape)
+COST(PASS(be->element *rows *(shape->heads *(5 * (shape->nope + shape->rope) + shape->value) + shape->rope)))
 // Applies RMSNorm in place to every query head of qkv, with weights wq (head_dim), and to every key head, with weights
 // wk. `kept` (rows, (heads + kv_heads) * head_dim) receives the norms' inputs for the backward. In dqkv the backward
 // replaces the gradient of the norms' outputs by the gradient of their inputs; dwq, dwk +=.

@@ -20,6 +20,7 @@ typedef struct Load {
     Log all;
     Source source;
     bool states;       // true (a resume): also loads the moments, and reads weights from the masters if saved
+    bool beyond;       // the source has layers after the last, which predict further tokens and are left out
     bool fresh;        // matrices of the layers start without moments: the checkpoint is another optimizer's
     char strange[320]; // description of the first non-finite value that train.skip_bad_steps allowed, or ""
 } Load;
@@ -77,12 +78,23 @@ static bool harmless_(const TensorTable *table, const char *name) {
     return false;
 }
 
+// Returns whether a tensor is of a layer for multi-token prediction, which GLM-4.5 and DeepSeek-V3 have after their
+// last layer.
+static bool beyond_(const TensorTable *table, const char *name) {
+    long long layer = -1;
+    int64_t layers = (table->head - table->first_layer) / table->per_layer;
+    return table->experts > 0 && sscanf(name, "model.layers.%lld.", &layer) == 1 && layer >= layers;
+}
+
 // Refuses a source with a tensor this model lacks, such as a bias or third norm: the source computes something else.
-static int check_rest_(const Load *load, Error *err) {
+static int check_rest_(Load *load, Error *err) {
     const Source *source = &load->source;
     for (int64_t i = 0; i < source->tensor_count; i++) {
         const SourceTensor *entry = &source->tensors[i];
         if (entry->asked || harmless_(&load->stage->table, entry->tensor->name)) continue;
+        bool beyond = beyond_(&load->stage->table, entry->tensor->name);
+        load->beyond = load->beyond || beyond;
+        if (beyond) continue;
         return error_set(err, EXIT_USAGE,
                          "%s: tensor %s does not exist in this model; load a model of the same architecture",
                          source->files[entry->file].path, entry->tensor->name);
@@ -172,6 +184,8 @@ static int load_(Load *load, Error *mine, Error *err) {
         if (load_tensors_(load, mine) != 0 && mine->code == 0)
             error_set(mine, EXIT_FAILED, "%s: cannot be loaded", load->source.dir);
         if (load->strange[0] != '\0') log_line(load->log, "%s; training starts anyway", load->strange);
+        if (load->beyond)
+            log_line(&load->all, "%s: its layer for multi-token prediction is left out", load->source.dir);
         status = world_agree(load->world, mine, err);
     }
     source_close(&load->source);

@@ -39,6 +39,7 @@ static void write_rope_scaling_(const ModelConfig *m, FILE *file) {
         const HfRopeNumber *row = &hf_rope_numbers[i];
         if (!row->kind[m->rope_scaling]) continue;
         double value = get_(m, row->offset, row->real);
+        if (row->absent == 0 && value == 0) continue;
         // Writes a float with a decimal point, because transformers warns about integers for these keys.
         if (row->real && value == floor(value)) fprintf(file, ", \"%s\": %.1f", row->word, value);
         else fprintf(file, ", \"%s\": ", row->word), json_write_number(file, value);
@@ -65,7 +66,8 @@ void hf_config_write(const Config *config, int64_t end, FILE *file) {
     fprintf(file, "{\n  \"architectures\": [\"%s\"],\n", form->architecture);
     fprintf(file, "  \"model_type\": \"%s\",\n%s", form->model_type, form->constants);
     if (family->rotary) {
-        fprintf(file, "  \"head_dim\": %lld,\n", (long long)m->head_dim);
+        // transformers derives the rotations of DeepSeek-V3 from head_dim.
+        fprintf(file, "  \"head_dim\": %lld,\n", (long long)(form->latent ? m->rope_dim : m->head_dim));
         write_rope_scaling_(m, file);
     }
     if (!m->causal) fputs("  \"is_causal\": false,\n", file);

@@ -58,7 +58,7 @@ enum {
     CONFIG_MAX_SOURCES = 64,
     CONFIG_MAX_RAMP = 64,
     CONFIG_TEXT = 512,
-    CONFIG_MAX_KEYS = 160
+    CONFIG_MAX_KEYS = 176
 };
 
 enum { ROPE_PAIRS_MAX = 1024 }; // most pairs of dimensions that are rotated in a head
@@ -77,6 +77,8 @@ typedef struct ModelConfig {
     int64_t vocab;    // unpadded
     int64_t seq_len;  // s
     double norm_eps;
+    int64_t kv_lora, q_lora;               // widths of the latent rows of latent attention; kv_lora 0: other attention
+    int64_t nope_dim, rope_dim, v_dim;     // its heads: dimensions that are not rotated, that are, and of values
     bool qkv_bias;                         // q, k and v have a bias, as in Qwen2
     bool qk_norm;                          // an RMSNorm over each head of q and k, as in Qwen3
     double rope_theta;                     // base of the rotary embedding; rope_* apply only to rotary families
@@ -87,18 +89,19 @@ typedef struct ModelConfig {
     double rope_low_freq, rope_high_freq;  // llama3: low_freq_factor and high_freq_factor
     double rope_beta_fast, rope_beta_slow; // yarn: beta_fast and beta_slow, in rotations
     double rope_attention;                 // yarn: factor applied to cosines and sines; config_check resolves auto
-    bool causal;                           // false: an encoder; attention also sees later tokens
-    int tie_embeddings;                    // TieEmbeddings; config_check resolves auto by the family
-    int64_t experts;                       // E, of every layer after dense_layers; 0: a dense model
-    int64_t experts_per_token;             // k; 0 in a dense model
-    int64_t expert_ffn;                    // width of an expert; config_check resolves auto: ffn
-    int64_t shared_ffn;                    // width of the MLP that every token passes beside its experts; 0: none
-    int64_t dense_layers;                  // first layers, which have one MLP of width ffn
-    int router;                            // RouterScore
-    int64_t router_groups;                 // groups of experts, of which a token's experts are in router_group_top
-    int64_t router_group_top;              //
-    double router_scale;                   // factor of the experts' weights
-    bool router_normalize;                 // the weights of a token's experts add up to router_scale
+    double rope_mscale;        // yarn with latent attention: scores grow by (0.1 rope_mscale ln factor + 1)^2
+    bool causal;               // false: an encoder; attention also sees later tokens
+    int tie_embeddings;        // TieEmbeddings; config_check resolves auto by the family
+    int64_t experts;           // E, of every layer after dense_layers; 0: a dense model
+    int64_t experts_per_token; // k; 0 in a dense model
+    int64_t expert_ffn;        // width of an expert; config_check resolves auto: ffn
+    int64_t shared_ffn;        // width of the MLP that every token passes beside its experts; 0: none
+    int64_t dense_layers;      // first layers, which have one MLP of width ffn
+    int router;                // RouterScore
+    int64_t router_groups;     // groups of experts, of which a token's experts are in router_group_top
+    int64_t router_group_top;  //
+    double router_scale;       // factor of the experts' weights
+    bool router_normalize;     // the weights of a token's experts add up to router_scale
 } ModelConfig;
 
 typedef struct ParallelConfig {

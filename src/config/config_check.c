@@ -573,7 +573,7 @@ static int check_objective_(const Config *config, Error *err) {
 int config_check(Config *config, Error *err) {
     if (config_require(config, "model.", err) != 0 || resolve_steps_(config, err) != 0) return -1;
     if (check_size_(config, err) != 0 || check_family_(config, err) != 0) return -1;
-    if (check_objective_(config, err) != 0) return -1;
+    if (config_check_latent(config, err) != 0 || check_objective_(config, err) != 0) return -1;
     if (check_heads_(config, err) != 0 || check_tensor_(config, err) != 0 || check_collectives_(config, err) != 0)
         return -1;
     if (config_check_file_(config, err) != 0 || check_kind_(config, 0, "chunks", err) != 0) return -1;

@@ -102,6 +102,8 @@ void config_first_divisors(int64_t n, char *out, size_t size);
 // Checks a mixture of experts, and what a model with experts cannot have yet. In dense models it refuses the keys of
 // experts. Resolves model.expert_ffn auto.
 int config_check_experts(Config *config, Error *err);
+// Checks latent attention, and what a model with it cannot have yet. Resolves model.head_dim.
+int config_check_latent(Config *config, Error *err);
 
 // Resolves each `auto` that depends only on the configuration, and refuses combinations that cannot work.
 int config_check(Config *config, Error *err);

@@ -30,6 +30,10 @@ static const FamilyDemand llama_demands[] = {
     {"attention_bias", {"false", NULL}, "attention_bias is set, which gives o_proj a bias too"},
     {"mlp_bias", {"false", NULL}, "mlp_bias is set"},
     {"partial_rotary_factor", {"1", NULL}, "partial_rotary_factor is not 1"},
+    {"scoring_func", {"sigmoid", NULL}, "scoring_func is not sigmoid"},
+    {"topk_method", {"noaux_tc", NULL}, "topk_method is not noaux_tc"},
+    {"moe_layer_freq", {"1", NULL}, "moe_layer_freq leaves layers without experts"},
+    {"rope_interleave", {"true", NULL}, "rope_interleave is false"},
     {"quantization_config", {NULL, NULL}, "quantization_config is set"},
     {"dual_chunk_attention_config", {NULL, NULL}, "dual_chunk_attention_config is set"},
     {"mlp_only_layers", {"[]", NULL}, "mlp_only_layers has layers without experts"},
@@ -53,23 +57,34 @@ static const FamilyNumber qwen3_experts[] = {
     {.key = NULL},
 };
 
+// GLM-4.5 took its experts and their names from DeepSeek-V3.
+#define GROUPED_EXPERTS                                                                                                \
+    COUNT(experts, "n_routed_experts", -1, NULL), COUNT(experts_per_token, "num_experts_per_tok", -1, NULL),           \
+        COUNT(expert_ffn, "moe_intermediate_size", -1, NULL),                                                          \
+        {.key = "model.shared_ffn",                                                                                    \
+         "n_shared_experts",                                                                                           \
+         offsetof(ModelConfig, shared_ffn),                                                                            \
+         .absent = 1,                                                                                                  \
+         .unit = offsetof(ModelConfig, expert_ffn)},                                                                   \
+        COUNT(dense_layers, "first_k_dense_replace", 1, NULL), COUNT(router_groups, "n_group", 1, NULL),               \
+        COUNT(router_group_top, "topk_group", 1, NULL), REAL(router_scale, "routed_scaling_factor", 1),                \
+        TRUTH(router_normalize, "norm_topk_prob", 1)
+
 static const FamilyNumber glm4_experts[] = {
-    COUNT(experts, "n_routed_experts", -1, NULL),
-    COUNT(experts_per_token, "num_experts_per_tok", -1, NULL),
-    COUNT(expert_ffn, "moe_intermediate_size", -1, NULL),
-    {.key = "model.shared_ffn",
-     "n_shared_experts",
-     offsetof(ModelConfig, shared_ffn),
-     .absent = 1,
-     .unit = offsetof(ModelConfig, expert_ffn)},
-    COUNT(dense_layers, "first_k_dense_replace", 1, NULL),
-    COUNT(router_groups, "n_group", 1, NULL),
-    COUNT(router_group_top, "topk_group", 1, NULL),
-    REAL(router_scale, "routed_scaling_factor", 1),
-    TRUTH(router_normalize, "norm_topk_prob", 1),
+    GROUPED_EXPERTS,
     TRUTH(qkv_bias, "attention_bias", 0),
     TRUTH(qk_norm, "use_qk_norm", 0),
     REAL(rope_share, "partial_rotary_factor", 0.5),
+    {.key = NULL},
+};
+
+static const FamilyNumber deepseek_experts[] = {
+    GROUPED_EXPERTS,
+    COUNT(kv_lora, "kv_lora_rank", -1, NULL),
+    COUNT(q_lora, "q_lora_rank", -1, NULL),
+    COUNT(nope_dim, "qk_nope_head_dim", -1, NULL),
+    COUNT(rope_dim, "qk_rope_head_dim", -1, NULL),
+    COUNT(v_dim, "v_head_dim", -1, NULL),
     {.key = NULL},
 };
 
@@ -107,6 +122,10 @@ static const FamilyForm llama_forms[] = {
      .experts = qwen3_experts, .routed = "mlp.", .matrix = PROJECTIONS},
     {"glm4_moe", "Glm4MoeForCausalLM", .any = true, .constants = SILU, .router = ROUTER_SIGMOID,
      .experts = glm4_experts, .routed = "mlp.", .matrix = PROJECTIONS},
+    {"deepseek_v3", "DeepseekV3ForCausalLM", .latent = true, .constants = PLAIN "  \"rope_interleave\": true,\n",
+     .router = ROUTER_SIGMOID, .experts = deepseek_experts, .routed = "mlp.", .matrix = PROJECTIONS},
+    {"kimi_k2", "DeepseekV3ForCausalLM", .latent = true, .constants = PLAIN, .router = ROUTER_SIGMOID,
+     .experts = deepseek_experts, .routed = "mlp.", .matrix = PROJECTIONS},
     {.model_type = NULL},
 };
 
@@ -142,7 +161,7 @@ int family_find(const char *word) {
 const FamilyForm *family_form(const ModelConfig *model) {
     const FamilyForm *found = families[model->family].forms;
     for (const FamilyForm *form = found; form->model_type != NULL; form++) {
-        if ((form->experts != NULL) != (model->experts > 0)) continue;
+        if ((form->experts != NULL) != (model->experts > 0) || form->latent != (model->kv_lora > 0)) continue;
         found = form;
         bool heads = form->any || (form->qkv_bias == model->qkv_bias && form->qk_norm == model->qk_norm);
         if (heads && form->router == model->router) break;

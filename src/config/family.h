@@ -38,6 +38,7 @@ typedef struct FamilyForm {
     bool any;                    // config.json has these keys, so they may have any value
     int64_t head_dim;            // value if the file lacks head_dim; 0: hidden / heads
     const char *constants;       // lines of config.json that are the same for all its models
+    bool latent;                 // latent attention
     int router;                  // RouterScore; applies to mixtures of experts, as all that follows
     const FamilyNumber *experts; // their numbers, terminated by .key = NULL; NULL: dense models
     const char *routed;          // prefix of the names of router and experts in a layer

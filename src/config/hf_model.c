@@ -20,6 +20,7 @@ const HfRopeNumber hf_rope_numbers[HF_ROPE_NUMBERS] = {
     ROPE_NUMBER(rope_beta_fast, "beta_fast", true, false, false, true, 32),
     ROPE_NUMBER(rope_beta_slow, "beta_slow", true, false, false, true, 1),
     ROPE_NUMBER(rope_attention, "attention_factor", true, false, false, true, 0),
+    ROPE_NUMBER(rope_mscale, "mscale_all_dim", true, false, false, true, 0),
 };
 
 // Stores a number in found->model. An int64_t field accepts only integers up to 2^53, which a double holds exactly.
@@ -60,8 +61,11 @@ static int check_demands_(const HfModel *found, Error *err) {
     char unmet[400] = "";
     size_t used = 0;
     const FamilyNumber *numbers = family_form(&found->model)->experts;
+    bool latent = found->model.kv_lora > 0;
     for (const FamilyDemand *demand = families[found->model.family].demands; demand->word != NULL; demand++) {
-        bool read = false; // a number of this architecture, which may have any value
+        // A number of this architecture may have any value. DeepSeek's weights are released in 8 bits, whose types are
+        // refused where they are loaded.
+        bool read = latent && strcmp(demand->word, "quantization_config") == 0;
         for (const FamilyNumber *row = numbers; row != NULL && row->key != NULL; row++)
             read = read || strcmp(row->word, demand->word) == 0;
         const JsonValue *value = json_find(found->root, demand->word);
@@ -102,7 +106,7 @@ static const struct {
      "llama", "norms, activation or rotations"},
     {" falcon gpt_neox gpt_neo gptj gpt_bigcode starcoder2 bloom opt mpt phi codegen xglm stablelm_epoch persimmon ",
      "gpt", "positions, or the order of attention and feed-forward"},
-    {" deepseek_v2 deepseek_v3 kimi_k2 minicpm3 ", "llama", "multi-head latent attention (MLA is not supported yet)"},
+    {" deepseek_v2 minicpm3 ", "llama", "latent attention or router"},
     {" gpt_oss ", "llama", "attention sinks and windows"},
     {" qwen2_moe qwen3_next ernie4_5_moe minimax llama4 dbrx olmoe granitemoe jetmoe grok phimoe ", "llama",
      "shared experts, norms or router"},
@@ -169,7 +173,8 @@ static int read_rope_(HfModel *found, Error *err) {
     char text[120];
     snprintf(text, sizeof text, "rope_scaling is \"%.40s\"", kind);
     if (m->rope_scaling == ROPE_NONE && strcmp(kind, "none") != 0) return hf_refuse_(found, err, text);
-    if (is_number_(json_find(scaling, "mscale")) || (truncate != NULL && !is_true_(scaling, "truncate")))
+    bool latent = m->kv_lora > 0, scaled = is_number_(json_find(scaling, "mscale"));
+    if ((scaled && !latent) || (truncate != NULL && !is_true_(scaling, "truncate")))
         return hf_refuse_(found, err, "rope_scaling has mscale or truncate");
     for (int i = 0; i < HF_ROPE_NUMBERS; i++) {
         const HfRopeNumber *row = &hf_rope_numbers[i];
@@ -182,7 +187,10 @@ static int read_rope_(HfModel *found, Error *err) {
         if (hf_put_(found, row->offset, row->real, number, row->word, err) != 0) return -1;
     }
     if (m->rope_scaling != ROPE_YARN) return 0;
-    if (m->rope_attention == 0) m->rope_attention = 0.1 * log(m->rope_factor) + 1;
+    double grown = 0.1 * log(m->rope_factor);
+    if (m->rope_attention == 0 && scaled && m->rope_mscale > 0)
+        m->rope_attention = (grown * json_find(scaling, "mscale")->number + 1) / (grown * m->rope_mscale + 1);
+    if (m->rope_attention == 0) m->rope_attention = grown + 1;
     m->rope_original = json_integer(scaling, "original_max_position_embeddings",
                                     json_integer(found->root, "max_position_embeddings", 0));
     return 0;
@@ -227,8 +235,9 @@ int hf_model_read(HfModel *found, int family_of_run, Error *err) {
     if (!form->any) m->qkv_bias = form->qkv_bias, m->qk_norm = form->qk_norm;
     const JsonValue *width = json_find(found->root, "head_dim");
     m->head_dim = form->head_dim;
-    if (is_number_(width) &&
-        hf_put_(found, offsetof(ModelConfig, head_dim), false, width->number, "head_dim", err) != 0)
+    if (form->latent) m->head_dim = m->nope_dim + m->rope_dim;
+    else if (is_number_(width) &&
+             hf_put_(found, offsetof(ModelConfig, head_dim), false, width->number, "head_dim", err) != 0)
         return -1;
     if (m->head_dim <= 0 && m->heads > 0) m->head_dim = m->hidden / m->heads;
     const JsonValue *tied = json_find(found->root, "tie_word_embeddings");

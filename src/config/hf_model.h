@@ -14,7 +14,7 @@ typedef struct HfRopeNumber {
     double absent;
 } HfRopeNumber;
 
-enum { HF_ROPE_NUMBERS = 7, HF_MOST_KEYS = 48 };
+enum { HF_ROPE_NUMBERS = 8, HF_MOST_KEYS = 48 };
 extern const HfRopeNumber hf_rope_numbers[HF_ROPE_NUMBERS];
 
 // Lists the keys of section `model` that the config.json of `model` has ("model.vocab", ...). Returns the count.

@@ -47,6 +47,7 @@ int64_t layer_work_layout(LayerWork *work, void *base, const Shape *s) {
     int64_t keys = s->pieces > 1 ? s->rows * s->context_ranks * (s->qkv_cols - s->query_cols) : 0;
     to->keys = layout_take(&attention, keys * s->element);
     to->dkeys = (float *)layout_take(&attention, keys * (int64_t)sizeof(float));
+    if (s->latent.heads > 0) latent_work_layout(&to->latent, &attention, s);
     return layout.used > attention.used ? layout.used : attention.used;
 }
 
@@ -140,8 +141,12 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
         // x2 = x + out(attention(qkv(norm1(x)))). Each tensor rank has its heads, and a part of the sum.
         Factor x = block_gathered(pass, GATHERED_INPUT, layer.norm1);
         block_product(pass, a->qkv, NULL, x, t[LAYER_QKV], w[LAYER_QKV_BIAS], s->hidden, s->qkv_cols, EPILOGUE_NONE);
-        if (model->heads_forward != NULL) model->heads_forward(pass, t, a->qkv, a->kept);
-        attention_block_forward(pass, a->attention, a->saved, a->qkv);
+        if (s->latent.heads > 0) {
+            latent_forward(pass, t, &layer.work.latent, a->attention, a->saved, a->qkv);
+        } else {
+            if (model->heads_forward != NULL) model->heads_forward(pass, t, a->qkv, a->kept);
+            attention_block_forward(pass, a->attention, a->saved, a->qkv);
+        }
         block_product(pass, part, NULL, layer.attention, t[LAYER_OUT], w[LAYER_OUT_BIAS], s->query_cols, s->hidden,
                       EPILOGUE_NONE);
         block_reduce(pass, delta);
@@ -235,8 +240,12 @@ void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void 
     if (!pass->split) block_gather(pass, GATHERED_INPUT, layer.norm1);
     row_backward(pass, work->dattention, NULL, dy, layer.attention, t[LAYER_OUT], t[LAYER_OUT_BIAS], s->query_cols,
                  EPILOGUE_NONE);
-    attention_block_backward(pass, work->dqkv, work->dattention, a->attention, a->saved, a->qkv);
-    if (model->heads_backward != NULL) model->heads_backward(pass, t, work->dqkv, a->kept);
+    if (s->latent.heads > 0) {
+        latent_backward(pass, t, &work->latent, work->dqkv, work->dattention, a->attention, a->saved, a->qkv);
+    } else {
+        attention_block_backward(pass, work->dqkv, work->dattention, a->attention, a->saved, a->qkv);
+        if (model->heads_backward != NULL) model->heads_backward(pass, t, work->dqkv, a->kept);
+    }
     block_keep(pass, a->qkv, work->dqkv, s->rows * s->qkv_cols * s->element);
     column_backward(pass, work->delta, factor_plain(work->dqkv), layer.norm1, t[LAYER_QKV], t[LAYER_QKV_BIAS],
                     s->qkv_cols);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "experts.h"
+#include "latent.h"
 #include "model.h"
 
 // The layer's part of a bundle: everything that its backward needs from its forward. In 16 bits these are
@@ -13,7 +14,8 @@
 typedef struct LayerBundle {
     void *x;         // (shard_rows, h)       the layer's input
     void *norm1;     // (shard_rows, h)
-    void *qkv;       // (rows, (q + 2 kv)/t)  q and k after their norm and rotation, if the model has these
+    void *qkv;       // (rows, (q + 2 kv)/t)  q and k after their norm and rotation, if the model has these; with latent
+                     //                       attention its latent rows
     void *kept;      // (rows, (q + kv)/t)    q and k before their norm, for its backward; empty without model.qk_norm
     void *saved;     //                       saved by attention, see operations.h
     void *attention; // (rows, q/t)
@@ -35,6 +37,7 @@ typedef struct LayerWork {
     void *keys;       // (c rows, 2 kv/t)      with context ranks: all keys and values of the sequences
     float *dkeys;     // (c rows, 2 kv/t)      gradients of `keys`
     void *norm, *act; // (shard_rows, h), (rows, f/t): shape->pointwise: replace norm1, norm2 and act of the bundle
+    LatentWork latent;
     ExpertsWork experts;
 } LayerWork;
 

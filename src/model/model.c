@@ -31,15 +31,24 @@ double model_flops_per_token(const Config *config, bool full) {
     double widths = (double)(m->experts_per_token * m->expert_ffn + m->shared_ffn); // of a token's experts
     double mlp =
         products * h * ((layers - routed) * (double)m->ffn + routed * widths) + routed * h * (double)m->experts;
-    double dense = layers * (h * (q + 2.0 * kv) + q * h) + mlp + h * (double)m->vocab;
-    return 6.0 * dense + (full || !m->causal ? 12.0 : 6.0) * layers * q * (double)m->seq_len;
+    double projections = h * (q + 2.0 * kv) + q * h, scored = q;
+    if (m->kv_lora > 0) {
+        double heads = (double)m->heads, value = heads * (double)m->v_dim, ql = (double)m->q_lora;
+        double kl = (double)m->kv_lora, rotated = (double)m->rope_dim, rest = heads * (double)m->nope_dim;
+        projections = h * (ql + kl + rotated) + ql * q + kl * (rest + value) + value * h;
+        scored = (q + value) / 2;
+    }
+    double dense = layers * projections + mlp + h * (double)m->vocab;
+    return 6.0 * dense + (full || !m->causal ? 12.0 : 6.0) * layers * scored * (double)m->seq_len;
 }
 
 // --- rotary frequencies, for each way of extending a model to longer sequences than it was trained with
 
 static const double TURN = 6.283185307179586477;
 
-static int64_t rope_width_(const ModelConfig *m) { return (int64_t)((double)m->head_dim * m->rope_share); }
+static int64_t rope_width_(const ModelConfig *m) {
+    return m->kv_lora > 0 ? m->rope_dim : (int64_t)((double)m->head_dim * m->rope_share);
+}
 
 // Scales a frequency as Llama 3.1 does. Pairs that rotate often within the original length keep their frequency, slow
 // pairs are divided by the factor, and pairs in between are interpolated.
@@ -116,6 +125,21 @@ static void shape_experts_(Shape *shape, const Config *config) {
     shape->chunks = 1;
 }
 
+// YaRN's factor of the scores is one of the queries here.
+static void shape_latent_(Shape *shape, const ModelConfig *m) {
+    double stretched = m->rope_scaling == ROPE_YARN ? 0.1 * m->rope_mscale * log(m->rope_factor) + 1 : 1;
+    shape->latent = (LatentShape){.query_rank = m->q_lora,
+                                  .key_rank = m->kv_lora,
+                                  .heads = shape->attention.heads,
+                                  .nope = m->nope_dim,
+                                  .rope = m->rope_dim,
+                                  .value = m->v_dim,
+                                  .scale = stretched * stretched};
+    shape->query_cols = shape->latent.heads * m->v_dim;
+    shape->qkv_cols = m->q_lora + m->kv_lora + m->rope_dim;
+    shape->chunks = 1;
+}
+
 Shape shape_dense(const Shape *shape) {
     Shape dense = *shape;
     dense.route.experts = 0;
@@ -159,16 +183,18 @@ void shape_from_config(Shape *shape, const Config *config, Backend *be, int stag
                         ? shape_chunks_(be, config->parallel.overlap, shape->rows, shape->shard_rows)
                         : 1;
     shape->hidden = m->hidden;
+    memcpy(&shape->attention, &attention, sizeof attention);
+    shape->latent = (LatentShape){0};
     shape->query_cols = attention.heads * dim;
     shape->qkv_cols = (attention.heads + 2 * attention.kv_heads) * dim;
     shape->ffn = m->ffn / t;
     shape->mlp_cols = (families[m->family].gated ? 2 : 1) * shape->ffn;
     if (m->experts > 0) shape_experts_(shape, config);
+    if (m->kv_lora > 0) shape_latent_(shape, m);
     shape->vocab_width = config_padded_vocab(config) / t;
     shape->vocab_first = tensor_rank * shape->vocab_width;
     int64_t left = m->vocab - shape->vocab_first;
     shape->vocab_count = left < 0 ? 0 : left < shape->vocab_width ? left : shape->vocab_width;
-    memcpy(&shape->attention, &attention, sizeof attention);
     shape->tensor_rank = tensor_rank;
     shape->tensor_ranks = (int)t;
     shape->norm_eps = m->norm_eps;

@@ -22,14 +22,15 @@ typedef struct Shape {
     int64_t rows;        // s*b
     int64_t shard_rows;  // rows/t with sequence parallelism, else rows: residual stream, norms, stage-to-stage messages
     int64_t hidden;      // h
-    int64_t query_cols;  // q/t, q = heads * head_dim
-    int64_t qkv_cols;    // (q + 2 kv)/t, kv = kv_heads * head_dim
+    int64_t query_cols;  // q/t, q = heads * head_dim; with latent attention heads * v / t
+    int64_t qkv_cols;    // (q + 2 kv)/t, kv = kv_heads * head_dim; with latent attention the width of its latent rows
     int64_t ffn;         // f/t; 0: the layer has only experts
     int64_t mlp_cols;    // width of the MLP's first product: 2f/t if it computes gate and up, else f/t
     int64_t vocab_width; // padded vocabulary / t: width of the logits
     int64_t vocab_first; // first vocabulary row of this rank
     int64_t vocab_count; // vocabulary rows of this rank, without padding
     AttentionShape attention;
+    LatentShape latent;
     int64_t saved_bytes;     // saved by attention_forward
     int64_t scratch_bytes;   // scratch of attention
     int64_t workspace_bytes; // workspace of the backend's operations
@@ -163,5 +164,6 @@ RopeTable *model_rope(const ModelConfig *config);
 // nothing recomputed; attention over all s*s pairs (full) or half of them (causal, not full). Formula: Megatron-LM's
 // (Narayanan et al. 2021), E = 3 products in a SwiGLU MLP, 2 in a GELU one:
 //   6 * [ L * (h*(q + 2kv) + q*h + E*h*f) + h*V ] + (full ? 12 : 6) * L * q * s
+// With latent attention the products are those of latent.h, and attention has heads * (n + r + v) / 2 in place of q.
 // In a layer with experts, f is the width of a token's k experts and the shared expert; the router adds h * experts.
 double model_flops_per_token(const Config *config, bool full);

@@ -16,8 +16,10 @@ typedef enum LayerRole {
     LAYER_NORM1,
     LAYER_QKV,
     LAYER_QKV_BIAS,
-    LAYER_Q_NORM,
+    LAYER_Q_NORM, // with latent attention, of the latent rows of queries, and of keys and values
     LAYER_K_NORM,
+    LAYER_Q_UP,
+    LAYER_KV_UP,
     LAYER_OUT,
     LAYER_OUT_BIAS,
     LAYER_NORM2,

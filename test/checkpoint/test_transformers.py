@@ -41,6 +41,11 @@ MODELS = {
     "glm4_moe": LLAMA_SIZES | {"head_dim": 16, "qk_norm": True, "rope_share": 0.5, "experts": 8,
                                "experts_per_token": 2, "expert_ffn": 56, "shared_ffn": 56, "dense_layers": 1,
                                "router": "sigmoid", "router_groups": 4, "router_group_top": 2, "router_scale": 1.5},
+    "deepseek_v3": LLAMA_SIZES | {"kv_heads": 6, "kv_lora": 20, "q_lora": 24, "nope_dim": 10, "rope_dim": 4, "v_dim": 12,
+                                  "experts": 8, "experts_per_token": 2, "expert_ffn": 56, "shared_ffn": 56,
+                                  "dense_layers": 1, "router": "sigmoid", "router_groups": 4, "router_group_top": 2,
+                                  "router_scale": 1.5, "rope_scaling": "yarn", "rope_factor": 2, "rope_original": 16,
+                                  "rope_mscale": 1, "rope_attention": 1},
     "gpt": GPT_SIZES,
 }
 
@@ -65,12 +70,14 @@ def load(folder):
 
 # transformers' names of these models. The same names describe a model to our trainer and to transformers.
 ARCHITECTURES = {"gpt": "GPT2", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral", "mixtral": "Mixtral",
-                 "qwen3_moe": "Qwen3Moe", "glm4_moe": "Glm4Moe"}
+                 "qwen3_moe": "Qwen3Moe", "glm4_moe": "Glm4Moe", "deepseek_v3": "DeepseekV3"}
 SCALINGS = {
     "llama31": {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 16, "low_freq_factor": 1.0,
                 "high_freq_factor": 4.0},
     "yarn": {"rope_type": "yarn", "factor": 4.0},
     "yarn_whole": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 16},
+    "deepseek_v3": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 16, "mscale": 1.0,
+                    "mscale_all_dim": 1.0},
 }
 
 
@@ -211,12 +218,15 @@ def make_model(trained, **more):
             more = {word: size["experts"], "num_experts_per_tok": size["experts_per_token"]} | more
         if name == "Qwen3Moe":
             more = {"moe_intermediate_size": size["expert_ffn"], "norm_topk_prob": True} | more
-        if name == "Glm4Moe":
+        if name in ("Glm4Moe", "DeepseekV3"):
             del more["num_experts"]
             more = {"moe_intermediate_size": size["expert_ffn"], "n_routed_experts": size["experts"],
                     "n_shared_experts": 1, "n_group": size["router_groups"], "topk_group": size["router_group_top"],
                     "routed_scaling_factor": size["router_scale"], "first_k_dense_replace": size["dense_layers"],
-                    "use_qk_norm": True, "partial_rotary_factor": size["rope_share"]} | more
+                    **({"use_qk_norm": True, "partial_rotary_factor": size["rope_share"]} if name == "Glm4Moe" else
+                       {"kv_lora_rank": size["kv_lora"], "q_lora_rank": size["q_lora"],
+                        "qk_nope_head_dim": size["nope_dim"], "qk_rope_head_dim": size["rope_dim"],
+                        "v_head_dim": size["v_dim"]})} | more
         if trained.name == "yarn":
             more = {"max_position_embeddings": 16} | more
         config = getattr(transformers, f"{name}Config")(

@@ -319,7 +319,22 @@ TEST(every_impossible_combination_is_refused_with_a_remedy) { EXPECT_REFUSED(imp
     "model: {family: llama, hidden: 64, layers: 8, heads: 8, ffn: 96, vocab: 257, seq_len: 32, experts: 8, "           \
     "experts_per_token: 2}\n" DATA
 
+#define LATENT                                                                                                         \
+    "model: {family: llama, hidden: 64, layers: 8, heads: 8, ffn: 96, vocab: 257, seq_len: 32, kv_lora: 16, "          \
+    "q_lora: 24, nope_dim: 8, rope_dim: 4, v_dim: 8}\n" DATA
+
 static const BadInput mixtures[] = {
+    {BASE, "model.q_lora=8", "-o model.q_lora: does not apply without latent attention", "give model.kv_lora"},
+    {BASE, "model.rope_mscale=1", "-o model.rope_mscale: does not apply without latent", "give model.kv_lora"},
+    {LATENT, "model.q_lora=0", "-o model.q_lora: model.q_lora is missing", "such as 128"},
+    {LATENT, "model.rope_dim=5", "-o model.rope_dim: must be even for rotary embedding, not 5", "use 6"},
+    {LATENT, "model.v_dim=13", "-o model.v_dim: must not exceed nope_dim + rope_dim, 12", "use that or less"},
+    {LATENT, "model.head_dim=16", "-o model.head_dim: is nope_dim + rope_dim with latent attention, 12", "remove the"},
+    {LATENT, "model.kv_heads=4", "-o model.kv_heads: latent attention has keys and values for every head", "use auto"},
+    {LATENT, "parallel.context=2", "-o parallel.context: context ranks cannot cut latent attention yet", "use 1"},
+    {LATENT "schedule: {name: seq1f1b}\n", "schedule.slices=2",
+     "-o schedule.slices: latent attention is not computed in slices yet", "use 1"},
+    {LATENT, "train.optimizer=muon", "-o train.optimizer: Muon does not update latent attention yet", "use adamw"},
     {BASE, "model.experts=8", "@: model.experts_per_token: is missing: a model of 8 experts needs it", "such as 2"},
     {BASE, "model.experts_per_token=2", "-o model.experts_per_token: does not apply", "give model.experts, or remove"},
     {BASE, "parallel.expert=2", "-o parallel.expert: does not apply to a model without experts", "give model.experts"},

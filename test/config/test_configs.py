@@ -41,6 +41,9 @@ PUBLISHED = {
     "mixtral_8x22b": 140_620_634_112,
     "qwen3_30b_a3b": 30_532_122_624,
     "qwen3_235b_a22b": 235_093_634_560,
+    # Published with the bias of the scores, 256 and 384 numbers in each of 58 and 60 layers, which is no parameter here.
+    "deepseek_v3": 671_026_419_200 - 58 * 256,
+    "kimi_k2": 1_026_408_232_448 - 60 * 384,
     "gpt2_124m": 124_439_808,
     "gpt2_355m": 354_823_168,
     "gpt2_774m": 774_030_080,
@@ -48,7 +51,8 @@ PUBLISHED = {
 }
 
 # Parameters that compute a token, in billions, as published.
-ACTIVE = {"mixtral_8x7b": 12.9, "mixtral_8x22b": 39, "qwen3_30b_a3b": 3.3, "qwen3_235b_a22b": 22}
+ACTIVE = {"mixtral_8x7b": 12.9, "mixtral_8x22b": 39, "qwen3_30b_a3b": 3.3, "qwen3_235b_a22b": 22,
+          "deepseek_v3": 37.5, "kimi_k2": 32.8}
 
 # Layers, width, heads, and the size in the paper's table. Two rows of the paper have heads that do not multiply to the
 # width; they are corrected here.

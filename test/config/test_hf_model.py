@@ -38,6 +38,21 @@ model: {family: llama, hidden: 512, layers: 8, heads: 8, kv_heads: 4, head_dim: 
         experts: 16, experts_per_token: 4, expert_ffn: 128, shared_ffn: 256, dense_layers: 1, router: sigmoid,
         router_groups: 4, router_group_top: 2, router_scale: 2.5, tie_embeddings: false}
 """
+DEEPSEEK = {name: value for name, value in GLM.items() if name not in ("head_dim", "partial_rotary_factor")} | {
+    "model_type": "deepseek_v3", "num_key_value_heads": 8, "attention_bias": False, "kv_lora_rank": 64,
+    "q_lora_rank": 96, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32, "moe_layer_freq": 1,
+    "scoring_func": "sigmoid", "topk_method": "noaux_tc", "max_position_embeddings": 8192,
+    "quantization_config": {"quant_method": "fp8"},
+    "rope_scaling": {"type": "yarn", "factor": 4, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0,
+                     "original_max_position_embeddings": 2048},
+}  # fmt: skip
+DEEPSEEK_KEYS = """
+model: {family: llama, hidden: 512, layers: 8, heads: 8, ffn: 1024, vocab: 1000, seq_len: 8192, norm_eps: 1.0e-5,
+        kv_lora: 64, q_lora: 96, nope_dim: 32, rope_dim: 16, v_dim: 32, rope_theta: 1000000, rope_scaling: yarn,
+        rope_factor: 4, rope_original: 2048, rope_mscale: 1, rope_attention: 1, experts: 16, experts_per_token: 4,
+        expert_ffn: 128, shared_ffn: 256, dense_layers: 1, router: sigmoid, router_groups: 4, router_group_top: 2,
+        router_scale: 2.5, tie_embeddings: false}
+"""
 LLAMA_KEYS = """
 model: {family: llama, hidden: 4096, layers: 32, heads: 32, kv_heads: 8, ffn: 14336, vocab: 128256, seq_len: 131072,
         norm_eps: 1.0e-5, rope_theta: 500000, rope_scaling: llama3, rope_factor: 8, rope_original: 8192,
@@ -52,7 +67,7 @@ def asked(family, path, *words, overrides=LAYOUT):
 
 
 @pytest.mark.parametrize("family, found, keys", [
-    ("llama", LLAMA, LLAMA_KEYS), ("llama", GLM, GLM_KEYS), ("gpt", GPT, GPT_KEYS),
+    ("llama", LLAMA, LLAMA_KEYS), ("llama", GLM, GLM_KEYS), ("llama", DEEPSEEK, DEEPSEEK_KEYS), ("gpt", GPT, GPT_KEYS),
 ])  # fmt: skip
 @pytest.mark.parametrize("words", [("--plan", "--json"), ("--schedule",),
                                    ("--sweep", "schedule.micro_batch=1,2", "--plan")])
@@ -67,8 +82,10 @@ def test_the_file_of_a_model_is_planned_as_its_keys_are(tmp_path, family, found,
 
 @pytest.mark.parametrize("change, sentence", [
     ({"num_local_experts": 8}, 'model_type "llama" has no experts, but the file has num_local_experts'),
-    ({"model_type": "deepseek_v3", "n_routed_experts": 256}, "(MLA is not supported yet)"),
-    ({"model_type": "kimi_k2", "n_routed_experts": 384}, "(MLA is not supported yet)"),
+    ({"model_type": "deepseek_v2", "n_routed_experts": 160}, "without its latent attention or router"),
+    (DEEPSEEK | {"q_lora_rank": None}, "q_lora_rank (model.q_lora) is missing; is the file complete?"),
+    (DEEPSEEK | {"scoring_func": "softmax"}, "scoring_func is not sigmoid, which is unsupported"),
+    (DEEPSEEK | {"topk_method": "greedy"}, "topk_method is not noaux_tc, which is unsupported"),
     ({"model_type": "gpt_oss", "num_local_experts": 32}, "without its attention sinks and windows"),
     (QWEN_MOE | {"mlp_only_layers": [0]}, "mlp_only_layers has layers without experts, which is unsupported"),
     (QWEN_MOE | {"decoder_sparse_step": 2}, "decoder_sparse_step leaves layers without experts"),
@@ -76,7 +93,7 @@ def test_the_file_of_a_model_is_planned_as_its_keys_are(tmp_path, family, found,
     (QWEN_MOE | {"num_experts_per_tok": 9}, "a token cannot have 9 of 8 experts"),
     (MIXTRAL | {"router_jitter_noise": 0.1}, "router_jitter_noise changes the router's input at random"),
     ({"model_type": "falcon"}, 'model_type is "falcon"; family llama computes "llama" "mistral" "qwen2" "qwen3"'
-                               ' "mixtral" "qwen3_moe" "glm4_moe", family gpt computes "gpt2"; nearest is family gpt'),
+                               ' "mixtral" "qwen3_moe" "glm4_moe" "deepseek_v3" "kimi_k2", family gpt computes "gpt2"; nearest is family gpt'),
     ({"model_type": "gemma2"}, "nearest is family llama, without its norms, scaled embeddings and GELU gates"),
     ({"model_type": "my_own"}, "write the sizes of the nearest under model: {family: ...}"),
     ({"model_type": 5}, "model_type"),

@@ -125,6 +125,13 @@ class Draw:
                 self.maybe(0.8, "model.router_group_top", 1, 2)
             self.maybe(0.3, "model.router_scale", 2.5)
             self.maybe(0.2, "model.router_normalize", "false")
+            if draw.random() < 0.5:  # DeepSeek-V3
+                self.keys = keys = without(keys, {"model.qkv_bias", "model.qk_norm", "model.kv_heads", "model.head_dim"})
+                keys.update({"model.kv_lora": draw.choice(["8", "12"]), "model.q_lora": draw.choice(["6", "16"]),
+                             "model.nope_dim": draw.choice(["4", "6"]), "model.rope_dim": draw.choice(["2", "4"]),
+                             "model.v_dim": draw.choice(["3", "6"])})  # fmt: skip
+                if keys.get("model.rope_scaling") == "yarn":
+                    self.maybe(0.5, "model.rope_mscale", 1)
         elif self.maybe(0.7, "model.qk_norm", "true"):  # Qwen3-MoE
             self.maybe(0.8, "model.expert_ffn", 8, 24)
             self.maybe(0.3, "model.router_normalize", "false")

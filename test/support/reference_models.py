@@ -52,16 +52,19 @@ def llama_shapes(model):
     for layer in range(model["layers"]):
         prefix = f"model.layers.{layer}."
         shapes[prefix + "input_layernorm.weight"] = (hidden,)
-        shapes[prefix + "self_attn.q_proj.weight"] = (q, hidden)
-        shapes[prefix + "self_attn.k_proj.weight"] = (kv, hidden)
-        shapes[prefix + "self_attn.v_proj.weight"] = (kv, hidden)
+        if "kv_lora" in model:
+            shapes |= {f"{prefix}self_attn.{name}.weight": shape for name, shape in latent_shapes(model).items()}
+        else:
+            shapes[prefix + "self_attn.q_proj.weight"] = (q, hidden)
+            shapes[prefix + "self_attn.k_proj.weight"] = (kv, hidden)
+            shapes[prefix + "self_attn.v_proj.weight"] = (kv, hidden)
         if model.get("qkv_bias"):
             shapes |= {
                 f"{prefix}self_attn.{name}_proj.bias": (rows,) for name, rows in (("q", q), ("k", kv), ("v", kv))
             }
         if model.get("qk_norm"):
             shapes |= {f"{prefix}self_attn.{name}_norm.weight": (dim,) for name in "qk"}
-        shapes[prefix + "self_attn.o_proj.weight"] = (hidden, q)
+        shapes[prefix + "self_attn.o_proj.weight"] = (hidden, model["heads"] * model["v_dim"] if "kv_lora" in model else q)
         shapes[prefix + "post_attention_layernorm.weight"] = (hidden,)
         for names, width in mlps(model, layer):
             for name, shape in zip(names, [(width, hidden), (width, hidden), (hidden, width)]):
@@ -73,6 +76,14 @@ def llama_shapes(model):
     shapes["model.norm.weight"] = (hidden,)
     shapes["lm_head.weight"] = (model["vocab"], hidden)
     return shapes
+
+
+def latent_shapes(model):
+    heads, rope, nope, v = (model[key] for key in ("heads", "rope_dim", "nope_dim", "v_dim"))
+    return {"q_a_proj": (model["q_lora"], model["hidden"]), "q_a_layernorm": (model["q_lora"],),
+            "q_b_proj": (heads * (nope + rope), model["q_lora"]), "kv_a_layernorm": (model["kv_lora"],),
+            "kv_a_proj_with_mqa": (model["kv_lora"] + rope, model["hidden"]),
+            "kv_b_proj": (heads * (nope + v), model["kv_lora"])}  # fmt: skip
 
 
 SCORE_BIAS = "mlp.gate.e_score_correction_bias"
@@ -190,7 +201,24 @@ def rotate(x, model):
     return torch.cat([*turned, rest], -1)
 
 
+def latent_attention(model, x, w):
+    """Multi-head latent attention (DeepSeek-AI 2024), with neighbouring dimensions as pairs."""
+    heads, rope, nope, eps = model["heads"], model["rope_dim"], model["nope_dim"], model.get("norm_eps", 1e-5)
+    turn = lambda y: rotate(torch.cat([y[..., 0::2], y[..., 1::2]], -1), {**model, "rope_share": 1.0})
+    latent, shared = (x @ w("self_attn.kv_a_proj_with_mqa").T).split([model["kv_lora"], rope], -1)
+    query = rms_norm(x @ w("self_attn.q_a_proj").T, w("self_attn.q_a_layernorm"), eps) @ w("self_attn.q_b_proj").T
+    query, turned = split_heads(query, heads).split([nope, rope], -1)
+    rest = split_heads(rms_norm(latent, w("self_attn.kv_a_layernorm"), eps) @ w("self_attn.kv_b_proj").T, heads)
+    key, value = rest.split([nope, model["v_dim"]], -1)
+    stretched = 0.1 * model.get("rope_mscale", 0.0) * math.log(model.get("rope_factor", 1.0)) + 1
+    query = torch.cat([query, turn(turned)], -1) * stretched**2
+    key = torch.cat([key, turn(split_heads(shared, 1)).expand(-1, heads, -1, -1)], -1)
+    return merge_heads(dot_attention(model, query, key, value)) @ w("self_attn.o_proj").T
+
+
 def llama_attention(model, x, w):
+    if "kv_lora" in model:
+        return latent_attention(model, x, w)
     heads, kv_heads = model["heads"], model.get("kv_heads", model["heads"])
 
     def project(name, count):

@@ -46,6 +46,8 @@ SLICES = ("schedule.name=seq1f1b", "schedule.slices=4", "model.seq_len=32")
 MUON = ("train.optimizer=muon",)
 CONTEXT = ("parallel.context=2", "model.seq_len=32")
 EXPERTS = ("model.experts=8", "model.experts_per_token=2", "model.expert_ffn=24", "parallel.data=2")
+LATENT = (*EXPERTS, "model.kv_heads=4", "model.kv_lora=24", "model.q_lora=20", "model.nope_dim=8", "model.rope_dim=8",
+          "model.v_dim=12", "model.router=sigmoid", "train.balance=bias", "parallel.expert=2")  # fmt: skip
 APART = {"VIRTUAL_NODES": "2"}
 ONE_GPU = {"VIRTUAL_GPUS": "1"}
 
@@ -110,6 +112,8 @@ CASES = {
     "a GPU for two ranks of experts": case("llama", *EXPERTS, "parallel.expert=2", "hardware.share_gpu=true",
                                            **ONE_GPU),
     "ranks of experts on two nodes": case("llama", *EXPERTS, "parallel.expert=2", **APART),
+    "latent attention and biased routers": case("llama", *LATENT, *WIDE),
+    "latent attention and biased routers in bf16": case("llama", *LATENT, "train.precision=bf16"),
     "eight ranks": case("llama", *BPIPE, "parallel.tensor=2"),
     "eight ranks of three kinds on two nodes": case("gpt", *WIDE, "parallel.data=2", "train.precision=bf16", **APART),
     # Schedules with chunks and split backwards; at the turn of a V no message is sent.

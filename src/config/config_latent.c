@@ -1,0 +1,59 @@
+// Checks the keys of latent attention, and what it cannot have yet. Every error names a value that would work.
+#include "config_schema.h"
+
+int config_check_latent(Config *config, Error *err) {
+    ModelConfig *m = &config->model;
+    const struct {
+        const char *key;
+        int64_t value;
+    } sizes[] = {{"model.q_lora", m->q_lora},
+                 {"model.nope_dim", m->nope_dim},
+                 {"model.rope_dim", m->rope_dim},
+                 {"model.v_dim", m->v_dim}};
+    for (int i = 0; i < 4; i++) {
+        if (m->kv_lora == 0 && sizes[i].value > 0)
+            return config_error(config, sizes[i].key, err,
+                                "does not apply without latent attention; give model.kv_lora, or remove the key");
+        if (m->kv_lora > 0 && sizes[i].value == 0)
+            return config_error(config, config_blame(config, sizes[i].key, "model.kv_lora"), err,
+                                "%s is missing: latent attention needs it; give it, such as 128", sizes[i].key);
+    }
+    if (m->kv_lora == 0 && m->rope_mscale != 0)
+        return config_error(config, "model.rope_mscale", err,
+                            "does not apply without latent attention; give model.kv_lora, or remove the key");
+    if (m->kv_lora == 0) return 0;
+    int64_t width = m->nope_dim + m->rope_dim;
+    if (m->rope_dim % 2 != 0)
+        return config_error(config, "model.rope_dim", err, "must be even for rotary embedding, not %lld; use %lld",
+                            (long long)m->rope_dim, (long long)m->rope_dim + 1);
+    if (m->v_dim > width)
+        return config_error(config, "model.v_dim", err, "must not exceed nope_dim + rope_dim, %lld; use that or less",
+                            (long long)width);
+    if (m->head_dim != 0 && m->head_dim != width)
+        return config_error(config, "model.head_dim", err,
+                            "is nope_dim + rope_dim with latent attention, %lld; remove the key", (long long)width);
+    m->head_dim = width;
+    const struct {
+        bool given;
+        const char *key, *why;
+    } refused[] = {
+        {!families[m->family].rotary, "model.kv_lora", "only family llama has latent attention; use it, or kv_lora: 0"},
+        {m->kv_heads != 0 && m->kv_heads != m->heads, "model.kv_heads",
+         "latent attention has keys and values for every head; use auto"},
+        {m->rope_share != 1, "model.rope_share", "latent attention rotates rope_dim dimensions; remove the key"},
+        {m->qkv_bias, "model.qkv_bias", "latent attention has no biases; use false"},
+        {m->qk_norm, "model.qk_norm", "latent attention has norms of its own; use false"},
+        {config->parallel.context > 1, "parallel.context", "context ranks cannot cut latent attention yet; use 1"},
+        {config_slices(config) > 1, "schedule.slices", "latent attention is not computed in slices yet; use 1"},
+        {config->train.fp8 != FP8_OFF, "train.fp8", "latent attention is computed in bf16; use off"},
+        {config->train.optimizer == OPTIMIZER_MUON, "train.optimizer",
+         "Muon does not update latent attention yet; use adamw"},
+        {config->parallel.tensor > 1 && config->parallel.overlap >= OVERLAP_2, "parallel.overlap",
+         "forward products are not cut in a model with latent attention; use auto, on or off"},
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        if (refused[i].given)
+            return config_error(config, config_blame(config, refused[i].key, "model.kv_lora"), err, "%s",
+                                refused[i].why);
+    return 0;
+}

@@ -1,0 +1,34 @@
+// Multi-head latent attention (DeepSeek-AI 2024, arXiv 2405.04434): queries, keys and values are products of narrow
+// latent rows. H heads of this tensor rank, whose queries and keys have n + r dimensions, of which r are rotated, and
+// whose values have v.
+//
+//     a       = norm1 [A_q | A_kv]T           (q_lora + kv_lora + r)    the same on every tensor rank
+//     q       = norm(a_q) B_qT                H (n + r)
+//     kv      = norm(a_kv) B_kvT              H (n + v)
+//     head    : query [r of q, rotated | n of q], key [last r of a, rotated | n of kv], value v of kv
+//
+// The rotated part of the key is one for all heads. Attention reads heads of equal width, so that values are padded by
+// zeros from v to n + r dimensions, which costs (n + r) / v times the products with values. The bundle keeps `a`
+// instead of queries, keys and values, which the backward computes again.
+#pragma once
+
+#include "model.h"
+
+// Temporaries; D: n + r, rows of the microbatch.
+typedef struct LatentWork {
+    void *query, *key,
+        *shared; // (rows, q_lora), (rows, kv_lora), (rows, r): the parts of a; the last, then its gradient
+    void *query_norm, *key_norm; // (rows, q_lora), (rows, kv_lora); dquery_norm and dkey_norm: gradients of these
+    void *dquery_norm, *dkey_norm;
+    void *dquery, *dkey;           // (rows, q_lora), (rows, kv_lora)
+    void *q, *kv;                  // (rows, H D), (rows, H (n + v)), then their gradients
+    void *qkv, *dqkv, *out, *dout; // (rows, 3 H D) twice, (rows, H D) twice: of attention
+} LatentWork;
+
+void latent_work_layout(LatentWork *work, Layout *layout, const Shape *shape);
+
+// Sets out (rows, H v) to the attention of a (rows, q_lora + kv_lora + r). t: the layer's tensors by role.
+void latent_forward(Pass *pass, const Tensor *const *t, const LatentWork *work, void *out, void *saved, const void *a);
+// Sets da to the gradient of a, and adds to the gradients of the norms and of the products of the latent rows.
+void latent_backward(Pass *pass, const Tensor *const *t, const LatentWork *work, void *da, const void *dout,
+                     const void *out, const void *saved, const void *a);
