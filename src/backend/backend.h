@@ -80,8 +80,8 @@ static inline int64_t attention_saved(const AttentionShape *shape, int64_t eleme
                : (shape->mode == ATTENTION_NONE ? rows * attention_keys(shape) * element : 0);
 }
 
-// Latent attention on one tensor rank (model/latent.h): heads with n dimensions that are not rotated, r that are, and v of
-// values. heads 0: another attention.
+// Latent attention on one tensor rank (model/latent.h). A head has `nope` dimensions that are not rotated, `rope` that
+// are, and `value` of its values. heads 0: another attention.
 typedef struct LatentShape {
     int64_t query_rank, key_rank; // widths of the latent rows of queries, and of keys and values
     int64_t heads, nope, rope, value;

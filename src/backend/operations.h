@@ -153,9 +153,9 @@ OPERATION(void, rope, void *qkv, const AttentionShape *shape, const RopeTable *t
           int direction)
 COST(PASS(2 * be->element * shape->batch * shape->seq * (shape->heads + shape->kv_heads) * shape->head_dim))
 // Latent attention (LatentShape in backend.h; H heads, D = nope + rope). qkv (rows, 3 H D), a row all queries, keys and
-// values: query [rope of q | nope of q] * scale, key [shared | nope of kv], value [value of kv | zeros]. q (rows, H, nope
-// | rope), kv (rows, H, nope | value), shared (rows, rope). Pairs of rope that are (2i, 2i + 1) in q and shared become
-// (i, i + rope/2), as `rope` turns them.
+// values: query [rope of q | nope of q] * scale, key [shared | nope of kv], value [value of kv | zeros]. q (rows, H,
+// nope | rope), kv (rows, H, nope | value), shared (rows, rope). Pairs of rope that are (2i, 2i + 1) in q and shared
+// become (i, i + rope/2), as `rope` turns them.
 OPERATION(void, latent_join, void *qkv, const void *q, const void *kv, const void *shared, int64_t rows,
           const LatentShape *shape)
 COST(PASS(be->element *rows *(shape->heads *(5 * (shape->nope + shape->rope) + shape->value) + shape->rope)))

@@ -53,7 +53,7 @@ static void project_(Pass *pass, const Tensor *const *t, const LatentWork *work,
     be->linear_forward(be, work->kv, NULL, factor_plain(work->key_norm), factor_plain(t[LAYER_KV_UP]->weight), NULL,
                        s->rows, l->key_rank, l->heads * (l->nope + l->value), EPILOGUE_NONE);
     be->latent_join(be, work->qkv, work->q, work->kv, work->shared, s->rows, l);
-    be->rope(be, work->qkv, &attention, &s->rope, pass->positions, +1);
+    be->rope(be, work->qkv, &attention, pass->rope, pass->positions, +1);
 }
 
 void latent_forward(Pass *pass, const Tensor *const *t, const LatentWork *work, void *out, void *saved, const void *a) {
@@ -69,7 +69,7 @@ static void product_backward_(Pass *pass, void *dx, void *dnormed, const void *d
                               const Tensor *norm, const Tensor *w, int64_t in, int64_t out) {
     const Shape *s = pass->shape;
     Backend *be = pass->be;
-    be->linear_backward_weight(be, w->gradient, NULL, factor_plain(dy), factor_plain(normed), s->rows, in, out);
+    be->linear_backward_weight(be, w->gradient, NULL, factor_plain(dy), factor_plain(normed), s->rows, in, out, true);
     be->linear_backward_input(be, dnormed, NULL, factor_plain(dy), factor_plain(w->weight), s->rows, in, out,
                               EPILOGUE_NONE);
     be->zero(be, dx, s->rows * in * s->element);
@@ -87,7 +87,7 @@ void latent_backward(Pass *pass, const Tensor *const *t, const LatentWork *work,
     values_(pass, work->out, out);
     values_(pass, work->dout, dout);
     attention_block_backward(pass, work->dqkv, work->dout, work->out, saved, work->qkv);
-    be->rope(be, work->dqkv, &attention, &s->rope, pass->positions, -1);
+    be->rope(be, work->dqkv, &attention, pass->rope, pass->positions, -1);
     be->latent_split(be, work->q, work->kv, work->shared, work->dqkv, s->rows, l);
     product_backward_(pass, work->dquery, work->dquery_norm, work->q, work->query, work->query_norm, t[LAYER_Q_NORM],
                       t[LAYER_Q_UP], l->query_rank, l->heads * wide);

@@ -45,7 +45,7 @@ typedef struct Extent {
     int64_t value;
 } Extent;
 
-enum { EXTENTS_ = 12, POSITIVE_ = 7 }; // those after the first seven may be 0
+enum { EXTENTS_ = 17, POSITIVE_ = 7 }; // those after the first seven may be 0
 
 static void extents_(const ModelConfig *m, Extent *extents) {
     Extent all[EXTENTS_] = {{"hidden", m->hidden},
@@ -59,7 +59,12 @@ static void extents_(const ModelConfig *m, Extent *extents) {
                             {"experts_per_token", m->experts_per_token},
                             {"expert_ffn", m->expert_ffn},
                             {"shared_ffn", m->shared_ffn},
-                            {"dense_layers", m->dense_layers}};
+                            {"dense_layers", m->dense_layers},
+                            {"kv_lora", m->kv_lora},
+                            {"q_lora", m->q_lora},
+                            {"nope_dim", m->nope_dim},
+                            {"rope_dim", m->rope_dim},
+                            {"v_dim", m->v_dim}};
     memcpy(extents, all, sizeof all);
 }
 
@@ -205,7 +210,8 @@ static int profile_read_model_(Profile *profile, const JsonValue *from, const ch
     m->family = word_(from, "family", "model.family");
     int64_t *fields[EXTENTS_] = {
         &m->hidden,   &m->heads,   &m->kv_heads,          &m->ffn,        &m->vocab,      &m->seq_len,
-        &m->head_dim, &m->experts, &m->experts_per_token, &m->expert_ffn, &m->shared_ffn, &m->dense_layers};
+        &m->head_dim, &m->experts, &m->experts_per_token, &m->expert_ffn, &m->shared_ffn, &m->dense_layers,
+        &m->kv_lora,  &m->q_lora,  &m->nope_dim,          &m->rope_dim,   &m->v_dim};
     Extent extents[EXTENTS_];
     extents_(m, extents);
     for (int i = 0; i < EXTENTS_; i++) {

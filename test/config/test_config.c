@@ -237,7 +237,7 @@ TEST(json_reads_back_as_the_same_configuration) {
     assert_non_null(strstr(json, "\"kv_heads\":8,"));
     assert_non_null(strstr(json, "\"layers\":[3,3,2]"));
     assert_non_null(strstr(json, "\"memory_gib\":79.6,"));
-    assert_non_null(strstr(json, "\"rope_attention\":1,\"causal\":true,\"tie_embeddings\":false}"));
+    assert_non_null(strstr(json, "\"rope_attention\":1,\"rope_mscale\":0,\"causal\":true,\"tie_embeddings\":false}"));
     free(json);
 }
 

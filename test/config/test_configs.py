@@ -41,7 +41,7 @@ PUBLISHED = {
     "mixtral_8x22b": 140_620_634_112,
     "qwen3_30b_a3b": 30_532_122_624,
     "qwen3_235b_a22b": 235_093_634_560,
-    # Published with the bias of the scores, 256 and 384 numbers in each of 58 and 60 layers, which is no parameter here.
+    # Published with the bias of the scores, a number for each expert of 58 and 60 layers, which is no parameter here.
     "deepseek_v3": 671_026_419_200 - 58 * 256,
     "kimi_k2": 1_026_408_232_448 - 60 * 384,
     "gpt2_124m": 124_439_808,

@@ -93,7 +93,8 @@ def test_the_file_of_a_model_is_planned_as_its_keys_are(tmp_path, family, found,
     (QWEN_MOE | {"num_experts_per_tok": 9}, "a token cannot have 9 of 8 experts"),
     (MIXTRAL | {"router_jitter_noise": 0.1}, "router_jitter_noise changes the router's input at random"),
     ({"model_type": "falcon"}, 'model_type is "falcon"; family llama computes "llama" "mistral" "qwen2" "qwen3"'
-                               ' "mixtral" "qwen3_moe" "glm4_moe" "deepseek_v3" "kimi_k2", family gpt computes "gpt2"; nearest is family gpt'),
+                               ' "mixtral" "qwen3_moe" "glm4_moe" "deepseek_v3" "kimi_k2", family gpt computes'
+                               ' "gpt2"; nearest is family gpt'),
     ({"model_type": "gemma2"}, "nearest is family llama, without its norms, scaled embeddings and GELU gates"),
     ({"model_type": "my_own"}, "write the sizes of the nearest under model: {family: ...}"),
     ({"model_type": 5}, "model_type"),

@@ -126,7 +126,8 @@ class Draw:
             self.maybe(0.3, "model.router_scale", 2.5)
             self.maybe(0.2, "model.router_normalize", "false")
             if draw.random() < 0.5:  # DeepSeek-V3
-                self.keys = keys = without(keys, {"model.qkv_bias", "model.qk_norm", "model.kv_heads", "model.head_dim"})
+                others = {"model.qkv_bias", "model.qk_norm", "model.kv_heads", "model.head_dim"}
+                self.keys = keys = without(keys, others)
                 keys.update({"model.kv_lora": draw.choice(["8", "12"]), "model.q_lora": draw.choice(["6", "16"]),
                              "model.nope_dim": draw.choice(["4", "6"]), "model.rope_dim": draw.choice(["2", "4"]),
                              "model.v_dim": draw.choice(["3", "6"])})  # fmt: skip

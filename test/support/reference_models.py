@@ -64,7 +64,8 @@ def llama_shapes(model):
             }
         if model.get("qk_norm"):
             shapes |= {f"{prefix}self_attn.{name}_norm.weight": (dim,) for name in "qk"}
-        shapes[prefix + "self_attn.o_proj.weight"] = (hidden, model["heads"] * model["v_dim"] if "kv_lora" in model else q)
+        values = model["heads"] * model["v_dim"] if "kv_lora" in model else q
+        shapes[prefix + "self_attn.o_proj.weight"] = (hidden, values)
         shapes[prefix + "post_attention_layernorm.weight"] = (hidden,)
         for names, width in mlps(model, layer):
             for name, shape in zip(names, [(width, hidden), (width, hidden), (hidden, width)]):
