@@ -120,7 +120,7 @@ int explore(int argc, char **argv) {
         if (status == 0 && options.help_config)
             config_help(stdout);
         else if (status == 0)
-            status = config_load(config, options.config, options.overrides, options.override_count, &err);
+            status = (options.search ? search_load : config_load)(config, options.config, options.overrides, options.override_count, &err);
         if (status == 0 && !options.help_config) status = question_(&options, config, &log, &err);
         free(config);
     }

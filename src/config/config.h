@@ -268,6 +268,9 @@ typedef struct Config {
 
 // Reads the file, applies overrides ("key=value", last wins) and checks the result. Returns 0, or -1 with err (code 2).
 int config_load(Config *config, const char *path, const char *const *overrides, int override_count, Error *err);
+// Does the same without the check, for a caller that decides keys first.
+int config_load_unchecked(Config *config, const char *path, const char *const *overrides, int override_count,
+                          Error *err);
 
 // Checks that the required keys of a section ("data.") were given. config_load checks only the section `model`, because
 // plans read no data. Returns 0, or -1 with err (code 2).

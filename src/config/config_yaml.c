@@ -415,7 +415,8 @@ static void fill_from_gpu_(Config *config) {
     if (row_counts_(config, "hardware.host_gb_s")) hardware->host_gb_s = gpu->host_gb_s;
 }
 
-int config_load(Config *config, const char *path, const char *const *overrides, int override_count, Error *err) {
+int config_load_unchecked(Config *config, const char *path, const char *const *overrides, int override_count,
+                          Error *err) {
     memset(config, 0, sizeof *config);
     if (strlen(path) >= sizeof config->path)
         return error_set(err, EXIT_USAGE, "the name of the configuration is longer than %d bytes; use a shorter path",
@@ -432,6 +433,10 @@ int config_load(Config *config, const char *path, const char *const *overrides, 
                          "model.seq_len=%lld or less, or take sliding_window out of a copy of the file",
                          config->path, (long long)config->window, (long long)config->window);
     fill_from_gpu_(config);
-    if (config_resolve_ramp(config, err) != 0) return -1;
+    return config_resolve_ramp(config, err);
+}
+
+int config_load(Config *config, const char *path, const char *const *overrides, int override_count, Error *err) {
+    if (config_load_unchecked(config, path, overrides, override_count, err) != 0) return -1;
     return config_check(config, err);
 }

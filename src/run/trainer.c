@@ -292,7 +292,8 @@ static int trainer_load_(Trainer *t, Error *err) {
     affinity_spin_briefly(t->argv);
     t->config = xcalloc(1, sizeof *t->config);
     if (config_keep_copy(o->config, err) != 0) return -1;
-    if (config_load(t->config, o->config, o->overrides, o->override_count, err) != 0) return -1;
+    if ((o->search ? search_load : config_load)(t->config, o->config, o->overrides, o->override_count, err) != 0)
+        return -1;
     if (t->config->model.family == family_find(t->model->family)) return 0;
     const char *word = config_word("model.family", t->config->model.family);
     return config_error(t->config, "model.family", err, "%s trains %s; use train_%s for %s", t->log.program,

@@ -192,7 +192,7 @@ int answer_given(const SearchSpace *space, Config *given, Forecast *forecast, Er
     // Decides the keys that are left open, as --plan does.
     Log quiet = {.program = "", .rank = -1, .stage = -1, .level = LOG_QUIET};
     if (config_check(given, &ignored) != 0) return 0;
-    if (verdict_resolve(given, space->planner->model, &quiet, err) != 0) return -1;
+    if (verdict_resolve(given, space->planner->model, &quiet, &ignored) != 0) return 0; // no schedule for open keys
     // Sets split_backward back to auto if it was auto and is now off. layout_distance counts auto as off, but as on for
     // a schedule that always splits. So such a schedule does not count as a change of split_backward.
     bool open = space->keys.base->schedule.split_backward == SPLIT_AUTO && given->schedule.split_backward == SPLIT_OFF;

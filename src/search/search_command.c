@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/grid.h"
+#include "config/config_schema.h"
 #include "plan/foreign_choice.h"
 
 #include <errno.h>
@@ -32,6 +33,27 @@ static int read_gpus_(const char *text, int64_t *gpus, Error *err) {
         return 0;
     }
     return error_set(err, EXIT_USAGE, "--gpus: %s is not a number of GPUs; give one from 1 to %d", text, MOST);
+}
+
+int search_load(Config *config, const char *path, const char *const *overrides, int override_count, Error *err) {
+    Error ignored = {0};
+    if (config_load_unchecked(config, path, overrides, override_count, err) != 0) return -1;
+    Config given = *config;
+    if (config_check(&given, &ignored) == 0) {
+        *config = given;
+        return 0;
+    }
+    RunLayout from = layout_of(config), free = space_start(&(SearchSpace){.keys = {.given = from}});
+    free.name = schedule_kind_count; // auto, which allows any chunks and slices
+    free.chunks = 0;
+    free.split = SPLIT_AUTO;
+    free.attention = from.attention;
+    free.expert = 1;
+    for (int key = 0; key < LAYOUT_COUNT; key++)
+        if (config->place[config_find(layout_keys[key].name) - config_keys] == CONFIG_OVERRIDE)
+            layout_put(&free, key, layout_get(&from, key));
+    layout_set(&free, config);
+    return config_check(config, err);
 }
 
 // Reports that `product` does not divide the ranks of the search. product: `value`, which -o fixes for `key`, times the

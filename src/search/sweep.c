@@ -199,7 +199,8 @@ static void sweep_row_(const Sweep *sweep, int index) {
     }
     Error err = {0};
     int swept = sweep->key_count - (gpus != options->gpus); // --gpus, the last entry, is not a key
-    int status = config_load(&config, options->config, overrides, count + swept, &err);
+    int status =
+        (options->search ? search_load : config_load)(&config, options->config, overrides, count + swept, &err);
     if (status == 0 && config.model.family != family_find(sweep->model->family))
         status = error_set(&err, EXIT_USAGE, "model.family: each trainer plans only its own; use the other trainer");
     config_plan_device(&config);

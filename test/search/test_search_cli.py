@@ -429,6 +429,21 @@ def test_absurd_rates_give_json_without_inf_here_too():
     json.loads(said, parse_constant=lambda word: pytest.fail(word))
 
 
+@pytest.mark.parametrize("key, path", [
+    ("schedule.chunks=2", "schedule chunks"),  # the file's schedule, 1f1b, has one chunk
+    ("schedule.micro_batch=64", "schedule micro_batch"),  # the file's data ranks leave 4 microbatches for 8 stages
+    ("parallel.pipeline=3", "parallel pipeline"),  # with the file's tensor and data ranks no divisor of the GPUs
+])  # fmt: skip
+def test_fixed_keys_are_not_checked_against_those_that_a_search_varies(key, path):
+    """The first two were refused because of values that the search does not keep."""
+    told = search("--gpus", 6, "--json", *SMALL, "-o", "train.global_batch=192", "-o", key)
+    section, name = path.split()
+    assert told.returncode == 0, told.stderr
+    assert json.loads(told.stdout)["best"]["config"][section][name] == int(key.split("=")[1])
+    wrong = search("--gpus", 6, *SMALL, "-o", "parallel.tensor=48")
+    assert wrong.returncode == 2 and "parallel.tensor: 48" in wrong.stderr
+
+
 # ---- for another program ---------------------------------------------------------------------------------------------
 
 BOX = ["-o", "hardware.gpu=h100", "-o", "model.layers=16", "-o", "train.global_batch=64"]
