@@ -30,6 +30,7 @@ typedef struct Options {
     const char *program;       // "megatron": another program, whose choices, bytes and times count; NULL: this one
     const char *deadline;      // "30d", or NULL
     const char *write;         // file for the best configuration; may be NULL
+    const char *write_five;    // folder for five configurations; may be NULL
     const char *emulate_stage; // number of the stage, or "all"; NULL: not given
     bool quiet, verbose;       // at most one is true
     bool help, help_config, version;

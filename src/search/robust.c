@@ -53,21 +53,17 @@ static Again *chosen_(SearchResult *result, int *count) {
     return again;
 }
 
-// Chooses the best: the plainest of the candidates that survive and are within 1 % of the fastest; if there are none,
-// within 2 %, which plans cannot tell apart. If there are none either, the best stays.
+// Chooses the best: the plainest of the candidates that survive and are within 1 % of the fastest. If there are none, the
+// best stays.
 static void choose_best_(SearchResult *result, const Again *again, int count) {
     const Candidate *items = result->found.items, *best = NULL, *tight = NULL;
-    double fastest = items[result->fastest].forecast.time.step, surviving = INFINITY;
     for (int i = 0; i < count; i++) {
         const Candidate *at = again[i].candidate;
-        if (at->fails == DOUBTS) surviving = fmin(surviving, at->forecast.time.step);
-        else if (tight == NULL || at->forecast.time.step < tight->forecast.time.step) tight = at;
-    }
-    double limit = fastest * (surviving < SEARCH_ALIKE * fastest ? SEARCH_ALIKE : SEARCH_TIED);
-    for (int i = 0; i < count; i++) {
-        const Candidate *at = again[i].candidate;
-        if (at->fails < DOUBTS || at->forecast.time.step >= limit) continue;
-        if (best == NULL || search_plainer(at, best)) best = at;
+        if (at->fails < DOUBTS) {
+            if (tight == NULL || at->forecast.time.step < tight->forecast.time.step) tight = at;
+        } else if (search_class(result, &at->forecast) == 0 && (best == NULL || search_plainer(at, best))) {
+            best = at;
+        }
     }
     if (best != NULL) result->best = (int)(best - items);
     if (tight != NULL) result->tightest = (int)(tight - items);

@@ -49,11 +49,9 @@ typedef struct SearchResult {
 } SearchResult;
 
 // SEARCH_SLOWER: longest step on the front, relative to the fastest step. SEARCH_ALIKE: longest step, relative to the
-// fastest, that counts as equally fast, because a plan cannot tell such steps apart. SEARCH_TIED: the longest that the
-// best may take to survive.
+// fastest, that counts as equally fast, because a plan cannot tell such steps apart.
 #define SEARCH_SLOWER 1.10
 #define SEARCH_ALIKE  1.01
-#define SEARCH_TIED   1.02
 
 // Returns the class of a candidate: 0 if its step is less than 1 % longer than the fastest step. Each further class
 // begins 1 % above the start of the class before.

@@ -281,7 +281,9 @@ static int answer_search_(void *argument, Searched *found, const Searched *here,
     int status = answer->options->json ? search_write_json(found, here, stdout, err)
                                        : search_report(found, here, answer->verbose, stdout, err);
     if (status == 0 && write != NULL && result->best >= 0)
-        status = search_write_config(&found->space, result, write, err);
+        status = search_write_config(&found->space, result, result->best, write, err);
+    if (status == 0 && answer->options->write_five != NULL && result->best >= 0)
+        status = search_write_five(&found->space, result, answer->options->write_five, err);
     if (status == 0 && fflush(stdout) != 0)
         status = error_set(err, EXIT_FAILED, "the search could not be written to stdout");
     if (status != 0) return -1;

@@ -35,8 +35,12 @@ int search_report(const Searched *found, const Searched *here, bool verbose, FIL
 // Writes one JSON object on one line. -1 with err.
 int search_write_json(const Searched *found, const Searched *here, FILE *file, Error *err);
 
-// Writes the best configuration to `path`; a regular file appears complete or not at all. Needs best >= 0. -1 with err.
-int search_write_config(const SearchSpace *space, const SearchResult *result, const char *path, Error *err);
+// Writes the configuration of a candidate, an index into found, to `path`; a regular file appears complete or not at
+// all. -1 with err.
+int search_write_config(const SearchSpace *space, const SearchResult *result, int index, const char *path, Error *err);
+
+// Writes the best and the four fastest others of the ten to `folder`, which is made, as 1.yaml, ... -1 with err.
+int search_write_five(const SearchSpace *space, const SearchResult *result, const char *folder, Error *err);
 
 // Reads the configuration again for each combination and writes the table, or one JSON object, to stdout. A combination
 // that a run would refuse is a row with the reason. With --deadline, names the cheapest row that meets the deadline.

@@ -335,7 +335,7 @@ static void print_here_(const Searched *found, const Searched *here, FILE *file)
 int search_report(const Searched *found, const Searched *here, bool verbose, FILE *file, Error *err) {
     const SearchSpace *space = &found->space;
     const SearchResult *result = &found->result;
-    enum { FRAME = 3, FEWEST = 3 }; // two lines of headings and the last line; rows of the table
+    enum { FRAME = 4, FEWEST = 3 }; // two lines of headings and the last two lines; rows of the table
     int status = 0, used = FRAME;
     char *text, *changes, evaluated[32], simulated[32];
     size_t length;
@@ -364,5 +364,8 @@ int search_report(const Searched *found, const Searched *here, bool verbose, FIL
     grid_line(file, "searched", "%s configurations counted, %s simulated, %lld cuts, %.2f s%s",
               grid_count(result->evaluated, evaluated), grid_count(result->simulated, simulated),
               (long long)result->divisions, result->seconds, result->stopped ? "; stopped before it was complete" : "");
+    if (result->best >= 0) // docs/published.md
+        grid_line(file, "time five",
+                  "--write-five DIR: the best of five was within 1 %% of the best measured in 92 of 101 sets");
     return status;
 }

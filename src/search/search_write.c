@@ -20,9 +20,9 @@
 
 // Writes why a searched key has its value: the step of the fastest candidate with another value. Returns false for a
 // key that is not searched, or that applies only with certain values of another key, such as schedule.group.
-static bool why_searched_(const SearchSpace *space, const SearchResult *result, const char *name, char *text,
+static bool why_searched_(const SearchSpace *space, const SearchResult *result, int index, const char *name, char *text,
                           size_t size) {
-    const Forecast *best = &result->found.items[result->best].forecast, *other = NULL;
+    const Forecast *best = &result->found.items[index].forecast, *other = NULL;
     int key = layout_index(name);
     char value[LAYOUT_TEXT];
     if (key < 0 || layout_keys[key].belongs != NULL) return false;
@@ -48,9 +48,10 @@ static bool why_searched_(const SearchSpace *space, const SearchResult *result, 
     return true;
 }
 
-static void why_(const SearchSpace *space, const SearchResult *result, const ConfigKey *key, char *text, size_t size) {
-    const Candidate *best = &result->found.items[result->best];
-    if (why_searched_(space, result, key->name, text, size)) return;
+static void why_(const SearchSpace *space, const SearchResult *result, int index, const ConfigKey *key, char *text,
+                 size_t size) {
+    const Candidate *best = &result->found.items[index];
+    if (why_searched_(space, result, index, key->name, text, size)) return;
     if (strcmp(key->name, "schedule.slots") == 0 && layout_evicts(&best->forecast.layout))
         snprintf(text, size, "the configuration fits with these slots");
     else if (strcmp(key->name, "hardware.profile") == 0)
@@ -63,11 +64,12 @@ static void why_(const SearchSpace *space, const SearchResult *result, const Con
 
 // ---------------------------------------------------------------- YAML
 
-static void write_head_(const SearchSpace *space, const SearchResult *result, FILE *file) {
-    const PlanTime *best = &result->found.items[result->best].forecast.time;
+static void write_head_(const SearchSpace *space, const SearchResult *result, int index, FILE *file) {
+    const PlanTime *best = &result->found.items[index].forecast.time;
     char step[32];
-    fprintf(file, "# The best configuration for %lld ranks that --search found: %s a step",
-            (long long)space->keys.world, grid_seconds(best->step, step));
+    fprintf(file, "# %s configuration for %lld ranks that --search found: %s a step",
+            index == result->best ? "The best" : "A fast", (long long)space->keys.world,
+            grid_seconds(best->step, step));
     if (best->mfu > 0) fprintf(file, ", MFU %.1f %%", 100 * best->mfu);
     fprintf(file, " by the plan.\n# From %s\n", space->keys.base->path);
     if (result->stopped) fputs("# The search was stopped before it was complete.\n", file);
@@ -85,9 +87,10 @@ static void write_comment_(const char *text, FILE *file) {
     fprintf(file, "  # %s\n", text);
 }
 
-static void write_yaml_(const SearchSpace *space, const SearchResult *result, const Config *config, FILE *file) {
+static void write_yaml_(const SearchSpace *space, const SearchResult *result, int index, const Config *config,
+                        FILE *file) {
     enum { WIDTH = 120, VALUES = 44 };
-    write_head_(space, result, file);
+    write_head_(space, result, index, file);
     for (int i = 0; i < config_key_count; i++) {
         const ConfigKey *key = &config_keys[i];
         size_t section = (size_t)(config_short_name(key) - key->name), length;
@@ -100,7 +103,7 @@ static void write_yaml_(const SearchSpace *space, const SearchResult *result, co
         config_write_value(config, key->name, stream);
         xmemstream_close(stream);
         if (lacks) snprintf(why, sizeof why, "%s: missing; set it before a run", config_short_name(key));
-        else why_(space, result, key, why, sizeof why);
+        else why_(space, result, index, key, why, sizeof why);
         // The comment follows the value if both fit on one line, else it goes above.
         if (lacks) write_comment_(why, file);
         else if (length <= VALUES && VALUES + 3 + strlen(why) <= WIDTH) fprintf(file, "%-*s # %s\n", VALUES, line, why);
@@ -131,17 +134,32 @@ static int write_whole_(const char *path, const char *text, size_t length, Error
     return error_set(err, EXIT_FAILED, "--write: %s: %s; name another file", path, strerror(code));
 }
 
-int search_write_config(const SearchSpace *space, const SearchResult *result, const char *path, Error *err) {
+int search_write_config(const SearchSpace *space, const SearchResult *result, int index, const char *path, Error *err) {
     char *text;
     size_t length;
     Config config;
-    space_config(space, &result->found.items[result->best].forecast.layout, &config);
+    space_config(space, &result->found.items[index].forecast.layout, &config);
     FILE *stream = xmemstream(&text, &length);
-    write_yaml_(space, result, &config, stream);
+    write_yaml_(space, result, index, &config, stream);
     xmemstream_close(stream);
     int status = write_whole_(path, text, length, err);
     free(text);
     return status;
+}
+
+int search_write_five(const SearchSpace *space, const SearchResult *result, const char *folder, Error *err) {
+    enum { FIVE = 5 };
+    char path[4096];
+    int rows[FIVE] = {result->best}, count = 1;
+    for (int i = 0; i < result->ten_count && count < FIVE; i++)
+        if (result->ten[i] != result->best) rows[count++] = result->ten[i];
+    if (mkdir(folder, 0777) != 0 && errno != EEXIST)
+        return error_set(err, EXIT_FAILED, "--write-five: %s: %s; name another folder", folder, strerror(errno));
+    for (int i = 0; i < count; i++) {
+        snprintf(path, sizeof path, "%s/%d.yaml", folder, i + 1);
+        if (search_write_config(space, result, rows[i], path, err) != 0) return -1;
+    }
+    return 0;
 }
 
 // ---------------------------------------------------------------- JSON

@@ -444,6 +444,35 @@ def test_fixed_keys_are_not_checked_against_those_that_a_search_varies(key, path
     assert wrong.returncode == 2 and "parallel.tensor: 48" in wrong.stderr
 
 
+STUB = """#!/usr/bin/env python3
+import re, sys, yaml
+words = dict(word.split("=", 1) for word in sys.argv if "=" in word)
+config = yaml.safe_load(open(sys.argv[sys.argv.index("-c") + 1]))
+step = config["schedule"]["micro_batch"] * 100 + config["parallel"]["tensor"]
+with open(words["log.metrics"], "w") as file:
+    for at in range(20):
+        print(f'{{"type":"step","step":{at},"step_ms":{9999 if at < 5 else step}}}', file=file)
+"""
+
+
+def test_five_are_written_and_timed(tmp_path):
+    told = json.loads(search("--gpus", 4, "--json", "--write-five", tmp_path / "five", *SMALL).stdout)
+    plans = [json.loads(command("llama", "-c", tmp_path / f"five/{i}.yaml", "--plan", "--json").stdout)
+             for i in range(1, 6)]
+    assert plans[0]["step_ms"] == told["best"]["step_ms"]
+    assert [plan["step_ms"] for plan in plans[1:]] == sorted(plan["step_ms"] for plan in plans[1:])
+    assert len({json.dumps(plan["config"]) for plan in plans}) == 5
+    (tmp_path / "stub").write_text(STUB)
+    (tmp_path / "stub").chmod(0o755)
+    ended = subprocess.run([ROOT / "scripts" / "five.sh", tmp_path / "five"], capture_output=True, text=True,
+                           env=environment(PROGRAM=str(tmp_path / "stub")))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    steps = [plan["config"]["schedule"]["micro_batch"] * 100 + plan["config"]["parallel"]["tensor"] for plan in plans]
+    assert ended.stdout.splitlines()[-1].endswith(f", {min(steps)}.0 ms")
+    best = (tmp_path / f"five/{steps.index(min(steps)) + 1}.yaml").read_text()
+    assert (tmp_path / "five/best.yaml").read_text() == best
+
+
 # ---- for another program ---------------------------------------------------------------------------------------------
 
 BOX = ["-o", "hardware.gpu=h100", "-o", "model.layers=16", "-o", "train.global_batch=64"]
