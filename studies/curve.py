@@ -110,7 +110,8 @@ def main():
         (out / "curve.json").write_text(json.dumps(report))
         ours, other = found["last"]
         print(f"{kind:<7} first step {losses[0]:.5f}, PyTorch's {theirs[0]:.5f}; "
-              f"last smoothed {ours:.4f} and {other:.4f}; largest difference {100 * found['largest']:.2f} %, mean {100 * found['mean']:.2f} %", flush=True)
+              f"last smoothed {ours:.4f} and {other:.4f}; largest difference "
+              f"{100 * found['largest']:.2f} %, mean {100 * found['mean']:.2f} %", flush=True)
     return 1 if worst > options.most else 0
 
 

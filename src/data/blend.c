@@ -184,6 +184,12 @@ int blend_fetch(const Blend *blend, int64_t seed, int64_t position, int32_t *inp
     return dataset_fetch(blend->source[source], sample, inputs, targets, stride, err);
 }
 
+void blend_expect(const Blend *blend, int64_t seed, int64_t position) {
+    int64_t sample;
+    int source = blend_sample(blend, seed, position, &sample);
+    dataset_expect(blend->source[source], sample);
+}
+
 void blend_tell(const Blend *blend, int64_t samples, const Log *log) {
     const BlendOrder *order = &blend->order;
     for (int i = 0; i < blend->count; i++) {

@@ -404,6 +404,12 @@ static const Shard *shard_of_(const Dataset *dataset, int64_t sample) {
     return &dataset->shards[low];
 }
 
+void dataset_expect(const Dataset *dataset, int64_t sample) {
+    const Shard *shard = shard_of_(dataset, sample);
+    int64_t width = shard->width, start = (sample - shard->first_sample) * dataset->seq_len;
+    (void)posix_fadvise(shard->file, shard->begin + start * width, (dataset->seq_len + 1) * width, POSIX_FADV_WILLNEED);
+}
+
 int dataset_fetch(const Dataset *dataset, int64_t sample, int32_t *inputs, int32_t *targets, int64_t stride,
                   Error *err) {
     if (sample < 0 || sample >= dataset->samples)

@@ -114,6 +114,14 @@ int batch_train(Batch *batch, const Blend *blend, int64_t step, Error *err) {
     return batch_load_(batch, &source, batch_position(batch, step - 1), err);
 }
 
+void batch_expect(const Batch *batch, const Blend *blend, int64_t step) {
+    const Stage *stage = batch->stage;
+    if (!stage->at.first && !stage->at.last && batch->places == NULL) return;
+    int64_t count = config_batch_at(batch->config, step) / batch->config->parallel.data;
+    int64_t first = batch_position(batch, step - 1) + batch->data_rank * count;
+    for (int64_t i = 0; i < count; i++) blend_expect(blend, batch->config->train.seed, first + i);
+}
+
 int batch_validate(Batch *batch, const Dataset *dataset, int64_t index, Error *err) {
     BatchSource source = {.validation = dataset};
     return batch_load_(batch, &source, index * batch->config->train.global_batch, err);

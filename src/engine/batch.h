@@ -34,6 +34,8 @@ int64_t batch_position(const Batch *batch, int64_t step);
 // the r-th of d equal contiguous parts and splits it into microbatches. The first stage gets inputs, the last targets.
 // With data.mask_documents or data.reset_positions, every stage gets the tokens' places in their documents.
 int batch_train(Batch *batch, const Blend *blend, int64_t step, Error *err);
+// Lets the system read the samples of a step in the background, before batch_train of that step.
+void batch_expect(const Batch *batch, const Blend *blend, int64_t step);
 
 // Uploads validation batch `index`, counted from 0: sequences [index*B, (index+1)*B) in file order.
 int batch_validate(Batch *batch, const Dataset *dataset, int64_t index, Error *err);

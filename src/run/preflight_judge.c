@@ -123,7 +123,7 @@ static int judge_step_(const Judge *p, const Config *known, Judgement *judged, E
     judged->step = judged->ratio = NAN;
     if (!time[0].known || !time[1].known) return 0;
     judged->step = time[0].step;
-    judged->ratio = (time[1].step + judged->read) / time[0].step;
+    judged->ratio = (time[1].step + fmax(0, judged->read - time[1].step)) / time[0].step; // it is read a step ahead
     return 0;
 }
 

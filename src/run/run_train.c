@@ -96,6 +96,7 @@ static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
 
     run->stage.microbatches = schedule->microbatches;
     if (batch_train(&run->batch, run->sets.train, step, err) != 0) return -1;
+    if (step < train->steps) batch_expect(&run->batch, run->sets.train, step + 1);
     if (engine_run(run->engine, label, schedule, (float)(1.0 / tokens), &pipeline, err) != 0)
         return train_fail_(label, err);
 
