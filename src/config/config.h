@@ -262,6 +262,7 @@ typedef struct Config {
     LogConfig log;
     HardwareConfig hardware;
     int program;                    // whose bytes a plan counts (plan/foreign.h); 0: this program's
+    char replaced[160];             // keys of the file whose values -o hardware.gpu replaced, in words; "": none
     int64_t window;                 // sliding window of the config.json that is the file; 0: none
     int32_t place[CONFIG_MAX_KEYS]; // per row of the schema: line, CONFIG_DEFAULT or CONFIG_OVERRIDE
 } Config;

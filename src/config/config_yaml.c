@@ -398,21 +398,40 @@ static bool row_counts_(const Config *config, const char *key) {
 }
 
 // Fills keys of `hardware` from the row that hardware.gpu names. A key given with -o wins over the row. A key given in
-// the file wins too, unless hardware.gpu was given with -o. Does nothing for hardware.device cpu.
+// the file wins too, unless hardware.gpu was given with -o; then it is named in `replaced`. Does nothing for
+// hardware.device cpu.
 static void fill_from_gpu_(Config *config) {
     HardwareConfig *hardware = &config->hardware;
     const Gpu *gpu = gpu_row(hardware->gpu);
     if (gpu == NULL || hardware->device == DEVICE_CPU) return;
-    if (row_counts_(config, "hardware.peak_tflops")) hardware->peak_tflops = gpu_peak(gpu, config->train.precision);
-    if (row_counts_(config, "hardware.memory_gib")) hardware->memory_gib = gpu->memory_gib;
-    if (row_counts_(config, "hardware.memory_gb_s")) hardware->memory_gb_s = gpu->memory_gb_s;
-    if (row_counts_(config, "hardware.gpu_watts")) hardware->gpu_watts = gpu->watts;
-    if (row_counts_(config, "hardware.gpus_per_node")) hardware->gpus_per_node = gpu->gpus_per_node;
-    if (row_counts_(config, "hardware.gpus_per_domain")) hardware->gpus_per_domain = gpu->domain;
-    if (row_counts_(config, "hardware.pair_gb_s")) hardware->pair_gb_s = gpu->link_gb_s;
-    if (row_counts_(config, "hardware.tensor_gb_s")) hardware->tensor_gb_s = gpu->link_gb_s;
-    if (row_counts_(config, "hardware.network_gb_s")) hardware->network_gb_s = gpu->network_gb_s;
-    if (row_counts_(config, "hardware.host_gb_s")) hardware->host_gb_s = gpu->host_gb_s;
+    const struct {
+        const char *key;
+        double value, *number;
+        int64_t *count;
+    } rows[] = {
+        {"peak_tflops", gpu_peak(gpu, config->train.precision), &hardware->peak_tflops, NULL},
+        {"memory_gib", gpu->memory_gib, &hardware->memory_gib, NULL},
+        {"memory_gb_s", gpu->memory_gb_s, &hardware->memory_gb_s, NULL},
+        {"gpu_watts", gpu->watts, &hardware->gpu_watts, NULL},
+        {"gpus_per_node", (double)gpu->gpus_per_node, NULL, &hardware->gpus_per_node},
+        {"gpus_per_domain", (double)gpu->domain, NULL, &hardware->gpus_per_domain},
+        {"pair_gb_s", gpu->link_gb_s, &hardware->pair_gb_s, NULL},
+        {"tensor_gb_s", gpu->link_gb_s, &hardware->tensor_gb_s, NULL},
+        {"network_gb_s", gpu->network_gb_s, &hardware->network_gb_s, NULL},
+        {"host_gb_s", gpu->host_gb_s, &hardware->host_gb_s, NULL},
+    };
+    size_t used = 0;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char key[64];
+        snprintf(key, sizeof key, "hardware.%s", rows[i].key);
+        if (!row_counts_(config, key)) continue;
+        double old = rows[i].number != NULL ? *rows[i].number : (double)*rows[i].count;
+        if (place_of_(config, key) != CONFIG_DEFAULT && old != rows[i].value && used < sizeof config->replaced)
+            used += (size_t)snprintf(config->replaced + used, sizeof config->replaced - used, "%s%s %.6g by %.6g",
+                                     used > 0 ? ", " : "", rows[i].key, old, rows[i].value);
+        if (rows[i].number != NULL) *rows[i].number = rows[i].value;
+        else *rows[i].count = (int64_t)rows[i].value;
+    }
 }
 
 int config_load_unchecked(Config *config, const char *path, const char *const *overrides, int override_count,

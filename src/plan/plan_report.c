@@ -197,6 +197,12 @@ char *plan_head_text(const Planner *planner, const Config *config, char text[PLA
     return text;
 }
 
+void plan_print_replaced(const Config *config, FILE *file) {
+    if (config->replaced[0] != '\0')
+        grid_line(file, "replaced", "by -o hardware.gpu=%s: %s; an -o of the key keeps it",
+                  gpu_row(config->hardware.gpu)->word, config->replaced);
+}
+
 void plan_print_time(const Planner *planner, const Config *config, const PlanTime *time, bool verbose, FILE *file) {
     Hardware described = planner->hardware, *hardware = &described;
     char step[32], tokens[32], mfu[96] = "", speed[96] = "";
@@ -287,10 +293,13 @@ static int print_world_(const PlanAnswer *answer, FILE *file, Error *err) {
     SmallestWorld world;
     if (plan_smallest_world(&answer->planner, &world, err) != 0) return -1;
     if (world.ranks > 0)
-        grid_line(file, "world", "the smallest that fits: %lld ranks, pipeline %lld x tensor %lld%s, at micro-batch 1",
+        grid_line(file, "world",
+                  "the smallest that fits: %lld ranks, pipeline %lld x tensor %lld%s, at micro-batch 1 with %s",
                   (long long)world.ranks, (long long)world.pipeline, (long long)world.tensor,
-                  world.bpipe ? " with BPipe" : "");
-    else grid_line(file, "world", "no number of ranks with this memory is enough");
+                  world.bpipe ? " with BPipe" : "", plan_plain_name(&answer->config));
+    else
+        grid_line(file, "world", "no number of ranks with this memory is enough for %s as given%s",
+                  plan_plain_name(&answer->config), answer->schedules.best >= 0 ? "; another schedule fits here" : "");
     return 0;
 }
 
@@ -321,6 +330,7 @@ static int print_screen_(const PlanAnswer *answer, const Waterfall *waterfall, b
     for (int i = 0; i < table->count; i++) rows[i] = &table->rows[i];
     hardware_print_cpus(&answer->planner.hardware, file);
     print_answer_(answer, terminal, file);
+    plan_print_replaced(&answer->config, file);
     plan_print_time(&answer->planner, &answer->config, &answer->time, verbose, file);
     unsure_print(&answer->unsure, answer->time.step, file);
     for (int i = 0; i < WATERFALL_MOST && waterfall->advice[i][0] != '\0'; i++)
@@ -352,8 +362,11 @@ int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err) 
     if (verbose) print_peaks_(answer, &answer->plan_1f1b, "", "with 1F1B", true, file);
     if (verbose && print_rest_(answer, &waterfall, file, err) != 0) return -1;
     int rows = verbose ? 0 : (int)max_i64(PLAN_SCREEN - used, 3);
+    Forecast own = answer->verdict.plain;
+    own.layout.chunks = answer->schedule->chunks; // of schedule.file
+    own.layout.slices = answer->schedule->slices;
     if (answer->config.program == 0)
-        schedule_table_print(&answer->schedules, &answer->planner, &answer->config, rows, file);
+        schedule_table_print(&answer->schedules, &answer->planner, &answer->config, &own, rows, file);
     if (verbose) plan_formulas_print(answer, file);
     return 0;
 }

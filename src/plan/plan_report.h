@@ -47,6 +47,9 @@ PlanSpeed plan_speed(const Planner *planner, const Config *config, const PlanTim
 enum { PLAN_HEAD_TEXT = 256 };
 char *plan_head_text(const Planner *planner, const Config *config, char text[PLAN_HEAD_TEXT]);
 
+// Prints which keys of the file -o hardware.gpu replaced, if it did.
+void plan_print_replaced(const Config *config, FILE *file);
+
 // Prints the expected step, the planned one, and what a run takes.
 void plan_print_time(const Planner *planner, const Config *config, const PlanTime *time, bool verbose, FILE *file);
 

@@ -222,10 +222,10 @@ static char *row_reason_(const ScheduleTable *table, const Forecast *row, char t
 }
 
 static void schedules_table_row_(Grid *grid, const ScheduleTable *table, const Forecast *row, const char *note,
-                                 bool all) {
+                                 const char *file, bool all) {
     const PlanTime *time = &row->time;
     char text[SCHEDULE_TEXT], bytes[32];
-    grid_cell(grid, "%s", schedule_text(&row->layout, text));
+    grid_cell(grid, "%s", file != NULL ? file : schedule_text(&row->layout, text));
     grid_cell(grid, "%d", row->layout.chunks);
     grid_cell(grid, "%s", grid_bytes(row->peak_bytes, bytes));
     grid_cell(grid, row->fits ? "yes" : "no");
@@ -253,8 +253,8 @@ static bool runs_row_(const Config *config, const Forecast *row) {
            layout_distance(&given, &row->layout, ~lists) == 0;
 }
 
-void schedule_table_print(const ScheduleTable *table, const Planner *planner, const Config *config, int most,
-                          FILE *file) {
+void schedule_table_print(const ScheduleTable *table, const Planner *planner, const Config *config, const Forecast *own,
+                          int most, FILE *file) {
     enum { FASTEST = 5 };
     const char *cells[] = {"schedule", "v", "rank", "fits", "step", "MFU", "why", "bubble", "bundles", "xfer"};
     bool all = most == 0;
@@ -266,6 +266,9 @@ void schedule_table_print(const ScheduleTable *table, const Planner *planner, co
     }
     qsort(rows, (size_t)table->count, sizeof *rows, compare_rows_);
     for (int i = 0; i < grid.columns; i++) grid_cell(&grid, "%s", cells[i]);
+    const char *list = strrchr(config->schedule.file, '/');
+    if (config->schedule.file[0] != '\0')
+        schedules_table_row_(&grid, table, own, "given", list != NULL ? list + 1 : config->schedule.file, all);
     // The given row and the leanest are printed if others leave no place for them.
     for (int i = 0, given = 0; i < table->count; i++) {
         bool best = rows[i] - table->rows == table->best, runs = given == 0 && runs_row_(config, rows[i]);
@@ -274,7 +277,7 @@ void schedule_table_print(const ScheduleTable *table, const Planner *planner, co
         if (!all && !(i < FASTEST && i < most - 2 && rows[i]->fits) && !runs && rows[i] != leanest) continue;
         snprintf(note, sizeof note, "%s%s%s", best ? " best" : "", runs ? " given" : "",
                  rows[i] == leanest ? " leanest" : "");
-        schedules_table_row_(&grid, table, rows[i], note + (note[0] != '\0'), all);
+        schedules_table_row_(&grid, table, rows[i], note + (note[0] != '\0'), NULL, all);
     }
     if (schedule_table_too_long(config))
         grid_line(file, "schedules",

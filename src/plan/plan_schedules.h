@@ -35,8 +35,8 @@ const char *schedule_evicts_text(const RunLayout *layout);
 char *schedule_lacks_text(const Forecast *forecast, char text[SCHEDULE_TEXT]);
 
 // Print the table for people, fastest rows first: at most `most` rows, which are the five fastest that fit, the row
-// that `config` runs and the row with the fewest bytes. most 0: all rows. Write the table as "schedules" and "best" of
-// --plan --json.
-void schedule_table_print(const ScheduleTable *table, const Planner *planner, const Config *config, int most,
-                          FILE *file);
+// that `config` runs and the row with the fewest bytes. most 0: all rows. own: the configuration's forecast, which is a
+// row of its own with schedule.file. Write the table as "schedules" and "best" of --plan --json.
+void schedule_table_print(const ScheduleTable *table, const Planner *planner, const Config *config, const Forecast *own,
+                          int most, FILE *file);
 void schedule_table_write_json(const ScheduleTable *table, const Config *config, JsonOut *out);

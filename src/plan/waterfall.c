@@ -107,7 +107,8 @@ static int advise_layers_(const PlanAnswer *answer, const PlanCosts *costs, char
     return 1;
 }
 
-// Advises extents that are multiples of 64, with which products are faster. Returns the number of sentences.
+// Advises extents that are multiples of 64, with which products are faster on tensor cores. Returns the number of
+// sentences.
 static int advise_extents_(const Config *config, char text[2][WATERFALL_ADVICE]) {
     const int64_t t = config->parallel.tensor;
     const struct {
@@ -163,7 +164,8 @@ int waterfall_make(Waterfall *fall, const PlanAnswer *answer, bool lines, Error 
         int said = advise_layers_(answer, &costs, fall->advice[0], err);
         if (said < 0) status = -1;
         if (said >= 0) said += advise_attention_(answer, fall->advice[said]);
-        if (said >= 0) advise_extents_(config, &fall->advice[said]);
+        bool cores = !planner->hardware.cpu && config->train.precision == PRECISION_BF16;
+        if (said >= 0 && cores) advise_extents_(config, &fall->advice[said]);
         plan_costs_free(&costs);
     }
     plan_free(&plan);

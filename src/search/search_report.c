@@ -172,6 +172,7 @@ static void print_best_(const SearchSpace *space, const SearchResult *result, bo
     Config config;
     space_config(space, &best->layout, &config);
     grid_line(file, "search", "%s", plan_head_text(space->planner, &config, head));
+    plan_print_replaced(&config, file);
     if (config.program != 0)
         grid_line(file, "for", "%s: its schedules, recomputation and defaults, and its bytes, %.0f %% added",
                   foreign_programs[config.program - 1].title, 100 * (foreign_programs[config.program - 1].error - 1));

@@ -180,6 +180,16 @@ def test_only_a_profile_or_calibrated_rates_give_this_trainer_a_band_on_several_
     assert plan(SMALL)["step_ms_low"] is None and plan(SMALL)["others"] == []
 
 
+def test_a_named_gpu_says_which_keys_of_the_file_it_replaces(tmp_path):
+    path = tmp_path / "our.yaml"
+    text = LLAMA.read_text()
+    path.write_text(re.sub(r"\n  network_gb_s: .*", "", text).replace("hardware:\n", "hardware:\n  network_gb_s: 50\n"))
+    said = " ".join(report(path, "hardware.gpu=h100", rest=()).split())
+    assert "replaced by -o hardware.gpu=h100: " in said and "network_gb_s 50 by 400" in said
+    kept = report(path, "hardware.gpu=h100", "hardware.network_gb_s=50", rest=())
+    assert "network_gb_s 50 by" not in kept and "replaced" not in report(path, rest=())
+
+
 def test_steps_that_end_before_the_tokens_are_said():
     asked = ("train.tokens=1e12",)
     assert "ends a run after" in report(LLAMA, *asked, "train.steps=100")
@@ -271,6 +281,7 @@ def test_uneven_stages_and_odd_extents_are_advised_on():
     odd = plan(LLAMA, "model.ffn=21840")["advice"]
     assert len(odd) == 1 and "model.ffn / parallel.tensor is 5460," in odd[0] and "set it to 22016" in odd[0]
     assert re.search(r"^advice    model.ffn", report(LLAMA, "model.ffn=21840"), re.M)
+    assert "multiple of 64" not in report(SMALL, "model.ffn=352")  # CPUs have no tensor cores
 
 
 def test_a_large_workspace_for_determinism_is_advised_against():
@@ -415,7 +426,7 @@ def test_a_huge_world_is_planned_in_seconds(bpipe):
 def test_a_huge_world_that_fits_nowhere_takes_seconds_too(name):
     hardware = ["hardware.memory_gib=0.1", "hardware.reserve_gib=0", "hardware.gpus_per_node=64"]
     text, seconds = fewest_cpu_seconds(lambda: report(LLAMA, *HUGE, *hardware, f"schedule.name={name}"))
-    assert "no number of ranks with this memory is enough" in text
+    assert "no number of ranks with this memory is enough for 1F1B as given" in text
     assert seconds < 8  # one on the machines seen; lists of all microbatches would take minutes
 
 

@@ -1,6 +1,7 @@
 """A schedule written by a user is proved and printed, or refused with the place of the error. test_bpipe.c tests the
 text form, test_schedule_check.c the proof."""
 
+import re
 import subprocess
 
 import pytest
@@ -77,5 +78,6 @@ def test_a_plan_of_a_list_from_a_file_claims_nothing_about_other_lists(tmp_path)
     ended = answer(tmp_path / "mine.txt", MINE, ask=("--plan", "-v"))
     assert ended.returncode == 0, ended.stderr
     assert "No: the list of schedule.file runs unchanged, with its own evictions." in ended.stdout
+    assert re.search(r"^mine.txt +\d .* given", ended.stdout, re.M)  # a row of the table
     assert "micro-batch that fits: schedule.file up to 1, BPipe none" in ended.stdout
     assert "schedule  mine, split backwards" in ended.stdout and "\nworld     no number" not in ended.stdout
