@@ -147,6 +147,9 @@ def nanotron_lacks(config):
 
 def main(options):
     plan = ask(options.config, "--plan", "--json")
+    if plan["config"]["model"]["kv_lora"] > 0:
+        raise Failure(f"{options.config}: latent attention (model.kv_lora) cannot be written in another program's words"
+                      " yet; use a model without it")
     write = {"megatron": dialects.to_megatron, "torchtitan": dialects.to_torchtitan, "nanotron": dialects.to_nanotron}
     text = write[options.to](plan["config"], plan["job"])
     lines = list(notes(options, plan, text))

@@ -24,6 +24,9 @@ const ForeignProgram foreign_programs[FOREIGN_PROGRAMS] = {
 
 static const ForeignProgram *row_(int program) { return &foreign_programs[program - 1]; }
 
+// Returns whether another program's bytes are taken as here, since they were not counted from its source.
+static bool counted_here_(const ModelConfig *model) { return model->experts > 0 || model->kv_lora > 0; }
+
 // Returns the bytes of a layer's activations of one microbatch. *input: the part that a recomputed layer keeps.
 static double layer_bytes_(const Config *config, double *input) {
     const ModelConfig *model = &config->model;
@@ -39,7 +42,7 @@ static double layer_bytes_(const Config *config, double *input) {
 int64_t foreign_bundle(const Config *config, const StageShape *at) {
     double input, layer = layer_bytes_(config, &input), most = 0;
     double again = at->layers > 0 ? (double)at->recomputed / (double)at->layers : 0;
-    if (config->model.experts > 0) return (int64_t)(row_(config->program)->error * (double)at->bundle_bytes);
+    if (counted_here_(&config->model)) return (int64_t)(row_(config->program)->error * (double)at->bundle_bytes);
     for (int c = 0; c < at->chunks; c++)
         most = fmax(most, (double)at->chunk[c].layers * ((1 - again) * layer + again * input));
     return (int64_t)(row_(config->program)->error * most);
@@ -53,7 +56,7 @@ void foreign_bytes(MemoryBytes *memory, const Config *config, const StageShape *
     double rows = (double)(config->schedule.micro_batch * model->seq_len / config->parallel.context);
     double logits = rows * (double)model->vocab / t, matrix = 2 * (double)model->vocab * (double)model->hidden / t;
     double bytes[MEMORY_CATEGORIES] = {0};
-    if (model->experts > 0) { // not counted from their sources: as here
+    if (counted_here_(model)) {
         for (int c = 0; c < MEMORY_CATEGORIES; c++) bytes[c] = (double)memory->bytes[c];
     } else {
         // Weights in 16 bits and gradients in fp32, or of FSDP's in one stage only two layers'; then masters and

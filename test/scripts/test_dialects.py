@@ -7,7 +7,7 @@ import pytest
 from trainer_runs import script
 
 ROOT = Path(__file__).resolve().parents[2]
-CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.yaml"))
+CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.yaml") if "kv_lora" not in path.read_text())
 
 
 def unsaid(answer):
@@ -59,3 +59,9 @@ def test_what_cannot_be_said_is_named(tmp_path):
     assert {"schedule.name", "train.z_loss", "parallel.layers"} <= unsaid(script("export.py", path, "--to", "megatron"))
     assert {"schedule.name", "train.z_loss"} >= unsaid(script("export.py", path, "--to", "nanotron")) != set()
     assert "Megatron-LM needs" in script("export.py", path, "--to", "megatron").stdout
+
+
+@pytest.mark.parametrize("program", ["megatron", "torchtitan", "nanotron"])
+def test_latent_attention_is_refused_and_not_written_as_another(program):
+    answer = script("export.py", ROOT / "configs/deepseek_v3.yaml", "--to", program)
+    assert answer.returncode == 1 and answer.stdout == "" and "latent attention (model.kv_lora)" in answer.stderr
