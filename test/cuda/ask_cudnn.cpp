@@ -38,7 +38,8 @@ static std::shared_ptr<fe::DeviceProperties> device() {
         "\"maxSharedMemoryPerBlock\":49152,\"reservedSharedMemoryPerBlock\":1024,"
         "\"maxRegistersPerSM\":65536,\"maxCtasPerSM\":32,\"maxThreadsPerBlock\":1024,"
         "\"maxThreadsPerSM\":2048,\"pciDeviceId\":0,\"isTccDriver\":0,\"supportCoopLaunch\":1,"
-        "\"smClockRateKHz\":1980000,\"memClockRateKHz\":2619000,\"l2CacheSize\":52428800}";
+        "\"smClockRateKHz\":1980000,\"memClockRateKHz\":2619000,\"l2CacheSize\":52428800,"
+        "\"oversizedSharedMemoryPerBlock\":0,\"memoryBusWidth\":5120}"; // these two since cuDNN 9.28 at the latest
     auto made = std::make_shared<fe::DeviceProperties>();
     fe::error_t status = made->deserialize(std::vector<uint8_t>(text.begin(), text.end()));
     if (status.is_good()) return made;
