@@ -16,7 +16,7 @@ enum {
     BATCHES = 8,
     MARKS = 8192,
     WATCHES = 256,
-    MEETINGS = 512,
+    MEETINGS = 1024,
     FLOWS = 512,
     MAIL = 128,
     GATHERINGS = 64

@@ -32,7 +32,7 @@
 
 namespace virtual_gpu {
 
-enum { PROCESSES = 64, CONTEXTS = 32, HOST = 0, RANKS = 64 };
+enum { PROCESSES = 128, CONTEXTS = 32, HOST = 0, RANKS = 128 };
 
 // --- job.cc
 
@@ -89,7 +89,7 @@ struct Clock {
     void join(const Clock &other) { join(other.at.data(), other.at.size()); }
 };
 
-enum { WIDTH = PROCESSES * CONTEXTS, POSTS = 1024, COMMUNICATORS = 512 };
+enum { WIDTH = PROCESSES * CONTEXTS, POSTS = 2048, COMMUNICATORS = 512 };
 
 // A clock in memory that processes share.
 struct SharedClock {
