@@ -32,9 +32,7 @@ double backend_cpu_measure_peak(int precision, int threads) {
     return 0;
 }
 
-bool cuda_driver_present(void) {
-    return false;
-}
+bool cuda_driver_present(void) { return false; }
 
 const CudaLibrary *cuda_load(char why[256]) {
     snprintf(why, 256, "a page has no GPU");
@@ -82,8 +80,7 @@ static int question_(const Options *options, Config *config, const Log *log, Err
     config_plan_device(config);
     bool gpt = strcmp(family_words[config->model.family], gpt_model.family) == 0;
     const Model *model = gpt ? &gpt_model : &llama_model;
-    if (options->search)
-        return search_command(config, model, options, log, err);
+    if (options->search) return search_command(config, model, options, log, err);
     if (options->schedule) return schedule_command(config, model, options, log, err);
     if (options->plan) return plan_command(config, model, options->json, options->trace, log, err);
     return error_set(err, EXIT_USAGE, "give one of --plan, --search and --schedule");
@@ -117,10 +114,10 @@ int explore(int argc, char **argv) {
     } else {
         Config *config = xcalloc(1, sizeof *config);
         status = options_parse(&options, argc, argv, &err);
-        if (status == 0 && options.help_config)
-            config_help(stdout);
+        if (status == 0 && options.help_config) config_help(stdout);
         else if (status == 0)
-            status = (options.search ? search_load : config_load)(config, options.config, options.overrides, options.override_count, &err);
+            status = (options.search ? search_load : config_load)(config, options.config, options.overrides,
+                                                                  options.override_count, &err);
         if (status == 0 && !options.help_config) status = question_(&options, config, &log, &err);
         free(config);
     }

@@ -28,6 +28,8 @@ const OptionRow option_rows[] = {
      "print memory, step time and whether BPipe pays, and exit; starts no rank"},
     {"profile", 0, NULL, OPTION_FLAG, offsetof(Options, profile),
      "time stages on this device, write hardware.profile, and plan with it"},
+    {"dry-run", 0, NULL, OPTION_FLAG, offsetof(Options, dry_run),
+     "run on virtual GPUs, on which nothing is computed: bytes, step times and traces of any size; built on demand"},
     {"emulate-stage", 0, "S", OPTION_TEXT, offsetof(Options, emulate_stage),
      "run only stage S on this device, with emulated neighbours, and exit; all: each in turn"},
     {"verify", 0, "N", OPTION_TEXT, offsetof(Options, verify),

@@ -21,6 +21,7 @@ typedef struct Options {
     bool validate;             // print the loss of data.val, do not train
     bool check;                // measure devices, links and files, do not train
     const char *verify;        // number of steps of --verify; NULL: not given
+    bool dry_run;              // run on virtual GPUs, on which nothing is computed
     bool schedule;
     const char *times; // "F=1,..." for --schedule; NULL: F, I and W are 1, message and transfer 0
     const char *draw;  // OPTION_ALONE: draw as text; else the file of a picture; NULL: no drawing

@@ -414,8 +414,13 @@ static void metrics_fill_(StepLine *line, const Metrics *metrics, const StepFigu
     char text[48];
     *line = (StepLine){0};
     step_field_(line, 0, "step %4lld/%lld", (long long)figures->step, (long long)metrics->steps);
-    deviating_(line, "loss", 4, figures->loss, figures->loss_z, all);
-    deviating_(line, "norm", 2, figures->norm, figures->norm_z, all);
+    if (figures->dry) {
+        step_field_(line, 0, "loss -");
+        step_field_(line, 0, "norm -");
+    } else {
+        deviating_(line, "loss", 4, figures->loss, figures->loss_z, all);
+        deviating_(line, "norm", 2, figures->norm, figures->norm_z, all);
+    }
     step_field_(line, 1, "lr %.1e", figures->lr);
     step_field_(line, 0, ms < 100.0 ? "%.1f ms" : "%.0f ms", ms);
     step_field_(line, 5, "%.0f tok/s", (double)figures->tokens / figures->seconds);

@@ -19,6 +19,7 @@ typedef struct StageFigures {
 } StageFigures;
 
 typedef struct StepFigures {
+    bool dry;     // a dry run: there is neither loss nor norm
     int64_t step; // 1 .. steps
     double loss;  // mean over the step's tokens
     double norm;  // norm of the gradient, before clipping

@@ -14,6 +14,7 @@
 #include "ranks/supervisor.h"
 #include "launch/launch.h"
 #include "plan/plan_report.h"
+#include "dry_run.h"
 #include "plan/foreign_choice.h"
 #include "search/search_command.h"
 #include "restart.h"
@@ -307,6 +308,10 @@ int trainer_main(const char *program, const Model *model, int argc, char **argv)
     cuda_set_environment();
     file_reserve_standard();
     signal(SIGXFSZ, SIG_IGN); // exceeding a limit on a file's size is then a write error, which we report
+    if (dry_run_asked(argv) && dry_run_start(program, argc, argv, &err) != 0) {
+        log_line(&t.log, "%s", err.text);
+        return err.code;
+    }
     t.supervisor = supervisor_open(program, &err);
     bool parsed =
         t.supervisor != NULL && trainer_check_limits_(&err) == 0 && options_parse(&t.options, argc, argv, &err) == 0;

@@ -172,6 +172,7 @@ StepDecision __wrap_step_guard_decide(StepGuard *state, const TrainConfig *train
 __typeof__(metrics_step) __real_metrics_step, __wrap_metrics_step;
 int __wrap_metrics_step(Metrics *metrics, const StepFigures *figures, Error *err) {
     StepFigures without = *figures;
+    without.dry = virtual_dry.on;
     if (virtual_dry.on) without.loss = without.norm = without.loss_z = without.norm_z = NAN;
     return __real_metrics_step(metrics, &without, err);
 }

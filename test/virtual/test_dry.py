@@ -251,6 +251,22 @@ def test_what_a_run_clears_is_clear_for_the_kernels_of_a_dry_run(tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+def test_a_dry_run_is_an_option_of_the_trainers(tokens):
+    """It takes as many virtual GPUs and nodes as the configuration has, and neither saves nor validates."""
+    config = trainer_runs.ROOT / "configs" / "llama_tiny.yaml"
+    keys = (f"data.train={tokens}", "data.val=", "hardware.gpu=h100", "hardware.gpus_per_node=2", "train.steps=2",
+            "model.vocab=30000", "log.metrics=")  # fmt: skip
+    words = [item for key in keys for item in ("-o", key)]
+    command = [trainer_runs.trainer("llama"), "-c", config, "--dry-run", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=trainer_runs.patience(120),
+                          env=trainer_runs.environment(OMP_NUM_THREADS="1"))
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "dry run: virtual GPUs" in done.stderr.splitlines()[0]
+    lines = [line for line in done.stdout.splitlines() if line.startswith("step")]
+    assert len(lines) == 2 and all("| loss - | norm - |" in line for line in lines)
+    assert "val " not in done.stdout and "saved" not in done.stderr
+
+
 def test_what_needs_weights_is_refused_in_a_dry_run(tmp_path):
     config, saved = virtual_runs.write_config(tmp_path, "llama"), tmp_path / "saved"
     data = (f"data.val={tmp_path}/val.bin", f"checkpoint.dir={saved}")

@@ -1,0 +1,80 @@
+#include "dry_run.h"
+
+#include "base/alloc.h"
+#include "config/config.h"
+#include "config/options.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const char DRY_[] = "VIRTUAL_DRY";
+
+bool dry_run_asked(char **argv) {
+    for (; *argv != NULL; argv++)
+        if (strcmp(*argv, "--dry-run") == 0) return getenv(DRY_) == NULL;
+    return false;
+}
+
+// Runs make in the checkout. Returns whether it succeeded.
+static bool build_(const char *checkout) {
+    pid_t child = fork();
+    int status = -1;
+    if (child == 0) {
+        dup2(STDERR_FILENO, STDOUT_FILENO); // stdout has results alone
+        execlp("make", "make", "-s", "-C", checkout, "virtual", "NVCC=", (char *)NULL);
+        _exit(127);
+    }
+    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+    return child > 0 && status == 0;
+}
+
+// Sets a variable of the environment that the user has not set.
+static void set_number_(const char *name, int64_t value) {
+    char text[32];
+    snprintf(text, sizeof text, "%lld", (long long)value);
+    setenv(name, text, 0);
+}
+
+int dry_run_start(const char *program, int argc, char **argv, Error *err) {
+    Log log = {program, -1, -1, LOG_NORMAL};
+    char own[4096], path[4200], make[4200];
+    Options options = {0};
+    Config config = {0};
+    if (options_parse(&options, argc, argv, err) != 0) return -1;
+    int status = config_load(&config, options.config, options.overrides, options.override_count, err);
+    log.level = options.quiet ? LOG_QUIET : LOG_NORMAL;
+    options_free(&options);
+    if (status != 0) return -1;
+    // The program is in the checkout's root, or in build/release.
+    ssize_t length = readlink("/proc/self/exe", own, sizeof own - 1);
+    own[length > 0 ? length : 0] = '\0';
+    do {
+        *(strrchr(own, '/') != NULL ? strrchr(own, '/') : own) = '\0';
+        snprintf(make, sizeof make, "%s/Makefile", own);
+    } while (own[0] != '\0' && access(make, R_OK) != 0);
+    snprintf(path, sizeof path, "%s/build/virtual/%s", own, program);
+    if (access(path, X_OK) != 0 && access(make, R_OK) != 0)
+        return error_set(err, EXIT_FAILED, "--dry-run: needs a checkout with its Makefile; run it there");
+    if (access(path, X_OK) != 0) {
+        log_status(&log, "dry run: building the program for virtual GPUs once, with make virtual; this takes minutes");
+        if (!build_(own) || access(path, X_OK) != 0)
+            return error_set(err, EXIT_FAILED, "--dry-run: make virtual failed in %s; run it there to see why", own);
+    }
+    log_status(&log, "dry run: virtual GPUs, on which nothing is computed; times are those of their clock");
+    int64_t node = config.hardware.gpus_per_node, world = config_world(&config);
+    set_number_(DRY_, 1);
+    set_number_("VIRTUAL_GPUS", node);
+    set_number_("VIRTUAL_NODES", (world + node - 1) / node);
+    static char *const more[] = {"-o", "hardware.device=cuda", "-o", "checkpoint.every=0",
+                                 "-o", "data.val_every=0",     NULL};
+    char **words = xcalloc((size_t)argc + sizeof more / sizeof *more, sizeof *words);
+    memcpy(words, argv, (size_t)argc * sizeof *words);
+    memcpy(words + argc, more, sizeof more);
+    words[0] = path;
+    execv(path, words);
+    free(words);
+    return error_set(err, EXIT_FAILED, "--dry-run: %s: %s", path, strerror(errno));
+}
