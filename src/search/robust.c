@@ -53,8 +53,8 @@ static Again *chosen_(SearchResult *result, int *count) {
     return again;
 }
 
-// Chooses the best: the plainest of the candidates that survive and are within 1 % of the fastest. If there are none, the
-// best stays.
+// Chooses the best: the plainest of the candidates that survive and are within 1 % of the fastest. If there are none,
+// the best stays.
 static void choose_best_(SearchResult *result, const Again *again, int count) {
     const Candidate *items = result->found.items, *best = NULL, *tight = NULL;
     for (int i = 0; i < count; i++) {

@@ -8,8 +8,8 @@
 // fits, 3 if Ctrl-C ended the search early; -1 with err.
 int search_command(const Config *config, const Model *model, const Options *options, const Log *log, Error *err);
 
-// Loads a configuration for a search. Keys that the search varies need not go together with those that -o fixes: if they
-// do not, the former become neutral values. -1 with err if the fixed keys are wrong by themselves.
+// Loads a configuration for a search. Keys that the search varies need not go together with those that -o fixes: if
+// they do not, the former become neutral values. -1 with err if the fixed keys are wrong by themselves.
 int search_load(Config *config, const char *path, const char *const *overrides, int override_count, Error *err);
 
 // A search: what it searched, and what it found.
