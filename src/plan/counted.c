@@ -20,8 +20,8 @@ enum { MOST = 3 };
 // What is counted, and everything that its seconds depend on. Compared as bytes after a memset.
 typedef struct CountKey {
     char sizes[sizeof(Shape)]; // of the shape; 0 for the end of a step, whatever a microbatch's size is
-    double tensor_rate, context_rate, data_rate, expert_rate; // CountLinks
-    double fullest;                                           // Clocks
+    double tensor_rate, context_rate, data_rate, expert_rate, same_rate; // CountLinks
+    double fullest;                                                      // Clocks
     int tensor_near, context_near, data_near;
     double flops;
     bool update; // the end of a step, else the actions of a chunk
@@ -173,8 +173,9 @@ static CountedStage *counted_open_(const CountSource *source, const StageShape *
     if (key->expert_ranks > 1)
         counting->experts = count_comm_create("experts", 0, key->expert_ranks, &counting->clocks, &experts);
     if (key->expert_ranks > 1 && key->free_groups) count_comm_rest(counting->experts, true);
+    CountLinks same = {key->same_rate, false, key->data_near};
     if (key->same_experts > 1)
-        counting->same_experts = count_comm_create("same experts", 0, key->same_experts, &counting->clocks, &data);
+        counting->same_experts = count_comm_create("same experts", 0, key->same_experts, &counting->clocks, &same);
     StageShape at = *stage;
     at.stage = 0;
     at.stages = at.chunks = 1;
@@ -389,6 +390,7 @@ Account counted_update(const CountSource *source, const StageShape *stage) {
     int64_t nodes = hardware_nodes_of_data(source->hardware, source->config);
     key.data_near = (int)((key.replicas + nodes - 1) / nodes);
     key.data_rate = rate_(source, 0, parallel->pipeline * parallel->tensor);
+    key.same_rate = rate_(source, 0, parallel->pipeline * max_i64(parallel->tensor, parallel->expert));
     // Each layer adds as much, but Muon's matrices are dealt to ranks, and layers with and without experts differ.
     bool alike = source->config->train.optimizer != OPTIMIZER_MUON && key.dense == 0;
     int64_t counted = alike ? min_i64(stage->layers, MOST) : stage->layers, more = stage->layers - counted;

@@ -262,6 +262,8 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing) {
     double element = costing->config->train.precision == PRECISION_BF16 ? 2 : 4;
     double piece = (double)costing->plan->stage[0].states.gradients / layers_of_(costing, 0) / UNITS;
     double rate = data_rate_(costing, parallel->tensor, COST_REDUCE_SCATTER, piece);
+    // The replicas of as many parts of the experts share a node's network as ranks divide the experts.
+    double slower = rate / data_rate_(costing, max_i64(parallel->tensor, parallel->expert), COST_REDUCE_SCATTER, piece);
     costs->sums =
         (DataSums){bytes, late, hides, layers, node, rate, fmax(rate, costing->source->hardware->cost.tensor)};
     if (config_world(costing->config) <= hardware_domain(costing->source->hardware, costing->config))
@@ -274,7 +276,7 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing) {
         if (config_shards_gradients(costing->config))
             of_layers = fmax(0, 4.0 / element * (double)stage->states.weights - of_ends);
         double of_experts = (double)stage->states.expert_gradients;
-        bytes[s] = (of_layers - of_experts) * (d - 1) / d + of_experts * (same - 1) / same;
+        bytes[s] = (of_layers - of_experts) * (d - 1) / d + of_experts * (same - 1) / same * slower;
         late[s] = of_ends * (d - 1) / d;
         hides[s] = costing->schedule->split ? costs->stage[s].weight : costs->stage[s].backward;
         hides[s] /= costing->schedule->slices;
