@@ -81,8 +81,8 @@ double cost_flash(const Cost *cost, double heads, int64_t seq, int64_t head_dim,
 // Returns the seconds to read or write `bytes` in the device's memory.
 double cost_pass(const Cost *cost, double bytes);
 
-// Returns the seconds of a kernel that reads or writes `bytes` and is launched by itself: on a GPU at least the time from
-// one launch to the next.
+// Returns the seconds of a kernel that reads or writes `bytes` and is launched by itself: on a GPU at least the time
+// from one launch to the next.
 double cost_kernel(const Cost *cost, double bytes);
 
 // Returns the seconds of a collective among `ranks` ranks of one node. bytes: all ranks' parts together; of an exchange

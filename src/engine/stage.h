@@ -86,6 +86,10 @@ void stage_shape(StageShape *at, const Config *config, const Schedule *schedule,
 void stage_shape_like(StageShape *at, const StageShape *like, const Config *config, const Schedule *schedule,
                       int stage);
 
+// Returns the byte offset of a layer's part of its chunk's bundle. The part holds the layer's input and everything else
+// that its backward needs, or only the input if the layer is recomputed.
+int64_t stage_layer_offset(const StageShape *at, const StageChunk *chunk, int64_t layer);
+
 enum { STAGE_LAYERS_TEXT = 64 };
 // Writes the layers of the stage's chunks as ranges, 0-based and inclusive: "0-9", "0-4,35-39". If the ranges do not
 // fit, writes only the first ones and "...". Returns `text`.

@@ -1,6 +1,6 @@
-// A heap of nodes, ordered by bound. A node is a division, a shape, a cut (bound.h) or a list (a cut with a schedule). A
-// division taken from the heap is replaced by its shapes, a shape by its cuts, a cut by its lists; a list is evaluated
-// with all its ways to keep bundles.
+// A heap of nodes, ordered by bound. A node is a division, a shape, a cut (bound.h) or a list (a cut with a schedule).
+// A division taken from the heap is replaced by its shapes, a shape by its cuts, a cut by its lists; a list is
+// evaluated with all its ways to keep bundles.
 #include "search.h"
 
 #include "base/alloc.h"
@@ -102,8 +102,8 @@ void candidates_add(CandidateList *list, const Candidate *candidate) {
 // ---------------------------------------------------------------- candidates that need no plan
 
 // Returns the longest step with which a candidate of at least these bytes still matters: in class 0, among the ten
-// best, or on the front. alike: candidates found with the same cut, micro-batch size and schedule; may be NULL. new_key:
-// false if the candidate is no faster than one of these.
+// best, or on the front. alike: candidates found with the same cut, micro-batch size and schedule; may be NULL.
+// new_key: false if the candidate is no faster than one of these.
 static double worth_(const Search *search, const CandidateList *alike, int64_t bytes, bool new_key) {
     const Standing *standing = &search->standing;
     double most = SEARCH_SLOWER * standing->best, tenth = new_key ? standing->tenth : 0;

@@ -1,0 +1,117 @@
+// The sizes of a stage: its chunks of layers, and the bytes of bundles and messages. Plans need nothing else of a stage.
+#include "stage.h"
+
+#include "base/units.h"
+#include "model/context.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+// Sets the peak number of each chunk's microbatches that are between the forward and the backward of their first
+// slice. That backward is the last to read their keys and values. Without backwards, the last to read them is the last
+// slice's forward, before the next microbatch.
+static void shape_kept_(StageShape *at, const Schedule *schedule) {
+    const StageSchedule *stage = &schedule->stage[at->stage];
+    int64_t now[STAGE_MOST_CHUNKS] = {0};
+    for (int c = 0; c < at->chunks; c++) at->chunk[c].kept = schedule->slices > 1;
+    for (int64_t i = 0; schedule->slices > 1 && !schedule->forward_only && i < stage->count; i++) {
+        Action action = stage->actions[i];
+        StageChunk *chunk = &at->chunk[action.chunk];
+        if (action.slice != 0) continue;
+        now[action.chunk] += action.kind == ACTION_FORWARD;
+        chunk->kept = max_i64(chunk->kept, now[action.chunk]);
+        now[action.chunk] -= action.kind == ACTION_BACKWARD || action.kind == ACTION_INPUT;
+    }
+}
+
+static void shape_chunk_(StageShape *at, int chunk, const Config *config, const Schedule *schedule) {
+    int virtual_stages = schedule->stages * schedule->chunks, g = schedule_virtual(schedule, at->stage, chunk);
+    StageChunk *to = &at->chunk[chunk];
+    to->first_layer = config_first_layer(config, virtual_stages, g);
+    to->layers = config_layers(config, virtual_stages, g);
+    to->before = at->layers;
+    // The recomputed layers are spread evenly over the chunks, so that the bundles of all chunks shrink alike.
+    int64_t asked = config_recompute(config, at->stage);
+    to->recomputed = asked * (chunk + 1) / schedule->chunks - asked * chunk / schedule->chunks;
+    if (to->recomputed > to->layers) to->recomputed = to->layers;
+    to->dense = max_i64(0, min_i64(to->layers, config->model.dense_layers - to->first_layer));
+    at->recomputed += to->recomputed;
+    to->first = g == 0;
+    to->last = g == virtual_stages - 1;
+    at->layers += to->layers;
+    at->first |= to->first;
+    at->last |= to->last;
+}
+
+int64_t stage_layer_offset(const StageShape *at, const StageChunk *chunk, int64_t layer) {
+    int64_t recomputed = min_i64(layer, chunk->recomputed),
+            dense = max_i64(0, min_i64(layer, chunk->dense) - recomputed);
+    return recomputed * at->message_bytes + dense * at->dense_bundle + (layer - recomputed - dense) * at->layer_bundle;
+}
+
+// Returns the bytes of a chunk's bundle. The space after the layers holds the gradient of the chunk's output. In
+// the last chunk the forward, which includes the head, leaves the gradient there for the backward. In other chunks a
+// split backward leaves the gradient there for stage_weights, except with shape.pointwise. A chunk without layers also
+// has this space, so that no slot is empty.
+static int64_t chunk_bytes_(const StageShape *at, int chunk, const Schedule *schedule) {
+    bool kept = at->chunk[chunk].last || (schedule->split && !at->shape.pointwise) || at->chunk[chunk].layers == 0;
+    return stage_layer_offset(at, &at->chunk[chunk], at->chunk[chunk].layers) + (kept ? at->message_bytes : 0);
+}
+
+static void shape_chunks_(StageShape *at, const Config *config, const Schedule *schedule) {
+    memset(at->chunk, 0, (size_t)at->chunks * sizeof *at->chunk);
+    for (int c = 0; c < at->chunks; c++) {
+        shape_chunk_(at, c, config, schedule);
+        int64_t bytes = chunk_bytes_(at, c, schedule);
+        if (bytes > at->bundle_bytes) at->bundle_bytes = bytes;
+    }
+    at->first_layer = at->chunk[0].first_layer;
+    shape_kept_(at, schedule);
+}
+
+void stage_shape(StageShape *at, const Config *config, const Schedule *schedule, Backend *be, int stage,
+                 int tensor_rank) {
+    memset(at, 0, offsetof(StageShape, chunk));
+    at->stage = stage;
+    at->stages = schedule->stages;
+    at->chunks = schedule->chunks;
+    at->placement = schedule->placement;
+    at->own_sums = be->own_sums;
+    at->lent_page = be->lent_page;
+    shape_from_config(&at->shape, config, be, stage, tensor_rank);
+    at->message_bytes = memory_round(at->shape.shard_rows * at->shape.hidden * at->shape.element);
+    at->layer_bundle = at->dense_bundle = layer_bundle_layout(NULL, NULL, &at->shape);
+    if (config->model.dense_layers > 0) {
+        const Shape dense = shape_dense(&at->shape);
+        at->dense_bundle = layer_bundle_layout(NULL, NULL, &dense);
+    }
+    at->rows = at->shape.slices * at->shape.rows;
+    int64_t keys = 2 * at->shape.attention.kv_heads * at->shape.attention.head_dim * at->rows;
+    at->keys_bytes = memory_round(keys * at->shape.element);
+    at->dkeys_bytes = memory_round(keys * (int64_t)sizeof(float));
+    shape_chunks_(at, config, schedule);
+}
+
+void stage_shape_like(StageShape *at, const StageShape *like, const Config *config, const Schedule *schedule,
+                      int stage) {
+    memcpy(at, like, offsetof(StageShape, chunk));
+    at->stage = stage, at->layers = at->recomputed = at->bundle_bytes = at->first = at->last = 0;
+    shape_chunks_(at, config, schedule);
+}
+
+char *stage_layers_text(const StageShape *at, char text[STAGE_LAYERS_TEXT]) {
+    int used = 0;
+    for (int c = 0; c < at->chunks; c++) {
+        const StageChunk *chunk = &at->chunk[c];
+        char next[48];
+        const char *comma = c == 0 ? "" : ",";
+        long long first = chunk->first_layer, last = first + chunk->layers - 1;
+        int wide = chunk->layers > 0 ? snprintf(next, sizeof next, "%s%lld-%lld", comma, first, last)
+                                     : snprintf(next, sizeof next, "%snone", comma);
+        bool fits = used + wide + 4 < STAGE_LAYERS_TEXT;
+        used += snprintf(text + used, (size_t)(STAGE_LAYERS_TEXT - used), "%s", fits ? next : "...");
+        if (!fits) break;
+    }
+    return text;
+}
