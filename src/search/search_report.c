@@ -360,12 +360,13 @@ int search_report(const Searched *found, const Searched *here, bool verbose, FIL
         fputs(changes, file);
     }
     free_all(text, changes);
+    int left = SEARCH_SCREEN - used; // rows of the table
     if (result->best >= 0 && verbose) print_rest_(space, result, file);
-    else if (result->best >= 0) print_table_(space, result, SEARCH_SCREEN - used, file);
+    else if (result->best >= 0 && left >= 0) print_table_(space, result, left, file);
     grid_line(file, "searched", "%s configurations counted, %s simulated, %lld cuts, %.2f s%s",
               grid_count(result->evaluated, evaluated), grid_count(result->simulated, simulated),
               (long long)result->divisions, result->seconds, result->stopped ? "; stopped before it was complete" : "");
-    if (result->best >= 0) // docs/published.md
+    if (result->best >= 0 && (verbose || left != 0)) // docs/published.md
         grid_line(file, "time five",
                   "--write-five DIR: the best of five was within 1 %% of the best measured in 92 of 101 sets");
     return status;
