@@ -106,8 +106,8 @@ static CountKey key_(const CountSource *source, const Shape *shape) {
 
 // NVIDIA's programs know the single scale of a tensor before its numbers: norms and activations write eight bits, and
 // tensor ranks gather them, which this trainer does with scales along rows. So they are counted with such scales, but
-// with products at the rate of tensors with one scale, which is in the hardware's costs. Their dispatchers are counted by
-// Clocks.once. `config` receives the configuration.
+// with products at the rate of tensors with one scale, which is in the hardware's costs. Their dispatchers are counted
+// by Clocks.once. `config` receives the configuration.
 static CountSource as_theirs_(const CountSource *source, Config *config, StageShape *stage) {
     CountSource theirs = *source;
     if (source->config->hardware.trainer != TRAINER_NVIDIA || source->config->train.fp8 != FP8_TENSOR) return theirs;
