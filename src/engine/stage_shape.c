@@ -1,4 +1,4 @@
-// The sizes of a stage: its chunks of layers, and the bytes of bundles and messages. Plans need nothing else of a stage.
+// The sizes of a stage: its chunks of layers, and the bytes of bundles and messages. Plans need nothing else of it.
 #include "stage.h"
 
 #include "base/units.h"

@@ -171,7 +171,7 @@ def test_the_answer_begins_with_what_the_file_does_not_say(tmp_path, said, preci
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**LLAMA, **said}))
     first = asked("llama", path, "--plan").stdout.split("\nfits")[0]
-    assert f"16 x 1024 tokens a step, {precision}, on 4 ranks" in " ".join(first.split())
+    assert f"{precision}, 1,024 tokens a sequence, 16,384 a step, on 4 h100" in " ".join(first.split())
     assert '"precision":"fp32"' in asked("llama", path, "--plan", "--json",
                                          overrides=[*LAYOUT, "train.precision=fp32"]).stdout
 
