@@ -84,8 +84,8 @@ def notes(options, plan, text):
     if options.to == "nanotron":
         yield from nanotron_lacks(config)
         engine = "gpipe" if config["schedule"]["name"] == "gpipe" else "1f1b"
-        said = ("schedule.bpipe=off", f"schedule.name={engine}", "schedule.slices=1", "schedule.recompute=none",
-                "parallel.layers=auto", "schedule.split_backward=off")
+        said = ("schedule.bpipe=off", f"schedule.name={engine}", "schedule.chunks=1", "schedule.slices=1",
+                "schedule.recompute=none", "parallel.layers=auto", "schedule.split_backward=off")
         yield from bytes_there(plan, options.config, options.to, [word for each in said for word in ("-o", each)])
         return
     train, each = config["train"], config["train"]["global_batch"] * config["model"]["seq_len"]

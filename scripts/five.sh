@@ -14,16 +14,16 @@ fi
 folder=$1 program=${PROGRAM:-./train_llama} best='' least=''
 shift
 for config in "$folder"/[1-5].yaml; do
-    metrics=${config%.yaml}.jsonl
-    rm -f "$metrics"
-    "$program" -q -c "$config" -o train.steps=20 -o checkpoint.every=0 -o data.val_every=0 -o log.metrics="$metrics" \
-        "$@" > "${config%.yaml}.log" 2>&1
+    metrics=${config%.yaml}.jsonl checkpoints=${config%.yaml}.checkpoints log=${config%.yaml}.log
+    rm -rf "$metrics" "$checkpoints"
+    "$program" -q -c "$config" "$@" -o train.steps=20 -o checkpoint.every=0 -o checkpoint.dir="$checkpoints" \
+        -o data.val_every=0 -o log.metrics="$metrics" > "$log" 2>&1
     step=$(python3 -c '
 import json, statistics, sys
 steps = [row["step_ms"] for row in map(json.loads, open(sys.argv[1])) if row["type"] == "step"]
 print(f"{statistics.median(steps[5:]):.1f}" if len(steps) == 20 else "")' "$metrics" 2> /dev/null)
     if [ -z "$step" ]; then
-        echo "$config  failed: $(tail -n 1 "${config%.yaml}.log")"
+        echo "$config  failed: $(grep -m1 "^${program##*/}: " "$log" || tail -n 1 "$log")"
         continue
     fi
     echo "$config  $step ms"

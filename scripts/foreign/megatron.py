@@ -807,7 +807,7 @@ def convert_recomputation(s, config):
         if method not in (None, "uniform", "block"):
             raise Failure(f"{s.spelling('recompute-method')} {method}: is neither uniform nor block")
         counts = parallel.get("layers") or [-(-config["model"]["layers"] // p)] * p
-        most = max(sum(counts[rank::p]) for rank in range(p))
+        most = chunks * max(counts) if len(counts) > p else max(counts)
         schedule["recompute_layers"] = min(number * chunks, most) if method == "block" else most
         if method != "block" and number > 1:
             s.say("memory", f"the inputs of every {number}th layer are kept there, of every layer here: more memory")

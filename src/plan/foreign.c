@@ -18,8 +18,8 @@ const ForeignProgram foreign_programs[FOREIGN_PROGRAMS] = {
     {"torchtitan", "torchtitan", .trainers = {TRAINER_FSDP, TRAINER_FSDP},
      .schedules = "1f1b interleaved zb-v dualpipe-v", .context = true, .experts = true, .sharded = true, .gate = 8,
      .logits = 10, .error = 1.10},
-    {"nanotron", "nanotron", .trainers = {TRAINER_NANOTRON, TRAINER_NANOTRON}, .schedules = "1f1b gpipe", .gate = 8,
-     .logits = 10, .error = 1.10},
+    {"nanotron", "nanotron", .trainers = {TRAINER_NANOTRON, TRAINER_NANOTRON}, .schedules = "1f1b gpipe", .even = true,
+     .gate = 8, .logits = 10, .error = 1.10},
 };
 
 static const ForeignProgram *row_(int program) { return &foreign_programs[program - 1]; }

@@ -10,6 +10,7 @@ typedef struct ForeignProgram {
     int trainers[2];          // values of hardware.trainer whose runs are its, the most alike first
     const char *schedules;    // words of schedule.name
     bool context, experts;    // it has context ranks, experts
+    bool even;                // it cannot split layers unevenly
     bool sharded;             // FSDP: every data rank keeps a part of each parameter
     int gate;                 // bytes that a gated MLP keeps per value of ffn
     double logits;            // bytes that the head keeps per logit

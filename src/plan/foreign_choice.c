@@ -47,7 +47,10 @@ int foreign_take(Config *config, int program, bool searched, Error *err) {
         {"schedule.name", (asked & LAYOUT_BIT(name)) != 0 && named && !has_schedule_(row, schedule->name)},
         {"schedule.bpipe", (asked & LAYOUT_BIT(bpipe)) != 0 && schedule->bpipe == BPIPE_ON},
         {"schedule.slices", (asked & LAYOUT_BIT(slices)) != 0 && schedule->slices > 1},
-        {"schedule.recompute", searched && (asked & LAYOUT_BIT(pointwise)) != 0 && config_pointwise(config, 0) != 0},
+        {"schedule.split_backward", (asked & LAYOUT_BIT(split)) != 0 && schedule->split_backward == SPLIT_ON && named &&
+                                        !schedule_kinds[schedule->name].splits},
+        {"schedule.recompute", (searched || row->sharded || row->trainers[0] == TRAINER_NANOTRON) &&
+                                   (asked & LAYOUT_BIT(pointwise)) != 0 && config_pointwise(config, 0) != 0},
         {"parallel.context", config->parallel.context > 1 && !row->context},
         {"model.experts", config->model.experts > 0 && !row->experts},
     };
@@ -55,6 +58,9 @@ int foreign_take(Config *config, int program, bool searched, Error *err) {
         if (lacks[i].lacking)
             return config_error(config, lacks[i].key, err, "%s does not have this; leave it out, or leave out --for",
                                 row->title);
+    if (config->schedule.split_backward == SPLIT_AUTO && schedule->name < schedule_kind_count &&
+        !schedule_kinds[schedule->name].splits)
+        config->schedule.split_backward = SPLIT_OFF; // none of them splits the backward of such a schedule
     config->program = program;
     if (config->hardware.trainer != TRAINER_THIS) return 0;
     const Gpu *gpu = gpu_row(config->hardware.gpu);

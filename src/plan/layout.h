@@ -75,10 +75,11 @@ typedef uint32_t LayoutMask; // a bit for each key
 
 // The layouts to enumerate: all layouts of a world in which the fixed keys have their given values.
 typedef struct LayoutSpace {
-    const Config *base; // the user's configuration
-    RunLayout given;    // layout of that configuration
-    LayoutMask fixed;   // keys that keep their value in `given`
-    int64_t world;      // ranks
+    const Config *asked; // the user's configuration
+    const Config *base;  // the same with what --for fixes
+    RunLayout given;     // layout of that configuration
+    LayoutMask fixed;    // keys that keep their value in `given`
+    int64_t world;       // ranks
 } LayoutSpace;
 
 enum { LAYOUT_CANDIDATES = 1024, LAYOUT_MOST_STAGES = 128 };

@@ -34,10 +34,12 @@ static void print_bpipe_(const Forecast *const best[WAYS], const char *nothing, 
     if (with == NULL) grid_line(file, "BPipe?", "No: of layouts that evict to a partner, %s", nothing);
     else if (without == NULL) grid_line(file, "BPipe?", "Yes: of layouts that evict nothing, %s", nothing);
     else
-        grid_line(file, "BPipe?", "%s: %s takes %s against the fastest without evictions (%s)",
-                  planner_compared(with) < planner_compared(without) ? "Yes" : "No",
-                  schedule_text(&with->layout, title), more_text_(with, without, more),
-                  grid_seconds(with->time.step, step));
+        grid_line(file, "BPipe?", "%s: %s (%s) takes %s against the fastest without evictions",
+                  fabs(planner_compared(with) / planner_compared(without) - 1) < 0.02 // as the verdict of a plan
+                      ? "Cannot be told apart"
+                      : planner_compared(with) < planner_compared(without) ? "Yes" : "No",
+                  schedule_text(&with->layout, title), grid_seconds(with->time.step, step),
+                  more_text_(with, without, more));
 }
 
 void pays_print(const Forecast *const *found, int64_t count, const Forecast *own, bool bpipe, const char *nothing,

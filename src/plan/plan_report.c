@@ -76,7 +76,7 @@ static void print_answer_(const PlanAnswer *answer, bool terminal, FILE *file) {
     if (terminal) fputs("\033[0m", file);
     const TrainerMemory *theirs = gpu_trainer_memory(config->hardware.trainer);
     double all = (double)hardware->memory_bytes;
-    if (theirs != NULL && all > 0)
+    if (theirs != NULL && all > 0 && config->program == 0) // --for counts that program's own bytes
         grid_line(file, "",
                   "runs of %s took %.2f to %.2f times the planned bytes (%d runs, middle %.2f), here %.1f to %.1f GiB; "
                   "hardware.reserve_gib: %.0f keeps the middle free",

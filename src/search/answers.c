@@ -185,7 +185,7 @@ int answer_smallest_world(const SearchSpace *space, SmallestWorld *world, Error 
 int answer_given(const SearchSpace *space, Config *given, Forecast *forecast, Error *err) {
     Error ignored = {0};
     memset(forecast, 0, sizeof *forecast);
-    *given = *space->keys.base;
+    *given = *space->keys.asked;
     int64_t part = given->parallel.pipeline * given->parallel.tensor * given->parallel.context;
     if (space->keys.world % part != 0) return 0;
     given->parallel.data = space->keys.world / part;
@@ -206,10 +206,12 @@ bool answer_cheapest(const SearchResult *result, const Config *given, double ste
     static const LayoutMask ALL_KEYS = ~(LayoutMask)0;
     RunLayout from = layout_of(given);
     int least = INT32_MAX;
+    bool survives = result->found.items[result->best].fails == DOUBTS; // the best
     for (int64_t i = 0; i < result->found.count; i++) {
         const Candidate *found = &result->found.items[i];
         int changes = layout_distance(&from, &found->forecast.layout, ALL_KEYS);
         double own = found->forecast.time.step;
+        if (survives && !(found->robust >= 0 && found->fails == DOUBTS)) continue;
         if (own > step || changes > least || (changes == least && own >= cheapest->forecast.time.step)) continue;
         least = changes;
         *cheapest = *found;

@@ -185,7 +185,7 @@ static void searched_free_(Searched *searched) {
 // configuration's `program` one of its ways. -1 with err; searched_free_ in both cases.
 static int searched_make_(Searched *searched, const Config *config, const Model *model, int64_t ranks, int way,
                           const Log *log, Error *err) {
-    *searched = (Searched){.base = *config};
+    *searched = (Searched){.asked = *config, .base = *config};
     Config *base = &searched->base, *world = &searched->world;
     Planner *planner = &searched->planner;
     if (ranks > 0) base->hardware.device = DEVICE_CUDA;
@@ -197,6 +197,7 @@ static int searched_make_(Searched *searched, const Config *config, const Model 
         world->parallel.pipeline = world->parallel.tensor = 1, world->parallel.context = 1,
         world->parallel.data = ranks;
     searched->space = space_make(base, planner, config_world(world));
+    searched->space.keys.asked = &searched->asked;
     if (check_fixed_(&searched->space, err) != 0) return -1;
     if (base->program != 0) foreign_fix(base->program, way, base, &searched->space.keys);
     if (planner_create(planner, world, model, log, err) != 0) return -1;
@@ -234,7 +235,8 @@ static int search_foreign_(Searched *best, const Config *config, const Model *mo
         if (better || status != 0) {
             Searched old = *best;
             *best = *way;
-            best->space.keys.base = &best->base, best->space.planner = &best->planner;
+            best->space.keys.base = &best->base, best->space.keys.asked = &best->asked,
+            best->space.planner = &best->planner;
             best->planner.config = &best->world;
             *way = old;
         }

@@ -14,7 +14,7 @@ int search_load(Config *config, const char *path, const char *const *overrides, 
 
 // A search: what it searched, and what it found.
 typedef struct Searched {
-    Config base, world; // the user's configuration, and the planner's
+    Config asked, base, world; // the user's configuration, with what --for fixes, and the planner's
     Planner planner;
     SearchSpace space;
     SearchResult result;

@@ -178,7 +178,7 @@ static void print_best_(const SearchSpace *space, const SearchResult *result, bo
                   foreign_programs[config.program - 1].title, 100 * (foreign_programs[config.program - 1].error - 1));
     grid_line(file, "best", "%s, %s: %s", cut_text_(&config, cut), rest_text_(space, &config, rest),
               time_text_(best, time));
-    line_of_changes_(space->keys.base, &config, "set", "%s", file);
+    line_of_changes_(space->keys.asked, &config, "set", "%s", file);
     plan_print_time(space->planner, &config, &best->time, verbose, file);
     if (!isnan(items[result->best].robust)) unsure_print(&result->unsure, best->time.step, file);
     for (int64_t i = 0; i < result->found.count; i++)
@@ -232,7 +232,7 @@ static int print_gain_(const SearchSpace *space, const SearchResult *result, FIL
         snprintf(format, sizeof format, "%s a step, %.0f %%%% of the gain, with %%s", grid_seconds(own, seconds),
                  fmin(100, 100 * (step - own) / (step - best)));
     else snprintf(format, sizeof format, "%s a step with %%s", grid_seconds(own, seconds));
-    line_of_changes_(space->keys.base, &config, "cheapest", format, changes);
+    line_of_changes_(space->keys.asked, &config, "cheapest", format, changes);
     return 0;
 }
 
@@ -272,8 +272,10 @@ static int print_nothing_(const SearchSpace *space, const SearchResult *result, 
     else if (result->misfits.count == 0 && !result->stopped)
         grid_line(file, "best", "none: no schedule for %lld ranks satisfies the -o settings; remove a key of schedule",
                   ranks);
+    else if (result->stopped)
+        grid_line(file, "best", "none yet: stopped before a configuration that fits was found; let it run longer");
     else grid_line(file, "best", "none: no configuration for %lld ranks fits", ranks);
-    if (result->divisions > 0 && result->misfits.count == 0) return 0;
+    if (result->stopped || (result->divisions > 0 && result->misfits.count == 0)) return 0;
     if (answer_smallest_world(space, &world, err) != 0) return -1;
     char context[32] = "";
     if (world.context > 1) snprintf(context, sizeof context, " x context %lld", (long long)world.context);

@@ -159,6 +159,10 @@ int search_write_five(const SearchSpace *space, const SearchResult *result, cons
         snprintf(path, sizeof path, "%s/%d.yaml", folder, i + 1);
         if (search_write_config(space, result, rows[i], path, err) != 0) return -1;
     }
+    for (int i = count; i < FIVE; i++) { // of an earlier search
+        snprintf(path, sizeof path, "%s/%d.yaml", folder, i + 1);
+        remove(path);
+    }
     return 0;
 }
 

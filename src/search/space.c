@@ -2,6 +2,8 @@
 // recomputed layers: the number that a stage needs is found by counting bytes.
 #include "space.h"
 
+#include "plan/foreign.h"
+
 #include "base/alloc.h"
 
 #include <math.h>
@@ -9,7 +11,7 @@
 #include <string.h>
 
 SearchSpace space_make(const Config *base, const Planner *planner, int64_t world) {
-    return (SearchSpace){{base, layout_of(base), layout_decided(base, true), world}, planner};
+    return (SearchSpace){{base, base, layout_of(base), layout_decided(base, true), world}, planner};
 }
 
 bool space_fixes(const SearchSpace *space, LayoutMask keys) { return (space->keys.fixed & keys) != 0; }
@@ -215,6 +217,8 @@ static void balance_(const SearchSpace *space, const RunLayout *layout, const Pa
 }
 
 bool space_balance_matters(const SearchSpace *space, const RunLayout *layout, Config *config) {
+    int program = space->keys.base->program;
+    if (program != 0 && foreign_programs[program - 1].even) return false;
     RunLayout even = *layout;
     int16_t balanced[CONFIG_MAX_STAGES];
     if (space_fixes(space, LAYOUT_BIT(layers))) return false;
