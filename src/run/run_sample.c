@@ -190,10 +190,12 @@ static int next_tokens_(Run *run, int64_t first_text, Error *err) {
     Sampler *sampler = run->sampler;
     int64_t b = run->stage.at.shape.batch, bytes = b * sampler->capacity * (int64_t)sizeof *sampler->mine;
     for (int64_t i = 0; i < b * sampler->capacity; i++) sampler->mine[i].token = -1;
-    if (run->at.replica < run->config->parallel.context) { // only data rank 0 computes
-        if (sampler_forward_(run, err) != 0) return -1;
-        if (run->stage.at.last) name_candidates_(run, first_text);
-    }
+    // Data rank 0 computes. Data ranks that share its experts compute the same beside it, for the exchanges.
+    const ParallelConfig *parallel = &run->config->parallel;
+    bool first = run->at.replica < parallel->context,
+         shared = parallel->context * parallel->tensor % parallel->expert != 0;
+    if ((first || shared) && sampler_forward_(run, err) != 0) return -1;
+    if (first && run->stage.at.last) name_candidates_(run, first_text);
     if (world_gather(run->world, sampler->all, sampler->mine, bytes, err) != 0) return -1;
     if (world_rank(run->world) == 0) sampler_choose_(run);
     if (world_broadcast(run->world, sampler->chosen, (b + 1) * (int64_t)sizeof *sampler->chosen, err) != 0) return -1;

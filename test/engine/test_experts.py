@@ -203,3 +203,14 @@ def test_a_routing_to_one_rank_takes_parts_and_no_memory(config):
     told = [ended.steps[0]["experts"] for ended in (tight, wide)]
     assert told[0]["chunks"] > 1 == told[1]["chunks"]
     assert told[0]["fullest"] == told[1]["fullest"] > 1 and told[0]["spread"] > 0
+
+
+@pytest.mark.parametrize("keys", [
+    ["parallel.data=2", "parallel.expert=2"],
+    ["parallel.data=2", "parallel.tensor=2", "parallel.sequence=true", "parallel.expert=4"],
+])
+def test_data_ranks_that_share_experts_sample_what_one_rank_does(config, keys):
+    asked = ("sample.every=1", "sample.tokens=4", "sample.prompt=5")
+    samples = [[line for line in run(config, *asked, *layout).stdout.splitlines() if line.startswith("sample")]
+               for layout in ((), keys)]  # fmt: skip
+    assert len(samples[0]) == 3 and samples[0][0] == samples[1][0]
