@@ -222,6 +222,7 @@ typedef struct HeldKey {
     int64_t layers, dense, kept; // kept: microbatches with keys in memory, times layers
     int64_t microbatches, data, context;
     bool recomputed, first, last, alone; // alone: the only stage
+    bool sharded;                        // the gradients, which also depends on split backwards
 } HeldKey;
 
 Memo *plan_memo(void) { return memo_create(sizeof(HeldKey)); }
@@ -238,6 +239,7 @@ static void held_(Held *held, const TensorTable *table, const Config *config, co
     key.microbatches = config_microbatches(config);
     key.data = config->parallel.data, key.context = config->parallel.context;
     key.recomputed = at->recomputed > 0, key.first = at->first, key.last = at->last, key.alone = at->stages == 1;
+    key.sharded = config_shards_gradients(config);
     if (memo != NULL && memo_find(memo, &key, held)) return;
     *held = (Held){0};
     stage_bytes(&held->memory, &held->states, &held->staged, table, config, at);
