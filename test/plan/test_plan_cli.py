@@ -426,7 +426,7 @@ def test_a_huge_world_is_planned_in_seconds(bpipe):
 def test_a_huge_world_that_fits_nowhere_takes_seconds_too(name):
     hardware = ["hardware.memory_gib=0.1", "hardware.reserve_gib=0", "hardware.gpus_per_node=64"]
     text, seconds = fewest_cpu_seconds(lambda: report(LLAMA, *HUGE, *hardware, f"schedule.name={name}"))
-    assert "no number of ranks with this memory is enough for 1F1B as given" in text
+    assert "no number of ranks with this memory is enough for" in " ".join(text.split())
     assert seconds < 8  # one on the machines seen; lists of all microbatches would take minutes
 
 
