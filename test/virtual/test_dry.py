@@ -77,7 +77,7 @@ SMALL = {
         "llama", 1, *cut(8, 4, 2), "schedule.micro_batch=2", "schedule.bpipe=on", "train.global_batch=16"),
     "one rank": ("llama", 1, *cut(4, 1, 1), "train.global_batch=4"),
     "one rank of a B200": (
-        "llama", 1, *cut(2, 1, 1), "model.seq_len=2048", "hardware.gpu=b200", "train.global_batch=4"),
+        "llama", 1, *cut(2, 1, 1), "model.seq_len=2048", "hardware.gpu=b200", "train.global_batch=2"),
     "four stages": ("gpt", 1, *cut(8, 4, 1), "train.global_batch=8"),
     "evictions between nodes": (
         "llama", 2, *cut(8, 4, 2), "parallel.placement=linear", "schedule.bpipe=on", "hardware.gpus_per_node=4",

@@ -67,14 +67,16 @@ double likeness(const Sectors &first, const Sectors &second) {
 double sampled_bytes(const VirtualLaunch &launch, int64_t blocks, bool *lasts) {
     enum { SAMPLES = 16 };
     const double GOLDEN = 0.6180339887498949; // its multiples, modulo 1, are spread evenly and repeat no row's place
-    Sectors first = of_block(launch, 0), second = of_block(launch, 1), last = of_block(launch, blocks - 1);
+    // An update begins and ends with tensors of the model's ends; in the middle are those of its layers.
+    Sectors first = of_block(launch, 0), second = of_block(launch, 1), middle = of_block(launch, blocks / 2),
+            last = of_block(launch, blocks - 1);
     int64_t shared = 0;
     for (uint64_t sector : second) shared += (int64_t)first.count(sector);
     double alike = likeness(first, second);
     *lasts = alike > 0.5;
     double all = (double)(first.size() + second.size());
     int64_t count = 2;
-    if (std::min(alike, likeness(first, last)) < 0.9)
+    if (std::min({alike, likeness(first, middle), likeness(first, last)}) < 0.9)
         for (all = 0, count = 0; count < SAMPLES; count++)
             all += (double)of_block(launch, (int64_t)(fmod((double)count * GOLDEN, 1) * (double)blocks)).size();
     double own = std::max(0.0, all / (double)count - (double)shared);
