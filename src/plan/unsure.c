@@ -77,7 +77,9 @@ void unsure_print(const Unsure *unsure, double step, FILE *file) {
         else if (isinf(more)) used += (size_t)snprintf(text + used, sizeof text - used, "cannot run");
         else used += (size_t)snprintf(text + used, sizeof text - used, more < 9.95 ? "+%.1f %%" : "+%.0f %%", more);
     }
-    if (used > 0) grid_line(file, "unsure", "%s", text);
+    if (unsure->skipped)
+        snprintf(text, sizeof text, "not planned: simulating such a long schedule again takes too long");
+    if (text[0] != '\0') grid_line(file, "unsure", "%s", text);
 }
 
 void unsure_write_json(const Unsure *unsure, double step, JsonOut *out) {

@@ -20,6 +20,7 @@ void doubters_free(Doubters *doubters);
 typedef struct Unsure {
     bool applies[DOUBTS];
     double step[DOUBTS];
+    bool skipped; // nothing was planned again, since that takes too long
 } Unsure;
 
 // Plans a configuration of which nothing is `auto` with each doubt. forecast: what was planned for it. -1 with err.

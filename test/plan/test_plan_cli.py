@@ -67,9 +67,9 @@ def test_a_plan_is_one_screen_and_begins_with_its_answer(name):
     assert lines[0].startswith("CPUs      planned for this machine") == (name == "tiny")
     labels = [line[:10].strip() for line in lines[name == "tiny" :] if line[:10].strip()]
     assert [label for label in labels[:4] if label != "expected"][:3] == ["plan", "fits", "step"]
-    assert {"run", "BPipe?", "memory"} <= set(labels)
-    # Neither other schedules of 64 stages nor other assumptions are simulated.
-    assert ({"schedule?", "unsure"} <= set(labels)) == (name != "deep")
+    assert {"run", "unsure", "BPipe?", "memory"} <= set(labels)
+    # Other schedules of 64 stages are not simulated, and the last line says so.
+    assert ("schedule?" in labels, lines[-1].startswith("schedules not compared")) == (name != "deep", name == "deep")
     assert len(lines) <= 24 and max(map(len, lines)) <= 100
     everything = report(config, *overrides, family=family).splitlines()
     assert len(everything) > 40
@@ -428,7 +428,8 @@ def test_a_huge_world_is_planned_in_seconds(bpipe):
 def test_a_huge_world_that_fits_nowhere_takes_seconds_too(name):
     hardware = ["hardware.memory_gib=0.1", "hardware.reserve_gib=0", "hardware.gpus_per_node=64"]
     text, seconds = fewest_cpu_seconds(lambda: report(LLAMA, *HUGE, *hardware, f"schedule.name={name}"))
-    assert "no number of ranks with this memory is enough for" in " ".join(text.split())
+    title = {"1f1b": "1F1B", "gpipe": "GPipe"}[name]
+    assert f"no number of ranks with this memory is enough for {title} as given" in " ".join(text.split())
     assert seconds < 8  # one on the machines seen; lists of all microbatches would take minutes
 
 
