@@ -284,8 +284,8 @@ class Trial:
                 f"{ended.code} {ended.stderr[-600:]}")
 
     def profile(self):
-        if "schedule.slices" in self.keys:
-            return  # profiles have no times for slices
+        if {"schedule.slices", "parallel.context"} & set(self.keys):
+            return  # profiles have no times for either
         path = self.bench.path("profile")
         self.ends_well("profile", "--profile", **{"hardware.profile": path})
         self.ends_well("profile", "--plan", **{"hardware.profile": path})
