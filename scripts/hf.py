@@ -102,8 +102,7 @@ def read_tensors(folder):
             names = sorted(set(json.loads(read_text(index))["weight_map"].values()))
     if not (folder / names[0]).exists():
         raise Failure(
-            f"{folder}: holds no {names[0]}; transformers writes it with save_pretrained(..., safe_serialization=True)"
-        )
+            f"{folder}: holds no {names[0]}; transformers writes it with save_pretrained(..., safe_serialization=True)")
     tensors = []
     for name in names:
         with form_of(folder / name, "safetensors file"):
@@ -128,8 +127,7 @@ def show_info(options):
     files = len({tensor.file for tensor in tensors})
     print(
         f"\n{len(tensors)} tensors, {sum(t.count for t in tensors):,} numbers, {sum(t.bytes for t in tensors):,} bytes"
-        f" in {files} file{'s' if files > 1 else ''}"
-    )
+        f" in {files} file{'s' if files > 1 else ''}")
 
 
 # ---- tokens ----------------------------------------------------------------------------------------------------------
@@ -152,8 +150,7 @@ def read_tokens(path, count):
     if len(tokens) < count or held < count:
         raise Failure(
             f"{path}: has {min(len(tokens), held)} tokens, and {count} are asked for; use fewer --windows or a smaller"
-            " --seq-len"
-        )
+            " --seq-len")
     return list(tokens)
 
 
@@ -236,15 +233,13 @@ class Transformers:
         self.torch = torch
         try:
             self.model, info = transformers.AutoModelForCausalLM.from_pretrained(
-                folder, torch_dtype=torch.float32, output_loading_info=True
-            )
+                folder, torch_dtype=torch.float32, output_loading_info=True)
         except Exception as error:
             raise Failure(f"{folder}: transformers does not take it: {str(error).splitlines()[0]}") from None
         for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
             if info[what]:
                 raise Failure(
-                    f"{folder}: transformers finds {what.replace('_', ' ')}, {sorted(map(str, info[what]))[0]} first"
-                )
+                    f"{folder}: transformers finds {what.replace('_', ' ')}, {sorted(map(str, info[what]))[0]} first")
         self.model.eval()
 
     def logits(self, tokens):
@@ -286,10 +281,8 @@ def check(options):
     if model["family"] == "llama":  # rotations have no length limit; GPT-2's table of positions is part of the model
         model["seq_len"] = min(model["seq_len"], options.seq_len or 256)
     elif options.seq_len not in (None, model["seq_len"]):
-        raise Failure(
-            f"--seq-len {options.seq_len}: GPT-2's positions are part of the model; its sequences have"
-            f" {model['seq_len']} tokens"
-        )
+        raise Failure(f"--seq-len {options.seq_len}: GPT-2's positions are part of the model; its sequences have"
+                      f" {model['seq_len']} tokens")
     length, count = model["seq_len"], options.windows * model["seq_len"] + 1
     tokens = choose_tokens(options, model, count)
     windows = [tokens[i * length : i * length + length + 1] for i in range(options.windows)]
@@ -302,8 +295,7 @@ def check(options):
         if not abs(mine - loss) <= options.tolerance:
             raise Failure(
                 f"{options.folder}: the loss is {mine:.6f} here and {loss:.6f} in transformers, {abs(mine - loss):.3g}"
-                f" apart where {options.tolerance:g} is allowed"
-            )
+                f" apart where {options.tolerance:g} is allowed")
         for window in windows[: options.prompts]:
             wrong = compare_next(ours, theirs, window[: max(1, length // 4)], length, options.tolerance)
             if wrong is not None:
@@ -314,8 +306,7 @@ def check(options):
 
 def arguments():
     parser = argparse.ArgumentParser(
-        prog="hf.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+        prog="hf.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     forms = parser.add_subparsers(dest="form", required=True, metavar="info|check")
     info = forms.add_parser("info", help="sizes and tensors")
     info.set_defaults(act=show_info)
@@ -324,8 +315,7 @@ def arguments():
                       help="a token file; without it the run's own, else random tokens")
     same.add_argument("--windows", type=int, default=8, metavar="N", help="number of sequences (8)")
     same.add_argument(
-        "--seq-len", type=int, metavar="N", help="llama: tokens per sequence (256, or the model's seq_len if smaller)"
-    )
+        "--seq-len", type=int, metavar="N", help="llama: tokens per sequence (256, or the model's seq_len if smaller)")
     same.add_argument("--prompts", type=int, default=2, metavar="N", help="number of greedy texts (2)")
     same.add_argument("--tokens", type=int, default=8, metavar="N", help="tokens per greedy text (8)")
     same.add_argument("--tolerance", type=float, default=1e-3, metavar="X", help="for the loss and for a logit (0.001)")

@@ -123,12 +123,10 @@ def events_of(entry, wall):
         return scalars_event(wall, int(entry["step"]), {f"eval/{entry['name']}": number(entry["accuracy"])})
     whole, stages = figures(entry)
     scalars = {GROUPS.get(key, f"step/{key}"): value for key, value in whole.items()}
-    scalars.update(
-        {
-            f"memory/{key}/stage_{stage}" if "bytes" in key else f"slots/{key}/stage_{stage}": value
-            for (stage, key), value in stages.items()
-        }
-    )
+    scalars.update({
+                       f"memory/{key}/stage_{stage}" if "bytes" in key else f"slots/{key}/stage_{stage}": value
+                       for (stage, key), value in stages.items()
+                   })
     return scalars_event(wall, int(entry["step"]), scalars)
 
 
@@ -241,8 +239,7 @@ def make_csv(options):
 
 def arguments():
     parser = argparse.ArgumentParser(
-        prog="metrics.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+        prog="metrics.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     forms = parser.add_subparsers(dest="form", required=True, metavar="tensorboard|csv")
     board = forms.add_parser("tensorboard", help="an event file for TensorBoard")
     board.add_argument("file", type=Path, metavar="METRICS")

@@ -89,8 +89,7 @@ def draw_compare(options):
     if len(plan.peak) != len(run.peak):
         raise Failure(
             f"{options.files[0]}: has {len(plan.peak)} stages, {options.files[1]} {len(run.peak)}; give a plan of the"
-            " same configuration"
-        )
+            " same configuration")
 
     def words(step, bubble, mfu):
         figures = [(step, "step {:.1f} ms", 1), (bubble, "idle {:.1f} %", 100), (mfu, "MFU {:.1f} %", 100)]
@@ -142,11 +141,9 @@ def make(options):
 
 def arguments():
     parser = argparse.ArgumentParser(
-        prog="plot.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+        prog="plot.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     pictures = parser.add_subparsers(
-        dest="picture", required=True, metavar="timeline|timelines|memory|curves|compare|search"
-    )
+        dest="picture", required=True, metavar="timeline|timelines|memory|curves|compare|search")
     kinds = (("timeline", draw_timeline, 1), ("timelines", draw_timelines, "+"), ("memory", draw_memory, "+"))
     for name, draw, count in (
         *kinds,
@@ -157,8 +154,7 @@ def arguments():
         picture = pictures.add_parser(name)
         picture.add_argument("files", type=Path, nargs=count, metavar="FILE")
         picture.add_argument(
-            "-o", "--output", type=Path, action="append", required=True, metavar="FILE", help="ends in .svg or .png"
-        )
+            "-o", "--output", type=Path, action="append", required=True, metavar="FILE", help="ends in .svg or .png")
         picture.set_defaults(draw=draw)
         if name.startswith("timeline"):
             picture.add_argument("--part", type=part_of, metavar="FROM:TO", help="draw this part, in milliseconds")

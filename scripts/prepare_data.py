@@ -32,8 +32,7 @@ def choose_dtype(tokenizer, wanted, name):
     dtype = wanted if wanted != "auto" else "uint16" if tokenizer.vocab <= 1 << 16 else "uint32"
     if dtype == "uint16" and tokenizer.vocab > 1 << 16:
         raise Failure(
-            f"--tokenizer {name}: has a vocabulary of {tokenizer.vocab}, and uint16 holds 65536; use --dtype uint32"
-        )
+            f"--tokenizer {name}: has a vocabulary of {tokenizer.vocab}, and uint16 holds 65536; use --dtype uint32")
     return dtype
 
 
@@ -111,10 +110,8 @@ def prepare(options):
     print(f"  {val.name}:   {val.total:,} tokens in {len(val.paths)} file(s); held out: {rule}")
     if not options.bible:
         place = f"{output.folder}/{output.name}"
-        print(
-            f"train with  -o model.vocab={tokenizer.vocab} -o 'data.train={place}_train_*.bin' -o"
-            f" 'data.val={place}_val_*.bin'"
-        )
+        print(f"train with  -o model.vocab={tokenizer.vocab} -o 'data.train={place}_train_*.bin' -o"
+              f" 'data.val={place}_val_*.bin'")
 
 
 def parser_():
@@ -127,27 +124,13 @@ def parser_():
     add("--name", help="first part of the files' names; default: bible with --bible, else text")
     add("--format", default="auto", choices=("auto", "text", "jsonl", "parquet"), help="default: by the files' names")
     add("--key", default="text", metavar="NAME", help="key or column that holds the text; default: text")
-    add(
-        "--tokenizer",
-        default="bytes",
-        metavar="FILE",
-        help="a SentencePiece *.model or a tokenizer.json; default: bytes",
-    )
-    add(
-        "--eot",
-        default="auto",
-        metavar="TOKEN",
-        help="begins every document: eos, bos or a name; default: eos, else bos",
-    )
+    add("--tokenizer", default="bytes", metavar="FILE",
+        help="a SentencePiece *.model or a tokenizer.json; default: bytes")
+    add("--eot", default="auto", metavar="TOKEN",
+        help="begins every document: eos, bos or a name; default: eos, else bos")
     add("--dtype", default="auto", choices=("auto", *KINDS), help="default: uint16 if the vocabulary fits")
-    add(
-        "-j",
-        "--jobs",
-        type=int,
-        default=len(os.sched_getaffinity(0)),
-        metavar="N",
-        help="processes; default: one per core",
-    )
+    add("-j", "--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N",
+        help="processes; default: one per core")
     add("--val-fraction", type=float, default=0.05, metavar="X", help="0 to 0.5; default: 0.05")
     add("--shard-tokens", type=int, default=100_000_000, metavar="N", help="most tokens of one file; default: 1e8")
     return parser
@@ -169,8 +152,7 @@ def parse(arguments):
         parser.error(f"--name {options.name!r}: use letters, digits, '.', '_' and '-', no '.' first")
     if options.name.endswith(".tokenizer"):
         parser.error(
-            f"--name {options.name!r}: NAME.tokenizer is what the copy of a tokenizer is called; use another name"
-        )
+            f"--name {options.name!r}: NAME.tokenizer is what the copy of a tokenizer is called; use another name")
     return options
 
 

@@ -41,8 +41,7 @@ def read_line(line, where):
         raise Failure(f"{where}: ctx has to be a text and endings a list of texts")
     if not context or len(endings) < 2 or not all(endings) or not 0 <= label < len(endings):
         raise Failure(
-            f"{where}: needs a context, two endings or more, none of them empty, and the number of one as label"
-        )
+            f"{where}: needs a context, two endings or more, none of them empty, and the number of one as label")
     return context, endings, label
 
 

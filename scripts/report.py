@@ -52,8 +52,7 @@ class Run:
         if self.plan and len(self.plan.peak) != len(self.metrics.peak):
             raise Failure(
                 f"{self.plan.name}: is a plan of {len(self.plan.peak)} stages, the run has {len(self.metrics.peak)};"
-                " give a plan of the same configuration"
-            )
+                " give a plan of the same configuration")
 
     def find_plan(self, given, folder):
         path = given or (folder / "plan.json" if folder else None)
@@ -71,8 +70,7 @@ class Run:
             path.write_text(json.dumps(config), encoding="utf-8")
             try:
                 ended = subprocess.run(
-                    [trainer, "-c", path, "--plan", "--json"], capture_output=True, text=True, timeout=60
-                )
+                    [trainer, "-c", path, "--plan", "--json"], capture_output=True, text=True, timeout=60)
             except (OSError, subprocess.TimeoutExpired):
                 return None
         return Plan(Path("plan"), ended.stdout) if ended.returncode == 0 else None
@@ -118,8 +116,7 @@ def describe(head):
     )
     bpipe = {"on": "with BPipe", "off": "without BPipe", "auto": "BPipe where it pays"}[schedule["bpipe"]]
     return (
-        what,
-        f"{world}; {schedule['name']} {bpipe}, {head['microbatches']} microbatches of {schedule['micro_batch']}",
+        what, f"{world}; {schedule['name']} {bpipe}, {head['microbatches']} microbatches of {schedule['micro_batch']}",
     )
 
 
@@ -269,29 +266,24 @@ def page(run, refresh):
         what, spread = describe(run.head)
         parts = [summary(run), curves(run), memory(run), timeline(run), against_plan(run)]
         config = json.dumps(run.config, indent=1)
-    return document(
-        run.name,
-        f'<h1>{escape(run.name)}</h1><p>{escape(what)}</p><p class="soft">{escape(spread)}</p>\n'
-        + "\n".join(part for part in parts if part)
-        + f"\n<details><summary>Configuration</summary><pre>{escape(config)}</pre></details>",
-        refresh,
-    )
+    return document(run.name,
+                    f'<h1>{escape(run.name)}</h1><p>{escape(what)}</p><p class="soft">{escape(spread)}</p>\n'
+                    + "\n".join(part for part in parts if part)
+                    + f"\n<details><summary>Configuration</summary><pre>{escape(config)}</pre></details>",
+                    refresh)
 
 
 def arguments():
     parser = argparse.ArgumentParser(
-        prog="report.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+        prog="report.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, metavar="RUN_DIR",
                         help="a folder with metrics.jsonl, a metrics file, or what --json wrote")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="without it report.html in RUN_DIR")
     parser.add_argument(
-        "--trace", type=Path, metavar="FILE", help="written by --trace; without it the first trace*.json in RUN_DIR"
-    )
+        "--trace", type=Path, metavar="FILE", help="written by --trace; without it the first trace*.json in RUN_DIR")
     parser.add_argument("--step", help="step of the trace; default: the second, since the first includes warm-up")
     parser.add_argument(
-        "--plan", type=Path, metavar="FILE", help="written by --plan --json; without it plan.json in RUN_DIR"
-    )
+        "--plan", type=Path, metavar="FILE", help="written by --plan --json; without it plan.json in RUN_DIR")
     parser.add_argument("--follow", action="store_true",
                         help="rewrite the page of a run until its last step; it reloads itself")
     options = parser.parse_args()

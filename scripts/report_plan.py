@@ -193,5 +193,4 @@ def page(path, trace):
     return document(
         path.stem,
         f'<h1>{escape(path.stem)}: {kind}</h1><p class="soft">Times rest on a model of the hardware; bytes are those'
-        " that a run allocates.</p>\n" + "\n".join(parts),
-    )
+        " that a run allocates.</p>\n" + "\n".join(parts))

@@ -112,8 +112,7 @@ class Trace:
                 chosen = self.first_of_each(chosen)
             if len(chosen) > MOST_BOXES:
                 raise Failure(
-                    f"{path}: {self.label} has {len(chosen)} actions, too many for a picture; use ui.perfetto.dev"
-                )
+                    f"{path}: {self.label} has {len(chosen)} actions, too many for a picture; use ui.perfetto.dev")
             zero = min(float(e["ts"]) for e in chosen)
             self.end = max(e["ts"] + e["dur"] for e in chosen) - zero
             int(chosen[0]["args"]["microbatch"])

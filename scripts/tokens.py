@@ -61,8 +61,7 @@ def main(arguments):
     parser.add_argument(
         "--eot",
         default="auto",
-        help="end-of-text token, as in prepare_data.py, for tokenizers without a usual one; none: no token",
-    )
+        help="end-of-text token, as in prepare_data.py, for tokenizers without a usual one; none: no token")
     options = parser.parse_intermixed_args(arguments)
     return finish("tokens.py", translate, options)
 

@@ -122,12 +122,8 @@ class Planner:
         if run.on_cpu and self.peak is not None:
             given["hardware.peak_tflops"] = f"{self.peak / run.world:.12g}"
         options = [part for item in given.items() for part in ("-o", "=".join(item))]
-        ended = subprocess.run(
-            [program, "-c", self.file_of(run), "--plan", "--json", *options],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        ended = subprocess.run([program, "-c", self.file_of(run), "--plan", "--json", *options], capture_output=True,
+                               text=True, check=False)
         if ended.returncode != 0:
             raise Failure(f"{run.name}: {ended.stderr.strip()}")
         return json.loads(ended.stdout)["step_ms"] / 1000
@@ -265,8 +261,7 @@ def scaled(options):
     def planned(efficiency):
         keys = ["-o", f"hardware.matmul_efficiency={efficiency:.12g}", "-o", "hardware.profile="]
         ended = subprocess.run(
-            [program, "-c", options.config, "--plan", "--json", *keys], capture_output=True, text=True, check=False
-        )
+            [program, "-c", options.config, "--plan", "--json", *keys], capture_output=True, text=True, check=False)
         if ended.returncode != 0:
             raise Failure(ended.stderr.strip())
         return json.loads(ended.stdout)["step_ms"] / 1000
@@ -274,8 +269,7 @@ def scaled(options):
     least = planned(1)
     if not least <= measured < planned(0.02):
         raise Failure(
-            f"a step of {measured:.4g} s is not one of products alone: with all at the peak it takes {least:.4g} s"
-        )
+            f"a step of {measured:.4g} s is not one of products alone: with all at the peak it takes {least:.4g} s")
     low, high = 0.02, 1.0  # the step falls as the efficiency grows
     for _ in range(20):
         middle = math.sqrt(low * high)
@@ -307,10 +301,8 @@ def section(figures, runs, planner):
         key: value for key, value in figures.items() if key not in ("action_us", "step_overhead_ms") or value >= 0.01
     }
     if planner.peak is not None:
-        lines.append(
-            f"# peak_tflops is of one of {runs[0].world} ranks: all ranks of this host together have"
-            f" {planner.peak:.4g}."
-        )
+        lines.append(f"# peak_tflops is of one of {runs[0].world} ranks: all ranks of this host together have"
+                     f" {planner.peak:.4g}.")
         keys = {"device": "cpu", "peak_tflops": planner.peak / runs[0].world} | keys
     keys["calibrated"] = "true"
     return (
@@ -319,8 +311,7 @@ def section(figures, runs, planner):
                 *lines,
                 "hardware:",
                 *(f"  {key}: {value if isinstance(value, str) else f'{value:.5g}'}" for key, value in keys.items()),
-            ]
-        )
+            ])
         + "\n"
     )
 
@@ -328,10 +319,8 @@ def section(figures, runs, planner):
 def compare(title, runs, seconds):
     print(f"{title:<40}  measured  +- noise   planned    error")
     for run, planned in zip(runs, seconds, strict=True):
-        print(
-            f"  {run.name:<38} {1000 * run.seconds:8.1f}  {100 * run.spread:6.1f} %  {1000 * planned:8.1f} "
-            f" {100 * (planned / run.seconds - 1):+6.1f} %"
-        )
+        print(f"  {run.name:<38} {1000 * run.seconds:8.1f}  {100 * run.spread:6.1f} %  {1000 * planned:8.1f} "
+              f" {100 * (planned / run.seconds - 1):+6.1f} %")
 
 
 def main(options):
@@ -360,10 +349,8 @@ def main(options):
             compare("predicted", others, planner.all_seconds([(run, figures) for run in others]))
         text = section(figures, runs, planner)
     if len(runs) < len(fit.names):
-        print(
-            f"{len(runs)} runs for {len(fit.names)} figures: those that runs do not tell apart are near what was"
-            " assumed before"
-        )
+        print(f"{len(runs)} runs for {len(fit.names)} figures: those that runs do not tell apart are near what was"
+              " assumed before")
     write(text, options)
 
 
@@ -371,19 +358,15 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN")
     parser.add_argument(
-        "--check", type=Path, nargs="+", default=[], metavar="RUN", help="runs to predict with what was fitted"
-    )
+        "--check", type=Path, nargs="+", default=[], metavar="RUN", help="runs to predict with what was fitted")
     parser.add_argument(
-        "-o", dest="output", type=Path, metavar="FILE", help="write the section here instead of to standard output"
-    )
+        "-o", dest="output", type=Path, metavar="FILE", help="write the section here instead of to standard output")
     parser.add_argument("-c", dest="config", type=Path, metavar="CONFIG", help="configuration of the run of step=TIME")
     parser.add_argument("--bin", type=Path, help="folder of the trainers")
     parser.add_argument("--device", choices=["cpu", "cuda"], help="device of the runs with hardware.device auto")
     parser.add_argument("--skip", type=int, default=2, help="first steps that do not count (default 2)")
     parser.add_argument(
-        "--noise", type=float, default=0.02, help="expected difference of equal runs, a fraction (default 0.02)"
-    )
+        "--noise", type=float, default=0.02, help="expected difference of equal runs, a fraction (default 0.02)")
     parser.add_argument(
-        "--quantile", type=float, default=0.5, help="quantile of a run's step times; 0: the fastest step (default 0.5)"
-    )
+        "--quantile", type=float, default=0.5, help="quantile of a run's step times; 0: the fastest step (default 0.5)")
     sys.exit(finish("calibrate", main, parser.parse_args()))

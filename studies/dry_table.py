@@ -47,12 +47,7 @@ GPUS = {
 
 def command(program, name, tokens, options):
     fixed = [
-        f"data.train={tokens}",
-        "data.val=",
-        "data.val_every=0",
-        "checkpoint.every=0",
-        "train.steps=2",
-        "log.metrics=",
+        f"data.train={tokens}", "data.val=", "data.val_every=0", "checkpoint.every=0", "train.steps=2", "log.metrics=",
     ]
     texts = [item for text in (*fixed, *options) for item in ("-o", text)]
     return [program, "-c", ROOT / "configs" / f"{name}.yaml", *texts]
@@ -80,15 +75,12 @@ def print_agreement(tokens):
             run(command(program, name, tokens, (*options, f"log.metrics={metrics}")), *nodes)
             step = json.loads(metrics.read_text().splitlines()[-1])
         plan = json.loads(
-            run([*command(ROOT / "build/release" / f"train_{family}", name, tokens, options), "--plan", "--json"])
-        )
+            run([*command(ROOT / "build/release" / f"train_{family}", name, tokens, options), "--plan", "--json"]))
         apart = 100 * (step["step_ms"] / plan["step_ms"] - 1)
         exposed = [f"{each['transfer_exposed_ms']:.0f} ms" for each in (step, plan)]
-        print(
-            f"| {model} | {layout} | {step['step_ms']:.0f} ms | {plan['step_ms']:.0f} ms ({apart:+.1f} %) "
-            f"| {100 * step['bubble']:.1f} %, {100 * plan['bubble']:.1f} % | {', '.join(exposed)} |",
-            flush=True,
-        )
+        print(f"| {model} | {layout} | {step['step_ms']:.0f} ms | {plan['step_ms']:.0f} ms ({apart:+.1f} %) "
+              f"| {100 * step['bubble']:.1f} %, {100 * plan['bubble']:.1f} % | {', '.join(exposed)} |",
+              flush=True)
 
 
 def stage_seconds(trace):

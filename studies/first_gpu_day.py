@@ -54,8 +54,7 @@ class Day:
             at = log.tell()
             job = subprocess.Popen(
                 list(map(str, command)), stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=ROOT,
-                env={**os.environ, **(env or {})}, start_new_session=True,
-            )  # fmt: skip
+                env={**os.environ, **(env or {})}, start_new_session=True)  # fmt: skip
             try:
                 code = job.wait(timeout=max(left, 1.0))
             except subprocess.TimeoutExpired:
@@ -76,13 +75,11 @@ class Day:
         metrics = self.out / f"{name}.jsonl"
         metrics.unlink(missing_ok=True)
         launch = shlex.split(self.options.launch) if self.options.launch else []
-        self.run(
-            [*launch, self.programs / program_of(config), "-c", ROOT / "configs" / config, *QUIET,
-             "-o", "hardware.device=cuda",
-             "-o", f"train.steps={steps}", "-o", f"train.timeout_s={600 if VIRTUAL else 60}", "-o",
-             f"log.metrics={metrics}", *options],
-            codes=codes, env=env,
-        )  # fmt: skip
+        self.run([*launch, self.programs / program_of(config), "-c", ROOT / "configs" / config, *QUIET,
+                  "-o", "hardware.device=cuda",
+                  "-o", f"train.steps={steps}", "-o", f"train.timeout_s={600 if VIRTUAL else 60}", "-o",
+                  f"log.metrics={metrics}", *options],
+                 codes=codes, env=env)  # fmt: skip
         return steps_of(metrics)
 
     def keys(self, config, p=1, t=1, d=1, layers=4, b=2, m=8):
@@ -196,8 +193,7 @@ def steps_of(path):
 def same(one, other, bound, what):
     """Raises Failed unless two runs agree in loss and norm to a relative bound. Returns the largest difference."""
     worst = max(
-        (abs(a[key] - b[key]) / abs(b[key]) for a, b in zip(one, other) for key in ("loss", "grad_norm")), default=1.0
-    )
+        (abs(a[key] - b[key]) / abs(b[key]) for a, b in zip(one, other) for key in ("loss", "grad_norm")), default=1.0)
     if len(one) != len(other) or worst > bound:
         raise Failed(f"{what}: differ by {worst:.3g}, allowed {bound:g}")
     return worst
@@ -465,8 +461,7 @@ def overlap(day):
                 name = f"overlap_{mode}_cluster{cluster}{way}"
                 env = {"NCCL_CGA_CLUSTER_SIZE": cluster}
                 result[f"overlap {mode}, cluster {cluster} {way}"] = day.real(
-                    *keys, name=name, t=tensor_ranks(day), layers=2, env=env
-                )
+                    *keys, name=name, t=tensor_ranks(day), layers=2, env=env)
     return result
 
 
@@ -665,10 +660,8 @@ def page(results):
         for result in results for name, run in against_plan(result)
     ]  # fmt: skip
     states = [(r["row"], r["state"], r["seconds"], r["budget_s"], r.get("reason", "")) for r in results]
-    rest = "\n".join(
-        f"<h3>{html.escape(r['row'])}</h3><pre>{html.escape(json.dumps(r['found'], indent=1))}</pre>"
-        for r in results if r.get("found")
-    )  # fmt: skip
+    rest = "\n".join(f"<h3>{html.escape(r['row'])}</h3><pre>{html.escape(json.dumps(r['found'], indent=1))}</pre>"
+                     for r in results if r.get("found"))  # fmt: skip
     return f"""<!doctype html><meta charset="utf-8"><title>First GPU day</title>
 <style>body{{font:15px sans-serif;margin:2em}}
 td,th{{padding:2px 12px;text-align:left;border-bottom:1px solid #ccc}}</style>
@@ -680,8 +673,7 @@ td,th{{padding:2px 12px;text-align:left;border-bottom:1px solid #ccc}}</style>
 
 def main():
     parser = argparse.ArgumentParser(
-        prog="first_gpu_day", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+        prog="first_gpu_day", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--long", action="store_true", help="every row")
     parser.add_argument("--out", default=str(ROOT / "out/first_gpu_day"), metavar="DIR")
     parser.add_argument("--gpus", type=int, metavar="N", help="GPUs to use; without it all")

@@ -190,8 +190,7 @@ def added(share, us, k0, peak, memory):
 def collectives(path):
     rows, found = table(path), {}
     for kind, ranks, size, ms, dtype in zip(
-        *(rows[name] for name in ("op_name", "num_gpus", "message_size", "latency", "nccl_dtype")), strict=True
-    ):
+        *(rows[name] for name in ("op_name", "num_gpus", "message_size", "latency", "nccl_dtype")), strict=True):
         if dtype != "half" or kind not in KINDS or ms <= 0:
             continue
         size *= 2  # from elements to bytes

@@ -169,8 +169,7 @@ class Row:
 
     def planned_bytes(self):
         return self.plan["peak_bytes"] if "stages" not in self.plan else max(
-            stage["peak_bytes"] for stage in self.plan["stages"]
-        )
+            stage["peak_bytes"] for stage in self.plan["stages"])
 
     def configuration(self):
         values = {key: value for key, value in self.values.items() if "." in key}
@@ -287,8 +286,7 @@ def plan(row, folder, number, bin_folder):
 
 def plan_all(rows, bin_folder):
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(
-        len(os.sched_getaffinity(0))
-    ) as pool:
+        len(os.sched_getaffinity(0))) as pool:
         for done in [pool.submit(plan, row, folder, i, bin_folder) for i, row in enumerate(rows)]:
             done.result()
 
@@ -509,9 +507,7 @@ def bands_file(rows):
     lines = [
         "// How much longer published steps of other trainers took than planned: 10th percentile, median and 90th",
         "// percentile. Made by studies/published.py of its published.json and runs*.csv; sources: docs/published.md.",
-        '#include "gpus.h"',
-        "",
-        "const TrainerBand trainer_bands[] = {",
+        '#include "gpus.h"', "", "const TrainerBand trainer_bands[] = {",
     ]
     for (trainer, gpus, experts, fp8), mine in classes_of(rows).items():
         ends = ", ".join(f"{end:.2f}" for end in band_of(mine))
@@ -553,8 +549,7 @@ def experts_table(rows):
         wrapped(
             f"Of {len(mine)} runs half took {statistics.median(map(longer, mine)):.2f} times as long as planned, or"
             f" longer; {right} of {len(pairs)} pairs of layouts of one model on the same GPUs are in order (Kendall's"
-            f" tau {2 * right / len(pairs) - 1:.2f})."
-        ),
+            f" tau {2 * right / len(pairs) - 1:.2f})."),
         "",
         "| model, GPUs | runs | measured / planned |",
         "|---|---|---|",
@@ -720,8 +715,7 @@ def verdict_on_pairs(pairs):
         f"Of {len(pairs)} pairs of one model and batch that differ by more than {100 * APART:.0f} %,"
         f" {len(pairs) - len(disordered)} are in the right order, and {len(pairs) - len(beyond)} ratios are within 5 %;"
         f" the worst is off by {signed(worst.error)} ({worst.one.values['group']}, {worst.other.values['run']} :"
-        f" {worst.one.values['run']})."
-    )
+        f" {worst.one.values['run']}).")
 
 
 def memory_apart(rows):
@@ -756,8 +750,7 @@ def words_on_memory(rows):
     return wrapped(
         f"Of {len(apart)} differences between two schedules {close.count('15 %')} are within 15 %,"
         f" {close.count('rounding')} more within 15 % of a difference that rounds to it (two figures in whole GB leave"
-        f" 1 GB open either way), and {close.count('no')} are not:"
-    )
+        f" 1 GB open either way), and {close.count('no')} are not:")
 
 
 def page_of(rows, more, page):
@@ -854,7 +847,6 @@ if __name__ == "__main__":
     parser.add_argument("--bands", action="store_true", help="print src/config/bands.c")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the page")
     parser.add_argument(
-        "--plot", action=argparse.BooleanOptionalAction, default=True, help="with --write: also draw the picture"
-    )
+        "--plot", action=argparse.BooleanOptionalAction, default=True, help="with --write: also draw the picture")
     chosen = parser.parse_args()
     sys.exit(finish("published", main, chosen))

@@ -100,8 +100,7 @@ def table_of_runs(planner):
         lines.append(
             f"| {number} | {model} | {mode} | {size} | {plain:.1f} GiB{' (too much)' if plain + 4 > 80 else ''} |"
             f" {fullest(plan, 'peak_bytes'):.1f} GiB{bpipe} | {plan['step_ms'] / 1000:.2f} s | {plan['bubble']:.1%} |"
-            f" {plan['mfu']:.1%} | {schedule_name(best)} | {best['step_ms'] / 1000:.2f} s ({change:+.1%}) |"
-        )
+            f" {plan['mfu']:.1%} | {schedule_name(best)} | {best['step_ms'] / 1000:.2f} s ({change:+.1%}) |")
     return lines
 
 
@@ -117,8 +116,7 @@ def table_of_statements(planner):
         gain = new["verdict"]["measured_stage_gain"]
         lines.append(
             f"| {name} | {filled(old) / filled(new) - 1:+.1%} | {gain:+.1%} | {old['step_ms'] / new['step_ms']:.3f}x |"
-            f" {old['mfu']:.1%} to {new['mfu']:.1%} | {reported} |"
-        )
+            f" {old['mfu']:.1%} to {new['mfu']:.1%} | {reported} |")
     return lines
 
 

@@ -8,18 +8,8 @@ from .shell import readable, unknown_in
 
 SHORT = {"-N": "nodes", "-n": "ntasks", "-G": "gpus", "-np": "ntasks", "-c": "cpus-per-task", "-ppn": "ntasks-per-node"}
 WORLD = (
-    "nnodes",
-    "nproc-per-node",
-    "nodes",
-    "ntasks",
-    "ntasks-per-node",
-    "gpus-per-node",
-    "gpus",
-    "gres",
-    "num-gpus",
-    "num-nodes",
-    "npernode",
-    "gpus-per-task",
+    "nnodes", "nproc-per-node", "nodes", "ntasks", "ntasks-per-node", "gpus-per-node", "gpus", "gres", "num-gpus",
+    "num-nodes", "npernode", "gpus-per-task",
 )
 
 
@@ -65,8 +55,7 @@ def gpus_of(s, front, slurm, gpus):
     for source in (options, batch):
         if known["gpus-per-node"] is None and (
             found := re.search(
-                r"(?:gpu:)?(?:[\w-]+:)?(\d+)(?:\(|,|$)", source.get("gpus-per-node", source.get("gres", ""))
-            )
+                r"(?:gpu:)?(?:[\w-]+:)?(\d+)(?:\(|,|$)", source.get("gpus-per-node", source.get("gres", "")))
         ):
             known["gpus-per-node"] = count("gpus-per-node", found[1])
     torchrun = (
@@ -87,11 +76,9 @@ def gpus_of(s, front, slurm, gpus):
         if world not in (None, gpus):
             s.say("world", f"--gpus {gpus} is planned; the script says {world}")
         elif world is None and (nodes or each):
-            s.say(
-                "world",
-                f"--gpus {gpus} is planned; the script says {nodes or 'an unknown number of'} nodes of"
-                f" {each or 'an unknown number of'} GPUs",
-            )
+            s.say("world",
+                  f"--gpus {gpus} is planned; the script says {nodes or 'an unknown number of'} nodes of"
+                  f" {each or 'an unknown number of'} GPUs")
         world = gpus
     if world is None:
         unsaid = [
@@ -101,8 +88,7 @@ def gpus_of(s, front, slurm, gpus):
         ]
         raise Failure(
             f"the number of GPUs is not known{' (' + ', '.join(unsaid) + ')' if unsaid else ''}; say --gpus N before"
-            " the program's name"
-        )
+            " the program's name")
     if each is None and tasks and nodes:
         each = tasks // nodes
     return world, min(each, world) if each else None

@@ -16,8 +16,7 @@ QUIET = re.compile(
     rf"|{re.escape(M)}(bos_|eos_|pad_|pretraining_tp|use_cache|initializer_range|is_|_fused|_use_qkv|_attn_impl"
     r"|rope_interleaved|interleaved_rotary|ring_attn|use_spda|max_position_embeddings|flex_|log_attn|ssm_cfg)"
     r"|optimizer\.(torch_adam|optimizer_factory\.torch_adam)"
-    r"|parallelism\.(tp_recompute_allgather|moe_layer_recompute|expert_)"
-)
+    r"|parallelism\.(tp_recompute_allgather|moe_layer_recompute|expert_)")
 
 
 def read(text):

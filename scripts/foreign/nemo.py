@@ -38,8 +38,7 @@ SECTIONS = re.compile(
     r"|masked|share_token|get_attention_mask|use_emha|use_scaled|fp16_lm|reduce_amax|sharp|save_nemo|overlap_p2p"
     r"|batch_p2p|hysteresis|apply_query|precision|fp8_(amax|interval|margin|wgrad)|num_micro_batches_with|nccl|tp_only"
     r"|fsdp_sharded|attn_mask_type|apply_rope_fusion|create_attention|dist_ckpt|add_bias_dropout|cross_entropy"
-    r"|async_tensor|model_type)"
-)
+    r"|async_tensor|model_type)")
 # How the YAML says the flags that have another name there.
 SPELLINGS = {
     "disable-bias-linear": "add_bias_linear false", "swiglu": "gated_linear_unit", "norm-epsilon": "layernorm_epsilon",

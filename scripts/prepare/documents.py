@@ -343,14 +343,12 @@ def unpack(path, options):
         ended = subprocess.run([program, "-dc", "--", path], stdout=file, stderr=subprocess.PIPE, check=False)
     except FileNotFoundError:
         raise Failure(
-            f"{path}: the program {program}, which unpacks it, is not installed; run scripts/install_deps.sh"
-        ) from None
+            f"{path}: the program {program}, which unpacks it, is not installed; run scripts/install_deps.sh") from None
     if ended.returncode != 0:
         said = ended.stderr.decode("utf-8", "replace").strip().splitlines()
         raise Failure(
             f"{path}: does not unpack ({said[-1] if said else f'{program} ended with {ended.returncode}'}); fetch it"
-            " again"
-        )
+            " again")
     if os.path.getsize(file.name) == 0:
         raise Failure(f"{path}: unpacks to nothing; leave it out or name another file")
     return file
@@ -388,8 +386,7 @@ def bible_source():
     except FileNotFoundError:
         raise Failure(
             "the program `bible` is not installed; run scripts/install_deps.sh (Debian's packages bible-kjv and "
-            "bible-kjv-text), or give text of your own: scripts/prepare_data.py FILE... --name bible"
-        ) from None
+            "bible-kjv-text), or give text of your own: scripts/prepare_data.py FILE... --name bible") from None
     except subprocess.CalledProcessError as error:
         raise Failure(f"`bible` failed: {error.stderr.strip() or error}; reinstall bible-kjv-text") from None
     chapters = {}

@@ -26,10 +26,8 @@ def library(name, purpose):
         return importlib.import_module(name)
     except ImportError as error:
         reason = "is not installed" if error.name == package else f"does not load ({error})"
-        raise Failure(
-            f"the Python library {package}, which {purpose}, {reason}; "
-            f"run scripts/install_deps.sh or `pip install {package}`"
-        ) from None
+        raise Failure(f"the Python library {package}, which {purpose}, {reason}; "
+                      f"run scripts/install_deps.sh or `pip install {package}`") from None
 
 
 def as_text(data, where):
@@ -45,8 +43,7 @@ def as_bytes(text, where):
         return text.encode("utf-8")
     except UnicodeEncodeError:
         raise Failure(
-            f"{where}: holds half of a surrogate pair, which is not a character; repair or remove the row"
-        ) from None
+            f"{where}: holds half of a surrogate pair, which is not a character; repair or remove the row") from None
 
 
 class Bytes:

@@ -68,17 +68,14 @@ def pairs(name, program, config, a, b):
         ratios.append(milliseconds[0] / milliseconds[1])
         for side in (0, 1):
             times[side].append(milliseconds[side])
-    print(
-        f"{name}: {a[0]} / {b[0]} = {statistics.median(ratios):.3f} (from {min(ratios):.3f} to {max(ratios):.3f}; "
-        f"medians {statistics.median(times[0]):.1f} and {statistics.median(times[1]):.1f} ms)",
-        flush=True,
-    )
+    print(f"{name}: {a[0]} / {b[0]} = {statistics.median(ratios):.3f} (from {min(ratios):.3f} to {max(ratios):.3f}; "
+          f"medians {statistics.median(times[0]):.1f} and {statistics.median(times[1]):.1f} ms)",
+          flush=True)
 
 
 def main():
     pairs(
-        "BPipe, four ranks", "train_llama", LLAMA_BPIPE, ("on", ["schedule.bpipe=on"]), ("off", ["schedule.bpipe=off"])
-    )
+        "BPipe, four ranks", "train_llama", LLAMA_BPIPE, ("on", ["schedule.bpipe=on"]), ("off", ["schedule.bpipe=off"]))
     for seq in (512, 1024):
         config = ATTENTION % seq
         modes = [(mode, [f"attention.mode={mode}"]) for mode in ("flash", "none")]

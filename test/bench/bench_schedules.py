@@ -174,9 +174,7 @@ def cores():
 def table(told, title):
     """The lines of a Markdown table."""
     lines = [
-        title,
-        "",
-        "| schedule | planned ms | measured ms | error | bubble planned | measured | rounds, disturbed |",
+        title, "", "| schedule | planned ms | measured ms | error | bubble planned | measured | rounds, disturbed |",
         "|---|---|---|---|---|---|---|",
     ]
     for name, entries in counted(told).items():
@@ -184,8 +182,7 @@ def table(told, title):
         lines.append(
             f"| {name} | {middle(entries, lambda e: e.planned):.1f} | {middle(entries, lambda e: e.step):.1f} |"
             f" {100 * error(entries):+.1f} % | {100 * middle(entries, lambda e: e.idle):.1f} % |"
-            f" {100 * middle(entries, lambda e: e.bubble):.1f} % | {len(told[name])}, {disturbed} |"
-        )
+            f" {100 * middle(entries, lambda e: e.bubble):.1f} % | {len(told[name])}, {disturbed} |")
     return [*lines, ""]
 
 

@@ -8,22 +8,17 @@ from trainer_runs import TOOLS, mpirun, mpirun_environment
 
 PROMISES = {
     "ranks_comm": [
-        "messages arrive in the order they were started",
-        "hundreds of messages under way at once",
+        "messages arrive in the order they were started", "hundreds of messages under way at once",
         "a message longer than MPI can count is one message",
         "a message of another length than expected is an error that names group and peer",
-        "sums in rank order: the bits of a serial sum on every rank",
-        "scratch memory stays within one piece",
-        "sums keep to the workspace that is counted for them",
-        "many sums under way at once, finished in any order",
-        "a waiting rank uses less than a fifth of a core",
-        "gather, broadcast, sum, max, hosts and clocks",
+        "sums in rank order: the bits of a serial sum on every rank", "scratch memory stays within one piece",
+        "sums keep to the workspace that is counted for them", "many sums under way at once, finished in any order",
+        "a waiting rank uses less than a fifth of a core", "gather, broadcast, sum, max, hosts and clocks",
         "groups by color, ordered by key",
     ],
     "ranks_pushed": [
         "where memory can be lent messages are pushed into it, elsewhere they go through far",
-        "messages both ways arrive whole and in order, early and late",
-        "nothing is left over for a second run",
+        "messages both ways arrive whole and in order, early and late", "nothing is left over for a second run",
         "a receive goes to the device only after its sender began",
         "the end that lends is not needed while the other end copies, out and back",
     ],

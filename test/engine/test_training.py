@@ -6,9 +6,7 @@ import re
 from collections import Counter
 
 import pytest
-from trainer_runs import (
-    ROOT, close, command, environment, run, trained, walked_tokens, write_config, write_tokens,
-)
+from trainer_runs import (ROOT, close, command, environment, run, trained, walked_tokens, write_config, write_tokens)
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
@@ -256,8 +254,7 @@ STEP_LINE = re.compile(
     r"step +(\d+)/(\d+) \| loss (\d+\.\d{4})(?: \(z [+-]\d+\.\d\))? \| norm (\d+\.\d\d)(?: \(z [+-]\d+\.\d\))?(?: \| lr"
     r" \d\.\de[+-]\d\d)?"
     r" \| \d+(?:\.\d)? ms \| \d+ tok/s \| MFU (?:\d+\.\d%|n/a|\? \(peak too low\)) \| bubble \d+%"
-    rf" \| {MEMORY}(?: \| xfer \+\d+\.\d ms)?(?: \| \w+)?"
-)
+    rf" \| {MEMORY}(?: \| xfer \+\d+\.\d ms)?(?: \| \w+)?")
 STEP_KEYS = (
     "type step loss loss_z grad_norm norm_z lr step_ms tokens tokens_seen tokens_per_s tokens_per_s_per_gpu"
     " mfu mfu_causal bubble transfer_exposed_ms evictions stages"

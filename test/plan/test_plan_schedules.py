@@ -15,8 +15,7 @@ def test_the_report_says_what_is_not_counted_and_what_else_would_do():
     text = report(LLAMA, "schedule.micro_batch=4", "hardware.reserve_gib=5")
     assert "are reserved for memory that is not counted" in text
     assert re.search(
-        r"reserve +micro-batch 4 fits without BPipe up to a reserve of \d\.\d\d GiB, with it up to 1\d\.\d\d", text
-    )
+        r"reserve +micro-batch 4 fits without BPipe up to a reserve of \d\.\d\d GiB, with it up to 1\d\.\d\d", text)
     assert re.search(r"^BPipe\? +No: micro-batch 4 fits only with it", text, re.M)
     for schedule in ("1F1B, BPipe", "1F1B, host", "1F1B, layers recomputed", "interleaved", "V-Half", "ZB-V",
                      "GIS, g=4"):
@@ -162,11 +161,9 @@ def test_a_schedule_that_is_left_open_keeps_to_the_keys_that_are_given(given):
     evicts = ["schedule.bpipe=on"] if key == "slots" else []
     rows = plan(LLAMA)["schedules"]
     on = "on" if evicts else "off"
-    quickest = min(
-        row["step_ms"]
-        for row in rows
-        if row["fits"] and row[key] == value and (row["bpipe"], row["evict_to"]) == (on, "peer")
-    )
+    quickest = min(row["step_ms"]
+                   for row in rows
+                   if row["fits"] and row[key] == value and (row["bpipe"], row["evict_to"]) == (on, "peer"))
     told = plan(LLAMA, "schedule.name=auto", f"schedule.{key}={value}", *evicts)
     assert told["step_ms"] == pytest.approx(quickest, rel=1e-9)
 
@@ -180,8 +177,7 @@ def test_a_schedule_that_is_left_open_keeps_slices():
     (["schedule.bpipe=on", "schedule.slots=7"], 0, "is 1F1B: no schedule that fits satisfies the given keys"),
     (["schedule.chunks=3"], 2, "-o schedule.chunks: schedule.name auto found no schedule with 3 chunks"),
     (["hardware.memory_gib=20"], 0, "is 1F1B: no schedule fits"),
-    (["parallel.pipeline=40", "train.global_batch=400"], 0,
-     "is 1F1B: too many stages and microbatches to simulate"),
+    (["parallel.pipeline=40", "train.global_batch=400"], 0, "is 1F1B: too many stages and microbatches to simulate"),
 ], ids=["slots", "chunks", "memory", "many"])
 def test_a_schedule_that_is_left_open_and_not_found_says_why(overrides, code, says):
     keys = ("hardware.profile=", "schedule.name=auto", *overrides)
@@ -293,8 +289,7 @@ def test_the_smallest_world_is_that_of_trying_every_cut(tmp_path):
         limit = peaks[best]
         wanted = min(p * t for (p, t), peak in peaks.items() if peak <= limit)
         text = report(config, f"hardware.memory_gib={(limit + 1024) / GIB:.12f}")
-        found = re.search(r"the smallest that fits: (\d+) ranks, pipeline (\d+) x tensor (\d+)( with BPipe)?, at",
-                          text)
+        found = re.search(r"the smallest that fits: (\d+) ranks, pipeline (\d+) x tensor (\d+)( with BPipe)?, at", text)
         ranks, p, t = (int(found[i]) for i in (1, 2, 3))
         assert ranks == p * t <= wanted and (found[4] or peaks[p, t] <= limit)
         assert found[4] or ranks == wanted

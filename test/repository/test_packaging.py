@@ -37,8 +37,7 @@ def test_the_version_is_one_everywhere(family):
         ["grep", "-rlF", f'"{VERSION}"', "Makefile", "make", "src", "scripts", "train_gpt.cu", "train_llama.cu"],
         cwd=ROOT,
         capture_output=True,
-        text=True,
-    )
+        text=True)
     assert others.stdout.split() == ["src/base/version.h"]
 
 
@@ -81,8 +80,7 @@ def test_what_is_installed_trains_from_an_empty_folder_and_uninstall_leaves_noth
         [sys.executable, place / f"share/{NAME}/scripts/prepare_data.py", "text.txt", "-o", "data", "--name", "bible"],
         cwd=work,
         capture_output=True,
-        text=True,
-    )
+        text=True)
     assert prepared.returncode == 0, prepared.stderr
     trained = subprocess.run(
         [place / "bin/train_llama", "-c", place / f"share/{NAME}/configs/llama_tiny.yaml"]
@@ -91,8 +89,7 @@ def test_what_is_installed_trains_from_an_empty_folder_and_uninstall_leaves_noth
         cwd=work,
         env=environment(),
         capture_output=True,
-        text=True,
-    )
+        text=True)
     assert trained.returncode == 0 and re.search(r"^step +1/1 \| loss", trained.stdout, re.M), trained.stderr
 
     assert make("uninstall", *where).returncode == 0

@@ -54,8 +54,7 @@ def started(small, tmp_path, *overrides, **more):
 @each_size
 @pytest.mark.parametrize("closed", [">&-", "<&- >&-"])
 def test_a_closed_standard_output_ends_the_run_and_nothing_is_written_into_another_file(
-    small, tmp_path, overrides, closed
-):
+    small, tmp_path, overrides, closed):
     metrics = tmp_path / "metrics.jsonl"
     job = Job(small, "train.steps=5", f"log.metrics={metrics}", *overrides, prefix=through_bash(f'exec "$@" {closed}'))
     try:
@@ -64,8 +63,7 @@ def test_a_closed_standard_output_ends_the_run_and_nothing_is_written_into_anoth
         job.parent.kill()
     ended = job.end()
     assert ended.code == 1 and ended.said[-1].endswith(
-        "cannot write to standard output: Bad file descriptor"
-    ), ended.stderr
+        "cannot write to standard output: Bad file descriptor"), ended.stderr
     assert all(line.startswith("{") for line in metrics.read_text().splitlines()) and nothing_left(small)
 
 
@@ -135,8 +133,7 @@ def test_output_that_cannot_be_written_costs_no_work(small, tmp_path, overrides)
     with open("/dev/full", "w") as full:
         ended = Job(small, *ENDLESS, f"checkpoint.dir={saved}", *overrides, stdout=full).end()
     assert ended.code == 1 and ended.said[-1].endswith(
-        "cannot write to standard output: No space left on device"
-    ), ended.stderr
+        "cannot write to standard output: No space left on device"), ended.stderr
     assert [path.name[:5] for path in saved.iterdir()] == ["step_"]
 
 
@@ -164,8 +161,7 @@ def test_a_run_under_nohup_ignores_hang_ups(small, tmp_path, overrides):
     before = (tmp_path / "metrics.jsonl").read_text().count('"step"')
     wait_until(
         lambda: job.parent.poll() is not None or (tmp_path / "metrics.jsonl").read_text().count('"step"') > before + 20,
-        "no steps",
-    )
+        "no steps")
     assert job.parent.poll() is None
     job.parent.send_signal(signal.SIGTERM)
     assert job.end().code == 1  # asked to stop, without a folder to save to
@@ -196,8 +192,7 @@ def test_of_two_runs_with_one_place_for_checkpoints_the_second_is_refused(small,
     assert second.code == 1 and second.stdout == ""
     assert second.said[-1].endswith(
         f"checkpoint.dir: {tmp_path}/saved: another run saves its checkpoints there; wait until it ends, or name"
-        " another folder"
-    )
+        " another folder")
     job.parent.send_signal(signal.SIGTERM)
     ended = job.end()
     assert ended.code == 3 and "could not be written" not in ended.stderr, ended.stderr
@@ -211,8 +206,7 @@ def test_of_two_runs_with_one_file_for_metrics_the_second_is_refused(small, tmp_
     (tmp_path / "link.jsonl").symlink_to(metrics)
     second = Job(small, "train.steps=5", f"log.metrics={tmp_path}/link.jsonl").end()
     assert second.code == 1 and second.said[-1].endswith(
-        f"log.metrics: another run writes its lines to {tmp_path}/link.jsonl; wait until it ends, or name another file"
-    )
+        f"log.metrics: another run writes its lines to {tmp_path}/link.jsonl; wait until it ends, or name another file")
     job.parent.send_signal(signal.SIGTERM)
     job.end()
     assert not (tmp_path / ".metrics.jsonl.lock").exists()
@@ -237,8 +231,7 @@ def test_too_few_files_for_mpirun_are_a_sentence_and_a_low_soft_limit_is_raised(
     four = ("train.steps=2", *RANKS["four_ranks"])
     ended = Job(small, *four, prefix=through_bash('ulimit -n 32; exec "$@"')).end()
     assert ended.code == 1 and ended.said[-1].endswith(
-        "mpirun opens up to 52 files for 4 ranks and is limited to 32; raise ulimit -n"
-    )
+        "mpirun opens up to 52 files for 4 ranks and is limited to 32; raise ulimit -n")
     assert Job(small, *four, prefix=through_bash('ulimit -Sn 32; exec "$@"')).end().code == 0
 
 
@@ -246,11 +239,9 @@ def test_too_few_files_for_mpirun_are_a_sentence_and_a_low_soft_limit_is_raised(
 
 
 @each_size
-@pytest.mark.parametrize(
-    "way",
-    ['"$@" -c <(cat "$CONFIGURATION")', '"$@" -c /dev/stdin < <(cat "$CONFIGURATION")',
-     '"$@" --config=<(cat "$CONFIGURATION")', '"$@" -c /dev/stdin < "$CONFIGURATION"'],
-)
+@pytest.mark.parametrize("way",
+                         ['"$@" -c <(cat "$CONFIGURATION")', '"$@" -c /dev/stdin < <(cat "$CONFIGURATION")',
+                          '"$@" --config=<(cat "$CONFIGURATION")', '"$@" -c /dev/stdin < "$CONFIGURATION"'])
 def test_a_configuration_through_a_pipe_reaches_all_ranks(small, tmp_path, overrides, way):
     options = [part for key in ("train.steps=2", f"log.metrics={tmp_path}/m.jsonl", *overrides) for part in ("-o", key)]
     command = ["bash", "-c", way, "-", trainer("llama"), *options]

@@ -36,8 +36,7 @@ def agreed(ended, runs, steps=2, first=1):
     assert re.fullmatch(
         rf"verified: {runs} runs agree in {steps} steps? from step {first}, each in loss, norm, and the gradients and "
         r"updated weights of \d+ tensors",
-        lines[-1],
-    ), ended.stdout
+        lines[-1]), ended.stdout
     assert len(lines) == runs and all(line.endswith(": the same bits") for line in lines[:-1])
     return True
 
@@ -47,8 +46,7 @@ def test_one_stage_several_stages_and_bpipe_agree(family, tmp_path):
     ended = verify(Trainer(tmp_path, MODELS[family]), layout(p=4, bpipe=True))
     assert agreed(ended, 3)
     assert ended.stdout.splitlines()[:2] == [
-        "1 stage and 4 stages, no BPipe: the same bits",
-        "1 stage and 4 stages, BPipe: the same bits",
+        "1 stage and 4 stages, no BPipe: the same bits", "1 stage and 4 stages, BPipe: the same bits",
     ]
     assert ended.stderr.count("verify: ") == 3 and "step " not in ended.stderr
 
@@ -57,8 +55,7 @@ def test_one_stage_several_stages_and_bpipe_agree(family, tmp_path):
     "change",
     [layout(p=1), layout(p=2, t=2, parallel_sequence=True), layout(p=3, d=2, train_global_batch=12),
      layout(p=4, train_precision="bf16")],
-    ids=["configured_one_stage", "tensor_ranks", "data_ranks", "bf16"],
-)
+    ids=["configured_one_stage", "tensor_ranks", "data_ranks", "bf16"])
 def test_other_layouts_are_verified_alike(tmp_path, change):
     assert agreed(verify(Trainer(tmp_path, GPT), change, steps=1), 3, steps=1)
 

@@ -25,18 +25,14 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_fr
 KINDS = {
     "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA, initializer_range=0.2)),
     "llama_tied": lambda: transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(**LLAMA, initializer_range=0.2, tie_word_embeddings=True)
-    ),
+        transformers.LlamaConfig(**LLAMA, initializer_range=0.2, tie_word_embeddings=True)),
     "llama32": lambda: transformers.LlamaForCausalLM(
         transformers.LlamaConfig(**LLAMA, initializer_range=0.2, tie_word_embeddings=True, head_dim=12,
-                                 rope_scaling=LLAMA3)
-    ),
+                                 rope_scaling=LLAMA3)),
     "qwen2": lambda: transformers.Qwen2ForCausalLM(
-        transformers.Qwen2Config(**LLAMA, initializer_range=0.2, tie_word_embeddings=True)
-    ),
+        transformers.Qwen2Config(**LLAMA, initializer_range=0.2, tie_word_embeddings=True)),
     "mistral": lambda: transformers.MistralForCausalLM(
-        transformers.MistralConfig(**LLAMA, initializer_range=0.2, head_dim=10, sliding_window=48)
-    ),
+        transformers.MistralConfig(**LLAMA, initializer_range=0.2, head_dim=10, sliding_window=48)),
     "gpt": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT, initializer_range=0.2)),
 }
 
@@ -150,10 +146,8 @@ def test_a_window_of_attention_bounds_the_sequence(capsys, tmp_path):
     folder = save("mistral", tmp_path / "model")
     said = run(capsys, "info", folder)[1]
     assert "\n  seq_len: 48\n" in said and "sliding_window 48: longer sequences are not computed so here" in said
-    (tmp_path / "c.yaml").write_text(
-        said.partition("\n\n")[0].replace("seq_len: 48", "seq_len: 64")
-        + f"\ndata: {{train: {write_tokens(tmp_path / 'd.bin', made_tokens(1000))}}}\n"
-    )
+    (tmp_path / "c.yaml").write_text(said.partition("\n\n")[0].replace("seq_len: 48", "seq_len: 64")
+                                     + f"\ndata: {{train: {write_tokens(tmp_path / 'd.bin', made_tokens(1000))}}}\n")
     program, start = BUILD / "train_llama", f"checkpoint.init_from={folder}"
     ended = subprocess.run([program, "-q", "-c", tmp_path / "c.yaml", "-o", start, "-o", "train.steps=1"],
                            capture_output=True, text=True, timeout=60)
@@ -169,8 +163,7 @@ def test_its_model_section_is_one_for_the_trainer(saved, capsys, tmp_path):
     data = write_tokens(tmp_path / "d.bin", made_tokens(1000))
     (tmp_path / "c.yaml").write_text(
         f"{section}\ntrain: {{steps: 1}}\ndata: {{train: {data}}}\nhardware: {{device: cpu}}\ncheckpoint: {{init_from:"
-        f" {saved}}}\n"
-    )
+        f" {saved}}}\n")
     program = BUILD / ("train_gpt" if "family: gpt" in section else "train_llama")
     ended = subprocess.run([program, "-q", "-c", tmp_path / "c.yaml"], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0 and "step    1/1" in ended.stdout, ended.stderr

@@ -184,12 +184,8 @@ def plan(tmp_path, config):
     path = tmp_path / "our.yaml"
     path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in config.items()))
     program = ROOT / f"train_{config['model']['family']}"
-    planned = subprocess.run(
-        [program, "-c", path, "--plan", "--json", "-o", "hardware.gpu=b200"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    planned = subprocess.run([program, "-c", path, "--plan", "--json", "-o", "hardware.gpu=b200"], capture_output=True,
+                             text=True, check=False)
     assert planned.returncode == 0, planned.stderr
     return json.loads(planned.stdout)
 
@@ -198,22 +194,15 @@ def test_a_launch_script_of_arrays_and_quoted_blocks_is_planned_as_it_is(tmp_pat
     comments, config = converted(tmp_path, "megatron", ARRAYS)
     model, parallel, train = config["model"], config["parallel"], config["train"]
     assert model["family"] == "llama" and (model["layers"], model["ffn"], model["kv_heads"], model["seq_len"]) == (
-        32,
-        14336,
-        8,
-        4096,
+        32, 14336, 8, 4096,
     )
     assert (parallel["tensor"], parallel["pipeline"], parallel["data"], parallel["sequence"]) == (2, 4, 8, True)
     assert config["hardware"]["gpus_per_node"] == 4
     assert (train["global_batch"], train["steps"], train["warmup_steps"], train["precision"]) == (
-        1024,
-        10000,
-        100,
-        "bf16",
+        1024, 10000, 100, "bf16",
     )
     assert train["min_lr_ratio"] == 0.1 and (train["beta2"], train["weight_decay"]) == (
-        0.999,
-        0.01,
+        0.999, 0.01,
     )  # the defaults there
     assert "--vocab-size is not given: 50257" in comments and "--save $OUT/here" in comments
     assert plan(tmp_path, config)["step_ms"] > 0
@@ -226,8 +215,7 @@ def test_the_scripts_gpus_of_a_node_stay_with_a_gpu_that_has_another_number(tmp_
     path = tmp_path / "our.yaml"
     path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in config.items()))
     planned = subprocess.run(
-        [ROOT / "train_llama", "-c", path, "--plan", "--json"], capture_output=True, text=True, check=True
-    )
+        [ROOT / "train_llama", "-c", path, "--plan", "--json"], capture_output=True, text=True, check=True)
     assert json.loads(planned.stdout)["config"]["hardware"]["gpus_per_node"] == 4
 
 
@@ -236,10 +224,8 @@ def test_variables_of_the_environment_and_arguments_can_be_given(tmp_path):
     path.write_text(ARRAYS)
     _, config = read(script("import.py", "megatron", "TP=4", "EIGHT_BITS=true", path).stdout)
     assert (config["parallel"]["tensor"], config["parallel"]["pipeline"], config["train"]["fp8"]) == (4, 8, "tensor")
-    path.write_text(
-        "LAYERS=$1\ntorchrun --nproc_per_node=8 pretrain_gpt.py"
-        f" {SMALL.replace('--num-layers 8', '--num-layers $LAYERS')}"
-    )
+    path.write_text("LAYERS=$1\ntorchrun --nproc_per_node=8 pretrain_gpt.py"
+                    f" {SMALL.replace('--num-layers 8', '--num-layers $LAYERS')}")
     refused = script("import.py", "megatron", path)
     assert refused.returncode == 2 and "arguments after its name" in refused.stderr
     assert read(script("import.py", "megatron", path, "12").stdout)[1]["model"]["layers"] == 12
@@ -262,8 +248,7 @@ def test_the_launcher_says_the_number_of_gpus(tmp_path, launcher, gpus, node):
 
 @pytest.mark.parametrize(
     "launcher",
-    ["python", "torchrun --nproc_per_node $GPUS --nnodes 2", "torchrun --nnodes 1:4 --nproc_per_node 8", "srun python"],
-)
+    ["python", "torchrun --nproc_per_node $GPUS --nnodes 2", "torchrun --nnodes 1:4 --nproc_per_node 8", "srun python"])
 def test_an_unknown_number_of_gpus_is_refused(tmp_path, launcher):
     path = tmp_path / "run.sh"
     path.write_text(f"{launcher} pretrain_gpt.py {SMALL}\n")
@@ -274,11 +259,9 @@ def test_an_unknown_number_of_gpus_is_refused(tmp_path, launcher):
 
 def test_fp16_is_planned_as_bf16_and_said():
     comments, config = read(
-        script("import.py", "--gpus", "8", "megatron", *SMALL.replace("--bf16", "--fp16").split()).stdout
-    )
+        script("import.py", "--gpus", "8", "megatron", *SMALL.replace("--bf16", "--fp16").split()).stdout)
     assert config["train"]["precision"] == "bf16" and comments.startswith(
-        "# changes the plan: precision: --fp16: is planned as bf16"
-    )
+        "# changes the plan: precision: --fp16: is planned as bf16")
 
 
 def test_what_matters_most_comes_first_and_what_does_not_matter_is_one_line():
@@ -419,16 +402,10 @@ def test_a_flag_without_a_key_is_named_with_its_effect(more, sentence):
 
 
 @pytest.mark.parametrize("more", [
-    "--recompute-num-layers 3",
-    "--recompute-granularity selective --recompute-method uniform",
-    "--num-layers-per-virtual-pipeline-stage 2",
-    "--microbatch-group-size-per-virtual-pipeline-stage 4",
-    "--num-query-groups 4",
-    "--rope-scaling-factor 4 --swiglu --normalization RMSNorm --position-embedding-type rope",
-    "--fp8-recipe mxfp8",
-    "--muon-momentum 0.8",
-    "--lr-warmup-fraction 0.1 --lr-warmup-iters 7",
-    "--num-experts 0",
+    "--recompute-num-layers 3", "--recompute-granularity selective --recompute-method uniform",
+    "--num-layers-per-virtual-pipeline-stage 2", "--microbatch-group-size-per-virtual-pipeline-stage 4",
+    "--num-query-groups 4", "--rope-scaling-factor 4 --swiglu --normalization RMSNorm --position-embedding-type rope",
+    "--fp8-recipe mxfp8", "--muon-momentum 0.8", "--lr-warmup-fraction 0.1 --lr-warmup-iters 7", "--num-experts 0",
     "--tp-comm-overlap",
 ])  # fmt: skip
 def test_what_is_read_and_not_used_is_named(more):
@@ -456,18 +433,14 @@ def test_the_tokenizer_says_the_vocabulary(tokenizer, size):
 
 def test_what_a_script_cannot_know_is_named(tmp_path):
     comments, config = converted(
-        tmp_path,
-        "megatron",
-        f"source cluster.sh\ntorchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} $EXTRA --seed 3\n",
-    )
+        tmp_path, "megatron",
+        f"source cluster.sh\ntorchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} $EXTRA --seed 3\n")
     assert "source cluster.sh: is not here" in comments and "$EXTRA: the script does not say what this is" in comments
     assert config["train"]["seed"] == 3
     (tmp_path / "cluster.sh").write_text("EXTRA='--lr 1e-3'\n")
     comments, config = converted(
-        tmp_path,
-        "megatron",
-        f"source cluster.sh\ntorchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} $EXTRA --seed 3\n",
-    )
+        tmp_path, "megatron",
+        f"source cluster.sh\ntorchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} $EXTRA --seed 3\n")
     assert "cluster.sh" not in comments and config["train"]["lr"] == 1e-3
 
 
@@ -511,9 +484,7 @@ def test_what_a_command_reads_is_not_known(tmp_path):
 def test_deepspeeds_json_is_read_beside_megatrons_flags(tmp_path):
     comments, config = converted(tmp_path, "megatron", DEEPSPEED)
     assert (config["train"]["global_batch"], config["schedule"]["micro_batch"], config["train"]["grad_clip"]) == (
-        16,
-        1,
-        0.5,
+        16, 1, 0.5,
     )
     assert (
         config["train"]["precision"] == "bf16"
@@ -534,9 +505,7 @@ def test_torchtitans_names_of_2024_are_read(tmp_path):
     )
     assert config["train"]["warmup_steps"] == 50 and config["schedule"]["recompute_layers"] == 4
     for name in (
-        "training.dtype bfloat16",
-        "optimizer.early_step_in_backward",
-        "training.enable_loss_parallel",
+        "training.dtype bfloat16", "optimizer.early_step_in_backward", "training.enable_loss_parallel",
         "job.description",
     ):
         assert name in comments
@@ -587,9 +556,7 @@ def test_nanotrons_yaml_is_read(tmp_path):
     comments, config = converted(tmp_path, "nanotron", NANO, name="run.yaml")
     assert (config["parallel"]["data"], config["train"]["global_batch"], config["train"]["steps"]) == (4, 64, 2000)
     assert (config["train"]["schedule"], config["train"]["decay_steps"], config["train"]["decay_shape"]) == (
-        "wsd",
-        400,
-        "1-sqrt",
+        "wsd", 400, "1-sqrt",
     )
     assert config["train"]["z_loss"] == 1e-4 and "optimizer.zero_stage 0: every data rank holds all" in comments
     assert "optimizer state there" in comments and "sliding_window_size 64" in comments
@@ -623,8 +590,7 @@ def test_sizes_come_from_a_model_where_the_input_has_none(tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text(
         "model: {tensor_model_parallel_size: 2, seq_length: 4096}\ntrain: {micro_batch_size: 1, global_batch_size: 64,"
-        " train_iters: 50}\n"
-    )
+        " train_iters: 50}\n")
     assert "say --model FILE with the sizes" in script("import.py", "--gpus", "8", "nemo", path).stderr
     answer = script("import.py", "--gpus", "8", "--model", ROOT / "configs/llama3_8b.yaml", "nemo", path)
     _, config = read(answer.stdout)
@@ -697,27 +663,8 @@ def test_no_cut_of_an_input_ends_in_a_traceback(name):
     drawn = random.Random(name)
     text = INPUTS[name]
     pieces = [
-        '"',
-        "'",
-        "`",
-        "$(",
-        "${",
-        "((",
-        "))",
-        "}",
-        ")",
-        "fi\n",
-        "done\n",
-        ";;",
-        "<<E\n",
-        "{",
-        "[[",
-        "|",
-        "&&",
-        "\\",
-        "\n",
-        "[",
-        ": ",
+        '"', "'", "`", "$(", "${", "((", "))", "}", ")", "fi\n", "done\n", ";;", "<<E\n", "{", "[[", "|", "&&", "\\",
+        "\n", "[", ": ",
     ]
     for _ in range(300):
         at = drawn.randrange(len(text) + 1)

@@ -101,8 +101,7 @@ def test_a_plan_is_made_where_none_is_given(folder, tmp_path):
 
 
 EVAL = json.dumps(
-    {"type": "eval", "step": 2, "name": "hellaswag", "accuracy": 0.25, "correct": 1, "examples": 4, "left_out": 0}
-)
+    {"type": "eval", "step": 2, "name": "hellaswag", "accuracy": 0.25, "correct": 1, "examples": 4, "left_out": 0})
 
 
 def test_a_single_step_a_long_run_and_unknown_figures_are_drawn(folder, tmp_path):
@@ -114,8 +113,7 @@ def test_a_single_step_a_long_run_and_unknown_figures_are_drawn(folder, tmp_path
         "skipped": [
             first,
             json.dumps(
-                {**entry, "step": 2, "loss": None, "loss_z": None, "grad_norm": None, "norm_z": None, "skipped": True}
-            ),
+                {**entry, "step": 2, "loss": None, "loss_z": None, "grad_norm": None, "norm_z": None, "skipped": True}),
             EVAL,
         ],
         "unknown": [
@@ -166,8 +164,7 @@ def test_a_followed_run_is_written_again_until_its_last_step(folder, tmp_path):
     following = subprocess.Popen(
         [sys.executable, ROOT / "scripts/report.py", path, "--plan", folder / "plan.json", "--follow", "-o",
          tmp_path / "r.html"],
-        env=environment(),
-    )
+        env=environment())
     try:
         wait_until((tmp_path / "r.html").exists, "no page")
         assert 'http-equiv="refresh"' in (tmp_path / "r.html").read_text()
@@ -253,8 +250,7 @@ def test_tips_say_what_is_under_the_pointer(folder, tmp_path):
         box = f"document.querySelector({json.dumps(selector)})"
         chromium.evaluate(f"{box}.scrollIntoView({{block: 'center'}})")
         return chromium.evaluate(
-            f"(() => {{ const b = {box}.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2] }})()"
-        )
+            f"(() => {{ const b = {box}.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2] }})()")
 
     with browser.Browser(tmp_path / "profile") as chromium:
         chromium.open(folder / "report.html")

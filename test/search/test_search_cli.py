@@ -299,8 +299,7 @@ def test_no_schedule_is_counted_of_a_cut_that_nothing_makes_fit():
 @pytest.mark.thorough
 @pytest.mark.soak(2)
 @pytest.mark.parametrize(
-    "fixed", [[], ["parallel.tensor=1"], ["parallel.pipeline=2", "parallel.tensor=4"], ["schedule.recompute_layers=0"]]
-)
+    "fixed", [[], ["parallel.tensor=1"], ["parallel.pipeline=2", "parallel.tensor=4"], ["schedule.recompute_layers=0"]])
 def test_where_nothing_fits_the_smallest_world_that_would_is_named(fixed):
     gpus, keys = 8 if len(fixed) == 2 else 2, ["train.global_batch=32", *fixed]
     ended = search("--gpus", gpus, "--json", overrides=keys)
@@ -412,9 +411,7 @@ def test_several_numbers_of_gpus_are_one_table_and_a_deadline_names_the_cheapest
 
 
 @pytest.mark.parametrize("words", [
-    "--plan --sweep a",
-    "--plan --sweep train.steps=1,,2",
-    "--sweep train.steps=1",
+    "--plan --sweep a", "--plan --sweep train.steps=1,,2", "--sweep train.steps=1",
     "--plan --sweep schedule.micro_batch=1,2 --sweep schedule.micro_batch=4",
     "--plan --sweep schedule.micro_batch=1,2 -o schedule.micro_batch=4",
 ])

@@ -45,8 +45,7 @@ def made(folder, name):
     path = folder / f"{name}.yaml"
     path.write_text(json.dumps(configuration(name)))
     options = [f"hardware.{key}={value}" for key, value in CONSTANTS.items()] + [
-        "hardware.flash_backward=0.336",
-        "hardware.profile=",
+        "hardware.flash_backward=0.336", "hardware.profile=",
     ]
     ended = command("gpt", "-c", path, "--plan", "--json", overrides=options)
     assert ended.returncode == 0, ended.stderr
@@ -101,8 +100,7 @@ def test_the_section_is_a_configuration(fitted):
     text = json.dumps(config)[1:-1].replace("}, ", "}\n").replace('"', "") + "\n"
     path = folder / "whole.yaml"
     path.write_text(
-        re.sub(r": \{", ": {", text) + (folder / "hardware.yaml").read_text() + "  gpu: a100-80g\n  device: cuda\n"
-    )
+        re.sub(r": \{", ": {", text) + (folder / "hardware.yaml").read_text() + "  gpu: a100-80g\n  device: cuda\n")
     ended = command("gpt", "-c", path, "--plan", "-v")
     assert ended.returncode == 0, ended.stderr + path.read_text()
     assert "matrix products at 70%" in ended.stdout
@@ -110,8 +108,7 @@ def test_the_section_is_a_configuration(fitted):
 
 @pytest.mark.parametrize(
     ("option", "value", "says"),
-    [("--skip", -1, "give 0 or more steps"), ("--quantile", -3, "from 0 to 1"), ("--noise", -1, "of 0 or more")],
-)
+    [("--skip", -1, "give 0 or more steps"), ("--quantile", -3, "from 0 to 1"), ("--noise", -1, "of 0 or more")])
 def test_numbers_that_mean_nothing_are_refused(tmp_path, option, value, says):
     ended = calibrate(made(tmp_path, "narrow"), option, str(value))
     assert (ended.returncode, ended.stdout) == (1, "")

@@ -163,8 +163,7 @@ def expert_copies(model, weights, tokens):
     if model.get("router") == "sigmoid":
         llama_logits(model, weights, tokens[:, :-1], routers)
     names = [f"model.layers.{layer}.{SCORE_BIAS}" for layer in range(model["layers"]) if routed(model, layer)]
-    return {name: chosen.flatten().bincount(minlength=model["experts"])
-            for name, (_, chosen) in zip(names, routers)}
+    return {name: chosen.flatten().bincount(minlength=model["experts"]) for name, (_, chosen) in zip(names, routers)}
 
 
 def rms_norm(x, weight, eps):
@@ -257,10 +256,7 @@ def llama_logits(model, weights, tokens, routers=None):
 
 def gpt_shapes(model):
     hidden, ffn = model["hidden"], model["ffn"]
-    shapes = {
-        "transformer.wte.weight": (model["vocab"], hidden),
-        "transformer.wpe.weight": (model["seq_len"], hidden),
-    }
+    shapes = {"transformer.wte.weight": (model["vocab"], hidden), "transformer.wpe.weight": (model["seq_len"], hidden)}
     for layer in range(model["layers"]):
         prefix = f"transformer.h.{layer}."
         matrices = {
