@@ -703,8 +703,8 @@ def table_of_pairs(pairs):
     return "\n".join(lines)
 
 
-def wrapped(text, indent=""):
-    return textwrap.fill(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+def wrapped(text):
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
 def verdict_on_pairs(pairs):
@@ -756,17 +756,11 @@ def words_on_memory(rows):
 def page_of(rows, more, page):
     """Returns the page with the tables of these rows between its marks. more: the rows of runs.csv."""
     pairs = pairs_of(rows)
-    sources = {row.source["name"]: row.source["title"] for row in rows}
-    for row in more:
-        file = EXPERTS if has_experts(row) else RUNS
-        sources.setdefault(f"{row.source['name']} (`{file.name}`)", row.source["title"])
     both = rows + more
     tables = {"summary": summary(rows), "experts": experts_table(more), "bands": bands(both),
               "decisions": decisions(both), "changes": changes(both),
               "limits": table_of_limits(rows), "programs": memory_table(more),
-              "pairs": verdict_on_pairs(pairs) + "\n\n" + table_of_pairs(pairs), "memory": words_on_memory(rows),
-              "sources": "\n".join(wrapped(f"- *{name}*: {title}.", "  ") for name,
-                                   title in sources.items())}  # fmt: skip
+              "pairs": verdict_on_pairs(pairs) + "\n\n" + table_of_pairs(pairs), "memory": words_on_memory(rows)}
     for name, text in tables.items():
         page = fill(page, name, [text])
     return page

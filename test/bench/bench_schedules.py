@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Compares every schedule's step with its plan, and checks whether the plan ranks the schedules in the measured order.
-`make bench` runs it; `bench_schedules.py --write docs/schedules.md` also writes its tables into that page. It takes
+`make bench` runs it; `bench_schedules.py --write docs/schedules.md` also writes its results into that page. It takes
 about BENCH_MINUTES (11) at most and ends with a line for each promise.
 
 Two stages run with one thread each: step times must be within 5 % of the plan, and bubbles within 2 points. Four stages
@@ -223,10 +223,10 @@ def write(page, lines):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", metavar="PAGE",
-                        help="put the tables of runs and all promises between the marks of a page")
+                        help="put the results between the marks of a page")
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    lines, shown, promises, began = [], [], [], time.monotonic()  # shown: tables of real runs, for the page
+    lines, promises, began = [], [], time.monotonic()
     # (stages, emulated, share of the time)
     parts = [(2, False, 0.5), (4, True, 0.5)] if cores() < 4 else [(2, False, 0.4), (4, True, 0.3), (4, False, 0.3)]
     with tempfile.TemporaryDirectory() as folder:
@@ -234,14 +234,13 @@ def main():
             what = f"{stages} stages, each emulated alone" if emulated else f"{stages} stages on {cores()} cores"
             told = rounds(folder, stages, share * MINUTES * 60, emulated)
             lines += table(told, what)
-            shown += [] if emulated else table(told, what)
             promises += [step_times(counted(told))] if stages == 2 else [order(told, what)]
             promises += [bubbles(counted(told), what)]
     results = [f"- {'passed' if kept else 'FAILED'}: {text}" for kept, text in promises]
     print("\n".join([*lines, *results]))
     print(f"took {(time.monotonic() - began) / 60:.1f} minutes", file=sys.stderr)
     if arguments.write:
-        write(arguments.write, [*shown, *results])
+        write(arguments.write, results)
 
 
 if __name__ == "__main__":
