@@ -42,127 +42,88 @@ struct Metrics {
     int64_t paced;             // entries added to `ended`; on a terminal, entry 0 is the start of the first step
 };
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Figures
-
-double figures_bubble(const StepFigures *figures) {
+StepTotals figures_totals(const StepFigures *figures) {
+    StepTotals totals = {0};
     double begin = INFINITY, end = -INFINITY, busy = 0.0;
     for (int s = 0; s < figures->stages; s++) {
-        begin = fmin(begin, figures->stage[s].run.begin);
-        end = fmax(end, figures->stage[s].run.end);
-        busy += figures->stage[s].run.busy;
+        const StageFigures *stage = &figures->stage[s];
+        begin = fmin(begin, stage->run.begin);
+        end = fmax(end, stage->run.end);
+        busy += stage->run.busy;
+        totals.exposed = fmax(totals.exposed, stage->run.exposed);
+        totals.evictions += stage->run.evictions;
+        if (stage->peak_bytes > figures->stage[totals.fullest].peak_bytes) totals.fullest = s;
+        if (stage->peak_bytes <= figures->stage[totals.emptiest].peak_bytes) totals.emptiest = s;
     }
     double all = (end - begin) * figures->stages;
     // Clocks of several hosts agree only to microseconds, so `busy` may exceed `all`; the bubble is then 0.
-    return all > 0.0 ? fmax(0.0, 1.0 - busy / all) : 0.0;
-}
-
-double figures_exposed(const StepFigures *figures) {
-    double longest = 0.0;
-    for (int s = 0; s < figures->stages; s++) longest = fmax(longest, figures->stage[s].run.exposed);
-    return longest;
-}
-
-int64_t figures_evictions(const StepFigures *figures) {
-    int64_t evictions = 0;
-    for (int s = 0; s < figures->stages; s++) evictions += figures->stage[s].run.evictions;
-    return evictions;
+    totals.bubble = all > 0.0 ? fmax(0.0, 1.0 - busy / all) : 0.0;
+    return totals;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // The file
 
-static int metrics_file_error_(const Metrics *metrics, const char *what, Error *err) {
+static int file_error_(const Metrics *metrics, const char *what, Error *err) {
     int code = errno;
     return error_set(err, EXIT_FAILED, "log.metrics: %s %s: %s; %s", what, metrics->path, file_why(code),
                      code == ENOSPC || code == EDQUOT ? "free some space there, or name a file elsewhere"
                                                       : "name a file that can be written, or \"\" for none");
 }
 
-// The part of an earlier run's lines to keep in the file.
-typedef struct Kept {
-    off_t end;     // end of the last line to keep
-    int64_t step;  // number of the last step line read
-    bool finished; // a line of a step > after_step was read; lines are dropped until another run begins
-    bool foreign;  // the incomplete last line is not a metrics line
-} Kept;
-
-// Finds the part to keep. A file may contain several runs: a step number that does not increase begins another run.
-// Only the last run is cut.
-static void keep_all_(Kept *kept, FILE *file, int64_t after_step) {
+// Cuts the file after the last line to keep. A file may contain several runs: a step number that does not increase
+// begins another run. A fresh start (`after_step` -1) keeps every complete line of earlier runs; a resume also removes
+// the last run's steps > after_step. Reads the open file, since its path may lead to another by now.
+static int cut_(Metrics *metrics, int64_t after_step, Error *err) {
     static const char begin[] = "{\"type\":\"";
-    char *line = NULL;
-    size_t capacity = 0;
-    off_t position = 0;
-    for (ssize_t length; (length = getline(&line, &capacity, file)) > 0; position += length) {
-        bool torn = line[length - 1] != '\n';
-        size_t compared = (size_t)length < sizeof begin - 1 ? (size_t)length : sizeof begin - 1;
-        // After a power cut some file systems leave zeros where the line should be.
-        if (torn && line[0] != '\0' && strncmp(line, begin, compared) != 0) kept->foreign = true;
-        if (torn) continue; // the last line
-        long long number;
-        bool any = sscanf(line, "{\"type\":\"%*[a-z]\",\"step\":%lld", &number) == 1; // lines that belong to a step
-        bool step = sscanf(line, "{\"type\":\"step\",\"step\":%lld", &number) == 1;
-        if (step && number <= kept->step) kept->finished = false;
-        if (step) kept->step = number;
-        if (any && number > after_step) kept->finished = true;
-        if (!kept->finished) kept->end = position + length;
-    }
-    free(line);
-}
-
-// Cuts the file. A fresh start keeps every complete line of earlier runs; a resume also removes steps > after_step.
-// Reads the open file, since its path may lead to another by now.
-static int metrics_cut_(Metrics *metrics, int64_t after_step, Error *err) {
-    char open_file[64];
+    char open_file[64], *line = NULL;
     snprintf(open_file, sizeof open_file, "/proc/self/fd/%d", metrics->fd);
     FILE *file = fopen(open_file, "re");
-    if (file == NULL) return metrics_file_error_(metrics, "cannot read", err);
-    Kept kept = {0, 0, false, false};
-    keep_all_(&kept, file, after_step < 0 ? INT64_MAX : after_step);
+    if (file == NULL) return file_error_(metrics, "cannot read", err);
+    size_t capacity = 0;
+    off_t position = 0, end = 0;            // end: of the last line to keep
+    long long last = 0, number;             // last: number of the last step line read
+    bool finished = false, foreign = false; // finished: lines are dropped until another run begins
+    for (ssize_t length; (length = getline(&line, &capacity, file)) > 0; position += length) {
+        if (line[length - 1] != '\n') { // the last line is torn; after a power cut some file systems leave zeros there
+            size_t compared = (size_t)length < sizeof begin - 1 ? (size_t)length : sizeof begin - 1;
+            foreign = line[0] != '\0' && strncmp(line, begin, compared) != 0;
+            break;
+        }
+        bool any = sscanf(line, "{\"type\":\"%*[a-z]\",\"step\":%lld", &number) == 1; // lines that belong to a step
+        bool step = sscanf(line, "{\"type\":\"step\",\"step\":%lld", &number) == 1;
+        if (step && number <= last) finished = false;
+        if (step) last = number;
+        if (any && after_step >= 0 && number > after_step) finished = true;
+        if (!finished) end = position + length;
+    }
+    free(line);
     fclose(file);
-    if (kept.foreign)
+    if (foreign)
         return error_set(err, EXIT_FAILED,
                          "log.metrics: %s ends in something that is not a metrics line; name another file",
                          metrics->path);
-    if (ftruncate(metrics->fd, kept.end) != 0) return metrics_file_error_(metrics, "cannot truncate", err);
-    return 0;
-}
-
-// Locks a file next to the metrics. A lock on the metrics themselves could be held by any user who can read them.
-static int metrics_lock_(Metrics *metrics, Error *err) {
-    char path[PATH_MAX + 16], taken[CONFIG_TEXT + 128], *real = realpath(metrics->path, NULL);
-    if (real == NULL) return 0; // it was removed meanwhile
-    const char *name = strrchr(real, '/') + 1;
-    snprintf(path, sizeof path, "%.*s.%s.lock", (int)(name - real), real, name);
-    free(real);
-    snprintf(taken, sizeof taken,
-             "log.metrics: another run writes its lines to %s; wait until it ends, or name another file",
-             metrics->path);
-    return file_lock(&metrics->lock, path, taken, err);
+    return ftruncate(metrics->fd, end) == 0 ? 0 : file_error_(metrics, "cannot truncate", err);
 }
 
 static int open_file_(Metrics *metrics, int64_t after_step, Error *err) {
-    if (metrics->path[0] == '\0') return 0;
-    if (file_make_folders(metrics->path) != 0) return metrics_file_error_(metrics, "cannot make the folder of", err);
+    if (file_make_folders(metrics->path) != 0) return file_error_(metrics, "cannot make the folder of", err);
     metrics->fd = file_open_to_write(metrics->path, O_APPEND);
-    if (metrics->fd < 0) return metrics_file_error_(metrics, "cannot open", err);
     struct stat status;
-    if (fstat(metrics->fd, &status) != 0) return metrics_file_error_(metrics, "cannot open", err);
+    if (metrics->fd < 0 || fstat(metrics->fd, &status) != 0) return file_error_(metrics, "cannot open", err);
     if (!S_ISREG(status.st_mode)) return 0;
-    return metrics_lock_(metrics, err) != 0 ? -1 : metrics_cut_(metrics, after_step, err);
-}
-
-// Returns whether stdout is a terminal that can overwrite a line (not a dumb one). mpirun gives its first rank a
-// terminal even if the output goes to a file. So a parent tells its ranks in LAUNCH_TERMINAL_VARIABLE whether its
-// stdout is a terminal. For a launcher's ranks without a parent, the result is false.
-static bool writes_to_terminal_(void) {
-    const char *parent = getenv(LAUNCH_TERMINAL_VARIABLE), *kind = getenv("TERM");
-    bool under = false;
-    Error ignored = {0};
-    if (kind != NULL && strcmp(kind, "dumb") == 0) return false;
-    if (parent != NULL) return strcmp(parent, "1") == 0;
-    return world_under_launcher(&under, &ignored) == 0 && !under && isatty(STDOUT_FILENO);
+    // Lock a file next to the metrics. A lock on the metrics themselves could be held by any user who can read them.
+    char path[PATH_MAX + 16], taken[CONFIG_TEXT + 128], *real = realpath(metrics->path, NULL);
+    if (real != NULL) { // else it was removed meanwhile
+        const char *name = strrchr(real, '/') + 1;
+        snprintf(path, sizeof path, "%.*s.%s.lock", (int)(name - real), real, name);
+        free(real);
+        snprintf(taken, sizeof taken,
+                 "log.metrics: another run writes its lines to %s; wait until it ends, or name another file",
+                 metrics->path);
+        if (file_lock(&metrics->lock, path, taken, err) != 0) return -1;
+    }
+    return cut_(metrics, after_step, err);
 }
 
 Metrics *metrics_open(const Config *config, const MetricsSetup *setup, int64_t after_step, Error *err) {
@@ -170,8 +131,14 @@ Metrics *metrics_open(const Config *config, const MetricsSetup *setup, int64_t a
     int64_t steps = config->train.steps;
     *metrics = (Metrics){.setup = *setup, .raised = 1.0, .fd = -1, .steps = steps, .every = config->log.every};
     snprintf(metrics->path, sizeof metrics->path, "%s", config->log.metrics);
-    metrics->terminal = writes_to_terminal_();
-    if (open_file_(metrics, after_step, err) == 0) return metrics;
+    // Progress goes to a terminal that can overwrite a line. mpirun gives its first rank a terminal even if the output
+    // goes to a file, so a parent tells its ranks whether its stdout is a terminal; other launchers' ranks have none.
+    const char *parent = getenv(LAUNCH_TERMINAL_VARIABLE), *kind = getenv("TERM");
+    bool dumb = kind != NULL && strcmp(kind, "dumb") == 0, under = false;
+    metrics->terminal =
+        !dumb && (parent != NULL ? strcmp(parent, "1") == 0
+                                 : world_under_launcher(&under, NULL) == 0 && !under && isatty(STDOUT_FILENO));
+    if (metrics->path[0] == '\0' || open_file_(metrics, after_step, err) == 0) return metrics;
     metrics_close(metrics);
     return NULL;
 }
@@ -180,14 +147,14 @@ bool metrics_unheard(const Metrics *metrics) { return metrics->unheard; }
 
 // Returns whether standard output accepts a line within `ms` milliseconds: a pipe that is ready accepts PIPE_BUF bytes
 // at once.
-static bool metrics_ready_(int ms) {
+static bool ready_(int ms) {
     struct pollfd out = {STDOUT_FILENO, POLLOUT, 0};
     return poll(&out, 1, ms) != 0;
 }
 
 void metrics_close(Metrics *metrics) {
     if (metrics == NULL) return;
-    if (metrics->progress_shown && metrics_ready_(0)) {
+    if (metrics->progress_shown && ready_(0)) {
         fputs("\r\033[K", stdout);
         fflush(stdout);
     }
@@ -210,22 +177,21 @@ static void line_begin_(Line *line, const char *type) {
     json_put_text(&line->out, "type", type);
 }
 
-// Appends to the file; a line that could not be written completely is cut off again.
-static int metrics_append_(Metrics *metrics, const char *text, size_t length, Error *err) {
-    off_t before = lseek(metrics->fd, 0, SEEK_END);
-    if (file_write_all(metrics->fd, text, (int64_t)length) == 0) return 0;
-    metrics_file_error_(metrics, "cannot write to", err);
-    // Cut off the torn line, or the next line would be joined to it. If this fails, the next start cuts it off.
-    bool cut = before >= 0 && ftruncate(metrics->fd, before) == 0;
-    (void)cut;
-    return -1;
-}
-
+// Writes the line to the file, if there is one, at once. A line that could not be written completely is cut off again,
+// or the next line would be joined to it; if that fails, the next start cuts it off.
 static int line_end_(Line *line, Metrics *metrics, Error *err) {
     json_end(&line->out, '}');
     fputc('\n', line->out.file);
     xmemstream_close(line->out.file);
-    int status = metrics->fd >= 0 ? metrics_append_(metrics, line->text, line->length, err) : 0;
+    int status = 0;
+    if (metrics->fd >= 0) {
+        off_t before = lseek(metrics->fd, 0, SEEK_END);
+        if (file_write_all(metrics->fd, line->text, (int64_t)line->length) != 0) {
+            status = file_error_(metrics, "cannot write to", err);
+            bool cut = before >= 0 && ftruncate(metrics->fd, before) == 0;
+            (void)cut;
+        }
+    }
     free(line->text);
     return status;
 }
@@ -252,47 +218,6 @@ int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Erro
     return line_end_(&line, metrics, err);
 }
 
-// Writes how evenly experts were used: three figures of the stage with the fullest rank, the balance loss of all layers
-// and, if asked for, the tokens of every expert by layer, none of a dense layer. Nothing for a dense model.
-static void write_experts_(JsonOut *out, const StepFigures *figures) {
-    const ExpertLoad *load = &figures->stage[0].experts;
-    for (int s = 1; s < figures->stages; s++) {
-        const ExpertLoad *other = &figures->stage[s].experts;
-        if (other->fullest * fmax(1, load->forwards) > load->fullest * fmax(1, other->forwards)) load = other;
-    }
-    if (load->forwards == 0) return;
-    json_begin(out, "experts", '{');
-    json_put_digits(out, "fullest", load->fullest / load->forwards, CLEAR);
-    json_put_digits(out, "spread", load->spread / load->forwards, CLEAR);
-    json_put_digits(out, "chunks", load->parts / load->forwards, CLEAR);
-    json_put_digits(out, "balance_loss", figures->balance_loss, CLEAR);
-    if (figures->copies != NULL) json_begin(out, "tokens", '[');
-    for (int64_t l = 0; l < figures->layers && figures->copies != NULL; l++) {
-        const double *row = figures->copies + l * figures->experts;
-        json_begin(out, NULL, '[');
-        for (int64_t n = 0; n < figures->experts && l >= figures->dense; n++)
-            json_put_integer(out, NULL, (int64_t)row[n]);
-        json_end(out, ']');
-    }
-    if (figures->copies != NULL) json_end(out, ']');
-    json_end(out, '}');
-}
-
-static void write_stages_(JsonOut *out, const StepFigures *figures) {
-    json_begin(out, "stages", '[');
-    for (int s = 0; s < figures->stages; s++) {
-        const StageFigures *stage = &figures->stage[s];
-        json_begin(out, NULL, '{');
-        json_put_integer(out, "stage", s);
-        json_put_integer(out, "peak_bytes", stage->peak_bytes);
-        json_put_integer(out, "activation_bytes", stage->activation_bytes);
-        json_put_integer(out, "slots_used", stage->run.slots_used);
-        json_put_integer(out, "slots_lent", stage->run.slots_lent);
-        json_end(out, '}');
-    }
-    json_end(out, ']');
-}
-
 // Returns the MFU relative to the peak in the file's run line, or NAN if the peak is unknown.
 static double mfu_(const Metrics *metrics, double flops_per_token, const StepFigures *figures) {
     const MetricsSetup *setup = &metrics->setup;
@@ -300,10 +225,13 @@ static double mfu_(const Metrics *metrics, double flops_per_token, const StepFig
     return setup->peak_tflops > 0.0 ? achieved / ((double)setup->world * setup->peak_tflops * 1e12) : NAN;
 }
 
+// Writes the line of a step. How evenly experts were used is that of the stage with the fullest rank; a dense model has
+// none, and a dense layer no tokens.
 static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
     if (metrics->fd < 0) return 0;
     Line line;
     JsonOut *out = &line.out;
+    StepTotals totals = figures_totals(figures);
     line_begin_(&line, "step");
     json_put_integer(out, "step", figures->step);
     json_put_digits(out, "loss", figures->loss, EXACT);
@@ -319,23 +247,56 @@ static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err)
     json_put_digits(out, "tokens_per_s_per_gpu", rate / (double)metrics->setup.world, CLEAR);
     json_put_digits(out, "mfu", mfu_(metrics, metrics->setup.flops_per_token_full, figures), CLEAR);
     json_put_digits(out, "mfu_causal", mfu_(metrics, metrics->setup.flops_per_token_causal, figures), CLEAR);
-    json_put_digits(out, "bubble", figures_bubble(figures), CLEAR);
-    json_put_digits(out, "transfer_exposed_ms", figures_exposed(figures) * 1e3, CLEAR);
-    json_put_integer(out, "evictions", figures_evictions(figures));
+    json_put_digits(out, "bubble", totals.bubble, CLEAR);
+    json_put_digits(out, "transfer_exposed_ms", totals.exposed * 1e3, CLEAR);
+    json_put_integer(out, "evictions", totals.evictions);
     if (figures->skipped) json_put_truth(out, "skipped", true);
     if (figures->slowest[0] != '\0') fputs(figures->slowest, json_put(out, "slowest"));
-    write_experts_(out, figures);
-    write_stages_(out, figures);
+    const ExpertLoad *load = &figures->stage[0].experts;
+    for (int s = 1; s < figures->stages; s++) {
+        const ExpertLoad *other = &figures->stage[s].experts;
+        if (other->fullest * fmax(1, load->forwards) > load->fullest * fmax(1, other->forwards)) load = other;
+    }
+    if (load->forwards > 0) {
+        json_begin(out, "experts", '{');
+        json_put_digits(out, "fullest", load->fullest / load->forwards, CLEAR);
+        json_put_digits(out, "spread", load->spread / load->forwards, CLEAR);
+        json_put_digits(out, "chunks", load->parts / load->forwards, CLEAR);
+        json_put_digits(out, "balance_loss", figures->balance_loss, CLEAR);
+        if (figures->copies != NULL) {
+            json_begin(out, "tokens", '[');
+            for (int64_t l = 0; l < figures->layers; l++) {
+                json_begin(out, NULL, '[');
+                for (int64_t n = 0; n < figures->experts && l >= figures->dense; n++)
+                    json_put_integer(out, NULL, (int64_t)figures->copies[l * figures->experts + n]);
+                json_end(out, ']');
+            }
+            json_end(out, ']');
+        }
+        json_end(out, '}');
+    }
+    json_begin(out, "stages", '[');
+    for (int s = 0; s < figures->stages; s++) {
+        const StageFigures *stage = &figures->stage[s];
+        json_begin(out, NULL, '{');
+        json_put_integer(out, "stage", s);
+        json_put_integer(out, "peak_bytes", stage->peak_bytes);
+        json_put_integer(out, "activation_bytes", stage->activation_bytes);
+        json_put_integer(out, "slots_used", stage->run.slots_used);
+        json_put_integer(out, "slots_lent", stage->run.slots_lent);
+        json_end(out, '}');
+    }
+    json_end(out, ']');
     return line_end_(&line, metrics, err);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Lines for people. The file's line is written first, so that the file has every step even if stdout is closed.
 
-static int metrics_say_(Metrics *metrics, const char *text, Error *err) {
+static int say_(Metrics *metrics, const char *text, Error *err) {
     enum { LOOK_MS = 200 };
     metrics->unheard = false;
-    while (metrics->setup.waits != NULL && !metrics_ready_(LOOK_MS))
+    while (metrics->setup.waits != NULL && !ready_(LOOK_MS))
         if (!metrics->setup.waits(metrics->setup.context)) return 0;
     if (metrics->progress_shown) fputs("\r\033[K", stdout);
     metrics->progress_shown = false;
@@ -346,7 +307,7 @@ static int metrics_say_(Metrics *metrics, const char *text, Error *err) {
 }
 
 // Writes "24s", "3m05s", "1h02m", "2d03h".
-static char *metrics_duration_(double seconds, char text[48]) {
+static char *duration_(double seconds, char text[48]) {
     int64_t s = (int64_t)(seconds + 0.5);
     if (s >= 86400) snprintf(text, 48, "%lldd%02lldh", (long long)(s / 86400), (long long)(s / 3600 % 24));
     else if (s >= 3600) snprintf(text, 48, "%lldh%02lldm", (long long)(s / 3600), (long long)(s / 60 % 60));
@@ -392,88 +353,62 @@ static void deviating_(StepLine *line, const char *name, int digits, double valu
     else step_field_(line, 0, "%s %.*e%s", name, digits, plain, deviation);
 }
 
-// Writes the memory of the fullest stage, and with `all` also of the emptiest.
-static void memory_field_(StepLine *line, const StepFigures *figures, bool all) {
-    int fullest = 0, emptiest = 0;
-    for (int s = 1; s < figures->stages; s++) {
-        if (figures->stage[s].peak_bytes > figures->stage[fullest].peak_bytes) fullest = s;
-        if (figures->stage[s].peak_bytes <= figures->stage[emptiest].peak_bytes) emptiest = s;
-    }
-    char most[32], least[32];
-    grid_bytes(figures->stage[fullest].peak_bytes, most);
-    grid_bytes(figures->stage[emptiest].peak_bytes, least);
-    if (all && figures->stages > 1) step_field_(line, 0, "%s@%d %s@%d", most, fullest, least, emptiest);
-    else step_field_(line, 0, "%s@%d", most, fullest);
-}
-
-static void metrics_fill_(StepLine *line, const Metrics *metrics, const StepFigures *figures) {
-    bool all = metrics->setup.say_all;
-    double mfu = mfu_(metrics, metrics->setup.flops_per_token_full, figures), ms = figures->seconds * 1e3;
-    double exposed = figures_exposed(figures) * 1e3, pace = pace_(metrics);
-    double left = (pace > 0.0 ? pace : figures->seconds) * (double)(metrics->steps - figures->step);
-    char text[48];
-    *line = (StepLine){0};
-    step_field_(line, 0, "step %4lld/%lld", (long long)figures->step, (long long)metrics->steps);
-    if (figures->dry) {
-        step_field_(line, 0, "loss -");
-        step_field_(line, 0, "norm -");
-    } else {
-        deviating_(line, "loss", 4, figures->loss, figures->loss_z, all);
-        deviating_(line, "norm", 2, figures->norm, figures->norm_z, all);
-    }
-    step_field_(line, 1, "lr %.1e", figures->lr);
-    step_field_(line, 0, ms < 100.0 ? "%.1f ms" : "%.0f ms", ms);
-    step_field_(line, 5, "%.0f tok/s", (double)figures->tokens / figures->seconds);
-    if (metrics->quickest > metrics->raised) step_field_(line, 0, "MFU ? (peak too low)");
-    else if (isfinite(mfu)) step_field_(line, 0, "MFU %.1f%%", mfu / metrics->raised * 100.0);
-    else step_field_(line, 0, "MFU n/a");
-    step_field_(line, 3, "bubble %.0f%%", figures_bubble(figures) * 100.0);
-    memory_field_(line, figures, all);
-    if (all || exposed >= 0.05) step_field_(line, 4, "xfer +%.1f ms", exposed);
-    if (figures->skipped) step_field_(line, 0, "skipped");
-    if (all && figures->slow[0] != '\0') step_field_(line, 0, "%s", figures->slow);
-    if (figures->step < metrics->steps && isfinite(left)) step_field_(line, 2, "%s", metrics_duration_(left, text));
-}
-
-// Writes the fields with ` | ` between them, except fields with spare 1 to `left_out`. Returns the length.
-static size_t line_join_(const StepLine *line, int left_out, char *text, size_t size) {
-    size_t length = 0;
-    for (int i = 0; i < line->count; i++) {
-        int spare = line->field[i].spare;
-        if (spare == 0 || spare > left_out)
-            length += (size_t)snprintf(text + length, size - length, "%s%s", i > 0 ? " | " : "", line->field[i].text);
-    }
-    return length;
-}
-
 static int say_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
     enum { MOST_SPARE = 5 };
-    StepLine line;
+    bool all = metrics->setup.say_all;
+    StepTotals totals = figures_totals(figures);
+    double mfu = mfu_(metrics, metrics->setup.flops_per_token_full, figures), ms = figures->seconds * 1e3;
+    double exposed = totals.exposed * 1e3, pace = pace_(metrics);
+    double left = (pace > 0.0 ? pace : figures->seconds) * (double)(metrics->steps - figures->step);
+    char most[32], least[32], remaining[48];
+    StepLine line = {0};
+    step_field_(&line, 0, "step %4lld/%lld", (long long)figures->step, (long long)metrics->steps);
+    if (figures->dry) {
+        step_field_(&line, 0, "loss -");
+        step_field_(&line, 0, "norm -");
+    } else {
+        deviating_(&line, "loss", 4, figures->loss, figures->loss_z, all);
+        deviating_(&line, "norm", 2, figures->norm, figures->norm_z, all);
+    }
+    step_field_(&line, 1, "lr %.1e", figures->lr);
+    step_field_(&line, 0, ms < 100.0 ? "%.1f ms" : "%.0f ms", ms);
+    step_field_(&line, 5, "%.0f tok/s", (double)figures->tokens / figures->seconds);
+    if (metrics->quickest > metrics->raised) step_field_(&line, 0, "MFU ? (peak too low)");
+    else if (isfinite(mfu)) step_field_(&line, 0, "MFU %.1f%%", mfu / metrics->raised * 100.0);
+    else step_field_(&line, 0, "MFU n/a");
+    step_field_(&line, 3, "bubble %.0f%%", totals.bubble * 100.0);
+    grid_bytes(figures->stage[totals.fullest].peak_bytes, most);
+    grid_bytes(figures->stage[totals.emptiest].peak_bytes, least);
+    if (all && figures->stages > 1) step_field_(&line, 0, "%s@%d %s@%d", most, totals.fullest, least, totals.emptiest);
+    else step_field_(&line, 0, "%s@%d", most, totals.fullest);
+    if (all || exposed >= 0.05) step_field_(&line, 4, "xfer +%.1f ms", exposed);
+    if (figures->skipped) step_field_(&line, 0, "skipped");
+    if (all && figures->slow[0] != '\0') step_field_(&line, 0, "%s", figures->slow);
+    if (figures->step < metrics->steps && isfinite(left)) step_field_(&line, 2, "%s", duration_(left, remaining));
     char text[sizeof line];
-    metrics_fill_(&line, metrics, figures);
-    size_t length = line_join_(&line, 0, text, sizeof text);
-    for (int out = 1; !metrics->setup.say_all && length > GRID_WIDTH && out <= MOST_SPARE; out++)
-        length = line_join_(&line, out, text, sizeof text);
-    return metrics_say_(metrics, text, err);
-}
-
-// Handles an MFU above 1: the peak was measured while other programs ran, or was configured for another device. A
-// measured peak is measured again. The fastest step's rate cannot serve as the peak: the MFU would then be 98 % in a
-// case in which a peak measured on an idle machine gives 77 %. If the peak remains below a step's rate, the step lines
-// report from then on that the peak is too low.
-static void question_peak_(Metrics *metrics, const StepFigures *figures) {
-    enum { MOST_MEASUREMENTS = 8 }; // a tenth of a second each
-    const MetricsSetup *setup = &metrics->setup;
-    double mfu = mfu_(metrics, setup->flops_per_token_full, figures);
-    if (mfu > metrics->quickest) metrics->quickest = mfu;
-    if (!(mfu > metrics->raised) || setup->measure == NULL || metrics->measurements++ >= MOST_MEASUREMENTS) return;
-    double again = setup->measure(setup->context) / setup->peak_tflops;
-    if (again > metrics->raised) metrics->raised = again;
+    size_t length = SIZE_MAX;
+    for (int out = 0; length > GRID_WIDTH && out <= (all ? 0 : MOST_SPARE); out++) { // without spare fields up to `out`
+        length = 0;
+        for (int i = 0; i < line.count; i++)
+            if (line.field[i].spare == 0 || line.field[i].spare > out)
+                length += (size_t)snprintf(text + length, sizeof text - length, "%s%s", i > 0 ? " | " : "",
+                                           line.field[i].text);
+    }
+    return say_(metrics, text, err);
 }
 
 int metrics_step(Metrics *metrics, const StepFigures *figures, Error *err) {
+    enum { MOST_MEASUREMENTS = 8 }; // a tenth of a second each
+    const MetricsSetup *setup = &metrics->setup;
     metrics->ended[metrics->paced++ % PACE_WINDOW] = clock_seconds();
-    question_peak_(metrics, figures);
+    // An MFU above 1: the peak was measured while other programs ran, or was configured for another device. A measured
+    // peak is measured again. The fastest step's rate cannot serve as the peak: the MFU would then be 98 % in a case in
+    // which a peak measured on an idle machine gives 77 %. If the peak remains below a step's rate, the step lines
+    // report from then on that the peak is too low.
+    double mfu = mfu_(metrics, setup->flops_per_token_full, figures);
+    if (mfu > metrics->quickest) metrics->quickest = mfu;
+    if (mfu > metrics->raised && setup->measure != NULL && metrics->measurements++ < MOST_MEASUREMENTS)
+        metrics->raised = fmax(metrics->raised, setup->measure(setup->context) / setup->peak_tflops);
     int written = write_step_(metrics, figures, err);
     // A step line is printed for the first and the last step, every log.every steps, and for unusual steps.
     bool first = !metrics->said, unusual = figures->skipped || figures->loss_z > 3.0 || figures->norm_z > 3.0;
@@ -493,7 +428,7 @@ int metrics_val(Metrics *metrics, int64_t step, double loss, Error *err) {
     json_put_digits(out, "loss", loss, EXACT);
     json_put_digits(out, "perplexity", exp(loss), CLEAR);
     int written = line_end_(&line, metrics, err);
-    return metrics_say_(metrics, text, err) == 0 ? written : -1;
+    return say_(metrics, text, err) == 0 ? written : -1;
 }
 
 int metrics_eval(Metrics *metrics, int64_t step, int64_t correct, int64_t examples, int64_t left_out, Error *err) {
@@ -511,25 +446,7 @@ int metrics_eval(Metrics *metrics, int64_t step, int64_t correct, int64_t exampl
     json_put_integer(out, "examples", examples);
     json_put_integer(out, "left_out", left_out);
     int written = line_end_(&line, metrics, err);
-    return metrics_say_(metrics, text, err) == 0 ? written : -1;
-}
-
-static int say_sample_(Metrics *metrics, int64_t step, const char *text, Error *err) {
-    char *line;
-    size_t length;
-    FILE *file = xmemstream(&line, &length);
-    fprintf(file, "sample %lld/%lld | ", (long long)step, (long long)metrics->steps);
-    for (const char *at = text; *at != '\0'; at++) {
-        fputc(*at, file);
-        if (*at == '\n' && at[1] != '\0') fputs("    ", file);
-    }
-    xmemstream_close(file);
-    // The text may end in a newline of its own.
-    while (length > 0 && line[length - 1] == '\n') line[--length] = '\0';
-    line[text_make_printable(line, length, "\n\t")] = '\0';
-    int said = metrics_say_(metrics, line, err);
-    free(line);
-    return said;
+    return say_(metrics, text, err) == 0 ? written : -1;
 }
 
 int metrics_sample(Metrics *metrics, int64_t step, int64_t index, const char *text, Error *err) {
@@ -540,17 +457,29 @@ int metrics_sample(Metrics *metrics, int64_t step, int64_t index, const char *te
     json_put_integer(out, "index", index);
     json_put_text(out, "text", text);
     int written = line_end_(&line, metrics, err);
-    return say_sample_(metrics, step, text, err) == 0 ? written : -1;
+    char *shown;
+    size_t length;
+    FILE *file = xmemstream(&shown, &length);
+    fprintf(file, "sample %lld/%lld | ", (long long)step, (long long)metrics->steps);
+    for (const char *at = text; *at != '\0'; at++) {
+        fputc(*at, file);
+        if (*at == '\n' && at[1] != '\0') fputs("    ", file);
+    }
+    xmemstream_close(file);
+    while (length > 0 && shown[length - 1] == '\n') shown[--length] = '\0'; // the text may end in its own newline
+    shown[text_make_printable(shown, length, "\n\t")] = '\0';
+    int said = say_(metrics, shown, err);
+    free(shown);
+    return said == 0 ? written : -1;
 }
 
 void metrics_progress(Metrics *metrics, int64_t step, int64_t steps) {
-    if (!metrics->terminal || !metrics_ready_(0)) return;
+    if (!metrics->terminal || !ready_(0)) return;
     if (metrics->paced == 0) metrics->ended[metrics->paced++] = clock_seconds();
-    double pace = pace_(metrics);
     char left[48];
     fprintf(stdout, "\r\033[Kstep %4lld/%lld is running", (long long)step, (long long)steps);
     if (metrics->paced > 1)
-        fprintf(stdout, ", about %s left", metrics_duration_(pace * (double)(steps - step + 1), left));
+        fprintf(stdout, ", about %s left", duration_(pace_(metrics) * (double)(steps - step + 1), left));
     fflush(stdout);
     metrics->progress_shown = true;
 }

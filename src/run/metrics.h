@@ -37,10 +37,14 @@ typedef struct StepFigures {
     int64_t layers, dense, experts; // dense: first layers without experts
 } StepFigures;
 
-// Returns the idle time of all stages in the pipeline phase, divided by the phase's duration and the number of stages.
-double figures_bubble(const StepFigures *figures);
-double figures_exposed(const StepFigures *figures); // largest run.exposed of the stages, in seconds
-int64_t figures_evictions(const StepFigures *figures);
+// What the stages of a step have in sum.
+typedef struct StepTotals {
+    double bubble;  // idle time of all stages in the pipeline phase, divided by the phase's duration and their number
+    double exposed; // largest run.exposed of the stages, in seconds
+    int64_t evictions;
+    int fullest, emptiest; // stages with the most and the least peak_bytes
+} StepTotals;
+StepTotals figures_totals(const StepFigures *figures);
 
 // Settings: the reference values for MFU, the figures to print, and the wait for the reader of standard output.
 typedef struct MetricsSetup {

@@ -163,14 +163,15 @@ static void run_of(const MetricsSetup *peak, const StepFigures *figures, int cou
 
 TEST(bubble_of_1f1b_is_p_minus_1_over_m_plus_p_minus_1) {
     StepFigures figures = made_figures(1);
-    NEAR(figures_bubble(&figures), 3.0 / 7.0);
-    NEAR(figures_exposed(&figures), 0.0004);
-    assert_int_equal(figures_evictions(&figures), 6);
+    StepTotals totals = figures_totals(&figures);
+    NEAR(totals.bubble, 3.0 / 7.0);
+    NEAR(totals.exposed, 0.0004);
+    assert_int_equal(totals.evictions, 6);
     figures.stages = 1;
     stages_of_1f1b[0].run.busy = 21.0 + 1e-9; // as if clocks disagree slightly
-    assert_true(figures_bubble(&figures) == 0.0);
+    assert_true(figures_totals(&figures).bubble == 0.0);
     stages_of_1f1b[0].run.end = stages_of_1f1b[0].run.begin;
-    assert_true(figures_bubble(&figures) == 0.0);
+    assert_true(figures_totals(&figures).bubble == 0.0);
 }
 
 // ---- the line for people --------------------------------------------------------------------------------------------
