@@ -1,12 +1,18 @@
-// --check: what a run needs is measured for some seconds on all ranks, with the groups that the run would have (run.h).
+// --check: what a run needs is measured for some seconds on all ranks, with the groups that the run would have (run.h),
+// and judged beside the plan and beside the others of its kind.
+//
 // A round of a probe is timed from a barrier to the end of the work on the device; a GPU's figure is the median of its
 // rounds, a CPU's the fastest. Products run on all ranks at once, as in training, so that GPUs reach their power limit.
 // Links of one kind are measured at the same time, unless they share a rank.
-#include "preflight.h"
-
+//
+// GPUs are judged by the plan. The plan's figures for CPUs are guesses, and other programs may use their cores: there
+// the reference is the median, and differences below NOISE do not count.
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/json_out.h"
 #include "base/units.h"
+#include "plan/plan_time.h"
+#include "run.h"
 
 #include <fcntl.h>
 #include <math.h>
@@ -14,10 +20,39 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ROUNDS = 5 };
+typedef enum Probe {
+    PROBE_PRODUCT,
+    PROBE_TENSOR,
+    PROBE_CONTEXT,
+    PROBE_EXPERTS,
+    PROBE_DATA,
+    PROBE_NEXT, // messages to the next stage; then to the previous one
+    PROBE_PREVIOUS,
+    PROBE_PAIR,
+    PROBE_READ,
+    PROBE_WRITE,
+    PROBE_COUNT
+} Probe;
+
+static const char *const words_[PROBE_COUNT] = {"product",  "tensor",   "context", "experts", "data",
+                                                "pipeline", "pipeline", "pair",    "read",    "write"};
+
+static const double NOISE = 0.5, SLOWER = 0.05, FILES_SLOWER = 1.0; // as fractions of the reference's time
+
+enum { ROUNDS = 5, WRITES = 16 << 20 }; // WRITES: bytes that a rank writes at a time
+
+// What one rank measured. A link belongs to a group of `size` ranks, of which `leader` is the first, or is a message
+// from `leader` to `peer`. between: the ranks are on several nodes.
+typedef struct Finding {
+    double seconds, expected; // of one execution; seconds 0: not measured here
+    double amount;            // FLOPs, or bytes that a rank sends
+    int leader, peer, size;
+    bool between;
+} Finding;
 
 typedef struct Preflight {
     Run *run;
+    Config known; // the configuration, with the device's peak
     Hardware hardware;
     Shape shape;
     int64_t bytes; // of messages and of a collective's result
@@ -26,6 +61,7 @@ typedef struct Preflight {
     void *x, *w, *y;
     int64_t width;
     Comm *comm;
+    CostCollective kind;
     int peer, file;
     bool sends;
     char *incoming;
@@ -33,6 +69,7 @@ typedef struct Preflight {
     int32_t *tokens;
     int64_t *blocks;
     Finding mine[PROBE_COUNT];
+    Finding (*all)[PROBE_COUNT]; // [world], on rank 0
 } Preflight;
 
 typedef int Work(Preflight *p, Error *err);
@@ -47,27 +84,17 @@ static int multiply_(Preflight *p, Error *err) {
     return 0;
 }
 
-static int gather_(Preflight *p, Error *err) {
+static int collect_(Preflight *p, Error *err) {
+    Comm *comm = p->comm;
     CommRequest request = {0};
-    int64_t count = p->bytes / p->comm->size;
-    if (p->comm->collective(p->comm, COMM_ALL_GATHER, p->out, p->out + p->comm->rank * count, count, COMM_BYTE,
-                            &request, err) != 0)
-        return -1;
-    return comm_wait(p->comm, &request, err);
-}
-
-static int reduce_(Preflight *p, Error *err) {
-    CommRequest request = {0};
-    int64_t count = p->bytes / 4 / p->comm->size;
-    if (p->comm->collective(p->comm, COMM_REDUCE_SCATTER, p->out, p->in, count, COMM_FLOAT, &request, err) != 0)
-        return -1;
-    return comm_wait(p->comm, &request, err);
-}
-
-static int exchange_(Preflight *p, Error *err) {
-    CommRequest request = {0};
-    if (p->comm->exchange(p->comm, p->out, p->blocks, p->in, p->blocks, &request, err) != 0) return -1;
-    return comm_wait(p->comm, &request, err);
+    int64_t bytes = p->bytes / comm->size;
+    int started =
+        p->kind == COST_EXCHANGE ? comm->exchange(comm, p->out, p->blocks, p->in, p->blocks, &request, err)
+        : p->kind == COST_ALL_GATHER
+            ? comm->collective(comm, COMM_ALL_GATHER, p->out, p->out + comm->rank * bytes, bytes, COMM_BYTE, &request,
+                               err)
+            : comm->collective(comm, COMM_REDUCE_SCATTER, p->out, p->in, bytes / 4, COMM_FLOAT, &request, err);
+    return started == 0 ? comm_wait(comm, &request, err) : -1;
 }
 
 // Two halves are in flight, as between stages.
@@ -111,7 +138,7 @@ static int measure_(Preflight *p, Probe probe, Work *work, double budget, bool p
     Run *run = p->run;
     double state[2] = {0}, rounds[ROUNDS];
     char action[48];
-    snprintf(action, sizeof action, "check of %s", preflight_words[probe]);
+    snprintf(action, sizeof action, "check of %s", words_[probe]);
     status_page_set_action(run->status_page, action);
     int64_t each = 1;
     for (int i = -2; i < ROUNDS; i++) { // the first two connect, load kernels, and find how long one takes
@@ -159,28 +186,22 @@ static int probe_product_(Preflight *p, Error *err) {
     return status;
 }
 
-// Finds the first rank of a group, and whether it is on several nodes.
-static int describe_(Preflight *p, Comm *comm, Finding *finding, Error *err) {
+// Measures a collective of this rank's group. sharing: groups of its kind that a node's network carries at once.
+static int probe_group_(Preflight *p, Probe probe, Comm *comm, CostCollective kind, int64_t sharing, Error *err) {
+    const Config *config = p->run->config;
+    const Cost *cost = &p->hardware.cost;
+    Finding *finding = &p->mine[probe];
+    p->comm = comm, p->kind = kind;
+    if (comm == NULL) return measure_(p, probe, collect_, budget_(p), false, err);
+    // The sums tell the first rank of the group, and whether it is on several nodes.
     CommRequest request = {0};
-    int node = hardware_node(&p->hardware, p->run->config, world_rank(p->run->world));
+    int node = hardware_node(&p->hardware, config, world_rank(p->run->world));
     double sums[3] = {comm->rank == 0 ? world_rank(p->run->world) : 0, node, (double)node * node};
     if (comm->collective(comm, COMM_ALL_REDUCE, sums, sums, 3, COMM_DOUBLE, &request, err) != 0 ||
         comm_wait(comm, &request, err) != 0)
         return -1;
     finding->leader = (int)sums[0], finding->size = comm->size;
     finding->between = sums[2] * comm->size > sums[1] * sums[1] + 0.5; // the nodes' numbers have a variance
-    return 0;
-}
-
-// Measures a collective of this rank's group. sharing: groups of its kind that a node's network carries at once.
-static int probe_group_(Preflight *p, Probe probe, Comm *comm, Work *work, CostCollective kind, int64_t sharing,
-                        Error *err) {
-    const Config *config = p->run->config;
-    const Cost *cost = &p->hardware.cost;
-    Finding *finding = &p->mine[probe];
-    p->comm = comm;
-    if (comm == NULL) return measure_(p, probe, work, budget_(p), false, err);
-    if (describe_(p, comm, finding, err) != 0) return -1;
     CommMemory memory = {p->out,   2 * p->bytes + COMM_FLAGS * 4, p->out, p->in,
                          p->bytes, (uint32_t *)(p->in + p->bytes)};
     int mapped = probe == PROBE_TENSOR && comm->use_memory != NULL ? comm->use_memory(comm, &memory, err) : 0;
@@ -196,7 +217,7 @@ static int probe_group_(Preflight *p, Probe probe, Comm *comm, Work *work, CostC
                             ? cost_copies(cost, bytes, ranks)
                             : cost_collective(cost, kind, bytes, ranks);
     for (int i = 0; i < ranks; i++) p->blocks[i] = p->bytes / ranks;
-    int status = measure_(p, probe, work, budget_(p), true, err);
+    int status = measure_(p, probe, collect_, budget_(p), true, err);
     if (mapped > 0 && comm->use_memory(comm, NULL, err) != 0) return -1;
     return status;
 }
@@ -284,17 +305,15 @@ static int probe_all_(Preflight *p, Error *err) {
     struct {
         Probe probe;
         Comm *comm;
-        Work *work;
         CostCollective kind;
         int64_t ranks, sharing;
-    } groups[] = {
-        {PROBE_TENSOR, run->tensor, gather_, COST_ALL_GATHER, c->tensor, 1},
-        {PROBE_CONTEXT, run->context[0], gather_, COST_ALL_GATHER, c->context, c->tensor},
-        {PROBE_EXPERTS, run->experts, exchange_, COST_EXCHANGE, c->expert, INT32_MAX},
-        {PROBE_DATA, run->data, reduce_, COST_REDUCE_SCATTER, config_replicas(run->config), c->pipeline * c->tensor}};
+    } groups[] = {{PROBE_TENSOR, run->tensor, COST_ALL_GATHER, c->tensor, 1},
+                  {PROBE_CONTEXT, run->context[0], COST_ALL_GATHER, c->context, c->tensor},
+                  {PROBE_EXPERTS, run->experts, COST_EXCHANGE, c->expert, INT32_MAX},
+                  {PROBE_DATA, run->data, COST_REDUCE_SCATTER, config_replicas(run->config), c->pipeline * c->tensor}};
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
-        if (groups[i].ranks > 1 && probe_group_(p, groups[i].probe, groups[i].comm, groups[i].work, groups[i].kind,
-                                                groups[i].sharing, err) != 0)
+        if (groups[i].ranks > 1 &&
+            probe_group_(p, groups[i].probe, groups[i].comm, groups[i].kind, groups[i].sharing, err) != 0)
             return -1;
     for (int way = 0; way < 2 && run->lanes > 0; way++)
         for (int turn = 0; turn < (c->pipeline > 2 ? 2 : 1); turn++)
@@ -308,16 +327,253 @@ static int probe_all_(Preflight *p, Error *err) {
     return 0;
 }
 
+// ---------------------------------------------------------------- judging
+
+// A rank's product or files, or a link.
+typedef struct Item {
+    Probe probe;
+    int rank; // the first of a group
+    const Finding *finding;
+    double seconds;   // of the slowest rank of a group
+    double rate;      // TFLOP/s or GB/s
+    double of_plan;   // seconds / expected; NAN: there is no plan
+    double of_median; // relative to the others of its kind
+    bool counts;      // it exceeds the median by more than chance
+} Item;
+
+typedef struct Judgement {
+    Item *items;
+    int count;
+    const Item *slowest; // the item that exceeds its median most, if that counts; else NULL
+    double step, ratio;  // seconds of the planned step, and by how much it would take longer; NAN: unknown
+    double read;         // seconds
+} Judgement;
+
+static bool alike_(const Item *a, const Item *b) {
+    return strcmp(words_[a->probe], words_[b->probe]) == 0 && a->finding->between == b->finding->between;
+}
+
+// Makes an item of every product, file and link: the slowest rank of a group tells its time. Each is compared with the
+// median of its kind, relative to the plan where there is one.
+static void list_items_(const Preflight *p, Judgement *judged) {
+    int world = world_size(p->run->world);
+    double *ratios = xmalloc((size_t)world * sizeof *ratios * PROBE_COUNT);
+    judged->items = xcalloc((size_t)world * PROBE_COUNT, sizeof *judged->items);
+    for (Probe probe = 0; probe < PROBE_COUNT; probe++)
+        for (int r = 0; r < world; r++) {
+            const Finding *one = &p->all[r][probe];
+            if (one->seconds == 0 || one->leader != r) continue;
+            Item item = {.probe = probe, .rank = r, .finding = one, .seconds = one->seconds, .of_plan = NAN};
+            for (int q = 0; q < world; q++)
+                if (p->all[q][probe].leader == r) item.seconds = fmax(item.seconds, p->all[q][probe].seconds);
+            item.rate = (probe == PROBE_PRODUCT ? 1e-12 : 1e-9) * one->amount / item.seconds;
+            if (one->expected > 0) item.of_plan = item.seconds / one->expected;
+            if (probe == PROBE_READ) judged->read = fmax(judged->read, item.seconds);
+            judged->items[judged->count++] = item;
+        }
+    for (int i = 0; i < judged->count; i++) {
+        Item *item = &judged->items[i];
+        double most = item->probe >= PROBE_READ ? FILES_SLOWER : p->hardware.cpu ? NOISE : SLOWER, own = 0;
+        int alike = 0;
+        for (int k = 0; k < judged->count; k++) {
+            const Item *other = &judged->items[k];
+            if (!alike_(item, other)) continue;
+            ratios[alike++] = isfinite(other->of_plan) ? other->of_plan : other->seconds;
+            if (k == i) own = ratios[alike - 1];
+        }
+        qsort(ratios, (size_t)alike, sizeof *ratios, compare_doubles);
+        item->of_median = own / ratios[(alike - 1) / 2];
+        item->counts = item->of_median > 1 + most;
+        bool worse = judged->slowest == NULL || item->of_median > judged->slowest->of_median;
+        if (item->counts && worse) judged->slowest = item;
+    }
+    free(ratios);
+}
+
+// Returns by how much the slowest of a kind of work takes longer than its reference. first, last: its probes.
+static double longer_(const Preflight *p, const Judgement *judged, Probe first, Probe last, int between) {
+    double most = 0;
+    for (int i = 0; i < judged->count; i++) {
+        const Item *item = &judged->items[i];
+        if (item->probe < first || item->probe > last || (between >= 0 && item->finding->between != between)) continue;
+        bool planned = !p->hardware.cpu && isfinite(item->of_plan);
+        most = fmax(most, planned ? item->of_plan : item->counts ? item->of_median : 1);
+    }
+    return most == 0 ? 1 : most;
+}
+
+// Plans the step again with the rates of the slowest product and links. All ranks wait for the slowest.
+static int judge_step_(const Preflight *p, Judgement *judged, Error *err) {
+    const Run *run = p->run;
+    Hardware slower = p->hardware;
+    PlanTime time[2];
+    double product = longer_(p, judged, PROBE_PRODUCT, PROBE_PRODUCT, -1),
+           collective = longer_(p, judged, PROBE_TENSOR, PROBE_DATA, 0),
+           message = longer_(p, judged, PROBE_NEXT, PROBE_PAIR, 0),
+           network = longer_(p, judged, PROBE_TENSOR, PROBE_PAIR, 1);
+    Cost *cost = &slower.cost;
+    cost->efficiency /= product, cost->flash_forward.share /= product, cost->flash_backward.share /= product;
+    cost->tensor /= collective, cost->pair /= message, cost->network /= network;
+    for (int i = 0; i < GPU_COLLECTIVES * GPU_SIZES; i++) {
+        uint16_t *rate = &cost->collectives[i / GPU_SIZES][i % GPU_SIZES];
+        *rate = (uint16_t)fmin(*rate / collective, UINT16_MAX);
+    }
+    for (int i = 0; i < 2; i++) {
+        TimeSource source = {.hardware = i == 0 ? &p->hardware : &slower, .model = run->model};
+        if (plan_time(&time[i], &p->known, run->schedule, &run->plan, &source, INFINITY, err) != 0) return -1;
+    }
+    judged->step = judged->ratio = NAN;
+    if (!time[0].known || !time[1].known) return 0;
+    judged->step = time[0].step;
+    judged->ratio = (time[1].step + fmax(0, judged->read - time[1].step)) / time[0].step; // it is read a step ahead
+    return 0;
+}
+
+static const char *host_(const Preflight *p, int rank) {
+    return p->run->hosts != NULL ? p->run->hosts[rank] : world_place(p->run->world)->host;
+}
+
+// Writes "rank 17 (host n3): product 11 % below the median".
+static void tell_item_(const Preflight *p, const Item *item, char *text, size_t size) {
+    const Finding *finding = item->finding;
+    char first[32] = "", other[48] = "";
+    if (finding->size > 1 && item->probe < PROBE_NEXT) {
+        snprintf(first, sizeof first, "%d ranks from ", finding->size);
+        strcpy(other, " on");
+    } else if (finding->size > 1) snprintf(other, sizeof other, " to rank %d", finding->peer);
+    snprintf(text, size, "%srank %d (host %.100s)%s: %s %.0f %% below the median", first, item->rank,
+             host_(p, item->rank), other, words_[item->probe], 100 * (1 - 1 / item->of_median));
+}
+
+// Prints a line for each kind (how many there are, the lowest and the highest rate, and the median beside the plan),
+// then what is slower than the others, the files, and the step.
+static void print_text_(const Preflight *p, const Judgement *judged) {
+    enum { MOST = 8 };
+    const Plan *plan = &p->run->plan;
+    double writing = 0;
+    char text[256];
+    int said = 0;
+    for (int i = 0, k; i < judged->count; i++) {
+        const Item *item = &judged->items[i], *middle = item;
+        double low = INFINITY, high = 0;
+        int alike = 0;
+        for (k = 0; k < judged->count; k++) {
+            const Item *other = &judged->items[k];
+            if (!alike_(item, other)) continue;
+            if (k < i) break; // this kind has its line
+            low = fmin(low, other->rate), high = fmax(high, other->rate), alike++;
+            if (fabs(other->of_median - 1) < fabs(middle->of_median - 1)) middle = other;
+        }
+        if (k < judged->count) continue;
+        printf("%-9s %d %s%s: %.3g to %.3g %s", words_[item->probe], alike, item->finding->size == 1 ? "rank" : "link",
+               alike == 1 ? "" : "s", low, high, item->probe == PROBE_PRODUCT ? "TFLOP/s" : "GB/s");
+        if (item->finding->between) printf(" between nodes");
+        if (isfinite(middle->of_plan)) printf("; the plan has %.3g", middle->rate * middle->of_plan);
+        printf("\n");
+    }
+    for (int i = 0; i < judged->count; i++) {
+        const Item *item = &judged->items[i];
+        if (item->probe == PROBE_WRITE) writing += item->rate * 1e9;
+        if (!item->counts || said++ >= MOST) continue;
+        tell_item_(p, item, text, sizeof text);
+        printf("%s\n", text);
+    }
+    if (said > MOST) printf("and %d more\n", said - MOST);
+    // Weights, and in bf16 their masters, and two moments.
+    double saved = (double)plan->parameters * (double)(p->run->be->element + (p->run->be->element == 2 ? 12 : 8));
+    if (writing > 0) printf("files     a checkpoint of %.3g GB takes about %.3g s\n", 1e-9 * saved, saved / writing);
+    printf("files     a step's samples are read in %.3g ms\n", 1e3 * judged->read);
+    if (isfinite(judged->ratio))
+        printf("step      %.3g times the planned %.4g ms\n", judged->ratio, 1e3 * judged->step);
+}
+
+static void put_item_(JsonOut *out, const Item *item) {
+    json_put_digits(out, "of_median", 1 / item->of_median, 4);
+    json_put_digits(out, "of_plan", 1 / item->of_plan, 4);
+}
+
+static void print_json_(const Preflight *p, const Judgement *judged) {
+    JsonOut out = {.file = stdout};
+    char text[256] = "";
+    json_begin(&out, NULL, '{');
+    json_begin(&out, "ranks", '[');
+    for (int i = 0; i < judged->count && judged->items[i].probe == PROBE_PRODUCT; i++) {
+        const Item *item = &judged->items[i];
+        double read = p->all[item->rank][PROBE_READ].seconds, write = p->all[item->rank][PROBE_WRITE].seconds;
+        json_line(&out);
+        json_begin(&out, NULL, '{');
+        json_put_integer(&out, "rank", item->rank);
+        json_put_text(&out, "host", host_(p, item->rank));
+        json_put_digits(&out, "tflops", item->rate, 4);
+        put_item_(&out, item);
+        json_put_digits(&out, "read_ms", read > 0 ? 1e3 * read : NAN, 4);
+        json_put_digits(&out, "write_gb_s", write > 0 ? 1e-9 * WRITES / write : NAN, 4);
+        json_end(&out, '}');
+    }
+    json_end(&out, ']');
+    json_begin(&out, "links", '[');
+    for (int i = 0; i < judged->count; i++) {
+        const Item *item = &judged->items[i];
+        if (item->finding->size == 1) continue;
+        json_line(&out);
+        json_begin(&out, NULL, '{');
+        json_put_text(&out, "kind", words_[item->probe]);
+        json_begin(&out, "ranks", '[');
+        for (int r = 0; r < world_size(p->run->world); r++) {
+            const Finding *of = &p->all[r][item->probe];
+            bool member = of->size > 0 && of->leader == item->rank;
+            if (item->probe < PROBE_NEXT ? member : r == item->rank) json_put_integer(&out, NULL, r);
+        }
+        if (item->probe >= PROBE_NEXT) json_put_integer(&out, NULL, item->finding->peer);
+        json_end(&out, ']');
+        json_put_digits(&out, "gb_s", item->rate, 4);
+        put_item_(&out, item);
+        json_end(&out, '}');
+    }
+    json_end(&out, ']');
+    if (judged->slowest == NULL) json_put_null(&out, "slowest");
+    else {
+        tell_item_(p, judged->slowest, text, sizeof text);
+        json_begin(&out, "slowest", '{');
+        json_put_text(&out, "kind", words_[judged->slowest->probe]);
+        json_put_integer(&out, "rank", judged->slowest->rank);
+        json_put_digits(&out, "of_median", 1 / judged->slowest->of_median, 4);
+        json_put_text(&out, "text", text);
+        json_end(&out, '}');
+    }
+    json_put_digits(&out, "step_ms", 1e3 * judged->step, 6);
+    json_put_digits(&out, "step_ratio", judged->ratio, 4);
+    json_end(&out, '}');
+    printf("\n");
+}
+
+// On rank 0: compares all findings with the plan and with each other, and prints them. If a step would take too long,
+// `answer` says why; else it stays as it is. -1 with err.
+static int judge_(const Preflight *p, bool json, char *answer, size_t size, Error *err) {
+    Judgement judged = {0};
+    char text[256] = "no rank or link is slower than the others";
+    list_items_(p, &judged);
+    int status = judge_step_(p, &judged, err);
+    if (status == 0) json ? print_json_(p, &judged) : print_text_(p, &judged);
+    if (judged.slowest != NULL) tell_item_(p, judged.slowest, text, sizeof text);
+    if (status == 0 && judged.ratio > 1 + SLOWER)
+        snprintf(answer, size, "%s; a step would take %.3g times the planned %.4g ms", text, judged.ratio,
+                 1e3 * judged.step);
+    free(judged.items);
+    if (status == 0 && fflush(stdout) != 0)
+        return error_set(err, EXIT_FAILED, "cannot write the result of the check to standard output");
+    return status;
+}
+
 int run_preflight(Run *run, bool json, Error *err) {
     const Config *config = run->config;
     Backend *be = run->be;
-    Config known = *config;
-    Preflight p = {.run = run, .bytes = be->own_sums ? 4 << 20 : 64 << 20};
+    Preflight p = {.run = run, .known = *config, .bytes = be->own_sums ? 4 << 20 : 64 << 20};
     int64_t arena = 2 * p.bytes + COMM_FLAGS * 4, world = world_size(run->world);
-    Diagnosis answer = "";
+    char answer[400] = "";
     run_listen(run);
-    if (known.hardware.peak_tflops == 0.0) known.hardware.peak_tflops = be->peak_tflops;
-    hardware_describe(&p.hardware, &known, be->device);
+    if (p.known.hardware.peak_tflops == 0.0) p.known.hardware.peak_tflops = be->peak_tflops;
+    hardware_describe(&p.hardware, &p.known, be->device);
     shape_from_config(&p.shape, config, be, run->at.stage, run->at.tensor);
     p.width = max_i64(p.shape.mlp_cols, p.shape.qkv_cols);
     p.out = be->allocate(be, MEMORY_MESSAGES, arena, "collectives", err);
@@ -325,15 +581,14 @@ int run_preflight(Run *run, bool json, Error *err) {
     p.in = p.out + p.bytes;
     p.tokens = xcalloc((size_t)config->model.seq_len * 2, sizeof *p.tokens);
     p.blocks = xcalloc((size_t)world, sizeof *p.blocks);
-    Finding(*all)[PROBE_COUNT] = xcalloc((size_t)world, sizeof *all);
+    p.all = xcalloc((size_t)world, sizeof *p.all);
     int status = probe_all_(&p, err);
-    if (status == 0) status = world_gather(run->world, all, p.mine, sizeof p.mine, err);
+    if (status == 0) status = world_gather(run->world, p.all, p.mine, sizeof p.mine, err);
     Error trouble = {0};
-    if (status == 0 && world_rank(run->world) == 0)
-        preflight_judge(run, &known, &p.hardware, (const Finding(*)[PROBE_COUNT])all, json, answer, &trouble);
+    if (status == 0 && world_rank(run->world) == 0) judge_(&p, json, answer, sizeof answer, &trouble);
     if (status == 0) status = world_agree(run->world, &trouble, err);
     if (status == 0) status = world_broadcast(run->world, answer, sizeof answer, err);
     be->release(be, MEMORY_MESSAGES, p.out, arena);
-    free_all(p.tokens, p.blocks, all);
+    free_all(p.tokens, p.blocks, p.all);
     return status != 0 || answer[0] == '\0' ? status : error_on_all(err, EXIT_FAILED, "%s", answer);
 }
