@@ -30,49 +30,6 @@ void details_phase(Details *details, const char *what) {
     details->since = now;
 }
 
-// Logs launcher, host, device and libraries.
-static void details_found_(const Run *run) {
-    const Log *log = &run->all;
-    log_detail(log, "found: %s; rank 0 of %d on %s, %d of them there", world_place(run->world)->library,
-               world_size(run->world), world_place(run->world)->host, world_place(run->world)->local_size);
-    log_detail(log, "chosen: device %s", run->be->device);
-    log_detail(log, "chosen: %s", run->be->kernels);
-    log_detail(log, "chosen: messages by %s",
-               world_size(run->world) == 1 ? "none, one rank"
-               : !run->device.cuda         ? "MPI, between buffers in host memory"
-               : run->device.shared        ? "MPI, through buffers in host memory, since ranks share a GPU"
-                                           : "NCCL, between buffers on the GPUs");
-}
-
-// Logs what the collectives over tensor ranks use: copies or NCCL; or else memory registered with NCCL or not.
-static void details_collectives_(const Run *run) {
-    if (run->tensor == NULL || run->tensor->use_memory == NULL) return;
-    if (run->stage.at.shape.copies) {
-        log_detail(&run->all, "chosen: gathers and sums over tensor ranks by %s",
-                   run->stage.registered ? "copies into the memory of the other ranks" : "NCCL");
-        return;
-    }
-    log_detail(&run->all, "chosen: collectives over tensor ranks work in memory that is %sregistered with NCCL",
-               run->stage.registered ? "" : "not ");
-}
-
-// Logs how this stage's evicted bundles are moved, if it evicts any.
-static void details_bundles_(const Run *run) {
-    const StageSchedule *list = &run->schedule->stage[run->at.stage];
-    bool host = false, peer = false;
-    int direct = 0, far = 0;
-    for (int64_t i = 0; i < list->count; i++) {
-        if (list->actions[i].kind != ACTION_EVICT) continue;
-        *(list->actions[i].peer == SCHEDULE_HOST ? &host : &peer) = true;
-    }
-    if (run->at.tensor > 0 || run->at.replica > 0 || (!host && !peer)) return;
-    if (run->pair != NULL) comm_pushed_ways(run->pair, &direct, &far);
-    log_detail(run->log, "chosen: evicted bundles go %s",
-               host         ? "to host memory, copied by this stage"
-               : direct > 0 ? "into the partner's memory, copied by this stage alone"
-                            : "to the partner as messages, which it must receive");
-}
-
 // --- steps of the start
 
 // Collective. If any rank failed, all ranks fail with the error of the lowest failed rank (and its host, if there are
@@ -83,14 +40,6 @@ static int fail_together_(World *world, int status, Error *err) {
     const char *host = one_host ? "" : world_place(world)->host;
     if (status != 0) error_set(&mine, err->code, "%s%s%s", host, one_host ? "" : ": ", err->text);
     return world_agree(world, &mine, err);
-}
-
-// Returns whether this GPU is not the model that the configuration was planned for; MFU then uses this GPU's peak.
-static bool planned_for_another_gpu_(const Run *run) {
-    const HardwareConfig *hardware = &run->config->hardware;
-    const Gpu *planned = gpu_row(hardware->gpu), *here = gpu_by_name(run->be->device);
-    if (!run->device.cuda || planned == NULL || here == NULL || here == planned) return false;
-    return hardware->peak_tflops == gpu_peak(planned, run->config->train.precision);
 }
 
 // Measures the TFLOP/s per core while all cores that this rank may use are busy, as in training.
@@ -106,11 +55,14 @@ static double measure_peak_(void *context) {
 }
 
 static int find_peak_(Run *run, double cores, Error *err) {
-    double peak = run->config->hardware.peak_tflops;
-    if (planned_for_another_gpu_(run)) {
+    const HardwareConfig *hardware = &run->config->hardware;
+    const Gpu *planned = gpu_row(hardware->gpu), *here = gpu_by_name(run->be->device);
+    double peak = hardware->peak_tflops;
+    bool others = run->device.cuda && planned != NULL && here != NULL && here != planned;
+    if (others && peak == gpu_peak(planned, run->config->train.precision)) {
         if (world_rank(run->world) == 0)
             log_line(run->log, "hardware.gpu is %s, but the GPU is %s: MFU uses the peak of the actual GPU",
-                     gpu_words[run->config->hardware.gpu], run->be->device);
+                     gpu_words[hardware->gpu], run->be->device);
         return 0;
     }
     if (peak == 0.0 && run->be->peak_tflops == 0.0 && !run->device.cuda) {
@@ -168,23 +120,10 @@ static int list_groups_(Run *run, RunGroup group[RUN_MOST_GROUPS]) {
     return count;
 }
 
-static int create_groups_(Run *run, Error *err) {
-    RunGroup groups[RUN_MOST_GROUPS];
-    int count = list_groups_(run, groups);
-    for (int i = 0; i < count; i++) {
-        const RunGroup *group = &groups[i];
-        *group->comm = world_split(run->world, group->name, group->color, group->key, err);
-        if (*group->comm == NULL && group->color >= 0) return -1;
-    }
-    return 0;
-}
-
 // Replaces the groups by groups for the device's memory, in the same order on all ranks. On a GPU, the compute stream
 // waits for the tensor and context groups, and the host waits for the other groups. A stage copies its evicted bundles
 // if it can map its partner's slots; otherwise it sends them as messages.
-static int convert_groups_(Run *run, Error *err) {
-    RunGroup groups[RUN_MOST_GROUPS];
-    int count = list_groups_(run, groups);
+static int convert_groups_(Run *run, const RunGroup *groups, int count, Error *err) {
     double blocks = 0; // most blocks of NCCL's that a rank's groups can have on the device at once
     for (int i = 0; i < count; i++) {
         static const int of_use[] = {COMPUTE_CTAS, BESIDE_CTAS, LINK_CTAS, LINK_CTAS, COMPUTE_CTAS};
@@ -220,17 +159,6 @@ static int create_check_host_(Run *run, const Roster *roster, Error *err) {
     if (plan_check_fit(&run->plan, run->config, run->log->program, &machine, of_stage, err) != 0) return -1;
     if (be->check_free == NULL || be->check_free(be, more, &why) == 0) return 0;
     return error_set(err, why.code, "rank %d, stage %d: %.900s", world_rank(run->world), run->at.stage, why.text);
-}
-
-// Warns about pairs whose bundles go over the network, which is allowed but slow.
-static void tell_pairs_(const Run *run, const Roster *roster) {
-    int pairs, apart = roster_pairs_apart(roster, &run->config->parallel, &pairs);
-    bool to_peers = run->config->schedule.evict_to == EVICT_TO_PEER && plan_evictions(run->schedule) > 0;
-    if (to_peers && apart > 0)
-        log_line(&run->all,
-                 "%d of %d pairs of stages span two hosts, so evicted bundles cross the network; use "
-                 "parallel.placement adjacent, and hosts with room for 2 * tensor ranks, to keep pairs on one host",
-                 apart, pairs);
 }
 
 bool run_trains(const RunAsk *ask) { return ask->generate == NULL && !ask->validate; }
@@ -278,7 +206,8 @@ static void create_slowest_(Run *run, const Roster *roster) {
 
 // Makes the plan and the list of ranks. Checks them on every host, then prints them once.
 static int create_settle_(Run *run, Error *err) {
-    run->plan = plan_make(run->model, run->config, run->schedule, run->be);
+    const Config *config = run->config;
+    run->plan = plan_make(run->model, config, run->schedule, run->be);
     Roster roster = {0};
     // Rank 0 reports for all: device_open has made sure that all ranks use the same kind of device.
     bool tells = world_rank(run->world) == 0;
@@ -286,16 +215,33 @@ static int create_settle_(Run *run, Error *err) {
     if (tells && run->be->note[0] != '\0') log_line(run->log, "%s", run->be->note);
     int status = roster_make(&roster, run->world, run->at, run->be->device, err);
     if (status == 0) status = fail_together_(run->world, create_check_host_(run, &roster, err), err);
-    if (status == 0 && world_rank(run->world) == 0) {
-        if (run->log->level != LOG_QUIET) plan_print(&run->plan, run->config, run->schedule, stderr);
-        if (run->log->level != LOG_QUIET && roster.count > 1) roster_print(&roster, &run->config->parallel, stderr);
-        tell_pairs_(run, &roster);
+    if (status == 0 && tells) {
+        bool quiet = run->log->level == LOG_QUIET;
+        if (!quiet) plan_print(&run->plan, config, run->schedule, stderr);
+        if (!quiet && roster.count > 1) roster_print(&roster, &config->parallel, stderr);
+        int pairs, apart = roster_pairs_apart(&roster, &config->parallel, &pairs);
+        if (apart > 0 && config->schedule.evict_to == EVICT_TO_PEER && plan_evictions(run->schedule) > 0)
+            log_line(&run->all,
+                     "%d of %d pairs of stages span two hosts, so evicted bundles cross the network; use "
+                     "parallel.placement adjacent, and hosts with room for 2 * tensor ranks, to keep pairs on one host",
+                     apart, pairs);
         if (roster.count > 1 && !run->schedule->forward_only) create_slowest_(run, &roster);
+        const WorldPlace *place = world_place(run->world);
+        log_detail(&run->all, "found: %s; rank 0 of %d on %s, %d of them there", place->library, roster.count,
+                   place->host, place->local_size);
+        log_detail(&run->all, "chosen: device %s", run->be->device);
+        log_detail(&run->all, "chosen: %s", run->be->kernels);
+        log_detail(&run->all, "chosen: messages by %s",
+                   roster.count == 1    ? "none, one rank"
+                   : !run->device.cuda  ? "MPI, between buffers in host memory"
+                   : run->device.shared ? "MPI, through buffers in host memory, since ranks share a GPU"
+                                        : "NCCL, between buffers on the GPUs");
     }
     roster_free(&roster);
     return status;
 }
 
+// Allocates the stage and everything that works on it. Says how collectives over tensor ranks and evicted bundles move.
 static int create_stage_(Run *run, Error *err) {
     const Config *config = run->config;
     run->validation = schedule_forward_like(run->schedule, (int)config_microbatches(config));
@@ -304,24 +250,46 @@ static int create_stage_(Run *run, Error *err) {
         return -1;
     stage_use_context(&run->stage, run->context);
     run->stage.pass.experts = run->experts;
-    if (run->config->log.experts)
-        run->stage.copies = xcalloc((size_t)(run->config->model.layers * run->config->model.experts), sizeof(double));
+    if (config->log.experts)
+        run->stage.copies = xcalloc((size_t)(config->model.layers * config->model.experts), sizeof(double));
     EngineGroups groups = {run->lane, run->pair};
     SlotCounts slots = plan_slots(&run->plan.stage[run->at.stage]);
     run->engine = engine_create(&run->stage, run->schedule, &slots, &groups, run->status_page, err);
     if (run->engine == NULL) return -1;
+    OptimizerGroups meeting = {run->world, run->tensor, run->data, run->tied, run->same_experts};
+    run->optimizer = optimizer_create(&run->stage, &meeting);
+    batch_create(&run->batch, &run->stage, run->at.replica);
+    run->batch.end_of_text = run->end_of_text;
+
     const char *why = run->pair == NULL ? "" : comm_pushed_why(run->pair);
-    if (why[0] != '\0' && run->at.tensor == 0 && run->at.replica == 0)
+    bool speaks = run->at.tensor == 0 && run->at.replica == 0; // for its stage
+    if (speaks && why[0] != '\0')
         log_line(run->log,
                  "stage %d sends evicted bundles as messages, because it cannot copy them to its partner's memory: %s",
                  run->at.stage, why);
-    if (run->tensor != NULL && run->tensor->why[0] != '\0' && run->at.tensor == 0 && run->at.replica == 0)
+    if (speaks && run->tensor != NULL && run->tensor->why[0] != '\0')
         log_line(run->log,
                  "stage %d gathers and sums over tensor ranks by NCCL, which occupies multiprocessors, because it "
                  "cannot use copies: %s",
                  run->at.stage, run->tensor->why);
-    OptimizerGroups meeting = {run->world, run->tensor, run->data, run->tied, run->same_experts};
-    run->optimizer = optimizer_create(&run->stage, &meeting);
+    bool mapped = run->tensor != NULL && run->tensor->use_memory != NULL, registered = run->stage.registered;
+    if (mapped && run->stage.at.shape.copies)
+        log_detail(&run->all, "chosen: gathers and sums over tensor ranks by %s",
+                   registered ? "copies into the memory of the other ranks" : "NCCL");
+    else if (mapped)
+        log_detail(&run->all, "chosen: collectives over tensor ranks work in memory that is %sregistered with NCCL",
+                   registered ? "" : "not ");
+    const StageSchedule *list = &run->schedule->stage[run->at.stage];
+    bool host = false, peer = false;
+    int direct = 0, far = 0;
+    for (int64_t i = 0; i < list->count; i++)
+        if (list->actions[i].kind == ACTION_EVICT) *(list->actions[i].peer == SCHEDULE_HOST ? &host : &peer) = true;
+    if (!speaks || (!host && !peer)) return 0;
+    if (run->pair != NULL) comm_pushed_ways(run->pair, &direct, &far);
+    log_detail(run->log, "chosen: evicted bundles go %s",
+               host         ? "to host memory, copied by this stage"
+               : direct > 0 ? "into the partner's memory, copied by this stage alone"
+                            : "to the partner as messages, which it must receive");
     return 0;
 }
 
@@ -492,7 +460,12 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     Details details = details_begin(log, world);
     run->schedule = run_schedule(config, ask, err);
     if (run->schedule == NULL || (trains && plan_ramp(config, run->schedule, run->ramp, err) != 0)) return -1;
-    if (create_groups_(run, err) != 0) return -1;
+    RunGroup groups[RUN_MOST_GROUPS];
+    int count = list_groups_(run, groups);
+    for (int i = 0; i < count; i++) {
+        *groups[i].comm = world_split(world, groups[i].name, groups[i].color, groups[i].key, err);
+        if (*groups[i].comm == NULL && groups[i].color >= 0) return -1;
+    }
     details_phase(&details, "groups of ranks");
     if (create_check_checkpoints_(run, ask, err) != 0) return -1;
     if (fail_together_(world, open_files_(run, ask, err), err) != 0) return -1;
@@ -507,19 +480,14 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     if (run->be != NULL && run->device.cuda && have > 1 && affinity_allowed() < 2)
         log_line(log, "this rank may use only one core, for its own thread and those of CUDA, NCCL and MPI; give it "
                       "more (mpirun --bind-to none, srun --cpus-per-task)");
-    if (run->be == NULL || convert_groups_(run, err) != 0) return -1;
+    if (run->be == NULL || convert_groups_(run, groups, count, err) != 0) return -1;
     details_phase(&details, "device opened");
     if (find_peak_(run, cores, err) != 0) return -1;
     details_phase(&details, "peak known");
     if (create_settle_(run, err) != 0) return -1;
-    details_found_(run);
     details_phase(&details, "schedule, plan and memory checked");
     if (ask->check) return 0;
     if (create_stage_(run, err) != 0) return -1;
-    batch_create(&run->batch, &run->stage, run->at.replica);
-    run->batch.end_of_text = run->end_of_text;
-    details_collectives_(run);
-    details_bundles_(run);
     details_phase(&details, "memory allocated, weights drawn");
     if (create_rehearse_(run, &details, err) != 0) return -1;
     if ((trains ? create_training_(run, ask, err) : load_trained_(run, ask, err)) != 0) return -1;
