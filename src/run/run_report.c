@@ -10,20 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Merges a rank's figures into its stage's: the extremes of memory and times, the sum of busy.
-static void merge_figures_(StageFigures *stage, const StageFigures *rank, bool first) {
-    if (first) {
-        *stage = *rank;
-        return;
-    }
-    if (rank->peak_bytes > stage->peak_bytes) stage->peak_bytes = rank->peak_bytes;
-    if (rank->experts.fullest > stage->experts.fullest) stage->experts = rank->experts;
-    stage->run.busy += rank->run.busy;
-    stage->run.exposed = max_double(stage->run.exposed, rank->run.exposed);
-    if (rank->run.begin < stage->run.begin) stage->run.begin = rank->run.begin;
-    stage->run.end = max_double(stage->run.end, rank->run.end);
-}
-
 // Writes the slowest rank of the last steps to `say`, and logs it once it has cost more than a twentieth of the time
 // for SLOWEST_WINDOW steps in a row.
 static void name_slowest_(Run *run, const StageFigures *ranks, StepFigures *say) {
@@ -68,22 +54,33 @@ static int sum_experts_(Run *run, StepFigures *say, Error *err) {
     return world_sum(run->world, run->stage.copies, count, err);
 }
 
-// Collective. On rank 0, fills `stages` with one entry per stage, with times on rank 0's clock.
+// Collective. On rank 0, fills `stages` with one entry per stage, with times on rank 0's clock: the extremes of memory
+// and times, and the mean of busy.
 static int gather_figures_(Run *run, const EngineRun *pipeline, StageFigures *stages, StepFigures *say, Error *err) {
     const int64_t *held = run->be->held.bytes;
-    if (sum_experts_(run, say, err) != 0) return -1;
+    double offset = world_place(run->world)->clock_offset;
+    int world = world_size(run->world);
     StageFigures mine = {memory_total(&run->be->peak), held[MEMORY_OWN_SLOTS] + held[MEMORY_LENT_SLOTS],
                          run->stage.pass.load, *pipeline};
     run->stage.pass.load = (ExpertLoad){0};
-    double offset = world_place(run->world)->clock_offset;
     mine.run.begin += offset, mine.run.end += offset;
-    int world = world_size(run->world);
     StageFigures *all = xcalloc((size_t)world, sizeof *all);
     int gathered = world_gather(run->world, all, &mine, sizeof mine, err);
     if (gathered == 0 && run->slowest != NULL) name_slowest_(run, all, say);
     for (int r = 0; gathered == 0 && world_rank(run->world) == 0 && r < world; r++) {
         Coordinates at = topology_coordinates(&run->config->parallel, r);
-        merge_figures_(&stages[at.stage], &all[r], at.tensor == 0 && at.replica == 0);
+        StageFigures *stage = &stages[at.stage];
+        const StageFigures *rank = &all[r];
+        if (at.tensor == 0 && at.replica == 0) {
+            *stage = *rank;
+            continue;
+        }
+        stage->peak_bytes = max_i64(stage->peak_bytes, rank->peak_bytes);
+        if (rank->experts.fullest > stage->experts.fullest) stage->experts = rank->experts;
+        stage->run.busy += rank->run.busy;
+        stage->run.exposed = max_double(stage->run.exposed, rank->run.exposed);
+        stage->run.begin = fmin(stage->run.begin, rank->run.begin);
+        stage->run.end = max_double(stage->run.end, rank->run.end);
     }
     for (int s = 0; s < run->config->parallel.pipeline; s++)
         stages[s].run.busy /= (double)(run->config->parallel.tensor * config_replicas(run->config));
@@ -112,7 +109,8 @@ void run_tell_metrics(Run *run, int64_t step, const Error *trouble) {
 int run_report_step(Run *run, const EngineRun *pipeline, StepFigures *say, Error *err) {
     int stages = (int)run->config->parallel.pipeline;
     StageFigures *figures = xcalloc((size_t)stages, sizeof *figures);
-    int status = gather_figures_(run, pipeline, figures, say, err);
+    int status = sum_experts_(run, say, err);
+    if (status == 0) status = gather_figures_(run, pipeline, figures, say, err);
     if (status == 0 && run->metrics != NULL) {
         say->lr = optimizer_lr(&run->config->train, say->step);
         say->tokens = config_batch_at(run->config, say->step) * run->config->model.seq_len;
@@ -137,25 +135,6 @@ static int64_t difference_(const MemoryBytes *a, const MemoryBytes *b) {
     return sum;
 }
 
-static void print_difference_(const Plan *plan, const MemoryBytes *measured, FILE *file) {
-    Grid grid = {.columns = 4};
-    const char *cells[] = {"stage", "category", "planned bytes", "measured bytes"};
-    for (int i = 0; i < 4; i++) grid_cell(&grid, "%s", cells[i]);
-    for (int s = 0; s < plan->stages; s++)
-        for (int c = 0; c < MEMORY_CATEGORIES; c++) {
-            int64_t planned = plan->stage[s].memory.bytes[c], held = measured[s].bytes[c];
-            char first[32], second[32];
-            if (planned == held) continue;
-            grid_cell(&grid, "%d", s);
-            grid_cell(&grid, "%s", memory_name((MemoryCategory)c));
-            grid_cell(&grid, "%s", grid_count(planned, first));
-            grid_cell(&grid, "%s", grid_count(held, second));
-        }
-    fprintf(file, "allocated memory differs from the plan:\n");
-    grid_print(&grid, file);
-    grid_free(&grid);
-}
-
 int run_compare_plan(Run *run, Error *err) {
     const Plan *plan = &run->plan;
     int world = world_size(run->world), fullest = plan_fullest(plan);
@@ -173,8 +152,24 @@ int run_compare_plan(Run *run, Error *err) {
                 measured[at.stage] = all[r];
         }
         for (int s = 0; s < plan->stages; s++) off += difference_(&plan->stage[s].memory, &measured[s]);
-        if (off != 0) print_difference_(plan, measured, stderr);
-        else if (run->log->level != LOG_QUIET)
+        if (off != 0) {
+            Grid grid = {.columns = 4};
+            static const char *const cells[] = {"stage", "category", "planned bytes", "measured bytes"};
+            for (int i = 0; i < 4; i++) grid_cell(&grid, "%s", cells[i]);
+            for (int i = 0; i < plan->stages * MEMORY_CATEGORIES; i++) {
+                int s = i / MEMORY_CATEGORIES, c = i % MEMORY_CATEGORIES;
+                int64_t planned = plan->stage[s].memory.bytes[c], held = measured[s].bytes[c];
+                char first[32], second[32];
+                if (planned == held) continue;
+                grid_cell(&grid, "%d", s);
+                grid_cell(&grid, "%s", memory_name((MemoryCategory)c));
+                grid_cell(&grid, "%s", grid_count(planned, first));
+                grid_cell(&grid, "%s", grid_count(held, second));
+            }
+            fprintf(stderr, "allocated memory differs from the plan:\n");
+            grid_print(&grid, stderr);
+            grid_free(&grid);
+        } else if (run->log->level != LOG_QUIET)
             fprintf(stderr, "memory    as planned, to the byte, on %s; the fullest, stage %d, has allocated %s\n",
                     plan->stages == 1 ? "the one stage" : "all stages", fullest,
                     grid_bytes(memory_total(&measured[fullest]), peak));

@@ -3,6 +3,7 @@
 #include "model/context.h"
 #include "run.h"
 #include "base/alloc.h"
+#include "base/units.h"
 
 #include "sample.h"
 #include "data/tokenizer.h"
@@ -21,6 +22,7 @@ typedef struct Text {
 typedef struct Sampler {
     Tokenizer *tokenizer;
     Tokens prompt;
+    int64_t seq;    // tokens of a sequence
     int64_t before; // 1: the prompt follows the token that begins every document, which texts do not show
     SampleRule rule;
     int64_t capacity; // candidates of one text on one rank
@@ -66,23 +68,6 @@ int run_sample_check(const Config *config, const char *prompt, Error *err) {
     return status;
 }
 
-static int64_t sample_length_(const Shape *s) { return s->slices * s->context_ranks * s->seq; }
-
-static void sampler_allocate_(Sampler *sampler, const Run *run) {
-    const Shape *s = &run->stage.at.shape;
-    int64_t b = s->batch, most = sampler->prompt.count + run->config->sample.tokens, capacity = sampler->capacity;
-    int64_t ranks = world_rank(run->world) == 0 ? world_size(run->world) : 0;
-    sampler->texts = xcalloc((size_t)b, sizeof *sampler->texts);
-    sampler->tokens = xcalloc((size_t)(b * most), sizeof *sampler->tokens);
-    sampler->window = xcalloc((size_t)(sample_length_(s) * b), sizeof *sampler->window);
-    sampler->logits = xcalloc((size_t)s->vocab_count, sizeof *sampler->logits);
-    sampler->mine = xcalloc((size_t)(b * capacity), sizeof *sampler->mine);
-    sampler->all = xcalloc((size_t)(ranks * b * capacity), sizeof *sampler->all);
-    sampler->merged = xcalloc((size_t)(ranks * capacity), sizeof *sampler->merged);
-    sampler->chosen = xcalloc((size_t)b + 1, sizeof *sampler->chosen);
-    for (int64_t j = 0; j < b; j++) sampler->texts[j].tokens = sampler->tokens + j * most;
-}
-
 int run_sampler_create(Run *run, const char *prompt, Error *err) {
     const SampleConfig *asked = &run->config->sample;
     Sampler *sampler = run->sampler = xcalloc(1, sizeof *sampler);
@@ -93,7 +78,19 @@ int run_sampler_create(Run *run, const char *prompt, Error *err) {
     if (spell_(sampler->tokenizer, run->config, prompt, &sampler->prompt, err) != 0) return -1;
     sampler->before = begin_(sampler->tokenizer, run->config, &sampler->prompt, err);
     if (sampler->before < 0) return -1;
-    sampler_allocate_(sampler, run);
+    const Shape *s = &run->stage.at.shape;
+    int64_t b = s->batch, most = sampler->prompt.count + asked->tokens, capacity = sampler->capacity;
+    int64_t ranks = world_rank(run->world) == 0 ? world_size(run->world) : 0;
+    sampler->seq = s->slices * s->context_ranks * s->seq;
+    sampler->texts = xcalloc((size_t)b, sizeof *sampler->texts);
+    sampler->tokens = xcalloc((size_t)(b * most), sizeof *sampler->tokens);
+    sampler->window = xcalloc((size_t)(sampler->seq * b), sizeof *sampler->window);
+    sampler->logits = xcalloc((size_t)s->vocab_count, sizeof *sampler->logits);
+    sampler->mine = xcalloc((size_t)(b * capacity), sizeof *sampler->mine);
+    sampler->all = xcalloc((size_t)(ranks * b * capacity), sizeof *sampler->all);
+    sampler->merged = xcalloc((size_t)(ranks * capacity), sizeof *sampler->merged);
+    sampler->chosen = xcalloc((size_t)b + 1, sizeof *sampler->chosen);
+    for (int64_t j = 0; j < b; j++) sampler->texts[j].tokens = sampler->tokens + j * most;
     return 0;
 }
 
@@ -108,60 +105,56 @@ void run_sampler_destroy(Run *run) {
 
 // ---------------------------------------------------------------- one token for each of b texts
 
-// Fills in the last seq_len tokens of each text. No position sees later positions, so the rest may be anything.
-static void fill_window_(Sampler *sampler, const Shape *s) {
-    int64_t seq = sample_length_(s);
-    memset(sampler->window, 0, (size_t)(seq * s->batch) * sizeof *sampler->window);
-    for (int64_t j = 0; j < s->batch; j++) {
-        const Text *text = &sampler->texts[j];
-        int64_t skip = text->count > seq ? text->count - seq : 0;
-        for (int64_t i = skip; i < text->count; i++) sampler->window[(i - skip) * s->batch + j] = text->tokens[i];
-    }
-}
-
-// Returns the position of the last token, the same in all texts in progress because they began with the same prompt.
-static int64_t last_position_(const Run *run) {
-    const Shape *s = &run->stage.at.shape;
-    const Text *text = run->sampler->texts;
-    while (text->ended) text++;
-    return (text->count < sample_length_(s) ? text->count : sample_length_(s)) - 1;
-}
-
-// Runs the slices up to the last token's slice. Only the logits of the slice that runs last stay available.
-static int sampler_forward_(Run *run, Error *err) {
+// Runs the slices up to the slice of the last token, at `position`: only the logits of the slice that runs last stay
+// available. The window has the last seq_len tokens of each text; no position sees later ones, so the rest may be
+// anything.
+static int forward_(Run *run, int64_t position, Error *err) {
+    Sampler *sampler = run->sampler;
     Stage *stage = &run->stage;
+    const Shape *s = &stage->at.shape;
     EngineRun unused;
     Schedule like = *run->schedule;
-    if (stage->at.shape.slices > 1) like.slices = (int)(last_position_(run) / stage->at.shape.seq) + 1;
+    if (s->slices > 1) like.slices = (int)(position / s->seq) + 1;
     Schedule *list = schedule_forward_like(&like, 1);
-    fill_window_(run->sampler, &stage->at.shape);
+    memset(sampler->window, 0, (size_t)(sampler->seq * s->batch) * sizeof *sampler->window);
+    for (int64_t j = 0; j < s->batch; j++) {
+        const Text *text = &sampler->texts[j];
+        int64_t skip = max_i64(0, text->count - sampler->seq);
+        for (int64_t i = skip; i < text->count; i++) sampler->window[(i - skip) * s->batch + j] = text->tokens[i];
+    }
     stage->documents = false;
-    if (stage->at.first) batch_upload(stage, stage->tokens, run->sampler->window);
+    if (stage->at.first) batch_upload(stage, stage->tokens, sampler->window);
     int status = engine_run(run->engine, "sample", list, 0.0f, &unused, err);
     schedule_free(list);
     return status;
 }
 
-static void name_candidates_(Run *run, int64_t first_text) {
+// Adds a token to each text in progress. These have equal lengths, because they began with the same prompt.
+static int next_tokens_(Run *run, int64_t first_text, Error *err) {
     Sampler *sampler = run->sampler;
+    const ParallelConfig *parallel = &run->config->parallel;
     const Shape *s = &run->stage.at.shape;
-    int64_t position = last_position_(run), row = context_row(s, s->slices > 1 ? position % s->seq : position);
-    for (int64_t j = 0; j < s->batch && row >= 0; j++) {
+    int64_t b = s->batch, capacity = sampler->capacity, bytes = b * capacity * (int64_t)sizeof *sampler->mine;
+    const Text *any = sampler->texts;
+    while (any->ended) any++;
+    int64_t position = min_i64(any->count, sampler->seq) - 1; // of the last token
+    // 1. Data rank 0 computes. Data ranks that share its experts compute the same beside it, for the exchanges.
+    bool first = run->at.replica < parallel->context,
+         shared = parallel->context * parallel->tensor % parallel->expert != 0;
+    if ((first || shared) && forward_(run, position, err) != 0) return -1;
+    // 2. The tensor ranks of its last stage name candidates.
+    int64_t row = context_row(s, s->slices > 1 ? position % s->seq : position);
+    for (int64_t i = 0; i < b * capacity; i++) sampler->mine[i].token = -1;
+    for (int64_t j = 0; first && run->stage.at.last && row >= 0 && j < b; j++) {
         const Text *text = &sampler->texts[j];
         if (text->ended) continue;
         stage_logits(&run->stage, row + j, sampler->logits);
-        SampleCandidate *mine = sampler->mine + j * sampler->capacity;
-        int64_t named = sample_candidates(&sampler->rule, sample_stream(first_text + j, text->count), sampler->logits,
-                                          s->vocab_first, s->vocab_count, mine);
-        for (; named < sampler->capacity; named++) mine[named].token = -1;
+        sample_candidates(&sampler->rule, sample_stream(first_text + j, text->count), sampler->logits, s->vocab_first,
+                          s->vocab_count, sampler->mine + j * capacity);
     }
-}
-
-// Chooses a token for each text, on rank 0.
-static void sampler_choose_(Run *run) {
-    Sampler *sampler = run->sampler;
-    int64_t b = run->stage.at.shape.batch, capacity = sampler->capacity;
-    for (int64_t j = 0; j < b; j++) {
+    // 3. Rank 0 chooses.
+    if (world_gather(run->world, sampler->all, sampler->mine, bytes, err) != 0) return -1;
+    for (int64_t j = 0; world_rank(run->world) == 0 && j < b; j++) {
         int64_t count = 0;
         for (int64_t r = 0; r < world_size(run->world); r++)
             for (int64_t k = 0; k < capacity; k++)
@@ -170,11 +163,9 @@ static void sampler_choose_(Run *run) {
         sampler->chosen[j] = (int32_t)sample_choose(&sampler->rule, sampler->merged, count);
     }
     sampler->chosen[b] = run_stop_requested();
-}
-
-static int sampler_append_(Run *run, Error *err) {
-    Sampler *sampler = run->sampler;
-    for (int64_t j = 0; j < run->stage.at.shape.batch; j++) {
+    if (world_broadcast(run->world, sampler->chosen, (b + 1) * (int64_t)sizeof *sampler->chosen, err) != 0) return -1;
+    // 4. All ranks append.
+    for (int64_t j = 0; j < b; j++) {
         Text *text = &sampler->texts[j];
         if (text->ended) continue;
         if (sampler->chosen[j] < 0)
@@ -186,69 +177,38 @@ static int sampler_append_(Run *run, Error *err) {
     return 0;
 }
 
-static int next_tokens_(Run *run, int64_t first_text, Error *err) {
-    Sampler *sampler = run->sampler;
-    int64_t b = run->stage.at.shape.batch, bytes = b * sampler->capacity * (int64_t)sizeof *sampler->mine;
-    for (int64_t i = 0; i < b * sampler->capacity; i++) sampler->mine[i].token = -1;
-    // Data rank 0 computes. Data ranks that share its experts compute the same beside it, for the exchanges.
-    const ParallelConfig *parallel = &run->config->parallel;
-    bool first = run->at.replica < parallel->context,
-         shared = parallel->context * parallel->tensor % parallel->expert != 0;
-    if ((first || shared) && sampler_forward_(run, err) != 0) return -1;
-    if (first && run->stage.at.last) name_candidates_(run, first_text);
-    if (world_gather(run->world, sampler->all, sampler->mine, bytes, err) != 0) return -1;
-    if (world_rank(run->world) == 0) sampler_choose_(run);
-    if (world_broadcast(run->world, sampler->chosen, (b + 1) * (int64_t)sizeof *sampler->chosen, err) != 0) return -1;
-    return sampler_append_(run, err);
-}
-
 // ---------------------------------------------------------------- texts
 
-// Generates one microbatch of the sample.count texts, beginning with text `first`. *stop: rank 0 was asked to stop,
-// and the texts may be incomplete.
-static int write_texts_(Run *run, int64_t first, bool *stop, Error *err) {
-    Sampler *sampler = run->sampler;
-    int64_t b = run->stage.at.shape.batch;
-    for (int64_t j = 0; j < b; j++) {
-        Text *text = &sampler->texts[j];
-        text->ended = first + j >= run->config->sample.count;
-        text->count = sampler->prompt.count;
-        memcpy(text->tokens, sampler->prompt.ids, (size_t)text->count * sizeof *text->tokens);
-    }
-    for (int64_t i = 0; i < run->config->sample.tokens && !*stop; i++) {
-        int64_t j = 0;
-        while (j < b && sampler->texts[j].ended) j++;
-        if (j == b) break;
-        if (next_tokens_(run, first, err) != 0) return -1;
-        *stop = sampler->chosen[b] != 0;
-    }
-    return 0;
-}
-
-// Reports a text through the run's metrics, or only on stdout without metrics (--generate).
-static int say_text_(Run *run, int64_t step, int64_t index, const char *text, Error *err) {
-    Error trouble = {0};
-    if (run->metrics != NULL) {
-        metrics_sample(run->metrics, step, index, text, &trouble);
-        run_tell_metrics(run, step, &trouble);
-        return 0;
-    }
-    if (printf("%s%s\n", index > 0 ? "---\n" : "", text) >= 0 && fflush(stdout) == 0) return 0;
-    return error_set(err, EXIT_FAILED, "cannot write to standard output: %s", strerror(errno));
-}
-
-// Generates all texts and writes them on rank 0. If *stop, leaves out the texts in progress (write_texts_).
+// Generates the sample.count texts, a microbatch at a time, and writes them on rank 0: through the run's metrics, or
+// without metrics (--generate) on stdout alone. *stop: rank 0 was asked to stop; the texts in progress are left out.
 static int sample_all_(Run *run, int64_t step, bool *stop, Error *err) {
+    Sampler *sampler = run->sampler;
     int64_t b = run->stage.at.shape.batch, count = run->config->sample.count;
     for (int64_t first = 0; first < count && !*stop; first += b) {
-        if (write_texts_(run, first, stop, err) != 0) return -1;
+        int64_t open = min_i64(b, count - first); // texts in progress
+        for (int64_t j = 0; j < b; j++) {
+            Text *text = &sampler->texts[j];
+            text->ended = first + j >= count;
+            text->count = sampler->prompt.count;
+            memcpy(text->tokens, sampler->prompt.ids, (size_t)text->count * sizeof *text->tokens);
+        }
+        for (int64_t i = 0; i < run->config->sample.tokens && open > 0 && !*stop; i++) {
+            if (next_tokens_(run, first, err) != 0) return -1;
+            *stop = sampler->chosen[b] != 0;
+            open = 0;
+            for (int64_t j = 0; j < b; j++) open += !sampler->texts[j].ended;
+        }
         for (int64_t j = 0; !*stop && world_rank(run->world) == 0 && j < b && first + j < count; j++) {
-            const Sampler *sampler = run->sampler;
             Tokens tokens = {sampler->texts[j].tokens + sampler->before, sampler->texts[j].count - sampler->before};
             char *text = tokenizer_decode(sampler->tokenizer, &tokens);
-            int status = say_text_(run, step, first + j, text, err);
+            Error trouble = {0};
+            bool said = true;
+            if (run->metrics != NULL) {
+                metrics_sample(run->metrics, step, first + j, text, &trouble);
+                run_tell_metrics(run, step, &trouble);
+            } else said = printf("%s%s\n", first + j > 0 ? "---\n" : "", text) >= 0 && fflush(stdout) == 0;
             free(text);
-            if (status != 0) return -1;
+            if (!said) return error_set(err, EXIT_FAILED, "cannot write to standard output: %s", strerror(errno));
         }
     }
     return 0;

@@ -70,60 +70,50 @@ int run_validate_step(Run *run, int64_t step, Error *err) {
     return 0;
 }
 
-// --- multiple choice (data/evaluate.h): each rank of the last stage fills in the means of its rows
+// --- multiple choice (data/evaluate.h)
 
-// Downloads this rank's losses of microbatch i to their places in their sequences. Sets the places of other context
-// ranks to 0.
-static void take_losses_(const Stage *stage, int64_t i, float *losses) {
-    const Shape *s = &stage->at.shape;
-    int64_t rows = stage->at.rows, count = rows / s->pieces, bytes = (int64_t)sizeof *losses;
-    memset(losses, 0, (size_t)(rows * s->context_ranks * bytes));
-    for (int p = 0; p < s->pieces; p++)
-        stage->be->download(stage->be, losses + context_place(s, p) * s->batch, stage->losses + i * rows + p * count,
-                            count * bytes);
-}
-
-// Writes the mean losses of this rank's rows in the batch that begins with row `first`. A row's mean is the sum of the
-// values of its context ranks.
+// Writes the mean losses of this rank's rows in the batch that begins with row `first`: a row's mean is the sum of the
+// values of its context ranks. losses: memory for the losses of a microbatch, in their places in their sequences; the
+// places of other context ranks are 0.
 static void take_means_(const Run *run, int64_t first, float *losses, double *means) {
     const Stage *stage = &run->stage;
-    if (!stage->at.last || run->at.tensor > 0) return;
-    int64_t b = stage->at.shape.batch, m = stage->microbatches;
-    int64_t row = first + run->at.replica / stage->at.shape.context_ranks * m * b;
-    for (int64_t i = 0; i < m; i++) {
-        take_losses_(stage, i, losses);
-        for (int64_t j = 0; j < b; j++, row++)
+    const Shape *s = &stage->at.shape;
+    int64_t rows = stage->at.rows, count = rows / s->pieces, bytes = (int64_t)sizeof *losses;
+    int64_t row = first + run->at.replica / s->context_ranks * stage->microbatches * s->batch;
+    for (int64_t i = 0; i < stage->microbatches; i++) {
+        memset(losses, 0, (size_t)(rows * s->context_ranks * bytes));
+        for (int p = 0; p < s->pieces; p++)
+            stage->be->download(stage->be, losses + context_place(s, p) * s->batch,
+                                stage->losses + i * rows + p * count, count * bytes);
+        for (int64_t j = 0; j < s->batch; j++, row++)
             if (row < evaluation_rows(run->sets.hellaswag))
-                means[row] = evaluation_mean(run->sets.hellaswag, row, losses + j, b);
+                means[row] = evaluation_mean(run->sets.hellaswag, row, losses + j, s->batch);
     }
-}
-
-static int run_batches_(Run *run, float *losses, double *means, bool *stop, Error *err) {
-    int64_t rows = evaluation_rows(run->sets.hellaswag), batch = run->config->train.global_batch;
-    *stop = false;
-    for (int64_t i = 0; i * batch < rows; i++) {
-        EngineRun unused;
-        double asked = i > 0 && run_stop_requested() ? 1.0 : 0.0;
-        if (world_max(run->world, &asked, 1, err) != 0) return -1;
-        *stop = asked > 0.0;
-        if (*stop) return 0;
-        if (batch_evaluate(&run->batch, run->sets.hellaswag, i, err) != 0) return -1;
-        if (engine_run(run->engine, "evaluation", run->validation, 0.0f, &unused, err) != 0) return -1;
-        take_means_(run, i * batch, losses, means);
-    }
-    // Without context ranks each row has one rank's value and zero from all others, so the sum is exact.
-    return world_sum(run->world, means, rows, err);
 }
 
 // Counts the examples that the model gets right. *stop: a rank was asked to stop, and *correct is invalid. Each rank of
 // the last stage computes the means of its own rows, and world_sum joins them in rank order. So all ranks count the
 // same examples as correct, however rows are spread over microbatches and data ranks.
 static int evaluate_(Run *run, int64_t *correct, bool *stop, Error *err) {
-    int64_t count = run->stage.at.rows * run->stage.at.shape.context_ranks;
-    float *losses = xmalloc((size_t)count * sizeof *losses);
-    double *means = xcalloc((size_t)evaluation_rows(run->sets.hellaswag), sizeof *means);
-    int status = run_batches_(run, losses, means, stop, err);
-    if (status == 0) *correct = evaluation_correct(run->sets.hellaswag, means);
+    const Evaluation *questions = run->sets.hellaswag;
+    int64_t rows = evaluation_rows(questions), batch = run->config->train.global_batch;
+    float *losses = xmalloc((size_t)(run->stage.at.rows * run->stage.at.shape.context_ranks) * sizeof *losses);
+    double *means = xcalloc((size_t)rows, sizeof *means);
+    int status = 0;
+    *stop = false;
+    for (int64_t i = 0; status == 0 && i * batch < rows; i++) {
+        EngineRun unused;
+        double asked = i > 0 && run_stop_requested() ? 1.0 : 0.0;
+        status = world_max(run->world, &asked, 1, err);
+        *stop = asked > 0.0;
+        if (status != 0 || *stop) break;
+        status = batch_evaluate(&run->batch, questions, i, err);
+        if (status == 0) status = engine_run(run->engine, "evaluation", run->validation, 0.0f, &unused, err);
+        if (status == 0 && run->stage.at.last && run->at.tensor == 0) take_means_(run, i * batch, losses, means);
+    }
+    // Without context ranks each row has one rank's value and zero from all others, so the sum is exact.
+    if (status == 0 && !*stop) status = world_sum(run->world, means, rows, err);
+    if (status == 0 && !*stop) *correct = evaluation_correct(questions, means);
     free_all(losses, means);
     return status;
 }
@@ -142,50 +132,34 @@ int run_evaluate_step(Run *run, int64_t step, Error *err) {
 
 // --- --validate
 
-// Result of --validate. examples: 0 without data.hellaswag.
-typedef struct Validated {
-    double loss;
-    int64_t correct, examples;
-} Validated;
-
-// Writes the one line of --validate; with data.hellaswag it has the accuracy too.
-static void print_validated_(const Run *run, const Validated *found, bool json) {
-    const Config *config = run->config;
-    long long sequences = config->data.val_batches * config->train.global_batch, tokens = config->model.seq_len;
-    double accuracy = (double)found->correct / (double)found->examples;
-    if (json)
-        printf("{\"step\":%lld,\"loss\":%.17g,\"perplexity\":%.9g,\"sequences\":%lld,\"tokens\":%lld",
-               (long long)run->from.step, found->loss, exp(found->loss), sequences, sequences * tokens);
-    else
-        printf("loss %.6f | perplexity %.3f | %lld sequences of %lld tokens", found->loss, exp(found->loss), sequences,
-               tokens);
-    if (found->examples > 0)
-        printf(json ? ",\"hellaswag\":{\"accuracy\":%.17g,\"correct\":%lld,\"examples\":%lld}"
-                    : " | hellaswag %.4f (%lld of %lld)",
-               accuracy, (long long)found->correct, (long long)found->examples);
-    printf(json ? "}\n" : "\n");
-}
-
 int run_validate(Run *run, bool json, Error *err) {
-    Validated found = {0};
+    const Config *config = run->config;
+    bool asks = run->sets.hellaswag != NULL, stop = false;
+    int64_t correct = 0, examples = asks ? evaluation_examples(run->sets.hellaswag) : 0;
+    double loss;
     run_listen(run);
     status_page_set_action(run->status_page, "validation");
-    if (validation_loss_(run, &found.loss, true, err) != 0) return -1;
-    if (!isfinite(found.loss))
+    if (validation_loss_(run, &loss, true, err) != 0) return -1;
+    if (!isfinite(loss))
         return error_on_all(
             err, EXIT_FAILED,
             "the loss of data.val is %s: the weights already contain NaN or inf, or the forward pass produces them",
-            isnan(found.loss) ? "nan" : "inf");
-    if (run->sets.hellaswag != NULL) {
-        found.examples = evaluation_examples(run->sets.hellaswag);
-        bool stop = false;
-        if (evaluate_(run, &found.correct, &stop, err) != 0) return -1;
-        if (stop)
-            return error_on_all(err, EXIT_FAILED,
-                                "stopped on request before the evaluation of data.hellaswag was complete");
-    }
+            isnan(loss) ? "nan" : "inf");
+    if (asks && evaluate_(run, &correct, &stop, err) != 0) return -1;
+    if (stop)
+        return error_on_all(err, EXIT_FAILED,
+                            "stopped on request before the evaluation of data.hellaswag was complete");
     if (world_rank(run->world) > 0) return 0;
-    print_validated_(run, &found, json);
+    long long sequences = config->data.val_batches * config->train.global_batch, tokens = config->model.seq_len;
+    if (json)
+        printf("{\"step\":%lld,\"loss\":%.17g,\"perplexity\":%.9g,\"sequences\":%lld,\"tokens\":%lld",
+               (long long)run->from.step, loss, exp(loss), sequences, sequences * tokens);
+    else printf("loss %.6f | perplexity %.3f | %lld sequences of %lld tokens", loss, exp(loss), sequences, tokens);
+    if (asks)
+        printf(json ? ",\"hellaswag\":{\"accuracy\":%.17g,\"correct\":%lld,\"examples\":%lld}"
+                    : " | hellaswag %.4f (%lld of %lld)",
+               (double)correct / (double)examples, (long long)correct, (long long)examples);
+    printf(json ? "}\n" : "\n");
     if (fflush(stdout) == 0) return 0;
     return error_on_all(err, EXIT_FAILED, "cannot write the loss to standard output");
 }
