@@ -3,9 +3,6 @@
 
 #include "base/log.h"
 
-// Returns whether the arguments ask for a dry run and this is not already one.
-bool dry_run_asked(char **argv);
-
-// Replaces this process by the program for virtual GPUs, with as many of them on a node as the configuration has, and
-// neither validation nor checkpoints. Returns only with err.
+// If the arguments ask for a dry run and this is not already one, replaces this process by the program for virtual GPUs, with as many of them on a node as the configuration has, and
+// neither validation nor checkpoints; then returns only with err, -1. Else returns 0.
 int dry_run_start(const char *program, int argc, char **argv, Error *err);

@@ -1,5 +1,5 @@
 // Compares the configuration in a checkpoint's training.json with this run's. Both are JSON, so no key is listed here.
-#include "resumed.h"
+#include "run.h"
 #include "base/alloc.h"
 #include "base/files.h"
 #include "base/json.h"
@@ -39,7 +39,10 @@ static void tell_keys_(const JsonValue *saved, const JsonValue *now, const Log *
     free(text);
 }
 
-void resumed_tell(const ResumePoint *from, const Config *config, const Log *log) {
+void run_tell_resumed(const Run *run) {
+    const ResumePoint *from = &run->from;
+    const Config *config = run->config;
+    const Log *log = &run->all;
     char path[CHECKPOINT_PATH], *text;
     size_t length;
     Json saved = {0}, own = {0};

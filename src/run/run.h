@@ -7,6 +7,7 @@
 //   preflight.c     --check: what it measures, and what that means
 //   run_validate.c  losses, validation, data.hellaswag, --validate                run_sample.c    samples, --generate
 //   run_stop.c      requests to stop            run_data.c   data sets            run_trace.c     --trace
+//   resumed.c       what a resumed run does differently
 #pragma once
 
 #include "checkpoint/checkpoint.h"
@@ -36,9 +37,9 @@ bool run_trains(const RunAsk *ask);
 
 enum { RUN_MOST_LANES = 2 * STAGE_MOST_CHUNKS, RUN_MOST_GROUPS = RUN_MOST_LANES + 9 };
 
-// Refuses, with code 2, to start if there is no checkpoint to resume from, or if the run would save among another run's
-// checkpoints. Only reads files.
-int run_check_checkpoints(const Config *config, const RunAsk *ask, Error *err);
+// Checks, before any rank starts, that the machine has the devices and memory of the plan, that the checkpoint to resume
+// from and the data exist, and that no other run's checkpoints are in the way. -1 with err.
+int run_check_start(const Config *config, const char *program, const Model *model, const RunAsk *ask, Error *err);
 
 // The data sets that a run reads; NULL: not used.
 typedef struct RunData {
@@ -93,6 +94,10 @@ typedef struct Run {
 int run_create(Run *run, const Config *config, const Model *model, const RunAsk *ask, World *world,
                StatusPage *status_page, Log *log, Error *err);
 void run_destroy(Run *run);
+
+// Says what a resumed run does differently (resumed.c): in one line which keys of `train` differ from the checkpoint's,
+// and in another if the learning rate, which had decayed, rises again. Says nothing if training.json lacks them.
+void run_tell_resumed(const Run *run);
 
 // Returns the schedule to plan for: the configuration's for training, a forward-only one of one batch for --validate,
 // or a forward-only one of one microbatch for --generate. Returns NULL with err.

@@ -6,11 +6,11 @@
 #include "ranks/affinity.h"
 #include "plan/fits.h"
 #include "plan/plan_time.h"
+#include "plan/planner.h"
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/units.h"
 #include "record.h"
-#include "resumed.h"
 #include "run.h"
 #include "config/gpus.h"
 
@@ -163,7 +163,9 @@ static int create_check_host_(Run *run, const Roster *roster, Error *err) {
 
 bool run_trains(const RunAsk *ask) { return ask->generate == NULL && !ask->validate; }
 
-int run_check_checkpoints(const Config *config, const RunAsk *ask, Error *err) {
+// Refuses, with code 2, to start if there is no checkpoint to resume from, or if the run would save among another run's
+// checkpoints. Only reads files.
+static int check_checkpoints_(const Config *config, const RunAsk *ask, Error *err) {
     if (checkpoint_check_resume(config, ask->resume, ask->resume_if_any, run_trains(ask), err) != 0) return -1;
     if (!run_trains(ask)) return 0;
     if (config->checkpoint.dir[0] != '\0' && hf_config_check(config, err) != 0) return -1;
@@ -175,6 +177,34 @@ Schedule *run_schedule(const Config *config, const RunAsk *ask, Error *err) {
     whole.edge_buffers = SCHEDULE_EDGE_BUFFERS;
     if (run_trains(ask)) return plan_schedule(config, err);
     return schedule_forward_like(&whole, ask->validate ? (int)config_microbatches(config) : 1);
+}
+
+int run_check_start(const Config *config, const char *program, const Model *model, const RunAsk *ask, Error *err) {
+    Schedule *schedule = run_schedule(config, ask, err);
+    bool proved = schedule != NULL && (!run_trains(ask) || plan_check_ramp(config, schedule, err) == 0);
+    Backend *be = proved ? planner_backend(config, err) : NULL;
+    Plan plan = {0};
+    int status = be == NULL ? -1 : 0;
+    if (status == 0) plan = plan_make(model, config, schedule, be);
+    if (status == 0)
+        status = plan_check_machine(&plan, config, program, device_has_gpus(config, config_world(config)), err);
+    plan_free(&plan);
+    if (be != NULL) be->destroy(be);
+    schedule_free(schedule);
+    if (status == 0) status = check_checkpoints_(config, ask, err);
+    if (status != 0) return -1;
+    if (!run_trains(ask) && ask->resume == NULL && config->checkpoint.init_from[0] == '\0')
+        return error_set(err, EXIT_USAGE,
+                         "--%s: no model is given; give --resume DIR with a run's checkpoints, or "
+                         "-o checkpoint.init_from=DIR with a model saved by transformers",
+                         ask->validate ? "validate" : "generate");
+    // Opens and closes all data sets, so that a wrong path is reported once, before ranks start.
+    RunData data = {0};
+    status = run_open_data(config, ask, &data, err);
+    run_close_data(&data);
+    if (status == 0 && (ask->generate != NULL || (run_trains(ask) && config->sample.every > 0)))
+        status = run_sample_check(config, ask->generate, err);
+    return status;
 }
 
 // Prepares the search for the slowest rank, with the plan's times of every rank.
@@ -398,8 +428,8 @@ static int open_files_(Run *run, const RunAsk *ask, Error *err) {
 }
 
 // Checks the checkpoints on rank 0, for all ranks. Collective.
-static int create_check_checkpoints_(Run *run, const RunAsk *ask, Error *err) {
-    int status = world_rank(run->world) == 0 ? run_check_checkpoints(run->config, ask, err) : 0;
+static int check_checkpoints_together_(Run *run, const RunAsk *ask, Error *err) {
+    int status = world_rank(run->world) == 0 ? check_checkpoints_(run->config, ask, err) : 0;
     return fail_together_(run->world, status, err);
 }
 
@@ -429,11 +459,11 @@ static int create_training_(Run *run, const RunAsk *ask, Error *err) {
     // With --resume-if-any, checkpoint.dir may be new.
     if (checkpoint_lock(&run->checkpoint, run->config, run->world, ask->resume_if_any, err) != 0) return -1;
     // Check again: the checkpoints may have changed while this start waited for the lock.
-    if (create_check_checkpoints_(run, ask, err) != 0) return -1;
+    if (check_checkpoints_together_(run, ask, err) != 0) return -1;
     if (create_load_(run, ask, run->log, err) != 0) return -1;
     int identified = world_rank(run->world) == 0 ? create_identify_data_(run, err) : 0;
     if (fail_together_(run->world, identified, err) != 0) return -1;
-    if (run->from.found && world_rank(run->world) == 0) resumed_tell(&run->from, run->config, &run->all);
+    if (run->from.found && world_rank(run->world) == 0) run_tell_resumed(run);
     if (checkpoint_create(run->checkpoint, &run->stage, &run->from, run->log, err) != 0) return -1;
     if (run->config->sample.every > 0 && run_sampler_create(run, NULL, err) != 0) return -1;
     return create_metrics_(run, err);
@@ -467,7 +497,7 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
         if (*groups[i].comm == NULL && groups[i].color >= 0) return -1;
     }
     details_phase(&details, "groups of ranks");
-    if (create_check_checkpoints_(run, ask, err) != 0) return -1;
+    if (check_checkpoints_together_(run, ask, err) != 0) return -1;
     if (fail_together_(world, open_files_(run, ask, err), err) != 0) return -1;
     if (trains) blend_tell(run->sets.train, config_samples(config, 0, config->train.steps), &run->all);
     details_phase(&details, "data opened");

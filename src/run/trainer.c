@@ -3,7 +3,6 @@
 // layer_forward (layer.c) and the model's functions (train_llama.cu, train_gpt.cu).
 #include "trainer.h"
 #include "base/alloc.h"
-#include "base/clock.h"
 
 #include "config/options.h"
 #include "ranks/affinity.h"
@@ -46,35 +45,6 @@ static Job trainer_job_(const Config *config, char *remedy, size_t size) {
                  .remedy = remedy};
 }
 
-// Checks, before any rank starts, that the machine has the devices and memory of the plan and that the data exist.
-static int check_start_(const Config *config, const char *program, const Model *model, const RunAsk *ask, Error *err) {
-    Schedule *schedule = run_schedule(config, ask, err);
-    bool proved = schedule != NULL && (!run_trains(ask) || plan_check_ramp(config, schedule, err) == 0);
-    Backend *be = proved ? planner_backend(config, err) : NULL;
-    Plan plan = {0};
-    int status = be == NULL ? -1 : 0;
-    if (status == 0) plan = plan_make(model, config, schedule, be);
-    if (status == 0)
-        status = plan_check_machine(&plan, config, program, device_has_gpus(config, config_world(config)), err);
-    plan_free(&plan);
-    if (be != NULL) be->destroy(be);
-    schedule_free(schedule);
-    if (status == 0) status = run_check_checkpoints(config, ask, err);
-    if (status != 0) return -1;
-    if (!run_trains(ask) && ask->resume == NULL && config->checkpoint.init_from[0] == '\0')
-        return error_set(err, EXIT_USAGE,
-                         "--%s: no model is given; give --resume DIR with a run's checkpoints, or "
-                         "-o checkpoint.init_from=DIR with a model saved by transformers",
-                         ask->validate ? "validate" : "generate");
-    // Opens and closes all data sets, so that a wrong path is reported once, before ranks start.
-    RunData data = {0};
-    status = run_open_data(config, ask, &data, err);
-    run_close_data(&data);
-    if (status == 0 && (ask->generate != NULL || (run_trains(ask) && config->sample.every > 0)))
-        status = run_sample_check(config, ask->generate, err);
-    return status;
-}
-
 // The command line, and everything needed to execute it.
 typedef struct Trainer {
     const Model *model;
@@ -90,36 +60,28 @@ typedef struct Trainer {
 
 // --- in a rank
 
-// Starts this process's supervisor and joins the other ranks. NULL with err.
-static World *rank_join_(Trainer *t, const Job *job, Error *err) {
-    double began = clock_seconds();
-    // From here on this process is the rank; the process that the launcher started is its supervisor.
-    bool started = supervisor_start(t->supervisor, job, t->launched, err) == 0;
-    World *world = started ? world_join(&t->argc, &t->argv, err) : NULL;
-    if (world == NULL) {
-        if (!(started ? status_page_report(supervisor_page(t->supervisor), err)
-                      : supervisor_report_early(t->supervisor, err)))
-            log_line(&t->log, "%s", err->text);
-        return NULL;
-    }
-    t->log.rank = world_size(world) > 1 ? world_rank(world) : -1;
-    Details details = details_begin(&t->log, world);
-    details.since = began;
-    details_phase(&details, "world joined");
-    world_set_status_page(world, supervisor_page(t->supervisor));
-    return world;
-}
-
-// Runs this process as a rank: joins the other ranks, trains, validates, generates or verifies, and leaves.
+// Runs this process as a rank: starts its supervisor, joins the other ranks, trains, validates, generates or verifies,
+// and leaves.
 static int rank_main_(Trainer *t, Error *err) {
     const Options *options = &t->options;
     char remedy[CONFIG_TEXT + 64];
     Job job = trainer_job_(t->config, remedy, sizeof remedy);
     Run run = {0};
+    Details details = details_begin(&t->log, NULL);
     job.one_host = world_on_one_host();
-    World *world = rank_join_(t, &job, err);
-    if (world == NULL) return supervisor_leave(t->supervisor, err->code);
+    // From here on this process is the rank; the process that the launcher started is its supervisor.
+    bool started = supervisor_start(t->supervisor, &job, t->launched, err) == 0;
+    World *world = started ? world_join(&t->argc, &t->argv, err) : NULL;
     StatusPage *page = supervisor_page(t->supervisor);
+    if (world == NULL) {
+        if (!(started ? status_page_report(page, err) : supervisor_report_early(t->supervisor, err)))
+            log_line(&t->log, "%s", err->text);
+        return supervisor_leave(t->supervisor, err->code);
+    }
+    t->log.rank = world_size(world) > 1 ? world_rank(world) : -1;
+    details.log = world_log(world, &t->log);
+    details_phase(&details, "world joined");
+    world_set_status_page(world, page);
     int code = EXIT_DONE, status = supervisor_join(t->supervisor, world, &t->log, err);
     if (status == 0) status = verdict_agree(t->config, t->model, world, &t->log, err);
     if (status == 0 && options->verify != NULL) {
@@ -146,33 +108,6 @@ static int rank_main_(Trainer *t, Error *err) {
     run_destroy(&run);
     world_leave(world, code);
     return supervisor_leave(t->supervisor, code);
-}
-
-// Environment variable with the layout that the parent has decided for its ranks.
-#define LAYOUT_VARIABLE "TRAINER_LAYOUT"
-
-// Applies the layout that the parent has decided, so that ranks decide nothing. Does nothing without a parent.
-static int take_layout_(Config *config, Error *err) {
-    const char *text = getenv(LAYOUT_VARIABLE);
-    RunLayout layout;
-    if (text == NULL) return 0;
-    bool known = layout_decode(&layout, text);
-    if (!known || (int64_t)layout.pipeline * layout.tensor * layout.data * layout.context != config_world(config))
-        return error_set(err, EXIT_USAGE, "%s: is not a layout of this program and configuration; unset it",
-                         LAYOUT_VARIABLE);
-    layout_set(&layout, config);
-    return 0;
-}
-
-// Runs the parent of ranks on this machine. The ranks get the command line unchanged, and the layout.
-static int parent_main_(Trainer *t, Error *err) {
-    char remedy[CONFIG_TEXT + 64], text[LAYOUT_ENCODED];
-    Job job = trainer_job_(t->config, remedy, sizeof remedy);
-    RunLayout layout = layout_of(t->config);
-    setenv(LAYOUT_VARIABLE, layout_encode(&layout, text), 1);
-    int code = run_trains(&t->ask) && !t->ask.check ? restart_launch(&t->log, t->config, &job, t->argv, err)
-                                                    : launch_ranks(&t->log, &job, t->argv, NULL, NULL, err);
-    return err->code != 0 ? -1 : code;
 }
 
 // Writes the version in the first line, then the built-in libraries, one line each. Bug reports need the libraries that
@@ -207,15 +142,6 @@ static void version_report_(const char *program, FILE *file) {
     fprintf(file, "GPU   %s%s\n", cuda == NULL ? "none: " : "", gpu);
 }
 
-// Handles options that need no configuration (--help, --version, ...). Returns false if no such option was given.
-static bool answer_(const Options *options, const char *program) {
-    if (options->help) options_help(program, stdout);
-    else if (options->help_config) options->json ? config_help_json(program, stdout) : config_help(stdout);
-    else if (options->version) version_report_(program, stdout);
-    else return false;
-    return true;
-}
-
 // Handles options about plans and schedules, for which no rank starts. *code: the exit code, or -1 with err. Returns
 // false if no such option was given.
 static bool answer_plan_(Trainer *t, int *code, Error *err) {
@@ -243,28 +169,48 @@ static bool answer_plan_(Trainer *t, int *code, Error *err) {
     return true;
 }
 
+// Environment variable with the layout that the parent has decided for its ranks.
+#define LAYOUT_VARIABLE "TRAINER_LAYOUT"
+
 // Trains, validates, generates or verifies, as the options say: in ranks that a launcher started, in this process if it
-// is the only rank, else in ranks that this process starts. Returns an exit code, or -1 with err.
+// is the only rank, else in ranks that this process starts. These get the command line unchanged, and the layout, so
+// that they decide nothing. Returns an exit code, or -1 with err.
 static int train_(Trainer *t, Error *err) {
     Config *config = t->config;
+    bool trains = run_trains(&t->ask);
+    char remedy[CONFIG_TEXT + 64], text[LAYOUT_ENCODED];
+    RunLayout layout;
     if (config_require(config, "data.", err) != 0) return -1;
-    if (!run_trains(&t->ask)) config->schedule.bpipe = BPIPE_OFF; // forwards keep no bundles to balance
+    if (!trains) config->schedule.bpipe = BPIPE_OFF; // forwards keep no bundles to balance
     if (world_under_launcher(&t->launched, err) != 0) return -1;
-    if (t->launched && take_layout_(config, err) != 0) return -1;
-    if (t->options.verify != NULL && !t->launched && !verify_is_run())
-        return verify_command(t->model, &t->options, check_start_, &t->log, t->argv, err);
-    if (!t->launched) {
-        // Before any rank starts: decides the keys that the configuration leaves to the plan, checks machine and data.
-        Details details = details_begin(&t->log, NULL);
-        if (t->options.trace != NULL && trace_check(t->options.trace, err) != 0) return -1;
-        if (verdict_resolve(config, t->model, &t->log, err) != 0) return -1;
-        if (check_start_(config, t->log.program, t->model, &t->ask, err) != 0) return -1;
-        details_phase(&details, "plan, machine and data checked");
+    const char *decided = t->launched ? getenv(LAYOUT_VARIABLE) : NULL;
+    if (decided != NULL) {
+        if (!layout_decode(&layout, decided) ||
+            (int64_t)layout.pipeline * layout.tensor * layout.data * layout.context != config_world(config))
+            return error_set(err, EXIT_USAGE, "%s: is not a layout of this program and configuration; unset it",
+                             LAYOUT_VARIABLE);
+        layout_set(&layout, config);
     }
-    bool alone = config_world(config) == 1 && config->train.max_restarts == 0;
-    // If the reader of step lines exits (head), writing then fails, and the run ends with a checkpoint.
-    if (alone && !t->launched && run_trains(&t->ask)) signal(SIGPIPE, SIG_IGN);
-    return t->launched || alone ? rank_main_(t, err) : parent_main_(t, err);
+    if (t->launched) return rank_main_(t, err);
+    if (t->options.verify != NULL && !verify_is_run())
+        return verify_command(t->model, &t->options, &t->log, t->argv, err);
+    // Before any rank starts: decides the keys that the configuration leaves to the plan, checks machine and data.
+    Details details = details_begin(&t->log, NULL);
+    if (t->options.trace != NULL && trace_check(t->options.trace, err) != 0) return -1;
+    if (verdict_resolve(config, t->model, &t->log, err) != 0) return -1;
+    if (run_check_start(config, t->log.program, t->model, &t->ask, err) != 0) return -1;
+    details_phase(&details, "plan, machine and data checked");
+    if (config_world(config) == 1 && config->train.max_restarts == 0) {
+        // If the reader of step lines exits (head), writing then fails, and the run ends with a checkpoint.
+        if (trains) signal(SIGPIPE, SIG_IGN);
+        return rank_main_(t, err);
+    }
+    Job job = trainer_job_(config, remedy, sizeof remedy);
+    layout = layout_of(config);
+    setenv(LAYOUT_VARIABLE, layout_encode(&layout, text), 1);
+    int code = trains && !t->ask.check ? restart_launch(&t->log, config, &job, t->argv, err)
+                                       : launch_ranks(&t->log, &job, t->argv, NULL, NULL, err);
+    return err->code != 0 ? -1 : code;
 }
 
 // Checks the limits below which the program crashes, or libraries fail without saying why. Raises the limit on open
@@ -308,14 +254,19 @@ int trainer_main(const char *program, const Model *model, int argc, char **argv)
     cuda_set_environment();
     file_reserve_standard();
     signal(SIGXFSZ, SIG_IGN); // exceeding a limit on a file's size is then a write error, which we report
-    if (dry_run_asked(argv) && dry_run_start(program, argc, argv, &err) != 0) {
+    if (dry_run_start(program, argc, argv, &err) != 0) {
         log_line(&t.log, "%s", err.text);
         return err.code;
     }
     t.supervisor = supervisor_open(program, &err);
     bool parsed =
         t.supervisor != NULL && trainer_check_limits_(&err) == 0 && options_parse(&t.options, argc, argv, &err) == 0;
-    if (parsed && answer_(&t.options, program)) {
+    const Options *o = &t.options;
+    if (parsed && (o->help || o->help_config || o->version)) { // these need no configuration
+        if (o->help) options_help(program, stdout);
+        else if (o->version && !o->help_config) version_report_(program, stdout);
+        else if (o->json) config_help_json(program, stdout);
+        else config_help(stdout);
         code = fflush(stdout) == 0 && ferror(stdout) == 0 ? EXIT_DONE : EXIT_FAILED;
         if (code != EXIT_DONE) log_line(&t.log, "cannot write to standard output: %s", strerror(errno));
     } else if (parsed && trainer_load_(&t, &err) == 0 && !answer_plan_(&t, &code, &err)) {

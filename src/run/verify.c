@@ -21,7 +21,7 @@
 enum { MOST_STEPS = 100000, WAYS = 3, FEW_STAGES = 4 };
 
 // Reads the number after --verify.
-static int verify_steps_(const Options *options, int64_t *steps, Error *err) {
+static int steps_(const Options *options, int64_t *steps, Error *err) {
     char *end;
     *steps = strtoll(options->verify, &end, 10);
     if (*end == '\0' && *steps >= 1 && *steps <= MOST_STEPS) return 0;
@@ -30,7 +30,7 @@ static int verify_steps_(const Options *options, int64_t *steps, Error *err) {
 }
 
 // Switches off a run's files, and everything that it does in addition to training.
-static void verify_reduce_(Config *config) {
+static void reduce_(Config *config) {
     config->checkpoint.dir[0] = config->log.metrics[0] = '\0';
     config->data.val[0] = config->data.hellaswag[0] = '\0';
     config->checkpoint.every = config->data.val_every = config->data.hellaswag_every = config->sample.every = 0;
@@ -47,7 +47,7 @@ typedef struct Way {
 } Way;
 
 // Writes "1 stage", "4 stages, BPipe", "4 stages, gis, no BPipe": the schedule is named unless it is 1F1B.
-static void verify_name_(Way *way, const Config *given, int64_t stages, int bpipe) {
+static void name_(Way *way, const Config *given, int64_t stages, int bpipe) {
     bool file = given->schedule.file[0] != '\0';
     const char *name = file ? "schedule.file" : config_schedule_kind(given)->name;
     bool said = stages > 1 && (file || strcmp(name, "1f1b") != 0);
@@ -63,42 +63,36 @@ static void verify_name_(Way *way, const Config *given, int64_t stages, int bpip
 // --- comparing
 
 // Compares every way that ran with the first that did, and prints the result. Returns the exit code, or -1 with err.
-static int compare_ways_(const Way *ways, int count, const Model *model, const Config *config, Error *err) {
+static int compare_ways_(const Way ways[WAYS], const Model *model, const Config *config, Error *err) {
     const Way *first = NULL;
     TensorTable table = model_table(model, &config->model);
-    int differing = 0, compared = 0, tensors = 0;
+    int differing = 0, ran = 0, tensors = 0;
     for (int64_t i = 0; i < table.count; i++) tensors += table.specs[i].tied_to < 0;
-    for (int i = 0; i < count; i++) {
+    for (const Way *way = ways; way < ways + WAYS; way++) {
         char text[256];
-        const Way *way = &ways[i];
         if (!way->ran) continue;
+        ran++;
         if (first == NULL) {
             first = way;
             continue;
         }
         bool differs = record_compare(&first->record, &way->record, &table, text, sizeof text) != 0;
-        compared++;
         differing += differs;
         printf("%s and %s: %s%s\n", first->name, way->name, differs ? "differ from " : "the same bits",
                differs ? text : "");
     }
     table_free(&table);
-    if (compared == 0)
+    if (ran < 2)
         return error_set(err, EXIT_FAILED,
                          "--verify: fewer than two ways can be run, so nothing was compared; the lines above say why");
     const Record *record = &first->record;
     if (differing == 0)
         printf("verified: %d runs agree in %" PRId64 " step%s from step %" PRId64
-               ", each in loss, norm, and the gradients and "
-               "updated weights of %d tensors\n",
-               compared + 1, record->steps, record->steps == 1 ? "" : "s", record->first, tensors);
+               ", each in loss, norm, and the gradients and updated weights of %d tensors\n",
+               ran, record->steps, record->steps == 1 ? "" : "s", record->first, tensors);
     if (fflush(stdout) != 0 || ferror(stdout))
         return error_set(err, EXIT_FAILED, "cannot write to standard output: %s", strerror(errno));
     return differing == 0 ? EXIT_DONE : EXIT_FAILED;
-}
-
-static void free_ways_(Way *ways, int count) {
-    for (int i = 0; i < count; i++) record_free(&ways[i].record);
 }
 
 // --- in a rank
@@ -109,7 +103,7 @@ static int run_way_(Record *record, const Config *config, const Model *model, co
     Run run = {0};
     RunAsk ask = {.resume = options->resume};
     int64_t steps;
-    int status = verify_steps_(options, &steps, err);
+    int status = steps_(options, &steps, err);
     if (status == 0) status = run_create(&run, config, model, &ask, world, status_page, log, err);
     if (status == 0) {
         metrics_close(run.metrics); // several runs follow, so step lines are not printed
@@ -123,45 +117,39 @@ static int run_way_(Record *record, const Config *config, const Model *model, co
     return status;
 }
 
-// Runs the ways that this number of ranks allows, one after another.
-static int run_ways_(const Config *given, const Model *model, const Options *options, World *world,
-                     StatusPage *status_page, Log *log, Error *err) {
-    Config config;
-    Way ways[2] = {0};
+int verify_as_rank(const Config *given, const Model *model, const Options *options, World *world,
+                   StatusPage *status_page, Log *log, Error *err) {
+    const char *path = getenv(RECORD_VARIABLE);
+    Config config = *given;
+    Way ways[WAYS] = {0};
     int64_t stages = given->parallel.pipeline;
     int status = 0, code = EXIT_DONE;
+    log->level = LOG_QUIET;
+    reduce_(&config);
+    if (path != NULL) { // one way, whose record the parent compares
+        status = run_way_(&ways[0].record, &config, model, options, world, status_page, log, err);
+        if (status == 0 && world_rank(world) == 0) status = record_write(&ways[0].record, path, err);
+        record_free(&ways[0].record);
+        return status == 0 ? EXIT_DONE : -1;
+    }
+    // The ways that this number of ranks allows, one after another.
     bool pairs = stages > 1 && plan_can_balance(given);
     for (int i = 0; status == 0 && i < 2; i++) {
-        config = *given;
-        verify_reduce_(&config);
-        verify_name_(&ways[i], given, stages, i == 1 && pairs ? BPIPE_ON : BPIPE_OFF);
+        name_(&ways[i], given, stages, i == 1 && pairs ? BPIPE_ON : BPIPE_OFF);
         if (i == 1 && !pairs) strcat(ways[i].name, ", once more");
         config.schedule.bpipe = ways[i].bpipe;
+        config.schedule.slots = given->schedule.slots;
         if (config.schedule.slots < config_min_slots(&config)) config.schedule.slots = 0;
         Log all = log_of_all(log); // omits the stage that run_create stored in the log
         if (world_rank(world) == 0) log_line(&all, "verify: %s", ways[i].name);
         status = run_way_(&ways[i].record, &config, model, options, world, status_page, log, err);
         ways[i].ran = status == 0;
     }
-    if (status == 0 && world_rank(world) == 0) code = compare_ways_(ways, 2, model, given, err);
+    if (status == 0 && world_rank(world) == 0) code = compare_ways_(ways, model, given, err);
     if (code < 0) status = -1;
     if (status == 0) status = world_broadcast(world, &code, sizeof code, err);
-    free_ways_(ways, 2);
+    for (int i = 0; i < WAYS; i++) record_free(&ways[i].record);
     return status == 0 ? code : -1;
-}
-
-int verify_as_rank(const Config *config, const Model *model, const Options *options, World *world,
-                   StatusPage *status_page, Log *log, Error *err) {
-    const char *path = getenv(RECORD_VARIABLE);
-    log->level = LOG_QUIET;
-    if (path == NULL) return run_ways_(config, model, options, world, status_page, log, err);
-    Config reduced = *config;
-    verify_reduce_(&reduced);
-    Record record = {0};
-    int status = run_way_(&record, &reduced, model, options, world, status_page, log, err);
-    if (status == 0 && world_rank(world) == 0) status = record_write(&record, path, err);
-    record_free(&record);
-    return status == 0 ? EXIT_DONE : -1;
 }
 
 // --- in the parent
@@ -169,7 +157,6 @@ int verify_as_rank(const Config *config, const Model *model, const Options *opti
 typedef struct Verify {
     const Model *model;
     const Options *options;
-    VerifyCheck check;
     const Log *log;
     char **argv;
     int file;        // unnamed file in memory, for the record of one run
@@ -180,7 +167,7 @@ enum { MOST_CHANGES = 12 };
 
 // Returns the attention.mode with which one stage computes the same bits as the given stages (recomputing changes no
 // bit), or NULL if some stages use flash and others do not.
-static const char *verify_attention_(const Config *given) {
+static const char *attention_(const Config *given) {
     bool flash = config_attention(given, 0) == ATTENTION_FLASH;
     for (int s = 1; s < (int)given->parallel.pipeline; s++)
         if ((config_attention(given, s) == ATTENTION_FLASH) != flash) return NULL;
@@ -201,109 +188,97 @@ static int changes_(const Verify *verify, const Way *way, const Config *given, c
     snprintf(changes[count++], 64, "parallel.pipeline=%" PRId64, way->stages);
     for (int i = 0; i < (way->stages > 1 ? 4 : 8); i++) strcpy(changes[count++], plain[i]);
     if (way->stages > 1) return count;
-    const char *attention = verify_attention_(given);
+    const char *attention = attention_(given);
     if (given->attention.modes_given > 1 && attention != NULL)
         snprintf(changes[count++], 64, "attention.mode=%s", attention);
     return count;
 }
 
 // Loads the configuration with the user's overrides, followed by the changes of a way, which take precedence. Then
-// applies verify_reduce_.
-static int verify_load_(const Verify *verify, Config *config, const char changes[MOST_CHANGES][64], int count,
-                        Error *err) {
-    const Options *options = verify->options;
+// applies reduce_.
+static int load_(const Options *options, Config *config, const char changes[MOST_CHANGES][64], int count, Error *err) {
     int own = options->override_count;
     const char **overrides = xcalloc((size_t)(own + count), sizeof *overrides);
     memcpy(overrides, options->overrides, (size_t)own * sizeof *overrides);
     for (int i = 0; i < count; i++) overrides[own + i] = changes[i];
     int status = config_load(config, options->config, overrides, own + count, err);
     free(overrides);
-    verify_reduce_(config);
+    reduce_(config);
     return status;
 }
 
-// Starts the program again as a job of its own, with the changes as -o options. The ranks find the file for the record
-// through /proc of this process: it has no name, so nothing is left over if a run is killed.
-static int verify_launch_(const Verify *verify, const Config *config, char changes[MOST_CHANGES][64], int count,
-                          Error *err) {
-    int argc = 0;
+// Runs one way: starts the program again as a job of its own, with the changes as -o options. The ranks find the file
+// for the record through /proc of this process: it has no name, so nothing is left over if a run is killed. Returns the
+// exit code, or -1 with err; EXIT_DONE with way->ran false if it cannot run on this machine.
+static int go_(const Verify *verify, Way *way, const Config *given, Error *err) {
+    Config config = {0};
+    char changes[MOST_CHANGES][64], option[] = "-o", path[64];
+    RunAsk ask = {.resume = verify->options->resume};
+    Error unable = {0};
+    Log quiet = *verify->log;
+    int count = changes_(verify, way, given, changes), argc = 0;
+    if (way->stages < given->parallel.pipeline && attention_(given) == NULL) {
+        log_line(verify->log, "verify: %s: left out: only some stages have attention.mode flash", way->name);
+        return EXIT_DONE;
+    }
+    if (load_(verify->options, &config, changes, count, &unable) != 0 ||
+        run_check_start(&config, verify->log->program, verify->model, &ask, &unable) != 0) {
+        log_line(verify->log, "verify: %s: left out: %s", way->name, unable.text);
+        return EXIT_DONE;
+    }
+    log_status(verify->log, "verify: %s, %lld rank%s", way->name, (long long)config_world(&config),
+               config_world(&config) == 1 ? "" : "s");
     while (verify->argv[argc] != NULL) argc++;
     char **argv = xcalloc((size_t)(argc + 2 * count) + 1, sizeof *argv);
-    char option[] = "-o", path[64];
     memcpy(argv, verify->argv, (size_t)argc * sizeof *argv);
     for (int i = 0; i < count; i++) argv[argc + 2 * i] = option, argv[argc + 2 * i + 1] = changes[i];
     snprintf(path, sizeof path, "/proc/%lld/fd/%d", (long long)getpid(), verify->file);
-    Log quiet = *verify->log;
     quiet.level = LOG_QUIET;
-    Job job = {.ranks = (int)config_world(config),
-               .patience = {config->train.peer_timeout_s, config->train.timeout_s},
+    Job job = {.ranks = (int)config_world(&config),
+               .patience = {config.train.peer_timeout_s, config.train.timeout_s},
                .one_host = true,
                .remedy = "the run ends"};
     int code = setenv(RECORD_VARIABLE, path, 1) != 0 || ftruncate(verify->file, 0) != 0
                    ? error_set(err, EXIT_FAILED, "internal: no file for the run's record")
                    : launch_ranks(&quiet, &job, argv, NULL, NULL, err);
     free(argv);
-    return code;
-}
-
-// Runs one way. Returns the exit code, or -1 with err; EXIT_DONE with way->ran false if it cannot run on this machine.
-static int go_(const Verify *verify, Way *way, const Config *given, Error *err) {
-    Config config = {0};
-    char changes[MOST_CHANGES][64];
-    RunAsk ask = {.resume = verify->options->resume};
-    Error unable = {0};
-    int count = changes_(verify, way, given, changes), code = EXIT_DONE;
-    if (way->stages < given->parallel.pipeline && verify_attention_(given) == NULL) {
-        log_line(verify->log, "verify: %s: left out: only some stages have attention.mode flash", way->name);
-    } else if (verify_load_(verify, &config, changes, count, &unable) != 0 ||
-               verify->check(&config, verify->log->program, verify->model, &ask, &unable) != 0) {
-        log_line(verify->log, "verify: %s: left out: %s", way->name, unable.text);
-    } else {
-        log_status(verify->log, "verify: %s, %lld rank%s", way->name, (long long)config_world(&config),
-                   config_world(&config) == 1 ? "" : "s");
-        code = verify_launch_(verify, &config, changes, count, err);
-        if (code > EXIT_DONE) log_line(verify->log, "verify: the run with %s failed; nothing was compared", way->name);
-        if (code == EXIT_DONE && record_read(&way->record, verify->file, err) != 0) code = -1;
-        way->ran = code == EXIT_DONE;
-    }
-    return code;
-}
-
-// Compares one stage with the configuration's stages. If the configuration has one stage, uses as many as its
-// microbatches and layers allow, at most FEW_STAGES.
-static int go_all_(Verify *verify, const Config *given, Error *err) {
-    Way ways[WAYS] = {0};
-    int64_t few = min_i64(min_i64(config_microbatches(given), given->model.layers), FEW_STAGES);
-    int64_t stages = given->parallel.pipeline > 1 ? given->parallel.pipeline : few;
-    int64_t ranks = stages * given->parallel.tensor * config_replicas(given);
-    verify->on_the_cpu = given->hardware.device == DEVICE_AUTO && !device_has_gpus(given, ranks);
-    int code = EXIT_DONE, count = stages == 1 ? 2 : WAYS;
-    verify_name_(&ways[0], given, 1, BPIPE_OFF);
-    verify_name_(&ways[1], given, stages, BPIPE_OFF);
-    verify_name_(&ways[2], given, stages, BPIPE_ON);
-    if (stages == 1) strcat(ways[1].name, ", once more");
-    for (int i = 0; code == EXIT_DONE && i < count; i++) code = go_(verify, &ways[i], given, err);
-    if (code == EXIT_DONE) code = compare_ways_(ways, count, verify->model, given, err);
-    free_ways_(ways, count);
+    if (code > EXIT_DONE) log_line(verify->log, "verify: the run with %s failed; nothing was compared", way->name);
+    if (code == EXIT_DONE && record_read(&way->record, verify->file, err) != 0) code = -1;
+    way->ran = code == EXIT_DONE;
     return code;
 }
 
 bool verify_is_run(void) { return getenv(RECORD_VARIABLE) != NULL; }
 
-int verify_command(const Model *model, const Options *options, VerifyCheck check, const Log *log, char **argv,
-                   Error *err) {
+// Compares one stage with the configuration's stages. If the configuration has one stage, uses as many as its
+// microbatches and layers allow, at most FEW_STAGES.
+int verify_command(const Model *model, const Options *options, const Log *log, char **argv, Error *err) {
     int64_t steps;
-    if (verify_steps_(options, &steps, err) != 0) return -1;
+    if (steps_(options, &steps, err) != 0) return -1;
 #ifndef HAVE_MPI
     return error_set(err, EXIT_USAGE,
                      "--verify: compares one stage with several, and the program was built without MPI; install it "
                      "(scripts/install_deps.sh) and run make again");
 #endif
-    Verify verify = {model, options, check, log, argv, memfd_create("record", MFD_CLOEXEC), false};
     Config given = {0};
-    int code = -1;
-    if (verify.file < 0) error_set(err, EXIT_FAILED, "cannot create a file in memory: %s", strerror(errno));
-    else if (verify_load_(&verify, &given, NULL, 0, err) == 0) code = go_all_(&verify, &given, err);
-    if (verify.file >= 0) close(verify.file);
+    Way ways[WAYS] = {0};
+    Verify verify = {model, options, log, argv, memfd_create("record", MFD_CLOEXEC), false};
+    if (verify.file < 0) return error_set(err, EXIT_FAILED, "cannot create a file in memory: %s", strerror(errno));
+    int code = load_(options, &given, NULL, 0, err) == 0 ? EXIT_DONE : -1;
+    if (code == EXIT_DONE) {
+        int64_t few = min_i64(min_i64(config_microbatches(&given), given.model.layers), FEW_STAGES);
+        int64_t stages = given.parallel.pipeline > 1 ? given.parallel.pipeline : few;
+        int64_t ranks = stages * given.parallel.tensor * config_replicas(&given);
+        verify.on_the_cpu = given.hardware.device == DEVICE_AUTO && !device_has_gpus(&given, ranks);
+        name_(&ways[0], &given, 1, BPIPE_OFF);
+        name_(&ways[1], &given, stages, BPIPE_OFF);
+        name_(&ways[2], &given, stages, BPIPE_ON);
+        if (stages == 1) strcat(ways[1].name, ", once more");
+        for (int i = 0; code == EXIT_DONE && i < (stages == 1 ? 2 : WAYS); i++)
+            code = go_(&verify, &ways[i], &given, err);
+    }
+    if (code == EXIT_DONE) code = compare_ways_(ways, model, &given, err);
+    for (int i = 0; i < WAYS; i++) record_free(&ways[i].record);
+    close(verify.file);
     return code;
 }

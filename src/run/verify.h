@@ -12,17 +12,12 @@
 #include "config/options.h"
 #include "run.h"
 
-// Checks that a run can start on this machine; 0, or -1 with err.
-typedef int (*VerifyCheck)(const Config *config, const char *program, const Model *model, const RunAsk *ask,
-                           Error *err);
-
 // Returns whether this process belongs to one of the runs that a parent compares.
 bool verify_is_run(void);
 
 // Executes --verify in the process that the user started: runs every way and compares the records. Returns the exit
 // code, or -1 with err.
-int verify_command(const Model *model, const Options *options, VerifyCheck check, const Log *log, char **argv,
-                   Error *err);
+int verify_command(const Model *model, const Options *options, const Log *log, char **argv, Error *err);
 
 // Runs in every rank of a verified run. Returns the exit code, the same on all ranks, or -1 with err.
 int verify_as_rank(const Config *config, const Model *model, const Options *options, World *world,

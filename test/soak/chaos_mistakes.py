@@ -71,9 +71,9 @@ MISTAKES = [
             "return ours || checkpoint->config->checkpoint.overwrite;",
             lambda case: case.notes is not None and case.every > 0),
     Mistake("open_slots_reach_the_ranks_as_zero", "src/run/trainer.c",
-            "    layout_set(&layout, config);\n    return 0;",
-            "    layout_set(&layout, config);\n    bool zero = layout.slots == 0 && layout.bpipe == BPIPE_ON;\n"
-            '    return zero ? error_set(err, EXIT_USAGE, "-o schedule.slots: 0 is out of range") : 0;',
+            "        layout_set(&layout, config);\n",
+            "        layout_set(&layout, config);\n        if (layout.slots == 0 && layout.bpipe == BPIPE_ON)\n"
+            '            return error_set(err, EXIT_USAGE, "-o schedule.slots: 0 is out of range");\n',
             lambda case: case.way == "hand" and "schedule.name=auto" in case.keys),
     Mistake("a_start_that_hangs_hears_no_signal", "src/launch/launch.c",
             "READY_WITHIN_S = 8", "READY_WITHIN_S = 800",
