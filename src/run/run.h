@@ -37,8 +37,8 @@ bool run_trains(const RunAsk *ask);
 
 enum { RUN_MOST_LANES = 2 * STAGE_MOST_CHUNKS, RUN_MOST_GROUPS = RUN_MOST_LANES + 9 };
 
-// Checks, before any rank starts, that the machine has the devices and memory of the plan, that the checkpoint to resume
-// from and the data exist, and that no other run's checkpoints are in the way. -1 with err.
+// Checks, before any rank starts, that the machine has the devices and memory of the plan, that the data and the
+// checkpoint to resume from exist, and that no other run's checkpoints are in the way. -1 with err.
 int run_check_start(const Config *config, const char *program, const Model *model, const RunAsk *ask, Error *err);
 
 // The data sets that a run reads; NULL: not used.
