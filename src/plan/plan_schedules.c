@@ -1,10 +1,10 @@
-// Forecasts every schedule that a walk over layouts finds, in each of the three ways to keep bundles: no evictions, to
-// the partner, to the host. Rows that a configuration would refuse are left out, and so are rows with BPipe that evict
-// nothing.
+// The walk of space.h over the schedules and ways of one division, shown as a table. Rows that a configuration would
+// refuse are left out, and so are rows with BPipe that evict nothing.
 #include "plan_schedules.h"
 
 #include "base/alloc.h"
 #include "base/grid.h"
+#include "space.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -17,60 +17,31 @@ static void rows_add_(ScheduleTable *table, const Forecast *row) {
     table->rows[table->count++] = *row;
 }
 
-// Adds a layout if it is possible. A layout with given slots is added only if its slots differ from the previous row's.
-static int add_row_(ScheduleTable *table, const Planner *planner, const RunLayout *layout, Error *err) {
-    Config config = *planner->config;
-    Forecast row;
-    config.schedule.file[0] = '\0';
-    config.schedule.file_chunks = config.schedule.file_microbatches = config.schedule.file_slices = 0;
-    layout_set(layout, &config);
-    if (planner_forecast_config(planner, &config, true, &row, err) != 0) return -1;
-    if (!row.possible || (layout->slots > 0 && table->rows[table->count - 1].slots == row.slots)) return 0;
+// The rows of one schedule.
+typedef struct RowsOf {
+    const SearchSpace *space;
+    Config config;
+    ScheduleTable table;
+    int status;
+    Error err;
+} RowsOf;
+
+// Adds a way if it is possible; one with given slots only if its slots differ from the previous row's.
+static Forecast take_row_(void *argument, const RunLayout *way, const Forecast *kept) {
+    RowsOf *rows = argument;
+    ScheduleTable *table = &rows->table;
+    Forecast row = {0};
+    (void)kept;
+    if (rows->status != 0) return row;
+    space_set(rows->space, way, &rows->config);
+    rows->status = planner_forecast_config(rows->space->planner, &rows->config, true, &row, &rows->err);
+    if (rows->status != 0) return (Forecast){0};
+    if (!row.possible || (way->slots > 0 && table->rows[table->count - 1].slots == row.slots)) return row;
     row.layout.slots = row.slots;
     row.layout.load_ahead = row.load_ahead;
-    row.layout.split = layout->split;
+    row.layout.split = way->split;
     rows_add_(table, &row);
-    return 0;
-}
-
-// Returns whether the given configuration evicts to this target in this schedule and sets schedule.slots.
-static bool gives_slots_(const RunLayout *given, const RunLayout *layout) {
-    LayoutMask same = LAYOUT_BIT(evict_to) | LAYOUT_BIT(name) | LAYOUT_BIT(chunks);
-    if (given->group > 0) same |= LAYOUT_BIT(group);
-    if (given->split != SPLIT_AUTO) same |= LAYOUT_BIT(split);
-    return given->slots > 0 && layout_evicts(given) && layout_keeps(layout, given, same);
-}
-
-// Tries one schedule with evictions to one target: with the fewest slots, then with the given slots if they apply.
-static int row_evicted_(ScheduleTable *table, const Planner *planner, const RunLayout *choice, int target, Error *err) {
-    RunLayout given = layout_of(planner->config), layout = *choice;
-    int rows = table->count;
-    if (target == EVICT_TO_PEER && (!schedule_kinds[layout.name].pairs || layout.pipeline == 1)) return 0;
-    layout.bpipe = BPIPE_ON;
-    layout.evict_to = target;
-    if (add_row_(table, planner, &layout, err) != 0) return -1;
-    if (table->count == rows || !gives_slots_(&given, &layout)) return 0;
-    layout.slots = given.slots;
-    layout.load_ahead = given.load_ahead;
-    return add_row_(table, planner, &layout, err);
-}
-
-// Returns whether every stage recomputes all of its layers if each stage has one chunk.
-static bool recomputes_all_(const Config *config) {
-    int p = (int)config->parallel.pipeline, s = 0;
-    while (s < p && config_recompute(config, s) >= config_layers(config, p, s)) s++;
-    return s == p;
-}
-
-// Tries the ways to save memory without evicting: recomputing all layers, or the attention.
-static int row_recomputed_(ScheduleTable *table, const Planner *planner, const RunLayout *choice, Error *err) {
-    RunLayout layout = *choice;
-    layout.recompute = (int32_t)planner->config->model.layers;
-    if (!recomputes_all_(planner->config) && add_row_(table, planner, &layout, err) != 0) return -1;
-    if (planner->config->attention.mode != ATTENTION_NONE) return 0;
-    layout = *choice;
-    layout.attention = ATTENTION_RECOMPUTE;
-    return add_row_(table, planner, &layout, err);
+    return row;
 }
 
 int schedule_table_best(const ScheduleTable *table, const RunLayout *given, LayoutMask mask) {
@@ -90,73 +61,38 @@ bool schedule_table_too_long(const Config *config) {
     return p > FEW_STAGES && p * config_microbatches(config) > MOST_FORWARDS;
 }
 
-// Lists the schedules for the stages and layers of the configuration. If the configuration has slices, also lists the
-// schedules without slices.
-static LayoutList choices_of_(const Config *config) {
-    LayoutSpace space = {.base = config, .given = layout_of(config), .world = config_world(config)};
-    RunLayout at = space.given;
-    at.bpipe = BPIPE_OFF;
-    at.evict_to = EVICT_TO_PEER;
-    at.slots = at.load_ahead = 0;
-    if (at.layers == LAYERS_LISTED) space.fixed = LAYOUT_BIT(layers);
-    LayoutList choices = layout_walk(&space, LAYOUT_name, LAYOUT_split, &at), whole;
-    if (at.slices == 1) return choices;
-    at.slices = 1;
-    whole = layout_walk(&space, LAYOUT_name, LAYOUT_split, &at);
-    choices.layouts = xrealloc(choices.layouts, (size_t)(choices.count + whole.count) * sizeof *choices.layouts);
-    memcpy(choices.layouts + choices.count, whole.layouts, (size_t)whole.count * sizeof *whole.layouts);
-    choices.count += whole.count;
-    free(whole.layouts);
-    return choices;
-}
-
-// The rows of one choice.
-typedef struct Part {
-    ScheduleTable table;
-    int status;
-    Error err;
-} Part;
-
-// Tries one schedule in which norms and activation are recomputed; if that does not fit, also with evictions.
-static int rows_pointwise_(ScheduleTable *table, const Planner *planner, const RunLayout *choice, Error *err) {
-    RunLayout layout = *choice;
-    int status, rows = table->count;
-    if (layout.pointwise != RECOMPUTE_NONE || recomputes_all_(planner->config)) return 0;
-    layout.pointwise = RECOMPUTE_POINTWISE;
-    status = add_row_(table, planner, &layout, err);
-    bool fits = table->count > rows && table->rows[rows].fits;
-    for (int target = EVICT_TO_PEER; target <= EVICT_TO_HOST && status == 0 && !fits; target++)
-        status = row_evicted_(table, planner, &layout, target, err);
-    return status;
-}
-
-// Tries one choice with every way to keep bundles.
-static void make_part_(Part *part, const Planner *planner, const RunLayout *choice) {
-    ScheduleTable *table = &part->table;
-    Error *err = &part->err;
-    part->status = add_row_(table, planner, choice, err);
-    for (int target = EVICT_TO_PEER; target <= EVICT_TO_HOST && part->status == 0; target++)
-        part->status = row_evicted_(table, planner, choice, target, err);
-    if (part->status == 0) part->status = rows_pointwise_(table, planner, choice, err);
-    if (part->status == 0 && choice->chunks == 1) part->status = row_recomputed_(table, planner, choice, err);
-}
-
-// Choices are independent of each other, so they can be divided among threads.
+// Schedules are independent of each other, so they can be divided among threads. If the configuration has slices, also
+// the schedules without slices are tried.
 int schedule_table_make(ScheduleTable *table, const Planner *planner, bool threads, Error *err) {
     *table = (ScheduleTable){.best = -1};
     if (schedule_table_too_long(planner->config)) return 0;
-    LayoutList choices = choices_of_(planner->config);
+    Config base = *planner->config, scratch = base;
+    base.schedule.file[0] = '\0';
+    base.schedule.file_chunks = base.schedule.file_microbatches = base.schedule.file_slices = 0;
+    SearchSpace space = space_make(&base, planner, config_world(&base));
+    RunLayout at = space.keys.given;
+    space.keys.fixed = LAYOUT_BIT(placement) | (at.layers == LAYERS_LISTED ? LAYOUT_BIT(layers) : 0);
+    at.bpipe = BPIPE_OFF;
+    at.evict_to = EVICT_TO_PEER;
+    at.slots = at.load_ahead = 0;
     int status = 0;
-    Part *parts = xcalloc((size_t)choices.count, sizeof *parts);
+    for (int sliced = at.slices > 1; sliced >= 0; sliced--) {
+        if (sliced == 0) at.slices = 1;
+        LayoutList lists = space_schedules(&space, &at, false, &scratch);
+        RowsOf *rows = xcalloc((size_t)lists.count, sizeof *rows);
 #pragma omp parallel for schedule(dynamic, 1) if (threads)
-    for (int i = 0; i < choices.count; i++) make_part_(&parts[i], planner, &choices.layouts[i]);
-    for (int i = 0; i < choices.count; i++) {
-        if (status == 0 && parts[i].status != 0) *err = parts[i].err; // the error of the first part that failed
-        if (parts[i].status != 0) status = parts[i].status;
-        for (int row = 0; row < parts[i].table.count; row++) rows_add_(table, &parts[i].table.rows[row]);
-        free(parts[i].table.rows);
+        for (int64_t i = 0; i < lists.count; i++) {
+            rows[i].space = &space, rows[i].config = base;
+            space_ways(&space, &lists.layouts[i], WAYS_GIVEN | WAYS_SAVING, take_row_, &rows[i]);
+        }
+        for (int64_t i = 0; i < lists.count; i++) {
+            if (status == 0 && rows[i].status != 0) *err = rows[i].err; // the error of the first that failed
+            if (status == 0) status = rows[i].status;
+            for (int row = 0; row < rows[i].table.count; row++) rows_add_(table, &rows[i].table.rows[row]);
+            free(rows[i].table.rows);
+        }
+        free_all(rows, lists.layouts);
     }
-    free_all(parts, choices.layouts);
     table->best = schedule_table_best(table, NULL, 0);
     return status;
 }

@@ -283,8 +283,8 @@ static int ask_both_(const Planner *planner, const Config *config, bool timed, F
     for (int i = 0; i < 2; i++) {
         Config decided = *config;
         decided.schedule.split_backward = i == 0 ? SPLIT_OFF : SPLIT_ON;
-        status[i] = planner_ask_(&unmeasured, &decided, timed ? TIMED_ALWAYS : TIMED_NEVER, INFINITY, &both[i],
-                                 &errors[i]);
+        status[i] =
+            planner_ask_(&unmeasured, &decided, timed ? TIMED_ALWAYS : TIMED_NEVER, INFINITY, &both[i], &errors[i]);
     }
     for (int i = 0; i < 2; i++)
         if (status[i] != 0) return error_set(err, errors[i].code, "%s", errors[i].text);
@@ -296,18 +296,20 @@ static int ask_both_(const Planner *planner, const Config *config, bool timed, F
 // If only bytes are wanted and both kinds of backwards give the same answer, nothing is simulated. The forecast is then
 // that of split backwards, which take slightly more memory than complete ones.
 int planner_forecast_config(const Planner *planner, const Config *config, bool timed, Forecast *forecast, Error *err) {
-    Config decided = *config;
+    Timed wanted = timed ? TIMED_ALWAYS : TIMED_NEVER;
+    if (!planner_split_open(config) || planner->hardware.cpu || config->hardware.peak_tflops <= 0)
+        return planner_ask_(planner, config, wanted, INFINITY, forecast, err);
     Forecast both[2];
-    double gain = 0;
-    bool open = planner_split_open(config) && !planner->hardware.cpu && config->hardware.peak_tflops > 0;
-    if (open && ask_both_(planner, config, timed, both, &gain, err) != 0) return -1;
-    bool alike = open && both[0].possible == both[1].possible && both[0].fits == both[1].fits;
-    if (open && !timed && !alike && ask_both_(planner, config, true, both, &gain, err) != 0) return -1;
-    if (open) *forecast = both[gain > 0 || (!timed && alike)];
-    if (open) decided.schedule.split_backward = gain > 0 ? SPLIT_ON : SPLIT_OFF;
-    if ((!open || (timed && planner->measured)) &&
-        planner_ask_(planner, &decided, timed ? TIMED_ALWAYS : TIMED_NEVER, INFINITY, forecast, err) != 0)
-        return -1;
+    double gain;
+    if (ask_both_(planner, config, timed, both, &gain, err) != 0) return -1;
+    bool alike = both[0].possible == both[1].possible && both[0].fits == both[1].fits;
+    if (!timed && !alike && ask_both_(planner, config, true, both, &gain, err) != 0) return -1;
+    *forecast = both[gain > 0 || (!timed && alike)];
+    if (timed && planner->measured) {
+        Config decided = *config;
+        decided.schedule.split_backward = gain > 0 ? SPLIT_ON : SPLIT_OFF;
+        if (planner_ask_(planner, &decided, wanted, INFINITY, forecast, err) != 0) return -1;
+    }
     forecast->split_gain = gain;
     return 0;
 }

@@ -35,7 +35,7 @@ typedef struct Planner {
     TensorTable table;    // the model's tensors
     ScheduleCache *lists; // schedules already built, to reuse for other layouts; NULL with schedule.file
     Memo *counted;        // seconds already counted on `hardware`
-    Memo *parts;          // PartTimes by the shape of a layout (search/space.h)
+    Memo *parts;          // PartTimes by the shape of a layout (space.h)
     Memo *held;           // bytes of stages already counted (plan_make_from)
 } Planner;
 

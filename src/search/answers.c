@@ -106,7 +106,7 @@ char *answer_reason(const SearchSpace *space, const Candidate *misfit, char text
 // Sets the plain schedule, or the first schedule that -o allows. Returns false if -o allows no schedule.
 static bool world_schedule_(const SearchSpace *space, RunLayout *layout) {
     Config config = *space->keys.base;
-    LayoutList choices = space_schedules(space, layout, &config);
+    LayoutList choices = space_schedules(space, layout, true, &config);
     int64_t at = 0;
     for (int64_t i = choices.count - 1; i >= 0; i--)
         if (schedule_kinds[choices.layouts[i].name].plain) at = i;
@@ -136,7 +136,8 @@ static int world_holds_(void *argument, SmallestWorld *at, bool *fits, Error *er
     for (int way = 0; way < 3 && !*fits; way++) {
         Forecast forecast;
         Config config;
-        if (way > 0) space_evict(space, &layout, way == 1 ? EVICT_TO_PEER : EVICT_TO_HOST);
+        layout.bpipe = way > 0 ? BPIPE_ON : BPIPE_OFF;
+        layout.evict_to = way == 1 ? EVICT_TO_PEER : EVICT_TO_HOST;
         if (!layout_keeps(&layout, &space->keys.given, evictions)) continue;
         space_config(space, &layout, &config);
         if (planner_forecast_config(space->planner, &config, false, &forecast, err) != 0) return -1;

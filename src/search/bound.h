@@ -12,7 +12,7 @@
 //              before        m (F+B)             back
 #pragma once
 
-#include "space.h"
+#include "plan/space.h"
 
 // Bytes and times of one way to cut the model: a shape with chunks, placement, layers, complete or split backwards, and
 // recomputed layers. Schedules of the same cut differ only in their lists.

@@ -206,7 +206,7 @@ static void expand_shape_(const Search *search, const Node *shape, Outcome *outc
     const SearchSpace *space = search->space;
     Config config = *space->keys.base;
     if (hopeless_(search, shape->bound, shape_least_bytes(space, &shape->layout, &config))) return;
-    LayoutList all = space_schedules(space, &shape->layout, &config);
+    LayoutList all = space_schedules(space, &shape->layout, true, &config);
     for (int64_t i = 0, k; i < all.count; i++) {
         RunLayout by_time = all.layouts[i];
         by_time.layers = LAYERS_BY_TIME;
@@ -222,7 +222,7 @@ static void expand_cut_(const Search *search, const Node *first, Outcome *outcom
     const SearchSpace *space = search->space;
     Config config = *space->keys.base;
     Cut cut;
-    LayoutList lists = space_schedules(space, &first->layout, &config);
+    LayoutList lists = space_schedules(space, &first->layout, true, &config);
     space_set(space, &first->layout, &config);
     cut_open(&cut, space, &config);
     bool never_fits = !search->options->exhaustive && cut_never_fits(&cut, space, &config);
@@ -253,140 +253,67 @@ typedef struct Trial {
     const Node *list;
     Outcome *outcome;
     Config config;
-    bool front_alone; // true: the schedule fits without evictions, so with evictions it is not among the ten best
 } Trial;
 
-// Counts the bytes of a layout with the configuration trial->config and, if it fits and still matters, simulates it.
-// `bound` and `least_bytes` may be tighter than the bounds of the list. Returns whether the layout is possible and can
-// matter. `tried` is then its forecast. If the layout evicts, slots and load_ahead in `tried` are resolved, never auto.
-static bool weigh_(Trial *trial, const RunLayout *layout, double bound, int64_t least_bytes, Candidate *tried) {
+// Returns whether a layout that recomputes layers can matter, whatever its bytes: the times are bounded by stage 0, then
+// by all stages. *bound, *least_bytes: tighter bounds than those of its list.
+static bool recomputing_matters_(Trial *trial, const RunLayout *layout, double *bound, int64_t *least_bytes) {
+    const Search *search = trial->search;
+    const Node *list = trial->list;
+    bool matters = false;
+    Cut cut;
+    if (hopeless_(search, list->first + list->again * (double)config_recompute(&trial->config, 0), -1)) return false;
+    cut_open(&cut, search->space, &trial->config);
+    *least_bytes = cut.least_bytes;
+    if (!hopeless_(search, list->bound, *least_bytes)) {
+        trial->outcome->status = cut_time(&cut, search->space, &trial->config, &trial->outcome->err);
+        matters = trial->outcome->status == 0;
+        if (matters) *bound = cut_bound(&cut, layout);
+    }
+    cut_free(&cut);
+    return matters;
+}
+
+// Counts the bytes of a layout and, if it fits and still matters, simulates it. If the layout evicts, slots and
+// load_ahead of the candidate are resolved, never auto.
+static Forecast try_(void *argument, const RunLayout *layout, const Forecast *kept) {
+    static const Forecast none;
+    Trial *trial = argument;
     Outcome *outcome = trial->outcome;
     const Search *search = trial->search;
+    const Node *list = trial->list;
     const Planner *planner = search->space->planner;
-    Forecast *forecast = &tried->forecast;
-    *tried = (Candidate){.bound = trial->list->bound, .robust = NAN};
-    if (hopeless_(search, bound, least_bytes)) return false;
+    bool trade = layout->recompute < RECOMPUTE_EVICTING, to_fit = layout->recompute == RECOMPUTE_TO_FIT;
+    // Recomputed layers and evictions make no step shorter.
+    double bound = kept != NULL && kept->time.known ? kept->time.step / BOUND_SLACK : list->bound;
+    int64_t least_bytes = list->least_bytes;
+    if (outcome->status != 0 || (to_fit && hopeless_(search, list->bound, -1))) return none;
+    if (!space_set(search->space, layout, &trial->config)) return none;
+    outcome->evaluated++;
+    if ((trade || to_fit) && !recomputing_matters_(trial, layout, &bound, &least_bytes)) return none;
+    if (hopeless_(search, bound, least_bytes)) return none;
+    Candidate tried = {.bound = list->bound, .robust = NAN};
+    Forecast *forecast = &tried.forecast;
     outcome->status = planner_forecast_config(planner, &trial->config, false, forecast, &outcome->err);
-    if (outcome->status != 0 || !forecast->possible) return false;
-    double worth = worth_(search, &outcome->found, forecast->peak_bytes, !trial->front_alone);
+    if (outcome->status != 0 || !forecast->possible) return none;
+    // If the schedule fits without evictions, it is not among the ten best with them.
+    double worth = worth_(search, &outcome->found, forecast->peak_bytes, kept == NULL || !kept->fits);
     if (forecast->fits && bound <= worth)
         outcome->status = planner_forecast_fitting(planner, &trial->config, worth, forecast, &outcome->err);
-    if (outcome->status != 0) return false;
+    if (outcome->status != 0) return none;
     forecast->layout = *layout;
     if (layout_evicts(layout)) {
         forecast->layout.slots = forecast->slots;
         forecast->layout.load_ahead = forecast->load_ahead;
     }
-    bool trade = layout->recompute < RECOMPUTE_EVICTING; // no answer needs a misfit with a trade
-    if (forecast->fits ? forecast->time.known : !trade)
-        candidates_add(forecast->fits ? &outcome->found : &outcome->misfits, tried);
-    return true;
-}
-
-static bool try_(Trial *trial, const RunLayout *layout, double bound, Candidate *tried) {
-    *tried = (Candidate){0};
-    if (trial->outcome->status != 0 || !space_set(trial->search->space, layout, &trial->config)) return false;
-    trial->outcome->evaluated++;
-    return weigh_(trial, layout, bound, trial->list->least_bytes, tried);
-}
-
-// Tries a layout that recomputes layers, unless it is none or too slow whatever its bytes: the times are bounded by
-// stage 0, then by all stages, before bytes are counted. *tried: its forecast, all zero if it was not tried.
-static void try_recomputing_(Trial *trial, const RunLayout *layout, Candidate *tried) {
-    const Search *search = trial->search;
-    const SearchSpace *space = search->space;
-    Outcome *outcome = trial->outcome;
-    const Node *list = trial->list;
-    Cut cut;
-    *tried = (Candidate){0};
-    if (outcome->status != 0 || !space_set(space, layout, &trial->config)) return;
-    outcome->evaluated++;
-    if (hopeless_(search, list->first + list->again * (double)config_recompute(&trial->config, 0), -1)) return;
-    cut_open(&cut, space, &trial->config);
-    if (!hopeless_(search, list->bound, cut.least_bytes)) {
-        outcome->status = cut_time(&cut, space, &trial->config, &outcome->err);
-        if (outcome->status == 0) weigh_(trial, layout, cut_bound(&cut, layout), cut.least_bytes, tried);
-    }
-    cut_free(&cut);
-}
-
-// Recomputes as many layers as needed to fit.
-static void try_recompute_(Trial *trial, const RunLayout *layout) {
-    const SearchSpace *space = trial->search->space;
-    RunLayout recomputed = *layout;
-    Candidate tried;
-    if (space->planner->hardware.memory_bytes == 0 || space_fixes(space, LAYOUT_BIT(recompute))) return;
-    recomputed.recompute = RECOMPUTE_TO_FIT;
-    // Recomputing layers makes no step shorter, so the list's bound is checked before bytes are counted.
-    if (!hopeless_(trial->search, trial->list->bound, -1)) try_recomputing_(trial, &recomputed, &tried);
-}
-
-// Trades recomputed layers for shorter transfers: the stages that evict recompute 1, 2, 4, ... layers, which makes
-// their bundles smaller. If six of eight stages evict to the host: [1,1,1,1,1,1,0,0], [2,2,2,2,2,2,0,0], ... If every
-// stage evicts, trades on the first half of the stages are also tried, [1,1,1,1,0,0,0,0], ..., since these stages keep
-// bundles longest. If one does not fit, those with fewer layers do not fit either.
-static void try_trades_(Trial *trial, const RunLayout *evicting) {
-    const SearchSpace *space = trial->search->space;
-    RunLayout layout = *evicting;
-    int64_t most = space_fixes(space, LAYOUT_BIT(recompute)) ? 0 : space->keys.base->model.layers / layout.pipeline;
-    int largest = 1;
-    while (2 * largest <= most) largest *= 2;
-    for (int half = 0; half < 2; half++) {
-        Candidate tried = {0};
-        for (int layers = largest; layers > 0 && layers <= most; layers /= 2) {
-            layout.recompute = RECOMPUTE_EVICTING - (2 * layers + half);
-            try_recomputing_(trial, &layout, &tried);
-            if (tried.forecast.possible && !tried.forecast.fits) break;
-        }
-    }
-}
-
-// Tries evictions to one target: with the fewest slots and, if the list fits only with evictions, with as many as fit.
-static void try_target_(Trial *trial, int target, int placement, const Forecast *plain) {
-    const SearchSpace *space = trial->search->space;
-    RunLayout layout = trial->list->layout;
-    Candidate least, most;
-    space_evict(space, &layout, target);
-    layout.placement = placement;
-    // Evictions make no step shorter.
-    double bound = plain->time.known ? plain->time.step / BOUND_SLACK : trial->list->bound;
-    if (!try_(trial, &layout, bound, &least)) return;
-    if (!plain->fits) try_trades_(trial, &layout);
-    if (!least.forecast.fits) {
-        try_recompute_(trial, &layout);
-        return;
-    }
-    int64_t slot_bytes = least.forecast.slot_bytes, slots = least.forecast.slots;
-    if (plain->fits || space_fixes(space, LAYOUT_BIT(slots)) || slot_bytes <= 0) return;
-    if (!isinf(least.forecast.lacks)) slots += (int64_t)(-least.forecast.lacks / (double)slot_bytes);
-    if (slots >= plain->slots) slots = plain->slots - 1;
-    if (slots <= least.forecast.slots) return;
-    layout.slots = (int32_t)slots;
-    try_(trial, &layout, bound, &most);
-}
-
-static bool may_evict_(const SearchSpace *space, const RunLayout *list, int target) {
-    const RunLayout *given = &space->keys.given;
-    if (space_fixes(space, LAYOUT_BIT(bpipe)) && given->bpipe == BPIPE_OFF) return false;
-    if (space_fixes(space, LAYOUT_BIT(evict_to)) && given->evict_to != target) return false;
-    return target == EVICT_TO_HOST || (schedule_kinds[list->name].pairs && list->pipeline > 1);
+    if (forecast->fits ? forecast->time.known : !trade) // no answer needs a misfit with a trade
+        candidates_add(forecast->fits ? &outcome->found : &outcome->misfits, &tried);
+    return *forecast;
 }
 
 static void try_list_(const Search *search, const Node *list, Outcome *outcome) {
-    const SearchSpace *space = search->space;
-    Trial trial = {.search = search, .list = list, .outcome = outcome, .config = *space->keys.base};
-    const RunLayout *plain = &list->layout;
-    Candidate tried = {0};
-    bool evicting = space_fixes(space, LAYOUT_BIT(bpipe)) && space->keys.given.bpipe == BPIPE_ON;
-    if (!evicting && try_(&trial, plain, list->bound, &tried) && !tried.forecast.fits) try_recompute_(&trial, plain);
-    if (evicting) tried.forecast.slots = INT32_MAX;
-    trial.front_alone = tried.forecast.fits;
-    bool open = layout_places(&space->keys, plain) && !layout_places_both(&space->keys, plain);
-    for (int placement = PLACEMENT_LINEAR; placement <= PLACEMENT_ADJACENT; placement++) {
-        if (placement != plain->placement && !open) continue;
-        if (may_evict_(space, plain, EVICT_TO_PEER)) try_target_(&trial, EVICT_TO_PEER, placement, &tried.forecast);
-    }
-    if (may_evict_(space, plain, EVICT_TO_HOST)) try_target_(&trial, EVICT_TO_HOST, plain->placement, &tried.forecast);
+    Trial trial = {.search = search, .list = list, .outcome = outcome, .config = *search->space->keys.base};
+    space_ways(search->space, &list->layout, WAYS_TO_FIT, try_, &trial);
 }
 
 int search_open_misfit(const SearchSpace *space, const Candidate *misfit, double most, CandidateList *opened,

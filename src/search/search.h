@@ -6,7 +6,7 @@
 #pragma once
 
 #include "plan/unsure.h"
-#include "space.h"
+#include "plan/space.h"
 
 #include <signal.h>
 

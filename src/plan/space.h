@@ -1,4 +1,5 @@
-// The settings that a search varies, and the resulting configuration.
+// The one enumeration of layouts, and the configuration of each. The table of --plan, `schedule.name: auto`, the smallest
+// world and --search walk it with other keys fixed, and take each layout with a function of their own.
 //
 // A *division* has the first keys of a layout: how the model and the batch are divided. A *shape* also says how a layer
 // is computed: sequence parallelism, collectives, attention, pointwise recomputation. A *candidate* is a complete
@@ -6,7 +7,7 @@
 // the host, or recomputed). Model, global batch, hardware and the keys set with -o do not change.
 #pragma once
 
-#include "plan/planner.h"
+#include "planner.h"
 
 typedef struct SearchSpace {
     LayoutSpace keys;       // user's configuration and number of ranks; keys set with -o are fixed
@@ -23,14 +24,27 @@ bool space_fixes(const SearchSpace *space, LayoutMask keys);
 RunLayout space_start(const SearchSpace *space);
 
 // Return all divisions, the shapes of a division, and the schedules that a shape can have. A shape that computes a
-// layer no faster than another one of the division and that saves no memory is left out. The caller frees `layouts`.
-// config: see space_set.
+// layer no faster than another one of the division and that saves no memory is left out. useful: leaves out chunks and
+// split backwards of a single stage, which has no bubble to fill, unless -o fixes the schedule. The caller frees
+// `layouts`. config: see space_set.
 LayoutList space_divisions(const SearchSpace *space);
 LayoutList space_shapes(const SearchSpace *space, const RunLayout *division, Config *config);
-LayoutList space_schedules(const SearchSpace *space, const RunLayout *shape, Config *config);
+LayoutList space_schedules(const SearchSpace *space, const RunLayout *shape, bool useful, Config *config);
 
-// Sets evictions to one target, with the slots and load_ahead that -o fixes, else auto (0).
-void space_evict(const SearchSpace *space, RunLayout *layout, int target);
+// The ways to keep the bundles of one schedule that a walk tries. Every walk tries the schedule without evictions, then
+// evictions to the partner and to the host with the fewest slots, unless -o fixes other ways.
+enum {
+    WAYS_TO_FIT = 1, // where bundles do not fit: recomputed layers, in place of and beside evictions, and more slots
+    WAYS_GIVEN = 2,  // evictions also with schedule.slots as given
+    WAYS_SAVING = 4  // pointwise recomputation; with one chunk, also recomputed layers and recomputed attention
+};
+
+// Takes a way and returns its forecast; all zero: it is impossible, or was not tried. kept: the forecast of the same
+// schedule without evictions; NULL for this one itself.
+typedef Forecast SpaceVisit(void *argument, const RunLayout *way, const Forecast *kept);
+
+// Visits the ways to keep the bundles of a schedule.
+void space_ways(const SearchSpace *space, const RunLayout *list, unsigned ways, SpaceVisit *visit, void *argument);
 
 // Returns whether splitting a layout's layers by time differs from an even split. False if -o fixes the layers.
 bool space_balance_matters(const SearchSpace *space, const RunLayout *layout, Config *config);

@@ -2,9 +2,10 @@
 // recomputed layers: the number that a stage needs is found by counting bytes.
 #include "space.h"
 
-#include "plan/foreign.h"
+#include "foreign.h"
 
 #include "base/alloc.h"
+#include "base/units.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -180,13 +181,12 @@ LayoutList space_shapes(const SearchSpace *space, const RunLayout *division, Con
     return shapes;
 }
 
-// Skips chunks and split backwards for a single stage, which has no bubble to fill, unless -o fixes the schedule.
-LayoutList space_schedules(const SearchSpace *space, const RunLayout *shape, Config *config) {
+LayoutList space_schedules(const SearchSpace *space, const RunLayout *shape, bool useful, Config *config) {
     LayoutList all = layout_walk(&space->keys, LAYOUT_name, LAYOUT_split, shape);
     int64_t count = 0;
     for (int64_t i = 0; i < all.count; i++) {
         const RunLayout *at = &all.layouts[i];
-        bool useless = at->pipeline == 1 && (at->chunks > 1 || at->split == SPLIT_ON);
+        bool useless = useful && at->pipeline == 1 && (at->chunks > 1 || at->split == SPLIT_ON);
         if (useless && !space_fixes(space, LAYOUT_BIT(name))) continue;
         layout_set(at, config);
         if (config_schedule_legal(config)) all.layouts[count++] = *at;
@@ -195,11 +195,122 @@ LayoutList space_schedules(const SearchSpace *space, const RunLayout *shape, Con
     return all;
 }
 
-void space_evict(const SearchSpace *space, RunLayout *layout, int target) {
-    layout->bpipe = BPIPE_ON;
-    layout->evict_to = target;
-    layout->slots = space_fixes(space, LAYOUT_BIT(slots)) ? space->keys.given.slots : 0;
-    layout->load_ahead = space_fixes(space, LAYOUT_BIT(load_ahead)) ? space->keys.given.load_ahead : 0;
+// ---------------------------------------------------------------- ways to keep bundles
+
+typedef struct Walk {
+    const SearchSpace *space;
+    unsigned ways;
+    SpaceVisit *visit;
+    void *argument;
+} Walk;
+
+// Recomputes as many layers as needed to fit.
+static void walk_to_fit_(const Walk *walk, const RunLayout *layout, const Forecast *kept) {
+    RunLayout recomputed = *layout;
+    if ((walk->ways & WAYS_TO_FIT) == 0 || walk->space->planner->hardware.memory_bytes == 0) return;
+    if (space_fixes(walk->space, LAYOUT_BIT(recompute))) return;
+    recomputed.recompute = RECOMPUTE_TO_FIT;
+    walk->visit(walk->argument, &recomputed, kept);
+}
+
+// Trades recomputed layers for shorter transfers: the stages that evict recompute 1, 2, 4, ... layers, which makes
+// their bundles smaller. If six of eight stages evict to the host: [1,1,1,1,1,1,0,0], [2,2,2,2,2,2,0,0], ... If every
+// stage evicts, trades on the first half of the stages are also tried, [1,1,1,1,0,0,0,0], ..., since these stages keep
+// bundles longest. If one does not fit, those with fewer layers do not fit either.
+static void walk_trades_(const Walk *walk, const RunLayout *evicting, const Forecast *kept) {
+    RunLayout layout = *evicting;
+    int64_t most = walk->space->keys.base->model.layers / layout.pipeline;
+    int largest = 1;
+    if (space_fixes(walk->space, LAYOUT_BIT(recompute))) return;
+    while (2 * largest <= most) largest *= 2;
+    for (int half = 0; half < 2; half++)
+        for (int layers = largest; layers > 0 && layers <= most; layers /= 2) {
+            layout.recompute = RECOMPUTE_EVICTING - (2 * layers + half);
+            Forecast tried = walk->visit(walk->argument, &layout, kept);
+            if (tried.possible && !tried.fits) break;
+        }
+}
+
+// Returns whether the given configuration evicts to this target in this schedule and sets schedule.slots.
+static bool gives_slots_(const RunLayout *given, const RunLayout *layout) {
+    LayoutMask same = LAYOUT_BIT(evict_to) | LAYOUT_BIT(name) | LAYOUT_BIT(chunks);
+    if (given->group > 0) same |= LAYOUT_BIT(group);
+    if (given->split != SPLIT_AUTO) same |= LAYOUT_BIT(split);
+    return given->slots > 0 && layout_evicts(given) && layout_keeps(layout, given, same);
+}
+
+// Evicts to one target: with the fewest slots, then with the given slots, or with as many as fit.
+static void walk_target_(const Walk *walk, const RunLayout *list, int target, int placement, const Forecast *kept) {
+    const SearchSpace *space = walk->space;
+    const RunLayout *given = &space->keys.given;
+    if (space_fixes(space, LAYOUT_BIT(bpipe)) && given->bpipe == BPIPE_OFF) return;
+    if (space_fixes(space, LAYOUT_BIT(evict_to)) && given->evict_to != target) return;
+    if (target == EVICT_TO_PEER && (!schedule_kinds[list->name].pairs || list->pipeline == 1)) return;
+    RunLayout layout = *list;
+    layout.bpipe = BPIPE_ON;
+    layout.evict_to = target;
+    layout.placement = placement;
+    layout.slots = space_fixes(space, LAYOUT_BIT(slots)) ? given->slots : 0;
+    layout.load_ahead = space_fixes(space, LAYOUT_BIT(load_ahead)) ? given->load_ahead : 0;
+    Forecast least = walk->visit(walk->argument, &layout, kept);
+    if (!least.possible) return;
+    if ((walk->ways & WAYS_GIVEN) != 0 && gives_slots_(given, &layout)) {
+        layout.slots = given->slots;
+        layout.load_ahead = given->load_ahead;
+        walk->visit(walk->argument, &layout, kept);
+    }
+    if ((walk->ways & WAYS_TO_FIT) == 0) return;
+    if (!kept->fits) walk_trades_(walk, &layout, kept);
+    if (!least.fits) {
+        walk_to_fit_(walk, &layout, kept);
+        return;
+    }
+    int64_t slots = least.slots;
+    if (kept->fits || space_fixes(space, LAYOUT_BIT(slots)) || least.slot_bytes <= 0) return;
+    if (!isinf(least.lacks)) slots += (int64_t)(-least.lacks / (double)least.slot_bytes);
+    layout.slots = (int32_t)min_i64(slots, kept->slots - 1);
+    if (layout.slots > least.slots) walk->visit(walk->argument, &layout, kept);
+}
+
+static void walk_evictions_(const Walk *walk, const RunLayout *list, const Forecast *kept) {
+    const LayoutSpace *keys = &walk->space->keys;
+    bool open = layout_places(keys, list) && !layout_places_both(keys, list);
+    for (int placement = PLACEMENT_LINEAR; placement <= PLACEMENT_ADJACENT; placement++)
+        if (placement == list->placement || open) walk_target_(walk, list, EVICT_TO_PEER, placement, kept);
+    walk_target_(walk, list, EVICT_TO_HOST, list->placement, kept);
+}
+
+// Returns whether every stage of the base recomputes all of its layers if each stage has one chunk.
+static bool recomputes_all_(const Config *base) {
+    int p = (int)base->parallel.pipeline, s = 0;
+    while (s < p && config_recompute(base, s) >= config_layers(base, p, s)) s++;
+    return s == p;
+}
+
+void space_ways(const SearchSpace *space, const RunLayout *list, unsigned ways, SpaceVisit *visit, void *argument) {
+    const Config *base = space->keys.base;
+    Walk walk = {space, ways, visit, argument};
+    Forecast kept = {.slots = INT32_MAX};
+    if (!space_fixes(space, LAYOUT_BIT(bpipe)) || space->keys.given.bpipe != BPIPE_ON) {
+        kept = visit(argument, list, NULL);
+        if (kept.possible && !kept.fits) walk_to_fit_(&walk, list, &kept);
+    }
+    walk_evictions_(&walk, list, &kept);
+    if ((ways & WAYS_SAVING) == 0) return;
+    bool all = recomputes_all_(base);
+    RunLayout saving = *list;
+    if (list->pointwise == RECOMPUTE_NONE && !all) {
+        saving.pointwise = RECOMPUTE_POINTWISE;
+        kept = visit(argument, &saving, NULL);
+        if (!kept.fits) walk_evictions_(&walk, &saving, &kept);
+    }
+    if (list->chunks > 1) return;
+    saving = *list;
+    saving.recompute = (int32_t)base->model.layers;
+    if (!all) visit(argument, &saving, NULL);
+    saving = *list;
+    saving.attention = ATTENTION_RECOMPUTE;
+    if (base->attention.mode == ATTENTION_NONE) visit(argument, &saving, NULL);
 }
 
 // ---------------------------------------------------------------- layers
@@ -283,10 +394,16 @@ static bool recompute_evicting_(const SearchSpace *space, int layers, bool half,
 }
 
 bool space_set(const SearchSpace *space, const RunLayout *layout, Config *config) {
+    const ScheduleConfig *listed = &space->keys.base->schedule;
     PartTimes times = {0};
     bool by_time = layout->layers == LAYERS_BY_TIME;
     if (by_time) times = space_times(space, layout, config);
     layout_set(layout, config);
+    if (layout->recompute == RECOMPUTE_LISTED) { // the layout before may have recomputed other layers
+        config->schedule.recompute_given = listed->recompute_given;
+        memcpy(config->schedule.recompute_of_stage, listed->recompute_of_stage,
+               (size_t)listed->recompute_given * sizeof *listed->recompute_of_stage);
+    }
     if (by_time) {
         balance_(space, layout, &times, config->parallel.layers_per_stage);
         config->parallel.layers_given = layout->pipeline * layout->chunks;
