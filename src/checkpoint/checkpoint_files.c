@@ -49,16 +49,6 @@ int file_write(const char *dir, const char *name, const void *data, int64_t byte
     return status;
 }
 
-int64_t file_size(const char *dir, const char *name) {
-    char path[CHECKPOINT_PATH];
-    int fd = path_join(path, dir, name, NULL) == 0 ? open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC) : -1;
-    if (fd < 0) return 0;
-    struct stat status;
-    int64_t bytes = fstat(fd, &status) == 0 ? status.st_size : 0;
-    close(fd);
-    return bytes;
-}
-
 static int sync_(const char *path, Error *err) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return file_failed(path, "synchronized", err);
@@ -73,10 +63,6 @@ static int sync_name_(const char *path, Error *err) {
     char above[CHECKPOINT_PATH + 16];
     snprintf(above, sizeof above, "%s", path);
     return sync_(dirname(above), err);
-}
-
-int directory_create(const char *path, Error *err) {
-    return mkdir(path, 0777) == 0 ? 0 : file_failed(path, "created", err);
 }
 
 int directory_open(const char *path, Error *err) {
@@ -109,7 +95,7 @@ static void hidden_path_(char hidden[CHECKPOINT_PATH + 16], const char *path, co
 
 // Replaces `path` by `partial`. If the file system cannot swap two names at once, the old checkpoint first gets a
 // hidden name. If the run ends before the second rename, the next run's sweep restores the old name.
-static int files_replace_(const char *partial, const char *path, Error *err) {
+static int replace_(const char *partial, const char *path, Error *err) {
     char hidden[CHECKPOINT_PATH + 16];
     if (renameat2(AT_FDCWD, partial, AT_FDCWD, path, RENAME_EXCHANGE) == 0) {
         directory_remove(partial);
@@ -135,7 +121,7 @@ int directory_publish(const char *partial, const char *path, bool replace, Error
         char kept[CHECKPOINT_PATH + 32];
         snprintf(kept, sizeof kept, "%s.kept", path);
         for (int number = 2; access(kept, F_OK) == 0; number++) snprintf(kept, sizeof kept, "%s.kept%d", path, number);
-        if (replace && files_replace_(partial, path, err) != 0) return -1;
+        if (replace && replace_(partial, path, err) != 0) return -1;
         if (!replace && (rename(path, kept) != 0 || rename(partial, path) != 0))
             return file_failed(path, "replaced", err);
     }

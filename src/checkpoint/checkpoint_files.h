@@ -82,11 +82,6 @@ int training_state_read(TrainingState *state, const char *dir, Error *err);
 // Writes a new file of `bytes` bytes and flushes it to the disk. First removes an existing file of that name. -1 with
 // err, also if `dir` is a symbolic link.
 int file_write(const char *dir, const char *name, const void *data, int64_t bytes, Error *err);
-// Opens a file and returns its size in bytes; 0 if it cannot be opened. On a network file system, the size of a file
-// that another host wrote may be outdated until this host opens the file.
-int64_t file_size(const char *dir, const char *name);
-// Creates a directory; -1 with err if the name is taken.
-int directory_create(const char *path, Error *err);
 // Opens a directory; -1 with err, also if `path` is a symbolic link.
 int directory_open(const char *path, Error *err);
 // Creates a directory and its parents, if they do not exist. -1 with err.

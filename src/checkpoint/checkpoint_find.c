@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static bool find_has_(const char *dir, const char *name) {
+static bool has_(const char *dir, const char *name) {
     char path[CHECKPOINT_PATH];
     return path_join(path, dir, name, NULL) == 0 && access(path, F_OK) == 0;
 }
@@ -20,7 +20,7 @@ static bool find_has_(const char *dir, const char *name) {
 const char *resume_option(bool if_any) { return if_any ? "--resume-if-any" : "--resume"; }
 
 int candidates_find(Candidates *candidates, const char *dir, bool any_run, bool if_any, Error *err) {
-    *candidates = (Candidates){find_has_(dir, CHECKPOINT_MANIFEST) || find_has_(dir, CHECKPOINT_TRAINING), 1, 1, NULL};
+    *candidates = (Candidates){has_(dir, CHECKPOINT_MANIFEST) || has_(dir, CHECKPOINT_TRAINING), 1, 1, NULL};
     if (candidates->itself) return 0;
     candidates->complete = 0;
     if (checkpoint_list(dir, &candidates->names, &candidates->count, err) != 0) return -1;
@@ -37,7 +37,7 @@ int candidates_find(Candidates *candidates, const char *dir, bool any_run, bool 
     }
     candidates->complete = kept - newest;
     candidates->count = kept;
-    if (candidates->count > 0 || (!find_has_(dir, CHECKPOINT_INDEX) && !find_has_(dir, "model.safetensors"))) return 0;
+    if (candidates->count > 0 || (!has_(dir, CHECKPOINT_INDEX) && !has_(dir, "model.safetensors"))) return 0;
     return error_set(err, EXIT_USAGE,
                      "%s %s: is a model without the state of a training run; give it as checkpoint.init_from",
                      resume_option(if_any), dir);
@@ -86,49 +86,37 @@ int checkpoint_check_resume(const Config *config, const char *resume, bool if_an
     return status;
 }
 
-typedef enum ResumePlace { RESUME_ELSEWHERE, RESUME_DIR, RESUME_ONE_OF_DIR } ResumePlace;
-
-static int find_refuse_(const Config *config, const CheckpointName *found, bool mixed, Error *err) {
-    const char *dir = config->checkpoint.dir;
-    if (mixed)
-        return config_error(config, "checkpoint.dir", err,
-                            "%s holds %s of another run than the one to resume; name another folder, or set "
-                            "checkpoint.overwrite: true to remove the other run's checkpoints",
-                            dir, found->name);
-    return config_error(config, "checkpoint.dir", err,
-                        "%s holds checkpoints of another run, such as %s; resume from them with --resume %s, name "
-                        "another folder, or set checkpoint.overwrite: true to replace them",
-                        dir, found->name, dir);
-}
-
-// Returns a checkpoint of another run, the newest complete one if possible; NULL: there is no such checkpoint.
-static const CheckpointName *find_others_(const CheckpointName *list, int64_t count, ResumePlace place, uint64_t run) {
-    const CheckpointName *newest = NULL;
-    for (int64_t i = 0; i < count; i++) {
-        bool other =
-            place == RESUME_ELSEWHERE || (place == RESUME_ONE_OF_DIR && list[i].complete && list[i].run != run);
-        if (other && (newest == NULL || (list[i].complete && !newest->complete))) newest = &list[i];
-    }
-    return newest;
-}
-
 // If the run resumes from checkpoint.dir, candidates_find has already checked that it contains only one run.
 int checkpoint_check_dir(const Config *config, const char *resume, Error *err) {
     const char *dir = config->checkpoint.dir;
+    if (dir[0] == '\0' || config->checkpoint.overwrite) return 0;
+    bool same = resume != NULL && directory_same(resume, dir);
+    bool within = resume != NULL && !same && checkpoint_lies_in(resume, dir);
+    // Without a readable manifest, the run to resume is unknown. Loading refuses a damaged checkpoint later.
+    Manifest manifest = {0};
+    bool known = within && manifest_read(&manifest, resume, NULL) == 0;
     CheckpointName *list = NULL;
     int64_t count = 0;
-    Manifest manifest = {0};
-    if (dir[0] == '\0' || config->checkpoint.overwrite) return 0;
-    ResumePlace place = RESUME_ELSEWHERE;
-    if (resume != NULL && directory_same(resume, dir)) place = RESUME_DIR;
-    else if (resume != NULL && checkpoint_lies_in(resume, dir)) place = RESUME_ONE_OF_DIR;
-    // Without a readable manifest, the checkpoint's run is unknown. Loading refuses a damaged checkpoint later.
-    if (place == RESUME_ONE_OF_DIR && manifest_read(&manifest, resume, NULL) != 0) place = RESUME_DIR;
     Error unreadable = {0};
     int status = checkpoint_list(dir, &list, &count, &unreadable);
     if (status != 0) error_set(err, unreadable.code, "checkpoint.dir: %s", unreadable.text);
-    const CheckpointName *found = status == 0 ? find_others_(list, count, place, manifest.run) : NULL;
-    if (found != NULL) status = find_refuse_(config, found, place == RESUME_ONE_OF_DIR, err);
+    // A checkpoint of another run, the newest complete one if possible.
+    const CheckpointName *found = NULL;
+    for (int64_t i = 0; i < count && status == 0 && !same && within == known; i++) {
+        bool other = !known || (list[i].complete && list[i].run != manifest.run);
+        if (other && (found == NULL || (list[i].complete && !found->complete))) found = &list[i];
+    }
+    if (found != NULL && known)
+        status = config_error(config, "checkpoint.dir", err,
+                              "%s holds %s of another run than the one to resume; name another folder, or set "
+                              "checkpoint.overwrite: true to remove the other run's checkpoints",
+                              dir, found->name);
+    else if (found != NULL)
+        status =
+            config_error(config, "checkpoint.dir", err,
+                         "%s holds checkpoints of another run, such as %s; resume from them with --resume %s, name "
+                         "another folder, or set checkpoint.overwrite: true to replace them",
+                         dir, found->name, dir);
     manifest_free(&manifest);
     free(list);
     return status;

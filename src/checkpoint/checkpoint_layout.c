@@ -133,3 +133,21 @@ FileBlock block_in_file(const TensorSpec *spec, const Block *block, int64_t elem
                     (turned ? block->rows : block->cols) * element, width * element};
     return at;
 }
+
+// A value is not finite if all bits of its exponent are set. Tests a run of values at a time in a loop that vectorizes.
+int64_t find_not_finite(const void *values, int64_t count, int64_t element) {
+    enum { RUN = 4096 };
+    const uint32_t exponent = 0x7F800000;
+    const uint32_t *wide = values;
+    const uint16_t *narrow = values; // bf16 is the upper half of fp32
+    for (int64_t first = 0; first < count; first += RUN) {
+        int64_t end = count - first < RUN ? count : first + RUN, at = first;
+        bool strange = false;
+        for (int64_t i = first; i < end && element == 4; i++) strange |= (wide[i] & exponent) == exponent;
+        for (int64_t i = first; i < end && element == 2; i++) strange |= (narrow[i] & exponent >> 16) == exponent >> 16;
+        if (!strange) continue;
+        while (((element == 4 ? wide[at] : (uint32_t)narrow[at] << 16) & exponent) != exponent) at++;
+        return at;
+    }
+    return -1;
+}

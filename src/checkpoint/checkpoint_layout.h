@@ -77,3 +77,6 @@ typedef struct FileBlock {
 } FileBlock;
 
 FileBlock block_in_file(const TensorSpec *spec, const Block *block, int64_t element);
+
+// Returns the index of the first of `count` values of 4 bytes (fp32) or 2 bytes (bf16) that is not finite, or -1.
+int64_t find_not_finite(const void *values, int64_t count, int64_t element);

@@ -9,6 +9,7 @@
 #include "checkpoint_source.h"
 #include "hf_config.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -34,17 +35,11 @@ static int verify_(const Load *load, const char *dir, Error *err) {
 
 // --- finding and checking tensors
 
-// Returns the source's tensor with one state of a spec. NULL if it is missing, with err unless `optional`.
-static SourceTensor *load_find_(Load *load, const TensorSpec *spec, StateKind kind, bool optional, Error *err) {
-    const TensorTable *table = &load->stage->table;
-    const TensorSpec *stored = spec_stored(table, spec);
+// Returns the source's tensor with one state of a spec, or NULL.
+static SourceTensor *find_(Load *load, const TensorSpec *spec, StateKind kind) {
     char name[96];
-    snprintf(name, sizeof name, "%s%s", stored->name, state_suffix[kind]);
-    SourceTensor *found = source_find(&load->source, name);
-    if (found == NULL && !optional)
-        error_set(err, EXIT_FAILED, "%s: tensor %s is missing; this checkpoint cannot be loaded", load->source.dir,
-                  name);
-    return found;
+    snprintf(name, sizeof name, "%s%s", spec_stored(&load->stage->table, spec)->name, state_suffix[kind]);
+    return source_find(&load->source, name);
 }
 
 // Returns whether a resume reads this state of a tensor. Masters are found by the weights that they replace.
@@ -61,73 +56,43 @@ static int check_tensors_(Load *load, Error *err) {
         for (int kind = 0; kind < STATE_KINDS; kind++) {
             bool optional = kind == STATE_MASTER;
             if (optional ? !load->states : !loads_(load, i, (StateKind)kind)) continue;
-            SourceTensor *found = load_find_(load, &table->specs[i], (StateKind)kind, optional, err);
+            SourceTensor *found = find_(load, &table->specs[i], (StateKind)kind);
             if (found == NULL && optional) continue;
-            if (found == NULL || source_check(&load->source, found, &table->specs[i], err) != 0) return -1;
+            if (found == NULL)
+                return error_set(err, EXIT_FAILED, "%s: tensor %s%s is missing; this checkpoint cannot be loaded",
+                                 load->source.dir, spec_stored(table, &table->specs[i])->name, state_suffix[kind]);
+            if (source_check(&load->source, found, &table->specs[i], err) != 0) return -1;
         }
     return 0;
 }
 
-// Returns whether a tensor can be ignored: masks and tables in older files, or a tied head that is stored separately.
-static bool harmless_(const TensorTable *table, const char *name) {
-    static const char *const ends[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
-    for (int i = 0; i < 3; i++)
-        if (name_ends_with(name, ends[i])) return true;
-    for (int64_t i = 0; i < table->count; i++)
-        if (table->specs[i].tied_to >= 0 && strcmp(table->specs[i].name, name) == 0) return true;
-    return false;
-}
-
-// Returns whether a tensor is of a layer for multi-token prediction, which GLM-4.5 and DeepSeek-V3 have after their
-// last layer.
-static bool beyond_(const TensorTable *table, const char *name) {
-    long long layer = -1;
-    int64_t layers = (table->head - table->first_layer) / table->per_layer;
-    return table->experts > 0 && sscanf(name, "model.layers.%lld.", &layer) == 1 && layer >= layers;
-}
-
 // Refuses a source with a tensor this model lacks, such as a bias or third norm: the source computes something else.
+// Ignores masks and tables in older files, and a tied head that is stored separately. Leaves out the layers for
+// multi-token prediction, which GLM-4.5 and DeepSeek-V3 have after their last layer.
 static int check_rest_(Load *load, Error *err) {
+    static const char *const ends[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
     const Source *source = &load->source;
+    const TensorTable *table = &load->stage->table;
+    int64_t layers = (table->head - table->first_layer) / table->per_layer;
     for (int64_t i = 0; i < source->tensor_count; i++) {
         const SourceTensor *entry = &source->tensors[i];
-        if (entry->asked || harmless_(&load->stage->table, entry->tensor->name)) continue;
-        bool beyond = beyond_(&load->stage->table, entry->tensor->name);
-        load->beyond = load->beyond || beyond;
-        if (beyond) continue;
-        return error_set(err, EXIT_USAGE,
-                         "%s: tensor %s does not exist in this model; load a model of the same architecture",
-                         source->files[entry->file].path, entry->tensor->name);
+        const char *name = entry->tensor->name;
+        long long layer = -1;
+        bool harmless = entry->asked;
+        for (int k = 0; k < 3 && !harmless; k++) harmless = name_ends_with(name, ends[k]);
+        for (int64_t k = 0; k < table->count && !harmless; k++)
+            harmless = table->specs[k].tied_to >= 0 && strcmp(table->specs[k].name, name) == 0;
+        if (harmless) continue;
+        if (table->experts == 0 || sscanf(name, "model.layers.%lld.", &layer) != 1 || layer < layers)
+            return error_set(err, EXIT_USAGE,
+                             "%s: tensor %s does not exist in this model; load a model of the same architecture",
+                             source->files[entry->file].path, name);
+        load->beyond = true;
     }
     return 0;
 }
 
 // --- reading the tensors' contents
-
-typedef struct Pieces {
-    ReadPiece *piece;
-    int64_t count;
-} Pieces;
-
-// Lists the pieces of one state of a tensor, cut at row ends if possible. If the checkpoint has fp32 masters, a resume
-// reads the weights from them, in every precision. A data rank reads only its own part of the moments.
-static int list_state_(Load *load, Pieces *pieces, int64_t index, StateKind kind, Error *err) {
-    StageTensors *tensors = &load->stage->tensors;
-    const Tensor *tensor = &tensors->tensors[index];
-    bool weight = kind == STATE_WEIGHT;
-    SourceTensor *found = weight && load->states ? load_find_(load, tensor->spec, STATE_MASTER, true, err) : NULL;
-    if (found == NULL) found = load_find_(load, tensor->spec, kind, false, err);
-    if (found == NULL) return -1;
-    TensorPiece mine = tensors_piece(tensors, index);
-    int64_t begin = weight ? 0 : mine.begin, end = weight ? tensor->count : mine.end;
-    for (int64_t most; begin < end; begin = most) {
-        most = (begin + SOURCE_PIECE) / tensor->cols * tensor->cols;
-        most = min_i64(most > begin ? most : begin + SOURCE_PIECE, end);
-        pieces->piece = xgrow(pieces->piece, pieces->count, sizeof *pieces->piece);
-        pieces->piece[pieces->count++] = (ReadPiece){found, tensor, index, kind, begin, most};
-    }
-    return 0;
-}
 
 // Reports a value that is not finite; -1 with err unless train.skip_bad_steps is above 0. Without this check, a bad
 // value in a weight that no token uses and no gradient changes would be saved again unnoticed.
@@ -162,17 +127,31 @@ static int put_piece_(void *context, const ReadPiece *piece, const ReadValues *r
     return 0;
 }
 
+// Reads this rank's part of every tensor, in pieces that are cut at row ends if possible. If the checkpoint has fp32
+// masters, a resume reads the weights from them, in every precision. A data rank reads only its part of the moments.
 static int load_tensors_(Load *load, Error *err) {
-    const StageTensors *tensors = &load->stage->tensors;
-    Pieces pieces = {0};
-    int status = 0;
+    StageTensors *tensors = &load->stage->tensors;
+    ReadPiece *pieces = NULL;
+    int64_t count = 0;
     for (int64_t i = 0; i < tensors->count; i++)
-        for (int kind = 0; kind < STATE_KINDS && !tensors->tensors[i].alias && status == 0; kind++)
-            if (loads_(load, tensors->tensors[i].index, (StateKind)kind))
-                status = list_state_(load, &pieces, i, (StateKind)kind, err);
-    if (status == 0)
-        status = pieces_read(&load->source, &tensors->split, pieces.piece, pieces.count, put_piece_, load, err);
-    free(pieces.piece);
+        for (int kind = 0; kind < STATE_KINDS; kind++) {
+            const Tensor *tensor = &tensors->tensors[i];
+            bool weight = kind == STATE_WEIGHT;
+            if (tensor->alias || !loads_(load, tensor->index, (StateKind)kind)) continue;
+            SourceTensor *found = weight && load->states ? find_(load, tensor->spec, STATE_MASTER) : NULL;
+            if (found == NULL) found = find_(load, tensor->spec, (StateKind)kind);
+            assert(found != NULL); // check_tensors_
+            TensorPiece mine = tensors_piece(tensors, i);
+            int64_t begin = weight ? 0 : mine.begin, end = weight ? tensor->count : mine.end;
+            for (int64_t most; begin < end; begin = most) {
+                most = (begin + SOURCE_PIECE) / tensor->cols * tensor->cols;
+                most = min_i64(most > begin ? most : begin + SOURCE_PIECE, end);
+                pieces = xgrow(pieces, count, sizeof *pieces);
+                pieces[count++] = (ReadPiece){found, tensor, i, (StateKind)kind, begin, most};
+            }
+        }
+    int status = pieces_read(&load->source, &tensors->split, pieces, count, put_piece_, load, err);
+    free(pieces);
     return status != 0 ? -1 : load->stage->be->synchronize(load->stage->be, err);
 }
 
@@ -194,8 +173,23 @@ static int load_(Load *load, Error *mine, Error *err) {
 
 // --- resume
 
-// Checks entries and ids, because a manifest that was edited by hand can be resealed with a valid checksum.
-static int check_manifest_(const Manifest *manifest, const TrainingState *state, const char *dir, Error *err) {
+// Opens a checkpoint and checks that it continues as this run. The caller frees the manifest. -1 with err.
+static int open_checkpoint_(Load *load, const char *dir, TrainingState *state, Manifest *manifest, Error *err) {
+    const Config *config = load->stage->config;
+    bool accepts = config->checkpoint.changed == CHANGED_ACCEPT;
+    if (hf_config_compare(config, dir, true, err) != 0 || training_state_read(state, dir, err) != 0) return -1;
+    // 1. If seq_len changed, the next sample is found by the tokens.
+    int64_t length = config->model.seq_len;
+    if (state->tokens >= 0 && state->tokens != state->samples * length) {
+        if (!accepts)
+            return error_set(err, EXIT_USAGE,
+                             "%s: was trained with another sequence length than model.seq_len %lld; set model.seq_len "
+                             "back, or set checkpoint.changed: accept to continue with the new one",
+                             dir, (long long)length);
+        state->samples = state->tokens / length + (state->tokens % length > 0);
+    }
+    // 2. Entries and ids: a manifest that was edited by hand can be resealed with a valid checksum.
+    if (manifest_read(manifest, dir, err) != 0) return -1;
     const char *const small[] = {CHECKPOINT_CONFIG, CHECKPOINT_TRAINING};
     for (int i = 0; i < 2; i++) {
         int64_t at = 0;
@@ -206,59 +200,30 @@ static int check_manifest_(const Manifest *manifest, const TrainingState *state,
                              "from another checkpoint, or load this checkpoint's weights with checkpoint.init_from",
                              dir, small[i]);
     }
-    if (manifest->run == state->run && manifest->sequence == state->sequence && manifest->step == state->step) return 0;
-    return error_set(err, EXIT_FAILED,
-                     "%s/" CHECKPOINT_TRAINING ": does not match the manifest; resume from another checkpoint", dir);
-}
-
-// If seq_len changed, recomputes state->samples from the tokens; -1 with err if checkpoint.changed refuses the change.
-static int place_by_tokens_(TrainingState *state, const Config *config, const char *dir, Error *err) {
-    int64_t length = config->model.seq_len;
-    if (state->tokens < 0 || state->tokens == state->samples * length) return 0;
-    if (config->checkpoint.changed == CHANGED_REFUSE)
-        return error_set(err, EXIT_USAGE,
-                         "%s: was trained with another sequence length than model.seq_len %lld; set model.seq_len "
-                         "back, or set checkpoint.changed: accept to continue with the new one",
-                         dir, (long long)length);
-    state->samples = state->tokens / length + (state->tokens % length > 0);
-    return 0;
-}
-
-// Sets load->fresh if the layers' matrices were trained with another optimizer, whose moments mean something else; -1
-// with err if checkpoint.changed refuses that.
-static int check_optimizer_(Load *load, const char *dir, Error *err) {
-    const Config *config = load->stage->config;
-    bool muon = config->train.optimizer == OPTIMIZER_MUON, was = false;
-    for (int64_t i = 0; i < load->source.tensor_count && !was; i++)
-        was = name_ends_with(load->source.tensors[i].tensor->name, state_suffix[STATE_MOMENTUM]);
-    load->fresh = was != muon;
-    if (!load->fresh || config->checkpoint.changed == CHANGED_ACCEPT) return 0;
+    if (manifest->run != state->run || manifest->sequence != state->sequence || manifest->step != state->step)
+        return error_set(err, EXIT_FAILED,
+                         "%s/" CHECKPOINT_TRAINING ": does not match the manifest; resume from another checkpoint",
+                         dir);
+    // 3. The optimizer: the moments of another one mean something else.
+    if (source_open_manifest(&load->source, dir, manifest, err) != 0) return -1;
+    bool muon = false;
+    for (int64_t i = 0; i < load->source.tensor_count && !muon; i++)
+        muon = name_ends_with(load->source.tensors[i].tensor->name, state_suffix[STATE_MOMENTUM]);
+    load->fresh = muon != (config->train.optimizer == OPTIMIZER_MUON);
+    if (!load->fresh || accepts) return 0;
     return error_set(
         err, EXIT_USAGE,
         "%s: was trained with train.optimizer: %s, which keeps other moments; set train.optimizer back, or "
         "set checkpoint.changed: accept to start the moments of the layers' matrices at zero",
-        dir, was ? "muon" : "adamw");
-}
-
-static int open_checkpoint_(Load *load, const char *dir, TrainingState *state, Error *err) {
-    Manifest manifest;
-    int status = hf_config_compare(load->stage->config, dir, true, err);
-    if (status == 0) status = training_state_read(state, dir, err);
-    if (status == 0) status = place_by_tokens_(state, load->stage->config, dir, err);
-    if (status == 0) {
-        status = manifest_read(&manifest, dir, err);
-        if (status == 0) status = check_manifest_(&manifest, state, dir, err);
-        if (status == 0) status = source_open_manifest(&load->source, dir, &manifest, err);
-        if (status == 0) status = check_optimizer_(load, dir, err);
-        manifest_free(&manifest);
-    }
-    return status;
+        dir, muon ? "muon" : "adamw");
 }
 
 static int load_checkpoint_(ResumePoint *point, const char *dir, Load *load, Error *err) {
     TrainingState state = {0};
+    Manifest manifest = {0};
     Error mine = {0};
-    open_checkpoint_(load, dir, &state, &mine);
+    open_checkpoint_(load, dir, &state, &manifest, &mine);
+    manifest_free(&manifest);
     if (load_(load, &mine, err) != 0) return -1;
     *point = (ResumePoint){true, "", state.run, state.step, state.samples, state.seed, state.data, state.step_guard};
     snprintf(point->dir, sizeof point->dir, "%s", dir);
@@ -269,7 +234,7 @@ static int load_checkpoint_(ResumePoint *point, const char *dir, Load *load, Err
 }
 
 // Collective: rank 0 lists the candidates and broadcasts them, because hosts may see different states of the folder.
-static int load_find_candidates_(Candidates *candidates, const char *dir, const Load *load, bool if_any, Error *err) {
+static int share_candidates_(Candidates *candidates, const char *dir, const Load *load, bool if_any, Error *err) {
     Error mine = {0};
     bool first = world_rank(load->world) == 0;
     if (first) candidates_find(candidates, dir, load->stage->config->checkpoint.overwrite, if_any, &mine);
@@ -280,18 +245,6 @@ static int load_find_candidates_(Candidates *candidates, const char *dir, const 
     *candidates = shared;
     int64_t bytes = shared.itself ? 0 : shared.count * (int64_t)sizeof *shared.names;
     return world_broadcast(load->world, shared.names, bytes, err);
-}
-
-// Sets the error, with the remedy, for a folder in which every checkpoint is damaged. If the folder is checkpoint.dir,
-// a start at step 0 is refused too, unless checkpoint.overwrite is set. The remedy then also says how to avoid this.
-static int none_whole_(const char *dir, int64_t count, bool if_any, const Config *config, Error *err) {
-    const char *option = resume_option(if_any);
-    bool refused = directory_same(dir, config->checkpoint.dir) && !config->checkpoint.overwrite;
-    return error_on_all(err, EXIT_FAILED,
-                        "%s %s: no intact checkpoint among %lld; name another folder, or, to start at step 0, leave "
-                        "out %s%s",
-                        option, dir, (long long)count, option,
-                        refused ? " and name another checkpoint.dir or set checkpoint.overwrite: true" : "");
 }
 
 // Loads the first intact checkpoint of the list and logs why each checkpoint before it was skipped.
@@ -309,7 +262,16 @@ static int try_candidates_(const Candidates *candidates, ResumePoint *point, con
         }
         log_line(&load->all, "%s%s", damage.text, i + 1 < candidates->count ? "; trying the previous checkpoint" : "");
     }
-    return candidates->complete == 0 ? 0 : none_whole_(dir, candidates->count, if_any, load->stage->config, err);
+    if (candidates->complete == 0) return 0;
+    // In checkpoint.dir, a start at step 0 is refused too.
+    const CheckpointConfig *config = &load->stage->config->checkpoint;
+    bool refused = directory_same(dir, config->dir) && !config->overwrite;
+    const char *option = resume_option(if_any);
+    return error_on_all(err, EXIT_FAILED,
+                        "%s %s: no intact checkpoint among %lld; name another folder, or, to start at step 0, leave "
+                        "out %s%s",
+                        option, dir, (long long)candidates->count, option,
+                        refused ? " and name another checkpoint.dir or set checkpoint.overwrite: true" : "");
 }
 
 int checkpoint_resume(ResumePoint *point, const char *dir, bool if_any, Stage *stage, World *world, const Log *log,
@@ -320,7 +282,7 @@ int checkpoint_resume(ResumePoint *point, const char *dir, bool if_any, Stage *s
     for (size_t n = strlen(plain); n > 1 && plain[n - 1] == '/'; n--) plain[n - 1] = '\0';
     Load load = {.stage = stage, .world = world, .log = log, .all = world_log(world, log), .states = true};
     Candidates candidates = {0};
-    int status = load_find_candidates_(&candidates, plain, &load, if_any, err);
+    int status = share_candidates_(&candidates, plain, &load, if_any, err);
     if (status == 0) status = try_candidates_(&candidates, point, plain, if_any, &load, err);
     if (status == 0 && candidates.complete == 0)
         log_status(&load.all, "no complete checkpoint in %s: training starts at step 0", plain);

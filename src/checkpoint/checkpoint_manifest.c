@@ -51,17 +51,6 @@ int manifest_write(const Manifest *manifest, const char *dir, Error *err) {
 
 // --- reading
 
-static int manifest_read_entry_(ManifestFile *file, const JsonValue *entry, const char *path, Error *err) {
-    const char *name = json_text(entry, "name", ""), *crc = json_text(entry, "crc64", "");
-    char *end;
-    file->bytes = json_integer(entry, "bytes", -1);
-    file->crc = strtoull(crc, &end, 16);
-    if (name[0] == '\0' || strlen(name) >= sizeof file->name || file->bytes < 0 || strlen(crc) != 16 || *end != '\0')
-        return error_set(err, EXIT_FAILED, "%s: an entry lacks a valid file, size or checksum", path);
-    strcpy(file->name, name);
-    return 0;
-}
-
 // Reads the run id of a manifest or a training state. Sets *run to 0 if the id is missing. -1 if the id is invalid.
 static int run_id_read_(uint64_t *run, const JsonValue *root) {
     const char *text = json_text(root, "run", RUN_ID_NONE);
@@ -83,8 +72,17 @@ static int read_manifest_(Manifest *manifest, const JsonValue *root, const char 
     if (run_id_read_(&manifest->run, root) != 0 || manifest->sequence < 0 || manifest->sequence > MOST_SEQUENCE)
         return error_set(err, EXIT_FAILED, "%s: invalid run or sequence; is the file damaged?", path);
     manifest->file = xcalloc((size_t)files->count + 1, sizeof *manifest->file);
-    for (const JsonValue *entry = files->first; entry != NULL; entry = entry->next)
-        if (manifest_read_entry_(&manifest->file[manifest->count++], entry, path, err) != 0) return -1;
+    for (const JsonValue *entry = files->first; entry != NULL; entry = entry->next) {
+        ManifestFile *file = &manifest->file[manifest->count++];
+        const char *name = json_text(entry, "name", ""), *crc = json_text(entry, "crc64", "");
+        char *end;
+        file->bytes = json_integer(entry, "bytes", -1);
+        file->crc = strtoull(crc, &end, 16);
+        if (name[0] == '\0' || strlen(name) >= sizeof file->name || file->bytes < 0 || strlen(crc) != 16 ||
+            *end != '\0')
+            return error_set(err, EXIT_FAILED, "%s: an entry lacks a valid file, size or checksum", path);
+        strcpy(file->name, name);
+    }
     return 0;
 }
 
@@ -117,26 +115,6 @@ void manifest_free(Manifest *manifest) {
 
 // --- checking
 
-enum { CHECK_PIECE = 4 << 20 };
-
-static int check_open_(int fd, int64_t bytes, const char *path, const ManifestFile *file, const Crc64 *crc,
-                       Error *err) {
-    if (bytes != file->bytes)
-        return error_set(err, EXIT_FAILED, "%s: has %lld bytes where %lld were written", path, (long long)bytes,
-                         (long long)file->bytes);
-    char *piece = xmalloc(CHECK_PIECE);
-    uint64_t raw = 0;
-    ssize_t got;
-    while ((got = read(fd, piece, CHECK_PIECE)) != 0) {
-        if (got < 0 && errno != EINTR) break;
-        if (got > 0) raw = crc64_add(crc, raw, piece, (size_t)got);
-    }
-    free(piece);
-    if (got < 0) return error_set(err, EXIT_FAILED, "%s: cannot be read: %s", path, strerror(errno));
-    if (crc64_finish(crc, raw, file->bytes) == file->crc) return 0;
-    return error_set(err, EXIT_FAILED, "%s: the checksum differs; the file is damaged", path);
-}
-
 // The files that one rank checks: first, first + step, ...
 typedef struct Checking {
     const Manifest *manifest;
@@ -147,6 +125,7 @@ typedef struct Checking {
 } Checking;
 
 static int check_file_(void *context, int lane, int64_t item, Error *err) {
+    enum { PIECE = 4 << 20 };
     const Checking *c = context;
     const ManifestFile *file = &c->manifest->file[c->first + item * c->step];
     char path[CHECKPOINT_PATH];
@@ -156,10 +135,24 @@ static int check_file_(void *context, int lane, int64_t item, Error *err) {
     if (access(path, F_OK) != 0 && errno == ENOENT) return error_set(err, EXIT_FAILED, "%s: is missing", path);
     int fd = file_open(path, &bytes, err);
     if (fd < 0) return -1;
-    int status = check_open_(fd, bytes, path, file, &c->crc, err);
+    char *piece = xmalloc(PIECE);
+    uint64_t raw = 0;
+    ssize_t got = 0;
+    while (bytes == file->bytes && (got = read(fd, piece, PIECE)) != 0) {
+        if (got < 0 && errno != EINTR) break;
+        if (got > 0) raw = crc64_add(&c->crc, raw, piece, (size_t)got);
+    }
+    int code = errno;
+    free(piece);
     close(fd);
-    if (status == 0) world_progress(c->world);
-    return status;
+    if (bytes != file->bytes)
+        return error_set(err, EXIT_FAILED, "%s: has %lld bytes where %lld were written", path, (long long)bytes,
+                         (long long)file->bytes);
+    if (got < 0) return error_set(err, EXIT_FAILED, "%s: cannot be read: %s", path, strerror(code));
+    if (crc64_finish(&c->crc, raw, file->bytes) != file->crc)
+        return error_set(err, EXIT_FAILED, "%s: the checksum differs; the file is damaged", path);
+    world_progress(c->world);
+    return 0;
 }
 
 int checkpoint_verify(const char *dir, int rank, int ranks, World *world, Error *err) {
@@ -190,19 +183,6 @@ static void write_window_(const char *key, const ZScore *window, FILE *file) {
 
 extern char **environ;
 
-// NCCL chooses algorithms and channels by these variables, and so the order in which it sums.
-static void write_nccl_(FILE *file) {
-    const char *comma = "";
-    fputs("  \"nccl\": [", file);
-    for (char **entry = environ; *entry != NULL; entry++) {
-        if (strncmp(*entry, "NCCL_", 5) != 0) continue;
-        fputs(comma, file);
-        json_write_text(file, *entry);
-        comma = ", ";
-    }
-    fputs("],\n", file);
-}
-
 void training_state_write(const Config *config, const TrainingState *state, FILE *file) {
     fprintf(file, "{\n  \"format\": 1,\n  \"version\": \"%s\",\n  \"run\": \"%016llx\",\n  \"sequence\": %lld,\n",
             VERSION, (unsigned long long)state->run, (long long)state->sequence);
@@ -215,8 +195,16 @@ void training_state_write(const Config *config, const TrainingState *state, FILE
             optimizer_lr(&config->train, state->step));
     write_window_("loss_window", &state->step_guard.loss, file);
     write_window_("norm_window", &state->step_guard.norm, file);
-    write_nccl_(file);
-    fputs("  \"config\": ", file);
+    // NCCL chooses algorithms and channels by these variables, and so the order in which it sums.
+    fputs("  \"nccl\": [", file);
+    const char *comma = "";
+    for (char **entry = environ; *entry != NULL; entry++) {
+        if (strncmp(*entry, "NCCL_", 5) != 0) continue;
+        fputs(comma, file);
+        json_write_text(file, *entry);
+        comma = ", ";
+    }
+    fputs("],\n  \"config\": ", file);
     config_write_json(config, file);
     fputs("\n}\n", file);
 }
@@ -240,18 +228,6 @@ static int read_window_(ZScore *window, const JsonValue *found) {
     return 0;
 }
 
-static int read_step_guard_(StepGuard *step_guard, const JsonValue *root, const char *path, Error *err) {
-    memset(step_guard, 0, sizeof *step_guard);
-    step_guard->skipped = json_integer(root, "skipped_updates", 0);
-    step_guard->bad = json_integer(root, "skipped_bad_steps", 0);
-    if (in_reach_(step_guard->skipped) && in_reach_(step_guard->bad) &&
-        read_window_(&step_guard->loss, json_find(root, "loss_window")) == 0 &&
-        read_window_(&step_guard->norm, json_find(root, "norm_window")) == 0)
-        return 0;
-    return error_set(err, EXIT_FAILED, "%s: invalid count of skipped updates, or invalid window of losses or norms",
-                     path);
-}
-
 int training_state_read(TrainingState *state, const char *dir, Error *err) {
     char path[CHECKPOINT_PATH];
     Json json = {0};
@@ -266,7 +242,15 @@ int training_state_read(TrainingState *state, const char *dir, Error *err) {
                  state->seed >= 0;
     if (status == 0 && !sound)
         status = error_set(err, EXIT_FAILED, "%s: step, samples, seed or run is missing or invalid", path);
-    if (status == 0) status = read_step_guard_(&state->step_guard, json.root, path, err);
+    StepGuard *guard = &state->step_guard;
+    *guard = (StepGuard){.skipped = json_integer(json.root, "skipped_updates", 0),
+                         .bad = json_integer(json.root, "skipped_bad_steps", 0)};
+    bool guarded = in_reach_(guard->skipped) && in_reach_(guard->bad) &&
+                   read_window_(&guard->loss, json_find(json.root, "loss_window")) == 0 &&
+                   read_window_(&guard->norm, json_find(json.root, "norm_window")) == 0;
+    if (status == 0 && !guarded)
+        status = error_set(err, EXIT_FAILED,
+                           "%s: invalid count of skipped updates, or invalid window of losses or norms", path);
     json_free(&json);
     return status;
 }
@@ -274,7 +258,7 @@ int training_state_read(TrainingState *state, const char *dir, Error *err) {
 // --- the checkpoints of a folder
 
 // Returns the step in a directory's name, or -1.
-static int64_t list_step_of_name_(const char *name) {
+static int64_t step_of_name_(const char *name) {
     if (strncmp(name, "step_", 5) != 0) return -1;
     size_t digits = strspn(name + 5, "0123456789");
     return digits >= 8 && digits <= 18 && name[5 + digits] == '\0' ? atoll(name + 5) : -1;
@@ -282,24 +266,17 @@ static int64_t list_step_of_name_(const char *name) {
 
 // Returns whether `name` is the hidden name of a checkpoint that was being replaced, and writes its original path to
 // `back`: "DIR/step_00000500" for ".step_00000500.replaced".
-static bool list_replaced_(char back[CHECKPOINT_PATH], const char *dir, const char *name) {
+static bool replaced_name_(char back[CHECKPOINT_PATH], const char *dir, const char *name) {
     if (strncmp(name, ".step_", 6) != 0 || !name_ends_with(name, CHECKPOINT_REPLACED)) return false;
     int length = (int)strlen(name + 1) - (int)strlen(CHECKPOINT_REPLACED);
     return snprintf(back, CHECKPOINT_PATH, "%s/%.*s", dir, length, name + 1) < CHECKPOINT_PATH;
 }
 
-static int list_compare_(const void *a, const void *b) {
+static int newer_first_(const void *a, const void *b) {
     const CheckpointName *x = a, *y = b;
     if (x->complete != y->complete) return x->complete - y->complete;
     if (x->sequence != y->sequence) return x->sequence > y->sequence ? -1 : 1;
     return (x->step < y->step) - (x->step > y->step);
-}
-
-// Returns an entry's step, or -1. The hidden name of a replaced checkpoint counts only if its original path is free.
-static int64_t list_step_of_entry_(const char *dir, const char *name) {
-    char back[CHECKPOINT_PATH];
-    if (!list_replaced_(back, dir, name)) return list_step_of_name_(name);
-    return access(back, F_OK) != 0 ? list_step_of_name_(strrchr(back, '/') + 1) : -1;
 }
 
 int checkpoint_list(const char *dir, CheckpointName **list, int64_t *count, Error *err) {
@@ -310,10 +287,12 @@ int checkpoint_list(const char *dir, CheckpointName **list, int64_t *count, Erro
     if (stream == NULL)
         return errno == ENOENT ? 0 : error_set(err, EXIT_FAILED, "%s: cannot be read: %s", dir, strerror(errno));
     for (struct dirent *entry; (entry = readdir(stream)) != NULL;) {
-        char path[CHECKPOINT_PATH];
+        char path[CHECKPOINT_PATH], back[CHECKPOINT_PATH];
         Manifest manifest = {0};
-        CheckpointName found = {.step = list_step_of_entry_(dir, entry->d_name)};
-        if (found.step < 0) continue;
+        // The hidden name of a replaced checkpoint counts only if its original path is free.
+        bool replaced = replaced_name_(back, dir, entry->d_name);
+        CheckpointName found = {.step = step_of_name_(replaced ? strrchr(back, '/') + 1 : entry->d_name)};
+        if (found.step < 0 || (replaced && access(back, F_OK) == 0)) continue;
         memcpy(found.name, entry->d_name, strlen(entry->d_name)); // fits: at most ".step_", 18 digits and ".replaced"
         Error why = {0};
         int read = path_join(path, dir, found.name, NULL) == 0 ? manifest_read(&manifest, path, &why) : -1;
@@ -326,7 +305,7 @@ int checkpoint_list(const char *dir, CheckpointName **list, int64_t *count, Erro
         (*list)[(*count)++] = found;
     }
     closedir(stream);
-    if (*count > 1) qsort(*list, (size_t)*count, sizeof **list, list_compare_);
+    if (*count > 1) qsort(*list, (size_t)*count, sizeof **list, newer_first_);
     return status;
 }
 
@@ -352,7 +331,7 @@ void checkpoint_sweep(const char *dir) {
     for (struct dirent *entry; (entry = readdir(stream)) != NULL;) {
         char path[CHECKPOINT_PATH], back[CHECKPOINT_PATH];
         if (path_join(path, dir, entry->d_name, NULL) != 0) continue;
-        bool hidden = strncmp(entry->d_name, ".step_", 6) == 0, replaced = list_replaced_(back, dir, entry->d_name);
+        bool hidden = strncmp(entry->d_name, ".step_", 6) == 0, replaced = replaced_name_(back, dir, entry->d_name);
         if (replaced && access(back, F_OK) != 0 && rename(path, back) == 0) continue;
         bool leftover = hidden && (strstr(entry->d_name, ".partial") || strstr(entry->d_name, ".removed"));
         if (leftover || replaced) directory_remove(path);

@@ -15,6 +15,7 @@
 #include "base/units.h"
 #include "range_file.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,13 +64,13 @@ int64_t checkpoint_buffer_bytes(const Config *config) {
 
 // --- threads
 
-static int thread_start_(Checkpoint *checkpoint, void *(*work)(void *)) {
+static void thread_start_(Checkpoint *checkpoint, void *(*work)(void *)) {
+    checkpoint->failure = (Error){0};
     atomic_store(&checkpoint->ended, false);
-    memset(&checkpoint->failure, 0, sizeof checkpoint->failure);
     checkpoint->running = thread_start(&checkpoint->thread, work, checkpoint);
-    if (checkpoint->running) return 0;
+    if (checkpoint->running) return;
+    error_set(&checkpoint->failure, EXIT_FAILED, "cannot start the writing thread");
     atomic_store(&checkpoint->ended, true);
-    return error_set(&checkpoint->failure, EXIT_FAILED, "cannot start the writing thread");
 }
 
 static void thread_join_(Checkpoint *checkpoint) {
@@ -88,14 +89,18 @@ static int write_memory_(Checkpoint *checkpoint, ManifestFile *entry, const char
     return file_write(checkpoint->partial, name, text, (int64_t)length, err);
 }
 
-// Writes the files that rank 0 makes in memory: config.json, the index, training.json and the tokenizer's files.
-static int write_small_(Checkpoint *checkpoint, Error *err) {
+// Writes this rank's parts, and on rank 0 the files that it makes in memory: config.json, the index, training.json and
+// the tokenizer's files.
+static void *write_(void *argument) {
     static const char *const names[SMALL_FILES] = {CHECKPOINT_CONFIG, CHECKPOINT_INDEX, CHECKPOINT_TRAINING};
+    Checkpoint *checkpoint = argument;
     const HfTokenizer *tokenizer = &checkpoint->tokenizer;
     ManifestFile *entry = checkpoint->manifest.file + checkpoint->writer.layout.files;
-    int status = 0;
-    if (world_rank(checkpoint->world) != 0) return 0;
-    for (int i = 0; i < SMALL_FILES && status == 0; i++) {
+    Error *failure = &checkpoint->failure;
+    double start = clock_seconds();
+    int status = writer_write(&checkpoint->writer, checkpoint->partial, failure);
+    bool first = world_rank(checkpoint->world) == 0;
+    for (int i = 0; i < SMALL_FILES && status == 0 && first; i++) {
         char *text = NULL;
         size_t length = 0;
         FILE *file = xmemstream(&text, &length);
@@ -103,20 +108,12 @@ static int write_small_(Checkpoint *checkpoint, Error *err) {
         if (i == 1) layout_write_index(&checkpoint->writer.layout, file);
         if (i == 2) training_state_write(checkpoint->config, &checkpoint->state, file);
         xmemstream_close(file);
-        status = write_memory_(checkpoint, entry++, names[i], text, length, err);
+        status = write_memory_(checkpoint, entry++, names[i], text, length, failure);
         free(text);
     }
-    for (int i = 0; i < tokenizer->count && status == 0; i++)
+    for (int i = 0; i < tokenizer->count && status == 0 && first; i++)
         status = write_memory_(checkpoint, entry++, tokenizer->file[i].name, tokenizer->file[i].text,
-                               tokenizer->file[i].length, err);
-    return status;
-}
-
-static void *saver_write_(void *argument) {
-    Checkpoint *checkpoint = argument;
-    Error *failure = &checkpoint->failure;
-    double start = clock_seconds();
-    if (writer_write(&checkpoint->writer, checkpoint->partial, failure) == 0) write_small_(checkpoint, failure);
+                               tokenizer->file[i].length, failure);
     checkpoint->seconds = clock_seconds() - start;
     atomic_store(&checkpoint->ended, true);
     return NULL;
@@ -124,16 +121,22 @@ static void *saver_write_(void *argument) {
 
 // --- committing: rank 0's thread
 
-// Checks that this host sees the complete files of all ranks. If each host writes to its own disk, the check fails.
+// Checks that this host sees the complete files of all ranks, which it does not if each host writes to its own disk. On
+// a network file system, the size of a file that another host wrote may be outdated until this host opens the file.
 static int check_sizes_(const Checkpoint *checkpoint, Error *err) {
     for (int64_t i = 0; i < checkpoint->manifest.count; i++) {
         const ManifestFile *file = &checkpoint->manifest.file[i];
-        int64_t bytes = file_size(checkpoint->partial, file->name);
+        char path[CHECKPOINT_PATH];
+        struct stat there = {0};
+        bool fits = path_join(path, checkpoint->partial, file->name, NULL) == 0;
+        int fd = fits ? open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC) : -1;
+        long long bytes = fd >= 0 && fstat(fd, &there) == 0 ? there.st_size : 0;
+        if (fd >= 0) close(fd);
         if (bytes != file->bytes)
             return error_set(err, EXIT_FAILED,
                              "%s/%s has %lld bytes on this host where %lld were written; checkpoint.dir has to be on a "
                              "file system that all hosts share, and nothing else may change it",
-                             checkpoint->partial, file->name, (long long)bytes, (long long)file->bytes);
+                             checkpoint->partial, file->name, bytes, (long long)file->bytes);
     }
     return 0;
 }
@@ -167,40 +170,35 @@ static void *commit_(void *argument) {
     return NULL;
 }
 
-// Combines all ranks' lengths and checksums of each file. -1 with err if a length shows that bytes were not written.
-static int fill_manifest_(Checkpoint *checkpoint, const WriteShare *all, int ranks, Error *err) {
+// Collective: gathers all ranks' shares on rank 0, combines the lengths and checksums of each file, and starts rank 0's
+// thread, which commits, unless a length shows that bytes were not written.
+static int start_commit_(Checkpoint *checkpoint, Error *err) {
     const Writer *writer = &checkpoint->writer;
-    checkpoint->manifest.step = checkpoint->state.step;
-    checkpoint->manifest.run = checkpoint->state.run;
-    checkpoint->manifest.sequence = checkpoint->state.sequence;
-    checkpoint->manifest.saved = clock_wall_ns();
-    for (int f = 0; f < writer->layout.files; f++) {
+    int ranks = world_size(checkpoint->world), files = writer->layout.files;
+    bool first = world_rank(checkpoint->world) == 0;
+    WriteShare *all = first ? xcalloc((size_t)ranks * (size_t)files, sizeof *all) : NULL;
+    int status = world_gather(checkpoint->world, all, writer->shares, files * (int64_t)sizeof *all, err);
+    Manifest *manifest = &checkpoint->manifest;
+    manifest->step = checkpoint->state.step;
+    manifest->run = checkpoint->state.run;
+    manifest->sequence = checkpoint->state.sequence;
+    manifest->saved = clock_wall_ns();
+    for (int f = 0; f < files && first && status == 0; f++) {
         const LayoutFile *file = &writer->layout.file[f];
         WriteShare whole = {0, 0};
         for (int r = 0; r < ranks; r++) {
-            whole.raw ^= all[r * writer->layout.files + f].raw;
-            whole.bytes += all[r * writer->layout.files + f].bytes;
+            whole.raw ^= all[r * files + f].raw;
+            whole.bytes += all[r * files + f].bytes;
         }
-        ManifestFile *entry = &checkpoint->manifest.file[f];
+        ManifestFile *entry = &manifest->file[f];
         strcpy(entry->name, file->name);
         entry->bytes = file->bytes;
         entry->crc = crc64_finish(&writer->crc, whole.raw, file->bytes);
         if (whole.bytes != file->bytes)
-            return error_set(err, EXIT_FAILED, "%s: %lld bytes were written, not %lld", file->name,
-                             (long long)whole.bytes, (long long)file->bytes);
+            error_set(&checkpoint->failure, EXIT_FAILED, "%s: %lld bytes were written, not %lld", file->name,
+                      (long long)whole.bytes, (long long)file->bytes);
     }
-    return 0;
-}
-
-// Collective: gathers all ranks' shares on rank 0 and starts its thread, which commits.
-static int start_commit_(Checkpoint *checkpoint, Error *err) {
-    int ranks = world_size(checkpoint->world), files = checkpoint->writer.layout.files;
-    bool first = world_rank(checkpoint->world) == 0;
-    WriteShare *all = first ? xcalloc((size_t)ranks * (size_t)files, sizeof *all) : NULL;
-    int64_t bytes = files * (int64_t)sizeof *all;
-    int status = world_gather(checkpoint->world, all, checkpoint->writer.shares, bytes, err);
-    if (status == 0 && first && fill_manifest_(checkpoint, all, ranks, &checkpoint->failure) == 0)
-        thread_start_(checkpoint, commit_);
+    if (status == 0 && first && checkpoint->failure.code == 0) thread_start_(checkpoint, commit_);
     free(all);
     checkpoint->phase = SAVE_COMMITTING;
     return status;
@@ -230,16 +228,6 @@ static int end_failed_(Checkpoint *checkpoint, Error *err) {
     return 0;
 }
 
-static void end_saved_(Checkpoint *checkpoint) {
-    char size[32];
-    int64_t bytes = 0;
-    for (int64_t i = 0; i < checkpoint->manifest.count; i++) bytes += checkpoint->manifest.file[i].bytes;
-    checkpoint->phase = SAVE_IDLE;
-    checkpoint->saved = checkpoint->state.step;
-    log_status(&checkpoint->all, "saved %s (%s, copied in %.1f s, written in %.1f s)", checkpoint->path,
-               grid_bytes(bytes, size), checkpoint->copying, checkpoint->seconds);
-}
-
 int checkpoint_poll(Checkpoint *checkpoint, Error *err) {
     if (checkpoint == NULL || checkpoint->phase == SAVE_IDLE) return 0;
     bool ended = atomic_load(&checkpoint->ended);
@@ -254,7 +242,13 @@ int checkpoint_poll(Checkpoint *checkpoint, Error *err) {
                      checkpoint->writer.strange);
         return start_commit_(checkpoint, err);
     }
-    end_saved_(checkpoint);
+    char size[32];
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < checkpoint->manifest.count; i++) bytes += checkpoint->manifest.file[i].bytes;
+    checkpoint->phase = SAVE_IDLE;
+    checkpoint->saved = checkpoint->state.step;
+    log_status(&checkpoint->all, "saved %s (%s, copied in %.1f s, written in %.1f s)", checkpoint->path,
+               grid_bytes(bytes, size), checkpoint->copying, checkpoint->seconds);
     return 0;
 }
 
@@ -304,7 +298,7 @@ static int prepare_partial_(Checkpoint *checkpoint, Error *err) {
                      "checkpoint.dir: %s was removed or moved; it was recreated and holds no earlier checkpoints", dir);
     }
     if (lstat(checkpoint->partial, &there) == 0) directory_remove(checkpoint->partial);
-    return directory_create(checkpoint->partial, err);
+    return mkdir(checkpoint->partial, 0777) == 0 ? 0 : file_failed(checkpoint->partial, "created", err);
 }
 
 // --- saving
@@ -339,7 +333,7 @@ int checkpoint_save(Checkpoint *checkpoint, int64_t step, int64_t samples, const
     checkpoint->state.sequence = ++checkpoint->sequence;
     writer_copy(&checkpoint->writer);
     checkpoint->copying = clock_seconds() - start;
-    thread_start_(checkpoint, saver_write_);
+    thread_start_(checkpoint, write_);
     return 0;
 }
 

@@ -7,7 +7,6 @@
 #include "base/threads.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -24,7 +23,7 @@ static int add_file_(Source *source, const char *name, Error *err) {
     return status;
 }
 
-static int source_compare_names_(const void *a, const void *b) {
+static int compare_names_(const void *a, const void *b) {
     const SourceTensor *x = a, *y = b;
     return strcmp(x->tensor->name, y->tensor->name);
 }
@@ -36,9 +35,9 @@ static int index_tensors_(Source *source, Error *err) {
     for (int64_t f = 0; f < source->file_count; f++)
         for (int64_t i = 0; i < source->files[f].count; i++)
             source->tensors[source->tensor_count++] = (SourceTensor){&source->files[f].tensors[i], f, false};
-    qsort(source->tensors, (size_t)count, sizeof *source->tensors, source_compare_names_);
+    qsort(source->tensors, (size_t)count, sizeof *source->tensors, compare_names_);
     for (int64_t i = 1; i < count; i++)
-        if (source_compare_names_(&source->tensors[i - 1], &source->tensors[i]) == 0)
+        if (compare_names_(&source->tensors[i - 1], &source->tensors[i]) == 0)
             return error_set(err, EXIT_FAILED, "%s: tensor %.200s is in two files", source->dir,
                              source->tensors[i].tensor->name);
     return 0;
@@ -61,14 +60,6 @@ int source_open_manifest(Source *source, const char *dir, const Manifest *manife
     return index_tensors_(source, err);
 }
 
-static bool has_file_(const Source *source, const char *name) {
-    for (int64_t f = source->file_count - 1; f >= 0; f--) {
-        const char *slash = strrchr(source->files[f].path, '/');
-        if (slash != NULL && strcmp(slash + 1, name) == 0) return true;
-    }
-    return false;
-}
-
 // Opens every file that the index names, once. The headers of the files, not the index, then locate the tensors.
 static int read_index_(Source *source, const char *path, Error *err) {
     Json json;
@@ -83,7 +74,10 @@ static int read_index_(Source *source, const char *path, Error *err) {
     for (const JsonValue *entry = status == 0 ? map->first : NULL; entry != NULL && status == 0; entry = entry->next) {
         if (entry->type != JSON_TEXT)
             status = error_set(err, EXIT_FAILED, "%s: entry %.200s is not a file name", path, entry->key);
-        else if (!has_file_(source, entry->text)) status = add_file_(source, entry->text, err);
+        bool added = false;
+        for (int64_t f = source->file_count - 1; f >= 0 && status == 0 && !added; f--)
+            added = strcmp(strrchr(source->files[f].path, '/') + 1, entry->text) == 0;
+        if (status == 0 && !added) status = add_file_(source, entry->text, err);
     }
     json_free(&json);
     return status;
@@ -126,7 +120,7 @@ static SourceTensor *find_exactly_(Source *source, const char *name) {
     SourceTensor wanted = {.tensor = &key};
     if (source->tensor_count == 0) return NULL;
     SourceTensor *found =
-        bsearch(&wanted, source->tensors, (size_t)source->tensor_count, sizeof *source->tensors, source_compare_names_);
+        bsearch(&wanted, source->tensors, (size_t)source->tensor_count, sizeof *source->tensors, compare_names_);
     if (found != NULL) found->asked = true;
     return found;
 }
@@ -190,26 +184,12 @@ static int read_raw_(ReadingThread *lane, const FileBlock *at, char *raw) {
     return 0;
 }
 
-// Transposes a block of the file, now in lane->raw, into the rank's tensor, and converts it to fp32.
-static void turn_(const ReadingThread *lane, const Block *block, float *to) {
-    const SafeTensor *from = lane->piece->found->tensor;
-    int64_t stride = lane->piece->tensor->cols;
-    const char *raw = lane->raw;
-    float column[256];
-    for (int64_t c = 0; c < block->cols; c++)
-        for (int64_t r0 = 0; r0 < block->rows; r0 += 256) {
-            int64_t n = block->rows - r0 < 256 ? block->rows - r0 : 256;
-            safetensors_to_float(column, raw + (c * block->rows + r0) * from->element, from->type, n);
-            for (int64_t r = 0; r < n; r++) to[(r0 + r) * stride + c] = column[r];
-        }
-}
-
 // Zeroes the elements from lane->next to `end`. Blocks arrive in order, so a gap between two blocks is padding.
 static void clear_padding_(const ReadingThread *lane, int64_t end) {
     memset(lane->values + (lane->next - lane->piece->begin), 0, (size_t)(end - lane->next) * sizeof *lane->values);
 }
 
-// Reads a block. If the file stores it in fp32 and not transposed, reads it directly into the values.
+// Reads a block as fp32. If the file stores it in fp32 and not transposed, reads it directly into the values.
 static int read_block_(void *context, const Block *block) {
     ReadingThread *lane = context;
     const SafeTensor *from = lane->piece->found->tensor;
@@ -226,8 +206,15 @@ static int read_block_(void *context, const Block *block) {
         lane->raw = xmalloc((size_t)lane->raw_bytes);
     }
     if (read_raw_(lane, &at, lane->raw) != 0) return -1;
-    if (spec->transposed) turn_(lane, block, to);
-    else safetensors_to_float(to, lane->raw, from->type, block->rows * block->cols);
+    const char *raw = lane->raw;
+    if (!spec->transposed) return safetensors_to_float(to, raw, from->type, block->rows * block->cols), 0;
+    float column[256];
+    for (int64_t c = 0; c < block->cols; c++)
+        for (int64_t r0 = 0; r0 < block->rows; r0 += 256) {
+            int64_t n = block->rows - r0 < 256 ? block->rows - r0 : 256;
+            safetensors_to_float(column, raw + (c * block->rows + r0) * from->element, from->type, n);
+            for (int64_t r = 0; r < n; r++) to[(r0 + r) * lane->piece->tensor->cols + c] = column[r];
+        }
     return 0;
 }
 
@@ -236,39 +223,22 @@ static void close_file_(ReadingThread *lane) {
     lane->file = -1;
 }
 
-static int use_file_(ReadingThread *lane, int64_t file) {
-    if (lane->file == file) return 0;
-    close_file_(lane);
-    lane->open = lane->source->files[file]; // shares the path and the tensor table of the source
-    if (safetensors_reopen(&lane->open, &lane->err) != 0) return -1;
-    lane->file = file;
-    return 0;
-}
-
-// Returns the index of the first value that is not finite, or -1. Tests a block at a time in a loop that vectorizes.
-static int64_t find_strange_(const float *values, int64_t count) {
-    enum { BLOCK = 4096 };
-    for (int64_t first = 0; first < count; first += BLOCK) {
-        int64_t end = count - first < BLOCK ? count : first + BLOCK;
-        int strange = 0;
-        for (int64_t i = first; i < end; i++) strange |= !isfinite(values[i]);
-        for (int64_t i = first; strange && i < end; i++)
-            if (!isfinite(values[i])) return i;
-    }
-    return -1;
-}
-
 static void *read_piece_(void *argument) {
     ReadingThread *lane = argument;
     const ReadPiece *piece = lane->piece;
     const Split *split = lane->split;
     lane->next = piece->begin;
-    if (use_file_(lane, piece->found->file) != 0 ||
-        tensor_blocks(piece->tensor, split->tensor_rank, split->tensor_ranks, piece->begin, piece->end, read_block_,
+    if (lane->file != piece->found->file) {
+        close_file_(lane);
+        lane->open = lane->source->files[piece->found->file]; // shares the path and the tensor table of the source
+        if (safetensors_reopen(&lane->open, &lane->err) != 0) return NULL;
+        lane->file = piece->found->file;
+    }
+    if (tensor_blocks(piece->tensor, split->tensor_rank, split->tensor_ranks, piece->begin, piece->end, read_block_,
                       lane) != 0)
         return NULL;
     clear_padding_(lane, piece->end);
-    lane->strange = find_strange_(lane->values, piece->end - piece->begin);
+    lane->strange = find_not_finite(lane->values, piece->end - piece->begin, sizeof *lane->values);
     return NULL;
 }
 

@@ -16,7 +16,7 @@
 // Adds the part of a tensor that this rank writes, if any. Tensor rank 0 writes replicated tensors, and a tied head is
 // stored only as the embedding. A rank writes the piece for which it owns the optimizer states; tensor ranks own
 // different pieces of an expert.
-static void writer_add_part_(Writer *writer, int64_t index, StateKind kind) {
+static void add_part_(Writer *writer, int64_t index, StateKind kind) {
     const StageTensors *tensors = &writer->stage->tensors;
     const Tensor *tensor = &tensors->tensors[index];
     TensorPiece piece = tensors_piece(tensors, index);
@@ -45,9 +45,9 @@ void writer_create(Writer *writer, const Stage *stage, World *world) {
     layout_create(&writer->layout, &stage->table, &stage->config->train);
     writer->parts = xcalloc((size_t)stage->tensors.count * STATE_KINDS, sizeof *writer->parts);
     writer->shares = xcalloc((size_t)writer->layout.files, sizeof *writer->shares);
-    for (int64_t i = 0; i < stage->tensors.count; i++) writer_add_part_(writer, i, STATE_WEIGHT);
+    for (int64_t i = 0; i < stage->tensors.count; i++) add_part_(writer, i, STATE_WEIGHT);
     for (int64_t i = 0; i < stage->tensors.count; i++)
-        for (int kind = STATE_MASTER; kind < STATE_KINDS; kind++) writer_add_part_(writer, i, (StateKind)kind);
+        for (int kind = STATE_MASTER; kind < STATE_KINDS; kind++) add_part_(writer, i, (StateKind)kind);
     if (writer->image_bytes == 0) writer->image_bytes = MEMORY_ALIGN; // mmap refuses 0 bytes
 }
 
@@ -61,17 +61,18 @@ void writer_free(Writer *writer) {
     for (int lane = 0; lane < WRITER_LANES; lane++) free_all(writer->scratch[lane], writer->staging[lane]);
 }
 
-// Maps memory for the copy; NULL on failure. Training waits for the copy: huge and pinned pages make it faster.
-static char *map_image_(Backend *be, int64_t bytes) {
-    void *image = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (image == MAP_FAILED) return NULL;
-    madvise(image, (size_t)bytes, MADV_HUGEPAGE);
-    if (be->pin != NULL) be->pin(be, image, bytes, NULL);
-    return image;
-}
-
 int writer_allocate(Writer *writer, Error *err) {
-    if (writer->image == NULL) writer->image = map_image_(writer->stage->be, writer->image_bytes);
+    Backend *be = writer->stage->be;
+    size_t bytes = (size_t)writer->image_bytes;
+    if (writer->image == NULL) {
+        void *image = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (image != MAP_FAILED) {
+            // Training waits for the copy: huge and pinned pages make it faster.
+            madvise(image, bytes, MADV_HUGEPAGE);
+            if (be->pin != NULL) be->pin(be, image, writer->image_bytes, NULL);
+            writer->image = image;
+        }
+    }
     bool ready = writer->image != NULL;
     for (int lane = 0; lane < WRITER_LANES && ready; lane++) {
         void **scratch = &writer->scratch[lane], **staging = &writer->staging[lane];
@@ -104,20 +105,6 @@ typedef struct OpenFile {
     Error *err;
 } OpenFile;
 
-static int writer_put_(const OpenFile *file, int64_t offset, const char *data, int64_t bytes, uint64_t *raw) {
-    while (bytes > 0) {
-        if (atomic_load(&file->writer->cancel)) return error_set(file->err, EXIT_FAILED, "the run ended");
-        int64_t put = range_file_put(file->range, offset, data, bytes, file->err);
-        if (put < 0) return -1;
-        world_progress(file->writer->world);
-        *raw = crc64_add(&file->writer->crc, *raw, data, (size_t)put);
-        data += put;
-        offset += put;
-        bytes -= put;
-    }
-    return 0;
-}
-
 // Writes rows of at->run bytes that are consecutive in memory, at->stride apart in the file.
 static int put_rows_(const OpenFile *file, const FileBlock *at, const char *data) {
     const Crc64 *crc = &file->writer->crc;
@@ -125,9 +112,15 @@ static int put_rows_(const OpenFile *file, const FileBlock *at, const char *data
     int64_t rows = together ? 1 : at->rows, run = together ? at->rows * at->run : at->run;
     uint64_t raw = 0, step = rows > 1 ? crc64_shift(crc, at->stride) : 0;
     for (int64_t r = 0; r < rows; r++) {
-        // Appends the gap and the new row, together one stride, to the checksum.
         uint64_t own = 0;
-        if (writer_put_(file, at->offset + r * at->stride, data + r * run, run, &own) != 0) return -1;
+        for (int64_t done = 0, put; done < run; done += put, data += put) {
+            if (atomic_load(&file->writer->cancel)) return error_set(file->err, EXIT_FAILED, "the run ended");
+            put = range_file_put(file->range, at->offset + r * at->stride + done, data, run - done, file->err);
+            if (put < 0) return -1;
+            world_progress(file->writer->world);
+            own = crc64_add(crc, own, data, (size_t)put);
+        }
+        // Appends the gap and the new row, together one stride, to the checksum.
         raw = (r == 0 ? 0 : crc64_times(raw, step)) ^ own;
     }
     int64_t after = file->bytes - (at->offset + (rows - 1) * at->stride + run);
@@ -148,58 +141,38 @@ static inline __attribute__((always_inline)) void transpose_(char *to, const cha
                 memcpy(to + (c * rows + r) * (int64_t)element, from + (r * stride + c) * (int64_t)element, element);
 }
 
-// Transposes and writes as many columns at a time as the scratch memory holds. A column is a row of the file.
-static int put_transposed_(const OpenFile *file, const Block *block, FileBlock at, const char *data) {
-    int64_t stride = file->part->tensor->cols, most = file->writer->scratch_bytes / at.run, rows = at.rows;
-    void *scratch = file->writer->scratch[file->lane];
-    for (int64_t row = 0; row < rows; row += most) {
-        at.rows = rows - row < most ? rows - row : most;
-        if (file->part->element == 4) transpose_(scratch, data + 4 * row, block->rows, at.rows, stride, 4);
-        else transpose_(scratch, data + 2 * row, block->rows, at.rows, stride, 2);
+// Checks a block for values that are not finite, and writes it. A step with a non-finite gradient is stopped before its
+// update, but a value that no gradient reaches, as in an embedding row of an unused token, is found only by reading it.
+static int put_block_(void *context, const Block *block) {
+    const OpenFile *file = context;
+    Writer *writer = file->writer;
+    const WritePart *part = file->part;
+    const TensorSpec *spec = part->tensor->spec;
+    int64_t stride = part->tensor->cols, found = -1, row = 0;
+    const char *data = writer->image + part->image + (block->first - part->begin) * part->element;
+    for (; row < block->rows && found < 0; row++)
+        found = find_not_finite(data + row * stride * part->element, block->cols, part->element);
+    if (found >= 0) {
+        char text[sizeof writer->strange];
+        snprintf(text, sizeof text, "%s%s holds a value that is not finite, in row %lld, column %lld", spec->name,
+                 state_suffix[part->kind], (long long)(block->row + row - 1), (long long)(block->col + found));
+        if (writer->stage->config->train.skip_bad_steps == 0) return error_set(file->err, WRITER_BROKEN, "%s", text);
+        if (!atomic_flag_test_and_set(&writer->strange_taken)) strcpy(writer->strange, text);
+    }
+    FileBlock at = block_in_file(spec, block, part->element);
+    at.offset += writer->layout.offset[part->tensor->index * STATE_KINDS + part->kind];
+    if (!spec->transposed) return put_rows_(file, &at, data);
+    // A column is a row of the file: as many at a time as the scratch memory holds.
+    int64_t most = writer->scratch_bytes / at.run, rows = at.rows;
+    void *scratch = writer->scratch[file->lane];
+    for (int64_t done = 0; done < rows; done += most) {
+        at.rows = rows - done < most ? rows - done : most;
+        if (part->element == 4) transpose_(scratch, data + 4 * done, block->rows, at.rows, stride, 4);
+        else transpose_(scratch, data + 2 * done, block->rows, at.rows, stride, 2);
         if (put_rows_(file, &at, scratch) != 0) return -1;
         at.offset += at.rows * at.stride;
     }
     return 0;
-}
-
-// --- values that are not finite
-
-// Returns the index of the first value with all exponent bits set, or -1. bf16 is the upper half of fp32.
-static int64_t find_strange_value_(const void *values, int64_t count, int64_t element) {
-    for (int64_t i = 0; i < count; i++) {
-        uint32_t bits = element == 4 ? ((const uint32_t *)values)[i] : (uint32_t)((const uint16_t *)values)[i] << 16;
-        if ((bits & 0x7F800000u) == 0x7F800000u) return i;
-    }
-    return -1;
-}
-
-// Checks a block for values that are not finite. A step with a non-finite gradient is stopped before its update.
-// But a value that no gradient reaches, as in an embedding row of an unused token, is found only by reading it.
-static int check_finite_(const OpenFile *file, const Block *block, const char *data) {
-    const WritePart *part = file->part;
-    Writer *writer = file->writer;
-    int64_t stride = part->tensor->cols * part->element, found = -1, row = 0;
-    for (; row < block->rows && found < 0; row++)
-        found = find_strange_value_(data + row * stride, block->cols, part->element);
-    if (found < 0) return 0;
-    char text[sizeof writer->strange];
-    snprintf(text, sizeof text, "%s%s holds a value that is not finite, in row %lld, column %lld",
-             part->tensor->spec->name, state_suffix[part->kind], (long long)(block->row + row - 1),
-             (long long)(block->col + found));
-    if (writer->stage->config->train.skip_bad_steps == 0) return error_set(file->err, WRITER_BROKEN, "%s", text);
-    if (!atomic_flag_test_and_set(&writer->strange_taken)) strcpy(writer->strange, text);
-    return 0;
-}
-
-static int put_block_(void *context, const Block *block) {
-    const OpenFile *file = context;
-    const WritePart *part = file->part;
-    const TensorSpec *spec = part->tensor->spec;
-    const char *data = file->writer->image + part->image + (block->first - part->begin) * part->element;
-    if (check_finite_(file, block, data) != 0) return -1;
-    FileBlock at = block_in_file(spec, block, part->element);
-    at.offset += file->writer->layout.offset[part->tensor->index * STATE_KINDS + part->kind];
-    return spec->transposed ? put_transposed_(file, block, at, data) : put_rows_(file, &at, data);
 }
 
 // --- all files
@@ -215,38 +188,27 @@ static bool owns_header_(const Writer *writer, int file) {
     return false;
 }
 
-static int write_parts_(OpenFile *file, int index) {
-    Writer *writer = file->writer;
-    const Split *split = &writer->stage->tensors.split;
-    const LayoutFile *layout = &writer->layout.file[index];
-    FileBlock header = {0, 1, layout->header_bytes, layout->header_bytes};
-    if (owns_header_(writer, index) && put_rows_(file, &header, layout->header) != 0) return -1;
-    for (int64_t i = 0; i < writer->part_count; i++) {
-        const WritePart *part = file->part = &writer->parts[i];
-        if (part->file != index) continue;
-        if (tensor_blocks(part->tensor, split->tensor_rank, split->tensor_ranks, part->begin, part->end, put_block_,
-                          file) != 0)
-            return -1;
-    }
-    return range_file_sync(file->range, file->err);
-}
-
-static bool touches_(const Writer *writer, int file) {
-    for (int64_t i = 0; i < writer->part_count; i++)
-        if (writer->parts[i].file == file) return true;
-    return owns_header_(writer, file);
-}
-
 static int write_file_(void *context, int lane, int64_t index, Error *err) {
     Writer *writer = context;
+    const LayoutFile *layout = &writer->layout.file[index];
+    const Split *split = &writer->stage->tensors.split;
     char path[CHECKPOINT_PATH];
     RangeFile range;
-    const char *name = writer->layout.file[index].name;
-    if (!touches_(writer, (int)index)) return 0;
-    if (path_join(path, writer->dir, name, err) != 0) return -1;
-    if (range_file_open(&range, writer->dir_fd, name, path, writer->staging[lane], err) != 0) return -1;
-    OpenFile file = {writer, lane, &range, writer->layout.file[index].bytes, &writer->shares[index], NULL, err};
-    int status = write_parts_(&file, (int)index);
+    bool header = owns_header_(writer, (int)index), touches = header;
+    for (int64_t i = 0; i < writer->part_count; i++) touches = touches || writer->parts[i].file == index;
+    if (!touches) return 0;
+    if (path_join(path, writer->dir, layout->name, err) != 0) return -1;
+    if (range_file_open(&range, writer->dir_fd, layout->name, path, writer->staging[lane], err) != 0) return -1;
+    OpenFile file = {writer, lane, &range, layout->bytes, &writer->shares[index], NULL, err};
+    FileBlock at = {0, 1, layout->header_bytes, layout->header_bytes};
+    int status = header ? put_rows_(&file, &at, layout->header) : 0;
+    for (int64_t i = 0; i < writer->part_count && status == 0; i++) {
+        const WritePart *part = file.part = &writer->parts[i];
+        if (part->file == index)
+            status = tensor_blocks(part->tensor, split->tensor_rank, split->tensor_ranks, part->begin, part->end,
+                                   put_block_, &file);
+    }
+    if (status == 0) status = range_file_sync(&range, err);
     return range_file_close(&range, status == 0 ? err : NULL) == 0 ? status : -1;
 }
 

@@ -29,26 +29,6 @@ static bool has_both_lengths_(const ModelConfig *m) {
     return m->rope_scaling == ROPE_YARN && m->rope_factor * (double)m->rope_original == (double)m->seq_len;
 }
 
-static void write_rope_scaling_(const ModelConfig *m, FILE *file) {
-    if (m->rope_scaling == ROPE_NONE) {
-        fputs("  \"rope_scaling\": null,\n", file);
-        return;
-    }
-    fprintf(file, "  \"rope_scaling\": {\"rope_type\": \"%s\"", config_word("model.rope_scaling", m->rope_scaling));
-    for (int i = 0; i < HF_ROPE_NUMBERS; i++) {
-        const HfRopeNumber *row = &hf_rope_numbers[i];
-        if (!row->kind[m->rope_scaling]) continue;
-        double value = get_(m, row->offset, row->real);
-        if (row->absent == 0 && value == 0) continue;
-        // Writes a float with a decimal point, because transformers warns about integers for these keys.
-        if (row->real && value == floor(value)) fprintf(file, ", \"%s\": %.1f", row->word, value);
-        else fprintf(file, ", \"%s\": ", row->word), json_write_number(file, value);
-    }
-    if (has_both_lengths_(m))
-        fprintf(file, ", \"original_max_position_embeddings\": %lld", (long long)m->rope_original);
-    fputs("},\n", file);
-}
-
 static void write_number_(const ModelConfig *m, const FamilyNumber *row, FILE *file) {
     bool original = row->offset == offsetof(ModelConfig, seq_len) && m->rope_scaling == ROPE_YARN;
     if (row->again) return;
@@ -65,10 +45,22 @@ void hf_config_write(const Config *config, int64_t end, FILE *file) {
     const FamilyForm *form = family_form(m);
     fprintf(file, "{\n  \"architectures\": [\"%s\"],\n", form->architecture);
     fprintf(file, "  \"model_type\": \"%s\",\n%s", form->model_type, form->constants);
-    if (family->rotary) {
-        // transformers derives the rotations of DeepSeek-V3 from head_dim.
-        fprintf(file, "  \"head_dim\": %lld,\n", (long long)(form->latent ? m->rope_dim : m->head_dim));
-        write_rope_scaling_(m, file);
+    // transformers derives the rotations of DeepSeek-V3 from head_dim.
+    if (family->rotary) fprintf(file, "  \"head_dim\": %lld,\n", (long long)(form->latent ? m->rope_dim : m->head_dim));
+    if (family->rotary && m->rope_scaling == ROPE_NONE) fputs("  \"rope_scaling\": null,\n", file);
+    if (family->rotary && m->rope_scaling != ROPE_NONE) {
+        fprintf(file, "  \"rope_scaling\": {\"rope_type\": \"%s\"", config_word("model.rope_scaling", m->rope_scaling));
+        for (int i = 0; i < HF_ROPE_NUMBERS; i++) {
+            const HfRopeNumber *row = &hf_rope_numbers[i];
+            double value = get_(m, row->offset, row->real);
+            if (!row->kind[m->rope_scaling] || (row->absent == 0 && value == 0)) continue;
+            // Writes a float with a decimal point, because transformers warns about integers for these keys.
+            if (row->real && value == floor(value)) fprintf(file, ", \"%s\": %.1f", row->word, value);
+            else fprintf(file, ", \"%s\": ", row->word), json_write_number(file, value);
+        }
+        if (has_both_lengths_(m))
+            fprintf(file, ", \"original_max_position_embeddings\": %lld", (long long)m->rope_original);
+        fputs("},\n", file);
     }
     if (!m->causal) fputs("  \"is_causal\": false,\n", file);
     fprintf(file, "  \"tie_word_embeddings\": %s,\n", config_word("model.tie_embeddings", m->tie_embeddings));
@@ -84,18 +76,11 @@ void hf_config_write(const Config *config, int64_t end, FILE *file) {
 
 // --- comparing
 
-static void hf_value_text_(char *text, size_t size, const ConfigKey *key, const void *field) {
+static void value_text_(char *text, size_t size, const ConfigKey *key, const void *field) {
     if (key->type == KEY_NUMBER) snprintf(text, size, "%.10g", *(const double *)field);
     else if (key->type == KEY_INT) snprintf(text, size, "%lld", (long long)*(const int64_t *)field);
     else if (key->type == KEY_BOOL) snprintf(text, size, "%s", *(const bool *)field ? "true" : "false");
     else snprintf(text, size, "%s", key->words[*(const int *)field]);
-}
-
-// Compares two values; numbers may differ by rounding, since some files contain constants that were rounded to fp32.
-static bool same_value_(const ConfigKey *key, const void *there, const void *here) {
-    if (key->type != KEY_NUMBER) return memcmp(there, here, key->size) == 0;
-    double a = *(const double *)there, b = *(const double *)here;
-    return fabs(a - b) <= 1e-6 * fabs(b);
 }
 
 typedef struct Differences {
@@ -103,20 +88,9 @@ typedef struct Differences {
     size_t used;
 } Differences;
 
-// Appends "model.hidden is 256 there and 128 here" if the values differ.
-static void compare_key_(Differences *list, const ConfigKey *key, const ModelConfig *there, const ModelConfig *here) {
-    size_t at = key->offset - offsetof(Config, model);
-    const char *a = (const char *)there + at, *b = (const char *)here + at;
-    char theirs[40], ours[40];
-    if (same_value_(key, a, b) || list->used >= sizeof list->text) return;
-    hf_value_text_(theirs, sizeof theirs, key, a);
-    hf_value_text_(ours, sizeof ours, key, b);
-    list->used += (size_t)snprintf(list->text + list->used, sizeof list->text - list->used,
-                                   "%s%s is %s there and %s here", list->used > 0 ? ", " : "", key->name, theirs, ours);
-}
-
-// Lists the keys that differ. Compares model.rope_* only with `rotations`, and the numbers of rope scaling only if both
-// models have the same kind. For a rotary family, compares model.seq_len only with both `rotations` and `exact`.
+// Lists the keys that differ, as "model.hidden is 256 there and 128 here". Compares model.rope_* only with `rotations`,
+// and the numbers of rope scaling only if both models have the same kind. For a rotary family, compares model.seq_len
+// only with both `rotations` and `exact`.
 static void compare_models_(Differences *list, const ModelConfig *there, const ModelConfig *here, bool exact,
                             bool rotations) {
     const ConfigKey *keys[HF_MOST_KEYS];
@@ -129,19 +103,19 @@ static void compare_models_(Differences *list, const ModelConfig *there, const M
         bool rope = strncmp(name, "model.rope_", 11) == 0, scaled = rope && strcmp(name, "model.rope_theta") != 0;
         if (rope && !rotations) continue;
         if (scaled && strcmp(name, "model.rope_scaling") != 0 && there->rope_scaling != here->rope_scaling) continue;
-        compare_key_(list, keys[i], there, here);
+        size_t at = keys[i]->offset - offsetof(Config, model);
+        const char *a = (const char *)there + at, *b = (const char *)here + at;
+        // Numbers may differ by rounding, since some files contain constants that were rounded to fp32.
+        double wanted = keys[i]->type == KEY_NUMBER ? *(const double *)b : 0;
+        bool same = keys[i]->type == KEY_NUMBER ? fabs(*(const double *)a - wanted) <= 1e-6 * fabs(wanted)
+                                                : memcmp(a, b, keys[i]->size) == 0;
+        if (same || list->used >= sizeof list->text) continue;
+        char theirs[40], ours[40];
+        value_text_(theirs, sizeof theirs, keys[i], a);
+        value_text_(ours, sizeof ours, keys[i], b);
+        list->used += (size_t)snprintf(list->text + list->used, sizeof list->text - list->used,
+                                       "%s%s is %s there and %s here", list->used > 0 ? ", " : "", name, theirs, ours);
     }
-}
-
-static int hf_compare_(const HfModel *found, const Config *config, bool exact, Error *err) {
-    Differences list = {.used = 0};
-    bool may = exact && families[config->model.family].rotary, accepts = config->checkpoint.changed == CHANGED_ACCEPT;
-    compare_models_(&list, &found->model, &config->model, exact, !(may && accepts));
-    if (list.used > 0)
-        return error_set(
-            err, EXIT_USAGE, "%s: model differs from %s: %s; make them equal%s", found->path, config->path, list.text,
-            may && !accepts ? " (checkpoint.changed: accept allows another model.seq_len and model.rope_*)" : "");
-    return hf_model_check(found, config->model.seq_len, err);
 }
 
 // Returns the first key that is not at its default and has no name in config.json, or NULL. Skips kv_heads and
@@ -196,10 +170,17 @@ int hf_config_compare(const Config *config, const char *dir, bool exact, Error *
     if (file_path_within(path, dir, CHECKPOINT_CONFIG, err) != 0) return -1;
     if (access(path, F_OK) != 0) return 0;
     Json json;
+    Differences list = {.used = 0};
+    bool may = exact && families[config->model.family].rotary, accepts = config->checkpoint.changed == CHANGED_ACCEPT;
     int status = json_read_file(&json, path, err);
     HfModel found = {.root = json.root, .path = path};
     if (status == 0) status = hf_model_read(&found, config->model.family, err);
-    if (status == 0) status = hf_compare_(&found, config, exact, err);
+    if (status == 0) compare_models_(&list, &found.model, &config->model, exact, !(may && accepts));
+    if (status == 0 && list.used > 0)
+        status = error_set(
+            err, EXIT_USAGE, "%s: model differs from %s: %s; make them equal%s", path, config->path, list.text,
+            may && !accepts ? " (checkpoint.changed: accept allows another model.seq_len and model.rope_*)" : "");
+    if (status == 0) status = hf_model_check(&found, config->model.seq_len, err);
     json_free(&json);
     return status;
 }
@@ -210,16 +191,8 @@ enum { BYTES_END_TOKEN = 256 };
 
 #define BYTES_END_TEXT "<|endoftext|>"
 
-// Returns a byte's character in GPT-2's alphabet: printable bytes are unchanged, the others count up from U+0100.
-static int alphabet_(int byte) {
-    int others = 0;
-    bool prints = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
-    if (prints) return byte;
-    for (int i = 0; i < byte; i++) others += !((i >= 33 && i <= 126) || (i >= 161 && i <= 172) || i >= 174);
-    return 256 + others;
-}
-
-// Writes a tokenizer.json of byte-level BPE without merges: one token per byte.
+// Writes a tokenizer.json of byte-level BPE without merges: one token per byte. In GPT-2's alphabet, printable bytes
+// are unchanged, and the characters of the others count up from U+0100.
 static void write_bytes_tokenizer_(FILE *file) {
     fputs(
         "{\"version\": \"1.0\", \"truncation\": null, \"padding\": null, \"added_tokens\": [{\"id\": 256, \"content\": "
@@ -230,8 +203,9 @@ static void write_bytes_tokenizer_(FILE *file) {
         "{\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, \"continuing_subword_prefix\": null, "
         "\"end_of_word_suffix\": null, \"fuse_unk\": false, \"byte_fallback\": false, \"merges\": [], \"vocab\": {",
         file);
-    for (int byte = 0; byte < 256; byte++) {
-        int sign = alphabet_(byte);
+    for (int byte = 0, others = 0; byte < 256; byte++) {
+        bool prints = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+        int sign = prints ? byte : 256 + others++;
         char text[3] = {(char)sign};
         if (sign >= 128) text[0] = (char)(0xC0 | sign >> 6), text[1] = (char)(0x80 | (sign & 63));
         if (byte > 0) fputs(", ", file);
@@ -264,36 +238,31 @@ static void add_config_(HfTokenizer *tokenizer, const Config *config, const char
     xmemstream_close(file);
 }
 
-// Writes the text of the added token with this id, such as "<|end_of_text|>", from a tokenizer.json to `text` and
-// returns `text`; NULL if no added token has the id.
-static const char *added_token_(const char *json_text_, size_t length, int64_t id, char text[80]) {
-    Json json = {0};
-    Error ignored = {0};
-    const char *found = NULL;
-    if (json_parse(&json, json_text_, (int64_t)length, "tokenizer.json", &ignored) == 0) {
-        const JsonValue *added = json_find(json.root, "added_tokens");
-        for (const JsonValue *token = added == NULL ? NULL : added->first; token != NULL; token = token->next)
-            if (json_integer(token, "id", -1) == id) found = json_text(token, "content", NULL);
-        if (found != NULL) snprintf(text, 80, "%s", found), found = text;
-    }
-    json_free(&json);
-    return found;
-}
-
 // Reads the tokenizer's file into memory and adds tokenizer_config.json. -1 with err.
 static int load_file_(HfTokenizer *tokenizer, const Config *config, const SideFile *side, Error *err) {
     enum { MOST = 256 << 20 }; // ten times the largest tokenizer.json in use
     bool pieces = strcmp(side->tokenizer, "sentencepiece") == 0;
     int64_t length = 0;
-    char end[80], *text = file_read_whole(side->file, MOST, &length, err);
+    char *text = file_read_whole(side->file, MOST, &length, err);
     if (text == NULL) return -1;
     tokenizer->file[0].name = pieces ? "tokenizer.model" : "tokenizer.json";
     tokenizer->file[0].text = text;
     tokenizer->file[0].length = (size_t)length;
     tokenizer->count = 1;
     tokenizer->end = side->eot;
-    add_config_(tokenizer, config, pieces ? "LlamaTokenizer" : "PreTrainedTokenizerFast",
-                pieces ? "</s>" : added_token_(text, (size_t)length, side->eot, end));
+    // The text of the end-of-text token, such as "<|end_of_text|>": of the added token that has its id.
+    char end[80];
+    const char *found = pieces ? "</s>" : NULL;
+    Json json = {0};
+    Error ignored = {0};
+    if (!pieces && json_parse(&json, text, length, "tokenizer.json", &ignored) == 0) {
+        const JsonValue *added = json_find(json.root, "added_tokens");
+        for (const JsonValue *token = added == NULL ? NULL : added->first; token != NULL; token = token->next)
+            if (json_integer(token, "id", -1) == side->eot) found = json_text(token, "content", NULL);
+    }
+    if (found != NULL) snprintf(end, sizeof end, "%s", found);
+    json_free(&json);
+    add_config_(tokenizer, config, pieces ? "LlamaTokenizer" : "PreTrainedTokenizerFast", found != NULL ? end : NULL);
     return 0;
 }
 

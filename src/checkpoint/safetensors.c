@@ -34,19 +34,16 @@ static int bad_(const SafeFile *file, Error *err, const char *name, const char *
 
 // --- the header
 
-static int read_type_(const SafeFile *file, SafeTensor *tensor, const JsonValue *entry, Error *err) {
+// Reads an entry: its type, its shape and its place. No product of sizes may exceed the file's length, so products
+// cannot overflow 64 bits.
+static int read_tensor_(const SafeFile *file, SafeTensor *tensor, const JsonValue *entry, int64_t data, Error *err) {
     const char *word = json_text(entry, "dtype", "");
-    for (int i = 0; i < TYPES; i++) {
-        if (strcmp(types[i].name, word) != 0) continue;
-        tensor->type = types[i].type;
-        tensor->element = types[i].element;
-        return 0;
-    }
-    return bad_(file, err, tensor->name, "an unknown dtype");
-}
+    int type = 0;
+    while (type < TYPES && strcmp(types[type].name, word) != 0) type++;
+    if (type == TYPES) return bad_(file, err, tensor->name, "an unknown dtype");
+    tensor->type = types[type].type;
+    tensor->element = types[type].element;
 
-// Reads the shape and counts the bytes; no product may exceed the file's length, so products cannot overflow 64 bits.
-static int read_shape_(const SafeFile *file, SafeTensor *tensor, const JsonValue *entry, Error *err) {
     const JsonValue *shape = json_find(entry, "shape");
     if (shape == NULL || shape->type != JSON_ARRAY) return bad_(file, err, tensor->name, "no shape");
     if (shape->count > SAFETENSORS_MAX_DIMENSIONS) return bad_(file, err, tensor->name, "too many dimensions");
@@ -63,10 +60,7 @@ static int read_shape_(const SafeFile *file, SafeTensor *tensor, const JsonValue
             return bad_(file, err, tensor->name, "its shape is larger than the file");
         tensor->bytes *= tensor->shape[i];
     }
-    return 0;
-}
 
-static int read_offsets_(const SafeFile *file, SafeTensor *tensor, const JsonValue *entry, int64_t data, Error *err) {
     const JsonValue *offsets = json_find(entry, "data_offsets");
     if (offsets == NULL || offsets->type != JSON_ARRAY || offsets->count != 2)
         return bad_(file, err, tensor->name, "no data_offsets");
@@ -95,9 +89,7 @@ static int read_entries_(SafeFile *file, const JsonValue *root, int64_t data, Er
         if (strcmp(entry->key, "__metadata__") == 0) continue;
         SafeTensor *tensor = &file->tensors[file->count++];
         tensor->name = xstrdup(entry->key);
-        if (read_type_(file, tensor, entry, err) != 0 || read_shape_(file, tensor, entry, err) != 0 ||
-            read_offsets_(file, tensor, entry, data, err) != 0)
-            return -1;
+        if (read_tensor_(file, tensor, entry, data, err) != 0) return -1;
     }
     qsort(file->tensors, (size_t)file->count, sizeof *file->tensors, compare_offsets_);
     for (int64_t i = 0; i < file->count; i++) {
@@ -108,7 +100,19 @@ static int read_entries_(SafeFile *file, const JsonValue *root, int64_t data, Er
     return data < file->bytes ? bad_(file, err, NULL, "has bytes after the last tensor") : 0;
 }
 
-static int safetensors_read_header_(SafeFile *file, Error *err) {
+int safetensors_reopen(SafeFile *file, Error *err) {
+    int64_t bytes = 0;
+    file->fd = file_open(file->path, &bytes, err);
+    if (file->fd < 0) return -1;
+    if (file->tensors != NULL && bytes != file->bytes)
+        return bad_(file, err, NULL, "its length changed while it was read");
+    file->bytes = bytes;
+    return 0;
+}
+
+int safetensors_open(SafeFile *file, const char *path, Error *err) {
+    *file = (SafeFile){.path = xstrdup(path), .fd = -1};
+    if (safetensors_reopen(file, err) != 0) return -1;
     uint8_t word[8];
     if (file->bytes < 8) return bad_(file, err, NULL, "too short for a safetensors file");
     if (file_read(file->fd, file->path, 0, word, sizeof word, err) != 0) return -1;
@@ -125,21 +129,6 @@ static int safetensors_read_header_(SafeFile *file, Error *err) {
     json_free(&json);
     free(text);
     return status;
-}
-
-int safetensors_reopen(SafeFile *file, Error *err) {
-    int64_t bytes = 0;
-    file->fd = file_open(file->path, &bytes, err);
-    if (file->fd < 0) return -1;
-    if (file->tensors != NULL && bytes != file->bytes)
-        return bad_(file, err, NULL, "its length changed while it was read");
-    file->bytes = bytes;
-    return 0;
-}
-
-int safetensors_open(SafeFile *file, const char *path, Error *err) {
-    *file = (SafeFile){.path = xstrdup(path), .fd = -1};
-    return safetensors_reopen(file, err) != 0 ? -1 : safetensors_read_header_(file, err);
 }
 
 void safetensors_release(SafeFile *file) {
@@ -165,7 +154,7 @@ const char *safetensors_shape(const SafeTensor *tensor, char *text, int64_t size
 
 // --- numbers
 
-static float safetensors_half_(uint16_t half) {
+static float half_to_float_(uint16_t half) {
     uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 0x1F, mantissa = half & 0x3FF;
     if (exponent == 0x1F) return fp8_float(sign | 0x7F800000 | mantissa << 13);
     if (exponent != 0) return fp8_float(sign | (exponent + 112) << 23 | mantissa << 13);
@@ -173,24 +162,18 @@ static float safetensors_half_(uint16_t half) {
     return sign != 0 ? -value : value;
 }
 
-static float element_(const uint8_t *at, SafeType type) {
-    uint16_t half;
-    double wide;
-    if (type == SAFE_F64) {
-        memcpy(&wide, at, sizeof wide);
-        return (float)wide;
-    }
-    memcpy(&half, at, sizeof half);
-    return type == SAFE_BF16 ? bf16_to_float(half) : safetensors_half_(half);
-}
-
 void safetensors_to_float(float *to, const void *from, SafeType type, int64_t count) {
-    if (type == SAFE_F32) {
-        memcpy(to, from, (size_t)count * sizeof *to);
-        return;
+    if (type == SAFE_F32) memcpy(to, from, (size_t)count * sizeof *to);
+    for (int64_t i = 0; i < count && type == SAFE_F64; i++) {
+        double wide;
+        memcpy(&wide, (const char *)from + 8 * i, sizeof wide);
+        to[i] = (float)wide;
     }
-    int64_t step = type == SAFE_F64 ? 8 : 2;
-    for (int64_t i = 0; i < count; i++) to[i] = element_((const uint8_t *)from + i * step, type);
+    for (int64_t i = 0; i < count && (type == SAFE_F16 || type == SAFE_BF16); i++) {
+        uint16_t half;
+        memcpy(&half, (const char *)from + 2 * i, sizeof half);
+        to[i] = type == SAFE_BF16 ? bf16_to_float(half) : half_to_float_(half);
+    }
 }
 
 // --- writing
@@ -206,16 +189,12 @@ void safetensors_header_begin(SafeHeader *header) {
 int64_t safetensors_header_add(SafeHeader *header, const char *name, SafeType type, int dimensions, int64_t rows,
                                int64_t cols) {
     int64_t offset = header->data;
-    const char *word = "";
-    for (int i = 0; i < TYPES; i++) {
-        if (types[i].type != type) continue;
-        word = types[i].name;
-        header->data += rows * (dimensions == 1 ? 1 : cols) * types[i].element;
-        break;
-    }
+    int row = 0;
+    while (types[row].type != type) row++;
+    header->data += rows * (dimensions == 1 ? 1 : cols) * types[row].element;
     fputc(',', header->file);
     json_write_text(header->file, name);
-    fprintf(header->file, ":{\"dtype\":\"%s\",\"shape\":[%lld", word, (long long)rows);
+    fprintf(header->file, ":{\"dtype\":\"%s\",\"shape\":[%lld", types[row].name, (long long)rows);
     if (dimensions == 2) fprintf(header->file, ",%lld", (long long)cols);
     fprintf(header->file, "],\"data_offsets\":[%lld,%lld]}", (long long)offset, (long long)header->data);
     return offset;

@@ -80,8 +80,8 @@ MISTAKES = [
             " step + 1);\n"
             "    batch->first_sample = samples + (changes ? 1 : 0);", ("resume",), given("train.batch_ramp")),
     Mistake("bf16_resumes_from_bf16_weights", "src/checkpoint/checkpoint_load.c",
-            "load_find_(load, tensor->spec, STATE_MASTER, true, err) : NULL;",
-            "load_find_(load, tensor->spec, STATE_WEIGHT, true, err) : NULL;", ("resume",), given("train.precision")),
+            "find_(load, tensor->spec, STATE_MASTER) : NULL;",
+            "find_(load, tensor->spec, STATE_WEIGHT) : NULL;", ("resume",), given("train.precision")),
     Mistake("keys_of_two_microbatches_share_memory", "src/engine/stage.c",
             "(microbatch % chunk->kept * chunk->layers + layer) * at->keys_bytes",
             "(microbatch % (chunk->kept > 2 ? chunk->kept - 1 : chunk->kept) * chunk->layers + layer) * at->keys_bytes",
