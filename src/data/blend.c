@@ -36,10 +36,13 @@ static bool whole_shares_(BlendOrder *blend, const double *weights, double scale
     return sum <= BLEND_ORDER_MOST;
 }
 
-// Rounds the shares down and gives the remaining turns to the largest remainders.
-static void rounded_shares_(BlendOrder *blend, const double *weights) {
-    double sum = 0.0, rest[BLEND_ORDER_SOURCES];
+// Sets the shares to the weights exactly if decimals of up to 12 digits allow it. Otherwise rounds them down and gives
+// the remaining turns to the largest remainders.
+static void find_shares_(BlendOrder *blend, const double *weights) {
+    double scale = 1.0, sum = 0.0, rest[BLEND_ORDER_SOURCES];
     int64_t left = BLEND_ORDER_MOST;
+    for (int digits = 0; digits <= 12; digits++, scale *= 10.0)
+        if (whole_shares_(blend, weights, scale)) return;
     for (int i = 0; i < blend->sources; i++) sum += weights[i];
     for (int i = 0; i < blend->sources; i++) {
         double exact = weights[i] / sum * BLEND_ORDER_MOST;
@@ -56,41 +59,29 @@ static void rounded_shares_(BlendOrder *blend, const double *weights) {
     blend->period = BLEND_ORDER_MOST - left;
 }
 
-static void find_shares_(BlendOrder *blend, const double *weights) {
-    double scale = 1.0;
-    for (int digits = 0; digits <= 12; digits++, scale *= 10.0)
-        if (whole_shares_(blend, weights, scale)) return;
-    rounded_shares_(blend, weights);
-}
-
-// Fills in blend->order. After t turns of a period of P, a source with share w must have had more than t*w/P - 1 and
-// fewer than t*w/P + 1 of these turns. If a source has had c turns, its next turn is therefore turn floor(c*P/w) + 1
-// of the period at the earliest, and turn ceil((c+1)*P/w) at the latest.
-static void find_order_(BlendOrder *blend) {
-    int64_t earliest[BLEND_ORDER_SOURCES], latest[BLEND_ORDER_SOURCES], had[BLEND_ORDER_SOURCES] = {0},
-                                                                        period = blend->period;
-    for (int i = 0; i < blend->sources; i++) {
+// After t turns of a period of P, a source with share w must have had more than t*w/P - 1 and fewer than t*w/P + 1 of
+// these turns. If a source has had c turns, its next turn is therefore turn floor(c*P/w) + 1 of the period at the
+// earliest, and turn ceil((c+1)*P/w) at the latest.
+void blend_order_create(BlendOrder *blend, const double *weights, int sources) {
+    int64_t earliest[BLEND_ORDER_SOURCES], latest[BLEND_ORDER_SOURCES], had[BLEND_ORDER_SOURCES] = {0};
+    *blend = (BlendOrder){.sources = sources};
+    find_shares_(blend, weights);
+    int64_t period = blend->period;
+    blend->order = xmalloc((size_t)period * sizeof *blend->order);
+    for (int i = 0; i < sources; i++) {
         earliest[i] = 1;
         latest[i] = (period + blend->share[i] - 1) / blend->share[i];
     }
     for (int64_t t = 1; t <= period; t++) {
         int next = 0;
         int64_t soonest = INT64_MAX;
-        for (int i = 0; i < blend->sources; i++)
+        for (int i = 0; i < sources; i++)
             if (earliest[i] <= t && latest[i] < soonest) next = i, soonest = latest[i];
         blend->order[t - 1] = (uint32_t)next << COUNT_BITS | (uint32_t)had[next];
         int64_t count = ++had[next], share = blend->share[next];
         earliest[next] = count * period / share + 1;
         latest[next] = ((count + 1) * period + share - 1) / share;
     }
-}
-
-void blend_order_create(BlendOrder *blend, const double *weights, int sources) {
-    memset(blend, 0, sizeof *blend);
-    blend->sources = sources;
-    find_shares_(blend, weights);
-    blend->order = xmalloc((size_t)blend->period * sizeof *blend->order);
-    find_order_(blend);
 }
 
 int64_t blend_order_size(const double *weights, int sources) {

@@ -84,38 +84,11 @@ enum { SCAN_SEQUENCES = 1 << 20, INDEX_PIECE = 1 << 12 };
 typedef struct IndexFile {
     const char *path;
     int file;
-    int64_t bytes, sequences, documents;
+    int64_t bytes, sequences;
 } IndexFile;
 
 static int index_damaged_(const IndexFile *index, Error *err, const char *what) {
     return error_set(err, EXIT_USAGE, "%s %s; copy it again together with its .bin", index->path, what);
-}
-
-static int index_header_(IndexFile *index, int *width, Error *err) {
-    static const char magic[MAGIC_BYTES] = "MMIDIDX";
-    unsigned char header[INDEX_HEADER];
-    uint64_t version, counts[2];
-    if (index->bytes < INDEX_HEADER) return index_damaged_(index, err, "is shorter than the header of an index");
-    if (file_read(index->file, index->path, 0, header, sizeof header, err) != 0) return -1;
-    memcpy(&version, header + MAGIC_BYTES, sizeof version);
-    memcpy(counts, header + 18, sizeof counts);
-    if (memcmp(header, magic, sizeof magic) != 0 || version != 1)
-        return index_damaged_(index, err, "is not an index of Megatron-LM (MMIDIDX, version 1)");
-    if (header[17] != CODE_INT32 && header[17] != CODE_UINT16)
-        return error_set(err, EXIT_USAGE,
-                         "%s has token type code %d, not 8 (uint16) or 4 (int32); write the data set again with one "
-                         "of these types",
-                         index->path, header[17]);
-    *width = header[17] == CODE_INT32 ? 4 : 2;
-    // Check each count before multiplying: a damaged count may be close to 2^64.
-    uint64_t most = (uint64_t)index->bytes;
-    if (counts[0] > most || counts[1] > most)
-        return index_damaged_(index, err, "counts more sequences than it has bytes");
-    index->sequences = (int64_t)counts[0];
-    index->documents = (int64_t)counts[1];
-    int64_t expected = INDEX_HEADER + 12 * index->sequences + 8 * index->documents;
-    if (index->bytes == expected || index->bytes == expected + index->sequences) return 0;
-    return index_damaged_(index, err, index->bytes < expected ? "is truncated" : "is longer than its header says");
 }
 
 // Checks that sequences [first, last) are contiguous from byte *at (-1: from any byte); sets *at to their end.
@@ -138,22 +111,47 @@ static int check_sequences_(const IndexFile *index, int64_t first, int64_t last,
     return 0;
 }
 
-// Checks the sequences' bytes against the token file, and that documents span all sequences.
-static int check_index_(const IndexFile *index, int width, int64_t bytes, Error *err) {
-    int64_t sequences = index->sequences, end = 0, scanned = sequences < SCAN_SEQUENCES ? sequences : SCAN_SEQUENCES;
-    int64_t bounds[2] = {0, sequences}, documents = INDEX_HEADER + 12 * sequences;
-    if (check_sequences_(index, 0, scanned, width, &end, err) != 0) return -1;
+// Reads the width of a token from an index. Checks its sequences against the `bytes` bytes of the token file, and that
+// its documents span all sequences.
+static int read_index_(IndexFile *index, int64_t bytes, int *width, Error *err) {
+    static const char magic[MAGIC_BYTES] = "MMIDIDX";
+    unsigned char header[INDEX_HEADER];
+    uint64_t version, counts[2];
+    if (index->bytes < INDEX_HEADER) return index_damaged_(index, err, "is shorter than the header of an index");
+    if (file_read(index->file, index->path, 0, header, sizeof header, err) != 0) return -1;
+    memcpy(&version, header + MAGIC_BYTES, sizeof version);
+    memcpy(counts, header + 18, sizeof counts);
+    if (memcmp(header, magic, sizeof magic) != 0 || version != 1)
+        return index_damaged_(index, err, "is not an index of Megatron-LM (MMIDIDX, version 1)");
+    if (header[17] != CODE_INT32 && header[17] != CODE_UINT16)
+        return error_set(err, EXIT_USAGE,
+                         "%s has token type code %d, not 8 (uint16) or 4 (int32); write the data set again with one "
+                         "of these types",
+                         index->path, header[17]);
+    *width = header[17] == CODE_INT32 ? 4 : 2;
+    // Check each count before multiplying: a damaged count may be close to 2^64.
+    uint64_t most = (uint64_t)index->bytes;
+    if (counts[0] > most || counts[1] > most)
+        return index_damaged_(index, err, "counts more sequences than it has bytes");
+    int64_t sequences = index->sequences = (int64_t)counts[0], documents = (int64_t)counts[1];
+    int64_t bounds_at = INDEX_HEADER + 12 * sequences, expected = bounds_at + 8 * documents;
+    if (index->bytes != expected && index->bytes != expected + sequences)
+        return index_damaged_(index, err, index->bytes < expected ? "is truncated" : "is longer than its header says");
+
+    int64_t end = 0, scanned = sequences < SCAN_SEQUENCES ? sequences : SCAN_SEQUENCES;
+    if (check_sequences_(index, 0, scanned, *width, &end, err) != 0) return -1;
     if (scanned < sequences) {
         end = -1; // sequences are skipped, so the last one may begin anywhere
-        if (check_sequences_(index, sequences - 1, sequences, width, &end, err) != 0) return -1;
+        if (check_sequences_(index, sequences - 1, sequences, *width, &end, err) != 0) return -1;
     }
     if (end != bytes)
         return error_set(err, EXIT_USAGE,
                          "%s describes %lld bytes of tokens, and its .bin has %lld; copy both files again", index->path,
                          (long long)end, (long long)bytes);
-    if (index->documents > 0 &&
-        (file_read(index->file, index->path, documents, &bounds[0], 8, err) != 0 ||
-         file_read(index->file, index->path, documents + 8 * (index->documents - 1), &bounds[1], 8, err) != 0))
+    int64_t bounds[2] = {0, sequences};
+    if (documents > 0 &&
+        (file_read(index->file, index->path, bounds_at, &bounds[0], 8, err) != 0 ||
+         file_read(index->file, index->path, bounds_at + 8 * (documents - 1), &bounds[1], 8, err) != 0))
         return -1;
     if (bounds[0] == 0 && bounds[1] == sequences) return 0;
     return index_damaged_(index, err, "has documents that do not span its sequences");
@@ -170,8 +168,7 @@ static int shard_index_(Shard *shard, const char *key, Error *err) {
     IndexFile index = {.path = name};
     Error wrong = {0};
     index.file = file_open(name, &index.bytes, &wrong);
-    int status = index.file < 0 ? -1 : index_header_(&index, &shard->width, &wrong);
-    if (status == 0) status = check_index_(&index, shard->width, shard->bytes, &wrong);
+    int status = index.file < 0 ? -1 : read_index_(&index, shard->bytes, &shard->width, &wrong);
     if (index.file >= 0) close(index.file);
     if (status != 0) return error_set(err, EXIT_USAGE, "%s: %s", key, wrong.text);
     shard->tokens = shard->bytes / shard->width;
@@ -179,18 +176,6 @@ static int shard_index_(Shard *shard, const char *key, Error *err) {
 }
 
 // ---- opening --------------------------------------------------------------------------------------------------------
-
-static int shard_file_(Shard *shard, const char *key, Error *err) {
-    struct stat status;
-    shard->file = open(shard->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a named pipe must not block the start
-    if (shard->file < 0 || fstat(shard->file, &status) != 0)
-        return error_set(err, EXIT_USAGE, "%s: %s cannot be opened: %s", key, shard->path, strerror(errno));
-    if (!S_ISREG(status.st_mode))
-        return error_set(err, EXIT_USAGE, "%s: %s is %s; name token files, such as DIR/*.bin", key, shard->path,
-                         S_ISDIR(status.st_mode) ? "a directory" : "not a regular file");
-    shard->bytes = status.st_size;
-    return 0;
-}
 
 // Reads the type and number of tokens from the index next to the file if it exists, else from the file's header.
 static int shard_header_(Shard *shard, const char *key, Error *err) {
@@ -225,17 +210,6 @@ static int shard_header_(Shard *shard, const char *key, Error *err) {
     return 0;
 }
 
-static uint32_t largest_(const Shard *shard, const TokenPiece *piece, int64_t count) {
-    uint32_t largest = 0;
-    if (shard->width == 2) {
-        uint16_t largest_16 = 0; // same width as the tokens, so that the loop fills vectors
-        for (int64_t i = 0; i < count; i++) largest_16 = piece->narrow[i] > largest_16 ? piece->narrow[i] : largest_16;
-        return largest_16;
-    }
-    for (int64_t i = 0; i < count; i++) largest = piece->wide[i] > largest ? piece->wide[i] : largest;
-    return largest;
-}
-
 static int out_of_range_(const Shard *shard, int64_t index, uint32_t token, int64_t vocab, int code, Error *err) {
     return error_set(err, code,
                      "%s: token %" PRId64 " is %" PRIu32 ", outside a vocabulary of %" PRId64
@@ -252,7 +226,12 @@ static int shard_scan_(const Shard *shard, int64_t shards, int64_t vocab, Error 
     for (int64_t at = 0, count; at < end; at += count) {
         count = read_tokens_(shard, at, end, &piece, err);
         if (count < 0) return -1;
-        if (largest_(shard, &piece, count) < vocab) continue;
+        uint16_t narrow = 0; // same width as the tokens, so that the loop fills vectors
+        uint32_t wide = 0;
+        for (int64_t i = 0; i < count && shard->width == 2; i++)
+            narrow = piece.narrow[i] > narrow ? piece.narrow[i] : narrow;
+        for (int64_t i = 0; i < count && shard->width == 4; i++) wide = piece.wide[i] > wide ? piece.wide[i] : wide;
+        if (narrow < vocab && wide < vocab) continue;
         int64_t i = 0;
         while (token_(shard, &piece, i) < vocab) i++;
         return out_of_range_(shard, at + i, token_(shard, &piece, i), vocab, EXIT_USAGE, err);
@@ -261,7 +240,15 @@ static int shard_scan_(const Shard *shard, int64_t shards, int64_t vocab, Error 
 }
 
 static int shard_open_(Dataset *dataset, Shard *shard, const char *key, Error *err) {
-    if (shard_file_(shard, key, err) != 0 || shard_header_(shard, key, err) != 0) return -1;
+    struct stat status;
+    shard->file = open(shard->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a named pipe must not block the start
+    if (shard->file < 0 || fstat(shard->file, &status) != 0)
+        return error_set(err, EXIT_USAGE, "%s: %s cannot be opened: %s", key, shard->path, strerror(errno));
+    if (!S_ISREG(status.st_mode))
+        return error_set(err, EXIT_USAGE, "%s: %s is %s; name token files, such as DIR/*.bin", key, shard->path,
+                         S_ISDIR(status.st_mode) ? "a directory" : "not a regular file");
+    shard->bytes = status.st_size;
+    if (shard_header_(shard, key, err) != 0) return -1;
     Error range = {0};
     if (shard_scan_(shard, dataset->count, dataset->vocab, &range) != 0)
         return error_set(err, range.code, "%s: %s", key, range.text);
@@ -291,26 +278,6 @@ static int check_side_(Dataset *dataset, const char *shard, char last[SIDE_FILE_
                      "%s: the tokenizer (%s) has a vocabulary of %" PRId64
                      " according to %s, more than model.vocab %" PRId64 "; set model.vocab to %" PRId64,
                      key, side.tokenizer, side.vocab, side.path, dataset->vocab, side.vocab);
-}
-
-static int open_shards_(Dataset *dataset, const char *key, const glob_t *names, Error *err) {
-    char last[SIDE_FILE_PATH] = "";
-    dataset->shards = xcalloc(names->gl_pathc, sizeof *dataset->shards);
-    dataset->count = (int)names->gl_pathc;
-    // Every shard keeps a file open, so raise the limit on open files by the number of shards.
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
-        rlim_t more = limit.rlim_max - limit.rlim_cur, files = (rlim_t)dataset->count;
-        limit.rlim_cur += more < files ? more : files;
-        (void)setrlimit(RLIMIT_NOFILE, &limit); // if this fails, open reports it
-    }
-    for (int i = 0; i < dataset->count; i++) dataset->shards[i].file = -1;
-    for (int i = 0; i < dataset->count; i++) {
-        dataset->shards[i].path = xstrdup(names->gl_pathv[i]);
-        if (check_side_(dataset, dataset->shards[i].path, last, key, err) != 0) return -1;
-        if (shard_open_(dataset, &dataset->shards[i], key, err) != 0) return -1;
-    }
-    return 0;
 }
 
 // Refuses patterns that match more names than any data set has and would be searched for hours: each */../ multiplies
@@ -344,10 +311,25 @@ static int dataset_open_(Dataset *dataset, const char *key, const char *pattern,
                          "scripts/prepare_data.py FILE...",
                          key, pattern);
     if (status != 0) return error_set(err, EXIT_USAGE, "%s: cannot list the files that match %s", key, pattern);
-    status = open_shards_(dataset, key, &names, err);
+    dataset->shards = xcalloc(names.gl_pathc, sizeof *dataset->shards);
+    dataset->count = (int)names.gl_pathc;
+    for (int i = 0; i < dataset->count; i++)
+        dataset->shards[i] = (Shard){.file = -1, .path = xstrdup(names.gl_pathv[i])};
     globfree(&names);
+    // Every shard keeps a file open, so raise the limit on open files by the number of shards.
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        rlim_t more = limit.rlim_max - limit.rlim_cur, files = (rlim_t)dataset->count;
+        limit.rlim_cur += more < files ? more : files;
+        (void)setrlimit(RLIMIT_NOFILE, &limit); // if this fails, open reports it
+    }
+    char last[SIDE_FILE_PATH] = "";
+    for (int i = 0; i < dataset->count; i++)
+        if (check_side_(dataset, dataset->shards[i].path, last, key, err) != 0 ||
+            shard_open_(dataset, &dataset->shards[i], key, err) != 0)
+            return -1;
     if (need < 1) need = 1;
-    if (status != 0 || dataset->samples >= need) return status;
+    if (dataset->samples >= need) return 0;
     return error_set(err, EXIT_USAGE,
                      "%s: %s has %" PRId64 " tokens in %d file%s, enough for %" PRId64 " sequences of %" PRId64
                      "; %" PRId64 " sequences are needed, at least %" PRId64 " tokens",
@@ -358,11 +340,9 @@ static int dataset_open_(Dataset *dataset, const char *key, const char *pattern,
 Dataset *dataset_open(const char *key, const char *glob, int64_t seq_len, int64_t vocab, int64_t need, Error *err) {
     Dataset *dataset = xcalloc(1, sizeof *dataset);
     *dataset = (Dataset){.seq_len = seq_len, .vocab = vocab};
-    if (dataset_open_(dataset, key, glob, need, err) != 0) {
-        dataset_close(dataset);
-        return NULL;
-    }
-    return dataset;
+    if (dataset_open_(dataset, key, glob, need, err) == 0) return dataset;
+    dataset_close(dataset);
+    return NULL;
 }
 
 void dataset_close(Dataset *dataset) {
@@ -434,24 +414,14 @@ int dataset_fetch(const Dataset *dataset, int64_t sample, int32_t *inputs, int32
 
 // ---- order ----------------------------------------------------------------------------------------------------------
 
-// A Feistel network permutes [0, 4^half); its round function is the finalizer of SplitMix64 (Steele et al., OOPSLA
-// 2014), which mixes every bit of the half it reads.
+// The finalizer of SplitMix64 (Steele et al., OOPSLA 2014), which mixes every bit of what it reads.
 static uint64_t mix_(uint64_t x) {
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
     return x ^ (x >> 31);
 }
 
-static uint64_t feistel_(uint64_t value, int half, const uint64_t keys[FEISTEL_ROUNDS]) {
-    uint64_t mask = ((uint64_t)1 << half) - 1, left = value >> half, right = value & mask;
-    for (int round = 0; round < FEISTEL_ROUNDS; round++) {
-        uint64_t next = left ^ (mix_(right + keys[round]) & mask);
-        left = right;
-        right = next;
-    }
-    return left << half | right;
-}
-
+// A Feistel network, whose round function is mix_, permutes [0, 4^half).
 int64_t permute_index(int64_t index, int64_t count, uint64_t seed, uint64_t epoch) {
     if (count <= 1) return 0;
     int half = 1;
@@ -461,9 +431,16 @@ int64_t permute_index(int64_t index, int64_t count, uint64_t seed, uint64_t epoc
     for (int round = 0; round < FEISTEL_ROUNDS; round++) keys[round] = random_bits(~seed, epoch, (uint64_t)round);
     // Repeat the network until the value is below count; the result is still a bijection of [0, count). The domain is
     // smaller than 4 * count, so a few steps suffice.
-    uint64_t value = (uint64_t)index;
-    do value = feistel_(value, half, keys);
-    while (value >= (uint64_t)count);
+    uint64_t value = (uint64_t)index, mask = ((uint64_t)1 << half) - 1;
+    do {
+        uint64_t left = value >> half, right = value & mask;
+        for (int round = 0; round < FEISTEL_ROUNDS; round++) {
+            uint64_t next = left ^ (mix_(right + keys[round]) & mask);
+            left = right;
+            right = next;
+        }
+        value = left << half | right;
+    } while (value >= (uint64_t)count);
     return (int64_t)value;
 }
 

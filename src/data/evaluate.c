@@ -43,7 +43,7 @@ typedef struct Cursor {
     int width; // bytes of a word in the file
 } Cursor;
 
-static int evaluate_damaged_(const Cursor *cursor, Error *err, const char *what) {
+static int damaged_(const Cursor *cursor, Error *err, const char *what) {
     return error_set(err, EXIT_USAGE, "%s: %s is damaged: example %lld %s; make it again with scripts/prepare_eval.py",
                      cursor->key, cursor->path, (long long)cursor->example, what);
 }
@@ -53,8 +53,7 @@ static const uint32_t *tokens_(const Evaluation *evaluation, Cursor *cursor, int
     *count = cursor->at < cursor->end ? *cursor->at++ : 0;
     const uint32_t *tokens = cursor->at;
     if (*count == 0 || *count > cursor->end - cursor->at) {
-        evaluate_damaged_(cursor, err,
-                          *count == 0 ? "has a text without tokens" : "has more tokens than its size says");
+        damaged_(cursor, err, *count == 0 ? "has a text without tokens" : "has more tokens than its size says");
         return NULL;
     }
     cursor->at += *count;
@@ -69,14 +68,26 @@ static const uint32_t *tokens_(const Evaluation *evaluation, Cursor *cursor, int
     return tokens;
 }
 
-// Reads the rows of an example, after its header. cursor->end must be the example's end.
-static int read_rows_(Evaluation *evaluation, Cursor *cursor, int64_t label, int64_t completions, Error *err) {
-    Example example = {evaluation->row_count, completions, label};
+// Reads an example and its rows. Leaves out an example with a row that is too long.
+static int read_example_(Evaluation *evaluation, Cursor *cursor, Error *err) {
+    enum { START, BYTES, NUMBER, LABEL, COMPLETIONS, FIELDS };
+    const uint32_t *fields = cursor->at, *file_end = cursor->end;
+    if (file_end - fields < FIELDS) return damaged_(cursor, err, "is cut off");
+    if (fields[START] != BEGIN_EXAMPLE) return damaged_(cursor, err, "does not begin where the one before it ends");
+    if (fields[NUMBER] != cursor->example) return damaged_(cursor, err, "has the wrong number");
+    int64_t words = fields[BYTES] / (uint32_t)cursor->width;
+    if (words * cursor->width != fields[BYTES] || words < FIELDS || words > file_end - fields)
+        return damaged_(cursor, err, "has an impossible size");
+    if (fields[COMPLETIONS] < 2) return damaged_(cursor, err, "has fewer than two completions");
+    if (fields[LABEL] >= fields[COMPLETIONS]) return damaged_(cursor, err, "has a label that names no completion");
+    cursor->at += FIELDS;
+    cursor->end = fields + words; // while its texts are read
+    Example example = {evaluation->row_count, fields[COMPLETIONS], fields[LABEL]};
     int64_t context_tokens;
     bool fits = true;
     const uint32_t *context = tokens_(evaluation, cursor, &context_tokens, err);
     if (context == NULL) return -1;
-    for (int64_t i = 0; i < completions; i++) {
+    for (int64_t i = 0; i < example.rows; i++) {
         evaluation->rows = xgrow(evaluation->rows, evaluation->row_count, sizeof *evaluation->rows);
         ExampleRow *row = &evaluation->rows[evaluation->row_count++];
         *row = (ExampleRow){.context = context, .context_tokens = context_tokens};
@@ -84,7 +95,8 @@ static int read_rows_(Evaluation *evaluation, Cursor *cursor, int64_t label, int
         if (row->completion == NULL) return -1;
         fits = fits && context_tokens + row->completion_tokens <= evaluation->seq_len + 1;
     }
-    if (cursor->at != cursor->end) return evaluate_damaged_(cursor, err, "has fewer tokens than its size says");
+    if (cursor->at != cursor->end) return damaged_(cursor, err, "has fewer tokens than its size says");
+    cursor->end = file_end;
     if (fits) {
         evaluation->examples[evaluation->example_count++] = example;
     } else {
@@ -92,26 +104,6 @@ static int read_rows_(Evaluation *evaluation, Cursor *cursor, int64_t label, int
         evaluation->left_out++;
     }
     return 0;
-}
-
-static int read_example_(Evaluation *evaluation, Cursor *cursor, Error *err) {
-    enum { START, BYTES, NUMBER, LABEL, COMPLETIONS, FIELDS };
-    const uint32_t *fields = cursor->at, *file_end = cursor->end;
-    if (file_end - fields < FIELDS) return evaluate_damaged_(cursor, err, "is cut off");
-    if (fields[START] != BEGIN_EXAMPLE)
-        return evaluate_damaged_(cursor, err, "does not begin where the one before it ends");
-    if (fields[NUMBER] != cursor->example) return evaluate_damaged_(cursor, err, "has the wrong number");
-    int64_t words = fields[BYTES] / (uint32_t)cursor->width;
-    if (words * cursor->width != fields[BYTES] || words < FIELDS || words > file_end - fields)
-        return evaluate_damaged_(cursor, err, "has an impossible size");
-    if (fields[COMPLETIONS] < 2) return evaluate_damaged_(cursor, err, "has fewer than two completions");
-    if (fields[LABEL] >= fields[COMPLETIONS])
-        return evaluate_damaged_(cursor, err, "has a label that names no completion");
-    cursor->at += FIELDS;
-    cursor->end = fields + words;
-    int status = read_rows_(evaluation, cursor, fields[LABEL], fields[COMPLETIONS], err);
-    cursor->end = file_end;
-    return status;
 }
 
 static int read_examples_(Evaluation *evaluation, const char *key, const char *path, const char *file, int64_t bytes,

@@ -48,40 +48,6 @@ static char *library_read_(int file) {
     return text;
 }
 
-// Runs a command with `files` as stdin, stdout and stderr. Returns its exit status; 128: killed; -1: it did not start.
-static int library_spawn_(char *const *command, const int files[LIBRARY_FILES]) {
-    posix_spawn_file_actions_t actions;
-    pid_t child;
-    int status = -1;
-    posix_spawn_file_actions_init(&actions);
-    for (int i = 0; i < LIBRARY_FILES; i++) posix_spawn_file_actions_adddup2(&actions, files[i], i);
-    int failed = posix_spawnp(&child, command[0], &actions, NULL, command, environ);
-    posix_spawn_file_actions_destroy(&actions);
-    if (failed != 0) return -1;
-    while (waitpid(child, &status, 0) < 0)
-        if (errno != EINTR) return -1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
-}
-
-// Returns the output, or NULL with the last line of stderr in err.
-static char *library_answer_(int status, const int files[LIBRARY_FILES], const char *file, Error *err) {
-    if (status == 0) return library_read_(files[1]);
-    char *said = library_read_(files[2]);
-    size_t length = strlen(said);
-    while (length > 0 && said[length - 1] == '\n') said[--length] = '\0';
-    char *line = strrchr(said, '\n'), *from = line == NULL ? said : line + 1;
-    if (strncmp(from, "tokens.py: ", 11) == 0) from += 11;
-    if (status < 0)
-        error_set(err, EXIT_USAGE,
-                  "sample.tokenizer: %s needs Python, and %s cannot be started; install python3, or use ids", file,
-                  library_python_());
-    else
-        error_set(err, EXIT_USAGE, "sample.tokenizer: %.400s",
-                  length > 0 ? from : "scripts/tokens.py failed without a message");
-    free(said);
-    return NULL;
-}
-
 // Runs `tokens.py ACTION --tokenizer FILE` with `input` as standard input and returns its output as a string.
 //   describe  prints the vocabulary size and the end-of-text token (-1: unknown)
 //   encode    converts text to ids separated by blanks
@@ -102,14 +68,39 @@ static char *library_run_(const char *action, const char *file, const char *inpu
     for (int i = 0; i < LIBRARY_FILES; i++) opened = (files[i] = memfd_create(names[i], MFD_CLOEXEC)) >= 0 && opened;
     opened = opened && write(files[0], input, length) == (ssize_t)length && lseek(files[0], 0, SEEK_SET) == 0;
     const char *command[] = {library_python_(), script, action, "--eot", "none", "--tokenizer", file, NULL};
-    char *answer = NULL;
-    if (opened) answer = library_answer_(library_spawn_((char *const *)command, files), files, file, err);
-    else
+    // Its exit status; 128: killed; -1: it did not start.
+    int status = -1;
+    if (opened) {
+        posix_spawn_file_actions_t actions;
+        pid_t child;
+        posix_spawn_file_actions_init(&actions);
+        for (int i = 0; i < LIBRARY_FILES; i++) posix_spawn_file_actions_adddup2(&actions, files[i], i);
+        bool started = posix_spawnp(&child, command[0], &actions, NULL, (char *const *)command, environ) == 0;
+        posix_spawn_file_actions_destroy(&actions);
+        int ended = 0, waited = -1;
+        while (started && (waited = waitpid(child, &ended, 0)) < 0 && errno == EINTR) continue;
+        if (started && waited >= 0) status = WIFEXITED(ended) ? WEXITSTATUS(ended) : 128;
+    }
+    if (!opened)
         error_set(err, EXIT_FAILED, "sample.tokenizer: cannot pass a request to scripts/tokens.py: %s",
                   strerror(errno));
+    else if (status < 0)
+        error_set(err, EXIT_USAGE,
+                  "sample.tokenizer: %s needs Python, and %s cannot be started; install python3, or use ids", file,
+                  library_python_());
+    char *text = opened && status >= 0 ? library_read_(files[status == 0 ? 1 : 2]) : NULL;
     for (int i = 0; i < LIBRARY_FILES; i++)
         if (files[i] >= 0) close(files[i]);
-    return answer;
+    if (text == NULL || status == 0) return text;
+    // The last line of stderr is the error.
+    size_t end = strlen(text);
+    while (end > 0 && text[end - 1] == '\n') text[--end] = '\0';
+    char *line = strrchr(text, '\n'), *from = line == NULL ? text : line + 1;
+    if (strncmp(from, "tokens.py: ", 11) == 0) from += 11;
+    error_set(err, EXIT_USAGE, "sample.tokenizer: %.400s",
+              end > 0 ? from : "scripts/tokens.py failed without a message");
+    free(text);
+    return NULL;
 }
 
 // ---------------------------------------------------------------- choice of the tokenizer
@@ -130,7 +121,7 @@ static int take_library_(Tokenizer *tokenizer, const char *path, Error *err) {
                      vocab, (long long)tokenizer->vocab);
 }
 
-static void tokenizer_take_bytes_(Tokenizer *tokenizer) {
+static void take_bytes_(Tokenizer *tokenizer) {
     tokenizer->kind = KIND_BYTES;
     if (tokenizer->end < 0 && tokenizer->vocab >= BYTES_VOCABULARY) tokenizer->end = BYTES_END;
 }
@@ -148,15 +139,15 @@ int tokenizer_side(const Config *config, SideFile *side, Error *err) {
 static int tokenizer_take_(Tokenizer *tokenizer, const Config *config, Error *err) {
     const char *named = config->sample.tokenizer;
     if (strcmp(named, "ids") == 0) return 0;
-    if (strcmp(named, "bytes") == 0) return tokenizer_take_bytes_(tokenizer), 0;
+    if (strcmp(named, "bytes") == 0) return take_bytes_(tokenizer), 0;
     if (named[0] != '\0') return take_library_(tokenizer, named, err);
     SideFile side;
     int found = tokenizer_side(config, &side, err);
     if (found < 0) return -1;
-    if (found == 0 && tokenizer->vocab == BYTES_VOCABULARY) tokenizer_take_bytes_(tokenizer);
+    if (found == 0 && tokenizer->vocab == BYTES_VOCABULARY) take_bytes_(tokenizer);
     if (found == 0) return 0;
     if (side.eot >= 0 && side.eot < tokenizer->vocab) tokenizer->end = side.eot;
-    if (strcmp(side.tokenizer, "bytes") == 0) tokenizer_take_bytes_(tokenizer);
+    if (strcmp(side.tokenizer, "bytes") == 0) take_bytes_(tokenizer);
     return side.file[0] != '\0' ? take_library_(tokenizer, side.file, err) : 0;
 }
 
@@ -195,39 +186,31 @@ static int encode_ids_(const char *name, const char *text, int64_t vocab, Tokens
     return 0;
 }
 
-static int encode_bytes_(const char *name, const char *text, int64_t vocab, Tokens *tokens, Error *err) {
-    for (; *text != '\0'; text++) {
-        int byte = (unsigned char)*text;
-        if (byte >= vocab)
-            return error_set(err, EXIT_USAGE,
-                             "%s: byte %d (token %d) is outside the vocabulary of %lld (model.vocab); use other text",
-                             name, byte, byte, (long long)vocab);
-        tokens->ids[tokens->count++] = byte;
-    }
-    return 0;
-}
-
-static int encode_library_(const Tokenizer *tokenizer, const char *name, const char *text, Tokens *tokens, Error *err) {
-    size_t length = strlen(text);
-    uint32_t code;
-    for (size_t at = 0, n; at < length; at += n)
-        if ((n = (size_t)text_decode(text + at, length - at, &code)) == 0)
-            return error_set(err, EXIT_USAGE, "%s: byte %zu is not UTF-8; use UTF-8 text", name, at);
-    char *ids = library_run_("encode", tokenizer->file, text, length, err);
-    if (ids == NULL) return -1;
-    free(tokens->ids);
-    tokens->ids = xcalloc(strlen(ids) / 2 + 2, sizeof *tokens->ids); // an id takes at least a digit and a blank
-    int status = encode_ids_(name, ids, tokenizer->vocab, tokens, err);
-    free(ids);
-    return status;
-}
-
 int tokenizer_encode(const Tokenizer *tokenizer, const char *name, const char *text, Tokens *tokens, Error *err) {
-    tokens->count = 0;
-    tokens->ids = xmalloc((strlen(text) + 1) * sizeof *tokens->ids);
-    int status = tokenizer->kind == KIND_BYTES ? encode_bytes_(name, text, tokenizer->vocab, tokens, err)
-                 : tokenizer->kind == KIND_IDS ? encode_ids_(name, text, tokenizer->vocab, tokens, err)
-                                               : encode_library_(tokenizer, name, text, tokens, err);
+    size_t length = strlen(text);
+    char *ids = NULL;
+    int status = 0;
+    if (tokenizer->kind == KIND_LIBRARY) {
+        uint32_t code;
+        for (size_t at = 0, n; at < length && status == 0; at += n)
+            if ((n = (size_t)text_decode(text + at, length - at, &code)) == 0)
+                status = error_set(err, EXIT_USAGE, "%s: byte %zu is not UTF-8; use UTF-8 text", name, at);
+        ids = status == 0 ? library_run_("encode", tokenizer->file, text, length, err) : NULL;
+        if (ids == NULL) status = -1;
+    }
+    // A byte is a token. An id takes at least a digit and a blank.
+    *tokens = (Tokens){.ids = xmalloc(((ids != NULL ? strlen(ids) : length) + 1) * sizeof *tokens->ids)};
+    for (const char *at = text; tokenizer->kind == KIND_BYTES && status == 0 && *at != '\0'; at++) {
+        int byte = (unsigned char)*at;
+        tokens->ids[tokens->count++] = byte;
+        if (byte >= tokenizer->vocab)
+            status = error_set(err, EXIT_USAGE,
+                               "%s: byte %d (token %d) is outside the vocabulary of %lld (model.vocab); use other text",
+                               name, byte, byte, (long long)tokenizer->vocab);
+    }
+    if (tokenizer->kind != KIND_BYTES && status == 0)
+        status = encode_ids_(name, ids != NULL ? ids : text, tokenizer->vocab, tokens, err);
+    free(ids);
     if (status == 0 && tokens->count == 0 && tokenizer->end >= 0)
         tokens->ids[tokens->count++] = (int32_t)tokenizer->end;
     if (status == 0 && tokens->count == 0)
@@ -240,19 +223,6 @@ int tokenizer_encode(const Tokenizer *tokenizer, const char *name, const char *t
 }
 
 // ---------------------------------------------------------------- tokens to text
-
-static void write_safely_(const char *text, size_t length, FILE *out) {
-    for (const char *at = text, *end = text + length; at < end;) {
-        uint32_t code;
-        int n = text_decode(at, (size_t)(end - at), &code);
-        bool obeyed = (code < 0x20 && code != '\n' && code != '\t') || (code >= 0x7F && code < 0xA0); // C0, DEL, C1
-        bool shown = n > 0 && !obeyed;
-        if (n == 0) n = 1;
-        for (int i = 0; i < n; i++, at++)
-            if (shown) fputc(*at, out);
-            else fprintf(out, "\\x%02X", (unsigned char)*at);
-    }
-}
 
 char *tokenizer_decode(const Tokenizer *tokenizer, const Tokens *tokens) {
     char *raw = NULL, *safe = NULL;
@@ -269,7 +239,16 @@ char *tokenizer_decode(const Tokenizer *tokenizer, const Tokens *tokens) {
         if (text != NULL) free(raw), raw = text, raw_length = strlen(text);
     }
     out = xmemstream(&safe, &safe_length);
-    write_safely_(raw, raw_length, out);
+    for (const char *at = raw, *end = raw + raw_length; at < end;) {
+        uint32_t code;
+        int n = text_decode(at, (size_t)(end - at), &code);
+        bool obeyed = (code < 0x20 && code != '\n' && code != '\t') || (code >= 0x7F && code < 0xA0); // C0, DEL, C1
+        bool shown = n > 0 && !obeyed;
+        if (n == 0) n = 1;
+        for (int i = 0; i < n; i++, at++)
+            if (shown) fputc(*at, out);
+            else fprintf(out, "\\x%02X", (unsigned char)*at);
+    }
     free(raw);
     xmemstream_close(out);
     return safe;
