@@ -833,7 +833,7 @@ def convert_recomputation(s, config):
 def convert_optimizer(s, config, defaults):
     train = config["train"]
     spelling, optimizer = s.spelling("optimizer"), s.text("optimizer", "adam").lower()
-    if optimizer in ("muon", "dist_muon", "adaptive_muon") and config["model"].get("experts", 0) < 2:
+    if optimizer in ("muon", "dist_muon", "adaptive_muon"):
         muon(s, train, optimizer, defaults)
     elif optimizer not in ("adam", "adamw", "fused_adam", "distributed_fused_adam", "mcore_distributed_optim",
                            "hybridadam"):

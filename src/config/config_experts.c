@@ -92,7 +92,6 @@ int config_check_experts(Config *config, Error *err) {
         const char *key, *why;
     } refused[] = {
         {config->train.fp8 != FP8_OFF, "train.fp8", "experts are computed in bf16; use off"},
-        {config->train.optimizer == OPTIMIZER_MUON, "train.optimizer", "Muon does not update experts yet; use adamw"},
         {config->train.balance == BALANCE_LOSS && config_slices(config) > 1, "train.balance",
          "the balance loss counts complete sequences; use slices: 1, or balance: off"},
         {config->train.balance == BALANCE_BIAS && m->router != ROUTER_SIGMOID, "train.balance",

@@ -46,8 +46,6 @@ int config_check_latent(Config *config, Error *err) {
         {config->parallel.context > 1, "parallel.context", "context ranks cannot cut latent attention yet; use 1"},
         {config_slices(config) > 1, "schedule.slices", "latent attention is not computed in slices yet; use 1"},
         {config->train.fp8 != FP8_OFF, "train.fp8", "latent attention is computed in bf16; use off"},
-        {config->train.optimizer == OPTIMIZER_MUON, "train.optimizer",
-         "Muon does not update latent attention yet; use adamw"},
         {config->parallel.tensor > 1 && config->parallel.overlap >= OVERLAP_2, "parallel.overlap",
          "forward products are not cut in a model with latent attention; use auto, on or off"},
     };

@@ -5,7 +5,7 @@
 // quintic. Megatron-LM's Emerging-Optimizers calls it `simple`; its default `quintic` has other numbers in each step.
 // Products have operands in the run's precision and sums in fp32.
 //
-// With several tensor ranks a matrix is gathered and all of them compute the same direction: its products are small
+// Matrices that tensor ranks split are gathered and all of them compute the same direction: its products are small
 // next to those of a step (5 (4 n^2 m + 2 n^3) FLOPs for n rows and m columns, against 6 n m per token), and dealing
 // matrices over tensor ranks too would need a second exchange. Data ranks do not repeat each other's work: a matrix has
 // a home (tensors.h).
@@ -23,7 +23,7 @@ static const double A = 3.4445, B = -4.7750, C = 2.0315, TINY = 1e-7;
 // One matrix of this rank: a tensor, or q, k or v of a tensor that holds all three.
 typedef struct MuonMatrix {
     const Tensor *tensor;
-    int64_t place; // index of its norm, counted over all matrices of the stage
+    int64_t place; // index of its norm, counted over all split matrices of the stage; -1: this rank has it whole
 } MuonMatrix;
 
 struct Muon {
@@ -34,7 +34,7 @@ struct Muon {
     int64_t count, places;
     MuonMatrix *matrices; // (count)
     AdamwTensor *parts;   // (count) this rank's part of each
-    double *own;          // (count)
+    double *own;          // (count) squares of that part
     double *squares;      // (places)
 };
 
@@ -104,30 +104,35 @@ double muon_factor(const TrainConfig *train, const TensorSpec *spec) {
     return train->muon_scale * sqrt(fmax((double)matrix_rows_(spec), (double)spec->cols));
 }
 
-int64_t muon_matrices(const StageTensors *tensors) {
+static bool has_home_(const StageTensors *tensors, const Tensor *tensor) {
+    return tensors->units[tensor->unit].home >= 0;
+}
+
+int64_t muon_split_matrices(const StageTensors *tensors) {
     int64_t count = 0;
-    for (int64_t i = 0; i < tensors->count; i++)
-        if (tensors->units[tensors->tensors[i].unit].home >= 0) count += tensors->tensors[i].spec->parts;
+    for (const Tensor *t = tensors->tensors; t < tensors->tensors + tensors->count; t++)
+        if (has_home_(tensors, t) && t->spec->split != SPLIT_NONE) count += t->spec->parts;
     return count;
 }
 
 static void add_tensor_(Muon *muon, const StageTensors *tensors, int64_t index) {
     const Tensor *tensor = &tensors->tensors[index];
     TensorPiece piece = tensors_piece(tensors, index);
+    bool split = tensor->spec->split != SPLIT_NONE;
     int64_t parts = tensor->spec->parts, place = muon->places, count = tensor->count / parts;
-    muon->places += parts;
+    if (split) muon->places += parts;
     if (piece.begin >= piece.end) return;
     assert(piece.begin == 0 && piece.end == tensor->count); // this rank is the tensor's home
-    assert(tensors->split.tensor_ranks == 1 || tensor->spec->split != SPLIT_NONE);
     for (int64_t p = 0; p < parts; p++) {
         muon->parts[muon->count] =
             (AdamwTensor){.m = piece.m + p * count, .gradient = piece.gradient + p * count, .count = count};
-        muon->matrices[muon->count++] = (MuonMatrix){tensor, place + p};
+        muon->matrices[muon->count++] = (MuonMatrix){tensor, split ? place + p : -1};
     }
 }
 
 Muon *muon_create(const StageTensors *tensors, Backend *be, Comm *tensor, void *work, const TrainConfig *train) {
-    int64_t most = muon_matrices(tensors);
+    int64_t most = 0;
+    for (int64_t i = 0; i < tensors->count; i++) most += tensors->tensors[i].spec->parts;
     Muon *muon = xcalloc(1, sizeof *muon);
     *muon = (Muon){.be = be, .tensor = tensor, .work = work, .beta = train->muon_momentum};
     muon->matrices = xcalloc((size_t)most + 1, sizeof *muon->matrices);
@@ -135,7 +140,7 @@ Muon *muon_create(const StageTensors *tensors, Backend *be, Comm *tensor, void *
     muon->squares = xcalloc((size_t)most + 1, sizeof *muon->squares);
     muon->own = xcalloc((size_t)most + 1, sizeof *muon->own);
     for (int64_t i = 0; i < tensors->count; i++)
-        if (tensors->units[tensors->tensors[i].unit].home >= 0) add_tensor_(muon, tensors, i);
+        if (has_home_(tensors, &tensors->tensors[i])) add_tensor_(muon, tensors, i);
     return muon;
 }
 
@@ -146,13 +151,14 @@ void muon_destroy(Muon *muon) {
 
 // --- a step
 
-// Sums the squares of every matrix over the tensor ranks. Ranks of one home have the same matrices; the others' entries
-// stay 0, so that the number of entries, which a sum's workspace depends on, is that of the plan.
+// Sums the squares of every split matrix over the tensor ranks. Ranks of one home have the same matrices; the others'
+// entries stay 0, so that the number of entries, which a sum's workspace depends on, is that of the plan.
 static int sum_squares_(Muon *muon, Error *err) {
     CommRequest request = {0};
     muon->be->squared_norms(muon->be, muon->own, muon->parts, muon->count);
-    for (int64_t i = 0; i < muon->count; i++) muon->squares[muon->matrices[i].place] = muon->own[i];
-    if (muon->tensor == NULL) return 0;
+    for (int64_t i = 0; i < muon->count; i++)
+        if (muon->matrices[i].place >= 0) muon->squares[muon->matrices[i].place] = muon->own[i];
+    if (muon->tensor == NULL || muon->places == 0) return 0;
     return muon->tensor->collective(muon->tensor, COMM_ALL_REDUCE, muon->squares, muon->squares, muon->places,
                                     COMM_DOUBLE, &request, err) == 0
                ? comm_wait(muon->tensor, &request, err)
@@ -169,7 +175,8 @@ static int direct_(Muon *muon, int64_t index, double factor, bool gathers, Error
     int64_t rows = matrix_rows_(tensor->spec), wide = tensor->spec->cols, narrow = tensor->cols;
     int64_t bytes = part->count * be->element;
     work_layout_(&work, muon->work, rows, wide, be->element);
-    int ranks = muon->tensor == NULL ? 1 : muon->tensor->size, rank = muon->tensor == NULL ? 0 : muon->tensor->rank;
+    bool whole = muon->tensor == NULL || muon->matrices[index].place < 0;
+    int ranks = whole ? 1 : muon->tensor->size, rank = whole ? 0 : muon->tensor->rank;
     bool columns = narrow < wide;
     char *x = work.x, *gathered = columns ? work.y : work.x, *own = gathered + rank * bytes;
     if (!gathers) be->zero(be, gathered, ranks * bytes); // in place of the other ranks' parts
@@ -195,8 +202,9 @@ int muon_directions(Muon *muon, double gradient_scale, Error *err) {
     muon->be->momentum(muon->be, muon->parts, muon->count, muon->beta, gradient_scale);
     if (sum_squares_(muon, err) != 0) return -1;
     for (int64_t i = 0; i < muon->count; i++) {
-        double factor = 1.0 / (sqrt(muon->squares[muon->matrices[i].place]) + TINY);
-        if (direct_(muon, i, factor, true, err) != 0) return -1;
+        int64_t place = muon->matrices[i].place;
+        double squares = place < 0 ? muon->own[i] : muon->squares[place];
+        if (direct_(muon, i, 1.0 / (sqrt(squares) + TINY), true, err) != 0) return -1;
     }
     return 0;
 }

@@ -36,10 +36,10 @@ static void count_tensor_(SumWorkspace *workspace, const SumShape *shape, const 
     for (int64_t i = 0; i < tensors->count; i++) {
         const Tensor *tensor = &tensors->tensors[i];
         if (tensor_summed(tensor->spec, shape->sequence)) need_(&need, COMM_ALL_REDUCE, tensor->count, COMM_FLOAT);
-        if (tensors->units[tensor->unit].home < 0) continue;
+        if (tensors->units[tensor->unit].home < 0 || tensor->spec->split == SPLIT_NONE) continue;
         need_(&need, COMM_ALL_GATHER, tensor->count / tensor->spec->parts, shape->type);
     }
-    need_(&need, COMM_ALL_REDUCE, muon_matrices(tensors), COMM_DOUBLE);
+    need_(&need, COMM_ALL_REDUCE, muon_split_matrices(tensors), COMM_DOUBLE);
 }
 
 // Counts the workspace to sum gradient pieces, of the experts or of the other units. Gathering weights in the same

@@ -144,7 +144,9 @@ static bool held_(const StageTensors *tensors, const TensorSpec *spec) {
 static void tensors_add_tensor_(StageTensors *tensors, const TensorSpec *spec, int64_t index) {
     int64_t owner = spec->tied_to < 0 ? -1 : tensors->count - 1, ranks = tensors->split.tensor_ranks;
     while (owner >= 0 && tensors->tensors[owner].index != spec->tied_to) owner--;
-    Unit *unit = spec->joined ? &tensors->units[tensors->unit_count - 1] : open_unit_(tensors, index, owner);
+    // With Muon another expert may have another home.
+    bool joins = spec->joined && !(tensors->muon && spec->expert != spec[-1].expert);
+    Unit *unit = joins ? &tensors->units[tensors->unit_count - 1] : open_unit_(tensors, index, owner);
     Tensor *tensor = &tensors->tensors[tensors->count++];
     tensor->spec = spec;
     tensor->index = index;
@@ -166,45 +168,53 @@ static int longest_first_(const void *a, const void *b) {
     return x < y ? -1 : 1;
 }
 
-// Deals the units with a home to the data ranks: the longest first, equals in table order, each to the rank that owns
-// least so far. All ranks take as many states as the one that owns most, so plans need not know the data rank.
-static void deal_units_(StageTensors *tensors) {
+static int64_t aligned_(int64_t elements) {
+    return (elements + TENSOR_ALIGN_ELEMENTS - 1) / TENSOR_ALIGN_ELEMENTS * TENSOR_ALIGN_ELEMENTS;
+}
+
+// Deals the units with a home to the `ranks` data ranks, or replicas of experts: the longest first, equals in table
+// order, each to the rank that owns least so far. All ranks take as many states as the one that owns most, so plans
+// need not know the data rank.
+static void deal_units_(StageTensors *tensors, bool experts, int ranks) {
     StateArenas *arenas = &tensors->arenas[STATES_OF_LAYERS];
-    int64_t *owned = xcalloc((size_t)tensors->split.data_ranks, sizeof *owned), most = 0, count = 0;
+    int64_t *owned = xcalloc((size_t)ranks + 1, sizeof *owned), most = 0, count = 0;
     Unit **units = xcalloc((size_t)tensors->unit_count + 1, sizeof *units);
     for (int64_t u = 0; u < tensors->unit_count; u++)
-        if (tensors->units[u].home >= 0) units[count++] = &tensors->units[u];
+        if (tensors->units[u].home >= 0 && tensors->units[u].experts == experts) units[count++] = &tensors->units[u];
     qsort(units, (size_t)count, sizeof(Unit *), longest_first_);
     for (int64_t i = 0; i < count; i++) {
         int home = 0;
-        for (int rank = 1; rank < tensors->split.data_ranks; rank++)
+        for (int rank = 1; rank < ranks; rank++)
             if (owned[rank] < owned[home]) home = rank;
         units[i]->home = home;
         units[i]->state_offset = arenas->state_elements + owned[home];
-        owned[home] += units[i]->count;
+        owned[home] += aligned_(units[i]->count);
         if (owned[home] > most) most = owned[home];
     }
     arenas->state_elements += most;
     free_all(owned, units);
 }
 
-// Sets every unit's size and offsets. The gradients of aliases follow all other gradients.
+// Sets every unit's size and offsets. The experts of a layer lie without gaps, also if each is a unit. The gradients of
+// aliases follow all other gradients.
 static void place_units_(StageTensors *tensors) {
     for (int64_t u = 0; u < tensors->unit_count; u++) {
         Unit *unit = &tensors->units[u];
-        int64_t owners = unit->home >= 0 ? 1 : unit->ranks, align = (int64_t)TENSOR_ALIGN_ELEMENTS * owners;
-        unit->count = (unit->count + align - 1) / align * align;
+        int64_t owners = unit->home >= 0 ? 1 : unit->ranks;
+        if (unit->home < 0 || !unit->experts) unit->count = aligned_((unit->count + owners - 1) / owners) * owners;
         unit->piece = unit->count / owners;
         if (unit->owner >= 0) continue;
         StateArenas *arenas = &tensors->arenas[unit->group];
-        unit->offset = unit->gradient_offset = arenas->elements;
-        arenas->elements += unit->count;
+        bool joined = tensors->tensors[unit->first].spec->joined;
+        unit->offset = unit->gradient_offset = joined ? arenas->elements : aligned_(arenas->elements);
+        arenas->elements = unit->offset + unit->count;
         arenas->gradient_elements = arenas->elements;
         if (unit->home >= 0 || unit->group == STATES_OF_BUFFERS) continue;
         unit->state_offset = arenas->state_elements;
         arenas->state_elements = arenas->second_elements += unit->piece;
     }
-    deal_units_(tensors);
+    deal_units_(tensors, false, tensors->split.data_ranks);
+    deal_units_(tensors, true, tensors->split.expert_replicas);
     for (int64_t u = 0; u < tensors->unit_count; u++) {
         Unit *unit = &tensors->units[u];
         if (unit->owner < 0) continue;

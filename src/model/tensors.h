@@ -98,9 +98,10 @@ void table_free(TensorTable *table);
 // Returns the parameters of specs [begin, end), unpadded, without tied weights and buffers.
 int64_t table_parameters(const TensorTable *table, int64_t begin, int64_t end);
 
-// Returns whether a table entry is a matrix of a layer, the tensors that train.optimizer muon updates by Muon.
+// Returns whether train.optimizer muon updates a table entry by Muon: a matrix of a layer, but not a router.
 static inline bool table_is_layer_matrix(const TensorTable *table, int64_t index) {
-    return index >= table->first_layer && index < table->head && table->specs[index].decay;
+    return index >= table->first_layer && index < table->head && table->specs[index].decay &&
+           table->specs[index].role != LAYER_ROUTER;
 }
 
 // The part of every tensor that a rank holds, and the part of it for which the rank keeps optimizer states (ZeRO-1).
@@ -130,7 +131,8 @@ typedef struct Tensor {
 // A tensor and those joined to it, the unit that data ranks divide among themselves. Data rank r owns the r-th piece:
 // it sums that piece's gradients, keeps its optimizer states and updates its weights. Units depend on the model and the
 // split, not on the stage. With Muon, which needs whole matrices, a unit of matrices belongs whole to one data rank.
-// The experts of a layer are one unit, which the replicas of these experts divide.
+// The experts of a layer are one unit, which the replicas of these experts divide. With Muon each expert is a unit, and
+// belongs to one of these replicas.
 typedef struct Unit {
     int64_t first, tensors; // index of its first tensor on this stage; number of tensors
     int64_t count;          // elements, padded so that pieces are equal
@@ -138,7 +140,7 @@ typedef struct Unit {
     bool experts;           // they are the replicas of experts, not the data ranks
     int64_t piece;          // elements that an owner has: count / ranks, or count with a home
     int64_t owner;          // an alias: the unit that owns these weights; else -1
-    int home;               // data rank that owns all of it; -1: every data rank owns a piece
+    int home;               // the one of `ranks` that owns all of it; -1: each of them owns a piece
     int group;              // StateGroup of its arenas
     // Offsets in elements: in the weights, in the gradients, and in the masters and each moment of this rank's pieces
     // (of its home's, with a home). An alias has only gradients.

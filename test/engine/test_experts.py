@@ -130,6 +130,35 @@ def test_the_bias_of_an_expert_grows_where_few_tokens_came(config, tmp_path):
             before[layer] = bias
 
 
+MUON = "train.optimizer=muon"
+
+
+@pytest.mark.parametrize("layout", ["p4_bpipe", "p2_zb_v", "p2_pointwise"])
+def test_with_muon_stages_schedules_and_threads_do_not_change_a_bit(config, layout):
+    two = environment(OMP_NUM_THREADS="2")
+    assert run(config, MUON, *PIPELINES[layout], env=two).bits == run(config, MUON).bits
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_with_muon_other_ranks_change_only_the_rounding(config, precision):
+    keys = [MUON, f"train.precision={precision}"]
+    alone = run(config, *keys)
+    for t, d, e in [(1, 4, 1), (1, 4, 2), (2, 2, 4), (2, 2, 2), (2, 4, 2)]:
+        cut = [f"parallel.tensor={t}", f"parallel.data={d}", f"parallel.expert={e}"]
+        cut += ["parallel.sequence=true"] if t > 1 else []
+        assert close(run(config, *keys, *cut).losses, alone.losses, 1e-5 if precision == "fp32" else 1e-2), (t, d, e)
+
+
+@BIASED
+def test_a_checkpoint_of_muon_resumes_in_any_layout(config, tmp_path):
+    keys = [MUON, "parallel.data=4", "parallel.expert=2"]
+    whole = run(config, *keys, f"checkpoint.dir={tmp_path}", "checkpoint.every=2")
+    resumed = ["--resume", tmp_path / "step_00000002"]
+    assert run(config, *keys, "parallel.pipeline=2", arguments=resumed).bits == whole.bits[-2:]
+    for cut in ([], ["parallel.data=4", "parallel.expert=4"], ["parallel.tensor=2", "parallel.sequence=true"]):
+        assert close(run(config, MUON, *cut, arguments=resumed).losses, whole.losses[-2:], 1e-5), cut
+
+
 @BIASED
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_resumed_run_has_the_bits_of_an_undisturbed_one(config, tmp_path, precision):

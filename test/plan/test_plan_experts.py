@@ -49,6 +49,15 @@ def test_uneven_experts_cost_as_much_as_their_spread_says(config):
     assert even["experts' exchange"] < more["experts' exchange"] < 1.2 * even["experts' exchange"]
 
 
+def test_muon_keeps_one_moment_of_experts_and_takes_its_products(config):
+    """Without replicas of the experts, a stage's states shrink by 4 bytes a parameter, but its ends' and routers'."""
+    keys = ("parallel.data=8", "train.optimizer=")
+    (adamw, few), (muon, more) = (plan(config, *keys[:-1], keys[-1] + name) for name in ("adamw", "muon"))
+    assert more["optimizer"] > few["optimizer"]
+    moments = [told["stages"][0]["memory"]["optimizer"] for told in (adamw, muon)]
+    assert 0.5 < moments[1] / moments[0] < 0.51
+
+
 def test_experts_of_one_rank_are_not_exchanged(config):
     _, lines = plan(config, "parallel.expert=1")
     assert lines["experts' exchange"] == lines["imbalance"] == 0

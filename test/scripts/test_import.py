@@ -351,7 +351,7 @@ def test_words_that_cannot_be_planned_are_refused(more, sentence):
     ("--seed 7", "train.seed", 7),
     (f"{LLAMA} --num-key-value-heads 2", "model.kv_heads", 2),
     (f"{LLAMA} --group-query-attention --num-query-groups 4", "model.kv_heads", 4),
-    ("--optimizer muon", "train.optimizer", "muon"),
+    (f"{MIXTURE} --optimizer muon", "train.optimizer", "muon"),
     ("--optimizer dist_muon --muon-momentum 0.95", "train.muon_momentum", 0.95),
     ("--optimizer muon --muon-extra-scale-factor 0.2", "train.muon_scale", 0.2),
     ("--pipeline-model-parallel-size 4 --enable-zbh1-pipeline", "schedule.name", "zb-d"),

@@ -178,7 +178,7 @@ class Draw:
         self.maybe(0.5, "train.eps", 1e-3)
         self.maybe(0.3, "train.grad_clip", 0, 0.05)
         experts = "model.experts" in keys
-        if not experts and self.maybe(0.3, "train.optimizer", "muon"):
+        if self.maybe(0.3, "train.optimizer", "muon"):
             self.maybe(0.3, "train.muon_momentum", 0, 0.9)
             self.maybe(0.3, "train.muon_scale", 0.05, 1)
         self.maybe(0.15, "train.skip_bad_steps", 2)
