@@ -449,7 +449,7 @@ int stage_backward(Stage *stage, int chunk, int64_t unit, void *bundle, const vo
     open_keys_(stage, here, unit, 0);
     bool embeds = here->first && at->shape.narrow[GATHERED_GRADIENT] == FACTOR_PLAIN; // the embedding gathers plain dx
     void *dx = here->first ? stage->gradient : output, *end = layer_bundle_(stage, here, bundle, here->layers);
-    if (!here->last && pass_keeps_rows(pass)) block_keep(pass, end, input, at->message_bytes);
+    if (!here->last && pass_keeps_rows(pass)) stage->be->copy(stage->be, STREAM_COMPUTE, end, input, at->message_bytes);
     stage->be->copy(stage->be, STREAM_COMPUTE, dx, here->last ? end : input, at->message_bytes);
     for (int64_t l = here->layers - 1; l >= 0; l--) {
         const Tensor *tensors = layer_tensors_(stage, here, l);
@@ -463,7 +463,8 @@ int stage_backward(Stage *stage, int chunk, int64_t unit, void *bundle, const vo
         pass->split = split && !again;
         layer_backward(pass, stage->model, tensors, place, dx, l > 0 || embeds);
         pass->split = split;
-        if (l > here->recomputed && pass_keeps_rows(pass)) block_keep(pass, place, dx, at->message_bytes);
+        if (l > here->recomputed && pass_keeps_rows(pass))
+            stage->be->copy(stage->be, STREAM_COMPUTE, place, dx, at->message_bytes);
         if (!split || again) layer_complete_(stage, here, unit, l);
         stage_poll_(stage);
     }

@@ -13,11 +13,17 @@ static void blocks_poll_(Pass *pass) {
     if (pass->poll != NULL) pass->poll(pass->poll_argument, true);
 }
 
-// Waits for a collective, unless it failed to start (the error is in pass->err). Messages progress meanwhile: another
-// tensor rank may start the collective only after a message that depends on a message of this rank.
+// Waits for a collective of the tensor ranks, unless it failed to start.
 static void blocks_wait_(Pass *pass, CommRequest *request) {
     comm_wait_polling(pass->tensor, request, pass->poll, pass->poll_argument, pass->err);
     blocks_poll_(pass);
+}
+
+void block_collective(Pass *pass, Comm *comm, CommOperation operation, void *out, const void *in, int64_t count,
+                      CommType type) {
+    CommRequest request = {0};
+    if (comm->collective(comm, operation, out, in, count, type, &request, pass->err) == 0)
+        comm_wait_polling(comm, &request, pass->poll, pass->poll_argument, pass->err);
 }
 
 // Starts the gather of `count` elements of every rank.
@@ -57,31 +63,29 @@ int64_t block_gathered_bytes(const Shape *s) {
     return narrow > plain ? narrow : plain;
 }
 
-static void gather_start_(Pass *pass, Gathered what, Factor x) {
+void block_gather(Pass *pass, Gathered what, Factor x) {
     const Shape *s = pass->shape;
-    int64_t count = s->shard_rows * s->hidden;
-    CommRequest *request = pass->gather[what];
     Factor all;
     void *scales;
-    gather_layout_(s, x.kind, pass->gathered[what], &all, &scales);
+    assert(s->sequence && !pass->gathering[what]);
     pass->gathering[what] = true;
     if (x.kind != FACTOR_PLAIN && what == GATHERED_GRADIENT) quantized_make(pass, &x, s->shard_rows, s->hidden);
-    gather_(pass, &request[0], (void *)all.data, x.data, count, x.kind == FACTOR_PLAIN ? comm_type_(pass) : COMM_BYTE);
+    gather_layout_(s, x.kind, pass->gathered[what], &all, &scales);
+    gather_(pass, &pass->gather[what][0], (void *)all.data, x.data, s->shard_rows * s->hidden,
+            x.kind == FACTOR_PLAIN ? comm_type_(pass) : COMM_BYTE);
     int64_t bytes = factor_scale_bytes(x.kind, s->shard_rows, s->hidden);
-    if (bytes > 0) gather_(pass, &request[1], scales, x.scales, bytes, COMM_BYTE);
-}
-
-void block_gather(Pass *pass, Gathered what, Factor x) {
-    if (pass->shape->sequence && pass->shape->overlap && !pass->gathering[what]) gather_start_(pass, what, x);
+    if (bytes > 0) gather_(pass, &pass->gather[what][1], scales, x.scales, bytes, COMM_BYTE);
 }
 
 Factor block_gathered(Pass *pass, Gathered what, Factor x) {
     const Shape *s = pass->shape;
     Factor all;
     void *scales;
-    if (!s->sequence && what == GATHERED_GRADIENT) quantized_make(pass, &x, s->rows, s->hidden);
-    if (!s->sequence) return x;
-    if (!pass->gathering[what]) gather_start_(pass, what, x);
+    if (!s->sequence) {
+        if (x.kind != FACTOR_PLAIN && what == GATHERED_GRADIENT) quantized_make(pass, &x, s->rows, s->hidden);
+        return x;
+    }
+    if (!pass->gathering[what]) block_gather(pass, what, x);
     gather_layout_(s, x.kind, pass->gathered[what], &all, &scales);
     for (int i = 0; i < (x.kind == FACTOR_PLAIN ? 1 : 2); i++) blocks_wait_(pass, &pass->gather[what][i]);
     pass->gathering[what] = false;
@@ -90,48 +94,29 @@ Factor block_gathered(Pass *pass, Gathered what, Factor x) {
     return all;
 }
 
-void *block_partial(Pass *pass, void *to) { return pass->shape->sequence ? pass->partial : to; }
+// Returns the memory for this rank's part (rows, hidden) of a sum over t whose result goes to `to` (shard).
+static void *partial_(const Pass *pass, void *to) { return pass->shape->sequence ? pass->partial : to; }
 
-static void sum_start_(Pass *pass, void *to) {
-    if (pass->shape->tensor_ranks > 1)
-        sum_rows_(pass, &pass->sum, to, block_partial(pass, to), pass->shape->shard_rows);
-}
-
-static void sum_wait_(Pass *pass) {
-    if (pass->shape->tensor_ranks > 1) blocks_wait_(pass, &pass->sum);
-}
-
-void block_reduce(Pass *pass, void *to) {
-    sum_start_(pass, to);
-    sum_wait_(pass);
-}
-
-void block_product(Pass *pass, void *y, void *aux, Factor x, const Tensor *w, const void *bias, int64_t in, int64_t out,
-                   Epilogue epilogue) {
+// Computes y = x wT + bias, in eight bits if w is quantized. aux and epilogue: see linear_forward.
+static void product_(Pass *pass, void *y, void *aux, Factor x, const Tensor *w, const void *bias, int64_t in,
+                     int64_t out, Epilogue epilogue) {
     int64_t rows = pass->shape->rows;
     Factor left = quantized_factor(pass, x, rows, in, FACTOR_INPUT, false, w->factor[0].kind);
     pass->be->linear_forward(pass->be, y, aux, left, w->factor[0], bias, rows, in, out, epilogue);
 }
 
-static void input_gradient_(Pass *pass, void *dx, const void *aux, Factor dy, const Tensor *w, int64_t in, int64_t out,
-                            Epilogue epilogue) {
-    int64_t rows = pass->shape->rows;
-    Factor left = quantized_factor(pass, dy, rows, out, FACTOR_GRADIENT, false, w->factor[1].kind);
-    pass->be->linear_backward_input(pass->be, dx, aux, left, w->factor[1], rows, in, out, epilogue);
-}
-
-// --- the forward in chunks
+// --- the forward
 //
 // The next product of a forward needs the result of the collective before it, so nothing else could run during that
-// collective. The rows are therefore cut into chunks, and the collective of one chunk runs during the product of
-// another. For 8 rows, t = 2, sequence parallelism and 2 chunks (digits are rows):
+// collective. With shape->chunks > 1 the rows are therefore cut into chunks, and the collective of one chunk runs
+// during the product of another. For 8 rows, t = 2, sequence parallelism and 2 chunks (digits are rows):
 //
 //     shards of the ranks      0 1 2 3 on rank 0, 4 5 6 7 on rank 1
 //     gathered or summed       0 1 4 5 | 2 3 6 7     chunk after chunk: each collective has its data in one piece
 //     in the product's other   0 1 . . 4 5 . .       chunk 0 is a block of 2 rows of every rank, shard_rows apart,
 //     operand                  . . 2 3 . . 6 7       so the bundle is the same for any number of chunks
 //
-//     column_forward_chunks                           row_forward_chunks
+//     column_forward                                  row_forward
 //     communication  gather 0  gather 1                          sum 0      sum 1
 //     compute                  product 0  product 1   product 0  product 1
 
@@ -149,18 +134,18 @@ static RowChunk blocks_chunk_(const Shape *s, int c) {
     return chunk;
 }
 
-void column_forward_chunks(Pass *pass, void *y, void *aux, const void *x, const void *w, const void *bias, int64_t out,
-                           Epilogue epilogue) {
+void column_forward(Pass *pass, void *y, void *aux, Factor x, const Tensor *w, const void *bias, int64_t out,
+                    Epilogue epilogue) {
     const Shape *s = pass->shape;
-    if (!s->sequence) { // nothing to gather
-        pass->be->linear_forward(pass->be, y, aux, factor_plain(x), factor_plain(w), bias, s->rows, s->hidden, out,
-                                 epilogue);
+    if (s->chunks == 1 || !s->sequence) { // without sequence parallelism there is nothing to gather
+        product_(pass, y, aux, block_gathered(pass, GATHERED_INPUT, x), w, bias, s->hidden, out, epilogue);
         return;
     }
+    assert(x.kind == FACTOR_PLAIN);
     char *gathered = pass->gathered[GATHERED_INPUT];
     for (int c = 0; c < s->chunks; c++) {
         RowChunk chunk = blocks_chunk_(s, c);
-        const char *from = (const char *)x + chunk.shard;
+        const char *from = (const char *)x.data + chunk.shard;
         gather_(pass, &pass->chunk[c], gathered + chunk.gathered, from, chunk.rows * s->hidden, comm_type_(pass));
     }
     for (int c = 0; c < s->chunks; c++) {
@@ -169,19 +154,28 @@ void column_forward_chunks(Pass *pass, void *y, void *aux, const void *x, const 
         int64_t to = chunk.first * out * s->element;
         blocks_wait_(pass, &pass->chunk[c]);
         pass->be->linear_forward_blocks(pass->be, (char *)y + to, aux == NULL ? NULL : (char *)aux + to,
-                                        gathered + chunk.gathered, w, bias, &rows, s->hidden, out, epilogue);
+                                        gathered + chunk.gathered, w->weight, bias, &rows, s->hidden, out, epilogue);
     }
 }
 
-void row_forward_chunks(Pass *pass, void *y, const void *x, const void *w, const void *bias, int64_t in) {
+void row_forward(Pass *pass, void *y, Factor x, const Tensor *w, const void *bias, int64_t in) {
     const Shape *s = pass->shape;
+    char *partial = partial_(pass, y);
+    if (s->chunks == 1) {
+        product_(pass, partial, NULL, x, w, bias, in, s->hidden, EPILOGUE_NONE);
+        if (s->tensor_ranks == 1) return;
+        sum_rows_(pass, &pass->sum, y, partial, s->shard_rows);
+        blocks_wait_(pass, &pass->sum);
+        return;
+    }
+    assert(x.kind == FACTOR_PLAIN);
     for (int c = 0; c < s->chunks; c++) {
         RowChunk chunk = blocks_chunk_(s, c);
         RowBlocks rows = {chunk.blocks, chunk.rows, s->shard_rows, chunk.rows};
-        void *partial = (char *)block_partial(pass, y) + chunk.gathered;
-        pass->be->linear_forward_blocks(pass->be, partial, NULL, (const char *)x + chunk.first * in * s->element, w,
-                                        bias, &rows, in, s->hidden, EPILOGUE_NONE);
-        sum_rows_(pass, &pass->chunk[c], (char *)y + chunk.shard, partial, chunk.rows);
+        const char *from = (const char *)x.data + chunk.first * in * s->element;
+        pass->be->linear_forward_blocks(pass->be, partial + chunk.gathered, NULL, from, w->weight, bias, &rows, in,
+                                        s->hidden, EPILOGUE_NONE);
+        sum_rows_(pass, &pass->chunk[c], (char *)y + chunk.shard, partial + chunk.gathered, chunk.rows);
     }
     for (int c = 0; c < s->chunks; c++) blocks_wait_(pass, &pass->chunk[c]);
 }
@@ -200,88 +194,70 @@ void row_forward_chunks(Pass *pass, void *y, const void *x, const void *w, const
 // Without sequence parallelism nothing is gathered, and both weight gradients run during the sum. Without overlap each
 // weight gradient runs at once: the column's first, because the sum of its input gradient reuses the buffer of norm(x).
 
-static void weight_gradient_(Pass *pass, const WeightGradient *g) {
-    Factor x = g->shard ? block_gathered(pass, GATHERED_INPUT, g->x) : g->x;
-    float *dbias = g->bias == NULL ? NULL : g->bias->gradient;
+void block_weight(Pass *pass, WeightGradient g) {
+    Factor x = g.shard ? block_gathered(pass, GATHERED_INPUT, g.x) : g.x;
+    float *dbias = g.bias == NULL ? NULL : g.bias->gradient;
     int64_t rows = pass->shape->rows;
-    int kind = g->w->factor[0].kind;
-    Factor left = quantized_factor(pass, g->dy, rows, g->out, FACTOR_GRADIENT, true, kind);
-    Factor right = quantized_factor(pass, x, rows, g->in, FACTOR_INPUT, true, kind);
-    pass->be->linear_backward_weight(pass->be, g->w->gradient, dbias, left, right, rows, g->in, g->out,
-                                     !(pass->begins && g->w->written));
+    int kind = g.w->factor[0].kind;
+    Factor left = quantized_factor(pass, g.dy, rows, g.out, FACTOR_GRADIENT, true, kind);
+    Factor right = quantized_factor(pass, x, rows, g.in, FACTOR_INPUT, true, kind);
+    pass->be->linear_backward_weight(pass->be, g.w->gradient, dbias, left, right, rows, g.in, g.out,
+                                     !(pass->begins && g.w->written));
 }
 
 static void weight_later_(Pass *pass, WeightGradient g) {
-    if (pass->shape->overlap) pass->later[pass->later_count++] = g;
-    else weight_gradient_(pass, &g);
+    if (!pass->shape->overlap) {
+        block_weight(pass, g);
+        return;
+    }
+    assert(pass->later_count < (int)(sizeof pass->later / sizeof *pass->later));
+    pass->later[pass->later_count++] = g;
 }
 
-// Computes deferred weight gradients, oldest first, until `leave` remain.
-static void weights_compute_(Pass *pass, int leave) {
+void block_later(Pass *pass, int leave) {
     int done = 0;
-    while (pass->later_count - done > leave) weight_gradient_(pass, &pass->later[done++]);
+    while (pass->later_count - done > leave) block_weight(pass, pass->later[done++]);
     pass->later_count -= done;
     memmove(pass->later, pass->later + done, (size_t)pass->later_count * sizeof *pass->later);
 }
 
-void block_later(Pass *pass) { weights_compute_(pass, 0); }
+static void input_gradient_(Pass *pass, void *dx, const void *aux, Factor dy, const Tensor *w, int64_t in, int64_t out,
+                            Epilogue epilogue) {
+    int64_t rows = pass->shape->rows;
+    Factor left = quantized_factor(pass, dy, rows, out, FACTOR_GRADIENT, false, w->factor[1].kind);
+    pass->be->linear_backward_input(pass->be, dx, aux, left, w->factor[1], rows, in, out, epilogue);
+}
 
 // Computes dx (shard) = sum over t of dy w, and during the sum all deferred weight gradients except the last `leave`.
 static void column_input_(Pass *pass, void *dx, Factor dy, const Tensor *w, int64_t out, int leave) {
     const Shape *s = pass->shape;
-    input_gradient_(pass, block_partial(pass, dx), NULL, dy, w, s->hidden, out, EPILOGUE_NONE);
-    sum_start_(pass, dx);
-    weights_compute_(pass, leave);
-    sum_wait_(pass);
+    void *partial = partial_(pass, dx);
+    input_gradient_(pass, partial, NULL, dy, w, s->hidden, out, EPILOGUE_NONE);
+    if (s->tensor_ranks > 1) sum_rows_(pass, &pass->sum, dx, partial, s->shard_rows);
+    block_later(pass, leave);
+    if (s->tensor_ranks > 1) blocks_wait_(pass, &pass->sum);
 }
 
-// Returns dy. With one scale per tensor, adds memory for the scale, so that the two products that read dy share it. A
-// split backward may separate these products, so it gets no memory. place: 0 for a row product, 1 for a column product.
-static Factor with_scale_(const Pass *pass, Factor dy, int place) {
-    if (pass->shape->fp8 == FP8_TENSOR && !pass->split) dy.scales = pass->scales + place * FACTOR_ONE_SCALE;
-    return dy;
-}
-
-static WeightGradient row_weight_(const Pass *pass, Factor dy, Factor x, const Tensor *w, const Tensor *bias,
-                                  int64_t in) {
-    return (WeightGradient){w, bias, dy, x, in, pass->shape->hidden, false};
-}
-
-static WeightGradient column_weight_(const Pass *pass, Factor dy, Factor x, const Tensor *w, const Tensor *bias,
-                                     int64_t out) {
-    return (WeightGradient){w, bias, dy, x, pass->shape->hidden, out, true};
-}
-
-void row_weight(Pass *pass, Factor dy, Factor x, const Tensor *w, const Tensor *bias, int64_t in) {
-    WeightGradient g = row_weight_(pass, dy, x, w, bias, in);
-    weight_gradient_(pass, &g);
-}
-
-void column_weight(Pass *pass, const void *dy, Factor x, const Tensor *w, const Tensor *bias, int64_t out) {
-    WeightGradient g = column_weight_(pass, factor_plain(dy), x, w, bias, out);
-    weight_gradient_(pass, &g);
-}
+// With one scale per tensor, the two products that read dy share the memory for the scale, one for a row product and
+// one for a column product. A split backward may separate the two products, so it has none.
 
 void row_backward(Pass *pass, void *dx, const void *aux, Factor dy, Factor x, const Tensor *w, const Tensor *bias,
                   int64_t in, Epilogue epilogue) {
     const Shape *s = pass->shape;
-    dy = with_scale_(pass, dy, 0);
-    if (!pass_keeps_rows(pass)) weight_later_(pass, row_weight_(pass, dy, x, w, bias, in));
+    if (s->fp8 == FP8_TENSOR && !pass->split) dy.scales = pass->scales;
+    if (!pass_keeps_rows(pass)) weight_later_(pass, (WeightGradient){w, bias, dy, x, in, s->hidden, .shard = false});
     input_gradient_(pass, dx, aux, dy, w, in, s->hidden, epilogue);
 }
 
 void column_backward(Pass *pass, void *dx, Factor dy, Factor x, const Tensor *w, const Tensor *bias, int64_t out) {
-    Factor plain = with_scale_(pass, factor_plain(dy.source), 1);
-    if (!pass->split) weight_later_(pass, column_weight_(pass, plain, x, w, bias, out));
-    column_input_(pass, dx, dy.kind == FACTOR_PLAIN ? plain : dy, w, out,
-                  pass->shape->sequence && !pass->split ? 1 : 0);
+    const Shape *s = pass->shape;
+    Factor plain = factor_plain(dy.source);
+    if (s->fp8 == FP8_TENSOR && !pass->split) plain.scales = pass->scales + FACTOR_ONE_SCALE;
+    if (!pass->split) weight_later_(pass, (WeightGradient){w, bias, plain, x, s->hidden, out, .shard = true});
+    column_input_(pass, dx, dy.kind == FACTOR_PLAIN ? plain : dy, w, out, s->sequence && !pass->split ? 1 : 0);
 }
 
 bool pass_keeps_rows(const Pass *pass) { return pass->split && !pass->shape->pointwise; }
-
-void block_keep(Pass *pass, void *kept, const void *made, int64_t bytes) {
-    if (pass->split) pass->be->copy(pass->be, STREAM_COMPUTE, kept, made, bytes);
-}
 
 void block_norm(Pass *pass, const Model *model, const Tensor *norm, Factor out, void *sum, const void *x,
                 const void *delta) {
@@ -367,9 +343,12 @@ void embedding_block_forward(Pass *pass, const Model *model, const Tensor *tenso
     const Shape *s = pass->shape;
     const char *positions = model->learned_positions && s->tensor_rank == 0 ? tensors[1].weight : NULL;
     if (positions != NULL && pass->positions == NULL) positions += pass->first * s->hidden * s->element;
-    pass->be->embedding_forward(pass->be, block_partial(pass, x), tokens, pass->positions, tensors[0].weight, positions,
-                                s->rows, s->hidden, s->batch, s->vocab_first, s->vocab_count);
-    block_reduce(pass, x);
+    void *partial = partial_(pass, x);
+    pass->be->embedding_forward(pass->be, partial, tokens, pass->positions, tensors[0].weight, positions, s->rows,
+                                s->hidden, s->batch, s->vocab_first, s->vocab_count);
+    if (s->tensor_ranks == 1) return;
+    sum_rows_(pass, &pass->sum, x, partial, s->shard_rows);
+    blocks_wait_(pass, &pass->sum);
 }
 
 void embedding_block_backward(Pass *pass, const Model *model, const Tensor *tensors, const void *dx,
@@ -394,13 +373,6 @@ void head_work_layout(HeadWork *work, Layout *layout, const Shape *shape) {
     work->gathered = shape->tensor_ranks > 1 ? (float *)layout_take(layout, stats * shape->tensor_ranks) : work->stats;
 }
 
-static void gather_stats_(Pass *pass, const HeadWork *work) {
-    CommRequest request;
-    if (pass->shape->tensor_ranks == 1) return;
-    gather_(pass, &request, work->gathered, work->stats, pass->shape->rows * 3, COMM_FLOAT);
-    blocks_wait_(pass, &request);
-}
-
 void head_block(Pass *pass, const Model *model, const Tensor *tensors, const HeadWork *work, void *x, float *loss,
                 const int32_t *targets, float scale) {
     const Shape *s = pass->shape;
@@ -408,11 +380,12 @@ void head_block(Pass *pass, const Model *model, const Tensor *tensors, const Hea
     const Tensor *matrix = &tensors[model->head_matrix];
     block_norm_first(pass, model, tensors, factor_plain(work->norm), x);
     Factor whole = block_gathered(pass, GATHERED_INPUT, factor_plain(work->norm)), logits = factor_plain(work->logits);
-    block_product(pass, work->logits, NULL, whole, matrix, NULL, s->hidden, s->vocab_width, EPILOGUE_NONE);
+    product_(pass, work->logits, NULL, whole, matrix, NULL, s->hidden, s->vocab_width, EPILOGUE_NONE);
     blocks_poll_(pass);
     be->cross_entropy_stats(be, work->stats, work->logits, targets, s->rows, s->vocab_width, s->vocab_first,
                             s->vocab_count);
-    gather_stats_(pass, work);
+    if (s->tensor_ranks > 1)
+        block_collective(pass, pass->tensor, COMM_ALL_GATHER, work->gathered, work->stats, s->rows * 3, COMM_FLOAT);
     be->cross_entropy_gradient(be, work->logits, loss, work->gathered, s->tensor_ranks, targets, s->rows,
                                s->vocab_width, s->vocab_first, s->vocab_count, scale, s->z_loss);
     blocks_poll_(pass);

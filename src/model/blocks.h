@@ -8,51 +8,44 @@
 // Returns the bytes of a buffer that fits gathered rows, plain or in eight bits with the scales of all ranks.
 int64_t block_gathered_bytes(const Shape *shape);
 
+// Runs a collective to its end. Messages progress meanwhile: another rank may start the collective only after a message
+// that depends on a message of this rank. An error is in pass->err.
+void block_collective(Pass *pass, Comm *comm, CommOperation operation, void *out, const void *in, int64_t count,
+                      CommType type);
+
 // Returns all rows (rows, hidden) of x (shard); without sequence parallelism, x has all rows and is returned. The next
 // call for the same `what` may overwrite gathered rows. Without shape->overlap, any gather and any sum over t may
 // overwrite them. A gradient in eight bits is first quantized from its source.
 Factor block_gathered(Pass *pass, Gathered what, Factor x);
-// With shape->overlap, starts the gather of x; it runs during compute until block_gathered waits for it. Does nothing
-// without overlap or sequence parallelism, or if a gather for the same `what` is in progress.
+// With sequence parallelism and shape->overlap, starts the gather of x; it runs during compute until block_gathered
+// waits for it.
 void block_gather(Pass *pass, Gathered what, Factor x);
 
-// Returns the memory for this rank's part (rows, hidden) of a sum over t whose result goes to `to` (shard).
-void *block_partial(Pass *pass, void *to);
-// Sets `to` (shard) to the sum over t of the parts in block_partial's memory.
-void block_reduce(Pass *pass, void *to);
-
-// Computes y = x wT + bias, in eight bits if w is quantized. aux and epilogue: see linear_forward.
-void block_product(Pass *pass, void *y, void *aux, Factor x, const Tensor *w, const void *bias, int64_t in, int64_t out,
-                   Epilogue epilogue);
-
-// With shape->chunks > 1, compute linear_forward chunk by chunk; each chunk's collective runs during the product of
-// another chunk. column: x (shard) is gathered for w (out, hidden), whose rows are split over t. row: the product with
-// w (hidden, in), whose columns are split over t, is summed into y (shard).
-void column_forward_chunks(Pass *pass, void *y, void *aux, const void *x, const void *w, const void *bias, int64_t out,
-                           Epilogue epilogue);
-void row_forward_chunks(Pass *pass, void *y, const void *x, const void *w, const void *bias, int64_t in);
+// Compute linear_forward, in eight bits if w is quantized. column: x (shard) is gathered for w (out, hidden), whose rows
+// are split over t. row: the product with w (hidden, in), whose columns are split over t, is summed into y (shard).
+// With shape->chunks > 1, each collective is cut into chunks, which run during products of other chunks. aux and
+// epilogue: see operations.h.
+void column_forward(Pass *pass, void *y, void *aux, Factor x, const Tensor *w, const void *bias, int64_t out,
+                    Epilogue epilogue);
+void row_forward(Pass *pass, void *y, Factor x, const Tensor *w, const void *bias, int64_t in);
 
 // Computes the backward of a product with w (hidden, in), whose columns are split: dx (rows, in) = dy w [* gelu'(aux)],
 // dw += dyT x, dbias += column sums of dy. dy (rows, hidden): gathered. With pass_keeps_rows, leaves the gradients of
-// the weights to row_weight.
+// the weights to the caller.
 void row_backward(Pass *pass, void *dx, const void *aux, Factor dy, Factor x, const Tensor *w, const Tensor *bias,
                   int64_t in, Epilogue epilogue);
 // Computes the backward of a product with w (out, hidden), split by rows: dx (shard) = sum over t of dy w. dw and
 // dbias are computed as in row_backward, but from dy.source. x: this rank's shard. With pass->split, leaves the
-// gradients of the weights to column_weight.
+// gradients of the weights to the caller.
 void column_backward(Pass *pass, void *dx, Factor dy, Factor x, const Tensor *w, const Tensor *bias, int64_t out);
-// With shape->overlap, computes the weight gradients that row_backward and column_backward have put off. Call it while
-// a gather is in flight, before dy or x of the latest call is overwritten.
-void block_later(Pass *pass);
-// Compute only the gradients of the weights, at once.
-void row_weight(Pass *pass, Factor dy, Factor x, const Tensor *w, const Tensor *bias, int64_t in);
-void column_weight(Pass *pass, const void *dy, Factor x, const Tensor *w, const Tensor *bias, int64_t out);
+// Computes the weight gradients that row_backward and column_backward have put off with shape->overlap, oldest first,
+// until `leave` remain. Call it while a gather is in flight, before dy or x of the latest call is overwritten.
+void block_later(Pass *pass, int leave);
+// Computes only the gradients of the weights, at once.
+void block_weight(Pass *pass, WeightGradient gradient);
 
 // Returns whether a split backward also defers the weight gradients of row_backward, and keeps their operands.
 bool pass_keeps_rows(const Pass *pass);
-// If pass->split is set, copies `made` to `kept`, a part of the bundle that the backward does not read again.
-void block_keep(Pass *pass, void *kept, const void *made, int64_t bytes);
-
 // Sets sum = x + delta and out = norm(sum), all shards. If delta is NULL, sets out = norm(x) and does not write `sum`.
 // The backward adds to dx. norm: the weight; LayerNorm's bias is the next tensor.
 void block_norm(Pass *pass, const Model *model, const Tensor *norm, Factor out, void *sum, const void *x,

@@ -1,5 +1,7 @@
-// Collectives of context ranks over keys and values, see context.h.
+// Collectives of context ranks over keys and values, see context.h. The two halves of a sequence are exchanged one after
+// the other, because they need the same links and multiprocessors.
 #include "context.h"
+#include "blocks.h"
 
 int64_t context_row(const Shape *s, int64_t position) {
     int64_t length = s->seq / s->pieces;
@@ -25,28 +27,17 @@ static Keys keys_of_(const Pass *pass, int i) {
     return keys;
 }
 
-// Waits for a collective; messages progress meanwhile, as in blocks.c. The two halves of a sequence are
-// exchanged one after the other, because they need the same links and multiprocessors.
-static void context_wait_(Pass *pass, int i, int started, CommRequest *request) {
-    if (started != 0) request->active = false;
-    comm_wait_polling(pass->context[i], request, pass->poll, pass->poll_argument, pass->err);
-}
-
 void context_gather_keys(Pass *pass, const void *qkv) {
     const Shape *s = pass->shape;
     char *all = pass->keys;
     for (int i = 0; i < s->pieces; i++) {
         Keys keys = keys_of_(pass, i);
-        Comm *comm = pass->context[i];
-        CommRequest request = {0};
         char *own = all + keys.own * s->element;
         pass->be->copy_columns(pass->be, own, keys.cols, (const char *)qkv + keys.column * s->element, s->qkv_cols,
                                false, keys.rows, keys.cols);
         if (s->context_ranks == 1) return;
-        CommType type = s->element == 2 ? COMM_BF16 : COMM_FLOAT;
-        int started = comm->collective(comm, COMM_ALL_GATHER, all + keys.half * s->element, own, keys.count, type,
-                                       &request, pass->err);
-        context_wait_(pass, i, started, &request);
+        block_collective(pass, pass->context[i], COMM_ALL_GATHER, all + keys.half * s->element, own, keys.count,
+                         s->element == 2 ? COMM_BF16 : COMM_FLOAT);
     }
 }
 
@@ -54,14 +45,10 @@ void context_sum_gradients(Pass *pass, void *dqkv) {
     const Shape *s = pass->shape;
     for (int i = 0; i < s->pieces; i++) {
         Keys keys = keys_of_(pass, i);
-        Comm *comm = pass->context[i];
-        CommRequest request = {0};
         float *own = pass->dkeys + keys.own;
-        if (s->context_ranks > 1) {
-            int started = comm->collective(comm, COMM_REDUCE_SCATTER, own, pass->dkeys + keys.half, keys.count,
-                                           COMM_FLOAT, &request, pass->err);
-            context_wait_(pass, i, started, &request);
-        }
+        if (s->context_ranks > 1)
+            block_collective(pass, pass->context[i], COMM_REDUCE_SCATTER, own, pass->dkeys + keys.half, keys.count,
+                             COMM_FLOAT);
         pass->be->copy_columns(pass->be, (char *)dqkv + keys.column * s->element, s->qkv_cols, own, keys.cols, true,
                                keys.rows, keys.cols);
     }

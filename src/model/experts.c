@@ -1,5 +1,6 @@
 // The path of rows to their experts and back (experts.h).
 #include "experts.h"
+#include "blocks.h"
 
 #include "base/alloc.h"
 
@@ -112,10 +113,7 @@ static void gather_counts_(Dispatch *d, const int32_t *chosen) {
     for (int64_t i = 0; i < each; i++) own[i] = (double)mine[i];
     free(mine);
     if (pass->experts == NULL) return;
-    CommRequest request = {0};
-    if (pass->experts->collective(pass->experts, COMM_ALL_GATHER, d->counts, own, each, COMM_DOUBLE, &request,
-                                  pass->err) == 0)
-        comm_wait_polling(pass->experts, &request, pass->poll, pass->poll_argument, pass->err);
+    block_collective(pass, pass->experts, COMM_ALL_GATHER, d->counts, own, each, COMM_DOUBLE);
     if (pass->err->code != 0) memset(d->counts, 0, (size_t)(each * s->expert_ranks) * sizeof *d->counts);
 }
 
@@ -151,7 +149,7 @@ static void add_load_(const Dispatch *d, const ExpertsBundle *bundle, const Expe
         most = fmax(most, (double)here);
     }
     double mean = all / experts;
-    if (!d->pass->trains || all == 0) return;
+    if (all == 0) return; // after an error
     load->forwards++;
     load->parts += (double)d->parts;
     load->fullest += most / (mean * held);
@@ -276,12 +274,8 @@ static void balance_(Pass *pass, const ExpertsBundle *bundle) {
     counts_(pass, counts, 1, bundle->chosen);
     for (int64_t n = 0; n < experts; n++) all[n] = (double)counts[n];
     Comm *others[] = {s->sequence ? pass->tensor : NULL, pass->context[0]}; // they have other tokens of the microbatch
-    for (int i = 0; i < 2; i++) {
-        CommRequest request = {0};
-        if (others[i] != NULL &&
-            others[i]->collective(others[i], COMM_ALL_REDUCE, all, all, experts, COMM_DOUBLE, &request, pass->err) == 0)
-            comm_wait_polling(others[i], &request, pass->poll, pass->poll_argument, pass->err);
-    }
+    for (int i = 0; i < 2; i++)
+        if (others[i] != NULL) block_collective(pass, others[i], COMM_ALL_REDUCE, all, all, experts, COMM_DOUBLE);
     for (int64_t n = 0; n < experts; n++)
         share[n] = (float)(s->balance * (double)experts * all[n] / ((double)s->route.chosen * tokens) * pass->scale);
     pass->be->upload(pass->be, bundle->share, share, experts * (int64_t)sizeof *share);
@@ -306,7 +300,7 @@ void experts_forward(Pass *pass, const Tensor *const *t, const ExpertsBundle *bu
     const Parcels rows = {work->sent, work->arrived, s->hidden * s->element},
                   weights = {work->sent_weights, work->arrived_weights, sizeof(float)};
     Dispatch d = dispatch_open_(pass, bundle->chosen);
-    add_load_(&d, bundle, work);
+    if (pass->trains) add_load_(&d, bundle, work);
     for (int64_t part = 0; part < d.parts; part++) {
         dispatch_part_(&d, work, bundle->chosen, part);
         experts_up_(&d, work, bundle, &w, &rows, &weights, x);

@@ -6,6 +6,8 @@
 #include "blocks.h"
 #include "quantized.h"
 
+#include <assert.h>
+
 int64_t layer_bundle_layout(LayerBundle *bundle, const void *base, const Shape *s) {
     LayerBundle counted;
     LayerBundle *to = bundle == NULL ? &counted : bundle;
@@ -89,39 +91,11 @@ static Layer layer_open_(Pass *pass, const Model *model, const Tensor *tensors, 
     return layer;
 }
 
-// Runs the middle of layer_forward with each collective cut into chunks that run during the adjacent product
-// (blocks.c). Leaves the MLP's output in the temporary `delta`.
-static void forward_chunks_(Pass *pass, const Model *model, Layer *layer, LayerOutput output) {
-    const Shape *s = pass->shape;
-    const LayerBundle *a = &layer->a;
-    const void **w = layer->w;
-    void *delta = layer->work.delta, *up = layer->fused ? a->act : a->mlp, *aux = layer->fused ? a->mlp : NULL;
-
-    column_forward_chunks(pass, a->qkv, NULL, a->norm1, w[LAYER_QKV], w[LAYER_QKV_BIAS], s->qkv_cols, EPILOGUE_NONE);
-    if (model->heads_forward != NULL) model->heads_forward(pass, layer->t, a->qkv, a->kept);
-    attention_block_forward(pass, a->attention, a->saved, a->qkv);
-    row_forward_chunks(pass, delta, a->attention, w[LAYER_OUT], w[LAYER_OUT_BIAS], s->query_cols);
-    block_norm(pass, model, layer->t[LAYER_NORM2], layer->norm2, a->x2, a->x, delta);
-    column_forward_chunks(pass, up, aux, a->norm2, w[LAYER_UP], w[LAYER_UP_BIAS], s->mlp_cols, layer->epilogue);
-    if (!layer->fused) model->activation_forward(pass, layer->act, a->mlp);
-    if (output != LAYER_NO_OUTPUT) row_forward_chunks(pass, delta, a->act, w[LAYER_DOWN], w[LAYER_DOWN_BIAS], s->ffn);
-}
-
 // Returns the operand to gather for dx, the gradient of a row-parallel product's output: plain or in eight bits.
 static Factor gradient_(const Pass *pass, const void *dx) {
     const Shape *s = pass->shape;
     int kind = s->narrow[GATHERED_GRADIENT];
     return quantized_at(kind == FACTOR_PLAIN ? dx : pass->narrowed, dx, kind, s->shard_rows, s->hidden);
-}
-
-// Returns the gradient of `mlp`. With overlap, the activation's backward also writes this gradient in eight bits, for
-// the input gradient that is computed next. Without overlap the weight gradient is computed next, and its transposed
-// operand takes the 8-bit buffer.
-static Factor mlp_gradient_(const Pass *pass, const Layer *layer) {
-    const Shape *s = pass->shape;
-    int kind = s->overlap && !layer->fused ? s->narrow[GATHERED_INPUT] : FACTOR_PLAIN;
-    return quantized_at(kind == FACTOR_PLAIN ? layer->work.dmlp : pass->quantized[FACTOR_GRADIENT], layer->work.dmlp,
-                        kind, s->rows, s->mlp_cols);
 }
 
 void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *y, LayerOutput output) {
@@ -131,68 +105,50 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
     const LayerBundle *a = &layer.a;
     const Tensor **t = layer.t;
     const void **w = layer.w;
-    bool experts = s->route.experts > 0;
-    void *delta = layer.work.delta, *part = block_partial(pass, delta), *act = (void *)layer.act.source;
+    const bool experts = s->route.experts > 0;
+    void *delta = layer.work.delta, *act = (void *)layer.act.source;
 
+    // 1. norm1 = norm(x)
     block_norm_first(pass, model, t[LAYER_NORM1], layer.norm1, a->x);
-    if (s->chunks > 1) {
-        forward_chunks_(pass, model, &layer, output);
-    } else {
-        // x2 = x + out(attention(qkv(norm1(x)))). Each tensor rank has its heads, and a part of the sum.
-        Factor x = block_gathered(pass, GATHERED_INPUT, layer.norm1);
-        block_product(pass, a->qkv, NULL, x, t[LAYER_QKV], w[LAYER_QKV_BIAS], s->hidden, s->qkv_cols, EPILOGUE_NONE);
-        if (s->latent.heads > 0) {
-            latent_forward(pass, t, &layer.work.latent, a->attention, a->saved, a->qkv);
-        } else {
-            if (model->heads_forward != NULL) model->heads_forward(pass, t, a->qkv, a->kept);
-            attention_block_forward(pass, a->attention, a->saved, a->qkv);
-        }
-        block_product(pass, part, NULL, layer.attention, t[LAYER_OUT], w[LAYER_OUT_BIAS], s->query_cols, s->hidden,
-                      EPILOGUE_NONE);
-        block_reduce(pass, delta);
 
-        // y = x2 + down(act(up(norm2(x2)))). Each tensor rank has its columns of the MLP, and a part of the sum.
-        // The router reads this rank's rows. Its experts and the dense MLP both add to delta.
-        block_norm(pass, model, t[LAYER_NORM2], layer.norm2, a->x2, a->x, delta);
-        if (experts) experts_route(pass, t, &a->experts, &layer.work.experts, a->norm2);
-        if (s->ffn > 0) {
-            x = block_gathered(pass, GATHERED_INPUT, layer.norm2);
-            block_product(pass, layer.fused ? act : a->mlp, layer.fused ? a->mlp : NULL, x, t[LAYER_UP],
-                          w[LAYER_UP_BIAS], s->hidden, s->mlp_cols, layer.epilogue);
-            if (layer.fused) quantized_make(pass, &layer.act, s->rows, s->ffn);
-            else model->activation_forward(pass, layer.act, a->mlp);
-        }
-        if (output == LAYER_NO_OUTPUT) return;
-        if (s->ffn > 0) {
-            block_product(pass, part, NULL, layer.act, t[LAYER_DOWN], w[LAYER_DOWN_BIAS], s->ffn, s->hidden,
-                          EPILOGUE_NONE);
-            block_reduce(pass, delta);
-        }
-        if (experts) {
-            void *sum = s->ffn > 0 ? layer.work.experts.output : delta;
-            experts_forward(pass, t, &a->experts, &layer.work.experts, sum, a->norm2);
-            if (s->ffn > 0) be->add(be, delta, delta, sum, s->shard_rows * s->hidden);
-        }
+    // 2. The heads of this tensor rank: q, k and v, or with latent attention the latent rows.
+    column_forward(pass, a->qkv, NULL, layer.norm1, t[LAYER_QKV], w[LAYER_QKV_BIAS], s->qkv_cols, EPILOGUE_NONE);
+
+    // 3. Attention, after the norm and the rotation of q and k.
+    if (s->latent.heads > 0) {
+        latent_forward(pass, t, &layer.work.latent, a->attention, a->saved, a->qkv);
+    } else {
+        if (model->heads_forward != NULL) model->heads_forward(pass, t, a->qkv, a->kept);
+        attention_block_forward(pass, a->attention, a->saved, a->qkv);
     }
+
+    // 4. x2 = x + out(attention), summed over the heads of all tensor ranks, and norm2 = norm(x2)
+    row_forward(pass, delta, layer.attention, t[LAYER_OUT], w[LAYER_OUT_BIAS], s->query_cols);
+    block_norm(pass, model, t[LAYER_NORM2], layer.norm2, a->x2, a->x, delta);
+
+    // 5. The router chooses the experts of this rank's rows.
+    if (experts) experts_route(pass, t, &a->experts, &layer.work.experts, a->norm2);
+
+    // 6. The dense MLP, or the shared expert: this tensor rank's columns of act = activation(up(norm2)).
+    if (s->ffn > 0) {
+        column_forward(pass, layer.fused ? act : a->mlp, layer.fused ? a->mlp : NULL, layer.norm2, t[LAYER_UP],
+                       w[LAYER_UP_BIAS], s->mlp_cols, layer.epilogue);
+        if (!layer.fused) model->activation_forward(pass, layer.act, a->mlp);
+        else if (layer.act.kind != FACTOR_PLAIN) quantized_make(pass, &layer.act, s->rows, s->ffn);
+    }
+    if (output == LAYER_NO_OUTPUT) return;
+
+    // 7. delta = down(act), summed over the columns of all tensor ranks, and what the chosen experts compute
+    if (s->ffn > 0) row_forward(pass, delta, layer.act, t[LAYER_DOWN], w[LAYER_DOWN_BIAS], s->ffn);
+    if (experts) {
+        void *sum = s->ffn > 0 ? layer.work.experts.output : delta;
+        experts_forward(pass, t, &a->experts, &layer.work.experts, sum, a->norm2);
+        if (s->ffn > 0) be->add(be, delta, delta, sum, s->shard_rows * s->hidden);
+    }
+
+    // 8. y = x2 + delta, which the norm that reads y can add, too
     if (output == LAYER_WRITES) be->add(be, y, a->x2, delta, s->shard_rows * s->hidden);
     if (output == LAYER_LEAVES) pass->residual = a->x2, pass->delta = delta;
-}
-
-// With shape->pointwise, recomputes a norm's output from its input. act_again_ recomputes `act` from `mlp`.
-static void norm_again_(Pass *pass, const Model *model, const Layer *layer, int role, const void *x) {
-    if (!pass->shape->pointwise) return;
-    block_norm(pass, model, layer->t[role], layer->norm1, NULL, x, NULL);
-}
-
-static void act_again_(Pass *pass, const Model *model, const Layer *layer) {
-    const Shape *s = pass->shape;
-    if (!s->pointwise) return;
-    if (!layer->fused) {
-        model->activation_forward(pass, layer->act, layer->a.mlp);
-        return;
-    }
-    pass->be->gelu_forward(pass->be, (void *)layer->act.source, layer->a.mlp, s->rows * s->ffn);
-    quantized_make(pass, &layer->act, s->rows, s->ffn);
 }
 
 // dx is the gradient of y, then of x2, then of x: the norms' backwards add to it. With overlap (blocks.c) gathers start
@@ -203,41 +159,59 @@ static void act_again_(Pass *pass, const Model *model, const Layer *layer) {
 // weight gradients of `out` and `down`, and these weight gradients are computed here (pass_keeps_rows).
 void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *dx, bool onward) {
     const Shape *s = pass->shape;
-    Layer layer = layer_open_(pass, model, tensors, bundle);
+    Backend *be = pass->be;
+    const Layer layer = layer_open_(pass, model, tensors, bundle);
     const LayerBundle *a = &layer.a;
     const LayerWork *work = &layer.work;
-    const Tensor **t = layer.t;
-
-    const bool experts = s->route.experts > 0;
+    const Tensor *const *t = layer.t;
+    const int64_t stream = s->shard_rows * s->hidden;
+    const bool experts = s->route.experts > 0, early = s->sequence && s->overlap;
     const Factor gradient = gradient_(pass, dx);
     Factor dy;
-    if (experts) {
-        // The whole backward of the experts is here, also if backwards are split.
-        norm_again_(pass, model, &layer, LAYER_NORM2, a->x2);
+    assert(pass->later_count == 0);
+
+    // 1. What the forward did not keep: act, and norm2 unless layer_weights reads it.
+    if (s->pointwise && s->ffn > 0) {
+        if (layer.fused) be->gelu_forward(be, (void *)layer.act.source, a->mlp, s->rows * s->ffn);
+        else model->activation_forward(pass, layer.act, a->mlp);
+        if (layer.fused && layer.act.kind != FACTOR_PLAIN) quantized_make(pass, &layer.act, s->rows, s->ffn);
+    }
+    if (s->pointwise && (experts || !pass->split))
+        block_norm(pass, model, t[LAYER_NORM2], layer.norm2, NULL, a->x2, NULL);
+
+    // 2. The experts and their router, completely, also if backwards are split.
+    if (experts)
         experts_backward(pass, t, &a->experts, &work->experts, s->ffn > 0 ? work->experts.output : work->delta, dx,
                          a->norm2);
-    }
+
+    // 3. The dense MLP: down, activation, up. delta becomes the gradient of norm2. With overlap, the activation writes
+    // its gradient in eight bits, too, for the input gradient of up, which is next. Without overlap its weight gradient
+    // is next, and the transposed operand of that takes the 8-bit buffer.
     if (s->ffn > 0) {
-        act_again_(pass, model, &layer);
-        if (!pass->split && !experts) norm_again_(pass, model, &layer, LAYER_NORM2, a->x2);
         dy = block_gathered(pass, GATHERED_GRADIENT, gradient);
-        if (!pass->split) block_gather(pass, GATHERED_INPUT, layer.norm2);
+        if (early && !pass->split) block_gather(pass, GATHERED_INPUT, layer.norm2);
         row_backward(pass, layer.fused ? work->dmlp : work->dact, layer.fused ? a->mlp : NULL, dy, layer.act,
                      t[LAYER_DOWN], t[LAYER_DOWN_BIAS], s->ffn, layer.epilogue);
-        const Factor dmlp = mlp_gradient_(pass, &layer);
+        Factor dmlp = factor_plain(work->dmlp);
+        if (s->overlap && !layer.fused && s->narrow[GATHERED_INPUT] != FACTOR_PLAIN)
+            dmlp = quantized_at(pass->quantized[FACTOR_GRADIENT], work->dmlp, s->narrow[GATHERED_INPUT], s->rows,
+                                s->mlp_cols);
         if (!layer.fused) model->activation_backward(pass, dmlp, work->dact, a->mlp);
-        block_keep(pass, a->mlp, work->dmlp, s->rows * s->mlp_cols * s->element);
+        if (pass->split) be->copy(be, STREAM_COMPUTE, a->mlp, work->dmlp, s->rows * s->mlp_cols * s->element);
         column_backward(pass, work->delta, dmlp, layer.norm2, t[LAYER_UP], t[LAYER_UP_BIAS], s->mlp_cols);
-        if (experts) pass->be->add(pass->be, work->delta, work->delta, work->experts.output, s->shard_rows * s->hidden);
+        if (experts) be->add(be, work->delta, work->delta, work->experts.output, stream);
     }
-    block_norm_backward(pass, model, t[LAYER_NORM2], dx, work->delta, a->x2);
-    if (pass_keeps_rows(pass)) block_keep(pass, a->x2, dx, s->shard_rows * s->hidden * s->element);
-    block_gather(pass, GATHERED_GRADIENT, gradient);
-    block_later(pass);
 
-    if (!pass->split) norm_again_(pass, model, &layer, LAYER_NORM1, a->x);
+    // 4. norm2: dx becomes the gradient of x2.
+    block_norm_backward(pass, model, t[LAYER_NORM2], dx, work->delta, a->x2);
+    if (pass_keeps_rows(pass)) be->copy(be, STREAM_COMPUTE, a->x2, dx, stream * s->element);
+    if (early) block_gather(pass, GATHERED_GRADIENT, gradient);
+    if (s->overlap) block_later(pass, 0);
+
+    // 5. Attention: out, the scores, q, k and v. delta becomes the gradient of norm1.
+    if (s->pointwise && !pass->split) block_norm(pass, model, t[LAYER_NORM1], layer.norm1, NULL, a->x, NULL);
     dy = block_gathered(pass, GATHERED_GRADIENT, gradient);
-    if (!pass->split) block_gather(pass, GATHERED_INPUT, layer.norm1);
+    if (early && !pass->split) block_gather(pass, GATHERED_INPUT, layer.norm1);
     row_backward(pass, work->dattention, NULL, dy, layer.attention, t[LAYER_OUT], t[LAYER_OUT_BIAS], s->query_cols,
                  EPILOGUE_NONE);
     if (s->latent.heads > 0) {
@@ -246,42 +220,51 @@ void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void 
         attention_block_backward(pass, work->dqkv, work->dattention, a->attention, a->saved, a->qkv);
         if (model->heads_backward != NULL) model->heads_backward(pass, t, work->dqkv, a->kept);
     }
-    block_keep(pass, a->qkv, work->dqkv, s->rows * s->qkv_cols * s->element);
+    if (pass->split) be->copy(be, STREAM_COMPUTE, a->qkv, work->dqkv, s->rows * s->qkv_cols * s->element);
     column_backward(pass, work->delta, factor_plain(work->dqkv), layer.norm1, t[LAYER_QKV], t[LAYER_QKV_BIAS],
                     s->qkv_cols);
+
+    // 6. norm1: dx becomes the gradient of x, which the layer below gathers, unless it has only experts.
     block_norm_backward(pass, model, t[LAYER_NORM1], dx, work->delta, a->x);
-    if (onward && s->ffn > 0) block_gather(pass, GATHERED_GRADIENT, gradient); // experts read only this rank's rows
-    block_later(pass);
+    if (onward && early && s->ffn > 0) block_gather(pass, GATHERED_GRADIENT, gradient);
+    if (s->overlap) block_later(pass, 0);
 }
 
-// Starts each gather one product early, so that it runs during that product.
+// With pointwise, layer_backward has computed the weight gradients of `down` and `out`. Otherwise each gather starts
+// one product early, so that it runs during that product.
 void layer_weights(Pass *pass, const Model *model, const Tensor *tensors, const void *bundle, const void *dy,
                    const void *next) {
     const Shape *s = pass->shape;
-    Layer layer = layer_open_(pass, model, tensors, bundle);
+    const Layer layer = layer_open_(pass, model, tensors, bundle);
     const LayerBundle *a = &layer.a;
-    const Tensor **t = layer.t;
-
-    if (s->pointwise) {
-        if (s->ffn > 0) {
-            norm_again_(pass, model, &layer, LAYER_NORM2, a->x2);
-            column_weight(pass, a->mlp, layer.norm2, t[LAYER_UP], t[LAYER_UP_BIAS], s->mlp_cols);
-        }
-        norm_again_(pass, model, &layer, LAYER_NORM1, a->x);
-        column_weight(pass, a->qkv, layer.norm1, t[LAYER_QKV], t[LAYER_QKV_BIAS], s->qkv_cols);
-        return;
-    }
+    const Tensor *const *t = layer.t;
+    const bool early = s->sequence && s->overlap && !s->pointwise;
     Factor whole;
-    if (s->ffn > 0) {
+
+    // 1. The dense MLP's, as far as layer_backward has left them.
+    if (s->ffn > 0 && !s->pointwise) {
         whole = block_gathered(pass, GATHERED_GRADIENT, gradient_(pass, dy));
-        block_gather(pass, GATHERED_INPUT, layer.norm2);
-        row_weight(pass, whole, layer.act, t[LAYER_DOWN], t[LAYER_DOWN_BIAS], s->ffn);
-        block_gather(pass, GATHERED_GRADIENT, gradient_(pass, a->x2));
-        column_weight(pass, a->mlp, layer.norm2, t[LAYER_UP], t[LAYER_UP_BIAS], s->mlp_cols);
+        if (early) block_gather(pass, GATHERED_INPUT, layer.norm2);
+        block_weight(pass, (WeightGradient){t[LAYER_DOWN], t[LAYER_DOWN_BIAS], whole, layer.act, s->ffn, s->hidden,
+                                            .shard = false});
+        if (early) block_gather(pass, GATHERED_GRADIENT, gradient_(pass, a->x2));
     }
-    whole = block_gathered(pass, GATHERED_GRADIENT, gradient_(pass, a->x2));
-    block_gather(pass, GATHERED_INPUT, layer.norm1);
-    row_weight(pass, whole, layer.attention, t[LAYER_OUT], t[LAYER_OUT_BIAS], s->query_cols);
-    if (next != NULL && s->ffn > 0) block_gather(pass, GATHERED_GRADIENT, gradient_(pass, next));
-    column_weight(pass, a->qkv, layer.norm1, t[LAYER_QKV], t[LAYER_QKV_BIAS], s->qkv_cols);
+    if (s->ffn > 0) {
+        if (s->pointwise) block_norm(pass, model, t[LAYER_NORM2], layer.norm2, NULL, a->x2, NULL);
+        block_weight(pass, (WeightGradient){t[LAYER_UP], t[LAYER_UP_BIAS], factor_plain(a->mlp), layer.norm2, s->hidden,
+                                            s->mlp_cols, .shard = true});
+    }
+
+    // 2. The attention's.
+    if (!s->pointwise) {
+        whole = block_gathered(pass, GATHERED_GRADIENT, gradient_(pass, a->x2));
+        if (early) block_gather(pass, GATHERED_INPUT, layer.norm1);
+        block_weight(pass, (WeightGradient){t[LAYER_OUT], t[LAYER_OUT_BIAS], whole, layer.attention, s->query_cols,
+                                            s->hidden, .shard = false});
+        if (early && next != NULL && s->ffn > 0) block_gather(pass, GATHERED_GRADIENT, gradient_(pass, next));
+    } else {
+        block_norm(pass, model, t[LAYER_NORM1], layer.norm1, NULL, a->x, NULL);
+    }
+    block_weight(pass, (WeightGradient){t[LAYER_QKV], t[LAYER_QKV_BIAS], factor_plain(a->qkv), layer.norm1, s->hidden,
+                                        s->qkv_cols, .shard = true});
 }

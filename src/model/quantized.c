@@ -1,6 +1,8 @@
 // Operands of eight bits (quantized.h).
 #include "quantized.h"
 
+#include <assert.h>
+
 static int kind_(int fp8, FactorUse use) {
     static const int kinds[][3] = {
         [FP8_OFF] = {FACTOR_PLAIN, FACTOR_PLAIN, FACTOR_PLAIN},
@@ -37,7 +39,7 @@ int64_t quantized_bytes(const Shape *s, int kind, int64_t rows, int64_t cols) {
 }
 
 void quantized_make(Pass *pass, const Factor *operand, int64_t rows, int64_t cols) {
-    if (operand->kind == FACTOR_PLAIN) return;
+    assert(operand->kind != FACTOR_PLAIN);
     pass->be->quantize(pass->be, *operand, factor_plain(operand->source), rows, cols, false);
 }
 

@@ -23,7 +23,7 @@ void quantized_shape(Shape *shape, bool biased);
 // precision. source: the bf16 values that quantized_make reads.
 int64_t quantized_bytes(const Shape *shape, int kind, int64_t rows, int64_t cols);
 Factor quantized_at(const void *memory, const void *source, int kind, int64_t rows, int64_t cols);
-// Quantizes the operand's source, unless the operand is plain.
+// Quantizes the source of an operand that is not plain.
 void quantized_make(Pass *pass, const Factor *operand, int64_t rows, int64_t cols);
 
 // Returns the bytes of one buffer in pass->quantized, enough for the input or the gradient of any product of a layer; 0
