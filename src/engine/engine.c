@@ -6,8 +6,8 @@
 //
 // Three decisions to know:
 //
-//   - A bundle's number is schedule_bundle. The state of its slot (slots.h) says where it is and who may touch it. If
-//     a slot is not in the state that the proof promised, the action fails with a message that names both states.
+//   - A bundle's number is schedule_bundle. The state of its slot (slots.h) says where it is and who may touch it, as
+//     the proof of the schedule promised.
 //   - A bundle goes to the partner and back as a message of the pair's group. The evictor moves the messages of E
 //     and L, one at a time. A and R only permit the evictor to write or read a lent slot (comm_pushed.h). So every
 //     posted A or R that has its slot is in flight at once, and the evictor never waits for the acceptor's compute:
@@ -22,6 +22,7 @@
 #include "comm/comm_pushed.h"
 #include "base/clock.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -103,17 +104,6 @@ static Movement movement_(Engine *engine, ActionKind kind) {
     return kind == ACTION_EVICT ? evict : kind == ACTION_LOAD ? load : kind == ACTION_ACCEPT ? accept : give_back;
 }
 
-// Returns the slot that the next transfer of the queue needs, or NULL if it has to wait.
-static Slot *transfer_slot_(Engine *engine, const Action *action, const Movement *move) {
-    if (!move->sends) return slots_free(move->pool, true);
-    if (action->kind == ACTION_EVICT) {
-        int64_t made = engine->forward_action[engine_bundle_(engine, action)];
-        if (made < 0 || !engine->be->event_done(engine->be, engine->end_events[made])) return NULL;
-    }
-    Slot *slot = slots_find(move->pool, engine_bundle_(engine, action));
-    return slot != NULL && slot->state == SLOT_FILLING ? NULL : slot; // R waits for its A
-}
-
 // Prefixes an error with the name of the message that failed: "step 12: the bundle of microbatch 5 from stage 0 to
 // stage 3: ...". With several chunks per stage, ", chunk 1 of stage 0," follows the microbatch. Returns -1.
 static int blame_message_(const Engine *engine, const char *what, int64_t microbatch, int chunk, int owner, int from,
@@ -136,43 +126,45 @@ static int blame_transfer_(const Engine *engine, const Action *action, Error *er
     return blame_message_(engine, "the bundle", action->microbatch, action->chunk, evictor, evictor, to, err);
 }
 
-// Starts a copy to host memory (E) or back (L). The host slot changes its state at once, because the next transfer of
-// the queue starts only after this copy is complete.
-static int copy_to_host_(Engine *engine, const Action *action, const Slot *slot, const char *who, Error *err) {
-    Backend *be = engine->be;
-    bool evicts = action->kind == ACTION_EVICT;
-    int bundle = engine_bundle_(engine, action);
-    Slot *there = evicts ? slots_free(&engine->host, false) : slots_find(&engine->host, bundle);
-    if (slots_move(&engine->host, there, evicts ? SLOT_FREE : SLOT_HELD, evicts ? SLOT_HELD : SLOT_FREE, bundle, who,
-                   err) != 0)
-        return -1;
-    be->copy(be, STREAM_EVICT, evicts ? there->memory : slot->memory, evicts ? slot->memory : there->memory,
-             engine->own.slot_bytes);
-    be->event_record(be, engine->host_copied, STREAM_EVICT);
-    return 0;
-}
-
 // Starts the next transfer of the queue. Returns 1 if it was started, 0 if it has to wait, -1 with err.
 static int queue_start_(Engine *engine, Error *err) {
     Queue *queue = &engine->queue;
+    Backend *be = engine->be;
     int64_t i = queue->actions[queue->started];
     const Action *action = engine_action_(engine, i);
     Movement move = movement_(engine, action->kind);
+    int bundle = engine_bundle_(engine, action);
+
+    // 1. E and L go one at a time. E waits for its forward, R for its A, L and A for a slot that the device has left.
     if (move.pool == &engine->own && queue->done < queue->started) return 0;
-    Slot *slot = transfer_slot_(engine, action, &move);
-    if (slot == NULL) return 0;
-    char who[ACTION_TEXT];
-    int bundle = engine_bundle_(engine, action), started;
-    if (slots_move(move.pool, slot, move.before, move.during, bundle, engine_text_(engine, action, who), err) != 0)
-        return -1;
+    if (action->kind == ACTION_EVICT) {
+        int64_t made = engine->forward_action[bundle];
+        if (made < 0 || !be->event_done(be, engine->end_events[made])) return 0;
+    }
+    Slot *slot = move.sends ? slots_find(move.pool, bundle) : slots_free(move.pool, true);
+    if (slot == NULL || slot->state == SLOT_FILLING) return 0;
+
+    // 2. Its slot and its place in the queue.
+    slots_move(move.pool, slot, move.before, move.during, bundle);
+    assert(queue->started - queue->done < queue->most);
     Flight *flight = &queue->flights[queue->started++ % queue->most];
     flight->slot = slot;
-    int64_t bytes = move.pool->slot_bytes;
     engine->times[i].begin = clock_seconds();
-    Comm *pair = engine->pair;
-    if (action->peer == SCHEDULE_HOST) started = copy_to_host_(engine, action, slot, who, err);
-    else started = pair->message(pair, move.sends, engine->partner, slot->memory, bytes, &flight->request, err);
-    return started == 0 ? 1 : -1;
+
+    // 3. A message to or from the partner, or a copy to or from host memory. The host slot changes its state at once,
+    // because the next transfer of the queue starts only after this copy is complete.
+    int64_t bytes = move.pool->slot_bytes;
+    if (action->peer != SCHEDULE_HOST) {
+        Comm *pair = engine->pair;
+        int failed = pair->message(pair, move.sends, engine->partner, slot->memory, bytes, &flight->request, err);
+        return failed == 0 ? 1 : -1;
+    }
+    bool evicts = action->kind == ACTION_EVICT;
+    Slot *there = evicts ? slots_free(&engine->host, false) : slots_find(&engine->host, bundle);
+    slots_move(&engine->host, there, evicts ? SLOT_FREE : SLOT_HELD, evicts ? SLOT_HELD : SLOT_FREE, bundle);
+    be->copy(be, STREAM_EVICT, evicts ? there->memory : slot->memory, evicts ? slot->memory : there->memory, bytes);
+    be->event_record(be, engine->host_copied, STREAM_EVICT);
+    return 1;
 }
 
 // Returns 1 if the oldest transfer in flight is complete, 0 if not, -1 with err.
@@ -186,26 +178,13 @@ static int queue_finish_(Engine *engine, Error *err) {
     if (done == 0) return 0;
     if (done < 0) return blame_transfer_(engine, action, err);
     Movement move = movement_(engine, action->kind);
-    char who[ACTION_TEXT];
     flight->slot->occupied = NULL;
-    if (slots_move(move.pool, flight->slot, move.during, move.after, engine_bundle_(engine, action),
-                   engine_text_(engine, action, who), err) != 0)
-        return -1;
+    slots_move(move.pool, flight->slot, move.during, move.after, engine_bundle_(engine, action));
     engine->times[i].end = clock_seconds();
     engine->run.evictions += action->kind == ACTION_EVICT;
     // The partner moves one bundle at a time, so a transfer offered ahead begins when it becomes the oldest.
     if (++queue->done < queue->started) engine->times[queue->actions[queue->done]].begin = engine->times[i].end;
     return 1;
-}
-
-static int queue_progress_(Engine *engine, Error *err) {
-    const Queue *queue = &engine->queue;
-    int moved = 1;
-    while (moved > 0) {
-        moved = queue->done < queue->started ? queue_finish_(engine, err) : 0;
-        if (moved == 0 && queue->started < queue->posted) moved = queue_start_(engine, err);
-    }
-    return moved;
 }
 
 // ---------------------------------------------------------------- progress
@@ -227,7 +206,11 @@ static void engine_progress_(void *argument) {
     P2pLink *link;
     for (int i = 0; err->code == 0 && (link = links_at(&engine->links, i)) != NULL; i++)
         if (p2p_progress(link, err) != 0) blame_link_(engine, link, err);
-    if (err->code == 0) queue_progress_(engine, err);
+    const Queue *queue = &engine->queue;
+    for (int moved = 1; err->code == 0 && moved > 0;) {
+        moved = queue->done < queue->started ? queue_finish_(engine, err) : 0;
+        if (moved == 0 && queue->started < queue->posted) moved = queue_start_(engine, err);
+    }
 }
 
 // Pauses between polls, briefly on GPUs: a delay of this host delays other stages' hosts, and CPU cores are plentiful.
@@ -236,24 +219,22 @@ static void engine_pause_(Engine *engine) {
     else comm_pause_briefly(&engine->pause.looks);
 }
 
-// Advances messages and transfers until the device is less than LAYERS_AHEAD layers behind the host.
-static void stay_near_(Engine *engine) {
-    Backend *be = engine->be;
-    Event *event = engine->queued[engine->layers % LAYERS_AHEAD];
-    engine->pause.looks = 0;
-    while (engine->error.code == 0 && !be->event_done(be, event)) {
-        engine_progress_(engine);
-        engine_pause_(engine);
-    }
-    be->event_record(be, event, STREAM_COMPUTE);
-}
-
-// Calls engine_progress_ from inside compute. moved: compute has made progress.
+// Calls engine_progress_ from inside compute. moved: compute has made progress. After a layer on a GPU, also waits until
+// the device is less than LAYERS_AHEAD layers behind the host.
 static bool engine_poll_(void *argument, bool moved) {
     Engine *engine = (Engine *)argument;
+    Backend *be = engine->be;
     if (moved) status_page_progress(engine->status_page);
     engine_progress_(engine);
-    if (engine->queued[0] != NULL && engine->layers < engine->stage->layers_queued) stay_near_(engine);
+    if (engine->queued[0] != NULL && engine->layers < engine->stage->layers_queued) {
+        Event *event = engine->queued[engine->layers % LAYERS_AHEAD];
+        engine->pause.looks = 0;
+        while (engine->error.code == 0 && !be->event_done(be, event)) {
+            engine_progress_(engine);
+            engine_pause_(engine);
+        }
+        be->event_record(be, event, STREAM_COMPUTE);
+    }
     engine->layers = engine->stage->layers_queued;
     return engine->error.code == 0;
 }
@@ -349,7 +330,7 @@ static int engine_compute_(Engine *engine, int64_t i, Error *err) {
     int bundle = engine_bundle_(engine, action), c = action->chunk, ran;
     int64_t unit = (int64_t)action->microbatch * engine->stage->at.shape.slices + action->slice;
     Slot *slot = forward ? slots_free(&engine->own, false) : slots_find(&engine->own, bundle);
-    if (slots_move(&engine->own, slot, before, during, bundle, who, err) != 0) return -1;
+    slots_move(&engine->own, slot, before, during, bundle);
     action_links_(engine, action, &in, &out);
     if (be->range_begin != NULL) be->range_begin(be, who);
     be->event_record(be, engine->begin_events[i], STREAM_COMPUTE);
@@ -366,40 +347,33 @@ static int engine_compute_(Engine *engine, int64_t i, Error *err) {
         p2p_used(out, engine->end_events[i]);
     }
     if (frees) slot->occupied = engine->end_events[i];
-    return slots_move(&engine->own, slot, during, frees ? SLOT_FREE : after, bundle, who, err);
+    slots_move(&engine->own, slot, during, frees ? SLOT_FREE : after, bundle);
+    return 0;
 }
 
 // ---------------------------------------------------------------- a run
 
-static void engine_reserve_(Engine *engine, int64_t actions, int64_t microbatches) {
-    if (actions + microbatches <= engine->capacity) return;
-    int64_t capacity = actions + microbatches;
-    engine->times = xrealloc(engine->times, (size_t)capacity * sizeof *engine->times);
-    engine->begin_events = xrealloc(engine->begin_events, (size_t)capacity * sizeof *engine->begin_events);
-    engine->end_events = xrealloc(engine->end_events, (size_t)capacity * sizeof *engine->end_events);
-    engine->forward_action = xrealloc(engine->forward_action, (size_t)capacity * sizeof *engine->forward_action);
-    engine->queue.actions = xrealloc(engine->queue.actions, (size_t)capacity * sizeof *engine->queue.actions);
-    for (int64_t i = engine->capacity; i < capacity; i++) {
-        engine->begin_events[i] = engine->be->event_create(engine->be);
-        engine->end_events[i] = engine->be->event_create(engine->be);
-    }
-    engine->capacity = capacity;
-}
-
-static int engine_begin_(Engine *engine, const char *label, const Schedule *schedule, float scale, Error *err) {
+static void engine_begin_(Engine *engine, const char *label, const Schedule *schedule, float scale) {
     const StageSchedule *list = &schedule->stage[engine->index];
     const StageShape *at = &engine->stage->at;
     P2pLink *link;
-    if (schedule->chunks != at->chunks || schedule->placement != at->placement || schedule->slices > at->shape.slices ||
-        schedule->edge_buffers > engine->links.edge_buffers)
-        return error_set(err, EXIT_FAILED,
-                         "schedule %s does not match this run's chunks, placement, slices or edge buffers",
-                         schedule->name);
-    if (list->own_slots > engine->own.count || list->lent_slots > engine->lent.count)
-        return error_set(err, EXIT_FAILED, "schedule %s needs %d own and %d lent slots; %d and %d are allocated",
-                         schedule->name, list->own_slots, list->lent_slots, engine->own.count, engine->lent.count);
+    assert(schedule->chunks == at->chunks && schedule->placement == at->placement);
+    assert(schedule->slices <= at->shape.slices && schedule->edge_buffers <= engine->links.edge_buffers);
+    assert(list->own_slots <= engine->own.count && list->lent_slots <= engine->lent.count);
     int64_t messages = (int64_t)schedule->microbatches * schedule->slices;
-    engine_reserve_(engine, list->count, schedule->chunks * messages);
+    int64_t bundles = schedule->chunks * messages, capacity = list->count + bundles;
+    if (capacity > engine->capacity) {
+        engine->times = xrealloc(engine->times, (size_t)capacity * sizeof *engine->times);
+        engine->begin_events = xrealloc(engine->begin_events, (size_t)capacity * sizeof *engine->begin_events);
+        engine->end_events = xrealloc(engine->end_events, (size_t)capacity * sizeof *engine->end_events);
+        engine->forward_action = xrealloc(engine->forward_action, (size_t)capacity * sizeof *engine->forward_action);
+        engine->queue.actions = xrealloc(engine->queue.actions, (size_t)capacity * sizeof *engine->queue.actions);
+        for (int64_t i = engine->capacity; i < capacity; i++) {
+            engine->begin_events[i] = engine->be->event_create(engine->be);
+            engine->end_events[i] = engine->be->event_create(engine->be);
+        }
+        engine->capacity = capacity;
+    }
     engine->label = label;
     engine->schedule = schedule;
     engine->list = list;
@@ -407,14 +381,13 @@ static int engine_begin_(Engine *engine, const char *label, const Schedule *sche
     engine->latest = NULL;
     memset(&engine->run, 0, sizeof engine->run);
     memset(engine->times, 0, (size_t)list->count * sizeof *engine->times);
-    for (int64_t i = 0; i < schedule->chunks * messages; i++) engine->forward_action[i] = -1;
+    for (int64_t i = 0; i < bundles; i++) engine->forward_action[i] = -1;
     engine->queue.posted = engine->queue.started = engine->queue.done = 0;
     slots_begin(&engine->own);
     slots_begin(&engine->lent);
     tensors_quantize(&engine->stage->tensors, engine->be);
     for (int i = 0; (link = links_at(&engine->links, i)) != NULL; i++)
         p2p_begin(link, schedule->forward_only && link->way == P2P_BACKWARD ? 0 : messages);
-    return 0;
 }
 
 static bool drained_(Engine *engine) {
@@ -424,7 +397,20 @@ static bool drained_(Engine *engine) {
     return engine->queue.done == engine->queue.posted;
 }
 
-static int drain_(Engine *engine, Error *err) {
+int engine_run(Engine *engine, const char *label, const Schedule *schedule, float scale, EngineRun *run, Error *err) {
+    Backend *be = engine->be;
+    engine_begin_(engine, label, schedule, scale);
+
+    // 1. The list. After each action, the messages and transfers start that it allows.
+    const StageSchedule *list = engine->list;
+    for (int64_t i = 0; i < list->count; i++) {
+        if (!action_computes(list->actions[i].kind)) engine->queue.actions[engine->queue.posted++] = i;
+        else if (engine_compute_(engine, i, err) != 0) return -1;
+        engine_progress_(engine);
+        if (be->check != NULL && be->check(be, err) != 0) return -1;
+    }
+
+    // 2. The last messages and transfers, then the device.
     engine_say_(engine, "end of the pipeline");
     status_page_set_wait(engine->status_page, "its last messages", -1);
     engine->pause.looks = 0;
@@ -432,54 +418,28 @@ static int drain_(Engine *engine, Error *err) {
         engine_pause_(engine);
     if (engine->error.code != 0) *err = engine->error;
     if (err->code != 0) return -1;
-    if (engine->own.in_use + engine->lent.in_use != 0)
-        return error_set(err, EXIT_FAILED, "%d own and %d lent slots are still in use at the end of schedule %s",
-                         engine->own.in_use, engine->lent.in_use, engine->schedule->name);
-    return engine->be->synchronize(engine->be, err);
-}
+    assert(engine->own.in_use == 0 && engine->lent.in_use == 0);
+    if (be->synchronize(be, err) != 0) return -1;
 
-static void collect_(Engine *engine, EngineRun *run) {
-    for (int64_t i = 0; i < engine->list->count; i++) {
-        if (!action_computes(engine_action_(engine, i)->kind)) continue;
-        ActionTime *time = &engine->times[i];
-        time->begin = engine->be->event_seconds(engine->be, engine->begin_events[i]);
-        time->end = engine->be->event_seconds(engine->be, engine->end_events[i]);
-        if (engine->run.begin == 0.0) engine->run.begin = time->begin;
-        engine->run.end = time->end;
-        engine->run.busy += time->end - time->begin;
-        if (engine_action_(engine, i)->kind == ACTION_FORWARD) engine->run.forward += time->end - time->begin;
-    }
-    engine->run.times = engine->times;
-    engine->run.count = engine->list->count;
-    engine->run.slots_used = engine->own.most_in_use;
-    engine->run.slots_lent = engine->lent.most_in_use;
+    // 3. The times of compute, by the device's clock.
     *run = engine->run;
-}
-
-int engine_run(Engine *engine, const char *label, const Schedule *schedule, float scale, EngineRun *run, Error *err) {
-    if (engine_begin_(engine, label, schedule, scale, err) != 0) return -1;
-    for (int64_t i = 0; i < engine->list->count; i++) {
-        if (!action_computes(engine_action_(engine, i)->kind)) engine->queue.actions[engine->queue.posted++] = i;
-        else if (engine_compute_(engine, i, err) != 0) return -1;
-        engine_progress_(engine); // start the messages and transfers that this action allows
-        if (engine->be->check != NULL && engine->be->check(engine->be, err) != 0) return -1;
+    for (int64_t i = 0; i < list->count; i++) {
+        ActionKind kind = list->actions[i].kind;
+        ActionTime *time = &engine->times[i];
+        if (!action_computes(kind)) continue;
+        time->begin = be->event_seconds(be, engine->begin_events[i]);
+        time->end = be->event_seconds(be, engine->end_events[i]);
+        if (run->begin == 0.0) run->begin = time->begin;
+        run->end = time->end;
+        run->busy += time->end - time->begin;
+        if (kind == ACTION_FORWARD) run->forward += time->end - time->begin;
     }
-    if (drain_(engine, err) != 0) return -1;
-    collect_(engine, run);
+    run->times = engine->times, run->count = list->count;
+    run->slots_used = engine->own.most_in_use, run->slots_lent = engine->lent.most_in_use;
     return 0;
 }
 
 // ---------------------------------------------------------------- life
-
-static int create_slots_(Engine *engine, const SlotCounts *slots, Error *err) {
-    Backend *be = engine->be;
-    engine->queue.most = slots->lent + 1;
-    engine->queue.flights = xcalloc((size_t)engine->queue.most, sizeof *engine->queue.flights);
-    engine->host_copied = be->event_create(be);
-    if (slots_create(&engine->own, be, "own", MEMORY_OWN_SLOTS, slots->own, slots->bytes, err) != 0) return -1;
-    if (slots_create(&engine->lent, be, "lent", MEMORY_LENT_SLOTS, slots->lent, slots->bytes, err) != 0) return -1;
-    return slots_create_host(&engine->host, be, slots->host, slots->bytes, err);
-}
 
 // Connects this stage and its partner: first messages from the lower stage to the upper, then the other way. Every
 // message begins or ends in a lent slot of the acceptor, so only the acceptor opens its memory, the lent slots, to the
@@ -516,7 +476,13 @@ Engine *engine_create(Stage *stage, const Schedule *schedule, const SlotCounts *
     stage->pass.poll = engine_poll_;
     stage->pass.poll_argument = engine;
     if (!engine->be->own_sums) stage->pass.routed = engine->be->event_create(engine->be);
-    if (create_slots_(engine, slots, err) == 0 && connect_pair_(engine, schedule, err) == 0 &&
+    engine->queue.most = slots->lent + 1;
+    engine->queue.flights = xcalloc((size_t)engine->queue.most, sizeof *engine->queue.flights);
+    engine->host_copied = engine->be->event_create(engine->be);
+    if (slots_create(&engine->own, engine->be, "own", MEMORY_OWN_SLOTS, slots->own, slots->bytes, err) == 0 &&
+        slots_create(&engine->lent, engine->be, "lent", MEMORY_LENT_SLOTS, slots->lent, slots->bytes, err) == 0 &&
+        slots_create_host(&engine->host, engine->be, slots->host, slots->bytes, err) == 0 &&
+        connect_pair_(engine, schedule, err) == 0 &&
         links_create(&engine->links, engine->be, schedule, engine->index, stage->at.message_bytes, groups->lanes,
                      err) == 0)
         return engine;

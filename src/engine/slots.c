@@ -10,11 +10,13 @@
 #include "slots.h"
 #include "base/alloc.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 static void place_slots_(SlotPool *pool, int count) {
+    assert(pool->slot_bytes % MEMORY_ALIGN == 0);
     pool->count = count;
     pool->slots = xcalloc((size_t)count, sizeof *pool->slots);
     for (int i = 0; i < count; i++)
@@ -77,26 +79,10 @@ Slot *slots_find(SlotPool *pool, int bundle) {
     return NULL;
 }
 
-static const char *state_name_(SlotState state) {
-    static const char *const names[] = {"free", "being filled", "holding", "leaving", "being read"};
-    return names[state];
-}
-
-int slots_move(SlotPool *pool, Slot *slot, SlotState from, SlotState to, int bundle, const char *who, Error *err) {
-    if (slot == NULL)
-        return error_set(err, EXIT_FAILED,
-                         "%s: no %s slot holds bundle %d; this is a defect of the program or its schedule", who,
-                         pool->name, bundle);
-    int expected = from == SLOT_FREE ? -1 : bundle;
-    if (slot->state != from || slot->bundle != expected)
-        return error_set(err, EXIT_FAILED,
-                         "%s: %s slot %d should be %s (bundle %d) but is %s (bundle %d; -1: none); this is a defect of "
-                         "the program or its schedule",
-                         who, pool->name, (int)(slot - pool->slots), state_name_(from), expected,
-                         state_name_(slot->state), slot->bundle);
+void slots_move(SlotPool *pool, Slot *slot, SlotState from, SlotState to, int bundle) {
+    assert(slot != NULL && slot->state == from && slot->bundle == (from == SLOT_FREE ? -1 : bundle));
     pool->in_use += (from == SLOT_FREE) - (to == SLOT_FREE);
     if (pool->in_use > pool->most_in_use) pool->most_in_use = pool->in_use;
     slot->state = to;
     slot->bundle = to == SLOT_FREE ? -1 : bundle;
-    return 0;
 }

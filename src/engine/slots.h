@@ -1,6 +1,6 @@
 // Activation slots: the only memory that holds bundles. A stage has a fixed number of equal slots: its own slots, the
-// slots that it lends to its partner, and slots in host memory. Every slot records its contents; using a slot in the
-// wrong state is an error that names the slot and the action.
+// slots that it lends to its partner, and slots in host memory. Every slot records its contents; the
+// proof of the schedule promises that no slot is used in a wrong state, so that would be a defect of the program.
 #pragma once
 
 #include "backend/backend.h"
@@ -55,5 +55,5 @@ Slot *slots_free(SlotPool *pool, bool idle);
 // Returns the slot that holds the bundle, or NULL.
 Slot *slots_find(SlotPool *pool, int bundle);
 
-// Moves a slot to another state for action `who` ("F3"). -1 with err if it is not in `from` or holds another bundle.
-int slots_move(SlotPool *pool, Slot *slot, SlotState from, SlotState to, int bundle, const char *who, Error *err);
+// Moves the slot that is in state `from` and, unless it is free, holds this bundle, to another state.
+void slots_move(SlotPool *pool, Slot *slot, SlotState from, SlotState to, int bundle);
