@@ -23,28 +23,22 @@ bool config_lacks(const Config *config, const ConfigKey *key) {
 
 static void put_field_(JsonOut *out, const char *name, const Config *config, const ConfigKey *key, const void *field);
 
-// An entry of a list: a value, an object of named parts, or a tuple.
-static void put_entry_(JsonOut *out, const Config *config, const ConfigList *list, const char *entry) {
-    bool named = list->parts[0].name != NULL;
-    if (named) json_begin(out, NULL, list->tuple ? '[' : '{');
-    for (int i = 0; i < list->part_count; i++) {
-        const ConfigKey *part = &list->parts[i];
-        put_field_(out, list->tuple ? NULL : part->name, config, part, entry + part->offset);
-    }
-    if (named) json_end(out, list->tuple ? ']' : '}');
-}
-
+// Each entry is a value, an object of named parts, or a tuple.
 static void put_list_(JsonOut *out, const char *name, const Config *config, const ConfigList *list, const char *field) {
     int64_t count = *(const int64_t *)((const char *)config + list->valid);
-    if (list->tuple && count == 0) {
-        json_put_text(out, name, "none");
-    } else if (list->alone && count == 1) {
-        put_field_(out, name, config, &list->parts[0], field);
-    } else {
-        json_begin(out, name, '[');
-        for (int64_t i = 0; i < count; i++) put_entry_(out, config, list, field + (size_t)i * list->entry);
-        json_end(out, ']');
+    bool named = list->parts[0].name != NULL;
+    if (list->tuple && count == 0) return json_put_text(out, name, "none");
+    if (list->alone && count == 1) return put_field_(out, name, config, &list->parts[0], field);
+    json_begin(out, name, '[');
+    for (int64_t i = 0; i < count; i++, field += list->entry) {
+        if (named) json_begin(out, NULL, list->tuple ? '[' : '{');
+        for (int p = 0; p < list->part_count; p++) {
+            const ConfigKey *part = &list->parts[p];
+            put_field_(out, list->tuple ? NULL : part->name, config, part, field + part->offset);
+        }
+        if (named) json_end(out, list->tuple ? ']' : '}');
     }
+    json_end(out, ']');
 }
 
 // Writes a field as the member `name`, or as an entry of an array if that is NULL. The words true and false become JSON
@@ -312,39 +306,9 @@ void config_help(FILE *file) {
     }
 }
 
-static void put_option_(JsonOut *out, const OptionRow *row) {
+void config_help_json(const char *program, FILE *file) {
     static const char *const kinds[] = {
         [OPTION_FLAG] = "flag", [OPTION_TEXT] = "text", [OPTION_MAYBE] = "maybe", [OPTION_LIST] = "list"};
-    json_line(out);
-    json_begin(out, NULL, '{');
-    json_put_text(out, "name", row->name);
-    json_put_text(out, "letter", (char[]){row->letter, '\0'});
-    json_put_text(out, "kind", kinds[row->kind]);
-    json_put_text(out, "argument", row->argument);
-    json_put_text(out, "meaning", row->meaning);
-    json_end(out, '}');
-}
-
-static void put_key_(JsonOut *out, const ConfigKey *key) {
-    char expected[CONFIG_EXPECTED];
-    config_expected(key, expected, sizeof expected);
-    json_line(out);
-    json_begin(out, NULL, '{');
-    json_put_text(out, "name", key->name);
-    json_put_text(out, "default", key->def);
-    json_put_truth(out, "text", config_takes_text(key));
-    // The words that the key accepts. The zero word, such as "auto", precedes the words of an enum.
-    json_begin(out, "words", '[');
-    if (key->type == KEY_BOOL) json_put_text(out, NULL, "true"), json_put_text(out, NULL, "false");
-    if (key->zero_word != NULL) json_put_text(out, NULL, key->zero_word);
-    for (int i = 0; key->words != NULL && key->words[i] != NULL; i++) json_put_text(out, NULL, key->words[i]);
-    json_end(out, ']');
-    json_put_text(out, "expected", expected);
-    json_put_text(out, "meaning", key->meaning);
-    json_end(out, '}');
-}
-
-void config_help_json(const char *program, FILE *file) {
     JsonOut out = {.file = file};
     json_begin(&out, NULL, '{');
     json_put_text(&out, "program", program);
@@ -352,11 +316,38 @@ void config_help_json(const char *program, FILE *file) {
     json_put_text(&out, "date", VERSION_DATE);
     json_line(&out);
     json_begin(&out, "options", '[');
-    for (int i = 0; i < option_row_count; i++) put_option_(&out, &option_rows[i]);
+    for (int i = 0; i < option_row_count; i++) {
+        const OptionRow *row = &option_rows[i];
+        json_line(&out);
+        json_begin(&out, NULL, '{');
+        json_put_text(&out, "name", row->name);
+        json_put_text(&out, "letter", (char[]){row->letter, '\0'});
+        json_put_text(&out, "kind", kinds[row->kind]);
+        json_put_text(&out, "argument", row->argument);
+        json_put_text(&out, "meaning", row->meaning);
+        json_end(&out, '}');
+    }
     json_end(&out, ']');
     json_line(&out);
     json_begin(&out, "keys", '[');
-    for (int i = 0; i < config_key_count; i++) put_key_(&out, &config_keys[i]);
+    for (const ConfigKey *key = config_keys; key < config_keys + config_key_count; key++) {
+        char expected[CONFIG_EXPECTED];
+        config_expected(key, expected, sizeof expected);
+        json_line(&out);
+        json_begin(&out, NULL, '{');
+        json_put_text(&out, "name", key->name);
+        json_put_text(&out, "default", key->def);
+        json_put_truth(&out, "text", config_takes_text(key));
+        // The words that the key accepts. The zero word, such as "auto", precedes the words of an enum.
+        json_begin(&out, "words", '[');
+        if (key->type == KEY_BOOL) json_put_text(&out, NULL, "true"), json_put_text(&out, NULL, "false");
+        if (key->zero_word != NULL) json_put_text(&out, NULL, key->zero_word);
+        for (int i = 0; key->words != NULL && key->words[i] != NULL; i++) json_put_text(&out, NULL, key->words[i]);
+        json_end(&out, ']');
+        json_put_text(&out, "expected", expected);
+        json_put_text(&out, "meaning", key->meaning);
+        json_end(&out, '}');
+    }
     json_end(&out, ']');
     json_end(&out, '}');
     fputc('\n', file);

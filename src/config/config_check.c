@@ -19,60 +19,45 @@ static void near_divisors_(int64_t n, int64_t value, char *out, size_t size) {
     else snprintf(out, size, "%lld or %lld", (long long)below, (long long)above);
 }
 
-// Resolves head_dim auto to hidden / heads, which must be even for rotary embedding.
-static int check_head_dim_auto_(Config *config, Error *err) {
-    ModelConfig *m = &config->model;
-    bool rotary = families[m->family].rotary;
-    char use[64];
-    if (rotary && m->hidden % 2 != 0)
-        return config_error(config, "model.hidden", err, "must be even for rotary embedding, not %lld; use %lld",
-                            (long long)m->hidden, (long long)m->hidden + 1);
-    // A head of odd size cannot be rotated in pairs, so heads must divide hidden / 2.
-    int64_t units = rotary ? m->hidden / 2 : m->hidden;
-    if (units % m->heads != 0) {
-        near_divisors_(units, m->heads, use, sizeof use);
-        const char *what = m->hidden % m->heads != 0 ? "does not divide hidden"
-                                                     : "leaves an odd head size (RoPE turns pairs) of hidden";
-        return config_error(config, config_blame(config, "model.heads", "model.hidden"), err,
-                            "heads %lld %s %lld; use %s heads%s", (long long)m->heads, what, (long long)m->hidden, use,
-                            rotary ? ", or give model.head_dim" : "");
-    }
-    m->head_dim = m->hidden / m->heads;
-    if (!rotary || m->head_dim <= 2 * ROPE_PAIRS_MAX) return 0;
-    return config_error(config, "model.heads", err, "head size is %lld; the limit for rotary embedding is %d",
-                        (long long)m->head_dim, 2 * ROPE_PAIRS_MAX);
-}
-
-static int check_rope_share_(const Config *config, Error *err) {
-    const ModelConfig *m = &config->model;
-    int64_t width = (int64_t)((double)m->head_dim * m->rope_share); // as transformers rounds it
-    if (width >= 2 && width % 2 == 0) return 0;
-    return config_error(config, "model.rope_share", err,
-                        "%g of head_dim %lld are %lld dimensions, but pairs are rotated; use %g", m->rope_share,
-                        (long long)m->head_dim, (long long)width,
-                        2.0 * ceil((double)(width + 1) / 2.0) / (double)m->head_dim);
-}
-
-static int check_head_dim_(Config *config, Error *err) {
-    ModelConfig *m = &config->model;
-    if (m->head_dim == 0 && check_head_dim_auto_(config, err) != 0) return -1;
-    if (families[m->family].rotary) {
-        if (m->head_dim % 2 == 0) return check_rope_share_(config, err);
-        return config_error(config, "model.head_dim", err, "must be even for rotary embedding, not %lld; use %lld",
-                            (long long)m->head_dim, (long long)m->head_dim + 1);
-    }
-    if (m->heads * m->head_dim == m->hidden) return 0;
-    return config_error(config, "model.head_dim", err, "family %s has head_dim = hidden / heads; remove the key",
-                        family_words[m->family]);
-}
-
+// Checks the heads of attention. Resolves kv_heads auto, and head_dim auto to hidden / heads.
 static int check_heads_(Config *config, Error *err) {
     ModelConfig *m = &config->model;
+    const Family *family = &families[m->family];
     char use[64];
     if (m->kv_heads == 0) m->kv_heads = m->heads;
-    if (check_head_dim_(config, err) != 0) return -1;
+    if (m->head_dim == 0) {
+        if (family->rotary && m->hidden % 2 != 0)
+            return config_error(config, "model.hidden", err, "must be even for rotary embedding, not %lld; use %lld",
+                                (long long)m->hidden, (long long)m->hidden + 1);
+        // A head of odd size cannot be rotated in pairs, so heads must divide hidden / 2.
+        int64_t units = family->rotary ? m->hidden / 2 : m->hidden;
+        if (units % m->heads != 0) {
+            near_divisors_(units, m->heads, use, sizeof use);
+            const char *what = m->hidden % m->heads != 0 ? "does not divide hidden"
+                                                         : "leaves an odd head size (RoPE turns pairs) of hidden";
+            return config_error(config, config_blame(config, "model.heads", "model.hidden"), err,
+                                "heads %lld %s %lld; use %s heads%s", (long long)m->heads, what, (long long)m->hidden,
+                                use, family->rotary ? ", or give model.head_dim" : "");
+        }
+        m->head_dim = m->hidden / m->heads;
+        if (family->rotary && m->head_dim > 2 * ROPE_PAIRS_MAX)
+            return config_error(config, "model.heads", err, "head size is %lld; the limit for rotary embedding is %d",
+                                (long long)m->head_dim, 2 * ROPE_PAIRS_MAX);
+    }
+    if (family->rotary && m->head_dim % 2 != 0)
+        return config_error(config, "model.head_dim", err, "must be even for rotary embedding, not %lld; use %lld",
+                            (long long)m->head_dim, (long long)m->head_dim + 1);
+    int64_t width = (int64_t)((double)m->head_dim * m->rope_share); // as transformers rounds it
+    if (family->rotary && (width < 2 || width % 2 != 0))
+        return config_error(config, "model.rope_share", err,
+                            "%g of head_dim %lld are %lld dimensions, but pairs are rotated; use %g", m->rope_share,
+                            (long long)m->head_dim, (long long)width,
+                            2.0 * ceil((double)(width + 1) / 2.0) / (double)m->head_dim);
+    if (!family->rotary && m->heads * m->head_dim != m->hidden)
+        return config_error(config, "model.head_dim", err, "family %s has head_dim = hidden / heads; remove the key",
+                            family_words[m->family]);
     const char *kv_key = config_blame(config, "model.kv_heads", "model.heads");
-    if (!families[m->family].grouped && m->kv_heads != m->heads)
+    if (!family->grouped && m->kv_heads != m->heads)
         return config_error(config, kv_key, err,
                             "family %s has no grouped attention: kv_heads must equal heads; use %lld or auto",
                             family_words[m->family], (long long)m->heads);
@@ -82,25 +67,7 @@ static int check_heads_(Config *config, Error *err) {
                         (long long)m->heads, use);
 }
 
-// Checks the keys that only rotary positions use, and the keys that each kind of scaling needs.
-static int check_rope_(Config *config, Error *err) {
-    ModelConfig *m = &config->model;
-    const char *original = "model.rope_original";
-    if (m->rope_attention == 0) m->rope_attention = m->rope_scaling == ROPE_YARN ? 0.1 * log(m->rope_factor) + 1 : 1;
-    if (m->rope_scaling >= ROPE_LLAMA3 && m->rope_original == 0)
-        return config_error(config, config_blame(config, original, "model.rope_scaling"), err,
-                            "rope_scaling %s needs the sequence length before scaling; "
-                            "set model.rope_original, such as 8192",
-                            config_word("model.rope_scaling", m->rope_scaling));
-    if (m->rope_scaling == ROPE_LLAMA3 && m->rope_high_freq <= m->rope_low_freq)
-        return config_error(config, "model.rope_high_freq", err, "%g is not above rope_low_freq %g; use a larger one",
-                            m->rope_high_freq, m->rope_low_freq);
-    if (m->rope_scaling == ROPE_NONE && m->rope_factor != 1)
-        return config_error(config, "model.rope_factor", err,
-                            "has no effect without rope_scaling; use rope_scaling linear, llama3 or yarn");
-    return 0;
-}
-
+// Checks what the tensor ranks split, and how they gather it.
 static int check_tensor_(const Config *config, Error *err) {
     const ModelConfig *m = &config->model;
     int64_t t = config->parallel.tensor;
@@ -120,15 +87,10 @@ static int check_tensor_(const Config *config, Error *err) {
         return config_error(config, "parallel.tensor", err, "%lld does not divide %lld %s; use %s", (long long)t,
                             (long long)split[i].count, split[i].what, use);
     }
-    return 0;
-}
-
-static int check_collectives_(const Config *config, Error *err) {
-    const ParallelConfig *p = &config->parallel;
-    if (p->collectives != COLLECTIVES_COPY || p->tensor == 1 || config_copies(config)) return 0;
+    if (config->parallel.collectives != COLLECTIVES_COPY || t == 1 || config_copies(config)) return 0;
     return config_error(config, "parallel.collectives", err,
                         "copy needs rows that are split over the tensor ranks of one node; %s, or use auto",
-                        p->sequence ? "use fewer tensor ranks" : "set parallel.sequence: true");
+                        config->parallel.sequence ? "use fewer tensor ranks" : "set parallel.sequence: true");
 }
 
 int config_resolve_ramp(Config *config, Error *err) {
@@ -151,7 +113,7 @@ int config_resolve_ramp(Config *config, Error *err) {
     }
     train->global_batch = 1;
     for (int64_t i = 0; i < train->ramp_count; i++)
-        train->global_batch = ramp[i].global_batch > train->global_batch ? ramp[i].global_batch : train->global_batch;
+        train->global_batch = max_i64(ramp[i].global_batch, train->global_batch);
     return 0;
 }
 
@@ -167,9 +129,9 @@ static int resolve_steps_(Config *config, Error *err) {
         bool last = i + 1 >= train->ramp_count;
         int64_t batch = train->ramp_count > 0 ? train->batch_ramp[i].global_batch : train->global_batch;
         int64_t steps = (left - 1) / batch + 1, room = last ? steps : train->batch_ramp[i + 1].step - 1 - train->steps;
-        steps = room < steps ? room : steps;
+        steps = min_i64(room, steps);
         train->steps += steps;
-        left -= steps * batch < left ? steps * batch : left;
+        left -= min_i64(steps * batch, left);
     }
     if (train->steps <= most) return 0;
     return config_error(config, "train.tokens", err, "takes more than %lld steps; use fewer tokens", (long long)most);
@@ -501,25 +463,36 @@ static int check_size_(const Config *config, Error *err) {
                         (long long)most, (long long)(most / others));
 }
 
+// Checks the keys that depend on the family: norms and biases of q, k and v, and rotary positions with their scaling.
 static int check_family_(Config *config, Error *err) {
-    static const char *const rotations[] = {"model.rope_theta", "model.rope_scaling", "model.rope_factor",
-                                            "model.rope_original", "model.rope_share"};
-    static const char *const plain[] = {"model.qkv_bias", "model.qk_norm"};
+    static const char *const rotary[] = {"model.rope_theta",    "model.rope_scaling", "model.rope_factor",
+                                         "model.rope_original", "model.rope_share",   "model.qkv_bias",
+                                         "model.qk_norm"};
     ModelConfig *m = &config->model;
     const Family *family = &families[m->family];
-    const char *name = family_words[m->family];
     if (m->tie_embeddings == TIE_AUTO) m->tie_embeddings = family->tied ? TIE_TRUE : TIE_FALSE;
     if (m->qkv_bias && m->qk_norm && m->router != ROUTER_SIGMOID)
         return config_error(config, config_blame(config, "model.qk_norm", "model.qkv_bias"), err,
                             "no model has both qkv_bias (Qwen2) and qk_norm (Qwen3); leave one of them out");
-    if (family->rotary) return check_rope_(config, err);
-    for (int i = 0; i < 5; i++)
-        if (!config_at_default(config, rotations[i]))
-            return config_error(config, rotations[i], err,
-                                "family %s uses learned positions, so rotary keys do not apply; remove the key", name);
-    for (int i = 0; i < 2; i++)
-        if (!config_at_default(config, plain[i]))
-            return config_error(config, plain[i], err, "does not apply to family %s; remove the key", name);
+    for (int i = 0; i < 7 && !family->rotary; i++)
+        if (!config_at_default(config, rotary[i]))
+            return config_error(config, rotary[i], err,
+                                i < 5 ? "family %s uses learned positions, so rotary keys do not apply; remove the key"
+                                      : "does not apply to family %s; remove the key",
+                                family_words[m->family]);
+    if (!family->rotary) return 0;
+    if (m->rope_attention == 0) m->rope_attention = m->rope_scaling == ROPE_YARN ? 0.1 * log(m->rope_factor) + 1 : 1;
+    if (m->rope_scaling >= ROPE_LLAMA3 && m->rope_original == 0)
+        return config_error(config, config_blame(config, "model.rope_original", "model.rope_scaling"), err,
+                            "rope_scaling %s needs the sequence length before scaling; "
+                            "set model.rope_original, such as 8192",
+                            config_word("model.rope_scaling", m->rope_scaling));
+    if (m->rope_scaling == ROPE_LLAMA3 && m->rope_high_freq <= m->rope_low_freq)
+        return config_error(config, "model.rope_high_freq", err, "%g is not above rope_low_freq %g; use a larger one",
+                            m->rope_high_freq, m->rope_low_freq);
+    if (m->rope_scaling == ROPE_NONE && m->rope_factor != 1)
+        return config_error(config, "model.rope_factor", err,
+                            "has no effect without rope_scaling; use rope_scaling linear, llama3 or yarn");
     return 0;
 }
 
@@ -556,26 +529,25 @@ static int check_rates_(const Config *config, Error *err) {
 
 // Checks the masked objective and the keys that do not work for encoders, where attention sees the complete sequence.
 static int check_objective_(const Config *config, Error *err) {
-    bool masked = config->train.objective == OBJECTIVE_MASKED;
-    if (masked && config->model.causal)
-        return config_error(config, "train.objective", err, "masked is for encoders; set model.causal: false");
-    if (!config->model.causal && config->data.mask_documents)
-        return config_error(config, "data.mask_documents", err,
-                            "attention inside documents is causal; set model.causal: true, or turn this off");
-    if (!config->model.causal && config_slices(config) > 1)
-        return config_error(config, "schedule.slices", err, "an encoder's tokens see later slices; set slices: 1");
-    if (config->data.mask_token >= config->model.vocab)
-        return config_error(config, "data.mask_token", err, "must be below model.vocab, %lld",
-                            (long long)config->model.vocab);
-    return 0;
+    bool masked = config->train.objective == OBJECTIVE_MASKED, causal = config->model.causal;
+    const Refusal rows[] = {
+        {masked && causal, "train.objective", "masked is for encoders; set model.causal: false"},
+        {!causal && config->data.mask_documents, "data.mask_documents",
+         "attention inside documents is causal; set model.causal: true, or turn this off"},
+        {!causal && config_slices(config) > 1, "schedule.slices",
+         "an encoder's tokens see later slices; set slices: 1"},
+    };
+    if (config_refuse_rows(config, rows, sizeof rows / sizeof *rows, NULL, err) != 0) return -1;
+    if (config->data.mask_token < config->model.vocab) return 0;
+    return config_error(config, "data.mask_token", err, "must be below model.vocab, %lld",
+                        (long long)config->model.vocab);
 }
 
 int config_check(Config *config, Error *err) {
     if (config_require(config, "model.", err) != 0 || resolve_steps_(config, err) != 0) return -1;
     if (check_size_(config, err) != 0 || check_family_(config, err) != 0) return -1;
     if (config_check_latent(config, err) != 0 || check_objective_(config, err) != 0) return -1;
-    if (check_heads_(config, err) != 0 || check_tensor_(config, err) != 0 || check_collectives_(config, err) != 0)
-        return -1;
+    if (check_heads_(config, err) != 0 || check_tensor_(config, err) != 0) return -1;
     if (config_check_file_(config, err) != 0 || check_kind_(config, 0, "chunks", err) != 0) return -1;
     if (check_layers_(config, err) != 0 || check_batch_(config, err) != 0) return -1;
     for (int64_t i = 0; config_batch(config, i) > 0; i++)

@@ -87,10 +87,7 @@ int config_check_experts(Config *config, Error *err) {
     if (m->experts == 0) return 0;
     if (m->expert_ffn == 0) m->expert_ffn = m->ffn;
     if (check_router_(config, err) != 0 || check_expert_ranks_(config, err) != 0) return -1;
-    const struct {
-        bool given;
-        const char *key, *why;
-    } refused[] = {
+    const Refusal refused[] = {
         {config->train.fp8 != FP8_OFF, "train.fp8", "experts are computed in bf16; use off"},
         {config->train.balance == BALANCE_LOSS && config_slices(config) > 1, "train.balance",
          "the balance loss counts complete sequences; use slices: 1, or balance: off"},
@@ -99,9 +96,5 @@ int config_check_experts(Config *config, Error *err) {
         {config->parallel.tensor > 1 && config->parallel.overlap >= OVERLAP_2, "parallel.overlap",
          "forward products are not cut in a model with experts; use auto, on or off"},
     };
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-        if (refused[i].given)
-            return config_error(config, config_blame(config, refused[i].key, "model.experts"), err, "%s",
-                                refused[i].why);
-    return 0;
+    return config_refuse_rows(config, refused, sizeof refused / sizeof *refused, "model.experts", err);
 }

@@ -5,22 +5,20 @@ int config_check_latent(Config *config, Error *err) {
     ModelConfig *m = &config->model;
     const struct {
         const char *key;
-        int64_t value;
-    } sizes[] = {{"model.q_lora", m->q_lora},
-                 {"model.nope_dim", m->nope_dim},
-                 {"model.rope_dim", m->rope_dim},
-                 {"model.v_dim", m->v_dim}};
-    for (int i = 0; i < 4; i++) {
-        if (m->kv_lora == 0 && sizes[i].value > 0)
+        bool given;
+    } sizes[] = {{"model.q_lora", m->q_lora > 0},
+                 {"model.nope_dim", m->nope_dim > 0},
+                 {"model.rope_dim", m->rope_dim > 0},
+                 {"model.v_dim", m->v_dim > 0},
+                 {"model.rope_mscale", m->rope_mscale != 0}};
+    for (int i = 0; i < 5; i++) {
+        if (m->kv_lora == 0 && sizes[i].given)
             return config_error(config, sizes[i].key, err,
                                 "does not apply without latent attention; give model.kv_lora, or remove the key");
-        if (m->kv_lora > 0 && sizes[i].value == 0)
+        if (m->kv_lora > 0 && !sizes[i].given && i < 4)
             return config_error(config, config_blame(config, sizes[i].key, "model.kv_lora"), err,
                                 "%s is missing: latent attention needs it; give it, such as 128", sizes[i].key);
     }
-    if (m->kv_lora == 0 && m->rope_mscale != 0)
-        return config_error(config, "model.rope_mscale", err,
-                            "does not apply without latent attention; give model.kv_lora, or remove the key");
     if (m->kv_lora == 0) return 0;
     int64_t width = m->nope_dim + m->rope_dim;
     if (m->rope_dim % 2 != 0)
@@ -33,10 +31,7 @@ int config_check_latent(Config *config, Error *err) {
         return config_error(config, "model.head_dim", err,
                             "is nope_dim + rope_dim with latent attention, %lld; remove the key", (long long)width);
     m->head_dim = width;
-    const struct {
-        bool given;
-        const char *key, *why;
-    } refused[] = {
+    const Refusal refused[] = {
         {!families[m->family].rotary, "model.kv_lora", "only family llama has latent attention; use it, or kv_lora: 0"},
         {m->kv_heads != 0 && m->kv_heads != m->heads, "model.kv_heads",
          "latent attention has keys and values for every head; use auto"},
@@ -49,9 +44,5 @@ int config_check_latent(Config *config, Error *err) {
         {config->parallel.tensor > 1 && config->parallel.overlap >= OVERLAP_2, "parallel.overlap",
          "forward products are not cut in a model with latent attention; use auto, on or off"},
     };
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-        if (refused[i].given)
-            return config_error(config, config_blame(config, refused[i].key, "model.kv_lora"), err, "%s",
-                                refused[i].why);
-    return 0;
+    return config_refuse_rows(config, refused, sizeof refused / sizeof *refused, "model.kv_lora", err);
 }

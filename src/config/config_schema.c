@@ -58,9 +58,12 @@ static const char *const device_words[] = {[DEVICE_AUTO] = "auto", [DEVICE_CPU] 
     KEY(section, key, key, KEY_INT, default_, __VA_ARGS__, .min = low, .max = high)
 #define NUMBER(section, key, default_, low, high, ...)                                                                 \
     KEY(section, key, key, KEY_NUMBER, default_, __VA_ARGS__, .min = low, .max = high)
-// A figure of the hardware above 0, or "auto".
-#define FIGURE(section, key, high, ...)                                                                                \
-    NUMBER(section, key, "auto", 0, high, __VA_ARGS__, .flags = KEY_ABOVE_MIN, .zero_word = "auto")
+// An integer, or "auto", which is the default.
+#define AUTO(section, key, low, high, ...) INT(section, key, "auto", low, high, __VA_ARGS__, .zero_word = "auto")
+// A number above 0; a figure of the hardware may also be "auto", which is the default.
+#define ABOVE(section, key, default_, high, ...)                                                                       \
+    NUMBER(section, key, default_, 0, high, __VA_ARGS__, .flags = KEY_ABOVE_MIN)
+#define FIGURE(section, key, high, ...)          ABOVE(section, key, "auto", high, __VA_ARGS__, .zero_word = "auto")
 #define BOOL(section, key, default_, ...)        KEY(section, key, key, KEY_BOOL, default_, __VA_ARGS__, .max = 1)
 #define WORD(section, key, default_, list_, ...) KEY(section, key, key, KEY_WORD, default_, __VA_ARGS__, .words = list_)
 #define TEXT(section, key, default_, ...)                                                                              \
@@ -126,9 +129,8 @@ const ConfigKey config_keys[] = {
     INT(model, hidden, NULL, 1, MAX_WIDTH, "width of the residual stream"),
     INT(model, layers, NULL, 1, MAX_LAYERS, "transformer layers of the whole model"),
     INT(model, heads, NULL, 1, 65536, "query heads; divides hidden"),
-    INT(model, kv_heads, "auto", 1, 65536, "key and value heads; divides heads; auto: as many as heads",
-        .zero_word = "auto"),
-    INT(model, head_dim, "auto", 1, 2048, "width of a head; auto: hidden / heads", .zero_word = "auto"),
+    AUTO(model, kv_heads, 1, 65536, "key and value heads; divides heads; auto: as many as heads"),
+    AUTO(model, head_dim, 1, 2048, "width of a head; auto: hidden / heads"),
     INT(model, kv_lora, "0", 0, MAX_WIDTH,
         "latent attention: width of the rows that keys and values come from; 0: off"),
     INT(model, q_lora, "0", 0, MAX_WIDTH, "latent attention: width of the rows that queries come from"),
@@ -138,32 +140,28 @@ const ConfigKey config_keys[] = {
     INT(model, ffn, NULL, 1, MAX_LENGTH, "inner width of the feed-forward part"),
     INT(model, vocab, NULL, 1, MAX_LENGTH, "tokens in the vocabulary, before padding"),
     INT(model, seq_len, NULL, 1, MAX_LENGTH, "tokens in one sequence"),
-    NUMBER(model, norm_eps, "1.0e-5", 0, 1, "added to the variance in every norm", .flags = KEY_ABOVE_MIN),
+    ABOVE(model, norm_eps, "1.0e-5", 1, "added to the variance in every norm"),
     BOOL(model, qkv_bias, "false", "q, k and v have a bias, as in Qwen2; llama only"),
     BOOL(model, qk_norm, "false", "RMSNorm over each head of q and k, as in Qwen3; llama only"),
     INT(model, experts, "0", 0, 65536, "experts of a layer, a mixture of experts; 0: a dense model; llama only"),
     INT(model, experts_per_token, "0", 0, 32, "experts that compute a token; a model with experts needs it"),
-    INT(model, expert_ffn, "auto", 1, MAX_LENGTH, "inner width of an expert; auto: ffn", .zero_word = "auto"),
+    AUTO(model, expert_ffn, 1, MAX_LENGTH, "inner width of an expert; auto: ffn"),
     INT(model, shared_ffn, "0", 0, MAX_LENGTH, "inner width of the shared expert, which computes every token; 0: none"),
     INT(model, dense_layers, "0", 0, MAX_LAYERS, "first layers that have ffn instead of experts"),
     WORD(model, router, "softmax", router_words, "scores of the experts, whose largest choose a token's experts"),
     INT(model, router_groups, "1", 1, 32, "groups of experts; a token's experts are in router_group_top of them"),
     INT(model, router_group_top, "1", 1, 32, "groups with the largest scores that a token may use"),
-    NUMBER(model, router_scale, "1", 0, 1e6, "factor of the weights of a token's experts", .flags = KEY_ABOVE_MIN),
+    ABOVE(model, router_scale, "1", 1e6, "factor of the weights of a token's experts"),
     BOOL(model, router_normalize, "true", "divide the weights of a token's experts by their sum"),
     NUMBER(model, rope_theta, "10000", 1, 1e12, "base of the rotary embedding; llama only"),
-    NUMBER(model, rope_share, "1", 0, 1, "part of a head's dimensions that are rotated, the first ones; llama only",
-           .flags = KEY_ABOVE_MIN),
+    ABOVE(model, rope_share, "1", 1, "part of a head's dimensions that are rotated, the first ones; llama only"),
     WORD(model, rope_scaling, "none", rope_words, "how rotations are slowed down for longer sequences; llama only"),
     NUMBER(model, rope_factor, "1", 1, 1e6, "by how much rope_scaling stretches the sequence"),
-    INT(model, rope_original, "auto", 1, MAX_LENGTH, "sequence length before llama3 or yarn scaling, which need it",
-        .zero_word = "auto"),
-    NUMBER(model, rope_low_freq, "1", 0, 1e6, "llama3: low_freq_factor", .flags = KEY_ABOVE_MIN),
-    NUMBER(model, rope_high_freq, "4", 0, 1e6, "llama3: high_freq_factor", .flags = KEY_ABOVE_MIN),
-    NUMBER(model, rope_beta_fast, "32", 0, 1e6, "yarn: turns above which a frequency stays as it is",
-           .flags = KEY_ABOVE_MIN),
-    NUMBER(model, rope_beta_slow, "1", 0, 1e6, "yarn: turns below which it is divided by the factor",
-           .flags = KEY_ABOVE_MIN),
+    AUTO(model, rope_original, 1, MAX_LENGTH, "sequence length before llama3 or yarn scaling, which need it"),
+    ABOVE(model, rope_low_freq, "1", 1e6, "llama3: low_freq_factor"),
+    ABOVE(model, rope_high_freq, "4", 1e6, "llama3: high_freq_factor"),
+    ABOVE(model, rope_beta_fast, "32", 1e6, "yarn: turns above which a frequency stays as it is"),
+    ABOVE(model, rope_beta_slow, "1", 1e6, "yarn: turns below which it is divided by the factor"),
     NUMBER(model, rope_attention, "auto", 0, 1e3, "yarn: factor of q and k; auto: 0.1 ln(rope_factor) + 1",
            .zero_word = "auto"),
     NUMBER(model, rope_mscale, "0", 0, 100, "yarn with latent attention: mscale_all_dim, which enlarges the scores"),
@@ -189,8 +187,7 @@ const ConfigKey config_keys[] = {
          "layers of each stage, or virtual stage, such as [2, 3, 3, 2], 0 is allowed; auto: even", .zero_word = "auto"),
 
     WORD(schedule, name, "1f1b", schedule_words, "order of forwards and backwards; auto: the fastest that fits"),
-    INT(schedule, chunks, "auto", 1, 64, "chunks of layers on every stage; auto: 2 where a schedule has several",
-        .zero_word = "auto"),
+    AUTO(schedule, chunks, 1, 64, "chunks of layers on every stage; auto: 2 where a schedule has several"),
     INT(schedule, group, "auto", 1, 65536, "gis: microbatches in a row on one chunk; auto: p, half: ceil(p/2)",
         .zero_word = "auto", .words = group_words),
     INT(schedule, delay, "auto", 0, 65536, "zb-d: microbatches by which weight gradients come later; auto: p-1",
@@ -201,10 +198,8 @@ const ConfigKey config_keys[] = {
          "compute weight gradients after the input's gradient is sent; auto: on GPUs where that pays"),
     TEXT(schedule, file, "", "run the schedule in this file, see docs/schedules.md; empty: the one named"),
     WORD(schedule, bpipe, "off", bpipe_words, "balance activation memory between paired stages; auto: if it pays"),
-    INT(schedule, slots, "auto", 1, 65536, "with bpipe: activation slots per stage; auto: as few as work",
-        .zero_word = "auto"),
-    INT(schedule, load_ahead, "auto", 1, 65536, "with bpipe: how many backwards early a bundle is loaded; auto: 1 to 3",
-        .zero_word = "auto"),
+    AUTO(schedule, slots, 1, 65536, "with bpipe: activation slots per stage; auto: as few as work"),
+    AUTO(schedule, load_ahead, 1, 65536, "with bpipe: how many backwards early a bundle is loaded; auto: 1 to 3"),
     INT(schedule, micro_batch, "1", 1, 65536, "b: sequences in one microbatch"),
     WORD(schedule, evict_to, "peer", evict_to_words, "where evicted activations go: paired stage or host memory"),
     LIST(schedule, recompute_layers, recompute_of_stage, "0", recompute_list,
@@ -226,36 +221,32 @@ const ConfigKey config_keys[] = {
          "[[step, global_batch], ...]: sequences per step, from that step on", .zero_word = "none"),
     INT(train, steps, "100", 1, MAX_COUNT, "steps in total, also after a resume; auto: until train.tokens are taken",
         .zero_word = "auto"),
-    INT(train, tokens, "auto", 1, MAX_EXACT,
-        "tokens of the whole training, for steps, days and cost in plans; auto: those of steps", .zero_word = "auto"),
+    AUTO(train, tokens, 1, MAX_EXACT,
+         "tokens of the whole training, for steps, days and cost in plans; auto: those of steps"),
     INT(train, seed, "1337", 0, MAX_EXACT, "random seed of initial weights and of the order of samples"),
     NUMBER(train, lr, "3.0e-4", 0, 100, "learning rate after the warm-up"),
     NUMBER(train, min_lr_ratio, "0.1", 0, 1, "learning rate at the end, as a fraction of lr"),
     INT(train, warmup_steps, "0", 0, MAX_COUNT, "steps until lr is reached; may exceed steps"),
     WORD(train, schedule, "cosine", lr_words,
          "learning rate after the warm-up; wsd: constant, then a decay at the end"),
-    INT(train, decay_steps, "auto", 1, MAX_COUNT,
-        "wsd: steps of the decay; auto: a tenth of the steps after the warm-up", .zero_word = "auto"),
+    AUTO(train, decay_steps, 1, MAX_COUNT, "wsd: steps of the decay; auto: a tenth of the steps after the warm-up"),
     WORD(train, decay_shape, "linear", decay_words, "wsd: shape of the decay; sqrt, 1-sqrt: 1 - sqrt(done)"),
     WORD(train, objective, "next", objective_words, "the next token, or 15 % of tokens that are masked (encoders)"),
-    NUMBER(train, init_std, "0.02", 0, 1e3,
-           "standard deviation of initial weights, less for projections into the residual stream",
-           .flags = KEY_ABOVE_MIN),
+    ABOVE(train, init_std, "0.02", 1e3,
+          "standard deviation of initial weights, less for projections into the residual stream"),
     NUMBER(train, z_loss, "0", 0, 1e3, "adds z_loss * log(Z)^2 per token, Z being the softmax's sum; 0: off"),
     WORD(train, balance, "off", balance_words,
          "even use of experts: by a loss, or by a bias on the scores that choose"),
-    NUMBER(train, balance_rate, "1.0e-3", 0, 1e3, "factor of the balance loss, or change of the bias in a step",
-           .flags = KEY_ABOVE_MIN),
+    ABOVE(train, balance_rate, "1.0e-3", 1e3, "factor of the balance loss, or change of the bias in a step"),
     NUMBER(train, router_z_loss, "0", 0, 1e3,
            "adds router_z_loss * log(Z)^2 per token and layer, Z being the router's sum; 0: off"),
     WORD(train, optimizer, "adamw", optimizer_words, "muon: Muon for the layers' matrices, AdamW for everything else"),
     NUMBER(train, muon_momentum, "0.95", 0, 1, "Muon: decay rate of the momentum", .flags = KEY_BELOW_MAX),
-    NUMBER(train, muon_scale, "0.2", 0, 1e3,
-           "Muon: RMS of an update at lr 1; 0.2 as with AdamW, so its lr carries over", .flags = KEY_ABOVE_MIN),
+    ABOVE(train, muon_scale, "0.2", 1e3, "Muon: RMS of an update at lr 1; 0.2 as with AdamW, so its lr carries over"),
     NUMBER(train, weight_decay, "0.1", 0, 100, "decoupled weight decay, except on norms and biases"),
     NUMBER(train, beta1, "0.9", 0, 1, "AdamW: decay rate of the first moment", .flags = KEY_BELOW_MAX),
     NUMBER(train, beta2, "0.95", 0, 1, "AdamW: decay rate of the second moment", .flags = KEY_BELOW_MAX),
-    NUMBER(train, eps, "1.0e-8", 0, 1, "AdamW: added to the denominator", .flags = KEY_ABOVE_MIN),
+    ABOVE(train, eps, "1.0e-8", 1, "AdamW: added to the denominator"),
     NUMBER(train, grad_clip, "1.0", 0, 1e12, "largest norm of the gradient; 0: no clipping"),
     WORD(train, precision, "fp32", precision_words, "bf16: matrix products and activations; weights keep fp32 masters"),
     WORD(train, fp8, "off", fp8_words,
@@ -318,15 +309,14 @@ const ConfigKey config_keys[] = {
     FIGURE(hardware, memory_gb_s, 1e9, "rate of the device's memory, 1e9 bytes/s; auto: by its peak"),
     NUMBER(hardware, reserve_gib, "4", 0, 1e9, "memory that context, libraries and NCCL use in addition"),
     INT(hardware, gpus_per_node, "8", 1, 1024, "ranks that share one node"),
-    INT(hardware, gpus_per_domain, "auto", 1, 1024,
-        "for plans: ranks that NVLink connects over nodes, as in NVL72; auto: those of a node", .zero_word = "auto"),
+    AUTO(hardware, gpus_per_domain, 1, 1024,
+         "for plans: ranks that NVLink connects over nodes, as in NVL72; auto: those of a node"),
     BOOL(hardware, share_gpu, "false", "let several ranks share one GPU"),
-    NUMBER(hardware, pair_gb_s, "240", 0, 1e9, "paired stages, per rank, 1e9 bytes/s one way", .flags = KEY_ABOVE_MIN),
-    NUMBER(hardware, tensor_gb_s, "240", 0, 1e9, "tensor ranks, per rank, 1e9 bytes/s one way", .flags = KEY_ABOVE_MIN),
-    NUMBER(hardware, network_gb_s, "25", 0, 1e9,
-           "between nodes, per node, 1e9 bytes/s one way: a long all_reduce_perf's bus bandwidth",
-           .flags = KEY_ABOVE_MIN),
-    NUMBER(hardware, host_gb_s, "25", 0, 1e9, "to host memory, per rank, 1e9 bytes/s one way", .flags = KEY_ABOVE_MIN),
+    ABOVE(hardware, pair_gb_s, "240", 1e9, "paired stages, per rank, 1e9 bytes/s one way"),
+    ABOVE(hardware, tensor_gb_s, "240", 1e9, "tensor ranks, per rank, 1e9 bytes/s one way"),
+    ABOVE(hardware, network_gb_s, "25", 1e9,
+          "between nodes, per node, 1e9 bytes/s one way: a long all_reduce_perf's bus bandwidth"),
+    ABOVE(hardware, host_gb_s, "25", 1e9, "to host memory, per rank, 1e9 bytes/s one way"),
     NUMBER(hardware, latency_us, "10", 0, 1e9, "of one message, microseconds"),
     FIGURE(hardware, matmul_efficiency, 1,
            "for plans: share of the peak that long products reach; auto: as measured, on CPUs 0.9"),
@@ -337,8 +327,7 @@ const ConfigKey config_keys[] = {
     FIGURE(hardware, flash_backward, 1, "for plans: peak share of flash backwards; auto: as measured, on CPUs 0.45"),
     FIGURE(hardware, stream_gb_s, 1e9,
            "for plans: rate of memory passes; auto: 0.72 to 0.8 of memory_gb_s, on CPUs 8 a thread"),
-    NUMBER(hardware, run_share, "1", 0, 1, "for plans: part of the measured kernels' rates that runs reach",
-           .flags = KEY_ABOVE_MIN),
+    ABOVE(hardware, run_share, "1", 1, "for plans: part of the measured kernels' rates that runs reach"),
     FIGURE(hardware, expert_spread, 1e3,
            "for plans: standard deviation / mean of the tokens per expert; auto: a guess, 0.3 of 128"),
     BOOL(hardware, calibrated, "false", "for plans: true if these figures were fitted to runs; sets the plan's band"),
@@ -348,8 +337,7 @@ const ConfigKey config_keys[] = {
            .zero_word = "auto"),
     FIGURE(hardware, gpu_watts, 1e6, "power of one GPU, for plans; auto: the most its data sheet allows"),
     FIGURE(hardware, mtbf_hours, 1e9, "mean hours between failures of one node, for plans; auto: not known"),
-    NUMBER(hardware, checkpoint_s, "10", 0, 1e6, "for plans: seconds that training stops for a checkpoint",
-           .flags = KEY_ABOVE_MIN),
+    ABOVE(hardware, checkpoint_s, "10", 1e6, "for plans: seconds that training stops for a checkpoint"),
     NUMBER(hardware, restart_s, "300", 0, 1e6, "for plans: seconds from a failure to the next step"),
     TEXT(hardware, profile, "profile.json", "measured stage times, written by --profile"),
 };
@@ -462,6 +450,15 @@ int config_error(const Config *config, const char *name, Error *err, const char 
 const char *config_blame(const Config *config, const char *first, const char *second) {
     bool overridden = config_line_(config, second) == CONFIG_OVERRIDE;
     return overridden && config_line_(config, first) != CONFIG_OVERRIDE ? second : first;
+}
+
+int config_refuse_rows(const Config *config, const Refusal *rows, size_t count, const char *other, Error *err) {
+    for (size_t i = 0; i < count; i++) {
+        const char *key = rows[i].key;
+        if (rows[i].wrong)
+            return config_error(config, other != NULL ? config_blame(config, key, other) : key, err, "%s", rows[i].why);
+    }
+    return 0;
 }
 
 void config_first_divisors(int64_t n, char *out, size_t size) {

@@ -96,6 +96,13 @@ int config_resolve_ramp(Config *config, Error *err);
 
 // Returns which of two conflicting keys to blame: `second` if only that key was set with -o, else `first`.
 const char *config_blame(const Config *config, const char *first, const char *second);
+// A combination of keys that cannot work: the key to blame, and why with the remedy.
+typedef struct Refusal {
+    bool wrong;
+    const char *key, *why;
+} Refusal;
+// Refuses the first row that is wrong, if any. Blames `other` if only that key was set with -o; other NULL: never.
+int config_refuse_rows(const Config *config, const Refusal *rows, size_t count, const char *other, Error *err);
 // Writes the first divisors of n as "1, 2, 4, 8, ...".
 void config_first_divisors(int64_t n, char *out, size_t size);
 

@@ -93,31 +93,28 @@ static int read_name_(YamlReader *r, char name[MAX_NAME]) {
     return 0;
 }
 
-// Reads one part of an entry that is a mapping; `seen` has a bit for each part that was given.
-static int read_part_(YamlReader *r, const ConfigKey *key, unsigned *seen) {
-    char name[MAX_NAME];
-    if (read_name_(r, name) != 0) return -1;
-    int part = key->list->part_count - 1;
-    while (part >= 0 && strcmp(key->list->parts[part].name, name) != 0) part--;
-    if (part < 0)
-        return config_error(r->config, key->name, r->err, "has an entry with %s, which is not one of its keys; use %s",
-                            name, key->list->remedy);
-    if (*seen & 1u << part)
-        return config_error(r->config, key->name, r->err, "has an entry with two values for %s; keep one", name);
-    *seen |= 1u << part;
-    if (yaml_next_(r) != 0) return -1;
-    if (r->event.type != YAML_SCALAR_EVENT)
-        return config_error(r->config, key->name, r->err, "has an entry with a list or mapping as %s; use %s", name,
-                            key->list->remedy);
-    return config_list_set(r->config, key, part, scalar_(r), r->err) != 0 ? -1 : yaml_next_(r);
-}
-
+// Reads an entry that is a mapping of its parts; `seen` has a bit for each part that was given.
 static int read_mapping_(YamlReader *r, const ConfigKey *key) {
     const ConfigList *list = key->list;
     unsigned seen = 0;
     if (yaml_next_(r) != 0) return -1;
-    while (r->event.type != YAML_MAPPING_END_EVENT)
-        if (read_part_(r, key, &seen) != 0) return -1;
+    while (r->event.type != YAML_MAPPING_END_EVENT) {
+        char name[MAX_NAME];
+        if (read_name_(r, name) != 0) return -1;
+        int part = list->part_count - 1;
+        while (part >= 0 && strcmp(list->parts[part].name, name) != 0) part--;
+        if (part < 0)
+            return config_error(r->config, key->name, r->err,
+                                "has an entry with %s, which is not one of its keys; use %s", name, list->remedy);
+        if (seen & 1u << part)
+            return config_error(r->config, key->name, r->err, "has an entry with two values for %s; keep one", name);
+        seen |= 1u << part;
+        if (yaml_next_(r) != 0) return -1;
+        if (r->event.type != YAML_SCALAR_EVENT)
+            return config_error(r->config, key->name, r->err, "has an entry with a list or mapping as %s; use %s", name,
+                                list->remedy);
+        if (config_list_set(r->config, key, part, scalar_(r), r->err) != 0 || yaml_next_(r) != 0) return -1;
+    }
     for (int i = 0; i < list->part_count; i++)
         if (list->parts[i].def == NULL && !(seen & 1u << i))
             return config_error(r->config, key->name, r->err, "has an entry without %s; use %s", list->parts[i].name,
@@ -125,33 +122,30 @@ static int read_mapping_(YamlReader *r, const ConfigKey *key) {
     return 0;
 }
 
-// Reads an entry that is a list of its parts, such as [1000, 64].
-static int read_tuple_(YamlReader *r, const ConfigKey *key) {
-    int count = key->list->part_count;
-    for (int part = 0; part <= count; part++) {
-        if (yaml_next_(r) != 0) return -1;
-        if (r->event.type == (part < count ? YAML_SCALAR_EVENT : YAML_SEQUENCE_END_EVENT)) {
-            if (part < count && config_list_set(r->config, key, part, scalar_(r), r->err) != 0) return -1;
-            continue;
-        }
-        return config_error(r->config, key->name, r->err, "has an entry that is not a list of %d numbers; use %s",
-                            count, key->list->remedy);
-    }
-    return 0;
-}
-
-static int yaml_read_entry_(YamlReader *r, const ConfigKey *key) {
+// Reads an entry of a list: a value, a mapping, or a list of its parts such as [1000, 64].
+static int read_entry_(YamlReader *r, const ConfigKey *key) {
     const ConfigList *list = key->list;
     bool plain = list->parts[0].name == NULL;
+    yaml_event_type_t wanted = list->tuple ? YAML_SEQUENCE_START_EVENT
+                               : plain     ? YAML_SCALAR_EVENT
+                                           : YAML_MAPPING_START_EVENT;
     if (config_list_add(r->config, key, r->err) != 0) return -1;
-    if (list->tuple && r->event.type == YAML_SEQUENCE_START_EVENT) return read_tuple_(r, key);
-    if (!list->tuple && r->event.type == (plain ? YAML_SCALAR_EVENT : YAML_MAPPING_START_EVENT))
-        return plain ? config_list_set(r->config, key, 0, scalar_(r), r->err) : read_mapping_(r, key);
-    return config_error(r->config, key->name, r->err, "has an entry that is not %s; use %s",
-                        list->tuple ? "a list"
-                        : plain     ? "an integer"
-                                    : "a mapping",
-                        list->remedy);
+    if (r->event.type != wanted)
+        return config_error(r->config, key->name, r->err, "has an entry that is not %s; use %s",
+                            list->tuple ? "a list"
+                            : plain     ? "an integer"
+                                        : "a mapping",
+                            list->remedy);
+    if (!list->tuple) return plain ? config_list_set(r->config, key, 0, scalar_(r), r->err) : read_mapping_(r, key);
+    for (int part = 0; part <= list->part_count; part++) {
+        bool end = part == list->part_count;
+        if (yaml_next_(r) != 0) return -1;
+        if (r->event.type != (end ? YAML_SEQUENCE_END_EVENT : YAML_SCALAR_EVENT))
+            return config_error(r->config, key->name, r->err, "has an entry that is not a list of %d numbers; use %s",
+                                list->part_count, list->remedy);
+        if (!end && config_list_set(r->config, key, part, scalar_(r), r->err) != 0) return -1;
+    }
+    return 0;
 }
 
 // Reads a list. While an entry is read, config->place has the entry's line, so that an error names that line.
@@ -161,7 +155,7 @@ static int read_list_(YamlReader *r, const ConfigKey *key) {
     if (r->event.type == YAML_SEQUENCE_END_EVENT) return config_refuse(r->config, key, "is an empty list", r->err);
     while (r->event.type != YAML_SEQUENCE_END_EVENT) {
         *place = yaml_line_(r);
-        if (yaml_read_entry_(r, key) != 0 || yaml_next_(r) != 0) return -1;
+        if (read_entry_(r, key) != 0 || yaml_next_(r) != 0) return -1;
     }
     *place = begin;
     return 0;
@@ -391,12 +385,6 @@ int config_read_override(Config *config, const char *override, Error *err) {
 
 static int place_of_(const Config *config, const char *key) { return config->place[config_find(key) - config_keys]; }
 
-// Returns whether the GPU's row sets `key`: the key was not set, or it was set in the file and hardware.gpu by -o.
-static bool row_counts_(const Config *config, const char *key) {
-    int given = place_of_(config, key), gpu = place_of_(config, "hardware.gpu");
-    return given == CONFIG_DEFAULT || (gpu == CONFIG_OVERRIDE && given != CONFIG_OVERRIDE);
-}
-
 // Fills keys of `hardware` from the row that hardware.gpu names. A key given with -o wins over the row. A key given in
 // the file wins too, unless hardware.gpu was given with -o; then it is named in `replaced`. Does nothing for
 // hardware.device cpu.
@@ -420,13 +408,15 @@ static void fill_from_gpu_(Config *config) {
         {"network_gb_s", gpu->network_gb_s, &hardware->network_gb_s, NULL},
         {"host_gb_s", gpu->host_gb_s, &hardware->host_gb_s, NULL},
     };
+    bool overridden = place_of_(config, "hardware.gpu") == CONFIG_OVERRIDE;
     size_t used = 0;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char key[64];
         snprintf(key, sizeof key, "hardware.%s", rows[i].key);
-        if (!row_counts_(config, key)) continue;
+        int given = place_of_(config, key);
+        if (given == CONFIG_OVERRIDE || (given != CONFIG_DEFAULT && !overridden)) continue;
         double old = rows[i].number != NULL ? *rows[i].number : (double)*rows[i].count;
-        if (place_of_(config, key) != CONFIG_DEFAULT && old != rows[i].value && used < sizeof config->replaced)
+        if (given != CONFIG_DEFAULT && old != rows[i].value && used < sizeof config->replaced)
             used += (size_t)snprintf(config->replaced + used, sizeof config->replaced - used, "%s%s %.6g by %.6g",
                                      used > 0 ? ", " : "", rows[i].key, old, rows[i].value);
         if (rows[i].number != NULL) *rows[i].number = rows[i].value;

@@ -24,7 +24,7 @@ const HfRopeNumber hf_rope_numbers[HF_ROPE_NUMBERS] = {
 };
 
 // Stores a number in found->model. An int64_t field accepts only integers up to 2^53, which a double holds exactly.
-static int hf_put_(HfModel *found, size_t offset, bool real, double value, const char *word, Error *err) {
+static int put_(HfModel *found, size_t offset, bool real, double value, const char *word, Error *err) {
     void *field = (char *)&found->model + offset;
     if (!isfinite(value))
         return error_set(err, EXIT_USAGE, "%s: %s is %s; write the number", found->path, word,
@@ -44,16 +44,9 @@ static bool is_true_(const JsonValue *root, const char *word) {
     return value != NULL && value->type == JSON_BOOL && value->truth;
 }
 
-static int hf_refuse_(const HfModel *found, Error *err, const char *what) {
+static int refuse_(const HfModel *found, Error *err, const char *what) {
     return error_set(err, EXIT_USAGE, "%s: %s, which is unsupported; use another model, or for plans a copy without it",
                      found->path, what);
-}
-
-static bool meets_(const JsonValue *value, const char *allowed) {
-    if (value->type == JSON_TEXT) return strcmp(value->text, allowed) == 0;
-    if (value->type == JSON_ARRAY) return value->first == NULL && strcmp("[]", allowed) == 0;
-    if (value->type == JSON_BOOL) return strcmp(value->truth ? "true" : "false", allowed) == 0;
-    return value->type == JSON_NUMBER && value->number == atof(allowed);
 }
 
 // Refuses a file with unsupported values; the error names all of them.
@@ -70,11 +63,17 @@ static int check_demands_(const HfModel *found, Error *err) {
             read = read || strcmp(row->word, demand->word) == 0;
         const JsonValue *value = json_find(found->root, demand->word);
         bool met = read || value == NULL || value->type == JSON_NULL;
-        for (int i = 0; i < 2 && demand->allowed[i] != NULL; i++) met = met || meets_(value, demand->allowed[i]);
+        for (int i = 0; i < 2 && demand->allowed[i] != NULL && !met; i++) {
+            const char *allowed = demand->allowed[i];
+            met = value->type == JSON_TEXT    ? strcmp(value->text, allowed) == 0
+                  : value->type == JSON_ARRAY ? value->first == NULL && strcmp("[]", allowed) == 0
+                  : value->type == JSON_BOOL  ? strcmp(value->truth ? "true" : "false", allowed) == 0
+                                              : value->type == JSON_NUMBER && value->number == atof(allowed);
+        }
         if (met || used >= sizeof unmet) continue;
         used += (size_t)snprintf(unmet + used, sizeof unmet - used, "%s%s", used > 0 ? "; " : "", demand->refusal);
     }
-    return used > 0 ? hf_refuse_(found, err, unmet) : 0;
+    return used > 0 ? refuse_(found, err, unmet) : 0;
 }
 
 // Returns the sliding window of the file, or 0.
@@ -112,27 +111,6 @@ static const struct {
      "shared experts, norms or router"},
 };
 
-static int refuse_type_(const HfModel *found, const char *type, Error *err) {
-    char known[240] = "", word[64];
-    for (int family = 0; family_words[family] != NULL; family++) {
-        size_t used = strlen(known);
-        used += (size_t)snprintf(known + used, sizeof known - used, "%sfamily %s computes", used > 0 ? ", " : "",
-                                 family_words[family]);
-        for (const FamilyForm *form = families[family].forms; form->model_type != NULL; form++)
-            used += (size_t)snprintf(known + used, sizeof known - used, " \"%s\"", form->model_type);
-    }
-    snprintf(word, sizeof word, " %.60s ", type);
-    for (size_t i = 0; i < sizeof nearest / sizeof *nearest; i++)
-        if (strstr(nearest[i].types, word) != NULL)
-            return error_set(err, EXIT_USAGE,
-                             "%s: model_type is \"%.40s\"; %s; nearest is family %s, without its %s: write the sizes "
-                             "under model: {family: %s, ...}",
-                             found->path, type, known, nearest[i].family, nearest[i].differs, nearest[i].family);
-    return error_set(err, EXIT_USAGE,
-                     "%s: model_type is \"%.40s\"; %s; write the sizes of the nearest under model: {family: ...}",
-                     found->path, type, known);
-}
-
 // Returns the architecture with this model_type, or NULL with err.
 static const FamilyForm *find_form_(const HfModel *found, Error *err) {
     static const char *const experts[] = {"num_local_experts", "num_experts", "n_routed_experts", "moe_layer_freq"};
@@ -147,17 +125,24 @@ static const FamilyForm *find_form_(const HfModel *found, Error *err) {
                                   found->path, type, experts[i]);
         return form;
     }
-    refuse_type_(found, type, err);
-    return NULL;
-}
-
-// Returns a number of the file, or its default. Newer files have rope_theta inside rope_parameters.
-static double found_number_(const JsonValue *root, const FamilyNumber *row) {
-    const JsonValue *value = json_find(root, row->word);
-    if (value == NULL && strcmp(row->word, "rope_theta") == 0)
-        value = json_find(json_find(root, "rope_parameters"), row->word);
-    if (is_number_(value)) return value->number;
-    return row->times == NULL ? row->absent : row->absent * (double)json_integer(root, row->times, -1);
+    char known[240] = "", word[64];
+    for (int family = 0; family_words[family] != NULL; family++) {
+        size_t used = strlen(known);
+        used += (size_t)snprintf(known + used, sizeof known - used, "%sfamily %s computes", used > 0 ? ", " : "",
+                                 family_words[family]);
+        for (const FamilyForm *form = families[family].forms; form->model_type != NULL; form++)
+            used += (size_t)snprintf(known + used, sizeof known - used, " \"%s\"", form->model_type);
+    }
+    snprintf(word, sizeof word, " %.60s ", type);
+    for (size_t i = 0; i < sizeof nearest / sizeof *nearest; i++)
+        if (strstr(nearest[i].types, word) != NULL)
+            return error_null(err, EXIT_USAGE,
+                              "%s: model_type is \"%.40s\"; %s; nearest is family %s, without its %s: write the sizes "
+                              "under model: {family: %s, ...}",
+                              found->path, type, known, nearest[i].family, nearest[i].differs, nearest[i].family);
+    return error_null(err, EXIT_USAGE,
+                      "%s: model_type is \"%.40s\"; %s; write the sizes of the nearest under model: {family: ...}",
+                      found->path, type, known);
 }
 
 // Reads the object rope_scaling. Newer files call it rope_parameters, and also have it without any scaling.
@@ -172,10 +157,10 @@ static int read_rope_(HfModel *found, Error *err) {
     const JsonValue *truncate = json_find(scaling, "truncate");
     char text[120];
     snprintf(text, sizeof text, "rope_scaling is \"%.40s\"", kind);
-    if (m->rope_scaling == ROPE_NONE && strcmp(kind, "none") != 0) return hf_refuse_(found, err, text);
+    if (m->rope_scaling == ROPE_NONE && strcmp(kind, "none") != 0) return refuse_(found, err, text);
     bool latent = m->kv_lora > 0, scaled = is_number_(json_find(scaling, "mscale"));
     if ((scaled && !latent) || (truncate != NULL && !is_true_(scaling, "truncate")))
-        return hf_refuse_(found, err, "rope_scaling has mscale or truncate");
+        return refuse_(found, err, "rope_scaling has mscale or truncate");
     for (int i = 0; i < HF_ROPE_NUMBERS; i++) {
         const HfRopeNumber *row = &hf_rope_numbers[i];
         const JsonValue *value = json_find(scaling, row->word);
@@ -184,7 +169,7 @@ static int read_rope_(HfModel *found, Error *err) {
             return error_set(err, EXIT_USAGE, "%s: rope_scaling \"%s\" has no %s; add it", found->path, kind,
                              row->word);
         double number = is_number_(value) ? value->number : row->absent;
-        if (hf_put_(found, row->offset, row->real, number, row->word, err) != 0) return -1;
+        if (put_(found, row->offset, row->real, number, row->word, err) != 0) return -1;
     }
     if (m->rope_scaling != ROPE_YARN) return 0;
     double grown = 0.1 * log(m->rope_factor);
@@ -196,29 +181,33 @@ static int read_rope_(HfModel *found, Error *err) {
     return 0;
 }
 
-// Returns the family that implements the file's model_type, or -1.
-static int family_of_(const JsonValue *root) {
-    const char *type = json_text(root, "model_type", "");
+// Sets the family to the one that implements the file's model_type. Returns false if none does.
+static bool find_family_(HfModel *found) {
+    const char *type = json_text(found->root, "model_type", "");
     for (int family = 0; family_words[family] != NULL; family++)
         for (const FamilyForm *form = families[family].forms; form->model_type != NULL; form++)
-            if (strcmp(form->model_type, type) == 0) return family;
-    return -1;
+            if (strcmp(form->model_type, type) == 0) return found->model.family = family, true;
+    return found->model.family = family_find("llama"), false;
 }
 
 static int read_numbers_(HfModel *found, const FamilyNumber *row, Error *err) {
     for (; row != NULL && row->key != NULL; row++) {
-        double value = found_number_(found->root, row);
+        const JsonValue *said = json_find(found->root, row->word);
         if (row->truth) {
-            const JsonValue *said = json_find(found->root, row->word);
             bool given = said != NULL && said->type == JSON_BOOL;
             *(bool *)((char *)&found->model + row->offset) = given ? said->truth : row->absent != 0;
             continue;
         }
+        // Newer files have rope_theta inside rope_parameters.
+        if (said == NULL && strcmp(row->word, "rope_theta") == 0)
+            said = json_find(json_find(found->root, "rope_parameters"), row->word);
+        double times = row->times == NULL ? 1 : (double)json_integer(found->root, row->times, -1);
+        double value = is_number_(said) ? said->number : row->absent * times;
         if (value < 0 && isfinite(value))
             return error_set(err, EXIT_USAGE, "%s: %s (%s) is missing; is the file complete?", found->path, row->word,
                              row->key);
         if (row->unit != 0) value *= (double)*(int64_t *)((char *)&found->model + row->unit);
-        if (hf_put_(found, row->offset, row->real, value, row->word, err) != 0) return -1;
+        if (put_(found, row->offset, row->real, value, row->word, err) != 0) return -1;
     }
     return 0;
 }
@@ -237,7 +226,7 @@ int hf_model_read(HfModel *found, int family_of_run, Error *err) {
     m->head_dim = form->head_dim;
     if (form->latent) m->head_dim = m->nope_dim + m->rope_dim;
     else if (is_number_(width) &&
-             hf_put_(found, offsetof(ModelConfig, head_dim), false, width->number, "head_dim", err) != 0)
+             put_(found, offsetof(ModelConfig, head_dim), false, width->number, "head_dim", err) != 0)
         return -1;
     if (m->head_dim <= 0 && m->heads > 0) m->head_dim = m->hidden / m->heads;
     const JsonValue *tied = json_find(found->root, "tie_word_embeddings");
@@ -266,17 +255,6 @@ int hf_model_keys(const ModelConfig *model, const ConfigKey *keys[HF_MOST_KEYS])
 }
 
 // --- config.json as a configuration
-
-static void write_model_(FILE *file, const ModelConfig *model) {
-    const ConfigKey *keys[HF_MOST_KEYS];
-    int count = hf_model_keys(model, keys);
-    fprintf(file, "model: {family: %s", family_words[model->family]);
-    for (int i = 0; i < count; i++) {
-        fprintf(file, ", %s: ", config_short_name(keys[i]));
-        config_write_field(NULL, keys[i], (const char *)model + keys[i]->offset - offsetof(Config, model), file);
-    }
-    fputs("}\n", file);
-}
 
 // Returns whether the text is meant as a config.json: an object with one of the words that every such file has. A
 // configuration may begin with a brace too, but has none of them.
@@ -312,13 +290,20 @@ char *hf_model_yaml(const char *text, size_t length, const char *path, int64_t *
         error_set(err, EXIT_USAGE, "%s; mend the file, or download it again", damage.text);
     } else if (json_find(found.root, "model_type") == NULL) {
         error_set(err, EXIT_USAGE, "%s: has no model_type; add it, such as \"model_type\": \"llama\"", path);
-    } else if ((found.model.family = family_of_(found.root)) < 0) {
-        found.model.family = family_find("llama");
+    } else if (!find_family_(&found)) {
         find_form_(&found, err); // sets the error
     } else if (hf_model_read(&found, found.model.family, err) == 0 && check_demands_(&found, err) == 0) {
         const char *type = json_text(found.root, "torch_dtype", json_text(found.root, "dtype", ""));
         FILE *file = xmemstream(&yaml, &size);
-        write_model_(file, &found.model);
+        const ConfigKey *keys[HF_MOST_KEYS];
+        int count = hf_model_keys(&found.model, keys);
+        fprintf(file, "model: {family: %s", family_words[found.model.family]);
+        for (int i = 0; i < count; i++) {
+            const char *field = (const char *)&found.model + keys[i]->offset - offsetof(Config, model);
+            fprintf(file, ", %s: ", config_short_name(keys[i]));
+            config_write_field(NULL, keys[i], field, file);
+        }
+        fputs("}\n", file);
         // Weights in 16 bits come from training in mixed precision; fp16 is planned as bf16.
         if (strcmp(type, "bfloat16") == 0 || strcmp(type, "float16") == 0) fputs("train: {precision: bf16}\n", file);
         xmemstream_close(file);
