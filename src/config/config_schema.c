@@ -328,8 +328,9 @@ const ConfigKey config_keys[] = {
     FIGURE(hardware, stream_gb_s, 1e9,
            "for plans: rate of memory passes; auto: 0.72 to 0.8 of memory_gb_s, on CPUs 8 a thread"),
     ABOVE(hardware, run_share, "1", 1, "for plans: part of the measured kernels' rates that runs reach"),
-    FIGURE(hardware, expert_spread, 1e3,
-           "for plans: standard deviation / mean of the tokens per expert; auto: a guess, 0.3 of 128"),
+    NUMBER(hardware, expert_spread, "auto", 0, 1e3,
+           "for plans: standard deviation / mean of the tokens per expert; auto: a guess, 0.3 of 128",
+           .flags = KEY_ABOVE_MIN | KEY_OF_RUN, .zero_word = "auto"),
     BOOL(hardware, calibrated, "false", "for plans: true if these figures were fitted to runs; sets the plan's band"),
     NUMBER(hardware, action_us, "0", 0, 1e9, "for plans: overhead of every forward and backward"),
     NUMBER(hardware, step_overhead_ms, "0", 0, 1e9, "for plans: overhead of every step"),
@@ -383,9 +384,10 @@ void config_expected(const ConfigKey *key, char *out, size_t n) {
                  : key->flags & KEY_ABOVE_MIN ? "up to"
                                               : "to",
                  key->max);
-        snprintf(out, n, "%s %s%s%s%s%s", key->type == KEY_INT ? "an integer" : "a number", text,
+        snprintf(out, n, "%s %s%s%s%s%s%s", key->type == KEY_INT ? "an integer" : "a number", text,
                  key->zero_word != NULL ? ", or " : "", key->zero_word != NULL ? key->zero_word : "",
-                 key->words != NULL ? ", or " : "", key->words != NULL ? key->words[0] : "");
+                 key->words != NULL ? ", or " : "", key->words != NULL ? key->words[0] : "",
+                 key->flags & KEY_OF_RUN ? ", or the log.metrics file of a run" : "");
         break;
     case KEY_BOOL: snprintf(out, n, "true or false"); break;
     case KEY_WORD:

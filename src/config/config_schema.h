@@ -7,7 +7,8 @@
 
 typedef enum KeyType { KEY_INT, KEY_NUMBER, KEY_BOOL, KEY_WORD, KEY_TEXT, KEY_LIST } KeyType;
 
-enum { KEY_ABOVE_MIN = 1, KEY_BELOW_MAX = 2 }; // the bound itself is excluded
+// The bound itself is excluded; a number is also read from the metrics file of a run (config_read_spread).
+enum { KEY_ABOVE_MIN = 1, KEY_BELOW_MAX = 2, KEY_OF_RUN = 4 };
 
 typedef struct ConfigKey ConfigKey;
 
@@ -31,7 +32,7 @@ struct ConfigKey {
     size_t offset, size;      // offset and size of the field in Config
     const char *def;          // default
     double min, max;          // bounds of the number, or of the text's length in bytes
-    int flags;                // KEY_ABOVE_MIN, KEY_BELOW_MAX
+    int flags;                // KEY_ABOVE_MIN, KEY_BELOW_MAX, KEY_OF_RUN
     const char *zero_word;    // word that is stored as 0, such as "auto"; NULL: no such word
     const char *const *words; // KEY_WORD: spelling of each enum value in order, then NULL; KEY_INT: the word for -1
     const char *meaning;
@@ -65,6 +66,8 @@ typedef struct ConfigScalar {
 // Sets a field after checking type and bounds. config->place must hold the key's place already, because errors name it.
 int config_set(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err);
 int config_set_default(Config *config, const ConfigKey *key, Error *err);
+// Reads the experts' `spread` from the metrics file of a run, the mean of its steps (of the last 16 MiB). -1 with err.
+int config_read_spread(const char *path, double *spread, Error *err);
 // Returns whether the key has its default value, even if it was given: a configuration written as JSON gives every key.
 bool config_at_default(const Config *config, const char *name);
 

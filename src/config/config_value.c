@@ -96,8 +96,13 @@ void config_set_whole(const ConfigKey *key, void *field, int64_t value) {
 }
 
 static int set_number_(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
-    double value;
-    if (read_decimal_(config, key, scalar, scalar.text, &value, err) != 0) return -1;
+    double value = 0;
+    if (key->flags & KEY_OF_RUN && strlen(scalar.text) == scalar.length && !is_decimal_(scalar.text)) {
+        Error unread = {0};
+        if (config_read_spread(scalar.text, &value, &unread) != 0) return config_refuse(config, key, unread.text, err);
+    } else if (read_decimal_(config, key, scalar, scalar.text, &value, err) != 0) {
+        return -1;
+    }
     if (!in_bounds_(key, value)) return value_refuse_(config, key, scalar, "is out of range", err);
     *(double *)field_(config, key) = value;
     return 0;
@@ -139,7 +144,7 @@ static int set_int_(Config *config, const ConfigKey *key, ConfigScalar scalar, E
     size_t last = digits[0] != '\0' ? strlen(digits) - 1 : 0;
     const char *suffix = digits[last] != '\0' ? strchr(suffixes, tolower((unsigned char)digits[last])) : NULL;
     int power = suffix != NULL ? 3 * (int)(suffix - suffixes + 1) : 0;
-    double value;
+    double value = 0;
     if (suffix != NULL) digits[last] = '\0';
     if (read_decimal_(config, key, scalar, digits, &value, err) != 0) return -1;
     if (suffix != NULL && strncmp(key->name, "model.", 6) == 0) {

@@ -2,9 +2,10 @@
 (device/count.h)."""
 
 import json
+import statistics
 
 import pytest
-from trainer_runs import command, write_config
+from trainer_runs import command, walked_tokens, write_config, write_tokens
 
 MODEL = ("{family: llama, hidden: 2048, layers: 8, heads: 16, kv_heads: 4, ffn: 6144, vocab: 32000, seq_len: 4096"
          ", experts: 64, experts_per_token: 8, expert_ffn: 768}")  # fmt: skip
@@ -56,6 +57,53 @@ def test_muon_keeps_one_moment_of_experts_and_takes_its_products(config):
     assert more["optimizer"] > few["optimizer"]
     moments = [told["stages"][0]["memory"]["optimizer"] for told in (adamw, muon)]
     assert 0.5 < moments[1] / moments[0] < 0.51
+
+
+@pytest.fixture(scope="module")
+def metrics(tmp_path_factory):
+    """Of runs with and without experts, in each of which a router sees all tokens of a step at once."""
+    folder = tmp_path_factory.mktemp("runs")
+    small = "{family: llama, hidden: 32, layers: 3, heads: 4, ffn: 48, vocab: 61, seq_len: 16"
+    files = {}
+    data = write_tokens(folder / "a.bin", walked_tokens(4096, 61))
+    for name, more in (("mixed", ", experts: 8, experts_per_token: 2, dense_layers: 1}"), ("dense", "}")):
+        files[name] = folder / f"{name}.jsonl"
+        config = write_config(folder, model=small + more, parallel="{}", schedule="{bpipe: off, micro_batch: 8}",
+                              train="{global_batch: 8, steps: 3}", hardware="{device: cpu}", data=f"{{train: {data}}}",
+                              log=f"{{metrics: {files[name]}, experts: {name == 'mixed'}}}")  # fmt: skip
+        assert command("llama", "-c", config).returncode == 0
+    return files
+
+
+def test_a_runs_metrics_tell_plans_how_uneven_its_experts_are(config, metrics):
+    steps = [json.loads(line)["experts"] for line in metrics["mixed"].read_text().splitlines() if '"step"' in line]
+    spread = statistics.mean(step["spread"] for step in steps)
+    counted = [statistics.pstdev(layer) / statistics.mean(layer) for step in steps for layer in step["tokens"] if layer]
+    assert spread == pytest.approx(statistics.mean(counted), rel=1e-3) and len(counted) == 6
+    told, lines = plan(config, f"hardware.expert_spread={metrics['mixed']}")
+    assert told["config"]["hardware"]["expert_spread"] == pytest.approx(spread, rel=1e-12)
+    assert lines == plan(config, f"hardware.expert_spread={spread!r}")[1] != plan(config)[1]
+    # A run that goes on may not have ended its last line. Of a long file the end is read.
+    half = metrics["mixed"].with_name("half.jsonl")
+    last = metrics["mixed"].read_text().splitlines()[-1]
+    half.write_text(f"{last}\n{last[:300]}")
+    assert plan(config, f"hardware.expert_spread={half}")[0]["config"]["hardware"]["expert_spread"] == pytest.approx(
+        steps[-1]["spread"], rel=1e-12)  # fmt: skip
+    half.write_text(f"{metrics['mixed'].read_text()}{' ' * 2**24}\n{last}\n")
+    half.write_text(half.read_text().replace(" " * 2**24, '{"type":"step","why":"' + " " * 2**24 + '"}'))
+    assert plan(config, f"hardware.expert_spread={half}")[0]["config"]["hardware"]["expert_spread"] == pytest.approx(
+        steps[-1]["spread"], rel=1e-12)  # fmt: skip
+
+
+def test_what_is_no_metrics_file_of_experts_is_one_sentence(config, metrics):
+    for value, sentence in ((metrics["dense"], "has no step of a model with experts"),
+                            (config, "is not the log.metrics file of a run"),
+                            (config.parent, "is not a regular file"), ("0.3x", "0.3x: cannot be read")):
+        ended = command("llama", "-c", config, "--plan", overrides=[f"hardware.expert_spread={value}"])
+        lines = ended.stderr.splitlines()
+        assert ended.returncode == 2 and len(lines) == 1 and sentence in lines[0], ended.stderr
+        assert "-o hardware.expert_spread: " in lines[0]
+        assert lines[0].endswith("use a number above 0 up to 1000, or auto, or the log.metrics file of a run")
 
 
 def test_experts_of_one_rank_are_not_exchanged(config):
