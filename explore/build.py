@@ -20,6 +20,17 @@ def configs():
     return {name: re.sub(r"(^|\s)#.*", "", text) for name, text in texts.items() if "_tiny" not in name}
 
 
+def atlas():
+    """Returns the cases of studies/atlas.json and the two maps as addresses for <img>, or None before they are made."""
+    data, images = HERE.parent / "studies" / "atlas.json", sorted(HERE.parent.glob("docs/img/atlas_*.svg"))
+    if not data.exists():
+        return None
+    told = json.loads(data.read_text(encoding="utf-8"))
+    cases = [{key: value for key, value in case.items() if key != "found"} for case in told["cases"]]
+    maps = ["data:image/svg+xml;base64," + base64.b64encode(path.read_bytes()).decode() for path in images]
+    return {"searches": told["searches"], "cases": cases, "maps": maps}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("loader", type=Path)
@@ -33,6 +44,7 @@ def main():
             f"const ENGINE = {json.dumps(engine)};",
             f"const WASM = {json.dumps(base64.b64encode(options.wasm.read_bytes()).decode())};",
             f"const CONFIGS = {json.dumps(configs())};",
+            f"const ATLAS = {json.dumps(atlas())};",
             (HERE.parent / "scripts" / "draw.js").read_text(encoding="utf-8"),
             (HERE / "keep.js").read_text(encoding="utf-8"),
             (HERE / "page.js").read_text(encoding="utf-8"),

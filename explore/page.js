@@ -174,7 +174,7 @@ function fail(text) {
   byId("answer").innerHTML = "";
   byId("answer").append(text.replace(/^explore: /, "").replace(/\n.*/s, ""));
   byId("answer").className = "bad";
-  byId("verdict").textContent = "";
+  byId("verdict").textContent = byId("given").textContent = "";
 }
 
 function writeAnswer() {
@@ -182,10 +182,16 @@ function writeAnswer() {
   const fits = plan.stages.every((stage) => stage.fits), best = plan.schedules[plan.best];
   const band = plan.step_ms_low ? ` (${seconds(plan.step_ms_low)} to ${seconds(plan.step_ms_high)})` : "";
   const answer = byId("answer");
+  const {model, train, hardware} = plan.config, whole = (n) => Math.round(n).toLocaleString("en"), days = plan.budget?.whole?.days;
+  byId("given").textContent = `${model.family}, ${whole(plan.model.parameters)} parameters, ${train.precision}` +
+    `${train.fp8 === "off" ? "" : ` with products in 8 bits (${train.fp8})`}, ${whole(model.seq_len)} tokens a sequence, ` +
+    `${whole(model.seq_len * train.global_batch)} a step, on ${plan.world} ${hardware.gpu === "none" ? "GPUs" : hardware.gpu}`;
   answer.className = "";
   answer.replaceChildren(
-    `${plan.world} GPUs, ${plan.microbatches} microbatches: a step takes `, strong(seconds(plan.step_ms) + band),
-    `, MFU ${percent(plan.mfu)}, idle ${percent(plan.bubble)}. The fullest stage, ${fullest.stage}, needs ${(fullest.peak_bytes / GIB).toFixed(1)} GiB and `,
+    ...(state.gpus && +state.gpus !== plan.world ? [strong(`This layout has ${plan.world} GPUs, not ${state.gpus}: search for layouts.`, "bad"), " "] : []),
+    `${plan.microbatches} microbatches: a step takes `, strong(seconds(plan.step_ms) + band),
+    `, MFU ${percent(plan.mfu)}, idle ${percent(plan.bubble)}, ${whole(plan.tokens_per_s_gpu * plan.world)} tokens/s ` +
+    `(${whole(plan.tokens_per_s_gpu)} a GPU)${days ? `; the run takes ${days < 10 ? +days.toPrecision(2) : whole(days)} days` : ""}. The fullest stage, ${fullest.stage}, needs ${(fullest.peak_bytes / GIB).toFixed(1)} GiB and `,
     strong(fits ? "fits" : "does not fit", fits ? "good" : "bad"), ".",
     best ? ` Fastest that fits: ${rowName(best)}, ${seconds(best.step_ms)}.` : " No schedule of this layout fits.");
   byId("verdict").textContent = "Does BPipe pay? " + plan.verdict.reason;
@@ -390,7 +396,7 @@ function follow(canvas, of, draw, say, unit) {
 async function search() {
   const asked = question();
   if (asked.error) return fail(asked.error);
-  const fixed = asked.overrides.filter((one) => !/^(schedule\.name|schedule\.bpipe|schedule\.micro_batch|parallel\.)/.test(one));
+  const fixed = asked.overrides.filter((one) => !/^(schedule\.name|schedule\.bpipe|schedule\.micro_batch|parallel\.)/.test(one) && !state.taken?.includes(one));
   const gpus = state.gpus || String(shown.plan?.world ?? 32), began = performance.now();
   const tick = setInterval(() => { byId("progress").textContent = `searching for ${gpus} GPUs, ${((performance.now() - began) / 1e3).toFixed(1)} s`; }, 100);
   byId("cancel").hidden = false;
@@ -403,37 +409,96 @@ async function search() {
     (result ? "nothing fits on this many GPUs" : answer.err.replace(/^explore: /, ""));
   if (!result?.best) return;
   shown.frontGpus = +gpus;
-  const rows = [...result.front, ...(result.ten ?? []), result.best];
-  shown.front = rows.map((row) => ({x: row.peak_bytes / GIB, y: row.step_ms / 1e3, strong: result.front.includes(row), row, label: layoutName(row.config)}));
+  const rows = [...result.front, ...(result.ten ?? []), result.best], names = layoutNames(rows.map((row) => row.config));
+  shown.front = rows.map((row, i) => ({x: row.peak_bytes / GIB, y: row.step_ms / 1e3, strong: i < result.front.length, row, label: names[i]}));
   byId("front-box").hidden = false;
-  byId("found").textContent = `Best: ${layoutName(result.best.config)}, ${seconds(result.best.step_ms)}, MFU ${percent(result.best.mfu)}.`;
-  byId("front-list").replaceChildren(...result.front.map((row) => {
+  byId("found").textContent = `Best: ${names[rows.length - 1]}, ${seconds(result.best.step_ms)}, MFU ${percent(result.best.mfu)}.`;
+  byId("front-list").replaceChildren(...result.front.map((row, i) => {
     const button = document.createElement("button");
     button.type = "button";
-    button.textContent = `${layoutName(row.config)}: ${seconds(row.step_ms)}, ${(row.peak_bytes / GIB).toFixed(0)} GiB`;
+    button.textContent = `${names[i]}: ${seconds(row.step_ms)}, ${(row.peak_bytes / GIB).toFixed(0)} GiB`;
     button.onclick = () => takeLayout(row.config);
     return button;
   }));
+  takeLayout(result.best.config);
   drawFound();
 }
 
-function layoutName({parallel, schedule}) {
-  return `p=${parallel.pipeline} t=${parallel.tensor} d=${parallel.data} b=${schedule.micro_batch} ${schedule.name}` +
-         (schedule.bpipe === "on" ? ` BPipe to ${schedule.evict_to}` : "");
+// The keys that a search chooses and that have no field of their own.
+const CHOSEN = ["parallel.context", "parallel.expert", "parallel.sequence", "parallel.overlap", "parallel.collectives", "parallel.placement",
+                "parallel.layers", "schedule.chunks", "schedule.slices", "schedule.group", "schedule.delay", "schedule.split_backward", "schedule.slots",
+                "schedule.load_ahead", "schedule.evict_to", "schedule.recompute_layers", "schedule.recompute", "attention.mode"];
+
+// Names layouts by ranks, micro-batch and schedule, and by the other keys in which layouts with that name differ.
+function layoutNames(configs) {
+  const short = ({parallel, schedule}) => `p=${parallel.pipeline} t=${parallel.tensor} d=${parallel.data} b=${schedule.micro_batch} ${schedule.name}` +
+                                          (schedule.bpipe === "on" ? ` BPipe to ${schedule.evict_to}` : "");
+  const lengths = (value) => new Set(value.slice(1, -1).split(",")).size > 1 ? "uneven" : "even";
+  const words = (config) => CHOSEN.map((key) => [key.split(".")[1], String(valueOf(config, key))]).map(([name, value]) => `${name}=${value[0] === "[" ? lengths(value) : value}`);
+  return configs.map((config) => {
+    const alike = configs.filter((other) => short(other) === short(config)).map(words);
+    return [short(config), ...words(config).filter((word, i) => alike.some((other) => other[i] !== word))].join(" ");
+  });
 }
 
-function takeLayout({parallel, schedule, attention}) {
+function valueOf(config, key) {
+  const [section, name] = key.split("."), value = config[section][name];
+  return Array.isArray(value) ? `[${value}]` : value;
+}
+
+// Makes a layout that was found the layout of the page. Other keys that the user gave remain.
+function takeLayout(config) {
+  const {parallel, schedule} = config, given = (state.more || "").split("\n").map((line) => line.trim()).filter((line) => line && !state.taken?.includes(line));
+  const open = given.map((line) => line.split("=")[0]);
+  state.taken = CHOSEN.filter((key) => !open.includes(key) && valueOf(config, key) !== undefined && valueOf(config, key) !== null &&
+                                       !(schedule.bpipe === "off" && /slots|load_ahead|evict_to/.test(key))).map((key) => `${key}=${valueOf(config, key)}`);
   Object.assign(state, {p: String(parallel.pipeline), t: String(parallel.tensor), d: String(parallel.data), b: String(schedule.micro_batch),
-                        schedule: schedule.name, bpipe: schedule.bpipe, rows: null});
-  const rest = {"parallel.sequence": parallel.sequence, "parallel.placement": parallel.placement, "parallel.layers": parallel.layers,
-                "schedule.chunks": schedule.chunks, "schedule.group": schedule.group, "schedule.split_backward": schedule.split_backward,
-                "schedule.slots": schedule.slots, "schedule.load_ahead": schedule.load_ahead, "schedule.evict_to": schedule.evict_to,
-                "schedule.recompute_layers": schedule.recompute_layers, "attention.mode": attention.mode};
-  state.more = Object.entries(rest).filter(([, value]) => value !== undefined && value !== null)
-    .map(([key, value]) => `${key}=${Array.isArray(value) ? "[" + value + "]" : value}`).join("\n");
+                        schedule: schedule.name, bpipe: schedule.bpipe, rows: null, more: [...given, ...state.taken].join("\n")});
+  if (state.gpus) state.gpus = String(parallel.pipeline * parallel.tensor * parallel.data * (parallel.context ?? 1));
   fill();
   ask();
   scrollTo({top: 0, behavior: "smooth"});
+}
+
+// ---- the atlas -------------------------------------------------------------------------------------------------------
+
+const WAYS = {partner: "to a partner", host: "to the host", interleaved: "interleaved", "zero bubble": "zero bubble"};
+const MAPS = ["Map of evictions", "Map of schedules without evictions"];
+
+function showTab(atlas) {
+  byId("atlas").hidden = !atlas;
+  document.querySelector("main").hidden = atlas;
+  for (const [id, on] of [["show-atlas", atlas], ["show-plan", !atlas]]) {
+    byId(id).classList.toggle("on", on);
+    byId(id).setAttribute("aria-pressed", on);
+  }
+  if (atlas && !byId("atlas-table").rows.length) fillAtlas();
+}
+
+function fillAtlas() {
+  const head = byId("atlas-table").createTHead().insertRow(), body = byId("atlas-table").createTBody();
+  for (const title of ["model", "cluster", "GB/s", "tokens", "batch", ...Object.values(WAYS), "survive", "fastest layout"])
+    head.append(Object.assign(document.createElement("th"), {scope: "col", textContent: title}));
+  byId("atlas-said").textContent = `${ATLAS.searches} searches. A column says by how much the fastest step gets shorter: with evictions against without, ` +
+    "interleaved against 1F1B, zero bubble against both. Survive: also with slower products, half the network and 4 GiB more in reserve.";
+  byId("atlas-maps").replaceChildren(...ATLAS.maps.map((src, i) => Object.assign(new Image(), {src, alt: MAPS[i]})));
+  for (const one of ATLAS.cases) {
+    const row = body.insertRow(), button = document.createElement("button");
+    Object.assign(button, {type: "button", textContent: one.model, onclick: () => takeCase(one), disabled: !one.best});
+    row.insertCell().append(button);
+    const gains = Object.keys(WAYS).map((name) => one.gains[name] === null ? "-" : one.gains[name] === 9 ? "only so" : percent(one.gains[name]));
+    for (const text of [`${one.gpus} ${one.gpu}${one.fp8 === "off" ? "" : ", 8 bits"}`, one.network, one.tokens, one.batch, ...gains,
+                        one.survives.join(", "), one.best ?? "nothing fits"]) row.insertCell().textContent = text;
+  }
+}
+
+// Searches a case again, here in the page.
+function takeCase(one) {
+  Object.assign(state, {config: one.model, gpu: one.gpu, gpus: String(one.gpus), seq: String(one.tokens), batch: String(one.batch), memory: "",
+                        more: `hardware.network_gb_s=${one.network}\ntrain.fp8=${one.fp8}\nattention.mode=flash\nparallel.sequence=true`, taken: [], rows: null});
+  fill();
+  showTab(false);
+  search();
 }
 
 // ---- the user's own schedule ---------------------------------------------------------------------------------------
@@ -474,7 +539,7 @@ function cycleOf(sentence) {
       const [x1, y1] = place(i), [x2, y2] = place((i + 1) % n), from = 0.24, to = 0.76;
       return `<line x1="${x1 + from * (x2 - x1)}" y1="${y1 + from * (y2 - y1)}" x2="${x1 + to * (x2 - x1)}" y2="${y1 + to * (y2 - y1)}" stroke="${color}" marker-end="url(#tip)"/>` +
              `<text x="${x1}" y="${y1 + 4}">${escape(name)}</text>`;
-    }).join("") + `<text x="${cx}" y="${cy + 4}">waits for</text></svg>`;
+    }).join("") + `<text x="${cx + (n === 2 ? 50 : 0)}" y="${cy + 4}">waits for</text></svg>`;
 }
 
 async function takeAbove() {
@@ -548,6 +613,9 @@ async function begin() {
   byId("search").onclick = search;
   byId("cancel").onclick = () => seeker.end({cancelled: true});
   byId("take").onclick = takeAbove;
+  byId("show-atlas").hidden = ATLAS === null;
+  byId("show-atlas").onclick = () => showTab(true);
+  byId("show-plan").onclick = () => showTab(false);
   byId("save-yaml").onclick = () => shown.asked && save("config.yaml", yamlOf(shown.asked), "application/yaml");
   byId("save-text").onclick = saveText;
   byId("save-svg").onclick = saveSvg;
@@ -561,7 +629,7 @@ async function begin() {
     byId(id).addEventListener("pointermove", ({offsetX, offsetY}) => { byId(id + "-said").textContent = tipAt(places(), offsetX, offsetY); });
   follow(byId("timeline"), shown, drawShown, byId("said"), () => unitOf(shown.view.to - shown.view.from));
   follow(byId("study"), studied, drawStudy, byId("study-said"), () => WHOLE);
-  new ResizeObserver(() => { drawShown(); drawBars(); drawFound(); drawStudy(); }).observe(byId("answers"));
+  new ResizeObserver(() => { drawShown(); drawBars(); drawFound(); drawStudy(); }).observe(document.querySelector("main"));
   dark.addEventListener("change", () => { if (shown.plan) showAll(); drawFound(); drawStudy(); });
   await ask();
   if (state.list) prove(); else if (shown.plan) takeAbove();

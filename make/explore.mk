@@ -42,7 +42,7 @@ $(EXPLORE)/program.js: $(EXPLORE)/explore/explore.o $(EXPLORE_OBJ)
 	$(Q)$(EXPLORE_ENV) emar rcs $(EXPLORE)/program.a $(EXPLORE_OBJ)
 	$(Q)$(EXPLORE_ENV) $(EMCC) -O2 $< $(EXPLORE)/program.a $(EXPLORE_LINK) -o $@
 
-$(EXPLORE)/index.html: explore/build.py $(EXPLORE)/program.js $(wildcard explore/page.* explore/*.js scripts/draw.js) $(wildcard configs/*.yaml)
+$(EXPLORE)/index.html: explore/build.py $(EXPLORE)/program.js $(wildcard explore/page.* explore/*.js scripts/draw.js configs/*.yaml studies/atlas.json docs/img/atlas_*.svg)
 	$(call say,PAGE,$@)
 	$(Q)$(PYTHON) explore/build.py $(EXPLORE)/program.js $(EXPLORE)/program.wasm -o $@
 

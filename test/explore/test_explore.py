@@ -153,6 +153,32 @@ def test_every_control_works_without_a_complaint_or_a_request(tmp_path):
         assert all(url.startswith(("file:", "blob:", "data:")) for url in chromium.requests())
 
 
+def test_a_search_becomes_the_answer_and_the_layout(tmp_path):
+    with browser.Browser(tmp_path / "profile") as chromium:
+        chromium.open(PAGE, 390, 900)
+        chromium.wait_for("byId('proof').textContent !== ''")
+        tops = chromium.evaluate("['answer', 'config'].map((id) => byId(id).getBoundingClientRect().top)")
+        assert tops[0] < tops[1], "on a phone the answer precedes the fields"
+        chromium.evaluate("Object.assign(state, {config: 'qwen3_14b', gpu: 'h100', gpus: '16', batch: '64', b: '',"
+                          " more: 'hardware.network_gb_s=100'}); fill(); ask(); 0")
+        chromium.wait_for("byId('answer').textContent.startsWith('This layout has 8 GPUs, not 16')")
+        chromium.evaluate("search(); 0")
+        chromium.wait_for("!byId('front-box').hidden && shown.plan.world === 16")
+        steps = chromium.evaluate("[shown.plan.step_ms, shown.front[shown.front.length - 1].row.step_ms]")
+        assert steps[0] == pytest.approx(steps[1], rel=1e-9)
+        assert "hardware.network_gb_s=100" in chromium.evaluate("byId('more').value"), "the user's keys remain"
+        assert chromium.evaluate("byId('given').textContent") == (
+            "llama, 14,768,307,200 parameters, bf16, 4,096 tokens a sequence, 262,144 a step, on 16 h100")
+        assert chromium.evaluate("/ tokens\\/s .* the run takes .* days/.test(byId('answer').textContent)")
+        names = chromium.evaluate("shown.front.slice(0, -1).map((one) => one.label)")
+        assert chromium.evaluate("byId('answer').textContent").count("This layout") == 0
+        assert len(set(names)) > 0.8 * len(names), names
+        first = chromium.evaluate("state.taken.length")
+        chromium.evaluate("byId('progress').textContent = ''; search(); 0")  # a second search is free of the layout that the first one found
+        chromium.wait_for("/configurations in/.test(byId('progress').textContent)")
+        assert chromium.evaluate("[shown.plan.step_ms, state.taken.length]") == [steps[0], first]
+
+
 def test_a_schedule_that_cannot_run_has_its_reason_in_the_table(tmp_path):
     with browser.Browser(tmp_path / "profile") as chromium:
         chromium.open(PAGE, 1400, 1000)
