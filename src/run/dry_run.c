@@ -1,6 +1,7 @@
 #include "dry_run.h"
 
 #include "base/alloc.h"
+#include "base/files.h"
 #include "config/config.h"
 #include "config/options.h"
 
@@ -11,6 +12,12 @@
 #include <unistd.h>
 
 static const char DRY_[] = "VIRTUAL_DRY";
+
+// A checksum of the sources, from the Makefile. The program for virtual GPUs has the same text if it is of this build.
+#ifndef SOURCES
+#define SOURCES "unknown"
+#endif
+static const char BUILT_FROM_[] = "built from the sources " SOURCES;
 
 // Runs make in the checkout. Returns whether it succeeded.
 static bool build_(const char *checkout) {
@@ -60,6 +67,16 @@ int dry_run_start(const char *program, int argc, char **argv, Error *err) {
         if (!build_(own) || access(path, X_OK) != 0)
             return error_set(err, EXIT_FAILED, "--dry-run: make virtual failed in %s; run it there to see why", own);
     }
+    enum { MOST_BYTES = 1 << 30 };
+    int64_t size = 0;
+    char *code = file_read_whole(path, MOST_BYTES, &size, err);
+    if (code == NULL) return -1;
+    bool same = memmem(code, (size_t)size, BUILT_FROM_, sizeof BUILT_FROM_) != NULL;
+    free(code);
+    if (!same)
+        return error_set(err, EXIT_FAILED,
+                         "--dry-run: %s was built from other sources than this program; run make programs virtual in %s",
+                         path, own);
     log_status(&log, "dry run: virtual GPUs, on which nothing is computed; times are those of their clock");
     int64_t node = config.hardware.gpus_per_node, world = config_world(&config);
     set_number_(DRY_, 1);

@@ -4,6 +4,7 @@ must agree within 2 percent."""
 
 import json
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -265,6 +266,25 @@ def test_a_dry_run_is_an_option_of_the_trainers(tokens):
     lines = [line for line in done.stdout.splitlines() if line.startswith("step")]
     assert len(lines) == 2 and all("| loss - | norm - |" in line for line in lines)
     assert "val " not in done.stdout and "saved" not in done.stderr
+
+
+def test_virtual_gpus_of_other_sources_are_refused(tmp_path):
+    """After a change the trainer is often made alone. What both were built from decides, not the files' times."""
+    (tmp_path / "Makefile").touch()
+    (tmp_path / "build/virtual").mkdir(parents=True)
+    ours, theirs = tmp_path / "train_llama", tmp_path / "build/virtual/train_llama"
+    shutil.copy(trainer_runs.trainer("llama"), ours)
+    code = (VIRTUAL / "train_llama").read_bytes()
+    stamp = re.search(rb"built from the sources \d+", code)[0]
+    assert stamp in ours.read_bytes()
+    theirs.write_bytes(code.replace(stamp, stamp[:-1] + (b"1" if stamp[-1:] == b"0" else b"0")))
+    theirs.chmod(0o755)
+    command = [ours, "-c", trainer_runs.ROOT / "configs/llama_tiny.yaml", "--dry-run"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "") and done.stderr == (
+        f"train_llama: --dry-run: {theirs} was built from other sources than this program; "
+        f"run make programs virtual in {tmp_path}\n"
+    )
 
 
 def test_what_needs_weights_is_refused_in_a_dry_run(tmp_path):
