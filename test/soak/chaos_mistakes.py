@@ -11,17 +11,13 @@ after a resume (test_checkpoint_runs.py), slow plans and searches, figures that 
 (test_plan_cli.py, test_search_cli.py), and the cost of waiting next to other programs (test_waits.py, test_comm.c).
 """
 
-import argparse
 import sys
-import tempfile
-import time
 from pathlib import Path
 from typing import Callable, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import chaos  # noqa: E402
-import trainer_runs  # noqa: E402
 import virtual_mistakes  # noqa: E402
 
 MOST = 2000
@@ -120,46 +116,12 @@ MISTAKES = [
 # fmt: on
 
 
-def find(mistake, seconds):
-    """Returns a line with the first seed that finds the mistake and its message, or with the number of tried seeds."""
-    tried, deadline = 0, time.monotonic() + seconds
-    with tempfile.TemporaryDirectory(prefix="chaos_") as folder:
-        bench = chaos.Bench(Path(folder))
-        for seed in range(1, MOST + 1):
-            if not mistake.touches(chaos.Case(seed)):
-                continue
-            if time.monotonic() > deadline:
-                break
-            tried += 1
-            failure = chaos.one(bench, seed)
-            if failure is not None:
-                return f"found  {mistake.name} at seed {seed}: {' '.join(failure.split())[:160]}"
-    return f"missed {mistake.name}: {tried} seeds up to {seed}"
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--seconds", type=float, default=300)
-    asked, missed = parser.parse_args(), 0
-    with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder)
-        virtual_mistakes.copy_tree(tree)
-        trainer_runs.BUILD = tree / "build" / "release"
-        for mistake in MISTAKES:
-            if asked.names and mistake.name not in asked.names:
-                continue
-            path, text = tree / mistake.file, (tree / mistake.file).read_text()
-            assert mistake.right in text, f"{mistake.name}: {mistake.file} has no such text"
-            path.write_text(text.replace(mistake.right, mistake.wrong))
-            failure = virtual_mistakes.build(tree, "programs")
-            assert failure is None, f"{mistake.name}: {failure}"
-            said = find(mistake, asked.seconds)
-            path.write_text(text)
-            missed += said.startswith("missed")
-            print(said, flush=True)
-    sys.exit(missed > 0)
+def attempts(mistake, folder):
+    bench = chaos.Bench(folder)
+    for seed in range(1, MOST + 1):
+        if mistake.touches(chaos.Case(seed)):
+            yield seed, lambda seed=seed: chaos.one(bench, seed)
 
 
 if __name__ == "__main__":
-    main()
+    virtual_mistakes.look_for(__doc__, MISTAKES, 300, attempts)

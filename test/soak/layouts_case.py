@@ -219,7 +219,7 @@ class Draw:
         draw, keys = self.rng, self.keys
         others = ranks(without(keys, {"parallel.pipeline"}))
         sliced, layers = number(keys, "schedule.slices") > 1, number(keys, "model.layers")
-        p = draw.choice([1, *[p for p in STAGES if p * others <= draw.choice([4, 4, 8])]])
+        p = draw.choice([1, *[p for p in STAGES if p * others <= draw.choice([4, 4, 4, 4, 8])]])
         name = draw.choice(["seq1f1b", "interleaved"] if sliced else [
             "1f1b", "1f1b", "1f1b", "gpipe", "zb-d", "interleaved", "interleaved", "gis", "gis", "v-half", "v-min",
             "zb-v", "dualpipe-v", "seq1f1b", "auto"])  # fmt: skip

@@ -7,19 +7,14 @@ the sources.
 Only the checks and seeds that can reveal the mistake are run, for N seconds per mistake (1800).
 """
 
-import argparse
 import sys
-import tempfile
-import time
 from pathlib import Path
 from typing import Callable, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import layouts  # noqa: E402
-import trainer_runs  # noqa: E402
 import virtual_mistakes  # noqa: E402
-import virtual_runs  # noqa: E402
 from layouts_case import Case, number  # noqa: E402
 
 MOST = 500
@@ -100,52 +95,22 @@ MISTAKES = [
     Mistake("a_tied_head_is_counted_twice", "src/engine/optimizer.c",
             "bool tied_copy = tensor->spec->tied_to >= 0 && !tensor->alias;", "bool tied_copy = false;",
             ("bits",), tied_apart),
+    Mistake("a_second_part_of_the_rows_overwrites_the_first_one_s_scores", "src/model/experts.c",
+            "be->rows_gather(be, work->dweights + d.begin * k, copies", "be->rows_gather(be, work->dweights, copies",
+            ("one_rank",), several("parallel.expert")),
 ]
 # fmt: on
 
 
-def find(mistake, bench, seconds):
-    """Returns a line with the first seed that finds the mistake and its message, or with the number of tried seeds."""
-    deadline, tried = time.monotonic() + seconds, 0
+def attempts(mistake, folder):
+    bench = layouts.Bench(folder)
     for seed in range(1, MOST + 1):
         case = Case(seed, bench.legal, layouts.CHECKS)
-        checks = [name for name in case.checks if name in mistake.checks]
-        if not checks or not mistake.touches(case.keys):
-            continue
-        if time.monotonic() > deadline:
-            break
-        tried += 1
-        case.refused, case.checks = [], checks
-        failure = layouts.one_case(bench, case)
-        if failure is not None:
-            return f"found  {mistake.name} at seed {seed}: {' '.join(str(failure[1]).split())[:160]}"
-    return f"missed {mistake.name}: {tried} seeds up to {seed}"
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--seconds", type=float, default=1800)
-    asked, missed = parser.parse_args(), 0
-    with tempfile.TemporaryDirectory() as folder:
-        tree, runs = Path(folder) / "tree", Path(folder) / "runs"
-        tree.mkdir(), runs.mkdir()
-        virtual_mistakes.copy_tree(tree)
-        trainer_runs.BUILD, virtual_runs.VIRTUAL = tree / "build" / "release", tree / "build" / "virtual"
-        for mistake in MISTAKES:
-            if asked.names and mistake.name not in asked.names:
-                continue
-            path, text = tree / mistake.file, (tree / mistake.file).read_text()
-            assert mistake.right in text, f"{mistake.name}: {mistake.file} has no such text"
-            path.write_text(text.replace(mistake.right, mistake.wrong))
-            failure = virtual_mistakes.build(tree, "virtual" if "virtual" in mistake.checks else "programs")
-            assert failure is None, f"{mistake.name}: {failure}"
-            said = find(mistake, layouts.Bench(runs), asked.seconds)
-            path.write_text(text)
-            missed += said.startswith("missed")
-            print(said, flush=True)
-    sys.exit(missed > 0)
+        case.refused, case.checks = [], [name for name in case.checks if name in mistake.checks]
+        if case.checks and mistake.touches(case.keys):
+            yield seed, lambda case=case: (layouts.one_case(bench, case) or (None, None))[1]
+        bench.clear()
 
 
 if __name__ == "__main__":
-    main()
+    virtual_mistakes.look_for(__doc__, MISTAKES, 1800, attempts)

@@ -1,20 +1,25 @@
 """Checks that the virtual GPU finds every mistake of test/virtual/mistakes.py, with the expected message. Without a
 mistake the copy of the sources builds.
 
-VIRTUAL_MISTAKES selects some mistakes by name; otherwise all are tried, about half a minute each.
+VIRTUAL_MISTAKES selects some mistakes by name; otherwise all are tried, about half a minute each. The other tables of
+mistakes, whose seeds have to find them, are tried by look_for() here.
 """
 
+import argparse
+import contextlib
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "test" / "support"), str(ROOT / "test" / "virtual")]
 
+import trainer_runs  # noqa: E402
 import virtual_runs  # noqa: E402
 from mistakes import DIFFERS, MISTAKES  # noqa: E402
 
@@ -49,21 +54,54 @@ def outcome(tree, mistake):
     return DIFFERS if virtual_runs.differences(done.steps, wanted.steps, case.precision) else "sound"
 
 
-def try_mistake(tree, mistake):
-    """Builds and runs the mistake. Returns None if it is found, otherwise the reason."""
+@contextlib.contextmanager
+def made(tree, mistake, target="virtual"):
+    """The copy of the sources with the mistake, built."""
     path = tree / mistake.file
     text = path.read_text()
-    if mistake.right not in text:
-        return f"{mistake.file} has no text that this mistake could replace"
+    assert mistake.right in text, f"{mistake.name}: {mistake.file} has no text that this mistake could replace"
     path.write_text(text.replace(mistake.right, mistake.wrong))
     try:
-        failure = build(tree)
-        if failure:
-            return f"it does not compile: {failure[-600:]}"
-        said = outcome(tree, mistake)
+        failure = build(tree, target)
+        assert failure is None, f"{mistake.name}: it does not compile: {failure[-600:]}"
+        yield
     finally:
         path.write_text(text)
-    return None if re.search(mistake.found, said, re.S) else f"the run says: {said[-600:]}"
+
+
+def look_for(description, mistakes, seconds, attempts):
+    """The command line of a table of mistakes. attempts(mistake, folder) yields (seed, function) for the seeds that may
+    reveal it; the function returns a failure's text or None. Ends with 1 if a mistake is missed."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--seconds", type=float, default=seconds, help="for each mistake")
+    asked, missed = parser.parse_args(), 0
+    with tempfile.TemporaryDirectory() as folder:
+        tree, runs = Path(folder) / "tree", Path(folder) / "runs"
+        tree.mkdir(), runs.mkdir()
+        copy_tree(tree)
+        trainer_runs.BUILD, virtual_runs.VIRTUAL = tree / "build" / "release", tree / "build" / "virtual"
+        for mistake in mistakes:
+            if asked.names and mistake.name not in asked.names:
+                continue
+            with made(tree, mistake, "virtual" if "virtual" in getattr(mistake, "checks", ()) else "programs"):
+                said = first_seed(mistake, attempts(mistake, runs), asked.seconds)
+            missed += said.startswith("missed")
+            print(said, flush=True)
+    sys.exit(missed > 0)
+
+
+def first_seed(mistake, attempts, seconds):
+    """Returns a line with the first seed that finds the mistake and its message, or with the number of tried seeds."""
+    deadline, tried, last = time.monotonic() + seconds, 0, 0
+    for seed, attempt in attempts:
+        if time.monotonic() > deadline:
+            break
+        tried, last = tried + 1, seed
+        failure = attempt()
+        if failure is not None:
+            return f"found  {mistake.name} at seed {seed}: {' '.join(str(failure).split())[:160]}"
+    return f"missed {mistake.name}: {tried} seeds up to {last}"
 
 
 def main():
@@ -76,9 +114,12 @@ def main():
         failure = build(tree)
         assert failure is None, failure
         for mistake in [mistake for mistake in MISTAKES if not chosen or mistake.name in chosen]:
-            reason = try_mistake(tree, mistake)
-            missed += reason is not None
-            print(f"{'missed' if reason else 'found '} {mistake.name}" + (f": {reason}" if reason else ""), flush=True)
+            with made(tree, mistake):
+                said = outcome(tree, mistake)
+            found = re.search(mistake.found, said, re.S)
+            missed += not found
+            print(f"found  {mistake.name}" if found else f"missed {mistake.name}: the run says: {said[-600:]}",
+                  flush=True)
     sys.exit(1 if missed else 0)
 
 
