@@ -23,13 +23,12 @@ import json
 import math
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
-from run_files import Failure, find_trainer, finish, form_of, number, read_text, replacing  # noqa: E402
+from common import options_of, plan, trainer
+from run_files import Failure, finish, form_of, number, read_text, replacing
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTLED = 1e-5  # largest change of a logarithm at which the fit ends
@@ -115,18 +114,13 @@ class Planner:
 
     def seconds(self, run, figures):
         family = run.config["model"]["family"]
-        program = self.bin / f"train_{family}" if self.bin else find_trainer(family)
-        if program is None or not Path(program).exists():
-            raise Failure(f"train_{family} is not here; build it, or say --bin DIR")
         given = {f"hardware.{key}": f"{value:.12g}" for key, value in figures.items()} | {"hardware.profile": ""}
         if run.on_cpu and self.peak is not None:
             given["hardware.peak_tflops"] = f"{self.peak / run.world:.12g}"
-        options = [part for item in given.items() for part in ("-o", "=".join(item))]
-        ended = subprocess.run([program, "-c", self.file_of(run), "--plan", "--json", *options], capture_output=True,
-                               text=True, check=False)
-        if ended.returncode != 0:
-            raise Failure(f"{run.name}: {ended.stderr.strip()}")
-        return json.loads(ended.stdout)["step_ms"] / 1000
+        try:
+            return plan(trainer(family, self.bin), self.file_of(run), *options_of(given))["step_ms"] / 1000
+        except Failure as failure:
+            raise Failure(f"{run.name}: {failure}") from None
 
     def all_seconds(self, questions):
         for run, _ in questions:  # the threads only read them
@@ -254,17 +248,11 @@ def scaled(options):
     family = re.search(r"^\s*family:\s*[\"']?(\w+)|[{,]\s*family:\s*(\w+)", read_text(options.config), re.M)
     family = next(filter(None, family.groups())) if family else "llama"
     measured = float(found[1]) * (1e-3 if found[2] == "ms" else 1)
-    program = options.bin / f"train_{family}" if options.bin else find_trainer(family)
-    if program is None or not Path(program).exists():
-        raise Failure(f"train_{family} is not here; build it, or say --bin DIR")
+    program, config = trainer(family, options.bin), options.config
 
     def planned(efficiency):
-        keys = ["-o", f"hardware.matmul_efficiency={efficiency:.12g}", "-o", "hardware.profile="]
-        ended = subprocess.run(
-            [program, "-c", options.config, "--plan", "--json", *keys], capture_output=True, text=True, check=False)
-        if ended.returncode != 0:
-            raise Failure(ended.stderr.strip())
-        return json.loads(ended.stdout)["step_ms"] / 1000
+        keys = {"hardware.matmul_efficiency": f"{efficiency:.12g}", "hardware.profile": ""}
+        return plan(program, config, *options_of(keys))["step_ms"] / 1000
 
     least = planned(1)
     if not least <= measured < planned(0.02):

@@ -10,14 +10,14 @@ FILE: tokens, enough for two steps, below 32000. Needs `make programs virtual`, 
 import argparse
 import itertools
 import json
-import os
 import re
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from common import ROOT, ask, trainer
+from run_files import finish
+
 MODELS = {"LLaMA 65B": ("llama", "llama65b"), "GPT-3 96B": ("gpt", "gpt3_96b")}
 MIXTURES = {"Qwen3 30B-A3B": ("llama", "qwen3_30b_a3b"), "Mixtral 8x22B": ("llama", "mixtral_8x22b")}
 B2 = ("schedule.micro_batch=2", "schedule.bpipe=on", "train.global_batch=32")
@@ -45,23 +45,15 @@ GPUS = {
 }  # fmt: skip
 
 
-def command(program, name, tokens, options):
+def run(build, family, name, tokens, options, *words, nodes=4):
+    """Returns what a trainer of build/release or build/virtual prints of two steps of the configuration."""
     fixed = [
         f"data.train={tokens}", "data.val=", "data.val_every=0", "checkpoint.every=0", "train.steps=2", "log.metrics=",
     ]
     texts = [item for text in (*fixed, *options) for item in ("-o", text)]
-    return [program, "-c", ROOT / "configs" / f"{name}.yaml", *texts]
-
-
-def run(arguments, nodes=4):
-    gpus = "8" if nodes > 1 else "24"
-    env = dict(os.environ, VIRTUAL_DRY="1", VIRTUAL_GPUS=gpus, VIRTUAL_NODES=str(nodes), OMP_NUM_THREADS="1")
-    if not Path(arguments[0]).exists():
-        sys.exit(f"dry_table: there is no {arguments[0]}; run `make programs virtual`")
-    done = subprocess.run(arguments, capture_output=True, text=True, env=env)
-    if done.returncode != 0:
-        sys.exit(f"dry_table: {' '.join(map(str, arguments))} failed: {done.stderr[-1000:]}")
-    return done.stdout
+    env = {"VIRTUAL_DRY": "1", "VIRTUAL_GPUS": "8" if nodes > 1 else "24", "VIRTUAL_NODES": str(nodes),
+           "OMP_NUM_THREADS": "1"}
+    return ask(trainer(family, ROOT / "build" / build), ROOT / "configs" / f"{name}.yaml", *texts, *words, env=env)
 
 
 def print_agreement(tokens):
@@ -71,11 +63,9 @@ def print_agreement(tokens):
         family, name = (MODELS | MIXTURES)[model.split(",")[0]]
         with tempfile.TemporaryDirectory() as folder:
             metrics = Path(folder, "metrics.jsonl")
-            program = ROOT / "build/virtual" / f"train_{family}"
-            run(command(program, name, tokens, (*options, f"log.metrics={metrics}")), *nodes)
+            run("virtual", family, name, tokens, (*options, f"log.metrics={metrics}"), nodes=(*nodes, 4)[0])
             step = json.loads(metrics.read_text().splitlines()[-1])
-        plan = json.loads(
-            run([*command(ROOT / "build/release" / f"train_{family}", name, tokens, options), "--plan", "--json"]))
+        plan = json.loads(run("release", family, name, tokens, options, "--plan", "--json"))
         apart = 100 * (step["step_ms"] / plan["step_ms"] - 1)
         exposed = [f"{each['transfer_exposed_ms']:.0f} ms" for each in (step, plan)]
         print(f"| {model} | {layout} | {step['step_ms']:.0f} ms | {plan['step_ms']:.0f} ms ({apart:+.1f} %) "
@@ -105,8 +95,7 @@ def stage_mfu(family, name, tokens, peak, t, b, options):
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder, "trace.json")
         shape = (f"parallel.tensor={t}", f"schedule.micro_batch={b}", f"train.global_batch={3 * b}")
-        program = ROOT / "build/virtual" / f"train_{family}"
-        run([*command(program, name, tokens, (*STAGES, *shape, *options)), "--trace", trace], nodes=1)
+        run("virtual", family, name, tokens, (*STAGES, *shape, *options), "--trace", trace, nodes=1)
         return LAYERS * layer_flops(family, 2048 * b) / (stage_seconds(trace) * t * peak * 1e12)
 
 
@@ -122,13 +111,16 @@ def print_mfu(tokens):
             print(f"| {model} | {gpu} | {t} | {b} | {' | '.join(f'{100 * each:.1f} %' for each in mfu)} |", flush=True)
 
 
-def main():
+def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tokens", metavar="FILE", type=Path)
     parser.add_argument("--mfu", action="store_true")
-    arguments = parser.parse_args()
-    (print_mfu if arguments.mfu else print_agreement)(arguments.tokens.resolve())
+    return parser.parse_args()
+
+
+def main(asked):
+    (print_mfu if asked.mfu else print_agreement)(asked.tokens.resolve())
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(finish("dry_table", main, arguments()))

@@ -18,20 +18,17 @@ import json
 import os
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import textwrap
 from pathlib import Path
 
-from reevaluate import fill
+import common
+from common import ROOT, ask, fill, table
+import plot
+from megatron_bytes import Held
+from run_files import GIB, Failure, finish, replacing, read_text
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
-import plot  # noqa: E402
-from megatron_bytes import Held  # noqa: E402
-from run_files import GIB, Failure, finish, replacing, read_text  # noqa: E402
-
-ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "studies" / "published.json"
 RUNS = ROOT / "studies" / "runs.csv"
 EXPERTS = ROOT / "studies" / "runs_experts.csv"  # of mixtures of experts
@@ -242,14 +239,6 @@ def more_rows(path=RUNS):
     return rows
 
 
-def ask(program, config, *arguments, fits=True):
-    """Returns what the program prints. fits False: also if nothing fits into memory, which ends with exit code 1."""
-    ended = subprocess.run([program, "-c", config, *arguments], capture_output=True, text=True, check=False)
-    if ended.returncode != 0 and (fits or ended.stderr):
-        raise Failure(ended.stderr.strip())
-    return ended.stdout
-
-
 def program_of(row):
     """Returns the bytes that a rank of the source's program keeps."""
     kept, seq, batch = row.source["activations"], row["model.seq_len"], row["schedule.micro_batch"]
@@ -269,7 +258,7 @@ def held_bytes(row, text):
 def plan(row, folder, number, bin_folder):
     config = Path(folder) / f"{number}.yaml"
     config.write_text(row.configuration())
-    program = bin_folder / f"train_{row.values['model.family']}"
+    program = common.trainer(row.values["model.family"], bin_folder)
     try:
         if row.source.get("csv"):  # the step alone, in a tenth of the time
             swept = f"schedule.micro_batch={row['schedule.micro_batch']}"
@@ -355,11 +344,7 @@ def names_of(rows):
 
 def summary(rows):
     """Returns by source the error of this engine's plan, and the error with the measured program's additional work."""
-    lines = [
-        "| source | runs | this engine would take | worst | with that program's recomputation, passes, sums, messages"
-        " | middle 80 % |",
-        "|---|---|---|---|---|---|",
-    ]
+    lines = []
     for name in [*names_of(rows), None]:
         mine = of_source(rows, name)
         worst = max((row.error() for row in mine), key=abs)
@@ -367,8 +352,9 @@ def summary(rows):
         middle = f"{signed(part_of(errors, 0.1))} to {signed(part_of(errors, 0.9))}"
         cells = [name or "**all**", str(len(mine)), signed(statistics.median(row.error() for row in mine)),
                  signed(worst)]
-        lines.append("| " + " | ".join([*cells, signed(statistics.median(errors)), middle]) + " |")
-    return "\n".join(lines)
+        lines.append([*cells, signed(statistics.median(errors)), middle])
+    return table("source | runs | this engine would take | worst | with that program's recomputation, passes, sums,"
+                 " messages | middle 80 %", lines)
 
 
 # ---- bands: whose time -----------------------------------------------------------------------------------------------
@@ -466,17 +452,14 @@ def tried(rows):
 
 def bands(rows):
     """Returns the bands as a table, and how many runs are within the band of other sources."""
-    lines = [
-        "| trainer | GPUs | `train.fp8` | runs | low | middle | high | tried | middle off | inside |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    lines = []
     for (trainer, gpus, experts, fp8), mine in classes_of(rows).items():
         trainer = f"{trainer}, experts" if experts else trainer
         off, inside, count = tried(mine)
         ends = [f"{end:.2f}" for end in band_of(mine)]
         apart = [str(count), f"{100 * off:.1f} %", f"{100 * inside / count:.0f} %"] if count else ["0", "-", "-"]
-        lines.append("| " + " | ".join([trainer, ", ".join(gpus), fp8, str(len(mine)), *ends, *apart]) + " |")
-    return "\n".join(lines)
+        lines.append([trainer, ", ".join(gpus), fp8, len(mine), *ends, *apart])
+    return table("trainer | GPUs | `train.fp8` | runs | low | middle | high | tried | middle off | inside", lines)
 
 
 def memory_of(rows):
@@ -495,11 +478,9 @@ def memory_band(rows):
 
 
 def memory_table(rows):
-    lines = ["| program | runs | measured / planned bytes: 10 %, middle, 90 % |", "|---|---|---|"]
-    for trainer, mine in memory_of(rows).items():
-        names, ends = ", ".join(names_of(mine)), ", ".join(f"{end:.2f}" for end in memory_band(mine))
-        lines.append(f"| {trainer} ({names}) | {len(mine)} | {ends} |")
-    return "\n".join(lines)
+    return table("program | runs | measured / planned bytes: 10 %, middle, 90 %", [
+        (f"{trainer} ({', '.join(names_of(mine))})", len(mine), ", ".join(f"{end:.2f}" for end in memory_band(mine)))
+        for trainer, mine in memory_of(rows).items()])
 
 
 def bands_file(rows):
@@ -545,19 +526,13 @@ def experts_table(rows):
     pairs = pairs_of_layouts(sets.values())
     right = sum((one.planned_step() < other.planned_step()) == (one.measured_step() < other.measured_step())
                 for one, other in pairs)  # fmt: skip
-    lines = [
-        wrapped(
-            f"Of {len(mine)} runs half took {statistics.median(map(longer, mine)):.2f} times as long as planned, or"
-            f" longer; {right} of {len(pairs)} pairs of layouts of one model on the same GPUs are in order (Kendall's"
-            f" tau {2 * right / len(pairs) - 1:.2f})."),
-        "",
-        "| model, GPUs | runs | measured / planned |",
-        "|---|---|---|",
-    ]
-    for group, of_set in sorted(sets.items()):
-        runs = ", ".join(f"{longer(row):.2f} ({row.values['run']})" for row in of_set)
-        lines.append(f"| {group} | {len(of_set)} | {runs} |")
-    return "\n".join(lines)
+    words = wrapped(
+        f"Of {len(mine)} runs half took {statistics.median(map(longer, mine)):.2f} times as long as planned, or"
+        f" longer; {right} of {len(pairs)} pairs of layouts of one model on the same GPUs are in order (Kendall's"
+        f" tau {2 * right / len(pairs) - 1:.2f}).")
+    return words + "\n\n" + table("model, GPUs | runs | measured / planned", [
+        (group, len(of_set), ", ".join(f"{longer(row):.2f} ({row.values['run']})" for row in of_set))
+        for group, of_set in sorted(sets.items())])
 
 
 # ---- decisions -------------------------------------------------------------------------------------------------------
@@ -594,19 +569,15 @@ def decisions(rows):
     for name, mine in sets_of(rows).items():
         if len(mine) >= MANY:
             kinds.setdefault(kind_of_set(name), []).append(mine)
-    lines = [
-        "| sets of | sets, runs | pick within 3 % | its regret: median, worst | best of five within 1 %, 5 %"
-        " | its regret: worst | tau |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    lines = []
     for kind, sets in kinds.items():
         picks, fives = zip(*map(regrets, sets), strict=True)
         cells = [kind, f"{len(sets)}, {sum(map(len, sets))}", str(sum(pick <= 0.03 for pick in picks))]
         cells.append(f"{100 * statistics.median(picks):.1f} %, {100 * max(picks):.0f} %")
         cells.append(f"{sum(five <= 0.01 for five in fives)}, {sum(five <= 0.05 for five in fives)}")
-        cells += [f"{100 * max(fives):.0f} %", f"{statistics.median(map(tau, sets)):.2f}"]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        lines.append([*cells, f"{100 * max(fives):.0f} %", f"{statistics.median(map(tau, sets)):.2f}"])
+    return table("sets of | sets, runs | pick within 3 % | its regret: median, worst | best of five within 1 %, 5 %"
+                 " | its regret: worst | tau", lines)
 
 
 # ---- one change at a time --------------------------------------------------------------------------------------------
@@ -657,10 +628,7 @@ def changes(rows):
                 found.setdefault((change, kind_of_set(name)), []).append(ratios)
     for change, *ratios in eight_bits([row for row in rows if row.source["name"] == "recipes"]):
         found.setdefault((change, "recipes"), []).append(ratios)
-    lines = [
-        "| change | source | pairs | measured, planned | error: median, 10 % to 90 % | within 5 % | in order |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    lines = []
     for (change, source), ratios in sorted(found.items()):
         measured, planned = ([pair[i] for pair in ratios] for i in (0, 1))
         errors = [plan / run - 1 for run, plan in ratios]
@@ -669,22 +637,23 @@ def changes(rows):
         ends = f"{signed(part_of(errors, 0.1))} to {signed(part_of(errors, 0.9))}"
         cells = [change, source, str(len(ratios)), middles, f"{signed(statistics.median(errors))}, {ends}"]
         cells.append(f"{100 * sum(abs(error) <= 0.05 for error in errors) / len(errors):.0f} %")
-        lines.append("| " + " | ".join([*cells, f"{sum(apart)} of {len(apart)}"]) + " |")
-    return "\n".join(lines)
+        lines.append([*cells, f"{sum(apart)} of {len(apart)}"])
+    return table("change | source | pairs | measured, planned | error: median, 10 % to 90 % | within 5 % | in order",
+                 lines)
 
 
 def table_of_limits(rows):
     """Returns a table of runs that did or did not run out of memory, compared with plans including the reserve."""
     mine = [row for row in rows if row.source["name"] == "layouts"]
-    lines = ["| | plan: fits | plan: does not fit |", "|---|---|---|"]
+    lines = []
     for ran, words in ((True, "ran"), (False, "ran out of memory")):
         fits = [
             all(stage["fits"] for stage in row.plan["stages"])
             for row in mine
             if (row.measured_step() is not None) == ran
         ]
-        lines.append(f"| {words} | {sum(fits)} | {len(fits) - sum(fits)} |")
-    return "\n".join(lines)
+        lines.append((words, sum(fits), len(fits) - sum(fits)))
+    return table("| plan: fits | plan: does not fit", lines)
 
 
 def table_of_pairs(pairs):
@@ -693,14 +662,14 @@ def table_of_pairs(pairs):
     for pair in pairs:
         name = "selective : full" if "full" in pair.one.values["run"] else None
         kinds.setdefault(name or f"{pair.other.values['run']} : {pair.one.values['run']}", []).append(pair)
-    lines = ["| schedules | pairs | measured ratios | errors | errors without messages |", "|---|---|---|---|---|"]
+    lines = []
     for name, mine in kinds.items():
         ratios = [pair.measured for pair in mine]
         cells = [name, str(len(mine)), f"{min(ratios):.3f} to {max(ratios):.3f}"]
         for errors in ([pair.error for pair in mine], [pair.error_without_messages for pair in mine]):
             cells.append(f"{signed(min(errors))} to {signed(max(errors))}")
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        lines.append(cells)
+    return table("schedules | pairs | measured ratios | errors | errors without messages", lines)
 
 
 def wrapped(text):
@@ -762,7 +731,7 @@ def page_of(rows, more, page):
               "limits": table_of_limits(rows), "programs": memory_table(more),
               "pairs": verdict_on_pairs(pairs) + "\n\n" + table_of_pairs(pairs), "memory": words_on_memory(rows)}
     for name, text in tables.items():
-        page = fill(page, name, [text])
+        page = fill(page, name, text)
     return page
 
 

@@ -10,11 +10,13 @@ the stages of each run if this machine has the run's device. Needs the built tra
 import argparse
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+import common
+from common import ROOT, fill, table
+from run_files import GIB, Failure, finish
+
 RUNS = [
     "llama65b_b1_none", "llama65b_b2_recompute", "llama65b_b4_recompute", "llama65b_b1_flash", "llama65b_b2_flash",
     "llama65b_b4_flash", "gpt3_96b_b1_recompute", "gpt3_96b_b2_recompute", "gpt3_96b_b1_flash", "gpt3_96b_b2_flash",
@@ -36,34 +38,29 @@ ENCODERS = [
     ("96B encoder, s = 512, B = 512", "seq_len=512", "train.global_batch=512"),
     ("96B encoder, s = 2048, B = 128", "seq_len=2048", ""),
 ]  # fmt: skip
-GIB = 2**30
 
 
 class Planner:
     def __init__(self, folder):
         self.folder, self.profiles = folder, {}
 
-    def ask(self, run, *arguments):
-        family = "llama" if run.startswith("llama") else "gpt"
-        command = [str(self.folder / f"train_{family}"), "-c", f"configs/paper/{run}.yaml", *arguments]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    def ask(self, run, profile, *words, keys=()):
+        program = common.trainer("llama" if run.startswith("llama") else "gpt", self.folder)
+        given = [part for key in (f"hardware.profile={profile}", *keys) for part in ("-o", key)]
+        return json.loads(common.ask(program, ROOT / f"configs/paper/{run}.yaml", *words, "--json", *given))
 
-    def plan(self, run, *overrides):
-        profile = f"hardware.profile={self.profiles.get(run, '')}"
-        ended = self.ask(run, "--plan", "--json", *(part for o in (profile, *overrides) for part in ("-o", o)))
-        if ended.returncode != 0:
-            sys.exit(f"reevaluate: {run}: {ended.stderr}")
-        return json.loads(ended.stdout)
+    def plan(self, run, *keys):
+        return self.ask(run, self.profiles.get(run, ""), "--plan", keys=keys)
 
     def measure(self, run):
         """Measures a run's stages if this machine has its device; otherwise reports why not."""
         path = ROOT / "out" / "reevaluation" / f"{run}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        ended = self.ask(run, "--profile", "--json", "-o", f"hardware.profile={path}")
-        if ended.returncode == 0:
+        try:
+            self.ask(run, path, "--profile")
             self.profiles[run] = path
-        else:
-            print(f"{run}: not measured: {ended.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+        except Failure as failure:
+            print(f"{run}: not measured: {str(failure).splitlines()[-1]}", file=sys.stderr)
 
 
 def fullest(plan, key):
@@ -86,10 +83,7 @@ def schedule_name(row):
 
 
 def table_of_runs(planner):
-    lines = [
-        "| # | model | attention | b | 1F1B | as run | step | bubble | MFU | fastest that fits | step |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    lines = []
     for number, run in enumerate(RUNS, 1):
         plan = planner.plan(run)
         model, size, mode = run_name(run)
@@ -97,11 +91,11 @@ def table_of_runs(planner):
         best = min(rows, key=lambda row: row["step_ms"])
         plain, change = fullest(plan, "peak_bytes_1f1b"), best["step_ms"] / plan["step_ms"] - 1
         bpipe = ", BPipe" if any(stage["lent"] for stage in plan["stages"]) else ""
-        lines.append(
-            f"| {number} | {model} | {mode} | {size} | {plain:.1f} GiB{' (too much)' if plain + 4 > 80 else ''} |"
-            f" {fullest(plan, 'peak_bytes'):.1f} GiB{bpipe} | {plan['step_ms'] / 1000:.2f} s | {plan['bubble']:.1%} |"
-            f" {plan['mfu']:.1%} | {schedule_name(best)} | {best['step_ms'] / 1000:.2f} s ({change:+.1%}) |")
-    return lines
+        lines.append((
+            number, model, mode, size, f"{plain:.1f} GiB{' (too much)' if plain + 4 > 80 else ''}",
+            f"{fullest(plan, 'peak_bytes'):.1f} GiB{bpipe}", f"{plan['step_ms'] / 1000:.2f} s", f"{plan['bubble']:.1%}",
+            f"{plan['mfu']:.1%}", schedule_name(best), f"{best['step_ms'] / 1000:.2f} s ({change:+.1%})"))
+    return table("# | model | attention | b | 1F1B | as run | step | bubble | MFU | fastest that fits | step", lines)
 
 
 def filled(plan):
@@ -110,21 +104,17 @@ def filled(plan):
 
 
 def table_of_statements(planner):
-    lines = ["| change | a stage must gain | a stage gains | step | MFU | reported |", "|---|---|---|---|---|---|"]
+    lines = []
     for name, after, before, options, reported in STATEMENTS:
         new, old = planner.plan(after, *options), planner.plan(before, *options)
         gain = new["verdict"]["measured_stage_gain"]
-        lines.append(
-            f"| {name} | {filled(old) / filled(new) - 1:+.1%} | {gain:+.1%} | {old['step_ms'] / new['step_ms']:.3f}x |"
-            f" {old['mfu']:.1%} to {new['mfu']:.1%} | {reported} |")
-    return lines
+        lines.append((name, f"{filled(old) / filled(new) - 1:+.1%}", f"{gain:+.1%}",
+                      f"{old['step_ms'] / new['step_ms']:.3f}x", f"{old['mfu']:.1%} to {new['mfu']:.1%}", reported))
+    return table("change | a stage must gain | a stage gains | step | MFU | reported", lines)
 
 
 def table_of_encoders(planner):
-    lines = [
-        "| encoder | attention | largest b with 1F1B | with BPipe | a stage must gain | a stage gains | pays |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    lines = []
     for name, model, rest in ENCODERS:
         options = ["model.causal=false", *(f"model.{key}" for key in model.split()), *rest.split()]
         for mode in ("recompute", "flash"):
@@ -133,40 +123,35 @@ def table_of_encoders(planner):
             if found:
                 plain, with_bpipe, must, gains = found.groups()
                 pays = "yes" if ": worth it" in reason else "no"
-                row = f"{plain} | {with_bpipe} | +{must}% | {float(gains):+.1f}% | {pays}"
+                row = plain, with_bpipe, f"+{must}%", f"{float(gains):+.1f}%", pays
             else:
                 most = re.search(r"up to micro-batch (\d+) fits", reason)[1]
-                row = f"{most} | {most} | – | – | no"
-            lines.append(f"| {name} | {'recomputed' if mode == 'recompute' else mode} | {row} |")
-    return lines
+                row = most, most, "–", "–", "no"
+            lines.append((name, "recomputed" if mode == "recompute" else mode, *row))
+    return table(
+        "encoder | attention | largest b with 1F1B | with BPipe | a stage must gain | a stage gains | pays", lines)
 
 
-def fill(page, name, lines):
-    """Returns the page with the lines between <!-- name --> and the next <!-- end -->."""
-    before, _, rest = page.partition(f"<!-- {name} -->\n")
-    _, mark, after = rest.partition("<!-- end -->\n")
-    if not mark:
-        sys.exit(f"the page lacks the lines <!-- {name} --> and <!-- end -->")
-    return "\n".join([f"{before}<!-- {name} -->", "", *lines, "", f"{mark}{after}"])
-
-
-def main():
+def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=Path, default=ROOT, help="folder of the trainers")
     parser.add_argument("--profile", action="store_true", help="measure stages if this machine has the device")
     parser.add_argument("-o", "--output", type=Path, default=ROOT / "docs" / "bpipe.md", help="a page with these lines")
-    asked = parser.parse_args()
+    return parser.parse_args()
+
+
+def main(asked):
     planner = Planner(asked.bin.resolve())
     for run in RUNS if asked.profile else []:
         planner.measure(run)
     page = asked.output.read_text(encoding="utf-8")
     for name in ("reevaluation", "encoders"):
-        fill(page, name, [])  # the marks are checked before the plans are made
-    page = fill(page, "reevaluation", [*table_of_statements(planner), "", *table_of_runs(planner)])
+        fill(page, name, "")  # the marks are checked before the plans are made
+    page = fill(page, "reevaluation", f"{table_of_statements(planner)}\n\n{table_of_runs(planner)}")
     page = fill(page, "encoders", table_of_encoders(planner))
     asked.output.write_text(page, encoding="utf-8")
     print(asked.output)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(finish("reevaluate", main, arguments()))

@@ -12,18 +12,18 @@ For example --dry 65B 32 32768 BPipe: minutes, and one process a GPU.
 import argparse
 import itertools
 import json
-import os
 import random
 import struct
-import subprocess
 import sys
 import tempfile
 from array import array
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+import common
+from common import ROOT, options_of
+from run_files import GIB, Failure, finish
+
 MODELS = {"65B": "llama65b", "70B": "llama3_70b"}
-GIB = 2**30
 TENSOR, SEQUENCES = 8, 32
 WORLD = {
     "parallel.tensor": TENSOR, "parallel.data": 1, "parallel.context": 1, "parallel.sequence": "true",
@@ -46,21 +46,14 @@ KINDS = {
 }
 
 
-def options(keys):
-    return [part for key, value in keys.items() for part in ("-o", f"{key}={value}")]
-
-
 def ask(model, tokens, keys, *words):
     """Returns the JSON of --plan or --search, with the options that all cells share."""
     keys = {
         "hardware.gpu": "h100", "hardware.profile": "", "model.seq_len": tokens, "train.global_batch": SEQUENCES,
         "attention.mode": "flash", "attention.deterministic": "off", **keys,
     }  # fmt: skip
-    command = [ROOT / "train_llama", "-c", ROOT / f"configs/{MODELS[model]}.yaml", "--json", *words, *options(keys)]
-    ended = subprocess.run(command, capture_output=True, text=True)
-    if not ended.stdout:
-        sys.exit(f"slices_table.py: {ended.stderr.strip()}")
-    return json.loads(ended.stdout)
+    config = ROOT / f"configs/{MODELS[model]}.yaml"
+    return json.loads(common.ask(common.trainer("llama"), config, "--json", *words, *options_of(keys), fits=False))
 
 
 def search(model, gpus, tokens, choices, least=1):
@@ -116,7 +109,7 @@ def dry(model, gpus, tokens, kind):
     """Runs one step of a cell on virtual GPUs and compares it with the plan."""
     best = fastest(model, gpus, tokens, kind)
     if best is None:
-        sys.exit(f"slices_table.py: {kind}: no layout fits; choose a cell with figures")
+        raise Failure(f"{kind}: no layout fits; choose a cell with figures")
     count = SEQUENCES * tokens + 64
     with tempfile.TemporaryDirectory() as folder:
         # Equal tokens would make the updates of the embedding's gradient a single chain.
@@ -129,22 +122,22 @@ def dry(model, gpus, tokens, kind):
             "train.steps": 1, "log.metrics": f"{folder}/metrics.jsonl",
         }  # fmt: skip
         env = {"VIRTUAL_DRY": "1", "VIRTUAL_GPUS": "8", "VIRTUAL_NODES": str(gpus // 8), "OMP_NUM_THREADS": "1"}
-        command = [ROOT / "build/virtual/train_llama", "-c", f"{folder}/best.yaml", *options(keys)]
-        ended = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **env})
-        if ended.returncode != 0:
-            sys.exit(f"slices_table.py: {ended.stderr.strip()[-1000:]}")
+        common.ask(common.trainer("llama", ROOT / "build/virtual"), f"{folder}/best.yaml", *options_of(keys), env=env)
         step = json.loads(Path(folder, "metrics.jsonl").read_text().splitlines()[-1])
     peak = max(stage["peak_bytes"] for stage in step["stages"])
     print(f"bytes   {peak} allocated, {best['peak_bytes']} planned")
     print(f"step    {step['step_ms'] / 1e3:.1f} s by the clock, {best['step_ms'] / 1e3:.1f} s planned")
 
 
-def main():
+def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--gpus", nargs="+", type=int, default=[32, 64])
     parser.add_argument("--dry", nargs=4, metavar=("MODEL", "GPUS", "TOKENS", "KIND"))
-    asked = parser.parse_args()
+    return parser.parse_args()
+
+
+def main(asked):
     if asked.dry:
         return dry(asked.dry[0], int(asked.dry[1]), int(asked.dry[2]), asked.dry[3])
     headings = [*KINDS, "all keys open"]
@@ -156,4 +149,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(finish("slices_table", main, arguments()))
