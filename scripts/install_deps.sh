@@ -157,29 +157,33 @@ END
     fi
 }
 
-# Installs Python wheels without their dependencies into their own folder under .deps, completely or not at all.
-# Arguments: folder, features lost without them, the wheels.
+# Installs Python wheels without their dependencies into a folder of their own under .deps, completely or not at all.
+# Arguments: folder, packages in it that tell that it is there, what and what for, features lost without it, the wheels.
 install_wheels() {
-    local target=$1 cost=$2
+    local target=.deps/$1 package missing=
+    for package in $2; do
+        if [ ! -d "$target/$package" ]; then missing=1; fi
+    done
+    if [ -z "$missing" ]; then
+        say "there already: ${3%% (*}"
+        return
+    fi
+    say "getting $3, into $target"
     rm -rf "$target.new"
-    if "$python" -m pip install -q --no-deps --disable-pip-version-check --root-user-action=ignore --target "$target.new" "${@:3}"; then
+    if "$python" -m pip install -q --no-deps --disable-pip-version-check --root-user-action=ignore --target "$target.new" "${@:5}"; then
         rm -rf "$target"
         mv "$target.new" "$target"
     else
         rm -rf "$target.new"
-        say "warning: $target could not be filled; $cost"
+        say "warning: $target could not be filled; $4"
     fi
 }
 
 # Optional libraries of scripts/prepare_data.py, which also looks for them here. pyarrow from 21 on needs a newer NumPy.
 install_prepare_data() {
-    local target=.deps/prepare_data
-    if [ -d $target/pyarrow ] && [ -d $target/tokenizers ] && [ -d $target/sentencepiece ]; then
-        say "sentencepiece, tokenizers and pyarrow are there"
-        return
-    fi
-    say "getting sentencepiece, tokenizers and pyarrow (Python wheels, 46 MB) into $target, for scripts/prepare_data.py and sample.prompt"
-    install_wheels $target "scripts/prepare_data.py takes text and JSON lines as bytes, and its other tests are skipped" \
+    install_wheels prepare_data 'pyarrow tokenizers sentencepiece' \
+        'sentencepiece, tokenizers and pyarrow (Python wheels, 46 MB) for scripts/prepare_data.py and sample.prompt' \
+        'scripts/prepare_data.py takes text and JSON lines as bytes, and its other tests are skipped' \
         'sentencepiece>=0.2' 'tokenizers>=0.20' 'pyarrow>=18,<21'
 }
 
@@ -187,42 +191,32 @@ install_prepare_data() {
 # PyTorch may be too old for it, so old_torch.py adds the missing names. Its other dependencies, except PyTorch and
 # NumPy, are installed next to it and do not affect the system's.
 install_transformers() {
-    local target=.deps/transformers version=4.51.3
-    if [ -d $target/transformers-$version.dist-info ] && cmp -s test/support/old_torch.py $target/old_torch.py; then
-        say "transformers is there"
-        return
-    fi
-    say "getting transformers (Python wheels, 115 MB) into $target, for the tests"
-    install_wheels $target "the tests against it are skipped" \
+    local target=.deps/transformers version=4.51.3 there=transformers-4.51.3.dist-info
+    cmp -s test/support/old_torch.py $target/old_torch.py || there='another old_torch.py'
+    install_wheels transformers "$there" 'transformers (Python wheels, 115 MB) for the tests' \
+        'the tests against it are skipped' \
         transformers==$version 'tokenizers>=0.21,<0.22' 'safetensors>=0.4.5' 'huggingface-hub>=0.30,<1' regex filelock \
         packaging pyyaml tqdm requests urllib3 certifi idna charset-normalizer fsspec typing-extensions
-    [ -d $target/transformers-$version.dist-info ] || return 0
+    if [ ! -d $target ] || [ -f $target/old_torch.py ]; then return 0; fi
     sed -i '1i import old_torch' $target/transformers/__init__.py
     cp test/support/old_torch.py $target/
 }
 
 # TensorBoard's own reader of event files, for the tests of scripts/metrics.py, which writes them without it.
 install_tensorboard() {
-    local target=.deps/tensorboard
-    if [ -d $target/tensorboard ]; then
-        say "tensorboard is there"
-        return
-    fi
-    say "getting tensorboard (Python wheels, 6 MB) into $target, for the tests"
-    install_wheels $target "the tests that read event files back are skipped" \
+    install_wheels tensorboard tensorboard 'tensorboard (Python wheels, 6 MB) for the tests' \
+        'the tests that read event files back are skipped' \
         tensorboard==2.16.2 protobuf==4.25.8 absl-py==2.1.0 six packaging
 }
 
 # cuobjdump and nvdisasm, which a toolkit may lack. studies/machine_code.py and its tests read the kernels' machine code
 # with them. A newer version also reads the output of an older toolkit.
 install_cuda_tools() {
-    local target=.deps/cuda_tools PATH=$PATH:${nvcc%/*}
-    if { command -v cuobjdump && command -v nvdisasm; } >/dev/null || [ -d $target/nvidia ]; then
-        say "cuobjdump and nvdisasm are there"
-        return
-    fi
-    say "getting cuobjdump and nvdisasm (Python wheels, 6 MB) into $target, for the tests of the kernels' machine code"
-    install_wheels $target "the tests of the kernels' machine code are skipped" nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm
+    local PATH=$PATH:${nvcc%/*}
+    if { command -v cuobjdump && command -v nvdisasm; } >/dev/null; then return; fi
+    install_wheels cuda_tools nvidia \
+        "cuobjdump and nvdisasm (Python wheels, 6 MB) for the tests of the kernels' machine code" \
+        "the tests of the kernels' machine code are skipped" nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm
 }
 
 # The C sources of libyaml, which make explore compiles to WebAssembly. Debian only has the compiled library; the source
@@ -246,13 +240,8 @@ install_libyaml() {
 
 # axe, which checks pages for accessibility, for the tests of the page.
 install_axe() {
-    local target=.deps/axe
-    if [ -d $target/axe_core_python ]; then
-        say "axe is there"
-        return
-    fi
-    say "getting axe (a Python wheel) into $target, for the tests"
-    install_wheels $target "the test of the page's accessibility is skipped" axe-core-python==0.1.0
+    install_wheels axe axe_core_python 'axe (a Python wheel) for the tests' \
+        "the test of the page's accessibility is skipped" axe-core-python==0.1.0
 }
 
 dev=0
