@@ -25,9 +25,9 @@ SUMS = {"parallel.tensor", "parallel.sequence", "parallel.data", "parallel.conte
         "schedule.expert_rows"}  # fmt: skip
 ONE = {"schedule.bpipe": "off"}
 # Tensor, data and context ranks, and stages; more than a few ranks take long on a small machine.
-RANKS = [(1, 1, 1)] * 8 + [(2, 1, 1), (1, 2, 1), (1, 1, 2)] * 3 + [(4, 1, 1), (1, 3, 1), (1, 4, 1), (1, 1, 4)]
-RANKS += [(2, 2, 1), (2, 1, 2), (1, 2, 2)] * 2 + [(2, 2, 2), (4, 2, 1), (1, 2, 4)]
-STAGES = (2, 2, 2, 2, 3, 3, 3, 4, 4, 4, 4, 5, 6, 8)
+RANKS = [(1, 1, 1)] * 16 + [(2, 1, 1), (1, 2, 1), (1, 1, 2)] * 6 + [(4, 1, 1), (1, 3, 1), (1, 4, 1), (1, 1, 4)] * 2
+RANKS += [(2, 2, 1), (2, 1, 2), (1, 2, 2)] * 4 + [(2, 2, 2), (4, 2, 1), (1, 2, 4)]
+STAGES = (2, 2, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5, 6, 8)
 
 # Every key is drawn (test_layouts.py) or is here, with the reason or with the test that has it.
 NOT_DRAWN = {
@@ -219,7 +219,7 @@ class Draw:
         draw, keys = self.rng, self.keys
         others = ranks(without(keys, {"parallel.pipeline"}))
         sliced, layers = number(keys, "schedule.slices") > 1, number(keys, "model.layers")
-        p = draw.choice([1, *[p for p in STAGES if p * others <= draw.choice([4, 4, 4, 4, 8])]])
+        p = draw.choice([1, *[p for p in STAGES if p * others <= draw.choice([4, 4, 4, 4, 4, 4, 8])]])
         name = draw.choice(["seq1f1b", "interleaved"] if sliced else [
             "1f1b", "1f1b", "1f1b", "gpipe", "zb-d", "interleaved", "interleaved", "gis", "gis", "v-half", "v-min",
             "zb-v", "dualpipe-v", "seq1f1b", "auto"])  # fmt: skip
