@@ -34,17 +34,15 @@ Crc64 crc64_make(void) {
     return crc;
 }
 
-// Extends `raw` by sixteen bytes, read one by one, so that the result does not depend on the machine's byte order.
-static uint64_t sixteen_(const Crc64 *crc, uint64_t raw, const uint8_t *data) {
-    uint64_t out = 0;
-    for (int i = 0; i < 8; i++) out ^= crc->table[15 - i][data[i] ^ (raw >> (8 * i) & 0xFF)];
-    for (int i = 8; i < 16; i++) out ^= crc->table[15 - i][data[i]];
-    return out;
-}
-
 uint64_t crc64_add(const Crc64 *crc, uint64_t raw, const void *data, size_t bytes) {
     const uint8_t *at = data;
-    for (; bytes >= 16; bytes -= 16, at += 16) raw = sixteen_(crc, raw, at);
+    // Sixteen bytes are read one by one, so that the result does not depend on the machine's byte order.
+    for (; bytes >= 16; bytes -= 16, at += 16) {
+        uint64_t out = 0;
+        for (int i = 0; i < 8; i++) out ^= crc->table[15 - i][at[i] ^ (raw >> (8 * i) & 0xFF)];
+        for (int i = 8; i < 16; i++) out ^= crc->table[15 - i][at[i]];
+        raw = out;
+    }
     for (; bytes > 0; bytes--, at++) raw = crc->table[0][(raw ^ *at) & 0xFF] ^ (raw >> 8);
     return raw;
 }

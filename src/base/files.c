@@ -17,15 +17,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static int files_unreadable_(const char *path, Error *err) {
+static int unreadable_(const char *path, Error *err) {
     return error_set(err, EXIT_FAILED, "%s: cannot be read: %s", path, strerror(errno));
 }
 
 int file_open(const char *path, int64_t *bytes, Error *err) {
     struct stat status;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // opening a named pipe must not wait for a writer
-    if (fd < 0) return files_unreadable_(path, err);
-    int failed = fstat(fd, &status) != 0 ? files_unreadable_(path, err)
+    if (fd < 0) return unreadable_(path, err);
+    int failed = fstat(fd, &status) != 0 ? unreadable_(path, err)
                  : !S_ISREG(status.st_mode)
                      ? error_set(err, EXIT_FAILED, "%s: is not a regular file; put a plain file there", path)
                      : 0;
@@ -40,7 +40,7 @@ int file_read(int fd, const char *path, int64_t offset, void *to, int64_t bytes,
     while (bytes > 0) {
         ssize_t got = pread(fd, at, (size_t)bytes, (off_t)offset);
         if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return files_unreadable_(path, err);
+        if (got < 0) return unreadable_(path, err);
         if (got == 0)
             return error_set(err, EXIT_FAILED,
                              "%s: ends before byte %lld; it was truncated after it was opened; restore it", path,
@@ -66,7 +66,7 @@ int file_check_to_write(const char *path) {
 }
 
 // Opens the folder that holds `path`, and sets *name to the last part of the path. -1 with errno.
-static int files_open_folder_(const char *path, const char **name) {
+static int open_folder_(const char *path, const char **name) {
     const char *slash = strrchr(path, '/');
     *name = slash == NULL ? path : slash + 1;
     char *folder = strndup(path, (size_t)(*name - path));
@@ -77,14 +77,13 @@ static int files_open_folder_(const char *path, const char **name) {
 
 // Removes a name of an open folder. A folder is opened without following links and emptied through its descriptor: a
 // user who may write to it can swap any folder for a link meanwhile, but nothing is then removed behind the link.
-static void files_remove_(int within, const char *name, int depth) {
+static void remove_(int within, const char *name, int depth) {
     enum { MOST_DEPTH = 64 };
     if (unlinkat(within, name, 0) == 0 || depth > MOST_DEPTH) return;
     int fd = openat(within, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     DIR *stream = fd < 0 ? NULL : fdopendir(fd);
     for (struct dirent *entry; stream != NULL && (entry = readdir(stream)) != NULL;)
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            files_remove_(fd, entry->d_name, depth + 1);
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) remove_(fd, entry->d_name, depth + 1);
     if (stream != NULL) closedir(stream);
     else if (fd >= 0) close(fd);
     unlinkat(within, name, AT_REMOVEDIR);
@@ -92,9 +91,9 @@ static void files_remove_(int within, const char *name, int depth) {
 
 void file_remove_tree(const char *path) {
     const char *name;
-    int within = files_open_folder_(path, &name);
+    int within = open_folder_(path, &name);
     if (within < 0) return;
-    files_remove_(within, name, 0);
+    remove_(within, name, 0);
     close(within);
 }
 
@@ -125,23 +124,9 @@ char *file_read_whole(const char *path, int64_t most, int64_t *length, Error *er
     return text;
 }
 
-static bool files_inside_(const char *path, const char *dir) {
+static bool inside_(const char *path, const char *dir) {
     size_t length = strlen(dir);
     return strncmp(path, dir, length) == 0 && path[length] == '/';
-}
-
-// Returns whether `path` lies in the blob store that belongs to `dir`, a snapshot in the cache of Hugging Face's hub.
-// In that cache, models--X/snapshots/COMMIT/FILE is a link to models--X/blobs/HASH.
-static bool files_inside_hub_store_(const char *path, const char *dir) {
-    char store[PATH_MAX + 8];
-    snprintf(store, sizeof store, "%s", dir);
-    char *last = strrchr(store, '/');
-    if (last == NULL) return false;
-    *last = '\0';
-    char *snapshots = strrchr(store, '/');
-    if (snapshots == NULL || strcmp(snapshots, "/snapshots") != 0) return false;
-    strcpy(snapshots, "/blobs");
-    return files_inside_(path, store);
 }
 
 int file_path_within(char path[FILE_PATH], const char *dir, const char *name, Error *err) {
@@ -153,12 +138,18 @@ int file_path_within(char path[FILE_PATH], const char *dir, const char *name, Er
         return error_set(err, EXIT_FAILED, "%.200s...: the path is longer than %d bytes; use a shorter one", dir,
                          FILE_PATH - 1);
     char *real_dir = realpath(dir, NULL), *real = realpath(path, NULL);
-    bool inside =
-        real == NULL || real_dir == NULL || files_inside_(real, real_dir) || files_inside_hub_store_(real, real_dir);
+    bool inside = real == NULL || real_dir == NULL || inside_(real, real_dir);
+    // In the cache of Hugging Face's hub, models--X/snapshots/COMMIT/FILE is a link to models--X/blobs/HASH.
+    char *commit = inside ? NULL : strrchr(real_dir, '/');
+    if (commit != NULL) *commit = '\0';
+    char *snapshots = commit == NULL ? NULL : strrchr(real_dir, '/');
+    if (snapshots != NULL && strcmp(snapshots, "/snapshots") == 0) {
+        strcpy(snapshots, "/blobs");
+        inside = inside_(real, real_dir);
+    }
     free_all(real_dir, real);
-    return inside ? 0
-                  : error_set(err, EXIT_FAILED, "%s: is a link that leads out of its directory; replace it with a copy",
-                              path);
+    if (inside) return 0;
+    return error_set(err, EXIT_FAILED, "%s: is a link that leads out of its directory; replace it with a copy", path);
 }
 
 int file_make_folders(const char *path) {
@@ -176,7 +167,7 @@ int file_make_folders(const char *path) {
 
 // Returns whether `owner` identifies a single user. In a user namespace (a container), all users that are not mapped
 // share one number (kernel.overflowuid, user_namespaces(7)).
-static bool files_owner_known_(uid_t owner) {
+static bool owner_known_(uid_t owner) {
     enum { OVERFLOW_UID = 65534 };
     if (owner != OVERFLOW_UID) return true;
     unsigned inside, outside, count;
@@ -192,26 +183,26 @@ static bool files_owner_known_(uid_t owner) {
 // (fs.protected_symlinks, may_follow_link() in fs/namei.c), this trusts the folder's owner, who may replace any file
 // there. Links of other owners are trusted only if just the folder's owner can write there. If the folder has
 // an access control list, the folder's group bits are the list's mask and cover everyone whom the list names.
-static bool files_trusted_(const struct stat *link, const struct stat *folder) {
+static bool trusted_(const struct stat *link, const struct stat *folder) {
     bool same = link->st_uid == geteuid() || link->st_uid == folder->st_uid;
-    if (link->st_uid == 0 || (same && files_owner_known_(link->st_uid))) return true;
+    if (link->st_uid == 0 || (same && owner_known_(link->st_uid))) return true;
     return (folder->st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
 // Returns the target of a link, which the caller frees; NULL with errno if this process may not follow the link. Keeps
 // folder and link open meanwhile, so that the target is read from the same link that was checked.
-static char *files_follow_(const char *path) {
+static char *follow_(const char *path) {
     char target[4096], *leads = NULL;
     const char *name;
     struct stat link, within;
-    int folder = files_open_folder_(path, &name);
+    int folder = open_folder_(path, &name);
     if (folder < 0) return NULL;
     int fd = openat(folder, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     bool seen = fd >= 0 && fstat(fd, &link) == 0 && fstat(folder, &within) == 0;
     ssize_t length = seen ? readlinkat(fd, "", target, sizeof target - 1) : -1;
     close(folder);
     if (fd >= 0) close(fd);
-    if (length < 0 || !files_trusted_(&link, &within)) return errno = ELOOP, NULL;
+    if (length < 0 || !trusted_(&link, &within)) return errno = ELOOP, NULL;
     target[length] = '\0';
     return asprintf(&leads, "%.*s%s", target[0] == '/' ? 0 : (int)(name - path), path, target) < 0 ? NULL : leads;
 }
@@ -226,7 +217,7 @@ int file_open_to_write(const char *path, int flag) {
         bool open_file = strncmp(place, "/proc/", 6) == 0 || strncmp(place, "/dev/fd/", 8) == 0;
         fd = open(place, open_file ? open_flags & ~O_NOFOLLOW : open_flags, 0666);
         if (fd >= 0 || errno != ELOOP) break;
-        char *leads = files_follow_(place);
+        char *leads = follow_(place);
         free(place);
         place = leads;
     }
@@ -253,7 +244,7 @@ int file_failed(const char *path, const char *what, Error *err) {
 }
 
 // Opens or creates a lock's file. -1 with err; -1 without err if the folder is not writable.
-static int files_open_lock_(const char *path, int access_mode, Error *err) {
+static int open_lock_(const char *path, int access_mode, Error *err) {
     struct stat there, folder;
     int fd = open(path, access_mode | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600), code = errno;
     bool found = fd >= 0 ? fstat(fd, &there) == 0 : lstat(path, &there) == 0;
@@ -261,7 +252,7 @@ static int files_open_lock_(const char *path, int access_mode, Error *err) {
     bool inside = stat(dir, &folder) == 0, writable = access(dir, W_OK) == 0;
     free(above);
     if (fd >= 0 && found && S_ISREG(there.st_mode) &&
-        (there.st_uid == geteuid() || !files_owner_known_(there.st_uid) || (inside && there.st_uid == folder.st_uid))) {
+        (there.st_uid == geteuid() || !owner_known_(there.st_uid) || (inside && there.st_uid == folder.st_uid))) {
         fchmod(fd, 0600); // whoever can open a file can lock it
         return fd;
     }
@@ -290,7 +281,7 @@ int file_lock(FileLock *lock, const char *path, const char *taken, Error *err) {
     int access_mode = O_RDONLY;
     for (int ms = 0; ms <= PATIENCE_MS; ms += LOOK_MS) {
         Error why = {0};
-        int fd = lock->fd > 0 ? lock->fd : files_open_lock_(path, access_mode, &why);
+        int fd = lock->fd > 0 ? lock->fd : open_lock_(path, access_mode, &why);
         if (fd < 0) return why.code != 0 ? error_set(err, why.code, "%s", why.text) : 0;
         lock->fd = fd;
         if (flock(fd, LOCK_EX | LOCK_NB) == 0) {

@@ -2,6 +2,7 @@
 // is printed, so that a caller adds rows without knowing the later ones.
 #include "grid.h"
 #include "alloc.h"
+#include "units.h"
 
 #include <ctype.h>
 #include <stdarg.h>
@@ -21,30 +22,7 @@ typedef struct Column {
     bool right;
 } Column;
 
-static void grid_measure_(const Grid *grid, int64_t count, Column *columns) {
-    for (int c = 0; c < grid->columns; c++) columns[c] = (Column){0, true};
-    for (int64_t i = 0; i < count; i++) {
-        const char *cell = grid->cells[i];
-        Column *column = &columns[i % grid->columns];
-        int width = (int)strlen(cell);
-        if (width > column->width) column->width = width;
-        bool number = isdigit((unsigned char)cell[0]) || strcmp(cell, "-") == 0;
-        if (i >= grid->columns && !number) column->right = false;
-    }
-}
-
-// Returns the end of the columns from `begin` on that fit next to the first column: at least begin + 1.
-static int grid_block_end_(const Grid *grid, const Column *columns, int begin) {
-    int width = columns[0].width, end = begin;
-    while (end < grid->columns) {
-        if (end > 0) width += 2 + columns[end].width;
-        if (width > GRID_WIDTH && end > begin) break;
-        end++;
-    }
-    return end;
-}
-
-static void grid_print_cell_(const Grid *grid, const Column *columns, int64_t row, int column, bool last, FILE *file) {
+static void print_cell_(const Grid *grid, const Column *columns, int64_t row, int column, bool last, FILE *file) {
     int width = columns[column].right ? columns[column].width : last ? 0 : -columns[column].width;
     fprintf(file, "%*s%s", width, grid->cells[row * grid->columns + column], last ? "\n" : "  ");
 }
@@ -52,12 +30,24 @@ static void grid_print_cell_(const Grid *grid, const Column *columns, int64_t ro
 void grid_print(const Grid *grid, FILE *file) {
     Column columns[GRID_COLUMNS];
     int64_t rows = grid->count / grid->columns;
-    grid_measure_(grid, rows * grid->columns, columns);
+    for (int c = 0; c < grid->columns; c++) columns[c] = (Column){0, true};
+    for (int64_t i = 0; i < rows * grid->columns; i++) {
+        const char *cell = grid->cells[i];
+        Column *column = &columns[i % grid->columns];
+        column->width = max_int(column->width, (int)strlen(cell));
+        bool number = isdigit((unsigned char)cell[0]) || strcmp(cell, "-") == 0;
+        if (i >= grid->columns && !number) column->right = false;
+    }
     for (int begin = 0, end; begin < grid->columns; begin = end) {
-        end = grid_block_end_(grid, columns, begin);
+        // A block: the columns from `begin` on that fit next to the first column, at least one.
+        int width = columns[0].width;
+        for (end = begin; end < grid->columns; end++) {
+            if (end > 0) width += 2 + columns[end].width;
+            if (width > GRID_WIDTH && end > begin) break;
+        }
         for (int64_t row = 0; row < rows; row++) {
-            if (begin > 0) grid_print_cell_(grid, columns, row, 0, false, file);
-            for (int c = begin; c < end; c++) grid_print_cell_(grid, columns, row, c, c == end - 1, file);
+            if (begin > 0) print_cell_(grid, columns, row, 0, false, file);
+            for (int c = begin; c < end; c++) print_cell_(grid, columns, row, c, c == end - 1, file);
         }
     }
 }

@@ -58,16 +58,14 @@ static int hex4_(const char *at, uint32_t *code) {
     return 0;
 }
 
-static char *put_utf8_(char *to, uint32_t code) {
-    static const unsigned leads[] = {0, 0xC0, 0xE0, 0xF0};
-    int more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3; // bytes after the first
-    *to++ = (char)(leads[more] | code >> 6 * more);
-    while (more-- > 0) *to++ = (char)(0x80 | (code >> 6 * more & 0x3F));
-    return to;
-}
-
-// Decodes an escape; `at` points after "\u".
-static int decode_unicode_(Parser *parser, char **to) {
+// Decodes an escape into `to`, which it advances; `at` points after the backslash.
+static int decode_escape_(Parser *parser, char **to) {
+    static const char letters[] = "\"\\/bfnrt", meanings[] = "\"\\/\b\f\n\r\t";
+    char letter = parser->at < parser->end ? *parser->at : '\0';
+    const char *found = letter == '\0' ? NULL : strchr(letters, letter);
+    if (found == NULL && letter != 'u') return json_fail_(parser, "unknown escape in a text");
+    parser->at++;
+    if (found != NULL) return *(*to)++ = meanings[found - letters], 0;
     uint32_t code, low;
     if (hex4_(parser->at, &code) != 0) return json_fail_(parser, "\\u needs four hexadecimal digits");
     parser->at += 4;
@@ -80,21 +78,10 @@ static int decode_unicode_(Parser *parser, char **to) {
         code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
     }
     if (code == 0) return json_fail_(parser, "NUL inside a text");
-    *to = put_utf8_(*to, code);
-    return 0;
-}
-
-static int decode_escape_(Parser *parser, char **to) {
-    static const char letters[] = "\"\\/bfnrt", meanings[] = "\"\\/\b\f\n\r\t";
-    char letter = parser->at < parser->end ? *parser->at : '\0';
-    if (letter == 'u') {
-        parser->at++;
-        return decode_unicode_(parser, to);
-    }
-    const char *found = letter == '\0' ? NULL : strchr(letters, letter);
-    if (found == NULL) return json_fail_(parser, "unknown escape in a text");
-    parser->at++;
-    *(*to)++ = meanings[found - letters];
+    static const unsigned leads[] = {0, 0xC0, 0xE0, 0xF0};
+    int more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3; // bytes of UTF-8 after the first
+    *(*to)++ = (char)(leads[more] | code >> 6 * more);
+    while (more-- > 0) *(*to)++ = (char)(0x80 | (code >> 6 * more & 0x3F));
     return 0;
 }
 
@@ -129,20 +116,6 @@ static const char *skip_digits_(const char *at) {
     return at;
 }
 
-// Reads Infinity, -Infinity or NaN. Returns whether one of them is here.
-static bool parse_infinity_(Parser *parser, JsonValue *value) {
-    static const char *const words[] = {"Infinity", "-Infinity", "NaN"};
-    for (int i = 0; i < 3; i++) {
-        size_t length = strlen(words[i]);
-        if ((size_t)(parser->end - parser->at) < length || memcmp(parser->at, words[i], length) != 0) continue;
-        value->type = JSON_NUMBER;
-        value->number = i == 0 ? INFINITY : i == 1 ? -INFINITY : NAN;
-        parser->at += length;
-        return true;
-    }
-    return false;
-}
-
 static int parse_number_(Parser *parser, JsonValue *value) {
     const char *begin = parser->at + (*parser->at == '-'), *at = skip_digits_(begin);
     bool sound = at - begin == 1 || (at > begin && *begin != '0'), whole = *at != '.' && *at != 'e' && *at != 'E';
@@ -169,24 +142,31 @@ static int parse_number_(Parser *parser, JsonValue *value) {
 
 // --- values
 
-static int parse_word_(Parser *parser, JsonValue *value) {
+// Reads null, true and false, and for Python also Infinity, -Infinity and NaN. Returns whether one of them is here.
+static bool parse_word_(Parser *parser, JsonValue *value) {
     static const struct {
         const char *word;
         JsonType type;
-        bool truth;
-    } words[] = {{"null", JSON_NULL, false}, {"true", JSON_BOOL, true}, {"false", JSON_BOOL, false}};
-    for (int i = 0; i < 3; i++) {
+        bool truth, python;
+        double number;
+    } words[] = {{"null", JSON_NULL, false, false, 0},
+                 {"true", JSON_BOOL, true, false, 0},
+                 {"false", JSON_BOOL, false, false, 0},
+                 {"Infinity", JSON_NUMBER, false, true, INFINITY},
+                 {"-Infinity", JSON_NUMBER, false, true, -INFINITY},
+                 {"NaN", JSON_NUMBER, false, true, NAN}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         size_t length = strlen(words[i].word);
-        if ((size_t)(parser->end - parser->at) < length || memcmp(parser->at, words[i].word, length) != 0) continue;
+        if ((words[i].python && !parser->python) || (size_t)(parser->end - parser->at) < length ||
+            memcmp(parser->at, words[i].word, length) != 0)
+            continue;
         value->type = words[i].type;
         value->truth = words[i].truth;
+        value->number = words[i].number;
         parser->at += length;
-        return 0;
+        return true;
     }
-    if (parser->at == parser->end) return json_fail_(parser, "the JSON text ends too early");
-    if (*parser->at == '/' || *parser->at == '#') return json_fail_(parser, "a comment, which JSON lacks");
-    if (*parser->at == '}' || *parser->at == ']') return json_fail_(parser, "a comma or ':' without a value after it");
-    return json_fail_(parser, "unexpected character");
+    return false;
 }
 
 static int compare_keys_(const void *a, const void *b) {
@@ -208,28 +188,30 @@ static int json_check_keys_(Parser *parser, const JsonValue *object) {
 
 static int parse_value_(Parser *parser, JsonValue *value);
 
-static int parse_key_(Parser *parser, JsonValue *member) {
-    if (parser->at == parser->end) return json_fail_(parser, "the JSON text ends too early");
-    if (*parser->at == '/' || *parser->at == '#') return json_fail_(parser, "a comment, which JSON lacks");
-    if (*parser->at == '}') return json_fail_(parser, "a comma without a key after it");
-    if (*parser->at != '"') return json_fail_(parser, "expected a key in double quotes");
-    if (parse_text_(parser, &member->key) != 0) return -1;
-    skip_space_(parser);
-    if (parser->at == parser->end || *parser->at != ':') return json_fail_(parser, "expected ':' after a key");
-    parser->at++;
-    return 0;
-}
-
-// Reads the entries, commas and closing bracket of an array or an object.
-static int parse_entries_(Parser *parser, JsonValue *value, char closing) {
+// Reads an array or an object: entries, commas and the closing bracket.
+static int parse_container_(Parser *parser, JsonValue *value) {
+    bool object = *parser->at == '{';
+    char closing = object ? '}' : ']';
     JsonValue **link = &value->first;
+    value->type = object ? JSON_OBJECT : JSON_ARRAY;
+    if (++parser->depth > JSON_MAX_DEPTH) return json_fail_(parser, "nested too deeply");
     parser->at++;
     skip_space_(parser);
-    if (parser->at < parser->end && *parser->at == closing) return parser->at++, 0;
-    for (;;) {
+    bool open = parser->at == parser->end || *parser->at != closing;
+    if (!open) parser->at++;
+    while (open) {
         JsonValue *entry = take_value_(parser);
         skip_space_(parser);
-        if (closing == '}' && parse_key_(parser, entry) != 0) return -1;
+        if (object) {
+            if (parser->at == parser->end) return json_fail_(parser, "the JSON text ends too early");
+            if (*parser->at == '/' || *parser->at == '#') return json_fail_(parser, "a comment, which JSON lacks");
+            if (*parser->at == '}') return json_fail_(parser, "a comma without a key after it");
+            if (*parser->at != '"') return json_fail_(parser, "expected a key in double quotes");
+            if (parse_text_(parser, &entry->key) != 0) return -1;
+            skip_space_(parser);
+            if (parser->at == parser->end || *parser->at != ':') return json_fail_(parser, "expected ':' after a key");
+            parser->at++;
+        }
         if (parse_value_(parser, entry) != 0) return -1;
         *link = entry;
         link = &entry->next;
@@ -239,17 +221,10 @@ static int parse_entries_(Parser *parser, JsonValue *value, char closing) {
         if (parser->at == parser->end) return json_fail_(parser, "the JSON text ends too early");
         if (next == '/' || next == '#') return json_fail_(parser, "a comment, which JSON lacks");
         if (next != ',' && next != closing)
-            return json_fail_(parser, closing == '}' ? "expected a comma or }" : "expected a comma or ]");
+            return json_fail_(parser, object ? "expected a comma or }" : "expected a comma or ]");
         parser->at++;
-        if (next == closing) return 0;
+        open = next == ',';
     }
-}
-
-static int parse_container_(Parser *parser, JsonValue *value) {
-    bool object = *parser->at == '{';
-    value->type = object ? JSON_OBJECT : JSON_ARRAY;
-    if (++parser->depth > JSON_MAX_DEPTH) return json_fail_(parser, "nested too deeply");
-    if (parse_entries_(parser, value, object ? '}' : ']') != 0) return -1;
     parser->depth--;
     return object ? json_check_keys_(parser, value) : 0;
 }
@@ -262,8 +237,12 @@ static int parse_value_(Parser *parser, JsonValue *value) {
         value->type = JSON_TEXT;
         return parse_text_(parser, &value->text);
     }
-    if (parser->python && parse_infinity_(parser, value)) return 0;
-    return c == '-' || digit_(c) ? parse_number_(parser, value) : parse_word_(parser, value);
+    if (parse_word_(parser, value)) return 0;
+    if (c == '-' || digit_(c)) return parse_number_(parser, value);
+    if (parser->at == parser->end) return json_fail_(parser, "the JSON text ends too early");
+    if (c == '/' || c == '#') return json_fail_(parser, "a comment, which JSON lacks");
+    if (c == '}' || c == ']') return json_fail_(parser, "a comma or ':' without a value after it");
+    return json_fail_(parser, "unexpected character");
 }
 
 static int parse_document_(Json *json, const char *text, int64_t length, const char *name, bool python, Error *err) {

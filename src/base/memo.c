@@ -67,20 +67,18 @@ bool memo_find(Memo *memo, const void *key, void *value) {
     return found;
 }
 
-static void grow_(Memo *memo) {
-    Pair *old = memo->places;
-    uint64_t all = memo->all;
-    memo->all = 2 * all;
-    memo->places = xcalloc(memo->all, sizeof *memo->places);
-    for (uint64_t i = 0; i < all; i++)
-        if (old[i].pair != NULL) *place_(memo, old[i].pair, old[i].hash) = old[i];
-    free(old);
-}
-
 void memo_keep(Memo *memo, const void *key, const void *value, size_t bytes) {
     uint64_t hash = hash_(key, memo->size);
     pthread_mutex_lock(&memo->lock);
-    if (2 * memo->count >= memo->all) grow_(memo);
+    if (2 * memo->count >= memo->all) {
+        Pair *old = memo->places;
+        uint64_t all = memo->all;
+        memo->all = 2 * all;
+        memo->places = xcalloc(memo->all, sizeof *memo->places);
+        for (uint64_t i = 0; i < all; i++)
+            if (old[i].pair != NULL) *place_(memo, old[i].pair, old[i].hash) = old[i];
+        free(old);
+    }
     Pair *kept = place_(memo, key, hash);
     if (kept->pair == NULL) {
         *kept = (Pair){hash, bytes, xmalloc(memo->size + bytes)};
