@@ -6,10 +6,6 @@
 #include <math.h>
 #include <string.h>
 
-static bool overridden_(const Config *config, const char *name) {
-    return config->place[config_find(name) - config_keys] == CONFIG_OVERRIDE;
-}
-
 // Writes the divisors of n just below and just above value, as "4 or 8".
 static void near_divisors_(int64_t n, int64_t value, char *out, size_t size) {
     int64_t below = value < n ? value : n, above = value;
@@ -142,7 +138,7 @@ static int check_one_batch_(const Config *config, int64_t batch, const char *nam
     int64_t b = config->schedule.micro_batch, d = config->parallel.data, p = config->parallel.pipeline;
     int64_t unit = b * d, rest = batch % unit;
     const char *key = config_blame(config, name, "schedule.micro_batch");
-    if (!overridden_(config, key)) key = config_blame(config, key, "parallel.data");
+    if (config_line(config, key) != CONFIG_OVERRIDE) key = config_blame(config, key, "parallel.data");
     if (rest != 0) {
         char below[32] = "";
         if (batch > unit) snprintf(below, sizeof below, "%lld or ", (long long)(batch - rest));
@@ -152,7 +148,7 @@ static int check_one_batch_(const Config *config, int64_t batch, const char *nam
             (long long)batch, (long long)b, (long long)d, below, (long long)(batch - rest + unit));
     }
     if (p == 1 || batch / unit * config_slices(config) >= p) return 0;
-    if (!overridden_(config, key)) key = config_blame(config, key, "parallel.pipeline");
+    if (config_line(config, key) != CONFIG_OVERRIDE) key = config_blame(config, key, "parallel.pipeline");
     return config_error(config, key, err,
                         "global_batch %lld makes %lld microbatches for %lld stages, which need at least one each; the "
                         "smallest global_batch is %lld, or set schedule.slices",

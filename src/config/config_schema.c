@@ -415,13 +415,13 @@ static void config_place_(const Config *config, int line, const char *name, char
     else snprintf(where, size, "%s:%d", config->path, line);
 }
 
-static int config_line_(const Config *config, const char *name) {
+int config_line(const Config *config, const char *name) {
     const ConfigKey *key = config_find(name);
     return key != NULL ? config->place[key - config_keys] : CONFIG_DEFAULT;
 }
 
 void config_where(const Config *config, const char *name, char *where, size_t size) {
-    config_place_(config, config_line_(config, name), name, where, size);
+    config_place_(config, config_line(config, name), name, where, size);
 }
 
 static int config_word_error_(const Config *config, int line, const char *name, Error *err, const char *format,
@@ -444,14 +444,14 @@ int config_error_at(const Config *config, int line, const char *name, Error *err
 int config_error(const Config *config, const char *name, Error *err, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    int rc = config_word_error_(config, config_line_(config, name), name, err, format, args);
+    int rc = config_word_error_(config, config_line(config, name), name, err, format, args);
     va_end(args);
     return rc;
 }
 
 const char *config_blame(const Config *config, const char *first, const char *second) {
-    bool overridden = config_line_(config, second) == CONFIG_OVERRIDE;
-    return overridden && config_line_(config, first) != CONFIG_OVERRIDE ? second : first;
+    bool overridden = config_line(config, second) == CONFIG_OVERRIDE;
+    return overridden && config_line(config, first) != CONFIG_OVERRIDE ? second : first;
 }
 
 int config_refuse_rows(const Config *config, const Refusal *rows, size_t count, const char *other, Error *err) {

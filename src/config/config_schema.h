@@ -97,6 +97,8 @@ int config_read_override(Config *config, const char *override, Error *err);
 // Adds an entry for step 1 to the batch ramp if it lacks one; sets train.global_batch to its largest batch.
 int config_resolve_ramp(Config *config, Error *err);
 
+// Returns the place of a key: its line, CONFIG_DEFAULT or CONFIG_OVERRIDE. CONFIG_DEFAULT if there is no such key.
+int config_line(const Config *config, const char *name);
 // Returns which of two conflicting keys to blame: `second` if only that key was set with -o, else `first`.
 const char *config_blame(const Config *config, const char *first, const char *second);
 // A combination of keys that cannot work: the key to blame, and why with the remedy.

@@ -32,8 +32,7 @@ int config_refuse(const Config *config, const ConfigKey *key, const char *what, 
 }
 
 // Sets the error "VALUE WHAT; use EXPECTED". Returns -1.
-static int value_refuse_(const Config *config, const ConfigKey *key, ConfigScalar scalar, const char *what,
-                         Error *err) {
+static int refuse_(const Config *config, const ConfigKey *key, ConfigScalar scalar, const char *what, Error *err) {
     char shown[80], text[320];
     const char *quote = scalar.quoted ? "\"" : "";
     config_printable(scalar.text, scalar.length, shown, sizeof shown);
@@ -75,11 +74,11 @@ static bool value_is_(ConfigScalar scalar, const char *word) {
 static int read_decimal_(const Config *config, const ConfigKey *key, ConfigScalar scalar, const char *digits,
                          double *value, Error *err) {
     bool decimal = strlen(scalar.text) == scalar.length && scalar.length <= MAX_DIGITS;
-    if (!decimal || !is_decimal_(digits)) return value_refuse_(config, key, scalar, "is not a number", err);
-    if (scalar.quoted) return value_refuse_(config, key, scalar, "is a quoted string", err);
+    if (!decimal || !is_decimal_(digits)) return refuse_(config, key, scalar, "is not a number", err);
+    if (scalar.quoted) return refuse_(config, key, scalar, "is a quoted string", err);
     errno = 0;
     *value = strtod(digits, NULL);
-    return errno == ERANGE ? value_refuse_(config, key, scalar, "does not fit a 64-bit number", err) : 0;
+    return errno == ERANGE ? refuse_(config, key, scalar, "does not fit a 64-bit number", err) : 0;
 }
 
 int64_t config_get_whole(const ConfigKey *key, const void *field) {
@@ -103,7 +102,7 @@ static int set_number_(Config *config, const ConfigKey *key, ConfigScalar scalar
     } else if (read_decimal_(config, key, scalar, scalar.text, &value, err) != 0) {
         return -1;
     }
-    if (!in_bounds_(key, value)) return value_refuse_(config, key, scalar, "is out of range", err);
+    if (!in_bounds_(key, value)) return refuse_(config, key, scalar, "is out of range", err);
     *(double *)field_(config, key) = value;
     return 0;
 }
@@ -150,9 +149,9 @@ static int set_int_(Config *config, const ConfigKey *key, ConfigScalar scalar, E
     if (suffix != NULL && strncmp(key->name, "model.", 6) == 0) {
         snprintf(what, sizeof what, "may mean %.0f or %.0f; write the number", value * pow(1000, power / 3),
                  value * pow(1024, power / 3));
-        return value_refuse_(config, key, scalar, what, err);
+        return refuse_(config, key, scalar, what, err);
     }
-    if (!in_bounds_(key, value * pow(10, power))) return value_refuse_(config, key, scalar, "is out of range", err);
+    if (!in_bounds_(key, value * pow(10, power))) return refuse_(config, key, scalar, "is out of range", err);
     const char *first = digits + (digits[0] == '-' || digits[0] == '+');
     int64_t exact;
     bool integer = exact_integer_(digits, power, &exact);
@@ -160,10 +159,10 @@ static int set_int_(Config *config, const ConfigKey *key, ConfigScalar scalar, E
         snprintf(what, sizeof what, "is not written as an integer (%lld)", (long long)exact);
         integer = false;
     }
-    if (!integer) return value_refuse_(config, key, scalar, what, err);
+    if (!integer) return refuse_(config, key, scalar, what, err);
     // 2^53 + 1 and 2^53 are the same double, so the bounds are compared again as integers.
     if (exact < (int64_t)key->min || exact > (int64_t)key->max)
-        return value_refuse_(config, key, scalar, "is out of range", err);
+        return refuse_(config, key, scalar, "is out of range", err);
     config_set_whole(key, field_(config, key), exact);
     return 0;
 }
@@ -176,45 +175,40 @@ static int set_bool_(Config *config, const ConfigKey *key, ConfigScalar scalar, 
         *(bool *)field_(config, key) = is_yes;
         return 0;
     }
-    return value_refuse_(config, key, scalar, "is neither true nor false", err);
+    return refuse_(config, key, scalar, "is neither true nor false", err);
 }
 
-// Writes a suggestion for an unknown word: our name for another trainer's word, else our word in another case, else our
-// words that extend the typed word with a dash ("a100-40g or a100-80g" for a100), else the nearest word. The suggestion
-// may be empty.
-static void meant_word_(const ConfigKey *key, const char *typed, char *out, size_t n) {
-    const char *hint = hint_for_word(key->name, typed), *near = NULL;
-    int best = INT_MAX;
-    size_t used = 0, length = strlen(typed);
-    for (int i = 0; key->words[i] != NULL; i++) {
-        const char *word = key->words[i];
-        if (suggest_nearer(typed, word, &best)) near = word;
-        if (hint != NULL && strcmp(hint, word) == 0) best = -1, near = word;
-        if (length > 0 && strncasecmp(typed, word, length) == 0 && word[length] == '-' && used < n)
-            used += (size_t)snprintf(out + used, n - used, "%s%s", used > 0 ? " or " : "", word);
-    }
-    if (used == 0 || best <= 0) snprintf(out, n, "%s", near != NULL ? near : "");
-}
-
+// For an unknown word, suggests our name for another trainer's word, else our word in another case, else our words that
+// extend the typed word with a dash ("a100-40g or a100-80g" for a100), else the nearest word, if any.
 static int set_word_(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
     for (int i = 0; key->words[i] != NULL; i++) {
         if (!value_is_(scalar, key->words[i])) continue;
         config_set_whole(key, field_(config, key), i);
         return 0;
     }
+    const char *typed = scalar.text, *hint = hint_for_word(key->name, typed), *near = NULL;
+    int best = INT_MAX;
+    size_t used = 0, length = strlen(typed);
     char meant[120], what[160] = "is unknown";
-    meant_word_(key, scalar.text, meant, sizeof meant);
-    if (meant[0] != '\0') snprintf(what, sizeof what, "is unknown, did you mean %s", meant);
-    return value_refuse_(config, key, scalar, what, err);
+    for (int i = 0; key->words[i] != NULL; i++) {
+        const char *word = key->words[i];
+        if (suggest_nearer(typed, word, &best)) near = word;
+        if (hint != NULL && strcmp(hint, word) == 0) best = -1, near = word;
+        if (length > 0 && strncasecmp(typed, word, length) == 0 && word[length] == '-' && used < sizeof meant)
+            used += (size_t)snprintf(meant + used, sizeof meant - used, "%s%s", used > 0 ? " or " : "", word);
+    }
+    if (used > 0 && best > 0) near = meant;
+    if (near != NULL) snprintf(what, sizeof what, "is unknown, did you mean %s", near);
+    return refuse_(config, key, scalar, what, err);
 }
 
 static int set_text_(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
     for (size_t i = 0; i < scalar.length; i++) {
         unsigned char c = (unsigned char)scalar.text[i];
-        if (c < 0x20 || c == 0x7F) return value_refuse_(config, key, scalar, "contains a control character", err);
+        if (c < 0x20 || c == 0x7F) return refuse_(config, key, scalar, "contains a control character", err);
     }
-    if ((double)scalar.length > key->max) return value_refuse_(config, key, scalar, "is too long", err);
-    if ((double)scalar.length < key->min) return value_refuse_(config, key, scalar, "is empty", err);
+    if ((double)scalar.length > key->max) return refuse_(config, key, scalar, "is too long", err);
+    if ((double)scalar.length < key->min) return refuse_(config, key, scalar, "is empty", err);
     memcpy(field_(config, key), scalar.text, scalar.length);
     ((char *)field_(config, key))[scalar.length] = '\0';
     return 0;
@@ -230,7 +224,7 @@ static int set_zero_(Config *config, const ConfigKey *key) {
 }
 
 // Returns one part of a list's newest entry in the form of a key. Errors name the list first, then the part.
-static ConfigKey value_part_(Config *config, const ConfigKey *key, int index) {
+static ConfigKey part_(Config *config, const ConfigKey *key, int index) {
     ConfigKey part = key->list->parts[index];
     part.part = part.name;
     part.name = key->name;
@@ -255,10 +249,10 @@ int config_set(Config *config, const ConfigKey *key, ConfigScalar scalar, Error 
     case KEY_TEXT: return set_text_(config, key, scalar, err);
     case KEY_LIST: break;
     }
-    if (!key->list->alone) return value_refuse_(config, key, scalar, "is not a list", err);
+    if (!key->list->alone) return refuse_(config, key, scalar, "is not a list", err);
     // Make a list of one entry and set its first part to the value.
     if (config_list_begin(config, key, err) != 0 || config_list_add(config, key, err) != 0) return -1;
-    ConfigKey first = value_part_(config, key, 0);
+    ConfigKey first = part_(config, key, 0);
     first.part = NULL;
     return config_set(config, &first, scalar, err);
 }
@@ -287,13 +281,13 @@ int config_list_add(Config *config, const ConfigKey *key, Error *err) {
                             (long long)key->list->most);
     ++*given;
     for (int i = 0; i < key->list->part_count; i++) {
-        ConfigKey part = value_part_(config, key, i);
+        ConfigKey part = part_(config, key, i);
         if (part.def != NULL && config_set_default(config, &part, err) != 0) return -1;
     }
     return 0;
 }
 
 int config_list_set(Config *config, const ConfigKey *key, int part, ConfigScalar scalar, Error *err) {
-    ConfigKey field = value_part_(config, key, part);
+    ConfigKey field = part_(config, key, part);
     return config_set(config, &field, scalar, err);
 }

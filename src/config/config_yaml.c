@@ -383,8 +383,6 @@ int config_read_override(Config *config, const char *override, Error *err) {
 
 // --- loading
 
-static int place_of_(const Config *config, const char *key) { return config->place[config_find(key) - config_keys]; }
-
 // Fills keys of `hardware` from the row that hardware.gpu names. A key given with -o wins over the row. A key given in
 // the file wins too, unless hardware.gpu was given with -o; then it is named in `replaced`. Does nothing for
 // hardware.device cpu.
@@ -408,12 +406,12 @@ static void fill_from_gpu_(Config *config) {
         {"network_gb_s", gpu->network_gb_s, &hardware->network_gb_s, NULL},
         {"host_gb_s", gpu->host_gb_s, &hardware->host_gb_s, NULL},
     };
-    bool overridden = place_of_(config, "hardware.gpu") == CONFIG_OVERRIDE;
+    bool overridden = config_line(config, "hardware.gpu") == CONFIG_OVERRIDE;
     size_t used = 0;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char key[64];
         snprintf(key, sizeof key, "hardware.%s", rows[i].key);
-        int given = place_of_(config, key);
+        int given = config_line(config, key);
         if (given == CONFIG_OVERRIDE || (given != CONFIG_DEFAULT && !overridden)) continue;
         double old = rows[i].number != NULL ? *rows[i].number : (double)*rows[i].count;
         if (given != CONFIG_DEFAULT && old != rows[i].value && used < sizeof config->replaced)

@@ -111,7 +111,7 @@ static int store_(Options *options, const OptionRow *row, const char *value, Err
 }
 
 // Splits one argument into the option, and its value if the argument contains one (-cFILE, --config=FILE).
-static const OptionRow *options_split_(const char *argument, const char **value) {
+static const OptionRow *split_(const char *argument, const char **value) {
     *value = NULL;
     if (argument[1] == '-') {
         size_t length = strcspn(argument + 2, "=");
@@ -126,24 +126,6 @@ static const OptionRow *options_split_(const char *argument, const char **value)
     if (row->argument == NULL || find_name_(argument + 1, strcspn(argument + 1, "=")) != NULL) return NULL;
     *value = argument + 2;
     return row;
-}
-
-// Stores one option and its value. Returns the number of arguments used, or -1 with err.
-static int options_take_(Options *options, int left, char **argv, Error *err) {
-    if (argv[0][0] == '-' && argv[0][1] == '\0')
-        return error_set(err, EXIT_USAGE, "-: is not an option; a configuration is given with -c FILE");
-    const char *value;
-    const OptionRow *row = argv[0][0] == '-' ? options_split_(argv[0], &value) : NULL;
-    if (row == NULL) return unknown_(argv[0], left > 1 ? argv[1] : NULL, err);
-    if (row->argument == NULL && value != NULL)
-        return error_set(err, EXIT_USAGE, "--%s: takes no value; leave out =%s", row->name, value);
-    if (row->argument == NULL || value != NULL) return store_(options, row, value, err) != 0 ? -1 : 1;
-    // If the next argument looks like an option, the value was forgotten.
-    if (left < 2 || argv[1][0] == '-') {
-        if (row->kind == OPTION_MAYBE) return store_(options, row, OPTION_ALONE, err) != 0 ? -1 : 1;
-        return error_set(err, EXIT_USAGE, "%s: needs a value; write %s %s", argv[0], argv[0], row->argument);
-    }
-    return store_(options, row, argv[1], err) != 0 ? -1 : 2;
 }
 
 bool options_sweep(const Options *options) {
@@ -202,10 +184,22 @@ int options_parse(Options *options, int argc, char **argv, Error *err) {
     *options = (Options){0};
     options->overrides = xcalloc((size_t)argc + 1, sizeof *options->overrides);
     options->sweeps = xcalloc((size_t)argc + 1, sizeof *options->sweeps);
-    for (int i = 1; i < argc;) {
-        int taken = options_take_(options, argc - i, argv + i, err);
-        if (taken < 0) return -1;
-        i += taken;
+    for (int i = 1; i < argc; i++) {
+        const char *given = argv[i], *value, *next = i + 1 < argc ? argv[i + 1] : NULL;
+        if (strcmp(given, "-") == 0)
+            return error_set(err, EXIT_USAGE, "-: is not an option; a configuration is given with -c FILE");
+        const OptionRow *row = given[0] == '-' ? split_(given, &value) : NULL;
+        if (row == NULL) return unknown_(given, next, err);
+        if (row->argument == NULL && value != NULL)
+            return error_set(err, EXIT_USAGE, "--%s: takes no value; leave out =%s", row->name, value);
+        if (row->argument != NULL && value == NULL) {
+            // If the next argument looks like an option, the value was forgotten.
+            bool missing = next == NULL || next[0] == '-';
+            if (missing && row->kind != OPTION_MAYBE)
+                return error_set(err, EXIT_USAGE, "%s: needs a value; write %s %s", given, given, row->argument);
+            value = missing ? OPTION_ALONE : argv[++i];
+        }
+        if (store_(options, row, value, err) != 0) return -1;
     }
     if (options->help || options->help_config || options->version) return 0;
     return options_check_(options, err);
