@@ -3,6 +3,7 @@ pictures in the page; the page of `make explore` and plot.py use it, too."""
 
 import html
 import json
+import math
 import re
 from pathlib import Path
 
@@ -69,12 +70,58 @@ def document(title, body, refresh=0):
     )
 
 
-def layout(config):
-    cut, schedule = config["parallel"], config["schedule"]
-    evicts = f", BPipe to {schedule['evict_to']}" if schedule["bpipe"] == "on" else ""
-    shared = f" c={cut['context']}" if cut.get("context", 1) > 1 else ""
-    ranks = f"p={cut['pipeline']} t={cut['tensor']} d={cut['data']}{shared}"
-    return f"{ranks} b={schedule['micro_batch']} {schedule['name']}{evicts}"
+ALSO = ("group", "delay", "slices", "recompute", "recompute_layers", "load_ahead")
+# The keys that make a layout, and that names leave out where they are the same.
+KEYS = {
+    "parallel": ("pipeline", "tensor", "data", "context", "expert", "sequence", "placement", "layers"),
+    "schedule": ("micro_batch", "name", "chunks", "slices", "split_backward", "bpipe", "evict_to", "slots",
+                 "recompute_layers", "recompute"),
+    "attention": ("mode",),
+}  # fmt: skip
+
+
+def chosen(config):
+    """Returns {"parallel.pipeline": 4, ...} of the keys that make a layout."""
+    named = {f"{part}.{key}": config[part].get(key) for part, keys in KEYS.items() for key in keys}
+    evicts = named["schedule.bpipe"] == "on"
+    return {key: value for key, value in named.items()
+            if value is not None and (evicts or key not in ("schedule.evict_to", "schedule.slots"))}  # fmt: skip
+
+
+def layouts(configs):
+    """Names layouts by ranks, micro-batch and schedule, and by the keys in which those with the same name differ."""
+
+    def short(config):
+        cut, schedule = config["parallel"], config["schedule"]
+        evicts = f", BPipe to {schedule['evict_to']}" if schedule["bpipe"] == "on" else ""
+        shared = f" c={cut['context']}" if cut.get("context", 1) > 1 else ""
+        ranks = f"p={cut['pipeline']} t={cut['tensor']} d={cut['data']}{shared}"
+        return f"{ranks} b={schedule['micro_batch']} {schedule['name']}{evicts}"
+
+    def words(config):
+        return {f"{key.split('.')[1]} {value}" for key, value in chosen(config).items()}
+
+    alike = {}
+    for config in configs:
+        alike.setdefault(short(config), []).append(words(config))
+    common = {name: set.intersection(*own) for name, own in alike.items()}
+    return [", ".join([short(one), *sorted(words(one) - common[short(one)])]) for one in configs]
+
+
+def headline(config, world, step_ms, bill):
+    """Returns the line that begins a page: model, GPUs, batch, days and price, and the command that plans it."""
+    model, train, hardware = (config[part] for part in ("model", "train", "hardware"))
+    days = train["steps"] * step_ms / 864e5 if bill is None else bill["days"]
+    hour = hardware.get("gpu_hour", "auto")
+    price = None if hour in ("auto", 0) else 24 * days * world * float(hour)
+    layout = " ".join(f"-o {key}={str(value).replace(' ', '').lower() if isinstance(value, (bool, list)) else value}"
+                      for key, value in chosen(config).items())  # fmt: skip
+    gpu = "ranks" if hardware["gpu"] == "none" else hardware["gpu"]
+    said = (f"{Path(config['checkpoint']['dir']).name}, {train['precision']}, {model['seq_len']:,} tokens a sequence, "
+            f"{train['global_batch']:,} sequences a step, on {world:,} {gpu}: {days:,.3g} days"
+            f"{'' if price is None else f', price {price:,.3g}'}")  # fmt: skip
+    command = f"./train_{model['family']} -c FILE -o hardware.gpu={hardware['gpu']} -o train.global_batch={train['global_batch']}"
+    return f'<p><b>{escape(said)}</b></p><p style="overflow-wrap:anywhere"><code>{escape(f"{command} {layout} --plan")}</code></p>'
 
 
 # ---- content by kind of file -----------------------------------------------------------------------------------------
@@ -97,7 +144,9 @@ def plan_parts(found):
         tile("fits" if fits else "does not fit", "with the reserve"),
         tile(found["world"], "ranks"),
     ]
-    parts = [f'<ul class="tiles">{"".join(tiles)}</ul>', f"<p>Does BPipe pay? {escape(found['verdict']['reason'])}</p>"]
+    bill = (found.get("budget") or {}).get("whole")
+    parts = [headline(found["config"], found["world"], found["step_ms"], bill)] if found.get("config") else []
+    parts += [f'<ul class="tiles">{"".join(tiles)}</ul>', f"<p>Does BPipe pay? {escape(found['verdict']['reason'])}</p>"]
     parts += [f"<p>Advice: {escape(sentence)}</p>" for sentence in found.get("advice") or []]
     if found.get("waterfall"):
         lines = found["waterfall"]
@@ -108,10 +157,10 @@ def plan_parts(found):
     memory = {"kind": "memory", "blocks": [{"stages": stages}], "limit": limit_of(found)}
     parts.append("<h2>Memory of each stage</h2>" + figure(memory, "Memory of each stage"))
     rows = sorted(found["schedules"], key=lambda row: (not row["fits"], row["step_ms"] or 0))
-    head = ("schedule", "chunks", "split", "BPipe", "step", "MFU", "idle", "peak", "fits")
+    head = ("schedule", "chunks", "split", "BPipe", "also", "step", "MFU", "idle", "peak", "fits")
     cells = [
         (row["name"], row["chunks"], row["split_backward"], row["evict_to"] if row["bpipe"] == "on" else "off",
-         seconds(row["step_ms"]), percent(row["mfu"]), percent(row["bubble"]), f"{row['peak_bytes'] / GIB:.1f} GiB",
+         ", ".join(f"{key} {row[key]}" for key in ALSO if row.get(key) not in (None, 0, 1, "none", "off")), seconds(row["step_ms"]), percent(row["mfu"]), percent(row["bubble"]), f"{row['peak_bytes'] / GIB:.1f} GiB",
          "yes" if row["fits"] else "no")
         for row in rows
     ]  # fmt: skip
@@ -150,13 +199,16 @@ def assumptions(found):
 def search_parts(found):
     if found["best"] is None:
         return ["<p>Nothing fits on so many GPUs.</p>"]
-    best = found["best"]
-    tiles = step_tiles(best) + [tile(layout(best["config"]), "the best"), tile(found["evaluated"], "plans compared")]
-    points = [(row["peak_bytes"] / GIB, row["step_ms"] / 1e3, layout(row["config"])) for row in found["front"]]
+    best, cut = found["best"], found["best"]["config"]["parallel"]
+    *names, own = layouts([row["config"] for row in [*found["front"], best]])
+    tiles = step_tiles(best) + [tile(own, "the best"), tile(found["evaluated"], "plans compared")]
+    points = [(row["peak_bytes"] / GIB, row["step_ms"] / 1e3, name) for row, name in zip(found["front"], names)]
     front = {"name": "front", "points": points}
-    rows = [(layout(row["config"]), seconds(row["step_ms"]), f"{row['peak_bytes'] / GIB:.1f} GiB")
-            for row in found["front"]]
+    rows = [(name, seconds(row["step_ms"]), f"{row['peak_bytes'] / GIB:.1f} GiB")
+            for row, name in zip(found["front"], names)]  # fmt: skip
+    world = math.prod(cut.get(key, 1) for key in ("pipeline", "tensor", "data", "context"))
     return [
+        headline(best["config"], world, best["step_ms"], None),
         f'<ul class="tiles">{"".join(tiles)}</ul>',
         "<h2>Step time against memory of the fullest rank</h2>",
         figure({"kind": "fronts", "fronts": [front]}, "Step time against memory of the fullest rank"),
@@ -189,7 +241,7 @@ def page(path, trace):
     if trace is not None and kind == "plan":
         step = Trace(trace, None)
         traces = [{"name": step.words, "events": step.events}]
-        parts.insert(2, "<h2>One step</h2>" + figure({"kind": "timelines", "traces": traces}, "One step"))
+        parts.insert(3, "<h2>One step</h2>" + figure({"kind": "timelines", "traces": traces}, "One step"))
     return document(
         path.stem,
         f'<h1>{escape(path.stem)}: {kind}</h1><p class="soft">Times rest on a model of the hardware; bytes are those'

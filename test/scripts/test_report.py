@@ -233,6 +233,17 @@ def test_plans_searches_and_sweeps_have_pages_too(tmp_path, kind):
             assert chromium.complaints() == [] and chromium.requests() == [page.as_uri()]
         shown = chromium.evaluate("document.body.innerText")
         drawn = chromium.evaluate("[...document.querySelectorAll('canvas')].map((one) => one.height)")
+        cells = chromium.evaluate("[...document.querySelectorAll('tr')].map((row) => row.innerText)")
+    assert len(set(cells)) > 0.9 * len(cells), "rows that differ look different"
+    if kind != "sweep":
+        config = found["config"] if kind == "plan" else found["best"]["config"]
+        gpus, model = found.get("world", 16), config["model"]
+        assert re.search(rf"{name}, bf16, {model['seq_len']:,} tokens a sequence, "
+                         rf"{config['train']['global_batch']:,} sequences a step, on {gpus} h100: [\d.,e+]+ days", shown)
+        layout = " ".join(re.search(r"-c FILE (.*) --plan", shown)[1].split())
+        again = command(family, "-c", ROOT / f"configs/{name}.yaml", *layout.split(" "), "--plan", "--json")
+        same = found["step_ms"] if kind == "plan" else found["best"]["step_ms"]
+        assert json.loads(again.stdout)["step_ms"] == pytest.approx(same, rel=1e-3)
     assert len(drawn) == {"plan": 2, "search": 1, "sweep": 0}[kind] and all(height > 60 for height in drawn)
     if kind == "plan":
         assert found["verdict"]["reason"] in shown
