@@ -23,14 +23,6 @@ typedef struct Emulated {
 
 static Emulated *emulated_self_(Comm *comm) { return (Emulated *)comm->self; }
 
-// Starts a message. detail[0]: its time of arrival, in nanoseconds of clock_seconds().
-static void emulated_begin_(Emulated *self, int64_t bytes, CommRequest *request) {
-    const EmulatedPeers *peers = &self->peers;
-    double needs = peers->rate > 0 ? (double)bytes / peers->rate + peers->latency : 0, now = clock_seconds();
-    self->free = (now > self->free ? now : self->free) + needs;
-    *request = (CommRequest){.detail = {(int64_t)(1e9 * self->free)}, .active = true};
-}
-
 // Fills `to` with random numbers of about the size of normed activations, in the run's precision.
 static void emulated_fill_(Emulated *self, void *to, int64_t bytes) {
     int64_t element = self->be->element, count = bytes / element;
@@ -51,14 +43,17 @@ static bool seen_(Emulated *self, const void *to) {
     return false;
 }
 
-// Starts a message. With scratch, copies as many bytes as a real message, so that memory is equally busy. Without
+// Starts a message; detail[0] is its time of arrival, in nanoseconds of clock_seconds(). With scratch, copies as many bytes as a real message, so that memory is equally busy. Without
 // scratch, fills a receive buffer with typical numbers once, so that kernels do not run on zeros or NaN.
 static int emulated_message_(Comm *comm, bool sends, int peer, void *memory, int64_t bytes, CommRequest *request,
                              Error *err) {
     Emulated *self = emulated_self_(comm);
-    void *scratch = self->peers.scratch;
+    const EmulatedPeers *peers = &self->peers;
+    void *scratch = peers->scratch;
+    double needs = peers->rate > 0 ? (double)bytes / peers->rate + peers->latency : 0, now = clock_seconds();
     (void)peer, (void)err;
-    emulated_begin_(self, bytes, request);
+    self->free = (now > self->free ? now : self->free) + needs;
+    *request = (CommRequest){.detail = {(int64_t)(1e9 * self->free)}, .active = true};
     if (scratch == NULL && !sends && !seen_(self, memory)) emulated_fill_(self, memory, bytes);
     if (scratch == NULL) return 0;
     self->be->copy(self->be, STREAM_EVICT, sends ? scratch : memory, sends ? memory : scratch, bytes);

@@ -26,6 +26,7 @@
 #include "base/alloc.h"
 #include "base/number_formats.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -103,55 +104,41 @@ struct Collective {
 
 // --- sums
 
-static void add_float_(float *sum, const float *x, int64_t n, bool first) {
-    for (int64_t i = 0; i < n; i++) sum[i] = first ? x[i] : sum[i] + x[i];
-}
-
-static void add_double_(double *sum, const double *x, int64_t n, bool first) {
-    for (int64_t i = 0; i < n; i++) sum[i] = first ? x[i] : sum[i] + x[i];
-}
-
-static void add_bf16_(float *sum, const uint16_t *x, int64_t n, bool first) {
-    for (int64_t i = 0; i < n; i++) sum[i] = first ? bf16_to_float(x[i]) : sum[i] + bf16_to_float(x[i]);
-}
-
 enum { SUM_BLOCK = 1024 };
 
-// Returns the address of element `at` of rank q's contribution: in `own` if q is this rank, else in scratch, with
-// the other ranks' contributions in rank order.
-static const char *collective_part_(const CommMpi *comm, const Collective *work, const char *own, int q, int64_t n,
-                                    int64_t at) {
-    int64_t width = comm_type_bytes(work->type);
-    int rank = comm->base.rank;
-    if (q == rank) return own + at * width;
-    return work->scratch + ((q < rank ? q : q - 1) * n + at) * width;
-}
-
-// Sums elements [at, at + SUM_BLOCK) of n; bf16 is rounded once, after the last rank.
-static void sum_block_(const CommMpi *comm, const Collective *work, char *out, const char *own, int64_t n, int64_t at) {
+// Computes out (n), the sum in rank order; own, this rank's data, may be out. Scratch has the other ranks' data in rank
+// order. A block stays in the cache while all ranks are added; bf16 is rounded once, after the last rank.
+static void collective_sum_(const CommMpi *comm, const Collective *work, char *out, const char *own, int64_t n) {
     union {
         float single[SUM_BLOCK];
         double twice[SUM_BLOCK];
     } sum;
     int64_t width = comm_type_bytes(work->type);
-    int64_t length = n - at < SUM_BLOCK ? n - at : SUM_BLOCK;
-    for (int q = 0; q < comm->base.size; q++) {
-        const void *x = collective_part_(comm, work, own, q, n, at);
-        if (work->type == COMM_FLOAT) add_float_(sum.single, x, length, q == 0);
-        if (work->type == COMM_DOUBLE) add_double_(sum.twice, x, length, q == 0);
-        if (work->type == COMM_BF16) add_bf16_(sum.single, x, length, q == 0);
+    int rank = comm->base.rank;
+    for (int64_t at = 0; at < n; at += SUM_BLOCK) {
+        int64_t length = n - at < SUM_BLOCK ? n - at : SUM_BLOCK;
+        for (int q = 0; q < comm->base.size; q++) {
+            const char *data = q == rank ? own : work->scratch + (q < rank ? q : q - 1) * n * width;
+            const void *x = data + at * width;
+            const float *single = x;
+            const double *twice = x;
+            const uint16_t *half = x;
+            bool first = q == 0;
+            if (work->type == COMM_FLOAT)
+                for (int64_t i = 0; i < length; i++) sum.single[i] = first ? single[i] : sum.single[i] + single[i];
+            if (work->type == COMM_DOUBLE)
+                for (int64_t i = 0; i < length; i++) sum.twice[i] = first ? twice[i] : sum.twice[i] + twice[i];
+            if (work->type == COMM_BF16)
+                for (int64_t i = 0; i < length; i++)
+                    sum.single[i] = first ? bf16_to_float(half[i]) : sum.single[i] + bf16_to_float(half[i]);
+        }
+        if (work->type != COMM_BF16) {
+            memcpy(out + at * width, &sum, (size_t)(length * width));
+            continue;
+        }
+        uint16_t *rounded = (uint16_t *)(out + at * width);
+        for (int64_t i = 0; i < length; i++) rounded[i] = bf16_from_float(sum.single[i]);
     }
-    if (work->type != COMM_BF16) {
-        memcpy(out + at * width, &sum, (size_t)(length * width));
-        return;
-    }
-    uint16_t *rounded = (uint16_t *)(out + at * width);
-    for (int64_t i = 0; i < length; i++) rounded[i] = bf16_from_float(sum.single[i]);
-}
-
-// Computes out (n), the sum in rank order; own may be out. A block stays in the cache while all ranks are added.
-static void collective_sum_(const CommMpi *comm, const Collective *work, char *out, const char *own, int64_t n) {
-    for (int64_t at = 0; at < n; at += SUM_BLOCK) sum_block_(comm, work, out, own, n, at);
 }
 
 // --- one phase: messages to and from every other rank
@@ -163,37 +150,11 @@ static int post_(CommMpi *comm, Collective *work, bool sends, int peer, void *me
     return 0;
 }
 
-// Starts the messages to and from one peer. The receive is started first, so that no message waits in MPI's buffers.
-static int collective_exchange_(CommMpi *comm, Collective *work, int peer, const char *from, int64_t sent, char *to,
-                                int64_t received, Error *err) {
-    int64_t width = comm_type_bytes(work->type);
-    if (post_(comm, work, false, peer, to, received * width, err) != 0) return -1;
-    return post_(comm, work, true, peer, (void *)from, sent * width, err);
-}
-
 // Computes rank q's block of a piece of n elements: equal blocks, the last ones shorter or empty.
 static void block_(const CommMpi *comm, int64_t n, int q, int64_t *first, int64_t *count) {
     int64_t size = comm->base.size, each = (n + size - 1) / size;
     *first = q * each < n ? q * each : n;
     *count = n - *first < each ? n - *first : each;
-}
-
-// Starts the messages of the current phase to and from one peer. Scratch has one slot for every other rank.
-static int start_with_(CommMpi *comm, Collective *work, int peer, Error *err) {
-    int64_t width = comm_type_bytes(work->type), n = work->piece, sent = n, received = n;
-    int64_t mine, my_count, theirs, their_count;
-    int rank = comm->base.rank, slot = peer < rank ? peer : peer - 1;
-    char *data = work->out + work->first * width, *to = NULL;
-    const char *from = data;
-    block_(comm, n, rank, &mine, &my_count);
-    block_(comm, n, peer, &theirs, &their_count);
-    if (work->operation == COMM_REDUCE_SCATTER) from = work->in + (peer * work->count + work->first) * width;
-    else if (work->phase == PHASE_GATHER) from = work->out + rank * n * width, to = work->out + peer * n * width;
-    else if (work->phase == PHASE_EXCHANGE) from = data + theirs * width, sent = their_count, received = my_count;
-    else if (work->phase == PHASE_SPREAD)
-        from = data + mine * width, sent = my_count, to = data + theirs * width, received = their_count;
-    if (to == NULL) to = work->scratch + slot * received * width;
-    return collective_exchange_(comm, work, peer, from, sent, to, received, err);
 }
 
 // Starts the messages between the root and the other ranks.
@@ -211,45 +172,56 @@ static int start_rooted_(CommMpi *comm, Collective *work, Error *err) {
     return 0;
 }
 
-// Starts the messages with all peers. Each rank begins with its successor, so no rank is the first peer of all ranks.
+// Starts the current phase's messages with all peers. Each rank begins with its successor, so no rank is the first peer
+// of all ranks. A receive is started before the send, so that no message waits in MPI's buffers. Scratch has one slot
+// for every other rank.
 static int start_phase_(CommMpi *comm, Collective *work, Error *err) {
+    int64_t width = comm_type_bytes(work->type), n = work->piece, mine, my_count, theirs, their_count;
+    int rank = comm->base.rank, size = comm->base.size;
+    char *data = work->out + work->first * width;
+    block_(comm, n, rank, &mine, &my_count);
     work->request_count = 0;
-    for (int step = 1; step < comm->base.size; step++)
-        if (start_with_(comm, work, (comm->base.rank + step) % comm->base.size, err) != 0) return -1;
+    for (int step = 1; step < size; step++) {
+        int peer = (rank + step) % size, slot = peer < rank ? peer : peer - 1;
+        int64_t sent = n, received = n;
+        const char *from = data;
+        char *to = NULL;
+        block_(comm, n, peer, &theirs, &their_count);
+        if (work->operation == COMM_REDUCE_SCATTER) from = work->in + (peer * work->count + work->first) * width;
+        else if (work->phase == PHASE_GATHER) from = work->out + rank * n * width, to = work->out + peer * n * width;
+        else if (work->phase == PHASE_EXCHANGE) from = data + theirs * width, sent = their_count, received = my_count;
+        else if (work->phase == PHASE_SPREAD)
+            from = data + mine * width, sent = my_count, to = data + theirs * width, received = their_count;
+        if (to == NULL) to = work->scratch + slot * received * width;
+        if (post_(comm, work, false, peer, to, received * width, err) != 0) return -1;
+        if (post_(comm, work, true, peer, (void *)from, sent * width, err) != 0) return -1;
+    }
     return 0;
 }
 
 // --- pieces
 
-// Takes a free piece of the workspace that the plan has counted (use_workspace of comm.h).
-static int take_workspace_(CommMpi *comm, Collective *work, int64_t bytes, Error *err) {
-    CommWorkspace *workspace = &comm->workspace;
-    int place = 0;
-    while (place < workspace->sums && (workspace->taken >> place & 1) != 0) place++;
-    if (place == workspace->sums || bytes > workspace->bytes)
-        return error_set(err, EXIT_FAILED,
-                         "%s group: a sum of %lld bytes with %d others in flight exceeds the workspace, %d pieces of "
-                         "%lld bytes; this is a defect of the plan",
-                         comm->base.name, (long long)bytes, place, workspace->sums, (long long)workspace->bytes);
-    workspace->taken |= 1u << place;
-    work->place = place;
-    work->scratch = workspace->memory + place * workspace->bytes;
-    return 0;
-}
-
-// Takes scratch that is large enough for every piece.
-static int take_scratch_(CommMpi *comm, Collective *work, Error *err) {
+// Takes scratch that is large enough for every piece: a free piece of the workspace that the plan has counted
+// (use_workspace of comm.h), or memory of the collective's own.
+static void take_scratch_(CommMpi *comm, Collective *work) {
     int64_t bytes = comm_sum_workspace(work->operation, work->count, work->type, comm->base.size);
-    work->place = -1;
-    if (bytes == 0) return 0;
-    if (comm->workspace.memory != NULL) return take_workspace_(comm, work, bytes, err);
+    CommWorkspace *workspace = &comm->workspace;
+    if (bytes == 0) return;
+    if (workspace->memory != NULL) {
+        int place = 0;
+        while (place < workspace->sums && (workspace->taken >> place & 1) != 0) place++;
+        assert(place < workspace->sums && bytes <= workspace->bytes);
+        workspace->taken |= 1u << place;
+        work->place = place;
+        work->scratch = workspace->memory + place * workspace->bytes;
+        return;
+    }
     if (bytes > work->own_bytes) {
         free(work->own);
         work->own = xmalloc((size_t)bytes);
         work->own_bytes = bytes;
     }
     work->scratch = work->own;
-    return 0;
 }
 
 static void mpi_use_workspace_(Comm *base, void *memory, int64_t bytes, int sums) {
@@ -299,18 +271,6 @@ static int collective_advance_(CommMpi *comm, Collective *work, Error *err) {
 
 // --- starting and ending
 
-// Returns an idle collective, or a new one. It never moves, because MPI keeps the address of its requests.
-static Collective *collective_take_(CommMpi *comm) {
-    Collective *work = comm->idle;
-    if (work != NULL) {
-        comm->idle = work->next;
-        return work;
-    }
-    work = xcalloc(1, sizeof *work);
-    work->requests = xcalloc((size_t)comm->base.size * 2, sizeof *work->requests);
-    return work;
-}
-
 static void give_back_(CommMpi *comm, Collective *work) {
     if (work->place >= 0) comm->workspace.taken &= ~(1u << work->place);
     work->place = -1;
@@ -327,21 +287,22 @@ static int next_tag_(CommMpi *comm) {
     return tag;
 }
 
-// Begins a collective described by `like`, keeping the allocations of an earlier use.
+// Begins a collective described by `like`, in an idle one or a new one, whose allocations are kept. It never moves,
+// because MPI keeps the address of its requests. Every later test advances it.
 static Collective *collective_begin_(CommMpi *comm, Collective like, CommRequest *request) {
-    Collective *work = collective_take_(comm);
+    Collective *work = comm->idle;
+    if (work != NULL) {
+        comm->idle = work->next;
+    } else {
+        work = xcalloc(1, sizeof *work);
+        work->requests = xcalloc((size_t)comm->base.size * 2, sizeof *work->requests);
+    }
     like.next = comm->work->first, like.comm = comm, like.place = -1;
     like.requests = work->requests, like.own = work->own, like.own_bytes = work->own_bytes;
     *work = like;
-    request->handle[0] = work;
-    request->detail[0] = KIND_COLLECTIVE;
-    return work;
-}
-
-// Makes every later test advance the collective.
-static void collective_run_(CommMpi *comm, Collective *work, CommRequest *request) {
-    request->active = true;
+    *request = (CommRequest){.handle = {work}, .detail = {KIND_COLLECTIVE}, .active = true};
     comm->work->first = work;
+    return work;
 }
 
 static int mpi_rooted_(Comm *base, CommOperation operation, int root, void *out, const void *in, int64_t count,
@@ -356,42 +317,27 @@ static int mpi_rooted_(Comm *base, CommOperation operation, int root, void *out,
     Collective like = {
         .operation = operation, .root = root, .type = type, .tag = tag, .out = out, .in = in, .count = count};
     Collective *work = collective_begin_(comm, like, request);
-    if (take_scratch_(comm, work, err) != 0) {
-        give_back_(comm, work);
-        return -1;
-    }
-    collective_run_(comm, work, request);
+    take_scratch_(comm, work);
     return start_piece_(comm, work, err);
 }
 
-// Starts the messages of an exchange; empty blocks need none. It ends like a gather, without sums.
-static int exchange_blocks_(CommMpi *comm, Collective *work, const int64_t *received, const int64_t *sent, Error *err) {
-    int64_t at = 0;
-    for (int peer = 0; peer < comm->base.size; at += received[peer++])
-        if (peer != comm->base.rank && received[peer] > 0 &&
-            post_(comm, work, false, peer, work->out + at, received[peer], err) != 0)
-            return -1;
-    at = 0;
-    for (int peer = 0; peer < comm->base.size; at += sent[peer++])
-        if (peer != comm->base.rank && sent[peer] > 0 &&
-            post_(comm, work, true, peer, (void *)(work->in + at), sent[peer], err) != 0)
-            return -1;
-    return 0;
-}
-
+// Empty blocks need no message. An exchange ends like a gather, without sums.
 static int mpi_exchange_(Comm *base, void *out, const int64_t *received, const void *in, const int64_t *sent,
                          CommRequest *request, Error *err) {
     CommMpi *comm = base->self;
     char *to = out;
     const char *from = in;
-    for (int q = 0; q < base->rank; q++) to += received[q], from += sent[q];
-    if (sent[base->rank] > 0) memcpy(to, from, (size_t)sent[base->rank]);
-    memset(request, 0, sizeof *request);
     Collective like = {.operation = COMM_ALL_GATHER, .phase = PHASE_GATHER, .type = COMM_BYTE, .tag = next_tag_(comm)};
-    like.out = out, like.in = in;
     Collective *work = collective_begin_(comm, like, request);
-    collective_run_(comm, work, request);
-    return exchange_blocks_(comm, work, received, sent, err);
+    for (int peer = 0; peer < base->size; to += received[peer], from += sent[peer], peer++) {
+        if (peer == base->rank) {
+            if (sent[peer] > 0) memcpy(to, from, (size_t)sent[peer]);
+            continue;
+        }
+        if (received[peer] > 0 && post_(comm, work, false, peer, to, received[peer], err) != 0) return -1;
+        if (sent[peer] > 0 && post_(comm, work, true, peer, (void *)from, sent[peer], err) != 0) return -1;
+    }
+    return 0;
 }
 
 static int mpi_collective_(Comm *base, CommOperation operation, void *out, const void *in, int64_t count, CommType type,
@@ -399,38 +345,24 @@ static int mpi_collective_(Comm *base, CommOperation operation, void *out, const
     return mpi_rooted_(base, operation, 0, out, in, count, type, request, err);
 }
 
-// Advances one collective by at most one phase, without waiting, and updates its state.
-static void collective_step_(Collective *work) {
-    int arrived = 0;
-    int code = MPI_Testall(work->request_count, work->requests, &arrived, MPI_STATUSES_IGNORE);
-    if (code != MPI_SUCCESS)
-        work->state = mpi_fail_(work->comm, code, "a collective", work->comm->base.rank, &work->error);
-    if (code != MPI_SUCCESS || !arrived) return;
-    work->steps++; // tells comm_wait that this poll found something, so it need not sleep
-    work->state = collective_advance_(work->comm, work, &work->error);
-}
-
-// Advances the collectives of all groups, not only the one that the caller tests: a rank that waits for a sum over data
-// ranks still answers in its tensor group. Finished collectives leave the list; the next test returns their state.
+// Advances the collectives of all groups, not only the one that the caller tests, each by at most one phase and without
+// waiting: a rank that waits for a sum over data ranks still answers in its tensor group. Finished collectives leave the
+// list; the next test returns their state.
 static void mpi_progress_(CommMpiWork *all) {
     Collective **link = &all->first;
     while (*link != NULL) {
         Collective *work = *link;
-        collective_step_(work);
+        int arrived = 0;
+        int code = MPI_Testall(work->request_count, work->requests, &arrived, MPI_STATUSES_IGNORE);
+        if (code != MPI_SUCCESS) {
+            work->state = mpi_fail_(work->comm, code, "a collective", work->comm->base.rank, &work->error);
+        } else if (arrived) {
+            work->steps++; // tells comm_wait that this poll found something, so it need not sleep
+            work->state = collective_advance_(work->comm, work, &work->error);
+        }
         if (work->state != 0) *link = work->next;
         else link = &work->next;
     }
-}
-
-static int mpi_test_collective_(CommMpi *comm, CommRequest *request, Error *err) {
-    Collective *work = request->handle[0];
-    request->steps = work->steps;
-    if (work->state == 0) return 0;
-    int state = work->state;
-    if (state < 0) error_set(err, work->error.code, "%s", work->error.text);
-    request->active = false;
-    give_back_(comm, work);
-    return state;
 }
 
 int64_t comm_mpi_scratch_bytes(const Comm *base) {
@@ -438,14 +370,6 @@ int64_t comm_mpi_scratch_bytes(const Comm *base) {
     int64_t bytes = 0;
     for (const Collective *work = comm->idle; work != NULL; work = work->next) bytes += work->own_bytes;
     return bytes;
-}
-
-static void mpi_free_collectives_(CommMpi *comm) {
-    while (comm->idle != NULL) {
-        Collective *work = comm->idle;
-        comm->idle = work->next;
-        free_all(work->requests, work->own, work);
-    }
 }
 
 // --- the group
@@ -468,44 +392,44 @@ static int mpi_message_(Comm *base, bool sends, int peer, void *memory, int64_t 
     return 0;
 }
 
-// Returns 1 if a message has the expected length, else -1 with err. MPI reports too long messages, not too short ones.
-static int check_length_(const CommMpi *comm, const CommRequest *request, MPI_Status *status, Error *err) {
-    MPI_Count bytes = 0;
-    MPI_Get_elements_x(status, MPI_BYTE, &bytes);
-    if ((int64_t)bytes == request->detail[2]) return 1;
-    return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: rank %d sent %lld bytes where %lld were expected",
-                     comm->base.name, comm->base.rank, comm->base.size, (int)request->detail[1], (long long)bytes,
-                     (long long)request->detail[2]);
-}
-
-static int test_message_(CommMpi *comm, CommRequest *request, Error *err) {
+// Every test advances all collectives of the process first (comm_mpi.h says why), then looks at its own request. MPI
+// reports too long messages, not too short ones.
+static int mpi_test_(Comm *base, CommRequest *request, Error *err) {
+    CommMpi *comm = base->self;
+    if (!request->active) return 1;
+    mpi_progress_(comm->work);
+    if (request->detail[0] == KIND_COLLECTIVE) {
+        Collective *work = request->handle[0];
+        request->steps = work->steps;
+        if (work->state == 0) return 0;
+        if (work->state < 0) error_set(err, work->error.code, "%s", work->error.text);
+        request->active = false;
+        give_back_(comm, work);
+        return work->state;
+    }
     MPI_Request mpi;
     MPI_Status status;
-    int done = 0;
+    MPI_Count bytes = 0;
+    int done = 0, peer = (int)request->detail[1];
+    bool receives = request->detail[0] == KIND_RECEIVE;
     memcpy(&mpi, request->handle, sizeof mpi);
     int code = MPI_Test(&mpi, &done, &status);
-    bool receives = request->detail[0] == KIND_RECEIVE;
-    if (code != MPI_SUCCESS) {
-        request->active = false;
-        return mpi_fail_(comm, code, receives ? "a receive from" : "a send to", (int)request->detail[1], err);
-    }
-    if (!done) return 0;
-    request->active = false;
-    return receives ? check_length_(comm, request, &status, err) : 1;
-}
-
-// Every test advances all collectives of the process first (comm_mpi.h says why), then looks at its own request.
-static int mpi_test_(Comm *base, CommRequest *request, Error *err) {
-    if (!request->active) return 1;
-    CommMpi *comm = base->self;
-    mpi_progress_(comm->work);
-    if (request->detail[0] == KIND_COLLECTIVE) return mpi_test_collective_(comm, request, err);
-    return test_message_(comm, request, err);
+    request->active = code == MPI_SUCCESS && !done;
+    if (code != MPI_SUCCESS) return mpi_fail_(comm, code, receives ? "a receive from" : "a send to", peer, err);
+    if (!done || !receives) return done;
+    MPI_Get_elements_x(&status, MPI_BYTE, &bytes);
+    if ((int64_t)bytes == request->detail[2]) return 1;
+    return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: rank %d sent %lld bytes where %lld were expected",
+                     base->name, base->rank, base->size, peer, (long long)bytes, (long long)request->detail[2]);
 }
 
 static void mpi_destroy_(Comm *base) {
     CommMpi *comm = base->self;
-    mpi_free_collectives_(comm);
+    while (comm->idle != NULL) {
+        Collective *work = comm->idle;
+        comm->idle = work->next;
+        free_all(work->requests, work->own, work);
+    }
     MPI_Comm_free(&comm->mpi);
     free(comm);
 }

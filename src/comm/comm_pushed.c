@@ -23,6 +23,7 @@
 #include "base/alloc.h"
 #include "lending.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -87,17 +88,6 @@ static int mail_(Pushed *self, int peer, const PushWay *way, Parcel *parcel, int
     return comm_send(self->host, peer, &parcel->mail, sizeof parcel->mail, &parcel->mailed, err);
 }
 
-static void keep_mail_(PushWay *way, int64_t offset) {
-    if (way->mail - way->taken == way->slots) {
-        int64_t slots = way->slots == 0 ? 4 : 2 * way->slots, *offsets = xmalloc((size_t)slots * sizeof *offsets);
-        for (int64_t i = way->taken; i < way->mail; i++) offsets[i % slots] = way->offsets[i % way->slots];
-        free(way->offsets);
-        way->offsets = offsets;
-        way->slots = slots;
-    }
-    way->offsets[way->mail++ % way->slots] = offset;
-}
-
 static int64_t missing_(const PushWay *way) { return way->started > way->mail ? way->started - way->mail : 0; }
 
 // Receives the mail that has arrived from this peer. Posts a receive only while a message lacks its mail, so that no
@@ -112,34 +102,19 @@ static int read_mail_(Pushed *self, int number, Error *err) {
         }
         int come = host->test(host, &peer->receiving, err);
         if (come <= 0) return come;
-        keep_mail_(peer->inbox.of_sender ? &peer->in : &peer->out, peer->inbox.offset);
+        PushWay *way = peer->inbox.of_sender ? &peer->in : &peer->out;
+        if (way->mail - way->taken == way->slots) {
+            int64_t slots = way->slots == 0 ? 4 : 2 * way->slots, *offsets = xmalloc((size_t)slots * sizeof *offsets);
+            for (int64_t i = way->taken; i < way->mail; i++) offsets[i % slots] = way->offsets[i % way->slots];
+            free(way->offsets);
+            way->offsets = offsets;
+            way->slots = slots;
+        }
+        way->offsets[way->mail++ % way->slots] = peer->inbox.offset;
     }
 }
 
 // ---------------------------------------------------------------- messages
-
-// Starts the copy that the other end has granted, or the send through `far`. Returns 1, or -1 with err.
-static int push_move_(Pushed *self, int peer, const PushWay *way, Parcel *parcel, int64_t offset, Error *err) {
-    Backend *be = self->be;
-    if (way->direct) {
-        char *there = way->memory + offset;
-        be->copy(be, self->stream, way->sends ? there : parcel->memory, way->sends ? parcel->memory : there,
-                 parcel->bytes);
-        be->event_record(be, parcel->copied, self->stream);
-        parcel->step = PUSH_COPIES;
-        return 1;
-    }
-    parcel->step = PUSH_TRAVELS;
-    if (mail_(self, peer, way, parcel, 0, err) != 0) return -1;
-    return comm_send(self->far, peer, parcel->memory, parcel->bytes, &parcel->far, err) == 0 ? 1 : -1;
-}
-
-// Accepts a notice: the bytes have been copied, or a receive through `far` starts. Returns 1, or -1 with err.
-static int push_accept_(Pushed *self, int peer, const PushWay *way, Parcel *parcel, Error *err) {
-    parcel->step = way->direct ? PUSH_MAILS : PUSH_TRAVELS;
-    if (way->direct) return 1;
-    return comm_receive(self->far, peer, parcel->memory, parcel->bytes, &parcel->far, err) == 0 ? 1 : -1;
-}
 
 // Advances a message by one step. Returns 1 if it advanced, 0 if it cannot advance yet, -1 with err.
 static int push_advance_(Pushed *self, int peer, PushWay *way, Parcel *parcel, Error *err) {
@@ -147,8 +122,23 @@ static int push_advance_(Pushed *self, int peer, PushWay *way, Parcel *parcel, E
     if (parcel->step == PUSH_WAITS) {
         if (way->taken == way->mail) return 0;
         int64_t offset = way->offsets[way->taken++ % way->slots];
-        return way->grants ? push_accept_(self, peer, way, parcel, err)
-                           : push_move_(self, peer, way, parcel, offset, err);
+        if (way->direct && way->grants) { // the notice: the other end has copied
+            parcel->step = PUSH_MAILS;
+        } else if (way->direct) { // the grant: copy
+            char *there = way->memory + offset;
+            be->copy(be, self->stream, way->sends ? there : parcel->memory, way->sends ? parcel->memory : there,
+                     parcel->bytes);
+            be->event_record(be, parcel->copied, self->stream);
+            parcel->step = PUSH_COPIES;
+        } else if (way->grants) { // the notice: the bytes are on their way
+            parcel->step = PUSH_TRAVELS;
+            if (comm_receive(self->far, peer, parcel->memory, parcel->bytes, &parcel->far, err) != 0) return -1;
+        } else { // the grant: announce the bytes and send them
+            parcel->step = PUSH_TRAVELS;
+            if (mail_(self, peer, way, parcel, 0, err) != 0) return -1;
+            if (comm_send(self->far, peer, parcel->memory, parcel->bytes, &parcel->far, err) != 0) return -1;
+        }
+        return 1;
     }
     if (parcel->step == PUSH_COPIES) {
         if (!be->event_done(be, parcel->copied)) return 0;
@@ -180,31 +170,21 @@ static int advance_way_(Pushed *self, int peer, PushWay *way, Error *err) {
     return 0;
 }
 
-static Parcel *take_parcel_(Pushed *self, void *memory, int64_t bytes) {
-    Parcel *parcel = self->idle;
-    if (parcel == NULL) {
-        parcel = xcalloc(1, sizeof *parcel);
-        parcel->copied = self->be->event_create(self->be);
-    } else {
-        self->idle = parcel->next;
-    }
-    *parcel = (Parcel){.memory = memory, .bytes = bytes, .copied = parcel->copied};
-    return parcel;
-}
-
 static int pushed_message_(Comm *base, bool sends, int peer, void *memory, int64_t bytes, CommRequest *request,
                            Error *err) {
     Pushed *self = pushed_self_(base);
     PushWay *way = sends ? &self->peers[peer].out : &self->peers[peer].in;
     bool lent = way->direct && way->grants;
     int64_t offset = lent ? (char *)memory - way->memory : 0;
-    if (!way->open)
-        return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: no channel to or from rank %d is open", base->name,
-                         base->rank, base->size, peer);
-    if (lent && (offset < 0 || offset + bytes > way->bytes))
-        return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: a message is outside the memory lent to rank %d",
-                         base->name, base->rank, base->size, peer);
-    Parcel *parcel = take_parcel_(self, memory, bytes);
+    assert(way->open && (!lent || (offset >= 0 && offset + bytes <= way->bytes)));
+    Parcel *parcel = self->idle;
+    if (parcel != NULL) {
+        self->idle = parcel->next;
+    } else {
+        parcel = xcalloc(1, sizeof *parcel);
+        parcel->copied = self->be->event_create(self->be);
+    }
+    *parcel = (Parcel){.memory = memory, .bytes = bytes, .copied = parcel->copied};
     if (way->last != NULL) way->last->next = parcel;
     if (way->first == NULL) way->first = parcel;
     way->last = parcel;

@@ -12,6 +12,7 @@
 #include "p2p.h"
 #include "base/alloc.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -80,15 +81,6 @@ int p2p_create(P2pLink *link, Backend *be, Comm *comm, int peer, bool sends, int
     return comm == NULL ? 0 : p2p_allocate_(link, err);
 }
 
-// Creates both ends of a direction between two chunks of this rank.
-static int p2p_create_local_(P2pLink *from, P2pLink *to, Backend *be, int buffers, int64_t bytes, Error *err) {
-    p2p_set_(from, be, true, buffers, bytes);
-    p2p_set_(to, be, false, buffers, bytes);
-    from->end = to;
-    to->end = from;
-    return p2p_allocate_(from, err);
-}
-
 // Prepares the messages of a link. The rank at the other end has to call this too.
 static int p2p_connect_(P2pLink *link, Error *err) {
     Comm *comm = link->comm;
@@ -127,14 +119,6 @@ static bool may_start_(const P2pLink *link) {
     return link->started < link->opened + link->buffers && p2p_event_done_(link, link->started);
 }
 
-static int p2p_start_(P2pLink *link, Error *err) {
-    CommRequest *request = &link->requests[link->started % link->buffers];
-    Comm *comm = link->comm;
-    int started = comm->message(comm, link->sends, link->peer, buffer_(link, link->started), link->bytes, request, err);
-    link->started += started == 0;
-    return started;
-}
-
 int p2p_progress(P2pLink *link, Error *err) {
     if (link->comm == NULL) return 0;
     while (link->finished < link->started) {
@@ -143,8 +127,12 @@ int p2p_progress(P2pLink *link, Error *err) {
         if (done == 0) break;
         link->finished++;
     }
-    while (link->started - link->finished < link->buffers && may_start_(link))
-        if (p2p_start_(link, err) != 0) return -1;
+    while (link->started - link->finished < link->buffers && may_start_(link)) {
+        CommRequest *request = &link->requests[link->started % link->buffers];
+        void *buffer = buffer_(link, link->started);
+        if (link->comm->message(link->comm, link->sends, link->peer, buffer, link->bytes, request, err) != 0) return -1;
+        link->started++;
+    }
     return 0;
 }
 
@@ -162,6 +150,7 @@ void *p2p_buffer(const P2pLink *link) {
 }
 
 void p2p_used(P2pLink *link, const Event *when) {
+    assert(p2p_ready(link));
     link->used[link->opened % link->buffers] = when;
     link->opened++;
 }
@@ -184,24 +173,12 @@ static int links_create_one_(Links *links, const Schedule *schedule, int stage, 
     if (ends[0][0] != ends[1][0])
         return p2p_create(link, links->be, lanes[lane_of_(schedule, g, way)], ends[1 - mine][0], sends, depth, bytes,
                           err);
+    if (!sends) return 0;
     P2pLink *other = &links->chunk[ends[1 - mine][1]].in[way];
-    return sends ? p2p_create_local_(link, other, links->be, depth, bytes, err) : 0;
-}
-
-// Connects the boundaries to other stages, first the even ones, then the odd ones. With one chunk per stage, no two
-// even boundaries share a stage. All stages use the same order, so that each finds its peer at the same boundary.
-static int links_connect_(Links *links, const Schedule *schedule, int stage, Error *err) {
-    for (int parity = 0; parity < 2; parity++)
-        for (int end = 0; end < 2 * schedule->chunks; end++) {
-            ChunkLinks *own = &links->chunk[end / 2];
-            bool above = end % 2 == 1; // true: the boundary after the chunk's virtual stage; false: before it
-            int g = schedule_virtual(schedule, stage, end / 2) - !above;
-            if (g % 2 != parity) continue; // also skips -1, which is no boundary
-            P2pLink *forward = above ? &own->out[P2P_FORWARD] : &own->in[P2P_FORWARD];
-            P2pLink *backward = above ? &own->in[P2P_BACKWARD] : &own->out[P2P_BACKWARD];
-            if (p2p_connect_(forward, err) != 0 || p2p_connect_(backward, err) != 0) return -1;
-        }
-    return 0;
+    p2p_set_(link, links->be, true, depth, bytes);
+    p2p_set_(other, links->be, false, depth, bytes);
+    link->end = other, other->end = link;
+    return p2p_allocate_(link, err);
 }
 
 int links_create(Links *links, Backend *be, const Schedule *schedule, int stage, int64_t message_bytes,
@@ -220,7 +197,19 @@ int links_create(Links *links, Backend *be, const Schedule *schedule, int stage,
             own->in[way].way = own->out[way].way = way;
             own->in[way].chunk = own->out[way].chunk = c;
         }
-    return links_connect_(links, schedule, stage, err);
+    // The boundaries to other stages are connected, first the even ones, then the odd ones. With one chunk per stage, no
+    // two even boundaries share a stage. All stages use the same order, so that each finds its peer at the same boundary.
+    for (int parity = 0; parity < 2; parity++)
+        for (int end = 0; end < 2 * schedule->chunks; end++) {
+            ChunkLinks *own = &links->chunk[end / 2];
+            bool above = end % 2 == 1; // true: the boundary after the chunk's virtual stage; false: before it
+            int g = schedule_virtual(schedule, stage, end / 2) - !above;
+            if (g % 2 != parity) continue; // also skips -1, which is no boundary
+            P2pLink *forward = above ? &own->out[P2P_FORWARD] : &own->in[P2P_FORWARD];
+            P2pLink *backward = above ? &own->in[P2P_BACKWARD] : &own->out[P2P_BACKWARD];
+            if (p2p_connect_(forward, err) != 0 || p2p_connect_(backward, err) != 0) return -1;
+        }
+    return 0;
 }
 
 P2pLink *links_at(Links *links, int i) {

@@ -135,14 +135,6 @@ static int64_t layout_sums_(SumWorkspaces *workspaces, void *base, const Config 
     return at->own_sums ? sums_layout(workspaces, base, &shape, tensors) : 0;
 }
 
-// Returns the bytes of host memory for the collectives of ranks that share a GPU; else 0.
-static int64_t staged_bytes_(const Config *config, const StageShape *at, const StageTensors *tensors) {
-    SumShape shape = sum_shape_(config, at);
-    SumWorkspaces workspaces;
-    shape.staged = true;
-    return config->hardware.share_gpu && !at->own_sums ? sums_layout(&workspaces, NULL, &shape, tensors) : 0;
-}
-
 // Returns the byte offset of a chunk's keys in stage->keys; for chunk == chunks, the size of stage->keys.
 static int64_t keys_offset_(const StageShape *at, int chunk) {
     int64_t bytes = 0;
@@ -170,26 +162,14 @@ void stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const 
     tensors_bytes(&tensors, bytes);
     bytes->bytes[MEMORY_MESSAGES] += layout_mapped_(&stage, NULL);
     bytes->bytes[MEMORY_MESSAGES] += layout_sums_(&stage.workspaces, NULL, config, at, &tensors);
-    *staged = staged_bytes_(config, at, &tensors);
+    *staged = 0;
+    if (config->hardware.share_gpu && !at->own_sums) {
+        SumShape shape = sum_shape_(config, at);
+        shape.staged = true;
+        *staged = sums_layout(&stage.workspaces, NULL, &shape, &tensors);
+    }
     *states = tensors_states(&tensors);
     tensors_free(&tensors, NULL);
-}
-
-// Finds the tensor of each role. A layer's tensors are at the same places in all layers. A chunk may have no layer.
-static void find_roles_(Pass *pass, const TensorTable *table) {
-    for (int role = 0; role < LAYER_ROLES; role++) pass->place[role] = -1;
-    for (int64_t i = 0; i < table->per_layer && table->first_layer + i < table->head; i++) {
-        int role = table->specs[table->first_layer + i].role;
-        if (role != LAYER_NONE) pass->place[role] = (int)i;
-    }
-}
-
-static void find_groups_(Stage *stage) {
-    const Tensor *tensors = stage->tensors.tensors;
-    int64_t embedding = stage->at.first ? stage->table.first_layer : 0;
-    stage->embedding = stage->at.first ? tensors : NULL;
-    stage->layers = tensors + embedding;
-    stage->head = stage->at.last ? tensors + embedding + stage->at.layers * stage->table.per_layer : NULL;
 }
 
 static int allocate_work_(Stage *stage, Error *err) {
@@ -246,22 +226,6 @@ static int register_workspace_(Stage *stage, Error *err) {
     return registered < 0 ? -1 : 0;
 }
 
-static int allocate_positions_(Stage *stage, Error *err) {
-    Backend *be = stage->be;
-    const Shape *s = &stage->at.shape;
-    int64_t length = s->seq / s->pieces, bytes = positions_bytes_(&stage->at);
-    stage->positions = (int32_t *)be->allocate(be, MEMORY_DATA, bytes, "positions", err);
-    if (stage->positions == NULL) return -1;
-    int32_t *host = xmalloc((size_t)s->rows * sizeof *host);
-    for (int64_t i = 0; i < s->rows; i++) {
-        int64_t local = i / s->batch;
-        host[i] = (int32_t)(context_place(s, (int)(local / length)) + local % length);
-    }
-    be->upload(be, stage->positions, host, s->rows * (int64_t)sizeof *host);
-    free(host);
-    return 0;
-}
-
 static int allocate_data_(Stage *stage, Error *err) {
     Backend *be = stage->be;
     int64_t keys = keys_offset_(&stage->at, stage->at.chunks);
@@ -272,7 +236,19 @@ static int allocate_data_(Stage *stage, Error *err) {
     if (config_uses_documents(stage->config) &&
         (stage->places = (int32_t *)be->allocate(be, MEMORY_DATA, bytes, "places in documents", err)) == NULL)
         return -1;
-    if (stage->at.shape.pieces > 1 && allocate_positions_(stage, err) != 0) return -1;
+    if (stage->at.shape.pieces > 1) {
+        const Shape *s = &stage->at.shape;
+        int64_t length = s->seq / s->pieces;
+        stage->positions = (int32_t *)be->allocate(be, MEMORY_DATA, positions_bytes_(&stage->at), "positions", err);
+        if (stage->positions == NULL) return -1;
+        int32_t *host = xmalloc((size_t)s->rows * sizeof *host);
+        for (int64_t i = 0; i < s->rows; i++) {
+            int64_t local = i / s->batch;
+            host[i] = (int32_t)(context_place(s, (int)(local / length)) + local % length);
+        }
+        be->upload(be, stage->positions, host, s->rows * (int64_t)sizeof *host);
+        free(host);
+    }
     if (!stage->at.last) return 0;
     if ((stage->targets = (int32_t *)be->allocate(be, MEMORY_DATA, bytes, "targets", err)) == NULL) return -1;
     if ((stage->losses = (float *)be->allocate(be, MEMORY_DATA, bytes, "losses", err)) == NULL) return -1;
@@ -288,10 +264,19 @@ int stage_allocate(Stage *stage, const Model *model, const Config *config, const
     stage->pass = (Pass){.be = be, .tensor = tensor, .shape = &stage->at.shape};
     stage->table = model_table(model, whole);
     stage->pass.rope = stage->rope = model_rope(whole);
-    find_roles_(&stage->pass, &stage->table);
-    layout_tensors_(&stage->tensors, &stage->table, &stage->at, config, replica);
+    // A layer's tensors are at the same places in all layers. A chunk may have no layer.
+    const TensorTable *table = &stage->table;
+    for (int role = 0; role < LAYER_ROLES; role++) stage->pass.place[role] = -1;
+    for (int64_t i = 0; i < table->per_layer && table->first_layer + i < table->head; i++) {
+        int role = table->specs[table->first_layer + i].role;
+        if (role != LAYER_NONE) stage->pass.place[role] = (int)i;
+    }
+    layout_tensors_(&stage->tensors, table, &stage->at, config, replica);
     if (tensors_allocate(&stage->tensors, be, err) != 0) return -1;
-    find_groups_(stage);
+    const Tensor *tensors = stage->tensors.tensors;
+    stage->embedding = at->first ? tensors : NULL;
+    stage->layers = tensors + (at->first ? table->first_layer : 0);
+    stage->head = at->last ? stage->layers + at->layers * table->per_layer : NULL;
     return allocate_work_(stage, err) != 0 || allocate_sums_(stage, err) != 0 || allocate_data_(stage, err) != 0 ||
                    register_workspace_(stage, err) != 0
                ? -1
@@ -368,13 +353,6 @@ static void stage_poll_(Stage *stage) {
     if (stage->pass.poll != NULL) stage->pass.poll(stage->pass.poll_argument, true);
 }
 
-// Returns LAYER_WRITES if the output is the chunk's message, or if the next layer is recomputed and must find its input
-// in the bundle. Otherwise returns LAYER_LEAVES: the norm of the next layer or of the head writes the output.
-static LayerOutput layer_output_(const StageChunk *chunk, int64_t layer) {
-    if (layer == chunk->layers - 1) return chunk->last ? LAYER_LEAVES : LAYER_WRITES;
-    return layer + 1 < chunk->recomputed ? LAYER_WRITES : LAYER_LEAVES;
-}
-
 static void use_places_(Stage *stage, int64_t unit) {
     const DataConfig *data = &stage->config->data;
     const int32_t *places = stage->documents ? stage->places + unit * stage->at.shape.rows : NULL;
@@ -418,7 +396,11 @@ int stage_forward(Stage *stage, int chunk, int64_t unit, void *bundle, const voi
         pass->copies = stage->copies == NULL ? NULL : stage->copies + row;
         void *place = layer_place_(stage, here, bundle, l);
         void *next = l + 1 < here->layers ? layer_bundle_(stage, here, bundle, l + 1) : final;
-        layer_forward(pass, stage->model, layer_tensors_(stage, here, l), place, next, layer_output_(here, l));
+        // The next norm, of a layer or of the head, writes the output, unless it is the chunk's message, or the input of
+        // a recomputed layer, which that finds in the bundle.
+        bool ends = l + 1 == here->layers;
+        LayerOutput made = (ends ? here->last : l + 1 >= here->recomputed) ? LAYER_LEAVES : LAYER_WRITES;
+        layer_forward(pass, stage->model, layer_tensors_(stage, here, l), place, next, made);
         stage_poll_(stage);
     }
     pass->shape = &at->shape;

@@ -50,21 +50,18 @@ int64_t stage_layer_offset(const StageShape *at, const StageChunk *chunk, int64_
     return recomputed * at->message_bytes + dense * at->dense_bundle + (layer - recomputed - dense) * at->layer_bundle;
 }
 
-// Returns the bytes of a chunk's bundle. The space after the layers holds the gradient of the chunk's output. In
-// the last chunk the forward, which includes the head, leaves the gradient there for the backward. In other chunks a
-// split backward leaves the gradient there for stage_weights, except with shape.pointwise. A chunk without layers also
-// has this space, so that no slot is empty.
-static int64_t chunk_bytes_(const StageShape *at, int chunk, const Schedule *schedule) {
-    bool kept = at->chunk[chunk].last || (schedule->split && !at->shape.pointwise) || at->chunk[chunk].layers == 0;
-    return stage_layer_offset(at, &at->chunk[chunk], at->chunk[chunk].layers) + (kept ? at->message_bytes : 0);
-}
-
 static void shape_chunks_(StageShape *at, const Config *config, const Schedule *schedule) {
     memset(at->chunk, 0, (size_t)at->chunks * sizeof *at->chunk);
     for (int c = 0; c < at->chunks; c++) {
         shape_chunk_(at, c, config, schedule);
-        int64_t bytes = chunk_bytes_(at, c, schedule);
-        if (bytes > at->bundle_bytes) at->bundle_bytes = bytes;
+        // The space after the layers holds the gradient of the chunk's output. In the last chunk the forward, which
+        // includes the head, leaves the gradient there for the backward. In other chunks a split backward leaves it
+        // there for stage_weights, except with shape.pointwise. A chunk without layers also has this space, so that no
+        // slot is empty.
+        const StageChunk *chunk = &at->chunk[c];
+        bool kept = chunk->last || (schedule->split && !at->shape.pointwise) || chunk->layers == 0;
+        int64_t bytes = stage_layer_offset(at, chunk, chunk->layers) + (kept ? at->message_bytes : 0);
+        at->bundle_bytes = max_i64(at->bundle_bytes, bytes);
     }
     at->first_layer = at->chunk[0].first_layer;
     shape_kept_(at, schedule);

@@ -56,13 +56,6 @@ static void count_pieces_(SumWorkspace *workspace, const SumShape *shape, const 
     workspace->sums = workspace->passing = units < 1 ? 1 : units < SUMS_OVER_DATA ? (int)units : SUMS_OVER_DATA;
 }
 
-// A stage without parameters still takes part in the sum of squared norms.
-static void count_data_(SumWorkspace *workspace, const SumShape *shape, const StageTensors *tensors) {
-    Need squares = {workspace, tensors->split.data_ranks, shape->staged};
-    count_pieces_(workspace, shape, tensors, false);
-    need_(&squares, COMM_ALL_REDUCE, tensors->table->count, COMM_DOUBLE);
-}
-
 // Counts the sum of the embedding's and the head's gradient of a tied weight, between the first stage and the last.
 static void count_tied_(SumWorkspace *workspace, const SumShape *shape, const StageTensors *tensors) {
     Need need = {workspace, 2, shape->staged};
@@ -78,15 +71,6 @@ static void count_tied_(SumWorkspace *workspace, const SumShape *shape, const St
     }
 }
 
-// Counts the sums of the gradients of keys and values over context ranks, with one group per half of a sequence.
-static void count_context_(SumWorkspace context[2], const SumShape *shape) {
-    for (int i = 0; i < 2; i++) {
-        Need need = {&context[i], shape->context_ranks, shape->staged};
-        context[i].sums = context[i].passing = 1;
-        need_(&need, COMM_REDUCE_SCATTER, shape->keys, COMM_FLOAT);
-    }
-}
-
 static void sums_take_(SumWorkspace *workspace, Layout *layout) {
     if (workspace->bytes > 0) workspace->memory = layout_take(layout, workspace->sums * workspace->bytes);
     layout_take(layout, workspace->passing * workspace->passing_bytes);
@@ -96,9 +80,18 @@ int64_t sums_layout(SumWorkspaces *workspaces, void *base, const SumShape *shape
     Layout layout = {(char *)base, 0};
     memset(workspaces, 0, sizeof *workspaces);
     if (tensors->split.tensor_ranks > 1) count_tensor_(&workspaces->tensor, shape, tensors);
-    if (tensors->split.data_ranks > 1) count_data_(&workspaces->data, shape, tensors);
+    if (tensors->split.data_ranks > 1) {
+        // A stage without parameters still takes part in the sum of squared norms.
+        Need squares = {&workspaces->data, tensors->split.data_ranks, shape->staged};
+        count_pieces_(&workspaces->data, shape, tensors, false);
+        need_(&squares, COMM_ALL_REDUCE, tensors->table->count, COMM_DOUBLE);
+    }
     if (tensors->split.expert_replicas > 1) count_pieces_(&workspaces->experts, shape, tensors, true);
-    if (shape->context_ranks > 1) count_context_(workspaces->context, shape);
+    for (int i = 0; i < 2 && shape->context_ranks > 1; i++) { // gradients of keys and values: a group for each half
+        Need keys = {&workspaces->context[i], shape->context_ranks, shape->staged};
+        workspaces->context[i].sums = workspaces->context[i].passing = 1;
+        need_(&keys, COMM_REDUCE_SCATTER, shape->keys, COMM_FLOAT);
+    }
     if (shape->tied) count_tied_(&workspaces->tied, shape, tensors);
     sums_take_(&workspaces->tensor, &layout);
     sums_take_(&workspaces->data, &layout);

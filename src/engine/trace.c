@@ -93,19 +93,6 @@ static void sort_index_(Trace *trace, int pid) {
     fprintf(trace->text, ",\"args\":{\"sort_index\":%d}}", pid);
 }
 
-static void name_rank_(Trace *trace, int pid, const int *ranks, const StageSchedule *list) {
-    char name[64], slots[64];
-    int stage = pid / trace->columns;
-    if (ranks == NULL) snprintf(name, sizeof name, "stage %d (planned)", stage);
-    else snprintf(name, sizeof name, "stage %d (rank %d)", stage, ranks[pid]);
-    snprintf(slots, sizeof slots, "slots: %d own, %d lent", list->own_slots, list->lent_slots);
-    trace_name_(trace, "process_name", "name", name, pid, 0);
-    trace_name_(trace, "process_labels", "labels", slots, pid, 0);
-    sort_index_(trace, pid);
-    trace_name_(trace, "thread_name", "name", "compute", pid, TRACE_ROW_COMPUTE);
-    trace_name_(trace, "thread_name", "name", "transfers", pid, TRACE_ROW_TRANSFERS);
-}
-
 static void write_span_(Trace *trace, const char *name, const char *category, int pid, int row, int64_t begin,
                         int64_t end) {
     begin_event_(trace, "X", name, pid, row, begin);
@@ -114,19 +101,6 @@ static void write_span_(Trace *trace, const char *name, const char *category, in
 }
 
 // ---------------------------------------------------------------- slots in use
-
-// Writes an action's slot changes to `changes` and returns their number, by the rules of bpipe.h: F and L take an own
-// slot, B, W and E free it; A takes a lent slot, R frees it.
-static int64_t changes_of_(Change *changes, const Action *action, int64_t begin, int64_t end, bool forward_only) {
-    ActionKind kind = action->kind;
-    int pool = kind == ACTION_ACCEPT || kind == ACTION_RETURN;
-    int64_t count = 0;
-    if (kind == ACTION_FORWARD || kind == ACTION_LOAD || kind == ACTION_ACCEPT)
-        changes[count++] = (Change){begin, pool, 1};
-    if (action_frees(kind, forward_only) || kind == ACTION_EVICT || kind == ACTION_RETURN)
-        changes[count++] = (Change){end, pool, -1};
-    return count;
-}
 
 // Orders changes by time. At equal times a freed slot counts before a taken one.
 static int by_time_(const void *left, const void *right) {
@@ -152,17 +126,13 @@ static void write_counters_(Trace *trace, int pid, int64_t count) {
 
 // ---------------------------------------------------------------- a run of a schedule
 
-static void trace_reserve_(Trace *trace, int64_t actions) {
-    if (2 * actions <= trace->capacity) return;
-    Change *changes = xrealloc(trace->changes, 2 * (size_t)actions * sizeof *changes);
-    trace->changes = changes;
-    trace->capacity = 2 * actions;
-}
-
 static void trace_rank_(Trace *trace, const char *label, const Schedule *schedule, const ActionTime *times, int pid) {
     const StageSchedule *list = &schedule->stage[pid / trace->columns];
     int64_t changes = 0, row_end[2] = {INT64_MIN, INT64_MIN};
-    trace_reserve_(trace, list->count);
+    if (2 * list->count > trace->capacity) {
+        trace->capacity = 2 * list->count;
+        trace->changes = xrealloc(trace->changes, (size_t)trace->capacity * sizeof *trace->changes);
+    }
     for (int64_t i = 0; i < list->count; i++) {
         const Action *action = &list->actions[i];
         bool compute = action_computes(action->kind);
@@ -179,7 +149,13 @@ static void trace_rank_(Trace *trace, const char *label, const Schedule *schedul
         fprintf(trace->text, ",\"microbatch\":%d", action->microbatch);
         if (schedule->chunks > 1) fprintf(trace->text, ",\"chunk\":%d", action->chunk);
         fputs("}}", trace->text);
-        changes += changes_of_(trace->changes + changes, action, begin, end, schedule->forward_only);
+        // By the rules of bpipe.h F and L take an own slot, B, W and E free it; A takes a lent slot, R frees it.
+        ActionKind kind = action->kind;
+        int pool = kind == ACTION_ACCEPT || kind == ACTION_RETURN;
+        if (kind == ACTION_FORWARD || kind == ACTION_LOAD || kind == ACTION_ACCEPT)
+            trace->changes[changes++] = (Change){begin, pool, 1};
+        if (action_frees(kind, schedule->forward_only) || kind == ACTION_EVICT || kind == ACTION_RETURN)
+            trace->changes[changes++] = (Change){end, pool, -1};
     }
     write_counters_(trace, pid, changes);
 }
@@ -197,13 +173,23 @@ int trace_step(Trace *trace, const char *label, const Schedule *schedule, const 
 
 // ---------------------------------------------------------------- life
 
-static int trace_start_(Trace *trace, const TraceWorld *world, const Schedule *schedule, Error *err) {
+static void name_processes_(Trace *trace, const TraceWorld *world, const Schedule *schedule) {
     int processes = world->stages * world->columns;
-    for (int pid = 0; pid < processes; pid++)
-        name_rank_(trace, pid, world->ranks, &schedule->stage[pid / world->columns]);
+    for (int pid = 0; pid < processes; pid++) {
+        char name[64], slots[64];
+        int stage = pid / world->columns;
+        const StageSchedule *list = &schedule->stage[stage];
+        if (world->ranks == NULL) snprintf(name, sizeof name, "stage %d (planned)", stage);
+        else snprintf(name, sizeof name, "stage %d (rank %d)", stage, world->ranks[pid]);
+        snprintf(slots, sizeof slots, "slots: %d own, %d lent", list->own_slots, list->lent_slots);
+        trace_name_(trace, "process_name", "name", name, pid, 0);
+        trace_name_(trace, "process_labels", "labels", slots, pid, 0);
+        sort_index_(trace, pid);
+        trace_name_(trace, "thread_name", "name", "compute", pid, TRACE_ROW_COMPUTE);
+        trace_name_(trace, "thread_name", "name", "transfers", pid, TRACE_ROW_TRANSFERS);
+    }
     trace_name_(trace, "process_name", "name", "steps", processes, 0);
     sort_index_(trace, processes);
-    return trace_flush_(trace, err);
 }
 
 Trace *trace_open(const char *path, const TraceWorld *world, const Schedule *schedule, Error *err) {
@@ -212,7 +198,8 @@ Trace *trace_open(const char *path, const TraceWorld *world, const Schedule *sch
     trace->path = xstrdup(path);
     trace->text = xmemstream(&trace->bytes, &trace->size);
     if (file_make_folders(path) == 0) trace->fd = file_open_to_write(path, O_TRUNC);
-    int status = trace->fd < 0 ? trace_file_error_(path, errno, err) : trace_start_(trace, world, schedule, err);
+    name_processes_(trace, world, schedule);
+    int status = trace->fd < 0 ? trace_file_error_(path, errno, err) : trace_flush_(trace, err);
     if (status == 0) return trace;
     trace->failed = true;
     trace_close(trace, NULL);

@@ -70,19 +70,14 @@ static void zero_add_(Zero *zero, int64_t u) {
     zero->order[zero->complete++] = u;
 }
 
-// Waits until the sums of layer + 1 are complete, then zeroes its gradient buffer, because the next backward, of
-// layer - 1, writes into the same buffer.
-static void free_buffer_(Zero *zero, int64_t layer) {
-    const StageTensors *tensors = &zero->stage->tensors;
-    if (tensors->buffer == 0 || zero->complete == 0) return;
-    zero_finish_(zero, NULL);
-    tensors_zero_buffer(tensors, zero->stage->be, layer + 1);
-}
-
 static void layer_done_(void *argument, int64_t layer) {
     Zero *zero = (Zero *)argument;
     const Stage *stage = zero->stage;
-    free_buffer_(zero, layer);
+    // The next backward, of layer - 1, writes into the buffer of the gradients of layer + 1.
+    if (stage->tensors.buffer > 0 && zero->complete > 0) {
+        zero_finish_(zero, NULL);
+        tensors_zero_buffer(&stage->tensors, stage->be, layer + 1);
+    }
     int64_t first = stage->layers - stage->tensors.tensors + layer * stage->table.per_layer;
     for (int64_t u = 0; u < stage->tensors.unit_count; u++) {
         int64_t begins = stage->tensors.units[u].first;

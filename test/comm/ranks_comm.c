@@ -333,25 +333,6 @@ static void workspace_(Test *t) {
     for (CommType type = COMM_FLOAT; type <= COMM_DOUBLE; type++)
         for (int i = 0; i < 5; i++) sums_in_workspace_(t, type, counts[i]);
     EQUAL(t, "with a workspace nothing else is allocated", comm_mpi_scratch_bytes(t->all), before);
-
-    float data[2][2000] = {{0}};
-    char workspace[8 * 2000 * 4];
-    CommRequest first = {0}, second = {0};
-    Error err = {0};
-    t->all->use_workspace(t->all, workspace, comm_sum_workspace(COMM_ALL_REDUCE, 1000, COMM_FLOAT, t->size), 1);
-    EQUAL(t, "a sum beyond the workspace",
-          t->all->collective(t->all, COMM_ALL_REDUCE, data[0], data[0], 2000, COMM_FLOAT, &first, &err), -1);
-    EQUAL(t, "its error names the group and the plan",
-          strstr(err.text, t->all->name) != NULL && strstr(err.text, "defect of the plan") != NULL, true);
-    EQUAL(t, "all_reduce",
-          t->all->collective(t->all, COMM_ALL_REDUCE, data[0], data[0], 1000, COMM_FLOAT, &first, &t->error), 0);
-    EQUAL(t, "one too many",
-          t->all->collective(t->all, COMM_ALL_REDUCE, data[1], data[1], 1000, COMM_FLOAT, &second, &err), -1);
-    wait_(t, &first);
-    EQUAL(t, "then again",
-          t->all->collective(t->all, COMM_ALL_REDUCE, data[1], data[1], 1000, COMM_FLOAT, &second, &t->error), 0);
-    wait_(t, &second);
-    t->all->use_workspace(t->all, NULL, 0, 0);
     done_(t, "sums keep to the workspace that is counted for them");
 }
 
