@@ -31,16 +31,6 @@ static float row_max_(const float *restrict x, int64_t n) {
     return largest;
 }
 
-// Sets x = exp(scale (x - shift)) and returns the sum.
-static float row_exp_(float *restrict x, int64_t n, float scale, float shift) {
-    for (int64_t i = 0; i < n; i++) x[i] = cpu_expf(scale * (x[i] - shift));
-    return lanes_sum(x, n);
-}
-
-static void row_scale_(float *restrict x, int64_t n, float factor) {
-    for (int64_t i = 0; i < n; i++) x[i] *= factor;
-}
-
 // Sets ds = p (dp - delta) scale; ds holds dp on entry.
 static void row_slopes_(float *restrict ds, const float *restrict p, int64_t n, float delta, float scale) {
     for (int64_t i = 0; i < n; i++) ds[i] = p[i] * (ds[i] - delta) * scale;
@@ -85,10 +75,6 @@ static ThreadSpace attention_workspace_take_(const Head *h) {
                          at + CPU_GEMM_WORKSPACE + 2 * tile};
 }
 
-static void row_clear_(float *row, int64_t from, int64_t to) {
-    memset(row + from, 0, sizeof(float) * (size_t)(to - from));
-}
-
 // Computes rows of probabilities, which are zero for hidden keys. Fills complete rows if the mode keeps probabilities,
 // else only the columns of the block's keys.
 static void block_probabilities_(const Head *h, const ThreadSpace *workspace, const void *qkv, const QueryBlock *block,
@@ -102,10 +88,12 @@ static void block_probabilities_(const Head *h, const ThreadSpace *workspace, co
         float *row = p + r * stride;
         int64_t query = block->first + r, from = head_from(h, query);
         int64_t end = h->shape->full ? stride : h->shape->first + query + 1, seen = end - from;
-        float sum = row_exp_(row + from, seen, head_scale(h), row_max_(row + from, seen));
-        row_scale_(row + from, seen, 1.0f / sum);
-        row_clear_(row, low, from);
-        row_clear_(row, end, high);
+        float scale = head_scale(h), most = row_max_(row + from, seen);
+        for (int64_t i = from; i < end; i++) row[i] = cpu_expf(scale * (row[i] - most));
+        float factor = 1.0f / lanes_sum(row + from, seen);
+        for (int64_t i = from; i < end; i++) row[i] *= factor;
+        memset(row + low, 0, sizeof(float) * (size_t)(from - low));
+        memset(row + end, 0, sizeof(float) * (size_t)(high - end));
     }
 }
 
@@ -124,22 +112,9 @@ static void attention_block_forward_(const Head *h, void *out, void *saved, floa
     if (keep) cpu_store(h->backend, saved, at, p, block->count * keys);
 }
 
-// Returns p (block, width) for the chunk of keys at k0, stored or recomputed, and sets *stride to its row stride.
-static const float *chunk_probabilities_(const Head *h, const ThreadSpace *workspace, const AttentionBackward *b,
-                                         const QueryBlock *block, int64_t k0, int64_t width, int64_t *stride) {
-    int64_t keys = attention_keys(h->shape), at = (head_index(h) * h->shape->seq + block->first) * keys + k0;
-    *stride = keys;
-    if (h->shape->mode == ATTENTION_RECOMPUTE) return b->scratch + k0;
-    if (!cpu_is_bf16(h->backend)) return (const float *)b->saved + at;
-    *stride = KEYS;
-    for (int64_t r = 0; r < block->count; r++)
-        cpu_load(h->backend, workspace->p + r * KEYS, b->saved, at + r * keys, width);
-    return workspace->p;
-}
-
 static void attention_block_backward_(const Head *h, const ThreadSpace *workspace, const AttentionBackward *b,
                                       const QueryBlock *block) {
-    int64_t d = h->shape->head_dim, n = block->count, stride;
+    int64_t d = h->shape->head_dim, n = block->count, keys = attention_keys(h->shape);
     float delta[QUERIES];
     CpuOperand q = head_query(h, b->qkv, block->first), dout = head_output(h, b->dout, block->first);
     CpuOperand ds = floats(workspace->slopes, KEYS);
@@ -147,7 +122,14 @@ static void attention_block_backward_(const Head *h, const ThreadSpace *workspac
     if (h->shape->mode == ATTENTION_RECOMPUTE) block_probabilities_(h, workspace, b->qkv, block, b->scratch);
     for (int64_t k0 = block->from; k0 < block->keys; k0 += KEYS) {
         int64_t width = block->keys - k0 < KEYS ? block->keys - k0 : KEYS;
-        const float *p = chunk_probabilities_(h, workspace, b, block, k0, width, &stride);
+        // p (n, width), recomputed or stored
+        int64_t at = (head_index(h) * h->shape->seq + block->first) * keys + k0, stride = keys;
+        const float *p = h->shape->mode == ATTENTION_RECOMPUTE ? b->scratch + k0 : (const float *)b->saved + at;
+        if (h->shape->mode == ATTENTION_NONE && cpu_is_bf16(h->backend)) {
+            for (int64_t r = 0; r < n; r++)
+                cpu_load(h->backend, workspace->p + r * KEYS, b->saved, at + r * keys, width);
+            p = workspace->p, stride = KEYS;
+        }
         cpu_gemm(workspace->gemm, width, d, n, transposed(floats(p, stride)), dout, true, b->dv + k0 * d, d);
         cpu_gemm(workspace->gemm, n, width, d, dout, transposed(head_value(h, b->qkv, k0)), false, workspace->slopes,
                  KEYS);
@@ -157,19 +139,6 @@ static void attention_block_backward_(const Head *h, const ThreadSpace *workspac
         cpu_gemm(workspace->gemm, width, d, n, transposed(ds), q, true, b->dk + k0 * d, d);
     }
     head_store(h, head_query(h, b->dqkv, block->first), workspace->sums, n);
-}
-
-static void attention_stored_backward_(const Backend *backend, const AttentionShape *shape, const AttentionBackward *b,
-                                       int64_t sequence, int64_t kv_head) {
-    int64_t group = shape->heads / shape->kv_heads;
-    for (int64_t g = 0; g < group; g++) {
-        Head h = {backend, shape, sequence, kv_head * group + g};
-        ThreadSpace workspace = attention_workspace_take_(&h);
-        for (int64_t i = 0; i < blocks_of_(shape->seq); i++) {
-            QueryBlock block = attention_block_at_(&h, i);
-            attention_block_backward_(&h, &workspace, b, &block);
-        }
-    }
 }
 
 // --- the operations. Scratch holds, per thread, probabilities or flash's packed operands, and the sums of dk and dv.
@@ -206,7 +175,7 @@ void cpu_attention_forward(Backend *backend, void *out, void *saved, void *scrat
 void cpu_attention_backward(Backend *backend, void *dqkv, void *scratch, const void *dout, const void *out,
                             const void *saved, const void *qkv, const AttentionShape *shape) {
     CpuBackend *cpu = cpu_self(backend);
-    int64_t sums = attention_keys(shape) * shape->head_dim;
+    int64_t sums = attention_keys(shape) * shape->head_dim, group = shape->heads / shape->kv_heads;
     CPU_PARALLEL_FOR_DYNAMIC(cpu)
     for (int64_t i = 0; i < shape->batch * shape->kv_heads; i++) {
         int64_t sequence = i / shape->kv_heads, kv_head = i % shape->kv_heads;
@@ -214,9 +183,16 @@ void cpu_attention_backward(Backend *backend, void *dqkv, void *scratch, const v
         b.scratch = (float *)scratch + cpu_thread() * thread_floats_(shape);
         b.dk = b.scratch + form_floats_(shape), b.dv = b.dk + sums;
         memset(b.dk, 0, sizeof(float) * (size_t)(2 * sums));
-        if (shape->mode == ATTENTION_FLASH) flash_backward(backend, shape, &b, sequence, kv_head);
-        else attention_stored_backward_(backend, shape, &b, sequence, kv_head);
-        Head h = {backend, shape, sequence, kv_head * (shape->heads / shape->kv_heads)};
+        Head h = {backend, shape, sequence, kv_head * group};
+        if (shape->mode == ATTENTION_FLASH) flash_backward(h, &b);
+        for (int64_t g = 0; g < group && shape->mode != ATTENTION_FLASH; g++) {
+            Head query = {backend, shape, sequence, kv_head * group + g};
+            ThreadSpace workspace = attention_workspace_take_(&query);
+            for (int64_t part = 0; part < blocks_of_(shape->seq); part++) {
+                QueryBlock block = attention_block_at_(&query, part);
+                attention_block_backward_(&query, &workspace, &b, &block);
+            }
+        }
         head_store_keys(&h, &b);
     }
 }

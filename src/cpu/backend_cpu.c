@@ -49,26 +49,23 @@ static void cpu_use_workspace_(Backend *backend, void *memory, int64_t rows, int
 
 // --- memory
 
-// Returns zeroed and aligned memory. The address that calloc returned is stored just before this memory, for free().
-// calloc gets large pieces from the kernel already zeroed and does not touch them. Huge pages, if the kernel grants
-// them, save many TLB misses in the strided reads of packing.
-static void *allocate_zeroed_(int64_t bytes) {
-    void *whole = calloc(1, (size_t)bytes + MEMORY_ALIGN + sizeof(void *));
-    if (whole == NULL) return NULL;
-    uintptr_t at = ((uintptr_t)whole + sizeof(void *) + MEMORY_ALIGN - 1) & ~(uintptr_t)(MEMORY_ALIGN - 1);
-    ((void **)at)[-1] = whole;
-    enum { PAGE = 4096, HUGE = 1 << 21 };
-    uintptr_t first = (at + PAGE - 1) & ~(uintptr_t)(PAGE - 1);
-    if (bytes >= 2 * HUGE) madvise((void *)first, (size_t)(at + (uintptr_t)bytes - first), MADV_HUGEPAGE);
-    return (void *)at;
-}
-
+// Memory is zeroed and aligned. The address that calloc returned is stored just before it, for free(). calloc gets large
+// pieces from the kernel already zeroed and does not touch them. Huge pages, if the kernel grants them, save many TLB
+// misses in the strided reads of packing.
 static void *cpu_allocate_(Backend *backend, MemoryCategory category, int64_t bytes, const char *what, Error *err) {
     int64_t held = memory_total(&backend->held), limit = INT64_MAX / 2;
     if (backend->memory_size > 0) limit = backend->memory_size;
     bool possible = bytes >= 0 && bytes <= limit - held;
     void *memory = possible && category == MEMORY_LENT_SLOTS ? cpu_shared_allocate(cpu_self(backend), bytes) : NULL;
-    if (possible && memory == NULL) memory = allocate_zeroed_(bytes);
+    void *whole = possible && memory == NULL ? calloc(1, (size_t)bytes + MEMORY_ALIGN + sizeof(void *)) : NULL;
+    if (whole != NULL) {
+        enum { PAGE = 4096, HUGE = 1 << 21 };
+        uintptr_t at = ((uintptr_t)whole + sizeof(void *) + MEMORY_ALIGN - 1) & ~(uintptr_t)(MEMORY_ALIGN - 1);
+        ((void **)at)[-1] = whole;
+        uintptr_t first = (at + PAGE - 1) & ~(uintptr_t)(PAGE - 1);
+        if (bytes >= 2 * HUGE) madvise((void *)first, (size_t)(at + (uintptr_t)bytes - first), MADV_HUGEPAGE);
+        memory = (void *)at;
+    }
     if (memory == NULL) {
         char rest[512], machine[64] = "";
         memory_describe(&backend->held, rest, sizeof rest);
@@ -222,32 +219,6 @@ static int64_t memory_size_(void) {
     return size == INT64_MAX ? 0 : size;
 }
 
-static void fill_table_(Backend *b) {
-    b->destroy = cpu_destroy_;
-    b->allocate = cpu_allocate_;
-    b->release = cpu_release_;
-    b->copy = cpu_copy_;
-    b->upload = cpu_transfer_;
-    b->download = cpu_transfer_;
-    b->zero = cpu_zero_;
-    b->lend = cpu_lend;
-    b->borrow = cpu_borrow;
-    b->give_back = cpu_give_back;
-    b->event_create = cpu_event_create_;
-    b->event_destroy = cpu_event_destroy_;
-    b->event_record = cpu_event_record_;
-    b->event_done = cpu_event_done_;
-    b->event_seconds = cpu_event_seconds_;
-    b->count_own_time = cpu_count_own_time_;
-    b->synchronize = cpu_synchronize_;
-    b->from_float = cpu_from_float;
-    b->to_float = cpu_to_float;
-    b->workspace_bytes = cpu_workspace_bytes_;
-    b->use_workspace = cpu_use_workspace_;
-#define OPERATION(result, name, ...) b->name = cpu_##name
-#include "backend/operations.h"
-}
-
 Backend *backend_cpu_create(int precision, int threads, Error *err) {
     (void)err; // unused here, but used by backend_emulated_create, which some tests call instead
     // oneDNN allocates packing buffers with malloc for every product. If freed buffers went back to the kernel, it
@@ -275,7 +246,29 @@ Backend *backend_cpu_create(int precision, int threads, Error *err) {
     snprintf(backend->kernels, sizeof backend->kernels,
              "matrix products by %s; attention and all other operations by built-in loops",
              library ? "oneDNN, one tile per thread" : "the built-in kernel");
-    fill_table_(backend);
+    backend->destroy = cpu_destroy_;
+    backend->allocate = cpu_allocate_;
+    backend->release = cpu_release_;
+    backend->copy = cpu_copy_;
+    backend->upload = cpu_transfer_;
+    backend->download = cpu_transfer_;
+    backend->zero = cpu_zero_;
+    backend->lend = cpu_lend;
+    backend->borrow = cpu_borrow;
+    backend->give_back = cpu_give_back;
+    backend->event_create = cpu_event_create_;
+    backend->event_destroy = cpu_event_destroy_;
+    backend->event_record = cpu_event_record_;
+    backend->event_done = cpu_event_done_;
+    backend->event_seconds = cpu_event_seconds_;
+    backend->count_own_time = cpu_count_own_time_;
+    backend->synchronize = cpu_synchronize_;
+    backend->from_float = cpu_from_float;
+    backend->to_float = cpu_to_float;
+    backend->workspace_bytes = cpu_workspace_bytes_;
+    backend->use_workspace = cpu_use_workspace_;
+#define OPERATION(result, name, ...) backend->name = cpu_##name
+#include "backend/operations.h"
     return backend;
 }
 

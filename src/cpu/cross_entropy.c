@@ -10,10 +10,6 @@
 // sum would lose digits that the gradient needs.
 enum { PIECE = 1024 };
 
-typedef struct Columns {
-    int64_t rows, width, first, count;
-} Columns;
-
 // Wide enough that compilers vectorize the loop over the lanes instead of unrolling it.
 enum { MAX_LANES = 128 };
 
@@ -36,30 +32,26 @@ static float piece_exp_sum_(const float *restrict x, int64_t n, float max) {
 }
 
 // The maximum ignores NaN but the sum does not, so a NaN reaches the loss. Columns that are all -inf sum to zero.
-static void row_stats_(Backend *backend, float *stats, const void *logits, int32_t target, int64_t row,
-                       const Columns *c) {
-    float workspace[PIECE], max = -INFINITY;
-    int64_t at = row * c->width, own = (int64_t)target - c->first;
-    for (int64_t column = 0; column < c->count; column += PIECE) {
-        int64_t n = min_i64(c->count - column, PIECE);
-        max = piece_max_(cpu_load(backend, workspace, logits, at + column, n), n, max);
-    }
-    float base = max == -INFINITY ? 0.0f : max;
-    double sum = 0.0;
-    for (int64_t column = 0; column < c->count; column += PIECE) {
-        int64_t n = min_i64(c->count - column, PIECE);
-        sum += (double)piece_exp_sum_(cpu_load(backend, workspace, logits, at + column, n), n, base);
-    }
-    stats[0] = max;
-    stats[1] = (float)sum;
-    stats[2] = own >= 0 && own < c->count ? *cpu_load(backend, workspace, logits, at + own, 1) : 0.0f;
-}
-
 void cpu_cross_entropy_stats(Backend *backend, float *stats, const void *logits, const int32_t *targets, int64_t rows,
                              int64_t width, int64_t first, int64_t count) {
-    Columns columns = {rows, width, first, count};
     CPU_PARALLEL_FOR(cpu_self(backend))
-    for (int64_t row = 0; row < rows; row++) row_stats_(backend, stats + row * 3, logits, targets[row], row, &columns);
+    for (int64_t row = 0; row < rows; row++) {
+        float workspace[PIECE], max = -INFINITY;
+        int64_t at = row * width, own = (int64_t)targets[row] - first;
+        for (int64_t column = 0; column < count; column += PIECE) {
+            int64_t n = min_i64(count - column, PIECE);
+            max = piece_max_(cpu_load(backend, workspace, logits, at + column, n), n, max);
+        }
+        float base = max == -INFINITY ? 0.0f : max;
+        double sum = 0.0;
+        for (int64_t column = 0; column < count; column += PIECE) {
+            int64_t n = min_i64(count - column, PIECE);
+            sum += (double)piece_exp_sum_(cpu_load(backend, workspace, logits, at + column, n), n, base);
+        }
+        stats[row * 3] = max;
+        stats[row * 3 + 1] = (float)sum;
+        stats[row * 3 + 2] = own >= 0 && own < count ? *cpu_load(backend, workspace, logits, at + own, 1) : 0.0f;
+    }
 }
 
 typedef struct RowSoftmax {
@@ -90,36 +82,28 @@ static RowSoftmax row_combine_(const float *gathered, int ranks, int64_t rows, i
     return whole;
 }
 
-static void piece_gradient_(float *restrict x, int64_t n, float max, float factor) {
-    for (int64_t i = 0; i < n; i++) x[i] = cpu_expf(x[i] - max) * factor;
-}
-
-// Replaces a row's logits by their gradient; `scale` is subtracted from the target's entry before rounding to bf16.
-static void row_gradient_(Backend *backend, void *logits, int32_t target, int64_t row, const RowSoftmax *softmax,
-                          float scale, const Columns *c) {
-    float workspace[PIECE];
-    int64_t at = row * c->width, own = (int64_t)target - c->first;
-    float factor = (float)((double)scale * softmax->share / softmax->sum);
-    for (int64_t column = 0; column < c->width; column += PIECE) {
-        int64_t n = min_i64(c->width - column, PIECE), real = max_i64(0, min_i64(c->count - column, n));
-        cpu_load(backend, workspace, logits, at + column, n);
-        float *x = cpu_place(backend, workspace, logits, at + column);
-        piece_gradient_(x, real, softmax->max, factor);
-        memset(x + real, 0, (size_t)(n - real) * sizeof *x);
-        if (own >= column && own < column + real) x[own - column] -= scale;
-        cpu_store(backend, logits, at + column, x, n);
-    }
-}
-
+// With `scale`, replaces each row's logits by their gradient; `scale` is subtracted from the target's entry before
+// rounding to bf16.
 void cpu_cross_entropy_gradient(Backend *backend, void *logits, float *loss, const float *gathered, int ranks,
                                 const int32_t *targets, int64_t rows, int64_t width, int64_t first, int64_t count,
                                 float scale, float z_loss) {
-    Columns columns = {rows, width, first, count};
     CPU_PARALLEL_FOR(cpu_self(backend))
     for (int64_t row = 0; row < rows; row++) {
         RowSoftmax softmax = row_combine_(gathered, ranks, rows, row, scale == 0.0f ? 0.0 : (double)z_loss);
         if (targets[row] < 0) softmax.loss = 0.0f, softmax.share = 0.0;
         loss[row] = softmax.loss;
-        if (scale != 0.0f) row_gradient_(backend, logits, targets[row], row, &softmax, scale, &columns);
+        if (scale == 0.0f) continue;
+        float workspace[PIECE], factor = (float)((double)scale * softmax.share / softmax.sum), max = softmax.max;
+        int64_t own = (int64_t)targets[row] - first;
+        for (int64_t column = 0; column < width; column += PIECE) {
+            int64_t at = row * width + column, n = min_i64(width - column, PIECE);
+            int64_t real = max_i64(0, min_i64(count - column, n));
+            cpu_load(backend, workspace, logits, at, n);
+            float *x = cpu_place(backend, workspace, logits, at);
+            for (int64_t i = 0; i < real; i++) x[i] = cpu_expf(x[i] - max) * factor;
+            memset(x + real, 0, (size_t)(n - real) * sizeof *x);
+            if (own >= column && own < column + real) x[own - column] -= scale;
+            cpu_store(backend, logits, at, x, n);
+        }
     }
 }

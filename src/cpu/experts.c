@@ -2,7 +2,7 @@
 //
 // The products use gemm.c in both precisions, since a row's bits may not depend on how many other rows chose the same
 // expert. With oneDNN they would: an fp32 product of up to 15 rows has other bits than one of 256 rows.
-#include "cpu.h"
+#include "gemm.h"
 
 #include "base/units.h"
 #include "lanes.h"
@@ -63,31 +63,6 @@ static void close_groups_(float *keys, const RouteShape *shape) {
         if (!open[e / each]) keys[e] = -INFINITY;
 }
 
-// Returns what a row's experts are compared by. Without bias and groups that is the logit, which orders like the score.
-static const float *keys_(float *keys, const RouteScores *s, const float *bias) {
-    const RouteShape *shape = s->shape;
-    if (bias == NULL && shape->groups <= 1) return s->logits;
-    for (int64_t e = 0; e < shape->experts; e++) keys[e] = s->score[e] + (bias == NULL ? 0 : bias[e]);
-    return keys;
-}
-
-static bool has_nan_(const float *x, int64_t count) {
-    bool found = false;
-    for (int64_t i = 0; i < count; i++) found |= isnan(x[i]) != 0;
-    return found;
-}
-
-static void choose_(int32_t *chosen, const float *keys, const RouteShape *shape) {
-    Best last = {0, -1};
-    for (int64_t j = 0; j < shape->chosen; j++) {
-        last = best_after_(keys, 0, shape->experts, last);
-        assert(last.index >= 0);
-        int64_t at = j;
-        for (; at > 0 && chosen[at - 1] > last.index; at--) chosen[at] = chosen[at - 1];
-        chosen[at] = (int32_t)last.index;
-    }
-}
-
 // Writes the chosen experts' scores, and returns what divides them in the weights. Normalized softmax is softmax over
 // the chosen logits.
 static float chosen_scores_(float *scores, const RouteScores *s, const int32_t *chosen) {
@@ -107,52 +82,31 @@ void cpu_route_forward(Backend *backend, int32_t *chosen, float *weights, const 
     assert(k <= ROUTE_CHOSEN_MAX && shape->groups <= ROUTE_GROUPS_MAX);
     CPU_PARALLEL_FOR(cpu)
     for (int64_t row = 0; row < rows; row++) {
-        float *workspace = cpu_scratch(cpu, 2 * experts), scores[ROUTE_CHOSEN_MAX];
+        float *score = cpu_scratch(cpu, 2 * experts), *keys = score + experts, scores[ROUTE_CHOSEN_MAX];
         int32_t *to = chosen + row * k;
-        RouteScores s = scores_open_(shape, logits + row * experts, workspace);
-        const float *keys = keys_(workspace + experts, &s, bias);
-        bool broken = has_nan_(keys, experts);
-        for (int64_t j = 0; j < k && broken; j++) to[j] = (int32_t)j;
-        if (shape->groups > 1 && !broken) close_groups_(workspace + experts, shape);
-        if (!broken) choose_(to, keys, shape);
+        RouteScores s = scores_open_(shape, logits + row * experts, score);
+
+        // 1. What the experts are compared by. Without bias and groups that is the logit, which orders like the score.
+        bool plain = bias == NULL && shape->groups <= 1, broken = false;
+        for (int64_t e = 0; e < experts; e++) {
+            keys[e] = plain ? s.logits[e] : s.score[e] + (bias == NULL ? 0 : bias[e]);
+            broken |= isnan(keys[e]) != 0;
+        }
+
+        // 2. The best k, in ascending order of their index.
+        if (shape->groups > 1 && !broken) close_groups_(keys, shape);
+        Best last = {0, -1};
+        for (int64_t j = 0; j < k; j++) {
+            last = broken ? (Best){0, j} : best_after_(keys, 0, experts, last);
+            assert(last.index >= 0);
+            int64_t at = j;
+            for (; at > 0 && to[at - 1] > last.index; at--) to[at] = to[at - 1];
+            to[at] = (int32_t)last.index;
+        }
+
+        // 3. Their weights.
         float divisor = chosen_scores_(scores, &s, to);
         for (int64_t j = 0; j < k; j++) weights[row * k + j] = broken ? NAN : (float)shape->scale * scores[j] / divisor;
-    }
-}
-
-// Sets dscores to the gradient of the scores through p, which is the scores, or with sigmoid their shares of the sum.
-static void share_backward_(float *dscores, const float *share, const RouteScores *s) {
-    int64_t experts = s->shape->experts;
-    float sum = 1, dot = 0;
-    if (share == NULL) memset(dscores, 0, (size_t)experts * sizeof *dscores);
-    if (share == NULL) return;
-    if (s->shape->sigmoid) sum = lanes_sum(s->score, experts);
-    for (int64_t e = 0; e < experts && s->shape->sigmoid; e++) dot += share[e] * (s->score[e] / sum);
-    for (int64_t e = 0; e < experts; e++) dscores[e] = (share[e] - dot) / sum;
-}
-
-// Adds the gradient through the weights, w = scale s / D, D the sum of the chosen scores: ds_i = scale / D (dw_i - sum
-// of dw_j s_j / D). Where the scores are softmax over the chosen logits, dl_i = s_i ds_i.
-static void weights_backward_(float *dlogits, float *dscores, const float *dweights, const int32_t *chosen,
-                              const RouteScores *s) {
-    const RouteShape *shape = s->shape;
-    float scores[ROUTE_CHOSEN_MAX], dot = 0, divisor = chosen_scores_(scores, s, chosen);
-    for (int64_t j = 0; j < shape->chosen && shape->normalize; j++) dot += dweights[j] * (scores[j] / divisor);
-    for (int64_t j = 0; j < shape->chosen; j++) {
-        float d = (float)shape->scale * (dweights[j] - dot) / divisor;
-        if (shape->normalize && !shape->sigmoid) dlogits[chosen[j]] += scores[j] * d;
-        else dscores[chosen[j]] += d;
-    }
-}
-
-// Adds the gradient of the logits through all scores, and z times that of logsumexp(logits)^2.
-static void scores_backward_(float *dlogits, const float *dscores, const RouteScores *s, float z) {
-    int64_t experts = s->shape->experts;
-    float dot = 0, slope = 2.0f * z * (s->most + logf(s->sum));
-    for (int64_t e = 0; e < experts && !s->shape->sigmoid; e++) dot += dscores[e] * s->score[e];
-    for (int64_t e = 0; e < experts; e++) {
-        dlogits[e] += s->score[e] * (s->shape->sigmoid ? 1 - s->score[e] : 1) * (dscores[e] - dot);
-        if (z != 0) dlogits[e] += slope * (cpu_expf(s->logits[e] - s->most) / s->sum);
     }
 }
 
@@ -160,14 +114,40 @@ void cpu_route_backward(Backend *backend, void *dlogits, const float *dweights, 
                         const float *logits, const float *share, double z, int64_t rows, const RouteShape *shape) {
     CpuBackend *cpu = cpu_self(backend);
     int64_t experts = shape->experts, k = shape->chosen;
+    bool softmax_of_chosen = shape->normalize && !shape->sigmoid;
     CPU_PARALLEL_FOR(cpu)
     for (int64_t row = 0; row < rows; row++) {
-        float *sum = cpu_scratch(cpu, 3 * experts), *dscores = sum + experts;
-        RouteScores s = scores_open_(shape, logits + row * experts, dscores + experts);
+        float *sum = cpu_scratch(cpu, 3 * experts), *dscores = sum + experts, *score = dscores + experts;
+        const float *dweight = dweights + row * k;
+        const int32_t *picked = chosen + row * k;
+        RouteScores s = scores_open_(shape, logits + row * experts, score);
         memset(sum, 0, (size_t)experts * sizeof *sum);
-        share_backward_(dscores, share, &s);
-        weights_backward_(sum, dscores, dweights + row * k, chosen + row * k, &s);
-        scores_backward_(sum, dscores, &s, (float)z);
+
+        // 1. The gradient of the scores through p, which is the scores, or with sigmoid their shares of the sum.
+        float all = 1, dot = 0;
+        if (shape->sigmoid && share != NULL) all = lanes_sum(score, experts);
+        for (int64_t e = 0; e < experts && shape->sigmoid && share != NULL; e++) dot += share[e] * (score[e] / all);
+        for (int64_t e = 0; e < experts; e++) dscores[e] = share == NULL ? 0 : (share[e] - dot) / all;
+
+        // 2. Through the weights, w = scale s / D, D the sum of the chosen scores: ds_i = scale / D (dw_i - sum of
+        // dw_j s_j / D). Where the scores are softmax over the chosen logits, dl_i = s_i ds_i.
+        float scores[ROUTE_CHOSEN_MAX], divisor = chosen_scores_(scores, &s, picked);
+        dot = 0;
+        for (int64_t j = 0; j < k && shape->normalize; j++) dot += dweight[j] * (scores[j] / divisor);
+        for (int64_t j = 0; j < k; j++) {
+            float d = (float)shape->scale * (dweight[j] - dot) / divisor;
+            if (softmax_of_chosen) sum[picked[j]] += scores[j] * d;
+            else dscores[picked[j]] += d;
+        }
+
+        // 3. The gradient of the logits through all scores, and z times that of logsumexp(logits)^2.
+        float slope = 2.0f * (float)z * (s.most + logf(s.sum));
+        dot = 0;
+        for (int64_t e = 0; e < experts && !shape->sigmoid; e++) dot += dscores[e] * score[e];
+        for (int64_t e = 0; e < experts; e++) {
+            sum[e] += score[e] * (shape->sigmoid ? 1 - score[e] : 1) * (dscores[e] - dot);
+            if ((float)z != 0) sum[e] += slope * (cpu_expf(s.logits[e] - s.most) / s.sum);
+        }
         cpu_store(backend, dlogits, row * experts, sum, experts);
     }
 }
@@ -263,13 +243,6 @@ static int64_t tiles_(const ExpertProduct *p) {
     return (p->m + TILE_ROWS - 1) / TILE_ROWS * ((p->n + TILE_COLS - 1) / TILE_COLS);
 }
 
-// Returns the part of an operand that begins at (row, col) of op(operand).
-static CpuOperand part_(CpuOperand a, int64_t row, int64_t col) {
-    int64_t at = a.transposed ? col * a.stride + row : row * a.stride + col;
-    a.data = (const char *)a.data + at * (a.bf16 ? 2 : 4);
-    return a;
-}
-
 // Computes one tile. Tiles of the same columns are neighbours, since they read the same part of B.
 static void tile_(Backend *backend, const ExpertProduct *p, int64_t index, bool wide) {
     float *workspace = cpu_scratch(cpu_self(backend), cpu_linear_workspace()), *sums = workspace + CPU_GEMM_WORKSPACE;
@@ -279,7 +252,7 @@ static void tile_(Backend *backend, const ExpertProduct *p, int64_t index, bool 
     bool direct = wide || !cpu_is_bf16(backend);
     int64_t stride = direct ? p->n : n;
     float *c = direct ? (float *)p->c + row * p->n + col : sums;
-    cpu_gemm(workspace, m, n, p->k, part_(p->a, row, 0), part_(p->b, 0, col), p->adds, c, stride);
+    cpu_gemm(workspace, m, n, p->k, gemm_part(p->a, row, 0), gemm_part(p->b, 0, col), p->adds, c, stride);
     for (int64_t r = 0; r < m && !direct; r++) cpu_store(backend, p->c, (row + r) * p->n + col, sums + r * n, n);
 }
 

@@ -52,23 +52,6 @@ static void pack_dims_(float *to, const AttentionShape *s, int64_t keys, CpuOper
     }
 }
 
-static Packed pack_forward_(const Head *h, float *scratch, const void *qkv, int64_t keys) {
-    Packed packed = {.keys = keys, .k_keys = scratch, .v_dims = scratch + keys_floats_(h->shape)};
-    gemm_pack(packed.k_keys, GEMM_ROWS, keys, h->shape->head_dim, head_key(h, qkv, 0));
-    pack_dims_(packed.v_dims, h->shape, keys, head_value(h, qkv, 0));
-    return packed;
-}
-
-static Packed pack_backward_(const Head *h, float *scratch, const void *qkv) {
-    int64_t keys = attention_keys(h->shape);
-    Packed packed = {.keys = keys, .k_keys = scratch, .v_keys = scratch + keys_floats_(h->shape)};
-    packed.k_dims = packed.v_keys + keys_floats_(h->shape);
-    gemm_pack(packed.k_keys, GEMM_ROWS, keys, h->shape->head_dim, head_key(h, qkv, 0));
-    gemm_pack(packed.v_keys, GEMM_ROWS, keys, h->shape->head_dim, head_value(h, qkv, 0));
-    pack_dims_(packed.k_dims, h->shape, keys, head_key(h, qkv, 0));
-    return packed;
-}
-
 // --- a thread's workspace for one group of blocks
 typedef struct FlashBlock {
     int64_t first, count, begin,
@@ -254,31 +237,30 @@ static void forward_chunk_(const Head *h, const FlashGroup *group, FlashBlock *b
                   gemm_columns(scores, GEMM_VECTORS, seen), k0 > block->begin, block->sums, Q);
 }
 
-// The maximum starts below every score, but finite. A query may see no key of a chunk; then all its scores are -inf,
-// and an infinite maximum subtracted from them would give NaN.
-static void forward_start_(const Head *h, FlashBlock *block, const void *qkv) {
-    for (int j = 0; j < Q; j++) block->most[j] = -1e30f, block->total[j] = 0.0f;
-    gemm_pack(block->query, Q, block->count, h->shape->head_dim, head_query(h, qkv, block->first));
-}
-
-static void forward_end_(const Head *h, const FlashGroup *group, FlashBlock *block, void *out, float *lse) {
-    float norm[Q];
-    for (int64_t j = 0; j < block->count; j++) lse[block->first + j] = LN_2 * block->shift[j] + logf(block->total[j]);
-    for (int j = 0; j < Q; j++) norm[j] = 1.0f / block->total[j];
-    column_scale_(block->sums, norm, h->shape->head_dim);
-    store_block_(h, group, block, head_output(h, out, block->first));
-}
-
 void flash_forward(const Head *h, void *out, float *lse, float *scratch, const void *qkv, int64_t span, int64_t spans) {
-    int64_t seq = h->shape->seq, unit = GROUP * Q;
+    int64_t seq = h->shape->seq, d = h->shape->head_dim, unit = GROUP * Q;
     int64_t first = span * groups_of_(seq) / spans * unit, end = (span + 1) * groups_of_(seq) / spans * unit;
-    Packed packed = pack_forward_(h, scratch, qkv, h->shape->first + (end < seq && !h->shape->full ? end : seq));
+    int64_t keys = h->shape->first + (end < seq && !h->shape->full ? end : seq);
+    Packed packed = {.keys = keys, .k_keys = scratch, .v_dims = scratch + keys_floats_(h->shape)};
+    gemm_pack(packed.k_keys, GEMM_ROWS, keys, d, head_key(h, qkv, 0));
+    pack_dims_(packed.v_dims, h->shape, keys, head_value(h, qkv, 0));
     for (; first < end; first += unit) {
         FlashGroup group = group_at_(h, first);
-        for (int i = 0; i < group.blocks; i++) forward_start_(h, &group.block[i], qkv);
+        // The maximum starts below every score, but finite. A query may see no key of a chunk; then all its scores are
+        // -inf, and an infinite maximum subtracted from them would give NaN.
+        for (FlashBlock *b = group.block; b < group.block + group.blocks; b++) {
+            for (int j = 0; j < Q; j++) b->most[j] = -1e30f, b->total[j] = 0.0f;
+            gemm_pack(b->query, Q, b->count, d, head_query(h, qkv, b->first));
+        }
         for (int64_t k0 = group.begin; k0 < group.keys; k0 += KEYS)
             for (int i = 0; i < group.blocks; i++) forward_chunk_(h, &group, &group.block[i], &packed, k0);
-        for (int i = 0; i < group.blocks; i++) forward_end_(h, &group, &group.block[i], out, lse);
+        for (FlashBlock *b = group.block; b < group.block + group.blocks; b++) {
+            float norm[Q];
+            for (int64_t j = 0; j < b->count; j++) lse[b->first + j] = LN_2 * b->shift[j] + logf(b->total[j]);
+            for (int j = 0; j < Q; j++) norm[j] = 1.0f / b->total[j];
+            column_scale_(b->sums, norm, d);
+            store_block_(h, &group, b, head_output(h, out, b->first));
+        }
     }
 }
 
@@ -316,21 +298,21 @@ static void backward_chunk_(const Head *h, const FlashGroup *group, FlashBlock *
                   gemm_columns(slopes, GEMM_VECTORS, seen), k0 > block->begin, block->sums, Q);
 }
 
-static void backward_head_(const Head *h, const Packed *packed, const AttentionBackward *b) {
-    for (int64_t first = 0; first < h->shape->seq; first += GROUP * Q) {
-        FlashGroup group = group_at_(h, first);
-        for (int i = 0; i < group.blocks; i++) backward_start_(h, &group.block[i], b);
-        for (int64_t k0 = group.begin; k0 < group.keys; k0 += KEYS)
-            for (int i = 0; i < group.blocks; i++) backward_chunk_(h, &group, &group.block[i], packed, b, k0);
-        for (int i = 0; i < group.blocks; i++)
-            store_block_(h, &group, &group.block[i], head_query(h, b->dqkv, group.block[i].first));
-    }
-}
-
-void flash_backward(const Backend *backend, const AttentionShape *shape, const AttentionBackward *b, int64_t sequence,
-                    int64_t kv_head) {
-    int64_t heads = shape->heads / shape->kv_heads;
-    Head h = {backend, shape, sequence, kv_head * heads};
-    Packed packed = pack_backward_(&h, b->scratch, b->qkv);
-    for (int64_t i = 0; i < heads; i++, h.head++) backward_head_(&h, &packed, b);
+void flash_backward(Head h, const AttentionBackward *b) {
+    const AttentionShape *s = h.shape;
+    int64_t keys = attention_keys(s), d = s->head_dim, end = h.head + s->heads / s->kv_heads;
+    Packed packed = {.keys = keys, .k_keys = b->scratch, .v_keys = b->scratch + keys_floats_(s)};
+    packed.k_dims = packed.v_keys + keys_floats_(s);
+    gemm_pack(packed.k_keys, GEMM_ROWS, keys, d, head_key(&h, b->qkv, 0));
+    gemm_pack(packed.v_keys, GEMM_ROWS, keys, d, head_value(&h, b->qkv, 0));
+    pack_dims_(packed.k_dims, s, keys, head_key(&h, b->qkv, 0));
+    for (; h.head < end; h.head++)
+        for (int64_t first = 0; first < s->seq; first += GROUP * Q) {
+            FlashGroup group = group_at_(&h, first);
+            for (int i = 0; i < group.blocks; i++) backward_start_(&h, &group.block[i], b);
+            for (int64_t k0 = group.begin; k0 < group.keys; k0 += KEYS)
+                for (int i = 0; i < group.blocks; i++) backward_chunk_(&h, &group, &group.block[i], &packed, b, k0);
+            for (int i = 0; i < group.blocks; i++)
+                store_block_(&h, &group, &group.block[i], head_query(&h, b->dqkv, group.block[i].first));
+        }
 }

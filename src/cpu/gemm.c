@@ -96,13 +96,6 @@ int gemm_vectors(int64_t n) {
     return best;
 }
 
-// Copies or adds the top left (rows, cols) of a tile to C. The full tile was computed but extends past the edge of C.
-static void add_edge_(int64_t rows, int64_t cols, const float *tile, bool accumulate, float *c, int64_t stride) {
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < cols; j++)
-            c[i * stride + j] = accumulate ? c[i * stride + j] + tile[i * NR + j] : tile[i * NR + j];
-}
-
 void gemm_multiply(int64_t m, int64_t n, int64_t depth, GemmLeft left, GemmRight right, bool accumulate, float *c,
                    int64_t stride) {
     int64_t width = right.vectors * (int64_t)LANES;
@@ -115,10 +108,13 @@ void gemm_multiply(int64_t m, int64_t n, int64_t depth, GemmLeft left, GemmRight
             float *to = c + i * stride + j;
             if (rows == MR && cols == width) {
                 multiply(depth, a, right.data, right.step, accumulate, to, stride);
-            } else {
-                multiply(depth, a, right.data, right.step, false, tile, NR);
-                add_edge_(rows, cols, tile, accumulate, to, stride);
+                continue;
             }
+            // The full tile extends past the edge of C.
+            multiply(depth, a, right.data, right.step, false, tile, NR);
+            for (int64_t r = 0; r < rows; r++)
+                for (int64_t col = 0; col < cols; col++)
+                    to[r * stride + col] = accumulate ? to[r * stride + col] + tile[r * NR + col] : tile[r * NR + col];
         }
     }
 }
@@ -270,8 +266,7 @@ void gemm_pack(float *to, int width, int64_t count, int64_t depth, CpuOperand fr
     else pack_width_(to, width, count, depth, from.data, from.stride, from.transposed, false);
 }
 
-// Returns op(matrix) from (row, col) on.
-static CpuOperand gemm_part_(CpuOperand matrix, int64_t row, int64_t col) {
+CpuOperand gemm_part(CpuOperand matrix, int64_t row, int64_t col) {
     int64_t at = matrix.transposed ? col * matrix.stride + row : row * matrix.stride + col;
     matrix.data =
         matrix.quantized != NULL ? (const uint8_t *)matrix.data + at : gemm_advance_(matrix.data, at, matrix.bf16);
@@ -287,10 +282,10 @@ void cpu_gemm(float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, C
         int64_t depth = k - k0 < KC ? k - k0 : KC;
         for (int64_t i = 0; i < m; i += MC) {
             int64_t rows = m - i < MC ? m - i : MC;
-            gemm_pack(panels_a, MR, rows, depth, gemm_part_(a, i, k0));
+            gemm_pack(panels_a, MR, rows, depth, gemm_part(a, i, k0));
             for (int64_t j = 0; j < n; j += NC) {
                 int64_t cols = n - j < NC ? n - j : NC;
-                gemm_pack(panels_b, vectors * LANES, cols, depth, transposed(gemm_part_(b, k0, j)));
+                gemm_pack(panels_b, vectors * LANES, cols, depth, transposed(gemm_part(b, k0, j)));
                 gemm_multiply(rows, cols, depth, gemm_panels(panels_a, depth), gemm_columns(panels_b, vectors, depth),
                               accumulate || k0 > 0, c + i * stride + j, stride);
             }

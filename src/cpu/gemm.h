@@ -24,6 +24,9 @@ int gemm_vectors(int64_t n);
 // factor is packed with width GEMM_ROWS, a right factor with width gemm_vectors * GEMM_LANES and transposed.
 void gemm_pack(float *to, int width, int64_t count, int64_t depth, CpuOperand from);
 
+// Returns the part of op(matrix) from (row, col) on.
+CpuOperand gemm_part(CpuOperand matrix, int64_t row, int64_t col);
+
 // A left factor. rows false: packed panels, `next` floats from one panel to the next (k * GEMM_ROWS). rows true: a
 // plain matrix with row stride GEMM_COLS. The kernel may read up to GEMM_ROWS - 1 rows after the last row of a plain
 // matrix; that memory must exist, with any contents.

@@ -35,16 +35,6 @@ bool cpu_bf16_by_library(void) {
     return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
 }
 
-// Creates a thread's table of products; returns NULL if oneDNN fails.
-static CpuProducts *products_create_(void) {
-    CpuProducts *products = xcalloc(1, sizeof *products);
-    if (dnnl_engine_create(&products->engine, dnnl_cpu, 0) == dnnl_success &&
-        dnnl_stream_create(&products->stream, products->engine, dnnl_stream_default_flags) == dnnl_success)
-        return products;
-    cpu_products_destroy(products);
-    return NULL;
-}
-
 static void product_destroy_(Product *product) {
     dnnl_memory_t memory[] = {product->a, product->b, product->c, product->scratch};
     for (int i = 0; i < 4; i++)
@@ -125,43 +115,30 @@ static bool append_sum_(dnnl_post_ops_t ops) { return dnnl_post_ops_append_sum(o
 static void forget_matrix_(Desc *desc) { (void)desc; }
 #endif
 
-// Creates the attributes of a product; NULL on failure. The caller supplies scratch, so that no primitive shares the
-// library's scratch with another thread. accumulate: the product is added to C.
-static dnnl_primitive_attr_t product_attributes_(bool accumulate) {
-    dnnl_primitive_attr_t attr = NULL;
-    dnnl_post_ops_t ops = NULL;
-    if (dnnl_primitive_attr_create(&attr) != dnnl_success) return NULL;
-    bool made = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user) == dnnl_success;
-    if (made && accumulate)
-        made = dnnl_post_ops_create(&ops) == dnnl_success && append_sum_(ops) &&
-               dnnl_primitive_attr_set_post_ops(attr, ops) == dnnl_success;
-    if (ops != NULL) dnnl_post_ops_destroy(ops);
-    if (made) return attr;
-    dnnl_primitive_attr_destroy(attr);
-    return NULL;
-}
-
-static bool product_bind_(Product *product, dnnl_engine_t engine, dnnl_primitive_desc_t desc, const Desc matrix[4]) {
-    size_t bytes = described_bytes_(&matrix[3]);
-    if (bytes > 0 && posix_memalign(&product->scratch_bytes, 64, bytes) != 0) return false;
-    return dnnl_primitive_create(&product->primitive, desc) == dnnl_success &&
-           create_memory_(&product->a, &matrix[0], engine, DNNL_MEMORY_NONE) &&
-           create_memory_(&product->b, &matrix[1], engine, DNNL_MEMORY_NONE) &&
-           create_memory_(&product->c, &matrix[2], engine, DNNL_MEMORY_NONE) &&
-           create_memory_(&product->scratch, &matrix[3], engine, product->scratch_bytes);
-}
-
+// The caller of oneDNN supplies scratch, so that no primitive shares the library's scratch with another thread.
 static bool product_create_(Product *product, dnnl_engine_t engine, const ProductKey *key) {
     Desc matrix[4]; // a, b, c, and scratch
     memset(matrix, 0, sizeof matrix);
     dnnl_primitive_desc_t desc = NULL;
-    dnnl_primitive_attr_t attr = product_attributes_(key->accumulate);
-    bool made = attr != NULL &&
-                describe_matrix_(&matrix[0], key->m, key->k, key->a_stride, key->a_transposed, dnnl_bf16) &&
-                describe_matrix_(&matrix[1], key->k, key->n, key->b_stride, key->b_transposed, dnnl_bf16) &&
-                describe_matrix_(&matrix[2], key->m, key->n, key->c_stride, false, dnnl_f32) &&
-                gemm_describe_(&desc, engine, matrix, attr) && describe_scratch_(&matrix[3], desc) &&
-                product_bind_(product, engine, desc, matrix);
+    dnnl_primitive_attr_t attr = NULL;
+    dnnl_post_ops_t ops = NULL;
+    bool made = dnnl_primitive_attr_create(&attr) == dnnl_success &&
+                dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user) == dnnl_success;
+    if (made && key->accumulate)
+        made = dnnl_post_ops_create(&ops) == dnnl_success && append_sum_(ops) &&
+               dnnl_primitive_attr_set_post_ops(attr, ops) == dnnl_success;
+    made = made && describe_matrix_(&matrix[0], key->m, key->k, key->a_stride, key->a_transposed, dnnl_bf16) &&
+           describe_matrix_(&matrix[1], key->k, key->n, key->b_stride, key->b_transposed, dnnl_bf16) &&
+           describe_matrix_(&matrix[2], key->m, key->n, key->c_stride, false, dnnl_f32) &&
+           gemm_describe_(&desc, engine, matrix, attr) && describe_scratch_(&matrix[3], desc);
+    size_t bytes = made ? described_bytes_(&matrix[3]) : 0;
+    made = made && (bytes == 0 || posix_memalign(&product->scratch_bytes, 64, bytes) == 0) &&
+           dnnl_primitive_create(&product->primitive, desc) == dnnl_success &&
+           create_memory_(&product->a, &matrix[0], engine, DNNL_MEMORY_NONE) &&
+           create_memory_(&product->b, &matrix[1], engine, DNNL_MEMORY_NONE) &&
+           create_memory_(&product->c, &matrix[2], engine, DNNL_MEMORY_NONE) &&
+           create_memory_(&product->scratch, &matrix[3], engine, product->scratch_bytes);
+    if (ops != NULL) dnnl_post_ops_destroy(ops);
     if (desc != NULL) dnnl_primitive_desc_destroy(desc);
     if (attr != NULL) dnnl_primitive_attr_destroy(attr);
     for (int i = 0; i < 4; i++) forget_matrix_(&matrix[i]);
@@ -193,10 +170,19 @@ static Product *product_find_(CpuProducts *products, const ProductKey *key) {
 bool cpu_gemm_bf16(CpuBackend *cpu, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate,
                    float *c, int64_t stride) {
     CpuScratch *mine = &cpu->scratch[cpu_thread()];
-    if (mine->products == NULL) mine->products = products_create_();
     CpuProducts *products = mine->products;
+    if (products == NULL) {
+        products = xcalloc(1, sizeof *products);
+        if (dnnl_engine_create(&products->engine, dnnl_cpu, 0) == dnnl_success &&
+            dnnl_stream_create(&products->stream, products->engine, dnnl_stream_default_flags) == dnnl_success) {
+            mine->products = products;
+        } else {
+            cpu_products_destroy(products);
+            return false;
+        }
+    }
     const ProductKey key = {m, n, k, a.stride, b.stride, stride, a.transposed, b.transposed, accumulate};
-    Product *product = products == NULL ? NULL : product_find_(products, &key);
+    Product *product = product_find_(products, &key);
     if (product == NULL) return false;
     if (dnnl_memory_set_data_handle(product->a, (void *)a.data) != dnnl_success ||
         dnnl_memory_set_data_handle(product->b, (void *)b.data) != dnnl_success ||

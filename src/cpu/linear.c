@@ -125,31 +125,11 @@ typedef struct Output {
     int64_t cols;
 } Output;
 
-// Applies bias, GELU or gelu' to a tile and stores it. sums: the tile's product, with row stride `stride`.
-static void finish_tile_(const Backend *backend, const Output *o, const Tile *t, float *sums, int64_t stride) {
-    float bias_workspace[CPU_GEMM_COLS], workspace[CPU_GEMM_COLS];
-    void *linear = o->aux != NULL ? o->aux : o->y;
-    const float *bias = o->bias == NULL ? NULL : cpu_load(backend, bias_workspace, o->bias, t->col, t->cols);
-    for (int64_t r = 0; r < t->rows; r++) {
-        int64_t at = (t->row + r) * o->cols + t->col;
-        float *row = sums + r * stride;
-        if (bias != NULL) cpu_accumulate_row(row, bias, t->cols);
-        if (o->slopes != NULL) gelu_backward_row_(row, cpu_load(backend, workspace, o->slopes, at, t->cols), t->cols);
-        cpu_store(backend, linear, at, row, t->cols);
-        if (o->aux == NULL) continue;
-        // gelu sees the stored values, as the backward will.
-        const float *x = cpu_load(backend, row, linear, at, t->cols);
-        float *y = cpu_place(backend, workspace, o->y, at);
-        gelu_row_(y, x, t->cols);
-        cpu_store(backend, o->y, at, y, t->cols);
-    }
-}
-
 enum { TILE_WORKSPACE = CPU_GEMM_WORKSPACE + CPU_GEMM_ROWS * CPU_GEMM_COLS };
 
 int64_t cpu_linear_workspace(void) { return TILE_WORKSPACE; }
 
-// Computes y = left right, summed over k. right is stored as (cols, k) if `transposed`, else as (k, cols).
+// Computes y = left right, summed over k, then applies bias, GELU or gelu' to each tile. right is stored as (cols, k) if `transposed`, else as (k, cols).
 static void product_in_tiles_(Backend *backend, const Output *o, int64_t rows, int64_t k, const CpuFactor *left,
                               const CpuFactor *right, bool transposed) {
     CpuBackend *cpu = cpu_self(backend);
@@ -165,7 +145,22 @@ static void product_in_tiles_(Backend *backend, const Output *o, int64_t rows, i
         CpuOperand b = transposed ? operand_part_(backend, right, k, t.col, 0, true)
                                   : operand_part_(backend, right, o->cols, 0, t.col, false);
         cpu_tile_product(cpu, workspace, t.rows, t.cols, k, a, b, false, sums, stride);
-        finish_tile_(backend, o, &t, sums, stride);
+        float bias_workspace[CPU_GEMM_COLS], row_workspace[CPU_GEMM_COLS];
+        void *linear = o->aux != NULL ? o->aux : o->y;
+        const float *bias = o->bias == NULL ? NULL : cpu_load(backend, bias_workspace, o->bias, t.col, t.cols);
+        for (int64_t r = 0; r < t.rows; r++, at += o->cols) {
+            float *row = sums + r * stride;
+            if (bias != NULL) cpu_accumulate_row(row, bias, t.cols);
+            if (o->slopes != NULL)
+                gelu_backward_row_(row, cpu_load(backend, row_workspace, o->slopes, at, t.cols), t.cols);
+            cpu_store(backend, linear, at, row, t.cols);
+            if (o->aux == NULL) continue;
+            // gelu sees the stored values, as the backward will.
+            const float *x = cpu_load(backend, row, linear, at, t.cols);
+            float *y = cpu_place(backend, row_workspace, o->y, at);
+            gelu_row_(y, x, t.cols);
+            cpu_store(backend, o->y, at, y, t.cols);
+        }
     }
 }
 
@@ -183,21 +178,9 @@ void cpu_linear_backward_input(Backend *backend, void *dx, const void *aux, Fact
     product_in_tiles_(backend, &output, rows, out, &left, &right, false);
 }
 
-// Adds the column sums of dy to dbias[first, first + count): 64 rows at a time, so that the error grows with rows / 64.
-static void column_sums_(const Backend *backend, float *dbias, const void *dy, int64_t rows, int64_t out, int64_t first,
-                         int64_t count) {
-    enum { ROWS = 64 };
-    float sums[CPU_GEMM_COLS], workspace[CPU_GEMM_COLS];
-    for (int64_t r0 = 0; r0 < rows; r0 += ROWS) {
-        memset(sums, 0, sizeof sums);
-        for (int64_t r = r0; r < rows && r < r0 + ROWS; r++)
-            cpu_accumulate_row(sums, cpu_load(backend, workspace, dy, r * out + first, count), count);
-        cpu_accumulate_row(dbias + first, sums, count);
-    }
-}
-
 void cpu_linear_backward_weight(Backend *backend, float *dw, float *dbias, Factor dy, Factor x, int64_t rows,
                                 int64_t in, int64_t out, bool adds) {
+    enum { SUMMED_ROWS = 64 };
     CpuBackend *cpu = cpu_self(backend);
     const CpuFactor left = factor_open_(dy, out, rows, false), right = factor_open_(x, in, rows, true);
     Tiles tiles = tiles_of_(out, in);
@@ -207,6 +190,12 @@ void cpu_linear_backward_weight(Backend *backend, float *dw, float *dbias, Facto
         Tile t = tile_at_(&tiles, i, out, in);
         cpu_tile_product(cpu, workspace, t.rows, t.cols, rows, operand_part_(backend, &left, out, 0, t.row, true),
                          operand_part_(backend, &right, in, 0, t.col, false), adds, dw + t.row * in + t.col, in);
-        if (dbias != NULL && t.col == 0) column_sums_(backend, dbias, dy.source, rows, out, t.row, t.rows);
+        // The column sums of dy: 64 rows at a time, so that the error grows with rows / 64.
+        for (int64_t first = 0; dbias != NULL && t.col == 0 && first < rows; first += SUMMED_ROWS) {
+            float sums[CPU_GEMM_COLS] = {0}, row[CPU_GEMM_COLS];
+            for (int64_t r = first; r < rows && r < first + SUMMED_ROWS; r++)
+                cpu_accumulate_row(sums, cpu_load(backend, row, dy.source, r * out + t.row, t.rows), t.rows);
+            cpu_accumulate_row(dbias + t.row, sums, t.rows);
+        }
     }
 }

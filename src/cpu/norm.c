@@ -88,33 +88,29 @@ int64_t cpu_norm_workspace(int64_t rows, int64_t cols, int threads, int thread) 
 }
 
 // kept (may be NULL) receives the norm's input, x + delta or x, which the backward reads. out may be x.
-static void forward_block_(Backend *backend, const Norm *norm, int64_t block, void *out, void *kept, const void *x,
-                           const void *delta) {
-    int64_t cols = norm->cols, stride = stride_(norm);
-    float *workspace = cpu_scratch(cpu_self(backend), FORWARD_WORKSPACE * stride);
-    const float *w = cpu_load(backend, workspace, norm->w, 0, cols);
-    const float *b = norm->b ? cpu_load(backend, workspace + stride, norm->b, 0, cols) : NULL;
-    for (int64_t row = block * FORWARD_ROWS; row < block_end_(norm, block, FORWARD_ROWS); row++)
-        for (int64_t head = norm->first; head < norm->first + norm->heads; head++) {
-            int64_t at = row * norm->width + head * cols, keep = row * norm->kept_width + head * cols;
-            const float *in = cpu_load(backend, workspace + 2 * stride, x, at, cols);
-            if (kept) {
-                float *sum = cpu_place(backend, workspace + 4 * stride, kept, keep);
-                if (delta) add_rows_(sum, in, cpu_load(backend, workspace + 3 * stride, delta, at, cols), cols);
-                else memcpy(sum, in, (size_t)cols * sizeof *sum);
-                cpu_store(backend, kept, keep, sum, cols);
-                in = cpu_load(backend, workspace + 2 * stride, kept, keep, cols);
-            }
-            float *to = cpu_place(backend, workspace + 3 * stride, out, at);
-            normalize_row_(norm, to, in, w, b);
-            cpu_store(backend, out, at, to, cols);
-        }
-}
-
 static void norm_forward_(Backend *backend, const Norm *norm, void *out, void *kept, const void *x, const void *delta) {
-    int64_t blocks = blocks_(norm, FORWARD_ROWS);
+    int64_t cols = norm->cols, stride = stride_(norm), blocks = blocks_(norm, FORWARD_ROWS);
     CPU_PARALLEL_FOR_DYNAMIC(cpu_self(backend))
-    for (int64_t block = 0; block < blocks; block++) forward_block_(backend, norm, block, out, kept, x, delta);
+    for (int64_t block = 0; block < blocks; block++) {
+        float *workspace = cpu_scratch(cpu_self(backend), FORWARD_WORKSPACE * stride);
+        const float *w = cpu_load(backend, workspace, norm->w, 0, cols);
+        const float *b = norm->b ? cpu_load(backend, workspace + stride, norm->b, 0, cols) : NULL;
+        for (int64_t row = block * FORWARD_ROWS; row < block_end_(norm, block, FORWARD_ROWS); row++)
+            for (int64_t head = norm->first; head < norm->first + norm->heads; head++) {
+                int64_t at = row * norm->width + head * cols, keep = row * norm->kept_width + head * cols;
+                const float *in = cpu_load(backend, workspace + 2 * stride, x, at, cols);
+                if (kept) {
+                    float *sum = cpu_place(backend, workspace + 4 * stride, kept, keep);
+                    if (delta) add_rows_(sum, in, cpu_load(backend, workspace + 3 * stride, delta, at, cols), cols);
+                    else memcpy(sum, in, (size_t)cols * sizeof *sum);
+                    cpu_store(backend, kept, keep, sum, cols);
+                    in = cpu_load(backend, workspace + 2 * stride, kept, keep, cols);
+                }
+                float *to = cpu_place(backend, workspace + 3 * stride, out, at);
+                normalize_row_(norm, to, in, w, b);
+                cpu_store(backend, out, at, to, cols);
+            }
+    }
 }
 
 typedef struct RowSums {
@@ -157,41 +153,36 @@ static void backward_row_(const Norm *norm, float *restrict dx, float *restrict 
     }
 }
 
-// workspace: 4 rows of this thread. dw: the block's sums of dw, followed by its sums of db. If dx == dout (heads, in
-// place), the gradient of the norm's outputs is replaced; otherwise the result is added to dx.
-static void backward_block_(Backend *backend, const Norm *norm, int64_t block, float *workspace, float *dw, void *dx,
-                            const void *dout, const void *x) {
-    int64_t cols = norm->cols, stride = stride_(norm), rows = backward_rows_(norm);
-    memset(dw, 0, (size_t)(2 * stride) * sizeof *dw);
-    const float *w = cpu_load(backend, workspace, norm->w, 0, cols);
-    for (int64_t row = block * rows; row < block_end_(norm, block, rows); row++)
-        for (int64_t head = norm->first; head < norm->first + norm->heads; head++) {
-            int64_t at = row * norm->width + head * cols, keep = row * norm->kept_width + head * cols;
-            const float *in = cpu_load(backend, workspace + stride, x, keep, cols);
-            const float *upstream = cpu_load(backend, workspace + 2 * stride, dout, at, cols);
-            float *to = workspace + 3 * stride;
-            if (dx == dout) memset(to, 0, (size_t)cols * sizeof *to);
-            else cpu_load(backend, to, dx, at, cols), to = cpu_place(backend, to, dx, at);
-            backward_row_(norm, to, dw, upstream, in, w);
-            if (norm->centered) cpu_accumulate_row(dw + stride, upstream, cols);
-            cpu_store(backend, dx, at, to, cols);
-        }
-}
-
-// The sums of all blocks are stored until the last block is done. Adding them block by block would need less memory,
-// but threads would wait for their turn, and with more threads than cores each wait can cost a time slice.
+// If dx == dout (heads, in place), the gradient of the norm's outputs is replaced; otherwise the result is added to dx.
+// The sums of all blocks, each of dw and then of db, are stored until the last block is done. Adding them block by block
+// would need less memory, but threads would wait for their turn, and with more threads than cores each wait can cost a
+// time slice.
 static void norm_backward_(Backend *backend, const Norm *norm, void *dx, float *dw, float *db, const void *dout,
                            const void *x) {
     CpuBackend *cpu = cpu_self(backend);
-    int64_t blocks = blocks_(norm, backward_rows_(norm)), stride = stride_(norm);
+    int64_t cols = norm->cols, stride = stride_(norm), rows = backward_rows_(norm), blocks = blocks_(norm, rows);
     float *sums = cpu_scratch(cpu, backward_workspace_(norm, cpu->threads)), *workspaces = sums + 2 * blocks * stride;
     CPU_PARALLEL_FOR_DYNAMIC(cpu)
-    for (int64_t block = 0; block < blocks; block++)
-        backward_block_(backend, norm, block, workspaces + 4 * stride * cpu_thread(), sums + 2 * stride * block, dx,
-                        dout, x);
     for (int64_t block = 0; block < blocks; block++) {
-        cpu_accumulate_row(dw, sums + 2 * stride * block, norm->cols);
-        if (db) cpu_accumulate_row(db, sums + 2 * stride * block + stride, norm->cols);
+        float *workspace = workspaces + 4 * stride * cpu_thread(), *sum = sums + 2 * stride * block;
+        memset(sum, 0, (size_t)(2 * stride) * sizeof *sum);
+        const float *w = cpu_load(backend, workspace, norm->w, 0, cols);
+        for (int64_t row = block * rows; row < block_end_(norm, block, rows); row++)
+            for (int64_t head = norm->first; head < norm->first + norm->heads; head++) {
+                int64_t at = row * norm->width + head * cols, keep = row * norm->kept_width + head * cols;
+                const float *in = cpu_load(backend, workspace + stride, x, keep, cols);
+                const float *upstream = cpu_load(backend, workspace + 2 * stride, dout, at, cols);
+                float *to = workspace + 3 * stride;
+                if (dx == dout) memset(to, 0, (size_t)cols * sizeof *to);
+                else cpu_load(backend, to, dx, at, cols), to = cpu_place(backend, to, dx, at);
+                backward_row_(norm, to, sum, upstream, in, w);
+                if (norm->centered) cpu_accumulate_row(sum + stride, upstream, cols);
+                cpu_store(backend, dx, at, to, cols);
+            }
+    }
+    for (int64_t block = 0; block < blocks; block++) {
+        cpu_accumulate_row(dw, sums + 2 * stride * block, cols);
+        if (db) cpu_accumulate_row(db, sums + 2 * stride * block + stride, cols);
     }
 }
 

@@ -86,30 +86,25 @@ void cpu_swiglu_forward(Backend *backend, Factor out, const void *gate_up, const
     cpu_narrow(backend, out, rows, ffn);
 }
 
-// One piece of the columns of a row. Returns its part of dscale.
-static float swiglu_backward_part_(const Backend *backend, void *to, const void *dout, const void *gate_up,
-                                   const float *scale, int64_t row, int64_t column, int64_t ffn) {
-    float workspace[5][PIECE];
-    int64_t n = min_i64(ffn - column, PIECE), in = row * 2 * ffn + column;
-    const float *gate = cpu_load(backend, workspace[0], gate_up, in, n);
-    const float *up = cpu_load(backend, workspace[1], gate_up, in + ffn, n);
-    const float *upstream = cpu_load(backend, workspace[2], dout, row * ffn + column, n);
-    float *dgate = cpu_place(backend, workspace[3], to, in);
-    float *dup = cpu_place(backend, workspace[4], to, in + ffn);
-    swiglu_backward_piece_(dgate, dup, upstream, gate, up, scale == NULL ? 1.0f : scale[row], n);
-    cpu_store(backend, to, in, dgate, n);
-    cpu_store(backend, to, in + ffn, dup, n);
-    return scale == NULL ? 0.0f : swiglu_scale_piece_(upstream, gate, up, n);
-}
-
 void cpu_swiglu_backward(Backend *backend, Factor dgate_up, float *dscale, const void *dout, const void *gate_up,
                          const float *scale, int64_t rows, int64_t ffn) {
+    void *to = (void *)dgate_up.source;
     assert((scale == NULL) == (dscale == NULL) && (scale == NULL || dgate_up.kind == FACTOR_PLAIN));
     CPU_PARALLEL_FOR(cpu_self(backend))
     for (int64_t row = 0; row < rows; row++) {
-        float sum = 0;
-        for (int64_t column = 0; column < ffn; column += PIECE)
-            sum += swiglu_backward_part_(backend, (void *)dgate_up.source, dout, gate_up, scale, row, column, ffn);
+        float workspace[5][PIECE], sum = 0;
+        for (int64_t column = 0; column < ffn; column += PIECE) {
+            int64_t n = min_i64(ffn - column, PIECE), in = row * 2 * ffn + column;
+            const float *gate = cpu_load(backend, workspace[0], gate_up, in, n);
+            const float *up = cpu_load(backend, workspace[1], gate_up, in + ffn, n);
+            const float *upstream = cpu_load(backend, workspace[2], dout, row * ffn + column, n);
+            float *dgate = cpu_place(backend, workspace[3], to, in);
+            float *dup = cpu_place(backend, workspace[4], to, in + ffn);
+            swiglu_backward_piece_(dgate, dup, upstream, gate, up, scale == NULL ? 1.0f : scale[row], n);
+            cpu_store(backend, to, in, dgate, n);
+            cpu_store(backend, to, in + ffn, dup, n);
+            if (dscale != NULL) sum += swiglu_scale_piece_(upstream, gate, up, n);
+        }
         if (dscale != NULL) dscale[row] = sum;
     }
     cpu_narrow(backend, dgate_up, rows, 2 * ffn);
@@ -176,16 +171,11 @@ static void rotate_row_(Backend *backend, void *qkv, const AttentionShape *shape
     }
 }
 
-static Rotation rotation_group_(const RopeTable *table, int64_t first) {
-    Rotation rotation = {.first = first, .pairs = min_i64(table->pairs - first, PAIRS), .half = table->pairs};
-    memcpy(rotation.frequency, table->frequency + first, (size_t)rotation.pairs * sizeof(double));
-    return rotation;
-}
-
 void cpu_rope(Backend *backend, void *qkv, const AttentionShape *shape, const RopeTable *table,
               const int32_t *positions, int direction) {
     for (int64_t first = 0; first < table->pairs; first += PAIRS) {
-        Rotation group = rotation_group_(table, first);
+        Rotation group = {.first = first, .pairs = min_i64(table->pairs - first, PAIRS), .half = table->pairs};
+        memcpy(group.frequency, table->frequency + first, (size_t)group.pairs * sizeof(double));
         CPU_PARALLEL_FOR(cpu_self(backend))
         for (int64_t position = 0; position < shape->seq; position++) {
             Rotation rotation = group;

@@ -10,38 +10,24 @@ typedef struct QuantizeTile {
     float x[TILE][TILE];
 } QuantizeTile;
 
-// Reads `count` values of the quantized matrix x (rows, cols) from (row, col) on, and rounds them to bf16.
-static const float *narrow_load_(float *to, const Factor *x, int64_t rows, int64_t cols, int64_t row, int64_t col,
-                                 int64_t count) {
-    const uint8_t *numbers = (const uint8_t *)x->data + row * cols + col;
-    float scale = 0;
-    for (int64_t i = 0; i < count; i++) {
-        if (i % 32 == 0) scale = factor_scale(x, rows, cols, row, col + i);
-        to[i] = bf16_to_float(bf16_from_float(fp8_to_float(numbers[i], FP8_E4M3) * scale));
-    }
-    return to;
-}
-
-// Reads the tile of x (rows, cols), or of its transpose.
+// Reads the tile of x (rows, cols), or of its transpose. Values of a quantized x are rounded to bf16.
 static void tile_load_(const Backend *backend, QuantizeTile *tile, const Factor *x, int64_t rows, int64_t cols,
                        bool transposed) {
     float workspace[TILE];
     int64_t lines = transposed ? tile->cols : tile->rows, length = transposed ? tile->rows : tile->cols;
     int64_t row = transposed ? tile->col : tile->row, col = transposed ? tile->row : tile->col;
     for (int64_t line = 0; line < lines; line++) {
-        const float *from = x->kind == FACTOR_PLAIN
-                                ? cpu_load(backend, workspace, x->data, (row + line) * cols + col, length)
-                                : narrow_load_(workspace, x, rows, cols, row + line, col, length);
+        int64_t at = (row + line) * cols + col;
+        const uint8_t *numbers = (const uint8_t *)x->data + at;
+        const float *from = workspace;
+        float scale = 0;
+        if (x->kind == FACTOR_PLAIN) from = cpu_load(backend, workspace, x->data, at, length);
+        for (int64_t i = 0; i < length && x->kind != FACTOR_PLAIN; i++) {
+            if (i % 32 == 0) scale = factor_scale(x, rows, cols, row + line, col + i);
+            workspace[i] = bf16_to_float(bf16_from_float(fp8_to_float(numbers[i], FP8_E4M3) * scale));
+        }
         for (int64_t i = 0; i < length; i++) *(transposed ? &tile->x[i][line] : &tile->x[line][i]) = from[i];
     }
-}
-
-static uint32_t row_largest_(uint32_t largest, const float *restrict x, int64_t count) {
-    for (int64_t i = 0; i < count; i++) {
-        uint32_t bits = fp8_bits(x[i]) & 0x7fffffffu;
-        largest = bits > largest ? bits : largest;
-    }
-    return largest;
 }
 
 static void row_numbers_(uint8_t *restrict to, const float *restrict x, float inverse, int fraction, int64_t count) {
@@ -52,7 +38,10 @@ static uint32_t tile_largest_(const QuantizeTile *tile, int64_t row, int64_t row
     uint32_t largest = 0;
     int64_t count = tile->cols - col < cols ? tile->cols - col : cols;
     for (int64_t r = row; r < row + rows && r < tile->rows; r++)
-        largest = row_largest_(largest, &tile->x[r][col], count);
+        for (int64_t i = 0; i < count; i++) {
+            uint32_t bits = fp8_bits(tile->x[r][col + i]) & 0x7fffffffu;
+            largest = bits > largest ? bits : largest;
+        }
     return largest;
 }
 
@@ -64,29 +53,24 @@ typedef struct Quantize {
     int kind;
 } Quantize;
 
-static void block_store_(const Quantize *q, const QuantizeTile *tile, int64_t row, int64_t col, int64_t rows,
-                         int64_t cols, uint8_t scale) {
-    int fraction = factor_fraction(q->kind);
-    float inverse = fp8_scale_inverse(scale);
-    int64_t at = factor_scale_place(q->kind, q->rows, q->cols, tile->row + row, tile->col + col);
-    if (q->kind == FACTOR_ROWS_32) ((uint8_t *)q->scales)[at] = scale;
-    else if (factor_block_cols(q->kind) > 0) ((float *)q->scales)[at] = fp8_scale_float(scale);
-    int64_t count = tile->cols - col < cols ? tile->cols - col : cols;
-    for (int64_t r = row; r < row + rows && r < tile->rows; r++) {
-        uint8_t *to = q->numbers + (tile->row + r) * q->cols + tile->col + col;
-        if (fraction == FP8_E4M3) row_numbers_(to, &tile->x[r][col], inverse, FP8_E4M3, count);
-        else row_numbers_(to, &tile->x[r][col], inverse, FP8_E5M2, count);
-    }
-}
-
 // Quantizes one tile. largest: bits of the matrix's largest magnitude, used if the matrix has a single scale.
 static void tile_store_(const Quantize *q, const QuantizeTile *tile, uint32_t largest) {
     bool shared = factor_block_cols(q->kind) == 0;
     int64_t rows = shared ? TILE : factor_block_rows(q->kind), cols = shared ? TILE : factor_block_cols(q->kind);
-    for (int64_t r = 0; r < tile->rows; r += rows)
-        for (int64_t c = 0; c < tile->cols; c += cols) {
-            uint32_t bits = shared ? largest : tile_largest_(tile, r, rows, c, cols);
-            block_store_(q, tile, r, c, rows, cols, fp8_scale(bits, factor_fraction(q->kind)));
+    int fraction = factor_fraction(q->kind);
+    for (int64_t row = 0; row < tile->rows; row += rows)
+        for (int64_t col = 0; col < tile->cols; col += cols) {
+            uint8_t scale = fp8_scale(shared ? largest : tile_largest_(tile, row, rows, col, cols), fraction);
+            float inverse = fp8_scale_inverse(scale);
+            int64_t at = factor_scale_place(q->kind, q->rows, q->cols, tile->row + row, tile->col + col);
+            if (q->kind == FACTOR_ROWS_32) ((uint8_t *)q->scales)[at] = scale;
+            else if (!shared) ((float *)q->scales)[at] = fp8_scale_float(scale);
+            int64_t count = tile->cols - col < cols ? tile->cols - col : cols;
+            for (int64_t r = row; r < row + rows && r < tile->rows; r++) {
+                uint8_t *to = q->numbers + (tile->row + r) * q->cols + tile->col + col;
+                if (fraction == FP8_E4M3) row_numbers_(to, &tile->x[r][col], inverse, FP8_E4M3, count);
+                else row_numbers_(to, &tile->x[r][col], inverse, FP8_E5M2, count);
+            }
         }
 }
 
