@@ -75,7 +75,8 @@ int dry_run_start(const char *program, int argc, char **argv, Error *err) {
     free(code);
     if (!same)
         return error_set(err, EXIT_FAILED,
-                         "--dry-run: %s was built from other sources than this program; run make programs virtual in %s",
+                         "--dry-run: %s was built from other sources than this program; run make programs virtual in "
+                         "%s",
                          path, own);
     log_status(&log, "dry run: virtual GPUs, on which nothing is computed; times are those of their clock");
     int64_t node = config.hardware.gpus_per_node, world = config_world(&config);
