@@ -4,7 +4,7 @@ a loss depends on later tokens, and a model learns to fill in tokens."""
 import math
 
 import pytest
-from trainer_runs import FAMILIES, close, run, trained, write_config, write_tokens
+from trainer_runs import FAMILIES, run, trained, write_config, write_tokens
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
@@ -12,9 +12,6 @@ ON = ["model.causal=false", "train.objective=masked", "data.mask_token=99"]
 OFF = "schedule.bpipe=off"
 LAYOUTS = {
     "p4": [],
-    "p2_to_host": ["parallel.pipeline=2", "schedule.name=gpipe", "schedule.evict_to=host", "schedule.slots=2"],
-    "p8": ["parallel.pipeline=8"],
-    "p2_interleaved": ["parallel.pipeline=2", "schedule.name=interleaved", OFF],
     "p2_v_half": ["parallel.pipeline=2", "schedule.name=v-half", OFF],
     "p4_recomputes_by_stage": [OFF, "schedule.recompute_layers=[1,2,0,1]"],
 }
@@ -25,19 +22,10 @@ def alone(small):
     return small.one_stage(*ON)
 
 
-@pytest.mark.soak(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts_do_not_change_a_bit(small, alone, layout):
     assert abs(alone.losses[0] - math.log(100)) < 0.3
     small.keeps_bits(ON, LAYOUTS[layout])
-
-
-@pytest.mark.thorough
-@pytest.mark.soak(2)
-@pytest.mark.parametrize("keys", [["parallel.tensor=2", "parallel.sequence=true"], ["parallel.data=2"],
-                                  ["schedule.micro_batch=1"], ["attention.mode=none"], ["attention.mode=recompute"]])
-def test_other_sums_agree_to_rounding(small, alone, keys):
-    assert close(small.train(*ON, *keys, "parallel.pipeline=2").losses, alone.losses, 1e-5)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

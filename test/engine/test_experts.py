@@ -52,13 +52,8 @@ def alone(config):
 
 
 PIPELINES = {
-    "p2": ["parallel.pipeline=2"],
     "p4_bpipe": ["parallel.pipeline=4", "schedule.bpipe=on"],
-    "p4_host": ["parallel.pipeline=4", "schedule.bpipe=on", "schedule.evict_to=host"],
-    "p4_recomputed": ["parallel.pipeline=4", "schedule.recompute_layers=1"],
     "p2_pointwise": ["parallel.pipeline=2", "schedule.recompute=pointwise"],
-    "p2_split": ["parallel.pipeline=2", "schedule.split_backward=on"],
-    "p2_interleaved": ["parallel.pipeline=2", "schedule.name=interleaved", "schedule.chunks=2"],
     "p2_zb_v": ["parallel.pipeline=2", "schedule.name=zb-v"],
 }
 

@@ -1,5 +1,5 @@
-"""Tensor, sequence and data parallelism: losses and norms agree to rounding for any t and d, and to the bit for any p
-and schedule. Each rank allocates the bytes that the formulas predict."""
+"""Tensor, sequence and data parallelism: losses and norms agree to rounding for any t and d, and (test_layouts) to the
+bit for any p and schedule. Each rank allocates the bytes that the formulas predict."""
 
 import re
 
@@ -22,28 +22,10 @@ def name(grid):
     return f"p{p}_t{t}_d{d}" + ("_sequence" if sequence else "")
 
 
-GRIDS = [
-    (1, 2, 1, False),
-    (1, 2, 1, True),
-    (1, 4, 1, False),
-    (1, 4, 1, True),
-    (1, 1, 2, False),
-    (1, 1, 4, False),
-    (2, 2, 1, True),
-    (2, 2, 2, False),
-    (2, 2, 2, True),
-    (4, 2, 1, True),
-    (4, 1, 2, False),
-    (2, 4, 1, True),
-    (2, 1, 4, False),
-    (1, 4, 2, True),
-    (1, 2, 4, False),
-    (1, 8, 1, True),
-    (1, 1, 8, False),
-]
+GRIDS = [(1, 2, 1, False), (1, 4, 1, True), (1, 1, 4, False), (2, 2, 2, True), (1, 8, 1, True), (1, 1, 8, False)]
 
 
-@pytest.mark.soak(4)
+@pytest.mark.soak(2)
 @pytest.mark.parametrize("grid", GRIDS, ids=name)
 def test_losses_and_norms_agree_to_rounding(small, grid):
     if grid[1] == 8 and small.family == "llama":
@@ -51,33 +33,6 @@ def test_losses_and_norms_agree_to_rounding(small, grid):
     ended = small.train(*layout(*grid))
     assert ended.head["world"] == grid[0] * grid[1] * grid[2]
     assert close(ended.losses, small.alone.losses, 1e-5)
-
-
-@pytest.mark.thorough
-@pytest.mark.soak(2)
-@pytest.mark.parametrize("grid", [(1, 2, 1, True), (1, 2, 1, False), (1, 1, 2, False), (1, 2, 2, True)], ids=name)
-def test_with_the_same_t_and_d_pipelines_and_schedules_do_not_change_a_bit(small, grid):
-    one = small.train(*layout(*grid))
-    for stages in (2, 3) if grid[1] * grid[2] == 4 else (2, 4):
-        assert small.train(*layout(stages, *grid[1:])).bits == one.bits
-    assert small.train(*layout(2, *grid[1:]), OFF, "parallel.placement=adjacent").bits == one.bits
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("grid", [(1, 2, 1, True), (2, 1, 2, False)], ids=name)
-def test_threads_do_not_change_a_bit(small, grid):
-    assert small.train(*layout(*grid), threads="2").bits == small.train(*layout(*grid)).bits
-
-
-@pytest.mark.thorough
-@pytest.mark.soak(2)
-@pytest.mark.parametrize("schedule", ["split_backward=off", "split_backward=on", "recompute_layers=1"])
-@pytest.mark.parametrize("sequence", [True, False])
-def test_collectives_beside_products_do_not_change_a_bit(small, sequence, schedule):
-    case = (*layout(2, 2, 1, sequence), f"schedule.{schedule}")
-    one = small.train(*case, "parallel.overlap=off")
-    for overlap in ("on", "4"):  # on CPUs no product is cut, so that both are the same
-        assert small.train(*case, f"parallel.overlap={overlap}").bits == one.bits, overlap
 
 
 def sharded(config, family, d, word, *more):
@@ -137,15 +92,6 @@ def test_data_ranks_take_the_samples_of_one(family, tmp_path):
     config = write_config(tmp_path, family, schedule="{micro_batch: 1}", parallel="{pipeline: 1}")
     one = trained(config, family=family, env=environment(OMP_NUM_THREADS="1"))
     assert close(trained(config, "parallel.data=2", family=family).losses, one.losses, 1e-5)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("grid", [(2, 2, 1, True), (2, 1, 2, False)], ids=name)
-def test_bf16_agrees_with_itself_to_its_precision(small, grid):
-    sixteen = "train.precision=bf16"
-    one, many = small.train(*layout(1), sixteen), small.train(*layout(*grid), sixteen)
-    assert close([s["loss"] for s in many.steps], [s["loss"] for s in one.steps], 2e-3)
-    assert small.train(*layout(1, *grid[1:]), sixteen).bits == many.bits
 
 
 # ---- bytes ----------------------------------------------------------------------------------------------------------

@@ -23,20 +23,13 @@ def sliced(p=1, n=4, name="seq1f1b", bpipe=False, **keys):
 
 
 LAYOUTS = {
-    "p4": sliced(4),
     "p2": sliced(2),
-    "p8": sliced(8),
-    "interleaved": sliced(2, name="interleaved"),
-    "split": sliced(4, split_backward="on"),
-    "bpipe": sliced(4, bpipe=True),
     "bpipe_host": sliced(4, bpipe=True, evict_to="host"),
-    "bpipe_more_slots": sliced(4, bpipe=True, slots=6),
     "bpipe_interleaved": sliced(4, name="interleaved", bpipe=True),
-    "recomputed": sliced(4, recompute_layers=1),
 }
 
 
-@pytest.mark.soak(4)
+@pytest.mark.soak(2)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_every_layout_has_the_same_bits(small, name):
     ended = small.keeps_bits(SLICES, LAYOUTS[name], threads="2" if name == "p2" else "1")
@@ -71,23 +64,6 @@ def test_slices_longer_than_a_block_of_keys(small, mode):
     longer += ["train.steps=1", f"attention.mode={mode}"]
     whole = small.train("parallel.pipeline=1", OFF, *longer)
     assert close(small.train(*sliced(2, 3), *longer).losses, whole.losses, 1e-5)
-
-
-def test_documents_stop_at_slices_as_in_one_piece(small):
-    documents = ["data.mask_documents=on", "data.reset_positions=on", "data.end_of_text=7"]
-    documents.append("train.eps=1e-3")  # a smaller one lets AdamW enlarge the rounding of gradients near zero
-    whole = small.train("parallel.pipeline=1", OFF, *documents)
-    assert close(small.train(*sliced(2), *documents).losses, whole.losses, 1e-5)
-
-
-@pytest.mark.thorough
-@pytest.mark.soak(2)
-@pytest.mark.parametrize("wider",
-                         [["parallel.tensor=2"], ["parallel.tensor=2", "parallel.sequence=true"], ["parallel.data=2"]],
-                         ids=["t2", "sp2", "d2"])
-def test_tensor_and_data_ranks_have_the_bits_of_one_stage(small, wider):
-    ended = small.keeps_bits((*SLICES, *wider), sliced(2, bpipe=True))
-    assert close(ended.losses, small.one_stage(*SLICES).losses, 1e-5)
 
 
 @pytest.mark.parametrize("p", [1, 2])
