@@ -305,11 +305,6 @@ def test_what_cannot_be_read_is_kept_when_its_step_comes_again(small, tmp_path):
     assert (saved / "step_00000002.kept" / "manifest.json").stat().st_size == 40
 
 
-def test_resume_and_resume_if_any_exclude_each_other(small, saved):
-    refused = small.run(resume=saved, resume_if_any=saved, code=2)
-    assert "give one of them" in refused.stderr
-
-
 # --- what a resumed run does differently
 
 

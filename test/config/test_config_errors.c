@@ -14,7 +14,7 @@ static void expect_message(const Error *err, const char *starts, const char *con
         starts++;
     }
     if (strncmp(text, starts, strlen(starts)) != 0) fail_msg("expected \"%s\" to begin:\n%s", starts, text);
-    if (strstr(text, contains) == NULL) fail_msg("expected \"%s\" in:\n%s", contains, text);
+    assert_contains(text, contains);
 }
 
 typedef struct BadInput {

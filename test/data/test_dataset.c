@@ -21,11 +21,7 @@ static void write_shard(const char *name, int magic, int version, int64_t promis
 }
 
 static void poke_token(const char *name, int64_t index, uint16_t token) {
-    FILE *file = fopen(test_path(name), "r+b");
-    assert_non_null(file);
-    assert_int_equal(fseek(file, 1024 + 2 * index, SEEK_SET), 0);
-    assert_int_equal(fwrite(&token, sizeof token, 1, file), 1);
-    assert_int_equal(fclose(file), 0);
+    test_file_poke(name, 1024 + 2 * index, &token, sizeof token);
 }
 
 static void expect_refused(const char *name, int64_t seq_len, int64_t need, const char *const *words) {
@@ -34,8 +30,7 @@ static void expect_refused(const char *name, int64_t seq_len, int64_t need, cons
     assert_null(dataset);
     assert_int_equal(err.code, EXIT_USAGE);
     assert_memory_equal(err.text, "data.train: ", 12);
-    for (int i = 0; words[i] != NULL; i++)
-        if (strstr(err.text, words[i]) == NULL) fail_msg("no \"%s\" in: %s", words[i], err.text);
+    for (int i = 0; words[i] != NULL; i++) assert_contains(err.text, words[i]);
 }
 
 static Dataset *opened_as(const char *key, const char *name, int64_t seq_len, int64_t vocab, int64_t need) {
@@ -110,7 +105,7 @@ TEST(wrong_files_are_refused_with_a_sentence) {
     assert_int_equal(mkdir(test_path("folder.bin"), 0700), 0);
     expect_refused("folder.bin", 8, 1, directory);
     const char *empty[] = {"has 0 bytes", "1024", NULL};
-    assert_int_equal(fclose(fopen(test_path("empty.bin"), "wb")), 0);
+    test_file_write("empty.bin", "", 0);
     expect_refused("empty.bin", 8, 1, empty);
     const char *magic[] = {"is not a token file", "first word is 42,", "20240520", "20240801", "prepare_data.py", NULL};
     write_shard("magic.bin", 42, 1, 100, 100, 0);
@@ -186,13 +181,6 @@ TEST(megatron_files_give_the_same_samples) {
     dataset_close(ours);
 }
 
-static void poke_byte(const char *name, int64_t offset, int byte) {
-    FILE *file = fopen(test_path(name), "r+b");
-    assert_int_equal(fseek(file, offset, SEEK_SET), 0);
-    fputc(byte, file);
-    assert_int_equal(fclose(file), 0);
-}
-
 TEST(every_damaged_index_is_refused_with_a_sentence) {
     int64_t s = write_megatron("bad", 8, 100, 0, false);
     static const char *const no_words[] = {NULL};
@@ -215,7 +203,7 @@ TEST(every_damaged_index_is_refused_with_a_sentence) {
                 {34 + 12 * s, 1, {"has documents that do not span its sequences"}}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         write_megatron("bad", 8, 100, 0, false);
-        poke_byte("bad.idx", rows[i].offset, rows[i].byte);
+        test_file_poke("bad.idx", rows[i].offset, &(uint8_t){(uint8_t)rows[i].byte}, 1);
         expect_refused("bad.bin", 8, 1, rows[i].words);
         expect_refused("bad", 8, 1, rows[i].words);
     }
@@ -254,13 +242,8 @@ TEST(a_token_outside_the_vocabulary_is_named_at_start) {
 // Opening checks only the first part of a file. A bad token after it fails when its own sample is fetched, no other.
 TEST(a_token_outside_the_vocabulary_is_named_when_fetched) {
     enum { COUNT = (16 << 20) + 1000, BAD = COUNT - 500 };
-    const char *path = test_path("late.bin");
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    const uint32_t header[256] = {GPT2, 1, COUNT};
-    assert_int_equal(fwrite(header, sizeof header, 1, file), 1);
-    assert_int_equal(fclose(file), 0);
-    assert_int_equal(truncate(path, 1024 + 2 * (off_t)COUNT), 0); // a hole: all tokens are zero
+    write_shard("late.bin", GPT2, 1, COUNT, 0, 0);
+    assert_int_equal(truncate(test_path("late.bin"), 1024 + 2 * (off_t)COUNT), 0); // a hole: all tokens are zero
     poke_token("late.bin", BAD, 300);
     Error err = {0};
     Dataset *dataset = opened("late.bin", 100, 257, 1);
@@ -270,16 +253,11 @@ TEST(a_token_outside_the_vocabulary_is_named_when_fetched) {
     assert_int_equal(err.code, EXIT_FAILED);
     char words[64];
     snprintf(words, sizeof words, "late.bin: token %d is 300", (int)BAD);
-    assert_non_null(strstr(err.text, words));
+    assert_contains(err.text, words);
     dataset_close(dataset);
 }
 
-static void write_side(const char *name, const char *text) {
-    FILE *file = fopen(test_path(name), "w");
-    assert_non_null(file);
-    fputs(text, file);
-    assert_int_equal(fclose(file), 0);
-}
+static void write_side(const char *name, const char *text) { test_file_write(name, text, strlen(text)); }
 
 TEST(a_side_file_tells_the_vocabulary_before_any_token_does) {
     write_shard("told_train_000.bin", GPT2, 1, 100, 100, 0);
@@ -373,13 +351,8 @@ TEST(side_files_are_named_after_their_shards) {
 // Offsets beyond 2^31 bytes and beyond 2^31 tokens. The file is sparse and uses no disk space.
 TEST(files_beyond_two_gib_are_read) {
     const int64_t count = 3000000000;
-    const char *path = test_path("big.bin");
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    const uint32_t header[256] = {GPT2, 1, (uint32_t)count};
-    assert_int_equal(fwrite(header, sizeof header, 1, file), 1);
-    assert_int_equal(fclose(file), 0);
-    if (truncate(path, 1024 + 2 * count) != 0) skip(); // the file system has no sparse files
+    write_shard("big.bin", GPT2, 1, count, 0, 0);
+    if (truncate(test_path("big.bin"), 1024 + 2 * count) != 0) skip(); // the file system has no sparse files
     poke_token("big.bin", count - 1, 123);
     Dataset *dataset = opened("big.bin", 1, 257, 1);
     assert_true(dataset_samples(dataset) == count - 1);

@@ -28,22 +28,20 @@ static void make_good(void) {
 }
 
 static void write_file(int bytes_less) {
-    FILE *file = fopen(path(), "wb");
-    size_t bytes = (size_t)(word_count * 2 - bytes_less);
-    assert_true(fwrite(header, 1, sizeof header, file) == sizeof header && fwrite(words, 1, bytes, file) == bytes);
-    assert_int_equal(fclose(file), 0);
+    char bytes[sizeof header + sizeof words];
+    memcpy(bytes, header, sizeof header);
+    memcpy(bytes + sizeof header, words, sizeof words);
+    test_file_write("evaluation.bin", bytes, sizeof header + (size_t)(word_count * 2 - bytes_less));
 }
 
 // Writes the same words as version 2, with 32 bits each; `token` replaces the value 26.
 static void write_wide(int bytes_less, uint32_t token) {
-    uint32_t wide[64];
+    uint32_t file[256 + 64], *wide = file + 256;
     for (int i = 0; i < word_count; i++) wide[i] = words[i] == 26 ? token : words[i];
     wide[1] *= 2, wide[18] *= 2;
     header[1] = 2, header[3] = 68;
-    FILE *file = fopen(path(), "wb");
-    size_t bytes = (size_t)(word_count * 4 - bytes_less);
-    assert_true(fwrite(header, 1, sizeof header, file) == sizeof header && fwrite(wide, 1, bytes, file) == bytes);
-    assert_int_equal(fclose(file), 0);
+    memcpy(file, header, sizeof header);
+    test_file_write("evaluation.bin", file, sizeof header + (size_t)(word_count * 4 - bytes_less));
 }
 
 static Evaluation *opened(int64_t seq_len) {
@@ -56,7 +54,7 @@ static Evaluation *opened(int64_t seq_len) {
 static void refused(const char *why) {
     Error err = {0};
     assert_null(evaluation_open("data.hellaswag", path(), SEQ, VOCAB, &err));
-    if (strstr(err.text, why) == NULL) fail_msg("%s\nexpected: %s", err.text, why);
+    assert_contains(err.text, why);
     assert_int_equal(err.code, EXIT_USAGE);
     assert_non_null(strstr(err.text, "data.hellaswag: "));
 }

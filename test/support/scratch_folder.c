@@ -32,6 +32,20 @@ const char *test_path(const char *name) {
     return path;
 }
 
+static void put_(const char *name, const char *mode, int64_t offset, const void *data, size_t bytes) {
+    FILE *file = fopen(test_path(name), mode);
+    assert_non_null(file);
+    assert_int_equal(fseek(file, offset, SEEK_SET), 0);
+    assert_int_equal(fwrite(data, 1, bytes, file), bytes);
+    assert_int_equal(fclose(file), 0);
+}
+
+void test_file_write(const char *name, const void *data, size_t bytes) { put_(name, "wb", 0, data, bytes); }
+
+void test_file_poke(const char *name, int64_t offset, const void *data, size_t bytes) {
+    put_(name, "r+b", offset, data, bytes);
+}
+
 void test_shard_write(const char *name, ShardHeader header, int64_t count,
                       uint32_t (*token_of)(int64_t i, const void *context), const void *context) {
     FILE *file = fopen(test_path(name), "wb");

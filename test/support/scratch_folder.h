@@ -1,6 +1,7 @@
 // A temporary folder for a test program, and token files in it.
 #pragma once
 
+#include <stddef.h>
 #include <stdint.h>
 
 enum { TEST_PATH = 256, SHARD_GPT2 = 20240520, SHARD_LLAMA3 = 20240801 };
@@ -12,6 +13,10 @@ int test_folder_remove(void **state);
 // The folder, and the path of a file in it, which the next call overwrites.
 const char *test_folder(void);
 const char *test_path(const char *name);
+
+// Writes a file in the folder, or `bytes` bytes at an offset of one that exists.
+void test_file_write(const char *name, const void *data, size_t bytes);
+void test_file_poke(const char *name, int64_t offset, const void *data, size_t bytes);
 
 // What a shard's header says. Tokens are 16 bits wide, 32 where magic is SHARD_LLAMA3.
 typedef struct ShardHeader {

@@ -6,8 +6,15 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
+
+// Fails unless `text`, such as an error, contains `words`.
+#define assert_contains(text, words)                                                                                   \
+    do                                                                                                                 \
+        if (strstr(text, words) == NULL) fail_msg("expected \"%s\" in: %s", words, text);                              \
+    while (0)
 
 // True under a sanitizer, which makes a program several times slower. Tests then use fewer cases.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
