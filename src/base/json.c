@@ -109,25 +109,24 @@ static int parse_text_(Parser *parser, const char **text) {
 
 // --- numbers
 
-static bool digit_(char c) { return c >= '0' && c <= '9'; }
-
-static const char *skip_digits_(const char *at) {
-    while (digit_(*at)) at++;
-    return at;
+// Skips digits from *at on. Returns their number.
+static size_t digits_(const char **at) {
+    size_t count = strspn(*at, "0123456789");
+    *at += count;
+    return count;
 }
 
 static int parse_number_(Parser *parser, JsonValue *value) {
-    const char *begin = parser->at + (*parser->at == '-'), *at = skip_digits_(begin);
-    bool sound = at - begin == 1 || (at > begin && *begin != '0'), whole = *at != '.' && *at != 'e' && *at != 'E';
+    const char *begin = parser->at + (*parser->at == '-'), *at = begin;
+    size_t digits = digits_(&at);
+    bool sound = digits == 1 || (digits > 1 && *begin != '0'), whole = *at != '.' && *at != 'e' && *at != 'E';
     if (*at == '.') {
-        begin = at + 1;
-        at = skip_digits_(begin);
-        sound = sound && at > begin;
+        at++;
+        sound = digits_(&at) > 0 && sound;
     }
     if (*at == 'e' || *at == 'E') {
-        begin = at + 1 + (at[1] == '+' || at[1] == '-');
-        at = skip_digits_(begin);
-        sound = sound && at > begin;
+        at += 1 + (at[1] == '+' || at[1] == '-');
+        sound = digits_(&at) > 0 && sound;
     }
     if (!sound) return json_fail_(parser, "malformed number");
     value->type = JSON_NUMBER;
@@ -238,7 +237,7 @@ static int parse_value_(Parser *parser, JsonValue *value) {
         return parse_text_(parser, &value->text);
     }
     if (parse_word_(parser, value)) return 0;
-    if (c == '-' || digit_(c)) return parse_number_(parser, value);
+    if (c == '-' || (c >= '0' && c <= '9')) return parse_number_(parser, value);
     if (parser->at == parser->end) return json_fail_(parser, "the JSON text ends too early");
     if (c == '/' || c == '#') return json_fail_(parser, "a comment, which JSON lacks");
     if (c == '}' || c == ']') return json_fail_(parser, "a comma or ':' without a value after it");

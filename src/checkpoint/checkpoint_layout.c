@@ -35,44 +35,41 @@ int layout_file(const CheckpointLayout *layout, int64_t table_index, StateKind k
     return layout_group(layout, table_index) + (kind == STATE_WEIGHT ? 0 : layout->groups);
 }
 
-static void lay_file_(CheckpointLayout *layout, int file, const TrainConfig *train) {
-    SafeHeader header;
-    safetensors_header_begin(&header);
-    for (int64_t i = 0; i < layout->table->count; i++)
-        for (int kind = 0; kind < STATE_KINDS; kind++) {
-            const TensorSpec *spec = &layout->table->specs[i];
-            bool exists = spec->tied_to < 0 && state_exists(layout->table, i, (StateKind)kind, train),
-                 bent = spec->transposed;
-            char name[96];
-            if (!exists || layout_file(layout, i, (StateKind)kind) != file) continue;
-            snprintf(name, sizeof name, "%s%s", spec->name, state_suffix[kind]);
-            bool narrow = kind == STATE_WEIGHT && !spec->buffer && train->precision == PRECISION_BF16;
-            SafeType type = narrow ? SAFE_BF16 : SAFE_F32;
-            layout->offset[i * STATE_KINDS + kind] =
-                safetensors_header_add(&header, name, type, spec_is_vector(spec) ? 1 : 2,
-                                       bent ? spec->cols : spec->rows, bent ? spec->rows : spec->cols);
-        }
-    int64_t data = header.data;
-    safetensors_header_end(&header);
-    LayoutFile *out = &layout->file[file];
-    bool model = file < layout->groups;
-    snprintf(out->name, sizeof out->name, "%s-%05d-of-%05d.safetensors", model ? "model" : "optimizer",
-             file % layout->groups + 1, layout->groups);
-    out->header = header.text;
-    out->header_bytes = (int64_t)header.bytes;
-    out->bytes = out->header_bytes + data;
-    if (model) layout->model_bytes += data;
-}
-
 void layout_create(CheckpointLayout *layout, const TensorTable *table, const TrainConfig *train) {
     *layout = (CheckpointLayout){.table = table};
     layout->groups = (int)((table->head - table->first_layer) / table->per_layer) + 2;
     layout->files = 2 * layout->groups;
     layout->file = xcalloc((size_t)layout->files, sizeof *layout->file);
     layout->offset = xmalloc((size_t)(table->count * STATE_KINDS) * sizeof *layout->offset);
-    for (int64_t i = 0; i < table->count * STATE_KINDS; i++) layout->offset[i] = -1;
-    for (int file = 0; file < layout->files; file++) lay_file_(layout, file, train);
-    // Offsets count from the beginning of the data until the headers' lengths are known.
+    SafeHeader *headers = xcalloc((size_t)layout->files, sizeof *headers);
+    for (int file = 0; file < layout->files; file++) safetensors_header_begin(&headers[file]);
+    for (int64_t i = 0; i < table->count; i++)
+        for (int kind = 0; kind < STATE_KINDS; kind++) {
+            const TensorSpec *spec = &table->specs[i];
+            int64_t *offset = &layout->offset[i * STATE_KINDS + kind];
+            char name[96];
+            *offset = -1;
+            if (spec->tied_to >= 0 || !state_exists(table, i, (StateKind)kind, train)) continue;
+            snprintf(name, sizeof name, "%s%s", spec->name, state_suffix[kind]);
+            bool bent = spec->transposed, weight = kind == STATE_WEIGHT;
+            bool narrow = weight && !spec->buffer && train->precision == PRECISION_BF16;
+            *offset = safetensors_header_add(&headers[layout_file(layout, i, (StateKind)kind)], name,
+                                             narrow ? SAFE_BF16 : SAFE_F32, spec_is_vector(spec) ? 1 : 2,
+                                             bent ? spec->cols : spec->rows, bent ? spec->rows : spec->cols);
+        }
+    for (int file = 0; file < layout->files; file++) {
+        LayoutFile *out = &layout->file[file];
+        bool model = file < layout->groups;
+        safetensors_header_end(&headers[file]);
+        snprintf(out->name, sizeof out->name, "%s-%05d-of-%05d.safetensors", model ? "model" : "optimizer",
+                 file % layout->groups + 1, layout->groups);
+        out->header = headers[file].text;
+        out->header_bytes = (int64_t)headers[file].bytes;
+        out->bytes = out->header_bytes + headers[file].data;
+        if (model) layout->model_bytes += headers[file].data;
+    }
+    free(headers);
+    // So far, offsets count from the beginning of the data.
     for (int64_t i = 0; i < table->count * STATE_KINDS; i++) {
         int file = layout_file(layout, i / STATE_KINDS, (StateKind)(i % STATE_KINDS));
         if (layout->offset[i] >= 0) layout->offset[i] += layout->file[file].header_bytes;

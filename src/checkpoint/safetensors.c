@@ -1,8 +1,5 @@
-// Reads and writes safetensors files. The header is checked completely before any tensor is offered.
-//
-//   8 bytes     length n of the header, little-endian; written headers are padded to a multiple of 8
-//   n bytes     {"wte.weight": {"dtype": "BF16", "shape": [257, 64], "data_offsets": [0, 32896]}, ...}
-//   the data    data_offsets count from here; tensors follow one another without a gap
+// Reads and writes safetensors files. The header is checked completely before any tensor is offered. Written headers
+// are padded to a multiple of 8 bytes.
 #include "safetensors.h"
 #include "base/alloc.h"
 

@@ -192,20 +192,6 @@ static int unknown_section_(YamlReader *r, const char *name) {
     return config_error_at(r->config, yaml_line_(r), name, r->err, "no such section; did you mean %s?", near);
 }
 
-static int read_key_(YamlReader *r, const char *section) {
-    char name[MAX_NAME], full[2 * MAX_NAME + 1];
-    if (read_name_(r, name) != 0) return -1;
-    snprintf(full, sizeof full, "%s.%s", section, name);
-    const ConfigKey *key = config_find(full);
-    if (key == NULL) return unknown_key_(r, yaml_line_(r), full);
-    int32_t *place = &r->config->place[key - config_keys];
-    if (*place != CONFIG_DEFAULT)
-        return config_error_at(r->config, yaml_line_(r), full, r->err, "given twice; line %d has it already", *place);
-    *place = yaml_line_(r);
-    if (yaml_next_(r) != 0 || read_value_(r, key) != 0) return -1;
-    return yaml_next_(r);
-}
-
 static bool is_nothing_(const YamlReader *r) {
     if (r->event.type != YAML_SCALAR_EVENT) return false;
     ConfigScalar scalar = scalar_(r);
@@ -219,8 +205,19 @@ static int read_section_(YamlReader *r, const char *section) {
         return config_error_at(r->config, yaml_line_(r), section, r->err,
                                "is a section; write its keys below it, indented, as key: value");
     if (yaml_next_(r) != 0) return -1;
-    while (r->event.type != YAML_MAPPING_END_EVENT)
-        if (read_key_(r, section) != 0) return -1;
+    while (r->event.type != YAML_MAPPING_END_EVENT) {
+        char name[MAX_NAME], full[2 * MAX_NAME + 1];
+        if (read_name_(r, name) != 0) return -1;
+        snprintf(full, sizeof full, "%s.%s", section, name);
+        const ConfigKey *key = config_find(full);
+        if (key == NULL) return unknown_key_(r, yaml_line_(r), full);
+        int32_t *place = &r->config->place[key - config_keys];
+        if (*place != CONFIG_DEFAULT)
+            return config_error_at(r->config, yaml_line_(r), full, r->err, "given twice; line %d has it already",
+                                   *place);
+        *place = yaml_line_(r);
+        if (yaml_next_(r) != 0 || read_value_(r, key) != 0 || yaml_next_(r) != 0) return -1;
+    }
     return yaml_next_(r);
 }
 

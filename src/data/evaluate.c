@@ -1,11 +1,5 @@
-// Reads and checks a multiple-choice file once, keeps its words in memory, and hands out its rows. Both versions of the
-// file have the same words after the header: version 1 in 16 bits, version 2 in 32 bits. In memory all have 32 bits.
-//
-//   256 x 32 bits   magic, version, number of examples, size of the longest example in bytes
-//   an example      65535, its size in bytes, its number, the label, the number of completions (4 for HellaSwag),
-//                   the context: count, tokens; each completion: count, tokens
-//
-// A row of the model's input is the context and one completion; only the completion's tokens are scored.
+// Reads and checks a multiple-choice file once, keeps its words in memory, and hands out its rows. In the file the words
+// have 16 bits in version 1 and 32 bits in version 2; in memory all have 32 bits.
 #include "evaluate.h"
 
 #include "base/alloc.h"

@@ -25,16 +25,6 @@ def small(tmp_path_factory):
     return saved_run(tmp_path_factory.mktemp("small"))
 
 
-def ended(trainer, *changes, code, **more):
-    process = trainer.start(*changes, **more)
-    try:
-        result = trainer.end(process, timeout=SOON)
-    finally:
-        process.kill()
-    assert result.code == code, (result.code, result.stderr)
-    return result
-
-
 def last_sentence(result):
     return result.stderr.splitlines()[-1]
 
@@ -73,7 +63,7 @@ def test_a_checkpoint_file_that_is_not_regular_is_refused_and_not_waited_for(sma
     saved = tmp_path / "step_00000003"
     shutil.copytree(small.saved / saved.name, saved)
     replace(saved / name, kind)
-    said = last_sentence(ended(small, code=1, resume=saved))
+    said = last_sentence(small.run(code=1, resume=saved))
     assert f"{saved}/{name}: " in said and (
         "is not a regular file" in said or kind == "socket" and "No such device" in said
     )
@@ -84,7 +74,7 @@ def test_a_checkpoint_file_that_is_not_regular_is_refused_and_not_waited_for(sma
 def test_a_shard_that_is_not_a_regular_file_is_refused_and_not_waited_for(tmp_path, kind):
     trainer = tiny(tmp_path)
     replace(tmp_path / "train.bin", kind)
-    said = last_sentence(ended(trainer, code=2))
+    said = last_sentence(trainer.run(code=2))
     assert "train.bin is " in said and "; name token files" in said
 
 
@@ -105,7 +95,7 @@ def test_a_side_file_that_names_any_file_as_its_tokenizer_is_refused_and_not_wai
     (folder / ".hidden").write_text("secret")
     (folder / "link").symlink_to(tmp_path / "secret")
     os.mkfifo(folder / "pipe")
-    said = last_sentence(ended(trainer, make_side_file(trainer, folder, name), code=2))
+    said = last_sentence(trainer.run(make_side_file(trainer, folder, name), code=2))
     assert "tokenizer_file" in said and "own.json" in said and not (folder / "saved").exists()
 
 
@@ -113,10 +103,10 @@ def test_the_tokenizer_of_a_data_set_goes_into_checkpoints_and_a_missing_one_is_
     trainer, folder = tiny(tmp_path), tmp_path / "set"
     folder.mkdir()
     own = make_side_file(trainer, folder, "own.tokenizer.json")
-    result = ended(trainer, own, code=0)
+    result = trainer.run(own, code=0)
     assert f"checkpoints will have no tokenizer: {folder}/own.tokenizer.json: cannot be read" in result.stderr
     (folder / "own.tokenizer.json").write_text('{"added_tokens": []}')
-    ended(trainer, own, {"checkpoint.overwrite": True}, code=0)
+    trainer.run(own, {"checkpoint.overwrite": True}, code=0)
     assert next((folder / "saved").glob("step_*/tokenizer.json")).read_text() == '{"added_tokens": []}'
 
 
@@ -160,7 +150,7 @@ def model_in(folder, files, small):
      "x" * 300],
 )
 def test_an_index_names_no_file_elsewhere(small, tmp_path, name):
-    result = ended(small, model_in(tmp_path / "model", [name], small), code=1)
+    result = small.run(model_in(tmp_path / "model", [name], small), code=1)
     said = last_sentence(result)
     plain = name.startswith("model-")  # the file does not exist, and its escape must not reach the terminal
     assert ("No such file" if plain else "no / and no leading dot") in said and "\x1b" not in result.stderr
@@ -171,7 +161,7 @@ def test_a_link_that_leaves_the_directory_is_refused(small, tmp_path, name):
     change = model_in(tmp_path / "model", ["model-a.safetensors"], small)
     shutil.move(tmp_path / "model" / name, tmp_path / "moved")
     (tmp_path / "model" / name).symlink_to(tmp_path / "moved")
-    said = last_sentence(ended(small, change, code=1))
+    said = last_sentence(small.run(change, code=1))
     assert f"model/{name}: is a link that leads out of its directory" in said
 
 
@@ -179,7 +169,7 @@ def test_a_link_that_leaves_the_directory_is_refused(small, tmp_path, name):
 def test_a_link_to_a_device_is_refused(small, tmp_path, target):
     change = model_in(tmp_path / "model", ["model-b.safetensors"], small)
     (tmp_path / "model" / "model-b.safetensors").symlink_to(target)
-    assert "leads out of its directory" in last_sentence(ended(small, change, code=1))
+    assert "leads out of its directory" in last_sentence(small.run(change, code=1))
 
 
 # --- links that others have put where we write
@@ -316,11 +306,11 @@ def test_a_read_only_place_for_checkpoints_is_refused_at_the_start(small, tmp_pa
         (disk.folder / "saved").mkdir()
         disk.remount("ro")
         for place in (disk.folder / "saved", disk.folder / "new"):
-            result = ended(small, saving(place, 1), code=1)
+            result = small.run(saving(place, 1), code=1)
             assert f"checkpoint.dir: {place}: cannot be" in last_sentence(result) and result.steps == {}
             assert "Read-only file system" in last_sentence(result)
         assert (
-            "resumed" not in ended(small, saving(disk.folder / "saved", 0), code=0).stderr
+            "resumed" not in small.run(saving(disk.folder / "saved", 0), code=0).stderr
         )  # nothing is to be written there
 
 

@@ -415,7 +415,11 @@ class Trainer:
         return Result(process.returncode, stdout, stderr, time.monotonic() - process.began, process.metrics)
 
     def run(self, *changes, resume=None, code=0, **more):
-        result = self.end(self.start(*changes, resume=resume, **more))
+        process = self.start(*changes, resume=resume, **more)
+        try:
+            result = self.end(process)
+        finally:
+            process.kill()
         assert result.code == code, result.stderr
         return result
 
