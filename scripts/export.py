@@ -11,14 +11,14 @@ bytes do not fit.
 import argparse
 import json
 import re
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import dialects
+import run_files
 from foreign import megatron, torchtitan
-from run_files import GIB, Failure, find_trainer, finish, read_text
+from run_files import GIB, Failure, finish, read_text
 
 # Keys without effect on the layout, the memory or the update of a step.
 ASIDE = {"train.tokens", "train.max_restarts", "train.peer_timeout_s", "train.timeout_s", "train.skip_bad_steps",
@@ -29,13 +29,8 @@ ASIDE = {"train.tokens", "train.max_restarts", "train.peer_timeout_s", "train.ti
 def ask(path, *words):
     """Returns the answer of the trainer of the file's family; parses it if it is JSON."""
     family = "gpt" if re.search(r'family"?: "?gpt|"gpt2"', read_text(path)) else "llama"
-    program = find_trainer(family)
-    if program is None:
-        raise Failure(f"train_{family} is not here; run make")
-    ended = subprocess.run([program, "-c", path, *words], capture_output=True, text=True, check=False)
-    if ended.returncode != 0:
-        raise Failure(ended.stderr.strip())
-    return json.loads(ended.stdout) if "--json" in words else ended.stdout
+    said = run_files.ask(run_files.trainer(family), path, *words)
+    return json.loads(said) if "--json" in words else said
 
 
 def matters(key, config):

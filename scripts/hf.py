@@ -20,13 +20,12 @@ import math
 import os
 import random
 import struct
-import subprocess
 import sys
 import tempfile
 from array import array
 from pathlib import Path
 
-from run_files import Failure, find_trainer, finish, form_of, read_text
+from run_files import Failure, ask, finish, form_of, read_text, trainer
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -55,16 +54,18 @@ def read_model(options):
     """Returns the model section that the trainer of its family reads from config.json, and that trainer."""
     path, window = config_of(options.folder)
     bound = ["-o", f"model.seq_len={window}"] if window else []
-    for program in [options.trainer] if options.trainer else [find_trainer(family) for family in ("llama", "gpt")]:
-        if program is None or not Path(program).exists():
-            raise Failure(f"{program or 'train_llama or train_gpt'}: not found; run make, or name it with --trainer")
-        planned = subprocess.run([program, "-q", "-c", path, *bound, "--plan", "--json"], capture_output=True,
-                                 text=True)
-        if "model.family: " not in planned.stderr:
+    for program in [options.trainer] if options.trainer else map(trainer, ("llama", "gpt")):
+        if not Path(program).exists():
+            raise Failure(f"{program}: not found; run make, or name another with --trainer")
+        refused = ""
+        try:
+            model = json.loads(ask(program, path, "-q", *bound, "--plan", "--json"))["config"]["model"]
+        except Failure as failure:
+            refused = str(failure)
+        if "model.family: " not in refused:
             break
-    if planned.returncode != 0:
-        raise Failure(planned.stderr.strip().partition(": ")[2] or f"{program}: ended with {planned.returncode}")
-    model = json.loads(planned.stdout)["config"]["model"]
+    if refused:
+        raise Failure(refused.partition(": ")[2])
     scaled = model["rope_scaling"] != "none"
     return program, {
         key: value
@@ -206,11 +207,10 @@ class Trainer:
         self.config.write_text(json.dumps(config), encoding="utf-8")
 
     def say(self, *arguments):
-        ended = subprocess.run([self.program, "-q", "-c", self.config, *arguments], capture_output=True, text=True)
-        if ended.returncode != 0:
-            said = ended.stderr.strip().splitlines()
-            raise Failure(f"the trainer does not take it: {said[-1] if said else f'it ended with {ended.returncode}'}")
-        return ended.stdout
+        try:
+            return ask(self.program, self.config, "-q", *arguments)
+        except Failure as failure:
+            raise Failure(f"the trainer does not take it: {str(failure).splitlines()[-1]}") from None
 
     def loss(self):
         return json.loads(self.say("--validate", "--json"))["loss"]

@@ -13,7 +13,6 @@ trainer next to this folder makes one, with the configuration in the metrics fil
 import argparse
 import contextlib
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,7 +21,7 @@ from pathlib import Path
 import report_plan
 from report_plan import document, escape, figure, tile
 from run_files import GIB, MIB, Failure, Metrics, NoStepYet, Plan, Trace
-from run_files import find_trainer, finish, form_of, read_text, replacing
+from run_files import ask, finish, form_of, read_text, replacing, trainer
 
 HERE = Path(__file__).resolve().parent
 
@@ -62,18 +61,13 @@ class Run:
 
     def make_plan(self, config):
         """Plans the run: JSON is YAML, so the trainer reads the configuration in the metrics file."""
-        trainer = find_trainer(self.family)
-        if trainer is None:
-            return None
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "config.yaml"
             path.write_text(json.dumps(config), encoding="utf-8")
             try:
-                ended = subprocess.run(
-                    [trainer, "-c", path, "--plan", "--json"], capture_output=True, text=True, timeout=60)
-            except (OSError, subprocess.TimeoutExpired):
+                return Plan(Path("plan"), ask(trainer(self.family), path, "--plan", "--json"))
+            except (Failure, OSError):
                 return None
-        return Plan(Path("plan"), ended.stdout) if ended.returncode == 0 else None
 
 
 # ---- words -----------------------------------------------------------------------------------------------------------

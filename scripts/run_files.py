@@ -5,9 +5,9 @@ import contextlib
 import json
 import math
 import os
-import re
 import shutil
 import statistics
+import subprocess
 import sys
 from pathlib import Path
 
@@ -333,6 +333,23 @@ def find_trainer(family):
     """Returns the trainer's path, next to scripts/ or where it was installed, or None."""
     beside = Path(__file__).resolve().parent.parent / f"train_{family}"
     return beside if beside.exists() else shutil.which(beside.name)
+
+
+def trainer(family, folder=None):
+    """Returns a trainer's path, of the folder or as find_trainer finds it."""
+    program = Path(folder) / f"train_{family}" if folder else find_trainer(family)
+    if program is None or not Path(program).exists():
+        raise Failure(f"{program or f'train_{family}'} is not here; run make")
+    return program
+
+
+def ask(program, config, *words, fits=True, env=None):
+    """Returns what the trainer prints. fits False: also if that is an answer with an exit code, as where nothing fits."""
+    ended = subprocess.run([program, "-c", config, *words], capture_output=True, text=True, check=False,
+                           env={**os.environ, **(env or {})})
+    if ended.returncode != 0 and (fits or not ended.stdout):
+        raise Failure(ended.stderr.strip()[-1000:] or f"{program}: ended with {ended.returncode}")
+    return ended.stdout
 
 
 def read_plan_or_metrics(path):
