@@ -7,6 +7,7 @@
 #include "foreign.h"
 #include "pays.h"
 #include "plan_report.h"
+#include "space.h"
 #include "waterfall.h"
 
 #include <math.h>
@@ -290,13 +291,24 @@ static void size_(FILE *file, const char *with, int64_t b, const char *end) {
 static int print_world_(const PlanAnswer *answer, FILE *file, Error *err) {
     const Verdict *verdict = &answer->verdict;
     if (verdict->largest_plain > 0 || verdict->largest_bpipe > 0 || answer->config.schedule.file[0] != '\0') return 0;
+    // All keys but tensor and pipeline are as given; one data rank, one sequence per microbatch.
+    const Config *config = answer->planner.config;
+    SearchSpace space = space_make(config, &answer->planner, config_world(config));
     SmallestWorld world;
-    if (plan_smallest_world(&answer->planner, &world, err) != 0) return -1;
+    RunLayout *given = &space.keys.given;
+    given->data = given->context = given->micro_batch = 1;
+    given->bpipe = BPIPE_AUTO;
+    space.keys.fixed = layout_decided(config, false) | LAYOUT_BIT(data) | LAYOUT_BIT(context) |
+                       LAYOUT_BIT(micro_batch) | LAYOUT_BIT(slices) | LAYOUT_BIT(sequence) | LAYOUT_BIT(attention) |
+                       LAYOUT_BIT(pointwise) | LAYOUT_BIT(recompute) | LAYOUT_BIT(evict_to) | LAYOUT_BIT(expert);
+    space.keys.fixed &= ~(LAYOUT_BIT(tensor) | LAYOUT_BIT(pipeline) | LAYOUT_BIT(layers) | LAYOUT_BIT(bpipe) |
+                          LAYOUT_BIT(slots) | LAYOUT_BIT(load_ahead) | LAYOUT_BIT(placement));
+    if (space_smallest_world(&space, &world, err) != 0) return -1;
     if (world.ranks > 0)
         grid_line(file, "world",
-                  "the smallest that fits: %lld ranks, pipeline %lld x tensor %lld%s, at micro-batch 1 with %s",
-                  (long long)world.ranks, (long long)world.pipeline, (long long)world.tensor,
-                  world.bpipe ? " with BPipe" : "", plan_plain_name(&answer->config));
+                  "the smallest that fits: %lld ranks, pipeline %d x tensor %d%s, at micro-batch 1 with %s",
+                  (long long)world.ranks, world.at.pipeline, world.at.tensor,
+                  layout_evicts(&world.at) ? " with BPipe" : "", plan_plain_name(&answer->config));
     else
         grid_line(file, "world", "no number of ranks with this memory is enough for %s as given%s",
                   plan_plain_name(&answer->config), answer->schedules.best >= 0 ? "; another schedule fits here" : "");

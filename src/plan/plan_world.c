@@ -1,72 +1,107 @@
-// Finds the fewest ranks on which the model fits: for each number of tensor ranks, by bisection over the stages.
-#include "planner.h"
+// Finds the fewest ranks on which the model fits: for each number of tensor and data ranks, by bisection over the
+// stages. More stages need less memory each, and so do more data ranks, which share the optimizer's state.
+#include "space.h"
 
-#include "config/config_schema.h"
+#include "base/units.h"
 
-int plan_fewest_stages(const int64_t *stages, int64_t count, int64_t t, int64_t d, WorldFits *fits, void *argument,
-                       SmallestWorld *best, Error *err) {
-    int64_t fails = -1, works = count;
-    while (works > 0 && best->ranks > 0 && stages[works - 1] > (best->ranks - 1) / (t * d)) works--;
-    while (works - fails > 1) {
-        int64_t middle = fails + (works - fails) / 2, p = stages[middle];
-        SmallestWorld at = {.ranks = p * t * d, .pipeline = p, .tensor = t, .data = d};
-        bool enough = false;
-        if (fits(argument, &at, &enough, err) != 0) return -1;
-        if (enough) *best = at;
-        *(enough ? &works : &fails) = middle;
-    }
-    return 0;
-}
+#include <stdlib.h>
 
-// Cuts the configuration into p stages and t tensor ranks, at micro-batch size 1. Returns false if that is invalid.
-static bool smallest_cut_(const Config *from, int64_t p, int64_t t, Config *to) {
-    Error ignored = {0};
-    *to = *from;
-    to->parallel.pipeline = p;
-    to->parallel.tensor = t;
-    to->parallel.data = to->parallel.context = 1;
-    to->parallel.layers_given = 0;
-    to->schedule.micro_batch = 1;
-    to->schedule.slots = 0;
-    to->schedule.bpipe = BPIPE_OFF;
-    return config_check(to, &ignored) == 0;
-}
-
-static int world_fits_(void *argument, SmallestWorld *at, bool *fits, Error *err) {
-    const Planner *planner = argument;
-    int64_t batch = planner->config->train.global_batch;
+// Whether one world holds the model.
+typedef struct Trial {
+    const SearchSpace *space;
     Config config;
-    if (!smallest_cut_(planner->config, at->pipeline, at->tensor, &config)) return 0;
-    Planner like = *planner;
-    like.config = &config;
-    for (int way = PLAN_PLAIN; way <= PLAN_BPIPE && !*fits; way++) {
-        RunLayout layout = planner_layout(&like, 1, (PlanWay)way);
-        Forecast forecast;
-        if (planner_never_fits(&like, &layout)) continue;
-        // Memory never shrinks with more microbatches: if p of them do not fit, skip building the full schedule.
-        config.train.global_batch = at->pipeline;
-        if (planner_forecast(&like, &layout, false, &forecast, err) != 0) return -1;
-        config.train.global_batch = batch;
-        if (forecast.possible && !forecast.fits) continue;
-        if (planner_forecast(&like, &layout, false, &forecast, err) != 0) return -1;
-        *fits = forecast.possible && forecast.fits;
-        at->bpipe = way == PLAN_BPIPE;
-    }
-    return 0;
+    SmallestWorld *smallest;
+    bool fits;
+    int status;
+    Error *err;
+} Trial;
+
+static Forecast try_world_(void *argument, const RunLayout *way, const Forecast *kept) {
+    Trial *trial = argument;
+    Forecast forecast = {0};
+    (void)kept;
+    if (trial->fits || trial->status != 0) return forecast;
+    space_set(trial->space, way, &trial->config);
+    trial->status = planner_forecast_config(trial->space->planner, &trial->config, false, &forecast, trial->err);
+    trial->fits = trial->status == 0 && forecast.possible && forecast.fits;
+    if (trial->fits) trial->smallest->at = *way;
+    return forecast;
 }
 
-// Tensor ranks stay within a node. Numbers that do not divide the model are skipped, since config_check refuses them.
-int plan_smallest_world(const Planner *planner, SmallestWorld *world, Error *err) {
-    const Config *config = planner->config;
-    int64_t layers = config->model.layers, batch = config->train.global_batch, most = layers < batch ? layers : batch;
-    int64_t stages[CONFIG_MAX_STAGES], count = most < CONFIG_MAX_STAGES ? most : CONFIG_MAX_STAGES;
+// Tries the ranks of a layout with every number of slices and every schedule, the plain ones first.
+static int try_ranks_(Trial *trial, RunLayout *at) {
+    const SearchSpace *space = trial->space;
+    const Hardware *hardware = &space->planner->hardware;
+    int64_t values[LAYOUT_CANDIDATES], slices[LAYOUT_CANDIDATES];
+    int sequence, expert = layout_candidates(&space->keys, LAYOUT_expert, at, values);
+    trial->fits = false;
+    if (expert == 0) return 0;
+    at->expert = (int32_t)values[expert - 1];
+    int count = layout_candidates(&space->keys, LAYOUT_slices, at, slices);
+    for (int i = 0; i < count && !trial->fits; i++) {
+        at->slices = (int32_t)slices[i];
+        if ((sequence = layout_candidates(&space->keys, LAYOUT_sequence, at, values)) == 0) continue;
+        at->sequence = (int32_t)values[sequence - 1];
+        double least = (double)space_least_bytes(space, at, &trial->config);
+        if (plan_lacks(least, (double)hardware->memory_bytes, space->keys.base->hardware.reserve_gib) > 0) continue;
+        LayoutList lists = space_schedules(space, at, true, &trial->config);
+        for (int plain = 1; plain >= 0; plain--)
+            for (int64_t k = 0; k < lists.count; k++)
+                if (schedule_kinds[lists.layouts[k].name].plain == plain)
+                    space_ways(space, &lists.layouts[k], 0, try_world_, trial);
+        free(lists.layouts);
+    }
+    return trial->status;
+}
+
+// Lists the values of a shape key, from 1 to `most`, that are possible in a world of value * at->tensor ranks. Returns
+// their number.
+static int64_t world_values_(const SearchSpace *space, int key, const RunLayout *at, int64_t most, int64_t *values) {
+    int64_t found[LAYOUT_CANDIDATES], count = 0;
+    LayoutSpace keys = space->keys;
+    for (int64_t value = 1; value <= most; value++) {
+        keys.world = value * at->tensor;
+        int all = layout_candidates(&keys, key, at, found);
+        if (all > 0 && found[all - 1] == value) values[count++] = value;
+    }
+    return count;
+}
+
+int space_smallest_world(const SearchSpace *space, SmallestWorld *world, Error *err) {
+    const Config *base = space->keys.base;
+    int64_t tensors[LAYOUT_CANDIDATES], contexts[LAYOUT_CANDIDATES], stages[LAYOUT_MOST_STAGES];
+    int64_t batch = base->train.global_batch, longest = base->model.seq_len;
+    Trial trial = {.space = space, .config = *base, .smallest = world, .err = err};
+    RunLayout at = space_start(space);
     *world = (SmallestWorld){0};
-    for (int64_t p = 1; p <= count; p++) stages[p - 1] = p;
-    for (int64_t t = 1; t <= cost_domain(config, 1); t++) {
-        Config cut;
-        Planner asked = *planner;
-        if (!smallest_cut_(config, 1, t, &cut)) continue;
-        if (plan_fewest_stages(stages, count, t, 1, world_fits_, &asked, world, err) != 0) return -1;
+    at.recompute = (int32_t)base->model.layers;
+    at.pointwise = RECOMPUTE_POINTWISE;
+    for (int key = 0; key < LAYOUT_COUNT; key++)
+        if (space->keys.fixed >> key & 1) layout_put(&at, key, layout_get(&space->keys.given, key));
+    at.bpipe = BPIPE_OFF; // the ways evict
+    int64_t all = world_values_(space, LAYOUT_tensor, &at, base->model.heads, tensors);
+    for (int64_t i = 0; i < all; i++) {
+        at.tensor = (int32_t)tensors[i], at.pipeline = at.context = 1;
+        int64_t parts = world_values_(space, LAYOUT_context, &at, min_i64(longest, LAYOUT_CANDIDATES), contexts);
+        int64_t count = world_values_(space, LAYOUT_pipeline, &at, LAYOUT_MOST_STAGES, stages);
+        for (int64_t d = 1; d <= batch; d++)
+            for (int64_t c = 0; c < parts && batch % d == 0; c++) {
+                int64_t slices[LAYOUT_CANDIDATES], most = 1, ranks = at.tensor * d * contexts[c];
+                int64_t fails = -1, works = count, middle = count;
+                if (space_fixes(space, LAYOUT_BIT(data)) && d != space->keys.given.data) continue;
+                at.context = (int32_t)contexts[c], at.data = (int32_t)d;
+                int kinds = layout_candidates(&space->keys, LAYOUT_slices, &at, slices);
+                for (int k = 0; k < kinds; k++) most = max_i64(most, slices[k]);
+                while (works > 0 && stages[works - 1] > batch / d * most) works--;
+                while (works > 0 && world->ranks > 0 && stages[works - 1] > (world->ranks - 1) / ranks) works--;
+                while (works - fails > 1) { // most worlds hold nothing even with the most stages
+                    middle = middle == count ? works - 1 : fails + (works - fails) / 2;
+                    at.pipeline = (int32_t)stages[middle];
+                    if (try_ranks_(&trial, &at) != 0) return -1;
+                    if (trial.fits) world->ranks = ranks * at.pipeline;
+                    *(trial.fits ? &works : &fails) = middle;
+                }
+            }
     }
     return 0;
 }

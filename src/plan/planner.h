@@ -132,20 +132,3 @@ int planner_largest(const Planner *planner, PlanWay way, int64_t *micro_batch, E
 
 // Finds the fastest step among micro-batch sizes up to `largest` without BPipe; possible: false if no size has a time.
 int planner_fastest(const Planner *planner, int64_t largest, Forecast *fastest, Error *err);
-
-// The fewest ranks on which a model fits, for a configuration in which no micro-batch size fits.
-typedef struct SmallestWorld {
-    int64_t ranks, pipeline, tensor, data, context; // ranks 0: not found
-    bool bpipe;
-} SmallestWorld;
-
-// Sets *fits, and at->bpipe, for the ranks of `at`. -1 with err.
-typedef int WorldFits(void *argument, SmallestWorld *at, bool *fits, Error *err);
-
-// Replaces *best with the smallest world of t tensor and d data ranks that fits, if *best is larger or empty. stages:
-// `count` ascending numbers to try. With more stages, each stage needs less memory, so bisection works. -1 with err.
-int plan_fewest_stages(const int64_t *stages, int64_t count, int64_t t, int64_t d, WorldFits *fits, void *argument,
-                       SmallestWorld *best, Error *err);
-
-// Finds the smallest world for the planner's model at micro-batch size 1, over stages and tensor ranks. -1 with err.
-int plan_smallest_world(const Planner *planner, SmallestWorld *world, Error *err);

@@ -195,6 +195,39 @@ LayoutList space_schedules(const SearchSpace *space, const RunLayout *shape, boo
     return all;
 }
 
+Schedule space_one_slot(const Config *config) {
+    const ScheduleKind *kind = config_schedule_kind(config);
+    int p = (int)config->parallel.pipeline;
+    StageSchedule *stages = xcalloc((size_t)p, sizeof *stages);
+    for (int s = 0; s < p; s++) stages[s].own_slots = 1;
+    return (Schedule){.stages = p,
+                      .chunks = config_chunks(config),
+                      .slices = config_slices(config),
+                      .placement = kind->placement,
+                      .microbatches = (int)config_microbatches(config),
+                      .slots = 1,
+                      .edge_buffers = SCHEDULE_EDGE_BUFFERS,
+                      .split = kind->splits || config->schedule.split_backward == SPLIT_ON,
+                      .stage = stages};
+}
+
+int64_t space_least_bytes(const SearchSpace *space, const RunLayout *shape, Config *config) {
+    int64_t bytes = 0;
+    if (space_fixes(space, LAYOUT_BIT(layers))) return 0;
+    space_set(space, shape, config);
+    Schedule lists = space_one_slot(config);
+    lists.slices = 1;
+    Plan plan = planner_plan(space->planner, config, &lists);
+    for (int s = 0; s < plan.stages; s++) {
+        const PlanStage *stage = &plan.stage[s];
+        bytes += memory_total(&stage->memory) - stage->memory.bytes[MEMORY_OWN_SLOTS] +
+                 stage->slot_bytes / layout_most_chunks(&space->keys);
+    }
+    plan_free(&plan);
+    free(lists.stage);
+    return bytes / shape->pipeline;
+}
+
 // ---------------------------------------------------------------- ways to keep bundles
 
 typedef struct Walk {

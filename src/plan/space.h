@@ -31,6 +31,13 @@ LayoutList space_divisions(const SearchSpace *space);
 LayoutList space_shapes(const SearchSpace *space, const RunLayout *division, Config *config);
 LayoutList space_schedules(const SearchSpace *space, const RunLayout *shape, bool useful, Config *config);
 
+// Returns a schedule with one slot per stage and without lists. The caller frees `stage`.
+Schedule space_one_slot(const Config *config);
+
+// Returns a lower bound of the bytes of the fullest rank for any schedule of a shape: the average over all stages with
+// one slot of one chunk each. config: see space_set.
+int64_t space_least_bytes(const SearchSpace *space, const RunLayout *shape, Config *config);
+
 // The ways to keep the bundles of one schedule that a walk tries. Every walk tries the schedule without evictions, then
 // evictions to the partner and to the host with the fewest slots, unless -o fixes other ways.
 enum {
@@ -62,3 +69,13 @@ PartTimes space_times(const SearchSpace *space, const RunLayout *shape, Config *
 // them, in which this holds for the ends of the model, `ends`.
 PartTimes space_least_times(const SearchSpace *space, const RunLayout *division, Config *config);
 PartTimes space_layer_times(const SearchSpace *space, const RunLayout *shape, const PartTimes *ends, Config *config);
+
+// The fewest ranks on which the model fits, and the layout in which it does.
+typedef struct SmallestWorld {
+    int64_t ranks; // 0: not found
+    RunLayout at;
+} SmallestWorld;
+
+// Finds the smallest world for the fixed keys of a space, whose own world does not count. Every layer is recomputed; all
+// schedules, slices, context ranks and evictions are tried, the plainest first. -1 with err.
+int space_smallest_world(const SearchSpace *space, SmallestWorld *world, Error *err);

@@ -16,10 +16,6 @@ bool answer_next_better(const SearchSpace *space, const SearchResult *result, Ca
 enum { ANSWER_TEXT = 128 };
 char *answer_reason(const SearchSpace *space, const Candidate *misfit, char text[ANSWER_TEXT]);
 
-// Finds the fewest ranks on which the model fits with one sequence per microbatch and with all evictions and
-// recomputation that -o allows. -1 with err.
-int answer_smallest_world(const SearchSpace *space, SmallestWorld *world, Error *err);
-
 // Forecasts the given configuration in this world, with as many data ranks as fill the world. forecast->possible: false
 // if no number of data ranks fills it, or if a run would refuse the configuration. -1 with err.
 int answer_given(const SearchSpace *space, Config *given, Forecast *forecast, Error *err);

@@ -8,23 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Returns a schedule with one slot per stage and without lists. The caller frees `stage`.
-static Schedule one_slot_(const Config *config) {
-    const ScheduleKind *kind = config_schedule_kind(config);
-    int p = (int)config->parallel.pipeline;
-    StageSchedule *stages = xcalloc((size_t)p, sizeof *stages);
-    for (int s = 0; s < p; s++) stages[s].own_slots = 1;
-    return (Schedule){.stages = p,
-                      .chunks = config_chunks(config),
-                      .slices = config_slices(config),
-                      .placement = kind->placement,
-                      .microbatches = (int)config_microbatches(config),
-                      .slots = 1,
-                      .edge_buffers = SCHEDULE_EDGE_BUFFERS,
-                      .split = kind->splits || config->schedule.split_backward == SPLIT_ON,
-                      .stage = stages};
-}
-
 bool cut_never_fits(const Cut *cut, const SearchSpace *space, const Config *config) {
     const Planner *planner = space->planner;
     double limit = (double)planner->hardware.memory_bytes, reserve = config->hardware.reserve_gib;
@@ -33,7 +16,7 @@ bool cut_never_fits(const Cut *cut, const SearchSpace *space, const Config *conf
     Config again = *config;
     again.schedule.recompute_given = 1;
     again.schedule.recompute_of_stage[0] = (int16_t)config->model.layers;
-    Schedule lists = one_slot_(&again);
+    Schedule lists = space_one_slot(&again);
     Plan plan = planner_plan(planner, &again, &lists);
     bool never = plan_lacks((double)memory_total(&plan.stage[plan_fullest(&plan)].memory), limit, reserve) > 0;
     plan_free(&plan);
@@ -42,7 +25,7 @@ bool cut_never_fits(const Cut *cut, const SearchSpace *space, const Config *conf
 }
 
 void cut_open(Cut *cut, const SearchSpace *space, const Config *config) {
-    *cut = (Cut){.lists = one_slot_(config)};
+    *cut = (Cut){.lists = space_one_slot(config)};
     cut->plan = planner_plan(space->planner, config, &cut->lists);
     cut->least_bytes = memory_total(&cut->plan.stage[plan_fullest(&cut->plan)].memory);
 }
@@ -153,21 +136,4 @@ double cut_rough_bound(const Cut *cut, const SearchSpace *space, const PartTimes
         if (!cut->lists.split && cut->lists.slices == 1) back += (double)alike * (times->layer - times->forward);
     }
     return most;
-}
-
-int64_t shape_least_bytes(const SearchSpace *space, const RunLayout *shape, Config *config) {
-    int64_t bytes = 0;
-    if (space_fixes(space, LAYOUT_BIT(layers))) return 0;
-    space_set(space, shape, config);
-    Schedule lists = one_slot_(config);
-    lists.slices = 1;
-    Plan plan = planner_plan(space->planner, config, &lists);
-    for (int s = 0; s < plan.stages; s++) {
-        const PlanStage *stage = &plan.stage[s];
-        bytes += memory_total(&stage->memory) - stage->memory.bytes[MEMORY_OWN_SLOTS] +
-                 stage->slot_bytes / layout_most_chunks(&space->keys);
-    }
-    plan_free(&plan);
-    free(lists.stage);
-    return bytes / shape->pipeline;
 }

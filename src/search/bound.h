@@ -45,7 +45,3 @@ double shape_bound(const SearchSpace *space, const RunLayout *shape, const PartT
 
 // Returns a lower bound of the step for any list of a cut, from the times of layers. 0 if times come from a profile.
 double cut_rough_bound(const Cut *cut, const SearchSpace *space, const PartTimes *times);
-
-// Returns a lower bound of the bytes of the fullest rank for any schedule of a shape: the average over all stages with
-// one slot of one chunk each. config: see space_set.
-int64_t shape_least_bytes(const SearchSpace *space, const RunLayout *shape, Config *config);

@@ -205,7 +205,7 @@ static void add_cut_(const Search *search, const Node *shape, const RunLayout *f
 static void expand_shape_(const Search *search, const Node *shape, Outcome *outcome) {
     const SearchSpace *space = search->space;
     Config config = *space->keys.base;
-    if (hopeless_(search, shape->bound, shape_least_bytes(space, &shape->layout, &config))) return;
+    if (hopeless_(search, shape->bound, space_least_bytes(space, &shape->layout, &config))) return;
     LayoutList all = space_schedules(space, &shape->layout, true, &config);
     for (int64_t i = 0, k; i < all.count; i++) {
         RunLayout by_time = all.layouts[i];

@@ -276,13 +276,13 @@ static int print_nothing_(const SearchSpace *space, const SearchResult *result, 
         grid_line(file, "best", "none yet: stopped before a configuration that fits was found; let it run longer");
     else grid_line(file, "best", "none: no configuration for %lld ranks fits", ranks);
     if (result->stopped || (result->divisions > 0 && result->misfits.count == 0)) return 0;
-    if (answer_smallest_world(space, &world, err) != 0) return -1;
-    char context[32] = "";
-    if (world.context > 1) snprintf(context, sizeof context, " x context %lld", (long long)world.context);
+    if (space_smallest_world(space, &world, err) != 0) return -1;
+    char context[32] = "", schedule[SCHEDULE_TEXT];
+    if (world.at.context > 1) snprintf(context, sizeof context, " x context %d", world.at.context);
     if (world.ranks > 0)
-        grid_line(file, "world", "the smallest that fits: %lld ranks, pipeline %lld x tensor %lld x data %lld%s",
-                  (long long)world.ranks, (long long)world.pipeline, (long long)world.tensor, (long long)world.data,
-                  context);
+        grid_line(file, "world", "the smallest that fits: %lld ranks, pipeline %d x tensor %d x data %d%s, with %s",
+                  (long long)world.ranks, world.at.pipeline, world.at.tensor, world.at.data, context,
+                  schedule_text(&world.at, schedule));
     else grid_line(file, "world", "no number of ranks with this memory is enough");
     return print_next_(space, result, file, err);
 }

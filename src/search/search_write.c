@@ -200,16 +200,17 @@ static void put_found_(JsonOut *out, const char *key, const SearchSpace *space, 
 
 static int put_smallest_world_(JsonOut *out, const SearchSpace *space, Error *err) {
     SmallestWorld world;
-    if (answer_smallest_world(space, &world, err) != 0) return -1;
+    if (space_smallest_world(space, &world, err) != 0) return -1;
     if (world.ranks <= 0) {
         json_put_null(out, "smallest_world");
         return 0;
     }
     json_begin(out, "smallest_world", '{');
     json_put_integer(out, "ranks", world.ranks);
-    json_put_integer(out, "pipeline", world.pipeline);
-    json_put_integer(out, "tensor", world.tensor);
-    json_put_integer(out, "data", world.data);
+    json_put_integer(out, "pipeline", world.at.pipeline);
+    json_put_integer(out, "tensor", world.at.tensor);
+    json_put_integer(out, "data", world.at.data);
+    json_put_integer(out, "context", world.at.context);
     json_end(out, '}');
     return 0;
 }

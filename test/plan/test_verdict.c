@@ -2,6 +2,7 @@
 // fewest ranks.
 #include "models.h"
 #include "plan/plan_report.h"
+#include "plan/space.h"
 #include "made_plan.h"
 #include "schedules.h"
 #include "unit.h"
@@ -181,7 +182,8 @@ TEST(a_deep_model_has_a_smallest_world_too) {
                              "hardware.gpus_per_node=1 hardware.memory_gib=110 train.global_batch=4096");
     SmallestWorld world;
     Error err = {0};
-    assert_int_equal(plan_smallest_world(&at->planner, &world, &err), 0);
-    assert_true(world.ranks > 2 && world.ranks < 64 && world.tensor == 1);
+    SearchSpace space = space_make(at->planner.config, &at->planner, 2);
+    assert_int_equal(space_smallest_world(&space, &world, &err), 0);
+    assert_true(world.ranks > 2 && world.ranks < 64 && world.at.tensor == 1);
     drop(at);
 }

@@ -210,7 +210,7 @@ TEST(no_step_is_shorter_than_its_bound) {
                 assert_true(shape_bound(&world->space, layout, &least) <= step_of(found) * (1 + 1e-6));
                 assert_true(shape_bound(&world->space, layout, &times) <= step_of(found) * (1 + 1e-6));
                 assert_true(cut_rough_bound(&cut, &world->space, &times) <= bound * (1 + 1e-6));
-                assert_true(shape_least_bytes(&world->space, &shape, config) <= found->forecast.peak_bytes);
+                assert_true(space_least_bytes(&world->space, &shape, config) <= found->forecast.peak_bytes);
             }
             cut_free(&cut);
         }
@@ -315,10 +315,10 @@ TEST(the_smallest_world_is_one_that_does) {
     World *world = open_world("configs/llama65b.yaml", 2, "train.global_batch=32");
     SearchResult none = search(world, false);
     assert_int_equal(none.best, -1);
-    assert_int_equal(answer_smallest_world(&world->space, &smallest, &err), 0);
+    assert_int_equal(space_smallest_world(&world->space, &smallest, &err), 0);
     search_free(&none);
     close_world(world);
-    assert_true(smallest.ranks > 2 && smallest.ranks == smallest.pipeline * smallest.tensor * smallest.data);
+    assert_true(smallest.ranks > 2 && smallest.ranks == smallest.at.pipeline * smallest.at.tensor * smallest.at.data);
     world = open_world("configs/llama65b.yaml", smallest.ranks, "train.global_batch=32");
     SearchResult found = search(world, false);
     assert_true(found.best >= 0);
