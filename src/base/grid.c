@@ -30,6 +30,7 @@ static void print_cell_(const Grid *grid, const Column *columns, int64_t row, in
 void grid_print(const Grid *grid, FILE *file) {
     Column columns[GRID_COLUMNS];
     int64_t rows = grid->count / grid->columns;
+    int most = grid->width > 0 ? grid->width : GRID_WIDTH;
     for (int c = 0; c < grid->columns; c++) columns[c] = (Column){0, true};
     for (int64_t i = 0; i < rows * grid->columns; i++) {
         const char *cell = grid->cells[i];
@@ -43,7 +44,7 @@ void grid_print(const Grid *grid, FILE *file) {
         int width = columns[0].width;
         for (end = begin; end < grid->columns; end++) {
             if (end > 0) width += 2 + columns[end].width;
-            if (width > GRID_WIDTH && end > begin) break;
+            if (width > most && end > begin) break;
         }
         for (int64_t row = 0; row < rows; row++) {
             if (begin > 0) print_cell_(grid, columns, row, 0, false, file);

@@ -12,13 +12,14 @@ typedef struct Grid {
     char (*cells)[GRID_CELL];
     int64_t count;
     int columns; // 1 .. GRID_COLUMNS, set before the first cell
+    int width;   // 0: GRID_WIDTH
 } Grid;
 
 // Adds the next cell, row by row. Text is cut to GRID_CELL - 1 bytes.
 void grid_cell(Grid *grid, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 // Prints the rows, two spaces between columns. A column is aligned right if every cell under its heading begins with a
-// digit or is "-", else left. An incomplete last row is omitted. A table wider than GRID_WIDTH is split into several
+// digit or is "-", else left. An incomplete last row is omitted. A table wider than its width is split into several
 // tables, and each repeats the first column.
 void grid_print(const Grid *grid, FILE *file);
 
@@ -26,6 +27,9 @@ void grid_print(const Grid *grid, FILE *file);
 void grid_line(FILE *file, const char *label, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 void grid_free(Grid *grid);
+
+// Returns "" for one thing, "s" for several.
+static inline const char *grid_plural(int64_t count) { return count == 1 ? "" : "s"; }
 
 // Writes "65,285,660,672" into `text` and returns it.
 char *grid_count(int64_t value, char text[32]);

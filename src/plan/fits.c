@@ -68,8 +68,6 @@ Machine machine_look(bool cuda_available) {
     return (Machine){cuda_available, cores, free_bytes, 0};
 }
 
-static const char *plural_(int64_t count) { return count == 1 ? "" : "s"; }
-
 // Writes the second line of a refusal: what to run instead. If the run uses the tiny configuration already, suggests
 // smaller settings or the CPU.
 static void what_to_run_(char *line, size_t size, const Config *config, const char *program, bool on_cpu) {
@@ -89,7 +87,7 @@ static void what_to_run_(char *line, size_t size, const Config *config, const ch
 
 static void what_is_there_(char *text, size_t size, const Machine *machine) {
     snprintf(text, size, "%s%d core%s and %.1f GiB of free memory", machine->cuda ? "" : "no CUDA device, ",
-             machine->cores, plural_(machine->cores), (double)machine->free_bytes / GIB);
+             machine->cores, grid_plural(machine->cores), (double)machine->free_bytes / GIB);
 }
 
 static int refuse_no_gpu_(const Plan *plan, const Config *config, const char *program, const Machine *machine,
@@ -103,8 +101,8 @@ static int refuse_no_gpu_(const Plan *plan, const Config *config, const char *pr
     what_to_run_(instead, sizeof instead, config, program, false);
     return error_set(err, EXIT_FAILED,
                      "%s needs %lld GPU%s with %.1f GiB each (stage %d is the fullest); here: %s%s%s%s\n%s",
-                     config->path, (long long)world, plural_(world), needed, fullest, there, why[0] == '\0' ? "" : " (",
-                     why, why[0] == '\0' ? "" : ")", instead);
+                     config->path, (long long)world, grid_plural(world), needed, fullest, there,
+                     why[0] == '\0' ? "" : " (", why, why[0] == '\0' ? "" : ")", instead);
 }
 
 static int check_rank_(const Plan *plan, const Config *config, const char *program, const Machine *machine, bool on_cpu,
@@ -146,7 +144,7 @@ static int fits_check_host_(const Plan *plan, const Config *config, const char *
     what_to_run_(instead, sizeof instead, config, program, on_cpu);
     return error_set(err, EXIT_FAILED,
                      "%s needs %.1f GiB of host memory for %lld rank%s and %.1f GiB in reserve; here: %s\n%s",
-                     config->path, needed, (long long)ranks, plural_(ranks), reserve, there, instead);
+                     config->path, needed, (long long)ranks, grid_plural(ranks), reserve, there, instead);
 }
 
 int plan_check_fit(const Plan *plan, const Config *config, const char *program, const Machine *machine,

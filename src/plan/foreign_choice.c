@@ -1,6 +1,7 @@
 // What other programs can do, as keys that a configuration may have and that a search may not choose.
 #include "foreign_choice.h"
 
+#include "config/config_schema.h"
 #include "config/gpus.h"
 
 #include <string.h>
@@ -61,6 +62,9 @@ int foreign_take(Config *config, int program, bool searched, Error *err) {
     if (config->schedule.split_backward == SPLIT_AUTO && schedule->name < schedule_kind_count &&
         !schedule_kinds[schedule->name].splits)
         config->schedule.split_backward = SPLIT_OFF; // none of them splits the backward of such a schedule
+    // Their default. A search does not take the file's value, but fixes this one (foreign_fix).
+    if (!searched && config->place[config_find("parallel.overlap") - config_keys] == CONFIG_DEFAULT)
+        config->parallel.overlap = OVERLAP_OFF;
     config->program = program;
     if (config->hardware.trainer != TRAINER_THIS) return 0;
     const Gpu *gpu = gpu_row(config->hardware.gpu);

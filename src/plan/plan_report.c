@@ -112,60 +112,52 @@ static void peak_cell_(Grid *grid, const Forecast *forecast, GridUnit unit) {
     else grid_cell(grid, "-");
 }
 
-static void time_cells_(Grid *grid, const PlanTime *time) {
-    char step[32];
-    if (!time->known) {
-        for (int i = 0; i < 4; i++) grid_cell(grid, "-");
-        return;
-    }
-    grid_cell(grid, "%s", grid_seconds(time->step, step));
-    grid_cell(grid, "%.1f%%", 100 * time->bubble);
-    for (int i = 0; i < 2; i++) {
-        double value = i == 0 ? time->stage_mfu : time->mfu;
-        grid_cell(grid, value > 0 ? "%.1f%%" : "-", 100 * value);
-    }
-}
-
-// Adds the row of a micro-batch size: peak bytes of three plans, and times without BPipe, or with it if only that fits.
+// Adds the row of a micro-batch size: peak bytes without and with evictions, and times without BPipe, or with it if only
+// that fits. Other programs (foreign.h) have no evictions.
 static int add_size_(const PlanAnswer *answer, int64_t b, Grid *grid, Error *err) {
     const Planner *planner = &answer->planner;
     const Config *config = &answer->config;
     RunLayout layout = planner_layout(planner, b, PLAN_BPIPE), again = planner_layout(planner, b, PLAN_RECOMPUTE);
     GridUnit unit = unit_(answer);
-    Forecast plain, bpipe, recompute;
+    Forecast plain, bpipe = {0}, recompute = {0};
+    char step[32];
+    bool evicts = config->program == 0;
     if (plan_answer_forecast(answer, b, PLAN_PLAIN, &plain, err) != 0) return -1;
-    if (planner_forecast(planner, &layout, false, &bpipe, err) != 0) return -1;
-    if (planner_forecast(planner, &again, false, &recompute, err) != 0) return -1;
+    if (evicts && planner_forecast(planner, &layout, false, &bpipe, err) != 0) return -1;
+    if (evicts && planner_forecast(planner, &again, false, &recompute, err) != 0) return -1;
     bool with = bpipe.possible && bpipe.fits && !plain.fits;
     if (with && plan_answer_forecast(answer, b, PLAN_BPIPE, &bpipe, err) != 0) return -1;
     int64_t best = answer->verdict.largest_plain, batch = config->train.global_batch / config->parallel.data;
     grid_cell(grid, "%lld", (long long)b);
     grid_cell(grid, "%lld", (long long)(batch / b));
     peak_cell_(grid, &plain, unit);
-    peak_cell_(grid, &bpipe, unit);
-    peak_cell_(grid, &recompute, unit);
+    if (evicts) peak_cell_(grid, &bpipe, unit);
+    if (evicts) peak_cell_(grid, &recompute, unit);
     if (best > 0) grid_cell(grid, "%+.1f%%", 100 * estimate_required_gain(batch, best, b, config->parallel.pipeline));
     else grid_cell(grid, "-");
-    time_cells_(grid, with ? &bpipe.time : &plain.time);
+    const PlanTime *time = with ? &bpipe.time : &plain.time;
+    grid_cell(grid, "%s", time->known ? grid_seconds(time->step, step) : "-");
+    grid_cell(grid, time->known ? "%.1f%%" : "-", 100 * time->bubble);
+    grid_cell(grid, time->stage_mfu > 0 ? "%.1f%%" : "-", 100 * time->stage_mfu);
+    grid_cell(grid, time->mfu > 0 ? "%.1f%%" : "-", 100 * time->mfu);
     grid_cell(grid, "%s", plain.fits ? plan_plain_name(config) : with ? "BPipe" : "does not fit");
     return 0;
 }
 
 // Prints the table of micro-batch sizes: powers of two up to twice the largest that fits, and the configured size.
 static int print_sizes_(const PlanAnswer *answer, FILE *file, Error *err) {
-    Grid grid = {.columns = 11};
+    enum { MOST_ROWS = 8 };
     const Config *config = &answer->config;
+    const Verdict *verdict = &answer->verdict;
     const char *plain = plan_plain_name(config);
     const char *cells[] = {"b",    "m",      plain,       "BPipe", "+recompute", "must gain",
                            "step", "bubble", "MFU stage", "MFU",   "with"};
-    for (int i = 0; i < 11; i++) grid_cell(&grid, "%s", cells[i]);
-    int64_t here = config->schedule.micro_batch, most = here,
-            batch = config->train.global_batch / config->parallel.data;
-    const Verdict *verdict = &answer->verdict;
-    int64_t fits = verdict->largest_bpipe > verdict->largest_plain ? verdict->largest_bpipe : verdict->largest_plain;
-    if (2 * fits > most) most = 2 * fits;
+    Grid grid = {.columns = config->program == 0 ? 11 : 9};
+    for (int i = 0; i < 11; i++)
+        if (config->program == 0 || (i != 3 && i != 4)) grid_cell(&grid, "%s", cells[i]);
+    int64_t here = config->schedule.micro_batch, batch = config->train.global_batch / config->parallel.data;
+    int64_t most = max_i64(here, 2 * max_i64(verdict->largest_plain, verdict->largest_bpipe));
     int status = 0, rows = 0;
-    enum { MOST_ROWS = 8 };
     for (int64_t b = 1; b <= most && status == 0; b++) {
         bool shown = b == here || ((b & (b - 1)) == 0 && rows < MOST_ROWS);
         if (!shown || batch % b != 0 || batch / b < config->parallel.pipeline) continue;
@@ -173,10 +165,9 @@ static int print_sizes_(const PlanAnswer *answer, FILE *file, Error *err) {
         rows++;
     }
     fprintf(file,
-            "micro-batch sizes: peak of the fullest rank in %s, in brackets if it does not fit; must gain: the least "
-            "increase\n"
-            "of a stage's MFU over the largest size that fits %s, for the pipeline to be no slower; then the "
-            "prediction\n",
+            "micro-batch sizes: peak of the fullest rank in %s, in brackets if it does not fit; must gain: the\n"
+            "least increase of a stage's MFU over the largest size that fits %s, for the pipeline\n"
+            "to be no slower; then the prediction\n",
             unit_(answer).name, plain);
     if (status == 0) grid_print(&grid, file);
     grid_free(&grid);
@@ -189,12 +180,13 @@ char *plan_head_text(const Planner *planner, const Config *config, char text[PLA
     char parameters[PLAN_PARAMETERS_TEXT], tokens[2][32];
     int64_t count = table_parameters(&planner->table, 0, planner->table.count);
     const Gpu *gpu = planner->hardware.cpu ? NULL : gpu_row(config->hardware.gpu);
-    snprintf(text, PLAN_HEAD_TEXT, "%s, %s, %s%s%s, %s tokens a sequence, %s a step, on %lld %s",
+    snprintf(text, PLAN_HEAD_TEXT, "%s, %s, %s%s%s, %s tokens a sequence, %s a step, on %lld %s%s",
              config_word("model.family", config->model.family), plan_parameters_text(count, &config->model, parameters),
              config_word("train.precision", config->train.precision), config->train.fp8 != FP8_OFF ? " with fp8: " : "",
              config->train.fp8 != FP8_OFF ? config_word("train.fp8", config->train.fp8) : "",
              grid_count(config->model.seq_len, tokens[0]), grid_count(config_step_tokens(config), tokens[1]),
-             (long long)config_world(config), gpu != NULL ? gpu->word : "ranks");
+             (long long)config_world(config), gpu != NULL ? gpu->word : "rank",
+             gpu != NULL ? "" : grid_plural(config_world(config)));
     return text;
 }
 
@@ -265,12 +257,23 @@ static void print_parts_(const PlanAnswer *answer, FILE *file) {
 
 // ---------------------------------------------------------------- verdict
 
-static void print_reserve_(const PlanAnswer *answer, FILE *file) {
-    double plain, bpipe;
+// Prints which micro-batch sizes fit, with which reserve, and whether BPipe pays.
+static void print_verdict_(const PlanAnswer *answer, FILE *file) {
+    static const char *const ways[] = {"", "BPipe", "BPipe and recomputed attention"};
     const Verdict *verdict = &answer->verdict;
-    if (!verdict->bpipe.possible || !verdict_reserves(verdict, &answer->planner, &plain, &bpipe)) return;
+    const int64_t largest[] = {verdict->largest_plain, verdict->largest_bpipe, verdict->largest_recompute};
+    int count = answer->config.program == 0 ? 3 : 1; // other programs have no BPipe
+    fputs("largest   micro-batch that fits: ", file);
+    for (int way = 0; way < count; way++) {
+        fprintf(file, "%s%s", way > 0 ? ", " : "", way == 0 ? plan_plain_name(&answer->config) : ways[way]);
+        if (largest[way] > 0) fprintf(file, " up to %lld", (long long)largest[way]);
+        else fputs(" none", file);
+    }
+    fputc('\n', file);
+    double plain, bpipe, now = answer->config.hardware.reserve_gib;
+    bool limited = verdict_reserves(verdict, &answer->planner, &plain, &bpipe);
+    if (count == 1 || !limited || !verdict->bpipe.possible) return;
     long long b = (long long)verdict->plain.layout.micro_batch;
-    double now = answer->config.hardware.reserve_gib;
     if (bpipe < 0) grid_line(file, "reserve", "micro-batch %lld does not fit, even with BPipe and no reserve", b);
     else if (plain < 0)
         grid_line(file, "reserve",
@@ -280,11 +283,6 @@ static void print_reserve_(const PlanAnswer *answer, FILE *file) {
         grid_line(file, "reserve",
                   "micro-batch %lld fits without BPipe up to a reserve of %.2f GiB, with it up to %.2f (now %.2f)", b,
                   plain, bpipe, now);
-}
-
-static void size_(FILE *file, const char *with, int64_t b, const char *end) {
-    if (b > 0) fprintf(file, "%s up to %lld%s", with, (long long)b, end);
-    else fprintf(file, "%s none%s", with, end);
 }
 
 // If no micro-batch size fits, prints the smallest world that fits. Skips a schedule from a file: its stages are fixed.
@@ -306,8 +304,8 @@ static int print_world_(const PlanAnswer *answer, FILE *file, Error *err) {
     if (space_smallest_world(&space, &world, err) != 0) return -1;
     if (world.ranks > 0)
         grid_line(file, "world",
-                  "the smallest that fits: %lld ranks, pipeline %d x tensor %d%s, at micro-batch 1 with %s",
-                  (long long)world.ranks, world.at.pipeline, world.at.tensor,
+                  "the smallest that fits: %lld rank%s, pipeline %d x tensor %d%s, at micro-batch 1 with %s",
+                  (long long)world.ranks, grid_plural(world.ranks), world.at.pipeline, world.at.tensor,
                   layout_evicts(&world.at) ? " with BPipe" : "", plan_plain_name(&answer->config));
     else
         grid_line(file, "world", "no number of ranks with this memory is enough for %s as given%s",
@@ -317,14 +315,9 @@ static int print_world_(const PlanAnswer *answer, FILE *file, Error *err) {
 
 // Prints the rest of a plan: every figure that the answer is based on.
 static int print_rest_(const PlanAnswer *answer, const Waterfall *waterfall, FILE *file, Error *err) {
-    const Verdict *verdict = &answer->verdict;
-    fprintf(file, "largest   micro-batch that fits: ");
-    size_(file, plan_plain_name(&answer->config), verdict->largest_plain, ", ");
-    size_(file, "BPipe", verdict->largest_bpipe, ", ");
-    size_(file, "BPipe and recomputed attention", verdict->largest_recompute, "\n");
-    print_reserve_(answer, file);
+    print_verdict_(answer, file);
     print_parts_(answer, file);
-    grid_line(file, "verdict", "%s", verdict->reason);
+    if (answer->config.program == 0) grid_line(file, "verdict", "%s", answer->verdict.reason);
     waterfall_print(waterfall, file);
     plan_print(&answer->plan, &answer->config, answer->schedule, file);
     print_limit_(answer, file);
@@ -379,6 +372,6 @@ int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err) 
     own.layout.slices = answer->schedule->slices;
     if (answer->config.program == 0)
         schedule_table_print(&answer->schedules, &answer->planner, &answer->config, &own, rows, file);
-    if (verbose) plan_formulas_print(answer, file);
+    if (verbose && answer->config.program == 0) plan_formulas_print(answer, file);
     return 0;
 }

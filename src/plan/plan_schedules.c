@@ -194,7 +194,7 @@ void schedule_table_print(const ScheduleTable *table, const Planner *planner, co
     enum { FASTEST = 5 };
     const char *cells[] = {"schedule", "v", "rank", "fits", "step", "MFU", "why", "bubble", "bundles", "xfer"};
     bool all = most == 0;
-    Grid grid = {.columns = all ? 10 : 7};
+    Grid grid = {.columns = all ? 10 : 7, .width = GRID_LINE};
     const Forecast **rows = xcalloc((size_t)table->count + 1, sizeof *rows), *leanest = table->rows;
     for (int i = 0; i < table->count; i++) {
         rows[i] = &table->rows[i];
@@ -219,11 +219,14 @@ void schedule_table_print(const ScheduleTable *table, const Planner *planner, co
         grid_line(file, "schedules",
                   "not compared: simulating all of them with %lld stages and %lld microbatches takes too long",
                   (long long)config->parallel.pipeline, (long long)config_microbatches(config));
-    if (table->count > 0)
-        fprintf(
-            file, "schedules at micro-batch %lld; v: chunks%s%s%s\n", (long long)planner->config->schedule.micro_batch,
-            all ? "; bundles: slots of a rank over chunks" : "; -v prints all, and the details of the plan",
-            all && config_slices(config) > 1 ? " and slices" : "", all ? "; xfer: waits of compute for transfers" : "");
+    if (table->count > 0 && all)
+        fprintf(file,
+                "schedules at micro-batch %lld; v: chunks; bundles: slots of a rank over chunks%s;\n"
+                "xfer: waits of compute for transfers\n",
+                (long long)planner->config->schedule.micro_batch, config_slices(config) > 1 ? " and slices" : "");
+    else if (table->count > 0)
+        fprintf(file, "schedules at micro-batch %lld; v: chunks; -v prints all, and the details of the plan\n",
+                (long long)planner->config->schedule.micro_batch);
     if (table->count > 0) grid_print(&grid, file);
     grid_free(&grid);
     free(rows);

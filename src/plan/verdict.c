@@ -207,7 +207,7 @@ static void decide_(Verdict *verdict, const Planner *planner) {
                      config_word("schedule.name", config->schedule.name));
     else if (!verdict->bpipe.possible)
         verdict_say_(verdict, "No: with %lld stage%s, %s and these slots BPipe has nothing to move.",
-                     (long long)config->parallel.pipeline, config->parallel.pipeline == 1 ? "" : "s",
+                     (long long)config->parallel.pipeline, grid_plural(config->parallel.pipeline),
                      config_word("schedule.name", config->schedule.name));
     else if (verdict->plain.fits) decide_unneeded_(verdict, planner);
     else if (!verdict->bpipe.fits) decide_impossible_(verdict, planner);
@@ -263,7 +263,7 @@ static int resolve_name_(Config *config, const Planner *planner, const Log *log,
         const Forecast *row = &table.rows[best];
         layout_set(&row->layout, config);
         log_status(log, "schedule.name auto is %s with %d chunk%s: %s a step, the fastest that fits",
-                   schedule_text(&row->layout, text), config_chunks(config), config_chunks(config) == 1 ? "" : "s",
+                   schedule_text(&row->layout, text), config_chunks(config), grid_plural(config_chunks(config)),
                    grid_seconds(row->time.step, step));
     } else if (status == 0) {
         const char *why = schedule_table_too_long(config)

@@ -295,5 +295,13 @@ static int answer_search_(void *argument, Searched *found, const Searched *here,
 int search_command(const Config *config, const Model *model, const Options *options, const Log *log, Error *err) {
     Answer answer = {options, log->level == LOG_VERBOSE};
     if (options->write != NULL && check_write_(config, options->write, err) != 0) return -1;
+    if (options->write_five != NULL) {
+        char first[4096];
+        snprintf(first, sizeof first, "%s/1.yaml", options->write_five);
+        int code = file_check_to_write(first); // makes the folder
+        if (code != 0)
+            return error_set(err, EXIT_FAILED, "--write-five: %s: %s; name another folder", options->write_five,
+                             strerror(code));
+    }
     return search_for(config, model, options->gpus, options->program, answer_search_, &answer, log, err);
 }

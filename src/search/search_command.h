@@ -39,7 +39,7 @@ int search_write_json(const Searched *found, const Searched *here, FILE *file, E
 // all. -1 with err.
 int search_write_config(const SearchSpace *space, const SearchResult *result, int index, const char *path, Error *err);
 
-// Writes the best and the four fastest others of the ten to `folder`, which is made, as 1.yaml, ... -1 with err.
+// Writes the best and the four fastest others of the ten to `folder`, which exists, as 1.yaml, ... -1 with err.
 int search_write_five(const SearchSpace *space, const SearchResult *result, const char *folder, Error *err);
 
 // Reads the configuration again for each combination and writes the table, or one JSON object, to stdout. A combination

@@ -215,7 +215,8 @@ static int print_gain_(const SearchSpace *space, const SearchResult *result, FIL
     double step = forecast.time.known ? forecast.time.step : 0;
     bool counts = forecast.possible && forecast.fits && step > 0;
     if (!forecast.possible)
-        grid_line(file, label, "the given configuration cannot run on %lld ranks", (long long)space->keys.world);
+        grid_line(file, label, "the given configuration cannot run on %lld rank%s", (long long)space->keys.world,
+                  grid_plural(space->keys.world));
     else
         grid_line(file, label, "%s a step, %s%s", grid_seconds(step, seconds), grid_bytes(forecast.peak_bytes, bytes),
                   forecast.fits ? "" : ": does not fit");
@@ -265,24 +266,24 @@ static int print_nothing_(const SearchSpace *space, const SearchResult *result, 
     long long ranks = (long long)space->keys.world;
     if (result->divisions == 0)
         grid_line(file, "best",
-                  "none: %lld ranks cannot be cut so that tensor ranks divide the %lld heads, data ranks divide the "
+                  "none: %lld rank%s cannot be cut so that tensor ranks divide the %lld heads, data ranks divide the "
                   "batch of %lld, and each stage has a layer and a microbatch; raise train.global_batch, or remove an "
                   "-o option",
-                  ranks, (long long)given->model.heads, (long long)given->train.global_batch);
+                  ranks, grid_plural(ranks), (long long)given->model.heads, (long long)given->train.global_batch);
     else if (result->misfits.count == 0 && !result->stopped)
-        grid_line(file, "best", "none: no schedule for %lld ranks satisfies the -o settings; remove a key of schedule",
-                  ranks);
+        grid_line(file, "best", "none: no schedule for %lld rank%s satisfies the -o settings; remove a key of schedule",
+                  ranks, grid_plural(ranks));
     else if (result->stopped)
         grid_line(file, "best", "none yet: stopped before a configuration that fits was found; let it run longer");
-    else grid_line(file, "best", "none: no configuration for %lld ranks fits", ranks);
+    else grid_line(file, "best", "none: no configuration for %lld rank%s fits", ranks, grid_plural(ranks));
     if (result->stopped || (result->divisions > 0 && result->misfits.count == 0)) return 0;
     if (space_smallest_world(space, &world, err) != 0) return -1;
     char context[32] = "", schedule[SCHEDULE_TEXT];
     if (world.at.context > 1) snprintf(context, sizeof context, " x context %d", world.at.context);
     if (world.ranks > 0)
-        grid_line(file, "world", "the smallest that fits: %lld ranks, pipeline %d x tensor %d x data %d%s, with %s",
-                  (long long)world.ranks, world.at.pipeline, world.at.tensor, world.at.data, context,
-                  schedule_text(&world.at, schedule));
+        grid_line(file, "world", "the smallest that fits: %lld rank%s, pipeline %d x tensor %d x data %d%s, with %s",
+                  (long long)world.ranks, grid_plural(world.ranks), world.at.pipeline, world.at.tensor, world.at.data,
+                  context, schedule_text(&world.at, schedule));
     else grid_line(file, "world", "no number of ranks with this memory is enough");
     return print_next_(space, result, file, err);
 }
@@ -365,9 +366,10 @@ int search_report(const Searched *found, const Searched *here, bool verbose, FIL
     int left = SEARCH_SCREEN - used; // rows of the table
     if (result->best >= 0 && verbose) print_rest_(space, result, file);
     else if (result->best >= 0 && left >= 0) print_table_(space, result, left, file);
-    grid_line(file, "searched", "%s configurations counted, %s simulated, %lld cuts, %.2f s%s",
+    grid_line(file, "searched", "%s configurations counted, %s simulated, %lld cut%s, %.2f s%s",
               grid_count(result->evaluated, evaluated), grid_count(result->simulated, simulated),
-              (long long)result->divisions, result->seconds, result->stopped ? "; stopped before it was complete" : "");
+              (long long)result->divisions, grid_plural(result->divisions), result->seconds,
+              result->stopped ? "; stopped before it was complete" : "");
     if (result->best >= 0 && (verbose || left != 0)) // docs/published.md
         grid_line(file, "time five",
                   "--write-five DIR: the best of five was within 1 %% of the best measured in 92 of 101 sets");

@@ -27,7 +27,8 @@ static bool why_searched_(const SearchSpace *space, const SearchResult *result, 
     char value[LAYOUT_TEXT];
     if (key < 0 || layout_keys[key].belongs != NULL) return false;
     if (space_fixes(space, (LayoutMask)1 << key)) {
-        snprintf(text, size, "fixed with -o");
+        bool given = (layout_decided(space->keys.asked, true) >> key & 1) != 0;
+        snprintf(text, size, "fixed with %s", given ? "-o" : "--for");
         return true;
     }
     for (int64_t i = 0; i < result->found.count; i++) {
@@ -67,8 +68,8 @@ static void why_(const SearchSpace *space, const SearchResult *result, int index
 static void write_head_(const SearchSpace *space, const SearchResult *result, int index, FILE *file) {
     const PlanTime *best = &result->found.items[index].forecast.time;
     char step[32];
-    fprintf(file, "# %s configuration for %lld ranks that --search found: %s a step",
-            index == result->best ? "The best" : "A fast", (long long)space->keys.world,
+    fprintf(file, "# %s configuration for %lld rank%s that --search found: %s a step",
+            index == result->best ? "The best" : "A fast", (long long)space->keys.world, grid_plural(space->keys.world),
             grid_seconds(best->step, step));
     if (best->mfu > 0) fprintf(file, ", MFU %.1f %%", 100 * best->mfu);
     fprintf(file, " by the plan.\n# From %s\n", space->keys.base->path);
@@ -153,8 +154,6 @@ int search_write_five(const SearchSpace *space, const SearchResult *result, cons
     int rows[FIVE] = {result->best}, count = 1;
     for (int i = 0; i < result->ten_count && count < FIVE; i++)
         if (result->ten[i] != result->best) rows[count++] = result->ten[i];
-    if (mkdir(folder, 0777) != 0 && errno != EEXIST)
-        return error_set(err, EXIT_FAILED, "--write-five: %s: %s; name another folder", folder, strerror(errno));
     for (int i = 0; i < count; i++) {
         snprintf(path, sizeof path, "%s/%d.yaml", folder, i + 1);
         if (search_write_config(space, result, rows[i], path, err) != 0) return -1;

@@ -245,27 +245,32 @@ static void print_deadline_(const Sweep *sweep) {
     if (sweep->deadline == 0) return;
     if (r < 0) grid_line(stdout, "deadline", "no row trains in %.4g days; give more GPUs", sweep->deadline);
     else
-        grid_line(stdout, "deadline", "row %d trains in %.3g days, within %.4g, at the smallest cost: %s %s", r + 1,
-                  row_days_(&sweep->rows[r]), sweep->deadline,
-                  grid_count((int64_t)(row_cost_(&sweep->rows[r]) + 0.5), cost),
+        grid_line(stdout, "deadline", "row %d trains in %.3g days%s, within %.4g, at the smallest cost: %s %s", r + 1,
+                  row_days_(&sweep->rows[r]), sweep->rows[r].budget.band.low > 0 ? "" : " with nothing lost",
+                  sweep->deadline, grid_count((int64_t)(row_cost_(&sweep->rows[r]) + 0.5), cost),
                   sweep->rows[r].budget.whole.price > 0 ? "by hardware.gpu_hour" : "GPU hours");
 }
 
 // Prints the table. rows: number of combinations requested; more than sweep->row_count if the sweep was stopped.
 static void sweep_print_(const Sweep *sweep, int rows) {
     const char *cells[] = {
-        "p x t x d, b, schedule", "fits", "rank GiB", "bubble", "step", "MFU", "days", "by the band", "GPU hours"};
+        "p x t x d, b, schedule", "fits", "GiB", "bubble", "step", "MFU", "days", "by the band", NULL};
+    const char *cost = "GPU hours";
     char step[32];
     int cpus = 0, columns = sweep->budgets ? 9 : 6;
-    Grid grid = {.columns = sweep->key_count + columns};
+    bool banded = false;
+    for (int r = 0; r < sweep->row_count; r++) banded |= sweep->rows[r].budget.band.low > 0;
+    if (sweep->budgets && !banded) columns--;
+    Grid grid = {.columns = sweep->key_count + columns, .width = GRID_LINE};
     while (cpus + 1 < sweep->row_count && !sweep->rows[cpus].hardware.cpu) cpus++;
     if (sweep->row_count > 0) hardware_print_cpus(&sweep->rows[cpus].hardware, stdout);
     for (int r = 0; r < sweep->row_count; r++)
-        if (sweep->rows[r].budget.whole.price > 0) cells[8] = "price";
+        if (sweep->rows[r].budget.whole.price > 0) cost = "price";
     for (int i = 0; i < sweep->key_count; i++) {
         const char *name = swept_name_(&sweep->keys[i]), *dot = strchr(name, '.');
         grid_cell(&grid, "%s", dot != NULL ? dot + 1 : name);
     }
+    cells[columns - 1] = sweep->budgets ? cost : cells[columns - 1];
     for (int i = 0; i < columns; i++) grid_cell(&grid, "%s", cells[i]);
     for (int r = 0; r < sweep->row_count; r++) {
         const SweepRow *row = &sweep->rows[r];
@@ -282,7 +287,7 @@ static void sweep_print_(const Sweep *sweep, int rows) {
         double days = row->budget.whole.days;
         GpuBand band = row->budget.band;
         grid_cell(&grid, known ? "%.4g" : "-", days);
-        grid_cell(&grid, known && band.low > 0 ? "%.4g to %.4g" : "-", days * band.low, days * band.high);
+        if (banded) grid_cell(&grid, known && band.low > 0 ? "%.4g to %.4g" : "-", days * band.low, days * band.high);
         grid_cell(&grid, "%s", known ? grid_count((int64_t)(row_cost_(row) + 0.5), step) : "-");
     }
     grid_print(&grid, stdout);

@@ -408,6 +408,7 @@ def test_several_numbers_of_gpus_are_one_table_and_a_deadline_names_the_cheapest
     assert re.search(r"^deadline  row 2 trains in .* at the smallest cost: [\d,]+ by hardware.gpu_hour", text,
                      re.M), text
     assert "by the band" in text.splitlines()[0] and len(text.splitlines()) == 5
+    assert max(map(len, text.splitlines())) <= 100
 
 
 @pytest.mark.parametrize("words", [
@@ -470,6 +471,12 @@ def test_five_are_written_and_timed(tmp_path):
     assert (tmp_path / "five/best.yaml").read_text() == best
 
 
+def test_a_folder_that_cannot_be_written_is_refused_before_the_search():
+    ended = search("--gpus", 4, *SMALL, "--write-five", "/dev/null/five")
+    assert ended.returncode == 1 and "--write-five: /dev/null/five: Not a directory" in ended.stderr
+    assert ended.stdout == ""
+
+
 # ---- for another program ---------------------------------------------------------------------------------------------
 
 BOX = ["-o", "hardware.gpu=h100", "-o", "model.layers=16", "-o", "train.global_batch=64"]
@@ -503,6 +510,8 @@ def test_what_is_written_for_another_program_is_planned_with_its_bytes_and_expor
     assert max(stage["peak_bytes"] for stage in ours["stages"]) == there["peak_bytes"]
     assert ours["step_ms"] == pytest.approx(there["step_ms"]) and theirs["step_ms"] == pytest.approx(there["step_ms"])
     assert ours["step_ms_mid"] > ours["step_ms"]  # the days are those of NVIDIA's runs
+    comments = dict(re.findall(r"^  (\w+): .*# (.*)$", best.read_text(), re.M))
+    assert comments["name"] == comments["overlap"] == "fixed with --for" and comments["context"] != "fixed with --for"
     asked = [ROOT / "scripts" / "export.py", best, "--to", "megatron"]
     exported = subprocess.run(asked, capture_output=True, text=True)
     assert exported.returncode == 0 and "cannot be said" not in exported.stdout, exported.stdout + exported.stderr
@@ -516,6 +525,13 @@ def test_what_is_written_for_another_program_is_planned_with_its_bytes_and_expor
 def test_what_another_program_lacks_is_refused(option, says):
     ended = search("--gpus", 16, *option, *BOX)
     assert ended.returncode == 2 and says in ended.stderr and ended.stdout == ""
+
+
+def test_a_plan_for_another_program_names_nothing_that_it_lacks_and_hides_no_collectives():
+    text = command("llama", "-c", LLAMA, "--plan", "--for", "megatron", "-v").stdout
+    assert not re.search("BPipe|formulas|schedules at|not overlapped", text), text
+    given = ["-o", "parallel.overlap=auto"]
+    assert "not overlapped" in command("llama", "-c", LLAMA, "--plan", "--for", "megatron", *given).stdout
 
 
 def test_the_answer_for_another_program_is_one_screen():
