@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 
+#include <assert.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,25 +90,8 @@ int coordinator_file(const Coordinator *coordinator) { return coordinator->event
 
 // --- reports
 
-// Records the end of a rank. A reported reason takes precedence over a death; among several reasons, or several deaths,
-// the earliest counts. A rank that left without a report never decides the message.
-static void note_end_(Coordinator *coordinator, int rank, const RankStatus *status) {
-    bool died = status->ending == ENDING_DIED;
-    int worth = status->text[0] != '\0' ? 2 : died ? 1 : 0;
-    bool earlier = worth == coordinator->worth && worth > 0 && status->when < coordinator->when;
-    watchdog_excuse(coordinator->dog, rank);
-    coordinator->open--;
-    coordinator->left += status->ending == ENDING_LEFT;
-    coordinator->failed = coordinator->failed || (status->ending == ENDING_LEFT && status->code != EXIT_DONE);
-    coordinator->died = coordinator->died || (died && !coordinator->over && !coordinator->found);
-    coordinator->over = coordinator->over || status->ending != ENDING_LEFT;
-    if (coordinator->found || (worth <= coordinator->worth && !earlier)) return;
-    coordinator->when = status->when;
-    coordinator->first = rank;
-    coordinator->worth = worth;
-    status_copy_text(coordinator->reason, sizeof coordinator->reason, status->text);
-}
-
+// Of the ranks that ended, one decides the message: a reported reason takes precedence over a death; among several
+// reasons, or several deaths, the earliest counts. A rank that left without a report never decides it.
 void coordinator_hear(Coordinator *coordinator, int rank, const RankStatus *heard, double now) {
     Peer *peer = &coordinator->peers[rank];
     RankStatus status = *heard;
@@ -120,19 +104,26 @@ void coordinator_hear(Coordinator *coordinator, int rank, const RankStatus *hear
     if (killed && coordinator->failed && !coordinator->found && strcmp(watchdog_action(&status), "leaving") == 0)
         status.ending = ENDING_LEFT, status.code = EXIT_FAILED;
     watchdog_hear(coordinator->dog, rank, &status, now);
-    if (status.ending != ENDING_NONE) note_end_(coordinator, rank, &status);
+    if (status.ending == ENDING_NONE) return;
+
+    bool died = status.ending == ENDING_DIED, left = status.ending == ENDING_LEFT;
+    int worth = status.text[0] != '\0' ? 2 : died ? 1 : 0;
+    bool earlier = worth == coordinator->worth && worth > 0 && status.when < coordinator->when;
+    watchdog_excuse(coordinator->dog, rank);
+    assert(coordinator->open > 0);
+    coordinator->open--;
+    coordinator->left += left;
+    coordinator->failed = coordinator->failed || (left && status.code != EXIT_DONE);
+    coordinator->died = coordinator->died || (died && !coordinator->over && !coordinator->found);
+    coordinator->over = coordinator->over || !left;
+    if (coordinator->found || (worth <= coordinator->worth && !earlier)) return;
+    coordinator->when = status.when;
+    coordinator->first = rank;
+    coordinator->worth = worth;
+    status_copy_text(coordinator->reason, sizeof coordinator->reason, status.text);
 }
 
 // --- connections
-
-// The limits keep a wrong message from misleading the watchdog, which goes through all stages.
-static bool is_valid_(const Coordinator *coordinator, const Message *message) {
-    const RankStatus *status = &message->status;
-    int ranks = coordinator->job.ranks;
-    return message->token == coordinator->invitation.supervisor && message->rank >= 0 && message->rank < ranks &&
-           status->stage >= -1 && status->stage < ranks && status->ending >= ENDING_NONE &&
-           status->ending <= ENDING_DIED && status->code >= 0 && status->code <= 255;
-}
 
 // Reads what arrived on a contact. The first message names its rank; the last one says how the rank ended, and closing
 // the contact confirms that. If the contact ends before, the supervisor has died.
@@ -140,7 +131,12 @@ static void take_(Coordinator *coordinator, Contact *contact, double now) {
     Message message;
     Received received;
     while ((received = connection_receive(&contact->connection, &message)) == RECEIVED_MESSAGE) {
-        bool valid = is_valid_(coordinator, &message) &&
+        // The limits keep a wrong message from misleading the watchdog, which goes through all stages.
+        const RankStatus *said = &message.status;
+        int ranks = coordinator->job.ranks;
+        bool valid = message.token == coordinator->invitation.supervisor && message.rank >= 0 && message.rank < ranks &&
+                     said->stage >= -1 && said->stage < ranks && said->ending >= ENDING_NONE &&
+                     said->ending <= ENDING_DIED && said->code >= 0 && said->code <= 255 &&
                      (contact->rank >= 0 ? contact->rank == message.rank : !coordinator->peers[message.rank].known);
         if (!valid) {
             connection_close(&contact->connection);
@@ -151,9 +147,9 @@ static void take_(Coordinator *coordinator, Contact *contact, double now) {
         contact->rank = message.rank;
         coordinator->peers[message.rank].known = true;
         // A supervisor that has just connected names no action: it has no rank yet that could fall silent.
-        if (message.status.action[0] == '\0' && message.status.ending == ENDING_NONE) continue;
-        coordinator_hear(coordinator, message.rank, &message.status, now);
-        if (message.status.ending != ENDING_NONE) {
+        if (said->action[0] == '\0' && said->ending == ENDING_NONE) continue;
+        coordinator_hear(coordinator, message.rank, said, now);
+        if (said->ending != ENDING_NONE) {
             connection_close(&contact->connection);
             contact->rank = -1;
             return;

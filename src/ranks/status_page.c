@@ -55,7 +55,7 @@ void status_copy_text(char *to, size_t size, const char *from) {
     to[length] = '\0';
 }
 
-static void page_say_(StatusPage *page, const char *action, const char *wait, int wait_stage) {
+static void say_(StatusPage *page, const char *action, const char *wait, int wait_stage) {
     uint32_t turn = atomic_load_explicit(&page->turn, memory_order_relaxed);
     Doing *next = &page->doing[(turn + 1) % 2];
     status_copy_text(next->action, sizeof next->action, action != NULL ? action : page->doing[turn % 2].action);
@@ -66,12 +66,12 @@ static void page_say_(StatusPage *page, const char *action, const char *wait, in
 
 void status_page_set_action(StatusPage *page, const char *action) {
     if (page == NULL) return;
-    page_say_(page, action, NULL, -1);
+    say_(page, action, NULL, -1);
     status_page_progress(page);
 }
 
 void status_page_set_wait(StatusPage *page, const char *what, int stage) {
-    if (page != NULL) page_say_(page, NULL, what, stage);
+    if (page != NULL) say_(page, NULL, what, stage);
 }
 
 void status_page_progress(StatusPage *page) {
@@ -96,20 +96,6 @@ void status_page_leave(StatusPage *page, int code) {
     atomic_store(&page->left, 1);
 }
 
-// Copies the valid texts. The rank may write meanwhile, so the copy is repeated if the valid buffer has changed.
-static void page_read_doing_(const StatusPage *page, RankStatus *to) {
-    uint32_t before, after;
-    do {
-        before = atomic_load_explicit(&page->turn, memory_order_acquire);
-        const Doing *doing = &page->doing[before % 2];
-        status_copy_text(to->action, sizeof to->action, doing->action);
-        status_copy_text(to->wait, sizeof to->wait, doing->wait);
-        to->wait_stage = doing->wait_stage;
-        atomic_thread_fence(memory_order_acquire);
-        after = atomic_load_explicit(&page->turn, memory_order_relaxed);
-    } while (before != after);
-}
-
 void status_page_read(const StatusPage *page, RankStatus *status) {
     *status = (RankStatus){.stage = -1, .wait_stage = -1};
     if (page == NULL) return;
@@ -118,7 +104,16 @@ void status_page_read(const StatusPage *page, RankStatus *status) {
     status->progress = atomic_load(&page->progress);
     status->began = atomic_load(&page->began);
     status->step = atomic_load(&page->step);
-    page_read_doing_(page, status);
+    uint32_t before, after; // the rank may write meanwhile: copies the texts again if the valid buffer has changed
+    do {
+        before = atomic_load_explicit(&page->turn, memory_order_acquire);
+        const Doing *doing = &page->doing[before % 2];
+        status_copy_text(status->action, sizeof status->action, doing->action);
+        status_copy_text(status->wait, sizeof status->wait, doing->wait);
+        status->wait_stage = doing->wait_stage;
+        atomic_thread_fence(memory_order_acquire);
+        after = atomic_load_explicit(&page->turn, memory_order_relaxed);
+    } while (before != after);
     bool left = atomic_load(&page->left) != 0, reported = atomic_load(&page->reported) != 0;
     status->ending = left ? ENDING_LEFT : reported ? ENDING_REPORTED : ENDING_NONE;
     if (left || reported) status->code = page->code & 0xff;

@@ -63,18 +63,10 @@ struct Supervisor {
     bool settled;      // rank 0 has checked for ranks that it heard from late or not at all
 };
 
-// Returns the rank that the launcher's environment names, or -1.
-static int launched_rank_(void) {
-    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (getenv(names[i]) != NULL) return atoi(getenv(names[i]));
-    return -1;
-}
-
 // --- lines
 
 // Returns the log for final messages. Sets an alarm that ends this process if it blocks on stderr (a full pipe).
-static Log supervisor_begin_words_(const Supervisor *supervisor) {
+static Log begin_words_(const Supervisor *supervisor) {
     enum { LONGEST_S = 5 };
     signal(SIGALRM, SIG_DFL);
     alarm(LONGEST_S);
@@ -83,30 +75,26 @@ static Log supervisor_begin_words_(const Supervisor *supervisor) {
 
 // --- the launcher, if it waits for a host that is cut off
 
-// Returns the signal with which to end a launcher; 0: no signal. Open MPI's mpirun and its daemons wait for each other
-// until TCP times out, 15 minutes. Daemons clean up on SIGTERM. mpirun ignores a second request to end, so it gets
-// SIGKILL. Other launchers, such as Slurm's daemon, notice a lost host by themselves.
-static int supervisor_launcher_signal_(pid_t launcher) {
+// Forks a process that ends the launcher after a few seconds unless the launcher ends by itself. Open MPI's mpirun and
+// its daemons wait for each other until TCP times out, 15 minutes. Daemons clean up on SIGTERM. mpirun ignores a second
+// request to end, so it gets SIGKILL. Other launchers, such as Slurm's daemon, notice a lost host by themselves.
+static void end_launcher_(pid_t launcher) {
+    enum { GRACE_MS = 5000, LAST_MS = 2000, FILES = 4096 };
     static const struct {
         const char *name;
         int number;
     } launchers[] = {{"orted", SIGTERM},   {"prted", SIGTERM},   {"mpirun", SIGKILL},
                      {"mpiexec", SIGKILL}, {"orterun", SIGKILL}, {"prte", SIGKILL}};
     char path[64], name[32] = "";
-    snprintf(path, sizeof path, "/proc/%d/comm", (int)launcher);
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0 || read(file, name, sizeof name - 1) < 0) name[0] = '\0';
-    if (file >= 0) close(file);
-    for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++)
-        if (strncmp(name, launchers[i].name, strlen(launchers[i].name)) == 0) return launchers[i].number;
-    return 0;
-}
-
-// Forks a process that ends the launcher after a few seconds unless the launcher ends by itself.
-static void supervisor_end_launcher_(pid_t launcher) {
-    enum { GRACE_MS = 5000, LAST_MS = 2000, FILES = 4096 };
+    int number = 0;
     if (getppid() != launcher) return; // the launcher has exited, or this is the rank itself
-    int number = supervisor_launcher_signal_(launcher), file = (int)syscall(SYS_pidfd_open, launcher, 0);
+    snprintf(path, sizeof path, "/proc/%d/comm", (int)launcher);
+    int comm = open(path, O_RDONLY | O_CLOEXEC);
+    if (comm < 0 || read(comm, name, sizeof name - 1) < 0) name[0] = '\0';
+    if (comm >= 0) close(comm);
+    for (size_t i = 0; number == 0 && i < sizeof launchers / sizeof *launchers; i++)
+        if (strncmp(name, launchers[i].name, strlen(launchers[i].name)) == 0) number = launchers[i].number;
+    int file = (int)syscall(SYS_pidfd_open, launcher, 0);
     if (number == 0 || file < 0 || fork() != 0) return;
     // Leaves the process group, which the launcher kills, and closes the pipes, which keep the launcher waiting.
     setsid();
@@ -120,29 +108,29 @@ static void supervisor_end_launcher_(pid_t launcher) {
 
 // --- the rank
 
-static void supervisor_kill_(const Supervisor *supervisor) {
+static void kill_rank_(const Supervisor *supervisor) {
     if (!supervisor->ended && supervisor->child > 0) kill(supervisor->child, SIGKILL);
 }
 
 // Ends this rank without a coordinator, after a line that says why.
 static void __attribute__((noreturn, format(printf, 2, 3)))
-supervisor_give_up_(const Supervisor *supervisor, const char *format, ...) {
+give_up_(const Supervisor *supervisor, const char *format, ...) {
     char why[1536];
     va_list args;
     va_start(args, format);
     vsnprintf(why, sizeof why, format, args);
     va_end(args);
-    Log log = supervisor_begin_words_(supervisor);
+    Log log = begin_words_(supervisor);
     log_line(&log, "%s", why);
-    supervisor_end_launcher_(supervisor->launcher);
-    supervisor_kill_(supervisor);
+    end_launcher_(supervisor->launcher);
+    kill_rank_(supervisor);
     // The launcher kills the other ranks once this process exits; give them time to log their own messages.
     if (supervisor->child > 0) clock_sleep(1.5);
     _exit(EXIT_FAILED);
 }
 
 // Gives up if nothing moves and no other process would notice.
-static void supervisor_miss_progress_(const Supervisor *supervisor, double now) {
+static void miss_progress_(const Supervisor *supervisor, double now) {
     const Job *job = &supervisor->job;
     char own[WATCHDOG_TEXT];
     int rank;
@@ -150,58 +138,56 @@ static void supervisor_miss_progress_(const Supervisor *supervisor, double now) 
     if (watchdog_look(supervisor->alone, now, &rank) != FOUND_STUCK) return;
     watchdog_describe(&supervisor->last, own);
     bool joining = strcmp(supervisor->last.action, SUPERVISOR_JOINING) == 0;
-    supervisor_give_up_(supervisor, "nothing has moved here for %.0f s (train.timeout_s): this rank %s; %s",
-                        job->patience.progress_s, own,
-                        joining ? "the job ends before any rank has begun; if hosts have several networks, name the "
-                                  "right one to mpirun (docs/slurm.md)"
-                                : job->remedy);
+    give_up_(supervisor, "nothing has moved here for %.0f s (train.timeout_s): this rank %s; %s",
+             job->patience.progress_s, own,
+             joining ? "the job ends before any rank has begun; if hosts have several networks, name the "
+                       "right one to mpirun (docs/slurm.md)"
+                     : job->remedy);
 }
 
-static void supervisor_note_end_(Supervisor *supervisor, int status) {
-    RankStatus *last = &supervisor->last;
-    status_page_read(supervisor->page, last);
-    bool left = last->ending == ENDING_LEFT; // true: if a signal killed the rank, it was in MPI_Finalize
-    last->signal = WIFSIGNALED(status) && !left ? WTERMSIG(status) : 0;
-    supervisor->crashed = left && WIFSIGNALED(status);
-    int code = left ? last->code : WIFSIGNALED(status) ? 128 + last->signal : WEXITSTATUS(status);
-    if (!supervisor->told) supervisor->code = code;
-    if (last->ending == ENDING_NONE) last->ending = ENDING_DIED, last->code = code;
-    if (last->when == 0) last->when = clock_wall_ns();
-    supervisor->ended = true, supervisor->last_words = 0;
-}
-
-static void supervisor_see_rank_(Supervisor *supervisor) {
+// Looks for the end of the rank and of its parents: without them, it is killed.
+static void see_rank_(Supervisor *supervisor) {
     enum { LONGEST_S = 30 };
     double now = clock_seconds();
     int status;
     while (!supervisor->ended && waitpid(supervisor->child, &status, WNOHANG | WUNTRACED | WCONTINUED) > 0) {
         supervisor->stopped = WIFSTOPPED(status);
-        if (WIFEXITED(status) || WIFSIGNALED(status)) supervisor_note_end_(supervisor, status);
+        if (!WIFEXITED(status) && !WIFSIGNALED(status)) continue;
+        RankStatus *last = &supervisor->last;
+        status_page_read(supervisor->page, last);
+        bool left = last->ending == ENDING_LEFT; // true: if a signal killed the rank, it was in MPI_Finalize
+        last->signal = WIFSIGNALED(status) && !left ? WTERMSIG(status) : 0;
+        supervisor->crashed = left && WIFSIGNALED(status);
+        int code = left ? last->code : WIFSIGNALED(status) ? 128 + last->signal : WEXITSTATUS(status);
+        if (!supervisor->told) supervisor->code = code;
+        if (last->ending == ENDING_NONE) last->ending = ENDING_DIED, last->code = code;
+        if (last->when == 0) last->when = clock_wall_ns();
+        supervisor->ended = true, supervisor->last_words = 0;
     }
     if (!supervisor->ended && supervisor->last.ending == ENDING_LEFT) { // the rank may hang in MPI_Finalize
         if (supervisor->last_words == 0) supervisor->last_words = now + LONGEST_S;
-        if (now > supervisor->last_words) supervisor_kill_(supervisor);
+        if (now > supervisor->last_words) kill_rank_(supervisor);
     }
     if (supervisor->ended || getppid() == supervisor->launcher) return;
-    supervisor_kill_(supervisor);
+    kill_rank_(supervisor);
     if (supervisor->by_hand) _exit(EXIT_FAILED); // the caretaker kills the other processes
-    supervisor_give_up_(supervisor, "the process that started this rank has exited; %s", supervisor->job.remedy);
+    give_up_(supervisor, "the process that started this rank has exited; %s", supervisor->job.remedy);
 }
 
 // --- the coordinator
 
 // Returns whether the coordinator hears from this rank: this process holds the coordinator or has had an answer.
-static bool supervisor_is_heard_(const Supervisor *supervisor) {
+static bool is_heard_(const Supervisor *supervisor) {
     return supervisor->coordinator != NULL || supervisor->answered != NOT_ANSWERED;
 }
 
 // Tells the coordinator the rank's action, or how it ended. First connects to every address of the coordinator, once
 // they are known, and again if all attempts failed.
-static void supervisor_tell_(Supervisor *supervisor, double now) {
+static void tell_(Supervisor *supervisor, double now) {
     const Invitation *invitation = &supervisor->meeting->invitation;
     Message message = {invitation->supervisor, supervisor->rank, -1, supervisor->last};
     if (!supervisor->ended) message.status.ending = ENDING_NONE; // reported only once the process has ended
-    bool calls = !supervisor_is_heard_(supervisor) && atomic_load(&supervisor->meeting->invited);
+    bool calls = !is_heard_(supervisor) && atomic_load(&supervisor->meeting->invited);
     for (int i = 0; i < supervisor->count; i++) calls = calls && supervisor->connections[i].file < 0;
     if (calls) supervisor->count = invitation->count;
     for (int i = 0; i < supervisor->count; i++) {
@@ -214,18 +200,18 @@ static void supervisor_tell_(Supervisor *supervisor, double now) {
 }
 
 // Ends this rank because the coordinator is silent or gone. Every supervisor then logs a line about its own rank.
-static void supervisor_miss_coordinator_(const Supervisor *supervisor, const char *what) {
+static void miss_coordinator_(const Supervisor *supervisor, const char *what) {
     char own[WATCHDOG_TEXT];
     if (supervisor->by_hand) { // the caretaker kills the other processes
-        supervisor_kill_(supervisor);
+        kill_rank_(supervisor);
         _exit(EXIT_FAILED);
     }
     watchdog_describe(&supervisor->last, own);
-    supervisor_give_up_(supervisor, "%s; this rank %s; %s", what, own, supervisor->job.remedy);
+    give_up_(supervisor, "%s; this rank %s; %s", what, own, supervisor->job.remedy);
 }
 
 // Reads the coordinator's messages. The end of the connection confirms the last report, or the coordinator has died.
-static void supervisor_take_(Supervisor *supervisor, double now) {
+static void take_(Supervisor *supervisor, double now) {
     Message message;
     for (int i = 0; i < supervisor->count; i++) {
         Received received;
@@ -239,18 +225,18 @@ static void supervisor_take_(Supervisor *supervisor, double now) {
             if (message.end < 0 || supervisor->told) continue;
             supervisor->told = true;
             supervisor->code = message.end;
-            supervisor_kill_(supervisor);
+            kill_rank_(supervisor);
         }
         if (received != RECEIVED_END || supervisor->answered != i) continue;
         supervisor->acknowledged = supervisor->sent;
         if (!supervisor->sent && !supervisor->told)
-            supervisor_miss_coordinator_(supervisor, "the supervisor of rank 0, to which all ranks report, has ended");
+            miss_coordinator_(supervisor, "the supervisor of rank 0, to which all ranks report, has ended");
     }
 }
 
 // Logs the cause of a slow start. Until the ranks have met, logs that MPI is still joining them. CONNECT_S seconds
 // later, logs the rank with the latest first report, if it was late, and the number of ranks without a report.
-static void supervisor_say_start_(Supervisor *supervisor, const Log *log, double now) {
+static void say_start_(Supervisor *supervisor, const Log *log, double now) {
     enum { JOIN_S = 20, CONNECT_S = 10, SLOW_S = 1 }; // CONNECT_S: several round trips of the slowest links
     int first, missing, ranks = supervisor->job.ranks;
     double heard;
@@ -281,15 +267,15 @@ static void supervisor_say_start_(Supervisor *supervisor, const Log *log, double
 }
 
 // Supervises all ranks, if this process holds the coordinator.
-static void supervisor_coordinate_(Supervisor *supervisor, double now) {
+static void coordinate_(Supervisor *supervisor, double now) {
     enum { TRIES = 20 };
     Coordinator *coordinator = supervisor->coordinator;
     Log all = {supervisor->program, -1, -1, LOG_NORMAL};
     coordinator_take(coordinator, now);
-    supervisor_say_start_(supervisor, &all, now);
+    say_start_(supervisor, &all, now);
     if (!coordinator_look(coordinator, &all, now)) return;
     JobEnd why = coordinator_why(coordinator);
-    supervisor_begin_words_(supervisor);
+    begin_words_(supervisor);
     if (!why.spoken) log_line(&all, "%s", why.text);
     // Writes the lost rank, the step and the rank's action to a file, for the job script that may restart the ranks.
     FILE *file = why.lost && getenv(SUPERVISOR_LOSS) != NULL ? fopen(getenv(SUPERVISOR_LOSS), "we") : NULL;
@@ -297,17 +283,17 @@ static void supervisor_coordinate_(Supervisor *supervisor, double now) {
         fprintf(file, "%d %lld %s\n", why.rank, (long long)why.step, why.action);
         fclose(file);
     }
-    if (why.silent) supervisor_end_launcher_(supervisor->launcher); // at once: the launcher may soon end this process
-    supervisor_kill_(supervisor);
+    if (why.silent) end_launcher_(supervisor->launcher); // at once: the launcher may soon end this process
+    kill_rank_(supervisor);
     for (int try = 0; try < TRIES && coordinator_open_ranks(coordinator) > 0; try++) {
         coordinator_end(coordinator);
         clock_sleep(0.05);
         coordinator_take(coordinator, clock_seconds());
-        supervisor_see_rank_(supervisor);
-        if (supervisor->ended && !supervisor->acknowledged) supervisor_tell_(supervisor, now);
+        see_rank_(supervisor);
+        if (supervisor->ended && !supervisor->acknowledged) tell_(supervisor, now);
     }
     // The launcher would wait forever for ranks that it cannot reach.
-    if (!why.silent && coordinator_open_ranks(coordinator) > 0) supervisor_end_launcher_(supervisor->launcher);
+    if (!why.silent && coordinator_open_ranks(coordinator) > 0) end_launcher_(supervisor->launcher);
     // If the rank fell silent, this process killed it, so the rank's signal is not the job's exit code.
     _exit(why.rank == supervisor->rank && supervisor->ended && !why.silent ? supervisor->code : why.code);
 }
@@ -315,18 +301,18 @@ static void supervisor_coordinate_(Supervisor *supervisor, double now) {
 // --- the loop
 
 // Reports to the coordinator, and checks what no coordinator checks. Returns the seconds to the next report.
-static double supervisor_report_(Supervisor *supervisor, double now) {
+static double report_(Supervisor *supervisor, double now) {
     double interval = watchdog_interval(supervisor->job.patience);
     char silent[WATCHDOG_TEXT];
     int rank;
     if (!supervisor->ended) status_page_read(supervisor->page, &supervisor->last);
-    if (supervisor->ended ? !supervisor->sent : !supervisor->stopped) supervisor_tell_(supervisor, now);
+    if (supervisor->ended ? !supervisor->sent : !supervisor->stopped) tell_(supervisor, now);
     if (supervisor->ended) return 0.05;
-    bool heard = supervisor_is_heard_(supervisor);
-    if (!heard) supervisor_miss_progress_(supervisor, now);
+    bool heard = is_heard_(supervisor);
+    if (!heard) miss_progress_(supervisor, now);
     if (heard && !supervisor->by_hand && watchdog_look(supervisor->hub, now, &rank) == FOUND_SILENT) {
         watchdog_reason(supervisor->hub, FOUND_SILENT, 0, now, silent);
-        supervisor_miss_coordinator_(supervisor, silent);
+        miss_coordinator_(supervisor, silent);
     }
     // Reports more often until it is heard and, if started by hand, until the rank handles SIGUSR1.
     bool settled = heard && (supervisor->last.ready || !supervisor->by_hand);
@@ -335,7 +321,7 @@ static double supervisor_report_(Supervisor *supervisor, double now) {
 
 // Returns whether this process may exit: the rank has ended, and the coordinator has confirmed that, or has not within
 // LONGEST_S. A process that holds the coordinator also waits for the other ranks to end.
-static bool supervisor_may_end_(Supervisor *supervisor, double now) {
+static bool may_end_(Supervisor *supervisor, double now) {
     enum { LONGEST_S = 1, FINALIZE_S = 30 };
     if (!supervisor->ended) return false;
     if (supervisor->last_words == 0) supervisor->last_words = now + LONGEST_S;
@@ -347,12 +333,12 @@ static bool supervisor_may_end_(Supervisor *supervisor, double now) {
     return supervisor->acknowledged || now > supervisor->last_words;
 }
 
-static int supervisor_watch_(Supervisor *supervisor, pid_t child) {
+static int watch_(Supervisor *supervisor, pid_t child) {
     enum { RANK, COORDINATOR, CONNECTIONS, ALL = CONNECTIONS + INVITATION_ADDRESSES };
     supervisor->child = child;
     double now = clock_seconds(), next = now;
     int file = (int)syscall(SYS_pidfd_open, child, 0);
-    for (; !supervisor_may_end_(supervisor, now); now = clock_seconds()) {
+    for (; !may_end_(supervisor, now); now = clock_seconds()) {
         struct pollfd files[ALL] = {
             [RANK] = {supervisor->ended ? -1 : file, POLLIN, 0}, [COORDINATOR] = {.fd = -1, .events = POLLIN}};
         if (supervisor->coordinator != NULL) files[COORDINATOR].fd = coordinator_file(supervisor->coordinator);
@@ -363,53 +349,38 @@ static int supervisor_watch_(Supervisor *supervisor, pid_t child) {
         poll(files, CONNECTIONS + (nfds_t)supervisor->count, wait > 0 ? (int)(wait * 1000) + 1 : 0);
         now = clock_seconds();
         bool had_ended = supervisor->ended;
-        supervisor_see_rank_(supervisor);
-        supervisor_take_(supervisor, now);
-        if (now >= next || supervisor->ended != had_ended) next = now + supervisor_report_(supervisor, now);
-        if (supervisor->coordinator != NULL) supervisor_coordinate_(supervisor, now);
+        see_rank_(supervisor);
+        take_(supervisor, now);
+        if (now >= next || supervisor->ended != had_ended) next = now + report_(supervisor, now);
+        if (supervisor->coordinator != NULL) coordinate_(supervisor, now);
     }
     if (file >= 0) close(file);
     // If started by hand, the parent reports the failure. Exit code 0 keeps mpirun from reporting it too.
     if (supervisor->by_hand) return EXIT_DONE;
     // If the coordinator has not confirmed this rank's failure, this host may be cut off. The launcher would then wait
     // forever.
-    if (supervisor->code != EXIT_DONE && !supervisor->acknowledged) supervisor_end_launcher_(supervisor->launcher);
+    if (supervisor->code != EXIT_DONE && !supervisor->acknowledged) end_launcher_(supervisor->launcher);
     return supervisor->code;
 }
 
 // --- start
 
-static void *supervisor_live_(void *argument) {
+static void *live_(void *argument) {
     Supervisor *supervisor = argument;
     for (;; clock_sleep(watchdog_interval(supervisor->job.patience))) {
         status_page_read(supervisor->page, &supervisor->last);
-        supervisor_miss_progress_(supervisor, clock_seconds());
+        miss_progress_(supervisor, clock_seconds());
     }
     return NULL;
-}
-
-// Redirects stderr to the program that started all ranks, bypassing mpirun. Open MPI's own messages, such as a failed
-// read of a dead rank's memory, still go to mpirun's stderr. The program that started all ranks shows these messages
-// only if no rank reported a reason.
-static void supervisor_redirect_errors_(void) {
-    char path[300], number[16];
-    const char *folder = getenv(SUPERVISOR_FOLDER);
-    if (folder == NULL) return;
-    snprintf(path, sizeof path, "%s/%s", folder, SUPERVISOR_ERRORS);
-    int file = open(path, O_WRONLY | O_CLOEXEC | O_NONBLOCK); // O_NONBLOCK: fails instead of blocking without a reader
-    if (file < 0) return;
-    fcntl(file, F_SETFL, 0);
-    int library = fcntl(STDERR_FILENO, F_DUPFD, STDERR_FILENO + 1);
-    snprintf(number, sizeof number, "%d", library);
-    if (library >= 0) setenv("OPAL_OUTPUT_STDERR_FD", number, 0);
-    dup2(file, STDERR_FILENO);
-    close(file);
 }
 
 Supervisor *supervisor_open(const char *program, Error *err) {
     Supervisor *supervisor = xcalloc(1, sizeof *supervisor);
     const char *folder = getenv(SUPERVISOR_FOLDER);
-    *supervisor = (Supervisor){.program = program, .rank = launched_rank_(), .answered = NOT_ANSWERED};
+    *supervisor = (Supervisor){.program = program, .rank = -1, .answered = NOT_ANSWERED};
+    static const char *const names[] = {"PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"}; // the last one counts
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (getenv(names[i]) != NULL) supervisor->rank = atoi(getenv(names[i]));
     supervisor->by_hand = folder != NULL && supervisor->rank >= 0;
     supervisor->meeting = mmap(NULL, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     supervisor->page = status_page_create(supervisor->by_hand);
@@ -432,11 +403,11 @@ bool supervisor_report_early(Supervisor *supervisor, const Error *err) {
     supervisor->last = (RankStatus){
         .stage = -1, .wait_stage = -1, .ending = ENDING_REPORTED, .code = err->code, .when = clock_wall_ns()};
     status_copy_text(supervisor->last.text, sizeof supervisor->last.text, err->text);
-    supervisor_tell_(supervisor, clock_seconds());
+    tell_(supervisor, clock_seconds());
     return supervisor->sent;
 }
 
-static int supervisor_fork_(Supervisor *supervisor, Error *err) {
+static int fork_(Supervisor *supervisor, Error *err) {
     // Launchers send requests to stop to all processes of a rank, but only the rank itself may handle them.
     static const int ignored[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE};
     Patience until_heard = {supervisor->job.patience.peer_s, 0};
@@ -445,17 +416,30 @@ static int supervisor_fork_(Supervisor *supervisor, Error *err) {
         if (supervisor->coordinator != NULL)
             supervisor->meeting->invitation = *coordinator_invitation(supervisor->coordinator);
     }
-    if (supervisor->by_hand) supervisor_redirect_errors_();
+    char path[300], number[16];
+    snprintf(path, sizeof path, "%s/%s", supervisor->by_hand ? getenv(SUPERVISOR_FOLDER) : "", SUPERVISOR_ERRORS);
+    // Redirect stderr to the program that started all ranks, bypassing mpirun. Open MPI's own messages, such as a failed
+    // read of a dead rank's memory, still go to mpirun's stderr, which that program shows only if no rank reported a
+    // reason. O_NONBLOCK: fails instead of blocking without a reader.
+    int errors = supervisor->by_hand ? open(path, O_WRONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+    if (errors >= 0) {
+        fcntl(errors, F_SETFL, 0);
+        int library = fcntl(STDERR_FILENO, F_DUPFD, STDERR_FILENO + 1);
+        snprintf(number, sizeof number, "%d", library);
+        if (library >= 0) setenv("OPAL_OUTPUT_STDERR_FD", number, 0);
+        dup2(errors, STDERR_FILENO);
+        close(errors);
+    }
     supervisor->hub = watchdog_create(1, until_heard, clock_seconds());
     supervisor->launcher = getppid();
     // The first report is sent before there is a rank, so a supervisor that stops at any later moment is missed.
-    supervisor_report_(supervisor, clock_seconds());
+    report_(supervisor, clock_seconds());
     pid_t self = getpid(), rank = fork();
     if (rank < 0) return error_set(err, EXIT_FAILED, "cannot start a process (%s); raise ulimit -u", strerror(errno));
     if (rank > 0) {
         for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) signal(ignored[i], SIG_IGN);
         prctl(PR_SET_NAME, "supervisor");
-        _exit(supervisor_watch_(supervisor, rank));
+        _exit(watch_(supervisor, rank));
     }
     // Ties the rank's life to its supervisor, which may already be gone.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -473,9 +457,9 @@ int supervisor_start(Supervisor *supervisor, const Job *job, bool launched, Erro
     supervisor->alone = watchdog_create(1, alone, clock_seconds());
     status_page_set_action(supervisor->page, SUPERVISOR_JOINING);
     if (!launched) supervisor->rank = -1;
-    if (supervisor->rank >= 0 && supervisor->rank < job->ranks) return supervisor_fork_(supervisor, err);
+    if (supervisor->rank >= 0 && supervisor->rank < job->ranks) return fork_(supervisor, err);
     if (job->patience.progress_s == 0) return 0;
-    supervisor->threaded = thread_start(&supervisor->thread, supervisor_live_, supervisor);
+    supervisor->threaded = thread_start(&supervisor->thread, live_, supervisor);
     if (supervisor->threaded) return 0;
     return error_set(err, EXIT_FAILED, "cannot start a thread; raise ulimit -u or -v, or end other processes");
 }

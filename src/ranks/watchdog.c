@@ -49,7 +49,7 @@ void watchdog_excuse(Watchdog *dog, int rank) { dog->rank[rank].expected = false
 
 const RankStatus *watchdog_status(const Watchdog *dog, int rank) { return &dog->rank[rank].status; }
 
-static bool watchdog_silent_(const Watchdog *dog, int rank, double now) {
+static bool silent_(const Watchdog *dog, int rank, double now) {
     const Watched *watched = &dog->rank[rank];
     return watched->expected && dog->patience.peer_s > 0 && now - watched->heard > dog->patience.peer_s;
 }
@@ -72,7 +72,7 @@ Found watchdog_look(Watchdog *dog, double now, int *rank) {
     dog->looked = now;
     *rank = -1;
     for (int i = 0; i < dog->ranks; i++)
-        if (watchdog_silent_(dog, i, now) && (*rank < 0 || dog->rank[i].heard < dog->rank[*rank].heard)) *rank = i;
+        if (silent_(dog, i, now) && (*rank < 0 || dog->rank[i].heard < dog->rank[*rank].heard)) *rank = i;
     if (*rank >= 0) return FOUND_SILENT;
     return dog->patience.progress_s > 0 && now - dog->moved > dog->patience.progress_s ? FOUND_STUCK : FOUND_WELL;
 }
@@ -95,7 +95,7 @@ void watchdog_reason(const Watchdog *dog, Found found, int rank, double now, cha
         snprintf(text, WATCHDOG_TEXT, "nothing has moved on any rank for %.0f s (train.timeout_s)", now - dog->moved);
         return;
     }
-    for (int i = 0; i < dog->ranks; i++) more += watchdog_silent_(dog, i, now);
+    for (int i = 0; i < dog->ranks; i++) more += silent_(dog, i, now);
     if (more > 0) snprintf(others, sizeof others, ", as have %d others", more);
     watchdog_name(rank, dog->rank[rank].status.stage, name);
     snprintf(text, WATCHDOG_TEXT,
@@ -111,49 +111,43 @@ void watchdog_describe(const RankStatus *status, char text[WATCHDOG_TEXT]) {
 
 // Returns the rank that represents a stage: a silent rank, else a rank that does not wait, else the lowest rank.
 // -1: no rank has this stage.
-static int watchdog_speaker_(const Watchdog *dog, int stage, double now) {
+static int speaker_(const Watchdog *dog, int stage, double now) {
     int best = -1, best_worth = -1;
     for (int i = 0; i < dog->ranks; i++) {
         if (dog->rank[i].status.stage != stage) continue;
-        int worth = watchdog_silent_(dog, i, now) ? 2 : dog->rank[i].status.wait[0] == '\0' ? 1 : 0;
+        int worth = silent_(dog, i, now) ? 2 : dog->rank[i].status.wait[0] == '\0' ? 1 : 0;
         if (worth > best_worth) best = i, best_worth = worth;
     }
     return best;
 }
 
-static void watchdog_line_(const Watchdog *dog, int rank, double now, char text[WATCHDOG_TEXT]) {
+// Lines are numbered from 0: first the stages in ascending order, then the ranks that have no stage yet.
+bool watchdog_line(const Watchdog *dog, int index, double now, char text[WATCHDOG_TEXT]) {
+    int stages = -1, rank = -1;
+    for (int i = 0; i < dog->ranks; i++)
+        if (dog->rank[i].status.stage > stages) stages = dog->rank[i].status.stage;
+    for (int stage = 0; index >= 0 && stage <= stages; stage++) {
+        rank = speaker_(dog, stage, now);
+        index -= rank >= 0;
+    }
+    for (int i = 0; index >= 0 && i < dog->ranks; i++)
+        if (dog->rank[i].status.stage < 0) rank = i, index--;
+    if (index >= 0) return false;
+
     const Watched *watched = &dog->rank[rank];
     const RankStatus *status = &watched->status;
     char who[32], state[WATCHDOG_TEXT - 160], other[128] = "";
     snprintf(who, sizeof who, status->stage >= 0 ? "stage %d" : "rank %d", status->stage >= 0 ? status->stage : rank);
     watchdog_describe(status, text);
     snprintf(state, sizeof state, "%.300s", text);
-    int peer =
-        status->wait[0] != '\0' && status->wait_stage >= 0 ? watchdog_speaker_(dog, status->wait_stage, now) : -1;
-    if (watchdog_silent_(dog, rank, now))
+    bool waits = status->wait[0] != '\0' && status->wait_stage >= 0;
+    int peer = waits ? speaker_(dog, status->wait_stage, now) : -1;
+    if (silent_(dog, rank, now))
         snprintf(state, sizeof state, "was last heard from %.0f s ago, at %s", now - watched->heard,
                  watchdog_action(status));
     else if (peer >= 0)
-        snprintf(other, sizeof other, ", which %s at %s", watchdog_silent_(dog, peer, now) ? "was last" : "is",
+        snprintf(other, sizeof other, ", which %s at %s", silent_(dog, peer, now) ? "was last" : "is",
                  watchdog_action(&dog->rank[peer].status));
     snprintf(text, WATCHDOG_TEXT, "%s %s%s", who, state, other);
-}
-
-// Lines are numbered from 0: first the stages in ascending order, then the ranks that have no stage yet.
-bool watchdog_line(const Watchdog *dog, int index, double now, char text[WATCHDOG_TEXT]) {
-    int stages = -1;
-    for (int i = 0; i < dog->ranks; i++)
-        if (dog->rank[i].status.stage > stages) stages = dog->rank[i].status.stage;
-    for (int stage = 0; stage <= stages; stage++) {
-        int rank = watchdog_speaker_(dog, stage, now);
-        if (rank < 0 || index-- > 0) continue;
-        watchdog_line_(dog, rank, now, text);
-        return true;
-    }
-    for (int i = 0; i < dog->ranks; i++) {
-        if (dog->rank[i].status.stage >= 0 || index-- > 0) continue;
-        watchdog_line_(dog, i, now, text);
-        return true;
-    }
-    return false;
+    return true;
 }

@@ -127,61 +127,40 @@ static int world_finish_(const World *world, int code, MPI_Request *request, con
 
 // --- joining over MPI
 
-static int world_start_groups_(World *world, Error *err) {
-    MPI_Comm messages;
-    MPI_Comm_rank(MPI_COMM_WORLD, &world->rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &world->size);
-    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    int code = MPI_Comm_dup(MPI_COMM_WORLD, &world->control);
-    if (code == MPI_SUCCESS) code = MPI_Comm_dup(MPI_COMM_WORLD, &messages);
-    if (code != MPI_SUCCESS) return world_fail_(world, code, "making the group of all ranks", err);
-    MPI_Comm_set_errhandler(world->control, MPI_ERRORS_RETURN);
-    world->messages = comm_mpi_create(messages, "world", &world->work);
-    return 0;
-}
-
 // Finds the ranks of each host, and numbers hosts in the order of their lowest ranks. host: the ranks of this host.
 // Measures the clock offset between rank 0 and the lowest rank of each host, one host after another. All ranks of the
-// host use this offset. leaders [size]: for each rank, the lowest rank on its host.
-static int world_find_hosts_(World *world, MPI_Comm host, int *leaders, Error *err) {
+// host use this offset.
+static int world_find_hosts_(World *world, MPI_Comm host, Error *err) {
     WorldPlace *place = &world->place;
     MPI_Request request;
-    int leader = world->rank;
+    int leader = world->rank, failed = 0;
     MPI_Comm_rank(host, &place->local_rank);
     MPI_Comm_size(host, &place->local_size);
     int code = MPI_Ibcast(&leader, 1, MPI_INT, 0, host, &request);
     if (world_finish_(world, code, &request, "this host", "finding the ranks of this host", err) != 0) return -1;
+    int *leaders = xcalloc((size_t)world->size, sizeof *leaders); // of each rank: the lowest rank on its host
     code = MPI_Iallgather(&leader, 1, MPI_INT, leaders, 1, MPI_INT, world->control, &request);
-    if (world_finish_(world, code, &request, "all ranks", "finding the hosts", err) != 0) return -1;
+    failed = world_finish_(world, code, &request, "all ranks", "finding the hosts", err);
     place->node = place->nodes = 0;
-    for (int q = 0; q < world->size; q++) {
+    for (int q = 0; !failed && q < world->size; q++) {
         double offset = 0.0;
         if (leaders[q] != q) continue; // not the first of its host
         place->node += q < leader;
         place->nodes++;
-        if (q > 0 && comm_clock_offset(world->messages, q, &offset, err) != 0) return -1;
+        if (q > 0) failed = comm_clock_offset(world->messages, q, &offset, err);
         if (world->rank == q) place->clock_offset = offset;
     }
+    free(leaders);
+    if (failed) return -1;
     code = MPI_Ibcast(&place->clock_offset, 1, MPI_DOUBLE, 0, host, &request);
     return world_finish_(world, code, &request, "this host", "sharing the clock", err);
-}
-
-static int world_start_hosts_(World *world, Error *err) {
-    MPI_Comm host;
-    int code = MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, world->rank, MPI_INFO_NULL, &host);
-    if (code != MPI_SUCCESS) return world_fail_(world, code, "finding the hosts", err);
-    int *leaders = xcalloc((size_t)world->size, sizeof *leaders);
-    MPI_Comm_set_errhandler(host, MPI_ERRORS_RETURN);
-    int failed = world_find_hosts_(world, host, leaders, err);
-    MPI_Comm_free(&host);
-    free(leaders);
-    return failed;
 }
 
 static int world_start_(World *world, int *argc, char ***argv, Error *err) {
     // Open MPI's crash handler allocates memory, and hangs forever if the crash came inside malloc.
     setenv("OMPI_MCA_opal_signal", "", 0);
     char library[MPI_MAX_LIBRARY_VERSION_STRING];
+    MPI_Comm messages, host;
     int provided, length, code = MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided);
     if (code != MPI_SUCCESS) return world_fail_(world, code, "starting MPI", err);
     if (provided < MPI_THREAD_FUNNELED)
@@ -192,10 +171,22 @@ static int world_start_(World *world, int *argc, char ***argv, Error *err) {
     world->control = MPI_COMM_NULL;
     if (MPI_Get_library_version(library, &length) == MPI_SUCCESS) // the first words: "Open MPI v4.1.4"
         snprintf(world->place.library, sizeof world->place.library, "%.*s", (int)strcspn(library, ",\n"), library);
-    if (world_start_groups_(world, err) != 0) return -1;
+    MPI_Comm_rank(MPI_COMM_WORLD, &world->rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &world->size);
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    code = MPI_Comm_dup(MPI_COMM_WORLD, &world->control);
+    if (code == MPI_SUCCESS) code = MPI_Comm_dup(MPI_COMM_WORLD, &messages);
+    if (code != MPI_SUCCESS) return world_fail_(world, code, "making the group of all ranks", err);
+    MPI_Comm_set_errhandler(world->control, MPI_ERRORS_RETURN);
+    world->messages = comm_mpi_create(messages, "world", &world->work);
     int tasks = world_slurm_tasks_();
     if (world->size == 1 && tasks > 1 && getenv("OMPI_COMM_WORLD_SIZE") == NULL) return world_slurm_error_(tasks, err);
-    return world_start_hosts_(world, err);
+    code = MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, world->rank, MPI_INFO_NULL, &host);
+    if (code != MPI_SUCCESS) return world_fail_(world, code, "finding the hosts", err);
+    MPI_Comm_set_errhandler(host, MPI_ERRORS_RETURN);
+    int failed = world_find_hosts_(world, host, err);
+    MPI_Comm_free(&host);
+    return failed;
 }
 
 #else
@@ -211,24 +202,6 @@ static int world_start_(World *world, int *argc, char ***argv, Error *err) {
 
 // --- joining and leaving
 
-// Asks the kernel for short waits. By default the kernel may extend a sleep by 50 microseconds, more than our shortest
-// sleeps. A rank that waits for a small message also yields its core. If other processes compute, the rank gets the
-// core back up to a time slice (3 ms) later, at every message. A request for short slices (sched_setattr(2), Linux
-// 6.12; ignored by older kernels) shortens this delay, and leaves each process's share of the core unchanged.
-static void world_wait_shortly_(void) {
-    enum { SLICE_NS = 100000 };
-    const struct {
-        uint32_t size, policy;
-        uint64_t flags;
-        int32_t nice;
-        uint32_t priority;
-        uint64_t runtime, deadline, period;
-    } attributes = {
-        .size = sizeof attributes, .nice = getpriority(PRIO_PROCESS, 0), .runtime = SLICE_NS}; // policy 0: SCHED_OTHER
-    prctl(PR_SET_TIMERSLACK, 1000UL);
-    if (sched_getscheduler(0) == SCHED_OTHER) syscall(SYS_sched_setattr, 0, &attributes, 0);
-}
-
 World *world_join(int *argc, char ***argv, Error *err) {
     bool under;
     if (world_under_launcher(&under, err) != 0) return NULL;
@@ -236,7 +209,21 @@ World *world_join(int *argc, char ***argv, Error *err) {
     world->size = world->place.local_size = world->place.nodes = 1;
     strcpy(world->place.library, "no launcher");
     if (gethostname(world->place.host, sizeof world->place.host - 1) != 0) strcpy(world->place.host, "localhost");
-    world_wait_shortly_();
+    // Ask the kernel for short waits. By default the kernel may extend a sleep by 50 microseconds, more than our
+    // shortest sleeps. A rank that waits for a small message also yields its core. If other processes compute, the rank
+    // gets the core back up to a time slice (3 ms) later, at every message. A request for short slices
+    // (sched_setattr(2), Linux 6.12; ignored by older kernels) shortens this delay, and leaves each process's share of
+    // the core unchanged.
+    enum { SLICE_NS = 100000 };
+    const struct {
+        uint32_t size, policy; // policy 0: SCHED_OTHER
+        uint64_t flags;
+        int32_t nice;
+        uint32_t priority;
+        uint64_t runtime, deadline, period;
+    } attributes = {.size = sizeof attributes, .nice = getpriority(PRIO_PROCESS, 0), .runtime = SLICE_NS};
+    prctl(PR_SET_TIMERSLACK, 1000UL);
+    if (sched_getscheduler(0) == SCHED_OTHER) syscall(SYS_sched_setattr, 0, &attributes, 0);
     if (!under) world->messages = comm_self_create("world");
     if (!under || world_start_(world, argc, argv, err) == 0) return world;
     free(world);
