@@ -52,54 +52,54 @@ typedef struct Launch {
 // ranks then end with a checkpoint.
 
 // TERM, USR1, USR2, INT and HUP are requests to stop; Slurm sends USR1 with #SBATCH --signal=USR1@300.
-static const int launch_signal_numbers_[] = {SIGCHLD, SIGPIPE, SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGHUP};
-enum { LAUNCH_SIGNALS = sizeof launch_signal_numbers_ / sizeof *launch_signal_numbers_ };
+static const int signal_numbers_[] = {SIGCHLD, SIGPIPE, SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGHUP};
+enum { SIGNALS = sizeof signal_numbers_ / sizeof *signal_numbers_ };
 
 // Global, because a signal handler receives only the signal's number.
-static struct LaunchCaught {
+static struct Caught {
     int ends[2];
-    bool changed[LAUNCH_SIGNALS];
-    struct sigaction before[LAUNCH_SIGNALS];
-} launch_caught_ = {.ends = {-1, -1}};
+    bool changed[SIGNALS];
+    struct sigaction before[SIGNALS];
+} caught_ = {.ends = {-1, -1}};
 
-static void launch_note_signal_(int number) {
+static void note_signal_(int number) {
     int kept = errno;
     unsigned char byte = (unsigned char)number;
     // A full pipe is ignored: the parent already has signals to read.
-    if (write(launch_caught_.ends[1], &byte, 1) < 0) errno = 0;
+    if (write(caught_.ends[1], &byte, 1) < 0) errno = 0;
     errno = kept;
 }
 
 // Installs the handlers. Returns a nonblocking descriptor; each byte read from it is a signal's number. -1 with err.
-static int launch_signals_open_(Error *err) {
-    struct sigaction action = {.sa_handler = launch_note_signal_, .sa_flags = SA_RESTART};
-    if (pipe2(launch_caught_.ends, O_CLOEXEC | O_NONBLOCK) != 0)
+static int signals_open_(Error *err) {
+    struct sigaction action = {.sa_handler = note_signal_, .sa_flags = SA_RESTART};
+    if (pipe2(caught_.ends, O_CLOEXEC | O_NONBLOCK) != 0)
         return error_set(err, EXIT_FAILED, "cannot create a pipe for signals (%s); raise ulimit -n", strerror(errno));
     sigfillset(&action.sa_mask);
-    for (int i = 0; i < LAUNCH_SIGNALS; i++) {
-        sigaction(launch_signal_numbers_[i], NULL, &launch_caught_.before[i]);
+    for (int i = 0; i < SIGNALS; i++) {
+        sigaction(signal_numbers_[i], NULL, &caught_.before[i]);
         // INT and HUP stay ignored if they were: by nohup, or in background commands of a script.
-        bool ignored = launch_caught_.before[i].sa_handler == SIG_IGN &&
-                       (launch_signal_numbers_[i] == SIGINT || launch_signal_numbers_[i] == SIGHUP);
-        launch_caught_.changed[i] = !ignored && sigaction(launch_signal_numbers_[i], &action, NULL) == 0;
+        bool ignored =
+            caught_.before[i].sa_handler == SIG_IGN && (signal_numbers_[i] == SIGINT || signal_numbers_[i] == SIGHUP);
+        caught_.changed[i] = !ignored && sigaction(signal_numbers_[i], &action, NULL) == 0;
     }
-    return launch_caught_.ends[0];
+    return caught_.ends[0];
 }
 
 // Restores the previous handlers.
-static void launch_signals_close_(void) {
-    if (launch_caught_.ends[0] < 0) return;
-    for (int i = 0; i < LAUNCH_SIGNALS; i++)
-        if (launch_caught_.changed[i]) sigaction(launch_signal_numbers_[i], &launch_caught_.before[i], NULL);
+static void signals_close_(void) {
+    if (caught_.ends[0] < 0) return;
+    for (int i = 0; i < SIGNALS; i++)
+        if (caught_.changed[i]) sigaction(signal_numbers_[i], &caught_.before[i], NULL);
     for (int end = 0; end < 2; end++) {
-        close(launch_caught_.ends[end]);
-        launch_caught_.ends[end] = -1;
+        close(caught_.ends[end]);
+        caught_.ends[end] = -1;
     }
 }
 
 #define SAME_S 0.2 // signals within this time are one request: timeout(1) and a shell that exits may send several
 
-static void launch_ask_to_stop_(Launch *launch) {
+static void ask_to_stop_(Launch *launch) {
     if (launch->asked > 0 && clock_seconds() - launch->first < SAME_S) return;
     if (launch->asked == 0) launch->first = clock_seconds();
     if (++launch->asked == 1 && !launch->ended)
@@ -107,12 +107,12 @@ static void launch_ask_to_stop_(Launch *launch) {
                    "asked to stop: the ranks end after the current step; a second signal ends them at once");
 }
 
-static void launch_take_signals_(Launch *launch) {
+static void take_signals_(Launch *launch) {
     unsigned char number;
     pid_t child;
     int status;
     while (read(launch->signals, &number, 1) == 1)
-        if (number != SIGCHLD && number != SIGPIPE) launch_ask_to_stop_(launch);
+        if (number != SIGCHLD && number != SIGPIPE) ask_to_stop_(launch);
     // The first process of a container also inherits orphans: ranks whose supervisors died.
     while ((child = waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED)) > 0) {
         if (child != launch->mpirun) continue;
@@ -124,7 +124,7 @@ static void launch_take_signals_(Launch *launch) {
 
 // --- output of the ranks
 
-static void launch_pass_errors_(Launch *launch) {
+static void pass_errors_(Launch *launch) {
     char bytes[1 << 14];
     ssize_t count;
     while ((count = read(launch->errors, bytes, sizeof bytes)) > 0)
@@ -134,7 +134,7 @@ static void launch_pass_errors_(Launch *launch) {
 
 // Writes as much of the results as our stdout accepts without blocking, so that signals and ranks are handled even if
 // the reader (a pager) pauses. A pipe that is ready accepts PIPE_BUF bytes at once.
-static void launch_pass_results_(Launch *launch) {
+static void pass_results_(Launch *launch) {
     struct pollfd ready = {STDOUT_FILENO, POLLOUT, 0};
     while (launch->passed < launch->taken && poll(&ready, 1, 0) > 0) {
         size_t count = launch->taken - launch->passed;
@@ -145,42 +145,28 @@ static void launch_pass_results_(Launch *launch) {
         launch->unwritten = errno;
         launch->passed = launch->taken;
         launch->unread = launch->asked == 0;
-        if (launch->unread) launch_ask_to_stop_(launch);
+        if (launch->unread) ask_to_stop_(launch);
     }
 }
 
 // Reads mpirun's stdout and writes it to ours. If mpirun wrote to our stdout itself, it would hide write errors.
-static void launch_take_results_(Launch *launch) {
+static void take_results_(Launch *launch) {
     ssize_t count = -1;
     while (launch->passed == launch->taken &&
            (count = read(launch->results, launch->result, sizeof launch->result)) > 0) {
         launch->passed = launch->unwritten != 0 ? (size_t)count : 0;
         launch->taken = (size_t)count;
-        launch_pass_results_(launch);
+        pass_results_(launch);
     }
     if (count != 0) return;
     close(launch->results);
     launch->results = -1;
 }
 
-// Flushes the remaining output after mpirun has exited. A second signal ends the wait for a reader.
-static void launch_pass_last_results_(Launch *launch) {
-    for (;;) {
-        if (launch->results >= 0) launch_take_results_(launch);
-        if (launch->passed == launch->taken) return;
-        if (launch->asked > 1) break;
-        struct pollfd files[2] = {{launch->signals, POLLIN, 0}, {STDOUT_FILENO, POLLOUT, 0}};
-        poll(files, 2, -1);
-        launch_take_signals_(launch);
-        launch_pass_results_(launch);
-    }
-    launch->unwritten = EINTR;
-}
-
 // --- the loop
 
 // Returns true once all processes have to be ended: the job is over, or mpirun is stopped or does not exit.
-static bool launch_is_over_(Launch *launch, double now) {
+static bool is_over_(Launch *launch, double now) {
     enum { MPIRUN_ENDS_WITHIN_S = 2, READY_WITHIN_S = 8, MPIRUN_HANGS_S = 30 };
     double peer_s = launch->job.patience.peer_s;
     if (coordinator_look(launch->coordinator, launch->log, now)) return true;
@@ -204,7 +190,7 @@ static bool launch_is_over_(Launch *launch, double now) {
 
 // Ends the ranks and mpirun. Supervisors first get 1 s to report how their ranks ended, because a report may be the
 // reason. If a rank never connected, mpirun gets 3 s: only its exit code tells that such a rank died first.
-static void launch_end_ranks_(Launch *launch) {
+static void end_ranks_(Launch *launch) {
     enum { TRIES = 20, MPIRUN_TRIES = 60 };
     int first;
     bool asks = coordinator_unknown(launch->coordinator, &first) > 0 && launch->asked == 0 && launch->stopped == 0;
@@ -212,8 +198,8 @@ static void launch_end_ranks_(Launch *launch) {
         coordinator_end(launch->coordinator);
         clock_sleep(0.05);
         coordinator_take(launch->coordinator, clock_seconds());
-        launch_pass_errors_(launch);
-        launch_take_signals_(launch);
+        pass_errors_(launch);
+        take_signals_(launch);
         if (!asks && coordinator_open_ranks(launch->coordinator) == 0) break;
     }
     // Kills all processes. SIGKILL also ends stopped processes, which would not react to another signal.
@@ -224,7 +210,7 @@ static void launch_end_ranks_(Launch *launch) {
         launch->ended = WIFEXITED(launch->status) || WIFSIGNALED(launch->status);
 }
 
-static void launch_watch_(Launch *launch) {
+static void watch_(Launch *launch) {
     enum { STOPPING_MS = 50, WATCHING_MS = 200 };
     while (!launch->ended) {
         bool ready = coordinator_all_ready(launch->coordinator);
@@ -238,44 +224,47 @@ static void launch_watch_(Launch *launch) {
         poll(files, sizeof files / sizeof *files, waiting ? STOPPING_MS : WATCHING_MS);
         double now = clock_seconds();
         coordinator_take(launch->coordinator, now);
-        launch_pass_errors_(launch);
+        pass_errors_(launch);
         if (launch->last > 0 && (waits || files[2].revents != 0)) launch->last = now; // mpirun still has output
-        if (files[2].revents != 0) launch_take_results_(launch);
-        if (files[3].revents != 0) launch_pass_results_(launch);
-        launch_take_signals_(launch);
+        if (files[2].revents != 0) take_results_(launch);
+        if (files[3].revents != 0) pass_results_(launch);
+        take_signals_(launch);
         // SIGUSR1 kills a process that does not handle it yet, so a request waits until every rank is ready. A rank
-        // that hangs in its start-up is never ready; launch_is_over_ then ends the job.
+        // that hangs in its start-up is never ready; is_over_ then ends the job.
         if (launch->asked > 0 && !launch->forwarded && ready) kill(launch->mpirun, SIGUSR1), launch->forwarded = true;
-        if (!launch->ended && launch_is_over_(launch, now)) launch_end_ranks_(launch);
+        if (!launch->ended && is_over_(launch, now)) end_ranks_(launch);
     }
     coordinator_take(launch->coordinator, clock_seconds());
     launch_folder_signal(&launch->folder, SIGKILL);
-    launch_pass_last_results_(launch);
-    launch_pass_errors_(launch);
+    // Pass the remaining output. A second signal ends the wait for a reader.
+    if (launch->results >= 0) take_results_(launch);
+    while (launch->passed < launch->taken && launch->asked <= 1) {
+        struct pollfd files[2] = {{launch->signals, POLLIN, 0}, {STDOUT_FILENO, POLLOUT, 0}};
+        poll(files, 2, -1);
+        take_signals_(launch);
+        pass_results_(launch);
+        if (launch->results >= 0) take_results_(launch);
+    }
+    if (launch->passed < launch->taken) launch->unwritten = EINTR;
+    pass_errors_(launch);
 }
 
 // --- the final message
 
-static int launch_say_(const Launch *launch, const char *what) {
-    log_line(launch->log, "%s; %s", what, launch->remedy);
-    return EXIT_FAILED;
-}
-
 // Prints mpirun's own output. Returns false if there is no output.
-static bool launch_show_words_(const Launch *launch) {
+static bool show_words_(const Launch *launch) {
     char bytes[1 << 14];
     ssize_t count = pread(launch->words, bytes, sizeof bytes, 0);
     return count > 0 && write(STDERR_FILENO, bytes, (size_t)count) > 0;
 }
 
-static int launch_say_mpirun_(const Launch *launch) {
-    char text[128];
+static int say_mpirun_(const Launch *launch) {
     if (WIFSIGNALED(launch->status)) {
-        snprintf(text, sizeof text, "mpirun was killed by signal %d (%s), and its ranks with it",
-                 WTERMSIG(launch->status), strsignal(WTERMSIG(launch->status)));
-        return launch_say_(launch, text);
+        log_line(launch->log, "mpirun was killed by signal %d (%s), and its ranks with it; %s",
+                 WTERMSIG(launch->status), strsignal(WTERMSIG(launch->status)), launch->remedy);
+        return EXIT_FAILED;
     }
-    bool shown = launch_show_words_(launch);
+    bool shown = show_words_(launch);
     log_line(launch->log,
              "mpirun ended with exit code %d, and no rank reported a reason%s; check the limits (ulimit -a)",
              WEXITSTATUS(launch->status), shown ? "; its output is above" : "");
@@ -283,7 +272,7 @@ static int launch_say_mpirun_(const Launch *launch) {
 }
 
 // Decides why the job ended, prints that, and returns the exit code.
-static int launch_last_word_(Launch *launch, JobEnd *end) {
+static int last_word_(Launch *launch, JobEnd *end) {
     int first, unknown = coordinator_unknown(launch->coordinator, &first), code = coordinator_code(launch->coordinator);
     bool failed = coordinator_look(launch->coordinator, launch->log, clock_seconds());
     *end = coordinator_why(launch->coordinator);
@@ -302,44 +291,50 @@ static int launch_last_word_(Launch *launch, JobEnd *end) {
         Log voice = {launch->log->program, end->rank, end->stage, LOG_NORMAL};
         log_line(&voice, "%s", end->text);
         // If mpirun was killed, the rank failed because its stdout was gone, so also report how mpirun ended.
-        return mpirun_killed && launch->asked < 2 ? launch_say_mpirun_(launch) : end->code;
+        return mpirun_killed && launch->asked < 2 ? say_mpirun_(launch) : end->code;
     }
     if (launch->unwritten != 0) {
         log_line(launch->log, "cannot write to standard output: %s", strerror(launch->unwritten));
         return EXIT_FAILED;
     }
     if (launch->asked > 1 && code < 0)
-        return launch_say_(launch, "ended at once, on the second signal; steps after the last checkpoint are lost");
-    if (code >= 0) return code;
-    if (mpirun_killed) return launch_say_mpirun_(launch);
-    if (before) {
-        char text[256], who[32] = "one of the ranks";
+        snprintf(launch->reason, sizeof launch->reason,
+                 "ended at once, on the second signal; steps after the last checkpoint are lost");
+    else if (code >= 0) return code;
+    else if (mpirun_killed) return say_mpirun_(launch);
+    else if (before) {
+        char who[32] = "one of the ranks";
         if (unknown == 1 && status == NULL) snprintf(who, sizeof who, "rank %d", first);
-        snprintf(text, sizeof text, "%s was killed by signal %d (%s) while at start-up", who, number,
-                 strsignal(number));
-        return launch_say_(launch, text);
+        snprintf(launch->reason, sizeof launch->reason, "%s was killed by signal %d (%s) while at start-up", who,
+                 number, strsignal(number));
     }
-    if (launch->reason[0] != '\0') return launch_say_(launch, launch->reason);
-    if (!failed) return launch_say_mpirun_(launch);
+    if (launch->reason[0] != '\0') {
+        log_line(launch->log, "%s; %s", launch->reason, launch->remedy);
+        return EXIT_FAILED;
+    }
+    if (!failed) return say_mpirun_(launch);
     // mpirun's output has the reason why a rank could not start (a missing library) or could not join the others.
     bool joining = status != NULL && status->signal == 0 && status->code > 0 && !end->silent &&
                    strcmp(status->action, SUPERVISOR_JOINING) == 0;
-    if (joining || (unknown > 0 && WIFEXITED(launch->status))) launch_show_words_(launch);
+    if (joining || (unknown > 0 && WIFEXITED(launch->status))) show_words_(launch);
     log_line(launch->log, "%s", end->text);
     return EXIT_FAILED;
 }
 
 // --- one launch
 
-static int launch_open_(Launch *launch, int ends[2], Error *err) {
+// Creates the files of a launch: pipes for the ranks' stderr and for mpirun's stdout, whose other end is *stdout_end,
+// and the file for mpirun's own output. -1 with err.
+static int open_(Launch *launch, int *stdout_end, Error *err) {
+    // A test whether a file can be slightly larger than Open MPI's shared-memory segment of 4 MiB. Open MPI prints no
+    // message if it cannot create a segment.
+    enum { SEGMENT = 5 << 20 };
     char path[sizeof launch->folder.path + 16];
+    int ends[2];
     snprintf(path, sizeof path, "%s/%s", launch->folder.path, SUPERVISOR_ERRORS);
     if (mkfifo(path, 0600) != 0 || (launch->errors = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC)) < 0)
         return error_set(err, EXIT_FAILED, "cannot create %s: %s; free space there", path, strerror(errno));
     snprintf(path, sizeof path, "%s/mpirun", launch->folder.path);
-    // A test whether a file can be slightly larger than Open MPI's shared-memory segment of 4 MiB. Open MPI prints no
-    // message if it cannot create a segment.
-    enum { SEGMENT = 5 << 20 };
     launch->words = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     int failed = launch->words < 0 ? errno : posix_fallocate(launch->words, 0, SEGMENT);
     if (failed != 0 || ftruncate(launch->words, 0) != 0)
@@ -347,26 +342,26 @@ static int launch_open_(Launch *launch, int ends[2], Error *err) {
                          strerror(failed != 0 ? failed : errno));
     if (pipe2(ends, O_CLOEXEC) != 0)
         return error_set(err, EXIT_FAILED, "cannot create a pipe (%s); raise ulimit -n", strerror(errno));
-    launch->results = ends[0];
+    launch->results = ends[0], *stdout_end = ends[1];
     fcntl(ends[0], F_SETFL, O_NONBLOCK);
     return 0;
 }
 
 // Starts the ranks once and waits for their end. Returns the exit code, or -1 with err.
-static int launch_once_(Launch *launch, char **argv, JobEnd *end, Error *err) {
-    int ends[2] = {-1, -1}, code = -1, ranks = launch->job.ranks;
+static int once_(Launch *launch, char **argv, JobEnd *end, Error *err) {
+    int stdout_end = -1, code = -1, ranks = launch->job.ranks;
     int cores = affinity_allowed(), threads = affinity_threads(ranks);
     if (launch_folder_create(&launch->folder, ranks, err) != 0) return -1;
     launch->coordinator = coordinator_open(&launch->job, launch->folder.path, err);
-    if (launch->coordinator != NULL && launch_open_(launch, ends, err) == 0) {
-        launch->mpirun = launch_mpirun(ranks, argv, &launch->folder, ends[1], launch->words, err);
-        close(ends[1]);
+    if (launch->coordinator != NULL && open_(launch, &stdout_end, err) == 0) {
+        launch->mpirun = launch_mpirun(ranks, argv, &launch->folder, stdout_end, launch->words, err);
+        close(stdout_end);
     }
     if (launch->mpirun > 0) {
         log_status(launch->log, "starting %d ranks on this machine through mpirun (%d core%s: %d thread%s each)", ranks,
                    cores, cores == 1 ? "" : "s", threads, threads == 1 ? "" : "s");
-        launch_watch_(launch);
-        code = launch_last_word_(launch, end);
+        watch_(launch);
+        code = last_word_(launch, end);
     }
     launch_folder_remove(&launch->folder);
     coordinator_close(launch->coordinator);
@@ -384,27 +379,20 @@ int launch_ranks(const Log *log, const Job *job, char **argv, LaunchAgain again,
                      job->ranks);
 #endif
     // The handlers stay between launches, so a request that comes while lost ranks are ended is not lost, too.
-    int code = -1, signals = launch_signals_open_(err), asked = 0;
+    int code = -1, signals = signals_open_(err), asked = 0;
     double first = 0;
     while (signals >= 0) {
         JobEnd end = {.rank = -1};
-        Launch launch = {.log = log,
-                         .job = *job,
-                         .remedy = job->remedy,
-                         .signals = signals,
-                         .asked = asked,
-                         .first = first,
-                         .results = -1,
-                         .errors = -1,
-                         .words = -1};
+        Launch launch = {.log = log, .job = *job, .remedy = job->remedy, .signals = signals, .asked = asked};
+        launch.first = first, launch.results = launch.errors = launch.words = -1;
         if (again != NULL) launch.job.remedy = "the ranks end"; // after a loss, `again` says what follows
-        code = launch_once_(&launch, argv, &end, err);
+        code = once_(&launch, argv, &end, err);
         if (code <= EXIT_DONE || !end.lost || again == NULL) break;
-        launch_take_signals_(&launch);
+        take_signals_(&launch);
         asked = launch.asked, first = launch.first;
         if (asked > 0) log_line(log, "asked to stop: the ranks are not started again; %s", job->remedy);
         if (asked > 0 || !again(context, &end, &argv)) break;
     }
-    launch_signals_close_();
+    signals_close_();
     return code;
 }

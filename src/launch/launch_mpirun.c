@@ -26,7 +26,7 @@
 // --- mpirun and its arguments
 
 // Finds mpirun. Looks first for mpirun.openmpi (Debian): under another MPI's mpirun, ranks would not see each other.
-static int mpirun_find_(char *path, size_t size, Error *err) {
+static int find_(char *path, size_t size, Error *err) {
     static const char *const names[] = {"mpirun.openmpi", "mpirun"};
     const char *search = getenv("PATH") != NULL ? getenv("PATH") : "/usr/local/bin:/usr/bin:/bin";
     for (int i = 0; i < 2; i++)
@@ -43,7 +43,7 @@ static int mpirun_find_(char *path, size_t size, Error *err) {
 
 // Checks resource limits that mpirun depends on but does not check. If the limit on open files is too low, mpirun hangs
 // without a message. Limits that were measured to suffice: 36, 44 and 64 open files for 2, 4 and 8 ranks.
-static int mpirun_check_limits_(int ranks, Error *err) {
+static int check_limits_(int ranks, Error *err) {
     char here[4096];
     rlim_t needed = 32 + 5 * (rlim_t)ranks;
     struct rlimit limit;
@@ -68,7 +68,7 @@ static int mpirun_check_limits_(int ranks, Error *err) {
                      (long long)needed, ranks, (long long)limit.rlim_max);
 }
 
-static void mpirun_set_environment_(int ranks, const LaunchFolder *folder) {
+static void set_environment_(int ranks, const LaunchFolder *folder) {
     char threads[16];
     snprintf(threads, sizeof threads, "%d", affinity_threads(ranks));
     const struct {
@@ -102,7 +102,7 @@ pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, int resu
     char mpirun[4096], self[sizeof folder->path + 64], own[64], number[16],
         name[] = "mpirun", option[] = "-n", more[] = "--oversubscribe", root[] = "--allow-run-as-root",
         bind[] = "--bind-to", none[] = "none";
-    if (mpirun_find_(mpirun, sizeof mpirun, err) != 0 || mpirun_check_limits_(ranks, err) != 0) return -1;
+    if (find_(mpirun, sizeof mpirun, err) != 0 || check_limits_(ranks, err) != 0) return -1;
     // The ranks run the very file that this process runs, even if another has taken its name since (make during a run).
     // They find it under the program's name in the launch's folder, so their processes have that name, too.
     snprintf(own, sizeof own, "/proc/%d/exe", (int)getpid());
@@ -124,7 +124,7 @@ pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, int resu
     pthread_sigmask(SIG_SETMASK, &every, &before);
     pid_t parent = getpid(), child = fork();
     if (child == 0) {
-        mpirun_set_environment_(ranks, folder);
+        set_environment_(ranks, folder);
         setpgid(0, 0);
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent) _exit(1); // the parent died before
@@ -174,27 +174,27 @@ int launch_folder_signal(const LaunchFolder *folder, int number) {
 
 // --- the folder's end
 
-static void launch_folder_clear_(const LaunchFolder *folder) {
+static void clear_(const LaunchFolder *folder) {
     for (int tries = 0; tries < 100 && launch_folder_signal(folder, SIGKILL) > 0; tries++) clock_sleep(0.02);
     file_remove_tree(folder->path);
 }
 
 void launch_folder_remove(LaunchFolder *folder) {
-    launch_folder_clear_(folder);
+    clear_(folder);
     close(folder->lock);
     close(folder->caretaker_end);
     waitpid(folder->caretaker, NULL, 0);
 }
 
 // Locks the folder for as long as this process lives. Returns the descriptor, or -1.
-static int launch_folder_lock_(const LaunchFolder *folder) {
+static int lock_(const LaunchFolder *folder) {
     int lock = open(folder->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (lock >= 0) flock(lock, LOCK_SH);
     return lock;
 }
 
 // Removes this user's folders of launches whose parent and caretaker were both killed: folders without a lock.
-static void launch_folder_sweep_(const char *base) {
+static void sweep_(const char *base) {
     DIR *entries = opendir(base);
     for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;) {
         LaunchFolder left;
@@ -206,7 +206,7 @@ static void launch_folder_sweep_(const char *base) {
         int file = open(left.path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (file < 0) continue;
         if (fstat(file, &status) == 0 && status.st_uid == geteuid() && flock(file, LOCK_EX | LOCK_NB) == 0)
-            launch_folder_clear_(&left);
+            clear_(&left);
         close(file);
     }
     if (entries != NULL) closedir(entries);
@@ -214,7 +214,7 @@ static void launch_folder_sweep_(const char *base) {
 
 // --- the caretaker: lives as long as the parent, without its terminal, files and signals
 
-static void launch_folder_make_(LaunchFolder *folder, const char *base, int ranks, pid_t parent) {
+static void make_(LaunchFolder *folder, const char *base, int ranks, pid_t parent) {
     struct statvfs space;
     // The parent's id in the name tells people which run the folder belongs to.
     int length = snprintf(folder->path, sizeof folder->path, "%s/trainer-%d-XXXXXX", base, (int)parent);
@@ -224,28 +224,8 @@ static void launch_folder_make_(LaunchFolder *folder, const char *base, int rank
     if (!fits || mkdtemp(folder->path) == NULL) folder->path[0] = '\0';
 }
 
-// Creates the folder in the caretaker itself, so that a process to remove it exists whenever the parent is killed.
-static void launch_caretaker_run_(LaunchFolder *folder, int end, const char *temporary, int ranks, pid_t parent) {
-    enum { FILES = 4096 };
-    char byte;
-    setsid();
-    for (int number = 1; number < NSIG; number++) signal(number, SIG_IGN); // fails for KILL and STOP
-    for (int file = 0; file < FILES; file++)
-        if (file != end) close(file);
-    for (int file = 0; file < 3; file++) open("/dev/null", O_RDWR);
-    // Messages between ranks go through the folder, so it should be in memory.
-    launch_folder_make_(folder, "/dev/shm", ranks, parent);
-    if (folder->path[0] == '\0') launch_folder_make_(folder, temporary, ranks, parent);
-    if (folder->path[0] != '\0') launch_folder_lock_(folder);
-    bool told = write(end, folder->path, sizeof folder->path) > 0;
-    launch_folder_sweep_("/dev/shm");
-    launch_folder_sweep_(temporary);
-    while (told && read(end, &byte, 1) > 0) {}
-    if (folder->path[0] != '\0' && access(folder->path, F_OK) == 0) launch_folder_clear_(folder);
-    _exit(0);
-}
-
 int launch_folder_create(LaunchFolder *folder, int ranks, Error *err) {
+    enum { FILES = 4096 };
     const char *temporary = getenv("TMPDIR") != NULL ? getenv("TMPDIR") : "/tmp";
     pid_t parent = getpid();
     int ends[2];
@@ -255,7 +235,22 @@ int launch_folder_create(LaunchFolder *folder, int ranks, Error *err) {
     folder->caretaker = fork();
     if (folder->caretaker == 0) {
         close(ends[1]);
-        launch_caretaker_run_(folder, ends[0], temporary, ranks, parent);
+        // The caretaker itself creates the folder: if the parent dies at any moment, someone is left to remove it.
+        setsid();
+        for (int number = 1; number < NSIG; number++) signal(number, SIG_IGN); // fails for KILL and STOP
+        for (int file = 0; file < FILES; file++)
+            if (file != ends[0]) close(file);
+        for (int file = 0; file < 3; file++) open("/dev/null", O_RDWR);
+        make_(folder, "/dev/shm", ranks, parent); // in memory: messages between ranks go through the folder
+        if (folder->path[0] == '\0') make_(folder, temporary, ranks, parent);
+        if (folder->path[0] != '\0') lock_(folder);
+        char byte;
+        bool told = write(ends[0], folder->path, sizeof folder->path) > 0;
+        sweep_("/dev/shm");
+        sweep_(temporary);
+        while (told && read(ends[0], &byte, 1) > 0) {}
+        if (folder->path[0] != '\0' && access(folder->path, F_OK) == 0) clear_(folder);
+        _exit(0);
     }
     if (folder->caretaker < 0)
         error_set(err, EXIT_FAILED, "cannot start a process (%s); raise ulimit -u", strerror(errno));
@@ -263,7 +258,7 @@ int launch_folder_create(LaunchFolder *folder, int ranks, Error *err) {
     folder->caretaker_end = ends[1];
     ssize_t count = recv(ends[1], folder->path, sizeof folder->path, MSG_WAITALL); // 0 if no caretaker runs
     if (count > 0 && folder->path[0] != '\0') {
-        folder->lock = launch_folder_lock_(folder);
+        folder->lock = lock_(folder);
         return 0;
     }
     close(ends[1]);

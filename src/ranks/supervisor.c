@@ -418,9 +418,9 @@ static int fork_(Supervisor *supervisor, Error *err) {
     }
     char path[300], number[16];
     snprintf(path, sizeof path, "%s/%s", supervisor->by_hand ? getenv(SUPERVISOR_FOLDER) : "", SUPERVISOR_ERRORS);
-    // Redirect stderr to the program that started all ranks, bypassing mpirun. Open MPI's own messages, such as a failed
-    // read of a dead rank's memory, still go to mpirun's stderr, which that program shows only if no rank reported a
-    // reason. O_NONBLOCK: fails instead of blocking without a reader.
+    // Redirect stderr to the program that started all ranks, bypassing mpirun. Open MPI's own messages, such as a
+    // failed read of a dead rank's memory, still go to mpirun's stderr, which that program shows only if no rank
+    // reported a reason. O_NONBLOCK: fails instead of blocking without a reader.
     int errors = supervisor->by_hand ? open(path, O_WRONLY | O_CLOEXEC | O_NONBLOCK) : -1;
     if (errors >= 0) {
         fcntl(errors, F_SETFL, 0);

@@ -102,7 +102,7 @@ MISTAKES = [
     Mistake("a_request_to_stop_is_lost", "src/launch/launch.c",
             "kill(launch->mpirun, SIGUSR1), launch->forwarded = true;", "launch->forwarded = true;", has("signal")),
     Mistake("a_killed_parent_leaves_its_folder", "src/launch/launch_mpirun.c",
-            "access(folder->path, F_OK) == 0) launch_folder_clear_(folder);", "true) pause();", has("kill parent")),
+            "access(folder->path, F_OK) == 0) clear_(folder);", "true) pause();", has("kill parent")),
     Mistake("other_data_after_a_resume", "src/checkpoint/checkpoint_load.c",
             "state.run, state.step, state.samples,", "state.run, state.step, state.samples + 8,",
             lambda case: case.before > 0),
