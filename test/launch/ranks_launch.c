@@ -130,16 +130,15 @@ typedef struct Scenario {
 } Scenario;
 
 static int run_rank_(const char *name, Supervisor *supervisor, int argc, char **argv) {
-    static const Scenario scenarios[] = {
-        {"done", done_},           {"error", error_},   {"errors", errors_}, {"silent", silent_}, {"killed", killed_},
-        {"wait", wait_},           {"stop", stop_},     {"late", stop_},     {"gone", gone_},     {"lines", lines_},
-        {"transport", transport_}, {"frames", frames_}, {"broken", broken_}};
+    static const Scenario scenarios[] = {{"done", done_},           {"error", error_},   {"errors", errors_},
+                                         {"silent", silent_},       {"killed", killed_}, {"wait", wait_},
+                                         {"stop", stop_},           {"gone", gone_},     {"lines", lines_},
+                                         {"transport", transport_}, {"frames", frames_}, {"broken", broken_}};
     Error err = {0};
     Job job = {.ranks = atoi(argv[2]), .patience = {10, 600}, .one_host = true, .remedy = "the job ends; go on"};
     Rank r = {.supervisor = supervisor};
     if (supervisor_start(supervisor, &job, true, &err) != 0) return fprintf(stderr, "%s\n", err.text), err.code;
     r.page = supervisor_page(r.supervisor);
-    if (strcmp(name, "late") == 0) nap_(700);
     r.world = world_join(&argc, &argv, &err);
     if (r.world == NULL) return fprintf(stderr, "%s\n", err.text), err.code;
     r.rank = world_rank(r.world);
@@ -168,11 +167,9 @@ int main(int argc, char **argv) {
     Supervisor *supervisor = supervisor_open("ranks_launch", &err);
     if (supervisor == NULL || world_under_launcher(&under, &err) != 0) return log_line(&log, "%s", err.text), err.code;
     if (under) {
-        // "late" delays the blocking of SIGUSR1. The rank dies of the signal if it is sent before the rank is ready.
         sigset_t set;
         sigemptyset(&set);
         sigaddset(&set, SIGUSR1);
-        if (strcmp(argv[1], "late") == 0) nap_(700);
         if (strcmp(argv[1], "early") == 0) {
             error_set(&err, EXIT_USAGE, "the input is torn; mend it");
             return supervisor_report_early(supervisor, &err) ? err.code : EXIT_FAILED;

@@ -279,23 +279,6 @@ def test_a_crash_of_mpi_after_all_work_is_no_failure(small, tmp_path, harm):
 # --- signals
 
 
-@pytest.mark.parametrize("bare,sent", [(False, signal.SIGTERM), (True, signal.SIGUSR1)])
-def test_a_second_signal_ends_at_once_and_leaves_the_last_checkpoint_whole(small, tmp_path, bare, sent):
-    saved = tmp_path / "saved"
-    job = start(small, tmp_path, f"checkpoint.dir={saved}", "checkpoint.every=5", bare=bare)
-    wait_until(lambda: any(saved.glob("step_*")) if saved.exists() else False, "no checkpoint")
-    began = time.monotonic()
-    job.parent.send_signal(sent)
-    job.parent.send_signal(sent)
-    ended = ends(job, began, ENDS_WITHIN)
-    # The two signals may be merged into one, or the first may be handled before the second arrives.
-    assert ended.code in (1, 3), ended.stderr
-    last = max(int(path.name[5:]) for path in saved.glob("step_*"))
-    resumed = Job(small, "train.schedule=constant", f"train.steps={last + 1}", f"log.metrics={tmp_path}/metrics.jsonl",
-                  arguments=["--resume", saved]).end().read_metrics(tmp_path / "metrics.jsonl")  # fmt: skip
-    assert resumed.code == 0 and f"resumed from {saved}/step_{last:08}" in resumed.stderr, resumed.stderr
-
-
 def test_threads_of_libraries_in_the_parent_take_no_signal_away(small, tmp_path, harm):
     """Planning for schedule.bpipe: auto starts such threads before there are ranks."""
     preload = {"LD_PRELOAD": str(harm), "HARM_PARENT": "1"}

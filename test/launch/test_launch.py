@@ -194,16 +194,6 @@ def test_a_request_to_stop_reaches_all_ranks_as_sigusr1(number):
 
 
 @pytest.mark.thorough
-def test_a_request_to_stop_waits_until_the_ranks_can_take_it():
-    job = Job("late", 3).read_until("starting")
-    job.parent.send_signal(signal.SIGTERM)
-    job.end()
-    assert job.code == 3, job.stderr
-    assert job.stderr.count("got SIGUSR1") == 3
-    assert job.leaves_nothing()
-
-
-@pytest.mark.thorough
 def test_one_request_ends_ranks_of_which_one_hangs_before_it_is_ready():
     job = Job("never", 3).read_until("starting")
     job.parent.send_signal(signal.SIGTERM)

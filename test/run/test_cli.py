@@ -2,7 +2,6 @@
 ends, it gives the reason in its last line and leaves no process running."""
 
 import os
-import pty
 import re
 import resource
 import signal
@@ -11,8 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from trainer_runs import (FAMILIES, ROOT, Job, command, environment, made_tokens, mpirun, nothing_left, patience,
-                          read_terminal, run, start, trained, trainer, wait_for_lines, write_config, write_tokens)
+from trainer_runs import (FAMILIES, ROOT, Job, command, environment, made_tokens, mpirun, nothing_left, patience, run,
+                          started, trained, trainer, write_config, write_tokens)
 
 OFF = "schedule.bpipe=off"
 WITHOUT_GPU = not Path("/dev/nvidia0").exists()
@@ -199,24 +198,13 @@ def test_metrics_that_cannot_be_written_end_the_run_with_the_reason_last(config,
 
 # ---- a run that is stopped -------------------------------------------------------------------------------------------
 
-LONG = ["train.steps=1000000", "data.val_every=0"]
-
-
-def running(config, tmp_path, *overrides, **keywords):
-    """Starts a run and waits for some steps; returns it with its metrics file."""
-    metrics = tmp_path / "metrics.jsonl"
-    job = start(config, f"log.metrics={metrics}", *LONG, *overrides, **keywords)
-    wait_for_lines(job.parent, metrics, 4)
-    return job, metrics
-
-
 @pytest.mark.usefixtures("ranks")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_a_request_to_stop_ends_the_run_within_seconds_after_a_whole_step(config, tmp_path, number):
-    job, metrics = running(config, tmp_path)
+    job = started(config, tmp_path)
     told = time.monotonic()
     job.parent.send_signal(number)
-    ended = job.end().read_metrics(metrics)
+    ended = job.end().read_metrics(tmp_path / "metrics.jsonl")
     assert time.monotonic() - told < patience(10)
     assert ended.code == 1
     last = re.search(r"stopped on request after step (\d+)", ended.said[-1])
@@ -228,7 +216,7 @@ def test_a_request_to_stop_ends_the_run_within_seconds_after_a_whole_step(config
 @pytest.mark.parametrize("chosen", [{}, {"OMP_WAIT_POLICY": "passive"}], ids=["default", "chosen"])
 def test_idle_threads_spin_briefly_unless_the_environment_says_otherwise(config, tmp_path, chosen):
     silent = {name: value for name, value in environment().items() if name != "OMP_WAIT_POLICY"}
-    job, _ = running(config, tmp_path, "parallel.pipeline=1", OFF, env={**silent, **chosen})
+    job = started(config, tmp_path, "parallel.pipeline=1", OFF, env={**silent, **chosen})
     variables = Path(f"/proc/{job.parent.pid}/environ").read_text().split("\0")
     job.parent.kill()
     job.end()
@@ -237,46 +225,10 @@ def test_idle_threads_spin_briefly_unless_the_environment_says_otherwise(config,
 
 @pytest.mark.usefixtures("ranks")
 def test_a_request_during_the_start_is_kept_and_obeyed(config, tmp_path):
-    job = Job(config, *LONG)
+    job = Job(config, "train.steps=1000000", "data.val_every=0")
     line = job.parent.stderr.readline()
     assert "starting 4 ranks" in line
     job.parent.send_signal(signal.SIGTERM)
     ended = job.end()
     assert ended.code == 1 and "stopped on request after step" in ended.said[-1], ended.stderr
     assert nothing_left(config)
-
-
-@pytest.mark.usefixtures("ranks")
-def test_a_killed_rank_takes_the_run_down_and_is_named_with_what_it_did(config, tmp_path):
-    job, metrics = running(config, tmp_path)
-    ranks = job.ranks()
-    assert len(ranks) == 4
-    os.kill(ranks[2], signal.SIGKILL)
-    told = time.monotonic()
-    ended = job.end()
-    assert time.monotonic() - told < patience(10)
-    assert ended.code == 1
-    assert re.match(r"train_llama: rank 2 \(stage 2\) was killed by signal 9 \(Killed\) while at step \d+ ",
-                    ended.said[-1])
-    assert nothing_left(config)
-
-
-# ---- terminals -------------------------------------------------------------------------------------------------------
-
-
-def on_terminal(config, *overrides, **keywords):
-    """Returns a run's output on a terminal."""
-    ours, its = pty.openpty()
-    job = Job(config, *overrides, stdout=its, **keywords)
-    os.close(its)
-    text = read_terminal(ours)
-    assert job.end().code == 0
-    return text
-
-
-@pytest.mark.usefixtures("ranks")
-@pytest.mark.parametrize("overrides", [(), ("parallel.pipeline=1", OFF)], ids=["four_ranks", "one_rank"])
-def test_a_terminal_gets_a_progress_line_with_the_time_left(config, overrides):
-    text = on_terminal(config, *overrides)
-    assert "\r\x1b[Kstep    1/3 is running\r\x1b[Kstep    1/3 | loss " in text
-    assert re.search(r"\n\r\x1b\[Kstep    3/3 is running, about \d+s left\r\x1b\[Kstep    3/3 \| loss ", text)

@@ -8,8 +8,8 @@ import subprocess
 import time
 
 import pytest
-from trainer_runs import (FAMILIES, ROOT, built_with_mpi, environment, nothing_left, patience, processes_with,
-                          read_terminal, run, trained, trainer, write_config)
+from trainer_runs import (FAMILIES, ROOT, as_options, built_with_mpi, environment, nothing_left, patience,
+                          processes_with, read_terminal, run, trained, trainer, wait_until, write_config)
 
 ONE_RANK = ("parallel.pipeline=1", "schedule.bpipe=off")
 LAYOUTS = pytest.mark.parametrize(
@@ -100,10 +100,18 @@ def test_make_colours_its_marks_on_a_terminal_alone_and_never_with_no_color():
     assert "✓ libyaml" in piped and "\x1b" not in piped
 
 
+@LAYOUTS
+def test_a_terminal_gets_a_progress_line_with_the_time_left(config, layout):
+    alone = ["sh", "-c", 'exec "$@" 2> /dev/null', "-"]  # the terminal gets the results alone
+    trains = [str(trainer("llama")), "-c", str(config), *as_options(*layout)]
+    text = on_terminal([*alone, *trains], **environment(TERM="xterm"))
+    assert "\r\x1b[Kstep    1/3 is running\r\x1b[Kstep    1/3 | loss " in text
+    assert re.search(r"\n\r\x1b\[Kstep    3/3 is running, about \d+s left\r\x1b\[Kstep    3/3 \| loss ", text)
+
+
 @pytest.mark.thorough
 def test_a_dumb_terminal_gets_plain_lines(config):
-    options = [part for override in ONE_RANK for part in ("-o", override)]
-    text = on_terminal([str(trainer("llama")), "-c", str(config), *options], TERM="dumb")
+    text = on_terminal([str(trainer("llama")), "-c", str(config), *as_options(*ONE_RANK)], TERM="dumb")
     assert "step    3/3 | loss" in text and "\x1b" not in text and "is running" not in text
 
 
@@ -114,12 +122,11 @@ class Terminal:
     """A trainer in the foreground of its own terminal."""
 
     def __init__(self, config, *overrides):
-        options = [part for override in overrides for part in ("-o", override)]
-        self.config, self.text = config, b""
+        self.text = b""
         self.pid, self.terminal = pty.fork()
         if self.pid == 0:
             os.chdir(ROOT)
-            os.execve(trainer("llama"), ["train_llama", "-c", str(config), *options], environment(TERM="xterm"))
+            os.execve(trainer("llama"), ["train_llama", "-c", str(config), *as_options(*overrides)], environment(TERM="xterm"))
 
     def read_until(self, text):
         deadline = time.monotonic() + patience(30)
@@ -161,6 +168,17 @@ def test_ctrl_c_ends_the_run_after_a_whole_step_with_its_checkpoint_saved(tmp_pa
     assert last, lines[-5:]
     assert (tmp_path / "out" / f"step_{int(last[1]):08d}").is_dir()
     assert nothing_left(config)
+
+
+@LAYOUTS
+def test_a_terminal_that_is_closed_costs_no_work(tmp_path, layout):
+    job = Terminal(write_config(tmp_path), *LONG, *layout, f"checkpoint.dir={tmp_path}/out")
+    job.read_until("| loss")
+    os.close(job.terminal)
+    ended = lambda: [status for pid, status in [os.waitpid(job.pid, os.WNOHANG)] if pid != 0]
+    # The run may notice the closed terminal a moment before the signal.
+    assert os.waitstatus_to_exitcode(wait_until(ended, "it does not end")[0]) in (1, 3)
+    assert [path.name[:5] for path in (tmp_path / "out").iterdir()] == ["step_"]
 
 
 @pytest.mark.thorough

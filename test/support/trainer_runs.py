@@ -320,6 +320,18 @@ def start(config, *overrides, **keywords):
     return Job(config, *overrides, **keywords)
 
 
+def started(config, folder, *overrides, **keywords):
+    """Starts an endless run and waits for its first steps. Its metrics are in metrics.jsonl of the folder."""
+    metrics = folder / "metrics.jsonl"
+    metrics.unlink(missing_ok=True)
+    endless = ("train.steps=1000000", "train.schedule=constant", "data.val_every=0", f"log.metrics={metrics}")
+    job = Job(config, *endless, *overrides, **keywords)
+    wait_until(lambda: job.parent.poll() is not None or (metrics.exists() and metrics.read_text().count('"step"') > 2),
+               "no steps")
+    assert job.parent.poll() is None, job.end().stderr
+    return job
+
+
 def run(config, *overrides, **keywords):
     """Runs to the end, successful or not, and reads the metrics."""
     metrics = config.parent / f"{uuid.uuid4().hex}.jsonl"
