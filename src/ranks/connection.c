@@ -14,17 +14,15 @@
 
 // --- in a folder
 
-// Makes a socket and the address of the socket in a folder. An address has room for 108 bytes, a folder's path may be
-// longer: so the address goes through a descriptor of the folder, *place, which the caller closes.
-static int local_socket_(const char *folder, struct sockaddr_un *address, int *place) {
-    *place = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    *address = (struct sockaddr_un){.sun_family = AF_UNIX};
-    snprintf(address->sun_path, sizeof address->sun_path, "/proc/self/fd/%d/coordinator", *place);
-    return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-}
-
-// Closes `place`, and `file` unless `done`. Makes `file` nonblocking and returns it, or -1 with errno.
-static int local_keep_(int file, int place, bool done) {
+// Listens at the socket in a folder, or connects to it. An address has room for 108 bytes, a folder's path may be
+// longer: so the address goes through a descriptor of the folder. Returns a nonblocking descriptor, or -1 with errno.
+static int local_(const char *folder, bool listens) {
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    int place = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC), file = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    snprintf(at.sun_path, sizeof at.sun_path, "/proc/self/fd/%d/coordinator", place);
+    bool done =
+        file >= 0 && (listens ? bind(file, (struct sockaddr *)&at, sizeof at) == 0 && listen(file, SOMAXCONN) == 0
+                              : connect(file, (struct sockaddr *)&at, sizeof at) == 0);
     int kept = errno;
     if (place >= 0) close(place);
     if (file >= 0 && !done) close(file);
@@ -33,20 +31,13 @@ static int local_keep_(int file, int place, bool done) {
 }
 
 int connection_listen(const char *folder, Error *err) {
-    struct sockaddr_un at;
-    int place, file = local_socket_(folder, &at, &place);
-    bool done = file >= 0 && bind(file, (struct sockaddr *)&at, sizeof at) == 0 && listen(file, SOMAXCONN) == 0;
-    if (local_keep_(file, place, done) >= 0) return file;
+    int file = local_(folder, true);
+    if (file >= 0) return file;
     return error_set(err, EXIT_FAILED, "cannot make a socket in %s (%s); raise ulimit -n, or free space there", folder,
                      strerror(errno));
 }
 
-Connection connection_open(const char *folder) {
-    struct sockaddr_un at;
-    int place, file = local_socket_(folder, &at, &place);
-    bool done = file >= 0 && connect(file, (struct sockaddr *)&at, sizeof at) == 0;
-    return (Connection){.file = local_keep_(file, place, done)};
-}
+Connection connection_open(const char *folder) { return (Connection){.file = local_(folder, false)}; }
 
 // --- over TCP
 

@@ -22,7 +22,7 @@ void record_free(Record *record) {
 
 // --- comparing
 
-static double record_number_(uint64_t word) {
+static double number_(uint64_t word) {
     double value;
     memcpy(&value, &word, sizeof value);
     return value;
@@ -45,8 +45,7 @@ int record_compare(const Record *one, const Record *other, const TensorTable *ta
         int used = snprintf(text, size, "step %" PRId64 ": the ", one->first + i / width);
         text += used, size -= (size_t)used;
         if (word < 2)
-            snprintf(text, size, "%s is %.17g and %.17g", word == 0 ? "loss" : "norm", record_number_(a),
-                     record_number_(b));
+            snprintf(text, size, "%s is %.17g and %.17g", word == 0 ? "loss" : "norm", number_(a), number_(b));
         else
             snprintf(text, size, "%s %s has the checksums %016" PRIx64 " and %016" PRIx64,
                      word < 2 + entries ? "gradient of" : "updated weight", table->specs[(word - 2) % entries].name, a,
@@ -164,23 +163,8 @@ static int add_block_(void *context, const Block *block) {
     return 0;
 }
 
-// Joins the checksums of all ranks' parts in `to` (entries) on rank 0. Collective.
-static int record_gather_(Run *run, uint64_t *to, Error *err) {
-    Recorder *recorder = run->recorder;
-    const TensorTable *table = &run->stage.table;
-    if (world_gather(run->world, recorder->all, recorder->mine, table->count * (int64_t)sizeof *to, err) != 0)
-        return -1;
-    if (world_rank(run->world) > 0) return 0;
-    memset(to, 0, (size_t)table->count * sizeof *to);
-    for (int64_t i = 0; i < world_size(run->world) * table->count; i++) to[i % table->count] ^= recorder->all[i];
-    for (int64_t i = 0; i < table->count; i++) {
-        const TensorSpec *spec = &table->specs[i];
-        if (spec->tied_to < 0) to[i] = crc64_finish(&recorder->crc, to[i], spec->rows * spec->cols * 4);
-    }
-    return 0;
-}
-
-static int record_tensors_(Run *run, bool gradients, uint64_t *to, Error *err) {
+// Writes the checksums of all tensors' gradients, or else weights, to `to` (entries) on rank 0. Collective.
+static int tensors_(Run *run, bool gradients, uint64_t *to, Error *err) {
     const StageTensors *tensors = &run->stage.tensors;
     Recorder *recorder = run->recorder;
     memset(recorder->mine, 0, (size_t)run->stage.table.count * sizeof *recorder->mine);
@@ -194,27 +178,37 @@ static int record_tensors_(Run *run, bool gradients, uint64_t *to, Error *err) {
                       add_block_, &part);
         recorder->mine[tensor->index] = part.raw;
     }
-    return record_gather_(run, to, err);
+    const TensorTable *table = &run->stage.table;
+    if (world_gather(run->world, recorder->all, recorder->mine, table->count * (int64_t)sizeof *to, err) != 0)
+        return -1;
+    if (world_rank(run->world) > 0) return 0;
+    memset(to, 0, (size_t)table->count * sizeof *to);
+    for (int64_t i = 0; i < world_size(run->world) * table->count; i++) to[i % table->count] ^= recorder->all[i];
+    for (int64_t i = 0; i < table->count; i++) {
+        const TensorSpec *spec = &table->specs[i];
+        if (spec->tied_to < 0) to[i] = crc64_finish(&recorder->crc, to[i], spec->rows * spec->cols * 4);
+    }
+    return 0;
 }
 
 // Returns the record's row of the step in progress; NULL except on rank 0.
-static uint64_t *record_row_(const Recorder *recorder) {
+static uint64_t *row_(const Recorder *recorder) {
     const Record *record = &recorder->record;
     return record->words == NULL ? NULL : record->words + record->steps * record_width(record);
 }
 
 int recorder_gradients(Run *run, double loss, double norm, Error *err) {
-    uint64_t *row = record_row_(run->recorder);
+    uint64_t *row = row_(run->recorder);
     if (row != NULL) {
         memcpy(&row[0], &loss, sizeof loss);
         memcpy(&row[1], &norm, sizeof norm);
     }
-    return record_tensors_(run, true, row == NULL ? NULL : row + 2, err);
+    return tensors_(run, true, row == NULL ? NULL : row + 2, err);
 }
 
 int recorder_weights(Run *run, Error *err) {
-    uint64_t *row = record_row_(run->recorder);
-    if (record_tensors_(run, false, row == NULL ? NULL : row + 2 + run->stage.table.count, err) != 0) return -1;
+    uint64_t *row = row_(run->recorder);
+    if (tensors_(run, false, row == NULL ? NULL : row + 2 + run->stage.table.count, err) != 0) return -1;
     run->recorder->record.steps++;
     return 0;
 }

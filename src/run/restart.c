@@ -3,12 +3,12 @@
 #include "restart.h"
 
 #include "base/alloc.h"
-#include "checkpoint/checkpoint_files.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
 bool restart_allowed(Restarts *restarts, const JobEnd *end, char why[256]) {
     bool further = end->step > restarts->furthest || !restarts->again;
@@ -36,8 +36,7 @@ bool restart_allowed(Restarts *restarts, const JobEnd *end, char why[256]) {
 
 // --- the checkpoint to resume from
 
-// Returns the newest complete checkpoint of checkpoint.dir; its sequence number is 0 if there is none.
-static CheckpointName restart_find_(const Config *config) {
+CheckpointName restart_newest(const Config *config) {
     CheckpointName *names = NULL, found = {.step = -1};
     int64_t count = 0;
     if (config->checkpoint.dir[0] != '\0') checkpoint_list(config->checkpoint.dir, &names, &count, NULL);
@@ -46,20 +45,9 @@ static CheckpointName restart_find_(const Config *config) {
     return found;
 }
 
-int64_t restart_sequence(const Config *config) { return restart_find_(config).sequence; }
-
-int64_t restart_newest(const Config *config, int64_t before, time_t *made) {
-    struct stat status;
-    char path[CHECKPOINT_PATH];
-    CheckpointName found = restart_find_(config);
-    if (found.sequence <= before || path_join(path, config->checkpoint.dir, found.name, NULL) != 0) return -1;
-    if (stat(path, &status) == 0) *made = status.st_mtime;
-    return found.step;
-}
-
 // Copies the arguments with --resume `dir` in place of any other resume option. The caller frees the list. The folder
 // is named, not its newest checkpoint: if that one is damaged, the ranks take the one before.
-static char **restart_arguments_(char **argv, char *dir) {
+static char **arguments_(char **argv, char *dir) {
     static char option[] = "--resume";
     int count = 0, kept = 0;
     while (argv[count] != NULL) count++;
@@ -74,18 +62,7 @@ static char **restart_arguments_(char **argv, char *dir) {
     return with;
 }
 
-static void restart_say_(const Log *log, const Restarts *restarts, const JobEnd *end, int64_t saved, double seconds) {
-    if (seconds < 0) seconds = 0; // the clock went back
-    // Without a newer checkpoint the ranks go back to the step at which this start began.
-    int64_t lost = end->step - (saved > 0 ? saved + 1 : end->began);
-    char from[64] = "their last starting point";
-    if (saved > 0) snprintf(from, sizeof from, "step %lld", (long long)saved);
-    log_line(log, "starting the ranks again from %s, with %lld restart%s left; lost: %lld step%s, %.0f s", from,
-             (long long)restarts->left, restarts->left == 1 ? "" : "s", (long long)(lost > 0 ? lost : 0),
-             lost == 1 ? "" : "s", seconds);
-}
-
-// Context of restart_again_.
+// Context of again_.
 typedef struct Relaunch {
     const Log *log;
     const Config *config;
@@ -98,28 +75,38 @@ typedef struct Relaunch {
 } Relaunch;
 
 // Implements LaunchAgain: decides whether to start the ranks again, and from which checkpoint.
-static bool restart_again_(void *context, const JobEnd *end, char ***argv) {
+static bool again_(void *context, const JobEnd *end, char ***argv) {
     Relaunch *again = context;
-    char why[256];
-    time_t made = 0;
-    int64_t saved = restart_newest(again->config, again->before, &made);
+    const Config *config = again->config;
+    const Restarts *restarts = &again->restarts;
+    char why[256], path[CHECKPOINT_PATH], from[64] = "their last starting point";
+    struct stat status;
+    CheckpointName newest = restart_newest(config);
+    bool saved = newest.sequence > again->before && path_join(path, config->checkpoint.dir, newest.name, NULL) == 0;
     if (!restart_allowed(&again->restarts, end, why)) {
         log_line(again->log, "%s; %s", why, again->job->remedy);
         return false;
     }
-    time_t since = made > again->began ? made : again->began;
-    restart_say_(again->log, &again->restarts, end, saved, difftime(time(NULL), since));
-    if (saved >= 0 && again->with == NULL) *argv = again->with = restart_arguments_(*argv, again->dir);
-    again->began = time(NULL);
+    time_t now = time(NULL), since = again->began;
+    if (saved && stat(path, &status) == 0 && status.st_mtime > since) since = status.st_mtime;
+    double seconds = difftime(now, since);
+    // Without a newer checkpoint the ranks go back to the step at which this start began.
+    int64_t lost = end->step - (saved && newest.step > 0 ? newest.step + 1 : end->began);
+    if (saved && newest.step > 0) snprintf(from, sizeof from, "step %lld", (long long)newest.step);
+    log_line(again->log, "starting the ranks again from %s, with %lld restart%s left; lost: %lld step%s, %.0f s", from,
+             (long long)restarts->left, restarts->left == 1 ? "" : "s", (long long)(lost > 0 ? lost : 0),
+             lost == 1 ? "" : "s", seconds > 0 ? seconds : 0); // the clock may go back
+    if (saved && again->with == NULL) *argv = again->with = arguments_(*argv, again->dir);
+    again->began = now;
     return true;
 }
 
 int restart_launch(const Log *log, const Config *config, const Job *job, char **argv, Error *err) {
     Relaunch again = {.log = log, .config = config, .job = job, .began = time(NULL)};
     again.restarts.left = config->train.max_restarts;
-    again.before = restart_sequence(config);
+    again.before = restart_newest(config).sequence;
     snprintf(again.dir, sizeof again.dir, "%s", config->checkpoint.dir);
-    LaunchAgain asks = config->train.max_restarts > 0 ? restart_again_ : NULL;
+    LaunchAgain asks = config->train.max_restarts > 0 ? again_ : NULL;
     int code = launch_ranks(log, job, argv, asks, &again, err);
     free(again.with);
     return code;

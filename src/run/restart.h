@@ -1,10 +1,9 @@
 // Starts the ranks again after a loss (a rank died or fell silent, or nothing moved), up to train.max_restarts times.
 #pragma once
 
+#include "checkpoint/checkpoint_files.h"
 #include "config/config.h"
 #include "launch/launch.h"
-
-#include <time.h>
 
 // The number of restarts left, and the rank and its action at the last loss.
 typedef struct Restarts {
@@ -20,12 +19,9 @@ typedef struct Restarts {
 // is the reason, as a sentence without a full stop.
 bool restart_allowed(Restarts *restarts, const JobEnd *end, char why[256]);
 
-// Returns the sequence number of the newest complete checkpoint in checkpoint.dir, or 0. A run's checkpoints have
-// higher numbers than all checkpoints that existed when it began, which may belong to another run.
-int64_t restart_sequence(const Config *config);
-// Returns the step of the newest complete checkpoint with a sequence number above `before`, and when it was made.
-// Returns -1 if there is no such checkpoint.
-int64_t restart_newest(const Config *config, int64_t before, time_t *made);
+// Returns the newest complete checkpoint in checkpoint.dir; its sequence number is 0 if there is none. A run's
+// checkpoints have higher numbers than all checkpoints that existed when it began, which may belong to another run.
+CheckpointName restart_newest(const Config *config);
 
 // Starts the ranks (launch_ranks) with the arguments argv. After a loss, starts them again from the newest complete
 // checkpoint if restart_allowed permits it. Returns the exit code, or -1 with err.

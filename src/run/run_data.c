@@ -12,19 +12,6 @@ static const SideFile *other_tokenizer_(const Dataset *dataset, const SideFile *
     return NULL;
 }
 
-// Refuses data of two tokenizers: the same token would mean different text, and the model would learn neither.
-static int check_tokenizers_(const Config *config, Blend *train, const Dataset *val, Error *err) {
-    const SideFile *first = NULL, *other = NULL;
-    for (int i = 0; other == NULL && i < blend_sources(train); i++)
-        other = other_tokenizer_(blend_source(train, i), &first);
-    if (other == NULL && val != NULL) other = other_tokenizer_(val, &first);
-    if (other == NULL || config->data.mixed_tokenizers) return 0;
-    return config_error(config, "data.train", err,
-                        "%s and %s name different tokenizers, so that the same token means different text; prepare "
-                        "all data with one, or set data.mixed_tokenizers: true",
-                        first->path, other->path);
-}
-
 int run_check_objective(const Config *config, bool generates, Error *err) {
     bool writes = generates || config->sample.every > 0 || config->data.hellaswag[0] != '\0';
     if (config->model.causal) return 0;
@@ -56,7 +43,16 @@ int run_open_data(const Config *config, const RunAsk *ask, RunData *data, Error 
         data->val = dataset_open("data.val", c->val, m->seq_len, m->vocab, c->val_batches * batch, err);
         if (data->val == NULL) return -1;
     }
-    if (data->train != NULL && check_tokenizers_(config, data->train, data->val, err) != 0) return -1;
+    // With two tokenizers the same token would mean different text, and the model would learn neither.
+    const SideFile *first = NULL, *other = NULL;
+    for (int i = 0; data->train != NULL && other == NULL && i < blend_sources(data->train); i++)
+        other = other_tokenizer_(blend_source(data->train, i), &first);
+    if (data->train != NULL && other == NULL && data->val != NULL) other = other_tokenizer_(data->val, &first);
+    if (other != NULL && !c->mixed_tokenizers)
+        return config_error(config, "data.train", err,
+                            "%s and %s name different tokenizers, so that the same token means different text; prepare "
+                            "all data with one, or set data.mixed_tokenizers: true",
+                            first->path, other->path);
     if (c->hellaswag[0] == '\0' || (c->hellaswag_every == 0 && !ask->validate)) return 0;
     data->hellaswag = evaluation_open("data.hellaswag", c->hellaswag, m->seq_len, m->vocab, err);
     return data->hellaswag == NULL ? -1 : 0;

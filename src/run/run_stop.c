@@ -30,19 +30,15 @@ bool run_stop_requested(void) { return stop_signal_ != 0; }
 
 void run_request_stop(void) { note_stop_(SIGTERM); }
 
-// Gives the handler a stack of its own: oneDNN's AVX-512 matrix products keep data below the stack pointer, where a
-// handler would write. Signals sent to the process are delivered to this thread, the main thread, unless it blocks
-// them.
-static void leave_stack_alone_(void) {
-    static char stack[1 << 16];
-    stack_t own = {.ss_sp = stack, .ss_size = sizeof stack};
-    sigaltstack(&own, NULL);
-}
-
 void run_listen(Run *run) {
     struct sigaction action = {.sa_handler = note_stop_, .sa_flags = SA_RESTART | SA_ONSTACK};
     stop_alone_ = world_size(run->world) == 1;
-    leave_stack_alone_();
+    // The handler has a stack of its own: oneDNN's AVX-512 matrix products keep data below the stack pointer, where a
+    // handler would write. Signals sent to the process are delivered to this thread, the main thread, unless it blocks
+    // them.
+    static char stack[1 << 16];
+    stack_t own = {.ss_sp = stack, .ss_size = sizeof stack};
+    sigaltstack(&own, NULL);
     const int signals[] = {SIGUSR1, SIGUSR2, SIGTERM, SIGINT, SIGHUP};
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
         struct sigaction before;

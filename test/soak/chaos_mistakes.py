@@ -75,7 +75,7 @@ MISTAKES = [
             "READY_WITHIN_S = 8", "READY_WITHIN_S = 800",
             lambda case: has("signal")(case) and case.call() is not None and case.call()["effect"] == "hang"),
     Mistake("lost_steps_count_from_the_first", "src/run/restart.c",
-            "(saved > 0 ? saved + 1 : end->began)", "(saved > 0 ? saved + 1 : 0)",
+            "newest.step + 1 : end->began)", "newest.step + 1 : 0)",
             lambda case: case.restarts > 0 and case.before > 0 and case.every > 3 and has("kill rank")(case)),
     Mistake("empty_stages_cannot_be_planned", "src/plan/plan.c",
             "if (schedule->chunks == 1 && config->parallel.layers_given > schedule->stages) return 0;", "",
