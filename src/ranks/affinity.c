@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 // Gets the cores that this process may run on, at most as many as a cpu_set_t holds.
-static void affinity_look_(cpu_set_t *allowed) {
+static void look_(cpu_set_t *allowed) {
     CPU_ZERO(allowed);
     if (sched_getaffinity(0, sizeof *allowed, allowed) == 0 && CPU_COUNT(allowed) > 0) return;
     long online = sysconf(_SC_NPROCESSORS_ONLN);
@@ -18,7 +18,7 @@ static void affinity_look_(cpu_set_t *allowed) {
 
 int affinity_allowed(void) {
     cpu_set_t allowed;
-    affinity_look_(&allowed);
+    look_(&allowed);
     return CPU_COUNT(&allowed);
 }
 
@@ -45,7 +45,7 @@ int affinity_share(World *world, double *part, Error *err) {
     int size = world_size(world);
     memset(&mine, 0, sizeof mine);
     mine.node = world_place(world)->node;
-    affinity_look_(&mine.allowed);
+    look_(&mine.allowed);
     CoresOfRank *ranks = xcalloc((size_t)size, sizeof *ranks);
     int status = world_gather_all(world, ranks, &mine, sizeof mine, err);
     if (status == 0) *part = affinity_part(ranks, size, world_rank(world));

@@ -34,24 +34,23 @@ struct World {
 };
 
 // Publishes the event that the rank waits for.
-static void world_waits_(const World *world, const char *what) { status_page_set_wait(world->page, what, -1); }
+static void waits_(const World *world, const char *what) { status_page_set_wait(world->page, what, -1); }
 
 // --- launchers
 
-static int world_number_(const char *name) {
+static int number_(const char *name) {
     const char *text = getenv(name);
     return text == NULL ? 0 : atoi(text);
 }
 
 // Returns the number of tasks of this process's Slurm step; 0 outside a step. A batch script is outside, although
 // SLURM_NTASKS is set in it.
-static int world_slurm_tasks_(void) {
+static int slurm_tasks_(void) {
     if (getenv("SLURM_STEP_ID") == NULL) return 0;
-    return getenv("SLURM_STEP_NUM_TASKS") != NULL ? world_number_("SLURM_STEP_NUM_TASKS")
-                                                  : world_number_("SLURM_NTASKS");
+    return getenv("SLURM_STEP_NUM_TASKS") != NULL ? number_("SLURM_STEP_NUM_TASKS") : number_("SLURM_NTASKS");
 }
 
-static int world_slurm_error_(int tasks, Error *err) {
+static int slurm_error_(int tasks, Error *err) {
     return error_set(err, EXIT_USAGE,
                      "this Slurm step has %d tasks, but they do not see each other: each runs as rank 0 of 1; "
                      "start them with srun --mpi=pmix",
@@ -66,19 +65,19 @@ bool world_speaks(void) {
 
 bool world_on_one_host(void) {
     if (getenv("OMPI_COMM_WORLD_LOCAL_SIZE") != NULL)
-        return world_number_("OMPI_COMM_WORLD_LOCAL_SIZE") == world_number_("OMPI_COMM_WORLD_SIZE");
-    return world_number_("SLURM_STEP_NUM_NODES") == 1;
+        return number_("OMPI_COMM_WORLD_LOCAL_SIZE") == number_("OMPI_COMM_WORLD_SIZE");
+    return number_("SLURM_STEP_NUM_NODES") == 1;
 }
 
 int world_under_launcher(bool *under, Error *err) {
-    int tasks = world_slurm_tasks_();
+    int tasks = slurm_tasks_();
     bool mpirun = getenv("OMPI_COMM_WORLD_SIZE") != NULL;
     bool pmi = getenv("PMIX_RANK") != NULL || getenv("PMI_RANK") != NULL;
     // An interactive shell under srun is a step of one task: a program typed there was started by hand.
     bool shell = tasks == 1 && !mpirun;
     *under = mpirun || (pmi && !shell);
     if (mpirun || pmi) return 0;
-    if (tasks > 1) return world_slurm_error_(tasks, err);
+    if (tasks > 1) return slurm_error_(tasks, err);
     // torchrun starts processes that find each other through torch.
     const char *torch = getenv("WORLD_SIZE") != NULL ? "WORLD_SIZE" : "TORCHELASTIC_RUN_ID";
     if (getenv(torch) == NULL || (torch[0] == 'W' && atoi(getenv(torch)) <= 1)) return 0;
@@ -97,13 +96,13 @@ int world_under_launcher(bool *under, Error *err) {
 // ranks than cores. If another program runs on the core, the yield lasts its time slice. comm_pause, which callers use
 // after a test, avoids such long yields. Blocking calls need the yield. Every Open MPI exports the function
 // (opal/runtime/opal_progress.h); other MPIs do not.
-static void world_tests_yield_(bool yield) {
+static void tests_yield_(bool yield) {
     bool (*set)(bool);
     *(void **)&set = dlsym(RTLD_DEFAULT, "opal_progress_set_yield_when_idle");
     if (set != NULL) set(yield);
 }
 
-static int world_fail_(const World *world, int code, const char *doing, Error *err) {
+static int fail_(const World *world, int code, const char *doing, Error *err) {
     char text[MPI_MAX_ERROR_STRING] = "";
     int length = 0;
     MPI_Error_string(code, text, &length);
@@ -112,17 +111,17 @@ static int world_fail_(const World *world, int code, const char *doing, Error *e
 }
 
 // Waits until *request is complete, and publishes the wait as `waits`. code: the result of the call that started it.
-static int world_finish_(const World *world, int code, MPI_Request *request, const char *waits, const char *doing,
-                         Error *err) {
+static int finish_(const World *world, int code, MPI_Request *request, const char *waits, const char *doing,
+                   Error *err) {
     int done = 0;
     Pause pause = {0};
-    world_waits_(world, waits);
+    waits_(world, waits);
     while (code == MPI_SUCCESS && !done) {
         code = MPI_Test(request, &done, MPI_STATUS_IGNORE);
         if (code == MPI_SUCCESS && !done) comm_pause(&pause);
     }
-    world_waits_(world, NULL);
-    return code == MPI_SUCCESS ? 0 : world_fail_(world, code, doing, err);
+    waits_(world, NULL);
+    return code == MPI_SUCCESS ? 0 : fail_(world, code, doing, err);
 }
 
 // --- joining over MPI
@@ -130,17 +129,17 @@ static int world_finish_(const World *world, int code, MPI_Request *request, con
 // Finds the ranks of each host, and numbers hosts in the order of their lowest ranks. host: the ranks of this host.
 // Measures the clock offset between rank 0 and the lowest rank of each host, one host after another. All ranks of the
 // host use this offset.
-static int world_find_hosts_(World *world, MPI_Comm host, Error *err) {
+static int find_hosts_(World *world, MPI_Comm host, Error *err) {
     WorldPlace *place = &world->place;
     MPI_Request request;
     int leader = world->rank, failed = 0;
     MPI_Comm_rank(host, &place->local_rank);
     MPI_Comm_size(host, &place->local_size);
     int code = MPI_Ibcast(&leader, 1, MPI_INT, 0, host, &request);
-    if (world_finish_(world, code, &request, "this host", "finding the ranks of this host", err) != 0) return -1;
+    if (finish_(world, code, &request, "this host", "finding the ranks of this host", err) != 0) return -1;
     int *leaders = xcalloc((size_t)world->size, sizeof *leaders); // of each rank: the lowest rank on its host
     code = MPI_Iallgather(&leader, 1, MPI_INT, leaders, 1, MPI_INT, world->control, &request);
-    failed = world_finish_(world, code, &request, "all ranks", "finding the hosts", err);
+    failed = finish_(world, code, &request, "all ranks", "finding the hosts", err);
     place->node = place->nodes = 0;
     for (int q = 0; !failed && q < world->size; q++) {
         double offset = 0.0;
@@ -153,16 +152,16 @@ static int world_find_hosts_(World *world, MPI_Comm host, Error *err) {
     free(leaders);
     if (failed) return -1;
     code = MPI_Ibcast(&place->clock_offset, 1, MPI_DOUBLE, 0, host, &request);
-    return world_finish_(world, code, &request, "this host", "sharing the clock", err);
+    return finish_(world, code, &request, "this host", "sharing the clock", err);
 }
 
-static int world_start_(World *world, int *argc, char ***argv, Error *err) {
+static int start_(World *world, int *argc, char ***argv, Error *err) {
     // Open MPI's crash handler allocates memory, and hangs forever if the crash came inside malloc.
     setenv("OMPI_MCA_opal_signal", "", 0);
     char library[MPI_MAX_LIBRARY_VERSION_STRING];
     MPI_Comm messages, host;
     int provided, length, code = MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided);
-    if (code != MPI_SUCCESS) return world_fail_(world, code, "starting MPI", err);
+    if (code != MPI_SUCCESS) return fail_(world, code, "starting MPI", err);
     if (provided < MPI_THREAD_FUNNELED)
         return error_set(err, EXIT_FAILED,
                          "this MPI was built without thread support (MPI_THREAD_SINGLE), which ranks need; use an MPI "
@@ -176,22 +175,22 @@ static int world_start_(World *world, int *argc, char ***argv, Error *err) {
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     code = MPI_Comm_dup(MPI_COMM_WORLD, &world->control);
     if (code == MPI_SUCCESS) code = MPI_Comm_dup(MPI_COMM_WORLD, &messages);
-    if (code != MPI_SUCCESS) return world_fail_(world, code, "making the group of all ranks", err);
+    if (code != MPI_SUCCESS) return fail_(world, code, "making the group of all ranks", err);
     MPI_Comm_set_errhandler(world->control, MPI_ERRORS_RETURN);
     world->messages = comm_mpi_create(messages, "world", &world->work);
-    int tasks = world_slurm_tasks_();
-    if (world->size == 1 && tasks > 1 && getenv("OMPI_COMM_WORLD_SIZE") == NULL) return world_slurm_error_(tasks, err);
+    int tasks = slurm_tasks_();
+    if (world->size == 1 && tasks > 1 && getenv("OMPI_COMM_WORLD_SIZE") == NULL) return slurm_error_(tasks, err);
     code = MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, world->rank, MPI_INFO_NULL, &host);
-    if (code != MPI_SUCCESS) return world_fail_(world, code, "finding the hosts", err);
+    if (code != MPI_SUCCESS) return fail_(world, code, "finding the hosts", err);
     MPI_Comm_set_errhandler(host, MPI_ERRORS_RETURN);
-    int failed = world_find_hosts_(world, host, err);
+    int failed = find_hosts_(world, host, err);
     MPI_Comm_free(&host);
     return failed;
 }
 
 #else
 
-static int world_start_(World *world, int *argc, char ***argv, Error *err) {
+static int start_(World *world, int *argc, char ***argv, Error *err) {
     (void)world, (void)argc, (void)argv;
     return error_set(err, EXIT_USAGE,
                      "this program is one of several ranks, but was built without MPI; install MPI "
@@ -225,7 +224,7 @@ World *world_join(int *argc, char ***argv, Error *err) {
     prctl(PR_SET_TIMERSLACK, 1000UL);
     if (sched_getscheduler(0) == SCHED_OTHER) syscall(SYS_sched_setattr, 0, &attributes, 0);
     if (!under) world->messages = comm_self_create("world");
-    if (!under || world_start_(world, argc, argv, err) == 0) return world;
+    if (!under || start_(world, argc, argv, err) == 0) return world;
     free(world);
     return NULL;
 }
@@ -238,7 +237,7 @@ void world_leave(World *world, int code) {
     if (world->messages != NULL) world->messages->destroy(world->messages);
 #ifdef HAVE_MPI
     if (world->over_mpi && world->control != MPI_COMM_NULL) MPI_Comm_free(&world->control);
-    if (world->over_mpi) world_tests_yield_(true), MPI_Finalize();
+    if (world->over_mpi) tests_yield_(true), MPI_Finalize();
 #endif
     free(world);
 }
@@ -283,13 +282,13 @@ int world_barrier(World *world, Error *err) {
 #ifdef HAVE_MPI
     MPI_Request request;
     if (world->over_mpi)
-        return world_finish_(world, MPI_Ibarrier(world->control, &request), &request, "all ranks", "a barrier", err);
+        return finish_(world, MPI_Ibarrier(world->control, &request), &request, "all ranks", "a barrier", err);
 #endif
     (void)world, (void)err;
     return 0;
 }
 
-static int world_broadcast_(World *world, int root, void *data, int64_t bytes, Error *err) {
+static int broadcast_(World *world, int root, void *data, int64_t bytes, Error *err) {
     int status = 0;
 #ifdef HAVE_MPI
     MPI_Request request;
@@ -297,7 +296,7 @@ static int world_broadcast_(World *world, int root, void *data, int64_t bytes, E
     for (int64_t at = 0; world->over_mpi && at < bytes && status == 0; at += PIECE) {
         int count = (int)(bytes - at < PIECE ? bytes - at : PIECE);
         int code = MPI_Ibcast((char *)data + at, count, MPI_BYTE, root, world->control, &request);
-        status = world_finish_(world, code, &request, "a broadcast to all ranks", "a broadcast", err);
+        status = finish_(world, code, &request, "a broadcast to all ranks", "a broadcast", err);
     }
 #endif
     (void)world, (void)root, (void)data, (void)bytes, (void)err;
@@ -305,21 +304,21 @@ static int world_broadcast_(World *world, int root, void *data, int64_t bytes, E
 }
 
 int world_broadcast(World *world, void *data, int64_t bytes, Error *err) {
-    return world_broadcast_(world, 0, data, bytes, err);
+    return broadcast_(world, 0, data, bytes, err);
 }
 
 int world_gather(World *world, void *all, const void *mine, int64_t bytes, Error *err) {
     Comm *messages = world->messages;
     CommRequest *requests = xcalloc((size_t)world->size, sizeof *requests);
     int failed = 0;
-    world_waits_(world, "a gather of all ranks");
+    waits_(world, "a gather of all ranks");
     if (world->rank > 0) failed = comm_send(messages, 0, mine, bytes, &requests[0], err);
     else if (all != mine && bytes > 0) memmove(all, mine, (size_t)bytes);
     for (int q = 1; world->rank == 0 && q < world->size && !failed; q++)
         failed = comm_receive(messages, q, (char *)all + q * bytes, bytes, &requests[q], err);
     for (int q = 0; q < world->size && !failed; q++) failed = comm_wait(messages, &requests[q], err);
     free(requests);
-    world_waits_(world, NULL);
+    waits_(world, NULL);
     return failed;
 }
 
@@ -334,7 +333,7 @@ int world_sum(World *world, double *data, int64_t count, Error *err) {
     int64_t bytes = count * (int64_t)sizeof *data;
     double *theirs = xmalloc((size_t)bytes);
     int rank = world->rank, status = 0;
-    world_waits_(world, "a sum over all ranks");
+    waits_(world, "a sum over all ranks");
     for (int n = 1; status == 0 && n < world->size; n *= 2) {
         if (rank % (2 * n) != 0) {
             status = comm_send_now(world->messages, rank - n, data, bytes, err);
@@ -344,7 +343,7 @@ int world_sum(World *world, double *data, int64_t count, Error *err) {
         status = comm_receive_now(world->messages, rank + n, theirs, bytes, err);
         for (int64_t i = 0; status == 0 && i < count; i++) data[i] += theirs[i];
     }
-    world_waits_(world, NULL);
+    waits_(world, NULL);
     free(theirs);
     return status == 0 ? world_broadcast(world, data, bytes, err) : -1;
 }
@@ -354,7 +353,7 @@ int world_max(World *world, double *data, int count, Error *err) {
     MPI_Request request;
     if (world->over_mpi) {
         int code = MPI_Iallreduce(MPI_IN_PLACE, data, count, MPI_DOUBLE, MPI_MAX, world->control, &request);
-        return world_finish_(world, code, &request, "a maximum over all ranks", "a maximum", err);
+        return finish_(world, code, &request, "a maximum over all ranks", "a maximum", err);
     }
 #endif
     (void)world, (void)data, (void)count, (void)err;
@@ -366,12 +365,12 @@ Comm *world_split(World *world, const char *name, int color, int key, Error *err
 #ifdef HAVE_MPI
     MPI_Comm group;
     if (world_barrier(world, err) != 0) return NULL;
-    world_waits_(world, "all ranks");
-    world_tests_yield_(true);
+    waits_(world, "all ranks");
+    tests_yield_(true);
     int size, code = MPI_Comm_split(world->control, color < 0 ? MPI_UNDEFINED : color, key, &group);
-    world_tests_yield_(false);
-    world_waits_(world, NULL);
-    if (code != MPI_SUCCESS) world_fail_(world, code, "making groups", err);
+    tests_yield_(false);
+    waits_(world, NULL);
+    if (code != MPI_SUCCESS) fail_(world, code, "making groups", err);
     if (code != MPI_SUCCESS || group == MPI_COMM_NULL) return NULL;
     MPI_Comm_size(group, &size);
     if (size > 1) return comm_mpi_create(group, name, &world->work);
@@ -388,7 +387,7 @@ int world_agree(World *world, const Error *mine, Error *err) {
     if (first == 0.0) return 0;
     Error shared = *mine;
     shared.everywhere = true;
-    if (world_broadcast_(world, ranks - (int)first, &shared, sizeof shared, err) != 0) return -1;
+    if (broadcast_(world, ranks - (int)first, &shared, sizeof shared, err) != 0) return -1;
     *err = shared;
     return -1;
 }

@@ -26,7 +26,7 @@ static int64_t longest_(const Schedule *schedule) {
 }
 
 // Starts one process of the trace per rank; the ranks of a stage are consecutive, whatever the placement.
-static int run_trace_start_(RunTrace *trace, const Run *run, const char *path, Error *err) {
+static int start_(RunTrace *trace, const Run *run, const char *path, Error *err) {
     const ParallelConfig *parallel = &run->config->parallel;
     int t = (int)parallel->tensor, columns = t * (int)config_replicas(run->config);
     TraceWorld shown = {(int)parallel->pipeline, columns, trace->ranks};
@@ -54,7 +54,7 @@ int run_trace_open(Run *run, const char *path, Error *err) {
     trace->all = xcalloc(writes ? (size_t)(trace->capacity * world) : 1, sizeof *trace->all);
     trace->ranks = xcalloc((size_t)world, sizeof *trace->ranks);
     trace->times = xcalloc((size_t)world, sizeof *trace->times);
-    return writes ? run_trace_start_(trace, run, path, err) : 0;
+    return writes ? start_(trace, run, path, err) : 0;
 }
 
 int run_trace_step(Run *run, const char *label, const Schedule *schedule, const EngineRun *pipeline, double begin,

@@ -51,7 +51,7 @@ static double sum_of_(const Slowest *slowest, int rank, SlowestPart part) {
 
 // Returns the median, or 0 for fewer than two values. Of two middle values, returns the lower one, so that the slower
 // rank of a pair exceeds the median.
-static double slowest_median_(double *values, int count) {
+static double median_(double *values, int count) {
     if (count < 2) return 0.0;
     qsort(values, (size_t)count, sizeof *values, compare_doubles);
     return values[(count - 1) / 2];
@@ -63,12 +63,12 @@ static double expected_(const Slowest *slowest, int rank, SlowestPart part) {
     int count = 0;
     for (int r = 0; r < slowest->ranks; r++)
         if (slowest->peers[r] == slowest->peers[rank]) slowest->sorted[count++] = sum_of_(slowest, r, part);
-    if (count > 1) return slowest_median_(slowest->sorted, count);
+    if (count > 1) return median_(slowest->sorted, count);
     count = 0;
     for (int r = 0; r < slowest->ranks; r++)
         if (slowest->planned[r].part[part] > 0.0)
             slowest->sorted[count++] = sum_of_(slowest, r, part) / slowest->planned[r].part[part];
-    return slowest->planned[rank].part[part] * slowest_median_(slowest->sorted, count);
+    return slowest->planned[rank].part[part] * median_(slowest->sorted, count);
 }
 
 bool slowest_find(const Slowest *slowest, SlowestRank *found) {

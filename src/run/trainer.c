@@ -35,7 +35,7 @@
 #endif
 
 // Describes the job for ranks and for the processes that supervise them.
-static Job trainer_job_(const Config *config, char *remedy, size_t size) {
+static Job job_(const Config *config, char *remedy, size_t size) {
     if (config->checkpoint.dir[0] != '\0')
         snprintf(remedy, size, "the job ends; continue with --resume %s", config->checkpoint.dir);
     else snprintf(remedy, size, "the job ends; nothing was saved, since checkpoint.dir is not set");
@@ -65,7 +65,7 @@ typedef struct Trainer {
 static int rank_main_(Trainer *t, Error *err) {
     const Options *options = &t->options;
     char remedy[CONFIG_TEXT + 64];
-    Job job = trainer_job_(t->config, remedy, sizeof remedy);
+    Job job = job_(t->config, remedy, sizeof remedy);
     Run run = {0};
     Details details = details_begin(&t->log, NULL);
     job.one_host = world_on_one_host();
@@ -205,7 +205,7 @@ static int train_(Trainer *t, Error *err) {
         if (trains) signal(SIGPIPE, SIG_IGN);
         return rank_main_(t, err);
     }
-    Job job = trainer_job_(config, remedy, sizeof remedy);
+    Job job = job_(config, remedy, sizeof remedy);
     layout = layout_of(config);
     setenv(LAYOUT_VARIABLE, layout_encode(&layout, text), 1);
     int code = trains && !t->ask.check ? restart_launch(&t->log, config, &job, t->argv, err)
@@ -215,7 +215,7 @@ static int train_(Trainer *t, Error *err) {
 
 // Checks the limits below which the program crashes, or libraries fail without saying why. Raises the limit on open
 // files, which count the connections between ranks: over TCP, one for each rank that this rank exchanges messages with.
-static int trainer_check_limits_(Error *err) {
+static int check_limits_(Error *err) {
     enum { LEAST_STACK_KIB = 512, LEAST_FILES = 32, MANY_FILES = 65536 };
     struct rlimit limit, now;
     if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < (rlim_t)LEAST_STACK_KIB << 10)
@@ -231,7 +231,7 @@ static int trainer_check_limits_(Error *err) {
 }
 
 // Reads the configuration. -1 with err.
-static int trainer_load_(Trainer *t, Error *err) {
+static int load_(Trainer *t, Error *err) {
     const Options *o = &t->options;
     bool if_any = o->resume == NULL && o->resume_if_any != NULL;
     t->ask = (RunAsk){if_any ? o->resume_if_any : o->resume, o->generate, o->validate, o->check, if_any};
@@ -259,8 +259,7 @@ int trainer_main(const char *program, const Model *model, int argc, char **argv)
         return err.code;
     }
     t.supervisor = supervisor_open(program, &err);
-    bool parsed =
-        t.supervisor != NULL && trainer_check_limits_(&err) == 0 && options_parse(&t.options, argc, argv, &err) == 0;
+    bool parsed = t.supervisor != NULL && check_limits_(&err) == 0 && options_parse(&t.options, argc, argv, &err) == 0;
     const Options *o = &t.options;
     if (parsed && (o->help || o->help_config || o->version)) { // these need no configuration
         if (o->help) options_help(program, stdout);
@@ -269,7 +268,7 @@ int trainer_main(const char *program, const Model *model, int argc, char **argv)
         else config_help(stdout);
         code = fflush(stdout) == 0 && ferror(stdout) == 0 ? EXIT_DONE : EXIT_FAILED;
         if (code != EXIT_DONE) log_line(&t.log, "cannot write to standard output: %s", strerror(errno));
-    } else if (parsed && trainer_load_(&t, &err) == 0 && !answer_plan_(&t, &code, &err)) {
+    } else if (parsed && load_(&t, &err) == 0 && !answer_plan_(&t, &code, &err)) {
         code = train_(&t, &err);
     }
     if (code < 0 && !supervisor_report_early(t.supervisor, &err)) {
