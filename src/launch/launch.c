@@ -60,7 +60,7 @@ static struct Caught {
     int ends[2];
     bool changed[SIGNALS];
     struct sigaction before[SIGNALS];
-} caught_ = {.ends = {-1, -1}};
+} caught_;
 
 static void note_signal_(int number) {
     int kept = errno;
@@ -84,17 +84,6 @@ static int signals_open_(Error *err) {
         caught_.changed[i] = !ignored && sigaction(signal_numbers_[i], &action, NULL) == 0;
     }
     return caught_.ends[0];
-}
-
-// Restores the previous handlers.
-static void signals_close_(void) {
-    if (caught_.ends[0] < 0) return;
-    for (int i = 0; i < SIGNALS; i++)
-        if (caught_.changed[i]) sigaction(signal_numbers_[i], &caught_.before[i], NULL);
-    for (int end = 0; end < 2; end++) {
-        close(caught_.ends[end]);
-        caught_.ends[end] = -1;
-    }
 }
 
 #define SAME_S 0.2 // signals within this time are one request: timeout(1) and a shell that exits may send several
@@ -381,7 +370,8 @@ int launch_ranks(const Log *log, const Job *job, char **argv, LaunchAgain again,
     // The handlers stay between launches, so a request that comes while lost ranks are ended is not lost, too.
     int code = -1, signals = signals_open_(err), asked = 0;
     double first = 0;
-    while (signals >= 0) {
+    if (signals < 0) return -1;
+    for (;;) {
         JobEnd end = {.rank = -1};
         Launch launch = {.log = log, .job = *job, .remedy = job->remedy, .signals = signals, .asked = asked};
         launch.first = first, launch.results = launch.errors = launch.words = -1;
@@ -393,6 +383,8 @@ int launch_ranks(const Log *log, const Job *job, char **argv, LaunchAgain again,
         if (asked > 0) log_line(log, "asked to stop: the ranks are not started again; %s", job->remedy);
         if (asked > 0 || !again(context, &end, &argv)) break;
     }
-    signals_close_();
+    for (int i = 0; i < SIGNALS; i++)
+        if (caught_.changed[i]) sigaction(signal_numbers_[i], &caught_.before[i], NULL);
+    close(caught_.ends[0]), close(caught_.ends[1]);
     return code;
 }

@@ -25,9 +25,18 @@ static int64_t longest_(const Schedule *schedule) {
     return longest;
 }
 
-// Starts one process of the trace per rank; the ranks of a stage are consecutive, whatever the placement.
-static int start_(RunTrace *trace, const Run *run, const char *path, Error *err) {
+int run_trace_open(Run *run, const char *path, Error *err) {
+    if (path == NULL) return 0;
     const ParallelConfig *parallel = &run->config->parallel;
+    RunTrace *trace = run->trace = xcalloc(1, sizeof *trace);
+    int world = world_size(run->world), writes = world_rank(run->world) == 0;
+    trace->capacity = max_i64(longest_(run->schedule), longest_(run->validation));
+    trace->mine = xcalloc((size_t)trace->capacity, sizeof *trace->mine);
+    trace->all = xcalloc(writes ? (size_t)(trace->capacity * world) : 1, sizeof *trace->all);
+    trace->ranks = xcalloc((size_t)world, sizeof *trace->ranks);
+    trace->times = xcalloc((size_t)world, sizeof *trace->times);
+    if (!writes) return 0;
+    // One process of the trace per rank; the ranks of a stage are consecutive, whatever the placement.
     int t = (int)parallel->tensor, columns = t * (int)config_replicas(run->config);
     TraceWorld shown = {(int)parallel->pipeline, columns, trace->ranks};
     for (int pid = 0; pid < shown.stages * columns; pid++) {
@@ -43,18 +52,6 @@ static int start_(RunTrace *trace, const Run *run, const char *path, Error *err)
         return error_set(err, EXIT_USAGE, "--trace %s: log.metrics is the same file; name another one", path);
     trace->trace = trace_open(path, &shown, run->schedule, err);
     return trace->trace == NULL ? -1 : 0;
-}
-
-int run_trace_open(Run *run, const char *path, Error *err) {
-    if (path == NULL) return 0;
-    RunTrace *trace = run->trace = xcalloc(1, sizeof *trace);
-    int world = world_size(run->world), writes = world_rank(run->world) == 0;
-    trace->capacity = max_i64(longest_(run->schedule), longest_(run->validation));
-    trace->mine = xcalloc((size_t)trace->capacity, sizeof *trace->mine);
-    trace->all = xcalloc(writes ? (size_t)(trace->capacity * world) : 1, sizeof *trace->all);
-    trace->ranks = xcalloc((size_t)world, sizeof *trace->ranks);
-    trace->times = xcalloc((size_t)world, sizeof *trace->times);
-    return writes ? start_(trace, run, path, err) : 0;
 }
 
 int run_trace_step(Run *run, const char *label, const Schedule *schedule, const EngineRun *pipeline, double begin,

@@ -10,25 +10,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Returns the sum of the losses of all microbatches, in row order; 0 on ranks that compute no losses or only the same
-// losses as tensor rank 0.
-static double sum_losses_(Run *run) {
-    Stage *stage = &run->stage;
-    double sum = 0.0;
-    if (!stage->at.last || run->at.tensor > 0) return sum;
-    int64_t count = stage->microbatches * stage->at.rows;
-    float *losses = xmalloc((size_t)count * sizeof *losses);
-    run->be->download(run->be, losses, stage->losses, count * (int64_t)sizeof *losses);
-    for (int64_t i = 0; i < count; i++) sum += losses[i];
-    free(losses);
-    return sum;
-}
-
-// Adds the replicas' losses in their order, so that the bits do not depend on which ranks they are.
+// Each rank adds the losses of its microbatches in row order, tensor rank 0 for all tensor ranks; then the replicas'
+// losses are added in their order, so that the bits do not depend on which ranks they are.
 int run_loss(Run *run, double *loss, bool *stop, Error *err) {
-    int64_t replicas = config_replicas(run->config);
+    const Stage *stage = &run->stage;
+    int64_t replicas = config_replicas(run->config), count = stage->microbatches * stage->at.rows;
     double *shared = xcalloc((size_t)replicas + 1, sizeof *shared);
-    shared[run->at.replica] = sum_losses_(run);
+    if (stage->at.last && run->at.tensor == 0) {
+        float *losses = xmalloc((size_t)count * sizeof *losses);
+        run->be->download(run->be, losses, stage->losses, count * (int64_t)sizeof *losses);
+        for (int64_t i = 0; i < count; i++) shared[run->at.replica] += losses[i];
+        free(losses);
+    }
     shared[replicas] = run_stop_requested() ? 1.0 : 0.0;
     int status = world_sum(run->world, shared, replicas + 1, err);
     *loss = 0.0;
