@@ -1,8 +1,10 @@
 // The metrics of a run: figures, the step line, and a file of JSON lines that survives crashes, resumes and full disks.
 #include "run/metrics.h"
 #include "base/files.h"
+#include "scratch_folder.h"
 #include "unit.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <string.h>
@@ -11,41 +13,32 @@
 
 #define NEAR(a, b) assert_true(fabs((a) - (b)) <= 1e-12 * fabs(b))
 
-// ---- a temporary folder, and captured stdout ------------------------------------------------------------------------
+// ---- files, and captured stdout -------------------------------------------------------------------------------------
 
-typedef struct Desk {
-    char folder[64], path[CONFIG_TEXT], *said, *file; // said, file: stdout and metrics file of the last run_of()
+static struct {
+    char path[CONFIG_TEXT], *said, *file; // said, file: stdout and metrics file of the last run_of()
     int stdout_copy;
-} Desk;
-
-static Desk desk;
+} desk;
 
 static int desk_open(void **state) {
     (void)state;
-    strcpy(desk.folder, P_tmpdir "/test_metrics_XXXXXX");
-    if (mkdtemp(desk.folder) == NULL) return -1;
-    snprintf(desk.path, sizeof desk.path, "%s/a/b/metrics.jsonl", desk.folder);
+    snprintf(desk.path, sizeof desk.path, "%s", test_path("a/b/metrics.jsonl"));
+    unlink(desk.path);
     unsetenv("TRAINER_TTY");
     return 0;
 }
 
 static int desk_close(void **state) {
     (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", desk.folder);
     free(desk.said), free(desk.file);
     desk.said = desk.file = NULL;
-    return system(command);
+    return 0;
 }
 
-static void listen_to_stdout(void) {
-    char path[128];
-    snprintf(path, sizeof path, "%s/stdout", desk.folder);
-    fflush(stdout);
-    desk.stdout_copy = dup(STDOUT_FILENO);
+static void write_whole(const char *path, const char *text, size_t length) {
     FILE *file = fopen(path, "w");
     assert_non_null(file);
-    dup2(fileno(file), STDOUT_FILENO);
+    assert_int_equal(fwrite(text, 1, length, file), length);
     fclose(file);
 }
 
@@ -57,20 +50,20 @@ static char *read_whole(const char *path) {
     return text;
 }
 
+static void listen_to_stdout(void) {
+    write_whole(test_path("stdout"), "", 0);
+    fflush(stdout);
+    desk.stdout_copy = dup(STDOUT_FILENO);
+    int file = open(test_path("stdout"), O_WRONLY);
+    dup2(file, STDOUT_FILENO);
+    close(file);
+}
+
 static char *heard(void) {
-    char path[128];
     fflush(stdout);
     dup2(desk.stdout_copy, STDOUT_FILENO);
     close(desk.stdout_copy);
-    snprintf(path, sizeof path, "%s/stdout", desk.folder);
-    return read_whole(path);
-}
-
-static void write_whole(const char *path, const char *text, size_t length) {
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    assert_int_equal(fwrite(text, 1, length, file), length);
-    fclose(file);
+    return read_whole(test_path("stdout"));
 }
 
 // ---- a run of four stages -------------------------------------------------------------------------------------------
@@ -424,8 +417,8 @@ TEST_BETWEEN(fresh_start_keeps_earlier_runs_and_cuts_a_torn_tail, desk_open, des
 }
 
 TEST_BETWEEN(a_file_that_is_not_ours_is_left_alone, desk_open, desk_close) {
-    char path[128];
-    snprintf(path, sizeof path, "%s/thesis.txt", desk.folder);
+    char path[TEST_PATH];
+    snprintf(path, sizeof path, "%s", test_path("thesis.txt"));
     write_whole(path, "line\nall my work", 16);
     Error err = {0};
     assert_null(metrics_open(made_config(path), &known_peak, -1, &err));
@@ -459,3 +452,5 @@ TEST_BETWEEN(full_disk_leaves_whole_lines, desk_open, desk_close) {
     free(before);
     free(after);
 }
+
+TESTS_BETWEEN(test_folder_create, test_folder_remove)
