@@ -46,6 +46,7 @@ int roster_make(Roster *roster, World *world, Coordinates at, const char *device
     RosterEntry mine;
     memset(&mine, 0, sizeof mine);
     snprintf(mine.host, sizeof mine.host, "%.63s", world_place(world)->host);
+    mine.host[strcspn(mine.host, "\"\\")] = '\0'; // it is written to JSON without escapes
     snprintf(mine.device, sizeof mine.device, "%s", device);
     mine.node = world_place(world)->node;
     mine.stage = at.stage;

@@ -429,10 +429,6 @@ static int judge_step_(const Preflight *p, Judgement *judged, Error *err) {
     return 0;
 }
 
-static const char *host_(const Preflight *p, int rank) {
-    return p->run->hosts != NULL ? p->run->hosts[rank] : world_place(p->run->world)->host;
-}
-
 // Writes "rank 17 (host n3): product 11 % below the median".
 static void tell_item_(const Preflight *p, const Item *item, char *text, size_t size) {
     const Finding *finding = item->finding;
@@ -441,8 +437,8 @@ static void tell_item_(const Preflight *p, const Item *item, char *text, size_t 
         snprintf(first, sizeof first, "%d ranks from ", finding->size);
         strcpy(other, " on");
     } else if (finding->size > 1) snprintf(other, sizeof other, " to rank %d", finding->peer);
-    snprintf(text, size, "%srank %d (host %.100s)%s: %s %.0f %% below the median", first, item->rank,
-             host_(p, item->rank), other, words_[item->probe], 100 * (1 - 1 / item->of_median));
+    snprintf(text, size, "%srank %d (host %s)%s: %s %.0f %% below the median", first, item->rank,
+             p->run->roster.ranks[item->rank].host, other, words_[item->probe], 100 * (1 - 1 / item->of_median));
 }
 
 // Prints a line for each kind (how many there are, the lowest and the highest rate, and the median beside the plan),
@@ -503,7 +499,7 @@ static void print_json_(const Preflight *p, const Judgement *judged) {
         json_line(&out);
         json_begin(&out, NULL, '{');
         json_put_integer(&out, "rank", item->rank);
-        json_put_text(&out, "host", host_(p, item->rank));
+        json_put_text(&out, "host", p->run->roster.ranks[item->rank].host);
         json_put_digits(&out, "tflops", item->rate, 4);
         put_item_(&out, item);
         json_put_digits(&out, "read_ms", read > 0 ? 1e3 * read : NAN, 4);

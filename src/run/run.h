@@ -67,6 +67,7 @@ typedef struct Run {
     Schedule *schedule, *validation;
     Schedule *ramp[CONFIG_MAX_RAMP]; // schedule of each entry of train.batch_ramp; `schedule` is the largest batch's
     Plan plan;
+    Roster roster;
     Stage stage;
     Engine *engine;
     Optimizer *optimizer;
@@ -82,7 +83,6 @@ typedef struct Run {
     Checkpoint *checkpoint; // NULL without checkpoint.dir
     ResumePoint from;
     Slowest *slowest;          // on rank 0 of several ranks that train; else NULL
-    char (*hosts)[64];         // [world] names of the ranks' hosts, with `slowest`; else NULL
     int slow_rank, slow_steps; // the slowest rank; consecutive steps in which it cost more than 5 % of the time
     struct RunTrace *trace;    // may be NULL
     struct Sampler *sampler;   // may be NULL

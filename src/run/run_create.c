@@ -148,13 +148,13 @@ static int convert_groups_(Run *run, const RunGroup *groups, int count, Error *e
 // Checks, before any rank allocates, that the planned memory of all ranks on this host fits into it. Also checks the
 // GPU's free memory, because the use by other programs is known only now. Ranks that share a GPU find out only when
 // they allocate whether its memory suffices.
-static int create_check_host_(Run *run, const Roster *roster, Error *err) {
+static int create_check_host_(Run *run, Error *err) {
     Backend *be = run->be;
     int64_t planned = memory_total(&run->plan.stage[run->at.stage].memory), more = planned - memory_total(&be->held);
     int64_t of_stage[CONFIG_MAX_STAGES];
     Machine machine = machine_look(run->device.cuda);
     Error why = {0};
-    roster_count(roster, world_place(run->world)->node, of_stage, (int)run->config->parallel.pipeline);
+    roster_count(&run->roster, world_place(run->world)->node, of_stage, (int)run->config->parallel.pipeline);
     if (run->device.cuda) machine.gpu_bytes = be->memory_size / run->device.ranks_on_gpu;
     if (plan_check_fit(&run->plan, run->config, run->log->program, &machine, of_stage, err) != 0) return -1;
     if (be->check_free == NULL || be->check_free(be, more, &why) == 0) return 0;
@@ -208,7 +208,7 @@ int run_check_start(const Config *config, const char *program, const Model *mode
 }
 
 // Prepares the search for the slowest rank, with the plan's times of every rank.
-static void create_slowest_(Run *run, const Roster *roster) {
+static void create_slowest_(Run *run) {
     int world = world_size(run->world), t = (int)run->config->parallel.tensor;
     Config known = *run->config;
     Hardware hardware;
@@ -220,14 +220,11 @@ static void create_slowest_(Run *run, const Roster *roster) {
     bool planned = plan_costs_make(&costs, &known, run->schedule, &run->plan, &source, &unknown) == 0;
     RankSeconds *seconds = xcalloc((size_t)world, sizeof *seconds);
     int *peers = xmalloc((size_t)world * sizeof *peers);
-    run->hosts = xcalloc((size_t)world, sizeof *run->hosts);
     for (int r = 0; r < world; r++) {
-        const RosterEntry *entry = &roster->ranks[r];
+        const RosterEntry *entry = &run->roster.ranks[r];
         const StageTime *time = planned ? &costs.stage[entry->stage] : NULL;
         if (planned) seconds[r] = (RankSeconds){{time->forward, time->backward}};
         peers[r] = entry->stage * t + entry->tensor;
-        memcpy(run->hosts[r], entry->host, sizeof run->hosts[r]);
-        run->hosts[r][strcspn(run->hosts[r], "\"\\")] = '\0'; // it is written to JSON without escapes
     }
     run->slowest = slowest_create(world, seconds, peers);
     free_all(seconds, peers);
@@ -238,36 +235,35 @@ static void create_slowest_(Run *run, const Roster *roster) {
 static int create_settle_(Run *run, Error *err) {
     const Config *config = run->config;
     run->plan = plan_make(run->model, config, run->schedule, run->be);
-    Roster roster = {0};
+    Roster *roster = &run->roster;
     // Rank 0 reports for all: device_open has made sure that all ranks use the same kind of device.
     bool tells = world_rank(run->world) == 0;
     if (tells && run->device.about[0] != '\0') log_status(run->log, "%s", run->device.about);
     if (tells && run->be->note[0] != '\0') log_line(run->log, "%s", run->be->note);
-    int status = roster_make(&roster, run->world, run->at, run->be->device, err);
-    if (status == 0) status = fail_together_(run->world, create_check_host_(run, &roster, err), err);
+    int status = roster_make(roster, run->world, run->at, run->be->device, err);
+    if (status == 0) status = fail_together_(run->world, create_check_host_(run, err), err);
     if (status == 0 && tells) {
         bool quiet = run->log->level == LOG_QUIET;
         if (!quiet) plan_print(&run->plan, config, run->schedule, stderr);
-        if (!quiet && roster.count > 1) roster_print(&roster, &config->parallel, stderr);
-        int pairs, apart = roster_pairs_apart(&roster, &config->parallel, &pairs);
+        if (!quiet && roster->count > 1) roster_print(roster, &config->parallel, stderr);
+        int pairs, apart = roster_pairs_apart(roster, &config->parallel, &pairs);
         if (apart > 0 && config->schedule.evict_to == EVICT_TO_PEER && plan_evictions(run->schedule) > 0)
             log_line(&run->all,
                      "%d of %d pairs of stages span two hosts, so evicted bundles cross the network; use "
                      "parallel.placement adjacent, and hosts with room for 2 * tensor ranks, to keep pairs on one host",
                      apart, pairs);
-        if (roster.count > 1 && !run->schedule->forward_only) create_slowest_(run, &roster);
+        if (roster->count > 1 && !run->schedule->forward_only) create_slowest_(run);
         const WorldPlace *place = world_place(run->world);
-        log_detail(&run->all, "found: %s; rank 0 of %d on %s, %d of them there", place->library, roster.count,
+        log_detail(&run->all, "found: %s; rank 0 of %d on %s, %d of them there", place->library, roster->count,
                    place->host, place->local_size);
         log_detail(&run->all, "chosen: device %s", run->be->device);
         log_detail(&run->all, "chosen: %s", run->be->kernels);
         log_detail(&run->all, "chosen: messages by %s",
-                   roster.count == 1    ? "none, one rank"
+                   roster->count == 1   ? "none, one rank"
                    : !run->device.cuda  ? "MPI, between buffers in host memory"
                    : run->device.shared ? "MPI, through buffers in host memory, since ranks share a GPU"
                                         : "NCCL, between buffers on the GPUs");
     }
-    roster_free(&roster);
     return status;
 }
 
@@ -542,7 +538,7 @@ void run_destroy(Run *run) {
     schedule_free(run->validation);
     plan_ramp_free(run->ramp);
     slowest_destroy(run->slowest);
-    free(run->hosts);
+    roster_free(&run->roster);
     schedule_free(run->schedule);
     // Groups for device memory own streams of the device, so they are destroyed before the device.
     for (int i = count - 1; i >= 0; i--)

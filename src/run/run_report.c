@@ -24,7 +24,7 @@ static void name_slowest_(Run *run, const StageFigures *ranks, StepFigures *say)
     free(seconds);
     if (!slowest_find(run->slowest, &found)) return;
     int stage = topology_coordinates(&run->config->parallel, found.rank).stage;
-    const char *host = run->hosts[found.rank], *part = parts[found.part];
+    const char *host = run->roster.ranks[found.rank].host, *part = parts[found.part];
     snprintf(say->slowest, sizeof say->slowest,
              "{\"rank\":%d,\"stage\":%d,\"host\":\"%s\",\"part\":\"%s\",\"excess\":%.4f,\"cost\":%.4f}", found.rank,
              stage, host, part, found.excess, found.cost);
