@@ -164,13 +164,14 @@ static void take_(Coordinator *coordinator, Contact *contact, double now) {
     contact->rank = -1;
 }
 
-// Accepts waiting connections, at most AT_ONCE per call. The listener is not polled, so a flood of connections from
-// another user cannot keep this process busy. Closes the listener once every rank has connected.
-static void accept_(Coordinator *coordinator, double now) {
-    enum { AT_ONCE = 256 };
+void coordinator_take(Coordinator *coordinator, double now) {
+    enum { AT_ONCE = 256, EVENTS = 64 };
+    struct epoll_event events[EVENTS];
     Connection accepted;
+    // Accept waiting connections, at most AT_ONCE per call. The listener is not polled, so a flood of connections from
+    // another user cannot keep this process busy. It is closed once every rank has connected.
     for (int i = 0; i < AT_ONCE && coordinator->missing > 0; i++) {
-        if (!connection_accept(coordinator->listener, &accepted)) return;
+        if (!connection_accept(coordinator->listener, &accepted)) break;
         do coordinator->newest = (coordinator->newest + 1) % coordinator->places;
         while (coordinator->contacts[coordinator->newest].rank >= 0);
         Contact *contact = &coordinator->contacts[coordinator->newest];
@@ -180,17 +181,11 @@ static void accept_(Coordinator *coordinator, double now) {
         epoll_ctl(coordinator->events, EPOLL_CTL_ADD, accepted.file, &event);
         take_(coordinator, contact, now);
     }
-    if (coordinator->missing > 0 || coordinator->listener < 0) return;
-    close(coordinator->listener);
-    coordinator->listener = -1;
-}
-
-void coordinator_take(Coordinator *coordinator, double now) {
-    enum { EVENTS = 64 };
-    struct epoll_event events[EVENTS];
-    int count = EVENTS;
-    accept_(coordinator, now);
-    for (int round = 0; round <= coordinator->places / EVENTS && count == EVENTS; round++) {
+    if (coordinator->missing == 0 && coordinator->listener >= 0) {
+        close(coordinator->listener);
+        coordinator->listener = -1;
+    }
+    for (int round = 0, count = EVENTS; round <= coordinator->places / EVENTS && count == EVENTS; round++) {
         count = epoll_wait(coordinator->events, events, EVENTS, 0);
         for (int i = 0; i < count; i++) take_(coordinator, &coordinator->contacts[events[i].data.fd], now);
     }

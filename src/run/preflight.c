@@ -543,24 +543,6 @@ static void print_json_(const Preflight *p, const Judgement *judged) {
     printf("\n");
 }
 
-// On rank 0: compares all findings with the plan and with each other, and prints them. If a step would take too long,
-// `answer` says why; else it stays as it is. -1 with err.
-static int judge_(const Preflight *p, bool json, char *answer, size_t size, Error *err) {
-    Judgement judged = {0};
-    char text[256] = "no rank or link is slower than the others";
-    list_items_(p, &judged);
-    int status = judge_step_(p, &judged, err);
-    if (status == 0) json ? print_json_(p, &judged) : print_text_(p, &judged);
-    if (judged.slowest != NULL) tell_item_(p, judged.slowest, text, sizeof text);
-    if (status == 0 && judged.ratio > 1 + SLOWER)
-        snprintf(answer, size, "%s; a step would take %.3g times the planned %.4g ms", text, judged.ratio,
-                 1e3 * judged.step);
-    free(judged.items);
-    if (status == 0 && fflush(stdout) != 0)
-        return error_set(err, EXIT_FAILED, "cannot write the result of the check to standard output");
-    return status;
-}
-
 int run_preflight(Run *run, bool json, Error *err) {
     const Config *config = run->config;
     Backend *be = run->be;
@@ -581,7 +563,21 @@ int run_preflight(Run *run, bool json, Error *err) {
     int status = probe_all_(&p, err);
     if (status == 0) status = world_gather(run->world, p.all, p.mine, sizeof p.mine, err);
     Error trouble = {0};
-    if (status == 0 && world_rank(run->world) == 0) judge_(&p, json, answer, sizeof answer, &trouble);
+    if (status == 0 && world_rank(run->world) == 0) {
+        Judgement judged = {0};
+        char text[256] = "no rank or link is slower than the others";
+        list_items_(&p, &judged);
+        if (judge_step_(&p, &judged, &trouble) == 0) {
+            json ? print_json_(&p, &judged) : print_text_(&p, &judged);
+            if (fflush(stdout) != 0)
+                error_set(&trouble, EXIT_FAILED, "cannot write the result of the check to standard output");
+            if (judged.slowest != NULL) tell_item_(&p, judged.slowest, text, sizeof text);
+            if (judged.ratio > 1 + SLOWER) // a step would take too long
+                snprintf(answer, sizeof answer, "%s; a step would take %.3g times the planned %.4g ms", text,
+                         judged.ratio, 1e3 * judged.step);
+        }
+        free(judged.items);
+    }
     if (status == 0) status = world_agree(run->world, &trouble, err);
     if (status == 0) status = world_broadcast(run->world, answer, sizeof answer, err);
     be->release(be, MEMORY_MESSAGES, p.out, arena);

@@ -22,23 +22,6 @@ static void write_value_(const JsonValue *value, FILE *file) {
     else fputs(value->type == JSON_TEXT ? value->text : "a list", file);
 }
 
-static void tell_keys_(const JsonValue *saved, const JsonValue *now, const Log *log) {
-    char *text;
-    size_t length;
-    FILE *file = xmemstream(&text, &length);
-    for (const JsonValue *key = now == NULL ? NULL : now->first; key != NULL; key = key->next) {
-        const JsonValue *before = json_find(saved, key->key);
-        if (before == NULL || same_(before, key)) continue;
-        fprintf(file, "%s train.%s ", ftell(file) > 0 ? "," : "", key->key);
-        write_value_(before, file);
-        fputs(" -> ", file);
-        write_value_(key, file);
-    }
-    xmemstream_close(file);
-    if (length > 0) log_status(log, "settings that differ from the checkpoint's (old -> new):%.1000s", text);
-    free(text);
-}
-
 void run_tell_resumed(const Run *run) {
     const ResumePoint *from = &run->from;
     const Config *config = run->config;
@@ -52,10 +35,24 @@ void run_tell_resumed(const Run *run) {
     xmemstream_close(file);
     if (file_path_within(path, from->dir, CHECKPOINT_TRAINING, &ignored) == 0 &&
         json_read_file(&saved, path, &ignored) == 0 && json_parse(&own, text, (int64_t)length, "", &ignored) == 0) {
-        tell_keys_(json_find(json_find(saved.root, "config"), "train"), json_find(own.root, "train"), log);
+        const JsonValue *then = json_find(json_find(saved.root, "config"), "train"),
+                        *now = json_find(own.root, "train");
+        char *keys;
+        FILE *list = xmemstream(&keys, &length);
+        for (const JsonValue *key = now == NULL ? NULL : now->first; key != NULL; key = key->next) {
+            const JsonValue *before = json_find(then, key->key);
+            if (before == NULL || same_(before, key)) continue;
+            fprintf(list, "%s train.%s ", ftell(list) > 0 ? "," : "", key->key);
+            write_value_(before, list);
+            fputs(" -> ", list);
+            write_value_(key, list);
+        }
+        xmemstream_close(list);
+        if (length > 0) log_status(log, "settings that differ from the checkpoint's (old -> new):%.1000s", keys);
+        free(keys);
         const JsonValue *lr = json_find(saved.root, "lr");
         double next = optimizer_lr(&config->train, from->step + 1);
-        const JsonValue *highest = json_find(json_find(json_find(saved.root, "config"), "train"), "lr");
+        const JsonValue *highest = json_find(then, "lr");
         bool warm = from->step < config->train.warmup_steps || from->step >= config->train.steps;
         bool decayed = lr != NULL && highest != NULL && lr->number < 0.99 * highest->number;
         if (decayed && !warm && next > 1.01 * lr->number)

@@ -387,28 +387,6 @@ static bool waits_for_reader_(void *context) {
     return !run_stop_requested();
 }
 
-static int create_metrics_(Run *run, Error *err) {
-    if (world_rank(run->world) != 0) return 0;
-    const Config *config = run->config;
-    MetricsSetup setup = {.flops_per_token_full = model_flops_per_token(config, true),
-                          .flops_per_token_causal = model_flops_per_token(config, false),
-                          .peak_tflops = run->be->peak_tflops,
-                          .world = config_world(config),
-                          .measure = run->peak_cores > 0.0 ? measure_peak_ : NULL,
-                          .context = run,
-                          .outside_gib = run->outside_gib,
-                          .say_all = run->log->level == LOG_VERBOSE,
-                          .waits = world_size(run->world) == 1 ? waits_for_reader_ : NULL};
-    run->metrics = metrics_open(config, &setup, run->from.found ? run->from.step : -1, err);
-    if (run->metrics == NULL) return -1;
-    Error trouble = {0};
-    if (metrics_run(run->metrics, config, run->plan.parameters, &trouble) == 0) return 0;
-    if (!run->from.found) return *err = trouble, -1;
-    // A resumed run continues without this line, as it would without a step's line: a full disk must not end a restart.
-    run_tell_metrics(run, run->from.step, &trouble);
-    return 0;
-}
-
 static int open_files_(Run *run, const RunAsk *ask, Error *err) {
     if (run_check_objective(run->config, ask->generate != NULL, err) != 0) return -1;
     if (run_open_data(run->config, ask, &run->sets, err) != 0) return -1;
@@ -451,9 +429,11 @@ static int create_identify_data_(Run *run, Error *err) {
                         from->dir, (long long)from->seed);
 }
 
+// Opens what a run that trains needs in addition: checkpoints, samples and metrics.
 static int create_training_(Run *run, const RunAsk *ask, Error *err) {
+    const Config *config = run->config;
     // With --resume-if-any, checkpoint.dir may be new.
-    if (checkpoint_lock(&run->checkpoint, run->config, run->world, ask->resume_if_any, err) != 0) return -1;
+    if (checkpoint_lock(&run->checkpoint, config, run->world, ask->resume_if_any, err) != 0) return -1;
     // Check again: the checkpoints may have changed while this start waited for the lock.
     if (check_checkpoints_together_(run, ask, err) != 0) return -1;
     if (create_load_(run, ask, run->log, err) != 0) return -1;
@@ -461,8 +441,25 @@ static int create_training_(Run *run, const RunAsk *ask, Error *err) {
     if (fail_together_(run->world, identified, err) != 0) return -1;
     if (run->from.found && world_rank(run->world) == 0) run_tell_resumed(run);
     if (checkpoint_create(run->checkpoint, &run->stage, &run->from, run->log, err) != 0) return -1;
-    if (run->config->sample.every > 0 && run_sampler_create(run, NULL, err) != 0) return -1;
-    return create_metrics_(run, err);
+    if (config->sample.every > 0 && run_sampler_create(run, NULL, err) != 0) return -1;
+    if (world_rank(run->world) > 0) return 0;
+    MetricsSetup setup = {.flops_per_token_full = model_flops_per_token(config, true),
+                          .flops_per_token_causal = model_flops_per_token(config, false),
+                          .peak_tflops = run->be->peak_tflops,
+                          .world = config_world(config),
+                          .measure = run->peak_cores > 0.0 ? measure_peak_ : NULL,
+                          .context = run,
+                          .outside_gib = run->outside_gib,
+                          .say_all = run->log->level == LOG_VERBOSE,
+                          .waits = world_size(run->world) == 1 ? waits_for_reader_ : NULL};
+    run->metrics = metrics_open(config, &setup, run->from.found ? run->from.step : -1, err);
+    if (run->metrics == NULL) return -1;
+    Error trouble = {0};
+    if (metrics_run(run->metrics, config, run->plan.parameters, &trouble) == 0) return 0;
+    if (!run->from.found) return *err = trouble, -1;
+    // A resumed run continues without this line, as it would without a step's line: a full disk must not end a restart.
+    run_tell_metrics(run, run->from.step, &trouble);
+    return 0;
 }
 
 // The order matters. Files are opened before the device, so that a wrong path is reported without starting GPUs. Memory
