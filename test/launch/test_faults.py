@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from harm import ENDS_WITHIN, build_harm, launcher_process, rank_process, small_config, supervisor_process
-from trainer_runs import Job, environment, mpirun, mpirun_environment, nothing_left, patience, wait_until
+from trainer_runs import (Job, environment, metrics_of, mpirun, mpirun_environment, nothing_left, patience,
+                          socket_inodes, wait_until)
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
@@ -50,8 +51,7 @@ def start(config, tmp_path, *overrides, bare=False, **environment_changes):
 
 
 def steps_done(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    return path.read_text().count('"type":"step"') if path.exists() else 0
+    return len(metrics_of(tmp_path / "metrics.jsonl"))
 
 
 def trains(job, tmp_path, steps=3):
@@ -246,8 +246,7 @@ def test_once_all_ranks_have_connected_no_other_user_can_connect(small, tmp_path
     def listens():
         tables = [Path(f"/proc/net/{table}") for table in ("tcp", "tcp6")]
         rows = [line.split() for table in tables if table.exists() for line in table.read_text().splitlines()[1:]]
-        inodes = {f"socket:[{row[9]}]" for row in rows if row[3] == "0A"}
-        return [path for path in Path(f"/proc/{supervisor}/fd").iterdir() if os.readlink(path) in inodes]
+        return socket_inodes([supervisor]) & {row[9] for row in rows if row[3] == "0A"}
 
     wait_until(lambda: not listens(), "the coordinator's port is open", 15)
     job.parent.send_signal(signal.SIGUSR1)

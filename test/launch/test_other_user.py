@@ -4,7 +4,6 @@ someone begins there."""
 
 import contextlib
 import fcntl
-import json
 import os
 import re
 import signal
@@ -16,7 +15,8 @@ from pathlib import Path
 import pytest
 from harm import small_config
 from other_user import OtherUser, let_in, needs_root
-from trainer_runs import Job, checkpoint_names, environment, nothing_left, processes_with, verify, wait_until
+from trainer_runs import (Job, checkpoint_names, environment, metrics_of, nothing_left, processes_with, socket_inodes,
+                          verify, wait_until)
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("ranks"), needs_root]
 
@@ -30,9 +30,7 @@ def start(config, folder, *keys):
 
 
 def steps_of(folder):
-    path = folder / "metrics.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")] if path.exists() else []
-    return {line["step"]: (line["loss"], line["grad_norm"]) for line in lines if line["type"] == "step"}
+    return {line["step"]: (line["loss"], line["grad_norm"]) for line in metrics_of(folder / "metrics.jsonl")}
 
 
 # ---- what the other user tries --------------------------------------------------------------------------------------
@@ -99,19 +97,9 @@ def knock(addresses):
 # ---- what there is to try -------------------------------------------------------------------------------------------
 
 
-def inodes_of(pids):
-    found = set()
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            for entry in Path(f"/proc/{pid}/fd").iterdir():
-                with contextlib.suppress(OSError):
-                    found |= set(re.findall(r"socket:\[(\d+)\]", os.readlink(entry)))
-    return found
-
-
 def sockets_of(pids):
     """Returns (kind, address) of the sockets of processes that others could reach."""
-    mine, found = inodes_of(pids), []
+    mine, found = socket_inodes(pids), []
     for table, kind in (("tcp", socket.SOCK_STREAM), ("udp", socket.SOCK_DGRAM)):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             fields = line.split()

@@ -14,6 +14,7 @@ import hosts
 import pytest
 import slurm_cluster
 import trainer_runs
+from trainer_runs import metrics_of
 
 WHY_NOT = hosts.why_not()
 PEER_TIMEOUT_S = 2
@@ -48,10 +49,6 @@ def lab(tmp_path):
         yield one
     finally:
         one.hosts.stop()
-
-
-def steps_of(metrics):
-    return metrics.read_text().count('"type":"step"') if metrics.exists() else 0
 
 
 def table(ended):
@@ -113,7 +110,7 @@ def test_two_hosts_write_one_checkpoint_and_go_on_from_it(lab):
     overrides = [f"train.steps={steps}", f"log.metrics={metrics}", f"checkpoint.dir={saved}", "checkpoint.every=20",
                  "checkpoint.keep=2"]
     job = lab.start(*overrides, arguments=["--resume-if-any", saved])
-    trainer_runs.wait_until(lambda: steps_of(metrics) >= 22 or job.parent.poll() is not None, "no steps")
+    trainer_runs.wait_until(lambda: len(metrics_of(metrics)) >= 22 or job.parent.poll() is not None, "no steps")
     assert job.parent.poll() is None
     (mpirun,) = [pid for pid, words in lab.hosts.processes(0) if words.startswith("mpirun")]
     subprocess.run(["kill", f"-{signal.SIGUSR1.value}", str(mpirun)], check=True)
@@ -131,7 +128,7 @@ def test_two_hosts_write_one_checkpoint_and_go_on_from_it(lab):
 def test_a_cut_wire_ends_the_job_on_both_hosts(lab):
     metrics = lab.folder / "cut.jsonl"
     job = lab.start("train.steps=1000000", f"train.peer_timeout_s={PEER_TIMEOUT_S}", f"log.metrics={metrics}")
-    trainer_runs.wait_until(lambda: steps_of(metrics) >= 20 or job.parent.poll() is not None, "no steps")
+    trainer_runs.wait_until(lambda: len(metrics_of(metrics)) >= 20 or job.parent.poll() is not None, "no steps")
     assert job.parent.poll() is None
     began = time.monotonic()
     lab.hosts.wire_is("down")
@@ -203,7 +200,7 @@ def test_slurm_starts_ranks_on_both_hosts_and_a_stopped_one_ends_the_step(lab, s
     more = [f"log.metrics={metrics}", "-o", "train.steps=1000000", "-o", f"train.peer_timeout_s={PEER_TIMEOUT_S}"]
     command = [*lab.hosts.enter(0), *step, *more]
     job = subprocess.Popen(command, env=slurm.env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    trainer_runs.wait_until(lambda: steps_of(metrics) >= 20 or job.poll() is not None, "no steps")
+    trainer_runs.wait_until(lambda: len(metrics_of(metrics)) >= 20 or job.poll() is not None, "no steps")
     assert job.poll() is None
     stopped = [pid for pid, words in lab.hosts.processes(1) if words.startswith(str(trainer_runs.trainer("llama")))]
     os.kill(stopped[0], signal.SIGSTOP)

@@ -126,7 +126,8 @@ class Terminal:
         self.pid, self.terminal = pty.fork()
         if self.pid == 0:
             os.chdir(ROOT)
-            os.execve(trainer("llama"), ["train_llama", "-c", str(config), *as_options(*overrides)], environment(TERM="xterm"))
+            arguments = ["train_llama", "-c", str(config), *as_options(*overrides)]
+            os.execve(trainer("llama"), arguments, environment(TERM="xterm"))
 
     def read_until(self, text):
         deadline = time.monotonic() + patience(30)

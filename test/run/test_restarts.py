@@ -2,7 +2,6 @@
 run."""
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from harm import launcher_process, rank_process, small_config, supervisor_process
-from trainer_runs import BUILD, Job, environment, nothing_left, processes_with, wait_until
+from trainer_runs import BUILD, Job, environment, metrics_of, nothing_left, processes_with, wait_until
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
@@ -27,13 +26,12 @@ def start(config, folder, *overrides, steps=STEPS, resume=None, prefix=()):
     return Job(config, *keys, arguments=arguments, env=environment(OMP_NUM_THREADS="1"), prefix=prefix)
 
 
-def lines(folder):
-    path = folder / "metrics.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")] if path.exists() else []
+def lines(folder, kind="step"):
+    return metrics_of(folder / "metrics.jsonl", kind)
 
 
 def last_step(folder):
-    return max([line["step"] for line in lines(folder) if line["type"] == "step"], default=0)
+    return max([line["step"] for line in lines(folder)], default=0)
 
 
 def kill(job, folder, rank, after):
@@ -62,10 +60,9 @@ def test_a_killed_rank_is_started_again_and_the_bits_are_those_of_an_undisturbed
         ended.stderr,
     )
     assert said is not None, ended.stderr
-    runs = [line for line in lines(torn) if line["type"] == "run"]
-    assert len(runs) >= 2
-    last = {line["step"]: (line["loss"], line["grad_norm"]) for line in lines(torn) if line["type"] == "step"}
-    assert last == {line["step"]: (line["loss"], line["grad_norm"]) for line in lines(whole) if line["type"] == "step"}
+    assert len(lines(torn, "run")) >= 2
+    results = [{line["step"]: (line["loss"], line["grad_norm"]) for line in lines(at)} for at in (whole, torn)]
+    assert results[0] == results[1]
     assert nothing_left(config)
 
 
@@ -91,7 +88,7 @@ def test_a_restart_passes_over_a_damaged_checkpoint_and_says_so(tmp_path):
     assert ended.code == 0, ended.stderr
     skipped = f"{file}: the checksum differs; the file is damaged; trying the previous checkpoint"
     assert skipped in ended.stderr and f"resumed from {before} after" in ended.stderr, ended.stderr
-    steps = [{line["step"]: line["loss"] for line in lines(at) if line["type"] == "step"} for at in (whole, torn)]
+    steps = [{line["step"]: line["loss"] for line in lines(at)} for at in (whole, torn)]
     assert steps[0] == steps[1] and nothing_left(config)
 
 
@@ -100,7 +97,7 @@ def test_without_restarts_left_the_last_line_says_how_to_go_on(tmp_path):
     job = start(config, tmp_path, "train.max_restarts=1", steps=100000)
     kill(job, tmp_path, 1, 6)
     config.unlink()
-    wait_until(lambda: len([1 for line in lines(tmp_path) if line["type"] == "run"]) == 2, "no second start")
+    wait_until(lambda: len(lines(tmp_path, "run")) == 2, "no second start")
     kill(job, tmp_path, 1, last_step(tmp_path) + 6)
     ended = job.end()
     assert ended.code == 1
@@ -117,7 +114,7 @@ def test_the_steps_that_were_lost_count_from_where_this_start_began(tmp_path):
     job = start(config, tmp_path, *again, steps=100000, resume=saved)
     kill(job, tmp_path, 1, 25)
     ended_at = last_step(tmp_path)
-    wait_until(lambda: len([1 for line in lines(tmp_path) if line["type"] == "run"]) == 3, "no second start")
+    wait_until(lambda: len(lines(tmp_path, "run")) == 3, "no second start")
     job.parent.send_signal(signal.SIGTERM)
     said = re.search(r"again from their last starting point, .*; lost: (\d+) step", job.end().stderr)
     assert said is not None and 4 <= int(said[1]) <= ended_at - 20 + 100, said
@@ -171,7 +168,7 @@ def test_the_first_process_of_a_container_keeps_no_zombies_of_lost_ranks(tmp_pat
     job = start(config, tmp_path, "train.max_restarts=1", steps=100000, prefix=[sys.executable, "-c", ADOPTS])
     wait_until(lambda: last_step(tmp_path) >= 1, "no step")
     os.kill(launcher_process(job), signal.SIGKILL)
-    wait_until(lambda: len([1 for line in lines(tmp_path) if line["type"] == "run"]) == 2, "no second start")
+    wait_until(lambda: len(lines(tmp_path, "run")) == 2, "no second start")
     stats = lambda: [Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split() for pid in children()]
     children = lambda: Path(f"/proc/{job.parent.pid}/task/{job.parent.pid}/children").read_text().split()
     wait_until(lambda: len(children()) == 2, lambda: f"not the caretaker and mpirun alone: {stats()}", 15)

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -12,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from harm import launcher_process, small_config
-from trainer_runs import (ROOT, Job, as_options, environment, nothing_left, processes_with, started, trainer,
-                          wait_until, without_mpi, write_config)
+from trainer_runs import (ROOT, Job, as_options, environment, nothing_left, processes_with, socket_inodes, started,
+                          trainer, wait_until, without_mpi, write_config)
 
 SOON = 60
 ALONE = ("parallel.pipeline=1", "schedule.bpipe=off")
@@ -255,14 +254,7 @@ def test_a_deleted_working_directory_is_a_sentence(small, tmp_path):
 def test_no_port_of_a_rank_on_one_machine_is_reached_from_another(small, tmp_path):
     """Exception: mpirun listens for daemons of other hosts on all interfaces, with any options."""
     job = started(small, tmp_path, *RANKS["four_ranks"])
-    inodes = set()
-    for pid in [pid for pid in processes_with(str(small)) if pid != launcher_process(job)]:
-        for entry in Path(f"/proc/{pid}/fd").glob("*"):
-            try:
-                found = re.match(r"socket:\[(\d+)\]", os.readlink(entry))
-            except OSError:
-                continue
-            inodes |= {found[1]} if found else set()
+    inodes = socket_inodes(set(processes_with(str(small))) - {launcher_process(job)})
     open_ports = []
     for kind in ("tcp", "tcp6", "udp", "udp6"):
         for line in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]:

@@ -215,6 +215,23 @@ def wait_until(condition, what, seconds=60):
     return found
 
 
+def metrics_of(path, kind="step"):
+    """Returns the lines of this kind that are complete in a file of metrics."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [line for line in map(json.loads, (l for l in lines if l.endswith("}"))) if line["type"] == kind]
+
+
+def socket_inodes(pids):
+    """Returns the inodes of the sockets that processes hold, as /proc/net names them."""
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for entry in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    found |= set(re.findall(r"socket:\[(\d+)\]", os.readlink(entry)))
+    return found
+
+
 def wait_for_lines(process, path, count):
     """Waits until a file of this process has so many lines."""
 
@@ -326,8 +343,7 @@ def started(config, folder, *overrides, **keywords):
     metrics.unlink(missing_ok=True)
     endless = ("train.steps=1000000", "train.schedule=constant", "data.val_every=0", f"log.metrics={metrics}")
     job = Job(config, *endless, *overrides, **keywords)
-    wait_until(lambda: job.parent.poll() is not None or (metrics.exists() and metrics.read_text().count('"step"') > 2),
-               "no steps")
+    wait_until(lambda: job.parent.poll() is not None or len(metrics_of(metrics)) > 2, "no steps")
     assert job.parent.poll() is None, job.end().stderr
     return job
 
