@@ -262,7 +262,6 @@ int checkpoint_finish(Checkpoint *checkpoint, Error *err) {
 
 // --- checkpoint.dir: these functions are called on rank 0 only
 
-// Creates and locks checkpoint.dir.
 static int lock_dir_(Checkpoint *checkpoint, Error *err) {
     const char *dir = checkpoint->config->checkpoint.dir;
     char path[CHECKPOINT_PATH], taken[CHECKPOINT_PATH + 128];

@@ -104,7 +104,7 @@ static void compare_models_(Differences *list, const ModelConfig *there, const M
         if (rope && !rotations) continue;
         if (scaled && strcmp(name, "model.rope_scaling") != 0 && there->rope_scaling != here->rope_scaling) continue;
         size_t at = keys[i]->offset - offsetof(Config, model);
-        const char *a = (const char *)there + at, *b = (const char *)here + at;
+        const void *a = (const char *)there + at, *b = (const char *)here + at;
         // Numbers may differ by rounding, since some files contain constants that were rounded to fp32.
         double wanted = keys[i]->type == KEY_NUMBER ? *(const double *)b : 0;
         bool same = keys[i]->type == KEY_NUMBER ? fabs(*(const double *)a - wanted) <= 1e-6 * fabs(wanted)

@@ -161,7 +161,6 @@ static int check_batch_(const Config *config, Error *err) {
     return check_one_batch_(config, config->train.global_batch, "train.global_batch", err);
 }
 
-// Checks the keys of the learning rate's decay.
 static int check_decay_(const Config *config, Error *err) {
     const TrainConfig *train = &config->train;
     long long most = (long long)(train->steps - train->warmup_steps);

@@ -13,7 +13,6 @@
 
 enum { MOST_EXPERTS = 1 << 18 }; // of all layers; each has three entries in the table of tensors
 
-// Checks the experts of a layer and how a token chooses among them.
 static int check_router_(const Config *config, Error *err) {
     const ModelConfig *m = &config->model;
     long long experts = (long long)m->experts, chosen = (long long)m->experts_per_token;
@@ -54,7 +53,6 @@ static int check_router_(const Config *config, Error *err) {
                         top, groups, experts / groups, (chosen * groups + experts - 1) / experts);
 }
 
-// Checks the ranks that divide the experts.
 static int check_expert_ranks_(const Config *config, Error *err) {
     const ParallelConfig *p = &config->parallel;
     int64_t ranks = p->tensor * p->context * p->data, e = p->expert;

@@ -93,7 +93,6 @@ const char *const trainer_words[] = {
     NULL,
 };
 
-// Returns whether a text of words has this word.
 static bool has_word_(const char *text, const char *word) {
     size_t length = strlen(word);
     for (const char *at = text; (at = strstr(at, word)) != NULL; at += length)
