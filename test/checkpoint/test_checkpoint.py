@@ -30,11 +30,8 @@ def trained(request, tmp_path_factory):
 # --- one model in any layout
 
 SAME_BITS = {
-    "one_stage": layout(p=1),
     "four_stages_bpipe": layout(p=4, bpipe=True),
-    "four_stages_gpipe": layout(p=4, schedule_name="gpipe"),
     "eight_stages_adjacent": layout(p=8, bpipe=True, parallel_placement="adjacent"),
-    "uneven_stages_more_slots": layout(p=2, bpipe=True, schedule_slots=4, parallel_layers=[5, 3]),
 }
 
 
@@ -46,8 +43,6 @@ def test_resume_continues_with_the_same_bits_in_another_layout(trained, change):
 
 
 OTHER_SUMS = {
-    "two_tensor_ranks": layout(p=2, t=2),
-    "two_data_ranks": layout(p=2, d=2),
     "tensor_and_data_ranks_in_sequence": layout(p=2, t=2, d=2, bpipe=True, parallel_sequence=True),
     "larger_micro_batch": layout(p=2, b=2),
 }
@@ -61,7 +56,7 @@ def test_resume_continues_alike_where_sums_are_split_differently(trained, change
 
 # Tensor rank r has the r-th part of a matrix, and data rank r the r-th piece of an optimizer state. Together they write
 # one complete model.
-SPLITS = {"tensor": layout(p=2, t=2), "data": layout(p=2, d=2), "both": layout(t=2, d=2), "four": layout(d=4)}
+SPLITS = {"both": layout(t=2, d=2), "four": layout(d=4)}
 
 
 @pytest.mark.parametrize("split", SPLITS)

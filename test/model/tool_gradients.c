@@ -1,11 +1,10 @@
 // Writes the losses, weights and gradients of one batch, for tests that compare them with another implementation:
 //
-//     tool_gradients [-w WEIGHTS] [-s] [-c CHUNKS] [-v] CONFIG TOKENS OUT
+//     tool_gradients [-w WEIGHTS] [-s] CONFIG TOKENS OUT
 //
-// All stages of the configuration run in one process, without tensor and data parallelism, with CHUNKS chunks per stage
-// placed as a loop, or with -v as a V. All forwards run before the first backward. Bundles are first filled with NaN,
-// so that a backward that reads missing data is noticed. With -s backwards are split: all gradients of inputs first,
-// then all gradients of weights. TOKENS: int32, global_batch sequences of seq_len + 1 tokens; sequence k belongs to
+// All stages of the configuration run in one process, without tensor and data parallelism. All forwards run before the
+// first backward. Bundles are first filled with NaN, so that a backward that reads missing data is noticed. With -s
+// backwards are split: all gradients of inputs first, then all gradients of weights. TOKENS: int32, global_batch sequences of seq_len + 1 tokens; sequence k belongs to
 // microbatch k / micro_batch. WEIGHTS and OUT contain records: a line `NAME ROWS COLS`, then rows * cols float32.
 // WEIGHTS sets tensors by name, without padding; other tensors keep their initial values. OUT has `weight:NAME` and
 // `gradient:NAME` of each tensor, padding included, `losses` (sequence, position), and `evaluated`, the losses of a
@@ -23,11 +22,10 @@ typedef struct Tool {
     Backend *be;
     Stage *stages;
     int stage_count, stages_made;
-    Schedule placed; // stages, chunks, placement, split
-    int virtual_stages;
+    Schedule placed; // stages, split
     int64_t microbatches;
-    void **bundles;      // (virtual stages, microbatches)
-    void *activation[2]; // messages: virtual stage g reads [g % 2] and writes the other
+    void **bundles;      // (stages, microbatches)
+    void *activation[2]; // messages: stage s reads [s % 2] and writes the other
     void *gradient[2];
     float *device, *host; // space for the largest tensor, or for all losses
     int64_t capacity;     // floats
@@ -36,12 +34,6 @@ typedef struct Tool {
 
 static int fail_(Tool *tool, const char *what, const char *path) {
     return error_set(tool->err, EXIT_FAILED, "%s: %s", path, what);
-}
-
-static Stage *stage_of_(Tool *tool, int g, int *chunk) {
-    int stage, unused;
-    schedule_home(&tool->placed, g, &stage, chunk != NULL ? chunk : &unused);
-    return &tool->stages[stage];
 }
 
 // --- what is made and released once
@@ -55,14 +47,14 @@ static void bytes_free_(Tool *tool, void *memory, int64_t bytes) {
 }
 
 static int bundles_create_(Tool *tool) {
-    for (int g = 0; g < tool->virtual_stages; g++) {
-        int64_t bytes = stage_of_(tool, g, NULL)->at.bundle_bytes;
+    for (int s = 0; s < tool->stage_count; s++) {
+        int64_t bytes = tool->stages[s].at.bundle_bytes;
         void *nan = malloc((size_t)bytes);
         if (nan == NULL) return fail_(tool, "out of host memory", "bundle");
         memset(nan, 0xff, (size_t)bytes); // NaN in fp32 and in bf16
         for (int64_t i = 0; i < tool->microbatches; i++) {
             void *bundle = bytes_create_(tool, bytes, "bundle");
-            tool->bundles[g * tool->microbatches + i] = bundle;
+            tool->bundles[s * tool->microbatches + i] = bundle;
             if (bundle != NULL) tool->be->upload(tool->be, bundle, nan, bytes);
         }
         free(nan);
@@ -78,7 +70,7 @@ static int buffers_create_(Tool *tool) {
                 tool->capacity = tool->stages[s].tensors.tensors[i].count;
     tool->host = malloc((size_t)tool->capacity * sizeof(float));
     tool->device = (float *)bytes_create_(tool, tool->capacity * 4, "tensor");
-    tool->bundles = calloc((size_t)(tool->virtual_stages * tool->microbatches), sizeof(void *));
+    tool->bundles = calloc((size_t)(tool->stage_count * tool->microbatches), sizeof(void *));
     if (tool->host == NULL || tool->bundles == NULL) return fail_(tool, "out of host memory", "tensor");
     for (int k = 0; k < 2; k++) {
         tool->activation[k] = bytes_create_(tool, tool->stages[0].at.message_bytes, "message");
@@ -94,8 +86,7 @@ static int tool_create_(Tool *tool, const char *path) {
         return fail_(tool, "tensor and data have to be 1 here", path);
     tool->microbatches = config_microbatches(config);
     tool->stage_count = tool->placed.stages = (int)config->parallel.pipeline;
-    tool->virtual_stages = tool->stage_count * tool->placed.chunks;
-    if (tool->virtual_stages > config->model.layers) return fail_(tool, "has fewer layers than chunks", path);
+    if (tool->stage_count > config->model.layers) return fail_(tool, "has fewer layers than stages", path);
     tool->stages = calloc((size_t)tool->stage_count, sizeof *tool->stages);
     if (tool->stages == NULL) return fail_(tool, "out of host memory", path);
     tool->be = backend_cpu_create(config->train.precision, 0, tool->err);
@@ -111,9 +102,9 @@ static int tool_create_(Tool *tool, const char *path) {
 
 static void tool_destroy_(Tool *tool) {
     if (tool->be != NULL) {
-        for (int g = 0; g < tool->virtual_stages && tool->bundles != NULL; g++)
+        for (int s = 0; s < tool->stage_count && tool->bundles != NULL; s++)
             for (int64_t i = 0; i < tool->microbatches; i++)
-                bytes_free_(tool, tool->bundles[g * tool->microbatches + i], stage_of_(tool, g, NULL)->at.bundle_bytes);
+                bytes_free_(tool, tool->bundles[s * tool->microbatches + i], tool->stages[s].at.bundle_bytes);
         for (int k = 0; k < 2; k++) {
             bytes_free_(tool, tool->activation[k], tool->stages[0].at.message_bytes);
             bytes_free_(tool, tool->gradient[k], tool->stages[0].at.message_bytes);
@@ -131,7 +122,7 @@ static void tool_destroy_(Tool *tool) {
 
 // Reorders the sequences of the file into rows as the stages expect them: row = position * b + sequence.
 static void microbatch_upload_(Tool *tool, int64_t microbatch, const int32_t *sequences, int32_t *rows) {
-    Stage *first = stage_of_(tool, 0, NULL), *last = stage_of_(tool, tool->virtual_stages - 1, NULL);
+    Stage *first = &tool->stages[0], *last = &tool->stages[tool->stage_count - 1];
     int64_t b = first->at.shape.batch, s = first->at.shape.seq, offset = microbatch * b * s;
     for (int shift = 0; shift < 2; shift++) {
         for (int64_t j = 0; j < b; j++)
@@ -190,33 +181,30 @@ static int weights_read_(Tool *tool, const char *path) {
 // --- the batch
 
 static int forward_(Tool *tool, int64_t microbatch, float scale) {
-    int chunk;
-    for (int g = 0; g < tool->virtual_stages; g++) {
-        Stage *stage = stage_of_(tool, g, &chunk);
+    for (int s = 0; s < tool->stage_count; s++) {
+        Stage *stage = &tool->stages[s];
         if (microbatch == 0) tensors_quantize(&stage->tensors, tool->be);
-        if (stage_forward(stage, chunk, microbatch, tool->bundles[g * tool->microbatches + microbatch],
-                          tool->activation[g % 2], tool->activation[(g + 1) % 2], scale, tool->err) != 0)
+        if (stage_forward(stage, 0, microbatch, tool->bundles[s * tool->microbatches + microbatch],
+                          tool->activation[s % 2], tool->activation[(s + 1) % 2], scale, tool->err) != 0)
             return -1;
     }
     return 0;
 }
 
 static int backward_(Tool *tool, int64_t microbatch) {
-    int chunk;
-    for (int g = tool->virtual_stages - 1; g >= 0; g--) {
-        Stage *stage = stage_of_(tool, g, &chunk);
-        if (stage_backward(stage, chunk, microbatch, tool->bundles[g * tool->microbatches + microbatch],
-                           tool->gradient[g % 2], tool->gradient[(g + 1) % 2], tool->placed.split, tool->err) != 0)
+    for (int s = tool->stage_count - 1; s >= 0; s--) {
+        Stage *stage = &tool->stages[s];
+        if (stage_backward(stage, 0, microbatch, tool->bundles[s * tool->microbatches + microbatch],
+                           tool->gradient[s % 2], tool->gradient[(s + 1) % 2], tool->placed.split, tool->err) != 0)
             return -1;
     }
     return 0;
 }
 
 static int weights_(Tool *tool, int64_t microbatch) {
-    int chunk;
-    for (int g = 0; g < tool->virtual_stages; g++) {
-        Stage *stage = stage_of_(tool, g, &chunk);
-        if (stage_weights(stage, chunk, microbatch, tool->bundles[g * tool->microbatches + microbatch], tool->err) != 0)
+    for (int s = 0; s < tool->stage_count; s++) {
+        Stage *stage = &tool->stages[s];
+        if (stage_weights(stage, 0, microbatch, tool->bundles[s * tool->microbatches + microbatch], tool->err) != 0)
             return -1;
     }
     return 0;
@@ -251,7 +239,7 @@ static void tensor_write_(Tool *tool, FILE *file, const Tensor *tensor) {
 }
 
 static int losses_write_(Tool *tool, FILE *file, const char *name) {
-    const Stage *last = stage_of_(tool, tool->virtual_stages - 1, NULL);
+    const Stage *last = &tool->stages[tool->stage_count - 1];
     int64_t b = last->at.shape.batch, s = last->at.shape.seq, count = tool->microbatches * b * s;
     float *losses = malloc((size_t)count * sizeof *losses);
     if (losses == NULL) return fail_(tool, "out of host memory", name);
@@ -286,15 +274,13 @@ int main(int argc, char **argv) {
     Tool tool = {.err = &err, .placed = {.chunks = 1}};
     const char *weights = NULL;
     int option;
-    while ((option = getopt(argc, argv, "w:sc:v")) >= 0) {
+    while ((option = getopt(argc, argv, "w:s")) >= 0) {
         if (option == 'w') weights = optarg;
         if (option == 's') tool.placed.split = true;
-        if (option == 'c') tool.placed.chunks = atoi(optarg);
-        if (option == 'v') tool.placed.placement = PLACEMENT_V;
     }
     char **files = argv + optind;
     if (argc - optind != 3) {
-        log_line(&log, "usage: tool_gradients [-w WEIGHTS] [-s] [-c CHUNKS] [-v] CONFIG TOKENS OUT");
+        log_line(&log, "usage: tool_gradients [-w WEIGHTS] [-s] CONFIG TOKENS OUT");
         return EXIT_USAGE;
     }
     bool done = tool_create_(&tool, files[0]) == 0 && (weights == NULL || weights_read_(&tool, weights) == 0) &&
