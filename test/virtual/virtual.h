@@ -38,10 +38,12 @@ enum { PROCESSES = 128, CONTEXTS = 32, HOST = 0, RANKS = 128 };
 
 enum Order { ORDER_FIFO, ORDER_RANDOM, ORDER_NEWEST };
 
-// The environment, read once.
+// The environment, read once. Beside it, VIRTUAL_PINNED and VIRTUAL_PRODUCTS name a folder, into which rank N writes
+// file N: the most bytes of cudaMallocHost; a line for each product's kernel with its number of multiprocessors (0:
+// all). VIRTUAL_JOB is the run's name, which its ranks share; the first process sets it.
 struct Options {
-    int gpus, nodes; // GPUs per node; nodes of the run
-    int multiprocessors;
+    int gpus, nodes;     // GPUs per node; nodes of the run
+    int multiprocessors; // VIRTUAL_MULTIPROCESSORS
     Order order;
     uint64_t seed;
     bool races;
@@ -50,17 +52,19 @@ struct Options {
     std::string slow; // VIRTUAL_SLOW: "product" or "links", of rank slow_rank, take slow_times as long in a dry run
     int slow_rank;
     double slow_times;
-    double patience;           // seconds without progress anywhere that count as a deadlock
-    int queues;                // CUDA_DEVICE_MAX_CONNECTIONS
-    bool eager;                // CUDA_MODULE_LOADING=EAGER
-    int loads_late;            // VIRTUAL_LAZY. 0: no kernel is loaded at its first launch; 2: such loading is a defect
-                               // once messages between ranks have begun
-    bool connects_late;        // NCCL_RUNTIME_CONNECT
-    bool blocking;             // CUDA_LAUNCH_BLOCKING: every call waits for what it has queued
-    std::string late_ranks;    // VIRTUAL_LATE="4 7": ranks that notice passed events 20 ms late
-    std::string driver, fault; // VIRTUAL_DRIVER, VIRTUAL_FAULT
+    double patience;        // seconds without progress anywhere that count as a deadlock
+    int queues;             // CUDA_DEVICE_MAX_CONNECTIONS
+    bool eager;             // CUDA_MODULE_LOADING=EAGER
+    int loads_late;         // VIRTUAL_LAZY. 0: no kernel is loaded at its first launch; 2: such loading is a defect
+                            // once messages between ranks have begun
+    bool connects_late;     // NCCL_RUNTIME_CONNECT
+    bool blocking;          // CUDA_LAUNCH_BLOCKING: every call waits for what it has queued
+    std::string late_ranks; // VIRTUAL_LATE="4 7": ranks that notice passed events 20 ms late
+    std::string fault;      // VIRTUAL_FAULT (docs/virtual.md)
+    std::string driver;     // VIRTUAL_DRIVER: its CUDA version; none: no driver; notready: what connects NVSwitches is
+                            // not running
     std::string nccl;       // VIRTUAL_NCCL="22809 21903": the versions on nodes 0 and 1; the last also on later nodes
-    int64_t taken;          // bytes of the GPU that other programs hold
+    int64_t taken;          // VIRTUAL_TAKEN_MIB: of the GPU, held by other programs
     bool peers;             // VIRTUAL_PEERS: the GPUs of a node reach each other's memory
     bool nvlink;            // VIRTUAL_PEERS=pcie: they do, but over PCIe
     bool late;              // VIRTUAL_PAGEABLE=late: uploads read ordinary memory when they are executed
