@@ -11,7 +11,7 @@ import numpy
 import pytest
 
 from checkpoint_runs import KILLER, Disk, crc64, saved_run, several_ranks, whole_checkpoints
-from trainer_runs import (LLAMA, MODELS, TOOLS, Trainer, checkpoint_names, layout, nothing_left, saving, shared_library,
+from trainer_runs import (LLAMA, MODELS, TOOLS, Trainer, checkpoint_names, layout, nothing_left, saving, preload,
                           verify, wait_for_lines, wait_until, without_mpi)
 
 
@@ -296,7 +296,7 @@ def test_a_link_out_of_the_directory_is_refused(small, tmp_path):
 def test_a_kill_at_any_point_leaves_a_checkpoint_to_go_on_from(small, tmp_path):
     """Kills at every call of one save that changes the disk, including the removal of the previous checkpoint."""
     saved, points = tmp_path / "saved", 0
-    killer = shared_library(tmp_path / "killer.so", KILLER)
+    killer = preload(tmp_path / "killer.so", KILLER)
     once = saving(saved, 1, keep=1)
     while True:
         points += 1

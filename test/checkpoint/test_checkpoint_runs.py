@@ -13,7 +13,7 @@ import pytest
 
 from checkpoint_runs import KILLER, saved_run, several_ranks
 from other_user import OtherUser, let_in, needs_root
-from trainer_runs import (ROOT, checkpoint_names, layout, mpirun, mpirun_environment, saving, shared_library, verify,
+from trainer_runs import (ROOT, checkpoint_names, layout, mpirun, mpirun_environment, saving, preload, verify,
                           wait_until)
 
 OVERWRITE = {"checkpoint.overwrite": True}
@@ -75,11 +75,6 @@ def test_a_run_that_went_back_replaces_its_own_later_steps(small, saved):
 # --- clocks
 
 CLOCK = """
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <stdlib.h>
-#include <sys/time.h>
-#include <time.h>
 // The calendar's clock, CLOCK_AHEAD seconds ahead; from its CLOCK_JUMP-th reading on it is right.
 static long ahead(void) {
     static int reads;
@@ -87,7 +82,7 @@ static long ahead(void) {
     return jump != NULL && reads++ >= atoi(jump) ? 0 : atol(getenv("CLOCK_AHEAD"));
 }
 int clock_gettime(clockid_t id, struct timespec *t) {
-    int status = ((int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime"))(id, t);
+    int status = REAL(clock_gettime)(id, t);
     if (id == CLOCK_REALTIME) t->tv_sec += ahead();
     return status;
 }
@@ -96,7 +91,7 @@ int clock_gettime(clockid_t id, struct timespec *t) {
 
 @pytest.fixture(scope="module")
 def clock(tmp_path_factory):
-    library = shared_library(tmp_path_factory.mktemp("clock") / "clock.so", CLOCK)
+    library = preload(tmp_path_factory.mktemp("clock") / "clock.so", CLOCK)
     return lambda ahead, **more: {"LD_PRELOAD": str(library), "CLOCK_AHEAD": str(ahead), **more}
 
 
@@ -220,7 +215,7 @@ def test_overwrite_removes_nothing_that_has_no_readable_manifest(small, saved):
 
 @pytest.fixture(scope="module")
 def killer(tmp_path_factory):
-    library = shared_library(tmp_path_factory.mktemp("killer") / "killer.so", KILLER)
+    library = preload(tmp_path_factory.mktemp("killer") / "killer.so", KILLER)
     return lambda at, **more: {"LD_PRELOAD": str(library), "KILL_AT": str(at), **more}
 
 
@@ -269,24 +264,19 @@ def test_resume_if_any_starts_at_step_0_where_nothing_is_and_goes_on_where_somet
 
 
 UNREADABLE = """
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 // In each process the FAIL_FROM-th opening of a manifest and the next one fail as on a disk in trouble.
 int open(const char *path, int flags, int mode) {
     static int opened;
     int past = strstr(path, "manifest.json") != NULL ? ++opened - atoi(getenv("FAIL_FROM")) : -1;
     if (past == 0 || past == 1) return errno = EIO, -1;
-    return ((int (*)(const char *, int, int))dlsym(RTLD_NEXT, "open"))(path, flags, mode);
+    return REAL(open)(path, flags, mode);
 }
 """
 
 
 @pytest.mark.parametrize("start", [1, 2, 5, 9])
 def test_a_disk_that_fails_to_read_checkpoints_is_not_taken_for_an_empty_one(small, saved, tmp_path, start):
-    library, before = shared_library(tmp_path / "unreadable.so", UNREADABLE), contents(saved)
+    library, before = preload(tmp_path / "unreadable.so", UNREADABLE), contents(saved)
     environment = {"LD_PRELOAD": str(library), "FAIL_FROM": str(start)}
     refused = small.run(saving(saved, 2), {"train.steps": 10}, resume_if_any=saved, environment=environment, code=1)
     assert "manifest.json: cannot be read: Input/output error" in refused.stderr, refused.stderr
@@ -454,25 +444,18 @@ def test_a_folder_that_is_gone_is_made_again_and_no_message_says_otherwise(small
 
 
 FIRST_TO_MAKE = """
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 // Another run makes the folder FOLDER, with all it saves, right before this process does.
 int mkdir(const char *path, mode_t mode) {
     const char *folder = getenv("FOLDER"), *copy = getenv("COPY");
     if (strcmp(path, folder) == 0 && access(folder, F_OK) != 0 && rename(copy, folder) != 0) abort();
-    return ((int (*)(const char *, mode_t))dlsym(RTLD_NEXT, "mkdir"))(path, mode);
+    return REAL(mkdir)(path, mode);
 }
 """
 
 
 @pytest.mark.parametrize("resume", [None, "resume_if_any"])
 def test_a_folder_that_another_run_made_first_is_looked_at_again(small, tmp_path, resume):
-    library, saved = shared_library(tmp_path / "first.so", FIRST_TO_MAKE), tmp_path / "saved"
+    library, saved = preload(tmp_path / "first.so", FIRST_TO_MAKE), tmp_path / "saved"
     shutil.copytree(small.saved, tmp_path / "copy")
     env = {"LD_PRELOAD": str(library), "FOLDER": str(saved), "COPY": str(tmp_path / "copy")}
     if resume is None:

@@ -2,19 +2,14 @@
 
 import pytest
 
-from trainer_runs import environment, run, shared_library, write_config
+from trainer_runs import environment, run, preload, write_config
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
 # A library to preload: writes a line for each announced range of a file, and for each range that is read.
 READS = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/types.h>
-#include <unistd.h>
 static void tell(const char *what, long at, long bytes) {
     char path[400], line[100];
     const char *rank = getenv("OMPI_COMM_WORLD_RANK");
@@ -31,14 +26,14 @@ int posix_fadvise64(int file, off64_t at, off64_t bytes, int advice) {
 int posix_fadvise(int file, off_t at, off_t bytes, int advice) { return posix_fadvise64(file, at, bytes, advice); }
 ssize_t pread64(int file, void *to, size_t bytes, off64_t at) {
     tell("reads", at, bytes);
-    return ((ssize_t(*)(int, void *, size_t, off64_t))dlsym(RTLD_NEXT, "pread64"))(file, to, bytes, at);
+    return REAL(pread64)(file, to, bytes, at);
 }
 ssize_t pread(int file, void *to, size_t bytes, off_t at) { return pread64(file, to, bytes, at); }
 """
 
 
 def test_what_a_step_reads_was_announced_a_step_before(tmp_path):
-    told = {"LD_PRELOAD": str(shared_library(tmp_path / "reads.so", READS)),
+    told = {"LD_PRELOAD": str(preload(tmp_path / "reads.so", READS)),
             "READS": str(tmp_path)}
     ended = run(write_config(tmp_path), "parallel.pipeline=1", "parallel.data=2", "schedule.bpipe=off", "train.steps=4",
                 "data.val_every=0", env=environment(OMP_NUM_THREADS="1", **told))

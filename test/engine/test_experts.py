@@ -3,13 +3,13 @@ they promise (src/model/experts.h)."""
 
 import json
 import math
-import subprocess
 
 import numpy
 import pytest
 import trainer_runs
 from checkpoint_runs import poison
-from trainer_runs import close, command, environment, tensors_of, trained, walked_tokens, write_config, write_tokens
+from trainer_runs import (close, command, environment, preload, tensors_of, trained, walked_tokens, write_config,
+                          write_tokens)
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
@@ -181,10 +181,6 @@ def test_a_nan_in_a_router_is_one_sentence_and_ends_the_run(config, tmp_path):
 # A library to preload. Messages are late by other times on every rank, up to 3 ms, and calls that ask for them are
 # slow now and then.
 LATE = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <stdlib.h>
-#include <unistd.h>
 static unsigned drawn;
 static unsigned draw(void) {
     const char *rank = getenv("OMPI_COMM_WORLD_RANK");
@@ -192,16 +188,13 @@ static unsigned draw(void) {
     drawn = drawn * 1664525u + 1013904223u;
     return drawn >> 16;
 }
-#define LATER(name, ...) static int (*real)(__VA_ARGS__); if (real == NULL) real = dlsym(RTLD_NEXT, name);
 int MPI_Isend(const void *data, int count, void *type, int to, int tag, void *comm, void *request) {
-    LATER("MPI_Isend", const void *, int, void *, int, int, void *, void *)
     if (draw() % 4 == 0) usleep(draw() % 3000);
-    return real(data, count, type, to, tag, comm, request);
+    return REAL(MPI_Isend)(data, count, type, to, tag, comm, request);
 }
 int MPI_Test(void *request, int *done, void *status) {
-    LATER("MPI_Test", void *, int *, void *)
     if (draw() % 8 != 0) return *done = 0;
-    return real(request, done, status);
+    return REAL(MPI_Test)(request, done, status);
 }
 """
 
@@ -209,12 +202,9 @@ int MPI_Test(void *request, int *done, void *status) {
 @pytest.mark.parametrize("schedule", ["bpipe=on", "name=zb-v", "name=interleaved"])
 def test_replicas_that_route_differently_do_not_wait_for_ever(config, tmp_path, schedule):
     """With buffers of a balanced share, two groups of a stage send their rows in other parts."""
-    (tmp_path / "late.c").write_text(LATE)
-    build = ["gcc", "-shared", "-fPIC", "-o", tmp_path / "late.so", tmp_path / "late.c", "-ldl"]
-    subprocess.run(build, check=True)
     keys = ["parallel.pipeline=2", "parallel.data=4", "parallel.expert=2", "schedule.expert_rows=1",
             f"schedule.{schedule}", "train.global_batch=16"]  # fmt: skip
-    late = run(config, *keys, env=environment(LD_PRELOAD=str(tmp_path / "late.so")))
+    late = run(config, *keys, env=environment(LD_PRELOAD=str(preload(tmp_path / "late.so", LATE))))
     assert late.bits == run(config, *keys).bits
     assert all(step["experts"]["chunks"] > 1 for step in late.steps)
 

@@ -6,7 +6,7 @@ import re
 
 import numpy
 import pytest
-from trainer_runs import MODELS, Trainer, checkpoint_names, close, layout, saving, shared_library, tensors_of
+from trainer_runs import MODELS, Trainer, checkpoint_names, close, layout, saving, preload, tensors_of
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
@@ -222,23 +222,17 @@ def test_the_slowest_rank_has_a_name_in_the_metrics(long_run):
 
 # Preloaded, it delays each parallel loop of rank 1.
 LATE = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <stdlib.h>
-#include <unistd.h>
 void GOMP_parallel(void (*loop)(void *), void *data, unsigned threads, unsigned flags) {
     const char *rank = getenv("OMPI_COMM_WORLD_RANK");
     if (rank != NULL && rank[0] == '1') usleep(200);
-    void (*real)(void (*)(void *), void *, unsigned, unsigned);
-    *(void **)&real = dlsym(RTLD_NEXT, "GOMP_parallel");
-    real(loop, data, threads, flags);
+    REAL(GOMP_parallel)(loop, data, threads, flags);
 }
 """
 
 
 @pytest.mark.thorough
 def test_a_rank_that_costs_over_a_twentieth_of_a_step_is_told_and_its_peer_is_not(long_run, tmp_path):
-    late = {"LD_PRELOAD": str(shared_library(tmp_path / "late.so", LATE))}
+    late = {"LD_PRELOAD": str(preload(tmp_path / "late.so", LATE))}
     ended = long_run.run({"train.steps": 40}, layout(d=2), arguments=["-v"], environment=late)
     said = r"slowest rank (\d) \(stage 0, host \S+\): \+\d+ % in \w+s, which costs (\d+) % of a step"
     told = re.findall(said, ended.stderr)

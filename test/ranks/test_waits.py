@@ -1,32 +1,27 @@
 """Waiting ranks yield their core only in the trainer's own pauses, which do not cost a time slice."""
 
-import subprocess
 
 import pytest
 
 from harm import small_config
-from trainer_runs import Job, environment
+from trainer_runs import Job, environment, preload
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
 # Preloaded library that counts calls of MPI_Test and the yields during them, per rank. At the start and the end MPI
 # itself waits, and may yield.
 COUNTS = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
 static long tests, yields;
 static __thread int testing;
 int sched_yield(void) {
     yields += testing;
-    return ((int (*)(void))dlsym(RTLD_NEXT, "sched_yield"))();
+    return REAL(sched_yield)();
 }
 int MPI_Test(void *request, int *done, void *status) {
-    static int (*test)(void *, int *, void *);
-    if (test == NULL) test = (int (*)(void *, int *, void *))dlsym(RTLD_NEXT, "MPI_Test");
+    static __typeof__(&MPI_Test) real;
+    if (real == NULL) real = REAL(MPI_Test);
     tests++, testing = 1;
-    int result = test(request, done, status);
+    int result = real(request, done, status);
     testing = 0;
     return result;
 }
@@ -44,10 +39,8 @@ __attribute__((destructor)) static void tell(void) {
 
 def test_a_test_of_a_message_that_has_not_come_yields_no_core(tmp_path):
     """If ranks outnumber the cores, Open MPI yields in every test, and another program gets the time slice."""
-    (tmp_path / "counts.c").write_text(COUNTS)
-    build = ["gcc", "-shared", "-fPIC", "-o", tmp_path / "counts.so", tmp_path / "counts.c", "-ldl"]
-    subprocess.run(build, check=True)
-    told = {"OMPI_MCA_mpi_yield_when_idle": "1", "LD_PRELOAD": str(tmp_path / "counts.so"), "YIELDS": str(tmp_path)}
+    told = {"OMPI_MCA_mpi_yield_when_idle": "1", "LD_PRELOAD": str(preload(tmp_path / "counts.so", COUNTS)),
+            "YIELDS": str(tmp_path)}
     ended = Job(small_config(tmp_path), "parallel.pipeline=4", env=environment(OMP_NUM_THREADS="1", **told)).end()
     assert ended.code == 0, ended.stderr
     counts = [[int(word) for word in path.read_text().split()] for path in tmp_path.glob("yields_[0-9]")]

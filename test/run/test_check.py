@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 import trainer_runs
-from trainer_runs import ROOT, run, shared_library, write_config
+from trainer_runs import ROOT, run, preload, write_config
 
 pytestmark = pytest.mark.usefixtures("ranks")
 VIRTUAL = ROOT / "build" / "virtual" / "train_llama"
@@ -18,22 +18,16 @@ VIRTUAL = ROOT / "build" / "virtual" / "train_llama"
 # A library to preload: products of rank SLOW_PRODUCT, and large messages from rank SLOW_FROM to rank SLOW_TO of a group
 # with as many ranks as the job, take some more milliseconds.
 SLOWER = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
 #include <mpi.h>
 #include <stdint.h>
-#include <stdlib.h>
-#include <unistd.h>
 static int is_rank(const char *name) {
     const char *given = getenv(name), *own = getenv("OMPI_COMM_WORLD_RANK");
     return given != NULL && own != NULL && atoi(given) == atoi(own);
 }
 int dnnl_sgemm(char a, char b, int64_t m, int64_t n, int64_t k, float alpha, const float *A, int64_t lda,
                const float *B, int64_t ldb, float beta, float *C, int64_t ldc) {
-    static __typeof__(&dnnl_sgemm) real;
-    if (real == NULL) real = (__typeof__(real))dlsym(RTLD_NEXT, "dnnl_sgemm");
     if (is_rank("SLOW_PRODUCT")) usleep(20000);
-    return real(a, b, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc);
+    return REAL(dnnl_sgemm)(a, b, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc);
 }
 int MPI_Isend(const void *from, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request *request) {
     int size;
@@ -48,7 +42,7 @@ int MPI_Isend(const void *from, int count, MPI_Datatype type, int to, int tag, M
 
 @pytest.fixture(scope="module")
 def slower(tmp_path_factory):
-    return shared_library(tmp_path_factory.mktemp("slower") / "slower.so", SLOWER, compiler="mpicc")
+    return preload(tmp_path_factory.mktemp("slower") / "slower.so", SLOWER, compiler="mpicc")
 
 
 def check(config, *overrides, **env):

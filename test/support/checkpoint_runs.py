@@ -108,40 +108,33 @@ class Disk:
 # Kills the process before its KILL_AT-th call that changes the disk. With NO_EXCHANGE, exchanging two names fails as on
 # file systems that do not support it.
 KILLER = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/stat.h>
-#include <unistd.h>
 static void count(void) {
     static int calls;
     const char *at = getenv("KILL_AT");
     if (at != NULL && ++calls == atoi(at)) kill(getpid(), SIGKILL);
 }
-#define REAL(type, name, ...) ((type(*)(__VA_ARGS__))dlsym(RTLD_NEXT, name))
 ssize_t pwrite(int f, const void *d, size_t n, off_t o) {
     count();
-    return REAL(ssize_t, "pwrite", int, const void *, size_t, off_t)(f, d, n, o);
+    return REAL(pwrite)(f, d, n, o);
 }
-int fsync(int f) { count(); return REAL(int, "fsync", int)(f); }
-int rename(const char *a, const char *b) { count(); return REAL(int, "rename", const char *, const char *)(a, b); }
+int fsync(int f) { count(); return REAL(fsync)(f); }
+int rename(const char *a, const char *b) { count(); return REAL(rename)(a, b); }
 int renameat(int d, const char *a, int e, const char *b) {
     count();
-    return REAL(int, "renameat", int, const char *, int, const char *)(d, a, e, b);
+    return REAL(renameat)(d, a, e, b);
 }
 int renameat2(int d, const char *a, int e, const char *b, unsigned f) {
     count();
     if (getenv("NO_EXCHANGE") != NULL && f != 0) return -1;
-    return REAL(int, "renameat2", int, const char *, int, const char *, unsigned)(d, a, e, b, f);
+    return REAL(renameat2)(d, a, e, b, f);
 }
-int remove(const char *a) { count(); return REAL(int, "remove", const char *)(a); }
-int unlinkat(int d, const char *a, int f) { count(); return REAL(int, "unlinkat", int, const char *, int)(d, a, f); }
-int mkdir(const char *a, mode_t m) { count(); return REAL(int, "mkdir", const char *, mode_t)(a, m); }
+int remove(const char *a) { count(); return REAL(remove)(a); }
+int unlinkat(int d, const char *a, int f) { count(); return REAL(unlinkat)(d, a, f); }
+int mkdir(const char *a, mode_t m) { count(); return REAL(mkdir)(a, m); }
 int open(const char *p, int f, ...) {
     if (f & O_CREAT) count();
-    return REAL(int, "open", const char *, int, mode_t)(p, f, 0666);
+    return REAL(open)(p, f, 0666);
 }
 """

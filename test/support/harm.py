@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from trainer_runs import processes_with, rank_processes, shared_library, write_config
+from trainer_runs import processes_with, rank_processes, preload, write_config
 
 ENDS_WITHIN = 10  # seconds within which a job ends after any process has died
 
@@ -26,18 +26,11 @@ def small_config(folder, steps=100):
 # peer as dead. HARM_END: MPI_Finalize crashes. HARM_PARENT: from the beginning the parent has a thread like those of
 # libraries, which takes all signals that it does not block.
 HARM = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
 static int harmed(const char *kind) {
     const char *path = getenv(kind), *rank = getenv("HARM_RANK"), *own = getenv("OMPI_COMM_WORLD_RANK");
     return path != NULL && atoi(own != NULL ? own : "0") == atoi(rank != NULL ? rank : "0") && access(path, F_OK) == 0;
@@ -48,15 +41,13 @@ static int supervises(void) {
     return strcmp(name, "supervisor") == 0;
 }
 int clock_gettime(clockid_t clock, struct timespec *time) {
-    static int (*real)(clockid_t, struct timespec *);
-    if (real == NULL) real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+    static __typeof__(&clock_gettime) real;
+    if (real == NULL) real = REAL(clock_gettime);
     while (gettid() == getpid() && !supervises() && harmed("HARM_STALL")) poll(NULL, 0, 50);
     return real(clock, time);
 }
 int MPI_Init_thread(int *count, char ***arguments, int required, int *provided) {
-    int (*real)(int *, char ***, int, int *) =
-        (int (*)(int *, char ***, int, int *))dlsym(RTLD_NEXT, "MPI_Init_thread");
-    int code = real(count, arguments, required, provided);
+    int code = REAL(MPI_Init_thread)(count, arguments, required, provided);
     if (getenv("HARM_THREADS") != NULL) *provided = 0;
     void (*say)(int, const char *, ...) = (void (*)(int, const char *, ...))dlsym(RTLD_DEFAULT, "opal_output");
     if (getenv("HARM_WORDS") != NULL) say(0, "Read -1, expected 4096, errno = 3");
@@ -86,7 +77,7 @@ ssize_t send(int file, const void *bytes, size_t count, int flags) {
 
 
 def build_harm(folder):
-    return shared_library(folder / "harm.so", HARM, "-pthread")
+    return preload(folder / "harm.so", HARM, "-pthread")
 
 
 # ---- processes ------------------------------------------------------------------------------------------------------

@@ -7,24 +7,15 @@ directory is synchronized. Of later names each directory keeps the first few, in
 import random
 import shutil
 
-from trainer_runs import shared_library, verify
+from trainer_runs import preload, verify
 
 # Lists calls below LOST_FOLDER in LOST_LOG, and copies what a synchronized file holds to LOST_LOG.<number of the line>.
 LISTER = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
 static int list = -1;
 // Also other processes list their calls, in the order in which they are made.
@@ -137,7 +128,7 @@ ssize_t write(int file, const void *text, size_t bytes) {
 
 def listing(folder, below):
     """Returns the environment of a run whose calls below a folder are listed, and the list's path."""
-    library = shared_library(folder / "lister.so", LISTER, "-pthread")
+    library = preload(folder / "lister.so", LISTER, "-pthread")
     return {"LD_PRELOAD": str(library), "LOST_FOLDER": str(below), "LOST_LOG": str(folder / "calls")}, folder / "calls"
 
 

@@ -141,10 +141,19 @@ def write_config(folder, family="llama", **sections):
 
 
 def shared_library(path, source, *flags, compiler="gcc"):
-    """Builds a library, such as one that LD_PRELOAD loads before a program's own, and returns its path."""
+    """Builds a library and returns its path."""
     command = [compiler, "-x", "c", "-shared", "-fPIC", "-O1", "-", "-o", path, "-ldl", *flags]
     subprocess.run(command, input=source, text=True, check=True)
     return path
+
+
+def preload(path, source, *flags, compiler="gcc"):
+    """Builds a library that LD_PRELOAD loads before a program's own. The source has the common headers, and calls the
+    function that it replaces as REAL(name)."""
+    names = ("dlfcn", "errno", "stdbool", "stdio", "stdlib", "string", "sys/stat", "time", "unistd")
+    before = "#define _GNU_SOURCE\n" + "".join(f"#include <{name}.h>\n" for name in names)
+    before += "#define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))\n"
+    return shared_library(path, before + source, *flags, compiler=compiler)
 
 
 # ---- processes ------------------------------------------------------------------------------------------------------
