@@ -16,9 +16,10 @@
 //   pair (bundles)    pushed[mpi]        pushed[nccl]                     pushed[staged]
 //   tensor, context   mpi                copy[nccl], nccl (1)             copy[staged], staged (1)
 //   data, tied        mpi                nccl                             staged
-//   experts           mpi                nccl                             staged
+//   experts (2)       mpi                nccl                             staged
 //
 // (1) The copies are there where config_copies allows them (config.h).
+// (2) Two groups: the ranks that divide the experts, and "same experts", which sum the gradients of an expert.
 //
 // Every operation starts without blocking; test or wait completes it. Messages between the same two ranks of a
 // group arrive in the order in which they were started. Sums run in rank order (NCCL's in its own order), so a result

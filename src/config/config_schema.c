@@ -176,7 +176,7 @@ const ConfigKey config_keys[] = {
     INT(parallel, expert, "1", 1, 65536, "e: ranks that divide a stage's experts; divides tensor * context * data"),
     BOOL(parallel, sequence, "false", "split norms and residuals over the tensor ranks along the sequence"),
     WORD(parallel, overlap, "auto", overlap_words,
-         "overlap tensor-parallel collectives with products; n: forward products in n chunks"),
+         "overlap tensor-parallel collectives with products; n: forward products in n strips of rows"),
     WORD(parallel, collectives, "auto", collectives_words,
          "tensor ranks gather by NCCL or copy engines (needs parallel.sequence); auto: copy, or nccl"),
     WORD(parallel, shard_gradients, "off", shard_words,

@@ -4,12 +4,12 @@
 // values are packed once for all queries that see them. No array has seq * seq elements; scratch grows with
 // seq * head_dim. Keys before the documents of a block's queries are skipped.
 //
-// The blocks of a group process a chunk of keys together: the packed chunk is read once from memory and then from the
-// second-level cache. Each block still adds its chunks in order, so groups do not change the result.
+// The blocks of a group process a tile of keys together: the packed tile is read once from memory and then from the
+// second-level cache. Each block still adds its tiles in order, so groups do not change the result.
 #include "heads.h"
 #include "gemm.h"
 
-// Queries of a block; keys of a chunk; blocks of a group.
+// Queries of a block; keys of a tile; blocks of a group.
 enum { Q = GEMM_COLS, KEYS = 256, GROUP = 4 };
 
 static int64_t groups_of_(int64_t seq) { return (seq + GROUP * Q - 1) / (GROUP * Q); }
@@ -23,11 +23,11 @@ int64_t flash_spans(const AttentionShape *s, int threads) {
 static int64_t round_up_(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 // --- packed operands. Left factors in panels of GEMM_ROWS rows: in "keys" forms a row is a key. "dims" forms are cut
-// into chunks of KEYS keys, and in each chunk a row is a dimension.
+// into tiles of KEYS keys, and in each tile a row is a dimension.
 typedef struct Packed {
     int64_t keys;
     float *k_keys;          // (keys, head_dim)
-    float *v_dims;          // forward: (head_dim, chunk) per chunk
+    float *v_dims;          // forward: (head_dim, tile) per tile
     float *k_dims, *v_keys; // backward
 } Packed;
 
@@ -36,8 +36,8 @@ static int64_t dims_floats_(const AttentionShape *s) { return round_up_(s->head_
 
 int64_t flash_scratch_floats(const AttentionShape *s) { return 2 * keys_floats_(s) + dims_floats_(s); }
 
-// Returns the chunk at key k0 of `form`, a "dims" form, without the chunk's first `skip` keys. A block may use fewer
-// keys than the chunk contains.
+// Returns the tile at key k0 of `form`, a "dims" form, without the tile's first `skip` keys. A block may use fewer
+// keys than the tile contains.
 static GemmLeft dims_panels_(const Packed *packed, const float *form, int64_t k0, int64_t skip, int64_t d) {
     int64_t keys = packed->keys - k0 < KEYS ? packed->keys - k0 : KEYS;
     return gemm_panels(form + k0 * round_up_(d, GEMM_ROWS) + skip * GEMM_ROWS, keys);
@@ -69,7 +69,7 @@ typedef struct FlashBlock {
 typedef struct FlashGroup {
     FlashBlock block[GROUP];
     int blocks;
-    int64_t begin, keys;    // start of the first block's first chunk; end of the last block's visible keys
+    int64_t begin, keys;    // start of the first block's first tile; end of the last block's visible keys
     float *scores, *slopes; // (KEYS, Q)
     float *rows;            // (Q, head_dim)
 } FlashGroup;
@@ -107,8 +107,8 @@ static FlashGroup group_at_(const Head *h, int64_t first) {
     return group;
 }
 
-// Returns the end, counted from k0, of the keys that a block sees in the chunk at k0; sets *skip to their start.
-static int64_t chunk_width_(const FlashBlock *block, int64_t k0, int64_t *skip) {
+// Returns the end, counted from k0, of the keys that a block sees in the tile at k0; sets *skip to their start.
+static int64_t tile_width_(const FlashBlock *block, int64_t k0, int64_t *skip) {
     int64_t left = block->keys - k0;
     *skip = block->begin > k0 ? block->begin - k0 : 0;
     return left < 0 || *skip >= KEYS ? 0 : left < KEYS ? left : KEYS;
@@ -121,10 +121,10 @@ static void store_block_(const Head *h, const FlashGroup *group, const FlashBloc
     head_store(h, to, group->rows, block->count);
 }
 
-// --- products of keys [skip, width) of a chunk. Products that the diagonal hides are left out: from the block's edge
+// --- products of keys [skip, width) of a tile. Products that the diagonal hides are left out: from the block's edge
 // on, every further STEP keys are visible to STEP fewer queries.
 
-// Keys [from, to) of the chunk. hidden: number of the block's first queries that see no key of this part.
+// Keys [from, to) of the tile. hidden: number of the block's first queries that see no key of this part.
 typedef struct KeyRange {
     int64_t from, to, hidden;
 } KeyRange;
@@ -209,8 +209,8 @@ static void column_slopes_(float *restrict ds, const float *restrict p, const fl
 
 static const float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 
-// Replaces one chunk's scores with their exponentials. Earlier sums are scaled down where the maximum has grown.
-static void softmax_chunk_(FlashBlock *b, float *scores, int64_t width, float scale, int64_t d, bool first) {
+// Replaces one tile's scores with their exponentials. Earlier sums are scaled down where the maximum has grown.
+static void softmax_tile_(FlashBlock *b, float *scores, int64_t width, float scale, int64_t d, bool first) {
     float shrink[Q];
     memcpy(shrink, b->most, sizeof shrink);
     column_max_(b->most, scores, width);
@@ -225,14 +225,13 @@ static void softmax_chunk_(FlashBlock *b, float *scores, int64_t width, float sc
     column_exp_(scores, b->total, b->shift, scale, width);
 }
 
-static void forward_chunk_(const Head *h, const FlashGroup *group, FlashBlock *block, const Packed *packed,
-                           int64_t k0) {
-    int64_t d = h->shape->head_dim, skip, width = chunk_width_(block, k0, &skip), seen = width - skip;
+static void forward_tile_(const Head *h, const FlashGroup *group, FlashBlock *block, const Packed *packed, int64_t k0) {
+    int64_t d = h->shape->head_dim, skip, width = tile_width_(block, k0, &skip), seen = width - skip;
     float *scores = group->scores + skip * Q;
     if (width == 0) return;
     keys_by_queries_(block, d, k0, skip, width, packed->k_keys, block->query, group->scores);
     hide_keys_(group->scores, block, k0, skip, width);
-    softmax_chunk_(block, scores, seen, head_scale(h) * LOG2_E, d, k0 <= block->begin);
+    softmax_tile_(block, scores, seen, head_scale(h) * LOG2_E, d, k0 <= block->begin);
     gemm_multiply(d, Q, seen, dims_panels_(packed, packed->v_dims, k0, skip, d),
                   gemm_columns(scores, GEMM_VECTORS, seen), k0 > block->begin, block->sums, Q);
 }
@@ -246,14 +245,14 @@ void flash_forward(const Head *h, void *out, float *lse, float *scratch, const v
     pack_dims_(packed.v_dims, h->shape, keys, head_value(h, qkv, 0));
     for (; first < end; first += unit) {
         FlashGroup group = group_at_(h, first);
-        // The maximum starts below every score, but finite. A query may see no key of a chunk; then all its scores are
+        // The maximum starts below every score, but finite. A query may see no key of a tile; then all its scores are
         // -inf, and an infinite maximum subtracted from them would give NaN.
         for (FlashBlock *b = group.block; b < group.block + group.blocks; b++) {
             for (int j = 0; j < Q; j++) b->most[j] = -1e30f, b->total[j] = 0.0f;
             gemm_pack(b->query, Q, b->count, d, head_query(h, qkv, b->first));
         }
         for (int64_t k0 = group.begin; k0 < group.keys; k0 += KEYS)
-            for (int i = 0; i < group.blocks; i++) forward_chunk_(h, &group, &group.block[i], &packed, k0);
+            for (int i = 0; i < group.blocks; i++) forward_tile_(h, &group, &group.block[i], &packed, k0);
         for (FlashBlock *b = group.block; b < group.block + group.blocks; b++) {
             float norm[Q];
             for (int64_t j = 0; j < b->count; j++) lse[b->first + j] = LN_2 * b->shift[j] + logf(b->total[j]);
@@ -281,9 +280,9 @@ static void backward_start_(const Head *h, FlashBlock *block, const AttentionBac
     for (int64_t j = 0; j < Q; j++) block->shift[j] = j < n ? LOG2_E * lse[j] : 0.0f;
 }
 
-static void backward_chunk_(const Head *h, const FlashGroup *group, FlashBlock *block, const Packed *packed,
-                            const AttentionBackward *b, int64_t k0) {
-    int64_t d = h->shape->head_dim, skip, width = chunk_width_(block, k0, &skip), seen = width - skip;
+static void backward_tile_(const Head *h, const FlashGroup *group, FlashBlock *block, const Packed *packed,
+                           const AttentionBackward *b, int64_t k0) {
+    int64_t d = h->shape->head_dim, skip, width = tile_width_(block, k0, &skip), seen = width - skip;
     int vectors = gemm_vectors(d);
     float *scores = group->scores + skip * Q, *slopes = group->slopes + skip * Q;
     if (width == 0) return;
@@ -311,7 +310,7 @@ void flash_backward(Head h, const AttentionBackward *b) {
             FlashGroup group = group_at_(&h, first);
             for (int i = 0; i < group.blocks; i++) backward_start_(&h, &group.block[i], b);
             for (int64_t k0 = group.begin; k0 < group.keys; k0 += KEYS)
-                for (int i = 0; i < group.blocks; i++) backward_chunk_(&h, &group, &group.block[i], &packed, b, k0);
+                for (int i = 0; i < group.blocks; i++) backward_tile_(&h, &group, &group.block[i], &packed, b, k0);
             for (int i = 0; i < group.blocks; i++)
                 store_block_(&h, &group, &group.block[i], head_query(&h, b->dqkv, group.block[i].first));
         }

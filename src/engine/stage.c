@@ -121,7 +121,7 @@ static SumShape sum_shape_(const Config *config, const StageShape *at) {
                       s->overlap,
                       tied,
                       at->last ? s->rows * 3 : 0,
-                      s->chunks,
+                      s->strips,
                       s->context_ranks,
                       (s->qkv_cols - s->query_cols) * s->rows / s->pieces,
                       false};

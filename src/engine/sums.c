@@ -24,13 +24,13 @@ static void need_(const Need *need, CommOperation operation, int64_t count, Comm
 
 // Counts the sums over tensor ranks. Activations and their gradients are summed after every split product, the norms'
 // gradients after a step; Muon's matrices are gathered, and their norms summed. With overlap, a gather of the next
-// product's input may run during a sum or another gather. In a forward, all chunks of a product may be in flight. A
+// product's input may run during a sum or another gather. In a forward, all strips of a product may be in flight. A
 // gather needs no `bytes`, only `passing_bytes`.
 static void count_tensor_(SumWorkspace *workspace, const SumShape *shape, const StageTensors *tensors) {
     Need need = {workspace, tensors->split.tensor_ranks, shape->staged};
     int beside = shape->sequence && shape->overlap ? 2 : 1;
-    workspace->sums = shape->chunks;
-    workspace->passing = shape->chunks > beside ? shape->chunks : beside;
+    workspace->sums = shape->strips;
+    workspace->passing = shape->strips > beside ? shape->strips : beside;
     need_(&need, shape->sequence ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE, shape->count, shape->type);
     need_(&need, COMM_ALL_GATHER, shape->stats, COMM_FLOAT);
     for (int64_t i = 0; i < tensors->count; i++) {

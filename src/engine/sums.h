@@ -31,7 +31,7 @@ typedef struct SumShape {
     bool overlap;  // over tensor ranks: a gather may be in progress during a sum or another gather
     bool tied;     // this stage shares its embedding or its head with another
     int64_t stats; // elements per rank in the gather of the head's statistics; 0 without the head
-    int chunks;    // chunks of rows in flight at once in a forward
+    int strips;    // strips of rows in flight at once in a forward
     int context_ranks;
     int64_t keys; // elements of keys and values in a piece of a context rank; their gradients are summed
     bool staged;

@@ -108,60 +108,60 @@ static void product_(Pass *pass, void *y, void *aux, Factor x, const Tensor *w, 
 // --- the forward
 //
 // The next product of a forward needs the result of the collective before it, so nothing else could run during that
-// collective. With shape->chunks > 1 the rows are therefore cut into chunks, and the collective of one chunk runs
-// during the product of another. For 8 rows, t = 2, sequence parallelism and 2 chunks (digits are rows):
+// collective. With shape->strips > 1 the rows are therefore cut into strips, and the collective of one strip runs
+// during the product of another. For 8 rows, t = 2, sequence parallelism and 2 strips (digits are rows):
 //
 //     shards of the ranks      0 1 2 3 on rank 0, 4 5 6 7 on rank 1
-//     gathered or summed       0 1 4 5 | 2 3 6 7     chunk after chunk: each collective has its data in one piece
-//     in the product's other   0 1 . . 4 5 . .       chunk 0 is a block of 2 rows of every rank, shard_rows apart,
-//     operand                  . . 2 3 . . 6 7       so the bundle is the same for any number of chunks
+//     gathered or summed       0 1 4 5 | 2 3 6 7     strip after strip: each collective has its data in one piece
+//     in the product's other   0 1 . . 4 5 . .       strip 0 is a block of 2 rows of every rank, shard_rows apart,
+//     operand                  . . 2 3 . . 6 7       so the bundle is the same for any number of strips
 //
 //     column_forward                                  row_forward
 //     communication  gather 0  gather 1                          sum 0      sum 1
 //     compute                  product 0  product 1   product 0  product 1
 
-typedef struct RowChunk {
+typedef struct RowStrip {
     int64_t first, rows, blocks; // rows [first, first + rows) of each rank's shard; blocks: ranks that hold a shard
-    int64_t shard, gathered;     // byte offset of the chunk in a shard; in gathered or summed rows
-} RowChunk;
+    int64_t shard, gathered;     // byte offset of the strip in a shard; in gathered or summed rows
+} RowStrip;
 
-// Returns chunk c; without sequence parallelism it is one block of rows.
-static RowChunk blocks_chunk_(const Shape *s, int c) {
-    RowChunk chunk = {.first = s->shard_rows * c / s->chunks, .blocks = s->sequence ? s->tensor_ranks : 1};
-    chunk.rows = s->shard_rows * (c + 1) / s->chunks - chunk.first;
-    chunk.shard = chunk.first * s->hidden * s->element;
-    chunk.gathered = chunk.blocks * chunk.shard;
-    return chunk;
+// Returns strip c; without sequence parallelism it is one block of rows.
+static RowStrip strip_(const Shape *s, int c) {
+    RowStrip strip = {.first = s->shard_rows * c / s->strips, .blocks = s->sequence ? s->tensor_ranks : 1};
+    strip.rows = s->shard_rows * (c + 1) / s->strips - strip.first;
+    strip.shard = strip.first * s->hidden * s->element;
+    strip.gathered = strip.blocks * strip.shard;
+    return strip;
 }
 
 void column_forward(Pass *pass, void *y, void *aux, Factor x, const Tensor *w, const void *bias, int64_t out,
                     Epilogue epilogue) {
     const Shape *s = pass->shape;
-    if (s->chunks == 1 || !s->sequence) { // without sequence parallelism there is nothing to gather
+    if (s->strips == 1 || !s->sequence) { // without sequence parallelism there is nothing to gather
         product_(pass, y, aux, block_gathered(pass, GATHERED_INPUT, x), w, bias, s->hidden, out, epilogue);
         return;
     }
     assert(x.kind == FACTOR_PLAIN);
     char *gathered = pass->gathered[GATHERED_INPUT];
-    for (int c = 0; c < s->chunks; c++) {
-        RowChunk chunk = blocks_chunk_(s, c);
-        const char *from = (const char *)x.data + chunk.shard;
-        gather_(pass, &pass->chunk[c], gathered + chunk.gathered, from, chunk.rows * s->hidden, comm_type_(pass));
+    for (int c = 0; c < s->strips; c++) {
+        RowStrip strip = strip_(s, c);
+        const char *from = (const char *)x.data + strip.shard;
+        gather_(pass, &pass->strip[c], gathered + strip.gathered, from, strip.rows * s->hidden, comm_type_(pass));
     }
-    for (int c = 0; c < s->chunks; c++) {
-        RowChunk chunk = blocks_chunk_(s, c);
-        RowBlocks rows = {chunk.blocks, chunk.rows, chunk.rows, s->shard_rows};
-        int64_t to = chunk.first * out * s->element;
-        blocks_wait_(pass, &pass->chunk[c]);
+    for (int c = 0; c < s->strips; c++) {
+        RowStrip strip = strip_(s, c);
+        RowBlocks rows = {strip.blocks, strip.rows, strip.rows, s->shard_rows};
+        int64_t to = strip.first * out * s->element;
+        blocks_wait_(pass, &pass->strip[c]);
         pass->be->linear_forward_blocks(pass->be, (char *)y + to, aux == NULL ? NULL : (char *)aux + to,
-                                        gathered + chunk.gathered, w->weight, bias, &rows, s->hidden, out, epilogue);
+                                        gathered + strip.gathered, w->weight, bias, &rows, s->hidden, out, epilogue);
     }
 }
 
 void row_forward(Pass *pass, void *y, Factor x, const Tensor *w, const void *bias, int64_t in) {
     const Shape *s = pass->shape;
     char *partial = partial_(pass, y);
-    if (s->chunks == 1) {
+    if (s->strips == 1) {
         product_(pass, partial, NULL, x, w, bias, in, s->hidden, EPILOGUE_NONE);
         if (s->tensor_ranks == 1) return;
         sum_rows_(pass, &pass->sum, y, partial, s->shard_rows);
@@ -169,15 +169,15 @@ void row_forward(Pass *pass, void *y, Factor x, const Tensor *w, const void *bia
         return;
     }
     assert(x.kind == FACTOR_PLAIN);
-    for (int c = 0; c < s->chunks; c++) {
-        RowChunk chunk = blocks_chunk_(s, c);
-        RowBlocks rows = {chunk.blocks, chunk.rows, s->shard_rows, chunk.rows};
-        const char *from = (const char *)x.data + chunk.first * in * s->element;
-        pass->be->linear_forward_blocks(pass->be, partial + chunk.gathered, NULL, from, w->weight, bias, &rows, in,
+    for (int c = 0; c < s->strips; c++) {
+        RowStrip strip = strip_(s, c);
+        RowBlocks rows = {strip.blocks, strip.rows, s->shard_rows, strip.rows};
+        const char *from = (const char *)x.data + strip.first * in * s->element;
+        pass->be->linear_forward_blocks(pass->be, partial + strip.gathered, NULL, from, w->weight, bias, &rows, in,
                                         s->hidden, EPILOGUE_NONE);
-        sum_rows_(pass, &pass->chunk[c], (char *)y + chunk.shard, partial + chunk.gathered, chunk.rows);
+        sum_rows_(pass, &pass->strip[c], (char *)y + strip.shard, partial + strip.gathered, strip.rows);
     }
-    for (int c = 0; c < s->chunks; c++) blocks_wait_(pass, &pass->chunk[c]);
+    for (int c = 0; c < s->strips; c++) blocks_wait_(pass, &pass->strip[c]);
 }
 
 // --- the backward

@@ -23,7 +23,7 @@ void block_gather(Pass *pass, Gathered what, Factor x);
 
 // Compute linear_forward, in eight bits if w is quantized. column: x (shard) is gathered for w (out, hidden), whose rows
 // are split over t. row: the product with w (hidden, in), whose columns are split over t, is summed into y (shard).
-// With shape->chunks > 1, each collective is cut into chunks, which run during products of other chunks. aux and
+// With shape->strips > 1, each collective is cut into strips, which run during products of other strips. aux and
 // epilogue: see operations.h.
 void column_forward(Pass *pass, void *y, void *aux, Factor x, const Tensor *w, const void *bias, int64_t out,
                     Epilogue epilogue);

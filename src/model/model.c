@@ -92,16 +92,16 @@ RopeTable *model_rope(const ModelConfig *m) {
 
 // --- the shape
 
-// Returns the number of chunks of rows. If ranks compute sums themselves (CPUs), this is 1: sums and products share the
-// cores, so overlap gains nothing. Otherwise this is the number asked for; auto leaves each chunk's product at least
+// Returns the number of strips of rows. If ranks compute sums themselves (CPUs), this is 1: sums and products share the
+// cores, so overlap gains nothing. Otherwise this is the number asked for; auto leaves each strip's product at least
 // 512 rows. The planner predicts that auto is within 2 % of the best number, for LLaMA 65B and GPT-3 96B on A100, H100
 // and B200 with t = 2, 4, 8 and b = 1, 2, 4.
-static int shape_chunks_(const Backend *be, int overlap, int64_t rows, int64_t shard_rows) {
-    enum { CHUNK_ROWS = 512 };
+static int shape_strips_(const Backend *be, int overlap, int64_t rows, int64_t shard_rows) {
+    enum { STRIP_ROWS = 512 };
     if (be->own_sums) return 1;
-    int64_t most = overlap == OVERLAP_AUTO ? min_i64(shard_rows, rows / CHUNK_ROWS) : shard_rows;
-    int64_t chunks = overlap == OVERLAP_AUTO ? OVERLAP_MOST : 1 + overlap - OVERLAP_ON;
-    return (int)(chunks < most ? chunks : most > 1 ? most : 1);
+    int64_t most = overlap == OVERLAP_AUTO ? min_i64(shard_rows, rows / STRIP_ROWS) : shard_rows;
+    int64_t strips = overlap == OVERLAP_AUTO ? OVERLAP_MOST : 1 + overlap - OVERLAP_ON;
+    return (int)(strips < most ? strips : most > 1 ? most : 1);
 }
 
 static void shape_experts_(Shape *shape, const Config *config) {
@@ -122,7 +122,7 @@ static void shape_experts_(Shape *shape, const Config *config) {
     shape->dense_ffn = shape->ffn;
     shape->ffn = m->shared_ffn / config->parallel.tensor;
     shape->mlp_cols = 2 * shape->ffn;
-    shape->chunks = 1;
+    shape->strips = 1;
 }
 
 // YaRN's factor of the scores is one of the queries here.
@@ -137,7 +137,7 @@ static void shape_latent_(Shape *shape, const ModelConfig *m) {
                                   .scale = stretched * stretched};
     shape->query_cols = shape->latent.heads * m->v_dim;
     shape->qkv_cols = m->q_lora + m->kv_lora + m->rope_dim;
-    shape->chunks = 1;
+    shape->strips = 1;
 }
 
 Shape shape_dense(const Shape *shape) {
@@ -178,9 +178,9 @@ void shape_from_config(Shape *shape, const Config *config, Backend *be, int stag
     shape->overlap = beside && t > 1;
     shape->fp8 = config->train.fp8;
     quantized_shape(shape, families[m->family].biased);
-    // With fp8 there is one chunk: more chunks would have scales of their own, and so other bits.
-    shape->chunks = shape->overlap && shape->fp8 == FP8_OFF
-                        ? shape_chunks_(be, config->parallel.overlap, shape->rows, shape->shard_rows)
+    // With fp8 there is one strip: more strips would have scales of their own, and so other bits.
+    shape->strips = shape->overlap && shape->fp8 == FP8_OFF
+                        ? shape_strips_(be, config->parallel.overlap, shape->rows, shape->shard_rows)
                         : 1;
     shape->hidden = m->hidden;
     memcpy(&shape->attention, &attention, sizeof attention);

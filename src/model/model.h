@@ -40,7 +40,7 @@ typedef struct Shape {
     bool sequence;
     bool copies;    // gathers and reduce-scatters may be copies into memory that the other ranks map
     bool overlap;   // collectives run during products that do not depend on them
-    int chunks;     // chunks of the rows: a chunk's collective overlaps another chunk's product; 1: no overlap
+    int strips;     // strips of the rows: a strip's collective overlaps another strip's product; 1: no overlap
     bool pointwise; // outputs of norms and activation are not kept, but computed again in the backward
     bool qk_norm;   // heads of q and k are normalized
     double norm_eps;
@@ -97,7 +97,7 @@ typedef struct Pass {
     // shape->overlap they are one buffer, since then each is read before the next is written.
     void *gathered[GATHERED_COUNT], *partial;
     bool gathering[GATHERED_COUNT];                                  // started, and not yet waited for
-    CommRequest gather[GATHERED_COUNT][2], sum, chunk[OVERLAP_MOST]; // gather: [0] numbers, [1] scales
+    CommRequest gather[GATHERED_COUNT][2], sum, strip[OVERLAP_MOST]; // gather: [0] numbers, [1] scales
     bool begins;             // a step's first backward: gradients of `written` units (tensors.h) are not added
     WeightGradient later[2]; // put off until a collective is in flight (blocks.c)
     int later_count;

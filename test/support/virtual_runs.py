@@ -81,7 +81,7 @@ CASES = {
     "a split backward on two tensor ranks": case("gpt", *WIDE, "schedule.split_backward=on"),
     "collectives in a row with products": case("llama", *WIDE, "parallel.overlap=off"),
     "a forward in two chunks of rows": case("llama", *WIDE, "parallel.overlap=2"),
-    "a forward in three uneven chunks": case("llama", *WIDE, "parallel.overlap=3", "schedule.recompute_layers=1"),
+    "a forward in three uneven strips": case("llama", *WIDE, "parallel.overlap=3", "schedule.recompute_layers=1"),
     "a forward in four chunks in bf16": case("gpt", *WIDE, "parallel.overlap=4", "train.precision=bf16"),
     "a forward in four chunks on four ranks": case("gpt", "parallel.tensor=4", "parallel.sequence=true",
                                                    "parallel.overlap=4"),
