@@ -97,18 +97,6 @@ static void print_goodput_(const Goodput *goodput, const Config *config, double 
               amount_(goodput->days, days), config->hardware.checkpoint_s, config->hardware.restart_s);
 }
 
-// Writes the cost of a billion tokens, with the GPU's price and watts if they are given.
-static void print_rates_(const Budget *budget, const HardwareConfig *hardware, FILE *file) {
-    char bill[BILL_TEXT], rates[96] = "";
-    int used = 0;
-    if (budget->step.price > 0) used = snprintf(rates, sizeof rates, " (%.4g a GPU hour", hardware->gpu_hour);
-    if (budget->step.mwh > 0)
-        used += snprintf(rates + used, sizeof rates - (size_t)used, "%s%.4g W a GPU", used > 0 ? ", " : " (",
-                         hardware->gpu_watts);
-    if (used > 0) snprintf(rates + used, sizeof rates - (size_t)used, ")");
-    grid_line(file, "", "a billion tokens: %s%s", bill_text_(&budget->billion, bill), rates);
-}
-
 void budget_print(const Budget *budget, const Config *config, const Hardware *hardware, bool verbose, FILE *file) {
     char bill[BILL_TEXT], tokens[AMOUNT_TEXT], least[BILL_TEXT], most[BILL_TEXT], band[32 + OTHERS_TEXT] = "",
                                                                                             days[2][AMOUNT_TEXT];
@@ -129,7 +117,14 @@ void budget_print(const Budget *budget, const Config *config, const Hardware *ha
         grid_line(file, "", "train.steps ends a run after %.2g %% of them; train.steps=auto takes all", 100 * taken);
     if (budget->band.low > 0 && verbose)
         grid_line(file, "", "by that band: from %s, to %s", bill_text_(&low, least), bill_text_(&high, most));
-    if (verbose) print_rates_(budget, &config->hardware, file);
+    char rates[96] = "";
+    int used = 0;
+    if (budget->step.price > 0) used = snprintf(rates, sizeof rates, " (%.4g a GPU hour", config->hardware.gpu_hour);
+    if (budget->step.mwh > 0)
+        used += snprintf(rates + used, sizeof rates - (size_t)used, "%s%.4g W a GPU", used > 0 ? ", " : " (",
+                         config->hardware.gpu_watts);
+    if (verbose)
+        grid_line(file, "", "a billion tokens: %s%s%s", bill_text_(&budget->billion, bill), rates, used > 0 ? ")" : "");
     print_goodput_(&budget->goodput, config, 86400 * budget->step.days, file);
 }
 

@@ -12,60 +12,51 @@
 #include <string.h>
 #include <unistd.h>
 
-static int64_t mem_available_(void) {
-    FILE *file = fopen("/proc/meminfo", "r");
-    char line[256];
-    long long kib = 0;
-    while (file != NULL && fgets(line, sizeof line, file) != NULL)
-        if (sscanf(line, "MemAvailable: %lld", &kib) == 1) break;
-    if (file != NULL) fclose(file);
-    return kib * 1024;
-}
-
-static void lower_to_file_(int64_t *bytes, const char *path) {
-    FILE *file = fopen(path, "r");
-    if (file == NULL) return;
-    long long limit;
-    if (fscanf(file, "%lld", &limit) == 1 && limit > 0 && (*bytes == 0 || limit < *bytes))
-        *bytes = limit; // the text "max" (no limit) is skipped
-    fclose(file);
-}
-
 // Applies the limits of the group and of all its ancestors. In a container, /proc may show the group's path on the
 // host, which the container lacks. The loop still reaches the visible root, which has the container's limit.
 static void lower_to_group_(int64_t *bytes, const char *root, const char *name, char *group) {
     for (;;) {
         char path[1400];
         snprintf(path, sizeof path, "%s%s/%s", root, group, name);
-        lower_to_file_(bytes, path);
+        FILE *file = fopen(path, "r");
+        long long limit; // the text "max" (no limit) is skipped
+        if (file != NULL && fscanf(file, "%lld", &limit) == 1 && limit > 0 && (*bytes == 0 || limit < *bytes))
+            *bytes = limit;
+        if (file != NULL) fclose(file);
         char *slash = strrchr(group, '/');
         if (slash == NULL) return;
         *slash = '\0';
     }
 }
 
-static void lower_to_limits_(int64_t *bytes) {
-    FILE *file = fopen("/proc/self/cgroup", "r");
+// Returns the free memory of this host, or the lowest limit of its control groups.
+static int64_t free_bytes_(void) {
     char line[1024];
+    long long kib = 0;
+    FILE *file = fopen("/proc/meminfo", "r");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (sscanf(line, "MemAvailable: %lld", &kib) == 1) break;
+    if (file != NULL) fclose(file);
+    int64_t bytes = kib * 1024;
+    file = fopen("/proc/self/cgroup", "r");
     while (file != NULL && fgets(line, sizeof line, file) != NULL) {
         line[strcspn(line, "\n")] = '\0';
         char *controllers = strchr(line, ':'), *group = controllers == NULL ? NULL : strchr(controllers + 1, ':');
         if (group == NULL) continue;
         *group++ = '\0';
-        if (controllers[1] == '\0') lower_to_group_(bytes, "/sys/fs/cgroup", "memory.max", group);
+        if (controllers[1] == '\0') lower_to_group_(&bytes, "/sys/fs/cgroup", "memory.max", group);
         if (strcmp(controllers + 1, "memory") == 0)
-            lower_to_group_(bytes, "/sys/fs/cgroup/memory", "memory.limit_in_bytes", group);
+            lower_to_group_(&bytes, "/sys/fs/cgroup/memory", "memory.limit_in_bytes", group);
     }
     if (file != NULL) fclose(file);
+    return bytes;
 }
 
 Machine machine_look(bool cuda_available) {
     cpu_set_t allowed;
     bool known = sched_getaffinity(0, sizeof allowed, &allowed) == 0;
     int cores = known ? CPU_COUNT(&allowed) : (int)sysconf(_SC_NPROCESSORS_ONLN);
-    int64_t free_bytes = mem_available_();
-    lower_to_limits_(&free_bytes);
-    return (Machine){cuda_available, cores, free_bytes, 0};
+    return (Machine){cuda_available, cores, free_bytes_(), 0};
 }
 
 // Writes the second line of a refusal: what to run instead. If the run uses the tiny configuration already, suggests
@@ -90,70 +81,46 @@ static void what_is_there_(char *text, size_t size, const Machine *machine) {
              machine->cores, grid_plural(machine->cores), (double)machine->free_bytes / GIB);
 }
 
-static int refuse_no_gpu_(const Plan *plan, const Config *config, const char *program, const Machine *machine,
-                          Error *err) {
-    char there[160], instead[1024], why[256];
-    int fullest = plan_fullest(plan);
-    int64_t world = config_world(config);
-    double needed = (double)memory_total(&plan->stage[fullest].memory) / GIB + config->hardware.reserve_gib;
-    device_missing(config, why);
+int plan_check_fit(const Plan *plan, const Config *config, const char *program, const Machine *machine,
+                   const int64_t *ranks_of_stage, Error *err) {
+    int device = config->hardware.device, fullest = plan_fullest(plan);
+    bool on_cpu = device == DEVICE_CPU || (device == DEVICE_AUTO && !machine->cuda);
+    double needed = (double)memory_total(&plan->stage[fullest].memory), reserve = config->hardware.reserve_gib;
+    char there[160], instead[1024], why[256], where[CONFIG_TEXT + 64];
     what_is_there_(there, sizeof there, machine);
-    what_to_run_(instead, sizeof instead, config, program, false);
-    return error_set(err, EXIT_FAILED,
-                     "%s needs %lld GPU%s with %.1f GiB each (stage %d is the fullest); here: %s%s%s%s\n%s",
-                     config->path, (long long)world, grid_plural(world), needed, fullest, there,
-                     why[0] == '\0' ? "" : " (", why, why[0] == '\0' ? "" : ")", instead);
-}
-
-static int check_rank_(const Plan *plan, const Config *config, const char *program, const Machine *machine, bool on_cpu,
-                       Error *err) {
-    int fullest = plan_fullest(plan);
+    what_to_run_(instead, sizeof instead, config, program, on_cpu);
+    // 1. There is a device.
+    if (!on_cpu && !machine->cuda) {
+        int64_t world = config_world(config);
+        device_missing(config, why);
+        return error_set(err, EXIT_FAILED,
+                         "%s needs %lld GPU%s with %.1f GiB each (stage %d is the fullest); here: %s%s%s%s\n%s",
+                         config->path, (long long)world, grid_plural(world), needed / GIB + reserve, fullest, there,
+                         why[0] == '\0' ? "" : " (", why, why[0] == '\0' ? "" : ")", instead);
+    }
+    // 2. The fullest rank fits.
     bool given = config->hardware.memory_gib > 0.0;
     double allowed = given ? config->hardware.memory_gib : on_cpu ? 0.0 : (double)machine->gpu_bytes / GIB;
-    double needed = (double)memory_total(&plan->stage[fullest].memory), reserve = config->hardware.reserve_gib;
-    if (plan_lacks(needed, allowed * GIB, reserve) <= 0) return 0;
-    char instead[1024], where[CONFIG_TEXT + 64];
-    what_to_run_(instead, sizeof instead, config, program, on_cpu);
     config_where(config, given ? "hardware.memory_gib" : "hardware.device", where, sizeof where);
-    return error_set(
-        err, EXIT_FAILED,
-        "%s: stage %d needs %.2f GiB a rank and %.2f GiB in reserve (hardware.reserve_gib), more than %s %.2f "
-        "GiB; use a smaller schedule.micro_batch, more stages or schedule.bpipe: on\n%s",
-        where, fullest, needed / GIB, reserve, given ? "hardware.memory_gib," : "the GPU has,", allowed, instead);
-}
-
-static double host_gib_(const Plan *plan, const int64_t *ranks_of_stage, bool on_cpu) {
-    double bytes = 0.0;
+    if (plan_lacks(needed, allowed * GIB, reserve) > 0)
+        return error_set(
+            err, EXIT_FAILED,
+            "%s: stage %d needs %.2f GiB a rank and %.2f GiB in reserve (hardware.reserve_gib), more than %s %.2f "
+            "GiB; use a smaller schedule.micro_batch, more stages or schedule.bpipe: on\n%s",
+            where, fullest, needed / GIB, reserve, given ? "hardware.memory_gib," : "the GPU has,", allowed, instead);
+    // 3. All ranks together fit into this host's memory.
+    double host = 0.0, kept = on_cpu ? reserve : 0.0;
+    int64_t ranks = 0;
     for (int s = 0; s < plan->stages; s++) {
         const PlanStage *stage = &plan->stage[s];
         double rank = (double)plan_host_bytes(stage) + (on_cpu ? (double)memory_total(&stage->memory) : 0.0);
-        bytes += (double)ranks_of_stage[s] * rank;
+        host += (double)ranks_of_stage[s] * rank;
+        ranks += ranks_of_stage[s];
     }
-    return bytes / GIB;
-}
-
-static int fits_check_host_(const Plan *plan, const Config *config, const char *program, const Machine *machine,
-                            const int64_t *ranks_of_stage, bool on_cpu, Error *err) {
-    double reserve = on_cpu ? config->hardware.reserve_gib : 0.0;
-    double needed = host_gib_(plan, ranks_of_stage, on_cpu);
-    if (plan_lacks(needed * GIB, (double)machine->free_bytes, reserve) <= 0) return 0;
-    char there[160], instead[1024];
-    int64_t ranks = 0;
-    for (int s = 0; s < plan->stages; s++) ranks += ranks_of_stage[s];
-    what_is_there_(there, sizeof there, machine);
-    what_to_run_(instead, sizeof instead, config, program, on_cpu);
+    if (plan_lacks(host, (double)machine->free_bytes, kept) <= 0) return 0;
     return error_set(err, EXIT_FAILED,
                      "%s needs %.1f GiB of host memory for %lld rank%s and %.1f GiB in reserve; here: %s\n%s",
-                     config->path, needed, (long long)ranks, grid_plural(ranks), reserve, there, instead);
-}
-
-int plan_check_fit(const Plan *plan, const Config *config, const char *program, const Machine *machine,
-                   const int64_t *ranks_of_stage, Error *err) {
-    int device = config->hardware.device;
-    bool on_cpu = device == DEVICE_CPU || (device == DEVICE_AUTO && !machine->cuda);
-    if (!on_cpu && !machine->cuda) return refuse_no_gpu_(plan, config, program, machine, err);
-    if (check_rank_(plan, config, program, machine, on_cpu, err) != 0) return -1;
-    return fits_check_host_(plan, config, program, machine, ranks_of_stage, on_cpu, err);
+                     config->path, host / GIB, (long long)ranks, grid_plural(ranks), kept, there, instead);
 }
 
 int plan_check_machine(const Plan *plan, const Config *config, const char *program, bool cuda_available, Error *err) {

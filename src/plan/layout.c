@@ -121,17 +121,6 @@ static int tensor_values_(const LayoutSpace *space, const RunLayout *at, int64_t
     return count;
 }
 
-// Returns whether the given lists, with a value for each stage or chunk, are valid for p stages.
-static bool lists_allow_(const LayoutSpace *space, int64_t p) {
-    const Config *base = space->base;
-    int64_t recompute = base->schedule.recompute_given, modes = base->attention.modes_given,
-            pointwise = base->schedule.pointwise_given;
-    if (fixes_(space, LAYOUT_BIT(layers)) && base->parallel.layers_given % p != 0) return false;
-    if (fixes_(space, LAYOUT_BIT(recompute)) && recompute > 1 && recompute != p) return false;
-    if (fixes_(space, LAYOUT_BIT(pointwise)) && pointwise > 1 && pointwise != p) return false;
-    return !fixes_(space, LAYOUT_BIT(attention)) || modes <= 1 || modes == p;
-}
-
 // Sequences of LONG tokens or more are divided, into pieces of at least SHORT tokens; shorter sequences gain less than
 // 1 %. Counts of context ranks up to the given count are always tried.
 static int context_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
@@ -161,11 +150,23 @@ static int slice_values_(const LayoutSpace *space, const RunLayout *at, int64_t 
     return count;
 }
 
+// Skips numbers of stages for which the fixed lists, with a value for each stage or chunk, are not valid.
 static int pipeline_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
-    int64_t left = space->world / at->tensor, layers = space->base->model.layers;
+    const Config *base = space->base;
+    int64_t left = space->world / at->tensor, layers = base->model.layers;
+    const struct {
+        LayoutMask key;
+        int64_t given;
+    } lists[] = {{LAYOUT_BIT(recompute), base->schedule.recompute_given},
+                 {LAYOUT_BIT(attention), base->attention.modes_given},
+                 {LAYOUT_BIT(pointwise), base->schedule.pointwise_given}};
     int count = 0;
-    for (int64_t p = 1; p <= left && p <= LAYOUT_MOST_STAGES && p <= layers; p++)
-        if (left % p == 0 && lists_allow_(space, p)) values[count++] = p;
+    for (int64_t p = 1; p <= left && p <= LAYOUT_MOST_STAGES && p <= layers; p++) {
+        bool valid = left % p == 0 && (!fixes_(space, LAYOUT_BIT(layers)) || base->parallel.layers_given % p == 0);
+        for (int i = 0; i < 3; i++)
+            if (fixes_(space, lists[i].key) && lists[i].given > 1 && lists[i].given != p) valid = false;
+        if (valid) values[count++] = p;
+    }
     return count;
 }
 
@@ -439,20 +440,16 @@ int layout_distance(const RunLayout *from, const RunLayout *to, LayoutMask mask)
     return changes;
 }
 
-// Returns whether a key has to be set to turn one configuration into the other.
-static bool layout_differs_(int index, const Config *from, const Config *to) {
-    const LayoutKey *row = &layout_keys[index];
-    RunLayout a = layout_of(from), b = layout_of(to);
-    if (row->same != NULL) return !row->same(from, to);
-    return (row->belongs == NULL || row->belongs(&b)) && settled_(index, &a, &b) != layout_get(&b, index);
-}
-
 int layout_write_changes(const Config *from, const Config *to, FILE *file) {
+    RunLayout a = layout_of(from), b = layout_of(to);
     int changes = 0;
     for (int place = 0; place < config_key_count; place++) {
         const char *key = config_keys[place].name;
         int i = layout_index(key);
-        if (i < 0 || !layout_differs_(i, from, to)) continue;
+        const LayoutKey *row = &layout_keys[i < 0 ? 0 : i];
+        if (i < 0 || (row->same != NULL && row->same(from, to))) continue;
+        bool belongs = row->belongs == NULL || row->belongs(&b);
+        if (row->same == NULL && (!belongs || settled_(i, &a, &b) == layout_get(&b, i))) continue;
         fprintf(file, "%s-o %s=", changes++ > 0 ? " " : "", key);
         if (i == LAYOUT_layers && to->parallel.layers_given == 0) fputs("auto", file);
         else config_write_value(to, key, file);

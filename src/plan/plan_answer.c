@@ -4,23 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int make_plain_(PlanAnswer *answer, Error *err) {
-    Config plain = answer->config;
-    plain.schedule.bpipe = BPIPE_OFF;
-    plain.schedule.name = schedule_kind_plain();
-    plain.schedule.chunks = plain.schedule.file_slices = 0;
-    plain.schedule.slices = 1;
-    plain.schedule.file[0] = '\0';
-    const ParallelConfig *parallel = &plain.parallel; // 1F1B also without slices needs a microbatch a stage
-    if (config_microbatches(&plain) < parallel->pipeline)
-        plain.train.global_batch = parallel->pipeline * plain.schedule.micro_batch * parallel->data;
-    ScheduleLoan loan = planner_schedule(&answer->planner, &plain, err);
-    int status = loan.schedule == NULL ? -1 : 0;
-    if (status == 0) answer->plan_1f1b = planner_plan(&answer->planner, &plain, loan.schedule);
-    schedule_cache_return(&loan);
-    return status;
-}
-
 // Returns the verdict's forecast of this configuration; without BPipe if BPipe is on but has nothing to evict.
 static const Forecast *answer_forecast_(const PlanAnswer *answer) {
     const Verdict *verdict = &answer->verdict;
@@ -28,21 +11,8 @@ static const Forecast *answer_forecast_(const PlanAnswer *answer) {
     return bpipe ? &verdict->bpipe : &verdict->plain;
 }
 
-// Plans the answer again with what it is unsure of; not a schedule of which every simulation takes a second.
-static int make_unsure_(PlanAnswer *answer, Error *err) {
-    enum { MOST_FORWARDS = 1 << 20 };
-    Config config = answer->config;
-    Doubters doubters;
-    answer->unsure.skipped = config.parallel.pipeline * config_microbatches(&config) > MOST_FORWARDS;
-    if (answer->unsure.skipped) return 0;
-    if (!answer->verdict.bpipe.possible) config.schedule.bpipe = BPIPE_OFF;
-    doubters_make(&doubters, &answer->planner);
-    int status = unsure_find(&answer->unsure, &doubters, &config, answer_forecast_(answer), err);
-    doubters_free(&doubters);
-    return status;
-}
-
 int plan_answer_make(PlanAnswer *answer, const Config *config, const Model *model, const Log *log, Error *err) {
+    enum { MOST_FORWARDS = 1 << 20 };
     memset(answer, 0, sizeof *answer);
     answer->config = *config;
     if (planner_create(&answer->planner, config, model, log, err) != 0) return -1;
@@ -56,7 +26,30 @@ int plan_answer_make(PlanAnswer *answer, const Config *config, const Model *mode
     if (answer->schedule == NULL || plan_check_ramp(&answer->config, answer->schedule, err) != 0) return -1;
     answer->plan = planner_plan(&answer->planner, &answer->config, answer->schedule);
     answer->time = answer_forecast_(answer)->time;
-    if (make_plain_(answer, err) != 0 || make_unsure_(answer, err) != 0) return -1;
+    // The same with 1F1B and without BPipe, which without slices needs a microbatch per stage.
+    Config plain = answer->config;
+    plain.schedule.bpipe = BPIPE_OFF;
+    plain.schedule.name = schedule_kind_plain();
+    plain.schedule.chunks = plain.schedule.file_slices = 0;
+    plain.schedule.slices = 1;
+    plain.schedule.file[0] = '\0';
+    if (config_microbatches(&plain) < plain.parallel.pipeline)
+        plain.train.global_batch = plain.parallel.pipeline * plain.schedule.micro_batch * plain.parallel.data;
+    ScheduleLoan loan = planner_schedule(&answer->planner, &plain, err);
+    if (loan.schedule == NULL) return -1;
+    answer->plan_1f1b = planner_plan(&answer->planner, &plain, loan.schedule);
+    schedule_cache_return(&loan);
+    // What it is unsure of; not for a schedule of which every simulation takes a second.
+    answer->unsure.skipped = answer->config.parallel.pipeline * config_microbatches(&answer->config) > MOST_FORWARDS;
+    if (!answer->unsure.skipped) {
+        Config doubted = answer->config;
+        Doubters doubters;
+        if (!answer->verdict.bpipe.possible) doubted.schedule.bpipe = BPIPE_OFF;
+        doubters_make(&doubters, &answer->planner);
+        int status = unsure_find(&answer->unsure, &doubters, &doubted, answer_forecast_(answer), err);
+        doubters_free(&doubters);
+        if (status != 0) return -1;
+    }
     return schedule_table_make(&answer->schedules, &answer->planner, true, err);
 }
 

@@ -5,19 +5,6 @@
 
 #include <math.h>
 
-// Writes {"weights":0,"own_slots":0,...}: every category, in the order of the human-readable table.
-static void put_memory_(JsonOut *out, const MemoryBytes *memory) {
-    json_begin(out, "memory", '{');
-    for (int c = 0; c < MEMORY_CATEGORIES; c++) {
-        char name[64];
-        snprintf(name, sizeof name, "%s", memory_name((MemoryCategory)c));
-        for (char *at = name; *at != '\0'; at++)
-            if (*at == ' ') *at = '_';
-        json_put_integer(out, name, memory->bytes[c]);
-    }
-    json_end(out, '}');
-}
-
 // Writes the first and last layer of a chunk: null, null if it has no layer.
 static void put_layers_(JsonOut *out, const StageChunk *chunk) {
     if (chunk->layers == 0) {
@@ -49,22 +36,17 @@ static void put_stage_(JsonOut *out, const PlanAnswer *answer, int s) {
     json_put_integer(out, "in_flight_1f1b", plain->own_slots);
     json_put_integer(out, "peak_bytes_1f1b", memory_total(&plain->memory));
     json_put_integer(out, "peak_bytes", memory_total(&stage->memory));
-    put_memory_(out, &stage->memory);
+    json_begin(out, "memory", '{'); // every category, in the order of the human-readable table
+    for (int c = 0; c < MEMORY_CATEGORIES; c++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s", memory_name((MemoryCategory)c));
+        for (char *at = name; *at != '\0'; at++)
+            if (*at == ' ') *at = '_';
+        json_put_integer(out, name, stage->memory.bytes[c]);
+    }
+    json_end(out, '}');
     json_put_integer(out, "host_bytes", plan_host_bytes(stage));
     json_put_truth(out, "fits", plan_answer_holds(answer, memory_total(&stage->memory)));
-    json_end(out, '}');
-}
-
-// Writes the request for a batch system. A CPU run has one node; a GPU run has hardware.gpus_per_node GPUs per node.
-static void put_job_(JsonOut *out, const PlanAnswer *answer) {
-    const Config *config = &answer->config;
-    int64_t world = config_world(config), gpus = answer->planner.hardware.cpu ? 0 : config->hardware.gpus_per_node;
-    int64_t tasks = gpus == 0 || world < gpus ? world : gpus;
-    json_begin(out, "job", '{');
-    json_put_integer(out, "nodes", (world + tasks - 1) / tasks);
-    json_put_integer(out, "tasks_per_node", tasks);
-    json_put_integer(out, "gpus_per_node", gpus == 0 ? 0 : tasks);
-    json_put_text(out, "checkpoint_dir", config->checkpoint.dir);
     json_end(out, '}');
 }
 
@@ -114,7 +96,16 @@ int plan_write_json(const PlanAnswer *answer, FILE *file) {
     json_end(&out, '}');
     json_put_integer(&out, "world", config_world(&answer->config));
     json_put_integer(&out, "microbatches", config_microbatches(&answer->config));
-    put_job_(&out, answer);
+    // The request for a batch system. A CPU run has one node; a GPU run has hardware.gpus_per_node GPUs per node.
+    const Config *config = &answer->config;
+    int64_t world = config_world(config), gpus = answer->planner.hardware.cpu ? 0 : config->hardware.gpus_per_node;
+    int64_t tasks = gpus == 0 || world < gpus ? world : gpus;
+    json_begin(&out, "job", '{');
+    json_put_integer(&out, "nodes", (world + tasks - 1) / tasks);
+    json_put_integer(&out, "tasks_per_node", tasks);
+    json_put_integer(&out, "gpus_per_node", gpus == 0 ? 0 : tasks);
+    json_put_text(&out, "checkpoint_dir", config->checkpoint.dir);
+    json_end(&out, '}');
     config_write_json(&answer->config, json_put(&out, "config"));
     json_begin(&out, "stages", '[');
     for (int s = 0; s < answer->plan.stages; s++) put_stage_(&out, answer, s);

@@ -181,14 +181,6 @@ static int compare_rows_(const void *a, const void *b) {
     return planner_prefers(one, other) ? -1 : planner_prefers(other, one) ? 1 : one > other ? 1 : -1;
 }
 
-// Returns whether a row is the schedule of a configuration. The numbers of slots may differ.
-static bool runs_row_(const Config *config, const Forecast *row) {
-    RunLayout given = layout_of(config);
-    LayoutMask lists = LAYOUT_BIT(layers) | LAYOUT_BIT(recompute);
-    return config->schedule.file[0] == '\0' && given.recompute == row->layout.recompute &&
-           layout_distance(&given, &row->layout, ~lists) == 0;
-}
-
 void schedule_table_print(const ScheduleTable *table, const Planner *planner, const Config *config, const Forecast *own,
                           int most, FILE *file) {
     enum { FASTEST = 5 };
@@ -201,13 +193,18 @@ void schedule_table_print(const ScheduleTable *table, const Planner *planner, co
         if (rows[i]->peak_bytes < leanest->peak_bytes) leanest = rows[i];
     }
     qsort(rows, (size_t)table->count, sizeof *rows, compare_rows_);
+    RunLayout asked = layout_of(config);
+    LayoutMask lists = LAYOUT_BIT(layers) | LAYOUT_BIT(recompute);
     for (int i = 0; i < grid.columns; i++) grid_cell(&grid, "%s", cells[i]);
     const char *list = strrchr(config->schedule.file, '/');
     if (config->schedule.file[0] != '\0')
         schedules_table_row_(&grid, table, own, "given", list != NULL ? list + 1 : config->schedule.file, all);
     // The given row and the leanest are printed if others leave no place for them.
     for (int i = 0, given = 0; i < table->count; i++) {
-        bool best = rows[i] - table->rows == table->best, runs = given == 0 && runs_row_(config, rows[i]);
+        // The configuration's own schedule; the numbers of slots may differ.
+        bool runs = given == 0 && config->schedule.file[0] == '\0' && asked.recompute == rows[i]->layout.recompute &&
+                    layout_distance(&asked, &rows[i]->layout, ~lists) == 0;
+        bool best = rows[i] - table->rows == table->best;
         char note[32];
         given += runs;
         if (!all && !(i < FASTEST && i < most - 2 && rows[i]->fits) && !runs && rows[i] != leanest) continue;
@@ -247,39 +244,38 @@ static void put_owned_(JsonOut *out, const char *key, int value, bool owned) {
     else json_put_null(out, key);
 }
 
-static void put_row_(JsonOut *out, const ScheduleTable *table, const Forecast *row, const Config *config) {
-    char text[SCHEDULE_TEXT];
-    const RunLayout *at = &row->layout;
-    const PlanTime *time = &row->time;
-    const ScheduleKind *kind = &schedule_kinds[at->name];
-    const char *reason = row_reason_(table, row, text);
-    json_begin(out, NULL, '{');
-    json_put_text(out, "name", kind->name);
-    json_put_integer(out, "chunks", at->chunks);
-    json_put_integer(out, "slices", at->slices);
-    put_owned_(out, "group", at->group, kind->grouped);
-    put_owned_(out, "delay", at->delay, kind->delayed);
-    json_put_text(out, "split_backward", config_word("schedule.split_backward", at->split));
-    put_list_(out, "recompute_layers", "schedule.recompute_layers", row, config);
-    put_list_(out, "recompute", "schedule.recompute", row, config);
-    put_list_(out, "attention", "attention.mode", row, config);
-    json_put_integer(out, "slots", at->slots);
-    put_owned_(out, "load_ahead", at->load_ahead, layout_evicts(at));
-    json_put_text(out, "bpipe", config_word("schedule.bpipe", at->bpipe));
-    json_put_text(out, "evict_to", config_word("schedule.evict_to", at->evict_to));
-    json_put_integer(out, "peak_bytes", row->peak_bytes);
-    json_put_truth(out, "fits", row->fits);
-    json_put_number(out, "step_ms", time->known ? 1e3 * time->step : NAN);
-    json_put_number(out, "mfu", time->known && time->mfu > 0 ? time->mfu : NAN);
-    json_put_number(out, "bubble", time->known ? time->bubble : NAN);
-    json_put_number(out, "transfer_exposed_ms", time->known ? 1e3 * time->exposed : NAN);
-    json_put_text(out, "reason", reason[0] != '\0' ? reason : NULL);
-    json_end(out, '}');
-}
-
 void schedule_table_write_json(const ScheduleTable *table, const Config *config, JsonOut *out) {
+    char text[SCHEDULE_TEXT];
     json_begin(out, "schedules", '[');
-    for (int i = 0; i < table->count; i++) put_row_(out, table, &table->rows[i], config);
+    for (int i = 0; i < table->count; i++) {
+        const Forecast *row = &table->rows[i];
+        const RunLayout *at = &row->layout;
+        const PlanTime *time = &row->time;
+        const ScheduleKind *kind = &schedule_kinds[at->name];
+        const char *reason = row_reason_(table, row, text);
+        json_begin(out, NULL, '{');
+        json_put_text(out, "name", kind->name);
+        json_put_integer(out, "chunks", at->chunks);
+        json_put_integer(out, "slices", at->slices);
+        put_owned_(out, "group", at->group, kind->grouped);
+        put_owned_(out, "delay", at->delay, kind->delayed);
+        json_put_text(out, "split_backward", config_word("schedule.split_backward", at->split));
+        put_list_(out, "recompute_layers", "schedule.recompute_layers", row, config);
+        put_list_(out, "recompute", "schedule.recompute", row, config);
+        put_list_(out, "attention", "attention.mode", row, config);
+        json_put_integer(out, "slots", at->slots);
+        put_owned_(out, "load_ahead", at->load_ahead, layout_evicts(at));
+        json_put_text(out, "bpipe", config_word("schedule.bpipe", at->bpipe));
+        json_put_text(out, "evict_to", config_word("schedule.evict_to", at->evict_to));
+        json_put_integer(out, "peak_bytes", row->peak_bytes);
+        json_put_truth(out, "fits", row->fits);
+        json_put_number(out, "step_ms", time->known ? 1e3 * time->step : NAN);
+        json_put_number(out, "mfu", time->known && time->mfu > 0 ? time->mfu : NAN);
+        json_put_number(out, "bubble", time->known ? time->bubble : NAN);
+        json_put_number(out, "transfer_exposed_ms", time->known ? 1e3 * time->exposed : NAN);
+        json_put_text(out, "reason", reason[0] != '\0' ? reason : NULL);
+        json_end(out, '}');
+    }
     json_end(out, ']');
     put_owned_(out, "best", table->best, table->best >= 0);
 }

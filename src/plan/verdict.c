@@ -23,33 +23,6 @@ static double stage_speed_(const Forecast *forecast) {
     return (double)forecast->layout.micro_batch / forecast->time.slowest;
 }
 
-static void find_gains_(Verdict *verdict, const Config *config) {
-    const Forecast *here = &verdict->plain, *best = &verdict->best;
-    verdict->gains = here->time.known && best->time.known;
-    if (!verdict->gains) return;
-    int64_t batch = config->train.global_batch / config->parallel.data;
-    verdict->required_gain =
-        estimate_required_gain(batch, best->layout.micro_batch, here->layout.micro_batch, config->parallel.pipeline);
-    verdict->stage_gain = stage_speed_(here) / stage_speed_(best) - 1;
-}
-
-static int find_forecasts_(Verdict *verdict, const Planner *planner, Error *err) {
-    int64_t here = planner->config->schedule.micro_batch;
-    if (forecast_(planner, here, PLAN_PLAIN, true, &verdict->plain, err) != 0) return -1;
-    bool timed = planner->config->schedule.bpipe == BPIPE_ON;
-    if (forecast_(planner, here, PLAN_BPIPE, timed, &verdict->bpipe, err) != 0) return -1;
-    // The time with BPipe matters only if this size fits with BPipe and does not fit without it.
-    if (!timed && verdict->bpipe.fits && !verdict->plain.fits &&
-        forecast_(planner, here, PLAN_BPIPE, true, &verdict->bpipe, err) != 0)
-        return -1;
-    if (verdict->largest_plain == here) verdict->best = verdict->plain;
-    else if (verdict->largest_plain > 0 &&
-             forecast_(planner, verdict->largest_plain, PLAN_PLAIN, true, &verdict->best, err) != 0)
-        return -1;
-    if (verdict->largest_bpipe <= here || verdict->largest_bpipe <= verdict->largest_plain) return 0;
-    return forecast_(planner, verdict->largest_bpipe, PLAN_BPIPE, true, &verdict->larger, err);
-}
-
 static bool faster_(const Forecast *one, const Forecast *other) {
     return one->time.known && other->time.known && planner_compared(one) < planner_compared(other);
 }
@@ -58,14 +31,6 @@ static bool faster_(const Forecast *one, const Forecast *other) {
 // (docs/published.md).
 static bool tied_(const Forecast *one, const Forecast *other) {
     return one->time.known && other->time.known && fabs(planner_compared(one) / planner_compared(other) - 1) < 0.02;
-}
-
-static int find_fastest_(Verdict *verdict, const Planner *planner, Error *err) {
-    const Forecast *with = verdict->plain.fits ? &verdict->larger : &verdict->bpipe; // the size that needs BPipe
-    if (!with->possible || !with->fits || !faster_(with, &verdict->best)) return 0;
-    if (planner_fastest(planner, verdict->largest_plain, &verdict->fastest, err) != 0) return -1;
-    if (faster_(with, &verdict->fastest)) verdict->fastest.possible = false;
-    return 0;
 }
 
 // ---------------------------------------------------------------- the sentence
@@ -217,15 +182,40 @@ static void decide_(Verdict *verdict, const Planner *planner) {
 }
 
 int verdict_make(Verdict *verdict, const Planner *planner, Error *err) {
+    const Config *config = planner->config;
+    int64_t here = config->schedule.micro_batch, batch = config->train.global_batch / config->parallel.data;
     memset(verdict, 0, sizeof *verdict);
+    // 1. The largest sizes.
     if (planner_largest(planner, PLAN_PLAIN, &verdict->largest_plain, err) != 0) return -1;
-    if (plan_can_balance(planner->config) &&
-        (planner_largest(planner, PLAN_BPIPE, &verdict->largest_bpipe, err) != 0 ||
-         planner_largest(planner, PLAN_RECOMPUTE, &verdict->largest_recompute, err) != 0))
+    if (plan_can_balance(config) && (planner_largest(planner, PLAN_BPIPE, &verdict->largest_bpipe, err) != 0 ||
+                                     planner_largest(planner, PLAN_RECOMPUTE, &verdict->largest_recompute, err) != 0))
         return -1;
-    if (find_forecasts_(verdict, planner, err) != 0) return -1;
-    if (find_fastest_(verdict, planner, err) != 0) return -1;
-    find_gains_(verdict, planner->config);
+    int64_t plain = verdict->largest_plain, bpipe = verdict->largest_bpipe;
+    // 2. The given size. The time with BPipe matters only if this size fits with BPipe and does not fit without it.
+    bool timed = config->schedule.bpipe == BPIPE_ON;
+    if (forecast_(planner, here, PLAN_PLAIN, true, &verdict->plain, err) != 0) return -1;
+    if (forecast_(planner, here, PLAN_BPIPE, timed, &verdict->bpipe, err) != 0) return -1;
+    if (!timed && verdict->bpipe.fits && !verdict->plain.fits &&
+        forecast_(planner, here, PLAN_BPIPE, true, &verdict->bpipe, err) != 0)
+        return -1;
+    // 3. The largest size without BPipe, and a larger one with it.
+    if (plain == here) verdict->best = verdict->plain;
+    else if (plain > 0 && forecast_(planner, plain, PLAN_PLAIN, true, &verdict->best, err) != 0) return -1;
+    if (bpipe > max_i64(here, plain) && forecast_(planner, bpipe, PLAN_BPIPE, true, &verdict->larger, err) != 0)
+        return -1;
+    // 4. If the size that needs BPipe beats the largest without it: the fastest of all sizes without it.
+    const Forecast *with = verdict->plain.fits ? &verdict->larger : &verdict->bpipe;
+    if (with->possible && with->fits && faster_(with, &verdict->best)) {
+        if (planner_fastest(planner, plain, &verdict->fastest, err) != 0) return -1;
+        if (faster_(with, &verdict->fastest)) verdict->fastest.possible = false;
+    }
+    // 5. What a stage has to gain, and gains.
+    verdict->gains = verdict->plain.time.known && verdict->best.time.known;
+    if (verdict->gains) {
+        verdict->required_gain = estimate_required_gain(batch, verdict->best.layout.micro_batch,
+                                                        verdict->plain.layout.micro_batch, config->parallel.pipeline);
+        verdict->stage_gain = stage_speed_(&verdict->plain) / stage_speed_(&verdict->best) - 1;
+    }
     decide_(verdict, planner);
     return 0;
 }
@@ -238,21 +228,8 @@ static bool undecided_(const Config *config) {
     return config->schedule.bpipe == BPIPE_AUTO || names_auto_(config) || planner_split_open(config);
 }
 
-// Chooses 1F1B, the default. -1 with err if 1F1B does not allow the configuration's chunks or slices.
-static int fall_back_(Config *config, const char *why, const Log *log, Error *err) {
-    config->schedule.name = schedule_kind_plain();
-    bool sliced = config->schedule.slices > 1;
-    if (!config_schedule_legal(config))
-        return config_error(config, sliced ? "schedule.slices" : "schedule.chunks", err,
-                            "schedule.name auto found no schedule with %lld %s: %s; name a schedule or leave "
-                            "schedule.%s out",
-                            (long long)(sliced ? config->schedule.slices : config->schedule.chunks),
-                            sliced ? "slices" : "chunks", why, sliced ? "slices" : "chunks");
-    log_status(log, "schedule.name auto is 1F1B: %s", why);
-    return 0;
-}
-
-// Chooses the fastest row of the table with the values of all given keys; if there is no such row, 1F1B.
+// Chooses the fastest row of the table with the values of all given keys; if there is no such row, 1F1B. -1
+// with err if 1F1B does not allow the configuration's chunks or slices.
 static int resolve_name_(Config *config, const Planner *planner, const Log *log, Error *err) {
     ScheduleTable table;
     RunLayout given = layout_of(config);
@@ -270,7 +247,15 @@ static int resolve_name_(Config *config, const Planner *planner, const Log *log,
                               ? "too many stages and microbatches to simulate every schedule"
                           : table.best < 0 ? "no schedule fits, or no performance figures are known for the device"
                                            : "no schedule that fits satisfies the given keys of schedule";
-        status = fall_back_(config, why, log, err);
+        bool sliced = config->schedule.slices > 1;
+        config->schedule.name = schedule_kind_plain();
+        if (config_schedule_legal(config)) log_status(log, "schedule.name auto is 1F1B: %s", why);
+        else
+            status = config_error(config, sliced ? "schedule.slices" : "schedule.chunks", err,
+                                  "schedule.name auto found no schedule with %lld %s: %s; name a schedule or leave "
+                                  "schedule.%s out",
+                                  (long long)(sliced ? config->schedule.slices : config->schedule.chunks),
+                                  sliced ? "slices" : "chunks", why, sliced ? "slices" : "chunks");
     }
     schedule_table_free(&table);
     return status;

@@ -23,18 +23,6 @@ static void interrupt_(int signal) { interrupted_ = signal; }
 
 // ---------------------------------------------------------------- the request
 
-static int read_gpus_(const char *text, int64_t *gpus, Error *err) {
-    enum { MOST = 1 << 20 };
-    char *end;
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    if (*end == '\0' && errno == 0 && value >= 1 && value <= MOST) {
-        *gpus = value;
-        return 0;
-    }
-    return error_set(err, EXIT_USAGE, "--gpus: %s is not a number of GPUs; give one from 1 to %d", text, MOST);
-}
-
 int search_load(Config *config, const char *path, const char *const *overrides, int override_count, Error *err) {
     Error ignored = {0};
     if (config_load_unchecked(config, path, overrides, override_count, err) != 0) return -1;
@@ -56,19 +44,6 @@ int search_load(Config *config, const char *path, const char *const *overrides, 
     return config_check(config, err);
 }
 
-// Reports that `product` does not divide the ranks of the search. product: `value`, which -o fixes for `key`, times the
-// fixed values of the keys before it.
-static int contradicts_(const SearchSpace *space, const char *key, int64_t value, int64_t product, Error *err) {
-    if (product != value)
-        return config_error(space->keys.base, key, err,
-                            "with the other keys fixed by -o, %lld needs %lld ranks, which does not divide the %lld "
-                            "ranks of the search; use another value, or remove an -o option",
-                            (long long)value, (long long)product, (long long)space->keys.world);
-    return config_error(space->keys.base, key, err,
-                        "%lld does not divide the %lld ranks of the search; use a divisor, or remove the option",
-                        (long long)value, (long long)space->keys.world);
-}
-
 // Checks that the product of the sizes fixed with -o divides the ranks of the search, and equals them if all sizes are
 // fixed.
 static int check_fixed_(const SearchSpace *space, Error *err) {
@@ -85,7 +60,16 @@ static int check_fixed_(const SearchSpace *space, Error *err) {
     for (int i = 0; i < 4; i++) {
         if (!space_fixes(space, parts[i].bit)) continue;
         product *= parts[i].value;
-        if (space->keys.world % product != 0) return contradicts_(space, parts[i].key, parts[i].value, product, err);
+        if (space->keys.world % product != 0 && product != parts[i].value)
+            return config_error(space->keys.base, parts[i].key, err,
+                                "with the other keys fixed by -o, %lld needs %lld ranks, which does not divide the "
+                                "%lld ranks of the search; use another value, or remove an -o option",
+                                (long long)parts[i].value, (long long)product, (long long)space->keys.world);
+        if (space->keys.world % product != 0)
+            return config_error(space->keys.base, parts[i].key, err,
+                                "%lld does not divide the %lld ranks of the search; use a divisor, or remove the "
+                                "option",
+                                (long long)parts[i].value, (long long)space->keys.world);
         fixed += i < 3 || parallel->context > 1;
     }
     if (fixed < (parallel->context > 1 ? 4 : 3) || product == space->keys.world) return 0;
@@ -93,44 +77,6 @@ static int check_fixed_(const SearchSpace *space, Error *err) {
                         "pipeline * tensor * data is %lld ranks; the search is for %lld; "
                         "remove one of the three -o options",
                         (long long)product, (long long)space->keys.world);
-}
-
-static int check_keys_(const Config *config, bool gpus, Error *err) {
-    if (config->schedule.file[0] != '\0')
-        return config_error(config, "schedule.file", err,
-                            "a schedule from a file has fixed stages and microbatches, "
-                            "which a search varies; remove the key");
-    if (gpus && config->hardware.device == DEVICE_CPU)
-        return config_error(config, "hardware.device", err,
-                            "cpu contradicts --gpus; use cuda or auto, or leave --gpus out "
-                            "to search for the ranks of the configuration");
-    if (gpus && config->hardware.share_gpu)
-        return config_error(config, "hardware.share_gpu", err,
-                            "true contradicts --gpus, which gives every rank a GPU of its "
-                            "own; use false");
-    return 0;
-}
-
-// Sets the rates in `base` to the planner's if it plans for CPUs, because these differ from the keys' defaults. So the
-// file of --write has the rates that the search used.
-static void name_rates_(const Planner *planner, Config *base) {
-    HardwareConfig *hardware = &base->hardware;
-    const Cost *cost = &planner->hardware.cost;
-    if (!planner->hardware.cpu) return;
-    hardware->pair_gb_s = cost->pair * 1e-9;
-    hardware->tensor_gb_s = cost->tensor * 1e-9;
-    hardware->network_gb_s = cost->network * 1e-9;
-    hardware->host_gb_s = cost->host * 1e-9;
-}
-
-static int check_write_(const Config *config, const char *path, Error *err) {
-    struct stat given, there;
-    int code = file_check_to_write(path);
-    if (code != 0) return error_set(err, EXIT_FAILED, "--write: %s: %s; name another file", path, strerror(code));
-    if (stat(config->path, &given) == 0 && stat(path, &there) == 0 && given.st_ino == there.st_ino &&
-        given.st_dev == there.st_dev)
-        return error_set(err, EXIT_USAGE, "--write: %s: is the configuration given with -c; name another file", path);
-    return 0;
 }
 
 // ---------------------------------------------------------------- progress
@@ -205,7 +151,13 @@ static int searched_make_(Searched *searched, const Config *config, const Model 
     // the profile.
     if (planner_find_profile(planner, base, log, err) != 0) return -1;
     if (!planner->measured) base->hardware.profile[0] = '\0';
-    name_rates_(planner, base);
+    if (planner->hardware.cpu) { // the file of --write has the rates that the search used, not the keys' defaults
+        const Cost *cost = &planner->hardware.cost;
+        base->hardware.pair_gb_s = cost->pair * 1e-9;
+        base->hardware.tensor_gb_s = cost->tensor * 1e-9;
+        base->hardware.network_gb_s = cost->network * 1e-9;
+        base->hardware.host_gb_s = cost->host * 1e-9;
+    }
     if (planner->hardware.cost.flops == 0)
         return config_error(base, "hardware.gpu", err,
                             "no performance figures for this device; use one of the names in --help-config, "
@@ -250,9 +202,25 @@ static int search_foreign_(Searched *best, const Config *config, const Model *mo
 
 int search_for(const Config *config, const Model *model, const char *gpus, const char *program, SearchTake *take,
                void *argument, const Log *log, Error *err) {
-    int64_t ranks = 0;
-    if (gpus != NULL && read_gpus_(gpus, &ranks, err) != 0) return -1;
-    if (check_keys_(config, gpus != NULL, err) != 0) return -1;
+    enum { MOST = 1 << 20 };
+    long long ranks = 0;
+    char *end = NULL;
+    errno = 0;
+    if (gpus != NULL) ranks = strtoll(gpus, &end, 10);
+    if (gpus != NULL && (*end != '\0' || errno != 0 || ranks < 1 || ranks > MOST))
+        return error_set(err, EXIT_USAGE, "--gpus: %s is not a number of GPUs; give one from 1 to %d", gpus, MOST);
+    if (config->schedule.file[0] != '\0')
+        return config_error(config, "schedule.file", err,
+                            "a schedule from a file has fixed stages and microbatches, "
+                            "which a search varies; remove the key");
+    if (gpus != NULL && config->hardware.device == DEVICE_CPU)
+        return config_error(config, "hardware.device", err,
+                            "cpu contradicts --gpus; use cuda or auto, or leave --gpus out "
+                            "to search for the ranks of the configuration");
+    if (gpus != NULL && config->hardware.share_gpu)
+        return config_error(config, "hardware.share_gpu", err,
+                            "true contradicts --gpus, which gives every rank a GPU of its "
+                            "own; use false");
     alloc_keep_freed();
     Searched *here = xcalloc(1, sizeof *here), *theirs = xcalloc(1, sizeof *theirs);
     theirs->result.best = -1;
@@ -294,14 +262,17 @@ static int answer_search_(void *argument, Searched *found, const Searched *here,
 
 int search_command(const Config *config, const Model *model, const Options *options, const Log *log, Error *err) {
     Answer answer = {options, log->level == LOG_VERBOSE};
-    if (options->write != NULL && check_write_(config, options->write, err) != 0) return -1;
-    if (options->write_five != NULL) {
-        char first[4096];
-        snprintf(first, sizeof first, "%s/1.yaml", options->write_five);
-        int code = file_check_to_write(first); // makes the folder
-        if (code != 0)
-            return error_set(err, EXIT_FAILED, "--write-five: %s: %s; name another folder", options->write_five,
-                             strerror(code));
-    }
+    const char *write = options->write, *folder = options->write_five;
+    struct stat given, there;
+    char first[4096];
+    int code = write != NULL ? file_check_to_write(write) : 0;
+    if (code != 0) return error_set(err, EXIT_FAILED, "--write: %s: %s; name another file", write, strerror(code));
+    if (write != NULL && stat(config->path, &given) == 0 && stat(write, &there) == 0 && given.st_ino == there.st_ino &&
+        given.st_dev == there.st_dev)
+        return error_set(err, EXIT_USAGE, "--write: %s: is the configuration given with -c; name another file", write);
+    snprintf(first, sizeof first, "%s/1.yaml", folder != NULL ? folder : "");
+    if (folder != NULL) code = file_check_to_write(first); // makes the folder
+    if (code != 0)
+        return error_set(err, EXIT_FAILED, "--write-five: %s: %s; name another folder", folder, strerror(code));
     return search_for(config, model, options->gpus, options->program, answer_search_, &answer, log, err);
 }

@@ -54,21 +54,6 @@ static char *short_text_(const Config *config, char text[2 * SCHEDULE_TEXT]) {
     return text;
 }
 
-static char *time_text_(const Forecast *found, char text[SCHEDULE_TEXT]) {
-    char bytes[32], step[32];
-    snprintf(text, SCHEDULE_TEXT, "%s a step, %s on the ranks of stage %d", grid_seconds(found->time.step, step),
-             grid_bytes(found->peak_bytes, bytes), found->fullest);
-    return text;
-}
-
-// Writes a cut in words: "pipeline 8 x tensor 4 x data 1, micro-batch 1, ZB-V, chunks 2".
-static char *cut_text_(const Config *config, char text[2 * SCHEDULE_TEXT]) {
-    char schedule[SCHEDULE_TEXT], cut[CONFIG_CUT];
-    snprintf(text, 2 * SCHEDULE_TEXT, "%s, micro-batch %lld, %s, chunks %d", config_cut_text(config, cut),
-             (long long)config->schedule.micro_batch, list_text_(config, schedule), config_chunks(config));
-    return text;
-}
-
 // ---------------------------------------------------------------- tables
 
 static int64_t host_bytes_(const SearchSpace *space, const Config *config) {
@@ -84,33 +69,6 @@ static int64_t host_bytes_(const SearchSpace *space, const Config *config) {
     return most;
 }
 
-static void table_row_(Grid *grid, const SearchSpace *space, const SearchResult *result, int index, bool verbose) {
-    const Candidate *candidate = &result->found.items[index];
-    const Forecast *found = &candidate->forecast;
-    Config config;
-    const RunLayout *at = &found->layout;
-    char schedule[SCHEDULE_TEXT], rest[SCHEDULE_TEXT], step[32];
-    space_config(space, at, &config);
-    char context[16] = "";
-    if (at->context > 1) snprintf(context, sizeof context, "x%d", at->context);
-    grid_cell(grid, "%dx%dx%d%s", at->pipeline, at->tensor, at->data, context);
-    grid_cell(grid, "%d", at->micro_batch);
-    grid_cell(grid, "%s", list_text_(&config, schedule));
-    grid_cell(grid, "%d", config_chunks(&config));
-    rest_text_(space, &config, rest);
-    bool plain = !verbose && strncmp(rest, "flash", 5) == 0; // the usual attention
-    grid_cell(grid, "%s", plain ? rest + 5 + 2 * (rest[5] == ',') : rest);
-    grid_cell(grid, "%.2f", (double)found->peak_bytes / GIB);
-    grid_cell(grid, "%s", grid_seconds(found->time.step, step));
-    bool known = !isnan(candidate->robust), survives = known && candidate->fails == DOUBTS;
-    grid_cell(grid, "%s%s%s", index == result->best ? "best" : "", index == result->best && !survives ? ": " : "",
-              !known || survives ? "" : unsure_words(candidate->fails, true));
-    if (!verbose) return;
-    grid_cell(grid, "%.1f", (double)host_bytes_(space, &config) / GIB);
-    grid_cell(grid, found->time.mfu > 0 ? "%.1f%%" : "-", 100 * found->time.mfu);
-    grid_cell(grid, candidate->robust < 1 ? "%.1f%%" : "-", 100 * candidate->robust);
-}
-
 static void table_(const SearchSpace *space, const SearchResult *result, const int *rows, int count, bool verbose,
                    FILE *file) {
     Grid grid = {.columns = verbose ? 11 : 8};
@@ -120,7 +78,32 @@ static void table_(const SearchSpace *space, const SearchResult *result, const i
     const char *cells[] = {ranks,    "b",    "schedule", "v",     verbose ? "attention, layers" : "also", "GiB", "step",
                            "unsure", "host", "MFU",      "regret"};
     for (int i = 0; i < grid.columns; i++) grid_cell(&grid, "%s", cells[i]);
-    for (int i = 0; i < count; i++) table_row_(&grid, space, result, rows[i], verbose);
+    for (int i = 0; i < count; i++) {
+        const Candidate *candidate = &result->found.items[rows[i]];
+        const Forecast *found = &candidate->forecast;
+        const RunLayout *at = &found->layout;
+        Config config;
+        char schedule[SCHEDULE_TEXT], rest[SCHEDULE_TEXT], step[32], context[16] = "";
+        space_config(space, at, &config);
+        if (at->context > 1) snprintf(context, sizeof context, "x%d", at->context);
+        grid_cell(&grid, "%dx%dx%d%s", at->pipeline, at->tensor, at->data, context);
+        grid_cell(&grid, "%d", at->micro_batch);
+        grid_cell(&grid, "%s", list_text_(&config, schedule));
+        grid_cell(&grid, "%d", config_chunks(&config));
+        rest_text_(space, &config, rest);
+        bool plain = !verbose && strncmp(rest, "flash", 5) == 0; // the usual attention
+        grid_cell(&grid, "%s", plain ? rest + 5 + 2 * (rest[5] == ',') : rest);
+        grid_cell(&grid, "%.2f", (double)found->peak_bytes / GIB);
+        grid_cell(&grid, "%s", grid_seconds(found->time.step, step));
+        bool best = rows[i] == result->best, known = !isnan(candidate->robust);
+        bool survives = known && candidate->fails == DOUBTS;
+        grid_cell(&grid, "%s%s%s", best ? "best" : "", best && !survives ? ": " : "",
+                  !known || survives ? "" : unsure_words(candidate->fails, true));
+        if (!verbose) continue;
+        grid_cell(&grid, "%.1f", (double)host_bytes_(space, &config) / GIB);
+        grid_cell(&grid, found->time.mfu > 0 ? "%.1f%%" : "-", 100 * found->time.mfu);
+        grid_cell(&grid, candidate->robust < 1 ? "%.1f%%" : "-", 100 * candidate->robust);
+    }
     grid_print(&grid, file);
     grid_free(&grid);
 }
@@ -168,7 +151,8 @@ static void line_of_changes_(const Config *from, const Config *to, const char *l
 static void print_best_(const SearchSpace *space, const SearchResult *result, bool verbose, FILE *file) {
     const Candidate *items = result->found.items, *safest = NULL;
     const Forecast *best = &items[result->best].forecast;
-    char cut[2 * SCHEDULE_TEXT], rest[SCHEDULE_TEXT], time[SCHEDULE_TEXT], head[PLAN_HEAD_TEXT];
+    char cut[CONFIG_CUT], schedule[SCHEDULE_TEXT], rest[SCHEDULE_TEXT], head[PLAN_HEAD_TEXT], text[2 * SCHEDULE_TEXT];
+    char bytes[32], step[32];
     Config config;
     space_config(space, &best->layout, &config);
     grid_line(file, "search", "%s", plan_head_text(space->planner, &config, head));
@@ -176,8 +160,10 @@ static void print_best_(const SearchSpace *space, const SearchResult *result, bo
     if (config.program != 0)
         grid_line(file, "for", "%s: its schedules, recomputation and defaults, and its bytes, %.0f %% added",
                   foreign_programs[config.program - 1].title, 100 * (foreign_programs[config.program - 1].error - 1));
-    grid_line(file, "best", "%s, %s: %s", cut_text_(&config, cut), rest_text_(space, &config, rest),
-              time_text_(best, time));
+    grid_line(file, "best", "%s, micro-batch %lld, %s, chunks %d, %s: %s a step, %s on the ranks of stage %d",
+              config_cut_text(&config, cut), (long long)config.schedule.micro_batch, list_text_(&config, schedule),
+              config_chunks(&config), rest_text_(space, &config, rest), grid_seconds(best->time.step, step),
+              grid_bytes(best->peak_bytes, bytes), best->fullest);
     line_of_changes_(space->keys.asked, &config, "set", "%s", file);
     plan_print_time(space->planner, &config, &best->time, verbose, file);
     if (!isnan(items[result->best].robust)) unsure_print(&result->unsure, best->time.step, file);
@@ -187,20 +173,12 @@ static void print_best_(const SearchSpace *space, const SearchResult *result, bo
             safest = &items[i];
     if (items[result->best].robust >= 0 && items[result->best].fails < DOUBTS && safest != NULL) {
         space_config(space, &safest->forecast.layout, &config);
-        grid_line(file, "safer", "%s: %.1f %% longer, %.2f GiB", short_text_(&config, cut),
+        grid_line(file, "safer", "%s: %.1f %% longer, %.2f GiB", short_text_(&config, text),
                   100 * (safest->forecast.time.step / best->time.step - 1), (double)safest->forecast.peak_bytes / GIB);
     }
     if (space->planner->measured)
         grid_line(file, "profile", "stage times come from %s; only its tensor ranks and attention are searched",
                   space->keys.base->hardware.profile);
-}
-
-// Prints which schedules and evictions pay.
-static void print_pays_(const SearchResult *result, FILE *file) {
-    const Forecast **found = xcalloc((size_t)result->found.count, sizeof *found);
-    for (int64_t i = 0; i < result->found.count; i++) found[i] = &result->found.items[i].forecast;
-    pays_print(found, result->found.count, &result->found.items[result->best].forecast, true, "none comes near", file);
-    free(found);
 }
 
 // Prints the forecast of the given configuration, and to `changes` the fewest changes that bring nine tenths of the
@@ -311,13 +289,6 @@ static void print_rest_(const SearchSpace *space, const SearchResult *result, FI
         "how much it is slower than the fastest with one of the figures of unsure changed, - if it may not fit");
 }
 
-// Returns the lines of a text.
-static int lines_of_(const char *text) {
-    int lines = 0;
-    for (; *text != '\0'; text++) lines += *text == '\n';
-    return lines;
-}
-
 // Prints what this program would take.
 static void print_here_(const Searched *found, const Searched *here, FILE *file) {
     const SearchResult *result = &here->result;
@@ -336,6 +307,13 @@ static void print_here_(const Searched *found, const Searched *here, FILE *file)
               grid_seconds(best->time.step, step), less, (double)best->peak_bytes / GIB);
 }
 
+// Returns the lines of a text.
+static int lines_of_(const char *text) {
+    int lines = 0;
+    for (; *text != '\0'; text++) lines += *text == '\n';
+    return lines;
+}
+
 int search_report(const Searched *found, const Searched *here, bool verbose, FILE *file, Error *err) {
     const SearchSpace *space = &found->space;
     const SearchResult *result = &found->result;
@@ -349,7 +327,10 @@ int search_report(const Searched *found, const Searched *here, bool verbose, FIL
         status = print_nothing_(space, result, screen, err);
     } else {
         print_best_(space, result, verbose, screen);
-        if (here == NULL) print_pays_(result, screen);
+        const Forecast **all = xcalloc((size_t)result->found.count, sizeof *all);
+        for (int64_t i = 0; i < result->found.count; i++) all[i] = &result->found.items[i].forecast;
+        if (here == NULL) pays_print(all, result->found.count, all[result->best], true, "none comes near", screen);
+        free(all);
         status = print_gain_(space, result, screen, cheapest, err);
         if (status == 0) status = print_next_(space, result, screen, err);
     }

@@ -18,63 +18,48 @@
 
 // ---------------------------------------------------------------- why
 
-// Writes why a searched key has its value: the step of the fastest candidate with another value. Returns false for a
-// key that is not searched, or that applies only with certain values of another key, such as schedule.group.
-static bool why_searched_(const SearchSpace *space, const SearchResult *result, int index, const char *name, char *text,
-                          size_t size) {
+// Writes why a key has its value: for a searched key, the step of the fastest candidate with another value, unless the
+// key applies only with certain values of another key, such as schedule.group.
+static void why_(const SearchSpace *space, const SearchResult *result, int index, const ConfigKey *key, char *text,
+                 size_t size) {
     const Forecast *best = &result->found.items[index].forecast, *other = NULL;
-    int key = layout_index(name);
-    char value[LAYOUT_TEXT];
-    if (key < 0 || layout_keys[key].belongs != NULL) return false;
-    if (space_fixes(space, (LayoutMask)1 << key)) {
-        bool given = (layout_decided(space->keys.asked, true) >> key & 1) != 0;
+    int at = layout_index(key->name);
+    if (at < 0 || layout_keys[at].belongs != NULL) {
+        const char *profile = space->planner->measured
+                                  ? "the search used the times of this profile"
+                                  : "the search planned from the figures above; name a profile to plan from measured "
+                                    "times";
+        bool slots = strcmp(key->name, "schedule.slots") == 0 && layout_evicts(&best->layout);
+        snprintf(text, size, "%s",
+                 slots                                        ? "the configuration fits with these slots"
+                 : strcmp(key->name, "hardware.profile") == 0 ? profile
+                                                              : key->meaning);
+        return;
+    }
+    if (space_fixes(space, (LayoutMask)1 << at)) {
+        bool given = (layout_decided(space->keys.asked, true) >> at & 1) != 0;
         snprintf(text, size, "fixed with %s", given ? "-o" : "--for");
-        return true;
+        return;
     }
     for (int64_t i = 0; i < result->found.count; i++) {
         const Forecast *found = &result->found.items[i].forecast;
-        if (layout_get(&found->layout, key) == layout_get(&best->layout, key)) continue;
+        if (layout_get(&found->layout, at) == layout_get(&best->layout, at)) continue;
         if (other == NULL || found->time.step < other->time.step) other = found;
     }
     if (other == NULL) {
         snprintf(text, size, "all other values do not fit or are slower by their lower bounds");
-        return true;
+        return;
     }
-    layout_value_text(key, layout_get(&other->layout, key), value);
+    char value[LAYOUT_TEXT];
+    layout_value_text(at, layout_get(&other->layout, at), value);
     double longer = 100 * (other->time.step / best->time.step - 1);
     if (fabs(longer) < 0.005) snprintf(text, size, "%s is as fast, with all other keys at their best", value);
     else
         snprintf(text, size, "%s takes %.2f %% %s, with all other keys at their best", value, fabs(longer),
                  longer > 0 ? "longer" : "less");
-    return true;
-}
-
-static void why_(const SearchSpace *space, const SearchResult *result, int index, const ConfigKey *key, char *text,
-                 size_t size) {
-    const Candidate *best = &result->found.items[index];
-    if (why_searched_(space, result, index, key->name, text, size)) return;
-    if (strcmp(key->name, "schedule.slots") == 0 && layout_evicts(&best->forecast.layout))
-        snprintf(text, size, "the configuration fits with these slots");
-    else if (strcmp(key->name, "hardware.profile") == 0)
-        snprintf(text, size, "%s",
-                 space->planner->measured
-                     ? "the search used the times of this profile"
-                     : "the search planned from the figures above; name a profile to plan from measured times");
-    else snprintf(text, size, "%s", key->meaning);
 }
 
 // ---------------------------------------------------------------- YAML
-
-static void write_head_(const SearchSpace *space, const SearchResult *result, int index, FILE *file) {
-    const PlanTime *best = &result->found.items[index].forecast.time;
-    char step[32];
-    fprintf(file, "# %s configuration for %lld rank%s that --search found: %s a step",
-            index == result->best ? "The best" : "A fast", (long long)space->keys.world, grid_plural(space->keys.world),
-            grid_seconds(best->step, step));
-    if (best->mfu > 0) fprintf(file, ", MFU %.1f %%", 100 * best->mfu);
-    fprintf(file, " by the plan.\n# From %s\n", space->keys.base->path);
-    if (result->stopped) fputs("# The search was stopped before it was complete.\n", file);
-}
 
 // Writes a comment on lines of its own.
 static void write_comment_(const char *text, FILE *file) {
@@ -91,7 +76,14 @@ static void write_comment_(const char *text, FILE *file) {
 static void write_yaml_(const SearchSpace *space, const SearchResult *result, int index, const Config *config,
                         FILE *file) {
     enum { WIDTH = 120, VALUES = 44 };
-    write_head_(space, result, index, file);
+    const PlanTime *best = &result->found.items[index].forecast.time;
+    char step[32];
+    fprintf(file, "# %s configuration for %lld rank%s that --search found: %s a step",
+            index == result->best ? "The best" : "A fast", (long long)space->keys.world, grid_plural(space->keys.world),
+            grid_seconds(best->step, step));
+    if (best->mfu > 0) fprintf(file, ", MFU %.1f %%", 100 * best->mfu);
+    fprintf(file, " by the plan.\n# From %s\n", space->keys.base->path);
+    if (result->stopped) fputs("# The search was stopped before it was complete.\n", file);
     for (int i = 0; i < config_key_count; i++) {
         const ConfigKey *key = &config_keys[i];
         size_t section = (size_t)(config_short_name(key) - key->name), length;
@@ -113,39 +105,25 @@ static void write_yaml_(const SearchSpace *space, const SearchResult *result, in
     }
 }
 
-static int write_to_(const char *path, int flag, const char *text, size_t length) {
-    int fd = file_open_to_write(path, flag);
-    if (fd < 0) return -1;
-    int status = file_write_all(fd, text, (int64_t)length);
-    if (close(fd) != 0) status = -1;
-    return status;
-}
-
-// A regular file appears complete or not at all; a terminal or a pipe is written to directly.
-static int write_whole_(const char *path, const char *text, size_t length, Error *err) {
-    struct stat there;
-    char beside[4096];
-    bool regular = stat(path, &there) != 0 || S_ISREG(there.st_mode);
-    snprintf(beside, sizeof beside, "%s%s", path, regular ? ".new" : "");
-    int status = write_to_(beside, O_TRUNC, text, length);
-    if (status == 0 && regular) status = rename(beside, path);
-    if (status == 0) return 0;
-    int code = errno;
-    if (regular) remove(beside);
-    return error_set(err, EXIT_FAILED, "--write: %s: %s; name another file", path, strerror(code));
-}
-
 int search_write_config(const SearchSpace *space, const SearchResult *result, int index, const char *path, Error *err) {
-    char *text;
+    char *text, beside[4096];
     size_t length;
     Config config;
+    struct stat there;
     space_config(space, &result->found.items[index].forecast.layout, &config);
     FILE *stream = xmemstream(&text, &length);
     write_yaml_(space, result, index, &config, stream);
     xmemstream_close(stream);
-    int status = write_whole_(path, text, length, err);
+    // A regular file appears complete or not at all; a terminal or a pipe is written to directly.
+    bool regular = stat(path, &there) != 0 || S_ISREG(there.st_mode);
+    snprintf(beside, sizeof beside, "%s%s", path, regular ? ".new" : "");
+    int fd = file_open_to_write(beside, O_TRUNC), status = fd < 0 ? -1 : file_write_all(fd, text, (int64_t)length);
+    if (fd >= 0 && close(fd) != 0) status = -1;
+    if (status == 0 && regular) status = rename(beside, path);
+    int code = errno;
+    if (status != 0 && regular) remove(beside);
     free(text);
-    return status;
+    return status == 0 ? 0 : error_set(err, EXIT_FAILED, "--write: %s: %s; name another file", path, strerror(code));
 }
 
 int search_write_five(const SearchSpace *space, const SearchResult *result, const char *folder, Error *err) {
@@ -197,23 +175,6 @@ static void put_found_(JsonOut *out, const char *key, const SearchSpace *space, 
     json_end(out, '}');
 }
 
-static int put_smallest_world_(JsonOut *out, const SearchSpace *space, Error *err) {
-    SmallestWorld world;
-    if (space_smallest_world(space, &world, err) != 0) return -1;
-    if (world.ranks <= 0) {
-        json_put_null(out, "smallest_world");
-        return 0;
-    }
-    json_begin(out, "smallest_world", '{');
-    json_put_integer(out, "ranks", world.ranks);
-    json_put_integer(out, "pipeline", world.at.pipeline);
-    json_put_integer(out, "tensor", world.at.tensor);
-    json_put_integer(out, "data", world.at.data);
-    json_put_integer(out, "context", world.at.context);
-    json_end(out, '}');
-    return 0;
-}
-
 // Writes the best for another program: its configuration, its bytes, and this program's for the same configuration.
 static int put_for_(JsonOut *out, const Searched *found, Error *err) {
     Config config;
@@ -255,7 +216,19 @@ int search_write_json(const Searched *found, const Searched *here, FILE *file, E
     json_put_integer(&out, "evaluated", result->evaluated);
     json_put_number(&out, "seconds", result->seconds);
     if (result->stopped) json_put_truth(&out, "complete", false);
-    if (result->best < 0 && put_smallest_world_(&out, space, err) != 0) return -1;
+    SmallestWorld world = {0};
+    if (result->best < 0 && space_smallest_world(space, &world, err) != 0) return -1;
+    if (world.ranks > 0) {
+        json_begin(&out, "smallest_world", '{');
+        json_put_integer(&out, "ranks", world.ranks);
+        json_put_integer(&out, "pipeline", world.at.pipeline);
+        json_put_integer(&out, "tensor", world.at.tensor);
+        json_put_integer(&out, "data", world.at.data);
+        json_put_integer(&out, "context", world.at.context);
+        json_end(&out, '}');
+    } else if (result->best < 0) {
+        json_put_null(&out, "smallest_world");
+    }
     json_end(&out, '}');
     fputc('\n', file);
     return 0;

@@ -77,47 +77,38 @@ static int read_swept_(Swept *swept, const char *text, Error *err) {
     }
 }
 
-// Refuses a key that is swept twice or also given with -o: a row would have two values for it.
-static int check_once_(const Sweep *sweep, int at, Error *err) {
-    const char *key = sweep->keys[at].key;
-    size_t length = strlen(key);
-    for (int i = 0; i < at; i++)
-        if (strcmp(sweep->keys[i].key, key) == 0)
-            return error_set(err, EXIT_USAGE, "--sweep: %s: is swept twice; give all its values in one --sweep", key);
-    for (int i = 0; i < sweep->options->override_count; i++) {
-        const char *given = sweep->options->overrides[i];
-        if (strncmp(given, key, length) == 0 && given[length] == '=')
-            return error_set(err, EXIT_USAGE, "--sweep: %s: is also given with -o; remove one of them", key);
-    }
-    return 0;
-}
-
-static int read_deadline_(Sweep *sweep, Error *err) {
-    const char *text = sweep->options->deadline;
-    char *unit = NULL;
-    if (text == NULL) return 0;
-    sweep->deadline = strtod(text, &unit);
-    if (*unit == 'h') sweep->deadline /= 24;
-    if (sweep->deadline > 0 && sweep->deadline < 1e6 && (*unit == 'h' || *unit == 'd') && unit[1] == '\0') return 0;
-    return error_set(err, EXIT_USAGE, "--deadline: %s is not a time; give days or hours, as in 30d or 12h", text);
-}
-
 static int read_sweep_(Sweep *sweep, Error *err) {
     const Options *options = sweep->options;
+    const char *deadline = options->deadline;
     int64_t rows = 1;
-    char gpus[512];
+    char gpus[512], *unit = NULL;
     bool list = options->gpus != NULL && strchr(options->gpus, ',') != NULL;
     int keys = options->sweep_count + list;
-    if (read_deadline_(sweep, err) != 0) return -1;
-    sweep->budgets = list || options->deadline != NULL;
+    if (deadline != NULL) {
+        sweep->deadline = strtod(deadline, &unit);
+        if (*unit == 'h') sweep->deadline /= 24;
+        bool positive = sweep->deadline > 0 && sweep->deadline < 1e6;
+        if (!positive || (*unit != 'h' && *unit != 'd') || unit[1] != '\0')
+            return error_set(err, EXIT_USAGE, "--deadline: %s is not a time; give days or hours, as in 30d or 12h",
+                             deadline);
+    }
+    sweep->budgets = list || deadline != NULL;
     snprintf(gpus, sizeof gpus, "%s=%s", GPUS_, list ? options->gpus : "");
     if (keys > MOST_KEYS)
         return error_set(err, EXIT_USAGE, "--sweep: %d keys; the limit is %d; give fewer", keys, MOST_KEYS);
     for (int i = 0; i < keys; i++) {
-        sweep->key_count++;
-        if (read_swept_(&sweep->keys[i], i < options->sweep_count ? options->sweeps[i] : gpus, err) != 0) return -1;
-        if (check_once_(sweep, i, err) != 0) return -1;
-        rows *= sweep->keys[i].count;
+        Swept *swept = &sweep->keys[sweep->key_count++];
+        if (read_swept_(swept, i < options->sweep_count ? options->sweeps[i] : gpus, err) != 0) return -1;
+        // A key that is swept twice, or also given with -o, would have two values in a row.
+        size_t length = strlen(swept->key);
+        for (int k = 0; k < i; k++)
+            if (strcmp(sweep->keys[k].key, swept->key) == 0)
+                return error_set(err, EXIT_USAGE, "--sweep: %s: is swept twice; give all its values in one --sweep",
+                                 swept->key);
+        for (int k = 0; k < options->override_count; k++)
+            if (strncmp(options->overrides[k], swept->key, length) == 0 && options->overrides[k][length] == '=')
+                return error_set(err, EXIT_USAGE, "--sweep: %s: is also given with -o; remove one of them", swept->key);
+        rows *= swept->count;
         if (rows > MOST_ROWS)
             return error_set(err, EXIT_USAGE, "--sweep: more than %d combinations; give fewer values", MOST_ROWS);
     }
@@ -239,18 +230,6 @@ static int cheapest_row_(const Sweep *sweep) {
     return cheapest;
 }
 
-static void print_deadline_(const Sweep *sweep) {
-    int r = cheapest_row_(sweep);
-    char cost[32];
-    if (sweep->deadline == 0) return;
-    if (r < 0) grid_line(stdout, "deadline", "no row trains in %.4g days; give more GPUs", sweep->deadline);
-    else
-        grid_line(stdout, "deadline", "row %d trains in %.3g days%s, within %.4g, at the smallest cost: %s %s", r + 1,
-                  row_days_(&sweep->rows[r]), sweep->rows[r].budget.band.low > 0 ? "" : " with nothing lost",
-                  sweep->deadline, grid_count((int64_t)(row_cost_(&sweep->rows[r]) + 0.5), cost),
-                  sweep->rows[r].budget.whole.price > 0 ? "by hardware.gpu_hour" : "GPU hours");
-}
-
 // Prints the table. rows: number of combinations requested; more than sweep->row_count if the sweep was stopped.
 static void sweep_print_(const Sweep *sweep, int rows) {
     const char *cells[] = {
@@ -292,7 +271,16 @@ static void sweep_print_(const Sweep *sweep, int rows) {
     }
     grid_print(&grid, stdout);
     grid_free(&grid);
-    print_deadline_(sweep);
+    int cheapest = cheapest_row_(sweep);
+    if (sweep->deadline > 0 && cheapest < 0)
+        grid_line(stdout, "deadline", "no row trains in %.4g days; give more GPUs", sweep->deadline);
+    else if (sweep->deadline > 0) {
+        const SweepRow *row = &sweep->rows[cheapest];
+        grid_line(stdout, "deadline", "row %d trains in %.3g days%s, within %.4g, at the smallest cost: %s %s",
+                  cheapest + 1, row_days_(row), row->budget.band.low > 0 ? "" : " with nothing lost", sweep->deadline,
+                  grid_count((int64_t)(row_cost_(row) + 0.5), step),
+                  row->budget.whole.price > 0 ? "by hardware.gpu_hour" : "GPU hours");
+    }
     for (int r = 0; r < sweep->row_count; r++) {
         char label[32];
         const char *why = sweep->rows[r].refused.code != 0 ? sweep->rows[r].refused.text : sweep->rows[r].why;
@@ -302,30 +290,29 @@ static void sweep_print_(const Sweep *sweep, int rows) {
     if (sweep->stopped) grid_line(stdout, "stopped", "after %d of %d combinations", sweep->row_count, rows);
 }
 
-static void put_sweep_row_(JsonOut *out, const Sweep *sweep, const SweepRow *row) {
-    const PlanTime *time = &row->forecast.time;
-    json_begin(out, NULL, '{');
-    json_begin(out, "set", '{');
-    for (int i = 0; i < sweep->key_count; i++)
-        json_put_text(out, swept_name_(&sweep->keys[i]), sweep->keys[i].values[row->value[i]]);
-    json_end(out, '}');
-    json_put_truth(out, "fits", row->forecast.fits);
-    json_put_number(out, "step_ms", time->known ? 1e3 * time->step : NAN);
-    json_put_number(out, "mfu", time->known && time->mfu > 0 ? time->mfu : NAN);
-    json_put_number(out, "bubble", time->known ? time->bubble : NAN);
-    json_put_number(out, "peak_bytes", row->forecast.peak_bytes > 0 ? (double)row->forecast.peak_bytes : NAN);
-    if (row->config != NULL) fputs(row->config, json_put(out, "config"));
-    if (sweep->budgets && row->config != NULL) budget_write_json(&row->budget, out);
-    if (row->why[0] != '\0') json_put_text(out, "reason", row->why);
-    json_put_text(out, "refused", row->refused.code != 0 ? row->refused.text : NULL);
-    json_end(out, '}');
-}
-
 static void sweep_json_(const Sweep *sweep) {
     JsonOut out = {.file = stdout};
     json_begin(&out, NULL, '{');
     json_begin(&out, "sweep", '[');
-    for (int r = 0; r < sweep->row_count; r++) put_sweep_row_(&out, sweep, &sweep->rows[r]);
+    for (int r = 0; r < sweep->row_count; r++) {
+        const SweepRow *row = &sweep->rows[r];
+        const PlanTime *time = &row->forecast.time;
+        json_begin(&out, NULL, '{');
+        json_begin(&out, "set", '{');
+        for (int i = 0; i < sweep->key_count; i++)
+            json_put_text(&out, swept_name_(&sweep->keys[i]), sweep->keys[i].values[row->value[i]]);
+        json_end(&out, '}');
+        json_put_truth(&out, "fits", row->forecast.fits);
+        json_put_number(&out, "step_ms", time->known ? 1e3 * time->step : NAN);
+        json_put_number(&out, "mfu", time->known && time->mfu > 0 ? time->mfu : NAN);
+        json_put_number(&out, "bubble", time->known ? time->bubble : NAN);
+        json_put_number(&out, "peak_bytes", row->forecast.peak_bytes > 0 ? (double)row->forecast.peak_bytes : NAN);
+        if (row->config != NULL) fputs(row->config, json_put(&out, "config"));
+        if (sweep->budgets && row->config != NULL) budget_write_json(&row->budget, &out);
+        if (row->why[0] != '\0') json_put_text(&out, "reason", row->why);
+        json_put_text(&out, "refused", row->refused.code != 0 ? row->refused.text : NULL);
+        json_end(&out, '}');
+    }
     json_end(&out, ']');
     int cheapest = sweep->deadline > 0 ? cheapest_row_(sweep) : -1;
     if (cheapest >= 0) json_put_integer(&out, "deadline", cheapest);
