@@ -8,7 +8,7 @@ import signal
 import time
 
 import pytest
-from trainer_runs import command, start, trained, wait_for_lines
+from trainer_runs import Job, command, trained, wait_for_lines
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
@@ -180,7 +180,7 @@ def signalled(small, tmp_path, number, always, words, *options):
     options = [OFF, "parallel.pipeline=2", "train.steps=100000", "data.val_every=0", *options]
     for attempt in range(5):
         metrics = tmp_path / f"{attempt}.jsonl"
-        job = start(small.config, *options, f"log.metrics={metrics}", family=small.family)
+        job = Job(small.config, *options, f"log.metrics={metrics}", family=small.family)
         wait_for_lines(job.parent, metrics, 3)
         time.sleep(1)  # a rank's second heartbeat is the first that knows its stage
         os.kill(job.ranks()[1], number)

@@ -8,7 +8,7 @@ import signal
 from collections import Counter, defaultdict
 
 import pytest
-from trainer_runs import command, environment, mpirun, run, start, trained, wait_until
+from trainer_runs import Job, command, environment, mpirun, run, trained, wait_until
 
 COMPUTE, TRANSFERS = 0, 1
 
@@ -166,7 +166,7 @@ def test_every_action_ends_before_those_it_feeds_begin(config, tmp_path):
 @pytest.mark.usefixtures("ranks")
 def test_a_run_that_is_killed_leaves_whole_events(config, tmp_path):
     path = tmp_path / "t.json"
-    job = start(config, "train.steps=100000", "data.val_every=0", "log.metrics=", arguments=["--trace", path])
+    job = Job(config, "train.steps=100000", "data.val_every=0", "log.metrics=", arguments=["--trace", path])
     wait_until(lambda: path.exists() and '"step 3"' in path.read_text(), "three steps were not traced")
     for pid in job.ranks():
         try:

@@ -90,7 +90,7 @@ def undisturbed(tmp_path_factory):
     """The same training without Slurm and without a stop."""
     metrics = tmp_path_factory.mktemp("undisturbed") / "metrics.jsonl"
     overrides = [*SMALL, f"train.steps={STEPS}", f"log.metrics={metrics}"]
-    ended = trainer_runs.start(ROOT / "configs/llama_tiny.yaml", *overrides).end()
+    ended = trainer_runs.Job(ROOT / "configs/llama_tiny.yaml", *overrides).end()
     assert ended.code == 0, ended.stderr
     bits = ended.read_metrics(metrics).bits
     assert len(bits) == 2 * STEPS

@@ -30,7 +30,7 @@ class Lab:
         self.env = trainer_runs.mpirun_environment(TMPDIR="/dev/shm", OMP_NUM_THREADS="1")
 
     def start(self, *overrides, **keywords):
-        return trainer_runs.start(self.config, *overrides, prefix=self.hosts.mpirun(), env=self.env, **keywords)
+        return trainer_runs.Job(self.config, *overrides, prefix=self.hosts.mpirun(), env=self.env, **keywords)
 
     def run(self, *overrides, **keywords):
         return trainer_runs.run(self.config, *overrides, prefix=self.hosts.mpirun(), env=self.env, **keywords)

@@ -342,10 +342,6 @@ class Ended:
         return [digits for line in self.lines if '"type":"run"' not in line for digits in pattern.findall(line)]
 
 
-def start(config, *overrides, **keywords):
-    return Job(config, *overrides, **keywords)
-
-
 def started(config, folder, *overrides, **keywords):
     """Starts an endless run and waits for its first steps. Its metrics are in metrics.jsonl of the folder."""
     metrics = folder / "metrics.jsonl"
