@@ -3,12 +3,14 @@
 // The loop is one function, run_train, and a step is one function, train_step_: read these two first. All ranks run
 // both together. A request to stop or a loss that is not finite, seen by one rank, is exchanged before any rank acts on
 // it, so that all ranks leave the loop after the same step.
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "record.h"
 #include "run.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 // Prefixes the error's text with `label` unless the text already begins with a step. Returns -1.
@@ -18,26 +20,24 @@ static int train_fail_(const char *label, Error *err) {
     return -1;
 }
 
-// Collective. Writes to `text` which values are not finite: "the loss on stage 3 is nan, and the gradient of X on stage
-// 3, the first such in the order of the backward, is not finite". *weight: a weight was not finite before the step.
-static int explain_bad_(Run *run, const StepFigures *figures, char *text, size_t size, bool *weight, Error *err) {
+// Collective. Writes which values are not finite: "the loss on stage 3 is nan, and the gradient of X on stage 3, the
+// first such in the order of the backward, is not finite". *weight: a weight was not finite before the step.
+static int explain_bad_(Run *run, const StepFigures *figures, FILE *text, bool *weight, Error *err) {
     Blame blame;
     if (optimizer_blame(run->optimizer, &blame, err) != 0) return -1;
-    int used = 0, head, chunk;
+    int head, chunk;
     schedule_home(run->schedule, run->schedule->stages * run->schedule->chunks - 1, &head, &chunk);
     if (!isfinite(figures->loss))
-        used = snprintf(text, size, "the loss on stage %d is %s%s", head, isnan(figures->loss) ? "nan" : "inf",
-                        blame.gradient != NULL ? ", and " : "");
+        fprintf(text, "the loss on stage %d is %s%s", head, isnan(figures->loss) ? "nan" : "inf",
+                blame.gradient != NULL ? ", and " : "");
     if (blame.gradient != NULL)
-        used +=
-            snprintf(text + used, size - (size_t)used,
-                     "the gradient of %s on stage %d, the first such in the order of the backward, is not finite: its "
-                     "sum of squares is %s",
-                     blame.gradient->name, blame.gradient_stage, isnan(blame.squares) ? "nan" : "inf");
+        fprintf(text,
+                "the gradient of %s on stage %d, the first such in the order of the backward, is not finite: its sum "
+                "of squares is %s",
+                blame.gradient->name, blame.gradient_stage, isnan(blame.squares) ? "nan" : "inf");
     *weight = blame.weight != NULL;
     if (*weight)
-        snprintf(text + used, size - (size_t)used, "; %s on stage %d was not finite before the step",
-                 blame.weight->name, blame.weight_stage);
+        fprintf(text, "; %s on stage %d was not finite before the step", blame.weight->name, blame.weight_stage);
     return 0;
 }
 
@@ -46,35 +46,38 @@ static int explain_bad_(Run *run, const StepFigures *figures, char *text, size_t
 // it is skipped, or the run ends with an error that names the tensor at fault.
 static int train_update_(Run *run, StepFigures *figures, Error *err) {
     const TrainConfig *train = &run->config->train;
-    char why[600] = "";
-    bool weight = false;
     int64_t before = run->step_guard.skipped;
     StepDecision decision =
         step_guard_decide(&run->step_guard, train, figures->loss, figures->norm, &figures->loss_z, &figures->norm_z);
     figures->skipped = decision != STEP_APPLY;
     if (decision == STEP_APPLY) return optimizer_update(run->optimizer, figures->step, before, figures->norm, err);
+
+    char *why;
+    size_t length;
+    bool weight = false;
+    int status = 0;
+    FILE *text = xmemstream(&why, &length);
     if (decision == STEP_SKIP_OUTLIER)
-        snprintf(why, sizeof why, "loss %.4f is %+.1f and norm %.2f %+.1f standard deviations off; the limit is %g",
-                 figures->loss, figures->loss_z, figures->norm, figures->norm_z, train->skip_outlier_z);
-    else if (explain_bad_(run, figures, why, sizeof why - 48, &weight, err) != 0) return -1;
-    if (decision == STEP_STOP) {
-        char allowed[96] = "";
-        if (train->skip_bad_steps > 0)
-            snprintf(allowed, sizeof allowed, "; train.skip_bad_steps allows no more than %lld",
-                     (long long)train->skip_bad_steps);
-        return error_on_all(err, EXIT_FAILED, "step %lld: %s; weights are unchanged%s; %s", (long long)figures->step,
-                            why, allowed,
-                            weight ? "resume from an earlier checkpoint, or check checkpoint.init_from"
-                                   : "lower train.lr or check the data of this step");
-    }
-    size_t used = strlen(why);
+        fprintf(text, "loss %.4f is %+.1f and norm %.2f %+.1f standard deviations off; the limit is %g", figures->loss,
+                figures->loss_z, figures->norm, figures->norm_z, train->skip_outlier_z);
+    else status = explain_bad_(run, figures, text, &weight, err);
     if (decision == STEP_SKIP_BAD)
-        snprintf(why + used, sizeof why - used, " (%lld of %lld such steps)", (long long)run->step_guard.bad,
-                 (long long)train->skip_bad_steps);
-    log_line(&run->all, "step %lld: update skipped, since %s; weights, moments and Adam's step count are unchanged",
-             (long long)figures->step, why);
-    optimizer_skip(run->optimizer);
-    return 0;
+        fprintf(text, " (%lld of %lld such steps)", (long long)run->step_guard.bad, (long long)train->skip_bad_steps);
+    if (decision == STEP_STOP) fprintf(text, "; weights are unchanged");
+    if (decision == STEP_STOP && train->skip_bad_steps > 0)
+        fprintf(text, "; train.skip_bad_steps allows no more than %lld", (long long)train->skip_bad_steps);
+    xmemstream_close(text);
+    if (status == 0 && decision == STEP_STOP) {
+        status = error_on_all(err, EXIT_FAILED, "step %lld: %s; %s", (long long)figures->step, why,
+                              weight ? "resume from an earlier checkpoint, or check checkpoint.init_from"
+                                     : "lower train.lr or check the data of this step");
+    } else if (status == 0) {
+        log_line(&run->all, "step %lld: update skipped, since %s; weights, moments and Adam's step count are unchanged",
+                 (long long)figures->step, why);
+        optimizer_skip(run->optimizer);
+    }
+    free(why);
+    return status;
 }
 
 // Runs one step: data, pipeline, loss, gradient norm, update, and its report.
