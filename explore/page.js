@@ -462,7 +462,7 @@ function takeLayout(config) {
 
 // ---- the atlas -------------------------------------------------------------------------------------------------------
 
-const WAYS = {partner: "to a partner", host: "to the host", interleaved: "interleaved", "zero bubble": "zero bubble"};
+const WAYS = {partner: "to a partner", host: "to the host", interleaved: "interleaved", "zero bubble": "zero bubble", slices: "slices"};
 const MAPS = ["Map of evictions", "Map of schedules without evictions"];
 
 function showTab(atlas) {
@@ -480,7 +480,7 @@ function fillAtlas() {
   for (const title of ["model", "cluster", "GB/s", "tokens", "batch", ...Object.values(WAYS), "survive", "fastest layout"])
     head.append(Object.assign(document.createElement("th"), {scope: "col", textContent: title}));
   byId("atlas-said").textContent = `${ATLAS.searches} searches. A column says by how much the fastest step gets shorter: with evictions against without, ` +
-    "interleaved against 1F1B, zero bubble against both. Survive: also with slower products, half the network and 4 GiB more in reserve.";
+    "interleaved against 1F1B, zero bubble against both, slices against all three. Survive: also with slower products, half the network and 4 GiB more in reserve.";
   byId("atlas-maps").replaceChildren(...ATLAS.maps.map((src, i) => Object.assign(new Image(), {src, alt: MAPS[i]})));
   for (const one of ATLAS.cases) {
     const row = body.insertRow(), button = document.createElement("button");

@@ -174,9 +174,30 @@ def test_a_search_becomes_the_answer_and_the_layout(tmp_path):
         assert chromium.evaluate("byId('answer').textContent").count("This layout") == 0
         assert len(set(names)) > 0.8 * len(names), names
         first = chromium.evaluate("state.taken.length")
-        chromium.evaluate("byId('progress').textContent = ''; search(); 0")  # a second search is free of the layout that the first one found
+        # A second search is free of the layout that the first one found.
+        chromium.evaluate("byId('progress').textContent = ''; search(); 0")
         chromium.wait_for("/configurations in/.test(byId('progress').textContent)")
         assert chromium.evaluate("[shown.plan.step_ms, state.taken.length]") == [steps[0], first]
+
+
+def test_the_atlas_shows_every_case_and_searches_it_again(tmp_path):
+    cases = json.loads((ROOT / "studies/atlas.json").read_text())["cases"]
+    small = next(n for n, case in enumerate(cases) if case["gpus"] == 8 and case["best"])
+    with browser.Browser(tmp_path / "profile") as chromium:
+        chromium.open(PAGE, 390, 900)
+        chromium.wait_for("byId('proof').textContent !== ''")
+        chromium.evaluate("byId('show-atlas').click()")
+        assert chromium.evaluate("byId('atlas-table').tBodies[0].rows.length") == len(cases)
+        chromium.wait_for("[...document.querySelectorAll('#atlas img')].filter((one) => one.naturalWidth).length === 2")
+        assert chromium.evaluate("document.documentElement.scrollWidth") <= 390
+        chromium.evaluate(f"document.querySelectorAll('#atlas-table button')[{small}].click()")
+        chromium.wait_for("!byId('front-box').hidden && byId('atlas').hidden")
+        found, (case, best) = cases[small]["found"], (cases[small], "shown.front[shown.front.length - 1].row")
+        assert chromium.evaluate(f"{best}.config.model.seq_len") == case["tokens"]
+        fastest = min(one["fast"] for one in found.values() if one is not None)
+        if case["tokens"] < 32768:  # from there on, the atlas fixes two keys
+            assert chromium.evaluate(f"{best}.step_ms") == pytest.approx(fastest, rel=0.02)
+        assert chromium.complaints() == []
 
 
 def test_a_schedule_that_cannot_run_has_its_reason_in_the_table(tmp_path):
