@@ -296,6 +296,23 @@ def test_no_schedule_is_counted_of_a_cut_that_nothing_makes_fit():
     assert told["smallest_world"]["ranks"] > 16
 
 
+def test_the_smallest_world_is_that_of_any_schedule_and_is_named_with_it():
+    llama = {"config": ROOT / "configs/llama3_70b.yaml", "overrides": ["hardware.gpu=h100"]}
+    ended = search("--gpus", 1, **llama)
+    named = re.search(r"the smallest that fits: (\d+) ranks, .* with Seq1F1B, \d slices,", ended.stdout)
+    plain = json.loads(search("--gpus", 1, "--json", "-o", "schedule.name=1f1b", **llama).stdout)["smallest_world"]
+    assert ended.returncode == 1 and int(named[1]) < plain["ranks"], ended.stdout
+
+
+def test_a_mixture_of_experts_has_a_smallest_world_too():
+    keys = ["hardware.gpu=h100", "model.layers=4", "train.global_batch=8", "hardware.memory_gib=16"]
+    mixtral = {"config": ROOT / "configs/mixtral_8x7b.yaml", "overrides": keys}
+    world = json.loads(search("--gpus", 1, "--json", **mixtral).stdout)["smallest_world"]
+    cut = ["parallel.sequence=true", *(f"parallel.{part}={world[part]}" for part in ("pipeline", "tensor", "data"))]
+    there = search("--gpus", world["ranks"], "--json", *(word for key in cut for word in ("-o", key)), **mixtral)
+    assert there.returncode == 0, there.stdout
+
+
 @pytest.mark.thorough
 @pytest.mark.soak(2)
 @pytest.mark.parametrize(
