@@ -524,23 +524,22 @@ LayoutList layout_walk(const LayoutSpace *space, int first, int last, const RunL
 //   the last one          3  3.5          3 2
 void layout_deal_layers(const Schedule *placed, int64_t layers, double layer, double *load, int16_t *dealt) {
     int p = placed->stages, parts = p * placed->chunks;
+    double sum[CONFIG_MAX_STAGES] = {0}; // of a stage's chunks
     assert(parts <= layers);
     for (int g = 0; g < parts; g++) dealt[g] = 1, load[g] += layer;
+    for (int c = 0; c < placed->chunks; c++)
+        for (int s = 0; s < p; s++) sum[s] += load[schedule_virtual(placed, s, c)];
     for (int64_t left = layers - parts; left > 0; left--) {
-        double least = INFINITY;
-        int to = 0;
-        for (int s = 0; s < p; s++) {
-            double sum = 0;
-            int chunk = schedule_virtual(placed, s, 0);
-            for (int c = 0; c < placed->chunks; c++) {
-                int g = schedule_virtual(placed, s, c);
-                sum += load[g];
-                if (load[g] < load[chunk]) chunk = g;
-            }
-            if (sum <= least) least = sum, to = chunk;
-        }
-        dealt[to]++;
-        load[to] += layer;
+        int to = 0, chunk = 0;
+        for (int s = 1; s < p; s++)
+            if (sum[s] <= sum[to]) to = s;
+        for (int c = 1; c < placed->chunks; c++)
+            if (load[schedule_virtual(placed, to, c)] < load[schedule_virtual(placed, to, chunk)]) chunk = c;
+        chunk = schedule_virtual(placed, to, chunk);
+        dealt[chunk]++;
+        load[chunk] += layer;
+        sum[to] = 0;
+        for (int c = 0; c < placed->chunks; c++) sum[to] += load[schedule_virtual(placed, to, c)];
     }
 }
 

@@ -227,7 +227,9 @@ typedef struct HeldKey {
 
 Memo *plan_memo(void) { return memo_create(sizeof(HeldKey)); }
 
-static void held_(Held *held, const TensorTable *table, const Config *config, const StageShape *at, Memo *memo) {
+// last: the key of what *held has; all zero at first.
+static void held_(Held *held, HeldKey *last, const TensorTable *table, const Config *config, const StageShape *at,
+                  Memo *memo) {
     HeldKey key;
     memset(&key, 0, sizeof key);
     memcpy(key.shape, &at->shape, sizeof key.shape);
@@ -240,6 +242,8 @@ static void held_(Held *held, const TensorTable *table, const Config *config, co
     key.data = config->parallel.data, key.context = config->parallel.context;
     key.recomputed = at->recomputed > 0, key.first = at->first, key.last = at->last, key.alone = at->stages == 1;
     key.sharded = config_shards_gradients(config);
+    if (memcmp(&key, last, sizeof key) == 0) return; // most stages are alike
+    *last = key;
     if (memo != NULL && memo_find(memo, &key, held)) return;
     *held = (Held){0};
     stage_bytes(&held->memory, &held->states, &held->staged, table, config, at);
@@ -278,19 +282,21 @@ static void flash_clause_(Plan *plan, const Config *config, const Backend *be) {
 Plan plan_make_from(const TensorTable *table, const Config *config, const Schedule *schedule, Backend *be, Memo *memo) {
     Plan plan = {.stages = schedule->stages};
     Held held;
+    HeldKey last;
+    memset(&last, 0, sizeof last);
     plan.stage = xmalloc((size_t)plan.stages * sizeof *plan.stage);
     for (int s = 0; s < plan.stages; s++) {
-        PlanStage *stage = &plan.stage[s], *last = s > 0 ? stage - 1 : stage;
+        PlanStage *stage = &plan.stage[s], *before = s > 0 ? stage - 1 : stage;
         bool like = s > 0 && config_attention(config, s) == config_attention(config, s - 1) &&
                     config_pointwise(config, s) == config_pointwise(config, s - 1);
-        if (like) stage_shape_like(&stage->at, &last->at, config, schedule, s);
+        if (like) stage_shape_like(&stage->at, &before->at, config, schedule, s);
         else stage_shape(&stage->at, config, schedule, be, s, 0);
     }
     for (int s = 0; s < plan.stages && config->program != 0; s++)
         plan.stage[s].at.bundle_bytes = foreign_bundle(config, &plan.stage[s].at);
     for (int s = 0; s < plan.stages; s++) {
         PlanStage *stage = &plan.stage[s];
-        held_(&held, table, config, &stage->at, memo);
+        held_(&held, &last, table, config, &stage->at, memo);
         stage->slot_bytes = slot_bytes_(&plan, schedule, s);
         plan_fill_stage_(stage, &held, config, schedule, be, s);
         plan.parameters += stage->parameters;

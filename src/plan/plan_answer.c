@@ -46,7 +46,7 @@ int plan_answer_make(PlanAnswer *answer, const Config *config, const Model *mode
         Doubters doubters;
         if (!answer->verdict.bpipe.possible) doubted.schedule.bpipe = BPIPE_OFF;
         doubters_make(&doubters, &answer->planner);
-        int status = unsure_find(&answer->unsure, &doubters, &doubted, answer_forecast_(answer), err);
+        int status = unsure_find(&answer->unsure, &doubters, &doubted, answer_forecast_(answer), NULL, err);
         doubters_free(&doubters);
         if (status != 0) return -1;
     }

@@ -434,11 +434,18 @@ static double onward_(double fewer, double enough, double more, double between) 
     return enough + (enough - fewer) * more / between;
 }
 
+// What is simulated with several numbers of microbatches.
+typedef struct Simulated {
+    const Config *config;
+    const PlanCosts *costs;
+    ScheduleCache *lists; // may be NULL
+} Simulated;
+
 // Simulates the phase of a schedule with `microbatches` microbatches.
-static int phase_of_(Phase *phase, const Config *config, int64_t microbatches, const PlanCosts *costs, Error *err) {
-    Schedule *schedule = plan_schedule_with(config, microbatches, err);
-    int status = schedule == NULL ? -1 : phase_(phase, schedule, costs, 0, err);
-    schedule_free(schedule);
+static int phase_of_(Phase *phase, const Simulated *of, int64_t microbatches, Error *err) {
+    ScheduleLoan loan = schedule_cache_borrow(of->lists, of->config, microbatches, err);
+    int status = loan.schedule == NULL ? -1 : phase_(phase, loan.schedule, of->costs, 0, err);
+    schedule_cache_return(&loan);
     return status;
 }
 
@@ -465,27 +472,27 @@ static double growth_expects_(const Growth *growth, int64_t microbatches) {
 }
 
 // Simulates more microbatches. settled: the simulated time is the predicted time, to within a thousandth.
-static int growth_to_(Growth *growth, const Config *config, int64_t microbatches, const PlanCosts *costs, bool *settled,
-                      Error *err) {
+static int growth_to_(Growth *growth, const Simulated *of, int64_t microbatches, bool *settled, Error *err) {
     double expected = growth_expects_(growth, microbatches);
     growth->before = growth->now;
     growth->fewer = growth->enough;
     growth->enough = microbatches;
-    if (phase_of_(&growth->now, config, microbatches, costs, err) != 0) return -1;
+    if (phase_of_(&growth->now, of, microbatches, err) != 0) return -1;
     *settled = fabs(growth->now.makespan - expected) <= 1e-3 * expected;
     return 0;
 }
 
+enum { LONG = 1 << 14, MOST = 1 << 16, MOST_WAITING = 1 << 19 }; // forwards; WAITING: for transfers
+
 // Doubles the simulated microbatches until their time settles. Starts with a long list, since the rounds of a short
 // list may agree by chance, and ends with the complete list or a very long part of it.
-static int grow_until_settled_(Growth *growth, const Config *config, const PlanCosts *costs, Error *err) {
-    enum { LONG = 1 << 14, MOST = 1 << 16, MOST_WAITING = 1 << 19 }; // forwards; WAITING: for transfers
-    int64_t p = config->parallel.pipeline, lengthy = LONG / p;
-    int64_t most = min_i64(config_microbatches(config), (growth->now.exposed > 0 ? MOST_WAITING : MOST) / p);
+static int grow_until_settled_(Growth *growth, const Simulated *of, Error *err) {
+    int64_t p = of->config->parallel.pipeline, lengthy = LONG / p;
+    int64_t most = min_i64(config_microbatches(of->config), (growth->now.exposed > 0 ? MOST_WAITING : MOST) / p);
     bool settled = false;
     while (growth->enough < most && !(settled && growth->enough > lengthy)) {
         int64_t next = growth->enough < lengthy ? lengthy : 2 * growth->enough;
-        if (growth_to_(growth, config, min_i64(next, most), costs, &settled, err) != 0) return -1;
+        if (growth_to_(growth, of, min_i64(next, most), &settled, err) != 0) return -1;
     }
     return 0;
 }
@@ -498,31 +505,33 @@ static int grow_until_settled_(Growth *growth, const Config *config, const PlanC
 // Without a steady rhythm, because stages evict in rounds of different lengths, the schedule is doubled until its time
 // settles. If its first rounds predict clearly more than `worth` seconds, it is given up instead: the makespan is
 // INFINITY.
-static int whole_phase_(Phase *phase, const Config *config, const Schedule *schedule, const PlanCosts *costs,
-                        double worth, Error *err) {
+static int whole_phase_(Phase *phase, const Simulated *of, const Schedule *schedule, double worth, Error *err) {
     static const double CLEARLY = 1.1; // more than the factor between the times of any two rounds
-    int64_t all = config_microbatches(config), p = schedule->stages;
+    int64_t all = config_microbatches(of->config), p = schedule->stages;
     Growth growth = {.enough = schedule->microbatches, .fewer = schedule->microbatches - 2 * p};
     Phase between;
     bool whole = all <= growth.enough;
-    if (phase_(phase, schedule, costs, whole && isfinite(worth) ? fmax(worth, 1e-9) : 0, err) != 0) return -1;
+    // The fourth simulation would be of all microbatches, and only its times would be used.
+    if (!whole && isinf(worth) && all <= 2 * growth.enough && all <= MOST / p) return phase_of_(phase, of, all, err);
+    if (phase_(phase, schedule, of->costs, whole && isfinite(worth) ? fmax(worth, 1e-9) : 0, err) != 0) return -1;
     if (whole) return 0;
     growth.now = *phase;
-    if (phase_of_(&growth.before, config, growth.fewer, costs, err) != 0 ||
-        phase_of_(&between, config, growth.fewer + p, costs, err) != 0)
-        return -1;
+    if (phase_of_(&growth.before, of, growth.fewer, err) != 0) return -1;
     // Steady: p microbatches take as long as the previous p, to half a percent, and compute never waits for a transfer.
     // If it does wait, the rhythm is not trusted: stages may evict in rounds of different lengths.
-    double one = between.makespan - growth.before.makespan, next = phase->makespan - between.makespan;
-    bool steady = phase->exposed == 0 && fabs(next - one) <= 5e-3 * next;
+    bool steady = phase->exposed == 0;
+    if (steady) {
+        if (phase_of_(&between, of, growth.fewer + p, err) != 0) return -1;
+        double one = between.makespan - growth.before.makespan, next = phase->makespan - between.makespan;
+        steady = fabs(next - one) <= 5e-3 * next;
+    }
     bool hopeless = growth_expects_(&growth, all) > CLEARLY * worth;
-    if (steady && !hopeless && growth_to_(&growth, config, min_i64(all, 2 * growth.enough), costs, &steady, err) != 0)
-        return -1;
+    if (steady && !hopeless && growth_to_(&growth, of, min_i64(all, 2 * growth.enough), &steady, err) != 0) return -1;
     if (!steady && hopeless) {
         phase->makespan = INFINITY;
         return 0;
     }
-    if (!steady && grow_until_settled_(&growth, config, costs, err) != 0) return -1;
+    if (!steady && grow_until_settled_(&growth, of, err) != 0) return -1;
     double more = (double)(all - growth.enough), apart = (double)(growth.enough - growth.fewer);
     phase->makespan = growth_expects_(&growth, all);
     phase->busy = onward_(growth.before.busy, growth.now.busy, more, apart);
@@ -578,7 +587,8 @@ int plan_time(PlanTime *time, const Config *config, const Schedule *schedule, co
     double optimizer = 0;
     for (int s = 0; s < plan->stages; s++) optimizer = fmax(optimizer, costs.stage[s].optimizer);
     double after = costs.tied + optimizer + source->hardware->step;
-    int status = whole_phase_(&phase, config, schedule, &costs, worth - after, err);
+    const Simulated simulated = {config, &costs, source->lists};
+    int status = whole_phase_(&phase, &simulated, schedule, worth - after, err);
     if (status == 0 && isfinite(phase.makespan)) {
         for (int s = 0; s < plan->stages; s++) {
             const StageTime *stage = &costs.stage[s];

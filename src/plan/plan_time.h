@@ -6,6 +6,7 @@
 #include "counted.h"
 #include "plan.h"
 #include "profile.h"
+#include "schedule_cache.h"
 #include "schedule/simulate.h"
 
 // Where times come from.
@@ -14,6 +15,7 @@ typedef struct TimeSource {
     const Model *model;
     const Profile *profile; // measured stages; NULL: all times are counted
     Memo *counted;          // may be NULL
+    ScheduleCache *lists;   // may be NULL
     bool free_messages;     // messages between stages and moved bundles take no time
 } TimeSource;
 

@@ -80,7 +80,8 @@ TimeSource planner_source(const Planner *planner) {
     return (TimeSource){.hardware = &planner->hardware,
                         .model = planner->model,
                         .profile = planner->measured ? &planner->profile : NULL,
-                        .counted = planner->counted};
+                        .counted = planner->counted,
+                        .lists = planner->lists};
 }
 
 void planner_free(Planner *planner) {
@@ -148,7 +149,7 @@ ScheduleLoan planner_borrow(const Planner *planner, const Config *config, Error 
 
 // Returns whether the schedule is legal and every batch divides into enough microbatches of this size. If BPipe is on,
 // it also has to be able to evict, with enough slots; gradients that have to be sharded have to be so.
-static bool possible_(const Config *config) {
+static bool possible_(const Planner *planner, const Config *config) {
     int64_t p = config->parallel.pipeline, unit = config->schedule.micro_batch * config->parallel.data, batch;
     if (config->parallel.shard_gradients == SHARD_ON && !config_shards_gradients(config)) return false;
     bool cut = plan_schedule_holds(p, config->train.global_batch / unit);
@@ -157,7 +158,7 @@ static bool possible_(const Config *config) {
     cut = cut && config_schedule_legal(config);
     if (!cut || config->schedule.bpipe != BPIPE_ON) return cut;
     if (!plan_can_balance(config)) return false;
-    return config->schedule.slots == 0 || config->schedule.slots >= config_min_slots(config);
+    return config->schedule.slots == 0 || config->schedule.slots >= schedule_cache_least_slots(planner->lists, config);
 }
 
 // ---------------------------------------------------------------- forecasts
@@ -210,7 +211,8 @@ static void take_fit_(const Planner *planner, const Plan *plan, Forecast *foreca
 
 bool planner_never_fits(const Planner *planner, const RunLayout *layout) {
     Config config = planner_config(planner, layout);
-    if (config.schedule.file[0] != '\0' || config_schedule_kind(&config)->in_flight == NULL || !possible_(&config))
+    if (config.schedule.file[0] != '\0' || config_schedule_kind(&config)->in_flight == NULL ||
+        !possible_(planner, &config))
         return false;
     Forecast forecast;
     ScheduleLoan loan = count_slots_(&config);
@@ -244,7 +246,7 @@ static int planner_ask_(const Planner *planner, const Config *config, Timed time
     Lists lists;
     memset(forecast, 0, sizeof *forecast);
     forecast->layout = layout_of(config);
-    if (!possible_(config)) return 0;
+    if (!possible_(planner, config)) return 0;
     if (lists_open_(&lists, planner, config, timed == TIMED_ALWAYS, err) != 0) return -1;
     planner_take_lists_(planner, config, &lists, forecast);
     bool wanted = timed == TIMED_ALWAYS || (timed == TIMED_WHERE_IT_FITS && forecast->fits);

@@ -1,8 +1,11 @@
 // A hash table that only grows, up to a limit of entries and bytes. A schedule that would exceed a limit is not kept,
 // and is freed on return.
-#include "planner.h"
+#include "schedule_cache.h"
+#include "layout.h"
+#include "plan.h"
 
 #include "base/alloc.h"
+#include "base/memo.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -26,18 +29,21 @@ struct ScheduleCache {
     pthread_mutex_t lock;
     Entry *entries;
     int64_t count, bytes;
+    Memo *least; // config_min_slots
 };
 
 ScheduleCache *schedule_cache_create(void) {
     ScheduleCache *cache = xcalloc(1, sizeof *cache);
     pthread_mutex_init(&cache->lock, NULL);
     cache->entries = xcalloc(ENTRIES, sizeof *cache->entries);
+    cache->least = memo_create(2 * sizeof(RunLayout));
     return cache;
 }
 
 void schedule_cache_free(ScheduleCache *cache) {
     if (cache == NULL) return;
     for (int i = 0; i < ENTRIES; i++) schedule_free(cache->entries[i].schedule);
+    memo_free(cache->least);
     pthread_mutex_destroy(&cache->lock);
     free_all(cache->entries, cache);
 }
@@ -82,6 +88,18 @@ ScheduleLoan schedule_cache_borrow(ScheduleCache *cache, const Config *config, i
     }
     pthread_mutex_unlock(&cache->lock);
     return loan;
+}
+
+int schedule_cache_least_slots(ScheduleCache *cache, const Config *config) {
+    RunLayout layout = layout_of(config);
+    int least;
+    layout.slots = layout.load_ahead = 0;
+    RunLayout key[2] = {layout_list(&layout)}; // an even number of integers
+    key[1].slots = (int32_t)config_microbatches(config);
+    if (cache != NULL && memo_find(cache->least, key, &least)) return least;
+    least = config_min_slots(config);
+    if (cache != NULL) memo_keep(cache->least, key, &least, sizeof least);
+    return least;
 }
 
 void schedule_cache_return(ScheduleLoan *loan) {

@@ -46,7 +46,9 @@ static bool doubt_applies_(int doubt, const Planner *planner, const Config *conf
            config->parallel.overlap != OVERLAP_OFF;
 }
 
-int unsure_find(Unsure *unsure, const Doubters *doubters, const Config *config, const Forecast *forecast, Error *err) {
+int unsure_find(Unsure *unsure, const Doubters *doubters, const Config *config, const Forecast *forecast,
+                const double worth[DOUBTS], Error *err) {
+    unsure->least = false;
     for (int i = 0; i < DOUBTS; i++) {
         const Planner *planner = &doubters->planner[i];
         bool timed = doubts_[i].reserve == 0; // memory changes only whether it fits
@@ -56,6 +58,13 @@ int unsure_find(Unsure *unsure, const Doubters *doubters, const Config *config, 
         unsure->applies[i] = doubt_applies_(i, planner, config) && (!timed || forecast->time.known);
         if (!unsure->applies[i]) continue;
         if (doubts_[i].apart) doubted.parallel.overlap = OVERLAP_OFF;
+        if (timed && worth != NULL) {
+            if (planner_forecast_fitting(planner, &doubted, worth[i], &again, err) != 0) return -1;
+            bool longer = again.fits && !again.time.known;
+            unsure->least |= longer;
+            if (again.fits) unsure->step[i] = longer ? worth[i] : again.time.step;
+            if (again.fits) continue;
+        }
         if (planner_forecast_config(planner, &doubted, timed, &again, err) != 0) return -1;
         if (timed ? !again.time.known : !again.fits) unsure->step[i] = INFINITY;
         else if (timed) unsure->step[i] = again.time.step;

@@ -21,10 +21,13 @@ typedef struct Unsure {
     bool applies[DOUBTS];
     double step[DOUBTS];
     bool skipped; // nothing was planned again, since that takes too long
+    bool least;   // a step is longer than its `worth`, and was not planned to its end
 } Unsure;
 
-// Plans a configuration of which nothing is `auto` with each doubt. forecast: what was planned for it. -1 with err.
-int unsure_find(Unsure *unsure, const Doubters *doubters, const Config *config, const Forecast *forecast, Error *err);
+// Plans a configuration of which nothing is `auto` with each doubt. forecast: what was planned for it. worth: seconds
+// per step; a longer step need not be known, and may be `worth` seconds in the result. NULL: no limit. -1 with err.
+int unsure_find(Unsure *unsure, const Doubters *doubters, const Config *config, const Forecast *forecast,
+                const double worth[DOUBTS], Error *err);
 
 // Returns the words of a doubt, "4 GiB more", or `brief` one word, "memory".
 const char *unsure_words(int doubt, bool brief);

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 typedef struct QueuedUser {
@@ -90,7 +91,7 @@ void contention_add(Contention *contention, int resource, double now, double dur
 }
 
 double contention_next(const Contention *contention) {
-    return soonest_(contention) < 0 ? -1 : contention->share[soonest_(contention)].next;
+    return soonest_(contention) < 0 ? INFINITY : contention->share[soonest_(contention)].next;
 }
 
 ContentionUser contention_pop(Contention *contention) {

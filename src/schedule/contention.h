@@ -15,7 +15,7 @@ void contention_free(Contention *contention);
 // Adds a user that, from `now` on, needs `duration` of the resource at full speed.
 void contention_add(Contention *contention, int resource, double now, double duration, ContentionUser user);
 
-// Returns the time at which the next user is done; negative if all resources are idle.
+// Returns the time at which the next user is done; INFINITY if all resources are idle.
 double contention_next(const Contention *contention);
 
 // Removes and returns the user that is done next. Call it when the time has advanced to contention_next().

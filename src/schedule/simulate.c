@@ -30,9 +30,13 @@ typedef struct Edge {
 
 typedef struct SimStage {
     const Action *actions;  // the stage's list
-    Action head;            // copy of the next compute action, since a long list is not in the cache
     int64_t count;          // length of `actions`
     int64_t compute, queue; // indices of the first compute action and of the first transfer that are not complete
+    ActionKind kind;        // of the next compute action, copied since a long list is not in the cache
+    Edge *in, *out;         // its edges; NULL: none
+    int64_t place;          // its place in the order of its edges
+    bool *bundle;           // its place in `here`
+    double duration;        // its seconds
     double compute_start, transfer_start;
     double left; // durations of the compute actions that have not started; unset without SimulateCosts.most
     bool computing, transferring;
@@ -40,7 +44,8 @@ typedef struct SimStage {
     int own, lent; // own and lent slots in use
     double waiting_since;
     bool waiting;
-    bool stirred;   // true: after a change, actions of the stage may be able to start
+    bool stirred;   // true: after a change, messages or transfers of the stage may be able to start
+    bool startable; // true: or its next compute action
     uint64_t sends; // bit c % 64: chunk c may have a message to send
 } SimStage;
 
@@ -80,7 +85,7 @@ typedef struct SimRun {
     int tails[TAILS]; // last end of a chain, indexed by the hash of the chain's duration; -1: no chain
     int *stirred;     // [stages] stages to check for actions that can start
     int stirred_count;
-    double now;
+    double now, shared; // shared: time at which the next user of a shared resource ends; INFINITY: none
     bool beyond;        // a stage cannot end within SimulateCosts.most
     Contention *shares; // NULL: nothing is shared
 } SimRun;
@@ -127,29 +132,18 @@ static End ends_pop_(SimRun *run) {
 
 // Starts an action or a message that takes `duration`. share: the resource that it shares, or -1.
 static void simulate_ends_in_(SimRun *run, double duration, int share, EndKind kind, int where) {
-    if (share < 0) ends_push_(run, duration, kind, where);
-    else contention_add(run->shares, share, run->now, duration, (ContentionUser){(int)kind, where});
+    if (share < 0) {
+        ends_push_(run, duration, kind, where);
+        return;
+    }
+    contention_add(run->shares, share, run->now, duration, (ContentionUser){(int)kind, where});
+    run->shared = contention_next(run->shares);
 }
 
 static int share_of_(const int *resources, int i) { return resources == NULL ? -1 : resources[i]; }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Starts
-
-static int boundaries_(const SimRun *run) { return run->schedule->stages * run->schedule->chunks - 1; }
-
-static const SimChunk *chunk_(const SimRun *run, int s, Action action) {
-    return &run->chunks[s * run->schedule->chunks + action.chunk];
-}
-
-// Return the edge of an action's input, and of its output; NULL if the action has no such edge, like every W.
-static Edge *edge_in_(const SimChunk *chunk, ActionKind kind) {
-    return kind == ACTION_FORWARD ? chunk->forward_in : kind == ACTION_WEIGHT ? NULL : chunk->backward_in;
-}
-
-static Edge *edge_out_(const SimChunk *chunk, ActionKind kind) {
-    return kind == ACTION_FORWARD ? chunk->forward_out : kind == ACTION_WEIGHT ? NULL : chunk->backward_out;
-}
 
 // Returns the duration of a compute action, at `place` in its stage's list.
 static double duration_(const SimRun *run, int s, Action action, int64_t place) {
@@ -168,32 +162,27 @@ static double duration_(const SimRun *run, int s, Action action, int64_t place) 
 static void start_compute_(SimRun *run, int s) {
     SimStage *stage = &run->stages[s];
     if (stage->computing || stage->compute == stage->count) return;
-    Action action = stage->head;
-    const SimChunk *chunk = chunk_(run, s, action);
-    bool forward = action.kind == ACTION_FORWARD;
-    Edge *in = edge_in_(chunk, action.kind), *out = edge_out_(chunk, action.kind);
-    StageTimeline *line = &run->timeline->stage[s];
-    if (in != NULL && (in->from == in->to ? in->made : in->arrived) <= schedule_place(run->schedule, action)) return;
+    Edge *in = stage->in, *out = stage->out;
+    if (in != NULL && (in->from == in->to ? in->made : in->arrived) <= stage->place) return;
     if (out != NULL &&
         out->reserved - (out->from == out->to ? out->consumed : out->arrived) >= run->schedule->edge_buffers)
         return;
-    bool ready =
-        forward ? stage->own < run->schedule->stage[s].own_slots : stage->here[schedule_bundle(run->schedule, action)];
+    bool forward = stage->kind == ACTION_FORWARD;
+    bool ready = forward ? stage->own < run->schedule->stage[s].own_slots : *stage->bundle;
     // A wait for a slot or a load counts from the moment at which every other condition holds.
     if (!ready && !stage->waiting) stage->waiting_since = run->now;
+    StageTimeline *line = &run->timeline->stage[s];
     if (ready && stage->waiting) *(forward ? &line->wait_slot : &line->wait_load) += run->now - stage->waiting_since;
     stage->waiting = !ready;
     if (!ready) return;
     if (out != NULL) out->reserved++;
-    if (forward) stage->own++;
-    line->own_peak = max_int(line->own_peak, stage->own);
+    if (forward) line->own_peak = max_int(line->own_peak, ++stage->own);
     stage->computing = true;
     stage->compute_start = run->now;
-    int share = run->shares == NULL ? -1 : share_of_(run->costs->shares->compute, s);
-    double duration = duration_(run, s, action, stage->compute);
     run->beyond = run->beyond || (run->costs->most > 0 && run->now + stage->left > run->costs->most);
-    stage->left -= duration;
-    simulate_ends_in_(run, duration, share, END_COMPUTE_, s);
+    stage->left -= stage->duration;
+    int share = run->shares == NULL ? -1 : share_of_(run->costs->shares->compute, s);
+    simulate_ends_in_(run, stage->duration, share, END_COMPUTE_, s);
 }
 
 // Sets *action to the head of stage s's queue. Returns false if the head is in progress or not yet posted.
@@ -273,11 +262,12 @@ static void start_messages_(SimRun *run, int s) {
 static void start_all_(SimRun *run) {
     for (int i = 0; i < run->stirred_count; i++) {
         int s = run->stirred[i];
-        run->stages[s].stirred = false;
-        start_messages_(run, s);
+        SimStage *stage = &run->stages[s];
+        if (stage->sends != 0) start_messages_(run, s);
         if (run->costs->queue_first) simulate_start_transfer_(run, s);
-        start_compute_(run, s);
+        if (stage->startable) start_compute_(run, s);
         if (!run->costs->queue_first) simulate_start_transfer_(run, s);
+        stage->stirred = stage->startable = false;
     }
     run->stirred_count = 0;
 }
@@ -285,16 +275,19 @@ static void start_all_(SimRun *run) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Ends
 
-static void stir_(SimRun *run, int s) {
-    if (run->stages[s].stirred) return;
-    run->stages[s].stirred = true;
+// Marks a stage to be checked. startable: its next compute action may be able to start, too.
+static void stir_(SimRun *run, int s, bool startable) {
+    SimStage *stage = &run->stages[s];
+    stage->startable |= startable;
+    if (stage->stirred) return;
+    stage->stirred = true;
     run->stirred[run->stirred_count++] = s;
 }
 
-// Marks the sender of an edge to be checked, because it may now have a message to send or a free buffer for one.
-static void stir_sender_(SimRun *run, const Edge *edge) {
+// Marks the sender of an edge, because it may now have a message to send.
+static void stir_sender_(SimRun *run, const Edge *edge, bool startable) {
     run->stages[edge->from].sends |= (uint64_t)1 << (edge->chunk % 64);
-    stir_(run, edge->from);
+    stir_(run, edge->from, startable);
 }
 
 // Returns the index of the first compute action (compute: true) or transfer (false), from index `at` on; the list's
@@ -309,32 +302,45 @@ static void note_times_(const SimRun *run, StageTimeline *line, int64_t place, d
     if (!run->costs->totals_only) line->times[place] = (ActionTime){start, run->now};
 }
 
+// Makes the first compute action from index `at` on the next one of stage s.
+static void take_next_(SimRun *run, int s, int64_t at) {
+    const Schedule *schedule = run->schedule;
+    SimStage *stage = &run->stages[s];
+    stage->compute = at = next_place_(stage, at, true);
+    if (at == stage->count) return;
+    __builtin_prefetch(&stage->actions[at + 4]);
+    Action action = stage->actions[at];
+    const SimChunk *chunk = &run->chunks[s * schedule->chunks + action.chunk];
+    bool forward = action.kind == ACTION_FORWARD, weight = action.kind == ACTION_WEIGHT;
+    stage->kind = action.kind;
+    stage->in = forward ? chunk->forward_in : weight ? NULL : chunk->backward_in;
+    stage->out = forward ? chunk->forward_out : weight ? NULL : chunk->backward_out;
+    stage->place = schedule_place(schedule, action);
+    stage->bundle = &stage->here[schedule_bundle(schedule, action)];
+    stage->duration = duration_(run, s, action, at);
+}
+
 static void end_compute_(SimRun *run, int s) {
     SimStage *stage = &run->stages[s];
     StageTimeline *line = &run->timeline->stage[s];
-    Action action = stage->head;
-    const SimChunk *chunk = chunk_(run, s, action);
-    bool *here = &stage->here[schedule_bundle(run->schedule, action)];
-    Edge *in = edge_in_(chunk, action.kind), *out = edge_out_(chunk, action.kind);
+    Edge *in = stage->in, *out = stage->out;
     stage->computing = false;
-    if (action.kind != ACTION_INPUT) {
-        *here = action.kind == ACTION_FORWARD && !run->schedule->forward_only;
-        if (!*here) stage->own--;
+    if (stage->kind != ACTION_INPUT) {
+        *stage->bundle = stage->kind == ACTION_FORWARD && !run->schedule->forward_only;
+        if (!*stage->bundle) stage->own--;
     }
     note_times_(run, line, stage->compute, stage->compute_start);
     line->busy += run->now - stage->compute_start;
-    stage->compute = next_place_(stage, stage->compute + 1, true);
-    if (stage->compute < stage->count) stage->head = stage->actions[stage->compute];
-    __builtin_prefetch(&stage->actions[stage->compute + 4]);
+    take_next_(run, s, stage->compute + 1);
     // this stage may send its output, and a receive buffer is free again for the sender of its input
-    stir_(run, s);
+    stir_(run, s, true);
     if (out != NULL) {
         out->made++;
-        stir_sender_(run, out);
+        stir_sender_(run, out, true);
     }
     if (in == NULL) return;
     in->consumed++;
-    stir_sender_(run, in);
+    stir_sender_(run, in, in->from == in->to);
 }
 
 static void leave_queue_(SimRun *run, int s) {
@@ -343,7 +349,7 @@ static void leave_queue_(SimRun *run, int s) {
     stage->transferring = false;
     note_times_(run, line, stage->queue, stage->transfer_start);
     stage->queue = next_place_(stage, stage->queue + 1, false);
-    stir_(run, s);
+    stir_(run, s, true);
 }
 
 static void end_transfer_(SimRun *run, int s) {
@@ -361,15 +367,15 @@ static void end_transfer_(SimRun *run, int s) {
 static void end_message_(SimRun *run, Edge *edge) {
     edge->sending = false;
     edge->arrived++;
-    stir_sender_(run, edge);
-    stir_(run, edge->to);
+    stir_sender_(run, edge, true);
+    stir_(run, edge->to, true);
 }
 
-static void simulate_end_(SimRun *run, End end) {
-    if (end.kind == END_COMPUTE_) end_compute_(run, end.at);
-    if (end.kind == END_TRANSFER_) end_transfer_(run, end.at);
-    if (end.kind == END_FORWARD_MESSAGE_) end_message_(run, &run->down[end.at]);
-    if (end.kind == END_BACKWARD_MESSAGE_) end_message_(run, &run->up[end.at]);
+static void simulate_end_(SimRun *run, EndKind kind, int at) {
+    if (kind == END_COMPUTE_) end_compute_(run, at);
+    else if (kind == END_FORWARD_MESSAGE_) end_message_(run, &run->down[at]);
+    else if (kind == END_BACKWARD_MESSAGE_) end_message_(run, &run->up[at]);
+    else end_transfer_(run, at);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -392,8 +398,6 @@ static void stage_prepare_(SimRun *run, int s) {
     StageTimeline *line = &run->timeline->stage[s];
     stage->actions = schedule->stage[s].actions;
     stage->count = schedule->stage[s].count;
-    stage->compute = next_place_(stage, 0, true);
-    if (stage->compute < stage->count) stage->head = stage->actions[stage->compute];
     stage->queue = next_place_(stage, 0, false);
     size_t bundles = (size_t)schedule->chunks * (size_t)schedule->microbatches * (size_t)schedule->slices;
     stage->here = xcalloc(bundles, sizeof *stage->here);
@@ -403,13 +407,14 @@ static void stage_prepare_(SimRun *run, int s) {
     for (int c = 0; c < schedule->chunks; c++) {
         int g = schedule_virtual(schedule, s, c);
         Edge *before = g > 0 ? &run->down[g - 1] : NULL, *back = g > 0 ? &run->up[g - 1] : NULL;
-        bool last = g == boundaries_(run);
+        bool last = g == schedule->stages * schedule->chunks - 1;
         run->chunks[s * schedule->chunks + c] = (SimChunk){.forward_in = before,
                                                            .backward_out = back,
                                                            .forward_out = last ? NULL : &run->down[g],
                                                            .backward_in = last ? NULL : &run->up[g]};
     }
-    stir_(run, s);
+    take_next_(run, s, 0);
+    stir_(run, s, true);
 }
 
 static void run_prepare_(SimRun *run) {
@@ -429,8 +434,9 @@ static void run_prepare_(SimRun *run) {
     memset(run->tails, -1, sizeof run->tails);
     run->stirred = xcalloc(stages, sizeof *run->stirred);
     if (shared != NULL && shared->count > 0) run->shares = contention_create(shared->count, shared->capacity);
+    run->shared = INFINITY;
     for (int s = 0; s < run->schedule->stages; s++) stage_prepare_(run, s);
-    for (int g = 0; g < boundaries_(run); g++) {
+    for (int g = 0; g + 1 < (int)virtual_stages; g++) {
         int below, above, chunk_below, chunk_above;
         schedule_home(run->schedule, g, &below, &chunk_below);
         schedule_home(run->schedule, g + 1, &above, &chunk_above);
@@ -439,23 +445,21 @@ static void run_prepare_(SimRun *run) {
     }
 }
 
-// Moves time to the next end of an action or a message. Returns false if nothing is in progress.
-static bool next_end_(SimRun *run) {
-    double shared = run->shares == NULL ? -1 : contention_next(run->shares);
-    if (run->chains_count == 0 && shared < 0) return false;
-    run->now = run->chains_count == 0 || (shared >= 0 && shared < run->heap[0].time) ? shared : run->heap[0].time;
-    return true;
-}
-
 static int run_to_end_(SimRun *run, Error *err) {
-    start_all_(run);
-    while (!run->beyond && next_end_(run)) {
-        while (run->chains_count > 0 && run->heap[0].time <= run->now) simulate_end_(run, ends_pop_(run));
-        while (run->shares != NULL && contention_next(run->shares) >= 0 && contention_next(run->shares) <= run->now) {
-            ContentionUser user = contention_pop(run->shares);
-            simulate_end_(run, (End){.kind = (EndKind)user.kind, .at = user.stage});
+    for (start_all_(run); !run->beyond; start_all_(run)) {
+        double next = run->shared;
+        if (run->chains_count > 0 && run->heap[0].time < next) next = run->heap[0].time;
+        if (isinf(next)) break; // nothing is in progress
+        run->now = next;
+        while (run->chains_count > 0 && run->heap[0].time <= next) {
+            End end = ends_pop_(run);
+            simulate_end_(run, end.kind, end.at);
         }
-        start_all_(run);
+        while (run->shared <= next) {
+            ContentionUser user = contention_pop(run->shares);
+            run->shared = contention_next(run->shares);
+            simulate_end_(run, (EndKind)user.kind, user.stage);
+        }
     }
     for (int s = 0; s < run->schedule->stages && !run->beyond; s++) {
         const SimStage *stage = &run->stages[s];

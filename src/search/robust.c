@@ -36,8 +36,9 @@ static int compare_steps_(const void *a, const void *b) {
     return more != 0 ? (more > 0 ? 1 : -1) : one->order > other->order ? 1 : -1;
 }
 
-// Lists the candidates to plan again: the best, the front, the ten best and the fastest. The caller frees the list.
-static Again *chosen_(SearchResult *result, int *count) {
+// Lists the candidates to plan again: the first *shown, which answers show, are the best, the front and the ten best;
+// the others are the fastest. The caller frees the list.
+static Again *chosen_(SearchResult *result, int *shown, int *count) {
     enum { FASTEST = 40 };
     int64_t all = result->found.count;
     Candidate *items = result->found.items, **sorted = xmalloc((size_t)all * sizeof *sorted);
@@ -46,6 +47,7 @@ static Again *chosen_(SearchResult *result, int *count) {
     choose_(again, count, &items[result->best]);
     for (int i = 0; i < result->front_count; i++) choose_(again, count, &items[result->front[i]]);
     for (int i = 0; i < result->ten_count; i++) choose_(again, count, &items[result->ten[i]]);
+    *shown = *count;
     for (int64_t i = 0; i < all; i++) sorted[i] = &items[i];
     qsort(sorted, (size_t)all, sizeof *sorted, compare_steps_);
     for (int64_t i = 0; i < all && i < FASTEST; i++) choose_(again, count, sorted[i]);
@@ -71,40 +73,75 @@ static void choose_best_(SearchResult *result, const Again *again, int count) {
         if (again[i].candidate == &items[result->best]) result->unsure = again[i].unsure;
 }
 
+// Plans candidates from `from` on with each doubt, up to steps of `worth` seconds (unsure_find). -1 with err.
+static int plan_again_(const SearchSpace *space, const Doubters *doubters, Again *again, int from, int count,
+                       const double worth[DOUBTS], Error *err) {
+#pragma omp parallel for schedule(dynamic, 1)
+    for (int i = from; i < count; i++) {
+        const Forecast *forecast = &again[i].candidate->forecast;
+        Config config;
+        space_config(space, &forecast->layout, &config);
+        again[i].status = unsure_find(&again[i].unsure, doubters, &config, forecast, worth, &again[i].err);
+    }
+    for (int i = from; i < count; i++)
+        if (again[i].status != 0) return error_set(err, again[i].err.code, "%s", again[i].err.text);
+    return 0;
+}
+
+static const double MOST_REGRET_ = 0.05;
+
+// Fills in which doubts candidate `of` survives, and its worst regret.
+static void judge_(const Again *of, const Again *all, int count) {
+    of->candidate->robust = 0;
+    of->candidate->fails = DOUBTS;
+    for (int doubt = 0; doubt < DOUBTS; doubt++) {
+        double regret = regret_(of, all, count, doubt, true);
+        of->candidate->robust = fmax(of->candidate->robust, regret_(of, all, count, doubt, false));
+        // A tenth of the network is a fault of the network, not an error of the plan.
+        bool fits = isfinite(of->unsure.step[doubt]);
+        if (!fits || (doubt != DOUBT_NETWORK && regret > MOST_REGRET_)) of->candidate->fails = doubt;
+    }
+}
+
+// Finds from which step on a candidate that no answer shows cannot matter with each doubt: it fails for its regret, and
+// is not the fastest. With a tenth of the network, only the latter counts.
+static void worth_(const Again *again, int shown, double worth[DOUBTS]) {
+    for (int doubt = 0; doubt < DOUBTS; doubt++) {
+        double least[2] = {INFINITY, INFINITY}; // of all, and of those that fit with 4 GiB more
+        for (int i = 0; i < shown; i++) {
+            double step = again[i].unsure.step[doubt];
+            least[0] = fmin(least[0], step);
+            if (isfinite(again[i].unsure.step[DOUBT_RESERVE])) least[1] = fmin(least[1], step);
+        }
+        worth[doubt] = doubt == DOUBT_NETWORK ? least[0] : 1.001 * (1 + MOST_REGRET_) * least[1];
+    }
+}
+
 // As in search_run, steps are compared without hardware.step_overhead_ms.
 int robust_find(const SearchSpace *space, SearchResult *result, Error *err) {
-    static const double MOST_REGRET = 0.05;
-    int count, status = 0;
+    int count, shown;
+    double worth[DOUBTS];
     if (result->best < 0) return 0;
-    Again *again = chosen_(result, &count);
+    Again *again = chosen_(result, &shown, &count);
     Doubters doubters;
     Planner bare = *space->planner;
     bare.hardware.step = 0;
     doubters_make(&doubters, &bare);
     for (int64_t i = 0; i < result->found.count; i++)
         result->found.items[i].forecast.time.step -= space->planner->hardware.step;
-#pragma omp parallel for schedule(dynamic, 1)
-    for (int i = 0; i < count; i++) {
-        const Forecast *forecast = &again[i].candidate->forecast;
-        Config config;
-        space_config(space, &forecast->layout, &config);
-        again[i].status = unsure_find(&again[i].unsure, &doubters, &config, forecast, &again[i].err);
-    }
-    for (int i = 0; i < count && status == 0; i++)
-        if (again[i].status != 0) status = error_set(err, again[i].err.code, "%s", again[i].err.text);
-    for (int i = 0; i < count && status == 0; i++) {
-        again[i].candidate->robust = 0;
-        again[i].candidate->fails = DOUBTS;
-        for (int doubt = 0; doubt < DOUBTS; doubt++) {
-            double regret = regret_(&again[i], again, count, doubt, true);
-            again[i].candidate->robust =
-                fmax(again[i].candidate->robust, regret_(&again[i], again, count, doubt, false));
-            // A tenth of the network is a fault of the network, not an error of the plan.
-            bool fits = isfinite(again[i].unsure.step[doubt]);
-            if (!fits || (doubt != DOUBT_NETWORK && regret > MOST_REGRET)) again[i].candidate->fails = doubt;
-        }
-    }
+    int status = plan_again_(space, &doubters, again, 0, shown, NULL, err);
+    worth_(again, shown, worth);
+    if (status == 0) status = plan_again_(space, &doubters, again, shown, count, worth, err);
+    for (int i = 0; i < count && status == 0; i++) judge_(&again[i], again, count);
     if (status == 0) choose_best_(result, again, count);
+    // What is shown of the best and the tightest is planned to its end.
+    for (int i = shown; i < count && status == 0; i++) {
+        int64_t index = again[i].candidate - result->found.items;
+        if (!again[i].unsure.least || (index != result->best && index != result->tightest)) continue;
+        status = plan_again_(space, &doubters, again, i, i + 1, NULL, err);
+        judge_(&again[i], again, count);
+        if (index == result->best) result->unsure = again[i].unsure;
+    }
     for (int64_t i = 0; i < result->found.count; i++)
         result->found.items[i].forecast.time.step += space->planner->hardware.step;
     for (int doubt = 0; doubt < DOUBTS; doubt++) result->unsure.step[doubt] += space->planner->hardware.step;

@@ -361,12 +361,14 @@ static void take_outcome_(Search *search, Outcome *outcome) {
     free_all(outcome->nodes.nodes, outcome->found.items, outcome->misfits.items);
 }
 
-enum { BATCH = 16 };
+enum { BATCH = 64, LISTS = 16 };
 
-// Pops the next nodes that can still matter and returns their number; 0 ends the search.
+// Pops the next nodes that can still matter and returns their number; 0 ends the search. Lists are few, since their
+// results make other nodes needless.
 static int next_batch_(Search *search, Node batch[BATCH]) {
-    int count = 0;
+    int count = 0, lists = 0;
     while (count < BATCH && search->heap.count > 0) {
+        if (search->heap.nodes[0].kind == NODE_LIST && ++lists > LISTS) break;
         Node node = heap_pop_(&search->heap);
         if (hopeless_(search, node.bound, -1)) {
             search->heap.count = 0;
