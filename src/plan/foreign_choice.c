@@ -15,24 +15,16 @@ int foreign_find(const char *word, Error *err) {
                      "--for: %s is not a program that is known here; use megatron, torchtitan or nanotron", word);
 }
 
-// Returns the index of the n-th word of a program's schedules in schedule_kinds; -1: it has fewer.
-static int schedule_of_(const ForeignProgram *row, int n) {
-    const char *at = row->schedules;
-    for (; n > 0 && *at != '\0'; n--) {
-        at += strcspn(at, " ");
-        at += strspn(at, " ");
+// Returns the program's schedules, a bit for each of schedule_kinds.
+static uint32_t schedules_of_(const ForeignProgram *row) {
+    uint32_t schedules = 0;
+    for (int i = 0; i < schedule_kind_count; i++) {
+        size_t length = strlen(schedule_kinds[i].name);
+        for (const char *at = row->schedules; *at != '\0'; at += strcspn(at, " "), at += strspn(at, " "))
+            if (strcspn(at, " ") == length && strncmp(at, schedule_kinds[i].name, length) == 0)
+                schedules |= (uint32_t)1 << i;
     }
-    for (int i = 0; i < schedule_kind_count && *at != '\0'; i++)
-        if (strlen(schedule_kinds[i].name) == strcspn(at, " ") &&
-            strncmp(schedule_kinds[i].name, at, strcspn(at, " ")) == 0)
-            return i;
-    return -1;
-}
-
-static bool has_schedule_(const ForeignProgram *row, int name) {
-    for (int n = 0; schedule_of_(row, n) >= 0; n++)
-        if (schedule_of_(row, n) == name) return true;
-    return false;
+    return schedules;
 }
 
 int foreign_take(Config *config, int program, bool searched, Error *err) {
@@ -45,7 +37,7 @@ int foreign_take(Config *config, int program, bool searched, Error *err) {
         bool lacking;
     } lacks[] = {
         {"schedule.file", schedule->file[0] != '\0'},
-        {"schedule.name", (asked & LAYOUT_BIT(name)) != 0 && named && !has_schedule_(row, schedule->name)},
+        {"schedule.name", (asked & LAYOUT_BIT(name)) != 0 && named && (schedules_of_(row) >> schedule->name & 1) == 0},
         {"schedule.bpipe", (asked & LAYOUT_BIT(bpipe)) != 0 && schedule->bpipe == BPIPE_ON},
         {"schedule.slices", (asked & LAYOUT_BIT(slices)) != 0 && schedule->slices > 1},
         {"schedule.split_backward", (asked & LAYOUT_BIT(split)) != 0 && schedule->split_backward == SPLIT_ON && named &&
@@ -73,32 +65,22 @@ int foreign_take(Config *config, int program, bool searched, Error *err) {
     return 0;
 }
 
-int foreign_ways(int program) {
-    int count = 0;
-    while (schedule_of_(row_(program), count) >= 0) count++;
-    return 2 * count;
-}
-
-void foreign_fix(int program, int way, Config *base, LayoutSpace *space) {
+void foreign_fix(int program, Config *base, LayoutSpace *space) {
     const ForeignProgram *row = row_(program);
     LayoutMask fixed = LAYOUT_BIT(bpipe) | LAYOUT_BIT(slices) | LAYOUT_BIT(pointwise) | LAYOUT_BIT(attention) |
-                       LAYOUT_BIT(placement) | LAYOUT_BIT(collectives) | LAYOUT_BIT(name) | LAYOUT_BIT(recompute);
+                       LAYOUT_BIT(placement) | LAYOUT_BIT(collectives);
     RunLayout at = space->given;
-    bool open = (space->fixed & LAYOUT_BIT(name)) == 0, again = (space->fixed & LAYOUT_BIT(recompute)) == 0;
     at.bpipe = BPIPE_OFF;
     at.slices = 1;
     at.pointwise = RECOMPUTE_NONE;
     at.attention = ATTENTION_FLASH;
     at.placement = PLACEMENT_STAGES;   // the default of all of them
     at.collectives = COLLECTIVES_AUTO; // as import.py reads their words
-    if (open) at.name = schedule_of_(row, way / 2);
-    if (open) at.chunks = at.group = at.delay = 0;
-    if (again) at.recompute = way % 2 == 0 ? 0 : (int32_t)base->model.layers;
-    if (!schedule_kinds[at.name].splits) at.split = SPLIT_OFF, fixed |= LAYOUT_BIT(split);
     if ((space->fixed & LAYOUT_BIT(overlap)) == 0)
         at.overlap = OVERLAP_OFF, fixed |= LAYOUT_BIT(overlap); // their default
     if (!row->context) at.context = 1, fixed |= LAYOUT_BIT(context);
     layout_set(&at, base);
     space->given = at;
     space->fixed |= fixed;
+    space->schedules = schedules_of_(row);
 }

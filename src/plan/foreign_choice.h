@@ -11,9 +11,6 @@ int foreign_find(const char *word, Error *err);
 // these GPUs. -1 with err if the program does not have what the configuration asks for, or `searched` what -o fixes.
 int foreign_take(Config *config, int program, bool searched, Error *err);
 
-// A program's ways to run one layout: its schedules, each with no layer or all layers recomputed.
-int foreign_ways(int program);
-
-// Fixes the keys of a space that the program cannot choose, and the schedule and the recomputed layers of one of its
-// ways. base: the configuration of the space, whose keys are written.
-void foreign_fix(int program, int way, Config *base, LayoutSpace *space);
+// Fixes the keys of a space that the program cannot choose, and keeps to its schedules. base: the configuration of the
+// space, whose keys are written.
+void foreign_fix(int program, Config *base, LayoutSpace *space);

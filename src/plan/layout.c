@@ -280,6 +280,7 @@ static int name_values_(const LayoutSpace *space, const RunLayout *at, int64_t *
     int count = 0;
     for (int kind = 0; kind < schedule_kind_count; kind++) {
         bool sliced = schedule_kinds[kind].sliced, whole = !sliced || named || schedule_kinds[kind].chunks > 1;
+        if (space->schedules != 0 && (space->schedules >> kind & 1) == 0) continue;
         if (at->slices > 1 ? sliced : whole && !(sliced && others)) values[count++] = kind;
     }
     return count;
@@ -318,11 +319,10 @@ static int delay_values_(const LayoutSpace *space, const RunLayout *at, int64_t 
 }
 
 static int split_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
-    bool always = kind_of_(at)->splits;
-    (void)space;
+    bool always = kind_of_(at)->splits, foreign = space->base->program != 0; // other programs split no other kinds
     values[0] = always ? SPLIT_ON : SPLIT_OFF;
     values[1] = SPLIT_ON;
-    return always ? 1 : 2;
+    return always || foreign ? 1 : 2;
 }
 
 static int layer_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
@@ -461,9 +461,10 @@ char *layout_value_text(int index, int64_t value, char text[LAYOUT_TEXT]) {
     const LayoutKey *row = &layout_keys[index];
     const ConfigKey *key = config_find(row->name);
     const char *const *words = row->rules != NULL ? row->rules : key->type == KEY_INT ? NULL : key->words;
-    int64_t word = index != LAYOUT_recompute ? value : value < 0 ? 0 : value - RECOMPUTE_TO_FIT;
+    bool again = index == LAYOUT_recompute;
+    int64_t word = !again ? value : value < 0 ? 0 : 1;
     if (key->type == KEY_BOOL) snprintf(text, LAYOUT_TEXT, "%s", value == 1 ? "true" : "false");
-    else if (words != NULL) snprintf(text, LAYOUT_TEXT, "%s", words[word]);
+    else if (words != NULL && !(again && value > 0)) snprintf(text, LAYOUT_TEXT, "%s", words[word]);
     else snprintf(text, LAYOUT_TEXT, "%lld", (long long)value);
     return text;
 }

@@ -80,6 +80,7 @@ typedef struct LayoutSpace {
     RunLayout given;     // layout of that configuration
     LayoutMask fixed;    // keys that keep their value in `given`
     int64_t world;       // ranks
+    uint32_t schedules;  // schedules to try, a bit for each of schedule_kinds; 0: all
 } LayoutSpace;
 
 enum { LAYOUT_CANDIDATES = 1024, LAYOUT_MOST_STAGES = 128 };

@@ -12,7 +12,7 @@
 #include <string.h>
 
 SearchSpace space_make(const Config *base, const Planner *planner, int64_t world) {
-    return (SearchSpace){{base, base, layout_of(base), layout_decided(base, true), world}, planner};
+    return (SearchSpace){{base, base, layout_of(base), layout_decided(base, true), world, 0}, planner};
 }
 
 bool space_fixes(const SearchSpace *space, LayoutMask keys) { return (space->keys.fixed & keys) != 0; }
@@ -329,9 +329,12 @@ void space_ways(const SearchSpace *space, const RunLayout *list, unsigned ways, 
         if (kept.possible && !kept.fits) walk_to_fit_(&walk, list, &kept);
     }
     walk_evictions_(&walk, list, &kept);
+    RunLayout saving = *list;
+    saving.recompute = (int32_t)base->model.layers;
+    if ((ways & WAYS_ALL_LAYERS) != 0 && !space_fixes(space, LAYOUT_BIT(recompute))) visit(argument, &saving, &kept);
     if ((ways & WAYS_SAVING) == 0) return;
     bool all = recomputes_all_(base);
-    RunLayout saving = *list;
+    saving = *list;
     if (list->pointwise == RECOMPUTE_NONE && !all) {
         saving.pointwise = RECOMPUTE_POINTWISE;
         kept = visit(argument, &saving, NULL);

@@ -43,7 +43,8 @@ int64_t space_least_bytes(const SearchSpace *space, const RunLayout *shape, Conf
 enum {
     WAYS_TO_FIT = 1, // where bundles do not fit: recomputed layers, in place of and beside evictions, and more slots
     WAYS_GIVEN = 2,  // evictions also with schedule.slots as given
-    WAYS_SAVING = 4  // pointwise recomputation; with one chunk, also recomputed layers and recomputed attention
+    WAYS_ALL_LAYERS = 8, // all layers recomputed, without evictions
+    WAYS_SAVING = 4      // pointwise recomputation; with one chunk, also recomputed layers and recomputed attention
 };
 
 // Takes a way and returns its forecast; all zero: it is impossible, or was not tried. kept: the forecast of the same

@@ -260,9 +260,10 @@ typedef struct Trial {
 static bool recomputing_matters_(Trial *trial, const RunLayout *layout, double *bound, int64_t *least_bytes) {
     const Search *search = trial->search;
     const Node *list = trial->list;
-    bool matters = false;
+    bool matters = false, some = layout->recompute < 0; // a number may exceed the layers of stage 0
+    double first = list->first + (some ? list->again * (double)config_recompute(&trial->config, 0) : 0);
     Cut cut;
-    if (hopeless_(search, list->first + list->again * (double)config_recompute(&trial->config, 0), -1)) return false;
+    if (hopeless_(search, first, -1)) return false;
     cut_open(&cut, search->space, &trial->config);
     *least_bytes = cut.least_bytes;
     if (!hopeless_(search, list->bound, *least_bytes)) {
@@ -290,7 +291,8 @@ static Forecast try_(void *argument, const RunLayout *layout, const Forecast *ke
     if (outcome->status != 0 || (to_fit && hopeless_(search, list->bound, -1))) return none;
     if (!space_set(search->space, layout, &trial->config)) return none;
     outcome->evaluated++;
-    if ((trade || to_fit) && !recomputing_matters_(trial, layout, &bound, &least_bytes)) return none;
+    if (layout->recompute != list->layout.recompute && !recomputing_matters_(trial, layout, &bound, &least_bytes))
+        return none;
     if (hopeless_(search, bound, least_bytes)) return none;
     Candidate tried = {.bound = list->bound, .robust = NAN};
     Forecast *forecast = &tried.forecast;
@@ -313,7 +315,8 @@ static Forecast try_(void *argument, const RunLayout *layout, const Forecast *ke
 
 static void try_list_(const Search *search, const Node *list, Outcome *outcome) {
     Trial trial = {.search = search, .list = list, .outcome = outcome, .config = *search->space->keys.base};
-    space_ways(search->space, &list->layout, WAYS_TO_FIT, try_, &trial);
+    bool foreign = search->space->keys.base->program != 0; // other programs recompute no layer or all
+    space_ways(search->space, &list->layout, foreign ? WAYS_ALL_LAYERS : WAYS_TO_FIT, try_, &trial);
 }
 
 int search_open_misfit(const SearchSpace *space, const Candidate *misfit, double most, CandidateList *opened,

@@ -127,10 +127,10 @@ static void searched_free_(Searched *searched) {
     planner_free(&searched->planner);
 }
 
-// Searches the world of `ranks` GPUs (0: the configuration's ranks): all that this program can do, or with a
-// configuration's `program` one of its ways. -1 with err; searched_free_ in both cases.
-static int searched_make_(Searched *searched, const Config *config, const Model *model, int64_t ranks, int way,
-                          const Log *log, Error *err) {
+// Searches the world of `ranks` GPUs (0: the configuration's ranks): all that this program can do, or a
+// configuration's `program`. -1 with err; searched_free_ in both cases.
+static int searched_make_(Searched *searched, const Config *config, const Model *model, int64_t ranks, const Log *log,
+                          Error *err) {
     *searched = (Searched){.asked = *config, .base = *config};
     Config *base = &searched->base, *world = &searched->world;
     Planner *planner = &searched->planner;
@@ -145,7 +145,7 @@ static int searched_make_(Searched *searched, const Config *config, const Model 
     searched->space = space_make(base, planner, config_world(world));
     searched->space.keys.asked = &searched->asked;
     if (check_fixed_(&searched->space, err) != 0) return -1;
-    if (base->program != 0) foreign_fix(base->program, way, base, &searched->space.keys);
+    if (base->program != 0) foreign_fix(base->program, base, &searched->space.keys);
     if (planner_create(planner, world, model, log, err) != 0) return -1;
     // A profile made for the given configuration is used, as with --plan. Only in this case the written file names
     // the profile.
@@ -164,40 +164,6 @@ static int searched_make_(Searched *searched, const Config *config, const Model 
                             "or give hardware.peak_tflops and hardware.memory_gib");
     if (run_(&searched->space, &searched->result, log, err) != 0) return -1;
     return searched->result.stopped ? 0 : robust_find(&searched->space, &searched->result, err);
-}
-
-static double step_of_(const Searched *searched) {
-    const SearchResult *result = &searched->result;
-    return result->best < 0 ? INFINITY : result->found.items[result->best].forecast.time.step;
-}
-
-// Searches each of a program's ways, and keeps the one whose best is the fastest; of those within 1 % the first, which
-// is the plainest. With nothing that fits, keeps the last, which needs the least memory.
-static int search_foreign_(Searched *best, const Config *config, const Model *model, int64_t ranks, const Log *log,
-                           Error *err) {
-    Searched *way = xmalloc(sizeof *way);
-    int status = 0, ways = foreign_ways(config->program);
-    int64_t evaluated = 0, simulated = 0;
-    double seconds = 0;
-    for (int i = 0; i < ways && status == 0; i++) {
-        status = searched_make_(way, config, model, ranks, i, log, err);
-        bool better = isinf(step_of_(best)) || step_of_(way) * SEARCH_ALIKE < step_of_(best);
-        evaluated += way->result.evaluated, simulated += way->result.simulated, seconds += way->result.seconds;
-        bool stopped = way->result.stopped;
-        if (better || status != 0) {
-            Searched old = *best;
-            *best = *way;
-            best->space.keys.base = &best->base, best->space.keys.asked = &best->asked,
-            best->space.planner = &best->planner;
-            best->planner.config = &best->world;
-            *way = old;
-        }
-        searched_free_(way);
-        if (stopped) break;
-    }
-    best->result.evaluated = evaluated, best->result.simulated = simulated, best->result.seconds = seconds;
-    free(way);
-    return status;
 }
 
 int search_for(const Config *config, const Model *model, const char *gpus, const char *program, SearchTake *take,
@@ -229,9 +195,9 @@ int search_for(const Config *config, const Model *model, const char *gpus, const
         Config foreign = *config;
         int found = foreign_find(program, err);
         code = found < 0 ? -1 : foreign_take(&foreign, found, true, err);
-        if (code == 0) code = search_foreign_(theirs, &foreign, model, ranks, log, err);
+        if (code == 0) code = searched_make_(theirs, &foreign, model, ranks, log, err);
     }
-    if (code == 0) code = searched_make_(here, config, model, ranks, 0, log, err);
+    if (code == 0) code = searched_make_(here, config, model, ranks, log, err);
     if (code == 0) code = take(argument, program != NULL ? theirs : here, program != NULL ? here : NULL, err);
     searched_free_(here);
     searched_free_(theirs);

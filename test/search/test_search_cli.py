@@ -528,7 +528,7 @@ def test_what_is_written_for_another_program_is_planned_with_its_bytes_and_expor
     assert ours["step_ms"] == pytest.approx(there["step_ms"]) and theirs["step_ms"] == pytest.approx(there["step_ms"])
     assert ours["step_ms_mid"] > ours["step_ms"]  # the days are those of NVIDIA's runs
     comments = dict(re.findall(r"^  (\w+): .*# (.*)$", best.read_text(), re.M))
-    assert comments["name"] == comments["overlap"] == "fixed with --for" and comments["context"] != "fixed with --for"
+    assert comments["overlap"] == "fixed with --for" and "takes" in comments["name"] + comments["recompute_layers"]
     asked = [ROOT / "scripts" / "export.py", best, "--to", "megatron"]
     exported = subprocess.run(asked, capture_output=True, text=True)
     assert exported.returncode == 0 and "cannot be said" not in exported.stdout, exported.stdout + exported.stderr
