@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
-from run_files import Failure, ask, trainer  # noqa: E402, F401
+from run_files import Failure, ask, trainer  # noqa: E402, F401 - trainer is for studies
 
 ROOT = Path(__file__).resolve().parent.parent
 
