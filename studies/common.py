@@ -21,7 +21,8 @@ def plan(program, config, *words):
 def table(head, rows):
     """Returns a table of Markdown. head: the names of its columns, with bars between them."""
     line = f"| {head} |"
-    return "\n".join([line, "|" + "---|" * (line.count("|") - 1), *(f"| {' | '.join(map(str, row))} |" for row in rows)])
+    body = (f"| {' | '.join(map(str, row))} |" for row in rows)
+    return "\n".join([line, "|" + "---|" * (line.count("|") - 1), *body])
 
 
 def fill(page, name, text):
