@@ -344,7 +344,7 @@ def trainer(family, folder=None):
 
 
 def ask(program, config, *words, fits=True, env=None):
-    """Returns what the trainer prints. fits False: also an answer that ends with an exit code, as where nothing fits."""
+    """Returns what the trainer prints. fits False: also an answer with an exit code, as where nothing fits."""
     ended = subprocess.run([program, "-c", config, *words], capture_output=True, text=True, check=False,
                            env={**os.environ, **(env or {})})
     if ended.returncode != 0 and (fits or not ended.stdout):
