@@ -46,6 +46,7 @@ typedef struct RunData {
     Blend *train;
     Dataset *val;
     Evaluation *hellaswag;
+    int64_t end_of_text; // token that begins a document; for data.mask_documents and data.reset_positions
 } RunData;
 
 typedef struct Run {
@@ -72,7 +73,6 @@ typedef struct Run {
     Engine *engine;
     Optimizer *optimizer;
     RunData sets;
-    int64_t end_of_text; // token that begins a document; for data.mask_documents and data.reset_positions
     Batch batch;
     StepGuard step_guard;   // the same on all ranks
     Metrics *metrics;       // on rank 0 of a run that trains; else NULL
@@ -189,16 +189,11 @@ void run_trace_close(Run *run);
 
 // ---------------------------------------------------------------- data
 
-// Refuses, with code 2, an encoder (model.causal: false) that has no masked objective or is asked to generate text.
-int run_check_objective(const Config *config, bool generates, Error *err);
-
-// Opens the data sets that `ask` needs and checks that they suffice for the configuration. -1 with err; call
-// run_close_data in both cases.
+// Opens the data sets that `ask` needs and checks that they suffice for the configuration. Refuses an encoder
+// (model.causal: false) that has no masked objective or is asked to generate text. -1 with err; call run_close_data in
+// both cases.
 int run_open_data(const Config *config, const RunAsk *ask, RunData *data, Error *err);
 void run_close_data(RunData *data);
-
-// Finds the token that begins documents, if data.mask_documents or data.reset_positions needs it. -1 with err: unknown.
-int run_find_end_of_text(Run *run, Error *err);
 
 // ---------------------------------------------------------------- --verbose
 // Prints the detected hardware, the choices, and the time of each phase of the start. Rank 0 prints all this, except

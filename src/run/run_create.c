@@ -285,7 +285,7 @@ static int create_stage_(Run *run, Error *err) {
     OptimizerGroups meeting = {run->world, run->tensor, run->data, run->tied, run->same_experts};
     run->optimizer = optimizer_create(&run->stage, &meeting);
     batch_create(&run->batch, &run->stage, run->at.replica);
-    run->batch.end_of_text = run->end_of_text;
+    run->batch.end_of_text = run->sets.end_of_text;
 
     const char *why = run->pair == NULL ? "" : comm_pushed_why(run->pair);
     bool speaks = run->at.tensor == 0 && run->at.replica == 0; // for its stage
@@ -387,20 +387,6 @@ static bool waits_for_reader_(void *context) {
     return !run_stop_requested();
 }
 
-static int open_files_(Run *run, const RunAsk *ask, Error *err) {
-    if (run_check_objective(run->config, ask->generate != NULL, err) != 0) return -1;
-    if (run_open_data(run->config, ask, &run->sets, err) != 0) return -1;
-    if (ask->generate == NULL && run_find_end_of_text(run, err) != 0) return -1;
-    int64_t left_out = run->sets.hellaswag == NULL ? 0 : evaluation_left_out(run->sets.hellaswag);
-    if (left_out > 0)
-        log_line(&run->all,
-                 "data.hellaswag: %lld of %lld examples are left out: context and completion have more than "
-                 "seq_len + 1 = %lld tokens",
-                 (long long)left_out, (long long)(left_out + evaluation_examples(run->sets.hellaswag)),
-                 (long long)run->config->model.seq_len + 1);
-    return 0;
-}
-
 // Checks the checkpoints on rank 0, for all ranks. Collective.
 static int check_checkpoints_together_(Run *run, const RunAsk *ask, Error *err) {
     int status = world_rank(run->world) == 0 ? check_checkpoints_(run->config, ask, err) : 0;
@@ -491,7 +477,14 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     }
     details_phase(&details, "groups of ranks");
     if (check_checkpoints_together_(run, ask, err) != 0) return -1;
-    if (fail_together_(world, open_files_(run, ask, err), err) != 0) return -1;
+    if (fail_together_(world, run_open_data(config, ask, &run->sets, err), err) != 0) return -1;
+    int64_t left_out = run->sets.hellaswag == NULL ? 0 : evaluation_left_out(run->sets.hellaswag);
+    if (left_out > 0)
+        log_line(&run->all,
+                 "data.hellaswag: %lld of %lld examples are left out: context and completion have more than "
+                 "seq_len + 1 = %lld tokens",
+                 (long long)left_out, (long long)(left_out + evaluation_examples(run->sets.hellaswag)),
+                 (long long)config->model.seq_len + 1);
     if (trains) blend_tell(run->sets.train, config_samples(config, 0, config->train.steps), &run->all);
     details_phase(&details, "data opened");
     double cores = 1.0;

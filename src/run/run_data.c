@@ -12,27 +12,30 @@ static const SideFile *other_tokenizer_(const Dataset *dataset, const SideFile *
     return NULL;
 }
 
-int run_check_objective(const Config *config, bool generates, Error *err) {
-    bool writes = generates || config->sample.every > 0 || config->data.hellaswag[0] != '\0';
-    if (config->model.causal) return 0;
-    if (writes)
-        return config_error(config, "model.causal", err,
-                            "an encoder predicts no next token; leave out --generate, sample.every and data.hellaswag");
-    if (config->train.objective != OBJECTIVE_MASKED)
-        return config_error(config, "train.objective", err,
-                            "an encoder would see the token that it predicts; set train.objective: masked");
-    if (config->data.mask_token < 0)
-        return config_error(config, "data.mask_token", err,
-                            "is missing, and train.objective masked needs it; set it to a token of the vocabulary");
-    return 0;
+// Returns the data sets in their order, the sources of data.train first; NULL after the last.
+static const Dataset *dataset_at_(const RunData *data, int i) {
+    int sources = data->train == NULL ? 0 : blend_sources(data->train);
+    return i < sources ? blend_source(data->train, i) : i == sources ? data->val : NULL;
 }
 
-// data.hellaswag is used at its intervals while training, and always for --validate.
 int run_open_data(const Config *config, const RunAsk *ask, RunData *data, Error *err) {
     const ModelConfig *m = &config->model;
     const DataConfig *c = &config->data;
+    const Dataset *set;
     int64_t batch = config->train.global_batch;
+    // 1. An encoder needs a masked objective, and writes no text.
+    bool writes = ask->generate != NULL || config->sample.every > 0 || c->hellaswag[0] != '\0';
+    if (!m->causal && writes)
+        return config_error(config, "model.causal", err,
+                            "an encoder predicts no next token; leave out --generate, sample.every and data.hellaswag");
+    if (!m->causal && config->train.objective != OBJECTIVE_MASKED)
+        return config_error(config, "train.objective", err,
+                            "an encoder would see the token that it predicts; set train.objective: masked");
+    if (!m->causal && c->mask_token < 0)
+        return config_error(config, "data.mask_token", err,
+                            "is missing, and train.objective masked needs it; set it to a token of the vocabulary");
     if (ask->generate != NULL) return 0;
+    // 2. The data sets. data.hellaswag is used at its intervals while training, and always for --validate.
     if (!ask->validate) {
         data->train = blend_open("data.train", c->train, c->train_sources, m->seq_len, m->vocab, batch, err);
         if (data->train == NULL) return -1;
@@ -43,40 +46,35 @@ int run_open_data(const Config *config, const RunAsk *ask, RunData *data, Error 
         data->val = dataset_open("data.val", c->val, m->seq_len, m->vocab, c->val_batches * batch, err);
         if (data->val == NULL) return -1;
     }
-    // With two tokenizers the same token would mean different text, and the model would learn neither.
+    // 3. With two tokenizers the same token would mean different text, and the model would learn neither.
     const SideFile *first = NULL, *other = NULL;
-    for (int i = 0; data->train != NULL && other == NULL && i < blend_sources(data->train); i++)
-        other = other_tokenizer_(blend_source(data->train, i), &first);
-    if (data->train != NULL && other == NULL && data->val != NULL) other = other_tokenizer_(data->val, &first);
+    for (int i = 0; data->train != NULL && other == NULL && (set = dataset_at_(data, i)) != NULL; i++)
+        other = other_tokenizer_(set, &first);
     if (other != NULL && !c->mixed_tokenizers)
         return config_error(config, "data.train", err,
                             "%s and %s name different tokenizers, so that the same token means different text; prepare "
                             "all data with one, or set data.mixed_tokenizers: true",
                             first->path, other->path);
-    if (c->hellaswag[0] == '\0' || (c->hellaswag_every == 0 && !ask->validate)) return 0;
-    data->hellaswag = evaluation_open("data.hellaswag", c->hellaswag, m->seq_len, m->vocab, err);
-    return data->hellaswag == NULL ? -1 : 0;
+    if (c->hellaswag[0] != '\0' && (c->hellaswag_every > 0 || ask->validate)) {
+        data->hellaswag = evaluation_open("data.hellaswag", c->hellaswag, m->seq_len, m->vocab, err);
+        if (data->hellaswag == NULL) return -1;
+    }
+    // 4. The token that begins documents, if data.mask_documents or data.reset_positions needs it.
+    data->end_of_text = c->end_of_text;
+    if (!config_uses_documents(config) || c->end_of_text >= 0) return 0;
+    for (int i = 0; (set = dataset_at_(data, i)) != NULL; i++) {
+        int64_t token = dataset_end_of_text(set);
+        if (token < 0 || (i > 0 && token != data->end_of_text))
+            return config_error(config, "data.end_of_text", err, "%s; set it to the token that begins every document",
+                                token < 0 ? "the data do not name this token"
+                                          : "the data sets begin their documents with different tokens");
+        data->end_of_text = token;
+    }
+    return 0;
 }
 
 void run_close_data(RunData *data) {
     evaluation_close(data->hellaswag);
     dataset_close(data->val);
     blend_close(data->train);
-}
-
-int run_find_end_of_text(Run *run, Error *err) {
-    const Config *config = run->config;
-    run->end_of_text = config->data.end_of_text;
-    if (!config_uses_documents(config) || run->end_of_text >= 0) return 0;
-    int sources = run->sets.train == NULL ? 0 : blend_sources(run->sets.train);
-    for (int i = 0; i < sources + (run->sets.val != NULL); i++) {
-        const Dataset *dataset = i < sources ? blend_source(run->sets.train, i) : run->sets.val;
-        int64_t token = dataset_end_of_text(dataset);
-        if (token < 0 || (i > 0 && token != run->end_of_text))
-            return config_error(config, "data.end_of_text", err, "%s; set it to the token that begins every document",
-                                token < 0 ? "the data do not name this token"
-                                          : "the data sets begin their documents with different tokens");
-        run->end_of_text = token;
-    }
-    return 0;
 }
