@@ -268,11 +268,9 @@ void verdict_take_split(Config *config, double gain, const Log *log) {
 }
 
 static int resolve_(Config *config, const Model *model, bool name_alone, const Log *log, Error *err) {
-    Planner planner;
-    Config asked = *config; // the planner reads this copy; decisions are written to `config`
-    int status = planner_create(&planner, &asked, model, log, err);
+    Planner planner; // of the configuration as decided so far
+    int status = planner_create(&planner, config, model, log, err);
     if (status == 0 && names_auto_(config)) status = resolve_name_(config, &planner, log, err);
-    asked = *config;
     if (status == 0 && !name_alone && config->schedule.bpipe == BPIPE_AUTO) {
         Verdict verdict;
         status = verdict_make(&verdict, &planner, err);
@@ -281,13 +279,14 @@ static int resolve_(Config *config, const Model *model, bool name_alone, const L
             log_status(log, "schedule.bpipe auto is %s. %s", verdict.use_bpipe ? "on" : "off", verdict.reason);
         }
     }
-    asked = *config;
     if (status == 0 && !name_alone && planner_split_open(config)) {
         Forecast forecast;
+        int bpipe = config->schedule.bpipe;
         status = planner_forecast_config(&planner, config, true, &forecast, err);
         if (status == 0 && !forecast.possible) { // nothing to evict: the run is one without evictions
-            asked.schedule.bpipe = BPIPE_OFF;
-            status = planner_forecast_config(&planner, &asked, true, &forecast, err);
+            config->schedule.bpipe = BPIPE_OFF;
+            status = planner_forecast_config(&planner, config, true, &forecast, err);
+            config->schedule.bpipe = bpipe;
         }
         if (status == 0) verdict_take_split(config, forecast.split_gain, log);
     }

@@ -63,19 +63,6 @@ bool answer_next_better(const SearchSpace *space, const SearchResult *result, Ca
     return found;
 }
 
-// Returns the category in which a stage exceeds the average of the other stages most; *surplus: by how many bytes.
-static int surplus_(const Plan *plan, int stage, double *surplus) {
-    int most = 0;
-    *surplus = 0;
-    for (int c = 0; c < MEMORY_CATEGORIES && plan->stages > 1; c++) {
-        double others = 0, own = (double)plan->stage[stage].memory.bytes[c];
-        for (int s = 0; s < plan->stages; s++)
-            if (s != stage) others += (double)plan->stage[s].memory.bytes[c] / (plan->stages - 1);
-        if (own - others > *surplus) most = c, *surplus = own - others;
-    }
-    return most;
-}
-
 char *answer_reason(const SearchSpace *space, const Candidate *misfit, char text[ANSWER_TEXT]) {
     Config config;
     Error ignored = {0};
@@ -85,11 +72,17 @@ char *answer_reason(const SearchSpace *space, const Candidate *misfit, char text
     ScheduleLoan loan = planner_borrow(space->planner, &config, &ignored);
     if (loan.schedule == NULL) return text;
     Plan plan = planner_plan(space->planner, &config, loan.schedule);
-    double surplus;
-    const PlanStage *fullest = &plan.stage[misfit->forecast.fullest];
-    int c = surplus_(&plan, misfit->forecast.fullest, &surplus), largest = 0;
-    for (int i = 1; i < MEMORY_CATEGORIES; i++)
+    // c: the category in which the fullest stage exceeds the average of the other stages most.
+    int stage = misfit->forecast.fullest, c = 0, largest = 0;
+    const PlanStage *fullest = &plan.stage[stage];
+    double surplus = 0;
+    for (int i = 0; i < MEMORY_CATEGORIES; i++) {
+        double others = 0, own = (double)fullest->memory.bytes[i];
+        for (int s = 0; s < plan.stages; s++)
+            if (s != stage) others += (double)plan.stage[s].memory.bytes[i] / (plan.stages - 1);
+        if (plan.stages > 1 && own - others > surplus) c = i, surplus = own - others;
         if (fullest->memory.bytes[i] > fullest->memory.bytes[largest]) largest = i;
+    }
     if (surplus >= fmax(0, misfit->forecast.lacks))
         snprintf(text, ANSWER_TEXT, "%s, %s more than the average of the other stages", memory_name((MemoryCategory)c),
                  grid_bytes((int64_t)surplus, bytes));
