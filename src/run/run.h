@@ -205,5 +205,5 @@ typedef struct Details {
     double began, since;
 } Details;
 
-Details details_begin(const Log *log, const World *world); // world NULL: before ranks exist
-void details_phase(Details *details, const char *what);    // logs the time since the previous phase ended
+Details details_begin(Log log);
+void details_phase(Details *details, const char *what); // logs the time since the previous phase ended

@@ -19,9 +19,9 @@
 
 // --- the lines of --verbose
 
-Details details_begin(const Log *log, const World *world) {
+Details details_begin(Log log) {
     double now = clock_seconds();
-    return (Details){world != NULL ? world_log(world, log) : log_of_all(log), now, now};
+    return (Details){log, now, now};
 }
 
 void details_phase(Details *details, const char *what) {
@@ -466,7 +466,7 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     log->stage = run->at.stage;
     status_page_set_stage(status_page, run->at.stage);
     status_page_set_action(status_page, "start-up");
-    Details details = details_begin(log, world);
+    Details details = details_begin(run->all);
     run->schedule = run_schedule(config, ask, err);
     if (run->schedule == NULL || (trains && plan_ramp(config, run->schedule, run->ramp, err) != 0)) return -1;
     RunGroup groups[RUN_MOST_GROUPS];

@@ -67,7 +67,7 @@ static int rank_main_(Trainer *t, Error *err) {
     char remedy[CONFIG_TEXT + 64];
     Job job = job_(t->config, remedy, sizeof remedy);
     Run run = {0};
-    Details details = details_begin(&t->log, NULL);
+    Details details = details_begin(t->log);
     job.one_host = world_on_one_host();
     // From here on this process is the rank; the process that the launcher started is its supervisor.
     bool started = supervisor_start(t->supervisor, &job, t->launched, err) == 0;
@@ -195,7 +195,7 @@ static int train_(Trainer *t, Error *err) {
     if (t->options.verify != NULL && !verify_is_run())
         return verify_command(t->model, &t->options, &t->log, t->argv, err);
     // Before any rank starts: decides the keys that the configuration leaves to the plan, checks machine and data.
-    Details details = details_begin(&t->log, NULL);
+    Details details = details_begin(log_of_all(&t->log));
     if (t->options.trace != NULL && trace_check(t->options.trace, err) != 0) return -1;
     if (verdict_resolve(config, t->model, &t->log, err) != 0) return -1;
     if (run_check_start(config, t->log.program, t->model, &t->ask, err) != 0) return -1;
