@@ -1,5 +1,4 @@
-// Philox 4x32-10 and the numbers drawn from it. One block of four words gives four normals; a single normal is taken
-// from its block of four, so that random_normal and random_normal_fill give the same bits.
+// Philox 4x32-10 and the numbers drawn from it. One block of four words gives four normals.
 #include "random.h"
 
 #include "normal.h"
@@ -8,12 +7,6 @@ uint64_t random_bits(uint64_t seed, uint64_t stream, uint64_t index) {
     uint32_t words[4];
     normal_words(seed, stream, index, words);
     return (uint64_t)words[1] << 32 | words[0];
-}
-
-float random_normal(uint64_t seed, uint64_t stream, uint64_t index) {
-    float lanes[NORMAL_LANES];
-    normal_block(seed, stream, index / NORMAL_LANES, lanes);
-    return lanes[index % NORMAL_LANES];
 }
 
 void random_normal_fill(float *out, int64_t count, float scale, uint64_t seed, uint64_t stream, uint64_t first) {

@@ -14,8 +14,6 @@ typedef struct NormalRows {
 // Returns 64 uniform bits for (seed, stream, index).
 uint64_t random_bits(uint64_t seed, uint64_t stream, uint64_t index);
 
-// Returns one standard normal for (seed, stream, index), by Box-Muller in double, rounded to float (normal.h).
-float random_normal(uint64_t seed, uint64_t stream, uint64_t index);
-
-// Sets out[i] = scale * normal(seed, stream, first + i) for i in [0, count): equal to random_normal element by element.
+// Sets out[i] = scale * normal(seed, stream, first + i) for i in [0, count). Number n of a stream is lane n % 4 of its
+// block n / 4: a standard normal by Box-Muller in double, rounded to float (normal.h).
 void random_normal_fill(float *out, int64_t count, float scale, uint64_t seed, uint64_t stream, uint64_t first);
