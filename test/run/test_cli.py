@@ -199,17 +199,18 @@ def test_metrics_that_cannot_be_written_end_the_run_with_the_reason_last(config,
 # ---- a run that is stopped -------------------------------------------------------------------------------------------
 
 @pytest.mark.usefixtures("ranks")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_a_request_to_stop_ends_the_run_within_seconds_after_a_whole_step(config, tmp_path, number):
-    job = started(config, tmp_path)
+@pytest.mark.parametrize("overrides", [(), ("parallel.pipeline=1", OFF)], ids=["four_ranks", "one_rank"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1],
+                         ids=lambda number: number.name)
+def test_a_request_to_stop_ends_the_run_within_seconds_after_a_whole_step(config, tmp_path, number, overrides):
+    job = started(config, tmp_path, f"checkpoint.dir={tmp_path}/saved", *overrides)
     told = time.monotonic()
     job.parent.send_signal(number)
     ended = job.end().read_metrics(tmp_path / "metrics.jsonl")
     assert time.monotonic() - told < patience(10)
-    assert ended.code == 1
-    last = re.search(r"stopped on request after step (\d+)", ended.said[-1])
-    assert last and "nothing was saved" in ended.said[-1], ended.stderr
-    assert ended.steps[-1]["step"] == int(last[1])
+    last = re.search(r"stopped on request after step (\d+); continue with --resume", ended.said[-1])
+    assert ended.code == 3 and last, ended.stderr
+    assert ended.steps[-1]["step"] == int(last[1]) and (tmp_path / "saved" / f"step_{int(last[1]):08}").is_dir()
     assert nothing_left(config)
 
 
@@ -230,5 +231,5 @@ def test_a_request_during_the_start_is_kept_and_obeyed(config, tmp_path):
     assert "starting 4 ranks" in line
     job.parent.send_signal(signal.SIGTERM)
     ended = job.end()
-    assert ended.code == 1 and "stopped on request after step" in ended.said[-1], ended.stderr
+    assert ended.code == 1 and re.search(r"stopped on request after step \d+; nothing was saved", ended.said[-1])
     assert nothing_left(config)

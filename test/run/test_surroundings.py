@@ -68,15 +68,6 @@ def test_a_closed_standard_error_changes_nothing_else(small, tmp_path, overrides
 
 
 @each_size
-@pytest.mark.parametrize("sent", [signal.SIGHUP, signal.SIGUSR1])
-def test_a_terminal_that_goes_away_stops_a_run_with_its_checkpoint(small, tmp_path, overrides, sent):
-    job = started(small, tmp_path, f"checkpoint.dir={tmp_path}/saved", *overrides)
-    job.parent.send_signal(sent)
-    ended = job.end()
-    assert ended.code == 3 and "stopped on request" in ended.stderr, ended.stderr
-
-
-@each_size
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 def test_output_that_cannot_be_written_costs_no_work(small, tmp_path, overrides):
     saved = tmp_path / "saved"
