@@ -262,35 +262,6 @@ static void cuda_destroy_(Backend *backend) {
     free(cuda);
 }
 
-static void fill_table_cuda_(Backend *b) {
-    b->destroy = cuda_destroy_;
-    b->allocate = cuda_allocate_;
-    b->release = cuda_release_;
-    b->check_free = cuda_check_free_;
-    b->held_by_others = cuda_held_by_others_;
-    b->copy = cuda_copy_;
-    b->upload = upload_;
-    b->download = download_;
-    b->zero = zero_;
-    b->pin = cuda_pin;
-    b->unpin = cuda_unpin;
-    b->lend = cuda_lend;
-    b->borrow = cuda_borrow;
-    b->give_back = cuda_give_back;
-    b->event_create = event_create_;
-    b->event_destroy = event_destroy_;
-    b->event_record = event_record_;
-    b->event_done = cuda_event_done_;
-    b->event_seconds = event_seconds_;
-    b->synchronize = synchronize_;
-    b->check = cuda_check_;
-    b->range_begin = range_begin_;
-    b->range_end = range_end_;
-    b->linear_forward_blocks = cuda_linear_forward_blocks;
-#define OPERATION(result, name, ...) b->name = cuda_##name
-#include "backend/operations.h"
-}
-
 static cudaError_t cuda_open_(CudaBackend *cuda, Clock *clock) {
     cudaError_t status = cudaSetDevice(cuda->device);
     // Evictions and messages get a higher priority: compute may wait for them, but they never wait for compute.
@@ -343,7 +314,32 @@ Backend *backend_cuda_create(int precision, int device, Error *err) {
     made->cuda.device = device;
     backend->precision = precision;
     backend->element = precision == PRECISION_BF16 ? 2 : 4;
-    fill_table_cuda_(backend);
+    backend->destroy = cuda_destroy_;
+    backend->allocate = cuda_allocate_;
+    backend->release = cuda_release_;
+    backend->check_free = cuda_check_free_;
+    backend->held_by_others = cuda_held_by_others_;
+    backend->copy = cuda_copy_;
+    backend->upload = upload_;
+    backend->download = download_;
+    backend->zero = zero_;
+    backend->pin = cuda_pin;
+    backend->unpin = cuda_unpin;
+    backend->lend = cuda_lend;
+    backend->borrow = cuda_borrow;
+    backend->give_back = cuda_give_back;
+    backend->event_create = event_create_;
+    backend->event_destroy = event_destroy_;
+    backend->event_record = event_record_;
+    backend->event_done = cuda_event_done_;
+    backend->event_seconds = event_seconds_;
+    backend->synchronize = synchronize_;
+    backend->check = cuda_check_;
+    backend->range_begin = range_begin_;
+    backend->range_end = range_end_;
+    backend->linear_forward_blocks = cuda_linear_forward_blocks;
+#define OPERATION(result, name, ...) backend->name = cuda_##name
+#include "backend/operations.h"
     backend->own_bytes = CUDA_OWN_BYTES;
     backend->lent_page = CUDA_LENT_PAGE;
     backend->loads_late = true;

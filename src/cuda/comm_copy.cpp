@@ -82,39 +82,6 @@ static bool inside_(const Copies *self, const void *data, int64_t bytes, const v
     return self->mapped != NULL && at >= from && at + bytes <= from + size;
 }
 
-static char *at_peer_(const Copies *self, int peer, const void *here) {
-    return self->mapped[peer] + ((const char *)here - (const char *)self->memory.memory);
-}
-
-// Orders the collective after the work queued on compute, and tells the peers that they may write.
-static int copy_begin_(Copies *self) {
-    uint32_t *word = flag_(self, self->base.rank, true, self->base.size);
-    int status = cudaEventRecord(self->ordered, cuda_compute(self->cuda));
-    if (status == cudaSuccess) status = cudaStreamWaitEvent(self->stream, self->ordered, 0);
-    if (status == cudaSuccess) status = self->write(self->stream, (unsigned long long)word, ++self->number, 0);
-    for (int i = 1; i < self->base.size && status == cudaSuccess; i++)
-        status = raise_(self, (self->base.rank + self->base.size - i) % self->base.size, false);
-    return status;
-}
-
-// Waits until the peer is ready, copies this rank's rows into the peer's memory, then sets `arrived` there.
-static int push_(Copies *self, int peer, char *to, const void *from, int64_t bytes) {
-    int status = await_flag_(self, self->stream, peer, false, self->number);
-    if (status == cudaSuccess)
-        status = cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDeviceToDevice, self->stream);
-    return status == cudaSuccess ? raise_(self, peer, true) : status;
-}
-
-static int copy_end_(Copies *self, int status, CommRequest *request, Error *err) {
-    if (status == cudaSuccess) status = cudaEventRecord(self->pushed[self->number % PUSHED], self->stream);
-    memset(request, 0, sizeof *request);
-    if (status != cudaSuccess) return copy_fail_(self, status, err);
-    request->detail[NUMBER] = self->number;
-    request->detail[COMM_ON_HOST] = BY_COPIES;
-    request->active = true;
-    return 0;
-}
-
 // A gather writes this rank's rows into every peer's result, a reduce-scatter one block into every peer's `received`.
 static int copy_collective_(Comm *comm, CommOperation operation, void *out, const void *in, int64_t count,
                             CommType type, CommRequest *request, Error *err) {
@@ -129,15 +96,37 @@ static int copy_collective_(Comm *comm, CommOperation operation, void *out, cons
     const char *blocks = (const char *)in;
     char *to = gathers ? (char *)out : (char *)memory->received + (blocks - (const char *)memory->partial);
     char *mine = to + comm->rank * bytes;
-    int status = copy_begin_(self);
+
+    // 1. The stream follows the work queued on compute, and tells the peers that they may write.
+    uint32_t *word = flag_(self, comm->rank, true, comm->size);
+    int status = cudaEventRecord(self->ordered, cuda_compute(self->cuda));
+    if (status == cudaSuccess) status = cudaStreamWaitEvent(self->stream, self->ordered, 0);
+    if (status == cudaSuccess) status = self->write(self->stream, (unsigned long long)word, ++self->number, 0);
+    for (int i = 1; i < comm->size && status == cudaSuccess; i++)
+        status = raise_(self, (comm->rank + comm->size - i) % comm->size, false);
+
+    // 2. To each peer, once it is ready: this rank's rows, then the flag that they have arrived.
     for (int i = 1; i < comm->size && status == cudaSuccess; i++) {
         int peer = (comm->rank + i) % comm->size;
-        status = push_(self, peer, at_peer_(self, peer, mine), gathers ? blocks : blocks + peer * bytes, bytes);
+        char *there = self->mapped[peer] + (mine - (const char *)memory->memory);
+        status = await_flag_(self, self->stream, peer, false, self->number);
+        if (status == cudaSuccess)
+            status = cudaMemcpyAsync(there, gathers ? blocks : blocks + peer * bytes, (size_t)bytes,
+                                     cudaMemcpyDeviceToDevice, self->stream);
+        if (status == cudaSuccess) status = raise_(self, peer, true);
     }
+
+    // 3. This rank's own rows.
     if (gathers && status == cudaSuccess && mine != in)
         status = cudaMemcpyAsync(mine, in, (size_t)bytes, cudaMemcpyDeviceToDevice, self->stream);
     self->sums[self->number % PUSHED] = {out, blocks + comm->rank * bytes, to, gathers ? 0 : count};
-    return copy_end_(self, status, request, err);
+    if (status == cudaSuccess) status = cudaEventRecord(self->pushed[self->number % PUSHED], self->stream);
+    memset(request, 0, sizeof *request);
+    if (status != cudaSuccess) return copy_fail_(self, status, err);
+    request->detail[NUMBER] = self->number;
+    request->detail[COMM_ON_HOST] = BY_COPIES;
+    request->active = true;
+    return 0;
 }
 
 // Makes compute wait for the rows of all ranks, and queues the sum. The host does not wait.

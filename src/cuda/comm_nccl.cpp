@@ -204,27 +204,23 @@ static void close_link_(NcclLink *link) {
     if (link->stream != NULL) cudaStreamDestroy(link->stream);
 }
 
-// Destroys all communicators. ncclCommDestroy returns only after the peers on this node have called it for the same
-// communicator. So two ranks must close the two directions between them in the same order: first from the lower rank to
-// the higher. Ranks cannot wait for each other in a circle, because each rank closes its links in the order of peer
-// numbers. If a waits for b while b waits for c, then c < a. In a circle, a number would be lower than itself.
-//
-// A failed group keeps its communicators until the process ends, which is soon. ncclCommAbort would wait for other
-// ranks to abort and, to free device memory, for other communicators' kernels. So the failure might never be reported.
-static void close_all_(NcclGroup *group) {
-    if (group->failed) return;
-    close_link_(&group->all);
-    for (int peer = 0; peer < group->base.size; peer++) {
-        bool up = group->base.rank < peer;
-        close_link_(up ? &group->out[peer] : &group->in[peer]);
-        close_link_(up ? &group->in[peer] : &group->out[peer]);
-    }
-}
-
 static void nccl_destroy_(Comm *comm) {
     NcclGroup *group = nccl_group_(comm);
     cudaSetDevice(group->cuda->device);
-    close_all_(group);
+    // ncclCommDestroy returns only after the peers on this node have called it for the same communicator. So two ranks
+    // must close the two directions between them in the same order: first from the lower rank to the higher. Ranks
+    // cannot wait for each other in a circle, because each rank closes its links in the order of peer numbers. If a
+    // waits for b while b waits for c, then c < a. In a circle, a number would be lower than itself.
+    //
+    // A failed group keeps its communicators until the process ends, which is soon. ncclCommAbort would wait for other
+    // ranks to abort and, to free device memory, for other communicators' kernels. So the failure might never be
+    // reported.
+    if (!group->failed) close_link_(&group->all);
+    for (int peer = 0; peer < comm->size && !group->failed; peer++) {
+        bool up = comm->rank < peer;
+        close_link_(up ? &group->out[peer] : &group->in[peer]);
+        close_link_(up ? &group->in[peer] : &group->out[peer]);
+    }
     for (int i = 0; i < group->idle_count; i++) cudaEventDestroy(group->idle[i]);
     if (group->ordered != NULL) cudaEventDestroy(group->ordered);
     if (group->starting != NULL) cudaEventDestroy(group->starting);
@@ -259,12 +255,6 @@ static int nccl_check_(NcclGroup *group, Error *err) {
     return 0;
 }
 
-static cudaError_t take_event_(NcclGroup *group, cudaEvent_t *event) {
-    if (group->idle_count == 0) return cudaEventCreateWithFlags(event, cudaEventDisableTiming);
-    *event = group->idle[--group->idle_count];
-    return cudaSuccess;
-}
-
 static void keep_event_(NcclGroup *group, cudaEvent_t event) {
     if (group->idle_count < EVENTS) group->idle[group->idle_count++] = event;
     else cudaEventDestroy(event);
@@ -274,7 +264,9 @@ static void keep_event_(NcclGroup *group, cudaEvent_t event) {
 static int mark_(NcclGroup *group, NcclLink *link, CommRequest *request, Error *err) {
     cudaEvent_t event = NULL;
     memset(request, 0, sizeof *request);
-    cudaError_t status = take_event_(group, &event);
+    cudaError_t status = cudaSuccess;
+    if (group->idle_count > 0) event = group->idle[--group->idle_count];
+    else status = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
     if (status == cudaSuccess) status = cudaEventRecord(event, link->stream);
     if (status != cudaSuccess) {
         if (event != NULL) keep_event_(group, event);
@@ -285,25 +277,22 @@ static int mark_(NcclGroup *group, NcclLink *link, CommRequest *request, Error *
     return 0;
 }
 
-// Makes compute wait on the device for the collective before any work queued later. The host does not wait.
-static int compute_waits_(NcclGroup *group, CommRequest *request, Error *err) {
-    if (request->active) {
-        if (request->detail[NUMBER] > group->awaited) group->awaited = request->detail[NUMBER];
-        if (group->awaited == group->started) group->cuda->collective_flops = 0;
-        cudaEvent_t event = (cudaEvent_t)request->handle[0];
-        cuda_note(group->cuda, cudaStreamWaitEvent(cuda_compute(group->cuda), event, 0), "ordering streams");
-        keep_event_(group, event);
-    }
-    request->active = false;
-    return nccl_check_(group, err) == 0 ? 1 : -1;
-}
-
 static int nccl_test_(Comm *comm, CommRequest *request, Error *err) {
     NcclGroup *group = nccl_group_(comm);
     if (request->active && request->detail[COMM_ON_HOST] == 1) return group->host->test(group->host, request, err);
-    if (computes_(group)) return compute_waits_(group, request, err);
-    if (!request->active) return 1;
     cudaEvent_t event = (cudaEvent_t)request->handle[0];
+    if (computes_(group)) {
+        // Compute waits on the device for the collective before any work queued later. The host does not wait.
+        if (request->active) {
+            if (request->detail[NUMBER] > group->awaited) group->awaited = request->detail[NUMBER];
+            if (group->awaited == group->started) group->cuda->collective_flops = 0;
+            cuda_note(group->cuda, cudaStreamWaitEvent(cuda_compute(group->cuda), event, 0), "ordering streams");
+            keep_event_(group, event);
+        }
+        request->active = false;
+        return nccl_check_(group, err) == 0 ? 1 : -1;
+    }
+    if (!request->active) return 1;
     cudaError_t status = group->failed ? cudaSuccess : cuda_event_status(event);
     if (status == cudaErrorNotReady)
         return ++group->looks % LOOKS_BETWEEN_CHECKS == 0 && nccl_check_(group, err) != 0 ? -1 : 0;

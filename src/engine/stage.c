@@ -201,31 +201,6 @@ static int64_t sums_bytes_(Stage *stage, void *base) {
     return layout_sums_(&stage->workspaces, base, stage->config, &stage->at, &stage->tensors);
 }
 
-static int allocate_sums_(Stage *stage, Error *err) {
-    int64_t bytes = sums_bytes_(stage, NULL);
-    if (bytes == 0) return 0;
-    stage->sums_memory = stage->be->allocate(stage->be, MEMORY_MESSAGES, bytes, "sums over ranks", err);
-    if (stage->sums_memory == NULL) return -1;
-    int64_t bound = sums_bytes_(stage, stage->sums_memory);
-    assert(bound == bytes);
-    sums_lend(stage->pass.tensor, &stage->workspaces.tensor);
-    return 0;
-}
-
-// Registers the memory of sums and gathers with the tensor group: the mapped memory, or else the workspace.
-static int register_workspace_(Stage *stage, Error *err) {
-    Comm *tensor = stage->pass.tensor;
-    Layout count = {NULL, 0};
-    Stage counted = *stage;
-    if (tensor == NULL || tensor->use_memory == NULL) return 0;
-    CommMemory memory = stage->gathered;
-    if (memory.memory == NULL)
-        memory = (CommMemory){.memory = stage->workspace, .bytes = layout_workspace_(&counted, &count)};
-    int registered = tensor->use_memory(tensor, &memory, err);
-    stage->registered = registered > 0;
-    return registered < 0 ? -1 : 0;
-}
-
 static int allocate_data_(Stage *stage, Error *err) {
     Backend *be = stage->be;
     int64_t keys = keys_offset_(&stage->at, stage->at.chunks);
@@ -277,10 +252,29 @@ int stage_allocate(Stage *stage, const Model *model, const Config *config, const
     stage->embedding = at->first ? tensors : NULL;
     stage->layers = tensors + (at->first ? table->first_layer : 0);
     stage->head = at->last ? stage->layers + at->layers * table->per_layer : NULL;
-    return allocate_work_(stage, err) != 0 || allocate_sums_(stage, err) != 0 || allocate_data_(stage, err) != 0 ||
-                   register_workspace_(stage, err) != 0
-               ? -1
-               : 0;
+    if (allocate_work_(stage, err) != 0) return -1;
+
+    // The workspace of sums over ranks.
+    int64_t sums = sums_bytes_(stage, NULL);
+    if (sums > 0) {
+        stage->sums_memory = be->allocate(be, MEMORY_MESSAGES, sums, "sums over ranks", err);
+        if (stage->sums_memory == NULL) return -1;
+        int64_t bound = sums_bytes_(stage, stage->sums_memory);
+        assert(bound == sums);
+        sums_lend(tensor, &stage->workspaces.tensor);
+    }
+    if (allocate_data_(stage, err) != 0) return -1;
+
+    // The tensor group's library registers the memory of sums and gathers: the mapped memory, or else the workspace.
+    if (tensor == NULL || tensor->use_memory == NULL) return 0;
+    Layout count = {NULL, 0};
+    Stage counted = *stage;
+    CommMemory memory = stage->gathered;
+    if (memory.memory == NULL)
+        memory = (CommMemory){.memory = stage->workspace, .bytes = layout_workspace_(&counted, &count)};
+    int registered = tensor->use_memory(tensor, &memory, err);
+    stage->registered = registered > 0;
+    return registered < 0 ? -1 : 0;
 }
 
 int stage_create(Stage *stage, const Model *model, const Config *config, const Schedule *schedule, Backend *be,

@@ -132,13 +132,6 @@ static Unit *open_unit_(StageTensors *tensors, int64_t index, int64_t owner) {
     return unit;
 }
 
-// Returns whether this rank holds a tensor: of a model with E experts, expert rank r of e holds [r E/e, (r+1) E/e).
-static bool held_(const StageTensors *tensors, const TensorSpec *spec) {
-    const Split *split = &tensors->split;
-    return spec->expert < 0 ||
-           spec->expert * (int64_t)split->expert_ranks / tensors->table->experts == split->expert_rank;
-}
-
 // Appends a tensor to its unit: a joined tensor follows the previous one without a gap, so that one product reads both.
 // An expert of another rank takes no room in the unit.
 static void tensors_add_tensor_(StageTensors *tensors, const TensorSpec *spec, int64_t index) {
@@ -152,7 +145,10 @@ static void tensors_add_tensor_(StageTensors *tensors, const TensorSpec *spec, i
     tensor->index = index;
     tensor->rows = tensor_padded_rows(spec, (int)ranks) / (spec->split == SPLIT_ROWS ? ranks : 1);
     tensor->cols = spec->split == SPLIT_COLS ? spec->cols / ranks : spec->cols;
-    if (!held_(tensors, spec)) tensor->rows = 0;
+    // Of a model with E experts, expert rank r of e holds [r E/e, (r+1) E/e).
+    const Split *split = &tensors->split;
+    int64_t holder = spec->expert < 0 ? -1 : spec->expert * (int64_t)split->expert_ranks / tensors->table->experts;
+    if (spec->expert >= 0 && holder != split->expert_rank) tensor->rows = 0;
     tensor->count = tensor->rows * tensor->cols;
     tensor->alias = owner >= 0;
     tensor->unit = tensors->unit_count - 1;
@@ -418,15 +414,6 @@ int64_t tensor_rows_together(const Tensor *tensor, int tensor_rank, int tensor_r
     return count;
 }
 
-// Returns the random stream of a tensor, FNV-1a (64 bit) of its name, so that its values do not depend on the model's
-// other tensors. A tied tensor has the stream of the tensor that it is tied to, even on another stage.
-static uint64_t tensors_stream_(const TensorTable *table, const TensorSpec *spec) {
-    uint64_t hash = 14695981039346656037ull;
-    for (const char *name = (spec->tied_to < 0 ? spec : &table->specs[spec->tied_to])->name; *name != 0; name++)
-        hash = (hash ^ (uint8_t)*name) * 1099511628211ull;
-    return hash;
-}
-
 // Writes the weights and masters of a 16-bit tensor from its fp32 values, which the caller has put into the memory of
 // its still unused gradient. Then zeroes the gradient.
 static void keep_values_(const StageTensors *tensors, Backend *be, int64_t index, int64_t first, int64_t last) {
@@ -451,11 +438,15 @@ void tensors_put(const StageTensors *tensors, Backend *be, int64_t index, const 
         keep_values_(tensors, be, index, first, last);
 }
 
-// Draws the values on the device; padding keeps the zeros of the allocation.
+// Draws the values on the device; padding keeps the zeros of the allocation. The random stream of a tensor is FNV-1a (64
+// bit) of its name, so that its values do not depend on the model's other tensors. A tied tensor has the stream of the
+// tensor that it is tied to, even on another stage.
 static void draw_(const StageTensors *tensors, int64_t index, Backend *be, int64_t seed, float scale) {
     const Tensor *tensor = &tensors->tensors[index];
+    const TensorSpec *spec = tensor->spec, *named = spec->tied_to < 0 ? spec : &tensors->table->specs[spec->tied_to];
     const Split *split = &tensors->split;
-    uint64_t stride = (uint64_t)tensor->spec->cols, stream = tensors_stream_(tensors->table, tensor->spec);
+    uint64_t stride = (uint64_t)spec->cols, stream = 14695981039346656037ull;
+    for (const char *name = named->name; *name != 0; name++) stream = (stream ^ (uint8_t)*name) * 1099511628211ull;
     int64_t count, col = tensor_global_col(tensor, 0, split->tensor_rank, split->tensor_ranks);
     for (int64_t row = 0; row < tensor->rows; row += count) {
         int64_t global = tensor_global_row(tensor, row, split->tensor_rank, split->tensor_ranks);
@@ -467,22 +458,19 @@ static void draw_(const StageTensors *tensors, int64_t index, Backend *be, int64
     if (be->precision != PRECISION_FP32) keep_values_(tensors, be, index, 0, tensor->count);
 }
 
-static void put_ones_(const StageTensors *tensors, int64_t index, Backend *be) {
-    int64_t count = tensors->tensors[index].count;
-    float *ones = xmalloc((size_t)count * sizeof *ones);
-    for (int64_t i = 0; i < count; i++) ones[i] = 1.0f;
-    tensors_put(tensors, be, index, ones, 0, count);
-    free(ones);
-}
-
 void tensors_init(StageTensors *tensors, Backend *be, int64_t seed, int64_t layers, double std) {
     for (int64_t i = 0; i < tensors->count; i++) {
         const Tensor *tensor = &tensors->tensors[i];
         int init = tensor->spec->init;
         if (tensor->alias || init == INIT_ZERO) continue;
-        float scale = init == INIT_OUTPUT ? (float)(std / sqrt(2.0 * (double)layers)) : (float)std;
-        if (init == INIT_ONE) put_ones_(tensors, i, be);
-        else draw_(tensors, i, be, seed, scale);
+        if (init != INIT_ONE) {
+            draw_(tensors, i, be, seed, (float)(init == INIT_OUTPUT ? std / sqrt(2.0 * (double)layers) : std));
+            continue;
+        }
+        float *ones = xmalloc((size_t)tensor->count * sizeof *ones);
+        for (int64_t at = 0; at < tensor->count; at++) ones[at] = 1.0f;
+        tensors_put(tensors, be, i, ones, 0, tensor->count);
+        free(ones);
     }
 }
 

@@ -7,17 +7,17 @@
 #include <stdlib.h>
 
 // Whether one world holds the model.
-typedef struct Trial {
+typedef struct WorldTrial {
     const SearchSpace *space;
     Config config;
     SmallestWorld *smallest;
     bool fits;
     int status;
     Error *err;
-} Trial;
+} WorldTrial;
 
 static Forecast try_world_(void *argument, const RunLayout *way, const Forecast *kept) {
-    Trial *trial = argument;
+    WorldTrial *trial = argument;
     Forecast forecast = {0};
     (void)kept;
     if (trial->fits || trial->status != 0) return forecast;
@@ -29,7 +29,7 @@ static Forecast try_world_(void *argument, const RunLayout *way, const Forecast 
 }
 
 // Tries the ranks of a layout with every number of slices and every schedule, the plain ones first.
-static int try_ranks_(Trial *trial, RunLayout *at) {
+static int try_ranks_(WorldTrial *trial, RunLayout *at) {
     const SearchSpace *space = trial->space;
     const Hardware *hardware = &space->planner->hardware;
     int64_t values[LAYOUT_CANDIDATES], slices[LAYOUT_CANDIDATES];
@@ -71,7 +71,7 @@ int space_smallest_world(const SearchSpace *space, SmallestWorld *world, Error *
     const Config *base = space->keys.base;
     int64_t tensors[LAYOUT_CANDIDATES], contexts[LAYOUT_CANDIDATES], stages[LAYOUT_MOST_STAGES];
     int64_t batch = base->train.global_batch, longest = base->model.seq_len;
-    Trial trial = {.space = space, .config = *base, .smallest = world, .err = err};
+    WorldTrial trial = {.space = space, .config = *base, .smallest = world, .err = err};
     RunLayout at = space_start(space);
     *world = (SmallestWorld){0};
     at.recompute = (int32_t)base->model.layers;

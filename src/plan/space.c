@@ -230,15 +230,15 @@ int64_t space_least_bytes(const SearchSpace *space, const RunLayout *shape, Conf
 
 // ---------------------------------------------------------------- ways to keep bundles
 
-typedef struct Walk {
+typedef struct WayWalk {
     const SearchSpace *space;
     unsigned ways;
     SpaceVisit *visit;
     void *argument;
-} Walk;
+} WayWalk;
 
 // Recomputes as many layers as needed to fit.
-static void walk_to_fit_(const Walk *walk, const RunLayout *layout, const Forecast *kept) {
+static void walk_to_fit_(const WayWalk *walk, const RunLayout *layout, const Forecast *kept) {
     RunLayout recomputed = *layout;
     if ((walk->ways & WAYS_TO_FIT) == 0 || walk->space->planner->hardware.memory_bytes == 0) return;
     if (space_fixes(walk->space, LAYOUT_BIT(recompute))) return;
@@ -250,7 +250,7 @@ static void walk_to_fit_(const Walk *walk, const RunLayout *layout, const Foreca
 // their bundles smaller. If six of eight stages evict to the host: [1,1,1,1,1,1,0,0], [2,2,2,2,2,2,0,0], ... If every
 // stage evicts, trades on the first half of the stages are also tried, [1,1,1,1,0,0,0,0], ..., since these stages keep
 // bundles longest. If one does not fit, those with fewer layers do not fit either.
-static void walk_trades_(const Walk *walk, const RunLayout *evicting, const Forecast *kept) {
+static void walk_trades_(const WayWalk *walk, const RunLayout *evicting, const Forecast *kept) {
     RunLayout layout = *evicting;
     int64_t most = walk->space->keys.base->model.layers / layout.pipeline;
     int largest = 1;
@@ -273,7 +273,7 @@ static bool gives_slots_(const RunLayout *given, const RunLayout *layout) {
 }
 
 // Evicts to one target: with the fewest slots, then with the given slots, or with as many as fit.
-static void walk_target_(const Walk *walk, const RunLayout *list, int target, int placement, const Forecast *kept) {
+static void walk_target_(const WayWalk *walk, const RunLayout *list, int target, int placement, const Forecast *kept) {
     const SearchSpace *space = walk->space;
     const RunLayout *given = &space->keys.given;
     if (space_fixes(space, LAYOUT_BIT(bpipe)) && given->bpipe == BPIPE_OFF) return;
@@ -305,7 +305,7 @@ static void walk_target_(const Walk *walk, const RunLayout *list, int target, in
     if (layout.slots > least.slots) walk->visit(walk->argument, &layout, kept);
 }
 
-static void walk_evictions_(const Walk *walk, const RunLayout *list, const Forecast *kept) {
+static void walk_evictions_(const WayWalk *walk, const RunLayout *list, const Forecast *kept) {
     const LayoutSpace *keys = &walk->space->keys;
     bool open = layout_places(keys, list) && !layout_places_both(keys, list);
     for (int placement = PLACEMENT_LINEAR; placement <= PLACEMENT_ADJACENT; placement++)
@@ -322,7 +322,7 @@ static bool recomputes_all_(const Config *base) {
 
 void space_ways(const SearchSpace *space, const RunLayout *list, unsigned ways, SpaceVisit *visit, void *argument) {
     const Config *base = space->keys.base;
-    Walk walk = {space, ways, visit, argument};
+    WayWalk walk = {space, ways, visit, argument};
     Forecast kept = {.slots = INT32_MAX};
     if (!space_fixes(space, LAYOUT_BIT(bpipe)) || space->keys.given.bpipe != BPIPE_ON) {
         kept = visit(argument, list, NULL);

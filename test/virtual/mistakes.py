@@ -122,7 +122,7 @@ MISTAKES = [
             "                        cudaMemcpyHostToDevice, cuda_compute(cuda));",
             (), "after an upload from ordinary memory that was not waited for", {"VIRTUAL_PAGEABLE": "late"}),
     Mistake("two_ranks_end_their_links_crosswise", "src/cuda/comm_nccl.cpp",
-            "bool up = group->base.rank < peer;", "bool up = true;",
+            "bool up = comm->rank < peer;", "bool up = true;",
             TWO, DEADLOCK + ".*ncclCommDestroy", {"VIRTUAL_PEERS": "0"}),
     Mistake("a_failed_group_is_aborted", "src/cuda/comm_nccl.cpp",
             "    group->failed = true;\n    return nccl_fail_(",
@@ -195,19 +195,15 @@ MISTAKES = [
             "if (memory != cuda->registered) {", "if (cuda != NULL) {", WIDE, "which is ncclMemAlloc's", NVLS),
     # --- copies between tensor ranks
     Mistake("rows_are_pushed_into_memory_that_is_read", "src/cuda/comm_copy.cpp",
-            "    int status = await_flag_(self, self->stream, peer, false, self->number);\n",
-            "    int status = cudaSuccess;\n",
+            "        status = await_flag_(self, self->stream, peer, false, self->number);\n", "",
             WIDE + SEQUENCE, RACE),
     Mistake("compute_does_not_wait_for_the_rows_of_a_peer", "src/cuda/comm_copy.cpp",
             "if (peer != comm->rank) status = await_flag_(self, compute, peer, true, number);",
             "if (peer != comm->rank) status = cudaSuccess;", WIDE + SEQUENCE, f"{RACE}|nothing has written"),
     Mistake("a_flag_overtakes_its_rows", "src/cuda/comm_copy.cpp",
-            "    if (status == cudaSuccess)\n        status = cudaMemcpyAsync(to, from, (size_t)bytes,"
-            " cudaMemcpyDeviceToDevice, "
-            "self->stream);\n    return status == cudaSuccess ? raise_(self, peer, true) : status;",
-            "    if (status == cudaSuccess) status = raise_(self, peer, true);\n    return status != cudaSuccess ?"
-            " status : "
-            "cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDeviceToDevice, self->stream);",
+            "        if (status == cudaSuccess)\n            status = cudaMemcpyAsync(there,",
+            "        if (status == cudaSuccess) status = raise_(self, peer, true);\n"
+            "        if (status == cudaSuccess)\n            status = cudaMemcpyAsync(there,",
             WIDE + SEQUENCE, f"{RACE}|nothing has written"),
     Mistake("compute_waits_for_the_collective_before", "src/cuda/comm_copy.cpp",
             "await_flag_(self, compute, peer, true, number)", "await_flag_(self, compute, peer, true, number - 1)",
@@ -216,8 +212,8 @@ MISTAKES = [
             "int status = cudaStreamWaitEvent(compute, self->pushed[number % PUSHED], 0);", "int status = cudaSuccess;",
             WIDE + SEQUENCE, RACE),
     Mistake("a_peer_is_never_told_that_it_may_write", "src/cuda/comm_copy.cpp",
-            "for (int i = 1; i < self->base.size && status == cudaSuccess; i++)\n        status = raise_",
-            "for (int i = 2; i < self->base.size && status == cudaSuccess; i++)\n        status = raise_",
+            "for (int i = 1; i < comm->size && status == cudaSuccess; i++)\n        status = raise_",
+            "for (int i = 2; i < comm->size && status == cudaSuccess; i++)\n        status = raise_",
             WIDE + SEQUENCE, DEADLOCK),
     # --- through host memory
     Mistake("a_message_leaves_before_its_copy_is_down", "src/cuda/comm_staged.cpp",

@@ -89,7 +89,7 @@ SMALL = {
     "evictions between nodes beside persistent products": (
         "llama", 2, *cut(8, 4, 2), "parallel.placement=linear", "schedule.bpipe=on", "hardware.gpus_per_node=4",
         "hardware.gpu=h100", "hardware.network_gb_s=20", "train.global_batch=8"),
-    "a forward in four chunks of rows": (
+    "a forward in four strips of rows": (
         "llama", 1, *cut(4, 2, 4), "parallel.overlap=4", "schedule.micro_batch=4", "train.global_batch=16"),
     "outputs computed again": (
         "llama", 1, *cut(4, 2, 4), "schedule.recompute=pointwise", "schedule.micro_batch=2", "train.global_batch=8"),
