@@ -310,14 +310,6 @@ static bool inside_(const void *data, int64_t bytes, const void *memory, int64_t
     return bytes <= size && from <= (uint64_t)(size - bytes);
 }
 
-// Returns whether the collective is made of copies, as comm_copy.cpp decides.
-static bool copies_(const CountComm *self, CommOperation operation, const void *out, const void *in, int64_t bytes) {
-    const CommMemory *memory = &self->memory;
-    if (memory->memory == NULL) return false;
-    if (operation == COMM_ALL_GATHER) return inside_(out, bytes, memory->memory, memory->bytes);
-    return operation == COMM_REDUCE_SCATTER && inside_(in, bytes, memory->partial, memory->part);
-}
-
 // Starts a collective of `seconds` when the group's earlier ones have ended and compute has reached it.
 static void start_(CountComm *self, double seconds, bool copies, CommRequest *request) {
     Clocks *clocks = self->clocks;
@@ -336,7 +328,12 @@ static int collective_(Comm *comm, CommOperation operation, void *out, const voi
     const Cost *cost = self->clocks->cost;
     bool divided = operation == COMM_ALL_GATHER || operation == COMM_REDUCE_SCATTER;
     int64_t part = count * comm_type_bytes(type), all = part * (divided ? comm->size : 1);
-    bool copies = copies_(self, operation, out, in, all);
+    const CommMemory *memory = &self->memory;
+    bool copies = false; // as comm_copy.cpp decides
+    if (memory->memory != NULL && operation == COMM_ALL_GATHER)
+        copies = inside_(out, all, memory->memory, memory->bytes);
+    if (memory->memory != NULL && operation == COMM_REDUCE_SCATTER)
+        copies = inside_(in, all, memory->partial, memory->part);
     int64_t what = 1 + 2 * (int64_t)operation + copies;
     Priced *priced = priced_(self->priced, what, all);
     (void)err;

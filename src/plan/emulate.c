@@ -26,15 +26,6 @@ static void create_comms_(Emulation *e, const PlanStage *plan, const Hardware *h
     if (partner != SCHEDULE_NO_PEER) e->pair = comm_emulated_create("pair", at->stage > partner, 2, e->be, &pair);
 }
 
-static int create_scratch_(Emulation *e, const PlanStage *plan, bool moves, Error *err) {
-    if (!moves) return 0;
-    int64_t before = e->be->held.bytes[MEMORY_LENT_SLOTS];
-    e->scratch_bytes = plan->slot_bytes;
-    e->scratch = e->be->allocate(e->be, MEMORY_LENT_SLOTS, e->scratch_bytes, "emulated partner", err);
-    e->scratch_counted = e->be->held.bytes[MEMORY_LENT_SLOTS] - before;
-    return e->scratch == NULL ? -1 : 0;
-}
-
 // Uploads random tokens: equal tokens would all use the same row of the embedding.
 static void upload_tokens_(Emulation *e) {
     Stage *stage = &e->stage;
@@ -60,7 +51,13 @@ int emulation_create(Emulation *e, const Config *config, const Model *model, con
     e->config = config;
     e->be = be;
     if (be->count_own_time != NULL) be->count_own_time(be);
-    if (create_scratch_(e, plan, moves, err) != 0) return -1;
+    if (moves) {
+        int64_t before = be->held.bytes[MEMORY_LENT_SLOTS];
+        e->scratch_bytes = plan->slot_bytes;
+        e->scratch = be->allocate(be, MEMORY_LENT_SLOTS, e->scratch_bytes, "emulated partner", err);
+        e->scratch_counted = be->held.bytes[MEMORY_LENT_SLOTS] - before;
+        if (e->scratch == NULL) return -1;
+    }
     create_comms_(e, plan, hardware);
     if (stage_create(&e->stage, model, config, schedule, be, plan->at.stage, e->tensor, 0, err) != 0) return -1;
     stage_use_context(&e->stage, e->context);
@@ -75,17 +72,12 @@ int emulation_create(Emulation *e, const Config *config, const Model *model, con
     return 0;
 }
 
-static void emulate_destroy_comm_(Comm *comm) {
-    if (comm != NULL) comm->destroy(comm);
-}
-
 void emulation_destroy(Emulation *e) {
     engine_destroy(e->engine);
     stage_destroy(&e->stage);
-    emulate_destroy_comm_(e->pipeline);
-    emulate_destroy_comm_(e->tensor);
-    for (int i = 0; i < 2; i++) emulate_destroy_comm_(e->context[i]);
-    emulate_destroy_comm_(e->pair);
+    Comm *comms[] = {e->pipeline, e->tensor, e->context[0], e->context[1], e->pair};
+    for (int i = 0; i < 5; i++)
+        if (comms[i] != NULL) comms[i]->destroy(comms[i]);
     backend_release(e->be, MEMORY_LENT_SLOTS, e->scratch, e->scratch_bytes);
     memset(e, 0, sizeof *e);
 }
@@ -112,29 +104,25 @@ static double median_time_(const StageSchedule *list, const EngineRun *run, Acti
     return median;
 }
 
-static void take_times_(const Schedule *schedule, int stage, const EngineRun *run, EmulationTimes *times) {
-    const StageSchedule *list = &schedule->stage[stage];
-    int64_t forwards = 0, others = 0;
-    *times = (EmulationTimes){.exposed = run->exposed};
-    int slices = schedule->slices, parts = schedule->chunks * slices;
-    for (int i = 0; i < parts; i++) {
-        times->forward += median_time_(list, run, ACTION_FORWARD, i / slices, i % slices, &forwards);
-        times->backward += median_time_(list, run, ACTION_BACKWARD, i / slices, i % slices, &others);
-        times->input += median_time_(list, run, ACTION_INPUT, i / slices, i % slices, &others);
-        times->weights += median_time_(list, run, ACTION_WEIGHT, i / slices, i % slices, &others);
-    }
-    times->microbatches = forwards / parts;
-}
-
 static int emulation_once_(Emulation *e, const Schedule *schedule, EngineRun *run, Error *err) {
     double tokens = (double)(e->stage.microbatches * e->stage.at.rows);
     return engine_run(e->engine, "emulation", schedule, (float)(1.0 / tokens), run, err);
 }
 
 int emulation_run(Emulation *e, const Schedule *schedule, EmulationTimes *times, Error *err) {
+    const StageSchedule *list = &schedule->stage[e->stage.at.stage];
+    int64_t forwards = 0, others = 0;
+    int slices = schedule->slices, parts = schedule->chunks * slices;
     EngineRun run;
     if (emulation_once_(e, schedule, &run, err) != 0) return -1;
-    take_times_(schedule, e->stage.at.stage, &run, times);
+    *times = (EmulationTimes){.exposed = run.exposed};
+    for (int i = 0; i < parts; i++) {
+        times->forward += median_time_(list, &run, ACTION_FORWARD, i / slices, i % slices, &forwards);
+        times->backward += median_time_(list, &run, ACTION_BACKWARD, i / slices, i % slices, &others);
+        times->input += median_time_(list, &run, ACTION_INPUT, i / slices, i % slices, &others);
+        times->weights += median_time_(list, &run, ACTION_WEIGHT, i / slices, i % slices, &others);
+    }
+    times->microbatches = forwards / parts;
     return 0;
 }
 
@@ -194,23 +182,18 @@ void emulation_optimizer(Emulation *e, double *norm, double *adamw) {
     free_all(list, squares);
 }
 
-// Writes F0 B0 F1 I1 W1 F2 B2 ...
-static void write_list_(StageSchedule *list, int microbatches) {
+Schedule *emulation_list(int stages, int stage, int microbatches, Error *err) {
+    Schedule *one = schedule_1f1b(1, microbatches, err);
+    if (one == NULL) return NULL;
+    StageSchedule *all = xcalloc((size_t)stages, sizeof *all), *list = &all[stage];
+    *list = one->stage[0];
     list->actions = xrealloc(list->actions, 3 * (size_t)microbatches * sizeof *list->actions);
     list->count = 0;
-    for (int i = 0; i < microbatches; i++) {
+    for (int i = 0; i < microbatches; i++) { // F0 B0 F1 I1 W1 F2 B2 ...
         ActionKind kinds[] = {ACTION_FORWARD, i % 2 == 0 ? ACTION_BACKWARD : ACTION_INPUT, ACTION_WEIGHT};
         for (int k = 0; k < 2 + i % 2; k++)
             list->actions[list->count++] = (Action){.kind = kinds[k], .microbatch = i, .peer = SCHEDULE_NO_PEER};
     }
-}
-
-Schedule *emulation_list(int stages, int stage, int microbatches, Error *err) {
-    Schedule *one = schedule_1f1b(1, microbatches, err);
-    if (one == NULL) return NULL;
-    StageSchedule *all = xcalloc((size_t)stages, sizeof *all);
-    all[stage] = one->stage[0];
-    write_list_(&all[stage], microbatches);
     one->split = microbatches > 1;
     free(one->stage);
     one->stage = all;

@@ -27,40 +27,23 @@ typedef struct Subject {
 
 enum { ALL_STAGES = -1 };
 
-static int emulate_read_stage_(const char *text, int64_t stages, int *stage, Error *err) {
-    char *end;
-    *stage = ALL_STAGES;
-    if (strcmp(text, "all") == 0) return 0;
-    long value = strtol(text, &end, 10);
-    if (end != text && *end == '\0' && value >= 0 && value < stages) {
-        *stage = (int)value;
-        return 0;
-    }
-    return error_set(err, EXIT_USAGE, "--emulate-stage: %s is not a stage; use 0 to %lld, or all", text,
-                     (long long)stages - 1);
-}
-
-// On CPUs, checks the free memory: an overcommitted host kills a process instead of failing the allocation.
-static int check_workspace_(const Subject *subject, Error *err) {
+// Allocates the stage to be emulated. On CPUs, checks the free memory first: an overcommitted host kills a process
+// instead of failing the allocation.
+static int start_(Subject *subject, Error *err) {
     const PlanStage *stage = &subject->plan.stage[subject->stage];
     int64_t bytes = memory_total(&stage->memory) + stage->host_slots * stage->slot_bytes;
     char needs[32], has[32];
     Machine machine = machine_look(!subject->hardware.cpu);
-    if (!subject->hardware.cpu || machine.free_bytes == 0 || bytes <= machine.free_bytes) return 0;
-    return error_set(err, EXIT_FAILED,
-                     "--emulate-stage: stage %d needs %s of memory, but only %s are free; use a smaller "
-                     "schedule.micro_batch or more stages",
-                     subject->stage, grid_bytes(bytes, needs), grid_bytes(machine.free_bytes, has));
-}
-
-// Allocates the stage to be emulated.
-static int start_(Subject *subject, Error *err) {
-    if (check_workspace_(subject, err) != 0) return -1;
+    if (subject->hardware.cpu && machine.free_bytes > 0 && bytes > machine.free_bytes)
+        return error_set(err, EXIT_FAILED,
+                         "--emulate-stage: stage %d needs %s of memory, but only %s are free; use a smaller "
+                         "schedule.micro_batch or more stages",
+                         subject->stage, grid_bytes(bytes, needs), grid_bytes(machine.free_bytes, has));
     const StageSchedule *list = &subject->schedule->stage[subject->stage];
     bool moves = false;
     for (int64_t i = 0; i < list->count; i++) moves = moves || list->actions[i].peer >= 0;
-    return emulation_create(&subject->emulation, &subject->config, subject->model, subject->schedule,
-                            &subject->plan.stage[subject->stage], moves, &subject->hardware, subject->be, err);
+    return emulation_create(&subject->emulation, &subject->config, subject->model, subject->schedule, stage, moves,
+                            &subject->hardware, subject->be, err);
 }
 
 static double tensor_seconds_(const Subject *subject) {
@@ -122,20 +105,6 @@ static int emulate_one_(Subject *subject, FILE *file, Error *err) {
 
 // ---------------------------------------------------------------- all stages
 
-// Fills seconds[s] with the times of stage s's actions. Measures one stage after another.
-static int measure_stages_(Subject *subject, double **seconds, Error *err) {
-    int status = 0;
-    for (int s = 0; s < subject->plan.stages && status == 0; s++) {
-        subject->stage = s;
-        seconds[s] = xcalloc((size_t)subject->schedule->stage[s].count, sizeof **seconds);
-        status = start_(subject, err);
-        if (status == 0) status = engine_rehearse(subject->emulation.engine, subject->schedule, err);
-        if (status == 0) status = emulation_actions(&subject->emulation, subject->schedule, seconds[s], err);
-        emulation_destroy(&subject->emulation);
-    }
-    return status;
-}
-
 // Simulates the pipeline with one device per stage. seconds: measured times; NULL: the plan's times.
 static Timeline *pipeline_(const Subject *subject, const PlanCosts *costs, double *const *seconds, Error *err) {
     SimulateCosts mine = costs->costs;
@@ -147,16 +116,6 @@ static Timeline *pipeline_(const Subject *subject, const PlanCosts *costs, doubl
     return simulate_run(subject->schedule, &mine, err);
 }
 
-static void print_pipeline_(const Subject *subject, const Timeline *measured, const Timeline *planned, FILE *file) {
-    fprintf(file, "stages    %d, one after another, alone on %s; schedule %s\n", measured->stages, subject->be->device,
-            subject->schedule->name);
-    for (int s = 0; s < measured->stages; s++)
-        fprintf(file, "stage     %d computes for %.3f ms; planned %.3f ms\n", s, 1e3 * measured->stage[s].busy,
-                1e3 * planned->stage[s].busy);
-    fprintf(file, "pipeline  of %d such devices: %.3f ms, bubble %.2f%%; planned %.3f ms, %.2f%%\n", measured->stages,
-            1e3 * measured->makespan, 100 * measured->bubble, 1e3 * planned->makespan, 100 * planned->bubble);
-}
-
 static int emulate_compare_(const Subject *subject, const Planner *planner, double *const *seconds, FILE *file,
                             Error *err) {
     TimeSource source = planner_source(planner);
@@ -164,7 +123,16 @@ static int emulate_compare_(const Subject *subject, const Planner *planner, doub
     if (plan_costs_make(&costs, &subject->config, subject->schedule, &subject->plan, &source, err) != 0) return -1;
     Timeline *measured = pipeline_(subject, &costs, seconds, err), *planned = NULL;
     if (measured != NULL) planned = pipeline_(subject, &costs, NULL, err);
-    if (planned != NULL) print_pipeline_(subject, measured, planned, file);
+    if (planned != NULL) {
+        int stages = measured->stages;
+        fprintf(file, "stages    %d, one after another, alone on %s; schedule %s\n", stages, subject->be->device,
+                subject->schedule->name);
+        for (int s = 0; s < stages; s++)
+            fprintf(file, "stage     %d computes for %.3f ms; planned %.3f ms\n", s, 1e3 * measured->stage[s].busy,
+                    1e3 * planned->stage[s].busy);
+        fprintf(file, "pipeline  of %d such devices: %.3f ms, bubble %.2f%%; planned %.3f ms, %.2f%%\n", stages,
+                1e3 * measured->makespan, 100 * measured->bubble, 1e3 * planned->makespan, 100 * planned->bubble);
+    }
     int status = planned == NULL ? -1 : 0;
     timeline_free(measured);
     timeline_free(planned);
@@ -183,7 +151,14 @@ static int emulate_all_(Subject *subject, const Log *log, FILE *file, Error *err
     Planner planner = {0};
     double **seconds = xcalloc((size_t)subject->plan.stages, sizeof *seconds);
     int status = planner_create(&planner, &subject->config, subject->model, log, err);
-    if (status == 0) status = measure_stages_(subject, seconds, err);
+    for (int s = 0; s < subject->plan.stages && status == 0; s++) { // one stage after another
+        subject->stage = s;
+        seconds[s] = xcalloc((size_t)subject->schedule->stage[s].count, sizeof **seconds);
+        status = start_(subject, err);
+        if (status == 0) status = engine_rehearse(subject->emulation.engine, subject->schedule, err);
+        if (status == 0) status = emulation_actions(&subject->emulation, subject->schedule, seconds[s], err);
+        emulation_destroy(&subject->emulation);
+    }
     if (status == 0) status = emulate_compare_(subject, &planner, seconds, file, err);
     for (int s = 0; s < subject->plan.stages; s++) free(seconds[s]);
     free(seconds);
@@ -192,11 +167,17 @@ static int emulate_all_(Subject *subject, const Log *log, FILE *file, Error *err
 }
 
 int emulate_command(const Config *config, const Model *model, const char *stage, const Log *log, Error *err) {
+    char *end;
+    bool all = strcmp(stage, "all") == 0;
+    long number = all ? ALL_STAGES : strtol(stage, &end, 10);
+    if (!all && (end == stage || *end != '\0' || number < 0 || number >= config->parallel.pipeline))
+        return error_set(err, EXIT_USAGE, "--emulate-stage: %s is not a stage; use 0 to %lld, or all", stage,
+                         (long long)config->parallel.pipeline - 1);
     Subject *subject = xcalloc(1, sizeof *subject);
     subject->config = *config;
     subject->model = model;
-    int status = emulate_read_stage_(stage, config->parallel.pipeline, &subject->stage, err);
-    if (status == 0) status = verdict_resolve(&subject->config, model, log, err);
+    subject->stage = (int)number;
+    int status = verdict_resolve(&subject->config, model, log, err);
     if (status == 0) subject->be = emulation_backend(&subject->config, err);
     if (subject->be != NULL) hardware_describe(&subject->hardware, &subject->config, subject->be->device);
     if (subject->be != NULL) subject->schedule = plan_schedule(&subject->config, err);

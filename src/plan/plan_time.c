@@ -78,14 +78,12 @@ static const ChunkTimes *chunk_times_(Costing *costing, const StageShape *stage,
     return costing->times;
 }
 
-// Fills in the times of a stage's chunk, slice by slice, for the simulator, and adds them to the stage's sums. at:
-// index of the chunk's first slice.
-static int chunk_compute_(Costing *costing, int s, int c, const ComputeTimes *times, int at, StageTime *sum,
-                          Error *err) {
+// Fills in the times of a stage's chunk, slice by slice, for the simulator, and adds them to the stage's sums.
+static int chunk_compute_(Costing *costing, int s, int c, const ComputeTimes *times, StageTime *sum, Error *err) {
     const StageShape *stage = &costing->plan->stage[s].at;
     const StageChunk *chunk = &stage->chunk[c];
     const Hardware *hardware = costing->source->hardware;
-    int slices = costing->schedule->slices;
+    int slices = costing->schedule->slices, at = (s * costing->schedule->chunks + c) * slices;
     ProfileTime found;
     bool measured = profile_chunk_time(costing->source->profile, stage, c, &found);
     if (!measured && hardware->cost.flops == 0)
@@ -122,14 +120,6 @@ static int chunk_compute_(Costing *costing, int s, int c, const ComputeTimes *ti
         account_add(&sum->spent, costing->schedule->split ? &now[i].weight : &now[i].backward, 1);
     }
     free(then);
-    return 0;
-}
-
-// Fills in the times of a stage. sum: its time for one microbatch.
-static int stage_compute_(Costing *costing, int s, const ComputeTimes *times, StageTime *sum, Error *err) {
-    int slices = costing->schedule->slices, chunks = costing->schedule->chunks;
-    for (int c = 0; c < chunks; c++)
-        if (chunk_compute_(costing, s, c, times, (s * chunks + c) * slices, sum, err) != 0) return -1;
     return 0;
 }
 
@@ -323,7 +313,8 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *sche
     ComputeTimes times = {compute, compute + all, compute + 2 * all, compute + 3 * all};
     for (int s = 0; s < p && status == 0; s++) {
         StageTime *time = &costs->stage[s];
-        status = stage_compute_(&costing, s, &times, time, err);
+        for (int c = 0; c < schedule->chunks && status == 0; c++)
+            status = chunk_compute_(&costing, s, c, &times, time, err);
         time->optimizer = optimizer_seconds_(&costing, s) - time->first;
         if (source->free_messages) continue;
         transfer[s] = transfer_(&costing, s);

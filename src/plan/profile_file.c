@@ -9,6 +9,7 @@
 #include "base/json_out.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -40,32 +41,21 @@ void profile_free(Profile *profile) {
 // ---------------------------------------------------------------- keys
 
 // The integers of a model that stage times depend on.
-typedef struct Extent {
+#define EXTENT(key)                                                                                                    \
+    { #key, offsetof(ModelConfig, key) }
+static const struct {
     const char *key;
-    int64_t value;
-} Extent;
+    size_t at;
+} extents_[] = {EXTENT(hidden),     EXTENT(heads),      EXTENT(kv_heads),
+                EXTENT(ffn),        EXTENT(vocab),      EXTENT(seq_len),
+                EXTENT(head_dim),   EXTENT(experts),    EXTENT(experts_per_token),
+                EXTENT(expert_ffn), EXTENT(shared_ffn), EXTENT(dense_layers),
+                EXTENT(kv_lora),    EXTENT(q_lora),     EXTENT(nope_dim),
+                EXTENT(rope_dim),   EXTENT(v_dim)};
+enum { EXTENTS_ = sizeof extents_ / sizeof *extents_, POSITIVE_ = 7 }; // those after the first seven may be 0
 
-enum { EXTENTS_ = 17, POSITIVE_ = 7 }; // those after the first seven may be 0
-
-static void extents_(const ModelConfig *m, Extent *extents) {
-    Extent all[EXTENTS_] = {{"hidden", m->hidden},
-                            {"heads", m->heads},
-                            {"kv_heads", m->kv_heads},
-                            {"ffn", m->ffn},
-                            {"vocab", m->vocab},
-                            {"seq_len", m->seq_len},
-                            {"head_dim", m->head_dim},
-                            {"experts", m->experts},
-                            {"experts_per_token", m->experts_per_token},
-                            {"expert_ffn", m->expert_ffn},
-                            {"shared_ffn", m->shared_ffn},
-                            {"dense_layers", m->dense_layers},
-                            {"kv_lora", m->kv_lora},
-                            {"q_lora", m->q_lora},
-                            {"nope_dim", m->nope_dim},
-                            {"rope_dim", m->rope_dim},
-                            {"v_dim", m->v_dim}};
-    memcpy(extents, all, sizeof all);
+static int64_t extent_(const ModelConfig *model, int i) {
+    return *(const int64_t *)((const char *)model + extents_[i].at);
 }
 
 // ---------------------------------------------------------------- writing
@@ -91,8 +81,6 @@ static void put_stage_(JsonOut *out, const ProfileStage *stage) {
 
 static void write_all_(const Profile *profile, FILE *file) {
     JsonOut out = {.file = file};
-    Extent extents[EXTENTS_];
-    extents_(&profile->model, extents);
     json_begin(&out, NULL, '{');
     json_put_text(&out, "format", FORMAT);
     json_put_integer(&out, "version", VERSION_);
@@ -105,7 +93,7 @@ static void write_all_(const Profile *profile, FILE *file) {
     json_line(&out);
     json_begin(&out, "model", '{');
     json_put_text(&out, "family", config_word("model.family", profile->model.family));
-    for (int i = 0; i < EXTENTS_; i++) json_put_integer(&out, extents[i].key, extents[i].value);
+    for (int i = 0; i < EXTENTS_; i++) json_put_integer(&out, extents_[i].key, extent_(&profile->model, i));
     json_end(&out, '}');
     json_line(&out);
     json_put_text(&out, "precision", config_word("train.precision", profile->precision));
@@ -208,18 +196,12 @@ static int profile_read_stage_(Profile *profile, const JsonValue *from, const ch
 static int profile_read_model_(Profile *profile, const JsonValue *from, const char *path, Error *err) {
     ModelConfig *m = &profile->model;
     m->family = word_(from, "family", "model.family");
-    int64_t *fields[EXTENTS_] = {
-        &m->hidden,   &m->heads,   &m->kv_heads,          &m->ffn,        &m->vocab,      &m->seq_len,
-        &m->head_dim, &m->experts, &m->experts_per_token, &m->expert_ffn, &m->shared_ffn, &m->dense_layers,
-        &m->kv_lora,  &m->q_lora,  &m->nope_dim,          &m->rope_dim,   &m->v_dim};
-    Extent extents[EXTENTS_];
-    extents_(m, extents);
     for (int i = 0; i < EXTENTS_; i++) {
+        int64_t *field = (int64_t *)((char *)m + extents_[i].at);
         // Profiles from before model.head_dim have head_dim = hidden / heads, which are read earlier in this loop.
-        int64_t absent = fields[i] == &m->head_dim && m->heads > 0 ? m->hidden / m->heads : 0;
-        *fields[i] = json_integer(from, extents[i].key, absent);
-        if (*fields[i] < (i < POSITIVE_) || m->family < 0)
-            return profile_damaged_(path, "its model is incomplete", err);
+        int64_t absent = field == &m->head_dim && m->heads > 0 ? m->hidden / m->heads : 0;
+        *field = json_integer(from, extents_[i].key, absent);
+        if (*field < (i < POSITIVE_) || m->family < 0) return profile_damaged_(path, "its model is incomplete", err);
     }
     return 0;
 }
@@ -287,9 +269,6 @@ static const char *lacks_(const Profile *profile, const Config *config) {
 }
 
 const char *profile_differs(const Profile *profile, const Config *config, const char *device, char *why, size_t size) {
-    Extent theirs[EXTENTS_], ours[EXTENTS_];
-    extents_(&profile->model, theirs);
-    extents_(&config->model, ours);
     const char *kind = profile->cpu ? "cpu" : "cuda", *precision = config_word("train.precision", profile->precision);
     if (profile->cpu != hardware_is_cpu(config)) return snprintf(why, size, "it is for hardware.device %s", kind), why;
     if (device[0] != '\0' && strcmp(device, profile->device) != 0)
@@ -298,9 +277,9 @@ const char *profile_differs(const Profile *profile, const Config *config, const 
         return snprintf(why, size, "it is for model.family %s", config_word("model.family", profile->model.family)),
                why;
     for (int i = 0; i < EXTENTS_; i++)
-        if (theirs[i].value != ours[i].value)
-            return snprintf(why, size, "it is for model.%s %lld, not %lld", ours[i].key, (long long)theirs[i].value,
-                            (long long)ours[i].value),
+        if (extent_(&profile->model, i) != extent_(&config->model, i))
+            return snprintf(why, size, "it is for model.%s %lld, not %lld", extents_[i].key,
+                            (long long)extent_(&profile->model, i), (long long)extent_(&config->model, i)),
                    why;
     if (config_slices(config) > 1) return snprintf(why, size, "it has no times for slices"), why;
     if (config->parallel.context > 1) return snprintf(why, size, "it has no times for context ranks"), why;

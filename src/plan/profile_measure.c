@@ -90,37 +90,25 @@ static pid_t fork_(const Case *at, int result_to) {
     _exit(told ? 0 : 1);
 }
 
-static void measure_end_(pid_t *loads, int count) {
-    for (int i = 0; i < count; i++) {
-        if (loads[i] <= 0) continue;
-        kill(loads[i], SIGKILL);
-        waitpid(loads[i], NULL, 0);
-    }
-}
-
 // Returns the number of ranks that compute at the same time on this host; 1 on a GPU.
 static int at_a_time_(const Case *at) {
     double share = at->hardware->cores_share, world = (double)config_world(at->config);
     return !at->hardware->cpu ? 1 : (int)(share < world ? share : world);
 }
 
-// Measures in this process, because a GPU's driver does not survive a fork. A stage that fails, for example
-// because it does not fit in memory, is left out.
-static int run_on_gpu_(const Case *at, Result *result) {
-    Error failed = {0};
-    memset(result, 0, sizeof *result);
-    if (measure_case_(at, false, result, &failed) == 0) return 0;
-    log_line(at->log, "%s", failed.text);
-    memset(result, 0, sizeof *result);
-    return 0;
-}
-
+// Measures a case. A stage that fails, for example because it does not fit in memory, is left out.
 static int run_case_(const Case *at, Result *result, Error *err) {
     enum { MOST_LOADS = 256 };
-    if (!at->hardware->cpu) return run_on_gpu_(at, result);
     pid_t loads[MOST_LOADS];
     int ends[2], others = at_a_time_(at) - 1;
+    Error failed = {0};
     memset(result, 0, sizeof *result);
+    if (!at->hardware->cpu) { // in this process, because a GPU's driver does not survive a fork
+        if (measure_case_(at, false, result, &failed) == 0) return 0;
+        log_line(at->log, "%s", failed.text);
+        memset(result, 0, sizeof *result);
+        return 0;
+    }
     if (pipe(ends) != 0) return error_set(err, EXIT_FAILED, "cannot create a pipe for the measurement");
     if (others > MOST_LOADS) others = MOST_LOADS;
     for (int i = 0; i < others; i++) loads[i] = fork_(at, -1);
@@ -129,7 +117,11 @@ static int run_case_(const Case *at, Result *result, Error *err) {
     bool told = measures > 0 && read(ends[0], result, sizeof *result) == sizeof *result;
     if (measures > 0) waitpid(measures, NULL, 0);
     close(ends[0]);
-    measure_end_(loads, others);
+    for (int i = 0; i < others; i++) {
+        if (loads[i] <= 0) continue;
+        kill(loads[i], SIGKILL);
+        waitpid(loads[i], NULL, 0);
+    }
     if (measures < 0) return error_set(err, EXIT_FAILED, "cannot fork to measure");
     if (!told || !result->done) memset(result, 0, sizeof *result);
     return 0;
@@ -218,15 +210,6 @@ static int measure_size_(Session *session, int mode, int64_t b, Error *err) {
     return config->parallel.pipeline > 2 ? measure_stage_(session, 1, err) : 0;
 }
 
-static int measure_mode_(Session *session, int mode, Error *err) {
-    const Config *config = session->planner->config;
-    int64_t own = config->schedule.micro_batch, batch = config->train.global_batch / config->parallel.data;
-    for (int64_t b = 1; b <= 8; b *= 2)
-        if (b <= batch && measure_size_(session, mode, b, err) != 0) return -1;
-    bool among = own <= 8 && (own & (own - 1)) == 0;
-    return among ? 0 : measure_size_(session, mode, own, err);
-}
-
 // Measures the peak in a forked process: threads started in this one would be missing in every process forked later.
 static double host_peak_(int precision) {
     int ends[2];
@@ -260,20 +243,6 @@ static int ask_device_(Config *config, char *name, size_t size, Error *err) {
     return 0;
 }
 
-static int measure_all_(Profile *profile, const Planner *planner, const char *device, Config *config, const Log *log,
-                        Error *err) {
-    Session session = {.profile = profile, .planner = planner, .log = log, .config = config};
-    profile_start(profile, planner->config, device);
-    profile->peak_tflops = planner->hardware.cost.flops * 1e-12;
-    for (int mode = 0; mode <= ATTENTION_FLASH; mode++)
-        if (measure_mode_(&session, mode, err) != 0) return -1;
-    if (profile->count == 0)
-        return error_set(err, EXIT_FAILED, "nothing could be measured: no stage fits this device at micro-batch 1");
-    profile->norm_seconds = session.norm / (double)session.optimized;
-    profile->optimizer_seconds = session.optimizer / (double)session.optimized;
-    return 0;
-}
-
 // Measures the stages of a configuration (the first, one in the middle, the last) at micro-batch sizes 1, 2, 4, 8 and
 // its own, as memory allows, in every attention mode; logs each measurement. On CPUs, as many ranks as can compute
 // at once load the cores, as in a run. -1 with err; profile_free in both cases.
@@ -284,9 +253,21 @@ static int measure_profile_(Profile *profile, const Config *config, const Model 
     Config *plain = xmalloc(2 * sizeof *plain);
     *plain = *config;
     plain->hardware.profile[0] = '\0'; // an earlier profile must not influence this one
+    Session session = {.profile = profile, .planner = &planner, .log = log, .config = plain + 1};
+    int64_t own = config->schedule.micro_batch, batch = config->train.global_batch / config->parallel.data;
     int status = ask_device_(plain, device, sizeof device, err);
     if (status == 0) status = planner_create(&planner, plain, model, log, err);
-    if (status == 0) status = measure_all_(profile, &planner, device, plain + 1, log, err);
+    if (status == 0) profile_start(profile, plain, device);
+    if (status == 0) profile->peak_tflops = planner.hardware.cost.flops * 1e-12;
+    for (int mode = 0; mode <= ATTENTION_FLASH && status == 0; mode++) {
+        bool among = own <= 8 && (own & (own - 1)) == 0;
+        for (int64_t b = 1; b <= 8 && b <= batch && status == 0; b *= 2) status = measure_size_(&session, mode, b, err);
+        if (status == 0 && !among) status = measure_size_(&session, mode, own, err);
+    }
+    if (status == 0 && profile->count == 0)
+        status = error_set(err, EXIT_FAILED, "nothing could be measured: no stage fits this device at micro-batch 1");
+    if (status == 0) profile->norm_seconds = session.norm / (double)session.optimized;
+    if (status == 0) profile->optimizer_seconds = session.optimizer / (double)session.optimized;
     planner_free(&planner);
     free(plain);
     return status;

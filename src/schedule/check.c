@@ -45,6 +45,7 @@ typedef struct Chains {
     int64_t computes, transfers; // lengths of `compute` and `queue`
     int64_t c, q;                // completed actions of `compute` and of `queue`
     int *forwards, *gradients;   // [chunks] number of F, and of B or I: listed (first pass) or completed (second)
+    int own, lent;               // slots in use, in list order
     bool evicts;
 } Chains;
 
@@ -82,22 +83,19 @@ static int64_t check_turn_(const Proof *proof, Action action) {
 
 static bool check_frees_(ActionKind kind) { return kind == ACTION_BACKWARD || kind == ACTION_WEIGHT; }
 
-static Neighbours near_(const Proof *proof, int s, int chunk) {
-    return proof->near[s * proof->schedule->chunks + chunk];
+// Sets the virtual stages from which an action's input (or gradient) comes, and to which its output goes.
+static void ends_(const Proof *proof, int s, Action action, Neighbour *from, Neighbour *to) {
+    Neighbours near = proof->near[s * proof->schedule->chunks + action.chunk];
+    bool forward = action.kind == ACTION_FORWARD;
+    *from = forward ? near.before : near.after;
+    *to = forward ? near.after : near.before;
 }
-
-// The slots in use after an action, in list order.
-typedef struct Used {
-    int own;
-    int lent;
-} Used;
 
 // Proves, for neighbouring virtual stages on the same stage, that the producer of an action's input (or gradient) comes
 // before the action in the list, and that a buffer is free for the action's output.
 static int prove_turn_(const Proof *proof, int s, Action action, const int *done) {
-    bool forward = action.kind == ACTION_FORWARD;
-    Neighbours near = near_(proof, s, action.chunk);
-    Neighbour from = forward ? near.before : near.after, to = forward ? near.after : near.before;
+    Neighbour from, to;
+    ends_(proof, s, action, &from, &to);
     if (from.stage == s && done[from.chunk] <= check_turn_(proof, action))
         return check_refuse_(proof, s, action, "comes before the action on the same stage that makes its input");
     if (to.stage == s && done[to.chunk] <= check_turn_(proof, action) - proof->schedule->edge_buffers)
@@ -112,92 +110,46 @@ static int refuse_order_(const Proof *proof, int s, Action action) {
                              : "is out of order; slices go forward in ascending and backward in descending order");
 }
 
-static int prove_forward_(Proof *proof, int s, Action action, Used *used) {
+// Proves that F, B, I and W are in order, each by itself; that a bundle is on the stage for its B or I; that W comes
+// after its I, and what prove_turn_ proves. B and W add the gradients of the weights, and free the bundle's slot.
+static int prove_compute_(Proof *proof, int s, Action action) {
     Chains *chains = &proof->chains[s];
-    if (check_turn_(proof, action) != chains->forwards[action.chunk]) return refuse_order_(proof, s, action);
-    if (prove_turn_(proof, s, action, chains->forwards) != 0) return -1;
-    chains->forwards[action.chunk]++;
-    used->own++;
-    proof->home[bundle_(proof, action)] = BUNDLE_HERE;
-    chains->compute[chains->computes++] = (ChainEntry){action, 0};
-    return 0;
-}
-
-// Proves that a B or I is in order, that its bundle is on the stage, and what prove_turn_ proves.
-static int prove_gradient_(Proof *proof, int s, Action action) {
-    Chains *chains = &proof->chains[s];
-    int64_t bundle = bundle_(proof, action);
-    if (check_turn_(proof, action) != chains->gradients[action.chunk]) return refuse_order_(proof, s, action);
-    if (proof->home[bundle] == BUNDLE_NOT_YET) return check_refuse_(proof, s, action, "comes before its forward");
-    if (proof->home[bundle] != BUNDLE_HERE)
-        return check_refuse_(proof, s, action, "needs its bundle, which is evicted");
-    if (prove_turn_(proof, s, action, chains->gradients) != 0) return -1;
-    chains->gradients[action.chunk]++;
-    proof->home[bundle] = BUNDLE_HALF_DONE;
-    chains->compute[chains->computes++] = (ChainEntry){action, proof->load[bundle]};
-    return 0;
-}
-
-// Proves that a B or W adds the gradients of the weights in microbatch order, and that a W comes after its I. Counts
-// the bundle's slot as free.
-static int prove_weights_(Proof *proof, int s, Action action, Used *used) {
-    Chains *chains = &proof->chains[s];
-    int64_t bundle = bundle_(proof, action);
-    if (action.kind == ACTION_WEIGHT && proof->home[bundle] != BUNDLE_HALF_DONE) {
-        bool done = proof->home[bundle] == BUNDLE_DONE;
-        return check_refuse_(proof, s, action, done ? "comes after the complete backward" : "comes before its I");
-    }
-    if (check_turn_(proof, action) != proof->weights[action.chunk])
-        return check_refuse_(proof, s, action,
-                             "is out of order; weight gradients are summed in ascending order of microbatches");
-    proof->weights[action.chunk]++;
-    proof->home[bundle] = BUNDLE_DONE;
-    used->own--;
-    if (action.kind == ACTION_WEIGHT) chains->compute[chains->computes++] = (ChainEntry){action, 0};
-    return 0;
-}
-
-static int prove_compute_(Proof *proof, int s, Action action, Used *used) {
+    bool forward = action.kind == ACTION_FORWARD, weight = action.kind == ACTION_WEIGHT;
+    int *home = &proof->home[bundle_(proof, action)];
+    int64_t load = forward || weight ? 0 : proof->load[bundle_(proof, action)];
     if (action.peer != SCHEDULE_NO_PEER)
         return check_refuse_(proof, s, action, "has a peer; F, B, I and W must have no peer");
-    if (action.kind == ACTION_FORWARD) return prove_forward_(proof, s, action, used);
-    if (action.kind != ACTION_WEIGHT && prove_gradient_(proof, s, action) != 0) return -1;
-    return action.kind == ACTION_INPUT ? 0 : prove_weights_(proof, s, action, used);
-}
-
-static int prove_own_transfer_(Proof *proof, int s, Action action, Used *used) {
-    Chains *chains = &proof->chains[s];
-    int64_t i = bundle_(proof, action);
-    if (action.kind == ACTION_EVICT) {
-        if (proof->home[i] == BUNDLE_HALF_DONE)
-            return check_refuse_(proof, s, action, "comes after I; evict the bundle before its I");
-        if (proof->home[i] != BUNDLE_HERE)
-            return check_refuse_(proof, s, action, "evicts a bundle that is not on the stage");
-        proof->home[i] = action.peer;
-        chains->evicts = true;
-        used->own--;
-    } else {
-        if (proof->home[i] != action.peer)
-            return check_refuse_(proof, s, action, "loads a bundle that was not evicted to that place");
-        proof->home[i] = BUNDLE_HERE;
-        proof->load[i] = chains->transfers + 1;
-        used->own++;
+    if (!weight) {
+        int *done = forward ? chains->forwards : chains->gradients;
+        if (check_turn_(proof, action) != done[action.chunk]) return refuse_order_(proof, s, action);
+        if (!forward && *home == BUNDLE_NOT_YET) return check_refuse_(proof, s, action, "comes before its forward");
+        if (!forward && *home != BUNDLE_HERE)
+            return check_refuse_(proof, s, action, "needs its bundle, which is evicted");
+        if (prove_turn_(proof, s, action, done) != 0) return -1;
+        done[action.chunk]++;
+        chains->own += forward;
+        *home = forward ? BUNDLE_HERE : BUNDLE_HALF_DONE;
+    } else if (*home != BUNDLE_HALF_DONE) {
+        return check_refuse_(proof, s, action,
+                             *home == BUNDLE_DONE ? "comes after the complete backward" : "comes before its I");
     }
+    if (check_frees_(action.kind)) {
+        if (check_turn_(proof, action) != proof->weights[action.chunk])
+            return check_refuse_(proof, s, action,
+                                 "is out of order; weight gradients are summed in ascending order of microbatches");
+        proof->weights[action.chunk]++;
+        *home = BUNDLE_DONE;
+        chains->own--;
+    }
+    chains->compute[chains->computes++] = (ChainEntry){action, load};
     return 0;
 }
 
-static int prove_lent_transfer_(Proof *proof, int s, Action action, Used *used) {
-    bool accept = action.kind == ACTION_ACCEPT, *lent = &proof->lent[bundle_(proof, action)];
-    if (accept && *lent) return check_refuse_(proof, s, action, "accepts a bundle that is already on the stage");
-    if (!accept && !*lent) return check_refuse_(proof, s, action, "returns a bundle that is not on the stage");
-    *lent = accept;
-    used->lent += accept ? 1 : -1;
-    return 0;
-}
-
-static int prove_transfer_(Proof *proof, int s, Action action, Used *used) {
+static int prove_transfer_(Proof *proof, int s, Action action) {
     Chains *chains = &proof->chains[s];
-    bool own = action.kind == ACTION_EVICT || action.kind == ACTION_LOAD;
+    int *home = &proof->home[bundle_(proof, action)];
+    bool *lent = &proof->lent[bundle_(proof, action)], accept = action.kind == ACTION_ACCEPT;
+    bool evict = action.kind == ACTION_EVICT, own = evict || action.kind == ACTION_LOAD;
     bool partner = action.peer >= 0 && action.peer == bpipe_partner(proof->schedule->stages, s);
     if (!partner && !(own && action.peer == SCHEDULE_HOST))
         return check_refuse_(proof, s, action, "names a stage that is not its partner, p-1-s");
@@ -205,12 +157,29 @@ static int prove_transfer_(Proof *proof, int s, Action action, Used *used) {
         return check_refuse_(proof, s, action, "is not allowed in a forward-only schedule");
     if (proof->schedule->placement == PLACEMENT_V && proof->schedule->chunks > 1 && partner)
         return check_refuse_(proof, s, action, "moves between stages; with placement v, evict to the host");
-    int status = own ? prove_own_transfer_(proof, s, action, used) : prove_lent_transfer_(proof, s, action, used);
-    if (status == 0) chains->queue[chains->transfers++] = (ChainEntry){action, chains->computes};
-    return status;
+    if (evict && *home == BUNDLE_HALF_DONE)
+        return check_refuse_(proof, s, action, "comes after I; evict the bundle before its I");
+    if (evict && *home != BUNDLE_HERE)
+        return check_refuse_(proof, s, action, "evicts a bundle that is not on the stage");
+    if (own && !evict && *home != action.peer)
+        return check_refuse_(proof, s, action, "loads a bundle that was not evicted to that place");
+    if (accept && *lent) return check_refuse_(proof, s, action, "accepts a bundle that is already on the stage");
+    if (!own && !accept && !*lent) return check_refuse_(proof, s, action, "returns a bundle that is not on the stage");
+    chains->queue[chains->transfers++] = (ChainEntry){action, chains->computes};
+    if (own) {
+        *home = evict ? action.peer : BUNDLE_HERE;
+        chains->own += evict ? -1 : 1;
+        chains->evicts |= evict;
+        if (!evict) proof->load[bundle_(proof, action)] = chains->transfers;
+    } else {
+        *lent = accept;
+        chains->lent += accept ? 1 : -1;
+    }
+    return 0;
 }
 
-static int prove_action_(Proof *proof, int s, Action action, Used *used) {
+static int prove_action_(Proof *proof, int s, Action action) {
+    Chains *chains = &proof->chains[s];
     const StageSchedule *stage = &proof->schedule->stage[s];
     bool own = action.kind == ACTION_EVICT || action.kind == ACTION_LOAD;
     bool transfer = own || action.kind == ACTION_ACCEPT || action.kind == ACTION_RETURN;
@@ -227,11 +196,12 @@ static int prove_action_(Proof *proof, int s, Action action, Used *used) {
         return check_refuse_(proof, s, action, "names a slice that does not exist");
     if (proof->schedule->forward_only && backward)
         return check_refuse_(proof, s, action, "is not allowed in a forward-only schedule");
-    if ((transfer ? prove_transfer_ : prove_compute_)(proof, s, action, used) != 0) return -1;
-    if (used->own > stage->own_slots) return check_refuse_(proof, s, action, "finds all own slots of the stage taken");
-    if (used->lent > stage->lent_slots)
+    if ((transfer ? prove_transfer_ : prove_compute_)(proof, s, action) != 0) return -1;
+    if (chains->own > stage->own_slots)
+        return check_refuse_(proof, s, action, "finds all own slots of the stage taken");
+    if (chains->lent > stage->lent_slots)
         return check_refuse_(proof, s, action, "finds all lent slots of the stage taken");
-    if (proof->schedule->forward_only) used->own = 0;
+    if (proof->schedule->forward_only) chains->own = 0;
     return 0;
 }
 
@@ -266,9 +236,8 @@ static int prove_stage_(Proof *proof, int s) {
         return error_set(proof->err, EXIT_USAGE, "schedule %s: stage %d: %d own and %d lent slots; the limit is %d",
                          schedule->name, s, stage->own_slots, stage->lent_slots, schedule->slots);
     }
-    Used used = {0};
     for (int64_t i = 0; i < stage->count; i++)
-        if (prove_action_(proof, s, stage->actions[i], &used) != 0) return -1;
+        if (prove_action_(proof, s, stage->actions[i]) != 0) return -1;
     return prove_complete_(proof, s);
 }
 
@@ -410,8 +379,8 @@ static bool neighbour_lacks_(const Proof *proof, int s, Neighbour of, bool forwa
 // buffer until the action that consumes the message is complete.
 static Cause edge_cause_(const Proof *proof, int s, Action action) {
     bool forward = action.kind == ACTION_FORWARD;
-    Neighbours near = near_(proof, s, action.chunk);
-    Neighbour from = forward ? near.before : near.after, to = forward ? near.after : near.before;
+    Neighbour from, to;
+    ends_(proof, s, action, &from, &to);
     int64_t turn = check_turn_(proof, action), earlier = turn - 2 * (int64_t)proof->schedule->edge_buffers;
     if (neighbour_lacks_(proof, s, from, forward, turn)) return (Cause){from.stage, false};
     if (neighbour_lacks_(proof, s, to, forward, earlier)) return (Cause){to.stage, false};
@@ -500,32 +469,11 @@ static int prove_progress_(Proof *proof) {
 
 // ---------------------------------------------------------------------------------------------------------------------
 
-static int prove_all_(Proof *proof) {
-    int stages = proof->schedule->stages;
-    for (int s = 0; s < stages; s++)
-        if (prove_stage_(proof, s) != 0) return -1;
-    for (int s = 0; s < stages / 2; s++)
-        if (prove_pair_(proof, s) != 0) return -1;
-    for (int s = 0; s < stages; s++)
-        if (prove_states_(proof, s) != 0) return -1;
-    return prove_progress_(proof);
-}
-
 static Neighbour neighbour_(const Schedule *schedule, int virtual_stage) {
     Neighbour at = {-1, 0};
     if (virtual_stage >= 0 && virtual_stage < schedule->stages * schedule->chunks)
         schedule_home(schedule, virtual_stage, &at.stage, &at.chunk);
     return at;
-}
-
-static void find_neighbours_(Proof *proof) {
-    const Schedule *schedule = proof->schedule;
-    for (int s = 0; s < schedule->stages; s++)
-        for (int c = 0; c < schedule->chunks; c++) {
-            int at = schedule_virtual(schedule, s, c);
-            proof->near[s * schedule->chunks + c] =
-                (Neighbours){neighbour_(schedule, at - 1), neighbour_(schedule, at + 1)};
-        }
 }
 
 static void proof_allocate_(Proof *proof) {
@@ -539,8 +487,12 @@ static void proof_allocate_(Proof *proof) {
     proof->home = xcalloc(bundles, sizeof *proof->home);
     proof->load = xcalloc(bundles, sizeof *proof->load);
     proof->lent = xcalloc(bundles, sizeof *proof->lent);
-    find_neighbours_(proof);
     for (int s = 0; s < schedule->stages; s++) {
+        for (int c = 0; c < schedule->chunks; c++) {
+            int at = schedule_virtual(schedule, s, c);
+            proof->near[(size_t)s * chunks + (size_t)c] =
+                (Neighbours){neighbour_(schedule, at - 1), neighbour_(schedule, at + 1)};
+        }
         size_t count = (size_t)schedule->stage[s].count;
         proof->chains[s].forwards = proof->counts + 2 * (size_t)s * chunks;
         proof->chains[s].gradients = proof->chains[s].forwards + chunks;
@@ -567,7 +519,11 @@ int schedule_check(const Schedule *schedule, Error *err) {
     }
     Proof proof = {.schedule = schedule, .err = err};
     proof_allocate_(&proof);
-    int status = prove_all_(&proof);
+    int status = 0;
+    for (int s = 0; s < schedule->stages && status == 0; s++) status = prove_stage_(&proof, s);
+    for (int s = 0; s < schedule->stages / 2 && status == 0; s++) status = prove_pair_(&proof, s);
+    for (int s = 0; s < schedule->stages && status == 0; s++) status = prove_states_(&proof, s);
+    if (status == 0) status = prove_progress_(&proof);
     for (int s = 0; s < schedule->stages; s++) free_all(proof.chains[s].compute, proof.chains[s].queue);
     free_all(proof.chains, proof.near, proof.counts, proof.weights, proof.home, proof.load, proof.lent);
     return status;

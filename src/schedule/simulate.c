@@ -194,16 +194,6 @@ static bool simulate_head_(const SimRun *run, int s, Action *action) {
     return true;
 }
 
-// Returns whether the peer has reached the evictor's transfer and, for an eviction, has a free lent slot.
-static bool peer_ready_(const SimRun *run, int evictor, Action action) {
-    if (action.peer == SCHEDULE_HOST) return true;
-    Action other;
-    if (!simulate_head_(run, action.peer, &other) || other.peer != evictor) return false;
-    if (schedule_bundle(run->schedule, other) != schedule_bundle(run->schedule, action)) return false;
-    if (action.kind == ACTION_LOAD) return other.kind == ACTION_RETURN;
-    return other.kind == ACTION_ACCEPT && run->stages[action.peer].lent < run->schedule->stage[action.peer].lent_slots;
-}
-
 static void occupy_queue_(SimRun *run, int s) {
     SimStage *stage = &run->stages[s];
     stage->transferring = true;
@@ -223,13 +213,17 @@ static void simulate_start_transfer_(SimRun *run, int s) {
     SimStage *stage = &run->stages[s];
     bool *here = &stage->here[schedule_bundle(run->schedule, action)];
     if (!(evict && *here) && !(load && stage->own < run->schedule->stage[s].own_slots)) return;
-    if (!peer_ready_(run, s, action)) return;
-    occupy_queue_(run, s);
-    if (action.peer != SCHEDULE_HOST) {
+    if (action.peer != SCHEDULE_HOST) { // the peer has to have reached the transfer, with a free slot for an eviction
+        Action other;
+        if (!simulate_head_(run, action.peer, &other) || other.peer != s) return;
+        if (schedule_bundle(run->schedule, other) != schedule_bundle(run->schedule, action)) return;
+        if (other.kind != (evict ? ACTION_ACCEPT : ACTION_RETURN)) return;
+        if (evict && run->stages[action.peer].lent >= run->schedule->stage[action.peer].lent_slots) return;
         StageTimeline *line = &run->timeline->stage[action.peer];
         occupy_queue_(run, action.peer);
         if (evict) line->lent_peak = max_int(line->lent_peak, ++run->stages[action.peer].lent);
     }
+    occupy_queue_(run, s);
     if (evict) *here = false;
     if (load) stage->own++;
     run->timeline->stage[s].own_peak = max_int(run->timeline->stage[s].own_peak, stage->own);
@@ -472,27 +466,24 @@ static int run_to_end_(SimRun *run, Error *err) {
     return 0;
 }
 
-static void timeline_sum_(Timeline *timeline, double makespan) {
+Timeline *simulate_run(const Schedule *schedule, const SimulateCosts *costs, Error *err) {
+    SimRun run = {.schedule = schedule, .costs = costs};
+    run_prepare_(&run);
+    int status = run_to_end_(&run, err);
+    Timeline *timeline = run.timeline;
     double busy = 0;
     for (int s = 0; s < timeline->stages; s++) {
         const StageTimeline *line = &timeline->stage[s];
         busy += line->busy;
         timeline->exposed = max_double(timeline->exposed, line->wait_slot + line->wait_load);
     }
-    timeline->makespan = makespan;
-    timeline->bubble = makespan > 0 ? 1 - busy / (makespan * timeline->stages) : 0;
-}
-
-Timeline *simulate_run(const Schedule *schedule, const SimulateCosts *costs, Error *err) {
-    SimRun run = {.schedule = schedule, .costs = costs};
-    run_prepare_(&run);
-    int status = run_to_end_(&run, err);
-    timeline_sum_(run.timeline, run.beyond ? INFINITY : run.now);
+    timeline->makespan = run.beyond ? INFINITY : run.now;
+    timeline->bubble = timeline->makespan > 0 ? 1 - busy / (timeline->makespan * timeline->stages) : 0;
     for (int s = 0; s < schedule->stages; s++) free(run.stages[s].here);
     free_all(run.stages, run.chunks, run.down, run.up, run.ends, run.heap, run.stirred);
     contention_free(run.shares);
-    if (status == 0) return run.timeline;
-    timeline_free(run.timeline);
+    if (status == 0) return timeline;
+    timeline_free(timeline);
     return NULL;
 }
 

@@ -63,15 +63,6 @@ Timeline *study_run(const Schedule *schedule, const StudyTimes *times, Error *er
     return timeline;
 }
 
-// Writes "F=I=W=1", or F, I and W separately if they differ, and the message and transfer times that are not 0.
-static void say_times_(const StudyTimes *times, char *text, size_t size) {
-    bool same = times->forward == times->input && times->input == times->weight;
-    int used = same ? snprintf(text, size, "F=I=W=%g", times->forward)
-                    : snprintf(text, size, "F=%g I=%g W=%g", times->forward, times->input, times->weight);
-    if (times->message > 0) used += snprintf(text + used, size - (size_t)used, " message=%g", times->message);
-    if (times->transfer > 0) snprintf(text + used, size - (size_t)used, " transfer=%g", times->transfer);
-}
-
 int study_say(const Schedule *schedule, const StudyTimes *times, char *text, size_t size, Error *err) {
     int fullest = 0;
     for (int s = 1; s < schedule->stages; s++) {
@@ -80,7 +71,11 @@ int study_say(const Schedule *schedule, const StudyTimes *times, char *text, siz
     }
     int slots = schedule->stage[fullest].own_slots + schedule->stage[fullest].lent_slots;
     char at[160], plain[32] = "", of[64] = "";
-    say_times_(times, at, sizeof at);
+    bool same = times->forward == times->input && times->input == times->weight;
+    int used = same ? snprintf(at, sizeof at, "F=I=W=%g", times->forward)
+                    : snprintf(at, sizeof at, "F=%g I=%g W=%g", times->forward, times->input, times->weight);
+    if (times->message > 0) used += snprintf(at + used, sizeof at - (size_t)used, " message=%g", times->message);
+    if (times->transfer > 0) snprintf(at + used, sizeof at - (size_t)used, " transfer=%g", times->transfer);
     int parts = schedule->chunks * schedule->slices;
     if (parts > 1) snprintf(of, sizeof of, " = %.4g bundles", (double)slots / parts);
     Timeline *timeline = study_run(schedule, times, err);
@@ -99,18 +94,6 @@ int study_say(const Schedule *schedule, const StudyTimes *times, char *text, siz
 }
 
 // ---- drawing --------------------------------------------------------------------------------------------------------
-
-// Returns the shortest nonzero duration of a compute action.
-static double shortest_(const Schedule *schedule, const Timeline *timeline) {
-    double shortest = timeline->makespan;
-    for (int s = 0; s < schedule->stages; s++)
-        for (int64_t i = 0; i < schedule->stage[s].count; i++) {
-            double length = timeline->stage[s].times[i].end - timeline->stage[s].times[i].begin;
-            if (action_computes(schedule->stage[s].actions[i].kind) && length > 0 && length < shortest)
-                shortest = length;
-        }
-    return shortest;
-}
 
 // One lane as text: for each column the character, and the kind of action that it belongs to.
 typedef struct TextLane {
@@ -155,7 +138,13 @@ int study_draw(const Schedule *schedule, const Timeline *timeline, int width, bo
     char name[ACTION_TEXT];
     Action last = {ACTION_FORWARD, schedule->microbatches - 1, schedule->chunks - 1, SCHEDULE_NO_PEER,
                    schedule->slices - 1};
-    double label = (double)strlen(action_text(schedule, last, name)) + 1, shortest = shortest_(schedule, timeline);
+    double label = (double)strlen(action_text(schedule, last, name)) + 1;
+    double shortest = timeline->makespan; // of all compute actions that take time
+    for (int s = 0; s < schedule->stages; s++)
+        for (int64_t i = 0; i < schedule->stage[s].count; i++) {
+            double length = timeline->stage[s].times[i].end - timeline->stage[s].times[i].begin;
+            if (action_computes(schedule->stage[s].actions[i].kind) && length > 0) shortest = fmin(shortest, length);
+        }
     int room = (width < LEAST ? LEAST : width) - LABEL;
     // Draws the complete step if it fits with legible labels; else its two ends, at the scale that the labels need.
     TextLane lane = {.scale = fmax(label / shortest, room / timeline->makespan)};

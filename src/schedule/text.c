@@ -30,21 +30,15 @@ char *action_text(const Schedule *schedule, Action action, char text[ACTION_TEXT
     return text;
 }
 
-static void write_header_(const Schedule *schedule, FILE *file) {
-    fprintf(file, "# schedule %s  stages %d", schedule->name, schedule->stages);
-    if (is_version_1_(schedule)) {
-        fprintf(file, "  microbatches %d  slots %d\n", schedule->microbatches, schedule->slots);
-        return;
-    }
-    fprintf(file, "  chunks %d", schedule->chunks);
-    if (schedule->slices > 1) fprintf(file, "  slices %d", schedule->slices);
-    fprintf(file, "  placement %s  microbatches %d  slots %d  edges %d\n",
-            schedule->placement == PLACEMENT_V ? "v" : "loop", schedule->microbatches, schedule->slots,
-            schedule->edge_buffers);
-}
-
 int schedule_write(const Schedule *schedule, FILE *file) {
-    write_header_(schedule, file);
+    fprintf(file, "# schedule %s  stages %d", schedule->name, schedule->stages);
+    bool plain = is_version_1_(schedule);
+    if (!plain) fprintf(file, "  chunks %d", schedule->chunks);
+    if (schedule->slices > 1) fprintf(file, "  slices %d", schedule->slices);
+    if (!plain) fprintf(file, "  placement %s", schedule->placement == PLACEMENT_V ? "v" : "loop");
+    fprintf(file, "  microbatches %d  slots %d", schedule->microbatches, schedule->slots);
+    if (!plain) fprintf(file, "  edges %d", schedule->edge_buffers);
+    fputc('\n', file);
     for (int s = 0; s < schedule->stages; s++) {
         fprintf(file, "stage %d:", s);
         for (int64_t i = 0; i < schedule->stage[s].count; i++) {
@@ -131,18 +125,6 @@ static bool take_line_end_(TextReader *reader) {
     return true;
 }
 
-static int text_read_name_(TextReader *reader, Schedule *schedule) {
-    text_take_spaces_(reader);
-    size_t length = strspn(reader->at, "abcdefghijklmnopqrstuvwxyz0123456789-");
-    bool ends = isspace((unsigned char)reader->at[length]) || reader->at[length] == 0;
-    if (length == 0 || length >= sizeof schedule->name || !ends)
-        return text_unreadable_(reader, "a name of at most 31 characters out of a-z, 0-9 and -");
-    memcpy(schedule->name, reader->at, length);
-    reader->at += length;
-    schedule->forward_only = strcmp(schedule->name, "forward") == 0;
-    return 0;
-}
-
 // Takes "  chunks 2  placement v" of version 2 or "  chunks 2  slices 4  placement v" of version 3, if present.
 static bool take_chunks_(TextReader *reader, Schedule *schedule) {
     reader->chunks = take_word_(reader, "chunks");
@@ -155,18 +137,21 @@ static bool take_chunks_(TextReader *reader, Schedule *schedule) {
     return text_take_(reader, schedule->placement == PLACEMENT_V ? "v" : "loop");
 }
 
-static bool take_header_fields_(TextReader *reader, Schedule *schedule) {
-    if (!take_field_(reader, "stages", &schedule->stages) || !take_chunks_(reader, schedule)) return false;
-    if (!take_field_(reader, "microbatches", &schedule->microbatches)) return false;
-    if (!take_field_(reader, "slots", &schedule->slots)) return false;
-    return !reader->chunks || take_field_(reader, "edges", &schedule->edge_buffers);
-}
-
 static int text_read_header_(TextReader *reader, Schedule *schedule) {
     const char *form = "the header \"# schedule NAME  stages P  microbatches M  slots K\"";
     if (!text_take_(reader, "# schedule ")) return text_unreadable_(reader, form);
-    if (text_read_name_(reader, schedule) != 0) return -1;
-    if (take_header_fields_(reader, schedule) && take_line_end_(reader)) {
+    text_take_spaces_(reader);
+    size_t length = strspn(reader->at, "abcdefghijklmnopqrstuvwxyz0123456789-");
+    bool ends = isspace((unsigned char)reader->at[length]) || reader->at[length] == 0;
+    if (length == 0 || length >= sizeof schedule->name || !ends)
+        return text_unreadable_(reader, "a name of at most 31 characters out of a-z, 0-9 and -");
+    memcpy(schedule->name, reader->at, length);
+    reader->at += length;
+    schedule->forward_only = strcmp(schedule->name, "forward") == 0;
+    if (take_field_(reader, "stages", &schedule->stages) && take_chunks_(reader, schedule) &&
+        take_field_(reader, "microbatches", &schedule->microbatches) &&
+        take_field_(reader, "slots", &schedule->slots) &&
+        (!reader->chunks || take_field_(reader, "edges", &schedule->edge_buffers)) && take_line_end_(reader)) {
         if (schedule->stages < 1 || schedule->microbatches < 1 || schedule->slots < 1)
             return error_set(reader->err, EXIT_USAGE, "schedule, line 1: stages, microbatches and slots must be >= 1");
         if (schedule->chunks < 1 || schedule->slices < 1 || schedule->edge_buffers < 1)
@@ -178,23 +163,20 @@ static int text_read_header_(TextReader *reader, Schedule *schedule) {
     return text_unreadable_(reader, form);
 }
 
-// Takes the numbers of a bundle: "3"; with chunk numbers "3.1"; with chunk and slice numbers "3.1:2".
-static bool take_bundle_(TextReader *reader, Action *action) {
-    if (!text_take_number_(reader, &action->microbatch)) return false;
-    if (!reader->chunks) return true;
-    if (!text_take_(reader, ".") || !text_take_number_(reader, &action->chunk)) return false;
-    return !reader->slices || (text_take_(reader, ":") && text_take_number_(reader, &action->slice));
-}
-
-static bool take_peer_(TextReader *reader, Action *action) {
+// Takes what follows the kind of an action. The numbers of its bundle are "3"; with chunk numbers "3.1"; with chunk and
+// slice numbers "3.1:2". Its peer is ">2" or "<2", of an own bundle also ">h" or "<h".
+static bool take_action_(TextReader *reader, Action *action) {
     bool leaves = action->kind == ACTION_EVICT || action->kind == ACTION_RETURN;
     bool own = action->kind == ACTION_EVICT || action->kind == ACTION_LOAD;
-    if (!text_take_(reader, leaves ? ">" : "<")) return false;
-    if (own && text_take_(reader, "h")) {
-        action->peer = SCHEDULE_HOST;
-        return true;
+    if (!text_take_number_(reader, &action->microbatch)) return false;
+    if (reader->chunks && (!text_take_(reader, ".") || !text_take_number_(reader, &action->chunk))) return false;
+    if (reader->slices && (!text_take_(reader, ":") || !text_take_number_(reader, &action->slice))) return false;
+    if (!action_computes(action->kind)) {
+        if (!text_take_(reader, leaves ? ">" : "<")) return false;
+        if (own && text_take_(reader, "h")) action->peer = SCHEDULE_HOST;
+        else if (!text_take_number_(reader, &action->peer)) return false;
     }
-    return text_take_number_(reader, &action->peer);
+    return isspace((unsigned char)*reader->at) || *reader->at == 0;
 }
 
 static int read_action_(TextReader *reader, ActionList *list) {
@@ -206,9 +188,7 @@ static int read_action_(TextReader *reader, ActionList *list) {
     const char *kinds = reader->chunks ? "FBIWEARL" : "FBEARL";
     if (*reader->at == 0 || strchr(kinds, *reader->at) == NULL) return text_unreadable_(&start, form);
     reader->at++;
-    bool whole = take_bundle_(reader, &action) && (action_computes(action.kind) || take_peer_(reader, &action)) &&
-                 (isspace((unsigned char)*reader->at) || *reader->at == 0);
-    if (!whole) return text_unreadable_(&start, form);
+    if (!take_action_(reader, &action)) return text_unreadable_(&start, form);
     list_push(list, action);
     return 0;
 }

@@ -116,31 +116,8 @@ static int list_passes_(const PassGrid *grid) {
     return count;
 }
 
-static void count_in_use_(PassGrid *grid) {
-    for (int s = 0; s < grid->stages; s++) {
-        int count = 0;
-        for (int t = 0; t < grid->length; t++) {
-            int pass = *grid_at_(grid, s, t);
-            if (pass != NO_PASS && grid_kind_(grid, pass) == PASS_F) count++;
-            grid->in_use[(int64_t)s * grid->length + t] = count;
-            if (pass != NO_PASS && grid_kind_(grid, pass) == PASS_W) count--;
-        }
-    }
-}
-
 // ---------------------------------------------------------------------------------------------------------------------
 // The steps
-
-static void lay_pattern_(PassGrid *grid, PatternStart (*start)(int, int)) {
-    for (int s = 0; s < grid->stages; s++) {
-        PatternStart at = start(grid->stages, s);
-        for (int c = 0; c < CHUNKS; c++)
-            for (int i = 0; i < grid->microbatches; i++) {
-                put_(grid, pass_of_(grid, s, PASS_F, c, i), at.forward[c] + PERIOD * i);
-                put_(grid, pass_of_(grid, s, PASS_I, c, i), at.input[c] + PERIOD * i);
-            }
-    }
-}
 
 static void remove_weights_(PassGrid *grid) {
     for (int pass = 0; pass < grid_passes_(grid); pass++)
@@ -187,31 +164,36 @@ static void stable_phase_(const PassGrid *grid, int *first, int *last) {
         *last = max_int(*last, grid->time[pass_of_(grid, s, PASS_F, 0, grid->microbatches - 1)]);
 }
 
-// Moves a pass to the earliest hole at which its inputs are ready. An F then takes a slot earlier, so it moves only
-// across units that all have a free slot.
-static void pull_(PassGrid *grid, int pass) {
-    int stage = grid_stage_(grid, pass), from = grid->time[pass], to = ready_(grid, pass);
-    int *in_use = grid->in_use + (int64_t)stage * grid->length;
-    if (grid_kind_(grid, pass) == PASS_F) {
-        int allowed = from;
-        while (allowed > to && in_use[allowed - 1] < grid->slots) allowed--;
-        to = allowed;
-    }
-    while (to < from && *grid_at_(grid, stage, to) != NO_PASS) to++;
-    if (to >= from) return;
-    take_out_(grid, pass);
-    put_(grid, pass, to);
-    for (int t = to; t < from && grid_kind_(grid, pass) == PASS_F; t++) in_use[t]++;
-    for (int t = to + 1; t <= from && grid_kind_(grid, pass) == PASS_W; t++) in_use[t]--;
-}
-
+// Moves the passes outside the stable phase to the earliest hole at which their inputs are ready. An F then takes a slot
+// earlier, so it moves only across units that all have a free slot.
 static void pull_outside_(PassGrid *grid) {
     int first, last, count = list_passes_(grid);
     stable_phase_(grid, &first, &last);
-    count_in_use_(grid);
+    for (int s = 0; s < grid->stages; s++) {
+        int held = 0;
+        for (int t = 0; t < grid->length; t++) {
+            int pass = *grid_at_(grid, s, t);
+            if (pass != NO_PASS && grid_kind_(grid, pass) == PASS_F) held++;
+            grid->in_use[(int64_t)s * grid->length + t] = held;
+            if (pass != NO_PASS && grid_kind_(grid, pass) == PASS_W) held--;
+        }
+    }
     for (int i = 0; i < count; i++) {
-        int pass = grid->order[i];
-        if (grid->time[pass] < first || grid->time[pass] > last) pull_(grid, pass);
+        int pass = grid->order[i], stage = grid_stage_(grid, pass), from = grid->time[pass];
+        if (from >= first && from <= last) continue;
+        int *in_use = grid->in_use + (int64_t)stage * grid->length, to = ready_(grid, pass);
+        PassKind kind = grid_kind_(grid, pass);
+        if (kind == PASS_F) {
+            int allowed = from;
+            while (allowed > to && in_use[allowed - 1] < grid->slots) allowed--;
+            to = allowed;
+        }
+        while (to < from && *grid_at_(grid, stage, to) != NO_PASS) to++;
+        if (to >= from) continue;
+        take_out_(grid, pass);
+        put_(grid, pass, to);
+        for (int t = to; t < from && kind == PASS_F; t++) in_use[t]++;
+        for (int t = to + 1; t <= from && kind == PASS_W; t++) in_use[t]--;
     }
 }
 
@@ -256,51 +238,50 @@ static void repack_(PassGrid *grid) {
     free_all(filler, waiting);
 }
 
-static void arrange_(PassGrid *grid, PatternStart (*start)(int, int)) {
-    lay_pattern_(grid, start);
-    fill_all_holes_(grid);
-    pull_outside_(grid);
-    close_up_(grid);
-    repack_(grid);
-    close_up_(grid);
-    remove_weights_(grid);
-    fill_all_holes_(grid);
-}
-
-// ---------------------------------------------------------------------------------------------------------------------
-
-static void grid_allocate_(PassGrid *grid) {
-    // The pattern ends within 6(p+m) units; the remaining W need at most a few times p more.
-    grid->length = PERIOD * grid->microbatches + 14 * grid->stages + 16;
-    size_t passes = (size_t)grid_passes_(grid), units = (size_t)grid->stages * (size_t)grid->length;
-    grid->time = xmalloc(passes * sizeof *grid->time);
-    grid->order = xmalloc(passes * sizeof *grid->order);
-    grid->pass = xmalloc(units * sizeof *grid->pass);
-    grid->in_use = xmalloc(units * sizeof *grid->in_use);
-    grid->free = xmalloc((size_t)grid->stages * sizeof *grid->free);
-    for (size_t i = 0; i < passes; i++) grid->time[i] = -1;
-    for (size_t i = 0; i < units; i++) grid->pass[i] = NO_PASS;
-}
-
-static void read_stage_(const PassGrid *grid, int s, StageSchedule *stage) {
-    static const ActionKind kinds[PASS_KINDS] = {ACTION_FORWARD, ACTION_INPUT, ACTION_WEIGHT};
-    ActionList list = {0};
-    for (int t = 0; t < grid->length; t++) {
-        int pass = *grid_at_(grid, s, t);
-        if (pass == NO_PASS) continue;
-        list_compute(&list, kinds[grid_kind_(grid, pass)], grid_chunk_(grid, pass), grid_microbatch_(grid, pass));
-    }
-    list_finish(&list, stage);
-}
-
 static Schedule *make_pattern_(const char *name, const ScheduleSpec *spec, int slots, PatternStart (*start)(int, int)) {
-    Schedule *schedule = schedule_new(name, spec->stages, spec->microbatches);
+    static const ActionKind kinds[PASS_KINDS] = {ACTION_FORWARD, ACTION_INPUT, ACTION_WEIGHT};
+    int p = spec->stages, m = spec->microbatches;
+    // The pattern ends within 6(p+m) units; the remaining W need at most a few times p more.
+    PassGrid grid = {.stages = p, .microbatches = m, .slots = slots, .length = PERIOD * m + 14 * p + 16};
+    size_t passes = (size_t)grid_passes_(&grid), units = (size_t)p * (size_t)grid.length;
+    grid.time = xmalloc(passes * sizeof *grid.time);
+    grid.order = xmalloc(passes * sizeof *grid.order);
+    grid.pass = xmalloc(units * sizeof *grid.pass);
+    grid.in_use = xmalloc(units * sizeof *grid.in_use);
+    grid.free = xmalloc((size_t)p * sizeof *grid.free);
+    for (size_t i = 0; i < passes; i++) grid.time[i] = -1;
+    for (size_t i = 0; i < units; i++) grid.pass[i] = NO_PASS;
+    // 1. The pattern
+    for (int s = 0; s < p; s++) {
+        PatternStart at = start(p, s);
+        for (int c = 0; c < CHUNKS; c++)
+            for (int i = 0; i < m; i++) {
+                put_(&grid, pass_of_(&grid, s, PASS_F, c, i), at.forward[c] + PERIOD * i);
+                put_(&grid, pass_of_(&grid, s, PASS_I, c, i), at.input[c] + PERIOD * i);
+            }
+    }
+    fill_all_holes_(&grid);
+    // 2. The passes outside the stable phase, earlier
+    pull_outside_(&grid);
+    close_up_(&grid);
+    // 3. F and I after the stable phase again
+    repack_(&grid);
+    close_up_(&grid);
+    remove_weights_(&grid);
+    fill_all_holes_(&grid);
+    Schedule *schedule = schedule_new(name, p, m);
     schedule->chunks = CHUNKS;
     schedule->placement = PLACEMENT_V;
-    PassGrid grid = {.stages = spec->stages, .microbatches = spec->microbatches, .slots = slots};
-    grid_allocate_(&grid);
-    arrange_(&grid, start);
-    for (int s = 0; s < spec->stages; s++) read_stage_(&grid, s, &schedule->stage[s]);
+    for (int s = 0; s < p; s++) {
+        ActionList list = {0};
+        for (int t = 0; t < grid.length; t++) {
+            int pass = *grid_at_(&grid, s, t);
+            if (pass == NO_PASS) continue;
+            list_compute(&list, kinds[grid_kind_(&grid, pass)], grid_chunk_(&grid, pass),
+                         grid_microbatch_(&grid, pass));
+        }
+        list_finish(&list, &schedule->stage[s]);
+    }
     free_all(grid.time, grid.order, grid.pass, grid.in_use, grid.free);
     schedule_finish(schedule, 0);
     return schedule;
