@@ -6,17 +6,8 @@
 
 #include <string.h>
 
-static const ForeignProgram *row_(int program) { return &foreign_programs[program - 1]; }
-
-int foreign_find(const char *word, Error *err) {
-    for (int i = 0; i < FOREIGN_PROGRAMS; i++)
-        if (strcmp(word, foreign_programs[i].word) == 0) return 1 + i;
-    return error_set(err, EXIT_USAGE,
-                     "--for: %s is not a program that is known here; use megatron, torchtitan or nanotron", word);
-}
-
-// Returns the program's schedules, a bit for each of schedule_kinds.
-static uint32_t schedules_of_(const ForeignProgram *row) {
+uint32_t foreign_schedules(int program) {
+    const ForeignProgram *row = &foreign_programs[program - 1];
     uint32_t schedules = 0;
     for (int i = 0; i < schedule_kind_count; i++) {
         size_t length = strlen(schedule_kinds[i].name);
@@ -27,8 +18,13 @@ static uint32_t schedules_of_(const ForeignProgram *row) {
     return schedules;
 }
 
-int foreign_take(Config *config, int program, bool searched, Error *err) {
-    const ForeignProgram *row = row_(program);
+int foreign_take(Config *config, const char *word, bool searched, Error *err) {
+    int program = FOREIGN_PROGRAMS;
+    while (program > 0 && strcmp(word, foreign_programs[program - 1].word) != 0) program--;
+    if (program == 0)
+        return error_set(err, EXIT_USAGE,
+                         "--for: %s is not a program that is known here; use megatron, torchtitan or nanotron", word);
+    const ForeignProgram *row = &foreign_programs[program - 1];
     const ScheduleConfig *schedule = &config->schedule;
     bool named = schedule->name < schedule_kind_count && config->parallel.pipeline > 1;
     LayoutMask asked = searched ? layout_decided(config, true) : ~(LayoutMask)0;
@@ -37,7 +33,8 @@ int foreign_take(Config *config, int program, bool searched, Error *err) {
         bool lacking;
     } lacks[] = {
         {"schedule.file", schedule->file[0] != '\0'},
-        {"schedule.name", (asked & LAYOUT_BIT(name)) != 0 && named && (schedules_of_(row) >> schedule->name & 1) == 0},
+        {"schedule.name",
+         (asked & LAYOUT_BIT(name)) != 0 && named && (foreign_schedules(program) >> schedule->name & 1) == 0},
         {"schedule.bpipe", (asked & LAYOUT_BIT(bpipe)) != 0 && schedule->bpipe == BPIPE_ON},
         {"schedule.slices", (asked & LAYOUT_BIT(slices)) != 0 && schedule->slices > 1},
         {"schedule.split_backward", (asked & LAYOUT_BIT(split)) != 0 && schedule->split_backward == SPLIT_ON && named &&
@@ -66,7 +63,7 @@ int foreign_take(Config *config, int program, bool searched, Error *err) {
 }
 
 void foreign_fix(int program, Config *base, LayoutSpace *space) {
-    const ForeignProgram *row = row_(program);
+    const ForeignProgram *row = &foreign_programs[program - 1];
     LayoutMask fixed = LAYOUT_BIT(bpipe) | LAYOUT_BIT(slices) | LAYOUT_BIT(pointwise) | LAYOUT_BIT(attention) |
                        LAYOUT_BIT(placement) | LAYOUT_BIT(collectives);
     RunLayout at = space->given;
@@ -82,5 +79,5 @@ void foreign_fix(int program, Config *base, LayoutSpace *space) {
     layout_set(&at, base);
     space->given = at;
     space->fixed |= fixed;
-    space->schedules = schedules_of_(row);
+    space->schedules = foreign_schedules(program);
 }

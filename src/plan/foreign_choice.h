@@ -4,12 +4,13 @@
 #include "foreign.h"
 #include "layout.h"
 
-// Returns the value of Config.program for a word of --for, or -1 with err.
-int foreign_find(const char *word, Error *err);
+// Sets Config.program to the program with this word of --for, and hardware.trainer if it is not given: the first of its
+// trainers that has runs on these GPUs. -1 with err if the program is not known or does not have what the configuration
+// asks for, or `searched` what -o fixes.
+int foreign_take(Config *config, const char *word, bool searched, Error *err);
 
-// Sets a configuration's program, and hardware.trainer if it is not given: the first of its trainers that has runs on
-// these GPUs. -1 with err if the program does not have what the configuration asks for, or `searched` what -o fixes.
-int foreign_take(Config *config, int program, bool searched, Error *err);
+// Returns a program's schedules, a bit for each of schedule_kinds.
+uint32_t foreign_schedules(int program);
 
 // Fixes the keys of a space that the program cannot choose, and keeps to its schedules. base: the configuration of the
 // space, whose keys are written.

@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/grid.h"
+#include "foreign_choice.h"
 #include "space.h"
 
 #include <math.h>
@@ -72,6 +73,13 @@ int schedule_table_make(ScheduleTable *table, const Planner *planner, bool threa
     SearchSpace space = space_make(&base, planner, config_world(&base));
     RunLayout at = space.keys.given;
     space.keys.fixed = LAYOUT_BIT(placement) | (at.layers == LAYERS_LISTED ? LAYOUT_BIT(layers) : 0);
+    unsigned ways = WAYS_GIVEN | WAYS_SAVING;
+    if (base.program != 0) { // another program's schedules; none evicts
+        space.keys.schedules = foreign_schedules(base.program);
+        space.keys.given.bpipe = BPIPE_OFF;
+        space.keys.fixed |= LAYOUT_BIT(bpipe);
+        ways = WAYS_ALL_LAYERS;
+    }
     at.bpipe = BPIPE_OFF;
     at.evict_to = EVICT_TO_PEER;
     at.slots = at.load_ahead = 0;
@@ -83,7 +91,7 @@ int schedule_table_make(ScheduleTable *table, const Planner *planner, bool threa
 #pragma omp parallel for schedule(dynamic, 1) if (threads)
         for (int64_t i = 0; i < lists.count; i++) {
             rows[i].space = &space, rows[i].config = base;
-            space_ways(&space, &lists.layouts[i], WAYS_GIVEN | WAYS_SAVING, take_row_, &rows[i]);
+            space_ways(&space, &lists.layouts[i], ways, take_row_, &rows[i]);
         }
         for (int64_t i = 0; i < lists.count; i++) {
             if (status == 0 && rows[i].status != 0) *err = rows[i].err; // the error of the first that failed

@@ -148,8 +148,7 @@ static bool answer_plan_(Trainer *t, int *code, Error *err) {
     const Options *o = &t->options;
     if (!o->profile && (o->plan || o->search || o->schedule)) config_plan_device(t->config);
     if (o->plan && o->program != NULL) {
-        int program = foreign_find(o->program, err);
-        *code = program < 0 ? -1 : foreign_take(t->config, program, false, err);
+        *code = foreign_take(t->config, o->program, false, err);
         if (*code != 0) return true;
     }
     if (o->emulate_stage != NULL) {

@@ -122,13 +122,15 @@ static int run_(const SearchSpace *space, SearchResult *result, const Log *log, 
     return status;
 }
 
-static void searched_free_(Searched *searched) {
+void searched_free(Searched *searched) {
+    if (searched == NULL) return;
     search_free(&searched->result);
     planner_free(&searched->planner);
+    free(searched);
 }
 
 // Searches the world of `ranks` GPUs (0: the configuration's ranks): all that this program can do, or a
-// configuration's `program`. -1 with err; searched_free_ in both cases.
+// configuration's `program`. -1 with err; searched_free in both cases.
 static int searched_make_(Searched *searched, const Config *config, const Model *model, int64_t ranks, const Log *log,
                           Error *err) {
     *searched = (Searched){.asked = *config, .base = *config};
@@ -166,9 +168,10 @@ static int searched_make_(Searched *searched, const Config *config, const Model 
     return searched->result.stopped ? 0 : robust_find(&searched->space, &searched->result, err);
 }
 
-int search_for(const Config *config, const Model *model, const char *gpus, const char *program, SearchTake *take,
-               void *argument, const Log *log, Error *err) {
+int search_for(const Config *config, const Model *model, const char *gpus, const char *program, Searched **found,
+               Searched **here, const Log *log, Error *err) {
     enum { MOST = 1 << 20 };
+    *found = *here = NULL;
     long long ranks = 0;
     char *end = NULL;
     errno = 0;
@@ -188,49 +191,20 @@ int search_for(const Config *config, const Model *model, const char *gpus, const
                             "true contradicts --gpus, which gives every rank a GPU of its "
                             "own; use false");
     alloc_keep_freed();
-    Searched *here = xcalloc(1, sizeof *here), *theirs = xcalloc(1, sizeof *theirs);
-    theirs->result.best = -1;
-    int code = 0;
-    if (program != NULL) {
-        Config foreign = *config;
-        int found = foreign_find(program, err);
-        code = found < 0 ? -1 : foreign_take(&foreign, found, true, err);
-        if (code == 0) code = searched_make_(theirs, &foreign, model, ranks, log, err);
-    }
-    if (code == 0) code = searched_make_(here, config, model, ranks, log, err);
-    if (code == 0) code = take(argument, program != NULL ? theirs : here, program != NULL ? here : NULL, err);
-    searched_free_(here);
-    searched_free_(theirs);
-    free_all(here, theirs);
-    return code;
-}
-
-typedef struct Answer {
-    const Options *options;
-    bool verbose;
-} Answer;
-
-static int answer_search_(void *argument, Searched *found, const Searched *here, Error *err) {
-    const Answer *answer = argument;
-    const SearchResult *result = &found->result;
-    const char *write = answer->options->write;
-    int status = answer->options->json ? search_write_json(found, here, stdout, err)
-                                       : search_report(found, here, answer->verbose, stdout, err);
-    if (status == 0 && write != NULL && result->best >= 0)
-        status = search_write_config(&found->space, result, result->best, write, err);
-    if (status == 0 && answer->options->write_five != NULL && result->best >= 0)
-        status = search_write_five(&found->space, result, answer->options->write_five, err);
-    if (status == 0 && fflush(stdout) != 0)
-        status = error_set(err, EXIT_FAILED, "the search could not be written to stdout");
-    if (status != 0) return -1;
-    return result->stopped ? EXIT_STOPPED : result->best >= 0 ? EXIT_DONE : EXIT_FAILED;
+    *found = xcalloc(1, sizeof **found);
+    if (program == NULL) return searched_make_(*found, config, model, ranks, log, err);
+    Config foreign = *config;
+    *here = xcalloc(1, sizeof **here);
+    if (foreign_take(&foreign, program, true, err) != 0) return -1;
+    if (searched_make_(*found, &foreign, model, ranks, log, err) != 0) return -1;
+    return searched_make_(*here, config, model, ranks, log, err);
 }
 
 int search_command(const Config *config, const Model *model, const Options *options, const Log *log, Error *err) {
-    Answer answer = {options, log->level == LOG_VERBOSE};
     const char *write = options->write, *folder = options->write_five;
     struct stat given, there;
     char first[4096];
+    // 1. What is to be written can be.
     int code = write != NULL ? file_check_to_write(write) : 0;
     if (code != 0) return error_set(err, EXIT_FAILED, "--write: %s: %s; name another file", write, strerror(code));
     if (write != NULL && stat(config->path, &given) == 0 && stat(write, &there) == 0 && given.st_ino == there.st_ino &&
@@ -240,5 +214,20 @@ int search_command(const Config *config, const Model *model, const Options *opti
     if (folder != NULL) code = file_check_to_write(first); // makes the folder
     if (code != 0)
         return error_set(err, EXIT_FAILED, "--write-five: %s: %s; name another folder", folder, strerror(code));
-    return search_for(config, model, options->gpus, options->program, answer_search_, &answer, log, err);
+    // 2. The search and its answer.
+    Searched *found, *here;
+    int status = search_for(config, model, options->gpus, options->program, &found, &here, log, err);
+    if (status == 0)
+        status = options->json ? search_write_json(found, here, stdout, err)
+                               : search_report(found, here, log->level == LOG_VERBOSE, stdout, err);
+    const SearchResult *result = status == 0 ? &found->result : NULL;
+    bool fits = status == 0 && result->best >= 0;
+    if (fits && write != NULL) status = search_write_config(&found->space, result, result->best, write, err);
+    if (fits && status == 0 && folder != NULL) status = search_write_five(&found->space, result, folder, err);
+    if (status == 0 && fflush(stdout) != 0)
+        status = error_set(err, EXIT_FAILED, "the search could not be written to stdout");
+    if (status == 0) status = result->stopped ? EXIT_STOPPED : fits ? EXIT_DONE : EXIT_FAILED;
+    searched_free(found);
+    searched_free(here);
+    return status;
 }

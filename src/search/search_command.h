@@ -20,12 +20,11 @@ typedef struct Searched {
     SearchResult result;
 } Searched;
 
-// Searches and passes the result to `take`. gpus: argument of --gpus, or NULL. program: of --for, or NULL; then `found`
-// is the best of what that program can do, and `here` is this one's, else NULL. Returns the code of `take`, or -1 with
-// err if there is no result.
-typedef int SearchTake(void *argument, Searched *found, const Searched *here, Error *err);
-int search_for(const Config *config, const Model *model, const char *gpus, const char *program, SearchTake *take,
-               void *argument, const Log *log, Error *err);
+// Searches. gpus: argument of --gpus, or NULL. program: of --for, or NULL; then *found is the best of what that program
+// can do, and *here is this one's, else NULL. -1 with err; searched_free for both in either case.
+int search_for(const Config *config, const Model *model, const char *gpus, const char *program, Searched **found,
+               Searched **here, const Log *log, Error *err);
+void searched_free(Searched *searched);
 
 // Prints the answer, then a table: SEARCH_SCREEN lines of GRID_LINE columns at most. verbose: adds what the search
 // compared, and all rows. -1 with err.

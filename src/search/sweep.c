@@ -146,9 +146,7 @@ static int plan_row_(const Sweep *sweep, Config *config, SweepRow *row, Error *e
     return status;
 }
 
-static int take_row_(void *argument, Searched *found, const Searched *here, Error *err) {
-    (void)here;
-    SweepRow *row = argument;
+static int take_row_(SweepRow *row, const Searched *found, Error *err) {
     const SearchSpace *space = &found->space;
     const SearchResult *result = &found->result;
     Candidate misfit;
@@ -195,11 +193,14 @@ static void sweep_row_(const Sweep *sweep, int index) {
     if (status == 0 && config.model.family != family_find(sweep->model->family))
         status = error_set(&err, EXIT_USAGE, "model.family: each trainer plans only its own; use the other trainer");
     config_plan_device(&config);
-    if (status == 0 && options->search)
-        status = search_for(&config, sweep->model, gpus, options->program, take_row_, row, sweep->log, &err);
-    else if (status == 0 && options->program != NULL) {
-        int program = foreign_find(options->program, &err);
-        status = program < 0 ? -1 : foreign_take(&config, program, false, &err);
+    Searched *found = NULL, *here = NULL;
+    if (status == 0 && options->search) {
+        status = search_for(&config, sweep->model, gpus, options->program, &found, &here, sweep->log, &err);
+        if (status == 0) status = take_row_(row, found, &err);
+        searched_free(found);
+        searched_free(here);
+    } else if (status == 0 && options->program != NULL) {
+        status = foreign_take(&config, options->program, false, &err);
     }
     if (status == 0 && !options->search) status = plan_row_(sweep, &config, row, &err);
     if (status != 0) row->refused = err;

@@ -65,7 +65,10 @@ TEST(states_and_logits_are_those_of_the_program) {
 
 TEST(an_unknown_program_is_refused) {
     Error err;
-    assert_int_equal(foreign_find("nanotron", &err), 3);
-    assert_int_equal(foreign_find("deepspeed", &err), -1);
+    Config config;
+    memset(&config, 0, sizeof config);
+    assert_int_equal(foreign_take(&config, "nanotron", false, &err), 0);
+    assert_string_equal(foreign_programs[config.program - 1].word, "nanotron");
+    assert_int_equal(foreign_take(&config, "deepspeed", false, &err), -1);
     assert_non_null(strstr(err.text, "use megatron, torchtitan or nanotron"));
 }

@@ -547,6 +547,8 @@ def test_what_another_program_lacks_is_refused(option, says):
 def test_a_plan_for_another_program_names_nothing_that_it_lacks_and_hides_no_collectives():
     text = command("llama", "-c", LLAMA, "--plan", "--for", "megatron", "-v").stdout
     assert not re.search("BPipe|formulas|schedules at|not overlapped", text), text
+    rows = json.loads(command("llama", "-c", LLAMA, "--plan", "--for", "megatron", "--json").stdout)["schedules"]
+    assert {row["name"] for row in rows} == {"1f1b", "interleaved"} and {row["bpipe"] for row in rows} == {"off"}
     given = ["-o", "parallel.overlap=auto"]
     assert "not overlapped" in command("llama", "-c", LLAMA, "--plan", "--for", "megatron", *given).stdout
 
