@@ -1,4 +1,4 @@
-// Reads and checks a multiple-choice file once, keeps its words in memory, and hands out its rows. In the file the words
+// Reads and checks a multiple-choice file once, keeps its words in memory, and hands out its rows. In the file, words
 // have 16 bits in version 1 and 32 bits in version 2; in memory all have 32 bits.
 #include "evaluate.h"
 
