@@ -86,23 +86,6 @@ static void print_answer_(const PlanAnswer *answer, bool terminal, FILE *file) {
                   ceil(all / GIB * (1 - 1 / theirs->middle)));
 }
 
-static void print_limit_(const PlanAnswer *answer, FILE *file) {
-    const Hardware *hardware = &answer->planner.hardware;
-    double reserve = answer->config.hardware.reserve_gib;
-    if (hardware->memory_bytes > 0)
-        grid_line(file, "memory", "%.2f GiB per rank, of which %.2f are reserved for memory that is not counted:",
-                  report_gib_(hardware->memory_bytes), reserve);
-    else if (hardware->host_bytes > 0)
-        grid_line(file, "memory",
-                  "%.2f GiB free on this host for all %lld ranks, of which %.2f are reserved for memory that is not "
-                  "counted:",
-                  report_gib_(hardware->host_bytes), (long long)config_world(&answer->config), reserve);
-    else grid_line(file, "memory", "the limit is unknown: give hardware.memory_gib. Not counted:");
-    grid_line(file, "", "%s",
-              hardware->cpu ? "the program and its libraries, MPI's buffers, packed operands of matrix products"
-                            : "the device's context, libraries and their allocations, NCCL's buffers, fragmentation");
-}
-
 // ---------------------------------------------------------------- micro-batch sizes
 
 // Writes the bytes, in brackets if they do not fit, "-" if the variant is impossible.
@@ -320,9 +303,23 @@ static int print_rest_(const PlanAnswer *answer, const Waterfall *waterfall, FIL
     if (answer->config.program == 0) grid_line(file, "verdict", "%s", answer->verdict.reason);
     waterfall_print(waterfall, file);
     plan_print(&answer->plan, &answer->config, answer->schedule, file);
-    print_limit_(answer, file);
+    const Hardware *hardware = &answer->planner.hardware;
+    double reserve = answer->config.hardware.reserve_gib;
+    if (hardware->memory_bytes > 0)
+        grid_line(file, "memory", "%.2f GiB per rank, of which %.2f are reserved for memory that is not counted:",
+                  report_gib_(hardware->memory_bytes), reserve);
+    else if (hardware->host_bytes > 0)
+        grid_line(file, "memory",
+                  "%.2f GiB free on this host for all %lld rank%s, of which %.2f are reserved for memory that is not "
+                  "counted:",
+                  report_gib_(hardware->host_bytes), (long long)config_world(&answer->config),
+                  grid_plural(config_world(&answer->config)), reserve);
+    else grid_line(file, "memory", "the limit is unknown: give hardware.memory_gib. Not counted:");
+    grid_line(file, "", "%s",
+              hardware->cpu ? "the program and its libraries, MPI's buffers, packed operands of matrix products"
+                            : "the device's context, libraries and their allocations, NCCL's buffers, fragmentation");
     if (print_sizes_(answer, file, err) != 0) return -1;
-    if (answer->time.known && !answer->planner.measured) hardware_print(&answer->planner.hardware, file);
+    if (answer->time.known && !answer->planner.measured) hardware_print(hardware, file);
     return 0;
 }
 

@@ -223,32 +223,27 @@ bool planner_never_fits(const Planner *planner, const RunLayout *layout) {
     return !forecast.fits;
 }
 
-static void planner_take_lists_(const Planner *planner, const Config *config, const Lists *lists, Forecast *forecast) {
+typedef enum Timed { TIMED_NEVER, TIMED_WHERE_IT_FITS, TIMED_ALWAYS } Timed;
+
+static int planner_ask_(const Planner *planner, const Config *config, Timed timed, double worth, Forecast *forecast,
+                        Error *err) {
     const ScheduleConfig *asked = &config->schedule;
-    const Schedule *schedule = lists->loan.schedule;
-    const Plan *plan = &lists->plan;
+    Lists lists;
+    memset(forecast, 0, sizeof *forecast);
+    forecast->layout = layout_of(config);
+    if (!possible_(planner, config)) return 0;
+    if (lists_open_(&lists, planner, config, timed == TIMED_ALWAYS, err) != 0) return -1;
+    // What the lists say: slots, and whether something is evicted. Then bytes, then seconds.
+    const Schedule *schedule = lists.loan.schedule;
     bool evicts = asked->bpipe == BPIPE_ON;
     forecast->possible = !evicts || plan_evicts(schedule);
     forecast->slots = schedule->slots;
     if (evicts)
         forecast->load_ahead =
             asked->load_ahead > 0 ? (int)asked->load_ahead : bpipe_load_ahead(schedule, (EvictTarget)asked->evict_to);
-    if (!forecast->possible) return;
-    take_fit_(planner, plan, forecast);
-    for (int s = 0; s < plan->stages; s++)
-        if (plan->stage[s].slot_bytes > forecast->slot_bytes) forecast->slot_bytes = plan->stage[s].slot_bytes;
-}
-
-typedef enum Timed { TIMED_NEVER, TIMED_WHERE_IT_FITS, TIMED_ALWAYS } Timed;
-
-static int planner_ask_(const Planner *planner, const Config *config, Timed timed, double worth, Forecast *forecast,
-                        Error *err) {
-    Lists lists;
-    memset(forecast, 0, sizeof *forecast);
-    forecast->layout = layout_of(config);
-    if (!possible_(planner, config)) return 0;
-    if (lists_open_(&lists, planner, config, timed == TIMED_ALWAYS, err) != 0) return -1;
-    planner_take_lists_(planner, config, &lists, forecast);
+    if (forecast->possible) take_fit_(planner, &lists.plan, forecast);
+    for (int s = 0; s < lists.plan.stages && forecast->possible; s++)
+        forecast->slot_bytes = max_i64(forecast->slot_bytes, lists.plan.stage[s].slot_bytes);
     bool wanted = timed == TIMED_ALWAYS || (timed == TIMED_WHERE_IT_FITS && forecast->fits);
     wanted = wanted && forecast->possible && !moves_too_long_(planner, config, &lists, worth);
     int status = 0;
