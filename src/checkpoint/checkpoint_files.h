@@ -71,6 +71,7 @@ typedef struct TrainingState {
     int64_t tokens;  // tokens in `samples`, set by training_state_read; -1: missing in the file
     int64_t seed;
     uint64_t data; // identity of the training data (blend.h); 0: written by a version without it
+    uint64_t products; // checksum of hardware.products_file; 0: none
     StepGuard step_guard;
 } TrainingState;
 

@@ -204,7 +204,10 @@ void training_state_write(const Config *config, const TrainingState *state, FILE
         json_write_text(file, *entry);
         comma = ", ";
     }
-    fputs("],\n  \"config\": ", file);
+    fputs("],\n", file);
+    if (state->products != 0)
+        fprintf(file, "  \"products\": \"%016llx\",\n", (unsigned long long)state->products);
+    fputs("  \"config\": ", file);
     config_write_json(config, file);
     fputs("\n}\n", file);
 }

@@ -34,6 +34,7 @@ struct Checkpoint {
     int64_t saved;       // step of the newest complete checkpoint of this run, or -1
     uint64_t run;        // id of this run; valid on rank 0
     uint64_t data;       // identity of the training data
+    uint64_t products;   // checksum of hardware.products_file, or 0
     int64_t sequence;    // largest sequence number used in checkpoint.dir; valid on rank 0
     FileLock lock;       // rank 0's lock that keeps other runs from sweeping checkpoint.dir
     bool locked;         // true: no other run holds the lock, or there are no locks
@@ -317,6 +318,7 @@ int checkpoint_save(Checkpoint *checkpoint, int64_t step, int64_t samples, const
                                         .samples = samples,
                                         .seed = checkpoint->config->train.seed,
                                         .data = checkpoint->data,
+                                        .products = checkpoint->products,
                                         .step_guard = *step_guard};
     checkpoint->phase = SAVE_WRITING;
     checkpoint->failure = (Error){0};
@@ -375,6 +377,7 @@ int checkpoint_create(Checkpoint *checkpoint, Stage *stage, const ResumePoint *f
     checkpoint->log = log_of_all(log);
     checkpoint->all = world_log(world, log);
     checkpoint->data = from->data;
+    checkpoint->products = stage->be->products == NULL ? 0 : stage->be->products->checksum;
     writer_create(&checkpoint->writer, stage, world);
     Error answer = {0};
     if (world_rank(world) == 0) prepare_dir_(checkpoint, from, &answer);

@@ -247,6 +247,7 @@ typedef struct HardwareConfig {
     double mtbf_hours; // mean time between failures of one node; 0: unknown
     double checkpoint_s, restart_s;
     char profile[CONFIG_TEXT];
+    char products_file[CONFIG_TEXT]; // kernels of matrix products, written by --tune (backend/products.h); empty: none
 } HardwareConfig;
 
 typedef struct Config {

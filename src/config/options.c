@@ -22,6 +22,8 @@ const OptionRow option_rows[] = {
      "print the loss of data.val and exit; with --resume or checkpoint.init_from"},
     {"check", 0, NULL, OPTION_FLAG, offsetof(Options, check),
      "before a long run: measure every device, link and file system of the run, name what is slow, and exit"},
+    {"tune", 0, NULL, OPTION_FLAG, offsetof(Options, tune),
+     "measure the kernels of every matrix product of the run, write the fastest to hardware.products_file, and exit"},
     {"trace", 0, "FILE", OPTION_TEXT, offsetof(Options, trace),
      "write a timeline for ui.perfetto.dev; with --plan, the predicted timeline"},
     {"plan", 0, NULL, OPTION_FLAG, offsetof(Options, plan),
@@ -137,6 +139,7 @@ bool options_sweep(const Options *options) {
 static int options_check_(const Options *o, Error *err) {
     bool emulates = o->emulate_stage != NULL, plans = o->plan || o->search, resumes = o->resume_if_any != NULL;
     bool other = plans || o->profile || o->schedule || emulates || o->trace != NULL;
+    bool runs = o->generate != NULL || o->validate || o->verify != NULL;
     const struct {
         bool wrong;
         const char *why;
@@ -168,8 +171,10 @@ static int options_check_(const Options *o, Error *err) {
         {o->generate != NULL && (other || o->validate),
          "--generate: cannot be combined with another action; leave out the other action"},
         {o->validate && other, "--validate: cannot be combined with another action; leave out the other action"},
-        {o->check && (other || o->generate != NULL || o->validate || o->verify != NULL),
+        {o->check && (other || runs || o->tune),
          "--check: cannot be combined with another action; leave out the other action"},
+        {o->tune && (other || runs || o->dry_run),
+         "--tune: cannot be combined with another action; leave out the other action"},
         {o->verify != NULL && (other || o->generate != NULL || o->validate),
          "--verify: cannot be combined with another action; leave out the other action"},
         {o->verify != NULL && resumes, "--verify: cannot be combined with --resume-if-any; use --resume DIR"},

@@ -20,6 +20,7 @@ typedef struct Options {
     const char *generate;      // prompt of --generate; NULL: not given
     bool validate;             // print the loss of data.val, do not train
     bool check;                // measure devices, links and files, do not train
+    bool tune;                 // measure kernels of products, do not train
     const char *verify;        // number of steps of --verify; NULL: not given
     bool dry_run;              // run on virtual GPUs, on which nothing is computed
     bool schedule;

@@ -1,7 +1,7 @@
 // Matrix products by cuBLASLt. Sums are fp32 throughout; the product accumulates into weight gradients, which are fp32.
 //
 // The kernel of a product is chosen once and cached: cuBLASLt's first suggestion, which is the same on all ranks and at
-// every start. Other kernels would sum in another order.
+// every start, or the one that --tune chose (backend/products.h). Other kernels would sum in another order.
 //
 // cuBLASLt is column-major: it reads a row-major (rows, cols) matrix as its (cols, rows) transpose. So c = a b is
 // computed as cT = bT aT, without moving an operand.
@@ -9,6 +9,7 @@
 // cuBLASLt's GELU is the tanh form (documentation of CUBLASLT_EPILOGUE_GELU), and so is ours. A kernel of our own sums
 // bias gradients: the product's epilogue can only overwrite a bias gradient, not add to it.
 #include "internal.h"
+#include "base/clock.h"
 
 #include <algorithm>
 #include <array>
@@ -18,7 +19,7 @@
 #include <new>
 
 // Shapes, layout, types, alignment and multiprocessors of a product.
-typedef std::array<int64_t, 24> MatmulKey;
+typedef std::array<int64_t, PRODUCT_KEY> MatmulKey;
 
 struct MatmulPlan {
     bool found;
@@ -31,12 +32,14 @@ struct CudaMatmul {
     cublasLtHandle_t handle;
     void *workspace;
     std::map<MatmulKey, MatmulPlan> plans;
+    bool varies; // the rows of the next product vary from step to step: not measured
 };
 
 int cuda_matmul_create(CudaBackend *cuda, Error *err) {
     CudaMatmul *matmul = new (std::nothrow) CudaMatmul();
     if (matmul == NULL) return error_set(err, EXIT_FAILED, "cannot allocate memory for matrix products");
     cuda->matmul = matmul;
+    cuda->backend.library = (int64_t)cublasLtGetVersion();
     cublasStatus_t status = cublasLtCreate(&matmul->handle);
     if (status != CUBLAS_STATUS_SUCCESS)
         return error_set(err, EXIT_FAILED, "%s: cannot create a cuBLASLt handle: %s", cuda->backend.device,
@@ -214,10 +217,49 @@ static bool point_(const CudaProduct *p, MatmulPlan *plan) {
 // output's type (OUTPUT_TYPE), or add them in place (INPLACE), without a guaranteed order.
 static const uint32_t REDUCTIONS = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 
-// Stores in the plan the kernel that cuBLASLt ranks first. Returns false if there is no kernel.
-static bool suggest_(const CudaMatmul *matmul, const CudaProduct *p, MatmulPlan *plan) {
+static cublasStatus_t multiply_(CudaBackend *cuda, const CudaProduct *p, MatmulPlan *plan);
+
+// Runs the suggestions for a product in turns, so that clock and heat are alike for all, for about 10 ms a turn, and
+// stores the median of their times. The plan keeps the first.
+static void measure_(CudaBackend *cuda, const CudaProduct *p, const MatmulKey &key, MatmulPlan *plan,
+                     const cublasLtMatmulHeuristicResult_t *result, int found) {
+    enum { TURNS = 5 };
+    ProductKernels product = {};
+    double turns[PRODUCT_CANDIDATES][TURNS];
+    std::copy(key.begin(), key.end(), product.key);
+    product.candidates = found;
+    int64_t each = 1;
+    cudaStreamSynchronize(cuda_compute(cuda));
+    for (int turn = -1; turn < TURNS; turn++) // the first loads the kernels, and its last finds how long one takes
+        for (int i = 0; i < found; i++) {
+            bool runs = true;
+            plan->algorithm = result[i].algo;
+            double began = clock_seconds();
+            for (int64_t k = 0; runs && k < each; k++) runs = ok_(multiply_(cuda, p, plan));
+            cudaStreamSynchronize(cuda_compute(cuda));
+            double seconds = (clock_seconds() - began) / (double)each;
+            turns[i][std::max(turn, 0)] = runs ? seconds : INFINITY;
+            if (turn < 0 && i == found - 1) each = std::min((int64_t)(0.01 / seconds) + 1, (int64_t)1000);
+        }
+    for (int i = 0; i < found; i++) {
+        std::sort(turns[i], turns[i] + TURNS);
+        product.seconds[i] = turns[i][TURNS / 2];
+        memcpy(product.algorithm[i], &result[i].algo, sizeof product.algorithm[i]);
+    }
+    cudaGetLastError();
+    plan->algorithm = result[0].algo;
+    products_add(cuda->backend.products, &product);
+}
+
+// Stores in the plan the kernel that --tune chose, else the one that cuBLASLt ranks first. Returns false if there is no
+// kernel.
+static bool suggest_(CudaBackend *cuda, const CudaProduct *p, const MatmulKey &key, MatmulPlan *plan) {
+    static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(ProductKernels::algorithm[0]), "a product's kernel is stored whole");
+    const CudaMatmul *matmul = cuda->matmul;
+    const ProductChoices *products = cuda->backend.products;
+    bool measures = products != NULL && products->measures && !matmul->varies;
     cublasLtMatmulPreference_t preference;
-    cublasLtMatmulHeuristicResult_t result;
+    cublasLtMatmulHeuristicResult_t result[PRODUCT_CANDIDATES], checked;
     int found = 0;
     if (!ok_(cublasLtMatmulPreferenceCreate(&preference))) return false;
     bool asked = prefer_(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)CUDA_MATMUL_BYTES) &&
@@ -227,13 +269,22 @@ static bool suggest_(const CudaMatmul *matmul, const CudaProduct *p, MatmulPlan 
                  prefer_(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_(p->c)) &&
                  prefer_(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_(p->c)) &&
                  ok_(cublasLtMatmulAlgoGetHeuristic(matmul->handle, plan->product, plan->a, plan->b, plan->c, plan->c,
-                                                    preference, 1, &result, &found));
+                                                    preference, measures ? PRODUCT_CANDIDATES : 1, result, &found));
     cublasLtMatmulPreferenceDestroy(preference);
-    if (asked && found > 0) plan->algorithm = result.algo;
-    return asked && found > 0;
+    if (!asked || found == 0) return false;
+    plan->algorithm = result[0].algo;
+    if (measures) measure_(cuda, p, key, plan, result, found);
+    const ProductKernels *chosen = products == NULL || products->measures ? NULL : products_find(products, key.data());
+    if (chosen == NULL) return true;
+    memcpy(&result[0].algo, chosen->algorithm[0], sizeof result[0].algo);
+    if (ok_(cublasLtMatmulAlgoCheck(matmul->handle, plan->product, plan->a, plan->b, plan->c, plan->c, &result[0].algo,
+                                    &checked)) &&
+        checked.workspaceSize <= CUDA_MATMUL_BYTES)
+        plan->algorithm = result[0].algo;
+    return true;
 }
 
-static MatmulPlan matmul_make_plan_(CudaBackend *cuda, const CudaProduct *p) {
+static MatmulPlan matmul_make_plan_(CudaBackend *cuda, const CudaProduct *p, const MatmulKey &key) {
     MatmulPlan plan = {};
     int64_t b_rows = p->transpose_b ? p->n : p->k, a_rows = p->transpose_a ? p->k : p->m;
     plan.found =
@@ -241,7 +292,7 @@ static MatmulPlan matmul_make_plan_(CudaBackend *cuda, const CudaProduct *p) {
         layout_(&plan.a, operand_type_(cuda, p->kind_b), b_rows, p->n + p->k - b_rows, p->ldb, p->batch, p->stride_b) &&
         layout_(&plan.b, operand_type_(cuda, p->kind_a), a_rows, p->m + p->k - a_rows, p->lda, p->batch, p->stride_a) &&
         layout_(&plan.c, p->wide ? CUDA_R_32F : input_type_(cuda), p->m, p->n, p->ldc, p->batch, p->stride_c) &&
-        suggest_(cuda->matmul, p, &plan);
+        suggest_(cuda, p, key, &plan);
     return plan;
 }
 
@@ -259,7 +310,7 @@ int cuda_product_try(CudaBackend *cuda, const CudaProduct *p) {
     CudaMatmul *matmul = cuda->matmul;
     MatmulKey key = matmul_key_(cuda, p);
     auto known = matmul->plans.find(key);
-    if (known == matmul->plans.end()) known = matmul->plans.emplace(key, matmul_make_plan_(cuda, p)).first;
+    if (known == matmul->plans.end()) known = matmul->plans.emplace(key, matmul_make_plan_(cuda, p, key)).first;
     MatmulPlan *plan = &known->second;
     if (plan->found && !ok_(multiply_(cuda, p, plan))) {
         plan->found = false;
@@ -379,27 +430,33 @@ static const char *row_(const Backend *backend, const void *x, int64_t row, int6
 
 void cuda_experts_forward(Backend *backend, void *y, const void *x, const void *w, int64_t stride, const int64_t *first,
                           int64_t experts, int64_t in, int64_t out) {
+    cuda_self(backend)->matmul->varies = true;
     for (int64_t n = 0; n < experts; n++)
         if (first[n + 1] > first[n])
             cuda_linear_forward(backend, (void *)row_(backend, y, first[n], out), NULL,
                                 factor_plain(row_(backend, x, first[n], in)), factor_plain(row_(backend, w, n, stride)),
                                 NULL, first[n + 1] - first[n], in, out, EPILOGUE_NONE);
+    cuda_self(backend)->matmul->varies = false;
 }
 
 void cuda_experts_backward_input(Backend *backend, void *dx, const void *dy, const void *w, int64_t stride,
                                  const int64_t *first, int64_t experts, int64_t in, int64_t out) {
+    cuda_self(backend)->matmul->varies = true;
     for (int64_t n = 0; n < experts; n++)
         if (first[n + 1] > first[n])
             cuda_linear_backward_input(
                 backend, (void *)row_(backend, dx, first[n], in), NULL, factor_plain(row_(backend, dy, first[n], out)),
                 factor_plain(row_(backend, w, n, stride)), first[n + 1] - first[n], in, out, EPILOGUE_NONE);
+    cuda_self(backend)->matmul->varies = false;
 }
 
 void cuda_experts_backward_weight(Backend *backend, float *dw, int64_t stride, const void *dy, const void *x,
                                   const int64_t *first, int64_t experts, int64_t in, int64_t out) {
+    cuda_self(backend)->matmul->varies = true;
     for (int64_t n = 0; n < experts; n++)
         if (first[n + 1] > first[n])
             cuda_linear_backward_weight(backend, dw + n * stride, NULL, factor_plain(row_(backend, dy, first[n], out)),
                                         factor_plain(row_(backend, x, first[n], in)), first[n + 1] - first[n], in, out,
                                         true);
+    cuda_self(backend)->matmul->varies = false;
 }

@@ -512,6 +512,21 @@ void engine_destroy(Engine *engine) {
 
 // ---------------------------------------------------------------- the rehearsal
 
+// Fills a buffer between stages: a product of zeros draws less power, so that --tune would measure at another clock.
+static int rehearse_numbers_(Backend *be, const P2pLink *link, uint64_t lane, Error *err) {
+    void *to = p2p_buffer(link);
+    int64_t count = link->bytes / be->element;
+    if (to == NULL) return 0;
+    float *drawn = be->allocate(be, MEMORY_WORKSPACE, count * 4, "random numbers", err);
+    if (drawn == NULL) return -1;
+    NormalRows normals = {1.0f, 1, lane, 0, (uint64_t)count};
+    be->draw_normal(be, drawn, 1, count, &normals);
+    be->from_float(be, to, drawn, count);
+    int status = be->synchronize(be, err);
+    be->release(be, MEMORY_WORKSPACE, drawn, count * 4);
+    return status;
+}
+
 // Runs a microbatch through one chunk and back, slice by slice: each slice sees another number of keys, for which a GPU
 // has other kernels. parts: whether to run with [0] a complete, [1] a split backward.
 static int rehearse_chunk_(Engine *engine, int chunk, int64_t microbatch, float scale, const bool parts[2],
@@ -541,6 +556,13 @@ int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err) {
     if (!engine->be->loads_late) return 0;
     for (int64_t i = 0; i < list->count; i++)
         parts[0] |= list->actions[i].kind == ACTION_BACKWARD, parts[1] |= list->actions[i].kind == ACTION_INPUT;
+    for (int chunk = 0; engine->be->products != NULL && engine->be->products->measures && chunk < schedule->chunks;
+         chunk++) {
+        const ChunkLinks *links = &engine->links.chunk[chunk];
+        if (rehearse_numbers_(engine->be, &links->in[P2P_FORWARD], 1, err) != 0 ||
+            rehearse_numbers_(engine->be, &links->in[P2P_BACKWARD], 2, err) != 0)
+            return -1;
+    }
     stage->layer_done = NULL; // gradients of a rehearsal belong to no step and are not summed
     tensors_quantize(&stage->tensors, engine->be);
     for (int round = 0; round < (layer_done != NULL ? 2 : 1); round++) { // round 1: products as they run during sums

@@ -120,18 +120,31 @@ Schedule *plan_schedule_with(const Config *config, int64_t microbatches, Error *
     return schedule_of_(&other, proved, err);
 }
 
+// Returns the largest number of the stage's bundles in host memory at once, if actions run in list order.
+static int most_on_host_(const StageSchedule *stage) {
+    int away = 0, most = 0;
+    for (int64_t i = 0; i < stage->count; i++) {
+        if (stage->actions[i].peer != SCHEDULE_HOST) continue;
+        away += stage->actions[i].kind == ACTION_EVICT ? 1 : -1;
+        if (away > most) most = away;
+    }
+    return most;
+}
+
 // Makes and proves the schedule of a smaller batch, which has to fit the slots of `largest`.
 static Schedule *smaller_schedule_(const Config *config, const Schedule *largest, int64_t batch, Error *err) {
     Config other = with_microbatches_(config, batch / (config->schedule.micro_batch * config->parallel.data));
     Schedule *schedule = plan_schedule(&other, err);
     for (int s = 0; schedule != NULL && s < schedule->stages; s++) {
         const StageSchedule *has = &largest->stage[s], *needs = &schedule->stage[s];
-        if (needs->own_slots <= has->own_slots && needs->lent_slots <= has->lent_slots) continue;
+        int needs_host = most_on_host_(needs), has_host = most_on_host_(has);
+        if (needs->own_slots <= has->own_slots && needs->lent_slots <= has->lent_slots && needs_host <= has_host)
+            continue;
         config_error(config, "train.batch_ramp", err,
-                     "with %lld sequences stage %d needs %d own and %d lent slots, with %lld it has %d and %d; leave "
-                     "this batch out, or use schedule.bpipe off",
-                     (long long)batch, s, needs->own_slots, needs->lent_slots, (long long)config->train.global_batch,
-                     has->own_slots, has->lent_slots);
+                     "with %lld sequences stage %d needs %d own slots, %d lent ones and %d in host memory, with %lld it "
+                     "has %d, %d and %d; leave this batch out, or use schedule.bpipe off",
+                     (long long)batch, s, needs->own_slots, needs->lent_slots, needs_host,
+                     (long long)config->train.global_batch, has->own_slots, has->lent_slots, has_host);
         schedule_free(schedule);
         return NULL;
     }
@@ -163,17 +176,6 @@ static int64_t slot_bytes_(const Plan *plan, const Schedule *schedule, int stage
     if (partner == SCHEDULE_NO_PEER) return bytes;
     if (schedule->stage[stage].lent_slots == 0 && schedule->stage[partner].lent_slots == 0) return bytes;
     return max_i64(bytes, memory_round(plan->stage[partner].at.bundle_bytes));
-}
-
-// Returns the largest number of the stage's bundles in host memory at once, if actions run in list order.
-static int most_on_host_(const StageSchedule *stage) {
-    int away = 0, most = 0;
-    for (int64_t i = 0; i < stage->count; i++) {
-        if (stage->actions[i].peer != SCHEDULE_HOST) continue;
-        away += stage->actions[i].kind == ACTION_EVICT ? 1 : -1;
-        if (away > most) most = away;
-    }
-    return most;
 }
 
 static int64_t stage_parameters_(const TensorTable *table, const StageShape *at) {

@@ -4,7 +4,7 @@
 //
 //   run_create.c    creates groups, allocates, initializes or loads; --verbose
 //   run_train.c     the loop over steps, and a step                               run_report.c    the report of a step
-//   preflight.c     --check: what it measures, and what that means
+//   preflight.c     --check: what it measures, and what that means                tune.c        --tune, its file
 //   run_validate.c  losses, validation, data.hellaswag, --validate                run_sample.c    samples, --generate
 //   run_stop.c      requests to stop            run_data.c   data sets            run_trace.c     --trace
 //   resumed.c       what a resumed run does differently
@@ -30,6 +30,7 @@ typedef struct RunAsk {
     const char *generate; // prompt: generate text instead of training; NULL: do not generate
     bool validate;        // print the loss of data.val instead of training
     bool check;           // measure devices, links and files instead of training
+    bool tune;            // measure kernels of products instead of training
     bool resume_if_any;   // if `resume` contains no checkpoint, start at step 0
 } RunAsk;
 
@@ -59,6 +60,7 @@ typedef struct Run {
     Coordinates at;
     Backend *be;
     Device device;
+    ProductChoices products; // of hardware.products_file, or what --tune measures
     int lanes;                    // number of pipeline groups, one for each lane of messages (engine/p2p.h)
     Comm *lane[RUN_MOST_LANES];   // [lanes]
     Comm *tensor, *data, *tied;   // NULL: not needed, or this rank is no member; `data` has all replicas (topology.h)
@@ -131,6 +133,13 @@ int run_compare_plan(Run *run, Error *err);
 // rank's product, each link and the file system, and prints them, as JSON if `json`, beside the plan. Collective. -1
 // with err if a step would take over 5 % longer than planned; err names the slowest rank or link.
 int run_preflight(Run *run, bool json, Error *err);
+
+// Ends --tune on a run that was created with ask->tune: writes what all ranks measured to hardware.products_file.
+// Collective. -1 with err.
+int run_tune(Run *run, Error *err);
+// Collective. Reads hardware.products_file on rank 0 into every rank's run->products, and gives them to the backend. -1
+// with err.
+int run_read_products(Run *run, Error *err);
 
 // ---------------------------------------------------------------- requests to stop
 

@@ -9,11 +9,13 @@
 #include "plan/planner.h"
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/files.h"
 #include "base/units.h"
 #include "record.h"
 #include "run.h"
 #include "config/gpus.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -192,6 +194,10 @@ int run_check_start(const Config *config, const char *program, const Model *mode
     if (be != NULL) be->destroy(be);
     schedule_free(schedule);
     if (status == 0) status = check_checkpoints_(config, ask, err);
+    if (status == 0 && ask->tune && config->hardware.products_file[0] == '\0')
+        return config_error(config, "hardware.products_file", err, "is empty; set it to the file that --tune writes");
+    if (status == 0 && ask->tune && (errno = file_check_to_write(config->hardware.products_file)) != 0)
+        return file_failed(config->hardware.products_file, "written", err);
     if (status != 0) return -1;
     if (!run_trains(ask) && ask->resume == NULL && config->checkpoint.init_from[0] == '\0')
         return error_set(err, EXIT_USAGE,
@@ -497,6 +503,9 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
         log_line(log, "this rank may use only one core, for its own thread and those of CUDA, NCCL and MPI; give it "
                       "more (mpirun --bind-to none, srun --cpus-per-task)");
     if (run->be == NULL || convert_groups_(run, groups, count, err) != 0) return -1;
+    run->products.measures = ask->tune;
+    run->be->products = &run->products;
+    if (!ask->tune && config->hardware.products_file[0] != '\0' && run_read_products(run, err) != 0) return -1;
     details_phase(&details, "device opened");
     if (find_peak_(run, cores, err) != 0) return -1;
     details_phase(&details, "peak known");
@@ -505,7 +514,9 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     if (ask->check) return 0;
     if (create_stage_(run, err) != 0) return -1;
     details_phase(&details, "memory allocated, weights drawn");
+    if (ask->tune && batch_train(&run->batch, run->sets.train, 1, err) != 0) return -1; // for products of real numbers
     if (create_rehearse_(run, &details, err) != 0) return -1;
+    if (ask->tune) return 0;
     if ((trains ? create_training_(run, ask, err) : load_trained_(run, ask, err)) != 0) return -1;
     details_phase(&details, "checkpoint and metrics");
     log_detail(&run->all, "start-up: ready to train, %.1f ms in all", 1e3 * (details.since - details.began));
@@ -534,6 +545,7 @@ void run_destroy(Run *run) {
     for (int i = count - 1; i >= 0; i--)
         if (*groups[i].comm != NULL) (*groups[i].comm)->destroy(*groups[i].comm);
     if (run->be != NULL) run->be->destroy(run->be);
+    products_free(&run->products);
     run_close_data(&run->sets);
     memset(run, 0, sizeof *run);
 }

@@ -92,6 +92,7 @@ static int rank_main_(Trainer *t, Error *err) {
         if (status == 0) status = run_trace_open(&run, options->trace, err);
         if (status == 0)
             status = t->ask.check              ? run_preflight(&run, options->json, err)
+                     : t->ask.tune             ? run_tune(&run, err)
                      : t->ask.generate != NULL ? run_generate(&run, err)
                      : t->ask.validate         ? run_validate(&run, options->json, err)
                                                : run_train(&run, err);
@@ -207,7 +208,7 @@ static int train_(Trainer *t, Error *err) {
     Job job = job_(config, remedy, sizeof remedy);
     layout = layout_of(config);
     setenv(LAYOUT_VARIABLE, layout_encode(&layout, text), 1);
-    int code = trains && !t->ask.check ? restart_launch(&t->log, config, &job, t->argv, err)
+    int code = trains && !t->ask.check && !t->ask.tune ? restart_launch(&t->log, config, &job, t->argv, err)
                                        : launch_ranks(&t->log, &job, t->argv, NULL, NULL, err);
     return err->code != 0 ? -1 : code;
 }
@@ -233,7 +234,7 @@ static int check_limits_(Error *err) {
 static int load_(Trainer *t, Error *err) {
     const Options *o = &t->options;
     bool if_any = o->resume == NULL && o->resume_if_any != NULL;
-    t->ask = (RunAsk){if_any ? o->resume_if_any : o->resume, o->generate, o->validate, o->check, if_any};
+    t->ask = (RunAsk){if_any ? o->resume_if_any : o->resume, o->generate, o->validate, o->check, o->tune, if_any};
     t->log.level = o->quiet ? LOG_QUIET : o->verbose ? LOG_VERBOSE : LOG_NORMAL;
     affinity_spin_briefly(t->argv);
     t->config = xcalloc(1, sizeof *t->config);

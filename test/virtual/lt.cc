@@ -10,11 +10,13 @@
 #include "backend/factor.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cublasLt.h>
 #include <functional>
 #include <map>
+#include <thread>
 
 using namespace virtual_gpu;
 
@@ -69,7 +71,8 @@ struct Call {
     void *d;
     float alpha, beta;
     int64_t m, n, k;
-    bool split; // sums of parts are stored in the type of D
+    bool split;           // k is summed in parts, which are then added
+    cudaDataType_t parts; // type in which they are stored
 };
 
 bool narrow(const VirtualLayout &l) { return width_of(l.type) == 1; }
@@ -184,10 +187,10 @@ double rounded(double value, cudaDataType_t type) {
     return number_at(&stored, 0, type);
 }
 
-// Adds what was summed since the last part to `parts`, in the type of D.
+// Adds what was summed since the last part to `parts`, in their type.
 void end_part(const Call &call, std::vector<double> *sum, std::vector<double> *parts) {
     for (size_t row = 0; row < sum->size(); row++) {
-        (*parts)[row] = rounded((*parts)[row] + rounded((*sum)[row], call.c.type), call.c.type);
+        (*parts)[row] = rounded((*parts)[row] + rounded((*sum)[row], call.parts), call.parts);
         (*sum)[row] = 0.0;
     }
 }
@@ -251,6 +254,9 @@ bool aux_allowed(const VirtualProduct *p, int64_t m) {
 }
 
 // --- algorithms
+
+// The suggestions for a product: the first, one that sums in parts of fp32, and one that fails when it runs.
+enum : uint64_t { IN_PARTS = 1, FAILS = 2, SUGGESTIONS = 3 };
 
 uint64_t shape_mark(int64_t m, int64_t n, int64_t k) { return (uint64_t)m ^ (uint64_t)n << 20 ^ (uint64_t)k << 40; }
 
@@ -416,19 +422,32 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     bool gelu = has_aux(product->epilogue) && narrow(*a);
     if (rule != nullptr || gelu) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (asked < 1 || !aux_allowed(product, m)) return CUBLAS_STATUS_NOT_SUPPORTED;
-    memset(results, 0, sizeof *results);
-    const uint64_t algorithm[] = {ALGORITHM,
-                                  preference->alignment[0],
-                                  preference->alignment[1],
-                                  preference->alignment[3],
-                                  (uint64_t)splits(m, n, k, preference),
-                                  (uint64_t)product->epilogue,
-                                  shape_mark(m, n, k)};
-    memcpy(results->algo.data, algorithm, sizeof algorithm);
-    results->workspaceSize = preference->workspace < (1 << 20) ? 0 : 1 << 20;
-    results->state = CUBLAS_STATUS_SUCCESS;
+    *found = k < PARTS ? 1 : std::min(asked, (int)SUGGESTIONS);
+    for (int i = 0; i < *found; i++) {
+        const uint64_t algorithm[] = {ALGORITHM,
+                                      preference->alignment[0],
+                                      preference->alignment[1],
+                                      preference->alignment[3],
+                                      (uint64_t)splits(m, n, k, preference),
+                                      (uint64_t)product->epilogue,
+                                      shape_mark(m, n, k),
+                                      (uint64_t)i};
+        results[i] = {};
+        memcpy(results[i].algo.data, algorithm, sizeof algorithm);
+        results[i].workspaceSize = preference->workspace < (1 << 20) ? 0 : 1 << 20;
+        results[i].state = CUBLAS_STATUS_SUCCESS;
+    }
     tell_multiprocessors(product->multiprocessors);
-    *found = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a,
+                                       cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t,
+                                       const cublasLtMatmulAlgo_t *algorithm, cublasLtMatmulHeuristicResult_t *result) {
+    int64_t m, n, k;
+    if (!consistent(product, a, b, c, &m, &n, &k) || !made_for(algorithm->data, product, m, n, k))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    *result = {};
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -450,7 +469,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
                  0,
                  0,
                  0,
-                 algorithm->data[4] != 0};
+                 algorithm->data[4] != 0 || algorithm->data[7] == IN_PARTS,
+                 algorithm->data[4] != 0 ? c_layout->type : CUDA_R_32F};
     if (!consistent(product, a_layout, b_layout, c_layout, &call.m, &call.n, &call.k) || c != d)
         return CUBLAS_STATUS_INVALID_VALUE;
     const uint64_t *chosen = algorithm->data;
@@ -458,7 +478,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
     if (!made_for(chosen, product, call.m, call.n, call.k) || aligned(a) < chosen[1] || aligned(b) < chosen[2] ||
         aligned(d) < chosen[3])
         defect("cublasLtMatmul: the algorithm was asked for another shape, epilogue or alignment than it is used for");
-    if (!aux_allowed(product, call.m)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!aux_allowed(product, call.m) || chosen[7] == FAILS) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (!has_aux(product->epilogue)) call.product.aux = nullptr;
     if (call.product.bias_type < 0) call.product.bias_type = c_layout->type;
     if (workspace_bytes > 0) range(workspace, (int64_t)workspace_bytes, "the workspace of a product");
@@ -476,7 +496,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
         declare(host_access(op.what.c_str()), call);
         take_time(&op, call);
     }
-    op.step = [call, workspace](const Access &access) {
+    double sleeps = chosen[7] == 0 ? slower("suggestion", process()) - 1 : 0; // milliseconds
+    op.step = [call, workspace, sleeps](const Access &access) {
+        if (sleeps > 0) std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(sleeps));
         declare(access, call);
         if (workspace != nullptr) touch(access, workspace, 64, true); // only ordered streams may share it
         for (int64_t i = 0; i < call.c.batch; i++) multiply(call, i);

@@ -1,0 +1,82 @@
+// --tune: the rehearsal of a start runs every product of the configuration once, and the backend then measures it
+// (matmul.cpp); here the ranks' measurements become one file. Ranks that compute the same product are added up, so that
+// one disturbed rank does not choose for all.
+#include "base/alloc.h"
+#include "base/files.h"
+#include "run.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int write_(const char *path, const char *text, Error *err) {
+    int fd = file_open_to_write(path, O_TRUNC);
+    bool written = fd >= 0 && file_write_all(fd, text, (int64_t)strlen(text)) == 0;
+    int code = errno;
+    if (fd >= 0 && close(fd) != 0 && written) written = false, code = errno;
+    errno = code;
+    return written ? 0 : file_failed(path, "written", err);
+}
+
+int run_tune(Run *run, Error *err) {
+    const char *path = run->config->hardware.products_file;
+    bool first = world_rank(run->world) == 0;
+    int ranks = world_size(run->world);
+    double most = (double)run->products.count;
+    if (world_max(run->world, &most, 1, err) != 0) return -1;
+    int64_t each = (int64_t)most;
+    ProductKernels *mine = xcalloc((size_t)each + 1, sizeof *mine); // those after the last have no candidates
+    ProductKernels *all = first ? xcalloc((size_t)(each * ranks) + 1, sizeof *all) : NULL;
+    if (run->products.count > 0) memcpy(mine, run->products.product, (size_t)run->products.count * sizeof *mine);
+    int status = world_gather(run->world, all, mine, each * (int64_t)sizeof *mine, err);
+    Error own = {0};
+    ProductChoices chosen = {0};
+    int64_t better = 0;
+    double before = 0, after = 0;
+    for (int64_t i = 0; status == 0 && first && i < each * ranks; i++)
+        if (all[i].candidates > 0) products_add(&chosen, &all[i]);
+    for (int64_t i = 0; i < chosen.count; i++) {
+        const ProductKernels *product = &chosen.product[i];
+        int64_t fastest = products_fastest(product);
+        better += fastest > 0;
+        before += product->seconds[0], after += product->seconds[fastest];
+    }
+    if (status == 0 && first) {
+        char *text = products_text(&chosen, run->be->device, run->be->library);
+        write_(path, text, &own);
+        free(text);
+    }
+    if (status == 0) status = world_agree(run->world, &own, err);
+    if (status == 0 && chosen.count > 0)
+        log_status(&run->all,
+                   "%s: %lld products of %s measured; %lld have a faster kernel than the library's first suggestion, "
+                   "which makes all of them together %.1f %% shorter",
+                   path, (long long)chosen.count, run->be->device, (long long)better, 100 * (1 - after / before));
+    else if (status == 0)
+        log_status(&run->all, "%s: %s has one kernel for each product: nothing to choose", path, run->be->device);
+    products_free(&chosen);
+    free(mine);
+    free(all);
+    return status;
+}
+
+int run_read_products(Run *run, Error *err) {
+    enum { MOST = 16 << 20 };
+    const char *path = run->config->hardware.products_file;
+    Error mine = {0};
+    int64_t length = 0;
+    char note[512], *text = world_rank(run->world) == 0 ? file_read_whole(path, MOST, &length, &mine) : NULL;
+    int status = world_agree(run->world, &mine, err);
+    if (status == 0) status = world_broadcast(run->world, &length, sizeof length, err);
+    if (status == 0 && text == NULL) text = xcalloc((size_t)length + 1, 1);
+    if (status == 0) status = world_broadcast(run->world, text, length, err);
+    if (status == 0) {
+        products_read(&run->products, text, length, path, run->be->device, run->be->library, note, &mine);
+        status = world_agree(run->world, &mine, err);
+    }
+    if (status == 0 && note[0] != '\0') log_line(&run->all, "%s", note);
+    free(text);
+    return status;
+}
