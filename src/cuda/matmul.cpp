@@ -230,7 +230,8 @@ static void measure_(CudaBackend *cuda, const CudaProduct *p, const MatmulKey &k
     product.candidates = found;
     int64_t each = 1;
     cudaStreamSynchronize(cuda_compute(cuda));
-    for (int turn = -1; turn < TURNS; turn++) // the first loads the kernels, and its last finds how long one takes
+    for (int turn = -2; turn < TURNS; turn++) { // the first loads the kernels, the second finds how long they take
+        double longest = 1e-6;
         for (int i = 0; i < found; i++) {
             bool runs = true;
             plan->algorithm = result[i].algo;
@@ -239,8 +240,10 @@ static void measure_(CudaBackend *cuda, const CudaProduct *p, const MatmulKey &k
             cudaStreamSynchronize(cuda_compute(cuda));
             double seconds = (clock_seconds() - began) / (double)each;
             turns[i][std::max(turn, 0)] = runs ? seconds : INFINITY;
-            if (turn < 0 && i == found - 1) each = std::min((int64_t)(0.01 / seconds) + 1, (int64_t)1000);
+            if (runs) longest = std::max(longest, seconds);
         }
+        if (turn == -1) each = std::min((int64_t)(0.01 / longest) + 1, (int64_t)1000);
+    }
     for (int i = 0; i < found; i++) {
         std::sort(turns[i], turns[i] + TURNS);
         product.seconds[i] = turns[i][TURNS / 2];

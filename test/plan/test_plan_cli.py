@@ -586,3 +586,12 @@ def test_absurd_rates_give_json_without_inf():
     keys = ("hardware.memory_gb_s=1e-300", "hardware.gpu_hour=1e9")
     said = command("llama", "-c", LLAMA, "--plan", "--json", overrides=keys).stdout
     json.loads(said, parse_constant=lambda word: pytest.fail(word))
+
+
+def test_a_smaller_batch_that_needs_more_host_memory_is_refused():
+    """With three sequences stage 0 of this list has three bundles in host memory at once, with twelve only two."""
+    keys = ("model.layers=3", "train.batch_ramp=[[1,12],[2,3],[3,12]]", "parallel.pipeline=3", "schedule.name=v-min",
+            "schedule.bpipe=on", "schedule.evict_to=host", "parallel.layers=[0,1,1,0,0,1]", "train.global_batch=12",
+            "schedule.micro_batch=1")  # fmt: skip
+    ended = command("llama", "-c", ROOT / "configs" / "llama_tiny.yaml", "--plan", overrides=keys)
+    assert ended.code == 2 and "needs 2 own slots, 0 lent ones and 3 in host memory" in ended.stderr, ended.stderr
