@@ -594,4 +594,4 @@ def test_a_smaller_batch_that_needs_more_host_memory_is_refused():
             "schedule.bpipe=on", "schedule.evict_to=host", "parallel.layers=[0,1,1,0,0,1]", "train.global_batch=12",
             "schedule.micro_batch=1")  # fmt: skip
     ended = command("llama", "-c", ROOT / "configs" / "llama_tiny.yaml", "--plan", overrides=keys)
-    assert ended.code == 2 and "needs 2 own slots, 0 lent ones and 3 in host memory" in ended.stderr, ended.stderr
+    assert ended.returncode == 2 and "needs 2 own slots, 0 lent ones and 3 in host memory" in ended.stderr, ended.stderr
