@@ -95,8 +95,8 @@ static void peak_cell_(Grid *grid, const Forecast *forecast, GridUnit unit) {
     else grid_cell(grid, "-");
 }
 
-// Adds the row of a micro-batch size: peak bytes without and with evictions, and times without BPipe, or with it if only
-// that fits. Other programs (foreign.h) have no evictions.
+// Adds the row of a micro-batch size: peak bytes without and with evictions, and times without BPipe, or with it if
+// only that fits. Other programs (foreign.h) have no evictions.
 static int add_size_(const PlanAnswer *answer, int64_t b, Grid *grid, Error *err) {
     const Planner *planner = &answer->planner;
     const Config *config = &answer->config;

@@ -1,5 +1,5 @@
-// The one enumeration of layouts, and the configuration of each. The table of --plan, `schedule.name: auto`, the smallest
-// world and --search walk it with other keys fixed, and take each layout with a function of their own.
+// The one enumeration of layouts, and the configuration of each. The table of --plan, `schedule.name: auto`, the
+// smallest world and --search walk it with other keys fixed, and take each layout with a function of their own.
 //
 // A *division* has the first keys of a layout: how the model and the batch are divided. A *shape* also says how a layer
 // is computed: sequence parallelism, collectives, attention, pointwise recomputation. A *candidate* is a complete
@@ -77,6 +77,6 @@ typedef struct SmallestWorld {
     RunLayout at;
 } SmallestWorld;
 
-// Finds the smallest world for the fixed keys of a space, whose own world does not count. Every layer is recomputed; all
-// schedules, slices, context ranks and evictions are tried, the plainest first. -1 with err.
+// Finds the smallest world for the fixed keys of a space, whose own world does not count. Every layer is recomputed;
+// all schedules, slices, context ranks and evictions are tried, the plainest first. -1 with err.
 int space_smallest_world(const SearchSpace *space, SmallestWorld *world, Error *err);

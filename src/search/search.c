@@ -255,8 +255,8 @@ typedef struct Trial {
     Config config;
 } Trial;
 
-// Returns whether a layout that recomputes layers can matter, whatever its bytes: the times are bounded by stage 0, then
-// by all stages. *bound, *least_bytes: tighter bounds than those of its list.
+// Returns whether a layout that recomputes layers can matter, whatever its bytes: the times are bounded by stage 0,
+// then by all stages. *bound, *least_bytes: tighter bounds than those of its list.
 static bool recomputing_matters_(Trial *trial, const RunLayout *layout, double *bound, int64_t *least_bytes) {
     const Search *search = trial->search;
     const Node *list = trial->list;
