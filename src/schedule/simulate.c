@@ -2,7 +2,8 @@
 // that it can. Then time moves to the next end. A stage has at most one compute action and one transfer in progress. A
 // boundary between virtual stages has at most one message per direction in transit. So the number of ends is bounded.
 // Actions of the same duration end in the order of their starts, and most actions have one of a few durations. So the
-// ends of one duration form a chain, and a heap orders the chains by their first ends.
+// ends of one duration form a chain, and a heap orders the chains by their first ends. A schedule in which nothing but
+// messages connects the stages needs no such loop (run_without_clock_): its times are the same, to the bit.
 #include "simulate.h"
 
 #include "base/alloc.h"
@@ -26,6 +27,7 @@ typedef struct Edge {
     double time;  // seconds per message
     int share;    // resource that a message uses in transit; -1: not shared
     bool sending;
+    double *made_at, *arrived_at, *consumed_at; // [window_] of message k at k % window_; only in a run without a clock
 } Edge;
 
 typedef struct SimStage {
@@ -439,7 +441,91 @@ static void run_prepare_(SimRun *run) {
     }
 }
 
-static int run_to_end_(SimRun *run, Error *err) {
+// ---------------------------------------------------------------------------------------------------------------------
+// Runs without a clock: without transfers, and with resources that nobody waits for, the times of an action follow from
+// those of its stage's last action and of messages. So each stage runs as far as its messages are known, in any order.
+
+static int window_(const SimRun *run) { return 4 * run->schedule->edge_buffers; } // more than what can be in transit
+
+static bool needs_no_clock_(const SimRun *run) {
+    const SimulateShares *shares = run->costs->shares;
+    bool needs = false;
+    for (int s = 0; s < run->schedule->stages; s++) {
+        needs |= run->stages[s].queue < run->stages[s].count;
+        needs |= shares != NULL && share_of_(shares->compute, s) >= 0;
+    }
+    for (int g = 0; g + 1 < run->schedule->stages * run->schedule->chunks; g++)
+        needs |= (run->down[g].share >= 0 && run->down[g].time > 0) || (run->up[g].share >= 0 && run->up[g].time > 0);
+    return !needs;
+}
+
+// Finds when further messages of an edge arrive, as far as that is known.
+static void deliver_(SimRun *run, Edge *edge) {
+    int buffers = run->schedule->edge_buffers, window = window_(run);
+    if (edge->from == edge->to) return;
+    for (int k; (k = edge->arrived) < edge->made && k - edge->consumed < buffers; edge->arrived++) {
+        double leaves = edge->made_at[k % window];
+        if (k > 0) leaves = max_double(leaves, edge->arrived_at[(k - 1) % window]);
+        if (k >= buffers) leaves = max_double(leaves, edge->consumed_at[(k - buffers) % window]);
+        edge->arrived_at[k % window] = leaves + edge->time;
+        stir_(run, edge->from, true);
+        stir_(run, edge->to, true);
+    }
+}
+
+// Runs the actions of stage s whose messages are known.
+static void advance_(SimRun *run, int s) {
+    SimStage *stage = &run->stages[s];
+    StageTimeline *line = &run->timeline->stage[s];
+    int buffers = run->schedule->edge_buffers, window = window_(run);
+    while (stage->compute < stage->count && !run->beyond) {
+        Edge *in = stage->in, *out = stage->out;
+        double start = line->last;
+        if (in != NULL && (in->from == in->to ? in->made : in->arrived) <= stage->place) return;
+        if (in != NULL && in->from != in->to) start = max_double(start, in->arrived_at[stage->place % window]);
+        if (out != NULL && out->made - (out->from == out->to ? out->consumed : out->arrived) >= buffers) return;
+        if (out != NULL && out->from != out->to && out->made >= buffers)
+            start = max_double(start, out->arrived_at[(out->made - buffers) % window]);
+        if (stage->kind == ACTION_FORWARD) {
+            if (stage->own == run->schedule->stage[s].own_slots) return;
+            line->own_peak = max_int(line->own_peak, ++stage->own);
+        }
+        run->beyond = run->costs->most > 0 && start + stage->left > run->costs->most;
+        stage->left -= stage->duration;
+        stage->own -= action_frees(stage->kind, run->schedule->forward_only);
+        double end = start + stage->duration;
+        line->busy += end - start;
+        line->last = end;
+        run->now = max_double(run->now, end);
+        if (!run->costs->totals_only) line->times[stage->compute] = (ActionTime){start, end};
+        if (out != NULL) {
+            out->made_at[out->made++ % window] = end;
+            deliver_(run, out);
+        }
+        if (in != NULL) {
+            in->consumed_at[in->consumed++ % window] = end;
+            deliver_(run, in);
+        }
+        take_next_(run, s, stage->compute + 1);
+    }
+}
+
+static void run_without_clock_(SimRun *run) {
+    int edges = 2 * run->schedule->stages * run->schedule->chunks, window = window_(run);
+    double *times = xmalloc(3 * (size_t)edges * (size_t)window * sizeof *times), *at = times;
+    for (int i = 0; i < edges; i++, at += 3 * window) {
+        Edge *edge = i % 2 == 0 ? &run->down[i / 2] : &run->up[i / 2];
+        edge->made_at = at, edge->arrived_at = at + window, edge->consumed_at = at + 2 * window;
+    }
+    while (run->stirred_count > 0) {
+        int s = run->stirred[--run->stirred_count];
+        advance_(run, s);
+        run->stages[s].stirred = false;
+    }
+    free(times);
+}
+
+static void run_with_clock_(SimRun *run) {
     for (start_all_(run); !run->beyond; start_all_(run)) {
         double next = run->shared;
         if (run->chains_count > 0 && run->heap[0].time < next) next = run->heap[0].time;
@@ -455,6 +541,11 @@ static int run_to_end_(SimRun *run, Error *err) {
             simulate_end_(run, (EndKind)user.kind, user.stage);
         }
     }
+}
+
+static int run_to_end_(SimRun *run, Error *err) {
+    if (needs_no_clock_(run)) run_without_clock_(run);
+    else run_with_clock_(run);
     for (int s = 0; s < run->schedule->stages && !run->beyond; s++) {
         const SimStage *stage = &run->stages[s];
         if (stage->compute == stage->count && stage->queue == stage->count) continue;
