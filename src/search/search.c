@@ -400,41 +400,10 @@ static int search_batch_(Search *search, const Node *batch, int count, Error *er
     return status;
 }
 
-static void push_divisions_(Search *search) {
-    Config config = *search->space->keys.base;
-    LayoutList all = space_divisions(search->space);
-    search->result->divisions = all.count;
-    for (int64_t i = 0; i < all.count; i++) {
-        Node node = {.layout = all.layouts[i], .order = search->orders++};
-        node.times = space_least_times(search->space, &node.layout, &config);
-        node.bound = shape_bound(search->space, &node.layout, &node.times);
-        heap_push_(&search->heap, &node);
-    }
-    free(all.layouts);
-}
-
 static int index_of_(const SearchResult *result, const Candidate *found) {
     for (int64_t i = 0; i < result->found.count; i++)
         if (result->found.items[i].order == found->order) return (int)i;
     return -1;
-}
-
-// Computes the front again, from all found candidates. If several are equal, the front keeps the one that
-// planner_prefers; standing.front keeps the one that was found first.
-static void take_front_(SearchResult *result) {
-    int64_t count = result->found.count, least = INT64_MAX;
-    if (count == 0) return;
-    Candidate *sorted = xmalloc((size_t)count * sizeof *sorted);
-    memcpy(sorted, result->found.items, (size_t)count * sizeof *sorted);
-    qsort(sorted, (size_t)count, sizeof *sorted, compare_found_);
-    double slowest = SEARCH_SLOWER * planner_compared(&sorted[0].forecast);
-    result->front = xmalloc((size_t)count * sizeof *result->front);
-    for (int64_t i = 0; i < count && planner_compared(&sorted[i].forecast) <= slowest; i++) {
-        if (sorted[i].forecast.peak_bytes >= least) continue;
-        least = sorted[i].forecast.peak_bytes;
-        result->front[result->front_count++] = index_of_(result, &sorted[i]);
-    }
-    free(sorted);
 }
 
 int search_class(const SearchResult *result, const Forecast *found) {
@@ -454,20 +423,6 @@ bool search_plainer(const Candidate *a, const Candidate *b) {
     return found_before_(a, b);
 }
 
-// Finds the fastest candidate, and the plainest candidate of class 0.
-static void take_best_(SearchResult *result) {
-    const Candidate *items = result->found.items;
-    result->fastest = result->found.count > 0 ? 0 : -1;
-    for (int i = 1; i < result->found.count; i++)
-        if (items[i].forecast.time.step < items[result->fastest].forecast.time.step) result->fastest = i;
-    result->best = result->fastest;
-    for (int i = 0; i < result->found.count; i++) {
-        if (search_class(result, &items[i].forecast) > 0) continue;
-        result->alike += i != result->fastest;
-        if (search_plainer(&items[i], &items[result->best])) result->best = i;
-    }
-}
-
 // Steps are compared without hardware.step_overhead_ms. A large overhead would make all layouts almost equally fast,
 // and no layout could be skipped.
 int search_run(SearchResult *result, const SearchSpace *space, const SearchOptions *options, Error *err) {
@@ -480,24 +435,54 @@ int search_run(SearchResult *result, const SearchSpace *space, const SearchOptio
     double began = clock_seconds();
     int status = 0, count;
     Node batch[BATCH];
+    Config config = *space->keys.base;
     *result = (SearchResult){.best = -1, .fastest = -1, .tightest = -1};
-    push_divisions_(&search);
+    // 1. The heap begins with all divisions.
+    LayoutList divisions = space_divisions(&bare);
+    result->divisions = divisions.count;
+    for (int64_t i = 0; i < divisions.count; i++) {
+        Node node = {.layout = divisions.layouts[i], .order = search.orders++};
+        node.times = space_least_times(&bare, &node.layout, &config);
+        node.bound = shape_bound(&bare, &node.layout, &node.times);
+        heap_push_(&search.heap, &node);
+    }
+    // 2. Nodes are taken from it until none can matter.
     while (status == 0 && !result->stopped && (count = next_batch_(&search, batch)) > 0) {
         status = search_batch_(&search, batch, count, err);
         result->seconds = clock_seconds() - began;
         if (options->progress != NULL) options->progress(options->argument, result, batch[0].bound);
         result->stopped = options->stop != NULL && *options->stop != 0;
     }
-    take_front_(result);
-    take_best_(result);
+    // 3. The front, from all found candidates. If several are equal, it keeps the one that planner_prefers;
+    // standing.front keeps the one that was found first.
+    int64_t found = result->found.count, least = INT64_MAX;
+    Candidate *items = result->found.items, *sorted = xcalloc((size_t)found + 1, sizeof *sorted);
+    for (int64_t i = 0; i < found; i++) sorted[i] = items[i];
+    qsort(sorted, (size_t)found, sizeof *sorted, compare_found_);
+    double slowest = SEARCH_SLOWER * planner_compared(&sorted[0].forecast);
+    result->front = xcalloc((size_t)found + 1, sizeof *result->front);
+    for (int64_t i = 0; i < found && planner_compared(&sorted[i].forecast) <= slowest; i++) {
+        if (sorted[i].forecast.peak_bytes >= least) continue;
+        least = sorted[i].forecast.peak_bytes;
+        result->front[result->front_count++] = index_of_(result, &sorted[i]);
+    }
+    // 4. The fastest, the plainest of class 0, and the ten best.
+    for (int i = 0; i < found; i++)
+        if (i == 0 || items[i].forecast.time.step < items[result->fastest].forecast.time.step) result->fastest = i;
+    result->best = result->fastest;
+    for (int i = 0; i < found; i++) {
+        if (search_class(result, &items[i].forecast) > 0) continue;
+        result->alike += i != result->fastest;
+        if (search_plainer(&items[i], &items[result->best])) result->best = i;
+    }
     for (int64_t i = 0; i < search.standing.keys.count && i < SEARCH_BEST; i++)
         result->ten[result->ten_count++] = index_of_(result, &search.standing.keys.items[i]);
-    for (int64_t i = 0; i < result->found.count; i++) {
-        PlanTime *time = &result->found.items[i].forecast.time;
+    for (int64_t i = 0; i < found; i++) {
+        PlanTime *time = &items[i].forecast.time;
         time->mfu *= time->step / (time->step + space->planner->hardware.step);
         time->step += space->planner->hardware.step;
     }
-    free_all(search.heap.nodes, search.standing.front.items, search.standing.keys.items);
+    free_all(sorted, divisions.layouts, search.heap.nodes, search.standing.front.items, search.standing.keys.items);
     result->seconds = clock_seconds() - began;
     return status;
 }
