@@ -306,6 +306,37 @@ static void assert_no_loss(const Schedule *schedule, Times times) {
     }
 }
 
+// Every kind, with times that differ from stage to stage: once as it is, once with a resource that is never full.
+TEST(a_run_without_a_clock_has_the_times_of_one_with_a_clock) {
+    for (int kind = 0; kind < schedule_kind_count; kind++)
+        for (int p = 2; p <= 8; p += 3) {
+            ScheduleSpec spec = {.stages = p, .microbatches = 4 * p, .group = p, .delay = p - 1};
+            Error err = {0};
+            Schedule *schedule = schedule_make(&schedule_kinds[kind], &spec, &err);
+            if (schedule == NULL) continue; // no list for an odd number of stages
+            double each[4][2 * MOST_STAGES], edge[MOST_STAGES], last[MOST_STAGES], capacity = 1e6;
+            int resource[MOST_STAGES] = {0};
+            for (int i = 0; i < 2 * p; i++)
+                for (int k = 0; k < 4; k++) each[k][i] = 1 + 0.1 * ((i * 7 + k * 3) % 5);
+            for (int s = 0; s < p; s++) edge[s] = 0.3 + 1.1 * (s % 3), last[s] = 1.1;
+            SimulateShares shares = {.count = 1, .capacity = &capacity, .down = resource, .up = resource};
+            SimulateCosts costs = {each[0], each[1], each[2], each[3], .last = last, .edge = edge};
+            Timeline *without = schedule_simulated(schedule, &costs);
+            costs.shares = &shares;
+            Timeline *with = schedule_simulated(schedule, &costs);
+            assert_near(without->makespan, with->makespan);
+            for (int s = 0; s < p; s++) {
+                assert_near(without->stage[s].busy, with->stage[s].busy);
+                assert_int_equal(without->stage[s].own_peak, with->stage[s].own_peak);
+                for (int64_t i = 0; i < schedule->stage[s].count; i++)
+                    assert_near(without->stage[s].times[i].begin, with->stage[s].times[i].begin);
+            }
+            timeline_free(without);
+            timeline_free(with);
+            schedule_free(schedule);
+        }
+}
+
 // Transfers of up to one forward never delay compute. Up to (F+B)/2 compute waits only while 1F1B would be idle anyway.
 // More slots than the fewest lose no time either.
 TEST(bpipe_loses_no_time_while_evict_and_load_fit_in_a_forward_and_a_backward) {
