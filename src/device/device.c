@@ -65,29 +65,16 @@ static int device_choose_(const World *world, int gpus) {
     return gpus > 0 ? world_place(world)->local_rank % gpus : -1;
 }
 
-static Seat *device_gather_(const Config *config, World *world, Error *err) {
-    Seat mine;
-    memset(&mine, 0, sizeof mine);
-    mine.gpus = count_gpus_(config, mine.why);
-    if (mine.gpus > 0) loaded_()->identity(device_choose_(world, mine.gpus), &mine.gpu);
-    mine.node = world_place(world)->node;
-    snprintf(mine.host, sizeof mine.host, "%.63s", world_place(world)->host);
-    Seat *seats = xcalloc((size_t)world_size(world), sizeof *seats);
-    if (world_gather_all(world, seats, &mine, sizeof mine, err) == 0) return seats;
-    free(seats);
-    return NULL;
-}
-
-// Also compares bus addresses: a GPU's MIG instances differ in UUID, but NCCL refuses ranks with the same bus address.
-static bool same_gpu_(const Seat *a, const Seat *b) {
-    bool bus = a->node == b->node && a->gpu.bus[0] != '\0' && strcmp(a->gpu.bus, b->gpu.bus) == 0;
-    return a->gpus > 0 && b->gpus > 0 && (bus || strcmp(a->gpu.id, b->gpu.id) == 0);
-}
-
 // Returns how many ranks use the GPU of seat `of` (gpu true) or are on its host (gpu false), that seat's rank included.
+// Also compares bus addresses: a GPU's MIG instances differ in UUID, but NCCL refuses ranks with the same bus address.
 static int ranks_with_(const Seat *seats, int ranks, const Seat *of, bool gpu) {
     int count = 0;
-    for (int r = 0; r < ranks; r++) count += gpu ? same_gpu_(&seats[r], of) : strcmp(seats[r].host, of->host) == 0;
+    for (int r = 0; r < ranks; r++) {
+        const Seat *at = &seats[r];
+        bool bus = at->node == of->node && at->gpu.bus[0] != '\0' && strcmp(at->gpu.bus, of->gpu.bus) == 0;
+        bool same = at->gpus > 0 && of->gpus > 0 && (bus || strcmp(at->gpu.id, of->gpu.id) == 0);
+        count += gpu ? same : strcmp(at->host, of->host) == 0;
+    }
     return count;
 }
 
@@ -118,8 +105,16 @@ static int device_refuse_(const Config *config, const Seat *seats, int ranks, Er
 // Decides whether GPUs compute. Returns 1 if they do, 0 if CPUs compute, -1 with err.
 static int device_settle_(Device *device, const Config *config, World *world, Error *err) {
     int ranks = world_size(world);
-    Seat *seats = device_gather_(config, world, err);
-    if (seats == NULL) return -1;
+    Seat mine, *seats = xcalloc((size_t)ranks, sizeof *seats);
+    memset(&mine, 0, sizeof mine);
+    mine.gpus = count_gpus_(config, mine.why);
+    if (mine.gpus > 0) loaded_()->identity(device_choose_(world, mine.gpus), &mine.gpu);
+    mine.node = world_place(world)->node;
+    snprintf(mine.host, sizeof mine.host, "%.63s", world_place(world)->host);
+    if (world_gather_all(world, seats, &mine, sizeof mine, err) != 0) {
+        free(seats);
+        return -1;
+    }
     Error unfit = {0};
     int refused = device_refuse_(config, seats, ranks, &unfit);
     device->ranks_on_gpu = ranks_with_(seats, ranks, &seats[world_rank(world)], true);

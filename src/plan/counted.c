@@ -224,13 +224,6 @@ typedef struct Counted {
     ChunkTimes *chunk, *more[2]; // [slices]
 } Counted;
 
-// Returns what was spent on the middle one of MOST layers that ran one after another, the first as number `first`.
-static Account middle_(const CountedStage *counting, int first) {
-    Account spent = counting->mark[first + 1];
-    account_add(&spent, &counting->mark[first], -1);
-    return spent;
-}
-
 // Reads an action into one field of the slice's times: of the chunk, and of one more layer of each kind. forwards:
 // recomputed layers ran before plain ones, else after them.
 static void counted_take_(CountedStage *counting, const CountKey *key, const Counted *counted, int64_t slice,
@@ -238,8 +231,11 @@ static void counted_take_(CountedStage *counting, const CountKey *key, const Cou
     int of[2] = {key->layers - key->recomputed, key->recomputed};
     int first[2] = {forwards ? of[1] : 0, forwards ? 0 : of[0]};
     for (int kind = 0; kind < 2; kind++)
-        if (of[kind] == MOST && first[kind] + MOST <= counting->marks)
-            *(Account *)((char *)&counted->more[kind][slice] + field) = middle_(counting, first[kind]);
+        if (of[kind] == MOST && first[kind] + MOST <= counting->marks) { // the middle one of MOST
+            Account *more = (Account *)((char *)&counted->more[kind][slice] + field);
+            *more = counting->mark[first[kind] + 1];
+            account_add(more, &counting->mark[first[kind]], -1);
+        }
     *(Account *)((char *)&counted->chunk[slice] + field) = counted_read_(counting);
 }
 

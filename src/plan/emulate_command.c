@@ -46,23 +46,19 @@ static int start_(Subject *subject, Error *err) {
                             &subject->hardware, subject->be, err);
 }
 
-static double tensor_seconds_(const Subject *subject) {
-    const StageShape *at = &subject->plan.stage[subject->stage].at;
-    CountSource source = {.hardware = &subject->hardware, .config = &subject->config, .model = subject->model};
-    ChunkTimes *times = xmalloc((size_t)at->shape.slices * sizeof *times);
-    double seconds = 0;
-    for (int c = 0; c < at->chunks; c++) {
-        counted_chunk(&source, at, &at->chunk[c], times);
-        for (int64_t i = 0; i < at->shape.slices; i++) seconds += times[i].forward.exposed + times[i].backward.exposed;
-    }
-    free(times);
-    return seconds;
-}
-
 static void print_times_(const Subject *subject, const EmulationTimes *times, FILE *file) {
     const Config *config = &subject->config;
     double backward = times->backward > 0 ? times->backward : times->input + times->weights;
-    double all = times->forward + backward, tensor = tensor_seconds_(subject);
+    const StageShape *at = &subject->plan.stage[subject->stage].at;
+    CountSource source = {.hardware = &subject->hardware, .config = config, .model = subject->model};
+    ChunkTimes *counted = xmalloc((size_t)at->shape.slices * sizeof *counted);
+    double all = times->forward + backward, tensor = 0; // tensor: of collectives
+    for (int c = 0; c < at->chunks; c++) {
+        counted_chunk(&source, at, &at->chunk[c], counted);
+        for (int64_t i = 0; i < at->shape.slices; i++)
+            tensor += counted[i].forward.exposed + counted[i].backward.exposed;
+    }
+    free(counted);
     double share = (double)(config_world(config) / config->parallel.data) * subject->hardware.cost.flops;
     double flops = model_flops_per_token(config, true) * (double)(config->schedule.micro_batch * config->model.seq_len);
     fprintf(file, "time      forward %.3f ms", 1e3 * times->forward);

@@ -138,48 +138,41 @@ typedef struct Session {
     int64_t optimized; // number of cases summed in `norm` and `optimizer`
 } Session;
 
-static bool workspace_for_(const Session *session, const Case *at) {
-    const Hardware *hardware = &session->planner->hardware;
-    double bytes = (double)memory_total(&at->plan->stage[at->stage].memory);
-    double reserve = at->config->hardware.reserve_gib;
-    return plan_lacks(bytes, (double)hardware->memory_bytes, reserve) <= 0 &&
-           plan_lacks(bytes * at_a_time_(at), (double)hardware->host_bytes, reserve) <= 0;
-}
-
-static void measure_keep_(Session *session, const Case *at, Result *result) {
-    const StageShape *shape = &at->plan->stage[at->stage].at;
-    ProfileStage *stage = &result->stage;
-    stage->attention = at->config->attention.mode;
-    stage->softmax = at->config->attention.softmax;
-    stage->micro_batch = at->config->schedule.micro_batch;
-    stage->layers = shape->layers;
-    stage->first = shape->first;
-    stage->last = shape->last;
-    session->norm += result->norm;
-    session->optimizer += result->optimizer;
-    session->optimized++;
-    log_status(session->log,
-               "%s attention, micro-batch %lld, stage %d: forward %.2f ms, backward %.2f ms, split %.2f + %.2f ms",
-               config_word("attention.mode", stage->attention), (long long)stage->micro_batch, at->stage,
-               1e3 * stage->forward, 1e3 * stage->backward, 1e3 * stage->input, 1e3 * stage->weight);
-    profile_add(session->profile, stage);
-}
-
 static int measure_stage_(Session *session, int stage, Error *err) {
     const Planner *planner = session->planner;
-    Plan plan = {0};
-    Schedule *list = emulation_list((int)session->config->parallel.pipeline, stage, MICROBATCHES, err);
-    int status = list == NULL ? -1 : 0;
-    if (status == 0) plan = plan_make(planner->model, session->config, list, planner->be);
-    if (status == 0) {
-        Case at = {session->config, planner->model, &planner->hardware, &plan, list, stage, session->log};
-        Result result = {0};
-        if (workspace_for_(session, &at)) status = run_case_(&at, &result, err);
-        else
-            log_status(session->log, "%s attention, micro-batch %lld, stage %d: not measured, it does not fit",
-                       config_word("attention.mode", session->config->attention.mode),
-                       (long long)session->config->schedule.micro_batch, stage);
-        if (status == 0 && result.done) measure_keep_(session, &at, &result);
+    const Hardware *hardware = &planner->hardware;
+    const Config *config = session->config;
+    const char *mode = config_word("attention.mode", config->attention.mode);
+    long long micro_batch = (long long)config->schedule.micro_batch;
+    Result result = {0};
+    Schedule *list = emulation_list((int)config->parallel.pipeline, stage, MICROBATCHES, err);
+    if (list == NULL) return -1;
+    Plan plan = plan_make(planner->model, config, list, planner->be);
+    Case at = {config, planner->model, hardware, &plan, list, stage, session->log};
+    double bytes = (double)memory_total(&plan.stage[stage].memory), reserve = config->hardware.reserve_gib;
+    bool fits = plan_lacks(bytes, (double)hardware->memory_bytes, reserve) <= 0 &&
+                plan_lacks(bytes * at_a_time_(&at), (double)hardware->host_bytes, reserve) <= 0;
+    int status = fits ? run_case_(&at, &result, err) : 0;
+    if (!fits)
+        log_status(session->log, "%s attention, micro-batch %lld, stage %d: not measured, it does not fit", mode,
+                   micro_batch, stage);
+    if (status == 0 && result.done) {
+        const StageShape *shape = &plan.stage[stage].at;
+        ProfileStage *took = &result.stage;
+        took->attention = config->attention.mode;
+        took->softmax = config->attention.softmax;
+        took->micro_batch = config->schedule.micro_batch;
+        took->layers = shape->layers;
+        took->first = shape->first;
+        took->last = shape->last;
+        session->norm += result.norm;
+        session->optimizer += result.optimizer;
+        session->optimized++;
+        log_status(session->log,
+                   "%s attention, micro-batch %lld, stage %d: forward %.2f ms, backward %.2f ms, split %.2f + %.2f ms",
+                   mode, micro_batch, stage, 1e3 * took->forward, 1e3 * took->backward, 1e3 * took->input,
+                   1e3 * took->weight);
+        profile_add(session->profile, took);
     }
     plan_free(&plan);
     schedule_free(list);

@@ -66,21 +66,6 @@ static int extreme_stage_(const PlanCosts *costs, int stages, bool most) {
     return found;
 }
 
-// Distributes the layers so that all stages have about the same amount of work.
-static void deal_layers_(const PlanAnswer *answer, const PlanCosts *costs, Config *config) {
-    int p = answer->plan.stages;
-    Schedule placed = {.stages = p, .chunks = 1};
-    double layer = INFINITY, load[CONFIG_MAX_STAGES];
-    for (int s = 0; s < p; s++) {
-        double layers = (double)answer->plan.stage[s].at.layers;
-        if (layers > 0) layer = fmin(layer, stage_work_(&costs->stage[s]) / layers);
-    }
-    for (int s = 0; s < p; s++)
-        load[s] = stage_work_(&costs->stage[s]) - layer * (double)answer->plan.stage[s].at.layers;
-    layout_deal_layers(&placed, config->model.layers, layer, load, config->parallel.layers_per_stage);
-    config->parallel.layers_given = config->parallel.layers_count = p;
-}
-
 // Advises another split of the layers. Returns the number of sentences, 0 or 1; -1 with err.
 static int advise_layers_(const PlanAnswer *answer, const PlanCosts *costs, char text[WATERFALL_ADVICE], Error *err) {
     int p = answer->plan.stages, most = extreme_stage_(costs, p, true), least = extreme_stage_(costs, p, false),
@@ -93,7 +78,17 @@ static int advise_layers_(const PlanAnswer *answer, const PlanCosts *costs, char
     if (ratio < 1.02 || few || 2 * p > (int)sizeof list || answer->schedule->chunks > 1 ||
         answer->config.schedule.file[0] != '\0')
         return 0;
-    deal_layers_(answer, costs, &dealt);
+    // All stages get about the same amount of work.
+    Schedule placed = {.stages = p, .chunks = 1};
+    double layer = INFINITY, load[CONFIG_MAX_STAGES];
+    for (int s = 0; s < p; s++) {
+        double layers = (double)answer->plan.stage[s].at.layers;
+        if (layers > 0) layer = fmin(layer, stage_work_(&costs->stage[s]) / layers);
+    }
+    for (int s = 0; s < p; s++)
+        load[s] = stage_work_(&costs->stage[s]) - layer * (double)answer->plan.stage[s].at.layers;
+    layout_deal_layers(&placed, dealt.model.layers, layer, load, dealt.parallel.layers_per_stage);
+    dealt.parallel.layers_given = dealt.parallel.layers_count = p;
     if (planner_forecast_config(&answer->planner, &dealt, true, &forecast, err) != 0) return -1;
     double less = 1 - forecast.time.step / answer->time.step;
     if (!forecast.possible || !forecast.fits || !forecast.time.known || less < 0.005) return 0;

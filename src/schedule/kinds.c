@@ -158,28 +158,6 @@ int schedule_kind_plain(void) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Making a schedule
 
-static const char *refuse_chunks_(const ScheduleKind *kind, const ScheduleSpec *spec, Error *err) {
-    if (spec->chunks >= kind->chunks && spec->chunks <= kind->most_chunks) return NULL;
-    if (kind->chunks == kind->most_chunks)
-        error_set(err, EXIT_USAGE, "schedule %s has %d chunk%s on every stage, not %d", kind->name, kind->chunks,
-                  kind->chunks == 1 ? "" : "s", spec->chunks);
-    else
-        error_set(err, EXIT_USAGE, "schedule %s supports %d to %d chunks per stage, not %d", kind->name, kind->chunks,
-                  kind->most_chunks, spec->chunks);
-    return "chunks";
-}
-
-static const char *refuse_slices_(const ScheduleKind *kind, const ScheduleSpec *spec, Error *err) {
-    if (spec->slices == 1 || (kind->sliced && spec->slices > 1 && spec->slices <= MANY)) return NULL;
-    if (kind->sliced)
-        error_set(err, EXIT_USAGE, "schedule %s supports 1 to %d slices per microbatch, not %d", kind->name, MANY,
-                  spec->slices);
-    else
-        error_set(err, EXIT_USAGE, "schedule %s supports 1 slice per microbatch, not %d; use seq1f1b or interleaved",
-                  kind->name, spec->slices);
-    return "slices";
-}
-
 int schedule_complete(const ScheduleKind *kind, ScheduleSpec *spec, const char **key, Error *err) {
     if (spec->chunks == 0) spec->chunks = kind->chunks;
     if (spec->slices == 0) spec->slices = 1;
@@ -190,8 +168,25 @@ int schedule_complete(const ScheduleKind *kind, ScheduleSpec *spec, const char *
     const char *wrong = NULL;
     if (schedule_possible(spec->stages, spec->microbatches * max_int(spec->slices, 1), err) != 0)
         wrong = spec->stages < 1 ? "stages" : "microbatches";
-    if (wrong == NULL) wrong = refuse_chunks_(kind, spec, err);
-    if (wrong == NULL) wrong = refuse_slices_(kind, spec, err);
+    if (wrong == NULL && (spec->chunks < kind->chunks || spec->chunks > kind->most_chunks)) {
+        wrong = "chunks";
+        if (kind->chunks == kind->most_chunks)
+            error_set(err, EXIT_USAGE, "schedule %s has %d chunk%s on every stage, not %d", kind->name, kind->chunks,
+                      kind->chunks == 1 ? "" : "s", spec->chunks);
+        else
+            error_set(err, EXIT_USAGE, "schedule %s supports %d to %d chunks per stage, not %d", kind->name,
+                      kind->chunks, kind->most_chunks, spec->chunks);
+    }
+    if (wrong == NULL && (spec->slices < 1 || spec->slices > (kind->sliced ? MANY : 1))) {
+        wrong = "slices";
+        if (kind->sliced)
+            error_set(err, EXIT_USAGE, "schedule %s supports 1 to %d slices per microbatch, not %d", kind->name, MANY,
+                      spec->slices);
+        else
+            error_set(err, EXIT_USAGE,
+                      "schedule %s supports 1 slice per microbatch, not %d; use seq1f1b or interleaved", kind->name,
+                      spec->slices);
+    }
     if (wrong == NULL && kind->refuse != NULL) wrong = kind->refuse(spec, err);
     if (key != NULL) *key = wrong;
     return wrong == NULL ? 0 : -1;
