@@ -134,14 +134,14 @@ static int context_values_(const LayoutSpace *space, const RunLayout *at, int64_
     return count;
 }
 
-// Tries slices of at least SHORT tokens, and the given number of slices.
+// Tries slices of at least SHORT tokens, and the given number of slices; only that one if it is fixed.
 static int slice_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
     enum { MOST = 8, SHORT = 512 };
     int64_t s = space->base->model.seq_len, given = space->given.slices;
     bool fixed = fixes_(space, LAYOUT_BIT(slices)),
          unsliced = fixes_(space, LAYOUT_BIT(name)) && !is_sliced_(&space->given);
     int count = 0;
-    values[count++] = 1;
+    if (!fixed || given == 1) values[count++] = 1;
     bool balanced = space->base->model.experts > 0 && space->base->train.balance == BALANCE_LOSS; // of whole sequences
     if (unsliced || at->context > 1 || !space->base->model.causal || balanced) return count;
     for (int64_t n = 2; n <= MOST && s / n >= SHORT && !fixed; n *= 2)
@@ -276,12 +276,12 @@ static int pointwise_values_(const LayoutSpace *space, const RunLayout *at, int6
 
 // A sliced schedule with one chunk and one slice is the same as 1F1B, so it is tried only if it is named.
 static int name_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
-    bool others = fixes_(space, LAYOUT_BIT(slices)) && space->given.slices > 1, named = fixes_(space, LAYOUT_BIT(name));
+    bool named = fixes_(space, LAYOUT_BIT(name));
     int count = 0;
     for (int kind = 0; kind < schedule_kind_count; kind++) {
         bool sliced = schedule_kinds[kind].sliced, whole = !sliced || named || schedule_kinds[kind].chunks > 1;
         if (space->schedules != 0 && (space->schedules >> kind & 1) == 0) continue;
-        if (at->slices > 1 ? sliced : whole && !(sliced && others)) values[count++] = kind;
+        if (at->slices > 1 ? sliced : whole) values[count++] = kind;
     }
     return count;
 }

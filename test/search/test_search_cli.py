@@ -162,6 +162,12 @@ def test_long_sequences_are_split_over_context_ranks_unasked():
     assert best["config"]["parallel"]["context"] > 1
 
 
+def test_a_fixed_number_of_slices_is_kept_by_every_row():
+    keys = ["hardware.gpu=h100", "model.layers=8", "train.global_batch=32", "schedule.slices=4", "schedule.bpipe=off"]
+    rows = json.loads(search("--gpus", 16, "--json", overrides=keys).stdout)["front"]
+    assert {row["config"]["schedule"]["slices"] for row in rows} == {4}
+
+
 def test_long_sequences_are_cut_into_slices_unasked():
     keys = ["hardware.gpu=h100", "model.layers=8", "train.global_batch=32", "attention.deterministic=off"]
 
