@@ -3,6 +3,7 @@
 // nothing with the pass but bpipe_partner.
 #include "bpipe.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -255,6 +256,7 @@ static int walk_turn_(const Walk *walk, Action action) { return walk->turn[sched
 
 static void walk_move_(Walk *walk, ActionKind kind, int turn) {
     bool evict = kind == ACTION_EVICT;
+    assert(number_set_has(evict ? &walk->home : &walk->away, turn));
     number_set_remove(evict ? &walk->home : &walk->away, turn);
     number_set_add(evict ? &walk->away : &walk->home, turn);
     walk->used += evict ? -1 : 1;
@@ -312,19 +314,15 @@ static void walk_swap_(Walk *walk) {
     walk_load_(walk, next);
 }
 
-static bool freed_before_(const Walk *walk, int turn) {
-    for (int64_t i = walk->at; i < walk->place[turn]; i++)
-        if (action_frees(walk->base->actions[i].kind, false)) return true;
-    return false;
-}
-
 // After the last forward, loads evicted bundles as slots become free, in the order of turns. If the bundle of the next
 // turn is evicted and no slot is freed before that turn, evicts the newest bundle for it.
 static void walk_home_(Walk *walk) {
     int next = walk->now - 1;
     while (walk->used < walk->slots && (next = number_set_after(&walk->away, next)) >= 0) walk_load_(walk, next);
     next = walk->now + 1;
-    if (next > walk->newest || !number_set_has(&walk->away, next) || freed_before_(walk, next)) return;
+    if (next > walk->newest || !number_set_has(&walk->away, next)) return;
+    for (int64_t i = walk->at; i < walk->place[next]; i++)
+        if (action_frees(walk->base->actions[i].kind, false)) return;
     if (walk_make_room_(walk, 1, next)) walk_load_(walk, next);
 }
 
@@ -345,6 +343,7 @@ static void walk_action_(Walk *walk, Action action) {
     }
     if (turns_(action.kind)) number_set_remove(&walk->home, walk->now++);
     walk->used += forward - action_frees(action.kind, false);
+    assert(walk->failed || (walk->used >= 0 && walk->used <= walk->slots));
 }
 
 // Fills `place` and `turn` from the list of stage s. Call walk_free_ afterwards.
@@ -447,18 +446,17 @@ static int host_needs_(const Schedule *base, int s) {
     return slots;
 }
 
-// Returns the fewest slots for a stage. Evicting to the host: the fewest with which the pass succeeds. To a partner:
-// half of the two stages' bundles in flight, rounded down, plus 1, since a bundle in transit takes a slot on both.
-static int balance_needs_(const Schedule *base, int s, EvictTarget target) {
-    if (target == EVICT_TO_HOST) return host_needs_(base, s);
-    int in_flight = in_flight_(&base->stage[s]), partner = bpipe_partner(base->stages, s);
-    if (partner == SCHEDULE_NO_PEER) return in_flight;
-    return min_int(in_flight, (in_flight + in_flight_(&base->stage[partner])) / 2 + 1);
-}
-
+// Evicting to the host, a stage needs the fewest slots with which the pass succeeds. To a partner: half of the two
+// stages' bundles in flight, rounded down, plus 1, since a bundle in transit takes a slot on both.
 int bpipe_least_slots(const Schedule *base, EvictTarget target) {
     int least = 1;
-    for (int s = 0; s < base->stages; s++) least = max_int(least, balance_needs_(base, s, target));
+    for (int s = 0; s < base->stages; s++) {
+        int needs = in_flight_(&base->stage[s]), partner = bpipe_partner(base->stages, s);
+        if (target == EVICT_TO_HOST) needs = host_needs_(base, s);
+        else if (partner != SCHEDULE_NO_PEER)
+            needs = min_int(needs, (needs + in_flight_(&base->stage[partner])) / 2 + 1);
+        least = max_int(least, needs);
+    }
     return least;
 }
 
@@ -486,8 +484,11 @@ static int balance_allowed_(const Schedule *base, int slots, EvictTarget target,
                      base->name, base->stages, least);
 }
 
-// Returns a schedule like the base but with empty lists. Its name is "bpipe" for 1F1B and GPipe, "bpipe-gis" for gis.
-static Schedule *balance_new_(const Schedule *base, int slots) {
+Schedule *bpipe_balance(const Schedule *base, int slots, EvictTarget target, int ahead, Error *err) {
+    if (balance_allowed_(base, slots, target, ahead, err) != 0) return NULL;
+    if (slots == 0) slots = bpipe_least_slots(base, target);
+
+    // 1. A schedule like the base but with empty lists: "bpipe" for 1F1B and GPipe, else "bpipe-" and the base's name.
     bool plain = strcmp(base->name, "1f1b") == 0 || strcmp(base->name, "gpipe") == 0;
     char name[sizeof base->name];
     snprintf(name, sizeof name, "bpipe%s%.24s", plain ? "" : "-", plain ? "" : base->name);
@@ -497,18 +498,15 @@ static Schedule *balance_new_(const Schedule *base, int slots) {
     schedule->placement = base->placement;
     schedule->edge_buffers = base->edge_buffers;
     schedule->slots = slots;
-    return schedule;
-}
 
-Schedule *bpipe_balance(const Schedule *base, int slots, EvictTarget target, int ahead, Error *err) {
-    if (balance_allowed_(base, slots, target, ahead, err) != 0) return NULL;
-    if (slots == 0) slots = bpipe_least_slots(base, target);
-    Schedule *schedule = balance_new_(base, slots);
+    // 2. Each stage's list with its evictions and loads.
     for (int s = 0; s < base->stages; s++) {
         if (balance_stage_(schedule, s, base, target, ahead, err) == 0) continue;
         schedule_free(schedule);
         return NULL;
     }
+
+    // 3. The other side of a partner's evictions and loads.
     for (int s = 0; s < base->stages && target == EVICT_TO_PEER; s++) {
         const StageSchedule *stage = &schedule->stage[s];
         bool evicts = false;
