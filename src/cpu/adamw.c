@@ -1,17 +1,17 @@
 // AdamW (Loshchilov & Hutter 2019), the elementwise passes of Muon and the gradients' squared norms, over all tensors
-// of a stage at once. The tensors are cut into chunks of equal size, so that many small tensors and one large one keep
+// of a stage at once. The tensors are cut into runs of equal size, so that many small tensors and one large one keep
 // all threads equally busy.
 #include "cpu.h"
 #include "backend/adamw.h"
 #include "lanes.h"
 
-enum { CHUNK = 1 << 15, CHUNKS_AT_ONCE = 1024 };
+enum { RUN = 1 << 15, RUNS_AT_ONCE = 1024 };
 
-static int64_t tensor_chunks_(const AdamwTensor *tensor) { return (tensor->count + CHUNK - 1) / CHUNK; }
+static int64_t tensor_runs_(const AdamwTensor *tensor) { return (tensor->count + RUN - 1) / RUN; }
 
-static int64_t total_chunks_(const AdamwTensor *tensors, int64_t tensor_count) {
+static int64_t total_runs_(const AdamwTensor *tensors, int64_t tensor_count) {
     int64_t total = 0;
-    for (int64_t i = 0; i < tensor_count; i++) total += tensor_chunks_(&tensors[i]);
+    for (int64_t i = 0; i < tensor_count; i++) total += tensor_runs_(&tensors[i]);
     return total;
 }
 
@@ -19,12 +19,12 @@ typedef struct TensorRun {
     int64_t tensor, first, count; // elements [first, first + count) of tensors[tensor]
 } TensorRun;
 
-// Finds the chunk `index` by walking the tensors. The walk costs less than a hundredth of the work on the chunk.
-static TensorRun chunk_find_(const AdamwTensor *tensors, int64_t index) {
+// Finds the run `index` by walking the tensors. The walk costs less than a hundredth of the work on the run.
+static TensorRun run_find_(const AdamwTensor *tensors, int64_t index) {
     int64_t tensor = 0;
-    while (index >= tensor_chunks_(&tensors[tensor])) index -= tensor_chunks_(&tensors[tensor++]);
-    int64_t first = index * CHUNK, left = tensors[tensor].count - first;
-    return (TensorRun){tensor, first, left < CHUNK ? left : CHUNK};
+    while (index >= tensor_runs_(&tensors[tensor])) index -= tensor_runs_(&tensors[tensor++]);
+    int64_t first = index * RUN, left = tensors[tensor].count - first;
+    return (TensorRun){tensor, first, left < RUN ? left : RUN};
 }
 
 static double sum_of_squares_(const float *x, int64_t count) {
@@ -38,26 +38,25 @@ static double sum_of_squares_(const float *x, int64_t count) {
     return lanes_fold_double(&sum);
 }
 
-// No chunk spans two tensors and chunks are added in order, so the bits of a norm do not depend on the other tensors.
+// No run spans two tensors and runs are added in order, so the bits of a norm do not depend on the other tensors.
 void cpu_squared_norms(Backend *backend, double *out, const AdamwTensor *tensors, int64_t tensor_count) {
     (void)backend; // used only by the pragma
-    int64_t total = total_chunks_(tensors, tensor_count);
+    int64_t total = total_runs_(tensors, tensor_count);
     for (int64_t i = 0; i < tensor_count; i++) out[i] = 0.0;
-    for (int64_t begin = 0; begin < total; begin += CHUNKS_AT_ONCE) {
-        double sums[CHUNKS_AT_ONCE];
-        int64_t end = begin + CHUNKS_AT_ONCE < total ? begin + CHUNKS_AT_ONCE : total;
+    for (int64_t begin = 0; begin < total; begin += RUNS_AT_ONCE) {
+        double sums[RUNS_AT_ONCE];
+        int64_t end = begin + RUNS_AT_ONCE < total ? begin + RUNS_AT_ONCE : total;
         CPU_PARALLEL_FOR_DYNAMIC(cpu_self(backend))
         for (int64_t index = begin; index < end; index++) {
-            TensorRun chunk = chunk_find_(tensors, index);
-            sums[index - begin] = sum_of_squares_(tensors[chunk.tensor].gradient + chunk.first, chunk.count);
+            TensorRun run = run_find_(tensors, index);
+            sums[index - begin] = sum_of_squares_(tensors[run.tensor].gradient + run.first, run.count);
         }
-        for (int64_t index = begin; index < end; index++)
-            out[chunk_find_(tensors, index).tensor] += sums[index - begin];
+        for (int64_t index = begin; index < end; index++) out[run_find_(tensors, index).tensor] += sums[index - begin];
     }
 }
 
-static void adamw_chunk_(float *restrict w, float *restrict m, float *restrict v, const float *restrict gradient,
-                         int64_t count, const AdamwCoefficients c) {
+static void adamw_run_(float *restrict w, float *restrict m, float *restrict v, const float *restrict gradient,
+                       int64_t count, const AdamwCoefficients c) {
     for (int64_t i = 0; i < count; i++) {
         float g = gradient[i] * c.gradient_scale;
         float m_new = c.beta1 * m[i] + c.rest1 * g;
@@ -69,20 +68,20 @@ static void adamw_chunk_(float *restrict w, float *restrict m, float *restrict v
     }
 }
 
-static void muon_chunk_(float *restrict w, const float *restrict direction, int64_t count, float rate, float decay) {
+static void muon_run_(float *restrict w, const float *restrict direction, int64_t count, float rate, float decay) {
     for (int64_t i = 0; i < count; i++) w[i] -= rate * direction[i] + decay * w[i];
 }
 
 void cpu_momentum(Backend *backend, const AdamwTensor *tensors, int64_t tensor_count, double beta,
                   double gradient_scale) {
-    int64_t total = total_chunks_(tensors, tensor_count);
+    int64_t total = total_runs_(tensors, tensor_count);
     const float kept = (float)beta, rest = (float)(1.0 - beta), scale = (float)gradient_scale;
     CPU_PARALLEL_FOR_DYNAMIC(cpu_self(backend))
     for (int64_t index = 0; index < total; index++) {
-        TensorRun chunk = chunk_find_(tensors, index);
-        float *restrict m = tensors[chunk.tensor].m + chunk.first;
-        float *restrict gradient = tensors[chunk.tensor].gradient + chunk.first;
-        for (int64_t i = 0; i < chunk.count; i++) {
+        TensorRun run = run_find_(tensors, index);
+        float *restrict m = tensors[run.tensor].m + run.first;
+        float *restrict gradient = tensors[run.tensor].gradient + run.first;
+        for (int64_t i = 0; i < run.count; i++) {
             float g = rest * (scale * gradient[i]);
             m[i] = kept * m[i] + g;
             gradient[i] = kept * m[i] + g;
@@ -91,19 +90,19 @@ void cpu_momentum(Backend *backend, const AdamwTensor *tensors, int64_t tensor_c
 }
 
 void cpu_adamw(Backend *backend, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step) {
-    int64_t total = total_chunks_(tensors, tensor_count);
+    int64_t total = total_runs_(tensors, tensor_count);
     AdamwCoefficients with_decay = adamw_coefficients(step), without = with_decay;
     without.decay = 0.0f;
     CPU_PARALLEL_FOR_DYNAMIC(cpu_self(backend))
     for (int64_t index = 0; index < total; index++) {
-        TensorRun chunk = chunk_find_(tensors, index);
-        const AdamwTensor *t = &tensors[chunk.tensor];
-        float *w = (t->master ? t->master : (float *)t->weight) + chunk.first;
-        float *gradient = t->gradient + chunk.first;
+        TensorRun run = run_find_(tensors, index);
+        const AdamwTensor *t = &tensors[run.tensor];
+        float *w = (t->master ? t->master : (float *)t->weight) + run.first;
+        float *gradient = t->gradient + run.first;
         const AdamwCoefficients *c = t->decay ? &with_decay : &without;
-        if (t->v == NULL) muon_chunk_(w, gradient, chunk.count, (float)(step->lr * t->scale), c->decay);
-        else adamw_chunk_(w, t->m + chunk.first, t->v + chunk.first, gradient, chunk.count, *c);
-        if (t->master) cpu_store(backend, t->weight, chunk.first, w, chunk.count);
-        if (!t->written) memset(gradient, 0, (size_t)chunk.count * sizeof *gradient);
+        if (t->v == NULL) muon_run_(w, gradient, run.count, (float)(step->lr * t->scale), c->decay);
+        else adamw_run_(w, t->m + run.first, t->v + run.first, gradient, run.count, *c);
+        if (t->master) cpu_store(backend, t->weight, run.first, w, run.count);
+        if (!t->written) memset(gradient, 0, (size_t)run.count * sizeof *gradient);
     }
 }

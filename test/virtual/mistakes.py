@@ -283,6 +283,6 @@ MISTAKES = [
             "if (threadIdx.x == 0) sums[blockIdx.x] = blockIdx.x > 0 ? sum + 0.0 * sums[blockIdx.x - 1] : sum;",
             "test_gpu_adamw", f"{FAILS}|nothing has written"),
     Mistake("a_tensor_ends_one_element_late", "src/cuda/kernels/adamw.cu",
-            "if (whole + threadIdx.x < chunk.end)", "if (whole + threadIdx.x <= chunk.end)",
+            "if (whole + threadIdx.x < run.end)", "if (whole + threadIdx.x <= run.end)",
             "test_gpu_adamw", f"{FAILS}|cannot reach|{OUTSIDE}"),
 ]

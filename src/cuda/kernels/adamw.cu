@@ -1,21 +1,21 @@
 // AdamW (Loshchilov & Hutter 2019), the elementwise passes of Muon and the squared norms of the gradients, over all
-// tensors of a stage in one or two launches. Tensors are cut into chunks of at most CHUNK elements, one block per
-// chunk, so many small tensors keep the device as busy as a single large tensor. A block finds its tensor by binary
-// search in the table of first chunks: a dozen reads from L2, while the update of a chunk moves half a megabyte.
+// tensors of a stage in one or two launches. Tensors are cut into runs of at most RUN elements, one block per
+// run, so many small tensors keep the device as busy as a single large tensor. A block finds its tensor by binary
+// search in the table of first runs: a dozen reads from L2, while the update of a run moves half a megabyte.
 //
-// A chunk never spans two tensors, so the bits of a tensor's norm do not depend on the tensors next to it.
+// A run never spans two tensors, so the bits of a tensor's norm do not depend on the tensors next to it.
 #include "backend/adamw.h"
 #include "base/units.h"
 #include "row.cuh"
 
 namespace {
 
-enum { THREADS = 256, CHUNK = 1 << 14 };
+enum { THREADS = 256, RUN = 1 << 14 };
 
 struct TensorEntry {
     void *weight;
     float *master, *m, *v, *gradient; // master: the fp32 weight; weight is NULL if the master is the only copy
-    int64_t count, first_chunk;
+    int64_t count, first_run;
     int decay, aligned, written;
     float scale;
 };
@@ -28,15 +28,15 @@ struct FoundRun {
     int64_t begin, end; // elements
 };
 
-__device__ __forceinline__ FoundRun adamw_find_chunk_(const TensorEntry *entries, int count, int64_t chunk) {
-    int low = 0, high = count - 1; // finds the last entry with first_chunk <= chunk; its tensor is not empty
+__device__ __forceinline__ FoundRun find_run_(const TensorEntry *entries, int count, int64_t run) {
+    int low = 0, high = count - 1; // finds the last entry with first_run <= run; its tensor is not empty
     while (low < high) {
         int middle = (low + high + 1) / 2;
-        if (entries[middle].first_chunk <= chunk) low = middle;
+        if (entries[middle].first_run <= run) low = middle;
         else high = middle - 1;
     }
     const TensorEntry *entry = entries + low;
-    int64_t begin = (chunk - entry->first_chunk) * CHUNK, end = begin + CHUNK;
+    int64_t begin = (run - entry->first_run) * RUN, end = begin + RUN;
     return FoundRun{entry, begin, end < entry->count ? end : entry->count};
 }
 
@@ -74,32 +74,32 @@ __device__ __forceinline__ void update_piece_(const TensorEntry &t, int64_t at, 
 }
 
 template <typename T, TensorPass PASS>
-__device__ __forceinline__ void update_chunk_(const FoundRun &chunk, const AdamwCoefficients &c) {
+__device__ __forceinline__ void update_run_(const FoundRun &run, const AdamwCoefficients &c) {
     constexpr int W = PACK<T>;
-    const TensorEntry t = *chunk.entry;
+    const TensorEntry t = *run.entry;
     float decay = t.decay ? c.decay : 0.0f;
-    int64_t whole = chunk.begin + (t.aligned ? (chunk.end - chunk.begin) / W * W : 0);
-    for (int64_t at = chunk.begin + threadIdx.x * W; at < whole; at += THREADS * W)
+    int64_t whole = run.begin + (t.aligned ? (run.end - run.begin) / W * W : 0);
+    for (int64_t at = run.begin + threadIdx.x * W; at < whole; at += THREADS * W)
         update_piece_<T, PASS, W>(t, at, c, decay);
-    for (int64_t at = whole + threadIdx.x; at < chunk.end; at += THREADS) update_piece_<T, PASS, 1>(t, at, c, decay);
+    for (int64_t at = whole + threadIdx.x; at < run.end; at += THREADS) update_piece_<T, PASS, 1>(t, at, c, decay);
 }
 
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     adamw_kernel(const TensorEntry *entries, int count, const AdamwCoefficients c) {
-    FoundRun chunk = adamw_find_chunk_(entries, count, blockIdx.x);
-    if (chunk.entry->v) update_chunk_<T, ADAMW>(chunk, c);
-    else update_chunk_<T, MUON>(chunk, c);
+    FoundRun run = find_run_(entries, count, blockIdx.x);
+    if (run.entry->v) update_run_<T, ADAMW>(run, c);
+    else update_run_<T, MUON>(run, c);
 }
 
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     momentum_kernel(const TensorEntry *entries, int count, const AdamwCoefficients c) {
-    update_chunk_<T, MOMENTUM>(adamw_find_chunk_(entries, count, blockIdx.x), c);
+    update_run_<T, MOMENTUM>(find_run_(entries, count, blockIdx.x), c);
 }
 
-// --- squared norms, in double. A chunk is summed as a tree that depends only on the chunk's length. The sums of a
-// tensor's chunks are added as a tree that depends only on the number of chunks.
+// --- squared norms, in double. A run is summed as a tree that depends only on the run's length. The sums of a
+// tensor's runs are added as a tree that depends only on the number of runs.
 
 template <int W> __device__ __forceinline__ void add_squares_(double &sum, const float *x) {
     Floats<W> value = load_floats<W>(x);
@@ -123,18 +123,18 @@ __device__ __forceinline__ double block_sum_double_(double x, double *workspace)
 __global__ void __launch_bounds__(THREADS) squares_kernel(double *sums, const TensorEntry *entries, int count) {
     SHARED(double, workspace, THREADS / WARP);
     enum { W = 4 };
-    FoundRun chunk = adamw_find_chunk_(entries, count, blockIdx.x);
-    const float *x = chunk.entry->gradient;
+    FoundRun run = find_run_(entries, count, blockIdx.x);
+    const float *x = run.entry->gradient;
     double sum = 0.0;
-    int64_t whole = chunk.begin + (chunk.end - chunk.begin) / W * W;
-    if (chunk.entry->aligned) {
+    int64_t whole = run.begin + (run.end - run.begin) / W * W;
+    if (run.entry->aligned) {
 #pragma unroll 4
-        for (int64_t at = chunk.begin + threadIdx.x * W; at < whole; at += THREADS * W) add_squares_<W>(sum, x + at);
+        for (int64_t at = run.begin + threadIdx.x * W; at < whole; at += THREADS * W) add_squares_<W>(sum, x + at);
     } else {
-        for (int64_t at = chunk.begin + threadIdx.x * W; at < whole; at += THREADS * W)
+        for (int64_t at = run.begin + threadIdx.x * W; at < whole; at += THREADS * W)
             for (int i = 0; i < W; i++) add_squares_<1>(sum, x + at + i);
     }
-    if (whole + threadIdx.x < chunk.end) add_squares_<1>(sum, x + whole + threadIdx.x);
+    if (whole + threadIdx.x < run.end) add_squares_<1>(sum, x + whole + threadIdx.x);
     sum = block_sum_double_(sum, workspace);
     if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
@@ -142,9 +142,9 @@ __global__ void __launch_bounds__(THREADS) squares_kernel(double *sums, const Te
 __global__ void __launch_bounds__(THREADS) norms_kernel(double *norms, const double *sums, const TensorEntry *entries) {
     SHARED(double, workspace, THREADS / WARP);
     const TensorEntry *t = entries + blockIdx.x;
-    int64_t chunks = (t->count + CHUNK - 1) / CHUNK;
+    int64_t runs = (t->count + RUN - 1) / RUN;
     double sum = 0.0;
-    for (int64_t i = threadIdx.x; i < chunks; i += THREADS) sum += sums[t->first_chunk + i];
+    for (int64_t i = threadIdx.x; i < runs; i += THREADS) sum += sums[t->first_run + i];
     sum = block_sum_double_(sum, workspace);
     if (threadIdx.x == 0) norms[blockIdx.x] = sum;
 }
@@ -153,11 +153,11 @@ __global__ void __launch_bounds__(THREADS) norms_kernel(double *norms, const dou
 
 constexpr int64_t TABLE_PIECE = 256;
 
-static TensorEntry entry_make_(const AdamwTensor *t, int64_t first_chunk, int64_t weight_bytes) {
+static TensorEntry entry_make_(const AdamwTensor *t, int64_t first_run, int64_t weight_bytes) {
     TensorEntry e = {};
     e.master = t->master ? t->master : (float *)t->weight;
     e.weight = t->master ? t->weight : nullptr;
-    e.m = t->m, e.v = t->v, e.gradient = t->gradient, e.count = t->count, e.first_chunk = first_chunk;
+    e.m = t->m, e.v = t->v, e.gradient = t->gradient, e.count = t->count, e.first_run = first_run;
     e.decay = t->decay, e.written = t->written, e.scale = (float)t->scale;
     // With bf16 weights a thread accesses eight floats at once, so the fp32 arrays need an alignment of 32 bytes.
     uintptr_t floats = (uintptr_t)e.master | (uintptr_t)e.m | (uintptr_t)e.v | (uintptr_t)e.gradient;
@@ -165,19 +165,19 @@ static TensorEntry entry_make_(const AdamwTensor *t, int64_t first_chunk, int64_
     return e;
 }
 
-// Copies the entries of `count` tensors to the scratch. Returns the total number of chunks.
+// Copies the entries of `count` tensors to the scratch. Returns the total number of runs.
 static int64_t table_upload_(CudaBackend *cuda, const AdamwTensor *tensors, int64_t count) {
     TensorEntry piece[TABLE_PIECE];
-    int64_t chunks = 0;
+    int64_t runs = 0;
     for (int64_t begin = 0; begin < count; begin += TABLE_PIECE) {
         int64_t n = count - begin < TABLE_PIECE ? count - begin : TABLE_PIECE;
         for (int64_t i = 0; i < n; i++) {
-            piece[i] = entry_make_(&tensors[begin + i], chunks, cuda->backend.element);
-            chunks += (tensors[begin + i].count + CHUNK - 1) / CHUNK;
+            piece[i] = entry_make_(&tensors[begin + i], runs, cuda->backend.element);
+            runs += (tensors[begin + i].count + RUN - 1) / RUN;
         }
         cuda->backend.upload(&cuda->backend, (TensorEntry *)cuda->scratch + begin, piece, n * (int64_t)sizeof *piece);
     }
-    return chunks;
+    return runs;
 }
 
 } // namespace
@@ -189,10 +189,10 @@ static void update_all_(Backend *backend, const AdamwTensor *tensors, int64_t te
     AdamwCoefficients c = adamw_coefficients(step);
     for (int64_t begin = 0; begin < tensor_count; begin += table_limit_(cuda)) {
         int64_t count = min_i64(tensor_count - begin, table_limit_(cuda));
-        unsigned chunks = (unsigned)table_upload_(cuda, tensors + begin, count);
+        unsigned runs = (unsigned)table_upload_(cuda, tensors + begin, count);
         FOR_ELEMENT(backend, {
-            if (momentum) CUDA_LAUNCH(cuda, chunks, THREADS, 0, (momentum_kernel<T>), entries, (int)count, c);
-            else CUDA_LAUNCH(cuda, chunks, THREADS, 0, (adamw_kernel<T>), entries, (int)count, c);
+            if (momentum) CUDA_LAUNCH(cuda, runs, THREADS, 0, (momentum_kernel<T>), entries, (int)count, c);
+            else CUDA_LAUNCH(cuda, runs, THREADS, 0, (adamw_kernel<T>), entries, (int)count, c);
         });
     }
 }
@@ -207,20 +207,20 @@ void cuda_momentum(Backend *backend, const AdamwTensor *tensors, int64_t tensor_
     update_all_(backend, tensors, tensor_count, &step, true);
 }
 
-// Half of the scratch holds a double per tensor and per chunk: 2 million doubles, enough for 34e9 elements.
+// Half of the scratch holds a double per tensor and per run: 2 million doubles, enough for 34e9 elements.
 void cuda_squared_norms(Backend *backend, double *out, const AdamwTensor *tensors, int64_t tensor_count) {
     CudaBackend *cuda = cuda_self(backend);
     const TensorEntry *entries = (const TensorEntry *)cuda->scratch;
     double *norms = (double *)((char *)cuda->scratch + cuda->scratch_bytes / 2);
     for (int64_t begin = 0; begin < tensor_count; begin += table_limit_(cuda)) {
         int64_t count = min_i64(tensor_count - begin, table_limit_(cuda));
-        int64_t chunks = table_upload_(cuda, tensors + begin, count);
+        int64_t runs = table_upload_(cuda, tensors + begin, count);
         double *sums = norms + count;
-        if ((count + chunks) * (int64_t)sizeof(double) > cuda->scratch_bytes / 2) {
+        if ((count + runs) * (int64_t)sizeof(double) > cuda->scratch_bytes / 2) {
             cuda_refuse(cuda, "gradient norms of more than 30e9 elements per GPU are unsupported; use more GPUs");
             return;
         }
-        CUDA_LAUNCH(cuda, (unsigned)chunks, THREADS, 0, squares_kernel, sums, entries, (int)count);
+        CUDA_LAUNCH(cuda, (unsigned)runs, THREADS, 0, squares_kernel, sums, entries, (int)count);
         CUDA_LAUNCH(cuda, (unsigned)count, THREADS, 0, norms_kernel, norms, (const double *)sums, entries);
         cuda_note(cuda,
                   cudaMemcpyAsync(out + begin, norms, (size_t)count * sizeof *norms, cudaMemcpyDeviceToHost,
