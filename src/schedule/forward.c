@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct Play {
     const Schedule *schedule;
@@ -26,26 +27,11 @@ static bool forward_ready_(const Play *play, int at) {
     return play->done[at + 1] > next - depth;
 }
 
-// Simulates one unit of time and returns how many forwards ran. Example: two stages, two chunks in a V, two
-// microbatches; F0.1 is microbatch 0 on chunk 1. Stage 1, at the turn of the V, runs F0.1 before F1.0.
+// Example: two stages, two chunks in a V, two microbatches; F0.1 is microbatch 0 on chunk 1. Stage 1, at the turn of
+// the V, runs F0.1 before F1.0.
 //
 //   stage 0  F0.0 F1.0 .    F0.1 .    F1.1
 //   stage 1  .    F0.0 F0.1 F1.0 F1.1
-static int play_unit_(Play *play) {
-    const Schedule *schedule = play->schedule;
-    int ran = 0;
-    for (int s = 0; s < schedule->stages; s++) {
-        int chunk = schedule->chunks - 1;
-        while (chunk >= 0 && !forward_ready_(play, schedule_virtual(schedule, s, chunk))) chunk--;
-        if (chunk < 0) continue;
-        int *started = &play->started[schedule_virtual(schedule, s, chunk)];
-        list_place(&play->list[s], ACTION_FORWARD, chunk, schedule->slices, (*started)++);
-        ran++;
-    }
-    for (int g = 0; g < schedule->stages * schedule->chunks; g++) play->done[g] = play->started[g];
-    return ran;
-}
-
 Schedule *schedule_forward_like(const Schedule *like, int microbatches) {
     Schedule *schedule = schedule_new("forward", like->stages, microbatches);
     schedule->chunks = like->chunks;
@@ -57,7 +43,18 @@ Schedule *schedule_forward_like(const Schedule *like, int microbatches) {
     play.done = xcalloc(all, sizeof *play.done);
     play.started = xcalloc(all, sizeof *play.started);
     play.list = xcalloc((size_t)like->stages, sizeof *play.list);
-    while (play_unit_(&play) > 0) {}
+    for (bool ran = true; ran;) { // one unit of time
+        ran = false;
+        for (int s = 0; s < like->stages; s++) {
+            int chunk = like->chunks - 1;
+            while (chunk >= 0 && !forward_ready_(&play, schedule_virtual(schedule, s, chunk))) chunk--;
+            if (chunk < 0) continue;
+            int *started = &play.started[schedule_virtual(schedule, s, chunk)];
+            list_place(&play.list[s], ACTION_FORWARD, chunk, like->slices, (*started)++);
+            ran = true;
+        }
+        memcpy(play.done, play.started, all * sizeof *play.done);
+    }
     for (int s = 0; s < like->stages; s++) list_finish(&play.list[s], &schedule->stage[s]);
     schedule_finish(schedule, 1);
     free_all(play.done, play.started, play.list);
