@@ -164,8 +164,8 @@ static void stable_phase_(const PassGrid *grid, int *first, int *last) {
         *last = max_int(*last, grid->time[pass_of_(grid, s, PASS_F, 0, grid->microbatches - 1)]);
 }
 
-// Moves the passes outside the stable phase to the earliest hole at which their inputs are ready. An F then takes a slot
-// earlier, so it moves only across units that all have a free slot.
+// Moves the passes outside the stable phase to the earliest hole at which their inputs are ready. An F then takes a
+// slot earlier, so it moves only across units that all have a free slot.
 static void pull_outside_(PassGrid *grid) {
     int first, last, count = list_passes_(grid);
     stable_phase_(grid, &first, &last);
