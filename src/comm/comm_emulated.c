@@ -43,8 +43,9 @@ static bool seen_(Emulated *self, const void *to) {
     return false;
 }
 
-// Starts a message; detail[0] is its time of arrival, in nanoseconds of clock_seconds(). With scratch, copies as many bytes as a real message, so that memory is equally busy. Without
-// scratch, fills a receive buffer with typical numbers once, so that kernels do not run on zeros or NaN.
+// Starts a message; detail[0] is its time of arrival, in nanoseconds of clock_seconds(). With scratch, copies as many
+// bytes as a real message, so that memory is equally busy. Without scratch, fills a receive buffer with typical numbers
+// once, so that kernels do not run on zeros or NaN.
 static int emulated_message_(Comm *comm, bool sends, int peer, void *memory, int64_t bytes, CommRequest *request,
                              Error *err) {
     Emulated *self = emulated_self_(comm);

@@ -346,8 +346,8 @@ static int mpi_collective_(Comm *base, CommOperation operation, void *out, const
 }
 
 // Advances the collectives of all groups, not only the one that the caller tests, each by at most one phase and without
-// waiting: a rank that waits for a sum over data ranks still answers in its tensor group. Finished collectives leave the
-// list; the next test returns their state.
+// waiting: a rank that waits for a sum over data ranks still answers in its tensor group. Finished collectives leave
+// the list; the next test returns their state.
 static void mpi_progress_(CommMpiWork *all) {
     Collective **link = &all->first;
     while (*link != NULL) {

@@ -49,9 +49,9 @@ static void cpu_use_workspace_(Backend *backend, void *memory, int64_t rows, int
 
 // --- memory
 
-// Memory is zeroed and aligned. The address that calloc returned is stored just before it, for free(). calloc gets large
-// pieces from the kernel already zeroed and does not touch them. Huge pages, if the kernel grants them, save many TLB
-// misses in the strided reads of packing.
+// Memory is zeroed and aligned. The address that calloc returned is stored just before it, for free(). calloc gets
+// large pieces from the kernel already zeroed and does not touch them. Huge pages, if the kernel grants them, save many
+// TLB misses in the strided reads of packing.
 static void *cpu_allocate_(Backend *backend, MemoryCategory category, int64_t bytes, const char *what, Error *err) {
     int64_t held = memory_total(&backend->held), limit = INT64_MAX / 2;
     if (backend->memory_size > 0) limit = backend->memory_size;

@@ -58,6 +58,6 @@ int64_t flash_workspace_floats(const AttentionShape *shape); // floats of cpu_sc
 // Computes the output rows of one span. scratch: flash_scratch_floats(shape) floats that belong to this thread.
 void flash_forward(const Head *h, void *out, float *lse, float *scratch, const void *qkv, int64_t span, int64_t spans);
 
-// Computes dq of all heads that share a key/value head, from the first of them on, and adds their dk and dv to b->dk and
-// b->dv (initially zero).
+// Computes dq of all heads that share a key/value head, from the first of them on, and adds their dk and dv to b->dk
+// and b->dv (initially zero).
 void flash_backward(Head first, const AttentionBackward *b);

@@ -129,7 +129,8 @@ enum { TILE_WORKSPACE = CPU_GEMM_WORKSPACE + CPU_GEMM_ROWS * CPU_GEMM_COLS };
 
 int64_t cpu_linear_workspace(void) { return TILE_WORKSPACE; }
 
-// Computes y = left right, summed over k, then applies bias, GELU or gelu' to each tile. right is stored as (cols, k) if `transposed`, else as (k, cols).
+// Computes y = left right, summed over k, then applies bias, GELU or gelu' to each tile. right is stored as (cols, k)
+// if `transposed`, else as (k, cols).
 static void product_in_tiles_(Backend *backend, const Output *o, int64_t rows, int64_t k, const CpuFactor *left,
                               const CpuFactor *right, bool transposed) {
     CpuBackend *cpu = cpu_self(backend);

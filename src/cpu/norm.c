@@ -154,9 +154,9 @@ static void backward_row_(const Norm *norm, float *restrict dx, float *restrict 
 }
 
 // If dx == dout (heads, in place), the gradient of the norm's outputs is replaced; otherwise the result is added to dx.
-// The sums of all blocks, each of dw and then of db, are stored until the last block is done. Adding them block by block
-// would need less memory, but threads would wait for their turn, and with more threads than cores each wait can cost a
-// time slice.
+// The sums of all blocks, each of dw and then of db, are stored until the last block is done. Adding them block by
+// block would need less memory, but threads would wait for their turn, and with more threads than cores each wait can
+// cost a time slice.
 static void norm_backward_(Backend *backend, const Norm *norm, void *dx, float *dw, float *db, const void *dout,
                            const void *x) {
     CpuBackend *cpu = cpu_self(backend);

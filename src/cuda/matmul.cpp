@@ -257,7 +257,7 @@ static void measure_(CudaBackend *cuda, const CudaProduct *p, const MatmulKey &k
 // Stores in the plan the kernel that --tune chose, else the one that cuBLASLt ranks first. Returns false if there is no
 // kernel.
 static bool suggest_(CudaBackend *cuda, const CudaProduct *p, const MatmulKey &key, MatmulPlan *plan) {
-    static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(ProductKernels::algorithm[0]), "a product's kernel is stored whole");
+    static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(ProductKernels::algorithm[0]), "a kernel is stored whole");
     const CudaMatmul *matmul = cuda->matmul;
     const ProductChoices *products = cuda->backend.products;
     bool measures = products != NULL && products->measures && !matmul->varies;

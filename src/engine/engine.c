@@ -219,8 +219,8 @@ static void engine_pause_(Engine *engine) {
     else comm_pause_briefly(&engine->pause.looks);
 }
 
-// Calls engine_progress_ from inside compute. moved: compute has made progress. After a layer on a GPU, also waits until
-// the device is less than LAYERS_AHEAD layers behind the host.
+// Calls engine_progress_ from inside compute. moved: compute has made progress. After a layer on a GPU, also waits
+// until the device is less than LAYERS_AHEAD layers behind the host.
 static bool engine_poll_(void *argument, bool moved) {
     Engine *engine = (Engine *)argument;
     Backend *be = engine->be;

@@ -197,8 +197,9 @@ int links_create(Links *links, Backend *be, const Schedule *schedule, int stage,
             own->in[way].way = own->out[way].way = way;
             own->in[way].chunk = own->out[way].chunk = c;
         }
-    // The boundaries to other stages are connected, first the even ones, then the odd ones. With one chunk per stage, no
-    // two even boundaries share a stage. All stages use the same order, so that each finds its peer at the same boundary.
+    // The boundaries to other stages are connected, first the even ones, then the odd ones. With one chunk per stage,
+    // no two even boundaries share a stage. All stages use the same order, so that each finds its peer at the same
+    // boundary.
     for (int parity = 0; parity < 2; parity++)
         for (int end = 0; end < 2 * schedule->chunks; end++) {
             ChunkLinks *own = &links->chunk[end / 2];

@@ -390,8 +390,8 @@ int stage_forward(Stage *stage, int chunk, int64_t unit, void *bundle, const voi
         pass->copies = stage->copies == NULL ? NULL : stage->copies + row;
         void *place = layer_place_(stage, here, bundle, l);
         void *next = l + 1 < here->layers ? layer_bundle_(stage, here, bundle, l + 1) : final;
-        // The next norm, of a layer or of the head, writes the output, unless it is the chunk's message, or the input of
-        // a recomputed layer, which that finds in the bundle.
+        // The next norm, of a layer or of the head, writes the output, unless it is the chunk's message, or the input
+        // of a recomputed layer, which that finds in the bundle.
         bool ends = l + 1 == here->layers;
         LayerOutput made = (ends ? here->last : l + 1 >= here->recomputed) ? LAYER_LEAVES : LAYER_WRITES;
         layer_forward(pass, stage->model, layer_tensors_(stage, here, l), place, next, made);

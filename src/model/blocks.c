@@ -19,13 +19,6 @@ static void blocks_wait_(Pass *pass, CommRequest *request) {
     blocks_poll_(pass);
 }
 
-void block_collective(Pass *pass, Comm *comm, CommOperation operation, void *out, const void *in, int64_t count,
-                      CommType type) {
-    CommRequest request = {0};
-    if (comm->collective(comm, operation, out, in, count, type, &request, pass->err) == 0)
-        comm_wait_polling(comm, &request, pass->poll, pass->poll_argument, pass->err);
-}
-
 // Starts the gather of `count` elements of every rank.
 static void gather_(Pass *pass, CommRequest *request, void *out, const void *in, int64_t count, CommType type) {
     Comm *t = pass->tensor;
@@ -385,7 +378,7 @@ void head_block(Pass *pass, const Model *model, const Tensor *tensors, const Hea
     be->cross_entropy_stats(be, work->stats, work->logits, targets, s->rows, s->vocab_width, s->vocab_first,
                             s->vocab_count);
     if (s->tensor_ranks > 1)
-        block_collective(pass, pass->tensor, COMM_ALL_GATHER, work->gathered, work->stats, s->rows * 3, COMM_FLOAT);
+        pass_collective(pass, pass->tensor, COMM_ALL_GATHER, work->gathered, work->stats, s->rows * 3, COMM_FLOAT);
     be->cross_entropy_gradient(be, work->logits, loss, work->gathered, s->tensor_ranks, targets, s->rows,
                                s->vocab_width, s->vocab_first, s->vocab_count, scale, s->z_loss);
     blocks_poll_(pass);

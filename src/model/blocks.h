@@ -8,11 +8,6 @@
 // Returns the bytes of a buffer that fits gathered rows, plain or in eight bits with the scales of all ranks.
 int64_t block_gathered_bytes(const Shape *shape);
 
-// Runs a collective to its end. Messages progress meanwhile: another rank may start the collective only after a message
-// that depends on a message of this rank. An error is in pass->err.
-void block_collective(Pass *pass, Comm *comm, CommOperation operation, void *out, const void *in, int64_t count,
-                      CommType type);
-
 // Returns all rows (rows, hidden) of x (shard); without sequence parallelism, x has all rows and is returned. The next
 // call for the same `what` may overwrite gathered rows. Without shape->overlap, any gather and any sum over t may
 // overwrite them. A gradient in eight bits is first quantized from its source.
@@ -21,10 +16,10 @@ Factor block_gathered(Pass *pass, Gathered what, Factor x);
 // waits for it.
 void block_gather(Pass *pass, Gathered what, Factor x);
 
-// Compute linear_forward, in eight bits if w is quantized. column: x (shard) is gathered for w (out, hidden), whose rows
-// are split over t. row: the product with w (hidden, in), whose columns are split over t, is summed into y (shard).
-// With shape->strips > 1, each collective is cut into strips, which run during products of other strips. aux and
-// epilogue: see operations.h.
+// Compute linear_forward, in eight bits if w is quantized. column: x (shard) is gathered for w (out, hidden), whose
+// rows are split over t. row: the product with w (hidden, in), whose columns are split over t, is summed into y
+// (shard). With shape->strips > 1, each collective is cut into strips, which run during products of other strips. aux
+// and epilogue: see operations.h.
 void column_forward(Pass *pass, void *y, void *aux, Factor x, const Tensor *w, const void *bias, int64_t out,
                     Epilogue epilogue);
 void row_forward(Pass *pass, void *y, Factor x, const Tensor *w, const void *bias, int64_t in);

@@ -1,7 +1,6 @@
-// Collectives of context ranks over keys and values, see context.h. The two halves of a sequence are exchanged one after
-// the other, because they need the same links and multiprocessors.
+// Collectives of context ranks over keys and values, see context.h. The two halves of a sequence are exchanged one
+// after the other, because they need the same links and multiprocessors.
 #include "context.h"
-#include "blocks.h"
 
 int64_t context_row(const Shape *s, int64_t position) {
     int64_t length = s->seq / s->pieces;
@@ -36,8 +35,8 @@ void context_gather_keys(Pass *pass, const void *qkv) {
         pass->be->copy_columns(pass->be, own, keys.cols, (const char *)qkv + keys.column * s->element, s->qkv_cols,
                                false, keys.rows, keys.cols);
         if (s->context_ranks == 1) return;
-        block_collective(pass, pass->context[i], COMM_ALL_GATHER, all + keys.half * s->element, own, keys.count,
-                         s->element == 2 ? COMM_BF16 : COMM_FLOAT);
+        pass_collective(pass, pass->context[i], COMM_ALL_GATHER, all + keys.half * s->element, own, keys.count,
+                        s->element == 2 ? COMM_BF16 : COMM_FLOAT);
     }
 }
 
@@ -47,8 +46,8 @@ void context_sum_gradients(Pass *pass, void *dqkv) {
         Keys keys = keys_of_(pass, i);
         float *own = pass->dkeys + keys.own;
         if (s->context_ranks > 1)
-            block_collective(pass, pass->context[i], COMM_REDUCE_SCATTER, own, pass->dkeys + keys.half, keys.count,
-                             COMM_FLOAT);
+            pass_collective(pass, pass->context[i], COMM_REDUCE_SCATTER, own, pass->dkeys + keys.half, keys.count,
+                            COMM_FLOAT);
         pass->be->copy_columns(pass->be, (char *)dqkv + keys.column * s->element, s->qkv_cols, own, keys.cols, true,
                                keys.rows, keys.cols);
     }

@@ -113,7 +113,7 @@ static void gather_counts_(Dispatch *d, const int32_t *chosen) {
     for (int64_t i = 0; i < each; i++) own[i] = (double)mine[i];
     free(mine);
     if (pass->experts == NULL) return;
-    block_collective(pass, pass->experts, COMM_ALL_GATHER, d->counts, own, each, COMM_DOUBLE);
+    pass_collective(pass, pass->experts, COMM_ALL_GATHER, d->counts, own, each, COMM_DOUBLE);
     if (pass->err->code != 0) memset(d->counts, 0, (size_t)(each * s->expert_ranks) * sizeof *d->counts);
 }
 
@@ -275,7 +275,7 @@ static void balance_(Pass *pass, const ExpertsBundle *bundle) {
     for (int64_t n = 0; n < experts; n++) all[n] = (double)counts[n];
     Comm *others[] = {s->sequence ? pass->tensor : NULL, pass->context[0]}; // they have other tokens of the microbatch
     for (int i = 0; i < 2; i++)
-        if (others[i] != NULL) block_collective(pass, others[i], COMM_ALL_REDUCE, all, all, experts, COMM_DOUBLE);
+        if (others[i] != NULL) pass_collective(pass, others[i], COMM_ALL_REDUCE, all, all, experts, COMM_DOUBLE);
     for (int64_t n = 0; n < experts; n++)
         share[n] = (float)(s->balance * (double)experts * all[n] / ((double)s->route.chosen * tokens) * pass->scale);
     pass->be->upload(pass->be, bundle->share, share, experts * (int64_t)sizeof *share);

@@ -129,6 +129,15 @@ typedef struct Pass {
     Error *err;
 } Pass;
 
+// Runs a collective to its end. Messages progress meanwhile: another rank may start the collective only after a message
+// that depends on a message of this rank. An error is in pass->err.
+static inline void pass_collective(Pass *pass, Comm *comm, CommOperation operation, void *out, const void *in,
+                                   int64_t count, CommType type) {
+    CommRequest request = {0};
+    if (comm->collective(comm, operation, out, in, count, type, &request, pass->err) == 0)
+        comm_wait_polling(comm, &request, pass->poll, pass->poll_argument, pass->err);
+}
+
 // The differences between models. The layer, embedding and head are common to all (layer.h, blocks.h).
 struct Model {
     const char *family; // "llama": the name of its row in config/family.c

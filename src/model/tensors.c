@@ -438,9 +438,9 @@ void tensors_put(const StageTensors *tensors, Backend *be, int64_t index, const 
         keep_values_(tensors, be, index, first, last);
 }
 
-// Draws the values on the device; padding keeps the zeros of the allocation. The random stream of a tensor is FNV-1a (64
-// bit) of its name, so that its values do not depend on the model's other tensors. A tied tensor has the stream of the
-// tensor that it is tied to, even on another stage.
+// Draws the values on the device; padding keeps the zeros of the allocation. The random stream of a tensor is FNV-1a
+// (64 bit) of its name, so that its values do not depend on the model's other tensors. A tied tensor has the stream of
+// the tensor that it is tied to, even on another stage.
 static void draw_(const StageTensors *tensors, int64_t index, Backend *be, int64_t seed, float scale) {
     const Tensor *tensor = &tensors->tensors[index];
     const TensorSpec *spec = tensor->spec, *named = spec->tied_to < 0 ? spec : &tensors->table->specs[spec->tied_to];

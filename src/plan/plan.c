@@ -141,8 +141,8 @@ static Schedule *smaller_schedule_(const Config *config, const Schedule *largest
         if (needs->own_slots <= has->own_slots && needs->lent_slots <= has->lent_slots && needs_host <= has_host)
             continue;
         config_error(config, "train.batch_ramp", err,
-                     "with %lld sequences stage %d needs %d own slots, %d lent ones and %d in host memory, with %lld it "
-                     "has %d, %d and %d; leave this batch out, or use schedule.bpipe off",
+                     "with %lld sequences stage %d needs %d own slots, %d lent ones and %d in host memory, with %lld "
+                     "it has %d, %d and %d; leave this batch out, or use schedule.bpipe off",
                      (long long)batch, s, needs->own_slots, needs->lent_slots, needs_host,
                      (long long)config->train.global_batch, has->own_slots, has->lent_slots, has_host);
         schedule_free(schedule);
