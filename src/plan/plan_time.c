@@ -410,9 +410,8 @@ static int phase_(Phase *phase, const Schedule *schedule, const PlanCosts *costs
     *phase = (Phase){timeline->makespan, 0, timeline->exposed, 0};
     double *ends = xcalloc((size_t)schedule->stages, sizeof *ends);
     for (int s = 0; s < schedule->stages; s++) {
-        const StageTimeline *line = &timeline->stage[s];
-        ends[s] = line->last;
-        phase->busy += line->busy;
+        ends[s] = timeline->stage[s].last;
+        phase->busy += timeline->stage[s].busy;
     }
     if (isfinite(phase->makespan)) phase->last = summed_(&costs->sums, ends, schedule->stages);
     free(ends);
