@@ -342,7 +342,7 @@ const ConfigKey config_keys[] = {
     NUMBER(hardware, restart_s, "300", 0, 1e6, "for plans: seconds from a failure to the next step"),
     TEXT(hardware, profile, "profile.json", "measured stage times, written by --profile"),
     TEXT(hardware, products_file, "",
-         "kernels of matrix products that --tune chose by time on this GPU; empty: the library's first suggestions"),
+         "kernels of products, written by --tune; empty: the library's first suggestions"),
 };
 
 const int config_key_count = (int)(sizeof config_keys / sizeof config_keys[0]);
