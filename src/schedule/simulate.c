@@ -445,7 +445,11 @@ static void run_prepare_(SimRun *run) {
 // Runs without a clock: without transfers, and with resources that nobody waits for, the times of an action follow from
 // those of its stage's last action and of messages. So each stage runs as far as its messages are known, in any order.
 
-static int window_(const SimRun *run) { return 4 * run->schedule->edge_buffers; } // more than what can be in transit
+// Returns more than the messages that an edge can have in transit; a file may say any number of edge buffers.
+static int window_(const SimRun *run) {
+    int64_t messages = (int64_t)run->schedule->microbatches * run->schedule->slices;
+    return 4 * (run->schedule->edge_buffers < messages ? run->schedule->edge_buffers : (int)messages);
+}
 
 static bool needs_no_clock_(const SimRun *run) {
     const SimulateShares *shares = run->costs->shares;

@@ -32,6 +32,12 @@ def test_a_list_from_a_file_is_what_runs(tmp_path, text):
     assert told.stderr.startswith(proved)
 
 
+def test_a_file_may_say_any_number_of_edge_buffers(tmp_path):
+    many = MINE.replace("edges 2", "edges 1073741824")
+    told = answer(tmp_path / "mine.txt", many)
+    assert (told.returncode, told.stdout) == (0, many), told.stderr
+
+
 @pytest.mark.parametrize("text, overrides, why", [
     (MINE.replace("I1.0 W0.0", "W0.0 W1.0", 1), (), "schedule mine: stage 1: W1.0 comes before its I"),
     (MINE.replace("slots 2", "slots 1"), (), "stage 0: F1.0 finds all own slots of the stage taken"),
