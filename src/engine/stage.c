@@ -124,6 +124,7 @@ static SumShape sum_shape_(const Config *config, const StageShape *at) {
                       s->strips,
                       s->context_ranks,
                       (s->qkv_cols - s->query_cols) * s->rows / s->pieces,
+                      s->balance > 0 ? s->route.experts : 0,
                       false};
     return shape;
 }

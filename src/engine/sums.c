@@ -91,6 +91,7 @@ int64_t sums_layout(SumWorkspaces *workspaces, void *base, const SumShape *shape
         Need keys = {&workspaces->context[i], shape->context_ranks, shape->staged};
         workspaces->context[i].sums = workspaces->context[i].passing = 1;
         need_(&keys, COMM_REDUCE_SCATTER, shape->keys, COMM_FLOAT);
+        need_(&keys, COMM_ALL_REDUCE, shape->experts, COMM_DOUBLE);
     }
     if (shape->tied) count_tied_(&workspaces->tied, shape, tensors);
     sums_take_(&workspaces->tensor, &layout);

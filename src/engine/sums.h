@@ -33,7 +33,8 @@ typedef struct SumShape {
     int64_t stats; // elements per rank in the gather of the head's statistics; 0 without the head
     int strips;    // strips of rows in flight at once in a forward
     int context_ranks;
-    int64_t keys; // elements of keys and values in a piece of a context rank; their gradients are summed
+    int64_t keys;    // elements of keys and values in a piece of a context rank; their gradients are summed
+    int64_t experts; // of the balance loss, whose counts are summed over context ranks; 0: no such loss
     bool staged;
 } SumShape;
 

@@ -228,3 +228,13 @@ def test_data_ranks_that_share_experts_sample_what_one_rank_does(config, keys):
     samples = [[line for line in run(config, *asked, *layout).stdout.splitlines() if line.startswith("sample")]
                for layout in ((), keys)]  # fmt: skip
     assert len(samples[0]) == 3 and samples[0][0] == samples[1][0]
+
+
+def test_counts_of_many_experts_find_their_workspace_between_context_ranks(tmp_path):
+    """The balance loss sums 256 counts in double, more than the gradients of such short keys and values take."""
+    write_tokens(tmp_path / "a.bin", walked_tokens(512, 61))
+    config = write_config(tmp_path, model=MODEL.replace("heads: 4, kv_heads: 2", "heads: 2, kv_heads: 1, head_dim: 16")
+                          .replace("seq_len: 16, experts: 8", "seq_len: 32, experts: 256"),
+                          data=f"{{train: {tmp_path}/a.bin}}", train="{global_batch: 1, steps: 1, balance: loss}",
+                          parallel="{context: 2}", schedule="{bpipe: off}", hardware="{device: cpu, reserve_gib: 0.1}")
+    assert AS_PLANNED in trained(config).stderr
