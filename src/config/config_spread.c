@@ -19,8 +19,7 @@ int config_read_spread(const char *path, double *spread, Error *err) {
     int status = file_read(fd, path, bytes - length, text, length, err);
     close(fd);
     text[status == 0 ? length : 0] = '\0';
-    const char *line = length < bytes ? strchr(text, '\n') : text;
-    line = line != text && line != NULL ? line + 1 : text;
+    const char *cut = length < bytes ? strchr(text, '\n') : NULL, *line = cut != NULL ? cut + 1 : text;
     // 2. the figure of every step; a run that writes at this moment may not have ended its last line
     double sum = 0;
     for (const char *end; status == 0 && (end = strchr(line, '\n')) != NULL; line = end + 1) {

@@ -89,6 +89,10 @@ def test_a_runs_metrics_tell_plans_how_uneven_its_experts_are(config, metrics):
     half.write_text(f"{last}\n{last[:300]}")
     assert plan(config, f"hardware.expert_spread={half}")[0]["config"]["hardware"]["expert_spread"] == pytest.approx(
         steps[-1]["spread"], rel=1e-12)  # fmt: skip
+    blank = 2**24 - len(f'\n{{"why":""}}\n{last}\n')  # what is read begins with the end of the first line
+    half.write_text(f'{{"type":"run"}}\n{{"why":"{" " * blank}"}}\n{last}\n')
+    assert plan(config, f"hardware.expert_spread={half}")[0]["config"]["hardware"]["expert_spread"] == pytest.approx(
+        steps[-1]["spread"], rel=1e-12)  # fmt: skip
     half.write_text(f"{metrics['mixed'].read_text()}{' ' * 2**24}\n{last}\n")
     half.write_text(half.read_text().replace(" " * 2**24, '{"type":"step","why":"' + " " * 2**24 + '"}'))
     assert plan(config, f"hardware.expert_spread={half}")[0]["config"]["hardware"]["expert_spread"] == pytest.approx(
