@@ -56,7 +56,7 @@ $(VIRTUAL)/libtrainer_cuda.so: $(VIRTUAL_OBJ)
 $(VIRTUAL)/test/virtual/test_kernels.o: private VIRTUAL_HOST += -DEMULATED -Itest/support -Itest/cuda $(MANAGED)
 
 # The library finds the data of messages.o and dry.o in the program.
-$(TRAINERS:%=$(VIRTUAL)/%): $(VIRTUAL)/%: $(B)/%.o $(VIRTUAL_MORE) $(LIB)
+$(TRAINERS:%=$(VIRTUAL)/%): $(VIRTUAL)/%: $(B)/%.o $(VIRTUAL_MORE) $(LIB) | $(VIRTUAL)/libtrainer_cuda.so
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_) -rdynamic $(VIRTUAL_WRAP:%=-Wl,--wrap=%) $< $(VIRTUAL_MORE) $(LIB) $(LDLIBS_) -o $@
 

@@ -159,8 +159,8 @@ struct Backend {
     char note[384];      // a sentence to log for the user, set once the shapes are known; may be empty
     char kernels[160];   // the libraries or kernels of products and attention, for --verbose
     int64_t library;     // version of the library that chooses kernels of products; 0: the device has one for each
-    ProductChoices *products;  // kernels chosen by --tune; NULL: the library's first suggestions
-    void *self;          // the implementation's own struct
+    ProductChoices *products; // kernels chosen by --tune; NULL: the library's first suggestions
+    void *self;               // the implementation's own struct
 
     // --- life
     void (*destroy)(Backend *);

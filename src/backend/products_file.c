@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "base/json_out.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,6 +23,7 @@ char *products_text(const ProductChoices *products, const char *device, int64_t 
     for (int64_t p = 0; p < products->count; p++) {
         const ProductKernels *product = &products->product[p];
         int64_t fastest = products_fastest(product);
+        if (!isfinite(product->seconds[fastest])) continue; // none runs; the program then computes it in another way
         json_line(&out);
         json_begin(&out, NULL, '{');
         json_begin(&out, "product", '[');

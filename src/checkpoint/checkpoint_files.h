@@ -70,7 +70,7 @@ typedef struct TrainingState {
     int64_t samples; // samples read so far, over all epochs; also the position of the next sample
     int64_t tokens;  // tokens in `samples`, set by training_state_read; -1: missing in the file
     int64_t seed;
-    uint64_t data; // identity of the training data (blend.h); 0: written by a version without it
+    uint64_t data;     // identity of the training data (blend.h); 0: written by a version without it
     uint64_t products; // checksum of hardware.products_file; 0: none
     StepGuard step_guard;
 } TrainingState;

@@ -205,8 +205,7 @@ void training_state_write(const Config *config, const TrainingState *state, FILE
         comma = ", ";
     }
     fputs("],\n", file);
-    if (state->products != 0)
-        fprintf(file, "  \"products\": \"%016llx\",\n", (unsigned long long)state->products);
+    if (state->products != 0) fprintf(file, "  \"products\": \"%016llx\",\n", (unsigned long long)state->products);
     fputs("  \"config\": ", file);
     config_write_json(config, file);
     fputs("\n}\n", file);

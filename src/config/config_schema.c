@@ -341,8 +341,7 @@ const ConfigKey config_keys[] = {
     ABOVE(hardware, checkpoint_s, "10", 1e6, "for plans: seconds that training stops for a checkpoint"),
     NUMBER(hardware, restart_s, "300", 0, 1e6, "for plans: seconds from a failure to the next step"),
     TEXT(hardware, profile, "profile.json", "measured stage times, written by --profile"),
-    TEXT(hardware, products_file, "",
-         "kernels of products, written by --tune; empty: the library's first suggestions"),
+    TEXT(hardware, products_file, "", "kernels of products, written by --tune; empty: the library's first suggestions"),
 };
 
 const int config_key_count = (int)(sizeof config_keys / sizeof config_keys[0]);

@@ -21,6 +21,7 @@
 #include "base/alloc.h"
 #include "comm/comm_pushed.h"
 #include "base/clock.h"
+#include "base/units.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -514,16 +515,20 @@ void engine_destroy(Engine *engine) {
 
 // Fills a buffer between stages: a product of zeros draws less power, so that --tune would measure at another clock.
 static int rehearse_numbers_(Backend *be, const P2pLink *link, uint64_t lane, Error *err) {
-    void *to = p2p_buffer(link);
-    int64_t count = link->bytes / be->element;
-    if (to == NULL) return 0;
-    float *drawn = be->allocate(be, MEMORY_WORKSPACE, count * 4, "random numbers", err);
+    enum { PIECE = 1 << 20 };
+    char *to = p2p_buffer(link);
+    int64_t count = to == NULL ? 0 : link->bytes / be->element;
+    if (count == 0) return 0;
+    float *drawn = be->allocate(be, MEMORY_WORKSPACE, PIECE * 4, "random numbers", err);
     if (drawn == NULL) return -1;
-    NormalRows normals = {1.0f, 1, lane, 0, (uint64_t)count};
-    be->draw_normal(be, drawn, 1, count, &normals);
-    be->from_float(be, to, drawn, count);
+    for (int64_t begin = 0; begin < count; begin += PIECE) {
+        int64_t piece = min_i64(PIECE, count - begin);
+        NormalRows normals = {1.0f, 1, lane, 0, (uint64_t)piece};
+        be->draw_normal(be, drawn, 1, piece, &normals);
+        be->from_float(be, to + begin * be->element, drawn, piece);
+    }
     int status = be->synchronize(be, err);
-    be->release(be, MEMORY_WORKSPACE, drawn, count * 4);
+    be->release(be, MEMORY_WORKSPACE, drawn, PIECE * 4);
     return status;
 }
 

@@ -272,7 +272,8 @@ int optimizer_rehearse(Optimizer *optimizer, Error *err) {
     if (!be->loads_late) return 0;
     if (tied_alias_(stage) != NULL) add_alias_(stage, tied_alias_(stage));
     be->squared_norms(be, optimizer->own, optimizer->list, optimizer->count);
-    tensors_zero_gradients(&stage->tensors, be, true);
+    bool measures = be->products != NULL && be->products->measures; // --tune: products of zeros draw less power
+    if (!measures) tensors_zero_gradients(&stage->tensors, be, true);
     if (optimizer->muon != NULL) muon_rehearse(optimizer->muon);
     be->adamw(be, optimizer->list, optimizer->count, &still);
     balance_(stage, 1, 0);

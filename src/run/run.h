@@ -60,7 +60,7 @@ typedef struct Run {
     Coordinates at;
     Backend *be;
     Device device;
-    ProductChoices products; // of hardware.products_file, or what --tune measures
+    ProductChoices products;      // of hardware.products_file, or what --tune measures
     int lanes;                    // number of pipeline groups, one for each lane of messages (engine/p2p.h)
     Comm *lane[RUN_MOST_LANES];   // [lanes]
     Comm *tensor, *data, *tied;   // NULL: not needed, or this rank is no member; `data` has all replicas (topology.h)

@@ -165,11 +165,15 @@ static int create_check_host_(Run *run, Error *err) {
 
 bool run_trains(const RunAsk *ask) { return ask->generate == NULL && !ask->validate; }
 
-// Refuses, with code 2, to start if there is no checkpoint to resume from, or if the run would save among another run's
-// checkpoints. Only reads files.
+// Refuses to start if there is no checkpoint to resume from, if the run would save among another run's checkpoints, or
+// if what --tune finds cannot be written. Changes no file.
 static int check_checkpoints_(const Config *config, const RunAsk *ask, Error *err) {
+    const char *products = config->hardware.products_file;
     if (checkpoint_check_resume(config, ask->resume, ask->resume_if_any, run_trains(ask), err) != 0) return -1;
-    if (!run_trains(ask)) return 0;
+    if (ask->tune && products[0] == '\0')
+        return config_error(config, "hardware.products_file", err, "is empty; set it to the file that --tune writes");
+    if (ask->tune && (errno = file_check_to_write(products)) != 0) return file_failed(products, "written", err);
+    if (!run_trains(ask) || ask->tune) return 0;
     if (config->checkpoint.dir[0] != '\0' && hf_config_check(config, err) != 0) return -1;
     return checkpoint_check_dir(config, ask->resume, err);
 }
@@ -194,10 +198,6 @@ int run_check_start(const Config *config, const char *program, const Model *mode
     if (be != NULL) be->destroy(be);
     schedule_free(schedule);
     if (status == 0) status = check_checkpoints_(config, ask, err);
-    if (status == 0 && ask->tune && config->hardware.products_file[0] == '\0')
-        return config_error(config, "hardware.products_file", err, "is empty; set it to the file that --tune writes");
-    if (status == 0 && ask->tune && (errno = file_check_to_write(config->hardware.products_file)) != 0)
-        return file_failed(config->hardware.products_file, "written", err);
     if (status != 0) return -1;
     if (!run_trains(ask) && ask->resume == NULL && config->checkpoint.init_from[0] == '\0')
         return error_set(err, EXIT_USAGE,
@@ -514,6 +514,7 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     if (ask->check) return 0;
     if (create_stage_(run, err) != 0) return -1;
     details_phase(&details, "memory allocated, weights drawn");
+    if (ask->tune) run_listen(run);
     if (ask->tune && batch_train(&run->batch, run->sets.train, 1, err) != 0) return -1; // for products of real numbers
     if (create_rehearse_(run, &details, err) != 0) return -1;
     if (ask->tune) return 0;

@@ -35,14 +35,15 @@
 #endif
 
 // Describes the job for ranks and for the processes that supervise them.
-static Job job_(const Config *config, char *remedy, size_t size) {
+static Job job_(const Config *config, const RunAsk *ask, char *remedy, size_t size) {
     if (config->checkpoint.dir[0] != '\0')
         snprintf(remedy, size, "the job ends; continue with --resume %s", config->checkpoint.dir);
     else snprintf(remedy, size, "the job ends; nothing was saved, since checkpoint.dir is not set");
-    return (Job){.ranks = (int)config_world(config),
-                 .patience = {config->train.peer_timeout_s, config->train.timeout_s},
-                 .one_host = true,
-                 .remedy = remedy};
+    return (Job){
+        .ranks = (int)config_world(config),
+        .patience = {config->train.peer_timeout_s, ask->tune ? 0 : config->train.timeout_s}, // it only measures
+        .one_host = true,
+        .remedy = remedy};
 }
 
 // The command line, and everything needed to execute it.
@@ -65,7 +66,7 @@ typedef struct Trainer {
 static int rank_main_(Trainer *t, Error *err) {
     const Options *options = &t->options;
     char remedy[CONFIG_TEXT + 64];
-    Job job = job_(t->config, remedy, sizeof remedy);
+    Job job = job_(t->config, &t->ask, remedy, sizeof remedy);
     Run run = {0};
     Details details = details_begin(t->log);
     job.one_host = world_on_one_host();
@@ -205,11 +206,11 @@ static int train_(Trainer *t, Error *err) {
         if (trains) signal(SIGPIPE, SIG_IGN);
         return rank_main_(t, err);
     }
-    Job job = job_(config, remedy, sizeof remedy);
+    Job job = job_(config, &t->ask, remedy, sizeof remedy);
     layout = layout_of(config);
     setenv(LAYOUT_VARIABLE, layout_encode(&layout, text), 1);
     int code = trains && !t->ask.check && !t->ask.tune ? restart_launch(&t->log, config, &job, t->argv, err)
-                                       : launch_ranks(&t->log, &job, t->argv, NULL, NULL, err);
+                                                       : launch_ranks(&t->log, &job, t->argv, NULL, NULL, err);
     return err->code != 0 ? -1 : code;
 }
 

@@ -2,31 +2,53 @@
 // (matmul.cpp); here the ranks' measurements become one file. Ranks that compute the same product are added up, so that
 // one disturbed rank does not choose for all.
 #include "base/alloc.h"
+#include "base/crc64.h"
 #include "base/files.h"
 #include "run.h"
 
 #include <errno.h>
-#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+// Writes the file beside `path` and then puts it in its place: runs that read it see the old file or the new one.
 static int write_(const char *path, const char *text, Error *err) {
-    int fd = file_open_to_write(path, O_TRUNC);
-    bool written = fd >= 0 && file_write_all(fd, text, (int64_t)strlen(text)) == 0;
-    int code = errno;
-    if (fd >= 0 && close(fd) != 0 && written) written = false, code = errno;
+    char beside[CONFIG_TEXT + 16];
+    snprintf(beside, sizeof beside, "%s.new", path);
+    int fd = file_open_new(beside), code = errno;
+    if (fd >= 0) {
+        bool written = file_write_all(fd, text, (int64_t)strlen(text)) == 0 && fsync(fd) == 0;
+        code = errno;
+        if (close(fd) == 0 && written && rename(beside, path) == 0) return 0;
+        if (written) code = errno;
+        remove(beside);
+    }
     errno = code;
-    return written ? 0 : file_failed(path, "written", err);
+    return file_failed(path, "written", err);
+}
+
+// Returns a number below 2^52 that tells devices and versions of the library apart.
+static double device_mark_(const Backend *be) {
+    Crc64 crc = crc64_make();
+    uint64_t raw =
+        crc64_add(&crc, crc64_add(&crc, 0, be->device, strlen(be->device)), &be->library, sizeof be->library);
+    return (double)(raw & ((1ull << 52) - 1));
 }
 
 int run_tune(Run *run, Error *err) {
     const char *path = run->config->hardware.products_file;
     bool first = world_rank(run->world) == 0;
     int ranks = world_size(run->world);
-    double most = (double)run->products.count;
-    if (world_max(run->world, &most, 1, err) != 0) return -1;
-    int64_t each = (int64_t)most;
+    double mark = device_mark_(run->be), most[] = {(double)run->products.count, mark, -mark, run_stop_requested()};
+    if (world_max(run->world, most, 4, err) != 0) return -1;
+    if (most[3] > 0) return error_on_all(err, EXIT_FAILED, "stopped on request before the products were measured");
+    if (most[1] != -most[2])
+        return error_on_all(err, EXIT_USAGE,
+                            "--tune: the ranks have different GPUs or libraries, and one file is for "
+                            "one kind; run it on GPUs of one kind");
+    int64_t each = (int64_t)most[0];
     ProductKernels *mine = xcalloc((size_t)each + 1, sizeof *mine); // those after the last have no candidates
     ProductKernels *all = first ? xcalloc((size_t)(each * ranks) + 1, sizeof *all) : NULL;
     if (run->products.count > 0) memcpy(mine, run->products.product, (size_t)run->products.count * sizeof *mine);
@@ -40,6 +62,7 @@ int run_tune(Run *run, Error *err) {
     for (int64_t i = 0; i < chosen.count; i++) {
         const ProductKernels *product = &chosen.product[i];
         int64_t fastest = products_fastest(product);
+        if (!isfinite(product->seconds[0])) continue; // the first suggestion fails: nothing to compare with
         better += fastest > 0;
         before += product->seconds[0], after += product->seconds[fastest];
     }
@@ -49,7 +72,7 @@ int run_tune(Run *run, Error *err) {
         free(text);
     }
     if (status == 0) status = world_agree(run->world, &own, err);
-    if (status == 0 && chosen.count > 0)
+    if (status == 0 && before > 0)
         log_status(&run->all,
                    "%s: %lld products of %s measured; %lld have a faster kernel than the library's first suggestion, "
                    "which makes all of them together %.1f %% shorter",
@@ -67,7 +90,7 @@ int run_read_products(Run *run, Error *err) {
     const char *path = run->config->hardware.products_file;
     Error mine = {0};
     int64_t length = 0;
-    char note[512], *text = world_rank(run->world) == 0 ? file_read_whole(path, MOST, &length, &mine) : NULL;
+    char note[CONFIG_TEXT + 160], *text = world_rank(run->world) == 0 ? file_read_whole(path, MOST, &length, &mine) : NULL;
     int status = world_agree(run->world, &mine, err);
     if (status == 0) status = world_broadcast(run->world, &length, sizeof length, err);
     if (status == 0 && text == NULL) text = xcalloc((size_t)length + 1, 1);
@@ -76,7 +99,18 @@ int run_read_products(Run *run, Error *err) {
         products_read(&run->products, text, length, path, run->be->device, run->be->library, note, &mine);
         status = world_agree(run->world, &mine, err);
     }
-    if (status == 0 && note[0] != '\0') log_line(&run->all, "%s", note);
+    // A file for the GPUs of some ranks is used by none: replicas would sum in different orders.
+    double odd = status == 0 && note[0] != '\0';
+    if (status == 0) status = world_max(run->world, &odd, 1, err);
+    if (status == 0 && odd > 0) {
+        products_free(&run->products);
+        if (note[0] == '\0')
+            snprintf(note, sizeof note,
+                     "hardware.products_file %s is for the GPUs of some ranks alone: "
+                     "the library's first suggestions are used",
+                     path);
+        log_line(&run->all, "%s", note);
+    }
     free(text);
     return status;
 }
