@@ -188,7 +188,7 @@ function writeAnswer() {
     `${whole(model.seq_len * train.global_batch)} a step, on ${plan.world} ${hardware.gpu === "none" ? "GPUs" : hardware.gpu}`;
   answer.className = "";
   answer.replaceChildren(
-    ...(state.gpus && +state.gpus !== plan.world ? [strong(`This layout has ${plan.world} GPUs, not ${state.gpus}: search for layouts.`, "bad"), " "] : []),
+    ...(state.gpus && +state.gpus !== plan.world ? [strong(`This layout has ${plan.world} GPU${plan.world === 1 ? "" : "s"}, not ${state.gpus}: search for layouts.`, "bad"), " "] : []),
     `${plan.microbatches} microbatches: a step takes `, strong(seconds(plan.step_ms) + band),
     `, MFU ${percent(plan.mfu)}, idle ${percent(plan.bubble)}, ${whole(plan.tokens_per_s_gpu * plan.world)} tokens/s ` +
     `(${whole(plan.tokens_per_s_gpu)} a GPU)${days ? `; the run takes ${days < 10 ? +days.toPrecision(2) : whole(days)} days` : ""}. The fullest stage, ${fullest.stage}, needs ${(fullest.peak_bytes / GIB).toFixed(1)} GiB and `,
@@ -492,7 +492,7 @@ function fillAtlas() {
   }
 }
 
-// Searches a case again, here in the page.
+// Searches the model of a case on its GPUs, here in the page, with all keys free.
 function takeCase(one) {
   Object.assign(state, {config: one.model, gpu: one.gpu, gpus: String(one.gpus), seq: String(one.tokens), batch: String(one.batch), memory: "",
                         more: `hardware.network_gb_s=${one.network}\ntrain.fp8=${one.fp8}\nattention.mode=flash\nparallel.sequence=true`, taken: [], rows: null});

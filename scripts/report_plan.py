@@ -118,7 +118,7 @@ def headline(config, world, step_ms, bill):
                       for key, value in chosen(config).items())  # fmt: skip
     gpu = "ranks" if hardware["gpu"] == "none" else hardware["gpu"]
     said = (f"{Path(config['checkpoint']['dir']).name}, {train['precision']}, {model['seq_len']:,} tokens a sequence, "
-            f"{train['global_batch']:,} sequences a step, on {world:,} {gpu}: {days:,.3g} days"
+            f"{train['global_batch']:,} sequences a step, on {world:,} {gpu}: {days:{',.0f' if days >= 10 else ',.2g'}} days"
             f"{'' if price is None else f', price {price:,.3g}'}")  # fmt: skip
     command = f"./train_{model['family']} -c FILE -o hardware.gpu={hardware['gpu']} -o train.global_batch={train['global_batch']}"
     return f'<p><b>{escape(said)}</b></p><p style="overflow-wrap:anywhere"><code>{escape(f"{command} {layout} --plan")}</code></p>'

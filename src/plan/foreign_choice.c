@@ -51,7 +51,8 @@ int foreign_take(Config *config, const char *word, bool searched, Error *err) {
     if (config->schedule.split_backward == SPLIT_AUTO && schedule->name < schedule_kind_count &&
         !schedule_kinds[schedule->name].splits)
         config->schedule.split_backward = SPLIT_OFF; // none of them splits the backward of such a schedule
-    // Their default. A search does not take the file's value, but fixes this one (foreign_fix).
+    // None of them evicts, and their default overlaps nothing. A search fixes both itself (foreign_fix).
+    if (!searched && schedule->bpipe == BPIPE_AUTO) config->schedule.bpipe = BPIPE_OFF;
     if (!searched && config->place[config_find("parallel.overlap") - config_keys] == CONFIG_DEFAULT)
         config->parallel.overlap = OVERLAP_OFF;
     config->program = program;

@@ -292,7 +292,8 @@ static int print_world_(const PlanAnswer *answer, FILE *file, Error *err) {
                   layout_evicts(&world.at) ? " with BPipe" : "", plan_plain_name(&answer->config));
     else
         grid_line(file, "world", "no number of ranks with this memory is enough for %s as given%s",
-                  plan_plain_name(&answer->config), answer->schedules.best >= 0 ? "; another schedule fits here" : "");
+                  plan_plain_name(&answer->config),
+                  answer->schedules.best >= 0 ? "; another schedule fits here" : "; --search tries what would be");
     return 0;
 }
 

@@ -5,6 +5,7 @@
 #include "base/grid.h"
 #include "bound.h"
 #include "config/config_schema.h"
+#include "plan/foreign_choice.h"
 #include "plan/verdict.h"
 
 #include <math.h>
@@ -103,6 +104,8 @@ int answer_given(const SearchSpace *space, Config *given, Forecast *forecast, Er
     int64_t part = given->parallel.pipeline * given->parallel.tensor * given->parallel.context;
     if (space->keys.world % part != 0) return 0;
     given->parallel.data = space->keys.world / part;
+    if (given->program != 0 && foreign_take(given, foreign_programs[given->program - 1].word, false, &ignored) != 0)
+        return 0;
     // Decides the keys that are left open, as --plan does.
     Log quiet = {.program = "", .rank = -1, .stage = -1, .level = LOG_QUIET};
     if (config_check(given, &ignored) != 0) return 0;

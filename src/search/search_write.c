@@ -216,8 +216,9 @@ int search_write_json(const Searched *found, const Searched *here, FILE *file, E
     json_put_integer(&out, "evaluated", result->evaluated);
     json_put_number(&out, "seconds", result->seconds);
     if (result->stopped) json_put_truth(&out, "complete", false);
-    SmallestWorld world = {0};
-    if (result->best < 0 && space_smallest_world(space, &world, err) != 0) return -1;
+    SmallestWorld world = {0}; // of the program that --for names, as in the report
+    bool none = found->result.best < 0;
+    if (none && space_smallest_world(&found->space, &world, err) != 0) return -1;
     if (world.ranks > 0) {
         json_begin(&out, "smallest_world", '{');
         json_put_integer(&out, "ranks", world.ranks);
@@ -226,7 +227,7 @@ int search_write_json(const Searched *found, const Searched *here, FILE *file, E
         json_put_integer(&out, "data", world.at.data);
         json_put_integer(&out, "context", world.at.context);
         json_end(&out, '}');
-    } else if (result->best < 0) {
+    } else if (none) {
         json_put_null(&out, "smallest_world");
     }
     json_end(&out, '}');

@@ -505,6 +505,19 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_search():
 BOX = ["-o", "hardware.gpu=h100", "-o", "model.layers=16", "-o", "train.global_batch=64"]
 
 
+def test_plan_and_search_for_another_program_give_the_file_the_same_step_without_bpipe():
+    """The file leaves BPipe to the plan, and Megatron-LM has none: its layout does not fit there."""
+    file, gpu = ROOT / "configs/llama3_70b.yaml", ["-o", "hardware.gpu=h100"]
+    planned = json.loads(command("llama", "-c", file, "--plan", "--json", "--for", "megatron", *gpu).stdout)
+    assert planned["config"]["schedule"]["bpipe"] == "off" and not planned["stages"][0]["fits"]
+    given = f"given     {planned['step_ms'] / 1000:.2f} s a step, "
+    assert given in search("--gpus", 64, "--for", "megatron", *gpu, config=file).stdout
+    eight = ("--gpus", 8, "--for", "megatron", *gpu)
+    world = json.loads(search(*eight, "--json", config=file).stdout)["smallest_world"]
+    assert f"the smallest that fits: {world['ranks']} ranks" in search(*eight, config=file).stdout
+
+
+
 @pytest.mark.parametrize("program", ["megatron", "torchtitan", "nanotron"])
 def test_a_search_for_another_program_keeps_to_what_it_can_do_and_fits_by_its_bytes(program):
     ended = search("--gpus", 16, "--for", program, "--json", *BOX)
