@@ -46,7 +46,7 @@ int dry_run_start(const char *program, int argc, char **argv, Error *err) {
     Log log = {program, -1, -1, LOG_NORMAL};
     char own[4096], path[4200], make[4200];
     Options options = {0};
-    Config config = {0};
+    static Config config; // not on the stack, whose limit has not been checked yet
     if (options_parse(&options, argc, argv, err) != 0) return -1;
     int status = config_load(&config, options.config, options.overrides, options.override_count, err);
     log.level = options.quiet ? LOG_QUIET : LOG_NORMAL;
