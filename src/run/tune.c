@@ -90,7 +90,8 @@ int run_read_products(Run *run, Error *err) {
     const char *path = run->config->hardware.products_file;
     Error mine = {0};
     int64_t length = 0;
-    char note[CONFIG_TEXT + 160], *text = world_rank(run->world) == 0 ? file_read_whole(path, MOST, &length, &mine) : NULL;
+    char note[CONFIG_TEXT + 160], *text = NULL;
+    if (world_rank(run->world) == 0) text = file_read_whole(path, MOST, &length, &mine);
     int status = world_agree(run->world, &mine, err);
     if (status == 0) status = world_broadcast(run->world, &length, sizeof length, err);
     if (status == 0 && text == NULL) text = xcalloc((size_t)length + 1, 1);

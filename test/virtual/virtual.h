@@ -47,8 +47,8 @@ struct Options {
     Order order;
     uint64_t seed;
     bool races;
-    int launches;     // VIRTUAL_LAUNCHES: launches that a stream holds before a call blocks, in a dry run
-    double jitter;    // VIRTUAL_JITTER: in a dry run a product takes up to this fraction longer
+    int launches;  // VIRTUAL_LAUNCHES: launches that a stream holds before a call blocks, in a dry run
+    double jitter; // VIRTUAL_JITTER: in a dry run a product takes up to this fraction longer
     // VIRTUAL_SLOW: "product" or "links", of rank slow_rank, take slow_times as long in a dry run; "suggestion":
     // cuBLASLt's first suggestions take slow_times - 1 ms longer
     std::string slow;
