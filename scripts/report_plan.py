@@ -73,9 +73,10 @@ def document(title, body, refresh=0):
 ALSO = ("group", "delay", "slices", "recompute", "recompute_layers", "load_ahead")
 # The keys that make a layout, and that names leave out where they are the same.
 KEYS = {
-    "parallel": ("pipeline", "tensor", "data", "context", "expert", "sequence", "placement", "layers"),
-    "schedule": ("micro_batch", "name", "chunks", "slices", "split_backward", "bpipe", "evict_to", "slots",
-                 "recompute_layers", "recompute"),
+    "parallel": ("pipeline", "tensor", "data", "context", "expert", "sequence", "overlap", "collectives", "placement",
+                 "layers"),
+    "schedule": ("micro_batch", "name", "chunks", "slices", "group", "delay", "split_backward", "bpipe", "evict_to",
+                 "slots", "load_ahead", "recompute_layers", "recompute"),
     "attention": ("mode",),
 }  # fmt: skip
 
@@ -85,7 +86,7 @@ def chosen(config):
     named = {f"{part}.{key}": config[part].get(key) for part, keys in KEYS.items() for key in keys}
     evicts = named["schedule.bpipe"] == "on"
     return {key: value for key, value in named.items()
-            if value is not None and (evicts or key not in ("schedule.evict_to", "schedule.slots"))}  # fmt: skip
+            if value is not None and (evicts or key.split(".")[1] not in ("evict_to", "slots", "load_ahead"))}  # fmt: skip
 
 
 def layouts(configs):
@@ -120,7 +121,8 @@ def headline(config, world, step_ms, bill):
     said = (f"{Path(config['checkpoint']['dir']).name}, {train['precision']}, {model['seq_len']:,} tokens a sequence, "
             f"{train['global_batch']:,} sequences a step, on {world:,} {gpu}: {days:{',.0f' if days >= 10 else ',.2g'}} days"
             f"{'' if price is None else f', price {price:,.3g}'}")  # fmt: skip
-    command = f"./train_{model['family']} -c FILE -o hardware.gpu={hardware['gpu']} -o train.global_batch={train['global_batch']}"
+    command = (f"./train_{model['family']} -c FILE -o hardware.gpu={hardware['gpu']} -o model.seq_len={model['seq_len']} "
+               f"-o train.precision={train['precision']} -o train.global_batch={train['global_batch']}")
     return f'<p><b>{escape(said)}</b></p><p style="overflow-wrap:anywhere"><code>{escape(f"{command} {layout} --plan")}</code></p>'
 
 
