@@ -209,8 +209,13 @@ def search_parts(found):
     rows = [(name, seconds(row["step_ms"]), f"{row['peak_bytes'] / GIB:.1f} GiB")
             for row, name in zip(found["front"], names)]  # fmt: skip
     world = math.prod(cut.get(key, 1) for key in ("pipeline", "tensor", "data", "context"))
+    there, theirs = found.get("for"), "nothing that the other program can do fits"
+    if there:
+        theirs = (f"for the other program: {layouts([there['config']])[0]}, {seconds(there['step_ms'])} a step, "
+                  f"{there['theirs_bytes'] / GIB:.1f} GiB by its bytes")  # fmt: skip
     return [
         headline(best["config"], world, best["step_ms"], None),
+        *([f"<p><b>--for:</b> {escape(theirs)}; below is what this trainer would do.</p>"] if "for" in found else []),
         f'<ul class="tiles">{"".join(tiles)}</ul>',
         "<h2>Step time against memory of the fullest rank</h2>",
         figure({"kind": "fronts", "fronts": [front]}, "Step time against memory of the fullest rank"),
