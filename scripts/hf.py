@@ -41,6 +41,8 @@ def config_of(folder):
         hint = (
             f"give one of its checkpoints, such as {inside[-1].parent}"
             if inside
+            else f"give the folder that it is in, {folder.parent}"
+            if folder.is_file()
             else "give a folder as save_pretrained writes it, or a checkpoint"
         )
         raise Failure(f"{folder}: holds no config.json; {hint}")

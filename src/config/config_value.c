@@ -194,6 +194,8 @@ static int set_word_(Config *config, const ConfigKey *key, ConfigScalar scalar, 
         const char *word = key->words[i];
         if (suggest_nearer(typed, word, &best)) near = word;
         if (hint != NULL && strcmp(hint, word) == 0) best = -1, near = word;
+        if (hint == NULL && best > 0 && strncasecmp(typed, word, strlen(word)) == 0 && typed[strlen(word)] == '-')
+            near = word, best = 0; // h100-sxm
         if (length > 0 && strncasecmp(typed, word, length) == 0 && word[length] == '-' && used < sizeof meant)
             used += (size_t)snprintf(meant + used, sizeof meant - used, "%s%s", used > 0 ? " or " : "", word);
     }

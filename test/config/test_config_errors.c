@@ -110,6 +110,7 @@ static const BadInput wrong_values[] = {
     {BASE, "model.seq_len=8k", "-o model.seq_len: 8k may mean 8000 or 8192; write the number", ""},
     {BASE, "hardware.gpu=a100", "-o hardware.gpu: a100 is unknown, did you mean a100-40g or a100-80g;", "mi355x"},
     {BASE, "hardware.gpu=H100", "-o hardware.gpu: H100 is unknown, did you mean h100;", "mi355x"},
+    {BASE, "hardware.gpu=h100-sxm", "-o hardware.gpu: h100-sxm is unknown, did you mean h100;", "mi355x"},
     {BASE, "hardware.gpu=nonsense", "-o hardware.gpu: nonsense is unknown; use one of none, a100-40g", "mi355x"},
     {BASE "train: {steps: \"5\"}\n", NULL, "@:3: train.steps: \"5\" is a quoted string", "an integer"},
     {BASE "train: {steps: 0}\n", NULL, "@:3: train.steps: 0 is out of range", "from 1 to 1000000000000"},

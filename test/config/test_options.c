@@ -38,6 +38,8 @@ static const CommandLine wrong_lines[] = {
     {{"-c", NULL}, "-c: needs a value; write -c FILE"},
     {{"--config", NULL}, "--config: needs a value; write --config FILE"},
     {{"-c", "-o", "a=b", NULL}, "-c: needs a value"},
+    {{"-c", "x", "-o", "train.steps", "10", NULL},
+     "-o train.steps 10: a key and its value are one word; write -o train.steps=10"},
     {{"-c", "", NULL}, "the value is empty"},
     {{"--config=", NULL}, "the value is empty"},
     {{"-c", "a", "-c", "b", NULL}, "given twice, a and b"},
