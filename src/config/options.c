@@ -203,11 +203,11 @@ int options_parse(Options *options, int argc, char **argv, Error *err) {
             if (missing && row->kind != OPTION_MAYBE)
                 return error_set(err, EXIT_USAGE, "%s: needs a value; write %s %s", given, given, row->argument);
             value = missing ? OPTION_ALONE : argv[++i];
+            const char *after = i + 1 < argc ? argv[i + 1] : "-";
+            if (row->kind == OPTION_LIST && strchr(value, '=') == NULL && after[0] != '-')
+                return error_set(err, EXIT_USAGE, "%s %s %s: a key and its value are one word; write %s %s=%s", given,
+                                 value, after, given, value, after);
         }
-        const char *after = i + 1 < argc ? argv[i + 1] : "-", *short_ = row->letter == 'o' ? "-o" : "--sweep";
-        if (row->kind == OPTION_LIST && strchr(value, '=') == NULL && after[0] != '-')
-            return error_set(err, EXIT_USAGE, "%s %s %s: a key and its value are one word; write %s %s=%s", short_,
-                             value, after, short_, value, after);
         if (store_(options, row, value, err) != 0) return -1;
     }
     if (options->help || options->help_config || options->version) return 0;

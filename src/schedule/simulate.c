@@ -442,8 +442,8 @@ static void run_prepare_(SimRun *run) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Runs without a clock: without transfers, and with resources that nobody waits for, the times of an action follow from
-// those of its stage's last action and of messages. So each stage runs as far as its messages are known, in any order.
+// Runs without a clock. Without transfers and contended resources, the times of an action follow from those of its
+// stage's last action and of messages, so each stage runs as far as its messages are known, in any order.
 
 // Returns more than the messages that an edge can have in transit; a file may say any number of edge buffers.
 static int window_(const SimRun *run) {
