@@ -85,8 +85,8 @@ def chosen(config):
     """Returns {"parallel.pipeline": 4, ...} of the keys that make a layout."""
     named = {f"{part}.{key}": config[part].get(key) for part, keys in KEYS.items() for key in keys}
     evicts = named["schedule.bpipe"] == "on"
-    return {key: value for key, value in named.items()
-            if value is not None and (evicts or key.split(".")[1] not in ("evict_to", "slots", "load_ahead"))}  # fmt: skip
+    idle = () if evicts else ("schedule.evict_to", "schedule.slots", "schedule.load_ahead")
+    return {key: value for key, value in named.items() if value is not None and key not in idle}
 
 
 def layouts(configs):
@@ -118,12 +118,15 @@ def headline(config, world, step_ms, bill):
     layout = " ".join(f"-o {key}={str(value).replace(' ', '').lower() if isinstance(value, (bool, list)) else value}"
                       for key, value in chosen(config).items())  # fmt: skip
     gpu = "ranks" if hardware["gpu"] == "none" else hardware["gpu"]
+    shown = f"{days:,.0f}" if days >= 10 else f"{days:,.2g}"
     said = (f"{Path(config['checkpoint']['dir']).name}, {train['precision']}, {model['seq_len']:,} tokens a sequence, "
-            f"{train['global_batch']:,} sequences a step, on {world:,} {gpu}: {days:{',.0f' if days >= 10 else ',.2g'}} days"
+            f"{train['global_batch']:,} sequences a step, on {world:,} {gpu}: {shown} days"
             f"{'' if price is None else f', price {price:,.3g}'}")  # fmt: skip
-    command = (f"./train_{model['family']} -c FILE -o hardware.gpu={hardware['gpu']} -o model.seq_len={model['seq_len']} "
-               f"-o train.precision={train['precision']} -o train.global_batch={train['global_batch']}")
-    return f'<p><b>{escape(said)}</b></p><p style="overflow-wrap:anywhere"><code>{escape(f"{command} {layout} --plan")}</code></p>'
+    command = (f"./train_{model['family']} -c FILE -o hardware.gpu={hardware['gpu']} "
+               f"-o model.seq_len={model['seq_len']} -o train.precision={train['precision']} "
+               f"-o train.global_batch={train['global_batch']} {layout} --plan")  # fmt: skip
+    return (f'<p><b>{escape(said)}</b></p>'
+            f'<p style="overflow-wrap:anywhere"><code>{escape(command)}</code></p>')  # fmt: skip
 
 
 # ---- content by kind of file -----------------------------------------------------------------------------------------
@@ -148,7 +151,8 @@ def plan_parts(found):
     ]
     bill = (found.get("budget") or {}).get("whole")
     parts = [headline(found["config"], found["world"], found["step_ms"], bill)] if found.get("config") else []
-    parts += [f'<ul class="tiles">{"".join(tiles)}</ul>', f"<p>Does BPipe pay? {escape(found['verdict']['reason'])}</p>"]
+    parts.append(f'<ul class="tiles">{"".join(tiles)}</ul>')
+    parts.append(f"<p>Does BPipe pay? {escape(found['verdict']['reason'])}</p>")
     parts += [f"<p>Advice: {escape(sentence)}</p>" for sentence in found.get("advice") or []]
     if found.get("waterfall"):
         lines = found["waterfall"]
@@ -162,7 +166,8 @@ def plan_parts(found):
     head = ("schedule", "chunks", "split", "BPipe", "also", "step", "MFU", "idle", "peak", "fits")
     cells = [
         (row["name"], row["chunks"], row["split_backward"], row["evict_to"] if row["bpipe"] == "on" else "off",
-         ", ".join(f"{key} {row[key]}" for key in ALSO if row.get(key) not in (None, 0, 1, "none", "off")), seconds(row["step_ms"]), percent(row["mfu"]), percent(row["bubble"]), f"{row['peak_bytes'] / GIB:.1f} GiB",
+         ", ".join(f"{key} {row[key]}" for key in ALSO if row.get(key) not in (None, 0, 1, "none", "off")),
+         seconds(row["step_ms"]), percent(row["mfu"]), percent(row["bubble"]), f"{row['peak_bytes'] / GIB:.1f} GiB",
          "yes" if row["fits"] else "no")
         for row in rows
     ]  # fmt: skip

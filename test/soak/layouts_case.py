@@ -32,7 +32,8 @@ STAGES = (2, 2, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5, 6, 8)
 # Every key is drawn (test_layouts.py) or is here, with the reason or with the test that has it.
 NOT_DRAWN = {
     "the checks set it": "schedule.file sample.tokenizer sample.begin checkpoint.dir checkpoint.every checkpoint.keep "
-    "log.metrics hardware.device hardware.gpu hardware.peak_tflops hardware.reserve_gib hardware.profile hardware.products_file",
+    "log.metrics hardware.device hardware.gpu hardware.peak_tflops hardware.reserve_gib hardware.profile"
+    " hardware.products_file",
     "for plans alone": "train.tokens hardware.memory_gib hardware.memory_gb_s hardware.gpus_per_node "
     "hardware.gpus_per_domain hardware.pair_gb_s hardware.tensor_gb_s hardware.network_gb_s hardware.host_gb_s"
     " hardware.latency_us "
