@@ -43,7 +43,7 @@ int run_tune(Run *run, Error *err) {
     int ranks = world_size(run->world);
     double mark = device_mark_(run->be), most[] = {(double)run->products.count, mark, -mark, run_stop_requested()};
     if (world_max(run->world, most, 4, err) != 0) return -1;
-    if (most[3] > 0) return error_on_all(err, EXIT_FAILED, "stopped on request before the products were measured");
+    if (most[3] > 0) return error_on_all(err, EXIT_FAILED, "stopped on request; no file was written");
     if (most[1] != -most[2])
         return error_on_all(err, EXIT_USAGE,
                             "--tune: the ranks have different GPUs or libraries, and one file is for "
