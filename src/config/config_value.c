@@ -167,34 +167,41 @@ static int set_int_(Config *config, const ConfigKey *key, ConfigScalar scalar, E
     return 0;
 }
 
-static int set_bool_(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
-    static const char *const yes[] = {"true", "yes", "on", "y"}, *const no[] = {"false", "no", "off", "n"};
-    for (int i = 0; i < 4 && !scalar.quoted && strlen(scalar.text) == scalar.length; i++) {
-        bool is_yes = strcasecmp(scalar.text, yes[i]) == 0;
-        if (!is_yes && strcasecmp(scalar.text, no[i]) != 0) continue;
-        *(bool *)field_(config, key) = is_yes;
-        return 0;
-    }
-    return refuse_(config, key, scalar, "is neither true nor false", err);
+// Returns whether a plain word is one of YAML's for true (1) or false (0), else -1.
+static int truth_(ConfigScalar scalar) {
+    static const char *const words[] = {"false", "true", "no", "yes", "off", "on", "n", "y"};
+    for (int i = 0; i < 8 && !scalar.quoted && strlen(scalar.text) == scalar.length; i++)
+        if (strcasecmp(scalar.text, words[i]) == 0) return i % 2;
+    return -1;
 }
 
-// For an unknown word, suggests our name for another trainer's word, else our word in another case, else our words that
-// extend the typed word with a dash ("a100-40g or a100-80g" for a100), else the nearest word, if any.
+static int set_bool_(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
+    int truth = truth_(scalar);
+    if (truth < 0) return refuse_(config, key, scalar, "is neither true nor false", err);
+    *(bool *)field_(config, key) = truth == 1;
+    return 0;
+}
+
+// Where one of the words is YAML's for true or false, YAML's others are taken for it, too. For an unknown word, suggests
+// our name for another trainer's word, else our word in another case, else our words that extend the typed word with a
+// dash ("a100-40g or a100-80g" for a100), else the nearest word, if any.
 static int set_word_(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
+    int truth = truth_(scalar);
     for (int i = 0; key->words[i] != NULL; i++) {
-        if (!value_is_(scalar, key->words[i])) continue;
+        const char *word = key->words[i];
+        bool same = truth >= 0 && truth_((ConfigScalar){word, strlen(word), false}) == truth;
+        if (!same && !value_is_(scalar, key->words[i])) continue;
         config_set_whole(key, field_(config, key), i);
         return 0;
     }
-    const char *typed = scalar.text, *hint = hint_for_word(key->name, typed), *near = NULL;
-    int best = INT_MAX;
+    const char *typed = scalar.text, *hint = hint_for_word(key->name, typed), *near = hint;
+    int best = hint != NULL ? -1 : INT_MAX;
     size_t used = 0, length = strlen(typed);
     char meant[120], what[160] = "is unknown";
     for (int i = 0; key->words[i] != NULL; i++) {
         const char *word = key->words[i];
         if (suggest_nearer(typed, word, &best)) near = word;
-        if (hint != NULL && strcmp(hint, word) == 0) best = -1, near = word;
-        if (hint == NULL && best > 0 && strncasecmp(typed, word, strlen(word)) == 0 && typed[strlen(word)] == '-')
+        if (best > 0 && strncasecmp(typed, word, strlen(word)) == 0 && typed[strlen(word)] == '-')
             near = word, best = 0; // h100-sxm
         if (length > 0 && strncasecmp(typed, word, length) == 0 && word[length] == '-' && used < sizeof meant)
             used += (size_t)snprintf(meant + used, sizeof meant - used, "%s%s", used > 0 ? " or " : "", word);

@@ -89,7 +89,7 @@ static const Hint keys[] = {
     {"bf16 fp16 fp32 dtype torch_dtype mixed_precision mixed_precision_param params_dtype",
      "set train.precision: fp32 or bf16"},
     {"fp8 fp8_recipe float8 fp8_format", "set train.fp8: tensor, block or mx"},
-    {"products", "products always use cuBLASLt's first suggestion, and no file stores choices; leave it out"},
+    {"products", "set hardware.products_file, which --tune writes"},
     // --- parallelism
     {"tensor_model_parallel_size tensor_parallel_degree tensor_parallel tp tp_size", "set parallel.tensor"},
     {"pipeline_model_parallel_size pipeline_parallel_degree pipeline_parallel pp pp_size", "set parallel.pipeline"},
@@ -106,7 +106,8 @@ static const Hint keys[] = {
     {"recompute_granularity recompute_activations activation_checkpoint activation_checkpointing "
      "gradient_checkpointing "
      "recompute_num_layers recompute_method selective_ac_option",
-     "set attention.mode: flash or recompute, and schedule.bpipe to balance activations between stages"},
+     "set schedule.recompute_layers for whole layers, schedule.recompute: pointwise, or attention.mode: flash for "
+     "less"},
     {"cpu_offload offload_activations cpu_offloading", "set schedule.evict_to: host"},
     {"nproc_per_node nnodes node_rank master_addr master_port rdzv_backend rdzv_endpoint rdzv_id num_gpus world_size",
      "on one machine the program starts its ranks itself; on several, start it with srun or mpirun as in "
@@ -162,6 +163,8 @@ static const struct {
     {"attention.mode", "sdpa flash_attention_2 fa2 fa3 flash_attn", "flash"},
     {"attention.mode", "eager math full", "none"},
     {"attention.mode", "selective", "recompute"},
+    {"schedule.recompute", "full uniform block layers all", "schedule.recompute_layers for whole layers"},
+    {"schedule.recompute", "selective", "pointwise"},
 };
 
 // Returns whether the first `length` letters of `word` are one of `words`.
