@@ -92,6 +92,15 @@ TEST(data_is_one_glob_or_a_blend_of_several) {
     assert_true(c.data.train[0].weight == 1.0); // a single source gets weight 1, whatever its given weight
 }
 
+TEST(true_and_false_are_words_of_on_and_off) {
+    static Config c;
+    config_file_load_well(&c, BASE "schedule: {bpipe: true, split_backward: No}\nparallel: {pipeline: 8}\n",
+                          "model.tie_embeddings=off");
+    assert_int_equal(c.schedule.bpipe, BPIPE_ON);
+    assert_int_equal(c.schedule.split_backward, SPLIT_OFF);
+    assert_string_equal(config_word("model.tie_embeddings", c.model.tie_embeddings), "false");
+}
+
 TEST(an_override_never_needs_a_second_one_to_turn_bpipe_off) {
     static Config c;
     config_file_load_well(&c, BASE "schedule: {bpipe: on, slots: 5}\nparallel: {pipeline: 8}\n", "schedule.bpipe=off");

@@ -169,7 +169,6 @@ static const BadInput wrong_values[] = {
     {BASE "schedule: {name: 1F1B}\n", NULL, "@:3: schedule.name: 1F1B is unknown", "one of gpipe, 1f1b"},
     {BASE "schedule: {group: halves}\n", NULL, "@:3: schedule.group: halves is not a number", "or auto, or half"},
     {BASE "schedule: {delay: -2}\n", NULL, "@:3: schedule.delay: -2 is out of range", "or auto"},
-    {BASE "schedule: {split_backward: yes}\n", NULL, "@:3: schedule.split_backward: yes", "one of auto, on, off"},
     {BASE "schedule: {slots: 0}\n", NULL, "@:3: schedule.slots: 0 is out of range", "or auto"},
     {BASE "schedule: {name: 1F1B}\n", NULL, "@:3: schedule.name: 1F1B is unknown", "did you mean 1f1b"},
     {BASE "train: {schedule: WSD}\n", NULL, "@:3: train.schedule: WSD is unknown", "did you mean wsd"},
