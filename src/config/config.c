@@ -21,28 +21,8 @@ bool config_lacks(const Config *config, const ConfigKey *key) {
     return key->def == NULL && config->place[key - config_keys] == CONFIG_DEFAULT;
 }
 
-static void put_field_(JsonOut *out, const char *name, const Config *config, const ConfigKey *key, const void *field);
-
-// Each entry is a value, an object of named parts, or a tuple.
-static void put_list_(JsonOut *out, const char *name, const Config *config, const ConfigList *list, const char *field) {
-    int64_t count = *(const int64_t *)((const char *)config + list->valid);
-    bool named = list->parts[0].name != NULL;
-    if (list->tuple && count == 0) return json_put_text(out, name, "none");
-    if (list->alone && count == 1) return put_field_(out, name, config, &list->parts[0], field);
-    json_begin(out, name, '[');
-    for (int64_t i = 0; i < count; i++, field += list->entry) {
-        if (named) json_begin(out, NULL, list->tuple ? '[' : '{');
-        for (int p = 0; p < list->part_count; p++) {
-            const ConfigKey *part = &list->parts[p];
-            put_field_(out, list->tuple ? NULL : part->name, config, part, field + part->offset);
-        }
-        if (named) json_end(out, list->tuple ? ']' : '}');
-    }
-    json_end(out, ']');
-}
-
 // Writes a field as the member `name`, or as an entry of an array if that is NULL. The words true and false become JSON
-// booleans.
+// booleans. An entry of a list is a value, an object of named parts, or a tuple.
 static void put_field_(JsonOut *out, const char *name, const Config *config, const ConfigKey *key, const void *field) {
     int64_t whole = key->type == KEY_INT || key->type == KEY_WORD ? config_get_whole(key, field) : 1;
     bool zero = key->type == KEY_NUMBER ? *(const double *)field == 0 : key->type == KEY_INT && whole == 0;
@@ -50,13 +30,25 @@ static void put_field_(JsonOut *out, const char *name, const Config *config, con
     if (key->type == KEY_WORD) word = key->words[whole];
     if (key->type == KEY_INT && key->words != NULL && whole == -1) word = key->words[0];
     if (key->type == KEY_WORD && (strcmp(word, "true") == 0 || strcmp(word, "false") == 0))
-        json_put_truth(out, name, word[0] == 't');
-    else if (word != NULL) json_put_text(out, name, word);
-    else if (key->type == KEY_INT) json_put_integer(out, name, whole);
-    else if (key->type == KEY_NUMBER) json_put_number(out, name, *(const double *)field);
-    else if (key->type == KEY_BOOL) json_put_truth(out, name, *(const bool *)field);
-    else if (key->type == KEY_TEXT) json_put_text(out, name, field);
-    else put_list_(out, name, config, key->list, field);
+        return json_put_truth(out, name, word[0] == 't');
+    if (word != NULL) return json_put_text(out, name, word);
+    if (key->type == KEY_INT) return json_put_integer(out, name, whole);
+    if (key->type == KEY_NUMBER) return json_put_number(out, name, *(const double *)field);
+    if (key->type == KEY_BOOL) return json_put_truth(out, name, *(const bool *)field);
+    if (key->type == KEY_TEXT) return json_put_text(out, name, field);
+    const ConfigList *list = key->list;
+    int64_t count = *(const int64_t *)((const char *)config + list->valid);
+    bool named = list->parts[0].name != NULL;
+    if (list->tuple && count == 0) return json_put_text(out, name, "none");
+    if (list->alone && count == 1) return put_field_(out, name, config, &list->parts[0], field);
+    json_begin(out, name, '[');
+    for (const char *entry = field, *end = entry + (size_t)count * list->entry; entry < end; entry += list->entry) {
+        if (named) json_begin(out, NULL, list->tuple ? '[' : '{');
+        for (const ConfigKey *part = list->parts; part < list->parts + list->part_count; part++)
+            put_field_(out, list->tuple ? NULL : part->name, config, part, entry + part->offset);
+        if (named) json_end(out, list->tuple ? ']' : '}');
+    }
+    json_end(out, ']');
 }
 
 void config_write_field(const Config *config, const ConfigKey *key, const void *field, FILE *file) {

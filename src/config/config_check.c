@@ -64,7 +64,7 @@ static int check_heads_(Config *config, Error *err) {
 }
 
 // Checks what the tensor ranks split, and how they gather it.
-static int check_tensor_(const Config *config, Error *err) {
+static int check_tensor_(Config *config, Error *err) {
     const ModelConfig *m = &config->model;
     int64_t t = config->parallel.tensor;
     const struct {
@@ -155,13 +155,13 @@ static int check_one_batch_(const Config *config, int64_t batch, const char *nam
                         (long long)batch, (long long)(batch / unit), (long long)p, (long long)(p * unit));
 }
 
-static int check_batch_(const Config *config, Error *err) {
+static int check_batch_(Config *config, Error *err) {
     for (int64_t i = 1; config_batch(config, i) > 0; i++)
         if (check_one_batch_(config, config_batch(config, i), "train.batch_ramp", err) != 0) return -1;
     return check_one_batch_(config, config->train.global_batch, "train.global_batch", err);
 }
 
-static int check_decay_(const Config *config, Error *err) {
+static int check_decay_(Config *config, Error *err) {
     const TrainConfig *train = &config->train;
     long long most = (long long)(train->steps - train->warmup_steps);
     bool given = train->decay_steps > 0, shaped = train->decay_shape != DECAY_LINEAR;
@@ -175,12 +175,41 @@ static int check_decay_(const Config *config, Error *err) {
                         (long long)train->decay_steps, most < 0 ? 0 : most, most > 0 ? "that or less" : "auto");
 }
 
+// Checks the spec with batch i of the run (config_batch) against the named schedule's limits. `only`: the field for
+// which a fault is reported; NULL: all.
+static int check_kind_(const Config *config, int64_t i, const char *only, Error *err) {
+    static const struct {
+        const char *field, *key;
+    } keys[] = {{"stages", "parallel.pipeline"}, {"microbatches", "train.global_batch"},
+                {"chunks", "schedule.chunks"},   {"slices", "schedule.slices"},
+                {"group", "schedule.group"},     {"delay", "schedule.delay"}};
+    const ScheduleKind *kind = config_schedule_kind(config);
+    ScheduleSpec spec = config_schedule_spec(config);
+    spec.microbatches = (int)(config_batch(config, i) / (config->schedule.micro_batch * config->parallel.data));
+    const char *field;
+    Error why = {0};
+    if (config->schedule.file[0] != '\0') return 0;
+    if (config->schedule.split_backward == SPLIT_OFF && kind->splits)
+        return config_error(config, config_blame(config, "schedule.split_backward", "schedule.name"), err,
+                            "schedule %s always splits its backwards; use split_backward auto or on", kind->name);
+    if (schedule_complete(kind, &spec, &field, &why) == 0) return 0;
+    if (only != NULL && strcmp(field, only) != 0) return 0;
+    const char *key = "schedule.name";
+    for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
+        if (strcmp(keys[k].field, field) == 0) key = keys[k].key;
+    if (i == 0) return config_error(config, config_blame(config, key, "schedule.name"), err, "%s", why.text);
+    return config_error(config, config_blame(config, "train.batch_ramp", "schedule.name"), err,
+                        "global_batch %lld makes %d microbatches: %s", (long long)config_batch(config, i),
+                        spec.microbatches, why.text);
+}
+
 // Checks that every stage and chunk can get layers, and distributes the layers.
 static int check_layers_(Config *config, Error *err) {
     ParallelConfig *parallel = &config->parallel;
     int64_t layers = config->model.layers, p = parallel->pipeline, sum = 0;
     int chunks = config_chunks(config);
     char parts[64];
+    if (check_kind_(config, 0, "chunks", err) != 0) return -1;
     snprintf(parts, sizeof parts, chunks > 1 ? "%lld stage%s of %d chunks" : "%lld stage%s", (long long)p,
              p == 1 ? "" : "s", chunks);
     parallel->layers_count = p * chunks;
@@ -232,116 +261,75 @@ static int check_stage_lists_(Config *config, Error *err) {
     return 0;
 }
 
-// Checks that the header of schedule.file agrees with the other keys; the schedule is run unchanged.
-static int check_file_header_(Config *config, const Schedule *schedule, Error *err) {
-    long long p = config->parallel.pipeline, m = config_microbatches(config), chunks = config->schedule.chunks;
-    if (schedule->stages != p || schedule->microbatches != m)
-        return config_error(config, "schedule.file", err,
-                            "%s has %d stages and %d microbatches a step; pipeline and global_batch / (micro_batch * "
-                            "data) are %lld and %lld here, make them equal",
-                            config->schedule.file, schedule->stages, schedule->microbatches, p, m);
-    if (chunks > 0 && schedule->chunks != chunks)
-        return config_error(config, config_blame(config, "schedule.chunks", "schedule.file"), err,
-                            "%s has chunks %d, not %lld; leave schedule.chunks out", config->schedule.file,
-                            schedule->chunks, chunks);
-    if (schedule->chunks > 64 || schedule->forward_only)
-        return config_error(config, "schedule.file", err, "%s%s", config->schedule.file,
-                            schedule->forward_only
-                                ? ": the name \"forward\" is reserved for schedules without backwards; rename it"
-                                : " has more than 64 chunks; use fewer");
-    int split = config->schedule.split_backward;
-    if (split != SPLIT_AUTO && (split == SPLIT_ON) != schedule->split)
-        return config_error(config, config_blame(config, "schedule.split_backward", "schedule.file"), err,
-                            "%s has %s; a schedule from a file is run unchanged; use split_backward auto",
-                            config->schedule.file, schedule->split ? "I and W" : "no I and W");
-    if (config->schedule.bpipe != BPIPE_ON) return 0;
-    return config_error(config, config_blame(config, "schedule.bpipe", "schedule.file"), err,
-                        "a schedule from a file is run unchanged; use bpipe off, and put E and L into the file");
-}
-
-// Checks schedule.file, and stores its chunks, microbatches, slices and eviction target for the checks of other keys.
-static int config_check_file_(Config *config, Error *err) {
+// Checks that the header of schedule.file agrees with the other keys, because the schedule is run unchanged. Stores its
+// chunks, microbatches, slices and eviction target for the checks of other keys.
+static int check_file_(Config *config, Error *err) {
     ScheduleConfig *keys = &config->schedule;
+    long long p = config->parallel.pipeline, m = config_microbatches(config), chunks = keys->chunks;
     Error why = {0};
     keys->file_chunks = keys->file_microbatches = keys->file_slices = 0;
     if (keys->file[0] == '\0') return 0;
     Schedule *schedule = config_read_schedule(config, &why);
     if (schedule == NULL) return config_error(config, "schedule.file", err, "%s", why.text);
-    keys->file_slices = schedule->slices; // with slices, fewer microbatches fill the stages
-    int status = check_batch_(config, err);
-    if (status == 0) status = check_file_header_(config, schedule, err);
-    if (status == 0) {
-        keys->file_chunks = schedule->chunks;
-        keys->file_microbatches = schedule->microbatches;
-        keys->bpipe = BPIPE_OFF;
-    }
-    for (int s = 0; status == 0 && s < schedule->stages; s++)
+    for (int s = 0; s < schedule->stages; s++)
         for (int64_t i = 0; i < schedule->stage[s].count; i++) {
             Action action = schedule->stage[s].actions[i];
             if (action.kind == ACTION_EVICT)
                 keys->evict_to = action.peer == SCHEDULE_HOST ? EVICT_TO_HOST : EVICT_TO_PEER;
         }
+    Schedule header = *schedule;
     schedule_free(schedule);
-    return status;
+    keys->file_slices = header.slices; // with slices, fewer microbatches fill the stages
+    if (check_batch_(config, err) != 0) return -1;
+    if (header.stages != p || header.microbatches != m)
+        return config_error(config, "schedule.file", err,
+                            "%s has %d stages and %d microbatches a step; pipeline and global_batch / (micro_batch * "
+                            "data) are %lld and %lld here, make them equal",
+                            keys->file, header.stages, header.microbatches, p, m);
+    if (chunks > 0 && header.chunks != chunks)
+        return config_error(config, config_blame(config, "schedule.chunks", "schedule.file"), err,
+                            "%s has chunks %d, not %lld; leave schedule.chunks out", keys->file, header.chunks, chunks);
+    if (header.chunks > 64 || header.forward_only)
+        return config_error(config, "schedule.file", err, "%s%s", keys->file,
+                            header.forward_only
+                                ? ": the name \"forward\" is reserved for schedules without backwards; rename it"
+                                : " has more than 64 chunks; use fewer");
+    if (keys->split_backward != SPLIT_AUTO && (keys->split_backward == SPLIT_ON) != header.split)
+        return config_error(config, config_blame(config, "schedule.split_backward", "schedule.file"), err,
+                            "%s has %s; a schedule from a file is run unchanged; use split_backward auto", keys->file,
+                            header.split ? "I and W" : "no I and W");
+    if (keys->bpipe == BPIPE_ON)
+        return config_error(config, config_blame(config, "schedule.bpipe", "schedule.file"), err,
+                            "a schedule from a file is run unchanged; use bpipe off, and put E and L into the file");
+    keys->file_chunks = header.chunks;
+    keys->file_microbatches = header.microbatches;
+    keys->bpipe = BPIPE_OFF;
+    return 0;
 }
 
-// Checks the spec with batch i of the run (config_batch) against the named schedule's limits. `only`: the field for
-// which a fault is reported; NULL: all.
-static int check_kind_(const Config *config, int64_t i, const char *only, Error *err) {
-    static const struct {
-        const char *field, *key;
-    } keys[] = {{"stages", "parallel.pipeline"}, {"microbatches", "train.global_batch"},
-                {"chunks", "schedule.chunks"},   {"slices", "schedule.slices"},
-                {"group", "schedule.group"},     {"delay", "schedule.delay"}};
-    const ScheduleKind *kind = config_schedule_kind(config);
-    ScheduleSpec spec = config_schedule_spec(config);
-    spec.microbatches = (int)(config_batch(config, i) / (config->schedule.micro_batch * config->parallel.data));
-    const char *field;
-    Error why = {0};
-    if (config->schedule.file[0] != '\0') return 0;
-    if (config->schedule.split_backward == SPLIT_OFF && kind->splits)
-        return config_error(config, config_blame(config, "schedule.split_backward", "schedule.name"), err,
-                            "schedule %s always splits its backwards; use split_backward auto or on", kind->name);
-    if (schedule_complete(kind, &spec, &field, &why) == 0) return 0;
-    if (only != NULL && strcmp(field, only) != 0) return 0;
-    const char *key = "schedule.name";
-    for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
-        if (strcmp(keys[k].field, field) == 0) key = keys[k].key;
-    if (i == 0) return config_error(config, config_blame(config, key, "schedule.name"), err, "%s", why.text);
-    return config_error(config, config_blame(config, "train.batch_ramp", "schedule.name"), err,
-                        "global_batch %lld makes %d microbatches: %s", (long long)config_batch(config, i),
-                        spec.microbatches, why.text);
-}
-
-// Checks that slices have equal lengths, and with sequence parallelism that tensor ranks get equal parts of a slice.
-static int check_slices_(const Config *config, Error *err) {
-    int64_t slices = config_slices(config), parts = config->model.seq_len;
-    bool shared = config->parallel.sequence && config->parallel.tensor > 1;
-    if (shared) parts /= config->parallel.tensor;
-    char use[96], of[64] = "";
-    if (parts % slices == 0) return 0;
-    config_first_divisors(parts, use, sizeof use);
-    if (shared) snprintf(of, sizeof of, " / tensor %lld", (long long)config->parallel.tensor);
-    return config_error(config, config_blame(config, "schedule.slices", "schedule.file"), err,
-                        "%lld does not divide seq_len %lld%s; use %s", (long long)slices,
-                        (long long)config->model.seq_len, of, use);
-}
-
-// Checks that context ranks get pieces of equal length, and that tensor ranks can split the rows of a context rank.
-static int check_context_(const Config *config, Error *err) {
+// Checks that slices and the pieces of context ranks have equal lengths, and that tensor ranks get equal parts of them
+// with sequence parallelism.
+static int check_pieces_(Config *config, Error *err) {
     int64_t c = config->parallel.context, s = config->model.seq_len, t = config->parallel.tensor;
-    const char *key = config_blame(config, "parallel.context", "model.seq_len");
-    const char *why = !config->model.causal       ? "an encoder's pieces would not be equal work; set context: 1"
-                      : config_slices(config) > 1 ? "ranks compute complete sequences; set schedule.slices: 1"
-                                                  : NULL;
+    int64_t slices = config_slices(config), parts = config->parallel.sequence ? s / t : s;
+    char use[96], of[64] = "";
+    if (parts % slices != 0) {
+        config_first_divisors(parts, use, sizeof use);
+        if (parts < s) snprintf(of, sizeof of, " / tensor %lld", (long long)t);
+        return config_error(config, config_blame(config, "schedule.slices", "schedule.file"), err,
+                            "%lld does not divide seq_len %lld%s; use %s", (long long)slices, (long long)s, of, use);
+    }
     if (c == 1) return 0;
-    if (why != NULL) return config_error(config, key, err, "%s", why);
-    if (s % (2 * c) != 0) {
-        char use[96];
-        config_first_divisors(s / 2, use, sizeof use);
+    const char *key = config_blame(config, "parallel.context", "model.seq_len");
+    if (!config->model.causal || slices > 1)
+        return config_error(config, key, err, "%s",
+                            slices > 1 && config->model.causal
+                                ? "ranks compute complete sequences; set schedule.slices: 1"
+                                : "an encoder's pieces would not be equal work; set context: 1");
+    config_first_divisors(s / 2, use, sizeof use);
+    if (s % (2 * c) != 0)
         return config_error(config, key, err, "2 * %lld pieces do not divide seq_len %lld; use %s", (long long)c,
                             (long long)s, s % 2 == 0 ? use : "an even seq_len");
-    }
     if (!config->parallel.sequence || s / c % t == 0) return 0;
     return config_error(config, key, err, "tensor %lld does not divide seq_len / context = %lld; use sequence: false",
                         (long long)t, (long long)(s / c));
@@ -379,7 +367,7 @@ bool config_shards_gradients(const Config *config) {
 }
 
 // Checks that BPipe can run with the named schedule, and that it has enough slots.
-static int check_schedule_(const Config *config, Error *err) {
+static int check_schedule_(Config *config, Error *err) {
     const ScheduleConfig *schedule = &config->schedule;
     const ScheduleKind *kind = config_schedule_kind(config);
     int p = (int)config->parallel.pipeline;
@@ -401,7 +389,7 @@ static int check_schedule_(const Config *config, Error *err) {
 
 // Checks that every dimension of the layers' products on one rank is a multiple of 16, as cuBLASLt requires for FP8, or
 // of 32 for mx, where 32 numbers share a scale.
-static int check_fp8_(const Config *config, Error *err) {
+static int check_fp8_(Config *config, Error *err) {
     const ModelConfig *m = &config->model;
     int64_t t = config->parallel.tensor, group = config->train.fp8 == FP8_MX ? 32 : 16;
     const struct {
@@ -431,7 +419,7 @@ static int check_fp8_(const Config *config, Error *err) {
 }
 
 // Checks that the products of keys that the program computes fit int64_t; bounds on single keys cannot ensure that.
-static int check_size_(const Config *config, Error *err) {
+static int check_size_(Config *config, Error *err) {
     const ModelConfig *m = &config->model;
     const ParallelConfig *parallel = &config->parallel;
     const long double limit = 1152921504606846976.0L; // 2^60
@@ -512,7 +500,7 @@ static int check_sources_(Config *config, Error *err) {
 }
 
 // Checks that stream_gb_s is at most the memory's rate: memory_gb_s, or the rate of the GPU with the given peak.
-static int check_rates_(const Config *config, Error *err) {
+static int check_rates_(Config *config, Error *err) {
     const HardwareConfig *given = &config->hardware;
     const Gpu *gpu = gpu_by_peak(given->peak_tflops);
     double memory = given->memory_gb_s > 0 ? given->memory_gb_s : gpu != NULL ? gpu->memory_gb_s : 0;
@@ -523,7 +511,7 @@ static int check_rates_(const Config *config, Error *err) {
 }
 
 // Checks the masked objective and the keys that do not work for encoders, where attention sees the complete sequence.
-static int check_objective_(const Config *config, Error *err) {
+static int check_objective_(Config *config, Error *err) {
     bool masked = config->train.objective == OBJECTIVE_MASKED, causal = config->model.causal;
     const Refusal rows[] = {
         {masked && causal, "train.objective", "masked is for encoders; set model.causal: false"},
@@ -538,20 +526,23 @@ static int check_objective_(const Config *config, Error *err) {
                         (long long)config->model.vocab);
 }
 
-int config_check(Config *config, Error *err) {
-    if (config_require(config, "model.", err) != 0 || resolve_steps_(config, err) != 0) return -1;
-    if (check_size_(config, err) != 0 || check_family_(config, err) != 0) return -1;
-    if (config_check_latent(config, err) != 0 || check_objective_(config, err) != 0) return -1;
-    if (check_heads_(config, err) != 0 || check_tensor_(config, err) != 0) return -1;
-    if (config_check_file_(config, err) != 0 || check_kind_(config, 0, "chunks", err) != 0) return -1;
-    if (check_layers_(config, err) != 0 || check_batch_(config, err) != 0) return -1;
+// Checks the schedule with every batch of the run, and what it allows data ranks.
+static int check_kinds_(Config *config, Error *err) {
     for (int64_t i = 0; config_batch(config, i) > 0; i++)
         if (check_kind_(config, i, NULL, err) != 0) return -1;
     const char *whole = config->parallel.shard_gradients == SHARD_ON ? why_whole_(config) : NULL;
-    if (whole != NULL) return config_error(config, "parallel.shard_gradients", err, "%s", whole);
-    if (config_check_experts(config, err) != 0) return -1;
-    if (check_slices_(config, err) != 0 || check_context_(config, err) != 0 || check_fp8_(config, err) != 0) return -1;
-    if (check_sources_(config, err) != 0 || check_stage_lists_(config, err) != 0) return -1;
-    if (check_decay_(config, err) != 0 || check_rates_(config, err) != 0) return -1;
-    return check_schedule_(config, err);
+    return whole == NULL ? 0 : config_error(config, "parallel.shard_gradients", err, "%s", whole);
+}
+
+// In this order, since a check may use what an earlier one has resolved.
+static int (*const checks[])(Config *config, Error *err) = {
+    resolve_steps_,     check_size_,          check_family_, config_check_latent, check_objective_,
+    check_heads_,       check_tensor_,        check_file_,   check_layers_,       check_batch_,
+    check_kinds_,       config_check_experts, check_pieces_, check_fp8_,          check_sources_,
+    check_stage_lists_, check_decay_,         check_rates_,  check_schedule_};
+
+int config_check(Config *config, Error *err) {
+    int status = config_require(config, "model.", err);
+    for (size_t i = 0; status == 0 && i < sizeof checks / sizeof *checks; i++) status = checks[i](config, err);
+    return status;
 }

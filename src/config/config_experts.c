@@ -44,25 +44,6 @@ static int check_router_(const Config *config, Error *err) {
                         top, groups, experts / groups, (chosen * groups + experts - 1) / experts);
 }
 
-static int check_expert_ranks_(const Config *config, Error *err) {
-    const ParallelConfig *p = &config->parallel;
-    int64_t ranks = p->tensor * p->context * p->data, e = p->expert;
-    char use[96];
-    config_first_divisors(greatest_common_divisor(config->model.experts, ranks), use, sizeof use);
-    const char *key = config_blame(config, "parallel.expert", "model.experts");
-    if (config->model.experts % e != 0)
-        return config_error(config, key, err, "%lld does not divide %lld experts; use %s", (long long)e,
-                            (long long)config->model.experts, use);
-    if (ranks % e != 0)
-        return config_error(config, "parallel.expert", err,
-                            "%lld does not divide the %lld ranks of a stage (tensor * context * data); use %s",
-                            (long long)e, (long long)ranks, use);
-    if (p->tensor > 1 && !p->sequence)
-        return config_error(config, config_blame(config, "parallel.sequence", "parallel.tensor"), err,
-                            "experts compute the rows of one tensor rank; set parallel.sequence: true, or tensor: 1");
-    return 0;
-}
-
 int config_check_experts(Config *config, Error *err) {
     static const char *const keys[] = {"model.experts_per_token",
                                        "model.expert_ffn",
@@ -84,7 +65,21 @@ int config_check_experts(Config *config, Error *err) {
                                 "does not apply to a model without experts; give model.experts, or remove the key");
     if (m->experts == 0) return 0;
     if (m->expert_ffn == 0) m->expert_ffn = m->ffn;
-    if (check_router_(config, err) != 0 || check_expert_ranks_(config, err) != 0) return -1;
+    if (check_router_(config, err) != 0) return -1;
+    const ParallelConfig *p = &config->parallel;
+    int64_t ranks = p->tensor * p->context * p->data, e = p->expert;
+    char use[96];
+    config_first_divisors(greatest_common_divisor(m->experts, ranks), use, sizeof use);
+    if (m->experts % e != 0)
+        return config_error(config, config_blame(config, "parallel.expert", "model.experts"), err,
+                            "%lld does not divide %lld experts; use %s", (long long)e, (long long)m->experts, use);
+    if (ranks % e != 0)
+        return config_error(config, "parallel.expert", err,
+                            "%lld does not divide the %lld ranks of a stage (tensor * context * data); use %s",
+                            (long long)e, (long long)ranks, use);
+    if (p->tensor > 1 && !p->sequence)
+        return config_error(config, config_blame(config, "parallel.sequence", "parallel.tensor"), err,
+                            "experts compute the rows of one tensor rank; set parallel.sequence: true, or tensor: 1");
     const Refusal refused[] = {
         {config->train.fp8 != FP8_OFF, "train.fp8", "experts are computed in bf16; use off"},
         {config->train.balance == BALANCE_LOSS && config_slices(config) > 1, "train.balance",

@@ -250,14 +250,10 @@ int config_set(Config *config, const ConfigKey *key, ConfigScalar scalar, Error 
         config_set_whole(key, field_(config, key), -1);
         return 0;
     }
-    switch (key->type) {
-    case KEY_INT: return set_int_(config, key, scalar, err);
-    case KEY_NUMBER: return set_number_(config, key, scalar, err);
-    case KEY_BOOL: return set_bool_(config, key, scalar, err);
-    case KEY_WORD: return set_word_(config, key, scalar, err);
-    case KEY_TEXT: return set_text_(config, key, scalar, err);
-    case KEY_LIST: break;
-    }
+    static int (*const setters[])(Config *, const ConfigKey *, ConfigScalar, Error *) = {
+        [KEY_INT] = set_int_,   [KEY_NUMBER] = set_number_, [KEY_BOOL] = set_bool_,
+        [KEY_WORD] = set_word_, [KEY_TEXT] = set_text_,     [KEY_LIST] = NULL};
+    if (key->type != KEY_LIST) return setters[key->type](config, key, scalar, err);
     if (!key->list->alone) return refuse_(config, key, scalar, "is not a list", err);
     // Make a list of one entry and set its first part to the value.
     if (config_list_begin(config, key, err) != 0 || config_list_add(config, key, err) != 0) return -1;

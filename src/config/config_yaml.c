@@ -36,47 +36,42 @@ static int yaml_line_(const YamlReader *r) {
 
 static const char *yaml_name_(const YamlReader *r) { return r->key != NULL ? r->key->name : NULL; }
 
-static int syntax_error_(YamlReader *r) {
+// Takes the next event. Refuses what is no YAML, and what a configuration may not have. -1 with an error of the line.
+static int yaml_next_(YamlReader *r) {
     const yaml_parser_t *parser = &r->parser;
-    const char *at = r->input, *end = r->input + r->length;
+    const yaml_event_t *e = &r->event;
+    yaml_event_delete(&r->event);
+    if (yaml_parser_parse(&r->parser, &r->event)) {
+        const void *anchor = NULL, *tag = NULL;
+        if (e->type == YAML_SCALAR_EVENT) anchor = e->data.scalar.anchor, tag = e->data.scalar.tag;
+        if (e->type == YAML_SEQUENCE_START_EVENT)
+            anchor = e->data.sequence_start.anchor, tag = e->data.sequence_start.tag;
+        if (e->type == YAML_MAPPING_START_EVENT) anchor = e->data.mapping_start.anchor, tag = e->data.mapping_start.tag;
+        const char *extra = tag != NULL                   ? "tag (!name)"
+                            : anchor != NULL              ? "anchor (&name)"
+                            : e->type == YAML_ALIAS_EVENT ? "alias (*name)"
+                                                          : NULL;
+        if (extra == NULL) return 0;
+        return config_error_at(r->config, yaml_line_(r), yaml_name_(r), r->err,
+                               "%s is unsupported; write the value itself, in quotes if it begins with &, * or !",
+                               extra);
+    }
+    const char *at = r->input, *end = r->input + r->length, *remedy = "check quotes, brackets and indentation";
     int line = (int)parser->problem_mark.line + 1;
     if (parser->error == YAML_READER_ERROR) { // for an invalid byte, libyaml gives an offset instead of a line
         line = 1;
         for (size_t i = 0; i < parser->problem_offset && i < r->length; i++) line += r->input[i] == '\n';
+        remedy = "use UTF-8 text without control characters";
     }
     for (int before = line; before > 1 && at < end; at++) before -= *at == '\n';
     while (at < end && *at == ' ') at++;
-    bool tab = at < end && *at == '\t';
+    if (at < end && *at == '\t' && parser->error != YAML_READER_ERROR) remedy = "indent with spaces instead of tabs";
     char context[160] = "";
     if (parser->context != NULL)
         snprintf(context, sizeof context, " %s begun in line %d", parser->context, (int)parser->context_mark.line + 1);
-    const char *remedy = "check quotes, brackets and indentation";
-    if (parser->error == YAML_READER_ERROR) remedy = "use UTF-8 text without control characters";
-    else if (tab) remedy = "indent with spaces instead of tabs";
-    const char *problem = parser->problem != NULL ? parser->problem : "out of memory";
     return config_error_at(r->config, r->key != NULL ? CONFIG_OVERRIDE : line, yaml_name_(r), r->err,
-                           "not valid YAML: %s%s; %s", problem, context, remedy);
-}
-
-static int refuse_extras_(YamlReader *r) {
-    const yaml_event_t *e = &r->event;
-    const void *anchor = NULL, *tag = NULL;
-    if (e->type == YAML_SCALAR_EVENT) anchor = e->data.scalar.anchor, tag = e->data.scalar.tag;
-    if (e->type == YAML_SEQUENCE_START_EVENT) anchor = e->data.sequence_start.anchor, tag = e->data.sequence_start.tag;
-    if (e->type == YAML_MAPPING_START_EVENT) anchor = e->data.mapping_start.anchor, tag = e->data.mapping_start.tag;
-    const char *extra = tag != NULL                   ? "tag (!name)"
-                        : anchor != NULL              ? "anchor (&name)"
-                        : e->type == YAML_ALIAS_EVENT ? "alias (*name)"
-                                                      : NULL;
-    if (extra == NULL) return 0;
-    return config_error_at(r->config, yaml_line_(r), yaml_name_(r), r->err,
-                           "%s is unsupported; write the value itself, in quotes if it begins with &, * or !", extra);
-}
-
-static int yaml_next_(YamlReader *r) {
-    yaml_event_delete(&r->event);
-    if (!yaml_parser_parse(&r->parser, &r->event)) return syntax_error_(r);
-    return refuse_extras_(r);
+                           "not valid YAML: %s%s; %s", parser->problem != NULL ? parser->problem : "out of memory",
+                           context, remedy);
 }
 
 static ConfigScalar scalar_(const YamlReader *r) {
@@ -148,9 +143,12 @@ static int read_entry_(YamlReader *r, const ConfigKey *key) {
     return 0;
 }
 
-// Reads a list. While an entry is read, config->place has the entry's line, so that an error names that line.
-static int read_list_(YamlReader *r, const ConfigKey *key) {
+// Reads the value that begins with the current event. The key's place must be set before; while an entry of a list is
+// read, it is the entry's line, so that an error names that line.
+static int read_value_(YamlReader *r, const ConfigKey *key) {
     int32_t *place = &r->config->place[key - config_keys], begin = *place;
+    if (r->event.type == YAML_SCALAR_EVENT) return config_set(r->config, key, scalar_(r), r->err);
+    if (r->event.type != YAML_SEQUENCE_START_EVENT) return config_refuse(r->config, key, "is a mapping", r->err);
     if (config_list_begin(r->config, key, r->err) != 0 || yaml_next_(r) != 0) return -1;
     if (r->event.type == YAML_SEQUENCE_END_EVENT) return config_refuse(r->config, key, "is an empty list", r->err);
     while (r->event.type != YAML_SEQUENCE_END_EVENT) {
@@ -161,35 +159,23 @@ static int read_list_(YamlReader *r, const ConfigKey *key) {
     return 0;
 }
 
-// Reads the value that begins with the current event. The key's place must be set before.
-static int read_value_(YamlReader *r, const ConfigKey *key) {
-    if (r->event.type == YAML_SCALAR_EVENT) return config_set(r->config, key, scalar_(r), r->err);
-    if (r->event.type == YAML_SEQUENCE_START_EVENT) return read_list_(r, key);
-    return config_refuse(r->config, key, "is a mapping", r->err);
-}
-
+// Refuses a name of a key, or in the file of a section.
 static int unknown_key_(YamlReader *r, int line, const char *name) {
-    const char *hint = hint_for_key(name), *near = hint_near_key(name);
+    const char *hint = hint_for_key(name), *near = hint_near_key(name), *dot = strchr(name, '.');
+    char section[MAX_NAME] = "", of[MAX_NAME];
+    int best = INT_MAX;
+    if (config_find(name) != NULL)
+        return config_error_at(r->config, line, name, r->err, "is outside its section; write %.*s: {%s: ...}",
+                               (int)(dot - name), name, dot + 1);
+    for (int i = 0; line != CONFIG_OVERRIDE && dot == NULL && hint == NULL && i < config_key_count; i++) {
+        snprintf(of, sizeof of, "%.*s", (int)strcspn(config_keys[i].name, "."), config_keys[i].name);
+        if (suggest_nearer(name, of, &best)) strcpy(section, of);
+    }
+    if (section[0] != '\0')
+        return config_error_at(r->config, line, name, r->err, "no such section; did you mean %s?", section);
     if (hint != NULL) return config_error_at(r->config, line, name, r->err, "no such key; %s", hint);
     if (near != NULL) return config_error_at(r->config, line, name, r->err, "no such key; did you mean %s?", near);
     return config_error_at(r->config, line, name, r->err, "no such key; --help-config lists all");
-}
-
-static int unknown_section_(YamlReader *r, const char *name) {
-    if (config_find(name) != NULL) {
-        int section = (int)strcspn(name, ".");
-        return config_error_at(r->config, yaml_line_(r), name, r->err, "is outside its section; write %.*s: {%s: ...}",
-                               section, name, name + section + 1);
-    }
-    char near[MAX_NAME] = "";
-    int best = INT_MAX;
-    for (int i = 0; i < config_key_count; i++) {
-        char section[MAX_NAME];
-        snprintf(section, sizeof section, "%.*s", (int)strcspn(config_keys[i].name, "."), config_keys[i].name);
-        if (suggest_nearer(name, section, &best)) strcpy(near, section);
-    }
-    if (near[0] == '\0' || hint_for_key(name) != NULL) return unknown_key_(r, yaml_line_(r), name);
-    return config_error_at(r->config, yaml_line_(r), name, r->err, "no such section; did you mean %s?", near);
 }
 
 static bool is_nothing_(const YamlReader *r) {
@@ -233,7 +219,7 @@ static int read_root_(YamlReader *r) {
         char section[MAX_NAME];
         int first = 0;
         if (read_name_(r, section) != 0) return -1;
-        if (!config_has_section(section, strlen(section))) return unknown_section_(r, section);
+        if (!config_has_section(section, strlen(section))) return unknown_key_(r, yaml_line_(r), section);
         while (strncmp(config_keys[first].name, section, strlen(section)) != 0) first++;
         if (lines[first] != 0)
             return config_error_at(r->config, yaml_line_(r), section, r->err,
@@ -340,22 +326,6 @@ int config_read_file(Config *config, Error *err) {
     return rc;
 }
 
-// Quotes a text, unless the user did, so YAML reads no alias in `-o data.train=*.bin`. The caller frees the result.
-static char *quote_text_(const ConfigKey *key, const char *value) {
-    bool quoted = value[0] == '\'' || value[0] == '"', text = config_takes_text(key);
-    // A value that begins with [{ is a list of mappings, not a glob that begins with a character set.
-    if (key->type == KEY_LIST && value[0] == '[' && value[1 + strspn(value + 1, " ")] == '{') text = false;
-    if (!text || quoted) return xstrdup(value);
-    char *out = xmalloc(2 * strlen(value) + 3), *at = out;
-    *at++ = '\'';
-    for (; *value != '\0'; value++) {
-        if (*value == '\'') *at++ = '\'';
-        *at++ = *value;
-    }
-    strcpy(at, "'");
-    return out;
-}
-
 int config_read_override(Config *config, const char *override, Error *err) {
     char name[MAX_NAME];
     const char *equals = strchr(override, '=');
@@ -372,7 +342,19 @@ int config_read_override(Config *config, const char *override, Error *err) {
     config->place[key - config_keys] = CONFIG_OVERRIDE;
     if (strpbrk(equals + 1, "\r\n") != NULL)
         return config_error(config, key->name, err, "the value contains a line break; write it on one line");
-    char *value = quote_text_(key, equals + 1);
+    // A text is quoted, unless the user did, so YAML reads no alias in `-o data.train=*.bin`. A list that begins with
+    // [{ is one of mappings, not a glob that begins with a character set.
+    const char *text = equals + 1;
+    bool mappings = key->type == KEY_LIST && text[0] == '[' && text[1 + strspn(text + 1, " ")] == '{';
+    if (!config_takes_text(key) || mappings || text[0] == '\'' || text[0] == '"')
+        return read_yaml_(config, text, strlen(text), key, err);
+    char *value = xmalloc(2 * strlen(text) + 3), *at = value;
+    *at++ = '\'';
+    for (; *text != '\0'; text++) {
+        if (*text == '\'') *at++ = '\'';
+        *at++ = *text;
+    }
+    strcpy(at, "'");
     int rc = read_yaml_(config, value, strlen(value), key, err);
     free(value);
     return rc;

@@ -93,17 +93,13 @@ const char *const trainer_words[] = {
     NULL,
 };
 
-static bool has_word_(const char *text, const char *word) {
-    size_t length = strlen(word);
-    for (const char *at = text; (at = strstr(at, word)) != NULL; at += length)
-        if ((at == text || at[-1] == ' ') && (at[length] == ' ' || at[length] == '\0')) return true;
-    return false;
-}
-
 GpuBand gpu_band(int trainer, const Gpu *gpu, bool experts, int fp8) {
     for (int i = 0; i < trainer_band_count && gpu != NULL; i++) {
         const TrainerBand *row = &trainer_bands[i];
-        if (row->trainer == trainer && row->experts == experts && row->fp8 == fp8 && has_word_(row->gpus, gpu->word))
+        char words[128], word[32];
+        snprintf(words, sizeof words, " %s ", row->gpus);
+        snprintf(word, sizeof word, " %s ", gpu->word);
+        if (row->trainer == trainer && row->experts == experts && row->fp8 == fp8 && strstr(words, word) != NULL)
             return (GpuBand){row->low, row->middle, row->high, row->runs, trainer_words[trainer], false};
     }
     return (GpuBand){0};

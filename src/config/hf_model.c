@@ -181,15 +181,6 @@ static int read_rope_(HfModel *found, Error *err) {
     return 0;
 }
 
-// Sets the family to the one that implements the file's model_type. Returns false if none does.
-static bool find_family_(HfModel *found) {
-    const char *type = json_text(found->root, "model_type", "");
-    for (int family = 0; family_words[family] != NULL; family++)
-        for (const FamilyForm *form = families[family].forms; form->model_type != NULL; form++)
-            if (strcmp(form->model_type, type) == 0) return found->model.family = family, true;
-    return found->model.family = family_find("llama"), false;
-}
-
 static int read_numbers_(HfModel *found, const FamilyNumber *row, Error *err) {
     for (; row != NULL && row->key != NULL; row++) {
         const JsonValue *said = json_find(found->root, row->word);
@@ -271,6 +262,14 @@ static bool is_config_json_(const char *text, size_t length) {
     return false;
 }
 
+// Returns the family that implements a model_type; LLaMA's, whose reader then refuses it, if none does.
+static int family_of_type_(const char *type) {
+    for (int family = 0; family_words[family] != NULL; family++)
+        for (const FamilyForm *form = families[family].forms; form->model_type != NULL; form++)
+            if (strcmp(form->model_type, type) == 0) return family;
+    return family_find("llama");
+}
+
 char *hf_model_yaml(const char *text, size_t length, const char *path, int64_t *window, Error *err) {
     size_t size = 0;
     char *yaml = NULL;
@@ -290,9 +289,8 @@ char *hf_model_yaml(const char *text, size_t length, const char *path, int64_t *
         error_set(err, EXIT_USAGE, "%s; mend the file, or download it again", damage.text);
     } else if (json_find(found.root, "model_type") == NULL) {
         error_set(err, EXIT_USAGE, "%s: has no model_type; add it, such as \"model_type\": \"llama\"", path);
-    } else if (!find_family_(&found)) {
-        find_form_(&found, err); // sets the error
-    } else if (hf_model_read(&found, found.model.family, err) == 0 && check_demands_(&found, err) == 0) {
+    } else if (hf_model_read(&found, family_of_type_(json_text(found.root, "model_type", "")), err) == 0 &&
+               check_demands_(&found, err) == 0) {
         const char *type = json_text(found.root, "torch_dtype", json_text(found.root, "dtype", ""));
         FILE *file = xmemstream(&yaml, &size);
         const ConfigKey *keys[HF_MOST_KEYS];

@@ -91,27 +91,6 @@ static int unknown_(const char *typed, const char *next, Error *err) {
     return error_set(err, EXIT_USAGE, "%s: no such option; --help lists all", name);
 }
 
-static int store_(Options *options, const OptionRow *row, const char *value, Error *err) {
-    void *field = (char *)options + row->offset;
-    if (row->kind == OPTION_LIST) {
-        const char **list = *(const char ***)field;
-        int *count = list == options->overrides ? &options->override_count : &options->sweep_count;
-        list[(*count)++] = value;
-        return 0;
-    }
-    if (row->kind == OPTION_FLAG) {
-        *(bool *)field = true;
-        return 0;
-    }
-    if (*(const char **)field != NULL)
-        return error_set(err, EXIT_USAGE, "--%s: given twice, %s and %s; give one", row->name, *(const char **)field,
-                         value);
-    if (value[0] == '\0')
-        return error_set(err, EXIT_USAGE, "--%s: the value is empty; give %s", row->name, row->argument);
-    *(const char **)field = value;
-    return 0;
-}
-
 // Splits one argument into the option, and its value if the argument contains one (-cFILE, --config=FILE).
 static const OptionRow *split_(const char *argument, const char **value) {
     *value = NULL;
@@ -208,7 +187,17 @@ int options_parse(Options *options, int argc, char **argv, Error *err) {
                 return error_set(err, EXIT_USAGE, "%s %s %s: a key and its value are one word; write %s %s=%s", given,
                                  value, after, given, value, after);
         }
-        if (store_(options, row, value, err) != 0) return -1;
+        void *field = (char *)options + row->offset;
+        const char **text = field;
+        if (row->kind == OPTION_FLAG) *(bool *)field = true;
+        else if (row->kind == OPTION_LIST) {
+            const char **list = *(const char ***)field;
+            list[list == options->overrides ? options->override_count++ : options->sweep_count++] = value;
+        } else if (*text != NULL)
+            return error_set(err, EXIT_USAGE, "--%s: given twice, %s and %s; give one", row->name, *text, value);
+        else if (value[0] == '\0')
+            return error_set(err, EXIT_USAGE, "--%s: the value is empty; give %s", row->name, row->argument);
+        else *text = value;
     }
     if (options->help || options->help_config || options->version) return 0;
     return options_check_(options, err);
