@@ -157,31 +157,26 @@ static int read_index_(IndexFile *index, int64_t bytes, int *width, Error *err) 
     return index_damaged_(index, err, "has documents that do not span its sequences");
 }
 
-// Reads the type and number of tokens from the index next to a shard, and checks that the index fits this file.
-// Returns 1 on success, 0 if there is no index, -1 with err if the index is damaged or belongs to another file.
-static int shard_index_(Shard *shard, const char *key, Error *err) {
-    char name[INDEX_PATH];
-    size_t length = strlen(shard->path);
-    if (length < 5 || length >= sizeof name || strcmp(shard->path + length - 4, ".bin") != 0) return 0;
-    snprintf(name, sizeof name, "%.*s.idx", (int)length - 4, shard->path);
-    if (access(name, F_OK) != 0) return 0;
-    IndexFile index = {.path = name};
-    Error wrong = {0};
-    index.file = file_open(name, &index.bytes, &wrong);
-    int status = index.file < 0 ? -1 : read_index_(&index, shard->bytes, &shard->width, &wrong);
-    if (index.file >= 0) close(index.file);
-    if (status != 0) return error_set(err, EXIT_USAGE, "%s: %s", key, wrong.text);
-    shard->tokens = shard->bytes / shard->width;
-    return 1;
-}
-
 // ---- opening --------------------------------------------------------------------------------------------------------
 
-// Reads the type and number of tokens from the index next to the file if it exists, else from the file's header.
+// Reads the type and number of tokens from the index next to the file if it exists and belongs to this file, else from
+// the file's header.
 static int shard_header_(Shard *shard, const char *key, Error *err) {
+    char name[INDEX_PATH];
     uint32_t header[3];
-    int indexed = shard_index_(shard, key, err);
-    if (indexed != 0) return indexed < 0 ? -1 : 0;
+    size_t length = strlen(shard->path);
+    bool named = length >= 5 && length < sizeof name && strcmp(shard->path + length - 4, ".bin") == 0;
+    if (named) snprintf(name, sizeof name, "%.*s.idx", (int)length - 4, shard->path);
+    if (named && access(name, F_OK) == 0) {
+        IndexFile index = {.path = name};
+        Error wrong = {0};
+        index.file = file_open(name, &index.bytes, &wrong);
+        int status = index.file < 0 ? -1 : read_index_(&index, shard->bytes, &shard->width, &wrong);
+        if (index.file >= 0) close(index.file);
+        if (status != 0) return error_set(err, EXIT_USAGE, "%s: %s", key, wrong.text);
+        shard->tokens = shard->bytes / shard->width;
+        return 0;
+    }
     if (shard->bytes < HEADER_BYTES)
         return error_set(err, EXIT_USAGE,
                          "%s: %s has %" PRId64 " bytes, fewer than the %d of a token file's header; "
@@ -280,11 +275,12 @@ static int check_side_(Dataset *dataset, const char *shard, char last[SIDE_FILE_
                      key, side.tokenizer, side.vocab, side.path, dataset->vocab, side.vocab);
 }
 
-// Refuses patterns that match more names than any data set has and would be searched for hours: each */../ multiplies
-// them by the folders there.
-static int check_pattern_(const char *key, const char *pattern, Error *err) {
+static int dataset_open_(Dataset *dataset, const char *key, const char *pattern, int64_t need, Error *err) {
     enum { MOST_WILD = 4 };
+    glob_t names;
     int wild = 0;
+    // 1. Refuse patterns that match more names than any data set has and would be searched for hours: each */../
+    //    multiplies them by the folders there.
     for (const char *at = pattern; *at != '\0'; at += strspn(at, "/")) {
         size_t length = strcspn(at, "/");
         bool up = wild > 0 && length == 2 && strncmp(at, "..", 2) == 0;
@@ -295,12 +291,7 @@ static int check_pattern_(const char *key, const char *pattern, Error *err) {
                              pattern, up ? "/../ after a wildcard" : "wildcards in more than 4 parts of the path");
         at += length;
     }
-    return 0;
-}
-
-static int dataset_open_(Dataset *dataset, const char *key, const char *pattern, int64_t need, Error *err) {
-    glob_t names;
-    if (check_pattern_(key, pattern, err) != 0) return -1;
+    // 2. List the shards.
     char prefix[PREFIX_BYTES]; // Megatron-LM's name of a data set: NAME for NAME.bin and NAME.idx
     int status = glob(pattern, 0, NULL, &names);
     if (status == GLOB_NOMATCH && snprintf(prefix, sizeof prefix, "%s.bin", pattern) < (int)sizeof prefix)
@@ -316,13 +307,14 @@ static int dataset_open_(Dataset *dataset, const char *key, const char *pattern,
     for (int i = 0; i < dataset->count; i++)
         dataset->shards[i] = (Shard){.file = -1, .path = xstrdup(names.gl_pathv[i])};
     globfree(&names);
-    // Every shard keeps a file open, so raise the limit on open files by the number of shards.
+    // 3. Every shard keeps a file open, so raise the limit on open files by the number of shards.
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
         rlim_t more = limit.rlim_max - limit.rlim_cur, files = (rlim_t)dataset->count;
         limit.rlim_cur += more < files ? more : files;
         (void)setrlimit(RLIMIT_NOFILE, &limit); // if this fails, open reports it
     }
+    // 4. Open them. Their sequences have to suffice.
     char last[SIDE_FILE_PATH] = "";
     for (int i = 0; i < dataset->count; i++)
         if (check_side_(dataset, dataset->shards[i].path, last, key, err) != 0 ||

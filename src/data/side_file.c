@@ -23,21 +23,6 @@ bool side_file_path(const char *shard, char path[SIDE_FILE_PATH]) {
     return true;
 }
 
-// Sets side->file to the path of the tokenizer's file. It must be a regular file in the side file's folder: its bytes
-// are copied into every checkpoint, and a data set may come from an untrusted source.
-static int side_file_resolve_(SideFile *side, const char *name, Error *err) {
-    char folder[SIDE_FILE_PATH];
-    struct stat status;
-    Error wrong = {0};
-    if (name[0] == '\0') return 0;
-    strcpy(folder, side->path);
-    if (file_path_within(side->file, dirname(folder), name, &wrong) != 0)
-        return error_set(err, EXIT_FAILED, "tokenizer_file of %s: %s", side->path, wrong.text);
-    if (stat(side->file, &status) != 0 || S_ISREG(status.st_mode)) return 0;
-    return error_set(err, EXIT_FAILED, "%s: tokenizer_file: %s is not a regular file; put a plain file there",
-                     side->path, side->file);
-}
-
 int side_file_read(SideFile *side, const char *path, Error *err) {
     memset(side, 0, sizeof *side);
     if (access(path, F_OK) != 0) return 0;
@@ -49,7 +34,18 @@ int side_file_read(SideFile *side, const char *path, Error *err) {
         snprintf(side->tokenizer, sizeof side->tokenizer, "%s", json_text(json.root, "tokenizer", ""));
         snprintf(side->sha256, sizeof side->sha256, "%s", json_text(json.root, "tokenizer_sha256", ""));
         side->eot = json_integer(json.root, "eot", -1);
-        status = side_file_resolve_(side, json_text(json.root, "tokenizer_file", ""), err);
+        // The tokenizer's file must be a regular file in this folder: its bytes are copied into every checkpoint, and a
+        // data set may come from an untrusted source.
+        const char *name = json_text(json.root, "tokenizer_file", "");
+        char folder[SIDE_FILE_PATH];
+        struct stat there;
+        Error wrong = {0};
+        strcpy(folder, side->path);
+        if (name[0] != '\0' && file_path_within(side->file, dirname(folder), name, &wrong) != 0)
+            status = error_set(err, EXIT_FAILED, "tokenizer_file of %s: %s", side->path, wrong.text);
+        else if (name[0] != '\0' && stat(side->file, &there) == 0 && !S_ISREG(there.st_mode))
+            status = error_set(err, EXIT_FAILED, "%s: tokenizer_file: %s is not a regular file; put a plain file there",
+                               side->path, side->file);
         if (status == 0 && (side->vocab < 1 || side->tokenizer[0] == '\0'))
             status = error_set(err, EXIT_FAILED, "%s: tokenizer or vocab is missing", side->path);
     }

@@ -37,17 +37,6 @@ static const char *library_python_(void) {
     return access("/usr/bin/python3", X_OK) == 0 ? "/usr/bin/python3" : "python3";
 }
 
-static char *library_read_(int file) {
-    off_t size = lseek(file, 0, SEEK_END);
-    char *text = xcalloc((size_t)(size < 0 ? 0 : size) + 1, 1);
-    for (off_t at = 0; at < size;) {
-        ssize_t n = pread(file, text + at, (size_t)(size - at), at);
-        if (n <= 0) break;
-        at += n;
-    }
-    return text;
-}
-
 // Runs `tokens.py ACTION --tokenizer FILE` with `input` as standard input and returns its output as a string.
 //   describe  prints the vocabulary size and the end-of-text token (-1: unknown)
 //   encode    converts text to ids separated by blanks
@@ -88,7 +77,11 @@ static char *library_run_(const char *action, const char *file, const char *inpu
         error_set(err, EXIT_USAGE,
                   "sample.tokenizer: %s needs Python, and %s cannot be started; install python3, or use ids", file,
                   library_python_());
-    char *text = opened && status >= 0 ? library_read_(files[status == 0 ? 1 : 2]) : NULL;
+    enum { MOST_TEXT = 1 << 30 };
+    char said[32];
+    int64_t bytes;
+    snprintf(said, sizeof said, "/proc/self/fd/%d", files[status == 0 ? 1 : 2]);
+    char *text = opened && status >= 0 ? file_read_whole(said, MOST_TEXT, &bytes, err) : NULL;
     for (int i = 0; i < LIBRARY_FILES; i++)
         if (files[i] >= 0) close(files[i]);
     if (text == NULL || status == 0) return text;
@@ -135,26 +128,23 @@ int tokenizer_side(const Config *config, SideFile *side, Error *err) {
     return named ? side_file_read(side, path, err) : 0;
 }
 
-// Chooses the tokenizer in tokenizer.h's order: sample.tokenizer, the side file, bytes, ids. KIND_IDS is already set.
-static int tokenizer_take_(Tokenizer *tokenizer, const Config *config, Error *err) {
-    const char *named = config->sample.tokenizer;
-    if (strcmp(named, "ids") == 0) return 0;
-    if (strcmp(named, "bytes") == 0) return take_bytes_(tokenizer), 0;
-    if (named[0] != '\0') return take_library_(tokenizer, named, err);
-    SideFile side;
-    int found = tokenizer_side(config, &side, err);
-    if (found < 0) return -1;
-    if (found == 0 && tokenizer->vocab == BYTES_VOCABULARY) take_bytes_(tokenizer);
-    if (found == 0) return 0;
-    if (side.eot >= 0 && side.eot < tokenizer->vocab) tokenizer->end = side.eot;
-    if (strcmp(side.tokenizer, "bytes") == 0) take_bytes_(tokenizer);
-    return side.file[0] != '\0' ? take_library_(tokenizer, side.file, err) : 0;
-}
-
+// Chooses the tokenizer in tokenizer.h's order: sample.tokenizer, the side file, bytes, ids.
 Tokenizer *tokenizer_open(const Config *config, Error *err) {
     Tokenizer *tokenizer = xcalloc(1, sizeof *tokenizer);
     *tokenizer = (Tokenizer){.kind = KIND_IDS, .vocab = config->model.vocab, .end = -1};
-    if (tokenizer_take_(tokenizer, config, err) == 0) return tokenizer;
+    const char *named = config->sample.tokenizer;
+    SideFile side = {0};
+    int status = 0;
+    if (named[0] == '\0') {
+        int found = tokenizer_side(config, &side, err);
+        status = found < 0 ? -1 : 0;
+        if (found == 0 && tokenizer->vocab == BYTES_VOCABULARY) take_bytes_(tokenizer);
+        if (found > 0 && side.eot >= 0 && side.eot < tokenizer->vocab) tokenizer->end = side.eot;
+        if (found > 0) named = side.file[0] != '\0' ? side.file : strcmp(side.tokenizer, "bytes") == 0 ? "bytes" : "";
+    }
+    if (strcmp(named, "bytes") == 0) take_bytes_(tokenizer);
+    else if (named[0] != '\0' && strcmp(named, "ids") != 0) status = take_library_(tokenizer, named, err);
+    if (status == 0) return tokenizer;
     tokenizer_close(tokenizer);
     return NULL;
 }
@@ -166,25 +156,6 @@ bool tokenizer_reads_text(const Tokenizer *tokenizer) { return tokenizer->kind !
 int64_t tokenizer_end(const Tokenizer *tokenizer) { return tokenizer->end; }
 
 // ---------------------------------------------------------------- text to tokens
-
-static int encode_ids_(const char *name, const char *text, int64_t vocab, Tokens *tokens, Error *err) {
-    for (const char *at = text + strspn(text, " ,\t\n"); *at != '\0'; at += strspn(at, " ,\t\n")) {
-        char *end;
-        errno = 0;
-        long long id = strtoll(at, &end, 10);
-        if (end == at || strchr(" ,\t\n", *end) == NULL) // strchr also matches the text's NUL
-            return error_set(err, EXIT_USAGE,
-                             "%s: without a tokenizer a prompt is token numbers, such as \"11 42\", not %.20s; "
-                             "set sample.tokenizer, or make numbers with scripts/tokens.py",
-                             name, at);
-        if (errno != 0 || id < 0 || id >= vocab)
-            return error_set(err, EXIT_USAGE, "%s: token %.*s is outside the vocabulary of %lld (model.vocab)", name,
-                             (int)(end - at < 24 ? end - at : 24), at, (long long)vocab);
-        tokens->ids[tokens->count++] = (int32_t)id;
-        at = end;
-    }
-    return 0;
-}
 
 int tokenizer_encode(const Tokenizer *tokenizer, const char *name, const char *text, Tokens *tokens, Error *err) {
     size_t length = strlen(text);
@@ -208,8 +179,23 @@ int tokenizer_encode(const Tokenizer *tokenizer, const char *name, const char *t
                                "%s: byte %d (token %d) is outside the vocabulary of %lld (model.vocab); use other text",
                                name, byte, byte, (long long)tokenizer->vocab);
     }
-    if (tokenizer->kind != KIND_BYTES && status == 0)
-        status = encode_ids_(name, ids != NULL ? ids : text, tokenizer->vocab, tokens, err);
+    const char *at = ids != NULL ? ids : text;
+    at += strspn(at, " ,\t\n");
+    while (tokenizer->kind != KIND_BYTES && status == 0 && *at != '\0') {
+        char *end;
+        errno = 0;
+        long long id = strtoll(at, &end, 10);
+        if (end == at || strchr(" ,\t\n", *end) == NULL) // strchr also matches the text's NUL
+            status = error_set(err, EXIT_USAGE,
+                               "%s: without a tokenizer a prompt is token numbers, such as \"11 42\", not %.20s; "
+                               "set sample.tokenizer, or make numbers with scripts/tokens.py",
+                               name, at);
+        else if (errno != 0 || id < 0 || id >= tokenizer->vocab)
+            status = error_set(err, EXIT_USAGE, "%s: token %.*s is outside the vocabulary of %lld (model.vocab)", name,
+                               (int)(end - at < 24 ? end - at : 24), at, (long long)tokenizer->vocab);
+        else tokens->ids[tokens->count++] = (int32_t)id;
+        at = end + strspn(end, " ,\t\n");
+    }
     free(ids);
     if (status == 0 && tokens->count == 0 && tokenizer->end >= 0)
         tokens->ids[tokens->count++] = (int32_t)tokenizer->end;

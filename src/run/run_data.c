@@ -1,17 +1,6 @@
 // Opens the data sets of a run and compares their tokenizers.
 #include "run.h"
 
-// Returns the first side file of a data set with another tokenizer than *first, or NULL. Sets *first if it is NULL.
-static const SideFile *other_tokenizer_(const Dataset *dataset, const SideFile **first) {
-    for (int i = 0; i < 2; i++) {
-        const SideFile *side = dataset_side(dataset, i);
-        if (side == NULL) continue;
-        if (*first == NULL) *first = side;
-        if (!side_file_same_tokenizer(*first, side)) return side;
-    }
-    return NULL;
-}
-
 // Returns the data sets in their order, the sources of data.train first; NULL after the last.
 static const Dataset *dataset_at_(const RunData *data, int i) {
     int sources = data->train == NULL ? 0 : blend_sources(data->train);
@@ -48,8 +37,11 @@ int run_open_data(const Config *config, const RunAsk *ask, RunData *data, Error 
     }
     // 3. With two tokenizers the same token would mean different text, and the model would learn neither.
     const SideFile *first = NULL, *other = NULL;
-    for (int i = 0; data->train != NULL && other == NULL && (set = dataset_at_(data, i)) != NULL; i++)
-        other = other_tokenizer_(set, &first);
+    for (int i = 0; data->train != NULL && other == NULL && (set = dataset_at_(data, i / 2)) != NULL; i++) {
+        const SideFile *side = dataset_side(set, i % 2); // the set's first, and the first that differs from that
+        if (first == NULL) first = side;
+        if (side != NULL && !side_file_same_tokenizer(first, side)) other = side;
+    }
     if (other != NULL && !c->mixed_tokenizers)
         return config_error(config, "data.train", err,
                             "%s and %s name different tokenizers, so that the same token means different text; prepare "

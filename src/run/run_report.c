@@ -37,57 +37,6 @@ static void name_slowest_(Run *run, const StageFigures *ranks, StepFigures *say)
                    (long long)say->step, found.rank, stage, host, 100 * found.excess, part, 100 * found.cost);
 }
 
-// Collective. Fills in what the ranks of all stages have in sum: tokens of experts, and the balance loss, of which each
-// rank has its rows' part.
-static int sum_experts_(Run *run, StepFigures *say, Error *err) {
-    const Config *config = run->config;
-    const ExpertLoad *load = &run->stage.pass.load;
-    double sums[] = {load->balance, load->forwards};
-    int64_t count = config->model.layers * config->model.experts;
-    if (config->model.experts == 0) return 0;
-    if (world_sum(run->world, sums, 2, err) != 0) return -1;
-    double alike = (double)(config->parallel.tensor * config->parallel.context); // ranks that share a microbatch
-    say->balance_loss = config->train.balance == BALANCE_LOSS && sums[1] > 0 ? sums[0] * alike / sums[1] : NAN;
-    if (run->stage.copies == NULL) return 0;
-    say->copies = run->stage.copies;
-    say->layers = config->model.layers, say->dense = config->model.dense_layers, say->experts = config->model.experts;
-    return world_sum(run->world, run->stage.copies, count, err);
-}
-
-// Collective. On rank 0, fills `stages` with one entry per stage, with times on rank 0's clock: the extremes of memory
-// and times, and the mean of busy.
-static int gather_figures_(Run *run, const EngineRun *pipeline, StageFigures *stages, StepFigures *say, Error *err) {
-    const int64_t *held = run->be->held.bytes;
-    double offset = world_place(run->world)->clock_offset;
-    int world = world_size(run->world);
-    StageFigures mine = {memory_total(&run->be->peak), held[MEMORY_OWN_SLOTS] + held[MEMORY_LENT_SLOTS],
-                         run->stage.pass.load, *pipeline};
-    run->stage.pass.load = (ExpertLoad){0};
-    mine.run.begin += offset, mine.run.end += offset;
-    StageFigures *all = xcalloc((size_t)world, sizeof *all);
-    int gathered = world_gather(run->world, all, &mine, sizeof mine, err);
-    if (gathered == 0 && run->slowest != NULL) name_slowest_(run, all, say);
-    for (int r = 0; gathered == 0 && world_rank(run->world) == 0 && r < world; r++) {
-        Coordinates at = topology_coordinates(&run->config->parallel, r);
-        StageFigures *stage = &stages[at.stage];
-        const StageFigures *rank = &all[r];
-        if (at.tensor == 0 && at.replica == 0) {
-            *stage = *rank;
-            continue;
-        }
-        stage->peak_bytes = max_i64(stage->peak_bytes, rank->peak_bytes);
-        if (rank->experts.fullest > stage->experts.fullest) stage->experts = rank->experts;
-        stage->run.busy += rank->run.busy;
-        stage->run.exposed = max_double(stage->run.exposed, rank->run.exposed);
-        stage->run.begin = fmin(stage->run.begin, rank->run.begin);
-        stage->run.end = max_double(stage->run.end, rank->run.end);
-    }
-    for (int s = 0; s < run->config->parallel.pipeline; s++)
-        stages[s].run.busy /= (double)(run->config->parallel.tensor * config_replicas(run->config));
-    free(all);
-    return gathered;
-}
-
 void run_tell_metrics(Run *run, int64_t step, const Error *trouble) {
     bool failing = trouble->code != 0;
     if (metrics_unheard(run->metrics)) {
@@ -107,23 +56,62 @@ void run_tell_metrics(Run *run, int64_t step, const Error *trouble) {
 }
 
 int run_report_step(Run *run, const EngineRun *pipeline, StepFigures *say, Error *err) {
-    int stages = (int)run->config->parallel.pipeline;
-    StageFigures *figures = xcalloc((size_t)stages, sizeof *figures);
-    int status = sum_experts_(run, say, err);
-    if (status == 0) status = gather_figures_(run, pipeline, figures, say, err);
+    const Config *config = run->config;
+    const ParallelConfig *parallel = &config->parallel;
+    ExpertLoad *load = &run->stage.pass.load;
+    int stages = (int)parallel->pipeline, world = world_size(run->world);
+    int64_t count = config->model.layers * config->model.experts;
+    // 1. What all ranks have in sum: the balance loss, of which each rank has its rows' part, and tokens of experts.
+    if (config->model.experts > 0) {
+        double sums[] = {load->balance, load->forwards};
+        if (world_sum(run->world, sums, 2, err) != 0) return -1;
+        double alike = (double)(parallel->tensor * parallel->context); // ranks that share a microbatch
+        say->balance_loss = config->train.balance == BALANCE_LOSS && sums[1] > 0 ? sums[0] * alike / sums[1] : NAN;
+        say->copies = run->stage.copies;
+        say->layers = config->model.layers, say->dense = config->model.dense_layers;
+        say->experts = config->model.experts;
+        if (say->copies != NULL && world_sum(run->world, run->stage.copies, count, err) != 0) return -1;
+    }
+    // 2. Every rank's figures, with times on rank 0's clock.
+    const int64_t *held = run->be->held.bytes;
+    double offset = world_place(run->world)->clock_offset;
+    StageFigures mine = {memory_total(&run->be->peak), held[MEMORY_OWN_SLOTS] + held[MEMORY_LENT_SLOTS], *load,
+                         *pipeline};
+    *load = (ExpertLoad){0};
+    mine.run.begin += offset, mine.run.end += offset;
+    StageFigures *all = xcalloc((size_t)world, sizeof *all), *figures = xcalloc((size_t)stages, sizeof *figures);
+    int status = world_gather(run->world, all, &mine, sizeof mine, err);
+    if (status == 0 && run->slowest != NULL) name_slowest_(run, all, say);
+    // 3. Those of a stage: the extremes of memory and times over its ranks, and the mean of busy.
+    for (int r = 0; status == 0 && run->metrics != NULL && r < world; r++) {
+        Coordinates at = topology_coordinates(parallel, r);
+        StageFigures *stage = &figures[at.stage];
+        const StageFigures *rank = &all[r];
+        if (at.tensor == 0 && at.replica == 0) {
+            *stage = *rank;
+            continue;
+        }
+        stage->peak_bytes = max_i64(stage->peak_bytes, rank->peak_bytes);
+        if (rank->experts.fullest > stage->experts.fullest) stage->experts = rank->experts;
+        stage->run.busy += rank->run.busy;
+        stage->run.exposed = max_double(stage->run.exposed, rank->run.exposed);
+        stage->run.begin = fmin(stage->run.begin, rank->run.begin);
+        stage->run.end = max_double(stage->run.end, rank->run.end);
+    }
+    for (int s = 0; s < stages; s++) figures[s].run.busy /= (double)(parallel->tensor * config_replicas(config));
+    // 4. The lines.
     if (status == 0 && run->metrics != NULL) {
-        say->lr = optimizer_lr(&run->config->train, say->step);
-        say->tokens = config_batch_at(run->config, say->step) * run->config->model.seq_len;
-        say->tokens_seen = batch_position(&run->batch, say->step) * run->config->model.seq_len;
+        say->lr = optimizer_lr(&config->train, say->step);
+        say->tokens = config_batch_at(config, say->step) * config->model.seq_len;
+        say->tokens_seen = batch_position(&run->batch, say->step) * config->model.seq_len;
         say->stages = stages;
         say->stage = figures;
         Error trouble = {0};
         metrics_step(run->metrics, say, &trouble);
         run_tell_metrics(run, say->step, &trouble);
     }
-    free(figures);
-    size_t copies = (size_t)(run->config->model.layers * run->config->model.experts);
-    if (run->stage.copies != NULL) memset(run->stage.copies, 0, copies * sizeof(double));
+    free_all(all, figures);
+    if (run->stage.copies != NULL) memset(run->stage.copies, 0, (size_t)count * sizeof(double));
     return status;
 }
 

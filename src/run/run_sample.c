@@ -105,30 +105,6 @@ void run_sampler_destroy(Run *run) {
 
 // ---------------------------------------------------------------- one token for each of b texts
 
-// Runs the slices up to the slice of the last token, at `position`: only the logits of the slice that runs last stay
-// available. The window has the last seq_len tokens of each text; no position sees later ones, so the rest may be
-// anything.
-static int forward_(Run *run, int64_t position, Error *err) {
-    Sampler *sampler = run->sampler;
-    Stage *stage = &run->stage;
-    const Shape *s = &stage->at.shape;
-    EngineRun unused;
-    Schedule like = *run->schedule;
-    if (s->slices > 1) like.slices = (int)(position / s->seq) + 1;
-    Schedule *list = schedule_forward_like(&like, 1);
-    memset(sampler->window, 0, (size_t)(sampler->seq * s->batch) * sizeof *sampler->window);
-    for (int64_t j = 0; j < s->batch; j++) {
-        const Text *text = &sampler->texts[j];
-        int64_t skip = max_i64(0, text->count - sampler->seq);
-        for (int64_t i = skip; i < text->count; i++) sampler->window[(i - skip) * s->batch + j] = text->tokens[i];
-    }
-    stage->documents = false;
-    if (stage->at.first) batch_upload(stage, stage->tokens, sampler->window);
-    int status = engine_run(run->engine, "sample", list, 0.0f, &unused, err);
-    schedule_free(list);
-    return status;
-}
-
 // Adds a token to each text in progress. These have equal lengths, because they began with the same prompt.
 static int next_tokens_(Run *run, int64_t first_text, Error *err) {
     Sampler *sampler = run->sampler;
@@ -138,10 +114,28 @@ static int next_tokens_(Run *run, int64_t first_text, Error *err) {
     const Text *any = sampler->texts;
     while (any->ended) any++;
     int64_t position = min_i64(any->count, sampler->seq) - 1; // of the last token
-    // 1. Data rank 0 computes. Data ranks that share its experts compute the same beside it, for the exchanges.
+    // 1. Data rank 0 computes. Data ranks that share its experts compute the same beside it, for the exchanges. Slices
+    //    after the last token's are left out: only the logits of the slice that runs last stay available. The window
+    //    has the last seq_len tokens of each text; no position sees later ones, so the rest may be anything.
     bool first = run->at.replica < parallel->context,
          shared = parallel->context * parallel->tensor % parallel->expert != 0;
-    if ((first || shared) && forward_(run, position, err) != 0) return -1;
+    if (first || shared) {
+        EngineRun unused;
+        Schedule like = *run->schedule;
+        if (s->slices > 1) like.slices = (int)(position / s->seq) + 1;
+        Schedule *list = schedule_forward_like(&like, 1);
+        memset(sampler->window, 0, (size_t)(sampler->seq * b) * sizeof *sampler->window);
+        for (int64_t j = 0; j < b; j++) {
+            const Text *text = &sampler->texts[j];
+            int64_t skip = max_i64(0, text->count - sampler->seq);
+            for (int64_t i = skip; i < text->count; i++) sampler->window[(i - skip) * b + j] = text->tokens[i];
+        }
+        run->stage.documents = false;
+        if (run->stage.at.first) batch_upload(&run->stage, run->stage.tokens, sampler->window);
+        int status = engine_run(run->engine, "sample", list, 0.0f, &unused, err);
+        schedule_free(list);
+        if (status != 0) return -1;
+    }
     // 2. The tensor ranks of its last stage name candidates.
     int64_t row = context_row(s, s->slices > 1 ? position % s->seq : position);
     for (int64_t i = 0; i < b * capacity; i++) sampler->mine[i].token = -1;

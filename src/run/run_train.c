@@ -20,27 +20,6 @@ static int train_fail_(const char *label, Error *err) {
     return -1;
 }
 
-// Collective. Writes which values are not finite: "the loss on stage 3 is nan, and the gradient of X on stage 3, the
-// first such in the order of the backward, is not finite". *weight: a weight was not finite before the step.
-static int explain_bad_(Run *run, const StepFigures *figures, FILE *text, bool *weight, Error *err) {
-    Blame blame;
-    if (optimizer_blame(run->optimizer, &blame, err) != 0) return -1;
-    int head, chunk;
-    schedule_home(run->schedule, run->schedule->stages * run->schedule->chunks - 1, &head, &chunk);
-    if (!isfinite(figures->loss))
-        fprintf(text, "the loss on stage %d is %s%s", head, isnan(figures->loss) ? "nan" : "inf",
-                blame.gradient != NULL ? ", and " : "");
-    if (blame.gradient != NULL)
-        fprintf(text,
-                "the gradient of %s on stage %d, the first such in the order of the backward, is not finite: its sum "
-                "of squares is %s",
-                blame.gradient->name, blame.gradient_stage, isnan(blame.squares) ? "nan" : "inf");
-    *weight = blame.weight != NULL;
-    if (*weight)
-        fprintf(text, "; %s on stage %d was not finite before the step", blame.weight->name, blame.weight_stage);
-    return 0;
-}
-
 // Collective. Applies the step's update, or skips it as step_guard.h says; fills in figures->skipped and the
 // deviations. -1 with err if the run has to end. A step with a non-finite loss or gradient never changes the weights:
 // it is skipped, or the run ends with an error that names the tensor at fault.
@@ -54,13 +33,25 @@ static int train_update_(Run *run, StepFigures *figures, Error *err) {
 
     char *why;
     size_t length;
-    bool weight = false;
-    int status = 0;
+    Blame blame = {0};
+    int status = 0, head, chunk;
     FILE *text = xmemstream(&why, &length);
     if (decision == STEP_SKIP_OUTLIER)
         fprintf(text, "loss %.4f is %+.1f and norm %.2f %+.1f standard deviations off; the limit is %g", figures->loss,
                 figures->loss_z, figures->norm, figures->norm_z, train->skip_outlier_z);
-    else status = explain_bad_(run, figures, text, &weight, err);
+    else if ((status = optimizer_blame(run->optimizer, &blame, err)) == 0) {
+        schedule_home(run->schedule, run->schedule->stages * run->schedule->chunks - 1, &head, &chunk);
+        if (!isfinite(figures->loss))
+            fprintf(text, "the loss on stage %d is %s%s", head, isnan(figures->loss) ? "nan" : "inf",
+                    blame.gradient != NULL ? ", and " : "");
+        if (blame.gradient != NULL)
+            fprintf(text,
+                    "the gradient of %s on stage %d, the first such in the order of the backward, is not finite: its "
+                    "sum of squares is %s",
+                    blame.gradient->name, blame.gradient_stage, isnan(blame.squares) ? "nan" : "inf");
+        if (blame.weight != NULL)
+            fprintf(text, "; %s on stage %d was not finite before the step", blame.weight->name, blame.weight_stage);
+    }
     if (decision == STEP_SKIP_BAD)
         fprintf(text, " (%lld of %lld such steps)", (long long)run->step_guard.bad, (long long)train->skip_bad_steps);
     if (decision == STEP_STOP) fprintf(text, "; weights are unchanged");
@@ -69,8 +60,8 @@ static int train_update_(Run *run, StepFigures *figures, Error *err) {
     xmemstream_close(text);
     if (status == 0 && decision == STEP_STOP) {
         status = error_on_all(err, EXIT_FAILED, "step %lld: %s; %s", (long long)figures->step, why,
-                              weight ? "resume from an earlier checkpoint, or check checkpoint.init_from"
-                                     : "lower train.lr or check the data of this step");
+                              blame.weight != NULL ? "resume from an earlier checkpoint, or check checkpoint.init_from"
+                                                   : "lower train.lr or check the data of this step");
     } else if (status == 0) {
         log_line(&run->all, "step %lld: update skipped, since %s; weights, moments and Adam's step count are unchanged",
                  (long long)figures->step, why);
@@ -134,58 +125,48 @@ static int train_save_(Run *run, int64_t step, Error *err) {
     return checkpoint_save(run->checkpoint, step, batch_position(&run->batch, step), &run->step_guard, err);
 }
 
-// Ends a run that was asked to stop: saves a checkpoint and returns -1, with code EXIT_STOPPED if it was saved.
-static int end_on_request_(Run *run, int64_t step, Error *err) {
-    int code = EXIT_FAILED;
-    char said[CONFIG_TEXT + 64] = "nothing was saved, since checkpoint.dir is empty";
-    if (run->checkpoint != NULL) {
-        if (train_save_(run, step, err) != 0 || checkpoint_finish(run->checkpoint, err) != 0) return -1;
-        bool saved = checkpoint_saved(run->checkpoint) == step;
-        code = saved ? EXIT_STOPPED : EXIT_FAILED;
-        snprintf(said, sizeof said, saved ? "continue with --resume %s" : "its checkpoint could not be written to %s",
-                 run->config->checkpoint.dir);
-    }
-    if (run->unheard.code != 0) return *err = run->unheard, -1;
-    return error_on_all(err, code, "stopped on request after step %lld; %s", (long long)step, said);
-}
-
-// Waits for the checkpoint that is still being written, even if training ended with an error that all ranks found.
-static int train_end_(Run *run, int status, Error *err) {
-    int64_t steps = run->config->train.steps;
-    Error failure = {0};
-    if (status != 0 && !err->everywhere) return -1;
-    status_page_set_action(run->status_page, "writing the last checkpoint");
-    int finished = checkpoint_finish(run->checkpoint, status == 0 ? err : &failure);
-    if (status != 0 || finished != 0) return -1;
-    if (run->unheard.code != 0) return *err = run->unheard, -1;
-    if (run->from.step >= steps || !saves_(run, steps) || checkpoint_saved(run->checkpoint) == steps) return 0;
-    return error_on_all(err, EXIT_FAILED, "training is done, but its last checkpoint could not be written to %s",
-                        run->config->checkpoint.dir);
-}
-
+// 1. Steps, until the last one, an error, or a request to stop. 2. A run that was asked to stop saves a checkpoint.
+// 3. The checkpoint that is still being written is awaited, even after an error that all ranks found. 4. The end.
 int run_train(Run *run, Error *err) {
     const Config *config = run->config;
-    int64_t first = run->from.step + 1;
-    int64_t last = run->recorder != NULL ? recorder_last_step(run->recorder) : config->train.steps;
+    int64_t steps = config->train.steps, step = run->from.step;
+    int64_t last = run->recorder != NULL ? recorder_last_step(run->recorder) : steps;
     int status = 0;
-    if (run->from.found && run->from.step >= config->train.steps)
+    bool stop = false;
+    if (run->from.found && step >= steps)
         log_status(&run->all,
                    "nothing is left to train: the checkpoint is at step %lld and train.steps (the total) is %lld",
-                   (long long)run->from.step, (long long)config->train.steps);
+                   (long long)step, (long long)steps);
     run_listen(run);
-    for (int64_t step = first; status == 0 && step <= last; step++) {
-        bool stop = false;
-        status = train_step_(run, step, &stop, err);
+    while (status == 0 && !stop && step < last) {
+        status = train_step_(run, ++step, &stop, err);
         if (status == 0) status = checkpoint_poll(run->checkpoint, err);
-        if (status == 0 && step == first) status = run_compare_plan(run, err);
+        if (status == 0 && step == run->from.step + 1) status = run_compare_plan(run, err);
         // Validate even before a stop: a resumed run begins with the next step and would never validate this step.
         if (status == 0 && run->sets.val != NULL && is_due_(run, step, config->data.val_every))
             status = run_validate_step(run, step, err);
         if (status == 0 && run->sets.hellaswag != NULL && is_due_(run, step, config->data.hellaswag_every))
             status = run_evaluate_step(run, step, err);
         if (status == 0 && is_due_(run, step, config->sample.every)) status = run_sample(run, step, err);
-        if (status == 0 && stop && step < config->train.steps) status = end_on_request_(run, step, err);
-        else if (status == 0 && saves_(run, step)) status = train_save_(run, step, err);
+        stop = stop && step < steps;
+        if (status == 0 && (stop ? run->checkpoint != NULL : saves_(run, step))) status = train_save_(run, step, err);
     }
-    return train_end_(run, status, err);
+    if (status != 0 && !err->everywhere) return -1;
+    status_page_set_action(run->status_page, "writing the last checkpoint");
+    Error failure = {0};
+    int finished = checkpoint_finish(run->checkpoint, status == 0 ? err : &failure);
+    if (status != 0 || finished != 0) return -1;
+    if (run->unheard.code != 0) return *err = run->unheard, -1;
+    bool saved = run->checkpoint != NULL && checkpoint_saved(run->checkpoint) == step;
+    const char *dir = config->checkpoint.dir;
+    if (stop && run->checkpoint == NULL)
+        return error_on_all(err, EXIT_FAILED,
+                            "stopped on request after step %lld; nothing was saved, since checkpoint.dir is empty",
+                            (long long)step);
+    if (stop)
+        return error_on_all(err, saved ? EXIT_STOPPED : EXIT_FAILED, "stopped on request after step %lld; %s%s",
+                            (long long)step,
+                            saved ? "continue with --resume " : "its checkpoint could not be written to ", dir);
+    if (run->from.step >= steps || !saves_(run, steps) || saved) return 0;
+    return error_on_all(err, EXIT_FAILED, "training is done, but its last checkpoint could not be written to %s", dir);
 }

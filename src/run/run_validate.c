@@ -65,32 +65,18 @@ int run_validate_step(Run *run, int64_t step, Error *err) {
 
 // --- multiple choice (data/evaluate.h)
 
-// Writes the mean losses of this rank's rows in the batch that begins with row `first`: a row's mean is the sum of the
-// values of its context ranks. losses: memory for the losses of a microbatch, in their places in their sequences; the
-// places of other context ranks are 0.
-static void take_means_(const Run *run, int64_t first, float *losses, double *means) {
-    const Stage *stage = &run->stage;
-    const Shape *s = &stage->at.shape;
-    int64_t rows = stage->at.rows, count = rows / s->pieces, bytes = (int64_t)sizeof *losses;
-    int64_t row = first + run->at.replica / s->context_ranks * stage->microbatches * s->batch;
-    for (int64_t i = 0; i < stage->microbatches; i++) {
-        memset(losses, 0, (size_t)(rows * s->context_ranks * bytes));
-        for (int p = 0; p < s->pieces; p++)
-            stage->be->download(stage->be, losses + context_place(s, p) * s->batch,
-                                stage->losses + i * rows + p * count, count * bytes);
-        for (int64_t j = 0; j < s->batch; j++, row++)
-            if (row < evaluation_rows(run->sets.hellaswag))
-                means[row] = evaluation_mean(run->sets.hellaswag, row, losses + j, s->batch);
-    }
-}
-
 // Counts the examples that the model gets right. *stop: a rank was asked to stop, and *correct is invalid. Each rank of
 // the last stage computes the means of its own rows, and world_sum joins them in rank order. So all ranks count the
 // same examples as correct, however rows are spread over microbatches and data ranks.
 static int evaluate_(Run *run, int64_t *correct, bool *stop, Error *err) {
     const Evaluation *questions = run->sets.hellaswag;
+    const Stage *stage = &run->stage;
+    const Shape *s = &stage->at.shape;
     int64_t rows = evaluation_rows(questions), batch = run->config->train.global_batch;
-    float *losses = xmalloc((size_t)(run->stage.at.rows * run->stage.at.shape.context_ranks) * sizeof *losses);
+    // The losses of a microbatch, in their places in their sequences. The places of other context ranks are 0: a row's
+    // mean is the sum of the values of its context ranks.
+    int64_t count = stage->at.rows * s->context_ranks, piece = stage->at.rows / s->pieces;
+    float *losses = xmalloc((size_t)count * sizeof *losses);
     double *means = xcalloc((size_t)rows, sizeof *means);
     int status = 0;
     *stop = false;
@@ -102,7 +88,16 @@ static int evaluate_(Run *run, int64_t *correct, bool *stop, Error *err) {
         if (status != 0 || *stop) break;
         status = batch_evaluate(&run->batch, questions, i, err);
         if (status == 0) status = engine_run(run->engine, "evaluation", run->validation, 0.0f, &unused, err);
-        if (status == 0 && run->stage.at.last && run->at.tensor == 0) take_means_(run, i * batch, losses, means);
+        if (status != 0 || !stage->at.last || run->at.tensor > 0) continue;
+        int64_t row = i * batch + run->at.replica / s->context_ranks * stage->microbatches * s->batch;
+        for (int64_t m = 0; m < stage->microbatches; m++) {
+            memset(losses, 0, (size_t)count * sizeof *losses);
+            for (int p = 0; p < s->pieces; p++)
+                stage->be->download(stage->be, losses + context_place(s, p) * s->batch,
+                                    stage->losses + m * stage->at.rows + p * piece, piece * (int64_t)sizeof *losses);
+            for (int64_t j = 0; j < s->batch; j++, row++)
+                if (row < rows) means[row] = evaluation_mean(questions, row, losses + j, s->batch);
+        }
     }
     // Without context ranks each row has one rank's value and zero from all others, so the sum is exact.
     if (status == 0 && !*stop) status = world_sum(run->world, means, rows, err);

@@ -29,15 +29,6 @@ static bool wins_(const SampleCandidate *a, const SampleCandidate *b) {
     return a->key > b->key || (a->key == b->key && a->token < b->token);
 }
 
-// Inserts a candidate into the sorted list of the `capacity` likeliest. Returns the list's new length.
-static int64_t insert_(SampleCandidate *out, int64_t held, int64_t capacity, const SampleCandidate *one) {
-    if (held == capacity && !likelier_(one, &out[held - 1])) return held;
-    int64_t at = held < capacity ? held : capacity - 1;
-    for (; at > 0 && likelier_(one, &out[at - 1]); at--) out[at] = out[at - 1];
-    out[at] = *one;
-    return held < capacity ? held + 1 : held;
-}
-
 int64_t sample_candidates(const SampleRule *rule, uint64_t stream, const float *logits, int64_t first, int64_t count,
                           SampleCandidate *out) {
     bool random = rule->temperature > 0.0, limited = random && rule->top_k > 0;
@@ -46,7 +37,11 @@ int64_t sample_candidates(const SampleRule *rule, uint64_t stream, const float *
         SampleCandidate one = {logits[i], logits[i], first + i};
         if (!isfinite(one.logit)) continue;
         if (limited) {
-            held = insert_(out, held, capacity, &one);
+            // Insert it into the sorted list of the likeliest.
+            if (held == capacity && !likelier_(&one, &out[held - 1])) continue;
+            int64_t at = held < capacity ? held++ : capacity - 1;
+            for (; at > 0 && likelier_(&one, &out[at - 1]); at--) out[at] = out[at - 1];
+            out[at] = one;
             continue;
         }
         if (random) one.key = one.logit / rule->temperature + gumbel_(rule, stream, one.token);

@@ -57,28 +57,24 @@ static double median_(double *values, int count) {
     return values[(count - 1) / 2];
 }
 
-// Returns a rank's expected seconds: the median of all ranks with the same work. If no other rank has the same work,
-// returns the rank's planned time times the median of actual / planned over all ranks. 0: unknown.
-static double expected_(const Slowest *slowest, int rank, SlowestPart part) {
-    int count = 0;
-    for (int r = 0; r < slowest->ranks; r++)
-        if (slowest->peers[r] == slowest->peers[rank]) slowest->sorted[count++] = sum_of_(slowest, r, part);
-    if (count > 1) return median_(slowest->sorted, count);
-    count = 0;
-    for (int r = 0; r < slowest->ranks; r++)
-        if (slowest->planned[r].part[part] > 0.0)
-            slowest->sorted[count++] = sum_of_(slowest, r, part) / slowest->planned[r].part[part];
-    return slowest->planned[rank].part[part] * median_(slowest->sorted, count);
-}
-
+// Expected of a rank is the median of all ranks with the same work. If no other rank has the same work, it is the
+// rank's planned time times the median of actual / planned over all ranks; 0: unknown.
 bool slowest_find(const Slowest *slowest, SlowestRank *found) {
-    double steps = 0.0, worst = 0.0;
+    double steps = 0.0, worst = 0.0, *sorted = slowest->sorted;
     *found = (SlowestRank){.rank = -1};
     if (slowest->steps < SLOWEST_WINDOW) return false;
     for (int i = 0; i < SLOWEST_WINDOW; i++) steps += slowest->step_seconds[i];
     for (int rank = 0; rank < slowest->ranks; rank++)
         for (SlowestPart part = SLOWEST_FORWARD; part < SLOWEST_PARTS; part++) {
-            double expected = expected_(slowest, rank, part), lost = sum_of_(slowest, rank, part) - expected;
+            int alike = 0, planned = 0;
+            for (int r = 0; r < slowest->ranks; r++)
+                if (slowest->peers[r] == slowest->peers[rank]) sorted[alike++] = sum_of_(slowest, r, part);
+            double expected = median_(sorted, alike);
+            for (int r = 0; alike < 2 && r < slowest->ranks; r++)
+                if (slowest->planned[r].part[part] > 0.0)
+                    sorted[planned++] = sum_of_(slowest, r, part) / slowest->planned[r].part[part];
+            if (alike < 2) expected = slowest->planned[rank].part[part] * median_(sorted, planned);
+            double lost = sum_of_(slowest, rank, part) - expected;
             if (expected <= 0.0 || lost <= worst) continue;
             worst = lost;
             *found = (SlowestRank){rank, part, lost / expected, lost / steps};

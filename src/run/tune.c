@@ -29,19 +29,15 @@ static int write_(const char *path, const char *text, Error *err) {
     return file_failed(path, "written", err);
 }
 
-// Returns a number below 2^52 that tells devices and versions of the library apart.
-static double device_mark_(const Backend *be) {
-    Crc64 crc = crc64_make();
-    uint64_t raw =
-        crc64_add(&crc, crc64_add(&crc, 0, be->device, strlen(be->device)), &be->library, sizeof be->library);
-    return (double)(raw & ((1ull << 52) - 1));
-}
-
 int run_tune(Run *run, Error *err) {
     const char *path = run->config->hardware.products_file;
     bool first = world_rank(run->world) == 0;
     int ranks = world_size(run->world);
-    double mark = device_mark_(run->be), most[] = {(double)run->products.count, mark, -mark, run_stop_requested()};
+    Crc64 crc = crc64_make();
+    uint64_t raw = crc64_add(&crc, 0, run->be->device, strlen(run->be->device));
+    raw = crc64_add(&crc, raw, &run->be->library, sizeof run->be->library) & ((1ull << 52) - 1);
+    // A number that tells devices and versions of the library apart.
+    double mark = (double)raw, most[] = {(double)run->products.count, mark, -mark, run_stop_requested()};
     if (world_max(run->world, most, 4, err) != 0) return -1;
     if (most[3] > 0) return error_on_all(err, EXIT_FAILED, "stopped on request; no file was written");
     if (most[1] != -most[2])

@@ -174,26 +174,6 @@ static const char *attention_(const Config *given) {
     return flash ? "flash" : "none";
 }
 
-// Lists in `changes` how a way differs from the configuration. The changes are overrides that follow the user's own.
-// Returns their number.
-static int changes_(const Verify *verify, const Way *way, const Config *given, char changes[MOST_CHANGES][64]) {
-    // The last four apply only to the way with one stage, which is the reference and runs the simplest schedule.
-    static const char *const plain[] = {
-        "parallel.layers=auto", "schedule.slots=auto",  "schedule.recompute_layers=0",  "schedule.recompute=none",
-        "schedule.name=1f1b",   "schedule.chunks=auto", "schedule.split_backward=auto", "schedule.file="};
-    int count = 0;
-    snprintf(changes[count++], 64, "schedule.bpipe=%s", way->bpipe == BPIPE_ON ? "on" : "off");
-    if (verify->on_the_cpu) snprintf(changes[count++], 64, "hardware.device=cpu");
-    if (way->stages == given->parallel.pipeline) return count;
-    snprintf(changes[count++], 64, "parallel.pipeline=%" PRId64, way->stages);
-    for (int i = 0; i < (way->stages > 1 ? 4 : 8); i++) strcpy(changes[count++], plain[i]);
-    if (way->stages > 1) return count;
-    const char *attention = attention_(given);
-    if (given->attention.modes_given > 1 && attention != NULL)
-        snprintf(changes[count++], 64, "attention.mode=%s", attention);
-    return count;
-}
-
 // Loads the configuration with the user's overrides, followed by the changes of a way, which take precedence. Then
 // applies reduce_.
 static int load_(const Options *options, Config *config, const char changes[MOST_CHANGES][64], int count, Error *err) {
@@ -216,8 +196,22 @@ static int go_(const Verify *verify, Way *way, const Config *given, Error *err) 
     RunAsk ask = {.resume = verify->options->resume};
     Error unable = {0};
     Log quiet = *verify->log;
-    int count = changes_(verify, way, given, changes), argc = 0;
-    if (way->stages < given->parallel.pipeline && attention_(given) == NULL) {
+    int count = 0, argc = 0;
+    // 1. How the way differs from the configuration, as overrides that follow the user's own. The last four apply only
+    //    to the way with one stage, which is the reference and runs the simplest schedule.
+    static const char *const plain[] = {
+        "parallel.layers=auto", "schedule.slots=auto",  "schedule.recompute_layers=0",  "schedule.recompute=none",
+        "schedule.name=1f1b",   "schedule.chunks=auto", "schedule.split_backward=auto", "schedule.file="};
+    const char *attention = attention_(given);
+    bool other = way->stages != given->parallel.pipeline, one = other && way->stages == 1;
+    snprintf(changes[count++], 64, "schedule.bpipe=%s", way->bpipe == BPIPE_ON ? "on" : "off");
+    if (verify->on_the_cpu) snprintf(changes[count++], 64, "hardware.device=cpu");
+    if (other) snprintf(changes[count++], 64, "parallel.pipeline=%" PRId64, way->stages);
+    for (int i = 0; other && i < (one ? 8 : 4); i++) strcpy(changes[count++], plain[i]);
+    if (one && given->attention.modes_given > 1 && attention != NULL)
+        snprintf(changes[count++], 64, "attention.mode=%s", attention);
+    // 2. Whether it can run here.
+    if (way->stages < given->parallel.pipeline && attention == NULL) {
         log_line(verify->log, "verify: %s: left out: only some stages have attention.mode flash", way->name);
         return EXIT_DONE;
     }
@@ -226,6 +220,7 @@ static int go_(const Verify *verify, Way *way, const Config *given, Error *err) 
         log_line(verify->log, "verify: %s: left out: %s", way->name, unable.text);
         return EXIT_DONE;
     }
+    // 3. The run.
     log_status(verify->log, "verify: %s, %lld rank%s", way->name, (long long)config_world(&config),
                config_world(&config) == 1 ? "" : "s");
     while (verify->argv[argc] != NULL) argc++;
