@@ -69,6 +69,8 @@ EFFECTS = (
     ("speed", "delay-wgrad-compute", "schedule.split_backward: on is nearest"),
     ("speed", "defer-embedding-wgrad-compute", "the embedding's gradient is computed in its place here"),
     ("model", "embedding-layernorm embed-layernorm", "no norm follows the embedding here"),
+    ("model", "attention-head-type", "every head has keys and values of its own here: more parameters and memory"),
+    ("model", "transformer-block-type", "a norm precedes attention and feed-forward here"),
     ("model", "apply-layernorm-1p layernorm-zero-centered-gamma",
      "the norm's weight is not stored minus one here; sizes and times are the same"),
     ("model", "apply-residual-connection-post-layernorm",
@@ -107,17 +109,18 @@ EFFECTS = (
 # Flags without effect on a plan: what is read, written, logged, checked, and how kernels are fused. * ends a name.
 QUIET = r"""
 enable-zbh1-exact-semantics *-path *-paths *-dir *-file *-prefix save save-* load load-* no-load-* no-save-* log-*
-no-log-* logging-* ckpt-* no-ckpt-* dist-ckpt-* use-dist-ckpt async-save async-strategy async-ckpt-*
-auto-detect-ckpt-format non-persistent-* use-checkpoint-args checkpoint-format use-checkpoint-opt-param-scheduler
-override-opt-param-scheduler use-mp-args-from-checkpoint-args use-persistent-ckpt-worker
-use-tokenizer-model-from-checkpoint-args no-use-tokenizer-model-from-checkpoint-args use-model-config-from-checkpoint
-exit-on-missing-checkpoint exit-signal exit-signal-* replication replication-* verify-integrity universal-checkpoint
-most-recent-k tensorboard-* wandb-* one-logger-* no-one-logger enable-one-logger app-tag-* timing-* profile profile-*
-use-pytorch-profiler pytorch-profiler-* use-nsys-profiler nvtx-* record-memory-history memory-snapshot-* logger
-report-* verbosity codecarbon-* eval-* full-validation multiple-validation-sets validation-set-names start-eval-at-iter
-skip-train-eval data-path data-impl data-parallel-random-init data-parallel-size dataloader-* dataset dataset-config
-train-data train-data-* valid-data valid-data-* test-data test-data-* per-split-* per-dataset-* split mock-data
-num-workers num-dataset-builder-threads mid-level-dataset-surplus no-create-attention-mask-in-dataloader
+no-log-* logging-* structured-logs structured-logs-* ckpt-* no-ckpt-* dist-ckpt-* use-dist-ckpt async-save
+async-strategy async-ckpt-* auto-detect-ckpt-format non-persistent-* use-checkpoint-args checkpoint-format
+use-checkpoint-opt-param-scheduler override-opt-param-scheduler use-mp-args-from-checkpoint-args
+use-persistent-ckpt-worker use-tokenizer-model-from-checkpoint-args no-use-tokenizer-model-from-checkpoint-args
+use-model-config-from-checkpoint exit-on-missing-checkpoint exit-signal exit-signal-* replication replication-*
+verify-integrity universal-checkpoint most-recent-k tensorboard-* wandb-* one-logger-* no-one-logger enable-one-logger
+app-tag-* timing-* profile profile-* use-pytorch-profiler pytorch-profiler-* use-nsys-profiler nvtx-*
+record-memory-history memory-snapshot-* logger report-* verbosity codecarbon-* eval-* full-validation
+multiple-validation-sets validation-set-names start-eval-at-iter skip-train-eval data-path data-impl
+data-parallel-random-init data-parallel-size dataloader-* dataset dataset-config train-data train-data-* valid-data
+valid-data-* test-data test-data-* per-split-* per-dataset-* split mock-data num-workers valid-num-workers
+num-dataset-builder-threads mid-level-dataset-surplus no-create-attention-mask-in-dataloader
 create-attention-mask-in-dataloader no-mmap-bin-files mmap-warmup no-data-sharding data-sharding fim-* mask-prob
 mask-type mask-factor short-seq-prob sample-rate use-one-sent-docs reset-iteration tokenizer-* tiktoken-*
 null-tokenizer-* patch-tokenizer-type extra-vocab-size trust-remote-code special-tokens* chat-template*
@@ -131,24 +134,25 @@ calc-ft-timeouts run-workload-inspector-server flight-recorder-* inference-* use
 output-bert-embeddings max-tokens-to-oom test-mode seed train-sync-interval gpu-sniff-test-interval
 result-rejected-tracker-filename adlr-autoresume adlr-autoresume-interval abort-on-* kill-switch-file
 iterations-to-skip overlap-grad-reduce overlap-param-gather overlap-param-gather-with-optimizer-step overlap-p2p-*
-align-* no-align-* ddp-bucket-size ddp-num-buckets ddp-pad-* ddp-average-in-collective ddp-reduce-scatter-* bucket-size
-average-in-collective suggested-communication-unit-size no-gradient-accumulation-fusion no-gradient-reduce-div-fusion
-gradient-reduce-div-fusion gradient-accumulation-fusion no-contiguous-buffers-in-local-ddp DDP-impl
-use-contiguous-buffers-in-local-ddp masked-softmax-fusion bias-*-fusion no-bias-*-fusion no-rope-fusion rope-fusion
-apply-rope-fusion persist-layer-norm no-persist-layer-norm cross-entropy-* use-transformer-engine-op-fuser use-fused-*
-use-cpu-initialization no-initialization perform-initialization init-method-xavier-uniform cuda-graph-*
-high-priority-stream-groups tp-comm-* disable-tp-comm-* batch-p2p-comm batch-p2p-*
-no-scatter-gather-tensors-in-pipeline no-barrier-with-level-1-timing disable-jit-fuser empty-unused-memory-level
-fp8-margin fp8-interval fp8-amax-* fp8-wgrad loss-scale loss-scale-* initial-loss-scale min-loss-scale hysteresis
-attention-softmax-in-fp32 accumulate-allreduce-grads-in-fp32 apply-query-key-layer-scaling no-query-key-layer-scaling
-async-tensor-model-parallel-allreduce no-async-tensor-model-parallel-allreduce use-ring-exchange-p2p deterministic-mode
-enable-experimental enable-msc disable-msc sync-tp-duplicated-parameters synchronize-each-layer
-contigious-checkpointing clone-scatter-output-in-embedding no-clone-scatter-output-in-embedding onnx-safe openai-gelu
-dump-param-to-param-group-map disable-bf16-reduced-precision-matmul disable-mem-efficient-ln wd-incr-steps kd-alpha-ce
-kd-beta-ce kd-temp use-flash-attn moe-* disable-moe-* expert-* overlap-moe-* create-moe-param-group use-tutel mlp-type
-topk sgd-momentum lion-* ademamix-* soap-* muon-* adaptive-muon-* qk-clip-* goldfish-* mup-* zero-* num-gpus num-nodes
-activation-func-fp8-input-store no-pipeline-parallel torch-fsdp2-* megatron-fsdp-* fsdp-* cpu-offloading-*
-delay-offload-* offload-* partition-method pp-partition-method deepspeed qknorm-impl
+align-* no-align-* ddp-bucket-size ddp-num-buckets ddp-pad-* ddp-average-in-collective ddp-reduce-scatter-*
+bucket-size reduce-bucket-size average-in-collective suggested-communication-unit-size no-gradient-accumulation-fusion
+no-gradient-reduce-div-fusion gradient-reduce-div-fusion gradient-accumulation-fusion
+no-contiguous-buffers-in-local-ddp DDP-impl use-contiguous-buffers-in-local-ddp masked-softmax-fusion bias-*-fusion
+no-bias-*-fusion no-rope-fusion rope-fusion apply-rope-fusion persist-layer-norm no-persist-layer-norm cross-entropy-*
+use-transformer-engine-op-fuser use-fused-* use-cpu-initialization no-initialization perform-initialization
+init-method-xavier-uniform cuda-graph-* high-priority-stream-groups tp-comm-* disable-tp-comm-* batch-p2p-comm
+batch-p2p-* no-scatter-gather-tensors-in-pipeline no-barrier-with-level-1-timing disable-jit-fuser
+empty-unused-memory-level fp8-margin fp8-interval fp8-amax-* fp8-wgrad loss-scale loss-scale-* initial-loss-scale
+min-loss-scale hysteresis attention-softmax-in-fp32 accumulate-allreduce-grads-in-fp32 apply-query-key-layer-scaling
+no-query-key-layer-scaling async-tensor-model-parallel-allreduce no-async-tensor-model-parallel-allreduce
+use-ring-exchange-p2p deterministic-mode enable-experimental enable-msc disable-msc sync-tp-duplicated-parameters
+synchronize-each-layer contigious-checkpointing clone-scatter-output-in-embedding no-clone-scatter-output-in-embedding
+onnx-safe openai-gelu dump-param-to-param-group-map disable-bf16-reduced-precision-matmul disable-mem-efficient-ln
+wd-incr-steps kd-alpha-ce kd-beta-ce kd-temp use-flash-attn moe-* disable-moe-* expert-* overlap-moe-*
+create-moe-param-group use-tutel mlp-type topk sgd-momentum lion-* ademamix-* soap-* muon-* adaptive-muon-* qk-clip-*
+goldfish-* mup-* zero-* num-gpus num-nodes wgrad-deferral-limit rotary-interleaved activation-func-fp8-input-store
+no-pipeline-parallel torch-fsdp2-* megatron-fsdp-* fsdp-* cpu-offloading-* delay-offload-* offload-* partition-method
+pp-partition-method deepspeed qknorm-impl
 """
 QUIET = re.compile("|".join(re.escape(word).replace(r"\*", r".*") for word in QUIET.split()))
 ALONE = ("swiglu", "bf16", "fp16", "sequence-parallel", "use-distributed-optimizer", "group-query-attention",
@@ -161,6 +165,18 @@ TOKENIZERS = (  # size of the vocabulary by the tokenizer's name; the first that
     (r"deepseek-?_?v2|deepseek-ai/deepseek-llm", 102400), (r"deepseek-?_?v3|deepseek-?_?r1", 129280),
     (r"minitron|nemotron.*256k|gemma", 256000), (r"(^|/)mt5-", 250100), (r"(^|/)t5-", 32100), (r"starcoder2", 49152),
     (r"tiiuae/falcon", 65024), (r"bigscience/(tokenizer|bloom)|byte-level-bpe-tokenizer-no-norm-250k", 250680),
+)
+# Flags of forks and of earlier versions: the flag, and its value where the flag says it.
+OLDER = (("layernorm-epsilon", "norm-epsilon", None), ("RMSNorm", "normalization", "RMSNorm"),
+         ("overlapped-distributed-optimizer", "use-distributed-optimizer", None))
+DEEPSPEED = (
+    ("memory", "zero_optimization.offload_optimizer.device zero_optimization.offload_param.device"
+               " zero_optimization.cpu_offload zero_optimization.cpu_offload_params",
+     "optimizer and parameters stay on the GPU here"),
+    ("precision", "data_types.grad_accum_dtype", "gradients are summed in fp32 here: more bytes"),
+    ("precision", "communication_data_type", "gradients are sent in fp32 here"),
+    ("speed", "zero_optimization.zero_quantized_weights zero_optimization.zero_quantized_gradients"
+              " zero_optimization.zero_hpz_partition_size", "ZeRO-1 is planned, with nothing in 8 bits"),
 )
 FP8 = {"delayed": "tensor", "tensorwise": "tensor", "blockwise": "block", "mxfp8": "mx"}
 FSDP = ("use-megatron-fsdp", "use-torch-fsdp2", "use-custom-fsdp")
@@ -294,6 +310,10 @@ def convert(s, gpus, front=(), slurm=None, model=None, defaults=None):
     """Returns our configuration. defaults: {flag: value} where the program's defaults differ from Megatron-LM's."""
     config = {name: {} for name in ("model", "parallel", "schedule", "attention", "train")}
     defaults = defaults or {}
+    for older, flag, value in OLDER:
+        if older in s and flag not in s:
+            spelling, given = s.values.pop(older)
+            s.values[flag] = (spelling, value or given)
     for flags, sentence in OTHER_MODELS:
         for flag in flags.split():
             s.refuse(flag, sentence)
@@ -309,9 +329,9 @@ def convert(s, gpus, front=(), slurm=None, model=None, defaults=None):
     convert_attention(s, config)
     convert_recomputation(s, config)
     convert_optimizer(s, config, defaults)
-    for category, flags, text in EFFECTS:
-        for flag in flags.split():
-            s.effect(flag, category, text)
+    if s.peek("num-distributed-optimizer-instances") == "1":
+        s.quiet("num-distributed-optimizer-instances")
+    s.effects(EFFECTS)
     s.finish(lambda name: QUIET.fullmatch(name) is not None)
     return config
 
@@ -662,9 +682,15 @@ def convert_batch(s, config):
     b = schedule["micro_batch"] = s.number(name, int, low=1, high=65536)
     d = parallel["data"]
     spelling = s.spelling("global-batch-size")
+    counted = s.spelling("gradient-accumulation-steps")
+    parts = s.number("gradient-accumulation-steps", int, None, low=1, high=1 << 24)
     if "global-batch-size" not in s:
-        s.say("batch", f"{spelling} is not given: one microbatch a step on each data rank, {b * d} sequences")
-    total = train["global_batch"] = s.number("global-batch-size", int, b * d, low=1, high=1 << 24)
+        many = f"{parts} microbatches ({counted})" if (parts or 1) > 1 else "one microbatch"
+        s.say("batch", f"{spelling} is not given: {many} a step on each data rank, {b * d * (parts or 1)} sequences")
+    total = train["global_batch"] = s.number("global-batch-size", int, b * d * (parts or 1), low=1, high=1 << 24)
+    if parts and total != b * d * parts:
+        s.say("batch", f"{counted} {parts}: {spelling} {total} is planned, {total // (b * d)} microbatches on each"
+                       " data rank")
     if total % (b * d) != 0:
         raise Failure(f"{spelling} {total}: is no multiple of micro-batch {b} times {d} data ranks; say --gpus N")
     grown = used = 0  # steps and samples until the batch is full
@@ -810,7 +836,7 @@ def convert_recomputation(s, config):
         most = chunks * max(counts) if len(counts) > p else max(counts)
         schedule["recompute_layers"] = min(number * chunks, most) if method == "block" else most
         if method != "block" and number > 1:
-            s.say("memory", f"the inputs of every {number}th layer are kept there, of every layer here: more memory")
+            s.say("memory", f"the inputs of one layer in {number} are kept there, of every layer here: more memory")
     elif granularity == "selective":
         parts = [each for each in re.split(r"[\s,]+", modules) if each]
         if "core_attn" in parts and attention["mode"] == "none":
@@ -923,16 +949,19 @@ def deepspeed_file(s, path):
     for enabled, flag in (("ds.bf16.enabled", "bf16"), ("ds.fp16.enabled", "fp16"), ("ds.bfloat16.enabled", "bf16")):
         if s.flag(enabled):
             s.values.setdefault(flag, ("--" + flag, True))
-    for key, flag in (("train_batch_size", "global-batch-size"), ("train_micro_batch_size_per_gpu", "micro-batch-size"),
-                      ("zero_optimization.stage", "zero-stage"), ("gradient_clipping", "clip-grad")):
+    for key, flag, category in (
+        ("train_batch_size", "global-batch-size", "batch"),
+        ("train_micro_batch_size_per_gpu", "micro-batch-size", "batch"),
+        ("gradient_accumulation_steps", "gradient-accumulation-steps", "batch"),
+        ("zero_optimization.stage", "zero-stage", "memory"), ("gradient_clipping", "clip-grad", "training"),
+    ):
         value = s.take("ds." + key)
         if is_off(value) or value == "auto":
             continue
         if flag in s and s.peek(flag) != str(value):
-            s.say("batch", f"{readable(where)} says {value} for --{flag} {s.peek(flag)}; the flag is planned")
-        s.values.setdefault(flag, ("--" + flag, value))
-    for key in ("ds.zero_optimization.offload_optimizer.device", "ds.zero_optimization.offload_param.device"):
-        s.effect(key, "memory", "optimizer and parameters stay on the GPU here")
+            s.say(category, f"{readable(where)} says {value} for --{flag} {s.peek(flag)}; the flag is planned")
+        s.values.setdefault(flag, ("ds." + key, value))
+    s.effects(DEEPSPEED, "ds.")
     quiet = (r"ds\.(steps_per_print|wall_clock|zero_optimization|zero_allow|gradient_acc|fp16|bf16|data_types|prescale"
              r"|flops_profiler|comms|tensorboard|csv|wandb|monitor|activation_check|communication|dump|memory_breakdown"
              r"|checkpoint|train_|optimizer|scheduler|aio)")

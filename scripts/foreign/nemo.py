@@ -7,7 +7,7 @@ from run_files import Failure
 
 from .documents import read_yaml, settings_of
 from . import megatron
-from .settings import Settings, brief, is_off
+from .settings import AS_PLANNED, Settings, brief, is_off
 from .shell import unknown, unknown_in
 
 # The last parts of a key: its flag.
@@ -24,21 +24,23 @@ NAMES = {
     "overlap_grad_sync": "overlap-grad-reduce", "overlap_param_sync": "overlap-param-gather", "beta1": "adam-beta1",
     "beta2": "adam-beta2", "scale_positional_embedding": "use-rope-scaling", "rope_scaling": "use-rope-scaling",
     "rope_scaling_factor": "rope-scaling-factor", "moe_num_experts": "num-experts", "qkv_bias": "add-qkv-bias",
-    "window_size": "window-size",
+    "window_size": "window-size", "fp8_params": "fp8-param-gather", "attention_type": "attention-head-type",
+    "parallel_attention": "use-parallel-residual",
 }
 SECTIONS = re.compile(
     r"(exp_manager|run|cluster|hydra|checkpoint|logger|log|profiling|resume|tokenizer|rerun_state_machine|straggler|ft"
     r"|inference|nvrx_straggler|validation|env_vars|stages|launcher_scripts_path|base_results_dir|inprocess_restart"
-    r"|tensor_inspect)(\.|$)|model\.(data|nsys_profile|tokenizer|optim\.(sched\.(monitor|reduce|last_epoch|name)|bucket"
-    r"|contig|name|grad_sync)|resume|restore|hparams)(\.|$)|trainer\.(logger|accel|enable|val_check|limit|log_every"
-    r"|max_epochs|max_time|replace|use_dist|benchmark|callbacks|strategy\._|check_val|num_sanity)|.*_target_$|name$"
-    r"|dataset\.(?!seq|reset_|eod_mask|packed)|restore_from_path$|model\.(mcore_gpt|megatron_amp_O2|megatron_legacy"
+    r"|tensor_inspect)(\.|$)|model\.(data|nsys_profile|tokenizer|name|optim\.(sched\.(monitor|reduce|last_epoch|name)"
+    r"|name|bucket_cap_mb|contiguous_\w+)|resume|restore|hparams)(\.|$)|trainer\.(logger|accel|enable|val_check|limit"
+    r"|log_every|max_epochs|max_time|replace|use_dist|benchmark|callbacks|strategy\._|check_val|num_sanity)"
+    r"|.*_target_$|name$|dataset\.(?!seq|reset_|eod_mask|packed)|restore_from_path$|model\.(mcore_gpt|megatron_amp_O2"
+    r"|megatron_legacy"
     r"|native_amp|sync_batch_comm|grad_div_ar|gradient_as_bucket|grad_allreduce|async_grad|headscale|normalize_att"
     r"|transformer_engine|use_cpu|pre_process|post_process|gc_interval|onnx|openai_gelu|persist|bias_act|bias_drop"
     r"|masked|share_token|get_attention_mask|use_emha|use_scaled|fp16_lm|reduce_amax|sharp|save_nemo|overlap_p2p"
     r"|batch_p2p|hysteresis|apply_query|precision|fp8_(amax|interval|margin|wgrad)|num_micro_batches_with|nccl|tp_only"
-    r"|fsdp_sharded|attn_mask_type|apply_rope_fusion|create_attention|dist_ckpt|add_bias_dropout|cross_entropy"
-    r"|async_tensor|model_type)")
+    r"|fsdp_sharded|apex_transformer|attn_mask_type|apply_rope_fusion|create_attention|dist_ckpt|add_bias_dropout"
+    r"|cross_entropy|async_tensor|model_type)")
 # How the YAML says the flags that have another name there.
 SPELLINGS = {
     "disable-bias-linear": "add_bias_linear false", "swiglu": "gated_linear_unit", "norm-epsilon": "layernorm_epsilon",
@@ -51,6 +53,7 @@ NODES, GPUS = ("num_nodes", "nnodes"), ("devices", "gpus_per_node", "num_gpus_pe
 REFUSED = {
     "model.encoder.": "encoder and decoder cannot be planned together; use a decoder alone",
     "model.decoder.": "encoder and decoder cannot be planned together; use a decoder alone",
+    "model.teacher.": "distillation cannot be planned; leave the teacher out to plan the student alone",
     "model.mm_cfg.": "a model that sees images cannot be planned; use a language model",
     "model.vision": "a model that sees images cannot be planned; use a language model",
 }
@@ -129,17 +132,17 @@ def launcher(source):
             found["--nnodes"] = str(value)
         elif last in GPUS:
             found["--nproc-per-node"] = str(value)
-    words = [word for pair in {"--nnodes": "1", **found}.items() for word in pair]
+    words = [word for pair in {"--nnodes": unknown("trainer.num_nodes"), **found}.items() for word in pair]
     return ["torchrun", *words] if "--nproc-per-node" in found else []
 
 
 def special(source, s):
     """Adds the flags of keys that mean something else than their name says."""
 
-    def put(flag, value):
+    def put(flag, value, shown=None):
         if flag in s.values:
             s.quiet(flag)
-        s.values[flag] = (name, value)
+        s.values[flag] = (name if shown is None else f"{name} {brief(shown)}", value)
 
     for name, (_, value) in list(source.values.items()):
         last = name.rpartition(".")[2]
@@ -147,7 +150,12 @@ def special(source, s):
             word = value.lower().replace("fast-", "").replace("_", "-")
             if word not in ("swiglu", "geglu", "squared-relu", "gelu"):
                 raise Failure(f"{name} {value}: this activation cannot be planned; use swiglu or gelu")
-            put(word, True) if word != "gelu" else s.quiet_ones.append(f"{name} {value}")
+            put(word, True, value) if word != "gelu" else s.quiet_ones.append(f"{name} {value}")
+        elif last in ("recompute_modules", "offload_modules") and isinstance(value, list):
+            put(last.replace("_", "-"), " ".join(map(str, value)))
+        elif last == "grad_sync_dtype" or (last == "grad_reduce_in_fp32" and isinstance(value, bool)):
+            whole = value is True or str(value) in AS_PLANNED
+            s.quiet_ones.append(f"{name} {value}") if whole else put("grad-reduce-in-bf16", True, value)
         elif last == "gated_linear_unit":
             put("swiglu", bool(value))
         elif last in ("bias", "add_bias_linear") and isinstance(value, bool):
@@ -169,8 +177,11 @@ def special(source, s):
                 put("use-distributed-optimizer", True)
         elif name.endswith("sched.name"):
             put("lr-decay-style", "cosine" if value == "CosineAnnealing" else str(value))
-        elif last == "constant_steps" and isinstance(value, int) and value > 0:
-            s.say("training", f"{name} {value}: the learning rate falls until the last step here")
+        elif last == "constant_steps" and isinstance(value, int):
+            if value > 0:
+                s.say("training", f"{name} {value}: the learning rate falls until the last step here")
+            else:
+                s.quiet_ones.append(f"{name} {value}")
         elif name.endswith("optim.sched.max_steps"):
             put("lr-decay-iters", value)
         elif re.search(r"tokenizer\.((tokenizer_)?(type|model)|vocab_(file|size))$", name):

@@ -13,6 +13,8 @@ from .shell import readable, unknown_in
 # The order of the first lines: what changes the answer most comes first.
 CATEGORIES = ("world", "precision", "length", "batch", "model", "memory", "speed", "training", "unknown")
 REQUIRED = object()
+# Values of settings in a table of effects that ask for what is planned.
+AS_PLANNED = ("fp32", "float32", "torch.float32", "vanilla", "optim", "multihead", "pre_ln")
 
 
 def is_off(value):
@@ -50,7 +52,8 @@ class Settings:
 
     def said(self, name):
         spelling, value = self.values[name]
-        return spelling if value is True and spelling.startswith("--") else f"{spelling} {brief(value)}"
+        whole = value is True and (spelling.startswith("--") or " " in spelling)
+        return spelling if whole else f"{spelling} {brief(value)}"
 
     def say(self, category, text):
         self.lines.append((CATEGORIES.index(category), text))
@@ -129,6 +132,14 @@ class Settings:
             del self.values[name]
         self.quiet(name)
         return given
+
+    def effects(self, table, before=""):
+        """Names the settings of a table of (category, names, effect) where they do not ask for what is planned."""
+        for category, names, text in table:
+            for name in names.split():
+                if self.peek(before + name).lower() in AS_PLANNED:
+                    self.quiet(before + name)
+                self.effect(before + name, category, text)
 
     def quiet(self, name):
         """Puts a setting without effect on the plan into the last line."""

@@ -69,14 +69,17 @@ EFFECTS = (
     ("memory", "parallelism.disable_loss_parallel", "logits stay cut over tensor ranks here"),
     ("speed", "parallelism.context_parallel_rotate_method experimental.context_parallel_rotate_method",
      "context ranks gather keys and values here"),
-    ("precision", "float8.enable_fsdp_float8_all_gather float8.precompute_float8_dynamic_scale_for_fsdp",
-     "parameters are gathered in bf16 here"),
-    ("precision", "float8.filter_fqns mx.filter_fqns", "all products of the layers are planned in 8 bits, no others"),
     ("memory", "activation_checkpoint.memory_budget", "is not planned"),
     ("training", "fault_tolerance.enable", "replicas that train apart are not planned"),
     ("speed", "model.use_flex_attn", "flash attention is planned"),
     ("model", "model.attn_mask_type", "attention sees the whole sequence here; data.mask_documents is nearest"),
 )
+EIGHT_BITS = (
+    ("precision", "float8.enable_fsdp_float8_all_gather float8.precompute_float8_dynamic_scale_for_fsdp",
+     "parameters are gathered in bf16 here"),
+    ("precision", "float8.filter_fqns mx.filter_fqns", "all products of the layers are planned in 8 bits, no others"),
+)
+EIGHT_BITS_NAMES = " ".join(names for _, names, _ in EIGHT_BITS).split()
 EXPERTS = ("parallelism.expert_parallel_degree", "parallelism.expert_tensor_parallel_degree",
            "experimental.expert_parallel_degree")
 
@@ -130,10 +133,14 @@ def convert(s, gpus=None, model=None):
     elif optimizer.lower() != "adamw":
         s.say("memory", f"optimizer.name {optimizer}: AdamW is planned, with two moments")
     config["attention"]["mode"] = "flash"
-    for category, names, text in EFFECTS:
-        for each in names.split():
-            s.effect(each, category, text)
-            s.effect("quantize.linear." + each, category, text)
+    for name in ("training.enable_loss_parallel", "parallelism.enable_loss_parallel"):
+        if config["parallel"]["tensor"] > 1 and s.peek(name) == "False":
+            s.say("memory", f"{name} {s.take(name)}: logits stay cut over tensor ranks here")
+    s.effects(EFFECTS)
+    for before in ("", "quantize.linear."):
+        for name in EIGHT_BITS_NAMES if "fp8" not in config["train"] else ():
+            s.quiet(before + name)
+        s.effects(EIGHT_BITS, before)
     s.finish(lambda each: QUIET.fullmatch(each) is not None)
     return config
 
@@ -274,8 +281,8 @@ def recompute(s, config):
         schedule["recompute_layers"] = each
     elif mode == "selective" and option.isdigit() and int(option) > 0:
         again = schedule["recompute_layers"] = each // int(option)
-        s.say("memory", f"activation_checkpoint selective {option}: {again} layers of a stage are recomputed, every"
-                        f" {option}th there")
+        s.say("memory", f"activation_checkpoint selective {option}: {again} layers of a stage are recomputed, one"
+                        f" in {option} there")
     elif mode == "selective":
         schedule["recompute"] = "pointwise"
         s.say("memory", f"activation_checkpoint selective {option}: schedule.recompute pointwise is planned, which"

@@ -366,6 +366,8 @@ def test_words_that_cannot_be_planned_are_refused(more, sentence):
     (f"{MIXTURE} --moe-aux-loss-coeff 1e-2", "train.balance_rate", 0.01),
     (f"{MIXTURE} --tensor-model-parallel-size 2 --expert-model-parallel-size 2", "parallel.expert", 4),
     ("--expert-model-parallel-size 2 --moe-router-topk 2", "model.layers", 8),
+    (f"{LLAMA} --layernorm-epsilon 1e-6", "model.norm_eps", 1e-6),
+    (f"{LLAMA.replace('--normalization RMSNorm', '--RMSNorm')}", "model.family", "llama"),
 ])  # fmt: skip
 def test_a_flag_becomes_its_key(tmp_path, more, key, value):
     answer = words("--nproc_per_node 8", more)
@@ -379,7 +381,7 @@ def test_a_flag_becomes_its_key(tmp_path, more, key, value):
 @pytest.mark.parametrize("more, sentence", [
     ("", "--use-distributed-optimizer is not given: every data rank holds all optimizer state there"),
     ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 4",
-     "the inputs of every 4th layer are kept there"),
+     "the inputs of one layer in 4 are kept there"),
     ("--lr-decay-style inverse-square-root", "--lr-decay-style inverse-square-root: cosine is planned"),
     ("--lr-decay-style WSD --lr-wsd-decay-iters 10", "--lr-wsd-decay-style exponential: a linear decay is planned"),
     ("--disable-bias-linear", "--disable-bias-linear: GPT's linear layers are planned with biases"),
@@ -394,6 +396,8 @@ def test_a_flag_becomes_its_key(tmp_path, more, key, value):
     (f"{MIXTURE} --moe-expert-capacity-factor 1.5", "--moe-expert-capacity-factor 1.5: no token is dropped here"),
     ("--phase-transition-iterations 50", "--phase-transition-iterations 50: the data are of one kind"),
     ("--te-precision-config-file a.yaml", "--te-precision-config-file a.yaml: is not read; all products of the layers"),
+    ("--attention-head-type multiquery", "--attention-head-type multiquery: every head has keys and values of its own"),
+    ("--main-grads-dtype bf16", "--main-grads-dtype bf16: gradients are planned in fp32"),
     ("--datacenter 3", "--datacenter 3: not known here; their effect is not planned"),
 ])  # fmt: skip
 def test_a_flag_without_a_key_is_named_with_its_effect(more, sentence):
@@ -406,7 +410,8 @@ def test_a_flag_without_a_key_is_named_with_its_effect(more, sentence):
     "--num-layers-per-virtual-pipeline-stage 2", "--microbatch-group-size-per-virtual-pipeline-stage 4",
     "--num-query-groups 4", "--rope-scaling-factor 4 --swiglu --normalization RMSNorm --position-embedding-type rope",
     "--fp8-recipe mxfp8", "--muon-momentum 0.8", "--lr-warmup-fraction 0.1 --lr-warmup-iters 7", "--num-experts 0",
-    "--tp-comm-overlap",
+    "--tp-comm-overlap", "--main-grads-dtype fp32", "--softmax-type vanilla", "--attention-head-type multihead",
+    "--num-distributed-optimizer-instances 1", "--rotary-interleaved",
 ])  # fmt: skip
 def test_what_is_read_and_not_used_is_named(more):
     answer = words("--nproc_per_node 8", more)
@@ -493,6 +498,19 @@ def test_deepspeeds_json_is_read_beside_megatrons_flags(tmp_path):
     )
     assert "the script starts 2 runs; this is the first" in comments and "attention is not fused there" in comments
     assert "--use-distributed-optimizer is not given" not in comments  # ZeRO-1
+    shards = words("--nproc_per_node 8", "--overlapped-distributed-optimizer")
+    assert shards.returncode == 0 and "--use-distributed-optimizer is not given" not in shards.stdout
+    more = ('"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 8,'
+            ' "data_types": {"grad_accum_dtype": "bf16"}')  # fmt: skip
+    text = DEEPSPEED.replace('"train_batch_size": 16, "train_micro_batch_size_per_gpu": 1', more)
+    comments, config = converted(tmp_path, "megatron", text.replace('"stage": 1', '"stage": 1, "cpu_offload": true'))
+    assert (config["train"]["global_batch"], config["schedule"]["micro_batch"]) == (64, 2)
+    assert "8 microbatches (ds.gradient_accumulation_steps) a step on each data rank, 64 sequences" in comments
+    assert "memory: ds.zero_optimization.cpu_offload True: optimizer and parameters stay on the GPU" in comments
+    assert "precision: ds.data_types.grad_accum_dtype bf16: gradients are summed in fp32 here" in comments
+    comments, config = converted(tmp_path, "megatron", text, after=["--global-batch-size", "32"])
+    assert config["train"]["global_batch"] == 32
+    assert "ds.gradient_accumulation_steps 8: --global-batch-size 32 is planned, 4 microbatches" in comments
 
 
 def test_torchtitans_names_of_2024_are_read(tmp_path):
@@ -531,6 +549,20 @@ def test_torchtitan_counts_embedding_and_output_as_layers_of_the_first_and_last_
     comments, config = converted(tmp_path, "torchtitan", nested, "--gpus", "8", name="run.toml")
     assert config["train"]["fp8"] == "tensor" and "rowwise scales there" in comments and "{" not in comments
     assert plan(tmp_path, config)["step_ms"] > 0
+
+
+def test_torchtitans_words_of_8_bits_have_no_effect_without_8_bits(tmp_path):
+    table = '[float8]\nenable_fsdp_float8_all_gather = true\nfilter_fqns = ["output"]\n'
+    text = ('[model]\nname = "llama3"\nflavor = "8B"\n[training]\nmixed_precision_reduce = "float32"\n'
+            "tensor_parallel_degree = 2\nenable_loss_parallel = false\n")
+    comments, _ = converted(tmp_path, "torchtitan", text + table, "--gpus", "8", name="run.toml")
+    assert "memory: training.enable_loss_parallel False: logits stay cut" in comments
+    for name in ("training.mixed_precision_reduce float32", "float8.filter_fqns", "float8.enable_fsdp_float8"):
+        assert name in comments.splitlines()[-1]
+    text = text.replace('"8B"', '"8B"\nconverters = ["float8"]').replace("float32", "bfloat16")
+    comments, _ = converted(tmp_path, "torchtitan", text + table, "--gpus", "8", name="run.toml")
+    assert "precision: float8.filter_fqns ['output']: all products of the layers" in comments
+    assert "mixed_precision_reduce bfloat16: gradients are summed in fp32 here" in comments
 
 
 def test_bridges_sections_are_read_and_spelled_as_the_file_does(tmp_path):
@@ -583,7 +615,21 @@ def test_nemos_yaml_is_read(tmp_path):
         and config["hardware"]["gpus_per_node"] == 8
     )
     assert "model.attention_type multihead" in comments and "trainer.log_every_n_steps 10" in comments
+    assert "unknown" not in comments
     assert plan(tmp_path, config)["step_ms"] > 0
+    changed = NEMO.replace("num_nodes: 4, ", "").replace("granularity: full", "granularity: selective")
+    changed = changed.replace("fast-swiglu", "fast-geglu").replace("betas:", "grad_sync_dtype: bf16, betas:")
+    path = tmp_path / "run.yaml"
+    path.write_text(changed + "  recompute_modules: [core_attn, layernorm]\n  fp8_params: true\n")
+    unknown = script("import.py", "nemo", path)
+    assert unknown.returncode == 2 and "number of GPUs is not known (--nnodes trainer.num_nodes)" in unknown.stderr
+    comments, config = read(script("import.py", "--gpus", "64", "nemo", path).stdout)
+    assert config["parallel"]["data"] == 8 and config["schedule"]["recompute"] == "pointwise"
+    for sentence in ("says an unknown number of nodes of 8 GPUs", "model.activation fast-geglu: the gate is planned",
+                     "model.optim.grad_sync_dtype bf16: gradients are summed in fp32", "fp8_params True: parameters"):
+        assert sentence in comments
+    path.write_text(NEMO + "  teacher: {num_layers: 8}\n")
+    assert "model.teacher: distillation cannot be planned" in script("import.py", "nemo", path).stderr
 
 
 def test_sizes_come_from_a_model_where_the_input_has_none(tmp_path):
