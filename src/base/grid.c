@@ -91,6 +91,12 @@ char *grid_count(int64_t value, char text[32]) {
     return text;
 }
 
+char *grid_amount(double value, char text[32]) {
+    if (value >= 999.5) return grid_count((int64_t)(value + 0.5), text);
+    snprintf(text, 32, "%.3g", value);
+    return text;
+}
+
 GridUnit grid_unit(int64_t largest) {
     const int64_t mib = 1 << 20, gib = 1 << 30;
     return largest >= gib ? (GridUnit){"GiB", (double)gib, 2} : (GridUnit){"MiB", (double)mib, 1};

@@ -52,37 +52,30 @@ Budget budget_make(const Config *config, double step_seconds, bool gpus, GpuBand
 
 // ---------------------------------------------------------------- for people
 
-enum { BILL_TEXT = 160, AMOUNT_TEXT = 32 };
-
-// Writes a value with three digits, as "3.41", or if it is 1,000 or more, as "12,345". Returns `text`.
-static const char *amount_(double value, char text[AMOUNT_TEXT]) {
-    if (value >= 999.5) return grid_count((int64_t)(value + 0.5), text);
-    snprintf(text, AMOUNT_TEXT, "%.3g", value);
-    return text;
-}
+enum { BILL_TEXT = 160 };
 
 // Returns the units in a day: days, or hours if there is less than one day.
 static double unit_(const Bill *bill) { return bill->days < 1 ? 24 : 1; }
 
-// Writes "12.3 days, 18,892 GPU hours, price 37,784, 7.6 MWh" without the unknown figures. Returns `text`.
-static const char *bill_text_(const Bill *bill, char text[BILL_TEXT]) {
-    char amount[AMOUNT_TEXT];
+// Writes "12.3 days (11.9 to 13), 18,892 GPU hours, price 37,784, 7.6 MWh" without the unknown figures. Returns `text`.
+static const char *bill_text_(const Bill *bill, const char *range, char text[BILL_TEXT]) {
+    char amount[32];
     bool mega = bill->mwh >= 1;
-    int used = snprintf(text, BILL_TEXT, "%s %s", amount_(unit_(bill) * bill->days, amount),
-                        unit_(bill) > 1 ? "hours" : "days");
+    int used = snprintf(text, BILL_TEXT, "%s %s%s", grid_amount(unit_(bill) * bill->days, amount),
+                        unit_(bill) > 1 ? "hours" : "days", range);
     if (bill->gpu_hours > 0)
-        used += snprintf(text + used, BILL_TEXT - (size_t)used, ", %s GPU hours", amount_(bill->gpu_hours, amount));
+        used += snprintf(text + used, BILL_TEXT - (size_t)used, ", %s GPU hours", grid_amount(bill->gpu_hours, amount));
     if (bill->price > 0)
-        used += snprintf(text + used, BILL_TEXT - (size_t)used, ", price %s", amount_(bill->price, amount));
+        used += snprintf(text + used, BILL_TEXT - (size_t)used, ", price %s", grid_amount(bill->price, amount));
     if (bill->mwh > 0)
-        snprintf(text + used, BILL_TEXT - (size_t)used, ", %s %s", amount_(mega ? bill->mwh : 1e3 * bill->mwh, amount),
-                 mega ? "MWh" : "kWh");
+        snprintf(text + used, BILL_TEXT - (size_t)used, ", %s %s",
+                 grid_amount(mega ? bill->mwh : 1e3 * bill->mwh, amount), mega ? "MWh" : "kWh");
     return text;
 }
 
 // Writes the time between failures of the job, and the checkpoint interval with the highest goodput.
 static void print_goodput_(const Goodput *goodput, const Config *config, double step_seconds, FILE *file) {
-    char hours[AMOUNT_TEXT], days[AMOUNT_TEXT], own[64] = "";
+    char hours[32], days[32], own[64] = "";
     if (goodput->mtbf == 0) return;
     if (goodput->share == 0) {
         grid_line(file, "failures", "one in %.3g hours: the training would never end", goodput->mtbf / 3600);
@@ -91,32 +84,31 @@ static void print_goodput_(const Goodput *goodput, const Config *config, double 
     if (goodput->own > 0)
         snprintf(own, sizeof own, "; with %lld it is %.1f %%", (long long)config->checkpoint.every, 100 * goodput->own);
     grid_line(file, "failures", "one in %s hours; checkpoint.every %.0f (%.3g minutes) is best: goodput %.1f %%%s",
-              amount_(goodput->mtbf / 3600, hours), goodput->every, goodput->every * step_seconds / 60,
+              grid_amount(goodput->mtbf / 3600, hours), goodput->every, goodput->every * step_seconds / 60,
               100 * goodput->share, own);
     grid_line(file, "", "expected %s days, with %.4g s per checkpoint and %.4g s per restart (Young 1974, Daly 2006)",
-              amount_(goodput->days, days), config->hardware.checkpoint_s, config->hardware.restart_s);
+              grid_amount(goodput->days, days), config->hardware.checkpoint_s, config->hardware.restart_s);
 }
 
 void budget_print(const Budget *budget, const Config *config, const Hardware *hardware, bool verbose, FILE *file) {
-    char bill[BILL_TEXT], tokens[AMOUNT_TEXT], least[BILL_TEXT], most[BILL_TEXT], band[32 + OTHERS_TEXT] = "",
-                                                                                            days[2][AMOUNT_TEXT];
+    char bill[BILL_TEXT], tokens[32], least[BILL_TEXT], most[BILL_TEXT], range[80] = "", others[OTHERS_TEXT] = "";
+    char from[32], to[32];
     Bill low = times_(&budget->whole, budget->band.low), high = times_(&budget->whole, budget->band.high);
-    double unit = unit_(&high);
-    if (budget->band.low > 0 && !verbose)
-        snprintf(band, sizeof band, "; by that band %s to %s %s", amount_(unit * low.days, days[0]),
-                 amount_(unit * high.days, days[1]), unit > 1 ? "hours" : "days");
-    char others[OTHERS_TEXT] = "";
-    if (budget->band.low == 0 && config->hardware.trainer == TRAINER_THIS)
-        hardware_others_text(hardware, config, unit_(&budget->whole) * budget->whole.days, others);
-    if (others[0] != '\0')
-        snprintf(band, sizeof band, " with nothing lost; %s: %s", unit_(&budget->whole) > 1 ? "hours" : "days", others);
-    grid_line(file, "run", "%s tokens of %s: %s%s", grid_count((int64_t)budget->tokens, tokens),
-              config->train.tokens > 0 ? "train.tokens" : "train.steps", bill_text_(&budget->whole, bill), band);
+    double unit = unit_(&budget->whole);
+    const char *word = unit > 1 ? "hours" : "days";
+    if (budget->band.low > 0)
+        snprintf(range, sizeof range, " (%s to %s)", grid_amount(unit * low.days, from),
+                 grid_amount(unit * high.days, to));
+    else if (config->hardware.trainer == TRAINER_THIS)
+        hardware_others_text(hardware, config, unit * budget->whole.days, word, others);
+    grid_line(file, "run", "%s tokens of %s: %s%s%s", grid_count((int64_t)budget->tokens, tokens),
+              config->train.tokens > 0 ? "train.tokens" : "train.steps", others,
+              others[0] != '\0' ? "; with nothing lost " : "", bill_text_(&budget->whole, range, bill));
     double taken = (double)(config_samples(config, 0, config->train.steps) * config->model.seq_len) / budget->tokens;
     if (taken < 0.99)
         grid_line(file, "", "train.steps ends a run after %.2g %% of them; train.steps=auto takes all", 100 * taken);
     if (budget->band.low > 0 && verbose)
-        grid_line(file, "", "by that band: from %s, to %s", bill_text_(&low, least), bill_text_(&high, most));
+        grid_line(file, "", "by that band: from %s, to %s", bill_text_(&low, "", least), bill_text_(&high, "", most));
     char rates[96] = "";
     int used = 0;
     if (budget->step.price > 0) used = snprintf(rates, sizeof rates, " (%.4g a GPU hour", config->hardware.gpu_hour);
@@ -124,7 +116,8 @@ void budget_print(const Budget *budget, const Config *config, const Hardware *ha
         used += snprintf(rates + used, sizeof rates - (size_t)used, "%s%.4g W a GPU", used > 0 ? ", " : " (",
                          config->hardware.gpu_watts);
     if (verbose)
-        grid_line(file, "", "a billion tokens: %s%s%s", bill_text_(&budget->billion, bill), rates, used > 0 ? ")" : "");
+        grid_line(file, "", "a billion tokens: %s%s%s", bill_text_(&budget->billion, "", bill), rates,
+                  used > 0 ? ")" : "");
     print_goodput_(&budget->goodput, config, 86400 * budget->step.days, file);
 }
 

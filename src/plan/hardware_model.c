@@ -186,18 +186,17 @@ static int others_text_(const Hardware *hardware, const Config *config, double s
     return count;
 }
 
-char *hardware_others_text(const Hardware *hardware, const Config *config, double value, char text[OTHERS_TEXT]) {
+char *hardware_others_text(const Hardware *hardware, const Config *config, double value, const char *unit,
+                           char text[OTHERS_TEXT]) {
     size_t used = 0;
-    char count[32];
     text[0] = '\0';
     for (int trainer = TRAINER_NVIDIA; trainer <= TRAINER_FSDP; trainer++) {
         GpuBand band = others_band_(hardware, config, trainer);
-        double own = band.middle * value;
+        char middle[32], low[32], high[32];
         if (band.runs == 0) continue;
-        if (own < 999.5) snprintf(count, sizeof count, "%.3g", own);
-        else grid_count((int64_t)(own + 0.5), count);
-        used += (size_t)snprintf(text + used, OTHERS_TEXT - used, "%s%s %s", used > 0 ? ", " : "",
-                                 trainer_words[trainer], count);
+        used += (size_t)snprintf(text + used, OTHERS_TEXT - used, "%s%s %s %s (%s to %s)", used > 0 ? ", " : "",
+                                 trainer_words[trainer], grid_amount(band.middle * value, middle), unit,
+                                 grid_amount(band.low * value, low), grid_amount(band.high * value, high));
     }
     return text;
 }

@@ -63,9 +63,11 @@ char *hardware_seconds_text(double seconds, char text[SECONDS_TEXT]);
 // NAN: unknown.
 void hardware_put_others(const Hardware *hardware, const Config *config, double step, JsonOut *out);
 
-// Writes a value by the median of each other trainer's runs, as "nvidia 62.9, nanotron 83.9". Returns `text`.
-enum { OTHERS_TEXT = 160 };
-char *hardware_others_text(const Hardware *hardware, const Config *config, double value, char text[OTHERS_TEXT]);
+// Writes a value by each other trainer's runs, as "nvidia 62.9 days (60 to 65.1), nanotron 83.9 days (...)". Returns
+// `text`.
+enum { OTHERS_TEXT = 320 };
+char *hardware_others_text(const Hardware *hardware, const Config *config, double value, const char *unit,
+                           char text[OTHERS_TEXT]);
 
 // Prints the expected step: its middle and its ends, by the band or without one by those of other trainers.
 void hardware_print_band(const Hardware *hardware, const Config *config, GpuBand band, double step, double mfu,

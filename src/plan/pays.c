@@ -1,14 +1,14 @@
 #include "pays.h"
+#include "base/alloc.h"
 #include "base/grid.h"
 #include "plan_schedules.h"
 
 #include <math.h>
-#include <string.h>
+#include <stdlib.h>
 
 typedef enum PaysWay { WAY_PLAIN, WAY_INTERLEAVED, WAY_ZERO_BUBBLE, WAY_SLICES, WAY_PARTNER, WAY_HOST, WAYS } PaysWay;
 
-static const char *const ways_[WAYS] = {"1F1B",   "interleaving",          "zero bubble",
-                                        "slices", "evicting to a partner", "evicting to the host"};
+static const char *const ways_[WAYS] = {"1F1B", "interleaving", "zero bubble", "slices", "to a partner", "to the host"};
 
 static PaysWay way_of_(const RunLayout *at) {
     const ScheduleKind *kind = &schedule_kinds[at->name];
@@ -18,57 +18,63 @@ static PaysWay way_of_(const RunLayout *at) {
     return at->chunks > 1 ? WAY_INTERLEAVED : WAY_PLAIN;
 }
 
-// Writes by how much longer a step takes than another: "+0.3 %", "-4.2 %".
-static const char *more_text_(const Forecast *one, const Forecast *than, char text[32]) {
+// Returns by how many percent a step takes longer than another.
+static double more_(const Forecast *one, const Forecast *than) {
     double more = 100 * (one->time.step / than->time.step - 1);
-    snprintf(text, 32, "%+.1f %%", fabs(more) < 0.05 ? 0 : more);
-    return text;
-}
-
-// Prints whether the fastest forecast with BPipe beats the fastest one without evictions.
-static void print_bpipe_(const Forecast *const best[WAYS], const char *nothing, FILE *file) {
-    const Forecast *with = best[WAY_PARTNER], *without = NULL;
-    char more[32], step[32], title[SCHEDULE_TEXT];
-    for (int way = 0; way < WAY_PARTNER; way++)
-        if (best[way] != NULL && (without == NULL || best[way]->time.step < without->time.step)) without = best[way];
-    if (with == NULL) grid_line(file, "BPipe?", "No: of layouts that evict to a partner, %s", nothing);
-    else if (without == NULL) grid_line(file, "BPipe?", "Yes: of layouts that evict nothing, %s", nothing);
-    else
-        grid_line(file, "BPipe?", "%s: %s (%s) takes %s against the fastest without evictions",
-                  fabs(planner_compared(with) / planner_compared(without) - 1) < 0.02 // as the verdict of a plan
-                      ? "Cannot be told apart"
-                      : planner_compared(with) < planner_compared(without) ? "Yes" : "No",
-                  schedule_text(&with->layout, title), grid_seconds(with->time.step, step),
-                  more_text_(with, without, more));
+    return fabs(more) < 0.05 ? 0 : more;
 }
 
 void pays_print(const Forecast *const *found, int64_t count, const Forecast *own, bool bpipe, const char *nothing,
                 FILE *file) {
-    const Forecast *best[WAYS] = {NULL};
-    int first = -1; // the first way that is named
-    char text[512], more[32], title[SCHEDULE_TEXT];
+    const Forecast *best[WAYS] = {NULL}, *plain = NULL; // plain: of the ways that evict nothing
+    char *text, title[SCHEDULE_TEXT], step[32];
+    const char *comma = "";
+    size_t length;
     for (int64_t i = 0; i < count; i++) {
         const Forecast **way = &best[way_of_(&found[i]->layout)];
         if (!found[i]->fits || !found[i]->time.known) continue;
         if (*way == NULL || planner_prefers(found[i], *way)) *way = found[i];
     }
-    PaysWay given = way_of_(&own->layout);
-    size_t used = (size_t)snprintf(text, sizeof text, "time against %s", schedule_text(&own->layout, title));
-    for (int way = 0; way < WAYS; way++) {
-        const char *before =
-            way == WAY_HOST && best[WAY_PARTNER] != NULL && given != WAY_PARTNER ? "to the host" : ways_[way];
-        if (best[way] != NULL && (way != (int)given || best[way]->time.step < 0.999 * own->time.step)) {
-            used += (size_t)snprintf(text + used, sizeof text - used, "%s %s%s%s%s %s", first >= 0 ? "," : ":", before,
-                                     way == WAY_ZERO_BUBBLE ? " (" : "",
-                                     way == WAY_ZERO_BUBBLE ? schedule_kinds[best[way]->layout.name].title : "",
-                                     way == WAY_ZERO_BUBBLE ? ")" : "", more_text_(best[way], own, more));
-        } else if (best[way] == NULL && (way == WAY_ZERO_BUBBLE || way == WAY_INTERLEAVED)) {
-            used +=
-                (size_t)snprintf(text + used, sizeof text - used, "%s %s %s", first >= 0 ? "," : ":", before, nothing);
-        } else continue;
-        first = first < 0 ? way : first;
+    for (int way = 0; way < WAY_PARTNER; way++)
+        if (best[way] != NULL && (plain == NULL || best[way]->time.step < plain->time.step)) plain = best[way];
+
+    // 1. The schedules against this one.
+    FILE *line = xmemstream(&text, &length);
+    fprintf(line, "time against %s:", schedule_text(&own->layout, title));
+    for (int way = 0; way < WAY_PARTNER; way++) {
+        const Forecast *row = best[way];
+        bool asked = way == WAY_ZERO_BUBBLE || way == WAY_INTERLEAVED;
+        bool same = way == (int)way_of_(&own->layout) && row != NULL && row->time.step >= 0.999 * own->time.step;
+        if (same || (row == NULL && !asked)) continue;
+        fprintf(line, "%s %s ", comma, ways_[way]);
+        if (row == NULL) fputs(nothing, line);
+        else if (way == WAY_ZERO_BUBBLE)
+            fprintf(line, "(%s) %+.1f %%", schedule_kinds[row->layout.name].title, more_(row, own));
+        else fprintf(line, "%+.1f %%", more_(row, own));
+        comma = ",";
     }
-    if (own->layout.pipeline == 1) grid_line(file, "schedule?", "with one stage there is no bubble to fill");
-    else grid_line(file, "schedule?", "%s", text);
-    if (bpipe) print_bpipe_(best, nothing, file);
+    // 2. Evictions against the fastest that evicts nothing, whose schedule they may only make room for.
+    comma = comma[0] != '\0' ? "; evicting" : " evicting";
+    for (int way = WAY_PARTNER; way < WAYS && plain != NULL; way++) {
+        if (best[way] == NULL) continue;
+        fprintf(line, "%s %s %+.1f %%", comma, ways_[way], more_(best[way], plain));
+        comma = ",";
+    }
+    if (comma[0] == ',' && plain != NULL && (best[WAY_PARTNER] != NULL || best[WAY_HOST] != NULL))
+        fputs(" against the fastest without", line);
+    xmemstream_close(line);
+    grid_line(file, "schedule?", "%s", own->layout.pipeline == 1 ? "with one stage there is no bubble to fill" : text);
+    free(text);
+    if (!bpipe) return;
+
+    // 3. BPipe: the fastest that evicts to the partner against the fastest that evicts nothing.
+    const Forecast *with = best[WAY_PARTNER];
+    if (with == NULL) grid_line(file, "BPipe?", "No: of layouts that evict to a partner, %s", nothing);
+    else if (plain == NULL) grid_line(file, "BPipe?", "Yes: of layouts that evict nothing, %s", nothing);
+    else
+        grid_line(file, "BPipe?", "%s: %s (%s) takes %+.1f %% against the fastest without evictions",
+                  fabs(planner_compared(with) / planner_compared(plain) - 1) < 0.02 // as the verdict of a plan
+                      ? "Cannot be told apart"
+                      : planner_compared(with) < planner_compared(plain) ? "Yes" : "No",
+                  schedule_text(&with->layout, title), grid_seconds(with->time.step, step), more_(with, plain));
 }

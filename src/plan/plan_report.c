@@ -324,6 +324,21 @@ static int print_rest_(const PlanAnswer *answer, const Waterfall *waterfall, FIL
     return 0;
 }
 
+// If a schedule of the table is faster by half a percent or more, prints how to set it.
+static void print_better_(const PlanAnswer *answer, FILE *file) {
+    const Forecast *best = &answer->schedules.rows[answer->schedules.best];
+    double less = 1 - best->time.step / answer->time.step;
+    char *set, schedule[SCHEDULE_TEXT];
+    size_t length;
+    if (less < 0.005) return;
+    Config config = planner_config(&answer->planner, &best->layout);
+    FILE *changes = xmemstream(&set, &length);
+    layout_write_changes(&answer->config, &config, changes);
+    xmemstream_close(changes);
+    grid_line(file, "better", "%s, %.1f %% less: %s", schedule_text(&best->layout, schedule), 100 * less, set);
+    free(set);
+}
+
 // Prints what fits on a screen, except for the table.
 static int print_screen_(const PlanAnswer *answer, const Waterfall *waterfall, bool verbose, bool terminal, FILE *file,
                          Error *err) {
@@ -343,6 +358,7 @@ static int print_screen_(const PlanAnswer *answer, const Waterfall *waterfall, b
         pays_print(rows, table->count, &own, false, "does not fit", file);
     if (!foreign) grid_line(file, "BPipe?", "%s", answer->verdict.brief);
     free(rows);
+    if (answer->time.known && table->best >= 0 && !foreign) print_better_(answer, file);
     if (print_world_(answer, file, err) != 0) return -1;
     print_peaks_(answer, &answer->plan, "memory", "peak of a rank", verbose, file);
     return 0;

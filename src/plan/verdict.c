@@ -85,7 +85,7 @@ static void brief_(Verdict *verdict, const char *answer, const char *fits, const
     size_t used = (size_t)snprintf(verdict->brief, sizeof verdict->brief, "%s: micro-batch %lld %s", answer,
                                    (long long)verdict->plain.layout.micro_batch, fits);
     if (!with->possible || !with->time.known || !without->possible || !without->time.known) return;
-    double more = 100 * (planner_compared(with) / planner_compared(without) - 1);
+    double more = 100 * (with->time.step / without->time.step - 1);
     snprintf(verdict->brief + used, sizeof verdict->brief - used,
              "; %lld with it takes %.1f %% %s than %lld without (%s, %s)", (long long)with->layout.micro_batch,
              fabs(more), more < 0 ? "less" : "longer", (long long)without->layout.micro_batch,

@@ -97,8 +97,11 @@ static void table_(const SearchSpace *space, const SearchResult *result, const i
         grid_cell(&grid, "%s", grid_seconds(found->time.step, step));
         bool best = rows[i] == result->best, known = !isnan(candidate->robust);
         bool survives = known && candidate->fails == DOUBTS;
+        bool slower = candidate->fails == DOUBT_RESERVE && candidate->robust < 1; // it fits with more in reserve
         grid_cell(&grid, "%s%s%s", best ? "best" : "", best && !survives ? ": " : "",
-                  !known || survives ? "" : unsure_words(candidate->fails, true));
+                  !known || survives ? ""
+                  : slower           ? "slower"
+                                     : unsure_words(candidate->fails, true));
         if (!verbose) continue;
         grid_cell(&grid, "%.1f", (double)host_bytes_(space, &config) / GIB);
         grid_cell(&grid, found->time.mfu > 0 ? "%.1f%%" : "-", 100 * found->time.mfu);
@@ -188,7 +191,7 @@ static int print_gain_(const SearchSpace *space, const SearchResult *result, FIL
     Config given;
     Forecast forecast;
     Candidate cheapest;
-    char bytes[32], seconds[32], label[] = "given";
+    char bytes[32], seconds[32], cut[2 * SCHEDULE_TEXT], label[] = "given";
     if (answer_given(space, &given, &forecast, err) != 0) return -1;
     double step = forecast.time.known ? forecast.time.step : 0;
     bool counts = forecast.possible && forecast.fits && step > 0;
@@ -196,8 +199,8 @@ static int print_gain_(const SearchSpace *space, const SearchResult *result, FIL
         grid_line(file, label, "the given configuration cannot run on %lld rank%s", (long long)space->keys.world,
                   grid_plural(space->keys.world));
     else
-        grid_line(file, label, "%s a step, %s%s", grid_seconds(step, seconds), grid_bytes(forecast.peak_bytes, bytes),
-                  forecast.fits ? "" : ": does not fit");
+        grid_line(file, label, "%s: %s a step, %s%s", short_text_(&given, cut), grid_seconds(step, seconds),
+                  grid_bytes(forecast.peak_bytes, bytes), forecast.fits ? "" : ": does not fit");
     // If the given configuration does not fit, a step at most 10 % longer than the best is enough.
     double enough = counts ? step - 0.9 * (step - best) : 1.1 * best;
     bool gains = !counts || step > 1.001 * best;

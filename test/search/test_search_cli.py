@@ -510,8 +510,8 @@ def test_plan_and_search_for_another_program_give_the_file_the_same_step_without
     file, gpu = ROOT / "configs/llama3_70b.yaml", ["-o", "hardware.gpu=h100"]
     planned = json.loads(command("llama", "-c", file, "--plan", "--json", "--for", "megatron", *gpu).stdout)
     assert planned["config"]["schedule"]["bpipe"] == "off" and not planned["stages"][0]["fits"]
-    given = f"given     {planned['step_ms'] / 1000:.2f} s a step, "
-    assert given in search("--gpus", 64, "--for", "megatron", *gpu, config=file).stdout
+    given = rf"^given     .*: {planned['step_ms'] / 1000:.2f} s a step, "
+    assert re.search(given, search("--gpus", 64, "--for", "megatron", *gpu, config=file).stdout, re.M)
     eight = ("--gpus", 8, "--for", "megatron", *gpu)
     world = json.loads(search(*eight, "--json", config=file).stdout)["smallest_world"]
     assert f"the smallest that fits: {world['ranks']} ranks" in search(*eight, config=file).stdout
