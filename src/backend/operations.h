@@ -2,8 +2,8 @@
 //
 // Files include this list with an OPERATION of their own: backend.h for the members of Backend, cpu.h and cuda.h for
 // the prototypes of cpu_NAME and cuda_NAME, backend_cpu.c and backend_cuda.cpp for the table. For example
-// OPERATION(void, add, ...) is `void (*add)(Backend *, ...)`, `void cpu_add(Backend *, ...)` and `b->add = cpu_add`. So
-// a backend that lacks an operation does not link.
+// OPERATION(void, rope, ...) is `void (*rope)(Backend *, ...)`, `void cpu_rope(Backend *, ...)` and `b->rope = cpu_rope`.
+// So a backend that lacks an operation does not link.
 //
 // COST(...) says what an operation costs, in the words of device/count.c, which counts operations instead of computing
 // them: PASS(bytes) moved in memory, PRODUCT(operand, m, n, k) a matrix product, PRODUCT_ADDED one that adds to fp32,
@@ -128,8 +128,8 @@ OPERATION(void, norm_backward, void *dx, float *dw, float *db, const void *dout,
           int64_t rows, int64_t cols, double eps)
 COST(PASS(4 * rows * cols * be->element))
 
-// --- pointwise. out = a + b; out may be a or b.
-OPERATION(void, add, void *out, const void *a, const void *b, int64_t count)
+// --- pointwise. out = a x + b y; out may be x or y.
+OPERATION(void, combine, void *out, double a, const void *x, double b, const void *y, int64_t count)
 COST(PASS(3 * count * be->element))
 // to[i] += from[i], fp32: adds the gradients of one weight that is used in two places.
 OPERATION(void, accumulate, float *to, const float *from, int64_t count)
@@ -225,9 +225,6 @@ COST(OPTIMIZE(4, 0))
 // and then gradient = beta m + (1 - beta) g.
 OPERATION(void, momentum, const AdamwTensor *tensors, int64_t tensor_count, double beta, double gradient_scale)
 COST(OPTIMIZE(16, 0))
-// out = a x + b y; out may be x or y.
-OPERATION(void, combine, void *out, double a, const void *x, double b, const void *y, int64_t count)
-COST(PASS(3 * count * be->element))
 // Decoupled weight decay (Loshchilov & Hutter 2019); one pass over memory, which also zeroes the gradients, but not
 // those of tensors that are `written`. For a tensor without v, `gradient` is the direction of the update:
 // w -= lr (scale * gradient + weight_decay w).

@@ -13,9 +13,9 @@
 //     PHASE_SPREAD     rank 0 sends its sums of a b c to ranks 1 and 2, and receives the sums of d e f and of g
 //
 // A short piece needs one phase, PHASE_DIRECT: every rank receives all 7 elements of every other rank and computes all
-// sums itself. The order is the same, so the bits are the same. A reduce_scatter is only PHASE_EXCHANGE. Collectives
-// with a root have one phase, PHASE_ROOT: the other ranks send to the root, which sums, or the root sends to them. An
-// exchange is one phase like that of a gather, with blocks of any length.
+// sums itself. The order is the same, so the bits are the same. A reduce_scatter is only PHASE_EXCHANGE. With a root,
+// all of a piece is the root's block: a reduce is only PHASE_EXCHANGE of it, a broadcast only PHASE_SPREAD. An exchange
+// is one phase like that of a gather, with blocks of any length.
 //
 // Any number of collectives of a group may be in progress, and each advances as soon as its own messages have arrived.
 // MPI's own non-blocking collectives would have to start in one order on all ranks, so the second phase of a collective
@@ -75,7 +75,6 @@ typedef enum CollectivePhase {
     PHASE_EXCHANGE, // rank q gets block q of every rank
     PHASE_SPREAD,   // every rank sends its sums to all other ranks
     PHASE_GATHER,   // all_gather: every rank sends its block to all other ranks; nothing is summed
-    PHASE_ROOT,     // reduce, broadcast: messages between the root and all other ranks
 } CollectivePhase;
 
 struct Collective {
@@ -85,12 +84,12 @@ struct Collective {
     int64_t steps; // phases completed
     Error error;
     CommOperation operation;
-    int root; // of a reduce or broadcast
+    int root; // of a reduce or broadcast; -1: none
     CollectivePhase phase;
     CommType type;
     int tag;
     char *out;      // result; also the input of an all_reduce
-    const char *in; // input (size, count) of a reduce_scatter, (count) of a reduce
+    const char *in; // input (size, count) of a reduce_scatter, (count) of other sums
     int64_t count;  // elements of the data (all_reduce) or of one rank's block (other operations)
     int64_t first;  // first element of the current piece
     int64_t piece;  // elements of the current piece
@@ -143,33 +142,21 @@ static void collective_sum_(const CommMpi *comm, const Collective *work, char *o
 
 // --- one phase: messages to and from every other rank
 
+// Empty blocks need no message.
 static int post_(CommMpi *comm, Collective *work, bool sends, int peer, void *memory, int64_t bytes, Error *err) {
+    if (bytes == 0) return 0;
     MPI_Request *request = work->requests + work->request_count;
     if (mpi_begin_(comm, sends, peer, memory, bytes, work->tag, request, err) != 0) return -1;
     work->request_count++;
     return 0;
 }
 
-// Computes rank q's block of a piece of n elements: equal blocks, the last ones shorter or empty.
-static void block_(const CommMpi *comm, int64_t n, int q, int64_t *first, int64_t *count) {
-    int64_t size = comm->base.size, each = (n + size - 1) / size;
+// Computes rank q's block of the current piece: equal blocks, the last ones shorter or empty; with a root, all of it.
+static void block_(const Collective *work, int q, int64_t *first, int64_t *count) {
+    int64_t size = work->comm->base.size, n = work->piece, each = (n + size - 1) / size;
     *first = q * each < n ? q * each : n;
     *count = n - *first < each ? n - *first : each;
-}
-
-// Starts the messages between the root and the other ranks.
-static int start_rooted_(CommMpi *comm, Collective *work, Error *err) {
-    int64_t width = comm_type_bytes(work->type), bytes = work->piece * width, at = work->first * width;
-    int rank = comm->base.rank, slot = 0;
-    bool reduces = work->operation == COMM_REDUCE, sends = reduces != (rank == work->root);
-    work->request_count = 0;
-    for (int peer = 0; peer < comm->base.size; peer++) {
-        if (peer == rank || (rank != work->root && peer != work->root)) continue;
-        char *memory = reduces && sends ? (char *)work->in + at : work->out + at;
-        if (reduces && !sends) memory = work->scratch + slot++ * bytes;
-        if (post_(comm, work, sends, peer, memory, bytes, err) != 0) return -1;
-    }
-    return 0;
+    if (work->root >= 0) *first = 0, *count = q == work->root ? n : 0;
 }
 
 // Starts the current phase's messages with all peers. Each rank begins with its successor, so no rank is the first peer
@@ -179,17 +166,18 @@ static int start_phase_(CommMpi *comm, Collective *work, Error *err) {
     int64_t width = comm_type_bytes(work->type), n = work->piece, mine, my_count, theirs, their_count;
     int rank = comm->base.rank, size = comm->base.size;
     char *data = work->out + work->first * width;
-    block_(comm, n, rank, &mine, &my_count);
+    block_(work, rank, &mine, &my_count);
     work->request_count = 0;
     for (int step = 1; step < size; step++) {
         int peer = (rank + step) % size, slot = peer < rank ? peer : peer - 1;
         int64_t sent = n, received = n;
         const char *from = data;
         char *to = NULL;
-        block_(comm, n, peer, &theirs, &their_count);
+        block_(work, peer, &theirs, &their_count);
         if (work->operation == COMM_REDUCE_SCATTER) from = work->in + (peer * work->count + work->first) * width;
         else if (work->phase == PHASE_GATHER) from = work->out + rank * n * width, to = work->out + peer * n * width;
-        else if (work->phase == PHASE_EXCHANGE) from = data + theirs * width, sent = their_count, received = my_count;
+        else if (work->phase == PHASE_EXCHANGE)
+            from = work->in + (work->first + theirs) * width, sent = their_count, received = my_count;
         else if (work->phase == PHASE_SPREAD)
             from = data + mine * width, sent = my_count, to = data + theirs * width, received = their_count;
         if (to == NULL) to = work->scratch + slot * received * width;
@@ -231,18 +219,12 @@ static void mpi_use_workspace_(Comm *base, void *memory, int64_t bytes, int sums
 
 // Starts the next piece. Gathers and broadcasts need no scratch, so each is one piece of any length.
 static int start_piece_(CommMpi *comm, Collective *work, Error *err) {
-    int64_t rest = work->count - work->first;
-    if (work->operation == COMM_ALL_GATHER) {
-        work->piece = rest;
-        work->phase = PHASE_GATHER;
+    work->piece = work->count - work->first;
+    if (work->operation == COMM_ALL_GATHER || work->operation == COMM_BROADCAST) {
+        work->phase = work->operation == COMM_BROADCAST ? PHASE_SPREAD : PHASE_GATHER;
         return start_phase_(comm, work, err);
     }
-    work->piece =
-        work->operation == COMM_BROADCAST ? rest : comm_piece(work->operation, rest, work->type, comm->base.size);
-    if (work->operation == COMM_BROADCAST || work->operation == COMM_REDUCE) {
-        work->phase = PHASE_ROOT;
-        return start_rooted_(comm, work, err);
-    }
+    work->piece = comm_piece(work->operation, work->piece, work->type, comm->base.size);
     bool direct = comm_piece_is_direct(work->operation, work->piece, work->type, comm->base.size);
     work->phase = direct ? PHASE_DIRECT : PHASE_EXCHANGE;
     return start_phase_(comm, work, err);
@@ -254,16 +236,13 @@ static int collective_advance_(CommMpi *comm, Collective *work, Error *err) {
     char *data = work->out + work->first * width;
     if (work->operation == COMM_REDUCE_SCATTER) {
         collective_sum_(comm, work, data, work->in + (rank * work->count + work->first) * width, work->piece);
-    } else if (work->phase == PHASE_ROOT) {
-        bool sums = work->operation == COMM_REDUCE && rank == work->root;
-        if (sums) collective_sum_(comm, work, data, work->in + work->first * width, work->piece);
     } else if (work->phase == PHASE_DIRECT) {
         collective_sum_(comm, work, data, data, work->piece);
     } else if (work->phase == PHASE_EXCHANGE) {
-        block_(comm, work->piece, (int)rank, &first, &count);
-        collective_sum_(comm, work, data + first * width, data + first * width, count);
+        block_(work, (int)rank, &first, &count);
+        collective_sum_(comm, work, data + first * width, work->in + (work->first + first) * width, count);
         work->phase = PHASE_SPREAD;
-        return start_phase_(comm, work, err);
+        if (work->operation == COMM_ALL_REDUCE) return start_phase_(comm, work, err);
     }
     work->first += work->piece;
     return work->first >= work->count ? 1 : start_piece_(comm, work, err);
@@ -321,7 +300,7 @@ static int mpi_rooted_(Comm *base, CommOperation operation, int root, void *out,
     return start_piece_(comm, work, err);
 }
 
-// Empty blocks need no message. An exchange ends like a gather, without sums.
+// An exchange ends like a gather, without sums.
 static int mpi_exchange_(Comm *base, void *out, const int64_t *received, const void *in, const int64_t *sent,
                          CommRequest *request, Error *err) {
     CommMpi *comm = base->self;
@@ -334,15 +313,15 @@ static int mpi_exchange_(Comm *base, void *out, const int64_t *received, const v
             if (sent[peer] > 0) memcpy(to, from, (size_t)sent[peer]);
             continue;
         }
-        if (received[peer] > 0 && post_(comm, work, false, peer, to, received[peer], err) != 0) return -1;
-        if (sent[peer] > 0 && post_(comm, work, true, peer, (void *)from, sent[peer], err) != 0) return -1;
+        if (post_(comm, work, false, peer, to, received[peer], err) != 0) return -1;
+        if (post_(comm, work, true, peer, (void *)from, sent[peer], err) != 0) return -1;
     }
     return 0;
 }
 
 static int mpi_collective_(Comm *base, CommOperation operation, void *out, const void *in, int64_t count, CommType type,
                            CommRequest *request, Error *err) {
-    return mpi_rooted_(base, operation, 0, out, in, count, type, request, err);
+    return mpi_rooted_(base, operation, -1, out, in, count, type, request, err);
 }
 
 // Advances the collectives of all groups, not only the one that the caller tests, each by at most one phase and without

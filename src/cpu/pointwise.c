@@ -11,19 +11,6 @@ enum { PIECE = 1024 };
 
 static int64_t pieces_(int64_t count) { return (count + PIECE - 1) / PIECE; }
 
-void cpu_add(Backend *backend, void *out, const void *a, const void *b, int64_t count) {
-    CPU_PARALLEL_FOR(cpu_self(backend))
-    for (int64_t at = 0; at < count; at += PIECE) {
-        float workspace[3][PIECE];
-        int64_t n = min_i64(count - at, PIECE);
-        const float *left = cpu_load(backend, workspace[0], a, at, n);
-        const float *right = cpu_load(backend, workspace[1], b, at, n);
-        float *to = cpu_place(backend, workspace[2], out, at);
-        for (int64_t i = 0; i < n; i++) to[i] = left[i] + right[i];
-        cpu_store(backend, out, at, to, n);
-    }
-}
-
 void cpu_combine(Backend *backend, void *out, double a, const void *x, double b, const void *y, int64_t count) {
     const float of_x = (float)a, of_y = (float)b;
     CPU_PARALLEL_FOR(cpu_self(backend))

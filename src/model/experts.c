@@ -363,5 +363,5 @@ void experts_backward(Pass *pass, const Tensor *const *t, const ExpertsBundle *b
     be->linear_backward_weight(be, router->gradient, NULL, dlogits, factor_plain(x), s->shard_rows, h, experts, true);
     be->linear_backward_input(be, work->rows, NULL, dlogits, factor_plain(router->weight), s->shard_rows, h, experts,
                               EPILOGUE_NONE);
-    be->add(be, dx, dx, work->rows, s->shard_rows * h);
+    be->combine(be, dx, 1, dx, 1, work->rows, s->shard_rows * h);
 }

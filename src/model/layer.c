@@ -143,11 +143,11 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
     if (experts) {
         void *sum = s->ffn > 0 ? layer.work.experts.output : delta;
         experts_forward(pass, t, &a->experts, &layer.work.experts, sum, a->norm2);
-        if (s->ffn > 0) be->add(be, delta, delta, sum, s->shard_rows * s->hidden);
+        if (s->ffn > 0) be->combine(be, delta, 1, delta, 1, sum, s->shard_rows * s->hidden);
     }
 
     // 8. y = x2 + delta, which the norm that reads y can add, too
-    if (output == LAYER_WRITES) be->add(be, y, a->x2, delta, s->shard_rows * s->hidden);
+    if (output == LAYER_WRITES) be->combine(be, y, 1, a->x2, 1, delta, s->shard_rows * s->hidden);
     if (output == LAYER_LEAVES) pass->residual = a->x2, pass->delta = delta;
 }
 
@@ -199,7 +199,7 @@ void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void 
         if (!layer.fused) model->activation_backward(pass, dmlp, work->dact, a->mlp);
         if (pass->split) be->copy(be, STREAM_COMPUTE, a->mlp, work->dmlp, s->rows * s->mlp_cols * s->element);
         column_backward(pass, work->delta, dmlp, layer.norm2, t[LAYER_UP], t[LAYER_UP_BIAS], s->mlp_cols);
-        if (experts) be->add(be, work->delta, work->delta, work->experts.output, stream);
+        if (experts) be->combine(be, work->delta, 1, work->delta, 1, work->experts.output, stream);
     }
 
     // 4. norm2: dx becomes the gradient of x2.

@@ -121,7 +121,7 @@ static int64_t run_shifted(Op *op, const void *shape, unsigned char *out) {
     char *x = op_operand(op, 2 * n + 64, 1, 0, 1).data, *y = op_operand(op, 2 * n + 64, 2, 0, 1).data;
     char *z = op_poison(op, (2 * n + 64) * element);
     Backend *b = op->backend;
-    b->add(b, z + s->shift * element, x, y + s->shift * element, n);
+    b->combine(b, z + s->shift * element, 1, x, 1, y + s->shift * element, n);
     b->swiglu_forward(b, factor_plain(y), x + s->shift * element, NULL, 1, n);
     b->norm_forward(b, factor_plain(x + s->shift * element), NULL, z + s->shift * element, NULL, y, NULL, 1, n, EPS);
     memcpy(out, x + s->shift * element, (size_t)(n * element));
