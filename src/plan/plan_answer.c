@@ -62,19 +62,6 @@ void plan_answer_free(PlanAnswer *answer) {
     memset(answer, 0, sizeof *answer);
 }
 
-int plan_answer_forecast(const PlanAnswer *answer, int64_t micro_batch, PlanWay way, Forecast *forecast, Error *err) {
-    const Verdict *verdict = &answer->verdict;
-    const Forecast *known[] = {&verdict->plain, &verdict->bpipe, &verdict->best, &verdict->larger};
-    RunLayout layout = planner_layout(&answer->planner, micro_batch, way);
-    for (int i = 0; i < 4; i++) {
-        LayoutMask asked = LAYOUT_BIT(micro_batch) | LAYOUT_BIT(bpipe) | LAYOUT_BIT(attention);
-        if (!layout_same(&known[i]->layout, &layout, asked)) continue;
-        *forecast = *known[i];
-        return 0;
-    }
-    return planner_forecast(&answer->planner, &layout, true, forecast, err);
-}
-
 bool plan_answer_holds(const PlanAnswer *answer, int64_t bytes) {
     double limit = (double)answer->planner.hardware.memory_bytes;
     if (limit > 0) return plan_lacks((double)bytes, limit, answer->config.hardware.reserve_gib) <= 0;

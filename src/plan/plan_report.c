@@ -100,16 +100,15 @@ static void peak_cell_(Grid *grid, const Forecast *forecast, GridUnit unit) {
 static int add_size_(const PlanAnswer *answer, int64_t b, Grid *grid, Error *err) {
     const Planner *planner = &answer->planner;
     const Config *config = &answer->config;
-    RunLayout layout = planner_layout(planner, b, PLAN_BPIPE), again = planner_layout(planner, b, PLAN_RECOMPUTE);
     GridUnit unit = unit_(answer);
     Forecast plain, bpipe = {0}, recompute = {0};
     char step[32];
     bool evicts = config->program == 0;
-    if (plan_answer_forecast(answer, b, PLAN_PLAIN, &plain, err) != 0) return -1;
-    if (evicts && planner_forecast(planner, &layout, false, &bpipe, err) != 0) return -1;
-    if (evicts && planner_forecast(planner, &again, false, &recompute, err) != 0) return -1;
+    if (verdict_forecast(planner, b, PLAN_PLAIN, true, &plain, err) != 0) return -1;
+    if (evicts && verdict_forecast(planner, b, PLAN_BPIPE, false, &bpipe, err) != 0) return -1;
+    if (evicts && verdict_forecast(planner, b, PLAN_RECOMPUTE, false, &recompute, err) != 0) return -1;
     bool with = bpipe.possible && bpipe.fits && !plain.fits;
-    if (with && plan_answer_forecast(answer, b, PLAN_BPIPE, &bpipe, err) != 0) return -1;
+    if (with && verdict_forecast(planner, b, PLAN_BPIPE, true, &bpipe, err) != 0) return -1;
     int64_t best = answer->verdict.largest_plain, batch = config->train.global_batch / config->parallel.data;
     grid_cell(grid, "%lld", (long long)b);
     grid_cell(grid, "%lld", (long long)(batch / b));

@@ -26,9 +26,6 @@ typedef struct PlanAnswer {
 int plan_answer_make(PlanAnswer *answer, const Config *config, const Model *model, const Log *log, Error *err);
 void plan_answer_free(PlanAnswer *answer);
 
-// Forecasts a micro-batch size. Reuses the verdict's forecasts if it can: simulating a long schedule takes a while.
-int plan_answer_forecast(const PlanAnswer *answer, int64_t micro_batch, PlanWay way, Forecast *forecast, Error *err);
-
 // Returns whether a rank with `bytes` fits with the reserve; without a limit per rank, whether the answer's plan fits.
 bool plan_answer_holds(const PlanAnswer *answer, int64_t bytes);
 

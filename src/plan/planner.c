@@ -71,6 +71,7 @@ int planner_create(Planner *planner, const Config *config, const Model *model, c
     planner->counted = counted_memo();
     planner->parts = memo_create(2 * sizeof(RunLayout));
     planner->held = plan_memo();
+    planner->asked = memo_create(3 * sizeof(int64_t));
     // The cache identifies lists by their layout, which does not include the contents of a schedule file.
     if (config->schedule.file[0] == '\0') planner->lists = schedule_cache_create();
     return planner_find_profile(planner, config, log, err);
@@ -90,6 +91,7 @@ void planner_free(Planner *planner) {
     memo_free(planner->counted);
     memo_free(planner->parts);
     memo_free(planner->held);
+    memo_free(planner->asked);
     table_free(&planner->table);
     profile_free(&planner->profile);
     memset(planner, 0, sizeof *planner);
@@ -209,14 +211,13 @@ static void take_fit_(const Planner *planner, const Plan *plan, Forecast *foreca
                          : plan_lacks((double)together, (double)hardware->host_bytes, reserve) <= 0;
 }
 
-bool planner_never_fits(const Planner *planner, const RunLayout *layout) {
-    Config config = planner_config(planner, layout);
-    if (config.schedule.file[0] != '\0' || config_schedule_kind(&config)->in_flight == NULL ||
-        !possible_(planner, &config))
+bool planner_never_fits(const Planner *planner, const Config *config) {
+    if (config->schedule.file[0] != '\0' || config_schedule_kind(config)->in_flight == NULL ||
+        !possible_(planner, config))
         return false;
     Forecast forecast;
-    ScheduleLoan loan = count_slots_(&config);
-    Plan plan = planner_plan(planner, &config, loan.schedule);
+    ScheduleLoan loan = count_slots_(config);
+    Plan plan = planner_plan(planner, config, loan.schedule);
     take_fit_(planner, &plan, &forecast);
     plan_free(&plan);
     schedule_cache_return(&loan);
@@ -316,23 +317,6 @@ int planner_forecast_fitting(const Planner *planner, const Config *config, doubl
     return planner_ask_(planner, config, TIMED_WHERE_IT_FITS, worth, forecast, err);
 }
 
-Config planner_config(const Planner *planner, const RunLayout *layout) {
-    Config config = *planner->config;
-    layout_set(layout, &config);
-    // schedule.slots is unused while BPipe is off, so it may be too small for a layout that turns BPipe on.
-    if (config.schedule.slots > 0 && config.schedule.slots < config_min_slots(&config)) config.schedule.slots = 0;
-    return config;
-}
-
-RunLayout planner_layout(const Planner *planner, int64_t micro_batch, PlanWay way) {
-    RunLayout layout = layout_of(planner->config);
-    layout.micro_batch = (int32_t)micro_batch;
-    layout.bpipe = way == PLAN_PLAIN ? BPIPE_OFF : BPIPE_ON;
-    bool already = planner->config->attention.mode == ATTENTION_RECOMPUTE; // the first mode of a list decides
-    if (way == PLAN_RECOMPUTE && !already) layout.attention = ATTENTION_RECOMPUTE;
-    return layout;
-}
-
 double planner_theirs(const Planner *planner, const Config *config, double step) {
     Config theirs = *config;
     Forecast forecast;
@@ -341,11 +325,6 @@ double planner_theirs(const Planner *planner, const Config *config, double step)
     theirs.hardware.trainer = TRAINER_NVIDIA;
     if (planner_forecast_config(planner, &theirs, true, &forecast, &err) != 0 || !forecast.time.known) return 0;
     return forecast.time.step / step;
-}
-
-int planner_forecast(const Planner *planner, const RunLayout *layout, bool timed, Forecast *forecast, Error *err) {
-    Config config = planner_config(planner, layout);
-    return planner_forecast_config(planner, &config, timed, forecast, err);
 }
 
 double planner_compared(const Forecast *forecast) {
@@ -370,43 +349,4 @@ bool planner_prefers(const Forecast *a, const Forecast *b) {
     if (evicts != (b->layout.bpipe == BPIPE_ON)) return !evicts;
     if (a->peak_bytes != b->peak_bytes) return a->peak_bytes < b->peak_bytes;
     return plainness_(&a->layout) < plainness_(&b->layout);
-}
-
-// ---------------------------------------------------------------- the largest and the fastest micro-batch size
-
-// Lists the sizes that divide the batch of a data rank, ascending.
-static int sizes_(const Planner *planner, int64_t sizes[LAYOUT_CANDIDATES]) {
-    const Config *config = planner->config;
-    LayoutSpace space = {.base = config, .given = layout_of(config), .world = config_world(config)};
-    return layout_candidates(&space, LAYOUT_micro_batch, &space.given, sizes);
-}
-
-int planner_largest(const Planner *planner, PlanWay way, int64_t *micro_batch, Error *err) {
-    int64_t sizes[LAYOUT_CANDIDATES];
-    int fits = -1, fails = sizes_(planner, sizes);
-    *micro_batch = 0;
-    // Bytes grow with the size, so the sizes that fit are a prefix of the list.
-    while (fails - fits > 1) {
-        int at = fits + (fails - fits) / 2;
-        RunLayout layout = planner_layout(planner, sizes[at], way);
-        Forecast forecast = {0};
-        bool never = planner_never_fits(planner, &layout);
-        if (!never && planner_forecast(planner, &layout, false, &forecast, err) != 0) return -1;
-        *(forecast.possible && forecast.fits ? &fits : &fails) = at;
-    }
-    if (fits >= 0) *micro_batch = sizes[fits];
-    return 0;
-}
-
-int planner_fastest(const Planner *planner, int64_t largest, Forecast *fastest, Error *err) {
-    int64_t sizes[LAYOUT_CANDIDATES];
-    int count = sizes_(planner, sizes);
-    memset(fastest, 0, sizeof *fastest);
-    for (int i = 0; i < count && sizes[i] <= largest; i++) {
-        RunLayout layout = planner_layout(planner, sizes[i], PLAN_PLAIN);
-        Forecast at;
-        if (planner_forecast(planner, &layout, true, &at, err) != 0) return -1;
-        if (at.time.known && (!fastest->possible || at.time.step < fastest->time.step)) *fastest = at;
-    }
-    return 0;
 }

@@ -18,6 +18,7 @@ typedef struct Planner {
     Memo *counted;        // seconds already counted on `hardware`
     Memo *parts;          // PartTimes by the shape of a layout (space.h)
     Memo *held;           // bytes of stages already counted (plan_make_from)
+    Memo *asked;          // forecasts of this configuration in other ways (verdict_forecast)
 } Planner;
 
 // Returns where the planner's times come from.
@@ -80,36 +81,19 @@ bool planner_split_open(const Config *config);
 // Plans a configuration of the planner's model. Freed with plan_free.
 Plan planner_plan(const Planner *planner, const Config *config, const Schedule *schedule);
 
-// Returns the planner's configuration with this layout. Slots that are too few for its evictions become auto.
-Config planner_config(const Planner *planner, const RunLayout *layout);
-
 // Returns the planned step of NVIDIA's programs over `step`, this trainer's for the same configuration; 0 where both do
 // the same work, or if it is not known.
 double planner_theirs(const Planner *planner, const Config *config, double step);
 
-// Calls planner_forecast_config for a layout in the planner's configuration. Fast without `timed`. -1 with err.
-int planner_forecast(const Planner *planner, const RunLayout *layout, bool timed, Forecast *forecast, Error *err);
-
-// Returns true if the layout does not fit even with the slots that a formula counts, which may be too few.
+// Returns true if the configuration does not fit even with the slots that a formula counts, which may be too few.
 // Builds no lists. False: unknown.
-bool planner_never_fits(const Planner *planner, const RunLayout *layout);
+bool planner_never_fits(const Planner *planner, const Config *config);
 
 // Returns how many microbatches suffice to count the slots of a schedule kind, with and without evictions.
 int planner_enough_for_slots(const ScheduleKind *kind, int stages);
-
-// Returns the layout of the planner's configuration with another micro-batch size, in one of the ways that a plan
-// compares: without evictions, with evictions, and with evictions and recomputed attention.
-typedef enum PlanWay { PLAN_PLAIN, PLAN_BPIPE, PLAN_RECOMPUTE } PlanWay;
-RunLayout planner_layout(const Planner *planner, int64_t micro_batch, PlanWay way);
 
 // Returns the schedule (as short as plan_time accepts) of a configuration that is possible.
 ScheduleLoan planner_schedule(const Planner *planner, const Config *config, Error *err);
 // Returns a schedule for counting bytes, as short as its slots allow. Without evictions, a kind with an in_flight
 // formula gets only counts, no lists.
 ScheduleLoan planner_borrow(const Planner *planner, const Config *config, Error *err);
-
-// Finds the largest micro-batch size that fits; 0 if even 1 does not.
-int planner_largest(const Planner *planner, PlanWay way, int64_t *micro_batch, Error *err);
-
-// Finds the fastest step among micro-batch sizes up to `largest` without BPipe; possible: false if no size has a time.
-int planner_fastest(const Planner *planner, int64_t largest, Forecast *fastest, Error *err);

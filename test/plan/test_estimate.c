@@ -74,17 +74,19 @@ typedef struct Variant {
     int attention;
 } Variant;
 
-static RunLayout layout_for(const Asked *asked, Variant variant) {
-    RunLayout layout = planner_layout(&asked->planner, variant.micro_batch, variant.bpipe ? PLAN_BPIPE : PLAN_PLAIN);
-    layout.attention = variant.attention;
-    return layout;
+static Config varied(const Asked *asked, Variant variant) {
+    Config config = asked->config;
+    config.schedule.micro_batch = variant.micro_batch;
+    config.schedule.bpipe = variant.bpipe ? BPIPE_ON : BPIPE_OFF;
+    config_set_attention(&config, variant.attention);
+    return config;
 }
 
 static Forecast forecast(Asked *asked, Variant variant) {
-    RunLayout layout = layout_for(asked, variant);
+    Config config = varied(asked, variant);
     Forecast forecast;
     Error err = {0};
-    if (planner_forecast(&asked->planner, &layout, true, &forecast, &err) != 0) fail_msg("%s", err.text);
+    if (planner_forecast_config(&asked->planner, &config, true, &forecast, &err) != 0) fail_msg("%s", err.text);
     return forecast;
 }
 
@@ -115,8 +117,7 @@ static void expect_alike(const char *overrides, bool bpipe) {
     ask(&asked, LLAMA, overrides);
     Variant variant = {1, bpipe, ATTENTION_FLASH};
     Forecast shortened = forecast(&asked, variant);
-    RunLayout layout = layout_for(&asked, variant);
-    Config config = planner_config(&asked.planner, &layout);
+    Config config = varied(&asked, variant);
     if (planner_split_open(&config)) config.schedule.split_backward = shortened.split_gain > 0 ? SPLIT_ON : SPLIT_OFF;
     Schedule *whole = plan_schedule(&config, &err);
     PlanTime time;
