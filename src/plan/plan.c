@@ -17,15 +17,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int64_t count_actions_(const StageSchedule *stage, ActionKind kind) {
-    int64_t count = 0;
-    for (int64_t i = 0; i < stage->count; i++) count += stage->actions[i].kind == kind;
-    return count;
-}
-
 int64_t plan_evictions(const Schedule *schedule) {
     int64_t count = 0;
-    for (int s = 0; s < schedule->stages; s++) count += count_actions_(&schedule->stage[s], ACTION_EVICT);
+    for (int s = 0; s < schedule->stages; s++)
+        for (int64_t i = 0; i < schedule->stage[s].count; i++)
+            count += schedule->stage[s].actions[i].kind == ACTION_EVICT;
     return count;
 }
 
@@ -47,21 +43,6 @@ bool plan_schedule_holds(int64_t virtual_stages, int64_t microbatches) {
     return microbatches <= MOST / virtual_stages;
 }
 
-static Schedule *plain_schedule_(const Config *config, Error *err) {
-    int64_t m = config_microbatches(config);
-    int p = (int)config->parallel.pipeline;
-    if (!plan_schedule_holds(p * config_chunks(config), m)) {
-        config_error(
-            config, "train.global_batch", err,
-            "%lld microbatches a step on %d stages are more than a schedule can hold; use a larger micro_batch",
-            (long long)m, p);
-        return NULL;
-    }
-    if (config->schedule.file[0] != '\0') return config_read_schedule(config, err);
-    ScheduleSpec spec = config_schedule_spec(config);
-    return schedule_make(config_schedule_kind(config), &spec, err);
-}
-
 bool plan_can_balance(const Config *config) {
     if (config->schedule.file[0] != '\0') return false;
     return config_schedule_kind(config)->pairs || config->schedule.evict_to == EVICT_TO_HOST;
@@ -71,26 +52,22 @@ const char *plan_plain_name(const Config *config) {
     return config->schedule.file[0] != '\0' ? "schedule.file" : config_schedule_kind(config)->title;
 }
 
-// Checks the number of chunks: a list from a file may have more chunks than there are layers.
-static int check_chunks_(const Config *config, const Schedule *schedule, Error *err) {
-    int64_t virtual_stages = (int64_t)schedule->stages * schedule->chunks, layers = config->model.layers;
-    if (schedule->chunks > STAGE_MOST_CHUNKS)
-        return config_error(config, "schedule.name", err, "%d chunks per stage; the limit is %d; use fewer",
-                            schedule->chunks, STAGE_MOST_CHUNKS);
-    if (virtual_stages <= layers || virtual_stages == config->parallel.layers_given) return 0;
-    // If the layers are listed for several chunks, --plan also plans 1F1B, which may then have empty stages.
-    if (schedule->chunks == 1 && config->parallel.layers_given > schedule->stages) return 0;
-    return config_error(config, "schedule.name", err,
-                        "%d chunks on each of %d stages need a layer each, but the model has only %lld; use fewer",
-                        schedule->chunks, schedule->stages, (long long)layers);
-}
-
-// Makes the schedule of a configuration. proved: also proves it.
-static Schedule *schedule_of_(const Config *config, bool proved, Error *err) {
+// Makes the schedule of a configuration with this number of microbatches. proved: also proves it.
+static Schedule *schedule_of_(const Config *config, int64_t microbatches, bool proved, Error *err) {
     const ScheduleConfig *asked = &config->schedule;
-    Schedule *schedule = plain_schedule_(config, err);
-    if (schedule == NULL) return NULL;
-    if (asked->bpipe == BPIPE_ON || (asked->bpipe == BPIPE_AUTO && plan_can_balance(config))) {
+    int64_t p = config->parallel.pipeline, layers = config->model.layers;
+    if (!plan_schedule_holds(p * config_chunks(config), microbatches)) {
+        config_error(
+            config, "train.global_batch", err,
+            "%lld microbatches a step on %d stages are more than a schedule can hold; use a larger micro_batch",
+            (long long)microbatches, (int)p);
+        return NULL;
+    }
+    ScheduleSpec spec = config_schedule_spec(config);
+    spec.microbatches = (int)microbatches;
+    Schedule *schedule = asked->file[0] != '\0' ? config_read_schedule(config, err)
+                                                : schedule_make(config_schedule_kind(config), &spec, err);
+    if (schedule != NULL && (asked->bpipe == BPIPE_ON || (asked->bpipe == BPIPE_AUTO && plan_can_balance(config)))) {
         EvictTarget target = (EvictTarget)asked->evict_to;
         int ahead = asked->load_ahead > 0 ? (int)asked->load_ahead : bpipe_load_ahead(schedule, target);
         Schedule *balanced = bpipe_balance(schedule, (int)asked->slots, target, ahead, err);
@@ -99,25 +76,31 @@ static Schedule *schedule_of_(const Config *config, bool proved, Error *err) {
         if (!keep) schedule = balanced;
     }
     if (schedule == NULL) return NULL;
-    if ((!proved || schedule_check(schedule, err) == 0) && check_chunks_(config, schedule, err) == 0) return schedule;
+    // A list from a file may have more chunks than there are layers. If the layers are listed for several chunks, --plan
+    // also plans 1F1B, which may then have empty stages.
+    int64_t chunks = schedule->chunks, parts = schedule->stages * chunks, given = config->parallel.layers_given;
+    int status = proved ? schedule_check(schedule, err) : 0;
+    if (status == 0 && chunks > STAGE_MOST_CHUNKS)
+        status = config_error(config, "schedule.name", err, "%d chunks per stage; the limit is %d; use fewer",
+                              schedule->chunks, STAGE_MOST_CHUNKS);
+    else if (status == 0 && parts > layers && parts != given && !(chunks == 1 && given > schedule->stages))
+        status =
+            config_error(config, "schedule.name", err,
+                         "%d chunks on each of %d stages need a layer each, but the model has only %lld; use fewer",
+                         schedule->chunks, schedule->stages, (long long)layers);
+    if (status == 0) return schedule;
     schedule_free(schedule);
     return NULL;
 }
 
-Schedule *plan_schedule(const Config *config, Error *err) { return schedule_of_(config, true, err); }
-
-// Returns the configuration with another number of microbatches.
-static Config with_microbatches_(const Config *config, int64_t microbatches) {
-    Config other = *config;
-    other.train.global_batch = microbatches * config->schedule.micro_batch * config->parallel.data;
-    return other;
+Schedule *plan_schedule(const Config *config, Error *err) {
+    return schedule_of_(config, config_microbatches(config), true, err);
 }
 
 Schedule *plan_schedule_with(const Config *config, int64_t microbatches, Error *err) {
     enum { LONG = 1 << 10 }; // forwards of the longest schedule that is proved: a search makes thousands
-    Config other = with_microbatches_(config, microbatches);
     bool proved = config->schedule.file[0] != '\0' || microbatches * config->parallel.pipeline <= LONG;
-    return schedule_of_(&other, proved, err);
+    return schedule_of_(config, microbatches, proved, err);
 }
 
 // Returns the largest number of the stage's bundles in host memory at once, if actions run in list order.
@@ -131,30 +114,24 @@ static int most_on_host_(const StageSchedule *stage) {
     return most;
 }
 
-// Makes and proves the schedule of a smaller batch, which has to fit the slots of `largest`.
-static Schedule *smaller_schedule_(const Config *config, const Schedule *largest, int64_t batch, Error *err) {
-    Config other = with_microbatches_(config, batch / (config->schedule.micro_batch * config->parallel.data));
-    Schedule *schedule = plan_schedule(&other, err);
-    for (int s = 0; schedule != NULL && s < schedule->stages; s++) {
-        const StageSchedule *has = &largest->stage[s], *needs = &schedule->stage[s];
-        int needs_host = most_on_host_(needs), has_host = most_on_host_(has);
-        if (needs->own_slots <= has->own_slots && needs->lent_slots <= has->lent_slots && needs_host <= has_host)
-            continue;
-        config_error(config, "train.batch_ramp", err,
-                     "with %lld sequences stage %d needs %d own slots, %d lent ones and %d in host memory, with %lld "
-                     "it has %d, %d and %d; leave this batch out, or use schedule.bpipe off",
-                     (long long)batch, s, needs->own_slots, needs->lent_slots, needs_host,
-                     (long long)config->train.global_batch, has->own_slots, has->lent_slots, has_host);
-        schedule_free(schedule);
-        return NULL;
-    }
-    return schedule;
-}
-
 int plan_ramp(const Config *config, const Schedule *largest, Schedule *ramp[CONFIG_MAX_RAMP], Error *err) {
     memset(ramp, 0, CONFIG_MAX_RAMP * sizeof *ramp);
-    for (int64_t i = 0; i < config->train.ramp_count; i++)
-        if ((ramp[i] = smaller_schedule_(config, largest, config_batch(config, i + 1), err)) == NULL) return -1;
+    for (int64_t i = 0; i < config->train.ramp_count; i++) {
+        int64_t batch = config_batch(config, i + 1);
+        ramp[i] = schedule_of_(config, batch / (config->schedule.micro_batch * config->parallel.data), true, err);
+        if (ramp[i] == NULL) return -1;
+        for (int s = 0; s < ramp[i]->stages; s++) {
+            const StageSchedule *has = &largest->stage[s], *needs = &ramp[i]->stage[s];
+            int needs_host = most_on_host_(needs), has_host = most_on_host_(has);
+            if (needs->own_slots > has->own_slots || needs->lent_slots > has->lent_slots || needs_host > has_host)
+                return config_error(
+                    config, "train.batch_ramp", err,
+                    "with %lld sequences stage %d needs %d own slots, %d lent ones and %d in host memory, with %lld "
+                    "it has %d, %d and %d; leave this batch out, or use schedule.bpipe off",
+                    (long long)batch, s, needs->own_slots, needs->lent_slots, needs_host,
+                    (long long)config->train.global_batch, has->own_slots, has->lent_slots, has_host);
+        }
+    }
     return 0;
 }
 
@@ -169,54 +146,12 @@ int plan_check_ramp(const Config *config, const Schedule *largest, Error *err) {
     return status;
 }
 
-// Returns the bytes of a slot; both stages of a pair use the larger bundle's.
-static int64_t slot_bytes_(const Plan *plan, const Schedule *schedule, int stage) {
-    int64_t bytes = memory_round(plan->stage[stage].at.bundle_bytes);
-    int partner = bpipe_partner(schedule->stages, stage);
-    if (partner == SCHEDULE_NO_PEER) return bytes;
-    if (schedule->stage[stage].lent_slots == 0 && schedule->stage[partner].lent_slots == 0) return bytes;
-    return max_i64(bytes, memory_round(plan->stage[partner].at.bundle_bytes));
-}
-
-static int64_t stage_parameters_(const TensorTable *table, const StageShape *at) {
-    int64_t total = 0;
-    for (int c = 0; c < at->chunks; c++) {
-        int64_t first = table->first_layer + at->chunk[c].first_layer * table->per_layer;
-        total += table_parameters(table, first, first + at->chunk[c].layers * table->per_layer);
-    }
-    if (at->first) total += table_parameters(table, 0, table->first_layer);
-    if (at->last) total += table_parameters(table, table->head, table->count);
-    return total;
-}
-
 // What does not depend on a stage's list: its memory apart from slots and messages between stages, its parameters.
 typedef struct Held {
     MemoryBytes memory;
     StateBytes states;
     int64_t staged, parameters, layer_gradients;
 } Held;
-
-// Fills in a stage whose `at` and slot_bytes are known.
-static void plan_fill_stage_(PlanStage *plan, const Held *held, const Config *config, const Schedule *schedule,
-                             const Backend *be, int stage) {
-    const StageSchedule *list = &schedule->stage[stage];
-    plan->own_slots = list->own_slots;
-    plan->lent_slots = list->lent_slots;
-    plan->host_slots = most_on_host_(list);
-    plan->memory = held->memory;
-    plan->states = held->states;
-    plan->parameters = held->parameters;
-    plan->layer_gradients = held->layer_gradients;
-    int64_t *bytes = plan->memory.bytes, edges = p2p_bytes(schedule, stage, plan->at.message_bytes, be->lent_page);
-    bytes[MEMORY_OWN_SLOTS] += plan->own_slots * plan->slot_bytes;
-    bytes[MEMORY_LENT_SLOTS] += memory_pages(plan->lent_slots * plan->slot_bytes, be->lent_page);
-    bytes[MEMORY_MESSAGES] += config->program == 0 ? edges : 0;
-    bytes[MEMORY_WORKSPACE] += config->program == 0 ? be->own_bytes : 0;
-    plan->copy_bytes = checkpoint_copy_bytes(config, &plan->states);
-    plan->order_bytes = blend_order_bytes(&config->data);
-    plan->buffer_bytes = checkpoint_buffer_bytes(config) + batch_bytes(config, &plan->at);
-    if (config->hardware.share_gpu && !be->own_sums) plan->buffer_bytes += held->staged + edges; // messages are staged
-}
 
 // What stage_bytes depends on, except for what all layouts of a model have in common. Compared as bytes.
 typedef struct HeldKey {
@@ -249,7 +184,12 @@ static void held_(Held *held, HeldKey *last, const TensorTable *table, const Con
     if (memo != NULL && memo_find(memo, &key, held)) return;
     *held = (Held){0};
     stage_bytes(&held->memory, &held->states, &held->staged, table, config, at);
-    held->parameters = stage_parameters_(table, at);
+    for (int c = 0; c < at->chunks; c++) {
+        int64_t first = table->first_layer + at->chunk[c].first_layer * table->per_layer;
+        held->parameters += table_parameters(table, first, first + at->chunk[c].layers * table->per_layer);
+    }
+    if (at->first) held->parameters += table_parameters(table, 0, table->first_layer);
+    if (at->last) held->parameters += table_parameters(table, table->head, table->count);
     held->layer_gradients = held->memory.bytes[MEMORY_GRADIENTS];
     if (config->program != 0) foreign_bytes(&held->memory, config, at, held->parameters);
     if (memo != NULL) memo_keep(memo, &key, held, sizeof *held);
@@ -298,9 +238,28 @@ Plan plan_make_from(const TensorTable *table, const Config *config, const Schedu
         plan.stage[s].at.bundle_bytes = foreign_bundle(config, &plan.stage[s].at);
     for (int s = 0; s < plan.stages; s++) {
         PlanStage *stage = &plan.stage[s];
+        const StageSchedule *list = &schedule->stage[s];
+        int partner = bpipe_partner(schedule->stages, s);
         held_(&held, &last, table, config, &stage->at, memo);
-        stage->slot_bytes = slot_bytes_(&plan, schedule, s);
-        plan_fill_stage_(stage, &held, config, schedule, be, s);
+        stage->own_slots = list->own_slots, stage->lent_slots = list->lent_slots;
+        stage->host_slots = most_on_host_(list);
+        stage->slot_bytes = memory_round(stage->at.bundle_bytes);
+        if (partner != SCHEDULE_NO_PEER && (list->lent_slots > 0 || schedule->stage[partner].lent_slots > 0))
+            stage->slot_bytes = max_i64(stage->slot_bytes, memory_round(plan.stage[partner].at.bundle_bytes));
+        stage->memory = held.memory;
+        stage->states = held.states;
+        stage->parameters = held.parameters;
+        stage->layer_gradients = held.layer_gradients;
+        int64_t *bytes = stage->memory.bytes, edges = p2p_bytes(schedule, s, stage->at.message_bytes, be->lent_page);
+        bytes[MEMORY_OWN_SLOTS] += stage->own_slots * stage->slot_bytes;
+        bytes[MEMORY_LENT_SLOTS] += memory_pages(stage->lent_slots * stage->slot_bytes, be->lent_page);
+        bytes[MEMORY_MESSAGES] += config->program == 0 ? edges : 0;
+        bytes[MEMORY_WORKSPACE] += config->program == 0 ? be->own_bytes : 0;
+        stage->copy_bytes = checkpoint_copy_bytes(config, &stage->states);
+        stage->order_bytes = blend_order_bytes(&config->data);
+        stage->buffer_bytes = checkpoint_buffer_bytes(config) + batch_bytes(config, &stage->at);
+        bool staged = config->hardware.share_gpu && !be->own_sums; // messages are
+        if (staged) stage->buffer_bytes += held.staged + edges;
         plan.parameters += stage->parameters;
     }
     flash_clause_(&plan, config, be);
@@ -338,88 +297,6 @@ char *plan_parameters_text(int64_t parameters, const ModelConfig *model, char te
     return text;
 }
 
-static void print_run_(const Plan *plan, const Config *config, const Schedule *schedule, FILE *file) {
-    const ModelConfig *m = &config->model;
-    char parameters[PLAN_PARAMETERS_TEXT], tokens[32], cut[CONFIG_CUT], experts[80] = "";
-    if (m->experts > 0)
-        snprintf(experts, sizeof experts, ", %lld experts of %lld, %lld a token", (long long)m->experts,
-                 (long long)m->expert_ffn, (long long)m->experts_per_token);
-    int64_t microbatches = config_microbatches(config), evictions = plan_evictions(schedule);
-    grid_line(file, "model",
-              "%s, %s: %lld layers, hidden %lld, %lld heads, ffn %lld%s, vocabulary %lld, %s attention%s",
-              config_word("model.family", m->family), plan_parameters_text(plan->parameters, m, parameters),
-              (long long)m->layers, (long long)m->hidden, (long long)m->heads, (long long)m->ffn, experts,
-              (long long)m->vocab,
-              config->attention.modes_given > 1 ? "various" : config_word("attention.mode", config->attention.mode),
-              plan->flash);
-    fprintf(file, "world     %lld rank%s: %s, %s\n", (long long)config_world(config),
-            config_world(config) == 1 ? "" : "s", config_cut_text(config, cut),
-            config_word("train.precision", config->train.precision));
-    fprintf(file, "step      %s tokens: %lld microbatch%s of %lld x %lld on each data rank%s\n",
-            grid_count(config->train.global_batch * m->seq_len, tokens), (long long)microbatches,
-            microbatches == 1 ? "" : "es", (long long)config->schedule.micro_batch, (long long)m->seq_len,
-            config->train.ramp_count > 0 ? ", the largest of batch_ramp" : "");
-    fprintf(file, "schedule  %s%s, at most %d slot%s a stage, %lld eviction%s a step\n", schedule->name,
-            schedule->split ? ", split backwards" : "", schedule->slots, schedule->slots == 1 ? "" : "s",
-            (long long)evictions, evictions == 1 ? "" : "s");
-}
-
-static int64_t category_most_(const Plan *plan, int category) {
-    int64_t most = 0;
-    for (int s = 0; s < plan->stages; s++)
-        if (plan->stage[s].memory.bytes[category] > most) most = plan->stage[s].memory.bytes[category];
-    return most;
-}
-
-// The categories from here on share one column, so that the table fits a screen.
-enum { OTHER = MEMORY_MESSAGES };
-
-static void add_headings_(Grid *grid, const bool *used) {
-    grid_cell(grid, "stage");
-    grid_cell(grid, "layers");
-    grid_cell(grid, "parameters");
-    grid_cell(grid, "slots");
-    for (int c = 0; c < OTHER; c++)
-        if (used[c]) grid_cell(grid, "%s", memory_name((MemoryCategory)c));
-    grid_cell(grid, "other");
-    grid_cell(grid, "total");
-}
-
-static void add_stage_(Grid *grid, const PlanStage *stage, const bool *used, GridUnit unit) {
-    const StageShape *at = &stage->at;
-    char parameters[32], layers[STAGE_LAYERS_TEXT];
-    grid_cell(grid, "%d", at->stage);
-    grid_cell(grid, "%s", stage_layers_text(at, layers));
-    bool many = stage->parameters >= 1000000000;
-    grid_cell(grid, "%s%s", grid_count(many ? (stage->parameters + 500000) / 1000000 : stage->parameters, parameters),
-              many ? " M" : "");
-    if (stage->lent_slots > 0) grid_cell(grid, "%d+%d", stage->own_slots, stage->lent_slots);
-    else grid_cell(grid, "%d", stage->own_slots);
-    int64_t other = memory_total(&stage->memory);
-    for (int c = 0; c < OTHER; c++) {
-        other -= stage->memory.bytes[c];
-        if (!used[c]) continue;
-        if (stage->memory.bytes[c] == 0) grid_cell(grid, "-");
-        else grid_cell(grid, "%.*f", unit.digits, (double)stage->memory.bytes[c] / unit.bytes);
-    }
-    grid_cell(grid, "%.*f", unit.digits, (double)other / unit.bytes);
-    grid_cell(grid, "%.*f", unit.digits, (double)memory_total(&stage->memory) / unit.bytes);
-}
-
-// Prints the parts of the column "other", each with its largest value over the stages.
-static void print_other_(const Plan *plan, FILE *file) {
-    char text[256];
-    int length = 0;
-    for (int c = OTHER; c < MEMORY_CATEGORIES; c++) {
-        int64_t most = category_most_(plan, c);
-        char bytes[32];
-        if (most < 1 << 16) continue; // too small to show
-        length += snprintf(text + length, sizeof text - (size_t)length, "%s%s up to %s", length > 0 ? ", " : "",
-                           memory_name((MemoryCategory)c), grid_bytes(most, bytes));
-    }
-    if (length > 0) grid_line(file, "other", "%s", text);
-}
-
 // Prints the host memory of the stage that needs most.
 static void print_host_(const Plan *plan, FILE *file) {
     int most = 0, length = 0;
@@ -447,16 +324,76 @@ static void print_host_(const Plan *plan, FILE *file) {
 }
 
 void plan_print(const Plan *plan, const Config *config, const Schedule *schedule, FILE *file) {
-    print_run_(plan, config, schedule, file);
+    enum { OTHER = MEMORY_MESSAGES }; // the categories from here on share one column, so that the table fits a screen
+    // 1. The run.
+    const ModelConfig *m = &config->model;
+    char parameters[PLAN_PARAMETERS_TEXT], tokens[32], cut[CONFIG_CUT], experts[80] = "";
+    if (m->experts > 0)
+        snprintf(experts, sizeof experts, ", %lld experts of %lld, %lld a token", (long long)m->experts,
+                 (long long)m->expert_ffn, (long long)m->experts_per_token);
+    int64_t microbatches = config_microbatches(config), evictions = plan_evictions(schedule);
+    grid_line(file, "model",
+              "%s, %s: %lld layers, hidden %lld, %lld heads, ffn %lld%s, vocabulary %lld, %s attention%s",
+              config_word("model.family", m->family), plan_parameters_text(plan->parameters, m, parameters),
+              (long long)m->layers, (long long)m->hidden, (long long)m->heads, (long long)m->ffn, experts,
+              (long long)m->vocab,
+              config->attention.modes_given > 1 ? "various" : config_word("attention.mode", config->attention.mode),
+              plan->flash);
+    fprintf(file, "world     %lld rank%s: %s, %s\n", (long long)config_world(config),
+            config_world(config) == 1 ? "" : "s", config_cut_text(config, cut),
+            config_word("train.precision", config->train.precision));
+    fprintf(file, "step      %s tokens: %lld microbatch%s of %lld x %lld on each data rank%s\n",
+            grid_count(config->train.global_batch * m->seq_len, tokens), (long long)microbatches,
+            microbatches == 1 ? "" : "es", (long long)config->schedule.micro_batch, (long long)m->seq_len,
+            config->train.ramp_count > 0 ? ", the largest of batch_ramp" : "");
+    fprintf(file, "schedule  %s%s, at most %d slot%s a stage, %lld eviction%s a step\n", schedule->name,
+            schedule->split ? ", split backwards" : "", schedule->slots, schedule->slots == 1 ? "" : "s",
+            (long long)evictions, evictions == 1 ? "" : "s");
+    // 2. Each stage.
     GridUnit unit = grid_unit(memory_total(&plan->stage[plan_fullest(plan)].memory));
-    bool used[MEMORY_CATEGORIES];
+    int64_t most[MEMORY_CATEGORIES] = {0};
+    for (int s = 0; s < plan->stages; s++)
+        for (int c = 0; c < MEMORY_CATEGORIES; c++) most[c] = max_i64(most[c], plan->stage[s].memory.bytes[c]);
+    const char *cells[] = {"stage", "layers", "parameters", "slots"};
     Grid grid = {.columns = 6};
-    for (int c = 0; c < OTHER; c++) grid.columns += used[c] = category_most_(plan, c) > 0;
+    for (int c = 0; c < OTHER; c++) grid.columns += most[c] > 0;
     fprintf(file, "memory of each rank, by stage, in %s\n", unit.name);
-    add_headings_(&grid, used);
-    for (int s = 0; s < plan->stages; s++) add_stage_(&grid, &plan->stage[s], used, unit);
+    for (int i = 0; i < 4; i++) grid_cell(&grid, "%s", cells[i]);
+    for (int c = 0; c < OTHER; c++)
+        if (most[c] > 0) grid_cell(&grid, "%s", memory_name((MemoryCategory)c));
+    grid_cell(&grid, "other");
+    grid_cell(&grid, "total");
+    for (int s = 0; s < plan->stages; s++) {
+        const PlanStage *stage = &plan->stage[s];
+        char count[32], layers[STAGE_LAYERS_TEXT], lent[16] = "";
+        bool many = stage->parameters >= 1000000000;
+        int64_t total = memory_total(&stage->memory), other = total;
+        grid_cell(&grid, "%d", s);
+        grid_cell(&grid, "%s", stage_layers_text(&stage->at, layers));
+        grid_cell(&grid, "%s%s", grid_count(many ? (stage->parameters + 500000) / 1000000 : stage->parameters, count),
+                  many ? " M" : "");
+        if (stage->lent_slots > 0) snprintf(lent, sizeof lent, "+%d", stage->lent_slots);
+        grid_cell(&grid, "%d%s", stage->own_slots, lent);
+        for (int c = 0; c < OTHER; c++) {
+            other -= stage->memory.bytes[c];
+            if (most[c] == 0) continue;
+            if (stage->memory.bytes[c] == 0) grid_cell(&grid, "-");
+            else grid_cell(&grid, "%.*f", unit.digits, (double)stage->memory.bytes[c] / unit.bytes);
+        }
+        grid_cell(&grid, "%.*f", unit.digits, (double)other / unit.bytes);
+        grid_cell(&grid, "%.*f", unit.digits, (double)total / unit.bytes);
+    }
     grid_print(&grid, file);
     grid_free(&grid);
-    print_other_(plan, file);
+    // 3. The parts of the column "other", each with its largest value over the stages, and the host's memory.
+    char text[256];
+    int length = 0;
+    for (int c = OTHER; c < MEMORY_CATEGORIES; c++) {
+        char bytes[32];
+        if (most[c] < 1 << 16) continue; // too small to show
+        length += snprintf(text + length, sizeof text - (size_t)length, "%s%s up to %s", length > 0 ? ", " : "",
+                           memory_name((MemoryCategory)c), grid_bytes(most[c], bytes));
+    }
+    if (length > 0) grid_line(file, "other", "%s", text);
     print_host_(plan, file);
 }
