@@ -1,11 +1,68 @@
-// --plan: gathers the answer, then writes it as JSON or for people, and with --trace also as a trace. The trace is one
-// complete simulated step, with the costs of the plan's step time.
+// --plan: gathers the answer (the plan, the plain schedule for comparison, the verdict, the table of schedules), then
+// writes it as JSON or for people, and with --trace also as a trace. The trace is one complete simulated step, with the
+// costs of the plan's step time.
 #include "base/alloc.h"
 #include "base/units.h"
 #include "engine/trace.h"
 #include "plan_report.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+// Returns the verdict's forecast of this configuration; without BPipe if BPipe is on but has nothing to evict.
+static const Forecast *answer_forecast_(const PlanAnswer *answer) {
+    const Verdict *verdict = &answer->verdict;
+    bool bpipe = answer->config.schedule.bpipe == BPIPE_ON && verdict->bpipe.possible;
+    return bpipe ? &verdict->bpipe : &verdict->plain;
+}
+
+// -1 with err; the caller frees what was made in both cases.
+static int answer_make_(PlanAnswer *answer, const Config *config, const Model *model, const Log *log, Error *err) {
+    enum { MOST_FORWARDS = 1 << 20 };
+    answer->config = *config;
+    if (planner_create(&answer->planner, config, model, log, err) != 0) return -1;
+    if (verdict_make(&answer->verdict, &answer->planner, err) != 0) return -1;
+    if (config->schedule.bpipe == BPIPE_AUTO)
+        answer->config.schedule.bpipe = answer->verdict.use_bpipe ? BPIPE_ON : BPIPE_OFF;
+    if (planner_split_open(config)) verdict_take_split(&answer->config, answer_forecast_(answer)->split_gain, log);
+    answer->loan =
+        schedule_cache_borrow(answer->planner.lists, &answer->config, config_microbatches(&answer->config), err);
+    answer->schedule = answer->loan.schedule;
+    if (answer->schedule == NULL || plan_check_ramp(&answer->config, answer->schedule, err) != 0) return -1;
+    answer->plan = planner_plan(&answer->planner, &answer->config, answer->schedule);
+    answer->time = answer_forecast_(answer)->time;
+    // The same with 1F1B and without BPipe, which without slices needs a microbatch per stage.
+    Config plain = answer->config;
+    plain.schedule.bpipe = BPIPE_OFF;
+    plain.schedule.name = schedule_kind_plain();
+    plain.schedule.chunks = plain.schedule.file_slices = 0;
+    plain.schedule.slices = 1;
+    plain.schedule.file[0] = '\0';
+    if (config_microbatches(&plain) < plain.parallel.pipeline)
+        plain.train.global_batch = plain.parallel.pipeline * plain.schedule.micro_batch * plain.parallel.data;
+    ScheduleLoan loan = planner_schedule(&answer->planner, &plain, err);
+    if (loan.schedule == NULL) return -1;
+    answer->plan_1f1b = planner_plan(&answer->planner, &plain, loan.schedule);
+    schedule_cache_return(&loan);
+    // What it is unsure of; not for a schedule of which every simulation takes a second.
+    answer->unsure.skipped = answer->config.parallel.pipeline * config_microbatches(&answer->config) > MOST_FORWARDS;
+    if (!answer->unsure.skipped) {
+        Config doubted = answer->config;
+        Doubters doubters;
+        if (!answer->verdict.bpipe.possible) doubted.schedule.bpipe = BPIPE_OFF;
+        doubters_make(&doubters, &answer->planner);
+        int status = unsure_find(&answer->unsure, &doubters, &doubted, answer_forecast_(answer), NULL, err);
+        doubters_free(&doubters);
+        if (status != 0) return -1;
+    }
+    return schedule_table_make(&answer->schedules, &answer->planner, true, err);
+}
+
+bool plan_answer_holds(const PlanAnswer *answer, int64_t bytes) {
+    double limit = (double)answer->planner.hardware.memory_bytes;
+    if (limit > 0) return plan_lacks((double)bytes, limit, answer->config.hardware.reserve_gib) <= 0;
+    return answer_forecast_(answer)->fits; // no limit per rank: all ranks share the host
+}
 
 int plan_trace_write(const Schedule *schedule, const Timeline *timeline, double step, const char *path, Error *err) {
     TraceWorld shown = {schedule->stages, 1, NULL};
@@ -18,23 +75,8 @@ int plan_trace_write(const Schedule *schedule, const Timeline *timeline, double 
     return trace_close(trace, status == 0 ? err : NULL) == 0 ? status : -1;
 }
 
-static int plan_trace_(const PlanAnswer *answer, const char *path, Error *err) {
-    enum { LONGEST_S = 1000000000 }; // seconds; nanoseconds in 64 bits overflow at 9.2e9 s
-    if (answer->time.step > LONGEST_S)
-        return error_set(err, EXIT_USAGE, "--trace: the planned step of %.3g s is longer than a trace can show",
-                         answer->time.step);
-    const Planner *planner = &answer->planner;
-    TimeSource source = planner_source(planner);
-    PlanCosts costs;
-    if (plan_costs_make(&costs, &answer->config, answer->schedule, &answer->plan, &source, err) != 0) return -1;
-    Timeline *timeline = simulate_run(answer->schedule, &costs.costs, err);
-    int status = timeline == NULL ? -1 : plan_trace_write(answer->schedule, timeline, answer->time.step, path, err);
-    timeline_free(timeline);
-    plan_costs_free(&costs);
-    return status;
-}
-
 int plan_command(const Config *config, const Model *model, bool json, const char *trace, const Log *log, Error *err) {
+    enum { LONGEST_S = 1000000000 }; // seconds; nanoseconds in 64 bits overflow at 9.2e9 s
     alloc_keep_freed();
     PlanAnswer *answer = xcalloc(1, sizeof *answer);
     Config decided = *config;
@@ -43,12 +85,28 @@ int plan_command(const Config *config, const Model *model, bool json, const char
         log_status(log, "plan: simulating %lld stages; this can take ten seconds", (long long)p);
     // If schedule.name is auto, the plan uses the schedule that a run would choose.
     int status = verdict_resolve_name(&decided, model, log, err);
-    if (status == 0) status = plan_answer_make(answer, &decided, model, log, err);
-    if (status == 0 && trace != NULL) status = plan_trace_(answer, trace, err);
+    if (status == 0) status = answer_make_(answer, &decided, model, log, err);
+    if (status == 0 && trace != NULL && answer->time.step > LONGEST_S)
+        status = error_set(err, EXIT_USAGE, "--trace: the planned step of %.3g s is longer than a trace can show",
+                           answer->time.step);
+    if (status == 0 && trace != NULL) {
+        TimeSource source = planner_source(&answer->planner);
+        PlanCosts costs = {0};
+        Timeline *timeline = NULL;
+        status = plan_costs_make(&costs, &answer->config, answer->schedule, &answer->plan, &source, err);
+        if (status == 0) timeline = simulate_run(answer->schedule, &costs.costs, err);
+        status = timeline == NULL ? -1 : plan_trace_write(answer->schedule, timeline, answer->time.step, trace, err);
+        timeline_free(timeline);
+        plan_costs_free(&costs);
+    }
     if (status == 0)
         status = json ? plan_write_json(answer, stdout) : plan_report(answer, log->level == LOG_VERBOSE, stdout, err);
     if (status == 0 && fflush(stdout) != 0) status = error_set(err, EXIT_FAILED, "cannot write the plan to stdout");
-    plan_answer_free(answer);
+    plan_free(&answer->plan);
+    plan_free(&answer->plan_1f1b);
+    schedule_cache_return(&answer->loan);
+    schedule_table_free(&answer->schedules);
+    planner_free(&answer->planner);
     free(answer);
     return status;
 }

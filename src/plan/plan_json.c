@@ -50,54 +50,23 @@ static void put_stage_(JsonOut *out, const PlanAnswer *answer, int s) {
     json_end(out, '}');
 }
 
-// Writes the figures of the step. The band scales times; MFU is divided by it.
-static void put_step_(JsonOut *out, const PlanAnswer *answer) {
-    const PlanTime *time = &answer->time;
-    GpuBand band = hardware_band(&answer->planner.hardware, &answer->config, answer->planner.measured);
-    bool known = time->known, banded = known && band.low > 0, mfu = time->mfu > 0;
-    PlanSpeed speed = plan_speed(&answer->planner, &answer->config, time);
-    json_put_number(out, "step_ms", known ? 1e3 * time->step : NAN);
-    json_put_number(out, "step_ms_low", banded ? 1e3 * time->step * band.low : NAN);
-    json_put_number(out, "step_ms_mid", banded ? 1e3 * time->step * band.middle : NAN);
-    json_put_number(out, "step_ms_high", banded ? 1e3 * time->step * band.high : NAN);
-    json_put_number(out, "mfu", known && mfu ? time->mfu : NAN);
-    json_put_number(out, "mfu_causal", known && mfu ? speed.mfu_causal : NAN);
-    json_put_number(out, "tokens_per_s_gpu", known ? speed.tokens : NAN);
-    json_put_number(out, "tflops_gpu", known && mfu ? speed.tflops : NAN);
-    json_put_number(out, "mfu_low", banded && mfu ? time->mfu / band.high : NAN);
-    json_put_number(out, "mfu_high", banded && mfu ? time->mfu / band.low : NAN);
-    Hardware hardware = answer->planner.hardware;
-    if (known) hardware.theirs = planner_theirs(&answer->planner, &answer->config, time->step);
-    hardware_put_others(&hardware, &answer->config, known ? time->step : NAN, out);
-    unsure_write_json(&answer->unsure, time->step, out);
-    json_put_number(out, "bubble", known ? time->bubble : NAN);
-    json_put_number(out, "transfer_exposed_ms", known ? 1e3 * time->exposed : NAN);
-    json_put_text(out, "source", answer->planner.measured ? "profile" : "model");
-    if (!known) {
-        json_put_null(out, "budget");
-        return;
-    }
-    Budget budget = budget_make(&answer->config, time->step, !answer->planner.hardware.cpu, band);
-    budget_write_json(&budget, out);
-}
-
 int plan_write_json(const PlanAnswer *answer, FILE *file) {
     JsonOut out = {.file = file};
+    const Config *config = &answer->config;
+    const PlanTime *time = &answer->time;
     const Verdict *verdict = &answer->verdict;
     Waterfall waterfall;
     Error err;
     json_begin(&out, NULL, '{');
     json_begin(&out, "model", '{');
     json_put_integer(&out, "parameters", answer->plan.parameters);
-    json_put_integer(&out, "active_parameters",
-                     config_active_parameters(&answer->config.model, answer->plan.parameters));
-    json_put_number(&out, "flops_per_token_full", model_flops_per_token(&answer->config, true));
-    json_put_number(&out, "flops_per_token_causal", model_flops_per_token(&answer->config, false));
+    json_put_integer(&out, "active_parameters", config_active_parameters(&config->model, answer->plan.parameters));
+    json_put_number(&out, "flops_per_token_full", model_flops_per_token(config, true));
+    json_put_number(&out, "flops_per_token_causal", model_flops_per_token(config, false));
     json_end(&out, '}');
-    json_put_integer(&out, "world", config_world(&answer->config));
-    json_put_integer(&out, "microbatches", config_microbatches(&answer->config));
+    json_put_integer(&out, "world", config_world(config));
+    json_put_integer(&out, "microbatches", config_microbatches(config));
     // The request for a batch system. A CPU run has one node; a GPU run has hardware.gpus_per_node GPUs per node.
-    const Config *config = &answer->config;
     int64_t world = config_world(config), gpus = answer->planner.hardware.cpu ? 0 : config->hardware.gpus_per_node;
     int64_t tasks = gpus == 0 || world < gpus ? world : gpus;
     json_begin(&out, "job", '{');
@@ -106,11 +75,34 @@ int plan_write_json(const PlanAnswer *answer, FILE *file) {
     json_put_integer(&out, "gpus_per_node", gpus == 0 ? 0 : tasks);
     json_put_text(&out, "checkpoint_dir", config->checkpoint.dir);
     json_end(&out, '}');
-    config_write_json(&answer->config, json_put(&out, "config"));
+    config_write_json(config, json_put(&out, "config"));
     json_begin(&out, "stages", '[');
     for (int s = 0; s < answer->plan.stages; s++) put_stage_(&out, answer, s);
     json_end(&out, ']');
-    put_step_(&out, answer);
+    // The figures of the step. The band scales times; MFU is divided by it.
+    GpuBand band = hardware_band(&answer->planner.hardware, config, answer->planner.measured);
+    bool known = time->known, banded = known && band.low > 0, mfu = time->mfu > 0;
+    PlanSpeed speed = plan_speed(&answer->planner, config, time);
+    json_put_number(&out, "step_ms", known ? 1e3 * time->step : NAN);
+    json_put_number(&out, "step_ms_low", banded ? 1e3 * time->step * band.low : NAN);
+    json_put_number(&out, "step_ms_mid", banded ? 1e3 * time->step * band.middle : NAN);
+    json_put_number(&out, "step_ms_high", banded ? 1e3 * time->step * band.high : NAN);
+    json_put_number(&out, "mfu", known && mfu ? time->mfu : NAN);
+    json_put_number(&out, "mfu_causal", known && mfu ? speed.mfu_causal : NAN);
+    json_put_number(&out, "tokens_per_s_gpu", known ? speed.tokens : NAN);
+    json_put_number(&out, "tflops_gpu", known && mfu ? speed.tflops : NAN);
+    json_put_number(&out, "mfu_low", banded && mfu ? time->mfu / band.high : NAN);
+    json_put_number(&out, "mfu_high", banded && mfu ? time->mfu / band.low : NAN);
+    Hardware hardware = answer->planner.hardware;
+    if (known) hardware.theirs = planner_theirs(&answer->planner, config, time->step);
+    hardware_put_others(&hardware, config, known ? time->step : NAN, &out);
+    unsure_write_json(&answer->unsure, time->step, &out);
+    json_put_number(&out, "bubble", known ? time->bubble : NAN);
+    json_put_number(&out, "transfer_exposed_ms", known ? 1e3 * time->exposed : NAN);
+    json_put_text(&out, "source", answer->planner.measured ? "profile" : "model");
+    Budget budget = budget_make(config, time->step, !answer->planner.hardware.cpu, band);
+    if (known) budget_write_json(&budget, &out);
+    else json_put_null(&out, "budget");
     json_begin(&out, "verdict", '{');
     json_put_truth(&out, "use_bpipe", verdict->use_bpipe);
     json_put_text(&out, "reason", verdict->reason);
@@ -119,7 +111,7 @@ int plan_write_json(const PlanAnswer *answer, FILE *file) {
     json_end(&out, '}');
     if (waterfall_make(&waterfall, answer, true, &err) != 0) waterfall.known = false; // the plan is complete without it
     waterfall_write_json(&waterfall, &out);
-    schedule_table_write_json(&answer->schedules, &answer->config, &out);
+    schedule_table_write_json(&answer->schedules, config, &out);
     json_end(&out, '}');
     fputc('\n', file);
     return ferror(file) ? -1 : 0;

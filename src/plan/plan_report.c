@@ -95,62 +95,56 @@ static void peak_cell_(Grid *grid, const Forecast *forecast, GridUnit unit) {
     else grid_cell(grid, "-");
 }
 
-// Adds the row of a micro-batch size: peak bytes without and with evictions, and times without BPipe, or with it if
-// only that fits. Other programs (foreign.h) have no evictions.
-static int add_size_(const PlanAnswer *answer, int64_t b, Grid *grid, Error *err) {
-    const Planner *planner = &answer->planner;
-    const Config *config = &answer->config;
-    GridUnit unit = unit_(answer);
-    Forecast plain, bpipe = {0}, recompute = {0};
-    char step[32];
-    bool evicts = config->program == 0;
-    if (verdict_forecast(planner, b, PLAN_PLAIN, true, &plain, err) != 0) return -1;
-    if (evicts && verdict_forecast(planner, b, PLAN_BPIPE, false, &bpipe, err) != 0) return -1;
-    if (evicts && verdict_forecast(planner, b, PLAN_RECOMPUTE, false, &recompute, err) != 0) return -1;
-    bool with = bpipe.possible && bpipe.fits && !plain.fits;
-    if (with && verdict_forecast(planner, b, PLAN_BPIPE, true, &bpipe, err) != 0) return -1;
-    int64_t best = answer->verdict.largest_plain, batch = config->train.global_batch / config->parallel.data;
-    grid_cell(grid, "%lld", (long long)b);
-    grid_cell(grid, "%lld", (long long)(batch / b));
-    peak_cell_(grid, &plain, unit);
-    if (evicts) peak_cell_(grid, &bpipe, unit);
-    if (evicts) peak_cell_(grid, &recompute, unit);
-    if (best > 0) grid_cell(grid, "%+.1f%%", 100 * estimate_required_gain(batch, best, b, config->parallel.pipeline));
-    else grid_cell(grid, "-");
-    const PlanTime *time = with ? &bpipe.time : &plain.time;
-    grid_cell(grid, "%s", time->known ? grid_seconds(time->step, step) : "-");
-    grid_cell(grid, time->known ? "%.1f%%" : "-", 100 * time->bubble);
-    grid_cell(grid, time->stage_mfu > 0 ? "%.1f%%" : "-", 100 * time->stage_mfu);
-    grid_cell(grid, time->mfu > 0 ? "%.1f%%" : "-", 100 * time->mfu);
-    grid_cell(grid, "%s", plain.fits ? plan_plain_name(config) : with ? "BPipe" : "does not fit");
-    return 0;
-}
-
-// Prints the table of micro-batch sizes: powers of two up to twice the largest that fits, and the configured size.
+// Prints the table of micro-batch sizes: powers of two up to twice the largest that fits, and the configured size. A
+// row has peak bytes without and with evictions, and times without BPipe, or with it if only that fits. Other programs
+// (foreign.h) have no evictions.
 static int print_sizes_(const PlanAnswer *answer, FILE *file, Error *err) {
     enum { MOST_ROWS = 8 };
+    const Planner *planner = &answer->planner;
     const Config *config = &answer->config;
     const Verdict *verdict = &answer->verdict;
-    const char *plain = plan_plain_name(config);
-    const char *cells[] = {"b",    "m",      plain,       "BPipe", "+recompute", "must gain",
+    const char *name = plan_plain_name(config);
+    const char *cells[] = {"b",    "m",      name,        "BPipe", "+recompute", "must gain",
                            "step", "bubble", "MFU stage", "MFU",   "with"};
-    Grid grid = {.columns = config->program == 0 ? 11 : 9};
+    bool evicts = config->program == 0;
+    GridUnit unit = unit_(answer);
+    Grid grid = {.columns = evicts ? 11 : 9};
     for (int i = 0; i < 11; i++)
-        if (config->program == 0 || (i != 3 && i != 4)) grid_cell(&grid, "%s", cells[i]);
+        if (evicts || (i != 3 && i != 4)) grid_cell(&grid, "%s", cells[i]);
     int64_t here = config->schedule.micro_batch, batch = config->train.global_batch / config->parallel.data;
-    int64_t most = max_i64(here, 2 * max_i64(verdict->largest_plain, verdict->largest_bpipe));
+    int64_t best = verdict->largest_plain, most = max_i64(here, 2 * max_i64(best, verdict->largest_bpipe));
     int status = 0, rows = 0;
     for (int64_t b = 1; b <= most && status == 0; b++) {
         bool shown = b == here || ((b & (b - 1)) == 0 && rows < MOST_ROWS);
+        Forecast plain, bpipe = {0}, recompute = {0};
+        char step[32];
         if (!shown || batch % b != 0 || batch / b < config->parallel.pipeline) continue;
-        status = add_size_(answer, b, &grid, err);
         rows++;
+        status = verdict_forecast(planner, b, PLAN_PLAIN, true, &plain, err);
+        if (status == 0 && evicts) status = verdict_forecast(planner, b, PLAN_BPIPE, false, &bpipe, err);
+        if (status == 0 && evicts) status = verdict_forecast(planner, b, PLAN_RECOMPUTE, false, &recompute, err);
+        bool with = status == 0 && bpipe.possible && bpipe.fits && !plain.fits;
+        if (with) status = verdict_forecast(planner, b, PLAN_BPIPE, true, &bpipe, err);
+        if (status != 0) break;
+        grid_cell(&grid, "%lld", (long long)b);
+        grid_cell(&grid, "%lld", (long long)(batch / b));
+        peak_cell_(&grid, &plain, unit);
+        if (evicts) peak_cell_(&grid, &bpipe, unit);
+        if (evicts) peak_cell_(&grid, &recompute, unit);
+        double gain = best > 0 ? estimate_required_gain(batch, best, b, config->parallel.pipeline) : 0;
+        grid_cell(&grid, best > 0 ? "%+.1f%%" : "-", 100 * gain);
+        const PlanTime *time = with ? &bpipe.time : &plain.time;
+        grid_cell(&grid, "%s", time->known ? grid_seconds(time->step, step) : "-");
+        grid_cell(&grid, time->known ? "%.1f%%" : "-", 100 * time->bubble);
+        grid_cell(&grid, time->stage_mfu > 0 ? "%.1f%%" : "-", 100 * time->stage_mfu);
+        grid_cell(&grid, time->mfu > 0 ? "%.1f%%" : "-", 100 * time->mfu);
+        grid_cell(&grid, "%s", plain.fits ? name : with ? "BPipe" : "does not fit");
     }
     fprintf(file,
             "micro-batch sizes: peak of the fullest rank in %s, in brackets if it does not fit; must gain: the\n"
             "least increase of a stage's MFU over the largest size that fits %s, for the pipeline\n"
             "to be no slower; then the prediction\n",
-            unit_(answer).name, plain);
+            unit.name, name);
     if (status == 0) grid_print(&grid, file);
     grid_free(&grid);
     return status;
@@ -211,62 +205,6 @@ PlanSpeed plan_speed(const Planner *planner, const Config *config, const PlanTim
                        .mfu_causal = time->mfu * causal};
 }
 
-// Prints the parts of a step, and the MFU of a stage.
-static void print_parts_(const PlanAnswer *answer, FILE *file) {
-    const PlanTime *time = &answer->time;
-    char text[5][32], mfu[32] = "";
-    bool gpus = !answer->planner.hardware.cpu && answer->config.parallel.tensor > 1;
-    const char *by = !gpus                               ? ""
-                     : config_copies(&answer->config)    ? " by copies"
-                     : answer->config.hardware.share_gpu ? " through host memory"
-                                                         : " by NCCL";
-    if (!time->known) return;
-    grid_line(file, "parts",
-              "pipeline %s, gradient sums %s, norm and optimizer %s; compute waits %s for transfers, "
-              "tensor-parallel collectives%s %s on the slowest stage",
-              grid_seconds(time->pipeline, text[0]), grid_seconds(time->reduction, text[1]),
-              grid_seconds(time->optimizer, text[2]), grid_seconds(time->exposed, text[3]), by,
-              grid_seconds(time->tensor, text[4]));
-    bool fp8 = answer->config.train.fp8 != FP8_OFF;
-    if (fp8) snprintf(mfu, sizeof mfu, ", %.1f%% of the FP8 one", 50 * time->mfu);
-    if (time->mfu > 0)
-        grid_line(file, "MFU", "%.1f%% of the %speak%s (attention counted in full); of one stage at work %.1f%%",
-                  100 * time->mfu, fp8 ? "bf16 " : "", fp8 ? mfu : "", 100 * time->stage_mfu);
-    if (time->estimate > 0)
-        grid_line(file, "", "by the paper's formula, without imbalance, messages, sums and optimizer: %.1f%%",
-                  100 * time->estimate);
-}
-
-// ---------------------------------------------------------------- verdict
-
-// Prints which micro-batch sizes fit, with which reserve, and whether BPipe pays.
-static void print_verdict_(const PlanAnswer *answer, FILE *file) {
-    static const char *const ways[] = {"", "BPipe", "BPipe and recomputed attention"};
-    const Verdict *verdict = &answer->verdict;
-    const int64_t largest[] = {verdict->largest_plain, verdict->largest_bpipe, verdict->largest_recompute};
-    int count = answer->config.program == 0 ? 3 : 1; // other programs have no BPipe
-    fputs("largest   micro-batch that fits: ", file);
-    for (int way = 0; way < count; way++) {
-        fprintf(file, "%s%s", way > 0 ? ", " : "", way == 0 ? plan_plain_name(&answer->config) : ways[way]);
-        if (largest[way] > 0) fprintf(file, " up to %lld", (long long)largest[way]);
-        else fputs(" none", file);
-    }
-    fputc('\n', file);
-    double plain, bpipe, now = answer->config.hardware.reserve_gib;
-    bool limited = verdict_reserves(verdict, &answer->planner, &plain, &bpipe);
-    if (count == 1 || !limited || !verdict->bpipe.possible) return;
-    long long b = (long long)verdict->plain.layout.micro_batch;
-    if (bpipe < 0) grid_line(file, "reserve", "micro-batch %lld does not fit, even with BPipe and no reserve", b);
-    else if (plain < 0)
-        grid_line(file, "reserve",
-                  "micro-batch %lld fits with BPipe up to a reserve of %.2f GiB, and never without it (now %.2f)", b,
-                  bpipe, now);
-    else
-        grid_line(file, "reserve",
-                  "micro-batch %lld fits without BPipe up to a reserve of %.2f GiB, with it up to %.2f (now %.2f)", b,
-                  plain, bpipe, now);
-}
-
 // If no micro-batch size fits, prints the smallest world that fits. Skips a schedule from a file: its stages are fixed.
 static int print_world_(const PlanAnswer *answer, FILE *file, Error *err) {
     const Verdict *verdict = &answer->verdict;
@@ -298,28 +236,74 @@ static int print_world_(const PlanAnswer *answer, FILE *file, Error *err) {
 
 // Prints the rest of a plan: every figure that the answer is based on.
 static int print_rest_(const PlanAnswer *answer, const Waterfall *waterfall, FILE *file, Error *err) {
-    print_verdict_(answer, file);
-    print_parts_(answer, file);
-    if (answer->config.program == 0) grid_line(file, "verdict", "%s", answer->verdict.reason);
-    waterfall_print(waterfall, file);
-    plan_print(&answer->plan, &answer->config, answer->schedule, file);
+    static const char *const ways[] = {"", "BPipe", "BPipe and recomputed attention"};
+    const Config *config = &answer->config;
+    const Verdict *verdict = &answer->verdict;
     const Hardware *hardware = &answer->planner.hardware;
-    double reserve = answer->config.hardware.reserve_gib;
+    const PlanTime *time = &answer->time;
+    const int64_t largest[] = {verdict->largest_plain, verdict->largest_bpipe, verdict->largest_recompute};
+    int count = config->program == 0 ? 3 : 1; // other programs have no BPipe
+    double plain, bpipe, now = config->hardware.reserve_gib;
+    // 1. Which micro-batch sizes fit, and with which reserve.
+    fputs("largest   micro-batch that fits: ", file);
+    for (int way = 0; way < count; way++) {
+        fprintf(file, "%s%s", way > 0 ? ", " : "", way == 0 ? plan_plain_name(config) : ways[way]);
+        if (largest[way] > 0) fprintf(file, " up to %lld", (long long)largest[way]);
+        else fputs(" none", file);
+    }
+    fputc('\n', file);
+    if (verdict_reserves(verdict, &answer->planner, &plain, &bpipe) && count == 3 && verdict->bpipe.possible) {
+        int b = verdict->plain.layout.micro_batch;
+        if (bpipe < 0) grid_line(file, "reserve", "micro-batch %d does not fit, even with BPipe and no reserve", b);
+        else if (plain < 0)
+            grid_line(file, "reserve",
+                      "micro-batch %d fits with BPipe up to a reserve of %.2f GiB, and never without it (now %.2f)", b,
+                      bpipe, now);
+        else
+            grid_line(file, "reserve",
+                      "micro-batch %d fits without BPipe up to a reserve of %.2f GiB, with it up to %.2f (now %.2f)", b,
+                      plain, bpipe, now);
+    }
+    // 2. The parts of a step, and the MFU of a stage.
+    bool fp8 = config->train.fp8 != FP8_OFF;
+    char text[5][32], mfu[32] = "";
+    const char *by = hardware->cpu || config->parallel.tensor == 1 ? ""
+                     : config_copies(config)                       ? " by copies"
+                     : config->hardware.share_gpu                  ? " through host memory"
+                                                                   : " by NCCL";
+    if (time->known)
+        grid_line(file, "parts",
+                  "pipeline %s, gradient sums %s, norm and optimizer %s; compute waits %s for transfers, "
+                  "tensor-parallel collectives%s %s on the slowest stage",
+                  grid_seconds(time->pipeline, text[0]), grid_seconds(time->reduction, text[1]),
+                  grid_seconds(time->optimizer, text[2]), grid_seconds(time->exposed, text[3]), by,
+                  grid_seconds(time->tensor, text[4]));
+    if (fp8) snprintf(mfu, sizeof mfu, ", %.1f%% of the FP8 one", 50 * time->mfu);
+    if (time->mfu > 0)
+        grid_line(file, "MFU", "%.1f%% of the %speak%s (attention counted in full); of one stage at work %.1f%%",
+                  100 * time->mfu, fp8 ? "bf16 " : "", mfu, 100 * time->stage_mfu);
+    if (time->estimate > 0)
+        grid_line(file, "", "by the paper's formula, without imbalance, messages, sums and optimizer: %.1f%%",
+                  100 * time->estimate);
+    // 3. The verdict, where the time goes, and the memory.
+    if (config->program == 0) grid_line(file, "verdict", "%s", verdict->reason);
+    waterfall_print(waterfall, file);
+    plan_print(&answer->plan, config, answer->schedule, file);
     if (hardware->memory_bytes > 0)
         grid_line(file, "memory", "%.2f GiB per rank, of which %.2f are reserved for memory that is not counted:",
-                  report_gib_(hardware->memory_bytes), reserve);
+                  report_gib_(hardware->memory_bytes), now);
     else if (hardware->host_bytes > 0)
         grid_line(file, "memory",
                   "%.2f GiB free on this host for all %lld rank%s, of which %.2f are reserved for memory that is not "
                   "counted:",
-                  report_gib_(hardware->host_bytes), (long long)config_world(&answer->config),
-                  grid_plural(config_world(&answer->config)), reserve);
+                  report_gib_(hardware->host_bytes), (long long)config_world(config), grid_plural(config_world(config)),
+                  now);
     else grid_line(file, "memory", "the limit is unknown: give hardware.memory_gib. Not counted:");
     grid_line(file, "", "%s",
               hardware->cpu ? "the program and its libraries, MPI's buffers, packed operands of matrix products"
                             : "the device's context, libraries and their allocations, NCCL's buffers, fragmentation");
     if (print_sizes_(answer, file, err) != 0) return -1;
-    if (answer->time.known && !answer->planner.measured) hardware_print(hardware, file);
+    if (time->known && !answer->planner.measured) hardware_print(hardware, file);
     return 0;
 }
 
@@ -330,7 +314,8 @@ static void print_better_(const PlanAnswer *answer, FILE *file) {
     char *set, schedule[SCHEDULE_TEXT];
     size_t length;
     if (less < 0.005) return;
-    Config config = planner_config(&answer->planner, &best->layout);
+    Config config = *answer->planner.config;
+    layout_set(&best->layout, &config);
     FILE *changes = xmemstream(&set, &length);
     layout_write_changes(&answer->config, &config, changes);
     xmemstream_close(changes);
@@ -338,40 +323,33 @@ static void print_better_(const PlanAnswer *answer, FILE *file) {
     free(set);
 }
 
-// Prints what fits on a screen, except for the table.
-static int print_screen_(const PlanAnswer *answer, const Waterfall *waterfall, bool verbose, bool terminal, FILE *file,
-                         Error *err) {
-    const ScheduleTable *table = &answer->schedules;
-    Forecast own = {.layout = layout_of(&answer->config), .time = answer->time};
-    const Forecast **rows = xcalloc((size_t)table->count + 1, sizeof *rows);
-    for (int i = 0; i < table->count; i++) rows[i] = &table->rows[i];
-    hardware_print_cpus(&answer->planner.hardware, file);
-    print_answer_(answer, terminal, file);
-    plan_print_replaced(&answer->config, file);
-    plan_print_time(&answer->planner, &answer->config, &answer->time, verbose, file);
-    unsure_print(&answer->unsure, answer->time.step, file);
-    for (int i = 0; i < WATERFALL_MOST && waterfall->advice[i][0] != '\0'; i++)
-        grid_line(file, i == 0 ? "advice" : "", "%s", waterfall->advice[i]);
-    bool foreign = answer->config.program != 0; // the table's schedules are this trainer's
-    if (answer->time.known && table->best >= 0 && !foreign)
-        pays_print(rows, table->count, &own, false, "does not fit", file);
-    if (!foreign) grid_line(file, "BPipe?", "%s", answer->verdict.brief);
-    free(rows);
-    if (answer->time.known && table->best >= 0 && !foreign) print_better_(answer, file);
-    if (print_world_(answer, file, err) != 0) return -1;
-    print_peaks_(answer, &answer->plan, "memory", "peak of a rank", verbose, file);
-    return 0;
-}
-
-// Prints the answer, then the verdict, the memory and the schedules; verbose: also every figure that they are based on.
+// The answer fits on a screen, where the table takes the lines that are left.
 int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err) {
+    const ScheduleTable *table = &answer->schedules;
+    Forecast run = {.layout = layout_of(&answer->config), .time = answer->time}, own = answer->verdict.plain;
     Waterfall waterfall;
     if (waterfall_make(&waterfall, answer, verbose, err) != 0) return -1;
     bool terminal = isatty(fileno(file)) && getenv("NO_COLOR") == NULL;
+    bool foreign = answer->config.program != 0; // the table's schedules are this trainer's
     char *text;
     size_t length;
     FILE *screen = xmemstream(&text, &length);
-    int status = print_screen_(answer, &waterfall, verbose, terminal, screen, err), used = 2; // two lines of headings
+    const Forecast **rows = xcalloc((size_t)table->count + 1, sizeof *rows);
+    for (int i = 0; i < table->count; i++) rows[i] = &table->rows[i];
+    hardware_print_cpus(&answer->planner.hardware, screen);
+    print_answer_(answer, terminal, screen);
+    plan_print_replaced(&answer->config, screen);
+    plan_print_time(&answer->planner, &answer->config, &answer->time, verbose, screen);
+    unsure_print(&answer->unsure, answer->time.step, screen);
+    for (int i = 0; i < WATERFALL_MOST && waterfall.advice[i][0] != '\0'; i++)
+        grid_line(screen, i == 0 ? "advice" : "", "%s", waterfall.advice[i]);
+    if (answer->time.known && table->best >= 0 && !foreign)
+        pays_print(rows, table->count, &run, false, "does not fit", screen);
+    if (!foreign) grid_line(screen, "BPipe?", "%s", answer->verdict.brief);
+    if (answer->time.known && table->best >= 0 && !foreign) print_better_(answer, screen);
+    free(rows);
+    int status = print_world_(answer, screen, err), used = 2; // two lines of headings
+    if (status == 0) print_peaks_(answer, &answer->plan, "memory", "peak of a rank", verbose, screen);
     xmemstream_close(screen);
     for (size_t i = 0; i < length; i++) used += text[i] == '\n';
     fputs(text, file);
@@ -379,12 +357,11 @@ int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err) 
     if (status != 0) return -1;
     if (verbose) print_peaks_(answer, &answer->plan_1f1b, "", "with 1F1B", true, file);
     if (verbose && print_rest_(answer, &waterfall, file, err) != 0) return -1;
-    int rows = verbose ? 0 : (int)max_i64(PLAN_SCREEN - used, 3);
-    Forecast own = answer->verdict.plain;
     own.layout.chunks = answer->schedule->chunks; // of schedule.file
     own.layout.slices = answer->schedule->slices;
-    if (answer->config.program == 0)
-        schedule_table_print(&answer->schedules, &answer->planner, &answer->config, &own, rows, file);
-    if (verbose && answer->config.program == 0) plan_formulas_print(answer, file);
+    if (!foreign)
+        schedule_table_print(table, &answer->planner, &answer->config, &own,
+                             verbose ? 0 : (int)max_i64(PLAN_SCREEN - used, 3), file);
+    if (verbose && !foreign) plan_formulas_print(answer, file);
     return 0;
 }

@@ -22,10 +22,6 @@ typedef struct PlanAnswer {
     Unsure unsure;
 } PlanAnswer;
 
-// Gathers the answer. -1 with err; plan_answer_free in both cases.
-int plan_answer_make(PlanAnswer *answer, const Config *config, const Model *model, const Log *log, Error *err);
-void plan_answer_free(PlanAnswer *answer);
-
 // Returns whether a rank with `bytes` fits with the reserve; without a limit per rank, whether the answer's plan fits.
 bool plan_answer_holds(const PlanAnswer *answer, int64_t bytes);
 

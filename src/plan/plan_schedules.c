@@ -239,13 +239,6 @@ void schedule_table_print(const ScheduleTable *table, const Planner *planner, co
 
 // ---------------------------------------------------------------- JSON
 
-// Writes a key of a row as in a configuration: a number, a word, or a list by stage.
-static void put_list_(JsonOut *out, const char *label, const char *key, const Forecast *row, const Config *config) {
-    Config with = *config;
-    layout_set(&row->layout, &with);
-    config_write_value(&with, key, json_put(out, label));
-}
-
 // Writes a number, or null if the key does not apply to the row.
 static void put_owned_(JsonOut *out, const char *key, int value, bool owned) {
     if (owned) json_put_integer(out, key, value);
@@ -261,6 +254,8 @@ void schedule_table_write_json(const ScheduleTable *table, const Config *config,
         const PlanTime *time = &row->time;
         const ScheduleKind *kind = &schedule_kinds[at->name];
         const char *reason = row_reason_(table, row, text);
+        Config with = *config; // lists by stage are written as in a configuration
+        layout_set(at, &with);
         json_begin(out, NULL, '{');
         json_put_text(out, "name", kind->name);
         json_put_integer(out, "chunks", at->chunks);
@@ -268,9 +263,9 @@ void schedule_table_write_json(const ScheduleTable *table, const Config *config,
         put_owned_(out, "group", at->group, kind->grouped);
         put_owned_(out, "delay", at->delay, kind->delayed);
         json_put_text(out, "split_backward", config_word("schedule.split_backward", at->split));
-        put_list_(out, "recompute_layers", "schedule.recompute_layers", row, config);
-        put_list_(out, "recompute", "schedule.recompute", row, config);
-        put_list_(out, "attention", "attention.mode", row, config);
+        config_write_value(&with, "schedule.recompute_layers", json_put(out, "recompute_layers"));
+        config_write_value(&with, "schedule.recompute", json_put(out, "recompute"));
+        config_write_value(&with, "attention.mode", json_put(out, "attention"));
         json_put_integer(out, "slots", at->slots);
         put_owned_(out, "load_ahead", at->load_ahead, layout_evicts(at));
         json_put_text(out, "bpipe", config_word("schedule.bpipe", at->bpipe));

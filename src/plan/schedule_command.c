@@ -11,35 +11,27 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-// Returns the terminal's width in columns. If the width is unknown, returns $COLUMNS, or 120 if that is not set.
-static int terminal_columns_(void) {
-    struct winsize window;
-    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0) return window.ws_col;
-    const char *given = getenv("COLUMNS");
-    int columns = given == NULL ? 0 : atoi(given);
-    return columns > 0 ? columns : 120;
-}
-
-static int draw_picture_(const Schedule *schedule, const Timeline *timeline, const char *path, Error *err) {
-    size_t length = strlen(path);
-    if (length < 4 || strcmp(path + length - 4, ".svg") != 0)
-        return error_set(err, EXIT_USAGE, "--draw: %s does not end in .svg; rename it, or give no file", path);
-    int fd = file_open_to_write(path, O_TRUNC);
-    FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
-    if (file == NULL) return error_set(err, EXIT_FAILED, "--draw: cannot write %s: %s", path, file_why(errno));
-    int status = study_draw_svg(schedule, timeline, file);
-    if (fclose(file) != 0 || status != 0)
-        return error_set(err, EXIT_FAILED, "--draw: cannot write %s: %s", path, strerror(errno));
-    return 0;
-}
-
 // Prints the schedule as text, or as lanes with --draw; with --draw FILE, also draws it into the file.
-static int show_(const Schedule *schedule, const Timeline *timeline, const Options *options, Error *err) {
-    bool lanes = options->draw != NULL && strcmp(options->draw, OPTION_ALONE) == 0;
-    if (options->draw != NULL && !lanes && draw_picture_(schedule, timeline, options->draw, err) != 0) return -1;
-    bool colour = isatty(STDOUT_FILENO) && getenv("NO_COLOR") == NULL;
-    int written =
-        lanes ? study_draw(schedule, timeline, terminal_columns_(), colour, stdout) : schedule_write(schedule, stdout);
+static int show_(const Schedule *schedule, const Timeline *timeline, const char *draw, Error *err) {
+    struct winsize window;
+    bool lanes = draw != NULL && strcmp(draw, OPTION_ALONE) == 0, colour = isatty(STDOUT_FILENO);
+    size_t length = draw != NULL ? strlen(draw) : 0;
+    if (draw != NULL && !lanes) {
+        if (length < 4 || strcmp(draw + length - 4, ".svg") != 0)
+            return error_set(err, EXIT_USAGE, "--draw: %s does not end in .svg; rename it, or give no file", draw);
+        int fd = file_open_to_write(draw, O_TRUNC);
+        FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
+        if (file == NULL) return error_set(err, EXIT_FAILED, "--draw: cannot write %s: %s", draw, file_why(errno));
+        int status = study_draw_svg(schedule, timeline, file);
+        if (fclose(file) != 0 || status != 0)
+            return error_set(err, EXIT_FAILED, "--draw: cannot write %s: %s", draw, strerror(errno));
+    }
+    const char *given = getenv("COLUMNS"); // for a terminal of unknown width
+    int columns = given == NULL ? 0 : atoi(given);
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0) columns = window.ws_col;
+    if (columns <= 0) columns = 120;
+    colour = colour && getenv("NO_COLOR") == NULL;
+    int written = lanes ? study_draw(schedule, timeline, columns, colour, stdout) : schedule_write(schedule, stdout);
     if (written != 0 || fflush(stdout) != 0) return error_set(err, EXIT_FAILED, "cannot write the schedule to stdout");
     return 0;
 }
@@ -51,7 +43,7 @@ int schedule_command(Config *config, const Model *model, const Options *options,
     Schedule *schedule = verdict_resolve(config, model, log, err) == 0 ? plan_schedule(config, err) : NULL;
     bool proved = schedule != NULL && plan_check_ramp(config, schedule, err) == 0;
     Timeline *timeline = proved ? study_run(schedule, &times, err) : NULL;
-    int status = timeline == NULL ? -1 : show_(schedule, timeline, options, err);
+    int status = timeline == NULL ? -1 : show_(schedule, timeline, options->draw, err);
     if (status == 0 && options->trace != NULL)
         status = plan_trace_write(schedule, timeline, timeline->makespan, options->trace, err);
     if (status == 0) status = study_say(schedule, &times, found, sizeof found, err);
