@@ -76,18 +76,18 @@ static Schedule *schedule_of_(const Config *config, int64_t microbatches, bool p
         if (!keep) schedule = balanced;
     }
     if (schedule == NULL) return NULL;
-    // A list from a file may have more chunks than there are layers. If the layers are listed for several chunks, --plan
-    // also plans 1F1B, which may then have empty stages.
+    // A list from a file may have more chunks than there are layers. If the layers are listed for several chunks,
+    // --plan also plans 1F1B, which may then have empty stages.
     int64_t chunks = schedule->chunks, parts = schedule->stages * chunks, given = config->parallel.layers_given;
     int status = proved ? schedule_check(schedule, err) : 0;
     if (status == 0 && chunks > STAGE_MOST_CHUNKS)
         status = config_error(config, "schedule.name", err, "%d chunks per stage; the limit is %d; use fewer",
                               schedule->chunks, STAGE_MOST_CHUNKS);
     else if (status == 0 && parts > layers && parts != given && !(chunks == 1 && given > schedule->stages))
-        status =
-            config_error(config, "schedule.name", err,
-                         "%d chunks on each of %d stages need a layer each, but the model has only %lld; use fewer",
-                         schedule->chunks, schedule->stages, (long long)layers);
+        status = config_error(config, "schedule.name", err,
+                              "%d chunks on each of %d stages need a layer each, but the model has only %lld; "
+                              "use fewer",
+                              schedule->chunks, schedule->stages, (long long)layers);
     if (status == 0) return schedule;
     schedule_free(schedule);
     return NULL;

@@ -31,6 +31,7 @@ static int answer_make_(PlanAnswer *answer, const Config *config, const Model *m
     if (answer->schedule == NULL || plan_check_ramp(&answer->config, answer->schedule, err) != 0) return -1;
     answer->plan = planner_plan(&answer->planner, &answer->config, answer->schedule);
     answer->time = answer_forecast_(answer)->time;
+    answer->fits = answer_forecast_(answer)->fits;
     // The same with 1F1B and without BPipe, which without slices needs a microbatch per stage.
     Config plain = answer->config;
     plain.schedule.bpipe = BPIPE_OFF;
@@ -56,12 +57,6 @@ static int answer_make_(PlanAnswer *answer, const Config *config, const Model *m
         if (status != 0) return -1;
     }
     return schedule_table_make(&answer->schedules, &answer->planner, true, err);
-}
-
-bool plan_answer_holds(const PlanAnswer *answer, int64_t bytes) {
-    double limit = (double)answer->planner.hardware.memory_bytes;
-    if (limit > 0) return plan_lacks((double)bytes, limit, answer->config.hardware.reserve_gib) <= 0;
-    return answer_forecast_(answer)->fits; // no limit per rank: all ranks share the host
 }
 
 int plan_trace_write(const Schedule *schedule, const Timeline *timeline, double step, const char *path, Error *err) {

@@ -16,6 +16,12 @@
 
 static double report_gib_(int64_t bytes) { return (double)bytes / GIB; }
 
+bool plan_answer_holds(const PlanAnswer *answer, int64_t bytes) {
+    double limit = (double)answer->planner.hardware.memory_bytes;
+    if (limit == 0) return answer->fits; // all ranks share the host
+    return plan_lacks((double)bytes, limit, answer->config.hardware.reserve_gib) <= 0;
+}
+
 // Returns one unit for all tables.
 static GridUnit unit_(const PlanAnswer *answer) {
     const Plan *plain = &answer->plan_1f1b;

@@ -17,6 +17,7 @@ typedef struct PlanAnswer {
     Plan plan;
     Plan plan_1f1b; // plan of the same configuration with 1F1B and without BPipe
     PlanTime time;
+    bool fits;
     Verdict verdict;
     ScheduleTable schedules;
     Unsure unsure;

@@ -78,7 +78,7 @@ MISTAKES = [
             "newest.step + 1 : end->began)", "newest.step + 1 : 0)",
             lambda case: case.restarts > 0 and case.before > 0 and case.every > 3 and has("kill rank")(case)),
     Mistake("empty_stages_cannot_be_planned", "src/plan/plan.c",
-            "if (schedule->chunks == 1 && config->parallel.layers_given > schedule->stages) return 0;", "",
+            " && !(chunks == 1 && given > schedule->stages)", "",
             lambda case: any(key == "model.layers=2" for key in case.keys)),
     # Additional mistakes.
     Mistake("two_runs_save_in_one_folder", "src/base/files.c",
