@@ -53,6 +53,12 @@ def test_pieces_longer_than_a_block_of_keys(small):
     alike(small.train(*shared(), *longer), small.train(*shared(1), *longer))
 
 
+@pytest.mark.thorough
+def test_pieces_of_an_odd_number_of_tokens_keep_their_probabilities(small):
+    odd = ["model.seq_len=40", "attention.mode=none", "data.val_every=0"]
+    alike(small.train(*shared(4), *odd), small.train(*shared(1), *odd))
+
+
 def test_a_stage_without_parameters_takes_part_in_sums(small):
     empty = ("schedule.name=v-half", "parallel.layers=[4, 0, 0, 4]")
     small.keeps_bits(("parallel.context=2",), shared(2, 2, False, *empty))
