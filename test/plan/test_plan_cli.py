@@ -96,11 +96,17 @@ def test_what_does_not_fit_is_said_first_and_is_red_on_a_terminal():
     most = max(stage["peak_bytes"] for stage in told["stages"]) / GIB
     assert f"fits      no: {most + 4 - 40:.2f} GiB too much on the ranks of stage 0" in text
     assert all((f"({stage['peak_bytes'] / GIB:.2f})" in text) != stage["fits"] for stage in told["stages"])
-    ours, theirs = pty.openpty()
-    subprocess.run([trainer("llama"), "-c", LLAMA, "--plan", *options], stdout=theirs, env=environment(), check=True)
-    shown = os.read(ours, 1 << 16).decode()
-    os.close(ours), os.close(theirs)
-    assert shown.startswith("\033[1;31mplan") and "\033" not in text
+
+    def shown(*words, **variables):
+        ours, theirs = pty.openpty()
+        subprocess.run([trainer("llama"), *words], stdout=theirs, env=environment(**variables), check=True)
+        text = os.read(ours, 1 << 16).decode()
+        os.close(ours), os.close(theirs)
+        return text
+
+    for words, begin in (("-c", LLAMA, "--plan", *options), "\033[1;31mplan"), (("-c", SMALL, "--schedule", "--draw"), ""):
+        coloured, plain = shown(*words), shown(*words, NO_COLOR="1")
+        assert coloured.startswith(begin) and "\033" in coloured and "\033" not in text + plain
 
 
 GPUS = ("hardware.gpu=h100", "hardware.peak_tflops=312", "hardware.memory_gib=80")
