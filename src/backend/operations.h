@@ -2,8 +2,8 @@
 //
 // Files include this list with an OPERATION of their own: backend.h for the members of Backend, cpu.h and cuda.h for
 // the prototypes of cpu_NAME and cuda_NAME, backend_cpu.c and backend_cuda.cpp for the table. For example
-// OPERATION(void, rope, ...) is `void (*rope)(Backend *, ...)`, `void cpu_rope(Backend *, ...)` and `b->rope = cpu_rope`.
-// So a backend that lacks an operation does not link.
+// OPERATION(void, rope, ...) is `void (*rope)(Backend *, ...)`, `void cpu_rope(Backend *, ...)` and `b->rope =
+// cpu_rope`. So a backend that lacks an operation does not link.
 //
 // COST(...) says what an operation costs, in the words of device/count.c, which counts operations instead of computing
 // them: PASS(bytes) moved in memory, PRODUCT(operand, m, n, k) a matrix product, PRODUCT_ADDED one that adds to fp32,
