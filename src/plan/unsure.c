@@ -35,41 +35,38 @@ void doubters_free(Doubters *doubters) {
     for (int i = 0; i < DOUBTS; i++) memo_free(doubters->planner[i].counted);
 }
 
-// Returns whether a doubt can change this configuration's plan.
-static bool doubt_applies_(int doubt, const Planner *planner, const Config *config) {
-    const Hardware *hardware = &planner->hardware;
-    if (doubts_[doubt].reserve > 0) return hardware->memory_bytes > 0 || hardware->host_bytes > 0;
-    if (hardware->cost.flops == 0) return false;
-    if (doubts_[doubt].products > 0) return !planner->measured;
-    if (doubts_[doubt].network > 0) return config_world(config) > hardware_domain(hardware, config);
-    return !hardware->cpu && config->parallel.tensor > 1 && config->parallel.sequence &&
-           config->parallel.overlap != OVERLAP_OFF;
-}
-
-int unsure_find(Unsure *unsure, const Doubters *doubters, const Config *config, const Forecast *forecast,
+int unsure_find(Unsure *unsure, const Doubters *doubters, Config *config, const Forecast *forecast,
                 const double worth[DOUBTS], Error *err) {
+    int overlap = config->parallel.overlap, status = 0;
     unsure->least = false;
-    for (int i = 0; i < DOUBTS; i++) {
+    for (int i = 0; i < DOUBTS && status == 0; i++) {
         const Planner *planner = &doubters->planner[i];
+        const Hardware *hardware = &planner->hardware;
         bool timed = doubts_[i].reserve == 0; // memory changes only whether it fits
-        Config doubted = *config;
+        bool longer = false, gpus = !hardware->cpu && config->parallel.tensor > 1 && config->parallel.sequence;
         Forecast again;
         unsure->step[i] = forecast->time.step;
-        unsure->applies[i] = doubt_applies_(i, planner, config) && (!timed || forecast->time.known);
+        // A doubt may not change this plan.
+        unsure->applies[i] = !timed                      ? hardware->memory_bytes > 0 || hardware->host_bytes > 0
+                             : !forecast->time.known     ? false
+                             : hardware->cost.flops == 0 ? false
+                             : doubts_[i].products > 0   ? !planner->measured
+                             : doubts_[i].network > 0    ? config_world(config) > hardware_domain(hardware, config)
+                                                         : gpus && overlap != OVERLAP_OFF;
         if (!unsure->applies[i]) continue;
-        if (doubts_[i].apart) doubted.parallel.overlap = OVERLAP_OFF;
-        if (timed && worth != NULL) {
-            if (planner_forecast_fitting(planner, &doubted, worth[i], &again, err) != 0) return -1;
-            bool longer = again.fits && !again.time.known;
-            unsure->least |= longer;
-            if (again.fits) unsure->step[i] = longer ? worth[i] : again.time.step;
-            if (again.fits) continue;
-        }
-        if (planner_forecast_config(planner, &doubted, timed, &again, err) != 0) return -1;
-        if (timed ? !again.time.known : !again.fits) unsure->step[i] = INFINITY;
+        if (doubts_[i].apart) config->parallel.overlap = OVERLAP_OFF;
+        bool limited = timed && worth != NULL;
+        if (limited) status = planner_forecast_fitting(planner, config, worth[i], &again, err);
+        if (limited && status == 0) longer = again.fits && !again.time.known;
+        if (!limited || (status == 0 && !again.fits))
+            status = planner_forecast_config(planner, config, timed, &again, err);
+        unsure->least |= longer;
+        if (longer) unsure->step[i] = worth[i];
+        else if (timed ? !again.time.known : !again.fits) unsure->step[i] = INFINITY;
         else if (timed) unsure->step[i] = again.time.step;
+        config->parallel.overlap = overlap;
     }
-    return 0;
+    return status;
 }
 
 const char *unsure_words(int doubt, bool brief) { return brief ? doubts_[doubt].brief : doubts_[doubt].what; }

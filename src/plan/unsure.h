@@ -25,8 +25,9 @@ typedef struct Unsure {
 } Unsure;
 
 // Plans a configuration of which nothing is `auto` with each doubt. forecast: what was planned for it. worth: seconds
-// per step; a longer step need not be known, and may be `worth` seconds in the result. NULL: no limit. -1 with err.
-int unsure_find(Unsure *unsure, const Doubters *doubters, const Config *config, const Forecast *forecast,
+// per step; a longer step need not be known, and may be `worth` seconds in the result. NULL: no limit. The configuration
+// is changed, and is at the end what it was. -1 with err.
+int unsure_find(Unsure *unsure, const Doubters *doubters, Config *config, const Forecast *forecast,
                 const double worth[DOUBTS], Error *err);
 
 // Returns the words of a doubt, "4 GiB more", or `brief` one word, "memory".

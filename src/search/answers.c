@@ -23,37 +23,34 @@ static int compare_misfits_(const void *a, const void *b) {
     return one->order > other->order ? -1 : one->order < other->order;
 }
 
-// Expands a misfit that has `all` set and is no longer in the queue: inserts its candidates into the sorted queue.
-static int queue_open_(CandidateList *queue, const SearchSpace *space, const Candidate *all, double most, Error *err) {
-    CandidateList opened;
-    if (search_open_misfit(space, all, most, &opened, err) != 0) return -1;
-    for (int64_t i = 0; i < opened.count; i++) {
-        int64_t at = queue->count;
-        candidates_add(queue, &opened.items[i]);
-        for (; at > 0 && compare_misfits_(&queue->items[at - 1], &opened.items[i]) >= 0; at--)
-            queue->items[at] = queue->items[at - 1];
-        queue->items[at] = opened.items[i];
-    }
-    free(opened.items);
-    return 0;
-}
-
 bool answer_next_better(const SearchSpace *space, const SearchResult *result, Candidate *misfit, double *step,
                         Error *err) {
     enum { MOST_LOOKS = 256 };
     static const double LEAST_GAIN = 0.999;
     double best = result->best >= 0 ? result->found.items[result->fastest].forecast.time.step * LEAST_GAIN : 0;
     CandidateList queue = {0};
+    Config config = *space->keys.base;
     bool found = false;
     for (int64_t i = 0; i < result->misfits.count; i++)
         if (best == 0 || result->misfits.items[i].bound <= best) candidates_add(&queue, &result->misfits.items[i]);
     if (queue.count > 1) qsort(queue.items, (size_t)queue.count, sizeof *queue.items, compare_misfits_);
     for (int looks = 0; looks < MOST_LOOKS && !found && queue.count > 0;) {
         Candidate next = queue.items[--queue.count];
-        Config config;
         Forecast forecast;
-        if (next.all && queue_open_(&queue, space, &next, best > 0 ? best : INFINITY, err) != 0) break;
-        if (next.all || !space_config(space, &next.forecast.layout, &config)) continue;
+        if (next.all) { // its candidates take its place in the sorted queue
+            CandidateList opened;
+            if (search_open_misfit(space, &next, best > 0 ? best : INFINITY, &opened, err) != 0) break;
+            for (int64_t i = 0; i < opened.count; i++) {
+                int64_t at = queue.count;
+                candidates_add(&queue, &opened.items[i]);
+                for (; at > 0 && compare_misfits_(&queue.items[at - 1], &opened.items[i]) >= 0; at--)
+                    queue.items[at] = queue.items[at - 1];
+                queue.items[at] = opened.items[i];
+            }
+            free(opened.items);
+            continue;
+        }
+        if (!space_set(space, &next.forecast.layout, &config)) continue;
         if (planner_forecast_config(space->planner, &config, true, &forecast, err) != 0) break;
         found = forecast.possible && (best == 0 || forecast.time.step < best);
         *misfit = next;

@@ -8,16 +8,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool cut_never_fits(const Cut *cut, const SearchSpace *space, const Config *config) {
+bool cut_never_fits(const Cut *cut, const SearchSpace *space, Config *config) {
     const Planner *planner = space->planner;
     double limit = (double)planner->hardware.memory_bytes, reserve = config->hardware.reserve_gib;
     if (plan_lacks((double)cut->least_bytes, limit, reserve) <= 0) return false;
     if (space_fixes(space, LAYOUT_BIT(recompute))) return true;
-    Config again = *config;
-    again.schedule.recompute_given = 1;
-    again.schedule.recompute_of_stage[0] = (int16_t)config->model.layers;
-    Schedule lists = space_one_slot(&again);
-    Plan plan = planner_plan(planner, &again, &lists);
+    ScheduleConfig *all = &config->schedule; // recomputes all layers for a moment
+    int64_t given = all->recompute_given;
+    int16_t first = all->recompute_of_stage[0];
+    all->recompute_given = 1, all->recompute_of_stage[0] = (int16_t)config->model.layers;
+    Schedule lists = space_one_slot(config);
+    Plan plan = planner_plan(planner, config, &lists);
+    all->recompute_given = given, all->recompute_of_stage[0] = first;
     bool never = plan_lacks((double)memory_total(&plan.stage[plan_fullest(&plan)].memory), limit, reserve) > 0;
     plan_free(&plan);
     free(lists.stage);

@@ -31,7 +31,7 @@ int cut_time(Cut *cut, const SearchSpace *space, const Config *config, Error *er
 void cut_free(Cut *cut);
 
 // Returns whether no candidate of this cut fits, whatever it evicts and recomputes. config: as in cut_open.
-bool cut_never_fits(const Cut *cut, const SearchSpace *space, const Config *config);
+bool cut_never_fits(const Cut *cut, const SearchSpace *space, Config *config);
 
 // Returns a lower bound of the seconds of a step with this layout, which must have the chunks and the split of the cut.
 double cut_bound(const Cut *cut, const RunLayout *layout);

@@ -36,52 +36,18 @@ static int compare_steps_(const void *a, const void *b) {
     return more != 0 ? (more > 0 ? 1 : -1) : one->order > other->order ? 1 : -1;
 }
 
-// Lists the candidates to plan again: the first *shown, which answers show, are the best, the front and the ten best;
-// the others are the fastest. The caller frees the list.
-static Again *chosen_(SearchResult *result, int *shown, int *count) {
-    enum { FASTEST = 40 };
-    int64_t all = result->found.count;
-    Candidate *items = result->found.items, **sorted = xmalloc((size_t)all * sizeof *sorted);
-    Again *again = xcalloc((size_t)(1 + result->front_count + result->ten_count + FASTEST), sizeof *again);
-    *count = 0;
-    choose_(again, count, &items[result->best]);
-    for (int i = 0; i < result->front_count; i++) choose_(again, count, &items[result->front[i]]);
-    for (int i = 0; i < result->ten_count; i++) choose_(again, count, &items[result->ten[i]]);
-    *shown = *count;
-    for (int64_t i = 0; i < all; i++) sorted[i] = &items[i];
-    qsort(sorted, (size_t)all, sizeof *sorted, compare_steps_);
-    for (int64_t i = 0; i < all && i < FASTEST; i++) choose_(again, count, sorted[i]);
-    free(sorted);
-    return again;
-}
-
-// Chooses the best: the plainest of the candidates that survive and are within 1 % of the fastest. If there are none,
-// the best stays.
-static void choose_best_(SearchResult *result, const Again *again, int count) {
-    const Candidate *items = result->found.items, *best = NULL, *tight = NULL;
-    for (int i = 0; i < count; i++) {
-        const Candidate *at = again[i].candidate;
-        if (at->fails < DOUBTS) {
-            if (tight == NULL || at->forecast.time.step < tight->forecast.time.step) tight = at;
-        } else if (search_class(result, &at->forecast) == 0 && (best == NULL || search_plainer(at, best))) {
-            best = at;
-        }
-    }
-    if (best != NULL) result->best = (int)(best - items);
-    if (tight != NULL) result->tightest = (int)(tight - items);
-    for (int i = 0; i < count; i++)
-        if (again[i].candidate == &items[result->best]) result->unsure = again[i].unsure;
-}
-
 // Plans candidates from `from` on with each doubt, up to steps of `worth` seconds (unsure_find). -1 with err.
 static int plan_again_(const SearchSpace *space, const Doubters *doubters, Again *again, int from, int count,
                        const double worth[DOUBTS], Error *err) {
-#pragma omp parallel for schedule(dynamic, 1)
-    for (int i = from; i < count; i++) {
-        const Forecast *forecast = &again[i].candidate->forecast;
-        Config config;
-        space_config(space, &forecast->layout, &config);
-        again[i].status = unsure_find(&again[i].unsure, doubters, &config, forecast, worth, &again[i].err);
+#pragma omp parallel
+    {
+        Config config = *space->keys.base;
+#pragma omp for schedule(dynamic, 1)
+        for (int i = from; i < count; i++) {
+            const Forecast *forecast = &again[i].candidate->forecast;
+            space_set(space, &forecast->layout, &config);
+            again[i].status = unsure_find(&again[i].unsure, doubters, &config, forecast, worth, &again[i].err);
+        }
     }
     for (int i = from; i < count; i++)
         if (again[i].status != 0) return error_set(err, again[i].err.code, "%s", again[i].err.text);
@@ -103,9 +69,32 @@ static void judge_(const Again *of, const Again *all, int count) {
     }
 }
 
-// Finds from which step on a candidate that no answer shows cannot matter with each doubt: it fails for its regret, and
-// is not the fastest. With a tenth of the network, only the latter counts.
-static void worth_(const Again *again, int shown, double worth[DOUBTS]) {
+// As in search_run, steps are compared without hardware.step_overhead_ms.
+int robust_find(const SearchSpace *space, SearchResult *result, Error *err) {
+    enum { FASTEST = 40 };
+    int64_t all = result->found.count;
+    int count = 0, shown;
+    double worth[DOUBTS];
+    if (result->best < 0) return 0;
+    // 1. The candidates to plan again: the best, the front and the ten best, which answers show; then the fastest.
+    Candidate *items = result->found.items, **sorted = xmalloc((size_t)all * sizeof *sorted);
+    Again *again = xcalloc((size_t)(1 + result->front_count + result->ten_count + FASTEST), sizeof *again);
+    choose_(again, &count, &items[result->best]);
+    for (int i = 0; i < result->front_count; i++) choose_(again, &count, &items[result->front[i]]);
+    for (int i = 0; i < result->ten_count; i++) choose_(again, &count, &items[result->ten[i]]);
+    shown = count;
+    for (int64_t i = 0; i < all; i++) sorted[i] = &items[i];
+    qsort(sorted, (size_t)all, sizeof *sorted, compare_steps_);
+    for (int64_t i = 0; i < all && i < FASTEST; i++) choose_(again, &count, sorted[i]);
+    free(sorted);
+    Doubters doubters;
+    Planner bare = *space->planner;
+    bare.hardware.step = 0;
+    doubters_make(&doubters, &bare);
+    for (int64_t i = 0; i < all; i++) items[i].forecast.time.step -= space->planner->hardware.step;
+    // 2. What is shown, then the others up to the step from which on they cannot matter with a doubt: they fail for
+    // their regret, and are not the fastest. With a tenth of the network, only the latter counts.
+    int status = plan_again_(space, &doubters, again, 0, shown, NULL, err);
     for (int doubt = 0; doubt < DOUBTS; doubt++) {
         double least[2] = {INFINITY, INFINITY}; // of all, and of those that fit with 4 GiB more
         for (int i = 0; i < shown; i++) {
@@ -115,35 +104,31 @@ static void worth_(const Again *again, int shown, double worth[DOUBTS]) {
         }
         worth[doubt] = doubt == DOUBT_NETWORK ? least[0] : 1.001 * (1 + MOST_REGRET_) * least[1];
     }
-}
-
-// As in search_run, steps are compared without hardware.step_overhead_ms.
-int robust_find(const SearchSpace *space, SearchResult *result, Error *err) {
-    int count, shown;
-    double worth[DOUBTS];
-    if (result->best < 0) return 0;
-    Again *again = chosen_(result, &shown, &count);
-    Doubters doubters;
-    Planner bare = *space->planner;
-    bare.hardware.step = 0;
-    doubters_make(&doubters, &bare);
-    for (int64_t i = 0; i < result->found.count; i++)
-        result->found.items[i].forecast.time.step -= space->planner->hardware.step;
-    int status = plan_again_(space, &doubters, again, 0, shown, NULL, err);
-    worth_(again, shown, worth);
     if (status == 0) status = plan_again_(space, &doubters, again, shown, count, worth, err);
-    for (int i = 0; i < count && status == 0; i++) judge_(&again[i], again, count);
-    if (status == 0) choose_best_(result, again, count);
-    // What is shown of the best and the tightest is planned to its end.
-    for (int i = shown; i < count && status == 0; i++) {
-        int64_t index = again[i].candidate - result->found.items;
-        if (!again[i].unsure.least || (index != result->best && index != result->tightest)) continue;
-        status = plan_again_(space, &doubters, again, i, i + 1, NULL, err);
+    // 3. The best is the plainest of the candidates that survive and are within 1 % of the fastest. If there are none,
+    // the best stays.
+    const Candidate *best = NULL, *tight = NULL;
+    for (int i = 0; i < count && status == 0; i++) {
+        const Candidate *at = again[i].candidate;
         judge_(&again[i], again, count);
+        if (at->fails < DOUBTS) {
+            if (tight == NULL || at->forecast.time.step < tight->forecast.time.step) tight = at;
+        } else if (search_class(result, &at->forecast) == 0 && (best == NULL || search_plainer(at, best))) {
+            best = at;
+        }
+    }
+    if (best != NULL) result->best = (int)(best - items);
+    if (tight != NULL) result->tightest = (int)(tight - items);
+    // 4. What is shown of the best and the tightest is planned to its end.
+    for (int i = 0; i < count && status == 0; i++) {
+        int64_t index = again[i].candidate - items;
+        if (again[i].unsure.least && (index == result->best || index == result->tightest)) {
+            status = plan_again_(space, &doubters, again, i, i + 1, NULL, err);
+            judge_(&again[i], again, count);
+        }
         if (index == result->best) result->unsure = again[i].unsure;
     }
-    for (int64_t i = 0; i < result->found.count; i++)
-        result->found.items[i].forecast.time.step += space->planner->hardware.step;
+    for (int64_t i = 0; i < all; i++) items[i].forecast.time.step += space->planner->hardware.step;
     for (int doubt = 0; doubt < DOUBTS; doubt++) result->unsure.step[doubt] += space->planner->hardware.step;
     doubters_free(&doubters);
     free(again);

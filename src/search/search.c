@@ -176,13 +176,12 @@ static bool same_cut_(const RunLayout *a, const RunLayout *b) {
     return layout_same(a, b, same) && schedule_kinds[a->name].placement == schedule_kinds[b->name].placement;
 }
 
-static void expand_division_(const Search *search, const Node *division, Outcome *outcome) {
+static void expand_division_(const Search *search, Config *config, const Node *division, Outcome *outcome) {
     const SearchSpace *space = search->space;
-    Config config = *space->keys.base;
-    LayoutList shapes = space_shapes(space, &division->layout, &config);
+    LayoutList shapes = space_shapes(space, &division->layout, config);
     for (int64_t i = 0; i < shapes.count; i++) {
         Node node = {.layout = shapes.layouts[i], .kind = NODE_SHAPE};
-        node.times = space_layer_times(space, &node.layout, &division->times, &config);
+        node.times = space_layer_times(space, &node.layout, &division->times, config);
         node.bound = shape_bound(space, &node.layout, &node.times);
         if (!hopeless_(search, node.bound, -1)) nodes_add_(&outcome->nodes, &node);
     }
@@ -202,31 +201,29 @@ static void add_cut_(const Search *search, const Node *shape, const RunLayout *f
     if (!hopeless_(search, node.bound, node.least_bytes)) nodes_add_(&outcome->nodes, &node);
 }
 
-static void expand_shape_(const Search *search, const Node *shape, Outcome *outcome) {
+static void expand_shape_(const Search *search, Config *config, const Node *shape, Outcome *outcome) {
     const SearchSpace *space = search->space;
-    Config config = *space->keys.base;
-    if (hopeless_(search, shape->bound, space_least_bytes(space, &shape->layout, &config))) return;
-    LayoutList all = space_schedules(space, &shape->layout, true, &config);
+    if (hopeless_(search, shape->bound, space_least_bytes(space, &shape->layout, config))) return;
+    LayoutList all = space_schedules(space, &shape->layout, true, config);
     for (int64_t i = 0, k; i < all.count; i++) {
         RunLayout by_time = all.layouts[i];
         by_time.layers = LAYERS_BY_TIME;
         for (k = 0; k < i && !same_cut_(&all.layouts[k], &all.layouts[i]);) k++;
         if (k < i) continue; // not the first of its cut
-        add_cut_(search, shape, &all.layouts[i], &config, outcome);
-        if (space_balance_matters(space, &by_time, &config)) add_cut_(search, shape, &by_time, &config, outcome);
+        add_cut_(search, shape, &all.layouts[i], config, outcome);
+        if (space_balance_matters(space, &by_time, config)) add_cut_(search, shape, &by_time, config, outcome);
     }
     free(all.layouts);
 }
 
-static void expand_cut_(const Search *search, const Node *first, Outcome *outcome) {
+static void expand_cut_(const Search *search, Config *config, const Node *first, Outcome *outcome) {
     const SearchSpace *space = search->space;
-    Config config = *space->keys.base;
     Cut cut;
-    LayoutList lists = space_schedules(space, &first->layout, true, &config);
-    space_set(space, &first->layout, &config);
-    cut_open(&cut, space, &config);
-    bool never_fits = !search->options->exhaustive && cut_never_fits(&cut, space, &config);
-    if (!never_fits) outcome->status = cut_time(&cut, space, &config, &outcome->err);
+    LayoutList lists = space_schedules(space, &first->layout, true, config);
+    space_set(space, &first->layout, config);
+    cut_open(&cut, space, config);
+    bool never_fits = !search->options->exhaustive && cut_never_fits(&cut, space, config);
+    if (!never_fits) outcome->status = cut_time(&cut, space, config, &outcome->err);
     for (int64_t i = 0; i < lists.count && outcome->status == 0; i++) {
         Node node = *first;
         node.layout = lists.layouts[i], node.kind = NODE_LIST;
@@ -252,7 +249,7 @@ typedef struct Trial {
     const Search *search;
     const Node *list;
     Outcome *outcome;
-    Config config;
+    Config *config;
 } Trial;
 
 // Returns whether a layout that recomputes layers can matter, whatever its bytes: the times are bounded by stage 0,
@@ -261,13 +258,13 @@ static bool recomputing_matters_(Trial *trial, const RunLayout *layout, double *
     const Search *search = trial->search;
     const Node *list = trial->list;
     bool matters = false, some = layout->recompute < 0; // a number may exceed the layers of stage 0
-    double first = list->first + (some ? list->again * (double)config_recompute(&trial->config, 0) : 0);
+    double first = list->first + (some ? list->again * (double)config_recompute(trial->config, 0) : 0);
     Cut cut;
     if (hopeless_(search, first, -1)) return false;
-    cut_open(&cut, search->space, &trial->config);
+    cut_open(&cut, search->space, trial->config);
     *least_bytes = cut.least_bytes;
     if (!hopeless_(search, list->bound, *least_bytes)) {
-        trial->outcome->status = cut_time(&cut, search->space, &trial->config, &trial->outcome->err);
+        trial->outcome->status = cut_time(&cut, search->space, trial->config, &trial->outcome->err);
         matters = trial->outcome->status == 0;
         if (matters) *bound = cut_bound(&cut, layout);
     }
@@ -289,19 +286,19 @@ static Forecast try_(void *argument, const RunLayout *layout, const Forecast *ke
     double bound = kept != NULL && kept->time.known ? kept->time.step / BOUND_SLACK : list->bound;
     int64_t least_bytes = list->least_bytes;
     if (outcome->status != 0 || (to_fit && hopeless_(search, list->bound, -1))) return none;
-    if (!space_set(search->space, layout, &trial->config)) return none;
+    if (!space_set(search->space, layout, trial->config)) return none;
     outcome->evaluated++;
     if (layout->recompute != list->layout.recompute && !recomputing_matters_(trial, layout, &bound, &least_bytes))
         return none;
     if (hopeless_(search, bound, least_bytes)) return none;
     Candidate tried = {.bound = list->bound, .robust = NAN};
     Forecast *forecast = &tried.forecast;
-    outcome->status = planner_forecast_config(planner, &trial->config, false, forecast, &outcome->err);
+    outcome->status = planner_forecast_config(planner, trial->config, false, forecast, &outcome->err);
     if (outcome->status != 0 || !forecast->possible) return none;
     // If the schedule fits without evictions, it is not among the ten best with them.
     double worth = worth_(search, &outcome->found, forecast->peak_bytes, kept == NULL || !kept->fits);
     if (forecast->fits && bound <= worth)
-        outcome->status = planner_forecast_fitting(planner, &trial->config, worth, forecast, &outcome->err);
+        outcome->status = planner_forecast_fitting(planner, trial->config, worth, forecast, &outcome->err);
     if (outcome->status != 0) return none;
     forecast->layout = *layout;
     if (layout_evicts(layout)) {
@@ -313,9 +310,9 @@ static Forecast try_(void *argument, const RunLayout *layout, const Forecast *ke
     return *forecast;
 }
 
-static void try_list_(const Search *search, const Node *list, Outcome *outcome) {
-    Trial trial = {.search = search, .list = list, .outcome = outcome, .config = *search->space->keys.base};
-    bool foreign = search->space->keys.base->program != 0; // other programs recompute no layer or all
+static void try_list_(const Search *search, Config *config, const Node *list, Outcome *outcome) {
+    Trial trial = {.search = search, .list = list, .outcome = outcome, .config = config};
+    bool foreign = config->program != 0; // other programs recompute no layer or all
     space_ways(search->space, &list->layout, foreign ? WAYS_ALL_LAYERS : WAYS_TO_FIT, try_, &trial);
 }
 
@@ -332,7 +329,7 @@ int search_open_misfit(const SearchSpace *space, const Candidate *misfit, double
     outcome.status = cut_time(&cut, space, &config, &outcome.err);
     if (outcome.status == 0) list.bound = cut_bound(&cut, &list.layout);
     cut_free(&cut);
-    if (outcome.status == 0 && list.bound <= most) try_list_(&search, &list, &outcome);
+    if (outcome.status == 0 && list.bound <= most) try_list_(&search, &config, &list, &outcome);
     if (outcome.status != 0) error_set(err, outcome.err.code, "%s", outcome.err.text);
     for (int64_t i = 0; i < outcome.misfits.count; i++) outcome.misfits.items[i].order = misfit->order;
     free(outcome.found.items);
@@ -386,12 +383,14 @@ static int search_batch_(Search *search, const Node *batch, int count, Error *er
     Outcome outcomes[BATCH];
     int status = 0;
     memset(outcomes, 0, sizeof outcomes);
-#pragma omp parallel for schedule(dynamic, 1)
-    for (int i = 0; i < count; i++)
-        if (batch[i].kind == NODE_LIST) try_list_(search, &batch[i], &outcomes[i]);
-        else if (batch[i].kind == NODE_CUT) expand_cut_(search, &batch[i], &outcomes[i]);
-        else if (batch[i].kind == NODE_SHAPE) expand_shape_(search, &batch[i], &outcomes[i]);
-        else expand_division_(search, &batch[i], &outcomes[i]);
+#pragma omp parallel
+    {
+        static void (*const open[])(const Search *, Config *, const Node *,
+                                    Outcome *) = {expand_division_, expand_shape_, expand_cut_, try_list_};
+        Config config = *search->space->keys.base; // a thread sets one layout after another in its own
+#pragma omp for schedule(dynamic, 1)
+        for (int i = 0; i < count; i++) open[batch[i].kind](search, &config, &batch[i], &outcomes[i]);
+    }
     for (int i = 0; i < count; i++) {
         if (outcomes[i].status != 0 && status == 0)
             status = error_set(err, outcomes[i].err.code, "%s", outcomes[i].err.text);

@@ -107,21 +107,6 @@ static void progress_(void *argument, const SearchResult *result, double bound) 
 
 // ---------------------------------------------------------------- the command
 
-static int run_(const SearchSpace *space, SearchResult *result, const Log *log, Error *err) {
-    Progress progress = {log, clock_seconds(), false};
-    interrupted_ = 0; // the previous search may have set it
-    SearchOptions options = {.stop = &interrupted_, .argument = &progress};
-    if (isatty(STDERR_FILENO) && log->level != LOG_QUIET) options.progress = progress_;
-    struct sigaction action = {.sa_handler = interrupt_}, before;
-    sigemptyset(&action.sa_mask);
-    action.sa_flags = (int)SA_RESETHAND; // a second Ctrl-C ends the program at once
-    sigaction(SIGINT, &action, &before);
-    int status = search_run(result, space, &options, err);
-    sigaction(SIGINT, &before, NULL);
-    if (progress.shown) fputs("\r\033[K", stderr);
-    return status;
-}
-
 void searched_free(Searched *searched) {
     if (searched == NULL) return;
     search_free(&searched->result);
@@ -164,7 +149,19 @@ static int searched_make_(Searched *searched, const Config *config, const Model 
         return config_error(base, "hardware.gpu", err,
                             "no performance figures for this device; use one of the names in --help-config, "
                             "or give hardware.peak_tflops and hardware.memory_gib");
-    if (run_(&searched->space, &searched->result, log, err) != 0) return -1;
+    // Ctrl-C ends the search early; a second one ends the program at once.
+    Progress progress = {log, clock_seconds(), false};
+    SearchOptions options = {.stop = &interrupted_, .argument = &progress};
+    struct sigaction action = {.sa_handler = interrupt_}, before;
+    interrupted_ = 0; // the previous search may have set it
+    if (isatty(STDERR_FILENO) && log->level != LOG_QUIET) options.progress = progress_;
+    sigemptyset(&action.sa_mask);
+    action.sa_flags = (int)SA_RESETHAND;
+    sigaction(SIGINT, &action, &before);
+    int status = search_run(&searched->result, &searched->space, &options, err);
+    sigaction(SIGINT, &before, NULL);
+    if (progress.shown) fputs("\r\033[K", stderr);
+    if (status != 0) return -1;
     return searched->result.stopped ? 0 : robust_find(&searched->space, &searched->result, err);
 }
 

@@ -56,22 +56,10 @@ static char *short_text_(const Config *config, char text[2 * SCHEDULE_TEXT]) {
 
 // ---------------------------------------------------------------- tables
 
-static int64_t host_bytes_(const SearchSpace *space, const Config *config) {
-    Error ignored = {0};
-    int64_t most = 0;
-    ScheduleLoan loan = planner_schedule(space->planner, config, &ignored);
-    if (loan.schedule == NULL) return 0;
-    Plan plan = planner_plan(space->planner, config, loan.schedule);
-    for (int s = 0; s < plan.stages; s++)
-        if (plan_host_bytes(&plan.stage[s]) > most) most = plan_host_bytes(&plan.stage[s]);
-    plan_free(&plan);
-    schedule_cache_return(&loan);
-    return most;
-}
-
 static void table_(const SearchSpace *space, const SearchResult *result, const int *rows, int count, bool verbose,
                    FILE *file) {
     Grid grid = {.columns = verbose ? 11 : 8};
+    Config config = *space->keys.base;
     bool shared = false;
     for (int i = 0; i < count; i++) shared |= result->found.items[rows[i]].forecast.layout.context > 1;
     const char *ranks = shared ? "p x t x d x c" : "p x t x d";
@@ -82,9 +70,8 @@ static void table_(const SearchSpace *space, const SearchResult *result, const i
         const Candidate *candidate = &result->found.items[rows[i]];
         const Forecast *found = &candidate->forecast;
         const RunLayout *at = &found->layout;
-        Config config;
         char schedule[SCHEDULE_TEXT], rest[SCHEDULE_TEXT], step[32], context[16] = "";
-        space_config(space, at, &config);
+        space_set(space, at, &config);
         if (at->context > 1) snprintf(context, sizeof context, "x%d", at->context);
         grid_cell(&grid, "%dx%dx%d%s", at->pipeline, at->tensor, at->data, context);
         grid_cell(&grid, "%d", at->micro_batch);
@@ -103,7 +90,14 @@ static void table_(const SearchSpace *space, const SearchResult *result, const i
                   : slower           ? "slower"
                                      : unsure_words(candidate->fails, true));
         if (!verbose) continue;
-        grid_cell(&grid, "%.1f", (double)host_bytes_(space, &config) / GIB);
+        int64_t host = 0; // bytes of the rank with the most
+        Error ignored = {0};
+        ScheduleLoan loan = planner_schedule(space->planner, &config, &ignored);
+        Plan plan = loan.schedule != NULL ? planner_plan(space->planner, &config, loan.schedule) : (Plan){0};
+        for (int s = 0; s < plan.stages; s++) host = max_i64(host, plan_host_bytes(&plan.stage[s]));
+        plan_free(&plan);
+        schedule_cache_return(&loan);
+        grid_cell(&grid, "%.1f", (double)host / GIB);
         grid_cell(&grid, found->time.mfu > 0 ? "%.1f%%" : "-", 100 * found->time.mfu);
         grid_cell(&grid, candidate->robust < 1 ? "%.1f%%" : "-", 100 * candidate->robust);
     }
@@ -269,47 +263,6 @@ static int print_nothing_(const SearchSpace *space, const SearchResult *result, 
     return print_next_(space, result, file, err);
 }
 
-// Prints all that the search compared.
-static void print_rest_(const SearchSpace *space, const SearchResult *result, FILE *file) {
-    char fastest[32];
-    if (result->alike > 0)
-        grid_line(file, "alike",
-                  "%lld more candidate%s within 1 %% of the fastest, %s; best is the plainest of those that survive: "
-                  "no eviction, fewest stages, no slices, no context ranks, no pointwise, most free memory",
-                  (long long)result->alike, result->alike == 1 ? " is" : "s are",
-                  grid_seconds(result->found.items[result->fastest].forecast.time.step, fastest));
-    fprintf(file, "front: the fullest rank's memory against the step, up to %.0f %% slower than the best\n",
-            100 * (SEARCH_SLOWER - 1));
-    table_(space, result, result->front, result->front_count, true, file);
-    fprintf(file, "the ten fastest: each the best of its cut, micro-batch size and schedule\n");
-    table_(space, result, result->ten, result->ten_count, true, file);
-    grid_line(
-        file, "",
-        "v: chunks; GiB: memory of the fullest rank; host: most GiB of host memory per rank; by time: layers are "
-        "split to balance the time with embedding and head; by list: as in -o parallel.layers; again: recomputed "
-        "layers; pointwise: schedule.recompute; seq: parallel.sequence; e: parallel.expert; adjacent: "
-        "parallel.placement; unsure: with what a row does not fit or is over 5 %% slower than another; regret: by "
-        "how much it is slower than the fastest with one of the figures of unsure changed, - if it may not fit");
-}
-
-// Prints what this program would take.
-static void print_here_(const Searched *found, const Searched *here, FILE *file) {
-    const SearchResult *result = &here->result;
-    char cut[2 * SCHEDULE_TEXT], step[32], less[48] = "";
-    Config config;
-    if (result->best < 0) {
-        grid_line(file, "here", "no configuration of this trainer fits");
-        return;
-    }
-    const Forecast *best = &result->found.items[result->best].forecast;
-    space_config(&here->space, &best->layout, &config);
-    if (found->result.best >= 0)
-        snprintf(less, sizeof less, ", %+.1f %%",
-                 100 * (best->time.step / found->result.found.items[found->result.best].forecast.time.step - 1));
-    grid_line(file, "here", "this trainer would take %s: %s%s a step, %.2f GiB", short_text_(&config, cut),
-              grid_seconds(best->time.step, step), less, (double)best->peak_bytes / GIB);
-}
-
 // Returns the lines of a text.
 static int lines_of_(const char *text) {
     int lines = 0;
@@ -322,7 +275,7 @@ int search_report(const Searched *found, const Searched *here, bool verbose, FIL
     const SearchResult *result = &found->result;
     enum { FRAME = 4, FEWEST = 3 }; // two lines of headings and the last two lines; rows of the table
     int status = 0, used = FRAME;
-    char *text, *changes, evaluated[32], simulated[32];
+    char *text, *changes, evaluated[32], simulated[32], fastest[32];
     size_t length;
     FILE *screen = xmemstream(&text, &length), *cheapest = xmemstream(&changes, &length);
     hardware_print_cpus(&space->planner->hardware, screen);
@@ -337,7 +290,19 @@ int search_report(const Searched *found, const Searched *here, bool verbose, FIL
         status = print_gain_(space, result, screen, cheapest, err);
         if (status == 0) status = print_next_(space, result, screen, err);
     }
-    if (here != NULL && status == 0) print_here_(found, here, screen);
+    if (here != NULL && status == 0 && here->result.best < 0)
+        grid_line(screen, "here", "no configuration of this trainer fits");
+    else if (here != NULL && status == 0) { // what this program would take
+        const Forecast *best = &here->result.found.items[here->result.best].forecast;
+        char cut[2 * SCHEDULE_TEXT], step[32], less[48] = "";
+        Config config;
+        space_config(&here->space, &best->layout, &config);
+        if (result->best >= 0)
+            snprintf(less, sizeof less, ", %+.1f %%",
+                     100 * (best->time.step / result->found.items[result->best].forecast.time.step - 1));
+        grid_line(screen, "here", "this trainer would take %s: %s%s a step, %.2f GiB", short_text_(&config, cut),
+                  grid_seconds(best->time.step, step), less, (double)best->peak_bytes / GIB);
+    }
     xmemstream_close(screen);
     xmemstream_close(cheapest);
     used += lines_of_(text);
@@ -347,9 +312,28 @@ int search_report(const Searched *found, const Searched *here, bool verbose, FIL
         fputs(changes, file);
     }
     free_all(text, changes);
-    int left = SEARCH_SCREEN - used; // rows of the table
-    if (result->best >= 0 && verbose) print_rest_(space, result, file);
-    else if (result->best >= 0 && left >= 0) print_table_(space, result, left, file);
+    int left = SEARCH_SCREEN - used;    // rows of the table
+    if (result->best >= 0 && verbose) { // all that the search compared
+        if (result->alike > 0)
+            grid_line(
+                file, "alike",
+                "%lld more candidate%s within 1 %% of the fastest, %s; best is the plainest of those that survive: "
+                "no eviction, fewest stages, no slices, no context ranks, no pointwise, most free memory",
+                (long long)result->alike, result->alike == 1 ? " is" : "s are",
+                grid_seconds(result->found.items[result->fastest].forecast.time.step, fastest));
+        fprintf(file, "front: the fullest rank's memory against the step, up to %.0f %% slower than the best\n",
+                100 * (SEARCH_SLOWER - 1));
+        table_(space, result, result->front, result->front_count, true, file);
+        fprintf(file, "the ten fastest: each the best of its cut, micro-batch size and schedule\n");
+        table_(space, result, result->ten, result->ten_count, true, file);
+        grid_line(
+            file, "",
+            "v: chunks; GiB: memory of the fullest rank; host: most GiB of host memory per rank; by time: layers are "
+            "split to balance the time with embedding and head; by list: as in -o parallel.layers; again: recomputed "
+            "layers; pointwise: schedule.recompute; seq: parallel.sequence; e: parallel.expert; adjacent: "
+            "parallel.placement; unsure: with what a row does not fit or is over 5 %% slower than another; regret: by "
+            "how much it is slower than the fastest with one of the figures of unsure changed, - if it may not fit");
+    } else if (result->best >= 0 && left >= 0) print_table_(space, result, left, file);
     grid_line(file, "searched", "%s configurations counted, %s simulated, %lld cut%s, %.2f s%s",
               grid_count(result->evaluated, evaluated), grid_count(result->simulated, simulated),
               (long long)result->divisions, grid_plural(result->divisions), result->seconds,

@@ -73,11 +73,17 @@ static void write_comment_(const char *text, FILE *file) {
     fprintf(file, "  # %s\n", text);
 }
 
-static void write_yaml_(const SearchSpace *space, const SearchResult *result, int index, const Config *config,
-                        FILE *file) {
+int search_write_config(const SearchSpace *space, const SearchResult *result, int index, const char *path, Error *err) {
     enum { WIDTH = 120, VALUES = 44 };
-    const PlanTime *best = &result->found.items[index].forecast.time;
-    char step[32];
+    const Forecast *found = &result->found.items[index].forecast;
+    const PlanTime *best = &found->time;
+    char *text, beside[4096], step[32];
+    size_t size;
+    Config config;
+    struct stat there;
+    // 1. Every key has a comment.
+    space_config(space, &found->layout, &config);
+    FILE *file = xmemstream(&text, &size);
     fprintf(file, "# %s configuration for %lld rank%s that --search found: %s a step",
             index == result->best ? "The best" : "A fast", (long long)space->keys.world, grid_plural(space->keys.world),
             grid_seconds(best->step, step));
@@ -88,12 +94,12 @@ static void write_yaml_(const SearchSpace *space, const SearchResult *result, in
         const ConfigKey *key = &config_keys[i];
         size_t section = (size_t)(config_short_name(key) - key->name), length;
         char why[256], *line;
-        bool lacks = config_lacks(config, key);
+        bool lacks = config_lacks(&config, key);
         if (i == 0 || strncmp(config_keys[i - 1].name, key->name, section) != 0)
             fprintf(file, "\n%.*s:\n", (int)section - 1, key->name);
         FILE *stream = xmemstream(&line, &length);
         fprintf(stream, "  %s: ", config_short_name(key));
-        config_write_value(config, key->name, stream);
+        config_write_value(&config, key->name, stream);
         xmemstream_close(stream);
         if (lacks) snprintf(why, sizeof why, "%s: missing; set it before a run", config_short_name(key));
         else why_(space, result, index, key, why, sizeof why);
@@ -103,21 +109,11 @@ static void write_yaml_(const SearchSpace *space, const SearchResult *result, in
         else write_comment_(why, file), fprintf(file, "%s\n", line);
         free(line);
     }
-}
-
-int search_write_config(const SearchSpace *space, const SearchResult *result, int index, const char *path, Error *err) {
-    char *text, beside[4096];
-    size_t length;
-    Config config;
-    struct stat there;
-    space_config(space, &result->found.items[index].forecast.layout, &config);
-    FILE *stream = xmemstream(&text, &length);
-    write_yaml_(space, result, index, &config, stream);
-    xmemstream_close(stream);
-    // A regular file appears complete or not at all; a terminal or a pipe is written to directly.
+    xmemstream_close(file);
+    // 2. A regular file appears complete or not at all; a terminal or a pipe is written to directly.
     bool regular = stat(path, &there) != 0 || S_ISREG(there.st_mode);
     snprintf(beside, sizeof beside, "%s%s", path, regular ? ".new" : "");
-    int fd = file_open_to_write(beside, O_TRUNC), status = fd < 0 ? -1 : file_write_all(fd, text, (int64_t)length);
+    int fd = file_open_to_write(beside, O_TRUNC), status = fd < 0 ? -1 : file_write_all(fd, text, (int64_t)size);
     if (fd >= 0 && close(fd) != 0) status = -1;
     if (status == 0 && regular) status = rename(beside, path);
     int code = errno;
@@ -175,37 +171,28 @@ static void put_found_(JsonOut *out, const char *key, const SearchSpace *space, 
     json_end(out, '}');
 }
 
-// Writes the best for another program: its configuration, its bytes, and this program's for the same configuration.
-static int put_for_(JsonOut *out, const Searched *found, Error *err) {
-    Config config;
-    Forecast own;
-    Error ignored = {0};
-    if (found->result.best < 0) {
-        json_put_null(out, "for");
-        return 0;
-    }
-    const Forecast *best = &found->result.found.items[found->result.best].forecast;
-    space_config(&found->space, &best->layout, &config);
-    json_begin(out, "for", '{');
-    config_write_json(&config, json_put(out, "config"));
-    json_put_number(out, "step_ms", 1e3 * best->time.step);
-    Planner here = found->planner;
-    here.held = NULL; // bytes counted for the other program
-    config.program = 0;
-    if (planner_forecast_config(&here, &config, false, &own, &ignored) != 0)
-        return error_set(err, ignored.code, "%s", ignored.text);
-    json_put_integer(out, "peak_bytes", own.peak_bytes);
-    json_put_integer(out, "theirs_bytes", best->peak_bytes);
-    json_end(out, '}');
-    return 0;
-}
-
 int search_write_json(const Searched *found, const Searched *here, FILE *file, Error *err) {
     JsonOut out = {.file = file};
     const SearchSpace *space = here != NULL ? &here->space : &found->space;
     const SearchResult *result = here != NULL ? &here->result : &found->result;
     json_begin(&out, NULL, '{');
-    if (here != NULL && put_for_(&out, found, err) != 0) return -1;
+    if (here != NULL && found->result.best < 0) json_put_null(&out, "for");
+    else if (here != NULL) { // the other program's configuration, its bytes, and this program's for the same one
+        const Forecast *best = &found->result.found.items[found->result.best].forecast;
+        Config config;
+        Forecast own;
+        space_config(&found->space, &best->layout, &config);
+        json_begin(&out, "for", '{');
+        config_write_json(&config, json_put(&out, "config"));
+        json_put_number(&out, "step_ms", 1e3 * best->time.step);
+        Planner bytes = found->planner;
+        bytes.held = NULL; // counted for the other program
+        config.program = 0;
+        if (planner_forecast_config(&bytes, &config, false, &own, err) != 0) return -1;
+        json_put_integer(&out, "peak_bytes", own.peak_bytes);
+        json_put_integer(&out, "theirs_bytes", best->peak_bytes);
+        json_end(&out, '}');
+    }
     if (result->best >= 0) put_found_(&out, "best", space, result, result->best);
     else json_put_null(&out, "best");
     if (result->tightest >= 0) put_found_(&out, "tightest", space, result, result->tightest);

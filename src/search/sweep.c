@@ -48,6 +48,7 @@ typedef struct Sweep {
     bool stopped;    // true: stopped before the last row
     bool budgets;    // true: rows have days and cost
     double deadline; // days; 0: no deadline
+    int cheapest;    // row that meets the deadline at the smallest cost; -1: none does
 } Sweep;
 
 static const char GPUS_[] = "--gpus"; // a swept option, not a key
@@ -57,24 +58,6 @@ static const char GPUS_[] = "--gpus"; // a swept option, not a key
 static int bad_sweep_(const char *text, const char *why, Error *err) {
     return error_set(err, EXIT_USAGE,
                      "--sweep: %s: %s; write --sweep KEY=A,B,C, as in --sweep schedule.micro_batch=1,2,4", text, why);
-}
-
-static int read_swept_(Swept *swept, const char *text, Error *err) {
-    size_t name = strcspn(text, "=");
-    if (text[name] == '\0' || name == 0 || name >= sizeof swept->key) return bad_sweep_(text, "has no KEY=", err);
-    snprintf(swept->key, sizeof swept->key, "%.*s", (int)name, text);
-    int depth = 0;
-    const char *begin = text + name + 1;
-    for (const char *at = begin;; at++) {
-        depth += (*at == '[' || *at == '{') - (*at == ']' || *at == '}');
-        if (*at != '\0' && (*at != ',' || depth > 0)) continue;
-        if (at == begin) return bad_sweep_(text, "has an empty value", err);
-        if (at - begin >= TEXT) return bad_sweep_(text, "has a value that is too long", err);
-        swept->values = xrealloc(swept->values, (size_t)(swept->count + 1) * sizeof *swept->values);
-        snprintf(swept->values[swept->count++], TEXT, "%.*s", (int)(at - begin), begin);
-        if (*at == '\0') return 0;
-        begin = at + 1;
-    }
 }
 
 static int read_sweep_(Sweep *sweep, Error *err) {
@@ -98,9 +81,23 @@ static int read_sweep_(Sweep *sweep, Error *err) {
         return error_set(err, EXIT_USAGE, "--sweep: %d keys; the limit is %d; give fewer", keys, MOST_KEYS);
     for (int i = 0; i < keys; i++) {
         Swept *swept = &sweep->keys[sweep->key_count++];
-        if (read_swept_(swept, i < options->sweep_count ? options->sweeps[i] : gpus, err) != 0) return -1;
+        const char *text = i < options->sweep_count ? options->sweeps[i] : gpus, *begin, *at;
+        size_t length = strcspn(text, "=");
+        int depth = 0;
+        if (text[length] == '\0' || length == 0 || length >= sizeof swept->key)
+            return bad_sweep_(text, "has no KEY=", err);
+        snprintf(swept->key, sizeof swept->key, "%.*s", (int)length, text);
+        for (begin = at = text + length + 1;; at++) {
+            depth += (*at == '[' || *at == '{') - (*at == ']' || *at == '}');
+            if (*at != '\0' && (*at != ',' || depth > 0)) continue;
+            if (at == begin) return bad_sweep_(text, "has an empty value", err);
+            if (at - begin >= TEXT) return bad_sweep_(text, "has a value that is too long", err);
+            swept->values = xrealloc(swept->values, (size_t)(swept->count + 1) * sizeof *swept->values);
+            snprintf(swept->values[swept->count++], TEXT, "%.*s", (int)(at - begin), begin);
+            if (*at == '\0') break;
+            begin = at + 1;
+        }
         // A key that is swept twice, or also given with -o, would have two values in a row.
-        size_t length = strlen(swept->key);
         for (int k = 0; k < i; k++)
             if (strcmp(sweep->keys[k].key, swept->key) == 0)
                 return error_set(err, EXIT_USAGE, "--sweep: %s: is swept twice; give all its values in one --sweep",
@@ -119,57 +116,6 @@ static int read_sweep_(Sweep *sweep, Error *err) {
 
 // ---------------------------------------------------------------- one combination
 
-static void take_forecast_(SweepRow *row, const Planner *planner, const Config *config, const Forecast *forecast) {
-    RunLayout at = layout_of(config);
-    row->hardware = planner->hardware;
-    GpuBand band = hardware_band(&planner->hardware, config, planner->measured);
-    row->budget = budget_make(config, forecast->time.step, !planner->hardware.cpu, band);
-    snprintf(row->cut, TEXT, "%dx%dx%d b%d %s%s", at.pipeline, at.tensor, at.data, at.micro_batch,
-             config->schedule.file[0] != '\0' ? "file" : config_schedule_kind(config)->title,
-             schedule_evicts_text(&at));
-    row->forecast = *forecast;
-}
-
-static int plan_row_(const Sweep *sweep, Config *config, SweepRow *row, Error *err) {
-    Planner planner;
-    Forecast forecast;
-    Log quiet = *sweep->log;
-    quiet.level = LOG_QUIET;
-    if (verdict_resolve(config, sweep->model, &quiet, err) != 0) return -1;
-    int status = planner_create(&planner, config, sweep->model, sweep->log, err);
-    if (status == 0) status = planner_forecast_config(&planner, config, true, &forecast, err);
-    if (status == 0 && !forecast.possible)
-        status = error_set(err, EXIT_USAGE, "schedule.bpipe: nothing to evict with these stages and slots; use off");
-    if (status == 0) take_forecast_(row, &planner, config, &forecast);
-    if (status == 0 && !forecast.fits) schedule_lacks_text(&forecast, row->why);
-    planner_free(&planner);
-    return status;
-}
-
-static int take_row_(SweepRow *row, const Searched *found, Error *err) {
-    const SearchSpace *space = &found->space;
-    const SearchResult *result = &found->result;
-    Candidate misfit;
-    double step;
-    char lacks[SCHEDULE_TEXT], reason[ANSWER_TEXT];
-    row->stopped = result->stopped;
-    row->hardware = space->planner->hardware;
-    if (result->best < 0 && answer_next_better(space, result, &misfit, &step, err))
-        snprintf(row->why, sizeof row->why, "nearest misfit: %dx%dx%d, %s: %s", misfit.forecast.layout.pipeline,
-                 misfit.forecast.layout.tensor, misfit.forecast.layout.data,
-                 schedule_lacks_text(&misfit.forecast, lacks), answer_reason(space, &misfit, reason));
-    if (result->best < 0) return err->code != 0 ? -1 : 0;
-    const Forecast *best = &result->found.items[result->best].forecast;
-    Config config;
-    size_t length;
-    space_config(space, &best->layout, &config);
-    take_forecast_(row, space->planner, &config, best);
-    FILE *stream = xmemstream(&row->config, &length);
-    config_write_json(&config, stream);
-    xmemstream_close(stream);
-    return 0;
-}
-
 static void sweep_row_(const Sweep *sweep, int index) {
     const Options *options = sweep->options;
     const char *gpus = options->gpus;
@@ -178,6 +124,8 @@ static void sweep_row_(const Sweep *sweep, int index) {
     const char **overrides = xcalloc((size_t)(count + MOST_KEYS), sizeof *overrides);
     char(*text)[TEXT + 80] = xcalloc(MOST_KEYS, sizeof *text);
     Config config = {0};
+    Error err = {0};
+    // 1. The row's configuration.
     for (int i = 0; i < count; i++) overrides[i] = options->overrides[i];
     for (int i = sweep->key_count - 1; i >= 0; index /= sweep->keys[i--].count) {
         row->value[i] = index % sweep->keys[i].count;
@@ -186,24 +134,65 @@ static void sweep_row_(const Sweep *sweep, int index) {
         snprintf(text[i], sizeof *text, "%s=%s", sweep->keys[i].key, value);
         overrides[count + i] = text[i];
     }
-    Error err = {0};
     int swept = sweep->key_count - (gpus != options->gpus); // --gpus, the last entry, is not a key
     int status =
         (options->search ? search_load : config_load)(&config, options->config, overrides, count + swept, &err);
     if (status == 0 && config.model.family != family_find(sweep->model->family))
         status = error_set(&err, EXIT_USAGE, "model.family: each trainer plans only its own; use the other trainer");
     config_plan_device(&config);
+    // 2. What a search finds for it, or its plan.
+    Planner own = {0};
+    const Planner *planner = &own;
     Searched *found = NULL, *here = NULL;
+    Forecast *forecast = &row->forecast;
     if (status == 0 && options->search) {
         status = search_for(&config, sweep->model, gpus, options->program, &found, &here, sweep->log, &err);
-        if (status == 0) status = take_row_(row, found, &err);
-        searched_free(found);
-        searched_free(here);
-    } else if (status == 0 && options->program != NULL) {
-        status = foreign_take(&config, options->program, false, &err);
+        const SearchResult *result = status == 0 ? &found->result : NULL;
+        if (status == 0) planner = found->space.planner, row->stopped = result->stopped;
+        Candidate misfit;
+        double step;
+        char lacks[SCHEDULE_TEXT], reason[ANSWER_TEXT], *json;
+        size_t length;
+        if (status == 0 && result->best >= 0) {
+            *forecast = result->found.items[result->best].forecast;
+            space_config(&found->space, &forecast->layout, &config);
+            FILE *stream = xmemstream(&json, &length);
+            config_write_json(&config, stream);
+            xmemstream_close(stream);
+            row->config = json;
+        } else if (status == 0 && answer_next_better(&found->space, result, &misfit, &step, &err)) {
+            snprintf(row->why, sizeof row->why, "nearest misfit: %dx%dx%d, %s: %s", misfit.forecast.layout.pipeline,
+                     misfit.forecast.layout.tensor, misfit.forecast.layout.data,
+                     schedule_lacks_text(&misfit.forecast, lacks), answer_reason(&found->space, &misfit, reason));
+        } else if (status == 0 && err.code != 0) {
+            status = -1;
+        }
+    } else if (status == 0) {
+        Log quiet = *sweep->log;
+        quiet.level = LOG_QUIET;
+        if (options->program != NULL) status = foreign_take(&config, options->program, false, &err);
+        if (status == 0) status = verdict_resolve(&config, sweep->model, &quiet, &err);
+        if (status == 0) status = planner_create(&own, &config, sweep->model, sweep->log, &err);
+        if (status == 0) status = planner_forecast_config(&own, &config, true, forecast, &err);
+        if (status == 0 && !forecast->possible)
+            status =
+                error_set(&err, EXIT_USAGE, "schedule.bpipe: nothing to evict with these stages and slots; use off");
+        if (status == 0 && !forecast->fits) schedule_lacks_text(forecast, row->why);
     }
-    if (status == 0 && !options->search) status = plan_row_(sweep, &config, row, &err);
-    if (status != 0) row->refused = err;
+    // 3. The row.
+    if (status == 0) row->hardware = planner->hardware;
+    else row->refused = err, *forecast = (Forecast){0};
+    if (status == 0 && forecast->possible) {
+        RunLayout at = layout_of(&config);
+        GpuBand band = hardware_band(&row->hardware, &config, planner->measured);
+        row->budget = budget_make(&config, forecast->time.step, !row->hardware.cpu, band);
+        snprintf(row->cut, TEXT, "%dx%dx%d b%d %s%s", at.pipeline, at.tensor, at.data, at.micro_batch,
+                 config.schedule.file[0] != '\0' ? "file" : config_schedule_kind(&config)->title,
+                 schedule_evicts_text(&at));
+    }
+    searched_free(found);
+    searched_free(here);
+    planner_free(&own);
     free_all(text, overrides);
 }
 
@@ -218,17 +207,6 @@ static double row_days_(const SweepRow *row) {
 
 static double row_cost_(const SweepRow *row) {
     return row->budget.whole.price > 0 ? row->budget.whole.price : row->budget.whole.gpu_hours;
-}
-
-// Returns the row that meets the deadline at the smallest cost; -1 if no row does.
-static int cheapest_row_(const Sweep *sweep) {
-    int cheapest = -1;
-    for (int r = 0; r < sweep->row_count; r++) {
-        const SweepRow *row = &sweep->rows[r];
-        if (!row->forecast.fits || !row->forecast.time.known || row_days_(row) > sweep->deadline) continue;
-        if (cheapest < 0 || row_cost_(row) < row_cost_(&sweep->rows[cheapest])) cheapest = r;
-    }
-    return cheapest;
 }
 
 // Prints the table. rows: number of combinations requested; more than sweep->row_count if the sweep was stopped.
@@ -272,14 +250,13 @@ static void sweep_print_(const Sweep *sweep, int rows) {
     }
     grid_print(&grid, stdout);
     grid_free(&grid);
-    int cheapest = cheapest_row_(sweep);
-    if (sweep->deadline > 0 && cheapest < 0)
+    if (sweep->deadline > 0 && sweep->cheapest < 0)
         grid_line(stdout, "deadline", "no row trains in %.4g days; give more GPUs", sweep->deadline);
     else if (sweep->deadline > 0) {
-        const SweepRow *row = &sweep->rows[cheapest];
+        const SweepRow *row = &sweep->rows[sweep->cheapest];
         grid_line(stdout, "deadline", "row %d trains in %.3g days%s, within %.4g, at the smallest cost: %s %s",
-                  cheapest + 1, row_days_(row), row->budget.band.low > 0 ? "" : " with nothing lost", sweep->deadline,
-                  grid_count((int64_t)(row_cost_(row) + 0.5), step),
+                  sweep->cheapest + 1, row_days_(row), row->budget.band.low > 0 ? "" : " with nothing lost",
+                  sweep->deadline, grid_count((int64_t)(row_cost_(row) + 0.5), step),
                   row->budget.whole.price > 0 ? "by hardware.gpu_hour" : "GPU hours");
     }
     for (int r = 0; r < sweep->row_count; r++) {
@@ -291,57 +268,59 @@ static void sweep_print_(const Sweep *sweep, int rows) {
     if (sweep->stopped) grid_line(stdout, "stopped", "after %d of %d combinations", sweep->row_count, rows);
 }
 
-static void sweep_json_(const Sweep *sweep) {
-    JsonOut out = {.file = stdout};
-    json_begin(&out, NULL, '{');
-    json_begin(&out, "sweep", '[');
-    for (int r = 0; r < sweep->row_count; r++) {
-        const SweepRow *row = &sweep->rows[r];
-        const PlanTime *time = &row->forecast.time;
-        json_begin(&out, NULL, '{');
-        json_begin(&out, "set", '{');
-        for (int i = 0; i < sweep->key_count; i++)
-            json_put_text(&out, swept_name_(&sweep->keys[i]), sweep->keys[i].values[row->value[i]]);
-        json_end(&out, '}');
-        json_put_truth(&out, "fits", row->forecast.fits);
-        json_put_number(&out, "step_ms", time->known ? 1e3 * time->step : NAN);
-        json_put_number(&out, "mfu", time->known && time->mfu > 0 ? time->mfu : NAN);
-        json_put_number(&out, "bubble", time->known ? time->bubble : NAN);
-        json_put_number(&out, "peak_bytes", row->forecast.peak_bytes > 0 ? (double)row->forecast.peak_bytes : NAN);
-        if (row->config != NULL) fputs(row->config, json_put(&out, "config"));
-        if (sweep->budgets && row->config != NULL) budget_write_json(&row->budget, &out);
-        if (row->why[0] != '\0') json_put_text(&out, "reason", row->why);
-        json_put_text(&out, "refused", row->refused.code != 0 ? row->refused.text : NULL);
-        json_end(&out, '}');
-    }
-    json_end(&out, ']');
-    int cheapest = sweep->deadline > 0 ? cheapest_row_(sweep) : -1;
-    if (cheapest >= 0) json_put_integer(&out, "deadline", cheapest);
-    else if (sweep->deadline > 0) json_put_null(&out, "deadline");
-    if (sweep->stopped) json_put_truth(&out, "complete", false);
-    json_end(&out, '}');
-    putchar('\n');
-}
-
 int sweep_command(const Options *options, const Model *model, const Log *log, Error *err) {
-    Sweep sweep = {.options = options, .model = model, .log = log};
+    Sweep sweep = {.options = options, .model = model, .log = log, .cheapest = -1};
     int code = read_sweep_(&sweep, err), rows = sweep.row_count, refused = 0, fits = 0;
     for (int r = 0; r < sweep.row_count && code == 0; r++) {
+        const SweepRow *row = &sweep.rows[r];
         sweep_row_(&sweep, r);
-        sweep.stopped = sweep.rows[r].stopped;
+        sweep.stopped = row->stopped;
         if (sweep.stopped) sweep.row_count = r; // an interrupted search need not have found the best
         if (sweep.stopped) break;
-        refused += sweep.rows[r].refused.code != 0;
-        fits += sweep.rows[r].forecast.fits;
+        refused += row->refused.code != 0;
+        fits += row->forecast.fits;
+        if (!row->forecast.fits || !row->forecast.time.known || row_days_(row) > sweep.deadline) continue;
+        if (sweep.cheapest < 0 || row_cost_(row) < row_cost_(&sweep.rows[sweep.cheapest])) sweep.cheapest = r;
     }
     if (code == 0 && refused == rows) {
         const Error *first = &sweep.rows[0].refused;
         code = error_set(err, first->code, "%s", first->text);
+    } else if (code == 0 && options->json) {
+        JsonOut out = {.file = stdout};
+        json_begin(&out, NULL, '{');
+        json_begin(&out, "sweep", '[');
+        for (int r = 0; r < sweep.row_count; r++) {
+            const SweepRow *row = &sweep.rows[r];
+            const PlanTime *time = &row->forecast.time;
+            json_begin(&out, NULL, '{');
+            json_begin(&out, "set", '{');
+            for (int i = 0; i < sweep.key_count; i++)
+                json_put_text(&out, swept_name_(&sweep.keys[i]), sweep.keys[i].values[row->value[i]]);
+            json_end(&out, '}');
+            json_put_truth(&out, "fits", row->forecast.fits);
+            json_put_number(&out, "step_ms", time->known ? 1e3 * time->step : NAN);
+            json_put_number(&out, "mfu", time->known && time->mfu > 0 ? time->mfu : NAN);
+            json_put_number(&out, "bubble", time->known ? time->bubble : NAN);
+            json_put_number(&out, "peak_bytes", row->forecast.peak_bytes > 0 ? (double)row->forecast.peak_bytes : NAN);
+            if (row->config != NULL) fputs(row->config, json_put(&out, "config"));
+            if (sweep.budgets && row->config != NULL) budget_write_json(&row->budget, &out);
+            if (row->why[0] != '\0') json_put_text(&out, "reason", row->why);
+            json_put_text(&out, "refused", row->refused.code != 0 ? row->refused.text : NULL);
+            json_end(&out, '}');
+        }
+        json_end(&out, ']');
+        if (sweep.cheapest >= 0) json_put_integer(&out, "deadline", sweep.cheapest);
+        else if (sweep.deadline > 0) json_put_null(&out, "deadline");
+        if (sweep.stopped) json_put_truth(&out, "complete", false);
+        json_end(&out, '}');
+        putchar('\n');
     } else if (code == 0) {
-        options->json ? sweep_json_(&sweep) : sweep_print_(&sweep, rows);
+        sweep_print_(&sweep, rows);
+    }
+    if (code == 0) {
         code = fflush(stdout) != 0 ? error_set(err, EXIT_FAILED, "the sweep could not be written to stdout")
                : sweep.stopped     ? EXIT_STOPPED
-               : fits > 0          ? (sweep.deadline > 0 && cheapest_row_(&sweep) < 0 ? EXIT_FAILED : EXIT_DONE)
+               : fits > 0          ? (sweep.deadline > 0 && sweep.cheapest < 0 ? EXIT_FAILED : EXIT_DONE)
                                    : EXIT_FAILED;
     }
     for (int i = 0; i < sweep.key_count; i++) free(sweep.keys[i].values);
