@@ -82,7 +82,7 @@ static inline int64_t attention_saved(const AttentionShape *shape, int64_t eleme
 }
 
 // Latent attention on one tensor rank (model/latent.h). A head has `nope` dimensions that are not rotated, `rope` that
-// are, and `value` of its values. heads 0: another attention.
+// are, its values have `value` dimensions. heads 0: not latent attention.
 typedef struct LatentShape {
     int64_t query_rank, key_rank; // widths of the latent rows of queries, and of keys and values
     int64_t heads, nope, rope, value;

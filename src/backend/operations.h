@@ -5,11 +5,11 @@
 // OPERATION(void, rope, ...) is `void (*rope)(Backend *, ...)`, `void cpu_rope(Backend *, ...)` and `b->rope =
 // cpu_rope`. So a backend that lacks an operation does not link.
 //
-// COST(...) says what an operation costs, in the words of device/count.c, which counts operations instead of computing
+// COST(...) gives an operation's cost in the terms of device/count.c, which counts operations instead of computing
 // them: PASS(bytes) moved in memory, PRODUCT(operand, m, n, k) a matrix product, PRODUCT_ADDED one that adds to fp32,
 // EXPERTS(k, n) and EXPERTS_ADDED grouped products, ATTENTION(backward), OPTIMIZE(bytes, more for a second
-// moment) per element of all tensors. BALANCED fills counts as of balanced routing. WRITING, QUANTIZING and GELU are
-// bytes per number, since eight bits take fewer or need passes. An entry without a COST does not compile.
+// moment) per element of all tensors. BALANCED fills in the counts of a balanced routing. WRITING, QUANTIZING and GELU
+// are bytes per number, since eight bits take fewer or need passes. An entry without a COST does not compile.
 //
 // LIBRARY_OPERATION marks matrix products and attention, which a GPU runs with cuBLASLt and cuDNN. It defaults to
 // OPERATION. The conventions are in backend.h.
@@ -193,8 +193,7 @@ OPERATION(void, embedding_forward, void *x, const int32_t *tokens, const int32_t
           const void *wpe, int64_t rows, int64_t hidden, int64_t batch, int64_t first, int64_t count)
 COST(PASS((wpe == NULL ? 2 : 3) * rows * hidden * be->element))
 // dwte +=, dwpe (places, hidden) += (may be NULL); rows with the same token, or the same position, are added in row
-// order. Every position is below `places`, which may exceed the positions of these rows: they may be a part of longer
-// sequences.
+// order. Every position is below `places`, which is larger than needed if the rows are a part of longer sequences.
 OPERATION(void, embedding_backward, float *dwte, float *dwpe, int64_t places, const void *dx, const int32_t *tokens,
           const int32_t *positions, int64_t rows, int64_t hidden, int64_t batch, int64_t first, int64_t count)
 COST(PASS((be->element + 8) * rows * hidden + (dwpe == NULL ? 0 : (batch * be->element + 8) * (rows / batch) * hidden)))

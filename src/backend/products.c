@@ -1,4 +1,4 @@
-// The kernels of products, by the key of the product.
+// Kernels of matrix products, looked up by the product's key.
 #include "products.h"
 #include "base/alloc.h"
 

@@ -76,7 +76,7 @@ static int open_folder_(const char *path, const char **name) {
 }
 
 // Removes a name of an open folder. A folder is opened without following links and emptied through its descriptor: a
-// user who may write to it can swap any folder for a link meanwhile, but nothing is then removed behind the link.
+// user who may write to it can swap any folder for a link meanwhile, but the link's target is never touched.
 static void remove_(int within, const char *name, int depth) {
     enum { MOST_DEPTH = 64 };
     if (unlinkat(within, name, 0) == 0 || depth > MOST_DEPTH) return;
@@ -253,7 +253,7 @@ static int open_lock_(const char *path, int access_mode, Error *err) {
     free(above);
     if (fd >= 0 && found && S_ISREG(there.st_mode) &&
         (there.st_uid == geteuid() || !owner_known_(there.st_uid) || (inside && there.st_uid == folder.st_uid))) {
-        fchmod(fd, 0600); // whoever can open a file can lock it
+        fchmod(fd, 0600); // any process that can open a file can lock it
         return fd;
     }
     if (fd >= 0) close(fd);
@@ -272,8 +272,8 @@ bool file_locked(const FileLock *lock) {
 }
 
 // The kernel releases a lock when its process ends for any reason. This may take a moment after a run was killed, so
-// this function retries for a while. Whoever unlocks removes the file first, so a lock counts only if the file is still
-// in its place.
+// this function retries for a while. The process that unlocks removes the file first, so a lock counts only if the file
+// is still in its place.
 int file_lock(FileLock *lock, const char *path, const char *taken, Error *err) {
     enum { PATIENCE_MS = 5000, LOOK_MS = 100 };
     *lock = (FileLock){.path = xstrdup(path)};

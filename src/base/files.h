@@ -60,7 +60,7 @@ bool file_locked(const FileLock *lock);
 // Removes the file and releases the lock.
 void file_unlock(FileLock *lock);
 
-// Sets "PATH: cannot be <what>: <reason>" from errno, with the remedy for a full disk or a place that is closed to us.
+// Sets "PATH: cannot be <what>: <reason>" from errno, with the remedy for a full disk or missing permission.
 int file_failed(const char *path, const char *what, Error *err);
 // Returns the text of strerror; for ELOOP, our own text about links that are not followed.
 const char *file_why(int code);

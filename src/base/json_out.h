@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-// Make one as {.file = file}.
+// Initialize it as {.file = file}.
 typedef struct JsonOut {
     FILE *file;
     bool comma, line; // what comes before the next value, key or bracket

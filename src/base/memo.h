@@ -1,5 +1,5 @@
-// Remembers values by keys, both compared and copied as bytes: a key may have no bytes that are not set. Several
-// threads may share a memo. It only grows.
+// Remembers values by keys, both compared and copied as bytes, so every byte of a key must be set, padding included.
+// Several threads may share a memo. It only grows.
 #pragma once
 
 #include <stdbool.h>
@@ -11,7 +11,7 @@ typedef struct Memo Memo;
 Memo *memo_create(size_t size);
 void memo_free(Memo *memo);
 
-// Copies the value of a key, of as many bytes as were kept. Returns false if there is none.
+// Copies the value of a key, with the length that memo_keep got. Returns false if the key is unknown.
 bool memo_find(Memo *memo, const void *key, void *value);
 // Keeps a value, unless another thread has kept one for this key meanwhile.
 void memo_keep(Memo *memo, const void *key, const void *value, size_t bytes);

@@ -151,7 +151,8 @@ static int post_(CommMpi *comm, Collective *work, bool sends, int peer, void *me
     return 0;
 }
 
-// Computes rank q's block of the current piece: equal blocks, the last ones shorter or empty; with a root, all of it.
+// Computes rank q's block of the current piece: equal blocks, the last ones shorter or empty; with a root, the complete
+// piece.
 static void block_(const Collective *work, int q, int64_t *first, int64_t *count) {
     int64_t size = work->comm->base.size, n = work->piece, each = (n + size - 1) / size;
     *first = q * each < n ? q * each : n;

@@ -17,7 +17,8 @@
 // `connect` before they exchange messages. There are no collectives.
 Comm *comm_pushed_create(Backend *be, Stream stream, Comm *host, Comm *far);
 
-// Counts this group's directions in which one end copies to or from the other end's memory, and those through `far`.
+// Counts this group's directions: *direct, in which one end copies to or from the other end's memory, and *through,
+// which use `far`.
 void comm_pushed_ways(const Comm *comm, int *direct, int *through_far);
 
 // Returns why the peer's memory could not be mapped, in one clause; empty if the latest mapping succeeded.

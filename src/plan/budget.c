@@ -39,7 +39,7 @@ static Goodput goodput_(const Config *config, double step_seconds, double days) 
 
 Budget budget_make(const Config *config, double step_seconds, bool gpus, GpuBand band) {
     const HardwareConfig *hardware = &config->hardware;
-    if (band.middle > 0) // of another trainer: its days, and the ends relative to these
+    if (band.middle > 0) // another trainer's days; the ends of the band are relative to them
         step_seconds *= band.middle, band.low /= band.middle, band.high /= band.middle;
     double tokens = (double)config_step_tokens(config), hours = step_seconds / 3600;
     double gpu_hours = gpus ? hours * (double)config_world(config) : 0;

@@ -1,4 +1,4 @@
-// Runs stages on clocks (counted.h). All layers of a kind take the same time except next to an end: the first finds no
+// Runs stages on clocks (counted.h). All layers of a kind take the same time except at the two ends: the first finds no
 // gather in flight, the last writes its own output. So a chunk is counted with at most MOST plain and MOST recomputed
 // layers, and each further layer takes as long as the middle one of these.
 #include "counted.h"
@@ -17,14 +17,15 @@
 
 enum { MOST = 3 };
 
-// What is counted, and everything that its seconds depend on. Compared as bytes after a memset.
+// Everything that the counted seconds depend on. Compared as bytes after a memset.
 typedef struct CountKey {
-    char sizes[sizeof(Shape)]; // of the shape; 0 for the end of a step, whatever a microbatch's size is
+    char sizes[sizeof(Shape)]; // sizes of the shape; 0 for the end of a step, which does not depend on the micro-batch
+                               // size
     double tensor_rate, context_rate, data_rate, expert_rate, same_rate; // CountLinks
     double fullest;                                                      // Clocks
     int tensor_near, context_near, data_near;
     double flops;
-    bool update; // the end of a step, else the actions of a chunk
+    bool update; // true: the end of a step; false: the actions of a chunk
     bool first, last, sequence, copies, moving, split, beside, sharded, free_groups, theirs;
     int layers, recomputed, dense, tensor_ranks, replicas;
     int expert_ranks, near_experts, same_experts; // ranks that divide the experts, and how many of these are on a node;
@@ -43,10 +44,11 @@ static double rate_(const CountSource *source, int64_t consecutive, int64_t shar
     return near ? 0 : fmin(network / (double)min_i64(sharing, node), cost->tensor);
 }
 
-// Returns the most ranks on a node of a group of `size` ranks, `apart` ranks from each other, that is on several nodes.
+// Returns the largest number of ranks on one node, for a group of `size` ranks, `apart` ranks from each other, that
+// spans nodes.
 static int near_(const CountSource *source, int64_t size, int64_t apart) {
     int64_t node = hardware_domain(source->hardware, source->config);
-    if (size * apart <= node) return (int)(size + 1) / 2; // it crosses the boundary of two nodes
+    if (size * apart <= node) return (int)(size + 1) / 2; // the group crosses a node boundary
     return (int)(node > apart ? node / apart : 1);
 }
 
@@ -64,7 +66,7 @@ static bool moving_(const CountSource *source) {
 // Returns the rows of the fullest of e expert ranks over the mean. If the tokens of E experts have a standard deviation
 // of `spread` times their mean, those of a rank's E/e experts have spread * sqrt(e / E); the largest of e normal
 // numbers is about sqrt(2 ln e) standard deviations above the mean. By the same rule, the guess is smaller for fewer
-// experts, each of which stands for several smaller ones.
+// experts, each of which replaces several smaller experts.
 static double fullest_(const Config *config) {
     static const double GUESS = 0.3, OF = 128; // runs between 0.04 with 8 experts and 0.95 with 128 are known
     double e = (double)config->parallel.expert, all = (double)config->model.experts;
@@ -104,10 +106,10 @@ static CountKey key_(const CountSource *source, const Shape *shape) {
 
 // ---------------------------------------------------------------- other programs
 
-// NVIDIA's programs know the single scale of a tensor before its numbers: norms and activations write eight bits, and
-// tensor ranks gather them, which this trainer does with scales along rows. So they are counted with such scales, but
-// with products at the rate of tensors with one scale, which is in the hardware's costs. Their dispatchers are counted
-// by Clocks.once. `config` receives the configuration.
+// NVIDIA's programs know a tensor's single scale before its numbers (delayed scaling), so norms and activations write
+// eight bits and tensor ranks gather them. This trainer does that only with scales along rows. So those programs are
+// counted with row scales, but with the product rate of one scale per tensor, which is in the hardware's costs. Their
+// dispatchers are counted by Clocks.once. `config` receives the configuration.
 static CountSource as_theirs_(const CountSource *source, Config *config, StageShape *stage) {
     CountSource theirs = *source;
     if (source->config->hardware.trainer != TRAINER_NVIDIA || source->config->train.fp8 != FP8_TENSOR) return theirs;
@@ -130,7 +132,7 @@ typedef struct CountedStage {
     Stage stage;
     int64_t layers_seen;
     int marks;
-    Account mark[2 * MOST]; // what was spent until each layer's end, in the order in which the layers ran
+    Account mark[2 * MOST]; // account at each layer's end, in the order in which the layers ran
     Error err;
 } CountedStage;
 
@@ -210,7 +212,7 @@ static void counted_close_(CountedStage *counting) {
     free(counting);
 }
 
-// Returns what was counted since the last call.
+// Returns the account since the last call.
 static Account counted_read_(CountedStage *counting) {
     Account spent = counting->clocks.spent;
     counting->clocks.spent = (Account){0};
@@ -224,8 +226,8 @@ typedef struct Counted {
     ChunkTimes *chunk, *more[2]; // [slices]
 } Counted;
 
-// Reads an action into one field of the slice's times: of the chunk, and of one more layer of each kind. forwards:
-// recomputed layers ran before plain ones, else after them.
+// Stores an action's account in one field of the slice's times: the chunk's, and those of one more layer of each kind.
+// forwards: recomputed layers ran before plain ones, else after them.
 static void counted_take_(CountedStage *counting, const CountKey *key, const Counted *counted, int64_t slice,
                           size_t field, bool forwards) {
     int of[2] = {key->layers - key->recomputed, key->recomputed};
@@ -254,7 +256,7 @@ static void count_actions_(CountedStage *counting, const CountKey *key, const Co
         stage_forward(stage, 0, i, bundle, in, out, 1.0f, err);
         counted_take_(counting, key, counted, i, offsetof(ChunkTimes, forward), true);
     }
-    // Of the second microbatch, since the first backward of a step writes gradients to which the others add.
+    // Counts the second microbatch: the first backward of a step writes gradients, the others add to them.
     for (int64_t i = slices - 1; i >= 0; i--) {
         stage_backward(stage, 0, slices + i, bundle, in, out, false, err);
         counted_take_(counting, key, counted, i, offsetof(ChunkTimes, backward), false);
@@ -304,7 +306,7 @@ static void count_update_(CountedStage *counting, ChunkTimes *times) {
 
 Memo *counted_memo(void) { return memo_create(sizeof(CountKey)); }
 
-// Recalls the times of a key, or counts and remembers them. counted->chunk: [3 * slices], of which more[] are parts.
+// Recalls the times of a key, or counts and remembers them. counted->chunk: [3 * slices]; more[] are parts of it.
 static void count_(const CountSource *source, const StageShape *stage, const CountKey *key, const Counted *counted) {
     size_t bytes = 3 * (size_t)(key->update ? 1 : stage->shape.slices) * sizeof *counted->chunk;
     if (source->memo != NULL && memo_find(source->memo, key, counted->chunk)) return;
@@ -334,7 +336,7 @@ static void times_add_(ChunkTimes *a, const ChunkTimes *b, double factor, int64_
     }
 }
 
-// Counts `plain` and `recomputed` layers: at most MOST of each, and `more` times the middle one of these.
+// Counts `plain` and `recomputed` layers: at most MOST of each, then the middle one once for every further layer.
 static void count_layers_(const CountSource *source, const StageShape *stage, CountKey *key, int64_t plain,
                           int64_t recomputed, ChunkTimes *times) {
     int64_t slices = stage->shape.slices, of[2] = {plain, recomputed};
@@ -354,7 +356,7 @@ void counted_chunk(const CountSource *source, const StageShape *stage, const Sta
     CountSource theirs = as_theirs_(source, &config, &at);
     CountKey key = key_(&theirs, &at.shape);
     key.first = chunk->first, key.last = chunk->last;
-    // Layers without experts come first and are few, so that a chunk with some is counted as it is.
+    // The few layers without experts come first; a chunk that has any is counted layer by layer.
     if (chunk->dense > 0) counted_chunk_whole(source, stage, chunk, times);
     else count_layers_(&theirs, &at, &key, chunk->layers - chunk->recomputed, chunk->recomputed, times);
 }
@@ -387,7 +389,7 @@ Account counted_update(const CountSource *source, const StageShape *stage) {
     key.data_near = (int)((key.replicas + nodes - 1) / nodes);
     key.data_rate = rate_(source, 0, parallel->pipeline * parallel->tensor);
     key.same_rate = rate_(source, 0, parallel->pipeline * max_i64(parallel->tensor, parallel->expert));
-    // Each layer adds as much, but Muon's matrices are dealt to ranks, and layers with and without experts differ.
+    // All layers add the same, except that Muon assigns matrices to ranks, and layers with and without experts differ.
     bool alike = source->config->train.optimizer != OPTIMIZER_MUON && key.dense == 0;
     int64_t counted = alike ? min_i64(stage->layers, MOST) : stage->layers, more = stage->layers - counted;
     ChunkTimes times[3], fewer[3];
@@ -402,8 +404,8 @@ Account counted_update(const CountSource *source, const StageShape *stage) {
     return spent;
 }
 
-// Counts chunks of MOST layers, the first `count` of: in the middle of the model, with the embedding, with the head.
-// Returns what a layer and the ends add.
+// Counts the first `count` of three chunks of MOST layers: in the middle of the model, with the embedding, with the
+// head. Returns the seconds that a layer and the ends add.
 static PartTimes parts_(const CountSource *source, const StageShape *stage, int count) {
     int64_t slices = stage->shape.slices;
     Counted counted = counted_create_(slices);

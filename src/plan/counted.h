@@ -1,5 +1,5 @@
-// The seconds of a stage: its own code, run on a device that counts (device/count.h). What a layer, the embedding, the
-// head and the update call, when their collectives start and what waits for them is written only in model/ and engine/.
+// The seconds of a stage: its own code, run on a device that counts (device/count.h). Only model/ and engine/ define
+// which operations and collectives run, and in which order.
 #pragma once
 
 #include "base/memo.h"
@@ -7,30 +7,30 @@
 #include "engine/stage.h"
 #include "hardware_model.h"
 
-// Creates the memo of what was counted on one description of the hardware.
+// Creates the memo of counted seconds for one description of the hardware.
 Memo *counted_memo(void);
 
 typedef struct CountSource {
     const Hardware *hardware;
     const Config *config;
     const Model *model;
-    Memo *memo;         // NULL: count anew each time
-    bool split, beside; // count I and W too; count B or W beside sums over data ranks
+    Memo *memo;         // NULL: count again each time
+    bool split, beside; // count I and W too; count B or W during sums over data ranks
     bool free_groups;   // collectives take no time: a lower bound
 } CountSource;
 
-// The actions on one slice of a chunk: F, B, or I and W. beside: what concurrent sums of gradients over data ranks add
-// to B, or to W if backwards are split. first: what a step's first B, whose products write gradients, takes more than
-// the others, whose products add to them (negative). Actions that CountSource does not ask for are 0.
+// The actions on one slice of a chunk: F, B, or I and W. beside: seconds that concurrent sums of gradients over data
+// ranks add to B, or to W if backwards are split. first: extra seconds of a step's first B (negative), whose products
+// write gradients; later products add to them. Actions that CountSource does not ask for are 0.
 typedef struct ChunkTimes {
     Account forward, backward, input, weight, beside, first;
 } ChunkTimes;
 
-// Counts the actions of one microbatch on a chunk with the shape of `stage`, slice by slice. A peak that is not known
-// is replaced by a nominal one, for ratios; collectives that may overlap products then take no time.
+// Counts the actions of one microbatch on a chunk with the shape of `stage`, slice by slice. If the peak is unknown, a
+// nominal peak gives correct ratios, and collectives that may overlap products take no time.
 void counted_chunk(const CountSource *source, const StageShape *stage, const StageChunk *chunk, ChunkTimes *times);
 
-// Does the same by running every layer, to test that a chunk may be counted with a few.
+// Does the same by running every layer; tests compare both.
 void counted_chunk_whole(const CountSource *source, const StageShape *stage, const StageChunk *chunk,
                          ChunkTimes *times);
 
@@ -38,8 +38,8 @@ void counted_chunk_whole(const CountSource *source, const StageShape *stage, con
 // them: 8-bit weights, gradient norm, update, gather of weights over data ranks.
 Account counted_update(const CountSource *source, const StageShape *stage);
 
-// Seconds of a microbatch, all slices together, on one layer in the middle of the model, and what the embedding and the
-// head add to their stages. forward: of `layer`. first: the forward of the first slice of a layer.
+// Seconds of a microbatch, all slices together, on one layer in the middle of the model, and the seconds that the
+// embedding and the head add to their stages. forward: part of `layer`. first: the forward of a layer's first slice.
 typedef struct PartTimes {
     double layer, forward, embedding, head, first;
 } PartTimes;

@@ -53,7 +53,7 @@ void emulation_optimizer(Emulation *emulation, double *norm, double *adamw);
 // second backward is split. NULL with err.
 Schedule *emulation_list(int stages, int stage, int microbatches, Error *err);
 
-// Creates a backend that can compute, of the kind the configuration names. NULL with err if it is unavailable.
+// Creates a computing backend of the configured kind. NULL with err if it is unavailable.
 Backend *emulation_backend(const Config *config, Error *err);
 
 // Runs the program's --emulate-stage; stage: a number or "all". 0, or -1 with err.

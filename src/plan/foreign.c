@@ -1,9 +1,9 @@
 // Bytes of Megatron-LM: theoretical_memory_usage.py (core 0.20) for the states, and Korthikanti et al. (arXiv
-// 2205.05198), table 2, without masks, for a layer; for SwiGLU three products of ffn, both inputs of the gate and its
-// output. On SimuMax's measured runs that is 0 to 5 % too little, so 5 % are added. torchtitan and nanotron keep the
-// output of the activation too. Of torchtitan, FSDP with weights that are gathered once a step, as export.py asks, and
-// logits in bf16, in fp32 and their gradient; of nanotron, ZeRO-1. Neither was compared with measured bytes, so 10 %
-// are added.
+// 2205.05198), table 2, without masks, for a layer; for SwiGLU both inputs of the gate, its output, and three products
+// of ffn. On SimuMax's measured runs that is 0 to 5 % too little, so 5 % are added. torchtitan and nanotron also keep
+// the output of the activation. torchtitan runs FSDP with weights that are gathered once per step, as export.py
+// requests, and keeps logits in bf16, in fp32 and their gradient. nanotron runs ZeRO-1. Neither was compared with
+// measured bytes, so 10 % are added.
 #include "foreign.h"
 
 #include "config/family.h"
@@ -24,7 +24,7 @@ const ForeignProgram foreign_programs[FOREIGN_PROGRAMS] = {
 
 static const ForeignProgram *row_(int program) { return &foreign_programs[program - 1]; }
 
-// Returns whether another program's bytes are taken as here, since they were not counted from its source.
+// Returns whether another program is assumed to need the bytes of this trainer, because its source was not counted.
 static bool counted_here_(const ModelConfig *model) { return model->experts > 0 || model->kv_lora > 0; }
 
 // Returns the bytes of a layer's activations of one microbatch. *input: the part that a recomputed layer keeps.
@@ -59,15 +59,15 @@ void foreign_bytes(MemoryBytes *memory, const Config *config, const StageShape *
     if (counted_here_(model)) {
         for (int c = 0; c < MEMORY_CATEGORIES; c++) bytes[c] = (double)memory->bytes[c];
     } else {
-        // Weights in 16 bits and gradients in fp32, or of FSDP's in one stage only two layers'; then masters and
+        // Weights in 16 bits and gradients in fp32 (with FSDP in one stage, those of only two layers); then masters and
         // moments.
         double kept = !row->sharded ? 6 : at->stages > 1 ? 6 : 2;
         bytes[MEMORY_WEIGHTS] = kept * own;
         bytes[MEMORY_OPTIMIZER] = (row->sharded ? 16 : 12) / copies * own;
         if (row->sharded) bytes[MEMORY_GRADIENTS] = 2 * 6 * own / fmax(1, (double)at->layers);
-        // Logits are freed last; then come the gradient's copy in 16 bits and that of the matrix.
+        // Logits are freed last. Then the 16-bit copies of their gradient and of the matrix are allocated.
         if (at->last) bytes[MEMORY_HEAD] = row->logits * logits + fmax(2 * logits, matrix - 2 * logits);
-        // The embedding's gradient is made when the microbatch's activations are free.
+        // The embedding's gradient is allocated after the microbatch's activations are freed.
         double bundle = (double)foreign_bundle(config, at) / row->error;
         if (at->first) bytes[MEMORY_WORKSPACE] = fmax(0, matrix - bundle);
         if (at->recomputed > 0) bytes[MEMORY_WORKSPACE] = fmax(layer, bytes[MEMORY_WORKSPACE]);

@@ -7,10 +7,10 @@
 
 typedef struct ForeignProgram {
     const char *word, *title; // "megatron", "Megatron-LM"
-    int trainers[2];          // values of hardware.trainer whose runs are its, the most alike first
+    int trainers[2];          // values of hardware.trainer with runs of this program, the most similar first
     const char *schedules;    // words of schedule.name
-    bool context, experts;    // it has context ranks, experts
-    bool even;                // it cannot split layers unevenly
+    bool context, experts;    // supports context ranks, experts
+    bool even;                // true: layers must be split evenly
     bool sharded;             // FSDP: every data rank keeps a part of each parameter
     int gate;                 // bytes that a gated MLP keeps per value of ffn
     double logits;            // bytes that the head keeps per logit
@@ -20,7 +20,7 @@ typedef struct ForeignProgram {
 enum { FOREIGN_PROGRAMS = 3 };
 extern const ForeignProgram foreign_programs[FOREIGN_PROGRAMS];
 
-// Return the bytes that the program keeps of one microbatch in the largest chunk, and write all other bytes of a stage
-// with `parameters` parameters on all tensor ranks together. `error` is included.
+// Return the bytes of one microbatch that the program keeps in the largest chunk; write all other bytes of a stage with
+// `parameters` parameters on all tensor ranks together. `error` is included.
 int64_t foreign_bundle(const Config *config, const StageShape *at);
 void foreign_bytes(MemoryBytes *memory, const Config *config, const StageShape *at, int64_t parameters);

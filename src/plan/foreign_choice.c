@@ -1,4 +1,4 @@
-// What other programs can do, as keys that a configuration may have and that a search may not choose.
+// The keys that other programs support: checks configurations, and limits searches to them.
 #include "foreign_choice.h"
 
 #include "config/config_schema.h"
@@ -73,7 +73,7 @@ void foreign_fix(int program, Config *base, LayoutSpace *space) {
     at.pointwise = RECOMPUTE_NONE;
     at.attention = ATTENTION_FLASH;
     at.placement = PLACEMENT_STAGES;   // the default of all of them
-    at.collectives = COLLECTIVES_AUTO; // as import.py reads their words
+    at.collectives = COLLECTIVES_AUTO; // as import.py converts their settings
     if ((space->fixed & LAYOUT_BIT(overlap)) == 0)
         at.overlap = OVERLAP_OFF, fixed |= LAYOUT_BIT(overlap); // their default
     if (!row->context) at.context = 1, fixed |= LAYOUT_BIT(context);

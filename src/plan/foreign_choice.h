@@ -5,8 +5,8 @@
 #include "layout.h"
 
 // Sets Config.program to the program with this word of --for, and hardware.trainer if it is not given: the first of its
-// trainers that has runs on these GPUs. -1 with err if the program is not known or does not have what the configuration
-// asks for, or `searched` what -o fixes.
+// trainers that has runs on these GPUs. -1 with err if the program is unknown or does not support the configuration
+// (`searched`: the keys fixed by -o).
 int foreign_take(Config *config, const char *word, bool searched, Error *err);
 
 // Returns a program's schedules, a bit for each of schedule_kinds.

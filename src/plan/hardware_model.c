@@ -29,8 +29,8 @@ static void describe_gpu_(Hardware *hardware, const Config *config) {
     hardware->memory_bytes = given->memory_gib > 0 ? (int64_t)(given->memory_gib * GIB) : here.memory_bytes;
 }
 
-// Returns the rate of a key for CPUs, in bytes/s. Defaults of these keys are for GPUs, so a key that is not set gives
-// 8e9, the rate between ranks of one host over Open MPI's shared memory.
+// Returns the rate of a key for CPUs, in bytes/s. Defaults of these keys are for GPUs, so an unset key gives 8e9, the
+// rate between ranks of one host over Open MPI's shared memory.
 static double cpu_rate_(const Config *config, const char *key, double gb_s) {
     bool untouched = config->place[config_find(key) - config_keys] == CONFIG_DEFAULT;
     return untouched ? 8e9 : gb_s * 1e9;
@@ -116,7 +116,7 @@ bool hardware_theirs_differs(const Hardware *hardware, const Config *config) {
     return config->train.fp8 == FP8_TENSOR || experts_leave_(hardware, config);
 }
 
-// Returns the band of another program's runs over the planned step, which is counted for the configuration's trainer.
+// Returns the band of another program's runs, relative to the planned step of the configured trainer.
 static GpuBand others_band_(const Hardware *hardware, const Config *config, int trainer) {
     GpuBand band = gpu_band(trainer, hardware->gpu, config->model.experts > 0, config->train.fp8);
     if (trainer == config->hardware.trainer || !hardware_theirs_differs(hardware, config)) return band;

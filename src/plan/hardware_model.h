@@ -1,5 +1,5 @@
-// The device that a configuration is planned for: what work costs on it (device/cost.h), its memory, and by how much
-// plans for it have been wrong.
+// The device that a configuration is planned for: the costs of work on it (device/cost.h), its memory, and the errors
+// of earlier plans for it.
 #pragma once
 
 #include "base/json_out.h"
@@ -10,8 +10,8 @@ typedef struct Hardware {
     char device[96]; // name of the device; "" if it is not present
     double peak;     // FLOP/s of one rank, to which MFU is relative; 0: unknown
     Cost cost;
-    const Gpu *gpu;       // its row, by name or peak, for bands; NULL: a CPU, or unknown
-    int capability;       // of an NVIDIA GPU (Backend.capability); 0: unknown, or not such a GPU
+    const Gpu *gpu;       // row in the table of GPUs, by name or peak, for bands; NULL: a CPU, or unknown
+    int capability;       // compute capability (Backend.capability); 0: unknown, or not an NVIDIA GPU
     double action, step;  // seconds of overhead per forward or backward, and per step
     double cores_share;   // CPU: number of ranks that can compute at full speed at once; GPU: 0
     int64_t memory_bytes; // limit of one rank; 0: unknown
@@ -36,14 +36,14 @@ int64_t hardware_domain(const Hardware *hardware, const Config *config);
 // Returns the domain of a rank: a CPU run has one, else a domain has consecutive ranks.
 int hardware_node(const Hardware *hardware, const Config *config, int rank);
 
-// Returns the number of domains that the ranks which sum their gradients with each other are on.
+// Returns the number of domains spanned by the ranks that sum their gradients with each other.
 int64_t hardware_nodes_of_data(const Hardware *hardware, const Config *config);
 
-// Returns how many expert ranks of a group follow one another (topology.h).
+// Returns how many expert ranks of a group are consecutive (topology.h).
 int64_t hardware_experts_in_a_row(const ParallelConfig *parallel);
 
-// Returns whether NVIDIA's programs do other work than this trainer, so that their step is counted apart (counted.h):
-// with one scale for a tensor in eight bits, or with exchanges between nodes.
+// Returns whether NVIDIA's programs work differently from this trainer, so that their step is counted separately
+// (counted.h): with one scale for a tensor in eight bits, or with exchanges between nodes.
 bool hardware_theirs_differs(const Hardware *hardware, const Config *config);
 
 // Returns the bytes/s of the network of a domain: that of its nodes together.
@@ -52,8 +52,9 @@ double hardware_network(const Hardware *hardware, const Config *config);
 // If the plan is for CPUs, prints a line that says so and names the machine.
 void hardware_print_cpus(const Hardware *hardware, FILE *file);
 
-// Returns the error band of a planned step of the configuration's trainer. measured: of a plan from a profile. This
-// trainer has a band there and on one Hopper GPU, others have their published runs'. runs is 0 if none is known.
+// Returns the error band of a planned step of the configuration's trainer. measured: the plan uses a profile. This
+// trainer has a band for such plans and for one Hopper GPU; other trainers have the bands of published runs. runs is 0
+// if no band is known.
 GpuBand hardware_band(const Hardware *hardware, const Config *config, bool measured);
 // Writes a time with three digits: "823 ms", from 10 s on "14.9 s". Returns `text`.
 enum { SECONDS_TEXT = 24 };
@@ -63,13 +64,14 @@ char *hardware_seconds_text(double seconds, char text[SECONDS_TEXT]);
 // NAN: unknown.
 void hardware_put_others(const Hardware *hardware, const Config *config, double step, JsonOut *out);
 
-// Writes a value by each other trainer's runs, as "nvidia 62.9 days (60 to 65.1), nanotron 83.9 days (...)". Returns
-// `text`.
+// Writes a value scaled to the runs of each other trainer: "nvidia 62.9 days (60 to 65.1), nanotron 83.9 days (...)".
+// Returns `text`.
 enum { OTHERS_TEXT = 320 };
 char *hardware_others_text(const Hardware *hardware, const Config *config, double value, const char *unit,
                            char text[OTHERS_TEXT]);
 
-// Prints the expected step: its middle and its ends, by the band or without one by those of other trainers.
+// Prints the middle and the ends of the expected step, from its band, or without a band from the bands of other
+// trainers.
 void hardware_print_band(const Hardware *hardware, const Config *config, GpuBand band, double step, double mfu,
                          FILE *file);
 

@@ -134,7 +134,7 @@ static int context_values_(const LayoutSpace *space, const RunLayout *at, int64_
     return count;
 }
 
-// Tries slices of at least SHORT tokens, and the given number of slices; only that one if it is fixed.
+// Tries slices of at least SHORT tokens, and the given number of slices; if it is fixed, only the given number.
 static int slice_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
     enum { MOST = 8, SHORT = 512 };
     int64_t s = space->base->model.seq_len, given = space->given.slices;
@@ -175,7 +175,7 @@ static int data_values_(const LayoutSpace *space, const RunLayout *at, int64_t *
     return 1;
 }
 
-// Tries numbers of expert ranks of which each is twice the one before, or the largest divisor below it.
+// Tries numbers of expert ranks that double, or the largest divisor below twice the previous number.
 static int expert_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
     enum { MOST = 64 };
     int64_t experts = space->base->model.experts, ranks = (int64_t)at->tensor * at->context * at->data;
@@ -193,7 +193,7 @@ static int expert_values_(const LayoutSpace *space, const RunLayout *at, int64_t
     return count;
 }
 
-// Returns whether a stage's expert ranks are more than its neighbours in the linear order.
+// Returns whether a stage has more expert ranks than consecutive ranks in the linear order.
 static bool scatters_experts_(const RunLayout *at) {
     return at->pipeline > 1 && at->expert > (int64_t)at->tensor * at->context;
 }
@@ -232,7 +232,7 @@ static int micro_batch_values_(const LayoutSpace *space, const RunLayout *at, in
     return count;
 }
 
-// With one tensor rank, sequence parallelism has nothing to split. Experts need it with more.
+// With one tensor rank, sequence parallelism has nothing to split. With several, experts need it.
 static int sequence_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
     bool useful = at->tensor > 1 || fixes_(space, LAYOUT_BIT(sequence));
     bool divides = space->base->model.seq_len / at->context / at->slices % at->tensor == 0;
@@ -525,7 +525,7 @@ LayoutList layout_walk(const LayoutSpace *space, int first, int last, const RunL
 //   the last one          3  3.5          3 2
 void layout_deal_layers(const Schedule *placed, int64_t layers, double layer, double *load, int16_t *dealt) {
     int p = placed->stages, parts = p * placed->chunks;
-    double sum[CONFIG_MAX_STAGES] = {0}; // of a stage's chunks
+    double sum[CONFIG_MAX_STAGES] = {0}; // sum over a stage's chunks
     assert(parts <= layers);
     for (int g = 0; g < parts; g++) dealt[g] = 1, load[g] += layer;
     for (int c = 0; c < placed->chunks; c++)

@@ -11,9 +11,9 @@
 
 #include "config/config.h"
 
-// Rules for lists. Values of `recompute` and `attention` that are no rule apply to every stage. Two rules recompute n
-// layers: RECOMPUTE_EVICTING - 2n on each evicting stage; RECOMPUTE_EVICTING - (2n + 1) only on the evicting stages of
-// the first half.
+// Rules for lists. Other values of `recompute` and `attention` apply to every stage. Two rules recompute n layers:
+// RECOMPUTE_EVICTING - 2n on each evicting stage; RECOMPUTE_EVICTING - (2n + 1) only on the evicting stages of the
+// first half.
 enum { LAYERS_EVEN, LAYERS_BY_TIME, LAYERS_LISTED }; // LAYERS_LISTED: the list of the configuration
 enum { RECOMPUTE_TO_FIT = -1, RECOMPUTE_LISTED = -2, RECOMPUTE_EVICTING = -3 };
 enum { ATTENTION_LISTED = -1, POINTWISE_LISTED = -1 };
@@ -76,7 +76,7 @@ typedef uint32_t LayoutMask; // a bit for each key
 // The layouts to enumerate: all layouts of a world in which the fixed keys have their given values.
 typedef struct LayoutSpace {
     const Config *asked; // the user's configuration
-    const Config *base;  // the same with what --for fixes
+    const Config *base;  // user's configuration with the keys that --for fixes
     RunLayout given;     // layout of that configuration
     LayoutMask fixed;    // keys that keep their value in `given`
     int64_t world;       // ranks
@@ -136,7 +136,7 @@ int layout_distance(const RunLayout *from, const RunLayout *to, LayoutMask mask)
 // Writes the keys that differ as "-o KEY=VALUE ..." and returns how many. Keys that do not apply to `to` are omitted.
 int layout_write_changes(const Config *from, const Config *to, FILE *file);
 
-// Writes a value as people read it: "8", "flash", "by time". Returns `text`.
+// Writes a value in human-readable form: "8", "flash", "by time". Returns `text`.
 enum { LAYOUT_TEXT = 32 };
 char *layout_value_text(int index, int64_t value, char text[LAYOUT_TEXT]);
 

@@ -26,7 +26,7 @@ static double more_(const Forecast *one, const Forecast *than) {
 
 void pays_print(const Forecast *const *found, int64_t count, const Forecast *own, bool bpipe, const char *nothing,
                 FILE *file) {
-    const Forecast *best[WAYS] = {NULL}, *plain = NULL; // plain: of the ways that evict nothing
+    const Forecast *best[WAYS] = {NULL}, *plain = NULL; // plain: the fastest without evictions
     char *text, title[SCHEDULE_TEXT], step[32];
     const char *comma = "";
     size_t length;
@@ -53,7 +53,7 @@ void pays_print(const Forecast *const *found, int64_t count, const Forecast *own
         else fprintf(line, "%+.1f %%", more_(row, own));
         comma = ",";
     }
-    // 2. Evictions against the fastest that evicts nothing, whose schedule they may only make room for.
+    // 2. Evictions against the fastest without them: evictions may only make room for its schedule.
     comma = comma[0] != '\0' ? "; evicting" : " evicting";
     for (int way = WAY_PARTNER; way < WAYS && plain != NULL; way++) {
         if (best[way] == NULL) continue;
@@ -67,7 +67,7 @@ void pays_print(const Forecast *const *found, int64_t count, const Forecast *own
     free(text);
     if (!bpipe) return;
 
-    // 3. BPipe: the fastest that evicts to the partner against the fastest that evicts nothing.
+    // 3. BPipe: the fastest with evictions to the partner against the fastest without evictions.
     const Forecast *with = best[WAY_PARTNER];
     if (with == NULL) grid_line(file, "BPipe?", "No: of layouts that evict to a partner, %s", nothing);
     else if (plain == NULL) grid_line(file, "BPipe?", "Yes: of layouts that evict nothing, %s", nothing);

@@ -39,7 +39,7 @@ bool plan_evicts(const Schedule *schedule) {
 }
 
 bool plan_schedule_holds(int64_t virtual_stages, int64_t microbatches) {
-    enum { MOST = 1 << 24 }; // forwards; with their backwards, the lists take 670 MB
+    enum { MOST = 1 << 24 }; // forwards; the lists, with their backwards, take 670 MB
     return microbatches <= MOST / virtual_stages;
 }
 
@@ -146,25 +146,26 @@ int plan_check_ramp(const Config *config, const Schedule *largest, Error *err) {
     return status;
 }
 
-// What does not depend on a stage's list: its memory apart from slots and messages between stages, its parameters.
+// The figures that do not depend on a stage's list: its parameters, and its memory without slots and messages between
+// stages.
 typedef struct Held {
     MemoryBytes memory;
     StateBytes states;
     int64_t staged, parameters, layer_gradients;
 } Held;
 
-// What stage_bytes depends on, except for what all layouts of a model have in common. Compared as bytes.
+// The inputs of stage_bytes that differ between layouts of a model. Compared as bytes.
 typedef struct HeldKey {
     char shape[sizeof(Shape)];
     int64_t layers, dense, kept; // kept: microbatches with keys in memory, times layers
     int64_t microbatches, data, context;
     bool recomputed, first, last, alone; // alone: the only stage
-    bool sharded;                        // the gradients, which also depends on split backwards
+    bool sharded;                        // gradients are sharded, which also depends on split backwards
 } HeldKey;
 
 Memo *plan_memo(void) { return memo_create(sizeof(HeldKey)); }
 
-// last: the key of what *held has; all zero at first.
+// last: the key of *held; all zero at first.
 static void held_(Held *held, HeldKey *last, const TensorTable *table, const Config *config, const StageShape *at,
                   Memo *memo) {
     HeldKey key;
@@ -324,7 +325,7 @@ static void print_host_(const Plan *plan, FILE *file) {
 }
 
 void plan_print(const Plan *plan, const Config *config, const Schedule *schedule, FILE *file) {
-    enum { OTHER = MEMORY_MESSAGES }; // the categories from here on share one column, so that the table fits a screen
+    enum { OTHER = MEMORY_MESSAGES }; // categories from here on share one column, so that the table fits on a screen
     // 1. The run.
     const ModelConfig *m = &config->model;
     char parameters[PLAN_PARAMETERS_TEXT], tokens[32], cut[CONFIG_CUT], experts[80] = "";

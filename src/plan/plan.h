@@ -47,7 +47,7 @@ int plan_check_ramp(const Config *config, const Schedule *largest, Error *err);
 // partner can only if the schedule fills stages unevenly. False for a schedule from a file.
 bool plan_can_balance(const Config *config);
 
-// Returns the name of the schedule without BPipe as people write it: "1F1B".
+// Returns the display name of the schedule without BPipe: "1F1B".
 const char *plan_plain_name(const Config *config);
 
 // Returns whether the lists of all virtual stages are small enough for memory: every rank keeps all lists.

@@ -16,7 +16,7 @@ static const Forecast *answer_forecast_(const PlanAnswer *answer) {
     return bpipe ? &verdict->bpipe : &verdict->plain;
 }
 
-// -1 with err; the caller frees what was made in both cases.
+// Fills in *answer. -1 with err; the caller frees it in both cases.
 static int answer_make_(PlanAnswer *answer, const Config *config, const Model *model, const Log *log, Error *err) {
     enum { MOST_FORWARDS = 1 << 20 };
     answer->config = *config;
@@ -32,7 +32,7 @@ static int answer_make_(PlanAnswer *answer, const Config *config, const Model *m
     answer->plan = planner_plan(&answer->planner, &answer->config, answer->schedule);
     answer->time = answer_forecast_(answer)->time;
     answer->fits = answer_forecast_(answer)->fits;
-    // The same with 1F1B and without BPipe, which without slices needs a microbatch per stage.
+    // The same configuration with 1F1B and without BPipe. Without slices, it needs a microbatch per stage.
     Config plain = answer->config;
     plain.schedule.bpipe = BPIPE_OFF;
     plain.schedule.name = schedule_kind_plain();
@@ -45,7 +45,7 @@ static int answer_make_(PlanAnswer *answer, const Config *config, const Model *m
     if (loan.schedule == NULL) return -1;
     answer->plan_1f1b = planner_plan(&answer->planner, &plain, loan.schedule);
     schedule_cache_return(&loan);
-    // What it is unsure of; not for a schedule of which every simulation takes a second.
+    // The doubts, unless every simulation of the schedule takes a second.
     answer->unsure.skipped = answer->config.parallel.pipeline * config_microbatches(&answer->config) > MOST_FORWARDS;
     if (!answer->unsure.skipped) {
         Config doubted = answer->config;

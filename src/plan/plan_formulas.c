@@ -7,16 +7,16 @@
 
 #include <math.h>
 
-// 1. FSDP in place of the pipeline: every tensor rank's states are spread over all p d ranks, and each of these ranks
-// computes all layers. Every microbatch gathers the weights twice and sums the gradients once; compute hides these
-// collectives as long as it runs.
+// 1. FSDP in place of the pipeline: every tensor rank's states are spread over all p d ranks, and each rank computes
+// all layers. Every microbatch gathers the weights twice and sums the gradients once; compute hides these collectives
+// as long as it runs.
 // 2. Vocabulary parallelism: embedding and head are spread over all stages, and each stage keeps one more bundle.
 void plan_formulas_print(const PlanAnswer *answer, FILE *file) {
     const ScheduleTable *table = &answer->schedules;
     const Config *config = &answer->config;
     const Plan *plan = &answer->plan_1f1b;
     const Hardware *hardware = &answer->planner.hardware;
-    RunLayout plain = layout_of(config); // 1F1B without split backwards and evictions, which the formulas start from
+    RunLayout plain = layout_of(config); // 1F1B without split backwards and evictions: the baseline of the formulas
     plain.name = schedule_kind_plain();
     plain.split = SPLIT_OFF;
     plain.bpipe = BPIPE_OFF;
@@ -27,7 +27,7 @@ void plan_formulas_print(const PlanAnswer *answer, FILE *file) {
     if (row == table->rows + table->count || !row->time.known || config->parallel.pipeline < 2) return;
     grid_line(file, "formulas", "not run here, not simulated, not among the schedules above:");
     int64_t d = config->parallel.data, shards = d * plan->stages, batch = shards * config->schedule.micro_batch;
-    int64_t all = 0, peak = 0; // bytes of the states of all stages; of the fullest rank with a part of them
+    int64_t all = 0, peak = 0; // bytes of the states of all stages; bytes of the fullest rank with its share of them
     double sent = 0, states = 0, bundles = 0, layer = 0, busy = (1 - row->time.bubble) * row->time.pipeline;
     char bytes[32], step[32], beyond[32];
     for (int s = 0; s < plan->stages; s++) {

@@ -94,7 +94,7 @@ static void print_answer_(const PlanAnswer *answer, bool terminal, FILE *file) {
 
 // ---------------------------------------------------------------- micro-batch sizes
 
-// Writes the bytes, in brackets if they do not fit, "-" if the variant is impossible.
+// Writes the bytes, in brackets if they do not fit; "-" if the variant is impossible.
 static void peak_cell_(Grid *grid, const Forecast *forecast, GridUnit unit) {
     double peak = (double)forecast->peak_bytes / unit.bytes;
     if (forecast->possible) grid_cell(grid, forecast->fits ? "%.*f" : "(%.*f)", unit.digits, peak);
@@ -215,7 +215,7 @@ PlanSpeed plan_speed(const Planner *planner, const Config *config, const PlanTim
 static int print_world_(const PlanAnswer *answer, FILE *file, Error *err) {
     const Verdict *verdict = &answer->verdict;
     if (verdict->largest_plain > 0 || verdict->largest_bpipe > 0 || answer->config.schedule.file[0] != '\0') return 0;
-    // All keys but tensor and pipeline are as given; one data rank, one sequence per microbatch.
+    // Changes only tensor and pipeline; uses one data rank and one sequence per microbatch.
     const Config *config = answer->planner.config;
     SearchSpace space = space_make(config, &answer->planner, config_world(config));
     SmallestWorld world;
@@ -250,7 +250,7 @@ static int print_rest_(const PlanAnswer *answer, const Waterfall *waterfall, FIL
     const int64_t largest[] = {verdict->largest_plain, verdict->largest_bpipe, verdict->largest_recompute};
     int count = config->program == 0 ? 3 : 1; // other programs have no BPipe
     double plain, bpipe, now = config->hardware.reserve_gib;
-    // 1. Which micro-batch sizes fit, and with which reserve.
+    // 1. The micro-batch sizes that fit, and their reserves.
     fputs("largest   micro-batch that fits: ", file);
     for (int way = 0; way < count; way++) {
         fprintf(file, "%s%s", way > 0 ? ", " : "", way == 0 ? plan_plain_name(config) : ways[way]);
@@ -329,7 +329,7 @@ static void print_better_(const PlanAnswer *answer, FILE *file) {
     free(set);
 }
 
-// The answer fits on a screen, where the table takes the lines that are left.
+// The report fits on one screen; the table gets the remaining lines.
 int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err) {
     const ScheduleTable *table = &answer->schedules;
     Forecast run = {.layout = layout_of(&answer->config), .time = answer->time}, own = answer->verdict.plain;

@@ -41,10 +41,10 @@ PlanSpeed plan_speed(const Planner *planner, const Config *config, const PlanTim
 enum { PLAN_HEAD_TEXT = 256 };
 char *plan_head_text(const Planner *planner, const Config *config, char text[PLAN_HEAD_TEXT]);
 
-// Prints which keys of the file -o hardware.gpu replaced, if it did.
+// Prints the keys of the file that -o hardware.gpu replaced, if any.
 void plan_print_replaced(const Config *config, FILE *file);
 
-// Prints the expected step, the planned one, and what a run takes.
+// Prints the expected step, the planned step, and the time and cost of a run.
 void plan_print_time(const Planner *planner, const Config *config, const PlanTime *time, bool verbose, FILE *file);
 
 // Writes the report for people: PLAN_SCREEN lines of GRID_LINE columns at most. verbose: adds all figures that they are

@@ -1,5 +1,5 @@
-// The walk of space.h over the schedules and ways of one division, shown as a table. Rows that a configuration would
-// refuse are left out, and so are rows with BPipe that evict nothing.
+// The walk of space.h over the candidates of one division, shown as a table. Rows that a configuration would refuse are
+// left out, and so are rows with BPipe that evict nothing.
 #include "plan_schedules.h"
 
 #include "base/alloc.h"
@@ -27,7 +27,8 @@ typedef struct RowsOf {
     Error err;
 } RowsOf;
 
-// Adds a way if it is possible; one with given slots only if its slots differ from the previous row's.
+// Adds a candidate if it is possible. A candidate with the given slots is added only if its slots differ from the
+// previous row's.
 static Forecast take_row_(void *argument, const RunLayout *way, const Forecast *kept) {
     RowsOf *rows = argument;
     ScheduleTable *table = &rows->table;
@@ -62,8 +63,8 @@ bool schedule_table_too_long(const Config *config) {
     return p > FEW_STAGES && p * config_microbatches(config) > MOST_FORWARDS;
 }
 
-// Schedules are independent of each other, so they can be divided among threads. If the configuration has slices, also
-// the schedules without slices are tried.
+// Schedules are independent of each other, so they can be divided among threads. If the configuration has slices, the
+// schedules without slices are tried, too.
 int schedule_table_make(ScheduleTable *table, const Planner *planner, bool threads, Error *err) {
     *table = (ScheduleTable){.best = -1};
     if (schedule_table_too_long(planner->config)) return 0;
@@ -94,7 +95,7 @@ int schedule_table_make(ScheduleTable *table, const Planner *planner, bool threa
             space_ways(&space, &lists.layouts[i], ways, take_row_, &rows[i]);
         }
         for (int64_t i = 0; i < lists.count; i++) {
-            if (status == 0 && rows[i].status != 0) *err = rows[i].err; // the error of the first that failed
+            if (status == 0 && rows[i].status != 0) *err = rows[i].err; // error of the first row that failed
             if (status == 0) status = rows[i].status;
             for (int row = 0; row < rows[i].table.count; row++) rows_add_(table, &rows[i].table.rows[row]);
             free(rows[i].table.rows);
@@ -207,7 +208,7 @@ void schedule_table_print(const ScheduleTable *table, const Planner *planner, co
     const char *list = strrchr(config->schedule.file, '/');
     if (config->schedule.file[0] != '\0')
         schedules_table_row_(&grid, table, own, "given", list != NULL ? list + 1 : config->schedule.file, all);
-    // The given row and the leanest are printed if others leave no place for them.
+    // Reserves lines for the given row and for the row with the fewest bytes.
     for (int i = 0, given = 0; i < table->count; i++) {
         // The configuration's own schedule; the numbers of slots may differ.
         bool runs = given == 0 && config->schedule.file[0] == '\0' && asked.recompute == rows[i]->layout.recompute &&

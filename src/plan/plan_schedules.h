@@ -31,7 +31,7 @@ enum { SCHEDULE_TEXT = 160 };
 char *schedule_text(const RunLayout *layout, char text[SCHEDULE_TEXT]);
 // Returns the part of that text for evictions: "" (no evictions), ", BPipe" or ", host".
 const char *schedule_evicts_text(const RunLayout *layout);
-// Writes what a forecast that does not fit lacks: "stage 0 lacks 3.1 GiB". Returns `text`.
+// Writes how much memory a forecast lacks: "stage 0 lacks 3.1 GiB". Returns `text`.
 char *schedule_lacks_text(const Forecast *forecast, char text[SCHEDULE_TEXT]);
 
 // Print the table for people, fastest rows first: at most `most` rows, which are the five fastest that fit, the row

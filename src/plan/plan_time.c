@@ -18,7 +18,7 @@ typedef struct Costing {
     const Schedule *schedule;
     const Plan *plan;
     const TimeSource *source;
-    int copy; // the replica whose pipeline is costed
+    int copy; // the replica whose pipeline is timed
     // The last chunk that was counted, and its times by slice: most chunks of a plan are alike.
     const StageShape *of;
     StageChunk chunk;
@@ -50,8 +50,8 @@ static double ratio_(const Account *now, const Account *then) {
     return compute_(then) > 0 ? compute_(now) / compute_(then) : 1;
 }
 
-// Replaces counted compute by measured compute. A profile measures complete bundles, whose outputs are not computed
-// again: what was measured is scaled by what is counted now over what is counted for such a bundle. Without measured
+// Replaces counted compute by measured compute. A profile measures complete bundles, without recomputed outputs. So the
+// measured time is scaled by the ratio of the counted times, of this bundle and of a complete one. Without measured
 // split backwards, W takes the share of B that is counted for it, and I the rest.
 static void take_measured_(StageTime *time, const ProfileTime *found, const ChunkTimes *now, const ChunkTimes *then) {
     double input = found->input, weight = found->weight;
@@ -159,7 +159,7 @@ static double optimizer_seconds_(const Costing *costing, int s) {
     Account spent = counted_update(&source, &stage->at);
     double world = (double)config_world(costing->config), update = compute_(&spent);
     int64_t owned = stage->states.owned;
-    bool adamw = costing->config->train.optimizer == OPTIMIZER_ADAMW; // what a profile has measured
+    bool adamw = costing->config->train.optimizer == OPTIMIZER_ADAMW; // a profile measures AdamW
     if (profile != NULL && adamw) update = (profile->norm_seconds + profile->optimizer_seconds) * (double)owned;
     // All ranks update at the same time, even if they share cores.
     if (hardware->cpu && world > hardware->cores_share) update *= world / hardware->cores_share;
@@ -252,7 +252,7 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing) {
     double element = costing->config->train.precision == PRECISION_BF16 ? 2 : 4;
     double piece = (double)costing->plan->stage[0].states.gradients / layers_of_(costing, 0) / UNITS;
     double rate = data_rate_(costing, parallel->tensor, COST_REDUCE_SCATTER, piece);
-    // The replicas of as many parts of the experts share a node's network as ranks divide the experts.
+    // Replicas of every expert rank's part share a node's network.
     double slower = rate / data_rate_(costing, max_i64(parallel->tensor, parallel->expert), COST_REDUCE_SCATTER, piece);
     costs->sums =
         (DataSums){bytes, late, hides, layers, node, rate, fmax(rate, costing->source->hardware->cost.tensor)};
@@ -262,7 +262,7 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing) {
         const PlanStage *stage = &costing->plan->stage[s];
         double of_layers = (double)stage->layer_gradients;
         double of_ends = (double)stage->states.gradients - of_layers;
-        // Sharded gradients are summed from buffers of two layers, so their memory does not tell what is sent.
+        // Sharded gradients are summed from buffers of two layers, so their memory is less than the bytes sent.
         if (config_shards_gradients(costing->config))
             of_layers = fmax(0, 4.0 / element * (double)stage->states.weights - of_ends);
         double of_experts = (double)stage->states.expert_gradients;
@@ -293,7 +293,7 @@ static double tied_seconds_(const Costing *costing) {
         if (plan->stage[s].at.first) first = s;
         if (plan->stage[s].at.last) last = s;
     }
-    if (first == last) return 0; // one rank has both gradients, as with V placement
+    if (first == last) return 0; // V placement: one rank has both gradients
     const Config *c = costing->config;
     int64_t elements = config_padded_vocab(c) / c->parallel.tensor * c->model.hidden / config_replicas(c);
     return costing_message_(costing, first, last, 4 * elements);
@@ -424,14 +424,14 @@ static double onward_(double fewer, double enough, double more, double between) 
     return enough + (enough - fewer) * more / between;
 }
 
-// What is simulated with several numbers of microbatches.
+// Inputs of a simulation that is repeated with several numbers of microbatches.
 typedef struct Simulated {
     const Config *config;
     const PlanCosts *costs;
     ScheduleCache *lists; // may be NULL
 } Simulated;
 
-// Simulates the phase of a schedule with `microbatches` microbatches.
+// Simulates the pipeline phase with the first `microbatches` microbatches of the schedule.
 static int phase_of_(Phase *phase, const Simulated *of, int64_t microbatches, Error *err) {
     ScheduleLoan loan = schedule_cache_borrow(of->lists, of->config, microbatches, err);
     int status = loan.schedule == NULL ? -1 : phase_(phase, loan.schedule, of->costs, 0, err);
@@ -461,7 +461,7 @@ static double growth_expects_(const Growth *growth, int64_t microbatches) {
                    (double)(growth->enough - growth->fewer));
 }
 
-// Simulates more microbatches. settled: the simulated time is the predicted time, to within a thousandth.
+// Simulates more microbatches. settled: the simulated time is within a thousandth of the predicted time.
 static int growth_to_(Growth *growth, const Simulated *of, int64_t microbatches, bool *settled, Error *err) {
     double expected = growth_expects_(growth, microbatches);
     growth->before = growth->now;
@@ -501,7 +501,7 @@ static int whole_phase_(Phase *phase, const Simulated *of, const Schedule *sched
     Growth growth = {.enough = schedule->microbatches, .fewer = schedule->microbatches - 2 * p};
     Phase between;
     bool whole = all <= growth.enough;
-    // The fourth simulation would be of all microbatches, and only its times would be used.
+    // The fourth simulation would have all microbatches, and only its times would be used.
     if (!whole && isinf(worth) && all <= 2 * growth.enough && all <= MOST / p) return phase_of_(phase, of, all, err);
     if (phase_(phase, schedule, of->costs, whole && isfinite(worth) ? fmax(worth, 1e-9) : 0, err) != 0) return -1;
     if (whole) return 0;
@@ -533,7 +533,7 @@ static int whole_phase_(Phase *phase, const Simulated *of, const Schedule *sched
 // Transfers of a stage go through its queue one after another.
 double plan_transfer_seconds(const Config *config, const Schedule *schedule, const Plan *plan,
                              const TimeSource *source) {
-    static const double LEAST_PART = 0.75; // least share of these transfers per microbatch in a longer schedule
+    static const double LEAST_PART = 0.75; // least share of the transfers per microbatch that a longer schedule keeps
     Costing costing = {.config = config, .schedule = schedule, .plan = plan, .source = source};
     double most = 0, rounds = (double)config_microbatches(config) / schedule->microbatches;
     costing.copy = widest_copy_(&costing);

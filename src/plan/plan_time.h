@@ -29,7 +29,7 @@ typedef struct StageTime {
     // no other stage uses the network meanwhile
     double reduction;
     double beside;    // seconds that concurrent sums over data ranks add to B, or W
-    double first;     // seconds by which a step's first B, or W, is shorter
+    double first;     // seconds by which a step's first B (or W) is shorter than the others
     double optimizer; // seconds per step: gradient norm, AdamW, weight gather, less `first`
 } StageTime;
 

@@ -28,7 +28,7 @@ static Forecast try_world_(void *argument, const RunLayout *way, const Forecast 
     return forecast;
 }
 
-// Tries the ranks of a layout with every number of slices and every schedule, the plain ones first.
+// Tries the ranks of a layout with every number of slices and every schedule, the simplest first.
 static int try_ranks_(WorldTrial *trial, RunLayout *at) {
     const SearchSpace *space = trial->space;
     const Hardware *hardware = &space->planner->hardware;
@@ -94,7 +94,7 @@ int space_smallest_world(const SearchSpace *space, SmallestWorld *world, Error *
                 for (int k = 0; k < kinds; k++) most = max_i64(most, slices[k]);
                 while (works > 0 && stages[works - 1] > batch / d * most) works--;
                 while (works > 0 && world->ranks > 0 && stages[works - 1] > (world->ranks - 1) / ranks) works--;
-                while (works - fails > 1) { // most worlds hold nothing even with the most stages
+                while (works - fails > 1) { // most worlds are too small even with the largest number of stages
                     middle = middle == count ? works - 1 : fails + (works - fails) / 2;
                     at.pipeline = (int32_t)stages[middle];
                     if (try_ranks_(&trial, &at) != 0) return -1;

@@ -150,7 +150,7 @@ ScheduleLoan planner_borrow(const Planner *planner, const Config *config, Error 
 }
 
 // Returns whether the schedule is legal and every batch divides into enough microbatches of this size. If BPipe is on,
-// it also has to be able to evict, with enough slots; gradients that have to be sharded have to be so.
+// there must be something to evict and enough slots. Required sharding of gradients must be possible.
 static bool possible_(const Planner *planner, const Config *config) {
     int64_t p = config->parallel.pipeline, unit = config->schedule.micro_batch * config->parallel.data, batch;
     if (config->parallel.shard_gradients == SHARD_ON && !config_shards_gradients(config)) return false;
@@ -234,7 +234,7 @@ static int planner_ask_(const Planner *planner, const Config *config, Timed time
     forecast->layout = layout_of(config);
     if (!possible_(planner, config)) return 0;
     if (lists_open_(&lists, planner, config, timed == TIMED_ALWAYS, err) != 0) return -1;
-    // What the lists say: slots, and whether something is evicted. Then bytes, then seconds.
+    // First the slots and evictions of the lists, then bytes, then seconds.
     const Schedule *schedule = lists.loan.schedule;
     bool evicts = asked->bpipe == BPIPE_ON;
     forecast->possible = !evicts || plan_evicts(schedule);
@@ -271,12 +271,12 @@ bool planner_split_open(const Config *config) {
 // The GPU is described only by the keys of `hardware`, so that machines with and without a GPU decide alike.
 static int ask_both_(const Planner *planner, const Config *config, bool timed, Forecast both[2], double *gain,
                      Error *err) {
-    static const double LEAST = 0.005; // less is within the error of the plan
+    static const double LEAST = 0.005; // a smaller gain is within the plan's error
     Planner unmeasured = *planner;
     Error errors[2] = {{0}};
     int status[2];
     unmeasured.measured = false;
-    // With a thousand stages each of the two takes a second.
+    // With a thousand stages, each of the two plans takes a second.
 #pragma omp parallel for
     for (int i = 0; i < 2; i++) {
         Config decided = *config;

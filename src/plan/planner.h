@@ -18,7 +18,7 @@ typedef struct Planner {
     Memo *counted;        // seconds already counted on `hardware`
     Memo *parts;          // PartTimes by the shape of a layout (space.h)
     Memo *held;           // bytes of stages already counted (plan_make_from)
-    Memo *asked;          // forecasts of this configuration in other ways (verdict_forecast)
+    Memo *asked;          // forecasts of variants of this configuration (verdict_forecast)
 } Planner;
 
 // Returns where the planner's times come from.
@@ -58,8 +58,8 @@ typedef struct Forecast {
 double planner_compared(const Forecast *forecast);
 
 // Returns whether a is preferred to b: it is faster (by over 1e-9), else recomputes nothing, else evicts nothing, else
-// has fewer bytes, else has the plainer schedule. The plain kind is the plainest, and the other kinds follow in the
-// order of schedule_kinds. Within a kind, complete backwards are plainer than split ones.
+// has fewer bytes, else has the simpler schedule. The plain kind is the simplest, and the other kinds follow in the
+// order of schedule_kinds. Within a kind, complete backwards are simpler than split backwards.
 bool planner_prefers(const Forecast *a, const Forecast *b);
 
 // Forecasts bytes, and time if `timed`, of a complete configuration. possible: false if it would be refused, or should
@@ -81,8 +81,8 @@ bool planner_split_open(const Config *config);
 // Plans a configuration of the planner's model. Freed with plan_free.
 Plan planner_plan(const Planner *planner, const Config *config, const Schedule *schedule);
 
-// Returns the planned step of NVIDIA's programs over `step`, this trainer's for the same configuration; 0 where both do
-// the same work, or if it is not known.
+// Returns the ratio of the planned steps of NVIDIA's programs and of this trainer (`step`) for the same configuration;
+// 0 if both do the same work, or if it is unknown.
 double planner_theirs(const Planner *planner, const Config *config, double step);
 
 // Returns true if the configuration does not fit even with the slots that a formula counts, which may be too few.

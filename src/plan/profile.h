@@ -2,7 +2,7 @@
 // attention modes. Each stage has the tensor-parallel shapes of the run, and its neighbours are emulated, so
 // measurements on one device predict a cluster.
 //
-// The file is JSON. It records its device, model and shapes; a run with different ones does not use it.
+// The file is JSON. It records its device, model and shapes; runs with other devices, models or shapes ignore it.
 #pragma once
 
 #include "engine/stage.h"

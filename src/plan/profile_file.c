@@ -52,7 +52,7 @@ static const struct {
                 EXTENT(expert_ffn), EXTENT(shared_ffn), EXTENT(dense_layers),
                 EXTENT(kv_lora),    EXTENT(q_lora),     EXTENT(nope_dim),
                 EXTENT(rope_dim),   EXTENT(v_dim)};
-enum { EXTENTS_ = sizeof extents_ / sizeof *extents_, POSITIVE_ = 7 }; // those after the first seven may be 0
+enum { EXTENTS_ = sizeof extents_ / sizeof *extents_, POSITIVE_ = 7 }; // extents after the first seven may be 0
 
 static int64_t extent_(const ModelConfig *model, int i) {
     return *(const int64_t *)((const char *)model + extents_[i].at);
@@ -258,7 +258,7 @@ static bool profile_has_(const Profile *profile, const AttentionShape *attention
     return false;
 }
 
-// Returns a kind of stage that the run has but the profile lacks; NULL: the profile has all.
+// Returns a kind of stage that the run has but the profile lacks; NULL if the profile has all kinds.
 static const char *lacks_(const Profile *profile, const Config *config) {
     AttentionShape attention = {.mode = config->attention.mode, .softmax = config->attention.softmax};
     int64_t p = config->parallel.pipeline;

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 enum {
-    MICROBATCHES = 4, // two complete backwards and two split ones
+    MICROBATCHES = 4, // two complete and two split backwards
     MOST_RUNS = 32,
 };
 static const double ENOUGH_SECONDS = 0.4;

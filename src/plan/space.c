@@ -107,7 +107,7 @@ LayoutList space_divisions(const SearchSpace *space) {
 // A shape with the memory and the time of its first layer.
 typedef struct Variant {
     RunLayout layout;
-    MemoryBytes memory; // of one layer with both ends
+    MemoryBytes memory; // memory of one layer, embedding and head
     int64_t bundle, message;
     PartTimes times;
     bool useless;
@@ -128,7 +128,7 @@ static Variant variant_(const SearchSpace *space, const RunLayout *shape, Config
     return variant;
 }
 
-// Returns whether a takes as much memory as b, or more, and as much time.
+// Returns whether a takes at least as much memory and time as b.
 static bool no_better_(const Variant *a, const Variant *b) {
     bool worse = a->bundle >= b->bundle && a->message >= b->message && a->times.forward >= b->times.forward &&
                  a->times.layer - a->times.forward >= b->times.layer - b->times.forward;
@@ -136,8 +136,8 @@ static bool no_better_(const Variant *a, const Variant *b) {
     return worse;
 }
 
-// Tries all values of the keys first .. last, and removes the layouts that are no better than another. Of equal layouts
-// the first is kept.
+// Tries all values of the keys first .. last, and removes layouts that are no better than another layout. Of equal
+// layouts, it keeps the first.
 static void space_branch_(const SearchSpace *space, LayoutList *list, int first, int last, Config *config) {
     LayoutList kept = {0};
     for (int64_t of = 0; of < list->count; of++) {

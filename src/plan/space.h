@@ -1,5 +1,5 @@
 // The one enumeration of layouts, and the configuration of each. The table of --plan, `schedule.name: auto`, the
-// smallest world and --search walk it with other keys fixed, and take each layout with a function of their own.
+// smallest world and --search walk it with other keys fixed, and pass each layout to a function of their own.
 //
 // A *division* has the first keys of a layout: how the model and the batch are divided. A *shape* also says how a layer
 // is computed: sequence parallelism, collectives, attention, pointwise recomputation. A *candidate* is a complete
@@ -23,10 +23,10 @@ bool space_fixes(const SearchSpace *space, LayoutMask keys);
 // attention have the values that -o fixes, if any.
 RunLayout space_start(const SearchSpace *space);
 
-// Return all divisions, the shapes of a division, and the schedules that a shape can have. A shape that computes a
-// layer no faster than another one of the division and that saves no memory is left out. useful: leaves out chunks and
-// split backwards of a single stage, which has no bubble to fill, unless -o fixes the schedule. The caller frees
-// `layouts`. config: see space_set.
+// Return all divisions, the shapes of a division, and the schedules that a shape can have. A shape is left out if
+// another shape of the division is as fast and takes no more memory. useful: leaves out chunks and split backwards of a
+// single stage, which has no bubble to fill, unless -o fixes the schedule. The caller frees `layouts`. config: see
+// space_set.
 LayoutList space_divisions(const SearchSpace *space);
 LayoutList space_shapes(const SearchSpace *space, const RunLayout *division, Config *config);
 LayoutList space_schedules(const SearchSpace *space, const RunLayout *shape, bool useful, Config *config);
@@ -41,14 +41,14 @@ int64_t space_least_bytes(const SearchSpace *space, const RunLayout *shape, Conf
 // The ways to keep the bundles of one schedule that a walk tries. Every walk tries the schedule without evictions, then
 // evictions to the partner and to the host with the fewest slots, unless -o fixes other ways.
 enum {
-    WAYS_TO_FIT = 1, // where bundles do not fit: recomputed layers, in place of and beside evictions, and more slots
+    WAYS_TO_FIT = 1, // if bundles do not fit: recomputed layers, instead of evictions or in addition, and more slots
     WAYS_GIVEN = 2,  // evictions also with schedule.slots as given
     WAYS_ALL_LAYERS = 8, // all layers recomputed, without evictions
     WAYS_SAVING = 4      // pointwise recomputation; with one chunk, also recomputed layers and recomputed attention
 };
 
-// Takes a way and returns its forecast; all zero: it is impossible, or was not tried. kept: the forecast of the same
-// schedule without evictions; NULL for this one itself.
+// Visits a candidate and returns its forecast; all zero if the candidate is impossible or was not tried. kept: the
+// forecast of the same schedule without evictions; NULL while that candidate is visited.
 typedef Forecast SpaceVisit(void *argument, const RunLayout *way, const Forecast *kept);
 
 // Visits the ways to keep the bundles of a schedule.
@@ -60,23 +60,23 @@ bool space_balance_matters(const SearchSpace *space, const RunLayout *layout, Co
 // Writes the configuration of a layout. Returns false if a layout with RECOMPUTE_TO_FIT does not fit even with all
 // layers recomputed, or if a layout with RECOMPUTE_EVICTING is no separate candidate.
 bool space_config(const SearchSpace *space, const RunLayout *layout, Config *config);
-// Does the same in a configuration that is the user's, or what a function of this space has left of it, since copying
-// one takes longer than setting its keys.
+// Does the same in `config`, a copy of the user's configuration that functions of this space may have changed before.
+// Copying a configuration takes longer than setting its keys.
 bool space_set(const SearchSpace *space, const RunLayout *layout, Config *config);
 
 // Returns the seconds of the model's parts on one tensor rank of a shape, per microbatch.
 PartTimes space_times(const SearchSpace *space, const RunLayout *shape, Config *config);
-// Return lower bounds of these seconds: for all shapes of a division, in which no collective takes time; and for one of
-// them, in which this holds for the ends of the model, `ends`.
+// Return lower bounds of these seconds: for all shapes of a division, with free collectives; and for one shape, with
+// free collectives only at the ends of the model (`ends`).
 PartTimes space_least_times(const SearchSpace *space, const RunLayout *division, Config *config);
 PartTimes space_layer_times(const SearchSpace *space, const RunLayout *shape, const PartTimes *ends, Config *config);
 
-// The fewest ranks on which the model fits, and the layout in which it does.
+// The fewest ranks on which the model fits, and its layout there.
 typedef struct SmallestWorld {
     int64_t ranks; // 0: not found
     RunLayout at;
 } SmallestWorld;
 
-// Finds the smallest world for the fixed keys of a space, whose own world does not count. Every layer is recomputed;
-// all schedules, slices, context ranks and evictions are tried, the plainest first. -1 with err.
+// Finds the smallest world for the fixed keys of a space, ignoring the space's number of ranks. Every layer is
+// recomputed; all schedules, slices, context ranks and evictions are tried, the simplest first. -1 with err.
 int space_smallest_world(const SearchSpace *space, SmallestWorld *world, Error *err);

@@ -5,8 +5,8 @@
 
 #include <math.h>
 
-// Factors on figures, 0: unchanged. apart: tensor collectives are not hidden behind products. reserve: more GiB.
-// brief: a word. printed false: only JSON names it, because the row before says more.
+// Factors on figures, 0: unchanged. apart: tensor collectives do not overlap products. reserve: additional GiB. brief:
+// one word. printed false: appears only in JSON, because the previous row is more telling.
 static const struct {
     const char *what, *brief;
     double products, network, reserve;
@@ -27,7 +27,7 @@ void doubters_make(Doubters *doubters, const Planner *planner) {
         if (doubts_[i].products > 0) at->hardware.cost.efficiency *= doubts_[i].products;
         if (doubts_[i].network > 0) at->hardware.cost.network *= doubts_[i].network;
         if (*memory > 0) *memory = max_i64(*memory - (int64_t)(doubts_[i].reserve * GIB), 1);
-        at->counted = counted_memo(); // what was counted with other figures
+        at->counted = counted_memo(); // the shared memo has seconds for other figures
     }
 }
 
@@ -42,7 +42,7 @@ int unsure_find(Unsure *unsure, const Doubters *doubters, Config *config, const 
     for (int i = 0; i < DOUBTS && status == 0; i++) {
         const Planner *planner = &doubters->planner[i];
         const Hardware *hardware = &planner->hardware;
-        bool timed = doubts_[i].reserve == 0; // memory changes only whether it fits
+        bool timed = doubts_[i].reserve == 0; // more reserve changes only whether it fits
         bool longer = false, gpus = !hardware->cpu && config->parallel.tensor > 1 && config->parallel.sequence;
         Forecast again;
         unsure->step[i] = forecast->time.step;

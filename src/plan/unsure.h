@@ -1,5 +1,5 @@
-// What a planned step is unsure of: the same configuration, planned again with one figure that is not known exactly
-// changed. Each doubt is a row of a table in unsure.c.
+// The sensitivity of a planned step: the same configuration is planned again with one uncertain figure changed. Each
+// doubt is a row of a table in unsure.c.
 #pragma once
 
 #include "base/json_out.h"
@@ -7,7 +7,7 @@
 
 typedef enum Doubt { DOUBT_PRODUCTS, DOUBT_APART, DOUBT_NETWORK, DOUBT_HALF, DOUBT_RESERVE, DOUBTS } Doubt;
 
-// Planners with the figures of each doubt. They share the lists and the backend of the planner that they were made of.
+// One planner per doubt, with the changed figure. They share the lists and the backend of the original planner.
 typedef struct Doubters {
     Planner planner[DOUBTS];
 } Doubters;
@@ -20,17 +20,17 @@ void doubters_free(Doubters *doubters);
 typedef struct Unsure {
     bool applies[DOUBTS];
     double step[DOUBTS];
-    bool skipped; // nothing was planned again, since that takes too long
-    bool least;   // a step is longer than its `worth`, and was not planned to its end
+    bool skipped; // nothing was planned again, because it would take too long
+    bool least;   // the step exceeds `worth`, so its planning was stopped
 } Unsure;
 
-// Plans a configuration of which nothing is `auto` with each doubt. forecast: what was planned for it. worth: seconds
-// per step; a longer step need not be known, and may be `worth` seconds in the result. NULL: no limit. The configuration
-// is changed, and is at the end what it was. -1 with err.
+// Plans a configuration without `auto` keys under each doubt. forecast: its own forecast. worth: seconds per step; a
+// longer step may be reported as `worth`. NULL: no limit. The configuration is changed, and is at the end what it was.
+// -1 with err.
 int unsure_find(Unsure *unsure, const Doubters *doubters, Config *config, const Forecast *forecast,
                 const double worth[DOUBTS], Error *err);
 
-// Returns the words of a doubt, "4 GiB more", or `brief` one word, "memory".
+// Returns a doubt's label, "4 GiB more"; brief: one word, "memory".
 const char *unsure_words(int doubt, bool brief);
 
 // Prints "products at 0.85: +17 %; ...; 4 GiB more: does not fit". step: the planned seconds.

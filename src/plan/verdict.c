@@ -12,7 +12,7 @@
 
 // ---------------------------------------------------------------- the figures
 
-// Returns the planner's configuration with another micro-batch size in one of the ways that a plan compares.
+// Returns the planner's configuration with another micro-batch size, in one of the variants that a plan compares.
 static Config way_(const Planner *planner, int64_t micro_batch, PlanWay way) {
     Config config = *planner->config;
     config.schedule.micro_batch = micro_batch;
@@ -105,7 +105,7 @@ static void brief_(Verdict *verdict, const char *answer, const char *fits, const
 static void decide_(Verdict *verdict, const Planner *planner) {
     const Config *config = planner->config;
     const Forecast *plain = &verdict->plain, *bpipe = &verdict->bpipe, *best = &verdict->best;
-    const Forecast *with = plain->fits ? &verdict->larger : bpipe; // what only BPipe makes possible
+    const Forecast *with = plain->fits ? &verdict->larger : bpipe; // the size that fits only with BPipe
     const Forecast *without = verdict->fastest.possible ? &verdict->fastest : best;
     const char *name = plan_plain_name(config);
     int here = plain->layout.micro_batch;
@@ -181,7 +181,7 @@ int verdict_make(Verdict *verdict, const Planner *planner, Error *err) {
     LayoutSpace keys = {.base = config, .given = layout_of(config), .world = config_world(config)};
     int count = layout_candidates(&keys, LAYOUT_micro_batch, &keys.given, sizes);
     memset(verdict, 0, sizeof *verdict);
-    // 1. The largest size that fits in each way. Bytes grow with the size, so the sizes that fit are the first ones.
+    // 1. The largest size that fits in each variant. Bytes grow with the size, so the smallest sizes fit.
     for (int way = PLAN_PLAIN; way <= (plan_can_balance(config) ? PLAN_RECOMPUTE : PLAN_PLAIN); way++)
         for (int fits = -1, fails = count; fails - fits > 1;) {
             int at = fits + (fails - fits) / 2;
@@ -213,7 +213,7 @@ int verdict_make(Verdict *verdict, const Planner *planner, Error *err) {
         if (at.time.known && (!fastest->possible || at.time.step < fastest->time.step)) *fastest = at;
     }
     if (faster_(with, &verdict->fastest)) verdict->fastest.possible = false;
-    // 5. What a stage has to gain, and gains.
+    // 5. The required gain of a stage, and its expected gain.
     verdict->gains = verdict->plain.time.known && verdict->best.time.known;
     if (verdict->gains) {
         verdict->required_gain = estimate_required_gain(batch, verdict->best.layout.micro_batch,
@@ -241,7 +241,7 @@ void verdict_take_split(Config *config, double gain, const Log *log) {
 // Decides what is open: schedule.name is the fastest row of the table with the values of all given keys; if there is no
 // such row, 1F1B. -1 with err if 1F1B does not allow the configuration's chunks or slices.
 static int resolve_(Config *config, const Model *model, bool name_alone, const Log *log, Error *err) {
-    Planner planner; // of the configuration as decided so far
+    Planner planner; // planner of the configuration as decided so far
     int status = planner_create(&planner, config, model, log, err);
     if (status == 0 && names_auto_(config)) {
         ScheduleTable table;
@@ -284,7 +284,7 @@ static int resolve_(Config *config, const Model *model, bool name_alone, const L
         Forecast forecast;
         int bpipe = config->schedule.bpipe;
         status = planner_forecast_config(&planner, config, true, &forecast, err);
-        if (status == 0 && !forecast.possible) { // nothing to evict: the run is one without evictions
+        if (status == 0 && !forecast.possible) { // nothing to evict: the run has no evictions
             config->schedule.bpipe = BPIPE_OFF;
             status = planner_forecast_config(&planner, config, true, &forecast, err);
             config->schedule.bpipe = bpipe;

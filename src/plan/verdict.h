@@ -26,10 +26,10 @@ typedef struct Verdict {
     double stage_gain; // expected gain of a stage, by the profile or the model
 } Verdict;
 
-// The ways that a plan compares: without evictions, with evictions, and with evictions and recomputed attention.
+// The variants that a plan compares: without evictions, with evictions, and with evictions and recomputed attention.
 typedef enum PlanWay { PLAN_PLAIN, PLAN_BPIPE, PLAN_RECOMPUTE } PlanWay;
 
-// Forecasts the planner's configuration with another micro-batch size in one of these ways, or recalls the forecast:
+// Forecasts a variant of the planner's configuration with another micro-batch size. Remembers forecasts, because
 // simulating a long schedule takes a while. Slots that are too few for evictions become auto. -1 with err.
 int verdict_forecast(const Planner *planner, int64_t micro_batch, PlanWay way, bool timed, Forecast *forecast,
                      Error *err);

@@ -74,7 +74,7 @@ static int advise_layers_(const PlanAnswer *answer, const PlanCosts *costs, char
     char list[96] = ""; // no advice if the list is longer
     Forecast forecast;
     Config dealt = answer->config;
-    bool few = answer->config.model.layers < p; // a stage without layers is a choice that stays
+    bool few = answer->config.model.layers < p; // with so few layers, some stage has none
     if (ratio < 1.02 || few || 2 * p > (int)sizeof list || answer->schedule->chunks > 1 ||
         answer->config.schedule.file[0] != '\0')
         return 0;

@@ -15,7 +15,7 @@ typedef enum WaterfallLine {
     WATERFALL_PASSES,    // pointwise passes over memory
     WATERFALL_TENSOR,    // exposed collectives of tensor ranks
     WATERFALL_EXCHANGE,  // exchanges of rows with experts
-    WATERFALL_UNEVEN,    // what the fullest expert rank takes longer than a balanced routing
+    WATERFALL_UNEVEN,    // extra time of the fullest expert rank over a balanced routing
     WATERFALL_IDLE,      // ramp and imbalance
     WATERFALL_MESSAGES,  // exposed messages: the pipeline would be this much shorter without them
     WATERFALL_DATA,      // exposed sums over data ranks
