@@ -178,19 +178,14 @@ static bool owner_known_(uid_t owner) {
     return all;
 }
 
-// Returns whether a link in this folder may be trusted. The link's owner is not enough: in a container with mapped
-// users, or on NFS that squashes root, our own links appear to belong to another user. Like Linux in sticky folders
-// (fs.protected_symlinks, may_follow_link() in fs/namei.c), this trusts the folder's owner, who may replace any file
-// there. Links of other owners are trusted only if just the folder's owner can write there. If the folder has
-// an access control list, the folder's group bits are the list's mask and cover everyone whom the list names.
-static bool trusted_(const struct stat *link, const struct stat *folder) {
-    bool same = link->st_uid == geteuid() || link->st_uid == folder->st_uid;
-    if (link->st_uid == 0 || (same && owner_known_(link->st_uid))) return true;
-    return (folder->st_mode & (S_IWGRP | S_IWOTH)) == 0;
-}
-
 // Returns the target of a link, which the caller frees; NULL with errno if this process may not follow the link. Keeps
 // folder and link open meanwhile, so that the target is read from the same link that was checked.
+//
+// The link's owner is not enough to trust it: in a container with mapped users, or on NFS that squashes root, our own
+// links appear to belong to another user. Like Linux in sticky folders (fs.protected_symlinks, may_follow_link() in
+// fs/namei.c), this trusts the folder's owner, who may replace any file there. Links of other owners are trusted only
+// if just the folder's owner can write there. If the folder has an access control list, the folder's group bits are the
+// list's mask and cover everyone whom the list names.
 static char *follow_(const char *path) {
     char target[4096], *leads = NULL;
     const char *name;
@@ -202,7 +197,10 @@ static char *follow_(const char *path) {
     ssize_t length = seen ? readlinkat(fd, "", target, sizeof target - 1) : -1;
     close(folder);
     if (fd >= 0) close(fd);
-    if (length < 0 || !trusted_(&link, &within)) return errno = ELOOP, NULL;
+    if (length < 0) return errno = ELOOP, NULL;
+    bool same = link.st_uid == geteuid() || link.st_uid == within.st_uid;
+    bool trusted = link.st_uid == 0 || (same && owner_known_(link.st_uid));
+    if (!trusted && (within.st_mode & (S_IWGRP | S_IWOTH)) != 0) return errno = ELOOP, NULL;
     target[length] = '\0';
     return asprintf(&leads, "%.*s%s", target[0] == '/' ? 0 : (int)(name - path), path, target) < 0 ? NULL : leads;
 }

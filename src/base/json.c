@@ -172,19 +172,6 @@ static int compare_keys_(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-static int json_check_keys_(Parser *parser, const JsonValue *object) {
-    const char **keys = xmalloc((size_t)object->count * sizeof *keys + 1), *twice = NULL;
-    int64_t n = 0;
-    for (const JsonValue *member = object->first; member != NULL; member = member->next) keys[n++] = member->key;
-    qsort(keys, (size_t)n, sizeof *keys, compare_keys_);
-    for (int64_t i = 1; i < n && twice == NULL; i++)
-        if (strcmp(keys[i - 1], keys[i]) == 0) twice = keys[i];
-    free(keys);
-    if (twice == NULL) return 0;
-    return error_set(parser->err, EXIT_FAILED, "%s: byte %lld: the key \"%.200s\" appears twice in one object",
-                     parser->name, (long long)(parser->at - parser->begin), twice);
-}
-
 static int parse_value_(Parser *parser, JsonValue *value);
 
 // Reads an array or an object: entries, commas and the closing bracket.
@@ -225,7 +212,18 @@ static int parse_container_(Parser *parser, JsonValue *value) {
         open = next == ',';
     }
     parser->depth--;
-    return object ? json_check_keys_(parser, value) : 0;
+    // No key of an object may appear twice.
+    const char **keys = xmalloc((size_t)value->count * sizeof *keys + 1), *twice = NULL;
+    int64_t n = 0;
+    for (const JsonValue *member = value->first; object && member != NULL; member = member->next)
+        keys[n++] = member->key;
+    qsort(keys, (size_t)n, sizeof *keys, compare_keys_);
+    for (int64_t i = 1; i < n && twice == NULL; i++)
+        if (strcmp(keys[i - 1], keys[i]) == 0) twice = keys[i];
+    free(keys);
+    if (twice == NULL) return 0;
+    return error_set(parser->err, EXIT_FAILED, "%s: byte %lld: the key \"%.200s\" appears twice in one object",
+                     parser->name, (long long)(parser->at - parser->begin), twice);
 }
 
 static int parse_value_(Parser *parser, JsonValue *value) {

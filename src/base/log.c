@@ -22,16 +22,6 @@ Log log_of_all(const Log *log) {
     return all;
 }
 
-// Makes messages printable, as they quote names from files. Keeps only the line break before "run instead:" (fits.c).
-static int log_printable_(char *text, int length) {
-    static const char own[] = "\nrun instead: ";
-    const char *found = memmem(text, (size_t)length, own, sizeof own - 1);
-    size_t first = found != NULL ? (size_t)(found - text) : (size_t)length;
-    size_t rest = (size_t)length - first, used = text_make_printable(text, first, "");
-    memmove(text + used, text + first, rest);
-    return (int)(used + (rest > 0 ? 1 + text_make_printable(text + used + 1, rest - 1, "") : 0));
-}
-
 void log_at(const Log *log, LogLevel level, const char *format, ...) {
     char line[1400];
     if (log->level < level) return;
@@ -46,10 +36,17 @@ void log_at(const Log *log, LogLevel level, const char *format, ...) {
     va_end(args);
     if (body > 0) used += body;
     if (used > (int)sizeof line - 2) used = (int)sizeof line - 2;
-    used = log_printable_(line, used);
-    line[used++] = '\n';
+    // Make the message printable, as it may quote names from files. Only the line break before "run instead:" (fits.c)
+    // is kept.
+    static const char own[] = "\nrun instead: ";
+    char *found = memmem(line, (size_t)used, own, sizeof own - 1);
+    size_t first = found != NULL ? (size_t)(found - line) : (size_t)used, rest = (size_t)used - first;
+    size_t length = text_make_printable(line, first, "");
+    memmove(line + length, line + first, rest);
+    if (rest > 0) length += 1 + text_make_printable(line + length + 1, rest - 1, "");
+    line[length++] = '\n';
     // stderr is unbuffered; one write keeps the line intact when several ranks share the terminal.
-    ssize_t written = write(STDERR_FILENO, line, (size_t)used);
+    ssize_t written = write(STDERR_FILENO, line, length);
     (void)written;
 }
 

@@ -93,37 +93,30 @@ static void hidden_path_(char hidden[CHECKPOINT_PATH + 16], const char *path, co
     snprintf(hidden, CHECKPOINT_PATH + 16, "%.*s.%s%s", (int)(name - path), path, name + (name[0] == '.'), end);
 }
 
-// Replaces `path` by `partial`. If the file system cannot swap two names at once, the old checkpoint first gets a
-// hidden name. If the run ends before the second rename, the next run's sweep restores the old name.
-static int replace_(const char *partial, const char *path, Error *err) {
-    char hidden[CHECKPOINT_PATH + 16];
-    if (renameat2(AT_FDCWD, partial, AT_FDCWD, path, RENAME_EXCHANGE) == 0) {
-        directory_remove(partial);
-        return 0;
-    }
-    hidden_path_(hidden, path, CHECKPOINT_REPLACED);
-    directory_remove(hidden);
-    if (rename(path, hidden) != 0) return file_failed(path, "renamed", err);
-    if (rename(partial, path) != 0) {
-        file_failed(path, "replaced", err);
-        rename(hidden, path);
-        return -1;
-    }
-    directory_remove(hidden);
-    return 0;
-}
-
+// If the file system cannot swap two names at once, a checkpoint that is replaced first gets a hidden name. If the run
+// ends before the second rename, the next run's sweep restores the old name.
 int directory_publish(const char *partial, const char *path, bool replace, Error *err) {
+    char kept[CHECKPOINT_PATH + 32], hidden[CHECKPOINT_PATH + 16];
     if (sync_(partial, err) != 0) return -1;
-    if (rename(partial, path) != 0) {
-        // ENOTDIR: `path` is a file or a symbolic link.
-        if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR) return file_failed(path, "created", err);
-        char kept[CHECKPOINT_PATH + 32];
-        snprintf(kept, sizeof kept, "%s.kept", path);
-        for (int number = 2; access(kept, F_OK) == 0; number++) snprintf(kept, sizeof kept, "%s.kept%d", path, number);
-        if (replace && replace_(partial, path, err) != 0) return -1;
-        if (!replace && (rename(path, kept) != 0 || rename(partial, path) != 0))
-            return file_failed(path, "replaced", err);
+    if (rename(partial, path) == 0) return sync_name_(path, err);
+    // ENOTDIR: `path` is a file or a symbolic link.
+    if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR) return file_failed(path, "created", err);
+    snprintf(kept, sizeof kept, "%s.kept", path);
+    for (int number = 2; access(kept, F_OK) == 0; number++) snprintf(kept, sizeof kept, "%s.kept%d", path, number);
+    hidden_path_(hidden, path, CHECKPOINT_REPLACED);
+    if (!replace) {
+        if (rename(path, kept) != 0 || rename(partial, path) != 0) return file_failed(path, "replaced", err);
+    } else if (renameat2(AT_FDCWD, partial, AT_FDCWD, path, RENAME_EXCHANGE) == 0) {
+        directory_remove(partial);
+    } else {
+        directory_remove(hidden);
+        if (rename(path, hidden) != 0) return file_failed(path, "renamed", err);
+        if (rename(partial, path) != 0) {
+            file_failed(path, "replaced", err);
+            rename(hidden, path);
+            return -1;
+        }
+        directory_remove(hidden);
     }
     return sync_name_(path, err);
 }

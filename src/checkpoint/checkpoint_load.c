@@ -94,28 +94,28 @@ static int check_rest_(Load *load, Error *err) {
 
 // --- reading the tensors' contents
 
-// Reports a value that is not finite; -1 with err unless train.skip_bad_steps is above 0. Without this check, a bad
-// value in a weight that no token uses and no gradient changes would be saved again unnoticed.
-static int strange_value_(Load *load, const ReadPiece *piece, int64_t element, Error *err) {
-    const Split *split = &load->stage->tensors.split;
-    const Tensor *tensor = piece->tensor;
-    char text[sizeof load->strange];
-    snprintf(text, sizeof text, "%.150s: %s%s holds a value that is not finite, in row %lld, column %lld",
-             load->source.dir, tensor->spec->name, state_suffix[piece->kind],
-             (long long)tensor_global_row(tensor, element / tensor->cols, split->tensor_rank, split->tensor_ranks),
-             (long long)tensor_global_col(tensor, element % tensor->cols, split->tensor_rank, split->tensor_ranks));
-    if (load->stage->config->train.skip_bad_steps == 0)
-        return error_set(err, EXIT_FAILED,
-                         "%s; use other weights, or set train.skip_bad_steps above 0 to start with them anyway", text);
-    if (load->strange[0] == '\0') strcpy(load->strange, text);
-    return 0;
-}
-
+// Takes a piece of a tensor. Reports a value that is not finite; -1 with err unless train.skip_bad_steps is above 0.
+// Without this check, a bad value in a weight that no token uses and no gradient changes would be saved again
+// unnoticed.
 static int put_piece_(void *context, const ReadPiece *piece, const ReadValues *read, Error *err) {
     Load *load = context;
     StageTensors *tensors = &load->stage->tensors;
     Backend *be = load->stage->be;
-    if (read->strange >= 0 && strange_value_(load, piece, piece->begin + read->strange, err) != 0) return -1;
+    if (read->strange >= 0) {
+        const Split *split = &tensors->split;
+        const Tensor *tensor = piece->tensor;
+        int64_t element = piece->begin + read->strange;
+        char text[sizeof load->strange];
+        snprintf(text, sizeof text, "%.150s: %s%s holds a value that is not finite, in row %lld, column %lld",
+                 load->source.dir, tensor->spec->name, state_suffix[piece->kind],
+                 (long long)tensor_global_row(tensor, element / tensor->cols, split->tensor_rank, split->tensor_ranks),
+                 (long long)tensor_global_col(tensor, element % tensor->cols, split->tensor_rank, split->tensor_ranks));
+        if (load->stage->config->train.skip_bad_steps == 0)
+            return error_set(err, EXIT_FAILED,
+                             "%s; use other weights, or set train.skip_bad_steps above 0 to start with them anyway",
+                             text);
+        if (load->strange[0] == '\0') strcpy(load->strange, text);
+    }
     world_progress(load->world);
     if (piece->kind == STATE_WEIGHT) {
         tensors_put(tensors, be, piece->index, read->values, piece->begin, piece->end);

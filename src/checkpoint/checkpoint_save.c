@@ -342,25 +342,6 @@ int64_t checkpoint_saved(const Checkpoint *checkpoint) { return checkpoint == NU
 
 // --- setup and teardown
 
-// Prepares checkpoint.dir: determines the run id and the last sequence number, and sweeps. Called on rank 0 only.
-static int prepare_dir_(Checkpoint *checkpoint, const ResumePoint *from, Error *err) {
-    const CheckpointConfig *config = &checkpoint->config->checkpoint;
-    // The folder was missing at checkpoint_lock. Since then, another run may have created it and saved in it. If this
-    // run resumes, its checkpoint is in another folder.
-    if (!checkpoint->locked &&
-        (lock_dir_(checkpoint, err) != 0 || checkpoint_check_dir(checkpoint->config, NULL, err) != 0))
-        return -1;
-    Error wrong = {0};
-    bool goes_on = from->found && checkpoint_lies_in(from->dir, config->dir);
-    checkpoint->run = goes_on ? from->run : run_id_draw();
-    if (find_sequence_(checkpoint, &wrong) == 0) {
-        checkpoint_sweep(config->dir);
-        // Reports an unwritable folder now rather than hours later, at the first save.
-        if (config->every > 0 && access(config->dir, W_OK | X_OK) != 0) file_failed(config->dir, "written to", &wrong);
-    }
-    return wrong.code == 0 ? 0 : error_set(err, EXIT_FAILED, "checkpoint.dir: %s", wrong.text);
-}
-
 int checkpoint_lock(Checkpoint **out, const Config *config, World *world, bool make, Error *err) {
     *out = NULL;
     if (config->checkpoint.dir[0] == '\0') return 0;
@@ -379,12 +360,26 @@ int checkpoint_create(Checkpoint *checkpoint, Stage *stage, const ResumePoint *f
     checkpoint->data = from->data;
     checkpoint->products = stage->be->products == NULL ? 0 : stage->be->products->checksum;
     writer_create(&checkpoint->writer, stage, world);
-    Error answer = {0};
-    if (world_rank(world) == 0) prepare_dir_(checkpoint, from, &answer);
+    Error answer = {0}, wrong = {0};
+    const CheckpointConfig *config = &checkpoint->config->checkpoint;
+    bool first = world_rank(world) == 0;
+    // The folder was missing at checkpoint_lock. Since then, another run may have created it and saved in it. If this
+    // run resumes, its checkpoint is in another folder.
+    if (first && !checkpoint->locked && lock_dir_(checkpoint, &answer) == 0)
+        checkpoint_check_dir(checkpoint->config, NULL, &answer);
+    if (first && answer.code == 0) {
+        bool goes_on = from->found && checkpoint_lies_in(from->dir, config->dir);
+        checkpoint->run = goes_on ? from->run : run_id_draw();
+        if (find_sequence_(checkpoint, &wrong) == 0) checkpoint_sweep(config->dir);
+        // Reports an unwritable folder now rather than hours later, at the first save.
+        if (wrong.code == 0 && config->every > 0 && access(config->dir, W_OK | X_OK) != 0)
+            file_failed(config->dir, "written to", &wrong);
+        if (wrong.code != 0) error_set(&answer, EXIT_FAILED, "checkpoint.dir: %s", wrong.text);
+    }
     // The other ranks wait until rank 0 has swept the directory they write to.
     if (world_agree(world, &answer, err) != 0) return -1;
     Manifest *manifest = &checkpoint->manifest;
-    if (world_rank(world) == 0 && hf_tokenizer_load(&checkpoint->tokenizer, stage->config, &answer) != 0)
+    if (first && hf_tokenizer_load(&checkpoint->tokenizer, stage->config, &answer) != 0)
         log_line(&checkpoint->log, "checkpoints will have no tokenizer: %s", answer.text);
     manifest->count = checkpoint->writer.layout.files + SMALL_FILES + checkpoint->tokenizer.count;
     manifest->file = xcalloc((size_t)manifest->count, sizeof *manifest->file);

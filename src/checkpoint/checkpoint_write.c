@@ -177,24 +177,18 @@ static int put_block_(void *context, const Block *block) {
 
 // --- all files
 
-// Returns whether the rank writes a file's header: tensor and data rank are 0, and the stage has tensors of the file.
-static bool owns_header_(const Writer *writer, int file) {
-    const StageTensors *tensors = &writer->stage->tensors;
-    if (tensors->split.tensor_rank > 0 || tensors->split.data_rank > 0) return false;
-    for (int64_t i = 0; i < tensors->count; i++) {
-        const Tensor *tensor = &tensors->tensors[i];
-        if (layout_group(&writer->layout, tensor->index) == file % writer->layout.groups) return true;
-    }
-    return false;
-}
-
 static int write_file_(void *context, int lane, int64_t index, Error *err) {
     Writer *writer = context;
     const LayoutFile *layout = &writer->layout.file[index];
-    const Split *split = &writer->stage->tensors.split;
+    const StageTensors *tensors = &writer->stage->tensors;
+    const Split *split = &tensors->split;
     char path[CHECKPOINT_PATH];
     RangeFile range;
-    bool header = owns_header_(writer, (int)index), touches = header;
+    // A rank writes a file's header if its tensor and data rank are 0 and its stage has tensors of the file.
+    bool header = false;
+    for (int64_t i = 0; i < tensors->count && split->tensor_rank == 0 && split->data_rank == 0 && !header; i++)
+        header = layout_group(&writer->layout, tensors->tensors[i].index) == index % writer->layout.groups;
+    bool touches = header;
     for (int64_t i = 0; i < writer->part_count; i++) touches = touches || writer->parts[i].file == index;
     if (!touches) return 0;
     if (path_join(path, writer->dir, layout->name, err) != 0) return -1;

@@ -118,36 +118,31 @@ static void compare_models_(Differences *list, const ModelConfig *there, const M
     }
 }
 
-// Returns the first key that is not at its default and has no name in config.json, or NULL. Skips kv_heads and
-// head_dim: a family without names for them allows only the defaults. Skips the keys of rope scaling: those that
-// config.json lacks have no effect.
-static const ConfigKey *unwritten_key_(const Config *config) {
-    const ConfigKey *keys[HF_MOST_KEYS];
-    int count = hf_model_keys(&config->model, keys);
-    for (int i = 0; i < config_key_count; i++) {
-        const ConfigKey *key = &config_keys[i];
-        bool plain = strcmp(key->name, "model.rope_theta") == 0 || strcmp(key->name, "model.rope_share") == 0;
-        bool scaled = strncmp(key->name, "model.rope_", 11) == 0 && !plain;
-        bool silent = strncmp(key->name, "model.", 6) == 0 && !scaled;
-        if (strcmp(key->name, "model.kv_heads") == 0 || strcmp(key->name, "model.head_dim") == 0) continue;
-        for (int k = 0; k < count; k++) silent = silent && key != keys[k];
-        if (silent && key->def != NULL && !config_at_default(config, key->name)) return key;
-    }
-    return NULL;
-}
-
 int hf_config_check(const Config *config, Error *err) {
-    const ConfigKey *key = unwritten_key_(config);
+    const ConfigKey *keys[HF_MOST_KEYS], *lost = NULL;
     char *text;
     size_t length;
     Json json;
     Error wrong = {0};
     Differences list = {.used = 0};
-    if (key != NULL)
-        return config_error(config, key->name, err,
+    // 1. The first key that is not at its default and has no name in config.json. kv_heads and head_dim are skipped: a
+    //    family without names for them allows only the defaults; and so are the keys of rope scaling: those that
+    //    config.json lacks have no effect.
+    int count = hf_model_keys(&config->model, keys);
+    for (const ConfigKey *key = config_keys; key < config_keys + config_key_count && lost == NULL; key++) {
+        bool plain = strcmp(key->name, "model.rope_theta") == 0 || strcmp(key->name, "model.rope_share") == 0;
+        bool scaled = strncmp(key->name, "model.rope_", 11) == 0 && !plain;
+        bool silent = strncmp(key->name, "model.", 6) == 0 && !scaled;
+        if (strcmp(key->name, "model.kv_heads") == 0 || strcmp(key->name, "model.head_dim") == 0) continue;
+        for (int k = 0; k < count; k++) silent = silent && key != keys[k];
+        if (silent && key->def != NULL && !config_at_default(config, key->name)) lost = key;
+    }
+    if (lost != NULL)
+        return config_error(config, lost->name, err,
                             "a checkpoint's config.json cannot express this, so it would describe another model; "
                             "use %s, or leave checkpoint.dir empty",
-                            key->def);
+                            lost->def);
+    // 2. What is read back from it.
     FILE *file = xmemstream(&text, &length);
     hf_config_write(config, -1, file);
     xmemstream_close(file);

@@ -19,34 +19,27 @@ int range_file_open(RangeFile *file, int dir, const char *name, const char *path
     return 0;
 }
 
-static ssize_t put_cached_(RangeFile *file, int64_t offset, const void *data, int64_t bytes) {
-    if (bytes > RANGE_FILE_STAGING) bytes = RANGE_FILE_STAGING;
-    ssize_t put = pwrite(file->fd, data, (size_t)bytes, (off_t)offset);
-    // Starts writing to the disk now instead of at the sync. If the file system cannot, the sync writes everything.
-    if (put >= LARGE) sync_file_range(file->fd, (off_t)offset, (off_t)put, SYNC_FILE_RANGE_WRITE);
-    return put;
-}
-
-// Writes as many full blocks as fit into the staging memory. If the file system refuses direct writes (EINVAL), all
-// later writes use the page cache. If a write stops inside a block, as on a full disk, the next write is cached.
-static ssize_t put_direct_(RangeFile *file, int64_t offset, const void *data, int64_t bytes) {
-    int64_t piece = bytes < RANGE_FILE_STAGING ? bytes / RANGE_FILE_BLOCK * RANGE_FILE_BLOCK : RANGE_FILE_STAGING;
-    memcpy(file->staging, data, (size_t)piece);
-    ssize_t put = pwrite(file->direct, file->staging, (size_t)piece, (off_t)offset);
-    if (put >= 0 || errno != EINVAL) return put;
-    close(file->direct);
-    file->direct = -1;
-    return put_cached_(file, offset, data, bytes);
-}
-
+// Writes as many full blocks past the page cache as fit into the staging memory, or else through the page cache. If the
+// file system refuses direct writes (EINVAL), all later writes use the page cache. If a write stops inside a block, as
+// on a full disk, the next write is cached.
 int64_t range_file_put(RangeFile *file, int64_t offset, const void *data, int64_t bytes, Error *err) {
     int64_t before = -offset & (RANGE_FILE_BLOCK - 1); // bytes until a block begins
     bool direct = file->direct >= 0 && bytes - before >= LARGE;
-    if (direct && before > 0) bytes = before;
+    if (direct && before > 0) bytes = before, direct = false;
     for (;;) {
+        int64_t piece = bytes < RANGE_FILE_STAGING ? bytes : RANGE_FILE_STAGING;
+        if (direct) memcpy(file->staging, data, (size_t)(piece = piece / RANGE_FILE_BLOCK * RANGE_FILE_BLOCK));
         ssize_t put =
-            direct && before == 0 ? put_direct_(file, offset, data, bytes) : put_cached_(file, offset, data, bytes);
+            pwrite(direct ? file->direct : file->fd, direct ? file->staging : data, (size_t)piece, (off_t)offset);
+        // Starts writing to the disk now instead of at the sync. If the file system cannot, the sync writes everything.
+        if (!direct && put >= LARGE) sync_file_range(file->fd, (off_t)offset, (off_t)put, SYNC_FILE_RANGE_WRITE);
         if (put > 0) return put;
+        if (put < 0 && direct && errno == EINVAL) {
+            close(file->direct);
+            file->direct = -1;
+            direct = false;
+            continue;
+        }
         if (put < 0 && errno != EINTR) return file_failed(file->path, "written", err);
     }
 }

@@ -27,17 +27,6 @@ static TensorRun run_find_(const AdamwTensor *tensors, int64_t index) {
     return (TensorRun){tensor, first, left < RUN ? left : RUN};
 }
 
-static double sum_of_squares_(const float *x, int64_t count) {
-    LanesDouble sum = {0}, v;
-    int64_t whole = lanes_whole(count, LANES_DOUBLE);
-    for (int64_t i = 0; i < whole; i += LANES_DOUBLE) {
-        lanes_load_double(&v, x + i);
-        sum += v * v;
-    }
-    for (int64_t i = whole; i < count; i++) sum[i - whole] += (double)x[i] * (double)x[i];
-    return lanes_fold_double(&sum);
-}
-
 // No run spans two tensors and runs are added in order, so the bits of a norm do not depend on the other tensors.
 void cpu_squared_norms(Backend *backend, double *out, const AdamwTensor *tensors, int64_t tensor_count) {
     (void)backend; // used only by the pragma
@@ -49,27 +38,18 @@ void cpu_squared_norms(Backend *backend, double *out, const AdamwTensor *tensors
         CPU_PARALLEL_FOR_DYNAMIC(cpu_self(backend))
         for (int64_t index = begin; index < end; index++) {
             TensorRun run = run_find_(tensors, index);
-            sums[index - begin] = sum_of_squares_(tensors[run.tensor].gradient + run.first, run.count);
+            const float *x = tensors[run.tensor].gradient + run.first;
+            LanesDouble sum = {0}, v;
+            int64_t whole = lanes_whole(run.count, LANES_DOUBLE);
+            for (int64_t i = 0; i < whole; i += LANES_DOUBLE) {
+                lanes_load_double(&v, x + i);
+                sum += v * v;
+            }
+            for (int64_t i = whole; i < run.count; i++) sum[i - whole] += (double)x[i] * (double)x[i];
+            sums[index - begin] = lanes_fold_double(&sum);
         }
         for (int64_t index = begin; index < end; index++) out[run_find_(tensors, index).tensor] += sums[index - begin];
     }
-}
-
-static void adamw_run_(float *restrict w, float *restrict m, float *restrict v, const float *restrict gradient,
-                       int64_t count, const AdamwCoefficients c) {
-    for (int64_t i = 0; i < count; i++) {
-        float g = gradient[i] * c.gradient_scale;
-        float m_new = c.beta1 * m[i] + c.rest1 * g;
-        float v_new = c.beta2 * v[i] + c.rest2 * (g * g);
-        float change = c.rate * m_new / (sqrtf(v_new) * c.root_scale + c.eps);
-        w[i] -= change + c.decay * w[i];
-        m[i] = m_new;
-        v[i] = v_new;
-    }
-}
-
-static void muon_run_(float *restrict w, const float *restrict direction, int64_t count, float rate, float decay) {
-    for (int64_t i = 0; i < count; i++) w[i] -= rate * direction[i] + decay * w[i];
 }
 
 void cpu_momentum(Backend *backend, const AdamwTensor *tensors, int64_t tensor_count, double beta,
@@ -97,11 +77,21 @@ void cpu_adamw(Backend *backend, const AdamwTensor *tensors, int64_t tensor_coun
     for (int64_t index = 0; index < total; index++) {
         TensorRun run = run_find_(tensors, index);
         const AdamwTensor *t = &tensors[run.tensor];
-        float *w = (t->master ? t->master : (float *)t->weight) + run.first;
-        float *gradient = t->gradient + run.first;
-        const AdamwCoefficients *c = t->decay ? &with_decay : &without;
-        if (t->v == NULL) muon_run_(w, gradient, run.count, (float)(step->lr * t->scale), c->decay);
-        else adamw_run_(w, t->m + run.first, t->v + run.first, gradient, run.count, *c);
+        float *restrict w = (t->master ? t->master : (float *)t->weight) + run.first;
+        float *restrict gradient = t->gradient + run.first;
+        float *restrict m = t->m + run.first, *restrict v = t->v == NULL ? NULL : t->v + run.first;
+        const AdamwCoefficients c = t->decay ? with_decay : without;
+        const float rate = (float)(step->lr * t->scale); // of Muon, whose direction replaces the gradient
+        for (int64_t i = 0; i < run.count && v == NULL; i++) w[i] -= rate * gradient[i] + c.decay * w[i];
+        for (int64_t i = 0; i < run.count && v != NULL; i++) {
+            float g = gradient[i] * c.gradient_scale;
+            float m_new = c.beta1 * m[i] + c.rest1 * g;
+            float v_new = c.beta2 * v[i] + c.rest2 * (g * g);
+            float change = c.rate * m_new / (sqrtf(v_new) * c.root_scale + c.eps);
+            w[i] -= change + c.decay * w[i];
+            m[i] = m_new;
+            v[i] = v_new;
+        }
         if (t->master) cpu_store(backend, t->weight, run.first, w, run.count);
         if (!t->written) memset(gradient, 0, (size_t)run.count * sizeof *gradient);
     }

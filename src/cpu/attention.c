@@ -13,29 +13,6 @@
 
 enum { QUERIES = 64, KEYS = 256 };
 
-// --- rows
-
-typedef int32_t LanesMask __attribute__((vector_size(64)));
-
-static float row_max_(const float *restrict x, int64_t n) {
-    Lanes most = (Lanes){0} - INFINITY, v;
-    int64_t whole = lanes_whole(n, LANES);
-    for (int64_t i = 0; i < whole; i += LANES) {
-        lanes_load(&v, x + i);
-        LanesMask above = v > most;
-        most = (Lanes)(((LanesMask)v & above) | ((LanesMask)most & ~above));
-    }
-    for (int64_t i = whole; i < n; i++) most[i - whole] = x[i] > most[i - whole] ? x[i] : most[i - whole];
-    float largest = most[0];
-    for (int l = 1; l < LANES; l++) largest = most[l] > largest ? most[l] : largest;
-    return largest;
-}
-
-// Sets ds = p (dp - delta) scale; ds holds dp on entry.
-static void row_slopes_(float *restrict ds, const float *restrict p, int64_t n, float delta, float scale) {
-    for (int64_t i = 0; i < n; i++) ds[i] = p[i] * (ds[i] - delta) * scale;
-}
-
 // --- stored and recomputed probabilities
 
 // A block of queries and the keys [from, keys) it sees. `from` is rounded down to a multiple of QUERIES, so that the
@@ -88,7 +65,7 @@ static void block_probabilities_(const Head *h, const ThreadSpace *workspace, co
         float *row = p + r * stride;
         int64_t query = block->first + r, from = head_from(h, query);
         int64_t end = h->shape->full ? stride : h->shape->first + query + 1, seen = end - from;
-        float scale = head_scale(h), most = row_max_(row + from, seen);
+        float scale = head_scale(h), most = lanes_max(row + from, seen, -INFINITY);
         for (int64_t i = from; i < end; i++) row[i] = cpu_expf(scale * (row[i] - most));
         float factor = 1.0f / lanes_sum(row + from, seen);
         for (int64_t i = from; i < end; i++) row[i] *= factor;
@@ -133,8 +110,11 @@ static void attention_block_backward_(const Head *h, const ThreadSpace *workspac
         cpu_gemm(workspace->gemm, width, d, n, transposed(floats(p, stride)), dout, true, b->dv + k0 * d, d);
         cpu_gemm(workspace->gemm, n, width, d, dout, transposed(head_value(h, b->qkv, k0)), false, workspace->slopes,
                  KEYS);
-        for (int64_t r = 0; r < n; r++)
-            row_slopes_(workspace->slopes + r * KEYS, p + r * stride, width, delta[r], head_scale(h));
+        for (int64_t r = 0; r < n; r++) { // ds = p (dp - delta) scale; ds holds dp before
+            float *restrict slopes = workspace->slopes + r * KEYS, scale = head_scale(h), less = delta[r];
+            const float *restrict row = p + r * stride;
+            for (int64_t i = 0; i < width; i++) slopes[i] = row[i] * (slopes[i] - less) * scale;
+        }
         cpu_gemm(workspace->gemm, n, d, width, ds, head_key(h, b->qkv, k0), k0 > block->from, workspace->sums, d);
         cpu_gemm(workspace->gemm, width, d, n, transposed(ds), q, true, b->dk + k0 * d, d);
     }

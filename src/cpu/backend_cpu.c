@@ -198,23 +198,16 @@ static void processor_name_(char *name, size_t size) {
     fclose(file);
 }
 
-static int64_t number_in_(const char *path) {
-    FILE *file = fopen(path, "r");
-    if (file == NULL) return INT64_MAX;
-    long long value = 0;
-    int read = fscanf(file, "%lld", &value);
-    fclose(file);
-    return read == 1 && value > 0 ? value : INT64_MAX; // "max": no limit
-}
-
 // Returns the bytes of physical memory, or of a container's limit if that is smaller; 0: unknown.
 static int64_t memory_size_(void) {
     int64_t pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     int64_t size = pages > 0 && page > 0 ? pages * page : INT64_MAX;
     const char *const limits[] = {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
     for (int i = 0; i < 2; i++) {
-        int64_t limit = number_in_(limits[i]);
-        if (limit < size) size = limit;
+        FILE *file = fopen(limits[i], "r");
+        long long limit = 0;
+        if (file != NULL && fscanf(file, "%lld", &limit) == 1 && limit > 0) size = min_i64(limit, size); // not "max"
+        if (file != NULL) fclose(file);
     }
     return size == INT64_MAX ? 0 : size;
 }

@@ -177,11 +177,6 @@ static void hide_keys_(float *scores, const FlashBlock *block, int64_t k0, int64
     }
 }
 
-static void column_max_(float *restrict most, const float *restrict x, int64_t keys) {
-    for (int64_t k = 0; k < keys; k++)
-        for (int j = 0; j < Q; j++) most[j] = x[k * Q + j] > most[j] ? x[k * Q + j] : most[j];
-}
-
 // Sets x = 2^(scale x - shift) and adds it to total.
 static void column_exp_(float *restrict x, float *restrict total, const float *restrict shift, float scale,
                         int64_t keys) {
@@ -198,22 +193,17 @@ static void column_scale_(float *restrict x, const float *restrict factor, int64
         for (int j = 0; j < Q; j++) x[r * Q + j] *= factor[j];
 }
 
-// Sets ds = p (dp - delta) scale; ds holds dp on entry.
-static void column_slopes_(float *restrict ds, const float *restrict p, const float *restrict delta, float scale,
-                           int64_t keys) {
-    for (int64_t k = 0; k < keys; k++)
-        for (int j = 0; j < Q; j++) ds[k * Q + j] = p[k * Q + j] * (ds[k * Q + j] - delta[j]) * scale;
-}
-
 // --- forward. Exponentials are computed as powers of two: the scale of the scores includes the factor log2(e).
 
 static const float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 
 // Replaces one tile's scores with their exponentials. Earlier sums are scaled down where the maximum has grown.
 static void softmax_tile_(FlashBlock *b, float *scores, int64_t width, float scale, int64_t d, bool first) {
-    float shrink[Q];
+    float shrink[Q], *restrict most = b->most;
+    const float *restrict x = scores;
     memcpy(shrink, b->most, sizeof shrink);
-    column_max_(b->most, scores, width);
+    for (int64_t k = 0; k < width; k++)
+        for (int j = 0; j < Q; j++) most[j] = x[k * Q + j] > most[j] ? x[k * Q + j] : most[j];
     for (int j = 0; j < Q; j++) {
         shrink[j] = cpu_exp2f(scale * (shrink[j] - b->most[j]));
         b->total[j] *= shrink[j];
@@ -223,17 +213,6 @@ static void softmax_tile_(FlashBlock *b, float *scores, int64_t width, float sca
     for (int j = 0; j < Q; j++) grown |= shrink[j] != 1.0f;
     if (grown && !first) column_scale_(b->sums, shrink, d);
     column_exp_(scores, b->total, b->shift, scale, width);
-}
-
-static void forward_tile_(const Head *h, const FlashGroup *group, FlashBlock *block, const Packed *packed, int64_t k0) {
-    int64_t d = h->shape->head_dim, skip, width = tile_width_(block, k0, &skip), seen = width - skip;
-    float *scores = group->scores + skip * Q;
-    if (width == 0) return;
-    keys_by_queries_(block, d, k0, skip, width, packed->k_keys, block->query, group->scores);
-    hide_keys_(group->scores, block, k0, skip, width);
-    softmax_tile_(block, scores, seen, head_scale(h) * LOG2_E, d, k0 <= block->begin);
-    gemm_multiply(d, Q, seen, dims_panels_(packed, packed->v_dims, k0, skip, d),
-                  gemm_columns(scores, GEMM_VECTORS, seen), k0 > block->begin, block->sums, Q);
 }
 
 void flash_forward(const Head *h, void *out, float *lse, float *scratch, const void *qkv, int64_t span, int64_t spans) {
@@ -252,7 +231,16 @@ void flash_forward(const Head *h, void *out, float *lse, float *scratch, const v
             gemm_pack(b->query, Q, b->count, d, head_query(h, qkv, b->first));
         }
         for (int64_t k0 = group.begin; k0 < group.keys; k0 += KEYS)
-            for (int i = 0; i < group.blocks; i++) forward_tile_(h, &group, &group.block[i], &packed, k0);
+            for (FlashBlock *b = group.block; b < group.block + group.blocks; b++) {
+                int64_t skip, width = tile_width_(b, k0, &skip), seen = width - skip;
+                float *scores = group.scores + skip * Q;
+                if (width == 0) continue;
+                keys_by_queries_(b, d, k0, skip, width, packed.k_keys, b->query, group.scores);
+                hide_keys_(group.scores, b, k0, skip, width);
+                softmax_tile_(b, scores, seen, head_scale(h) * LOG2_E, d, k0 <= b->begin);
+                gemm_multiply(d, Q, seen, dims_panels_(&packed, packed.v_dims, k0, skip, d),
+                              gemm_columns(scores, GEMM_VECTORS, seen), k0 > b->begin, b->sums, Q);
+            }
         for (FlashBlock *b = group.block; b < group.block + group.blocks; b++) {
             float norm[Q];
             for (int64_t j = 0; j < b->count; j++) lse[b->first + j] = LN_2 * b->shift[j] + logf(b->total[j]);
@@ -265,33 +253,21 @@ void flash_forward(const Head *h, void *out, float *lse, float *scratch, const v
 
 // --- backward
 
-// Packs the block's queries and output gradients. Lanes without a query are zero, so that their results stay finite.
-static void backward_start_(const Head *h, FlashBlock *block, const AttentionBackward *b) {
-    int64_t d = h->shape->head_dim, n = block->count;
-    int wide = gemm_vectors(d) * GEMM_LANES;
-    CpuOperand query = head_query(h, b->qkv, block->first), dout = head_output(h, b->dout, block->first);
-    const float *lse = (const float *)b->saved + head_index(h) * h->shape->seq + block->first;
-    gemm_pack(block->query, Q, n, d, query);
-    gemm_pack(block->dout, Q, n, d, dout);
-    gemm_pack(block->query_t, wide, d, n, transposed(query));
-    gemm_pack(block->dout_t, wide, d, n, transposed(dout));
-    memset(block->delta, 0, sizeof block->delta);
-    head_delta(h, b, block->first, n, block->delta);
-    for (int64_t j = 0; j < Q; j++) block->shift[j] = j < n ? LOG2_E * lse[j] : 0.0f;
-}
-
 static void backward_tile_(const Head *h, const FlashGroup *group, FlashBlock *block, const Packed *packed,
                            const AttentionBackward *b, int64_t k0) {
     int64_t d = h->shape->head_dim, skip, width = tile_width_(block, k0, &skip), seen = width - skip;
     int vectors = gemm_vectors(d);
-    float *scores = group->scores + skip * Q, *slopes = group->slopes + skip * Q;
+    const float *restrict scores = group->scores + skip * Q, scale = head_scale(h);
+    float *restrict slopes = group->slopes + skip * Q;
     if (width == 0) return;
     keys_by_queries_(block, d, k0, skip, width, packed->k_keys, block->query, group->scores);
     hide_keys_(group->scores, block, k0, skip, width);
-    column_exp_(scores, block->total, block->shift, head_scale(h) * LOG2_E, seen);
+    column_exp_(group->scores + skip * Q, block->total, block->shift, scale * LOG2_E, seen);
     add_queries_(block, d, k0, skip, width, group->scores, gemm_columns(block->dout_t, vectors, block->count), b->dv);
     keys_by_queries_(block, d, k0, skip, width, packed->v_keys, block->dout, group->slopes);
-    column_slopes_(slopes, scores, block->delta, head_scale(h), seen);
+    for (int64_t k = 0; k < seen; k++) // ds = p (dp - delta) scale; ds holds dp before
+        for (int j = 0; j < Q; j++)
+            slopes[k * Q + j] = scores[k * Q + j] * (slopes[k * Q + j] - block->delta[j]) * scale;
     add_queries_(block, d, k0, skip, width, group->slopes, gemm_columns(block->query_t, vectors, block->count), b->dk);
     gemm_multiply(d, Q, seen, dims_panels_(packed, packed->k_dims, k0, skip, d),
                   gemm_columns(slopes, GEMM_VECTORS, seen), k0 > block->begin, block->sums, Q);
@@ -302,13 +278,27 @@ void flash_backward(Head h, const AttentionBackward *b) {
     int64_t keys = attention_keys(s), d = s->head_dim, end = h.head + s->heads / s->kv_heads;
     Packed packed = {.keys = keys, .k_keys = b->scratch, .v_keys = b->scratch + keys_floats_(s)};
     packed.k_dims = packed.v_keys + keys_floats_(s);
+    int wide = gemm_vectors(d) * GEMM_LANES;
     gemm_pack(packed.k_keys, GEMM_ROWS, keys, d, head_key(&h, b->qkv, 0));
     gemm_pack(packed.v_keys, GEMM_ROWS, keys, d, head_value(&h, b->qkv, 0));
     pack_dims_(packed.k_dims, s, keys, head_key(&h, b->qkv, 0));
     for (; h.head < end; h.head++)
         for (int64_t first = 0; first < s->seq; first += GROUP * Q) {
             FlashGroup group = group_at_(&h, first);
-            for (int i = 0; i < group.blocks; i++) backward_start_(&h, &group.block[i], b);
+            for (FlashBlock *block = group.block; block < group.block + group.blocks; block++) {
+                // Pack the queries and output gradients. Lanes without a query are zero, so that their results stay
+                // finite.
+                int64_t n = block->count;
+                CpuOperand query = head_query(&h, b->qkv, block->first), dout = head_output(&h, b->dout, block->first);
+                const float *lse = (const float *)b->saved + head_index(&h) * s->seq + block->first;
+                gemm_pack(block->query, Q, n, d, query);
+                gemm_pack(block->dout, Q, n, d, dout);
+                gemm_pack(block->query_t, wide, d, n, transposed(query));
+                gemm_pack(block->dout_t, wide, d, n, transposed(dout));
+                memset(block->delta, 0, sizeof block->delta);
+                head_delta(&h, b, block->first, n, block->delta);
+                for (int64_t j = 0; j < Q; j++) block->shift[j] = j < n ? LOG2_E * lse[j] : 0.0f;
+            }
             for (int64_t k0 = group.begin; k0 < group.keys; k0 += KEYS)
                 for (int i = 0; i < group.blocks; i++) backward_tile_(&h, &group, &group.block[i], &packed, b, k0);
             for (int i = 0; i < group.blocks; i++)

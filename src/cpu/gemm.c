@@ -81,12 +81,6 @@ KERNEL_(rows_wide, NV, true)
 KERNEL_(rows_double, 2, true)
 KERNEL_(rows_single, 1, true)
 
-static Kernel *kernel_of_(int vectors, bool rows) {
-    if (vectors == NV) return rows ? rows_wide : panels_wide;
-    if (vectors == 2) return rows ? rows_double : panels_double;
-    return rows ? rows_single : panels_single;
-}
-
 int gemm_vectors(int64_t n) {
     int best = NV;
     for (int v = NV - 1; v > 0; v--) {
@@ -99,7 +93,10 @@ int gemm_vectors(int64_t n) {
 void gemm_multiply(int64_t m, int64_t n, int64_t depth, GemmLeft left, GemmRight right, bool accumulate, float *c,
                    int64_t stride) {
     int64_t width = right.vectors * (int64_t)LANES;
-    Kernel *multiply = kernel_of_(right.vectors, left.rows);
+    Kernel *multiply = right.vectors == NV  ? left.rows ? rows_wide : panels_wide
+                       : right.vectors == 2 ? left.rows ? rows_double : panels_double
+                       : left.rows          ? rows_single
+                                            : panels_single;
     float tile[MR * NR] __attribute__((aligned(64)));
     for (int64_t j = 0; j < n; j += width, right.data += right.next) {
         const float *a = left.data;
@@ -243,8 +240,12 @@ static inline __attribute__((always_inline)) void pack_width_(float *to, int wid
     else pack_as_(to, width, count, depth, from, stride, along, bf16);
 }
 
-// Packs rows of a quantized operand, starting at a column that is a multiple of BLOCK.
-static void pack_quantized_(float *to, int width, int64_t count, int64_t depth, CpuOperand from) {
+void gemm_pack(float *to, int width, int64_t count, int64_t depth, CpuOperand from) {
+    if (from.quantized == NULL && from.bf16)
+        return pack_width_(to, width, count, depth, from.data, from.stride, from.transposed, true);
+    if (from.quantized == NULL)
+        return pack_width_(to, width, count, depth, from.data, from.stride, from.transposed, false);
+    // Rows of a quantized operand, starting at a column that is a multiple of BLOCK.
     enum { BLOCK = 32 }; // divides the columns of every kind of block
     const CpuFactor *f = from.quantized;
     const uint8_t *numbers = from.data;
@@ -258,12 +259,6 @@ static void pack_quantized_(float *to, int width, int64_t count, int64_t depth, 
             for (int64_t k = k0; k < end; k++) lane[k * width] = f->values[numbers[w * from.stride + k]] * scale;
         }
     }
-}
-
-void gemm_pack(float *to, int width, int64_t count, int64_t depth, CpuOperand from) {
-    if (from.quantized != NULL) pack_quantized_(to, width, count, depth, from);
-    else if (from.bf16) pack_width_(to, width, count, depth, from.data, from.stride, from.transposed, true);
-    else pack_width_(to, width, count, depth, from.data, from.stride, from.transposed, false);
 }
 
 CpuOperand gemm_part(CpuOperand matrix, int64_t row, int64_t col) {

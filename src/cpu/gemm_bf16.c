@@ -147,26 +147,6 @@ static bool product_create_(Product *product, dnnl_engine_t engine, const Produc
     return made;
 }
 
-// Returns a shape's entry; creates a missing one, or returns NULL on failure. First clears a table more than half full.
-static Product *product_find_(CpuProducts *products, const ProductKey *key) {
-    const unsigned char *bytes = (const unsigned char *)key;
-    uint32_t hash = 2166136261u;
-    for (size_t i = 0; i < sizeof *key; i++) hash = (hash ^ bytes[i]) * 16777619u;
-    if (products->count > PRODUCTS / 2) {
-        for (int i = 0; i < PRODUCTS; i++) product_destroy_(&products->entry[i]);
-        products->count = 0;
-    }
-    for (uint32_t i = hash % PRODUCTS;; i = (i + 1) % PRODUCTS) {
-        Product *product = &products->entry[i];
-        if (product->primitive == NULL) {
-            if (!product_create_(product, products->engine, key)) return NULL;
-            products->count++;
-            return product;
-        }
-        if (memcmp(&product->key, key, sizeof *key) == 0) return product;
-    }
-}
-
 bool cpu_gemm_bf16(CpuBackend *cpu, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate,
                    float *c, int64_t stride) {
     CpuScratch *mine = &cpu->scratch[cpu_thread()];
@@ -182,8 +162,21 @@ bool cpu_gemm_bf16(CpuBackend *cpu, int64_t m, int64_t n, int64_t k, CpuOperand 
         }
     }
     const ProductKey key = {m, n, k, a.stride, b.stride, stride, a.transposed, b.transposed, accumulate};
-    Product *product = product_find_(products, &key);
-    if (product == NULL) return false;
+    const unsigned char *bytes = (const unsigned char *)&key;
+    uint32_t at = 2166136261u;
+    for (size_t i = 0; i < sizeof key; i++) at = (at ^ bytes[i]) * 16777619u;
+    if (products->count > PRODUCTS / 2) {
+        for (int i = 0; i < PRODUCTS; i++) product_destroy_(&products->entry[i]);
+        products->count = 0;
+    }
+    while (products->entry[at % PRODUCTS].primitive != NULL &&
+           memcmp(&products->entry[at % PRODUCTS].key, &key, sizeof key) != 0)
+        at++;
+    Product *product = &products->entry[at % PRODUCTS];
+    if (product->primitive == NULL) {
+        if (!product_create_(product, products->engine, &key)) return false;
+        products->count++;
+    }
     if (dnnl_memory_set_data_handle(product->a, (void *)a.data) != dnnl_success ||
         dnnl_memory_set_data_handle(product->b, (void *)b.data) != dnnl_success ||
         dnnl_memory_set_data_handle(product->c, c) != dnnl_success)

@@ -53,17 +53,6 @@ void head_store(const Head *h, CpuOperand to, const float *rows, int64_t count) 
     for (int64_t r = 0; r < count; r++) cpu_store(h->backend, (void *)to.data, r * to.stride, rows + r * d, d);
 }
 
-static float row_dot_(const float *restrict x, const float *restrict y, int64_t n) {
-    Lanes sum = {0}, a, b;
-    int64_t whole = lanes_whole(n, LANES);
-    for (int64_t i = 0; i < whole; i += LANES) {
-        lanes_load(&a, x + i), lanes_load(&b, y + i);
-        sum += a * b;
-    }
-    for (int64_t i = whole; i < n; i++) sum[i - whole] += x[i] * y[i];
-    return lanes_fold(&sum);
-}
-
 void head_delta(const Head *h, const AttentionBackward *b, int64_t first, int64_t count, float *delta) {
     enum { PIECE = 128 };
     float workspace[2][PIECE];
@@ -72,8 +61,16 @@ void head_delta(const Head *h, const AttentionBackward *b, int64_t first, int64_
         delta[r] = 0.0f;
         for (int64_t d = 0; d < h->shape->head_dim; d += PIECE) {
             int64_t n = h->shape->head_dim - d < PIECE ? h->shape->head_dim - d : PIECE, at = r * out.stride + d;
-            delta[r] += row_dot_(cpu_load(h->backend, workspace[0], dout.data, at, n),
-                                 cpu_load(h->backend, workspace[1], out.data, at, n), n);
+            const float *x = cpu_load(h->backend, workspace[0], dout.data, at, n);
+            const float *y = cpu_load(h->backend, workspace[1], out.data, at, n);
+            Lanes sum = {0}, left, right;
+            int64_t whole = lanes_whole(n, LANES);
+            for (int64_t i = 0; i < whole; i += LANES) {
+                lanes_load(&left, x + i), lanes_load(&right, y + i);
+                sum += left * right;
+            }
+            for (int64_t i = whole; i < n; i++) sum[i - whole] += x[i] * y[i];
+            delta[r] += lanes_fold(&sum);
         }
     }
 }

@@ -48,3 +48,19 @@ static inline float lanes_sum(const float *x, int64_t count) {
     for (int64_t i = whole; i < count; i++) sum[i - whole] += x[i];
     return lanes_fold(&sum);
 }
+
+typedef int32_t LanesMask __attribute__((vector_size(64)));
+
+// Returns the largest of x and `least`; NaN is ignored.
+static inline float lanes_max(const float *x, int64_t count, float least) {
+    Lanes most = (Lanes){0} + least, v;
+    int64_t whole = lanes_whole(count, LANES);
+    for (int64_t i = 0; i < whole; i += LANES) {
+        lanes_load(&v, x + i);
+        LanesMask above = v > most;
+        most = (Lanes)(((LanesMask)v & above) | ((LanesMask)most & ~above));
+    }
+    for (int64_t i = whole; i < count; i++) most[i - whole] = x[i] > most[i - whole] ? x[i] : most[i - whole];
+    for (int l = 1; l < LANES; l++) most[0] = most[l] > most[0] ? most[l] : most[0];
+    return most[0];
+}

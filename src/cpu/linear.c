@@ -95,15 +95,6 @@ static void gelu_row_(float *restrict y, const float *restrict x, int64_t n) {
     for (int64_t i = 0; i < n; i++) y[i] = x[i] * sigmoid2u_(x[i]);
 }
 
-// Multiplies d by gelu'(x) = s + x s (1 - s) 2u', where s = sigmoid(2u).
-static void gelu_backward_row_(float *restrict d, const float *restrict x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
-        float s = sigmoid2u_(x[i]);
-        float slope = 1.5957691216f * (1.0f + 0.134145f * x[i] * x[i]);
-        d[i] = d[i] * (s + x[i] * s * (1.0f - s) * slope);
-    }
-}
-
 void cpu_gelu_forward(Backend *backend, void *out, const void *x, int64_t count) {
     enum { PIECE = CPU_GEMM_COLS };
     CPU_PARALLEL_FOR(cpu_self(backend))
@@ -152,8 +143,16 @@ static void product_in_tiles_(Backend *backend, const Output *o, int64_t rows, i
         for (int64_t r = 0; r < t.rows; r++, at += o->cols) {
             float *row = sums + r * stride;
             if (bias != NULL) cpu_accumulate_row(row, bias, t.cols);
-            if (o->slopes != NULL)
-                gelu_backward_row_(row, cpu_load(backend, row_workspace, o->slopes, at, t.cols), t.cols);
+            if (o->slopes != NULL) {
+                // Multiplied by gelu'(x) = s + x s (1 - s) 2u', where s = sigmoid(2u).
+                float *restrict d = row;
+                const float *restrict x = cpu_load(backend, row_workspace, o->slopes, at, t.cols);
+                for (int64_t c = 0; c < t.cols; c++) {
+                    float s = sigmoid2u_(x[c]);
+                    float slope = 1.5957691216f * (1.0f + 0.134145f * x[c] * x[c]);
+                    d[c] = d[c] * (s + x[c] * s * (1.0f - s) * slope);
+                }
+            }
             cpu_store(backend, linear, at, row, t.cols);
             if (o->aux == NULL) continue;
             // gelu sees the stored values, as the backward will.

@@ -59,20 +59,6 @@ static float row_squares_(const float *x, float mean, int64_t cols) {
     return lanes_fold(&sum);
 }
 
-static void add_rows_(float *restrict sum, const float *restrict a, const float *restrict b, int64_t cols) {
-    for (int64_t i = 0; i < cols; i++) sum[i] = a[i] + b[i];
-}
-
-static void normalize_row_(const Norm *norm, float *restrict out, const float *restrict x, const float *restrict w,
-                           const float *restrict b) {
-    int64_t cols = norm->cols;
-    float mean = row_mean_(norm, x), rstd = rstd_(norm, row_squares_(x, mean, cols));
-    if (b)
-        for (int64_t i = 0; i < cols; i++) out[i] = (x[i] - mean) * rstd * w[i] + b[i];
-    else
-        for (int64_t i = 0; i < cols; i++) out[i] = (x[i] - mean) * rstd * w[i];
-}
-
 enum { FORWARD_WORKSPACE = 5 }; // rows
 
 // Returns the floats of a backward: the blocks' sums, and 4 rows for each thread.
@@ -101,13 +87,16 @@ static void norm_forward_(Backend *backend, const Norm *norm, void *out, void *k
                 const float *in = cpu_load(backend, workspace + 2 * stride, x, at, cols);
                 if (kept) {
                     float *sum = cpu_place(backend, workspace + 4 * stride, kept, keep);
-                    if (delta) add_rows_(sum, in, cpu_load(backend, workspace + 3 * stride, delta, at, cols), cols);
-                    else memcpy(sum, in, (size_t)cols * sizeof *sum);
+                    if (sum != in) memcpy(sum, in, (size_t)cols * sizeof *sum);
+                    if (delta)
+                        cpu_accumulate_row(sum, cpu_load(backend, workspace + 3 * stride, delta, at, cols), cols);
                     cpu_store(backend, kept, keep, sum, cols);
                     in = cpu_load(backend, workspace + 2 * stride, kept, keep, cols);
                 }
-                float *to = cpu_place(backend, workspace + 3 * stride, out, at);
-                normalize_row_(norm, to, in, w, b);
+                float *restrict to = cpu_place(backend, workspace + 3 * stride, out, at);
+                float mean = row_mean_(norm, in), rstd = rstd_(norm, row_squares_(in, mean, cols));
+                for (int64_t i = 0; i < cols && !b; i++) to[i] = (in[i] - mean) * rstd * w[i];
+                for (int64_t i = 0; i < cols && b; i++) to[i] = (in[i] - mean) * rstd * w[i] + b[i];
                 cpu_store(backend, out, at, to, cols);
             }
     }

@@ -33,29 +33,6 @@ void cpu_accumulate(Backend *backend, float *to, const float *from, int64_t coun
 
 // --- SwiGLU (Shazeer 2020)
 
-static void swiglu_piece_(float *restrict out, const float *restrict gate, const float *restrict up, float scale,
-                          int64_t n) {
-    for (int64_t i = 0; i < n; i++) out[i] = gate[i] / (1.0f + cpu_expf(-gate[i])) * up[i] * scale;
-}
-
-static void swiglu_backward_piece_(float *restrict dgate, float *restrict dup, const float *restrict dout,
-                                   const float *restrict gate, const float *restrict up, float scale, int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
-        float sigmoid = 1.0f / (1.0f + cpu_expf(-gate[i]));
-        float silu = gate[i] * sigmoid, d = dout[i] * scale;
-        dup[i] = d * silu;
-        dgate[i] = d * up[i] * (sigmoid + silu * (1.0f - sigmoid));
-    }
-}
-
-// Returns the sum of dout * silu(gate) * up.
-static float swiglu_scale_piece_(const float *restrict dout, const float *restrict gate, const float *restrict up,
-                                 int64_t n) {
-    float terms[PIECE];
-    for (int64_t i = 0; i < n; i++) terms[i] = dout[i] * (gate[i] / (1.0f + cpu_expf(-gate[i])) * up[i]);
-    return lanes_sum(terms, n);
-}
-
 void cpu_swiglu_forward(Backend *backend, Factor out, const void *gate_up, const float *scale, int64_t rows,
                         int64_t ffn) {
     int64_t per_row = pieces_(ffn), pieces = rows * per_row;
@@ -67,7 +44,8 @@ void cpu_swiglu_forward(Backend *backend, Factor out, const void *gate_up, const
         const float *gate = cpu_load(backend, workspace[0], gate_up, in, n);
         const float *up = cpu_load(backend, workspace[1], gate_up, in + ffn, n);
         float *to = cpu_place(backend, workspace[2], (void *)out.source, at);
-        swiglu_piece_(to, gate, up, scale == NULL ? 1.0f : scale[row], n);
+        const float factor = scale == NULL ? 1.0f : scale[row];
+        for (int64_t i = 0; i < n; i++) to[i] = gate[i] / (1.0f + cpu_expf(-gate[i])) * up[i] * factor;
         cpu_store(backend, (void *)out.source, at, to, n);
     }
     cpu_narrow(backend, out, rows, ffn);
@@ -79,18 +57,27 @@ void cpu_swiglu_backward(Backend *backend, Factor dgate_up, float *dscale, const
     assert((scale == NULL) == (dscale == NULL) && (scale == NULL || dgate_up.kind == FACTOR_PLAIN));
     CPU_PARALLEL_FOR(cpu_self(backend))
     for (int64_t row = 0; row < rows; row++) {
-        float workspace[5][PIECE], sum = 0;
+        float workspace[5][PIECE], terms[PIECE], sum = 0;
+        const float factor = scale == NULL ? 1.0f : scale[row];
         for (int64_t column = 0; column < ffn; column += PIECE) {
             int64_t n = min_i64(ffn - column, PIECE), in = row * 2 * ffn + column;
             const float *gate = cpu_load(backend, workspace[0], gate_up, in, n);
             const float *up = cpu_load(backend, workspace[1], gate_up, in + ffn, n);
             const float *upstream = cpu_load(backend, workspace[2], dout, row * ffn + column, n);
-            float *dgate = cpu_place(backend, workspace[3], to, in);
-            float *dup = cpu_place(backend, workspace[4], to, in + ffn);
-            swiglu_backward_piece_(dgate, dup, upstream, gate, up, scale == NULL ? 1.0f : scale[row], n);
+            float *restrict dgate = cpu_place(backend, workspace[3], to, in);
+            float *restrict dup = cpu_place(backend, workspace[4], to, in + ffn);
+            for (int64_t i = 0; i < n; i++) {
+                float sigmoid = 1.0f / (1.0f + cpu_expf(-gate[i]));
+                float silu = gate[i] * sigmoid, d = upstream[i] * factor;
+                dup[i] = d * silu;
+                dgate[i] = d * up[i] * (sigmoid + silu * (1.0f - sigmoid));
+            }
             cpu_store(backend, to, in, dgate, n);
             cpu_store(backend, to, in + ffn, dup, n);
-            if (dscale != NULL) sum += swiglu_scale_piece_(upstream, gate, up, n);
+            // The sum of dout * silu(gate) * up.
+            for (int64_t i = 0; i < n && dscale != NULL; i++)
+                terms[i] = upstream[i] * (gate[i] / (1.0f + cpu_expf(-gate[i])) * up[i]);
+            if (dscale != NULL) sum += lanes_sum(terms, n);
         }
         if (dscale != NULL) dscale[row] = sum;
     }
@@ -133,14 +120,6 @@ static void rotation_set_(Rotation *rotation, double position, double scale, int
     }
 }
 
-static void rotate_(float *restrict low, float *restrict high, const Rotation *rotation) {
-    for (int64_t i = 0; i < rotation->pairs; i++) {
-        float a = low[i], b = high[i], c = rotation->cosine[i], s = rotation->sine[i];
-        low[i] = a * c - b * s;
-        high[i] = b * c + a * s;
-    }
-}
-
 // Rotates all query and key heads of one row, which are next to each other.
 static void rotate_row_(Backend *backend, void *qkv, const AttentionShape *shape, int64_t row,
                         const Rotation *rotation) {
@@ -150,9 +129,13 @@ static void rotate_row_(Backend *backend, void *qkv, const AttentionShape *shape
         int64_t low_at = row * width + head * shape->head_dim + rotation->first, high_at = low_at + rotation->half;
         cpu_load(backend, workspace[0], qkv, low_at, rotation->pairs);
         cpu_load(backend, workspace[1], qkv, high_at, rotation->pairs);
-        float *low = cpu_place(backend, workspace[0], qkv, low_at),
-              *high = cpu_place(backend, workspace[1], qkv, high_at);
-        rotate_(low, high, rotation);
+        float *restrict low = cpu_place(backend, workspace[0], qkv, low_at);
+        float *restrict high = cpu_place(backend, workspace[1], qkv, high_at);
+        for (int64_t i = 0; i < rotation->pairs; i++) {
+            float a = low[i], b = high[i], c = rotation->cosine[i], s = rotation->sine[i];
+            low[i] = a * c - b * s;
+            high[i] = b * c + a * s;
+        }
         cpu_store(backend, qkv, low_at, low, rotation->pairs);
         cpu_store(backend, qkv, high_at, high, rotation->pairs);
     }

@@ -35,21 +35,19 @@ float *cpu_scratch(CpuBackend *cpu, int64_t floats) {
 
 // --- rows
 
-static void widen_(float *restrict to, const uint16_t *restrict from, int64_t count) {
-    for (int64_t i = 0; i < count; i++) to[i] = bf16_to_float(from[i]);
-}
-
-static void narrow_(uint16_t *restrict to, const float *restrict from, int64_t count) {
-    for (int64_t i = 0; i < count; i++) to[i] = bf16_from_float(from[i]);
-}
-
 const float *cpu_load(const Backend *backend, float *workspace, const void *from, int64_t offset, int64_t count) {
     if (!cpu_is_bf16(backend)) return (const float *)from + offset;
-    widen_(workspace, (const uint16_t *)from + offset, count);
+    const uint16_t *restrict narrow = (const uint16_t *)from + offset;
+    float *restrict to = workspace;
+    for (int64_t i = 0; i < count; i++) to[i] = bf16_to_float(narrow[i]);
     return workspace;
 }
 
 void cpu_store(const Backend *backend, void *to, int64_t offset, const float *from, int64_t count) {
-    if (cpu_is_bf16(backend)) narrow_((uint16_t *)to + offset, from, count);
-    else if ((float *)to + offset != from) memcpy((float *)to + offset, from, (size_t)count * sizeof *from);
+    uint16_t *restrict narrow = (uint16_t *)to + offset;
+    if (!cpu_is_bf16(backend)) {
+        if ((float *)to + offset != from) memcpy((float *)to + offset, from, (size_t)count * sizeof *from);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) narrow[i] = bf16_from_float(from[i]);
 }

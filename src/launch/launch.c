@@ -70,22 +70,6 @@ static void note_signal_(int number) {
     errno = kept;
 }
 
-// Installs the handlers. Returns a nonblocking descriptor; each byte read from it is a signal's number. -1 with err.
-static int signals_open_(Error *err) {
-    struct sigaction action = {.sa_handler = note_signal_, .sa_flags = SA_RESTART};
-    if (pipe2(caught_.ends, O_CLOEXEC | O_NONBLOCK) != 0)
-        return error_set(err, EXIT_FAILED, "cannot create a pipe for signals (%s); raise ulimit -n", strerror(errno));
-    sigfillset(&action.sa_mask);
-    for (int i = 0; i < SIGNALS; i++) {
-        sigaction(signal_numbers_[i], NULL, &caught_.before[i]);
-        // INT and HUP stay ignored if they were: by nohup, or in background commands of a script.
-        bool ignored =
-            caught_.before[i].sa_handler == SIG_IGN && (signal_numbers_[i] == SIGINT || signal_numbers_[i] == SIGHUP);
-        caught_.changed[i] = !ignored && sigaction(signal_numbers_[i], &action, NULL) == 0;
-    }
-    return caught_.ends[0];
-}
-
 #define SAME_S 0.2 // signals within this time are one request: timeout(1) and a shell that exits may send several
 
 static void ask_to_stop_(Launch *launch) {
@@ -368,12 +352,22 @@ int launch_ranks(const Log *log, const Job *job, char **argv, LaunchAgain again,
                      job->ranks);
 #endif
     // The handlers stay between launches, so a request that comes while lost ranks are ended is not lost, too.
-    int code = -1, signals = signals_open_(err), asked = 0;
+    struct sigaction action = {.sa_handler = note_signal_, .sa_flags = SA_RESTART};
+    if (pipe2(caught_.ends, O_CLOEXEC | O_NONBLOCK) != 0)
+        return error_set(err, EXIT_FAILED, "cannot create a pipe for signals (%s); raise ulimit -n", strerror(errno));
+    sigfillset(&action.sa_mask);
+    for (int i = 0; i < SIGNALS; i++) {
+        sigaction(signal_numbers_[i], NULL, &caught_.before[i]);
+        // INT and HUP stay ignored if they were: by nohup, or in background commands of a script.
+        bool ignored =
+            caught_.before[i].sa_handler == SIG_IGN && (signal_numbers_[i] == SIGINT || signal_numbers_[i] == SIGHUP);
+        caught_.changed[i] = !ignored && sigaction(signal_numbers_[i], &action, NULL) == 0;
+    }
+    int code = -1, asked = 0;
     double first = 0;
-    if (signals < 0) return -1;
     for (;;) {
         JobEnd end = {.rank = -1};
-        Launch launch = {.log = log, .job = *job, .remedy = job->remedy, .signals = signals, .asked = asked};
+        Launch launch = {.log = log, .job = *job, .remedy = job->remedy, .signals = caught_.ends[0], .asked = asked};
         launch.first = first, launch.results = launch.errors = launch.words = -1;
         if (again != NULL) launch.job.remedy = "the ranks end"; // after a loss, `again` says what follows
         code = once_(&launch, argv, &end, err);

@@ -63,24 +63,6 @@ static void map_four_(struct in6_addr *to, in_addr_t from) {
     memcpy(&to->s6_addr[12], &from, sizeof from);
 }
 
-// Adds the addresses at which other hosts may reach this one, IPv4 first; the loopback if there are none.
-static void add_interfaces_(Invitation *invitation, bool six_too) {
-    struct ifaddrs *all = NULL;
-    if (getifaddrs(&all) != 0) all = NULL;
-    for (int six = 0; six < (six_too ? 2 : 1); six++)
-        for (struct ifaddrs *at = all; at != NULL && invitation->count < INVITATION_ADDRESSES; at = at->ifa_next) {
-            struct in6_addr *to = &invitation->address[invitation->count];
-            if (at->ifa_addr == NULL || at->ifa_addr->sa_family != (six ? AF_INET6 : AF_INET)) continue;
-            if (!(at->ifa_flags & IFF_UP) || at->ifa_flags & IFF_LOOPBACK) continue;
-            if (!six) map_four_(to, ((struct sockaddr_in *)(void *)at->ifa_addr)->sin_addr.s_addr);
-            else *to = ((struct sockaddr_in6 *)(void *)at->ifa_addr)->sin6_addr;
-            // Link-local addresses mean nothing without the other host's name for the link.
-            invitation->count += !IN6_IS_ADDR_LINKLOCAL(to);
-        }
-    freeifaddrs(all);
-    if (invitation->count == 0) map_four_(&invitation->address[invitation->count++], htonl(INADDR_LOOPBACK));
-}
-
 int connection_listen_tcp(bool loopback, Invitation *invitation, Error *err) {
     struct sockaddr_in6 own; // the port has the same offset in sockaddr_in
     socklen_t length = sizeof own;
@@ -94,8 +76,21 @@ int connection_listen_tcp(bool loopback, Invitation *invitation, Error *err) {
         return error_set(err, EXIT_FAILED, "cannot listen on a TCP port (%s); raise ulimit -n", strerror(errno));
     }
     invitation->port = own.sin6_port;
-    if (loopback) map_four_(&invitation->address[invitation->count++], htonl(INADDR_LOOPBACK));
-    else add_interfaces_(invitation, six);
+    // The addresses at which other hosts may reach this one, IPv4 first; the loopback if there are none.
+    struct ifaddrs *all = NULL;
+    if (loopback || getifaddrs(&all) != 0) all = NULL;
+    for (int sixth = 0; sixth < (six ? 2 : 1); sixth++)
+        for (struct ifaddrs *at = all; at != NULL && invitation->count < INVITATION_ADDRESSES; at = at->ifa_next) {
+            struct in6_addr *to = &invitation->address[invitation->count];
+            if (at->ifa_addr == NULL || at->ifa_addr->sa_family != (sixth ? AF_INET6 : AF_INET)) continue;
+            if (!(at->ifa_flags & IFF_UP) || at->ifa_flags & IFF_LOOPBACK) continue;
+            if (!sixth) map_four_(to, ((struct sockaddr_in *)(void *)at->ifa_addr)->sin_addr.s_addr);
+            else *to = ((struct sockaddr_in6 *)(void *)at->ifa_addr)->sin6_addr;
+            // Link-local addresses mean nothing without the other host's name for the link.
+            invitation->count += !IN6_IS_ADDR_LINKLOCAL(to);
+        }
+    if (all != NULL) freeifaddrs(all);
+    if (invitation->count == 0) map_four_(&invitation->address[invitation->count++], htonl(INADDR_LOOPBACK));
     return file;
 }
 
