@@ -58,7 +58,7 @@ static int sync_(const char *path, Error *err) {
     return status;
 }
 
-// Flushes a name to the disk, or that it is gone: names are contents of the directory above.
+// Syncs the parent directory of `path`, which makes the creation, renaming or removal of the name durable.
 static int sync_name_(const char *path, Error *err) {
     char above[CHECKPOINT_PATH + 16];
     snprintf(above, sizeof above, "%s", path);

@@ -21,8 +21,8 @@ typedef struct Load {
     Log all;
     Source source;
     bool states;       // true (a resume): also loads the moments, and reads weights from the masters if saved
-    bool beyond;       // the source has layers after the last, which predict further tokens and are left out
-    bool fresh;        // matrices of the layers start without moments: the checkpoint is another optimizer's
+    bool beyond;       // the source has extra layers for multi-token prediction, which are left out
+    bool fresh;        // matrices of the layers start without moments: the checkpoint is from another optimizer
     char strange[320]; // description of the first non-finite value that train.skip_bad_steps allowed, or ""
 } Load;
 
@@ -173,7 +173,7 @@ static int load_(Load *load, Error *mine, Error *err) {
 
 // --- resume
 
-// Opens a checkpoint and checks that it continues as this run. The caller frees the manifest. -1 with err.
+// Opens a checkpoint and checks that this run can resume from it. The caller frees the manifest. -1 with err.
 static int open_checkpoint_(Load *load, const char *dir, TrainingState *state, Manifest *manifest, Error *err) {
     const Config *config = load->stage->config;
     bool accepts = config->checkpoint.changed == CHANGED_ACCEPT;
@@ -204,7 +204,7 @@ static int open_checkpoint_(Load *load, const char *dir, TrainingState *state, M
         return error_set(err, EXIT_FAILED,
                          "%s/" CHECKPOINT_TRAINING ": does not match the manifest; resume from another checkpoint",
                          dir);
-    // 3. The optimizer: the moments of another one mean something else.
+    // 3. The optimizer: another optimizer's moments have another meaning.
     if (source_open_manifest(&load->source, dir, manifest, err) != 0) return -1;
     bool muon = false;
     for (int64_t i = 0; i < load->source.tensor_count && !muon; i++)

@@ -284,8 +284,8 @@ static int find_sequence_(Checkpoint *checkpoint, Error *err) {
     return status;
 }
 
-// Makes checkpoint.dir again if it was removed or moved since the last checkpoint, and makes room for the next one: its
-// hidden name is easy to guess, so anything that another user put there is removed before a rank writes.
+// Makes checkpoint.dir again if it was removed or moved since the last checkpoint, and clears the hidden name of the
+// next one: the name is easy to guess, so another user may have put files there.
 static int prepare_partial_(Checkpoint *checkpoint, Error *err) {
     const char *dir = checkpoint->config->checkpoint.dir;
     struct stat there;

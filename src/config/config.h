@@ -77,8 +77,9 @@ typedef struct ModelConfig {
     int64_t vocab;    // unpadded
     int64_t seq_len;  // s
     double norm_eps;
-    int64_t kv_lora, q_lora;               // widths of the latent rows of latent attention; kv_lora 0: other attention
-    int64_t nope_dim, rope_dim, v_dim;     // its heads: dimensions that are not rotated, that are, and of values
+    int64_t kv_lora, q_lora;               // widths of the latent rows of latent attention; kv_lora 0: not latent
+                                           // attention
+    int64_t nope_dim, rope_dim, v_dim;     // widths in a latent head: unrotated, rotated, and value dimensions
     bool qkv_bias;                         // q, k and v have a bias, as in Qwen2
     bool qk_norm;                          // an RMSNorm over each head of q and k, as in Qwen3
     double rope_theta;                     // base of the rotary embedding; rope_* apply only to rotary families
@@ -95,13 +96,13 @@ typedef struct ModelConfig {
     int64_t experts;           // E, of every layer after dense_layers; 0: a dense model
     int64_t experts_per_token; // k; 0 in a dense model
     int64_t expert_ffn;        // width of an expert; config_check resolves auto: ffn
-    int64_t shared_ffn;        // width of the MLP that every token passes beside its experts; 0: none
+    int64_t shared_ffn;        // width of the shared MLP that every token also passes; 0: none
     int64_t dense_layers;      // first layers, which have one MLP of width ffn
     int router;                // RouterScore
-    int64_t router_groups;     // groups of experts, of which a token's experts are in router_group_top
+    int64_t router_groups;     // groups of experts; a token's experts are in router_group_top of them
     int64_t router_group_top;  //
     double router_scale;       // factor of the experts' weights
-    bool router_normalize;     // the weights of a token's experts add up to router_scale
+    bool router_normalize;     // the weights of a token's experts sum to router_scale
 } ModelConfig;
 
 typedef struct ParallelConfig {
@@ -221,17 +222,17 @@ typedef struct CheckpointConfig {
 typedef struct LogConfig {
     char metrics[CONFIG_TEXT]; // empty: no metrics file
     int64_t every;             // steps between step lines
-    bool experts;              // log.metrics has every expert's copies
+    bool experts;              // log.metrics has the number of tokens of every expert
 } LogConfig;
 
 typedef struct HardwareConfig {
     int device;         // DeviceKind
-    int trainer;        // Program; whose band and days a plan prints
+    int trainer;        // Program whose band and days a plan prints
     int gpu;            // index in gpu_words; its row fills in keys that were not given; 0: no GPU named
     double peak_tflops; // peak of one rank; 0: from the device
     double memory_gib;  // memory of one rank; 0: from the device
     double memory_gb_s; // rate of the device's memory, 1e9 bytes/s; 0: the rate of the GPU with this peak
-    double reserve_gib; // memory that the CUDA context, libraries and NCCL use in addition to ours
+    double reserve_gib; // memory used by the CUDA context, libraries and NCCL
     int64_t gpus_per_node, gpus_per_domain;
     bool share_gpu;
     double pair_gb_s, tensor_gb_s, network_gb_s, host_gb_s; // 1e9 bytes/s, one direction
@@ -262,9 +263,9 @@ typedef struct Config {
     CheckpointConfig checkpoint;
     LogConfig log;
     HardwareConfig hardware;
-    int program;                    // whose bytes a plan counts (plan/foreign.h); 0: this program's
+    int program;                    // program whose bytes a plan counts (plan/foreign.h); 0: this program
     char replaced[160];             // keys of the file whose values -o hardware.gpu replaced, in words; "": none
-    int64_t window;                 // sliding window of the config.json that is the file; 0: none
+    int64_t window;                 // sliding window, if the file is a config.json; 0: none
     int32_t place[CONFIG_MAX_KEYS]; // per row of the schema: line, CONFIG_DEFAULT or CONFIG_OVERRIDE
 } Config;
 
@@ -351,11 +352,11 @@ int config_chunks(const Config *config);             // chunks on every stage
 int config_slices(const Config *config);             // slices of a microbatch
 // Distributes the layers evenly over `parts` virtual stages, as parallel.layers auto does; parts <= layers.
 void config_spread_layers(Config *config, int64_t parts);
-// Returns the width that tensor ranks split of the MLPs of all layers: ffn and shared_ffn, as far as the model has them
-// (the greatest common divisor of two). 0: it has only experts, which tensor ranks do not split.
+// Returns the MLP width that tensor ranks split: ffn, shared_ffn, or the greatest common divisor if the model has both.
+// 0: the model has only experts, which tensor ranks do not split.
 int64_t config_split_ffn(const ModelConfig *model);
-// Returns the parameters that compute one token, of a model with `parameters` in total: all of them, or in a mixture of
-// experts those of experts_per_token experts a layer instead of all experts.
+// Returns the parameters that compute one token, of a model with `parameters` in total: all of them, except that a
+// mixture of experts counts only experts_per_token experts per layer.
 int64_t config_active_parameters(const ModelConfig *model, int64_t parameters);
 int64_t config_padded_vocab(const Config *config); // vocab rounded up to a multiple of 128 * t
 

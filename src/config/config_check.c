@@ -63,7 +63,7 @@ static int check_heads_(Config *config, Error *err) {
                         (long long)m->heads, use);
 }
 
-// Checks what the tensor ranks split, and how they gather it.
+// Checks the extents that tensor ranks split, and the key of their collectives.
 static int check_tensor_(Config *config, Error *err) {
     const ModelConfig *m = &config->model;
     int64_t t = config->parallel.tensor;
@@ -526,7 +526,7 @@ static int check_objective_(Config *config, Error *err) {
                         (long long)config->model.vocab);
 }
 
-// Checks the schedule with every batch of the run, and what it allows data ranks.
+// Checks the schedule with every batch of the run, and the sharding of gradients over data ranks.
 static int check_kinds_(Config *config, Error *err) {
     for (int64_t i = 0; config_batch(config, i) > 0; i++)
         if (check_kind_(config, i, NULL, err) != 0) return -1;
@@ -534,7 +534,7 @@ static int check_kinds_(Config *config, Error *err) {
     return whole == NULL ? 0 : config_error(config, "parallel.shard_gradients", err, "%s", whole);
 }
 
-// In this order, since a check may use what an earlier one has resolved.
+// The order matters: a check may use a value that an earlier check resolved.
 static int (*const checks[])(Config *config, Error *err) = {
     resolve_steps_,     check_size_,          check_family_, config_check_latent, check_objective_,
     check_heads_,       check_tensor_,        check_file_,   check_layers_,       check_batch_,

@@ -2,7 +2,7 @@
 #include "config_schema.h"
 #include "base/units.h"
 
-enum { MOST_EXPERTS = 1 << 18 }; // of all layers; each has three entries in the table of tensors
+enum { MOST_EXPERTS = 1 << 18 }; // limit over all layers; each expert has three entries in the table of tensors
 
 static int check_router_(const Config *config, Error *err) {
     const ModelConfig *m = &config->model;

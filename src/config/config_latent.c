@@ -1,4 +1,5 @@
-// Checks the keys of latent attention, and what it cannot have yet. Every error names a value that would work.
+// Checks the keys of latent attention, and refuses features that it does not support. Every error names a value that
+// would work.
 #include "config_schema.h"
 
 int config_check_latent(Config *config, Error *err) {

@@ -66,7 +66,7 @@ typedef struct ConfigScalar {
 // Sets a field after checking type and bounds. config->place must hold the key's place already, because errors name it.
 int config_set(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err);
 int config_set_default(Config *config, const ConfigKey *key, Error *err);
-// Reads the experts' `spread` from the metrics file of a run, the mean of its steps (of the last 16 MiB). -1 with err.
+// Reads the experts' `spread` from the metrics file of a run: the mean over the steps in its last 16 MiB. -1 with err.
 int config_read_spread(const char *path, double *spread, Error *err);
 // Returns whether the key has its default value, even if it was given: a configuration written as JSON gives every key.
 bool config_at_default(const Config *config, const char *name);
@@ -111,10 +111,10 @@ int config_refuse_rows(const Config *config, const Refusal *rows, size_t count, 
 // Writes the first divisors of n as "1, 2, 4, 8, ...".
 void config_first_divisors(int64_t n, char *out, size_t size);
 
-// Checks a mixture of experts, and what a model with experts cannot have yet. In dense models it refuses the keys of
+// Checks a mixture of experts, and refuses features that it does not support. In dense models, refuses the keys of
 // experts. Resolves model.expert_ffn auto.
 int config_check_experts(Config *config, Error *err);
-// Checks latent attention, and what a model with it cannot have yet. Resolves model.head_dim.
+// Checks latent attention, and refuses features that it does not support. Resolves model.head_dim.
 int config_check_latent(Config *config, Error *err);
 
 // Resolves each `auto` that depends only on the configuration, and refuses combinations that cannot work.

@@ -182,7 +182,7 @@ static int set_bool_(Config *config, const ConfigKey *key, ConfigScalar scalar, 
     return 0;
 }
 
-// Where one of the words is YAML's for true or false, YAML's others are taken for it, too. For an unknown word,
+// If a word is one of YAML's words for true or false, YAML's synonyms of it are accepted, too. For an unknown word,
 // suggests our name for another trainer's word, else our word in another case, else our words that extend the typed
 // word with a dash ("a100-40g or a100-80g" for a100), else the nearest word, if any.
 static int set_word_(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {

@@ -36,7 +36,8 @@ static int yaml_line_(const YamlReader *r) {
 
 static const char *yaml_name_(const YamlReader *r) { return r->key != NULL ? r->key->name : NULL; }
 
-// Takes the next event. Refuses what is no YAML, and what a configuration may not have. -1 with an error of the line.
+// Takes the next event. Refuses invalid YAML, and YAML that a configuration may not contain. -1 with an error that
+// names the line.
 static int yaml_next_(YamlReader *r) {
     const yaml_parser_t *parser = &r->parser;
     const yaml_event_t *e = &r->event;
@@ -159,7 +160,7 @@ static int read_value_(YamlReader *r, const ConfigKey *key) {
     return 0;
 }
 
-// Refuses a name of a key, or in the file of a section.
+// Refuses an unknown name of a key, or of a section of the file.
 static int unknown_key_(YamlReader *r, int line, const char *name) {
     const char *hint = hint_for_key(name), *near = hint_near_key(name), *dot = strchr(name, '.');
     char section[MAX_NAME] = "", of[MAX_NAME];

@@ -17,9 +17,9 @@ typedef struct FamilyNumber {
     const char *word;  // "hidden_size"
     size_t offset;     // offset in ModelConfig
     bool real;         // true: the field is a double; false: an int64_t
-    bool truth;        // true: the field is a bool; absent: 1 for true
+    bool truth;        // true: the field is a bool; `absent` is then 1 for true
     size_t unit;       // config.json counts in units of the int64_t at this offset of ModelConfig; 0: in ones
-    bool again;        // true: another row has the word too, which config.json has once
+    bool again;        // true: another row has the same word, which config.json contains once
     double absent;     // value if the file lacks the word; negative: the file must have it
     const char *times; // word of another number; `absent` is multiplied by that number; NULL: by 1
 } FamilyNumber;
@@ -39,8 +39,8 @@ typedef struct FamilyForm {
     int64_t head_dim;            // value if the file lacks head_dim; 0: hidden / heads
     const char *constants;       // lines of config.json that are the same for all its models
     bool latent;                 // latent attention
-    int router;                  // RouterScore; applies to mixtures of experts, as all that follows
-    const FamilyNumber *experts; // their numbers, terminated by .key = NULL; NULL: dense models
+    int router;                  // RouterScore; this and the following fields apply to mixtures of experts
+    const FamilyNumber *experts; // numbers of a mixture of experts, terminated by .key = NULL; NULL: dense models
     const char *routed;          // prefix of the names of router and experts in a layer
     const char *matrix[3];       // names of an expert's gate, up and down
 } FamilyForm;
@@ -63,8 +63,8 @@ extern const char *const family_words[];
 // Returns the index of a family's word, -1 if it is unknown.
 int family_find(const char *word);
 
-// Returns the first architecture that matches a model, whose names its checkpoints have. If none does, the last one
-// that has experts as the model has or lacks them.
+// Returns the first architecture that matches a model; checkpoints use its names. If no architecture matches, returns
+// the last one that agrees with the model on having experts.
 const FamilyForm *family_form(const struct ModelConfig *model);
 
 __END_DECLS

@@ -16,7 +16,7 @@ typedef struct Gpu {
     double network_gb_s;   // network rate of a node in the vendor's reference system
     int64_t gpus_per_node; // GPUs of a node in the vendor's reference system
     double watts;          // highest power of one GPU without its host; for GH200 with its host
-    int64_t domain;        // GPUs that NVLink connects over several nodes; 0: those of a node
+    int64_t domain;        // GPUs that NVLink connects across nodes; 0: only the GPUs of a node
 } Gpu;
 
 enum { GPU_COLLECTIVES = 12, GPU_SIZES = 8 };
@@ -34,7 +34,8 @@ typedef struct GpuKernels {
     FlashRate flash_forward, flash_backward, flash_deterministic; // head dimension 128; last: deterministic backward
     double fp8_tensor, fp8_local; // speed-up of large products with one scale per tensor, and with local scales
     double stream_share;          // share of the memory's rate that passes over memory reach
-    double added;                 // extra time of products that add to fp32, as a share of a pass over 8 bytes a weight
+    double added;                 // extra time of products that add to fp32, as a fraction of a pass over 8 bytes per
+                                  // weight
     const uint16_t (*collectives)[GPU_SIZES]; // [GPU_COLLECTIVES] bus bandwidths in a node; NULL: not measured
 } GpuKernels;
 
@@ -58,7 +59,7 @@ extern const GpuBand gpu_band_measured;
 // to 0.4 % too long (test/plan/measured_steps.json).
 extern const GpuBand gpu_band_alone;
 
-// One row of bands.c. gpus: words of hardware.gpu. experts: of mixtures of experts.
+// One row of bands.c. gpus: words of hardware.gpu. experts: for mixtures of experts.
 typedef struct TrainerBand {
     int trainer;
     const char *gpus;
@@ -80,8 +81,8 @@ extern const TrainerMemory trainer_memory[];
 extern const int trainer_memory_count;
 extern const char *const trainer_words[]; // of hardware.trainer
 
-// Returns the band of a trainer's published runs of such models on such GPUs in this precision; runs is 0 if there are
-// too few.
+// Returns the band of a trainer's published runs for this kind of model, GPU and precision; runs is 0 if there are too
+// few.
 GpuBand gpu_band(int trainer, const Gpu *gpu, bool experts, int fp8);
 
 // Returns a trainer's memory, NULL if it is not known.

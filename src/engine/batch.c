@@ -1,6 +1,6 @@
-// Tokens of a step, see batch.h. Every rank derives from the step's number which samples are its own. Ranks with the
-// embedding or the head read and upload them. With data.mask_documents or data.reset_positions, all ranks read their
-// samples, to find the documents in them. Context ranks read the same sequences, and each uploads its own pieces.
+// Tokens of a step, see batch.h. Every rank derives its samples from the step number. Ranks with the embedding or the
+// head read and upload them. With data.mask_documents or data.reset_positions, all ranks read their samples, to find
+// the documents in them. Context ranks read the same sequences, and each uploads its own pieces.
 #include "batch.h"
 #include "base/alloc.h"
 #include "base/random.h"

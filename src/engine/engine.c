@@ -34,7 +34,7 @@ typedef enum Lack { LACK_NOTHING, LACK_INPUT, LACK_OUTPUT, LACK_SLOT, LACK_LOAD 
 // A transfer in flight.
 typedef struct Flight {
     Slot *slot;
-    CommRequest request; // its message to or from the partner
+    CommRequest request; // the bundle's message to or from the partner
 } Flight;
 
 // The transfer queue: the transfers of the list in list order. [0, done) are complete, [done, started) in flight.
@@ -136,7 +136,8 @@ static int queue_start_(Engine *engine, Error *err) {
     Movement move = movement_(engine, action->kind);
     int bundle = engine_bundle_(engine, action);
 
-    // 1. E and L go one at a time. E waits for its forward, R for its A, L and A for a slot that the device has left.
+    // 1. E and L go one at a time. E waits for its forward, R for its A, L and A for a slot that the device no longer
+    // uses.
     if (move.pool == &engine->own && queue->done < queue->started) return 0;
     if (action->kind == ACTION_EVICT) {
         int64_t made = engine->forward_action[bundle];
@@ -145,7 +146,7 @@ static int queue_start_(Engine *engine, Error *err) {
     Slot *slot = move.sends ? slots_find(move.pool, bundle) : slots_free(move.pool, true);
     if (slot == NULL || slot->state == SLOT_FILLING) return 0;
 
-    // 2. Its slot and its place in the queue.
+    // 2. The slot changes its state, and the transfer enters the queue.
     slots_move(move.pool, slot, move.before, move.during, bundle);
     assert(queue->started - queue->done < queue->most);
     Flight *flight = &queue->flights[queue->started++ % queue->most];
@@ -183,7 +184,7 @@ static int queue_finish_(Engine *engine, Error *err) {
     slots_move(move.pool, flight->slot, move.during, move.after, engine_bundle_(engine, action));
     engine->times[i].end = clock_seconds();
     engine->run.evictions += action->kind == ACTION_EVICT;
-    // The partner moves one bundle at a time, so a transfer offered ahead begins when it becomes the oldest.
+    // The partner moves one bundle at a time, so a transfer that was offered early begins when it becomes the oldest.
     if (++queue->done < queue->started) engine->times[queue->actions[queue->done]].begin = engine->times[i].end;
     return 1;
 }
@@ -402,7 +403,7 @@ int engine_run(Engine *engine, const char *label, const Schedule *schedule, floa
     Backend *be = engine->be;
     engine_begin_(engine, label, schedule, scale);
 
-    // 1. The list. After each action, the messages and transfers start that it allows.
+    // 1. Run the list. After each action, start the messages and transfers that it allows.
     const StageSchedule *list = engine->list;
     for (int64_t i = 0; i < list->count; i++) {
         if (!action_computes(list->actions[i].kind)) engine->queue.actions[engine->queue.posted++] = i;
@@ -411,7 +412,7 @@ int engine_run(Engine *engine, const char *label, const Schedule *schedule, floa
         if (be->check != NULL && be->check(be, err) != 0) return -1;
     }
 
-    // 2. The last messages and transfers, then the device.
+    // 2. Wait for the last messages and transfers, then for the device.
     engine_say_(engine, "end of the pipeline");
     status_page_set_wait(engine->status_page, "its last messages", -1);
     engine->pause.looks = 0;
@@ -422,7 +423,7 @@ int engine_run(Engine *engine, const char *label, const Schedule *schedule, floa
     assert(engine->own.in_use == 0 && engine->lent.in_use == 0);
     if (be->synchronize(be, err) != 0) return -1;
 
-    // 3. The times of compute, by the device's clock.
+    // 3. Read the times of compute from the device's clock.
     *run = engine->run;
     for (int64_t i = 0; i < list->count; i++) {
         ActionKind kind = list->actions[i].kind;
@@ -513,7 +514,7 @@ void engine_destroy(Engine *engine) {
 
 // ---------------------------------------------------------------- the rehearsal
 
-// Fills a buffer between stages: a product of zeros draws less power, so that --tune would measure at another clock.
+// Fills a buffer between stages: a product of zeros draws less power, so --tune would measure at another clock rate.
 static int rehearse_numbers_(Backend *be, const P2pLink *link, uint64_t lane, Error *err) {
     enum { PIECE = 1 << 20 };
     char *to = p2p_buffer(link);
@@ -533,7 +534,7 @@ static int rehearse_numbers_(Backend *be, const P2pLink *link, uint64_t lane, Er
 }
 
 // Runs a microbatch through one chunk and back, slice by slice: each slice sees another number of keys, for which a GPU
-// has other kernels. parts: whether to run with [0] a complete, [1] a split backward.
+// may use another kernel. parts: whether to run with [0] a complete, [1] a split backward.
 static int rehearse_chunk_(Engine *engine, int chunk, int64_t microbatch, float scale, const bool parts[2],
                            Error *err) {
     Stage *stage = engine->stage;
@@ -570,7 +571,7 @@ int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err) {
     }
     stage->layer_done = NULL; // gradients of a rehearsal belong to no step and are not summed
     tensors_quantize(&stage->tensors, engine->be);
-    for (int round = 0; round < (layer_done != NULL ? 2 : 1); round++) { // round 1: products as they run during sums
+    for (int round = 0; round < (layer_done != NULL ? 2 : 1); round++) { // round 1: products while sums are in flight
         engine->be->summing = round == 1;
         for (int i = 0; status == 0 && i < schedule->chunks * both; i++) // gradients are written, then added to
             status = rehearse_chunk_(engine, i / both, i % both, schedule->forward_only ? 0.0f : 1.0f, parts, err);

@@ -6,9 +6,9 @@
 // Products have operands in the run's precision and sums in fp32.
 //
 // Matrices that tensor ranks split are gathered and all of them compute the same direction: its products are small
-// next to those of a step (5 (4 n^2 m + 2 n^3) FLOPs for n rows and m columns, against 6 n m per token), and dealing
-// matrices over tensor ranks too would need a second exchange. Data ranks do not repeat each other's work: a matrix has
-// a home (tensors.h).
+// next to those of a step (5 (4 n^2 m + 2 n^3) FLOPs for n rows and m columns, against 6 n m per token), and
+// distributing matrices over tensor ranks, too, would need a second exchange. Data ranks do not repeat each other's
+// work: a matrix has a home (tensors.h).
 #include "muon.h"
 #include "backend/memory.h"
 #include "base/alloc.h"
@@ -23,7 +23,8 @@ static const double A = 3.4445, B = -4.7750, C = 2.0315, TINY = 1e-7;
 // One matrix of this rank: a tensor, or q, k or v of a tensor that holds all three.
 typedef struct MuonMatrix {
     const Tensor *tensor;
-    int64_t place; // index of its norm, counted over all split matrices of the stage; -1: this rank has it whole
+    int64_t place; // index of its norm, counted over all split matrices of the stage; -1: this rank has the complete
+                   // matrix
 } MuonMatrix;
 
 struct Muon {
@@ -33,15 +34,15 @@ struct Muon {
     double beta;
     int64_t count, places;
     MuonMatrix *matrices; // (count)
-    AdamwTensor *parts;   // (count) this rank's part of each
-    double *own;          // (count) squares of that part
+    AdamwTensor *parts;   // (count) this rank's part of each matrix
+    double *own;          // (count) sums of squares of these parts
     double *squares;      // (places)
 };
 
 // --- the products
 
-// Memory of one matrix: itself, a product of the same size, and two small squares. `wide` is fp32 for the square of a
-// tall matrix, in the memory of y and b, which are free then: (rows * cols + n * n) * 2 >= n * n * 4.
+// Memory of one matrix: the matrix, a product of the same size, and two small square matrices. `wide` is the fp32
+// square of a tall matrix, in the memory of y and b, which are unused then: (rows * cols + n * n) * 2 >= n * n * 4.
 typedef struct MuonWork {
     void *x, *y, *b, *a;
     float *wide;
@@ -151,8 +152,8 @@ void muon_destroy(Muon *muon) {
 
 // --- a step
 
-// Sums the squares of every split matrix over the tensor ranks. Ranks of one home have the same matrices; the others'
-// entries stay 0, so that the number of entries, which a sum's workspace depends on, is that of the plan.
+// Sums the squares of every split matrix over the tensor ranks. Ranks of one home have the same matrices. The entries
+// of other homes stay 0, so the number of entries, and with it the workspace of the sum, is as planned.
 static int sum_squares_(Muon *muon, Error *err) {
     CommRequest request = {0};
     muon->be->squared_norms(muon->be, muon->own, muon->parts, muon->count);
@@ -166,7 +167,7 @@ static int sum_squares_(Muon *muon, Error *err) {
 }
 
 // Replaces a matrix's gradient, its momentum, by its direction. `factor` makes its norm 1. gathers: exchanges the parts
-// of the tensor ranks. Rows of ranks lie one after another in x. Columns are gathered in y, a block per rank.
+// of the tensor ranks. x holds the ranks' rows one after another. y gathers columns, one block per rank.
 static int direct_(Muon *muon, int64_t index, double factor, bool gathers, Error *err) {
     Backend *be = muon->be;
     MuonWork work;

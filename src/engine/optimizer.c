@@ -35,7 +35,8 @@ struct Optimizer {
     AdamwTensor *list; // this rank's parts, in table order
     Owned *owned;      // parallel to `list`
     int64_t count;
-    double *squares; // (tensor ranks, table entries): the holder of a tensor fills its entry, the others leave zero
+    double *squares; // (tensor ranks, table entries): the holder of a tensor fills in its entry; other ranks leave it
+                     // zero
     double *own;     // squared norms of the list's entries
 };
 
@@ -251,8 +252,8 @@ void optimizer_skip(Optimizer *optimizer) {
     tensors_zero_gradients(&stage->tensors, stage->be, false);
 }
 
-// Updates this rank's pieces of the routers' biases. A token has experts_per_token copies, whatever the routing, so
-// that the mean of the counts is known without them.
+// Updates this rank's pieces of the routers' biases. A token always has experts_per_token copies, so the mean of the
+// counts is known in advance.
 static void balance_(const Stage *stage, int64_t step, double rate) {
     const ModelConfig *m = &stage->config->model;
     double tokens = (double)(config_batch_at(stage->config, step) * m->seq_len);

@@ -10,7 +10,7 @@ typedef struct OptimizerGroups {
     Comm *tensor;  // NULL: one tensor rank
     Comm *data;    // NULL: one data rank
     Comm *tied;    // group of the two stages with embedding and head; NULL: no weight is shared between two stages
-    Comm *experts; // ranks that hold the same experts; NULL: only this one
+    Comm *experts; // ranks that hold the same experts; NULL: only this rank
 } OptimizerGroups;
 
 typedef struct Optimizer Optimizer;

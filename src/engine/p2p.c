@@ -205,7 +205,7 @@ int links_create(Links *links, Backend *be, const Schedule *schedule, int stage,
             ChunkLinks *own = &links->chunk[end / 2];
             bool above = end % 2 == 1; // true: the boundary after the chunk's virtual stage; false: before it
             int g = schedule_virtual(schedule, stage, end / 2) - !above;
-            if (g % 2 != parity) continue; // also skips -1, which is no boundary
+            if (g % 2 != parity) continue; // also skips -1, which is not a boundary
             P2pLink *forward = above ? &own->out[P2P_FORWARD] : &own->in[P2P_FORWARD];
             P2pLink *backward = above ? &own->in[P2P_BACKWARD] : &own->out[P2P_BACKWARD];
             if (p2p_connect_(forward, err) != 0 || p2p_connect_(backward, err) != 0) return -1;

@@ -28,7 +28,8 @@ int stage_holding(const Stage *stage, int64_t table_index) {
     return holder;
 }
 
-// Lays out tensors in table order. This works as each chunk of a stage is deeper in the model than the one before.
+// Lays out tensors in table order. This works because each chunk of a stage is deeper in the model than the previous
+// chunk.
 static void layout_tensors_(StageTensors *tensors, const TensorTable *table, const StageShape *at, const Config *config,
                             int replica) {
     int64_t ranges[2 + STAGE_MOST_CHUNKS][2];
@@ -90,7 +91,7 @@ static int64_t layout_workspace_(Stage *stage, Layout *layout) {
             muon = stage->at.layers > 0 ? muon_workspace(&stage->table, &stage->config->train) : 0;
     stage->muon_work = layout_take(layout, 0);
     const Shape dense = shape_dense(s);
-    bool both = stage->config->model.dense_layers > 0; // layers with and without experts
+    bool both = stage->config->model.dense_layers > 0; // true: the model has layers with and without experts
     int64_t work = both ? layer_work_layout(NULL, NULL, &dense) : 0;
     stage->pass.work = layout_take(layout, max_i64(work, layer_work_layout(NULL, NULL, s)));
     stage->pass.scratch = layout_take(layout, s->scratch_bytes);
@@ -392,7 +393,7 @@ int stage_forward(Stage *stage, int chunk, int64_t unit, void *bundle, const voi
         void *place = layer_place_(stage, here, bundle, l);
         void *next = l + 1 < here->layers ? layer_bundle_(stage, here, bundle, l + 1) : final;
         // The next norm, of a layer or of the head, writes the output, unless it is the chunk's message, or the input
-        // of a recomputed layer, which that finds in the bundle.
+        // of a recomputed layer, which reads it from the bundle.
         bool ends = l + 1 == here->layers;
         LayerOutput made = (ends ? here->last : l + 1 >= here->recomputed) ? LAYER_LEAVES : LAYER_WRITES;
         layer_forward(pass, stage->model, layer_tensors_(stage, here, l), place, next, made);

@@ -16,8 +16,8 @@ enum { STAGE_MOST_CHUNKS = 64 };
 typedef struct StageChunk {
     int64_t first_layer, layers; // index of its first layer in the model; number of layers
     int64_t before;              // layers of this stage in earlier chunks
-    int64_t recomputed;          // how many of its first layers are recomputed: the bundle keeps only their inputs
-    int64_t dense;               // how many of its first layers have no experts, in a model with experts
+    int64_t recomputed;          // number of its first layers that are recomputed: the bundle keeps only their inputs
+    int64_t dense;               // number of its first layers without experts, in a model with experts
     int64_t kept;                // most microbatches with keys and values in memory at once; 0 without slices
     bool first, last;            // the model's first chunk, which has the embedding; its last, which has the head
 } StageChunk;
@@ -27,14 +27,14 @@ typedef struct StageShape {
     int stage, stages, chunks;
     Placement placement;
     int64_t first_layer, layers; // index of chunk 0's first layer; number of layers in all chunks
-    bool first, last;            // whether one of its chunks has the embedding; whether one has the head
+    bool first, last;            // one of its chunks has the embedding; one of its chunks has the head
     int64_t recomputed;          // layers whose forward runs again in the backward
     bool own_sums;               // the backend's own_sums
     int64_t lent_page;           // the backend's lent_page
     Shape shape;
-    int64_t rows;                        // tokens of a microbatch; shape.rows are those of a slice
+    int64_t rows;                        // tokens of a microbatch; shape.rows: tokens of a slice
     int64_t layer_bundle;                // bytes of one layer's part of a bundle
-    int64_t dense_bundle;                // the same of a dense layer in a model with experts
+    int64_t dense_bundle;                // bytes of a dense layer's part in a model with experts
     int64_t bundle_bytes;                // bytes of the largest chunk's bundle, for one microbatch or one slice of it
     int64_t keys_bytes;                  // bytes of a microbatch's keys and values in one layer; used with slices
     int64_t dkeys_bytes;                 // bytes of the fp32 gradients of these keys and values
@@ -44,7 +44,7 @@ typedef struct StageShape {
 
 typedef struct Stage {
     StageShape at;
-    Shape dense; // of the layers without experts in a model with experts
+    Shape dense; // shape of the layers without experts in a model with experts
     const Model *model;
     const Config *config;
     Backend *be;
@@ -69,7 +69,8 @@ typedef struct Stage {
     int32_t *positions;        // (rows) each token's position in its sequence; NULL without context ranks
     bool documents;            // true: `places` are filled in; false: every sequence is one document
     float *losses;             // (most_microbatches, rows), if the stage has the head
-    double *copies;            // (layers of the model, E), the caller's: Pass.copies of every layer; NULL: not counted
+    double *copies;            // (layers of the model, E), owned by the caller: Pass.copies of every layer; NULL: not
+                               // counted
     int64_t layers_queued;     // forwards and backwards of a layer, and weight gradients, since the start
     int64_t microbatches, most_microbatches; // number in this step; largest number of the run, which sizes the memory
     // Called when the gradients of a layer's tensors are complete: in the last microbatch's backward, or in its
@@ -105,11 +106,12 @@ void stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const 
                  const Config *config, const StageShape *at);
 
 // Allocates a stage of a given shape, and binds it to the memory; the weights are zero. The arguments are those of
-// stage_create. whole: the model to whose layers the shape's chunks refer, which may have fewer layers than config's.
-// -1 with err.
+// stage_create. whole: the model that the shape's chunks refer to, which may have fewer layers than config's model. -1
+// with err.
 int stage_allocate(Stage *stage, const Model *model, const Config *config, const StageShape *at,
                    const ModelConfig *whole, Backend *be, Comm *tensor, int replica, Error *err);
-// Allocates and initializes a stage. tensor: its group, NULL for one rank. replica: see ranks/topology.h. -1 with err.
+// Allocates and initializes a stage. tensor: group of its tensor ranks, NULL for one rank. replica: see
+// ranks/topology.h. -1 with err.
 int stage_create(Stage *stage, const Model *model, const Config *config, const Schedule *schedule, Backend *be,
                  int index, Comm *tensor, int replica, Error *err);
 // Sets the two groups of the stage's context ranks (model/context.h). Call it before the stage runs.

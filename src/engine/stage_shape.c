@@ -1,4 +1,4 @@
-// The sizes of a stage: its chunks of layers, and the bytes of bundles and messages. Plans need nothing else of it.
+// The sizes of a stage: its chunks of layers, and the bytes of bundles and messages. Plans need only these sizes.
 #include "stage.h"
 
 #include "base/units.h"
@@ -9,8 +9,8 @@
 #include <string.h>
 
 // Sets the peak number of each chunk's microbatches that are between the forward and the backward of their first
-// slice. That backward is the last to read their keys and values. Without backwards, the last to read them is the last
-// slice's forward, before the next microbatch.
+// slice. That backward is the last to read their keys and values. Without backwards, the last slice's forward is the
+// last to read them, before the next microbatch.
 static void shape_kept_(StageShape *at, const Schedule *schedule) {
     const StageSchedule *stage = &schedule->stage[at->stage];
     int64_t now[STAGE_MOST_CHUNKS] = {0};

@@ -22,7 +22,7 @@ enum { STEP_LEAST = 32 };
 
 typedef struct StepGuard {
     ZScore loss, norm;
-    int64_t skipped; // updates skipped so far, for either reason; Adam's step count is the step minus `skipped`
+    int64_t skipped; // updates skipped so far, for any reason; Adam's step count is the step minus `skipped`
     int64_t bad;     // skipped updates whose loss or gradient was not finite
 } StepGuard;
 

@@ -1,4 +1,4 @@
-// Workspace for sums over ranks (sums.h): counted over everything that a stage will ever sum, and allocated once.
+// Workspace for sums over ranks (sums.h): sized for the largest sums of a stage, and allocated once.
 #include "muon.h"
 #include "sums.h"
 
@@ -17,7 +17,7 @@ static void need_(const Need *need, CommOperation operation, int64_t count, Comm
     if (bytes > workspace->bytes) workspace->bytes = bytes;
     if (!need->staged) return;
     bool one = operation == COMM_ALL_REDUCE || operation == COMM_REDUCE;
-    int64_t blocks = one ? 2 : need->size + 1; // blocks in operand and result together
+    int64_t blocks = one ? 2 : need->size + 1; // number of blocks of operand and result
     int64_t passing = memory_round(blocks * count * comm_type_bytes(type));
     if (passing > workspace->passing_bytes) workspace->passing_bytes = passing;
 }
@@ -42,8 +42,8 @@ static void count_tensor_(SumWorkspace *workspace, const SumShape *shape, const 
     need_(&need, COMM_ALL_REDUCE, muon_split_matrices(tensors), COMM_DOUBLE);
 }
 
-// Counts the workspace to sum gradient pieces, of the experts or of the other units. Gathering weights in the same
-// pieces needs no more. Sums of both kinds are started one after another, so all in flight may be of one kind.
+// Counts the workspace to sum gradient pieces, either of experts or of all other units. Gathering weights in the same
+// pieces needs no more. Sums of both kinds share one queue, so all sums in flight may be of one kind.
 static void count_pieces_(SumWorkspace *workspace, const SumShape *shape, const StageTensors *tensors, bool experts) {
     Need need = {workspace, experts ? tensors->split.expert_replicas : tensors->split.data_ranks, shape->staged};
     int64_t units = 0;

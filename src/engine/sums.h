@@ -29,12 +29,13 @@ typedef struct SumShape {
     CommType type; // element type of the stream
     bool sequence;
     bool overlap;  // over tensor ranks: a gather may be in progress during a sum or another gather
-    bool tied;     // this stage shares its embedding or its head with another
+    bool tied;     // this stage shares its embedding or its head with another stage
     int64_t stats; // elements per rank in the gather of the head's statistics; 0 without the head
     int strips;    // strips of rows in flight at once in a forward
     int context_ranks;
     int64_t keys;    // elements of keys and values in a piece of a context rank; their gradients are summed
-    int64_t experts; // of the balance loss, whose counts are summed over context ranks; 0: no such loss
+    int64_t experts; // number of experts in the balance loss, whose counts are summed over context ranks; 0: no such
+                     // loss
     bool staged;
 } SumShape;
 

@@ -13,10 +13,11 @@
 #include <string.h>
 #include <unistd.h>
 
-// ns. Devices report times to about a microsecond, so an action may seem to begin that much before the last one ended.
+// ns. Device times are accurate to about a microsecond, so an action may seem to begin that much before the previous
+// one ended.
 enum { CLOCK_GRAIN = 2000 };
 
-// One slot of one of the two pools is taken (+1) or freed (-1).
+// A slot of a pool is taken (+1) or freed (-1).
 typedef struct Change {
     int64_t at; // ns
     int pool;   // 0: own, 1: lent
@@ -50,7 +51,7 @@ int trace_check(const char *path, Error *err) {
     return code == 0 ? 0 : trace_file_error_(path, code, err);
 }
 
-// Writes the events collected since the last time.
+// Writes the events collected since the last flush.
 static int trace_flush_(Trace *trace, Error *err) {
     fflush(trace->text);
     if (!trace->failed && file_write_all(trace->fd, trace->bytes, (int64_t)trace->size) != 0) {

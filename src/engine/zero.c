@@ -10,7 +10,7 @@
 
 struct Zero {
     Stage *stage;
-    Comm *data, *experts;              // replicas of the stage; replicas of its experts. NULL: one
+    Comm *data, *experts;              // replicas of the stage; replicas of its experts. NULL: one replica
     int64_t *order;                    // (units) units in the order of their sums; [0, complete) are filled
     bool *ordered;                     // (units) true: the unit is in `order`
     int64_t complete, started, summed; // entries of `order`; summed <= started <= complete
@@ -21,7 +21,7 @@ struct Zero {
 
 static bool alone_(const Zero *zero) { return zero->data == NULL && zero->experts == NULL; }
 
-// Returns the group that divides a unit; NULL: this rank owns all of it.
+// Returns the group that divides a unit; NULL: this rank owns the complete unit.
 static Comm *group_(const Zero *zero, int64_t u) {
     return zero->stage->tensors.units[u].experts ? zero->experts : zero->data;
 }
@@ -105,8 +105,8 @@ Zero *zero_create(Stage *stage, Comm *data, Comm *experts) {
 
 void zero_destroy(Zero *zero) {
     if (zero == NULL) return;
-    // If all ranks abandon a step, as when its loss is not finite, its sums may still be in flight. They must end
-    // before their memory is freed.
+    // If all ranks abandon a step, for example because its loss is not finite, its sums may still be in flight. They
+    // must end before their memory is freed.
     if (zero->complete > 0) zero_finish_(zero, NULL);
     free_all(zero->order, zero->ordered, zero->requests, zero);
 }

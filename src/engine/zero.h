@@ -2,8 +2,8 @@
 // It sums gradients, keeps optimizer states and updates weights only for its piece of every unit. Sums over data ranks
 // start as soon as a layer's gradients are complete, inside the last microbatch's backward.
 //
-// With Muon a unit of matrices has a home, one data rank that gets its sum and updates it whole (tensors.h); its
-// weights are then broadcast.
+// With Muon a unit of matrices has a home: one data rank that gets the sum, updates the complete unit (tensors.h) and
+// broadcasts its weights.
 //
 // With parallel.shard_gradients (ZeRO-2) a rank keeps only its pieces of the layers' gradients: layers alternate
 // between two buffers, and the sums of one layer run during the backward of the next. The sums and

@@ -22,7 +22,7 @@ typedef struct Launch {
     Job job;
     const char *remedy; // end of the final message
     int signals;        // pipe with the numbers of received signals
-    int asked;          // number of requests to stop, before and during this launch
+    int asked;          // requests to stop so far, before and during this launch
     double first;       // time of the first request
 
     LaunchFolder folder;
@@ -51,7 +51,7 @@ typedef struct Launch {
 // mpirun's SIGCHLD would be lost. SIGPIPE is caught so that a lost reader of the results causes a write error; the
 // ranks then end with a checkpoint.
 
-// TERM, USR1, USR2, INT and HUP are requests to stop; Slurm sends USR1 with #SBATCH --signal=USR1@300.
+// TERM, USR1, USR2, INT and HUP request a stop; Slurm sends USR1 with #SBATCH --signal=USR1@300.
 static const int signal_numbers_[] = {SIGCHLD, SIGPIPE, SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGHUP};
 enum { SIGNALS = sizeof signal_numbers_ / sizeof *signal_numbers_ };
 
@@ -161,8 +161,8 @@ static bool is_over_(Launch *launch, double now) {
     return true;
 }
 
-// Ends the ranks and mpirun. Supervisors first get 1 s to report how their ranks ended, because a report may be the
-// reason. If a rank never connected, mpirun gets 3 s: only its exit code tells that such a rank died first.
+// Ends the ranks and mpirun. Supervisors first get 1 s to report how their ranks ended, because a report may contain
+// the reason. If a rank never connected, mpirun gets 3 s: only its exit code shows that such a rank died first.
 static void end_ranks_(Launch *launch) {
     enum { TRIES = 20, MPIRUN_TRIES = 60 };
     int first;
@@ -203,7 +203,7 @@ static void watch_(Launch *launch) {
         if (files[3].revents != 0) pass_results_(launch);
         take_signals_(launch);
         // SIGUSR1 kills a process that does not handle it yet, so a request waits until every rank is ready. A rank
-        // that hangs in its start-up is never ready; is_over_ then ends the job.
+        // that hangs during start-up is never ready; is_over_ then ends the job.
         if (launch->asked > 0 && !launch->forwarded && ready) kill(launch->mpirun, SIGUSR1), launch->forwarded = true;
         if (!launch->ended && is_over_(launch, now)) end_ranks_(launch);
     }
@@ -244,17 +244,17 @@ static int say_mpirun_(const Launch *launch) {
     return EXIT_FAILED;
 }
 
-// Decides why the job ended, prints that, and returns the exit code.
+// Determines why the job ended, prints the reason, and returns the exit code.
 static int last_word_(Launch *launch, JobEnd *end) {
     int first, unknown = coordinator_unknown(launch->coordinator, &first), code = coordinator_code(launch->coordinator);
     bool failed = coordinator_look(launch->coordinator, launch->log, clock_seconds());
     *end = coordinator_why(launch->coordinator);
     const RankStatus *status = end->rank >= 0 ? coordinator_status(launch->coordinator, end->rank) : NULL;
     // If mpirun was killed, its ranks end with a code, by SIGPIPE or with their supervisors. If another signal killed
-    // `end->rank`, that came first.
+    // `end->rank`, the rank died first.
     bool rank_killed = status != NULL && status->signal > 0 && status->signal != SIGPIPE;
     bool mpirun_killed = WIFSIGNALED(launch->status) && !launch->forced && !rank_killed;
-    // mpirun's exit code tells of a signal that killed the first child that died, if that had not connected.
+    // mpirun's exit code gives the signal that killed the first dead child, if that child had not connected.
     int number = unknown > 0 && WIFEXITED(launch->status) ? WEXITSTATUS(launch->status) - 128 : 0;
     bool before = number > 0 && number < NSIG && !end->spoken && !end->silent;
     bool stuck = launch->reason[0] != '\0' && launch->asked == 0;
@@ -351,7 +351,8 @@ int launch_ranks(const Log *log, const Job *job, char **argv, LaunchAgain again,
                      "(scripts/install_deps.sh) and run make again, or set parallel.pipeline, tensor and data to 1",
                      job->ranks);
 #endif
-    // The handlers stay between launches, so a request that comes while lost ranks are ended is not lost, too.
+    // The handlers stay installed between launches, so a request that arrives while lost ranks are being ended is not
+    // lost.
     struct sigaction action = {.sa_handler = note_signal_, .sa_flags = SA_RESTART};
     if (pipe2(caught_.ends, O_CLOEXEC | O_NONBLOCK) != 0)
         return error_set(err, EXIT_FAILED, "cannot create a pipe for signals (%s); raise ulimit -n", strerror(errno));
@@ -369,7 +370,7 @@ int launch_ranks(const Log *log, const Job *job, char **argv, LaunchAgain again,
         JobEnd end = {.rank = -1};
         Launch launch = {.log = log, .job = *job, .remedy = job->remedy, .signals = caught_.ends[0], .asked = asked};
         launch.first = first, launch.results = launch.errors = launch.words = -1;
-        if (again != NULL) launch.job.remedy = "the ranks end"; // after a loss, `again` says what follows
+        if (again != NULL) launch.job.remedy = "the ranks end"; // after a loss, `again` sets the remedy
         code = once_(&launch, argv, &end, err);
         if (code <= EXIT_DONE || !end.lost || again == NULL) break;
         take_signals_(&launch);

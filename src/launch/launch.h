@@ -4,7 +4,7 @@
 //
 // All files of a launch are in one folder, removed at the end: Open MPI's session and shared memory, the coordinator's
 // socket, and a pipe for the ranks' stderr. If the parent is killed, a small process, the caretaker, kills the ranks
-// and removes the folder; if both are, the next launch removes it.
+// and removes the folder. If both are killed, the next launch removes the folder.
 //
 // The parent forwards TERM, INT, HUP, USR1 and USR2 to the ranks as SIGUSR1, once all ranks handle it (on TERM, mpirun
 // would kill the ranks). A second signal ends all ranks at once. All output of the ranks passes through the parent.
@@ -15,12 +15,12 @@
 // Environment variable of the ranks: "1" if the parent's stdout is a terminal. A rank sees only mpirun's pipe or pty.
 #define LAUNCH_TERMINAL_VARIABLE "TRAINER_TTY"
 
-// Called after a loss (a rank died or fell silent, or nothing moved). Returns true if the ranks are to be started
-// again, and may replace the arguments *argv.
+// Called after a loss (a rank died or fell silent, or no rank made progress). Returns true if the ranks are to be
+// started again, and may replace the arguments *argv.
 typedef bool (*LaunchAgain)(void *context, const JobEnd *end, char ***argv);
 
 // Starts this program again as job->ranks ranks with the arguments argv[1...] and waits until all ranks have ended;
-// after a loss starts them again if `again` (or NULL) says so and no request to stop has come. On failure prints the
+// after a loss starts them again if `again` (may be NULL) returns true and no stop was requested. On failure prints the
 // reason on stderr. Returns the exit code (EXIT_DONE ... EXIT_STOPPED), or -1 with err if the ranks could not be
 // started.
 int launch_ranks(const Log *log, const Job *job, char **argv, LaunchAgain again, void *context, Error *err);

@@ -82,8 +82,8 @@ static void set_environment_(int ranks, const LaunchFolder *folder) {
         // Everything that Open MPI writes is in our folder and is removed with it.
         {"OMPI_MCA_orte_tmpdir_base", folder->path, true},
         {"OMPI_MCA_btl_vader_backing_directory", folder->path, true},
-        // One machine: no ssh, no batch system, no port that other hosts reach, and no search for networks. That search
-        // takes 0.2 of the 0.35 seconds of a start.
+        // One machine: no ssh, no batch system, no port that other hosts can reach, and no search for networks, which
+        // would take 0.2 of the 0.35 seconds of a start.
         {"OMPI_MCA_plm", "isolated", false},
         {"OMPI_MCA_ras", "^slurm,tm,gridengine,loadleveler,lsf", false},
         {"OMPI_MCA_oob_tcp_if_include", "lo", false},
@@ -103,7 +103,7 @@ pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, int resu
         name[] = "mpirun", option[] = "-n", more[] = "--oversubscribe", root[] = "--allow-run-as-root",
         bind[] = "--bind-to", none[] = "none";
     if (find_(mpirun, sizeof mpirun, err) != 0 || check_limits_(ranks, err) != 0) return -1;
-    // The ranks run the very file that this process runs, even if another has taken its name since (make during a run).
+    // The ranks run the same file as this process, even if its name now belongs to another file (make during a run).
     // They find it under the program's name in the launch's folder, so their processes have that name, too.
     snprintf(own, sizeof own, "/proc/%d/exe", (int)getpid());
     snprintf(self, sizeof self, "%s/%s", folder->path, program_invocation_short_name);
@@ -159,7 +159,7 @@ int launch_folder_signal(const LaunchFolder *folder, int number) {
         pid_t pid = (pid_t)atoi(process->d_name);
         if (pid <= 0 || pid == getpid()) continue;
         snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
-        FILE *file = fopen(path, "re"); // of another user, or of a process that has ended: NULL
+        FILE *file = fopen(path, "re"); // NULL: another user's process, or an ended process
         bool belongs = false;
         while (!belongs && file != NULL && getdelim(&entry, &capacity, '\0', file) > 0)
             belongs = strcmp(entry, wanted) == 0;
@@ -200,7 +200,7 @@ static void sweep_(const char *base) {
         LaunchFolder left;
         struct stat status;
         int parent, length = snprintf(left.path, sizeof left.path, "%s/%s", base, entry->d_name);
-        // A parent that lives may not have locked its folder yet.
+        // A living parent may not have locked its folder yet.
         if (sscanf(entry->d_name, "trainer-%d-", &parent) != 1 || length >= (int)sizeof left.path) continue;
         if (kill(parent, 0) == 0 || errno != ESRCH) continue;
         int file = open(left.path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -216,9 +216,9 @@ static void sweep_(const char *base) {
 
 static void make_(LaunchFolder *folder, const char *base, int ranks, pid_t parent) {
     struct statvfs space;
-    // The parent's id in the name tells people which run the folder belongs to.
+    // The parent's id in the name shows which run the folder belongs to.
     int length = snprintf(folder->path, sizeof folder->path, "%s/trainer-%d-XXXXXX", base, (int)parent);
-    // Open MPI maps a segment of 4 MiB for each rank, and crashes (SIGBUS) where there is no space for it.
+    // Open MPI maps a segment of 4 MiB for each rank, and crashes (SIGBUS) if there is no space for it.
     bool fits = length < (int)sizeof folder->path && statvfs(base, &space) == 0 &&
                 (uint64_t)space.f_bavail * space.f_frsize >= (uint64_t)ranks * 5 << 20;
     if (!fits || mkdtemp(folder->path) == NULL) folder->path[0] = '\0';
@@ -235,7 +235,8 @@ int launch_folder_create(LaunchFolder *folder, int ranks, Error *err) {
     folder->caretaker = fork();
     if (folder->caretaker == 0) {
         close(ends[1]);
-        // The caretaker itself creates the folder: if the parent dies at any moment, someone is left to remove it.
+        // The caretaker itself creates the folder: if the parent dies at any moment, the caretaker can remove the
+        // folder.
         setsid();
         for (int number = 1; number < NSIG; number++) signal(number, SIG_IGN); // fails for KILL and STOP
         for (int file = 0; file < FILES; file++)

@@ -13,7 +13,8 @@
 
 static const char DRY_[] = "VIRTUAL_DRY";
 
-// A checksum of the sources, from the Makefile. The program for virtual GPUs has the same text if it is of this build.
+// A checksum of the sources, from the Makefile. The program for virtual GPUs has the same checksum if it was built from
+// the same sources.
 #ifndef SOURCES
 #define SOURCES "unknown"
 #endif
@@ -24,7 +25,7 @@ static bool build_(const char *checkout) {
     pid_t child = fork();
     int status = -1;
     if (child == 0) {
-        dup2(STDERR_FILENO, STDOUT_FILENO); // stdout has results alone
+        dup2(STDERR_FILENO, STDOUT_FILENO); // keeps stdout for results
         execlp("make", "make", "-s", "-C", checkout, "virtual", "NVCC=", (char *)NULL);
         _exit(127);
     }
@@ -46,7 +47,7 @@ int dry_run_start(const char *program, int argc, char **argv, Error *err) {
     Log log = {program, -1, -1, LOG_NORMAL};
     char own[4096], path[4200], make[4200];
     Options options = {0};
-    static Config config; // not on the stack, whose limit has not been checked yet
+    static Config config; // static, because the stack limit has not been checked yet
     if (options_parse(&options, argc, argv, err) != 0) return -1;
     int status = config_load(&config, options.config, options.overrides, options.override_count, err);
     log.level = options.quiet ? LOG_QUIET : LOG_NORMAL;

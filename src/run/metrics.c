@@ -73,7 +73,7 @@ static int file_error_(const Metrics *metrics, const char *what, Error *err) {
 
 // Cuts the file after the last line to keep. A file may contain several runs: a step number that does not increase
 // begins another run. A fresh start (`after_step` -1) keeps every complete line of earlier runs; a resume also removes
-// the last run's steps > after_step. Reads the open file, since its path may lead to another by now.
+// the last run's steps > after_step. Reads the open file, since the path may name another file by now.
 static int cut_(Metrics *metrics, int64_t after_step, Error *err) {
     static const char begin[] = "{\"type\":\"";
     char open_file[64], *line = NULL;
@@ -114,7 +114,7 @@ static int open_file_(Metrics *metrics, int64_t after_step, Error *err) {
     if (!S_ISREG(status.st_mode)) return 0;
     // Lock a file next to the metrics. A lock on the metrics themselves could be held by any user who can read them.
     char path[PATH_MAX + 16], taken[CONFIG_TEXT + 128], *real = realpath(metrics->path, NULL);
-    if (real != NULL) { // else it was removed meanwhile
+    if (real != NULL) { // NULL: the file was removed meanwhile
         const char *name = strrchr(real, '/') + 1;
         snprintf(path, sizeof path, "%.*s.%s.lock", (int)(name - real), real, name);
         free(real);
@@ -196,7 +196,7 @@ static int line_end_(Line *line, Metrics *metrics, Error *err) {
     return status;
 }
 
-// Significant digits. EXACT: of a value that must read back as the same bits. CLEAR: of all other values.
+// Significant digits. EXACT: for values that must read back as the same bits. CLEAR: for all other values.
 enum { EXACT = 17, CLEAR = 9 };
 
 int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Error *err) {
@@ -225,8 +225,8 @@ static double mfu_(const Metrics *metrics, double flops_per_token, const StepFig
     return setup->peak_tflops > 0.0 ? achieved / ((double)setup->world * setup->peak_tflops * 1e12) : NAN;
 }
 
-// Writes the line of a step. How evenly experts were used is that of the stage with the fullest rank; a dense model has
-// none, and a dense layer no tokens.
+// Writes the line of a step. The experts' figures are those of the stage with the fullest rank; dense models have none,
+// and dense layers have no token counts.
 static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
     if (metrics->fd < 0) return 0;
     Line line;
@@ -387,7 +387,7 @@ static int say_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
     if (figures->step < metrics->steps && isfinite(left)) step_field_(&line, 2, "%s", duration_(left, remaining));
     char text[sizeof line];
     size_t length = SIZE_MAX;
-    for (int out = 0; length > GRID_WIDTH && out <= (all ? 0 : MOST_SPARE); out++) { // without spare fields up to `out`
+    for (int out = 0; length > GRID_WIDTH && out <= (all ? 0 : MOST_SPARE); out++) { // drops spare fields up to `out`
         length = 0;
         for (int i = 0; i < line.count; i++)
             if (line.field[i].spare == 0 || line.field[i].spare > out)

@@ -14,7 +14,7 @@
 typedef struct StageFigures {
     int64_t peak_bytes;       // most bytes that a rank has had allocated at one time
     int64_t activation_bytes; // bytes of own and lent slots
-    ExpertLoad experts;       // of a model with experts; of the rank with the fullest group
+    ExpertLoad experts;       // experts' load on the rank with the fullest group; unused in dense models
     EngineRun run;            // run.begin and run.end are on rank 0's clock; run.times is invalid
 } StageFigures;
 
@@ -33,11 +33,11 @@ typedef struct StepFigures {
     double loss_z, norm_z;          // deviations from recent steps (step_guard.h)
     bool skipped;                   // the update was left out
     double balance_loss;            // mean over layers and microbatches, without its factor; NaN: none
-    const double *copies;           // (layers, experts): tokens that each expert computed; NULL: not asked for
+    const double *copies;           // (layers, experts): tokens that each expert computed; NULL: not requested
     int64_t layers, dense, experts; // dense: first layers without experts
 } StepFigures;
 
-// What the stages of a step have in sum.
+// Totals over the stages of a step.
 typedef struct StepTotals {
     double bubble;  // idle time of all stages in the pipeline phase, divided by the phase's duration and their number
     double exposed; // largest run.exposed of the stages, in seconds

@@ -1,12 +1,12 @@
-// --check: what a run needs is measured for some seconds on all ranks, with the groups that the run would have (run.h),
-// and judged beside the plan and beside the others of its kind.
+// --check: measures devices, links and files for some seconds on all ranks, with the groups that the run would have
+// (run.h), and compares the results with the plan and with each other.
 //
 // A round of a probe is timed from a barrier to the end of the work on the device; a GPU's figure is the median of its
 // rounds, a CPU's the fastest. Products run on all ranks at once, as in training, so that GPUs reach their power limit.
 // Links of one kind are measured at the same time, unless they share a rank.
 //
-// GPUs are judged by the plan. The plan's figures for CPUs are guesses, and other programs may use their cores: there
-// the reference is the median, and differences below NOISE do not count.
+// GPUs are compared with the plan. The plan's figures for CPUs are guesses, and other programs may use their cores:
+// there the reference is the median, and differences below NOISE do not count.
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/json_out.h"
@@ -37,14 +37,14 @@ typedef enum Probe {
 static const char *const words_[PROBE_COUNT] = {"product",  "tensor",   "context", "experts", "data",
                                                 "pipeline", "pipeline", "pair",    "read",    "write"};
 
-static const double NOISE = 0.5, SLOWER = 0.05, FILES_SLOWER = 1.0; // as fractions of the reference's time
+static const double NOISE = 0.5, SLOWER = 0.05, FILES_SLOWER = 1.0; // fractions of the reference time
 
 enum { ROUNDS = 5, WRITES = 16 << 20 }; // WRITES: bytes that a rank writes at a time
 
-// What one rank measured. A link belongs to a group of `size` ranks, of which `leader` is the first, or is a message
-// from `leader` to `peer`. between: the ranks are on several nodes.
+// What one rank measured. A link is a group of `size` ranks with the first rank `leader`, or a message from `leader` to
+// `peer`. between: the ranks are on several nodes.
 typedef struct Finding {
-    double seconds, expected; // of one execution; seconds 0: not measured here
+    double seconds, expected; // seconds per execution; 0: not measured here
     double amount;            // FLOPs, or bytes that a rank sends
     int leader, peer, size;
     bool between;
@@ -55,7 +55,7 @@ typedef struct Preflight {
     Config known; // the configuration, with the device's peak
     Hardware hardware;
     Shape shape;
-    int64_t bytes; // of messages and of a collective's result
+    int64_t bytes; // size of messages and of a collective's result
     char *in, *out;
     // the work of the current probe
     void *x, *w, *y;
@@ -97,7 +97,7 @@ static int collect_(Preflight *p, Error *err) {
     return started == 0 ? comm_wait(comm, &request, err) : -1;
 }
 
-// Two halves are in flight, as between stages.
+// Keeps two halves in flight, as between stages.
 static int message_(Preflight *p, Error *err) {
     CommRequest request[2] = {0};
     int64_t half = p->bytes / 2;
@@ -110,7 +110,7 @@ static int message_(Preflight *p, Error *err) {
     return 0;
 }
 
-// Reads this replica's samples of a step, beginning with the last steps of training, which no cache holds.
+// Reads this replica's samples of a step, starting with the last steps of training, which are not in the page cache.
 static int read_(Preflight *p, Error *err) {
     const Config *config = p->run->config;
     int64_t share = config->train.global_batch / config->parallel.data;
@@ -133,7 +133,7 @@ static int write_(Preflight *p, Error *err) {
 
 // ---------------------------------------------------------------- probes
 
-// Collective. Times the work of the ranks that take part, all at once, for about `budget` seconds.
+// Collective. Times the work of all participating ranks at once, for about `budget` seconds.
 static int measure_(Preflight *p, Probe probe, Work *work, double budget, bool part, Error *err) {
     Run *run = p->run;
     double state[2] = {0}, rounds[ROUNDS];
@@ -177,7 +177,7 @@ static int probe_product_(Preflight *p, Error *err) {
     if (drawn == NULL || be->synchronize(be, err) != 0) return -1;
     double one = 2.0 * (double)rows * (double)in * (double)out;
     p->mine[PROBE_PRODUCT] = (Finding){.amount = one, .leader = world_rank(p->run->world), .size = 1};
-    if (cost->flops > 0) // of a CPU, while all ranks compute
+    if (cost->flops > 0) // rate of a CPU while all ranks compute
         p->mine[PROBE_PRODUCT].expected = cost_product(cost, 1, rows, out, in) * cost->flops / p->hardware.peak *
                                           cost_waves(cost, 1, rows, out, cost->multiprocessors);
     int status = measure_(p, PROBE_PRODUCT, multiply_, be->own_sums ? 0.4 : 2.0, true, err);
@@ -186,14 +186,14 @@ static int probe_product_(Preflight *p, Error *err) {
     return status;
 }
 
-// Measures a collective of this rank's group. sharing: groups of its kind that a node's network carries at once.
+// Measures a collective of this rank's group. sharing: groups of this kind that use a node's network at once.
 static int probe_group_(Preflight *p, Probe probe, Comm *comm, CostCollective kind, int64_t sharing, Error *err) {
     const Config *config = p->run->config;
     const Cost *cost = &p->hardware.cost;
     Finding *finding = &p->mine[probe];
     p->comm = comm, p->kind = kind;
     if (comm == NULL) return measure_(p, probe, collect_, budget_(p), false, err);
-    // The sums tell the first rank of the group, and whether it is on several nodes.
+    // The sums give the group's first rank, and whether the group spans nodes.
     CommRequest request = {0};
     int node = hardware_node(&p->hardware, config, world_rank(p->run->world));
     double sums[3] = {comm->rank == 0 ? world_rank(p->run->world) : 0, node, (double)node * node};
@@ -222,7 +222,7 @@ static int probe_group_(Preflight *p, Probe probe, Comm *comm, CostCollective ki
     return status;
 }
 
-// Returns the part of a rank in messages to the next or previous stage or to the partner: 1 sends, 0 receives, -1 none.
+// Returns this rank's role in messages to the next or previous stage or to the partner: 1 sends, 0 receives, -1 none.
 // Neighbours take turns, the boundaries after even stages first (turn 0).
 static int part_in_(const Preflight *p, Probe probe, int turn, int rank, int *other) {
     const ParallelConfig *parallel = &p->run->config->parallel;
@@ -277,7 +277,7 @@ static int probe_files_(Preflight *p, Error *err) {
         4.0 * (double)(config->train.global_batch / config->parallel.data * config->model.seq_len);
     if (measure_(p, PROBE_READ, read_, budget_(p), reads, err) != 0) return -1;
     if (config->checkpoint.dir[0] == '\0') return 0;
-    // The run creates the folder; this check leaves nothing, so it writes into the nearest folder that exists.
+    // The run creates the folder; this check leaves nothing, so it writes into the nearest existing parent folder.
     snprintf(path, sizeof path, "%s", config->checkpoint.dir);
     while (access(path, F_OK) != 0 && strrchr(path, '/') != NULL && strrchr(path, '/') != path)
         *strrchr(path, '/') = '\0';
@@ -332,20 +332,20 @@ static int probe_all_(Preflight *p, Error *err) {
 // A rank's product or files, or a link.
 typedef struct Item {
     Probe probe;
-    int rank; // the first of a group
+    int rank; // first rank of a group
     const Finding *finding;
-    double seconds;   // of the slowest rank of a group
+    double seconds;   // seconds of the slowest rank of a group
     double rate;      // TFLOP/s or GB/s
     double of_plan;   // seconds / expected; NAN: there is no plan
-    double of_median; // relative to the others of its kind
-    bool counts;      // it exceeds the median by more than chance
+    double of_median; // seconds / median of its kind
+    bool counts;      // it exceeds the median by more than noise
 } Item;
 
 typedef struct Judgement {
     Item *items;
     int count;
-    const Item *slowest; // the item that exceeds its median most, if that counts; else NULL
-    double step, ratio;  // seconds of the planned step, and by how much it would take longer; NAN: unknown
+    const Item *slowest; // the item that exceeds its median most; NULL if no item counts
+    double step, ratio;  // seconds of the planned step; expected / planned seconds; NAN: unknown
     double read;         // seconds
 } Judgement;
 
@@ -353,8 +353,8 @@ static bool alike_(const Item *a, const Item *b) {
     return strcmp(words_[a->probe], words_[b->probe]) == 0 && a->finding->between == b->finding->between;
 }
 
-// Makes an item of every product, file and link: the slowest rank of a group tells its time. Each is compared with the
-// median of its kind, relative to the plan where there is one.
+// Makes an item of every product, file and link: the slowest rank of a group gives its time. Compares each item with
+// the median of its kind, relative to the plan if there is one.
 static void list_items_(const Preflight *p, Judgement *judged) {
     int world = world_size(p->run->world);
     double *ratios = xmalloc((size_t)world * sizeof *ratios * PROBE_COUNT);
@@ -390,7 +390,7 @@ static void list_items_(const Preflight *p, Judgement *judged) {
     free(ratios);
 }
 
-// Returns by how much the slowest of a kind of work takes longer than its reference. first, last: its probes.
+// Returns the ratio of the slowest item of one kind of work to its reference. first, last: its probes.
 static double longer_(const Preflight *p, const Judgement *judged, Probe first, Probe last, int between) {
     double most = 0;
     for (int i = 0; i < judged->count; i++) {
@@ -441,8 +441,8 @@ static void tell_item_(const Preflight *p, const Item *item, char *text, size_t 
              p->run->roster.ranks[item->rank].host, other, words_[item->probe], 100 * (1 - 1 / item->of_median));
 }
 
-// Prints a line for each kind (how many there are, the lowest and the highest rate, and the median beside the plan),
-// then what is slower than the others, the files, and the step.
+// Prints a line for each kind (how many there are, the lowest and the highest rate, and the median next to the plan),
+// then the slow items, the files, and the step.
 static void print_text_(const Preflight *p, const Judgement *judged) {
     enum { MOST = 8 };
     const Plan *plan = &p->run->plan;
@@ -456,7 +456,7 @@ static void print_text_(const Preflight *p, const Judgement *judged) {
         for (k = 0; k < judged->count; k++) {
             const Item *other = &judged->items[k];
             if (!alike_(item, other)) continue;
-            if (k < i) break; // this kind has its line
+            if (k < i) break; // this kind is already printed
             low = fmin(low, other->rate), high = fmax(high, other->rate), alike++;
             if (fabs(other->of_median - 1) < fabs(middle->of_median - 1)) middle = other;
         }
@@ -475,7 +475,7 @@ static void print_text_(const Preflight *p, const Judgement *judged) {
         printf("%s\n", text);
     }
     if (said > MOST) printf("and %d more\n", said - MOST);
-    // Weights, and in bf16 their masters, and two moments.
+    // Weights, two moments, and in bf16 the masters.
     double saved = (double)plan->parameters * (double)(p->run->be->element + (p->run->be->element == 2 ? 12 : 8));
     if (writing > 0) printf("files     a checkpoint of %.3g GB takes about %.3g s\n", 1e-9 * saved, saved / writing);
     printf("files     a step's samples are read in %.3g ms\n", 1e3 * judged->read);

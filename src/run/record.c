@@ -29,7 +29,7 @@ static double number_(uint64_t word) {
 }
 
 // A step's words are: loss, norm, a checksum of each gradient, a checksum of each updated weight. They are compared in
-// the order in which a step computes them, so that the first difference is the cause of the others.
+// the order in which a step computes them, so that the first difference causes all later differences.
 int record_compare(const Record *one, const Record *other, const TensorTable *table, char *text, size_t size) {
     int64_t width = record_width(one), entries = table->count;
     if (one->first != other->first || one->steps != other->steps || one->entries != other->entries) {

@@ -1,5 +1,5 @@
-// Launches the ranks again after a loss: a rank died or fell silent, or nothing moved. Any other end is final: a rank
-// that reports an error would report it again, and a full disk would still be full.
+// Launches the ranks again after a loss: a rank died or fell silent, or no rank made progress. Any other end is final:
+// a rank that reports an error would report it again, and a full disk would still be full.
 #include "restart.h"
 
 #include "base/alloc.h"
@@ -46,7 +46,7 @@ CheckpointName restart_newest(const Config *config) {
 }
 
 // Copies the arguments with --resume `dir` in place of any other resume option. The caller frees the list. The folder
-// is named, not its newest checkpoint: if that one is damaged, the ranks take the one before.
+// is named, not its newest checkpoint: if that checkpoint is damaged, the ranks take the previous one.
 static char **arguments_(char **argv, char *dir) {
     static char option[] = "--resume";
     int count = 0, kept = 0;
@@ -95,7 +95,7 @@ static bool again_(void *context, const JobEnd *end, char ***argv) {
     if (saved && newest.step > 0) snprintf(from, sizeof from, "step %lld", (long long)newest.step);
     log_line(again->log, "starting the ranks again from %s, with %lld restart%s left; lost: %lld step%s, %.0f s", from,
              (long long)restarts->left, restarts->left == 1 ? "" : "s", (long long)(lost > 0 ? lost : 0),
-             lost == 1 ? "" : "s", seconds > 0 ? seconds : 0); // the clock may go back
+             lost == 1 ? "" : "s", seconds > 0 ? seconds : 0); // the clock may be set back
     if (saved && again->with == NULL) *argv = again->with = arguments_(*argv, again->dir);
     again->began = now;
     return true;

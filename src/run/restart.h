@@ -1,4 +1,5 @@
-// Starts the ranks again after a loss (a rank died or fell silent, or nothing moved), up to train.max_restarts times.
+// Starts the ranks again after a loss (a rank died or fell silent, or no rank made progress), up to train.max_restarts
+// times.
 #pragma once
 
 #include "checkpoint/checkpoint_files.h"

@@ -60,12 +60,13 @@ typedef struct Run {
     Coordinates at;
     Backend *be;
     Device device;
-    ProductChoices products;      // of hardware.products_file, or what --tune measures
+    ProductChoices products;      // from hardware.products_file, or measured by --tune
     int lanes;                    // number of pipeline groups, one for each lane of messages (engine/p2p.h)
     Comm *lane[RUN_MOST_LANES];   // [lanes]
-    Comm *tensor, *data, *tied;   // NULL: not needed, or this rank is no member; `data` has all replicas (topology.h)
+    Comm *tensor, *data, *tied;   // NULL: not needed, or this rank is not a member; `data` has all replicas
+                                  // (topology.h)
     Comm *context[2];             // one group per half of a sequence (model/context.h), or NULL
-    Comm *experts, *same_experts; // the ranks that divide a stage's experts; those with the same ones; NULL: one rank
+    Comm *experts, *same_experts; // ranks that divide a stage's experts; ranks with the same experts; NULL: one rank
     Comm *pair, *pair_far;        // group that moves evicted bundles; its `far` group, NULL once `pair` owns it
     Schedule *schedule, *validation;
     Schedule *ramp[CONFIG_MAX_RAMP]; // schedule of each entry of train.batch_ramp; `schedule` is the largest batch's
@@ -97,8 +98,8 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
                StatusPage *status_page, Log *log, Error *err);
 void run_destroy(Run *run);
 
-// Says what a resumed run does differently (resumed.c): in one line which keys of `train` differ from the checkpoint's,
-// and in another if the learning rate, which had decayed, rises again. Says nothing if training.json lacks them.
+// Reports the changes of a resumed run (resumed.c): one line with the keys of `train` that differ from the checkpoint,
+// and one if a decayed learning rate rises again. Reports nothing if training.json lacks the keys.
 void run_tell_resumed(const Run *run);
 
 // Returns the schedule to plan for: the configuration's for training, a forward-only one of one batch for --validate,
@@ -129,12 +130,12 @@ int run_compare_plan(Run *run, Error *err);
 
 // ---------------------------------------------------------------- before a long run
 
-// Runs --check (preflight.c) on a run that was created with ask->check and has no memory but its groups': measures each
-// rank's product, each link and the file system, and prints them, as JSON if `json`, beside the plan. Collective. -1
+// Runs --check (preflight.c) on a run that was created with ask->check and has allocated only its groups: measures each
+// rank's product, each link and the file system, and prints them next to the plan, as JSON if `json`. Collective. -1
 // with err if a step would take over 5 % longer than planned; err names the slowest rank or link.
 int run_preflight(Run *run, bool json, Error *err);
 
-// Ends --tune on a run that was created with ask->tune: writes what all ranks measured to hardware.products_file.
+// Ends --tune on a run that was created with ask->tune: writes the measurements of all ranks to hardware.products_file.
 // Collective. -1 with err.
 int run_tune(Run *run, Error *err);
 // Collective. Reads hardware.products_file on rank 0 into every rank's run->products, and gives them to the backend. -1

@@ -78,7 +78,7 @@ static int find_peak_(Run *run, double cores, Error *err) {
     return 0;
 }
 
-// A group of the ranks with the same color, ordered by key; color -1: this rank is no member.
+// A group of the ranks with the same color, ordered by key; color -1: this rank is not a member.
 typedef struct RunGroup {
     Comm **comm;
     const char *name;
@@ -126,7 +126,7 @@ static int list_groups_(Run *run, RunGroup group[RUN_MOST_GROUPS]) {
 // waits for the tensor and context groups, and the host waits for the other groups. A stage copies its evicted bundles
 // if it can map its partner's slots; otherwise it sends them as messages.
 static int convert_groups_(Run *run, const RunGroup *groups, int count, Error *err) {
-    double blocks = 0; // most blocks of NCCL's that a rank's groups can have on the device at once
+    double blocks = 0; // largest number of NCCL blocks of a rank's groups on the device at once
     for (int i = 0; i < count; i++) {
         static const int of_use[] = {COMPUTE_CTAS, BESIDE_CTAS, LINK_CTAS, LINK_CTAS, COMPUTE_CTAS};
         bool link = groups[i].use == USE_NEIGHBOURS || groups[i].use == USE_PAIR;
@@ -166,7 +166,7 @@ static int create_check_host_(Run *run, Error *err) {
 bool run_trains(const RunAsk *ask) { return ask->generate == NULL && !ask->validate; }
 
 // Refuses to start if there is no checkpoint to resume from, if the run would save among another run's checkpoints, or
-// if what --tune finds cannot be written. Changes no file.
+// if the file of --tune cannot be written. Changes no file.
 static int check_checkpoints_(const Config *config, const RunAsk *ask, Error *err) {
     const char *products = config->hardware.products_file;
     if (checkpoint_check_resume(config, ask->resume, ask->resume_if_any, run_trains(ask), err) != 0) return -1;
@@ -242,7 +242,7 @@ static int create_settle_(Run *run, Error *err) {
     const Config *config = run->config;
     run->plan = plan_make(run->model, config, run->schedule, run->be);
     Roster *roster = &run->roster;
-    // Rank 0 reports for all: device_open has made sure that all ranks use the same kind of device.
+    // Rank 0 reports for all ranks: device_open ensures that they use the same kind of device.
     bool tells = world_rank(run->world) == 0;
     if (tells && run->device.about[0] != '\0') log_status(run->log, "%s", run->device.about);
     if (tells && run->be->note[0] != '\0') log_line(run->log, "%s", run->be->note);
@@ -273,7 +273,8 @@ static int create_settle_(Run *run, Error *err) {
     return status;
 }
 
-// Allocates the stage and everything that works on it. Says how collectives over tensor ranks and evicted bundles move.
+// Allocates the stage and everything that works on it. Logs how collectives over tensor ranks and evicted bundles are
+// transferred.
 static int create_stage_(Run *run, Error *err) {
     const Config *config = run->config;
     run->validation = schedule_forward_like(run->schedule, (int)config_microbatches(config));
@@ -421,7 +422,7 @@ static int create_identify_data_(Run *run, Error *err) {
                         from->dir, (long long)from->seed);
 }
 
-// Opens what a run that trains needs in addition: checkpoints, samples and metrics.
+// Opens the additional parts of a training run: checkpoints, samples and metrics.
 static int create_training_(Run *run, const RunAsk *ask, Error *err) {
     const Config *config = run->config;
     // With --resume-if-any, checkpoint.dir may be new.

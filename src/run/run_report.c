@@ -61,7 +61,7 @@ int run_report_step(Run *run, const EngineRun *pipeline, StepFigures *say, Error
     ExpertLoad *load = &run->stage.pass.load;
     int stages = (int)parallel->pipeline, world = world_size(run->world);
     int64_t count = config->model.layers * config->model.experts;
-    // 1. What all ranks have in sum: the balance loss, of which each rank has its rows' part, and tokens of experts.
+    // 1. Sums over all ranks: the balance loss, of which each rank has its rows' part, and tokens of experts.
     if (config->model.experts > 0) {
         double sums[] = {load->balance, load->forwards};
         if (world_sum(run->world, sums, 2, err) != 0) return -1;
@@ -82,7 +82,7 @@ int run_report_step(Run *run, const EngineRun *pipeline, StepFigures *say, Error
     StageFigures *all = xcalloc((size_t)world, sizeof *all), *figures = xcalloc((size_t)stages, sizeof *figures);
     int status = world_gather(run->world, all, &mine, sizeof mine, err);
     if (status == 0 && run->slowest != NULL) name_slowest_(run, all, say);
-    // 3. Those of a stage: the extremes of memory and times over its ranks, and the mean of busy.
+    // 3. The figures of each stage: the extremes of memory and times over its ranks, and the mean of busy.
     for (int r = 0; status == 0 && run->metrics != NULL && r < world; r++) {
         Coordinates at = topology_coordinates(parallel, r);
         StageFigures *stage = &figures[at.stage];

@@ -23,7 +23,7 @@ typedef struct Sampler {
     Tokenizer *tokenizer;
     Tokens prompt;
     int64_t seq;    // tokens of a sequence
-    int64_t before; // 1: the prompt follows the token that begins every document, which texts do not show
+    int64_t before; // 1: the prompt follows the token that begins every document; the output omits that token
     SampleRule rule;
     int64_t capacity; // candidates of one text on one rank
     Text *texts;      // [b]
@@ -105,7 +105,7 @@ void run_sampler_destroy(Run *run) {
 
 // ---------------------------------------------------------------- one token for each of b texts
 
-// Adds a token to each text in progress. These have equal lengths, because they began with the same prompt.
+// Adds a token to each text in progress. All texts have the same length, because they began with the same prompt.
 static int next_tokens_(Run *run, int64_t first_text, Error *err) {
     Sampler *sampler = run->sampler;
     const ParallelConfig *parallel = &run->config->parallel;
@@ -113,10 +113,10 @@ static int next_tokens_(Run *run, int64_t first_text, Error *err) {
     int64_t b = s->batch, capacity = sampler->capacity, bytes = b * capacity * (int64_t)sizeof *sampler->mine;
     const Text *any = sampler->texts;
     while (any->ended) any++;
-    int64_t position = min_i64(any->count, sampler->seq) - 1; // of the last token
-    // 1. Data rank 0 computes. Data ranks that share its experts compute the same beside it, for the exchanges. Slices
+    int64_t position = min_i64(any->count, sampler->seq) - 1; // position of the last token
+    // 1. Data rank 0 computes. Data ranks that share its experts compute the same, for the exchanges. Slices
     //    after the last token's are left out: only the logits of the slice that runs last stay available. The window
-    //    has the last seq_len tokens of each text; no position sees later ones, so the rest may be anything.
+    // has the last seq_len tokens of each text; no position sees later positions, so the rest is arbitrary.
     bool first = run->at.replica < parallel->context,
          shared = parallel->context * parallel->tensor % parallel->expert != 0;
     if (first || shared) {
@@ -136,7 +136,7 @@ static int next_tokens_(Run *run, int64_t first_text, Error *err) {
         schedule_free(list);
         if (status != 0) return -1;
     }
-    // 2. The tensor ranks of its last stage name candidates.
+    // 2. The tensor ranks of its last stage send candidates.
     int64_t row = context_row(s, s->slices > 1 ? position % s->seq : position);
     for (int64_t i = 0; i < b * capacity; i++) sampler->mine[i].token = -1;
     for (int64_t j = 0; first && run->stage.at.last && row >= 0 && j < b; j++) {

@@ -20,9 +20,9 @@ static int train_fail_(const char *label, Error *err) {
     return -1;
 }
 
-// Collective. Applies the step's update, or skips it as step_guard.h says; fills in figures->skipped and the
-// deviations. -1 with err if the run has to end. A step with a non-finite loss or gradient never changes the weights:
-// it is skipped, or the run ends with an error that names the tensor at fault.
+// Collective. Applies the step's update, or skips it (step_guard.h); fills in figures->skipped and the deviations. -1
+// with err if the run has to end. A step with a non-finite loss or gradient never changes the weights: it is skipped,
+// or the run ends with an error that names the tensor at fault.
 static int train_update_(Run *run, StepFigures *figures, Error *err) {
     const TrainConfig *train = &run->config->train;
     int64_t before = run->step_guard.skipped;
@@ -125,8 +125,8 @@ static int train_save_(Run *run, int64_t step, Error *err) {
     return checkpoint_save(run->checkpoint, step, batch_position(&run->batch, step), &run->step_guard, err);
 }
 
-// 1. Steps, until the last one, an error, or a request to stop. 2. A run that was asked to stop saves a checkpoint.
-// 3. The checkpoint that is still being written is awaited, even after an error that all ranks found. 4. The end.
+// 1. Steps, until the last one, an error, or a request to stop. 2. If it was asked to stop, the run saves a checkpoint.
+// 3. Waits for a checkpoint that is still being written, even after an error that all ranks found. 4. The end.
 int run_train(Run *run, Error *err) {
     const Config *config = run->config;
     int64_t steps = config->train.steps, step = run->from.step;

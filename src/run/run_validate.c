@@ -11,7 +11,7 @@
 #include <string.h>
 
 // Each rank adds the losses of its microbatches in row order, tensor rank 0 for all tensor ranks; then the replicas'
-// losses are added in their order, so that the bits do not depend on which ranks they are.
+// losses are added in replica order, so that the bits do not depend on the ranks.
 int run_loss(Run *run, double *loss, bool *stop, Error *err) {
     const Stage *stage = &run->stage;
     int64_t replicas = config_replicas(run->config), count = stage->microbatches * stage->at.rows;

@@ -57,8 +57,8 @@ static double median_(double *values, int count) {
     return values[(count - 1) / 2];
 }
 
-// Expected of a rank is the median of all ranks with the same work. If no other rank has the same work, it is the
-// rank's planned time times the median of actual / planned over all ranks; 0: unknown.
+// The expected time of a rank is the median of all ranks with the same work. If no other rank has the same work, it is
+// the rank's planned time times the median of actual / planned over all ranks; 0: unknown.
 bool slowest_find(const Slowest *slowest, SlowestRank *found) {
     double steps = 0.0, worst = 0.0, *sorted = slowest->sorted;
     *found = (SlowestRank){.rank = -1};

@@ -173,9 +173,9 @@ static bool answer_plan_(Trainer *t, int *code, Error *err) {
 // Environment variable with the layout that the parent has decided for its ranks.
 #define LAYOUT_VARIABLE "TRAINER_LAYOUT"
 
-// Trains, validates, generates or verifies, as the options say: in ranks that a launcher started, in this process if it
-// is the only rank, else in ranks that this process starts. These get the command line unchanged, and the layout, so
-// that they decide nothing. Returns an exit code, or -1 with err.
+// Trains, validates, generates or verifies, according to the options: in ranks that a launcher started, in this process
+// if it is the only rank, else in ranks that this process starts. Those ranks get the unchanged command line and the
+// decided layout. Returns an exit code, or -1 with err.
 static int train_(Trainer *t, Error *err) {
     Config *config = t->config;
     bool trains = run_trains(&t->ask);
@@ -214,8 +214,8 @@ static int train_(Trainer *t, Error *err) {
     return err->code != 0 ? -1 : code;
 }
 
-// Checks the limits below which the program crashes, or libraries fail without saying why. Raises the limit on open
-// files, which count the connections between ranks: over TCP, one for each rank that this rank exchanges messages with.
+// Checks the limits that would crash the program, or make libraries fail without a message. Raises the limit on open
+// files, because every connection between ranks is an open file: over TCP, one per peer.
 static int check_limits_(Error *err) {
     enum { LEAST_STACK_KIB = 512, LEAST_FILES = 32, MANY_FILES = 65536 };
     struct rlimit limit, now;

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// Writes the file beside `path` and then puts it in its place: runs that read it see the old file or the new one.
+// Writes a temporary file next to `path` and renames it, so that readers see the old or the new file.
 static int write_(const char *path, const char *text, Error *err) {
     char beside[CONFIG_TEXT + 16];
     snprintf(beside, sizeof beside, "%s.new", path);
@@ -45,7 +45,7 @@ int run_tune(Run *run, Error *err) {
                             "--tune: the ranks have different GPUs or libraries, and one file is for "
                             "one kind; run it on GPUs of one kind");
     int64_t each = (int64_t)most[0];
-    ProductKernels *mine = xcalloc((size_t)each + 1, sizeof *mine); // those after the last have no candidates
+    ProductKernels *mine = xcalloc((size_t)each + 1, sizeof *mine); // entries after the last product have no candidates
     ProductKernels *all = first ? xcalloc((size_t)(each * ranks) + 1, sizeof *all) : NULL;
     if (run->products.count > 0) memcpy(mine, run->products.product, (size_t)run->products.count * sizeof *mine);
     int status = world_gather(run->world, all, mine, each * (int64_t)sizeof *mine, err);
@@ -96,7 +96,7 @@ int run_read_products(Run *run, Error *err) {
         products_read(&run->products, text, length, path, run->be->device, run->be->library, note, &mine);
         status = world_agree(run->world, &mine, err);
     }
-    // A file for the GPUs of some ranks is used by none: replicas would sum in different orders.
+    // If the file does not match the GPUs of all ranks, no rank uses it: replicas would sum in different orders.
     double odd = status == 0 && note[0] != '\0';
     if (status == 0) status = world_max(run->world, &odd, 1, err);
     if (status == 0 && odd > 0) {

@@ -62,7 +62,7 @@ static void name_(Way *way, const Config *given, int64_t stages, int bpipe) {
 
 // --- comparing
 
-// Compares every way that ran with the first that did, and prints the result. Returns the exit code, or -1 with err.
+// Compares every completed way with the first one, and prints the result. Returns the exit code, or -1 with err.
 static int compare_ways_(const Way ways[WAYS], const Model *model, const Config *config, Error *err) {
     const Way *first = NULL;
     TensorTable table = model_table(model, &config->model);
@@ -197,7 +197,7 @@ static int go_(const Verify *verify, Way *way, const Config *given, Error *err) 
     Error unable = {0};
     Log quiet = *verify->log;
     int count = 0, argc = 0;
-    // 1. How the way differs from the configuration, as overrides that follow the user's own. The last four apply only
+    // 1. The way's changes to the configuration, as overrides that follow the user's own. The last four apply only
     //    to the way with one stage, which is the reference and runs the simplest schedule.
     static const char *const plain[] = {
         "parallel.layers=auto", "schedule.slots=auto",  "schedule.recompute_layers=0",  "schedule.recompute=none",
@@ -210,7 +210,7 @@ static int go_(const Verify *verify, Way *way, const Config *given, Error *err) 
     for (int i = 0; other && i < (one ? 8 : 4); i++) strcpy(changes[count++], plain[i]);
     if (one && given->attention.modes_given > 1 && attention != NULL)
         snprintf(changes[count++], 64, "attention.mode=%s", attention);
-    // 2. Whether it can run here.
+    // 2. Checks whether the way can run here.
     if (way->stages < given->parallel.pipeline && attention == NULL) {
         log_line(verify->log, "verify: %s: left out: only some stages have attention.mode flash", way->name);
         return EXIT_DONE;
@@ -245,7 +245,7 @@ static int go_(const Verify *verify, Way *way, const Config *given, Error *err) 
 
 bool verify_is_run(void) { return getenv(RECORD_VARIABLE) != NULL; }
 
-// Compares one stage with the configuration's stages. If the configuration has one stage, uses as many as its
+// Compares one stage with the configuration's stages. If the configuration has one stage, compares with as many as its
 // microbatches and layers allow, at most FEW_STAGES.
 int verify_command(const Model *model, const Options *options, const Log *log, char **argv, Error *err) {
     int64_t steps;

@@ -35,7 +35,7 @@ FORMULA(slots_dualpipe_v_, 2 * p + 1)
 // Edge buffers of gis. The backward of a chunk on the last stage starts a complete group later than the chunk's forward
 // on the first stage. So groups longer than p/2 have more messages in flight. With two buffers a large p would hang.
 FORMULA(edges_gis_, (max_int(g - p / 2 + 1, 4) + 1) / 2)
-// With slices a group may have more than p slices; its last slices then wait between two chunks.
+// With slices, a group may have more than p slices. The last slices of such a group wait between two chunks.
 FORMULA(edges_interleaved_, p == 1 ? max_int(n, 2) : (max_int(g * n - p + 2, 4) + 1) / 2)
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -34,10 +34,10 @@ typedef struct SimStage {
     const Action *actions;  // the stage's list
     int64_t count;          // length of `actions`
     int64_t compute, queue; // indices of the first compute action and of the first transfer that are not complete
-    ActionKind kind;        // of the next compute action, copied since a long list is not in the cache
+    ActionKind kind;        // kind of the next compute action, copied because a long list is not in the cache
     Edge *in, *out;         // its edges; NULL: none
-    int64_t place;          // its place in the order of its edges
-    bool *bundle;           // its place in `here`
+    int64_t place;          // the next compute action's place in the order of its edges
+    bool *bundle;           // its bundle's place in `here`
     double duration;        // its seconds
     double compute_start, transfer_start;
     double left; // durations of the compute actions that have not started; unset without SimulateCosts.most
@@ -47,7 +47,7 @@ typedef struct SimStage {
     double waiting_since;
     bool waiting;
     bool stirred;   // true: after a change, messages or transfers of the stage may be able to start
-    bool startable; // true: or its next compute action
+    bool startable; // true: its next compute action may be able to start, too
     uint64_t sends; // bit c % 64: chunk c may have a message to send
 } SimStage;
 
@@ -298,7 +298,7 @@ static void note_times_(const SimRun *run, StageTimeline *line, int64_t place, d
     if (!run->costs->totals_only) line->times[place] = (ActionTime){start, run->now};
 }
 
-// Makes the first compute action from index `at` on the next one of stage s.
+// Makes the first compute action from index `at` on the next action of stage s.
 static void take_next_(SimRun *run, int s, int64_t at) {
     const Schedule *schedule = run->schedule;
     SimStage *stage = &run->stages[s];
@@ -445,7 +445,8 @@ static void run_prepare_(SimRun *run) {
 // Runs without a clock. Without transfers and contended resources, the times of an action follow from those of its
 // stage's last action and of messages, so each stage runs as far as its messages are known, in any order.
 
-// Returns more than the messages that an edge can have in transit; a file may say any number of edge buffers.
+// Returns more than the number of messages that an edge can have in transit; a file may name any number of edge
+// buffers.
 static int window_(const SimRun *run) {
     int64_t messages = (int64_t)run->schedule->microbatches * run->schedule->slices;
     return 4 * (run->schedule->edge_buffers < messages ? run->schedule->edge_buffers : (int)messages);
@@ -463,7 +464,7 @@ static bool needs_no_clock_(const SimRun *run) {
     return !needs;
 }
 
-// Finds when further messages of an edge arrive, as far as that is known.
+// Computes the arrival times of further messages of an edge, as far as they are known.
 static void deliver_(SimRun *run, Edge *edge) {
     int buffers = run->schedule->edge_buffers, window = window_(run);
     if (edge->from == edge->to) return;

@@ -33,7 +33,7 @@ typedef struct SimulateCosts {
     bool queue_first;       // true: if F and L need a slot at the same instant, L gets it; false: F gets it
     const SimulateShares *shares; // NULL: nothing is shared
     bool totals_only;             // true: the times of single actions are left out
-    double most;                  // makespan with which the run still matters; 0: any
+    double most;                  // largest makespan of interest; 0: no limit
 } SimulateCosts;
 
 typedef struct StageTimeline {
@@ -47,7 +47,7 @@ typedef struct StageTimeline {
 
 typedef struct Timeline {
     int stages;
-    double makespan;      // end of the last action; INFINITY: the run was given up, since it takes longer than `most`
+    double makespan;      // end of the last action; INFINITY: the run was abandoned because it exceeds `most`
     double bubble;        // idle time over stages * makespan; (p-1)/(m+p-1) for 1F1B and GPipe with equal stages
     double exposed;       // longest total time that a stage's compute waited for slots and loads
     StageTimeline *stage; // [stages]

@@ -1,6 +1,6 @@
-// A study needs no model and no device: every stage has the same given times, and the simulator does the rest. The time
-// of an action or of a transfer is the stage's divided by the number of chunks and slices, so 1F1B and a schedule with
-// chunks compute and move the same amount.
+// A study needs no model and no device: the simulator runs the schedule with the same given times on every stage. The
+// time of an action or of a transfer is the stage's divided by the number of chunks and slices, so 1F1B and a schedule
+// with chunks compute and move the same amount.
 #include "study.h"
 
 #include "base/alloc.h"
@@ -47,7 +47,7 @@ Timeline *study_run(const Schedule *schedule, const StudyTimes *times, Error *er
     double *each = xcalloc((size_t)count * 6, sizeof *each);
     double *forward = each, *backward = each + count, *input = backward + count, *weight = input + count;
     double *transfer = weight + count, *edge = transfer + count;
-    int parts = schedule->chunks * schedule->slices; // of a stage's work, and of the bundle of a microbatch
+    int parts = schedule->chunks * schedule->slices; // number of parts of a stage's work, and of a microbatch's bundle
     for (int i = 0; i < count; i++) {
         forward[i] = times->forward / parts;
         input[i] = times->input / parts;
@@ -139,7 +139,7 @@ int study_draw(const Schedule *schedule, const Timeline *timeline, int width, bo
     Action last = {ACTION_FORWARD, schedule->microbatches - 1, schedule->chunks - 1, SCHEDULE_NO_PEER,
                    schedule->slices - 1};
     double label = (double)strlen(action_text(schedule, last, name)) + 1;
-    double shortest = timeline->makespan; // of all compute actions that take time
+    double shortest = timeline->makespan; // shortest compute action that takes time
     for (int s = 0; s < schedule->stages; s++)
         for (int64_t i = 0; i < schedule->stage[s].count; i++) {
             double length = timeline->stage[s].times[i].end - timeline->stage[s].times[i].begin;

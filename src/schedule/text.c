@@ -163,8 +163,8 @@ static int text_read_header_(TextReader *reader, Schedule *schedule) {
     return text_unreadable_(reader, form);
 }
 
-// Takes what follows the kind of an action. The numbers of its bundle are "3"; with chunk numbers "3.1"; with chunk and
-// slice numbers "3.1:2". Its peer is ">2" or "<2", of an own bundle also ">h" or "<h".
+// Takes the rest of an action after its kind. The numbers of its bundle are "3"; with chunk numbers "3.1"; with chunk
+// and slice numbers "3.1:2". Its peer is ">2" or "<2"; for an own bundle also ">h" or "<h".
 static bool take_action_(TextReader *reader, Action *action) {
     bool leaves = action->kind == ACTION_EVICT || action->kind == ACTION_RETURN;
     bool own = action->kind == ACTION_EVICT || action->kind == ACTION_LOAD;

@@ -14,8 +14,8 @@
 
 // ---------------------------------------------------------------- limits that exclude a better layout
 
-// Sorts by descending lack of memory, since misfits are taken from the end. If two misfits lack the same, one that has
-// `all` set comes later; if that is equal too, the one with the lower order comes later.
+// Sorts by descending lack of memory, since misfits are taken from the end. Ties: a misfit with `all` set comes later,
+// then the one with the lower order.
 static int compare_misfits_(const void *a, const void *b) {
     const Candidate *one = a, *other = b;
     if (one->forecast.lacks != other->forecast.lacks) return one->forecast.lacks > other->forecast.lacks ? -1 : 1;
@@ -107,8 +107,8 @@ int answer_given(const SearchSpace *space, Config *given, Forecast *forecast, Er
     Log quiet = {.program = "", .rank = -1, .stage = -1, .level = LOG_QUIET};
     if (config_check(given, &ignored) != 0) return 0;
     if (verdict_resolve(given, space->planner->model, &quiet, &ignored) != 0) return 0; // no schedule for open keys
-    // Sets split_backward back to auto if it was auto and is now off. layout_distance counts auto as off, but as on for
-    // a schedule that always splits. So such a schedule does not count as a change of split_backward.
+    // Sets split_backward back to auto if it was auto and is now off. layout_distance counts auto as on for a schedule
+    // that always splits, else as off. So a schedule that always splits does not count as a change of split_backward.
     bool open = space->keys.base->schedule.split_backward == SPLIT_AUTO && given->schedule.split_backward == SPLIT_OFF;
     if (open) given->schedule.split_backward = SPLIT_AUTO;
     return planner_forecast_config(space->planner, given, true, forecast, err);

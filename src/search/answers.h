@@ -26,7 +26,7 @@ bool answer_cheapest(const SearchResult *result, const Config *given, double ste
 
 // Plans the best, the front, the ten best and the fastest forty candidates again with every doubt of plan/unsure.h. A
 // candidate's regret with a doubt is the fraction by which its step is longer than the fastest step with that doubt.
-// Sets `robust`, the largest regret, and `fails`; then chooses `best` and `tightest` anew and sets `unsure`. A
+// Sets `robust`, the largest regret, and `fails`; then chooses `best` and `tightest` again and sets `unsure`. A
 // candidate survives if it fits with 4 GiB more in reserve, and has no regret above 5 % with slower products, half the
 // network and tensor collectives that are not overlapped. -1 with err.
 int robust_find(const SearchSpace *space, SearchResult *result, Error *err);

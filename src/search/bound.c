@@ -47,7 +47,7 @@ void cut_free(Cut *cut) {
     memset(cut, 0, sizeof *cut);
 }
 
-// Returns how many W of stage s may come after its last I; one if each follows its I at once.
+// Returns how many W of stage s may come after its last I; one if each W directly follows its I.
 static double late_weights_(const Cut *cut, const RunLayout *layout, int s) {
     const ScheduleKind *kind = &schedule_kinds[layout->name];
     if (!kind->splits || kind->grouped) return 1;
@@ -88,7 +88,7 @@ double cut_bound(const Cut *cut, const RunLayout *layout) {
     return most + cut->after;
 }
 
-// The forward of a layer next to another one takes a little less than its share of a chunk's.
+// Between two other layers, a layer's forward takes a little less than its share of a chunk.
 double cut_first(const Cut *cut, double *again) {
     static const double SHARE = 0.9;
     const SimulateCosts *costs = &cut->costs.costs;
@@ -100,21 +100,21 @@ double cut_first(const Cut *cut, double *again) {
         backward += cut->lists.split ? fmin(whole, costs->input[c] + costs->weight[c]) : whole;
     }
     bool ends = at->last || at->layers == 0 || at->chunk[0].dense > 0;
-    *again = ends ? 0 : SHARE * m * forward / (double)at->layers; // the head is no layer
+    *again = ends ? 0 : SHARE * m * forward / (double)at->layers; // the head is not a layer
     return m * (forward + backward);
 }
 
-// A profile has no times of single layers.
+// A profile has no times for single layers.
 double shape_bound(const SearchSpace *space, const RunLayout *shape, const PartTimes *times) {
     if (space->planner->measured) return 0;
     const ModelConfig *model = &space->keys.base->model;
     double layers = (double)model->layers, p = (double)shape->pipeline;
-    // Layers without experts in a model with experts take a time of their own, which is left out.
+    // In a model with experts, the bound ignores layers without experts, whose times differ.
     double all = (layers - (double)model->dense_layers) * times->layer + times->embedding + times->head;
     double m = (double)(space->keys.base->train.global_batch / shape->data / shape->micro_batch);
     // Averaged over the ranks, the first forward has passed half of the stages, one chunk on each: of 4 stages it
     // passes 0, 1, 2 and 3 before it reaches ranks 0 to 3, which is (p - 1) / 2 on average. If layers are split by
-    // time, a chunk may have one layer less than with an even split; it has one at least.
+    // time, a chunk may have one layer less than with an even split, but at least one.
     double least = fmax(space_fixes(space, LAYOUT_BIT(layers)) ? 0 : 1,
                         floor(layers / (p * layout_most_chunks(&space->keys))) - 1);
     return m * all / p + (model->dense_layers > 0 ? 0 : (p - 1) / 2 * least * times->first);

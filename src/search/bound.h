@@ -21,11 +21,11 @@ typedef struct Cut {
     Plan plan;
     int64_t least_bytes; // bytes of the plan's fullest rank
     PlanCosts costs;
-    double after; // seconds of a step that follow the pipeline and overlap with nothing
+    double after; // seconds of a step after the pipeline that overlap with nothing
 } Cut;
 
-// Count the bytes and, if these may matter, the times of a candidate's cut. config: the candidate's configuration; it
-// is the same in both calls. cut_time: -1 with err. Freed with cut_free.
+// Count the bytes and, unless the bytes rule it out, the times of a candidate's cut. config: the candidate's
+// configuration; it is the same in both calls. cut_time: -1 with err. Freed with cut_free.
 void cut_open(Cut *cut, const SearchSpace *space, const Config *config);
 int cut_time(Cut *cut, const SearchSpace *space, const Config *config, Error *err);
 void cut_free(Cut *cut);
@@ -36,11 +36,11 @@ bool cut_never_fits(const Cut *cut, const SearchSpace *space, Config *config);
 // Returns a lower bound of the seconds of a step with this layout, which must have the chunks and the split of the cut.
 double cut_bound(const Cut *cut, const RunLayout *layout);
 
-// Returns the seconds that stage 0 works in a step. *again: what each recomputed layer of the stage adds at least.
+// Returns the seconds that stage 0 works in a step. *again: the least that each recomputed layer adds.
 double cut_first(const Cut *cut, double *again);
 
-// Returns a lower bound, in seconds, of the step for any schedule of a shape or of a division with such times, averaged
-// over its ranks: their work and the wait for the first microbatch. 0 if times come from a profile.
+// Returns a lower bound, in seconds, of the step for any schedule of a shape or division with these times: the ranks'
+// average work and wait for the first microbatch. 0 if times come from a profile.
 double shape_bound(const SearchSpace *space, const RunLayout *shape, const PartTimes *times);
 
 // Returns a lower bound of the step for any list of a cut, from the times of layers. 0 if times come from a profile.

@@ -1,5 +1,5 @@
-// Chooses the best candidate by what its plan is unsure of. The candidates that a choice is between are planned again
-// with every doubt of plan/unsure.h.
+// Chooses the best candidate by the sensitivity of its plan. The top candidates are planned again with every doubt of
+// plan/unsure.h.
 #include "answers.h"
 
 #include "base/alloc.h"
@@ -15,8 +15,8 @@ typedef struct Again {
     Error err;
 } Again;
 
-// Returns by which fraction a candidate takes longer than the fastest one, both with a doubt; 1: it does not fit, or
-// takes twice as long or longer. holding: only compared with those that fit with 4 GiB more.
+// Returns the fraction by which a candidate takes longer than the fastest one, both with a doubt; 1: it does not fit,
+// or takes at least twice as long. holding: compares only with candidates that fit with 4 GiB more in reserve.
 static double regret_(const Again *of, const Again *all, int count, int doubt, bool holding) {
     double least = INFINITY;
     for (int i = 0; i < count; i++)
@@ -96,7 +96,8 @@ int robust_find(const SearchSpace *space, SearchResult *result, Error *err) {
     // their regret, and are not the fastest. With a tenth of the network, only the latter counts.
     int status = plan_again_(space, &doubters, again, 0, shown, NULL, err);
     for (int doubt = 0; doubt < DOUBTS; doubt++) {
-        double least[2] = {INFINITY, INFINITY}; // of all, and of those that fit with 4 GiB more
+        double least[2] = {INFINITY, INFINITY}; // of all candidates, and of the candidates that fit with 4 GiB more in
+                                                // reserve
         for (int i = 0; i < shown; i++) {
             double step = again[i].unsure.step[doubt];
             least[0] = fmin(least[0], step);
@@ -119,7 +120,7 @@ int robust_find(const SearchSpace *space, SearchResult *result, Error *err) {
     }
     if (best != NULL) result->best = (int)(best - items);
     if (tight != NULL) result->tightest = (int)(tight - items);
-    // 4. What is shown of the best and the tightest is planned to its end.
+    // 4. The figures shown for the best and the tightest are planned without a limit.
     for (int i = 0; i < count && status == 0; i++) {
         int64_t index = again[i].candidate - items;
         if (again[i].unsure.least && (index == result->best || index == result->tightest)) {

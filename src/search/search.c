@@ -17,12 +17,12 @@
 typedef enum NodeKind { NODE_DIVISION, NODE_SHAPE, NODE_CUT, NODE_LIST } NodeKind;
 
 typedef struct Node {
-    RunLayout layout; // cut: of its first list
+    RunLayout layout; // a cut has the layout of its first list
     NodeKind kind;
     double bound;
-    PartTimes times; // division, shape: lower bounds of its parts
+    PartTimes times; // division, shape: lower bounds of the times of its parts
     double first,
-        again; // list: seconds that stage 0 works in a step, and what a recomputed layer adds to them at least
+        again; // list: seconds that stage 0 works in a step, and the least that a recomputed layer adds to them
     int64_t least_bytes;
     int64_t order;
 } Node;
@@ -103,7 +103,7 @@ void candidates_add(CandidateList *list, const Candidate *candidate) {
 
 // Returns the longest step with which a candidate of at least these bytes still matters: in class 0, among the ten
 // best, or on the front. alike: candidates found with the same cut, micro-batch size and schedule; may be NULL.
-// new_key: false if the candidate is no faster than one of these.
+// new_key: false if the candidate is no faster than one of them.
 static double worth_(const Search *search, const CandidateList *alike, int64_t bytes, bool new_key) {
     const Standing *standing = &search->standing;
     double most = SEARCH_SLOWER * standing->best, tenth = new_key ? standing->tenth : 0;
@@ -209,7 +209,7 @@ static void expand_shape_(const Search *search, Config *config, const Node *shap
         RunLayout by_time = all.layouts[i];
         by_time.layers = LAYERS_BY_TIME;
         for (k = 0; k < i && !same_cut_(&all.layouts[k], &all.layouts[i]);) k++;
-        if (k < i) continue; // not the first of its cut
+        if (k < i) continue; // another list of the cut came first
         add_cut_(search, shape, &all.layouts[i], config, outcome);
         if (space_balance_matters(space, &by_time, config)) add_cut_(search, shape, &by_time, config, outcome);
     }
@@ -253,7 +253,7 @@ typedef struct Trial {
 } Trial;
 
 // Returns whether a layout that recomputes layers can matter, whatever its bytes: the times are bounded by stage 0,
-// then by all stages. *bound, *least_bytes: tighter bounds than those of its list.
+// then by all stages. *bound, *least_bytes: tighter bounds than the list's.
 static bool recomputing_matters_(Trial *trial, const RunLayout *layout, double *bound, int64_t *least_bytes) {
     const Search *search = trial->search;
     const Node *list = trial->list;
@@ -295,7 +295,7 @@ static Forecast try_(void *argument, const RunLayout *layout, const Forecast *ke
     Forecast *forecast = &tried.forecast;
     outcome->status = planner_forecast_config(planner, trial->config, false, forecast, &outcome->err);
     if (outcome->status != 0 || !forecast->possible) return none;
-    // If the schedule fits without evictions, it is not among the ten best with them.
+    // If the schedule fits without evictions, the ten best do not include it with evictions.
     double worth = worth_(search, &outcome->found, forecast->peak_bytes, kept == NULL || !kept->fits);
     if (forecast->fits && bound <= worth)
         outcome->status = planner_forecast_fitting(planner, trial->config, worth, forecast, &outcome->err);
@@ -312,7 +312,7 @@ static Forecast try_(void *argument, const RunLayout *layout, const Forecast *ke
 
 static void try_list_(const Search *search, Config *config, const Node *list, Outcome *outcome) {
     Trial trial = {.search = search, .list = list, .outcome = outcome, .config = config};
-    bool foreign = config->program != 0; // other programs recompute no layer or all
+    bool foreign = config->program != 0; // other programs recompute either no layer or all layers
     space_ways(search->space, &list->layout, foreign ? WAYS_ALL_LAYERS : WAYS_TO_FIT, try_, &trial);
 }
 
@@ -363,8 +363,8 @@ static void take_outcome_(Search *search, Outcome *outcome) {
 
 enum { BATCH = 64, LISTS = 16 };
 
-// Pops the next nodes that can still matter and returns their number; 0 ends the search. Lists are few, since their
-// results make other nodes needless.
+// Pops the next nodes that can still matter and returns their number; 0 ends the search. Takes few lists at a time,
+// since their results exclude other nodes.
 static int next_batch_(Search *search, Node batch[BATCH]) {
     int count = 0, lists = 0;
     while (count < BATCH && search->heap.count > 0) {
@@ -452,8 +452,8 @@ int search_run(SearchResult *result, const SearchSpace *space, const SearchOptio
         if (options->progress != NULL) options->progress(options->argument, result, batch[0].bound);
         result->stopped = options->stop != NULL && *options->stop != 0;
     }
-    // 3. The front, from all found candidates. If several are equal, it keeps the one that planner_prefers;
-    // standing.front keeps the one that was found first.
+    // 3. The front, from all found candidates. Of equal candidates, it keeps the one that planner_prefers;
+    // standing.front keeps the first one found.
     int64_t found = result->found.count, least = INT64_MAX;
     Candidate *items = result->found.items, *sorted = xcalloc((size_t)found + 1, sizeof *sorted);
     for (int64_t i = 0; i < found; i++) sorted[i] = items[i];
@@ -465,7 +465,7 @@ int search_run(SearchResult *result, const SearchSpace *space, const SearchOptio
         least = sorted[i].forecast.peak_bytes;
         result->front[result->front_count++] = index_of_(result, &sorted[i]);
     }
-    // 4. The fastest, the plainest of class 0, and the ten best.
+    // 4. The fastest, the simplest of class 0, and the ten best.
     for (int i = 0; i < found; i++)
         if (i == 0 || items[i].forecast.time.step < items[result->fastest].forecast.time.step) result->fastest = i;
     result->best = result->fastest;

@@ -16,7 +16,8 @@ typedef struct Candidate {
     double bound;      // lower bound of the step, if the candidate does not fit
     int64_t order;     // order of discovery; breaks ties
     double robust;     // worst regret over the doubts of plan/unsure.h; NAN: not planned again
-    int fails;         // set with `robust`: a doubt that it does not survive; DOUBTS: it survives; see robust_find
+    int fails;         // set with `robust`: a doubt that it does not survive; DOUBTS: it survives all of them
+                       // (robust_find)
     bool all;          // true: no candidate of this shape, schedule and layers fits; each lacks at least forecast.lacks
 } Candidate;
 
@@ -32,14 +33,15 @@ enum { SEARCH_BEST = 10 };
 typedef struct SearchResult {
     CandidateList found;   // candidates that fit and were simulated, in order of discovery
     CandidateList misfits; // candidates that do not fit
-    int best;              // index into found: the plainest of class 0, by robust_find that survives; -1: nothing fits
-    int tightest;          // index into found: the fastest that does not survive; -1: none, or not known
-    Unsure unsure;         // of the best, by robust_find
+    int best;              // index into found: the simplest of class 0; robust_find: the simplest that survives; -1:
+                           // nothing fits
+    int tightest;          // index into found: the fastest that does not survive; -1: none, or unknown
+    Unsure unsure;         // doubts of the best, set by robust_find
     int fastest;           // index into found: the shortest step; -1: nothing fits
     int64_t alike;         // other candidates of class 0
     int ten[SEARCH_BEST];  // indices into found: the fastest of each cut, micro-batch size and schedule, best first
     int ten_count;
-    int *front; // indices into found, fastest first, each with less memory than the one before; see SEARCH_SLOWER
+    int *front; // indices into found, fastest first, each with less memory than the previous one; see SEARCH_SLOWER
     int front_count;
     int64_t evaluated; // configurations tried, including those that a bound excluded
     int64_t simulated; // configurations whose step was simulated
@@ -54,11 +56,11 @@ typedef struct SearchResult {
 #define SEARCH_ALIKE  1.01
 
 // Returns the class of a candidate: 0 if its step is less than 1 % longer than the fastest step. Each further class
-// begins 1 % above the start of the class before.
+// begins 1 % above the start of the previous class.
 int search_class(const SearchResult *result, const Forecast *found);
 
-// Returns whether a is plainer than b. The criteria, in this order: no eviction, fewer stages, neither slices nor
-// context ranks, no pointwise recompute, more free memory, no recomputed layer, and the order of discovery.
+// Returns whether candidate a is simpler than b. The criteria, in this order: no eviction, fewer stages, neither slices
+// nor context ranks, no pointwise recompute, more free memory, no recomputed layer, and the order of discovery.
 bool search_plainer(const Candidate *a, const Candidate *b);
 
 typedef struct SearchOptions {
@@ -69,7 +71,7 @@ typedef struct SearchOptions {
 } SearchOptions;
 
 // Expands a misfit that has `all` set into its candidates, without candidates that recompute as many layers as needed
-// to fit; into none if each takes longer than `most`. The caller frees opened->items. -1 with err.
+// to fit; into no candidates if each takes longer than `most`. The caller frees opened->items. -1 with err.
 int search_open_misfit(const SearchSpace *space, const Candidate *misfit, double most, CandidateList *opened,
                        Error *err);
 

@@ -114,8 +114,8 @@ void searched_free(Searched *searched) {
     free(searched);
 }
 
-// Searches the world of `ranks` GPUs (0: the configuration's ranks): all that this program can do, or a
-// configuration's `program`. -1 with err; searched_free in both cases.
+// Searches the world of `ranks` GPUs (0: the configuration's ranks), for this program or the configuration's `program`.
+// -1 with err; searched_free in both cases.
 static int searched_make_(Searched *searched, const Config *config, const Model *model, int64_t ranks, const Log *log,
                           Error *err) {
     *searched = (Searched){.asked = *config, .base = *config};
@@ -201,7 +201,7 @@ int search_command(const Config *config, const Model *model, const Options *opti
     const char *write = options->write, *folder = options->write_five;
     struct stat given, there;
     char first[4096];
-    // 1. What is to be written can be.
+    // 1. Check that the output file can be written.
     int code = write != NULL ? file_check_to_write(write) : 0;
     if (code != 0) return error_set(err, EXIT_FAILED, "--write: %s: %s; name another file", write, strerror(code));
     if (write != NULL && stat(config->path, &given) == 0 && stat(write, &there) == 0 && given.st_ino == there.st_ino &&
@@ -211,7 +211,7 @@ int search_command(const Config *config, const Model *model, const Options *opti
     if (folder != NULL) code = file_check_to_write(first); // makes the folder
     if (code != 0)
         return error_set(err, EXIT_FAILED, "--write-five: %s: %s; name another folder", folder, strerror(code));
-    // 2. The search and its answer.
+    // 2. Search and print the answer.
     Searched *found, *here;
     int status = search_for(config, model, options->gpus, options->program, &found, &here, log, err);
     if (status == 0)

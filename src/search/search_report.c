@@ -1,4 +1,4 @@
-// The answer in sentences, then the fastest candidates and leaner ones as a table.
+// Prints the answer in sentences, then a table of the fastest candidates and of candidates that take less memory.
 #include "search_command.h"
 
 #include "base/alloc.h"
@@ -105,8 +105,8 @@ static void table_(const SearchSpace *space, const SearchResult *result, const i
     grid_free(&grid);
 }
 
-// Prints one table for a screen: the best, the fastest of other cuts, micro-batch sizes and schedules, and leaner rows
-// of the front, at most `most` rows, the fastest first.
+// Prints one table for a screen: the best, the fastest of other cuts, micro-batch sizes and schedules, and rows of the
+// front with less memory; at most `most` rows, fastest first.
 static void print_table_(const SearchSpace *space, const SearchResult *result, int most, FILE *file) {
     enum { MOST = 10, FASTEST = 5 };
     int rows[MOST] = {result->best}, count = 1;
@@ -117,7 +117,7 @@ static void print_table_(const SearchSpace *space, const SearchResult *result, i
         while (same < count && rows[same] != index) same++;
         int64_t leanest = INT64_MAX;
         for (int j = 0; j < count; j++) leanest = min_i64(leanest, result->found.items[rows[j]].forecast.peak_bytes);
-        // Rows of the front that save little say little.
+        // Skip rows of the front that save little memory.
         if (same < count || (i >= fastest && (double)row->peak_bytes > 0.9 * (double)leanest)) continue;
         rows[count++] = index;
     }
@@ -179,7 +179,7 @@ static void print_best_(const SearchSpace *space, const SearchResult *result, bo
 }
 
 // Prints the forecast of the given configuration, and to `changes` the fewest changes that bring nine tenths of the
-// gain of the best configuration, if these are others than the best's.
+// gain of the best configuration, if they differ from the best's.
 static int print_gain_(const SearchSpace *space, const SearchResult *result, FILE *file, FILE *changes, Error *err) {
     double best = result->found.items[result->best].forecast.time.step;
     Config given;

@@ -132,7 +132,7 @@ int search_write_five(const SearchSpace *space, const SearchResult *result, cons
         snprintf(path, sizeof path, "%s/%d.yaml", folder, i + 1);
         if (search_write_config(space, result, rows[i], path, err) != 0) return -1;
     }
-    for (int i = count; i < FIVE; i++) { // of an earlier search
+    for (int i = count; i < FIVE; i++) { // files of an earlier search
         snprintf(path, sizeof path, "%s/%d.yaml", folder, i + 1);
         remove(path);
     }
@@ -203,7 +203,7 @@ int search_write_json(const Searched *found, const Searched *here, FILE *file, E
     json_put_integer(&out, "evaluated", result->evaluated);
     json_put_number(&out, "seconds", result->seconds);
     if (result->stopped) json_put_truth(&out, "complete", false);
-    SmallestWorld world = {0}; // of the program that --for names, as in the report
+    SmallestWorld world = {0}; // the world of the program that --for names, as in the report
     bool none = found->result.best < 0;
     if (none && space_smallest_world(&found->space, &world, err) != 0) return -1;
     if (world.ranks > 0) {
