@@ -63,6 +63,9 @@ typedef struct CommRequest {
     int64_t detail[4];
     int64_t steps; // grows with every test that made progress
     bool active;
+    // Set before a collective starts, on every rank: its memory was free already when the group's last collective
+    // without this mark started. So one announcement of that serves both.
+    bool follows;
 } CommRequest;
 
 // State that a caller of comm_pause keeps between polls.

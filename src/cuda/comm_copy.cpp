@@ -6,6 +6,10 @@
 //
 //   ready    "my memory has been read: write there"              arrived   "my rows are in your memory"
 //
+// A copy of 4 bytes keeps the copy engine busy for as long as a copy of some hundred KB (cost_copy), and a rank makes
+// 3(t-1) copies. So only the first of several collectives whose memory is free at once says `ready`: in a forward, the
+// first strip of a gather for all strips and for the sum after them (CommRequest.follows).
+//
 //     compute, rank 0  | product | record ordered ------------------------------ wait pushed, arrived | sum or product
 //     stream, rank 0             +-> ready to 1 | wait ready of 1 | copy | arrived to 1, record pushed
 //     stream, rank 1             +-> ready to 0 | wait ready of 0 | copy | arrived to 0, record pushed
@@ -22,6 +26,7 @@
 #include "comm_cuda.h"
 #include "internal.h"
 
+#include <cassert>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -41,8 +46,9 @@ typedef struct Copies {
     cudaEvent_t ordered, pushed[PUSHED];
     MemoryOperation write, wait;
     CommMemory memory;
-    char **mapped; // [size] address of each rank's memory in this process; NULL: nothing is mapped
-    uint32_t number;
+    char **mapped;              // [size] address of each rank's memory in this process; NULL: nothing is mapped
+    uint32_t number, announced; // of the last collective; of the last one that told its peers `ready`
+    bool announces;             // the last collective that does not follow another is `announced`
     struct {
         void *out;
         const char *own, *others;
@@ -92,24 +98,27 @@ static int copy_collective_(Comm *comm, CommOperation operation, void *out, cons
     bool ours = gathers ? inside_(self, out, bytes * comm->size, memory->memory, memory->bytes)
                         : operation == COMM_REDUCE_SCATTER &&
                               inside_(self, in, bytes * comm->size, memory->partial, memory->part);
+    if (!request->follows) self->announces = ours;
     if (!ours) return self->other->collective(self->other, operation, out, in, count, type, request, err);
+    assert(self->announces);
     const char *blocks = (const char *)in;
     char *to = gathers ? (char *)out : (char *)memory->received + (blocks - (const char *)memory->partial);
     char *mine = to + comm->rank * bytes;
 
-    // 1. The stream follows the work queued on compute, and tells the peers that they may write.
+    // 1. The stream follows the work queued on compute, and tells the peers that they may write, unless they know it.
     uint32_t *word = flag_(self, comm->rank, true, comm->size);
     int status = cudaEventRecord(self->ordered, cuda_compute(self->cuda));
     if (status == cudaSuccess) status = cudaStreamWaitEvent(self->stream, self->ordered, 0);
     if (status == cudaSuccess) status = self->write(self->stream, (unsigned long long)word, ++self->number, 0);
-    for (int i = 1; i < comm->size && status == cudaSuccess; i++)
+    if (!request->follows) self->announced = self->number;
+    for (int i = 1; i < comm->size && status == cudaSuccess && !request->follows; i++)
         status = raise_(self, (comm->rank + comm->size - i) % comm->size, false);
 
     // 2. To each peer, once it is ready: this rank's rows, then the flag that they have arrived.
     for (int i = 1; i < comm->size && status == cudaSuccess; i++) {
         int peer = (comm->rank + i) % comm->size;
         char *there = self->mapped[peer] + (mine - (const char *)memory->memory);
-        status = await_flag_(self, self->stream, peer, false, self->number);
+        status = await_flag_(self, self->stream, peer, false, self->announced);
         if (status == cudaSuccess)
             status = cudaMemcpyAsync(there, gathers ? blocks : blocks + peer * bytes, (size_t)bytes,
                                      cudaMemcpyDeviceToDevice, self->stream);
@@ -218,7 +227,7 @@ static int copy_use_memory_(Comm *comm, const CommMemory *memory, Error *err) {
     double missing = 0;
     if (memory == NULL) return unmap_(self, err);
     for (uint32_t &flag : before) flag = BEFORE;
-    self->memory = *memory, self->number = BEFORE;
+    self->memory = *memory, self->number = self->announced = BEFORE;
     self->mapped = (char **)xcalloc((size_t)comm->size, sizeof *self->mapped);
     self->mapped[comm->rank] = (char *)memory->memory;
     int status = try_flags_(self);

@@ -89,9 +89,16 @@ double cost_kernel(const Cost *cost, double bytes);
 // what one rank sends, with its own block.
 double cost_collective(const Cost *cost, CostCollective kind, double bytes, int ranks);
 
-// Returns the seconds of a gather or a reduce-scatter made of copies to every other rank of the node. For a
-// reduce-scatter, the kernel that adds up the received blocks is not included.
-double cost_copies(const Cost *cost, double bytes, int ranks);
+// Returns the seconds in which a copy engine makes one copy to another GPU of the node.
+double cost_copy(const Cost *cost, double bytes);
+
+// Returns the seconds of a gather or a reduce-scatter made of copies to every other rank of the node, for the stream
+// that makes them; after cost_flag more the last rows have arrived. follows: the peers know already that they may write
+// (CommRequest). For a reduce-scatter, the kernel that adds up the received blocks is not included.
+double cost_copies(const Cost *cost, double bytes, int ranks, bool follows);
+
+// Returns the seconds until a stream of one GPU sees a word that was written by another GPU.
+double cost_flag(const Cost *cost);
 
 // Returns the bytes/s that one rank sends in a collective.
 double cost_collective_rate(const Cost *cost, CostCollective kind, double bytes, int ranks);

@@ -315,8 +315,9 @@ static void start_(CountComm *self, double seconds, bool copies, CommRequest *re
     Clocks *clocks = self->clocks;
     self->queue = fmax(self->queue, clocks->compute) + seconds;
     if (!copies && !self->rests) clocks->busy = fmax(clocks->busy, self->queue);
+    double end = self->queue + (copies && !self->rests ? cost_flag(clocks->cost) : 0);
     *request = (CommRequest){.active = true};
-    memcpy(&request->detail[END], &self->queue, sizeof self->queue);
+    memcpy(&request->detail[END], &end, sizeof end);
 }
 
 static int collective_(Comm *comm, CommOperation operation, void *out, const void *in, int64_t count, CommType type,
@@ -334,13 +335,13 @@ static int collective_(Comm *comm, CommOperation operation, void *out, const voi
         copies = inside_(out, all, memory->memory, memory->bytes);
     if (memory->memory != NULL && operation == COMM_REDUCE_SCATTER)
         copies = inside_(in, all, memory->partial, memory->part);
-    int64_t what = 1 + 2 * (int64_t)operation + copies;
+    int64_t what = 1 + 4 * (int64_t)operation + 2 * copies + (copies && request->follows);
     Priced *priced = priced_(self->priced, what, all);
     (void)err;
     if (priced->what != what || priced->size != all) {
         int nodes = self->links.near > 0 ? (comm->size + self->links.near - 1) / self->links.near : 1;
         *priced = (Priced){what, all, 0};
-        if (copies) priced->price = cost_copies(cost, (double)all, comm->size);
+        if (copies) priced->price = cost_copies(cost, (double)all, comm->size, request->follows);
         else if (self->links.rate > 0)
             priced->price =
                 cost_collective_between(cost, kinds[operation], (double)all, comm->size, nodes, self->links.rate);

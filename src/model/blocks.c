@@ -19,19 +19,20 @@ static void blocks_wait_(Pass *pass, CommRequest *request) {
     blocks_poll_(pass);
 }
 
-// Starts the gather of `count` elements of every rank.
-static void gather_(Pass *pass, CommRequest *request, void *out, const void *in, int64_t count, CommType type) {
+// Starts the gather of `count` elements of every rank. follows: see CommRequest.
+static void gather_(Pass *pass, CommRequest *request, void *out, const void *in, int64_t count, CommType type,
+                    bool follows) {
     Comm *t = pass->tensor;
-    *request = (CommRequest){0};
+    *request = (CommRequest){.follows = follows};
     if (t->collective(t, COMM_ALL_GATHER, out, in, count, type, request, pass->err) != 0) request->active = false;
 }
 
 // Starts the sum over tensor ranks of `partial`. This rank's `rows` of the sum go to `out`; without sequence
 // parallelism the complete sum replaces `partial`.
-static void sum_rows_(Pass *pass, CommRequest *request, void *out, void *partial, int64_t rows) {
+static void sum_rows_(Pass *pass, CommRequest *request, void *out, void *partial, int64_t rows, bool follows) {
     Comm *t = pass->tensor;
     int64_t count = rows * pass->shape->hidden;
-    *request = (CommRequest){0};
+    *request = (CommRequest){.follows = follows};
     bool scatters = pass->shape->sequence;
     if (t->collective(t, scatters ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE, scatters ? out : partial, partial, count,
                       comm_type_(pass), request, pass->err) != 0)
@@ -65,9 +66,9 @@ void block_gather(Pass *pass, Gathered what, Factor x) {
     if (x.kind != FACTOR_PLAIN && what == GATHERED_GRADIENT) quantized_make(pass, &x, s->shard_rows, s->hidden);
     gather_layout_(s, x.kind, pass->gathered[what], &all, &scales);
     gather_(pass, &pass->gather[what][0], (void *)all.data, x.data, s->shard_rows * s->hidden,
-            x.kind == FACTOR_PLAIN ? comm_type_(pass) : COMM_BYTE);
+            x.kind == FACTOR_PLAIN ? comm_type_(pass) : COMM_BYTE, false);
     int64_t bytes = factor_scale_bytes(x.kind, s->shard_rows, s->hidden);
-    if (bytes > 0) gather_(pass, &pass->gather[what][1], scales, x.scales, bytes, COMM_BYTE);
+    if (bytes > 0) gather_(pass, &pass->gather[what][1], scales, x.scales, bytes, COMM_BYTE, true);
 }
 
 Factor block_gathered(Pass *pass, Gathered what, Factor x) {
@@ -139,7 +140,8 @@ void column_forward(Pass *pass, void *y, void *aux, Factor x, const Tensor *w, c
     for (int c = 0; c < s->strips; c++) {
         RowStrip strip = strip_(s, c);
         const char *from = (const char *)x.data + strip.shard;
-        gather_(pass, &pass->strip[c], gathered + strip.gathered, from, strip.rows * s->hidden, comm_type_(pass));
+        gather_(pass, &pass->strip[c], gathered + strip.gathered, from, strip.rows * s->hidden, comm_type_(pass),
+                c > 0);
     }
     for (int c = 0; c < s->strips; c++) {
         RowStrip strip = strip_(s, c);
@@ -151,13 +153,14 @@ void column_forward(Pass *pass, void *y, void *aux, Factor x, const Tensor *w, c
     }
 }
 
+// Its sums follow the gather of the column product before: no earlier sum was in progress then.
 void row_forward(Pass *pass, void *y, Factor x, const Tensor *w, const void *bias, int64_t in) {
     const Shape *s = pass->shape;
     char *partial = partial_(pass, y);
     if (s->strips == 1) {
         product_(pass, partial, NULL, x, w, bias, in, s->hidden, EPILOGUE_NONE);
         if (s->tensor_ranks == 1) return;
-        sum_rows_(pass, &pass->sum, y, partial, s->shard_rows);
+        sum_rows_(pass, &pass->sum, y, partial, s->shard_rows, true);
         blocks_wait_(pass, &pass->sum);
         return;
     }
@@ -168,7 +171,7 @@ void row_forward(Pass *pass, void *y, Factor x, const Tensor *w, const void *bia
         const char *from = (const char *)x.data + strip.first * in * s->element;
         pass->be->linear_forward_blocks(pass->be, partial + strip.gathered, NULL, from, w->weight, bias, &rows, in,
                                         s->hidden, EPILOGUE_NONE);
-        sum_rows_(pass, &pass->strip[c], (char *)y + strip.shard, partial + strip.gathered, strip.rows);
+        sum_rows_(pass, &pass->strip[c], (char *)y + strip.shard, partial + strip.gathered, strip.rows, true);
     }
     for (int c = 0; c < s->strips; c++) blocks_wait_(pass, &pass->strip[c]);
 }
@@ -226,7 +229,7 @@ static void column_input_(Pass *pass, void *dx, Factor dy, const Tensor *w, int6
     const Shape *s = pass->shape;
     void *partial = partial_(pass, dx);
     input_gradient_(pass, partial, NULL, dy, w, s->hidden, out, EPILOGUE_NONE);
-    if (s->tensor_ranks > 1) sum_rows_(pass, &pass->sum, dx, partial, s->shard_rows);
+    if (s->tensor_ranks > 1) sum_rows_(pass, &pass->sum, dx, partial, s->shard_rows, false);
     block_later(pass, leave);
     if (s->tensor_ranks > 1) blocks_wait_(pass, &pass->sum);
 }
@@ -340,7 +343,7 @@ void embedding_block_forward(Pass *pass, const Model *model, const Tensor *tenso
     pass->be->embedding_forward(pass->be, partial, tokens, pass->positions, tensors[0].weight, positions, s->rows,
                                 s->hidden, s->batch, s->vocab_first, s->vocab_count);
     if (s->tensor_ranks == 1) return;
-    sum_rows_(pass, &pass->sum, x, partial, s->shard_rows);
+    sum_rows_(pass, &pass->sum, x, partial, s->shard_rows, false);
     blocks_wait_(pass, &pass->sum);
 }
 

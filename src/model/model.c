@@ -94,12 +94,15 @@ RopeTable *model_rope(const ModelConfig *m) {
 
 // Returns the number of strips of rows. If ranks compute sums themselves (CPUs), this is 1: sums and products share the
 // cores, so overlap gains nothing. Otherwise this is the number asked for; auto leaves each strip's product at least
-// 512 rows. The planner predicts that auto is within 2 % of the best number, for LLaMA 65B and GPT-3 96B on A100, H100
-// and B200 with t = 2, 4, 8 and b = 1, 2, 4.
-static int shape_strips_(const Backend *be, int overlap, int64_t rows, int64_t shard_rows) {
-    enum { STRIP_ROWS = 512 };
+// 512 rows, and each copy to a peer at least 2 MiB, since a copy of no bytes takes as long (cost_copy). The planner
+// predicts that auto is within 3 % of the best number, for LLaMA 65B and GPT-3 96B on A100, H100 and B200 with
+// t = 2, 4, 8 and b = 1, 2, 4.
+static int shape_strips_(const Backend *be, const Shape *shape, int overlap) {
+    enum { STRIP_ROWS = 512, COPY_BYTES = 2 << 20 };
+    int64_t most = shape->shard_rows, copied = shape->shard_rows * shape->hidden * shape->element;
     if (be->own_sums) return 1;
-    int64_t most = overlap == OVERLAP_AUTO ? min_i64(shard_rows, rows / STRIP_ROWS) : shard_rows;
+    if (overlap == OVERLAP_AUTO) most = min_i64(most, shape->rows / STRIP_ROWS);
+    if (overlap == OVERLAP_AUTO && shape->copies) most = min_i64(most, copied / COPY_BYTES);
     int64_t strips = overlap == OVERLAP_AUTO ? OVERLAP_MOST : 1 + overlap - OVERLAP_ON;
     return (int)(strips < most ? strips : most > 1 ? most : 1);
 }
@@ -179,10 +182,8 @@ void shape_from_config(Shape *shape, const Config *config, Backend *be, int stag
     shape->fp8 = config->train.fp8;
     quantized_shape(shape, families[m->family].biased);
     // With fp8 there is one strip: more strips would have scales of their own, and so other bits.
-    shape->strips = shape->overlap && shape->fp8 == FP8_OFF
-                        ? shape_strips_(be, config->parallel.overlap, shape->rows, shape->shard_rows)
-                        : 1;
     shape->hidden = m->hidden;
+    shape->strips = shape->overlap && shape->fp8 == FP8_OFF ? shape_strips_(be, shape, config->parallel.overlap) : 1;
     memcpy(&shape->attention, &attention, sizeof attention);
     shape->latent = (LatentShape){0};
     shape->query_cols = attention.heads * dim;

@@ -214,7 +214,7 @@ static int probe_group_(Preflight *p, Probe probe, Comm *comm, CostCollective ki
     finding->expected = nodes > 1 && kind == COST_EXCHANGE ? cost_exchange(cost, 0, 1, finding->amount, rate)
                         : nodes > 1 ? cost_collective_between(cost, kind, bytes, ranks, nodes, rate)
                         : mapped > 0 && p->run->tensor->why[0] == '\0' && !p->run->be->own_sums && config_copies(config)
-                            ? cost_copies(cost, bytes, ranks)
+                            ? cost_copies(cost, bytes, ranks, false) + cost_flag(cost)
                             : cost_collective(cost, kind, bytes, ranks);
     for (int i = 0; i < ranks; i++) p->blocks[i] = p->bytes / ranks;
     int status = measure_(p, probe, collect_, budget_(p), true, err);

@@ -42,9 +42,9 @@ void line_work(int line, const Op &op);
 void line_record(int line, int mark);
 void line_wait(int line, int mark);
 void line_meet(int line, const Encounter &encounter);
-void line_flag(int line, int flag, uint32_t value, bool raises);
+void line_flag(int line, int flag, uint32_t value, bool raises, double seconds);
 void stream_meet(cudaStream_t stream, const Encounter &encounter); // device.cc
-void stream_flag(cudaStream_t stream, int flag, uint32_t value, bool raises);
+void stream_flag(cudaStream_t stream, int flag, uint32_t value, bool raises, double seconds);
 bool line_idle(int line); // like mark_passed, for all steps of the stream
 
 // Lets the host wait, in virtual time, until done() is true. It is checked again whenever another host rings the bell.

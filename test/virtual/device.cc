@@ -224,8 +224,8 @@ const char *stream_name(int context) {
 
 void stream_meet(cudaStream_t stream, const Encounter &encounter) { line_meet(stream->context % CONTEXTS, encounter); }
 
-void stream_flag(cudaStream_t stream, int flag, uint32_t value, bool raises) {
-    line_flag(stream->context % CONTEXTS, flag, value, raises);
+void stream_flag(cudaStream_t stream, int flag, uint32_t value, bool raises, double seconds) {
+    line_flag(stream->context % CONTEXTS, flag, value, raises, seconds);
 }
 
 void enqueue(cudaStream_t stream, Op op) {

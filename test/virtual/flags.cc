@@ -83,7 +83,7 @@ int write_value(cudaStream_t stream, unsigned long long address, uint32_t value,
     op.blocks = 0;
     op.step = [=](const Access &access) { return raise(access, word, value), OUTCOME_DONE; };
     raising().insert(stream);
-    if (dry()) *(uint32_t *)word = value, stream_flag(stream, index_of(word), value, true);
+    if (dry()) *(uint32_t *)word = value, stream_flag(stream, index_of(word), value, true, 0);
     if (!dry()) enqueue(stream, std::move(op));
     return answer(cudaSuccess);
 }
@@ -97,7 +97,7 @@ int wait_value(cudaStream_t stream, unsigned long long address, uint32_t value, 
     op.blocks = 0;
     op.step = [=](const Access &) { return raised(stream, word, value) ? OUTCOME_DONE : OUTCOME_WAITS; };
     op.waits_for = [] { return std::string("a flag of another rank"); };
-    if (dry()) stream_flag(stream, index_of(word), value, false);
+    if (dry()) stream_flag(stream, index_of(word), value, false, 0);
     if (!dry()) enqueue(stream, std::move(op));
     return answer(cudaSuccess);
 }
@@ -108,7 +108,9 @@ bool raises_flags(cudaStream_t stream) { return raising().count(stream) > 0; }
 
 // In a dry run the host writes the word when it queues the write, so the value is known at the call.
 void copy_flag(void *to, const void *from, cudaStream_t stream) {
-    if (dry()) return stream_flag(stream, index_of(to), *(const uint32_t *)from, true);
+    if (dry())
+        return stream_flag(stream, index_of(to), *(const uint32_t *)from, true,
+                           cost_copy(&dry_figures().cost, sizeof(uint32_t)));
     Op op;
     op.what = "a copy of a flag";
     op.blocks = 0;

@@ -225,10 +225,9 @@ void tell_host(int process, WatchKind kind, int index) {
         if (host.watch[i].kind == kind && host.watch[i].index == index) timeline()->news = true;
 }
 
-// A flag takes half a latency, so that a collective by copies, which uses two flags, takes one latency.
 void raise_flag(const Step &step, double time, Work &work) {
     FlagTimes *flag = &timeline()->flags[step.flag];
-    flag->latest[flag->count++ % 32] = {step.value, time + cost().latency / 2};
+    flag->latest[flag->count++ % 32] = {step.value, time + cost_flag(&cost())};
     int owner = job()->flags[step.flag].owner - 1;
     for (int other = 0; other < CONTEXTS; other++)
         if (pending(&timeline()->lines[owner][other])) work.push_back({owner, other});
@@ -272,8 +271,8 @@ bool take_step(int process, int number, Work &work) {
         line->time = t->moment;
         break;
     case STEP_RAISE:
-        line->time = t->moment;
-        raise_flag(step, t->moment, work);
+        line->time = t->moment + step.seconds;
+        raise_flag(step, line->time, work);
         break;
     case STEP_AWAIT:
         if (flag_time(step) == NEVER) return false;
@@ -461,8 +460,8 @@ void line_meet(int line, const Encounter &encounter) {
     give(line, {STEP_MEET, -1, 0, SHARING_NONE, encounter.blocks, encounter, 0, 0});
 }
 
-void line_flag(int line, int flag, uint32_t value, bool raises) {
-    give(line, {raises ? STEP_RAISE : STEP_AWAIT, -1, 0, SHARING_NONE, 0, {}, flag, value});
+void line_flag(int line, int flag, uint32_t value, bool raises, double seconds) {
+    give(line, {raises ? STEP_RAISE : STEP_AWAIT, -1, seconds, SHARING_NONE, 0, {}, flag, value});
 }
 
 } // namespace virtual_gpu

@@ -195,7 +195,7 @@ MISTAKES = [
             "if (memory != cuda->registered) {", "if (cuda != NULL) {", WIDE, "which is ncclMemAlloc's", NVLS),
     # --- copies between tensor ranks
     Mistake("rows_are_pushed_into_memory_that_is_read", "src/cuda/comm_copy.cpp",
-            "        status = await_flag_(self, self->stream, peer, false, self->number);\n", "",
+            "        status = await_flag_(self, self->stream, peer, false, self->announced);\n", "",
             WIDE + SEQUENCE, RACE),
     Mistake("compute_does_not_wait_for_the_rows_of_a_peer", "src/cuda/comm_copy.cpp",
             "if (peer != comm->rank) status = await_flag_(self, compute, peer, true, number);",
@@ -211,9 +211,12 @@ MISTAKES = [
     Mistake("compute_writes_rows_that_are_being_pushed", "src/cuda/comm_copy.cpp",
             "int status = cudaStreamWaitEvent(compute, self->pushed[number % PUSHED], 0);", "int status = cudaSuccess;",
             WIDE + SEQUENCE, RACE),
+    Mistake("memory_is_said_to_be_free_already", "src/model/blocks.c",
+            "comm_type_(pass),\n                c > 0);", "comm_type_(pass),\n                true);",
+            (*TWO, *WIDE, *SEQUENCE, "parallel.overlap=2"), f"{RACE}|nothing has written|announces. failed"),
     Mistake("a_peer_is_never_told_that_it_may_write", "src/cuda/comm_copy.cpp",
-            "for (int i = 1; i < comm->size && status == cudaSuccess; i++)\n        status = raise_",
-            "for (int i = 2; i < comm->size && status == cudaSuccess; i++)\n        status = raise_",
+            "for (int i = 1; i < comm->size && status == cudaSuccess && !request->follows",
+            "for (int i = 2; i < comm->size && status == cudaSuccess && !request->follows",
             WIDE + SEQUENCE, DEADLOCK),
     # --- through host memory
     Mistake("a_message_leaves_before_its_copy_is_down", "src/cuda/comm_staged.cpp",

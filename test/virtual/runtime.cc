@@ -309,7 +309,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
         bool proof = source.kind == REGION_MAPPED || lent.count(source.base) > 0;
         Op op = dry_copy(to, from, bytes, source.kind, target.kind, proof);
         if (target.kind == REGION_MAPPED && raises_flags(stream))
-            op.seconds = slower("links", process()) * (double)bytes / dry_figures().cost.tensor;
+            op.seconds = slower("links", process()) * cost_copy(&dry_figures().cost, (double)bytes);
         enqueue(stream, std::move(op));
         return pageable_to ? cudaStreamSynchronize(stream) : answer(cudaSuccess);
     }

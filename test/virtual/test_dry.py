@@ -177,6 +177,13 @@ def test_the_clock_and_the_plan_count_the_same_loss_beside_collectives(tmp_path,
     agrees("llama", tokens, tmp_path, *H100, *shape, *ways)
 
 
+@pytest.mark.usefixtures("ranks")
+def test_the_clock_and_the_plan_count_every_copy_of_eight_tensor_ranks(tmp_path, tokens):
+    """A collective of eight ranks by copies has 21 copies for each rank, 14 of them of 4 bytes."""
+    shape = ("model.layers=2", "parallel.pipeline=1", "train.global_batch=2", "hardware.gpu=h100", "parallel.tensor=8")
+    agrees("llama", tokens, tmp_path, *shape, "parallel.overlap=4")
+
+
 @pytest.mark.thorough
 @pytest.mark.usefixtures("ranks")
 def test_a_collective_in_clusters_waits_for_persistent_products(tmp_path, tokens, monkeypatch):
