@@ -6,8 +6,8 @@
 // the position of its last query. If attention is full, the block reads to the end of the sequence. In a range
 // (AttentionShape), keys are counted from the start of the sequence, and queries from the start of the range.
 //
-// The forward is parallel over blocks of queries. The backward is parallel over (sequence, key/value head): the dk and
-// dv that a group of heads shares are summed by one thread, in the order of heads and queries.
+// The forward is parallel over blocks of queries. The backward is parallel over (sequence, key/value head): one thread
+// sums the dk and dv that a group of heads shares, in the order of heads and queries.
 #include "heads.h"
 #include "lanes.h"
 

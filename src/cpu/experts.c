@@ -11,7 +11,7 @@
 
 // --- router
 
-// The largest of some keys; of equal keys that with the lower index.
+// The largest key seen; among equal keys, the one with the lower index.
 typedef struct Best {
     float key;
     int64_t index; // -1: none
@@ -63,8 +63,8 @@ static void close_groups_(float *keys, const RouteShape *shape) {
         if (!open[e / each]) keys[e] = -INFINITY;
 }
 
-// Writes the chosen experts' scores, and returns what divides them in the weights. Normalized softmax is softmax over
-// the chosen logits.
+// Writes the chosen experts' scores, and returns their divisor in the weights. Normalized softmax is softmax over the
+// chosen logits.
 static float chosen_scores_(float *scores, const RouteScores *s, const int32_t *chosen) {
     const RouteShape *shape = s->shape;
     bool softmax = shape->normalize && !shape->sigmoid;
@@ -86,7 +86,8 @@ void cpu_route_forward(Backend *backend, int32_t *chosen, float *weights, const 
         int32_t *to = chosen + row * k;
         RouteScores s = scores_open_(shape, logits + row * experts, score);
 
-        // 1. What the experts are compared by. Without bias and groups that is the logit, which orders like the score.
+        // 1. The keys to compare experts by. Without bias and groups, the key is the logit, which has the same order as
+        // the score.
         bool plain = bias == NULL && shape->groups <= 1, broken = false;
         for (int64_t e = 0; e < experts; e++) {
             keys[e] = plain ? s.logits[e] : s.score[e] + (bias == NULL ? 0 : bias[e]);
@@ -123,7 +124,7 @@ void cpu_route_backward(Backend *backend, void *dlogits, const float *dweights, 
         RouteScores s = scores_open_(shape, logits + row * experts, score);
         memset(sum, 0, (size_t)experts * sizeof *sum);
 
-        // 1. The gradient of the scores through p, which is the scores, or with sigmoid their shares of the sum.
+        // 1. The gradient of the scores through p: the scores, or with sigmoid the scores divided by their sum.
         float all = 1, dot = 0;
         if (shape->sigmoid && share != NULL) all = lanes_sum(score, experts);
         for (int64_t e = 0; e < experts && shape->sigmoid && share != NULL; e++) dot += share[e] * (score[e] / all);
@@ -140,7 +141,7 @@ void cpu_route_backward(Backend *backend, void *dlogits, const float *dweights, 
             else dscores[picked[j]] += d;
         }
 
-        // 3. The gradient of the logits through all scores, and z times that of logsumexp(logits)^2.
+        // 3. The gradient of the logits through all scores, plus z times the gradient of logsumexp(logits)^2.
         float slope = 2.0f * (float)z * (s.most + logf(s.sum));
         dot = 0;
         for (int64_t e = 0; e < experts && !shape->sigmoid; e++) dot += dscores[e] * score[e];
@@ -231,7 +232,7 @@ void cpu_rows_combine(Backend *backend, void *to, const void *from, const int32_
 
 enum { TILE_ROWS = 64, TILE_COLS = CPU_GEMM_COLS };
 
-// C (m, n) = op(A) op(B), summed over k; C is fp32 and is added to, or in the run's precision and overwritten.
+// C (m, n) = op(A) op(B), summed over k; C is fp32 and accumulates, or has the run's precision and is overwritten.
 typedef struct ExpertProduct {
     int64_t m, n, k;
     CpuOperand a, b;
@@ -320,7 +321,7 @@ void cpu_experts_backward_weight(Backend *backend, float *dw, int64_t stride, co
     multiply_(backend, &e, experts);
 }
 
-// The logits are floats in both precisions, which no product of the layers writes.
+// The logits are floats in both precisions; no product of linear.c writes such an output.
 void cpu_router_forward(Backend *backend, float *logits, const void *x, const void *w, int64_t rows, int64_t hidden,
                         int64_t experts) {
     const ExpertProduct p = {

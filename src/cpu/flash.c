@@ -61,7 +61,7 @@ typedef struct FlashBlock {
     float *query, *dout;     // (head_dim, Q): right factors of scores and of their gradients
     float *query_t, *dout_t; // (Q, head_dim) packed as right factors of dk and dv
     float *sums;             // (head_dim, Q): out or dq, transposed
-    // One lane per query. Forward: largest score, sum and shift of the exponentials so far; backward: shift and delta.
+    // One lane per query. Forward: running maximum, sum and shift of the exponentials; backward: shift and delta.
     float most[Q], total[Q], shift[Q], delta[Q];
     int32_t from[Q]; // the first key that each query sees
 } FlashBlock;

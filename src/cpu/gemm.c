@@ -143,7 +143,7 @@ typedef int EightInts __attribute__((vector_size(32)));
 #define SHUFFLE(x, y, ...) __builtin_shuffle(x, y, (EightInts){__VA_ARGS__})
 #endif
 
-// Sets to[k * width + w] = from[w * stride + k] for an 8 x 8 block: three rounds that swap ever larger pieces.
+// Sets to[k * width + w] = from[w * stride + k] for an 8 x 8 block: three rounds that swap pieces of increasing size.
 static inline __attribute__((always_inline)) void transpose8_(float *restrict to, int64_t width,
                                                               const void *restrict from, int64_t stride, bool bf16) {
     Eight a[8], b[8];

@@ -9,12 +9,12 @@
 
 __BEGIN_DECLS
 
-// How a group is used decides which communicators and streams it gets.
+// The use of a group, which decides its communicators and streams.
 typedef enum CommUse {
     // Sums and gathers with results that compute reads, on a separate stream. They start after all work queued on
     // compute before the call. `test` reports completion at once and makes later work on compute wait on the device.
     COMM_USE_COMPUTE,
-    // Exchanges with results that compute reads, as above; also its sums and gathers.
+    // Like COMM_USE_COMPUTE, plus exchanges.
     COMM_USE_EXCHANGE,
     // Sums and gathers on a separate stream. They start after all work queued on compute before the call, and are
     // complete when `test` reports it.

@@ -1,4 +1,4 @@
-// What the host code of the CUDA backend shares in addition to cuda.h: matrix products, attention and lending.
+// Shared by the host code of the CUDA backend in addition to cuda.h: matrix products, attention and lending.
 #pragma once
 
 #include "cuda.h"

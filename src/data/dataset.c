@@ -38,7 +38,7 @@ struct Dataset {
     Shard *shards;
     int count;
     int64_t seq_len, vocab, samples, tokens;
-    SideFile side, other; // the first side file, and the first that names another tokenizer; not found: its vocab is 0
+    SideFile side, other; // the first side file, and the first one with another tokenizer; vocab 0: not found
 };
 
 // Up to PIECE_BYTES of tokens, as stored in the file. Files are read, not mapped: if a file shrinks during a run or its
@@ -406,7 +406,7 @@ int dataset_fetch(const Dataset *dataset, int64_t sample, int32_t *inputs, int32
 
 // ---- order ----------------------------------------------------------------------------------------------------------
 
-// The finalizer of SplitMix64 (Steele et al., OOPSLA 2014), which mixes every bit of what it reads.
+// The finalizer of SplitMix64 (Steele et al., OOPSLA 2014), which mixes all bits of its input.
 static uint64_t mix_(uint64_t x) {
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;

@@ -68,7 +68,7 @@ void cost_of_gpu(Cost *cost, const Config *config, double peak) {
         .network = given->network_gb_s * 1e9,
         .host = given->host_gb_s * 1e9,
         .latency = given->latency_us * 1e-6,
-        // of one GPU per family: A100, B200, RTX 5090, H100; of an H100 if the GPU is unknown
+        // one GPU per family: A100, B200, RTX 5090, H100; an H100 if the GPU is unknown
         .multiprocessors = family == 80    ? 108
                            : family == 100 ? 148
                            : family == 120 ? 170
@@ -105,14 +105,14 @@ double cost_adding(const Cost *cost, double weights) { return cost->added * cost
 
 // A loop of products reaches the rate of other products, but reads every expert's weights for few rows, and launches
 // each product. On the A100s and B200s of test/plan/kernels/experts.csv, whose own products reach 0.94 and 0.8 of the
-// rates that plans use, loops over cuBLAS are 1.02 to 1.29 times as quick as this says; the grouped kernels of
+// rates that plans use, loops over cuBLAS are 1.02 to 1.29 times as fast as this formula says; the grouped kernels of
 // TensorRT-LLM, in bursts, 1.05 to 1.4 times (ai-dynamo/aiconfigurator@095f58a5, 1,024 and more rows per expert).
 double cost_experts(const Cost *cost, int64_t rows, int64_t experts, int64_t n, int64_t k, int64_t element,
                     bool gradient) {
     static const double READ = 0.8, LAUNCH = 3.5e-6; // share of a pass; seconds
     double sum = gradient ? (double)rows / (double)experts : (double)k, weights = (double)n * (double)k;
     if (rows == 0) return 0;
-    if (experts == 1) // a product like any other; a sum over rows reads them in pieces, whatever their number is
+    if (experts == 1) // a normal product; a sum over rows reads them in pieces, whatever their number
         return gradient ? cost_product(cost, 1, n, k, (rows + 7) / 8 * 8) + cost_adding(cost, weights)
                         : cost_product(cost, 1, rows, n, k);
     double flops = 2 * (double)rows * weights * (1 + cost->half / sum);
@@ -149,7 +149,8 @@ double cost_flash(const Cost *cost, double heads, int64_t seq, int64_t head_dim,
 
 double cost_pass(const Cost *cost, double bytes) { return bytes / cost->memory_rate; }
 
-// A launch: products of the tables take 2.4 to 3.1 us on Hopper and Blackwell GPUs beside their FLOPs (GpuKernels).
+// A launch: on Hopper and Blackwell GPUs, the tables' products take 2.4 to 3.1 us in addition to their FLOPs
+// (GpuKernels).
 double cost_kernel(const Cost *cost, double bytes) {
     static const double LAUNCH = 2.5e-6; // seconds
     return bytes > 0 && cost->multiprocessors > 0 ? fmax(cost_pass(cost, bytes), LAUNCH) : cost_pass(cost, bytes);

@@ -35,7 +35,7 @@ typedef struct Cost {
     double pair, tensor, network, host;
     double latency;      // seconds
     int multiprocessors; // 0: a CPU
-    bool persistent;     // kernels of products keep their multiprocessors to the end
+    bool persistent;     // product kernels are persistent: they keep their multiprocessors until they end
     bool data_sheet;     // no kernel of this GPU was measured
     // Collectives' measured bus bandwidths in a node (gpu_kernels.c); all 0: unknown. By value: processes share a Cost.
     uint16_t collectives[GPU_COLLECTIVES][GPU_SIZES];
@@ -50,9 +50,9 @@ void cost_take_given(Cost *cost, const Config *config);
 // Fills `cost` for a GPU of `peak` FLOP/s from the configuration's keys. peak: 0 if unknown.
 void cost_of_gpu(Cost *cost, const Config *config, double peak);
 
-// Returns how many of `world` consecutive ranks are connected by NVLink: those of a node, or of several nodes with
-// hardware.gpus_per_domain. If the world is larger, as many whole nodes as fill equal domains, as schedulers deal them
-// out: of 128 ranks in racks of 72 GPUs, 64.
+// Returns how many of `world` consecutive ranks are connected by NVLink: a node's ranks, or the ranks of several nodes
+// with hardware.gpus_per_domain. A larger world is divided into equal domains of complete nodes, as schedulers do: 128
+// ranks in racks of 72 GPUs have domains of 64.
 int64_t cost_domain(const Config *config, int64_t world);
 
 // Returns the seconds of `count` products of m x n x k, one after another. flops must be known.
@@ -85,8 +85,8 @@ double cost_pass(const Cost *cost, double bytes);
 // from one launch to the next.
 double cost_kernel(const Cost *cost, double bytes);
 
-// Returns the seconds of a collective among `ranks` ranks of one node. bytes: all ranks' parts together; of an exchange
-// what one rank sends, with its own block.
+// Returns the seconds of a collective among `ranks` ranks of one node. bytes: all ranks' parts together; for an
+// exchange, one rank's blocks, its own included.
 double cost_collective(const Cost *cost, CostCollective kind, double bytes, int ranks);
 
 // Returns the seconds in which a copy engine makes one copy to another GPU of the node.
@@ -108,9 +108,9 @@ double cost_collective_rate(const Cost *cost, CostCollective kind, double bytes,
 // NCCL has trees. So the rate grows with the size and falls with the nodes, as in test/plan/kernels/between.csv.
 double cost_collective_between(const Cost *cost, CostCollective kind, double bytes, int ranks, int nodes, double rate);
 
-// Returns the seconds of an exchange of blocks between all ranks of a group, of which `near` are on each node. A rank
-// sends, or receives if that is more, `inside` bytes from other ranks of its node and `between` from other nodes, those
-// at `rate` bytes/s.
+// Returns the seconds of an exchange of blocks between all ranks of a group with `near` ranks on each node. A rank
+// sends or receives (whichever is more) `inside` bytes within its node, and `between` bytes to or from other nodes at
+// `rate` bytes/s.
 double cost_exchange(const Cost *cost, double inside, int near, double between, double rate);
 
 // Returns the seconds to send a message, or to move a bundle, of `bytes` bytes at `rate` bytes/s.

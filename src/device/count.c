@@ -1,5 +1,5 @@
-// Counts the seconds of operations and collectives (count.h). What a collective in flight costs the work beside it is
-// decided here, because only here both are on the clock:
+// Counts the seconds of operations and collectives (count.h). This file decides how much a collective in flight slows
+// down concurrent work, because only here both are on the clock:
 //   - memory-bound passes are not slower;
 //   - a kernel that shares the device computes on the multiprocessors that the collective leaves;
 //   - a persistent product keeps its multiprocessors to the end. It either leaves the collective's free, or starts when
@@ -30,7 +30,7 @@ double account_total(const Account *account) {
            account->uneven;
 }
 
-// Returns the place of a price in a table; its `what` is another one's if the price has to be computed.
+// Returns the entry of a price in a table; if the entry's `what` differs, the price has to be computed.
 static Priced *priced_(Priced *table, int64_t what, int64_t size) {
     uint64_t hash = ((uint64_t)what * 31 + (uint64_t)size) * 0x9e3779b97f4a7c15u;
     return &table[hash >> 60];
@@ -40,7 +40,7 @@ static Priced *priced_(Priced *table, int64_t what, int64_t size) {
 
 static Clocks *clocks_(const Backend *be) { return (Clocks *)be->self; }
 
-// Returns by how much work takes longer without `kept` of `all` multiprocessors.
+// Returns the extra seconds of work without `kept` of `all` multiprocessors.
 static double without_(double seconds, double kept, double all) { return seconds * kept / (all - kept); }
 
 // Advances the clock by a product or attention of `seconds` on an otherwise idle device.
@@ -67,8 +67,8 @@ static void pass_(Backend *be, double bytes) {
     clocks->compute += seconds;
 }
 
-// A product of m x n x k with operands of a FactorKind; adds: into fp32 in memory. waves: how much longer it takes
-// because it is a part of a whole.
+// A product of m x n x k with operands of a FactorKind; adds: accumulates into fp32 in memory. waves: factor by which
+// it is slower as a part of a larger product.
 static void product_(Backend *be, int kind, int64_t m, int64_t n, int64_t k, bool adds, double waves) {
     Clocks *clocks = clocks_(be);
     const Cost *cost = clocks->cost;
@@ -80,7 +80,8 @@ static void product_(Backend *be, int kind, int64_t m, int64_t n, int64_t k, boo
     kernel_(be, seconds * waves, true, &clocks->spent.products);
 }
 
-// The grouped products of `rows` rows with experts' weights (n, k); adds: their gradients, into fp32 in memory.
+// The grouped products of `rows` rows with experts' weights (n, k); adds: computes gradients, accumulated into fp32 in
+// memory.
 static void experts_(Backend *be, int64_t rows, int64_t experts, int64_t n, int64_t k, bool adds) {
     Clocks *clocks = clocks_(be);
     const Cost *cost = clocks->cost;
@@ -93,8 +94,8 @@ static void experts_(Backend *be, int64_t rows, int64_t experts, int64_t n, int6
     kernel_(be, more, true, &clocks->spent.uneven);
 }
 
-// Fills counts (parts, experts) as if the counted rank, which is the first of the group, were the fullest, and the
-// others' experts chosen equally often. The first experts of a kind take what is left over.
+// Fills counts (parts, experts) as if the counted rank, the first of the group, were the fullest, and all other ranks'
+// experts were chosen equally often. The first experts of a kind take the remainder.
 static void routed_(Clocks *clocks, int64_t *counts, int64_t parts, int64_t rows, const RouteShape *shape) {
     int64_t experts = shape->experts, held = experts / clocks->expert_ranks;
     clocks->copies = shape->chosen;
@@ -109,8 +110,8 @@ static void routed_(Clocks *clocks, int64_t *counts, int64_t parts, int64_t rows
     }
 }
 
-// Returns the bytes that a kernel moves per number to quantize it, reading the run's precision: with a single scale for
-// the matrix that is not known yet, a pass before it finds the scale.
+// Returns the bytes that a kernel moves per number to quantize it, reading the run's precision: if the matrix has a
+// single scale that is not known yet, an extra pass computes the scale.
 static double quantizing_(const Backend *be, const Factor *to, const Factor *from) {
     bool scaled = from->kind == FACTOR_PLAIN && from->scales != NULL;
     double reads = from->kind == FACTOR_PLAIN ? (double)be->element : 1;
@@ -125,8 +126,8 @@ static double writing_(const Backend *be, const Factor *out) {
     return clocks_(be)->own_sums ? (double)be->element + quantizing_(be, out, &plain) : 1;
 }
 
-// Returns the bytes per number of an epilogue: a fused GELU writes or reads aux. After a product of eight bits on a GPU
-// it takes passes of its own, and so does the bias before it: `alone` reads and writes in all (cuda/matmul.cpp).
+// Returns the bytes per number of an epilogue: a fused GELU writes or reads aux. After an 8-bit product on a GPU, bias
+// and GELU take separate passes, with `alone` reads and writes in all (cuda/matmul.cpp).
 static int64_t gelu_(const Backend *be, Epilogue epilogue, const Factor *operand, int alone) {
     if (epilogue == EPILOGUE_NONE) return 0;
     return (operand->kind == FACTOR_PLAIN || clocks_(be)->own_sums ? 1 : alone) * be->element;
@@ -228,9 +229,9 @@ static void linear_forward_blocks_(Backend *be, void *y, void *aux, const void *
 
 // ---------------------------------------------------------------- memory
 
-// Addresses descend: the mapped memory of collectives lies between what is allocated right before and right after it,
-// the workspace above and the head's below, whose statistics are at its end. So inside_ tells them apart even where an
-// address has 32 bits, as in the page, and wraps around within larger allocations.
+// Addresses descend: the mapped memory of collectives lies between the allocations before it (the workspace, above) and
+// after it (the head's, below, with the statistics at its end). So inside_ distinguishes them even if addresses have 32
+// bits (explorer page) and wrap around within larger allocations.
 static void *allocate_(Backend *be, MemoryCategory category, int64_t bytes, const char *what, Error *err) {
     Clocks *clocks = clocks_(be);
     (void)category, (void)what, (void)err;
@@ -322,7 +323,7 @@ static void start_(CountComm *self, double seconds, bool copies, CommRequest *re
 
 static int collective_(Comm *comm, CommOperation operation, void *out, const void *in, int64_t count, CommType type,
                        CommRequest *request, Error *err) {
-    // A reduce and a broadcast of a buffer send what the halves of its all-reduce do.
+    // A reduce and a broadcast of a buffer send as much as the two halves of its all-reduce.
     static const CostCollective kinds[] = {COST_ALL_REDUCE, COST_ALL_GATHER, COST_REDUCE_SCATTER, COST_REDUCE_SCATTER,
                                            COST_ALL_GATHER};
     CountComm *self = comm->self;
@@ -349,8 +350,8 @@ static int collective_(Comm *comm, CommOperation operation, void *out, const voi
     }
     double seconds = self->rests ? 0 : priced->price;
     if (copies && operation == COMM_ALL_GATHER && (const char *)out + comm->rank * part != (const char *)in)
-        seconds += cost_pass(cost, 2 * (double)part); // its own rows, by the same stream
-    // Doubles are in host memory, and read: every rank has what this one has.
+        seconds += cost_pass(cost, 2 * (double)part); // copies its own rows on the same stream
+    // Doubles are in host memory and are read, so every rank gets this rank's values.
     for (int r = 0; type == COMM_DOUBLE && operation == COMM_ALL_GATHER && r < comm->size; r++)
         memmove((char *)out + r * part, in, (size_t)part);
     start_(self, seconds, copies, request);
@@ -364,11 +365,12 @@ static int rooted_(Comm *comm, CommOperation operation, int root, void *out, con
     return collective_(comm, operation, out, in, count, type, request, err);
 }
 
-// Returns how many of n nodes k copies reach, over k, if every node has equally many experts.
+// Returns the expected number of nodes, of n, that k copies reach, divided by k, if all nodes have equally many
+// experts.
 static double reached_(double n, double k) { return n * (1 - pow(1 - 1 / n, k)) / k; }
 
-// What stays on the node and what leaves it move at once. The ranks of a node follow each other. Copies that a node
-// deals out move inside it.
+// Traffic inside the node and between nodes is concurrent. The ranks of a node are consecutive. Copies that are
+// distributed on the receiving node count as inside.
 static int exchange_(Comm *comm, void *out, const int64_t *received, const void *in, const int64_t *sent,
                      CommRequest *request, Error *err) {
     CountComm *self = comm->self;

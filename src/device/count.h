@@ -1,7 +1,7 @@
-// A device that computes nothing and counts: its operations advance a clock by what they would take, its collectives
-// have a start and an end. The model's and the optimizer's own code runs on it, so a plan's seconds come from the calls
-// that a run makes, in their order, with their waits. The cost of an operation stands beside its entry in
-// backend/operations.h; device/cost.h turns it into seconds.
+// A device that computes nothing and counts: its operations advance a clock by the time they would take, and its
+// collectives have a start and an end. The model's and the optimizer's own code runs on it, so a plan's seconds come
+// from the calls that a run makes, in their order, with their waits. The cost of an operation is part of its entry in
+// backend/operations.h; device/cost.h converts it to seconds.
 //
 // Each group has a queue, as a communicator of NCCL has a stream. A collective begins when its group's earlier ones
 // have ended and the compute that was queued before it is done; waiting for it moves the compute's clock to its end:
@@ -10,7 +10,7 @@
 //     collective                    |== sum of the input's gradient ==|
 //                                    began when its operand was ready  ^ the clock moves here: `exposed` grows
 //
-// Memory is never touched: addresses are distinct numbers that nobody reads.
+// Memory is never touched: addresses are only distinct numbers.
 #pragma once
 
 #include "backend/backend.h"
@@ -19,20 +19,20 @@
 
 // Seconds by kind of work. Their sum, without `peak`, is the time that has passed on the clock.
 typedef struct Account {
-    double peak;      // of `products`: what the same FLOPs take at the device's peak
+    double peak;      // part of `products`: the time of the same FLOPs at the device's peak
     double products;  // matrix products, without attention's
     double attention; // attention of any mode
     double passes;    // everything else that reads and writes memory
-    double exposed;   // compute waited for collectives, or ran slower beside them
+    double exposed;   // compute waited for collectives, or ran slower next to them
     double exchange;  // compute waited for exchanges of rows with experts
-    double uneven;    // what the fullest rank's experts and exchanges take beyond a balanced routing's
+    double uneven;    // extra time of the fullest rank's experts and exchanges over a balanced routing
 } Account;
 
 // a += factor * b
 void account_add(Account *a, const Account *b, double factor);
 double account_total(const Account *account);
 
-// A cost that was computed before: of one collective, or of the last wave of one product.
+// A cached cost of one collective, or of the last wave of one product.
 typedef struct Priced {
     int64_t what, size;
     double price;
@@ -47,13 +47,13 @@ typedef struct Clocks {
     Account spent;  // what `compute` consists of
     double fullest; // rows that the experts of the counted rank get, relative to a balanced routing
     int expert_ranks;
-    bool once;      // exchanges between nodes send a token to a node once, as DeepEP does, and copies are made there
-    int64_t copies; // of a token: its experts
+    bool once;      // exchanges send a token to each node once, as DeepEP does, and copy it there
+    int64_t copies; // copies of a token: the number of its experts
     uintptr_t next; // address of the next allocation
     Priced waves[PRICED];
 } Clocks;
 
-// Creates a backend that counts on `clocks`, whose cost has to know the device's peak. capability: see Backend.
+// Creates a backend that counts on `clocks`; their cost must have the device's peak. capability: see Backend.
 Backend *count_backend_create(Clocks *clocks, int precision, int capability);
 
 // The links of a group. rate: bytes/s of one rank if its ranks are on several nodes; 0: they are on one node. copies:
@@ -61,11 +61,11 @@ Backend *count_backend_create(Clocks *clocks, int precision, int capability);
 typedef struct CountLinks {
     double rate;
     bool copies;
-    int near; // with rate: most ranks of the group on a node
+    int near; // largest number of the group's ranks on a node; used with `rate`
 } CountLinks;
 
 // Creates rank `rank` of a group whose collectives advance `clocks`. Only collectives are counted; a message is an
 // error of the program.
 Comm *count_comm_create(const char *name, int rank, int size, Clocks *clocks, const CountLinks *links);
-// From now on the group's collectives take no time (on), or as long as its links need.
+// Makes the group's collectives free (on), or as slow as its links (off).
 void count_comm_rest(Comm *comm, bool on);

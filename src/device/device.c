@@ -140,7 +140,7 @@ static Backend *create_gpu_(const Config *config, int gpu, Error *err) {
     const Gpu *row = backend != NULL ? gpu_by_name(backend->device) : NULL;
     if (row == NULL) return backend;
     Cost cost;
-    Config found = *config; // for the GPU found here: hardware.gpu may name another GPU and its links
+    Config found = *config; // configuration of the GPU found here: hardware.gpu may name another GPU and its links
     backend->peak_tflops = gpu_peak(row, precision);
     if (config->hardware.gpu > 0 && gpu_row(config->hardware.gpu) != row)
         found.hardware.gpu = 0, found.hardware.tensor_gb_s = row->link_gb_s;

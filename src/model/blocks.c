@@ -119,7 +119,7 @@ typedef struct RowStrip {
     int64_t shard, gathered;     // byte offset of the strip in a shard; in gathered or summed rows
 } RowStrip;
 
-// Returns strip c; without sequence parallelism it is one block of rows.
+// Returns strip c; without sequence parallelism, the strip is one block of rows.
 static RowStrip strip_(const Shape *s, int c) {
     RowStrip strip = {.first = s->shard_rows * c / s->strips, .blocks = s->sequence ? s->tensor_ranks : 1};
     strip.rows = s->shard_rows * (c + 1) / s->strips - strip.first;
@@ -224,7 +224,8 @@ static void input_gradient_(Pass *pass, void *dx, const void *aux, Factor dy, co
     pass->be->linear_backward_input(pass->be, dx, aux, left, w->factor[1], rows, in, out, epilogue);
 }
 
-// Computes dx (shard) = sum over t of dy w, and during the sum all deferred weight gradients except the last `leave`.
+// Computes dx (shard) = sum over t of dy w. During the sum, computes all deferred weight gradients except the last
+// `leave`.
 static void column_input_(Pass *pass, void *dx, Factor dy, const Tensor *w, int64_t out, int leave) {
     const Shape *s = pass->shape;
     void *partial = partial_(pass, dx);
@@ -235,7 +236,7 @@ static void column_input_(Pass *pass, void *dx, Factor dy, const Tensor *w, int6
 }
 
 // With one scale per tensor, the two products that read dy share the memory for the scale, one for a row product and
-// one for a column product. A split backward may separate the two products, so it has none.
+// one for a column product. A split backward may separate the two products, so they do not share it.
 
 void row_backward(Pass *pass, void *dx, const void *aux, Factor dy, Factor x, const Tensor *w, const Tensor *bias,
                   int64_t in, Epilogue epilogue) {

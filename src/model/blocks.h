@@ -33,16 +33,16 @@ void row_backward(Pass *pass, void *dx, const void *aux, Factor dy, Factor x, co
 // dbias are computed as in row_backward, but from dy.source. x: this rank's shard. With pass->split, leaves the
 // gradients of the weights to the caller.
 void column_backward(Pass *pass, void *dx, Factor dy, Factor x, const Tensor *w, const Tensor *bias, int64_t out);
-// Computes the weight gradients that row_backward and column_backward have put off with shape->overlap, oldest first,
-// until `leave` remain. Call it while a gather is in flight, before dy or x of the latest call is overwritten.
+// Computes the weight gradients that row_backward and column_backward deferred (shape->overlap), oldest first, until
+// `leave` remain. Call it while a gather is in flight, before dy or x of the latest call is overwritten.
 void block_later(Pass *pass, int leave);
-// Computes only the gradients of the weights, at once.
+// Computes only the gradients of the weights, immediately.
 void block_weight(Pass *pass, WeightGradient gradient);
 
 // Returns whether a split backward also defers the weight gradients of row_backward, and keeps their operands.
 bool pass_keeps_rows(const Pass *pass);
 // Sets sum = x + delta and out = norm(sum), all shards. If delta is NULL, sets out = norm(x) and does not write `sum`.
-// The backward adds to dx. norm: the weight; LayerNorm's bias is the next tensor.
+// The backward adds to dx. norm: the norm's weight; LayerNorm's bias is the next tensor.
 void block_norm(Pass *pass, const Model *model, const Tensor *norm, Factor out, void *sum, const void *x,
                 const void *delta);
 void block_norm_backward(Pass *pass, const Model *model, const Tensor *norm, void *dx, const void *dout, const void *x);

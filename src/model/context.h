@@ -1,5 +1,5 @@
 // Context ranks share a sequence (parallel.context). It is cut into 2c pieces of equal length, and rank r has pieces r
-// and 2c-1-r (zigzag), which makes causal attention the same work on every rank. For c = 2 and digits as pieces:
+// and 2c-1-r (zigzag), so that causal attention is the same work on every rank. For c = 2 and digits as pieces:
 //
 //     rank 0: 0 3    rank 1: 1 2       a query of piece 1 sees the keys of pieces 0 and 1
 //
@@ -25,7 +25,8 @@ static inline int64_t context_place(const Shape *s, int i) {
 // Returns the row on this rank of a position of the batch's first sequence, or -1 if another context rank has it.
 int64_t context_row(const Shape *s, int64_t position);
 
-// Copies this rank's and slice's keys and values from qkv to pass->keys, and gathers those of the other context ranks.
+// Copies this rank's and slice's keys and values from qkv to pass->keys, and gathers the other context ranks' keys and
+// values.
 void context_gather_keys(Pass *pass, const void *qkv);
 // Sums pass->dkeys over the context ranks, and writes the gradients of this rank's and slice's keys and values to dqkv.
 void context_sum_gradients(Pass *pass, void *dqkv);

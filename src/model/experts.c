@@ -117,8 +117,8 @@ static void gather_counts_(Dispatch *d, const int32_t *chosen) {
     if (pass->err->code != 0) memset(d->counts, 0, (size_t)(each * s->expert_ranks) * sizeof *d->counts);
 }
 
-// All ranks of the group find the same number of parts, from the same counts. It ends: a part of one row of each rank
-// fits always (experts_rows).
+// All ranks of the group find the same number of parts, from the same counts. The loop ends, because a part with one
+// row of each rank always fits (experts_rows).
 static Dispatch dispatch_open_(Pass *pass, const int32_t *chosen) {
     const Shape *s = pass->shape;
     Dispatch d = {.pass = pass, .parts = 1};
@@ -163,7 +163,8 @@ static void add_load_(const Dispatch *d, const ExpertsBundle *bundle, const Expe
 }
 
 // Begins part `part`: computes the positions of this rank's copies, ordered by expert and row, and the positions of the
-// copies that arrive. These are ordered by rank, expert and row; grouped products need them by expert, rank and row.
+// copies that arrive. Arriving copies are ordered by rank, expert and row; grouped products need the order expert,
+// rank, row.
 static void dispatch_part_(Dispatch *d, const ExpertsWork *work, const int32_t *chosen, int64_t part) {
     Pass *pass = d->pass;
     const Shape *s = pass->shape;
@@ -206,13 +207,13 @@ static void exchange_(Dispatch *d, void *out, const int64_t *received, const voi
     free(counts);
 }
 
-// Memory of rows on their way: of activations, or of weights.
+// Memory of the rows in flight: activations or weights.
 typedef struct Parcels {
     void *sent, *arrived;
     int64_t bytes; // of a row
 } Parcels;
 
-// Sends rows to the experts of their k copies; `to` has them by expert.
+// Sends rows to the experts of their k copies; `to` receives them in the order of experts.
 static void send_(Dispatch *d, const ExpertsWork *work, const Parcels *way, void *to, const void *from, int64_t rows,
                   int64_t k) {
     Backend *be = d->pass->be;
@@ -223,7 +224,7 @@ static void send_(Dispatch *d, const ExpertsWork *work, const Parcels *way, void
     if (d->arrived > 0) be->rows_scatter(be, to, way->arrived, work->regroup, d->arrived, 1, way->bytes);
 }
 
-// Returns what the experts computed to where their rows came from: the copies in the order of `place`.
+// Sends the experts' outputs back to the ranks of their rows; the result has the copies in the order of `place`.
 static void *return_(Dispatch *d, const ExpertsWork *work, const Parcels *way, void *from) {
     Backend *be = d->pass->be;
     if (d->pass->experts == NULL) return from;
@@ -234,7 +235,7 @@ static void *return_(Dispatch *d, const ExpertsWork *work, const Parcels *way, v
 
 // ---------------------------------------------------------------- the layer
 
-// This rank's experts: one after another, gate | up (2f, h), then down (h, f).
+// The weights of this rank's experts: for each expert gate | up (2f, h), then down (h, f).
 typedef struct Weights {
     const void *up, *down;
     float *dup, *ddown;
@@ -313,7 +314,8 @@ void experts_forward(Pass *pass, const Tensor *const *t, const ExpertsBundle *bu
     dispatch_close_(&d);
 }
 
-// Adds the copies of this rank's rows to the gradient of the scores' bias: float holds numbers up to 2^24 exactly.
+// Adds the counts of this rank's copies to the gradient of the scores' bias. A float represents integers up to 2^24
+// exactly.
 static void count_for_bias_(const Dispatch *d, const ExpertsWork *work, const Tensor *bias) {
     Backend *be = d->pass->be;
     int64_t experts = d->pass->shape->route.experts;
@@ -355,7 +357,7 @@ void experts_backward(Pass *pass, const Tensor *const *t, const ExpertsBundle *b
     }
     dispatch_close_(&d);
 
-    // The router's part of dx passes through the memory of the experts' rows.
+    // Computes the router's part of dx in the memory of the experts' rows.
     const Factor dlogits = factor_plain(work->dlogits);
     be->router_forward(be, work->logits, x, router->weight, s->shard_rows, h, experts);
     be->route_backward(be, work->dlogits, work->dweights, bundle->chosen, work->logits,

@@ -5,8 +5,8 @@
 //     y       = sum over the chosen, in ascending order:  Down_i (w_i swiglu(GateUp_i norm2))
 //
 // The e ranks of a group hold E/e experts each. A rank sends every row to the k experts of its token, as k copies, and
-// their outputs return the same way. Nothing is dropped, and no routing needs more memory than another: the buffers
-// have shape->expert_rows rows, a little over a balanced share, and rows that do not fit at once are sent in 2, 4, ...
+// their outputs return the same way. No token is dropped, and every routing needs the same memory: the buffers have
+// shape->expert_rows rows, a little over a balanced share, and rows that do not fit at once are sent in 2, 4, ...
 // parts. A token's output has the same bits for every e and any number of parts, because a row of a product does not
 // depend on other rows, and the sum over i has a fixed order.
 //
@@ -21,7 +21,7 @@
 
 #include "model.h"
 
-// What a layer's bundle keeps of its experts.
+// The experts' part of a layer's bundle.
 typedef struct ExpertsBundle {
     int32_t *chosen; // (shard_rows, k) ascending
     float *weights;  // (shard_rows, k)
@@ -33,13 +33,13 @@ typedef struct ExpertsWork {
     float *logits;            // (shard_rows, E)
     void *dlogits;            // (shard_rows, E)
     int32_t *place, *regroup; // (shard_rows, k): positions of copies; (n): positions by expert
-    void *sent, *arrived;     // (k shard_rows, h), (n, h): rows on their way
-    void *rows, *drows;       // (n, h) by expert: the experts' inputs, then their outputs; gradients of these
+    void *sent, *arrived;     // (k shard_rows, h), (n, h): rows in flight
+    void *rows, *drows;       // (n, h) by expert: the experts' inputs, then their outputs; the gradients of both
     void *gate_up, *dgate_up; // (n, 2 f)
     void *act, *dact;         // (n, f)
     float *sent_weights, *arrived_weights, *row_weights, *drow_weights; // (k shard_rows), (n), (n), (n)
     float *dweights;                                                    // (shard_rows, k)
-    void *output; // (shard_rows, h) of the experts alone, beside a shared expert; else empty
+    void *output; // (shard_rows, h) the experts' output without the shared expert's; empty without a shared expert
 } ExpertsWork;
 
 void experts_bundle_layout(ExpertsBundle *bundle, Layout *layout, const Shape *shape);
@@ -51,10 +51,10 @@ int64_t experts_rows(const Shape *shape, double factor);
 // Chooses the experts of x (shard_rows, h): fills the bundle. t: the layer's tensors by role.
 void experts_route(Pass *pass, const Tensor *const *t, const ExpertsBundle *bundle, const ExpertsWork *work,
                    const void *x);
-// Sets y (shard_rows, h) to what the chosen experts compute for x.
+// Sets y (shard_rows, h) to the chosen experts' output for x.
 void experts_forward(Pass *pass, const Tensor *const *t, const ExpertsBundle *bundle, const ExpertsWork *work, void *y,
                      const void *x);
-// Sets dx to the gradient of x and adds to the gradients of the router and of this rank's experts, and each expert's
-// copies to the gradient of the scores' bias.
+// Sets dx to the gradient of x. Adds to the gradients of the router and of this rank's experts. Adds each expert's
+// number of copies to the gradient of the scores' bias.
 void experts_backward(Pass *pass, const Tensor *const *t, const ExpertsBundle *bundle, const ExpertsWork *work,
                       void *dx, const void *dy, const void *x);

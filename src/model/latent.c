@@ -22,7 +22,7 @@ void latent_work_layout(LatentWork *to, Layout *layout, const Shape *s) {
     to->dout = layout_take(layout, row * heads);
 }
 
-// Copies between the heads' values (rows, H v) and rows of attention (rows, H D), whose other dimensions become zero.
+// Copies between the heads' values (rows, H v) and attention's padded rows (rows, H D); the padding becomes zero.
 static void values_(const Pass *pass, void *padded, const void *values) {
     const Shape *s = pass->shape;
     const LatentShape *l = &s->latent;

@@ -7,9 +7,9 @@
 //     kv      = norm(a_kv) B_kvT              H (n + v)
 //     head    : query [r of q, rotated | n of q], key [last r of a, rotated | n of kv], value v of kv
 //
-// The rotated part of the key is one for all heads. Attention reads heads of equal width, so that values are padded by
-// zeros from v to n + r dimensions, which costs (n + r) / v times the products with values. The bundle keeps `a`
-// instead of queries, keys and values, which the backward computes again.
+// All heads share the rotated part of the key. Attention reads heads of equal width, so values are zero-padded from v
+// to n + r dimensions. This multiplies the cost of products with values by (n + r) / v. The bundle keeps `a`; the
+// backward recomputes queries, keys and values from it.
 #pragma once
 
 #include "model.h"
@@ -17,17 +17,17 @@
 // Temporaries; D: n + r, rows of the microbatch.
 typedef struct LatentWork {
     void *query, *key,
-        *shared; // (rows, q_lora), (rows, kv_lora), (rows, r): the parts of a; the last, then its gradient
-    void *query_norm, *key_norm; // (rows, q_lora), (rows, kv_lora); dquery_norm and dkey_norm: gradients of these
+        *shared; // (rows, q_lora), (rows, kv_lora), (rows, r): the parts of a; `shared` later holds its gradient
+    void *query_norm, *key_norm; // (rows, q_lora), (rows, kv_lora); dquery_norm and dkey_norm: their gradients
     void *dquery_norm, *dkey_norm;
     void *dquery, *dkey;           // (rows, q_lora), (rows, kv_lora)
     void *q, *kv;                  // (rows, H D), (rows, H (n + v)), then their gradients
-    void *qkv, *dqkv, *out, *dout; // (rows, 3 H D) twice, (rows, H D) twice: of attention
+    void *qkv, *dqkv, *out, *dout; // attention's inputs and outputs: (rows, 3 H D) twice, (rows, H D) twice
 } LatentWork;
 
 void latent_work_layout(LatentWork *work, Layout *layout, const Shape *shape);
 
-// Sets out (rows, H v) to the attention of a (rows, q_lora + kv_lora + r). t: the layer's tensors by role.
+// Sets out (rows, H v) to attention's output for a (rows, q_lora + kv_lora + r). t: the layer's tensors by role.
 void latent_forward(Pass *pass, const Tensor *const *t, const LatentWork *work, void *out, void *saved, const void *a);
 // Sets da to the gradient of a, and adds to the gradients of the norms and of the products of the latent rows.
 void latent_backward(Pass *pass, const Tensor *const *t, const LatentWork *work, void *da, const void *dout,

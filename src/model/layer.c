@@ -122,7 +122,7 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
         attention_block_forward(pass, a->attention, a->saved, a->qkv);
     }
 
-    // 4. x2 = x + out(attention), summed over the heads of all tensor ranks, and norm2 = norm(x2)
+    // 4. x2 = x + out(attention), summed over the heads of all tensor ranks; norm2 = norm(x2)
     row_forward(pass, delta, layer.attention, t[LAYER_OUT], w[LAYER_OUT_BIAS], s->query_cols);
     block_norm(pass, model, t[LAYER_NORM2], layer.norm2, a->x2, a->x, delta);
 
@@ -138,7 +138,7 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
     }
     if (output == LAYER_NO_OUTPUT) return;
 
-    // 7. delta = down(act), summed over the columns of all tensor ranks, and what the chosen experts compute
+    // 7. delta = down(act), summed over the columns of all tensor ranks, plus the chosen experts' output
     if (s->ffn > 0) row_forward(pass, delta, layer.act, t[LAYER_DOWN], w[LAYER_DOWN_BIAS], s->ffn);
     if (experts) {
         void *sum = s->ffn > 0 ? layer.work.experts.output : delta;
@@ -146,7 +146,7 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
         if (s->ffn > 0) be->combine(be, delta, 1, delta, 1, sum, s->shard_rows * s->hidden);
     }
 
-    // 8. y = x2 + delta, which the norm that reads y can add, too
+    // 8. y = x2 + delta; alternatively, the norm that reads y does the addition
     if (output == LAYER_WRITES) be->combine(be, y, 1, a->x2, 1, delta, s->shard_rows * s->hidden);
     if (output == LAYER_LEAVES) pass->residual = a->x2, pass->delta = delta;
 }
@@ -170,7 +170,7 @@ void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void 
     Factor dy;
     assert(pass->later_count == 0);
 
-    // 1. What the forward did not keep: act, and norm2 unless layer_weights reads it.
+    // 1. Recompute what the forward did not keep: act, and norm2 unless layer_weights does it.
     if (s->pointwise && s->ffn > 0) {
         if (layer.fused) be->gelu_forward(be, (void *)layer.act.source, a->mlp, s->rows * s->ffn);
         else model->activation_forward(pass, layer.act, a->mlp);
@@ -185,8 +185,8 @@ void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void 
                          a->norm2);
 
     // 3. The dense MLP: down, activation, up. delta becomes the gradient of norm2. With overlap, the activation writes
-    // its gradient in eight bits, too, for the input gradient of up, which is next. Without overlap its weight gradient
-    // is next, and the transposed operand of that takes the 8-bit buffer.
+    // its gradient in eight bits, too, for the input gradient of up, which is next. Without overlap, the weight
+    // gradient of up is next, and its transposed operand needs the 8-bit buffer.
     if (s->ffn > 0) {
         dy = block_gathered(pass, GATHERED_GRADIENT, gradient);
         if (early && !pass->split) block_gather(pass, GATHERED_INPUT, layer.norm2);
@@ -241,7 +241,7 @@ void layer_weights(Pass *pass, const Model *model, const Tensor *tensors, const 
     const bool early = s->sequence && s->overlap && !s->pointwise;
     Factor whole;
 
-    // 1. The dense MLP's, as far as layer_backward has left them.
+    // 1. The dense MLP's weight gradients, if layer_backward left them.
     if (s->ffn > 0 && !s->pointwise) {
         whole = block_gathered(pass, GATHERED_GRADIENT, gradient_(pass, dy));
         if (early) block_gather(pass, GATHERED_INPUT, layer.norm2);

@@ -28,7 +28,7 @@ double model_flops_per_token(const Config *config, bool full) {
     double h = (double)m->hidden, q = (double)(m->heads * m->head_dim), kv = (double)(m->kv_heads * m->head_dim);
     double layers = (double)m->layers, products = families[m->family].gated ? 3.0 : 2.0;
     double routed = m->experts > 0 ? layers - (double)m->dense_layers : 0.0;
-    double widths = (double)(m->experts_per_token * m->expert_ffn + m->shared_ffn); // of a token's experts
+    double widths = (double)(m->experts_per_token * m->expert_ffn + m->shared_ffn); // width of a token's experts
     double mlp =
         products * h * ((layers - routed) * (double)m->ffn + routed * widths) + routed * h * (double)m->experts;
     double projections = h * (q + 2.0 * kv) + q * h, scored = q;
@@ -128,7 +128,7 @@ static void shape_experts_(Shape *shape, const Config *config) {
     shape->strips = 1;
 }
 
-// YaRN's factor of the scores is one of the queries here.
+// Applies YaRN's factor of the scores to the queries.
 static void shape_latent_(Shape *shape, const ModelConfig *m) {
     double stretched = m->rope_scaling == ROPE_YARN ? 0.1 * m->rope_mscale * log(m->rope_factor) + 1 : 1;
     shape->latent = (LatentShape){.query_rank = m->q_lora,
@@ -202,7 +202,7 @@ void shape_from_config(Shape *shape, const Config *config, Backend *be, int stag
     shape->z_loss = (float)config->train.z_loss;
     shape->qk_norm = m->qk_norm;
     shape->pointwise = config_pointwise(config, stage);
-    // The last piece sees all keys. The pieces of every context rank see as many keys in sum as those of rank 0.
+    // The last piece sees all keys. In total, the pieces of every context rank see as many keys as rank 0's pieces.
     AttentionShape last = attention, piece = attention;
     last.seq /= shape->pieces, last.first = m->seq_len - last.seq;
     piece.seq = last.seq;

@@ -41,26 +41,26 @@ typedef struct Shape {
     bool copies;    // gathers and reduce-scatters may be copies into memory that the other ranks map
     bool overlap;   // collectives run during products that do not depend on them
     int strips;     // strips of the rows: a strip's collective overlaps another strip's product; 1: no overlap
-    bool pointwise; // outputs of norms and activation are not kept, but computed again in the backward
+    bool pointwise; // the backward recomputes the outputs of norms and activation
     bool qk_norm;   // heads of q and k are normalized
     double norm_eps;
     float z_loss;
     int64_t element; // bytes of one activation
-    int fp8;         // Fp8, of the layers' products
+    int fp8;         // Fp8 format of the layers' products
     // FactorKind of the operands that a layer gathers, and of the norms' and activation's outputs in its bundle. Scales
     // run along rows, so a gather does not change them; FACTOR_PLAIN: 16 bits.
     int narrow[GATHERED_COUNT];
     // --- experts; route.experts 0: the layers have none. Each of e expert ranks holds E/e experts of width expert_ffn.
     RouteShape route;
     int expert_ranks;
-    int64_t dense_ffn; // ffn of the first layers, which have no experts; then `ffn` is the shared expert's
+    int64_t dense_ffn; // ffn of the first layers, which have no experts; `ffn` is then the shared expert's width
     int64_t expert_ffn, expert_rows; // expert_rows: most rows that the buffers for a rank's experts hold at once
     double balance, router_z;        // coefficients of the balance loss and of the router's z-loss; 0: off
 } Shape;
 
-// Fills the shape of a configuration on a stage and tensor rank, of context rank 0. `shape` is all
-// zero before, so that shapes can be compared as bytes. Uses only own_sums and capability
-// of `be`, and asks it for the sizes of attention's scratch and of the operations' workspace.
+// Fills the shape of a configuration on a stage and tensor rank, of context rank 0. Zeroes `shape` first, so that
+// shapes can be compared as bytes. Uses only own_sums and capability of `be`, and its sizes of attention's scratch and
+// of the operations' workspace.
 void shape_from_config(Shape *shape, const Config *config, Backend *be, int stage, int tensor_rank);
 
 // Returns the shape of the first layers of a model with experts, which have a dense MLP of width dense_ffn instead.
@@ -79,12 +79,13 @@ typedef struct ExpertLoad {
     double forwards;
     double parts;   // parts in which rows were sent
     double fullest; // rows of the fullest rank of the group over the mean
-    double spread;  // standard deviation of the rows of an expert over their mean
-    double balance; // this rank's rows in the balance loss, without its factor; 0 without it
+    double spread;  // standard deviation of the experts' rows over their mean
+    double balance; // contribution of this rank's rows to the balance loss, without its factor; 0 without a balance
+                    // loss
 } ExpertLoad;
 
 // One forward or backward in progress: its groups, buffers and state. An error of a collective is kept in `err`; later
-// operations of the pass are then harmless, and the caller ends the run.
+// operations of the pass do no harm, and the caller ends the run.
 typedef struct Pass {
     Backend *be;
     Comm *tensor;     // NULL or size 1: no tensor parallelism
@@ -94,12 +95,12 @@ typedef struct Pass {
     int place[LAYER_ROLES]; // index of this role's tensor in a layer; -1: not in this model
     const RopeTable *rope;  // unused if the family has no rotary embedding
     // (rows, hidden) each, NULL without sequence parallelism: gathered rows, and this rank's part of a sum. Without
-    // shape->overlap they are one buffer, since then each is read before the next is written.
+    // shape->overlap they share one buffer, since each is read before the next is written.
     void *gathered[GATHERED_COUNT], *partial;
-    bool gathering[GATHERED_COUNT];                                  // started, and not yet waited for
+    bool gathering[GATHERED_COUNT];                                  // true: a gather is in flight
     CommRequest gather[GATHERED_COUNT][2], sum, strip[OVERLAP_MOST]; // gather: [0] numbers, [1] scales
     bool begins;             // a step's first backward: gradients of `written` units (tensors.h) are not added
-    WeightGradient later[2]; // put off until a collective is in flight (blocks.c)
+    WeightGradient later[2]; // weight gradients deferred until a collective is in flight (blocks.c)
     int later_count;
     // The previous layer's output is residual + delta, which the next norm adds. NULL: the output has been written.
     const void *residual, *delta;
@@ -116,16 +117,16 @@ typedef struct Pass {
     void *narrowed;     // (shard_rows, hidden) in eight bits: a gradient that is gathered next
     char *scales;       // scales of the output gradients of the last row and column products, for train.fp8 tensor
     void *work;         // a layer's temporaries, see layer.h
-    float scale;        // of the latest forward with a gradient: factor on the loss of a token
-    bool trains;        // the latest forward was such a one
-    ExpertLoad load;    // of such forwards since the caller has set it to zero
-    double *copies; // (E) in such a forward this rank's copies for each of the layer's experts are added; may be NULL
+    float scale;        // factor on the loss of a token, in the latest forward with a gradient
+    bool trains;        // the latest forward had a gradient
+    ExpertLoad load;    // load of forwards with a gradient since the caller zeroed it
+    double *copies; // (E) forwards with a gradient add this rank's copies for each of the layer's experts; may be NULL
     bool split;     // a backward leaves the gradients of matrices and their biases to layer_weights
     // Lets pending transfers progress. Called between layers, around collectives, and during a wait for a collective
     // (moved: false). Returns false if a transfer has failed. May be NULL.
     bool (*poll)(void *, bool moved);
     void *poll_argument;
-    Event *routed; // marks the compute before counts of experts, which the host waits for with `poll`; NULL: without
+    Event *routed; // marks the compute before counts of experts, which the host waits for with `poll`; NULL: no experts
     Error *err;
 } Pass;
 
@@ -138,7 +139,7 @@ static inline void pass_collective(Pass *pass, Comm *comm, CommOperation operati
         comm_wait_polling(comm, &request, pass->poll, pass->poll_argument, pass->err);
 }
 
-// The differences between models. The layer, embedding and head are common to all (layer.h, blocks.h).
+// The differences between models. All models share the layer, embedding and head (layer.h, blocks.h).
 struct Model {
     const char *family; // "llama": the name of its row in config/family.c
     // --- the table. Each function appends its tensors in order. Every layer appends the same number, with roles for
@@ -171,7 +172,7 @@ RopeTable *model_rope(const ModelConfig *config);
 
 // Returns the FLOPs of one token's forward and backward (3 times the forward) as counted for MFU: matrix products only,
 // nothing recomputed; attention over all s*s pairs (full) or half of them (causal, not full). Formula: Megatron-LM's
-// (Narayanan et al. 2021), E = 3 products in a SwiGLU MLP, 2 in a GELU one:
+// (Narayanan et al. 2021), E = 3 products in a SwiGLU MLP, 2 in a GELU MLP:
 //   6 * [ L * (h*(q + 2kv) + q*h + E*h*f) + h*V ] + (full ? 12 : 6) * L * q * s
 // With latent attention the products are those of latent.h, and attention has heads * (n + r + v) / 2 in place of q.
 // In a layer with experts, f is the width of a token's k experts and the shared expert; the router adds h * experts.

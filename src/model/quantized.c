@@ -62,15 +62,15 @@ Factor quantized_factor(Pass *pass, Factor x, int64_t rows, int64_t cols, Factor
     Factor operand = quantized_at(pass->quantized[use], x.source, kind_(pass->shape->fp8, use),
                                   transposed ? cols : rows, transposed ? rows : cols);
     if (plain && x.scales != NULL) operand.scales = x.scales;
-    // Without overlap the gradient of a weight is computed before that of the input.
+    // Without overlap, the weight gradient is computed before the input gradient.
     bool first = transposed == (use == FACTOR_GRADIENT && !pass->shape->overlap);
     if (plain && first) x.scales = NULL; // this call has to compute the scale
     pass->be->quantize(pass->be, operand, x, rows, cols, transposed);
     return operand;
 }
 
-// Returns the first tensor of a unit that is a matrix of a layer, and in *rows the rows of all joined tensors; NULL for
-// any other unit.
+// If the unit is a matrix of a layer, returns its first tensor, and in *rows the rows of all joined tensors; else
+// returns NULL.
 static Tensor *matrix_(const StageTensors *tensors, const Unit *unit, int64_t *rows) {
     Tensor *first = &tensors->tensors[unit->first];
     int role = first->spec->role;

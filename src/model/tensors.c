@@ -1,5 +1,5 @@
 // Builds the table, lays out one rank's part of it in arenas, and draws initial weights. The layout is computed from
-// the table only, so plan, optimizer and checkpoint arrive at the same offsets independently.
+// the table only, so plan, optimizer and checkpoint independently compute the same offsets.
 #include "tensors.h"
 #include "quantized.h"
 #include "base/alloc.h"
@@ -133,11 +133,11 @@ static Unit *open_unit_(StageTensors *tensors, int64_t index, int64_t owner) {
 }
 
 // Appends a tensor to its unit: a joined tensor follows the previous one without a gap, so that one product reads both.
-// An expert of another rank takes no room in the unit.
+// An expert of another rank takes no space in the unit.
 static void tensors_add_tensor_(StageTensors *tensors, const TensorSpec *spec, int64_t index) {
     int64_t owner = spec->tied_to < 0 ? -1 : tensors->count - 1, ranks = tensors->split.tensor_ranks;
     while (owner >= 0 && tensors->tensors[owner].index != spec->tied_to) owner--;
-    // With Muon another expert may have another home.
+    // With Muon, every expert may have its own home.
     bool joins = spec->joined && !(tensors->muon && spec->expert != spec[-1].expert);
     Unit *unit = joins ? &tensors->units[tensors->unit_count - 1] : open_unit_(tensors, index, owner);
     Tensor *tensor = &tensors->tensors[tensors->count++];
@@ -145,7 +145,7 @@ static void tensors_add_tensor_(StageTensors *tensors, const TensorSpec *spec, i
     tensor->index = index;
     tensor->rows = tensor_padded_rows(spec, (int)ranks) / (spec->split == SPLIT_ROWS ? ranks : 1);
     tensor->cols = spec->split == SPLIT_COLS ? spec->cols / ranks : spec->cols;
-    // Of a model with E experts, expert rank r of e holds [r E/e, (r+1) E/e).
+    // Expert rank r of e holds the experts [r E/e, (r+1) E/e) of E.
     const Split *split = &tensors->split;
     int64_t holder = spec->expert < 0 ? -1 : spec->expert * (int64_t)split->expert_ranks / tensors->table->experts;
     if (spec->expert >= 0 && holder != split->expert_rank) tensor->rows = 0;
@@ -168,9 +168,9 @@ static int64_t aligned_(int64_t elements) {
     return (elements + TENSOR_ALIGN_ELEMENTS - 1) / TENSOR_ALIGN_ELEMENTS * TENSOR_ALIGN_ELEMENTS;
 }
 
-// Deals the units with a home to the `ranks` data ranks, or replicas of experts: the longest first, equals in table
-// order, each to the rank that owns least so far. All ranks take as many states as the one that owns most, so plans
-// need not know the data rank.
+// Assigns the units with a home to the `ranks` data ranks, or replicas of experts: the longest first (ties in table
+// order), each to the rank that owns least so far. Every rank allocates as many states as the rank that owns most, so
+// plans need not know the data rank.
 static void deal_units_(StageTensors *tensors, bool experts, int ranks) {
     StateArenas *arenas = &tensors->arenas[STATES_OF_LAYERS];
     int64_t *owned = xcalloc((size_t)ranks + 1, sizeof *owned), most = 0, count = 0;
@@ -191,8 +191,8 @@ static void deal_units_(StageTensors *tensors, bool experts, int ranks) {
     free_all(owned, units);
 }
 
-// Sets every unit's size and offsets. The experts of a layer lie without gaps, also if each is a unit. The gradients of
-// aliases follow all other gradients.
+// Sets every unit's size and offsets. The experts of a layer have no gaps between them, even if each is a unit. The
+// gradients of aliases follow all other gradients.
 static void place_units_(StageTensors *tensors) {
     for (int64_t u = 0; u < tensors->unit_count; u++) {
         Unit *unit = &tensors->units[u];
@@ -247,7 +247,7 @@ void tensors_shard_gradients(StageTensors *tensors) {
         layer = tensors_layer_(tensors, unit);
         unit->gradient_offset = used;
         for (int64_t i = unit->first; i < unit->first + unit->tensors; i++)
-            tensors->tensors[i].written = false; // its buffer is another layer's too, and is zeroed for that one
+            tensors->tensors[i].written = false; // another layer shares its buffer, which is zeroed for that layer
         used += unit->count;
         tensors->buffer = used > tensors->buffer ? used : tensors->buffer;
     }
@@ -477,7 +477,7 @@ void tensors_init(StageTensors *tensors, Backend *be, int64_t seed, int64_t laye
 void tensors_zero_gradients(const StageTensors *tensors, Backend *be, bool all) {
     for (int group = 0; group < STATE_GROUPS; group++) {
         const StateArenas *arenas = &tensors->arenas[group];
-        int64_t begin = 0, end = 0; // of the current run; the arena's rest follows the last unit
+        int64_t begin = 0, end = 0; // bounds of the current run; the rest of the arena follows the last unit
         for (int64_t u = 0; u <= tensors->unit_count && arenas->gradients != NULL; u++) {
             const Unit *unit = &tensors->units[u];
             bool last = u == tensors->unit_count;

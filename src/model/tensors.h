@@ -16,7 +16,7 @@ typedef enum LayerRole {
     LAYER_NORM1,
     LAYER_QKV,
     LAYER_QKV_BIAS,
-    LAYER_Q_NORM, // with latent attention, of the latent rows of queries, and of keys and values
+    LAYER_Q_NORM, // with latent attention: norms of the latent rows of queries, and of keys and values
     LAYER_K_NORM,
     LAYER_Q_UP,
     LAYER_KV_UP,
@@ -28,8 +28,8 @@ typedef enum LayerRole {
     LAYER_DOWN,
     LAYER_DOWN_BIAS,
     LAYER_ROUTER,
-    LAYER_ROUTER_BIAS, // of the scores that choose
-    LAYER_EXPERTS,     // the first expert's gate, with which the unit of all experts begins
+    LAYER_ROUTER_BIAS, // bias of the scores that choose experts
+    LAYER_EXPERTS,     // the first expert's gate, the first tensor of the experts' unit
     LAYER_ROLES,
     LAYER_NONE = -1
 } LayerRole;
@@ -52,23 +52,22 @@ typedef struct TensorSpec {
     int init;           // INIT_NORMAL: std; INIT_OUTPUT: std / sqrt(2 layers), for projections into the residual stream
     bool vocabulary;    // rows are tokens: padded to a multiple of 128 t, so that all ranks have the same number
     bool decay;         // weight decay applies
-    bool joined;        // lies directly after the previous tensor, so that one product serves both
+    bool joined;        // directly follows the previous tensor, so that one product computes both
     bool shard_summed;  // not split; with sequence parallelism a rank sees only its rows: gradients are summed over t
     bool head_summed;   // not split; a rank has only its heads' part of the gradient: always summed over t
     bool transposed;    // checkpoints hold it as (in, out): GPT-2 in Hugging Face's form
     int64_t tied_to;    // index of the tensor that owns this weight, or -1
-    int expert;         // the expert that it belongs to; -1: none
-    bool buffer;        // no parameter: in fp32, without moments; its gradient is what the step counted (experts.h)
+    int expert;         // expert that it belongs to; -1: not an expert's
+    bool buffer;        // not a parameter: fp32, without moments; its gradient holds the step's counts (experts.h)
 } TensorSpec;
 
 typedef struct TensorTable {
     TensorSpec *specs;
     int64_t count;
     char prefix[64]; // prefix of the names that are added next
-    // specs [0, first_layer) are the embedding's; layer l's are [first_layer + l * per_layer, ... + per_layer); those
-    // from `head` on are the head's
+    // specs [0, first_layer): embedding; [first_layer + l * per_layer, ... + per_layer): layer l; from `head` on: head
     int64_t first_layer, per_layer, head;
-    int64_t experts; // of a layer; 0: a dense model
+    int64_t experts; // experts per layer; 0: a dense model
 } TensorTable;
 
 // Sets the prefix of the names added next, such as "model.layers.%lld." with a layer's number. May be empty.
@@ -87,8 +86,8 @@ TensorSpec *table_bias(TensorTable *table, int role, int64_t rows, int split, co
 // Appends a matrix with weight decay. Only projections into the residual stream are split by columns; their
 // initial values are smaller.
 TensorSpec *table_matrix(TensorTable *table, int role, int64_t rows, int64_t cols, int split, const char *name);
-// Appends a matrix of an expert, which tensor ranks do not split. The matrices of a layer's experts follow one another,
-// joined; the role of the first is LAYER_EXPERTS.
+// Appends a matrix of an expert, which tensor ranks do not split. The matrices of a layer's experts are consecutive and
+// joined; the first has the role LAYER_EXPERTS.
 TensorSpec *table_expert(TensorTable *table, int64_t expert, int role, int64_t rows, int64_t cols, int init,
                          const char *name);
 // Appends a matrix with a row per vocabulary token. tied: it shares the weight of the table's first tensor.
@@ -108,15 +107,16 @@ static inline bool table_is_layer_matrix(const TensorTable *table, int64_t index
 typedef struct Split {
     int tensor_rank, tensor_ranks;
     int data_rank, data_ranks; // replica (ranks/topology.h) and number of replicas: data ranks * context ranks
-    // The tensor ranks of all replicas divide the experts: rank i = data_rank * tensor_ranks + tensor_rank has those of
-    // expert rank i % e, of which there are (tensor_ranks * data_ranks) / e replicas. 0 of 0: a model without experts.
+    // The tensor ranks of all replicas divide the experts: rank i = data_rank * tensor_ranks + tensor_rank has the
+    // experts of expert rank i % e, which has (tensor_ranks * data_ranks) / e replicas. 0 of 0: a model without
+    // experts.
     int expert_rank, expert_ranks, expert_replica, expert_replicas;
 } Split;
 
 // One tensor on this rank. Pointers into the arenas of StageTensors.
 typedef struct Tensor {
     const TensorSpec *spec;
-    int64_t index;      // its index in the table
+    int64_t index;      // index in the table
     int64_t rows, cols; // size of this rank's part, padding included
     int64_t count;      // rows * cols
     int64_t within;     // elements from the start of its unit
@@ -128,22 +128,22 @@ typedef struct Tensor {
     Factor factor[2]; // operands of products: the weight and its transpose; plain, or quantized (quantized.h)
 } Tensor;
 
-// A tensor and those joined to it, the unit that data ranks divide among themselves. Data rank r owns the r-th piece:
-// it sums that piece's gradients, keeps its optimizer states and updates its weights. Units depend on the model and the
-// split, not on the stage. With Muon, which needs whole matrices, a unit of matrices belongs whole to one data rank.
-// The experts of a layer are one unit, which the replicas of these experts divide. With Muon each expert is a unit, and
-// belongs to one of these replicas.
+// A tensor and the tensors joined to it: the unit that data ranks divide among themselves. Data rank r owns the r-th
+// piece: it sums that piece's gradients, keeps its optimizer states and updates its weights. Units depend on the model
+// and the split, not on the stage. Muon needs complete matrices, so a unit of matrices belongs to one data rank. The
+// experts of a layer are one unit, divided among the replicas of these experts. With Muon, each expert is a unit that
+// belongs to one of the replicas.
 typedef struct Unit {
     int64_t first, tensors; // index of its first tensor on this stage; number of tensors
     int64_t count;          // elements, padded so that pieces are equal
-    int rank, ranks;        // this rank among those that divide it; their number
-    bool experts;           // they are the replicas of experts, not the data ranks
-    int64_t piece;          // elements that an owner has: count / ranks, or count with a home
+    int rank, ranks;        // this rank among the ranks that divide the unit; their number
+    bool experts;           // the ranks are replicas of experts, not data ranks
+    int64_t piece;          // elements per owner: count / ranks, or count with a home
     int64_t owner;          // an alias: the unit that owns these weights; else -1
-    int home;               // the one of `ranks` that owns all of it; -1: each of them owns a piece
+    int home;               // rank that owns the complete unit; -1: each rank owns a piece
     int group;              // StateGroup of its arenas
     // Offsets in elements: in the weights, in the gradients, and in the masters and each moment of this rank's pieces
-    // (of its home's, with a home). An alias has only gradients.
+    // (with a home: of the home's units). An alias has only gradients.
     int64_t offset, gradient_offset, state_offset;
     void *weights;    // (count)
     float *gradients; // (count)
@@ -163,11 +163,11 @@ typedef struct StateArenas {
     float *gradients, *masters, *moments; // moments: m, then v
 } StateArenas;
 
-// Bytes of a rank's states by kind, of both groups.
+// Bytes of a rank's states by kind, summed over both groups.
 typedef struct StateBytes {
     int64_t weights, gradients, masters, moments;
-    int64_t expert_gradients; // of the gradients, those that the replicas of experts sum
-    int64_t owned;            // elements, not bytes, that a data rank keeps masters and moments of and updates
+    int64_t expert_gradients; // gradients that the replicas of experts sum
+    int64_t owned;            // elements (not bytes) with masters and moments on a data rank, which updates them
 } StateBytes;
 
 // The part of a tensor inside this rank's piece of its unit: elements [begin, end) of the tensor. Empty if begin >=
@@ -189,7 +189,7 @@ typedef struct StageTensors {
     StateArenas arenas[STATE_GROUPS];
     Split split;
     int64_t element; // bytes of one weight, except in buffers
-    int64_t buffer;  // elements of each of the layers' two gradient buffers; 0: every gradient has a place of its own
+    int64_t buffer;  // elements of each of the layers' two gradient buffers; 0: every gradient has its own memory
     int fp8;         // Fp8
     bool muon;       // true: train.optimizer is muon
     char *quantized; // the layers' matrices and their transposes in eight bits (quantized.h); NULL: not kept
@@ -242,7 +242,7 @@ void tensors_put(const StageTensors *tensors, Backend *be, int64_t index, const 
 // Returns whether the tensor's gradients are summed over the tensor ranks at the end of a step.
 bool tensor_summed(const TensorSpec *spec, bool sequence);
 
-// Sets this rank's gradients to zero: all, or those to which the next step will only add.
+// Zeroes this rank's gradients: all of them, or only the gradients that the next step adds to.
 void tensors_zero_gradients(const StageTensors *tensors, Backend *be, bool all);
 
 void tensors_free(StageTensors *tensors, Backend *be);

@@ -1,5 +1,5 @@
-// A rank's share of its host's cores. Launchers differ: srun and a bare mpirun bind each rank to cores, others let
-// every rank use all cores. Threads beyond a rank's share wait for each other instead of computing.
+// A rank's share of its host's cores. srun and a bare mpirun bind each rank to cores; other launchers let every rank
+// use all cores. Threads beyond a rank's share wait for each other instead of computing.
 #pragma once
 
 #include "world.h"

@@ -14,8 +14,9 @@
 
 // --- in a folder
 
-// Listens at the socket in a folder, or connects to it. An address has room for 108 bytes, a folder's path may be
-// longer: so the address goes through a descriptor of the folder. Returns a nonblocking descriptor, or -1 with errno.
+// Listens at the socket in a folder, or connects to it. A socket address is limited to 108 bytes but a folder's path
+// may be longer, so the address refers to a descriptor of the folder. Returns a nonblocking descriptor, or -1 with
+// errno.
 static int local_(const char *folder, bool listens) {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
     int place = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC), file = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -76,7 +77,7 @@ int connection_listen_tcp(bool loopback, Invitation *invitation, Error *err) {
         return error_set(err, EXIT_FAILED, "cannot listen on a TCP port (%s); raise ulimit -n", strerror(errno));
     }
     invitation->port = own.sin6_port;
-    // The addresses at which other hosts may reach this one, IPv4 first; the loopback if there are none.
+    // The addresses at which other hosts may reach this one, IPv4 first; or the loopback address if there is no other.
     struct ifaddrs *all = NULL;
     if (loopback || getifaddrs(&all) != 0) all = NULL;
     for (int sixth = 0; sixth < (six ? 2 : 1); sixth++)
@@ -97,8 +98,8 @@ int connection_listen_tcp(bool loopback, Invitation *invitation, Error *err) {
 static void tcp_tune_(int file) {
     int yes = 1;
     setsockopt(file, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-    // After a cut, TCP waits before it resends: by default for as long as the cut has lasted. These options keep that
-    // wait short: on every kernel for the first six resends, since Linux 6.15 for all of them (at most 1 s).
+    // After a link is cut, TCP waits before it resends, by default for as long as the cut lasted. These options keep
+    // that wait short: on every kernel for the first six resends, since Linux 6.15 for all of them (at most 1 s).
     enum { RTO_MAX_MS = 44 }; // TCP_RTO_MAX_MS in linux/tcp.h; older kernels refuse it
     int longest_ms = 1000;
     setsockopt(file, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &yes, sizeof yes);
@@ -134,7 +135,7 @@ void connection_close(Connection *connection) {
 
 // --- messages
 
-// Sends what is left of the last message. If the connection is broken, connection_receive finds out.
+// Sends the rest of the last message. If the connection is broken, connection_receive detects it.
 static void send_rest_(Connection *connection) {
     while (connection->left > 0) {
         const char *rest = (const char *)(&connection->out + 1) - connection->left;

@@ -17,14 +17,14 @@
 typedef struct Message {
     uint64_t token; // shows that the sender belongs to the job
     int32_t rank;   // of the supervisor
-    int32_t end;    // from the coordinator: exit code with which the job ends; -1: it goes on
+    int32_t end;    // from the coordinator: exit code with which the job ends; -1: the job continues
     RankStatus status;
 } Message;
 
 enum { INVITATION_ADDRESSES = 16 };
 
 // How supervisors reach the coordinator over TCP. Addresses are IPv6, or IPv4 mapped into IPv6. The two sides show
-// different tokens, so that a stranger at one of the addresses cannot pass for the coordinator.
+// different tokens, so that another process at one of the addresses cannot impersonate the coordinator.
 typedef struct Invitation {
     uint64_t supervisor, coordinator; // tokens
     struct in6_addr address[INVITATION_ADDRESSES];
@@ -49,7 +49,8 @@ Connection connection_open(const char *folder);
 Connection connection_open_tcp(const Invitation *invitation, int address);
 void connection_close(Connection *);
 
-// Sends a message. Returns false, and sends nothing, if the one before is still being sent or the connection is closed.
+// Sends a message. Returns false, and sends nothing, if the previous message is still being sent or the connection is
+// closed.
 bool connection_send(Connection *, const Message *);
 
 // Receives the next message; on RECEIVED_END closes the connection.

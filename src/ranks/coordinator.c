@@ -15,8 +15,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-// A connection, and the rank that it has named; -1: none yet. If another user opens many, the oldest of those is
-// closed.
+// A connection, and the rank that it named; -1: none yet. If there are too many connections without a rank, the oldest
+// is closed.
 typedef struct Contact {
     Connection connection;
     int rank;
@@ -54,7 +54,7 @@ Coordinator *coordinator_open(const Job *job, const char *folder, Error *err) {
     enum { STRANGERS = 64 };
     Coordinator *coordinator = xcalloc(1, sizeof *coordinator);
     *coordinator = (Coordinator){.job = *job, .first = -1, .silent = -1, .events = epoll_create1(EPOLL_CLOEXEC)};
-    coordinator->places = 2 * job->ranks + STRANGERS; // every rank, connected or not yet named, and strangers
+    coordinator->places = 2 * job->ranks + STRANGERS; // connections of all ranks, and unidentified connections
     coordinator->peers = xcalloc((size_t)job->ranks, sizeof *coordinator->peers);
     coordinator->contacts = xcalloc((size_t)coordinator->places, sizeof *coordinator->contacts);
     coordinator->dog = watchdog_create(job->ranks, job->patience, clock_seconds());
@@ -126,12 +126,12 @@ void coordinator_hear(Coordinator *coordinator, int rank, const RankStatus *hear
 // --- connections
 
 // Reads what arrived on a contact. The first message names its rank; the last one says how the rank ended, and closing
-// the contact confirms that. If the contact ends before, the supervisor has died.
+// the contact confirms that. If the contact ends earlier, the supervisor has died.
 static void take_(Coordinator *coordinator, Contact *contact, double now) {
     Message message;
     Received received;
     while ((received = connection_receive(&contact->connection, &message)) == RECEIVED_MESSAGE) {
-        // The limits keep a wrong message from misleading the watchdog, which goes through all stages.
+        // The limits keep an invalid message from misleading the watchdog, which visits all stages.
         const RankStatus *said = &message.status;
         int ranks = coordinator->job.ranks;
         bool valid = message.token == coordinator->invitation.supervisor && message.rank >= 0 && message.rank < ranks &&
@@ -146,7 +146,7 @@ static void take_(Coordinator *coordinator, Contact *contact, double now) {
         if (contact->rank < 0) coordinator->missing--;
         contact->rank = message.rank;
         coordinator->peers[message.rank].known = true;
-        // A supervisor that has just connected names no action: it has no rank yet that could fall silent.
+        // A supervisor that has just connected names no action: its rank does not exist yet, so it cannot fall silent.
         if (said->action[0] == '\0' && said->ending == ENDING_NONE) continue;
         coordinator_hear(coordinator, message.rank, said, now);
         if (said->ending != ENDING_NONE) {
@@ -199,7 +199,7 @@ bool coordinator_look(Coordinator *coordinator, const Log *log, double now) {
     if (now < coordinator->next) return false;
     coordinator->next = now + watchdog_interval(coordinator->job.patience) / 2;
     Found found = watchdog_look(coordinator->dog, now, &coordinator->silent);
-    // Once a rank has left, all ranks are leaving, so missing progress is no fault. A rank that is cut off while the
+    // Once a rank has left, all ranks are leaving, so missing progress is not a fault. A rank that is cut off while the
     // ranks leave is still found, because it falls silent.
     if (found == FOUND_WELL || (found == FOUND_STUCK && coordinator->left > 0)) return false;
     coordinator->found = true, coordinator->worth = 0;

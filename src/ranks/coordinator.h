@@ -24,13 +24,13 @@ void coordinator_close(Coordinator *coordinator);
 const Invitation *coordinator_invitation(const Coordinator *coordinator); // only over TCP
 int coordinator_file(const Coordinator *coordinator);                     // descriptor to poll
 
-// Receives what has arrived, answers, and notes the ranks whose supervisors died, in the order of their deaths.
+// Receives all pending messages, replies, and records the ranks with dead supervisors, in the order of their deaths.
 void coordinator_take(Coordinator *coordinator, double now);
 // Records the status of the rank in this process.
 void coordinator_hear(Coordinator *coordinator, int rank, const RankStatus *status, double now);
 
-// Checks all ranks, if the next check is due. Returns true once the job has to end. If a rank fell silent or nothing
-// moves, logs the state of every stage first.
+// Checks all ranks, if the next check is due. Returns true once the job has to end. If a rank fell silent or no rank
+// makes progress, first logs the state of every stage.
 bool coordinator_look(Coordinator *coordinator, const Log *log, double now);
 // The reason why a job ends. spoken: the failing rank reported the reason itself, and prints it unless one process
 // prints for all ranks. silent: the watchdog found the cause.
@@ -38,7 +38,7 @@ typedef struct JobEnd {
     int code;
     int rank, stage; // rank that caused the end, and its stage; -1: no particular rank, unknown stage
     bool spoken, silent;
-    bool lost;                  // a rank died or fell silent, or nothing moved: another start may get further
+    bool lost;                  // a rank died or fell silent, or no rank made progress: a restart may get further
     int64_t began;              // first step trained since this start; 0: no step yet
     int64_t step;               // latest step that any rank has begun; 0: no step yet
     char action[STATUS_ACTION]; // last action of `rank`; empty: unknown

@@ -41,26 +41,27 @@ struct Supervisor {
     Meeting *meeting; // shared memory
     pthread_t thread; // watches the rank if there is no supervisor process
     bool threaded;
-    // By hand, the connection to the coordinator. Else one to each of the invited addresses, until one has answered.
+    // Started by hand: the connection to the coordinator. Else one connection per invited address, until one is
+    // answered.
     Connection connections[INVITATION_ADDRESSES];
     int count, answered; // index of the connection that is in use; NOT_ANSWERED: none yet
 
     // Only in the supervisor process.
     pid_t launcher, child;
     Coordinator *coordinator;
-    Watchdog *hub;   // watches the coordinator by its answers
+    Watchdog *hub;   // watches the coordinator through its replies
     Watchdog *alone; // watches this rank while no coordinator hears from it
     RankStatus last; // status last read from the rank; after its end, includes how it ended
     bool ended, stopped, told;
     bool sent;         // the coordinator was sent how the rank ended
-    bool acknowledged; // and has confirmed that
+    bool acknowledged; // the coordinator has confirmed it
     bool crashed;      // a signal killed the rank after it had left, in MPI_Finalize
     int code;          // exit code of this process
     double last_words; // time at which this process no longer waits for the rank or the coordinator; 0: not set
     double joining;    // time at which MPI began to join the ranks
     double speaks;     // time at which rank 0 next logs that MPI is still joining the ranks
     double met;        // time at which the ranks had met; 0: not yet
-    bool settled;      // rank 0 has checked for ranks that it heard from late or not at all
+    bool settled;      // rank 0 has checked for ranks that reported late or not at all
 };
 
 // --- lines
@@ -129,7 +130,7 @@ give_up_(const Supervisor *supervisor, const char *format, ...) {
     _exit(EXIT_FAILED);
 }
 
-// Gives up if nothing moves and no other process would notice.
+// Gives up if there is no progress and no other process would notice.
 static void miss_progress_(const Supervisor *supervisor, double now) {
     const Job *job = &supervisor->job;
     char own[WATCHDOG_TEXT];
@@ -145,7 +146,7 @@ static void miss_progress_(const Supervisor *supervisor, double now) {
                      : job->remedy);
 }
 
-// Looks for the end of the rank and of its parents: without them, it is killed.
+// Checks whether the rank or its parents have ended. Without its parents, the rank is killed.
 static void see_rank_(Supervisor *supervisor) {
     enum { LONGEST_S = 30 };
     double now = clock_seconds();
@@ -181,7 +182,7 @@ static bool is_heard_(const Supervisor *supervisor) {
     return supervisor->coordinator != NULL || supervisor->answered != NOT_ANSWERED;
 }
 
-// Tells the coordinator the rank's action, or how it ended. First connects to every address of the coordinator, once
+// Reports the rank's action, or its end, to the coordinator. First connects to every address of the coordinator, once
 // they are known, and again if all attempts failed.
 static void tell_(Supervisor *supervisor, double now) {
     const Invitation *invitation = &supervisor->meeting->invitation;
@@ -199,7 +200,7 @@ static void tell_(Supervisor *supervisor, double now) {
     supervisor->sent = supervisor->acknowledged = supervisor->ended;
 }
 
-// Ends this rank because the coordinator is silent or gone. Every supervisor then logs a line about its own rank.
+// Ends this rank because the coordinator is silent or has ended. Every supervisor then logs a line about its own rank.
 static void miss_coordinator_(const Supervisor *supervisor, const char *what) {
     char own[WATCHDOG_TEXT];
     if (supervisor->by_hand) { // the caretaker kills the other processes
@@ -300,7 +301,7 @@ static void coordinate_(Supervisor *supervisor, double now) {
 
 // --- the loop
 
-// Reports to the coordinator, and checks what no coordinator checks. Returns the seconds to the next report.
+// Reports to the coordinator; without one, watches the rank itself. Returns the seconds to the next report.
 static double report_(Supervisor *supervisor, double now) {
     double interval = watchdog_interval(supervisor->job.patience);
     char silent[WATCHDOG_TEXT];
@@ -319,8 +320,8 @@ static double report_(Supervisor *supervisor, double now) {
     return settled || interval < 0.1 ? interval : 0.1;
 }
 
-// Returns whether this process may exit: the rank has ended, and the coordinator has confirmed that, or has not within
-// LONGEST_S. A process that holds the coordinator also waits for the other ranks to end.
+// Returns whether this process may exit: the rank has ended, and the coordinator has confirmed it or LONGEST_S have
+// passed. A process that holds the coordinator also waits for the other ranks to end.
 static bool may_end_(Supervisor *supervisor, double now) {
     enum { LONGEST_S = 1, FINALIZE_S = 30 };
     if (!supervisor->ended) return false;
@@ -432,7 +433,8 @@ static int fork_(Supervisor *supervisor, Error *err) {
     }
     supervisor->hub = watchdog_create(1, until_heard, clock_seconds());
     supervisor->launcher = getppid();
-    // The first report is sent before there is a rank, so a supervisor that stops at any later moment is missed.
+    // Sends the first report before the rank exists, so that the coordinator notices if this supervisor stops at any
+    // later moment.
     report_(supervisor, clock_seconds());
     pid_t self = getpid(), rank = fork();
     if (rank < 0) return error_set(err, EXIT_FAILED, "cannot start a process (%s); raise ulimit -u", strerror(errno));

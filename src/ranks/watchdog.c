@@ -90,7 +90,7 @@ void watchdog_name(int rank, int stage, char name[WATCHDOG_NAME]) {
 
 void watchdog_reason(const Watchdog *dog, Found found, int rank, double now, char text[WATCHDOG_TEXT]) {
     char name[WATCHDOG_NAME], others[48] = "";
-    int more = -1; // silent ranks other than the one that is named
+    int more = -1; // number of further silent ranks
     if (found == FOUND_STUCK) {
         snprintf(text, WATCHDOG_TEXT, "nothing has moved on any rank for %.0f s (train.timeout_s)", now - dog->moved);
         return;

@@ -19,7 +19,7 @@ typedef struct Watchdog Watchdog;
 Watchdog *watchdog_create(int ranks, Patience patience, double now);
 void watchdog_free(Watchdog *dog);
 
-// Returns the seconds to leave between reports or checks: a fifth of the shorter timeout, at most 1.
+// Returns the seconds between reports or checks: a fifth of the shorter timeout, at most 1.
 double watchdog_interval(Patience patience);
 
 void watchdog_hear(Watchdog *dog, int rank, const RankStatus *status, double now);

@@ -29,7 +29,7 @@ struct World {
     Comm *messages; // all ranks, for gathers, sums in rank order and clocks
 #ifdef HAVE_MPI
     MPI_Comm control; // group of all ranks, for all other collectives
-    CommMpiWork work; // collectives in flight, of all groups
+    CommMpiWork work; // collectives in flight in all groups
 #endif
 };
 
@@ -137,13 +137,13 @@ static int find_hosts_(World *world, MPI_Comm host, Error *err) {
     MPI_Comm_size(host, &place->local_size);
     int code = MPI_Ibcast(&leader, 1, MPI_INT, 0, host, &request);
     if (finish_(world, code, &request, "this host", "finding the ranks of this host", err) != 0) return -1;
-    int *leaders = xcalloc((size_t)world->size, sizeof *leaders); // of each rank: the lowest rank on its host
+    int *leaders = xcalloc((size_t)world->size, sizeof *leaders); // per rank: the lowest rank on its host
     code = MPI_Iallgather(&leader, 1, MPI_INT, leaders, 1, MPI_INT, world->control, &request);
     failed = finish_(world, code, &request, "all ranks", "finding the hosts", err);
     place->node = place->nodes = 0;
     for (int q = 0; !failed && q < world->size; q++) {
         double offset = 0.0;
-        if (leaders[q] != q) continue; // not the first of its host
+        if (leaders[q] != q) continue; // not the lowest rank of its host
         place->node += q < leader;
         place->nodes++;
         if (q > 0) failed = comm_clock_offset(world->messages, q, &offset, err);
@@ -327,8 +327,8 @@ int world_gather_all(World *world, void *all, const void *mine, int64_t bytes, E
     return world_broadcast(world, all, world->size * bytes, err);
 }
 
-// Adds in a tree: for n = 1, 2, 4 ..., rank r receives the sum of the ranks r + n to r + 2n - 1. So no rank exchanges
-// messages with many others, which over TCP takes a connection each.
+// Adds in a tree: for n = 1, 2, 4 ..., rank r receives the sum of the ranks r + n to r + 2n - 1. So each rank has few
+// peers; over TCP, every peer takes a connection.
 int world_sum(World *world, double *data, int64_t count, Error *err) {
     int64_t bytes = count * (int64_t)sizeof *data;
     double *theirs = xmalloc((size_t)bytes);

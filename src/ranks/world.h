@@ -11,7 +11,8 @@
 
 typedef struct World World;
 
-// Joins the launcher's job (mpirun, srun); without a launcher, creates a world of one rank. argc, argv: those of main.
+// Joins the launcher's job (mpirun, srun); without a launcher, creates a world of one rank. argc, argv: the arguments
+// of main.
 World *world_join(int *argc, char ***argv, Error *err);
 
 // Sets *under to whether a launcher started this process as a rank, judged by the environment, before MPI is called.
@@ -50,11 +51,11 @@ void world_progress(World *);
 
 // Every rank of the job calls these in the same order.
 int world_barrier(World *, Error *);
-int world_broadcast(World *, void *data, int64_t bytes, Error *);                   // copies rank 0's data to all
+int world_broadcast(World *, void *data, int64_t bytes, Error *);                   // copies rank 0's data to all ranks
 int world_gather(World *, void *all, const void *mine, int64_t bytes, Error *);     // all: size * bytes, on rank 0
 int world_gather_all(World *, void *all, const void *mine, int64_t bytes, Error *); // all: size * bytes, on every rank
-// Sums in an order that depends only on the number of ranks; the result is everywhere. The sum of a value that one rank
-// has, and zeros, is exact.
+// Sums in an order that depends only on the number of ranks, and returns the result on every rank. The sum of one
+// rank's value and zeros is exact.
 int world_sum(World *, double *data, int64_t count, Error *);
 int world_max(World *, double *data, int count, Error *); // result everywhere
 
