@@ -109,6 +109,13 @@ int comm_receive_now(Comm *comm, int peer, void *to, int64_t bytes, Error *err) 
     return comm_receive(comm, peer, to, bytes, &request, err) != 0 ? -1 : comm_wait(comm, &request, err);
 }
 
+int comm_collect_now(Comm *comm, CommOperation operation, void *out, const void *in, int64_t count, CommType type,
+                     Error *err) {
+    CommRequest request = {0};
+    int started = comm->collective(comm, operation, NO_ROOT, out, in, count, type, &request, err);
+    return started != 0 ? -1 : comm_wait(comm, &request, err);
+}
+
 enum { CLOCK_ROUNDS = 12 };
 static const double SLOW_S = 0.5, CLOCK_ENOUGH = -1; // CLOCK_ENOUGH is sent to end the rounds
 

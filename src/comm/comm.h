@@ -56,6 +56,7 @@ typedef enum CommOperation {
     COMM_REDUCE,
     COMM_BROADCAST
 } CommOperation;
+enum { NO_ROOT = -1 };
 
 // An operation in progress. The caller owns the storage; zeroed means idle. It must not move while active.
 typedef struct CommRequest {
@@ -90,21 +91,17 @@ struct Comm {
     // Starts a message to rank `peer` of this group if `sends`, else a message from that rank. Sending does not change
     // the memory. bytes may exceed 2^31.
     int (*message)(Comm *, bool sends, int peer, void *memory, int64_t bytes, CommRequest *, Error *);
-    // Starts a collective.
+    // Starts a collective. root: of those that have one, the same on all ranks; else NO_ROOT.
     //   COMM_ALL_REDUCE      out (count) = element-wise sum over the group, in place: in is out. bf16 is summed in fp32
     //                        and rounded once
     //   COMM_ALL_GATHER      out (size, count) from in (count) of each rank; in may be out + rank * count
     //   COMM_REDUCE_SCATTER  out (count) = sum over ranks of their in (size, count), block `rank`; out may be
     //                        in + rank * count
-    int (*collective)(Comm *, CommOperation, void *out, const void *in, int64_t count, CommType, CommRequest *,
-                      Error *);
-    // Starts a collective with a root, the same on all ranks. Every group of data ranks has it; other groups may leave
-    // it NULL.
-    //   COMM_REDUCE     the root's out (count) = sum over ranks of their in (count); out may be in. Other ranks' out is
-    //                   neither read nor written
-    //   COMM_BROADCAST  every rank's out (count) = the root's, in place: in is out
-    int (*rooted)(Comm *, CommOperation, int root, void *out, const void *in, int64_t count, CommType, CommRequest *,
-                  Error *);
+    //   COMM_REDUCE          the root's out (count) = sum over ranks of their in (count); out may be in. Other ranks'
+    //                        out is neither read nor written
+    //   COMM_BROADCAST       every rank's out (count) = the root's, in place: in is out
+    int (*collective)(Comm *, CommOperation, int root, void *out, const void *in, int64_t count, CommType,
+                      CommRequest *, Error *);
     // Starts an exchange of one block with every rank: `in` has this rank's blocks for ranks 0, 1, ..., one after
     // another, and `out` receives the blocks of ranks 0, 1, ... for this rank. sent, received: [size] bytes of the
     // blocks, in host memory, read before the call returns. Rank a sends to b what b receives from a; it may be 0. Only
@@ -140,6 +137,9 @@ int comm_wait_polling(Comm *comm, CommRequest *request, bool (*poll)(void *, boo
 // Send or receive one message and wait until it is complete. Return 0, or -1 with err.
 int comm_send_now(Comm *comm, int peer, const void *from, int64_t bytes, Error *err);
 int comm_receive_now(Comm *comm, int peer, void *to, int64_t bytes, Error *err);
+// Runs a collective without a root to its end. Returns 0, or -1 with err.
+int comm_collect_now(Comm *comm, CommOperation operation, void *out, const void *in, int64_t count, CommType type,
+                     Error *err);
 
 // Pauses after a poll that found nothing: yields at first, then sleeps, longer and longer up to 200 microseconds. While
 // other programs use the core, it only sleeps.

@@ -70,7 +70,7 @@ static void emulated_part_(Comm *comm, void *to, const void *from, int64_t bytes
 
 // Completes a collective at once. The first gather into a buffer fills it with copies of this rank's part, since GPUs
 // multiply zeros up to an eighth faster, with less power. Later gathers write only this rank's part.
-static int emulated_collective_(Comm *comm, CommOperation operation, void *out, const void *in, int64_t count,
+static int emulated_collective_(Comm *comm, CommOperation operation, int root, void *out, const void *in, int64_t count,
                                 CommType type, CommRequest *request, Error *err) {
     (void)err;
     int64_t bytes = count * comm_type_bytes(type);
@@ -78,14 +78,7 @@ static int emulated_collective_(Comm *comm, CommOperation operation, void *out, 
     for (int rank = 0; gathers && rank < comm->size; rank++)
         if (rank == comm->rank || !seen) emulated_part_(comm, (char *)out + rank * bytes, in, bytes);
     if (operation == COMM_REDUCE_SCATTER) emulated_part_(comm, out, (const char *)in + comm->rank * bytes, bytes);
-    *request = (CommRequest){0};
-    return 0;
-}
-
-static int emulated_rooted_(Comm *comm, CommOperation operation, int root, void *out, const void *in, int64_t count,
-                            CommType type, CommRequest *request, Error *err) {
-    (void)err;
-    if (operation == COMM_REDUCE && comm->rank == root) emulated_part_(comm, out, in, count * comm_type_bytes(type));
+    if (operation == COMM_REDUCE && comm->rank == root) emulated_part_(comm, out, in, bytes);
     *request = (CommRequest){0};
     return 0;
 }
@@ -129,7 +122,6 @@ Comm *comm_emulated_create(const char *name, int rank, int size, Backend *be, co
     comm->self = self;
     comm->message = emulated_message_;
     comm->collective = emulated_collective_;
-    comm->rooted = emulated_rooted_;
     comm->exchange = emulated_exchange_;
     comm->test = emulated_test_;
     comm->destroy = emulated_destroy_;

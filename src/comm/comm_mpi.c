@@ -84,7 +84,7 @@ struct Collective {
     int64_t steps; // phases completed
     Error error;
     CommOperation operation;
-    int root; // of a reduce or broadcast; -1: none
+    int root; // of a reduce or broadcast, else NO_ROOT
     CollectivePhase phase;
     CommType type;
     int tag;
@@ -157,7 +157,7 @@ static void block_(const Collective *work, int q, int64_t *first, int64_t *count
     int64_t size = work->comm->base.size, n = work->piece, each = (n + size - 1) / size;
     *first = q * each < n ? q * each : n;
     *count = n - *first < each ? n - *first : each;
-    if (work->root >= 0) *first = 0, *count = q == work->root ? n : 0;
+    if (work->root != NO_ROOT) *first = 0, *count = q == work->root ? n : 0;
 }
 
 // Starts the current phase's messages with all peers. Each rank begins with its successor, so no rank is the first peer
@@ -285,8 +285,8 @@ static Collective *collective_begin_(CommMpi *comm, Collective like, CommRequest
     return work;
 }
 
-static int mpi_rooted_(Comm *base, CommOperation operation, int root, void *out, const void *in, int64_t count,
-                       CommType type, CommRequest *request, Error *err) {
+static int mpi_collective_(Comm *base, CommOperation operation, int root, void *out, const void *in, int64_t count,
+                           CommType type, CommRequest *request, Error *err) {
     CommMpi *comm = base->self;
     int64_t bytes = count * comm_type_bytes(type);
     char *own = (char *)out + base->rank * bytes;
@@ -318,11 +318,6 @@ static int mpi_exchange_(Comm *base, void *out, const int64_t *received, const v
         if (post_(comm, work, true, peer, (void *)from, sent[peer], err) != 0) return -1;
     }
     return 0;
-}
-
-static int mpi_collective_(Comm *base, CommOperation operation, void *out, const void *in, int64_t count, CommType type,
-                           CommRequest *request, Error *err) {
-    return mpi_rooted_(base, operation, -1, out, in, count, type, request, err);
 }
 
 // Advances the collectives of all groups, not only the one that the caller tests, each by at most one phase and without
@@ -427,7 +422,6 @@ Comm *comm_mpi_create(MPI_Comm mpi, const char *name, CommMpiWork *work) {
     base->self = comm;
     base->message = mpi_message_;
     base->collective = mpi_collective_;
-    base->rooted = mpi_rooted_;
     base->exchange = mpi_exchange_;
     base->use_workspace = mpi_use_workspace_;
     base->test = mpi_test_;

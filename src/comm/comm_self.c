@@ -12,9 +12,9 @@ static int self_message_(Comm *comm, bool sends, int peer, void *memory, int64_t
                      comm->name, peer);
 }
 
-static int self_collective_(Comm *comm, CommOperation operation, void *out, const void *in, int64_t count,
+static int self_collective_(Comm *comm, CommOperation operation, int root, void *out, const void *in, int64_t count,
                             CommType type, CommRequest *request, Error *err) {
-    (void)comm, (void)operation, (void)err;
+    (void)comm, (void)operation, (void)root, (void)err;
     if (out != in && count > 0) memcpy(out, in, (size_t)(count * comm_type_bytes(type)));
     *request = (CommRequest){0};
     return 0;
@@ -23,7 +23,7 @@ static int self_collective_(Comm *comm, CommOperation operation, void *out, cons
 static int self_exchange_(Comm *comm, void *out, const int64_t *received, const void *in, const int64_t *sent,
                           CommRequest *request, Error *err) {
     (void)received;
-    return self_collective_(comm, COMM_ALL_GATHER, out, in, sent[0], COMM_BYTE, request, err);
+    return self_collective_(comm, COMM_ALL_GATHER, NO_ROOT, out, in, sent[0], COMM_BYTE, request, err);
 }
 
 static int self_test_(Comm *comm, CommRequest *request, Error *err) {

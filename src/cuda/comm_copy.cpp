@@ -89,7 +89,7 @@ static bool inside_(const Copies *self, const void *data, int64_t bytes, const v
 }
 
 // A gather writes this rank's rows into every peer's result, a reduce-scatter one block into every peer's `received`.
-static int copy_collective_(Comm *comm, CommOperation operation, void *out, const void *in, int64_t count,
+static int copy_collective_(Comm *comm, CommOperation operation, int root, void *out, const void *in, int64_t count,
                             CommType type, CommRequest *request, Error *err) {
     Copies *self = copies_of_(comm);
     const CommMemory *memory = &self->memory;
@@ -99,7 +99,7 @@ static int copy_collective_(Comm *comm, CommOperation operation, void *out, cons
                         : operation == COMM_REDUCE_SCATTER &&
                               inside_(self, in, bytes * comm->size, memory->partial, memory->part);
     if (!request->follows) self->announces = ours;
-    if (!ours) return self->other->collective(self->other, operation, out, in, count, type, request, err);
+    if (!ours) return self->other->collective(self->other, operation, root, out, in, count, type, request, err);
     assert(self->announces);
     const char *blocks = (const char *)in;
     char *to = gathers ? (char *)out : (char *)memory->received + (blocks - (const char *)memory->partial);
@@ -158,14 +158,7 @@ static int copy_test_(Comm *comm, CommRequest *request, Error *err) {
 
 // --- mapping
 
-// Sums a value over the ranks. It is also a barrier: no rank continues before all ranks have called it.
-static int agree_(const Copies *self, double *value, Error *err) {
-    CommRequest request = {};
-    if (self->host->collective(self->host, COMM_ALL_REDUCE, value, value, 1, COMM_DOUBLE, &request, err) != 0)
-        return -1;
-    return comm_wait(self->host, &request, err);
-}
-
+// The sum of nothing is a barrier: no rank continues before all ranks have called it.
 static int unmap_(Copies *self, Error *err) {
     Backend *backend = &self->cuda->backend;
     double all = 0;
@@ -174,7 +167,9 @@ static int unmap_(Copies *self, Error *err) {
         if (peer != self->base.rank) cuda_give_back(backend, self->mapped[peer], self->memory.bytes);
     free(self->mapped);
     self->mapped = NULL;
-    if (backend->check(backend, err) != 0 || agree_(self, &all, err) != 0) return -1;
+    if (backend->check(backend, err) != 0 ||
+        comm_collect_now(self->host, COMM_ALL_REDUCE, &all, &all, 1, COMM_DOUBLE, err) != 0)
+        return -1;
     cuda_take_back(self->cuda, self->memory.memory);
     return 0;
 }
@@ -239,7 +234,7 @@ static int copy_use_memory_(Comm *comm, const CommMemory *memory, Error *err) {
         snprintf(comm->why, sizeof comm->why, "the driver does not support stream memory operations: %.60s",
                  cudaGetErrorString((cudaError_t)status));
     if (comm->why[0] != '\0') missing = 1;
-    if (agree_(self, &missing, err) != 0) return -1;
+    if (comm_collect_now(self->host, COMM_ALL_REDUCE, &missing, &missing, 1, COMM_DOUBLE, err) != 0) return -1;
     if (missing == 0) return 1;
     if (comm->why[0] == '\0') snprintf(comm->why, sizeof comm->why, "another tensor rank cannot map a peer's memory");
     if (unmap_(self, err) != 0) return -1;

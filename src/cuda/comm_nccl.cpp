@@ -346,19 +346,6 @@ static void start_first_(NcclGroup *group) {
 
 static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclFloat64, ncclInt8};
 
-static int nccl_rooted_(Comm *comm, CommOperation operation, int root, void *out, const void *in, int64_t count,
-                        CommType type, CommRequest *request, Error *err) {
-    NcclGroup *group = nccl_group_(comm);
-    const NcclLink *all = &group->all;
-    const size_t n = (size_t)count;
-    if (order_(group, err) != 0) return -1;
-    ncclResult_t status = operation == COMM_REDUCE
-                              ? ncclReduce(in, out, n, types[type], ncclSum, root, all->nccl, all->stream)
-                              : ncclBroadcast(in, out, n, types[type], root, all->nccl, all->stream);
-    if (status != ncclSuccess) return give_up_(group, "a sum or a broadcast", -1, nccl_text_(status), err);
-    return mark_(group, &group->all, request, err);
-}
-
 // Notes a collective that was queued, and that work of compute may overlap it. sent: bytes that this rank sends.
 static int nccl_started_(NcclGroup *group, double sent, CommRequest *request, Error *err) {
     if (mark_(group, &group->all, request, err) != 0) return -1;
@@ -388,15 +375,16 @@ static int nccl_exchange_(Comm *comm, void *out, const int64_t *received, const 
 
 // Queues a collective, and adds the FLOPs that can overlap it to collective_flops. The FLOPs follow from the bytes that
 // this rank sends: one block of elements in each of the `steps` steps of a ring.
-static int nccl_collective_(Comm *comm, CommOperation operation, void *out, const void *in, int64_t count,
+static int nccl_collective_(Comm *comm, CommOperation operation, int root, void *out, const void *in, int64_t count,
                             CommType type, CommRequest *request, Error *err) {
-    static const char *const doing[] = {"an all-reduce", "an all-gather", "a reduce-scatter"};
+    static const char *const doing[] = {"an all-reduce", "an all-gather", "a reduce-scatter", "a reduce",
+                                        "a broadcast"};
     NcclGroup *group = nccl_group_(comm);
     const NcclLink *all = &group->all;
     const size_t n = (size_t)count;
     ncclResult_t status;
     if (type == COMM_DOUBLE) {
-        int started = group->host->collective(group->host, operation, out, in, count, type, request, err);
+        int started = group->host->collective(group->host, operation, root, out, in, count, type, request, err);
         request->detail[COMM_ON_HOST] = 1;
         return started;
     }
@@ -404,6 +392,9 @@ static int nccl_collective_(Comm *comm, CommOperation operation, void *out, cons
     if (operation == COMM_ALL_GATHER) status = ncclAllGather(in, out, n, types[type], all->nccl, all->stream);
     else if (operation == COMM_ALL_REDUCE)
         status = ncclAllReduce(in, out, n, types[type], ncclSum, all->nccl, all->stream);
+    else if (operation == COMM_REDUCE)
+        status = ncclReduce(in, out, n, types[type], ncclSum, root, all->nccl, all->stream);
+    else if (operation == COMM_BROADCAST) status = ncclBroadcast(in, out, n, types[type], root, all->nccl, all->stream);
     else status = ncclReduceScatter(in, out, n, types[type], ncclSum, all->nccl, all->stream);
     if (status != ncclSuccess) return give_up_(group, doing[operation], -1, nccl_text_(status), err);
     bool reduces = operation == COMM_ALL_REDUCE;
@@ -419,8 +410,6 @@ static int nccl_collective_(Comm *comm, CommOperation operation, void *out, cons
 // SHARP, unlike other algorithms, needs them registered (ncclRegisterCollNvlsBuffers in NCCL's coll_reg.cc).
 static int nccl_use_memory_(Comm *comm, const CommMemory *memory, Error *err) {
     NcclGroup *group = nccl_group_(comm);
-    Comm *host = group->host;
-    CommRequest request = {};
     if (group->registered != NULL) {
         cudaStreamSynchronize(group->all.stream);
         ncclCommDeregister(group->all.nccl, group->registered);
@@ -428,10 +417,8 @@ static int nccl_use_memory_(Comm *comm, const CommMemory *memory, Error *err) {
     }
     if (memory == NULL) return 0;
     double able = memory->memory == group->cuda->registered;
-    if (host->collective(host, COMM_ALL_REDUCE, &able, &able, 1, COMM_DOUBLE, &request, err) != 0 ||
-        comm_wait(host, &request, err) != 0)
-        return -1;
-    if ((int)able < host->size) return 0;
+    if (comm_collect_now(group->host, COMM_ALL_REDUCE, &able, &able, 1, COMM_DOUBLE, err) != 0) return -1;
+    if ((int)able < comm->size) return 0;
     ncclResult_t status = ncclCommRegister(group->all.nccl, memory->memory, (size_t)memory->bytes, &group->registered);
     if (status != ncclSuccess) return give_up_(group, "registering memory", -1, nccl_text_(status), err);
     return group->registered != NULL;
@@ -458,7 +445,6 @@ Comm *comm_nccl_create(Backend *backend, Comm *host, CommUse use, bool owns, Err
     base->rank = host->rank, base->size = host->size, base->self = group;
     base->connect = nccl_connect_, base->message = nccl_message_, base->collective = nccl_collective_;
     base->test = nccl_test_, base->destroy = nccl_destroy_;
-    if (use == COMM_USE_BESIDE) base->rooted = nccl_rooted_;
     if (use == COMM_USE_EXCHANGE) base->exchange = nccl_exchange_;
     bool registers = use == COMM_USE_COMPUTE && uses_registered_();
     if (registers) base->use_memory = nccl_use_memory_;

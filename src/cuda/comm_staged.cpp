@@ -19,8 +19,7 @@ typedef enum Step { GOES_DOWN, IN_TRANSIT, GOES_UP } Step;
 typedef struct StagedWork {
     bool message, sends;     // message: a message, else a collective; sends: the message is outgoing
     CommOperation operation; // kind of the collective
-    bool rooted;             // the collective has a root
-    int root;
+    int root;                // of a reduce or broadcast
     Step step;
     int peer;
     CommType type;
@@ -98,9 +97,7 @@ static int start_transit_(StagedGroup *group, StagedWork *work, Error *err) {
         return host->message(host, work->sends, work->peer, in, work->in_bytes + work->out_bytes, &work->transit, err);
     if (work->blocks != NULL)
         return host->exchange(host, out, work->blocks, in, work->blocks + host->size, &work->transit, err);
-    if (work->rooted)
-        return host->rooted(host, work->operation, work->root, in, in, work->count, work->type, &work->transit, err);
-    return host->collective(host, work->operation, out, in, work->count, work->type, &work->transit, err);
+    return host->collective(host, work->operation, work->root, out, in, work->count, work->type, &work->transit, err);
 }
 
 static void staged_finish_(StagedGroup *group, StagedWork *work, CommRequest *request) {
@@ -168,30 +165,22 @@ static int staged_message_(Comm *comm, bool sends, int peer, void *memory, int64
 
 // Every rank copies its operand to the host, also where nobody reads it: so all ranks start their hosts' collectives in
 // the order in which the callers test them, as the host's group requires.
-static int staged_rooted_(Comm *comm, CommOperation operation, int root, void *out, const void *in, int64_t count,
-                          CommType type, CommRequest *request, Error *err) {
-    StagedWork like = {};
-    bool broadcasts = operation == COMM_BROADCAST, roots = comm->rank == root;
-    like.operation = operation, like.rooted = true, like.root = root, like.type = type, like.count = count;
-    like.in_bytes = like.out_bytes = count * comm_type_bytes(type);
-    if (broadcasts != roots) like.to = out; // the root of a broadcast has the data, and only a reduce's root gets sums
-    return staged_start_(staged_group_(comm), like, in, request, err);
-}
-
-static int staged_collective_(Comm *comm, CommOperation operation, void *out, const void *in, int64_t count,
+static int staged_collective_(Comm *comm, CommOperation operation, int root, void *out, const void *in, int64_t count,
                               CommType type, CommRequest *request, Error *err) {
     Comm *host = staged_group_(comm)->host;
     if (type == COMM_DOUBLE) {
-        int started = host->collective(host, operation, out, in, count, type, request, err);
+        int started = host->collective(host, operation, root, out, in, count, type, request, err);
         request->detail[COMM_ON_HOST] = 1;
         return started;
     }
     StagedWork like = {};
-    like.operation = operation, like.type = type, like.count = count, like.to = out;
+    bool divides = operation == COMM_ALL_GATHER || operation == COMM_REDUCE_SCATTER, roots = comm->rank == root;
+    like.operation = operation, like.root = root, like.type = type, like.count = count, like.to = out;
     like.in_bytes = like.out_bytes = count * comm_type_bytes(type);
     if (operation == COMM_ALL_GATHER) like.out_bytes *= comm->size;
     if (operation == COMM_REDUCE_SCATTER) like.in_bytes *= comm->size;
-    if (operation != COMM_ALL_REDUCE) like.result = like.in_bytes;
+    if (divides) like.result = like.in_bytes;                                // else the host's sum is in place
+    if (operation == (roots ? COMM_BROADCAST : COMM_REDUCE)) like.to = NULL; // nothing comes back
     return staged_start_(staged_group_(comm), like, in, request, err);
 }
 
@@ -227,7 +216,7 @@ Comm *comm_staged_create(Backend *backend, Comm *host, bool owns, Error *err) {
     Comm *base = &group->base;
     snprintf(base->name, sizeof base->name, "%s", host->name);
     base->rank = host->rank, base->size = host->size, base->self = group;
-    base->message = staged_message_, base->collective = staged_collective_, base->rooted = staged_rooted_;
+    base->message = staged_message_, base->collective = staged_collective_;
     base->exchange = staged_exchange_;
     base->test = staged_test_, base->destroy = staged_destroy_;
     group->host = host, group->owns_host = owns, group->cuda = cuda_self(backend);

@@ -321,8 +321,8 @@ static void start_(CountComm *self, double seconds, bool copies, CommRequest *re
     memcpy(&request->detail[END], &end, sizeof end);
 }
 
-static int collective_(Comm *comm, CommOperation operation, void *out, const void *in, int64_t count, CommType type,
-                       CommRequest *request, Error *err) {
+static int collective_(Comm *comm, CommOperation operation, int root, void *out, const void *in, int64_t count,
+                       CommType type, CommRequest *request, Error *err) {
     // A reduce and a broadcast of a buffer send as much as the two halves of its all-reduce.
     static const CostCollective kinds[] = {COST_ALL_REDUCE, COST_ALL_GATHER, COST_REDUCE_SCATTER, COST_REDUCE_SCATTER,
                                            COST_ALL_GATHER};
@@ -338,7 +338,7 @@ static int collective_(Comm *comm, CommOperation operation, void *out, const voi
         copies = inside_(in, all, memory->partial, memory->part);
     int64_t what = 1 + 4 * (int64_t)operation + 2 * copies + (copies && request->follows);
     Priced *priced = priced_(self->priced, what, all);
-    (void)err;
+    (void)root, (void)err;
     if (priced->what != what || priced->size != all) {
         int nodes = self->links.near > 0 ? (comm->size + self->links.near - 1) / self->links.near : 1;
         *priced = (Priced){what, all, 0};
@@ -357,12 +357,6 @@ static int collective_(Comm *comm, CommOperation operation, void *out, const voi
     start_(self, seconds, copies, request);
     if (copies && operation == COMM_REDUCE_SCATTER) request->detail[SUMS] = all + part;
     return 0;
-}
-
-static int rooted_(Comm *comm, CommOperation operation, int root, void *out, const void *in, int64_t count,
-                   CommType type, CommRequest *request, Error *err) {
-    (void)root;
-    return collective_(comm, operation, out, in, count, type, request, err);
 }
 
 // Returns the expected number of nodes, of n, that k copies reach, divided by k, if all nodes have equally many
@@ -437,7 +431,6 @@ Comm *count_comm_create(const char *name, int rank, int size, Clocks *clocks, co
                                  .self = self,
                                  .message = message_,
                                  .collective = collective_,
-                                 .rooted = rooted_,
                                  .exchange = exchange_,
                                  .use_memory = use_memory_,
                                  .test = test_,

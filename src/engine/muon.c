@@ -155,15 +155,12 @@ void muon_destroy(Muon *muon) {
 // Sums the squares of every split matrix over the tensor ranks. Ranks of one home have the same matrices. The entries
 // of other homes stay 0, so the number of entries, and with it the workspace of the sum, is as planned.
 static int sum_squares_(Muon *muon, Error *err) {
-    CommRequest request = {0};
     muon->be->squared_norms(muon->be, muon->own, muon->parts, muon->count);
     for (int64_t i = 0; i < muon->count; i++)
         if (muon->matrices[i].place >= 0) muon->squares[muon->matrices[i].place] = muon->own[i];
     if (muon->tensor == NULL || muon->places == 0) return 0;
-    return muon->tensor->collective(muon->tensor, COMM_ALL_REDUCE, muon->squares, muon->squares, muon->places,
-                                    COMM_DOUBLE, &request, err) == 0
-               ? comm_wait(muon->tensor, &request, err)
-               : -1;
+    return comm_collect_now(muon->tensor, COMM_ALL_REDUCE, muon->squares, muon->squares, muon->places, COMM_DOUBLE,
+                            err);
 }
 
 // Replaces a matrix's gradient, its momentum, by its direction. `factor` makes its norm 1. gathers: exchanges the parts
@@ -183,14 +180,10 @@ static int direct_(Muon *muon, int64_t index, double factor, bool gathers, Error
     if (!gathers) be->zero(be, gathered, ranks * bytes); // in place of the other ranks' parts
     be->from_float(be, own, part->gradient, part->count);
     be->combine(be, own, factor, own, 0.0, own, part->count);
-    if (gathers && ranks > 1) {
-        CommRequest request = {0};
-        CommType type = be->element == 2 ? COMM_BF16 : COMM_FLOAT;
-        if (muon->tensor->collective(muon->tensor, COMM_ALL_GATHER, gathered, own, part->count, type, &request, err) !=
-                0 ||
-            comm_wait(muon->tensor, &request, err) != 0)
-            return -1;
-    }
+    CommType type = be->element == 2 ? COMM_BF16 : COMM_FLOAT;
+    if (gathers && ranks > 1 &&
+        comm_collect_now(muon->tensor, COMM_ALL_GATHER, gathered, own, part->count, type, err) != 0)
+        return -1;
     for (int r = 0; columns && r < ranks; r++)
         be->copy_columns(be, x + r * narrow * be->element, wide, gathered + r * bytes, narrow, false, rows, narrow);
     orthogonalize(be, muon->work, rows, wide);

@@ -129,12 +129,6 @@ double optimizer_lr(const TrainConfig *train, int64_t step) {
     return decay_(train, step);
 }
 
-static int optimizer_sum_(Comm *comm, float *data, int64_t count, Error *err) {
-    CommRequest request = {0};
-    if (comm->collective(comm, COMM_ALL_REDUCE, data, data, count, COMM_FLOAT, &request, err) != 0) return -1;
-    return comm_wait(comm, &request, err);
-}
-
 static TensorPiece piece_of_(const Stage *stage, const Tensor *tensor) {
     return tensors_piece(&stage->tensors, tensor - stage->tensors.tensors);
 }
@@ -161,9 +155,9 @@ static int meet_tied_(Optimizer *optimizer, Error *err) {
     if (alias != NULL || optimizer->groups.tied == NULL) return 0;
     const Tensor *end = stage->embedding != NULL ? &stage->embedding[0] : &stage->head[stage->model->head_matrix];
     TensorPiece piece = piece_of_(stage, end);
-    return piece.begin < piece.end
-               ? optimizer_sum_(optimizer->groups.tied, piece.gradient, piece.end - piece.begin, err)
-               : 0;
+    return piece.begin < piece.end ? comm_collect_now(optimizer->groups.tied, COMM_ALL_REDUCE, piece.gradient,
+                                                      piece.gradient, piece.end - piece.begin, COMM_FLOAT, err)
+                                   : 0;
 }
 
 // Sums over the tensor ranks the gradients of norm weights, which each rank computed from only its rows or heads.
@@ -172,8 +166,8 @@ static int meet_shards_(Optimizer *optimizer, Error *err) {
     for (int64_t i = 0; stage->at.shape.tensor_ranks > 1 && i < stage->tensors.count; i++) {
         if (!tensor_summed(stage->tensors.tensors[i].spec, stage->at.shape.sequence)) continue;
         TensorPiece piece = tensors_piece(&stage->tensors, i);
-        if (piece.begin < piece.end &&
-            optimizer_sum_(optimizer->groups.tensor, piece.gradient, piece.end - piece.begin, err) != 0)
+        if (piece.begin < piece.end && comm_collect_now(optimizer->groups.tensor, COMM_ALL_REDUCE, piece.gradient,
+                                                        piece.gradient, piece.end - piece.begin, COMM_FLOAT, err) != 0)
             return -1;
     }
     return 0;
@@ -192,10 +186,7 @@ static int gather_squares_(Optimizer *optimizer, const AdamwTensor *list, Error 
     for (int64_t i = 0; i < optimizer->count; i++)
         if (optimizer->owned[i].counted) mine[optimizer->owned[i].table_index] = optimizer->own[i];
     if (data != NULL) {
-        CommRequest request = {0};
-        if (data->collective(data, COMM_ALL_REDUCE, mine, mine, entries, COMM_DOUBLE, &request, err) != 0 ||
-            comm_wait(data, &request, err) != 0)
-            return -1;
+        if (comm_collect_now(data, COMM_ALL_REDUCE, mine, mine, entries, COMM_DOUBLE, err) != 0) return -1;
         if (data->rank > 0) memset(mine, 0, (size_t)entries * sizeof *mine);
     }
     World *world = optimizer->groups.world;

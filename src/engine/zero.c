@@ -32,10 +32,9 @@ static void start_next_(Zero *zero) {
     const Unit *unit = &tensors->units[u];
     Comm *group = group_(zero, u);
     float *sum = tensors_sum(tensors, unit);
-    int failed = unit->home < 0 ? group->collective(group, COMM_REDUCE_SCATTER, sum, unit->gradients, unit->piece,
-                                                    COMM_FLOAT, &zero->requests[u], &zero->error)
-                                : group->rooted(group, COMM_REDUCE, unit->home, sum, unit->gradients, unit->piece,
-                                                COMM_FLOAT, &zero->requests[u], &zero->error);
+    CommOperation operation = unit->home < 0 ? COMM_REDUCE_SCATTER : COMM_REDUCE;
+    int failed = group->collective(group, operation, unit->home, sum, unit->gradients, unit->piece, COMM_FLOAT,
+                                   &zero->requests[u], &zero->error);
     zero->started += failed == 0;
     zero->stage->be->summing = true;
 }
@@ -130,10 +129,9 @@ static int zero_gather_(Zero *zero, int64_t u, Error *err) {
     int64_t element = unit_element(tensors, unit);
     char *whole = (char *)unit->weights, *piece = whole + unit->rank * unit->piece * element;
     CommType type = element == 2 ? COMM_BF16 : COMM_FLOAT;
-    if (unit->home >= 0)
-        return group->rooted(group, COMM_BROADCAST, unit->home, whole, whole, unit->piece, type, &zero->requests[u],
-                             err);
-    return group->collective(group, COMM_ALL_GATHER, whole, piece, unit->piece, type, &zero->requests[u], err);
+    CommOperation operation = unit->home < 0 ? COMM_ALL_GATHER : COMM_BROADCAST;
+    return group->collective(group, operation, unit->home, whole, unit->home < 0 ? piece : whole, unit->piece, type,
+                             &zero->requests[u], err);
 }
 
 // At most SUMS_OVER_DATA gathers are in flight at once.

@@ -24,7 +24,8 @@ static void gather_(Pass *pass, CommRequest *request, void *out, const void *in,
                     bool follows) {
     Comm *t = pass->tensor;
     *request = (CommRequest){.follows = follows};
-    if (t->collective(t, COMM_ALL_GATHER, out, in, count, type, request, pass->err) != 0) request->active = false;
+    if (t->collective(t, COMM_ALL_GATHER, NO_ROOT, out, in, count, type, request, pass->err) != 0)
+        request->active = false;
 }
 
 // Starts the sum over tensor ranks of `partial`. This rank's `rows` of the sum go to `out`; without sequence
@@ -34,8 +35,8 @@ static void sum_rows_(Pass *pass, CommRequest *request, void *out, void *partial
     int64_t count = rows * pass->shape->hidden;
     *request = (CommRequest){.follows = follows};
     bool scatters = pass->shape->sequence;
-    if (t->collective(t, scatters ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE, scatters ? out : partial, partial, count,
-                      comm_type_(pass), request, pass->err) != 0)
+    if (t->collective(t, scatters ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE, NO_ROOT, scatters ? out : partial, partial,
+                      count, comm_type_(pass), request, pass->err) != 0)
         request->active = false;
 }
 

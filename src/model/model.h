@@ -135,7 +135,7 @@ typedef struct Pass {
 static inline void pass_collective(Pass *pass, Comm *comm, CommOperation operation, void *out, const void *in,
                                    int64_t count, CommType type) {
     CommRequest request = {0};
-    if (comm->collective(comm, operation, out, in, count, type, &request, pass->err) == 0)
+    if (comm->collective(comm, operation, NO_ROOT, out, in, count, type, &request, pass->err) == 0)
         comm_wait_polling(comm, &request, pass->poll, pass->poll_argument, pass->err);
 }
 

@@ -91,9 +91,9 @@ static int collect_(Preflight *p, Error *err) {
     int started =
         p->kind == COST_EXCHANGE ? comm->exchange(comm, p->out, p->blocks, p->in, p->blocks, &request, err)
         : p->kind == COST_ALL_GATHER
-            ? comm->collective(comm, COMM_ALL_GATHER, p->out, p->out + comm->rank * bytes, bytes, COMM_BYTE, &request,
-                               err)
-            : comm->collective(comm, COMM_REDUCE_SCATTER, p->out, p->in, bytes / 4, COMM_FLOAT, &request, err);
+            ? comm->collective(comm, COMM_ALL_GATHER, NO_ROOT, p->out, p->out + comm->rank * bytes, bytes, COMM_BYTE,
+                               &request, err)
+            : comm->collective(comm, COMM_REDUCE_SCATTER, NO_ROOT, p->out, p->in, bytes / 4, COMM_FLOAT, &request, err);
     return started == 0 ? comm_wait(comm, &request, err) : -1;
 }
 
@@ -194,12 +194,9 @@ static int probe_group_(Preflight *p, Probe probe, Comm *comm, CostCollective ki
     p->comm = comm, p->kind = kind;
     if (comm == NULL) return measure_(p, probe, collect_, budget_(p), false, err);
     // The sums give the group's first rank, and whether the group spans nodes.
-    CommRequest request = {0};
     int node = hardware_node(&p->hardware, config, world_rank(p->run->world));
     double sums[3] = {comm->rank == 0 ? world_rank(p->run->world) : 0, node, (double)node * node};
-    if (comm->collective(comm, COMM_ALL_REDUCE, sums, sums, 3, COMM_DOUBLE, &request, err) != 0 ||
-        comm_wait(comm, &request, err) != 0)
-        return -1;
+    if (comm_collect_now(comm, COMM_ALL_REDUCE, sums, sums, 3, COMM_DOUBLE, err) != 0) return -1;
     finding->leader = (int)sums[0], finding->size = comm->size;
     finding->between = sums[2] * comm->size > sums[1] * sums[1] + 0.5; // the nodes' numbers have a variance
     CommMemory memory = {p->out,   2 * p->bytes + COMM_FLAGS * 4, p->out, p->in,

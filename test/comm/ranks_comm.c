@@ -233,8 +233,8 @@ static void all_reduce_(Test *t, CommType type, int64_t count) {
     CommRequest request = {0};
     char *data = malloc((size_t)(count * 8 + 8));
     for (int64_t i = 0; i < count; i++) store_(data, type, i, t->rank, i);
-    EQUAL(t, "all_reduce", t->all->collective(t->all, COMM_ALL_REDUCE, data, data, count, type, &request, &t->error),
-          0);
+    EQUAL(t, "all_reduce",
+          t->all->collective(t->all, COMM_ALL_REDUCE, NO_ROOT, data, data, count, type, &request, &t->error), 0);
     wait_(t, &request);
     check_sums_(t, "all_reduce: bits of the serial sum, element", data, type, count, 0);
     free(data);
@@ -247,7 +247,7 @@ static void reduce_scatter_(Test *t, CommType type, int64_t count, bool in_place
     char *out = in_place ? in + t->rank * count * width : apart;
     for (int64_t i = 0; i < total; i++) store_(in, type, i, t->rank, i);
     EQUAL(t, "reduce_scatter",
-          t->all->collective(t->all, COMM_REDUCE_SCATTER, out, in, count, type, &request, &t->error), 0);
+          t->all->collective(t->all, COMM_REDUCE_SCATTER, NO_ROOT, out, in, count, type, &request, &t->error), 0);
     wait_(t, &request);
     check_sums_(t, "reduce_scatter: bits of the serial sum, element", out, type, count, t->rank * count);
     free(in), free(apart);
@@ -259,7 +259,8 @@ static void all_gather_(Test *t, CommType type, int64_t count, bool in_place) {
     char *out = malloc((size_t)(count * t->size * 8 + 8)), *apart = malloc((size_t)(count * 8 + 8));
     char *in = in_place ? out + t->rank * count * width : apart, wanted[8];
     for (int64_t i = 0; i < count; i++) store_(in, type, i, t->rank, i);
-    EQUAL(t, "all_gather", t->all->collective(t->all, COMM_ALL_GATHER, out, in, count, type, &request, &t->error), 0);
+    EQUAL(t, "all_gather",
+          t->all->collective(t->all, COMM_ALL_GATHER, NO_ROOT, out, in, count, type, &request, &t->error), 0);
     wait_(t, &request);
     for (int64_t i = 0; i < count * t->size; i++) {
         store_(wanted, type, 0, (int)(i / count), i % count);
@@ -277,11 +278,12 @@ static void rooted_(Test *t, CommType type, int64_t count, int root, bool in_pla
     for (int64_t i = 0; i < count; i++) store_(in, type, i, t->rank, i);
     if (!in_place) memset(out, 0x5a, (size_t)bytes);
     memcpy(kept, out, (size_t)bytes);
-    EQUAL(t, "reduce", t->all->rooted(t->all, COMM_REDUCE, root, out, in, count, type, &request, &t->error), 0);
+    EQUAL(t, "reduce", t->all->collective(t->all, COMM_REDUCE, root, out, in, count, type, &request, &t->error), 0);
     wait_(t, &request);
     if (t->rank == root) check_sums_(t, "reduce: bits of the serial sum, element", out, type, count, 0);
     else EQUAL(t, "reduce writes on its root alone", memcmp(kept, out, (size_t)bytes), 0);
-    EQUAL(t, "broadcast", t->all->rooted(t->all, COMM_BROADCAST, root, out, out, count, type, &request, &t->error), 0);
+    EQUAL(t, "broadcast", t->all->collective(t->all, COMM_BROADCAST, root, out, out, count, type, &request, &t->error),
+          0);
     wait_(t, &request);
     check_sums_(t, "broadcast, element", out, type, count, 0);
     free(in), free(apart), free(kept);
@@ -344,8 +346,8 @@ static void collectives_at_once_(Test *t) {
         int64_t count = k % 3 == 0 ? 100 : COUNT;
         for (int64_t i = 0; i < count; i++) store_(data + k * COUNT, COMM_FLOAT, i, t->rank, i + k);
         EQUAL(t, "all_reduce",
-              t->all->collective(t->all, COMM_ALL_REDUCE, data + k * COUNT, data + k * COUNT, count, COMM_FLOAT,
-                                 &requests[k], &t->error),
+              t->all->collective(t->all, COMM_ALL_REDUCE, NO_ROOT, data + k * COUNT, data + k * COUNT, count,
+                                 COMM_FLOAT, &requests[k], &t->error),
               0);
     }
     // Every rank waits in its own order.
@@ -420,7 +422,8 @@ static void groups_(Test *t) {
         CommRequest request = {0};
         EQUAL(t, "size", even->size, (t->size + 1) / 2);
         EQUAL(t, "ordered by key", even->rank, even->size - 1 - t->rank / 2);
-        EQUAL(t, "sum", even->collective(even, COMM_ALL_REDUCE, &one, &one, 1, COMM_FLOAT, &request, &t->error), 0);
+        EQUAL(t, "sum",
+              even->collective(even, COMM_ALL_REDUCE, NO_ROOT, &one, &one, 1, COMM_FLOAT, &request, &t->error), 0);
         EQUAL(t, "wait", comm_wait(even, &request, &t->error), 0);
         EQUAL(t, "summed in the group", one == (float)even->size, true);
         even->destroy(even);

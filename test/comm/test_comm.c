@@ -14,12 +14,13 @@ TEST(one_rank_keeps_its_sums) {
     Comm *comm = comm_self_create("tensor");
     assert_non_null(comm);
     assert_int_equal(comm->size, 1);
-    assert_int_equal(comm->collective(comm, COMM_ALL_REDUCE, data, data, 3, COMM_FLOAT, &request, &err), 0);
+    assert_int_equal(comm->collective(comm, COMM_ALL_REDUCE, NO_ROOT, data, data, 3, COMM_FLOAT, &request, &err), 0);
     assert_int_equal(comm_wait(comm, &request, &err), 0);
-    assert_int_equal(comm->collective(comm, COMM_ALL_GATHER, apart, data, 3, COMM_FLOAT, &request, &err), 0);
+    assert_int_equal(comm->collective(comm, COMM_ALL_GATHER, NO_ROOT, apart, data, 3, COMM_FLOAT, &request, &err), 0);
     assert_int_equal(comm_wait(comm, &request, &err), 0);
     assert_memory_equal(apart, data, sizeof data);
-    assert_int_equal(comm->collective(comm, COMM_REDUCE_SCATTER, data, data, 3, COMM_FLOAT, &request, &err), 0);
+    assert_int_equal(comm->collective(comm, COMM_REDUCE_SCATTER, NO_ROOT, data, data, 3, COMM_FLOAT, &request, &err),
+                     0);
     assert_int_equal(comm_wait(comm, &request, &err), 0);
     assert_true(data[0] == 1 && data[1] == 2 && data[2] == 3);
     assert_false(request.active);

@@ -53,6 +53,7 @@ def alone(config):
 
 PIPELINES = {
     "p4_bpipe": ["parallel.pipeline=4", "schedule.bpipe=on"],
+    "p4_host": ["parallel.pipeline=4", "schedule.bpipe=on", "schedule.evict_to=host", "schedule.slots=2"],
     "p2_pointwise": ["parallel.pipeline=2", "schedule.recompute=pointwise"],
     "p2_zb_v": ["parallel.pipeline=2", "schedule.name=zb-v"],
 }
@@ -63,9 +64,9 @@ def test_stages_and_schedules_do_not_change_a_bit(config, alone, layout):
     assert run(config, *PIPELINES[layout]).bits == alone.bits
 
 
-@pytest.mark.parametrize("experts", [2, 4])
-def test_stages_do_not_change_a_bit_for_divided_experts(config, experts):
-    keys = ["parallel.data=4", f"parallel.expert={experts}"]
+@pytest.mark.parametrize("experts, optimizer", [(2, "adamw"), (4, "adamw"), (2, "muon")])
+def test_stages_do_not_change_a_bit_for_divided_experts(config, experts, optimizer):
+    keys = ["parallel.data=4", f"parallel.expert={experts}", f"train.optimizer={optimizer}"]
     one = run(config, *keys)
     assert run(config, *keys, "parallel.pipeline=2", "schedule.bpipe=on").bits == one.bits
     assert run(config, *keys, "parallel.pipeline=2", "parallel.placement=stages").bits == one.bits
@@ -128,7 +129,7 @@ def test_the_bias_of_an_expert_grows_where_few_tokens_came(config, tmp_path):
 MUON = "train.optimizer=muon"
 
 
-@pytest.mark.parametrize("layout", ["p4_bpipe", "p2_zb_v", "p2_pointwise"])
+@pytest.mark.parametrize("layout", PIPELINES)
 def test_with_muon_stages_schedules_and_threads_do_not_change_a_bit(config, layout):
     two = environment(OMP_NUM_THREADS="2")
     assert run(config, MUON, *PIPELINES[layout], env=two).bits == run(config, MUON).bits
