@@ -77,8 +77,9 @@ COST(PASS(4 * rows * shape->chosen); ROUTED(counts, parts))
 // place (rows, k): position of each copy in the order by expert, then row.
 OPERATION(void, route_places, int32_t *place, const int32_t *chosen, int64_t rows, const RouteShape *shape)
 COST(PASS(12 * rows * shape->chosen))
-// dlogits (rows, E) in the run's precision. dweights (rows, k). share (E) or NULL: the balance loss's gradient of each
-// score, after sigmoid of each score divided by the sum of its row's. z: adds the gradient of z * logsumexp(logits)^2.
+// dlogits (rows, E) in the run's precision. dweights (rows, k). share (E) or NULL: gradient of the balance loss with
+// respect to each score; with sigmoid, to each score divided by its row's sum. z: adds the gradient of z *
+// logsumexp(logits)^2.
 OPERATION(void, route_backward, void *dlogits, const float *dweights, const int32_t *chosen, const float *logits,
           const float *share, double z, int64_t rows, const RouteShape *shape)
 COST(PASS(rows *((4 + be->element) * shape->experts + 8 * shape->chosen)))

@@ -98,7 +98,7 @@ int config_resolve_ramp(Config *config, Error *err) {
                             "a schedule from a file has one number of microbatches; remove schedule.file, or the ramp");
     for (int64_t i = 1; i < train->ramp_count; i++)
         if (ramp[i].step <= ramp[i - 1].step)
-            return config_error(config, "train.batch_ramp", err, "step %lld follows step %lld; use rising steps",
+            return config_error(config, "train.batch_ramp", err, "step %lld follows step %lld; use increasing steps",
                                 (long long)ramp[i].step, (long long)ramp[i - 1].step);
     if (ramp[0].step > 1) {
         if (train->ramp_count == CONFIG_MAX_RAMP)
@@ -116,10 +116,10 @@ int config_resolve_ramp(Config *config, Error *err) {
 // Sets train.steps, if it is auto, to the fewest steps that take train.tokens.
 static int resolve_steps_(Config *config, Error *err) {
     TrainConfig *train = &config->train;
-    const int64_t most = 1000000000000; // of train.steps
+    const int64_t most = 1000000000000; // limit of train.steps
     if (train->steps > 0) return 0;
     if (train->tokens == 0)
-        return config_error(config, "train.steps", err, "auto takes the steps of train.tokens; set that, or steps");
+        return config_error(config, "train.steps", err, "auto needs train.tokens; set it, or set steps");
     int64_t left = (train->tokens - 1) / config->model.seq_len + 1; // sequences
     for (int64_t i = 0; left > 0; i++) {
         bool last = i + 1 >= train->ramp_count;
@@ -352,7 +352,7 @@ static const char *why_whole_(const Config *config) {
         return "split backwards compute weight gradients only after the input gradients of all layers; "
                "use a schedule without split backwards such as 1f1b, or off";
     if (config->model.experts > 0)
-        return "gradients of experts are summed over other ranks than those of the rest of a layer; use off";
+        return "experts' gradients are summed over other ranks than a layer's other gradients; use off";
     return NULL;
 }
 

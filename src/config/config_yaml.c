@@ -416,8 +416,8 @@ int config_load_unchecked(Config *config, const char *path, const char *const *o
         if (config_read_override(config, overrides[i], err) != 0) return -1;
     if (config->window > 0 && config->window < config->model.seq_len)
         return error_set(err, EXIT_USAGE,
-                         "%s: sliding_window is %lld, and attention to the whole sequence alone can be planned; use -o "
-                         "model.seq_len=%lld or less, or take sliding_window out of a copy of the file",
+                         "%s: sliding_window is %lld, and only full attention can be planned; use -o "
+                         "model.seq_len=%lld or less, or remove sliding_window from a copy of the file",
                          config->path, (long long)config->window, (long long)config->window);
     fill_from_gpu_(config);
     return config_resolve_ramp(config, err);

@@ -286,7 +286,7 @@ char *hf_model_yaml(const char *text, size_t length, const char *path, int64_t *
     int status = json_parse_python(&json, text, (int64_t)length, path, &damage);
     found.root = json.root;
     if (status != 0) {
-        error_set(err, EXIT_USAGE, "%s; mend the file, or download it again", damage.text);
+        error_set(err, EXIT_USAGE, "%s; fix the file, or download it again", damage.text);
     } else if (json_find(found.root, "model_type") == NULL) {
         error_set(err, EXIT_USAGE, "%s: has no model_type; add it, such as \"model_type\": \"llama\"", path);
     } else if (hf_model_read(&found, family_of_type_(json_text(found.root, "model_type", "")), err) == 0 &&

@@ -74,7 +74,7 @@ static const Hint keys[] = {
      "train.lr is for all tensors; train.muon_scale sets how far matrices move"},
     {"ns_steps muon_num_ns_steps num_ns_steps ns_coefficients muon_coefficient_type muon_use_nesterov muon_split_qkv "
      "muon_tp_mode muon_fp32_matmul_prec",
-     "Muon takes five Newton-Schulz steps, Nesterov momentum, and q, k and v apart; leave it out"},
+     "Muon takes five Newton-Schulz steps and Nesterov momentum, with q, k and v separate; leave it out"},
     {"learning_rate max_lr peak_lr", "set train.lr"},
     {"min_lr lr_min decay_lr_min", "set train.min_lr_ratio, the share of train.lr that is left at the end"},
     {"lr_warmup_samples warmup_ratio lr_warmup_fraction", "set train.warmup_steps, in steps"},
@@ -126,7 +126,7 @@ static const Hint keys[] = {
      "set sample.tokenizer; data are made with scripts/prepare_data.py"},
     {"save_interval checkpoint_every save_steps", "set checkpoint.every"},
     {"save save_dir output_dir out_dir checkpoint_folder dump_folder", "set checkpoint.dir"},
-    {"load resume resume_from_checkpoint", "give --resume DIR, or checkpoint.init_from for weights alone"},
+    {"load resume resume_from_checkpoint", "give --resume DIR, or checkpoint.init_from for only the weights"},
     {"pretrained_checkpoint init_from_hf hf_checkpoint model_name_or_path", "set checkpoint.init_from"},
     {"keep_latest_k save_total_limit", "set checkpoint.keep"},
     {"log_interval log_freq logging_steps log_every", "set log.every"},
@@ -136,7 +136,7 @@ static const Hint keys[] = {
     {"lr_wsd_decay_iters decay_iters wsd_decay_steps lr_decay_steps", "set train.decay_steps, with train.schedule wsd"},
     {"lr_wsd_decay_style decay_style", "set train.decay_shape, with train.schedule wsd"},
     {"wandb wandb_project tensorboard tensorboard_dir enable_wandb report_to",
-     "every step goes to log.metrics, which scripts/metrics.py turns into TensorBoard's form"},
+     "every step goes to log.metrics, which scripts/metrics.py converts for TensorBoard"},
     {"compile torch_compile use_compile", "there is nothing to compile; leave it out"},
 };
 

@@ -75,7 +75,7 @@ static int read_example_(Evaluation *evaluation, Cursor *cursor, Error *err) {
     if (fields[COMPLETIONS] < 2) return damaged_(cursor, err, "has fewer than two completions");
     if (fields[LABEL] >= fields[COMPLETIONS]) return damaged_(cursor, err, "has a label that names no completion");
     cursor->at += FIELDS;
-    cursor->end = fields + words; // while its texts are read
+    cursor->end = fields + words; // the example's end, until its texts are read
     Example example = {evaluation->row_count, fields[COMPLETIONS], fields[LABEL]};
     int64_t context_tokens;
     bool fits = true;

@@ -14,7 +14,7 @@
 //   - a collective inside a node has the bus bandwidth measured for its kind, ranks and size; if it was not measured,
 //     it has the links' rate and one latency (two for an all-reduce);
 //   - all traffic that leaves a node at the same time shares the rate of the node's network; other links are per rank.
-// The constants of a GPU are those of gpu_kernels.c. A GPU without a row there is planned "by the data sheet".
+// The constants of a GPU are in gpu_kernels.c. A GPU without a row there is planned "by the data sheet".
 #pragma once
 
 #include "config/config.h"

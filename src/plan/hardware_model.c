@@ -1,4 +1,4 @@
-// Describes the device of a configuration. What a single product, pass or collective costs on it is in device/cost.c.
+// Describes the device of a configuration. device/cost.c has the costs of single products, passes and collectives.
 #include "hardware_model.h"
 #include "base/grid.h"
 #include "base/units.h"
@@ -215,11 +215,11 @@ void hardware_print_band(const Hardware *hardware, const Config *config, GpuBand
         grid_line(file, "expected", "%s (%s%s): %s", hardware_seconds_text(band.middle * step, middle),
                   range_text_(band, step, range), share, others);
     else if (config->hardware.trainer != TRAINER_THIS)
-        grid_line(file, "expected", "not known: there are no runs of %s on such GPUs in this precision", word);
+        grid_line(file, "expected", "unknown: there are no runs of %s on such GPUs in this precision", word);
     else if (others_text_(hardware, config, step, others, sizeof others) > 0)
         grid_line(file, "expected", "%s: four of five published runs; this trainer was not measured on such GPUs",
                   others);
-    else grid_line(file, "expected", "not known: no program's steps were measured on such GPUs in this precision");
+    else grid_line(file, "expected", "unknown: no program's steps were measured on such GPUs in this precision");
 }
 
 void hardware_print_cpus(const Hardware *hardware, FILE *file) {
@@ -246,6 +246,6 @@ void hardware_print(const Hardware *hardware, FILE *file) {
         grid_line(file, "", "overhead: %.4g us for every forward or backward, %.4g ms for a step",
                   1e6 * hardware->action, 1e3 * hardware->step);
     if (hardware->cpu)
-        grid_line(file, "", "%.3g rank%s of this host compute at full speed at a time, more share its cores",
+        grid_line(file, "", "%.3g rank%s of this host compute at full speed at a time, further ranks share its cores",
                   hardware->cores_share, hardware->cores_share == 1 ? "" : "s");
 }

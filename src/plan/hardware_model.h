@@ -46,7 +46,7 @@ int64_t hardware_experts_in_a_row(const ParallelConfig *parallel);
 // (counted.h): with one scale for a tensor in eight bits, or with exchanges between nodes.
 bool hardware_theirs_differs(const Hardware *hardware, const Config *config);
 
-// Returns the bytes/s of the network of a domain: that of its nodes together.
+// Returns the bytes/s of a domain's network: the sum over its nodes.
 double hardware_network(const Hardware *hardware, const Config *config);
 
 // If the plan is for CPUs, prints a line that says so and names the machine.

@@ -47,7 +47,7 @@ void plan_formulas_print(const PlanAnswer *answer, FILE *file) {
         double moves = rounds * sent * (double)(shards - 1) / (double)shards / rate;
         grid_line(file, "",
                   "FSDP (ZeRO-3) over %lld ranks instead of the pipeline: about %s a rank and %s a step, of which %s "
-                  "are gathers and sums beyond compute (arXiv 2304.11277)",
+                  "are exposed gathers and sums (arXiv 2304.11277)",
                   (long long)shards, grid_bytes((int64_t)(states / (double)shards + bundles + 2 * layer), bytes),
                   grid_seconds(fmax(busy, moves) + row->time.optimizer, step),
                   grid_seconds(fmax(0, moves - busy), beyond));

@@ -236,7 +236,8 @@ static int print_world_(const PlanAnswer *answer, FILE *file, Error *err) {
     else
         grid_line(file, "world", "no number of ranks with this memory is enough for %s as given%s",
                   plan_plain_name(&answer->config),
-                  answer->schedules.best >= 0 ? "; another schedule fits here" : "; --search tries what would be");
+                  answer->schedules.best >= 0 ? "; another schedule fits here"
+                                              : "; --search looks for a layout that fits");
     return 0;
 }
 

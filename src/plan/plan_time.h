@@ -102,8 +102,8 @@ static inline double estimate_mfu(double stage_mfu, int64_t batch, int64_t micro
     return stage_mfu * estimate_filled(batch, micro_batch, stages);
 }
 
-// Returns by which fraction MFU_stage has to grow from micro-batch size `from` to `to` for the pipeline to be no
-// slower, since the larger size leaves stages idle for longer. 0.052 for B = 128, p = 8, 1 to 2.
+// Returns the fraction by which MFU_stage has to grow from micro-batch size `from` to `to` for the pipeline to be no
+// slower: the larger size leaves stages idle for longer. 0.052 for B = 128, p = 8, 1 to 2.
 static inline double estimate_required_gain(int64_t batch, int64_t from, int64_t to, int64_t stages) {
     return estimate_filled(batch, from, stages) / estimate_filled(batch, to, stages) - 1;
 }

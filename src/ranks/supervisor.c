@@ -53,7 +53,7 @@ struct Supervisor {
     Watchdog *alone; // watches this rank while no coordinator hears from it
     RankStatus last; // status last read from the rank; after its end, includes how it ended
     bool ended, stopped, told;
-    bool sent;         // the coordinator was sent how the rank ended
+    bool sent;         // the rank's end was sent to the coordinator
     bool acknowledged; // the coordinator has confirmed it
     bool crashed;      // a signal killed the rank after it had left, in MPI_Finalize
     int code;          // exit code of this process
@@ -139,7 +139,7 @@ static void miss_progress_(const Supervisor *supervisor, double now) {
     if (watchdog_look(supervisor->alone, now, &rank) != FOUND_STUCK) return;
     watchdog_describe(&supervisor->last, own);
     bool joining = strcmp(supervisor->last.action, SUPERVISOR_JOINING) == 0;
-    give_up_(supervisor, "nothing has moved here for %.0f s (train.timeout_s): this rank %s; %s",
+    give_up_(supervisor, "this rank has made no progress for %.0f s (train.timeout_s): it %s; %s",
              job->patience.progress_s, own,
              joining ? "the job ends before any rank has begun; if hosts have several networks, name the "
                        "right one to mpirun (docs/slurm.md)"

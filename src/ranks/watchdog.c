@@ -92,14 +92,14 @@ void watchdog_reason(const Watchdog *dog, Found found, int rank, double now, cha
     char name[WATCHDOG_NAME], others[48] = "";
     int more = -1; // number of further silent ranks
     if (found == FOUND_STUCK) {
-        snprintf(text, WATCHDOG_TEXT, "nothing has moved on any rank for %.0f s (train.timeout_s)", now - dog->moved);
+        snprintf(text, WATCHDOG_TEXT, "no rank has made progress for %.0f s (train.timeout_s)", now - dog->moved);
         return;
     }
     for (int i = 0; i < dog->ranks; i++) more += silent_(dog, i, now);
     if (more > 0) snprintf(others, sizeof others, ", as have %d others", more);
     watchdog_name(rank, dog->rank[rank].status.stage, name);
     snprintf(text, WATCHDOG_TEXT,
-             "%s has said nothing for %.0f s (train.peer_timeout_s)%s: it is stopped or cut off, last at %s", name,
+             "%s has sent no heartbeat for %.0f s (train.peer_timeout_s)%s: it is stopped or cut off, last at %s", name,
              now - dog->rank[rank].heard, others, watchdog_action(&dog->rank[rank].status));
 }
 

@@ -79,7 +79,7 @@ int dry_run_start(const char *program, int argc, char **argv, Error *err) {
                          "--dry-run: %s was built from other sources than this program; run make programs virtual in "
                          "%s",
                          path, own);
-    log_status(&log, "dry run: virtual GPUs, on which nothing is computed; times are those of their clock");
+    log_status(&log, "dry run on virtual GPUs: nothing is computed, and times are from the virtual clock");
     int64_t node = config.hardware.gpus_per_node, world = config_world(&config);
     set_number_(DRY_, 1);
     set_number_("VIRTUAL_GPUS", node);

@@ -27,7 +27,7 @@ bool restart_allowed(Restarts *restarts, const JobEnd *end, char why[256]) {
         snprintf(why, 256, "%s",
                  restarts->left == 0
                      ? "no restart is left (train.max_restarts)"
-                     : "one restart is left (train.max_restarts), and one without a new step counts double");
+                     : "only one restart is left (train.max_restarts), and a loss without a new step costs two");
         return false;
     }
     restarts->left -= cost;

@@ -46,8 +46,7 @@ static int train_update_(Run *run, StepFigures *figures, Error *err) {
                     blame.gradient != NULL ? ", and " : "");
         if (blame.gradient != NULL)
             fprintf(text,
-                    "the gradient of %s on stage %d, the first such in the order of the backward, is not finite: its "
-                    "sum of squares is %s",
+                    "the first non-finite gradient of the backward is that of %s on stage %d (sum of squares: %s)",
                     blame.gradient->name, blame.gradient_stage, isnan(blame.squares) ? "nan" : "inf");
         if (blame.weight != NULL)
             fprintf(text, "; %s on stage %d was not finite before the step", blame.weight->name, blame.weight_stage);

@@ -71,7 +71,7 @@ int run_tune(Run *run, Error *err) {
     if (status == 0 && before > 0)
         log_status(&run->all,
                    "%s: %lld products of %s measured; %lld have a faster kernel than the library's first suggestion, "
-                   "which makes all of them together %.1f %% shorter",
+                   "which shortens their total time by %.1f %%",
                    path, (long long)chosen.count, run->be->device, (long long)better, 100 * (1 - after / before));
     else if (status == 0)
         log_status(&run->all, "%s: %s has one kernel for each product: nothing to choose", path, run->be->device);
@@ -103,7 +103,7 @@ int run_read_products(Run *run, Error *err) {
         products_free(&run->products);
         if (note[0] == '\0')
             snprintf(note, sizeof note,
-                     "hardware.products_file %s is for the GPUs of some ranks alone: "
+                     "hardware.products_file %s does not match the GPUs of all ranks: "
                      "the library's first suggestions are used",
                      path);
         log_line(&run->all, "%s", note);

@@ -129,7 +129,7 @@ static void print_table_(const SearchSpace *space, const SearchResult *result, i
             rows[j] = rows[j - 1], rows[j - 1] = swap;
         }
     fprintf(file,
-            "the fastest, then leaner ones; v: chunks; unsure: of what it depends; -v prints all, and explains\n");
+            "the fastest, then rows with less memory; v: chunks; unsure: sensitive to; -v prints all, and explains\n");
     table_(space, result, rows, count, false, file);
 }
 
@@ -317,7 +317,7 @@ int search_report(const Searched *found, const Searched *here, bool verbose, FIL
         if (result->alike > 0)
             grid_line(
                 file, "alike",
-                "%lld more candidate%s within 1 %% of the fastest, %s; best is the plainest of those that survive: "
+                "%lld more candidate%s within 1 %% of the fastest, %s; best is the simplest of those that survive: "
                 "no eviction, fewest stages, no slices, no context ranks, no pointwise, most free memory",
                 (long long)result->alike, result->alike == 1 ? " is" : "s are",
                 grid_seconds(result->found.items[result->fastest].forecast.time.step, fastest));
@@ -331,8 +331,8 @@ int search_report(const Searched *found, const Searched *here, bool verbose, FIL
             "v: chunks; GiB: memory of the fullest rank; host: most GiB of host memory per rank; by time: layers are "
             "split to balance the time with embedding and head; by list: as in -o parallel.layers; again: recomputed "
             "layers; pointwise: schedule.recompute; seq: parallel.sequence; e: parallel.expert; adjacent: "
-            "parallel.placement; unsure: with what a row does not fit or is over 5 %% slower than another; regret: by "
-            "how much it is slower than the fastest with one of the figures of unsure changed, - if it may not fit");
+            "parallel.placement; unsure: changes after which a row does not fit or is over 5 %% slower than another; "
+            "regret: its largest slowdown against the fastest under these changes, - if it may not fit");
     } else if (result->best >= 0 && left >= 0) print_table_(space, result, left, file);
     grid_line(file, "searched", "%s configurations counted, %s simulated, %lld cut%s, %.2f s%s",
               grid_count(result->evaluated, evaluated), grid_count(result->simulated, simulated),

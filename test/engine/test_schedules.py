@@ -204,7 +204,8 @@ def test_a_stopped_rank_is_missed_and_the_other_says_for_which_action_it_waits(s
     number = r"\d+" if name in ("gpipe", "1f1b") else r"\d+\.[01]"
     awaited = rf"({'a free buffer to|' if 'gpipe' in name else ''}[FBI]{number} from)"
     words = rf"stage 0 waits for {awaited} stage 1, which was last at step \d+ [FBIW]{number}"
-    signalled(small, tmp_path, signal.SIGSTOP, "has said nothing for", words, "train.peer_timeout_s=2", *PLAIN[name])
+    patience = "train.peer_timeout_s=2"
+    signalled(small, tmp_path, signal.SIGSTOP, "has sent no heartbeat for", words, patience, *PLAIN[name])
 
 
 @pytest.mark.thorough

@@ -175,7 +175,7 @@ def test_where_no_run_stands_there_is_no_band(keys):
     told = plan(LLAMA, *keys)
     assert told["step_ms_low"] is None and "days_low" not in told["budget"]["whole"]
     assert told["others"] == [] or keys == ["hardware.trainer=fsdp"]
-    assert "expected  not known: " in report(LLAMA, *keys)
+    assert "expected  unknown: " in report(LLAMA, *keys)
 
 
 def test_only_a_profile_or_calibrated_rates_give_this_trainer_a_band_on_several_gpus():

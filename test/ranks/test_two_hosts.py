@@ -138,7 +138,7 @@ def test_a_cut_wire_ends_the_job_on_both_hosts(lab):
         ended.code,
         seconds,
     )
-    said = [line for line in ended.said if re.search(r"rank [23] \(stage [23]\) has said nothing for \d+ s", line)]
+    said = [line for line in ended.said if re.search(r"rank [23] \(stage [23]\) has sent no heartbeat for \d+ s", line)]
     assert len(said) == 1 and "it is stopped or cut off" in said[0], ended.stderr
     assert lab.nothing_left(10)
 
@@ -207,7 +207,7 @@ def test_slurm_starts_ranks_on_both_hosts_and_a_stopped_one_ends_the_step(lab, s
     began = time.monotonic()
     said = job.communicate(timeout=PEER_TIMEOUT_S + 120)[1]
     assert job.returncode != 0 and time.monotonic() - began < PEER_TIMEOUT_S + trainer_runs.patience(10), said
-    assert len(re.findall(r"rank [23] \(stage [23]\) has said nothing for \d+ s", said)) == 1, said
+    assert len(re.findall(r"rank [23] \(stage [23]\) has sent no heartbeat for \d+ s", said)) == 1, said
     assert not [
         words
         for i in (0, 1)

@@ -128,8 +128,9 @@ WATCH(every_stage_says_what_it_waits_for) {
     assert_false(watchdog_line(dog, 5, now, text));
     watchdog_reason(dog, FOUND_SILENT, rank, now, text);
     assert_string_equal(
-        text, "rank 3 (stage 3) has said nothing for 11 s (train.peer_timeout_s): it is stopped or cut off, last at "
-              "step 12 F21");
+        text,
+        "rank 3 (stage 3) has sent no heartbeat for 11 s (train.peer_timeout_s): it is stopped or cut off, last at "
+        "step 12 F21");
 }
 
 WATCH(the_longest_words_fit) {

@@ -41,7 +41,7 @@ TRAIN = f"{{global_batch: 8, steps: {STEPS}, lr: 3.0e-3, warmup_steps: 2, schedu
 BOUND_S = 60  # time limit of a run with its faults on an idle machine: a few timeouts and starts
 STEP_MS = 15
 DIED = r"(was killed by signal \d+|died|ended with exit code)"
-LOST = r"has said nothing|nothing has moved"
+LOST = r"has sent no heartbeat|no rank has made progress|has made no progress"
 
 
 class Broken(AssertionError):

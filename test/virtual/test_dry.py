@@ -269,7 +269,7 @@ def test_a_dry_run_is_an_option_of_the_trainers(tokens):
     done = subprocess.run(command, capture_output=True, text=True, timeout=trainer_runs.patience(120),
                           env=trainer_runs.environment(OMP_NUM_THREADS="1"))
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "dry run: virtual GPUs" in done.stderr.splitlines()[0]
+    assert "dry run on virtual GPUs" in done.stderr.splitlines()[0]
     lines = [line for line in done.stdout.splitlines() if line.startswith("step")]
     assert len(lines) == 2 and all("| loss - | norm - |" in line for line in lines)
     assert "val " not in done.stdout and "saved" not in done.stderr
