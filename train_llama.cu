@@ -26,8 +26,8 @@ static void llama_expert_tensors_(const ModelConfig *c, int64_t layer, TensorTab
     }
 }
 
-// Latent attention: the product that makes the latent rows is whole on every tensor rank, each of which has only its
-// heads' part of its gradient.
+// Latent attention: every tensor rank computes the complete product of the latent rows, but only its heads' part of the
+// gradient.
 static void llama_latent_tensors_(const ModelConfig *c, TensorTable *table) {
     int64_t h = c->hidden, heads = c->heads, ql = c->q_lora, kl = c->kv_lora;
     TensorSpec *first = table_matrix(table, LAYER_QKV, ql, h, SPLIT_NONE, "self_attn.q_a_proj.weight");

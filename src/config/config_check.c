@@ -215,7 +215,7 @@ static int check_layers_(Config *config, Error *err) {
     parallel->layers_count = p * chunks;
     if (parallel->layers_count > CONFIG_MAX_STAGES)
         return config_error(config, config_blame(config, "schedule.chunks", "parallel.pipeline"), err,
-                            "%s are more than %d parts of the model; use fewer", parts, CONFIG_MAX_STAGES);
+                            "%s make more than %d parts; use fewer", parts, CONFIG_MAX_STAGES);
     // A list may give a stage no layers: the first stage still computes the embedding, the last stage the head.
     if (parallel->layers_given == 0 && layers < parallel->layers_count) {
         char remedy[96];
@@ -325,7 +325,7 @@ static int check_pieces_(Config *config, Error *err) {
         return config_error(config, key, err, "%s",
                             slices > 1 && config->model.causal
                                 ? "ranks compute complete sequences; set schedule.slices: 1"
-                                : "an encoder's pieces would not be equal work; set context: 1");
+                                : "the pieces of an encoder would be unequal work; set context: 1");
     config_first_divisors(s / 2, use, sizeof use);
     if (s % (2 * c) != 0)
         return config_error(config, key, err, "2 * %lld pieces do not divide seq_len %lld; use %s", (long long)c,

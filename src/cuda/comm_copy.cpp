@@ -47,7 +47,7 @@ typedef struct Copies {
     MemoryOperation write, wait;
     CommMemory memory;
     char **mapped;              // [size] address of each rank's memory in this process; NULL: nothing is mapped
-    uint32_t number, announced; // of the last collective; of the last one that told its peers `ready`
+    uint32_t number, announced; // number of the last collective; number of the last one that sent `ready` to its peers
     bool announces;             // the last collective that does not follow another is `announced`
     struct {
         void *out;
@@ -189,7 +189,8 @@ static int map_all_(Copies *self, Error *err) {
                                : lending_borrow(backend, m->bytes, self->host, lender, &there, why, err);
             if (status != 0) return -1;
             if (!lends) self->mapped[lender] = (char *)there;
-            // Rows and the flag behind them are two copies; CUDA does not promise that PCIe delivers them in order.
+            // Rows and the flag that follows them are two copies; CUDA does not promise that PCIe delivers them in
+            // order.
             if (why[0] == '\0' && self->cuda->over_pcie && !self->demanded)
                 snprintf(why, sizeof why, "its GPU has no NVLink to this one");
             if (why[0] != '\0') snprintf(self->base.why, sizeof self->base.why, "rank %d: %.140s", lender, why);

@@ -19,7 +19,7 @@ typedef enum Step { GOES_DOWN, IN_TRANSIT, GOES_UP } Step;
 typedef struct StagedWork {
     bool message, sends;     // message: a message, else a collective; sends: the message is outgoing
     CommOperation operation; // kind of the collective
-    int root;                // of a reduce or broadcast
+    int root;                // root of a reduce or broadcast
     Step step;
     int peer;
     CommType type;
@@ -163,8 +163,8 @@ static int staged_message_(Comm *comm, bool sends, int peer, void *memory, int64
     return staged_start_(staged_group_(comm), like, sends ? memory : NULL, request, err);
 }
 
-// Every rank copies its operand to the host, also where nobody reads it: so all ranks start their hosts' collectives in
-// the order in which the callers test them, as the host's group requires.
+// Every rank copies its operand to the host, even if no rank reads it, so that all ranks start their hosts' collectives
+// in the order in which the callers test them, as the host's group requires.
 static int staged_collective_(Comm *comm, CommOperation operation, int root, void *out, const void *in, int64_t count,
                               CommType type, CommRequest *request, Error *err) {
     Comm *host = staged_group_(comm)->host;

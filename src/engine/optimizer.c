@@ -10,7 +10,7 @@
 //   squares     one number per tensor; the sum over the world only gathers them: one rank contributes each number
 //   step guard  decides, from numbers that are equal on all ranks (step_guard.h)
 //   Muon        each matrix's momentum becomes a direction on the data rank that is its home (muon.h)
-//   AdamW       each data rank updates its piece, and by their directions its matrices; then the pieces are gathered
+//   AdamW       each data rank updates its piece, and Muon's matrices by their directions; then pieces are gathered
 #include "optimizer.h"
 #include "base/alloc.h"
 

@@ -8,7 +8,7 @@
 //             opened 5     F4 has written message 4, which leaves when F4 is complete on the device
 //   receiver  opened 2     messages 0 and 1 have been read; their buffers may be received into
 //             finished 3   message 2 has arrived and waits for the action that reads it
-//             started 4    message 3 is expected; message 4 needs the buffer that message 2 is still in
+//             started 4    message 3 is expected; message 4 needs the buffer that still holds message 2
 #include "p2p.h"
 #include "base/alloc.h"
 

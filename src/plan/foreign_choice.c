@@ -22,8 +22,7 @@ int foreign_take(Config *config, const char *word, bool searched, Error *err) {
     int program = FOREIGN_PROGRAMS;
     while (program > 0 && strcmp(word, foreign_programs[program - 1].word) != 0) program--;
     if (program == 0)
-        return error_set(err, EXIT_USAGE,
-                         "--for: %s is not a program that is known here; use megatron, torchtitan or nanotron", word);
+        return error_set(err, EXIT_USAGE, "--for: unknown program %s; use megatron, torchtitan or nanotron", word);
     const ForeignProgram *row = &foreign_programs[program - 1];
     const ScheduleConfig *schedule = &config->schedule;
     bool named = schedule->name < schedule_kind_count && config->parallel.pipeline > 1;

@@ -92,8 +92,8 @@ int robust_find(const SearchSpace *space, SearchResult *result, Error *err) {
     bare.hardware.step = 0;
     doubters_make(&doubters, &bare);
     for (int64_t i = 0; i < all; i++) items[i].forecast.time.step -= space->planner->hardware.step;
-    // 2. What is shown, then the others up to the step from which on they cannot matter with a doubt: they fail for
-    // their regret, and are not the fastest. With a tenth of the network, only the latter counts.
+    // 2. Plan the shown candidates, then the others up to the step above which they cannot matter with a doubt: they
+    // fail for their regret, and are not the fastest. With a tenth of the network, only the second condition counts.
     int status = plan_again_(space, &doubters, again, 0, shown, NULL, err);
     for (int doubt = 0; doubt < DOUBTS; doubt++) {
         double least[2] = {INFINITY, INFINITY}; // of all candidates, and of the candidates that fit with 4 GiB more in
@@ -106,8 +106,8 @@ int robust_find(const SearchSpace *space, SearchResult *result, Error *err) {
         worth[doubt] = doubt == DOUBT_NETWORK ? least[0] : 1.001 * (1 + MOST_REGRET_) * least[1];
     }
     if (status == 0) status = plan_again_(space, &doubters, again, shown, count, worth, err);
-    // 3. The best is the plainest of the candidates that survive and are within 1 % of the fastest. If there are none,
-    // the best stays.
+    // 3. The best is the simplest of the candidates that survive and are within 1 % of the fastest. Without such a
+    // candidate, the best stays.
     const Candidate *best = NULL, *tight = NULL;
     for (int i = 0; i < count && status == 0; i++) {
         const Candidate *at = again[i].candidate;

@@ -292,7 +292,7 @@ int search_report(const Searched *found, const Searched *here, bool verbose, FIL
     }
     if (here != NULL && status == 0 && here->result.best < 0)
         grid_line(screen, "here", "no configuration of this trainer fits");
-    else if (here != NULL && status == 0) { // what this program would take
+    else if (here != NULL && status == 0) { // step and memory of this program
         const Forecast *best = &here->result.found.items[here->result.best].forecast;
         char cut[2 * SCHEDULE_TEXT], step[32], less[48] = "";
         Config config;
@@ -313,7 +313,7 @@ int search_report(const Searched *found, const Searched *here, bool verbose, FIL
     }
     free_all(text, changes);
     int left = SEARCH_SCREEN - used;    // rows of the table
-    if (result->best >= 0 && verbose) { // all that the search compared
+    if (result->best >= 0 && verbose) { // all compared candidates
         if (result->alike > 0)
             grid_line(
                 file, "alike",

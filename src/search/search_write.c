@@ -177,7 +177,7 @@ int search_write_json(const Searched *found, const Searched *here, FILE *file, E
     const SearchResult *result = here != NULL ? &here->result : &found->result;
     json_begin(&out, NULL, '{');
     if (here != NULL && found->result.best < 0) json_put_null(&out, "for");
-    else if (here != NULL) { // the other program's configuration, its bytes, and this program's for the same one
+    else if (here != NULL) { // the other program's configuration and bytes, and this program's bytes for it
         const Forecast *best = &found->result.found.items[found->result.best].forecast;
         Config config;
         Forecast own;
@@ -186,7 +186,7 @@ int search_write_json(const Searched *found, const Searched *here, FILE *file, E
         config_write_json(&config, json_put(&out, "config"));
         json_put_number(&out, "step_ms", 1e3 * best->time.step);
         Planner bytes = found->planner;
-        bytes.held = NULL; // counted for the other program
+        bytes.held = NULL; // bytes counted for the other program
         config.program = 0;
         if (planner_forecast_config(&bytes, &config, false, &own, err) != 0) return -1;
         json_put_integer(&out, "peak_bytes", own.peak_bytes);

@@ -48,7 +48,7 @@ typedef struct Sweep {
     bool stopped;    // true: stopped before the last row
     bool budgets;    // true: rows have days and cost
     double deadline; // days; 0: no deadline
-    int cheapest;    // row that meets the deadline at the smallest cost; -1: none does
+    int cheapest;    // row that meets the deadline at the smallest cost; -1: no row does
 } Sweep;
 
 static const char GPUS_[] = "--gpus"; // a swept option, not a key
@@ -140,7 +140,7 @@ static void sweep_row_(const Sweep *sweep, int index) {
     if (status == 0 && config.model.family != family_find(sweep->model->family))
         status = error_set(&err, EXIT_USAGE, "model.family: each trainer plans only its own; use the other trainer");
     config_plan_device(&config);
-    // 2. What a search finds for it, or its plan.
+    // 2. The result of its search, or its plan.
     Planner own = {0};
     const Planner *planner = &own;
     Searched *found = NULL, *here = NULL;

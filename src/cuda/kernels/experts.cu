@@ -46,14 +46,14 @@ __device__ __forceinline__ float router_score_(const Router &r, const RouterRow 
     return r.sigmoid ? 1.0f / (1.0f + expf(-logit)) : expf(logit - row.most) / row.sum;
 }
 
-// What experts are compared by: the logit where it orders like the score.
+// The key to compare experts by: the logit, if it has the same order as the score.
 __device__ __forceinline__ float router_key_(const Router &r, const RouterRow &row, const float *bias, int e) {
     if (!bias && r.groups <= 1) return row.logits[e];
     return router_score_(r, row, e) + (bias ? bias[e] : 0.0f);
 }
 
-// A key and its index as one number: of two keys the larger has the larger number, of equal keys the lower index. The
-// sum turns -0 into 0. 0 is below all.
+// A key and its index as one number: a larger key gives a larger number; of equal keys, the lower index does. The sum
+// turns -0 into 0. 0 is below all keys.
 typedef unsigned long long Ranked;
 
 __device__ __forceinline__ Ranked rank_(float key, int index) {
@@ -109,8 +109,8 @@ __device__ __forceinline__ bool router_has_nan_(const Router &r, const RouterRow
     return __ballot_sync(ALL_LANES, found) != 0;
 }
 
-// The score of chosen expert `threadIdx.x` as the weights use it, and what divides it. Normalized softmax is softmax
-// over the chosen logits. Lanes past the last chosen expert get 0.
+// The score of chosen expert `threadIdx.x` as the weights use it, and its divisor. Normalized softmax is softmax over
+// the chosen logits. Lanes past the last chosen expert get 0.
 struct ChosenScore {
     float score, divisor;
 };
@@ -134,7 +134,8 @@ __global__ void __launch_bounds__(WARP)
     if (!broken && r.groups > 1) open = router_groups_(r, row, bias);
     Ranked last = ~(Ranked)0;
     for (int j = 0; j < r.chosen && !broken; j++) last = router_next_(r, row, bias, 0, r.experts, open, last);
-    // The chosen are those not below the last; in ascending order each follows those that lower lanes and rounds found.
+    // The chosen experts have keys not below the last one's. In ascending order, each follows the experts found by
+    // lower lanes and earlier rounds.
     for (int base = 0, before = 0; base < r.experts; base += WARP) {
         const int e = base + threadIdx.x;
         bool found = e < r.experts && broken && e < r.chosen;
@@ -277,7 +278,7 @@ __global__ void __launch_bounds__(THREADS) block_counts_kernel(int *before, cons
         before[(int64_t)e * gridDim.x + blockIdx.x] = copies_of_(list, count, e);
 }
 
-// Replaces each of `count` numbers by the sum of those before it. One block; each thread takes a part of them.
+// Replaces each of `count` numbers by the sum of the preceding numbers. One block; each thread handles a part of them.
 __global__ void __launch_bounds__(THREADS) sums_before_kernel(int *x, int64_t count) {
     SHARED(int, sums, 2 * THREADS);
     const int64_t each = (count + THREADS - 1) / THREADS, first = threadIdx.x * each;
