@@ -79,7 +79,7 @@ typedef struct TrainerMemory {
 
 extern const TrainerMemory trainer_memory[];
 extern const int trainer_memory_count;
-extern const char *const trainer_words[]; // of hardware.trainer
+extern const char *const trainer_words[]; // words of hardware.trainer
 
 // Returns the band of a trainer's published runs for this kind of model, GPU and precision; runs is 0 if there are too
 // few.

@@ -15,8 +15,8 @@ enum { GEMM_LANES = 4, GEMM_ROWS = 4, GEMM_VECTORS = 2 };
 #endif
 enum { GEMM_COLS = GEMM_VECTORS * GEMM_LANES };
 
-// Returns the width, in vectors, of op(B)'s panels for n columns. The width that computes the fewest superfluous
-// columns; ties: the largest.
+// Returns the width, in vectors, of op(B)'s panels for n columns: the width with the fewest superfluous columns; ties:
+// the largest.
 int gemm_vectors(int64_t n);
 
 // Packs op(from) (count, depth) into consecutive panels of `width` rows; element (k, row) of a panel is at

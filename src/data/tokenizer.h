@@ -27,7 +27,7 @@ void tokenizer_close(Tokenizer *tokenizer);
 // Returns the end-of-text token, which also begins every text; -1: unknown.
 int64_t tokenizer_end(const Tokenizer *tokenizer);
 
-// Returns whether a prompt is text; false: the numbers of its tokens.
+// Returns whether prompts are text; false: prompts are lists of token numbers.
 bool tokenizer_reads_text(const Tokenizer *tokenizer);
 
 // Encodes a text. The empty text encodes to the end-of-text token, which also precedes every document. Returns 0,

@@ -58,7 +58,7 @@ void space_ways(const SearchSpace *space, const RunLayout *list, unsigned ways, 
 bool space_balance_matters(const SearchSpace *space, const RunLayout *layout, Config *config);
 
 // Writes the configuration of a layout. Returns false if a layout with RECOMPUTE_TO_FIT does not fit even with all
-// layers recomputed, or if a layout with RECOMPUTE_EVICTING is no separate candidate.
+// layers recomputed, or if a layout with RECOMPUTE_EVICTING is not a separate candidate.
 bool space_config(const SearchSpace *space, const RunLayout *layout, Config *config);
 // Does the same in `config`, a copy of the user's configuration that functions of this space may have changed before.
 // Copying a configuration takes longer than setting its keys.

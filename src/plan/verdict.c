@@ -204,7 +204,7 @@ int verdict_make(Verdict *verdict, const Planner *planner, Error *err) {
     if (plain > 0 && verdict_forecast(planner, plain, PLAN_PLAIN, true, &verdict->best, err) != 0) return -1;
     if (bpipe > max_i64(here, plain) && verdict_forecast(planner, bpipe, PLAN_BPIPE, true, &verdict->larger, err) != 0)
         return -1;
-    // 4. If the size that needs BPipe beats the largest without it: the fastest of all sizes without it.
+    // 4. If the size that needs BPipe beats the largest size without it, the fastest size without it.
     const Forecast *with = verdict->plain.fits ? &verdict->larger : &verdict->bpipe;
     bool beats = with->possible && with->fits && faster_(with, &verdict->best);
     for (int i = 0; i < count && sizes[i] <= plain && beats; i++) {
