@@ -231,6 +231,20 @@ int file_open_new(const char *path) {
     return open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
 }
 
+int file_replace(const char *path, const char *text, int64_t bytes) {
+    char *beside = NULL;
+    if (asprintf(&beside, "%s.new", path) < 0) return -1;
+    int fd = file_open_new(beside), code = errno;
+    bool done = fd >= 0 && file_write_all(fd, text, bytes) == 0 && fsync(fd) == 0;
+    if (fd >= 0 && !done) code = errno;
+    if (fd >= 0 && close(fd) != 0 && done) code = errno, done = false;
+    if (done && rename(beside, path) != 0) code = errno, done = false;
+    if (fd >= 0 && !done) remove(beside);
+    free(beside);
+    errno = code;
+    return done ? 0 : -1;
+}
+
 int file_failed(const char *path, const char *what, Error *err) {
     int code = errno;
     bool full = code == ENOSPC || code == EDQUOT || code == EFBIG;

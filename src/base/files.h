@@ -44,6 +44,9 @@ int file_write_all(int fd, const void *data, int64_t bytes);
 int file_open_to_write(const char *path, int flag);
 // Creates a new file after removing any file of that name; does not follow links. Returns -1 with errno on failure.
 int file_open_new(const char *path);
+// Writes a temporary file next to `path` and renames it, so that readers see the old or the new file. Returns 0, or -1
+// with errno.
+int file_replace(const char *path, const char *text, int64_t bytes);
 
 // A lock on a file that only its owner can open, so that no other user can hold it.
 typedef struct FileLock {

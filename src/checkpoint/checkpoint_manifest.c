@@ -259,13 +259,6 @@ int training_state_read(TrainingState *state, const char *dir, Error *err) {
 
 // --- the checkpoints of a folder
 
-// Returns the step in a directory's name, or -1.
-static int64_t step_of_name_(const char *name) {
-    if (strncmp(name, "step_", 5) != 0) return -1;
-    size_t digits = strspn(name + 5, "0123456789");
-    return digits >= 8 && digits <= 18 && name[5 + digits] == '\0' ? atoll(name + 5) : -1;
-}
-
 // Returns whether `name` is the hidden name of a checkpoint that was being replaced, and writes its original path to
 // `back`: "DIR/step_00000500" for ".step_00000500.replaced".
 static bool replaced_name_(char back[CHECKPOINT_PATH], const char *dir, const char *name) {
@@ -293,8 +286,10 @@ int checkpoint_list(const char *dir, CheckpointName **list, int64_t *count, Erro
         Manifest manifest = {0};
         // The hidden name of a replaced checkpoint counts only if its original path is free.
         bool replaced = replaced_name_(back, dir, entry->d_name);
-        CheckpointName found = {.step = step_of_name_(replaced ? strrchr(back, '/') + 1 : entry->d_name)};
-        if (found.step < 0 || (replaced && access(back, F_OK) == 0)) continue;
+        const char *name = replaced ? strrchr(back, '/') + 1 : entry->d_name, *step = name + strlen("step_");
+        size_t digits = strncmp(name, "step_", 5) == 0 ? strspn(step, "0123456789") : 0;
+        if (digits < 8 || digits > 18 || step[digits] != '\0' || (replaced && access(back, F_OK) == 0)) continue;
+        CheckpointName found = {.step = atoll(step)};
         memcpy(found.name, entry->d_name, strlen(entry->d_name)); // fits: at most ".step_", 18 digits and ".replaced"
         Error why = {0};
         int read = path_join(path, dir, found.name, NULL) == 0 ? manifest_read(&manifest, path, &why) : -1;

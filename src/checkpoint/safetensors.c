@@ -151,14 +151,6 @@ const char *safetensors_shape(const SafeTensor *tensor, char *text, int64_t size
 
 // --- numbers
 
-static float half_to_float_(uint16_t half) {
-    uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 0x1F, mantissa = half & 0x3FF;
-    if (exponent == 0x1F) return fp8_float(sign | 0x7F800000 | mantissa << 13);
-    if (exponent != 0) return fp8_float(sign | (exponent + 112) << 23 | mantissa << 13);
-    float value = (float)mantissa * 0x1p-24f; // subnormal
-    return sign != 0 ? -value : value;
-}
-
 void safetensors_to_float(float *to, const void *from, SafeType type, int64_t count) {
     if (type == SAFE_F32) memcpy(to, from, (size_t)count * sizeof *to);
     for (int64_t i = 0; i < count && type == SAFE_F64; i++) {
@@ -169,7 +161,12 @@ void safetensors_to_float(float *to, const void *from, SafeType type, int64_t co
     for (int64_t i = 0; i < count && (type == SAFE_F16 || type == SAFE_BF16); i++) {
         uint16_t half;
         memcpy(&half, (const char *)from + 2 * i, sizeof half);
-        to[i] = type == SAFE_BF16 ? bf16_to_float(half) : half_to_float_(half);
+        uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 0x1F, mantissa = half & 0x3FF;
+        float subnormal = (sign != 0 ? -1.0f : 1.0f) * ((float)mantissa * 0x1p-24f);
+        to[i] = type == SAFE_BF16  ? bf16_to_float(half)
+                : exponent == 0x1F ? fp8_float(sign | 0x7F800000 | mantissa << 13)
+                : exponent != 0    ? fp8_float(sign | (exponent + 112) << 23 | mantissa << 13)
+                                   : subnormal;
     }
 }
 

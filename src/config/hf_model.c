@@ -262,14 +262,6 @@ static bool is_config_json_(const char *text, size_t length) {
     return false;
 }
 
-// Returns the family that implements a model_type; LLaMA's, whose reader then refuses it, if none does.
-static int family_of_type_(const char *type) {
-    for (int family = 0; family_words[family] != NULL; family++)
-        for (const FamilyForm *form = families[family].forms; form->model_type != NULL; form++)
-            if (strcmp(form->model_type, type) == 0) return family;
-    return family_find("llama");
-}
-
 char *hf_model_yaml(const char *text, size_t length, const char *path, int64_t *window, Error *err) {
     size_t size = 0;
     char *yaml = NULL;
@@ -285,12 +277,16 @@ char *hf_model_yaml(const char *text, size_t length, const char *path, int64_t *
     if (!is_config_json_(text, length)) return NULL;
     int status = json_parse_python(&json, text, (int64_t)length, path, &damage);
     found.root = json.root;
+    // The family that implements the file's model_type; LLaMA's, whose reader then refuses it, if none does.
+    int of_type = family_find("llama");
+    for (int family = 0; family_words[family] != NULL; family++)
+        for (const FamilyForm *form = families[family].forms; form->model_type != NULL; form++)
+            if (strcmp(form->model_type, json_text(found.root, "model_type", "")) == 0) of_type = family;
     if (status != 0) {
         error_set(err, EXIT_USAGE, "%s; fix the file, or download it again", damage.text);
     } else if (json_find(found.root, "model_type") == NULL) {
         error_set(err, EXIT_USAGE, "%s: has no model_type; add it, such as \"model_type\": \"llama\"", path);
-    } else if (hf_model_read(&found, family_of_type_(json_text(found.root, "model_type", "")), err) == 0 &&
-               check_demands_(&found, err) == 0) {
+    } else if (hf_model_read(&found, of_type, err) == 0 && check_demands_(&found, err) == 0) {
         const char *type = json_text(found.root, "torch_dtype", json_text(found.root, "dtype", ""));
         FILE *file = xmemstream(&yaml, &size);
         const ConfigKey *keys[HF_MOST_KEYS];

@@ -127,19 +127,14 @@ int profile_check(const char *path, Error *err) {
 }
 
 int profile_write(const Profile *profile, const char *path, Error *err) {
-    char beside[CONFIG_TEXT + 16];
-    snprintf(beside, sizeof beside, "%s.new", path);
-    int new = file_open_new(beside);
-    FILE *file = new < 0 ? NULL : fdopen(new, "w");
-    int code = errno;
-    if (file != NULL) {
-        write_all_(profile, file);
-        bool failed = ferror(file) != 0;
-        if (fclose(file) == 0 && !failed && rename(beside, path) == 0) return 0;
-        code = errno;
-        remove(beside);
-    }
-    return unwritable_(path, code, err);
+    char *text;
+    size_t length;
+    FILE *file = xmemstream(&text, &length);
+    write_all_(profile, file);
+    xmemstream_close(file);
+    int status = file_replace(path, text, (int64_t)length), code = errno;
+    free(text);
+    return status == 0 ? 0 : unwritable_(path, code, err);
 }
 
 // ---------------------------------------------------------------- reading

@@ -147,22 +147,6 @@ static int convert_groups_(Run *run, const RunGroup *groups, int count, Error *e
     return 0;
 }
 
-// Checks, before any rank allocates, that the planned memory of all ranks on this host fits into it. Also checks the
-// GPU's free memory, because the use by other programs is known only now. Ranks that share a GPU find out only when
-// they allocate whether its memory suffices.
-static int create_check_host_(Run *run, Error *err) {
-    Backend *be = run->be;
-    int64_t planned = memory_total(&run->plan.stage[run->at.stage].memory), more = planned - memory_total(&be->held);
-    int64_t of_stage[CONFIG_MAX_STAGES];
-    Machine machine = machine_look(run->device.cuda);
-    Error why = {0};
-    roster_count(&run->roster, world_place(run->world)->node, of_stage, (int)run->config->parallel.pipeline);
-    if (run->device.cuda) machine.gpu_bytes = be->memory_size / run->device.ranks_on_gpu;
-    if (plan_check_fit(&run->plan, run->config, run->log->program, &machine, of_stage, err) != 0) return -1;
-    if (be->check_free == NULL || be->check_free(be, more, &why) == 0) return 0;
-    return error_set(err, why.code, "rank %d, stage %d: %.900s", world_rank(run->world), run->at.stage, why.text);
-}
-
 bool run_trains(const RunAsk *ask) { return ask->generate == NULL && !ask->validate; }
 
 // Refuses to start if there is no checkpoint to resume from, if the run would save among another run's checkpoints, or
@@ -247,7 +231,22 @@ static int create_settle_(Run *run, Error *err) {
     if (tells && run->device.about[0] != '\0') log_status(run->log, "%s", run->device.about);
     if (tells && run->be->note[0] != '\0') log_line(run->log, "%s", run->be->note);
     int status = roster_make(roster, run->world, run->at, run->be->device, err);
-    if (status == 0) status = fail_together_(run->world, create_check_host_(run, err), err);
+    // Before any rank allocates: the planned memory of all ranks on this host fits into it, and into the GPU's free
+    // memory, because the use by other programs is known only now. Ranks that share a GPU find out only when they
+    // allocate whether its memory suffices.
+    if (status == 0) {
+        Backend *be = run->be;
+        Machine machine = machine_look(run->device.cuda);
+        int64_t of_stage[CONFIG_MAX_STAGES], planned = memory_total(&run->plan.stage[run->at.stage].memory);
+        Error why = {0};
+        roster_count(roster, world_place(run->world)->node, of_stage, (int)config->parallel.pipeline);
+        if (run->device.cuda) machine.gpu_bytes = be->memory_size / run->device.ranks_on_gpu;
+        status = plan_check_fit(&run->plan, config, run->log->program, &machine, of_stage, err);
+        if (status == 0 && be->check_free != NULL && be->check_free(be, planned - memory_total(&be->held), &why) != 0)
+            status =
+                error_set(err, why.code, "rank %d, stage %d: %.900s", world_rank(run->world), run->at.stage, why.text);
+        status = fail_together_(run->world, status, err);
+    }
     if (status == 0 && tells) {
         bool quiet = run->log->level == LOG_QUIET;
         if (!quiet) plan_print(&run->plan, config, run->schedule, stderr);
@@ -359,30 +358,26 @@ static int create_rehearse_(Run *run, Details *details, Error *err) {
     return 0;
 }
 
-// Loads a checkpoint to resume from, else weights to start from.
-static int create_load_(Run *run, const RunAsk *ask, const Log *log, Error *err) {
-    const char *resume = ask->resume;
-    const char *model = run->config->checkpoint.init_from;
+// Loads a checkpoint to resume from, else weights to start from. A run that does not train says nothing about training;
+// initial weights are then an error.
+static int create_load_(Run *run, const RunAsk *ask, Error *err) {
+    const char *resume = ask->resume, *model = run->config->checkpoint.init_from;
+    Log log = *run->log;
+    if (!run_trains(ask)) log.level = LOG_QUIET;
     if (resume != NULL || model[0] != '\0') status_page_set_action(run->status_page, "loading");
     if (resume != NULL) {
-        if (checkpoint_resume(&run->from, resume, ask->resume_if_any, &run->stage, run->world, log, err) != 0)
+        if (checkpoint_resume(&run->from, resume, ask->resume_if_any, &run->stage, run->world, &log, err) != 0)
             return -1;
         batch_seek(&run->batch, run->from.step, run->from.samples);
         run->step_guard = run->from.step_guard;
     }
-    if (run->from.found || model[0] == '\0') return 0;
-    return checkpoint_init_from(model, &run->stage, run->world, log, err);
-}
-
-// Loads trained weights; generating or validating with initial weights is an error.
-static int load_trained_(Run *run, const RunAsk *ask, Error *err) {
-    Log quiet = *run->log;
-    quiet.level = LOG_QUIET; // no lines about training
-    if (create_load_(run, ask, &quiet, err) != 0) return -1;
-    if (ask->resume != NULL && !run->from.found && run->config->checkpoint.init_from[0] == '\0')
+    bool found = run->from.found;
+    if (!found && model[0] != '\0' && checkpoint_init_from(model, &run->stage, run->world, &log, err) != 0) return -1;
+    if (run_trains(ask)) return 0;
+    if (resume != NULL && !found && model[0] == '\0')
         return error_on_all(err, EXIT_USAGE, "%s %s: there is no checkpoint in it; name one that a run has saved",
-                            resume_option(ask->resume_if_any), ask->resume);
-    if (run->from.found) log_status(&run->all, "weights of step %lld from %s", (long long)run->from.step, ask->resume);
+                            resume_option(ask->resume_if_any), resume);
+    if (found) log_status(&run->all, "weights of step %lld from %s", (long long)run->from.step, resume);
     return ask->generate != NULL ? run_sampler_create(run, ask->generate, err) : 0;
 }
 
@@ -429,7 +424,7 @@ static int create_training_(Run *run, const RunAsk *ask, Error *err) {
     if (checkpoint_lock(&run->checkpoint, config, run->world, ask->resume_if_any, err) != 0) return -1;
     // Check again: the checkpoints may have changed while this start waited for the lock.
     if (check_checkpoints_together_(run, ask, err) != 0) return -1;
-    if (create_load_(run, ask, run->log, err) != 0) return -1;
+    if (create_load_(run, ask, err) != 0) return -1;
     int identified = world_rank(run->world) == 0 ? create_identify_data_(run, err) : 0;
     if (fail_together_(run->world, identified, err) != 0) return -1;
     if (run->from.found && world_rank(run->world) == 0) run_tell_resumed(run);
@@ -519,7 +514,7 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     if (ask->tune && batch_train(&run->batch, run->sets.train, 1, err) != 0) return -1; // for products of real numbers
     if (create_rehearse_(run, &details, err) != 0) return -1;
     if (ask->tune) return 0;
-    if ((trains ? create_training_(run, ask, err) : load_trained_(run, ask, err)) != 0) return -1;
+    if ((trains ? create_training_(run, ask, err) : create_load_(run, ask, err)) != 0) return -1;
     details_phase(&details, "checkpoint and metrics");
     log_detail(&run->all, "start-up: ready to train, %.1f ms in all", 1e3 * (details.since - details.began));
     return 0;

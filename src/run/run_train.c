@@ -119,11 +119,6 @@ static bool saves_(const Run *run, int64_t step) {
     return run->checkpoint != NULL && is_due_(run, step, run->config->checkpoint.every);
 }
 
-static int train_save_(Run *run, int64_t step, Error *err) {
-    status_page_set_action(run->status_page, "saving");
-    return checkpoint_save(run->checkpoint, step, batch_position(&run->batch, step), &run->step_guard, err);
-}
-
 // 1. Steps, until the last one, an error, or a request to stop. 2. If it was asked to stop, the run saves a checkpoint.
 // 3. Waits for a checkpoint that is still being written, even after an error that all ranks found. 4. The end.
 int run_train(Run *run, Error *err) {
@@ -148,7 +143,9 @@ int run_train(Run *run, Error *err) {
             status = run_evaluate_step(run, step, err);
         if (status == 0 && is_due_(run, step, config->sample.every)) status = run_sample(run, step, err);
         stop = stop && step < steps;
-        if (status == 0 && (stop ? run->checkpoint != NULL : saves_(run, step))) status = train_save_(run, step, err);
+        if (status != 0 || !(stop ? run->checkpoint != NULL : saves_(run, step))) continue;
+        status_page_set_action(run->status_page, "saving");
+        status = checkpoint_save(run->checkpoint, step, batch_position(&run->batch, step), &run->step_guard, err);
     }
     if (status != 0 && !err->everywhere) return -1;
     status_page_set_action(run->status_page, "writing the last checkpoint");

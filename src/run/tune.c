@@ -13,22 +13,6 @@
 #include <string.h>
 #include <unistd.h>
 
-// Writes a temporary file next to `path` and renames it, so that readers see the old or the new file.
-static int write_(const char *path, const char *text, Error *err) {
-    char beside[CONFIG_TEXT + 16];
-    snprintf(beside, sizeof beside, "%s.new", path);
-    int fd = file_open_new(beside), code = errno;
-    if (fd >= 0) {
-        bool written = file_write_all(fd, text, (int64_t)strlen(text)) == 0 && fsync(fd) == 0;
-        code = errno;
-        if (close(fd) == 0 && written && rename(beside, path) == 0) return 0;
-        if (written) code = errno;
-        remove(beside);
-    }
-    errno = code;
-    return file_failed(path, "written", err);
-}
-
 int run_tune(Run *run, Error *err) {
     const char *path = run->config->hardware.products_file;
     bool first = world_rank(run->world) == 0;
@@ -64,7 +48,7 @@ int run_tune(Run *run, Error *err) {
     }
     if (status == 0 && first) {
         char *text = products_text(&chosen, run->be->device, run->be->library);
-        write_(path, text, &own);
+        if (file_replace(path, text, (int64_t)strlen(text)) != 0) file_failed(path, "written", &own);
         free(text);
     }
     if (status == 0) status = world_agree(run->world, &own, err);

@@ -165,15 +165,6 @@ typedef struct Verify {
 
 enum { MOST_CHANGES = 12 };
 
-// Returns the attention.mode with which one stage computes the same bits as the given stages (recomputing changes no
-// bit), or NULL if some stages use flash and others do not.
-static const char *attention_(const Config *given) {
-    bool flash = config_attention(given, 0) == ATTENTION_FLASH;
-    for (int s = 1; s < (int)given->parallel.pipeline; s++)
-        if ((config_attention(given, s) == ATTENTION_FLASH) != flash) return NULL;
-    return flash ? "flash" : "none";
-}
-
 // Loads the configuration with the user's overrides, followed by the changes of a way, which take precedence. Then
 // applies reduce_.
 static int load_(const Options *options, Config *config, const char changes[MOST_CHANGES][64], int count, Error *err) {
@@ -202,16 +193,20 @@ static int go_(const Verify *verify, Way *way, const Config *given, Error *err) 
     static const char *const plain[] = {
         "parallel.layers=auto", "schedule.slots=auto",  "schedule.recompute_layers=0",  "schedule.recompute=none",
         "schedule.name=1f1b",   "schedule.chunks=auto", "schedule.split_backward=auto", "schedule.file="};
-    const char *attention = attention_(given);
+    // One stage computes the same bits with flash if all stages use it, else with none if none does: recomputing changes
+    // no bit.
+    bool flash = config_attention(given, 0) == ATTENTION_FLASH, mixed = false;
+    for (int s = 1; s < (int)given->parallel.pipeline; s++)
+        mixed |= (config_attention(given, s) == ATTENTION_FLASH) != flash;
     bool other = way->stages != given->parallel.pipeline, one = other && way->stages == 1;
     snprintf(changes[count++], 64, "schedule.bpipe=%s", way->bpipe == BPIPE_ON ? "on" : "off");
     if (verify->on_the_cpu) snprintf(changes[count++], 64, "hardware.device=cpu");
     if (other) snprintf(changes[count++], 64, "parallel.pipeline=%" PRId64, way->stages);
     for (int i = 0; other && i < (one ? 8 : 4); i++) strcpy(changes[count++], plain[i]);
-    if (one && given->attention.modes_given > 1 && attention != NULL)
-        snprintf(changes[count++], 64, "attention.mode=%s", attention);
+    if (one && given->attention.modes_given > 1 && !mixed)
+        snprintf(changes[count++], 64, "attention.mode=%s", flash ? "flash" : "none");
     // 2. Checks whether the way can run here.
-    if (way->stages < given->parallel.pipeline && attention == NULL) {
+    if (way->stages < given->parallel.pipeline && mixed) {
         log_line(verify->log, "verify: %s: left out: only some stages have attention.mode flash", way->name);
         return EXIT_DONE;
     }

@@ -77,7 +77,7 @@ int search_write_config(const SearchSpace *space, const SearchResult *result, in
     enum { WIDTH = 120, VALUES = 44 };
     const Forecast *found = &result->found.items[index].forecast;
     const PlanTime *best = &found->time;
-    char *text, beside[4096], step[32];
+    char *text, step[32];
     size_t size;
     Config config;
     struct stat there;
@@ -112,12 +112,11 @@ int search_write_config(const SearchSpace *space, const SearchResult *result, in
     xmemstream_close(file);
     // 2. A regular file appears complete or not at all; a terminal or a pipe is written to directly.
     bool regular = stat(path, &there) != 0 || S_ISREG(there.st_mode);
-    snprintf(beside, sizeof beside, "%s%s", path, regular ? ".new" : "");
-    int fd = file_open_to_write(beside, O_TRUNC), status = fd < 0 ? -1 : file_write_all(fd, text, (int64_t)size);
+    int fd = regular ? -1 : file_open_to_write(path, O_TRUNC), status = -1;
+    if (regular) status = file_replace(path, text, (int64_t)size);
+    else if (fd >= 0) status = file_write_all(fd, text, (int64_t)size);
     if (fd >= 0 && close(fd) != 0) status = -1;
-    if (status == 0 && regular) status = rename(beside, path);
     int code = errno;
-    if (status != 0 && regular) remove(beside);
     free(text);
     return status == 0 ? 0 : error_set(err, EXIT_FAILED, "--write: %s: %s; name another file", path, strerror(code));
 }
