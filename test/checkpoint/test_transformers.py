@@ -444,10 +444,7 @@ def test_one_step_moves_every_weight_as_pytorch_does(trained, tmp_path):
         assert expected.abs().max() > 0.02 * rate, name
 
 
-MIXTURES = pytest.mark.parametrize("trained", ["mixtral", "qwen3_moe"], indirect=True)
-
-
-@MIXTURES
+@pytest.mark.parametrize("trained", ["mixtral", "qwen3_moe"], indirect=True)
 def test_an_expert_too_few_or_too_many_is_named(trained, tmp_path):
     saved_model(trained, tmp_path)
     of, down = ("block_sparse_moe", "w2") if trained.name == "mixtral" else ("mlp", "down_proj")
@@ -460,7 +457,7 @@ def test_an_expert_too_few_or_too_many_is_named(trained, tmp_path):
 
 
 @pytest.mark.skipif(without_mpi(), reason="built without MPI")
-@MIXTURES
+@pytest.mark.parametrize("trained", ["mixtral", "qwen3_moe", "deepseek_v3"], indirect=True)
 def test_a_mixture_continues_in_another_layout(trained, tmp_path):
     """With another number of stages to the bit, with divided experts to rounding."""
     steps = {"train.steps": 302, "train.global_batch": 16}
@@ -470,6 +467,19 @@ def test_a_mixture_continues_in_another_layout(trained, tmp_path):
     ranks = layout(d=2, b=4) | {"parallel.expert": 2}
     divided = trained.run(steps, ranks, resume=tmp_path / "step_00000301")
     assert divided.steps[302]["loss"] == pytest.approx(stays.steps[302]["loss"], abs=1e-4)
+
+
+@pytest.mark.skipif(without_mpi(), reason="built without MPI")
+@pytest.mark.parametrize("trained", ["deepseek_v3"], indirect=True)
+def test_kimi_k2_is_read_as_deepseek_v3_and_saved_as_it(trained, tmp_path):
+    """Kimi K2's config.json has DeepSeek-V3's keys, and its files the same tensors, under a type of their own."""
+    shutil.copytree(trained.saved, tmp_path / "kimi", ignore=shutil.ignore_patterns("manifest.json"))
+    said = json.loads((trained.saved / "config.json").read_text())
+    (tmp_path / "kimi" / "config.json").write_text(json.dumps(said | {"model_type": "kimi_k2"}))
+    ranks = layout(p=3, t=2, d=2, b=4) | expert_ranks(trained, 4)
+    loss = first_loss(trained, tmp_path / "kimi", saving(tmp_path, 1), ranks, {"train.lr": 0})
+    assert loss == pytest.approx(trained.loss, abs=1e-5)
+    assert loss_of(load(tmp_path / "step_00000001"), trained.rows) == pytest.approx(loss, abs=1e-4)
 
 
 @FILES
