@@ -126,7 +126,7 @@ static Dispatch dispatch_open_(Pass *pass, const int32_t *chosen) {
     d.sent = xcalloc(ranks, sizeof *d.sent);
     d.received = xcalloc(ranks, sizeof *d.received);
     d.first = xcalloc((size_t)held_(s) + 1, sizeof *d.first);
-    d.regroup = xcalloc((size_t)s->expert_rows, sizeof *d.regroup);
+    d.regroup = xmalloc((size_t)s->expert_rows * sizeof *d.regroup);
     for (gather_counts_(&d, chosen); !fits_(&d); gather_counts_(&d, chosen)) {
         d.parts *= 2;
         assert(d.parts < 2 * s->shard_rows);
@@ -189,7 +189,8 @@ static void dispatch_part_(Dispatch *d, const ExpertsWork *work, const int32_t *
         for (int64_t n = 0; n < held; n++) {
             int64_t to = d->first[n], count = (int64_t)count_(d, rank, part, me * held + n);
             for (int64_t before = 0; before < rank; before++) to += (int64_t)count_(d, before, part, me * held + n);
-            for (int64_t i = 0; i < count; i++) d->regroup[at++] = (int32_t)(to + i);
+            for (int32_t i = 0; i < (int32_t)count; i++) d->regroup[at + i] = (int32_t)to + i;
+            at += count;
         }
     pass->be->upload(pass->be, work->regroup, d->regroup, d->arrived * (int64_t)sizeof *d->regroup);
 }

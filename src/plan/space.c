@@ -80,23 +80,24 @@ PartTimes space_layer_times(const SearchSpace *space, const RunLayout *shape, co
 
 PartTimes space_least_times(const SearchSpace *space, const RunLayout *division, Config *config) {
     PartTimes least = {.layer = INFINITY};
-    RunLayout at = *division;
+    RunLayout at = *division, fastest = at;
+    StageShape stage;
     int64_t modes[LAYOUT_CANDIDATES], sequence[LAYOUT_CANDIDATES];
     int both = layout_candidates(&space->keys, LAYOUT_sequence, &at, sequence);
     if (both > 0) at.sequence = (int32_t)sequence[both - 1];
     at.collectives = COLLECTIVES_NCCL;
     at.overlap = at.tensor > 1 ? OVERLAP_ON : OVERLAP_OFF;
     int count = layout_candidates(&space->keys, LAYOUT_attention, &at, modes);
+    CountSource source = count_source_(space, config);
+    source.free_groups = true;
     for (int i = 0; i < count; i++) {
-        StageShape stage;
         at.attention = (int32_t)modes[i];
         space_stage_(space, &at, config, &stage);
-        CountSource source = count_source_(space, config);
-        source.free_groups = true;
-        PartTimes times = counted_parts(&source, &stage);
-        if (times.layer < least.layer) least = times;
+        PartTimes times = counted_layer(&source, &stage);
+        if (times.layer < least.layer) least = times, fastest = at;
     }
-    return least;
+    space_stage_(space, &fastest, config, &stage);
+    return counted_parts(&source, &stage);
 }
 
 LayoutList space_divisions(const SearchSpace *space) {
@@ -226,6 +227,26 @@ int64_t space_least_bytes(const SearchSpace *space, const RunLayout *shape, Conf
     plan_free(&plan);
     free(lists.stage);
     return bytes / shape->pipeline;
+}
+
+double space_least_lacks(const SearchSpace *space, const RunLayout *division, Config *config) {
+    static const double PADDED = 0.999; // a cut may pad fewer tensors to their alignment
+    const Planner *planner = space->planner;
+    double bytes = 0;
+    if (space->keys.base->program != 0 || planner->hardware.memory_bytes == 0) return -1;
+    if (space_fixes(space, LAYOUT_BIT(layers))) return -1;
+    space_set(space, division, config);
+    Schedule lists = space_one_slot(config);
+    Plan plan = planner_plan(planner, config, &lists);
+    for (int s = 0; s < plan.stages; s++) {
+        const int64_t *memory = plan.stage[s].memory.bytes;
+        bytes += (double)(memory[MEMORY_WEIGHTS] + memory[MEMORY_MASTERS] + memory[MEMORY_OPTIMIZER]);
+        bytes += (double)(memory[MEMORY_EMBEDDING] + (config_microbatches(config) > 1 ? memory[MEMORY_GRADIENTS] : 0));
+    }
+    plan_free(&plan);
+    free(lists.stage);
+    return plan_lacks(PADDED * bytes / division->pipeline, (double)planner->hardware.memory_bytes,
+                      config->hardware.reserve_gib);
 }
 
 // ---------------------------------------------------------------- ways to keep bundles

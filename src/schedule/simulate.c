@@ -40,7 +40,11 @@ typedef struct SimStage {
     bool *bundle;           // its bundle's place in `here`
     double duration;        // its seconds
     double compute_start, transfer_start;
-    double left; // durations of the compute actions that have not started; unset without SimulateCosts.most
+    // Unset without SimulateCosts.most: durations of the compute actions that have not started; index of the last one
+    // whose message a lower stage waits for; and, until that one starts, seconds from the end of the stage's list to
+    // the end of the run at least.
+    double left, tail;
+    int64_t last_sent;
     bool computing, transferring;
     bool *here;    // [chunks*microbatches*slices] true: the complete bundle is in an own slot
     int own, lent; // own and lent slots in use
@@ -161,6 +165,12 @@ static double duration_(const SimRun *run, int s, Action action, int64_t place) 
                                                      : costs->weight)[at];
 }
 
+// Returns whether the run cannot end within SimulateCosts.most if the next compute action of a stage starts at `start`.
+static bool is_beyond_(const SimRun *run, const SimStage *stage, double start) {
+    double tail = stage->compute <= stage->last_sent ? stage->tail : 0;
+    return run->costs->most > 0 && start + stage->left + tail > run->costs->most * (1 + 1e-9);
+}
+
 static void start_compute_(SimRun *run, int s) {
     SimStage *stage = &run->stages[s];
     if (stage->computing || stage->compute == stage->count) return;
@@ -181,7 +191,7 @@ static void start_compute_(SimRun *run, int s) {
     if (forward) line->own_peak = max_int(line->own_peak, ++stage->own);
     stage->computing = true;
     stage->compute_start = run->now;
-    run->beyond = run->beyond || (run->costs->most > 0 && run->now + stage->left > run->costs->most);
+    run->beyond |= is_beyond_(run, stage, run->now);
     stage->left -= stage->duration;
     int share = run->shares == NULL ? -1 : share_of_(run->costs->shares->compute, s);
     simulate_ends_in_(run, stage->duration, share, END_COMPUTE_, s);
@@ -388,6 +398,43 @@ static void prepare_edge_(SimRun *run, Edge *edge, int from, int chunk, int to) 
     if (run->shares != NULL) edge->share = share_of_(onward ? costs->shares->down : costs->shares->up, link);
 }
 
+// Returns the durations of the compute actions of stage s from index `at` on.
+static double work_(const SimRun *run, int s, int64_t at) {
+    const SimStage *stage = &run->stages[s];
+    double work = 0;
+    for (; at < stage->count; at++)
+        if (stage->actions[at].peer == SCHEDULE_NO_PEER) work += duration_(run, s, stage->actions[at], at);
+    return work;
+}
+
+// Returns the edge on which a backward sends (sends: true) or receives its gradient; NULL: there is none.
+static const Edge *gradient_(const SimRun *run, int s, Action action, bool sends) {
+    const SimChunk *chunk = &run->chunks[s * run->schedule->chunks + action.chunk];
+    if (action.kind != ACTION_BACKWARD && action.kind != ACTION_INPUT) return NULL;
+    return sends ? chunk->backward_out : chunk->backward_in;
+}
+
+// Finds what is left to do on stage s, and after that on the lower stages, which are prepared: the last gradient that
+// the stage sends passes through the rest of the list of the stage that waits for it.
+static void prepare_limit_(SimRun *run, int s) {
+    SimStage *stage = &run->stages[s];
+    const Edge *out = NULL;
+    int64_t sent = stage->count;
+    stage->left = work_(run, s, 0);
+    stage->last_sent = -1;
+    while (sent > 0 && out == NULL) out = gradient_(run, s, stage->actions[--sent], true);
+    if (out == NULL || out->to >= s) return;
+    const SimStage *next = &run->stages[out->to];
+    const Action *last = &stage->actions[sent];
+    int64_t at = next->count - 1;
+    while (next->actions[at].microbatch != last->microbatch || next->actions[at].slice != last->slice ||
+           gradient_(run, out->to, next->actions[at], false) != out)
+        at--;
+    double rest = work_(run, out->to, at) + (at <= next->last_sent ? next->tail : 0);
+    stage->tail = max_double(0, out->time + rest - work_(run, s, sent + 1));
+    stage->last_sent = sent;
+}
+
 static void stage_prepare_(SimRun *run, int s) {
     const Schedule *schedule = run->schedule;
     SimStage *stage = &run->stages[s];
@@ -397,8 +444,6 @@ static void stage_prepare_(SimRun *run, int s) {
     stage->queue = next_place_(stage, 0, false);
     size_t bundles = (size_t)schedule->chunks * (size_t)schedule->microbatches * (size_t)schedule->slices;
     stage->here = xcalloc(bundles, sizeof *stage->here);
-    for (int64_t i = 0; run->costs->most > 0 && i < stage->count; i++)
-        if (stage->actions[i].peer == SCHEDULE_NO_PEER) stage->left += duration_(run, s, stage->actions[i], i);
     if (!run->costs->totals_only) line->times = xcalloc((size_t)stage->count, sizeof *line->times);
     for (int c = 0; c < schedule->chunks; c++) {
         int g = schedule_virtual(schedule, s, c);
@@ -439,6 +484,7 @@ static void run_prepare_(SimRun *run) {
         prepare_edge_(run, &run->down[g], below, chunk_below, above);
         prepare_edge_(run, &run->up[g], above, chunk_above, below);
     }
+    for (int s = 0; run->costs->most > 0 && s < run->schedule->stages; s++) prepare_limit_(run, s);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -495,7 +541,7 @@ static void advance_(SimRun *run, int s) {
             if (stage->own == run->schedule->stage[s].own_slots) return;
             line->own_peak = max_int(line->own_peak, ++stage->own);
         }
-        run->beyond = run->costs->most > 0 && start + stage->left > run->costs->most;
+        run->beyond = is_beyond_(run, stage, start);
         stage->left -= stage->duration;
         stage->own -= action_frees(stage->kind, run->schedule->forward_only);
         double end = start + stage->duration;

@@ -56,9 +56,34 @@ static double late_weights_(const Cut *cut, const RunLayout *layout, int s) {
     return (double)cut->lists.microbatches * cut->lists.chunks * cut->lists.slices;
 }
 
+// Lists of 1F1B on n slices run F(i + p-s) of stage s after the backward of F(i), if slice i is the last one of its
+// microbatch. That backward ends one trip through the stages above after F(i) starts, and the messages of the trip take
+// time that nothing hides. So this many slices take a trip at least, which may be longer than their work. between:
+// what a microbatch passes before stage s, and its gradient after it.
+static double trips_bound_(const Cut *cut, int s, double between) {
+    const SimulateCosts *costs = &cut->costs.costs;
+    int n = cut->lists.slices, p = cut->lists.stages, own = s * n, ahead = p - s, hop = (ahead + n - 1) / n;
+    int64_t m = cut->lists.microbatches, hops = (m - 1) / hop, left = (m - 1) % hop;
+    const double *back = cut->lists.split ? costs->input : costs->backward;
+    double trip = 0, work = 0, forward = INFINITY, backward = INFINITY;
+    for (int at = s; at < p; at++) {
+        trip += costs->forward[at * n + n - 1] + back[at * n + n - 1];
+        if (at + 1 < p) trip += 2 * costs->edge[at];
+    }
+    for (int i = own; i < own + n; i++) {
+        work += costs->forward[i] + back[i];
+        forward = fmin(forward, costs->forward[i]), backward = fmin(backward, back[i]);
+    }
+    double first = work - costs->forward[own + n - 1] - back[own + n - 1]; // forwards before, backwards after
+    double each = trip + (hop * n - ahead) * (forward + backward);
+    return between + first + (double)hops * each + (hops > 0 ? (double)left * work : 0) + trip;
+}
+
 double cut_bound(const Cut *cut, const RunLayout *layout) {
     const SimulateCosts *costs = &cut->costs.costs;
-    bool in_v = schedule_kinds[layout->name].placement == PLACEMENT_V, split = cut->lists.split;
+    const ScheduleKind *kind = &schedule_kinds[layout->name];
+    bool in_v = kind->placement == PLACEMENT_V, split = cut->lists.split;
+    bool trips = cut->lists.chunks == 1 && !kind->keeps_all && !kind->splits;      // 1F1B and Seq1F1B
     int stages = cut->lists.stages, parts = cut->lists.chunks * cut->lists.slices; // slice 0 has the first F, last B
     double m = (double)cut->lists.microbatches, most = 0, before = 0, back = 0,
            first_weight = split ? costs->weight[0] : 0;
@@ -79,6 +104,7 @@ double cut_bound(const Cut *cut, const RunLayout *layout) {
         double alone = before + m * work + slowed + cut->costs.stage[s].reduction;
         double whole = before + m * work - hidden + back + (s > 0 || split ? first_weight : 0);
         if (s == 0) whole = m * work + slowed;
+        if (trips) whole = fmax(whole, trips_bound_(cut, s, before + back));
         if (alone > most) most = alone;
         if (whole > most) most = whole;
         if (s + 1 == stages) break;

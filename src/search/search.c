@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "bound.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -316,20 +317,37 @@ static void try_list_(const Search *search, Config *config, const Node *list, Ou
     space_ways(search->space, &list->layout, foreign ? WAYS_ALL_LAYERS : WAYS_TO_FIT, try_, &trial);
 }
 
+// Expands a division of which nothing fits into the lists of its cuts, without cuts that take longer than `most`.
+static void open_division_(const Search *search, Config *config, const Node *division, double most, Outcome *outcome) {
+    Outcome shapes = {0}, cuts = {0};
+    expand_division_(search, config, division, &shapes);
+    for (int64_t i = 0; i < shapes.nodes.count; i++)
+        if (shapes.nodes.nodes[i].bound <= most) expand_shape_(search, config, &shapes.nodes.nodes[i], &cuts);
+    for (int64_t i = 0; i < cuts.nodes.count && outcome->status == 0; i++)
+        if (cuts.nodes.nodes[i].bound <= most) expand_cut_(search, config, &cuts.nodes.nodes[i], outcome);
+    assert(outcome->nodes.count == 0); // a list that might fit
+    free_all(shapes.nodes.nodes, cuts.nodes.nodes);
+}
+
 int search_open_misfit(const SearchSpace *space, const Candidate *misfit, double most, CandidateList *opened,
                        Error *err) {
     SearchOptions options = {0};
     Search search = {.space = space, .options = &options, .standing = {.best = INFINITY, .tenth = INFINITY}};
-    Node list = {.layout = misfit->forecast.layout, .kind = NODE_LIST};
+    Node node = {.layout = misfit->forecast.layout, .kind = misfit->division ? NODE_DIVISION : NODE_LIST};
     Outcome outcome = {0};
     Config config;
     Cut cut;
-    space_config(space, &list.layout, &config);
-    cut_open(&cut, space, &config);
-    outcome.status = cut_time(&cut, space, &config, &outcome.err);
-    if (outcome.status == 0) list.bound = cut_bound(&cut, &list.layout);
-    cut_free(&cut);
-    if (outcome.status == 0 && list.bound <= most) try_list_(&search, &config, &list, &outcome);
+    space_config(space, &node.layout, &config);
+    if (misfit->division) {
+        node.times = space_least_times(space, &node.layout, &config);
+        open_division_(&search, &config, &node, most, &outcome);
+    } else {
+        cut_open(&cut, space, &config);
+        outcome.status = cut_time(&cut, space, &config, &outcome.err);
+        if (outcome.status == 0) node.bound = cut_bound(&cut, &node.layout);
+        cut_free(&cut);
+        if (outcome.status == 0 && node.bound <= most) try_list_(&search, &config, &node, &outcome);
+    }
     if (outcome.status != 0) error_set(err, outcome.err.code, "%s", outcome.err.text);
     for (int64_t i = 0; i < outcome.misfits.count; i++) outcome.misfits.items[i].order = misfit->order;
     free(outcome.found.items);
@@ -439,8 +457,19 @@ int search_run(SearchResult *result, const SearchSpace *space, const SearchOptio
     // 1. The heap begins with all divisions.
     LayoutList divisions = space_divisions(&bare);
     result->divisions = divisions.count;
+    double lacks = -1;
     for (int64_t i = 0; i < divisions.count; i++) {
         Node node = {.layout = divisions.layouts[i], .order = search.orders++};
+        bool again = i > 0 && layout_same(&node.layout, &divisions.layouts[i - 1], ~LAYOUT_BIT(micro_batch));
+        if (!again && !options->exhaustive) lacks = space_least_lacks(&bare, &node.layout, &config);
+        if (lacks > 0) {
+            Candidate misfit = {.forecast = {.layout = node.layout, .lacks = lacks}, .all = true, .division = true};
+            LayoutList schedules = space_schedules(&bare, &node.layout, true, &config);
+            misfit.order = node.order;
+            if (schedules.count > 0) candidates_add(&result->misfits, &misfit);
+            free(schedules.layouts);
+            continue;
+        }
         node.times = space_least_times(&bare, &node.layout, &config);
         node.bound = shape_bound(&bare, &node.layout, &node.times);
         heap_push_(&search.heap, &node);

@@ -1,0 +1,364 @@
+// What a step is simulated with: durations of a stage's actions and messages, the resources that messages share, and
+// the work after the pipeline.
+#include "plan_time.h"
+#include "base/alloc.h"
+#include "base/units.h"
+#include "ranks/topology.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---------------------------------------------------------------- stages
+
+// The inputs of all costs.
+typedef struct Costing {
+    const Config *config;
+    const Schedule *schedule;
+    const Plan *plan;
+    const TimeSource *source;
+    int copy; // the replica whose pipeline is timed
+    // The last chunk that was counted, and its times by slice: most chunks of a plan are alike.
+    const StageShape *of;
+    StageChunk chunk;
+    ChunkTimes *times;
+} Costing;
+
+// The simulator's arrays of compute, [stages * chunks * slices] each.
+typedef struct ComputeTimes {
+    double *forward, *backward, *input, *weight;
+} ComputeTimes;
+
+static CountSource count_source_(const Costing *costing) {
+    const TimeSource *source = costing->source;
+    return (CountSource){.hardware = source->hardware,
+                         .config = costing->config,
+                         .model = source->model,
+                         .memo = source->counted,
+                         .split = costing->schedule->split,
+                         .beside = config_replicas(costing->config) > 1};
+}
+
+// Seconds that wait for other ranks.
+static double waits_(const Account *spent) { return spent->exposed + spent->exchange; }
+
+static double compute_(const Account *spent) { return account_total(spent) - waits_(spent); }
+
+// Returns the ratio of counted compute; 1 if nothing was counted.
+static double ratio_(const Account *now, const Account *then) {
+    return compute_(then) > 0 ? compute_(now) / compute_(then) : 1;
+}
+
+// Replaces counted compute by measured compute. A profile measures complete bundles, without recomputed outputs. So the
+// measured time is scaled by the ratio of the counted times, of this bundle and of a complete one. Without measured
+// split backwards, W takes the share of B that is counted for it, and I the rest.
+static void take_measured_(StageTime *time, const ProfileTime *found, const ChunkTimes *now, const ChunkTimes *then) {
+    double input = found->input, weight = found->weight;
+    if (input == 0) {
+        weight = found->backward * compute_(&then->weight) / compute_(&then->backward);
+        input = found->backward - weight;
+    }
+    time->forward = waits_(&now->forward) + found->forward * ratio_(&now->forward, &then->forward);
+    time->backward = waits_(&now->backward) + found->backward * ratio_(&now->backward, &then->backward);
+    time->input = waits_(&now->input) + input * ratio_(&now->input, &then->input);
+    time->weight = waits_(&now->weight) + weight * ratio_(&now->weight, &then->weight);
+}
+
+// Counts a chunk, unless it is like the last one.
+static const ChunkTimes *chunk_times_(Costing *costing, const StageShape *stage, const StageChunk *chunk) {
+    const StageShape *of = costing->of;
+    const StageChunk *last = &costing->chunk;
+    bool alike = of != NULL && memcmp(&of->shape, &stage->shape, sizeof of->shape) == 0 &&
+                 last->layers == chunk->layers && last->recomputed == chunk->recomputed &&
+                 last->dense == chunk->dense && last->first == chunk->first && last->last == chunk->last;
+    const CountSource source = count_source_(costing);
+    if (!alike) counted_chunk(&source, stage, chunk, costing->times);
+    costing->of = stage, costing->chunk = *chunk;
+    return costing->times;
+}
+
+// Fills in the times of a stage's chunk, slice by slice, for the simulator, and adds them to the stage's sums.
+static int chunk_compute_(Costing *costing, int s, int c, const ComputeTimes *times, StageTime *sum, Error *err) {
+    const StageShape *stage = &costing->plan->stage[s].at;
+    const StageChunk *chunk = &stage->chunk[c];
+    const Hardware *hardware = costing->source->hardware;
+    int slices = costing->schedule->slices, at = (s * costing->schedule->chunks + c) * slices;
+    ProfileTime found;
+    bool measured = profile_chunk_time(costing->source->profile, stage, c, &found);
+    if (!measured && hardware->cost.flops == 0)
+        return error_set(err, EXIT_FAILED,
+                         "no performance figures for this device; give hardware.peak_tflops or a profile");
+    const ChunkTimes *now = chunk_times_(costing, stage, chunk);
+    ChunkTimes *then = NULL;
+    if (measured) {
+        const CountSource source = count_source_(costing);
+        StageShape whole = *stage;
+        whole.shape.pointwise = false;
+        then = xmalloc((size_t)slices * sizeof *then);
+        counted_chunk(&source, &whole, chunk, then);
+    }
+    double overhead = measured ? 0 : hardware->action; // measured times include it
+    for (int i = 0; i < slices; i++, at++) {
+        StageTime time = {.forward = account_total(&now[i].forward),
+                          .backward = account_total(&now[i].backward),
+                          .input = account_total(&now[i].input),
+                          .weight = account_total(&now[i].weight)};
+        if (measured) take_measured_(&time, &found, &now[i], &then[i]);
+        times->forward[at] = time.forward + overhead;
+        times->backward[at] = time.backward + overhead;
+        times->input[at] = time.input + overhead;
+        times->weight[at] = time.weight + overhead;
+        sum->forward += times->forward[at];
+        sum->backward += costing->schedule->split ? times->input[at] + times->weight[at] : times->backward[at];
+        sum->input += times->input[at];
+        sum->weight += times->weight[at];
+        sum->beside += account_total(&now[i].beside);
+        sum->first -= account_total(&now[i].first);
+        account_add(&sum->spent, &now[i].forward, 1);
+        if (costing->schedule->split) account_add(&sum->spent, &now[i].input, 1);
+        account_add(&sum->spent, costing->schedule->split ? &now[i].weight : &now[i].backward, 1);
+    }
+    free(then);
+    return 0;
+}
+
+// Returns the bytes/s of one rank in a collective among the ranks with the same part of the model, while the ranks of
+// `parts` parts communicate at the same time. Within a node this is the rate of a collective of `bytes`. Otherwise the
+// parts on a node share its network, the data of each part leave the node only once, and every node adds a latency.
+static double data_rate_(const Costing *costing, int64_t parts, CostCollective kind, double bytes) {
+    const Hardware *hardware = costing->source->hardware;
+    int64_t node = hardware_domain(hardware, costing->config);
+    const ParallelConfig *parallel = &costing->config->parallel;
+    bool stages = parallel->placement == PLACEMENT_STAGES;
+    int64_t together = stages ? config_replicas(costing->config) * parallel->tensor : config_world(costing->config);
+    if (together <= node && (!stages || node % together == 0))
+        return cost_collective_rate(&hardware->cost, kind, bytes, (int)config_replicas(costing->config));
+    double rate = hardware_network(hardware, costing->config) / (double)(parts < node ? parts : node);
+    int replicas = (int)config_replicas(costing->config),
+        nodes = (int)hardware_nodes_of_data(hardware, costing->config);
+    rate = fmin(rate, hardware->cost.tensor);
+    if (bytes <= 0 || replicas == 1) return rate;
+    double seconds = cost_collective_between(&hardware->cost, kind, bytes, replicas, nodes, rate);
+    return bytes * (replicas - 1) / replicas / seconds;
+}
+
+enum { UNITS = 4 }; // large units of a layer: each is summed and gathered in a collective of its own
+
+// Returns the number of pieces in which a stage sums its gradients: its layers, or 1 if it has no layer.
+static int layers_of_(const Costing *costing, int s) {
+    int64_t layers = costing->plan->stage[s].at.layers;
+    return layers > 0 ? (int)layers : 1;
+}
+
+static double optimizer_seconds_(const Costing *costing, int s) {
+    const PlanStage *stage = &costing->plan->stage[s];
+    const Profile *profile = costing->source->profile;
+    const Hardware *hardware = costing->source->hardware;
+    const CountSource source = count_source_(costing);
+    Account spent = counted_update(&source, &stage->at);
+    double world = (double)config_world(costing->config), update = compute_(&spent);
+    int64_t owned = stage->states.owned;
+    bool adamw = costing->config->train.optimizer == OPTIMIZER_ADAMW; // a profile measures AdamW
+    if (profile != NULL && adamw) update = (profile->norm_seconds + profile->optimizer_seconds) * (double)owned;
+    // All ranks update at the same time, even if they share cores.
+    if (hardware->cpu && world > hardware->cores_share) update *= world / hardware->cores_share;
+    return waits_(&spent) + update;
+}
+
+// ---------------------------------------------------------------- messages
+
+static int node_of_stage_(const Costing *costing, int stage) {
+    Coordinates at = {costing->copy, stage, 0};
+    int rank = topology_rank(&costing->config->parallel, at);
+    return hardware_node(costing->source->hardware, costing->config, rank);
+}
+
+// Returns the replica with the most node boundaries between its stages; all other replicas wait for it. Replicas differ
+// if a replica may begin in the middle of a node.
+static int widest_copy_(Costing *costing) {
+    int64_t node = hardware_domain(costing->source->hardware, costing->config);
+    int64_t copies = config_replicas(costing->config);
+    int widest = 0, most = 0;
+    if (costing->source->hardware->cpu) return 0;
+    for (costing->copy = 0; costing->copy < copies && costing->copy < node; costing->copy++) {
+        int leave = 0;
+        for (int s = 0; s + 1 < costing->plan->stages; s++)
+            leave += node_of_stage_(costing, s) != node_of_stage_(costing, s + 1);
+        if (leave > most) most = leave, widest = costing->copy;
+    }
+    return widest;
+}
+
+// Returns the seconds of a message that each tensor and context rank of `from` sends to its counterpart on `to`,
+// without other traffic.
+static double costing_message_(const Costing *costing, int from, int to, int64_t bytes) {
+    const Hardware *hardware = costing->source->hardware;
+    bool near = node_of_stage_(costing, from) == node_of_stage_(costing, to);
+    const ParallelConfig *parallel = &costing->config->parallel;
+    // The ranks of a stage on one node send at the same time.
+    int64_t ranks = parallel->tensor * parallel->context;
+    if (parallel->placement == PLACEMENT_STAGES) ranks *= parallel->data;
+    int64_t senders = min_i64(ranks, hardware_domain(hardware, costing->config));
+    double rate = near ? hardware->cost.pair : hardware_network(hardware, costing->config) / (double)senders;
+    return cost_message(&hardware->cost, (double)bytes, rate);
+}
+
+static double transfer_(const Costing *costing, int stage) {
+    const Hardware *hardware = costing->source->hardware;
+    int64_t bytes = costing->plan->stage[stage].slot_bytes;
+    int partner = bpipe_partner(costing->plan->stages, stage);
+    if (costing->config->schedule.evict_to == EVICT_TO_HOST || partner == SCHEDULE_NO_PEER)
+        return cost_message(&hardware->cost, (double)bytes, hardware->cost.host);
+    return costing_message_(costing, stage, partner, bytes);
+}
+
+// Returns the resource of a message: the network card of the sender's node, numbered by the node's lowest stage; -1 if
+// the message stays in the node.
+static int card_(const Costing *costing, int from, int to) {
+    int node = node_of_stage_(costing, from), lowest = 0;
+    if (node == node_of_stage_(costing, to)) return -1;
+    while (node_of_stage_(costing, lowest) != node) lowest++;
+    return lowest;
+}
+
+// ---------------------------------------------------------------- all of it
+
+static void costing_share_(PlanCosts *costs, const Costing *costing) {
+    int p = costing->plan->stages, *r = costs->resources_;
+    const Hardware *hardware = costing->source->hardware;
+    double *capacity = costs->times_ + 2 * (size_t)p;
+    int *compute = r, *down = r + p, *up = r + 2 * p, *evict = r + 3 * p, *load = r + 4 * p;
+    for (int i = 0; i <= p; i++) capacity[i] = 1;
+    if (hardware->cpu) capacity[0] = hardware->cores_share / (double)(config_world(costing->config) / p);
+    for (int s = 0; s < p; s++) {
+        int partner = bpipe_partner(p, s), last = s + 1 == p;
+        bool peers = partner != SCHEDULE_NO_PEER && costing->config->schedule.evict_to == EVICT_TO_PEER;
+        compute[s] = hardware->cpu ? 0 : -1;
+        down[s] = card_(costing, s, last ? 0 : s + 1);
+        up[s] = card_(costing, last ? 0 : s + 1, s);
+        evict[s] = peers ? card_(costing, s, partner) : -1;
+        load[s] = peers ? card_(costing, partner, s) : -1;
+    }
+    costs->shares = (SimulateShares){p, capacity, compute, down, up, evict, load};
+}
+
+// Fills in the sums of gradients over data ranks. The times of the stages must be known.
+static void costing_sums_(PlanCosts *costs, const Costing *costing) {
+    int p = costing->plan->stages, *layers = costs->resources_ + 5 * p, *node = layers + p;
+    const ParallelConfig *parallel = &costing->config->parallel;
+    double *bytes = costs->times_ + 3 * p + 1, *hides = bytes + p, *last = hides + p, *late = last + p;
+    double d = (double)config_replicas(costing->config), same = d * (double)parallel->tensor / (double)parallel->expert;
+    double element = costing->config->train.precision == PRECISION_BF16 ? 2 : 4;
+    double piece = (double)costing->plan->stage[0].states.gradients / layers_of_(costing, 0) / UNITS;
+    double rate = data_rate_(costing, parallel->tensor, COST_REDUCE_SCATTER, piece);
+    // Replicas of every expert rank's part share a node's network.
+    double slower = rate / data_rate_(costing, max_i64(parallel->tensor, parallel->expert), COST_REDUCE_SCATTER, piece);
+    costs->sums =
+        (DataSums){bytes, late, hides, layers, node, rate, fmax(rate, costing->source->hardware->cost.tensor)};
+    if (config_world(costing->config) <= hardware_domain(costing->source->hardware, costing->config))
+        costs->sums.most = rate;
+    for (int s = 0; s < p; s++) {
+        const PlanStage *stage = &costing->plan->stage[s];
+        double of_layers = (double)stage->layer_gradients;
+        double of_ends = (double)stage->states.gradients - of_layers;
+        // Sharded gradients are summed from buffers of two layers, so their memory is less than the bytes sent.
+        if (config_shards_gradients(costing->config))
+            of_layers = fmax(0, 4.0 / element * (double)stage->states.weights - of_ends);
+        double of_experts = (double)stage->states.expert_gradients;
+        bytes[s] = (of_layers - of_experts) * (d - 1) / d + of_experts * (same - 1) / same * slower;
+        late[s] = of_ends * (d - 1) / d;
+        hides[s] = costing->schedule->split ? costs->stage[s].weight : costs->stage[s].backward;
+        hides[s] /= costing->schedule->slices;
+        layers[s] = layers_of_(costing, s);
+        // Until the first layer of the last backward ends, there is nothing to sum. Persistent products are chosen for
+        // fewer multiprocessors until that backward ends, other kernels are slower only while a sum is in flight.
+        double whole = bytes[s] / rate, share = (double)(layers[s] - 1) / layers[s];
+        if (!costing->source->hardware->cost.persistent) share = fmin(share, whole / hides[s]);
+        double ends = costing->schedule->split ? costs->stage[s].weight : costs->stage[s].backward;
+        last[s] = bytes[s] == 0 || ends == 0 ? 1 : 1 + costs->stage[s].beside / ends * share;
+        hides[s] *= last[s];
+        node[s] = node_of_stage_(costing, s);
+        // The sum of the layer that ends the last backward is never hidden.
+        double hidden = hides[s] * (double)(layers[s] - 1) / layers[s];
+        costs->stage[s].reduction = fmax(whole - hidden, whole / layers[s]) + late[s] / rate;
+    }
+}
+
+static double tied_seconds_(const Costing *costing) {
+    const Plan *plan = costing->plan;
+    int first = 0, last = 0;
+    if (costing->config->model.tie_embeddings != TIE_TRUE) return 0;
+    for (int s = 0; s < plan->stages; s++) {
+        if (plan->stage[s].at.first) first = s;
+        if (plan->stage[s].at.last) last = s;
+    }
+    if (first == last) return 0; // V placement: one rank has both gradients
+    const Config *c = costing->config;
+    int64_t elements = config_padded_vocab(c) / c->parallel.tensor * c->model.hidden / config_replicas(c);
+    return costing_message_(costing, first, last, 4 * elements);
+}
+
+int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *schedule, const Plan *plan,
+                    const TimeSource *source, Error *err) {
+    Costing costing = {.config = config, .schedule = schedule, .plan = plan, .source = source};
+    int p = plan->stages, all = p * schedule->chunks * schedule->slices, status = 0;
+    costing.copy = widest_copy_(&costing);
+    costing.times = xmalloc((size_t)schedule->slices * sizeof *costing.times);
+    // Resources: at most one network card per stage; on a CPU, only resource 0, the cores of the host.
+    *costs = (PlanCosts){.stage = xcalloc((size_t)p, sizeof *costs->stage),
+                         .times_ = xcalloc((size_t)(7 * p + 1 + 4 * all), sizeof *costs->times_),
+                         .resources_ = xcalloc(7 * (size_t)p, sizeof *costs->resources_)};
+    double *transfer = costs->times_, *edge = transfer + p, *compute = edge + 6 * p + 1;
+    ComputeTimes times = {compute, compute + all, compute + 2 * all, compute + 3 * all};
+    for (int s = 0; s < p && status == 0; s++) {
+        StageTime *time = &costs->stage[s];
+        for (int c = 0; c < schedule->chunks && status == 0; c++)
+            status = chunk_compute_(&costing, s, c, &times, time, err);
+        time->optimizer = optimizer_seconds_(&costing, s) - time->first;
+        if (source->free_messages) continue;
+        transfer[s] = transfer_(&costing, s);
+        edge[s] = costing_message_(&costing, s, (s + 1) % p, plan->stage[s].at.message_bytes);
+    }
+    free(costing.times);
+    if (status != 0) return plan_costs_free(costs), -1;
+    costing_share_(costs, &costing);
+    costing_sums_(costs, &costing);
+    costs->tied = tied_seconds_(&costing);
+    costs->costs = (SimulateCosts){.forward = times.forward,
+                                   .backward = times.backward,
+                                   .input = times.input,
+                                   .weight = times.weight,
+                                   .last = edge + 4 * p + 1,
+                                   .transfer = transfer,
+                                   .edge = edge,
+                                   .shares = &costs->shares};
+    return 0;
+}
+
+void plan_costs_free(PlanCosts *costs) {
+    free_all(costs->stage, costs->times_, costs->resources_);
+    memset(costs, 0, sizeof *costs);
+}
+
+// Transfers of a stage go through its queue one after another.
+double plan_transfer_seconds(const Config *config, const Schedule *schedule, const Plan *plan,
+                             const TimeSource *source) {
+    static const double LEAST_PART = 0.75; // least share of the transfers per microbatch that a longer schedule keeps
+    Costing costing = {.config = config, .schedule = schedule, .plan = plan, .source = source};
+    double most = 0, rounds = (double)config_microbatches(config) / schedule->microbatches;
+    costing.copy = widest_copy_(&costing);
+    for (int s = 0; s < schedule->stages; s++) {
+        const StageSchedule *stage = &schedule->stage[s];
+        int64_t own = 0, others = 0; // bundles moved as evictor, and as acceptor
+        for (int64_t i = 0; i < stage->count; i++) {
+            ActionKind kind = stage->actions[i].kind;
+            own += kind == ACTION_EVICT || kind == ACTION_LOAD;
+            others += kind == ACTION_ACCEPT || kind == ACTION_RETURN;
+        }
+        double seconds = own > 0 ? (double)own * transfer_(&costing, s) : 0;
+        if (others > 0) seconds += (double)others * transfer_(&costing, bpipe_partner(schedule->stages, s));
+        if (seconds > most) most = seconds;
+    }
+    return LEAST_PART * rounds > 1 ? LEAST_PART * rounds * most : most;
+}
