@@ -386,13 +386,15 @@ enum { BATCH = 64, LISTS = 16 };
 static int next_batch_(Search *search, Node batch[BATCH]) {
     int count = 0, lists = 0;
     while (count < BATCH && search->heap.count > 0) {
-        if (search->heap.nodes[0].kind == NODE_LIST && ++lists > LISTS) break;
+        if (search->heap.nodes[0].kind == NODE_LIST && lists == LISTS) break;
         Node node = heap_pop_(&search->heap);
         if (hopeless_(search, node.bound, -1)) {
             search->heap.count = 0;
             break;
         }
-        if (!hopeless_(search, node.bound, node.least_bytes)) batch[count++] = node;
+        if (hopeless_(search, node.bound, node.least_bytes)) continue;
+        lists += node.kind == NODE_LIST;
+        batch[count++] = node;
     }
     return count;
 }
