@@ -26,6 +26,7 @@ typedef struct CountKey {
     int tensor_near, context_near, data_near;
     double flops;
     bool update; // true: the end of a step; false: the actions of a chunk
+    bool brief;  // of the actions only F and the B of a second microbatch
     bool first, last, sequence, copies, moving, split, beside, sharded, free_groups, theirs;
     int layers, recomputed, dense, tensor_ranks, replicas;
     int expert_ranks, near_experts, same_experts; // ranks that divide the experts, and how many of these are on a node;
@@ -261,6 +262,7 @@ static void count_actions_(CountedStage *counting, const CountKey *key, const Co
         stage_backward(stage, 0, slices + i, bundle, in, out, false, err);
         counted_take_(counting, key, counted, i, offsetof(ChunkTimes, backward), false);
     }
+    if (key->brief) return;
     stage_backward(stage, 0, slices - 1, bundle, in, out, false, err);
     counted_take_(counting, key, counted, slices - 1, offsetof(ChunkTimes, first), false);
     for (int64_t i = slices - 1; key->split && i >= 0; i--) {
@@ -415,6 +417,7 @@ static PartTimes parts_(const CountSource *source, const StageShape *stage, int 
     CountKey key = key_(&theirs, &at.shape);
     PartTimes parts = {0};
     double seconds[3] = {0};
+    key.brief = true;
     for (int i = 0; i < count; i++) {
         key.layers = MOST, key.first = i == 1, key.last = i == 2;
         count_(&theirs, &at, &key, &counted);

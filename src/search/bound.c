@@ -3,6 +3,7 @@
 #include "bound.h"
 
 #include "base/alloc.h"
+#include "base/units.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -148,20 +149,29 @@ double shape_bound(const SearchSpace *space, const RunLayout *shape, const PartT
 
 // A chunk takes as long as its layers, or longer at its ends. I and W together take at least as long as a complete
 // backward; the other terms of cut_bound are left out where backwards are split, or the last slice is shorter.
-double cut_rough_bound(const Cut *cut, const SearchSpace *space, const PartTimes *times) {
-    double m = (double)cut->lists.microbatches, most = 0, before = 0, back = 0;
+double cut_rough_bound(const SearchSpace *space, const Config *config, const PartTimes *times) {
+    const ParallelConfig *parallel = &config->parallel;
+    int p = (int)parallel->pipeline, chunks = config_chunks(config), parts = p * chunks;
+    Schedule placed = {.stages = p, .chunks = chunks, .placement = config_schedule_kind(config)->placement};
+    bool split = config_schedule_kind(config)->splits || config->schedule.split_backward == SPLIT_ON;
+    double m = (double)config_microbatches(config), most = 0, before = 0, back = 0;
+    int64_t dense = config->model.dense_layers, alike[CONFIG_MAX_STAGES];
     if (space->planner->measured) return 0;
-    for (int s = 0; s < cut->lists.stages; s++) {
-        const StageShape *at = &cut->plan.stage[s].at;
-        int64_t alike = at->layers;
-        for (int c = 0; c < at->chunks; c++) alike -= at->chunk[c].dense;
-        double work = m * (double)alike * times->layer;
-        if (at->first) work += m * times->embedding;
-        if (at->last) work += m * times->head;
+    for (int g = 0; g < parts; g++) {
+        int64_t layers = config_layers(config, parts, g), without = min_i64(layers, dense);
+        alike[g] = layers - without, dense -= without;
+    }
+    for (int s = 0; s < p; s++) {
+        double work = 0;
+        for (int c = 0; c < chunks; c++) {
+            int g = schedule_virtual(&placed, s, c);
+            work += m * (double)alike[g] * times->layer;
+            if (g == 0) work += m * times->embedding;
+            if (g + 1 == parts) work += m * times->head;
+        }
         most = fmax(most, before + work + back);
-        alike = at->chunk[0].layers - at->chunk[0].dense;
-        before += (double)alike * times->first;
-        if (!cut->lists.split && cut->lists.slices == 1) back += (double)alike * (times->layer - times->forward);
+        before += (double)alike[s] * times->first; // of chunk 0
+        if (!split && config_slices(config) == 1) back += (double)alike[s] * (times->layer - times->forward);
     }
     return most;
 }

@@ -43,5 +43,6 @@ double cut_first(const Cut *cut, double *again);
 // average work and wait for the first microbatch. 0 if times come from a profile.
 double shape_bound(const SearchSpace *space, const RunLayout *shape, const PartTimes *times);
 
-// Returns a lower bound of the step for any list of a cut, from the times of layers. 0 if times come from a profile.
-double cut_rough_bound(const Cut *cut, const SearchSpace *space, const PartTimes *times);
+// Returns a lower bound of the step for any list of a cut, from the times of layers; 0 if times come from a profile.
+// config: of the cut.
+double cut_rough_bound(const SearchSpace *space, const Config *config, const PartTimes *times);

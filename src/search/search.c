@@ -195,8 +195,9 @@ static void add_cut_(const Search *search, const Node *shape, const RunLayout *f
     Node node = {.layout = *first, .kind = NODE_CUT};
     Cut cut;
     space_set(space, first, config);
+    node.bound = fmax(shape->bound, cut_rough_bound(space, config, &shape->times));
+    if (hopeless_(search, node.bound, -1)) return;
     cut_open(&cut, space, config);
-    node.bound = fmax(shape->bound, cut_rough_bound(&cut, space, &shape->times));
     node.least_bytes = cut.least_bytes;
     cut_free(&cut);
     if (!hopeless_(search, node.bound, node.least_bytes)) nodes_add_(&outcome->nodes, &node);

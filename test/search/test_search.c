@@ -209,7 +209,9 @@ TEST(no_step_is_shorter_than_its_bound) {
             if (layout->recompute == 0) {
                 assert_true(shape_bound(&world->space, layout, &least) <= step_of(found) * (1 + 1e-6));
                 assert_true(shape_bound(&world->space, layout, &times) <= step_of(found) * (1 + 1e-6));
-                assert_true(cut_rough_bound(&cut, &world->space, &times) <= bound * (1 + 1e-6));
+                assert_true(space_config(&world->space, layout, config));
+                assert_true(cut_rough_bound(&world->space, config, &times) <= bound * (1 + 1e-6));
+                *config = world->base;
                 assert_true(space_least_bytes(&world->space, &shape, config) <= found->forecast.peak_bytes);
             }
             cut_free(&cut);
