@@ -1,14 +1,14 @@
 // The discrete-event loop. All ends of the current instant are processed. Then every affected stage starts all actions
 // that it can. Then time moves to the next end. A stage has at most one compute action and one transfer in progress. A
 // boundary between virtual stages has at most one message per direction in transit. So the number of ends is bounded.
-// Actions of the same duration end in the order of their starts, and most actions have one of a few durations. So the
-// ends of one duration form a chain, and a heap orders the chains by their first ends. A schedule in which nothing but
-// messages connects the stages needs no such loop (run_without_clock_): its times are the same, to the bit.
+// A schedule in which nothing but messages connects the stages needs no such loop (run_without_clock_): its times are
+// the same, to the bit.
 #include "simulate.h"
 
 #include "base/alloc.h"
 #include "base/units.h"
 #include "contention.h"
+#include "ends.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -55,22 +55,6 @@ typedef struct SimStage {
     uint64_t sends; // bit c % 64: chunk c may have a message to send
 } SimStage;
 
-typedef enum EndKind { END_COMPUTE_, END_TRANSFER_, END_FORWARD_MESSAGE_, END_BACKWARD_MESSAGE_ } EndKind;
-
-typedef struct End {
-    double time, duration;
-    EndKind kind;
-    int at;   // stage that computes, evictor of a transfer, or boundary of a message
-    int next; // next end of the chain, or next unused end; -1: last end of the chain
-} End;
-
-typedef struct Chain {
-    double time; // time of the first end
-    int first;   // index of the first end
-} Chain;
-
-enum { TAILS = 256 };
-
 // The edges of one chunk of a stage. NULL: the pipeline begins or ends there.
 typedef struct SimChunk {
     Edge *forward_in, *forward_out, *backward_in, *backward_out;
@@ -84,12 +68,8 @@ typedef struct SimRun {
     SimChunk *chunks; // [stages*chunks]
     Edge *down;       // [stages*chunks] edge of F from virtual stage g to g+1; the last is unused
     Edge *up;         // [stages*chunks] edge of B and I from virtual stage g+1 to g
-    End *ends;
-    Chain *heap; // earliest first
-    int chains_count;
-    int unused;       // index of the first unused end
-    int tails[TAILS]; // last end of a chain, indexed by the hash of the chain's duration; -1: no chain
-    int *stirred;     // [stages] stages to check for actions that can start
+    Ends ends;
+    int *stirred; // [stages] stages to check for actions that can start
     int stirred_count;
     double now, shared; // shared: time at which the next user of a shared resource ends; INFINITY: none
     bool beyond;        // a stage cannot end within SimulateCosts.most
@@ -97,49 +77,12 @@ typedef struct SimRun {
 } SimRun;
 
 // ---------------------------------------------------------------------------------------------------------------------
-// The heap
-
-static int *tail_(SimRun *run, double duration) {
-    uint64_t bits;
-    memcpy(&bits, &duration, sizeof bits);
-    return &run->tails[bits * 0x9e3779b97f4a7c15u >> 56];
-}
-
-static void ends_push_(SimRun *run, double duration, EndKind kind, int where) {
-    int end = run->unused, *tail = tail_(run, duration), at;
-    run->unused = run->ends[end].next;
-    run->ends[end] = (End){run->now + duration, duration, kind, where, -1};
-    bool chained = *tail >= 0 && run->ends[*tail].duration == duration;
-    if (chained) run->ends[*tail].next = end;
-    *tail = end;
-    if (chained) return;
-    Chain *heap = run->heap, chain = {run->now + duration, end};
-    at = run->chains_count++;
-    for (int parent; at > 0 && chain.time < heap[parent = (at - 1) / 2].time; at = parent) heap[at] = heap[parent];
-    heap[at] = chain;
-}
-
-static End ends_pop_(SimRun *run) {
-    Chain *heap = run->heap;
-    int first = heap[0].first, *tail = tail_(run, run->ends[first].duration), at = 0;
-    End end = run->ends[first];
-    if (*tail == first) *tail = -1;
-    run->ends[first].next = run->unused;
-    run->unused = first;
-    Chain chain = end.next >= 0 ? (Chain){run->ends[end.next].time, end.next} : heap[--run->chains_count];
-    for (int child; (child = 2 * at + 1) < run->chains_count; at = child) {
-        if (child + 1 < run->chains_count) child += heap[child + 1].time < heap[child].time;
-        if (chain.time <= heap[child].time) break;
-        heap[at] = heap[child];
-    }
-    heap[at] = chain;
-    return end;
-}
+// Starts
 
 // Starts an action or a message that takes `duration`. share: the resource that it shares, or -1.
 static void simulate_ends_in_(SimRun *run, double duration, int share, EndKind kind, int where) {
     if (share < 0) {
-        ends_push_(run, duration, kind, where);
+        ends_push(&run->ends, run->now, duration, kind, where);
         return;
     }
     contention_add(run->shares, share, run->now, duration, (ContentionUser){(int)kind, where});
@@ -147,9 +90,6 @@ static void simulate_ends_in_(SimRun *run, double duration, int share, EndKind k
 }
 
 static int share_of_(const int *resources, int i) { return resources == NULL ? -1 : resources[i]; }
-
-// ---------------------------------------------------------------------------------------------------------------------
-// Starts
 
 // Returns the duration of a compute action, at `place` in its stage's list.
 static double duration_(const SimRun *run, int s, Action action, int64_t place) {
@@ -194,7 +134,7 @@ static void start_compute_(SimRun *run, int s) {
     run->beyond |= is_beyond_(run, stage, run->now);
     stage->left -= stage->duration;
     int share = run->shares == NULL ? -1 : share_of_(run->costs->shares->compute, s);
-    simulate_ends_in_(run, stage->duration, share, END_COMPUTE_, s);
+    simulate_ends_in_(run, stage->duration, share, END_COMPUTE, s);
 }
 
 // Sets *action to the head of stage s's queue. Returns false if the head is in progress or not yet posted.
@@ -241,7 +181,7 @@ static void simulate_start_transfer_(SimRun *run, int s) {
     run->timeline->stage[s].own_peak = max_int(run->timeline->stage[s].own_peak, stage->own);
     const SimulateShares *shares = run->costs->shares;
     int share = run->shares == NULL ? -1 : share_of_(evict ? shares->evict : shares->load, s);
-    simulate_ends_in_(run, run->costs->transfer == NULL ? 0 : run->costs->transfer[s], share, END_TRANSFER_, s);
+    simulate_ends_in_(run, run->costs->transfer == NULL ? 0 : run->costs->transfer[s], share, END_TRANSFER, s);
 }
 
 static void start_message_(SimRun *run, Edge *edge, EndKind kind, const Edge *first) {
@@ -259,8 +199,8 @@ static void start_messages_(SimRun *run, int s) {
     run->stages[s].sends = 0;
     for (; sends != 0; sends &= sends - 1) {
         for (int c = __builtin_ctzll(sends); c < run->schedule->chunks; c += 64) {
-            start_message_(run, chunks[c].forward_out, END_FORWARD_MESSAGE_, run->down);
-            start_message_(run, chunks[c].backward_out, END_BACKWARD_MESSAGE_, run->up);
+            start_message_(run, chunks[c].forward_out, END_FORWARD_MESSAGE, run->down);
+            start_message_(run, chunks[c].backward_out, END_BACKWARD_MESSAGE, run->up);
         }
     }
 }
@@ -378,9 +318,9 @@ static void end_message_(SimRun *run, Edge *edge) {
 }
 
 static void simulate_end_(SimRun *run, EndKind kind, int at) {
-    if (kind == END_COMPUTE_) end_compute_(run, at);
-    else if (kind == END_FORWARD_MESSAGE_) end_message_(run, &run->down[at]);
-    else if (kind == END_BACKWARD_MESSAGE_) end_message_(run, &run->up[at]);
+    if (kind == END_COMPUTE) end_compute_(run, at);
+    else if (kind == END_FORWARD_MESSAGE) end_message_(run, &run->down[at]);
+    else if (kind == END_BACKWARD_MESSAGE) end_message_(run, &run->up[at]);
     else end_transfer_(run, at);
 }
 
@@ -468,11 +408,7 @@ static void run_prepare_(SimRun *run) {
     run->chunks = xcalloc(virtual_stages, sizeof *run->chunks);
     run->down = xcalloc(virtual_stages, sizeof *run->down);
     run->up = xcalloc(virtual_stages, sizeof *run->up);
-    int ends = 2 * (int)(stages + virtual_stages);
-    run->ends = xcalloc((size_t)ends, sizeof *run->ends);
-    run->heap = xcalloc((size_t)ends, sizeof *run->heap);
-    for (int i = 0; i < ends; i++) run->ends[i].next = i + 1;
-    memset(run->tails, -1, sizeof run->tails);
+    ends_open(&run->ends, 2 * (int)(stages + virtual_stages));
     run->stirred = xcalloc(stages, sizeof *run->stirred);
     if (shared != NULL && shared->count > 0) run->shares = contention_create(shared->count, shared->capacity);
     run->shared = INFINITY;
@@ -579,11 +515,11 @@ static void run_without_clock_(SimRun *run) {
 static void run_with_clock_(SimRun *run) {
     for (start_all_(run); !run->beyond; start_all_(run)) {
         double next = run->shared;
-        if (run->chains_count > 0 && run->heap[0].time < next) next = run->heap[0].time;
+        if (run->ends.chains > 0 && run->ends.heap[0].time < next) next = run->ends.heap[0].time;
         if (isinf(next)) break; // nothing is in progress
         run->now = next;
-        while (run->chains_count > 0 && run->heap[0].time <= next) {
-            End end = ends_pop_(run);
+        while (run->ends.chains > 0 && run->ends.heap[0].time <= next) {
+            End end = ends_pop(&run->ends);
             simulate_end_(run, end.kind, end.at);
         }
         while (run->shared <= next) {
@@ -622,7 +558,7 @@ Timeline *simulate_run(const Schedule *schedule, const SimulateCosts *costs, Err
     timeline->makespan = run.beyond ? INFINITY : run.now;
     timeline->bubble = timeline->makespan > 0 ? 1 - busy / (timeline->makespan * timeline->stages) : 0;
     for (int s = 0; s < schedule->stages; s++) free(run.stages[s].here);
-    free_all(run.stages, run.chunks, run.down, run.up, run.ends, run.heap, run.stirred);
+    free_all(run.stages, run.chunks, run.down, run.up, run.ends.ends, run.ends.heap, run.stirred);
     contention_free(run.shares);
     if (status == 0) return timeline;
     timeline_free(timeline);
