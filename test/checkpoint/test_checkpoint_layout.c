@@ -1,100 +1,10 @@
-// Places of elements in checkpoint files: every element of the model has one place, independent of the rank's shard.
+// Sizes of checkpoint files, and of the copy that they are written from. That every element has its place, whichever rank
+// writes it, is seen in the files (test_checkpoint.py).
 #include "models.h"
 #include "made_plan.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_write.h"
 #include "unit.h"
-
-#include <string.h>
-
-// Counts how often each element of a tensor is placed in its file, and checks that the local value is the element's
-// index in the tensor.
-typedef struct Marks {
-    const Tensor *tensor;
-    const float *local; // the rank's values: row-major index in the unsharded tensor, -1 for padding
-    int64_t begin, end;
-    int *named;
-    int64_t seen; // elements of the range seen so far
-} Marks;
-
-static int mark_(void *context, const Block *block) {
-    Marks *marks = context;
-    const TensorSpec *spec = marks->tensor->spec;
-    FileBlock at = block_in_file(spec, block, 1);
-    for (int64_t r = 0; r < at.rows; r++)
-        for (int64_t c = 0; c < at.run; c++) {
-            int64_t place = at.offset + r * at.stride + c;
-            int64_t row = spec->transposed ? place % spec->rows : place / spec->cols;
-            int64_t col = spec->transposed ? place / spec->rows : place % spec->cols;
-            int64_t down = spec->transposed ? c : r, right = spec->transposed ? r : c;
-            int64_t element = block->first + down * marks->tensor->cols + right;
-            assert_true(element >= marks->begin && element < marks->end);
-            assert_true(marks->local[element] == (float)(row * spec->cols + col));
-            marks->named[place]++;
-            marks->seen++;
-        }
-    return 0;
-}
-
-// Returns the number of elements of the range that are not padding.
-static int64_t real_(const Marks *marks) {
-    int64_t real = 0;
-    for (int64_t i = marks->begin; i < marks->end; i++) real += marks->local[i] >= 0.0f;
-    return real;
-}
-
-static float *number_(const Tensor *tensor, int rank, int ranks) {
-    float *local = calloc((size_t)tensor->count + 1, sizeof *local);
-    assert_non_null(local);
-    for (int64_t i = 0; i < tensor->count; i++) {
-        int64_t row = tensor_global_row(tensor, i / tensor->cols, rank, ranks);
-        int64_t col = tensor_global_col(tensor, i % tensor->cols, rank, ranks);
-        local[i] = row < 0 ? -1.0f : (float)(row * tensor->spec->cols + col);
-    }
-    return local;
-}
-
-static void check_rank_(const TensorSpec *spec, int rank, int ranks, int64_t piece, int *named) {
-    int64_t rows = tensor_padded_rows(spec, ranks) / (spec->split == SPLIT_ROWS ? ranks : 1);
-    int64_t cols = spec->split == SPLIT_COLS ? spec->cols / ranks : spec->cols;
-    Tensor tensor = {.spec = spec, .rows = rows, .cols = cols, .count = rows * cols};
-    float *local = number_(&tensor, rank, ranks);
-    for (int64_t begin = 0; begin < tensor.count; begin += piece) {
-        int64_t end = begin + piece < tensor.count ? begin + piece : tensor.count;
-        Marks marks = {&tensor, local, begin, end, named, 0};
-        assert_int_equal(tensor_blocks(&tensor, rank, ranks, begin, end, mark_, &marks), 0);
-        assert_int_equal(marks.seen, real_(&marks));
-    }
-    free(local);
-}
-
-// Tensor ranks split a tensor, and data ranks own arbitrary pieces of it: every element is placed exactly once.
-TEST(every_element_has_one_place) {
-    const TensorSpec specs[] = {
-        {.rows = 24, .cols = 8, .parts = 1, .split = SPLIT_NONE},
-        {.rows = 24, .cols = 1, .parts = 1, .split = SPLIT_NONE},
-        {.rows = 24, .cols = 1, .parts = 3, .split = SPLIT_ROWS},
-        {.rows = 24, .cols = 5, .parts = 1, .split = SPLIT_ROWS},
-        {.rows = 24, .cols = 5, .parts = 3, .split = SPLIT_ROWS},
-        {.rows = 24, .cols = 5, .parts = 3, .split = SPLIT_ROWS, .transposed = true},
-        {.rows = 5, .cols = 24, .parts = 1, .split = SPLIT_COLS},
-        {.rows = 5, .cols = 24, .parts = 1, .split = SPLIT_COLS, .transposed = true},
-        {.rows = 131, .cols = 3, .parts = 1, .split = SPLIT_ROWS, .vocabulary = true},
-    };
-    const int ranks[] = {1, 2, 4};
-    const int64_t pieces[] = {1, 3, 7, 8, 40, 1000};
-    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++)
-        for (int t = 0; t < 3; t++)
-            for (int k = 0; k < 6; k++) {
-                int64_t count = specs[i].rows * specs[i].cols;
-                int *named = calloc((size_t)count, sizeof *named);
-                assert_non_null(named);
-                int copies = specs[i].split == SPLIT_NONE ? 1 : ranks[t];
-                for (int rank = 0; rank < copies; rank++) check_rank_(&specs[i], rank, ranks[t], pieces[k], named);
-                for (int64_t e = 0; e < count; e++) assert_int_equal(named[e], 1);
-                free(named);
-            }
-}
 
 // matrices: bytes less per parameter of the layers' matrices, which with Muon have one moment.
 static void check_files_(const Model *model, const ModelConfig *size, int precision, int per_parameter, int matrices) {
