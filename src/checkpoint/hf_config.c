@@ -186,30 +186,6 @@ enum { BYTES_END_TOKEN = 256 };
 
 #define BYTES_END_TEXT "<|endoftext|>"
 
-// Writes a tokenizer.json of byte-level BPE without merges: one token per byte. In GPT-2's alphabet, printable bytes
-// are unchanged, and the characters of the others count up from U+0100.
-static void write_bytes_tokenizer_(FILE *file) {
-    fputs(
-        "{\"version\": \"1.0\", \"truncation\": null, \"padding\": null, \"added_tokens\": [{\"id\": 256, \"content\": "
-        "\"" BYTES_END_TEXT "\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, "
-        "\"special\": true}], \"normalizer\": null, \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": "
-        "false, \"trim_offsets\": true, \"use_regex\": false}, \"post_processor\": null, \"decoder\": {\"type\": "
-        "\"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": false}, \"model\": "
-        "{\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, \"continuing_subword_prefix\": null, "
-        "\"end_of_word_suffix\": null, \"fuse_unk\": false, \"byte_fallback\": false, \"merges\": [], \"vocab\": {",
-        file);
-    for (int byte = 0, others = 0; byte < 256; byte++) {
-        bool prints = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
-        int sign = prints ? byte : 256 + others++;
-        char text[3] = {(char)sign};
-        if (sign >= 128) text[0] = (char)(0xC0 | sign >> 6), text[1] = (char)(0x80 | (sign & 63));
-        if (byte > 0) fputs(", ", file);
-        json_write_text(file, text);
-        fprintf(file, ": %d", byte);
-    }
-    fputs("}}}\n", file);
-}
-
 static FILE *begin_(HfTokenizer *tokenizer, const char *name) {
     int i = tokenizer->count++;
     tokenizer->file[i].name = name;
@@ -271,7 +247,27 @@ int hf_tokenizer_load(HfTokenizer *tokenizer, const Config *config, Error *err) 
     bool bytes = found > 0 ? strcmp(side.tokenizer, "bytes") == 0 : config->model.vocab == BYTES_END_TOKEN + 1;
     if (!bytes || config->model.vocab <= BYTES_END_TOKEN) return 0;
     FILE *file = begin_(tokenizer, "tokenizer.json");
-    write_bytes_tokenizer_(file);
+    // Byte-level BPE without merges: one token per byte. In GPT-2's alphabet, printable bytes are unchanged, and the
+    // characters of the others count up from U+0100.
+    fputs(
+        "{\"version\": \"1.0\", \"truncation\": null, \"padding\": null, \"added_tokens\": [{\"id\": 256, \"content\": "
+        "\"" BYTES_END_TEXT "\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, "
+        "\"special\": true}], \"normalizer\": null, \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": "
+        "false, \"trim_offsets\": true, \"use_regex\": false}, \"post_processor\": null, \"decoder\": {\"type\": "
+        "\"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": false}, \"model\": "
+        "{\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, \"continuing_subword_prefix\": null, "
+        "\"end_of_word_suffix\": null, \"fuse_unk\": false, \"byte_fallback\": false, \"merges\": [], \"vocab\": {",
+        file);
+    for (int byte = 0, others = 0; byte < 256; byte++) {
+        bool prints = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+        int sign = prints ? byte : 256 + others++;
+        char text[3] = {(char)sign};
+        if (sign >= 128) text[0] = (char)(0xC0 | sign >> 6), text[1] = (char)(0x80 | (sign & 63));
+        if (byte > 0) fputs(", ", file);
+        json_write_text(file, text);
+        fprintf(file, ": %d", byte);
+    }
+    fputs("}}}\n", file);
     xmemstream_close(file);
     add_config_(tokenizer, config, "PreTrainedTokenizerFast", BYTES_END_TEXT);
     tokenizer->end = BYTES_END_TOKEN;

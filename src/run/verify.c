@@ -193,8 +193,8 @@ static int go_(const Verify *verify, Way *way, const Config *given, Error *err) 
     static const char *const plain[] = {
         "parallel.layers=auto", "schedule.slots=auto",  "schedule.recompute_layers=0",  "schedule.recompute=none",
         "schedule.name=1f1b",   "schedule.chunks=auto", "schedule.split_backward=auto", "schedule.file="};
-    // One stage computes the same bits with flash if all stages use it, else with none if none does: recomputing changes
-    // no bit.
+    // One stage computes the same bits with flash if all stages use it, with none if none does: recomputing changes no
+    // bit.
     bool flash = config_attention(given, 0) == ATTENTION_FLASH, mixed = false;
     for (int s = 1; s < (int)given->parallel.pipeline; s++)
         mixed |= (config_attention(given, s) == ATTENTION_FLASH) != flash;

@@ -1,5 +1,5 @@
-// Sizes of checkpoint files, and of the copy that they are written from. That every element has its place, whichever rank
-// writes it, is seen in the files (test_checkpoint.py).
+// Sizes of checkpoint files, and of the copy that they are written from. That every element has its place, whichever
+// rank writes it, is seen in the files (test_checkpoint.py).
 #include "models.h"
 #include "made_plan.h"
 #include "checkpoint/checkpoint.h"
