@@ -19,7 +19,7 @@ HELP_OBJ  := $(patsubst %.c,$(B)/%.o,$(wildcard test/support/*.c))
 MODEL_OBJ := $(TRAINERS:%=$(B)/%.test.o)
 
 # The tests of the CPU's operations, compiled for a GPU: the virtual one (make/virtual.mk), or with nvcc a real one.
-OPERATIONS   := norm pointwise embedding cross_entropy adamw quantize experts latent
+OPERATIONS   := norm pointwise embedding cross_entropy adamw quantize experts latent orthogonalize
 MANAGED      := -Dmalloc=managed_malloc -Dcalloc=managed_calloc -Dfree=managed_free
 KERNEL_BIN   := $(if $(VARIANT:release=),,$(addprefix $(BUILD)/virtual/,$(filter $(chosen),\
                 $(OPERATIONS:%=test_gpu_%) test_kernels)))
