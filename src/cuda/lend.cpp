@@ -38,6 +38,7 @@ int cuda_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, E
     }
     memcpy(loan, &handle, sizeof handle);
     CudaBackend *cuda = cuda_self(backend);
+    cuda_take_back(cuda, memory); // one entry for each piece of memory, however often it is lent
     cuda->lent = (const void **)xrealloc(cuda->lent, (size_t)(cuda->lent_count + 1) * sizeof *cuda->lent);
     cuda->lent[cuda->lent_count++] = memory;
     return 0;

@@ -29,6 +29,26 @@ static void lower_to_group_(int64_t *bytes, const char *root, const char *name, 
     }
 }
 
+int64_t machine_free_on_gpus(const char *nodes) {
+    enum { MOST_NODES = 256 };
+    int64_t bytes = 0;
+    for (int n = 0; n < MOST_NODES; n++) {
+        char path[1400], line[256];
+        long long kib;
+        snprintf(path, sizeof path, "%s/node%d/cpulist", nodes, n);
+        FILE *file = fopen(path, "r");
+        if (file == NULL) continue;
+        bool cores = fgets(line, sizeof line, file) != NULL && line[0] != '\n';
+        fclose(file);
+        snprintf(path, sizeof path, "%s/node%d/meminfo", nodes, n);
+        file = cores ? NULL : fopen(path, "r");
+        while (file != NULL && fgets(line, sizeof line, file) != NULL)
+            if (sscanf(line, "Node %*d MemFree: %lld", &kib) == 1) bytes += kib * 1024;
+        if (file != NULL) fclose(file);
+    }
+    return bytes;
+}
+
 // Returns the free memory of this host, or the lowest limit of its control groups.
 static int64_t free_bytes_(void) {
     char line[1024];
@@ -37,7 +57,7 @@ static int64_t free_bytes_(void) {
     while (file != NULL && fgets(line, sizeof line, file) != NULL)
         if (sscanf(line, "MemAvailable: %lld", &kib) == 1) break;
     if (file != NULL) fclose(file);
-    int64_t bytes = kib * 1024;
+    int64_t bytes = max_i64(0, kib * 1024 - machine_free_on_gpus("/sys/devices/system/node"));
     file = fopen("/proc/self/cgroup", "r");
     while (file != NULL && fgets(line, sizeof line, file) != NULL) {
         line[strcspn(line, "\n")] = '\0';

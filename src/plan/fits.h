@@ -13,8 +13,13 @@ typedef struct Machine {
     int64_t gpu_bytes;  // memory of the GPU that a rank gets; 0: no GPU, or unknown
 } Machine;
 
-// Reads MemAvailable of /proc/meminfo, or the limit of this process's control group (v2 or v1) if that is lower.
+// Reads MemAvailable of /proc/meminfo, without the free memory of GPUs, or the limit of this process's control group
+// (v2 or v1) if that is lower.
 Machine machine_look(bool cuda_available);
+
+// Returns the free memory that Linux counts though it is a GPU's: on Grace a GPU's memory is a node of its own, which
+// has no cores. nodes: /sys/devices/system/node.
+int64_t machine_free_on_gpus(const char *nodes);
 
 // Returns 0 if the plan fits, else -1 with err (code 1, two lines). ranks_of_stage[s]: ranks of stage s on this host.
 // The host's free memory must hold the ranks' host memory (plan_host_bytes). On CPUs it must also hold the ranks'

@@ -90,6 +90,7 @@ typedef struct Run {
     struct RunTrace *trace;    // may be NULL
     struct Sampler *sampler;   // may be NULL
     struct Recorder *recorder; // record.h; may be NULL
+    bool succeeded;            // all ranks will destroy this run, maybe for another one in the same processes
 } Run;
 
 // Creates the groups of ranks, allocates, and initializes or loads. A run that does not train opens no training

@@ -112,6 +112,7 @@ static int run_way_(Record *record, const Config *config, const Model *model, co
     }
     if (status == 0) status = run_train(&run, err);
     if (status == 0) *record = recorder_take(run.recorder);
+    run.succeeded = status == 0;
     status_page_set_action(status_page, "leaving");
     run_destroy(&run);
     return status;

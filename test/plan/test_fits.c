@@ -3,10 +3,12 @@
 #include "device/device.h"
 #include "made_plan.h"
 #include "plan/fits.h"
+#include "scratch_folder.h"
 #include "unit.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const int64_t GIB = INT64_C(1) << 30;
@@ -114,6 +116,27 @@ TEST(evicted_bundles_need_host_memory_beside_gpus_too) {
     gpus.free_bytes--;
     assert_int_equal(fits(&all, &gpus, &err), -1);
     unmake(&all);
+}
+
+// Makes the folder of a node of /sys/devices/system/node; `cores` as the kernel lists them.
+static void make_node(int n, const char *cores, int free_kib) {
+    char name[64], text[128];
+    snprintf(name, sizeof name, "node%d", n);
+    assert_int_equal(mkdir(test_path(name), 0700), 0);
+    snprintf(name, sizeof name, "node%d/cpulist", n);
+    test_file_write(name, cores, strlen(cores));
+    snprintf(name, sizeof name, "node%d/meminfo", n);
+    int bytes = snprintf(text, sizeof text, "Node %d MemTotal: 9999999 kB\nNode %d MemFree:  %d kB\n", n, n, free_kib);
+    test_file_write(name, text, (size_t)bytes);
+}
+
+// Grace's cores and memory are node 0; the GPU's memory is node 1, further nodes are for instances of it.
+TEST(memory_of_a_gpu_on_grace_is_no_host_memory) {
+    assert_int_equal(test_folder_create(NULL), 0);
+    make_node(0, "0-71\n", 500000), make_node(1, "\n", 3000), make_node(9, "\n", 1);
+    assert_int_equal(machine_free_on_gpus(test_folder()), 3001 * 1024);
+    assert_int_equal(machine_free_on_gpus("/nowhere"), 0);
+    assert_int_equal(test_folder_remove(NULL), 0);
 }
 
 // A rank copies the weights that it writes and all states that it owns: 14 bytes per parameter in bf16, for any d.

@@ -26,6 +26,14 @@ namespace virtual_gpu {
 
 size_t timeline_bytes(); // clock.cc
 
+void tell(const char *variable, int64_t bytes) {
+    const char *folder = getenv(variable);
+    FILE *file = folder == nullptr ? nullptr : fopen((folder + ("/" + std::to_string(process()))).c_str(), "w");
+    if (file == nullptr) return;
+    fprintf(file, "%lld\n", (long long)bytes);
+    fclose(file);
+}
+
 namespace {
 
 enum { MAGIC = 0x76677032 };
@@ -138,19 +146,9 @@ void sweep() {
 Job *the_job;
 std::string the_path;
 
-// Writes the peak of pinned bytes to a file, for tests that compare the plan with allocations.
-void tell_pinned() {
-    const char *folder = getenv("VIRTUAL_PINNED");
-    if (folder == nullptr || memory_most_pinned() == 0) return; // the parent of the ranks pins nothing
-    FILE *file = fopen((std::string(folder) + "/" + std::to_string(process())).c_str(), "w");
-    if (file == nullptr) return;
-    fprintf(file, "%lld\n", (long long)memory_most_pinned());
-    fclose(file);
-}
-
 void leave() {
     if (the_job == nullptr) return;
-    tell_pinned();
+    if (memory_most_pinned() > 0) tell("VIRTUAL_PINNED", memory_most_pinned()); // the parent of the ranks pins nothing
     the_job->members[process()].pid = 0;
     if (!anybody(the_job)) unlink(the_path.c_str());
 }

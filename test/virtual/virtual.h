@@ -218,6 +218,9 @@ struct Region {
     uint64_t offset; // in the owner's arena
 };
 
+// Writes a number of bytes to a file of this process in the folder that a variable names, for tests that compare the
+// plan with allocations: VIRTUAL_PINNED, the peak of pinned bytes; VIRTUAL_KEPT, the device memory that is not freed.
+void tell(const char *variable, int64_t bytes);
 Region region_of(const void *memory); // kind REGION_NONE: ordinary host memory
 uint64_t regions_generation();
 // Returns the region that contains the complete range, or reports a defect that names `what`.
