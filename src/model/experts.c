@@ -140,14 +140,16 @@ static void add_load_(const Dispatch *d, const ExpertsBundle *bundle, const Expe
     const Shape *s = d->pass->shape;
     ExpertLoad *load = &d->pass->load;
     double all = 0, squares = 0, most = 0, experts = (double)s->route.experts, held = (double)held_(s);
-    for (int64_t n = 0, here = 0; n < s->route.experts; n++) {
-        int64_t sum = 0;
-        for (int64_t part = 0; part < d->parts; part++)
-            for (int64_t rank = 0; rank < s->expert_ranks; rank++) sum += (int64_t)count_(d, rank, part, n);
-        here = n % held_(s) == 0 ? sum : here + sum;
-        all += (double)sum, squares += (double)sum * (double)sum;
-        most = fmax(most, (double)here);
+    double *sums = xcalloc((size_t)s->route.experts, sizeof *sums); // whole numbers
+    for (int64_t i = 0; i < d->parts * s->expert_ranks * s->route.experts; i += s->route.experts)
+        for (int64_t n = 0; n < s->route.experts; n++) sums[n] += d->counts[i + n];
+    double here = 0;
+    for (int64_t n = 0; n < s->route.experts; n++) {
+        here = n % held_(s) == 0 ? sums[n] : here + sums[n];
+        all += sums[n], squares += sums[n] * sums[n];
+        most = fmax(most, here);
     }
+    free(sums);
     double mean = all / experts;
     if (all == 0) return; // after an error
     load->forwards++;
@@ -185,13 +187,15 @@ static void dispatch_part_(Dispatch *d, const ExpertsWork *work, const int32_t *
     d->arrived = d->first[held];
     assert(d->arrived <= s->expert_rows);
     if (pass->experts == NULL) return;
+    int64_t *next = xmalloc((size_t)held * sizeof *next); // where the next rank's copies for an expert go
+    memcpy(next, d->first, (size_t)held * sizeof *next);
     for (int64_t rank = 0; rank < s->expert_ranks; rank++)
         for (int64_t n = 0; n < held; n++) {
-            int64_t to = d->first[n], count = (int64_t)count_(d, rank, part, me * held + n);
-            for (int64_t before = 0; before < rank; before++) to += (int64_t)count_(d, before, part, me * held + n);
-            for (int32_t i = 0; i < (int32_t)count; i++) d->regroup[at + i] = (int32_t)to + i;
-            at += count;
+            int32_t to = (int32_t)next[n], count = (int32_t)count_(d, rank, part, me * held + n);
+            for (int32_t i = 0; i < count; i++) d->regroup[at + i] = to + i;
+            at += count, next[n] += count;
         }
+    free(next);
     pass->be->upload(pass->be, work->regroup, d->regroup, d->arrived * (int64_t)sizeof *d->regroup);
 }
 
