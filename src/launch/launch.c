@@ -39,6 +39,7 @@ typedef struct Launch {
     int status;         // mpirun's status from waitpid
     double stopped;     // time at which mpirun was stopped by a signal; 0: it runs
     bool forwarded;     // the request was sent to the ranks
+    bool closed;        // nobody can connect to mpirun any more
     double last;        // time when all ranks had ended cleanly; later, time of mpirun's last output; 0: not yet
     char reason[256];   // why this process ended the job; used if the coordinator has no reason
 } Launch;
@@ -189,6 +190,7 @@ static void watch_(Launch *launch) {
         bool ready = coordinator_all_ready(launch->coordinator);
         bool waiting = !ready || (launch->asked > 0 && !launch->forwarded) || launch->asked > 1;
         bool waits = launch->passed < launch->taken;
+        if (!launch->closed) launch_close_ports(launch->mpirun, ready), launch->closed = ready;
         struct pollfd files[] = {{launch->signals, POLLIN, 0},
                                  {launch->errors, POLLIN, 0},
                                  {waits ? -1 : launch->results, POLLIN, 0},

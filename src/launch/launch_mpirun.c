@@ -11,6 +11,8 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +22,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -82,8 +85,8 @@ static void set_environment_(int ranks, const LaunchFolder *folder) {
         // Everything that Open MPI writes is in our folder and is removed with it.
         {"OMPI_MCA_orte_tmpdir_base", folder->path, true},
         {"OMPI_MCA_btl_vader_backing_directory", folder->path, true},
-        // One machine: no ssh, no batch system, no port that other hosts can reach, and no search for networks, which
-        // would take 0.2 of the 0.35 seconds of a start.
+        // One machine: no ssh, no batch system, and no search for networks, which would take 0.2 of the 0.35 seconds of
+        // a start.
         {"OMPI_MCA_plm", "isolated", false},
         {"OMPI_MCA_ras", "^slurm,tm,gridengine,loadleveler,lsf", false},
         {"OMPI_MCA_oob_tcp_if_include", "lo", false},
@@ -144,6 +147,42 @@ pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, int resu
     free(all);
     if (child < 0) error_set(err, EXIT_FAILED, "cannot start a process (%s); raise ulimit -u", strerror(errno));
     return child;
+}
+
+// mpirun waits for the rest of a message that anyone begins to send to one of its ports, and holds up the output of the
+// ranks, which then stop. Two of its ports are open to other hosts and users (oob_tcp_if_include limits only what it
+// tells them). Bound to an interface that does not exist, a listening socket refuses everyone; who had connected to one
+// of the two before is cut off. Without a port on the loopback interface ranks may join through any: all wait for them.
+void launch_close_ports(pid_t mpirun, bool ready) {
+#if defined SYS_pidfd_getfd && defined SO_BINDTOIFINDEX
+    const int nowhere = INT_MAX;
+    in_port_t open[2] = {0};
+    int count = 0;
+    bool loopback = false;
+    char path[32];
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)mpirun);
+    int process = (int)syscall(SYS_pidfd_open, mpirun, 0);
+    DIR *files = process >= 0 ? opendir(path) : NULL;
+    for (struct dirent *entry; files != NULL && (entry = readdir(files)) != NULL;) {
+        struct sockaddr_in at = {0}; // the beginning of an address of any family
+        int listens = 0, file = (int)syscall(SYS_pidfd_getfd, process, atoi(entry->d_name), 0);
+        bool known = getsockname(file, (struct sockaddr *)&at, &(socklen_t){sizeof at}) == 0 &&
+                     getsockopt(file, SOL_SOCKET, SO_ACCEPTCONN, &listens, &(socklen_t){sizeof listens}) == 0;
+        bool joined = at.sin_family == AF_INET && at.sin_addr.s_addr == htonl(INADDR_LOOPBACK);
+        if (!known || (at.sin_family != AF_INET && at.sin_family != AF_INET6)) listens = 0, at.sin_port = 0;
+        loopback = loopback || (listens && joined);
+        if (listens && (ready || (loopback && !joined)))
+            setsockopt(file, SOL_SOCKET, SO_BINDTOIFINDEX, &nowhere, sizeof nowhere);
+        if (listens && loopback && !joined) open[count++ % 2] = at.sin_port;
+        if (!listens && at.sin_port != 0 && (at.sin_port == open[0] || at.sin_port == open[1]))
+            shutdown(file, SHUT_RDWR);
+        if (file >= 0) close(file);
+    }
+    if (files != NULL) closedir(files);
+    if (process >= 0) close(process);
+#else
+    (void)mpirun, (void)ready;
+#endif
 }
 
 // --- the folder of a launch, the processes that belong to it, and the caretaker. A process belongs to the launch if it

@@ -1,6 +1,6 @@
 """Another user of the machine, without rights, reads nothing of a run that its user's umask keeps private, and can
-neither stop nor delay it. The two ports of Open MPI's mpirun are left out: it waits for the rest of a message that
-someone begins there."""
+neither stop nor delay it, nor its output, which Open MPI's mpirun passes on and holds up while it waits for the rest of
+a message that someone began to send to one of its ports."""
 
 import contextlib
 import fcntl
@@ -26,7 +26,12 @@ STEPS = 60
 def start(config, folder, *keys):
     saved = [f"checkpoint.dir={folder}/saved", "checkpoint.every=5", f"log.metrics={folder}/metrics.jsonl"]
     keys = ("parallel.pipeline=4", f"train.steps={STEPS}", "train.schedule=constant", *saved, *keys)
-    return Job(config, *keys, env=environment(OMP_NUM_THREADS="1"), stdout=subprocess.DEVNULL)
+    with open(folder / "output", "w") as output:
+        return Job(config, *keys, env=environment(OMP_NUM_THREADS="1"), stdout=output)
+
+
+def printed(folder):
+    return len((folder / "output").read_text().splitlines())
 
 
 def steps_of(folder):
@@ -100,12 +105,12 @@ def knock(addresses):
 def sockets_of(pids):
     """Returns (kind, address) of the sockets of processes that others could reach."""
     mine, found = socket_inodes(pids), []
-    for table, kind in (("tcp", socket.SOCK_STREAM), ("udp", socket.SOCK_DGRAM)):
+    for table, kind in (("tcp", socket.SOCK_STREAM), ("tcp6", socket.SOCK_STREAM), ("udp", socket.SOCK_DGRAM)):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             fields = line.split()
             host, port = fields[1].split(":")
-            if fields[9] in mine and (table == "udp" or fields[3] == "0A"):
-                host = socket.inet_ntoa(struct.pack("<I", int(host, 16)))
+            if fields[9] in mine and (table == "udp" or fields[3] == "0A"):  # on an address of IPv6: on all
+                host = socket.inet_ntoa(struct.pack("<I", int(host, 16))) if len(host) == 8 else "0.0.0.0"
                 found.append((kind, ["127.0.0.1" if host == "0.0.0.0" else host, int(port, 16)]))
     for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
         fields = line.split()
@@ -147,7 +152,9 @@ def test_another_user_reads_stops_and_delays_nothing_of_a_run(tmp_path, umask):
         os.umask(mask)
     pids = processes_with(str(config))
     files = files_of(pids, tried_on)
-    sockets = sockets_of(pid for pid in pids if "mpirun" not in Path(f"/proc/{pid}/comm").read_text())
+    mpirun = [pid for pid in pids if "mpirun" in Path(f"/proc/{pid}/comm").read_text()]
+    sockets = sockets_of(pids)
+    assert sockets_of(mpirun) != []
     listed = [f"has shared memory {line.split()[1]}" for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
               if int(line.split()[4]) in pids and int(line.split()[2], 8) & 0o007]  # fmt: skip
 
@@ -156,12 +163,13 @@ def test_another_user_reads_stops_and_delays_nothing_of_a_run(tmp_path, umask):
         knock(sockets)
         return found
 
-    reached = len(steps_of(tried_on))
+    reached, shown = len(steps_of(tried_on)), printed(tried_on)
     with OtherUser(attack) as other:
         wait_until(lambda: len(steps_of(tried_on)) >= reached + STEPS, "it trains no more")
+        wait_until(lambda: printed(tried_on) >= shown + STEPS, "it prints no more")
         job.parent.send_signal(signal.SIGTERM)
         ended = job.end()
-    allowed = r"reads \S+/tried_on(/metrics\.jsonl|/saved(/\.?step_\d+\S*)?)?$" if umask == 0o022 else "$^"
+    allowed = r"reads \S+/tried_on(/metrics\.jsonl|/output|/saved(/\.?step_\d+\S*)?)?$" if umask == 0o022 else "$^"
     assert [what for what in [*other.answer, *listed] if not re.match(allowed, what)] == []
     assert ended.code == 3 and " silent" not in ended.stderr and "starting the ranks again" not in ended.stderr
     undisturbed, steps = steps_of(whole), steps_of(tried_on)

@@ -104,7 +104,8 @@ def test_what_does_not_fit_is_said_first_and_is_red_on_a_terminal():
         os.close(ours), os.close(theirs)
         return text
 
-    for words, begin in (("-c", LLAMA, "--plan", *options), "\033[1;31mplan"), (("-c", SMALL, "--schedule", "--draw"), ""):
+    asked = {"\033[1;31mplan": ("-c", LLAMA, "--plan", *options), "": ("-c", SMALL, "--schedule", "--draw")}
+    for begin, words in asked.items():
         coloured, plain = shown(*words), shown(*words, NO_COLOR="1")
         assert coloured.startswith(begin) and "\033" in coloured and "\033" not in text + plain
 
