@@ -3,6 +3,7 @@ neither stop nor delay it, nor its output, which Open MPI's mpirun passes on and
 a message that someone began to send to one of its ports."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -99,6 +100,11 @@ def knock(addresses):
                         end.send(os.urandom(size))
 
 
+def refuses(port):
+    with socket.socket() as end:
+        return end.connect_ex(port) == errno.ECONNREFUSED
+
+
 # ---- what there is to try -------------------------------------------------------------------------------------------
 
 
@@ -153,8 +159,9 @@ def test_another_user_reads_stops_and_delays_nothing_of_a_run(tmp_path, umask):
     pids = processes_with(str(config))
     files = files_of(pids, tried_on)
     mpirun = [pid for pid in pids if "mpirun" in Path(f"/proc/{pid}/comm").read_text()]
-    sockets = sockets_of(pids)
-    assert sockets_of(mpirun) != []
+    sockets, ports = sockets_of(pids), [tuple(address) for _, address in sockets_of(mpirun)]
+    assert ports != []
+    wait_until(lambda: all(refuses(port) for port in ports), "mpirun's ports stay open")
     listed = [f"has shared memory {line.split()[1]}" for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
               if int(line.split()[4]) in pids and int(line.split()[2], 8) & 0o007]  # fmt: skip
 

@@ -74,7 +74,7 @@ class Bench:
     def __init__(self, folder):
         self.folder, self.config = folder, folder / "base.yaml"
         self.plans = {}  # of the seed's configurations
-        for seed, (name, count) in enumerate((("a_0", 10000), ("a_1", 3000), ("b", 10000), ("val", 30000))):
+        for seed, (name, count) in enumerate((("a_0", 10000), ("a_1", 3000), ("b", 10000), ("val", 80000))):
             trainer_runs.write_tokens(folder / f"{name}.bin", trainer_runs.made_tokens(count, 61, seed + 1))
         self.config.write_text("".join(f"{section}: {text}\n" for section, text in BASE.items()))
 
