@@ -15,29 +15,6 @@
 
 // ---------------------------------------------------------------- life
 
-static void create_comms_(Emulation *e, const PlanStage *plan, const Hardware *hardware) {
-    const StageShape *at = &plan->at;
-    EmulatedPeers near = {0}, pair = {hardware->cost.pair, hardware->cost.latency, e->scratch};
-    int t = at->shape.tensor_ranks, c = at->shape.context_ranks, partner = bpipe_partner(at->stages, at->stage);
-    if (at->stages > 1) e->pipeline = comm_emulated_create("pipeline", at->stage, at->stages, e->be, &near);
-    for (int i = 0; i < 2 && c > 1; i++)
-        e->context[i] = comm_emulated_create("context", i == 0 ? 0 : c - 1, c, e->be, &near);
-    if (t > 1) e->tensor = comm_emulated_create("tensor", 0, t, e->be, &near);
-    if (partner != SCHEDULE_NO_PEER) e->pair = comm_emulated_create("pair", at->stage > partner, 2, e->be, &pair);
-}
-
-// Uploads random tokens: equal tokens would all use the same row of the embedding.
-static void upload_tokens_(Emulation *e) {
-    Stage *stage = &e->stage;
-    int64_t count = stage->microbatches * stage->at.rows;
-    int32_t *tokens = xmalloc((size_t)count * sizeof *tokens);
-    for (int64_t i = 0; i < count; i++)
-        tokens[i] = (int32_t)(random_bits(1, 2, (uint64_t)i) % (uint64_t)e->config->model.vocab);
-    if (stage->tokens != NULL) e->be->upload(e->be, stage->tokens, tokens, count * 4);
-    if (stage->targets != NULL) e->be->upload(e->be, stage->targets, tokens, count * 4);
-    free(tokens);
-}
-
 Backend *emulation_backend(const Config *config, Error *err) {
     Backend *be = planner_backend(config, err);
     if (be == NULL || be->allocate != NULL) return be;
@@ -58,7 +35,14 @@ int emulation_create(Emulation *e, const Config *config, const Model *model, con
         e->scratch_counted = be->held.bytes[MEMORY_LENT_SLOTS] - before;
         if (e->scratch == NULL) return -1;
     }
-    create_comms_(e, plan, hardware);
+    const StageShape *at = &plan->at;
+    EmulatedPeers near = {0}, pair = {hardware->cost.pair, hardware->cost.latency, e->scratch};
+    int t = at->shape.tensor_ranks, c = at->shape.context_ranks, partner = bpipe_partner(at->stages, at->stage);
+    if (at->stages > 1) e->pipeline = comm_emulated_create("pipeline", at->stage, at->stages, be, &near);
+    for (int i = 0; i < 2 && c > 1; i++)
+        e->context[i] = comm_emulated_create("context", i == 0 ? 0 : c - 1, c, be, &near);
+    if (t > 1) e->tensor = comm_emulated_create("tensor", 0, t, be, &near);
+    if (partner != SCHEDULE_NO_PEER) e->pair = comm_emulated_create("pair", at->stage > partner, 2, be, &pair);
     if (stage_create(&e->stage, model, config, schedule, be, plan->at.stage, e->tensor, 0, err) != 0) return -1;
     stage_use_context(&e->stage, e->context);
     // All lanes can share one emulated group: its messages stay in order.
@@ -68,7 +52,14 @@ int emulation_create(Emulation *e, const Config *config, const Model *model, con
     SlotCounts slots = plan_slots(plan);
     e->engine = engine_create(&e->stage, schedule, &slots, &groups, NULL, err);
     if (e->engine == NULL) return -1;
-    upload_tokens_(e);
+    // Random tokens: equal ones would all use the same row of the embedding.
+    int64_t count = e->stage.microbatches * e->stage.at.rows;
+    int32_t *tokens = xmalloc((size_t)count * sizeof *tokens);
+    for (int64_t i = 0; i < count; i++)
+        tokens[i] = (int32_t)(random_bits(1, 2, (uint64_t)i) % (uint64_t)config->model.vocab);
+    if (e->stage.tokens != NULL) be->upload(be, e->stage.tokens, tokens, count * 4);
+    if (e->stage.targets != NULL) be->upload(be, e->stage.targets, tokens, count * 4);
+    free(tokens);
     return 0;
 }
 

@@ -46,56 +46,55 @@ static int start_(Subject *subject, Error *err) {
                             &subject->hardware, subject->be, err);
 }
 
-static void print_times_(const Subject *subject, const EmulationTimes *times, FILE *file) {
-    const Config *config = &subject->config;
-    double backward = times->backward > 0 ? times->backward : times->input + times->weights;
-    const StageShape *at = &subject->plan.stage[subject->stage].at;
-    CountSource source = {.hardware = &subject->hardware, .config = config, .model = subject->model};
-    ChunkTimes *counted = xmalloc((size_t)at->shape.slices * sizeof *counted);
-    double all = times->forward + backward, tensor = 0; // tensor: of collectives
-    for (int c = 0; c < at->chunks; c++) {
-        counted_chunk(&source, at, &at->chunk[c], counted);
-        for (int64_t i = 0; i < at->shape.slices; i++)
-            tensor += counted[i].forward.exposed + counted[i].backward.exposed;
-    }
-    free(counted);
-    double share = (double)(config_world(config) / config->parallel.data) * subject->hardware.cost.flops;
-    double flops = model_flops_per_token(config, true) * (double)(config->schedule.micro_batch * config->model.seq_len);
-    fprintf(file, "time      forward %.3f ms", 1e3 * times->forward);
-    if (times->backward > 0) fprintf(file, ", backward %.3f ms", 1e3 * times->backward);
-    if (times->input > 0)
-        fprintf(file, ", gradient of the input %.3f ms, gradients of weights %.3f ms", 1e3 * times->input,
-                1e3 * times->weights);
-    fprintf(file, " a microbatch, median of %lld; compute waited %.3f ms for transfers\n",
-            (long long)times->microbatches, 1e3 * times->exposed);
-    if (tensor > 0)
-        fprintf(file, "tensor    collectives over %lld ranks, modelled: %.3f ms a microbatch\n",
-                (long long)(config->parallel.tensor * config->parallel.context), 1e3 * tensor);
-    if (share <= 0) return;
-    fprintf(file, "MFU       if every stage were like this one and never idle: %.1f%%", 100 * flops / (share * all));
-    if (tensor > 0) fprintf(file, " without collectives, %.1f%% with them", 100 * flops / (share * (all + tensor)));
-    fputc('\n', file);
-}
-
 static int emulate_one_(Subject *subject, FILE *file, Error *err) {
+    const PlanStage *stage = &subject->plan.stage[subject->stage];
+    const StageShape *at = &stage->at;
+    const Config *config = &subject->config;
+    const Hardware *hardware = &subject->hardware;
     EmulationTimes times;
     if (start_(subject, err) != 0) return -1;
     if (engine_rehearse(subject->emulation.engine, subject->schedule, err) != 0) return -1;
     // The first run touches memory for the first time.
     for (int run = 0; run < 2; run++)
         if (emulation_run(&subject->emulation, subject->schedule, &times, err) != 0) return -1;
-    const PlanStage *stage = &subject->plan.stage[subject->stage];
+    // 1. The stage and its bytes.
     MemoryBytes held = emulation_peak(&subject->emulation);
     int64_t bytes = memory_total(&held), plan = memory_total(&stage->memory);
     char layers[STAGE_LAYERS_TEXT], peak[32], planned[32], exact[32];
-    fprintf(file, "stage     %d of %d, layers %s, alone on %s; schedule %s\n", subject->stage, stage->at.stages,
-            stage_layers_text(&stage->at, layers), subject->be->device, subject->schedule->name);
+    fprintf(file, "stage     %d of %d, layers %s, alone on %s; schedule %s\n", subject->stage, at->stages,
+            stage_layers_text(at, layers), subject->be->device, subject->schedule->name);
     if (subject->emulation.scratch != NULL)
         fprintf(file, "emulated  bundles move at %.4g GB/s, through one slot that is not counted\n",
-                1e-9 * subject->hardware.cost.pair);
+                1e-9 * hardware->cost.pair);
     fprintf(file, "peak      %s allocated, %s bytes; planned %s%s\n", grid_bytes(bytes, peak), grid_count(bytes, exact),
             grid_bytes(plan, planned), bytes == plan ? ", the same to the byte" : "");
-    print_times_(subject, &times, file);
+    // 2. Its times, and those of collectives, which take none here.
+    double backward = times.backward > 0 ? times.backward : times.input + times.weights;
+    double all = times.forward + backward, tensor = 0;
+    CountSource source = {.hardware = hardware, .config = config, .model = subject->model};
+    ChunkTimes *counted = xmalloc((size_t)at->shape.slices * sizeof *counted);
+    for (int c = 0; c < at->chunks; c++) {
+        counted_chunk(&source, at, &at->chunk[c], counted);
+        for (int64_t i = 0; i < at->shape.slices; i++)
+            tensor += counted[i].forward.exposed + counted[i].backward.exposed;
+    }
+    free(counted);
+    double share = (double)(config_world(config) / config->parallel.data) * hardware->cost.flops;
+    double flops = model_flops_per_token(config, true) * (double)(config->schedule.micro_batch * config->model.seq_len);
+    fprintf(file, "time      forward %.3f ms", 1e3 * times.forward);
+    if (times.backward > 0) fprintf(file, ", backward %.3f ms", 1e3 * times.backward);
+    if (times.input > 0)
+        fprintf(file, ", gradient of the input %.3f ms, gradients of weights %.3f ms", 1e3 * times.input,
+                1e3 * times.weights);
+    fprintf(file, " a microbatch, median of %lld; compute waited %.3f ms for transfers\n",
+            (long long)times.microbatches, 1e3 * times.exposed);
+    if (tensor > 0)
+        fprintf(file, "tensor    collectives over %lld ranks, modelled: %.3f ms a microbatch\n",
+                (long long)(config->parallel.tensor * config->parallel.context), 1e3 * tensor);
+    if (share <= 0) return 0;
+    fprintf(file, "MFU       if every stage were like this one and never idle: %.1f%%", 100 * flops / (share * all));
+    if (tensor > 0) fprintf(file, " without collectives, %.1f%% with them", 100 * flops / (share * (all + tensor)));
+    fputc('\n', file);
     return 0;
 }
 
@@ -110,30 +109,6 @@ static Timeline *pipeline_(const Subject *subject, const PlanCosts *costs, doubl
     mine.action = (const double *const *)seconds;
     mine.totals_only = true;
     return simulate_run(subject->schedule, &mine, err);
-}
-
-static int emulate_compare_(const Subject *subject, const Planner *planner, double *const *seconds, FILE *file,
-                            Error *err) {
-    TimeSource source = planner_source(planner);
-    PlanCosts costs;
-    if (plan_costs_make(&costs, &subject->config, subject->schedule, &subject->plan, &source, err) != 0) return -1;
-    Timeline *measured = pipeline_(subject, &costs, seconds, err), *planned = NULL;
-    if (measured != NULL) planned = pipeline_(subject, &costs, NULL, err);
-    if (planned != NULL) {
-        int stages = measured->stages;
-        fprintf(file, "stages    %d, one after another, alone on %s; schedule %s\n", stages, subject->be->device,
-                subject->schedule->name);
-        for (int s = 0; s < stages; s++)
-            fprintf(file, "stage     %d computes for %.3f ms; planned %.3f ms\n", s, 1e3 * measured->stage[s].busy,
-                    1e3 * planned->stage[s].busy);
-        fprintf(file, "pipeline  of %d such devices: %.3f ms, bubble %.2f%%; planned %.3f ms, %.2f%%\n", stages,
-                1e3 * measured->makespan, 100 * measured->bubble, 1e3 * planned->makespan, 100 * planned->bubble);
-    }
-    int status = planned == NULL ? -1 : 0;
-    timeline_free(measured);
-    timeline_free(planned);
-    plan_costs_free(&costs);
-    return status;
 }
 
 static int emulate_all_(Subject *subject, const Log *log, FILE *file, Error *err) {
@@ -155,7 +130,27 @@ static int emulate_all_(Subject *subject, const Log *log, FILE *file, Error *err
         if (status == 0) status = emulation_actions(&subject->emulation, subject->schedule, seconds[s], err);
         emulation_destroy(&subject->emulation);
     }
-    if (status == 0) status = emulate_compare_(subject, &planner, seconds, file, err);
+    TimeSource source = planner_source(&planner);
+    PlanCosts costs = {0};
+    Timeline *measured = NULL, *planned = NULL;
+    if (status == 0)
+        status = plan_costs_make(&costs, &subject->config, subject->schedule, &subject->plan, &source, err);
+    if (status == 0) measured = pipeline_(subject, &costs, seconds, err);
+    if (measured != NULL) planned = pipeline_(subject, &costs, NULL, err);
+    if (planned == NULL) status = -1;
+    if (planned != NULL) {
+        int stages = measured->stages;
+        fprintf(file, "stages    %d, one after another, alone on %s; schedule %s\n", stages, subject->be->device,
+                subject->schedule->name);
+        for (int s = 0; s < stages; s++)
+            fprintf(file, "stage     %d computes for %.3f ms; planned %.3f ms\n", s, 1e3 * measured->stage[s].busy,
+                    1e3 * planned->stage[s].busy);
+        fprintf(file, "pipeline  of %d such devices: %.3f ms, bubble %.2f%%; planned %.3f ms, %.2f%%\n", stages,
+                1e3 * measured->makespan, 100 * measured->bubble, 1e3 * planned->makespan, 100 * planned->bubble);
+    }
+    timeline_free(measured);
+    timeline_free(planned);
+    plan_costs_free(&costs);
     for (int s = 0; s < subject->plan.stages; s++) free(seconds[s]);
     free(seconds);
     planner_free(&planner);

@@ -60,26 +60,24 @@ static int64_t extent_(const ModelConfig *model, int i) {
 
 // ---------------------------------------------------------------- writing
 
-static void put_stage_(JsonOut *out, const ProfileStage *stage) {
-    json_line(out);
-    json_begin(out, NULL, '{');
-    json_put_text(out, "attention", config_word("attention.mode", stage->attention));
-    json_put_text(out, "softmax", config_word("attention.softmax", stage->softmax));
-    json_put_integer(out, "micro_batch", stage->micro_batch);
-    json_put_integer(out, "layers", stage->layers);
-    json_put_truth(out, "first", stage->first);
-    json_put_truth(out, "last", stage->last);
-    json_put_number(out, "forward_ms", 1e3 * stage->forward);
-    json_put_number(out, "backward_ms", 1e3 * stage->backward);
-    if (stage->input > 0) { // else not measured
-        json_put_number(out, "input_ms", 1e3 * stage->input);
-        json_put_number(out, "weight_ms", 1e3 * stage->weight);
-    }
-    json_put_integer(out, "peak_bytes", stage->peak_bytes);
-    json_end(out, '}');
+static int unwritable_(const char *path, int code, Error *err) {
+    return error_set(err, EXIT_FAILED, "%s: the profile cannot be written: %s; name another file with hardware.profile",
+                     path, strerror(code));
 }
 
-static void write_all_(const Profile *profile, FILE *file) {
+int profile_check(const char *path, Error *err) {
+    struct stat status;
+    int code = file_check_to_write(path);
+    if (code != 0) return unwritable_(path, code, err);
+    // profile_write replaces an existing file.
+    if (stat(path, &status) != 0 || S_ISREG(status.st_mode)) return 0;
+    return error_set(err, EXIT_FAILED, "%s: is not a regular file; name another with hardware.profile", path);
+}
+
+int profile_write(const Profile *profile, const char *path, Error *err) {
+    char *text;
+    size_t length;
+    FILE *file = xmemstream(&text, &length);
     JsonOut out = {.file = file};
     json_begin(&out, NULL, '{');
     json_put_text(&out, "format", FORMAT);
@@ -105,32 +103,27 @@ static void write_all_(const Profile *profile, FILE *file) {
     json_put_number(&out, "norm_ns_per_element", 1e9 * profile->norm_seconds);
     json_line(&out);
     json_begin(&out, "stages", '[');
-    for (int64_t i = 0; i < profile->count; i++) put_stage_(&out, &profile->stages[i]);
+    for (int64_t i = 0; i < profile->count; i++) {
+        const ProfileStage *stage = &profile->stages[i];
+        json_line(&out);
+        json_begin(&out, NULL, '{');
+        json_put_text(&out, "attention", config_word("attention.mode", stage->attention));
+        json_put_text(&out, "softmax", config_word("attention.softmax", stage->softmax));
+        json_put_integer(&out, "micro_batch", stage->micro_batch);
+        json_put_integer(&out, "layers", stage->layers);
+        json_put_truth(&out, "first", stage->first);
+        json_put_truth(&out, "last", stage->last);
+        json_put_number(&out, "forward_ms", 1e3 * stage->forward);
+        json_put_number(&out, "backward_ms", 1e3 * stage->backward);
+        if (stage->input > 0) json_put_number(&out, "input_ms", 1e3 * stage->input); // else not measured
+        if (stage->input > 0) json_put_number(&out, "weight_ms", 1e3 * stage->weight);
+        json_put_integer(&out, "peak_bytes", stage->peak_bytes);
+        json_end(&out, '}');
+    }
     json_line(&out);
     json_end(&out, ']');
     json_end(&out, '}');
     fputc('\n', file);
-}
-
-static int unwritable_(const char *path, int code, Error *err) {
-    return error_set(err, EXIT_FAILED, "%s: the profile cannot be written: %s; name another file with hardware.profile",
-                     path, strerror(code));
-}
-
-int profile_check(const char *path, Error *err) {
-    struct stat status;
-    int code = file_check_to_write(path);
-    if (code != 0) return unwritable_(path, code, err);
-    // profile_write replaces an existing file.
-    if (stat(path, &status) != 0 || S_ISREG(status.st_mode)) return 0;
-    return error_set(err, EXIT_FAILED, "%s: is not a regular file; name another with hardware.profile", path);
-}
-
-int profile_write(const Profile *profile, const char *path, Error *err) {
-    char *text;
-    size_t length;
-    FILE *file = xmemstream(&text, &length);
-    write_all_(profile, file);
     xmemstream_close(file);
     int status = file_replace(path, text, (int64_t)length), code = errno;
     free(text);
@@ -163,44 +156,6 @@ static int word_(const JsonValue *object, const char *member, const char *key) {
     }
 }
 
-static int profile_read_stage_(Profile *profile, const JsonValue *from, const char *path, Error *err) {
-    ProfileStage stage = {
-        .attention = word_(from, "attention", "attention.mode"),
-        .softmax = word_(from, "softmax", "attention.softmax"),
-        .micro_batch = json_integer(from, "micro_batch", 0),
-        .layers = json_integer(from, "layers", 0),
-        .first = truth_(from, "first"),
-        .last = truth_(from, "last"),
-        .forward = 1e-3 * profile_number_(from, "forward_ms"),
-        .backward = 1e-3 * profile_number_(from, "backward_ms"),
-        .peak_bytes = json_integer(from, "peak_bytes", 0),
-    };
-    if (json_find(from, "input_ms") != NULL || json_find(from, "weight_ms") != NULL) {
-        stage.input = 1e-3 * profile_number_(from, "input_ms");
-        stage.weight = 1e-3 * profile_number_(from, "weight_ms");
-        if (stage.input <= 0 || stage.weight < 0)
-            return profile_damaged_(path, "one of its stages has no times of a split backward", err);
-    }
-    if (stage.attention < 0 || stage.softmax < 0 || stage.micro_batch < 1 || stage.layers < 0 || stage.forward <= 0 ||
-        stage.backward <= 0)
-        return profile_damaged_(path, "one of its stages is incomplete", err);
-    profile_add(profile, &stage);
-    return 0;
-}
-
-static int profile_read_model_(Profile *profile, const JsonValue *from, const char *path, Error *err) {
-    ModelConfig *m = &profile->model;
-    m->family = word_(from, "family", "model.family");
-    for (int i = 0; i < EXTENTS_; i++) {
-        int64_t *field = (int64_t *)((char *)m + extents_[i].at);
-        // Profiles from before model.head_dim have head_dim = hidden / heads, which are read earlier in this loop.
-        int64_t absent = field == &m->head_dim && m->heads > 0 ? m->hidden / m->heads : 0;
-        *field = json_integer(from, extents_[i].key, absent);
-        if (*field < (i < POSITIVE_) || m->family < 0) return profile_damaged_(path, "its model is incomplete", err);
-    }
-    return 0;
-}
-
 static int profile_read_all_(Profile *profile, const JsonValue *root, const char *path, Error *err) {
     if (strcmp(json_text(root, "format", ""), FORMAT) != 0) return profile_damaged_(path, "this is not a profile", err);
     if (json_integer(root, "version", 0) != VERSION_) return profile_damaged_(path, "its version is unsupported", err);
@@ -219,9 +174,36 @@ static int profile_read_all_(Profile *profile, const JsonValue *root, const char
     if (profile->precision < 0 || profile->optimizer_seconds < 0 || profile->norm_seconds < 0 || stages == NULL ||
         stages->type != JSON_ARRAY || stages->count == 0)
         return profile_damaged_(path, "it is incomplete", err);
-    if (profile_read_model_(profile, json_find(root, "model"), path, err) != 0) return -1;
-    for (const JsonValue *stage = stages->first; stage != NULL; stage = stage->next)
-        if (profile_read_stage_(profile, stage, path, err) != 0) return -1;
+    ModelConfig *m = &profile->model;
+    const JsonValue *model = json_find(root, "model");
+    m->family = word_(model, "family", "model.family");
+    for (int i = 0; i < EXTENTS_; i++) {
+        int64_t *field = (int64_t *)((char *)m + extents_[i].at);
+        // Profiles from before model.head_dim have head_dim = hidden / heads, which are read earlier in this loop.
+        int64_t absent = field == &m->head_dim && m->heads > 0 ? m->hidden / m->heads : 0;
+        *field = json_integer(model, extents_[i].key, absent);
+        if (*field < (i < POSITIVE_) || m->family < 0) return profile_damaged_(path, "its model is incomplete", err);
+    }
+    for (const JsonValue *from = stages->first; from != NULL; from = from->next) {
+        ProfileStage stage = {.attention = word_(from, "attention", "attention.mode"),
+                              .softmax = word_(from, "softmax", "attention.softmax"),
+                              .micro_batch = json_integer(from, "micro_batch", 0),
+                              .layers = json_integer(from, "layers", 0),
+                              .first = truth_(from, "first"),
+                              .last = truth_(from, "last"),
+                              .forward = 1e-3 * profile_number_(from, "forward_ms"),
+                              .backward = 1e-3 * profile_number_(from, "backward_ms"),
+                              .peak_bytes = json_integer(from, "peak_bytes", 0)};
+        bool split = json_find(from, "input_ms") != NULL || json_find(from, "weight_ms") != NULL;
+        if (split) stage.input = 1e-3 * profile_number_(from, "input_ms");
+        if (split) stage.weight = 1e-3 * profile_number_(from, "weight_ms");
+        if (split && (stage.input <= 0 || stage.weight < 0))
+            return profile_damaged_(path, "one of its stages has no times of a split backward", err);
+        if (stage.attention < 0 || stage.softmax < 0 || stage.micro_batch < 1 || stage.layers < 0 ||
+            stage.forward <= 0 || stage.backward <= 0)
+            return profile_damaged_(path, "one of its stages is incomplete", err);
+        profile_add(profile, &stage);
+    }
     return 0;
 }
 
@@ -253,16 +235,6 @@ static bool profile_has_(const Profile *profile, const AttentionShape *attention
     return false;
 }
 
-// Returns a kind of stage that the run has but the profile lacks; NULL if the profile has all kinds.
-static const char *lacks_(const Profile *profile, const Config *config) {
-    AttentionShape attention = {.mode = config->attention.mode, .softmax = config->attention.softmax};
-    int64_t p = config->parallel.pipeline;
-    if (p == 1) return profile_has_(profile, &attention, true, true) ? NULL : "stage that is first and last";
-    if (!profile_has_(profile, &attention, true, false)) return "first stage";
-    if (!profile_has_(profile, &attention, false, true)) return "last stage";
-    return p > 2 && !profile_has_(profile, &attention, false, false) ? "stage between first and last" : NULL;
-}
-
 const char *profile_differs(const Profile *profile, const Config *config, const char *device, char *why, size_t size) {
     const char *kind = profile->cpu ? "cpu" : "cuda", *precision = config_word("train.precision", profile->precision);
     if (profile->cpu != hardware_is_cpu(config)) return snprintf(why, size, "it is for hardware.device %s", kind), why;
@@ -286,7 +258,13 @@ const char *profile_differs(const Profile *profile, const Config *config, const 
         return snprintf(why, size, "it is for parallel.tensor %lld", (long long)profile->tensor), why;
     if (profile->sequence != config->parallel.sequence && profile->tensor > 1)
         return snprintf(why, size, "it is for parallel.sequence %s", profile->sequence ? "true" : "false"), why;
-    const char *lacks = lacks_(profile, config);
+    AttentionShape run = {.mode = config->attention.mode, .softmax = config->attention.softmax};
+    int64_t p = config->parallel.pipeline;
+    const char *lacks = NULL; // a kind of stage that the run has
+    if (p == 1) lacks = profile_has_(profile, &run, true, true) ? NULL : "stage that is first and last";
+    else if (!profile_has_(profile, &run, true, false)) lacks = "first stage";
+    else if (!profile_has_(profile, &run, false, true)) lacks = "last stage";
+    else if (p > 2 && !profile_has_(profile, &run, false, false)) lacks = "stage between first and last";
     if (lacks == NULL) return NULL;
     return snprintf(why, size, "it has no %s with attention.mode %s and attention.softmax %s", lacks,
                     config_word("attention.mode", config->attention.mode),
@@ -294,27 +272,22 @@ const char *profile_differs(const Profile *profile, const Config *config, const 
            why;
 }
 
-// Returns whether an entry's micro-batch size runs the same softmax kernel. Megatron-LM switches kernels at some size,
-// and times across this size cannot be interpolated.
-static bool same_kernel_(const Profile *profile, const ProfileStage *entry, const AttentionShape *attention) {
-    AttentionShape measured = *attention;
-    int64_t element = profile->precision == PRECISION_BF16 ? 2 : 4;
-    measured.batch = entry->micro_batch;
-    return profile->cpu || attention->mode == ATTENTION_FLASH ||
-           attention_softmax_fuses(&measured, element) == attention_softmax_fuses(attention, element);
-}
-
 // Returns, for one kind of stage, the entry nearest to a micro-batch size, other than `other_than`. kernel: only
-// entries with the same softmax kernel.
+// entries with the same softmax kernel. Megatron-LM switches kernels at some size, and times across it cannot be
+// interpolated.
 static const ProfileStage *nearest_(const Profile *profile, const AttentionShape *attention, bool first, bool last,
                                     bool kernel, const ProfileStage *other_than) {
     const ProfileStage *best = NULL;
-    int64_t b = attention->batch, distance = INT64_MAX;
+    int64_t b = attention->batch, distance = INT64_MAX, element = profile->precision == PRECISION_BF16 ? 2 : 4;
     for (int64_t i = 0; i < profile->count; i++) {
         const ProfileStage *entry = &profile->stages[i];
         int64_t away = entry->micro_batch > b ? entry->micro_batch - b : b - entry->micro_batch;
         if (!alike_(profile, entry, attention, first, last) || away >= distance) continue;
-        if (kernel && !same_kernel_(profile, entry, attention)) continue;
+        AttentionShape measured = *attention;
+        measured.batch = entry->micro_batch;
+        bool one_kernel = profile->cpu || attention->mode == ATTENTION_FLASH ||
+                          attention_softmax_fuses(&measured, element) == attention_softmax_fuses(attention, element);
+        if (kernel && !one_kernel) continue;
         if (other_than != NULL && entry->micro_batch == other_than->micro_batch) continue;
         best = entry;
         distance = away;

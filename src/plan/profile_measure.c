@@ -38,39 +38,36 @@ typedef struct Result {
     double norm, optimizer; // seconds per element
 } Result;
 
-static int measure_time_(Emulation *emulation, const Case *at, Result *result, Error *err) {
-    double forward[MOST_RUNS], backward[MOST_RUNS], input[MOST_RUNS], weight[MOST_RUNS], start = 0;
-    EmulationTimes times;
-    if (emulation_run(emulation, at->list, &times, err) != 0) return -1;
-    int runs = 0;
-    for (start = clock_seconds(); runs < MOST_RUNS && (runs == 0 || clock_seconds() - start < ENOUGH_SECONDS); runs++) {
-        if (emulation_run(emulation, at->list, &times, err) != 0) return -1;
-        forward[runs] = times.forward;
-        backward[runs] = times.backward;
-        input[runs] = times.input;
-        weight[runs] = times.weights;
-    }
-    result->stage.forward = emulation_median(forward, runs);
-    result->stage.backward = emulation_median(backward, runs);
-    result->stage.input = emulation_median(input, runs);
-    result->stage.weight = emulation_median(weight, runs);
-    MemoryBytes peak = emulation_peak(emulation);
-    result->stage.peak_bytes = memory_total(&peak);
-    emulation_optimizer(emulation, &result->norm, &result->optimizer);
-    result->done = true;
-    return 0;
-}
-
 static int measure_case_(const Case *at, bool forever, Result *result, Error *err) {
+    double forward[MOST_RUNS], backward[MOST_RUNS], input[MOST_RUNS], weight[MOST_RUNS];
     Emulation emulation = {0};
+    EmulationTimes times;
     Backend *be = emulation_backend(at->config, err);
     if (be == NULL) return -1;
     int status = emulation_create(&emulation, at->config, at->model, at->list, &at->plan->stage[at->stage], false,
                                   at->hardware, be, err);
     if (status == 0) status = engine_rehearse(emulation.engine, at->list, err);
-    do {
-        if (status == 0) status = measure_time_(&emulation, at, result, err);
-    } while (forever && status == 0);
+    for (int round = 0; status == 0 && (round == 0 || forever); round++) {
+        int runs = -1; // the first does not count
+        double start = clock_seconds();
+        while (status == 0 && runs < MOST_RUNS && (runs < 1 || clock_seconds() - start < ENOUGH_SECONDS)) {
+            status = emulation_run(&emulation, at->list, &times, err);
+            if (runs < 0) start = clock_seconds();
+            else
+                forward[runs] = times.forward, backward[runs] = times.backward, input[runs] = times.input,
+                weight[runs] = times.weights;
+            runs++;
+        }
+        if (status != 0) break;
+        MemoryBytes peak = emulation_peak(&emulation);
+        result->stage.forward = emulation_median(forward, runs);
+        result->stage.backward = emulation_median(backward, runs);
+        result->stage.input = emulation_median(input, runs);
+        result->stage.weight = emulation_median(weight, runs);
+        result->stage.peak_bytes = memory_total(&peak);
+        emulation_optimizer(&emulation, &result->norm, &result->optimizer);
+        result->done = true;
+    }
     emulation_destroy(&emulation);
     be->destroy(be);
     return status;
@@ -179,6 +176,24 @@ static int measure_stage_(Session *session, int stage, Error *err) {
     return status;
 }
 
+// Measures the peak in a forked process: threads started in this one would be missing in every process forked later.
+static double host_peak_(int precision) {
+    int ends[2];
+    double peak = 0;
+    if (pipe(ends) != 0) return 0;
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        peak = backend_cpu_measure_peak(precision, affinity_allowed());
+        _exit(write(ends[1], &peak, sizeof peak) == sizeof peak ? 0 : 1);
+    }
+    close(ends[1]);
+    if (child < 0 || read(ends[0], &peak, sizeof peak) != sizeof peak) peak = 0;
+    close(ends[0]);
+    if (child > 0) waitpid(child, NULL, 0);
+    return peak;
+}
+
 static int measure_size_(Session *session, int mode, int64_t b, Error *err) {
     Config *config = session->config;
     *config = *session->planner->config;
@@ -203,71 +218,10 @@ static int measure_size_(Session *session, int mode, int64_t b, Error *err) {
     return config->parallel.pipeline > 2 ? measure_stage_(session, 1, err) : 0;
 }
 
-// Measures the peak in a forked process: threads started in this one would be missing in every process forked later.
-static double host_peak_(int precision) {
-    int ends[2];
-    double peak = 0;
-    if (pipe(ends) != 0) return 0;
-    fflush(NULL);
-    pid_t child = fork();
-    if (child == 0) {
-        peak = backend_cpu_measure_peak(precision, affinity_allowed());
-        _exit(write(ends[1], &peak, sizeof peak) == sizeof peak ? 0 : 1);
-    }
-    close(ends[1]);
-    if (child < 0 || read(ends[0], &peak, sizeof peak) != sizeof peak) peak = 0;
-    close(ends[0]);
-    if (child > 0) waitpid(child, NULL, 0);
-    return peak;
-}
-
-// Reads the device's name and, unless the configuration gives them, its peak and, on a GPU, its memory.
-static int ask_device_(Config *config, char *name, size_t size, Error *err) {
-    HardwareConfig *given = &config->hardware;
-    bool cpu = hardware_is_cpu(config);
-    if (cpu && given->peak_tflops == 0)
-        given->peak_tflops = host_peak_(config->train.precision) / (double)config_world(config);
-    Backend *be = emulation_backend(config, err);
-    if (be == NULL) return -1;
-    snprintf(name, size, "%s", be->device);
-    if (!cpu && given->peak_tflops == 0) given->peak_tflops = be->peak_tflops;
-    if (!cpu && given->memory_gib == 0) given->memory_gib = (double)be->memory_size / GIB;
-    be->destroy(be);
-    return 0;
-}
-
 // Measures the stages of a configuration (the first, one in the middle, the last) at micro-batch sizes 1, 2, 4, 8 and
 // its own, as memory allows, in every attention mode; logs each measurement. On CPUs, as many ranks as can compute
-// at once load the cores, as in a run. -1 with err; profile_free in both cases.
-static int measure_profile_(Profile *profile, const Config *config, const Model *model, const Log *log, Error *err) {
-    Planner planner = {0};
-    char device[96];
-    memset(profile, 0, sizeof *profile);
-    Config *plain = xmalloc(2 * sizeof *plain);
-    *plain = *config;
-    plain->hardware.profile[0] = '\0'; // an earlier profile must not influence this one
-    Session session = {.profile = profile, .planner = &planner, .log = log, .config = plain + 1};
-    int64_t own = config->schedule.micro_batch, batch = config->train.global_batch / config->parallel.data;
-    int status = ask_device_(plain, device, sizeof device, err);
-    if (status == 0) status = planner_create(&planner, plain, model, log, err);
-    if (status == 0) profile_start(profile, plain, device);
-    if (status == 0) profile->peak_tflops = planner.hardware.cost.flops * 1e-12;
-    for (int mode = 0; mode <= ATTENTION_FLASH && status == 0; mode++) {
-        bool among = own <= 8 && (own & (own - 1)) == 0;
-        for (int64_t b = 1; b <= 8 && b <= batch && status == 0; b *= 2) status = measure_size_(&session, mode, b, err);
-        if (status == 0 && !among) status = measure_size_(&session, mode, own, err);
-    }
-    if (status == 0 && profile->count == 0)
-        status = error_set(err, EXIT_FAILED, "nothing could be measured: no stage fits this device at micro-batch 1");
-    if (status == 0) profile->norm_seconds = session.norm / (double)session.optimized;
-    if (status == 0) profile->optimizer_seconds = session.optimizer / (double)session.optimized;
-    planner_free(&planner);
-    free(plain);
-    return status;
-}
-
+// at once load the cores, as in a run.
 int profile_command(const Config *config, const Model *model, const Log *log, Error *err) {
-    Profile profile;
     const char *path = config->hardware.profile;
     if (path[0] == '\0')
         return config_error(config, "hardware.profile", err, "is empty; set it to the file that --profile writes");
@@ -276,9 +230,41 @@ int profile_command(const Config *config, const Model *model, const Log *log, Er
     if (config->parallel.context > 1)
         return config_error(config, "parallel.context", err, "profiles have no times for context ranks; set it to 1");
     if (profile_check(path, err) != 0) return -1;
-    int status = measure_profile_(&profile, config, model, log, err);
+    Profile profile = {0};
+    Planner planner = {0};
+    Config *plain = xmalloc(2 * sizeof *plain);
+    *plain = *config;
+    plain->hardware.profile[0] = '\0'; // an earlier profile must not influence this one
+    Session session = {.profile = &profile, .planner = &planner, .log = log, .config = plain + 1};
+    int64_t own = config->schedule.micro_batch, batch = config->train.global_batch / config->parallel.data;
+    // 1. The device, and its figures unless the configuration gives them.
+    HardwareConfig *given = &plain->hardware;
+    bool cpu = hardware_is_cpu(plain);
+    if (cpu && given->peak_tflops == 0)
+        given->peak_tflops = host_peak_(plain->train.precision) / (double)config_world(plain);
+    Backend *be = emulation_backend(plain, err);
+    int status = be == NULL ? -1 : 0;
+    if (be != NULL && !cpu && given->peak_tflops == 0) given->peak_tflops = be->peak_tflops;
+    if (be != NULL && !cpu && given->memory_gib == 0) given->memory_gib = (double)be->memory_size / GIB;
+    if (status == 0) profile_start(&profile, plain, be->device);
+    if (be != NULL) be->destroy(be);
+    if (status == 0) status = planner_create(&planner, plain, model, log, err);
+    if (status == 0) profile.peak_tflops = planner.hardware.cost.flops * 1e-12;
+    // 2. The measurements.
+    for (int mode = 0; mode <= ATTENTION_FLASH && status == 0; mode++) {
+        bool among = own <= 8 && (own & (own - 1)) == 0;
+        for (int64_t b = 1; b <= 8 && b <= batch && status == 0; b *= 2) status = measure_size_(&session, mode, b, err);
+        if (status == 0 && !among) status = measure_size_(&session, mode, own, err);
+    }
+    if (status == 0 && profile.count == 0)
+        status = error_set(err, EXIT_FAILED, "nothing could be measured: no stage fits this device at micro-batch 1");
+    // 3. The file.
+    profile.norm_seconds = session.norm / (double)session.optimized;
+    profile.optimizer_seconds = session.optimizer / (double)session.optimized;
     if (status == 0) status = profile_write(&profile, path, err);
     if (status == 0) log_status(log, "%s: %lld stages measured", path, (long long)profile.count);
+    planner_free(&planner);
     profile_free(&profile);
+    free(plain);
     return status;
 }
