@@ -18,25 +18,6 @@ static double slowdown_(const HardwareConfig *hardware, double mtbf, double tau)
     return mtbf * exp(hardware->restart_s / mtbf) * expm1((tau + hardware->checkpoint_s) / mtbf) / tau;
 }
 
-// Returns the interval with the least slowdown: J. W. Young, A first order approximation to the optimum checkpoint
-// interval, CACM 17 (1974), sqrt(2 C M), with the next terms of Daly's equation 37.
-static double best_interval_(const HardwareConfig *hardware, double mtbf) {
-    double c = hardware->checkpoint_s, ratio = sqrt(c / (2 * mtbf));
-    if (c >= 2 * mtbf) return mtbf;
-    return sqrt(2 * c * mtbf) * (1 + ratio / 3 + ratio * ratio / 9) - c;
-}
-
-static Goodput goodput_(const Config *config, double step_seconds, double days) {
-    const HardwareConfig *hardware = &config->hardware;
-    double nodes = ceil((double)config_world(config) / (double)hardware->gpus_per_node);
-    double mtbf = 3600 * hardware->mtbf_hours / nodes, own = step_seconds * (double)config->checkpoint.every;
-    if (hardware->mtbf_hours == 0 || step_seconds <= 0) return (Goodput){0};
-    double every = fmax(1, round(best_interval_(hardware, mtbf) / step_seconds));
-    double slowdown = slowdown_(hardware, mtbf, every * step_seconds);
-    if (!isfinite(slowdown)) return (Goodput){.mtbf = mtbf, .every = every};
-    return (Goodput){mtbf, every, 1 / slowdown, days * slowdown, own > 0 ? 1 / slowdown_(hardware, mtbf, own) : 0};
-}
-
 Budget budget_make(const Config *config, double step_seconds, bool gpus, GpuBand band) {
     const HardwareConfig *hardware = &config->hardware;
     if (band.middle > 0) // another trainer's days; the ends of the band are relative to them
@@ -47,7 +28,23 @@ Budget budget_make(const Config *config, double step_seconds, bool gpus, GpuBand
     double all = (double)(config->train.tokens > 0 ? config->train.tokens : samples * config->model.seq_len);
     Bill step = {hours / 24, gpu_hours, gpu_hours * hardware->gpu_hour, gpu_hours * hardware->gpu_watts / 1e6},
          billion = times_(&step, 1e9 / tokens), whole = times_(&step, all / tokens);
-    return (Budget){all, step, billion, whole, band, goodput_(config, step_seconds, whole.days)};
+    Budget budget = {.tokens = all, .step = step, .billion = billion, .whole = whole, .band = band};
+    Goodput *goodput = &budget.goodput;
+    if (hardware->mtbf_hours == 0 || step_seconds <= 0) return budget;
+    // The interval with the least slowdown: J. W. Young, A first order approximation to the optimum checkpoint interval,
+    // CACM 17 (1974), sqrt(2 C M), with the next terms of Daly's equation 37.
+    double nodes = ceil((double)config_world(config) / (double)hardware->gpus_per_node), c = hardware->checkpoint_s;
+    double mtbf = 3600 * hardware->mtbf_hours / nodes, ratio = sqrt(c / (2 * mtbf)), interval = mtbf;
+    if (c < 2 * mtbf) interval = sqrt(2 * c * mtbf) * (1 + ratio / 3 + ratio * ratio / 9) - c;
+    goodput->mtbf = mtbf;
+    goodput->every = fmax(1, round(interval / step_seconds));
+    double slowdown = slowdown_(hardware, mtbf, goodput->every * step_seconds);
+    double own = step_seconds * (double)config->checkpoint.every;
+    if (!isfinite(slowdown)) return budget;
+    goodput->share = 1 / slowdown;
+    goodput->days = whole.days * slowdown;
+    goodput->own = own > 0 ? 1 / slowdown_(hardware, mtbf, own) : 0;
+    return budget;
 }
 
 // ---------------------------------------------------------------- for people
@@ -71,23 +68,6 @@ static const char *bill_text_(const Bill *bill, const char *range, char text[BIL
         snprintf(text + used, BILL_TEXT - (size_t)used, ", %s %s",
                  grid_amount(mega ? bill->mwh : 1e3 * bill->mwh, amount), mega ? "MWh" : "kWh");
     return text;
-}
-
-// Writes the time between failures of the job, and the checkpoint interval with the highest goodput.
-static void print_goodput_(const Goodput *goodput, const Config *config, double step_seconds, FILE *file) {
-    char hours[32], days[32], own[64] = "";
-    if (goodput->mtbf == 0) return;
-    if (goodput->share == 0) {
-        grid_line(file, "failures", "one in %.3g hours: the training would never end", goodput->mtbf / 3600);
-        return;
-    }
-    if (goodput->own > 0)
-        snprintf(own, sizeof own, "; with %lld it is %.1f %%", (long long)config->checkpoint.every, 100 * goodput->own);
-    grid_line(file, "failures", "one in %s hours; checkpoint.every %.0f (%.3g minutes) is best: goodput %.1f %%%s",
-              grid_amount(goodput->mtbf / 3600, hours), goodput->every, goodput->every * step_seconds / 60,
-              100 * goodput->share, own);
-    grid_line(file, "", "expected %s days, with %.4g s per checkpoint and %.4g s per restart (Young 1974, Daly 2006)",
-              grid_amount(goodput->days, days), config->hardware.checkpoint_s, config->hardware.restart_s);
 }
 
 void budget_print(const Budget *budget, const Config *config, const Hardware *hardware, bool verbose, FILE *file) {
@@ -118,7 +98,21 @@ void budget_print(const Budget *budget, const Config *config, const Hardware *ha
     if (verbose)
         grid_line(file, "", "a billion tokens: %s%s%s", bill_text_(&budget->billion, "", bill), rates,
                   used > 0 ? ")" : "");
-    print_goodput_(&budget->goodput, config, 86400 * budget->step.days, file);
+    // The time between failures of the job, and the checkpoint interval with the highest goodput.
+    const Goodput *goodput = &budget->goodput;
+    char own[64] = "";
+    if (goodput->mtbf == 0) return;
+    if (goodput->share == 0) {
+        grid_line(file, "failures", "one in %.3g hours: the training would never end", goodput->mtbf / 3600);
+        return;
+    }
+    if (goodput->own > 0)
+        snprintf(own, sizeof own, "; with %lld it is %.1f %%", (long long)config->checkpoint.every, 100 * goodput->own);
+    grid_line(file, "failures", "one in %s hours; checkpoint.every %.0f (%.3g minutes) is best: goodput %.1f %%%s",
+              grid_amount(goodput->mtbf / 3600, from), goodput->every, goodput->every * 86400 * budget->step.days / 60,
+              100 * goodput->share, own);
+    grid_line(file, "", "expected %s days, with %.4g s per checkpoint and %.4g s per restart (Young 1974, Daly 2006)",
+              grid_amount(goodput->days, from), config->hardware.checkpoint_s, config->hardware.restart_s);
 }
 
 // ---------------------------------------------------------------- JSON

@@ -49,8 +49,10 @@ int64_t machine_free_on_gpus(const char *nodes) {
     return bytes;
 }
 
-// Returns the free memory of this host, or the lowest limit of its control groups.
-static int64_t free_bytes_(void) {
+Machine machine_look(bool cuda_available) {
+    cpu_set_t allowed;
+    bool known = sched_getaffinity(0, sizeof allowed, &allowed) == 0;
+    int cores = known ? CPU_COUNT(&allowed) : (int)sysconf(_SC_NPROCESSORS_ONLN);
     char line[1024];
     long long kib = 0;
     FILE *file = fopen("/proc/meminfo", "r");
@@ -69,36 +71,7 @@ static int64_t free_bytes_(void) {
             lower_to_group_(&bytes, "/sys/fs/cgroup/memory", "memory.limit_in_bytes", group);
     }
     if (file != NULL) fclose(file);
-    return bytes;
-}
-
-Machine machine_look(bool cuda_available) {
-    cpu_set_t allowed;
-    bool known = sched_getaffinity(0, sizeof allowed, &allowed) == 0;
-    int cores = known ? CPU_COUNT(&allowed) : (int)sysconf(_SC_NPROCESSORS_ONLN);
-    return (Machine){cuda_available, cores, free_bytes_(), 0};
-}
-
-// Writes the second line of a refusal: what to run instead. If the run uses the tiny configuration already, suggests
-// smaller settings or the CPU.
-static void what_to_run_(char *line, size_t size, const Config *config, const char *program, bool on_cpu) {
-    char tiny[48];
-    snprintf(tiny, sizeof tiny, "configs/%s_tiny.yaml", config_word("model.family", config->model.family));
-    size_t length = strlen(config->path), end = strlen(tiny);
-    bool is_tiny = length >= end && strcmp(config->path + length - end, tiny) == 0;
-    if (is_tiny && on_cpu)
-        snprintf(line, size,
-                 "run instead: ./%s -c %s with less, such as -o schedule.micro_batch=1 or a smaller -o model.hidden",
-                 program, config->path);
-    else if (is_tiny) snprintf(line, size, "run instead: ./%s -c %s -o hardware.device=cpu", program, config->path);
-    else
-        snprintf(line, size, "run instead: ./%s -c %s, or ./%s -c %s --plan to see its memory and step time", program,
-                 tiny, program, config->path);
-}
-
-static void what_is_there_(char *text, size_t size, const Machine *machine) {
-    snprintf(text, size, "%s%d core%s and %.1f GiB of free memory", machine->cuda ? "" : "no CUDA device, ",
-             machine->cores, grid_plural(machine->cores), (double)machine->free_bytes / GIB);
+    return (Machine){cuda_available, cores, bytes, 0};
 }
 
 int plan_check_fit(const Plan *plan, const Config *config, const char *program, const Machine *machine,
@@ -106,9 +79,23 @@ int plan_check_fit(const Plan *plan, const Config *config, const char *program, 
     int device = config->hardware.device, fullest = plan_fullest(plan);
     bool on_cpu = device == DEVICE_CPU || (device == DEVICE_AUTO && !machine->cuda);
     double needed = (double)memory_total(&plan->stage[fullest].memory), reserve = config->hardware.reserve_gib;
-    char there[160], instead[1024], why[256], where[CONFIG_TEXT + 64];
-    what_is_there_(there, sizeof there, machine);
-    what_to_run_(instead, sizeof instead, config, program, on_cpu);
+    char tiny[48], there[160], instead[1024], why[256], where[CONFIG_TEXT + 64];
+    snprintf(there, sizeof there, "%s%d core%s and %.1f GiB of free memory", machine->cuda ? "" : "no CUDA device, ",
+             machine->cores, grid_plural(machine->cores), (double)machine->free_bytes / GIB);
+    // The second line of a refusal: the tiny configuration, or if that runs already, smaller settings or the CPU.
+    snprintf(tiny, sizeof tiny, "configs/%s_tiny.yaml", config_word("model.family", config->model.family));
+    size_t length = strlen(config->path), end = strlen(tiny);
+    bool is_tiny = length >= end && strcmp(config->path + length - end, tiny) == 0;
+    if (is_tiny && on_cpu)
+        snprintf(instead, sizeof instead,
+                 "run instead: ./%s -c %s with less, such as -o schedule.micro_batch=1 or a smaller -o model.hidden",
+                 program, config->path);
+    else if (is_tiny)
+        snprintf(instead, sizeof instead, "run instead: ./%s -c %s -o hardware.device=cpu", program, config->path);
+    else
+        snprintf(instead, sizeof instead,
+                 "run instead: ./%s -c %s, or ./%s -c %s --plan to see its memory and step time", program, tiny,
+                 program, config->path);
     // 1. There is a device.
     if (!on_cpu && !machine->cuda) {
         int64_t world = config_world(config);

@@ -17,18 +17,6 @@ bool hardware_is_cpu(const Config *config) {
     return !device_has_gpus(config, config_world(config));
 }
 
-static void describe_gpu_(Hardware *hardware, const Config *config) {
-    const HardwareConfig *given = &config->hardware;
-    DeviceFigures here = {0};
-    // device_figures is not called if both figures are given: loading the GPU code takes longer than most plans.
-    if (given->peak_tflops == 0 || given->memory_gib == 0) device_figures(&here, config);
-    hardware->peak = 1e12 * (given->peak_tflops > 0 ? given->peak_tflops : here.peak_tflops);
-    cost_of_gpu(&hardware->cost, config, hardware->peak);
-    hardware->gpu = given->gpu > 0 ? gpu_row(given->gpu) : gpu_by_peak(hardware->peak * 1e-12);
-    hardware->capability = gpu_capability(gpu_row(given->gpu));
-    hardware->memory_bytes = given->memory_gib > 0 ? (int64_t)(given->memory_gib * GIB) : here.memory_bytes;
-}
-
 // Returns the rate of a key for CPUs, in bytes/s. Defaults of these keys are for GPUs, so an unset key gives 8e9, the
 // rate between ranks of one host over Open MPI's shared memory.
 static double cpu_rate_(const Config *config, const char *key, double gb_s) {
@@ -36,17 +24,33 @@ static double cpu_rate_(const Config *config, const char *key, double gb_s) {
     return untouched ? 8e9 : gb_s * 1e9;
 }
 
-// Describes a CPU: all ranks of a plan share this host, its cores and its memory.
-static void describe_cpu_(Hardware *hardware, const Config *config) {
+void hardware_describe(Hardware *hardware, const Config *config, const char *device) {
+    memset(hardware, 0, sizeof *hardware);
+    hardware->cpu = hardware_is_cpu(config);
+    hardware->action = config->hardware.action_us * 1e-6;
+    hardware->step = config->hardware.step_overhead_ms * 1e-3;
+    snprintf(hardware->device, sizeof hardware->device, "%s", device);
+    const HardwareConfig *given = &config->hardware;
+    if (!hardware->cpu) {
+        DeviceFigures here = {0};
+        // Not called if both figures are given: loading the GPU code takes longer than most plans.
+        if (given->peak_tflops == 0 || given->memory_gib == 0) device_figures(&here, config);
+        hardware->peak = 1e12 * (given->peak_tflops > 0 ? given->peak_tflops : here.peak_tflops);
+        cost_of_gpu(&hardware->cost, config, hardware->peak);
+        hardware->gpu = given->gpu > 0 ? gpu_row(given->gpu) : gpu_by_peak(hardware->peak * 1e-12);
+        hardware->capability = gpu_capability(gpu_row(given->gpu));
+        hardware->memory_bytes = given->memory_gib > 0 ? (int64_t)(given->memory_gib * GIB) : here.memory_bytes;
+        return;
+    }
+    // All ranks of a plan share this host, its cores and its memory.
     int64_t world = config_world(config);
     int cores = affinity_allowed(), threads = affinity_threads(world > cores ? cores : (int)world);
-    double at_a_time = (double)cores / threads, peak = config->hardware.peak_tflops * 1e12;
+    double peak = given->peak_tflops * 1e12;
     if (peak == 0) peak = 1e12 * backend_cpu_measure_peak(config->train.precision, cores) / (double)world;
-    const HardwareConfig *given = &config->hardware;
     hardware->peak = peak;
-    hardware->cores_share = at_a_time;
+    hardware->cores_share = (double)cores / threads;
     hardware->cost = (Cost){
-        .flops = peak * (double)world / at_a_time,
+        .flops = peak * (double)world / hardware->cores_share,
         .efficiency = 0.90,
         .half = 8,
         .flash_forward = {0.45, 8, 0},
@@ -59,18 +63,8 @@ static void describe_cpu_(Hardware *hardware, const Config *config) {
         .latency = given->latency_us * 1e-6,
     };
     cost_take_given(&hardware->cost, config);
-    hardware->memory_bytes = (int64_t)(config->hardware.memory_gib * GIB);
+    hardware->memory_bytes = (int64_t)(given->memory_gib * GIB);
     hardware->host_bytes = machine_look(false).free_bytes;
-}
-
-void hardware_describe(Hardware *hardware, const Config *config, const char *device) {
-    memset(hardware, 0, sizeof *hardware);
-    hardware->cpu = hardware_is_cpu(config);
-    hardware->action = config->hardware.action_us * 1e-6;
-    hardware->step = config->hardware.step_overhead_ms * 1e-3;
-    snprintf(hardware->device, sizeof hardware->device, "%s", device);
-    if (hardware->cpu) describe_cpu_(hardware, config);
-    else describe_gpu_(hardware, config);
 }
 
 void hardware_take_peak(Hardware *hardware, const Config *config, double peak_tflops) {
@@ -105,15 +99,11 @@ double hardware_network(const Hardware *hardware, const Config *config) {
 
 // ---------------------------------------------------------------- assumptions
 
-// Returns whether rows leave their domain for the experts of other ranks.
-static bool experts_leave_(const Hardware *hardware, const Config *config) {
-    if (config->model.experts == 0) return false;
-    int64_t domain = hardware_domain(hardware, config), row = hardware_experts_in_a_row(&config->parallel);
-    return config_world(config) > domain && (row < config->parallel.expert || domain % row != 0);
-}
-
 bool hardware_theirs_differs(const Hardware *hardware, const Config *config) {
-    return config->train.fp8 == FP8_TENSOR || experts_leave_(hardware, config);
+    int64_t domain = hardware_domain(hardware, config), row = hardware_experts_in_a_row(&config->parallel);
+    bool leave = config->model.experts > 0 && config_world(config) > domain && // rows, for the experts of other ranks
+                 (row < config->parallel.expert || domain % row != 0);
+    return config->train.fp8 == FP8_TENSOR || leave;
 }
 
 // Returns the band of another program's runs, relative to the planned step of the configured trainer.
@@ -171,21 +161,6 @@ static char *range_text_(GpuBand band, double step, char text[RANGE_TEXT]) {
     return text;
 }
 
-// Writes each trainer's expected step, "nvidia 11.4 s (10.8 to 11.7 s, 53 runs)". Returns how many there are.
-static int others_text_(const Hardware *hardware, const Config *config, double step, char *text, size_t size) {
-    char range[RANGE_TEXT], middle[SECONDS_TEXT];
-    size_t used = 0;
-    int count = 0;
-    for (int trainer = TRAINER_NVIDIA; trainer <= TRAINER_FSDP; trainer++) {
-        GpuBand band = others_band_(hardware, config, trainer);
-        if (band.runs == 0) continue;
-        used += (size_t)snprintf(text + used, size - used, "%s%s %s (%s, %d runs)", count++ > 0 ? ", " : "",
-                                 trainer_words[trainer], hardware_seconds_text(band.middle * step, middle),
-                                 range_text_(band, step, range), band.runs);
-    }
-    return count;
-}
-
 char *hardware_others_text(const Hardware *hardware, const Config *config, double value, const char *unit,
                            char text[OTHERS_TEXT]) {
     size_t used = 0;
@@ -203,7 +178,8 @@ char *hardware_others_text(const Hardware *hardware, const Config *config, doubl
 
 void hardware_print_band(const Hardware *hardware, const Config *config, GpuBand band, double step, double mfu,
                          FILE *file) {
-    char others[400], range[RANGE_TEXT], middle[SECONDS_TEXT], share[64] = "";
+    char others[400] = "", range[RANGE_TEXT], middle[SECONDS_TEXT], share[64] = "";
+    size_t used = 0;
     const char *word = trainer_words[config->hardware.trainer];
     if (hardware->cpu && band.runs == 0) return;
     if (mfu > 0 && band.runs > 0)
@@ -216,7 +192,16 @@ void hardware_print_band(const Hardware *hardware, const Config *config, GpuBand
                   range_text_(band, step, range), share, others);
     else if (config->hardware.trainer != TRAINER_THIS)
         grid_line(file, "expected", "unknown: there are no runs of %s on such GPUs in this precision", word);
-    else if (others_text_(hardware, config, step, others, sizeof others) > 0)
+    // "nvidia 11.4 s (10.8 to 11.7 s, 53 runs), ..."
+    for (int trainer = TRAINER_NVIDIA; trainer <= TRAINER_FSDP; trainer++) {
+        GpuBand theirs = others_band_(hardware, config, trainer);
+        if (band.runs > 0 || config->hardware.trainer != TRAINER_THIS || theirs.runs == 0) continue;
+        used += (size_t)snprintf(others + used, sizeof others - used, "%s%s %s (%s, %d runs)", used > 0 ? ", " : "",
+                                 trainer_words[trainer], hardware_seconds_text(theirs.middle * step, middle),
+                                 range_text_(theirs, step, range), theirs.runs);
+    }
+    if (band.runs > 0 || config->hardware.trainer != TRAINER_THIS) return;
+    if (used > 0)
         grid_line(file, "expected", "%s: four of five published runs; this trainer was not measured on such GPUs",
                   others);
     else grid_line(file, "expected", "unknown: no program's steps were measured on such GPUs in this precision");

@@ -385,22 +385,17 @@ void layout_set(const RunLayout *layout, Config *config) {
 
 // ---------------------------------------------------------------- comparisons
 
-// Returns the value of a key that means `auto`; INT64_MIN: the key has no auto.
-static int64_t auto_of_(const ConfigKey *key) {
-    if (key->zero_word != NULL) return 0;
-    if (key->type == KEY_INT && key->words != NULL) return -1;
-    for (int i = 0; key->type == KEY_WORD && key->words[i] != NULL; i++)
-        if (strcmp(key->words[i], "auto") == 0) return i;
-    return INT64_MIN;
-}
-
 LayoutMask layout_decided(const Config *config, bool overrides) {
     RunLayout given = layout_of(config);
     LayoutMask mask = 0;
     for (int i = 0; i < LAYOUT_COUNT; i++) {
         const ConfigKey *key = config_find(layout_keys[i].name);
         int32_t place = config->place[key - config_keys];
-        int64_t undecided = auto_of_(key);
+        int64_t undecided = key->zero_word != NULL                       ? 0
+                            : key->type == KEY_INT && key->words != NULL ? -1
+                                                                         : INT64_MIN; // of no value: it has no auto
+        for (int word = 0; key->type == KEY_WORD && key->words[word] != NULL; word++)
+            if (undecided == INT64_MIN && strcmp(key->words[word], "auto") == 0) undecided = word;
         bool there = overrides ? place == CONFIG_OVERRIDE : place != CONFIG_DEFAULT || undecided != INT64_MIN;
         if (there && layout_get(&given, i) != undecided) mask |= (LayoutMask)1 << i;
     }

@@ -285,14 +285,6 @@ static void walk_trades_(const WayWalk *walk, const RunLayout *evicting, const F
         }
 }
 
-// Returns whether the given configuration evicts to this target in this schedule and sets schedule.slots.
-static bool gives_slots_(const RunLayout *given, const RunLayout *layout) {
-    LayoutMask same = LAYOUT_BIT(evict_to) | LAYOUT_BIT(name) | LAYOUT_BIT(chunks);
-    if (given->group > 0) same |= LAYOUT_BIT(group);
-    if (given->split != SPLIT_AUTO) same |= LAYOUT_BIT(split);
-    return given->slots > 0 && layout_evicts(given) && layout_keeps(layout, given, same);
-}
-
 // Evicts to one target: with the fewest slots, then with the given slots, or with as many as fit.
 static void walk_target_(const WayWalk *walk, const RunLayout *list, int target, int placement, const Forecast *kept) {
     const SearchSpace *space = walk->space;
@@ -308,7 +300,12 @@ static void walk_target_(const WayWalk *walk, const RunLayout *list, int target,
     layout.load_ahead = space_fixes(space, LAYOUT_BIT(load_ahead)) ? given->load_ahead : 0;
     Forecast least = walk->visit(walk->argument, &layout, kept);
     if (!least.possible) return;
-    if ((walk->ways & WAYS_GIVEN) != 0 && gives_slots_(given, &layout)) {
+    // The given slots, if the given configuration evicts to this target in this schedule.
+    LayoutMask same = LAYOUT_BIT(evict_to) | LAYOUT_BIT(name) | LAYOUT_BIT(chunks);
+    if (given->group > 0) same |= LAYOUT_BIT(group);
+    if (given->split != SPLIT_AUTO) same |= LAYOUT_BIT(split);
+    bool gives = given->slots > 0 && layout_evicts(given) && layout_keeps(&layout, given, same);
+    if ((walk->ways & WAYS_GIVEN) != 0 && gives) {
         layout.slots = given->slots;
         layout.load_ahead = given->load_ahead;
         walk->visit(walk->argument, &layout, kept);
@@ -334,13 +331,6 @@ static void walk_evictions_(const WayWalk *walk, const RunLayout *list, const Fo
     walk_target_(walk, list, EVICT_TO_HOST, list->placement, kept);
 }
 
-// Returns whether every stage of the base recomputes all of its layers if each stage has one chunk.
-static bool recomputes_all_(const Config *base) {
-    int p = (int)base->parallel.pipeline, s = 0;
-    while (s < p && config_recompute(base, s) >= config_layers(base, p, s)) s++;
-    return s == p;
-}
-
 void space_ways(const SearchSpace *space, const RunLayout *list, unsigned ways, SpaceVisit *visit, void *argument) {
     const Config *base = space->keys.base;
     WayWalk walk = {space, ways, visit, argument};
@@ -354,7 +344,9 @@ void space_ways(const SearchSpace *space, const RunLayout *list, unsigned ways, 
     saving.recompute = (int32_t)base->model.layers;
     if ((ways & WAYS_ALL_LAYERS) != 0 && !space_fixes(space, LAYOUT_BIT(recompute))) visit(argument, &saving, &kept);
     if ((ways & WAYS_SAVING) == 0) return;
-    bool all = recomputes_all_(base);
+    bool all = true; // every stage of the base recomputes all of its layers, if each has one chunk
+    int p = (int)base->parallel.pipeline;
+    for (int s = 0; s < p; s++) all = all && config_recompute(base, s) >= config_layers(base, p, s);
     saving = *list;
     if (list->pointwise == RECOMPUTE_NONE && !all) {
         saving.pointwise = RECOMPUTE_POINTWISE;

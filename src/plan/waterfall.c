@@ -102,41 +102,6 @@ static int advise_layers_(const PlanAnswer *answer, const PlanCosts *costs, char
     return 1;
 }
 
-// Advises extents that are multiples of 64, with which products are faster on tensor cores. Returns the number of
-// sentences.
-static int advise_extents_(const Config *config, char text[2][WATERFALL_ADVICE]) {
-    const int64_t t = config->parallel.tensor;
-    const struct {
-        const char *key;
-        int64_t value;
-    } extents[] = {{"ffn", config->model.experts > 0 ? 0 : config->model.ffn}, {"hidden", config->model.hidden}};
-    int count = 0;
-    for (int i = 0; i < 2; i++) {
-        int64_t unit = 64 * t, next = (extents[i].value + unit - 1) / unit * unit;
-        if (extents[i].value % unit == 0) continue;
-        snprintf(text[count++], WATERFALL_ADVICE,
-                 "model.%s / parallel.tensor is %.6g, not a multiple of 64: products lose up to a third of their rate; "
-                 "set it to %lld",
-                 extents[i].key, (double)extents[i].value / (double)t, (long long)next);
-    }
-    return count;
-}
-
-// Advises against a deterministic attention backward that adds over 1/8 of a GPU's memory. On sm_80 and sm_90 it stores
-// the scores' gradient: 32 GiB a head at 128k tokens. Returns the number of sentences.
-static int advise_attention_(const PlanAnswer *answer, char text[WATERFALL_ADVICE]) {
-    const Planner *planner = &answer->planner;
-    AttentionShape shape = answer->plan.stage[0].at.shape.attention, quick = shape;
-    quick.deterministic = DETERMINISTIC_OFF;
-    int64_t most = planner->hardware.memory_bytes, bytes = attention_flash_workspace(&shape, planner->be->capability);
-    int64_t less = attention_flash_workspace(&quick, planner->be->capability);
-    if (planner->hardware.cpu || most == 0 || shape.mode != ATTENTION_FLASH || (bytes - less) * 8 < most) return 0;
-    snprintf(text, WATERFALL_ADVICE,
-             "attention's deterministic backward takes %.3g GiB: -o attention.deterministic=off takes %.3g GiB",
-             (double)bytes / GIB, (double)less / GIB);
-    return 1;
-}
-
 int waterfall_make(Waterfall *fall, const PlanAnswer *answer, bool lines, Error *err) {
     const Planner *planner = &answer->planner;
     const Config *config = &answer->config;
@@ -158,9 +123,28 @@ int waterfall_make(Waterfall *fall, const PlanAnswer *answer, bool lines, Error 
         waterfall_divide_(fall, answer, &costs, &unsent);
         int said = advise_layers_(answer, &costs, fall->advice[0], err);
         if (said < 0) status = -1;
-        if (said >= 0) said += advise_attention_(answer, fall->advice[said]);
+        if (said < 0) said = 0;
+        // A deterministic attention backward may add over 1/8 of a GPU's memory. On sm_80 and sm_90 it stores the
+        // scores' gradient: 32 GiB a head at 128k tokens.
+        AttentionShape shape = answer->plan.stage[0].at.shape.attention, quick = shape;
+        quick.deterministic = DETERMINISTIC_OFF;
+        int64_t most = planner->hardware.memory_bytes, own = attention_flash_workspace(&shape, planner->be->capability);
+        int64_t less = attention_flash_workspace(&quick, planner->be->capability), t = config->parallel.tensor;
+        if (!planner->hardware.cpu && most > 0 && shape.mode == ATTENTION_FLASH && (own - less) * 8 >= most)
+            snprintf(fall->advice[said++], WATERFALL_ADVICE,
+                     "attention's deterministic backward takes %.3g GiB: -o attention.deterministic=off takes %.3g GiB",
+                     (double)own / GIB, (double)less / GIB);
+        // With extents that are multiples of 64, products are faster on tensor cores.
+        const char *keys[] = {"ffn", "hidden"};
+        int64_t extents[] = {config->model.experts > 0 ? 0 : config->model.ffn, config->model.hidden};
         bool cores = !planner->hardware.cpu && config->train.precision == PRECISION_BF16;
-        if (said >= 0 && cores) advise_extents_(config, &fall->advice[said]);
+        for (int i = 0; i < 2 && cores; i++)
+            if (extents[i] % (64 * t) != 0)
+                snprintf(fall->advice[said++], WATERFALL_ADVICE,
+                         "model.%s / parallel.tensor is %.6g, not a multiple of 64: products lose up to a third of "
+                         "their rate; set it to %lld",
+                         keys[i], (double)extents[i] / (double)t,
+                         (long long)((extents[i] + 64 * t - 1) / (64 * t) * (64 * t)));
         plan_costs_free(&costs);
     }
     plan_free(&plan);
