@@ -31,8 +31,8 @@ Budget budget_make(const Config *config, double step_seconds, bool gpus, GpuBand
     Budget budget = {.tokens = all, .step = step, .billion = billion, .whole = whole, .band = band};
     Goodput *goodput = &budget.goodput;
     if (hardware->mtbf_hours == 0 || step_seconds <= 0) return budget;
-    // The interval with the least slowdown: J. W. Young, A first order approximation to the optimum checkpoint interval,
-    // CACM 17 (1974), sqrt(2 C M), with the next terms of Daly's equation 37.
+    // The interval with the least slowdown: J. W. Young, A first order approximation to the optimum checkpoint
+    // interval, CACM 17 (1974), sqrt(2 C M), with the next terms of Daly's equation 37.
     double nodes = ceil((double)config_world(config) / (double)hardware->gpus_per_node), c = hardware->checkpoint_s;
     double mtbf = 3600 * hardware->mtbf_hours / nodes, ratio = sqrt(c / (2 * mtbf)), interval = mtbf;
     if (c < 2 * mtbf) interval = sqrt(2 * c * mtbf) * (1 + ratio / 3 + ratio * ratio / 9) - c;

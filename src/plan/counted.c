@@ -53,17 +53,6 @@ static int near_(const CountSource *source, int64_t size, int64_t apart) {
     return (int)(node > apart ? node / apart : 1);
 }
 
-// Returns whether bundles leave the node, so that persistent products leave multiprocessors to messages (engine.c,
-// connect_pair_).
-static bool moving_(const CountSource *source) {
-    const Config *config = source->config;
-    const ParallelConfig *parallel = &config->parallel;
-    int64_t stages = parallel->placement == PLACEMENT_ADJACENT ? 2 : parallel->pipeline;
-    bool peers = config->schedule.bpipe == BPIPE_ON && config->schedule.evict_to == EVICT_TO_PEER;
-    return !source->hardware->cpu && peers &&
-           parallel->tensor * parallel->context * stages > config->hardware.gpus_per_node;
-}
-
 // Returns the rows of the fullest of e expert ranks over the mean. If the tokens of E experts have a standard deviation
 // of `spread` times their mean, those of a rank's E/e experts have spread * sqrt(e / E); the largest of e normal
 // numbers is about sqrt(2 ln e) standard deviations above the mean. By the same rule, the guess is smaller for fewer
@@ -96,7 +85,11 @@ static CountKey key_(const CountSource *source, const Shape *shape) {
         key.near_experts = (int)min_i64(row, node);
     }
     key.theirs = source->config->hardware.trainer == TRAINER_NVIDIA;
-    key.moving = moving_(source);
+    // Bundles leave the node, so that persistent products leave multiprocessors to messages (engine.c, connect_pair_).
+    const ScheduleConfig *schedule = &source->config->schedule;
+    int64_t stages = parallel->placement == PLACEMENT_ADJACENT ? 2 : parallel->pipeline;
+    key.moving = !source->hardware->cpu && schedule->bpipe == BPIPE_ON && schedule->evict_to == EVICT_TO_PEER &&
+                 parallel->tensor * parallel->context * stages > source->config->hardware.gpus_per_node;
     key.split = source->split;
     key.sharded = config_shards_gradients(source->config);
     key.beside = source->beside;
@@ -203,16 +196,6 @@ static CountedStage *counted_open_(const CountSource *source, const StageShape *
     return counting;
 }
 
-static void counted_close_(CountedStage *counting) {
-    Comm *comms[] = {counting->tensor, counting->context[0], counting->context[1],
-                     counting->data,   counting->experts,    counting->same_experts};
-    stage_destroy(&counting->stage);
-    for (int i = 0; i < 6; i++)
-        if (comms[i] != NULL) comms[i]->destroy(comms[i]);
-    counting->be->destroy(counting->be);
-    free(counting);
-}
-
 // Returns the account since the last call.
 static Account counted_read_(CountedStage *counting) {
     Account spent = counting->clocks.spent;
@@ -316,7 +299,13 @@ static void count_(const CountSource *source, const StageShape *stage, const Cou
     CountedStage *counting = counted_open_(source, stage, key);
     if (key->update) count_update_(counting, counted->chunk);
     else count_actions_(counting, key, counted);
-    counted_close_(counting);
+    Comm *comms[] = {counting->tensor, counting->context[0], counting->context[1],
+                     counting->data,   counting->experts,    counting->same_experts};
+    stage_destroy(&counting->stage);
+    for (int i = 0; i < 6; i++)
+        if (comms[i] != NULL) comms[i]->destroy(comms[i]);
+    counting->be->destroy(counting->be);
+    free(counting);
     if (source->memo != NULL) memo_keep(source->memo, key, counted->chunk, bytes);
 }
 
@@ -327,54 +316,42 @@ static Counted counted_create_(int64_t slices) {
     return (Counted){times, {times + slices, times + 2 * slices}};
 }
 
-static void times_add_(ChunkTimes *a, const ChunkTimes *b, double factor, int64_t slices) {
-    for (int64_t i = 0; i < slices && factor != 0; i++) {
-        account_add(&a[i].forward, &b[i].forward, factor);
-        account_add(&a[i].backward, &b[i].backward, factor);
-        account_add(&a[i].input, &b[i].input, factor);
-        account_add(&a[i].weight, &b[i].weight, factor);
-        account_add(&a[i].beside, &b[i].beside, factor);
-        account_add(&a[i].first, &b[i].first, factor);
-    }
-}
-
-// Counts `plain` and `recomputed` layers: at most MOST of each, then the middle one once for every further layer.
-static void count_layers_(const CountSource *source, const StageShape *stage, CountKey *key, int64_t plain,
-                          int64_t recomputed, ChunkTimes *times) {
-    int64_t slices = stage->shape.slices, of[2] = {plain, recomputed};
-    Counted counted = counted_create_(slices);
-    key->recomputed = (int)min_i64(recomputed, MOST);
-    key->layers = (int)min_i64(plain, MOST) + key->recomputed;
-    count_(source, stage, key, &counted);
-    memcpy(times, counted.chunk, (size_t)slices * sizeof *times);
-    for (int kind = 0; kind < 2; kind++)
-        times_add_(times, counted.more[kind], (double)max_i64(0, of[kind] - MOST), slices);
-    free(counted.chunk);
-}
-
-void counted_chunk(const CountSource *source, const StageShape *stage, const StageChunk *chunk, ChunkTimes *times) {
-    Config config;
-    StageShape at = *stage;
-    CountSource theirs = as_theirs_(source, &config, &at);
-    CountKey key = key_(&theirs, &at.shape);
-    key.first = chunk->first, key.last = chunk->last;
-    // The few layers without experts come first; a chunk that has any is counted layer by layer.
-    if (chunk->dense > 0) counted_chunk_whole(source, stage, chunk, times);
-    else count_layers_(&theirs, &at, &key, chunk->layers - chunk->recomputed, chunk->recomputed, times);
-}
-
-void counted_chunk_whole(const CountSource *source, const StageShape *stage, const StageChunk *chunk,
+// Counts a chunk, with at most `most` layers of a kind, and adds the middle one of these for each further layer.
+static void count_chunk_(const CountSource *source, const StageShape *stage, const StageChunk *chunk, int64_t most,
                          ChunkTimes *times) {
     Config config;
     StageShape at = *stage;
     CountSource theirs = as_theirs_(source, &config, &at);
     CountKey key = key_(&theirs, &at.shape);
-    Counted counted = counted_create_(at.shape.slices);
+    int64_t slices = at.shape.slices, of[2] = {chunk->layers - chunk->recomputed, chunk->recomputed};
+    Counted counted = counted_create_(slices);
     key.first = chunk->first, key.last = chunk->last;
-    key.layers = (int)chunk->layers, key.recomputed = (int)chunk->recomputed, key.dense = (int)chunk->dense;
+    key.recomputed = (int)min_i64(of[1], most);
+    key.layers = (int)min_i64(of[0], most) + key.recomputed, key.dense = (int)chunk->dense;
     count_(&theirs, &at, &key, &counted);
-    memcpy(times, counted.chunk, (size_t)at.shape.slices * sizeof *times);
+    memcpy(times, counted.chunk, (size_t)slices * sizeof *times);
+    for (int kind = 0; kind < 2; kind++)
+        for (int64_t i = 0; i < slices && of[kind] > most; i++) {
+            const ChunkTimes *layer = &counted.more[kind][i];
+            double more = (double)(of[kind] - most);
+            account_add(&times[i].forward, &layer->forward, more);
+            account_add(&times[i].backward, &layer->backward, more);
+            account_add(&times[i].input, &layer->input, more);
+            account_add(&times[i].weight, &layer->weight, more);
+            account_add(&times[i].beside, &layer->beside, more);
+            account_add(&times[i].first, &layer->first, more);
+        }
     free(counted.chunk);
+}
+
+// Layers without experts come first and are few, so that a chunk with some is counted as it is.
+void counted_chunk(const CountSource *source, const StageShape *stage, const StageChunk *chunk, ChunkTimes *times) {
+    count_chunk_(source, stage, chunk, chunk->dense > 0 ? INT64_MAX : MOST, times);
+}
+
+void counted_chunk_whole(const CountSource *source, const StageShape *stage, const StageChunk *chunk,
+                         ChunkTimes *times) {
+    count_chunk_(source, stage, chunk, INT64_MAX, times);
 }
 
 Account counted_update(const CountSource *source, const StageShape *stage) {

@@ -314,22 +314,6 @@ static int print_rest_(const PlanAnswer *answer, const Waterfall *waterfall, FIL
     return 0;
 }
 
-// If a schedule of the table is faster by half a percent or more, prints how to set it.
-static void print_better_(const PlanAnswer *answer, FILE *file) {
-    const Forecast *best = &answer->schedules.rows[answer->schedules.best];
-    double less = 1 - best->time.step / answer->time.step;
-    char *set, schedule[SCHEDULE_TEXT];
-    size_t length;
-    if (less < 0.005) return;
-    Config config = *answer->planner.config;
-    layout_set(&best->layout, &config);
-    FILE *changes = xmemstream(&set, &length);
-    layout_write_changes(&answer->config, &config, changes);
-    xmemstream_close(changes);
-    grid_line(file, "better", "%s, %.1f %% less: %s", schedule_text(&best->layout, schedule), 100 * less, set);
-    free(set);
-}
-
 // The report fits on one screen; the table gets the remaining lines.
 int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err) {
     const ScheduleTable *table = &answer->schedules;
@@ -353,7 +337,18 @@ int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err) 
     if (answer->time.known && table->best >= 0 && !foreign)
         pays_print(rows, table->count, &run, false, "does not fit", screen);
     if (!foreign) grid_line(screen, "BPipe?", "%s", answer->verdict.brief);
-    if (answer->time.known && table->best >= 0 && !foreign) print_better_(answer, screen);
+    const Forecast *best = table->best >= 0 ? &table->rows[table->best] : &run;
+    double less = answer->time.known && !foreign ? 1 - best->time.step / answer->time.step : 0;
+    if (less >= 0.005) { // how to set it
+        char *set, schedule[SCHEDULE_TEXT];
+        Config config = *answer->planner.config;
+        layout_set(&best->layout, &config);
+        FILE *changes = xmemstream(&set, &length);
+        layout_write_changes(&answer->config, &config, changes);
+        xmemstream_close(changes);
+        grid_line(screen, "better", "%s, %.1f %% less: %s", schedule_text(&best->layout, schedule), 100 * less, set);
+        free(set);
+    }
     free(rows);
     int status = print_world_(answer, screen, err), used = 2; // two lines of headings
     if (status == 0) print_peaks_(answer, &answer->plan, "memory", "peak of a rank", verbose, screen);

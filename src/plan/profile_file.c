@@ -237,39 +237,39 @@ static bool profile_has_(const Profile *profile, const AttentionShape *attention
 
 const char *profile_differs(const Profile *profile, const Config *config, const char *device, char *why, size_t size) {
     const char *kind = profile->cpu ? "cpu" : "cuda", *precision = config_word("train.precision", profile->precision);
-    if (profile->cpu != hardware_is_cpu(config)) return snprintf(why, size, "it is for hardware.device %s", kind), why;
-    if (device[0] != '\0' && strcmp(device, profile->device) != 0)
-        return snprintf(why, size, "it is for device %s, not %s", profile->device, device), why;
-    if (profile->model.family != config->model.family)
-        return snprintf(why, size, "it is for model.family %s", config_word("model.family", profile->model.family)),
-               why;
-    for (int i = 0; i < EXTENTS_; i++)
-        if (extent_(&profile->model, i) != extent_(&config->model, i))
-            return snprintf(why, size, "it is for model.%s %lld, not %lld", extents_[i].key,
-                            (long long)extent_(&profile->model, i), (long long)extent_(&config->model, i)),
-                   why;
-    if (config_slices(config) > 1) return snprintf(why, size, "it has no times for slices"), why;
-    if (config->parallel.context > 1) return snprintf(why, size, "it has no times for context ranks"), why;
-    if (profile->precision != config->train.precision)
-        return snprintf(why, size, "it is for train.precision %s", precision), why;
-    if (profile->fp8 != config->train.fp8)
-        return snprintf(why, size, "it is not for train.fp8 %s", config_word("train.fp8", config->train.fp8)), why;
-    if (profile->tensor != config->parallel.tensor)
-        return snprintf(why, size, "it is for parallel.tensor %lld", (long long)profile->tensor), why;
-    if (profile->sequence != config->parallel.sequence && profile->tensor > 1)
-        return snprintf(why, size, "it is for parallel.sequence %s", profile->sequence ? "true" : "false"), why;
+    const char *mode = config_word("attention.mode", config->attention.mode);
+    const char *softmax = config_word("attention.softmax", config->attention.softmax), *lacks = NULL;
     AttentionShape run = {.mode = config->attention.mode, .softmax = config->attention.softmax};
     int64_t p = config->parallel.pipeline;
-    const char *lacks = NULL; // a kind of stage that the run has
+    int extent = 0;
+    while (extent < EXTENTS_ && extent_(&profile->model, extent) == extent_(&config->model, extent)) extent++;
+    // A kind of stage that the run has.
     if (p == 1) lacks = profile_has_(profile, &run, true, true) ? NULL : "stage that is first and last";
     else if (!profile_has_(profile, &run, true, false)) lacks = "first stage";
     else if (!profile_has_(profile, &run, false, true)) lacks = "last stage";
     else if (p > 2 && !profile_has_(profile, &run, false, false)) lacks = "stage between first and last";
-    if (lacks == NULL) return NULL;
-    return snprintf(why, size, "it has no %s with attention.mode %s and attention.softmax %s", lacks,
-                    config_word("attention.mode", config->attention.mode),
-                    config_word("attention.softmax", config->attention.softmax)),
-           why;
+    if (profile->cpu != hardware_is_cpu(config)) snprintf(why, size, "it is for hardware.device %s", kind);
+    else if (device[0] != '\0' && strcmp(device, profile->device) != 0)
+        snprintf(why, size, "it is for device %s, not %s", profile->device, device);
+    else if (profile->model.family != config->model.family)
+        snprintf(why, size, "it is for model.family %s", config_word("model.family", profile->model.family));
+    else if (extent < EXTENTS_)
+        snprintf(why, size, "it is for model.%s %lld, not %lld", extents_[extent].key,
+                 (long long)extent_(&profile->model, extent), (long long)extent_(&config->model, extent));
+    else if (config_slices(config) > 1) snprintf(why, size, "it has no times for slices");
+    else if (config->parallel.context > 1) snprintf(why, size, "it has no times for context ranks");
+    else if (profile->precision != config->train.precision)
+        snprintf(why, size, "it is for train.precision %s", precision);
+    else if (profile->fp8 != config->train.fp8)
+        snprintf(why, size, "it is not for train.fp8 %s", config_word("train.fp8", config->train.fp8));
+    else if (profile->tensor != config->parallel.tensor)
+        snprintf(why, size, "it is for parallel.tensor %lld", (long long)profile->tensor);
+    else if (profile->sequence != config->parallel.sequence && profile->tensor > 1)
+        snprintf(why, size, "it is for parallel.sequence %s", profile->sequence ? "true" : "false");
+    else if (lacks != NULL)
+        snprintf(why, size, "it has no %s with attention.mode %s and attention.softmax %s", lacks, mode, softmax);
+    else return NULL;
+    return why;
 }
 
 // Returns, for one kind of stage, the entry nearest to a micro-batch size, other than `other_than`. kernel: only

@@ -427,21 +427,6 @@ static bool recompute_(const SearchSpace *space, Config *config) {
     return all;
 }
 
-// Sets `layers` recomputed layers on each evicting stage (half: only in the first half of the stages), which makes its
-// bundles smaller. Returns whether this is a separate candidate: with `half`, only if the last stage also evicts.
-static bool recompute_evicting_(const SearchSpace *space, int layers, bool half, Config *config) {
-    Error ignored = {0};
-    ScheduleLoan loan = planner_borrow(space->planner, config, &ignored);
-    if (loan.schedule == NULL) return false;
-    config->schedule.recompute_given = config->parallel.pipeline;
-    int stages = loan.schedule->stages, last = half ? (stages + 1) / 2 : stages;
-    bool open = !half || plan_stage_evicts(loan.schedule, stages - 1);
-    for (int s = 0; s < stages; s++)
-        config->schedule.recompute_of_stage[s] = s < last && plan_stage_evicts(loan.schedule, s) ? (int16_t)layers : 0;
-    schedule_cache_return(&loan);
-    return open;
-}
-
 bool space_set(const SearchSpace *space, const RunLayout *layout, Config *config) {
     const ScheduleConfig *listed = &space->keys.base->schedule;
     PartTimes times = {0};
@@ -458,8 +443,20 @@ bool space_set(const SearchSpace *space, const RunLayout *layout, Config *config
         config->parallel.layers_given = layout->pipeline * layout->chunks;
     }
     int trade = RECOMPUTE_EVICTING - layout->recompute;
-    if (trade > 0) return recompute_evicting_(space, trade / 2, trade % 2 == 1, config);
-    return layout->recompute != RECOMPUTE_TO_FIT || recompute_(space, config);
+    if (trade <= 0) return layout->recompute != RECOMPUTE_TO_FIT || recompute_(space, config);
+    // Each evicting stage, or only those in the first half, recomputes layers, which makes its bundles smaller. The
+    // half is a separate candidate only if the last stage also evicts.
+    Error ignored = {0};
+    ScheduleLoan loan = planner_borrow(space->planner, config, &ignored);
+    if (loan.schedule == NULL) return false;
+    int half = trade % 2, stages = loan.schedule->stages, last = half ? (stages + 1) / 2 : stages;
+    bool open = !half || plan_stage_evicts(loan.schedule, stages - 1);
+    config->schedule.recompute_given = stages;
+    for (int s = 0; s < stages; s++)
+        config->schedule.recompute_of_stage[s] =
+            s < last && plan_stage_evicts(loan.schedule, s) ? (int16_t)(trade / 2) : 0;
+    schedule_cache_return(&loan);
+    return open;
 }
 
 bool space_config(const SearchSpace *space, const RunLayout *layout, Config *config) {
