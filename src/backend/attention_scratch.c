@@ -11,12 +11,28 @@ static int64_t fewest_(int64_t all, int64_t each, int64_t need) {
     return count;
 }
 
-const char *attention_without_flash(const AttentionShape *shape, int64_t element, bool documents) {
+const char *attention_without_flash(const AttentionShape *shape, int64_t element, int capability) {
     if (element != 2) return "cuDNN's flash attention needs train.precision bf16";
-    if (documents) return "cuDNN's flash attention has no affordable mask between documents"; // test_cudnn.py
+    if (shape->documents && (capability < 90 || capability >= 120))
+        return "cuDNN's flash attention has documents only on compute capability 9.x and 10.x"; // test_cudnn.py
     if (shape->head_dim % 8 != 0 || shape->head_dim > 256)
         return "cuDNN's flash attention needs a head size that is a multiple of 8, and at most 256";
     return NULL;
+}
+
+bool attention_flash_kind(const AttentionShape *shape, int i, AttentionShape *kind) {
+    enum { SHORTEST = 128, TILE = 64, SHORTER = 4 };
+    *kind = *shape;
+    if (!shape->documents) return i == 0;
+    kind->batch = 1;
+    if (shape->first > 0 && i-- == 0) return true;
+    kind->first = 0;
+    for (; i > 0 && kind->seq > SHORTEST; i--) {
+        kind->seq = pad_((kind->seq + SHORTER - 1) / SHORTER, TILE);
+        kind->batch = 2 * shape->seq / kind->seq;
+        if (kind->batch > FLASH_DOCUMENTS) kind->batch = FLASH_DOCUMENTS;
+    }
+    return i == 0;
 }
 
 // A multiprocessor processes tiles of 128 rows. 1,024 tiles are about eight for each of an H100's 132 multiprocessors.
@@ -26,7 +42,7 @@ AttentionShape attention_flash_part(const AttentionShape *shape, int capability)
     int64_t tiles = pad_(shape->seq, TILE_ROWS) / TILE_ROWS, group = shape->heads / shape->kv_heads;
     bool stores = capability < 100 || attention_flash_ampere(capability);
     if (!stores || !attention_flash_deterministic(shape, capability)) return part;
-    part.batch = fewest_(shape->batch, shape->heads * tiles, TILES);
+    part.batch = shape->documents ? 1 : fewest_(shape->batch, shape->heads * tiles, TILES);
     if (part.batch == 1) part.kv_heads = fewest_(shape->kv_heads, group * tiles, TILES);
     part.heads = part.kv_heads * group;
     return part;
@@ -35,21 +51,37 @@ AttentionShape attention_flash_part(const AttentionShape *shape, int capability)
 // Counts the statistics of each row and, with grouped heads, the gradients of keys and values for every query head. A
 // deterministic backward also stores the gradient of the scores in 16 bits, except on 100. A nondeterministic backward
 // sums dq in fp32; Ampere's kernels then need a second array, with seq padded to a multiple of 8. A slice has fewer
-// queries than keys, and its mask is aligned to the last key. cuDNN 9.19 supports such a mask on all these GPUs.
-int64_t attention_flash_workspace(const AttentionShape *shape, int capability) {
-    AttentionShape part = attention_flash_part(shape, capability);
-    int64_t matrices = part.batch * part.heads, rows = matrices * shape->seq, seq = shape->seq;
-    int64_t keys = attention_keys(shape), each = matrices * keys * shape->head_dim * 4;
-    bool grouped = shape->heads != shape->kv_heads, same = attention_flash_deterministic(shape, capability);
-    int64_t wide = rows * shape->head_dim * 4, bytes = rows * 4 + (grouped ? each : 0);
+// queries than keys, and its mask is aligned to the last key. cuDNN 9.19 supports such a mask on all these GPUs. With
+// documents, kernels of 90 and 100 keep tables with 128 bytes for each document of a call.
+static int64_t call_workspace_(const AttentionShape *call, int capability) {
+    int64_t matrices = call->batch * call->heads, rows = matrices * call->seq, seq = call->seq;
+    int64_t keys = attention_keys(call), each = matrices * keys * call->head_dim * 4;
+    bool grouped = call->heads != call->kv_heads, same = attention_flash_deterministic(call, capability);
+    int64_t wide = rows * call->head_dim * 4, bytes = rows * 4 + (grouped ? each : 0);
+    int64_t table = call->documents ? 128 * pad_(call->batch + 1, 2) : 0;
     if (attention_flash_ampere(capability)) {
         int64_t scores = matrices * pad_(seq, 64) * pad_(keys, 64) * 2;
-        return bytes + 128 + (same ? scores : wide + matrices * pad_(seq, 8) * shape->head_dim * 4);
+        return bytes + 128 + (same ? scores : wide + matrices * pad_(seq, 8) * call->head_dim * 4);
     }
-    if (capability < 100) return bytes + 256 + (same ? matrices * pad_(seq, 64) * pad_(keys, 128) * 2 : wide);
+    if (capability < 100 || (table > 0 && !same)) {
+        bytes += 256 + (grouped ? 2 : 3) * table;
+        return bytes + (same ? matrices * pad_(seq, 64) * pad_(keys, 128) * 2 : wide);
+    }
+    if (table > 0) return bytes + 384 + (grouped ? each + 5 * table : 7 * table);
     if (same) return grouped ? bytes + each + 128 : bytes;
     if (seq <= 128) return bytes + 2 * wide + 128;
     return bytes + wide + (grouped ? 128 : 0);
+}
+
+int64_t attention_flash_workspace(const AttentionShape *shape, int capability) {
+    enum { TABLES_OF_FORWARD = 17152 }; // with documents
+    AttentionShape part = attention_flash_part(shape, capability), kind;
+    int64_t most = shape->documents ? TABLES_OF_FORWARD : 0;
+    for (int i = 0; attention_flash_kind(&part, i, &kind); i++) {
+        int64_t bytes = call_workspace_(&kind, capability);
+        if (bytes > most) most = bytes;
+    }
+    return most;
 }
 
 static int64_t flash_of_gpu_(const AttentionShape *shape, int capability) {
@@ -66,7 +98,7 @@ static int64_t flash_of_gpu_(const AttentionShape *shape, int capability) {
 int64_t attention_scratch_cuda(const AttentionShape *shape, int64_t element, int capability) {
     int64_t scores = shape->heads * shape->seq * attention_keys(shape);
     if (shape->mode == ATTENTION_FLASH)
-        return memory_round(flash_of_gpu_(shape, capability)) + attention_flash_gradients(shape);
+        return memory_round(flash_of_gpu_(shape, capability)) + attention_flash_beside(shape);
     int64_t bytes = memory_round(scores * element) * (shape->mode == ATTENTION_NONE ? 1 : 2);
     return attention_softmax_fuses(shape, element) ? bytes : bytes + memory_round(scores * 4);
 }

@@ -13,8 +13,24 @@ enum {
 };
 
 // Returns why a GPU computes attention.mode recompute in place of flash, as a clause; NULL if it has flash. element:
-// bytes of one activation. documents: attention sees only its own document.
-const char *attention_without_flash(const AttentionShape *shape, int64_t element, bool documents);
+// bytes of one activation. capability: see attention_flash_workspace.
+const char *attention_without_flash(const AttentionShape *shape, int64_t element, int capability);
+
+// Documents in flash. A call of cuDNN computes several documents of one sequence. They are sorted into kinds by length,
+// so that few graphs are built: kind i has room for kind->batch documents of at most kind->seq queries. A kind's length
+// is a quarter of the length of the one before it, and its room is twice what fits into a sequence, so its scores are
+// no more than those of the sequence as one document. A range has a first kind for the document that begins before it,
+// with kind->first > 0. Without documents the only kind is `shape`. Returns false if there is no kind i.
+bool attention_flash_kind(const AttentionShape *shape, int i, AttentionShape *kind);
+
+// What a call with documents reads on the device: how many queries and keys each document has, and where its rows of
+// queries, keys, outputs and statistics begin and the last ends, in elements.
+enum { FLASH_DOCUMENTS = 128 };
+typedef enum FlashRows { FLASH_QUERIES, FLASH_KEYS, FLASH_OUTPUTS, FLASH_STATISTICS, FLASH_ROW_KINDS } FlashRows;
+typedef struct FlashDocuments {
+    int32_t queries[FLASH_DOCUMENTS], keys[FLASH_DOCUMENTS];
+    int64_t begin[FLASH_ROW_KINDS][FLASH_DOCUMENTS + 1];
+} FlashDocuments;
 
 // Returns the part of `shape` for one call of cuDNN's backward: all of it, unless the backward stores the gradient of
 // the scores. Then the part is small to save memory, but large enough to fill a GPU. Parts run one after another.
@@ -30,6 +46,12 @@ int64_t attention_flash_workspace(const AttentionShape *shape, int capability);
 // in the buffer are then added to dkeys.
 static inline int64_t attention_flash_gradients(const AttentionShape *shape) {
     return attention_is_range(shape) ? memory_round(2 * attention_range_count(shape)) : 0;
+}
+
+// Returns the bytes of scratch before flash's workspace: those gradients, then FlashDocuments.
+static inline int64_t attention_flash_beside(const AttentionShape *shape) {
+    int64_t documents = shape->documents ? memory_round((int64_t)sizeof(FlashDocuments)) : 0;
+    return attention_flash_gradients(shape) + documents;
 }
 
 // Returns whether cuDNN uses its Ampere kernels: below 90, and on GeForce and workstation cards of Blackwell (120).

@@ -46,8 +46,9 @@ typedef struct AttentionShape {
     int softmax;       // SoftmaxKind; ignored by CPUs, which have only one form of softmax
     int deterministic; // Determinism of flash's backward; the CPU is always deterministic
     // (rows) on the device: each token's place in its document, counted from 0. A query at position i sees the keys
-    // [i - place, i]. NULL: every sequence is one document. Sizes and plans do not depend on it.
-    const int32_t *places;
+    // [i - place, i]. NULL: every sequence is one document. `host_places` is the same on the host.
+    const int32_t *places, *host_places;
+    bool documents; // places may be given: a GPU's flash then needs other scratch
     // A range (slices, context ranks) is seq queries of a longer sequence. The queries begin at position `first` and
     // see the keys from position 0 on. `keys` holds the sequence's keys and values in rows (k | v), which replace those
     // of qkv. `dkeys` += the gradients of keys and values, fp32 in the same layout; dqkv receives only the gradients of

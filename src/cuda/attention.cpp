@@ -8,6 +8,7 @@
 #include "backend/attention_scratch.h"
 #include "internal.h"
 
+#include <cassert>
 #include <cmath>
 #include <cstdio>
 
@@ -195,9 +196,17 @@ static int64_t flash_or_note_(CudaBackend *cuda, const AttentionShape *s) {
 }
 
 static bool flashes_(CudaBackend *cuda, const AttentionShape *s) {
-    if (s->mode == ATTENTION_FLASH && s->places != NULL)
-        cuda_refuse(cuda, "cuDNN's flash attention has no mask between documents; set attention.mode to recompute");
+    assert(s->places == NULL || s->documents);
     return s->mode == ATTENTION_FLASH && flash_or_note_(cuda, s) >= 0;
+}
+
+// Lays out scratch: a range's gradients of keys and values, documents, workspace.
+static CudaFlashCall flash_call_(const AttentionShape *s, void *scratch) {
+    CudaFlashCall call = {};
+    call.dkeys = scratch;
+    call.documents = (FlashDocuments *)((char *)scratch + attention_flash_gradients(s));
+    call.workspace = (char *)scratch + attention_flash_beside(s);
+    return call;
 }
 
 int64_t cuda_attention_scratch(Backend *backend, const AttentionShape *shape) {
@@ -207,7 +216,7 @@ int64_t cuda_attention_scratch(Backend *backend, const AttentionShape *shape) {
     AttentionSpace workspace;
     int64_t needed = -1;
     if (shape->mode == ATTENTION_FLASH) needed = flash_or_note_(cuda, shape);
-    if (needed >= 0) needed = memory_round(needed) + attention_flash_gradients(shape);
+    if (needed >= 0) needed = memory_round(needed) + attention_flash_beside(shape);
     if (needed < 0) {
         if (shape->mode == ATTENTION_FLASH) as.mode = ATTENTION_RECOMPUTE;
         needed = workspace_(&workspace, NULL, cuda, &as);
@@ -219,7 +228,8 @@ void cuda_attention_forward(Backend *backend, void *out, void *saved, void *scra
                             const AttentionShape *shape) {
     CudaBackend *cuda = cuda_self(backend);
     if (flashes_(cuda, shape)) {
-        CudaFlashCall call = {qkv, NULL, NULL, (float *)saved, out, NULL, scratch};
+        CudaFlashCall call = flash_call_(shape, scratch);
+        call.qkv = qkv, call.saved = (float *)saved, call.to = out;
         cuda_flash_forward(cuda, shape, &call);
         return;
     }
@@ -230,10 +240,15 @@ void cuda_attention_backward(Backend *backend, void *dqkv, void *scratch, const 
                              const void *saved, const void *qkv, const AttentionShape *shape) {
     CudaBackend *cuda = cuda_self(backend);
     if (flashes_(cuda, shape)) {
-        void *workspace = (char *)scratch + attention_flash_gradients(shape), *dkeys = scratch;
-        CudaFlashCall call = {qkv, out, dout, (float *)const_cast<void *>(saved), dqkv, dkeys, workspace};
+        CudaFlashCall call = flash_call_(shape, scratch);
+        call.qkv = qkv, call.out = out, call.dout = dout;
+        call.saved = (float *)const_cast<void *>(saved), call.to = dqkv;
+        int64_t count = attention_range_count(shape);
+        bool range = shape->keys != NULL;
+        // the keys of earlier documents have no gradients
+        if (range && shape->documents) backend->zero(backend, call.dkeys, count * backend->element);
         cuda_flash_backward(cuda, shape, &call);
-        if (shape->keys != NULL) cuda_accumulate_narrow(backend, shape->dkeys, dkeys, attention_range_count(shape));
+        if (range) cuda_accumulate_narrow(backend, shape->dkeys, call.dkeys, count);
         // seen: twice the mean number of keys that a query sees
         int64_t keys = attention_keys(shape), seen = shape->full ? 2 * keys : shape->first + keys;
         double scores = (double)(shape->batch * shape->heads * shape->seq) * (double)seen;

@@ -1,6 +1,7 @@
 // Shared by the host code of the CUDA backend in addition to cuda.h: matrix products, attention and lending.
 #pragma once
 
+#include "backend/attention_scratch.h"
 #include "cuda.h"
 
 #include <sys/cdefs.h>
@@ -64,12 +65,29 @@ void cuda_product(CudaBackend *cuda, const CudaProduct *product);
 void cuda_linear_forward_blocks(Backend *backend, void *y, void *aux, const void *x, const void *w, const void *bias,
                                 const RowBlocks *blocks, int64_t in, int64_t out, Epilogue epilogue);
 
+// --- kernels/documents.cu
+// A document's rows of queries and keys, counted in its sequence; keys before the queries only in a range.
+typedef struct CudaDocument {
+    int32_t query, queries, key, keys;
+} CudaDocument;
+
+// The documents of a call, in their order, passed to the kernel by value. row: elements from row to row, by FlashRows.
+typedef struct CudaDocuments {
+    int32_t count; // > 0
+    int64_t row[FLASH_ROW_KINDS];
+    CudaDocument document[FLASH_DOCUMENTS];
+} CudaDocuments;
+
+// Writes what a call of flash reads; documents after the last have no rows.
+void cuda_flash_documents(Backend *backend, FlashDocuments *to, const CudaDocuments *list);
+
 // --- attention_cudnn.cpp. Plans are built once per shape and cached; without cuDNN's frontend no shape has a plan.
 typedef struct CudaFlashCall {
     const void *qkv, *out, *dout;
     float *saved;
-    void *to;    // result: out of the forward, dqkv of the backward
-    void *dkeys; // backward of a range: gradients of all keys and values, rows (k | v), overwritten
+    void *to;                  // result: out of the forward, dqkv of the backward
+    void *dkeys;               // backward of a range: gradients of all keys and values, rows (k | v), overwritten
+    FlashDocuments *documents; // written by each call with documents
     void *workspace;
 } CudaFlashCall;
 

@@ -145,15 +145,21 @@ static double softmax_bytes_(const Backend *be, const AttentionShape *a, bool ba
 }
 
 // Flash: the triangle up to the last key minus the triangle before the first query; a GPU divides some backwards into
-// calls with fewer heads. Then a range adds the gradients of all keys that it sees to fp32.
+// calls with fewer heads. Then a range adds the gradients of all keys that it sees to fp32. Nobody knows the documents
+// of a step before it, so the plan counts the most that they take: one document that nearly fills the sequence, and a
+// second call for the rest. A call is a kernel that writes lengths, cuDNN's forward, or about four of its backward;
+// more calls take less than the scores that more documents save.
 static double flash_(const Backend *be, const AttentionShape *a, bool backward) {
     const Cost *cost = clocks_(be)->cost;
     AttentionShape part = *a;
     if (backward && !clocks_(be)->own_sums) part = attention_flash_part(a, be->capability);
+    bool documents = a->documents && !clocks_(be)->own_sums;
+    if (documents) part.batch = 1;
     double heads = (double)(part.batch * part.heads) * (a->full ? 2 : 1); // cost_flash: causal attention
     double calls = (double)(a->batch * a->heads) / (double)(part.batch * part.heads);
     double seconds = cost_flash(cost, heads, attention_keys(a), a->head_dim, backward);
     if (a->first > 0) seconds -= cost_flash(cost, heads, a->first, a->head_dim, backward);
+    if (documents) seconds += (1 + (backward ? 5 : 2)) * cost_kernel(cost, 1);
     return calls * seconds;
 }
 

@@ -13,9 +13,10 @@
 static const uint64_t MASK_SALT = UINT64_C(0x6d61736b) << 24;
 
 int64_t batch_bytes(const Config *config, const StageShape *at) {
-    int64_t losses = at->last ? config_microbatches(config) : 0;
-    int64_t arrays = (2 + (config_uses_documents(config) ? 1 : 0)) * config->parallel.context;
-    return (arrays + losses) * at->rows * (int64_t)sizeof(int32_t);
+    bool documents = config_uses_documents(config);
+    int64_t kept = ((at->last ? 1 : 0) + (documents ? 1 : 0)) * config_microbatches(config);
+    int64_t arrays = (2 + (documents ? 1 : 0)) * config->parallel.context;
+    return (arrays + kept) * at->rows * (int64_t)sizeof(int32_t);
 }
 
 static int64_t batch_tokens_(const Stage *stage) { return stage->at.rows * stage->at.shape.context_ranks; }
@@ -40,6 +41,16 @@ void batch_upload(const Stage *stage, int32_t *to, const int32_t *from) {
     for (int i = 0; i < s->pieces; i++)
         stage->be->upload(stage->be, to + i * count, from + context_place(s, i) * s->batch,
                           count * (int64_t)sizeof *to);
+}
+
+// Keeps this context rank's pieces of the places of a microbatch on the host, and uploads them.
+static void keep_places_(const Stage *stage, int64_t at, const int32_t *places) {
+    const Shape *s = &stage->at.shape;
+    int64_t count = stage->at.rows / s->pieces;
+    for (int i = 0; i < s->pieces; i++)
+        memcpy(stage->host_places + at + i * count, places + context_place(s, i) * s->batch,
+               (size_t)count * sizeof *places);
+    stage->be->upload(stage->be, stage->places + at, stage->host_places + at, stage->at.rows * (int64_t)sizeof *places);
 }
 
 // A batch's source; only one is set. training: shuffled samples. validation: samples in file order. evaluation: rows.
@@ -95,7 +106,7 @@ static int batch_load_(Batch *batch, const BatchSource *source, int64_t first, E
         // A token's place in its document: a document begins at a sequence's start and at each end-of-text token.
         for (int64_t j = 0; j < batch_tokens_(stage); j++)
             batch->places[j] = j < b || batch->tokens[j] == batch->end_of_text ? 0 : batch->places[j - b] + 1;
-        batch_upload(stage, stage->places + i * rows, batch->places);
+        keep_places_(stage, i * rows, batch->places);
     }
     return 0;
 }

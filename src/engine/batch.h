@@ -15,8 +15,8 @@ typedef struct Batch {
     int64_t end_of_text;              // token that begins a document; -1: a sequence is one document
 } Batch;
 
-// Returns the bytes of a rank's host buffers. They hold one microbatch before its upload and, on a stage with the head,
-// the losses of a step after their download.
+// Returns the bytes of a rank's host buffers. They hold one microbatch before its upload, the places in documents of a
+// step and, on a stage with the head, the losses of a step after their download.
 int64_t batch_bytes(const Config *config, const StageShape *at);
 
 void batch_create(Batch *batch, Stage *stage, int replica); // replica: see ranks/topology.h

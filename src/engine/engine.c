@@ -552,6 +552,19 @@ static int rehearse_chunk_(Engine *engine, int chunk, int64_t microbatch, float 
     return 0;
 }
 
+// Gives the two microbatches of a rehearsal documents that are half as long from one to the next, because documents of
+// other lengths may need other kernels.
+static void rehearse_documents_(Stage *stage) {
+    int64_t rows = stage->at.rows, b = stage->at.shape.batch, count = rows * (stage->most_microbatches > 1 ? 2 : 1);
+    for (int64_t i = 0, begin = 0, next = 0; i < count; i++) {
+        int64_t position = i % rows / b;
+        if (position == 0) begin = next = 0;
+        if (position == next && i % b == 0) begin = next, next += (rows / b - next + 1) / 2;
+        stage->host_places[i] = (int32_t)(position - begin);
+    }
+    stage->be->upload(stage->be, stage->places, stage->host_places, count * (int64_t)sizeof *stage->places);
+}
+
 // Rehearses complete backwards (B), split backwards (I and W), or both, as the list contains them.
 int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err) {
     Stage *stage = engine->stage;
@@ -569,6 +582,8 @@ int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err) {
             rehearse_numbers_(engine->be, &links->in[P2P_BACKWARD], 2, err) != 0)
             return -1;
     }
+    stage->documents = stage->places != NULL;
+    if (stage->documents) rehearse_documents_(stage);
     stage->layer_done = NULL; // gradients of a rehearsal belong to no step and are not summed
     tensors_quantize(&stage->tensors, engine->be);
     for (int round = 0; round < (layer_done != NULL ? 2 : 1); round++) { // round 1: products while sums are in flight
@@ -576,7 +591,7 @@ int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err) {
         for (int i = 0; status == 0 && i < schedule->chunks * both; i++) // gradients are written, then added to
             status = rehearse_chunk_(engine, i / both, i % both, schedule->forward_only ? 0.0f : 1.0f, parts, err);
     }
-    engine->be->summing = false;
+    engine->be->summing = stage->documents = false;
     stage->layer_done = layer_done;
     return status == 0 ? engine->be->synchronize(engine->be, err) : -1;
 }

@@ -213,6 +213,7 @@ static int allocate_data_(Stage *stage, Error *err) {
     if (config_uses_documents(stage->config) &&
         (stage->places = (int32_t *)be->allocate(be, MEMORY_DATA, bytes, "places in documents", err)) == NULL)
         return -1;
+    if (stage->places != NULL) stage->host_places = xmalloc((size_t)bytes);
     if (stage->at.shape.pieces > 1) {
         const Shape *s = &stage->at.shape;
         int64_t length = s->seq / s->pieces;
@@ -297,7 +298,7 @@ void stage_use_context(Stage *stage, Comm *const context[2]) {
 
 void stage_destroy(Stage *stage) {
     if (stage->be == NULL) return;
-    free(stage->rope);
+    free_all(stage->rope, stage->host_places);
     Layout count = {NULL, 0}, head = {NULL, 0};
     int64_t bytes = memory_round(stage->most_microbatches * stage->at.rows * 4);
     backend_release(stage->be, MEMORY_KEYS, stage->keys, keys_offset_(&stage->at, stage->at.chunks));
@@ -353,6 +354,7 @@ static void use_places_(Stage *stage, int64_t unit) {
     const DataConfig *data = &stage->config->data;
     const int32_t *places = stage->documents ? stage->places + unit * stage->at.shape.rows : NULL;
     stage->pass.documents = data->mask_documents ? places : NULL;
+    stage->pass.host_documents = places == NULL ? NULL : stage->host_places + (places - stage->places);
     stage->pass.positions = data->reset_positions && places != NULL ? places : stage->positions;
 }
 

@@ -279,7 +279,7 @@ void block_norm_first(Pass *pass, const Model *model, const Tensor *norm, Factor
 
 AttentionShape pass_attention(const Pass *pass) {
     AttentionShape shape = pass->shape->attention;
-    shape.places = pass->documents;
+    shape.places = pass->documents, shape.host_places = pass->host_documents;
     shape.first = pass->first, shape.keys = pass->keys, shape.dkeys = pass->dkeys;
     return shape;
 }
@@ -303,7 +303,7 @@ static AttentionCall attention_piece_(const Pass *pass, int i) {
         shape->first = context_place(s, i);
         piece.qkv = before * s->qkv_cols * s->element;
         piece.out = before * s->query_cols * s->element;
-        if (shape->places != NULL) shape->places += before;
+        if (shape->places != NULL) shape->places += before, shape->host_places += before;
     }
     assert(piece.saved + attention_saved(shape, s->element) <= s->saved_bytes);
     return piece;

@@ -163,10 +163,10 @@ void shape_from_config(Shape *shape, const Config *config, Backend *be, int stag
     attention.batch = b, attention.seq = s, attention.first = first;
     attention.heads = heads, attention.kv_heads = kv_heads, attention.head_dim = dim;
     attention.mode = mode, attention.softmax = a->softmax, attention.deterministic = a->deterministic;
-    attention.full = !m->causal;
+    attention.full = !m->causal, attention.documents = config->data.mask_documents != 0;
     shape->element = config->train.precision == PRECISION_BF16 ? 2 : 4;
     if (mode == ATTENTION_FLASH && !be->own_sums &&
-        attention_without_flash(&attention, shape->element, config->data.mask_documents != 0) != NULL)
+        attention_without_flash(&attention, shape->element, be->capability) != NULL)
         attention.mode = ATTENTION_RECOMPUTE;
     shape->batch = b;
     shape->seq = s;

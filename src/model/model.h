@@ -105,9 +105,9 @@ typedef struct Pass {
     // The previous layer's output is residual + delta, which the next norm adds. NULL: the output has been written.
     const void *residual, *delta;
     void *scratch; // scratch of attention
-    // (rows) each. documents: each token's place in its document, for attention; NULL: a sequence is one
-    // document. positions: each token's position for the model; NULL: counted from `first`.
-    const int32_t *documents, *positions;
+    // (rows) each. documents: each token's place in its document, for attention, and the same on the host; NULL: a
+    // sequence is one document. positions: each token's position for the model; NULL: counted from `first`.
+    const int32_t *documents, *host_documents, *positions;
     // first: position of this slice's first token in its sequence; 0 without slices. keys, dkeys (AttentionShape): with
     // slices or context ranks, the current layer's keys and values of the sequences, and their gradients; else NULL.
     int64_t first;

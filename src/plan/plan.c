@@ -210,7 +210,7 @@ static void flash_clause_(Plan *plan, const Config *config, const Backend *be) {
         const Shape *shape = &plan->stage[s].at.shape;
         if (config_attention(config, s) == shape->attention.mode) continue;
         snprintf(plan->flash, sizeof plan->flash, " (flash becomes recompute: %s)",
-                 attention_without_flash(&shape->attention, shape->element, config->data.mask_documents != 0));
+                 attention_without_flash(&shape->attention, shape->element, be->capability));
         return;
     }
     const AttentionShape *shape = &plan->stage[0].at.shape.attention;

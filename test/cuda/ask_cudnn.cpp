@@ -10,11 +10,11 @@
 #include <cstring>
 #include <vector>
 
+void cuda_flash_documents(Backend *, FlashDocuments *, const CudaDocuments *) {} // nothing runs here
+
 static int capability;
 
-static int multiprocessors() {
-    return capability == 80 ? 108 : capability == 90 ? 132 : capability == 100 ? 148 : 170;
-}
+static int multiprocessors() { return capability == 80 ? 108 : capability == 90 ? 132 : capability == 100 ? 148 : 170; }
 
 extern "C" cudaError_t cudaGetDevice(int *device) {
     *device = 0;
@@ -31,8 +31,10 @@ extern "C" cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int) 
 static std::shared_ptr<fe::DeviceProperties> device() {
     std::string text =
         "{\"deviceName\":\"NVIDIA\",\"cudaDeviceId\":0,\"deviceVer\":" + std::to_string(capability * 10) +
-        ",\"multiProcessorCount\":" + std::to_string(multiprocessors()) +
-        ",\"maxSharedMemoryPerBlockOptin\":" + (capability == 80 ? "166912" : capability == 120 ? "101376" : "232448") +
+        ",\"multiProcessorCount\":" + std::to_string(multiprocessors()) + ",\"maxSharedMemoryPerBlockOptin\":" +
+        (capability == 80    ? "166912"
+         : capability == 120 ? "101376"
+                             : "232448") +
         ",\"driverVer\":13000,\"totalGlobalMem\":85017493504,\"maxGridSize\":[2147483647,65535,65535],"
         "\"maxBlockSize\":[1024,1024,64],\"regsPerBlock\":65536,\"warpSize\":32,"
         "\"maxSharedMemoryPerBlock\":49152,\"reservedSharedMemoryPerBlock\":1024,"
@@ -57,21 +59,24 @@ int main(int argc, char **argv) {
     char word[8];
     while (scanf("%ld %ld %ld %ld %ld %7s", &b, &q, &h, &k, &d, word) == 6) {
         s.deterministic = word[1] == 'n' ? DETERMINISTIC_ON : word[1] == 'f' ? DETERMINISTIC_OFF : DETERMINISTIC_AUTO;
-        s.first = argc > 2 && strcmp(argv[2], "range") == 0 ? 3 * q : 0;
+        s.first = argc > 2 && strstr(argv[2], "range") != NULL ? 3 * q : 0;
+        s.documents = argc > 2 && strstr(argv[2], "documents") != NULL;
         s.batch = b, s.seq = q, s.heads = h, s.kv_heads = k, s.head_dim = d;
         bool same = attention_flash_deterministic(&s, capability);
         int64_t planned = attention_flash_workspace(&s, capability);
-        AttentionShape part = attention_flash_part(&s, capability);
-        CudnnGraph forward = describe_forward_(&s), backward = describe_backward_(&s, &part, same);
-        forward->set_device_properties(properties);
-        backward->set_device_properties(properties);
+        AttentionShape most = attention_flash_part(&s, capability), kind, part;
         int64_t workspace = 0;
-        std::string why = build_(forward, nullptr, &workspace);
-        if (why.empty()) why = build_(backward, nullptr, &workspace);
-        if (why.empty())
-            printf("%lld %lld\n", (long long)workspace, (long long)planned);
-        else
-            printf("none: %s\n", why.c_str());
+        std::string why;
+        for (int i = 0; why.empty() && attention_flash_kind(&s, i, &kind) && attention_flash_kind(&most, i, &part);
+             i++) {
+            CudnnGraph forward = describe_forward_(&s, &kind), backward = describe_backward_(&s, &part, same);
+            forward->set_device_properties(properties);
+            backward->set_device_properties(properties);
+            why = build_(forward, nullptr, &workspace);
+            if (why.empty()) why = build_(backward, nullptr, &workspace);
+        }
+        if (why.empty()) printf("%lld %lld\n", (long long)workspace, (long long)planned);
+        else printf("none: %s\n", why.c_str());
         fflush(stdout);
     }
 }

@@ -236,14 +236,18 @@ static void check_attention(int precision, const AttentionShape *shape) {
     for (int e = 0; e < 2; e++) {
         Backend *be = ends[e];
         if (range) s->keys = e == 0 ? t[4].cpu : t[4].gpu, s->dkeys = e == 0 ? t[5].cpu : t[5].gpu;
-        int64_t bytes[2] = {be->attention_scratch(be, s), saved_bytes(be, s) + 256};
+        int64_t bytes[3] = {be->attention_scratch(be, s), saved_bytes(be, s) + 256, rows * 4};
         void *scratch = be->allocate(be, MEMORY_WORKSPACE, bytes[0], "scratch", &err);
         void *saved = be->allocate(be, MEMORY_WORKSPACE, bytes[1], "saved", &err);
-        assert_true(scratch != NULL && saved != NULL);
+        int32_t *places = be->allocate(be, MEMORY_WORKSPACE, bytes[2], "places", &err);
+        assert_true(scratch != NULL && saved != NULL && places != NULL);
+        if (s->documents) be->upload(be, places, s->host_places, bytes[2]);
+        s->places = s->documents ? places : NULL;
         run_attention(be, t, e == 0, scratch, saved, s);
         be->synchronize(be, &err);
         be->release(be, MEMORY_WORKSPACE, scratch, bytes[0]);
         be->release(be, MEMORY_WORKSPACE, saved, bytes[1]);
+        be->release(be, MEMORY_WORKSPACE, places, bytes[2]);
     }
     near_twins(&b, "out", &t[1], bound_of(&b), 1);
     near_twins(&b, "dqkv", &t[3], 2 * bound_of(&b), 1);
@@ -263,6 +267,27 @@ TEST(flash_in_several_calls_agrees_with_the_cpu) {
         s.first = 24;
         check_attention(PRECISION_BF16, &s);
     }
+}
+
+// Documents of one token, of lengths around a kind's, of a whole sequence, and more short ones than a call has room
+// for. In a range, the first document of a sequence begins before it.
+TEST(documents_of_flash_agree_with_the_cpu) {
+    NEEDS_GPU();
+    enum { SEQ = 260, BATCH = 3, SHORT = 5, COUNT = 4 };
+    static const int lengths[COUNT] = {1, 128, 129, 3}; // the last one is cut
+    for (int kv_heads = 2; kv_heads <= 4; kv_heads += 2)
+        for (int first = 0; first <= 40; first += 40) {
+            int32_t places[SEQ * BATCH];
+            for (int i = 0, document = 0, place = first; i < SEQ; i++, place++) {
+                if (place == lengths[document] + (document == 0 ? first : 0)) document++, place = 0;
+                places[i * BATCH] = place;
+                places[i * BATCH + 1] = first + i;
+                places[i * BATCH + 2] = i < 17 ? first + i : (i - 17) % SHORT;
+            }
+            AttentionShape s = {.batch = BATCH, .seq = SEQ, .heads = 4, .kv_heads = kv_heads, .head_dim = 8};
+            s.mode = ATTENTION_FLASH, s.first = first, s.documents = true, s.host_places = places;
+            check_attention(PRECISION_BF16, &s);
+        }
 }
 
 TEST(attention_agrees_with_the_cpu_in_every_mode) {

@@ -115,5 +115,23 @@ def test_a_slice_of_four_takes_the_workspace_that_is_planned(driver, capability)
 
 
 @pytest.mark.thorough
+@pytest.mark.soak
+@pytest.mark.parametrize("form", ["documents", "documents range"])
+@pytest.mark.parametrize("capability", [90, 100])
+def test_documents_take_the_workspace_that_is_planned(driver, capability, form):
+    """All kinds of calls: some documents of a sequence at a time, and the one that begins before a range."""
+    for deterministic in ("on", "off"):
+        for answer in ask(driver, capability, [(1, 512, 4, 4, 64), (2, 700, 6, 3, 96)], deterministic, form):
+            assert len(set(answer.split())) == 1, answer
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("capability", [80, 120])
+def test_documents_have_no_deterministic_backward_on_amperes_kernels(driver, capability):
+    (answer,) = ask(driver, capability, [(1, 512, 4, 4, 64)], "on", "documents")
+    assert answer == "none: cuDNN: Deterministic algorithm is not supported for bprop thd on SM8X and SM12X GPUs"
+
+
+@pytest.mark.thorough
 def test_shapes_that_cudnn_does_not_know_are_refused(driver):
     assert all(answer.startswith("none: ") for answer in ask(driver, 90, IMPOSSIBLE))

@@ -39,6 +39,8 @@ def case(family, *options, **environment):
 BPIPE = ("parallel.pipeline=4", "schedule.bpipe=on")
 WIDE = ("parallel.pipeline=2", "parallel.tensor=2", "parallel.sequence=true")
 DOCUMENTS = ("data.mask_documents=on", "data.reset_positions=on", "data.end_of_text=0")
+# With 61 tokens, documents are longer and shorter than 64 tokens, flash's shortest kind.
+LONG_DOCUMENTS = (*DOCUMENTS, "model.seq_len=192")
 ENCODER = ("model.causal=false", "train.objective=masked", "data.mask_token=60")
 EIGHT = ("train.precision=bf16", "model.hidden=64", "model.ffn=128", "model.seq_len=32")
 # 32 tokens in slices of 8, so that keys of several slices exist at the same time.
@@ -139,6 +141,8 @@ CASES = {
                                             "train.precision=bf16"),
     "attention in separate passes": case("gpt", "attention.mode=none", "attention.softmax=unfused"),
     "documents": case("gpt", *BPIPE, *DOCUMENTS),
+    "documents in flash": case("llama", "parallel.pipeline=2", *LONG_DOCUMENTS, "schedule.micro_batch=2",
+                               "train.precision=bf16"),
     "documents on two tensor ranks in bf16": case("llama", *WIDE, *DOCUMENTS, "train.precision=bf16"),
     "an encoder": case("gpt", "parallel.pipeline=2", *ENCODER, "train.precision=bf16"),
     "an encoder with stored attention": case("llama", *WIDE, *ENCODER, "attention.mode=none"),
@@ -153,6 +157,9 @@ CASES = {
                                                         "attention.mode=[none, recompute]", "train.precision=bf16"),
     "slices of documents, recomputed": case("llama", "parallel.pipeline=2", *SLICES, *DOCUMENTS,
                                             "schedule.recompute_layers=1", "schedule.micro_batch=2"),
+    "slices of documents in flash": case("gpt", "parallel.pipeline=2", *SLICES, *DOCUMENTS, "train.precision=bf16"),
+    "context ranks of documents in flash": case("llama", *CONTEXT, *LONG_DOCUMENTS, "schedule.recompute_layers=1",
+                                                "train.precision=bf16"),
     "slices and a split backward": case("gpt", "parallel.pipeline=2", *SLICES, "schedule.split_backward=on",
                                         "train.precision=bf16"),
     # Context ranks, with keys and their gradients from rank to rank.

@@ -1,7 +1,8 @@
 // Causal attention for the fake cuDNN frontend, in double from bf16. It refuses the shapes that the heuristics of cuDNN
 // 9.19 refuse when they are asked without a device: head sizes above 256 or not a multiple of 8, query heads that are
 // not a multiple of the key/value heads, types other than bf16. The workspace sizes were recorded from cuDNN in the
-// same way (docs/cuda.md).
+// same way (docs/cuda.md). With ragged offsets, a batch entry has its own length and begins at its own offset, both
+// read from device memory when the attention runs; rows outside of entries are not touched.
 #include "clock.h"
 #include "virtual.h"
 
@@ -24,36 +25,62 @@ namespace {
 struct View {
     char *data;
     int64_t batch, heads, seq, dim, stride[4];
+    const int64_t *ragged;  // offset of each entry, or null
+    const int32_t *lengths; // rows of each entry, or null: seq
+    int64_t rows(int64_t b) const { return lengths == nullptr ? seq : lengths[b]; }
+    int64_t place(int64_t b, int64_t h, int64_t s) const {
+        return (ragged == nullptr ? b * stride[0] : ragged[b]) + h * stride[1] + s * stride[2];
+    }
     double at(int64_t b, int64_t h, int64_t s, int64_t d) const {
-        return number_at(data, b * stride[0] + h * stride[1] + s * stride[2] + d, CUDA_R_16BF);
+        return number_at(data, place(b, h, s) + d, CUDA_R_16BF);
     }
     void put(int64_t b, int64_t h, int64_t s, int64_t d, double exact) const {
-        put_number(data, b * stride[0] + h * stride[1] + s * stride[2] + d, CUDA_R_16BF, exact);
+        put_number(data, place(b, h, s) + d, CUDA_R_16BF, exact);
     }
-    float &statistic(int64_t b, int64_t h, int64_t s) const {
-        return ((float *)data)[b * stride[0] + h * stride[1] + s * stride[2]];
-    }
+    float &statistic(int64_t b, int64_t h, int64_t s) const { return ((float *)data)[place(b, h, s)]; }
 };
 
-View view(const Tensor &t, const std::unordered_map<int64_t, void *> &tensors) {
+typedef std::unordered_map<int64_t, void *> Tensors;
+
+void *memory_of(const Tensor &t, const Tensors &tensors) {
     auto found = tensors.find(t->uid);
     if (found == tensors.end()) defect("an attention is executed without its tensor %lld", (long long)t->uid);
-    View v = {(char *)found->second, t->dim[0], t->dim[1], t->dim[2], t->dim[3], {}};
+    return found->second;
+}
+
+// lengths: those of the tensor's entries, or null.
+View view(const Tensor &t, const Tensor &lengths, const Tensors &tensors) {
+    View v = {(char *)memory_of(t, tensors), t->dim[0], t->dim[1], t->dim[2], t->dim[3], {}, nullptr, nullptr};
     for (int i = 0; i < 4; i++) v.stride[i] = t->stride[(size_t)i];
+    if (t->ragged != nullptr) v.ragged = (const int64_t *)memory_of(t->ragged, tensors);
+    if (lengths != nullptr) v.lengths = (const int32_t *)memory_of(lengths, tensors);
     return v;
 }
 
+// Entries may not overlap, and their offsets grow: cuDNN's kernels may take an entry's end from the next offset.
+void declare_entries(const Access &access, const View &v) {
+    if (v.ragged == nullptr) return;
+    touch(access, v.ragged, (v.batch + 1) * 8, false), touch(access, v.lengths, v.batch * 4, false);
+    for (int64_t b = 0; b < v.batch; b++) {
+        if (v.lengths[b] < 0 || v.lengths[b] > v.seq)
+            defect("an attention of entries with at most %lld rows gets one of %d", (long long)v.seq, v.lengths[b]);
+        if (v.ragged[b + 1] < v.ragged[b] + v.lengths[b] * v.stride[2])
+            defect("entry %lld of an attention begins before the end of the one before it", (long long)b + 1);
+    }
+}
+
 void declare(const Access &access, const View &v, int64_t width, bool writes) {
+    declare_entries(access, v);
     for (int64_t b = 0; b < v.batch; b++)
-        for (int64_t h = 0; h < v.heads; h++)
-            touch_rows(access, v.data + (b * v.stride[0] + h * v.stride[1]) * width, v.seq, v.dim * width,
-                       v.stride[2] * width, writes);
+        for (int64_t h = 0; h < v.heads && v.rows(b) > 0; h++)
+            touch_rows(access, v.data + v.place(b, h, 0) * width, v.rows(b), v.dim * width, v.stride[2] * width,
+                       writes);
 }
 
 // One head's matrix (seq, dim) in double.
 std::vector<double> matrix(const View &v, int64_t b, int64_t h) {
-    std::vector<double> made((size_t)(v.seq * v.dim));
-    for (int64_t s = 0; s < v.seq; s++)
+    std::vector<double> made((size_t)(v.rows(b) * v.dim));
+    for (int64_t s = 0; s < v.rows(b); s++)
         for (int64_t d = 0; d < v.dim; d++) made[(size_t)(s * v.dim + d)] = v.at(b, h, s, d);
     return made;
 }
@@ -136,8 +163,8 @@ Head head_of(const Inputs &in, int64_t b, int64_t h) {
     return {b,
             h,
             kv,
-            in.q.seq,
-            in.k.seq,
+            in.q.rows(b),
+            in.k.rows(b),
             in.q.dim,
             in.options.scale,
             in.options.causal,
@@ -158,10 +185,11 @@ void backward(const Inputs &in, const View &out, const View &dout, const View &s
     Slopes g;
     for (int64_t b = 0; b < in.q.batch; b++)
         for (int64_t h = 0; h < in.q.heads; h++) {
-            if (h % group == 0) g.dk.assign((size_t)(in.k.seq * dim), 0), g.dv.assign((size_t)(in.k.seq * dim), 0);
+            size_t numbers = (size_t)(in.k.rows(b) * dim);
+            if (h % group == 0) g.dk.assign(numbers, 0), g.dv.assign(numbers, 0);
             g.out = matrix(out, b, h), g.dout = matrix(dout, b, h);
             backward_head(head_of(in, b, h), g, stats, to[0]);
-            for (int64_t s = 0; s < in.k.seq && h % group == group - 1; s++)
+            for (int64_t s = 0; s < in.k.rows(b) && h % group == group - 1; s++)
                 for (int64_t d = 0; d < dim; d++) {
                     to[1].put(b, h / group, s, d, g.dk[(size_t)(s * dim + d)]);
                     to[2].put(b, h / group, s, d, g.dv[(size_t)(s * dim + d)]);
@@ -169,19 +197,42 @@ void backward(const Inputs &in, const View &out, const View &dout, const View &s
         }
 }
 
+// Of each entry the triangle up to the last key, minus the earlier triangle. In a dry run, kernels of few blocks run
+// when they are queued, so the lengths are in memory.
+double seconds(const Inputs &in) {
+    double sum = 0;
+    int64_t entries = 0;
+    for (int64_t b = 0; b < in.q.batch; b++) entries += in.q.rows(b) > 0 ? 1 : 0;
+    for (int64_t b = 0; b < in.q.batch; b++) {
+        int64_t before = in.k.rows(b) - in.q.rows(b);
+        const Cost *cost = &dry_figures().cost;
+        double heads = (double)(entries * in.q.heads), share = 1.0 / (double)entries;
+        if (in.q.rows(b) == 0) continue;
+        sum += share * cost_flash(cost, heads, in.k.rows(b), in.q.dim, in.options.backward);
+        if (before > 0) sum -= share * cost_flash(cost, heads, before, in.q.dim, in.options.backward);
+    }
+    return sum;
+}
+
 int64_t padded(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
 int64_t workspace(const Graph &graph) {
     const std::vector<int64_t> &q = graph.q->dim, &k = graph.k->dim;
     int64_t b = q[0], h = q[1], s = q[2], d = q[3], keys = k[2];
-    if (!graph.options.backward) return 0;
+    if (!graph.options.backward)
+        return graph.q->ragged == nullptr ? 0 : std::max<int64_t>(134, 2 * padded(b + 1, 2) + 2) * 128;
+    int64_t table = graph.q->ragged == nullptr ? 0 : 128 * padded(b + 1, 2);
     int64_t sums = b * h * s * 4, grouped = k[1] == h ? 0 : 2 * b * h * keys * d * 2, wide = b * h * s * d * 4;
     bool same = graph.options.deterministic;
     int generation = gpu_generation();
     if (generation < 90 || generation >= 120)
         return sums + grouped + 128 +
                (same ? b * h * padded(s, 64) * padded(keys, 64) * 2 : wide + b * h * padded(s, 8) * d * 4);
-    if (generation < 100) return sums + grouped + 256 + (same ? b * h * padded(s, 64) * padded(keys, 128) * 2 : wide);
+    int64_t tables = 256 + (grouped > 0 ? 2 : 3) * table;
+    if (generation < 100)
+        return sums + grouped + tables + (same ? b * h * padded(s, 64) * padded(keys, 128) * 2 : wide);
+    if (table > 0 && same) return sums + 384 + (grouped > 0 ? 2 * grouped + 5 * table : 7 * table);
+    if (table > 0) return sums + grouped + wide + tables;
     if (same) return grouped > 0 ? sums + 2 * grouped + 128 : sums;
     if (s <= 128) return sums + grouped + 2 * wide + 128;
     return sums + grouped + wide + (grouped > 0 ? 128 : 0);
@@ -215,6 +266,13 @@ error_t Graph::validate() {
             return {"a tensor has no four dimensions, or its last is not contiguous"};
     if (q->dim[3] % 8 != 0 || q->dim[3] > 256) return {"head_dim should be a multiple of 8, and 256 at most"};
     if (q->dim[1] % k->dim[1] != 0) return {"query heads should be a multiple of key and value heads"};
+    bool ragged = q->ragged != nullptr;
+    for (const Tensor &t : {k, v, out, dout, dq, dk, dv, stats})
+        if (t != nullptr && (t->ragged != nullptr) != ragged) return {"only some of the tensors are ragged"};
+    if (ragged && !(options.padded && options.queries != nullptr && options.keys != nullptr))
+        return {"Ragged offsets are only supported with padding mask."};
+    if (ragged && options.backward && options.deterministic && (gpu_generation() < 90 || gpu_generation() >= 120))
+        return {"Deterministic algorithm is not supported for bprop thd on SM8X and SM12X GPUs"};
     if (options.bottom_right && q->dim[2] > k->dim[2]) return {"a mask aligned to the last key has more queries"};
     if (!options.bottom_right && q->dim[2] != k->dim[2]) return {"a mask aligned to the first key hides the last ones"};
     if (built == 0) built = 1;
@@ -235,24 +293,21 @@ error_t Graph::get_workspace_size(int64_t &bytes) {
 error_t Graph::execute(cudnnHandle_t handle, std::unordered_map<int64_t, void *> &tensors, void *memory) {
     if (built < 5) return {"the graph is not built"};
     if (sticky() != cudaSuccess) return {"CUDNN_STATUS_EXECUTION_FAILED"};
-    Inputs in = {options, view(q, tensors), view(k, tensors), view(v, tensors)};
-    View o = view(out, tensors), st = view(stats, tensors);
-    View slope = options.backward ? view(dout, tensors) : o;
+    const Tensor &rows = options.queries, &keys = options.keys;
+    Inputs in = {options, view(q, rows, tensors), view(k, keys, tensors), view(v, keys, tensors)};
+    View o = view(out, rows, tensors), st = view(stats, rows, tensors);
+    View slope = options.backward ? view(dout, rows, tensors) : o;
     std::array<View, 3> to = {o, o, o};
-    if (options.backward) to = {view(dq, tensors), view(dk, tensors), view(dv, tensors)};
+    if (options.backward) to = {view(dq, rows, tensors), view(dk, keys, tensors), view(dv, keys, tensors)};
     int64_t scratch = workspace(*this);
     if (scratch > 0) range(memory, scratch, "the workspace of an attention");
-    load_once(text("attention of %lld heads of %lld, backward %d", (long long)in.q.heads, (long long)in.q.dim,
-                   options.backward),
+    load_once(text("attention of %lld heads of %lld, backward %d, entries of %lld", (long long)in.q.heads,
+                   (long long)in.q.dim, options.backward, q->ragged == nullptr ? 0LL : (long long)in.q.seq),
               true);
     Op op;
     op.what = options.backward ? "the backward of an attention" : "an attention";
     op.sharing = SHARING_SPREAD;
-    for (int sign = 1; sign >= -1 && dry(); sign -= 2) { // triangle up to the last key, minus the earlier triangle
-        int64_t length = sign > 0 ? in.k.seq : in.k.seq - in.q.seq;
-        double heads = (double)(in.q.batch * in.q.heads);
-        if (length > 0) op.seconds += sign * cost_flash(&dry_figures().cost, heads, length, in.q.dim, options.backward);
-    }
+    if (dry()) op.seconds = seconds(in);
     op.step = [=](const Access &access) {
         for (const View *input : {&in.q, &in.k, &in.v}) declare(access, *input, 2, false);
         if (scratch > 0) touch(access, memory, scratch, true);

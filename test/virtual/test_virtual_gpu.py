@@ -111,9 +111,11 @@ def test_slices_have_the_same_bits_for_any_number_of_stages_and_schedule(tmp_pat
 
 
 @pytest.mark.thorough
-def test_context_ranks_have_the_same_bits_for_any_number_of_stages_and_schedule(tmp_path):
+@pytest.mark.parametrize("given", [virtual_runs.CONTEXT, virtual_runs.LONG_DOCUMENTS])
+def test_parts_of_sequences_have_the_same_bits_for_any_number_of_stages_and_schedule(tmp_path, given):
+    """Context ranks, and documents in flash."""
     config = write_config(tmp_path, "llama")
-    given = (*virtual_runs.CONTEXT, "train.precision=bf16")
+    given = (*given, "train.precision=bf16")
     layouts = ((), BPIPE, ("parallel.pipeline=2", "schedule.name=interleaved", "schedule.recompute_layers=1"))
     runs = [trained(config, "llama", *given, *layout, VIRTUAL_ORDER="random") for layout in layouts]
     assert len(runs[0].bits) > 2 and all(ended.bits == runs[0].bits for ended in runs)
@@ -122,7 +124,7 @@ def test_context_ranks_have_the_same_bits_for_any_number_of_stages_and_schedule(
 
 @pytest.mark.parametrize("why, options", {
     "bf16": ("train.precision=fp32",),
-    "documents": ("train.precision=bf16", *virtual_runs.DOCUMENTS),
+    "documents": ("train.precision=bf16", *virtual_runs.DOCUMENTS, "hardware.gpu=a100-80g"),
     "head size": ("train.precision=bf16", "model.head_dim=12"),
 }.items())
 def test_a_plan_replaces_flash_where_a_run_does(tmp_path, why, options):
@@ -326,6 +328,7 @@ REHEARSED = {
     "chunks and split backwards": ("gpt", "parallel.pipeline=2", "schedule.name=v-half", "train.precision=bf16"),
     "whole and split backwards": ("llama", "parallel.pipeline=2", "schedule.name=dualpipe-v"),
     "layers that are run again": ("llama", "parallel.pipeline=2", "schedule.recompute_layers=1"),
+    "documents in flash": ("llama", "parallel.pipeline=2", *virtual_runs.LONG_DOCUMENTS, "train.precision=bf16"),
     "tensor ranks and a tied head": ("gpt", *WIDE, "model.tie_embeddings=true"),
     "data ranks": ("llama", "parallel.pipeline=2", "parallel.data=2"),
 }

@@ -20,7 +20,7 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream);
 
 namespace cudnn_frontend {
 
-enum class DataType_t { NOT_SET, FLOAT, BFLOAT16 };
+enum class DataType_t { NOT_SET, FLOAT, BFLOAT16, INT32, INT64 };
 enum class HeurMode_t { A, B, FALLBACK };
 
 struct error_t {
@@ -36,17 +36,24 @@ struct Tensor_attributes {
     std::vector<int64_t> dim, stride;
     DataType_t type = DataType_t::NOT_SET;
     bool output = false;
+    std::shared_ptr<Tensor_attributes> ragged;
     Tensor_attributes &set_uid(int64_t value) { return uid = value, *this; }
     Tensor_attributes &set_name(const std::string &) { return *this; }
     Tensor_attributes &set_dim(const std::vector<int64_t> &value) { return dim = value, *this; }
     Tensor_attributes &set_stride(const std::vector<int64_t> &value) { return stride = value, *this; }
     Tensor_attributes &set_data_type(DataType_t value) { return type = value, *this; }
+    Tensor_attributes &set_ragged_offset(const std::shared_ptr<Tensor_attributes> &value) {
+        return ragged = value, *this;
+    }
     Tensor_attributes &set_output(bool value) { return output = value, *this; }
 };
 
+typedef std::shared_ptr<Tensor_attributes> Tensor;
+
 struct Attention {
-    bool causal = false, bottom_right = false, stats = false, deterministic = false, backward = false;
+    bool causal = false, bottom_right = false, stats = false, deterministic = false, backward = false, padded = false;
     float scale = 1.0f;
+    Tensor queries, keys; // lengths of each batch entry
 };
 
 struct SDPA_attributes : Attention {
@@ -56,6 +63,9 @@ struct SDPA_attributes : Attention {
     SDPA_attributes &set_causal_mask(bool value) { return causal = value, *this; }
     SDPA_attributes &set_causal_mask_bottom_right(bool value) { return causal = bottom_right = value, *this; }
     SDPA_attributes &set_attn_scale(float value) { return scale = value, *this; }
+    SDPA_attributes &set_padding_mask(bool value) { return padded = value, *this; }
+    SDPA_attributes &set_seq_len_q(const Tensor &value) { return queries = value, *this; }
+    SDPA_attributes &set_seq_len_kv(const Tensor &value) { return keys = value, *this; }
 };
 
 struct SDPA_backward_attributes : Attention {
@@ -63,10 +73,11 @@ struct SDPA_backward_attributes : Attention {
     SDPA_backward_attributes &set_causal_mask(bool value) { return causal = value, *this; }
     SDPA_backward_attributes &set_causal_mask_bottom_right(bool value) { return causal = bottom_right = value, *this; }
     SDPA_backward_attributes &set_attn_scale(float value) { return scale = value, *this; }
+    SDPA_backward_attributes &set_padding_mask(bool value) { return padded = value, *this; }
+    SDPA_backward_attributes &set_seq_len_q(const Tensor &value) { return queries = value, *this; }
+    SDPA_backward_attributes &set_seq_len_kv(const Tensor &value) { return keys = value, *this; }
     SDPA_backward_attributes &set_deterministic_algorithm(bool value) { return deterministic = value, *this; }
 };
-
-typedef std::shared_ptr<Tensor_attributes> Tensor;
 
 class Graph {
   public:

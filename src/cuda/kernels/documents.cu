@@ -1,0 +1,22 @@
+// The lengths and offsets of documents that a call of cuDNN's flash attention reads. They come with the launch, so the
+// host keeps no copy until the call has run.
+#include "cuda/internal.h"
+#include "cuda/launch.cuh"
+
+namespace {
+
+__global__ void flash_documents_kernel(FlashDocuments *to, const CudaDocuments list) {
+    int i = (int)threadIdx.x;
+    CudaDocument document = list.document[list.count - 1];
+    if (i < list.count) document = list.document[i];
+    else document = CudaDocument{document.query + document.queries, 0, document.key + document.keys, 0};
+    for (int kind = 0; kind < FLASH_ROW_KINDS; kind++)
+        to->begin[kind][i] = (kind == FLASH_KEYS ? document.key : document.query) * list.row[kind];
+    if (i < FLASH_DOCUMENTS) to->queries[i] = document.queries, to->keys[i] = document.keys;
+}
+
+} // namespace
+
+void cuda_flash_documents(Backend *backend, FlashDocuments *to, const CudaDocuments *list) {
+    CUDA_LAUNCH(cuda_self(backend), 1, FLASH_DOCUMENTS + 1, 0, flash_documents_kernel, to, *list);
+}
