@@ -202,9 +202,10 @@ def same(one, other, bound, what):
 # ---- the rows --------------------------------------------------------------------------------------------------------
 
 ROWS = []
-# The rows of a run without --long, in their order, and their limits in seconds: 870 in all.
-SHORT = {"machine": 20, "two steps": 40, "rules of CUDA and NCCL": 40, "beside PyTorch": 340, "loss curves": 180,
-         "losses as on the CPU": 90, "--check": 40, "saved and resumed bits": 60, "--verify, fp32 and bf16": 60}
+# The rows of a run without --long, in their order, and their limits in seconds: 900 in all.
+SHORT = {"machine": 20, "two steps": 30, "rules of CUDA and NCCL": 35, "beside PyTorch": 315, "--tune": 100,
+         "loss curves": 180, "losses as on the CPU": 70, "--check": 40, "saved and resumed bits": 60,
+         "--verify, fp32 and bf16": 50}  # fmt: skip
 
 
 def row(name, seconds, gpus=1, real=False):
@@ -256,7 +257,26 @@ def with_torch(day, script, *options):
 @row("beside PyTorch", 340, real=True)
 def beside(day):
     roomy = day.gpu() in ("h200", "b200", "b300", "gb200")
-    return with_torch(day, "side_by_side.py", "--budget", 300, "--memory-gb", 141 if roomy else 80)
+    return with_torch(day, "side_by_side.py", "--budget", 280, "--memory-gb", 141 if roomy else 80)
+
+
+@row("--tune", 120)
+def tune(day):
+    """Chooses the kernels of one layer's products; the same steps with the first suggestions and, twice, with those."""
+    path = day.out / "products.json"
+    path.unlink(missing_ok=True)
+    keys, chosen = day.keys("llama65b.yaml", layers=1), ["-o", f"hardware.products_file={path}"]
+    day.run([day.programs / "train_llama", "-c", ROOT / "configs/llama65b.yaml", *QUIET, *keys, *chosen, "-o",
+             "hardware.device=cuda", "--tune"])  # fmt: skip
+    products = json.loads(path.read_text())["products"]
+    first, *tuned = (day.train(f"tune_{name}", *keys, *words, config="llama65b.yaml")
+                     for name, words in {"first": (), "chosen": chosen, "again": chosen}.items())  # fmt: skip
+    same(tuned[1], tuned[0], 0, "two runs with the same file")
+    return {
+        "products": len(products), "faster": sum(each["suggestion"] > 0 for each in products),
+        "losses": same(tuned[0], first, 1e-2, "chosen kernels and the first suggestions"),
+        "ms": [statistics.median(step["step_ms"] for step in steps[2:]) for steps in (first, tuned[0])],
+    }  # fmt: skip
 
 
 @row("loss curves", 180, real=True)

@@ -107,6 +107,9 @@ def virtual(tmp_path, *overrides, arguments=(), **env):
 
 
 EIGHT = ("parallel.pipeline=2", "parallel.tensor=2", "parallel.data=2")
+EXPERTS = ("parallel.pipeline=2", "parallel.tensor=1", "parallel.data=4", "parallel.expert=4", "model.experts=8",
+           "model.experts_per_token=2", "model.expert_ffn=1536", "parallel.sequence=false", "parallel.placement=stages",
+           "checkpoint.dir=")  # fmt: skip
 NODES = (*EIGHT, "hardware.gpus_per_node=4", "parallel.placement=linear")
 
 
@@ -130,12 +133,19 @@ def test_a_gpu_below_the_median_is_named_and_costs_what_it_takes(tmp_path):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("overrides, nodes, kinds", [(EIGHT, 1, {"tensor", "data", "pipeline"}),
-                                                     (NODES, 2, {"tensor", "data", "pipeline"})])
+@pytest.mark.parametrize("overrides, nodes, kinds", [  # of the slow rank, which evicts if there are pairs
+    (EIGHT, 1, {"tensor", "data", "pipeline"}),
+    (NODES, 2, {"tensor", "data", "pipeline"}),
+    (("parallel.pipeline=4", "parallel.tensor=2", "schedule.bpipe=on"), 1, {"tensor", "pipeline", "pair"}),
+    (("parallel.pipeline=2", "parallel.tensor=2", "parallel.context=2"), 1, {"tensor", "context", "data", "pipeline"}),
+    (EXPERTS, 1, {"experts", "data", "pipeline"}),
+])  # fmt: skip
 def test_slow_links_of_a_gpu_are_named(tmp_path, overrides, nodes, kinds):
-    ended = virtual(tmp_path, *overrides, arguments=["--json"], VIRTUAL_NODES=str(nodes), VIRTUAL_SLOW="links@6@4")
+    rank = 0 if "pair" in kinds else 6
+    slower = {"VIRTUAL_NODES": str(nodes), "VIRTUAL_SLOW": f"links@{rank}@4"}
+    ended = virtual(tmp_path, *overrides, arguments=["--json"], **slower)
     found = json.loads(ended.stdout)
     slow = [link for link in found["links"] if link["of_median"] < 0.6]
     assert {link["kind"] for link in slow} == kinds
-    assert all(6 in link["ranks"] for link in slow), slow
+    assert all(rank in link["ranks"] for link in slow), slow
     assert ended.returncode == (1 if found["step_ratio"] > 1.05 else 0)
