@@ -350,6 +350,27 @@ def muon(day):
     return result
 
 
+@row("experts", 180)
+def experts(day):
+    """On one GPU as on the CPU, also after latent attention, and over ranks that share a GPU or have one each."""
+    one = ["parallel.pipeline=1", "parallel.data=1", "parallel.expert=1", "schedule.bpipe=off"]
+    latent = ["model.kv_heads=auto", "model.qk_norm=false", "model.kv_lora=48", "model.q_lora=64", "model.nope_dim=16",
+              "model.rope_dim=8", "model.v_dim=24", "model.router=sigmoid", "train.balance=bias"]  # fmt: skip
+    ranks = ["parallel.data=2", "parallel.expert=2", f"hardware.share_gpu={'false' if day.gpus > 1 else 'true'}"]
+    result = {}
+    for name, keys, bound in (("fp32", [], 1e-3), ("bf16", ["train.precision=bf16"], 5e-2), ("latent", latent, 1e-3)):
+        words = [word for key in [*one, *keys] for word in ("-o", key)]
+        cpu, alone, divided = (
+            day.train(f"experts_{name}_{place}", *words, *more, config="moe_tiny.yaml")
+            for place, more in {
+                "cpu": ["-o", "hardware.device=cpu"], "gpu": [], "ranks": [w for key in ranks for w in ("-o", key)],
+            }.items()
+        )  # fmt: skip
+        result[name] = same(alone, cpu, bound, f"experts ({name}) and the CPU")
+        result[f"{name}, divided"] = same(divided, alone, bound, f"experts ({name}) of two ranks")
+    return result
+
+
 @row("ranks that share one GPU", 180)
 def shared(day):
     """Tests the communication of ranks except NCCL: bundles by CUDA-IPC, rows by copy engines, sums on the host."""
