@@ -220,6 +220,38 @@ TEST(no_step_is_shorter_than_its_bound) {
     }
 }
 
+// Of a long schedule a few rounds are simulated, each only as long as the whole may still take no longer than `worth`.
+TEST(a_long_schedule_is_given_up_only_if_it_takes_longer) {
+    World *world =
+        open_world("configs/llama65b.yaml", 4, "model.layers=16 train.global_batch=8192 hardware.memory_gib=4000");
+    Config *config = malloc(sizeof *config);
+    int given_up = 0, planned = 0;
+    for (int kind = 0; kind < schedule_kind_count; kind++)
+        for (int host = 0; host < 2; host++) {
+            Error err = {0};
+            Forecast whole, limited;
+            *config = world->base;
+            config->parallel.pipeline = 4, config->schedule.micro_batch = 1;
+            config->schedule.name = kind, config->schedule.split_backward = SPLIT_OFF;
+            config->schedule.slices = schedule_kinds[kind].sliced ? 2 : 1;
+            config->schedule.bpipe = host ? BPIPE_ON : BPIPE_OFF, config->schedule.evict_to = EVICT_TO_HOST;
+            if (schedule_kinds[kind].splits) config->schedule.split_backward = SPLIT_AUTO;
+            if (schedule_kinds[kind].keeps_all || config_check(config, &err) != 0) continue;
+            assert_int_equal(planner_forecast_fitting(&world->planner, config, INFINITY, &whole, &err), 0);
+            if (!whole.time.known) continue; // nothing to evict
+            planned++;
+            for (int percent = 80; percent <= 102; percent++) {
+                double worth = whole.time.step * (percent + 0.5) / 100;
+                assert_int_equal(planner_forecast_fitting(&world->planner, config, worth, &limited, &err), 0);
+                if (percent >= 100) assert_true(limited.time.known && limited.time.step == whole.time.step);
+                given_up += !limited.time.known;
+            }
+        }
+    assert_true(planned > 12 && given_up > 15 * planned);
+    free(config);
+    close_world(world);
+}
+
 // ---- against loops that are independent of the search --------------------------------------------------------------
 
 // Tries every p, t, c, d, b, sequence, placement, attention, number of slices and schedule by name, with even layers,
