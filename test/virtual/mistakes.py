@@ -240,7 +240,7 @@ MISTAKES = [
             (*SLICES, *BF16), DIFFERS),
     Mistake("documents_see_the_keys_of_a_slice", "src/cuda/kernels/documents.cu",
             "kind == FLASH_KEYS ? document.key", "kind == FLASH_KEYS ? document.query",
-            (*SLICES, "data.mask_documents=on", "data.end_of_text=0", *BF16), DIFFERS),
+            (*SLICES, "data.mask_documents=on", "data.end_of_text=0", *BF16), "begins before the end of the one before"),
     Mistake("context_ranks_keep_old_gradients_of_keys", "src/model/blocks.c",
             "if (s->pieces > 1) pass->be->zero", "if (s->pieces > 2) pass->be->zero",
             ("parallel.context=2", "model.seq_len=32"), OUTSIDE + "|" + DIFFERS),
