@@ -128,8 +128,7 @@ static void print_table_(const SearchSpace *space, const SearchResult *result, i
             int swap = rows[j];
             rows[j] = rows[j - 1], rows[j - 1] = swap;
         }
-    fprintf(file,
-            "the fastest, then rows with less memory; v: chunks; unsure: sensitive to; -v prints all, and explains\n");
+    fprintf(file, "the fastest, then leaner rows; v: chunks; unsure: sensitive to; -v prints all, and explains\n");
     table_(space, result, rows, count, false, file);
 }
 
