@@ -154,7 +154,7 @@ def special(source, s):
         elif last in ("recompute_modules", "offload_modules") and isinstance(value, list):
             put(last.replace("_", "-"), " ".join(map(str, value)))
         elif last == "grad_sync_dtype" or (last == "grad_reduce_in_fp32" and isinstance(value, bool)):
-            whole = value is True or str(value) in AS_PLANNED
+            whole = value is None or value is True or str(value) in AS_PLANNED
             s.quiet_ones.append(f"{name} {value}") if whole else put("grad-reduce-in-bf16", True, value)
         elif last == "gated_linear_unit":
             put("swiglu", bool(value))

@@ -14,7 +14,8 @@ static int64_t fewest_(int64_t all, int64_t each, int64_t need) {
 const char *attention_without_flash(const AttentionShape *shape, int64_t element, int capability) {
     if (element != 2) return "cuDNN's flash attention needs train.precision bf16";
     if (shape->documents && (capability < 90 || capability >= 120))
-        return "cuDNN's flash attention has documents only on compute capability 9.x and 10.x"; // test_cudnn.py
+        return capability == 0 ? "only some GPUs have documents in cuDNN's flash attention; set hardware.gpu"
+                               : "cuDNN's flash attention has documents only on compute capability 9.x and 10.x";
     if (shape->head_dim % 8 != 0 || shape->head_dim > 256)
         return "cuDNN's flash attention needs a head size that is a multiple of 8, and at most 256";
     return NULL;

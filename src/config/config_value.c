@@ -207,7 +207,8 @@ static int set_word_(Config *config, const ConfigKey *key, ConfigScalar scalar, 
             used += (size_t)snprintf(meant + used, sizeof meant - used, "%s%s", used > 0 ? " or " : "", word);
     }
     if (used > 0 && best > 0) near = meant;
-    if (near != NULL) snprintf(what, sizeof what, "is unknown, did you mean %s", near);
+    bool other = near != NULL && strchr(near, '.') != NULL; // the hint names another key
+    if (near != NULL) snprintf(what, sizeof what, "is unknown, %s %s", other ? "set" : "did you mean", near);
     return refuse_(config, key, scalar, what, err);
 }
 

@@ -200,14 +200,13 @@ static const float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 // Replaces one tile's scores with their exponentials. Earlier sums are scaled down where the maximum has grown.
 static void softmax_tile_(FlashBlock *b, float *scores, int64_t width, float scale, int64_t d, bool first) {
     float shrink[Q], *restrict most = b->most;
-    const float *restrict x = scores;
-    memcpy(shrink, b->most, sizeof shrink);
+    memcpy(shrink, most, sizeof shrink);
     for (int64_t k = 0; k < width; k++)
-        for (int j = 0; j < Q; j++) most[j] = x[k * Q + j] > most[j] ? x[k * Q + j] : most[j];
+        for (int j = 0; j < Q; j++) most[j] = scores[k * Q + j] > most[j] ? scores[k * Q + j] : most[j];
     for (int j = 0; j < Q; j++) {
-        shrink[j] = cpu_exp2f(scale * (shrink[j] - b->most[j]));
+        shrink[j] = cpu_exp2f(scale * (shrink[j] - most[j]));
         b->total[j] *= shrink[j];
-        b->shift[j] = scale * b->most[j];
+        b->shift[j] = scale * most[j];
     }
     bool grown = false;
     for (int j = 0; j < Q; j++) grown |= shrink[j] != 1.0f;
@@ -257,20 +256,22 @@ static void backward_tile_(const Head *h, const FlashGroup *group, FlashBlock *b
                            const AttentionBackward *b, int64_t k0) {
     int64_t d = h->shape->head_dim, skip, width = tile_width_(block, k0, &skip), seen = width - skip;
     int vectors = gemm_vectors(d);
-    const float *restrict scores = group->scores + skip * Q, scale = head_scale(h);
-    float *restrict slopes = group->slopes + skip * Q;
+    float scale = head_scale(h);
     if (width == 0) return;
     keys_by_queries_(block, d, k0, skip, width, packed->k_keys, block->query, group->scores);
     hide_keys_(group->scores, block, k0, skip, width);
     column_exp_(group->scores + skip * Q, block->total, block->shift, scale * LOG2_E, seen);
     add_queries_(block, d, k0, skip, width, group->scores, gemm_columns(block->dout_t, vectors, block->count), b->dv);
     keys_by_queries_(block, d, k0, skip, width, packed->v_keys, block->dout, group->slopes);
-    for (int64_t k = 0; k < seen; k++) // ds = p (dp - delta) scale; ds holds dp before
-        for (int j = 0; j < Q; j++)
-            slopes[k * Q + j] = scores[k * Q + j] * (slopes[k * Q + j] - block->delta[j]) * scale;
+    { // ds = p (dp - delta) scale; ds holds dp before
+        const float *restrict scores = group->scores + skip * Q, *restrict delta = block->delta;
+        float *restrict slopes = group->slopes + skip * Q;
+        for (int64_t k = 0; k < seen; k++)
+            for (int j = 0; j < Q; j++) slopes[k * Q + j] = scores[k * Q + j] * (slopes[k * Q + j] - delta[j]) * scale;
+    }
     add_queries_(block, d, k0, skip, width, group->slopes, gemm_columns(block->query_t, vectors, block->count), b->dk);
     gemm_multiply(d, Q, seen, dims_panels_(packed, packed->k_dims, k0, skip, d),
-                  gemm_columns(slopes, GEMM_VECTORS, seen), k0 > block->begin, block->sums, Q);
+                  gemm_columns(group->slopes + skip * Q, GEMM_VECTORS, seen), k0 > block->begin, block->sums, Q);
 }
 
 void flash_backward(Head h, const AttentionBackward *b) {

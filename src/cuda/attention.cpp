@@ -192,6 +192,10 @@ static int64_t flash_or_note_(CudaBackend *cuda, const AttentionShape *s) {
                  "attention.mode: flash is not deterministic%s: reruns differ in the last bits%s",
                  s->deterministic == DETERMINISTIC_OFF ? " (attention.deterministic: off)" : " by default on this GPU",
                  s->deterministic == DETERMINISTIC_OFF ? "" : "; set attention.deterministic to on to prevent that");
+    else if (s->documents)
+        snprintf(backend->note, sizeof backend->note,
+                 "attention.mode: flash within documents has been compared with CPUs on no GPU yet; "
+                 "studies/first_gpu_day.sh does that");
     return workspace;
 }
 

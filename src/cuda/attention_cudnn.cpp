@@ -196,6 +196,12 @@ static CudnnPlan cudnn_make_plan_(CudaBackend *cuda, CudaFlash *flash, const Att
         plan.why = "train.precision is fp32, and cuDNN's flash attention supports only bf16";
         return plan;
     }
+    // On Hopper older versions give wrong gradients where rows between two entries belong to none, and where the
+    // workspace has other contents (TransformerEngine, issues 2186 and 2448).
+    if (s->documents && cudnnGetVersion() < 91800) {
+        plan.why = "documents in cuDNN's flash attention need cuDNN 9.18 or later";
+        return plan;
+    }
     CudnnGraph forward = describe_forward_(s, kind),
                backward = describe_backward_(s, part, attention_flash_deterministic(s, cuda->backend.capability));
     plan.why = build_(forward, flash->handle, &plan.workspace);
@@ -350,13 +356,15 @@ static void run_kind_(CudaBackend *cuda, const AttentionShape *s, const CudaFlas
     }
 }
 
+// Short documents first: if a call writes past the end of one, the call of the longer document behind it mends that.
 template <typename Run>
 static void run_documents_(CudaBackend *cuda, const AttentionShape *s, const CudaFlashCall *call, Run run) {
     AttentionShape kind;
+    int kinds = 0;
+    while (attention_flash_kind(s, kinds, &kind)) kinds++;
     for (int64_t sequence = 0; sequence < s->batch; sequence++) {
         std::vector<CudaDocument> documents = documents_of_(s, sequence);
-        for (int i = 0; attention_flash_kind(s, i, &kind); i++)
-            run_kind_(cuda, s, call, Part{i, sequence, 0, 0}, documents, run);
+        for (int i = kinds - 1; i >= 0; i--) run_kind_(cuda, s, call, Part{i, sequence, 0, 0}, documents, run);
     }
 }
 

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -77,11 +78,13 @@ static char *library_run_(const char *action, const char *file, const char *inpu
         error_set(err, EXIT_USAGE,
                   "sample.tokenizer: %s needs Python, and %s cannot be started; install python3, or use ids", file,
                   library_python_());
-    enum { MOST_TEXT = 1 << 30 };
-    char said[32];
-    int64_t bytes;
-    snprintf(said, sizeof said, "/proc/self/fd/%d", files[status == 0 ? 1 : 2]);
-    char *text = opened && status >= 0 ? file_read_whole(said, MOST_TEXT, &bytes, err) : NULL;
+    int said = files[status == 0 ? 1 : 2];
+    struct stat size;
+    char *text = NULL;
+    if (opened && status >= 0 && fstat(said, &size) == 0) {
+        text = xcalloc((size_t)size.st_size + 1, 1);
+        if (file_read(said, script, 0, text, size.st_size, err) != 0) free(text), text = NULL;
+    }
     for (int i = 0; i < LIBRARY_FILES; i++)
         if (files[i] >= 0) close(files[i]);
     if (text == NULL || status == 0) return text;

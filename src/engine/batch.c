@@ -43,10 +43,9 @@ void batch_upload(const Stage *stage, int32_t *to, const int32_t *from) {
                           count * (int64_t)sizeof *to);
 }
 
-// Keeps this context rank's pieces of the places of a microbatch on the host, and uploads them.
-static void keep_places_(const Stage *stage, int64_t at, const int32_t *places) {
+void batch_keep_places(Stage *stage, int64_t microbatch, const int32_t *places) {
     const Shape *s = &stage->at.shape;
-    int64_t count = stage->at.rows / s->pieces;
+    int64_t count = stage->at.rows / s->pieces, at = microbatch * stage->at.rows;
     for (int i = 0; i < s->pieces; i++)
         memcpy(stage->host_places + at + i * count, places + context_place(s, i) * s->batch,
                (size_t)count * sizeof *places);
@@ -106,7 +105,7 @@ static int batch_load_(Batch *batch, const BatchSource *source, int64_t first, E
         // A token's place in its document: a document begins at a sequence's start and at each end-of-text token.
         for (int64_t j = 0; j < batch_tokens_(stage); j++)
             batch->places[j] = j < b || batch->tokens[j] == batch->end_of_text ? 0 : batch->places[j - b] + 1;
-        keep_places_(stage, i * rows, batch->places);
+        batch_keep_places(stage, i, batch->places);
     }
     return 0;
 }

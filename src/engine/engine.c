@@ -19,6 +19,7 @@
 //     before it, never by the order of calls.
 #include "engine.h"
 #include "base/alloc.h"
+#include "batch.h"
 #include "comm/comm_pushed.h"
 #include "base/clock.h"
 #include "base/units.h"
@@ -552,17 +553,19 @@ static int rehearse_chunk_(Engine *engine, int chunk, int64_t microbatch, float 
     return 0;
 }
 
-// Gives the two microbatches of a rehearsal documents that are half as long from one to the next, because documents of
-// other lengths may need other kernels.
+// Gives the first microbatch of a rehearsal documents that are half as long from one to the next, because documents of
+// other lengths may need other kernels, and the second one document, of which every part but the first continues one.
 static void rehearse_documents_(Stage *stage) {
-    int64_t rows = stage->at.rows, b = stage->at.shape.batch, count = rows * (stage->most_microbatches > 1 ? 2 : 1);
-    for (int64_t i = 0, begin = 0, next = 0; i < count; i++) {
-        int64_t position = i % rows / b;
-        if (position == 0) begin = next = 0;
-        if (position == next && i % b == 0) begin = next, next += (rows / b - next + 1) / 2;
-        stage->host_places[i] = (int32_t)(position - begin);
+    int64_t b = stage->at.shape.batch, length = stage->at.rows / b * max_i64(1, stage->at.shape.context_ranks);
+    int32_t *places = xcalloc((size_t)(length * b), sizeof *places);
+    for (int64_t microbatch = 0; microbatch < (stage->most_microbatches > 1 ? 2 : 1); microbatch++) {
+        for (int64_t position = 0, begin = 0, next = 0; position < length; position++) {
+            if (position == next && microbatch == 0) begin = next, next += (length - next + 1) / 2;
+            for (int64_t i = 0; i < b; i++) places[position * b + i] = (int32_t)(position - begin);
+        }
+        batch_keep_places(stage, microbatch, places);
     }
-    stage->be->upload(stage->be, stage->places, stage->host_places, count * (int64_t)sizeof *stage->places);
+    free(places);
 }
 
 // Rehearses complete backwards (B), split backwards (I and W), or both, as the list contains them.

@@ -149,6 +149,21 @@ pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, int resu
     return child;
 }
 
+#if defined SYS_pidfd_getfd && defined SO_BINDTOIFINDEX
+// Returns whether this process holds the same socket: mpirun inherits the sockets of whoever started this program.
+static bool inherited_(int socket) {
+    struct stat at, own;
+    bool found = false;
+    DIR *files = fstat(socket, &at) == 0 ? opendir("/proc/self/fd") : NULL;
+    for (struct dirent *entry; files != NULL && (entry = readdir(files)) != NULL;) {
+        int file = atoi(entry->d_name);
+        found = found || (file != socket && fstat(file, &own) == 0 && own.st_ino == at.st_ino);
+    }
+    if (files != NULL) closedir(files);
+    return found;
+}
+#endif
+
 // mpirun waits for the rest of a message that anyone begins to send to one of its ports, and holds up the output of the
 // ranks, which then stop. Two of its ports are open to other hosts and users (oob_tcp_if_include limits only what it
 // tells them). Bound to an interface that does not exist, a listening socket refuses everyone; who had connected to one
@@ -167,7 +182,8 @@ void launch_close_ports(pid_t mpirun, bool ready) {
         struct sockaddr_in at = {0}; // the beginning of an address of any family
         int listens = 0, file = (int)syscall(SYS_pidfd_getfd, process, atoi(entry->d_name), 0);
         bool known = getsockname(file, (struct sockaddr *)&at, &(socklen_t){sizeof at}) == 0 &&
-                     getsockopt(file, SOL_SOCKET, SO_ACCEPTCONN, &listens, &(socklen_t){sizeof listens}) == 0;
+                     getsockopt(file, SOL_SOCKET, SO_ACCEPTCONN, &listens, &(socklen_t){sizeof listens}) == 0 &&
+                     !inherited_(file);
         bool joined = at.sin_family == AF_INET && at.sin_addr.s_addr == htonl(INADDR_LOOPBACK);
         if (!known || (at.sin_family != AF_INET && at.sin_family != AF_INET6)) listens = 0, at.sin_port = 0;
         loopback = loopback || (listens && joined);

@@ -339,7 +339,7 @@ int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err) 
     if (!foreign) grid_line(screen, "BPipe?", "%s", answer->verdict.brief);
     const Forecast *best = table->best >= 0 ? &table->rows[table->best] : &run;
     double less = answer->time.known && !foreign ? 1 - best->time.step / answer->time.step : 0;
-    if (less >= 0.005) { // how to set it
+    if (less >= 0.005 && answer->config.schedule.file[0] == '\0') { // how to set it
         char *set, schedule[SCHEDULE_TEXT];
         Config config = *answer->planner.config;
         layout_set(&best->layout, &config);
@@ -363,7 +363,7 @@ int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err) 
     own.layout.slices = answer->schedule->slices;
     if (!foreign)
         schedule_table_print(table, &answer->planner, &answer->config, &own,
-                             verbose ? 0 : (int)max_i64(PLAN_SCREEN - used, 3), file);
+                             verbose ? 0 : (int)max_i64(PLAN_SCREEN - used, 2), file);
     if (verbose && !foreign) plan_formulas_print(answer, file);
     return 0;
 }

@@ -212,6 +212,13 @@ Schedule space_one_slot(const Config *config) {
                       .stage = stages};
 }
 
+// Returns the bytes of a tied embedding's second copy, on the last stage. Where a V has both ends on one rank, there is
+// only one copy.
+static int64_t second_copy_(const Plan *plan, const Config *config) {
+    bool tied = config->model.tie_embeddings == TIE_TRUE && plan->stages > 1;
+    return tied ? plan->stage[plan->stages - 1].memory.bytes[MEMORY_EMBEDDING] : 0;
+}
+
 int64_t space_least_bytes(const SearchSpace *space, const RunLayout *shape, Config *config) {
     int64_t bytes = 0;
     if (space_fixes(space, LAYOUT_BIT(layers))) return 0;
@@ -224,6 +231,7 @@ int64_t space_least_bytes(const SearchSpace *space, const RunLayout *shape, Conf
         bytes += memory_total(&stage->memory) - stage->memory.bytes[MEMORY_OWN_SLOTS] +
                  stage->slot_bytes / layout_most_chunks(&space->keys);
     }
+    bytes -= second_copy_(&plan, config);
     plan_free(&plan);
     free(lists.stage);
     return bytes / shape->pipeline;
@@ -243,6 +251,7 @@ double space_least_lacks(const SearchSpace *space, const RunLayout *division, Co
         bytes += (double)(memory[MEMORY_WEIGHTS] + memory[MEMORY_MASTERS] + memory[MEMORY_OPTIMIZER]);
         bytes += (double)(memory[MEMORY_EMBEDDING] + (config_microbatches(config) > 1 ? memory[MEMORY_GRADIENTS] : 0));
     }
+    bytes -= (double)second_copy_(&plan, config);
     plan_free(&plan);
     free(lists.stage);
     return plan_lacks(PADDED * bytes / division->pipeline, (double)planner->hardware.memory_bytes,

@@ -541,7 +541,7 @@ void run_destroy(Run *run) {
     // Groups for device memory own streams of the device, so they are destroyed before the device.
     for (int i = count - 1; i >= 0; i--)
         if (*groups[i].comm != NULL) (*groups[i].comm)->destroy(*groups[i].comm);
-    Error ignored;
+    Error ignored = {0};
     if (run->be != NULL && run->succeeded) run->be->returned = world_barrier(run->world, &ignored) == 0;
     if (run->be != NULL) run->be->destroy(run->be);
     products_free(&run->products);

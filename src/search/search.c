@@ -7,7 +7,6 @@
 #include "base/clock.h"
 #include "bound.h"
 
-#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -326,7 +325,6 @@ static void open_division_(const Search *search, Config *config, const Node *div
         if (shapes.nodes.nodes[i].bound <= most) expand_shape_(search, config, &shapes.nodes.nodes[i], &cuts);
     for (int64_t i = 0; i < cuts.nodes.count && outcome->status == 0; i++)
         if (cuts.nodes.nodes[i].bound <= most) expand_cut_(search, config, &cuts.nodes.nodes[i], outcome);
-    assert(outcome->nodes.count == 0); // a list that might fit
     free_all(shapes.nodes.nodes, cuts.nodes.nodes);
 }
 
@@ -351,7 +349,7 @@ int search_open_misfit(const SearchSpace *space, const Candidate *misfit, double
     }
     if (outcome.status != 0) error_set(err, outcome.err.code, "%s", outcome.err.text);
     for (int64_t i = 0; i < outcome.misfits.count; i++) outcome.misfits.items[i].order = misfit->order;
-    free(outcome.found.items);
+    free_all(outcome.found.items, outcome.nodes.nodes);
     *opened = outcome.misfits;
     return outcome.status;
 }
@@ -463,7 +461,9 @@ int search_run(SearchResult *result, const SearchSpace *space, const SearchOptio
     double lacks = -1;
     for (int64_t i = 0; i < divisions.count; i++) {
         Node node = {.layout = divisions.layouts[i], .order = search.orders++};
-        bool again = i > 0 && layout_same(&node.layout, &divisions.layouts[i - 1], ~LAYOUT_BIT(micro_batch));
+        // A division with one microbatch may shard its gradients, so it needs less than the ones before it.
+        bool one = config.train.global_batch == (int64_t)node.layout.data * node.layout.micro_batch;
+        bool again = i > 0 && !one && layout_same(&node.layout, &divisions.layouts[i - 1], ~LAYOUT_BIT(micro_batch));
         if (!again && !options->exhaustive) lacks = space_least_lacks(&bare, &node.layout, &config);
         if (lacks > 0) {
             Candidate misfit = {.forecast = {.layout = node.layout, .lacks = lacks}, .all = true, .division = true};

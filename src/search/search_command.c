@@ -41,7 +41,12 @@ int search_load(Config *config, const char *path, const char *const *overrides, 
         if (config->place[config_find(layout_keys[key].name) - config_keys] == CONFIG_OVERRIDE)
             layout_put(&free, key, layout_get(&from, key));
     layout_set(&free, config);
-    return config_check(config, err);
+    // Whether gradients can be sharded depends on the layout: the planner leaves out those that cannot.
+    int shard = config->parallel.shard_gradients;
+    if (shard == SHARD_ON) config->parallel.shard_gradients = SHARD_AUTO;
+    int status = config_check(config, err);
+    config->parallel.shard_gradients = shard;
+    return status;
 }
 
 // Checks that the product of the sizes fixed with -o divides the ranks of the search, and equals them if all sizes are

@@ -162,7 +162,7 @@ static const BadInput wrong_values[] = {
     {BASE "schedule: {bpipe: \"true\"}\n", NULL, "@:3: schedule.bpipe: \"true\" is unknown", "one of off, on, auto"},
     {BASE, "train.balance=true", "-o train.balance: true is unknown", "one of off, loss, bias"},
     {BASE, "schedule.recompute=full",
-     "-o schedule.recompute: full is unknown, did you mean schedule.recompute_layers for whole layers;",
+     "-o schedule.recompute: full is unknown, set schedule.recompute_layers for whole layers;",
      "none, pointwise"},
     {BASE, "schedule.recompute=selective", "-o schedule.recompute: selective is unknown, did you mean pointwise;",
      "one of none, pointwise"},

@@ -90,8 +90,8 @@ def test_the_plan_is_that_of_the_largest_batch(long_run):
 
 
 @pytest.mark.parametrize("ramp, more, why", [
-    ([[1, 4], [1, 8]], {}, "step 1 follows step 1; use rising steps"),
-    ([[5, 4], [2, 8]], {}, "step 2 follows step 5; use rising steps"),
+    ([[1, 4], [1, 8]], {}, "step 1 follows step 1; use increasing steps"),
+    ([[5, 4], [2, 8]], {}, "step 2 follows step 5; use increasing steps"),
     ([[1, 4], [2, 7]], layout(b=2), "global_batch 7 is not a multiple of micro_batch * data = 2 * 1"),
     ([[1, 2], [2, 8]], layout(p=4), "makes 2 microbatches for 4 stages"),
     ([[1, 3], [2, 8]], layout(p=2, schedule_name="interleaved"),

@@ -8,6 +8,7 @@ import re
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import time
 import uuid
@@ -25,12 +26,12 @@ pytestmark = pytest.mark.skipif(WITHOUT_MPI, reason="built without MPI")
 class Job:
     """One launch; its processes are found by a mark in their arguments."""
 
-    def __init__(self, scenario, ranks=4, **environment):
+    def __init__(self, scenario, ranks=4, close_fds=True, **environment):
         self.mark = uuid.uuid4().hex
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("OMP")}
         self.start = time.monotonic()
         self.parent = subprocess.Popen([PROGRAM, scenario, str(ranks), self.mark], env={**inherited, **environment},
-                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, close_fds=close_fds)
         self.stderr = b""
 
     def read_until(self, text):
@@ -251,6 +252,25 @@ def test_an_mpirun_that_hangs_after_its_ranks_is_ended(tmp_path):
     job = run("done", PATH=f"{tmp_path}:{os.environ['PATH']}")
     assert job.code == 0 and 29 < job.seconds < patience(45), (job.seconds, job.stderr)
     assert job.leaves_nothing()
+
+
+@pytest.mark.skipif(shutil.which("ss") is None, reason="needs ss")
+def test_a_socket_that_the_caller_listens_on_stays_open():
+    """mpirun inherits it; its own ports are closed."""
+    with socket.create_server(("", 0)) as server:
+        server.set_inheritable(True)
+        job = Job("wait", 2, close_fds=False).started()
+        wait_until(lambda: closed_ports(job.processes()), "mpirun's ports stay open")
+        with socket.create_connection(("127.0.0.1", server.getsockname()[1]), timeout=10):
+            server.accept()[0].close()
+        job.parent.kill()
+        job.end()
+
+
+def closed_ports(pids):
+    """Returns the lines of these processes' listening sockets that are bound to an interface that does not exist."""
+    lines = subprocess.run(["ss", "-ltnpH"], capture_output=True, check=True, text=True).stdout.splitlines()
+    return [line for line in lines if "%if" in line and any(f"pid={pid}," in line for pid in pids)]
 
 
 @pytest.mark.thorough

@@ -301,8 +301,9 @@ error_t Graph::execute(cudnnHandle_t handle, std::unordered_map<int64_t, void *>
     if (options.backward) to = {view(dq, rows, tensors), view(dk, keys, tensors), view(dv, keys, tensors)};
     int64_t scratch = workspace(*this);
     if (scratch > 0) range(memory, scratch, "the workspace of an attention");
-    load_once(text("attention of %lld heads of %lld, backward %d, entries of %lld", (long long)in.q.heads,
-                   (long long)in.q.dim, options.backward, q->ragged == nullptr ? 0LL : (long long)in.q.seq),
+    load_once(text("attention of %lld heads of %lld, backward %d, entries of %lld, bottom right %d",
+                   (long long)in.q.heads, (long long)in.q.dim, options.backward,
+                   q->ragged == nullptr ? 0LL : (long long)in.q.seq, options.bottom_right),
               true);
     Op op;
     op.what = options.backward ? "the backward of an attention" : "an attention";
