@@ -43,13 +43,27 @@ void batch_upload(const Stage *stage, int32_t *to, const int32_t *from) {
                           count * (int64_t)sizeof *to);
 }
 
-void batch_keep_places(Stage *stage, int64_t microbatch, const int32_t *places) {
+// Keeps this context rank's pieces of the places of a microbatch on the host, and uploads them.
+static void keep_places_(const Stage *stage, int64_t microbatch, const int32_t *places) {
     const Shape *s = &stage->at.shape;
     int64_t count = stage->at.rows / s->pieces, at = microbatch * stage->at.rows;
     for (int i = 0; i < s->pieces; i++)
         memcpy(stage->host_places + at + i * count, places + context_place(s, i) * s->batch,
                (size_t)count * sizeof *places);
     stage->be->upload(stage->be, stage->places + at, stage->host_places + at, stage->at.rows * (int64_t)sizeof *places);
+}
+
+void batch_rehearse(Stage *stage) {
+    int64_t b = stage->at.shape.batch, length = stage->at.rows / b * stage->at.shape.context_ranks;
+    int32_t *places = xcalloc((size_t)(length * b), sizeof *places);
+    for (int64_t microbatch = 0; microbatch < (stage->most_microbatches > 1 ? 2 : 1); microbatch++) {
+        for (int64_t position = 0, begin = 0, next = 0; position < length; position++) {
+            if (position == next && microbatch == 0) begin = next, next += (length - next + 1) / 2;
+            for (int64_t i = 0; i < b; i++) places[position * b + i] = (int32_t)(position - begin);
+        }
+        keep_places_(stage, microbatch, places);
+    }
+    free(places);
 }
 
 // A batch's source; only one is set. training: shuffled samples. validation: samples in file order. evaluation: rows.
@@ -105,7 +119,7 @@ static int batch_load_(Batch *batch, const BatchSource *source, int64_t first, E
         // A token's place in its document: a document begins at a sequence's start and at each end-of-text token.
         for (int64_t j = 0; j < batch_tokens_(stage); j++)
             batch->places[j] = j < b || batch->tokens[j] == batch->end_of_text ? 0 : batch->places[j - b] + 1;
-        batch_keep_places(stage, i, batch->places);
+        keep_places_(stage, i, batch->places);
     }
     return 0;
 }

@@ -25,8 +25,9 @@ void batch_destroy(Batch *batch);
 // Uploads this context rank's pieces of `from`, the (b s) tokens of complete sequences, to `to`.
 void batch_upload(const Stage *stage, int32_t *to, const int32_t *from);
 
-// Keeps this context rank's pieces of a microbatch's places, those of complete sequences, on the host and uploads them.
-void batch_keep_places(Stage *stage, int64_t microbatch, const int32_t *places);
+// Uploads the places of a rehearsal. The first microbatch has documents that are half as long from one to the next,
+// because other lengths may need other kernels; the second is one document, which every part but the first continues.
+void batch_rehearse(Stage *stage);
 
 // Continues after `step`, when `samples` samples have been consumed. Without this call, step 1 begins with sample 0.
 void batch_seek(Batch *batch, int64_t step, int64_t samples);

@@ -553,21 +553,6 @@ static int rehearse_chunk_(Engine *engine, int chunk, int64_t microbatch, float 
     return 0;
 }
 
-// Gives the first microbatch of a rehearsal documents that are half as long from one to the next, because documents of
-// other lengths may need other kernels, and the second one document, of which every part but the first continues one.
-static void rehearse_documents_(Stage *stage) {
-    int64_t b = stage->at.shape.batch, length = stage->at.rows / b * max_i64(1, stage->at.shape.context_ranks);
-    int32_t *places = xcalloc((size_t)(length * b), sizeof *places);
-    for (int64_t microbatch = 0; microbatch < (stage->most_microbatches > 1 ? 2 : 1); microbatch++) {
-        for (int64_t position = 0, begin = 0, next = 0; position < length; position++) {
-            if (position == next && microbatch == 0) begin = next, next += (length - next + 1) / 2;
-            for (int64_t i = 0; i < b; i++) places[position * b + i] = (int32_t)(position - begin);
-        }
-        batch_keep_places(stage, microbatch, places);
-    }
-    free(places);
-}
-
 // Rehearses complete backwards (B), split backwards (I and W), or both, as the list contains them.
 int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err) {
     Stage *stage = engine->stage;
@@ -586,7 +571,7 @@ int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err) {
             return -1;
     }
     stage->documents = stage->places != NULL;
-    if (stage->documents) rehearse_documents_(stage);
+    if (stage->documents) batch_rehearse(stage);
     stage->layer_done = NULL; // gradients of a rehearsal belong to no step and are not summed
     tensors_quantize(&stage->tensors, engine->be);
     for (int round = 0; round < (layer_done != NULL ? 2 : 1); round++) { // round 1: products while sums are in flight

@@ -329,8 +329,8 @@ REHEARSED = {
     "whole and split backwards": ("llama", "parallel.pipeline=2", "schedule.name=dualpipe-v"),
     "layers that are run again": ("llama", "parallel.pipeline=2", "schedule.recompute_layers=1"),
     "documents in flash": ("llama", "parallel.pipeline=2", *virtual_runs.LONG_DOCUMENTS, "train.precision=bf16"),
-    "documents in flash on context ranks": ("llama", "parallel.context=2", *virtual_runs.LONG_DOCUMENTS,
-                                            "train.precision=bf16"),
+    "documents in flash on context ranks": ("llama", "parallel.pipeline=2", "parallel.context=2",
+                                            *virtual_runs.LONG_DOCUMENTS, "train.precision=bf16"),
     "tensor ranks and a tied head": ("gpt", *WIDE, "model.tie_embeddings=true"),
     "data ranks": ("llama", "parallel.pipeline=2", "parallel.data=2"),
 }
