@@ -27,8 +27,9 @@ def test_gains_follow_from_the_searches():
         for kind, found in case["found"].items():
             if found is not None:
                 assert found["fast"] <= found["step"] <= 1.06 * found["fast"], (case["model"], kind)
-                # A search that leaves all schedules open is never slower than one that fixes the schedule.
-                assert case["found"]["off"]["fast"] <= 1.001 * found["fast"] or kind in ("peer", "host", "1f1b peer",
+                # A search that leaves all schedules open is never slower than one that fixes the schedule, but with one
+                # stage, where it tries 1F1B alone.
+                assert case["found"]["off"]["fast"] <= 1.002 * found["fast"] or kind in ("peer", "host", "1f1b peer",
                                                                                          "1f1b host")
 
 
@@ -42,6 +43,5 @@ def test_three_searches_chosen_by_hash_find_today_what_the_data_say():
         if found is None:
             assert "step" not in line, (case, kind)
         else:
-            # Plans have changed by 1 or 2 % since, so another layout may be the best today, with other memory.
-            keys = ("step", "fast", "gib")[: 3 if line["layout"] == found["layout"] else 2]
-            assert [line[key] for key in keys] == pytest.approx([found[key] for key in keys], rel=0.02), (case, kind)
+            assert [line[key] for key in ("step", "fast", "gib")] == pytest.approx(
+                [found[key] for key in ("step", "fast", "gib")], rel=0.01), (case, kind)  # fmt: skip
