@@ -24,8 +24,8 @@ static double more_(const Forecast *one, const Forecast *than) {
     return fabs(more) < 0.05 ? 0 : more;
 }
 
-void pays_print(const Forecast *const *found, int64_t count, const Forecast *own, bool bpipe, const char *nothing,
-                FILE *file) {
+void pays_print(const Forecast *const *found, int64_t count, const Forecast *own, const char *named, bool bpipe,
+                const char *nothing, FILE *file) {
     const Forecast *best[WAYS] = {NULL}, *plain = NULL; // plain: the fastest without evictions
     char *text, title[SCHEDULE_TEXT], step[32];
     const char *comma = "";
@@ -40,12 +40,12 @@ void pays_print(const Forecast *const *found, int64_t count, const Forecast *own
 
     // 1. The schedules against this one.
     FILE *line = xmemstream(&text, &length);
-    fprintf(line, "time against %s:", schedule_text(&own->layout, title));
+    fprintf(line, "time against %s:", named != NULL ? named : schedule_text(&own->layout, title));
     for (int way = 0; way < WAY_PARTNER; way++) {
         const Forecast *row = best[way];
         bool asked = way == WAY_ZERO_BUBBLE || way == WAY_INTERLEAVED;
         bool same = way == (int)way_of_(&own->layout) && row != NULL && row->time.step >= 0.999 * own->time.step;
-        if (same || (row == NULL && !asked)) continue;
+        if ((same && named == NULL) || (row == NULL && !asked)) continue;
         fprintf(line, "%s %s ", comma, ways_[way]);
         if (row == NULL) fputs(nothing, line);
         else if (way == WAY_ZERO_BUBBLE)
@@ -55,13 +55,13 @@ void pays_print(const Forecast *const *found, int64_t count, const Forecast *own
     }
     // 2. Evictions against the fastest without them: evictions may only make room for its schedule.
     comma = comma[0] != '\0' ? "; evicting" : " evicting";
-    for (int way = WAY_PARTNER; way < WAYS && plain != NULL; way++) {
+    bool evicts = false;
+    for (int way = bpipe ? WAY_HOST : WAY_PARTNER; way < WAYS && plain != NULL; way++) {
         if (best[way] == NULL) continue;
-        fprintf(line, "%s %s %+.1f %%", comma, ways_[way], more_(best[way], plain));
-        comma = ",";
+        fprintf(line, "%s %s %+.1f %%", evicts ? "," : comma, ways_[way], more_(best[way], plain));
+        evicts = true;
     }
-    if (comma[0] == ',' && plain != NULL && (best[WAY_PARTNER] != NULL || best[WAY_HOST] != NULL))
-        fputs(" against the fastest without", line);
+    if (evicts) fputs(" against the best without", line);
     xmemstream_close(line);
     grid_line(file, "schedule?", "%s", own->layout.pipeline == 1 ? "with one stage there is no bubble to fill" : text);
     free(text);

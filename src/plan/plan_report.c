@@ -12,6 +12,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 static double report_gib_(int64_t bytes) { return (double)bytes / GIB; }
@@ -334,12 +335,14 @@ int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err) 
     unsure_print(&answer->unsure, answer->time.step, screen);
     for (int i = 0; i < WATERFALL_MOST && waterfall.advice[i][0] != '\0'; i++)
         grid_line(screen, i == 0 ? "advice" : "", "%s", waterfall.advice[i]);
+    const char *list = answer->config.schedule.file, *slash = strrchr(list, '/');
+    const char *named = list[0] == '\0' ? NULL : slash != NULL ? slash + 1 : list;
     if (answer->time.known && table->best >= 0 && !foreign)
-        pays_print(rows, table->count, &run, false, "does not fit", screen);
+        pays_print(rows, table->count, &run, named, false, "does not fit", screen);
     if (!foreign) grid_line(screen, "BPipe?", "%s", answer->verdict.brief);
     const Forecast *best = table->best >= 0 ? &table->rows[table->best] : &run;
     double less = answer->time.known && !foreign ? 1 - best->time.step / answer->time.step : 0;
-    if (less >= 0.005 && answer->config.schedule.file[0] == '\0') { // how to set it
+    if (less >= 0.005 && named == NULL) { // how to set it
         char *set, schedule[SCHEDULE_TEXT];
         Config config = *answer->planner.config;
         layout_set(&best->layout, &config);

@@ -26,7 +26,7 @@ static int compare_misfits_(const void *a, const void *b) {
 bool answer_next_better(const SearchSpace *space, const SearchResult *result, Candidate *misfit, double *step,
                         Error *err) {
     enum { MOST_LOOKS = 256 };
-    static const double LEAST_GAIN = 0.999;
+    static const double LEAST_GAIN = 0.99; // what plans can separate
     double best = result->best >= 0 ? result->found.items[result->fastest].forecast.time.step * LEAST_GAIN : 0;
     CandidateList queue = {0};
     Config config = *space->keys.base;

@@ -212,7 +212,7 @@ static int print_gain_(const SearchSpace *space, const SearchResult *result, FIL
 }
 
 // Names the faster candidate that does not survive, and the faster one that does not fit.
-static int print_next_(const SearchSpace *space, const SearchResult *result, FILE *file, Error *err) {
+static int print_next_(const SearchSpace *space, const SearchResult *result, FILE *file, FILE *misfits, Error *err) {
     Candidate misfit;
     double step, best = result->best >= 0 ? result->found.items[result->best].forecast.time.step : INFINITY;
     char lacks[SCHEDULE_TEXT], seconds[32], reason[ANSWER_TEXT], cut[2 * SCHEDULE_TEXT];
@@ -225,11 +225,10 @@ static int print_next_(const SearchSpace *space, const SearchResult *result, FIL
                   short_text_(&config, cut), grid_seconds(tight->forecast.time.step, seconds),
                   100 * (1 - tight->forecast.time.step / best), (double)tight->forecast.peak_bytes / GIB,
                   unsure_words(tight->fails, false));
-        label = "";
     }
     if (!answer_next_better(space, result, &misfit, &step, err)) return err->code != 0 ? -1 : 0;
     space_config(space, &misfit.forecast.layout, &config);
-    grid_line(file, label, "%s: %s a step, but %s: %s", short_text_(&config, cut), grid_seconds(step, seconds),
+    grid_line(misfits, label, "%s: %s a step, but %s: %s", short_text_(&config, cut), grid_seconds(step, seconds),
               schedule_lacks_text(&misfit.forecast, lacks), answer_reason(space, &misfit, reason));
     return 0;
 }
@@ -259,7 +258,7 @@ static int print_nothing_(const SearchSpace *space, const SearchResult *result, 
                   (long long)world.ranks, grid_plural(world.ranks), world.at.pipeline, world.at.tensor, world.at.data,
                   context, schedule_text(&world.at, schedule));
     else grid_line(file, "world", "no number of ranks with this memory is enough");
-    return print_next_(space, result, file, err);
+    return print_next_(space, result, file, file, err);
 }
 
 // Returns the lines of a text.
@@ -274,9 +273,9 @@ int search_report(const Searched *found, const Searched *here, bool verbose, FIL
     const SearchResult *result = &found->result;
     enum { FRAME = 4, FEWEST = 3 }; // two lines of headings and the last two lines; rows of the table
     int status = 0, used = FRAME;
-    char *text, *changes, evaluated[32], simulated[32], fastest[32];
+    char *text, *more, evaluated[32], simulated[32], fastest[32];
     size_t length;
-    FILE *screen = xmemstream(&text, &length), *cheapest = xmemstream(&changes, &length);
+    FILE *screen = xmemstream(&text, &length), *extra = xmemstream(&more, &length); // more: if there is room
     hardware_print_cpus(&space->planner->hardware, screen);
     if (result->best < 0) {
         status = print_nothing_(space, result, screen, err);
@@ -284,10 +283,11 @@ int search_report(const Searched *found, const Searched *here, bool verbose, FIL
         print_best_(space, result, verbose, screen);
         const Forecast **all = xcalloc((size_t)result->found.count, sizeof *all);
         for (int64_t i = 0; i < result->found.count; i++) all[i] = &result->found.items[i].forecast;
-        if (here == NULL) pays_print(all, result->found.count, all[result->best], true, "none comes near", screen);
+        if (here == NULL)
+            pays_print(all, result->found.count, all[result->best], NULL, true, "none comes near", screen);
         free(all);
-        status = print_gain_(space, result, screen, cheapest, err);
-        if (status == 0) status = print_next_(space, result, screen, err);
+        status = print_gain_(space, result, screen, extra, err);
+        if (status == 0) status = print_next_(space, result, screen, extra, err);
     }
     if (here != NULL && status == 0 && here->result.best < 0)
         grid_line(screen, "here", "no configuration of this trainer fits");
@@ -303,14 +303,14 @@ int search_report(const Searched *found, const Searched *here, bool verbose, FIL
                   grid_seconds(best->time.step, step), less, (double)best->peak_bytes / GIB);
     }
     xmemstream_close(screen);
-    xmemstream_close(cheapest);
+    xmemstream_close(extra);
     used += lines_of_(text);
     fputs(text, file);
-    if (verbose || used + lines_of_(changes) + FEWEST <= SEARCH_SCREEN) {
-        used += lines_of_(changes);
-        fputs(changes, file);
+    if (verbose || used + lines_of_(more) + FEWEST <= SEARCH_SCREEN) {
+        used += lines_of_(more);
+        fputs(more, file);
     }
-    free_all(text, changes);
+    free_all(text, more);
     int left = SEARCH_SCREEN - used;    // rows of the table
     if (result->best >= 0 && verbose) { // all compared candidates
         if (result->alike > 0)
