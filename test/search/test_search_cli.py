@@ -104,13 +104,13 @@ def test_the_written_file_runs_and_allocates_what_was_planned(tmp_path):
 
 
 def test_the_answer_is_one_screen_and_begins_with_the_model():
-    ended = search("--gpus", 4, "-o", "hardware.memory_gib=50", *SMALL)
+    ended = search("--gpus", 4, "-o", "hardware.memory_gib=40", *SMALL)
     lines = ended.stdout.splitlines()
     assert lines[0].startswith("search    llama, ") and any(line.startswith("best      pipeline") for line in lines[:3])
     assert len(lines) <= 30 and max(map(len, lines)) <= 100
     starts = {re.split("  |[?] ", line)[0] for line in lines}
-    assert {"set", "unsure", "schedule", "BPipe", "given", "searched"} <= starts
-    everything = search("--gpus", 4, "-o", "hardware.memory_gib=50", "-v", *SMALL).stdout.splitlines()
+    assert {"set", "unsure", "schedule", "BPipe", "given", "next", "searched"} <= starts
+    everything = search("--gpus", 4, "-o", "hardware.memory_gib=40", "-v", *SMALL).stdout.splitlines()
     assert any(line.startswith("front: the fullest rank's memory against the step") for line in everything)
     assert max(map(len, everything)) <= 120
     assert " a step, but stage " in " ".join(ended.stdout.split())
