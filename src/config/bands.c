@@ -8,10 +8,10 @@ const TrainerBand trainer_bands[] = {
     {TRAINER_MEGATRON, "b200", false, FP8_OFF, 9, 1.26, 1.30, 1.35},
     {TRAINER_NANOTRON, "h100", false, FP8_OFF, 107, 1.32, 1.39, 1.57},
     {TRAINER_NVIDIA, "b200 b300 gb200 gb300", true, FP8_OFF, 12, 0.93, 1.38, 2.13},
-    {TRAINER_NVIDIA, "b200 gb200 gb300", false, FP8_MX, 11, 1.03, 1.10, 1.18},
-    {TRAINER_NVIDIA, "b200 gb200 gb300", false, FP8_TENSOR, 12, 0.91, 1.00, 1.10},
-    {TRAINER_NVIDIA, "h100", false, FP8_OFF, 53, 0.99, 1.05, 1.08},
-    {TRAINER_NVIDIA, "h100", false, FP8_TENSOR, 47, 0.96, 1.01, 1.12},
+    {TRAINER_NVIDIA, "b200 gb200 gb300", false, FP8_MX, 11, 1.03, 1.09, 1.18},
+    {TRAINER_NVIDIA, "b200 gb200 gb300", false, FP8_TENSOR, 12, 0.90, 1.00, 1.10},
+    {TRAINER_NVIDIA, "h100", false, FP8_OFF, 53, 0.99, 1.05, 1.07},
+    {TRAINER_NVIDIA, "h100", false, FP8_TENSOR, 47, 0.94, 1.01, 1.11},
     {TRAINER_NVIDIA, "h100", true, FP8_OFF, 14, 0.85, 1.04, 1.31},
 };
 const int trainer_band_count = sizeof trainer_bands / sizeof *trainer_bands;
