@@ -189,7 +189,7 @@ MISTAKES = [
             "if (stage->registered) tensor->use_memory(tensor, NULL, NULL);", "(void)tensor;",
             WIDE, "freed while it is registered", NVLS),
     Mistake("a_rank_registers_what_another_cannot", "src/cuda/comm_nccl.cpp",
-            "if ((int)able < host->size) return 0;", "if (able < 1.0) return 0;", WIDE, "of what is registered here",
+            "if ((int)able < comm->size) return 0;", "if (able < 1.0) return 0;", WIDE, "of what is registered here",
             {**NVLS, "VIRTUAL_FAULT": "memalloc@1@1"}),
     Mistake("memory_of_nccl_is_freed_as_cudas", "src/cuda/backend_cuda.cpp",
             "if (memory != cuda->registered) {", "if (cuda != NULL) {", WIDE, "which is ncclMemAlloc's", NVLS),
