@@ -39,7 +39,7 @@ typedef struct Launch {
     int status;         // mpirun's status from waitpid
     double stopped;     // time at which mpirun was stopped by a signal; 0: it runs
     bool forwarded;     // the request was sent to the ranks
-    bool closed;        // nobody can connect to mpirun any more
+    bool closed;        // mpirun's ports refuse connections
     double last;        // time when all ranks had ended cleanly; later, time of mpirun's last output; 0: not yet
     char reason[256];   // why this process ended the job; used if the coordinator has no reason
 } Launch;
