@@ -232,19 +232,15 @@ int file_open_new(const char *path) {
 }
 
 int file_replace(const char *path, const char *text, int64_t bytes) {
-    char *beside = NULL, *target = realpath(path, NULL); // of a link, the file that it names is replaced
-    if (target != NULL) path = target;
-    if (asprintf(&beside, "%s.new", path) < 0) {
-        free(target);
-        return -1;
-    }
+    char *beside = NULL;
+    if (asprintf(&beside, "%s.new", path) < 0) return -1;
     int fd = file_open_new(beside), code = errno;
     bool done = fd >= 0 && file_write_all(fd, text, bytes) == 0 && fsync(fd) == 0;
     if (fd >= 0 && !done) code = errno;
     if (fd >= 0 && close(fd) != 0 && done) code = errno, done = false;
     if (done && rename(beside, path) != 0) code = errno, done = false;
     if (fd >= 0 && !done) remove(beside);
-    free(beside), free(target);
+    free(beside);
     errno = code;
     return done ? 0 : -1;
 }

@@ -128,6 +128,20 @@ TEST(a_link_of_one_s_own_is_followed_from_the_working_directory) {
     assert_int_equal(chdir(here), 0);
 }
 
+// Whoever may write in the folder could have made the link.
+TEST(a_link_is_replaced_and_not_the_file_that_it_names) {
+    char file[TEST_PATH], link[TEST_PATH], text[8] = "";
+    struct stat at;
+    snprintf(file, sizeof file, "%s", test_path("named"));
+    snprintf(link, sizeof link, "%s", test_path("link_to_it"));
+    assert_int_equal(file_replace(file, "old", 3) | symlink(file, link) | file_replace(link, "new", 3), 0);
+    assert_true(lstat(link, &at) == 0 && S_ISREG(at.st_mode));
+    int fd = open(file, O_RDONLY);
+    assert_int_equal(read(fd, text, sizeof text), 3);
+    assert_string_equal(text, "old");
+    close(fd);
+}
+
 TEST(links_that_go_in_a_circle_end) {
     char one[TEST_PATH], two[TEST_PATH];
     snprintf(one, sizeof one, "%s", test_path("one"));

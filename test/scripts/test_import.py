@@ -617,6 +617,8 @@ def test_nemos_yaml_is_read(tmp_path):
     assert "model.attention_type multihead" in comments and "trainer.log_every_n_steps 10" in comments
     assert "unknown" not in comments
     assert plan(tmp_path, config)["step_ms"] > 0
+    unset, _ = converted(tmp_path, "nemo", NEMO.replace("betas:", "grad_sync_dtype: null, betas:"), name="run.yaml")
+    assert "gradients are summed in" not in unset
     changed = NEMO.replace("num_nodes: 4, ", "").replace("granularity: full", "granularity: selective")
     changed = changed.replace("fast-swiglu", "fast-geglu").replace("betas:", "grad_sync_dtype: bf16, betas:")
     path = tmp_path / "run.yaml"

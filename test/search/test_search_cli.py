@@ -103,6 +103,26 @@ def test_the_written_file_runs_and_allocates_what_was_planned(tmp_path):
     assert "as planned, to the byte" in ended.stdout + ended.stderr
 
 
+SHARDED = ["train.global_batch=128", "model.seq_len=512", "hardware.memory_gib=30", "parallel.pipeline=1",
+           "parallel.tensor=1"]  # fmt: skip
+TIED = ["model.hidden=4096", "model.heads=32", "model.vocab=400000", "model.layers=48", "model.seq_len=64",
+        "train.global_batch=64", "hardware.gpu=h200", "hardware.device=cuda", "train.precision=bf16",
+        "hardware.memory_gib=66", "parallel.pipeline=2", "parallel.data=1", "parallel.tensor=1",
+        "schedule.micro_batch=1"]  # fmt: skip
+
+
+@pytest.mark.parametrize("family, config, gpus, keys, gib", [
+    ("llama", "llama3_8b", 64, [*SHARDED, "parallel.shard_gradients=auto"], 25.70),
+    ("llama", "llama3_8b", 64, [*SHARDED, "parallel.shard_gradients=on"], 25.70),
+    ("gpt", "gpt2_124m", 2, TIED, 61.90),
+], ids=["one microbatch", "asked to shard", "tied in a V"])  # fmt: skip
+def test_a_layout_that_needs_less_than_the_average_stage_is_found(family, config, gpus, keys, gib):
+    """Sharded gradients with one microbatch, or one copy of a tied embedding where a V has both ends on one rank."""
+    options = [word for key in keys for word in ("-o", key)]
+    ended = search("--gpus", gpus, *options, config=ROOT / f"configs/{config}.yaml", family=family)
+    assert ended.returncode == 0 and f"{gib:.2f} GiB on the ranks of" in " ".join(ended.stdout.split()), ended.stdout
+
+
 def test_the_answer_is_one_screen_and_begins_with_the_model():
     ended = search("--gpus", 4, "-o", "hardware.memory_gib=40", *SMALL)
     lines = ended.stdout.splitlines()
@@ -492,6 +512,14 @@ def test_five_are_written_and_timed(tmp_path):
     assert ended.stdout.splitlines()[-1].endswith(f", {min(steps)}.0 ms")
     best = (tmp_path / f"five/{steps.index(min(steps)) + 1}.yaml").read_text()
     assert (tmp_path / "five/best.yaml").read_text() == best
+
+
+def test_a_link_is_written_through(tmp_path):
+    link, file = tmp_path / "link.yaml", tmp_path / "best.yaml"
+    link.symlink_to(file)
+    file.write_text("")
+    assert search("-q", "--gpus", 4, *SMALL, "--write", link).returncode == 0
+    assert link.is_symlink() and "\nparallel:" in file.read_text()
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_the_search():
