@@ -416,12 +416,6 @@ def classes_of(rows):
     return {key: mine for key, mine in sorted(classes.items()) if len(mine) >= FEWEST}
 
 
-def band_of(rows):
-    """Returns the 10th percentile, the median and the 90th percentile of measured / planned times."""
-    ratios = [longer(row) for row in rows]
-    return part_of(ratios, 0.1), statistics.median(ratios), part_of(ratios, 0.9)
-
-
 def source_of(row):
     return row.source["name"].split(",")[0]
 
@@ -438,12 +432,28 @@ def kinship(rows):
     return source_of if len(rows) - most >= FEWEST else model_of
 
 
-def tried(rows):
-    """Returns how far the middle of the other runs' band is off in the median, how many runs of how many are in it."""
-    kin, off, inside = kinship(rows), [], 0
+def strangers(rows):
+    """Returns beside each run the ratios of those that are no kin of it; none if there are fewer than a band needs."""
+    kin = kinship(rows)
     for row in rows:
         others = [other for other in rows if kin(other) != kin(row)]
-        if len(others) >= FEWEST:
+        yield row, others if len(others) >= FEWEST else []
+
+
+def band_of(rows):
+    """Returns low, middle and high of measured / planned times: their median, and around it the 10th and the 90th
+    percentile of how far a run is from the median of its strangers. Runs of one source resemble each other, so the
+    percentiles of all runs would be too narrow for the next source."""
+    middle = statistics.median(map(longer, rows))
+    apart = [longer(row) / statistics.median(map(longer, others or rows)) for row, others in strangers(rows)]
+    return middle * part_of(apart, 0.1), middle, middle * part_of(apart, 0.9)
+
+
+def tried(rows):
+    """Returns how far the middle of the other runs' band is off in the median, how many runs of how many are in it."""
+    off, inside = [], 0
+    for row, others in strangers(rows):
+        if others:
             low, middle, high = band_of(others)
             off.append(abs(middle / longer(row) - 1))
             inside += low <= longer(row) <= high
@@ -486,8 +496,8 @@ def memory_table(rows):
 def bands_file(rows):
     """Returns the text of src/config/bands.c."""
     lines = [
-        "// How much longer published steps of other trainers took than planned: 10th percentile, median and 90th",
-        "// percentile. Made by studies/published.py of its published.json and runs*.csv; sources: docs/published.md.",
+        "// How much longer published steps of other trainers took than planned: low end, median and high end of a",
+        "// band. Made by studies/published.py of its published.json and runs*.csv; sources: docs/published.md.",
         '#include "gpus.h"', "", "const TrainerBand trainer_bands[] = {",
     ]
     for (trainer, gpus, experts, fp8), mine in classes_of(rows).items():

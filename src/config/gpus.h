@@ -44,7 +44,7 @@ const GpuKernels *gpu_kernels(const Gpu *gpu);
 
 // The range of actual step time / planned step time.
 // own true: minimum to maximum over this trainer's steps. `on` completes the line "as far off as plans ...".
-// own false: 10th to 90th percentile of published runs of another trainer, and their median.
+// own false: low end, median and high end of the band of another trainer's published runs (docs/published.md).
 typedef struct GpuBand {
     double low, middle, high;
     int runs;
