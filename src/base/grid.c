@@ -62,10 +62,12 @@ void grid_line(FILE *file, const char *label, const char *format, ...) {
     va_end(args);
     const char *at = text;
     do {
-        // Cut at the last space that fits, or after the first word if that word is longer than the line.
+        // Cut at the last space that fits, or after the first word if that word is longer than the line. "-o KEY=VALUE"
+        // and "5 %" stay together.
         int length = (int)strlen(at), most = GRID_LINE - INDENT;
         if (length > most) {
-            for (length = most; length > 0 && at[length] != ' ';) length--;
+            for (length = most; length > 0; length--)
+                if (at[length] == ' ' && at[length + 1] != '%' && strncmp(at + length - 2, "-o", 2) != 0) break;
             if (length == 0) length = (int)strcspn(at, " ");
         }
         fprintf(file, "%-*s%.*s\n", INDENT, at == text ? label : "", length, at);

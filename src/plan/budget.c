@@ -18,6 +18,11 @@ static double slowdown_(const HardwareConfig *hardware, double mtbf, double tau)
     return mtbf * exp(hardware->restart_s / mtbf) * expm1((tau + hardware->checkpoint_s) / mtbf) / tau;
 }
 
+double budget_taken(const Config *config) {
+    double taken = (double)(config_samples(config, 0, config->train.steps) * config->model.seq_len);
+    return config->train.tokens > 0 ? taken / (double)config->train.tokens : 1;
+}
+
 Budget budget_make(const Config *config, double step_seconds, bool gpus, GpuBand band) {
     const HardwareConfig *hardware = &config->hardware;
     if (band.middle > 0) // another trainer's days; the ends of the band are relative to them
@@ -84,9 +89,9 @@ void budget_print(const Budget *budget, const Config *config, const Hardware *ha
     grid_line(file, "run", "%s tokens of %s: %s%s%s", grid_count((int64_t)budget->tokens, tokens),
               config->train.tokens > 0 ? "train.tokens" : "train.steps", others,
               others[0] != '\0' ? "; with nothing lost " : "", bill_text_(&budget->whole, range, bill));
-    double taken = (double)(config_samples(config, 0, config->train.steps) * config->model.seq_len) / budget->tokens;
-    if (taken < 0.99)
-        grid_line(file, "", "train.steps ends a run after %.2g %% of them; train.steps=auto takes all", 100 * taken);
+    if (budget_taken(config) < 0.99)
+        grid_line(file, "", "train.steps ends a run after %.2g %% of them; train.steps=auto takes all",
+                  100 * budget_taken(config));
     if (budget->band.low > 0 && verbose)
         grid_line(file, "", "by that band: from %s, to %s", bill_text_(&low, "", least), bill_text_(&high, "", most));
     char rates[96] = "";

@@ -28,6 +28,9 @@ typedef struct Budget {
     Goodput goodput;
 } Budget;
 
+// Returns the share of train.tokens that train.steps takes; 1 without train.tokens.
+double budget_taken(const Config *config);
+
 // Returns the cost for steps of `step_seconds`. gpus: false on CPUs, where only days are known.
 Budget budget_make(const Config *config, double step_seconds, bool gpus, GpuBand band);
 

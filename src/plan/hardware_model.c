@@ -178,31 +178,35 @@ char *hardware_others_text(const Hardware *hardware, const Config *config, doubl
 
 void hardware_print_band(const Hardware *hardware, const Config *config, GpuBand band, double step, double mfu,
                          FILE *file) {
-    char others[400] = "", range[RANGE_TEXT], middle[SECONDS_TEXT], share[64] = "";
+    char others[400] = "", range[RANGE_TEXT], middle[SECONDS_TEXT], share[64] = "", runs[24] = "";
     size_t used = 0;
-    const char *word = trainer_words[config->hardware.trainer];
+    int trainer = config->hardware.trainer;
+    const char *whose = trainer == TRAINER_NVIDIA ? "nvidia (NeMo, Megatron-Core)"
+                        : trainer == TRAINER_FSDP ? "fsdp (torchtitan and others)"
+                                                  : trainer_words[trainer];
     if (hardware->cpu && band.runs == 0) return;
     if (mfu > 0 && band.runs > 0)
         snprintf(share, sizeof share, ", MFU %.0f to %.0f%%", 100 * mfu / band.high, 100 * mfu / band.low);
+    if (band.own) snprintf(others, sizeof others, "as far off as plans %s", band.on);
+    else snprintf(others, sizeof others, "four of five runs of %s on such GPUs", whose);
+    if (!band.own) snprintf(runs, sizeof runs, ", %d runs", band.runs);
     if (band.runs > 0)
-        snprintf(others, sizeof others, band.own ? "as far off as plans %s" : "four of five runs of %s on such GPUs",
-                 band.own ? band.on : word);
-    if (band.runs > 0)
-        grid_line(file, "expected", "%s (%s%s): %s", hardware_seconds_text(band.middle * step, middle),
-                  range_text_(band, step, range), share, others);
-    else if (config->hardware.trainer != TRAINER_THIS)
-        grid_line(file, "expected", "unknown: there are no runs of %s on such GPUs in this precision", word);
+        grid_line(file, "expected", "%s (%s%s%s): %s", hardware_seconds_text(band.middle * step, middle),
+                  range_text_(band, step, range), share, runs, others);
+    else if (trainer != TRAINER_THIS)
+        grid_line(file, "expected", "unknown: there are no runs of %s on such GPUs in this precision", whose);
     // "nvidia 11.4 s (10.8 to 11.7 s, 53 runs), ..."
-    for (int trainer = TRAINER_NVIDIA; trainer <= TRAINER_FSDP; trainer++) {
-        GpuBand theirs = others_band_(hardware, config, trainer);
-        if (band.runs > 0 || config->hardware.trainer != TRAINER_THIS || theirs.runs == 0) continue;
+    for (int other = TRAINER_NVIDIA; other <= TRAINER_FSDP; other++) {
+        GpuBand theirs = others_band_(hardware, config, other);
+        if (band.runs > 0 || trainer != TRAINER_THIS || theirs.runs == 0) continue;
         used += (size_t)snprintf(others + used, sizeof others - used, "%s%s %s (%s, %d runs)", used > 0 ? ", " : "",
-                                 trainer_words[trainer], hardware_seconds_text(theirs.middle * step, middle),
+                                 trainer_words[other], hardware_seconds_text(theirs.middle * step, middle),
                                  range_text_(theirs, step, range), theirs.runs);
     }
-    if (band.runs > 0 || config->hardware.trainer != TRAINER_THIS) return;
+    if (band.runs > 0 || trainer != TRAINER_THIS) return;
     if (used > 0)
-        grid_line(file, "expected", "%s: four of five published runs; this trainer was not measured on such GPUs",
+        grid_line(file, "expected",
+                  "%s: four of five published runs of your program; this trainer was not measured on such GPUs",
                   others);
     else grid_line(file, "expected", "unknown: no program's steps were measured on such GPUs in this precision");
 }

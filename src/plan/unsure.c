@@ -5,18 +5,22 @@
 
 #include <math.h>
 
-// Factors on figures, 0: unchanged. apart: tensor collectives do not overlap products. reserve: additional GiB. brief:
-// one word. printed false: appears only in JSON, because the previous row is more telling.
+// Factors on figures, 0: unchanged. apart: tensor collectives do not overlap products. reserve: additional GiB. what: in
+// JSON; words: for people, in a list; loses: the clause of a candidate that does not survive; brief: one word. Without
+// words, a doubt is only in JSON, because the row before is more telling.
 static const struct {
-    const char *what, *brief;
+    const char *what, *words, *loses, *brief;
     double products, network, reserve;
-    bool apart, printed;
+    bool apart;
 } doubts_[DOUBTS] = {
-    [DOUBT_PRODUCTS] = {"products at 0.85", "products", .products = 0.85, .printed = true},
-    [DOUBT_APART] = {"tensor collectives not overlapped", "overlap", .apart = true, .printed = true},
-    [DOUBT_NETWORK] = {"a tenth of the network", "network", .network = 0.1, .printed = true},
-    [DOUBT_HALF] = {"half the network", "network", .network = 0.5},
-    [DOUBT_RESERVE] = {"4 GiB more", "memory", .reserve = 4, .printed = true},
+    [DOUBT_PRODUCTS] = {"products at 0.85", "products at 0.85 of their rate",
+                        "slow if products run at 0.85 of their rate", "products", .products = 0.85},
+    [DOUBT_APART] = {"tensor collectives not overlapped", "tensor collectives not overlapped",
+                     "slow if tensor collectives are not overlapped", "overlap", .apart = true},
+    [DOUBT_NETWORK] = {"a tenth of the network", "a tenth of the network's rate",
+                       "too large with a tenth of the network's rate", "network", .network = 0.1},
+    [DOUBT_HALF] = {"half the network", NULL, "slow with half the network's rate", "network", .network = 0.5},
+    [DOUBT_RESERVE] = {"4 GiB more", "4 GiB more needed", "too large if 4 GiB more are needed", "memory", .reserve = 4},
 };
 
 void doubters_make(Doubters *doubters, const Planner *planner) {
@@ -69,15 +73,16 @@ int unsure_find(Unsure *unsure, const Doubters *doubters, Config *config, const 
     return status;
 }
 
-const char *unsure_words(int doubt, bool brief) { return brief ? doubts_[doubt].brief : doubts_[doubt].what; }
+const char *unsure_words(int doubt, bool brief) { return brief ? doubts_[doubt].brief : doubts_[doubt].loses; }
 
 void unsure_print(const Unsure *unsure, double step, FILE *file) {
     char text[256] = "";
     size_t used = 0;
     for (int i = 0; i < DOUBTS; i++) {
         double more = fmax(0, 100 * (unsure->step[i] / step - 1));
-        if (!unsure->applies[i] || !doubts_[i].printed) continue;
-        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s: ", used > 0 ? "; " : "", doubts_[i].what);
+        if (!unsure->applies[i] || doubts_[i].words == NULL) continue;
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s: ", used > 0 ? "; " : "step with ",
+                                 doubts_[i].words);
         if (doubts_[i].reserve > 0)
             used += (size_t)snprintf(text + used, sizeof text - used, isinf(unsure->step[i]) ? "does not fit" : "fits");
         else if (isinf(more)) used += (size_t)snprintf(text + used, sizeof text - used, "cannot run");

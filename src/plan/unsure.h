@@ -30,10 +30,11 @@ typedef struct Unsure {
 int unsure_find(Unsure *unsure, const Doubters *doubters, Config *config, const Forecast *forecast,
                 const double worth[DOUBTS], Error *err);
 
-// Returns a doubt's label, "4 GiB more"; brief: one word, "memory".
+// Returns why a candidate does not survive a doubt, "too large if 4 GiB more are needed"; brief: one word, "memory".
 const char *unsure_words(int doubt, bool brief);
 
-// Prints "products at 0.85: +17 %; ...; 4 GiB more: does not fit". step: the planned seconds.
+// Prints "step with products at 0.85 of their rate: +17 %; ...; 4 GiB more needed: does not fit". step: the planned
+// seconds.
 void unsure_print(const Unsure *unsure, double step, FILE *file);
 
 // Writes "unsure":[{"what","step_ratio"} or {"what","fits":false}, ...].

@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/grid.h"
 #include "base/units.h"
+#include "plan/budget.h"
 #include "plan/foreign.h"
 #include "plan/pays.h"
 #include "plan/plan_report.h"
@@ -22,7 +23,7 @@ static char *list_text_(const Config *config, char text[SCHEDULE_TEXT]) {
     return schedule_text(&layout, text);
 }
 
-// Writes the other settings that distinguish a configuration: "flash, seq, 3 again, by time".
+// Writes the other settings that distinguish a configuration: "flash, seq, 3 recomputed, by time".
 static char *rest_text_(const SearchSpace *space, const Config *config, char text[SCHEDULE_TEXT]) {
     char again[48] = "", overlap[24] = "", experts[24] = "";
     const char *nccl = config->parallel.collectives == COLLECTIVES_NCCL ? ", NCCL" : "";
@@ -32,7 +33,7 @@ static char *rest_text_(const SearchSpace *space, const Config *config, char tex
     int64_t layers = 0;
     for (int s = 0; s < config->parallel.pipeline; s++) layers += config_recompute(config, s);
     layers = min_i64(layers, config->model.layers); // the key may be larger than a stage's layers
-    if (layers > 0) snprintf(again, sizeof again, ", %lld again", (long long)layers);
+    if (layers > 0) snprintf(again, sizeof again, ", %lld recomputed", (long long)layers);
     if (config->parallel.overlap != OVERLAP_AUTO)
         snprintf(overlap, sizeof overlap, ", overlap %s", config_word("parallel.overlap", config->parallel.overlap));
     if (config->parallel.expert > 1) snprintf(experts, sizeof experts, ", e=%lld", (long long)config->parallel.expert);
@@ -128,7 +129,8 @@ static void print_table_(const SearchSpace *space, const SearchResult *result, i
             int swap = rows[j];
             rows[j] = rows[j - 1], rows[j - 1] = swap;
         }
-    fprintf(file, "the fastest, then leaner rows; v: chunks; unsure: sensitive to; -v prints all, and explains\n");
+    fprintf(file,
+            "the fastest, then leaner rows; v: chunks; unsure: why a row may fail; -v prints all, and explains\n");
     table_(space, result, rows, count, false, file);
 }
 
@@ -139,16 +141,24 @@ static void line_of_changes_(const Config *from, const Config *to, const char *l
     size_t length;
     FILE *changes = xmemstream(&text, &length);
     int count = layout_write_changes(from, to, changes);
+    if (count > 0 && budget_taken(from) < 0.99) fputs(" -o train.steps=auto", changes);
     xmemstream_close(changes);
     grid_line(file, label, format, count == 0 ? "nothing: it is the given configuration" : text);
     free(text);
+}
+
+// Writes why a candidate does not survive.
+static const char *loses_text_(const Candidate *candidate) {
+    if (candidate->fails == DOUBT_RESERVE && candidate->robust < 1) // it fits with more in reserve
+        return "slower than others that fit with 4 GiB more";
+    return unsure_words(candidate->fails, false);
 }
 
 static void print_best_(const SearchSpace *space, const SearchResult *result, bool verbose, FILE *file) {
     const Candidate *items = result->found.items, *safest = NULL;
     const Forecast *best = &items[result->best].forecast;
     char cut[CONFIG_CUT], schedule[SCHEDULE_TEXT], rest[SCHEDULE_TEXT], head[PLAN_HEAD_TEXT], text[2 * SCHEDULE_TEXT];
-    char bytes[32], step[32];
+    char bytes[32], step[32], format[2 * SCHEDULE_TEXT + 64];
     Config config;
     space_config(space, &best->layout, &config);
     grid_line(file, "search", "%s", plan_head_text(space->planner, &config, head));
@@ -161,6 +171,9 @@ static void print_best_(const SearchSpace *space, const SearchResult *result, bo
               config_chunks(&config), rest_text_(space, &config, rest), grid_seconds(best->time.step, step),
               grid_bytes(best->peak_bytes, bytes), best->fullest);
     line_of_changes_(space->keys.asked, &config, "set", "%s", file);
+    if (config.program != 0)
+        grid_line(file, "flags", "add --write best.yaml; scripts/export.py best.yaml --to %s prints its settings",
+                  foreign_programs[config.program - 1].word);
     plan_print_time(space->planner, &config, &best->time, verbose, file);
     if (!isnan(items[result->best].robust)) unsure_print(&result->unsure, best->time.step, file);
     for (int64_t i = 0; i < result->found.count; i++)
@@ -168,9 +181,12 @@ static void print_best_(const SearchSpace *space, const SearchResult *result, bo
             (safest == NULL || items[i].forecast.time.step < safest->forecast.time.step))
             safest = &items[i];
     if (items[result->best].robust >= 0 && items[result->best].fails < DOUBTS && safest != NULL) {
-        space_config(space, &safest->forecast.layout, &config);
-        grid_line(file, "safer", "%s: %.1f %% longer, %.2f GiB", short_text_(&config, text),
-                  100 * (safest->forecast.time.step / best->time.step - 1), (double)safest->forecast.peak_bytes / GIB);
+        Config safer;
+        config.train.tokens = 0; // `set` has train.steps
+        space_config(space, &safest->forecast.layout, &safer);
+        snprintf(format, sizeof format, "%s: %.1f %%%% longer, %.2f GiB: as set, then %%s", short_text_(&safer, text),
+                 100 * (safest->forecast.time.step / best->time.step - 1), (double)safest->forecast.peak_bytes / GIB);
+        line_of_changes_(&config, &safer, "safer", format, file);
     }
     if (space->planner->measured)
         grid_line(file, "profile", "stage times come from %s; only its tensor ranks and attention are searched",
@@ -221,10 +237,9 @@ static int print_next_(const SearchSpace *space, const SearchResult *result, FIL
     if (result->tightest >= 0 && result->found.items[result->tightest].forecast.time.step < best) {
         const Candidate *tight = &result->found.items[result->tightest];
         space_config(space, &tight->forecast.layout, &config);
-        grid_line(file, label, "%s: %s a step, %.1f %% less, but %.2f GiB and unsure with %s",
-                  short_text_(&config, cut), grid_seconds(tight->forecast.time.step, seconds),
-                  100 * (1 - tight->forecast.time.step / best), (double)tight->forecast.peak_bytes / GIB,
-                  unsure_words(tight->fails, false));
+        grid_line(file, label, "%s: %s a step, %.1f %% less, but %.2f GiB, %s", short_text_(&config, cut),
+                  grid_seconds(tight->forecast.time.step, seconds), 100 * (1 - tight->forecast.time.step / best),
+                  (double)tight->forecast.peak_bytes / GIB, loses_text_(tight));
     }
     if (!answer_next_better(space, result, &misfit, &step, err)) return err->code != 0 ? -1 : 0;
     space_config(space, &misfit.forecast.layout, &config);
@@ -297,9 +312,9 @@ int search_report(const Searched *found, const Searched *here, bool verbose, FIL
         Config config;
         space_config(&here->space, &best->layout, &config);
         if (result->best >= 0)
-            snprintf(less, sizeof less, ", %+.1f %%",
+            snprintf(less, sizeof less, " (%+.1f %%)",
                      100 * (best->time.step / result->found.items[result->best].forecast.time.step - 1));
-        grid_line(screen, "here", "this trainer would take %s: %s%s a step, %.2f GiB", short_text_(&config, cut),
+        grid_line(screen, "here", "this trainer would take %s: %s%s, %.2f GiB", short_text_(&config, cut),
                   grid_seconds(best->time.step, step), less, (double)best->peak_bytes / GIB);
     }
     xmemstream_close(screen);
@@ -328,8 +343,8 @@ int search_report(const Searched *found, const Searched *here, bool verbose, FIL
         grid_line(
             file, "",
             "v: chunks; GiB: memory of the fullest rank; host: most GiB of host memory per rank; by time: layers are "
-            "split to balance the time with embedding and head; by list: as in -o parallel.layers; again: recomputed "
-            "layers; pointwise: schedule.recompute; seq: parallel.sequence; e: parallel.expert; adjacent: "
+            "split to balance the time with embedding and head; by list: as in -o parallel.layers; recomputed: layers; "
+            "pointwise: schedule.recompute; seq: parallel.sequence; e: parallel.expert; adjacent: "
             "parallel.placement; unsure: changes after which a row does not fit or is over 5 %% slower than another; "
             "regret: its largest slowdown against the fastest under these changes, - if it may not fit");
     } else if (result->best >= 0 && left >= 0) print_table_(space, result, left, file);

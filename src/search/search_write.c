@@ -6,6 +6,7 @@
 #include "base/grid.h"
 #include "base/json_out.h"
 #include "config/config_schema.h"
+#include "plan/budget.h"
 #include "plan/plan_report.h"
 
 #include <errno.h>
@@ -30,8 +31,10 @@ static void why_(const SearchSpace *space, const SearchResult *result, int index
                                   : "the search planned from the figures above; name a profile to plan from measured "
                                     "times";
         bool slots = strcmp(key->name, "schedule.slots") == 0 && layout_evicts(&best->layout);
+        bool ends = strcmp(key->name, "train.steps") == 0 && budget_taken(space->keys.asked) < 0.99;
         snprintf(text, size, "%s",
-                 slots                                        ? "the configuration fits with these slots"
+                 slots  ? "the configuration fits with these slots"
+                 : ends ? "ends the run before train.tokens are taken; auto: does not"
                  : strcmp(key->name, "hardware.profile") == 0 ? profile
                                                               : key->meaning);
         return;

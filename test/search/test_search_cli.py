@@ -145,6 +145,24 @@ def test_the_keys_of_the_cheapest_change_give_its_step():
     assert f"{json.loads(plan.stdout)['step_ms'] / 1000:.2f}" == step
 
 
+def test_the_options_of_the_answer_and_of_the_safer_one_give_their_figures():
+    """Here for Megatron-LM, whose settings `flags` says how to print. 9 steps do not take all of train.tokens."""
+    keys = ["-o", "hardware.gpu=h100", "-o", "train.tokens=1e12", "-o", "train.steps=9"]
+    program, model = ["--for", "megatron"], ROOT / "configs/llama3_70b.yaml"
+    text = " ".join(search("--gpus", 64, *program, *keys, config=model).stdout.split())
+    found = re.search(r" ([\d.]+) s a step, ([\d.]+) GiB .*? set (-o .*? -o train.steps=auto) flags ", text)
+    step, gib, chosen = found.groups()
+    found = re.search(r" safer .*?: ([\d.]+) % longer, ([\d.]+) GiB: as set, then (-o .*?) given ", text)
+    more, least, safer = found.groups()
+    assert "train.steps" not in safer and "--write best.yaml; scripts/export.py best.yaml --to megatron" in text
+    for options, longer, peak in ((chosen, 0, gib), (f"{chosen} {safer}", float(more), least)):
+        ended = command("llama", "-c", model, "--plan", "--json", *program, *keys, *shlex.split(options))
+        told = json.loads(ended.stdout)
+        assert told["step_ms"] / 1000 == pytest.approx(float(step) * (1 + longer / 100), rel=1e-3)
+        assert f"{max(stage['peak_bytes'] for stage in told['stages']) / 2**30:.2f}" == peak
+        assert told["config"]["train"]["steps"] == 238419
+
+
 @pytest.mark.thorough
 def test_layers_that_are_given_are_not_called_dealt_by_time():
     layers = f"parallel.layers=[9{',10' * 6},11]"
