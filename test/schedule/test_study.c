@@ -1,8 +1,7 @@
 // Schedules studied with given times: the sentence about a schedule, its lanes as text, and --times.
 #include "schedule/study.h"
 
-#include "schedule/kinds.h"
-#include "unit.h"
+#include "schedules.h"
 
 #include <string.h>
 
@@ -65,12 +64,6 @@ TEST(chunks_share_the_times_of_a_stage) {
     }
 }
 
-static int kind_of_(const char *name) {
-    int kind = 0;
-    while (strcmp(schedule_kinds[kind].name, name) != 0) kind++;
-    return kind;
-}
-
 // A slot has the bundle of one chunk and one slice: the transfers of a microbatch's slots take the given time together.
 TEST(chunks_and_slices_share_the_time_of_a_transfer) {
     static const ScheduleSpec specs[] = {{.stages = 4, .microbatches = 16},
@@ -80,7 +73,7 @@ TEST(chunks_and_slices_share_the_time_of_a_transfer) {
     for (int i = 0; i < 3; i++) {
         Error err = {0};
         StudyTimes times = {.forward = 1, .input = 1, .weight = 1, .transfer = 0.5};
-        Schedule *plain = proved_(schedule_make(&schedule_kinds[kind_of_(names[i])], &specs[i], &err));
+        Schedule *plain = proved_(schedule_make(&schedule_kinds[schedule_kind_index(names[i])], &specs[i], &err));
         Schedule *balanced = proved_(bpipe_balance(plain, 0, 0, 1, &err));
         Timeline *timeline = study_run(balanced, &times, &err);
         assert_non_null(timeline);
