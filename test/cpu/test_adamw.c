@@ -62,87 +62,81 @@ static void reference_step(const AdamwStep *a, double *w, double *m, double *v, 
     *w -= a->lr * (m_hat / (sqrt(v_hat) + a->eps) + (decay ? a->weight_decay : 0.0) * *w);
 }
 
-static void check(int precision) {
-    Op op = op_start(precision, 2);
-    State s = state_make(&op);
+typedef struct Reference {
     double *w[TENSORS], *m[TENSORS], *v[TENSORS];
+} Reference;
+
+static Reference reference_make(Op *op, const State *s) {
+    Reference r;
     for (int t = 0; t < TENSORS; t++) {
-        w[t] = memcpy(op_hold(&op, COUNTS[t] * 8), s.master[t].value, (size_t)COUNTS[t] * 8);
-        m[t] = op_hold(&op, COUNTS[t] * 8);
-        v[t] = op_hold(&op, COUNTS[t] * 8);
+        r.w[t] = memcpy(op_hold(op, COUNTS[t] * 8), s->master[t].value, (size_t)COUNTS[t] * 8);
+        r.m[t] = op_hold(op, COUNTS[t] * 8);
+        r.v[t] = op_hold(op, COUNTS[t] * 8);
     }
-    for (int64_t step = 1; step <= STEPS; step++) {
-        AdamwStep a = step_at(step);
-        gradients_set(&s, step);
-        op.backend->adamw(op.backend, s.tensors, TENSORS, &a);
-        for (int t = 0; t < TENSORS; t++)
-            for (int64_t i = 0; i < COUNTS[t]; i++) {
-                double g = gradient_at(t, i, step);
-                reference_step(&a, &w[t][i], &m[t][i], &v[t][i], g, s.tensors[t].decay);
-                assert_true(s.tensors[t].gradient[i] == (t == 1 ? (float)g : 0.0f));
-            }
-    }
+    return r;
+}
+
+static void assert_weights(Op *op, State *s, const Reference *r) {
     for (int t = 0; t < TENSORS; t++) {
-        float *master = s.master[t].data;
-        for (int64_t i = 0; i < COUNTS[t]; i++) s.master[t].value[i] = (double)master[i];
-        op_near("weight", s.master[t].value, w[t], COUNTS[t], 1e-6, 0.5);
-        if (precision == PRECISION_BF16)
-            op_near("bf16", op_read(&op, &s.weight[t]), s.master[t].value, COUNTS[t], 0x1.01p-8, 0.0);
+        float *master = s->master[t].data;
+        for (int64_t i = 0; i < COUNTS[t]; i++) s->master[t].value[i] = (double)master[i];
+        op_near("weight", s->master[t].value, r->w[t], COUNTS[t], 1e-6, 0.5);
+        if (op->backend->precision == PRECISION_BF16)
+            op_near("bf16", op_read(op, &s->weight[t]), s->master[t].value, COUNTS[t], 0x1.01p-8, 0.0);
     }
-    op_end(&op);
 }
 
 TEST(several_steps_agree_with_float64) {
-    check(PRECISION_FP32);
-    check(PRECISION_BF16);
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
+        Op op = op_start(precision, 2);
+        State s = state_make(&op);
+        Reference r = reference_make(&op, &s);
+        for (int64_t step = 1; step <= STEPS; step++) {
+            AdamwStep a = step_at(step);
+            gradients_set(&s, step);
+            op.backend->adamw(op.backend, s.tensors, TENSORS, &a);
+            for (int t = 0; t < TENSORS; t++)
+                for (int64_t i = 0; i < COUNTS[t]; i++) {
+                    double g = gradient_at(t, i, step);
+                    reference_step(&a, &r.w[t][i], &r.m[t][i], &r.v[t][i], g, s.tensors[t].decay);
+                    assert_true(s.tensors[t].gradient[i] == (t == 1 ? (float)g : 0.0f));
+                }
+        }
+        assert_weights(&op, &s, &r);
+        op_end(&op);
+    }
 }
 
 // Every other tensor is a matrix of Muon's: its momentum, then an update by whatever direction the gradient holds.
-static void check_muon(int precision) {
-    Op op = op_start(precision, 2);
-    State s = state_make(&op);
-    double *w[TENSORS], *m[TENSORS], *direction[TENSORS];
-    const double beta = 0.95;
-    for (int t = 0; t < TENSORS; t++) {
-        w[t] = memcpy(op_hold(&op, COUNTS[t] * 8), s.master[t].value, (size_t)COUNTS[t] * 8);
-        m[t] = op_hold(&op, COUNTS[t] * 8);
-        direction[t] = op_hold(&op, COUNTS[t] * 8);
-        s.tensors[t].v = NULL;
-        s.tensors[t].scale = 0.2 * sqrt((double)COUNTS[t]);
-    }
-    for (int64_t step = 1; step <= STEPS; step++) {
-        AdamwStep a = step_at(step);
-        gradients_set(&s, step);
-        op.backend->momentum(op.backend, s.tensors, TENSORS, beta, a.gradient_scale);
-        for (int t = 0; t < TENSORS; t++) {
-            double *left = op_hold(&op, COUNTS[t] * 8);
-            for (int64_t i = 0; i < COUNTS[t]; i++) {
-                double g = a.gradient_scale * gradient_at(t, i, step);
-                m[t][i] = beta * m[t][i] + (1 - beta) * g;
-                direction[t][i] = beta * m[t][i] + (1 - beta) * g;
-                left[i] = (double)s.tensors[t].gradient[i];
-                double decay = s.tensors[t].decay ? a.weight_decay : 0.0;
-                w[t][i] -= a.lr * (s.tensors[t].scale * left[i] + decay * w[t][i]);
-            }
-            op_near("direction", left, direction[t], COUNTS[t], 1e-5, 1e-3);
-        }
-        op.backend->adamw(op.backend, s.tensors, TENSORS, &a);
-        for (int t = 0; t < TENSORS; t++)
-            for (int64_t i = 0; t != 1 && i < COUNTS[t]; i++) assert_true(s.tensors[t].gradient[i] == 0.0f);
-    }
-    for (int t = 0; t < TENSORS; t++) {
-        float *master = s.master[t].data;
-        for (int64_t i = 0; i < COUNTS[t]; i++) s.master[t].value[i] = (double)master[i];
-        op_near("weight", s.master[t].value, w[t], COUNTS[t], 1e-6, 0.5);
-        if (precision == PRECISION_BF16)
-            op_near("bf16", op_read(&op, &s.weight[t]), s.master[t].value, COUNTS[t], 0x1.01p-8, 0.0);
-    }
-    op_end(&op);
-}
-
 TEST(momentum_and_the_update_of_matrices_agree_with_float64) {
-    check_muon(PRECISION_FP32);
-    check_muon(PRECISION_BF16);
+    const double beta = 0.95;
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
+        Op op = op_start(precision, 2);
+        State s = state_make(&op);
+        Reference r = reference_make(&op, &s); // v: the direction
+        for (int t = 0; t < TENSORS; t++) s.tensors[t].v = NULL, s.tensors[t].scale = 0.2 * sqrt((double)COUNTS[t]);
+        for (int64_t step = 1; step <= STEPS; step++) {
+            AdamwStep a = step_at(step);
+            gradients_set(&s, step);
+            op.backend->momentum(op.backend, s.tensors, TENSORS, beta, a.gradient_scale);
+            for (int t = 0; t < TENSORS; t++) {
+                double *left = op_hold(&op, COUNTS[t] * 8), decay = s.tensors[t].decay ? a.weight_decay : 0.0;
+                for (int64_t i = 0; i < COUNTS[t]; i++) {
+                    double g = a.gradient_scale * gradient_at(t, i, step);
+                    r.m[t][i] = beta * r.m[t][i] + (1 - beta) * g;
+                    r.v[t][i] = beta * r.m[t][i] + (1 - beta) * g;
+                    left[i] = (double)s.tensors[t].gradient[i];
+                    r.w[t][i] -= a.lr * (s.tensors[t].scale * left[i] + decay * r.w[t][i]);
+                }
+                op_near("direction", left, r.v[t], COUNTS[t], 1e-5, 1e-3);
+            }
+            op.backend->adamw(op.backend, s.tensors, TENSORS, &a);
+            for (int t = 0; t < TENSORS; t++)
+                for (int64_t i = 0; t != 1 && i < COUNTS[t]; i++) assert_true(s.tensors[t].gradient[i] == 0.0f);
+        }
+        assert_weights(&op, &s, &r);
+        op_end(&op);
+    }
 }
 
 // A tensor's norm does not depend on the other tensors of the call, so the split of tensors over stages and ranks

@@ -77,24 +77,3 @@ TEST(gradient_adds_in_row_order_for_any_threads) {
             for (int threads = 1; threads <= 3; threads++)
                 check_backward(precision, &SHAPES[i], threads, 3 * (threads - 1));
 }
-
-// The outputs of ranks that split the vocabulary sum to the output of one rank.
-TEST(ranks_add_up_to_the_whole) {
-    enum { VOCAB = 12, HIDDEN = 20, ROWS = 40 };
-    Op op = op_start(PRECISION_FP32, 1);
-    Shape s = {ROWS, 1, HIDDEN, VOCAB, 0, VOCAB, false};
-    const int32_t *t = tokens(&op, &s);
-    Operand wte = op_operand(&op, VOCAB * HIDDEN, 1, 0.0, 1.0);
-    Operand whole = op_output(&op, ROWS * HIDDEN), part[3];
-    op.backend->embedding_forward(op.backend, whole.data, t, NULL, wte.data, NULL, ROWS, HIDDEN, 1, 0, VOCAB);
-    for (int rank = 0; rank < 3; rank++) {
-        part[rank] = op_output(&op, ROWS * HIDDEN);
-        op.backend->embedding_forward(op.backend, part[rank].data, t, NULL, (float *)wte.data + rank * 4 * HIDDEN, NULL,
-                                      ROWS, HIDDEN, 1, rank * 4, 4);
-        op_read(&op, &part[rank]);
-    }
-    op_read(&op, &whole);
-    for (int64_t i = 0; i < ROWS * HIDDEN; i++)
-        assert_true(part[0].value[i] + part[1].value[i] + part[2].value[i] == whole.value[i]);
-    op_end(&op);
-}

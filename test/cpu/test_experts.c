@@ -19,10 +19,16 @@ static void check_logits(int precision, int64_t rows, int64_t hidden, int64_t ex
             want[i] += x.value[i / experts * hidden + k] * w.value[i % experts * hidden + k];
     for (int64_t i = 0; i < rows * experts; i++) logits.value[i] = (double)((float *)logits.data)[i];
     op_near("logits", logits.value, want, rows * experts, 2e-6, sqrt((double)hidden));
+    float *one = op_poison(&op, experts * 4);
+    for (int64_t r = 0; r < rows; r++) {
+        const char *from = (const char *)x.data + r * hidden * op.backend->element;
+        op.backend->router_forward(op.backend, one, from, w.data, 1, hidden, experts);
+        assert_memory_equal(one, (float *)logits.data + r * experts, (size_t)experts * 4);
+    }
     op_end(&op);
 }
 
-TEST(logits_are_fp32_in_both_precisions) {
+TEST(logits_are_fp32_in_both_precisions_and_do_not_depend_on_other_rows) {
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
         check_logits(precision, 1, 8, 2);
         check_logits(precision, 67, 72, 8);
@@ -422,26 +428,6 @@ static void check_alone(int precision, const Grouped *g) {
 TEST(a_row_has_the_same_bits_among_any_other_rows) {
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
         for (int i = 0; i < GROUP_CASES; i++) check_alone(precision, &GROUPS[i]);
-}
-
-static void check_logits_alone(int precision, int64_t rows, int64_t hidden, int64_t experts) {
-    Op op = op_start(precision, 2);
-    Operand x = op_operand(&op, rows * hidden, 1, 0, 1), w = op_operand(&op, experts * hidden, 2, 0, 1);
-    float *all = op_poison(&op, rows * experts * 4), *one = op_poison(&op, experts * 4);
-    op.backend->router_forward(op.backend, all, x.data, w.data, rows, hidden, experts);
-    for (int64_t r = 0; r < rows; r++) {
-        const char *from = (const char *)x.data + r * hidden * op.backend->element;
-        op.backend->router_forward(op.backend, one, from, w.data, 1, hidden, experts);
-        assert_memory_equal(one, all + r * experts, (size_t)experts * 4);
-    }
-    op_end(&op);
-}
-
-TEST(logits_of_a_row_do_not_depend_on_other_rows) {
-    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
-        check_logits_alone(precision, 67, 72, 8);
-        check_logits_alone(precision, 130, 520, 40);
-    }
 }
 
 // --- threads

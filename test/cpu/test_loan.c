@@ -37,10 +37,7 @@ TEST(what_one_process_writes_the_other_reads) {
     memset(memory, 7, BYTES);
     assert_int_equal(backend->lend(backend, memory, BYTES, &loan, &err), 0);
     pid_t child = fork();
-    if (child == 0) {
-        // Its own copy of everything but what is shared.
-        _exit(borrow_and_answer(&loan, 7, 9));
-    }
+    if (child == 0) _exit(borrow_and_answer(&loan, 7, 9));
     int status = 0;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(WEXITSTATUS(status), 0);
@@ -60,8 +57,7 @@ TEST(only_what_was_allocated_to_be_lent_is_lent) {
     assert_true(own != NULL && lent != NULL && second != NULL);
     assert_int_equal(backend->lend(backend, own, BYTES, &loan, &err), -1);
     err = (Error){0};
-    assert_int_equal(backend->lend(backend, second, BYTES, &loan, &err),
-                     -1); // only one piece can be lent
+    assert_int_equal(backend->lend(backend, second, BYTES, &loan, &err), -1); // only one piece can be lent
     backend->release(backend, MEMORY_LENT_SLOTS, second, BYTES);
     backend->release(backend, MEMORY_LENT_SLOTS, lent, BYTES);
     backend->release(backend, MEMORY_OWN_SLOTS, own, BYTES);

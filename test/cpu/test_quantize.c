@@ -158,6 +158,12 @@ TEST(matrices_follow_the_rule_in_every_kind) {
         }
 }
 
+static void assert_same_scales(const Factor *a, const Factor *b, int64_t rows, int64_t cols) {
+    for (int64_t at = 0; at < rows * cols; at++)
+        assert_true(factor_scale(a, rows, cols, at / cols, at % cols) ==
+                    factor_scale(b, rows, cols, at / cols, at % cols));
+}
+
 // Transposing a quantized matrix gives the quantized transpose of its values in bf16.
 TEST(eight_bits_are_transposed_as_their_values_in_bf16_are) {
     for (int kind = FACTOR_ROWS_128; kind <= FACTOR_ROWS_32; kind += FACTOR_ROWS_32 - FACTOR_ROWS_128)
@@ -178,9 +184,7 @@ TEST(eight_bits_are_transposed_as_their_values_in_bf16_are) {
             Factor to = {got.numbers, got.scales, NULL, kind}, wanted = {want.numbers, want.scales, NULL, kind};
             op.backend->quantize(op.backend, to, narrow, c.rows, c.cols, true);
             assert_memory_equal(got.numbers, want.numbers, (size_t)x.count);
-            for (int64_t at = 0; at < x.count; at++)
-                assert_true(factor_scale(&to, c.cols, c.rows, at / c.rows, at % c.rows) ==
-                            factor_scale(&wanted, c.cols, c.rows, at / c.rows, at % c.rows));
+            assert_same_scales(&to, &wanted, c.cols, c.rows);
             op_end(&op);
         }
 }
@@ -224,9 +228,7 @@ TEST(gathered_operands_are_the_operand_of_all_rows) {
             }
             op.backend->join_scales(op.backend, joined, gathered, RANKS, all.rows, all.cols, kind);
             Factor to = {want.numbers, joined, NULL, kind}, wanted = {want.numbers, want.scales, NULL, kind};
-            for (int64_t at = 0; at < x.count; at++)
-                assert_true(factor_scale(&to, all.rows, all.cols, at / all.cols, at % all.cols) ==
-                            factor_scale(&wanted, all.rows, all.cols, at / all.cols, at % all.cols));
+            assert_same_scales(&to, &wanted, all.rows, all.cols);
             op_end(&op);
         }
 }
