@@ -5,15 +5,12 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 
 import numpy
 import pytest
 
 from checkpoint_runs import KILLER, Disk, crc64, saved_run, several_ranks, whole_checkpoints
-from trainer_runs import (LLAMA, MODELS, TOOLS, Trainer, checkpoint_names, layout, nothing_left, saving, preload,
-                          verify, wait_for_lines, wait_until, without_mpi)
-
+from trainer_runs import LLAMA, MODELS, TOOLS, Trainer, checkpoint_names, layout, saving, preload, verify, without_mpi
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -42,18 +39,6 @@ def test_resume_continues_with_the_same_bits_in_another_layout(trained, change):
     assert resumed.curve() == trained.whole.curve(first=5)
 
 
-OTHER_SUMS = {
-    "tensor_and_data_ranks_in_sequence": layout(p=2, t=2, d=2, bpipe=True, parallel_sequence=True),
-    "larger_micro_batch": layout(p=2, b=2),
-}
-
-
-@pytest.mark.parametrize("change", OTHER_SUMS)
-def test_resume_continues_alike_where_sums_are_split_differently(trained, change):
-    resumed = trained.run(OTHER_SUMS[change], resume=trained.saved / "step_00000004")
-    numpy.testing.assert_allclose(resumed.curve(), trained.whole.curve(first=5), rtol=1e-5)
-
-
 # Tensor rank r has the r-th part of a matrix, and data rank r the r-th piece of an optimizer state. Together they write
 # one complete model.
 SPLITS = {"both": layout(t=2, d=2), "four": layout(d=4)}
@@ -80,29 +65,6 @@ def test_files_do_not_depend_on_the_ranks_that_write(trained, tmp_path):
     assert verify(one) is None and verify(eight) is None
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_bf16_resumes_with_the_same_bits(model, tmp_path):
-    trainer = Trainer(tmp_path, MODELS[model])
-    bf16 = {"train.precision": "bf16"}
-    whole = trainer.run(bf16, saving(tmp_path / "saved", 4))
-    resumed = trainer.run(bf16, resume=tmp_path / "saved" / "step_00000004")
-    assert resumed.curve() == whole.curve(first=5)
-    other = trainer.run(resume=tmp_path / "saved" / "step_00000004")
-    numpy.testing.assert_allclose([c[1] for c in other.curve()], [c[1] for c in whole.curve(first=5)], rtol=2e-2)
-
-
-@several_ranks
-def test_a_tied_llama_is_saved_without_a_head_and_resumes_with_the_same_bits(tmp_path):
-    trainer = Trainer(tmp_path, dict(LLAMA, tie_embeddings=True))
-    whole = trainer.run(layout(p=4, bpipe=True), saving(tmp_path / "saved", 4))
-    index = json.loads((tmp_path / "saved" / "step_00000004" / "model.safetensors.index.json").read_text())
-    assert "lm_head.weight" not in index["weight_map"] and "model.embed_tokens.weight" in index["weight_map"]
-    for p in (1, 2):
-        assert trainer.run(layout(p=p), resume=tmp_path / "saved" / "step_00000004").curve() == whole.curve(first=5)
-    refused = trainer.run({"model.tie_embeddings": False}, resume=tmp_path / "saved" / "step_00000004", code=2)
-    assert "model.tie_embeddings is true there and false here" in refused.stderr
-
-
 def test_steps_are_a_total_and_a_finished_run_has_nothing_to_do(tmp_path):
     trainer = Trainer(tmp_path, LLAMA)
     trainer.run(saving(tmp_path / "saved", 8))
@@ -121,28 +83,6 @@ def test_a_larger_batch_goes_on_where_the_samples_ended(tmp_path):
     larger = trainer.run({"train.global_batch": 16, "train.steps": 6, "train.lr": 0}, resume=tmp_path / "saved")
     losses = [c[1] for c in smaller.curve()]
     numpy.testing.assert_allclose([c[1] for c in larger.curve()], [sum(losses[:2]) / 2, sum(losses[2:]) / 2], rtol=1e-6)
-
-
-# --- stopping
-
-
-@several_ranks
-@pytest.mark.parametrize("p", [1, 2])
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
-def test_a_stop_saves_and_ends_with_3(tmp_path, p, sent):
-    trainer = Trainer(tmp_path, LLAMA)
-    long = {"train.steps": 100000, "train.schedule": "constant"}
-    process = trainer.start(layout(p=p), long, saving(tmp_path / "saved", 50000))
-    wait_for_lines(process, process.metrics, 4)
-    process.send_signal(sent)
-    stopped = trainer.end(process)
-    assert stopped.code == 3, stopped.stderr
-    last = max(stopped.steps)
-    assert f"stopped on request after step {last}" in stopped.stderr
-    assert checkpoint_names(tmp_path / "saved") == [f"step_{last:08}"]
-    whole = trainer.run(long, {"train.steps": last + 2})
-    resumed = trainer.run(long, {"train.steps": last + 2}, resume=tmp_path / "saved")
-    assert resumed.curve() == whole.curve(first=last + 1)
 
 
 # --- damage
@@ -316,22 +256,6 @@ def test_a_kill_at_any_point_leaves_a_checkpoint_to_go_on_from(small, tmp_path):
     assert whole == ["step_00000002"]
 
 
-@pytest.mark.thorough
-@several_ranks
-def test_a_rank_that_is_killed_while_saving_ends_the_run_and_harms_nothing(small, tmp_path):
-    saved = tmp_path / "saved"
-    for delay in (0.0, 0.03, 0.1):
-        process = small.start(layout(p=2), saving(saved, 1, keep=2), {"train.steps": 1000000}, start_new_session=True)
-        wait_until(lambda: len(list(saved.glob("step_*"))) >= 2 or process.poll() is not None, "no two checkpoints")
-        assert process.poll() is None
-        time.sleep(delay)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        nothing_left(process.args[2])  # mpirun ends its ranks after its parent has died
-        assert whole_checkpoints(saved)
-        shutil.rmtree(saved)
-
-
 def test_a_full_disk_stops_no_training_and_harms_no_checkpoint(small, tmp_path):
     with Disk(tmp_path / "disk", "400k") as mounted:
         disk = mounted.folder
@@ -356,9 +280,3 @@ def test_a_limit_on_file_sizes_is_an_error_and_not_the_end(small, tmp_path):
     result = subprocess.run(["bash", "-c", 'ulimit -f 2; exec "$@"', "-", *command], capture_output=True, text=True)
     assert result.returncode == 1 and "File too large" in result.stderr
     assert result.stdout.count("step ") == 4 and checkpoint_names(tmp_path / "saved") == []
-
-
-def test_a_place_that_cannot_be_made_is_refused_at_the_start(small, tmp_path):
-    (tmp_path / "file").write_text("")
-    result = small.run(saving(tmp_path / "file" / "saved", 1), code=1)
-    assert "checkpoint.dir" in result.stderr and result.steps == {}

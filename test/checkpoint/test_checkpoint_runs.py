@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpoint_runs import KILLER, saved_run, several_ranks
+from checkpoint_runs import saved_run, several_ranks
 from other_user import OtherUser, let_in, needs_root
 from trainer_runs import (ROOT, checkpoint_names, layout, mpirun, mpirun_environment, saving, preload, verify,
                           wait_until)
@@ -211,34 +211,6 @@ def test_overwrite_removes_nothing_that_has_no_readable_manifest(small, saved):
     (saved / "step_00000004" / "manifest.json").write_text("{")
     small.run(saving(saved, 2, keep=1), OVERWRITE, {"train.steps": 4})
     assert "step_00000004.kept" in checkpoint_names(saved)
-
-
-@pytest.fixture(scope="module")
-def killer(tmp_path_factory):
-    library = preload(tmp_path_factory.mktemp("killer") / "killer.so", KILLER)
-    return lambda at, **more: {"LD_PRELOAD": str(library), "KILL_AT": str(at), **more}
-
-
-@pytest.mark.thorough
-@pytest.mark.soak
-@pytest.mark.parametrize("names", ["exchanged", "renamed"])
-def test_a_kill_at_any_point_of_an_overwrite_leaves_a_whole_checkpoint(small, tmp_path, killer, names):
-    """The new run's first checkpoint has the step number of the old run's only checkpoint."""
-    saved, more, at = tmp_path / "saved", {} if names == "exchanged" else {"NO_EXCHANGE": "1"}, 0
-    while True:
-        at += 1
-        shutil.rmtree(saved, ignore_errors=True)
-        saved.mkdir()
-        shutil.copytree(small.saved / "step_00000002", saved / "step_00000002")
-        once = (saving(saved, 2), OVERWRITE, {"train.steps": 2})
-        killed = small.end(small.start(*once, environment=killer(at, **more)))
-        if killed.code == 0:
-            break
-        resumed = small.run(saving(saved, 2), OVERWRITE, {"train.steps": 3}, resume=saved)
-        assert " after step 2" in resumed.stderr and sorted(resumed.steps) == [3], at
-        assert checkpoint_names(saved) == ["step_00000002", "step_00000003"]
-        assert len({manifest_of(saved / name)["run"] for name in checkpoint_names(saved)}) == 1
-    assert at > 4
 
 
 # --- nothing to go on from

@@ -84,19 +84,4 @@ TEST(what_config_json_lacks_is_refused) {
     }
 }
 
-TEST(a_key_without_a_word_in_config_json_is_refused) {
-    static Config config;
-    Error err = {0};
-    config_file_load_well(&config,
-                          "model: {family: gpt, hidden: 64, layers: 8, heads: 8, ffn: 100, vocab: 257, "
-                          "seq_len: 32}\n" DATA,
-                          NULL);
-    assert_int_equal(hf_config_check(&config, &err), 0);
-    config.model.rope_theta = 5; // this family has no rotary embedding, so config_load refuses the key
-    assert_int_equal(hf_config_check(&config, &err), -1);
-    assert_int_equal(err.code, EXIT_USAGE);
-    assert_non_null(strstr(err.text, "model.rope_theta: a checkpoint's config.json cannot express this"));
-    assert_non_null(strstr(err.text, "use 10000, or leave checkpoint.dir empty"));
-}
-
 TESTS_BETWEEN(config_file_create, config_file_remove)

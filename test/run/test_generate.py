@@ -443,9 +443,6 @@ def tokenizer_library(name):
         sys.path.pop()
 
 
-PIECES = {"model_type": "bpe", "byte_fallback": True}
-
-
 def make_tokenizer(kind, folder):
     """Trains a tokenizer on some text; returns its file and its library's own functions."""
     text = "".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))
@@ -453,7 +450,7 @@ def make_tokenizer(kind, folder):
     if kind == "model":
         sentencepiece = tokenizer_library("sentencepiece")
         sentencepiece.SentencePieceTrainer.train(input=str(folder / "text.txt"), model_prefix=str(folder / "m"),
-                                                 vocab_size=700, minloglevel=2, **PIECES)
+                                                 vocab_size=700, minloglevel=2, model_type="bpe", byte_fallback=True)
         library = sentencepiece.SentencePieceProcessor(model_file=str(folder / "m.model"))
         return folder / "m.model", library.encode, library.decode
     tokenizers = tokenizer_library("tokenizers")
@@ -489,22 +486,17 @@ def prepare_mine(folder, tokenizer):
 @pytest.mark.thorough
 def test_a_model_of_pieces_writes_text(tmp_path):
     """The side file of the data set names the tokenizer, so no option is needed."""
-    tokenizer_library("sentencepiece")
-    (tmp_path / "text.txt").write_bytes(made_text())
-    import sentencepiece
-
-    sentencepiece.SentencePieceTrainer.train(input=str(tmp_path / "text.txt"), model_prefix=str(tmp_path / "m"),
-                                             vocab_size=600, minloglevel=2, **PIECES)
-    prepare_mine(tmp_path, tmp_path / "m.model")
-    trainer = Trainer(tmp_path, {**MODELS["llama"], "vocab": 600})
+    path, _, _ = make_tokenizer("model", tmp_path)
+    prepare_mine(tmp_path, path)
+    trainer = Trainer(tmp_path, {**MODELS["llama"], "vocab": 700})
     trainer.config["data"]["train"] = str(tmp_path / "mine_train_*.bin")
     trainer.run({"train.steps": 30, "train.lr": 1.0e-2}, saving(tmp_path / "saved", 30))
     text = generate(trainer, "static int", GREEDY, resume=tmp_path / "saved")
     assert text.startswith("static int") and len(text) > len("static int") + 24
     text = generate(trainer, "static int", GREEDY, {"sample.begin": "off"}, resume=tmp_path / "saved")
-    ids = generate(trainer, " ".join(map(str, tokens("encode", "static int", tmp_path / "m.model"))), GREEDY, IDS,
+    ids = generate(trainer, " ".join(map(str, tokens("encode", "static int", path))), GREEDY, IDS,
                    resume=tmp_path / "saved")
-    assert tokens("decode", ids, tmp_path / "m.model") == text
+    assert tokens("decode", ids, path) == text
 
 
 def test_a_checkpoint_carries_the_tokenizer_of_its_data(tmp_path):

@@ -6,9 +6,7 @@
 
 #include <fcntl.h>
 #include <math.h>
-#include <signal.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #define NEAR(a, b) assert_true(fabs((a) - (b)) <= 1e-12 * fabs(b))
@@ -427,30 +425,6 @@ TEST_BETWEEN(a_file_that_is_not_ours_is_left_alone, desk_open, desk_close) {
     char *kept = read_whole(path);
     assert_string_equal(kept, "line\nall my work");
     free(kept);
-}
-
-// test_cli.py tests the messages.
-TEST_BETWEEN(full_disk_leaves_whole_lines, desk_open, desk_close) {
-    Error err = {0};
-    StepFigures figures = made_figures(1);
-    Metrics *metrics = opened(desk.path, -1);
-    log_steps(metrics, 1, 3);
-    char *before = read_whole(desk.path);
-    struct rlimit old, tight = {strlen(before) + 100, RLIM_INFINITY};
-    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
-    tight.rlim_max = old.rlim_max;
-    signal(SIGXFSZ, SIG_IGN);
-    listen_to_stdout();
-    setrlimit(RLIMIT_FSIZE, &tight);
-    int status = metrics_step(metrics, &figures, &err);
-    setrlimit(RLIMIT_FSIZE, &old);
-    free(heard());
-    metrics_close(metrics);
-    char *after = read_whole(desk.path);
-    assert_int_equal(status, -1);
-    assert_string_equal(after, before);
-    free(before);
-    free(after);
 }
 
 TESTS_BETWEEN(test_folder_create, test_folder_remove)
