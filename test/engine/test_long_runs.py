@@ -1,27 +1,17 @@
 """Keys of runs that take weeks: a ramp of batches, the decay of wsd, z_loss, init_std, checkpoints to keep for good,
-and fewer step lines. With each key the bits are the same for every layout, and after a resume."""
+and fewer step lines. test_layouts has their bits in every layout."""
 
 import math
 import re
 
 import numpy
 import pytest
-from trainer_runs import MODELS, Trainer, checkpoint_names, close, layout, saving, preload, tensors_of
+from trainer_runs import MODELS, Trainer, checkpoint_names, layout, saving, preload, tensors_of
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
 RAMP = {"train.batch_ramp": [[1, 4], [3, 8], [6, 16]], "train.steps": 8}
 BATCHES = [4, 4, 8, 8, 8, 16, 16, 16]
-LAYOUTS = {
-    "p1_gpipe": layout(schedule_name="gpipe"),
-    "p1_b4": layout(b=4),
-    "p2": layout(p=2),
-    "p4_bpipe": layout(p=4, bpipe=True),
-    "p4_to_host": layout(p=4, bpipe=True, schedule_evict_to="host"),
-    "p2_interleaved": layout(p=2, schedule_name="interleaved"),
-    "p2_v_half": layout(p=2, schedule_name="v-half"),
-    "p2_zb_d": layout(p=2, schedule_name="zb-d"),
-}
 
 
 @pytest.fixture(scope="module", params=["llama", "gpt"])
@@ -35,23 +25,6 @@ def test_each_step_has_the_batch_of_the_ramp(long_run):
     tokens = [16 * batch for batch in BATCHES]
     assert [step["tokens"] for step in long_run.plain.steps.values()] == tokens
     assert [step["tokens_seen"] for step in long_run.plain.steps.values()] == numpy.cumsum(tokens).tolist()
-
-
-@pytest.mark.soak(2)
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_a_ramp_has_the_same_bits_in_every_layout(long_run, name):
-    ended = long_run.run(RAMP, LAYOUTS[name])
-    if name == "p1_b4":  # another micro-batch adds up in another order
-        assert close([loss for _, loss, _ in ended.curve()], [loss for _, loss, _ in long_run.plain.curve()], 1e-5)
-    else:
-        assert ended.curve() == long_run.plain.curve()
-    assert "as planned, to the byte" in ended.stderr
-
-
-def test_data_ranks_share_every_batch_of_a_ramp(long_run):
-    both = long_run.run(RAMP, layout(d=2))
-    assert close([loss for _, loss, _ in both.curve()], [loss for _, loss, _ in long_run.plain.curve()], 1e-5)
-    assert [step["tokens"] for step in both.steps.values()] == [16 * batch for batch in BATCHES]
 
 
 def test_a_ramp_is_the_same_as_runs_with_its_batches_one_after_another(long_run, tmp_path):
@@ -121,15 +94,11 @@ def test_a_schedule_from_a_file_has_no_ramp(long_run, tmp_path):
 
 
 @pytest.mark.thorough
-def test_z_loss_has_the_same_bits_in_every_layout_and_off_is_as_without(long_run):
+def test_z_loss_adds_its_share_and_off_is_as_without(long_run):
     z = {"train.z_loss": 0.01}
     plain, one = long_run.run(), long_run.run(z)
     assert long_run.run({"train.z_loss": 0}).curve() == plain.curve()
     assert one.curve() != plain.curve()
-    for ranks in (layout(p=4, bpipe=True), layout(p=2, schedule_name="zb-d")):
-        assert long_run.run(z, ranks).curve() == one.curve()
-    halves, whole = long_run.run(z, layout(t=2)).curve(), one.curve()
-    assert close([loss for _, loss, _ in halves], [loss for _, loss, _ in whole], 1e-5)
     first, expected = one.steps[1]["loss"] - plain.steps[1]["loss"], 0.01 * math.log(61) ** 2
     assert abs(first / expected - 1) < 0.2  # fresh logits are close to zero, so Z is close to the vocabulary
 
@@ -179,10 +148,6 @@ def test_without_a_length_the_decay_is_a_tenth_of_the_steps_after_the_warm_up(lo
     ({"train.decay_steps": 7, "train.schedule": "wsd"}, "is 7; the limit is 6"),
     ({"train.decay_steps": 1, "train.schedule": "wsd", "train.warmup_steps": 9}, "is 1; the limit is 0"),
     ({"train.decay_shape": "minus_sqrt", "train.schedule": "wsd"}, "did you mean 1-sqrt"),
-    ({"train.z_loss": -1}, "train.z_loss: -1 is out of range"),
-    ({"train.init_std": 0}, "train.init_std: 0 is out of range"),
-    ({"checkpoint.keep_every": -1}, "checkpoint.keep_every: -1 is out of range"),
-    ({"log.every": 0}, "log.every: 0 is out of range"),
 ])
 def test_wrong_values_are_one_sentence(long_run, changes, why):
     said = long_run.run(changes, code=2).stderr.strip()

@@ -1,5 +1,5 @@
-"""Muon: against plain PyTorch, the same bits for any pipeline, to rounding for any other layout, and from checkpoint to
-checkpoint."""
+"""Muon: against plain PyTorch, its bytes and its momentum in checkpoints. test_layouts has the bits for any pipeline, the
+rounding of any other layout, and resumes."""
 
 import json
 import math
@@ -21,33 +21,7 @@ LATENT = {**{key: value for key, value in EXPERTS.items() if key not in ("kv_hea
           "dense_layers": 1}  # fmt: skip
 
 
-# --- layouts
-
-
-SAME = [
-    ("parallel.pipeline=4", "schedule.bpipe=on"),
-    ("parallel.pipeline=2", "schedule.bpipe=off", "schedule.name=zb-v"),
-]
-
-
-@pytest.mark.soak(2)
-@pytest.mark.parametrize("keys", SAME, ids=lambda keys: " ".join(keys[:1] + keys[2:]))
-def test_pipelines_schedules_and_slots_do_not_change_a_bit(small, keys):
-    small.keeps_bits((MUON,), keys)
-
-
-GRIDS = [(1, 2, 2, 1), (2, 1, 3, 1), (1, 1, 2, 2)]
-
-
-@pytest.mark.soak(2)
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("p, t, d, c", GRIDS, ids=lambda n: str(n))
-def test_other_ranks_change_only_the_rounding(small, p, t, d, c, precision):
-    keys = (MUON, f"train.precision={precision}", "train.global_batch=12")
-    ended = small.train(*keys, f"parallel.pipeline={p}", f"parallel.tensor={t}", f"parallel.data={d}",
-                        f"parallel.context={c}", f"schedule.bpipe={'on' if p > 1 else 'off'}")
-    assert "memory    as planned, to the byte, on " in ended.stderr, ended.stderr
-    assert close(ended.losses, small.one_stage(*keys).losses, 1e-5 if precision == "fp32" else 2e-3)
+# --- bytes
 
 
 def test_states_of_matrices_are_a_moment_smaller(small):
@@ -149,19 +123,6 @@ def saved(request, tmp_path_factory):
     ours.undisturbed = ours.run(layout(), saving(folder / "saved", 4)).curve()
     ours.saved = folder / "saved" / "step_00000004"
     return ours
-
-
-RESUMED = [layout(p=4, bpipe=True), layout(), layout(t=2), layout(p=2, d=2), layout(d=4)]
-
-
-@pytest.mark.soak(2)
-@pytest.mark.parametrize("where", RESUMED, ids=lambda keys: "p{} t{} d{}".format(*list(keys.values())[:3]))
-def test_a_checkpoint_resumes_in_any_layout(saved, where):
-    resumed = saved.run(where, resume=saved.saved).curve()
-    rest = saved.undisturbed[4:]
-    if where["parallel.tensor"] * where["parallel.data"] == 1:
-        assert resumed == rest
-    assert close([x for step in resumed for x in step], [x for step in rest for x in step], 1e-5)
 
 
 def test_every_layout_writes_the_same_momentum(saved, tmp_path):

@@ -60,24 +60,6 @@ def test_bpipe_over_every_schedule_has_the_same_bits(small, name):
     assert all(step["evictions"] > 0 for step in ended.steps)
 
 
-CHUNKS = {
-    "four of interleaved": schedule("interleaved", chunks=4),
-    "four of gis": schedule("gis", chunks=4, group=1),
-    "uneven": ["parallel.layers=[1,4,2,1]", *schedule("interleaved")],
-    "uneven in a V": ["parallel.layers=[1,4,2,1]", *schedule("zb-v")],
-    "without layers": ["parallel.layers=[0,4,4,0]", *schedule("interleaved")],
-    "without layers in a V": ["parallel.layers=[0,4,4,0]", *schedule("zb-v")],
-    "recomputed": ["schedule.recompute_layers=[3,1]", *schedule("gis")],
-    "recomputed in a V": ["schedule.recompute_layers=[3,1]", *schedule("zb-v")],
-}
-
-
-@pytest.mark.soak(2)
-@pytest.mark.parametrize("name", CHUNKS)
-def test_chunks_of_every_kind_have_the_same_bits(small, name):
-    small.keeps_bits((), [OFF, "parallel.pipeline=2", *CHUNKS[name]])
-
-
 ALL_IN_TURN = pytest.param([*PLAIN, *reversed(PLAIN)], marks=[pytest.mark.thorough, pytest.mark.soak], id="all")
 
 

@@ -48,32 +48,9 @@ def test_attention_modes_have_their_own_bits_but_the_same_losses(small, mode):
 
 
 @pytest.mark.thorough
-def test_attention_modes_by_stage_are_those_of_whole_runs_stage_by_stage(small):
-    """A list with one mode for all stages equals that mode; with different modes memory is as planned."""
-    listed = small.train("attention.mode=[recompute,recompute,recompute,recompute]")
-    assert listed.bits == small.train("attention.mode=recompute").bits
-    mixed = small.train("attention.mode=[recompute,none,flash,recompute]")
-    assert close(mixed.losses, small.alone.losses, 1e-4)
-    assert "memory    as planned, to the byte, on all stages" in mixed.stderr
-
-
-@pytest.mark.thorough
 def test_another_seed_is_another_run(small):
     assert small.train("train.seed=1338").bits != small.alone.bits
     assert small.train("train.seed=1338").bits == small.train("train.seed=1338", "parallel.pipeline=2").bits
-
-
-@pytest.mark.thorough
-def test_heads_of_the_other_kind_keep_the_promises(small):
-    """A tied head shares the embedding's weight, on either kind of stage: the same bits, one weight fewer."""
-    other = f"model.tie_embeddings={'true' if small.family == 'llama' else 'false'}"
-    one = small.one_stage(other)
-    for layout in ("p2", "p4", "p4_off", "p8"):
-        small.keeps_bits((other,), LAYOUTS[layout])
-    assert close(small.train(other, "parallel.pipeline=2", OFF, "parallel.tensor=2", "parallel.data=2").losses,
-                 one.losses, 1e-5)
-    matrix = 100 * 64
-    assert one.head["parameters"] - small.alone.head["parameters"] == (-matrix if small.family == "llama" else matrix)
 
 
 def test_the_micro_batch_changes_rounding_alone(small):
@@ -123,11 +100,6 @@ def test_bf16_learns_as_fp32_does(small):
     for key, relative in (("loss", 2e-3), ("grad_norm", 0.1)):
         assert close([step[key] for step in sixteen.steps], [step[key] for step in small.alone.steps], relative)
     assert sixteen.losses != small.alone.losses
-
-
-def test_bf16_stages_and_schedules_do_not_change_a_bit(small):
-    for layout in ("p4", "p2_off"):
-        small.keeps_bits(("train.precision=bf16",), LAYOUTS[layout])
 
 
 def test_bf16_halves_the_bundles(small):
