@@ -1,8 +1,7 @@
-// The plan: bytes and parameters, compared with figures computed by hand and with real allocations. Whether a machine
-// can run a plan: test_fits.c.
+// The plan: bytes and parameters, compared with figures computed by hand. That runs allocate these bytes: test_plan_cli.py
+// and test_layouts.py. Whether a machine can run a plan: test_fits.c.
 #include "backend/attention_scratch.h"
 #include "models.h"
-#include "engine/engine.h"
 #include "base/grid.h"
 #include "made_plan.h"
 #include "unit.h"
@@ -208,36 +207,6 @@ TEST(slots_are_the_larger_of_uneven_pairs) {
     unmake(&all);
 }
 
-// Allocates every stage as a run does, and compares each category, slots and messages only for a single stage.
-static void compare_allocated(const char *path, const char *overrides) {
-    Config config = loaded(path, overrides);
-    const Model *model = model_of(&config);
-    Error err = {0};
-    Backend *be = backend_cpu_create(config.train.precision, 1, &err);
-    Schedule *schedule = plan_schedule(&config, &err);
-    assert_non_null(be);
-    if (schedule == NULL) fail_msg("%s", err.text);
-    Plan plan = plan_make(model, &config, schedule, be);
-    for (int s = 0; s < plan.stages; s++) {
-        Stage stage;
-        if (stage_create(&stage, model, &config, schedule, be, s, NULL, 0, &err) != 0) fail_msg("%s", err.text);
-        EngineGroups alone = {NULL, NULL};
-        SlotCounts slots = plan_slots(&plan.stage[s]);
-        Engine *engine = plan.stages == 1 ? engine_create(&stage, schedule, &slots, &alone, NULL, &err) : NULL;
-        if (plan.stages == 1 && engine == NULL) fail_msg("%s", err.text);
-        for (int c = 0; c < MEMORY_CATEGORIES; c++) {
-            bool engines = c == MEMORY_OWN_SLOTS || c == MEMORY_LENT_SLOTS || c == MEMORY_MESSAGES;
-            if (plan.stages == 1 || !engines) assert_int_equal(be->held.bytes[c], plan.stage[s].memory.bytes[c]);
-        }
-        engine_destroy(engine);
-        stage_destroy(&stage);
-        assert_int_equal(memory_total(&be->held), 0);
-    }
-    plan_free(&plan);
-    schedule_free(schedule);
-    be->destroy(be);
-}
-
 // A recomputed layer keeps only its input in a slot. It is recomputed in the memory of one layer's bundle.
 TEST(recomputed_layers_take_one_stream_of_a_slot) {
     Made plain = made(LLAMA, ""), all = made(LLAMA, "schedule.recompute_layers=[10,4,0,0,0,0,0,0]");
@@ -248,17 +217,6 @@ TEST(recomputed_layers_take_one_stream_of_a_slot) {
     assert_int_equal(with[2].slot_bytes, without[2].slot_bytes);
     assert_int_equal(with[0].memory.bytes[MEMORY_WORKSPACE], without[0].memory.bytes[MEMORY_WORKSPACE] + layer);
     unmake(&plain), unmake(&all);
-}
-
-TEST(planned_bytes_are_the_bytes_allocated) {
-    compare_allocated("configs/llama_tiny.yaml", "attention.mode=none model.layers=9");
-    compare_allocated("configs/llama_tiny.yaml", "parallel.pipeline=1 train.precision=bf16 attention.mode=recompute");
-    compare_allocated("configs/llama_tiny.yaml", "parallel.context=4 attention.mode=none parallel.pipeline=1");
-    compare_allocated("configs/gpt_tiny.yaml", "attention.mode=none model.layers=9");
-    compare_allocated("configs/gpt_tiny.yaml", "parallel.pipeline=1 train.precision=bf16 attention.mode=recompute");
-    compare_allocated("configs/llama_tiny.yaml", "parallel.pipeline=1 schedule.recompute_layers=3");
-    compare_allocated("configs/gpt_tiny.yaml",
-                      "schedule.recompute_layers=[2,0,1,9] attention.mode=[recompute,none,flash,flash]");
 }
 
 // ---- the schedule a configuration asks for --------------------------------------------------------------------------

