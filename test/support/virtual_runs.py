@@ -204,6 +204,12 @@ def write_config(folder, family, **sections):
     return path
 
 
+def apart(options):
+    """Returns the keys of the configuration among the options, and the variables of the environment, VIRTUAL_*."""
+    variables = dict(option.split("=") for option in options if option.startswith("VIRTUAL_"))
+    return [option for option in options if not option.startswith("VIRTUAL_")], variables
+
+
 def environment(**changes):
     return trainer_runs.environment(**{"OMP_NUM_THREADS": "1", "VIRTUAL_PATIENCE": "60", **changes})
 

@@ -183,8 +183,7 @@ MOMENTS = {
 @pytest.mark.every_case
 @pytest.mark.parametrize("options, step", MOMENTS.values(), ids=MOMENTS)
 def test_a_gpu_that_is_lost_at_any_moment_is_what_the_run_says(tmp_path, options, step):
-    environment = dict(option.split("=") for option in options if option.startswith("VIRTUAL_"))
-    options = [option for option in options if not option.startswith("VIRTUAL_")]
+    options, environment = virtual_runs.apart(options)
     said = complaints(tmp_path, *options, VIRTUAL_FAULT=f"lost@{step}", **environment)
     lost = [each for each in said if "this process has lost the GPU" in each]
     assert lost and "--resume" in lost[0], said

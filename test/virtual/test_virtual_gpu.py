@@ -44,38 +44,6 @@ def test_a_rank_that_sees_gpus_maps_the_memory_of_the_others(tmp_path):
     assert ended.bits == trained(config, "llama", *BPIPE).bits
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("sequence", ["true", "false"])
-def test_chunks_of_rows_do_not_change_a_bit(tmp_path, sequence):
-    config = write_config(tmp_path, "gpt")
-    options = ("parallel.tensor=4", f"parallel.sequence={sequence}", "train.global_batch=2")
-    bits = [
-        trained(config, "gpt", *options, f"parallel.overlap={overlap}", VIRTUAL_ORDER="random").bits
-        for overlap in ("off", "on", "2", "3", "4")
-    ]
-    assert len(bits[0]) > 2 and bits.count(bits[0]) == len(bits)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("fp8", ["block", "mx"])
-def test_operands_of_8_bits_have_the_same_bits_however_they_are_gathered_and_kept(tmp_path, fp8):
-    config = write_config(tmp_path, "llama")
-    layouts = [
-        ("parallel.overlap=off",),
-        ("parallel.overlap=on", "parallel.collectives=nccl"),
-        ("parallel.overlap=on", "parallel.collectives=copy", "schedule.recompute=pointwise"),
-        ("schedule.split_backward=on", "schedule.recompute=[pointwise, none]"),
-        ("schedule.recompute_layers=1",),
-    ]
-    gpu = "b200" if fp8 == "mx" else "h100"
-    eight = (*WIDE, *virtual_runs.EIGHT, f"train.fp8={fp8}", f"hardware.gpu={gpu}", "train.global_batch=2")
-    runs = [trained(config, "llama", *eight, *layout, VIRTUAL_ORDER="random") for layout in layouts]
-    shared = trained(config, "llama", *eight, "hardware.share_gpu=true", VIRTUAL_GPUS="1")
-    bits = [ended.bits for ended in (*runs, shared)]
-    assert len(bits[0]) > 2 and bits.count(bits[0]) == len(bits)
-    assert all("as planned, to the byte" in ended.stderr for ended in (*runs, shared))
-
-
 @pytest.mark.soak(2)
 @pytest.mark.thorough
 @pytest.mark.parametrize("precision", virtual_runs.BOUNDS)
@@ -94,30 +62,41 @@ def test_copies_have_the_bits_of_sums_in_rank_order_in_every_order(tmp_path, ran
             assert ended.bits == wanted.bits and "by copies into the memory" in ended.stderr, (order, overlap)
 
 
-SLICED = {
-    "fp32": ((), ("parallel.pipeline=2",), BPIPE, ("parallel.pipeline=2", "schedule.name=interleaved")),
-    "bf16": (("parallel.pipeline=1",), BPIPE, ("parallel.pipeline=4", "schedule.recompute_layers=1")),
+OVERLAPS = [(f"parallel.overlap={overlap}",) for overlap in ("off", "on", "2", "3", "4")]
+SLICED = ("parallel.pipeline=1", *virtual_runs.SLICES)
+PARTS = ((), BPIPE, ("parallel.pipeline=2", "schedule.name=interleaved", "schedule.recompute_layers=1"))
+GATHERED = [
+    ("parallel.overlap=off",),
+    ("parallel.overlap=on", "parallel.collectives=nccl"),
+    ("parallel.overlap=on", "parallel.collectives=copy", "schedule.recompute=pointwise"),
+    ("schedule.split_backward=on", "schedule.recompute=[pointwise, none]"),
+    ("schedule.recompute_layers=1",),
+    ("hardware.share_gpu=true", "VIRTUAL_GPUS=1"),
+]
+EIGHT = (*WIDE, *virtual_runs.EIGHT, "train.global_batch=2")
+# Family, keys, and layouts that must have the same bits with them.
+SAME = {
+    "chunks of rows": ("gpt", ("parallel.tensor=4", "parallel.sequence=true", "train.global_batch=2"), OVERLAPS),
+    "chunks of whole rows": ("gpt", ("parallel.tensor=4", "parallel.sequence=false", "train.global_batch=2"), OVERLAPS),
+    "blocks of 8 bits": ("llama", (*EIGHT, "train.fp8=block", "hardware.gpu=h100"), GATHERED),
+    "mx": ("llama", (*EIGHT, "train.fp8=mx", "hardware.gpu=b200"), GATHERED),
+    "slices in fp32": ("llama", SLICED, [(), ("parallel.pipeline=2",), BPIPE,
+                                         ("parallel.pipeline=2", "schedule.name=interleaved")]),
+    "slices in bf16": ("llama", (*SLICED, "train.precision=bf16"),
+                       [(), BPIPE, ("parallel.pipeline=4", "schedule.recompute_layers=1")]),
+    "context ranks": ("llama", (*virtual_runs.CONTEXT, "train.precision=bf16"), PARTS),
+    "documents in flash": ("llama", (*virtual_runs.LONG_DOCUMENTS, "train.precision=bf16"), PARTS),
 }
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("precision", SLICED)
-def test_slices_have_the_same_bits_for_any_number_of_stages_and_schedule(tmp_path, precision):
-    config = write_config(tmp_path, "llama")
-    given = ("parallel.pipeline=1", *virtual_runs.SLICES, f"train.precision={precision}")
-    runs = [trained(config, "llama", *given, *layout, VIRTUAL_ORDER="random") for layout in SLICED[precision]]
-    assert len(runs[0].bits) > 2 and all(ended.bits == runs[0].bits for ended in runs)
-    assert all("as planned, to the byte" in ended.stderr for ended in runs)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("given", [virtual_runs.CONTEXT, virtual_runs.LONG_DOCUMENTS])
-def test_parts_of_sequences_have_the_same_bits_for_any_number_of_stages_and_schedule(tmp_path, given):
-    """Context ranks, and documents in flash."""
-    config = write_config(tmp_path, "llama")
-    given = (*given, "train.precision=bf16")
-    layouts = ((), BPIPE, ("parallel.pipeline=2", "schedule.name=interleaved", "schedule.recompute_layers=1"))
-    runs = [trained(config, "llama", *given, *layout, VIRTUAL_ORDER="random") for layout in layouts]
+@pytest.mark.parametrize("family, given, layouts", SAME.values(), ids=SAME)
+def test_layouts_have_the_same_bits_and_the_planned_bytes(tmp_path, family, given, layouts):
+    config = write_config(tmp_path, family)
+    runs = []
+    for layout in layouts:
+        options, more = virtual_runs.apart((*given, *layout))
+        runs.append(trained(config, family, *options, VIRTUAL_ORDER="random", **more))
     assert len(runs[0].bits) > 2 and all(ended.bits == runs[0].bits for ended in runs)
     assert all("as planned, to the byte" in ended.stderr for ended in runs)
 
