@@ -367,6 +367,5 @@ int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err) 
     if (!foreign)
         schedule_table_print(table, &answer->planner, &answer->config, &own,
                              verbose ? 0 : (int)max_i64(PLAN_SCREEN - used, 2), file);
-    if (verbose && !foreign) plan_formulas_print(answer, file);
     return 0;
 }

@@ -51,9 +51,6 @@ void plan_print_time(const Planner *planner, const Config *config, const PlanTim
 // based on. -1 with err.
 int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err);
 
-// Prints the cost of published methods that this engine cannot run, by their authors' formulas.
-void plan_formulas_print(const PlanAnswer *answer, FILE *file);
-
 // Writes a simulated step of `step` seconds as a trace to the file `path`. -1 with err.
 int plan_trace_write(const Schedule *schedule, const Timeline *timeline, double step, const char *path, Error *err);
 
