@@ -16,9 +16,7 @@ char *products_text(const ProductChoices *products, const char *device, int64_t 
     FILE *file = xmemstream(&text, &length);
     JsonOut out = {.file = file};
     json_begin(&out, NULL, '{');
-    json_put_integer(&out, "format", 1);
-    json_put_text(&out, "device", device);
-    json_put_integer(&out, "library", library);
+    json_members(&out, "format %d device %s library %jd", 1, device, library);
     json_begin(&out, "products", '[');
     for (int64_t p = 0; p < products->count; p++) {
         const ProductKernels *product = &products->product[p];
@@ -33,8 +31,7 @@ char *products_text(const ProductChoices *products, const char *device, int64_t 
         for (int i = 0; i < PRODUCT_ALGORITHM; i++)
             fprintf(json_put(&out, NULL), "\"%016llx\"", (unsigned long long)product->algorithm[fastest][i]);
         json_end(&out, ']');
-        json_put_integer(&out, "suggestion", fastest);
-        json_put_digits(&out, "of_first", product->seconds[fastest] / product->seconds[0], 4);
+        json_members(&out, "suggestion %jd of_first %.4g", fastest, product->seconds[fastest] / product->seconds[0]);
         json_end(&out, '}');
     }
     json_line(&out);

@@ -3,6 +3,9 @@
 #include "json.h"
 
 #include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
 
 static void separate_(JsonOut *out) {
     if (out->comma) fputc(',', out->file);
@@ -53,4 +56,38 @@ void json_put_number(JsonOut *out, const char *key, double value) { json_write_n
 void json_put_digits(JsonOut *out, const char *key, double value, int digits) {
     if (isfinite(value)) fprintf(json_put(out, key), "%.*g", digits, value);
     else json_put_null(out, key);
+}
+
+static void put_members_(JsonOut *out, const char *at, va_list args) {
+    while (*at != '\0') {
+        char key[48];
+        int length = (int)strcspn(at, "? ");
+        bool truth = at[length] == '?';
+        snprintf(key, sizeof key, "%.*s", length, at);
+        at += length + truth + 2; // a blank and the %
+        if (*at == 's') json_put_text(out, key, va_arg(args, const char *));
+        else if (*at == 'j') json_put_integer(out, key, va_arg(args, intmax_t));
+        else if (*at == 'g') json_put_number(out, key, va_arg(args, double));
+        else if (*at == '.') json_put_digits(out, key, va_arg(args, double), atoi(at + 1));
+        else if (truth) json_put_truth(out, key, va_arg(args, int) != 0);
+        else json_put_integer(out, key, va_arg(args, int));
+        at += strcspn(at, " ");
+        at += *at == ' ';
+    }
+}
+
+void json_members(JsonOut *out, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    put_members_(out, format, args);
+    va_end(args);
+}
+
+void json_object(JsonOut *out, const char *key, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    json_begin(out, key, '{');
+    put_members_(out, format, args);
+    json_end(out, '}');
+    va_end(args);
 }

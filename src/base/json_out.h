@@ -26,5 +26,11 @@ void json_put_null(JsonOut *out, const char *key);
 void json_put_number(JsonOut *out, const char *key, double value);
 // The same with at most `digits` significant digits.
 void json_put_digits(JsonOut *out, const char *key, double value, int digits);
+
+// Write several members, "rank %d bytes %jd fits? %d name %s share %g rate %.4g", or an object of them: %d int, with a
+// ? a truth; %jd int64_t; %s text, or null for NULL; %g and %.Ng numbers, as json_put_number and json_put_digits.
+void json_members(JsonOut *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void json_object(JsonOut *out, const char *key, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
 // Returns the file, into which the caller has to write the value.
 FILE *json_put(JsonOut *out, const char *key);

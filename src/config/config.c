@@ -303,21 +303,14 @@ void config_help_json(const char *program, FILE *file) {
         [OPTION_FLAG] = "flag", [OPTION_TEXT] = "text", [OPTION_MAYBE] = "maybe", [OPTION_LIST] = "list"};
     JsonOut out = {.file = file};
     json_begin(&out, NULL, '{');
-    json_put_text(&out, "program", program);
-    json_put_text(&out, "version", VERSION);
-    json_put_text(&out, "date", VERSION_DATE);
+    json_members(&out, "program %s version %s date %s", program, VERSION, VERSION_DATE);
     json_line(&out);
     json_begin(&out, "options", '[');
     for (int i = 0; i < option_row_count; i++) {
         const OptionRow *row = &option_rows[i];
         json_line(&out);
-        json_begin(&out, NULL, '{');
-        json_put_text(&out, "name", row->name);
-        json_put_text(&out, "letter", (char[]){row->letter, '\0'});
-        json_put_text(&out, "kind", kinds[row->kind]);
-        json_put_text(&out, "argument", row->argument);
-        json_put_text(&out, "meaning", row->meaning);
-        json_end(&out, '}');
+        json_object(&out, NULL, "name %s letter %s kind %s argument %s meaning %s", row->name,
+                    (char[]){row->letter, '\0'}, kinds[row->kind], row->argument, row->meaning);
     }
     json_end(&out, ']');
     json_line(&out);
@@ -327,17 +320,14 @@ void config_help_json(const char *program, FILE *file) {
         config_expected(key, expected, sizeof expected);
         json_line(&out);
         json_begin(&out, NULL, '{');
-        json_put_text(&out, "name", key->name);
-        json_put_text(&out, "default", key->def);
-        json_put_truth(&out, "text", config_takes_text(key));
+        json_members(&out, "name %s default %s text? %d", key->name, key->def, config_takes_text(key));
         // The words that the key accepts. The zero word, such as "auto", precedes the words of an enum.
         json_begin(&out, "words", '[');
         if (key->type == KEY_BOOL) json_put_text(&out, NULL, "true"), json_put_text(&out, NULL, "false");
         if (key->zero_word != NULL) json_put_text(&out, NULL, key->zero_word);
         for (int i = 0; key->words != NULL && key->words[i] != NULL; i++) json_put_text(&out, NULL, key->words[i]);
         json_end(&out, ']');
-        json_put_text(&out, "expected", expected);
-        json_put_text(&out, "meaning", key->meaning);
+        json_members(&out, "expected %s meaning %s", expected, key->meaning);
         json_end(&out, '}');
     }
     json_end(&out, ']');

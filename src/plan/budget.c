@@ -150,13 +150,8 @@ void budget_write_json(const Budget *budget, JsonOut *out) {
     bill_write_(out, "whole", &budget->whole, &budget->band);
     if (budget->goodput.mtbf > 0) {
         const Goodput *goodput = &budget->goodput;
-        json_begin(out, "goodput", '{');
-        json_put_number(out, "mtbf_hours", known_(goodput->mtbf / 3600));
-        fprintf(json_put(out, "every"), "%.0f", goodput->every);
-        json_put_number(out, "share", known_(goodput->share));
-        json_put_number(out, "days", known_(goodput->days));
-        json_put_number(out, "own", known_(goodput->own));
-        json_end(out, '}');
+        json_object(out, "goodput", "mtbf_hours %g every %jd share %g days %g own %g", known_(goodput->mtbf / 3600),
+                    (int64_t)goodput->every, known_(goodput->share), known_(goodput->days), known_(goodput->own));
     }
     json_end(out, '}');
 }

@@ -130,15 +130,9 @@ void hardware_put_others(const Hardware *hardware, const Config *config, double 
     for (int trainer = TRAINER_NVIDIA; isfinite(step) && trainer <= TRAINER_FSDP; trainer++) {
         GpuBand band = others_band_(hardware, config, trainer);
         if (band.runs == 0) continue;
-        json_begin(out, NULL, '{');
-        json_put_text(out, "program", trainer_words[trainer]);
-        json_put_text(out, "gpu", hardware->gpu->word);
-        json_put_text(out, "precision", config->train.fp8 == FP8_OFF ? "bf16" : "fp8");
-        json_put_integer(out, "runs", band.runs);
-        json_put_number(out, "low_ms", 1e3 * step * band.low);
-        json_put_number(out, "mid_ms", 1e3 * step * band.middle);
-        json_put_number(out, "high_ms", 1e3 * step * band.high);
-        json_end(out, '}');
+        json_object(out, NULL, "program %s gpu %s precision %s runs %d low_ms %g mid_ms %g high_ms %g",
+                    trainer_words[trainer], hardware->gpu->word, config->train.fp8 == FP8_OFF ? "bf16" : "fp8",
+                    band.runs, 1e3 * step * band.low, 1e3 * step * band.middle, 1e3 * step * band.high);
     }
     json_end(out, ']');
 }

@@ -258,9 +258,7 @@ void schedule_table_write_json(const ScheduleTable *table, const Config *config,
         Config with = *config; // lists by stage are written as in a configuration
         layout_set(at, &with);
         json_begin(out, NULL, '{');
-        json_put_text(out, "name", kind->name);
-        json_put_integer(out, "chunks", at->chunks);
-        json_put_integer(out, "slices", at->slices);
+        json_members(out, "name %s chunks %d slices %d", kind->name, at->chunks, at->slices);
         put_owned_(out, "group", at->group, kind->grouped);
         put_owned_(out, "delay", at->delay, kind->delayed);
         json_put_text(out, "split_backward", config_word("schedule.split_backward", at->split));
@@ -269,15 +267,12 @@ void schedule_table_write_json(const ScheduleTable *table, const Config *config,
         config_write_value(&with, "attention.mode", json_put(out, "attention"));
         json_put_integer(out, "slots", at->slots);
         put_owned_(out, "load_ahead", at->load_ahead, layout_evicts(at));
-        json_put_text(out, "bpipe", config_word("schedule.bpipe", at->bpipe));
-        json_put_text(out, "evict_to", config_word("schedule.evict_to", at->evict_to));
-        json_put_integer(out, "peak_bytes", row->peak_bytes);
-        json_put_truth(out, "fits", row->fits);
-        json_put_number(out, "step_ms", time->known ? 1e3 * time->step : NAN);
-        json_put_number(out, "mfu", time->known && time->mfu > 0 ? time->mfu : NAN);
-        json_put_number(out, "bubble", time->known ? time->bubble : NAN);
-        json_put_number(out, "transfer_exposed_ms", time->known ? 1e3 * time->exposed : NAN);
-        json_put_text(out, "reason", reason[0] != '\0' ? reason : NULL);
+        json_members(out, "bpipe %s evict_to %s peak_bytes %jd fits? %d", config_word("schedule.bpipe", at->bpipe),
+                     config_word("schedule.evict_to", at->evict_to), row->peak_bytes, row->fits);
+        json_members(out, "step_ms %g mfu %g bubble %g transfer_exposed_ms %g reason %s",
+                     time->known ? 1e3 * time->step : NAN, time->known && time->mfu > 0 ? time->mfu : NAN,
+                     time->known ? time->bubble : NAN, time->known ? 1e3 * time->exposed : NAN,
+                     reason[0] != '\0' ? reason : NULL);
         json_end(out, '}');
     }
     json_end(out, ']');

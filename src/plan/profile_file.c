@@ -80,44 +80,36 @@ int profile_write(const Profile *profile, const char *path, Error *err) {
     FILE *file = xmemstream(&text, &length);
     JsonOut out = {.file = file};
     json_begin(&out, NULL, '{');
-    json_put_text(&out, "format", FORMAT);
-    json_put_integer(&out, "version", VERSION_);
+    json_members(&out, "format %s version %d", FORMAT, VERSION_);
     json_line(&out);
-    json_begin(&out, "device", '{');
-    json_put_text(&out, "kind", profile->cpu ? "cpu" : "cuda");
-    json_put_text(&out, "name", profile->device);
-    json_put_number(&out, "peak_tflops", profile->peak_tflops);
-    json_end(&out, '}');
+    json_object(&out, "device", "kind %s name %s peak_tflops %g", profile->cpu ? "cpu" : "cuda", profile->device,
+                profile->peak_tflops);
     json_line(&out);
     json_begin(&out, "model", '{');
     json_put_text(&out, "family", config_word("model.family", profile->model.family));
     for (int i = 0; i < EXTENTS_; i++) json_put_integer(&out, extents_[i].key, extent_(&profile->model, i));
     json_end(&out, '}');
     json_line(&out);
-    json_put_text(&out, "precision", config_word("train.precision", profile->precision));
-    json_put_text(&out, "fp8", config_word("train.fp8", profile->fp8));
-    json_put_integer(&out, "tensor", profile->tensor);
-    json_put_truth(&out, "sequence", profile->sequence);
+    json_members(&out, "precision %s fp8 %s tensor %jd sequence? %d",
+                 config_word("train.precision", profile->precision), config_word("train.fp8", profile->fp8),
+                 profile->tensor, profile->sequence);
     json_line(&out);
-    json_put_number(&out, "optimizer_ns_per_element", 1e9 * profile->optimizer_seconds);
-    json_put_number(&out, "norm_ns_per_element", 1e9 * profile->norm_seconds);
+    json_members(&out, "optimizer_ns_per_element %g norm_ns_per_element %g", 1e9 * profile->optimizer_seconds,
+                 1e9 * profile->norm_seconds);
     json_line(&out);
     json_begin(&out, "stages", '[');
     for (int64_t i = 0; i < profile->count; i++) {
         const ProfileStage *stage = &profile->stages[i];
         json_line(&out);
         json_begin(&out, NULL, '{');
-        json_put_text(&out, "attention", config_word("attention.mode", stage->attention));
-        json_put_text(&out, "softmax", config_word("attention.softmax", stage->softmax));
-        json_put_integer(&out, "micro_batch", stage->micro_batch);
-        json_put_integer(&out, "layers", stage->layers);
-        json_put_truth(&out, "first", stage->first);
-        json_put_truth(&out, "last", stage->last);
-        json_put_number(&out, "forward_ms", 1e3 * stage->forward);
-        json_put_number(&out, "backward_ms", 1e3 * stage->backward);
-        if (stage->input > 0) json_put_number(&out, "input_ms", 1e3 * stage->input); // else not measured
-        if (stage->input > 0) json_put_number(&out, "weight_ms", 1e3 * stage->weight);
-        json_put_integer(&out, "peak_bytes", stage->peak_bytes);
+        json_members(&out, "attention %s softmax %s", config_word("attention.mode", stage->attention),
+                     config_word("attention.softmax", stage->softmax));
+        json_members(&out, "micro_batch %jd layers %jd first? %d last? %d forward_ms %g backward_ms %g",
+                     stage->micro_batch, stage->layers, stage->first, stage->last, 1e3 * stage->forward,
+                     1e3 * stage->backward);
+        if (stage->input > 0) // else not measured
+            json_members(&out, "input_ms %g weight_ms %g", 1e3 * stage->input, 1e3 * stage->weight);
+        json_members(&out, "peak_bytes %jd", stage->peak_bytes);
         json_end(&out, '}');
     }
     json_line(&out);

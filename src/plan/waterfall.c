@@ -191,13 +191,10 @@ void waterfall_write_json(const Waterfall *fall, JsonOut *out) {
     for (int line = 0; line < WATERFALL_LINES && fall->known; line++) {
         if (!told_(fall, line)) continue;
         json_begin(out, NULL, '{');
-        json_put_text(out, "what", lines_[line]);
-        json_put_number(out, "ms", 1e3 * fall->seconds[line]);
-        json_put_number(out, "share", fall->seconds[line] / step);
-        if (line == WATERFALL_IDLE) {
-            json_put_number(out, "ramp_ms", 1e3 * fall->ramp);
-            json_put_number(out, "imbalance_ms", 1e3 * fall->imbalance);
-        }
+        json_members(out, "what %s ms %g share %g", lines_[line], 1e3 * fall->seconds[line],
+                     fall->seconds[line] / step);
+        if (line == WATERFALL_IDLE)
+            json_members(out, "ramp_ms %g imbalance_ms %g", 1e3 * fall->ramp, 1e3 * fall->imbalance);
         json_end(out, '}');
     }
     if (fall->known) json_end(out, ']');

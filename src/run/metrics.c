@@ -196,8 +196,7 @@ static int line_end_(Line *line, Metrics *metrics, Error *err) {
     return status;
 }
 
-// Significant digits. EXACT: for values that must read back as the same bits. CLEAR: for all other values.
-enum { EXACT = 17, CLEAR = 9 };
+// Values that must read back as the same bits have 17 significant digits, all others 9.
 
 int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Error *err) {
     if (metrics->fd < 0) return 0;
@@ -205,16 +204,14 @@ int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Erro
     JsonOut *out = &line.out;
     const MetricsSetup *setup = &metrics->setup;
     line_begin_(&line, "run");
-    json_put_text(out, "version", VERSION);
+    json_members(out, "version %s", VERSION);
     config_write_json(config, json_put(out, "config"));
-    json_put_integer(out, "world", setup->world);
-    json_put_integer(out, "parameters", parameters);
-    json_put_integer(out, "active_parameters", config_active_parameters(&config->model, parameters));
-    json_put_integer(out, "microbatches", config_microbatches(config));
-    json_put_digits(out, "peak_tflops", setup->peak_tflops > 0.0 ? setup->peak_tflops : NAN, EXACT);
-    json_put_digits(out, "flops_per_token_full", setup->flops_per_token_full, EXACT);
-    json_put_digits(out, "flops_per_token_causal", setup->flops_per_token_causal, EXACT);
-    if (setup->outside_gib > 0) json_put_digits(out, "outside_gib", setup->outside_gib, CLEAR);
+    json_members(out, "world %jd parameters %jd active_parameters %jd microbatches %jd", setup->world, parameters,
+                 config_active_parameters(&config->model, parameters), config_microbatches(config));
+    json_members(out, "peak_tflops %.17g flops_per_token_full %.17g flops_per_token_causal %.17g",
+                 setup->peak_tflops > 0.0 ? setup->peak_tflops : NAN, setup->flops_per_token_full,
+                 setup->flops_per_token_causal);
+    if (setup->outside_gib > 0) json_members(out, "outside_gib %.9g", setup->outside_gib);
     return line_end_(&line, metrics, err);
 }
 
@@ -233,24 +230,17 @@ static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err)
     JsonOut *out = &line.out;
     StepTotals totals = figures_totals(figures);
     line_begin_(&line, "step");
-    json_put_integer(out, "step", figures->step);
-    json_put_digits(out, "loss", figures->loss, EXACT);
-    json_put_digits(out, "loss_z", figures->loss_z, CLEAR);
-    json_put_digits(out, "grad_norm", figures->norm, EXACT);
-    json_put_digits(out, "norm_z", figures->norm_z, CLEAR);
-    json_put_digits(out, "lr", figures->lr, EXACT);
-    json_put_digits(out, "step_ms", figures->seconds * 1e3, CLEAR);
-    json_put_integer(out, "tokens", figures->tokens);
-    json_put_integer(out, "tokens_seen", figures->tokens_seen);
+    json_members(out, "step %jd loss %.17g loss_z %.9g grad_norm %.17g norm_z %.9g lr %.17g", figures->step,
+                 figures->loss, figures->loss_z, figures->norm, figures->norm_z, figures->lr);
     double rate = (double)figures->tokens / figures->seconds;
-    json_put_digits(out, "tokens_per_s", rate, CLEAR);
-    json_put_digits(out, "tokens_per_s_per_gpu", rate / (double)metrics->setup.world, CLEAR);
-    json_put_digits(out, "mfu", mfu_(metrics, metrics->setup.flops_per_token_full, figures), CLEAR);
-    json_put_digits(out, "mfu_causal", mfu_(metrics, metrics->setup.flops_per_token_causal, figures), CLEAR);
-    json_put_digits(out, "bubble", totals.bubble, CLEAR);
-    json_put_digits(out, "transfer_exposed_ms", totals.exposed * 1e3, CLEAR);
-    json_put_integer(out, "evictions", totals.evictions);
-    if (figures->skipped) json_put_truth(out, "skipped", true);
+    json_members(out, "step_ms %.9g tokens %jd tokens_seen %jd tokens_per_s %.9g tokens_per_s_per_gpu %.9g",
+                 figures->seconds * 1e3, figures->tokens, figures->tokens_seen, rate,
+                 rate / (double)metrics->setup.world);
+    json_members(out, "mfu %.9g mfu_causal %.9g bubble %.9g transfer_exposed_ms %.9g evictions %jd",
+                 mfu_(metrics, metrics->setup.flops_per_token_full, figures),
+                 mfu_(metrics, metrics->setup.flops_per_token_causal, figures), totals.bubble, totals.exposed * 1e3,
+                 totals.evictions);
+    if (figures->skipped) json_members(out, "skipped? %d", true);
     if (figures->slowest[0] != '\0') fputs(figures->slowest, json_put(out, "slowest"));
     const ExpertLoad *load = &figures->stage[0].experts;
     for (int s = 1; s < figures->stages; s++) {
@@ -259,10 +249,8 @@ static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err)
     }
     if (load->forwards > 0) {
         json_begin(out, "experts", '{');
-        json_put_digits(out, "fullest", load->fullest / load->forwards, CLEAR);
-        json_put_digits(out, "spread", load->spread / load->forwards, CLEAR);
-        json_put_digits(out, "chunks", load->parts / load->forwards, CLEAR);
-        json_put_digits(out, "balance_loss", figures->balance_loss, CLEAR);
+        json_members(out, "fullest %.9g spread %.9g chunks %.9g balance_loss %.9g", load->fullest / load->forwards,
+                     load->spread / load->forwards, load->parts / load->forwards, figures->balance_loss);
         if (figures->copies != NULL) {
             json_begin(out, "tokens", '[');
             for (int64_t l = 0; l < figures->layers; l++) {
@@ -278,13 +266,8 @@ static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err)
     json_begin(out, "stages", '[');
     for (int s = 0; s < figures->stages; s++) {
         const StageFigures *stage = &figures->stage[s];
-        json_begin(out, NULL, '{');
-        json_put_integer(out, "stage", s);
-        json_put_integer(out, "peak_bytes", stage->peak_bytes);
-        json_put_integer(out, "activation_bytes", stage->activation_bytes);
-        json_put_integer(out, "slots_used", stage->run.slots_used);
-        json_put_integer(out, "slots_lent", stage->run.slots_lent);
-        json_end(out, '}');
+        json_object(out, NULL, "stage %d peak_bytes %jd activation_bytes %jd slots_used %d slots_lent %d", s,
+                    stage->peak_bytes, stage->activation_bytes, stage->run.slots_used, stage->run.slots_lent);
     }
     json_end(out, ']');
     return line_end_(&line, metrics, err);
@@ -424,9 +407,7 @@ int metrics_val(Metrics *metrics, int64_t step, double loss, Error *err) {
     Line line;
     JsonOut *out = &line.out;
     line_begin_(&line, "val");
-    json_put_integer(out, "step", step);
-    json_put_digits(out, "loss", loss, EXACT);
-    json_put_digits(out, "perplexity", exp(loss), CLEAR);
+    json_members(out, "step %jd loss %.17g perplexity %.9g", step, loss, exp(loss));
     int written = line_end_(&line, metrics, err);
     return say_(metrics, text, err) == 0 ? written : -1;
 }
@@ -439,12 +420,8 @@ int metrics_eval(Metrics *metrics, int64_t step, int64_t correct, int64_t exampl
     Line line;
     JsonOut *out = &line.out;
     line_begin_(&line, "eval");
-    json_put_integer(out, "step", step);
-    json_put_text(out, "name", "hellaswag");
-    json_put_digits(out, "accuracy", accuracy, EXACT);
-    json_put_integer(out, "correct", correct);
-    json_put_integer(out, "examples", examples);
-    json_put_integer(out, "left_out", left_out);
+    json_members(out, "step %jd name %s accuracy %.17g correct %jd examples %jd left_out %jd", step, "hellaswag",
+                 accuracy, correct, examples, left_out);
     int written = line_end_(&line, metrics, err);
     return say_(metrics, text, err) == 0 ? written : -1;
 }
@@ -453,9 +430,7 @@ int metrics_sample(Metrics *metrics, int64_t step, int64_t index, const char *te
     Line line;
     JsonOut *out = &line.out;
     line_begin_(&line, "sample");
-    json_put_integer(out, "step", step);
-    json_put_integer(out, "index", index);
-    json_put_text(out, "text", text);
+    json_members(out, "step %jd index %jd text %s", step, index, text);
     int written = line_end_(&line, metrics, err);
     char *shown;
     size_t length;

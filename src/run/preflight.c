@@ -480,11 +480,6 @@ static void print_text_(const Preflight *p, const Judgement *judged) {
         printf("step      %.3g times the planned %.4g ms\n", judged->ratio, 1e3 * judged->step);
 }
 
-static void put_item_(JsonOut *out, const Item *item) {
-    json_put_digits(out, "of_median", 1 / item->of_median, 4);
-    json_put_digits(out, "of_plan", 1 / item->of_plan, 4);
-}
-
 static void print_json_(const Preflight *p, const Judgement *judged) {
     JsonOut out = {.file = stdout};
     char text[256] = "";
@@ -494,14 +489,9 @@ static void print_json_(const Preflight *p, const Judgement *judged) {
         const Item *item = &judged->items[i];
         double read = p->all[item->rank][PROBE_READ].seconds, write = p->all[item->rank][PROBE_WRITE].seconds;
         json_line(&out);
-        json_begin(&out, NULL, '{');
-        json_put_integer(&out, "rank", item->rank);
-        json_put_text(&out, "host", p->run->roster.ranks[item->rank].host);
-        json_put_digits(&out, "tflops", item->rate, 4);
-        put_item_(&out, item);
-        json_put_digits(&out, "read_ms", read > 0 ? 1e3 * read : NAN, 4);
-        json_put_digits(&out, "write_gb_s", write > 0 ? 1e-9 * WRITES / write : NAN, 4);
-        json_end(&out, '}');
+        json_object(&out, NULL, "rank %d host %s tflops %.4g of_median %.4g of_plan %.4g read_ms %.4g write_gb_s %.4g",
+                    item->rank, p->run->roster.ranks[item->rank].host, item->rate, 1 / item->of_median,
+                    1 / item->of_plan, read > 0 ? 1e3 * read : NAN, write > 0 ? 1e-9 * WRITES / write : NAN);
     }
     json_end(&out, ']');
     json_begin(&out, "links", '[');
@@ -519,23 +509,17 @@ static void print_json_(const Preflight *p, const Judgement *judged) {
         }
         if (item->probe >= PROBE_NEXT) json_put_integer(&out, NULL, item->finding->peer);
         json_end(&out, ']');
-        json_put_digits(&out, "gb_s", item->rate, 4);
-        put_item_(&out, item);
+        json_members(&out, "gb_s %.4g of_median %.4g of_plan %.4g", item->rate, 1 / item->of_median, 1 / item->of_plan);
         json_end(&out, '}');
     }
     json_end(&out, ']');
     if (judged->slowest == NULL) json_put_null(&out, "slowest");
     else {
         tell_item_(p, judged->slowest, text, sizeof text);
-        json_begin(&out, "slowest", '{');
-        json_put_text(&out, "kind", words_[judged->slowest->probe]);
-        json_put_integer(&out, "rank", judged->slowest->rank);
-        json_put_digits(&out, "of_median", 1 / judged->slowest->of_median, 4);
-        json_put_text(&out, "text", text);
-        json_end(&out, '}');
+        json_object(&out, "slowest", "kind %s rank %d of_median %.4g text %s", words_[judged->slowest->probe],
+                    judged->slowest->rank, 1 / judged->slowest->of_median, text);
     }
-    json_put_digits(&out, "step_ms", 1e3 * judged->step, 6);
-    json_put_digits(&out, "step_ratio", judged->ratio, 4);
+    json_members(&out, "step_ms %.6g step_ratio %.4g", 1e3 * judged->step, judged->ratio);
     json_end(&out, '}');
     printf("\n");
 }

@@ -1,5 +1,6 @@
 // JSON to the letter: what is read, and that everything else is refused with a place.
 #include "base/json.h"
+#include "base/json_out.h"
 #include "unit.h"
 
 #include <math.h>
@@ -84,6 +85,21 @@ TEST(what_is_written_reads_back) {
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++, at = at->next) assert_true(at->number == numbers[i]);
     assert_null(at);
     json_free(&json);
+    free(text);
+}
+
+TEST(members_are_written_by_their_kinds) {
+    char *text = NULL;
+    const char *volatile nothing = NULL;
+    size_t length = 0;
+    JsonOut out = {.file = open_memstream(&text, &length)};
+    json_begin(&out, NULL, '{');
+    json_members(&out, "a %d b %jd c? %d d? %d e %s f %s", -1, INT64_MAX, true, false, "x\"", nothing);
+    json_object(&out, "g", "h %g i %.3g j %.17g", 0.1, 1.0 / 3, NAN);
+    json_end(&out, '}');
+    fclose(out.file);
+    assert_string_equal(text, "{\"a\":-1,\"b\":9223372036854775807,\"c\":true,\"d\":false,\"e\":\"x\\\"\",\"f\":null,"
+                              "\"g\":{\"h\":0.1,\"i\":0.333,\"j\":null}}");
     free(text);
 }
 
