@@ -1,6 +1,6 @@
-// Speed of the matrix products at the shapes of GPT-2 124M (4 sequences of 64); of flash and stored attention, with the
-// bytes that each keeps for the backward; and of flash over long sequences, compared with its own products. The first
-// argument sets the number of threads (0: OpenMP's default); the second selects a part: linear, attention or long.
+// Speed of the matrix products at the shapes of GPT-2 124M (4 sequences of 64), and of flash attention over long
+// sequences, compared with its own products. The first argument sets the number of threads (0: OpenMP's default); the
+// second selects a part: linear or long.
 #include "backend/backend.h"
 #include "base/clock.h"
 #include "base/units.h"
@@ -114,7 +114,6 @@ static void attention_backward(Bench *b) {
 typedef struct Timing {
     Bench bench;
     int64_t counts[6];
-    double forward, backward;
 } Timing;
 
 static float **operands_of(Bench *b, int index) {
@@ -122,56 +121,15 @@ static float **operands_of(Bench *b, int index) {
     return operands[index];
 }
 
-static AttentionShape attention_of(int64_t batch, int64_t seq, int64_t heads, int64_t head_dim, int mode) {
-    AttentionShape shape = {.batch = batch, .seq = seq, .heads = heads, .kv_heads = heads};
+// Flash attention over one sequence, by one head.
+static Timing timing_start(Backend *backend, int64_t seq, int64_t head_dim) {
+    AttentionShape shape = {.batch = 1, .seq = seq, .heads = 1, .kv_heads = 1, .mode = ATTENTION_FLASH};
     shape.head_dim = head_dim;
-    shape.mode = mode;
-    return shape;
-}
-
-static Timing timing_start(Backend *backend, AttentionShape shape) {
-    int64_t rows = shape.batch * shape.seq, out = rows * shape.heads * shape.head_dim, qkv = 3 * out;
-    int64_t saved = shape.mode == ATTENTION_RECOMPUTE ? 1 : shape.batch * shape.heads * shape.seq;
-    if (shape.mode == ATTENTION_NONE) saved *= shape.seq;
+    int64_t out = seq * head_dim, qkv = 3 * out;
     Timing t = {{.backend = backend, .shape = shape},
-                {qkv, qkv, out, out, saved, backend->attention_scratch(backend, &shape) / 4},
-                INFINITY,
-                INFINITY};
+                {qkv, qkv, out, out, seq, backend->attention_scratch(backend, &shape) / 4}};
     for (int o = 0; o < 6; o++) *operands_of(&t.bench, o) = filled(backend, t.counts[o]);
     return t;
-}
-
-static void timing_run(Timing *t) {
-    double start = clock_seconds();
-    attention_forward(&t->bench);
-    double middle = clock_seconds();
-    attention_backward(&t->bench);
-    t->forward = fmin(t->forward, middle - start);
-    t->backward = fmin(t->backward, clock_seconds() - middle);
-}
-
-// Alternates the modes, so that a busy machine disturbs all of them equally.
-static void bench_attention(Backend *backend, int64_t head_dim) {
-    enum { MODES = 3, ROUNDS = 6 };
-    static const char *const names[MODES] = {"none", "recompute", "flash"};
-    printf("attention, 12 heads of %ld, 2048 tokens; none / mode: 1 or more is no slower than stored attention\n",
-           (long)head_dim);
-    printf("  seq  mode       forward ms  backward ms  none / mode   saved MiB  scratch MiB\n");
-    for (int64_t seq = 256; seq <= 2048; seq *= 2) {
-        Timing t[MODES];
-        for (int mode = 0; mode < MODES; mode++)
-            t[mode] = timing_start(backend, attention_of(2048 / seq, seq, 12, head_dim, mode));
-        for (int i = 0; i < ROUNDS * MODES; i++) timing_run(&t[i % MODES]);
-        for (int mode = 0; mode < MODES; mode++) {
-            double ratio = (t[0].forward + t[0].backward) / (t[mode].forward + t[mode].backward);
-            int64_t saved = mode == ATTENTION_RECOMPUTE ? 0 : t[mode].counts[4];
-            printf("%5ld  %-9s %11.2f  %11.2f  %11.2f  %10.2f  %11.2f\n", (long)seq, names[mode], t[mode].forward * 1e3,
-                   t[mode].backward * 1e3, ratio, (double)saved * 4 / (1 << 20),
-                   (double)t[mode].counts[5] * 4 / (1 << 20));
-            for (int o = 0; o < 6; o++) dropped(backend, *operands_of(&t[mode].bench, o), t[mode].counts[o]);
-        }
-    }
-    printf("\n");
 }
 
 // --- flash over long sequences, compared with its own products. Measures the processor time of one thread, which other
@@ -239,7 +197,7 @@ static void bench_long(void) {
     for (int64_t seq = 2048; seq <= 32768; seq *= 4) {
         Pass forward, backward;
         int rounds = seq < 8192 ? 15 : seq == 8192 ? 9 : 3;
-        Timing t = timing_start(backend, attention_of(1, seq, 1, WIDE, ATTENTION_FLASH));
+        Timing t = timing_start(backend, seq, WIDE);
         for (int i = 0; i < rounds; i++) {
             pass_run(&forward, i, &tiles, &t, attention_forward, false);
             pass_run(&backward, i, &tiles, &t, attention_backward, true);
@@ -269,8 +227,6 @@ int main(int argc, char **argv) {
     double peak = 1e3 * backend_cpu_measure_peak(PRECISION_FP32, argc > 1 ? atoi(argv[1]) : 0);
     printf("%s\n", backend->device);
     if (wanted(argc, argv, "linear")) bench_linear(backend, peak);
-    if (wanted(argc, argv, "attention")) bench_attention(backend, 64);
-    if (wanted(argc, argv, "attention")) bench_attention(backend, 128);
     if (wanted(argc, argv, "long")) bench_long();
     backend->destroy(backend);
     return 0;
