@@ -27,9 +27,12 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-QUIET = ["-o", "checkpoint.every=0", "-o", "data.val_every=0"]
+QUIET = ["checkpoint.every=0", "data.val_every=0"]
 VIRTUAL = "VIRTUAL_GPUS" in os.environ
-ONE = ["-o", "parallel.pipeline=1", "-o", "schedule.bpipe=off"]
+ONE = ["parallel.pipeline=1", "schedule.bpipe=off"]
+BF16, CPU, CUDA = "train.precision=bf16", "hardware.device=cpu", "hardware.device=cuda"
+KERNELS = ("norm", "pointwise", "embedding", "cross_entropy", "adamw")
+ROOMY = ("h200", "b200", "b300", "gb200")  # GPUs of more than 80 GB
 TINY = {"hidden": 64, "heads": 8, "kv_heads": 8, "ffn": 128, "vocab": 257, "seq_len": 64}
 
 
@@ -44,17 +47,21 @@ class Day:
         self.gpus, self.log, self.deadline = options.gpus or count_gpus(), None, 0.0
         self.out.mkdir(parents=True, exist_ok=True)
 
-    def run(self, command, env=None, codes=(0,), seconds=None):
+    def trainer(self, config, *words):
+        """Returns the command of a configuration's trainer; a word KEY=VALUE sets a key."""
+        words = [part for word in words for part in (["-o", word] if re.match(r"[a-z]+\.\w+=", str(word)) else [word])]
+        return list(map(str, [self.programs / program_of(config), "-c", ROOT / "configs" / config, *words]))
+
+    def run(self, command, env=None, codes=(0,)):
         """Runs a command with its output in the row's log. Returns the output; raises Failed for an exit code not in
         `codes`, or when the row's time is over."""
-        left = min(self.deadline - time.monotonic(), seconds or 1e9)
+        left, command = self.deadline - time.monotonic(), list(map(str, command))
         with self.log.open("a") as log:
-            log.write(f"$ {shlex.join(map(str, command))}\n")
+            log.write(f"$ {shlex.join(command)}\n")
             log.flush()
             at = log.tell()
-            job = subprocess.Popen(
-                list(map(str, command)), stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=ROOT,
-                env={**os.environ, **(env or {})}, start_new_session=True)  # fmt: skip
+            job = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=ROOT,
+                                   env={**os.environ, **(env or {})}, start_new_session=True)
             try:
                 code = job.wait(timeout=max(left, 1.0))
             except subprocess.TimeoutExpired:
@@ -75,11 +82,8 @@ class Day:
         metrics = self.out / f"{name}.jsonl"
         metrics.unlink(missing_ok=True)
         launch = shlex.split(self.options.launch) if self.options.launch else []
-        self.run([*launch, self.programs / program_of(config), "-c", ROOT / "configs" / config, *QUIET,
-                  "-o", "hardware.device=cuda",
-                  "-o", f"train.steps={steps}", "-o", f"train.timeout_s={600 if VIRTUAL else 60}", "-o",
-                  f"log.metrics={metrics}", *options],
-                 codes=codes, env=env)  # fmt: skip
+        keys = [CUDA, f"train.steps={steps}", f"train.timeout_s={600 if VIRTUAL else 60}", f"log.metrics={metrics}"]
+        self.run([*launch, *self.trainer(config, *QUIET, *keys, *options)], codes=codes, env=env)
         return steps_of(metrics)
 
     def keys(self, config, p=1, t=1, d=1, layers=4, b=2, m=8):
@@ -88,8 +92,7 @@ class Day:
         keys = [f"model.{key}={value}" for key, value in shape.items()]
         keys += [f"parallel.pipeline={p}", f"parallel.tensor={t}", f"parallel.data={d}", f"schedule.micro_batch={b}"]
         keys += [f"train.global_batch={b * m * d}", "schedule.bpipe=off", "data.val=", f"hardware.gpu={self.gpu()}"]
-        keys += [f"data.train={ROOT}/data/bible_train_*.bin"]
-        return [word for key in keys for word in ("-o", key)]
+        return [*keys, f"data.train={ROOT}/data/bible_train_*.bin"]
 
     def real(self, *options, name, config="llama65b.yaml", env=None, **sizes):
         """Runs such a configuration and plans it. Returns {ms, plan_ms, low, high, bytes, plan_bytes, exposed_ms}."""
@@ -105,8 +108,8 @@ class Day:
         }  # fmt: skip
 
     def plan(self, *options, config="llama65b.yaml"):
-        command = [self.programs / program_of(config), "-q", "-c", ROOT / "configs" / config, "--plan", "--json"]
-        answer = subprocess.run(list(map(str, [*command, *options])), capture_output=True, text=True, cwd=ROOT)
+        command = self.trainer(config, "-q", "--plan", "--json", *options)
+        answer = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
         if not answer.stdout.startswith("{"):
             raise Failed(f"the plan: {answer.stderr.strip().splitlines()[-1:]}")
         return json.loads(answer.stdout)
@@ -237,9 +240,8 @@ def two_steps(day):
 @row("--check", 40)
 def check(day):
     """A rank for each GPU, as data ranks: products against the plan, and links against each other."""
-    keys = [*ONE, *day.keys("llama65b.yaml", d=day.gpus, layers=1), "-o", "checkpoint.dir="]
-    said = day.run([day.programs / "train_llama", "-q", "-c", ROOT / "configs/llama65b.yaml", *QUIET, *keys, "-o",
-                    "hardware.device=cuda", "--check", "--json"], codes=(0, 1))  # fmt: skip
+    keys = [*QUIET, *ONE, *day.keys("llama65b.yaml", d=day.gpus, layers=1), "checkpoint.dir=", CUDA]
+    said = day.run(day.trainer("llama65b.yaml", "-q", *keys, "--check", "--json"), codes=(0, 1))
     return json.loads(said[said.index("{") : said.rindex("}") + 1])
 
 
@@ -256,8 +258,7 @@ def with_torch(day, script, *options):
 
 @row("beside PyTorch", 340, real=True)
 def beside(day):
-    roomy = day.gpu() in ("h200", "b200", "b300", "gb200")
-    return with_torch(day, "side_by_side.py", "--budget", 280, "--memory-gb", 141 if roomy else 80)
+    return with_torch(day, "side_by_side.py", "--budget", 280, "--memory-gb", 141 if day.gpu() in ROOMY else 80)
 
 
 @row("--tune", 120)
@@ -265,9 +266,8 @@ def tune(day):
     """Chooses the kernels of one layer's products; the same steps with the first suggestions and, twice, with those."""
     path = day.out / "products.json"
     path.unlink(missing_ok=True)
-    keys, chosen = day.keys("llama65b.yaml", layers=1), ["-o", f"hardware.products_file={path}"]
-    day.run([day.programs / "train_llama", "-c", ROOT / "configs/llama65b.yaml", *QUIET, *keys, *chosen, "-o",
-             "hardware.device=cuda", "--tune"])  # fmt: skip
+    keys, chosen = day.keys("llama65b.yaml", layers=1), [f"hardware.products_file={path}"]
+    day.run(day.trainer("llama65b.yaml", *QUIET, *keys, *chosen, CUDA, "--tune"))
     products = json.loads(path.read_text())["products"]
     first, *tuned = (day.train(f"tune_{name}", *keys, *words, config="llama65b.yaml")
                      for name, words in {"first": (), "chosen": chosen, "again": chosen}.items())  # fmt: skip
@@ -294,23 +294,19 @@ def rules(day):
 @row("operations against the CPU", 240, real=True)
 def operations(day):
     day.run([day.tests / "test_cuda"])
-    for name in ("norm", "pointwise", "embedding", "cross_entropy", "adamw"):
+    for name in KERNELS:
         day.run([day.kernels / f"test_gpu_{name}"])
 
 
 @row("losses as on the CPU", 90)
 def losses(day):
-    share = ["-o", "hardware.device=cpu"]
-    cpu, gpu = day.train("cpu", *ONE, *share), day.train("fp32", *ONE)
-    bf16 = ["-o", "train.precision=bf16"]
-    half = day.train("bf16", *ONE, *bf16)
+    cpu, gpu, half = day.train("cpu", *ONE, CPU), day.train("fp32", *ONE), day.train("bf16", *ONE, BF16)
     result = {"fp32": same(gpu, cpu, 1e-4, "fp32 and the CPU"), "bf16": same(half, cpu, 5e-2, "bf16 and the CPU")}
-    same(day.train("bf16_again", *ONE, *bf16), half, 0, "two runs in bf16")
+    same(day.train("bf16_again", *ONE, BF16), half, 0, "two runs in bf16")
     first = None
     for mode in ("none", "recompute", "flash"):
         for softmax in ("fused", "unfused"):
-            keys = ["-o", f"attention.mode={mode}", "-o", f"attention.softmax={softmax}"]
-            found = day.train(f"{mode}_{softmax}", *ONE, *bf16, *keys)
+            found = day.train(f"{mode}_{softmax}", *ONE, BF16, f"attention.mode={mode}", f"attention.softmax={softmax}")
             first = first or found
             result[f"{mode}, {softmax}"] = same(found, first, 2e-2, f"attention {mode}, softmax {softmax}")
     return result
@@ -318,35 +314,32 @@ def losses(day):
 
 @row("8 bits, documents, slices, recomputation", 90)
 def newer(day):
-    half = [*ONE, "-o", "train.precision=bf16"]
     result = {}
     for name, keys in {
         "fp8 tensor": ["train.fp8=tensor"], "fp8 block": ["train.fp8=block"],
         "documents": ["data.mask_documents=on", "data.reset_positions=on"],
         "slices": ["schedule.name=seq1f1b", "schedule.slices=2"], "pointwise": ["schedule.recompute=pointwise"],
     }.items():  # fmt: skip
-        words = [word for key in keys for word in ("-o", key)]
-        cpu = day.train(f"cpu_{name}", *half, *words, "-o", "hardware.device=cpu")
-        result[name] = same(day.train(name, *half, *words), cpu, 5e-2, f"{name} and the CPU")
+        cpu = day.train(f"cpu_{name}", *ONE, BF16, *keys, CPU)
+        result[name] = same(day.train(name, *ONE, BF16, *keys), cpu, 5e-2, f"{name} and the CPU")
     return result
 
 
 @row("Muon", 180)
 def muon(day):
     """On one GPU as on the CPU, over ranks that share a GPU or have one each, and a step at real size."""
-    keys = ["-o", "train.optimizer=muon"]
     result = {}
     for precision, bound in (("fp32", 1e-3), ("bf16", 5e-2)):
-        words = [*ONE, *keys, "-o", f"train.precision={precision}"]
-        cpu = day.train(f"muon_cpu_{precision}", *words, "-o", "hardware.device=cpu")
+        words = [*ONE, "train.optimizer=muon", f"train.precision={precision}"]
+        cpu = day.train(f"muon_cpu_{precision}", *words, CPU)
         alone = day.train(f"muon_{precision}", *words)
         result[precision] = same(alone, cpu, bound, f"Muon in {precision} and the CPU")
         for way in ("tensor", "data"):
-            ranks = ["-o", f"parallel.{way}=2", "-o", f"hardware.share_gpu={'false' if day.gpus > 1 else 'true'}"]
+            ranks = [f"parallel.{way}=2", f"hardware.share_gpu={'false' if day.gpus > 1 else 'true'}"]
             found = day.train(f"muon_{way}_{precision}", *words, *ranks)
             result[f"{way} ranks, {precision}"] = same(found, alone, bound, f"Muon over {way} ranks")
     for name in ("adamw", "muon"):
-        result[f"LLaMA 65B, {name}"] = day.real("-o", f"train.optimizer={name}", name=f"real_{name}", layers=2)
+        result[f"LLaMA 65B, {name}"] = day.real(f"train.optimizer={name}", name=f"real_{name}", layers=2)
     return result
 
 
@@ -358,14 +351,9 @@ def experts(day):
               "model.rope_dim=8", "model.v_dim=24", "model.router=sigmoid", "train.balance=bias"]  # fmt: skip
     ranks = ["parallel.data=2", "parallel.expert=2", f"hardware.share_gpu={'false' if day.gpus > 1 else 'true'}"]
     result = {}
-    for name, keys, bound in (("fp32", [], 1e-3), ("bf16", ["train.precision=bf16"], 5e-2), ("latent", latent, 1e-3)):
-        words = [word for key in [*one, *keys] for word in ("-o", key)]
-        cpu, alone, divided = (
-            day.train(f"experts_{name}_{place}", *words, *more, config="moe_tiny.yaml")
-            for place, more in {
-                "cpu": ["-o", "hardware.device=cpu"], "gpu": [], "ranks": [w for key in ranks for w in ("-o", key)],
-            }.items()
-        )  # fmt: skip
+    for name, keys, bound in (("fp32", [], 1e-3), ("bf16", [BF16], 5e-2), ("latent", latent, 1e-3)):
+        cpu, alone, divided = (day.train(f"experts_{name}_{place}", *one, *keys, *more, config="moe_tiny.yaml")
+                               for place, more in (("cpu", [CPU]), ("gpu", []), ("ranks", ranks)))
         result[name] = same(alone, cpu, bound, f"experts ({name}) and the CPU")
         result[f"{name}, divided"] = same(divided, alone, bound, f"experts ({name}) of two ranks")
     return result
@@ -376,21 +364,21 @@ def shared(day):
     """Tests the communication of ranks except NCCL: bundles by CUDA-IPC, rows by copy engines, sums on the host."""
 
     def train(name, *options):
-        return day.train(name, "-o", "hardware.share_gpu=true", *options, env={"CUDA_VISIBLE_DEVICES": "0"})
+        return day.train(name, "hardware.share_gpu=true", *options, env={"CUDA_VISIBLE_DEVICES": "0"})
 
-    plain = train("shared_plain", "-o", "schedule.bpipe=off")
+    plain = train("shared_plain", "schedule.bpipe=off")
     same(train("shared_bpipe"), plain, 0, "BPipe on and off")
-    same(train("shared_host", "-o", "schedule.evict_to=host"), plain, 0, "evictions to the host and none")
+    same(train("shared_host", "schedule.evict_to=host"), plain, 0, "evictions to the host and none")
     result = {}
     for name, keys in {"tensor": ["parallel.tensor=4", "parallel.sequence=true"],
                        "tensor, block": ["parallel.tensor=2", "parallel.sequence=true", "train.fp8=block"],
                        "data": ["parallel.data=2"], "context": ["parallel.context=2"]}.items():  # fmt: skip
-        words = [*ONE, *(word for key in ["train.precision=bf16", *keys] for word in ("-o", key))]
+        words = [*ONE, BF16, *keys]
         found = train(f"shared_{name}", *words)
-        cpu = day.train(f"shared_cpu_{name}", *words, "-o", "hardware.device=cpu")
+        cpu = day.train(f"shared_cpu_{name}", *words, CPU)
         result[name] = same(found, cpu, 5e-2, f"{name} ranks and the CPU")
         for overlap in ("off", "on", "2") if name == "tensor" else ("on",) if "tensor" in name else ():
-            copies = [*words, "-o", "parallel.collectives=copy", "-o", f"parallel.overlap={overlap}"]
+            copies = [*words, "parallel.collectives=copy", f"parallel.overlap={overlap}"]
             same(train(f"copies_{name}_{overlap}", *copies), found, 0, f"{name} ranks by copies, overlap {overlap}")
     return result
 
@@ -402,19 +390,18 @@ def several(day):
              "data": ["parallel.data=2"]}  # fmt: skip
     result = {}
     for name, keys in pairs.items():
-        base = [] if name == "stages" else ONE
-        words = [word for key in keys for word in ("-o", key)]
-        result[name] = same(day.train(name, *base, *words), alone, 0 if name == "stages" else 1e-4, name)
+        base, bound = ([], 0) if name == "stages" else (ONE, 1e-4)
+        result[name] = same(day.train(name, *base, *keys), alone, bound, name)
     if day.gpus >= 4:
-        result["four stages with BPipe"] = same(day.train("bpipe", codes=(0,)), alone, 0, "four stages with BPipe")
+        result["four stages with BPipe"] = same(day.train("bpipe"), alone, 0, "four stages with BPipe")
     return result
 
 
 @row("--verify, fp32 and bf16", 120, gpus=1)
 def verify(day):
     for precision in ("fp32", "bf16"):
-        day.run([day.programs / "train_llama", "-c", ROOT / "configs/llama_tiny.yaml", "-o", "hardware.device=cuda",
-                 "-o", f"train.precision={precision}", "-o", "hardware.share_gpu=true", "--verify", "2"])  # fmt: skip
+        keys = [CUDA, f"train.precision={precision}", "hardware.share_gpu=true"]
+        day.run(day.trainer("llama_tiny.yaml", *keys, "--verify", "2"))
 
 
 @row("products and kernels", 120)
@@ -432,10 +419,9 @@ def stage(day, *keys, config="llama65b.yaml"):
     """Emulates a middle stage. Returns its times, its MFU, and whether its bytes are the planned ones."""
     keys = [*keys, f"hardware.gpu={day.gpu()}"]
     if day.options.tiny:
-        keys += [f"model.{key}={value}" for key,
-                 value in {**tiny_shape(config), "layers": 8}.items()] + ["train.global_batch=64"]
-    words = [word for key in keys for word in ("-o", key)]
-    said = day.run([day.programs / program_of(config), "-c", ROOT / "configs" / config, "--emulate-stage", "6", *words])
+        keys += [f"model.{key}={value}" for key, value in {**tiny_shape(config), "layers": 8}.items()]
+        keys += ["train.global_batch=64"]
+    said = day.run(day.trainer(config, "--emulate-stage", "6", *keys))
     return {
         "times": "".join(re.findall(r"^time +(.*)", said, re.M)),
         "mfu": float((re.findall(r"^MFU .*?([\d.]+)%", said, re.M) or ["nan"])[-1]),
@@ -461,7 +447,7 @@ def stages_otherwise(day):
 
 @row("steps on one GPU", 300)
 def whole_steps(day):
-    roomy = day.options.tiny or day.gpu() in ("h200", "b200", "b300", "gb200")
+    roomy = day.options.tiny or day.gpu() in ROOMY
     layers = 3 if roomy else 2
     profile = day.out / "whole_profile.json"
     result = {}
@@ -473,13 +459,12 @@ def whole_steps(day):
     ):  # fmt: skip
         for fp8 in ("off", "block", "tensor"):
             name = model if fp8 == "off" else f"{model}, {fp8}"
-            result[name] = day.real("-o", f"train.fp8={fp8}", name=f"whole_{len(result)}", config=config, **sizes)
-    long = ["-o", f"model.seq_len={64 if day.options.tiny else 32768}"]
-    result["Llama 3 8B, s=32768"] = day.real(*long, name="whole_long", layers=2, b=1, m=2, config="llama3_8b.yaml")
-    profiled = ["-o", f"hardware.profile={profile}"]
-    day.run([day.programs / "train_llama", "-c", ROOT / "configs/llama65b.yaml", "--profile", *profiled,
-             *day.keys("llama65b.yaml", layers=layers)])  # fmt: skip
-    result["LLaMA 65B by its profile"] = day.real(*profiled, name="whole_profile", layers=layers)
+            result[name] = day.real(f"train.fp8={fp8}", name=f"whole_{len(result)}", config=config, **sizes)
+    long = f"model.seq_len={64 if day.options.tiny else 32768}"
+    result["Llama 3 8B, s=32768"] = day.real(long, name="whole_long", layers=2, b=1, m=2, config="llama3_8b.yaml")
+    profiled = f"hardware.profile={profile}"
+    day.run(day.trainer("llama65b.yaml", "--profile", profiled, *day.keys("llama65b.yaml", layers=layers)))
+    result["LLaMA 65B by its profile"] = day.real(profiled, name="whole_profile", layers=layers)
     return result
 
 
@@ -497,24 +482,17 @@ def overlap(day):
     result = {}
     for cluster in ("4", "1"):
         for mode in ("off", "on", "2", "4"):
-            for way in ("nccl", "copy") if "parallel.collectives" in known_keys(day) else ("",):
-                keys = ["-o", f"parallel.overlap={mode}"] + (["-o", f"parallel.collectives={way}"] if way else [])
-                name = f"overlap_{mode}_cluster{cluster}{way}"
-                env = {"NCCL_CGA_CLUSTER_SIZE": cluster}
+            for way in ("nccl", "copy"):
                 result[f"overlap {mode}, cluster {cluster} {way}"] = day.real(
-                    *keys, name=name, t=tensor_ranks(day), layers=2, env=env)
+                    f"parallel.overlap={mode}", f"parallel.collectives={way}", t=tensor_ranks(day), layers=2,
+                    name=f"overlap_{mode}_cluster{cluster}{way}", env={"NCCL_CGA_CLUSTER_SIZE": cluster})
     return result
-
-
-def known_keys(day):
-    said = subprocess.run([day.programs / "train_llama", "--help-config", "--json"], capture_output=True, text=True)
-    return {key["name"] for key in json.loads(said.stdout)["keys"]}
 
 
 @row("BPipe off, on, to the host", 180, gpus=4)
 def bpipe_real(day):
-    modes = {"off": [], "on": ["-o", "schedule.bpipe=on"],
-             "host": ["-o", "schedule.bpipe=on", "-o", "schedule.evict_to=host"]}  # fmt: skip
+    modes = {"off": [], "on": ["schedule.bpipe=on"],
+             "host": ["schedule.bpipe=on", "schedule.evict_to=host"]}  # fmt: skip
     return {name: day.real(*keys, name=f"bpipe_{name}", p=4, t=max(1, day.gpus // 4), layers=2, m=16)
             for name, keys in modes.items()}  # fmt: skip
 
@@ -530,25 +508,20 @@ def one_visible(day):
     command = 'CUDA_VISIBLE_DEVICES=$OMPI_COMM_WORLD_LOCAL_RANK exec "$0" "$@"'
     ranks = min(day.gpus, 4)
     day.run(["mpirun", "-n", ranks, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "bash", "-c",
-             command,
-             day.programs / "train_llama", "-c", ROOT / "configs/llama_tiny.yaml", *QUIET, "-o", "hardware.device=cuda",
-             "-o", f"parallel.pipeline={ranks}", "-o", "train.steps=3"])  # fmt: skip
+             command, *day.trainer("llama_tiny.yaml", *QUIET, CUDA, f"parallel.pipeline={ranks}", "train.steps=3")])
 
 
 @row("a rank is killed, a rank is stopped", 150)
 def faults(day):
     result = {}
-    keys = ["train.global_batch=2", "schedule.micro_batch=1", f"hardware.share_gpu={str(day.gpus < 2).lower()}"]
-    model = [f"model.{key}={value}" for key, value in {**TINY, "layers": 2}.items()]
-    shape = [word for key in [*keys, *model] for word in ("-o", key)]
+    keys = ["train.global_batch=2", "schedule.micro_batch=1", f"hardware.share_gpu={str(day.gpus < 2).lower()}", CUDA,
+            "train.steps=1000000", "parallel.pipeline=2", "train.peer_timeout_s=5",
+            *(f"model.{key}={value}" for key, value in {**TINY, "layers": 2}.items())]
     for name, number in (("killed", signal.SIGKILL), ("stopped", signal.SIGSTOP)):
-        command = [day.programs / "train_llama", "-c", ROOT / "configs/llama_tiny.yaml", *QUIET,
-                   "-o", "train.steps=1000000", "-o", "hardware.device=cuda", "-o", "parallel.pipeline=2", "-o",
-                   "train.peer_timeout_s=5",
-                   *shape, "-o", f"log.metrics={day.out}/{name}.jsonl"]  # fmt: skip
+        command = day.trainer("llama_tiny.yaml", *QUIET, *keys, f"log.metrics={day.out}/{name}.jsonl")
         (day.out / f"{name}.jsonl").unlink(missing_ok=True)
         with day.log.open("a") as log:
-            job = subprocess.Popen(list(map(str, command)), stdout=log, stderr=log, cwd=ROOT, start_new_session=True)
+            job = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, start_new_session=True)
             try:
                 wait_for_steps(day, day.out / f"{name}.jsonl", job)
                 ranks = [pid for pid in members(job.pid) if "train_llama" in comm(pid)]
@@ -585,9 +558,9 @@ def wait_for_steps(day, metrics, job):
 def resumed(day):
     folder = day.out / "checkpoint"
     shutil.rmtree(folder, ignore_errors=True)
-    keys = [*ONE, "-o", "train.precision=bf16", "-o", "checkpoint.every=3", "-o", f"checkpoint.dir={folder}"]
+    keys = [*ONE, BF16, "checkpoint.every=3", f"checkpoint.dir={folder}"]
     full = day.train("full", *keys, steps=6)
-    rest = day.train("rest", *keys, "--resume", folder / "step_00000003", "-o", f"checkpoint.dir={folder}_2", steps=6)
+    rest = day.train("rest", *keys, "--resume", folder / "step_00000003", f"checkpoint.dir={folder}_2", steps=6)
     shutil.rmtree(f"{folder}_2", ignore_errors=True)
     same(rest, full[3:], 0, "a resumed run")
 
@@ -597,8 +570,8 @@ def yardstick(day):
     keys = ["parallel.data=1", "model.seq_len=1024", "train.global_batch=64", "data.val=",
             f"hardware.gpu={day.gpu()}", f"data.train={ROOT}/data/bible_train_*.bin"]  # fmt: skip
     result = {"llmq, H100, bf16": 31000}
-    for b in (2, 8) if day.gpu() in ("h200", "b200", "b300", "gb200") else (2,):
-        words = [word for key in [*keys, f"schedule.micro_batch={b}"] for word in ("-o", key)]
+    for b in (2, 8) if day.gpu() in ROOMY else (2,):
+        words = [*keys, f"schedule.micro_batch={b}"]
         found = day.train(f"qwen{b}", *words, config="qwen2.5_3b.yaml", steps=6)
         result[f"tokens per second, b={b}"] = round(statistics.median(step["tokens_per_s"] for step in found[2:]))
         result[f"planned, b={b}"] = round(65536e3 / day.plan(*words, config="qwen2.5_3b.yaml")["step_ms"])
@@ -611,23 +584,21 @@ def sanitizer(day):
         raise Skipped("compute-sanitizer is not installed")
     check = ["compute-sanitizer", "--error-exitcode", "9", "--target-processes", "all"]
     lazy = {"CUDA_MODULE_LOADING": "LAZY"}
-    for name in ("norm", "pointwise", "embedding", "cross_entropy", "adamw"):
+    for name in KERNELS:
         for tool in ("memcheck", "racecheck"):
             day.run([*check, "--tool", tool, day.kernels / f"test_gpu_{name}"], env=lazy)
     for keys in ([], ["train.fp8=block"], ["data.mask_documents=on", "schedule.name=seq1f1b", "schedule.slices=2"]):
-        words = [word for key in ["train.precision=bf16", "train.steps=1", *keys] for word in ("-o", key)]
-        day.run([*check, day.programs / "train_llama", "-c", ROOT / "configs/llama_tiny.yaml", *QUIET, *ONE, "-o",
-                 "hardware.device=cuda", "-o", "train.global_batch=4", "-o", f"log.metrics={day.out}/checked.jsonl",
-                 *words], env=lazy)  # fmt: skip
+        keys += [BF16, "train.steps=1", CUDA, "train.global_batch=4", f"log.metrics={day.out}/checked.jsonl"]
+        day.run([*check, *day.trainer("llama_tiny.yaml", *QUIET, *ONE, *keys)], env=lazy)
 
 
 @row("profile of a stage", 120, real=True)
 def profiled(day):
     if not shutil.which("nsys"):
         raise Skipped("nsys is not installed")
-    day.run(["nsys", "profile", "-f", "true", "-t", "cuda,nvtx", "-o", day.out / "stage", day.programs / "train_llama",
-             "-c", ROOT / "configs/llama65b.yaml", "-o", f"hardware.gpu={day.gpu()}", "-o", "schedule.micro_batch=2",
-             "-o", "train.global_batch=8", "--emulate-stage", "6"])  # fmt: skip
+    keys = [f"hardware.gpu={day.gpu()}", "schedule.micro_batch=2", "train.global_batch=8"]
+    day.run(["nsys", "profile", "-f", "true", "-t", "cuda,nvtx", "-o", day.out / "stage",
+             *day.trainer("llama65b.yaml", *keys, "--emulate-stage", "6")])
     day.run(["nsys", "stats", "--force-export=true", "-r", "cuda_gpu_kern_sum", "-f", "csv",
              day.out / "stage.nsys-rep"])
 
