@@ -4,6 +4,7 @@ loops, functions and subshells, and returns the commands that would be started.
 What the script does not say (variables of the environment, output of commands) becomes a mark with its name, unknown(),
 so that a reader can name it. A test on an unknown value takes it as empty, as an unset variable is."""
 
+import bisect
 import contextlib
 import fnmatch
 import re
@@ -57,48 +58,45 @@ class Scanner:
     """Cuts a script into words and operators. A word is a list of pieces (kind, text), kind being plain, single or
     double (quoted), or an array's list of words."""
 
-    OPERATORS = (";;", "&&", "||", "|&", ">>", "<<<", "&>", ">&", "<&", "<<-", "<<", "|", ";", "&", "(", ")", "<", ">")
+    BLANK = re.compile(r"(?:[ \t\r]|\\\n|#[^\n]*|\d+(?=[<>]))*")  # and a redirection's number
+    OPERATOR = re.compile(r";;|&&|\|\||\|&|>>|<<<|&>|>&|<&|[|;&()<>]")
+    DOLLAR = re.compile(r"\$(\w+|[@*#?$!-])?")
 
     def __init__(self, text, at=0):
-        self.text, self.at, self.line = text, at, 1
+        self.text, self.at = text, at
         self.waiting = []  # here-documents whose bodies follow the line
 
-    def peek(self, count=1):
-        return self.text[self.at : self.at + count]
+    def sees(self, *words):
+        return self.text.startswith(words, self.at)
 
     def step(self, count=1):
-        piece = self.peek(count)
-        self.line += piece.count("\n")
         self.at += count
-        return piece
+        return self.text[self.at - count : self.at]
 
     def skip(self, pattern):
-        return self.step(len(re.compile(pattern).match(self.text, self.at)[0]))
+        found = re.compile(pattern).match(self.text, self.at)
+        self.at = found.end()
+        return found[0]
 
     def tokens(self):
         """Yields (kind, value, line). A here-document's value is a list, which gets its body later."""
-        while self.at < len(self.text):
-            char, line = self.peek(), self.line
-            if char == "\n":
-                self.step()
-                yield ("newline", "\n", line)
+        ends = [found.start() for found in re.finditer("\n", self.text)]
+        while True:
+            self.skip(self.BLANK)
+            if self.at >= len(self.text):
+                break
+            line = bisect.bisect_left(ends, self.at) + 1
+            if self.sees("\n"):
+                yield ("newline", self.step(), line)
                 self.documents()
-            elif self.peek(2) == "\\\n" or char in " \t\r":
-                self.step(2 if char == "\\" else 1)
-            elif re.compile(r"\d+[<>]").match(self.text, self.at):
-                self.skip(r"\d+")
-            elif char == "#":
-                self.skip(r"[^\n]*")
-            elif self.peek(2) == "((":
+            elif self.sees("(("):
                 yield ("arithmetic", self.balanced("(", ")")[2:-2], line)
-            elif operator := next((each for each in self.OPERATORS if self.text.startswith(each, self.at)), None):
-                self.step(len(operator))
-                if operator in ("<<", "<<-"):
-                    self.skip(r"[ \t]*")
-                    self.waiting.append((self.word(), body := []))
-                    yield ("document", body, line)
-                else:
-                    yield ("operator", operator, line)
+            elif self.sees("<<") and not self.sees("<<<"):
+                self.skip(r"<<-?[ \t]*")
+                self.waiting.append((self.word(), body := []))
+                yield ("document", body, line)
+            elif self.OPERATOR.match(self.text, self.at):
+                yield ("operator", self.skip(self.OPERATOR), line)
             else:
                 yield ("word", self.word(), line)
         self.documents()
@@ -117,55 +115,50 @@ class Scanner:
         """Returns the text from `begin` to its `end`; what is quoted does not count."""
         start, depth = self.at, 0
         while self.at < len(self.text):
-            if self.text.startswith(begin, self.at):
-                depth += 1
-                self.step(len(begin))
-            elif self.text.startswith(end, self.at):
-                depth -= 1
-                self.step(len(end))
+            if self.sees(begin, end):
+                depth += 1 if self.sees(begin) else -1
+                self.step(len(begin) if self.sees(begin) else len(end))
                 if depth == 0:
                     break
-            elif self.peek() == "'" and begin in ("$(", "("):
+            elif self.sees("'") and begin in ("$(", "("):
                 self.skip(r"'[^']*'?")
-            elif begin == "$(" and self.peek() == "(":
+            elif begin == "$(" and self.sees("("):
                 self.balanced("(", ")")
             else:
-                self.step(2 if self.peek() == "\\" else 1)
+                self.step(2 if self.sees("\\") else 1)
         return self.text[start : self.at]
 
     def dollar(self):
-        if self.peek(3) == "$((":
+        if self.sees("$(("):
             return self.step() + self.balanced("(", ")")
-        if self.peek(2) in ("$(", "${"):
-            return self.balanced(self.peek(2), ")" if self.peek(2) == "$(" else "}")
-        return self.skip(r"\$(\w+|[@*#?$!-])?")
+        if self.sees("$(", "${"):
+            return self.balanced(*(("$(", ")") if self.sees("$(") else ("${", "}")))
+        return self.skip(self.DOLLAR)
+
+    def backtick(self):
+        return f"$({self.skip('`[^`]*`?').strip('`')})"
 
     def word(self):
         pieces, plain = [], ""
-        while self.at < len(self.text):
-            char = self.peek()
-            begins = char == "(" and (ASSIGNS.fullmatch(plain) or plain[-1:] in "@?*+!" and plain != "")
+        while self.at < len(self.text) and not self.sees(*" \t\r\n;|&<>)"):
             quoted = None
-            if char in " \t\r\n;|&<>)" or (char == "(" and not begins):
-                break
-            if char == "(":
+            if self.sees("("):
+                if not (ASSIGNS.fullmatch(plain) or plain[-1:] in "@?*+!" and plain != ""):
+                    break
                 self.step()
                 quoted = ("array", self.array())
-            elif char == "\\":
-                both = self.step(2)
-                quoted = ("single", both[1:]) if both != "\\\n" else None
-            elif char == "'":
+            elif self.sees("\\"):
+                quoted = None if self.sees("\\\n") else ("single", self.text[self.at + 1 : self.at + 2])
+                self.step(2)
+            elif self.sees("'"):
                 quoted = ("single", self.skip(r"'[^']*'?")[1:].removesuffix("'"))
-            elif char == '"':
-                self.step()
+            elif self.sees('"'):
                 quoted = ("double", self.double())
-            elif char == "`":
-                plain += self.backtick()
-            elif char == "$" and self.peek(2) in ("$'", '$"'):
+            elif self.sees("$'", '$"'):
                 self.step()
-            elif char == "$":
-                plain += self.dollar()
-            elif char == "[" and re.fullmatch(r"[A-Za-z_]\w*", plain):
+            elif self.sees("$", "`"):
+                plain += self.dollar() if self.sees("$") else self.backtick()
+            elif self.sees("[") and re.fullmatch(r"[A-Za-z_]\w*", plain):
                 plain += self.balanced("[", "]")
             else:
                 plain += self.step()
@@ -175,35 +168,30 @@ class Scanner:
 
     def array(self):
         words = []
-        while self.at < len(self.text) and (char := self.peek()) != ")":
-            if char in " \t\r\n;|&<>" or self.peek(2) == "\\\n":
-                self.step(2 if char == "\\" else 1)
-            elif char == "#":
-                self.skip(r"[^\n]*")
-            elif char == "(":
+        while self.at < len(self.text) and not self.sees(")"):
+            if self.sees(*" \t\r\n;|&<>", "\\\n", "#"):
+                self.skip(r"\\\n|#[^\n]*|.|\n")
+            elif self.sees("("):
                 self.balanced("(", ")")
-            elif char == "[":  # an index
-                key = self.balanced("[", "]")
-                words.append([("plain", key), *self.word()])
             else:
-                words.append(self.word())
+                key = [("plain", self.balanced("[", "]"))] if self.sees("[") else []  # an index
+                words.append([*key, *self.word()])
         self.step()
         return words
 
     def double(self):
+        """Reads a text in double quotes."""
+        self.step()
         text = ""
-        while self.at < len(self.text) and self.peek() != '"':
-            if self.peek() == "\\" and self.peek(2)[1:] in ("\\", '"', "$", "`", "\n"):
+        while self.at < len(self.text) and not self.sees('"'):
+            if self.sees(*(f"\\{sign}" for sign in '\\"$`\n')):
                 text += (ESCAPED | {"\n": ""}).get(both := self.step(2)[1], both)
-            elif self.peek() in "$`":
-                text += self.dollar() if self.peek() == "$" else self.backtick()
+            elif self.sees("$", "`"):
+                text += self.dollar() if self.sees("$") else self.backtick()
             else:
                 text += self.step()
         self.step()
         return text
-
-    def backtick(self):
-        return f"$({self.skip('`[^`]*`?').strip('`')})"
 
 
 Node = namedtuple("Node", "act line parts")  # act: the method of Script that runs it
@@ -252,8 +240,8 @@ class Parser:
         heads = (word[0][1] for word in words if word and word[0][0] == "plain")
         return sorted({re.match(r"\w+", head)[0] for head in heads if ASSIGNS.match(head)})
 
-    def block(self):
-        """Reads commands until a word or an operator that closes the block."""
+    def block(self, end=None):
+        """Reads commands until a word or an operator that closes the block, and takes the word `end`."""
         nodes, begin = [], self.at
         self.deep += 1
         if self.deep > 100:
@@ -264,7 +252,10 @@ class Parser:
             else:
                 nodes.append(self.chain())
         self.deep -= 1
-        return Block(nodes, self.sets(begin))
+        block = Block(nodes, self.sets(begin))
+        if end:
+            self.take(end)
+        return block
 
     def chain(self):
         """Reads `a | b && c || d &`."""
@@ -287,19 +278,20 @@ class Parser:
         if word == "!":
             self.next()
             return Node("negated", line, self.command())
-        if word in ("if", "while", "until", "for", "select", "case", "{", "[["):
-            node = {"if": self.branch, "for": self.loop, "select": self.loop, "case": self.choice, "{": self.group,
-                    "[[": self.test}.get(word, self.repeated)(line)
+        read = {"if": self.branch, "while": self.repeated, "until": self.repeated, "for": self.loop,
+                "select": self.loop, "case": self.choice, "[[": self.test}.get(word)
+        if read is not None:
+            node = read(line)
+        elif word == "{" or self.operator("("):
+            self.next()
+            node = Node("group" if word else "subshell", line, self.block("}" if word else None))
+            if not word and self.operator(")"):
+                self.next()
+        elif kind == "arithmetic":
+            node = Node("truthful", line, self.next()[1])
         elif word == "function" or (self.peek(1)[1] == "(" and self.peek(2)[1] == ")"
                                     and re.fullmatch(r"[\w.:-]+", word)):
             node = self.function(line)
-        elif kind == "arithmetic":
-            node = Node("truthful", line, self.next()[1])
-        elif self.operator("("):
-            self.next()
-            node = Node("subshell", line, self.block())
-            if self.operator(")"):
-                self.next()
         else:
             return self.simple(line)
         self.redirects([])
@@ -324,12 +316,6 @@ class Parser:
                 return Node("simple", line, (words, redirects))
             words.append(self.next()[1])
 
-    def group(self, line):
-        self.next()
-        body = self.block()
-        self.take("}")
-        return Node("group", line, body)
-
     def test(self, line):
         self.next()
         inside = []
@@ -342,9 +328,7 @@ class Parser:
         clauses, other = [], None
         while self.word() in ("if", "elif"):
             at = self.next()[2]
-            condition = self.block()
-            self.take("then")
-            clauses.append((at, condition, self.block()))
+            clauses.append((at, self.block("then"), self.block()))
         if self.word() == "else":
             self.next()
             other = self.block()
@@ -353,9 +337,7 @@ class Parser:
 
     def body(self):
         self.take("do")
-        body = self.block()
-        self.take("done")
-        return body
+        return self.block("done")
 
     def repeated(self, line):
         wanted = self.next()[1][0][1] == "while"
