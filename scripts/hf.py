@@ -38,13 +38,9 @@ def config_of(folder):
     path = folder / "config.json"
     if not path.exists():
         inside = sorted(folder.glob("step_*/config.json"))
-        hint = (
-            f"give one of its checkpoints, such as {inside[-1].parent}"
-            if inside
-            else f"give the folder that it is in, {folder.parent}"
-            if folder.is_file()
-            else "give a folder as save_pretrained writes it, or a checkpoint"
-        )
+        hint = (f"give one of its checkpoints, such as {inside[-1].parent}" if inside
+                else f"give the folder that it is in, {folder.parent}" if folder.is_file()
+                else "give a folder as save_pretrained writes it, or a checkpoint")
         raise Failure(f"{folder}: holds no config.json; {hint}")
     with form_of(path, "config.json of a model"):
         said = json.loads(read_text(path))
@@ -69,11 +65,9 @@ def read_model(options):
     if refused:
         raise Failure(refused.partition(": ")[2])
     scaled = model["rope_scaling"] != "none"
-    return program, {
-        key: value
-        for key, value in model.items()
-        if (scaled or not key.startswith("rope_") or key in ("rope_theta", "rope_share") and model["family"] != "gpt")
-    }
+    return program, {key: value for key, value in model.items()
+                     if (scaled or not key.startswith("rope_") or key in ("rope_theta", "rope_share")
+                         and model["family"] != "gpt")}
 
 
 class Tensor:

@@ -26,12 +26,8 @@ from foreign import megatron, nanotron, nemo, torchtitan
 from foreign.settings import unused
 from run_files import Failure, Refusal, finish, read_text
 
-FILES = {
-    "torchtitan": (torchtitan, "TOML"),
-    "nanotron": (nanotron, "YAML"),
-    "nemo": (nemo, "YAML"),
-    "bridge": (nemo, "YAML"),
-}
+FILES = {"torchtitan": (torchtitan, "TOML"), "nanotron": (nanotron, "YAML"), "nemo": (nemo, "YAML"),
+         "bridge": (nemo, "YAML")}
 
 
 def converted(options):

@@ -56,10 +56,8 @@ class Held:
         head_rank = 0 if " placement v " in text else len(plan["stages"]) - 1
         most = []
         for rank, (stage, line) in enumerate(zip(plan["stages"], text.splitlines()[1:], strict=True)):
-            layers = [
-                0 if chunk["last_layer"] is None else chunk["last_layer"] - chunk["first_layer"] + 1
-                for chunk in stage["chunks"]
-            ]
+            layers = [0 if chunk["last_layer"] is None else chunk["last_layer"] - chunk["first_layer"] + 1
+                      for chunk in stage["chunks"]]
             peak = self.peak(line, layers, rank == 0, last if rank == head_rank else None, again)
             most.append(self.state * stage["parameters"] / tensor + peak)
         return most

@@ -41,15 +41,11 @@ NO_FIGURES = ("type", "step", "stages")
 
 def figures(entry):
     """Returns name -> number for a step: first the figures of the step, then of each stage; None if unknown."""
-    known = (
-        (key, value)
-        for key, value in entry.items()
-        if key not in NO_FIGURES and not isinstance(value, (str, list, dict))
-    )
+    known = ((key, value) for key, value in entry.items() if key not in NO_FIGURES
+             and not isinstance(value, (str, list, dict)))
     whole = {key: int(value) if isinstance(value, int) else number(value) for key, value in known}
-    stages = {
-        (stage["stage"], key): value for stage in entry["stages"] for key, value in stage.items() if key != "stage"
-    }
+    stages = {(stage["stage"], key): value for stage in entry["stages"] for key, value in stage.items()
+              if key != "stage"}
     return whole, stages
 
 
@@ -123,10 +119,8 @@ def events_of(entry, wall):
         return scalars_event(wall, int(entry["step"]), {f"eval/{entry['name']}": number(entry["accuracy"])})
     whole, stages = figures(entry)
     scalars = {GROUPS.get(key, f"step/{key}"): value for key, value in whole.items()}
-    scalars.update({
-                       f"memory/{key}/stage_{stage}" if "bytes" in key else f"slots/{key}/stage_{stage}": value
-                       for (stage, key), value in stages.items()
-                   })
+    scalars.update({f"memory/{key}/stage_{stage}" if "bytes" in key else f"slots/{key}/stage_{stage}": value
+                    for (stage, key), value in stages.items()})
     return scalars_event(wall, int(entry["step"]), scalars)
 
 

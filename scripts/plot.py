@@ -55,10 +55,8 @@ def draw_timelines(options):
 
 def draw_memory(options):
     sources = [read_plan_or_metrics(path) for path in options.files]
-    blocks = [
-        {"title": f"{one.name}, {'planned' if isinstance(one, Plan) else 'measured'}", "stages": one.stages}
-        for one in sources
-    ]
+    blocks = [{"title": f"{one.name}, {'planned' if isinstance(one, Plan) else 'measured'}", "stages": one.stages}
+              for one in sources]
     return {"kind": "memory", "blocks": blocks, "limit": (options.limit or 0) * GIB, "width": 800}
 
 
@@ -75,10 +73,8 @@ def draw_curves(options):
                          "dots": True})
         rate = {step: 100 * value for step, value in run.mfu.items()} if mfu else run.tokens
         rates.append({"name": run.name, "color": color, "points": sorted(rate.items())})
-    plots = [
-        {"series": loss, "xName": "step", "yName": "loss, nats a token"},
-        {"series": rates, "xName": "step", "yName": "MFU, %" if mfu else "tokens/s", "zero": True},
-    ]
+    plots = [{"series": loss, "xName": "step", "yName": "loss, nats a token"},
+             {"series": rates, "xName": "step", "yName": "MFU, %" if mfu else "tokens/s", "zero": True}]
     return {"kind": "plots", "plots": plots, "width": 800}
 
 
@@ -103,10 +99,8 @@ def draw_compare(options):
 
 def draw_search(options):
     searches = [Search(path, read_text(path)) for path in options.files]
-    fronts = [
-        {"name": one.name, "points": [[peak / GIB, *rest] for peak, *rest in zip(one.peak, one.step, one.label)]}
-        for one in searches
-    ]
+    fronts = [{"name": one.name, "points": [[peak / GIB, *rest] for peak, *rest in zip(one.peak, one.step, one.label)]}
+              for one in searches]
     return {"kind": "fronts", "fronts": fronts, "limit": options.limit, "width": 800, "height": 360}
 
 
@@ -145,12 +139,8 @@ def arguments():
     pictures = parser.add_subparsers(
         dest="picture", required=True, metavar="timeline|timelines|memory|curves|compare|search")
     kinds = (("timeline", draw_timeline, 1), ("timelines", draw_timelines, "+"), ("memory", draw_memory, "+"))
-    for name, draw, count in (
-        *kinds,
-        ("curves", draw_curves, "+"),
-        ("compare", draw_compare, 2),
-        ("search", draw_search, "+"),
-    ):
+    for name, draw, count in (*kinds, ("curves", draw_curves, "+"), ("compare", draw_compare, 2),
+                              ("search", draw_search, "+")):
         picture = pictures.add_parser(name)
         picture.add_argument("files", type=Path, nargs=count, metavar="FILE")
         picture.add_argument(

@@ -44,15 +44,8 @@ def side_file(options, tokenizer, dtype, output):
         path = output.tokenizer_copy(Path(options.tokenizer).suffix)
         output.copy(path, data)
         file, digest = path.name, hashlib.sha256(data).hexdigest()
-    return {
-        "name": options.name,
-        "tokenizer": tokenizer.kind,
-        "tokenizer_file": file,
-        "tokenizer_sha256": digest,
-        "vocab": tokenizer.vocab,
-        "eot": tokenizer.eot,
-        "dtype": dtype,
-    }
+    return {"name": options.name, "tokenizer": tokenizer.kind, "tokenizer_file": file, "tokenizer_sha256": digest,
+            "vocab": tokenizer.vocab, "eot": tokenizer.eot, "dtype": dtype}
 
 
 def write_tokens(jobs, arguments, processes, splits, size):

@@ -33,11 +33,8 @@ def read_line(line, where):
         raise Failure(f"{where}: has no {error}; every line has to have ctx, endings and label") from None
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise Failure(f"{where}: is not JSON with ctx, endings and label ({error})") from None
-    if (
-        not isinstance(context, str)
-        or not isinstance(endings, list)
-        or not all(isinstance(text, str) for text in endings)
-    ):
+    if (not isinstance(context, str) or not isinstance(endings, list)
+        or not all(isinstance(text, str) for text in endings)):
         raise Failure(f"{where}: ctx has to be a text and endings a list of texts")
     if not context or len(endings) < 2 or not all(endings) or not 0 <= label < len(endings):
         raise Failure(

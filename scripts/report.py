@@ -96,9 +96,8 @@ def describe(head):
     """Returns one line about the model and one about how it is split over ranks."""
     model, parallel, schedule, train = (head["config"][section]
                                         for section in ("model", "parallel", "schedule", "train"))
-    heads = f"{model['heads']} heads" + (
-        f" ({model['kv_heads']} of keys and values)" if model["kv_heads"] != model["heads"] else ""
-    )
+    heads = f"{model['heads']} heads" + (f" ({model['kv_heads']} of keys and values)"
+                                         if model["kv_heads"] != model["heads"] else "")
     what = (
         f"{model['family']}, {head['parameters']:,} parameters: {model['layers']} layers of {model['hidden']},"
         f" {heads}, {model['seq_len']} tokens a sequence"
@@ -109,18 +108,15 @@ def describe(head):
         f" {parallel['data']}{context}, {train['precision']}"
     )
     bpipe = {"on": "with BPipe", "off": "without BPipe", "auto": "BPipe where it pays"}[schedule["bpipe"]]
-    return (
-        what, f"{world}; {schedule['name']} {bpipe}, {head['microbatches']} microbatches of {schedule['micro_batch']}",
-    )
+    return (what,
+            f"{world}; {schedule['name']} {bpipe}, {head['microbatches']} microbatches of {schedule['micro_batch']}")
 
 
 def summary(run):
     metrics = run.metrics
     last = max(metrics.steps)
-    tiles = [
-        tile(f"{last:,} of {run.config['train']['steps']:,}", "steps"),
-        tile(f"{metrics.loss[max(metrics.loss)]:.4f}", "loss of the last step"),
-    ]
+    tiles = [tile(f"{last:,} of {run.config['train']['steps']:,}", "steps"),
+             tile(f"{metrics.loss[max(metrics.loss)]:.4f}", "loss of the last step")]
     if metrics.vals:
         best = min(metrics.vals, key=metrics.vals.get)
         tiles.append(tile(f"{metrics.vals[best]:.4f}", f"best validation loss, step {best:,}"))
@@ -134,10 +130,8 @@ def summary(run):
     tiles.append(tile(duration(sum(entry["step_ms"] for entry in metrics.steps.values()) / 1e3), "in steps"))
     starts = f" The file holds {len(metrics.heads)} starts, of {len(metrics.parts)} layouts."
     starts = starts if len(metrics.heads) > 1 else ""
-    medians = (
-        "Times and rates are medians of all steps of the last layout but the first, which also warms up."
-        if len(metrics.steps) > 1 else ""
-    )
+    medians = ("Times and rates are medians of all steps of the last layout but the first, which also warms up."
+               if len(metrics.steps) > 1 else "")
     note = f'<p class="note">{medians}{starts}</p>'
     return f'<ul class="tiles">{"".join(tiles)}</ul>{note}'
 
@@ -159,11 +153,8 @@ def curves(run):
         return {step: scale * entry[key] for step, entry in steps.items() if entry.get(key) is not None}
 
     def plot(title, y_name, series, **more):
-        drawn = [
-            {"name": name, "color": color, "points": sorted(values.items()), "dots": dots}
-            for name, color, values, dots in series
-            if values
-        ]
+        drawn = [{"name": name, "color": color, "points": sorted(values.items()), "dots": dots}
+                 for name, color, values, dots in series if values]
         plots = [{"series": drawn, "xName": "step", "yName": y_name, "marks": marks, **more}]
         return figure({"kind": "plots", "plots": plots}, title) if drawn else ""
 

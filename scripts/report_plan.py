@@ -78,7 +78,7 @@ KEYS = {
     "schedule": ("micro_batch", "name", "chunks", "slices", "group", "delay", "split_backward", "bpipe", "evict_to",
                  "slots", "load_ahead", "recompute_layers", "recompute"),
     "attention": ("mode",),
-}  # fmt: skip
+}
 
 
 def chosen(config):
@@ -116,17 +116,17 @@ def headline(config, world, step_ms, bill):
     hour = hardware.get("gpu_hour", "auto")
     price = None if hour in ("auto", 0) else 24 * days * world * float(hour)
     layout = " ".join(f"-o {key}={str(value).replace(' ', '').lower() if isinstance(value, (bool, list)) else value}"
-                      for key, value in chosen(config).items())  # fmt: skip
+                      for key, value in chosen(config).items())
     gpu = "ranks" if hardware["gpu"] == "none" else hardware["gpu"]
     shown = f"{days:,.0f}" if days >= 10 else f"{days:,.2g}"
     said = (f"{Path(config['checkpoint']['dir']).name}, {train['precision']}, {model['seq_len']:,} tokens a sequence, "
             f"{train['global_batch']:,} sequences a step, on {world:,} {gpu}: {shown} days"
-            f"{'' if price is None else f', price {price:,.3g}'}")  # fmt: skip
+            f"{'' if price is None else f', price {price:,.3g}'}")
     command = (f"./train_{model['family']} -c FILE -o hardware.gpu={hardware['gpu']} "
                f"-o model.seq_len={model['seq_len']} -o train.precision={train['precision']} "
-               f"-o train.global_batch={train['global_batch']} {layout} --plan")  # fmt: skip
+               f"-o train.global_batch={train['global_batch']} {layout} --plan")
     return (f'<p><b>{escape(said)}</b></p>'
-            f'<p style="overflow-wrap:anywhere"><code>{escape(command)}</code></p>')  # fmt: skip
+            f'<p style="overflow-wrap:anywhere"><code>{escape(command)}</code></p>')
 
 
 # ---- content by kind of file -----------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def plan_parts(found):
          seconds(row["step_ms"]), percent(row["mfu"]), percent(row["bubble"]), f"{row['peak_bytes'] / GIB:.1f} GiB",
          "yes" if row["fits"] else "no")
         for row in rows
-    ]  # fmt: skip
+    ]
     return [*parts, "<h2>All schedules of this layout</h2>" + table(head, cells), *assumptions(found)]
 
 
@@ -212,12 +212,12 @@ def search_parts(found):
     points = [(row["peak_bytes"] / GIB, row["step_ms"] / 1e3, name) for row, name in zip(found["front"], names)]
     front = {"name": "front", "points": points}
     rows = [(name, seconds(row["step_ms"]), f"{row['peak_bytes'] / GIB:.1f} GiB")
-            for row, name in zip(found["front"], names)]  # fmt: skip
+            for row, name in zip(found["front"], names)]
     world = math.prod(cut.get(key, 1) for key in ("pipeline", "tensor", "data", "context"))
     there, theirs = found.get("for"), "nothing that the other program can do fits"
     if there:
         theirs = (f"for the other program: {layouts([there['config']])[0]}, {seconds(there['step_ms'])} a step, "
-                  f"{there['theirs_bytes'] / GIB:.1f} GiB by its bytes")  # fmt: skip
+                  f"{there['theirs_bytes'] / GIB:.1f} GiB by its bytes")
     return [
         headline(best["config"], world, best["step_ms"], None),
         *([f"<p><b>--for:</b> {escape(theirs)}; below is what this trainer would do.</p>"] if "for" in found else []),
@@ -230,12 +230,9 @@ def search_parts(found):
 
 def sweep_parts(found):
     keys = list(found["sweep"][0]["set"])
-    rows = [
-        [*(row["set"][key] for key in keys), seconds(row.get("step_ms")), percent(row.get("mfu")),
-         f"{row['peak_bytes'] / GIB:.1f} GiB" if row.get("peak_bytes") else "-",
-         row.get("refused") or ("yes" if row.get("fits") else "no")]
-        for row in found["sweep"]
-    ]  # fmt: skip
+    rows = [[*(row["set"][key] for key in keys), seconds(row.get("step_ms")), percent(row.get("mfu")),
+             f"{row['peak_bytes'] / GIB:.1f} GiB" if row.get("peak_bytes") else "-",
+             row.get("refused") or ("yes" if row.get("fits") else "no")] for row in found["sweep"]]
     return [table([*keys, "step", "MFU", "peak", "fits"], rows)]
 
 

@@ -99,11 +99,8 @@ class Trace:
     def __init__(self, path, wanted):
         with form_of(path, "trace"):
             events = read_events(path)
-            self.ranks = {
-                e["pid"]: e["args"]["name"]
-                for e in events
-                if e["name"] == "process_name" and e["args"]["name"] != "steps"
-            }
+            self.ranks = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"
+                          and e["args"]["name"] != "steps"}
             spans = [e for e in events if e["ph"] == "X" and e["pid"] in self.ranks]
             labels = list(dict.fromkeys(e["args"]["of"] for e in spans))
             self.label = self.choose(path, labels, wanted)
@@ -150,15 +147,9 @@ class Plan:
             stages = plan["stages"]
             self.name = path.stem
             self.peak = [int(stage["peak_bytes"]) for stage in stages]
-            self.stages = [
-                {
-                    "memory": {name: int(size) for name, size in stage["memory"].items()},
-                    "peak_bytes": int(stage["peak_bytes"]),
-                    "other": int(stage["peak_bytes_1f1b"]),
-                    "fits": stage["fits"],
-                }
-                for stage in stages
-            ]
+            self.stages = [{"memory": {name: int(size) for name, size in stage["memory"].items()},
+                            "peak_bytes": int(stage["peak_bytes"]), "other": int(stage["peak_bytes_1f1b"]),
+                            "fits": stage["fits"]} for stage in stages]
             self.peak_1f1b = [int(stage["peak_bytes_1f1b"]) for stage in stages]
             self.lends = any(stage["lent"] > 0 for stage in stages)
             self.step_ms, self.bubble, self.mfu = (number(plan[key]) for key in ("step_ms", "bubble", "mfu"))
@@ -208,9 +199,8 @@ class History:
             again = bool(self.steps) and step <= next(reversed(self.steps))
             if again:
                 tables = (self.steps, self.vals, self.evals)
-                self.steps, self.vals, self.evals = (
-                    {at: value for at, value in table.items() if at < step} for table in tables
-                )
+                self.steps, self.vals, self.evals = ({at: value for at, value in table.items() if at < step}
+                                                     for table in tables)
             self.steps[step], self.start_of[step] = entry, len(self.heads) - 1
             return step if again else None
         return None
@@ -286,10 +276,8 @@ class Part:
         alike = [entry["stages"] for entry in self.steps.values() if len(entry["stages"]) == stages]
         self.peak = [max(int(of[s]["peak_bytes"]) for of in alike) for s in range(stages)]
         slots = [max(int(of[s].get("activation_bytes") or 0) for of in alike) for s in range(stages)]
-        self.stages = [
-            {"memory": {"peak": peak - own, "own_slots": own}, "peak_bytes": peak}
-            for peak, own in zip(self.peak, slots)
-        ]
+        self.stages = [{"memory": {"peak": peak - own, "own_slots": own}, "peak_bytes": peak}
+                       for peak, own in zip(self.peak, slots)]
 
     def median(self, key):
         """Returns the median of all steps but the first, which includes warm-up."""

@@ -38,13 +38,11 @@ MODELS = {
     "llama3_70b": (70.6, 3), "qwen3_14b": (14.8, 2), "qwen3_32b": (32.8, 2), "mixtral_8x7b": (46.7, 1),
     "mixtral_8x22b": (140.6, 1), "qwen3_30b_a3b": (30.5, 1), "qwen3_235b_a22b": (235.1, 0), "deepseek_v3": (671.0, 0),
     "gpt3_96b": (96.2, 0),
-}  # fmt: skip
+}
 EXPERTS = re.compile(r"_a\d|mixtral|deepseek")
 # GiB, dense bf16 TFLOP/s, how often a GPU is drawn, and whether it computes in 8 bits (src/config/gpus.c).
-GPUS = {
-    "a100-40g": (40, 312, 1, False), "a100-80g": (80, 312, 2, False), "h100": (80, 989.5, 3, True),
-    "h200": (141, 989.5, 1, True), "b200": (180, 2250, 2, True), "mi300x": (192, 1307.4, 1, False),
-}  # fmt: skip
+GPUS = {"a100-40g": (40, 312, 1, False), "a100-80g": (80, 312, 2, False), "h100": (80, 989.5, 3, True),
+        "h200": (141, 989.5, 1, True), "b200": (180, 2250, 2, True), "mi300x": (192, 1307.4, 1, False)}
 NETWORKS = (25, 50, 100, 200, 400)
 TOKENS = (2048, 4096, 8192, 8192, 32768, 131072)
 STEPS = (1 << 19, 1 << 20, 1 << 22)  # tokens
@@ -56,7 +54,7 @@ NAMED = [
     ("gpt3_96b", "a100-80g", 32, 200, 2048, 128, "off"), ("llama65b", "a100-80g", 32, 200, 2048, 128, "off"),
     ("llama3_70b", "h100", 64, 400, 8192, 512, "off"), ("llama3_70b", "h100", 64, 50, 8192, 512, "off"),
     ("qwen3_235b_a22b", "h100", 256, 400, 4096, 1024, "off"), ("deepseek_v3", "h100", 1024, 400, 4096, 4096, "off"),
-]  # fmt: skip
+]
 
 OFF, PEER, HOST = ({"bpipe": "off"}, {"bpipe": "on", "evict_to": "peer"}, {"bpipe": "on", "evict_to": "host"})
 KINDS = {
@@ -64,7 +62,7 @@ KINDS = {
     "1f1b": {**OFF, "name": "1f1b"}, "1f1b peer": {**PEER, "name": "1f1b"}, "1f1b host": {**HOST, "name": "1f1b"},
     "interleaved": {**OFF, "name": "interleaved", "slices": 1, "split_backward": "off"},
     "zb-d": {**OFF, "name": "zb-d"}, "zb-v": {**OFF, "name": "zb-v"}, "dualpipe-v": {**OFF, "name": "dualpipe-v"},
-}  # fmt: skip
+}
 
 
 # ---- the cases -------------------------------------------------------------------------------------------------------
@@ -107,11 +105,9 @@ def layout_of(config):
 def search(case, kind):
     """Runs a search, and returns its line: its best, and its fastest candidate that fits under every doubt."""
     model, gpu, gpus, network, tokens, batch, fp8 = case
-    keys = {
-        "hardware.gpu": gpu, "hardware.network_gb_s": network, "hardware.profile": "", "model.seq_len": tokens,
-        "train.global_batch": batch, "train.fp8": fp8, "attention.mode": "flash", "parallel.sequence": "true",
-        **{f"schedule.{key}": value for key, value in KINDS[kind].items()},
-    }  # fmt: skip
+    keys = {"hardware.gpu": gpu, "hardware.network_gb_s": network, "hardware.profile": "", "model.seq_len": tokens,
+            "train.global_batch": batch, "train.fp8": fp8, "attention.mode": "flash", "parallel.sequence": "true",
+            **{f"schedule.{key}": value for key, value in KINDS[kind].items()}}
     if tokens >= 32768:  # which keeps a search short
         keys |= {"schedule.micro_batch": 1, "parallel.tensor": 4 if re.search(r"_a\d", model) else 8}
     given = [word for key, value in keys.items() for word in ("-o", f"{key}={value}")]
@@ -129,11 +125,9 @@ def search(case, kind):
     safe = [row["step_ms"] for row in rows if row.get("robust") is not None and row["robust"] < 0.999]
     bands = [[one["low_ms"] / best["step_ms"], one["high_ms"] / best["step_ms"]] for one in best["others"]]
     doubts = {one["what"]: one.get("step_ratio", 0) for one in best["unsure"]} if best.get("unsure") else None
-    line |= {
-        "step": best["step_ms"], "fast": min(row["step_ms"] for row in rows), "safe": min(safe, default=None),
-        "gib": best["peak_bytes"] / GIB, "mfu": best["mfu"], "doubts": doubts, "layout": layout_of(best["config"]),
-        "band": bands[0] if bands else None,
-    }  # fmt: skip
+    line |= {"step": best["step_ms"], "fast": min(row["step_ms"] for row in rows), "safe": min(safe, default=None),
+             "gib": best["peak_bytes"] / GIB, "mfu": best["mfu"], "doubts": doubts, "layout": layout_of(best["config"]),
+             "band": bands[0] if bands else None}
     return json.loads(re.sub(r"\d+\.\d+", lambda number: f"{float(number[0]):.5g}", json.dumps(line)))
 
 
@@ -165,11 +159,9 @@ def collected():
     for case, kinds in done:
         gib, tflops = GPUS[case[1]][:2]
         searches = {kind: {key: line[key] for key in FIGURES} if "step" in line else None
-                    for kind, line in kinds.items()}  # fmt: skip
-        rows.append({
-            **dict(zip(CASE, case)), "memory": round(case[2] * gib * GIB / MODELS[case[0]][0] / 1e9, 1),
-            "reach": round(case[3] / 8 / tflops * 1e3, 2), **gains(searches), "found": searches,
-        })  # fmt: skip
+                    for kind, line in kinds.items()}
+        rows.append({**dict(zip(CASE, case)), "memory": round(case[2] * gib * GIB / MODELS[case[0]][0] / 1e9, 1),
+                     "reach": round(case[3] / 8 / tflops * 1e3, 2), **gains(searches), "found": searches})
     seconds = sum(line["cpu"] for _, kinds in done for line in kinds.values())
     return {"searches": len(rows) * len(KINDS), "cpu_s": round(seconds), "cases": rows}
 
@@ -199,11 +191,10 @@ def gains(kinds):
     plain, off = kinds["1f1b"], kinds["off"]
     loops = fastest(kinds["interleaved"], plain)
     whole = fastest(loops, *(kinds[name] for name in ("zb-d", "zb-v", "dualpipe-v")))
-    told = {
-        "partner": gain(off, kinds["peer"]), "host": gain(off, kinds["host"]), "interleaved": gain(plain, loops),
-        "zero bubble": gain(loops, whole), "slices": gain(whole, off) if off and way(off["layout"]) == "slices" else 0,
-        "partner over 1F1B": gain(plain, kinds["1f1b peer"]),
-    }  # fmt: skip
+    told = {"partner": gain(off, kinds["peer"]), "host": gain(off, kinds["host"]), "interleaved": gain(plain, loops),
+            "zero bubble": gain(loops, whole),
+            "slices": gain(whole, off) if off and way(off["layout"]) == "slices" else 0,
+            "partner over 1F1B": gain(plain, kinds["1f1b peer"])}
     lasts = [name for name, kind in (("partner", "peer"), ("host", "host")) if survives(off, kinds[kind])]
     best = fastest(off, kinds["peer"], kinds["host"])
     return {"gains": told, "survives": lasts, "way": off and way(off["layout"]), "best": best and best["layout"]}
@@ -233,7 +224,7 @@ MAPS = {
     "atlas_schedules.svg": (scheduling, {
         "one stage": "soft", "1F1B, GPipe": "F", "interleaved": "B", "zero bubble": "E", "slices": "L",
         "nothing fits": "limit"}),
-}  # fmt: skip
+}
 
 
 def paying(rows, name, last=None):
@@ -274,7 +265,7 @@ def sentences(cases):
         f"Four of five published runs on such GPUs take {low:.2f} to {high:.2f} times the planned step (middle of "
         f"{len(bands)} cases that have such runs). A gain of a few percent is less than that. It counts only because "
         "both sides of a comparison are planned alike.",
-    ]  # fmt: skip
+    ]
 
 
 def write():
@@ -283,7 +274,7 @@ def write():
     data = json.loads(DATA.read_text())
     head, _, tail = PAGE.read_text().partition(BEGIN)
     text = "\n".join(textwrap.fill(f"{n}. {one}", 120, subsequent_indent="   ") for n, one in
-                     enumerate(sentences(data["cases"]), 1))  # fmt: skip
+                     enumerate(sentences(data["cases"]), 1))
     made = f"{data['searches']} searches took {data['cpu_s'] / 60:.0f} minutes of CPU time.\n"
     PAGE.write_text(f"{head}{BEGIN}\n{made}\n{text}\n{END}{tail.partition(END)[2]}")
     for name, (mark, colors) in MAPS.items():
@@ -295,7 +286,7 @@ def write():
             one = {"name": words, "color": color, "points": points, "labels": labels, "dots": True}
             series += [one] if mine else []
         chart = {"series": series, "xName": "bytes of GPU memory per parameter", "log": True, "logX": True,
-                 "height": 340, "yName": "GB/s of network per PFLOP/s"}  # fmt: skip
+                 "height": 340, "yName": "GB/s of network per PFLOP/s"}
         with replacing(PAGE.parent / "img" / name) as temporary:
             Path(temporary).write_bytes(plot.svg_of({"kind": "plots", "plots": [chart], "width": 800}))
 

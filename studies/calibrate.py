@@ -137,13 +137,9 @@ def beginning(runs):
     hardware = runs[0].config["hardware"]
     cpu = runs[0].on_cpu
     rate = hardware.get("memory_gb_s")
-    figures = {
-        "matmul_efficiency": 0.9 if cpu else 0.7,
-        "matmul_half": 8.0 if cpu else 80.0,
-        "stream_gb_s": 8.0 if cpu else 0.8 * rate if isinstance(rate, (int, float)) else 1600.0,
-        "action_us": 20.0,
-        "step_overhead_ms": 1.0,
-    }
+    figures = {"matmul_efficiency": 0.9 if cpu else 0.7, "matmul_half": 8.0 if cpu else 80.0,
+               "stream_gb_s": 8.0 if cpu else 0.8 * rate if isinstance(rate, (int, float)) else 1600.0,
+               "action_us": 20.0, "step_overhead_ms": 1.0}
     if any(run.config["attention"]["mode"] == "flash" for run in runs):
         figures["flash_forward"] = 0.45 if cpu else 0.65
     return figures
@@ -219,10 +215,8 @@ class Fit:
             slopes, better = self.slopes(), False
             while not better and damping < 1e8:
                 move = self.step(slopes, damping)
-                there = [
-                    max(start - FARTHEST, min(start + FARTHEST, value + part))
-                    for start, value, part in zip(self.start, self.logs, move, strict=True)
-                ]
+                there = [max(start - FARTHEST, min(start + FARTHEST, value + part))
+                         for start, value, part in zip(self.start, self.logs, move, strict=True)]
                 off = self.errors([there])[0]
                 better = sum(e * e for e in off) < sum(e * e for e in self.off)
                 damping *= 0.1 if better else 10
@@ -285,23 +279,15 @@ def section(figures, runs, planner):
         f"# Fitted to {len(runs)} run{'s' if len(runs) > 1 else ''} by studies/calibrate.py; put it into a"
         " configuration."
     ]
-    keys = {
-        key: value for key, value in figures.items() if key not in ("action_us", "step_overhead_ms") or value >= 0.01
-    }
+    keys = {key: value for key, value in figures.items() if key not in ("action_us", "step_overhead_ms")
+            or value >= 0.01}
     if planner.peak is not None:
         lines.append(f"# peak_tflops is of one of {runs[0].world} ranks: all ranks of this host together have"
                      f" {planner.peak:.4g}.")
         keys = {"device": "cpu", "peak_tflops": planner.peak / runs[0].world} | keys
     keys["calibrated"] = "true"
-    return (
-        "\n".join(
-            [
-                *lines,
-                "hardware:",
-                *(f"  {key}: {value if isinstance(value, str) else f'{value:.5g}'}" for key, value in keys.items()),
-            ])
-        + "\n"
-    )
+    rows = (f"  {key}: {value if isinstance(value, str) else f'{value:.5g}'}" for key, value in keys.items())
+    return "\n".join([*lines, "hardware:", *rows, ""])
 
 
 def compare(title, runs, seconds):

@@ -31,25 +31,24 @@ AGREEMENT = [
     ("Qwen3 30B-A3B", "16 H100, p=2, d=8, e=8, 4 microbatches", (EVEN, "train.global_batch=32"), 2),
     ("Mixtral 8x22B", "64 H100, p=8, d=8, e=8", (EVEN, "train.global_batch=128", "parallel.data=8"), 8),
     ("Mixtral 8x22B", "128 H100, p=8, d=16, e=8, 8 microbatches", (EVEN, "train.global_batch=128"), 16),
-]  # fmt: skip
+]
 
 # Three stages in one node: the middle stage has neither embedding nor head.
 LAYERS = 3
 STAGES = ("parallel.pipeline=3", f"model.layers={3 * LAYERS}", "schedule.split_backward=off", "train.steps=1",
-          "hardware.gpus_per_node=24")  # fmt: skip
+          "hardware.gpus_per_node=24")
 GPUS = {
     "A100": (312.0, ("hardware.gpu=a100-80g",)),
     # Measured on H100s: products at 700 to 735 TFLOP/s, memory at 2.8 TB/s, collectives at 300 GB/s and 20 us.
     "H100, as measured": (989.5, ("hardware.gpu=h100", "hardware.matmul_efficiency=0.78", "hardware.stream_gb_s=2800",
                                   "hardware.tensor_gb_s=300", "hardware.latency_us=6.7")),
-}  # fmt: skip
+}
 
 
 def run(build, family, name, tokens, options, *words, nodes=4):
     """Returns what a trainer of build/release or build/virtual prints of two steps of the configuration."""
-    fixed = [
-        f"data.train={tokens}", "data.val=", "data.val_every=0", "checkpoint.every=0", "train.steps=2", "log.metrics=",
-    ]
+    fixed = [f"data.train={tokens}", "data.val=", "data.val_every=0", "checkpoint.every=0", "train.steps=2",
+             "log.metrics="]
     texts = [item for text in (*fixed, *options) for item in ("-o", text)]
     env = {"VIRTUAL_DRY": "1", "VIRTUAL_GPUS": "8" if nodes > 1 else "24", "VIRTUAL_NODES": str(nodes),
            "OMP_NUM_THREADS": "1"}

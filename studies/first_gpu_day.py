@@ -105,7 +105,7 @@ class Day:
             "bytes": max(stage["peak_bytes"] for stage in found[-1]["stages"]),
             "plan_bytes": max(stage["peak_bytes"] for stage in planned["stages"]),
             "exposed_ms": round(found[-1]["transfer_exposed_ms"], 3),
-        }  # fmt: skip
+        }
 
     def plan(self, *options, config="llama65b.yaml"):
         command = self.trainer(config, "-q", "--plan", "--json", *options)
@@ -116,9 +116,8 @@ class Day:
 
     def gpu(self):
         """Returns the name of this machine's GPU in hardware.gpu."""
-        name = subprocess.run(
-            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True
-        ).stdout if shutil.which("nvidia-smi") else ""  # fmt: skip
+        name = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True,
+                              text=True).stdout if shutil.which("nvidia-smi") else ""
         words = ("gh200", "gb200", "b300", "b200", "h200", "h100", "h800", "h20", "a100-80g", "a100-40g", "l40s")
         plain = name.lower().replace(" ", "")
         return next((word for word in words if all(part in plain for part in word.split("-"))), "h100")
@@ -208,7 +207,7 @@ ROWS = []
 # The rows of a run without --long, in their order, and their limits in seconds: 900 in all.
 SHORT = {"machine": 20, "two steps": 30, "rules of CUDA and NCCL": 35, "beside PyTorch": 315, "--tune": 100,
          "loss curves": 180, "losses as on the CPU": 70, "--check": 40, "saved and resumed bits": 60,
-         "--verify, fp32 and bf16": 50}  # fmt: skip
+         "--verify, fp32 and bf16": 50}
 
 
 def row(name, seconds, gpus=1, real=False):
@@ -252,7 +251,7 @@ def with_torch(day, script, *options):
         raise Skipped(f"{sys.executable} has no PyTorch that sees a GPU")
     out = day.out / Path(script).stem
     day.run([sys.executable, ROOT / "studies" / script, "--programs", day.programs, "--out", out, *options],
-            codes=(0, 1))  # fmt: skip
+            codes=(0, 1))
     return json.loads((out / f"{Path(script).stem}.json").read_text())
 
 
@@ -270,13 +269,11 @@ def tune(day):
     day.run(day.trainer("llama65b.yaml", *QUIET, *keys, *chosen, CUDA, "--tune"))
     products = json.loads(path.read_text())["products"]
     first, *tuned = (day.train(f"tune_{name}", *keys, *words, config="llama65b.yaml")
-                     for name, words in {"first": (), "chosen": chosen, "again": chosen}.items())  # fmt: skip
+                     for name, words in {"first": (), "chosen": chosen, "again": chosen}.items())
     same(tuned[1], tuned[0], 0, "two runs with the same file")
-    return {
-        "products": len(products), "faster": sum(each["suggestion"] > 0 for each in products),
-        "losses": same(tuned[0], first, 1e-2, "chosen kernels and the first suggestions"),
-        "ms": [statistics.median(step["step_ms"] for step in steps[2:]) for steps in (first, tuned[0])],
-    }  # fmt: skip
+    return {"products": len(products), "faster": sum(each["suggestion"] > 0 for each in products),
+            "losses": same(tuned[0], first, 1e-2, "chosen kernels and the first suggestions"),
+            "ms": [statistics.median(step["step_ms"] for step in steps[2:]) for steps in (first, tuned[0])]}
 
 
 @row("loss curves", 180, real=True)
@@ -319,7 +316,7 @@ def newer(day):
         "fp8 tensor": ["train.fp8=tensor"], "fp8 block": ["train.fp8=block"],
         "documents": ["data.mask_documents=on", "data.reset_positions=on"],
         "slices": ["schedule.name=seq1f1b", "schedule.slices=2"], "pointwise": ["schedule.recompute=pointwise"],
-    }.items():  # fmt: skip
+    }.items():
         cpu = day.train(f"cpu_{name}", *ONE, BF16, *keys, CPU)
         result[name] = same(day.train(name, *ONE, BF16, *keys), cpu, 5e-2, f"{name} and the CPU")
     return result
@@ -348,7 +345,7 @@ def experts(day):
     """On one GPU as on the CPU, also after latent attention, and over ranks that share a GPU or have one each."""
     one = ["parallel.pipeline=1", "parallel.data=1", "parallel.expert=1", "schedule.bpipe=off"]
     latent = ["model.kv_heads=auto", "model.qk_norm=false", "model.kv_lora=48", "model.q_lora=64", "model.nope_dim=16",
-              "model.rope_dim=8", "model.v_dim=24", "model.router=sigmoid", "train.balance=bias"]  # fmt: skip
+              "model.rope_dim=8", "model.v_dim=24", "model.router=sigmoid", "train.balance=bias"]
     ranks = ["parallel.data=2", "parallel.expert=2", f"hardware.share_gpu={'false' if day.gpus > 1 else 'true'}"]
     result = {}
     for name, keys, bound in (("fp32", [], 1e-3), ("bf16", [BF16], 5e-2), ("latent", latent, 1e-3)):
@@ -372,7 +369,7 @@ def shared(day):
     result = {}
     for name, keys in {"tensor": ["parallel.tensor=4", "parallel.sequence=true"],
                        "tensor, block": ["parallel.tensor=2", "parallel.sequence=true", "train.fp8=block"],
-                       "data": ["parallel.data=2"], "context": ["parallel.context=2"]}.items():  # fmt: skip
+                       "data": ["parallel.data=2"], "context": ["parallel.context=2"]}.items():
         words = [*ONE, BF16, *keys]
         found = train(f"shared_{name}", *words)
         cpu = day.train(f"shared_cpu_{name}", *words, CPU)
@@ -387,7 +384,7 @@ def shared(day):
 def several(day):
     alone = day.train("alone", *ONE)
     pairs = {"stages": ["parallel.pipeline=2", "schedule.bpipe=off"], "tensor": ["parallel.tensor=2"],
-             "data": ["parallel.data=2"]}  # fmt: skip
+             "data": ["parallel.data=2"]}
     result = {}
     for name, keys in pairs.items():
         base, bound = ([], 0) if name == "stages" else (ONE, 1e-4)
@@ -411,7 +408,7 @@ def rates(day):
     shapes += [f"attention:{of}" for of in ("1:16:2048", "2:16:2048", "4:16:2048", "1:32:8192", "1:8:32768")]
     shapes = ["64:64:64"] if day.options.tiny else shapes
     said = day.run([day.programs / "bench_gpu" if day.options.tiny else day.tests / "bench_gpu",
-                    "0.01" if day.options.tiny else "1.0", *shapes])  # fmt: skip
+                    "0.01" if day.options.tiny else "1.0", *shapes])
     return {"rows": [json.loads(line) for line in said.splitlines() if line.startswith("{")]}
 
 
@@ -422,26 +419,22 @@ def stage(day, *keys, config="llama65b.yaml"):
         keys += [f"model.{key}={value}" for key, value in {**tiny_shape(config), "layers": 8}.items()]
         keys += ["train.global_batch=64"]
     said = day.run(day.trainer(config, "--emulate-stage", "6", *keys))
-    return {
-        "times": "".join(re.findall(r"^time +(.*)", said, re.M)),
-        "mfu": float((re.findall(r"^MFU .*?([\d.]+)%", said, re.M) or ["nan"])[-1]),
-        "bytes as planned": "the same to the byte" in said,
-    }
+    return {"times": "".join(re.findall(r"^time +(.*)", said, re.M)),
+            "mfu": float((re.findall(r"^MFU .*?([\d.]+)%", said, re.M) or ["nan"])[-1]),
+            "bytes as planned": "the same to the byte" in said}
 
 
 @row("one stage alone, b = 1, 2, 4", 240)
 def stages(day):
     return {f"{config}, b={b}": stage(day, f"schedule.micro_batch={b}", config=config)
-            for config in ("llama65b.yaml", "gpt3_96b.yaml") for b in (1, 2, 4)}  # fmt: skip
+            for config in ("llama65b.yaml", "gpt3_96b.yaml") for b in (1, 2, 4)}
 
 
 @row("one stage alone, other ways", 240)
 def stages_otherwise(day):
-    ways = {
-        "fp8 tensor": ["train.fp8=tensor"], "fp8 block": ["train.fp8=block"],
-        "attention none": ["attention.mode=none"], "attention recompute": ["attention.mode=recompute"],
-        "not deterministic": ["attention.deterministic=off"], "pointwise": ["schedule.recompute=pointwise"],
-    }  # fmt: skip
+    ways = {"fp8 tensor": ["train.fp8=tensor"], "fp8 block": ["train.fp8=block"],
+            "attention none": ["attention.mode=none"], "attention recompute": ["attention.mode=recompute"],
+            "not deterministic": ["attention.deterministic=off"], "pointwise": ["schedule.recompute=pointwise"]}
     return {name: stage(day, "schedule.micro_batch=2", *keys) for name, keys in ways.items()}
 
 
@@ -456,7 +449,7 @@ def whole_steps(day):
         ("GPT-3 96B", "gpt3_96b.yaml", {"layers": 2 if roomy else 1}),
         ("Llama 3 8B", "llama3_8b.yaml", {"layers": 8, "b": 1}),
         ("LLaMA 65B, b=4", "llama65b.yaml", {"layers": layers, "b": 4}),
-    ):  # fmt: skip
+    ):
         for fp8 in ("off", "block", "tensor"):
             name = model if fp8 == "off" else f"{model}, {fp8}"
             result[name] = day.real(f"train.fp8={fp8}", name=f"whole_{len(result)}", config=config, **sizes)
@@ -492,15 +485,15 @@ def overlap(day):
 @row("BPipe off, on, to the host", 180, gpus=4)
 def bpipe_real(day):
     modes = {"off": [], "on": ["schedule.bpipe=on"],
-             "host": ["schedule.bpipe=on", "schedule.evict_to=host"]}  # fmt: skip
+             "host": ["schedule.bpipe=on", "schedule.evict_to=host"]}
     return {name: day.real(*keys, name=f"bpipe_{name}", p=4, t=max(1, day.gpus // 4), layers=2, m=16)
-            for name, keys in modes.items()}  # fmt: skip
+            for name, keys in modes.items()}
 
 
 @row("data ranks, and all GPUs as tensor ranks", 120, gpus=2)
 def other_layouts(day):
     return {"d=2": day.real(name="data2", d=2, t=max(1, day.gpus // 2), layers=2),
-            "t": day.real(name="tensor_all", t=tensor_ranks(day), layers=4)}  # fmt: skip
+            "t": day.real(name="tensor_all", t=tensor_ranks(day), layers=4)}
 
 
 @row("one visible GPU per rank", 60, gpus=2)
@@ -568,7 +561,7 @@ def resumed(day):
 @row("yardstick: Qwen2.5 3B on one GPU", 150, real=True)
 def yardstick(day):
     keys = ["parallel.data=1", "model.seq_len=1024", "train.global_batch=64", "data.val=",
-            f"hardware.gpu={day.gpu()}", f"data.train={ROOT}/data/bible_train_*.bin"]  # fmt: skip
+            f"hardware.gpu={day.gpu()}", f"data.train={ROOT}/data/bible_train_*.bin"]
     result = {"llmq, H100, bf16": 31000}
     for b in (2, 8) if day.gpu() in ROOMY else (2,):
         words = [*keys, f"schedule.micro_batch={b}"]
@@ -666,14 +659,11 @@ def page(results):
         lines += ["<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in cells) + "</tr>" for cells in rows]
         return "\n".join([*lines, "</table>"])
 
-    runs = [
-        (name, f"{run['ms']:.1f}", f"{run['plan_ms']:.1f}", f"{run['ms'] / run['plan_ms'] - 1:+.0%}",
-         f"{run['bytes']:,}", f"{run['plan_bytes']:,}")
-        for result in results for name, run in against_plan(result)
-    ]  # fmt: skip
+    runs = [(name, f"{run['ms']:.1f}", f"{run['plan_ms']:.1f}", f"{run['ms'] / run['plan_ms'] - 1:+.0%}",
+             f"{run['bytes']:,}", f"{run['plan_bytes']:,}") for result in results for name, run in against_plan(result)]
     states = [(r["row"], r["state"], r["seconds"], r["budget_s"], r.get("reason", "")) for r in results]
     rest = "\n".join(f"<h3>{html.escape(r['row'])}</h3><pre>{html.escape(json.dumps(r['found'], indent=1))}</pre>"
-                     for r in results if r.get("found"))  # fmt: skip
+                     for r in results if r.get("found"))
     return f"""<!doctype html><meta charset="utf-8"><title>First GPU day</title>
 <style>body{{font:15px sans-serif;margin:2em}}
 td,th{{padding:2px 12px;text-align:left;border-bottom:1px solid #ccc}}</style>

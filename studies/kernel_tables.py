@@ -43,10 +43,9 @@ ROWS = {
     "gb200": (2500, ["gb200/gemm/vllm/0.22.0"], 1, "gb200", "heads_b200", 1, "gb200/comm/nccl/2.29.2", 0.72, "gb200"),
     "gb300": (2500, ["gb300/gemm/vllm/0.24.0"], CAPPED, "gb300", "heads_b200", 1, None, 0.72, "gb300"),
     "l40s": (362, ["l40s/gemm/vllm/0.24.0"], 1, None, None, 1, None, 0.8, None),
-}  # fmt: skip
-PEAKS = {
-    "a100": 312, "h200": 989.5, "h200_trainer": 989.5, "gb200": 2500, "gb300": 2500, "heads_a100": 1, "heads_b200": 1,
-}  # fmt: skip
+}
+PEAKS = {"a100": 312, "h200": 989.5, "h200_trainer": 989.5, "gb200": 2500, "gb300": 2500, "heads_a100": 1,
+         "heads_b200": 1}
 
 
 def table(path):
@@ -105,11 +104,8 @@ def gains_of_8_bits(checkout, system):
             times.setdefault((m, n, k), {})[kind] = ms
     gains = []
     for kind, inside in (("fp8", ("computescale", "scale_matrix")), ("fp8_block", ("scale_matrix",))):
-        ratios = [
-            at["bfloat16"] / (at[kind] - sum(passes[name][m, k] for name in inside))
-            for (m, _, k), at in times.items()
-            if kind in at and all((m, k) in passes[name] for name in inside)
-        ]
+        ratios = [at["bfloat16"] / (at[kind] - sum(passes[name][m, k] for name in inside))
+                  for (m, _, k), at in times.items() if kind in at and all((m, k) in passes[name] for name in inside)]
         gains.append(min(2.0, statistics.median(ratios)))
     return gains
 
@@ -132,7 +128,7 @@ def check(checkout):
             levels.append(x[0])
         print(f"{word:6} {len(errors)} tables, mean errors {min(errors):.3f} to {max(errors):.3f},"
               f" middle {sorted(errors)[len(errors) // 2]:.3f}; their times are {min(levels):.2f} to {max(levels):.2f}"
-              " of the formula's")  # fmt: skip
+              " of the formula's")
 
 
 def attention_rows(gpu, kind):

@@ -78,11 +78,11 @@ def answer(path):
     header = re.match(HEADER, text)
     if header is None or re.search(" [EALR]", text):
         raise Failure(f"{path or 'standard input'}: is not a schedule without evictions and slices; print one with "
-                      "--schedule, schedule.bpipe=off and schedule.slices=1")  # fmt: skip
+                      "--schedule, schedule.bpipe=off and schedule.slices=1")
     p, chunks, m, slots = (int(header[i] or 1) for i in (1, 2, 4, 5))
     if p * chunks > MOST_VIRTUAL or m > MOST_MICROBATCHES:
         raise Failure(f"{p * chunks} chunks on all stages and {m} microbatches are too many to search; "
-                      f"the limits are {MOST_VIRTUAL} and {MOST_MICROBATCHES}")  # fmt: skip
+                      f"the limits are {MOST_VIRTUAL} and {MOST_MICROBATCHES}")
     units, share = least_idle(p, chunks, header[3] == "v", m, slots, " I" in text)
     print(f"the least idle time of a stage with {slots} slots: {units} units, {100 * share:.1f} %")
 

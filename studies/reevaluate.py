@@ -17,10 +17,8 @@ import common
 from common import ROOT, fill, table
 from run_files import GIB, Failure, finish
 
-RUNS = [
-    "llama65b_b1_none", "llama65b_b2_recompute", "llama65b_b4_recompute", "llama65b_b1_flash", "llama65b_b2_flash",
-    "llama65b_b4_flash", "gpt3_96b_b1_recompute", "gpt3_96b_b2_recompute", "gpt3_96b_b1_flash", "gpt3_96b_b2_flash",
-]  # fmt: skip
+RUNS = ["llama65b_b1_none", "llama65b_b2_recompute", "llama65b_b4_recompute", "llama65b_b1_flash", "llama65b_b2_flash",
+        "llama65b_b4_flash", "gpt3_96b_b1_recompute", "gpt3_96b_b2_recompute", "gpt3_96b_b1_flash", "gpt3_96b_b2_flash"]
 # The change, the runs after and before it, options of both runs, and the result of Huang et al.
 STATEMENTS = [
     ("GPT-3 96B, attention recomputed, b 1 to 2", "gpt3_96b_b2_recompute", "gpt3_96b_b1_recompute", (), "1.35x"),
@@ -30,14 +28,12 @@ STATEMENTS = [
     ("LLaMA 65B, attention recomputed, b 2 to 4", "llama65b_b4_recompute", "llama65b_b2_recompute", (),
      "slower, MFU -8.7 %"),
     ("LLaMA 65B, flash attention, b 2 to 4", "llama65b_b4_flash", "llama65b_b2_flash", (), "slower"),
-]  # fmt: skip
+]
 # Encoders: options on top of GPT-3 96B's runs with micro-batch 1 (4 tensor ranks, 8 stages).
-ENCODERS = [
-    ("ViT-22B, s = 256, B = 4096", "hidden=6144 layers=48 heads=48 ffn=24576 vocab=1000 seq_len=256",
-     "train.global_batch=4096"),
-    ("96B encoder, s = 512, B = 512", "seq_len=512", "train.global_batch=512"),
-    ("96B encoder, s = 2048, B = 128", "seq_len=2048", ""),
-]  # fmt: skip
+ENCODERS = [("ViT-22B, s = 256, B = 4096", "hidden=6144 layers=48 heads=48 ffn=24576 vocab=1000 seq_len=256",
+             "train.global_batch=4096"),
+            ("96B encoder, s = 512, B = 512", "seq_len=512", "train.global_batch=512"),
+            ("96B encoder, s = 2048, B = 128", "seq_len=2048", "")]
 
 
 class Planner:

@@ -25,10 +25,8 @@ from run_files import GIB, Failure, finish
 
 MODELS = {"65B": "llama65b", "70B": "llama3_70b"}
 TENSOR, SEQUENCES = 8, 32
-WORLD = {
-    "parallel.tensor": TENSOR, "parallel.data": 1, "parallel.context": 1, "parallel.sequence": "true",
-    "schedule.micro_batch": 1,
-}  # fmt: skip
+WORLD = {"parallel.tensor": TENSOR, "parallel.data": 1, "parallel.context": 1, "parallel.sequence": "true",
+         "schedule.micro_batch": 1}
 
 # Heading, and the keys that a kind fixes, each with its values: the fastest combination represents the kind. The search
 # chooses the number of slices; for sliced kinds, only layouts of its front with more than one slice count.
@@ -48,10 +46,8 @@ KINDS = {
 
 def ask(model, tokens, keys, *words):
     """Returns the JSON of --plan or --search, with the options that all cells share."""
-    keys = {
-        "hardware.gpu": "h100", "hardware.profile": "", "model.seq_len": tokens, "train.global_batch": SEQUENCES,
-        "attention.mode": "flash", "attention.deterministic": "off", **keys,
-    }  # fmt: skip
+    keys = {"hardware.gpu": "h100", "hardware.profile": "", "model.seq_len": tokens, "train.global_batch": SEQUENCES,
+            "attention.mode": "flash", "attention.deterministic": "off", **keys}
     config = ROOT / f"configs/{MODELS[model]}.yaml"
     return json.loads(common.ask(common.trainer("llama"), config, "--json", *words, *options_of(keys), fits=False))
 
@@ -117,10 +113,8 @@ def dry(model, gpus, tokens, kind):
         header = struct.pack("<256i", 20240520, 1, count, *[0] * 253)
         Path(folder, "tokens.bin").write_bytes(header + tokens.tobytes())
         Path(folder, "best.yaml").write_text(json.dumps(best["config"]))
-        keys = {
-            "data.train": f"{folder}/tokens.bin", "data.val": "", "data.val_every": 0, "checkpoint.every": 0,
-            "train.steps": 1, "log.metrics": f"{folder}/metrics.jsonl",
-        }  # fmt: skip
+        keys = {"data.train": f"{folder}/tokens.bin", "data.val": "", "data.val_every": 0, "checkpoint.every": 0,
+                "train.steps": 1, "log.metrics": f"{folder}/metrics.jsonl"}
         env = {"VIRTUAL_DRY": "1", "VIRTUAL_GPUS": "8", "VIRTUAL_NODES": str(gpus // 8), "OMP_NUM_THREADS": "1"}
         common.ask(common.trainer("llama", ROOT / "build/virtual"), f"{folder}/best.yaml", *options_of(keys), env=env)
         step = json.loads(Path(folder, "metrics.jsonl").read_text().splitlines()[-1])

@@ -7,10 +7,8 @@ from run_files import Failure
 from .shell import readable, unknown_in
 
 SHORT = {"-N": "nodes", "-n": "ntasks", "-G": "gpus", "-np": "ntasks", "-c": "cpus-per-task", "-ppn": "ntasks-per-node"}
-WORLD = (
-    "nnodes", "nproc-per-node", "nodes", "ntasks", "ntasks-per-node", "gpus-per-node", "gpus", "gres", "num-gpus",
-    "num-nodes", "npernode", "gpus-per-task",
-)
+WORLD = ("nnodes", "nproc-per-node", "nodes", "ntasks", "ntasks-per-node", "gpus-per-node", "gpus", "gres", "num-gpus",
+         "num-nodes", "npernode", "gpus-per-task")
 
 
 def front_options(words):
@@ -53,14 +51,11 @@ def gpus_of(s, front, slurm, gpus):
     batch = {name[2:]: value for name, value in slurm.items()}
     known = {name: count(name, options.get(name, batch.get(name))) for name in WORLD}
     for source in (options, batch):
-        if known["gpus-per-node"] is None and (
-            found := re.search(
-                r"(?:gpu:)?(?:[\w-]+:)?(\d+)(?:\(|,|$)", source.get("gpus-per-node", source.get("gres", "")))
-        ):
+        found = re.search(r"(?:gpu:)?(?:[\w-]+:)?(\d+)(?:\(|,|$)", source.get("gpus-per-node", source.get("gres", "")))
+        if known["gpus-per-node"] is None and found:
             known["gpus-per-node"] = count("gpus-per-node", found[1])
-    torchrun = (
-        any(re.search(r"torchrun|torch\.distributed|deepspeed", word) for word in front) or "nproc-per-node" in options
-    )
+    torchrun = (any(re.search(r"torchrun|torch\.distributed|deepspeed", word) for word in front)
+                or "nproc-per-node" in options)
     nodes = first(known, "nnodes", "num-nodes", "nodes")
     each = first(known, "nproc-per-node", "num-gpus") if torchrun else first(known, "ntasks-per-node", "npernode")
     tasks = known["ntasks"] if not torchrun else None
@@ -81,11 +76,8 @@ def gpus_of(s, front, slurm, gpus):
                   f" {each or 'an unknown number of'} GPUs")
         world = gpus
     if world is None:
-        unsaid = [
-            f"--{name} {readable(options[name])}"
-            for name in ("nnodes", "nproc-per-node", "nodes", "ntasks-per-node")
-            if name in options and known[name] is None
-        ]
+        names = ("nnodes", "nproc-per-node", "nodes", "ntasks-per-node")
+        unsaid = [f"--{name} {readable(options[name])}" for name in names if name in options and known[name] is None]
         raise Failure(
             f"the number of GPUs is not known{' (' + ', '.join(unsaid) + ')' if unsaid else ''}; say --gpus N before"
             " the program's name")

@@ -14,8 +14,8 @@ from .shell import Script, readable, slurm_lines, unknown_in
 
 # flags: why the model cannot be planned
 OTHER_MODELS = (
-    ("multi-latent-attention", "flags of latent attention are not read; plan the model's config.json, or write its sizes"
-     " under model: {kv_lora: ...}"),
+    ("multi-latent-attention", "flags of latent attention are not read; plan the model's config.json, or write its"
+     " sizes under model: {kv_lora: ...}"),
     ("hybrid-layer-pattern hybrid-override-pattern hybrid-attention-ratio is-hybrid-model",
      "layers of several kinds cannot be planned; use a model of attention layers"),
     ("linear-attention-freq experimental-attention-variant", "this attention cannot be planned; use softmax attention"),

@@ -74,11 +74,10 @@ EFFECTS = (
     ("speed", "model.use_flex_attn", "flash attention is planned"),
     ("model", "model.attn_mask_type", "attention sees the whole sequence here; data.mask_documents is nearest"),
 )
-EIGHT_BITS = (
-    ("precision", "float8.enable_fsdp_float8_all_gather float8.precompute_float8_dynamic_scale_for_fsdp",
-     "parameters are gathered in bf16 here"),
-    ("precision", "float8.filter_fqns mx.filter_fqns", "all products of the layers are planned in 8 bits, no others"),
-)
+EIGHT_BITS = (("precision", "float8.enable_fsdp_float8_all_gather float8.precompute_float8_dynamic_scale_for_fsdp",
+               "parameters are gathered in bf16 here"),
+              ("precision", "float8.filter_fqns mx.filter_fqns",
+               "all products of the layers are planned in 8 bits, no others"))
 EIGHT_BITS_NAMES = " ".join(names for _, names, _ in EIGHT_BITS).split()
 EXPERTS = ("parallelism.expert_parallel_degree", "parallelism.expert_tensor_parallel_degree",
            "experimental.expert_parallel_degree")

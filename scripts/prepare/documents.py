@@ -87,9 +87,8 @@ class Rule:
     def __str__(self):
         if self.fraction == 0:
             return "none"
-        return (
-            f"every {self.every}th document" if self.whole else f"the last {100 * self.fraction:g} % of every document"
-        )
+        return (f"every {self.every}th document" if self.whole
+                else f"the last {100 * self.fraction:g} % of every document")
 
     def parts(self, document, number):
         """Returns (split, start, end) of each part: split 0 is training, 1 validation. number: document, from 1."""

@@ -86,9 +86,8 @@ class Output:
     def __init__(self, options, dtype):
         self.folder, self.name = options.output, options.name
         self.side = self.folder / f"{self.name}.json"
-        self.splits = [
-            Split(self.folder, f"{self.name}_{split}", dtype, options.shard_tokens) for split in ("train", "val")
-        ]
+        self.splits = [Split(self.folder, f"{self.name}_{split}", dtype, options.shard_tokens)
+                       for split in ("train", "val")]
         self.copies = []
 
     def copy(self, path, data):

@@ -96,10 +96,8 @@ class Tokenizers:
     """A tokenizer.json. Its end-of-text token is named in tokenizer_config.json, or has one of the usual names."""
 
     kind = "tokenizers"
-    USUAL = {
-        "eos": ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[SEP]"),
-        "bos": ("<|begin_of_text|>", "<s>", "<bos>", "<|startoftext|>", "[CLS]"),
-    }
+    USUAL = {"eos": ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[SEP]"),
+             "bos": ("<|begin_of_text|>", "<s>", "<bos>", "<|startoftext|>", "[CLS]")}
 
     def __init__(self, path, eot):
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # we have our own processes
