@@ -1,28 +1,26 @@
 // Writes the losses, weights and gradients of one batch, for tests that compare them with another implementation:
 //
-//     tool_gradients [-w WEIGHTS] [-s] CONFIG TOKENS OUT
+//     tool_gradients CONFIG TOKENS OUT [WEIGHTS]
 //
 // All stages of the configuration run in one process, without tensor and data parallelism. All forwards run before the
-// first backward. Bundles are first filled with NaN, so that a backward that reads missing data is noticed. With -s
-// backwards are split: all gradients of inputs first, then all gradients of weights. TOKENS: int32, global_batch
-// sequences of seq_len + 1 tokens; sequence k belongs to microbatch k / micro_batch. WEIGHTS and OUT contain records: a
-// line `NAME ROWS COLS`, then rows * cols float32. WEIGHTS sets tensors by name, without padding; other tensors keep
-// their initial values. OUT has `weight:NAME` and `gradient:NAME` of each tensor, padding included, `losses` (sequence,
-// position), and `evaluated`, the losses of a forward without gradients.
+// first backward. Bundles are first filled with NaN, so that a backward that reads missing data is noticed. TOKENS: int32,
+// global_batch sequences of seq_len + 1 tokens; sequence k belongs to microbatch k / micro_batch. WEIGHTS and OUT
+// contain records: a line `NAME ROWS COLS`, then rows * cols float32. WEIGHTS sets tensors by name, without padding;
+// other tensors keep their initial values. OUT has `weight:NAME` and `gradient:NAME` of each tensor, padding included,
+// `losses` (sequence, position), and `evaluated`, the losses of a forward without gradients.
 #include "models.h"
 #include "engine/stage.h"
 #include "model/quantized.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 typedef struct Tool {
     Config config;
     Backend *be;
     Stage *stages;
     int stage_count, stages_made;
-    Schedule placed; // stages, split
+    Schedule placed;
     int64_t microbatches;
     void **bundles;      // (stages, microbatches)
     void *activation[2]; // messages: stage s reads [s % 2] and writes the other
@@ -195,16 +193,7 @@ static int backward_(Tool *tool, int64_t microbatch) {
     for (int s = tool->stage_count - 1; s >= 0; s--) {
         Stage *stage = &tool->stages[s];
         if (stage_backward(stage, 0, microbatch, tool->bundles[s * tool->microbatches + microbatch],
-                           tool->gradient[s % 2], tool->gradient[(s + 1) % 2], tool->placed.split, tool->err) != 0)
-            return -1;
-    }
-    return 0;
-}
-
-static int weights_(Tool *tool, int64_t microbatch) {
-    for (int s = 0; s < tool->stage_count; s++) {
-        Stage *stage = &tool->stages[s];
-        if (stage_weights(stage, 0, microbatch, tool->bundles[s * tool->microbatches + microbatch], tool->err) != 0)
+                           tool->gradient[s % 2], tool->gradient[(s + 1) % 2], false, tool->err) != 0)
             return -1;
     }
     return 0;
@@ -216,8 +205,6 @@ static int batch_run_(Tool *tool) {
         if (forward_(tool, i, (float)(1.0 / tokens)) != 0) return -1;
     for (int64_t i = 0; i < tool->microbatches; i++)
         if (backward_(tool, i) != 0) return -1;
-    for (int64_t i = 0; i < tool->microbatches && tool->placed.split; i++)
-        if (weights_(tool, i) != 0) return -1;
     return tool->be->synchronize(tool->be, tool->err);
 }
 
@@ -272,17 +259,12 @@ int main(int argc, char **argv) {
     const Log log = {"tool_gradients", -1, -1, LOG_NORMAL};
     Error err = {0};
     Tool tool = {.err = &err, .placed = {.chunks = 1}};
-    const char *weights = NULL;
-    int option;
-    while ((option = getopt(argc, argv, "w:s")) >= 0) {
-        if (option == 'w') weights = optarg;
-        if (option == 's') tool.placed.split = true;
-    }
-    char **files = argv + optind;
-    if (argc - optind != 3) {
-        log_line(&log, "usage: tool_gradients [-w WEIGHTS] [-s] CONFIG TOKENS OUT");
+    if (argc != 4 && argc != 5) {
+        log_line(&log, "usage: tool_gradients CONFIG TOKENS OUT [WEIGHTS]");
         return EXIT_USAGE;
     }
+    char **files = argv + 1;
+    const char *weights = files[3]; // NULL: the initial ones
     bool done = tool_create_(&tool, files[0]) == 0 && (weights == NULL || weights_read_(&tool, weights) == 0) &&
                 tokens_read_(&tool, files[1]) == 0 && batch_run_(&tool) == 0 && results_write_(&tool, files[2]) == 0;
     tool_destroy_(&tool);
