@@ -1,8 +1,7 @@
 // Tests the promises of comm.h and world.h with several ranks. Started through mpirun by test_comm.py: every rank runs
 // every check, rank 0 prints the checks that held, and the first failure ends the job.
 // `ranks_comm huge` sends one message of more than 2^32 bytes and needs 9 GB of memory.
-#include "comm/comm.h"
-#include "ranks/world.h"
+#include "ranks_test.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -14,38 +13,6 @@
 #ifdef HAVE_MPI
 #include "comm/comm_mpi.h"
 
-typedef struct Test {
-    World *world;
-    Comm *all;
-    int rank, size;
-    Error error;
-} Test;
-
-static void fail_(Test *t, const char *what, long long got, long long wanted) {
-    fprintf(stderr, "rank %d of %d: %s: got %lld, wanted %lld; %s\n", t->rank, t->size, what, got, wanted,
-            t->error.text);
-    world_abort(t->world, 1);
-}
-
-#define EQUAL(t, what, got, wanted)                                                                                    \
-    do {                                                                                                               \
-        long long got_ = (long long)(got), wanted_ = (long long)(wanted);                                              \
-        if (got_ != wanted_) fail_(t, what, got_, wanted_);                                                            \
-    } while (0)
-
-static void done_(Test *t, const char *name) {
-    EQUAL(t, name, world_barrier(t->world, &t->error), 0);
-    if (t->rank == 0) printf("held: %s\n", name);
-    fflush(stdout);
-}
-
-static uint32_t hash_(uint32_t a, uint32_t b) {
-    uint32_t x = a * 2654435761u ^ (b + 0x9e3779b9u) * 2246822519u;
-    x ^= x >> 15;
-    x *= 2654435761u;
-    return x ^ x >> 13;
-}
-
 static void fill_bytes_(unsigned char *to, int64_t bytes, uint32_t seed) {
     for (int64_t i = 0; i < bytes; i++) to[i] = (unsigned char)hash_(seed, (uint32_t)i);
 }
@@ -55,17 +22,17 @@ static void check_bytes_(Test *t, const char *what, const unsigned char *at, int
 }
 
 static void send_(Test *t, int peer, const void *from, int64_t bytes, CommRequest *request) {
-    EQUAL(t, "send", comm_send(t->all, peer, from, bytes, request, &t->error), 0);
+    EQUAL(t, "send", comm_send(t->comm, peer, from, bytes, request, &t->error), 0);
 }
 
 static void receive_(Test *t, int peer, void *to, int64_t bytes, CommRequest *request) {
-    EQUAL(t, "receive", comm_receive(t->all, peer, to, bytes, request, &t->error), 0);
+    EQUAL(t, "receive", comm_receive(t->comm, peer, to, bytes, request, &t->error), 0);
 }
 
 static void wait_(Test *t, CommRequest *request) {
-    EQUAL(t, "wait", comm_wait(t->all, request, &t->error), 0);
+    EQUAL(t, "wait", comm_wait(t->comm, request, &t->error), 0);
     EQUAL(t, "a finished request is free", request->active, false);
-    EQUAL(t, "a free request is complete", t->all->test(t->all, request, &t->error), 1);
+    EQUAL(t, "a free request is complete", t->comm->test(t->comm, request, &t->error), 1);
 }
 
 // --- messages
@@ -95,7 +62,7 @@ static void in_order_(Test *t) {
                      hash_((uint32_t)last, (uint32_t)i));
     }
     free(out), free(in);
-    done_(t, "messages arrive in the order they were started");
+    held_(t, "messages arrive in the order they were started");
 }
 
 static void many_at_once_(Test *t) {
@@ -116,13 +83,13 @@ static void many_at_once_(Test *t) {
         for (int i = 0; i < EACH && q != t->rank; i++)
             EQUAL(t, "one of many", in[q * EACH + i], (int64_t)q << 32 | (t->rank * EACH + i));
     free(out), free(in), free(requests);
-    done_(t, "hundreds of messages under way at once");
+    held_(t, "hundreds of messages under way at once");
 }
 
 // With a limit of `limit` bytes, a message is sent like a message that is too long for MPI's counts. Only the sender
 // has the small limit, which shows whether it still sends one message.
 static void one_long_message_(Test *t, int64_t bytes, int64_t limit) {
-    CommMpi *mpi = t->all->self;
+    CommMpi *mpi = t->comm->self;
     unsigned char *data = malloc((size_t)bytes);
     CommRequest request = {0};
     int other = t->rank ^ 1;
@@ -145,19 +112,19 @@ static void one_long_message_(Test *t, int64_t bytes, int64_t limit) {
 static void long_messages_(Test *t) {
     static const int64_t sizes[] = {999, 1000, 1001, 2000, 12345, 4000003};
     for (int i = 0; i < 6; i++) one_long_message_(t, sizes[i], 1000);
-    done_(t, "a message longer than MPI can count is one message");
+    held_(t, "a message longer than MPI can count is one message");
 }
 
 static void huge_message_(Test *t) {
     one_long_message_(t, ((int64_t)1 << 32) + 12345, COMM_MESSAGE_LIMIT);
-    done_(t, "a message of more than 2^32 bytes");
+    held_(t, "a message of more than 2^32 bytes");
 }
 
 static void wrong_messages_(Test *t) {
     int64_t data[4] = {0};
     CommRequest request = {0};
     Error error = {0};
-    EQUAL(t, "peer out of range", comm_send(t->all, t->size, data, 8, &request, &error), -1);
+    EQUAL(t, "peer out of range", comm_send(t->comm, t->size, data, 8, &request, &error), -1);
     EQUAL(t, "names the group", strstr(error.text, "everyone group") != NULL, true);
     for (int i = 0; i < 2; i++) {
         int64_t sent = i == 0 ? 8 : 32, expected = i == 0 ? 32 : 8;
@@ -165,11 +132,11 @@ static void wrong_messages_(Test *t) {
         if (t->rank != 1) continue;
         memset(&error, 0, sizeof error);
         receive_(t, 0, data, expected, &request);
-        EQUAL(t, "wrong length", comm_wait(t->all, &request, &error), -1);
+        EQUAL(t, "wrong length", comm_wait(t->comm, &request, &error), -1);
         EQUAL(t, "names the peer", strstr(error.text, "rank 0") != NULL, true);
         EQUAL(t, "names the group", strstr(error.text, "everyone group, rank 1") != NULL, true);
     }
-    done_(t, "a message of another length than expected is an error that names group and peer");
+    held_(t, "a message of another length than expected is an error that names group and peer");
 }
 
 // --- collectives against sums done here, one rank after another
@@ -234,7 +201,7 @@ static void all_reduce_(Test *t, CommType type, int64_t count) {
     char *data = malloc((size_t)(count * 8 + 8));
     for (int64_t i = 0; i < count; i++) store_(data, type, i, t->rank, i);
     EQUAL(t, "all_reduce",
-          t->all->collective(t->all, COMM_ALL_REDUCE, NO_ROOT, data, data, count, type, &request, &t->error), 0);
+          t->comm->collective(t->comm, COMM_ALL_REDUCE, NO_ROOT, data, data, count, type, &request, &t->error), 0);
     wait_(t, &request);
     check_sums_(t, "all_reduce: bits of the serial sum, element", data, type, count, 0);
     free(data);
@@ -247,7 +214,7 @@ static void reduce_scatter_(Test *t, CommType type, int64_t count, bool in_place
     char *out = in_place ? in + t->rank * count * width : apart;
     for (int64_t i = 0; i < total; i++) store_(in, type, i, t->rank, i);
     EQUAL(t, "reduce_scatter",
-          t->all->collective(t->all, COMM_REDUCE_SCATTER, NO_ROOT, out, in, count, type, &request, &t->error), 0);
+          t->comm->collective(t->comm, COMM_REDUCE_SCATTER, NO_ROOT, out, in, count, type, &request, &t->error), 0);
     wait_(t, &request);
     check_sums_(t, "reduce_scatter: bits of the serial sum, element", out, type, count, t->rank * count);
     free(in), free(apart);
@@ -260,7 +227,7 @@ static void all_gather_(Test *t, CommType type, int64_t count, bool in_place) {
     char *in = in_place ? out + t->rank * count * width : apart, wanted[8];
     for (int64_t i = 0; i < count; i++) store_(in, type, i, t->rank, i);
     EQUAL(t, "all_gather",
-          t->all->collective(t->all, COMM_ALL_GATHER, NO_ROOT, out, in, count, type, &request, &t->error), 0);
+          t->comm->collective(t->comm, COMM_ALL_GATHER, NO_ROOT, out, in, count, type, &request, &t->error), 0);
     wait_(t, &request);
     for (int64_t i = 0; i < count * t->size; i++) {
         store_(wanted, type, 0, (int)(i / count), i % count);
@@ -278,12 +245,12 @@ static void rooted_(Test *t, CommType type, int64_t count, int root, bool in_pla
     for (int64_t i = 0; i < count; i++) store_(in, type, i, t->rank, i);
     if (!in_place) memset(out, 0x5a, (size_t)bytes);
     memcpy(kept, out, (size_t)bytes);
-    EQUAL(t, "reduce", t->all->collective(t->all, COMM_REDUCE, root, out, in, count, type, &request, &t->error), 0);
+    EQUAL(t, "reduce", t->comm->collective(t->comm, COMM_REDUCE, root, out, in, count, type, &request, &t->error), 0);
     wait_(t, &request);
     if (t->rank == root) check_sums_(t, "reduce: bits of the serial sum, element", out, type, count, 0);
     else EQUAL(t, "reduce writes on its root alone", memcmp(kept, out, (size_t)bytes), 0);
-    EQUAL(t, "broadcast", t->all->collective(t->all, COMM_BROADCAST, root, out, out, count, type, &request, &t->error),
-          0);
+    EQUAL(t, "broadcast",
+          t->comm->collective(t->comm, COMM_BROADCAST, root, out, out, count, type, &request, &t->error), 0);
     wait_(t, &request);
     check_sums_(t, "broadcast, element", out, type, count, 0);
     free(in), free(apart), free(kept);
@@ -302,11 +269,11 @@ static void collectives_(Test *t) {
             rooted_(t, type, count, i % t->size, i % 2 == 0);
         }
     for (int i = 0; i < 10; i++) all_gather_(t, COMM_BYTE, counts[i], i % 2 == 1);
-    done_(t, "sums in rank order: the bits of a serial sum on every rank");
+    held_(t, "sums in rank order: the bits of a serial sum on every rank");
     // Sums keep their scratch: one piece for the direct, one for the scattered form.
-    int64_t scratch = comm_mpi_scratch_bytes(t->all);
+    int64_t scratch = comm_mpi_scratch_bytes(t->comm);
     EQUAL(t, "scratch is bounded", scratch > 0 && scratch <= COMM_PIECE_BYTES + 4096, true);
-    done_(t, "scratch memory stays within one piece");
+    held_(t, "scratch memory stays within one piece");
 }
 
 // One sum of each kind in exactly the workspace that is counted for it.
@@ -318,11 +285,11 @@ static void sums_in_workspace_(Test *t, CommType type, int64_t count) {
         int64_t bytes = comm_sum_workspace(operation, count, type, t->size);
         unsigned char *workspace = malloc((size_t)bytes + GUARD);
         memset(workspace, 0xa5, (size_t)bytes + GUARD);
-        t->all->use_workspace(t->all, workspace, bytes, 1);
+        t->comm->use_workspace(t->comm, workspace, bytes, 1);
         if (reduce == 0) reduce_scatter_(t, type, count, true);
         else if (reduce == 1) all_reduce_(t, type, count);
         else rooted_(t, type, count, 0, true);
-        t->all->use_workspace(t->all, NULL, 0, 0);
+        t->comm->use_workspace(t->comm, NULL, 0, 0);
         for (int i = 0; i < GUARD; i++) EQUAL(t, "a sum keeps to its workspace", workspace[bytes + i], 0xa5);
         EQUAL(t, "and uses it to the end", workspace[bytes - 1] == 0xa5 && t->rank == 0, false);
         free(workspace);
@@ -331,11 +298,11 @@ static void sums_in_workspace_(Test *t, CommType type, int64_t count) {
 
 static void workspace_(Test *t) {
     static const int64_t counts[] = {1, 8192, 8193, 100001, 5000000};
-    int64_t before = comm_mpi_scratch_bytes(t->all);
+    int64_t before = comm_mpi_scratch_bytes(t->comm);
     for (CommType type = COMM_FLOAT; type <= COMM_DOUBLE; type++)
         for (int i = 0; i < 5; i++) sums_in_workspace_(t, type, counts[i]);
-    EQUAL(t, "with a workspace nothing else is allocated", comm_mpi_scratch_bytes(t->all), before);
-    done_(t, "sums keep to the workspace that is counted for them");
+    EQUAL(t, "with a workspace nothing else is allocated", comm_mpi_scratch_bytes(t->comm), before);
+    held_(t, "sums keep to the workspace that is counted for them");
 }
 
 static void collectives_at_once_(Test *t) {
@@ -346,8 +313,8 @@ static void collectives_at_once_(Test *t) {
         int64_t count = k % 3 == 0 ? 100 : COUNT;
         for (int64_t i = 0; i < count; i++) store_(data + k * COUNT, COMM_FLOAT, i, t->rank, i + k);
         EQUAL(t, "all_reduce",
-              t->all->collective(t->all, COMM_ALL_REDUCE, NO_ROOT, data + k * COUNT, data + k * COUNT, count,
-                                 COMM_FLOAT, &requests[k], &t->error),
+              t->comm->collective(t->comm, COMM_ALL_REDUCE, NO_ROOT, data + k * COUNT, data + k * COUNT, count,
+                                  COMM_FLOAT, &requests[k], &t->error),
               0);
     }
     // Every rank waits in its own order.
@@ -355,7 +322,7 @@ static void collectives_at_once_(Test *t) {
     for (int k = 0; k < EACH; k++)
         check_sums_(t, "one of many sums, element", data + k * COUNT, COMM_FLOAT, k % 3 == 0 ? 100 : COUNT, k);
     free(data);
-    done_(t, "many sums under way at once, finished in any order");
+    held_(t, "many sums under way at once, finished in any order");
 }
 
 // --- the world
@@ -371,7 +338,7 @@ static void waiting_sleeps_(Test *t) {
     CommRequest request = {0};
     int64_t word = 0;
     struct timespec half = {0, 500000000};
-    done_(t, "all are here");
+    held_(t, "all are here");
     double before = cpu_seconds_();
     if (t->rank == 0) nanosleep(&half, NULL);
     for (int q = 1; q < t->size && t->rank == 0; q++) send_(t, q, &word, 8, &request), wait_(t, &request);
@@ -384,7 +351,7 @@ static void waiting_sleeps_(Test *t) {
     EQUAL(t, "barrier", world_barrier(t->world, &t->error), 0);
     EQUAL(t, "a barrier sleeps as well", cpu_seconds_() - before < 0.1, true);
     if (t->rank == t->size - 1) printf("waiting took %.1f%% of a core\n", used * 200);
-    done_(t, "a waiting rank uses less than a fifth of a core");
+    held_(t, "a waiting rank uses less than a fifth of a core");
 }
 
 static void world_operations_(Test *t) {
@@ -407,9 +374,9 @@ static void world_operations_(Test *t) {
     EQUAL(t, "one host", world_place(t->world)->nodes == 1 && world_place(t->world)->node == 0, true);
     EQUAL(t, "the clock of one host", world_place(t->world)->clock_offset == 0, true);
     double offset;
-    EQUAL(t, "clock", comm_clock_offset(t->all, t->size - 1, &offset, &t->error), 0);
+    EQUAL(t, "clock", comm_clock_offset(t->comm, t->size - 1, &offset, &t->error), 0);
     EQUAL(t, "clocks of one host differ by less than a millisecond", fabs(offset) < 1e-3, true);
-    done_(t, "gather, broadcast, sum, max, hosts and clocks");
+    held_(t, "gather, broadcast, sum, max, hosts and clocks");
 }
 
 static void groups_(Test *t) {
@@ -431,33 +398,20 @@ static void groups_(Test *t) {
     Comm *own = world_split(t->world, "own", t->rank, 0, &t->error);
     EQUAL(t, "a group of one", own->size == 1 && own->rank == 0, true);
     own->destroy(own);
-    done_(t, "groups by color, ordered by key");
+    held_(t, "groups by color, ordered by key");
 }
 
 int main(int argc, char **argv) {
-    Test t = {0};
     bool huge = argc > 1 && strcmp(argv[1], "huge") == 0;
-    t.world = world_join(&argc, &argv, &t.error);
-    if (t.world == NULL) return fprintf(stderr, "%s\n", t.error.text), 1;
-    t.rank = world_rank(t.world);
-    t.size = world_size(t.world);
-    t.all = world_split(t.world, "everyone", 0, t.rank, &t.error);
-    if (t.all == NULL || t.size < 2) fail_(&t, "ranks", t.size, 2);
-    if (huge) {
-        huge_message_(&t);
-    } else {
-        in_order_(&t);
-        many_at_once_(&t);
-        long_messages_(&t);
-        wrong_messages_(&t);
-        collectives_(&t);
-        workspace_(&t);
-        collectives_at_once_(&t);
-        waiting_sleeps_(&t);
-        world_operations_(&t);
-        groups_(&t);
-    }
-    t.all->destroy(t.all);
+    Test t = test_join(&argc, &argv);
+    t.comm = world_split(t.world, "everyone", 0, t.rank, &t.error);
+    if (t.comm == NULL || t.size < 2) fail_(&t, "ranks", t.size, 2);
+    static void (*const checks[])(Test *) = {in_order_,         many_at_once_, long_messages_,       wrong_messages_,
+                                             collectives_,      workspace_,    collectives_at_once_, waiting_sleeps_,
+                                             world_operations_, groups_};
+    if (huge) huge_message_(&t);
+    for (size_t i = 0; !huge && i < sizeof checks / sizeof *checks; i++) checks[i](&t);
+    t.comm->destroy(t.comm);
     world_leave(t.world, 0);
     return 0;
 }

@@ -3,36 +3,10 @@
 // all ranks share a GPU. The first failure ends the job.
 #include "cuda/cuda_library.h"
 #include "device/device.h"
-#include "ranks/world.h"
+#include "ranks_test.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-typedef struct Test {
-    World *world;
-    Backend *be;
-    Comm *comm;
-    Error error;
-} Test;
-
-static void fail_(Test *t, const char *what, long long got, long long wanted) {
-    fprintf(stderr, "rank %d of %d: %s: got %lld, wanted %lld; %s\n", world_rank(t->world), world_size(t->world), what,
-            got, wanted, t->error.text);
-    world_abort(t->world, 1);
-}
-
-#define EQUAL(t, what, got, wanted)                                                                                    \
-    do {                                                                                                               \
-        long long got_ = (long long)(got), wanted_ = (long long)(wanted);                                              \
-        if (got_ != wanted_) fail_(t, what, got_, wanted_);                                                            \
-    } while (0)
-
-static uint32_t hash_(uint32_t a, uint32_t b) {
-    uint32_t x = a * 2654435761u ^ (b + 0x9e3779b9u) * 2246822519u;
-    x ^= x >> 15;
-    x *= 2654435761u;
-    return x ^ x >> 13;
-}
 
 // Bytes from rank a to rank b: none, few, or more than MPI sends at once. Round 1: nobody sends anything; 2: only the
 // last rank receives; 3: only each rank from itself.
@@ -96,14 +70,12 @@ static void wait_(Test *t, Round *r) {
 int main(int argc, char **argv) {
     static Config config;
     static Round one[ROUNDS], many[ROUNDS];
-    Test t = {0};
     Device device;
     cuda_set_environment();
     config.hardware.run_share = config.parallel.tensor = 1;
     config.hardware.device = argc > 1 && strcmp(argv[1], "cpu") == 0 ? DEVICE_CPU : DEVICE_CUDA;
     config.hardware.share_gpu = argc > 1 && strcmp(argv[1], "shared") == 0;
-    t.world = world_join(&argc, &argv, &t.error);
-    if (t.world == NULL) return fprintf(stderr, "%s\n", t.error.text), 1;
+    Test t = test_join(&argc, &argv);
     unsigned char *host = malloc(MOST);
     t.comm = world_split(t.world, "experts", 0, world_rank(t.world), &t.error);
     t.be = device_open(&device, &config, t.world, 1, &t.error);
@@ -115,8 +87,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < ROUNDS; i++) wait_(&t, &many[i]);
     for (int i = 0; i < ROUNDS; i++) check_(&t, &many[i], i, host);
     EQUAL(&t, "the device", t.be->synchronize(t.be, &t.error), 0);
-    EQUAL(&t, "barrier", world_barrier(t.world, &t.error), 0);
-    if (world_rank(t.world) == 0) printf("held: every rank has every rank's block\n");
+    held_(&t, "every rank has every rank's block");
     t.comm->destroy(t.comm);
     t.be->destroy(t.be);
     world_leave(t.world, 0);

@@ -6,7 +6,7 @@
 // send, and fails when a receive is started that no sender has begun.
 #include "comm/comm_pushed.h"
 #include "comm/lending.h"
-#include "ranks/world.h"
+#include "ranks_test.h"
 
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -77,23 +77,13 @@ typedef struct End {
     CommRequest requests[BUFFERS];
 } End;
 
-typedef struct Test {
-    World *world;
-    Backend *be;
-    Comm *comm;
-    int rank, size;
-    uint32_t random;
-    Error error;
-} Test;
+static uint32_t draws;
 
-static void stop_(Test *t, const char *what) {
-    fprintf(stderr, "rank %d of %d: %s; %s\n", t->rank, t->size, what, t->error.text);
-    world_abort(t->world, 1);
-}
+static void stop_(Test *t, const char *what) { fail_(t, what, 0, 1); }
 
-static bool chance_(Test *t, uint32_t of) {
-    t->random = t->random * 1664525u + 1013904223u;
-    return (t->random >> 8) % of == 0;
+static bool chance_(uint32_t of) {
+    draws = draws * 1664525u + 1013904223u;
+    return (draws >> 8) % of == 0;
 }
 
 static char value_(int sender, int receiver, int64_t message, int64_t i) {
@@ -126,14 +116,14 @@ static void progress_(Test *t, End *end) {
         if (done == 0) break;
         finish_one_(t, end);
     }
-    if (end->begun == MESSAGES || end->begun - end->done == BUFFERS || chance_(t, 2)) return;
+    if (end->begun == MESSAGES || end->begun - end->done == BUFFERS || chance_(2)) return;
     char *buffer = end->memory + end->begun % BUFFERS * BYTES;
     CommRequest *request = &end->requests[end->begun % BUFFERS];
     for (int64_t i = 0; i < BYTES && end->sends; i++) buffer[i] = value_(t->rank, end->peer, end->begun, i);
     int begun = t->comm->message(t->comm, end->sends, end->peer, buffer, BYTES, request, &t->error);
     if (begun != 0) stop_(t, "a message cannot be started");
     end->begun++;
-    if (chance_(t, 8)) usleep(200);
+    if (chance_(8)) usleep(200);
 }
 
 static void exchange_(Test *t, End *ends, int count) {
@@ -145,12 +135,6 @@ static void exchange_(Test *t, End *ends, int count) {
         }
         if (done == count) return;
     }
-}
-
-static void held_(Test *t, const char *name) {
-    if (world_barrier(t->world, &t->error) != 0) stop_(t, name);
-    if (t->rank == 0) printf("held: %s\n", name);
-    fflush(stdout);
 }
 
 // Connects the ring: forward pushed, backward through far. All ranks connect the ways in the same order.
@@ -228,12 +212,8 @@ static void run_(Test *t, Shared *shared) {
 }
 
 int main(int argc, char **argv) {
-    Test t = {0};
-    t.world = world_join(&argc, &argv, &t.error);
-    if (t.world == NULL) return fprintf(stderr, "%s\n", t.error.text), 1;
-    t.rank = world_rank(t.world);
-    t.size = world_size(t.world);
-    t.random = (uint32_t)t.rank + 1;
+    Test t = test_join(&argc, &argv);
+    draws = (uint32_t)t.rank + 1;
     t.be = backend_cpu_create(PRECISION_FP32, 1, &t.error);
     int file = open(argv[1], O_RDWR | O_CREAT, 0600);
     if (ftruncate(file, sizeof(Shared)) != 0) stop_(&t, "the shared file");
