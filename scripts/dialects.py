@@ -10,28 +10,16 @@ from foreign import torchtitan
 
 # ---- Megatron-LM -----------------------------------------------------------------------------------------------------
 
-# flag: our key, type, the program's default (None: required)
+# flag: our key
 NUMBERS = {
-    "--num-layers": ("model.layers", int, None),
-    "--hidden-size": ("model.hidden", int, None),
-    "--num-attention-heads": ("model.heads", int, None),
-    "--seq-length": ("model.seq_len", int, None),
-    "--vocab-size": ("model.vocab", int, None),
-    "--norm-epsilon": ("model.norm_eps", float, 1e-5),
-    "--tensor-model-parallel-size": ("parallel.tensor", int, 1),
-    "--pipeline-model-parallel-size": ("parallel.pipeline", int, 1),
-    "--micro-batch-size": ("schedule.micro_batch", int, None),
-    "--global-batch-size": ("train.global_batch", int, None),
-    "--train-iters": ("train.steps", int, 100),
-    "--lr": ("train.lr", float, 3e-4),
-    "--lr-warmup-iters": ("train.warmup_steps", int, 0),
-    "--weight-decay": ("train.weight_decay", float, 0.01),
-    "--adam-beta1": ("train.beta1", float, 0.9),
-    "--adam-beta2": ("train.beta2", float, 0.999),
-    "--adam-eps": ("train.eps", float, 1e-8),
-    "--clip-grad": ("train.grad_clip", float, 1.0),
-    "--init-method-std": ("train.init_std", float, 0.02),
-    "--seed": ("train.seed", int, 1234),
+    "--num-layers": "model.layers", "--hidden-size": "model.hidden", "--num-attention-heads": "model.heads",
+    "--seq-length": "model.seq_len", "--vocab-size": "model.vocab", "--norm-epsilon": "model.norm_eps",
+    "--tensor-model-parallel-size": "parallel.tensor", "--pipeline-model-parallel-size": "parallel.pipeline",
+    "--micro-batch-size": "schedule.micro_batch", "--global-batch-size": "train.global_batch",
+    "--train-iters": "train.steps", "--lr": "train.lr", "--lr-warmup-iters": "train.warmup_steps",
+    "--weight-decay": "train.weight_decay", "--adam-beta1": "train.beta1", "--adam-beta2": "train.beta2",
+    "--adam-eps": "train.eps", "--clip-grad": "train.grad_clip", "--init-method-std": "train.init_std",
+    "--seed": "train.seed",
 }
 LR_SHAPES = {"cosine": "cosine", "linear": "linear", "constant": "constant", "wsd": "WSD"}
 DECAYS = {"linear": "linear", "cosine": "cosine", "1-sqrt": "minus_sqrt"}
@@ -143,7 +131,7 @@ def megatron_rest(config):
 def to_megatron(config, job):
     """Returns the words of a command line, beginning with those of torchrun."""
     words = ["torchrun", "--nnodes", job["nodes"], "--nproc-per-node", job["tasks_per_node"], "pretrain_gpt.py"]
-    for flag, (key, _, _) in NUMBERS.items():
+    for flag, key in NUMBERS.items():
         words += [flag, find(config, key)]
     words += megatron_model(config["model"]) + megatron_layout(config) + megatron_rest(config)
     words += megatron_experts(config)

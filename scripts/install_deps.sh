@@ -123,40 +123,6 @@ quiet_services() {
     as_root systemctl --quiet disable --now slurmctld slurmd munge 2>/dev/null || true
 }
 
-# The frontend consists of C++ headers, packed as a Python wheel. From 1.19 on it needs libcuda at link time, and the
-# program would not start on a machine without a driver.
-install_frontend() {
-    local target=.deps/cudnn-frontend
-    if [ -f $target/include/cudnn_frontend.h ]; then
-        say "the cuDNN frontend headers are there"
-        return
-    fi
-    say "getting the cuDNN frontend headers (nvidia-cudnn-frontend, a Python wheel) into $target"
-    rm -rf $target $target.new
-    mkdir -p $target.new
-    if "$python" -m pip download -q --no-deps -d $target.new 'nvidia-cudnn-frontend>=1.5,<1.19' &&
-        "$python" - $target.new <<'END' && [ -f $target.new/include/cudnn_frontend.h ]; then
-import pathlib, sys, zipfile
-place = pathlib.Path(sys.argv[1])
-for wheel in place.glob("*.whl"):
-    with zipfile.ZipFile(wheel) as archive:
-        for name in archive.namelist():
-            # <name>.data/<scheme>/include/... or include/...
-            parts = pathlib.PurePosixPath(name).parts
-            if "include" in parts and not name.endswith("/"):
-                target = place / pathlib.Path(*parts[parts.index("include"):])
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(archive.read(name))
-    wheel.unlink()
-END
-        mv $target.new $target
-        say "the cuDNN frontend headers are in $target/include"
-    else
-        rm -rf $target.new
-        say "warning: the cuDNN frontend headers could not be fetched; attention on GPUs does without cuDNN"
-    fi
-}
-
 # Installs Python wheels without their dependencies into a folder of their own under .deps, completely or not at all.
 # Arguments: folder, packages in it that tell that it is there, what and what for, features lost without it, the wheels.
 install_wheels() {
@@ -177,6 +143,13 @@ install_wheels() {
         rm -rf "$target.new"
         say "warning: $target could not be filled; $4"
     fi
+}
+
+# The frontend consists of C++ headers, packed as a Python wheel. From 1.19 on it needs libcuda at link time, and the
+# program would not start on a machine without a driver.
+install_frontend() {
+    install_wheels cudnn-frontend include 'the cuDNN frontend headers (nvidia-cudnn-frontend, a Python wheel)' \
+        'attention on GPUs does without cuDNN' 'nvidia-cudnn-frontend>=1.5,<1.19'
 }
 
 # Optional libraries of scripts/prepare_data.py, which also looks for them here. pyarrow from 21 on needs a newer NumPy.

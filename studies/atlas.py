@@ -23,14 +23,12 @@ import sys
 import textwrap
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
-import plot  # noqa: E402
-from run_files import finish, replacing  # noqa: E402
+from common import ROOT, options_of
+import plot
+from run_files import GIB, finish, replacing
 
 LINES, DATA, PAGE = ROOT / "build" / "atlas.jsonl", ROOT / "studies" / "atlas.json", ROOT / "docs" / "atlas.md"
 BEGIN, END = "<!-- written by studies/atlas.py -->", "<!-- end -->"
-GIB = 2**30
 
 # Parameters in billions, as --plan prints them, and how often a model is drawn.
 MODELS = {
@@ -110,9 +108,8 @@ def search(case, kind):
             **{f"schedule.{key}": value for key, value in KINDS[kind].items()}}
     if tokens >= 32768:  # which keeps a search short
         keys |= {"schedule.micro_batch": 1, "parallel.tensor": 4 if re.search(r"_a\d", model) else 8}
-    given = [word for key, value in keys.items() for word in ("-o", f"{key}={value}")]
     trainer = "./train_gpt" if model.startswith("gpt") else "./train_llama"
-    command = [trainer, "-c", f"configs/{model}.yaml", "--search", "--gpus", str(gpus), *given, "--json"]
+    command = [trainer, "-c", f"configs/{model}.yaml", "--search", "--gpus", str(gpus), *options_of(keys), "--json"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=env)

@@ -16,9 +16,10 @@ with other kernels. The bound is far below what a wrong gradient, order of data 
 
 import argparse
 import json
-import subprocess
 import sys
 from pathlib import Path
+
+import torch_side
 
 ROOT = Path(__file__).resolve().parents[1]
 LARGE = {"hidden": 768, "layers": 12, "heads": 12, "kv_heads": 12, "ffn": 2048, "seq_len": 512}
@@ -55,27 +56,17 @@ def torch_curve(options, model, train, out):
             "tokens": str(options.tokens), "write": str(initial_file(out / "init", model) / "model.safetensors")}
     if options.device == "cpu":
         side["threads"] = 1
-    (out / "side.json").write_text(json.dumps(side))
-    command = [options.python, ROOT / "studies" / "torch_side.py", out / "side.json"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])["losses"]
+    return torch_side.their_run(options.python, out / "side.json", side)["losses"]
 
 
 def our_curve(options, model, train, out, kind):
-    metrics = out / f"{kind}.jsonl"
-    metrics.unlink(missing_ok=True)
     keys = {f"model.{key}": value for key, value in model.items()} | {f"train.{key}": v for key, v in train.items()}
-    keys |= {"train.schedule": "constant", "train.precision": "fp32" if kind == "fp32" else "bf16",
+    keys |= {"train.precision": "fp32" if kind == "fp32" else "bf16",
              "train.fp8": kind if kind in ("tensor", "block", "mx") else "off", "parallel.pipeline": 1,
              "schedule.bpipe": "off", "schedule.micro_batch": options.micro_batch, "data.train": options.tokens,
-             "data.val": "", "data.val_every": 0, "checkpoint.every": 0, "checkpoint.dir": "",
-             "checkpoint.init_from": out / "init", "hardware.device": options.device, "log.metrics": metrics,
-             "sample.every": 0}
-    words = [word for key, value in keys.items() for word in ("-o", f"{key}={value}")]
-    program = Path(options.programs) / "train_llama"
-    subprocess.run([program, "-q", "-c", ROOT / "configs" / "llama_tiny.yaml", *words], check=True,
-                   stdout=subprocess.DEVNULL)
-    return [line["loss"] for line in map(json.loads, metrics.read_text().splitlines()) if line["type"] == "step"]
+             "checkpoint.init_from": out / "init", "hardware.device": options.device, "sample.every": 0}
+    command = [Path(options.programs) / "train_llama", "-c", ROOT / "configs" / "llama_tiny.yaml"]
+    return [line["loss"] for line in torch_side.our_run(command, out / f"{kind}.jsonl", keys)[1]]
 
 
 def main():
@@ -94,9 +85,8 @@ def main():
     options.micro_batch = 8 if options.tiny else 16
     options.precision = "fp32" if options.ours == "fp32" else "bf16"
     model = {"vocab": 257, "norm_eps": 1e-5, "rope_theta": 10000.0} | (TINY if options.tiny else LARGE)
-    train = {"global_batch": 16 if options.tiny else 64, "steps": options.steps, "lr": 3e-3 if options.tiny else 6e-4,
-             "warmup_steps": min(100, options.steps // 4), "weight_decay": 0.1, "beta1": 0.9, "beta2": 0.95,
-             "eps": 1e-8, "grad_clip": 1.0, "seed": 1337}
+    train = torch_side.TRAIN | {"global_batch": 16 if options.tiny else 64, "steps": options.steps,
+                                "lr": 3e-3 if options.tiny else 6e-4, "warmup_steps": min(100, options.steps // 4)}
     out = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     theirs = torch_curve(options, model, train, out)

@@ -24,6 +24,8 @@ import threading
 import time
 from pathlib import Path
 
+import torch_side
+
 ROOT = Path(__file__).resolve().parents[1]
 # configuration, what makes it fit one GPU of 141 GB, and less of it for one of 80 GB
 MODELS = {
@@ -100,36 +102,28 @@ def sizes(options, name):
     return command, plan["config"]["model"], b, m
 
 
-def run(command, options):
-    left = max(20.0, options.end - time.monotonic())
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=left).stdout
+def left(options):
+    """Returns the seconds that a process may take."""
+    return max(20.0, options.end - time.monotonic())
 
 
 def ours(options, name):
     command, _, _, _ = sizes(options, name)
-    metrics = options.out / f"{name}.jsonl"
-    metrics.unlink(missing_ok=True)
-    keys = {"train.steps": options.steps, "train.warmup_steps": 0, "train.schedule": "constant", "data.val": "",
-            "data.train": options.tokens, "data.val_every": 0, "checkpoint.every": 0, "checkpoint.dir": "",
-            "hardware.device": options.device, "log.metrics": metrics}
-    run([*command, "-q", *(w for key, value in keys.items() for w in ("-o", f"{key}={value}"))], options)
-    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
-    steps = [line for line in lines if line["type"] == "step"]
+    keys = {"train.steps": options.steps, "train.warmup_steps": 0, "data.train": options.tokens,
+            "hardware.device": options.device}
+    head, steps = torch_side.our_run(command, options.out / f"{name}.jsonl", keys, left(options))
     return {"ms": [s["step_ms"] for s in steps], "losses": [s["loss"] for s in steps],
             "norms": [s["grad_norm"] for s in steps], "tokens": steps[0]["tokens"],
-            "flops": lines[0]["flops_per_token_full"] * steps[0]["tokens"]}
+            "flops": head["flops_per_token_full"] * steps[0]["tokens"]}
 
 
 def theirs(options, name):
     _, model, b, m = sizes(options, name)
-    train = {"global_batch": b * m, "steps": options.steps, "lr": 1.5e-4, "warmup_steps": 0, "weight_decay": 0.1,
-             "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "grad_clip": 1.0, "seed": 1337}
+    train = torch_side.TRAIN | {"global_batch": b * m, "steps": options.steps, "lr": 1.5e-4, "warmup_steps": 0}
     model["tie_embeddings"] = model.get("tie_embeddings") in (True, "true")
     side = {"model": model, "train": train, "device": options.device, "masters": options.masters, "init": 1,
             "precision": "bf16", "compile": options.device == "cuda", "micro_batch": b, "tokens": str(options.tokens)}
-    file = options.out / f"{name}_torch.json"
-    file.write_text(json.dumps(side))
-    return json.loads(run([options.python, ROOT / "studies" / "torch_side.py", file], options).splitlines()[-1])
+    return torch_side.their_run(options.python, options.out / f"{name}_torch.json", side, left(options))
 
 
 def differs(a, b):
@@ -173,7 +167,9 @@ def main():
 
     def product():
         size = ("8192", "6") if options.device == "cuda" else ("256", "0.2")
-        report["products"].append(json.loads(run([options.python, "-c", PRODUCT, *size, options.device], options)))
+        said = subprocess.run([options.python, "-c", PRODUCT, *size, options.device], check=True, text=True,
+                              stdout=subprocess.PIPE, timeout=left(options)).stdout
+        report["products"].append(json.loads(said))
 
     rows = [(name, side) for name in options.models.split(",") for side in (ours, theirs)]
     for name, side in [("", product), *rows, ("", product)]:

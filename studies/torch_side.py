@@ -11,11 +11,32 @@ masters "hooks" the model is bf16 and each gradient is added to fp32 when it is 
 import json
 import math
 import struct
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 MASK = 2**64 - 1
+# What both studies train with, here and there.
+TRAIN = {"weight_decay": 0.1, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "grad_clip": 1.0, "seed": 1337}
+OURS = {"train.schedule": "constant", "data.val": "", "data.val_every": 0, "checkpoint.every": 0, "checkpoint.dir": ""}
+
+
+def their_run(python, path, side, timeout=None):
+    """Trains `side` in a process of that Python. Returns what it prints."""
+    path.write_text(json.dumps(side))
+    ended = subprocess.run([python, __file__, path], check=True, stdout=subprocess.PIPE, text=True, timeout=timeout)
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+def our_run(command, metrics, keys, timeout=None):
+    """Trains with a command of ours and further keys. Returns its lines of type run and step."""
+    metrics.unlink(missing_ok=True)
+    words = [f"{key}={value}" for key, value in (OURS | keys | {"log.metrics": metrics}).items()]
+    subprocess.run([*command, "-q", *(word for pair in words for word in ("-o", pair))], check=True, timeout=timeout,
+                   stdout=subprocess.DEVNULL)
+    lines = list(map(json.loads, metrics.read_text().splitlines()))
+    return lines[0], [line for line in lines if line["type"] == "step"]
 
 
 def random_bits(seed, stream, index):
