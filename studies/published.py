@@ -14,7 +14,9 @@ import argparse
 import concurrent.futures
 import csv
 import dataclasses
+import itertools
 import json
+import math
 import os
 import re
 import statistics
@@ -35,7 +37,7 @@ EXPERTS = ROOT / "studies" / "runs_experts.csv"  # of mixtures of experts
 BANDS = ROOT / "src" / "config" / "bands.c"
 # FLOP/s that published MFU refer to
 PEAK = {"a100-80g": 312e12, "h100": 989.5e12, "b200": 2250e12, "b300": 2250e12, "gb200": 2500e12, "gb300": 2500e12,
-        "mi355x": 2516.6e12}  # fmt: skip
+        "mi355x": 2516.6e12}
 STREAM = {"a100-80g": 0.8 * 2039e9, "h100": 0.76 * 3350e9, "b200": 0.72 * 8000e9}  # bytes/s of memory traffic
 NODE = {"a100-80g": 222, "h100": 445, "b200": 704}  # GB/s of a long all-reduce within a node
 SHORTEST = 1  # seconds: runs with shorter steps do not count for a band
@@ -51,11 +53,8 @@ class Row:
 
     @property
     def name(self):
-        return (
-            f"{self.values['group']}: {self.values['run']}"
-            if self.values["run"] != self.values["group"]
-            else self.values["run"]
-        )
+        return (f"{self.values['group']}: {self.values['run']}" if self.values["run"] != self.values["group"]
+                else self.values["run"])
 
     @property
     def world(self):
@@ -72,12 +71,8 @@ class Row:
 
     def flops(self, factor):
         """Returns the FLOPs of a step as Megatron-LM counts them: factor 72, or 96 with a recomputed forward."""
-        layers, hidden, seq, vocab = (
-            self["model.layers"],
-            self["model.hidden"],
-            self["model.seq_len"],
-            self["model.vocab"],
-        )
+        layers, hidden, seq, vocab = (self["model.layers"], self["model.hidden"], self["model.seq_len"],
+                                      self["model.vocab"])
         head = vocab / ((12 if factor == 72 else 16) * layers * hidden)
         return factor * self["train.global_batch"] * seq * layers * hidden**2 * (1 + seq / (6 * hidden) + head)
 
@@ -94,7 +89,7 @@ class Row:
             "tokens_per_s_gpu": lambda: batch * self["model.seq_len"] / (value * self.world),
             "mfu_percent": lambda: self.flops(72) / (peak * value / 100),
             "mfu_planned_percent": lambda: self.plan["mfu"] * self.planned_step() / (value / 100),
-        }[kind]()  # fmt: skip
+        }[kind]()
 
     # ---- planned -----------------------------------------------------------------------------------------------------
 
@@ -310,19 +305,21 @@ class Pair:
 
 def pairs_of(rows):
     """Returns pairs of schedules, or of recomputation, for one model in one group, with steps that differ."""
-    pairs = []
-    for source in ("recomputation", "zero bubble"):
-        mine = [row for row in rows if row.source["name"] == source]
-        for i, one in enumerate(mine):
-            for other in mine[i + 1 :]:
-                if one.values["group"] == other.values["group"]:
-                    pair = Pair(one, other)
-                    if abs(pair.measured - 1) > APART:
-                        pairs.append(pair)
-    return pairs
+    of_sources = ([row for row in rows if row.source["name"] == source] for source in ("recomputation", "zero bubble"))
+    pairs = [Pair(one, other) for mine in of_sources for one, other in itertools.combinations(mine, 2)
+             if one.values["group"] == other.values["group"]]
+    return [pair for pair in pairs if abs(pair.measured - 1) > APART]
 
 
 # ---- words -----------------------------------------------------------------------------------------------------------
+
+
+def grouped(rows, key):
+    """Returns {key(row): its rows}."""
+    found = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return found
 
 
 def signed(value):
@@ -334,8 +331,8 @@ def part_of(values, part):
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
 
 
-def of_source(rows, name):
-    return [row for row in rows if row.measured_step() is not None and name in (None, row.source["name"])]
+def middle_of(values):
+    return f"{signed(part_of(values, 0.1))} to {signed(part_of(values, 0.9))}"
 
 
 def names_of(rows):
@@ -346,13 +343,10 @@ def summary(rows):
     """Returns by source the error of this engine's plan, and the error with the measured program's additional work."""
     lines = []
     for name in [*names_of(rows), None]:
-        mine = of_source(rows, name)
-        worst = max((row.error() for row in mine), key=abs)
-        errors = [row.program_error() for row in mine]
-        middle = f"{signed(part_of(errors, 0.1))} to {signed(part_of(errors, 0.9))}"
-        cells = [name or "**all**", str(len(mine)), signed(statistics.median(row.error() for row in mine)),
-                 signed(worst)]
-        lines.append([*cells, signed(statistics.median(errors)), middle])
+        mine = [row for row in rows if row.measured_step() is not None and name in (None, row.source["name"])]
+        ours, theirs = [row.error() for row in mine], [row.program_error() for row in mine]
+        lines.append((name or "**all**", len(mine), signed(statistics.median(ours)), signed(max(ours, key=abs)),
+                      signed(statistics.median(theirs)), middle_of(theirs)))
     return table("source | runs | this engine would take | worst | with that program's recomputation, passes, sums,"
                  " messages | middle 80 %", lines)
 
@@ -393,27 +387,20 @@ def set_of(row):
     group = row.values["group"]
     if row.source["name"] == "nanotron" and not group.endswith("nodes"):
         group = f"{group} {' '.join(row.values['run'].split()[:2])}"
-    return row.source["name"].split(",")[0], group
+    return source_of(row), group
 
 
 def sets_of(rows):
-    sets = {}
-    for row in rows:
-        if row.measured_step() is not None:
-            sets.setdefault(set_of(row), []).append(row)
-    return sets
+    return grouped((row for row in rows if row.measured_step() is not None), set_of)
 
 
 def classes_of(rows):
     """Returns the runs of every band: steps of a second and more, of trainers whose sharding the plan has."""
-    classes = {}
+    near = []
     for (source, _), mine in sets_of(rows).items():
-        best = min(row.measured_step() for row in mine)
-        for row in mine:
-            far = source == "nanotron" and row.measured_step() > NEAR * best
-            if row.measured_step() >= SHORTEST and row.source["trainer"] != "fsdp" and not far:
-                classes.setdefault(class_of(row), []).append(row)
-    return {key: mine for key, mine in sorted(classes.items()) if len(mine) >= FEWEST}
+        most = NEAR * min(row.measured_step() for row in mine) if source == "nanotron" else math.inf
+        near += [row for row in mine if SHORTEST <= row.measured_step() <= most and row.source["trainer"] != "fsdp"]
+    return {key: mine for key, mine in sorted(grouped(near, class_of).items()) if len(mine) >= FEWEST}
 
 
 def source_of(row):
@@ -474,11 +461,9 @@ def bands(rows):
 
 def memory_of(rows):
     """Returns by trainer the runs whose peak memory is known and whose states are divided as planned (ZeRO-1)."""
-    found = {}
-    for row in rows:
-        if "peak_gib" in row.values and (row["parallel.data"] == 1 or not row.values["run"].endswith("zero=0")):
-            found.setdefault(row.source["trainer"], []).append(row)
-    return found
+    alike = (row for row in rows if "peak_gib" in row.values
+             and (row["parallel.data"] == 1 or not row.values["run"].endswith("zero=0")))
+    return grouped(alike, lambda row: row.source["trainer"])
 
 
 def memory_band(rows):
@@ -495,23 +480,22 @@ def memory_table(rows):
 
 def bands_file(rows):
     """Returns the text of src/config/bands.c."""
-    lines = [
+    def line(trainer, *cells):
+        word = trainer.replace("-", "_").upper()
+        return f"    {{TRAINER_{word}, " + ", ".join(f"{cell:.2f}" if isinstance(cell, float) else str(cell)
+                                                     for cell in cells) + "},"
+
+    return "\n".join([
         "// How much longer published steps of other trainers took than planned: low end, median and high end of a",
         "// band. Made by studies/published.py of its published.json and runs*.csv; sources: docs/published.md.",
         '#include "gpus.h"', "", "const TrainerBand trainer_bands[] = {",
-    ]
-    for (trainer, gpus, experts, fp8), mine in classes_of(rows).items():
-        ends = ", ".join(f"{end:.2f}" for end in band_of(mine))
-        what = f"{str(experts).lower()}, FP8_{fp8.upper()}, {len(mine)}"
-        lines.append(f'    {{TRAINER_{trainer.replace("-", "_").upper()}, "{" ".join(gpus)}", {what}, {ends}}},')
-    lines += ["};", "const int trainer_band_count = sizeof trainer_bands / sizeof *trainer_bands;", ""]
-    lines += ["// Peak memory over planned bytes.", "const TrainerMemory trainer_memory[] = {"]
-    for trainer, mine in memory_of(rows).items():
-        ends = ", ".join(f"{end:.2f}" for end in memory_band(mine))
-        if len(mine) >= FEWEST:
-            lines.append(f'    {{TRAINER_{trainer.replace("-", "_").upper()}, {len(mine)}, {ends}}},')
-    count = "const int trainer_memory_count = sizeof trainer_memory / sizeof *trainer_memory;"
-    return "\n".join([*lines, "};", count, ""])
+        *(line(trainer, f'"{" ".join(gpus)}"', str(experts).lower(), f"FP8_{fp8.upper()}", len(mine), *band_of(mine))
+          for (trainer, gpus, experts, fp8), mine in classes_of(rows).items()),
+        "};", "const int trainer_band_count = sizeof trainer_bands / sizeof *trainer_bands;", "",
+        "// Peak memory over planned bytes.", "const TrainerMemory trainer_memory[] = {",
+        *(line(trainer, len(mine), *memory_band(mine)) for trainer, mine in memory_of(rows).items()
+          if len(mine) >= FEWEST),
+        "};", "const int trainer_memory_count = sizeof trainer_memory / sizeof *trainer_memory;", ""])
 
 
 def pairs_of_layouts(sets):
@@ -519,23 +503,19 @@ def pairs_of_layouts(sets):
     def part(row, *sections):
         return {key: value for key, value in row.values.items() if key.partition(".")[0] in sections}
 
-    pairs = [(one, other) for mine in sets for i, one in enumerate(mine) for other in mine[i + 1 :]]
-    return [
-        (one, other)
-        for one, other in pairs
-        if part(one, "model", "train", "hardware") == part(other, "model", "train", "hardware")
-        and part(one, "parallel", "schedule") != part(other, "parallel", "schedule")
-    ]
+    pairs = (pair for mine in sets for pair in itertools.combinations(mine, 2))
+    return [(one, other) for one, other in pairs
+            if part(one, "model", "train", "hardware") == part(other, "model", "train", "hardware")
+            and part(one, "parallel", "schedule") != part(other, "parallel", "schedule")]
 
 
 def experts_table(rows):
     """Returns the runs of mixtures of experts, by model and GPUs: how many times as long as planned they took."""
-    mine, sets = [row for row in rows if has_experts(row)], {}
-    for row in mine:
-        sets.setdefault(row.values["group"], []).append(row)
+    mine = [row for row in rows if has_experts(row)]
+    sets = grouped(mine, lambda row: row.values["group"])
     pairs = pairs_of_layouts(sets.values())
     right = sum((one.planned_step() < other.planned_step()) == (one.measured_step() < other.measured_step())
-                for one, other in pairs)  # fmt: skip
+                for one, other in pairs)
     words = wrapped(
         f"Of {len(mine)} runs half took {statistics.median(map(longer, mine)):.2f} times as long as planned, or"
         f" longer; {right} of {len(pairs)} pairs of layouts of one model on the same GPUs are in order (Kendall's"
@@ -552,12 +532,9 @@ MANY = 10  # layouts of a set
 
 def tau(rows):
     """Returns Kendall's tau of planned and measured steps."""
-    sum, count = 0, 0
-    for i, one in enumerate(rows):
-        for other in rows[i + 1 :]:
-            order = (one.planned_step() - other.planned_step()) * (one.measured_step() - other.measured_step())
-            sum, count = sum + (order > 0) - (order < 0), count + 1
-    return sum / count
+    orders = [(one.planned_step() - other.planned_step()) * (one.measured_step() - other.measured_step())
+              for one, other in itertools.combinations(rows, 2)]
+    return sum((order > 0) - (order < 0) for order in orders) / len(orders)
 
 
 def regrets(rows):
@@ -575,17 +552,14 @@ def kind_of_set(name):
 
 def decisions(rows):
     """Returns for all sets of many layouts how good the plan's choice is."""
-    kinds = {}
-    for name, mine in sets_of(rows).items():
-        if len(mine) >= MANY:
-            kinds.setdefault(kind_of_set(name), []).append(mine)
-    lines = []
-    for kind, sets in kinds.items():
+    many, lines = {name: mine for name, mine in sets_of(rows).items() if len(mine) >= MANY}, []
+    for kind, names in grouped(many, kind_of_set).items():
+        sets = [many[name] for name in names]
         picks, fives = zip(*map(regrets, sets), strict=True)
-        cells = [kind, f"{len(sets)}, {sum(map(len, sets))}", str(sum(pick <= 0.03 for pick in picks))]
-        cells.append(f"{100 * statistics.median(picks):.1f} %, {100 * max(picks):.0f} %")
-        cells.append(f"{sum(five <= 0.01 for five in fives)}, {sum(five <= 0.05 for five in fives)}")
-        lines.append([*cells, f"{100 * max(fives):.0f} %", f"{statistics.median(map(tau, sets)):.2f}"])
+        lines.append((kind, f"{len(sets)}, {sum(map(len, sets))}", sum(pick <= 0.03 for pick in picks),
+                      f"{100 * statistics.median(picks):.1f} %, {100 * max(picks):.0f} %",
+                      f"{sum(five <= 0.01 for five in fives)}, {sum(five <= 0.05 for five in fives)}",
+                      f"{100 * max(fives):.0f} %", f"{statistics.median(map(tau, sets)):.2f}"))
     return table("sets of | sets, runs | pick within 3 % | its regret: median, worst | best of five within 1 %, 5 %"
                  " | its regret: worst | tau", lines)
 
@@ -631,23 +605,19 @@ def eight_bits(rows):
 
 def changes(rows):
     """Returns a table of changes of one thing: planned against measured ratios."""
-    found = {}
+    found = [("recipes", *each) for each in eight_bits([row for row in rows if row.source["name"] == "recipes"])]
     for name, mine in sets_of(rows).items():
         if name[0] in ("vTrain", "BLOOM", "layouts") or kind_of_set(name) == "nanotron, 1 to 8 nodes":
-            for change, *ratios in ratios_of(name, mine):
-                found.setdefault((change, kind_of_set(name)), []).append(ratios)
-    for change, *ratios in eight_bits([row for row in rows if row.source["name"] == "recipes"]):
-        found.setdefault((change, "recipes"), []).append(ratios)
+            found += [(kind_of_set(name), *each) for each in ratios_of(name, mine)]
     lines = []
-    for (change, source), ratios in sorted(found.items()):
-        measured, planned = ([pair[i] for pair in ratios] for i in (0, 1))
-        errors = [plan / run - 1 for run, plan in ratios]
-        apart = [(run > 1) == (plan > 1) for run, plan in ratios if abs(run - 1) > APART]
-        middles = f"{statistics.median(measured):.3f}, {statistics.median(planned):.3f}"
-        ends = f"{signed(part_of(errors, 0.1))} to {signed(part_of(errors, 0.9))}"
-        cells = [change, source, str(len(ratios)), middles, f"{signed(statistics.median(errors))}, {ends}"]
-        cells.append(f"{100 * sum(abs(error) <= 0.05 for error in errors) / len(errors):.0f} %")
-        lines.append([*cells, f"{sum(apart)} of {len(apart)}"])
+    for (change, source), mine in sorted(grouped(found, lambda each: (each[1], each[0])).items()):
+        _, _, measured, planned = zip(*mine, strict=True)
+        errors = [plan / run - 1 for run, plan in zip(measured, planned, strict=True)]
+        apart = [(run > 1) == (plan > 1) for run, plan in zip(measured, planned, strict=True) if abs(run - 1) > APART]
+        lines.append((change, source, len(mine), f"{statistics.median(measured):.3f}, {statistics.median(planned):.3f}",
+                      f"{signed(statistics.median(errors))}, {middle_of(errors)}",
+                      f"{100 * sum(abs(error) <= 0.05 for error in errors) / len(errors):.0f} %",
+                      f"{sum(apart)} of {len(apart)}"))
     return table("change | source | pairs | measured, planned | error: median, 10 % to 90 % | within 5 % | in order",
                  lines)
 
@@ -657,28 +627,24 @@ def table_of_limits(rows):
     mine = [row for row in rows if row.source["name"] == "layouts"]
     lines = []
     for ran, words in ((True, "ran"), (False, "ran out of memory")):
-        fits = [
-            all(stage["fits"] for stage in row.plan["stages"])
-            for row in mine
-            if (row.measured_step() is not None) == ran
-        ]
+        fits = [all(stage["fits"] for stage in row.plan["stages"]) for row in mine
+                if (row.measured_step() is not None) == ran]
         lines.append((words, sum(fits), len(fits) - sum(fits)))
     return table("| plan: fits | plan: does not fit", lines)
 
 
 def table_of_pairs(pairs):
     """Returns a table with a row for each two schedules: the ranges of measured ratios and of errors."""
-    kinds = {}
-    for pair in pairs:
-        name = "selective : full" if "full" in pair.one.values["run"] else None
-        kinds.setdefault(name or f"{pair.other.values['run']} : {pair.one.values['run']}", []).append(pair)
+    def name_of(pair):
+        one, other = pair.one.values["run"], pair.other.values["run"]
+        return "selective : full" if "full" in one else f"{other} : {one}"
+
     lines = []
-    for name, mine in kinds.items():
+    for name, mine in grouped(pairs, name_of).items():
         ratios = [pair.measured for pair in mine]
-        cells = [name, str(len(mine)), f"{min(ratios):.3f} to {max(ratios):.3f}"]
-        for errors in ([pair.error for pair in mine], [pair.error_without_messages for pair in mine]):
-            cells.append(f"{signed(min(errors))} to {signed(max(errors))}")
-        lines.append(cells)
+        errors = [pair.error for pair in mine], [pair.error_without_messages for pair in mine]
+        lines.append((name, len(mine), f"{min(ratios):.3f} to {max(ratios):.3f}",
+                      *(f"{signed(min(each))} to {signed(max(each))}" for each in errors)))
     return table("schedules | pairs | measured ratios | errors | errors without messages", lines)
 
 
@@ -700,17 +666,12 @@ def verdict_on_pairs(pairs):
 def memory_apart(rows):
     """Returns (model, schedules, measured GiB between them, planned GiB, rounding), once for all microbatch counts."""
     apart = {}
-    for source in dict.fromkeys(row.source["name"] for row in rows):
-        mine = [row for row in rows if row.source["name"] == source and row.held is not None]
-        for i, one in enumerate(mine):
-            for other in mine[i + 1 :]:
-                model, figures = one.values["group"].split(" m=")[0], (other.values["peak_gb"], one.values["peak_gb"])
-                if (
-                    one.values["group"] == other.values["group"]
-                    and (key := (model, f"{other.values['run']} - {one.values['run']}")) not in apart
-                ):
-                    rounding = 1.0 if all(isinstance(figure, int) for figure in figures) else 0.01
-                    apart[key] = (figures[0] - figures[1], (other.held - one.held) / GIB, rounding)
+    for one, other in itertools.combinations([row for row in rows if row.held is not None], 2):
+        model, figures = one.values["group"].split(" m=")[0], (other.values["peak_gb"], one.values["peak_gb"])
+        key = (model, f"{other.values['run']} - {one.values['run']}")
+        if set_of(one) == set_of(other) and key not in apart:
+            rounding = 1.0 if all(isinstance(figure, int) for figure in figures) else 0.01
+            apart[key] = (figures[0] - figures[1], (other.held - one.held) / GIB, rounding)
     return [(*key, *values) for key, values in apart.items()]
 
 
@@ -749,9 +710,8 @@ def print_lines(rows):
     for row in rows:
         step = row.measured_step()
         said = "out of memory" if step is None else f"{step:9.3f} s  {signed(row.error()):>8}"
-        held = (
-            "" if row.held is None else f"  {row.values['peak_gb']:6.2f} GB measured, {row.held / GIB:6.2f} GiB planned"
-        )
+        held = ("" if row.held is None
+                else f"  {row.values['peak_gb']:6.2f} GB measured, {row.held / GIB:6.2f} GiB planned")
         print(f"{row.source['name']:<14} {row.name:<44} {row.planned_step():9.3f} s planned, {said}{held}")
 
 
@@ -765,11 +725,8 @@ def draw(rows, path):
 
     def series(points):
         grouped = [(name, [point for of, *point in points if of == name]) for name in names]
-        return [
-            {"name": name, "color": plot.COLORS[names.index(name) % len(plot.COLORS)], "points": mine, "dots": True}
-            for name, mine in grouped
-            if mine
-        ]
+        return [{"name": name, "color": plot.COLORS[names.index(name) % len(plot.COLORS)], "points": mine, "dots": True}
+                for name, mine in grouped if mine]
 
     plots = [
         {"series": series(steps), "xName": "measured step, s", "yName": "planned step, s", "log": True, "logX": True,
@@ -787,7 +744,7 @@ def print_json(rows):
     print(json.dumps([{"source": row.source["name"], "run": row.name, "gpus": row.world,
                        "peak_gb": row.values.get("peak_gb"),
                        "held_bytes": row.held} | {key: getattr(row, key)() for key in keys}
-                       for row in rows]))  # fmt: skip
+                       for row in rows]))
 
 
 def main(options):
