@@ -94,17 +94,20 @@ int64_t schedule_place(const Schedule *schedule, Action action) {
 }
 
 // The counts of one walk over a stage's list. own: most bundles of the stage at once between their F and the B or W
-// that frees their slot. lent: most bundles of the partner at once. split: whether a backward is split.
+// that frees their slot. lent: most bundles of the partner at once. away: most bundles of the stage in host memory at
+// once. split: whether a backward is split.
 typedef struct ListCounts {
-    int own, lent;
+    int own, lent, away;
     bool split;
 } ListCounts;
 
 static ListCounts list_counts_(const StageSchedule *stage) {
     ListCounts most = {0};
-    int own = 0, lent = 0;
+    int own = 0, lent = 0, away = 0;
     for (int64_t i = 0; i < stage->count; i++) {
         ActionKind kind = stage->actions[i].kind;
+        if (stage->actions[i].peer == SCHEDULE_HOST) away += kind == ACTION_EVICT ? 1 : -1;
+        most.away = max_int(most.away, away);
         own += (kind == ACTION_FORWARD) - action_frees(kind, false);
         lent += (kind == ACTION_ACCEPT) - (kind == ACTION_RETURN);
         most.own = max_int(most.own, own);
@@ -126,6 +129,7 @@ void schedule_finish(Schedule *schedule, int slots) {
         StageSchedule *stage = &schedule->stage[s];
         ListCounts counts = list_counts_(stage);
         stage->lent_slots = counts.lent;
+        stage->host_slots = counts.away;
         stage->own_slots = schedule->forward_only ? 1 : counts.own;
         schedule->split = schedule->split || counts.split;
         if (slots > 0) stage->own_slots = min_int(stage->own_slots, slots - stage->lent_slots);

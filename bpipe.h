@@ -113,6 +113,7 @@ typedef struct StageSchedule {
     int64_t count;
     int own_slots;
     int lent_slots; // own_slots + lent_slots <= Schedule.slots
+    int host_slots; // most of its bundles in host memory at once
 } StageSchedule;
 
 // The virtual stage of chunk c on stage s.

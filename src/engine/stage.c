@@ -149,8 +149,7 @@ static int64_t positions_bytes_(const StageShape *at) {
     return at->shape.pieces > 1 ? memory_round(at->rows * (int64_t)sizeof(int32_t)) : 0;
 }
 
-void stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const TensorTable *table,
-                 const Config *config, const StageShape *at) {
+void stage_work_bytes(MemoryBytes *bytes, const TensorTable *table, const Config *config, const StageShape *at) {
     Stage stage = {.at = *at, .config = config, .table = *table};
     Layout workspace = {NULL, 0}, head = {NULL, 0};
     bytes->bytes[MEMORY_WORKSPACE] += layout_workspace_(&stage, &workspace);
@@ -159,16 +158,21 @@ void stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const 
     int arrays = (at->first ? 1 : 0) + (at->last ? 2 : 0) + (config_uses_documents(config) ? 1 : 0);
     bytes->bytes[MEMORY_DATA] +=
         memory_round(config_microbatches(config) * at->rows * 4) * arrays + positions_bytes_(at);
+    bytes->bytes[MEMORY_MESSAGES] += layout_mapped_(&stage, NULL);
+}
+
+void stage_state_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const TensorTable *table,
+                       const Config *config, const StageShape *at) {
+    SumWorkspaces workspaces;
     StageTensors tensors;
     layout_tensors_(&tensors, table, at, config, 0);
     tensors_bytes(&tensors, bytes);
-    bytes->bytes[MEMORY_MESSAGES] += layout_mapped_(&stage, NULL);
-    bytes->bytes[MEMORY_MESSAGES] += layout_sums_(&stage.workspaces, NULL, config, at, &tensors);
+    bytes->bytes[MEMORY_MESSAGES] += layout_sums_(&workspaces, NULL, config, at, &tensors);
     *staged = 0;
     if (config->hardware.share_gpu && !at->own_sums) {
         SumShape shape = sum_shape_(config, at);
         shape.staged = true;
-        *staged = sums_layout(&stage.workspaces, NULL, &shape, &tensors);
+        *staged = sums_layout(&workspaces, NULL, &shape, &tensors);
     }
     *states = tensors_states(&tensors);
     tensors_free(&tensors, NULL);

@@ -88,6 +88,9 @@ void stage_shape(StageShape *at, const Config *config, const Schedule *schedule,
 void stage_shape_like(StageShape *at, const StageShape *like, const Config *config, const Schedule *schedule,
                       int stage);
 
+// Returns how many layers of a chunk are recomputed if the stage shall recompute `asked`.
+int64_t stage_recomputed(const StageShape *at, int chunk, int64_t asked);
+
 // Returns the byte offset of a layer's part of its chunk's bundle. The part holds the layer's input and everything else
 // that its backward needs, or only the input if the layer is recomputed.
 int64_t stage_layer_offset(const StageShape *at, const StageChunk *chunk, int64_t layer);
@@ -100,11 +103,13 @@ char *stage_layers_text(const StageShape *at, char text[STAGE_LAYERS_TEXT]);
 // Returns the pipeline stage that holds an entry of the tensor table.
 int stage_holding(const Stage *stage, int64_t table_index);
 
-// Adds the bytes that stage_create allocates for the model with this table to `bytes`, by category; the engine
-// allocates slots and message buffers. *states: bytes of weights, gradients, masters and moments. *staged: bytes of
-// host memory for collectives of ranks that share a GPU.
-void stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const TensorTable *table,
-                 const Config *config, const StageShape *at);
+// Add the bytes that stage_create allocates for the model with this table to `bytes`, by category; the engine allocates
+// slots and message buffers. stage_state_bytes: weights, gradients, masters and moments, whose bytes are also *states,
+// and workspaces of sums. stage_work_bytes: everything else. *staged: bytes of host memory for collectives of ranks that
+// share a GPU.
+void stage_work_bytes(MemoryBytes *bytes, const TensorTable *table, const Config *config, const StageShape *at);
+void stage_state_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const TensorTable *table,
+                       const Config *config, const StageShape *at);
 
 // Allocates a stage of a given shape, and binds it to the memory; the weights are zero. The arguments are those of
 // stage_create. whole: the model that the shape's chunks refer to, which may have fewer layers than config's model. -1

@@ -25,16 +25,19 @@ static void shape_kept_(StageShape *at, const Schedule *schedule) {
     }
 }
 
+// The recomputed layers are spread evenly over the chunks, so that the bundles of all chunks shrink alike.
+int64_t stage_recomputed(const StageShape *at, int chunk, int64_t asked) {
+    int64_t share = asked * (chunk + 1) / at->chunks - asked * chunk / at->chunks;
+    return min_i64(share, at->chunk[chunk].layers);
+}
+
 static void shape_chunk_(StageShape *at, int chunk, const Config *config, const Schedule *schedule) {
     int virtual_stages = schedule->stages * schedule->chunks, g = schedule_virtual(schedule, at->stage, chunk);
     StageChunk *to = &at->chunk[chunk];
     to->first_layer = config_first_layer(config, virtual_stages, g);
     to->layers = config_layers(config, virtual_stages, g);
     to->before = at->layers;
-    // The recomputed layers are spread evenly over the chunks, so that the bundles of all chunks shrink alike.
-    int64_t asked = config_recompute(config, at->stage);
-    to->recomputed = asked * (chunk + 1) / schedule->chunks - asked * chunk / schedule->chunks;
-    if (to->recomputed > to->layers) to->recomputed = to->layers;
+    to->recomputed = stage_recomputed(at, chunk, config_recompute(config, at->stage));
     to->dense = max_i64(0, min_i64(to->layers, config->model.dense_layers - to->first_layer));
     at->recomputed += to->recomputed;
     to->first = g == 0;

@@ -519,23 +519,27 @@ LayoutList layout_walk(const LayoutSpace *space, int first, int last, const RunL
 //   two more              3  2.5          3 1    stage 0 had the smaller load, 1 and then 2
 //   the last one          3  3.5          3 2
 void layout_deal_layers(const Schedule *placed, int64_t layers, double layer, double *load, int16_t *dealt) {
-    int p = placed->stages, parts = p * placed->chunks;
+    int p = placed->stages, chunks = placed->chunks, parts = p * chunks;
     double sum[CONFIG_MAX_STAGES] = {0}; // sum over a stage's chunks
+    int home[CONFIG_MAX_STAGES];         // [p * chunks] the virtual stages of each stage
     assert(parts <= layers);
     for (int g = 0; g < parts; g++) dealt[g] = 1, load[g] += layer;
-    for (int c = 0; c < placed->chunks; c++)
-        for (int s = 0; s < p; s++) sum[s] += load[schedule_virtual(placed, s, c)];
+    for (int i = 0; i < parts; i++) {
+        home[i] = schedule_virtual(placed, i / chunks, i % chunks);
+        sum[i / chunks] += load[home[i]];
+    }
     for (int64_t left = layers - parts; left > 0; left--) {
-        int to = 0, chunk = 0;
+        int to = 0;
         for (int s = 1; s < p; s++)
             if (sum[s] <= sum[to]) to = s;
-        for (int c = 1; c < placed->chunks; c++)
-            if (load[schedule_virtual(placed, to, c)] < load[schedule_virtual(placed, to, chunk)]) chunk = c;
-        chunk = schedule_virtual(placed, to, chunk);
+        const int *own = &home[to * chunks];
+        int chunk = own[0];
+        for (int c = 1; c < chunks; c++)
+            if (load[own[c]] < load[chunk]) chunk = own[c];
         dealt[chunk]++;
         load[chunk] += layer;
         sum[to] = 0;
-        for (int c = 0; c < placed->chunks; c++) sum[to] += load[schedule_virtual(placed, to, c)];
+        for (int c = 0; c < chunks; c++) sum[to] += load[own[c]];
     }
 }
 

@@ -103,17 +103,6 @@ Schedule *plan_schedule_with(const Config *config, int64_t microbatches, Error *
     return schedule_of_(config, microbatches, proved, err);
 }
 
-// Returns the largest number of the stage's bundles in host memory at once, if actions run in list order.
-static int most_on_host_(const StageSchedule *stage) {
-    int away = 0, most = 0;
-    for (int64_t i = 0; i < stage->count; i++) {
-        if (stage->actions[i].peer != SCHEDULE_HOST) continue;
-        away += stage->actions[i].kind == ACTION_EVICT ? 1 : -1;
-        if (away > most) most = away;
-    }
-    return most;
-}
-
 int plan_ramp(const Config *config, const Schedule *largest, Schedule *ramp[CONFIG_MAX_RAMP], Error *err) {
     memset(ramp, 0, CONFIG_MAX_RAMP * sizeof *ramp);
     for (int64_t i = 0; i < config->train.ramp_count; i++) {
@@ -122,14 +111,14 @@ int plan_ramp(const Config *config, const Schedule *largest, Schedule *ramp[CONF
         if (ramp[i] == NULL) return -1;
         for (int s = 0; s < ramp[i]->stages; s++) {
             const StageSchedule *has = &largest->stage[s], *needs = &ramp[i]->stage[s];
-            int needs_host = most_on_host_(needs), has_host = most_on_host_(has);
-            if (needs->own_slots > has->own_slots || needs->lent_slots > has->lent_slots || needs_host > has_host)
+            if (needs->own_slots > has->own_slots || needs->lent_slots > has->lent_slots ||
+                needs->host_slots > has->host_slots)
                 return config_error(
                     config, "train.batch_ramp", err,
                     "with %lld sequences stage %d needs %d own slots, %d lent ones and %d in host memory, with %lld "
                     "it has %d, %d and %d; leave this batch out, or use schedule.bpipe off",
-                    (long long)batch, s, needs->own_slots, needs->lent_slots, needs_host,
-                    (long long)config->train.global_batch, has->own_slots, has->lent_slots, has_host);
+                    (long long)batch, s, needs->own_slots, needs->lent_slots, needs->host_slots,
+                    (long long)config->train.global_batch, has->own_slots, has->lent_slots, has->host_slots);
         }
     }
     return 0;
@@ -154,16 +143,43 @@ typedef struct Held {
     int64_t staged, parameters, layer_gradients;
 } Held;
 
-// The inputs of stage_bytes that differ between layouts of a model. Compared as bytes.
+// The inputs of a stage's bytes that differ between layouts of a model. Compared as bytes.
 typedef struct HeldKey {
     char shape[sizeof(Shape)];
     int64_t layers, dense, kept; // kept: microbatches with keys in memory, times layers
     int64_t microbatches, data, context;
     bool recomputed, first, last, alone; // alone: the only stage
     bool sharded;                        // gradients are sharded, which also depends on split backwards
+    bool states;                         // the key of held_states_
 } HeldKey;
 
 Memo *plan_memo(void) { return memo_create(sizeof(HeldKey)); }
+
+// Counts the parameters and the bytes that depend on them. Except for the sums of ranks on CPUs, these do not depend on
+// how a layer is computed, so many keys have the same.
+static void held_states_(Held *held, const HeldKey *of, const TensorTable *table, const Config *config,
+                         const StageShape *at, Memo *memo) {
+    HeldKey key = *of;
+    key.states = true;
+    if (!at->own_sums && !config->hardware.share_gpu) {
+        Shape shape;
+        memset(&shape, 0, sizeof shape);
+        shape.tensor_ranks = at->shape.tensor_ranks, shape.expert_ranks = at->shape.expert_ranks;
+        memcpy(key.shape, &shape, sizeof key.shape);
+        key.kept = key.microbatches = 0, key.recomputed = false;
+    }
+    if (memo != NULL && memo_find(memo, &key, held)) return;
+    *held = (Held){0};
+    stage_state_bytes(&held->memory, &held->states, &held->staged, table, config, at);
+    for (int c = 0; c < at->chunks; c++) {
+        int64_t first = table->first_layer + at->chunk[c].first_layer * table->per_layer;
+        held->parameters += table_parameters(table, first, first + at->chunk[c].layers * table->per_layer);
+    }
+    if (at->first) held->parameters += table_parameters(table, 0, table->first_layer);
+    if (at->last) held->parameters += table_parameters(table, table->head, table->count);
+    held->layer_gradients = held->memory.bytes[MEMORY_GRADIENTS];
+    if (memo != NULL) memo_keep(memo, &key, held, sizeof *held);
+}
 
 // last: the key of *held; all zero at first.
 static void held_(Held *held, HeldKey *last, const TensorTable *table, const Config *config, const StageShape *at,
@@ -183,15 +199,8 @@ static void held_(Held *held, HeldKey *last, const TensorTable *table, const Con
     if (memcmp(&key, last, sizeof key) == 0) return; // most stages are alike
     *last = key;
     if (memo != NULL && memo_find(memo, &key, held)) return;
-    *held = (Held){0};
-    stage_bytes(&held->memory, &held->states, &held->staged, table, config, at);
-    for (int c = 0; c < at->chunks; c++) {
-        int64_t first = table->first_layer + at->chunk[c].first_layer * table->per_layer;
-        held->parameters += table_parameters(table, first, first + at->chunk[c].layers * table->per_layer);
-    }
-    if (at->first) held->parameters += table_parameters(table, 0, table->first_layer);
-    if (at->last) held->parameters += table_parameters(table, table->head, table->count);
-    held->layer_gradients = held->memory.bytes[MEMORY_GRADIENTS];
+    held_states_(held, &key, table, config, at, memo);
+    stage_work_bytes(&held->memory, table, config, at);
     if (config->program != 0) foreign_bytes(&held->memory, config, at, held->parameters);
     if (memo != NULL) memo_keep(memo, &key, held, sizeof *held);
 }
@@ -243,7 +252,7 @@ Plan plan_make_from(const TensorTable *table, const Config *config, const Schedu
         int partner = bpipe_partner(schedule->stages, s);
         held_(&held, &last, table, config, &stage->at, memo);
         stage->own_slots = list->own_slots, stage->lent_slots = list->lent_slots;
-        stage->host_slots = most_on_host_(list);
+        stage->host_slots = list->host_slots;
         stage->slot_bytes = memory_round(stage->at.bundle_bytes);
         if (partner != SCHEDULE_NO_PEER && (list->lent_slots > 0 || schedule->stage[partner].lent_slots > 0))
             stage->slot_bytes = max_i64(stage->slot_bytes, memory_round(plan.stage[partner].at.bundle_bytes));

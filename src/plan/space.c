@@ -123,7 +123,8 @@ static Variant variant_(const SearchSpace *space, const RunLayout *shape, Config
     Variant variant = {.layout = *shape, .times = counted_layer(&source, &at)};
     at.layers = at.chunk[0].layers = 1;
     at.chunk[0].first_layer = config->model.layers - 1, at.chunk[0].dense = 0;
-    stage_bytes(&variant.memory, &states, &staged, &space->planner->table, config, &at);
+    stage_state_bytes(&variant.memory, &states, &staged, &space->planner->table, config, &at);
+    stage_work_bytes(&variant.memory, &space->planner->table, config, &at);
     variant.bundle = at.layer_bundle;
     variant.message = at.message_bytes;
     return variant;
@@ -385,18 +386,16 @@ static void balance_(const SearchSpace *space, const RunLayout *layout, const Pa
     layout_deal_layers(&placed, space->keys.base->model.layers, times->layer, load, layers);
 }
 
-bool space_balance_matters(const SearchSpace *space, const RunLayout *layout, Config *config) {
+bool space_set_by_time(const SearchSpace *space, const RunLayout *even, Config *config) {
     int program = space->keys.base->program;
-    if (program != 0 && foreign_programs[program - 1].even) return false;
-    RunLayout even = *layout;
-    int16_t balanced[CONFIG_MAX_STAGES];
-    if (space_fixes(space, LAYOUT_BIT(layers))) return false;
-    PartTimes times = space_times(space, layout, config);
-    even.layers = LAYERS_EVEN;
-    layout_set(&even, config);
-    balance_(space, layout, &times, balanced);
-    size_t bytes = (size_t)(layout->pipeline * layout->chunks) * sizeof *balanced;
-    return memcmp(balanced, config->parallel.layers_per_stage, bytes) != 0;
+    int16_t spread[CONFIG_MAX_STAGES];
+    if (space_fixes(space, LAYOUT_BIT(layers)) || (program != 0 && foreign_programs[program - 1].even)) return false;
+    RunLayout by_time = *even;
+    by_time.layers = LAYERS_BY_TIME;
+    size_t bytes = (size_t)(even->pipeline * even->chunks) * sizeof *spread;
+    memcpy(spread, config->parallel.layers_per_stage, bytes);
+    space_set(space, &by_time, config);
+    return memcmp(spread, config->parallel.layers_per_stage, bytes) != 0;
 }
 
 // ---------------------------------------------------------------- recomputed layers

@@ -58,15 +58,16 @@ typedef Forecast SpaceVisit(void *argument, const RunLayout *way, const Forecast
 // Visits the ways to keep the bundles of a schedule.
 void space_ways(const SearchSpace *space, const RunLayout *list, unsigned ways, SpaceVisit *visit, void *argument);
 
-// Returns whether splitting a layout's layers by time differs from an even split. False if -o fixes the layers.
-bool space_balance_matters(const SearchSpace *space, const RunLayout *layout, Config *config);
-
 // Writes the configuration of a layout. Returns false if a layout with RECOMPUTE_TO_FIT does not fit even with all
 // layers recomputed, or if a layout with RECOMPUTE_EVICTING is not a separate candidate.
 bool space_config(const SearchSpace *space, const RunLayout *layout, Config *config);
 // Does the same in `config`, a copy of the user's configuration that functions of this space may have changed before.
 // Copying a configuration takes longer than setting its keys.
 bool space_set(const SearchSpace *space, const RunLayout *layout, Config *config);
+
+// Splits the layers of a layout by time, in `config`, which space_set has set to the layout with an even split. Returns
+// false if the split is the same, or if -o fixes the layers.
+bool space_set_by_time(const SearchSpace *space, const RunLayout *even, Config *config);
 
 // Returns the seconds of the model's parts on one tensor rank of a shape, per microbatch.
 PartTimes space_times(const SearchSpace *space, const RunLayout *shape, Config *config);

@@ -116,19 +116,26 @@ double cut_bound(const Cut *cut, const RunLayout *layout) {
 }
 
 // Between two other layers, a layer's forward takes a little less than its share of a chunk.
-double cut_first(const Cut *cut, double *again) {
+double cut_recomputing_bound(const Cut *cut, const Config *config) {
     static const double SHARE = 0.9;
     const SimulateCosts *costs = &cut->costs.costs;
-    const StageShape *at = &cut->plan.stage[0].at;
-    double m = (double)cut->lists.microbatches, forward = 0, backward = 0;
-    for (int c = 0; c < cut->lists.chunks * cut->lists.slices; c++) {
-        double whole = costs->backward[c];
-        forward += costs->forward[c];
-        backward += cut->lists.split ? fmin(whole, costs->input[c] + costs->weight[c]) : whole;
+    int parts = cut->lists.chunks * cut->lists.slices;
+    double m = (double)cut->lists.microbatches, most = 0, before = 0;
+    for (int s = 0; s < cut->lists.stages; s++) {
+        const StageShape *at = &cut->plan.stage[s].at;
+        double forward = 0, work = 0, recomputed = 0;
+        for (int c = 0; c < at->chunks; c++) recomputed += (double)stage_recomputed(at, c, config_recompute(config, s));
+        for (int c = s * parts; c < (s + 1) * parts; c++) {
+            double whole = costs->backward[c];
+            forward += costs->forward[c];
+            work += costs->forward[c] + (cut->lists.split ? fmin(whole, costs->input[c] + costs->weight[c]) : whole);
+        }
+        bool ends = at->last || at->layers == 0 || at->chunk[0].dense > 0; // the head is not a layer
+        if (!ends) work += SHARE * forward / (double)at->layers * (recomputed - (double)at->recomputed);
+        most = fmax(most, before + m * work);
+        before += costs->forward[s * parts] + costs->edge[s];
     }
-    bool ends = at->last || at->layers == 0 || at->chunk[0].dense > 0;
-    *again = ends ? 0 : SHARE * m * forward / (double)at->layers; // the head is not a layer
-    return m * (forward + backward);
+    return most + cut->after;
 }
 
 // A profile has no times for single layers.

@@ -36,8 +36,8 @@ bool cut_never_fits(const Cut *cut, const SearchSpace *space, Config *config);
 // Returns a lower bound of the seconds of a step with this layout, which must have the chunks and the split of the cut.
 double cut_bound(const Cut *cut, const RunLayout *layout);
 
-// Returns the seconds that stage 0 works in a step. *again: the least that each recomputed layer adds.
-double cut_first(const Cut *cut, double *again);
+// Returns a lower bound of the seconds of a step with the recomputed layers of `config` instead of the cut's.
+double cut_recomputing_bound(const Cut *cut, const Config *config);
 
 // Returns a lower bound, in seconds, of the step for any schedule of a shape or division with these times: the ranks'
 // average work and wait for the first microbatch. 0 if times come from a profile.

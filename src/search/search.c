@@ -21,8 +21,6 @@ typedef struct Node {
     NodeKind kind;
     double bound;
     PartTimes times; // division, shape: lower bounds of the times of its parts
-    double first,
-        again; // list: seconds that stage 0 works in a step, and the least that a recomputed layer adds to them
     int64_t least_bytes;
     int64_t order;
 } Node;
@@ -188,12 +186,12 @@ static void expand_division_(const Search *search, Config *config, const Node *d
     free(shapes.layouts);
 }
 
-static void add_cut_(const Search *search, const Node *shape, const RunLayout *first, Config *config,
+// config: set to the layout of the cut's first list.
+static void add_cut_(const Search *search, const Node *shape, const RunLayout *first, const Config *config,
                      Outcome *outcome) {
     const SearchSpace *space = search->space;
     Node node = {.layout = *first, .kind = NODE_CUT};
     Cut cut;
-    space_set(space, first, config);
     node.bound = fmax(shape->bound, cut_rough_bound(space, config, &shape->times));
     if (hopeless_(search, node.bound, -1)) return;
     cut_open(&cut, space, config);
@@ -207,12 +205,14 @@ static void expand_shape_(const Search *search, Config *config, const Node *shap
     if (hopeless_(search, shape->bound, space_least_bytes(space, &shape->layout, config))) return;
     LayoutList all = space_schedules(space, &shape->layout, true, config);
     for (int64_t i = 0, k; i < all.count; i++) {
-        RunLayout by_time = all.layouts[i];
-        by_time.layers = LAYERS_BY_TIME;
-        for (k = 0; k < i && !same_cut_(&all.layouts[k], &all.layouts[i]);) k++;
+        RunLayout first = all.layouts[i];
+        for (k = 0; k < i && !same_cut_(&all.layouts[k], &first);) k++;
         if (k < i) continue; // another list of the cut came first
-        add_cut_(search, shape, &all.layouts[i], config, outcome);
-        if (space_balance_matters(space, &by_time, config)) add_cut_(search, shape, &by_time, config, outcome);
+        space_set(space, &first, config);
+        add_cut_(search, shape, &first, config, outcome);
+        if (!space_set_by_time(space, &first, config)) continue;
+        first.layers = LAYERS_BY_TIME;
+        add_cut_(search, shape, &first, config, outcome);
     }
     free(all.layouts);
 }
@@ -231,7 +231,6 @@ static void expand_cut_(const Search *search, Config *config, const Node *first,
         if (!same_cut_(&node.layout, &first->layout)) continue;
         if (!never_fits) {
             node.bound = cut_bound(&cut, &node.layout);
-            node.first = cut_first(&cut, &node.again);
             if (!hopeless_(search, node.bound, node.least_bytes)) nodes_add_(&outcome->nodes, &node);
             continue;
         }
@@ -251,26 +250,34 @@ typedef struct Trial {
     const Node *list;
     Outcome *outcome;
     Config *config;
+    Cut cut; // of the list; opened for the first layout that recomputes layers
+    bool opened;
 } Trial;
 
-// Returns whether a layout that recomputes layers can matter, whatever its bytes: the times are bounded by stage 0,
-// then by all stages. *bound, *least_bytes: tighter bounds than the list's.
-static bool recomputing_matters_(Trial *trial, const RunLayout *layout, double *bound, int64_t *least_bytes) {
-    const Search *search = trial->search;
-    const Node *list = trial->list;
-    bool matters = false, some = layout->recompute < 0; // a number may exceed the layers of stage 0
-    double first = list->first + (some ? list->again * (double)config_recompute(trial->config, 0) : 0);
-    Cut cut;
-    if (hopeless_(search, first, -1)) return false;
-    cut_open(&cut, search->space, trial->config);
-    *least_bytes = cut.least_bytes;
-    if (!hopeless_(search, list->bound, *least_bytes)) {
-        trial->outcome->status = cut_time(&cut, search->space, trial->config, &trial->outcome->err);
-        matters = trial->outcome->status == 0;
-        if (matters) *bound = cut_bound(&cut, layout);
+// Returns a lower bound of the step of a layout that recomputes more or fewer layers than the list, from the list's
+// times. config: set to the layout.
+static double recomputing_bound_(Trial *trial) {
+    const SearchSpace *space = trial->search->space;
+    if (!trial->opened) {
+        Config config = *trial->config;
+        space_set(space, &trial->list->layout, &config);
+        cut_open(&trial->cut, space, &config);
+        trial->outcome->status = cut_time(&trial->cut, space, &config, &trial->outcome->err);
+        trial->opened = true;
     }
+    return trial->outcome->status == 0 ? cut_recomputing_bound(&trial->cut, trial->config) : INFINITY;
+}
+
+// Returns a lower bound of the step of the layout that `config` is set to, from its own times.
+static double own_bound_(Trial *trial, const RunLayout *layout) {
+    const SearchSpace *space = trial->search->space;
+    double bound = 0;
+    Cut cut;
+    cut_open(&cut, space, trial->config);
+    trial->outcome->status = cut_time(&cut, space, trial->config, &trial->outcome->err);
+    if (trial->outcome->status == 0) bound = cut_bound(&cut, layout);
     cut_free(&cut);
-    return matters;
+    return bound;
 }
 
 // Counts the bytes of a layout and, if it fits and still matters, simulates it. If the layout evicts, slots and
@@ -283,22 +290,22 @@ static Forecast try_(void *argument, const RunLayout *layout, const Forecast *ke
     const Node *list = trial->list;
     const Planner *planner = search->space->planner;
     bool trade = layout->recompute < RECOMPUTE_EVICTING, to_fit = layout->recompute == RECOMPUTE_TO_FIT;
+    bool recomputes = layout->recompute != list->layout.recompute;
     // Recomputed layers and evictions make no step shorter.
     double bound = kept != NULL && kept->time.known ? kept->time.step / BOUND_SLACK : list->bound;
-    int64_t least_bytes = list->least_bytes;
     if (outcome->status != 0 || (to_fit && hopeless_(search, list->bound, -1))) return none;
     if (!space_set(search->space, layout, trial->config)) return none;
     outcome->evaluated++;
-    if (layout->recompute != list->layout.recompute && !recomputing_matters_(trial, layout, &bound, &least_bytes))
-        return none;
-    if (hopeless_(search, bound, least_bytes)) return none;
+    if (recomputes) bound = fmax(bound, recomputing_bound_(trial));
+    if (hopeless_(search, bound, recomputes ? -1 : list->least_bytes)) return none;
     Candidate tried = {.bound = list->bound, .robust = NAN};
     Forecast *forecast = &tried.forecast;
     outcome->status = planner_forecast_config(planner, trial->config, false, forecast, &outcome->err);
     if (outcome->status != 0 || !forecast->possible) return none;
     // If the schedule fits without evictions, the ten best do not include it with evictions.
     double worth = worth_(search, &outcome->found, forecast->peak_bytes, kept == NULL || !kept->fits);
-    if (forecast->fits && bound <= worth)
+    if (forecast->fits && recomputes && bound <= worth) bound = fmax(bound, own_bound_(trial, layout));
+    if (outcome->status == 0 && forecast->fits && bound <= worth)
         outcome->status = planner_forecast_fitting(planner, trial->config, worth, forecast, &outcome->err);
     if (outcome->status != 0) return none;
     forecast->layout = *layout;
@@ -315,6 +322,7 @@ static void try_list_(const Search *search, Config *config, const Node *list, Ou
     Trial trial = {.search = search, .list = list, .outcome = outcome, .config = config};
     bool foreign = config->program != 0; // other programs recompute either no layer or all layers
     space_ways(search->space, &list->layout, foreign ? WAYS_ALL_LAYERS : WAYS_TO_FIT, try_, &trial);
+    if (trial.opened) cut_free(&trial.cut);
 }
 
 // Expands a division of which nothing fits into the lists of its cuts, without cuts that take longer than `most`.
