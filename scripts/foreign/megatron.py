@@ -9,175 +9,15 @@ from run_files import Failure, read_text
 
 from .documents import flattened
 from .job import gpus_of
-from .settings import REQUIRED, Settings, is_off
+from .settings import REQUIRED, Settings, is_off, quiet_of, rows_of
 from .shell import Script, readable, slurm_lines, unknown_in
 
-# flags: why the model cannot be planned
-OTHER_MODELS = (
-    ("multi-latent-attention", "flags of latent attention are not read; plan the model's config.json, or write its"
-     " sizes under model: {kv_lora: ...}"),
-    ("hybrid-layer-pattern hybrid-override-pattern hybrid-attention-ratio is-hybrid-model",
-     "layers of several kinds cannot be planned; use a model of attention layers"),
-    ("linear-attention-freq experimental-attention-variant", "this attention cannot be planned; use softmax attention"),
-    ("heterogeneous-layers-config-path heterogeneous-layers-config-encoded-json",
-     "layers that differ cannot be planned; give layers of one size"),
-    ("decoder-seq-length decoder-num-layers", "encoder and decoder cannot be planned together; use a decoder alone"),
-    ("mtp-num-layers", "heads for several tokens cannot be planned; leave the flag out to plan the model without them"),
-    ("vision-pretraining", "images cannot be planned; use a language model"),
-    ("retro-add-retriever", "a model with a retriever cannot be planned; use a decoder alone"),
-    ("freeze-LM freeze-all-layers", "a model with frozen parts cannot be planned; use pretraining"),
-    ("perform-rl-step", "training from rewards cannot be planned; use pretraining"),
-)
-
-# category, flags, effect: what is given and cannot be converted, and what differs there
-EFFECTS = (
-    ("world", "standalone-embedding-stage", "the embedding shares the first stage here"),
-    ("world", "hierarchical-context-parallel-sizes", "context ranks exchange in one group here"),
-    ("world", "pipeline-model-parallel-split-rank", "is ignored: there is no decoder beside the stages"),
-    ("world", "sequence-data-parallel-size", "is ignored; say --gpus N for the number of GPUs"),
-    ("precision", "fp4-format", "products are planned in bf16, which takes about two to three times as long"),
-    ("precision", "fp8-param-gather", "parameters are gathered in bf16 here: 1 byte a parameter more"),
-    ("precision", "fp8-param", "parameters are held in bf16 here: 1 byte a parameter more"),
-    ("precision", "fp8-dot-product-attention fp8-multi-head-attention", "attention is planned in bf16"),
-    ("precision", "first-last-layers-bf16", "fp8 is planned for all layers"),
-    ("precision", "no-fp8-wgrad", "gradients of weights are computed from 8 bits, too, here"),
-    ("precision", "te-precision-config-file kitchen-config-file kitchen-recipe-number quant-recipe",
-     "is not read; all products of the layers are planned in one precision"),
-    ("precision", "grad-reduce-in-bf16",
-     "gradients are summed in fp32 here: 2 bytes a parameter more, and twice the traffic of data ranks"),
-    ("precision", "fp32-residual-connection", "the residual stream is planned in bf16: half its bytes"),
-    ("memory", "num-distributed-optimizer-instances",
-     "the optimizer is cut over all data ranks here, not within one group of them"),
-    ("memory", "use-precision-aware-optimizer", "masters and moments are planned in fp32, 12 bytes a parameter"),
-    ("memory", "main-grads-dtype megatron-fsdp-main-grads-dtype", "gradients are planned in fp32"),
-    ("memory", "main-params-dtype megatron-fsdp-main-params-dtype", "masters are planned in fp32"),
-    ("memory", "exp-avg-dtype exp-avg-sq-dtype", "moments are planned in fp32"),
-    ("memory", "use-megatron-fsdp use-custom-fsdp use-torch-fsdp2",
-     "parameters are not cut over data ranks here (ZeRO-1 is planned): more memory, less traffic"),
-    ("memory", "data-parallel-sharding-strategy", "optimizer state is cut over data ranks here (ZeRO-1), nothing else"),
-    ("memory", "cpu-offloading cpu-offloading-num-layers fine-grained-activation-offloading offload-modules"
-               " checkpoint-in-cpu",
-     "activations stay on the GPU; schedule.bpipe with evict_to: host is nearest"),
-    ("memory", "optimizer-cpu-offload cpu-optimizer optimizer-offload-fraction optimizer-offload-policy",
-     "the optimizer stays on the GPU"),
-    ("memory", "distribute-saved-activations distribute-checkpointed-activations partition-activations",
-     "saved inputs are cut over tensor ranks only with sequence parallelism here"),
-    ("memory", "deallocate-pipeline-outputs", "outputs of stages are freed here as soon as they are sent"),
-    ("memory", "memory-centric-tiled-linear", "products are not cut into tiles here"),
-    ("speed", "cuda-graph-impl enable-cuda-graph external-cuda-graph", "launches are not replayed from graphs here"),
-    ("speed", "no-overlap-p2p-communication", "messages between stages overlap here"),
-    ("speed", "delay-wgrad-compute", "schedule.split_backward: on is nearest"),
-    ("speed", "defer-embedding-wgrad-compute", "the embedding's gradient is computed in its place here"),
-    ("model", "embedding-layernorm embed-layernorm", "no norm follows the embedding here"),
-    ("model", "attention-head-type", "every head has keys and values of its own here: more parameters and memory"),
-    ("model", "transformer-block-type", "a norm precedes attention and feed-forward here"),
-    ("model", "apply-layernorm-1p layernorm-zero-centered-gamma",
-     "the norm's weight is not stored minus one here; sizes and times are the same"),
-    ("model", "apply-residual-connection-post-layernorm",
-     "the residual is taken before the norm here; sizes and times are the same"),
-    ("model", "use-parallel-residual", "attention and feed-forward follow each other here; sizes are the same"),
-    ("model", "qk-clip", "attention logits are not clipped here"),
-    ("model", "softmax-type", "the softmax has no sink here"),
-    ("model", "attention-output-gate", "attention has no output gate here: fewer parameters"),
-    ("model", "no-rope-freq", "every layer has rotary positions here"),
-    ("model", "window-size window-attn-skip-freq", "attention sees the whole sequence here, which takes longer"),
-    ("model", "ffn-dropout", "there is no dropout here"),
-    ("model", "vocab-extra-ids", "the vocabulary is planned without them"),
-    ("length", "exit-interval exit-duration-in-mins", "the run is planned to its last step"),
-    ("length", "skip-train ds-inference", "training is planned"),
-    ("length", "variable-seq-lengths sft curriculum-learning curriculum-learning-legacy",
-     "every sequence is planned with --seq-length tokens"),
-    ("length", "random-ltd", "every layer is planned with all tokens"),
-    ("batch", "step-batch-size-schedule", "the batch is planned as constant; train.batch_ramp is nearest"),
-    ("batch", "decrease-batch-size-if-needed", "the batch has to fit the data ranks here"),
-    ("training", "mup use-mup decoupled-lr decoupled-min-lr", "all tensors train with --lr here"),
-    ("training", "start-weight-decay end-weight-decay", "weight decay is constant here"),
-    ("training", "do-layer-norm-weight-decay apply-wd-to-qk-layernorm", "norms have no weight decay here"),
-    ("training", "lr-warmup-init", "the warm-up starts at zero here"),
-    ("training", "eod-mask-loss", "the loss counts end-of-text tokens here"),
-    ("training", "finetune", "weights are loaded with checkpoint.init_from here"),
-    ("training", "goldfish-loss", "the loss counts all tokens here"),
-    ("training", "calculate-per-token-loss",
-     "the loss is the mean over all tokens of a batch here, which is the same without masks"),
-    ("training", "universal-checkpoint", "checkpoints of other trainers are not loaded"),
-    ("training", "kd mos", "distillation is not planned"),
-    ("training", "compression-training", "compression is not planned"),
-    ("training", "phase-transition-iterations", "the data are of one kind from the first step to the last here"),
-    ("unknown", "yaml-cfg", "is not read; what it sets is not planned"),
-)
-
-# Flags without effect on a plan: what is read, written, logged, checked, and how kernels are fused. * ends a name.
-QUIET = r"""
-enable-zbh1-exact-semantics *-path *-paths *-dir *-file *-prefix save save-* load load-* no-load-* no-save-* log-*
-no-log-* logging-* structured-logs structured-logs-* ckpt-* no-ckpt-* dist-ckpt-* use-dist-ckpt async-save
-async-strategy async-ckpt-* auto-detect-ckpt-format non-persistent-* use-checkpoint-args checkpoint-format
-use-checkpoint-opt-param-scheduler override-opt-param-scheduler use-mp-args-from-checkpoint-args
-use-persistent-ckpt-worker use-tokenizer-model-from-checkpoint-args no-use-tokenizer-model-from-checkpoint-args
-use-model-config-from-checkpoint exit-on-missing-checkpoint exit-signal exit-signal-* replication replication-*
-verify-integrity universal-checkpoint most-recent-k tensorboard-* wandb-* one-logger-* no-one-logger enable-one-logger
-app-tag-* timing-* profile profile-* use-pytorch-profiler pytorch-profiler-* use-nsys-profiler nvtx-*
-record-memory-history memory-snapshot-* logger report-* verbosity codecarbon-* eval-* full-validation
-multiple-validation-sets validation-set-names start-eval-at-iter skip-train-eval data-path data-impl
-data-parallel-random-init data-parallel-size dataloader-* dataset dataset-config train-data train-data-* valid-data
-valid-data-* test-data test-data-* per-split-* per-dataset-* split mock-data num-workers valid-num-workers
-num-dataset-builder-threads mid-level-dataset-surplus no-create-attention-mask-in-dataloader
-create-attention-mask-in-dataloader no-mmap-bin-files mmap-warmup no-data-sharding data-sharding fim-* mask-prob
-mask-type mask-factor short-seq-prob sample-rate use-one-sent-docs reset-iteration tokenizer-* tiktoken-*
-null-tokenizer-* patch-tokenizer-type extra-vocab-size trust-remote-code special-tokens* chat-template*
-distributed-backend distributed-timeout-* nccl-ub use-nccl-ub use-sharp use-gloo-process-groups
-disable-gloo-process-groups local-rank lazy-mpu-init node-rank master-addr master-port rdzv-* tee redirects role
-monitor-interval max-restarts start-method local-addr standalone local-ranks-filter hostfile include exclude
-no-local-rank no-ssh launcher force-multi enable-each-rank-log manual-gc manual-gc-* no-manual-gc-eval te-rng-tracker
-use-te use-te-rng-tracker transformer-impl use-mcore-models use-legacy-models rerun-mode rerun-*
-disable-straggler-on-startup straggler-* error-injection-* check-* no-check-* inprocess-* enable-ft-package ft-*
-calc-ft-timeouts run-workload-inspector-server flight-recorder-* inference-* use-flashinfer-fused-rope
-output-bert-embeddings max-tokens-to-oom test-mode seed train-sync-interval gpu-sniff-test-interval
-result-rejected-tracker-filename adlr-autoresume adlr-autoresume-interval abort-on-* kill-switch-file
-iterations-to-skip overlap-grad-reduce overlap-param-gather overlap-param-gather-with-optimizer-step overlap-p2p-*
-align-* no-align-* ddp-bucket-size ddp-num-buckets ddp-pad-* ddp-average-in-collective ddp-reduce-scatter-*
-bucket-size reduce-bucket-size average-in-collective suggested-communication-unit-size no-gradient-accumulation-fusion
-no-gradient-reduce-div-fusion gradient-reduce-div-fusion gradient-accumulation-fusion
-no-contiguous-buffers-in-local-ddp DDP-impl use-contiguous-buffers-in-local-ddp masked-softmax-fusion bias-*-fusion
-no-bias-*-fusion no-rope-fusion rope-fusion apply-rope-fusion persist-layer-norm no-persist-layer-norm cross-entropy-*
-use-transformer-engine-op-fuser use-fused-* use-cpu-initialization no-initialization perform-initialization
-init-method-xavier-uniform cuda-graph-* high-priority-stream-groups tp-comm-* disable-tp-comm-* batch-p2p-comm
-batch-p2p-* no-scatter-gather-tensors-in-pipeline no-barrier-with-level-1-timing disable-jit-fuser
-empty-unused-memory-level fp8-margin fp8-interval fp8-amax-* fp8-wgrad loss-scale loss-scale-* initial-loss-scale
-min-loss-scale hysteresis attention-softmax-in-fp32 accumulate-allreduce-grads-in-fp32 apply-query-key-layer-scaling
-no-query-key-layer-scaling async-tensor-model-parallel-allreduce no-async-tensor-model-parallel-allreduce
-use-ring-exchange-p2p deterministic-mode enable-experimental enable-msc disable-msc sync-tp-duplicated-parameters
-synchronize-each-layer contigious-checkpointing clone-scatter-output-in-embedding no-clone-scatter-output-in-embedding
-onnx-safe openai-gelu dump-param-to-param-group-map disable-bf16-reduced-precision-matmul disable-mem-efficient-ln
-wd-incr-steps kd-alpha-ce kd-beta-ce kd-temp use-flash-attn moe-* disable-moe-* expert-* overlap-moe-*
-create-moe-param-group use-tutel mlp-type topk sgd-momentum lion-* ademamix-* soap-* muon-* adaptive-muon-* qk-clip-*
-goldfish-* mup-* zero-* num-gpus num-nodes wgrad-deferral-limit rotary-interleaved activation-func-fp8-input-store
-no-pipeline-parallel torch-fsdp2-* megatron-fsdp-* fsdp-* cpu-offloading-* delay-offload-* offload-* partition-method
-pp-partition-method deepspeed qknorm-impl
-"""
-QUIET = re.compile("|".join(re.escape(word).replace(r"\*", r".*") for word in QUIET.split()))
+ROWS = rows_of("megatron")
 ALONE = ("swiglu", "bf16", "fp16", "sequence-parallel", "use-distributed-optimizer", "group-query-attention",
          "disable-bias-linear")
-TOKENIZERS = (  # size of the vocabulary by the tokenizer's name; the first that fits
-    (r"gpt-?2", 50257), (r"llama-?_?4", 202048), (r"llama-?_?3(?!\d*b)|distill-llama", 128256),
-    (r"(?<!meta-)llama(?!-?_?[3-9](?!\d*b))", 32000), (r"bert.*uncased|BertWordPieceLowerCase", 30522),
-    (r"apertus|swissai-tok|mistral-nemo", 131072), (r"qwen-?_?(2|3(?!\.[5-9]))|distill-qwen", 151936),
-    (r"mistral.*v0\.3|mistral-large", 32768), (r"mistral-7b|mixtral-8x7b", 32000),
-    (r"deepseek-?_?v2|deepseek-ai/deepseek-llm", 102400), (r"deepseek-?_?v3|deepseek-?_?r1", 129280),
-    (r"minitron|nemotron.*256k|gemma", 256000), (r"(^|/)mt5-", 250100), (r"(^|/)t5-", 32100), (r"starcoder2", 49152),
-    (r"tiiuae/falcon", 65024), (r"bigscience/(tokenizer|bloom)|byte-level-bpe-tokenizer-no-norm-250k", 250680),
-)
 # Flags of forks and of earlier versions: the flag, and its value where the flag says it.
 OLDER = (("layernorm-epsilon", "norm-epsilon", None), ("RMSNorm", "normalization", "RMSNorm"),
          ("overlapped-distributed-optimizer", "use-distributed-optimizer", None))
-DEEPSPEED = (
-    ("memory", "zero_optimization.offload_optimizer.device zero_optimization.offload_param.device"
-               " zero_optimization.cpu_offload zero_optimization.cpu_offload_params",
-     "optimizer and parameters stay on the GPU here"),
-    ("precision", "data_types.grad_accum_dtype", "gradients are summed in fp32 here: more bytes"),
-    ("precision", "communication_data_type", "gradients are sent in fp32 here"),
-    ("speed", "zero_optimization.zero_quantized_weights zero_optimization.zero_quantized_gradients"
-              " zero_optimization.zero_hpz_partition_size", "ZeRO-1 is planned, with nothing in 8 bits"),
-)
 FP8 = {"delayed": "tensor", "tensorwise": "tensor", "blockwise": "block", "mxfp8": "mx"}
 FSDP = ("use-megatron-fsdp", "use-torch-fsdp2", "use-custom-fsdp")
 SHARDED = "every data rank holds all optimizer state there; here it is cut over"
@@ -314,9 +154,7 @@ def convert(s, gpus, front=(), slurm=None, model=None, defaults=None):
         if older in s and flag not in s:
             spelling, given = s.values.pop(older)
             s.values[flag] = (spelling, value or given)
-    for flags, sentence in OTHER_MODELS:
-        for flag in flags.split():
-            s.refuse(flag, sentence)
+    s.refusals(ROWS)
     gated = convert_model(s, config, model or {}, defaults)
     world, each = gpus_of(s, front, slurm or {}, gpus)
     convert_layout(s, config, world)
@@ -331,8 +169,8 @@ def convert(s, gpus, front=(), slurm=None, model=None, defaults=None):
     convert_optimizer(s, config, defaults)
     if s.peek("num-distributed-optimizer-instances") == "1":
         s.quiet("num-distributed-optimizer-instances")
-    s.effects(EFFECTS)
-    s.finish(lambda name: QUIET.fullmatch(name) is not None)
+    s.effects(ROWS)
+    s.finish(quiet_of(ROWS))
     return config
 
 
@@ -348,11 +186,11 @@ def vocabulary(s, default):
     if "merge-file" in s and "tokenizer-type" not in s:
         said.append("GPT2BPETokenizer")  # pretrain_gpt.py's own
     for text in said:
-        for pattern, size in TOKENIZERS:
-            if re.search(pattern, text, re.IGNORECASE):
+        for kind, pattern, size in ROWS:  # the first that fits
+            if kind == "vocabulary" and re.search(pattern, text, re.IGNORECASE):
                 s.say("model", f"{s.spelling('vocab-size')} is not given: {size}, as the tokenizer {readable(text)}"
                                " has")
-                return size
+                return int(size)
     raise Failure(f"{s.spelling('vocab-size')}: is missing, since a tokenizer says it there that is not known here;"
                   " add it" + (" (after the script's name)" if s.spelling("vocab-size").startswith("--") else ""))
 
@@ -961,7 +799,7 @@ def deepspeed_file(s, path):
         if flag in s and s.peek(flag) != str(value):
             s.say(category, f"{readable(where)} says {value} for --{flag} {s.peek(flag)}; the flag is planned")
         s.values.setdefault(flag, ("ds." + key, value))
-    s.effects(DEEPSPEED, "ds.")
+    s.effects(rows_of("deepspeed"), "ds.")
     quiet = (r"ds\.(steps_per_print|wall_clock|zero_optimization|zero_allow|gradient_acc|fp16|bf16|data_types|prescale"
              r"|flops_profiler|comms|tensorboard|csv|wandb|monitor|activation_check|communication|dump|memory_breakdown"
              r"|checkpoint|train_|optimizer|scheduler|aio)")

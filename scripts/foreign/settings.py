@@ -5,16 +5,31 @@ import copy
 import json
 import math
 import re
+from pathlib import Path
 
 from run_files import Failure
 
 from .shell import readable, unknown_in
 
+TABLE = Path(__file__).with_suffix(".tsv")
 # The order of the first lines: what changes the answer most comes first.
 CATEGORIES = ("world", "precision", "length", "batch", "model", "memory", "speed", "training", "unknown")
 REQUIRED = object()
 # Values of settings in a table of effects that ask for what is planned.
 AS_PLANNED = ("fp32", "float32", "torch.float32", "vanilla", "optim", "multihead", "pre_ln")
+
+
+def rows_of(program):
+    """Returns (kind, names, words) of the program's rows in settings.tsv. kind: refuse, quiet, vocabulary, or the
+    category of an effect."""
+    rows = (line.split("\t") for line in TABLE.read_text(encoding="utf-8").splitlines())
+    return [tuple(row) for name, *row in rows if name == program]
+
+
+def quiet_of(rows):
+    """Returns a function that says whether a setting has no effect on a plan; in the rows, * stands for any text."""
+    words = " ".join(names for kind, names, _ in rows if kind == "quiet").split()
+    return re.compile("|".join(re.escape(word).replace(r"\*", ".*") for word in words)).fullmatch
 
 
 def is_off(value):
@@ -134,9 +149,9 @@ class Settings:
         return given
 
     def effects(self, table, before=""):
-        """Names the settings of a table of (category, names, effect) where they do not ask for what is planned."""
+        """Names the settings of rows with a category, where they do not ask for what is planned."""
         for category, names, text in table:
-            for name in names.split():
+            for name in names.split() if category in CATEGORIES else ():
                 if self.peek(before + name).lower() in AS_PLANNED:
                     self.quiet(before + name)
                 self.effect(before + name, category, text)
@@ -146,6 +161,11 @@ class Settings:
         if name in self.values:
             self.quiet_ones.append(self.said(name))
             del self.values[name]
+
+    def refusals(self, table):
+        for kind, names, text in table:
+            for name in names.split() if kind == "refuse" else ():
+                self.refuse(name, text)
 
     def refuse(self, name, text):
         if name in self and not is_zero(self.values[name][1]):

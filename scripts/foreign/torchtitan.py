@@ -7,7 +7,7 @@ import tomllib
 from run_files import Failure
 
 from .documents import settings_of
-from .settings import is_off, is_zero
+from .settings import is_off, is_zero, quiet_of, rows_of
 
 SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B", "zb-v": "ZBVZeroBubble",
              "dualpipe-v": "DualPipeV"}
@@ -43,42 +43,7 @@ FLAVORS = {
         ("llama2", "13B", 5120, 40, 40, 13824, 40), ("llama2", "70B", 8192, 80, 64, 28672, 8),
     )
 }
-# What is read, written, logged, checked, and how kernels are fused. * ends a name.
-QUIET = r"""
-job.* metrics.* profiling.* checkpoint.* comm.* validation.* compile.* infra.* logging.* eval.* inference.*
-memory_estimation.* training.compile training.gc_freq training.gc_debug training.deterministic training.checkpoint_*
-training.dataset training.dataset_* training.dump_folder training.data_parallel_type
-training.fsdp_reshard_after_forward training.shuffle_seed training.enable_compiled_autograd
-training.enable_loss_parallel optimizer.implementation optimizer.fused optimizer.foreach optimizer.set_to_none
-model.tokenizer_path model.hf_assets_path model.tokenizer_type model.print_after_conversion debug.deterministic
-debug.deterministic_warn_only debug.print_config debug.save_config_file debug.moe_force_load_balance
-activation_checkpoint.early_stop activation_checkpoint.preserve_rng_state activation_checkpoint.debug
-activation_checkpoint.visualize_memory_budget_pareto activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns
-activation_checkpoint.determinism_check parallelism.prefetch_* parallelism.pipeline_parallel_schedule_csv
-parallelism.fsdp_reshard_after_forward parallelism.enable_compiled_autograd parallelism.enable_loss_parallel
-experimental.enable_compiled_autograd experimental.torch_spmd fault_tolerance.*
-*float8.force_recompute_fp8_weight_in_bwd *float8.emulate *float8.enable_amax_init *float8.scaling_type_*
-quantize.grouped_mm.* *mx.mxfp8_dim1_cast_kernel_choice
-"""
-QUIET = re.compile("|".join(re.escape(word).replace(r"\*", r".*") for word in QUIET.split()))
-EFFECTS = (
-    ("memory", "training.dtype", "parameters and moments are planned in fp32"),
-    ("precision", "training.mixed_precision_reduce", "gradients are summed in fp32 here: twice the traffic"),
-    ("memory", "training.enable_cpu_offload", "nothing is kept in the host's memory here"),
-    ("memory", "optimizer.early_step_in_backward", "gradients of all layers are kept until the update"),
-    ("memory", "parallelism.disable_loss_parallel", "logits stay cut over tensor ranks here"),
-    ("speed", "parallelism.context_parallel_rotate_method experimental.context_parallel_rotate_method",
-     "context ranks gather keys and values here"),
-    ("memory", "activation_checkpoint.memory_budget", "is not planned"),
-    ("training", "fault_tolerance.enable", "replicas that train apart are not planned"),
-    ("speed", "model.use_flex_attn", "flash attention is planned"),
-    ("model", "model.attn_mask_type", "attention sees the whole sequence here; data.mask_documents is nearest"),
-)
-EIGHT_BITS = (("precision", "float8.enable_fsdp_float8_all_gather float8.precompute_float8_dynamic_scale_for_fsdp",
-               "parameters are gathered in bf16 here"),
-              ("precision", "float8.filter_fqns mx.filter_fqns",
-               "all products of the layers are planned in 8 bits, no others"))
-EIGHT_BITS_NAMES = " ".join(names for _, names, _ in EIGHT_BITS).split()
+ROWS, EIGHT_BITS = rows_of("torchtitan"), rows_of("torchtitan in 8 bits")
 EXPERTS = ("parallelism.expert_parallel_degree", "parallelism.expert_tensor_parallel_degree",
            "experimental.expert_parallel_degree")
 
@@ -135,12 +100,12 @@ def convert(s, gpus=None, model=None):
     for name in ("training.enable_loss_parallel", "parallelism.enable_loss_parallel"):
         if config["parallel"]["tensor"] > 1 and s.peek(name) == "False":
             s.say("memory", f"{name} {s.take(name)}: logits stay cut over tensor ranks here")
-    s.effects(EFFECTS)
+    s.effects(ROWS)
     for before in ("", "quantize.linear."):
-        for name in EIGHT_BITS_NAMES if "fp8" not in config["train"] else ():
+        for name in " ".join(names for _, names, _ in EIGHT_BITS if "fp8" not in config["train"]).split():
             s.quiet(before + name)
         s.effects(EIGHT_BITS, before)
-    s.finish(lambda each: QUIET.fullmatch(each) is not None)
+    s.finish(quiet_of(ROWS))
     return config
 
 
