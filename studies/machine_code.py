@@ -4,7 +4,7 @@ device memory, for each GPU generation that the library is built for.
 
     studies/machine_code.py                     table of the kernels that large models run
     studies/machine_code.py --all               every kernel
-    studies/machine_code.py --write             writes the table into test/cuda/machine_code.txt
+    studies/machine_code.py --write             writes the table into test/cuda/machine_code.txt, for the rows there
 
 It needs cuobjdump and nvdisasm, from the CUDA toolkit or from scripts/install_deps.sh.
 """
@@ -22,61 +22,6 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "test" / "cuda" / "machine_code.txt"
 GENERATIONS = ("sm_80", "sm_90")
 BF16 = "__nv_bfloat16"
-
-# The instances that bf16 models of configs/ launch. For rows of up to 2,048 columns a thread processes one piece of 8,
-# for up to 16,384 columns two pieces (row.cuh); for scores of 2,048 columns one piece.
-LARGE = {
-    "adamw_kernel<bf16>": "AdamW, fp32 masters beside bf16 weights",
-    "squares_kernel": "squared norms of gradients",
-    "norms_kernel": "their sums, in double",
-    "stats_kernel<bf16, 8>": "cross-entropy, statistics",
-    "gradient_kernel<bf16, 8>": "cross-entropy, gradient",
-    "embedding_kernel<bf16, 8>": "embedding",
-    "embedding_backward_kernel<bf16, 8>": "its gradient",
-    "position_backward_kernel<bf16, 8>": "gradient of positions",
-    "norm_kernel<bf16, 8, 1, false, 0>": "RMSNorm, up to 2,048 columns",
-    "norm_kernel<bf16, 8, 2, false, 0>": "RMSNorm, up to 16,384",
-    "norm_kernel<bf16, 8, 1, true, 0>": "LayerNorm, up to 2,048 columns",
-    "norm_kernel<bf16, 8, 2, true, 0>": "LayerNorm, up to 16,384",
-    "norm_backward_kernel<bf16, 8, 1, false, 256>": "RMSNorm backward, up to 2,048 columns",
-    "norm_backward_kernel<bf16, 8, 2, false, 1024>": "RMSNorm backward, up to 16,384",
-    "norm_backward_kernel<bf16, 8, 1, true, 256>": "LayerNorm backward, up to 2,048 columns",
-    "norm_backward_kernel<bf16, 8, 2, true, 640>": "LayerNorm backward, 8,200 to 10,240 (GPT-3 96B)",
-    "norm_backward_kernel<bf16, 8, 2, true, 1024>": "LayerNorm backward, other rows up to 16,384",
-    "column_sums_kernel<bf16, 8>": "gradients of biases",
-    "finish_kernel": "sums of blocks",
-    "swiglu_kernel<bf16, 8, 0>": "SwiGLU",
-    "swiglu_backward_kernel<bf16, 8, 0>": "its backward",
-    "norm_kernel<bf16, 8, 2, false, 3>": "RMSNorm to 8 bits with scales of 128",
-    "norm_kernel<bf16, 8, 2, true, 3>": "LayerNorm to 8 bits with scales of 128",
-    "swiglu_kernel<bf16, 8, 3>": "SwiGLU to 8 bits with scales of 128",
-    "swiglu_backward_kernel<bf16, 8, 3>": "its backward, also to 8 bits",
-    "swiglu_scaled_backward_kernel<bf16, 8>": "SwiGLU's backward with a factor per row",
-    "route_kernel": "router, choice and weights of experts",
-    "route_backward_kernel<bf16>": "its backward",
-    "counts_kernel": "rows of each expert",
-    "places_kernel": "their order",
-    "scatter_kernel<4>": "rows to their experts",
-    "gather_kernel<4>": "rows back",
-    "rows_combine_kernel<bf16, 8>": "sum of a row's copies",
-    "map_kernel<Gelu, bf16, bf16, bf16, 8>": "GELU",
-    "map_kernel<GeluSlope, bf16, bf16, bf16, 8>": "its backward",
-    "bias_kernel<bf16, 8>": "bias",
-    "map_kernel<Sum, bf16, bf16, bf16, 8>": "sum of two",
-    "rope_kernel<bf16, 8>": "rotations",
-    "softmax_kernel<bf16, 8, 1>": "softmax of stored scores",
-    "softmax_backward_kernel<bf16, bf16, 8, 1>": "its backward",
-    "largest_kernel": "largest magnitude, for a scale per tensor",
-    "quantize_kernel<1, false, false>": "to 8 bits with it",
-    "quantize_kernel<1, true, false>": "its transpose",
-    "quantize_kernel<3, false, false>": "to 8 bits with scales of 128",
-    "quantize_kernel<3, true, false>": "its transpose",
-    "quantize_kernel<3, true, true>": "its transpose, from 8 bits",
-    "quantize_kernel<4, true, false>": "weights to 8 bits, transposed",
-    "quantize_kernel<5, true, true>": "from 8 bits, with scales of 32",
-    "join_kernel": "scales of gathered operands",
-}
-
 
 class Kernel(NamedTuple):
     name: str  # "norm_kernel<bf16, 8, 2, false, 0>"
@@ -147,11 +92,15 @@ def table(rows):
 
 
 def large_rows(library):
+    """Returns the rows of the kernels that test/cuda/machine_code.txt names: the instances that bf16 models of configs/
+    launch. For rows of up to 2,048 columns a thread processes one piece of 8, for up to 16,384 columns two pieces
+    (row.cuh); for scores of 2,048 columns one piece."""
+    large = re.findall(r"^\| `(.+?)` \| (.*?) \|", PAGE.read_text(), re.M)
     found = {generation: read_kernels(library, generation) for generation in GENERATIONS}
-    missing = [name for name in LARGE if any(name not in found[g] for g in GENERATIONS)]
+    missing = [name for name, _ in large if any(name not in found[g] for g in GENERATIONS)]
     if missing:
-        sys.exit(f"{library} has no {missing[0]}: it was built from other sources than this script knows")
-    return [(name, what, {g: found[g][name] for g in GENERATIONS}) for name, what in LARGE.items()]
+        sys.exit(f"{library} has no {missing[0]}: it was built from other sources than {PAGE} knows")
+    return [(name, what, {g: found[g][name] for g in GENERATIONS}) for name, what in large]
 
 
 def main():
