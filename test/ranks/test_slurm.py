@@ -36,15 +36,19 @@ def cluster(tmp_path_factory):
         one.stop()
 
 
+def have_programs(folder):
+    named = {f"train_{family}": trainer_runs.trainer(family) for family in trainer_runs.FAMILIES}
+    for name, target in ({name: ROOT / name for name in ("scripts", "configs", "data")} | named).items():
+        if not (folder / name).exists():
+            (folder / name).symlink_to(target)
+
+
 class SlurmJob:
     """A job of an .sbatch file, submitted as a user would: from a folder that contains the programs."""
 
     def __init__(self, cluster, folder, *overrides, script="llama_tiny", options=()):
         self.cluster, self.folder = cluster, folder
-        for name, target in (("scripts", ROOT / "scripts"), ("configs", ROOT / "configs"), ("data", ROOT / "data"),
-                             ("train_llama", trainer_runs.trainer("llama"))):  # fmt: skip
-            if not (folder / name).exists():
-                (folder / name).symlink_to(target)
+        have_programs(folder)
         more = [part for override in (*SMALL, *overrides) for part in ("-o", override)]
         sent = cluster.call("sbatch", "--parsable", *options, f"scripts/slurm/{script}.sbatch", *more, cwd=folder)
         assert sent.returncode == 0, sent.stderr
@@ -144,18 +148,15 @@ def test_a_job_whose_rank_is_killed_and_that_has_no_restarts_fails_and_is_not_re
     assert (job.shown("ExitCode"), job.shown("Restarts"), job.ranks()) == ("137:0", "0", [])
 
 
-def test_a_job_that_fails_with_1_is_not_requeued(cluster, tmp_path):
-    job = SlurmJob(cluster, tmp_path, "checkpoint.dir=/proc/none/of/this")
+@pytest.mark.parametrize("code, override, says", [
+    (1, "checkpoint.dir=/proc/none/of/this", "checkpoint.dir: /proc/none: cannot be created"),
+    (2, "train.lr=-1", "-o train.lr: -1 is out of range"),
+])
+def test_a_job_that_ends_by_itself_is_not_requeued(cluster, tmp_path, code, override, says):
+    job = SlurmJob(cluster, tmp_path, override)
     job.wait_for_state("FAILED")
-    assert (job.shown("ExitCode"), job.shown("Restarts")) == ("1:0", "0")
-    assert "checkpoint.dir: /proc/none: cannot be created" in job.text()
-
-
-def test_a_wrong_value_ends_the_job_with_2(cluster, tmp_path):
-    job = SlurmJob(cluster, tmp_path, "train.lr=-1")
-    job.wait_for_state("FAILED")
-    assert (job.shown("ExitCode"), job.shown("Restarts")) == ("2:0", "0")
-    assert job.text().count("-o train.lr: -1 is out of range") == 1
+    assert (job.shown("ExitCode"), job.shown("Restarts")) == (f"{code}:0", "0")
+    assert job.text().count(says) == 1
 
 
 def test_a_step_without_pmix_is_explained(cluster, tmp_path):
@@ -212,11 +213,7 @@ def test_the_job_of_65b_asks_for_what_slurm_can_give(cluster):
 
 def submit(cluster, folder, *arguments):
     """Runs train.sbatch in a folder with the programs."""
-    for name, target in (("scripts", ROOT / "scripts"), ("configs", ROOT / "configs"), ("data", ROOT / "data"),
-                         ("train_llama", trainer_runs.trainer("llama")),
-                         ("train_gpt", trainer_runs.trainer("gpt"))):  # fmt: skip
-        if not (folder / name).exists():
-            (folder / name).symlink_to(target)
+    have_programs(folder)
     return cluster.call("scripts/slurm/train.sbatch", *arguments, cwd=folder)
 
 
