@@ -28,13 +28,7 @@ TEST(a_rank_and_its_place_lead_to_each_other) {
                 }
 }
 
-TEST(linear_counts_tensor_then_stage_then_data) {
-    ParallelConfig parallel = grid(4, 2, 2, PLACEMENT_LINEAR);
-    Coordinates at = {.replica = 1, .stage = 3, .tensor = 1};
-    assert_int_equal(topology_rank(&parallel, at), (1 * 4 + 3) * 2 + 1);
-}
-
-TEST(context_ranks_are_between_tensor_ranks_and_stages) {
+TEST(linear_counts_tensor_then_context_then_stage_then_data) {
     ParallelConfig parallel = grid(4, 2, 2, PLACEMENT_LINEAR);
     parallel.context = 3;
     Coordinates at = {.replica = 1 * 3 + 2, .stage = 3, .tensor = 1};

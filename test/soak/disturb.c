@@ -25,12 +25,9 @@
 #include <unistd.h>
 
 // Looked up only once: mpirun writes in a signal handler, which may interrupt dlsym while it holds its lock.
-#define REAL(result, name, ...)                                                                                        \
-    ({                                                                                                                 \
-        static result (*real_)(__VA_ARGS__);                                                                           \
-        if (real_ == NULL) real_ = (result(*)(__VA_ARGS__))dlsym(RTLD_NEXT, name);                                     \
-        real_;                                                                                                         \
-    })
+#define LOOK_UP(result, name, parameters)                                                                              \
+    static result(*real_) parameters;                                                                                  \
+    if (real_ == NULL) real_ = (result(*) parameters)dlsym(RTLD_NEXT, #name)
 
 static atomic_int calls_, begun_;
 static atomic_long clock_jump_s_;
@@ -54,7 +51,8 @@ static void nap_(long ms) {
 // Returns whether this process may disturb: only one process does so per run.
 static bool begin_(void) {
     if (atomic_exchange(&begun_, 1) != 0) return true;
-    int file = REAL(int, "open", const char *, int, ...)(setting_("DISTURB_ONCE"), O_CREAT | O_EXCL | O_WRONLY, 0600);
+    LOOK_UP(int, open, (const char *, int, ...));
+    int file = real_(setting_("DISTURB_ONCE"), O_CREAT | O_EXCL | O_WRONLY, 0600);
     if (file >= 0) return close(file), true;
     atomic_store(&calls_, 1 << 30);
     return false;
@@ -105,78 +103,46 @@ static int count_file_(int file) {
     return count_path_(path);
 }
 
-#define FAIL_OR(failed, call)                                                                                          \
-    int why = failed;                                                                                                  \
-    return why != 0 ? errno = why, -1 : (call)
+static int count_at_(int folder, const char *path) { return folder >= 0 ? count_file_(folder) : count_path_(path); }
 
-int open(const char *path, int flags, ...) {
-    va_list list;
-    va_start(list, flags);
-    mode_t mode = va_arg(list, mode_t);
-    va_end(list);
-    FAIL_OR(count_path_(path), REAL(int, "open", const char *, int, ...)(path, flags, mode));
-}
+// Defines a function of the C library that fails with the errno `failed`, or calls the library's with these values.
+#define WRAP(result, name, parameters, failed, ...)                                                                    \
+    result name parameters {                                                                                           \
+        LOOK_UP(result, name, parameters);                                                                             \
+        int why = failed;                                                                                              \
+        return why != 0 ? errno = why, -1 : real_(__VA_ARGS__);                                                        \
+    }
+#define WRAP_OPEN(name, parameters, failed, ...)                                                                       \
+    int name parameters {                                                                                              \
+        LOOK_UP(int, name, parameters);                                                                                \
+        va_list list;                                                                                                  \
+        va_start(list, flags);                                                                                         \
+        mode_t mode = va_arg(list, mode_t);                                                                            \
+        va_end(list);                                                                                                  \
+        int why = failed;                                                                                              \
+        return why != 0 ? errno = why, -1 : real_(__VA_ARGS__, flags, mode);                                           \
+    }
 
-int open64(const char *path, int flags, ...) {
-    va_list list;
-    va_start(list, flags);
-    mode_t mode = va_arg(list, mode_t);
-    va_end(list);
-    FAIL_OR(count_path_(path), REAL(int, "open64", const char *, int, ...)(path, flags, mode));
-}
-
-int openat(int folder, const char *path, int flags, ...) {
-    va_list list;
-    va_start(list, flags);
-    mode_t mode = va_arg(list, mode_t);
-    va_end(list);
-    FAIL_OR(folder >= 0 ? count_file_(folder) : count_path_(path),
-            REAL(int, "openat", int, const char *, int, ...)(folder, path, flags, mode));
-}
-
-ssize_t read(int file, void *to, size_t bytes) {
-    FAIL_OR(count_file_(file), REAL(ssize_t, "read", int, void *, size_t)(file, to, bytes));
-}
-
-ssize_t pread(int file, void *to, size_t bytes, off_t at) {
-    FAIL_OR(count_file_(file), REAL(ssize_t, "pread", int, void *, size_t, off_t)(file, to, bytes, at));
-}
-
-ssize_t write(int file, const void *from, size_t bytes) {
-    FAIL_OR(count_file_(file), REAL(ssize_t, "write", int, const void *, size_t)(file, from, bytes));
-}
-
-ssize_t pwrite(int file, const void *from, size_t bytes, off_t at) {
-    FAIL_OR(count_file_(file), REAL(ssize_t, "pwrite", int, const void *, size_t, off_t)(file, from, bytes, at));
-}
-
-int fsync(int file) { FAIL_OR(count_file_(file), REAL(int, "fsync", int)(file)); }
-
-int fdatasync(int file) { FAIL_OR(count_file_(file), REAL(int, "fdatasync", int)(file)); }
-
-int mkdir(const char *path, mode_t mode) {
-    FAIL_OR(count_path_(path), REAL(int, "mkdir", const char *, mode_t)(path, mode));
-}
-
-int rename(const char *from, const char *to) {
-    FAIL_OR(count_path_(from), REAL(int, "rename", const char *, const char *)(from, to));
-}
-
-int renameat2(int from_folder, const char *from, int to_folder, const char *to, unsigned flags) {
-    FAIL_OR(from_folder >= 0 ? count_file_(from_folder) : count_path_(from),
-            REAL(int, "renameat2", int, const char *, int, const char *, unsigned)(from_folder, from, to_folder, to,
-                                                                                   flags));
-}
-
-int unlinkat(int folder, const char *path, int flags) {
-    FAIL_OR(folder >= 0 ? count_file_(folder) : count_path_(path),
-            REAL(int, "unlinkat", int, const char *, int)(folder, path, flags));
-}
+WRAP_OPEN(open, (const char *path, int flags, ...), count_path_(path), path)
+WRAP_OPEN(open64, (const char *path, int flags, ...), count_path_(path), path)
+WRAP_OPEN(openat, (int folder, const char *path, int flags, ...), count_at_(folder, path), folder, path)
+WRAP(ssize_t, read, (int file, void *to, size_t bytes), count_file_(file), file, to, bytes)
+WRAP(ssize_t, pread, (int file, void *to, size_t bytes, off_t at), count_file_(file), file, to, bytes, at)
+WRAP(ssize_t, write, (int file, const void *from, size_t bytes), count_file_(file), file, from, bytes)
+WRAP(ssize_t, pwrite, (int file, const void *from, size_t bytes, off_t at), count_file_(file), file, from, bytes, at)
+WRAP(int, fsync, (int file), count_file_(file), file)
+WRAP(int, fdatasync, (int file), count_file_(file), file)
+WRAP(int, mkdir, (const char *path, mode_t mode), count_path_(path), path, mode)
+WRAP(int, rename, (const char *from, const char *to), count_path_(from), from, to)
+WRAP(int, renameat2, (int folder, const char *from, int other, const char *to, unsigned flags), count_at_(folder, from),
+     folder, from, other, to, flags)
+WRAP(int, unlinkat, (int folder, const char *path, int flags), count_at_(folder, path), folder, path, flags)
 
 static void __attribute__((constructor)) look_up_(void) { calls_ += (int)(read(-1, NULL, 0) + write(-1, NULL, 0)) + 2; }
 
 int clock_gettime(clockid_t clock, struct timespec *time) {
-    int status = REAL(int, "clock_gettime", clockid_t, struct timespec *)(clock, time);
+    LOOK_UP(int, clock_gettime, (clockid_t, struct timespec *));
+    int status = real_(clock, time);
     if (clock == CLOCK_REALTIME) time->tv_sec += atomic_load(&clock_jump_s_);
     return status;
 }
