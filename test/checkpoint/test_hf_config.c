@@ -35,13 +35,10 @@ TEST(every_model_that_can_be_trained_can_be_described) {
 
 static bool writes(const char *model, const char *words) {
     static Config config;
-    char text[400], *written;
-    size_t length;
+    char text[400];
     snprintf(text, sizeof text, "model: {" LLAMA ", %s}\n" DATA, model);
     config_file_load_well(&config, text, NULL);
-    FILE *file = open_memstream(&written, &length);
-    hf_config_write(&config, -1, file);
-    fclose(file);
+    char *written = unit_written(hf_config_write(&config, -1, file));
     bool found = strstr(written, words) != NULL;
     free(written);
     return found;

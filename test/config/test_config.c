@@ -204,14 +204,7 @@ TEST(required_are_the_model_and_the_data_and_nothing_else) {
     for (int i = 0; i < 8; i++) assert_null(config_find(required[i])->def);
 }
 
-static char *json_of(const Config *config) {
-    char *text = NULL;
-    size_t length;
-    FILE *file = open_memstream(&text, &length);
-    config_write_json(config, file);
-    fclose(file);
-    return text;
-}
+static char *json_of(const Config *config) { return unit_written(config_write_json(config, file)); }
 
 // Clears fields that may differ in equivalent configurations: the keys' places, and whether layers were listed.
 static void forget_places(Config *config) {

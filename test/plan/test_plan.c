@@ -269,12 +269,7 @@ TEST(bundles_on_the_host_are_counted) {
 // ---- the table for people -------------------------------------------------------------------------------------------
 
 static char *printed(const Made *all) {
-    char *text = NULL;
-    size_t length;
-    FILE *file = open_memstream(&text, &length);
-    plan_print(&all->plan, &all->config, all->schedule, file);
-    fclose(file);
-    return text;
+    return unit_written(plan_print(&all->plan, &all->config, all->schedule, file));
 }
 
 TEST(table_says_model_world_and_every_stage) {
@@ -283,9 +278,9 @@ TEST(table_says_model_world_and_every_stage) {
     assert_non_null(strstr(text, "65,285,660,672 parameters"));
     assert_non_null(strstr(text, "32 ranks: pipeline 8 x tensor 4 x data 1"));
     assert_non_null(strstr(text, "bpipe, at most 5 slots a stage"));
-    assert_non_null(strstr(text, "in GiB\n"));
-    assert_non_null(strstr(text, "\n    0     0-9     8,357 M      5 "));
-    assert_non_null(strstr(text, "\n    7   70-79     8,357 M    1+4 "));
+    assert_non_null(strstr(text, "by stage, in GiB; own, lent: slots of activations\n"));
+    assert_non_null(strstr(text, "\n    0     0-9  8,357 M      5 "));
+    assert_non_null(strstr(text, "\n    7   70-79  8,357 M    1+4 "));
     size_t widest = 0;
     for (const char *line = text; *line != '\0'; line += strcspn(line, "\n") + 1)
         if (strcspn(line, "\n") > widest) widest = strcspn(line, "\n");
@@ -295,15 +290,12 @@ TEST(table_says_model_world_and_every_stage) {
 }
 
 TEST(grid_aligns_numbers_right_and_words_left) {
-    char *text = NULL, number[32];
-    size_t length;
-    FILE *file = open_memstream(&text, &length);
+    char number[32];
     Grid grid = {.columns = 3};
     const char *cells[] = {"what", "n", "note", "a", "1", "x", "long", "-", "yy", "b", "10.5", "", "left over"};
     for (int i = 0; i < COUNT(cells); i++) grid_cell(&grid, "%s", cells[i]);
-    grid_print(&grid, file);
+    char *text = unit_written(grid_print(&grid, file));
     grid_free(&grid);
-    fclose(file);
     assert_string_equal(text, "what     n  note\n"
                               "a        1  x\n"
                               "long     -  yy\n"

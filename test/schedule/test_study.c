@@ -94,12 +94,8 @@ TEST(chunks_and_slices_share_the_time_of_a_transfer) {
 
 static char *drawn_(const Schedule *schedule, int width) {
     Error err = {0};
-    char *text = NULL;
-    size_t size = 0;
-    FILE *file = open_memstream(&text, &size);
     Timeline *timeline = study_run(schedule, &ones_, &err);
-    assert_int_equal(study_draw(schedule, timeline, width, false, file), 0);
-    fclose(file);
+    char *text = unit_written(assert_int_equal(study_draw(schedule, timeline, width, false, file), 0));
     timeline_free(timeline);
     return text;
 }

@@ -38,13 +38,7 @@ static inline Schedule *schedule_parsed(const char *text) {
 }
 
 static inline char *written_schedule(const Schedule *schedule) {
-    char *text = NULL;
-    size_t size = 0;
-    FILE *file = open_memstream(&text, &size);
-    assert_non_null(file);
-    assert_int_equal(schedule_write(schedule, file), 0);
-    fclose(file);
-    return text;
+    return unit_written(assert_int_equal(schedule_write(schedule, file), 0));
 }
 
 static inline void schedule_assert_sound(const Schedule *schedule) {

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +16,17 @@
     do                                                                                                                 \
         if (strstr(text, words) == NULL) fail_msg("expected \"%s\" in: %s", words, text);                              \
     while (0)
+
+// The text that a statement writes to `file`; free it.
+#define unit_written(statement)                                                                                        \
+    ({                                                                                                                 \
+        char *text_ = NULL;                                                                                            \
+        size_t length_ = 0;                                                                                            \
+        FILE *file = open_memstream(&text_, &length_);                                                                 \
+        statement;                                                                                                     \
+        fclose(file);                                                                                                  \
+        text_;                                                                                                         \
+    })
 
 // True under a sanitizer, which makes a program several times slower. Tests then use fewer cases.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
