@@ -22,75 +22,71 @@ static Backend *gpu_open(int precision, Error *err) {
         if (gpus_here() == 0) skip();                                                                                  \
     } while (0)
 
-// The backends that are compared.
-typedef struct Both {
-    Backend *cpu, *gpu;
-} Both;
-
-// One operand in the memory of both backends, in the run's precision or, if `wide`, in fp32.
+// One operand in the memory of both backends.
 typedef struct Twin {
-    int64_t count, bytes;
-    void *cpu, *gpu;
-    bool wide;
+    Operand cpu;
+    void *gpu;
 } Twin;
+
+// The backends that are compared, and the GPU's memory.
+typedef struct Both {
+    Op op; // of the CPU
+    Backend *cpu, *gpu;
+    struct {
+        void *memory;
+        int64_t bytes;
+    } held[16];
+    int count;
+} Both;
 
 static Both both_open(int precision) {
     Error err = {0};
-    Both both = {backend_cpu_create(precision, 2, &err), gpu_open(precision, &err)};
-    if (both.cpu == NULL || both.gpu == NULL) fail_msg("%s", err.text);
+    Both both = {.op = op_start(precision, 2), .gpu = gpu_open(precision, &err)};
+    if (both.gpu == NULL) fail_msg("%s", err.text);
+    both.cpu = both.op.backend;
     return both;
+}
+
+static void *on_gpu(Both *both, int64_t bytes) {
+    Error err = {0};
+    assert_true(both->count < (int)(sizeof both->held / sizeof *both->held));
+    void *memory = both->gpu->allocate(both->gpu, MEMORY_WORKSPACE, bytes, "test", &err);
+    if (memory == NULL) fail_msg("%s", err.text);
+    both->held[both->count].memory = memory, both->held[both->count++].bytes = bytes;
+    return memory;
 }
 
 static void both_close(Both *both) {
     Error err = {0};
     if (both->gpu->synchronize(both->gpu, &err) != 0) fail_msg("%s", err.text);
+    for (int i = 0; i < both->count; i++)
+        both->gpu->release(both->gpu, MEMORY_WORKSPACE, both->held[i].memory, both->held[i].bytes);
     both->gpu->destroy(both->gpu);
-    both->cpu->destroy(both->cpu);
+    op_end(&both->op);
 }
 
-// seed 0: NaN everywhere, so that unwritten elements show.
+// Returns random values in the run's precision or, if `wide`, in fp32. seed 0: NaN everywhere, so that unwritten
+// elements show.
 static Twin twin(Both *both, int64_t count, bool wide, uint64_t seed, double spread) {
-    Error err = {0};
-    int64_t element = wide ? 4 : both->cpu->element;
-    Twin t = {count, count * element, NULL, NULL, wide};
-    t.cpu = both->cpu->allocate(both->cpu, MEMORY_WORKSPACE, t.bytes, "test", &err);
-    t.gpu = both->gpu->allocate(both->gpu, MEMORY_WORKSPACE, t.bytes, "test", &err);
-    float *values = malloc((size_t)count * 4 + 1);
-    if (t.cpu == NULL || t.gpu == NULL || values == NULL) fail_msg("%s", err.text);
-    for (int64_t i = 0; i < count; i++) values[i] = seed == 0 ? NAN : (float)(spread * op_random(seed, i));
-    if (wide) memcpy(t.cpu, values, (size_t)t.bytes);
-    else both->cpu->from_float(both->cpu, t.cpu, values, count);
-    both->gpu->upload(both->gpu, t.gpu, t.cpu, t.bytes);
-    free(values);
+    Twin t = {.cpu = wide        ? op_gradient(&both->op, count, seed, spread)
+                     : seed == 0 ? op_output(&both->op, count)
+                                 : op_operand(&both->op, count, seed, 0, spread)};
+    t.gpu = on_gpu(both, t.cpu.bytes);
+    both->gpu->upload(both->gpu, t.gpu, t.cpu.data, t.cpu.bytes);
     return t;
 }
 
-static void drop(Both *both, Twin *twins, int count) {
-    for (int i = 0; i < count; i++) {
-        both->cpu->release(both->cpu, MEMORY_WORKSPACE, twins[i].cpu, twins[i].bytes);
-        both->gpu->release(both->gpu, MEMORY_WORKSPACE, twins[i].gpu, twins[i].bytes);
-    }
-}
-
-static double *as_doubles(Both *both, const Twin *t, const void *memory) {
-    float *floats = malloc((size_t)t->count * 4 + 1);
-    double *out = malloc((size_t)t->count * 8 + 1);
-    assert_true(floats != NULL && out != NULL);
-    if (t->wide) memcpy(floats, memory, (size_t)t->bytes);
-    else both->cpu->to_float(both->cpu, floats, memory, t->count);
-    for (int64_t i = 0; i < t->count; i++) out[i] = (double)floats[i];
-    free(floats);
-    return out;
+// The GPU's values, with a copy in the CPU's memory.
+static Operand downloaded(Both *both, const Twin *t) {
+    Operand copy = op_blank(&both->op, t->cpu.count, t->cpu.bytes / (t->cpu.count + (t->cpu.count == 0)));
+    both->gpu->download(both->gpu, copy.data, t->gpu, copy.bytes);
+    op_read(&both->op, &copy);
+    return copy;
 }
 
 // |gpu - cpu| <= relative * (|cpu| + floor), and no NaN.
-static void near_twins(Both *both, const char *what, const Twin *t, double relative, double floor) {
-    void *down = malloc((size_t)t->bytes + 1);
-    assert_non_null(down);
-    both->gpu->download(both->gpu, down, t->gpu, t->bytes);
-    double *got = as_doubles(both, t, down), *want = as_doubles(both, t, t->cpu);
-    op_near(what, got, want, t->count, relative, floor);
-    free(down), free(got), free(want);
+static void near_twins(Both *both, const char *what, Twin *t, double relative, double floor) {
+    op_near(what, downloaded(both, t).value, op_read(&both->op, &t->cpu), t->cpu.count, relative, floor);
 }
 
 static double bound_of(const Both *both) { return both->cpu->precision == PRECISION_BF16 ? 0x1p-6 : 2e-5; }
@@ -110,10 +106,10 @@ static void check_linear(int precision, int64_t rows, int64_t in, int64_t out, b
     Backend *ends[] = {b.cpu, b.gpu};
     for (int e = 0; e < 2; e++) {
         Backend *be = ends[e];
-#define AT(i) (e == 0 ? t[i].cpu : t[i].gpu)
+#define AT(i) (e == 0 ? t[i].cpu.data : t[i].gpu)
         be->linear_forward(be, AT(Y), gelu ? AT(AUX) : NULL, factor_plain(AT(X)), factor_plain(AT(W)),
                            bias ? AT(BIAS) : NULL, rows, in, out, epilogue);
-        be->linear_backward_input(be, AT(DX), gelu ? (e == 0 ? pre.cpu : pre.gpu) : NULL, factor_plain(AT(DY)),
+        be->linear_backward_input(be, AT(DX), gelu ? (e == 0 ? pre.cpu.data : pre.gpu) : NULL, factor_plain(AT(DY)),
                                   factor_plain(AT(W)), rows, in, out, epilogue);
         be->linear_backward_weight(be, AT(DW), bias ? AT(DBIAS) : NULL, factor_plain(AT(DY)), factor_plain(AT(X)), rows,
                                    in, out, true);
@@ -125,7 +121,6 @@ static void check_linear(int precision, int64_t rows, int64_t in, int64_t out, b
     near_twins(&b, "dx", &t[DX], bound, sqrt((double)out / (double)in) + 1);
     near_twins(&b, "dw", &t[DW], 2e-5, sqrt((double)rows) + 1);
     if (bias) near_twins(&b, "dbias", &t[DBIAS], 2e-5, sqrt((double)rows) + 1);
-    drop(&b, t, COUNT), drop(&b, &pre, 1);
     both_close(&b);
 }
 
@@ -138,15 +133,15 @@ static void check_blocks(int precision, int64_t in, int64_t out, bool bias, bool
                      twin(&b, out, false, 3, 1), twin(&b, 56 * out, false, 4, 1), twin(&b, 56 * out, false, 5, 1)};
     for (int64_t i = 0; i < blocks.count; i++) {
         int64_t from = i * blocks.x_stride * in * b.cpu->element, to = i * blocks.y_stride * out * b.cpu->element;
-        b.cpu->linear_forward(b.cpu, (char *)t[Y].cpu + to, gelu ? (char *)t[AUX].cpu + to : NULL,
-                              factor_plain((char *)t[X].cpu + from), factor_plain(t[W].cpu), bias ? t[BIAS].cpu : NULL,
-                              blocks.rows, in, out, gelu ? EPILOGUE_GELU : EPILOGUE_NONE);
+        b.cpu->linear_forward(b.cpu, (char *)t[Y].cpu.data + to, gelu ? (char *)t[AUX].cpu.data + to : NULL,
+                              factor_plain((char *)t[X].cpu.data + from), factor_plain(t[W].cpu.data),
+                              bias ? t[BIAS].cpu.data : NULL, blocks.rows, in, out,
+                              gelu ? EPILOGUE_GELU : EPILOGUE_NONE);
     }
     b.gpu->linear_forward_blocks(b.gpu, t[Y].gpu, gelu ? t[AUX].gpu : NULL, t[X].gpu, t[W].gpu,
                                  bias ? t[BIAS].gpu : NULL, &blocks, in, out, gelu ? EPILOGUE_GELU : EPILOGUE_NONE);
     near_twins(&b, "y", &t[Y], bound_of(&b), 1);
     near_twins(&b, "aux", &t[AUX], bound_of(&b), 1);
-    drop(&b, t, COUNT);
     both_close(&b);
 }
 
@@ -189,17 +184,12 @@ TEST(bf16_products_of_many_terms_are_summed_in_fp32) {
     Both b = both_open(PRECISION_BF16);
     Twin x = twin(&b, ROWS * TERMS, false, 1, 1), w = twin(&b, OUT * TERMS, false, 2, 1);
     Twin y = twin(&b, ROWS * OUT, false, 0, 0);
-    b.cpu->linear_forward(b.cpu, y.cpu, NULL, factor_plain(x.cpu), factor_plain(w.cpu), NULL, ROWS, TERMS, OUT,
-                          EPILOGUE_NONE);
+    b.cpu->linear_forward(b.cpu, y.cpu.data, NULL, factor_plain(x.cpu.data), factor_plain(w.cpu.data), NULL, ROWS,
+                          TERMS, OUT, EPILOGUE_NONE);
     b.gpu->linear_forward(b.gpu, y.gpu, NULL, factor_plain(x.gpu), factor_plain(w.gpu), NULL, ROWS, TERMS, OUT,
                           EPILOGUE_NONE);
-    void *down = malloc((size_t)y.bytes);
-    assert_non_null(down);
-    b.gpu->download(b.gpu, down, y.gpu, y.bytes);
-    double *got = as_doubles(&b, &y, down), *want = as_doubles(&b, &y, y.cpu);
-    assert_in_range(count_differences(got, want, y.count), 0, y.count / 50);
-    free(down), free(got), free(want);
-    drop(&b, &x, 1), drop(&b, &w, 1), drop(&b, &y, 1);
+    double *got = downloaded(&b, &y).value, *want = op_read(&b.op, &y.cpu);
+    assert_in_range(count_differences(got, want, y.cpu.count), 0, y.cpu.count / 50);
     both_close(&b);
 }
 
@@ -207,7 +197,7 @@ TEST(bf16_products_of_many_terms_are_summed_in_fp32) {
 
 static void run_attention(Backend *be, Twin *t, bool cpu, void *scratch, void *saved, const AttentionShape *s) {
     enum { QKV, OUT, DOUT, DQKV };
-#define AT(i) (cpu ? t[i].cpu : t[i].gpu)
+#define AT(i) (cpu ? t[i].cpu.data : t[i].gpu)
     be->attention_forward(be, AT(OUT), saved, scratch, AT(QKV), s);
     be->attention_backward(be, AT(DQKV), scratch, AT(DOUT), AT(OUT), saved, AT(QKV), s);
 #undef AT
@@ -235,7 +225,7 @@ static void check_attention(int precision, const AttentionShape *shape) {
     Backend *ends[] = {b.cpu, b.gpu};
     for (int e = 0; e < 2; e++) {
         Backend *be = ends[e];
-        if (range) s->keys = e == 0 ? t[4].cpu : t[4].gpu, s->dkeys = e == 0 ? t[5].cpu : t[5].gpu;
+        if (range) s->keys = e == 0 ? t[4].cpu.data : t[4].gpu, s->dkeys = e == 0 ? t[5].cpu.data : t[5].gpu;
         int64_t bytes[3] = {be->attention_scratch(be, s), saved_bytes(be, s) + 256, rows * 4};
         void *scratch = be->allocate(be, MEMORY_WORKSPACE, bytes[0], "scratch", &err);
         void *saved = be->allocate(be, MEMORY_WORKSPACE, bytes[1], "saved", &err);
@@ -252,7 +242,6 @@ static void check_attention(int precision, const AttentionShape *shape) {
     near_twins(&b, "out", &t[1], bound_of(&b), 1);
     near_twins(&b, "dqkv", &t[3], 2 * bound_of(&b), 1);
     near_twins(&b, "dkeys", &t[5], 2 * bound_of(&b), 1);
-    drop(&b, t, 6);
     both_close(&b);
 }
 
@@ -300,13 +289,8 @@ TEST(attention_agrees_with_the_cpu_in_every_mode) {
             for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH; mode++)
                 for (int softmax = SOFTMAX_FUSED; softmax <= SOFTMAX_MEGATRON; softmax++) {
                     const int64_t *d = shapes[i];
-                    AttentionShape s = {.batch = d[0],
-                                        .seq = d[1],
-                                        .heads = d[2],
-                                        .kv_heads = d[3],
-                                        .head_dim = d[4],
-                                        .mode = mode,
-                                        .softmax = softmax};
+                    AttentionShape s = {.batch = d[0], .seq = d[1], .heads = d[2], .kv_heads = d[3]};
+                    s.head_dim = d[4], s.mode = mode, s.softmax = softmax;
                     check_attention(precision, &s);
                     s.first = 31; // a range; the largest shape would take as long as all others
                     if (s.seq < 256) check_attention(precision, &s);
@@ -322,17 +306,11 @@ TEST(reruns_give_the_same_bits) {
     enum { ROWS = 512, IN = 1024, OUT = 768 };
     Twin x = twin(&b, ROWS * IN, false, 1, 1), dy = twin(&b, ROWS * OUT, false, 2, 1);
     Twin dw[2] = {twin(&b, OUT * IN, true, 3, 1), twin(&b, OUT * IN, true, 3, 1)};
-    void *down[2];
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         b.gpu->linear_backward_weight(b.gpu, dw[i].gpu, NULL, factor_plain(dy.gpu), factor_plain(x.gpu), ROWS, IN, OUT,
                                       true);
-        down[i] = malloc((size_t)dw[i].bytes);
-        assert_non_null(down[i]);
-        b.gpu->download(b.gpu, down[i], dw[i].gpu, dw[i].bytes);
-    }
-    assert_memory_equal(down[0], down[1], (size_t)dw[0].bytes);
-    free(down[0]), free(down[1]);
-    drop(&b, dw, 2), drop(&b, &x, 1), drop(&b, &dy, 1);
+    Operand found[2] = {downloaded(&b, &dw[0]), downloaded(&b, &dw[1])};
+    assert_memory_equal(found[0].data, found[1].data, (size_t)found[0].bytes);
     both_close(&b);
 }
 
@@ -364,16 +342,13 @@ TEST(memory_that_was_uploaded_may_be_overwritten_at_once) {
     NEEDS_GPU();
     enum { BYTES = 1 << 20 };
     Both b = both_open(PRECISION_FP32);
-    Twin t = twin(&b, BYTES / 4, true, 1, 1);
-    char *host = malloc(BYTES);
-    assert_non_null(host);
+    void *there = on_gpu(&b, BYTES);
+    char *host = op_hold(&b.op, BYTES);
     memset(host, 1, BYTES);
-    b.gpu->upload(b.gpu, t.gpu, host, BYTES);
+    b.gpu->upload(b.gpu, there, host, BYTES);
     memset(host, 2, BYTES);
-    b.gpu->download(b.gpu, host, t.gpu, BYTES);
+    b.gpu->download(b.gpu, host, there, BYTES);
     for (int64_t i = 0; i < BYTES; i++) assert_int_equal(host[i], 1);
-    free(host);
-    drop(&b, &t, 1);
     both_close(&b);
 }
 
@@ -381,11 +356,10 @@ TEST(too_much_memory_is_refused_with_what_holds_the_rest) {
     NEEDS_GPU();
     Both b = both_open(PRECISION_FP32);
     Error err = {0};
-    Twin held = twin(&b, 1 << 20, true, 1, 1);
+    on_gpu(&b, 1 << 20);
     assert_null(b.gpu->allocate(b.gpu, MEMORY_OWN_SLOTS, (int64_t)1 << 50, "slots", &err));
     assert_non_null(strstr(err.text, "own slots"));
     assert_non_null(strstr(err.text, "workspace"));
-    drop(&b, &held, 1);
     both_close(&b);
 }
 
