@@ -14,18 +14,17 @@
 
 const ForeignProgram foreign_programs[FOREIGN_PROGRAMS] = {
     {"megatron", "Megatron-LM", .trainers = {TRAINER_MEGATRON, TRAINER_NVIDIA}, .schedules = "1f1b interleaved",
-     .context = true, .experts = true, .gate = 6, .logits = 4, .error = 1.05},
+     .context = true, .experts = true, .reshards = true, .gate = 6, .selective = 6, .logits = 4, .error = 1.05},
     {"torchtitan", "torchtitan", .trainers = {TRAINER_FSDP, TRAINER_FSDP},
-     .schedules = "1f1b interleaved zb-v dualpipe-v", .context = true, .experts = true, .sharded = true, .gate = 8,
-     .logits = 10, .error = 1.10},
+     .schedules = "1f1b interleaved zb-v dualpipe-v", .context = true, .experts = true, .sharded = true,
+     .reshards = true, .gate = 8, .selective = 4, .logits = 10, .error = 1.10},
     {"nanotron", "nanotron", .trainers = {TRAINER_NANOTRON, TRAINER_NANOTRON}, .schedules = "1f1b gpipe", .even = true,
      .gate = 8, .logits = 10, .error = 1.10},
 };
 
 static const ForeignProgram *row_(int program) { return &foreign_programs[program - 1]; }
 
-// Returns whether another program is assumed to need the bytes of this trainer, because its source was not counted.
-static bool counted_here_(const ModelConfig *model) { return model->experts > 0 || model->kv_lora > 0; }
+bool foreign_counted_here(const ModelConfig *model) { return model->experts > 0 || model->kv_lora > 0; }
 
 // Returns the bytes of a layer's activations of one microbatch. *input: the part that a recomputed layer keeps.
 static double layer_bytes_(const Config *config, double *input) {
@@ -34,18 +33,30 @@ static double layer_bytes_(const Config *config, double *input) {
     double t = (double)config->parallel.tensor, whole = config->parallel.sequence ? t : 1;
     double rows = (double)(config->schedule.micro_batch * model->seq_len / config->parallel.context);
     double width = (double)(model->heads * model->head_dim), keys = (double)(model->kv_heads * model->head_dim);
-    int gate = families[model->family].gated ? row->gate : 4;
+    bool selective = config_pointwise(config, 0) && row->selective > 0;
+    int gate = !families[model->family].gated ? 4 : selective ? row->selective : row->gate;
     *input = rows * 2 * (double)model->hidden / whole;
-    return rows * ((4 * width + 4 * keys + gate * (double)model->ffn) / t + 8 * (double)model->hidden / whole);
+    return rows * ((4 * width + 4 * keys + gate * (double)model->ffn) / t +
+                   (selective ? 4 : 8) * (double)model->hidden / whole);
 }
 
 int64_t foreign_bundle(const Config *config, const StageShape *at) {
     double input, layer = layer_bytes_(config, &input), most = 0;
     double again = at->layers > 0 ? (double)at->recomputed / (double)at->layers : 0;
-    if (counted_here_(&config->model)) return (int64_t)(row_(config->program)->error * (double)at->bundle_bytes);
+    if (foreign_counted_here(&config->model)) return (int64_t)(row_(config->program)->error * (double)at->bundle_bytes);
     for (int c = 0; c < at->chunks; c++)
         most = fmax(most, (double)at->chunk[c].layers * ((1 - again) * layer + again * input));
     return (int64_t)(row_(config->program)->error * most);
+}
+
+// Sharded by ZeRO-3, Megatron-LM keeps its 16-bit weights beside the masters; torchtitan's weights are the masters.
+int64_t foreign_states(const Config *config, const StageShape *at, int64_t parameters, int64_t shards, bool again) {
+    const ForeignProgram *row = row_(config->program);
+    double own = (double)parameters / (double)config->parallel.tensor, layers = fmax(1, (double)at->layers);
+    double kept = !row->sharded ? 6 : at->stages > 1 ? 6 : 2, some = row->sharded ? 2 * 6 / layers : 0;
+    double each = row->sharded ? 16 : 12;
+    if (again) kept = 0, some = 2 * 6 / layers, each = row->sharded ? 16 : 18;
+    return (int64_t)(row->error * own * (kept + some + each / (double)shards));
 }
 
 void foreign_bytes(MemoryBytes *memory, const Config *config, const StageShape *at, int64_t parameters) {
@@ -56,7 +67,7 @@ void foreign_bytes(MemoryBytes *memory, const Config *config, const StageShape *
     double rows = (double)(config->schedule.micro_batch * model->seq_len / config->parallel.context);
     double logits = rows * (double)model->vocab / t, matrix = 2 * (double)model->vocab * (double)model->hidden / t;
     double bytes[MEMORY_CATEGORIES] = {0};
-    if (counted_here_(model)) {
+    if (foreign_counted_here(model)) {
         for (int c = 0; c < MEMORY_CATEGORIES; c++) bytes[c] = (double)memory->bytes[c];
     } else {
         // Weights in 16 bits and gradients in fp32 (with FSDP in one stage, those of only two layers); then masters and

@@ -12,13 +12,22 @@ typedef struct ForeignProgram {
     bool context, experts;    // supports context ranks, experts
     bool even;                // true: layers must be split evenly
     bool sharded;             // FSDP: every data rank keeps a part of each parameter
+    bool reshards;            // can gather weights at each use, or shard within groups of data ranks (HSDP)
     int gate;                 // bytes that a gated MLP keeps per value of ffn
+    int selective;            // the same with selective recomputation, which keeps no norm's output; 0: not supported
     double logits;            // bytes that the head keeps per logit
     double error;             // factor on the bytes; see foreign.c
 } ForeignProgram;
 
 enum { FOREIGN_PROGRAMS = 3 };
 extern const ForeignProgram foreign_programs[FOREIGN_PROGRAMS];
+
+// Returns whether another program is assumed to need the bytes of this trainer, because its source was not counted.
+bool foreign_counted_here(const ModelConfig *model);
+
+// Returns the bytes of a stage's weights, gradients and optimizer states if `shards` ranks share them. again: weights
+// and gradients are whole for only two layers. `error` is included.
+int64_t foreign_states(const Config *config, const StageShape *at, int64_t parameters, int64_t shards, bool again);
 
 // Return the bytes of one microbatch that the program keeps in the largest chunk; write all other bytes of a stage with
 // `parameters` parameters on all tensor ranks together. `error` is included.

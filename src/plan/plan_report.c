@@ -222,12 +222,14 @@ static int print_world_(const PlanAnswer *answer, FILE *file, Error *err) {
     SmallestWorld world;
     RunLayout *given = &space.keys.given;
     given->data = given->context = given->micro_batch = 1;
-    given->bpipe = BPIPE_AUTO;
+    bool foreign = config->program != 0; // nothing evicts
+    given->bpipe = foreign ? BPIPE_OFF : BPIPE_AUTO;
     space.keys.fixed = layout_decided(config, false) | LAYOUT_BIT(data) | LAYOUT_BIT(context) |
                        LAYOUT_BIT(micro_batch) | LAYOUT_BIT(slices) | LAYOUT_BIT(sequence) | LAYOUT_BIT(attention) |
                        LAYOUT_BIT(pointwise) | LAYOUT_BIT(recompute) | LAYOUT_BIT(evict_to) | LAYOUT_BIT(expert);
     space.keys.fixed &= ~(LAYOUT_BIT(tensor) | LAYOUT_BIT(pipeline) | LAYOUT_BIT(layers) | LAYOUT_BIT(bpipe) |
                           LAYOUT_BIT(slots) | LAYOUT_BIT(load_ahead) | LAYOUT_BIT(placement));
+    if (foreign) space.keys.fixed |= LAYOUT_BIT(bpipe);
     if (space_smallest_world(&space, &world, err) != 0) return -1;
     if (world.ranks > 0)
         grid_line(file, "world",
@@ -364,8 +366,8 @@ int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err) 
     if (verbose && print_rest_(answer, &waterfall, file, err) != 0) return -1;
     own.layout.chunks = answer->schedule->chunks; // of schedule.file
     own.layout.slices = answer->schedule->slices;
-    if (!foreign)
-        schedule_table_print(table, &answer->planner, &answer->config, &own,
-                             verbose ? 0 : (int)max_i64(PLAN_SCREEN - used, 2), file);
+    int most = verbose ? 0 : (int)max_i64(PLAN_SCREEN - used, 2);
+    if (foreign) return foreign_rows_print(answer, most, file, err);
+    schedule_table_print(table, &answer->planner, &answer->config, &own, most, file);
     return 0;
 }

@@ -51,6 +51,9 @@ void plan_print_time(const Planner *planner, const Config *config, const PlanTim
 // based on. -1 with err.
 int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err);
 
+// Prints the table of a plan for another program: what its settings change; at most `most` rows, 0: all. -1 with err.
+int foreign_rows_print(const PlanAnswer *answer, int most, FILE *file, Error *err);
+
 // Writes a simulated step of `step` seconds as a trace to the file `path`. -1 with err.
 int plan_trace_write(const Schedule *schedule, const Timeline *timeline, double step, const char *path, Error *err);
 

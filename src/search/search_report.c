@@ -172,8 +172,11 @@ static void print_best_(const SearchSpace *space, const SearchResult *result, bo
               grid_bytes(best->peak_bytes, bytes), best->fullest);
     line_of_changes_(space->keys.asked, &config, "set", "%s", file);
     if (config.program != 0)
-        grid_line(file, "flags", "add --write best.yaml; scripts/export.py best.yaml --to %s prints its settings",
-                  foreign_programs[config.program - 1].word);
+        grid_line(
+            file, "flags",
+            "add --write best.yaml: scripts/export.py best.yaml --to %1$s prints its settings, -c best.yaml --plan "
+            "--for %1$s what each would change",
+            foreign_programs[config.program - 1].word);
     plan_print_time(space->planner, &config, &best->time, verbose, file);
     if (!isnan(items[result->best].robust)) unsure_print(&result->unsure, best->time.step, file);
     for (int64_t i = 0; i < result->found.count; i++)

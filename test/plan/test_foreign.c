@@ -4,6 +4,7 @@
 #include "unit.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 // A model of GPT or LLaMA of four layers on one stage, with two sequences of 32 tokens in a microbatch.
@@ -61,6 +62,31 @@ TEST(states_and_logits_are_those_of_the_program) {
     foreign_bytes(&memory, &config, &last, 1000000);
     double states = memory.bytes[MEMORY_WEIGHTS] + memory.bytes[MEMORY_OPTIMIZER] + memory.bytes[MEMORY_GRADIENTS];
     assert_true(fabs(states / foreign_programs[1].error - 1e6 * (2 + 16 / 2.0 + 2 * 6 / 4.0)) < 4);
+}
+
+// All copies share what foreign_bytes counts. ZeRO-3 keeps 16-bit weights and gradients of two layers.
+TEST(sharded_states_are_16_or_18_bytes_a_parameter_over_the_ranks_that_share_them) {
+    for (int program = 1; program <= 2; program++) {
+        Config config = of("llama", program, 1);
+        MemoryBytes memory = {0};
+        double error = foreign_programs[program - 1].error, all = program == 1 ? 18 : 16;
+        foreign_bytes(&memory, &config, &whole, 1000000);
+        int64_t states = memory.bytes[MEMORY_WEIGHTS] + memory.bytes[MEMORY_OPTIMIZER] + memory.bytes[MEMORY_GRADIENTS];
+        assert_true(llabs(states - foreign_states(&config, &whole, 1000000, 2, false)) < 4);
+        assert_true(fabs((double)foreign_states(&config, &whole, 1000000, 8, true) / error -
+                         1e6 * (all / 8 + 2 * 6 / 4.0)) < 4);
+    }
+}
+
+// Megatron-LM recomputes norms, torchtitan also the activation.
+TEST(selective_recomputation_keeps_no_output_of_a_norm) {
+    for (int program = 1; program <= 2; program++) {
+        Config config = of("llama", program, 1);
+        double all = bundle_of(&config, &whole), rows = 4 * 2 * 32;
+        config.schedule.pointwise_of_stage[0] = RECOMPUTE_POINTWISE;
+        double less = rows * (4 * 64 + (program == 1 ? 0 : 4 * 256));
+        assert_true(fabs(all - less - bundle_of(&config, &whole)) < 4);
+    }
 }
 
 TEST(an_unknown_program_is_refused) {

@@ -154,7 +154,7 @@ def test_the_options_of_the_answer_and_of_the_safer_one_give_their_figures():
     step, gib, chosen = found.groups()
     found = re.search(r" safer .*?: ([\d.]+) % longer, ([\d.]+) GiB: as set, then (-o .*?) given ", text)
     more, least, safer = found.groups()
-    assert "train.steps" not in safer and "--write best.yaml; scripts/export.py best.yaml --to megatron" in text
+    assert "train.steps" not in safer and "--write best.yaml: scripts/export.py best.yaml --to megatron prints" in text
     for options, longer, peak in ((chosen, 0, gib), (f"{chosen} {safer}", float(more), least)):
         ended = command("llama", "-c", model, "--plan", "--json", *program, *keys, *shlex.split(options))
         told = json.loads(ended.stdout)
@@ -616,6 +616,30 @@ def test_a_plan_for_another_program_names_nothing_that_it_lacks_and_hides_no_col
     assert {row["name"] for row in rows} == {"1f1b", "interleaved"} and {row["bpipe"] for row in rows} == {"off"}
     given = ["-o", "parallel.overlap=auto"]
     assert "not overlapped" in command("llama", "-c", LLAMA, "--plan", "--for", "megatron", *given).stdout
+
+
+def test_a_plan_for_another_program_has_its_settings_as_rows():
+    """Each row is what a plan with that key says; sharded parameters are computed by formula."""
+    model, given = ROOT / "configs/llama3_70b.yaml", ["hardware.gpu=h100", "parallel.pipeline=2", "parallel.data=8"]
+
+    def planned(*arguments, keys=()):
+        ended = command("llama", "-c", model, "--plan", "--for", "torchtitan", *arguments, overrides=[*given, *keys])
+        return ended.stdout
+
+    text = planned()
+    line = re.compile(r"^(\S.*?) +([\d.]+) GiB  (?:yes|no) +([\d.]+) s", re.M)
+    rows = {what: values for what, *values in line.findall(text)}
+    assert re.search(r"^world +the smallest that fits: \d+ ranks", text, re.M) and "BPipe" not in text
+    assert len(text.splitlines()) <= 24 and "settings of torchtitan, each alone\n" in text
+    for what, key in {"FSDP, as given": "parallel.overlap=off", "async tensor collectives on": "parallel.overlap=auto",
+                      "full recomputation": "schedule.recompute_layers=80"}.items():
+        told = json.loads(planned("--json", keys=[key]))
+        peak = max(stage["peak_bytes"] for stage in told["stages"])
+        assert rows[what] == [f"{peak / 2**30:.2f}", f"{told['step_ms'] / 1000:.2f}"], what
+    assert float(rows["HSDP, 2 groups of 4 ranks"][0]) > float(rows["FSDP, as given"][0])
+    gathered = next(rows[what] for what in rows if what.startswith("FSDP, weights gathered at each use"))
+    less, longer = (float(of) - float(to) for of, to in zip(gathered, rows["FSDP, as given"]))
+    assert less < 0 <= longer
 
 
 def test_the_answer_for_another_program_is_one_screen():
