@@ -22,17 +22,18 @@ const char *attention_without_flash(const AttentionShape *shape, int64_t element
 }
 
 bool attention_flash_kind(const AttentionShape *shape, int i, AttentionShape *kind) {
-    enum { SHORTEST = 128, TILE = 64, SHORTER = 4 };
+    enum { TILE = 64, SHORTER = 4, MEAN = 8 };
     *kind = *shape;
     if (!shape->documents) return i == 0;
     kind->batch = 1;
     if (shape->first > 0 && i-- == 0) return true;
     kind->first = 0;
-    for (; i > 0 && kind->seq > SHORTEST; i--) {
+    for (; i > 0 && kind->seq > TILE; i--) {
         kind->seq = pad_((kind->seq + SHORTER - 1) / SHORTER, TILE);
         kind->batch = 2 * shape->seq / kind->seq;
-        if (kind->batch > FLASH_DOCUMENTS) kind->batch = FLASH_DOCUMENTS;
     }
+    if (kind->seq <= TILE && shape->seq >= MEAN) kind->batch = shape->seq / MEAN;
+    if (kind->batch > FLASH_DOCUMENTS) kind->batch = FLASH_DOCUMENTS;
     return i == 0;
 }
 

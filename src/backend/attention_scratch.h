@@ -19,8 +19,10 @@ const char *attention_without_flash(const AttentionShape *shape, int64_t element
 // Documents in flash. A call of cuDNN computes several documents of one sequence. They are sorted into kinds by length,
 // so that few graphs are built: kind i has room for kind->batch documents of at most kind->seq queries. A kind's length
 // is a quarter of the length of the one before it, and its room is twice what fits into a sequence, so its scores are
-// no more than those of the sequence as one document. A range has a first kind for the document that begins before it,
-// with kind->first > 0. Without documents the only kind is `shape`. Returns false if there is no kind i.
+// no more than those of the sequence as one document. The last kind, of at most 64 queries, has room for documents of
+// eight on average, so that a piece of short documents is one call. A range has a first kind for the document that
+// begins before it, with kind->first > 0. Without documents the only kind is `shape`. Returns false if there is no kind
+// i.
 bool attention_flash_kind(const AttentionShape *shape, int i, AttentionShape *kind);
 
 // What a call with documents reads on the device: how many queries and keys each document has, and where its rows of

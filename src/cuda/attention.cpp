@@ -251,12 +251,9 @@ void cuda_attention_backward(Backend *backend, void *dqkv, void *scratch, const 
         bool range = shape->keys != NULL;
         // the keys of earlier documents have no gradients
         if (range && shape->documents) backend->zero(backend, call.dkeys, count * backend->element);
-        cuda_flash_backward(cuda, shape, &call);
+        double flops = cuda_flash_backward(cuda, shape, &call);
         if (range) cuda_accumulate_narrow(backend, shape->dkeys, call.dkeys, count);
-        // seen: twice the mean number of keys that a query sees
-        int64_t keys = attention_keys(shape), seen = shape->full ? 2 * keys : shape->first + keys;
-        double scores = (double)(shape->batch * shape->heads * shape->seq) * (double)seen;
-        cuda_beside(cuda, 5 * scores * (double)shape->head_dim); // five products
+        cuda_beside(cuda, flops);
         return;
     }
     stored_backward_(cuda, dqkv, scratch, dout, saved, qkv, shape);

@@ -148,7 +148,7 @@ static double softmax_bytes_(const Backend *be, const AttentionShape *a, bool ba
 // calls with fewer heads. Then a range adds the gradients of all keys that it sees to fp32. The documents of a step are
 // unknown, so one that nearly fills the sequence is counted, and a second call for the rest. A call is a kernel that
 // writes lengths, cuDNN's forward, or about four of its backward. Further calls are not counted: more documents save
-// scores, but in pieces of at most 128 tokens, where each document has a call of its own, the plan is too short.
+// scores.
 static double flash_(const Backend *be, const AttentionShape *a, bool backward) {
     const Cost *cost = clocks_(be)->cost;
     AttentionShape part = *a;

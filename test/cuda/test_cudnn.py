@@ -120,7 +120,8 @@ def test_a_slice_of_four_takes_the_workspace_that_is_planned(driver, capability)
 @pytest.mark.parametrize("capability", [90, 100])
 def test_documents_take_the_workspace_that_is_planned(driver, capability, form):
     """All kinds of calls: some documents of a sequence at a time, and the one that begins before a range."""
-    shapes = [(1, 512, 4, 4, 64), (2, 700, 6, 3, 96)] + [(1, 8192, 8, 2, 128)] * (capability == 90)
+    shapes = [(1, 512, 4, 4, 64), (2, 700, 6, 3, 96), (2, 128, 4, 2, 64), (1, 40, 4, 4, 64)]
+    shapes += [(1, 8192, 8, 2, 128)] * (capability == 90)
     for deterministic in ("on", "off"):
         for answer in ask(driver, capability, shapes, deterministic, form):
             assert len(set(answer.split())) == 1, answer
