@@ -443,22 +443,6 @@ TEST(seeds_and_epochs_have_orders_of_their_own) {
     assert_int_equal(equal_places(10000, 1, 5, 1, 5), 10000);
 }
 
-TEST(positions_visit_every_sample_once_an_epoch) {
-    write_shard("epoch.bin", GPT2, 1, 1001, 1001, 0);
-    Dataset *dataset = opened("epoch.bin", 10, 257, 1);
-    assert_int_equal(dataset_samples(dataset), 100);
-    for (int64_t epoch = 0; epoch < 3; epoch++) {
-        int seen[100] = {0};
-        for (int64_t i = 0; i < 100; i++) {
-            int64_t sample = dataset_shuffled(dataset, 1337, epoch * 100 + i);
-            assert_int_equal(sample, permute_index(i, 100, 1337, (uint64_t)epoch));
-            seen[sample]++;
-        }
-        for (int i = 0; i < 100; i++) assert_int_equal(seen[i], 1);
-    }
-    dataset_close(dataset);
-}
-
 TEST(more_shards_than_descriptors_are_opened) {
     struct rlimit before, few;
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);

@@ -146,7 +146,6 @@ static int run_rank_(const char *name, Supervisor *supervisor, int argc, char **
     status_page_set_action(r.page, "step 11 B0");
     status_page_set_action(r.page, "step 12 F3");
     world_set_status_page(r.world, r.page);
-    if (strcmp(name, "never") == 0 && r.rank == 1) nap_(600000);
     status_page_set_ready(r.page);
     world_barrier(r.world, &err);
     if (r.rank == 0)

@@ -194,16 +194,6 @@ def test_a_request_to_stop_reaches_all_ranks_as_sigusr1(number):
     assert job.leaves_nothing()
 
 
-@pytest.mark.thorough
-def test_one_request_ends_ranks_of_which_one_hangs_before_it_is_ready():
-    job = Job("never", 3).read_until("starting")
-    job.parent.send_signal(signal.SIGTERM)
-    job.end()
-    assert job.code == 1, job.stderr
-    assert "asked to stop before every rank had started" in job.lines[-1]
-    assert job.processes() == []
-
-
 # --- deaths in any order
 
 
@@ -271,16 +261,6 @@ def closed_ports(pids):
     """Returns the lines of these processes' listening sockets that are bound to an interface that does not exist."""
     lines = subprocess.run(["ss", "-ltnpH"], capture_output=True, check=True, text=True).stdout.splitlines()
     return [line for line in lines if "%if" in line and any(f"pid={pid}," in line for pid in pids)]
-
-
-@pytest.mark.thorough
-def test_a_killed_parent_leaves_nothing():
-    job = Job("wait", 3).started()
-    job.parent.kill()
-    job.parent.wait()
-    wait_until(lambda: not job.processes() and not job.folder.exists(), "a killed parent's launch is still there", 15)
-    assert job.leaves_nothing()
-    job.end()
 
 
 def test_a_folder_of_a_killed_parent_and_caretaker_is_removed_by_the_next_launch():

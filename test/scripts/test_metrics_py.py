@@ -61,17 +61,8 @@ def single(value):
 
 def step_line(step, loss):
     stage = {"stage": 0, "peak_bytes": 10, "activation_bytes": 5, "slots_used": 1, "slots_lent": 0}
-    return json.dumps(
-        {
-            "type": "step",
-            "step": step,
-            "loss": loss,
-            "step_ms": 1000.0,
-            "tokens_per_s": 4.0,
-            "mfu": None,
-            "stages": [stage],
-        }
-    )
+    return json.dumps({"type": "step", "step": step, "loss": loss, "step_ms": 1000.0, "tokens_per_s": 4.0, "mfu": None,
+                       "stages": [stage]})  # fmt: skip
 
 
 def val_line(step, loss):
