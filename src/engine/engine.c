@@ -388,7 +388,6 @@ static void engine_begin_(Engine *engine, const char *label, const Schedule *sch
     engine->queue.posted = engine->queue.started = engine->queue.done = 0;
     slots_begin(&engine->own);
     slots_begin(&engine->lent);
-    tensors_quantize(&engine->stage->tensors, engine->be);
     for (int i = 0; (link = links_at(&engine->links, i)) != NULL; i++)
         p2p_begin(link, schedule->forward_only && link->way == P2P_BACKWARD ? 0 : messages);
 }
@@ -573,7 +572,6 @@ int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err) {
     stage->documents = stage->places != NULL;
     if (stage->documents) batch_rehearse(stage);
     stage->layer_done = NULL; // gradients of a rehearsal belong to no step and are not summed
-    tensors_quantize(&stage->tensors, engine->be);
     for (int round = 0; round < (layer_done != NULL ? 2 : 1); round++) { // round 1: products while sums are in flight
         engine->be->summing = round == 1;
         for (int i = 0; status == 0 && i < schedule->chunks * both; i++) // gradients are written, then added to

@@ -10,7 +10,8 @@
 //   squares     one number per tensor; the sum over the world only gathers them: one rank contributes each number
 //   step guard  decides, from numbers that are equal on all ranks (step_guard.h)
 //   Muon        each matrix's momentum becomes a direction on the data rank that is its home (muon.h)
-//   AdamW       each data rank updates its piece, and Muon's matrices by their directions; then pieces are gathered
+//   AdamW       each data rank updates its piece, and Muon's matrices by their directions
+//   weights     pieces are gathered (zero.c), until the next forward uses them
 #include "optimizer.h"
 #include "base/alloc.h"
 
@@ -289,5 +290,8 @@ int optimizer_update(Optimizer *optimizer, int64_t step, int64_t skipped, double
     // adamw zeroed gradients in this rank's pieces. This zeroes the pieces of the other ranks.
     if (optimizer->groups.data != NULL || optimizer->groups.experts != NULL) optimizer_skip(optimizer);
     if (stage->be->synchronize(stage->be, err) != 0) return -1;
-    return zero_gather_weights(optimizer->zero, err);
+    zero_gather_weights(optimizer->zero);
+    return 0;
 }
+
+int optimizer_wait(Optimizer *optimizer, Error *err) { return zero_wait_weights(optimizer->zero, err); }

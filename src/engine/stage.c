@@ -375,6 +375,13 @@ static void open_keys_(Stage *stage, const StageChunk *chunk, int64_t unit, int6
     stage->pass.dkeys = (void *)(keys + chunk->kept * chunk->layers * at->keys_bytes + layer * at->dkeys_bytes);
 }
 
+// Makes the tensors [first, end) ready for a run: their weights have arrived, and those of 8 bits are made from them.
+static void open_weights_(Stage *stage, const Tensor *first, int64_t count) {
+    int64_t begin = first - stage->tensors.tensors;
+    if (stage->needs_weights != NULL) stage->needs_weights(stage->zero, begin + count);
+    tensors_quantize(&stage->tensors, stage->be, begin, begin + count);
+}
+
 int stage_forward(Stage *stage, int chunk, int64_t unit, void *bundle, const void *input, void *output, float scale,
                   Error *err) {
     Pass *pass = &stage->pass;
@@ -389,6 +396,8 @@ int stage_forward(Stage *stage, int chunk, int64_t unit, void *bundle, const voi
     // The last chunk's output goes to the end of its bundle, where the head replaces the output by its gradient.
     void *final = here->last ? layer_bundle_(stage, here, bundle, here->layers) : output;
     void *begin = here->layers > 0 ? bundle : final;
+    const bool opens = unit == 0; // the run's first use of the chunk's weights
+    if (opens && here->first) open_weights_(stage, stage->embedding, stage->table.first_layer);
     if (here->first) embedding_block_forward(pass, stage->model, stage->embedding, begin, stage->tokens + tokens);
     else stage->be->copy(stage->be, STREAM_COMPUTE, begin, input, at->message_bytes);
     for (int64_t l = 0; l < here->layers; l++) {
@@ -396,16 +405,19 @@ int stage_forward(Stage *stage, int chunk, int64_t unit, void *bundle, const voi
         pass->shape = layer_shape_(stage, here, l);
         int64_t row = (here->first_layer + l) * at->shape.route.experts;
         pass->copies = stage->copies == NULL ? NULL : stage->copies + row;
+        const Tensor *tensors = layer_tensors_(stage, here, l);
+        if (opens) open_weights_(stage, tensors, stage->table.per_layer);
         void *place = layer_place_(stage, here, bundle, l);
         void *next = l + 1 < here->layers ? layer_bundle_(stage, here, bundle, l + 1) : final;
         // The next norm, of a layer or of the head, writes the output, unless it is the chunk's message, or the input
         // of a recomputed layer, which reads it from the bundle.
         bool ends = l + 1 == here->layers;
         LayerOutput made = (ends ? here->last : l + 1 >= here->recomputed) ? LAYER_LEAVES : LAYER_WRITES;
-        layer_forward(pass, stage->model, layer_tensors_(stage, here, l), place, next, made);
+        layer_forward(pass, stage->model, tensors, place, next, made);
         stage_poll_(stage);
     }
     pass->shape = &at->shape;
+    if (opens && here->last) open_weights_(stage, stage->head, stage->table.count - stage->table.head);
     if (here->last)
         head_block(pass, stage->model, stage->head, &stage->head_work, final, stage->losses + tokens,
                    stage->targets + tokens, scale);
@@ -414,7 +426,7 @@ int stage_forward(Stage *stage, int chunk, int64_t unit, void *bundle, const voi
 
 static void layer_complete_(Stage *stage, const StageChunk *chunk, int64_t unit, int64_t layer) {
     if (unit == (stage->microbatches - 1) * stage->at.shape.slices && stage->layer_done != NULL)
-        stage->layer_done(stage->layer_done_argument, chunk->before + layer);
+        stage->layer_done(stage->zero, chunk->before + layer);
 }
 
 // dx carries the gradient of layer l's output. stage_weights reads this gradient again, except with shape.pointwise.

@@ -76,8 +76,11 @@ typedef struct Stage {
     int64_t microbatches, most_microbatches; // number in this step; largest number of the run, which sizes the memory
     // Called when the gradients of a layer's tensors are complete: in the last microbatch's backward, or in its
     // stage_weights if backwards are split. `layer` counts the layers of all chunks of this stage. May be NULL.
-    void (*layer_done)(void *argument, int64_t layer);
-    void *layer_done_argument;
+    void (*layer_done)(void *zero, int64_t layer);
+    // Called before a run's first use of each part of the stage. Waits for the weights of the first `tensors` tensors,
+    // which data ranks may still gather. May be NULL.
+    void (*needs_weights)(void *zero, int64_t tensors);
+    void *zero; // argument of both (zero.h)
 } Stage;
 
 // Fills the shape. Reads only stages, chunks, placement, slices, split and, with slices, the stage's list of

@@ -2,21 +2,29 @@
 // this order the same on all data ranks, so a group's sums match. If ranks sum in a workspace, at most SUMS_OVER_DATA
 // sums are in flight. NCCL gets each sum as soon as its unit is complete. The host queues the complete last backward
 // before the device runs it. A sum that had to wait for an earlier one would start only at the pipeline's end.
+//
+// Gathers of weights pass through the same queue, in the order of the stage's tensors, which is the order of their
+// first use. All end in the first forward of the next step, before the first sum:
+//
+//     update | gathers ===============================|
+//            | F0: wait, embedding, wait, layer 0, wait, layer 1 ...  B0 ...  last B: | sums ========|
 #include "zero.h"
 #include "base/alloc.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct Zero {
     Stage *stage;
-    Comm *data, *experts;              // replicas of the stage; replicas of its experts. NULL: one replica
-    int64_t *order;                    // (units) units in the order of their sums; [0, complete) are filled
-    bool *ordered;                     // (units) true: the unit is in `order`
-    int64_t complete, started, summed; // entries of `order`; summed <= started <= complete
-    int64_t most;                      // most sums in flight at once
-    CommRequest *requests;             // (units) request of the unit's sum or gather
-    Error error;                       // the first sum that failed while a backward ran
+    Comm *data, *experts;            // replicas of the stage; replicas of its experts. NULL: one replica
+    bool gathers;                    // true: the units of `order` gather weights; false: they sum gradients
+    int64_t *order;                  // (units) units in the order of their collectives; [0, complete) are filled
+    bool *ordered;                   // (units) true: the unit's sum is in `order`
+    int64_t complete, started, done; // entries of `order`; done <= started <= complete
+    int64_t most;                    // most collectives in flight at once
+    CommRequest *requests;           // (units) request of the unit's sum or gather
+    Error error;                     // the first collective that failed while a forward or a backward ran
 };
 
 static bool alone_(const Zero *zero) { return zero->data == NULL && zero->experts == NULL; }
@@ -31,39 +39,70 @@ static void start_next_(Zero *zero) {
     int64_t u = zero->order[zero->started];
     const Unit *unit = &tensors->units[u];
     Comm *group = group_(zero, u);
-    float *sum = tensors_sum(tensors, unit);
-    CommOperation operation = unit->home < 0 ? COMM_REDUCE_SCATTER : COMM_REDUCE;
-    int failed = group->collective(group, operation, unit->home, sum, unit->gradients, unit->piece, COMM_FLOAT,
+    bool divided = unit->home < 0;
+    int failed;
+    if (zero->gathers) {
+        int64_t element = unit_element(tensors, unit);
+        char *piece = (char *)unit->weights + (divided ? unit->rank * unit->piece * element : 0);
+        failed =
+            group->collective(group, divided ? COMM_ALL_GATHER : COMM_BROADCAST, unit->home, unit->weights, piece,
+                              unit->piece, element == 2 ? COMM_BF16 : COMM_FLOAT, &zero->requests[u], &zero->error);
+    } else {
+        failed = group->collective(group, divided ? COMM_REDUCE_SCATTER : COMM_REDUCE, unit->home,
+                                   tensors_sum(tensors, unit), unit->gradients, unit->piece, COMM_FLOAT,
                                    &zero->requests[u], &zero->error);
+        zero->stage->be->summing = true;
+    }
     zero->started += failed == 0;
-    zero->stage->be->summing = true;
 }
 
-static Comm *oldest_(const Zero *zero) { return group_(zero, zero->order[zero->summed]); }
+static Comm *oldest_(const Zero *zero) { return group_(zero, zero->order[zero->done]); }
 
-// Counts the sums that are complete, and starts as many more as may be in progress.
+// Counts the collectives that are complete, and starts as many more as may be in progress.
 static void move_on_(Zero *zero) {
-    while (zero->error.code == 0 && zero->summed < zero->started &&
-           oldest_(zero)->test(oldest_(zero), &zero->requests[zero->order[zero->summed]], &zero->error) == 1)
-        zero->summed++;
-    while (zero->error.code == 0 && zero->started < zero->complete && zero->started < zero->summed + zero->most)
+    while (zero->error.code == 0 && zero->done < zero->started &&
+           oldest_(zero)->test(oldest_(zero), &zero->requests[zero->order[zero->done]], &zero->error) == 1)
+        zero->done++;
+    while (zero->error.code == 0 && zero->started < zero->complete && zero->started < zero->done + zero->most)
         start_next_(zero);
 }
 
-// Waits until all complete gradients are summed.
-static int zero_finish_(Zero *zero, Error *err) {
-    for (move_on_(zero); zero->error.code == 0 && zero->summed < zero->started; move_on_(zero)) {
-        int64_t oldest = zero->order[zero->summed];
-        if (comm_wait(group_(zero, oldest), &zero->requests[oldest], &zero->error) == 0) zero->summed++;
+// Waits for the collectives in `order` of units below `units`, INT64_MAX for all. poll: see comm_wait_polling; if it
+// returns false, the caller has an error, and the wait ends.
+static int zero_finish_(Zero *zero, int64_t units, bool (*poll)(void *, bool), Error *err) {
+    for (move_on_(zero); zero->error.code == 0 && zero->done < zero->started; move_on_(zero)) {
+        int64_t oldest = zero->order[zero->done];
+        CommRequest *request = &zero->requests[oldest];
+        if (oldest >= units) break;
+        comm_wait_polling(group_(zero, oldest), request, poll, zero->stage->pass.poll_argument, &zero->error);
+        if (request->active) break;
+        zero->done += zero->error.code == 0;
     }
     if (zero->error.code == 0) return 0;
     if (err != NULL) *err = zero->error;
     return -1;
 }
 
+// Forgets the collectives of `order`, which have ended.
+static void clear_(Zero *zero) {
+    assert(zero->done == zero->complete);
+    zero->gathers = false;
+    zero->complete = zero->started = zero->done = 0;
+}
+
+// Waits for the weights of the stage's first `tensors` tensors. Messages progress meanwhile, as in pass_collective.
+static void needs_weights_(void *argument, int64_t tensors) {
+    Zero *zero = (Zero *)argument;
+    const Pass *pass = &zero->stage->pass;
+    if (!zero->gathers) return;
+    zero_finish_(zero, zero->stage->tensors.tensors[tensors - 1].unit + 1, pass->poll, pass->err);
+    if (zero->done == zero->complete) clear_(zero);
+}
+
 // Appends unit u to the order in which units are summed, the first time its gradients are complete. All ranks of a
 // stage use one order for both groups, so that no two ranks wait for each other's sums.
 static void zero_add_(Zero *zero, int64_t u) {
+    assert(!zero->gathers);
     if (zero->ordered[u] || group_(zero, u) == NULL || zero->stage->tensors.units[u].count == 0) return;
     zero->ordered[u] = true;
     zero->order[zero->complete++] = u;
@@ -74,7 +113,7 @@ static void layer_done_(void *argument, int64_t layer) {
     const Stage *stage = zero->stage;
     // The next backward, of layer - 1, writes into the buffer of the gradients of layer + 1.
     if (stage->tensors.buffer > 0 && zero->complete > 0) {
-        zero_finish_(zero, NULL);
+        zero_finish_(zero, INT64_MAX, NULL, NULL);
         tensors_zero_buffer(&stage->tensors, stage->be, layer + 1);
     }
     int64_t first = stage->layers - stage->tensors.tensors + layer * stage->table.per_layer;
@@ -96,8 +135,9 @@ Zero *zero_create(Stage *stage, Comm *data, Comm *experts) {
     zero->ordered = xcalloc((size_t)units, sizeof *zero->ordered);
     zero->requests = xcalloc((size_t)units, sizeof *zero->requests);
     if (!alone_(zero)) {
+        stage->needs_weights = needs_weights_;
         stage->layer_done = layer_done_;
-        stage->layer_done_argument = zero;
+        stage->zero = zero;
     }
     return zero;
 }
@@ -106,7 +146,7 @@ void zero_destroy(Zero *zero) {
     if (zero == NULL) return;
     // If all ranks abandon a step, for example because its loss is not finite, its sums may still be in flight. They
     // must end before their memory is freed.
-    if (zero->complete > 0) zero_finish_(zero, NULL);
+    zero_finish_(zero, INT64_MAX, NULL, NULL);
     free_all(zero->order, zero->ordered, zero->requests, zero);
 }
 
@@ -114,36 +154,26 @@ int zero_reduce_gradients(Zero *zero, Error *err) {
     int64_t units = zero->stage->tensors.unit_count;
     if (alone_(zero)) return 0;
     for (int64_t u = 0; u < units; u++) zero_add_(zero, u);
-    int status = zero_finish_(zero, err);
+    if (zero_finish_(zero, INT64_MAX, NULL, err) != 0) return -1;
     zero->stage->be->summing = false;
     memset(zero->ordered, 0, (size_t)units * sizeof *zero->ordered);
-    zero->complete = zero->started = zero->summed = 0;
-    return status;
+    clear_(zero);
+    return 0;
 }
 
-static int zero_gather_(Zero *zero, int64_t u, Error *err) {
+void zero_gather_weights(Zero *zero) {
     const StageTensors *tensors = &zero->stage->tensors;
-    const Unit *unit = &tensors->units[u];
-    Comm *group = group_(zero, u);
-    if (unit->owner >= 0 || group == NULL || unit->count == 0) return 0;
-    int64_t element = unit_element(tensors, unit);
-    char *whole = (char *)unit->weights, *piece = whole + unit->rank * unit->piece * element;
-    CommType type = element == 2 ? COMM_BF16 : COMM_FLOAT;
-    CommOperation operation = unit->home < 0 ? COMM_ALL_GATHER : COMM_BROADCAST;
-    return group->collective(group, operation, unit->home, whole, unit->home < 0 ? piece : whole, unit->piece, type,
-                             &zero->requests[u], err);
+    assert(zero->complete == 0);
+    for (int64_t u = 0; u < tensors->unit_count; u++)
+        if (group_(zero, u) != NULL && tensors->units[u].owner < 0 && tensors->units[u].count > 0)
+            zero->order[zero->complete++] = u;
+    zero->gathers = zero->complete > 0;
+    move_on_(zero);
 }
 
-// At most SUMS_OVER_DATA gathers are in flight at once.
-int zero_gather_weights(Zero *zero, Error *err) {
-    int64_t units = zero->stage->tensors.unit_count;
-    if (alone_(zero)) return 0;
-    for (int64_t u = 0; u < units + SUMS_OVER_DATA; u++) {
-        int64_t oldest = u - SUMS_OVER_DATA;
-        if (oldest >= 0 && zero->requests[oldest].active &&
-            comm_wait(group_(zero, oldest), &zero->requests[oldest], err) != 0)
-            return -1;
-        if (u < units && zero_gather_(zero, u, err) != 0) return -1;
-    }
+int zero_wait_weights(Zero *zero, Error *err) {
+    if (!zero->gathers) return 0;
+    if (zero_finish_(zero, INT64_MAX, NULL, err) != 0) return -1;
+    clear_(zero);
     return 0;
 }

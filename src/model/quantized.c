@@ -93,9 +93,10 @@ int64_t tensors_quantized_layout(const StageTensors *tensors, char *base) {
     return layout.used;
 }
 
-void tensors_quantize(const StageTensors *tensors, Backend *be) {
+void tensors_quantize(const StageTensors *tensors, Backend *be, int64_t begin, int64_t end) {
     for (int64_t u = 0; tensors->fp8 != FP8_OFF && u < tensors->unit_count; u++) {
-        int64_t rows;
+        int64_t rows, first = tensors->units[u].first;
+        if (first < begin || first >= end) continue;
         Tensor *w = matrix_(tensors, &tensors->units[u], &rows);
         for (int i = 0; w != NULL && i < 2; i++)
             be->quantize(be, w->factor[i], factor_plain(w->weight), rows, w->cols, i == 1);

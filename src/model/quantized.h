@@ -1,7 +1,7 @@
 // Eight-bit operands (train.fp8) of the layers' four products and their gradients: kind, place and quantization.
-// Weights are quantized once per engine run, inputs and gradients before each product. Their bf16 values are the same
-// for every schedule, and each scale covers one rank's operand of one product. So no bit depends on stages, schedules,
-// slots or resumes.
+// Weights are quantized once per engine run, before their first use, inputs and gradients before each product. Their
+// bf16 values are the same for every schedule, and each scale covers one rank's operand of one product. So no bit
+// depends on stages, schedules, slots or resumes.
 //
 // Scales along rows are local to a rank's shard. So a gathered input or gradient is quantized once, on the shard, and
 // the bundle keeps the outputs of norms and activation only in eight bits. The backward quantizes the transposes from
@@ -37,6 +37,6 @@ int64_t quantized_work_bytes(const Shape *shape);
 Factor quantized_factor(Pass *pass, Factor x, int64_t rows, int64_t cols, FactorUse use, bool transposed, int with);
 
 // Lays out the stage's quantized weights at `base` and returns their bytes; base NULL: only counts. tensors_quantize
-// quantizes all of them.
+// quantizes those of the tensors [begin, end).
 int64_t tensors_quantized_layout(const StageTensors *tensors, char *base);
-void tensors_quantize(const StageTensors *tensors, Backend *be);
+void tensors_quantize(const StageTensors *tensors, Backend *be, int64_t begin, int64_t end);

@@ -226,7 +226,8 @@ static void counted_take_(CountedStage *counting, const CountKey *key, const Cou
 }
 
 // Counts every action on every slice; backwards run from the last slice to the first. Bundle and messages have memory
-// of their own, as in a run.
+// of their own, as in a run. Counts the second microbatch: a step's first forward also waits for weights and quantizes
+// them, and its first backward writes gradients, to which the others add.
 static void count_actions_(CountedStage *counting, const CountKey *key, const Counted *counted) {
     Stage *stage = &counting->stage;
     Backend *be = counting->be;
@@ -237,10 +238,9 @@ static void count_actions_(CountedStage *counting, const CountKey *key, const Co
     void *out = be->allocate(be, MEMORY_MESSAGES, bytes, "output", err);
     counted_read_(counting);
     for (int64_t i = 0; i < slices; i++) {
-        stage_forward(stage, 0, i, bundle, in, out, 1.0f, err);
+        stage_forward(stage, 0, slices + i, bundle, in, out, 1.0f, err);
         counted_take_(counting, key, counted, i, offsetof(ChunkTimes, forward), true);
     }
-    // Counts the second microbatch: the first backward of a step writes gradients, the others add to them.
     for (int64_t i = slices - 1; i >= 0; i--) {
         stage_backward(stage, 0, slices + i, bundle, in, out, false, err);
         counted_take_(counting, key, counted, i, offsetof(ChunkTimes, backward), false);
@@ -269,15 +269,15 @@ static void count_actions_(CountedStage *counting, const CountKey *key, const Co
     }
 }
 
-// Counts the end of a step. The sums of gradients are left out, since a plan simulates how they share the network while
-// backwards run (plan_time.c).
+// Counts the end of a step, and in `backward` the gathers of weights, which begin then. The sums of gradients are left
+// out, since a plan simulates how they share the network while backwards run (plan_time.c).
 static void count_update_(CountedStage *counting, ChunkTimes *times) {
     Error *err = &counting->err;
     OptimizerGroups groups = {.tensor = counting->tensor, .data = counting->data, .experts = counting->same_experts};
     Optimizer *optimizer = optimizer_create(&counting->stage, &groups);
     double norm;
     counted_read_(counting);
-    tensors_quantize(&counting->stage.tensors, counting->be);
+    tensors_quantize(&counting->stage.tensors, counting->be, 0, counting->stage.tensors.count);
     Comm *sums[] = {counting->data, counting->same_experts};
     for (int i = 0; i < 2; i++)
         if (sums[i] != NULL) count_comm_rest(sums[i], true);
@@ -286,6 +286,8 @@ static void count_update_(CountedStage *counting, ChunkTimes *times) {
         if (sums[i] != NULL) count_comm_rest(sums[i], false);
     optimizer_update(optimizer, 1, 0, 1.0, err);
     times->forward = counted_read_(counting);
+    optimizer_wait(optimizer, err);
+    times->backward = counted_read_(counting);
     optimizer_destroy(optimizer);
 }
 
@@ -354,7 +356,7 @@ void counted_chunk_whole(const CountSource *source, const StageShape *stage, con
     count_chunk_(source, stage, chunk, INT64_MAX, times);
 }
 
-Account counted_update(const CountSource *source, const StageShape *stage) {
+UpdateTimes counted_update(const CountSource *source, const StageShape *stage) {
     const ParallelConfig *parallel = &source->config->parallel;
     CountKey key = key_(source, &stage->shape);
     memset(key.sizes, 0, sizeof key.sizes);
@@ -374,12 +376,13 @@ Account counted_update(const CountSource *source, const StageShape *stage) {
     ChunkTimes times[3], fewer[3];
     key.layers = (int)counted;
     count_(source, stage, &key, &(Counted){.chunk = times});
-    if (more == 0) return times->forward;
+    UpdateTimes spent = {times->forward, account_total(&times->backward)};
+    if (more == 0) return spent;
     key.layers = (int)counted - 1;
     count_(source, stage, &key, &(Counted){.chunk = fewer});
-    Account spent = times->forward;
-    account_add(&spent, &times->forward, (double)more);
-    account_add(&spent, &fewer->forward, -(double)more);
+    spent.gather += (double)more * (spent.gather - account_total(&fewer->backward));
+    account_add(&spent.update, &times->forward, (double)more);
+    account_add(&spent.update, &fewer->forward, -(double)more);
     return spent;
 }
 

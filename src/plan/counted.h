@@ -34,9 +34,15 @@ void counted_chunk(const CountSource *source, const StageShape *stage, const Sta
 void counted_chunk_whole(const CountSource *source, const StageShape *stage, const StageChunk *chunk,
                          ChunkTimes *times);
 
-// Counts the work after the pipeline on a rank with these layers, and with the embedding and the head if `stage` has
-// them: 8-bit weights, gradient norm, update, gather of weights over data ranks.
-Account counted_update(const CountSource *source, const StageShape *stage);
+// The work after the pipeline: gradient norm, update, and quantizing weights for the next step. gather: seconds of the
+// gathers of weights over data ranks, which start then.
+typedef struct UpdateTimes {
+    Account update;
+    double gather;
+} UpdateTimes;
+
+// Counts the work on a rank with these layers, and with the embedding and the head if `stage` has them.
+UpdateTimes counted_update(const CountSource *source, const StageShape *stage);
 
 // Seconds of a microbatch, all slices together, on one layer in the middle of the model, and the seconds that the
 // embedding and the head add to their stages. forward: part of `layer`. first: the forward of a layer's first slice.

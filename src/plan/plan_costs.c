@@ -151,18 +151,20 @@ static int layers_of_(const Costing *costing, int s) {
     return layers > 0 ? (int)layers : 1;
 }
 
-static double optimizer_seconds_(const Costing *costing, int s) {
+static double optimizer_seconds_(const Costing *costing, int s, double *gather) {
     const PlanStage *stage = &costing->plan->stage[s];
     const Profile *profile = costing->source->profile;
     const Hardware *hardware = costing->source->hardware;
     const CountSource source = count_source_(costing);
-    Account spent = counted_update(&source, &stage->at);
+    UpdateTimes counted = counted_update(&source, &stage->at);
+    const Account spent = counted.update;
     double world = (double)config_world(costing->config), update = compute_(&spent);
     int64_t owned = stage->states.owned;
     bool adamw = costing->config->train.optimizer == OPTIMIZER_ADAMW; // a profile measures AdamW
     if (profile != NULL && adamw) update = (profile->norm_seconds + profile->optimizer_seconds) * (double)owned;
     // All ranks update at the same time, even if they share cores.
     if (hardware->cpu && world > hardware->cores_share) update *= world / hardware->cores_share;
+    *gather = counted.gather;
     return waits_(&spent) + update;
 }
 
@@ -285,6 +287,41 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing) {
     }
 }
 
+// Returns the seconds by which gathers of weights over data ranks delay the first microbatch's way to the loss. They
+// start on all stages after the update, in the order of the tensors' first use. Each part of a stage waits for its
+// weights, and is slower while later ones arrive: persistent products are chosen for all multiprocessors, so some
+// of their blocks wait for the gather. A stage waits for its first input anyway, so only the first stages are delayed.
+static double gathered_(const PlanCosts *costs, const Costing *costing) {
+    const Plan *plan = costing->plan;
+    const Schedule *schedule = costing->schedule;
+    const Cost *cost = &costing->source->hardware->cost;
+    double element = costing->config->train.precision == PRECISION_BF16 ? 2 : 4, now = 0, undelayed = 0;
+    double all = cost->multiprocessors, slower = all > BESIDE_CTAS ? BESIDE_CTAS / (all - BESIDE_CTAS) : 0;
+    for (int g = 0, s, c, from = -1; g < plan->stages * schedule->chunks; g++, from = s) {
+        schedule_home(schedule, g, &s, &c);
+        const PlanStage *stage = &plan->stage[s];
+        const StageChunk *chunk = &stage->at.chunk[c];
+        int64_t parts = chunk->layers > 0 ? chunk->layers : 1;
+        double gather = costs->stage[s].gather, weights = (double)stage->states.weights;
+        double forward = costs->costs.forward[(s * schedule->chunks + c) * schedule->slices];
+        double each = forward / (double)parts, of_layer = 0;
+        double ends = ((double)stage->states.gradients - (double)stage->layer_gradients) * element / 4;
+        double embedding = !stage->at.first || weights <= 0 ? 0 : ends / weights / (stage->at.last ? 2 : 1);
+        double message = from >= 0 && from != s ? costs->costs.edge[min_int(from, s)] : 0;
+        if (weights > 0 && stage->at.layers > 0) of_layer = (1 - ends / weights) / (double)stage->at.layers;
+        now += message, undelayed += message + forward;
+        for (int64_t i = 0; i < parts; i++) {
+            bool whole = chunk->layers == 0 || (chunk->last && i + 1 == parts);
+            double share = whole ? 1 : embedding + of_layer * (double)(chunk->before + i + 1);
+            now = fmax(now, gather * share);
+            double left = fmax(0, gather - now);
+            now +=
+                each + (cost->persistent ? fmin(each, left) : fmin(each * slower, left * BESIDE_CTAS / fmax(1, all)));
+        }
+    }
+    return now - undelayed;
+}
+
 static double tied_seconds_(const Costing *costing) {
     const Plan *plan = costing->plan;
     int first = 0, last = 0;
@@ -315,7 +352,7 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *sche
         StageTime *time = &costs->stage[s];
         for (int c = 0; c < schedule->chunks && status == 0; c++)
             status = chunk_compute_(&costing, s, c, &times, time, err);
-        time->optimizer = optimizer_seconds_(&costing, s) - time->first;
+        time->optimizer = optimizer_seconds_(&costing, s, &time->gather) - time->first;
         if (source->free_messages) continue;
         transfer[s] = transfer_(&costing, s);
         edge[s] = costing_message_(&costing, s, (s + 1) % p, plan->stage[s].at.message_bytes);
@@ -333,6 +370,7 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *sche
                                    .transfer = transfer,
                                    .edge = edge,
                                    .shares = &costs->shares};
+    costs->gathered = config_replicas(config) > 1 ? gathered_(costs, &costing) : 0;
     return 0;
 }
 

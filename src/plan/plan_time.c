@@ -237,6 +237,7 @@ int plan_time(PlanTime *time, const Config *config, const Schedule *schedule, co
     if (plan_costs_make(&costs, config, schedule, plan, source, err) != 0) return -1;
     double optimizer = 0;
     for (int s = 0; s < plan->stages; s++) optimizer = fmax(optimizer, costs.stage[s].optimizer);
+    optimizer += costs.gathered;
     double after = costs.tied + optimizer + source->hardware->step;
     Simulated simulated = {config, &costs, source->lists, .worth = worth - after};
     for (int s = 0; s < plan->stages; s++) simulated.each = fmax(simulated.each, least_(&costs, schedule, s));

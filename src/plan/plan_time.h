@@ -1,6 +1,6 @@
 // Predicts the time of a step. Stage times are counted (counted.h) or come from a profile. The pipeline's time
 // comes from a simulation of the schedule that would run. Added to it are the sums of gradients over data ranks and of
-// the tied head, the gradient norm, the optimizer and the weight gathers.
+// the tied head, the gradient norm, the optimizer, and the wait of the first forwards for weights.
 #pragma once
 
 #include "counted.h"
@@ -30,7 +30,8 @@ typedef struct StageTime {
     double reduction;
     double beside;    // seconds that concurrent sums over data ranks add to B, or W
     double first;     // seconds by which a step's first B (or W) is shorter than the others
-    double optimizer; // seconds per step: gradient norm, AdamW, weight gather, less `first`
+    double gather;    // seconds per step of the gathers of weights over data ranks, which start after the update
+    double optimizer; // seconds per step: gradient norm and AdamW, less `first`
 } StageTime;
 
 // The sums of gradients over data ranks. A stage sums a layer's gradients once the last backward has completed them.
@@ -51,7 +52,8 @@ typedef struct PlanCosts {
     SimulateShares shares;
     StageTime *stage; // [stages]
     DataSums sums;
-    double tied; // seconds per step to sum the tied head's gradient over first and last stage
+    double tied;     // seconds per step to sum the tied head's gradient over first and last stage
+    double gathered; // seconds by which gathers of weights delay a step's first forwards
     double *times_;
     int *resources_;
 } PlanCosts;

@@ -211,7 +211,8 @@ static int sample_all_(Run *run, int64_t step, bool *stop, Error *err) {
 // A request to stop ends the sample at once, and the run after the next step.
 int run_sample(Run *run, int64_t step, Error *err) {
     bool stop = false;
-    return sample_all_(run, step, &stop, err);
+    // The other data ranks run no forward, which would wait for their part in gathers.
+    return optimizer_wait(run->optimizer, err) != 0 ? -1 : sample_all_(run, step, &stop, err);
 }
 
 int run_generate(Run *run, Error *err) {

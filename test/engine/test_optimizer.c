@@ -1,4 +1,5 @@
-// The optimizer with good and bad gradients: which tensor is blamed, and that a skipped update leaves no trace.
+// The optimizer with good and bad gradients: which tensor is blamed, that a skipped update leaves no trace, and that a
+// forward waits for the weights of data ranks no earlier than it uses them.
 #include "models.h"
 #include "engine/optimizer.h"
 #include "made_plan.h"
@@ -16,7 +17,8 @@ typedef struct Bench {
     Optimizer *optimizer;
 } Bench;
 
-static Bench *bench_open(const char *path, const char *precision) {
+// data: the group of data ranks, whose number is one of the keys; NULL: one.
+static Bench *bench_open(const char *path, const char *keys, Comm *data) {
     Bench *bench = calloc(1, sizeof *bench);
     Error err = {0};
     char overrides[128];
@@ -24,7 +26,7 @@ static Bench *bench_open(const char *path, const char *precision) {
     char **argv = NULL;
     snprintf(overrides, sizeof overrides,
              "parallel.pipeline=1 model.layers=2 train.schedule=constant train.warmup_steps=0 train.precision=%s",
-             precision);
+             keys);
     bench->config = loaded(path, overrides);
     bench->be = backend_cpu_create(bench->config.train.precision, 1, &err);
     bench->world = world_join(&argc, &argv, &err);
@@ -33,7 +35,7 @@ static Bench *bench_open(const char *path, const char *precision) {
     const Schedule one = {.stages = 1, .chunks = 1};
     if (stage_create(&bench->stage, model_of(&bench->config), &bench->config, &one, bench->be, 0, NULL, 0, &err) != 0)
         fail_msg("%s", err.text);
-    OptimizerGroups groups = {.world = bench->world};
+    OptimizerGroups groups = {.world = bench->world, .data = data};
     bench->optimizer = optimizer_create(&bench->stage, &groups);
     if (bench->optimizer == NULL) fail_msg("%s", err.text);
     return bench;
@@ -77,7 +79,7 @@ static void apply(Bench *bench, int64_t step, int64_t skipped) {
 }
 
 static void skipped_leaves_no_trace(const char *path, const char *precision) {
-    Bench *with = bench_open(path, precision), *without = bench_open(path, precision);
+    Bench *with = bench_open(path, precision, NULL), *without = bench_open(path, precision, NULL);
     size_t bytes;
     fill_gradients(with, 1);
     apply(with, 1, 0);
@@ -122,7 +124,7 @@ static Blame blamed(Bench *bench) {
 }
 
 TEST(the_blamed_gradient_is_the_first_of_the_backward) {
-    Bench *bench = bench_open("configs/llama_tiny.yaml", "fp32");
+    Bench *bench = bench_open("configs/llama_tiny.yaml", "fp32", NULL);
     fill_gradients(bench, 1);
     tensor_named(bench, "model.embed_tokens.weight")->gradient[5] = NAN;
     tensor_named(bench, "model.layers.0.mlp.down_proj.weight")->gradient[0] = NAN;
@@ -137,7 +139,7 @@ TEST(the_blamed_gradient_is_the_first_of_the_backward) {
 
 TEST(a_nan_weight_is_blamed_too) {
     for (int bf16 = 0; bf16 < 2; bf16++) {
-        Bench *bench = bench_open("configs/llama_tiny.yaml", bf16 ? "bf16" : "fp32");
+        Bench *bench = bench_open("configs/llama_tiny.yaml", bf16 ? "bf16" : "fp32", NULL);
         Tensor *bad = tensor_named(bench, "model.layers.1.input_layernorm.weight");
         TensorPiece piece = tensors_piece(&bench->stage.tensors, bad - bench->stage.tensors.tensors);
         (piece.master != NULL ? piece.master : (float *)piece.weight)[3] = INFINITY;
@@ -148,4 +150,93 @@ TEST(a_nan_weight_is_blamed_too) {
         assert_string_equal(blame.weight->name, "model.layers.1.input_layernorm.weight");
         bench_close(bench);
     }
+}
+
+// ---------------------------------------------------------------- weights of data ranks
+
+// A group of two data ranks whose gathers end only while something waits for them, one after another.
+typedef struct SlowGroup {
+    Comm base;
+    int64_t started, ended, arrived; // gathers
+} SlowGroup;
+
+static int slow_collective(Comm *comm, CommOperation operation, int root, void *out, const void *in, int64_t count,
+                           CommType type, CommRequest *request, Error *err) {
+    SlowGroup *group = comm->self;
+    (void)root, (void)out, (void)in, (void)count, (void)type, (void)err;
+    *request = (CommRequest){.active = operation == COMM_ALL_GATHER, .detail = {group->started}};
+    group->started += request->active;
+    return 0;
+}
+
+static int slow_test(Comm *comm, CommRequest *request, Error *err) {
+    SlowGroup *group = comm->self;
+    (void)err;
+    if (!request->active) return 1;
+    if (request->detail[0] >= group->arrived) return 0;
+    group->ended++;
+    request->active = false;
+    return 1;
+}
+
+static void slow_workspace(Comm *comm, void *memory, int64_t bytes, int sums) {
+    (void)comm, (void)memory, (void)bytes, (void)sums;
+}
+
+static bool arrive_next(void *argument, bool moved) {
+    SlowGroup *group = argument;
+    group->arrived += !moved; // a wait polls
+    return true;
+}
+
+static struct {
+    Bench *bench;
+    SlowGroup *group;
+    int norms; // norms so far: two a layer, then the head's
+    Backend as_made;
+} watched;
+
+// At every norm of the first forward, exactly the weights of the layers up to its own have been waited for.
+static void watch_norm(Backend *be, Factor out, void *sum, const void *x, const void *delta, const void *w,
+                       const void *b, int64_t rows, int64_t cols, double eps) {
+    const Stage *stage = &watched.bench->stage;
+    const SlowGroup *group = watched.group;
+    int64_t layer = watched.norms++ / 2, used = stage->layers - stage->tensors.tensors;
+    used = layer < stage->at.layers ? used + (layer + 1) * stage->table.per_layer : stage->tensors.count;
+    assert_int_equal(group->arrived, stage->tensors.tensors[used - 1].unit + 1);
+    assert_int_equal(group->ended, group->arrived);
+    if (group->base.use_workspace != NULL) assert_true(group->started <= group->ended + SUMS_OVER_DATA);
+    else assert_int_equal(group->started, stage->tensors.unit_count);
+    watched.as_made.norm_forward(be, out, sum, x, delta, w, b, rows, cols, eps);
+}
+
+static void waits_by_layer(bool bounded) {
+    Error err = {0};
+    SlowGroup group = {.base = {.size = 2, .self = &group, .collective = slow_collective, .test = slow_test}};
+    if (bounded) group.base.use_workspace = slow_workspace;
+    Bench *bench = bench_open("configs/llama_tiny.yaml", "fp32 parallel.data=2", &group.base);
+    Stage *stage = &bench->stage;
+    void *bundle = bench->be->allocate(bench->be, MEMORY_OWN_SLOTS, stage->at.bundle_bytes, "bundle", &err);
+    watched.bench = bench, watched.group = &group, watched.norms = 0, watched.as_made = *bench->be;
+    bench->be->norm_forward = watch_norm;
+    stage->pass.poll = arrive_next, stage->pass.poll_argument = &group;
+    fill_gradients(bench, 1);
+    apply(bench, 1, 0);
+    assert_true(group.started > 0);
+    assert_int_equal(group.ended + group.arrived, 0);
+    assert_int_equal(stage_forward(stage, 0, 0, bundle, NULL, NULL, 0.0f, &err), 0);
+    assert_int_equal(watched.norms, 2 * stage->at.layers + 1);
+    assert_int_equal(group.ended, stage->tensors.unit_count);
+    fill_gradients(bench, 2); // an update whose weights no forward uses
+    apply(bench, 2, 0);
+    group.arrived = INT64_MAX;
+    assert_int_equal(optimizer_wait(bench->optimizer, &err), 0);
+    assert_int_equal(group.ended, 2 * stage->tensors.unit_count);
+    bench->be->release(bench->be, MEMORY_OWN_SLOTS, bundle, stage->at.bundle_bytes);
+    bench_close(bench);
+}
+
+TEST(a_forward_waits_for_the_weights_of_data_ranks_layer_by_layer) {
+    waits_by_layer(false);
+    waits_by_layer(true);
 }

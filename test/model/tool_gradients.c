@@ -181,7 +181,6 @@ static int weights_read_(Tool *tool, const char *path) {
 static int forward_(Tool *tool, int64_t microbatch, float scale) {
     for (int s = 0; s < tool->stage_count; s++) {
         Stage *stage = &tool->stages[s];
-        if (microbatch == 0) tensors_quantize(&stage->tensors, tool->be);
         if (stage_forward(stage, 0, microbatch, tool->bundles[s * tool->microbatches + microbatch],
                           tool->activation[s % 2], tool->activation[(s + 1) % 2], scale, tool->err) != 0)
             return -1;

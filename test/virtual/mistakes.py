@@ -79,8 +79,9 @@ MISTAKES = [
             "    Backend twin = *backend;\n    twin.self = &other, backend = &twin;\n"
             "    const int64_t part = rows / ranks, block",
             (*EIGHT, "train.fp8=block", *WIDE, *SEQUENCE), RACE),
-    Mistake("weights_are_quantized_by_the_rehearsal_alone", "src/engine/engine.c",
-            "    tensors_quantize(&engine->stage->tensors, engine->be);", "",
+    Mistake("weights_are_quantized_once_and_not_in_every_step", "src/engine/stage.c",
+            "    tensors_quantize(&stage->tensors, stage->be, begin, begin + count);",
+            "    if (stage->layers_queued == 0) tensors_quantize(&stage->tensors, stage->be, 0, stage->tensors.count);",
             (*EIGHT, "train.fp8=tensor"), DIFFERS),
     # --- errors and start-up
     Mistake("a_query_leaves_its_error", "src/cuda/cuda.h",
@@ -181,6 +182,8 @@ MISTAKES = [
     Mistake("sums_are_taken_for_done", "src/cuda/comm_nccl.cpp",
             "cudaError_t status = group->failed ? cudaSuccess : cuda_event_status(event);",
             "cudaError_t status = cudaSuccess;", DATA, RACE),
+    Mistake("a_layer_does_not_wait_for_its_weights", "src/engine/stage.c",
+            "        if (opens) open_weights_(stage, tensors, stage->table.per_layer);\n", "", DATA, RACE),
     Mistake("ranks_call_different_collectives", "src/cuda/comm_nccl.cpp",
             "ncclAllReduce(in, out, n, types[type]",
             "ncclAllReduce(in, out, n - (size_t)comm->rank, types[type]",
