@@ -150,8 +150,6 @@ class Plan:
             self.stages = [{"memory": {name: int(size) for name, size in stage["memory"].items()},
                             "peak_bytes": int(stage["peak_bytes"]), "other": int(stage["peak_bytes_1f1b"]),
                             "fits": stage["fits"]} for stage in stages]
-            self.peak_1f1b = [int(stage["peak_bytes_1f1b"]) for stage in stages]
-            self.lends = any(stage["lent"] > 0 for stage in stages)
             self.step_ms, self.bubble, self.mfu = (number(plan[key]) for key in ("step_ms", "bubble", "mfu"))
             self.source = {"profile": "a measured profile", "model": "the model of the hardware"}[plan["source"]]
             self.reason = str(plan["verdict"]["reason"])

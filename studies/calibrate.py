@@ -158,19 +158,14 @@ def complete(figures, cpu, memory):
 
 
 def solve(matrix, right):
-    """Solves a small linear system by Gaussian elimination with pivoting."""
+    """Solves a small linear system by Gauss-Jordan elimination with pivoting."""
     rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
-    n = len(rows)
-    for i in range(n):
-        pivot = max(range(i, n), key=lambda r: abs(rows[r][i]))
+    for i in range(len(rows)):
+        pivot = max(range(i, len(rows)), key=lambda r: abs(rows[r][i]))
         rows[i], rows[pivot] = rows[pivot], rows[i]
-        for r in range(i + 1, n):
-            factor = rows[r][i] / rows[i][i]
-            rows[r] = [a - factor * b for a, b in zip(rows[r], rows[i], strict=True)]
-    found = [0.0] * n
-    for i in reversed(range(n)):
-        found[i] = (rows[i][n] - sum(rows[i][j] * found[j] for j in range(i + 1, n))) / rows[i][i]
-    return found
+        lead = rows[i] = [a / rows[i][i] for a in rows[i]]
+        rows = [row if row is lead else [a - row[i] * b for a, b in zip(row, lead, strict=True)] for row in rows]
+    return [row[-1] for row in rows]
 
 
 class Fit:

@@ -48,6 +48,10 @@ SPELLINGS = {
     "group-query-attention": "num_query_groups",
 }
 
+# Keys that are true or false: their flag, or its opposite.
+FLAGS = {"bias": "not disable-bias-linear", "add_bias_linear": "not disable-bias-linear",
+         "share_embeddings_and_output_weights": "not untie-embeddings-and-output-weights",
+         "muon_split_qkv": "not muon-no-split-qkv", "fsdp": "use-torch-fsdp2"}
 IDLE = ("fp8_hybrid", "fp8_e4m3", "model_parallel_size")  # of fp8: the format
 NODES, GPUS = ("num_nodes", "nnodes"), ("devices", "gpus_per_node", "num_gpus_per_node", "num_gpus")
 REFUSED = {
@@ -158,12 +162,8 @@ def special(source, s):
             s.quiet_ones.append(f"{name} {value}") if whole else put("grad-reduce-in-bf16", True, value)
         elif last == "gated_linear_unit":
             put("swiglu", bool(value))
-        elif last in ("bias", "add_bias_linear") and isinstance(value, bool):
-            put("disable-bias-linear", not value)
-        elif last == "share_embeddings_and_output_weights" and isinstance(value, bool):
-            put("untie-embeddings-and-output-weights", not value)
-        elif last == "muon_split_qkv" and isinstance(value, bool):
-            put("muon-no-split-qkv", not value)
+        elif last in FLAGS and isinstance(value, bool):
+            put(FLAGS[last].removeprefix("not "), value != FLAGS[last].startswith("not "))
         elif last == "betas" and isinstance(value, list) and len(value) == 2:
             put("adam-beta1", value[0])
             put("adam-beta2", value[1])
@@ -186,8 +186,6 @@ def special(source, s):
             put("lr-decay-iters", value)
         elif re.search(r"tokenizer\.((tokenizer_)?(type|model)|vocab_(file|size))$", name):
             put(last.replace("_", "-") if "_" in last else f"tokenizer-{last}", value)
-        elif last == "fsdp" and isinstance(value, bool):
-            put("use-torch-fsdp2", value)
         elif last in (*NODES, *GPUS, *IDLE) or (last == "accumulate_grad_batches" and value == 1):
             s.quiet_ones.append(f"{name} {brief(value)}")
         else:

@@ -494,16 +494,14 @@ class Script:
         return sorted(items)[known] if isinstance(known, int) and -len(items) <= known < 0 else known
 
     def defaulted(self, name, found, rest, testing):
-        said = found is not None and (found not in ("", []) or not rest.startswith(":"))
-        kind = rest.lstrip(":")[0]
+        """Returns the value after ${X:-...}, ${X=...}, ${X+...} or ${X?}."""
+        colon, kind, word = re.match(r"(:?)(.)(.*)", rest, re.DOTALL).groups()
+        said = found is not None and not (colon and found in ("", []))
         if said != (kind == "+"):
-            return found if said else "" if kind == "+" else self.default(name, kind, rest, testing)
-        return self.default(name, kind, rest, testing)
-
-    def default(self, name, kind, rest, testing):
+            return found if said else ""
         if kind == "?":
             return unknown("$" + name)
-        word = self.text(rest.lstrip(":")[1:].strip("\"'"), testing)
+        word = self.text(word.strip("\"'"), testing)
         if kind == "=":
             self.put(name, word)
         return word
