@@ -208,6 +208,8 @@ static int set_word_(Config *config, const ConfigKey *key, ConfigScalar scalar, 
     }
     if (used > 0 && best > 0) near = meant;
     if (near != NULL) snprintf(what, sizeof what, "is unknown, did you mean %s", near);
+    if (strcmp(key->name, "schedule.recompute") == 0 && strcmp(typed, "full") == 0) // other programs' word
+        snprintf(what, sizeof what, "is unknown, whole layers are recomputed by schedule.recompute_layers");
     return refuse_(config, key, scalar, what, err);
 }
 

@@ -29,12 +29,13 @@ typedef struct SweepRow {
     int value[MOST_KEYS];
     char cut[TEXT]; // "8x4x1 b1 GIS, host"
     bool stopped;
-    Forecast forecast; // all zero if the row is refused, or if a search finds nothing that fits
-    Budget budget;     // cost of the row's step
-    char *config;      // best configuration of a search, as JSON; NULL: nothing fits, or a plan
-    Error refused;     // reason of the refusal; code 0: not refused
-    char why[256];     // reason why the row does not fit; "" if it fits or no reason was found
-    Hardware hardware; // hardware that the row was planned for
+    Forecast forecast;  // all zero if the row is refused, or if a search finds nothing that fits
+    Budget budget;      // cost of the row's step
+    char *config;       // best configuration of a search, as JSON; NULL: nothing fits, or a plan
+    Error refused;      // reason of the refusal; code 0: not refused
+    char why[256];      // reason why the row does not fit; "" if it fits or no reason was found
+    char replaced[320]; // keys of the file that the row's hardware.gpu replaced; "": none
+    Hardware hardware;  // hardware that the row was planned for
 } SweepRow;
 
 typedef struct Sweep {
@@ -180,6 +181,9 @@ static void sweep_row_(const Sweep *sweep, int index) {
         if (status == 0 && !forecast->fits) schedule_lacks_text(forecast, row->why);
     }
     // 3. The row.
+    if (config.replaced[0] != '\0')
+        snprintf(row->replaced, sizeof row->replaced, "hardware.gpu=%s replaces %s; an -o of the key keeps it",
+                 gpu_row(config.hardware.gpu)->word, config.replaced);
     if (status == 0) row->hardware = planner->hardware;
     else row->refused = err, *forecast = (Forecast){0};
     if (status == 0 && forecast->possible) {
@@ -264,6 +268,7 @@ static void sweep_print_(const Sweep *sweep, int rows) {
         const char *why = sweep->rows[r].refused.code != 0 ? sweep->rows[r].refused.text : sweep->rows[r].why;
         snprintf(label, sizeof label, "row %d", r + 1);
         if (why[0] != '\0') grid_line(stdout, label, "%s", why);
+        if (sweep->rows[r].replaced[0] != '\0') grid_line(stdout, label, "%s", sweep->rows[r].replaced);
     }
     if (sweep->stopped) grid_line(stdout, "stopped", "after %d of %d combinations", sweep->row_count, rows);
 }

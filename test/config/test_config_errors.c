@@ -40,6 +40,8 @@ static const BadInput malformed[] = {
     {"hello\n", NULL, "@:1: the file is not a mapping", "model:"},
     {BASE "train:\n\tsteps: 5\n", NULL, "@:4: not valid YAML", "spaces instead of tabs"},
     {BASE "train: {steps: 5\n", NULL, "@:4: not valid YAML", "begun in line 3"},
+    {BASE, "schedule.recompute=full", "-o schedule.recompute: full is unknown, whole layers are recomputed by ",
+     "by schedule.recompute_layers; use one of none, pointwise"},
     {BASE "train: {steps: auto}\n", NULL, "@:3: train.steps: auto needs train.tokens", "set it, or set steps"},
     {BASE "train: {steps: auto, tokens: 9007199254740991}\n", NULL, "@:3: train.tokens: takes more than", "use fewer"},
     {BASE "train: {steps: 5}}\n", NULL, "@:3: not valid YAML", "check quotes"},

@@ -423,6 +423,14 @@ def test_ctrl_c_ends_a_sweep_after_the_rows_that_are_done():
 # ---- several values at once ------------------------------------------------------------------------------------------
 
 
+def test_a_swept_gpu_names_the_keys_of_the_file_that_it_replaces():
+    keys = ["-c", LLAMA, "--plan", "--sweep", "hardware.gpu=h100,h200"]
+    said = command("llama", *keys).stdout
+    for row, gpu in ((1, "h100"), (2, "h200")):
+        assert f"row {row}     hardware.gpu={gpu} replaces network_gb_s 25 by 400; an -o of the key keeps it\n" in said
+    assert "replaces" not in command("llama", *keys, overrides=["hardware.network_gb_s=25"]).stdout
+
+
 def test_a_row_of_a_sweep_is_the_plan_with_these_overrides():
     sweeps = ["--sweep", "schedule.micro_batch=1,2,3", "--sweep", "parallel.data=1,2"]
     ended = command("llama", "-c", str(LLAMA), "--plan", "--json", *sweeps)
