@@ -72,14 +72,6 @@ def load(folder):
 # transformers' names of these models. The same names describe a model to our trainer and to transformers.
 ARCHITECTURES = {"gpt": "GPT2", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral", "mixtral": "Mixtral",
                  "qwen3_moe": "Qwen3Moe", "glm4_moe": "Glm4Moe", "deepseek_v3": "DeepseekV3"}
-SCALINGS = {
-    "llama31": {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 16, "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0},
-    "yarn": {"rope_type": "yarn", "factor": 4.0},
-    "yarn_whole": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 16},
-    "deepseek_v3": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 16, "mscale": 1.0,
-                    "mscale_all_dim": 1.0},
-}
 
 
 # Tests of file handling and naming use only these two models.
@@ -201,45 +193,17 @@ def test_files_read_as_safetensors(trained):
 
 
 def make_model(trained, **more):
-    size = trained.config["model"]
-    if size["family"] == "llama":
-        name = architecture(trained.name)
-        more = {
-            "rope_theta": size.get("rope_theta", 10000.0),
-            "tie_word_embeddings": size.get("tie_embeddings", False),
-        } | more
-        if "head_dim" in size:
-            more = {"head_dim": size["head_dim"]} | more
-        if trained.name in SCALINGS:
-            more = {"rope_scaling": SCALINGS[trained.name]} | more
-        if name in ("Mistral", "Mixtral"):
-            more = {"sliding_window": None} | more
-        if "experts" in size:
-            word = "num_local_experts" if name == "Mixtral" else "num_experts"
-            more = {word: size["experts"], "num_experts_per_tok": size["experts_per_token"]} | more
-        if name == "Qwen3Moe":
-            more = {"moe_intermediate_size": size["expert_ffn"], "norm_topk_prob": True} | more
-        if name in ("Glm4Moe", "DeepseekV3"):
-            del more["num_experts"]
-            more = {"moe_intermediate_size": size["expert_ffn"], "n_routed_experts": size["experts"],
-                    "n_shared_experts": 1, "n_group": size["router_groups"], "topk_group": size["router_group_top"],
-                    "routed_scaling_factor": size["router_scale"], "first_k_dense_replace": size["dense_layers"],
-                    **({"use_qk_norm": True, "partial_rotary_factor": size["rope_share"]} if name == "Glm4Moe" else
-                       {"kv_lora_rank": size["kv_lora"], "q_lora_rank": size["q_lora"],
-                        "qk_nope_head_dim": size["nope_dim"], "qk_rope_head_dim": size["rope_dim"],
-                        "v_head_dim": size["v_dim"]})} | more
-        if trained.name == "yarn":
-            more = {"max_position_embeddings": 16} | more
-        config = getattr(transformers, f"{name}Config")(
-            vocab_size=size["vocab"], hidden_size=size["hidden"], intermediate_size=size["ffn"],
-            num_hidden_layers=size["layers"], num_attention_heads=size["heads"], num_key_value_heads=size["kv_heads"],
-            rms_norm_eps=1e-5, initializer_range=0.2, **({"max_position_embeddings": size["seq_len"]} | more)
-        )
-        return nudged(getattr(transformers, f"{name}ForCausalLM")(config).eval())
-    config = transformers.GPT2Config(vocab_size=size["vocab"], n_embd=size["hidden"], n_inner=size["ffn"],
-                                     n_layer=size["layers"], n_head=size["heads"], n_positions=size["seq_len"],
-                                     initializer_range=0.2, bos_token_id=256, eos_token_id=256, **more)
-    return nudged(transformers.GPT2LMHeadModel(config).eval())
+    """Returns a new model of the kind whose config.json the checkpoint has: transformers reads its sizes there, and a
+    wrong one would change the loss of the checkpoint's weights."""
+    config, name = json.loads((trained.saved / "config.json").read_text()), architecture(trained.name)
+    config = {key: value for key, value in config.items() if key not in ("architectures", "model_type")}
+    if name in ("Mistral", "Mixtral"):
+        config["sliding_window"] = None
+    if trained.name == "yarn":  # the original length is that of the model
+        config |= {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}, "max_position_embeddings": 16}
+    config = getattr(transformers, f"{name}Config")(**config | {"initializer_range": 0.2} | more)
+    kind = "LMHeadModel" if name == "GPT2" else "ForCausalLM"
+    return nudged(getattr(transformers, f"{name}{kind}")(config).eval())
 
 
 def nudged(model):
