@@ -1,4 +1,4 @@
-// The rows of LAYOUT_KEYS and the loops over them. Walks try only a few chunk counts and two group sizes. With more
+// The rows of LAYOUT_KEYS and the loops over them. Walks try only a few chunk counts and two group sizes. With many
 // chunks, messages cost more than the smaller bubble saves; between the smallest and the largest group, memory and
 // bubble change evenly. The caller of a walk skips the combinations that a schedule refuses.
 #include "layout.h"
@@ -286,21 +286,26 @@ static int name_values_(const LayoutSpace *space, const RunLayout *at, int64_t *
     return count;
 }
 
+enum { FEW_CHUNKS = 4 };
+
 int layout_most_chunks(const LayoutSpace *space) {
-    enum { MOST_CHUNKS = 4 };
-    return fixes_(space, LAYOUT_BIT(chunks)) ? max_int((int)space->given.chunks, MOST_CHUNKS) : MOST_CHUNKS;
+    int most = max_int(space->most_chunks, FEW_CHUNKS);
+    return fixes_(space, LAYOUT_BIT(chunks)) ? max_int((int)space->given.chunks, most) : most;
 }
 
-// Tries counts that double, and a fixed count.
+// Tries counts that double up to FEW_CHUNKS, a fixed count and, up to the space's limit, counts that divide the layers
+// evenly.
 static int chunk_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
     const ScheduleKind *kind = kind_of_(at);
     bool listed = fixes_(space, LAYOUT_BIT(layers)), fixed = fixes_(space, LAYOUT_BIT(chunks));
+    int64_t layers = space->base->model.layers;
     int count = 0;
-    for (int chunks = kind->chunks; chunks <= kind->most_chunks && chunks <= layout_most_chunks(space);
-         chunks = fixed ? chunks + 1 : 2 * chunks) {
+    for (int chunks = kind->chunks; chunks <= kind->most_chunks && chunks <= layout_most_chunks(space); chunks++) {
         int64_t parts = (int64_t)at->pipeline * chunks;
-        if (listed ? parts == space->base->parallel.layers_given : parts <= space->base->model.layers)
-            values[count++] = chunks;
+        bool doubles = chunks <= FEW_CHUNKS && (chunks & (chunks - 1)) == 0;
+        bool even = chunks <= space->most_chunks && layers % parts == 0;
+        if (!fixed && !doubles && !even) continue;
+        if (listed ? parts == space->base->parallel.layers_given : parts <= layers) values[count++] = chunks;
     }
     return count;
 }

@@ -81,6 +81,7 @@ typedef struct LayoutSpace {
     LayoutMask fixed;    // keys that keep their value in `given`
     int64_t world;       // ranks
     uint32_t schedules;  // schedules to try, a bit for each of schedule_kinds; 0: all
+    int most_chunks;     // most chunks to try where they divide the layers evenly; 0: only 2 and 4
 } LayoutSpace;
 
 enum { LAYOUT_CANDIDATES = 1024, LAYOUT_MOST_STAGES = 128 };

@@ -6,16 +6,15 @@
 #include <math.h>
 #include <stdlib.h>
 
-typedef enum PaysWay { WAY_PLAIN, WAY_INTERLEAVED, WAY_ZERO_BUBBLE, WAY_SLICES, WAY_PARTNER, WAY_HOST, WAYS } PaysWay;
+static const char *const ways_[PAYS_WAYS] = {"1F1B",   "interleaving", "zero bubble",
+                                             "slices", "to a partner", "to the host"};
 
-static const char *const ways_[WAYS] = {"1F1B", "interleaving", "zero bubble", "slices", "to a partner", "to the host"};
-
-static PaysWay way_of_(const RunLayout *at) {
+PaysWay pays_way(const RunLayout *at) {
     const ScheduleKind *kind = &schedule_kinds[at->name];
-    if (layout_evicts(at)) return at->evict_to == EVICT_TO_PEER ? WAY_PARTNER : WAY_HOST;
-    if (at->slices > 1) return WAY_SLICES;
-    if (kind->splits || at->split == SPLIT_ON) return WAY_ZERO_BUBBLE;
-    return at->chunks > 1 ? WAY_INTERLEAVED : WAY_PLAIN;
+    if (layout_evicts(at)) return at->evict_to == EVICT_TO_PEER ? PAYS_PARTNER : PAYS_HOST;
+    if (at->slices > 1) return PAYS_SLICES;
+    if (kind->splits || at->split == SPLIT_ON) return PAYS_ZERO_BUBBLE;
+    return at->chunks > 1 ? PAYS_INTERLEAVED : PAYS_PLAIN;
 }
 
 // Returns by how many percent a step takes longer than another.
@@ -26,29 +25,29 @@ static double more_(const Forecast *one, const Forecast *than) {
 
 void pays_print(const Forecast *const *found, int64_t count, const Forecast *own, const char *named, bool bpipe,
                 const char *nothing, FILE *file) {
-    const Forecast *best[WAYS] = {NULL}, *plain = NULL; // plain: the fastest without evictions
+    const Forecast *best[PAYS_WAYS] = {NULL}, *plain = NULL; // plain: the fastest without evictions
     char *text, title[SCHEDULE_TEXT], step[32];
     const char *comma = "";
     size_t length;
     for (int64_t i = 0; i < count; i++) {
-        const Forecast **way = &best[way_of_(&found[i]->layout)];
+        const Forecast **way = &best[pays_way(&found[i]->layout)];
         if (!found[i]->fits || !found[i]->time.known) continue;
         if (*way == NULL || planner_prefers(found[i], *way)) *way = found[i];
     }
-    for (int way = 0; way < WAY_PARTNER; way++)
+    for (int way = 0; way < PAYS_PARTNER; way++)
         if (best[way] != NULL && (plain == NULL || best[way]->time.step < plain->time.step)) plain = best[way];
 
     // 1. The schedules against this one.
     FILE *line = xmemstream(&text, &length);
     fprintf(line, "time against %s:", named != NULL ? named : schedule_text(&own->layout, title));
-    for (int way = 0; way < WAY_PARTNER; way++) {
+    for (int way = 0; way < PAYS_PARTNER; way++) {
         const Forecast *row = best[way];
-        bool asked = way == WAY_ZERO_BUBBLE || way == WAY_INTERLEAVED;
-        bool same = way == (int)way_of_(&own->layout) && row != NULL && row->time.step >= 0.999 * own->time.step;
+        bool asked = way == PAYS_ZERO_BUBBLE || way == PAYS_INTERLEAVED;
+        bool same = way == (int)pays_way(&own->layout) && row != NULL && row->time.step >= 0.999 * own->time.step;
         if ((same && named == NULL) || (row == NULL && !asked)) continue;
         fprintf(line, "%s %s ", comma, ways_[way]);
         if (row == NULL) fputs(nothing, line);
-        else if (way == WAY_ZERO_BUBBLE)
+        else if (way == PAYS_ZERO_BUBBLE)
             fprintf(line, "(%s) %+.1f %%", schedule_kinds[row->layout.name].title, more_(row, own));
         else fprintf(line, "%+.1f %%", more_(row, own));
         comma = ",";
@@ -56,7 +55,7 @@ void pays_print(const Forecast *const *found, int64_t count, const Forecast *own
     // 2. Evictions against the fastest without them: evictions may only make room for its schedule.
     comma = comma[0] != '\0' ? "; evicting" : " evicting";
     bool evicts = false;
-    for (int way = bpipe ? WAY_HOST : WAY_PARTNER; way < WAYS && plain != NULL; way++) {
+    for (int way = bpipe ? PAYS_HOST : PAYS_PARTNER; way < PAYS_WAYS && plain != NULL; way++) {
         if (best[way] == NULL) continue;
         fprintf(line, "%s %s %+.1f %%", evicts ? "," : comma, ways_[way], more_(best[way], plain));
         evicts = true;
@@ -68,7 +67,7 @@ void pays_print(const Forecast *const *found, int64_t count, const Forecast *own
     if (!bpipe) return;
 
     // 3. BPipe: the fastest with evictions to the partner against the fastest without evictions.
-    const Forecast *with = best[WAY_PARTNER];
+    const Forecast *with = best[PAYS_PARTNER];
     if (with == NULL) grid_line(file, "BPipe?", "No: of layouts that evict to a partner, %s", nothing);
     else if (plain == NULL) grid_line(file, "BPipe?", "Yes: of layouts that evict nothing, %s", nothing);
     else

@@ -3,6 +3,18 @@
 
 #include "planner.h"
 
+// What a layout does about idle stages and memory. A layout that evicts is only of the last two kinds.
+typedef enum PaysWay {
+    PAYS_PLAIN,
+    PAYS_INTERLEAVED,
+    PAYS_ZERO_BUBBLE,
+    PAYS_SLICES,
+    PAYS_PARTNER,
+    PAYS_HOST,
+    PAYS_WAYS
+} PaysWay;
+PaysWay pays_way(const RunLayout *layout);
+
 // Prints "schedule?": for each kind of schedule, by how much the fastest forecast that fits and uses it takes longer or
 // less than `own`; for evictions, than the fastest without evictions. bpipe: also prints "BPipe?", for evictions to the
 // partner, which "schedule?" then leaves out. named: what to call `own` if its schedule is from a file, else NULL.

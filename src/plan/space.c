@@ -12,7 +12,7 @@
 #include <string.h>
 
 SearchSpace space_make(const Config *base, const Planner *planner, int64_t world) {
-    return (SearchSpace){{base, base, layout_of(base), layout_decided(base, true), world, 0}, planner};
+    return (SearchSpace){{base, base, layout_of(base), layout_decided(base, true), world, 0, 0}, planner};
 }
 
 bool space_fixes(const SearchSpace *space, LayoutMask keys) { return (space->keys.fixed & keys) != 0; }

@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "bound.h"
+#include "plan/pays.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -41,9 +42,10 @@ typedef struct Outcome {
 
 // The best candidates so far. They do not change while a batch is evaluated.
 typedef struct Standing {
-    double best, tenth;  // first and tenth step of `keys`, by planner_compared; INFINITY: not known yet
-    CandidateList front; // sorted by step
-    CandidateList keys;  // fastest candidate per shape (ranks, micro-batch) and schedule, sorted by step
+    double best, tenth;     // first and tenth step of `keys`, by planner_compared; INFINITY: not known yet
+    CandidateList front;    // sorted by step
+    CandidateList keys;     // fastest candidate per shape (ranks, micro-batch) and schedule, sorted by step
+    double ways[PAYS_WAYS]; // shortest step of each way; INFINITY: none
 } Standing;
 
 typedef struct Search {
@@ -99,10 +101,25 @@ void candidates_add(CandidateList *list, const Candidate *candidate) {
 
 // ---------------------------------------------------------------- candidates that need no plan
 
+// Returns whether two layouts compete for one place among the ten best: the same cut, micro-batch size and schedule.
+static bool same_key_(const RunLayout *a, const RunLayout *b) {
+    return a->tensor == b->tensor && a->pipeline == b->pipeline && a->data == b->data &&
+           a->micro_batch == b->micro_batch && a->name == b->name && a->chunks == b->chunks;
+}
+
+// Returns the longest step with which a candidate may be the fastest of its way (pays.h), if that is not clearly slower
+// than the fastest of all; layout NULL: of any way.
+static double way_worth_(const Standing *standing, const RunLayout *layout) {
+    double most = SEARCH_SLOWER * standing->best, way = 0;
+    for (int i = 0; i < PAYS_WAYS && layout == NULL; i++) way = fmax(way, standing->ways[i]);
+    return fmin(most, layout != NULL ? standing->ways[pays_way(layout)] : way);
+}
+
 // Returns the longest step with which a candidate of at least these bytes still matters: in class 0, among the ten
-// best, or on the front. alike: candidates found with the same cut, micro-batch size and schedule; may be NULL.
-// new_key: false if the candidate is no faster than one of them.
-static double worth_(const Search *search, const CandidateList *alike, int64_t bytes, bool new_key) {
+// best, the fastest of its way, or on the front. layout: the candidate; NULL: any. alike: more candidates found with
+// its key; may be NULL. new_key: false if the candidate is no faster than one of them.
+static double worth_(const Search *search, const RunLayout *layout, const CandidateList *alike, int64_t bytes,
+                     bool new_key) {
     const Standing *standing = &search->standing;
     double most = SEARCH_SLOWER * standing->best, tenth = new_key ? standing->tenth : 0;
     if (search->options->exhaustive) return INFINITY;
@@ -117,11 +134,17 @@ static double worth_(const Search *search, const CandidateList *alike, int64_t b
         if (alike->items[i].forecast.peak_bytes <= bytes) most = fmin(most, compared);
         tenth = fmin(tenth, compared);
     }
-    return fmax(fmax(most, SEARCH_ALIKE * standing->best), tenth) / BOUND_SLACK;
+    most = fmax(fmax(most, SEARCH_ALIKE * standing->best), way_worth_(standing, layout));
+    for (int64_t i = 0; layout != NULL && tenth > most && i < standing->keys.count; i++) {
+        const Forecast *key = &standing->keys.items[i].forecast;
+        if (same_key_(&key->layout, layout)) tenth = fmin(tenth, planner_compared(key));
+    }
+    return fmax(most, tenth) / BOUND_SLACK;
 }
 
-static bool hopeless_(const Search *search, double bound, int64_t bytes) {
-    return bound > worth_(search, NULL, bytes, true);
+// layout: as in worth_.
+static bool hopeless_(const Search *search, const RunLayout *layout, double bound, int64_t bytes) {
+    return bound > worth_(search, layout, NULL, bytes, true);
 }
 
 // ---------------------------------------------------------------- the best so far
@@ -153,11 +176,9 @@ static void standing_take_front_(CandidateList *front, const Candidate *found) {
 }
 
 static void standing_take_key_(Standing *standing, const Candidate *found) {
-    LayoutMask key = LAYOUT_BIT(tensor) | LAYOUT_BIT(pipeline) | LAYOUT_BIT(data) | LAYOUT_BIT(micro_batch) |
-                     LAYOUT_BIT(name) | LAYOUT_BIT(chunks);
     CandidateList *keys = &standing->keys;
     int64_t at = 0;
-    while (at < keys->count && !layout_same(&keys->items[at].forecast.layout, &found->forecast.layout, key)) at++;
+    while (at < keys->count && !same_key_(&keys->items[at].forecast.layout, &found->forecast.layout)) at++;
     if (at < keys->count && !found_before_(found, &keys->items[at])) return;
     if (at == keys->count) candidates_add(keys, found);
     // Keeps the list sorted: moves the new entry before all slower entries.
@@ -181,7 +202,7 @@ static void expand_division_(const Search *search, Config *config, const Node *d
         Node node = {.layout = shapes.layouts[i], .kind = NODE_SHAPE};
         node.times = space_layer_times(space, &node.layout, &division->times, config);
         node.bound = shape_bound(space, &node.layout, &node.times);
-        if (!hopeless_(search, node.bound, -1)) nodes_add_(&outcome->nodes, &node);
+        if (!hopeless_(search, NULL, node.bound, -1)) nodes_add_(&outcome->nodes, &node);
     }
     free(shapes.layouts);
 }
@@ -193,16 +214,16 @@ static void add_cut_(const Search *search, const Node *shape, const RunLayout *f
     Node node = {.layout = *first, .kind = NODE_CUT};
     Cut cut;
     node.bound = fmax(shape->bound, cut_rough_bound(space, config, &shape->times));
-    if (hopeless_(search, node.bound, -1)) return;
+    if (hopeless_(search, NULL, node.bound, -1)) return;
     cut_open(&cut, space, config);
     node.least_bytes = cut.least_bytes;
     cut_free(&cut);
-    if (!hopeless_(search, node.bound, node.least_bytes)) nodes_add_(&outcome->nodes, &node);
+    if (!hopeless_(search, NULL, node.bound, node.least_bytes)) nodes_add_(&outcome->nodes, &node);
 }
 
 static void expand_shape_(const Search *search, Config *config, const Node *shape, Outcome *outcome) {
     const SearchSpace *space = search->space;
-    if (hopeless_(search, shape->bound, space_least_bytes(space, &shape->layout, config))) return;
+    if (hopeless_(search, NULL, shape->bound, space_least_bytes(space, &shape->layout, config))) return;
     LayoutList all = space_schedules(space, &shape->layout, true, config);
     for (int64_t i = 0, k; i < all.count; i++) {
         RunLayout first = all.layouts[i];
@@ -231,7 +252,7 @@ static void expand_cut_(const Search *search, Config *config, const Node *first,
         if (!same_cut_(&node.layout, &first->layout)) continue;
         if (!never_fits) {
             node.bound = cut_bound(&cut, &node.layout);
-            if (!hopeless_(search, node.bound, node.least_bytes)) nodes_add_(&outcome->nodes, &node);
+            if (!hopeless_(search, NULL, node.bound, node.least_bytes)) nodes_add_(&outcome->nodes, &node);
             continue;
         }
         Candidate misfit = {.forecast = {.layout = node.layout}, .bound = node.bound, .all = true};
@@ -293,17 +314,17 @@ static Forecast try_(void *argument, const RunLayout *layout, const Forecast *ke
     bool recomputes = layout->recompute != list->layout.recompute;
     // Recomputed layers and evictions make no step shorter.
     double bound = kept != NULL && kept->time.known ? kept->time.step / BOUND_SLACK : list->bound;
-    if (outcome->status != 0 || (to_fit && hopeless_(search, list->bound, -1))) return none;
+    if (outcome->status != 0 || (to_fit && hopeless_(search, layout, list->bound, -1))) return none;
     if (!space_set(search->space, layout, trial->config)) return none;
     outcome->evaluated++;
     if (recomputes) bound = fmax(bound, recomputing_bound_(trial));
-    if (hopeless_(search, bound, recomputes ? -1 : list->least_bytes)) return none;
+    if (hopeless_(search, layout, bound, recomputes ? -1 : list->least_bytes)) return none;
     Candidate tried = {.bound = list->bound, .robust = NAN};
     Forecast *forecast = &tried.forecast;
     outcome->status = planner_forecast_config(planner, trial->config, false, forecast, &outcome->err);
     if (outcome->status != 0 || !forecast->possible) return none;
     // If the schedule fits without evictions, the ten best do not include it with evictions.
-    double worth = worth_(search, &outcome->found, forecast->peak_bytes, kept == NULL || !kept->fits);
+    double worth = worth_(search, layout, &outcome->found, forecast->peak_bytes, kept == NULL || !kept->fits);
     if (forecast->fits && recomputes && bound <= worth) bound = fmax(bound, own_bound_(trial, layout));
     if (outcome->status == 0 && forecast->fits && bound <= worth)
         outcome->status = planner_forecast_fitting(planner, trial->config, worth, forecast, &outcome->err);
@@ -376,6 +397,8 @@ static void take_outcome_(Search *search, Outcome *outcome) {
         candidates_add(&result->found, found);
         standing_take_front_(&search->standing.front, found);
         standing_take_key_(&search->standing, found);
+        double *way = &search->standing.ways[pays_way(&found->forecast.layout)];
+        *way = fmin(*way, planner_compared(&found->forecast));
     }
     for (int64_t i = 0; i < outcome->misfits.count; i++) {
         outcome->misfits.items[i].order = search->orders++;
@@ -395,11 +418,11 @@ static int next_batch_(Search *search, Node batch[BATCH]) {
     while (count < BATCH && search->heap.count > 0) {
         if (search->heap.nodes[0].kind == NODE_LIST && lists == LISTS) break;
         Node node = heap_pop_(&search->heap);
-        if (hopeless_(search, node.bound, -1)) {
+        if (hopeless_(search, NULL, node.bound, -1)) {
             search->heap.count = 0;
             break;
         }
-        if (hopeless_(search, node.bound, node.least_bytes)) continue;
+        if (hopeless_(search, NULL, node.bound, node.least_bytes)) continue;
         lists += node.kind == NODE_LIST;
         batch[count++] = node;
     }
@@ -466,6 +489,7 @@ int search_run(SearchResult *result, const SearchSpace *space, const SearchOptio
     // 1. The heap begins with all divisions.
     LayoutList divisions = space_divisions(&bare);
     result->divisions = divisions.count;
+    for (int i = 0; i < PAYS_WAYS; i++) search.standing.ways[i] = INFINITY;
     double lacks = -1;
     for (int64_t i = 0; i < divisions.count; i++) {
         Node node = {.layout = divisions.layouts[i], .order = search.orders++};

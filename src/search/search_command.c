@@ -123,6 +123,7 @@ void searched_free(Searched *searched) {
 // -1 with err; searched_free in both cases.
 static int searched_make_(Searched *searched, const Config *config, const Model *model, int64_t ranks, const Log *log,
                           Error *err) {
+    enum { MOST_CHUNKS = 8 };
     *searched = (Searched){.asked = *config, .base = *config};
     Config *base = &searched->base, *world = &searched->world;
     Planner *planner = &searched->planner;
@@ -136,6 +137,7 @@ static int searched_make_(Searched *searched, const Config *config, const Model 
         world->parallel.data = ranks;
     searched->space = space_make(base, planner, config_world(world));
     searched->space.keys.asked = &searched->asked;
+    searched->space.keys.most_chunks = MOST_CHUNKS;
     if (check_fixed_(&searched->space, err) != 0) return -1;
     if (base->program != 0) foreign_fix(base->program, base, &searched->space.keys);
     if (planner_create(planner, world, model, log, err) != 0) return -1;

@@ -29,14 +29,15 @@ CASES = [
     ("llama65b", 32, [A100, "hardware.memory_gib=48"]),
     ("llama3_70b", 64, [H100, "model.seq_len=131072", "train.global_batch=32", "attention.deterministic=off"]),
 ]
+CHUNKS = (2, 4, 5, 6, 8)
 SCHEDULES = [
     *(["schedule.name=1f1b", f"schedule.split_backward={split}"] for split in ("off", "on")),
     *(
         ["schedule.name=interleaved", f"schedule.chunks={chunks}", f"schedule.split_backward={split}"]
-        for chunks in (2, 4)
+        for chunks in CHUNKS
         for split in ("off", "on")
     ),
-    *(["schedule.name=gis", f"schedule.chunks={chunks}", f"schedule.group={g}"] for chunks in (2, 4)
+    *(["schedule.name=gis", f"schedule.chunks={chunks}", f"schedule.group={g}"] for chunks in CHUNKS
       for g in ("auto", "half")),
     *([f"schedule.name={name}"] for name in ("zb-d", "v-half", "v-min", "zb-v", "dualpipe-v")),
 ]
@@ -44,7 +45,7 @@ SLICED = [
     [f"schedule.slices={slices}", *schedule]
     for slices in (2, 4, 8)
     for schedule in (["schedule.name=seq1f1b"],
-                     *(["schedule.name=interleaved", f"schedule.chunks={v}"] for v in (2, 4)))
+                     *(["schedule.name=interleaved", f"schedule.chunks={v}"] for v in CHUNKS))
 ]
 TOLERANCE = 0.002
 
