@@ -76,6 +76,12 @@ void grid_line(FILE *file, const char *label, const char *format, ...) {
     } while (*at != '\0');
 }
 
+int grid_lines(const char *text) {
+    int lines = 0;
+    for (; *text != '\0'; text++) lines += *text == '\n';
+    return lines;
+}
+
 void grid_free(Grid *grid) {
     free(grid->cells);
     memset(grid, 0, sizeof *grid);

@@ -335,8 +335,9 @@ int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err) 
     plan_print_replaced(&answer->config, screen);
     plan_print_time(&answer->planner, &answer->config, &answer->time, verbose, screen);
     unsure_print(&answer->unsure, answer->time.step, screen);
-    for (int i = 0; i < WATERFALL_MOST && waterfall.advice[i][0] != '\0'; i++)
-        grid_line(screen, i == 0 ? "advice" : "", "%s", waterfall.advice[i]);
+    xmemstream_close(screen);
+    char *below;
+    screen = xmemstream(&below, &length);
     const char *list = answer->config.schedule.file, *slash = strrchr(list, '/');
     const char *named = list[0] == '\0' ? NULL : slash != NULL ? slash + 1 : list;
     if (answer->time.known && table->best >= 0 && !foreign)
@@ -358,9 +359,20 @@ int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err) 
     int status = print_world_(answer, screen, err), used = 2; // two lines of headings
     if (status == 0) print_peaks_(answer, &answer->plan, "memory", "peak of a rank", verbose, screen);
     xmemstream_close(screen);
-    for (size_t i = 0; i < length; i++) used += text[i] == '\n';
+    used += grid_lines(text) + grid_lines(below);
     fputs(text, file);
-    free(text);
+    for (int i = 0; i < WATERFALL_MOST && waterfall.advice[i][0] != '\0'; i++) { // if there is room beside two rows
+        char *advice;
+        screen = xmemstream(&advice, &length);
+        grid_line(screen, i == 0 ? "advice" : "", "%s", waterfall.advice[i]);
+        xmemstream_close(screen);
+        bool shown = verbose || used + grid_lines(advice) + 2 <= PLAN_SCREEN;
+        if (shown) fputs(advice, file), used += grid_lines(advice);
+        free(advice);
+        if (!shown) break;
+    }
+    fputs(below, file);
+    free_all(text, below);
     if (status != 0) return -1;
     if (verbose) print_peaks_(answer, &answer->plan_1f1b, "", "with 1F1B", true, file);
     if (verbose && print_rest_(answer, &waterfall, file, err) != 0) return -1;

@@ -279,13 +279,6 @@ static int print_nothing_(const SearchSpace *space, const SearchResult *result, 
     return print_next_(space, result, file, file, err);
 }
 
-// Returns the lines of a text.
-static int lines_of_(const char *text) {
-    int lines = 0;
-    for (; *text != '\0'; text++) lines += *text == '\n';
-    return lines;
-}
-
 int search_report(const Searched *found, const Searched *here, bool verbose, FILE *file, Error *err) {
     const SearchSpace *space = &found->space;
     const SearchResult *result = &found->result;
@@ -322,10 +315,10 @@ int search_report(const Searched *found, const Searched *here, bool verbose, FIL
     }
     xmemstream_close(screen);
     xmemstream_close(extra);
-    used += lines_of_(text);
+    used += grid_lines(text);
     fputs(text, file);
-    if (verbose || used + lines_of_(more) + FEWEST <= SEARCH_SCREEN) {
-        used += lines_of_(more);
+    if (verbose || used + grid_lines(more) + FEWEST <= SEARCH_SCREEN) {
+        used += grid_lines(more);
         fputs(more, file);
     }
     free_all(text, more);

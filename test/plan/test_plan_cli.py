@@ -60,6 +60,15 @@ REPORTS = {
 }
 
 
+def test_a_plan_with_much_to_say_is_one_screen_and_advises_what_there_is_room_for():
+    keys = ["hardware.gpu=a100-80g", "hardware.memory_gib=20", "hardware.trainer=megatron", "hardware.gpu_hour=2",
+            "hardware.mtbf_hours=1000", "data.mask_documents=on", "train.tokens=4e13", "model.ffn=17400"]  # fmt: skip
+    config = ROOT / "configs" / "qwen3_14b.yaml"
+    said = report(config, *keys, rest=())
+    assert len(said.splitlines()) == 24 and "advice    flash becomes recompute: cuDNN's flash attention" in said
+    assert "model.ffn / parallel.tensor is 4350" not in said and "model.ffn / parallel" in report(config, *keys)
+
+
 @pytest.mark.parametrize("name", REPORTS)
 def test_a_plan_is_one_screen_and_begins_with_its_answer(name):
     config, family, overrides = REPORTS[name]
