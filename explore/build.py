@@ -39,17 +39,11 @@ def main():
     options = parser.parse_args()
     # The worker's code is a separate text, which the page passes to the worker as a file in memory.
     engine = options.loader.read_text(encoding="utf-8") + (HERE / "program.js").read_text(encoding="utf-8")
-    script = "\n".join(
-        [
-            f"const ENGINE = {json.dumps(engine)};",
-            f"const WASM = {json.dumps(base64.b64encode(options.wasm.read_bytes()).decode())};",
-            f"const CONFIGS = {json.dumps(configs())};",
-            f"const ATLAS = {json.dumps(atlas())};",
-            (HERE.parent / "scripts" / "draw.js").read_text(encoding="utf-8"),
-            (HERE / "keep.js").read_text(encoding="utf-8"),
-            (HERE / "page.js").read_text(encoding="utf-8"),
-        ]
-    ).replace("</script", "<\\/script")
+    data = {"ENGINE": engine, "WASM": base64.b64encode(options.wasm.read_bytes()).decode(), "CONFIGS": configs(),
+            "ATLAS": atlas()}
+    code = (HERE.parent / "scripts" / "draw.js", HERE / "keep.js", HERE / "page.js")
+    script = "\n".join([*(f"const {name} = {json.dumps(value)};" for name, value in data.items()),
+                        *(path.read_text(encoding="utf-8") for path in code)]).replace("</script", "<\\/script")
     page = (HERE / "page.html").read_text(encoding="utf-8")
     page = page.replace("/*STYLE*/", (HERE / "page.css").read_text(encoding="utf-8")).replace("/*SCRIPT*/", script)
     size = len(page.encode())

@@ -22,20 +22,10 @@ from pathlib import Path
 from run_files import Failure, History, Metrics, finish, form_of, number, parse_lines, read_text, replacing
 
 # The section of a figure in TensorBoard; "step" for all others.
-GROUPS = {
-    "loss": "loss/train",
-    "loss_z": "loss/z",
-    "grad_norm": "optimizer/grad_norm",
-    "norm_z": "optimizer/norm_z",
-    "lr": "optimizer/lr",
-    "step_ms": "speed/step_ms",
-    "tokens_per_s": "speed/tokens_per_s",
-    "mfu": "speed/mfu",
-    "mfu_causal": "speed/mfu_causal",
-    "bubble": "pipeline/bubble",
-    "transfer_exposed_ms": "pipeline/transfer_exposed_ms",
-    "evictions": "pipeline/evictions",
-}
+SECTIONS = {"optimizer": "grad_norm norm_z lr", "speed": "step_ms tokens_per_s mfu mfu_causal",
+            "pipeline": "bubble transfer_exposed_ms evictions"}
+GROUPS = {"loss": "loss/train", "loss_z": "loss/z",
+          **{key: f"{section}/{key}" for section, keys in SECTIONS.items() for key in keys.split()}}
 NO_FIGURES = ("type", "step", "stages")
 
 

@@ -70,14 +70,6 @@ def fastest(model, gpus, tokens, kind):
     return search(model, gpus, tokens, choices, least=2 if "slices" in kind else 1)
 
 
-def open_layout(model, gpus, tokens):
-    return search(model, gpus, tokens, {})
-
-
-def figures(best):
-    return f"{best['peak_bytes'] / GIB:.0f}, {best['step_ms'] / 1e3:.1f}, {100 * best['mfu']:.0f}"
-
-
 def cell(best):
     if best is None:
         return "-"
@@ -88,7 +80,8 @@ def cell(best):
     notes += [f"c{best['config']['parallel']['context']}"] if best["config"]["parallel"]["context"] > 1 else []
     notes += [f"r{again}"] if again else []
     notes += ["p"] if schedule["recompute"] == "pointwise" else []
-    return "; ".join([figures(best), *notes])
+    figures = f"{best['peak_bytes'] / GIB:.0f}, {best['step_ms'] / 1e3:.1f}, {100 * best['mfu']:.0f}"
+    return "; ".join([figures, *notes])
 
 
 def layout(best):
@@ -138,7 +131,7 @@ def main(asked):
     print("| model, GPUs, tokens |", " | ".join(headings), "|\n|" + "---|" * (len(headings) + 1))
     for model, gpus, tokens in itertools.product(asked.model, asked.gpus, (8192, 32768, 131072)):
         cells = [cell(fastest(model, gpus, tokens, kind)) for kind in KINDS]
-        cells += [layout(open_layout(model, gpus, tokens))]
+        cells += [layout(search(model, gpus, tokens, {}))]
         print(f"| {model}, {gpus}, {tokens // 1024}k |", " | ".join(cells), "|", flush=True)
 
 
