@@ -180,18 +180,22 @@ function fail(text) {
 function writeAnswer() {
   const plan = shown.plan, fullest = plan.stages.reduce((a, b) => b.peak_bytes > a.peak_bytes ? b : a);
   const fits = plan.stages.every((stage) => stage.fits), best = plan.schedules[plan.best];
+  const others = plan.others.map((one) => `${one.program} ${seconds(one.mid_ms)}`).join(", ");
   const band = plan.step_ms_low ? ` (${seconds(plan.step_ms_low)} to ${seconds(plan.step_ms_high)})` : "";
+  const lost = !band && others ? ` with nothing lost (as published runs of others: ${others})` : "";
   const answer = byId("answer");
   const {model, train, hardware} = plan.config, whole = (n) => Math.round(n).toLocaleString("en"), days = plan.budget?.whole?.days;
-  byId("given").textContent = `${model.family}, ${whole(plan.model.parameters)} parameters, ${train.precision}` +
+  const time = days < 1 ? `${+(24 * days).toPrecision(2)} hours` : `${days < 10 ? +days.toPrecision(2) : whole(days)} days`;
+  const active = model.experts > 0 ? `, ${whole(plan.model.active_parameters)} of them active` : "";
+  byId("given").textContent = `${model.family}, ${whole(plan.model.parameters)} parameters${active}, ${train.precision}` +
     `${train.fp8 === "off" ? "" : ` with products in 8 bits (${train.fp8})`}, ${whole(model.seq_len)} tokens a sequence, ` +
     `${whole(model.seq_len * train.global_batch)} a step, on ${plan.world} ${hardware.gpu === "none" ? "GPUs" : hardware.gpu}`;
   answer.className = "";
   answer.replaceChildren(
     ...(state.gpus && +state.gpus !== plan.world ? [strong(`This layout has ${plan.world} GPU${plan.world === 1 ? "" : "s"}, not ${state.gpus}: search for layouts.`, "bad"), " "] : []),
-    `${plan.microbatches} microbatches: a step takes `, strong(seconds(plan.step_ms) + band),
+    `${plan.microbatches} microbatches: a step takes `, strong(seconds(plan.step_ms) + band), lost,
     `, MFU ${percent(plan.mfu)}, idle ${percent(plan.bubble)}, ${whole(plan.tokens_per_s_gpu * plan.world)} tokens/s ` +
-    `(${whole(plan.tokens_per_s_gpu)} a GPU)${days ? `; the run takes ${days < 10 ? +days.toPrecision(2) : whole(days)} days` : ""}. The fullest stage, ${fullest.stage}, needs ${(fullest.peak_bytes / GIB).toFixed(1)} GiB and `,
+    `(${whole(plan.tokens_per_s_gpu)} a GPU)${days ? `; the run takes ${time}` : ""}. The fullest stage, ${fullest.stage}, needs ${(fullest.peak_bytes / GIB).toFixed(1)} GiB and `,
     strong(fits ? "fits" : "does not fit", fits ? "good" : "bad"), ".",
     best ? ` Fastest that fits: ${rowName(best)}, ${seconds(best.step_ms)}.` : " No schedule of this layout fits.");
   byId("verdict").textContent = "Does BPipe pay? " + plan.verdict.reason;

@@ -169,7 +169,8 @@ def test_a_search_becomes_the_answer_and_the_layout(tmp_path):
         assert "hardware.network_gb_s=100" in chromium.evaluate("byId('more').value"), "the user's keys remain"
         assert chromium.evaluate("byId('given').textContent") == (
             "llama, 14,768,307,200 parameters, bf16, 4,096 tokens a sequence, 262,144 a step, on 16 h100")
-        assert chromium.evaluate("/ tokens\\/s .* the run takes .* days/.test(byId('answer').textContent)")
+        assert chromium.evaluate("/ with nothing lost .*nvidia [\\d.]+ m?s.* tokens\\/s .* the run takes .* days/"
+                                 ".test(byId('answer').textContent)")
         names = chromium.evaluate("shown.front.slice(0, -1).map((one) => one.label)")
         assert chromium.evaluate("byId('answer').textContent").count("This layout") == 0
         assert len(set(names)) > 0.8 * len(names), names
@@ -178,6 +179,13 @@ def test_a_search_becomes_the_answer_and_the_layout(tmp_path):
         chromium.evaluate("byId('progress').textContent = ''; search(); 0")
         chromium.wait_for("/configurations in/.test(byId('progress').textContent)")
         assert chromium.evaluate("[shown.plan.step_ms, state.taken.length]") == [steps[0], first]
+
+
+def test_a_mixture_of_experts_has_active_parameters_and_a_short_run_has_hours(opened):
+    opened.evaluate("Object.assign(state, {config: 'qwen3_30b_a3b', gpu: 'h100', batch: '64', memory: '', p: '', t: '',"
+                    " d: '', b: '', gpus: '', bpipe: '', schedule: '', more: 'train.steps=100'}); fill(); ask(); 0")
+    opened.wait_for("/ parameters, [\\d,]+ of them active, bf16, /.test(byId('given').textContent)")
+    opened.wait_for("/the run takes [\\d.]+ hours/.test(byId('answer').textContent)")
 
 
 def test_the_atlas_shows_every_case_and_searches_it_again(tmp_path):
