@@ -191,7 +191,8 @@ LayoutList space_schedules(const SearchSpace *space, const RunLayout *shape, boo
         bool useless = useful && at->pipeline == 1 && (at->chunks > 1 || at->split == SPLIT_ON);
         if (useless && !space_fixes(space, LAYOUT_BIT(name))) continue;
         layout_set(at, config);
-        if (config_schedule_legal(config)) all.layouts[count++] = *at;
+        bool whole = config->parallel.shard_gradients == SHARD_ON && !config_shards_gradients(config);
+        if (!whole && config_schedule_legal(config)) all.layouts[count++] = *at;
     }
     all.count = count;
     return all;

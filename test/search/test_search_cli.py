@@ -272,6 +272,11 @@ def test_a_search_counts_few_of_the_configurations_there_are(gpus, batch, most):
     assert told["best"] is not None and told["evaluated"] < most
 
 
+def test_layouts_that_cannot_shard_gradients_as_asked_are_not_counted():
+    told = json.loads(search("--gpus", 8, "--json", *SMALL, "-o", "parallel.shard_gradients=on").stdout)
+    assert told["best"]["config"]["parallel"]["pipeline"] == 1 and told["evaluated"] < 1000  # of 38,000
+
+
 def test_an_overhead_of_every_step_makes_a_search_no_longer():
     found = {}
     for overhead in ("0", "1e9"):
