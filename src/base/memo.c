@@ -71,7 +71,7 @@ bool memo_find(Memo *memo, const void *key, void *value) {
     return found;
 }
 
-void memo_keep(Memo *memo, const void *key, const void *value, size_t bytes) {
+bool memo_keep(Memo *memo, const void *key, const void *value, size_t bytes) {
     uint64_t hash = hash_(key, memo->size);
     pthread_mutex_lock(&memo->lock);
     if (2 * memo->count >= memo->all) {
@@ -84,11 +84,18 @@ void memo_keep(Memo *memo, const void *key, const void *value, size_t bytes) {
         free(old);
     }
     Pair *kept = place_(memo, key, hash);
-    if (kept->pair == NULL) {
+    bool fresh = kept->pair == NULL;
+    if (fresh) {
         *kept = (Pair){hash, bytes, xmalloc(memo->size + bytes)};
         memcpy(kept->pair, key, memo->size);
         memcpy(kept->pair + memo->size, value, bytes);
         memo->count++;
     }
     pthread_mutex_unlock(&memo->lock);
+    return fresh;
+}
+
+void memo_each(Memo *memo, void (*visit)(void *value)) {
+    for (uint64_t i = 0; i < memo->all; i++)
+        if (memo->places[i].pair != NULL) visit(memo->places[i].pair + memo->size);
 }

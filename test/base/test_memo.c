@@ -10,14 +10,18 @@ typedef struct Key {
     int64_t a, b;
 } Key;
 
+static int64_t sum;
+
+static void add_value(void *value) { sum += *(const int64_t *)value; }
+
 TEST(a_key_has_the_value_that_was_kept_first) {
     Memo *memo = memo_create(sizeof(Key));
     char value[64] = "";
     for (int64_t i = 0; i < 2000; i++) {
         Key key = {i, i % 7};
         assert_false(memo_find(memo, &key, value));
-        memo_keep(memo, &key, &i, sizeof i);
-        memo_keep(memo, &key, "another", 8);
+        assert_true(memo_keep(memo, &key, &i, sizeof i));
+        assert_false(memo_keep(memo, &key, "another", 8));
     }
     for (int64_t i = 0; i < 2000; i++) {
         Key key = {i, i % 7}, other = {i, 7};
@@ -26,6 +30,8 @@ TEST(a_key_has_the_value_that_was_kept_first) {
         assert_int_equal(found, i);
         assert_false(memo_find(memo, &other, value));
     }
+    memo_each(memo, add_value);
+    assert_int_equal(sum, 2000 * 1999 / 2);
     memo_free(memo);
 }
 
