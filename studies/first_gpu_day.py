@@ -207,7 +207,7 @@ ROWS = []
 # The rows of a run without --long, in their order, and their limits in seconds: 900 in all.
 SHORT = {"machine": 20, "two steps": 30, "rules of CUDA and NCCL": 35, "beside PyTorch": 315, "--tune": 100,
          "loss curves": 180, "losses as on the CPU": 70, "--check": 40, "saved and resumed bits": 60,
-         "--verify, fp32 and bf16": 50}
+         "verify.py, fp32 and bf16": 50}
 
 
 def row(name, seconds, gpus=1, real=False):
@@ -394,11 +394,11 @@ def several(day):
     return result
 
 
-@row("--verify, fp32 and bf16", 120, gpus=1)
+@row("verify.py, fp32 and bf16", 120, gpus=1)
 def verify(day):
     for precision in ("fp32", "bf16"):
         keys = [CUDA, f"train.precision={precision}", "hardware.share_gpu=true"]
-        day.run(day.trainer("llama_tiny.yaml", *keys, "--verify", "2"))
+        day.run([ROOT / "scripts/verify.py", "2", *day.trainer("llama_tiny.yaml", *keys)])
 
 
 @row("products and kernels", 120)

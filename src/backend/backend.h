@@ -148,7 +148,6 @@ struct Backend {
     int blocks;          // multiprocessors that NCCL's kernels of all groups of a rank may occupy at once
     int streams;         // streams of this process on the device, those of libraries included; 0: not counted
     bool summing;        // true: data-parallel sums may be in flight, so products leave multiprocessors for them
-    bool returned;       // true: no rank maps memory of this backend any more, so that `destroy` may free what it lent
     bool moving;         // true: bundles move to or from another node, so products leave multiprocessors for messages
     int64_t memory_size; // bytes the device has for all ranks that share it; 0 if unknown
     int64_t own_bytes;   // workspace held since the backend's creation; included in `held`

@@ -161,7 +161,7 @@ static int read_value_(YamlReader *r, const ConfigKey *key) {
 }
 
 #define CHECKSUM_GONE                                                                                                  \
-    "comm.checksum is gone: links and NCCL check what they carry, and --verify compares runs; remove the key"
+    "comm.checksum is gone: links and NCCL check what they carry, and scripts/verify.py compares runs; remove the key"
 
 // Refuses an unknown name of a key, or of a section of the file.
 static int unknown_key_(YamlReader *r, int line, const char *name) {

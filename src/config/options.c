@@ -34,8 +34,6 @@ const OptionRow option_rows[] = {
      "run on virtual GPUs, on which nothing is computed: bytes, step times and traces of any size; built on demand"},
     {"emulate-stage", 0, "S", OPTION_TEXT, offsetof(Options, emulate_stage),
      "run only stage S on this device, with emulated neighbours, and exit; all: each in turn"},
-    {"verify", 0, "N", OPTION_TEXT, offsetof(Options, verify),
-     "run N steps with one stage, with several, and with BPipe, and compare all gradients and weights bit by bit"},
     {"search", 0, NULL, OPTION_FLAG, offsetof(Options, search),
      "print the fastest configurations of this model for as many ranks, and exit; -o fixes a key"},
     {"gpus", 0, "N[,N...]", OPTION_TEXT, offsetof(Options, gpus),
@@ -118,7 +116,7 @@ bool options_sweep(const Options *options) {
 static int options_check_(const Options *o, Error *err) {
     bool emulates = o->emulate_stage != NULL, plans = o->plan || o->search, resumes = o->resume_if_any != NULL;
     bool other = plans || o->profile || o->schedule || emulates || o->trace != NULL;
-    bool runs = o->generate != NULL || o->validate || o->verify != NULL;
+    bool runs = o->generate != NULL || o->validate;
     const struct {
         bool wrong;
         const char *why;
@@ -154,9 +152,6 @@ static int options_check_(const Options *o, Error *err) {
          "--check: cannot be combined with another action; leave out the other action"},
         {o->tune && (other || runs || o->dry_run),
          "--tune: cannot be combined with another action; leave out the other action"},
-        {o->verify != NULL && (other || o->generate != NULL || o->validate),
-         "--verify: cannot be combined with another action; leave out the other action"},
-        {o->verify != NULL && resumes, "--verify: cannot be combined with --resume-if-any; use --resume DIR"},
         {o->config == NULL, "no configuration; give one with -c FILE (--help explains)"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)

@@ -21,7 +21,6 @@ typedef struct Options {
     bool validate;             // print the loss of data.val, do not train
     bool check;                // measure devices, links and files, do not train
     bool tune;                 // measure kernels of products, do not train
-    const char *verify;        // number of steps of --verify; NULL: not given
     bool dry_run;              // run on virtual GPUs, on which nothing is computed
     bool schedule;
     const char *times; // "F=1,..." for --schedule; NULL: F, I and W are 1, message and transfer 0

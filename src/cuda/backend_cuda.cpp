@@ -126,8 +126,8 @@ static void cuda_release_(Backend *backend, MemoryCategory category, void *memor
     if (memory == NULL) return;
     backend->held.bytes[category] -= whole_(backend, category, bytes);
     CudaBackend *cuda = cuda_self(backend);
-    // Another process may still have this memory mapped; freeing it then is undefined in CUDA. The memory is freed with
-    // this backend if `returned`, else when this process ends, which is soon.
+    // Another process may still have this memory mapped; freeing it then is undefined in CUDA. The memory is freed when
+    // this process ends, which is soon.
     for (int i = 0; i < cuda->lent_count; i++)
         if (memory == cuda->lent[i]) return;
     if (memory != cuda->registered) {
@@ -258,7 +258,6 @@ static void cuda_destroy_(Backend *backend) {
         if (clock->event[i] != NULL) cudaEventDestroy(clock->event[i]);
     for (int s = 0; s < STREAM_COUNT; s++)
         if (cuda->streams[s] != NULL) cudaStreamDestroy(cuda->streams[s]);
-    for (int i = 0; i < cuda->lent_count && backend->returned; i++) cudaFree(const_cast<void *>(cuda->lent[i]));
     free(cuda->lent);
     free(cuda);
 }

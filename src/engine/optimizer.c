@@ -41,7 +41,9 @@ struct Optimizer {
     double *own;     // squared norms of the list's entries
 };
 
-bool optimizer_counts(const Stage *stage, const Tensor *tensor) {
+// Returns whether this rank counts a tensor in sums over the model. A weight held by several ranks counts once: an
+// unsplit tensor on tensor rank 0, a tied weight on the stage of the embedding.
+static bool is_counted_(const Stage *stage, const Tensor *tensor) {
     bool tied_copy = tensor->spec->tied_to >= 0 && !tensor->alias;
     bool replica = tensor->spec->split == SPLIT_NONE && tensor->spec->expert < 0 && stage->at.shape.tensor_rank > 0;
     return !tied_copy && !replica;
@@ -62,7 +64,7 @@ static void list_owned_(Optimizer *optimizer) {
                              tensor->spec->decay,
                              tensor->written,
                              piece.v == NULL ? muon_factor(&optimizer->stage->config->train, tensor->spec) : 0.0};
-        Owned owned = {tensor->index, optimizer_counts(optimizer->stage, tensor)};
+        Owned owned = {tensor->index, is_counted_(optimizer->stage, tensor)};
         optimizer->list[optimizer->count] = entry;
         optimizer->owned[optimizer->count++] = owned;
     }

@@ -18,10 +18,6 @@ typedef struct Optimizer Optimizer;
 Optimizer *optimizer_create(Stage *stage, const OptimizerGroups *groups);
 void optimizer_destroy(Optimizer *optimizer);
 
-// Returns whether this rank counts a tensor in sums over the model. A weight held by several ranks counts
-// once: an unsplit tensor on tensor rank 0, a tied weight on the stage of the embedding.
-bool optimizer_counts(const Stage *stage, const Tensor *tensor);
-
 // Returns the learning rate of a step, 1 .. steps. The rate rises linearly over warmup_steps. Then it falls from lr to
 // lr * min_lr_ratio along a cosine or a line, or stays at lr, or stays at lr until a final decay over decay_steps (wsd;
 // Hu et al. 2024). By default the final decay takes a tenth of the steps after the warm-up. A run shorter than its

@@ -89,8 +89,6 @@ typedef struct Run {
     int slow_rank, slow_steps; // the slowest rank; consecutive steps in which it cost more than 5 % of the time
     struct RunTrace *trace;    // may be NULL
     struct Sampler *sampler;   // may be NULL
-    struct Recorder *recorder; // record.h; may be NULL
-    bool succeeded;            // all ranks will destroy this run, maybe for another one in the same processes
 } Run;
 
 // Creates the groups of ranks, allocates, and initializes or loads. A run that does not train opens no training

@@ -11,7 +11,6 @@
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/units.h"
-#include "record.h"
 #include "run.h"
 #include "config/gpus.h"
 
@@ -524,7 +523,6 @@ void run_destroy(Run *run) {
     RunGroup groups[RUN_MOST_GROUPS];
     int count = run->schedule != NULL ? list_groups_(run, groups) : 0;
     run_sampler_destroy(run);
-    recorder_destroy(run->recorder);
     checkpoint_destroy(run->checkpoint);
     metrics_close(run->metrics);
     batch_destroy(&run->batch);
@@ -541,8 +539,6 @@ void run_destroy(Run *run) {
     // Groups for device memory own streams of the device, so they are destroyed before the device.
     for (int i = count - 1; i >= 0; i--)
         if (*groups[i].comm != NULL) (*groups[i].comm)->destroy(*groups[i].comm);
-    Error ignored = {0};
-    if (run->be != NULL && run->succeeded) run->be->returned = world_barrier(run->world, &ignored) == 0;
     if (run->be != NULL) run->be->destroy(run->be);
     products_free(&run->products);
     run_close_data(&run->sets);

@@ -5,7 +5,6 @@
 // it, so that all ranks leave the loop after the same step.
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "record.h"
 #include "run.h"
 
 #include <math.h>
@@ -99,9 +98,7 @@ static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
     figures.loss /= tokens;
     run->stage.microbatches = run->stage.most_microbatches; // for validation and samples
     if (optimizer_norm(run->optimizer, &figures.norm, err) != 0) return train_fail_(label, err);
-    if (run->recorder != NULL && recorder_gradients(run, figures.loss, figures.norm, err) != 0) return -1;
     if (train_update_(run, &figures, err) != 0) return train_fail_(label, err);
-    if (run->recorder != NULL && recorder_weights(run, err) != 0) return -1;
 
     figures.seconds = clock_seconds() - start;
     if (run->be->range_end != NULL) run->be->range_end(run->be);
@@ -124,7 +121,6 @@ static bool saves_(const Run *run, int64_t step) {
 int run_train(Run *run, Error *err) {
     const Config *config = run->config;
     int64_t steps = config->train.steps, step = run->from.step;
-    int64_t last = run->recorder != NULL ? recorder_last_step(run->recorder) : steps;
     int status = 0;
     bool stop = false;
     if (run->from.found && step >= steps)
@@ -132,7 +128,7 @@ int run_train(Run *run, Error *err) {
                    "nothing is left to train: the checkpoint is at step %lld and train.steps (the total) is %lld",
                    (long long)step, (long long)steps);
     run_listen(run);
-    while (status == 0 && !stop && step < last) {
+    while (status == 0 && !stop && step < steps) {
         status = train_step_(run, ++step, &stop, err);
         if (status == 0) status = checkpoint_poll(run->checkpoint, err);
         if (status == 0 && step == run->from.step + 1) status = run_compare_plan(run, err);

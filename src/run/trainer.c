@@ -19,7 +19,6 @@
 #include "restart.h"
 #include "run.h"
 #include "engine/trace.h"
-#include "verify.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -61,8 +60,7 @@ typedef struct Trainer {
 
 // --- in a rank
 
-// Runs this process as a rank: starts its supervisor, joins the other ranks, trains, validates, generates or verifies,
-// and leaves.
+// Runs this process as a rank: starts its supervisor, joins the others, trains, validates or generates, and leaves.
 static int rank_main_(Trainer *t, Error *err) {
     const Options *options = &t->options;
     char remedy[CONFIG_TEXT + 64];
@@ -85,19 +83,14 @@ static int rank_main_(Trainer *t, Error *err) {
     world_set_status_page(world, page);
     int code = EXIT_DONE, status = supervisor_join(t->supervisor, world, &t->log, err);
     if (status == 0) status = verdict_agree(t->config, t->model, world, &t->log, err);
-    if (status == 0 && options->verify != NULL) {
-        code = verify_as_rank(t->config, t->model, options, world, page, &t->log, err);
-        status = code < 0 ? -1 : 0;
-    } else if (status == 0) {
-        status = run_create(&run, t->config, t->model, &t->ask, world, page, &t->log, err);
-        if (status == 0) status = run_trace_open(&run, options->trace, err);
-        if (status == 0)
-            status = t->ask.check              ? run_preflight(&run, options->json, err)
-                     : t->ask.tune             ? run_tune(&run, err)
-                     : t->ask.generate != NULL ? run_generate(&run, err)
-                     : t->ask.validate         ? run_validate(&run, options->json, err)
-                                               : run_train(&run, err);
-    }
+    if (status == 0) status = run_create(&run, t->config, t->model, &t->ask, world, page, &t->log, err);
+    if (status == 0) status = run_trace_open(&run, options->trace, err);
+    if (status == 0)
+        status = t->ask.check              ? run_preflight(&run, options->json, err)
+                 : t->ask.tune             ? run_tune(&run, err)
+                 : t->ask.generate != NULL ? run_generate(&run, err)
+                 : t->ask.validate         ? run_validate(&run, options->json, err)
+                                           : run_train(&run, err);
     if (status != 0) {
         // The parent prints the error, or this rank if there is no parent. If all ranks found it, only rank 0 reports.
         bool speaks = !err->everywhere || world_rank(world) == 0;
@@ -173,9 +166,9 @@ static bool answer_plan_(Trainer *t, int *code, Error *err) {
 // Environment variable with the layout that the parent has decided for its ranks.
 #define LAYOUT_VARIABLE "TRAINER_LAYOUT"
 
-// Trains, validates, generates or verifies, according to the options: in ranks that a launcher started, in this process
-// if it is the only rank, else in ranks that this process starts. Those ranks get the unchanged command line and the
-// decided layout. Returns an exit code, or -1 with err.
+// Trains, validates or generates, according to the options: in ranks that a launcher started, in this process if it is
+// the only rank, else in ranks that this process starts. Those ranks get the unchanged command line and the decided
+// layout. Returns an exit code, or -1 with err.
 static int train_(Trainer *t, Error *err) {
     Config *config = t->config;
     bool trains = run_trains(&t->ask);
@@ -193,8 +186,6 @@ static int train_(Trainer *t, Error *err) {
         layout_set(&layout, config);
     }
     if (t->launched) return rank_main_(t, err);
-    if (t->options.verify != NULL && !verify_is_run())
-        return verify_command(t->model, &t->options, &t->log, t->argv, err);
     // Before any rank starts: decides the keys that the configuration leaves to the plan, checks machine and data.
     Details details = details_begin(log_of_all(&t->log));
     if (t->options.trace != NULL && trace_check(t->options.trace, err) != 0) return -1;

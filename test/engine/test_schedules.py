@@ -121,14 +121,6 @@ def test_validation_samples_checkpoints_and_emulation_work_under_every_schedule(
         assert alone.returncode == 0 and "the same to the byte" in alone.stdout, alone.stderr
 
 
-def test_verify_compares_the_configured_schedule(small):
-    options = [OFF, *PLAIN["gis_half"]]
-    ended = command(small.family, "-c", small.config, "--verify", "1", overrides=options)
-    assert ended.returncode == 0, ended.stderr
-    assert "1 stage and 4 stages, gis, no BPipe: the same bits" in ended.stdout
-    assert "1 stage and 4 stages, gis, BPipe: the same bits" in ended.stdout
-
-
 def test_a_list_from_a_file_is_run(small, tmp_path):
     """The text that --schedule prints can be run from a file, under another name."""
     text = command(small.family, "-c", small.config, "--schedule", overrides=[OFF, *PLAIN["gis_half"]]).stdout

@@ -1,4 +1,4 @@
-// The plan: bytes and parameters, compared with figures computed by hand. That runs allocate these bytes: test_plan_cli.py
+// The plan: bytes and parameters, compared with figures computed by hand. Runs allocate these bytes: test_plan_cli.py
 // and test_layouts.py. Whether a machine can run a plan: test_fits.c.
 #include "backend/attention_scratch.h"
 #include "models.h"

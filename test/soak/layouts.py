@@ -291,13 +291,6 @@ class Trial:
         require(ended.code == 0, check, f"{' '.join(map(str, words))}: {ended.code} {ended.stderr[-600:]}")
         return ended
 
-    def verify(self):
-        if ranks(without(self.keys, {"parallel.pipeline"})) > 2:
-            return  # it tries up to four stages, and so many ranks take too long
-        ended = self.bench.run(self.keys, "-q", "--verify", "1")
-        require(ended.code == 0 or "nothing was compared" in ended.stderr, "verify",
-                f"{ended.code} {ended.stderr[-600:]}")
-
     def profile(self):
         if {"schedule.slices", "parallel.context"} & set(self.keys):
             return  # profiles have no times for either
@@ -391,7 +384,7 @@ class Trial:
 
 # Each check with the share of seeds that run it; a run of several ranks takes fifty times as long as a plan.
 CHECKS = {"ends": 1, "bits": 1, "bytes": 1, "saved": 1, "one_rank": 0.5, "file": 0.15, "resume": 0.12, "forward": 0.06,
-          "verify": 0.05, "profile": 0.02, "emulate": 0.07, "trace": 0.05, "table": 0.4, "dry": 0.04,
+          "profile": 0.02, "emulate": 0.07, "trace": 0.05, "table": 0.4, "dry": 0.04,
           "virtual": 0.08}  # fmt: skip
 
 

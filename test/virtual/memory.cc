@@ -96,14 +96,6 @@ static_assert(sizeof(Handle) <= sizeof(cudaIpcMemHandle_t), "a handle has 64 byt
 
 } // namespace
 
-static int64_t kept() {
-    std::shared_lock<std::shared_mutex> held(guard);
-    int64_t bytes = 0;
-    for (const auto &[base, region] : regions())
-        if (region.kind == REGION_DEVICE && region.owner == process()) bytes += (int64_t)region.size;
-    return bytes;
-}
-
 Region region_of(const void *memory) {
     uintptr_t at = (uintptr_t)memory;
     std::shared_lock<std::shared_mutex> held(guard);
@@ -220,7 +212,6 @@ cudaError_t memory_free(void *memory) {
     uintptr_t first = region.base / PAGE * PAGE, end = up(region.base + region.size, PAGE);
     madvise((void *)first, end - first, MADV_REMOVE);
     mprotect((void *)first, end - first, PROT_NONE);
-    tell("VIRTUAL_KEPT", kept());
     return cudaSuccess;
 }
 

@@ -259,22 +259,6 @@ def test_samples_are_those_of_cpus(tmp_path, options):
     assert texts[0] == texts[1] and re.search(r"5 6( \d+){12}$", texts[0], re.M), texts
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("family", virtual_runs.FAMILIES)
-def test_verify_finds_the_same_bits_for_one_stage_several_and_bpipe(tmp_path, family):
-    done = trained(write_config(tmp_path, family), family, arguments=("--verify", "1"), VIRTUAL_ORDER="random")
-    assert "verified: 3 runs agree in 1 step" in done.stdout
-
-
-def test_ranks_free_what_they_lent_before_they_run_another_way(tmp_path):
-    config = write_config(tmp_path, "llama", train="{global_batch: 4, steps: 1, lr: 1.0e-3, warmup_steps: 1}")
-    ranks = {"before": trainer_runs.mpirun(2), **trainer_runs.mpirun_environment(), "VIRTUAL_KEPT": str(tmp_path / "kept")}
-    (tmp_path / "kept").mkdir()
-    done = trained(config, "llama", "parallel.pipeline=2", arguments=("--verify", "1"), **ranks)
-    assert "the same bits" in done.stdout
-    assert [path.read_text() for path in (tmp_path / "kept").iterdir()] == ["0\n", "0\n"]
-
-
 def test_a_stage_alone_allocates_what_was_planned(tmp_path):
     done = trained(write_config(tmp_path, "llama"), "llama", *BPIPE, arguments=("--emulate-stage", "1"))
     assert re.search(r"^peak .* allocated, ([\d,]+) bytes; planned .*, the same to the byte$", done.stdout,

@@ -219,7 +219,7 @@ struct Region {
 };
 
 // Writes a number of bytes to a file of this process in the folder that a variable names, for tests that compare the
-// plan with allocations: VIRTUAL_PINNED, the peak of pinned bytes; VIRTUAL_KEPT, the device memory that is not freed.
+// plan with allocations: VIRTUAL_PINNED, the peak of pinned bytes.
 void tell(const char *variable, int64_t bytes);
 Region region_of(const void *memory); // kind REGION_NONE: ordinary host memory
 uint64_t regions_generation();
