@@ -5,9 +5,9 @@
 
 #include <math.h>
 
-// Factors on figures, 0: unchanged. apart: tensor collectives do not overlap products. reserve: additional GiB. what: in
-// JSON; words: for people, in a list; loses: the clause of a candidate that does not survive; brief: one word. Without
-// words, a doubt is only in JSON, because the row before is more telling.
+// Factors on figures, 0: unchanged. apart: tensor collectives do not overlap products. reserve: additional GiB. what:
+// in JSON; words: for people, in a list; loses: the clause of a candidate that does not survive; brief: one word.
+// Without words, a doubt is only in JSON, because the row before is more telling.
 static const struct {
     const char *what, *words, *loses, *brief;
     double products, network, reserve;
