@@ -799,9 +799,8 @@ def deepspeed_file(s, path):
         if flag in s and s.peek(flag) != str(value):
             s.say(category, f"{readable(where)} says {value} for --{flag} {s.peek(flag)}; the flag is planned")
         s.values.setdefault(flag, ("ds." + key, value))
-    s.effects(rows_of("deepspeed"), "ds.")
-    quiet = (r"ds\.(steps_per_print|wall_clock|zero_optimization|zero_allow|gradient_acc|fp16|bf16|data_types|prescale"
-             r"|flops_profiler|comms|tensorboard|csv|wandb|monitor|activation_check|communication|dump|memory_breakdown"
-             r"|checkpoint|train_|optimizer|scheduler|aio)")
-    for key in [each for each in s.values if re.match(quiet, each)]:
+    rows = rows_of("deepspeed")
+    s.effects(rows, "ds.")
+    quiet = quiet_of(rows)
+    for key in [each for each in s.values if each.startswith("ds.") and quiet(each.removeprefix("ds."))]:
         s.quiet(key)

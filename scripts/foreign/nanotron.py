@@ -7,16 +7,10 @@ from run_files import Failure
 
 from .documents import read_yaml, settings_of
 from .megatron import zero
+from .settings import quiet_of, rows_of
 
 M = "model.model_config."
-QUIET = re.compile(
-    r"(general|checkpoints|logging|lighteval|tokenizer|s3_upload|profiler|metrics_logging|doremi|data"
-    r"|data_stages\[\d+\]\.(data|name|start_training_step))(\.|$|\[)"
-    r"|tokens\.(limit_|val_check)|model\.(ddp_bucket_cap_mb|init_method\.(path|use_mup))"
-    rf"|{re.escape(M)}(bos_|eos_|pad_|pretraining_tp|use_cache|initializer_range|is_|_fused|_use_qkv|_attn_impl"
-    r"|rope_interleaved|interleaved_rotary|ring_attn|use_spda|max_position_embeddings|flex_|log_attn|ssm_cfg)"
-    r"|optimizer\.(torch_adam|optimizer_factory\.torch_adam)"
-    r"|parallelism\.(tp_recompute_allgather|moe_layer_recompute|expert_)")
+ROWS = rows_of("nanotron")
 
 
 def read(text):
@@ -79,7 +73,7 @@ def convert(s, gpus=None, model=None):
     zero(s, config, "optimizer.zero_stage 0")
     config["attention"]["mode"] = "flash"
     s.number("model.make_vocab_size_divisible_by", int, 1, low=1)
-    s.finish(lambda name: QUIET.match(name) is not None)
+    s.finish(quiet_of(ROWS))
     return config
 
 
