@@ -444,17 +444,12 @@ static int64_t run_route(Op *op, const void *shape, unsigned char *out) {
     b->route_places(b, place, r.chosen, ROWS, s);
     b->rows_scatter(b, sorted.data, x.data, place, ROWS, s->chosen, COLS * b->element);
     b->rows_combine(b, y.data, sorted.data, place, ROWS, s->chosen, COLS);
-    int64_t at = op_append(out, 0, &dlogits);
-    at = op_append(out, at, &r.weights);
-    at = op_append(out, at, &sorted);
-    return op_append(out, at, &y);
+    return op_outputs(out, &dlogits, &r.weights, &sorted, &y);
 }
 
 static int64_t run_products(Op *op, const void *shape, unsigned char *out) {
     Products p = products(op, shape);
-    int64_t at = op_append(out, 0, &p.y);
-    at = op_append(out, at, &p.dx);
-    return op_append(out, at, &p.dw);
+    return op_outputs(out, &p.y, &p.dx, &p.dw);
 }
 
 TEST(bits_do_not_depend_on_threads) {

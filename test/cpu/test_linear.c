@@ -246,10 +246,7 @@ TEST(layers_agree_with_float64) {
 
 static int64_t run(Op *op, const void *shape, unsigned char *out) {
     Layer l = run_layer(op, shape);
-    const Operand *outputs[] = {&l.y, &l.z, &l.dx, &l.dw, &l.db};
-    int64_t at = 0;
-    for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++) at = op_append(out, at, outputs[i]);
-    return at;
+    return op_outputs(out, &l.y, &l.z, &l.dx, &l.dw, &l.db);
 }
 
 TEST(bits_do_not_depend_on_threads) {

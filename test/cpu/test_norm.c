@@ -139,10 +139,7 @@ static int64_t run(Op *op, const void *shape, unsigned char *out) {
     double *unused[3];
     Forward f = forward(op, s);
     Backward g = backward(op, s, &unused[0], &unused[1], &unused[2]);
-    int64_t at = op_append(out, 0, &f.out);
-    at = op_append(out, at, &g.dx);
-    at = op_append(out, at, &g.dw);
-    return op_append(out, at, &g.db);
+    return op_outputs(out, &f.out, &g.dx, &g.dw, &g.db);
 }
 
 TEST(bits_do_not_depend_on_threads) {
@@ -237,10 +234,7 @@ TEST(heads_are_normalized_one_by_one) {
 
 static int64_t run_heads(Op *op, const void *shape, unsigned char *out) {
     Heads h = heads_norm(op, shape, NULL, NULL, NULL);
-    int64_t at = op_append(out, 0, &h.qkv);
-    at = op_append(out, at, &h.dqkv);
-    at = op_append(out, at, &h.dw[0]);
-    return op_append(out, at, &h.dw[1]);
+    return op_outputs(out, &h.qkv, &h.dqkv, &h.dw[0], &h.dw[1]);
 }
 
 TEST(bits_of_heads_do_not_depend_on_threads) {

@@ -241,12 +241,7 @@ static int64_t run(Op *op, const void *shape, unsigned char *out) {
                                  s->rows, s->ffn);
     op->backend->combine(op->backend, dout.data, 2.0, dout.data, -0.3, y.data, s->rows * s->ffn);
     op->backend->rope(op->backend, qkv.data, &rope, &table, NULL, 1);
-    int64_t at = op_append(out, 0, &y);
-    at = op_append(out, at, &din);
-    at = op_append(out, at, &dout);
-    at = op_append(out, at, &dscale);
-    at = op_append(out, at, &scaled);
-    return op_append(out, at, &qkv);
+    return op_outputs(out, &y, &din, &dout, &dscale, &scaled, &qkv);
 }
 
 TEST(bits_do_not_depend_on_threads) {

@@ -170,3 +170,11 @@ static inline int64_t op_append(unsigned char *out, int64_t at, const Operand *o
     memcpy(out + at, operand->data, (size_t)operand->bytes);
     return at + operand->bytes;
 }
+
+// Appends the operands, up to a NULL; returns the bytes of all.
+static inline int64_t op_append_all(unsigned char *out, const Operand *const *operands) {
+    int64_t at = 0;
+    for (; *operands != NULL; operands++) at = op_append(out, at, *operands);
+    return at;
+}
+#define op_outputs(out, ...) op_append_all(out, (const Operand *const[]){__VA_ARGS__, NULL})

@@ -339,10 +339,7 @@ static int64_t run_all(Op *op, unsigned char *out) {
     cuda_softmax_forward(op->backend, p.data, x.data, s);
     cuda_softmax_backward(op->backend, ds.data, x.data, p.data, s);
     cuda_column_sums(op->backend, sums.data, n.x.data, 50, 1032);
-    Operand *results[] = {&n.out, &n.dx, &n.dw, &n.db, &p, &ds, &sums};
-    int64_t at = 0;
-    for (int i = 0; i < 7; i++) at = op_append(out, at, results[i]);
-    return at;
+    return op_outputs(out, &n.out, &n.dx, &n.dw, &n.db, &p, &ds, &sums);
 }
 
 // Rows that begin anywhere in a block of four, contiguous or with gaps between them, and rows far out in a stream.
