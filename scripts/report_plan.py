@@ -109,6 +109,11 @@ def layouts(configs):
     return [", ".join([short(one), *sorted(words(one) - common[short(one)])]) for one in configs]
 
 
+def thousands(value):
+    """Returns three digits, and all of a number of thousands: 15,600, not 1.56e+04."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:,.3g}"
+
+
 def headline(config, world, step_ms, bill):
     """Returns the line that begins a page: model, GPUs, batch, days and price, and the command that plans it."""
     model, train, hardware = (config[part] for part in ("model", "train", "hardware"))
@@ -118,10 +123,10 @@ def headline(config, world, step_ms, bill):
     layout = " ".join(f"-o {key}={str(value).replace(' ', '').lower() if isinstance(value, (bool, list)) else value}"
                       for key, value in chosen(config).items())
     gpu = "ranks" if hardware["gpu"] == "none" else hardware["gpu"]
-    shown = f"{days:,.0f}" if days >= 10 else f"{days:,.2g}"
+    shown = f"{thousands(24 * days)} hours" if days < 1 else f"{thousands(days)} days"
     said = (f"{Path(config['checkpoint']['dir']).name}, {train['precision']}, {model['seq_len']:,} tokens a sequence, "
-            f"{train['global_batch']:,} sequences a step, on {world:,} {gpu}: {shown} days"
-            f"{'' if price is None else f', price {price:,.3g}'}")
+            f"{train['global_batch']:,} sequences a step, on {world:,} {gpu}: {shown}"
+            f"{'' if price is None else f', price {thousands(price)}'}")
     command = (f"./train_{model['family']} -c FILE -o hardware.gpu={hardware['gpu']} "
                f"-o model.seq_len={model['seq_len']} -o train.precision={train['precision']} "
                f"-o train.global_batch={train['global_batch']} {layout} --plan")
@@ -187,8 +192,8 @@ def budget_parts(budget):
 
     def cell(bill, unit):
         low, high = bill.get(f"{unit}_low"), bill.get(f"{unit}_high")
-        band = f" ({low:,.3g} to {high:,.3g})" if low is not None and high is not None else ""
-        return "-" if bill.get(unit) is None else f"{bill[unit]:,.3g}{band}"
+        band = f" ({thousands(low)} to {thousands(high)})" if low is not None and high is not None else ""
+        return "-" if bill.get(unit) is None else f"{thousands(bill[unit])}{band}"
 
     rows = [(name, *(cell(bill, unit) for unit in known)) for name, bill in bills.items() if bill]
     if not known:
