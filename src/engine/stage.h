@@ -108,8 +108,8 @@ int stage_holding(const Stage *stage, int64_t table_index);
 
 // Add the bytes that stage_create allocates for the model with this table to `bytes`, by category; the engine allocates
 // slots and message buffers. stage_state_bytes: weights, gradients, masters and moments, whose bytes are also *states,
-// and workspaces of sums. stage_work_bytes: everything else. *staged: bytes of host memory for collectives of ranks that
-// share a GPU.
+// and workspaces of sums. stage_work_bytes: everything else. *staged: bytes of host memory for collectives of ranks
+// that share a GPU.
 void stage_work_bytes(MemoryBytes *bytes, const TensorTable *table, const Config *config, const StageShape *at);
 void stage_state_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const TensorTable *table,
                        const Config *config, const StageShape *at);

@@ -17,12 +17,6 @@
 
 static double report_gib_(int64_t bytes) { return (double)bytes / GIB; }
 
-bool plan_answer_holds(const PlanAnswer *answer, int64_t bytes) {
-    double limit = (double)answer->planner.hardware.memory_bytes;
-    if (limit == 0) return answer->fits; // all ranks share the host
-    return plan_lacks((double)bytes, limit, answer->config.hardware.reserve_gib) <= 0;
-}
-
 // Returns one unit for all tables.
 static GridUnit unit_(const PlanAnswer *answer) {
     const Plan *plain = &answer->plan_1f1b;
@@ -202,14 +196,6 @@ void plan_print_time(const Planner *planner, const Config *config, const PlanTim
                                           : "stages counted");
     Budget budget = budget_make(config, time->step, !hardware->cpu, band);
     budget_print(&budget, config, hardware, verbose, file);
-}
-
-PlanSpeed plan_speed(const Planner *planner, const Config *config, const PlanTime *time) {
-    double causal = model_flops_per_token(config, false) / model_flops_per_token(config, true);
-    if (!time->known) return (PlanSpeed){0};
-    return (PlanSpeed){.tokens = (double)config_step_tokens(config) / (time->step * (double)config_world(config)),
-                       .tflops = time->mfu * planner->hardware.peak * 1e-12,
-                       .mfu_causal = time->mfu * causal};
 }
 
 // If no micro-batch size fits, prints the smallest world that fits. Skips a schedule from a file: its stages are fixed.

@@ -3,11 +3,11 @@
 //     tool_gradients CONFIG TOKENS OUT [WEIGHTS]
 //
 // All stages of the configuration run in one process, without tensor and data parallelism. All forwards run before the
-// first backward. Bundles are first filled with NaN, so that a backward that reads missing data is noticed. TOKENS: int32,
-// global_batch sequences of seq_len + 1 tokens; sequence k belongs to microbatch k / micro_batch. WEIGHTS and OUT
-// contain records: a line `NAME ROWS COLS`, then rows * cols float32. WEIGHTS sets tensors by name, without padding;
-// other tensors keep their initial values. OUT has `weight:NAME` and `gradient:NAME` of each tensor, padding included,
-// `losses` (sequence, position), and `evaluated`, the losses of a forward without gradients.
+// first backward. Bundles are first filled with NaN, so that a backward that reads missing data is noticed. TOKENS:
+// int32, global_batch sequences of seq_len + 1 tokens; sequence k belongs to microbatch k / micro_batch. WEIGHTS and
+// OUT contain records: a line `NAME ROWS COLS`, then rows * cols float32. WEIGHTS sets tensors by name, without
+// padding; others keep their initial values. OUT has `weight:NAME` and `gradient:NAME` of each tensor, padding
+// included, `losses` (sequence, position), and `evaluated`, the losses of a forward without gradients.
 #include "models.h"
 #include "engine/stage.h"
 #include "model/quantized.h"

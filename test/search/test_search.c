@@ -150,7 +150,7 @@ static void best_is_the_plainest_of_its_class(const SearchResult *all) {
     }
 }
 
-// The fastest of each way to fill bubbles and to evict is found if it takes at most 10 % longer than the fastest of all.
+// The fastest of each way to fill bubbles and to evict is found if it takes at most 10 % longer than the best of all.
 static void compare_ways(const SearchResult *quick, const SearchResult *all) {
     const Candidate *best[2][PAYS_WAYS] = {{NULL}};
     for (int i = 0; i < 2; i++) {
