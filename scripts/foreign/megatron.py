@@ -755,8 +755,7 @@ def muon(s, train, optimizer, defaults):
     said = s.spelling("muon-nesterov")
     if not s.flag("muon-nesterov", defaults.get("muon-nesterov", False)):
         s.say("training", f"{said} is not given: Nesterov's momentum is computed here")
-    for name in ("muon-no-split-qkv",):
-        s.effect(name, "training", "q, k and v are matrices of their own here")
+    s.effect("muon-no-split-qkv", "training", "q, k and v are matrices of their own here")
     if optimizer == "adaptive_muon":
         s.say("memory", f"{s.spelling('optimizer')} {optimizer}: Muon is planned, with one moment")
 

@@ -204,7 +204,7 @@ class Parser:
     REDIRECTS = (">", ">>", "<", "&>", ">&", "<&", "<<<")
 
     def __init__(self, text):
-        self.all, self.at, self.deep = list(Scanner(text).tokens()), 0, 0
+        self.all, self.at = list(Scanner(text).tokens()), 0
 
     def peek(self, ahead=0):
         return self.all[self.at + ahead] if self.at + ahead < len(self.all) else ("end", "", 0)
@@ -243,15 +243,11 @@ class Parser:
     def block(self, end=None):
         """Reads commands until a word or an operator that closes the block, and takes the word `end`."""
         nodes, begin = [], self.at
-        self.deep += 1
-        if self.deep > 100:
-            raise Failure("the script is nested too deeply; give the flags themselves")
         while self.peek()[0] != "end" and self.word() not in CLOSERS and not self.operator(";;", ")"):
             if self.peek()[0] == "newline" or self.operator(";", "&", "&&", "||", "|", "|&"):
                 self.next()
             else:
                 nodes.append(self.chain())
-        self.deep -= 1
         block = Block(nodes, self.sets(begin))
         if end:
             self.take(end)
