@@ -226,7 +226,8 @@ int file_open_to_write(const char *path, int flag) {
     return fd;
 }
 
-int file_open_new(const char *path) {
+// Creates a new file after removing any file of that name; does not follow links. Returns -1 with errno on failure.
+static int open_new_(const char *path) {
     if (unlink(path) != 0 && errno != ENOENT) return -1;
     return open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
 }
@@ -234,7 +235,7 @@ int file_open_new(const char *path) {
 int file_replace(const char *path, const char *text, int64_t bytes) {
     char *beside = NULL;
     if (asprintf(&beside, "%s.new", path) < 0) return -1;
-    int fd = file_open_new(beside), code = errno;
+    int fd = open_new_(beside), code = errno;
     bool done = fd >= 0 && file_write_all(fd, text, bytes) == 0 && fsync(fd) == 0;
     if (fd >= 0 && !done) code = errno;
     if (fd >= 0 && close(fd) != 0 && done) code = errno, done = false;

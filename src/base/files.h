@@ -42,8 +42,6 @@ int file_write_all(int fd, const void *data, int64_t bytes);
 // owner, or if only that owner can write to the folder. Any other link could make us overwrite a file of our own, and
 // is an error (ELOOP). Returns -1 with errno on failure.
 int file_open_to_write(const char *path, int flag);
-// Creates a new file after removing any file of that name; does not follow links. Returns -1 with errno on failure.
-int file_open_new(const char *path);
 // Writes a temporary file next to `path` and renames it, so that readers see the old or the new file. Returns 0, or -1
 // with errno.
 int file_replace(const char *path, const char *text, int64_t bytes);

@@ -53,7 +53,7 @@ void json_put_null(JsonOut *out, const char *key) { fputs("null", json_put(out, 
 
 void json_put_number(JsonOut *out, const char *key, double value) { json_write_number(json_put(out, key), value); }
 
-void json_put_digits(JsonOut *out, const char *key, double value, int digits) {
+static void put_digits_(JsonOut *out, const char *key, double value, int digits) {
     if (isfinite(value)) fprintf(json_put(out, key), "%.*g", digits, value);
     else json_put_null(out, key);
 }
@@ -68,7 +68,7 @@ static void put_members_(JsonOut *out, const char *at, va_list args) {
         if (*at == 's') json_put_text(out, key, va_arg(args, const char *));
         else if (*at == 'j') json_put_integer(out, key, va_arg(args, intmax_t));
         else if (*at == 'g') json_put_number(out, key, va_arg(args, double));
-        else if (*at == '.') json_put_digits(out, key, va_arg(args, double), atoi(at + 1));
+        else if (*at == '.') put_digits_(out, key, va_arg(args, double), atoi(at + 1));
         else if (truth) json_put_truth(out, key, va_arg(args, int) != 0);
         else json_put_integer(out, key, va_arg(args, int));
         at += strcspn(at, " ");

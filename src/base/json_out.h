@@ -24,11 +24,9 @@ void json_put_truth(JsonOut *out, const char *key, bool value);
 void json_put_null(JsonOut *out, const char *key);
 // Writes the fewest digits that read back as the same double; null for inf and nan, which JSON lacks.
 void json_put_number(JsonOut *out, const char *key, double value);
-// The same with at most `digits` significant digits.
-void json_put_digits(JsonOut *out, const char *key, double value, int digits);
 
 // Write several members, "rank %d bytes %jd fits? %d name %s share %g rate %.4g", or an object of them: %d int, with a
-// ? a truth; %jd int64_t; %s text, or null for NULL; %g and %.Ng numbers, as json_put_number and json_put_digits.
+// ? a truth; %jd int64_t; %s text, or null for NULL; %g numbers, as json_put_number; %.Ng with at most N digits.
 void json_members(JsonOut *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void json_object(JsonOut *out, const char *key, const char *format, ...) __attribute__((format(printf, 3, 4)));
 

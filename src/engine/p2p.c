@@ -74,7 +74,9 @@ static int p2p_allocate_(P2pLink *link, Error *err) {
     return link->memory == NULL ? -1 : 0;
 }
 
-int p2p_create(P2pLink *link, Backend *be, Comm *comm, int peer, bool sends, int buffers, int64_t bytes, Error *err) {
+// Creates one end. `comm` and `peer`: the other rank; NULL and -1 without a neighbour. -1 with err if memory runs out.
+static int p2p_create_(P2pLink *link, Backend *be, Comm *comm, int peer, bool sends, int buffers, int64_t bytes,
+                       Error *err) {
     p2p_set_(link, be, sends, buffers, bytes);
     link->comm = comm;
     link->peer = peer;
@@ -89,7 +91,7 @@ static int p2p_connect_(P2pLink *link, Error *err) {
     return comm->connect(comm, link->peer, link->sends, memory, link->buffers * link->bytes, err);
 }
 
-void p2p_destroy(P2pLink *link) {
+static void p2p_destroy_(P2pLink *link) {
     backend_release(link->be, MEMORY_MESSAGES, link->memory, link->buffers * link->bytes);
     free_all(link->used, link->requests);
     memset(link, 0, sizeof *link);
@@ -168,11 +170,11 @@ static int links_create_one_(Links *links, const Schedule *schedule, int stage, 
     bool sends = mine == (way == P2P_FORWARD ? 0 : 1);
     P2pLink *link = sends ? &links->chunk[chunk].out[way] : &links->chunk[chunk].in[way];
     if (g < 0 || g + 1 == schedule->stages * schedule->chunks)
-        return p2p_create(link, links->be, NULL, -1, sends, depth, bytes, err);
+        return p2p_create_(link, links->be, NULL, -1, sends, depth, bytes, err);
     for (int i = 0; i < 2; i++) schedule_home(schedule, g + i, &ends[i][0], &ends[i][1]);
     if (ends[0][0] != ends[1][0])
-        return p2p_create(link, links->be, lanes[lane_of_(schedule, g, way)], ends[1 - mine][0], sends, depth, bytes,
-                          err);
+        return p2p_create_(link, links->be, lanes[lane_of_(schedule, g, way)], ends[1 - mine][0], sends, depth, bytes,
+                           err);
     if (!sends) return 0;
     P2pLink *other = &links->chunk[ends[1 - mine][1]].in[way];
     p2p_set_(link, links->be, true, depth, bytes);
@@ -222,5 +224,5 @@ P2pLink *links_at(Links *links, int i) {
 
 void links_destroy(Links *links) {
     P2pLink *link;
-    for (int i = 0; (link = links_at(links, i)) != NULL; i++) p2p_destroy(link);
+    for (int i = 0; (link = links_at(links, i)) != NULL; i++) p2p_destroy_(link);
 }

@@ -40,10 +40,6 @@ int p2p_lanes(const Schedule *schedule);
 // multiples of `page` (0: no rounding).
 int64_t p2p_bytes(const Schedule *schedule, int stage, int64_t message_bytes, int64_t page);
 
-// Creates one end. `comm` and `peer`: the other rank; NULL and -1 without a neighbour. -1 with err if memory runs out.
-int p2p_create(P2pLink *link, Backend *be, Comm *comm, int peer, bool sends, int buffers, int64_t bytes, Error *err);
-void p2p_destroy(P2pLink *link);
-
 // Starts a run of `expected` messages.
 void p2p_begin(P2pLink *link, int64_t expected);
 

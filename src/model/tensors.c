@@ -94,7 +94,8 @@ bool tensor_summed(const TensorSpec *spec, bool sequence) {
     return spec->head_summed || (sequence && spec->shard_summed);
 }
 
-int64_t tensor_padded_rows(const TensorSpec *spec, int tensor_ranks) {
+// Returns the rows before the split over t tensor ranks; vocabulary rows are rounded up to a multiple of 128 t.
+static int64_t padded_rows_(const TensorSpec *spec, int tensor_ranks) {
     int64_t unit = spec->vocabulary ? 128 * (int64_t)tensor_ranks : 1;
     return (spec->rows + unit - 1) / unit * unit;
 }
@@ -143,7 +144,7 @@ static void tensors_add_tensor_(StageTensors *tensors, const TensorSpec *spec, i
     Tensor *tensor = &tensors->tensors[tensors->count++];
     tensor->spec = spec;
     tensor->index = index;
-    tensor->rows = tensor_padded_rows(spec, (int)ranks) / (spec->split == SPLIT_ROWS ? ranks : 1);
+    tensor->rows = padded_rows_(spec, (int)ranks) / (spec->split == SPLIT_ROWS ? ranks : 1);
     tensor->cols = spec->split == SPLIT_COLS ? spec->cols / ranks : spec->cols;
     // Expert rank r of e holds the experts [r E/e, (r+1) E/e) of E.
     const Split *split = &tensors->split;
@@ -396,7 +397,7 @@ int tensors_allocate(StageTensors *tensors, Backend *be, Error *err) {
 int64_t tensor_global_row(const Tensor *tensor, int64_t row, int tensor_rank, int tensor_ranks) {
     const TensorSpec *spec = tensor->spec;
     if (spec->split != SPLIT_ROWS) return row < spec->rows ? row : -1;
-    int64_t part_rows = tensor_padded_rows(spec, tensor_ranks) / spec->parts, local = part_rows / tensor_ranks;
+    int64_t part_rows = padded_rows_(spec, tensor_ranks) / spec->parts, local = part_rows / tensor_ranks;
     int64_t global = row / local * part_rows + tensor_rank * local + row % local;
     return global < spec->rows ? global : -1;
 }

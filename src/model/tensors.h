@@ -221,9 +221,6 @@ int tensors_allocate(StageTensors *tensors, Backend *be, Error *err);
 // zero.
 void tensors_init(StageTensors *tensors, Backend *be, int64_t seed, int64_t layers, double std);
 
-// Returns the rows before the split over t tensor ranks; vocabulary rows are rounded up to a multiple of 128 t.
-int64_t tensor_padded_rows(const TensorSpec *spec, int tensor_ranks);
-
 // Maps a local row to its row in the unsharded tensor; -1 for padding. The second function does columns.
 int64_t tensor_global_row(const Tensor *tensor, int64_t row, int tensor_rank, int tensor_ranks);
 int64_t tensor_global_col(const Tensor *tensor, int64_t col, int tensor_rank, int tensor_ranks);

@@ -101,10 +101,6 @@ void run_destroy(Run *run);
 // and one if a decayed learning rate rises again. Reports nothing if training.json lacks the keys.
 void run_tell_resumed(const Run *run);
 
-// Returns the schedule to plan for: the configuration's for training, a forward-only one of one batch for --validate,
-// or a forward-only one of one microbatch for --generate. Returns NULL with err.
-Schedule *run_schedule(const Config *config, const RunAsk *ask, Error *err);
-
 // ---------------------------------------------------------------- training
 
 // Trains up to train.steps and saves checkpoints as checkpoint.* says. Returns 0 or -1 with err. A request to stop ends

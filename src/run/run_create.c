@@ -161,7 +161,9 @@ static int check_checkpoints_(const Config *config, const RunAsk *ask, Error *er
     return checkpoint_check_dir(config, ask->resume, err);
 }
 
-Schedule *run_schedule(const Config *config, const RunAsk *ask, Error *err) {
+// Returns the schedule to plan for: the configuration's for training, a forward-only one of one batch for --validate,
+// or a forward-only one of one microbatch for --generate. Returns NULL with err.
+static Schedule *run_schedule_(const Config *config, const RunAsk *ask, Error *err) {
     Schedule whole = {.stages = (int)config->parallel.pipeline, .chunks = 1, .slices = config_slices(config)};
     whole.edge_buffers = SCHEDULE_EDGE_BUFFERS;
     if (run_trains(ask)) return plan_schedule(config, err);
@@ -169,7 +171,7 @@ Schedule *run_schedule(const Config *config, const RunAsk *ask, Error *err) {
 }
 
 int run_check_start(const Config *config, const char *program, const Model *model, const RunAsk *ask, Error *err) {
-    Schedule *schedule = run_schedule(config, ask, err);
+    Schedule *schedule = run_schedule_(config, ask, err);
     bool proved = schedule != NULL && (!run_trains(ask) || plan_check_ramp(config, schedule, err) == 0);
     Backend *be = proved ? planner_backend(config, err) : NULL;
     Plan plan = {0};
@@ -468,7 +470,7 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     status_page_set_stage(status_page, run->at.stage);
     status_page_set_action(status_page, "start-up");
     Details details = details_begin(run->all);
-    run->schedule = run_schedule(config, ask, err);
+    run->schedule = run_schedule_(config, ask, err);
     if (run->schedule == NULL || (trains && plan_ramp(config, run->schedule, run->ramp, err) != 0)) return -1;
     RunGroup groups[RUN_MOST_GROUPS];
     int count = list_groups_(run, groups);
