@@ -31,12 +31,13 @@ void doubters_make(Doubters *doubters, const Planner *planner) {
         if (doubts_[i].products > 0) at->hardware.cost.efficiency *= doubts_[i].products;
         if (doubts_[i].network > 0) at->hardware.cost.network *= doubts_[i].network;
         if (*memory > 0) *memory = max_i64(*memory - (int64_t)(doubts_[i].reserve * GIB), 1);
-        at->counted = counted_memo(); // the shared memo has seconds for other figures
+        // Seconds are kept by what they depend on, the rates between ranks included, but not the rate of products.
+        if (doubts_[i].products > 0) at->counted = counted_memo();
     }
 }
 
 void doubters_free(Doubters *doubters) {
-    for (int i = 0; i < DOUBTS; i++) memo_free(doubters->planner[i].counted);
+    memo_free(doubters->planner[DOUBT_PRODUCTS].counted);
 }
 
 int unsure_find(Unsure *unsure, const Doubters *doubters, Config *config, const Forecast *forecast,

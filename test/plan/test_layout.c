@@ -46,6 +46,23 @@ TEST(a_text_that_is_cut_or_longer_is_refused) {
     assert_false(layout_decode(&read, ""));
 }
 
+// Two and four chunks, and with a limit the counts up to it that divide the layers evenly; a fixed count is tried alone.
+TEST(chunks_divide_the_layers_evenly_or_are_few) {
+    Config config = loaded(TINY, "parallel.pipeline=4 schedule.name=interleaved model.layers=60");
+    LayoutSpace space = {.base = &config, .given = layout_of(&config), .world = 4};
+    int64_t values[LAYOUT_CANDIDATES];
+    assert_int_equal(layout_candidates(&space, LAYOUT_chunks, &space.given, values), 2);
+    space.most_chunks = 8;
+    assert_int_equal(layout_most_chunks(&space), 8);
+    const int64_t even[] = {2, 3, 4, 5};
+    assert_int_equal(layout_candidates(&space, LAYOUT_chunks, &space.given, values), 4);
+    assert_memory_equal(values, even, sizeof even);
+    space.given.chunks = 12;
+    space.fixed = LAYOUT_BIT(chunks);
+    assert_int_equal(layout_candidates(&space, LAYOUT_chunks, &space.given, values), 1);
+    assert_int_equal(values[0], 12);
+}
+
 // Changing one key counts as one change, unless the key follows from others or has no meaning in the layout.
 TEST(a_change_of_one_key_is_one_change) {
     Config config = loaded(TINY, "parallel.pipeline=4 schedule.bpipe=on schedule.slots=3");
