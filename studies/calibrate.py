@@ -30,7 +30,6 @@ from pathlib import Path
 from common import options_of, plan, trainer
 from run_files import Failure, finish, form_of, number, read_text, replacing
 
-ROOT = Path(__file__).resolve().parent.parent
 SETTLED = 1e-5  # largest change of a logarithm at which the fit ends
 ROUNDS = 40
 KNOWN = math.log(2)  # before any run, figures are known to a factor of two

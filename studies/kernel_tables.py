@@ -16,10 +16,9 @@ import statistics
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
-from run_files import Failure, finish, replacing  # noqa: E402
+from common import ROOT
+from run_files import Failure, finish, replacing
 
-ROOT = Path(__file__).resolve().parent.parent
 DATA = Path("aic-core/src/aiconfigurator_core/systems/data")
 CAPPED = 0.85  # share of a burst at the power limit, where no table has it; H200, B200, GB200: 0.85, 0.88, 0.81
 ADDED = 0.42  # the H200's value, for GPUs that were not measured

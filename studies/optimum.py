@@ -10,10 +10,9 @@ idle time that --schedule reports. F, I and W of a chunk take one unit each, B t
 import re
 import sys
 from itertools import product
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
-from run_files import Failure, finish  # noqa: E402
+from common import Failure
+from run_files import finish
 
 MOST_VIRTUAL, MOST_MICROBATCHES, MOST_STATES = 10, 100, 1_000_000
 HEADER = r"# schedule \S+  stages (\d+)(?:  chunks (\d+)  placement (\w+))?  microbatches (\d+)  slots (\d+)[^:]*\n"

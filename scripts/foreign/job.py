@@ -59,28 +59,24 @@ def gpus_of(s, front, slurm, gpus):
     nodes = first(known, "nnodes", "num-nodes", "nodes")
     each = first(known, "nproc-per-node", "num-gpus") if torchrun else first(known, "ntasks-per-node", "npernode")
     tasks = known["ntasks"] if not torchrun else None
-    if torchrun and "nproc-per-node" not in options and "num-gpus" not in options and "nnodes" in options:
+    if torchrun and not {"nproc-per-node", "num-gpus"} & set(options) and "nnodes" in options:
         each = 1  # torchrun's own default
     each = each or known["gpus-per-node"]
-    if torchrun and nodes is None and "nnodes" not in options and "num-nodes" not in options and each:
+    if torchrun and each and nodes is None and not {"nnodes", "num-nodes"} & set(options):
         nodes = 1
-    world = tasks or (nodes * each if nodes and each else None)
-    if world is None and known["gpus"]:
-        world = known["gpus"]
+    world = tasks or (nodes * each if nodes and each else known["gpus"])
     if gpus is not None:
         if world not in (None, gpus):
             s.say("world", f"--gpus {gpus} is planned; the script says {world}")
         elif world is None and (nodes or each):
-            s.say("world",
-                  f"--gpus {gpus} is planned; the script says {nodes or 'an unknown number of'} nodes of"
-                  f" {each or 'an unknown number of'} GPUs")
+            s.say("world", f"--gpus {gpus} is planned; the script says {nodes or 'an unknown number of'} nodes of"
+                           f" {each or 'an unknown number of'} GPUs")
         world = gpus
     if world is None:
         names = ("nnodes", "nproc-per-node", "nodes", "ntasks-per-node")
         unsaid = [f"--{name} {readable(options[name])}" for name in names if name in options and known[name] is None]
-        raise Failure(
-            f"the number of GPUs is not known{' (' + ', '.join(unsaid) + ')' if unsaid else ''}; say --gpus N before"
-            " the program's name")
+        raise Failure(f"the number of GPUs is not known{' (' + ', '.join(unsaid) + ')' if unsaid else ''}; say --gpus N"
+                      " before the program's name")
     if each is None and tasks and nodes:
         each = tasks // nodes
     return world, min(each, world) if each else None

@@ -1,7 +1,6 @@
 """torchtitan's TOML as our configuration: job_config.py of 0.2.2, which later versions replaced by Python, and the
 names of 2024, when degrees and the batch stood in [training] and [experimental]."""
 
-import re
 import tomllib
 
 from run_files import Failure
