@@ -23,9 +23,10 @@ static char *list_text_(const Config *config, char text[SCHEDULE_TEXT]) {
     return schedule_text(&layout, text);
 }
 
-// Writes the other settings that distinguish a configuration: "flash, seq, 3 recomputed, by time".
-static char *rest_text_(const SearchSpace *space, const Config *config, char text[SCHEDULE_TEXT]) {
-    char again[48] = "", overlap[24] = "", experts[24] = "";
+// Writes the other settings that distinguish a configuration: "flash, seq, 3 recomputed, by time". brief: experts' ranks
+// as "e=8".
+static char *rest_text_(const SearchSpace *space, const Config *config, bool brief, char text[SCHEDULE_TEXT]) {
+    char again[48] = "", overlap[24] = "", experts[40] = "";
     const char *nccl = config->parallel.collectives == COLLECTIVES_NCCL ? ", NCCL" : "";
     const char *dealt = config->parallel.layers_given == 0       ? ""
                         : space_fixes(space, LAYOUT_BIT(layers)) ? ", by list"
@@ -36,7 +37,8 @@ static char *rest_text_(const SearchSpace *space, const Config *config, char tex
     if (layers > 0) snprintf(again, sizeof again, ", %lld recomputed", (long long)layers);
     if (config->parallel.overlap != OVERLAP_AUTO)
         snprintf(overlap, sizeof overlap, ", overlap %s", config_word("parallel.overlap", config->parallel.overlap));
-    if (config->parallel.expert > 1) snprintf(experts, sizeof experts, ", e=%lld", (long long)config->parallel.expert);
+    if (config->parallel.expert > 1)
+        snprintf(experts, sizeof experts, brief ? ", e=%lld" : ", expert %lld", (long long)config->parallel.expert);
     snprintf(text, SCHEDULE_TEXT, "%s%s%s%s%s%s%s%s%s", config_word("attention.mode", config->attention.mode),
              config_pointwise(config, 0) ? ", pointwise" : "", config->parallel.sequence ? ", seq" : "", experts, nccl,
              overlap, dealt, again, config->parallel.placement == PLACEMENT_ADJACENT ? ", adjacent" : "");
@@ -78,7 +80,7 @@ static void table_(const SearchSpace *space, const SearchResult *result, const i
         grid_cell(&grid, "%d", at->micro_batch);
         grid_cell(&grid, "%s", list_text_(&config, schedule));
         grid_cell(&grid, "%d", config_chunks(&config));
-        rest_text_(space, &config, rest);
+        rest_text_(space, &config, true, rest);
         bool plain = !verbose && strncmp(rest, "flash", 5) == 0; // the usual attention
         grid_cell(&grid, "%s", plain ? rest + 5 + 2 * (rest[5] == ',') : rest);
         grid_cell(&grid, "%.2f", (double)found->peak_bytes / GIB);
@@ -168,7 +170,7 @@ static void print_best_(const SearchSpace *space, const SearchResult *result, bo
                   foreign_programs[config.program - 1].title, 100 * (foreign_programs[config.program - 1].error - 1));
     grid_line(file, "best", "%s, micro-batch %lld, %s, chunks %d, %s: %s a step, %s on the ranks of stage %d",
               config_cut_text(&config, cut), (long long)config.schedule.micro_batch, list_text_(&config, schedule),
-              config_chunks(&config), rest_text_(space, &config, rest), grid_seconds(best->time.step, step),
+              config_chunks(&config), rest_text_(space, &config, false, rest), grid_seconds(best->time.step, step),
               grid_bytes(best->peak_bytes, bytes), best->fullest);
     line_of_changes_(space->keys.asked, &config, "set", "%s", file);
     if (config.program != 0)
