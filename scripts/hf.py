@@ -301,8 +301,7 @@ def check(options):
 
 
 def arguments():
-    parser = argparse.ArgumentParser(
-        prog="hf.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     forms = parser.add_subparsers(dest="form", required=True, metavar="info|check")
     info = forms.add_parser("info", help="sizes and tensors")
     info.set_defaults(act=show_info)

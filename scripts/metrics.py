@@ -222,8 +222,7 @@ def make_csv(options):
 
 
 def arguments():
-    parser = argparse.ArgumentParser(
-        prog="metrics.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     forms = parser.add_subparsers(dest="form", required=True, metavar="tensorboard|csv")
     board = forms.add_parser("tensorboard", help="an event file for TensorBoard")
     board.add_argument("file", type=Path, metavar="METRICS")

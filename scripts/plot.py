@@ -134,8 +134,7 @@ def make(options):
 
 
 def arguments():
-    parser = argparse.ArgumentParser(
-        prog="plot.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     pictures = parser.add_subparsers(
         dest="picture", required=True, metavar="timeline|timelines|memory|curves|compare|search")
     kinds = (("timeline", draw_timeline, 1), ("timelines", draw_timelines, "+"), ("memory", draw_memory, "+"))

@@ -108,8 +108,7 @@ def prepare(options):
 
 
 def parser_():
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="prepare_data.py", description=__doc__, formatter_class=form)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("files", nargs="*", metavar="FILE", help="input file")
     add("--bible", action="store_true", help="the tiny data set instead of files")

@@ -74,8 +74,7 @@ def prepare(options):
 
 
 def main(arguments):
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="prepare_eval.py", description=__doc__, formatter_class=form)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, metavar="FILE", help="JSON lines")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the evaluation file")
     parser.add_argument("--tokenizer", default="bytes", metavar="NAME", help="bytes, a *.model or a tokenizer.json")

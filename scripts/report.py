@@ -259,8 +259,7 @@ def page(run, refresh):
 
 
 def arguments():
-    parser = argparse.ArgumentParser(
-        prog="report.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, metavar="RUN_DIR",
                         help="a folder with metrics.jsonl, a metrics file, or what --json wrote")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="without it report.html in RUN_DIR")

@@ -53,8 +53,7 @@ def translate(options):
 
 
 def main(arguments):
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="tokens.py", description=__doc__, formatter_class=form)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("action", choices=["encode", "decode", "describe"])
     parser.add_argument("text", nargs="?", metavar="TEXT", help="default: standard input")
     parser.add_argument("--tokenizer", required=True, metavar="NAME", help="bytes, a *.model or a tokenizer.json")
