@@ -326,10 +326,6 @@ def arguments():
     return options
 
 
-def main():
-    options = arguments()
-    return finish("hf.py", options.act, options)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    chosen = arguments()
+    sys.exit(finish("hf.py", chosen.act, chosen))

@@ -159,9 +159,5 @@ def arguments():
     return options
 
 
-def main():
-    return finish("plot.py", make, arguments())
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(finish("plot.py", make, arguments()))

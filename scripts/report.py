@@ -311,9 +311,5 @@ def make(options):
         write(options, page(Run(options), 0))
 
 
-def main():
-    return finish("report.py", make, arguments())
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(finish("report.py", make, arguments()))
