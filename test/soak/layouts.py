@@ -38,6 +38,7 @@ ROUNDING = {"fp32": 1e-5, "bf16": 1e-2, "fp8": 5e-2}
 # Bounds of the gradient of a tensor.
 TENSORS = {"fp32": 1e-5, "bf16": 3e-2, "fp8": 0.2}
 GPUS = ("h100", "b200")
+VERIFY = Path(__file__).resolve().parents[2] / "scripts" / "verify.py"
 FILE_REPLACES = {"schedule.name", "schedule.chunks", "schedule.group", "schedule.delay", "schedule.slices",
                  "schedule.slots",
                  "schedule.split_backward", "schedule.load_ahead", "schedule.evict_to", "schedule.bpipe"}  # fmt: skip
@@ -78,14 +79,14 @@ class Bench:
             trainer_runs.write_tokens(folder / f"{name}.bin", trainer_runs.made_tokens(count, 61, seed + 1))
         self.config.write_text("".join(f"{section}: {text}\n" for section, text in BASE.items()))
 
-    def run(self, keys, *arguments, virtual=False, **changes):
-        """Runs a trainer to its end, however it ends, and reads its metrics."""
+    def run(self, keys, *arguments, virtual=False, before=(), **changes):
+        """Runs a trainer to its end, however it ends, and reads its metrics. before: a program that starts it."""
         family, metrics = keys.get("model.family", "llama"), self.folder / f"{uuid.uuid4().hex}.jsonl"
         program = virtual_runs.VIRTUAL / f"train_{family}" if virtual else trainer_runs.trainer(family)
         words = [f"{key}={value}" for key, value in keys.items() if key != THREADS]
         env = trainer_runs.environment(
             OMP_NUM_THREADS=keys.get(THREADS, "1"), ONEDNN_MAX_CPU_ISA="AVX2", VIRTUAL_RACES="0", **changes)
-        command = [program, "-c", self.config, *trainer_runs.as_options(*words, f"log.metrics={metrics}"), *arguments]
+        command = [*before, program, "-c", self.config, *trainer_runs.as_options(*words, f"log.metrics={metrics}"), *arguments]
         try:
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=env, cwd=self.folder,
                                   timeout=trainer_runs.patience(100))
@@ -291,6 +292,13 @@ class Trial:
         require(ended.code == 0, check, f"{' '.join(map(str, words))}: {ended.code} {ended.stderr[-600:]}")
         return ended
 
+    def verify(self):
+        if ranks(without(self.keys, {"parallel.pipeline"})) > 2:
+            return  # it tries up to four stages, and so many ranks take too long
+        ended = self.bench.run(self.keys, before=(sys.executable, VERIFY, "1"))
+        require(ended.code == 0 or "nothing was compared" in ended.stderr, "verify",
+                f"{ended.code} {ended.stdout} {ended.stderr[-600:]}")
+
     def profile(self):
         if {"schedule.slices", "parallel.context"} & set(self.keys):
             return  # profiles have no times for either
@@ -384,7 +392,7 @@ class Trial:
 
 # Each check with the share of seeds that run it; a run of several ranks takes fifty times as long as a plan.
 CHECKS = {"ends": 1, "bits": 1, "bytes": 1, "saved": 1, "one_rank": 0.5, "file": 0.15, "resume": 0.12, "forward": 0.06,
-          "profile": 0.02, "emulate": 0.07, "trace": 0.05, "table": 0.4, "dry": 0.04,
+          "verify": 0.05, "profile": 0.02, "emulate": 0.07, "trace": 0.05, "table": 0.4, "dry": 0.04,
           "virtual": 0.08}  # fmt: skip
 
 
