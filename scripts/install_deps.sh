@@ -164,7 +164,7 @@ install_prepare_data() {
 # PyTorch may be too old for it, so old_torch.py adds the missing names. Its other dependencies, except PyTorch and
 # NumPy, are installed next to it and do not affect the system's.
 install_transformers() {
-    local target=.deps/transformers version=4.51.3 there=transformers-4.51.3.dist-info
+    local target=.deps/transformers version=4.54.1 there=transformers-4.54.1.dist-info
     cmp -s test/support/old_torch.py $target/old_torch.py || there='another old_torch.py'
     install_wheels transformers "$there" 'transformers (Python wheels, 115 MB) for the tests' \
         'the tests against it are skipped' \

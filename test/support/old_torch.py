@@ -1,9 +1,10 @@
-"""Defines the names that transformers from 4.46 on imports from PyTorch, and that Debian's PyTorch 1.13 lacks.
+"""Defines the names that transformers 4.54 imports from PyTorch, and that Debian's PyTorch 1.13 lacks.
 
-The names are never used here. scripts/install_deps.sh puts this file next to transformers in .deps, to be imported
-first. With a newer PyTorch it does nothing.
+Of the names, only those with a body are used here. scripts/install_deps.sh puts this file next to transformers in
+.deps, to be imported first. With a newer PyTorch it does nothing.
 """
 
+import importlib.metadata
 import sys
 import types
 
@@ -31,7 +32,25 @@ if not hasattr(torch, "compiler"):
     module("torch.distributed.device_mesh", **named("DeviceMesh"))
     torch.distributed.fsdp = module("torch.distributed.fsdp", **named("FullyShardedDataParallel"))
     torch.compiler = module("torch.compiler", disable=undecorated, is_compiling=lambda: False)
-    torch.float8_e4m3fn = type("float8_e4m3fn", (), {})
+    torch._dynamo = module("torch._dynamo", allow_in_graph=undecorated)
+    for name, kind in named("float8_e4m3fn", "float8_e5m2").items():
+        setattr(torch, name, kind)
+
+    # transformers asks for 2.1, which is the least that it does not refuse.
+    version_of = importlib.metadata.version
+    importlib.metadata.version = lambda package: "2.1.0" if package == "torch" else version_of(package)
+
+    def vmap(function, in_dims, out_dims=0):
+        """Maps over the first dimension of the arguments whose place in `in_dims` has 0. Attention's mask needs it."""
+        def mapped(*arguments):
+            length = max(len(value) for value, place in zip(arguments, in_dims) if place == 0)
+            rows = ([value if place is None else value[n] for value, place in zip(arguments, in_dims)]
+                    for n in range(length))
+            return torch.stack([function(*row) for row in rows])
+
+        return mapped
+
+    torch.vmap = vmap
 
     def named_parameters(self, prefix="", recurse=True, remove_duplicate=True):
         seen = set()
