@@ -44,15 +44,17 @@ PUBLISHED = {
     # Published with the bias of the scores, a number for each expert of 58 and 60 layers, which is no parameter here.
     "deepseek_v3": 671_026_419_200 - 58 * 256,
     "kimi_k2": 1_026_408_232_448 - 60 * 384,
+    # With the bias of 89 layers, and a layer for multi-token prediction that has embeddings of its own.
+    "glm4.5_355b": 358_337_791_296 - 5_539_962_272 - 89 * 160,
     "gpt2_124m": 124_439_808,
     "gpt2_355m": 354_823_168,
     "gpt2_774m": 774_030_080,
     "gpt2_1558m": 1_557_611_200,
 }
 
-# Parameters that compute a token, in billions, as published.
+# Parameters that compute a token, in billions, as published. GLM-4.5's report leaves out embeddings and output layer.
 ACTIVE = {"mixtral_8x7b": 12.9, "mixtral_8x22b": 39, "qwen3_30b_a3b": 3.3, "qwen3_235b_a22b": 22,
-          "deepseek_v3": 37.5, "kimi_k2": 32.8}
+          "deepseek_v3": 37.5, "kimi_k2": 32.8, "glm4.5_355b": 32 + 2 * 151_552 * 5120 / 1e9}
 
 # Layers, width, heads, and the size in the paper's table. Two rows of the paper have heads that do not multiply to the
 # width; they are corrected here.
