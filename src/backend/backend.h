@@ -42,6 +42,7 @@ typedef struct RowBlocks {
 // Self-attention of one microbatch on one tensor rank.
 typedef struct AttentionShape {
     int64_t batch, seq, heads, kv_heads, head_dim;
+    int64_t value_dim; // further dimensions of a value are zeros, which a GPU's flash leaves out; 0: it has none
     int mode;          // AttentionMode
     int softmax;       // SoftmaxKind; ignored by CPUs, which have only one form of softmax
     int deterministic; // Determinism of flash's backward; the CPU is always deterministic
@@ -62,6 +63,11 @@ typedef struct AttentionShape {
 // Returns the number of elements in a row of queries, keys and values.
 static inline int64_t attention_qkv_width(const AttentionShape *shape) {
     return (shape->heads + 2 * shape->kv_heads) * shape->head_dim;
+}
+
+// Returns the dimensions of a value that may differ from zero.
+static inline int64_t attention_value_dim(const AttentionShape *shape) {
+    return shape->value_dim > 0 ? shape->value_dim : shape->head_dim;
 }
 
 // Returns how many keys the last query sees.

@@ -27,7 +27,7 @@ namespace fe = cudnn_frontend;
 
 typedef std::shared_ptr<fe::graph::Graph> CudnnGraph;
 typedef std::shared_ptr<fe::graph::Tensor_attributes> CudnnTensor;
-typedef std::array<int64_t, 13> AttentionKey;
+typedef std::array<int64_t, 14> AttentionKey;
 
 enum Name { QUERY = 1, KEY, VALUE, OUT, STATS, DOUT, DQUERY, DKEY, DVALUE, QUERIES, KEYS, BEGIN };
 
@@ -109,7 +109,7 @@ template <typename Options> static void options_(Options &options, const Call &c
 }
 
 // Describes a tensor: `heads` matrices (length, head_dim) of each sequence or document, in rows of q | k | v, of k | v,
-// or of outputs.
+// or of outputs. Leaves out the zeros of values and outputs: Blackwell has heads of 192 only with values of 128.
 static void describe_(fe::graph::Tensor_attributes &tensor, const Call &call, int name, int64_t heads) {
     bool keys = name == KEY || name == VALUE || name == DKEY || name == DVALUE;
     bool queries = name == QUERY || name == DQUERY;
@@ -117,7 +117,9 @@ static void describe_(fe::graph::Tensor_attributes &tensor, const Call &call, in
     int64_t width = keys      ? keys_width_(call.s)
                     : queries ? attention_qkv_width(call.s)
                               : call.s->heads * call.s->head_dim;
-    tensor.set_uid(name).set_dim({call.kind->batch, heads, length, call.s->head_dim});
+    bool values = name == VALUE || name == DVALUE || name == OUT || name == DOUT;
+    int64_t dim = values ? attention_value_dim(call.s) : call.s->head_dim;
+    tensor.set_uid(name).set_dim({call.kind->batch, heads, length, dim});
     tensor.set_stride({width, call.s->head_dim, call.s->batch * width, 1});
     if (call.queries != nullptr)
         tensor.set_ragged_offset(call.begin[keys ? FLASH_KEYS : queries ? FLASH_QUERIES : FLASH_OUTPUTS]);
@@ -214,9 +216,11 @@ static CudnnPlan cudnn_make_plan_(CudaBackend *cuda, CudaFlash *flash, const Att
 static CudnnPlan *plan_(CudaBackend *cuda, CudaFlash *flash, const AttentionShape *s, int i) {
     AttentionShape kind, part, most = attention_flash_part(s, cuda->backend.capability);
     attention_flash_kind(s, i, &kind);
-    AttentionKey key = {
-        s->batch,         s->seq,       s->heads,   s->kv_heads, s->head_dim, s->full, s->first, attention_is_range(s),
-        s->deterministic, s->documents, kind.batch, kind.seq,    kind.first};
+    AttentionKey key = {s->batch,         s->seq,       s->heads,
+                        s->kv_heads,      s->head_dim,  attention_value_dim(s),
+                        s->full,          s->first,     attention_is_range(s),
+                        s->deterministic, s->documents, kind.batch,
+                        kind.seq,         kind.first};
     auto known = flash->plans.find(key);
     if (known != flash->plans.end()) return &known->second;
     attention_flash_kind(&most, i, &part);
@@ -383,7 +387,8 @@ void cuda_flash_forward(CudaBackend *cuda, const AttentionShape *s, const CudaFl
 }
 
 double cuda_flash_backward(CudaBackend *cuda, const AttentionShape *s, const CudaFlashCall *call) {
-    double each = 5 * (double)(s->heads * s->head_dim); // two FLOPs a score in five products, by half a score
+    // two FLOPs a score in five products, by half a score
+    double each = (double)(s->heads * (3 * s->head_dim + 2 * attention_value_dim(s)));
     if (s->documents) return each * run_documents_(cuda, s, call, backward_heads_);
     int64_t step = attention_flash_part(s, cuda->backend.capability).batch;
     for (int64_t sequence = 0; sequence < s->batch; sequence += step)

@@ -139,10 +139,11 @@ double cost_waves(const Cost *cost, double count, int64_t m, int64_t n, int mult
     return fewer * fmax(1, 0.9 / best);
 }
 
-double cost_flash(const Cost *cost, double heads, int64_t seq, int64_t head_dim, bool backward) {
+double cost_flash(const Cost *cost, double heads, int64_t seq, int64_t head_dim, int64_t value_dim, bool backward) {
     const FlashRate *rate = backward ? &cost->flash_backward : &cost->flash_forward;
-    double s = (double)seq, flops = (backward ? 10 : 4) * heads * s * s / 2 * (double)head_dim,
-           blocks = heads * ceil(s / 128);
+    double of_keys = backward ? 6 : 2, of_values = backward ? 4 : 2; // FLOPs for a dimension of each pair
+    double s = (double)seq, dims = of_keys * (double)head_dim + of_values * (double)value_dim,
+           flops = heads * s * s / 2 * dims, blocks = heads * ceil(s / 128);
     double share = rate->share * s / (s + rate->half) * blocks / (blocks + rate->fill);
     return flops / (cost->flops * share);
 }

@@ -74,9 +74,9 @@ double cost_experts(const Cost *cost, int64_t rows, int64_t experts, int64_t n, 
 // multiprocessors. The GPU may have more, and the last wave of tiles may leave most of the multiprocessors idle.
 double cost_waves(const Cost *cost, double count, int64_t m, int64_t n, int multiprocessors);
 
-// Returns the seconds of causal attention of `heads` heads in all, over sequences of `seq` positions. flops must be
-// known.
-double cost_flash(const Cost *cost, double heads, int64_t seq, int64_t head_dim, bool backward);
+// Returns the seconds of causal attention of `heads` heads in all, over sequences of `seq` positions. Queries and keys
+// have head_dim dimensions, values value_dim. flops must be known.
+double cost_flash(const Cost *cost, double heads, int64_t seq, int64_t head_dim, int64_t value_dim, bool backward);
 
 // Returns the seconds to read or write `bytes` in the device's memory.
 double cost_pass(const Cost *cost, double bytes);

@@ -157,8 +157,9 @@ static double flash_(const Backend *be, const AttentionShape *a, bool backward) 
     if (documents) part.batch = 1;
     double heads = (double)(part.batch * part.heads) * (a->full ? 2 : 1); // cost_flash: causal attention
     double calls = (double)(a->batch * a->heads) / (double)(part.batch * part.heads);
-    double seconds = cost_flash(cost, heads, attention_keys(a), a->head_dim, backward);
-    if (a->first > 0) seconds -= cost_flash(cost, heads, a->first, a->head_dim, backward);
+    int64_t dim = a->head_dim, value = clocks_(be)->own_sums ? dim : attention_value_dim(a);
+    double seconds = cost_flash(cost, heads, attention_keys(a), dim, value, backward);
+    if (a->first > 0) seconds -= cost_flash(cost, heads, a->first, dim, value, backward);
     if (documents) seconds += (1 + (backward ? 5 : 2)) * cost_kernel(cost, 1);
     return calls * seconds;
 }

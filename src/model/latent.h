@@ -8,8 +8,8 @@
 //     head    : query [r of q, rotated | n of q], key [last r of a, rotated | n of kv], value v of kv
 //
 // All heads share the rotated part of the key. Attention reads heads of equal width, so values are zero-padded from v
-// to n + r dimensions. This multiplies the cost of products with values by (n + r) / v. The bundle keeps `a`; the
-// backward recomputes queries, keys and values from it.
+// to n + r dimensions. Except in a GPU's flash, this multiplies the cost of products with values by (n + r) / v. The
+// bundle keeps `a`; the backward recomputes queries, keys and values from it.
 #pragma once
 
 #include "model.h"

@@ -162,6 +162,7 @@ void shape_from_config(Shape *shape, const Config *config, Backend *be, int stag
     memset(&attention, 0, sizeof attention); // plans compare shapes as bytes
     attention.batch = b, attention.seq = s, attention.first = first;
     attention.heads = heads, attention.kv_heads = kv_heads, attention.head_dim = dim;
+    attention.value_dim = m->kv_lora > 0 ? m->v_dim : dim;
     attention.mode = mode, attention.softmax = a->softmax, attention.deterministic = a->deterministic;
     attention.full = !m->causal, attention.documents = config->data.mask_documents != 0;
     shape->element = config->train.precision == PRECISION_BF16 ? 2 : 4;

@@ -1,8 +1,9 @@
 // Asks cuDNN, without a device or a driver, for plans of the graphs that src/cuda/attention_cudnn.cpp builds:
-// `ask_cudnn 90` reads lines "batch seq heads kv_heads head_dim on|off|auto" (the last: a deterministic backward). It
-// answers with "workspace planned", where planned is attention_flash_workspace, or "none: why". `ask_cudnn 90 full` is
-// for attention that is not causal, `ask_cudnn 90 range` for the last of four slices. cuDNN's frontend accepts a device
-// description. Its CUDA calls are answered below and by a stub of libcuda.so.1 that test_cudnn.py makes.
+// `ask_cudnn 90` reads lines "batch seq heads kv_heads head_dim value_dim on|off|auto" (the last: a deterministic
+// backward). It answers with "workspace planned", where planned is attention_flash_workspace, or "none: why", and with
+// "!" before that if attention_without_flash does not agree. `ask_cudnn 90 full` is for attention that is not causal,
+// `ask_cudnn 90 range` for the last of four slices. cuDNN's frontend accepts a device description. Its CUDA calls are
+// answered below and by a stub of libcuda.so.1 that test_cudnn.py makes.
 #include "backend/attention_scratch.h"
 #include "cuda/attention_cudnn.cpp"
 
@@ -55,13 +56,13 @@ int main(int argc, char **argv) {
     AttentionShape s = {};
     s.mode = ATTENTION_FLASH;
     s.full = argc > 2 && strcmp(argv[2], "full") == 0;
-    long b, q, h, k, d;
+    long b, q, h, k, d, v;
     char word[8];
-    while (scanf("%ld %ld %ld %ld %ld %7s", &b, &q, &h, &k, &d, word) == 6) {
+    while (scanf("%ld %ld %ld %ld %ld %ld %7s", &b, &q, &h, &k, &d, &v, word) == 7) {
         s.deterministic = word[1] == 'n' ? DETERMINISTIC_ON : word[1] == 'f' ? DETERMINISTIC_OFF : DETERMINISTIC_AUTO;
         s.first = argc > 2 && strstr(argv[2], "range") != NULL ? 3 * q : 0;
         s.documents = argc > 2 && strstr(argv[2], "documents") != NULL;
-        s.batch = b, s.seq = q, s.heads = h, s.kv_heads = k, s.head_dim = d;
+        s.batch = b, s.seq = q, s.heads = h, s.kv_heads = k, s.head_dim = d, s.value_dim = v;
         bool same = attention_flash_deterministic(&s, capability);
         int64_t planned = attention_flash_workspace(&s, capability);
         AttentionShape most = attention_flash_part(&s, capability), kind, part;
@@ -75,6 +76,7 @@ int main(int argc, char **argv) {
             why = build_(forward, nullptr, &workspace);
             if (why.empty()) why = build_(backward, nullptr, &workspace);
         }
+        if (why.empty() != (attention_without_flash(&s, 2, capability) == nullptr)) printf("!");
         if (why.empty()) printf("%lld %lld\n", (long long)workspace, (long long)planned);
         else printf("none: %s\n", why.c_str());
         fflush(stdout);

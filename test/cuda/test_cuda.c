@@ -210,6 +210,18 @@ static int64_t saved_bytes(const Backend *be, const AttentionShape *s) {
                                         : 0;
 }
 
+// Makes the last dimensions of every head zero, of queries and keys too.
+static void clear_padding_(Backend *be, char *rows, const AttentionShape *s, int64_t heads) {
+    int64_t all = s->batch * s->seq * heads, wide = s->head_dim - s->value_dim, bytes = all * wide * be->element;
+    Error err = {0};
+    void *zeros = be->allocate(be, MEMORY_WORKSPACE, bytes, "zeros", &err);
+    assert_non_null(zeros);
+    be->zero(be, zeros, bytes);
+    be->copy_columns(be, rows + s->value_dim * be->element, s->head_dim, zeros, wide, false, all, wide);
+    be->synchronize(be, &err);
+    be->release(be, MEMORY_WORKSPACE, zeros, bytes);
+}
+
 static void check_attention(int precision, const AttentionShape *shape) {
     AttentionShape copy = *shape, *s = &copy;
     Both b = both_open(precision);
@@ -232,6 +244,8 @@ static void check_attention(int precision, const AttentionShape *shape) {
         int32_t *places = be->allocate(be, MEMORY_WORKSPACE, bytes[2], "places", &err);
         assert_true(scratch != NULL && saved != NULL && places != NULL);
         if (s->documents) be->upload(be, places, s->host_places, bytes[2]);
+        for (int i = 0; i < 4 && s->value_dim > 0; i++) // qkv and dqkv, out and dout
+            clear_padding_(be, e == 0 ? t[i].cpu : t[i].gpu, s, s->heads + (i % 3 == 0 ? 2 * s->kv_heads : 0));
         s->places = s->documents ? places : NULL;
         run_attention(be, t, e == 0, scratch, saved, s);
         be->synchronize(be, &err);
@@ -243,6 +257,16 @@ static void check_attention(int precision, const AttentionShape *shape) {
     near_twins(&b, "dqkv", &t[3], 2 * bound_of(&b), 1);
     near_twins(&b, "dkeys", &t[5], 2 * bound_of(&b), 1);
     both_close(&b);
+}
+
+// It neither reads nor writes them.
+TEST(flash_leaves_out_the_zeros_behind_values) {
+    NEEDS_GPU();
+    AttentionShape s = {.batch = 2, .seq = 72, .heads = 3, .kv_heads = 3, .head_dim = 24, .value_dim = 16};
+    s.mode = ATTENTION_FLASH;
+    check_attention(PRECISION_BF16, &s);
+    s.head_dim = 192, s.value_dim = 128;
+    check_attention(PRECISION_BF16, &s);
 }
 
 // Shapes of so many tiles that a deterministic backward on Hopper is split into calls, by sequences and by heads.

@@ -9,8 +9,9 @@ from trainer_runs import ROOT, TOOLS, patience, shared_library
 
 PROGRAM = TOOLS / "ask_cudnn"
 STUB = "/usr/local/cuda/lib64/stubs/libcuda.so"
-# batch, sequence, heads of one tensor rank, kv heads, head size: LLaMA 65B and GPT-3 96B at t=4, grouped queries, and
-# lengths that no tile divides. On Hopper two shapes are split into several calls, by sequences and by heads.
+# batch, sequence, heads of one tensor rank, kv heads, head size, and that of values if it differs: LLaMA 65B and GPT-3
+# 96B at t=4, grouped queries, and lengths that no tile divides. On Hopper two shapes are split into several calls, by
+# sequences and by heads.
 SHAPES = [
     (1, 2048, 16, 16, 128),
     (2, 2048, 26, 26, 96),
@@ -27,7 +28,7 @@ def shapes_of_configs():
     for path in ROOT.glob("configs/**/*.yaml"):
         text = path.read_text()
         number = {key: int(value) for key, value in re.findall(r"\b(\w+): *(\d+)\b", text)}
-        if "precision: fp32" in text:
+        if "precision: fp32" in text or "kv_lora" in number:
             continue
         heads, tensor = number["heads"], number.get("tensor", 1)
         dim = number.get("head_dim", number["hidden"] // heads)
@@ -40,7 +41,9 @@ def shapes_of_configs():
 # Lengths below one tile, with and without groups; one that is not a multiple of 8.
 SHORT = [(2, 64, 4, 4, 64), (1, 128, 8, 2, 128), (3, 129, 4, 4, 96)]
 CAPABILITIES = [80, 90, 100, 120]
-IMPOSSIBLE = [(1, 256, 4, 4, 20), (1, 256, 5, 2, 64), (1, 256, 4, 4, 264)]
+# Latent attention of DeepSeek-V3 on eight tensor ranks, and its values padded to the queries' size.
+LATENT, PADDED = (1, 4096, 16, 16, 192, 128), (1, 4096, 16, 16, 192)
+IMPOSSIBLE = [(1, 256, 4, 4, 20), (1, 256, 4, 4, 264)]
 
 # Calls that hand out a kernel or a library, and calls that only have to succeed; all others fail.
 HANDS_OUT = {"cuLibraryLoadData", "cuLibraryGetKernel", "cuKernelGetFunction", "cuLibraryGetModule", "cuModuleLoadData",
@@ -70,7 +73,7 @@ def driver(tmp_path_factory):
 
 def ask(driver, capability, shapes, deterministic="auto", form="causal"):
     environment = os.environ | {"LD_LIBRARY_PATH": f"{driver}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
-    lines = "".join(" ".join(map(str, (*shape, deterministic))) + "\n" for shape in shapes)
+    lines = "".join(" ".join(map(str, (*shape[:5], shape[-1], deterministic))) + "\n" for shape in shapes)
     ended = subprocess.run([PROGRAM, str(capability), form], input=lines, capture_output=True, text=True,
                            timeout=patience(600), env=environment)
     assert ended.returncode == 0, ended.stderr
@@ -135,5 +138,17 @@ def test_documents_have_no_deterministic_backward_on_amperes_kernels(driver, cap
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("deterministic", ["on", "off"])
+def test_latent_attention_has_flash_on_hopper_and_only_with_narrow_values_on_blackwell(driver, deterministic):
+    check(driver, 90, [LATENT, PADDED], deterministic)
+    check(driver, 100, [LATENT], deterministic)
+    for capability, shapes in ((80, [LATENT]), (100, [PADDED]), (120, [LATENT])):
+        (answer,) = ask(driver, capability, shapes, deterministic)
+        assert answer.startswith("none: ")
+
+
+@pytest.mark.thorough
 def test_shapes_that_cudnn_does_not_know_are_refused(driver):
+    """Programs refuse them with the same rule: an answer that they would not give begins with an exclamation mark."""
     assert all(answer.startswith("none: ") for answer in ask(driver, 90, IMPOSSIBLE))
+    assert all("none: " in answer for answer in ask(driver, 90, [(1, 256, 5, 2, 64)]))

@@ -112,8 +112,8 @@ TEST(attention_is_within_5_percent_of_its_tables) {
         while (next_row(file, line, cells)) {
             if (strcmp(cells[0], words[g][0]) != 0 || strcmp(cells[3], "bwd_deterministic") == 0) continue;
             double heads = atof(cells[1]), s = atof(cells[2]), flops = heads * s * s / 2 * 128;
-            double forward = cost_flash(&cost, heads, (int64_t)s, 128, false);
-            double backward = cost_flash(&cost, heads, (int64_t)s, 128, true);
+            double forward = cost_flash(&cost, heads, (int64_t)s, 128, 128, false);
+            double backward = cost_flash(&cost, heads, (int64_t)s, 128, 128, true);
             double rate = strcmp(cells[3], "fwd") == 0   ? 4 * flops / forward
                           : strcmp(cells[3], "bwd") == 0 ? 10 * flops / backward
                                                          : 14 * flops / (forward + backward);
@@ -128,7 +128,7 @@ TEST(attention_is_within_5_percent_of_its_tables) {
 TEST(fewer_heads_fill_a_device_less) {
     Cost cost = cost_of("a100-80g");
     // Measured for 4 and for 32 heads, sequences of 4,096: 0.257 and 0.566 of the peak in the forward.
-    double few = cost_flash(&cost, 4, 4096, 128, false) / 4, many = cost_flash(&cost, 32, 4096, 128, false) / 32;
+    double few = cost_flash(&cost, 4, 4096, 128, 128, false) / 4, many = cost_flash(&cost, 32, 4096, 128, 128, false) / 32;
     assert_true(fabs(few / many / (0.566 / 0.257) - 1) < 0.05);
 }
 

@@ -49,7 +49,7 @@ MUON = ("train.optimizer=muon",)
 CONTEXT = ("parallel.context=2", "model.seq_len=32")
 EXPERTS = ("model.experts=8", "model.experts_per_token=2", "model.expert_ffn=24", "parallel.data=2")
 LATENT = (*EXPERTS, "model.kv_heads=4", "model.kv_lora=24", "model.q_lora=20", "model.nope_dim=8", "model.rope_dim=8",
-          "model.v_dim=12", "model.router=sigmoid", "train.balance=bias", "parallel.expert=2")  # fmt: skip
+          "model.v_dim=8", "model.router=sigmoid", "train.balance=bias", "parallel.expert=2")  # fmt: skip
 APART = {"VIRTUAL_NODES": "2"}
 ONE_GPU = {"VIRTUAL_GPUS": "1"}
 

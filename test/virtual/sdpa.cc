@@ -1,6 +1,7 @@
 // Causal attention for the fake cuDNN frontend, in double from bf16. It refuses the shapes that the heuristics of cuDNN
-// 9.19 refuse when they are asked without a device: head sizes above 256 or not a multiple of 8, query heads that are
-// not a multiple of the key/value heads, types other than bf16. The workspace sizes were recorded from cuDNN in the
+// 9.19 refuse when they are asked without a device: head sizes above 256 (128 except on Hopper, but 192 with values of
+// 128 on Blackwell) or not a multiple of 8, query heads that are not a multiple of the key/value heads, types other
+// than bf16. The workspace sizes were recorded from cuDNN in the
 // same way (docs/cuda.md). With ragged offsets, a batch entry has its own length and begins at its own offset, both
 // read from device memory when the attention runs; rows outside of entries are not touched.
 #include "clock.h"
@@ -96,14 +97,14 @@ void add_scaled(double *to, double scale, const double *x, int64_t count) {
 }
 
 struct Head {
-    int64_t b, h, kv, seq, keys, dim;
+    int64_t b, h, kv, seq, keys, dim, wide; // wide: dimensions of values and outputs
     double scale;
     bool causal, bottom_right; // the last query sees the last key
     std::vector<double> q, k, v;
     int64_t end(int64_t i) const { return !causal ? keys : i + 1 + (bottom_right ? keys - seq : 0); }
     const double *query(int64_t i) const { return &q[(size_t)(i * dim)]; }
     const double *key(int64_t j) const { return &k[(size_t)(j * dim)]; }
-    const double *value(int64_t j) const { return &v[(size_t)(j * dim)]; }
+    const double *value(int64_t j) const { return &v[(size_t)(j * wide)]; }
 };
 
 // Computes the softmax of one query row's scores in `p`. Returns their log-sum-exp.
@@ -120,32 +121,32 @@ double row(const Head &head, int64_t i, std::vector<double> &p) {
 }
 
 void forward_head(const Head &head, const View &out, const View &stats) {
-    std::vector<double> p((size_t)head.keys), sum((size_t)head.dim);
+    std::vector<double> p((size_t)head.keys), sum((size_t)head.wide);
     for (int64_t i = 0; i < head.seq; i++) {
         stats.statistic(head.b, head.h, i) = (float)row(head, i, p);
-        sum.assign((size_t)head.dim, 0);
-        for (int64_t j = 0; j < head.end(i); j++) add_scaled(sum.data(), p[(size_t)j], head.value(j), head.dim);
-        for (int64_t d = 0; d < head.dim; d++) out.put(head.b, head.h, i, d, sum[(size_t)d]);
+        sum.assign((size_t)head.wide, 0);
+        for (int64_t j = 0; j < head.end(i); j++) add_scaled(sum.data(), p[(size_t)j], head.value(j), head.wide);
+        for (int64_t d = 0; d < head.wide; d++) out.put(head.b, head.h, i, d, sum[(size_t)d]);
     }
 }
 
 struct Slopes {
-    std::vector<double> out, dout, dk, dv; // dk and dv: (keys, dim) of one key and value head
+    std::vector<double> out, dout, dk, dv; // dk (keys, dim) and dv (keys, wide) of one key and value head
 };
 
 void backward_head(const Head &head, Slopes &g, const View &stats, const View &dq_out) {
-    int64_t dim = head.dim;
+    int64_t dim = head.dim, wide = head.wide;
     std::vector<double> p((size_t)head.keys), dq((size_t)dim);
     for (int64_t i = 0; i < head.seq; i++) {
-        const double *slope = &g.dout[(size_t)(i * dim)];
+        const double *slope = &g.dout[(size_t)(i * wide)];
         double lse = row(head, i, p), kept = stats.statistic(head.b, head.h, i);
-        double delta = inner(&g.out[(size_t)(i * dim)], slope, dim);
+        double delta = inner(&g.out[(size_t)(i * wide)], slope, wide);
         dq.assign((size_t)dim, 0);
         for (int64_t j = 0; j < head.end(i); j++) {
             // The statistics of the forward are used, as cuDNN uses them: wrong ones give wrong gradients.
             double probability = p[(size_t)j] * exp(lse - kept);
-            double ds = probability * (inner(slope, head.value(j), dim) - delta) * head.scale;
-            add_scaled(&g.dv[(size_t)(j * dim)], probability, slope, dim);
+            double ds = probability * (inner(slope, head.value(j), wide) - delta) * head.scale;
+            add_scaled(&g.dv[(size_t)(j * wide)], probability, slope, wide);
             add_scaled(&g.dk[(size_t)(j * dim)], ds, head.query(i), dim);
             add_scaled(dq.data(), ds, head.key(j), dim);
         }
@@ -166,6 +167,7 @@ Head head_of(const Inputs &in, int64_t b, int64_t h) {
             in.q.rows(b),
             in.k.rows(b),
             in.q.dim,
+            in.v.dim,
             in.options.scale,
             in.options.causal,
             in.options.bottom_right,
@@ -185,15 +187,14 @@ void backward(const Inputs &in, const View &out, const View &dout, const View &s
     Slopes g;
     for (int64_t b = 0; b < in.q.batch; b++)
         for (int64_t h = 0; h < in.q.heads; h++) {
-            size_t numbers = (size_t)(in.k.rows(b) * dim);
-            if (h % group == 0) g.dk.assign(numbers, 0), g.dv.assign(numbers, 0);
+            size_t keys = (size_t)in.k.rows(b);
+            if (h % group == 0) g.dk.assign(keys * (size_t)dim, 0), g.dv.assign(keys * (size_t)in.v.dim, 0);
             g.out = matrix(out, b, h), g.dout = matrix(dout, b, h);
             backward_head(head_of(in, b, h), g, stats, to[0]);
-            for (int64_t s = 0; s < in.k.rows(b) && h % group == group - 1; s++)
-                for (int64_t d = 0; d < dim; d++) {
-                    to[1].put(b, h / group, s, d, g.dk[(size_t)(s * dim + d)]);
-                    to[2].put(b, h / group, s, d, g.dv[(size_t)(s * dim + d)]);
-                }
+            for (int i = 1; i <= 2 && h % group == group - 1; i++)
+                for (int64_t s = 0; s < in.k.rows(b); s++)
+                    for (int64_t d = 0; d < to[i].dim; d++)
+                        to[i].put(b, h / group, s, d, (i == 1 ? g.dk : g.dv)[(size_t)(s * to[i].dim + d)]);
         }
 }
 
@@ -208,8 +209,8 @@ double seconds(const Inputs &in) {
         const Cost *cost = &dry_figures().cost;
         double heads = (double)(entries * in.q.heads), share = 1.0 / (double)entries;
         if (in.q.rows(b) == 0) continue;
-        sum += share * cost_flash(cost, heads, in.k.rows(b), in.q.dim, in.options.backward);
-        if (before > 0) sum -= share * cost_flash(cost, heads, before, in.q.dim, in.options.backward);
+        sum += share * cost_flash(cost, heads, in.k.rows(b), in.q.dim, in.v.dim, in.options.backward);
+        if (before > 0) sum -= share * cost_flash(cost, heads, before, in.q.dim, in.v.dim, in.options.backward);
     }
     return sum;
 }
@@ -264,14 +265,17 @@ error_t Graph::validate() {
     for (const Tensor &t : {q, k, v, out, dout, dq, dk, dv})
         if (t != nullptr && (t->dim.size() != 4 || t->stride.size() != 4 || t->stride[3] != 1))
             return {"a tensor has no four dimensions, or its last is not contiguous"};
-    if (q->dim[3] % 8 != 0 || q->dim[3] > 256) return {"head_dim should be a multiple of 8, and 256 at most"};
+    int64_t dim = q->dim[3], wide = v->dim[3], generation = gpu_generation();
+    bool latent = generation / 10 == 10 && dim == 192 && wide == 128;
+    if (dim % 8 != 0 || wide % 8 != 0 || std::max(dim, wide) > (generation / 10 == 9 ? 256 : latent ? 192 : 128))
+        return {"the heads' sizes should be multiples of 8, and have a limit"};
     if (q->dim[1] % k->dim[1] != 0) return {"query heads should be a multiple of key and value heads"};
     bool ragged = q->ragged != nullptr;
     for (const Tensor &t : {k, v, out, dout, dq, dk, dv, stats})
         if (t != nullptr && (t->ragged != nullptr) != ragged) return {"only some of the tensors are ragged"};
     if (ragged && !(options.padded && options.queries != nullptr && options.keys != nullptr))
         return {"Ragged offsets are only supported with padding mask."};
-    if (ragged && options.backward && options.deterministic && (gpu_generation() < 90 || gpu_generation() >= 120))
+    if (ragged && options.backward && options.deterministic && (generation < 90 || generation >= 120))
         return {"Deterministic algorithm is not supported for bprop thd on SM8X and SM12X GPUs"};
     if (options.bottom_right && q->dim[2] > k->dim[2]) return {"a mask aligned to the last key has more queries"};
     if (!options.bottom_right && q->dim[2] != k->dim[2]) return {"a mask aligned to the first key hides the last ones"};
