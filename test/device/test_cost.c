@@ -128,7 +128,8 @@ TEST(attention_is_within_5_percent_of_its_tables) {
 TEST(fewer_heads_fill_a_device_less) {
     Cost cost = cost_of("a100-80g");
     // Measured for 4 and for 32 heads, sequences of 4,096: 0.257 and 0.566 of the peak in the forward.
-    double few = cost_flash(&cost, 4, 4096, 128, 128, false) / 4, many = cost_flash(&cost, 32, 4096, 128, 128, false) / 32;
+    double few = cost_flash(&cost, 4, 4096, 128, 128, false) / 4,
+           many = cost_flash(&cost, 32, 4096, 128, 128, false) / 32;
     assert_true(fabs(few / many / (0.566 / 0.257) - 1) < 0.05);
 }
 
