@@ -151,6 +151,8 @@ struct Backend {
     double peak_tflops; // peak of this rank, dense, in this precision; 0 if unknown
     // FLOPs that products compute while this rank sends one byte of a tensor-parallel collective; 0: unknown
     double flops_per_sent_byte;
+    double flops_per_gathered_byte; // the same for gathers of weights over data ranks; 0: unknown
+    double gathering;    // FLOPs that products may compute until the weights are gathered; they leave multiprocessors
     int blocks;          // multiprocessors that NCCL's kernels of all groups of a rank may occupy at once
     int streams;         // streams of this process on the device, those of libraries included; 0: not counted
     bool summing;        // true: data-parallel sums may be in flight, so products leave multiprocessors for them

@@ -31,7 +31,9 @@ static inline cudaError_t cuda_first_stream(CudaBackend *cuda, cudaStream_t *str
 // --- comm_nccl.cpp
 // Subtracts the FLOPs of work just queued on compute from the work that overlaps the collectives in flight.
 static inline void cuda_beside(CudaBackend *cuda, double flops) {
+    Backend *backend = &cuda->backend;
     cuda->collective_flops = cuda->collective_flops > flops ? cuda->collective_flops - flops : 0;
+    backend->gathering = backend->gathering > flops ? backend->gathering - flops : 0;
 }
 
 // --- matmul.cpp

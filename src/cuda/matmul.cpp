@@ -85,15 +85,17 @@ static double flops_(const CudaProduct *p) {
 // all / remaining times as long. If a kernel is chosen for all, its last blocks may have to wait until the collectives
 // end. So a product uses the remaining multiprocessors if the added time is less than the time that the collectives
 // still need, or if that time is unknown. Work queued since the collectives started reduces that time: the gather of
-// norm1's output starts before the backward of attention and ends long before the next product. Sums over data ranks
-// count until the backward ends: their real end depends on the network, but the choice of kernels must not. If bundles
-// move between nodes, messages keep their blocks during most of a step, so the other products leave LINK_CTAS free.
+// norm1's output starts before the backward of attention and ends long before the next product. Gathers of weights over
+// data ranks are counted alike, from a step's first forward on (stage.c). Sums over data ranks count until the backward
+// ends: their real end depends on the network, but the choice of kernels must not. If bundles move between nodes,
+// messages keep their blocks during most of a step, so the other products leave LINK_CTAS free.
 static int32_t matmul_sms_(const CudaBackend *cuda, const CudaProduct *p) {
     const bool collects = cuda->collective_flops > 0;
     const int64_t kept = cuda_ctas(cuda, collects ? COMPUTE_CTAS : BESIDE_CTAS), others = cuda->multiprocessors - kept;
     const int64_t unmoved = cuda->multiprocessors - cuda_ctas(cuda, LINK_CTAS);
-    bool loses_more = flops_(p) * (double)kept > cuda->collective_flops * (double)others;
-    bool leaves = cuda->backend.summing || (collects && !loses_more);
+    const double flight = std::max(cuda->collective_flops, cuda->backend.gathering);
+    bool loses_more = flops_(p) * (double)kept > flight * (double)others;
+    bool leaves = cuda->backend.summing || (flight > 0 && !loses_more);
     if (!leaves) return cuda->backend.moving && unmoved > 0 ? (int32_t)unmoved : 0;
     return others > 0 ? (int32_t)others : 0;
 }

@@ -398,6 +398,9 @@ int stage_forward(Stage *stage, int chunk, int64_t unit, void *bundle, const voi
     void *begin = here->layers > 0 ? bundle : final;
     const bool opens = unit == 0; // the run's first use of the chunk's weights
     if (opens && here->first) open_weights_(stage, stage->embedding, stage->table.first_layer);
+    // Stages behind the first wait for their input, and their weights arrive meanwhile. The choice of kernels may not
+    // depend on whether this step's gathers have ended, nor on whether there were any, as after a resume.
+    if (opens && here->first) stage->be->gathering = stage->gather_flops;
     if (here->first) embedding_block_forward(pass, stage->model, stage->embedding, begin, stage->tokens + tokens);
     else stage->be->copy(stage->be, STREAM_COMPUTE, begin, input, at->message_bytes);
     for (int64_t l = 0; l < here->layers; l++) {
@@ -421,6 +424,7 @@ int stage_forward(Stage *stage, int chunk, int64_t unit, void *bundle, const voi
     if (here->last)
         head_block(pass, stage->model, stage->head, &stage->head_work, final, stage->losses + tokens,
                    stage->targets + tokens, scale);
+    if (opens) stage->be->gathering = 0;
     return err->code == 0 ? 0 : -1;
 }
 

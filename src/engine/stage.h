@@ -80,7 +80,8 @@ typedef struct Stage {
     // Called before a run's first use of each part of the stage. Waits for the weights of the first `tensors` tensors,
     // which data ranks may still gather. May be NULL.
     void (*needs_weights)(void *zero, int64_t tensors);
-    void *zero; // argument of both (zero.h)
+    void *zero;          // argument of both (zero.h)
+    double gather_flops; // FLOPs that products may compute while all weights of the stage are gathered
 } Stage;
 
 // Fills the shape. Reads only stages, chunks, placement, slices, split and, with slices, the stage's list of

@@ -138,6 +138,12 @@ Zero *zero_create(Stage *stage, Comm *data, Comm *experts) {
         stage->needs_weights = needs_weights_;
         stage->layer_done = layer_done_;
         stage->zero = zero;
+        for (int64_t u = 0; u < units; u++) {
+            const Unit *unit = &stage->tensors.units[u];
+            int64_t copies = unit->home < 0 ? unit->ranks - 1 : unit->ranks > 1; // a ring passes a home's unit on once
+            int64_t sent = unit->piece * copies * unit_element(&stage->tensors, unit);
+            if (unit->owner < 0) stage->gather_flops += (double)sent * stage->be->flops_per_gathered_byte;
+        }
     }
     return zero;
 }

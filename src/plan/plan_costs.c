@@ -289,8 +289,9 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing) {
 
 // Returns the seconds by which gathers of weights over data ranks delay the first microbatch's way to the loss. They
 // start on all stages after the update, in the order of the tensors' first use. Each part of a stage waits for its
-// weights, and is slower while later ones arrive: persistent products are chosen for all multiprocessors, so some
-// of their blocks wait for the gather. A stage waits for its first input anyway, so only the first stages are delayed.
+// weights, and is slower while later ones arrive: products leave multiprocessors to the gathers (cuda/matmul.cpp) on
+// the first stage; on others they are chosen for all, and some of their blocks may wait for a gather. A stage waits for
+// its first input anyway, so only the first stages are delayed.
 static double gathered_(const PlanCosts *costs, const Costing *costing) {
     const Plan *plan = costing->plan;
     const Schedule *schedule = costing->schedule;
@@ -314,9 +315,8 @@ static double gathered_(const PlanCosts *costs, const Costing *costing) {
             bool whole = chunk->layers == 0 || (chunk->last && i + 1 == parts);
             double share = whole ? 1 : embedding + of_layer * (double)(chunk->before + i + 1);
             now = fmax(now, gather * share);
-            double left = fmax(0, gather - now);
-            now +=
-                each + (cost->persistent ? fmin(each, left) : fmin(each * slower, left * BESIDE_CTAS / fmax(1, all)));
+            double left = fmax(0, gather - now), longer = cost->persistent && g > 0 ? each : each * slower;
+            now += each + fmin(longer, cost->persistent ? left : left * BESIDE_CTAS / fmax(1, all));
         }
     }
     return now - undelayed;
