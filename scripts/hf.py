@@ -326,6 +326,10 @@ def arguments():
     return options
 
 
+def main():
+    options = arguments()
+    return finish("hf.py", options.act, options)
+
+
 if __name__ == "__main__":
-    chosen = arguments()
-    sys.exit(finish("hf.py", chosen.act, chosen))
+    sys.exit(main())

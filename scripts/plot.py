@@ -159,5 +159,9 @@ def arguments():
     return options
 
 
+def main():
+    return finish("plot.py", make, arguments())
+
+
 if __name__ == "__main__":
-    sys.exit(finish("plot.py", make, arguments()))
+    sys.exit(main())
