@@ -325,3 +325,21 @@ TEST(flash_backwards_are_cut_where_they_store_scores) {
         assert_true(attention_flash_workspace(&shape, 90) < 2 * part.batch * part.heads * c[1] * (c[1] + 512) * 2);
     }
 }
+
+// Kinds of calls end at 64 queries, with room for documents of eight on average, in pieces of any length.
+TEST(short_documents_of_a_piece_are_one_call_of_flash) {
+    static const int64_t cases[][3] = {{8, 8, 1}, {40, 40, 5}, {64, 64, 8}, {128, 64, 16}, {8192, 64, FLASH_DOCUMENTS}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int range = 0; range < 2; range++) {
+            AttentionShape shape = {.batch = 2, .seq = cases[i][0], .heads = 2, .kv_heads = 2, .documents = true};
+            AttentionShape kind, last = {0};
+            shape.first = range;
+            for (int k = 0; attention_flash_kind(&shape, k, &kind); k++) {
+                assert_true(k == 0 || last.first > 0 || kind.seq < last.seq);
+                last = kind;
+            }
+            assert_int_equal(last.seq, cases[i][1]);
+            assert_int_equal(last.batch, cases[i][2]);
+            assert_int_equal(last.first, 0);
+        }
+}
