@@ -46,7 +46,7 @@ TEST(a_text_that_is_cut_or_longer_is_refused) {
     assert_false(layout_decode(&read, ""));
 }
 
-// Two and four chunks, and with a limit the counts up to it that divide the layers evenly; a fixed count is tried alone.
+// Two and four chunks, and with a limit the counts up to it that divide layers evenly; a fixed count is tried alone.
 TEST(chunks_divide_the_layers_evenly_or_are_few) {
     Config config = loaded(TINY, "parallel.pipeline=4 schedule.name=interleaved model.layers=60");
     LayoutSpace space = {.base = &config, .given = layout_of(&config), .world = 4};
