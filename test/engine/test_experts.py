@@ -71,6 +71,15 @@ def test_stages_do_not_change_a_bit_for_divided_experts(config, experts, optimiz
     assert run(config, *keys, "parallel.pipeline=2", "parallel.placement=stages").bits == one.bits
 
 
+@pytest.mark.parametrize("config", ["biased"], indirect=True)
+def test_stages_do_not_change_a_bit_of_slices_and_documents(config):
+    keys = ["schedule.name=seq1f1b", "schedule.slices=2", "data.mask_documents=on", "data.end_of_text=0",
+            "parallel.data=2", "parallel.expert=2"]  # fmt: skip
+    one = run(config, *keys)
+    assert run(config, *keys, "parallel.pipeline=2", "schedule.bpipe=on").bits == one.bits
+    assert run(config, *keys, "parallel.pipeline=4", "parallel.placement=stages").bits == one.bits
+
+
 @pytest.mark.parametrize("cut", [{"data": 4}, {"data": 2, "tensor": 2, "sequence": "true"}, {"context": 2, "data": 2}])
 def test_the_first_loss_has_the_same_bits_for_any_expert_ranks(config, cut):
     keys = [f"parallel.{key}={value}" for key, value in cut.items()]
