@@ -53,11 +53,11 @@ int p2p_lanes(const Schedule *schedule) {
 
 int64_t p2p_bytes(const Schedule *schedule, int stage, int64_t message_bytes, int64_t page) {
     int64_t ends = 0;
-    for (int g = 0; g + 1 < virtual_stages_(schedule); g++) {
-        int low = stage_of_(schedule, g), high = stage_of_(schedule, g + 1);
-        ends += (low == stage || high == stage) * P2P_WAYS; // within one stage the two ends share their buffers
+    for (int c = 0; c < schedule->chunks; c++) {
+        int g = schedule_virtual(schedule, stage, c), last = g + 1 == virtual_stages_(schedule);
+        ends += (g > 0) + (!last && stage_of_(schedule, g + 1) != stage); // two ends within a stage share their buffers
     }
-    return ends * memory_pages(schedule->edge_buffers * message_bytes, page);
+    return ends * P2P_WAYS * memory_pages(schedule->edge_buffers * message_bytes, page);
 }
 
 // ---------------------------------------------------------------- links
