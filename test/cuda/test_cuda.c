@@ -245,7 +245,7 @@ static void check_attention(int precision, const AttentionShape *shape) {
         assert_true(scratch != NULL && saved != NULL && places != NULL);
         if (s->documents) be->upload(be, places, s->host_places, bytes[2]);
         for (int i = 0; i < 4 && s->value_dim > 0; i++) // qkv and dqkv, out and dout
-            clear_padding_(be, e == 0 ? t[i].cpu : t[i].gpu, s, s->heads + (i % 3 == 0 ? 2 * s->kv_heads : 0));
+            clear_padding_(be, e == 0 ? t[i].cpu.data : t[i].gpu, s, s->heads + (i % 3 == 0 ? 2 * s->kv_heads : 0));
         s->places = s->documents ? places : NULL;
         run_attention(be, t, e == 0, scratch, saved, s);
         be->synchronize(be, &err);
