@@ -3,16 +3,16 @@
 #include "gpus.h"
 
 const TrainerBand trainer_bands[] = {
-    {TRAINER_ALEPH_ALPHA, "a100-40g a100-80g", false, FP8_OFF, 68, 1.09, 1.20, 1.36},
+    {TRAINER_ALEPH_ALPHA, "a100-40g a100-80g", false, FP8_OFF, 68, 1.09, 1.20, 1.37},
     {TRAINER_MEGATRON, "a100-40g a100-80g", false, FP8_OFF, 177, 1.12, 1.22, 1.41},
-    {TRAINER_MEGATRON, "b200", false, FP8_OFF, 9, 1.26, 1.30, 1.35},
-    {TRAINER_NANOTRON, "h100", false, FP8_OFF, 107, 1.29, 1.39, 1.58},
-    {TRAINER_NVIDIA, "b200 b300 gb200 gb300", true, FP8_OFF, 12, 0.91, 1.38, 2.13},
-    {TRAINER_NVIDIA, "b200 gb200 gb300", false, FP8_MX, 11, 1.00, 1.09, 1.18},
-    {TRAINER_NVIDIA, "b200 gb200 gb300", false, FP8_TENSOR, 12, 0.90, 1.00, 1.12},
-    {TRAINER_NVIDIA, "h100", false, FP8_OFF, 53, 0.98, 1.05, 1.07},
-    {TRAINER_NVIDIA, "h100", false, FP8_TENSOR, 47, 0.94, 1.01, 1.09},
-    {TRAINER_NVIDIA, "h100", true, FP8_OFF, 14, 0.84, 1.04, 1.36},
+    {TRAINER_MEGATRON, "b200", false, FP8_OFF, 9, 1.26, 1.30, 1.37},
+    {TRAINER_NANOTRON, "h100", false, FP8_OFF, 107, 1.29, 1.40, 1.61},
+    {TRAINER_NVIDIA, "b200 b300 gb200 gb300", true, FP8_OFF, 12, 0.91, 1.39, 2.25},
+    {TRAINER_NVIDIA, "b200 gb200 gb300", false, FP8_MX, 11, 1.00, 1.10, 1.18},
+    {TRAINER_NVIDIA, "b200 gb200 gb300", false, FP8_TENSOR, 12, 0.90, 0.99, 1.12},
+    {TRAINER_NVIDIA, "h100", false, FP8_OFF, 53, 1.01, 1.06, 1.10},
+    {TRAINER_NVIDIA, "h100", false, FP8_TENSOR, 47, 0.93, 1.01, 1.10},
+    {TRAINER_NVIDIA, "h100", true, FP8_OFF, 14, 0.85, 1.04, 1.36},
 };
 const int trainer_band_count = sizeof trainer_bands / sizeof *trainer_bands;
 
