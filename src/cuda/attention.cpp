@@ -253,7 +253,8 @@ void cuda_attention_backward(Backend *backend, void *dqkv, void *scratch, const 
         if (range && shape->documents) backend->zero(backend, call.dkeys, count * backend->element);
         double flops = cuda_flash_backward(cuda, shape, &call);
         if (range) cuda_accumulate_narrow(backend, shape->dkeys, call.dkeys, count);
-        cuda_beside(cuda, flops);
+        // What documents see depends on the data, and the choice of kernels must not.
+        cuda_beside(cuda, shape->documents ? 0 : flops);
         return;
     }
     stored_backward_(cuda, dqkv, scratch, dout, saved, qkv, shape);

@@ -558,7 +558,9 @@ int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err) {
     const StageSchedule *list = &schedule->stage[engine->index];
     bool parts[2] = {schedule->forward_only, false};
     void (*layer_done)(void *, int64_t) = stage->layer_done;
-    int status = 0, both = !schedule->forward_only && stage->most_microbatches > 1 ? 2 : 1;
+    // Other products run beside gathers of weights, which only the first microbatch has.
+    bool again = !schedule->forward_only || stage->gather_flops > 0;
+    int status = 0, both = again && stage->most_microbatches > 1 ? 2 : 1;
     if (!engine->be->loads_late) return 0;
     for (int64_t i = 0; i < list->count; i++)
         parts[0] |= list->actions[i].kind == ACTION_BACKWARD, parts[1] |= list->actions[i].kind == ACTION_INPUT;

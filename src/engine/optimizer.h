@@ -48,7 +48,7 @@ int optimizer_blame(Optimizer *optimizer, Blame *blame, Error *err);
 int optimizer_update(Optimizer *optimizer, int64_t step, int64_t skipped, double norm, Error *err);
 
 // Waits for the weights of the last update that are still on their way. Call it before a forward that not all data
-// ranks run, and before weights outside of this rank's pieces are read. Collective over data ranks. -1 with err.
+// ranks run, and before weights are copied. Collective over data ranks. -1 with err.
 int optimizer_wait(Optimizer *optimizer, Error *err);
 
 // On a backend that loads code late, runs this rank's part of a step's norm and update once, without changing weights

@@ -10,6 +10,7 @@
 //            | F0: wait, embedding, wait, layer 0, wait, layer 1 ...  B0 ...  last B: | sums ========|
 #include "zero.h"
 #include "base/alloc.h"
+#include "base/units.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -130,7 +131,7 @@ Zero *zero_create(Stage *stage, Comm *data, Comm *experts) {
     *zero = (Zero){.stage = stage, .data = data, .experts = experts};
     const Comm *some = data != NULL ? data : experts;
     bool sums_itself = some != NULL && some->use_workspace == NULL && !stage->config->hardware.share_gpu;
-    zero->most = sums_itself ? units : SUMS_OVER_DATA;
+    zero->most = sums_itself ? min_i64(units, 128) : SUMS_OVER_DATA; // 128 of NCCL do not fill a stream
     zero->order = xcalloc((size_t)units, sizeof *zero->order);
     zero->ordered = xcalloc((size_t)units, sizeof *zero->ordered);
     zero->requests = xcalloc((size_t)units, sizeof *zero->requests);

@@ -141,6 +141,8 @@ int run_train(Run *run, Error *err) {
         stop = stop && step < steps;
         if (status != 0 || !(stop ? run->checkpoint != NULL : saves_(run, step))) continue;
         status_page_set_action(run->status_page, "saving");
+        // A gather may still write a unit while its pieces are copied.
+        if ((status = optimizer_wait(run->optimizer, err)) != 0) continue;
         status = checkpoint_save(run->checkpoint, step, batch_position(&run->batch, step), &run->step_guard, err);
     }
     if (status != 0 && !err->everywhere) return -1;

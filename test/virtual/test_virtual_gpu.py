@@ -245,6 +245,11 @@ def test_validation_is_that_of_cpus(tmp_path, family):
     assert json.loads(asked.stdout)["loss"] == found.of_type("val")[-1]["loss"]
 
 
+def test_a_checkpoint_waits_for_gathers_of_weights(tmp_path):
+    saved = (f"checkpoint.dir={tmp_path}/saved", "checkpoint.every=1")
+    trained(write_config(tmp_path, "llama"), "llama", "parallel.data=2", "parallel.pipeline=2", *saved)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("options", [("parallel.pipeline=2",), WIDE], ids=["two stages", "tensor ranks"])
 def test_samples_are_those_of_cpus(tmp_path, options):
