@@ -111,7 +111,7 @@ def layouts(configs):
 
 def thousands(value):
     """Returns three digits, and all of a number of thousands: 15,600, not 1.56e+04."""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:,.3g}"
+    return f"{value:,.0f}" if value >= 999.5 else f"{value:,.3g}"
 
 
 def headline(config, world, step_ms, bill):

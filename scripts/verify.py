@@ -12,8 +12,11 @@ moments and weights are compared. Ends with 1 if they differ, or if fewer than t
 """
 
 import argparse
+import hashlib
 import json
+import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -35,11 +38,12 @@ def ways(told, launched):
     given = config["parallel"]["pipeline"]
     stages = given if given > 1 or launched else min(told["microbatches"], config["model"]["layers"], 4)
     modes = config["attention"]["mode"]
-    modes = {mode == "flash" for mode in modes} if isinstance(modes, list) else ()
-    if not launched and len(modes) > 1:
-        say("1 stage: left out: only some stages have attention.mode flash")
+    modes = set(modes) if isinstance(modes, list) else set()
+    # In fp32 `none` and `recompute` have the same bits.
+    if not launched and len(modes) > 1 and ("flash" in modes or config["train"]["precision"] != "fp32"):
+        say("1 stage: left out: attention.mode differs between stages")
     elif not launched:
-        mode = ["attention.mode=" + ("flash" if True in modes else "none")] if modes else []
+        mode = [f"attention.mode={min(modes)}"] if modes else []
         yield "1 stage", ["parallel.pipeline=1", "schedule.bpipe=off", *PLAIN, *SIMPLEST, *mode]
     more = [] if stages == given else [f"parallel.pipeline={stages}", *PLAIN]
     kind = "schedule.file" if config["schedule"]["file"] else config["schedule"]["name"]
@@ -53,60 +57,84 @@ def ways(told, launched):
 
 def resumed(command):
     """Returns the step that --resume continues from, 0 without it."""
-    if "--resume" not in command:
+    given = [one.partition("=")[2] or two for one, two in zip(command, [*command[1:], ""])
+             if one == "--resume" or one.startswith("--resume=")]
+    if not given:
         return 0
-    folder = Path(command[command.index("--resume") + 1])
-    paths = [folder.resolve(), *folder.glob("step_*")]
-    return max((int(path.name[5:]) for path in paths if path.name.startswith("step_")), default=0)
+    folder = Path(given[0])
+    found = [re.fullmatch(r"step_(\d+)", path.name) for path in (folder.resolve(), *folder.glob("step_*"))]
+    return max((int(one[1]) for one in found if one), default=0)
+
+
+def device(command, changes):
+    """Returns the key that keeps all ways on CPUs, if too few GPUs are here for the way with the most ranks."""
+    keys = [*changes, "hardware.gpu=none", "hardware.memory_gib=auto", "hardware.peak_tflops=auto"]
+    said = subprocess.run([*command, "--plan", "--json", *[word for key in keys for word in ("-o", key)]],
+                          capture_output=True, text=True)
+    told = json.loads(said.stdout) if said.returncode == 0 else {"job": {"gpus_per_node": 1}}
+    cpu = told["job"]["gpus_per_node"] == 0 and told["config"]["hardware"]["device"] == "auto"
+    return ["hardware.device=cpu"] if cpu else []
 
 
 def run(command, folder, changes, steps):
-    """Runs one way. Returns {step: (loss, norm)}, or None if it cannot run here; ends the program if it fails."""
+    """Runs one way. Returns {step: (loss, norm, digests)}, or None if it cannot start here; ends the program if it
+    fails. What it saved is gone."""
     keys = [*changes, *SILENT, f"train.steps={steps}", f"checkpoint.dir={folder}/saved", "checkpoint.every=1",
             f"checkpoint.keep={steps}", f"log.metrics={folder}/metrics"]  # fmt: skip
     ended = subprocess.run([*command, "-q", *[word for key in keys for word in ("-o", key)]], stdout=subprocess.DEVNULL,
                            stderr=subprocess.PIPE, text=True)  # fmt: skip
     path = folder / "metrics"
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    found = {line["step"]: (line["loss"], line["grad_norm"]) for line in lines if line["type"] == "step"}
+    found = {line["step"]: (line["loss"], line["grad_norm"], digests(folder, line["step"]))
+             for line in lines if line["type"] == "step"}
+    shutil.rmtree(folder / "saved", ignore_errors=True)
     last = (ended.stderr.strip().splitlines() or [""])[-1]
-    if ended.returncode != 0 and not found:
+    if ended.returncode > 0 and not lines:  # it has not begun
         return say(f"{folder.name}: left out: {last}")
-    if ended.returncode != 0:
-        say(f"the run with {folder.name} failed: {last}; nothing was compared")
-        sys.exit(ended.returncode)
-    return found
+    if ended.returncode == 0 and not all(all(parts.values()) for _, _, parts in found.values()):
+        last = f"a step was not saved under {folder}; name a folder that all ranks share and that has room in TMPDIR"
+    elif ended.returncode == 0:
+        return found
+    say(f"the run with {folder.name} failed: {last}; nothing was compared")
+    sys.exit(1)
 
 
-def tensors(folder, step, part):
-    """Returns {name: bytes} of the model's or the optimizer's tensors, from the last of the model to the first."""
-    found = {}
-    for path in sorted((folder / "saved" / f"step_{step:08d}").glob(f"{part}-*.safetensors"), reverse=True):
-        data = path.read_bytes()
-        begin = 8 + int.from_bytes(data[:8], "little")
-        header = json.loads(data[8:begin])
-        header.pop("__metadata__", None)
-        for name, entry in sorted(header.items(), key=lambda item: -item[1]["data_offsets"][0]):
-            first, end = entry["data_offsets"]
-            found[name] = data[begin + first : begin + end]
+def digests(folder, step):
+    """Returns {part: {name: digest}} of the optimizer's and the model's tensors, from the last of the model to the
+    first."""
+    found = {"optimizer": {}, "model": {}}
+    for part, names in found.items():
+        for path in sorted((folder / "saved" / f"step_{step:08d}").glob(f"{part}-*.safetensors"), reverse=True):
+            with path.open("rb") as file:
+                header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+                begin = file.tell()
+                header.pop("__metadata__", None)
+                for name, entry in sorted(header.items(), key=lambda item: -item[1]["data_offsets"][0]):
+                    first, end = entry["data_offsets"]
+                    file.seek(begin + first)
+                    digest = hashlib.blake2b(digest_size=16)
+                    while first < end:
+                        piece = file.read(min(end - first, 1 << 24))
+                        digest.update(piece)
+                        first += len(piece) or end
+                    names[name] = digest.digest()
     return found
 
 
 def difference(one, other):
     """Returns the first difference between two ways, in the order in which a step computes; None: there is none."""
-    (folder, figures), (there, theirs) = one, other
-    if figures.keys() != theirs.keys():
+    if one.keys() != other.keys():
         return "the number of steps"
-    for step in sorted(figures):
-        if figures[step][0] != theirs[step][0]:
-            return f"step {step}: the loss is {figures[step][0]!r} and {theirs[step][0]!r}"
+    for step in sorted(one):
+        (loss, norm, parts), (their_loss, their_norm, theirs) = one[step], other[step]
+        if loss != their_loss:
+            return f"step {step}: the loss is {loss!r} and {their_loss!r}"
         for part, what in (("optimizer", "gradient of"), ("model", "updated weight")):
-            a, b = tensors(folder, step, part), tensors(there, step, part)
-            for name in a:
-                if a[name] != b.get(name):
+            for name in [*parts[part], *theirs[part]]:
+                if parts[part].get(name) != theirs[part].get(name):
                     return f"step {step}: the {what} {name} differs"
-        if figures[step][1] != theirs[step][1]:
-            return f"step {step}: the norm is {figures[step][1]!r} and {theirs[step][1]!r}"
+        if norm != their_norm:
+            return f"step {step}: the norm is {norm!r} and {their_norm!r}"
     return None
 
 
@@ -118,26 +146,31 @@ def main():
     options = parser.parse_args()
     if options.steps < 1 or not options.command:
         parser.error("give a number of steps from 1 on, a trainer, and its arguments")
+    if shutil.which(options.command[0]) is None:
+        parser.error(f"{options.command[0]}: is no program here; run make")
     told = subprocess.run([*options.command, "--plan", "--json"], capture_output=True, text=True)
     if told.returncode != 0:
         sys.exit(told.stderr.strip() or told.returncode)
-    first = resumed(options.command)
+    told, first = json.loads(told.stdout), resumed(options.command)
+    planned = list(ways(told, bool(options.launch)))
+    fixed = device(options.command, planned[-2:][0][1]) if not options.launch else []
     with tempfile.TemporaryDirectory(prefix="verify-") as place:
         ran = []
-        for name, changes in ways(json.loads(told.stdout), bool(options.launch)):
+        for name, changes in planned:
             folder = Path(place) / name
             folder.mkdir()
             say(name)
-            figures = run([*shlex.split(options.launch), *options.command], folder, changes, first + options.steps)
-            ran += [(folder, figures)] if figures else []
-        differing = [difference(ran[0], other) for other in ran[1:]]
-        for (folder, _), found in zip(ran[1:], differing):
-            print(f"{ran[0][0].name} and {folder.name}: " + (f"differ from {found}" if found else "the same bits"))
+            command = [*shlex.split(options.launch), *options.command]
+            figures = run(command, folder, [*changes, *fixed], first + options.steps)
+            ran += [(name, figures)] if figures else []
+        differing = [difference(ran[0][1], other) for _, other in ran[1:]]
+        for (name, _), found in zip(ran[1:], differing):
+            print(f"{ran[0][0]} and {name}: " + (f"differ from {found}" if found else "the same bits"))
         if len(ran) < 2:
             sys.exit("verify: fewer than two ways can be run, so nothing was compared")
         if any(differing):
             sys.exit(1)
-        count = len(tensors(ran[0][0], first + 1, "model"))
+        count = len(next(iter(ran[0][1].values()))[2]["model"])
         steps = "1 step" if options.steps == 1 else f"{options.steps} steps"
         print(f"verified: {len(ran)} runs agree in {steps} from step {first + 1}, each in loss, norm, and the moments "
               f"and weights of {count} tensors")  # fmt: skip

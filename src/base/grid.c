@@ -27,10 +27,10 @@ static void print_cell_(const Grid *grid, const Column *columns, int64_t row, in
     fprintf(file, "%*s%s", width, grid->cells[row * grid->columns + column], last ? "\n" : "  ");
 }
 
-void grid_print(const Grid *grid, FILE *file) {
-    Column columns[GRID_COLUMNS];
+// Returns the width of the table.
+static int measure_(const Grid *grid, Column columns[GRID_COLUMNS]) {
     int64_t rows = grid->count / grid->columns;
-    int most = grid->width > 0 ? grid->width : GRID_WIDTH;
+    int width = -2;
     for (int c = 0; c < grid->columns; c++) columns[c] = (Column){0, true};
     for (int64_t i = 0; i < rows * grid->columns; i++) {
         const char *cell = grid->cells[i];
@@ -39,6 +39,24 @@ void grid_print(const Grid *grid, FILE *file) {
         bool number = isdigit((unsigned char)cell[0]) || strcmp(cell, "-") == 0;
         if (i >= grid->columns && !number) column->right = false;
     }
+    for (int c = 0; c < grid->columns; c++) width += 2 + columns[c].width;
+    return width;
+}
+
+void grid_fit(Grid *grid, int column) {
+    Column columns[GRID_COLUMNS];
+    if (measure_(grid, columns) <= (grid->width > 0 ? grid->width : GRID_WIDTH)) return;
+    int64_t kept = 0;
+    for (int64_t i = 0; i < grid->count; i++)
+        if (i % grid->columns != column) memmove(grid->cells[kept++], grid->cells[i], GRID_CELL);
+    grid->count = kept, grid->columns--;
+}
+
+void grid_print(const Grid *grid, FILE *file) {
+    Column columns[GRID_COLUMNS];
+    int64_t rows = grid->count / grid->columns;
+    int most = grid->width > 0 ? grid->width : GRID_WIDTH;
+    measure_(grid, columns);
     for (int begin = 0, end; begin < grid->columns; begin = end) {
         // A block: the columns from `begin` on that fit next to the first column, at least one.
         int width = columns[0].width;
@@ -67,7 +85,9 @@ void grid_line(FILE *file, const char *label, const char *format, ...) {
         int length = (int)strlen(at), most = GRID_LINE - INDENT;
         if (length > most) {
             for (length = most; length > 0; length--)
-                if (at[length] == ' ' && at[length + 1] != '%' && strncmp(at + length - 2, "-o", 2) != 0) break;
+                if (at[length] == ' ' && at[length + 1] != '%' &&
+                    (length < 2 || strncmp(at + length - 2, "-o", 2) != 0))
+                    break;
             if (length == 0) length = (int)strcspn(at, " ");
         }
         fprintf(file, "%-*s%.*s\n", INDENT, at == text ? label : "", length, at);

@@ -18,6 +18,9 @@ typedef struct Grid {
 // Adds the next cell, row by row. Text is cut to GRID_CELL - 1 bytes.
 void grid_cell(Grid *grid, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+// Removes a column if the table is wider than its width.
+void grid_fit(Grid *grid, int column);
+
 // Prints the rows, two spaces between columns. A column is aligned right if every cell under its heading begins with a
 // digit or is "-", else left. An incomplete last row is omitted. A table wider than its width is split into several
 // tables, and each repeats the first column.

@@ -38,8 +38,8 @@ int foreign_take(Config *config, const char *word, bool searched, Error *err) {
         {"schedule.slices", (asked & LAYOUT_BIT(slices)) != 0 && schedule->slices > 1},
         {"schedule.split_backward", (asked & LAYOUT_BIT(split)) != 0 && schedule->split_backward == SPLIT_ON && named &&
                                         !schedule_kinds[schedule->name].splits},
-        {"schedule.recompute", (searched || row->sharded || row->trainers[0] == TRAINER_NANOTRON) &&
-                                   (asked & LAYOUT_BIT(pointwise)) != 0 && config_pointwise(config, 0) != 0},
+        {"schedule.recompute",
+         (searched || row->selective == 0) && (asked & LAYOUT_BIT(pointwise)) != 0 && config_pointwise(config, 0) != 0},
         {"parallel.context", config->parallel.context > 1 && !row->context},
         {"model.experts", config->model.experts > 0 && !row->experts},
     };

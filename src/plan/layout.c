@@ -289,12 +289,11 @@ static int name_values_(const LayoutSpace *space, const RunLayout *at, int64_t *
 enum { FEW_CHUNKS = 4 };
 
 int layout_most_chunks(const LayoutSpace *space) {
-    int most = max_int(space->most_chunks, FEW_CHUNKS);
-    return fixes_(space, LAYOUT_BIT(chunks)) ? max_int((int)space->given.chunks, most) : most;
+    return max_int((int)space->given.chunks, max_int(space->most_chunks, FEW_CHUNKS));
 }
 
-// Tries counts that double up to FEW_CHUNKS, a fixed count and, up to the space's limit, counts that divide the layers
-// evenly.
+// Tries counts that double up to FEW_CHUNKS, the given or fixed count and, up to the space's limit, counts that divide
+// the layers evenly.
 static int chunk_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
     const ScheduleKind *kind = kind_of_(at);
     bool listed = fixes_(space, LAYOUT_BIT(layers)), fixed = fixes_(space, LAYOUT_BIT(chunks));
@@ -304,7 +303,7 @@ static int chunk_values_(const LayoutSpace *space, const RunLayout *at, int64_t 
         int64_t parts = (int64_t)at->pipeline * chunks;
         bool doubles = chunks <= FEW_CHUNKS && (chunks & (chunks - 1)) == 0;
         bool even = chunks <= space->most_chunks && layers % parts == 0;
-        if (!fixed && !doubles && !even) continue;
+        if (!fixed && !doubles && !even && chunks != space->given.chunks) continue;
         if (listed ? parts == space->base->parallel.layers_given : parts <= layers) values[count++] = chunks;
     }
     return count;

@@ -233,6 +233,7 @@ void schedule_table_print(const ScheduleTable *table, const Planner *planner, co
     else if (table->count > 0)
         fprintf(file, "schedules at micro-batch %lld; v: chunks; -v prints all, and the details of the plan\n",
                 (long long)planner->config->schedule.micro_batch);
+    if (!all) grid_fit(&grid, 5), grid_fit(&grid, 3); // MFU, fits
     if (table->count > 0) grid_print(&grid, file);
     grid_free(&grid);
     free(rows);

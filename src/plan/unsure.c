@@ -18,9 +18,9 @@ static const struct {
     [DOUBT_APART] = {"tensor collectives not overlapped", "tensor collectives not overlapped",
                      "slow if tensor collectives are not overlapped", "overlap", .apart = true},
     [DOUBT_NETWORK] = {"a tenth of the network", "a tenth of the network's rate",
-                       "too large with a tenth of the network's rate", "network", .network = 0.1},
+                       "slow with a tenth of the network's rate", "network", .network = 0.1},
     [DOUBT_HALF] = {"half the network", NULL, "slow with half the network's rate", "network", .network = 0.5},
-    [DOUBT_RESERVE] = {"4 GiB more", "4 GiB more needed", "too large if 4 GiB more are needed", "memory", .reserve = 4},
+    [DOUBT_RESERVE] = {"4 GiB more", "with 4 GiB more", "too large if 4 GiB more are needed", "memory", .reserve = 4},
 };
 
 void doubters_make(Doubters *doubters, const Planner *planner) {
@@ -36,9 +36,7 @@ void doubters_make(Doubters *doubters, const Planner *planner) {
     }
 }
 
-void doubters_free(Doubters *doubters) {
-    memo_free(doubters->planner[DOUBT_PRODUCTS].counted);
-}
+void doubters_free(Doubters *doubters) { memo_free(doubters->planner[DOUBT_PRODUCTS].counted); }
 
 int unsure_find(Unsure *unsure, const Doubters *doubters, Config *config, const Forecast *forecast,
                 const double worth[DOUBTS], Error *err) {
@@ -82,8 +80,8 @@ void unsure_print(const Unsure *unsure, double step, FILE *file) {
     for (int i = 0; i < DOUBTS; i++) {
         double more = fmax(0, 100 * (unsure->step[i] / step - 1));
         if (!unsure->applies[i] || doubts_[i].words == NULL) continue;
-        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s: ", used > 0 ? "; " : "step with ",
-                                 doubts_[i].words);
+        const char *before = doubts_[i].reserve > 0 ? "" : "step with ";
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s: ", used > 0 ? "; " : before, doubts_[i].words);
         if (doubts_[i].reserve > 0)
             used += (size_t)snprintf(text + used, sizeof text - used, isinf(unsure->step[i]) ? "does not fit" : "fits");
         else if (isinf(more)) used += (size_t)snprintf(text + used, sizeof text - used, "cannot run");

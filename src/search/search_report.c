@@ -23,24 +23,25 @@ static char *list_text_(const Config *config, char text[SCHEDULE_TEXT]) {
     return schedule_text(&layout, text);
 }
 
-// Writes the other settings that distinguish a configuration: "flash, seq, expert 8, 3 recomputed"; brief: "e=8".
+// Writes the other settings that distinguish a configuration: "flash, seq, expert 8, by time, 3 recomputed"; brief: "flash,
+// seq, e=8, 3 again".
 static char *rest_text_(const SearchSpace *space, const Config *config, bool brief, char text[SCHEDULE_TEXT]) {
     char again[48] = "", overlap[24] = "", experts[40] = "";
     const char *nccl = config->parallel.collectives == COLLECTIVES_NCCL ? ", NCCL" : "";
-    const char *dealt = config->parallel.layers_given == 0       ? ""
-                        : space_fixes(space, LAYOUT_BIT(layers)) ? ", by list"
-                                                                 : ", by time";
+    const char *dealt = config->parallel.layers_given == 0 || brief ? ""
+                        : space_fixes(space, LAYOUT_BIT(layers))    ? ", by list"
+                                                                    : ", by time";
     int64_t layers = 0;
     for (int s = 0; s < config->parallel.pipeline; s++) layers += config_recompute(config, s);
     layers = min_i64(layers, config->model.layers); // the key may be larger than a stage's layers
-    if (layers > 0) snprintf(again, sizeof again, ", %lld recomputed", (long long)layers);
+    if (layers > 0) snprintf(again, sizeof again, brief ? ", %lld again" : ", %lld recomputed", (long long)layers);
     if (config->parallel.overlap != OVERLAP_AUTO)
         snprintf(overlap, sizeof overlap, ", overlap %s", config_word("parallel.overlap", config->parallel.overlap));
     if (config->parallel.expert > 1)
         snprintf(experts, sizeof experts, brief ? ", e=%lld" : ", expert %lld", (long long)config->parallel.expert);
     snprintf(text, SCHEDULE_TEXT, "%s%s%s%s%s%s%s%s%s", config_word("attention.mode", config->attention.mode),
              config_pointwise(config, 0) ? ", pointwise" : "", config->parallel.sequence ? ", seq" : "", experts, nccl,
-             overlap, dealt, again, config->parallel.placement == PLACEMENT_ADJACENT ? ", adjacent" : "");
+             overlap, dealt, again, !brief && config->parallel.placement == PLACEMENT_ADJACENT ? ", adjacent" : "");
     return text;
 }
 
@@ -241,7 +242,7 @@ static int print_next_(const SearchSpace *space, const SearchResult *result, FIL
     if (result->tightest >= 0 && result->found.items[result->tightest].forecast.time.step < best) {
         const Candidate *tight = &result->found.items[result->tightest];
         space_config(space, &tight->forecast.layout, &config);
-        grid_line(file, label, "%s: %s a step, %.1f %% less, but %.2f GiB, %s", short_text_(&config, cut),
+        grid_line(file, label, "%s: %s a step, %.1f %% less, %.2f GiB, but %s", short_text_(&config, cut),
                   grid_seconds(tight->forecast.time.step, seconds), 100 * (1 - tight->forecast.time.step / best),
                   (double)tight->forecast.peak_bytes / GIB, loses_text_(tight));
     }

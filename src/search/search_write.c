@@ -19,6 +19,11 @@
 
 // ---------------------------------------------------------------- why
 
+// The printed settings, too, replace train.steps that end a run before train.tokens are taken.
+static bool takes_all_tokens_(const SearchSpace *space, const ConfigKey *key) {
+    return strcmp(key->name, "train.steps") == 0 && budget_taken(space->keys.asked) < 0.99;
+}
+
 // Writes why a key has its value: for a searched key, the step of the fastest candidate with another value, unless the
 // key applies only with certain values of another key, such as schedule.group.
 static void why_(const SearchSpace *space, const SearchResult *result, int index, const ConfigKey *key, char *text,
@@ -31,10 +36,9 @@ static void why_(const SearchSpace *space, const SearchResult *result, int index
                                   : "the search planned from the figures above; name a profile to plan from measured "
                                     "times";
         bool slots = strcmp(key->name, "schedule.slots") == 0 && layout_evicts(&best->layout);
-        bool ends = strcmp(key->name, "train.steps") == 0 && budget_taken(space->keys.asked) < 0.99;
         snprintf(text, size, "%s",
-                 slots  ? "the configuration fits with these slots"
-                 : ends ? "ends the run before train.tokens are taken; auto: does not"
+                 slots                           ? "the configuration fits with these slots"
+                 : takes_all_tokens_(space, key) ? "until train.tokens are taken; the given steps end before"
                  : strcmp(key->name, "hardware.profile") == 0 ? profile
                                                               : key->meaning);
         return;
@@ -102,7 +106,8 @@ int search_write_config(const SearchSpace *space, const SearchResult *result, in
             fprintf(file, "\n%.*s:\n", (int)section - 1, key->name);
         FILE *stream = xmemstream(&line, &length);
         fprintf(stream, "  %s: ", config_short_name(key));
-        config_write_value(&config, key->name, stream);
+        if (takes_all_tokens_(space, key)) fputs("auto", stream);
+        else config_write_value(&config, key->name, stream);
         xmemstream_close(stream);
         if (lacks) snprintf(why, sizeof why, "%s: missing; set it before a run", config_short_name(key));
         else why_(space, result, index, key, why, sizeof why);

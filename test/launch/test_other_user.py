@@ -10,7 +10,6 @@ import re
 import signal
 import socket
 import struct
-import subprocess
 from pathlib import Path
 
 import pytest

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from plans import LLAMA, plan, report
+from plans import GIB, LLAMA, plan, report
 from trainer_runs import ROOT, command, write_config
 
 

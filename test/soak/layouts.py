@@ -158,7 +158,7 @@ def unlike(folder, wanted, precision):
     routed = precision != "fp32" and any(".experts." in name for name in wanted)
     for name, right in wanted.items():
         error, norm = (numpy.linalg.norm(part) for part in (found[name] - right, right))
-        tied = routed and any(part in name for part in (".mlp.", ".post_attention_layernorm."))
+        tied = routed and any(part in name for part in (".mlp.", ".block_sparse_moe.", ".post_attention_layernorm."))
         if not error <= bound * (norm + (1 if tied else 1e-3) * whole):
             return f"{name} is off by {error:.3g} of {norm:.3g}; all gradients have {whole:.3g}"
     return None
