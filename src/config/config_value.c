@@ -183,8 +183,8 @@ static int set_bool_(Config *config, const ConfigKey *key, ConfigScalar scalar, 
 }
 
 // If a word is one of YAML's words for true or false, YAML's synonyms of it are accepted, too. For an unknown word,
-// suggests our word in another case, else our words that extend the typed word with a dash ("a100-40g or a100-80g" for
-// a100), else the nearest word, if any.
+// suggests our name for another trainer's word, else our word in another case, else our words that extend the typed
+// word with a dash ("a100-40g or a100-80g" for a100), else the nearest word, if any.
 static int set_word_(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
     int truth = truth_(scalar);
     for (int i = 0; key->words[i] != NULL; i++) {
@@ -194,8 +194,8 @@ static int set_word_(Config *config, const ConfigKey *key, ConfigScalar scalar, 
         config_set_whole(key, field_(config, key), i);
         return 0;
     }
-    const char *typed = scalar.text, *near = NULL;
-    int best = INT_MAX;
+    const char *typed = scalar.text, *hint = hint_for_word(key->name, typed), *near = hint;
+    int best = hint != NULL ? -1 : INT_MAX;
     size_t used = 0, length = strlen(typed);
     char meant[120], what[160] = "is unknown";
     for (int i = 0; key->words[i] != NULL; i++) {
@@ -207,9 +207,8 @@ static int set_word_(Config *config, const ConfigKey *key, ConfigScalar scalar, 
             used += (size_t)snprintf(meant + used, sizeof meant - used, "%s%s", used > 0 ? " or " : "", word);
     }
     if (used > 0 && best > 0) near = meant;
-    if (near != NULL) snprintf(what, sizeof what, "is unknown, did you mean %s", near);
-    if (strcmp(key->name, "schedule.recompute") == 0 && strcmp(typed, "full") == 0) // other programs' word
-        snprintf(what, sizeof what, "is unknown, whole layers are recomputed by schedule.recompute_layers");
+    bool other = near != NULL && strchr(near, '.') != NULL; // the hint names another key
+    if (near != NULL) snprintf(what, sizeof what, "is unknown, %s %s", other ? "set" : "did you mean", near);
     return refuse_(config, key, scalar, what, err);
 }
 

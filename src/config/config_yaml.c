@@ -160,34 +160,23 @@ static int read_value_(YamlReader *r, const ConfigKey *key) {
     return 0;
 }
 
-#define CHECKSUM_GONE                                                                                                  \
-    "comm.checksum is gone: links and NCCL check what they carry, and scripts/verify.py compares runs; remove the key"
-
 // Refuses an unknown name of a key, or of a section of the file.
 static int unknown_key_(YamlReader *r, int line, const char *name) {
-    static const struct {
-        const char *name, *answer;
-    } gone[] = {{"comm", CHECKSUM_GONE},
-                {"comm.checksum", CHECKSUM_GONE},
-                {"hardware.products", "set hardware.products_file, which --tune writes"}};
-    const char *near = hint_near_key(name), *dot = strchr(name, '.');
+    const char *hint = hint_for_key(name), *near = hint_near_key(name), *dot = strchr(name, '.');
     char section[MAX_NAME] = "", of[MAX_NAME];
     int best = INT_MAX;
     if (config_find(name) != NULL)
         return config_error_at(r->config, line, name, r->err, "is outside its section; write %.*s: {%s: ...}",
                                (int)(dot - name), name, dot + 1);
-    for (int i = 0; i < 3; i++)
-        if (strcmp(name, gone[i].name) == 0)
-            return config_error_at(r->config, line, name, r->err, "no such key; %s", gone[i].answer);
-    for (int i = 0; line != CONFIG_OVERRIDE && dot == NULL && i < config_key_count; i++) {
+    for (int i = 0; line != CONFIG_OVERRIDE && dot == NULL && hint == NULL && i < config_key_count; i++) {
         snprintf(of, sizeof of, "%.*s", (int)strcspn(config_keys[i].name, "."), config_keys[i].name);
         if (suggest_nearer(name, of, &best)) strcpy(section, of);
     }
     if (section[0] != '\0')
         return config_error_at(r->config, line, name, r->err, "no such section; did you mean %s?", section);
+    if (hint != NULL) return config_error_at(r->config, line, name, r->err, "no such key; %s", hint);
     if (near != NULL) return config_error_at(r->config, line, name, r->err, "no such key; did you mean %s?", near);
-    return config_error_at(r->config, line, name, r->err,
-                           "no such key; --help-config lists all, and scripts/import.py reads another trainer's");
+    return config_error_at(r->config, line, name, r->err, "no such key; --help-config lists all");
 }
 
 static bool is_nothing_(const YamlReader *r) {
