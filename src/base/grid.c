@@ -120,7 +120,7 @@ char *grid_count(int64_t value, char text[32]) {
 }
 
 char *grid_amount(double value, char text[32]) {
-    if (value >= 999.5) return grid_count((int64_t)(value + 0.5), text);
+    if (value >= 999.5 && value < 1e15) return grid_count((int64_t)(value + 0.5), text);
     snprintf(text, 32, "%.3g", value);
     return text;
 }

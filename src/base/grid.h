@@ -40,7 +40,7 @@ static inline const char *grid_plural(int64_t count) { return count == 1 ? "" : 
 // Writes "65,285,660,672" into `text` and returns it.
 char *grid_count(int64_t value, char text[32]);
 
-// Writes a value with three digits, as "3.41", or if it is 1,000 or more, as "12,345". Returns `text`.
+// Writes a value with three digits, as "3.41", or from 1,000 to 1e15 as "12,345". Returns `text`.
 char *grid_amount(double value, char text[32]);
 
 // Writes "1.92 GiB", or below one GiB "34.1 MiB", into `text` and returns it.

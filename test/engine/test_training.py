@@ -47,6 +47,19 @@ def test_attention_modes_have_their_own_bits_but_the_same_losses(small, mode):
     assert close(small.keeps_bits((f"attention.mode={mode}",), []).losses, small.alone.losses, 1e-4)
 
 
+def test_the_attention_mode_of_a_stage_is_its_entry_in_the_list(small):
+    """A list of one mode is that mode, another order of two modes has other bits."""
+    def ended(*modes):
+        return small.train("parallel.pipeline=2", OFF, f"attention.mode=[{','.join(modes)}]")
+
+    assert ended("flash", "flash").bits == small.train("attention.mode=flash").bits
+    runs = [ended(*modes) for modes in (("none", "none"), ("none", "flash"), ("flash", "none"), ("flash", "flash"))]
+    assert len({tuple(one.bits) for one in runs}) == 4
+    for mixed in runs[1:3]:
+        assert close(mixed.losses, small.alone.losses, 1e-4)
+        assert "memory    as planned, to the byte, on all stages" in mixed.stderr
+
+
 @pytest.mark.thorough
 def test_another_seed_is_another_run(small):
     assert small.train("train.seed=1338").bits != small.alone.bits
@@ -100,6 +113,11 @@ def test_bf16_learns_as_fp32_does(small):
     for key, relative in (("loss", 2e-3), ("grad_norm", 0.1)):
         assert close([step[key] for step in sixteen.steps], [step[key] for step in small.alone.steps], relative)
     assert sixteen.losses != small.alone.losses
+
+
+def test_bf16_stages_and_schedules_do_not_change_a_bit(small):
+    for layout in ("p4", "p2_off"):
+        small.keeps_bits(("train.precision=bf16",), LAYOUTS[layout])
 
 
 def test_bf16_halves_the_bundles(small):

@@ -52,6 +52,20 @@ def test_other_layouts_are_verified_alike(tmp_path, change):
     assert agreed(verify(Trainer(tmp_path, GPT), change, steps=1), 3, steps=1)
 
 
+@pytest.mark.parametrize("way", ["kill -SEGV $$", "exit 0"], ids=["crashes", "saves nothing"])
+def test_a_way_that_fails_ends_it(tmp_path, way):
+    """It is not taken for one that this machine cannot run."""
+    command, metrics = Trainer(tmp_path, LLAMA).prepare(layout(p=2))
+    script = tmp_path / "trainer"
+    real = " ".join(map(str, command[:1]))
+    script.write_text(f'#!/bin/bash\ncase "$*" in *--plan*) ;; *schedule.bpipe=on*) {way};; esac\nexec {real} "$@"\n')
+    script.chmod(0o755)
+    ended = subprocess.run([sys.executable, ROOT / "scripts/verify.py", "1", script, *command[1:]], cwd=ROOT,
+                           env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert "verified" not in ended.stdout and "nothing was compared" in ended.stderr
+
+
 @pytest.mark.thorough
 def test_a_resumed_run_is_verified_from_its_checkpoint_on_also_under_mpirun(tmp_path):
     trainer = Trainer(tmp_path, LLAMA)
