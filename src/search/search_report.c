@@ -23,8 +23,8 @@ static char *list_text_(const Config *config, char text[SCHEDULE_TEXT]) {
     return schedule_text(&layout, text);
 }
 
-// Writes the other settings that distinguish a configuration: "flash, seq, expert 8, by time, 3 recomputed"; brief: "flash,
-// seq, e=8, 3 again".
+// Writes the other settings that distinguish a configuration: "flash, seq, expert 8, by time, 3 recomputed"; brief:
+// "flash, seq, e=8, 3 again".
 static char *rest_text_(const SearchSpace *space, const Config *config, bool brief, char text[SCHEDULE_TEXT]) {
     char again[48] = "", overlap[24] = "", experts[40] = "";
     const char *nccl = config->parallel.collectives == COLLECTIVES_NCCL ? ", NCCL" : "";
