@@ -47,11 +47,15 @@ STEPS = (1 << 19, 1 << 20, 1 << 22)  # tokens
 FIGURES = ("step", "fast", "safe", "gib", "mfu", "doubts", "layout", "band")
 CASE = ("model", "gpu", "gpus", "network", "tokens", "batch", "fp8")
 
-# Cases that other pages name; the first two are those of the re-evaluation of BPipe (arXiv 2401.02088).
+# Cases that other pages name, and large ones; the first two are those of the re-evaluation of BPipe (arXiv 2401.02088).
 NAMED = [
     ("gpt3_96b", "a100-80g", 32, 200, 2048, 128, "off"), ("llama65b", "a100-80g", 32, 200, 2048, 128, "off"),
     ("llama3_70b", "h100", 64, 400, 8192, 512, "off"), ("llama3_70b", "h100", 64, 50, 8192, 512, "off"),
     ("qwen3_235b_a22b", "h100", 256, 400, 4096, 1024, "off"), ("deepseek_v3", "h100", 1024, 400, 4096, 4096, "off"),
+    # More GPUs than the draws reach.
+    ("llama3_70b", "h100", 2048, 400, 8192, 2048, "off"), ("llama3_70b", "h100", 4096, 400, 8192, 2048, "tensor"),
+    ("gpt3_175b", "a100-80g", 2048, 200, 2048, 2048, "off"), ("llama3_70b", "b200", 4096, 400, 8192, 4096, "off"),
+    ("qwen3_32b", "h200", 2048, 100, 8192, 2048, "off"), ("qwen3_235b_a22b", "b200", 2048, 400, 4096, 4096, "off"),
 ]
 
 OFF, PEER, HOST = ({"bpipe": "off"}, {"bpipe": "on", "evict_to": "peer"}, {"bpipe": "on", "evict_to": "host"})

@@ -364,8 +364,9 @@ void plan_print(const Plan *plan, const Config *config, const Schedule *schedule
     int64_t most[MEMORY_CATEGORIES] = {0};
     for (int s = 0; s < plan->stages; s++)
         for (int c = 0; c < MEMORY_CATEGORIES; c++) most[c] = max_i64(most[c], plan->stage[s].memory.bytes[c]);
-    const char *cells[] = {"stage", "layers", "params", "slots"};
-    static const char *const heads[OTHER] = {"weights", "grads", "masters", "moments", "embed", "own", "lent", "keys"};
+    const char *cells[] = {"stage", "layers", "parameters", "slots"};
+    static const char *const heads[OTHER] = {"weights",   "gradients", "masters", "optimizer",
+                                             "embedding", "own",       "lent",    "keys"};
     Grid grid = {.columns = 6};
     for (int c = 0; c < OTHER; c++) grid.columns += most[c] > 0;
     fprintf(file, "memory of each rank, by stage, in %s; own, lent: slots of activations\n", unit.name);
