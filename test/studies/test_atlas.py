@@ -29,8 +29,8 @@ def test_gains_follow_from_the_searches():
                 assert found["fast"] <= found["step"] <= 1.06 * found["fast"], (case["model"], kind)
                 # A search that leaves all schedules open is never slower than one that fixes the schedule, but with one
                 # stage, where it tries 1F1B alone.
-                assert case["found"]["off"]["fast"] <= 1.002 * found["fast"] or kind in ("peer", "host", "1f1b peer",
-                                                                                         "1f1b host")
+                evicts, alone = kind in ("peer", "host", "1f1b peer", "1f1b host"), found["layout"].startswith("p1 ")
+                assert case["found"]["off"]["fast"] <= 1.002 * found["fast"] or evicts or alone
 
 
 @pytest.mark.thorough
