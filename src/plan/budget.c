@@ -86,9 +86,9 @@ void budget_print(const Budget *budget, const Config *config, const Hardware *ha
                  grid_amount(unit * high.days, to));
     else if (config->hardware.trainer == TRAINER_THIS)
         hardware_others_text(hardware, config, unit * budget->whole.days, word, others);
-    grid_line(file, "run", "%s tokens of %s: %s%s%s", grid_count((int64_t)budget->tokens, tokens),
-              config->train.tokens > 0 ? "train.tokens" : "train.steps", others,
-              others[0] != '\0' ? "; with nothing lost " : "", bill_text_(&budget->whole, range, bill));
+    grid_line(file, "run", "%s tokens of %s: %s%s%s%s", grid_count((int64_t)budget->tokens, tokens),
+              config->train.tokens > 0 ? "train.tokens" : "train.steps", others, others[0] != '\0' ? "; " : "",
+              budget->band.low > 0 ? "" : "with nothing lost ", bill_text_(&budget->whole, range, bill));
     if (budget_taken(config) < 0.99)
         grid_line(file, "", "train.steps ends a run after %.2g %% of them; train.steps=auto takes all",
                   100 * budget_taken(config));

@@ -200,7 +200,7 @@ void hardware_print_band(const Hardware *hardware, const Config *config, GpuBand
     if (band.runs > 0 || trainer != TRAINER_THIS) return;
     if (used > 0)
         grid_line(file, "expected",
-                  "%s: four of five published runs of your program; this trainer was not measured on such GPUs",
+                  "%s: if it loses what those runs lost, four of five; this trainer was not measured on such GPUs",
                   others);
     else grid_line(file, "expected", "unknown: no program's steps were measured on such GPUs in this precision");
 }

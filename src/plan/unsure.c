@@ -17,10 +17,11 @@ static const struct {
                         "slow if products run at 0.85 of their rate", "products", .products = 0.85},
     [DOUBT_APART] = {"tensor collectives not overlapped", "tensor collectives not overlapped",
                      "slow if tensor collectives are not overlapped", "overlap", .apart = true},
-    [DOUBT_NETWORK] = {"a tenth of the network", "a tenth of the network's rate",
-                       "slow with a tenth of the network's rate", "network", .network = 0.1},
+    [DOUBT_NETWORK] = {"a tenth of the network", "a network 10 times slower", "slow with a tenth of the network's rate",
+                       "network", .network = 0.1},
     [DOUBT_HALF] = {"half the network", NULL, "slow with half the network's rate", "network", .network = 0.5},
-    [DOUBT_RESERVE] = {"4 GiB more", "with 4 GiB more", "too large if 4 GiB more are needed", "memory", .reserve = 4},
+    [DOUBT_RESERVE] = {"4 GiB more", "if 4 GiB more are needed", "too large if 4 GiB more are needed", "memory",
+                       .reserve = 4},
 };
 
 void doubters_make(Doubters *doubters, const Planner *planner) {

@@ -33,7 +33,7 @@ int unsure_find(Unsure *unsure, const Doubters *doubters, Config *config, const 
 // Returns why a candidate does not survive a doubt, "too large if 4 GiB more are needed"; brief: one word, "memory".
 const char *unsure_words(int doubt, bool brief);
 
-// Prints "step with products at 0.85 of their rate: +17 %; ...; with 4 GiB more: does not fit". step: the planned
+// Prints "step with products at 0.85 of their rate: +17 %; ...; if 4 GiB more are needed: does not fit". step: the planned
 // seconds.
 void unsure_print(const Unsure *unsure, double step, FILE *file);
 

@@ -279,8 +279,8 @@ TEST(table_says_model_world_and_every_stage) {
     assert_non_null(strstr(text, "32 ranks: pipeline 8 x tensor 4 x data 1"));
     assert_non_null(strstr(text, "bpipe, at most 5 slots a stage"));
     assert_non_null(strstr(text, "by stage, in GiB; own, lent: slots of activations\n"));
-    assert_non_null(strstr(text, "\n    0     0-9  8,357 M      5 "));
-    assert_non_null(strstr(text, "\n    7   70-79  8,357 M    1+4 "));
+    assert_non_null(strstr(text, "\n    0     0-9     8,357 M      5 "));
+    assert_non_null(strstr(text, "\n    7   70-79     8,357 M    1+4 "));
     size_t widest = 0;
     for (const char *line = text; *line != '\0'; line += strcspn(line, "\n") + 1)
         if (strcspn(line, "\n") > widest) widest = strcspn(line, "\n");
@@ -294,8 +294,15 @@ TEST(grid_aligns_numbers_right_and_words_left) {
     Grid grid = {.columns = 3};
     const char *cells[] = {"what", "n", "note", "a", "1", "x", "long", "-", "yy", "b", "10.5", "", "left over"};
     for (int i = 0; i < COUNT(cells); i++) grid_cell(&grid, "%s", cells[i]);
-    char *text = unit_written(grid_print(&grid, file));
+    char *text = unit_written(grid_print(&grid, file)), *narrow;
+    grid.width = 16;
+    grid_fit(&grid, 1); // it is as wide: stays
+    grid.width = 12;
+    grid_fit(&grid, 1);
+    narrow = unit_written(grid_print(&grid, file));
+    assert_string_equal(narrow, "what  note\na     x\nlong  yy\nb     \n");
     grid_free(&grid);
+    free(narrow);
     assert_string_equal(text, "what     n  note\n"
                               "a        1  x\n"
                               "long     -  yy\n"

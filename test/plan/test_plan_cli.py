@@ -352,7 +352,7 @@ def test_a_plan_says_what_it_is_unsure_of():
     assert 1.05 < ratios["products at 0.85"] < 1 / 0.85 and ratios["4 GiB more"] == 1
     said = " ".join(report(LLAMA, "hardware.gpus_per_node=4").split())
     assert " unsure step with products at 0.85 of their rate: +" in said
-    assert "; tensor collectives not overlapped: +8" in said and "; with 4 GiB more: fits " in said
+    assert "; tensor collectives not overlapped: +8" in said and "; if 4 GiB more are needed: fits " in said
     tight = plan(LLAMA, "hardware.memory_gib=51")["unsure"]
     assert {"what": "4 GiB more", "fits": False} in tight
     assert [row["what"] for row in plan(SMALL)["unsure"]] == ["products at 0.85", "4 GiB more"]
