@@ -33,8 +33,8 @@ int unsure_find(Unsure *unsure, const Doubters *doubters, Config *config, const 
 // Returns why a candidate does not survive a doubt, "too large if 4 GiB more are needed"; brief: one word, "memory".
 const char *unsure_words(int doubt, bool brief);
 
-// Prints "step with products at 0.85 of their rate: +17 %; ...; if 4 GiB more are needed: does not fit". step: the planned
-// seconds.
+// Prints "step with products at 0.85 of their rate: +17 %; ...; if 4 GiB more are needed: does not fit". step: the
+// planned seconds.
 void unsure_print(const Unsure *unsure, double step, FILE *file);
 
 // Writes "unsure":[{"what","step_ratio"} or {"what","fits":false}, ...].
