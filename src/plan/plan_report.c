@@ -303,6 +303,16 @@ static int print_rest_(const PlanAnswer *answer, const Waterfall *waterfall, FIL
     return 0;
 }
 
+// Removes a labelled line of `text` and the lines that continue it.
+static void leave_out_(char *text, const char *label) {
+    char *at = text;
+    while (*at != '\0' && strncmp(at, label, strlen(label)) != 0) at += strcspn(at, "\n"), at += *at == '\n';
+    char *rest = at;
+    do rest += strcspn(rest, "\n"), rest += *rest == '\n';
+    while (*rest == ' ');
+    memmove(at, rest, strlen(rest) + 1);
+}
+
 // The report fits on one screen; the table gets the remaining lines.
 int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err) {
     const ScheduleTable *table = &answer->schedules;
@@ -345,6 +355,10 @@ int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err) 
     int status = print_world_(answer, screen, err), used = 2; // two lines of headings
     if (status == 0) print_peaks_(answer, &answer->plan, "memory", "peak of a rank", verbose, screen);
     xmemstream_close(screen);
+    // Leaves two rows of the table: -v has both, and "fits" the fullest rank.
+    static const char *const rest[] = {"memory ", "better "};
+    for (int i = 0; i < 2 && !verbose && used + grid_lines(text) + grid_lines(below) + 2 > PLAN_SCREEN; i++)
+        leave_out_(below, rest[i]);
     used += grid_lines(text) + grid_lines(below);
     fputs(text, file);
     for (int i = 0; i < WATERFALL_MOST && waterfall.advice[i][0] != '\0'; i++) { // if there is room beside two rows
