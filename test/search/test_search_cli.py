@@ -138,9 +138,9 @@ def test_the_answer_is_one_screen_and_begins_with_the_model():
 
 @pytest.mark.thorough
 def test_the_keys_of_the_cheapest_change_give_its_step():
-    keys = ["-o", "model.seq_len=32768", "-o", "model.layers=16", "-o", "train.global_batch=16"]
+    keys = ["-o", "train.global_batch=128"]
     text = " ".join(search("--gpus", 16, "-v", *keys).stdout.split())
-    step, change = re.search(r" cheapest ([\d.]+) s a step.*? with (-o .*?) (?:alike|front:)", text).groups()
+    step, change = re.search(r" cheapest ([\d.]+) s a step.*? with (-o .*?) (?:next|alike|front:)", text).groups()
     plan = command("llama", "-c", LLAMA, "--plan", "--json", *keys, *shlex.split(change))
     assert f"{json.loads(plan.stdout)['step_ms'] / 1000:.2f}" == step
 
@@ -592,7 +592,7 @@ def test_a_search_for_another_program_keeps_to_what_it_can_do_and_fits_by_its_by
     assert (schedule["bpipe"], schedule["slices"], schedule["recompute"]) == ("off", 1, "none")
     assert schedule["recompute_layers"] in (0, 16) and config["parallel"]["overlap"] == "off"
     assert there["theirs_bytes"] <= 76 * 2**30 and there["theirs_bytes"] != there["peak_bytes"]
-    assert told["best"]["step_ms"] <= there["step_ms"]
+    assert told["best"]["step_ms"] <= 1.01 * there["step_ms"]  # the plainest of those within 1 %
 
 
 def test_what_is_written_for_another_program_is_planned_with_its_bytes_and_exported(tmp_path):
