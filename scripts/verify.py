@@ -91,7 +91,9 @@ def run(command, folder, changes, steps):
     last = (ended.stderr.strip().splitlines() or [""])[-1]
     if ended.returncode > 0 and not lines:  # it has not begun
         return say(f"{folder.name}: left out: {last}")
-    if ended.returncode == 0 and not all(all(parts.values()) for _, _, parts in found.values()):
+    if ended.returncode == 0 and not found:
+        last = "it made no step"
+    elif ended.returncode == 0 and not all(all(parts.values()) for _, _, parts in found.values()):
         last = f"a step was not saved under {folder}; name a folder that all ranks share and that has room in TMPDIR"
     elif ended.returncode == 0:
         return found

@@ -131,7 +131,8 @@ def test_a_schedule_that_is_left_open_keeps_slices():
 
 @pytest.mark.parametrize("overrides, code, says", [
     (["schedule.bpipe=on", "schedule.slots=7"], 0, "is 1F1B: no schedule that fits satisfies the given keys"),
-    (["schedule.chunks=3"], 2, "-o schedule.chunks: schedule.name auto found no schedule with 3 chunks"),
+    (["schedule.chunks=3", "schedule.delay=1"], 2,
+     "-o schedule.chunks: schedule.name auto found no schedule with 3 chunks"),
     (["hardware.memory_gib=20"], 0, "is 1F1B: no schedule fits"),
     (["parallel.pipeline=40", "train.global_batch=400"], 0, "is 1F1B: too many stages and microbatches to simulate"),
 ], ids=["slots", "chunks", "memory", "many"])
