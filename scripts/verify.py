@@ -131,7 +131,7 @@ def difference(one, other):
         (loss, norm, parts), (their_loss, their_norm, theirs) = one[step], other[step]
         if loss != their_loss:
             return f"step {step}: the loss is {loss!r} and {their_loss!r}"
-        for part, what in (("optimizer", "gradient of"), ("model", "updated weight")):
+        for part, what in (("optimizer", "moment"), ("model", "updated weight")):
             for name in [*parts[part], *theirs[part]]:
                 if parts[part].get(name) != theirs[part].get(name):
                     return f"step {step}: the {what} {name} differs"

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { GRID_COLUMNS = 16, GRID_CELL = 48, GRID_WIDTH = 120, GRID_LINE = 100 };
+enum { GRID_COLUMNS = 16, GRID_CELL = 72, GRID_WIDTH = 120, GRID_LINE = 100 };
 
 // Rows of text cells; the first row is the heading. Owns its cells (grid_free). A zeroed Grid is empty.
 typedef struct Grid {

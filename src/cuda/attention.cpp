@@ -251,10 +251,14 @@ void cuda_attention_backward(Backend *backend, void *dqkv, void *scratch, const 
         bool range = shape->keys != NULL;
         // the keys of earlier documents have no gradients
         if (range && shape->documents) backend->zero(backend, call.dkeys, count * backend->element);
-        double flops = cuda_flash_backward(cuda, shape, &call);
+        cuda_flash_backward(cuda, shape, &call);
         if (range) cuda_accumulate_narrow(backend, shape->dkeys, call.dkeys, count);
-        // What documents see depends on the data, and the choice of kernels must not.
-        cuda_beside(cuda, shape->documents ? 0 : flops);
+        // What documents see depends on the data, and the choice of kernels must not: they count as no work.
+        if (shape->documents) return;
+        // seen: twice the mean number of keys that a query sees; five products, two of them with values
+        int64_t keys = attention_keys(shape), seen = shape->full ? 2 * keys : shape->first + keys;
+        double scores = (double)(shape->batch * shape->heads * shape->seq) * (double)seen;
+        cuda_beside(cuda, scores * (double)(3 * shape->head_dim + 2 * attention_value_dim(shape)));
         return;
     }
     stored_backward_(cuda, dqkv, scratch, dout, saved, qkv, shape);

@@ -360,25 +360,16 @@ static void run_kind_(CudaBackend *cuda, const AttentionShape *s, const CudaFlas
     }
 }
 
-// Returns the scores that a head's queries see among their keys, times two.
-static double seen_(const AttentionShape *s, int64_t queries, int64_t keys) {
-    return (double)queries * (double)(s->full ? 2 * keys : 2 * keys - queries);
-}
-
-// Returns seen_ of all documents. Short documents first: if a call writes past the end of one, the call of the longer
-// document behind it mends that.
+// Short documents first: if a call writes past the end of one, the call of the longer document behind it mends that.
 template <typename Run>
-static double run_documents_(CudaBackend *cuda, const AttentionShape *s, const CudaFlashCall *call, Run run) {
+static void run_documents_(CudaBackend *cuda, const AttentionShape *s, const CudaFlashCall *call, Run run) {
     AttentionShape kind;
     int kinds = 0;
-    double seen = 0;
     while (attention_flash_kind(s, kinds, &kind)) kinds++;
     for (int64_t sequence = 0; sequence < s->batch; sequence++) {
         std::vector<CudaDocument> documents = documents_of_(s, sequence);
         for (int i = kinds - 1; i >= 0; i--) run_kind_(cuda, s, call, Part{i, sequence, 0, 0}, documents, run);
-        for (const CudaDocument &document : documents) seen += seen_(s, document.queries, document.keys);
     }
-    return seen;
 }
 
 void cuda_flash_forward(CudaBackend *cuda, const AttentionShape *s, const CudaFlashCall *call) {
@@ -386,14 +377,11 @@ void cuda_flash_forward(CudaBackend *cuda, const AttentionShape *s, const CudaFl
     else forward_part_(cuda, s, call, Part{});
 }
 
-double cuda_flash_backward(CudaBackend *cuda, const AttentionShape *s, const CudaFlashCall *call) {
-    // two FLOPs a score in five products, by half a score
-    double each = (double)(s->heads * (3 * s->head_dim + 2 * attention_value_dim(s)));
-    if (s->documents) return each * run_documents_(cuda, s, call, backward_heads_);
+void cuda_flash_backward(CudaBackend *cuda, const AttentionShape *s, const CudaFlashCall *call) {
+    if (s->documents) return run_documents_(cuda, s, call, backward_heads_);
     int64_t step = attention_flash_part(s, cuda->backend.capability).batch;
     for (int64_t sequence = 0; sequence < s->batch; sequence += step)
         backward_heads_(cuda, s, call, Part{0, sequence, 0, 0});
-    return each * (double)s->batch * seen_(s, s->seq, attention_keys(s));
 }
 
 #else // without the frontend there are no plans: forward and backward are never called
@@ -403,7 +391,7 @@ int64_t cuda_flash_prepare(CudaBackend *, const AttentionShape *, char why[256])
     return -1;
 }
 void cuda_flash_forward(CudaBackend *, const AttentionShape *, const CudaFlashCall *) {}
-double cuda_flash_backward(CudaBackend *, const AttentionShape *, const CudaFlashCall *) { return 0; }
+void cuda_flash_backward(CudaBackend *, const AttentionShape *, const CudaFlashCall *) {}
 void cuda_flash_destroy(CudaBackend *) {}
 int64_t cuda_flash_version(void) { return 0; }
 

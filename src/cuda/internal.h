@@ -96,8 +96,7 @@ typedef struct CudaFlashCall {
 // Returns the bytes of workspace of a shape's plans, or -1 with the reason in `why`, as one clause.
 int64_t cuda_flash_prepare(CudaBackend *cuda, const AttentionShape *shape, char why[256]);
 void cuda_flash_forward(CudaBackend *cuda, const AttentionShape *shape, const CudaFlashCall *call);
-// Returns the FLOPs of its five products: those of the scores that queries see.
-double cuda_flash_backward(CudaBackend *cuda, const AttentionShape *shape, const CudaFlashCall *call);
+void cuda_flash_backward(CudaBackend *cuda, const AttentionShape *shape, const CudaFlashCall *call);
 void cuda_flash_destroy(CudaBackend *cuda);
 int64_t cuda_flash_version(void); // cuDNN's version, 91900 for 9.19.0; 0 without cuDNN
 

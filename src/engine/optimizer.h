@@ -42,9 +42,8 @@ int optimizer_blame(Optimizer *optimizer, Blame *blame, Error *err);
 
 // Makes one update, by AdamW or Muon, with the gradient clipped to train.grad_clip (0: no clipping), zeroes the
 // gradients and starts to distribute the weights, which the next forward waits for, layer by layer. Collective over
-// tensor and data ranks. skipped: number of earlier updates that
-// were skipped. The learning rate depends on the step, Adam's bias correction on the number of updates made. Returns -1
-// with err.
+// tensor and data ranks. skipped: number of earlier updates that were skipped. The learning rate depends on the step,
+// Adam's bias correction on the number of updates made. Returns -1 with err.
 int optimizer_update(Optimizer *optimizer, int64_t step, int64_t skipped, double norm, Error *err);
 
 // Waits for the weights of the last update that are still on their way. Call it before a forward that not all data

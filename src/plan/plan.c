@@ -218,7 +218,8 @@ static void flash_clause_(Plan *plan, const Config *config, const Backend *be) {
     for (int s = 0; s < plan->stages; s++) {
         const Shape *shape = &plan->stage[s].at.shape;
         if (config_attention(config, s) == shape->attention.mode) continue;
-        snprintf(plan->flash, sizeof plan->flash, " (flash becomes recompute: %s)",
+        plan->no_flash = true;
+        snprintf(plan->flash, sizeof plan->flash, "flash becomes recompute: %s",
                  attention_without_flash(&shape->attention, shape->element, be->capability));
         return;
     }
@@ -228,7 +229,7 @@ static void flash_clause_(Plan *plan, const Config *config, const Backend *be) {
                           ? "deterministic on compute capability 9.x and 10.x"
                       : attention_flash_deterministic(shape, be->capability) ? "deterministic"
                                                                              : "not deterministic";
-    snprintf(plan->flash, sizeof plan->flash, ", %s", how);
+    snprintf(plan->flash, sizeof plan->flash, "%s", how);
 }
 
 Plan plan_make_from(const TensorTable *table, const Config *config, const Schedule *schedule, Backend *be, Memo *memo) {
@@ -342,13 +343,14 @@ void plan_print(const Plan *plan, const Config *config, const Schedule *schedule
         snprintf(experts, sizeof experts, ", %lld experts of %lld, %lld a token", (long long)m->experts,
                  (long long)m->expert_ffn, (long long)m->experts_per_token);
     int64_t microbatches = config_microbatches(config), evictions = plan_evictions(schedule);
+    const char *before = plan->no_flash ? " (" : plan->flash[0] != '\0' ? ", " : "";
     grid_line(file, "model",
-              "%s, %s: %lld layers, hidden %lld, %lld heads, ffn %lld%s, vocabulary %lld, %s attention%s",
+              "%s, %s: %lld layers, hidden %lld, %lld heads, ffn %lld%s, vocabulary %lld, %s attention%s%s%s",
               config_word("model.family", m->family), plan_parameters_text(plan->parameters, m, parameters),
               (long long)m->layers, (long long)m->hidden, (long long)m->heads, (long long)m->ffn, experts,
               (long long)m->vocab,
               config->attention.modes_given > 1 ? "various" : config_word("attention.mode", config->attention.mode),
-              plan->flash);
+              before, plan->flash, plan->no_flash ? ")" : "");
     fprintf(file, "world     %lld rank%s: %s, %s\n", (long long)config_world(config),
             config_world(config) == 1 ? "" : "s", config_cut_text(config, cut),
             config_word("train.precision", config->train.precision));

@@ -26,7 +26,8 @@ typedef struct Plan {
     int stages;
     PlanStage *stage;
     int64_t parameters;
-    char flash[160]; // text about flash attention on a GPU: replaced, or whether deterministic; "": no text
+    bool no_flash;   // flash becomes recompute on some stage
+    char flash[160]; // about flash attention on a GPU: why it is replaced, or whether it is deterministic; "": no text
 } Plan;
 
 // Makes and proves the schedule of a configuration. NULL with err. With schedule.bpipe auto, BPipe is on if it evicts

@@ -355,7 +355,7 @@ int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err) 
     int status = print_world_(answer, screen, err), used = 2; // two lines of headings
     if (status == 0) print_peaks_(answer, &answer->plan, "memory", "peak of a rank", verbose, screen);
     xmemstream_close(screen);
-    // Leaves two rows of the table: -v has both, and "fits" the fullest rank.
+    // If not even two rows of the table have room, lines go whose figures "fits", the table and -v have, too.
     static const char *const rest[] = {"memory ", "better "};
     for (int i = 0; i < 2 && !verbose && used + grid_lines(text) + grid_lines(below) + 2 > PLAN_SCREEN; i++)
         leave_out_(below, rest[i]);

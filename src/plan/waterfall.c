@@ -124,9 +124,7 @@ int waterfall_make(Waterfall *fall, const PlanAnswer *answer, bool lines, Error 
         int said = advise_layers_(answer, &costs, fall->advice[0], err);
         if (said < 0) status = -1;
         if (said < 0) said = 0;
-        if (strstr(answer->plan.flash, "becomes") != NULL) // in brackets, after a space
-            snprintf(fall->advice[said++], WATERFALL_ADVICE, "%.*s", (int)strlen(answer->plan.flash) - 3,
-                     answer->plan.flash + 2);
+        if (answer->plan.no_flash) snprintf(fall->advice[said++], WATERFALL_ADVICE, "%s", answer->plan.flash);
         // A deterministic attention backward may add over 1/8 of a GPU's memory. On sm_80 and sm_90 it stores the
         // scores' gradient: 32 GiB a head at 128k tokens.
         AttentionShape shape = answer->plan.stage[0].at.shape.attention, quick = shape;

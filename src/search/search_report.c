@@ -23,14 +23,20 @@ static char *list_text_(const Config *config, char text[SCHEDULE_TEXT]) {
     return schedule_text(&layout, text);
 }
 
-// Writes the other settings that distinguish a configuration: "flash, seq, expert 8, by time, 3 recomputed"; brief:
-// "flash, seq, e=8, 3 again".
-static char *rest_text_(const SearchSpace *space, const Config *config, bool brief, char text[SCHEDULE_TEXT]) {
+typedef enum RestForm { REST_SENTENCE, REST_ROW, REST_SHORT_ROW } RestForm;
+
+// Writes the other settings that distinguish a configuration. For the same one
+//
+//     sentence   flash, seq, expert 8, by time, 3 recomputed, adjacent
+//     row        flash, seq, e=8, by time, 3 again, adjacent
+//     short row  flash, seq, e=8, 3 again
+static char *rest_text_(const SearchSpace *space, const Config *config, RestForm form, char text[SCHEDULE_TEXT]) {
+    bool brief = form != REST_SENTENCE, all = form != REST_SHORT_ROW;
     char again[48] = "", overlap[24] = "", experts[40] = "";
     const char *nccl = config->parallel.collectives == COLLECTIVES_NCCL ? ", NCCL" : "";
-    const char *dealt = config->parallel.layers_given == 0 || brief ? ""
-                        : space_fixes(space, LAYOUT_BIT(layers))    ? ", by list"
-                                                                    : ", by time";
+    const char *dealt = config->parallel.layers_given == 0 || !all ? ""
+                        : space_fixes(space, LAYOUT_BIT(layers))   ? ", by list"
+                                                                   : ", by time";
     int64_t layers = 0;
     for (int s = 0; s < config->parallel.pipeline; s++) layers += config_recompute(config, s);
     layers = min_i64(layers, config->model.layers); // the key may be larger than a stage's layers
@@ -41,7 +47,7 @@ static char *rest_text_(const SearchSpace *space, const Config *config, bool bri
         snprintf(experts, sizeof experts, brief ? ", e=%lld" : ", expert %lld", (long long)config->parallel.expert);
     snprintf(text, SCHEDULE_TEXT, "%s%s%s%s%s%s%s%s%s", config_word("attention.mode", config->attention.mode),
              config_pointwise(config, 0) ? ", pointwise" : "", config->parallel.sequence ? ", seq" : "", experts, nccl,
-             overlap, dealt, again, !brief && config->parallel.placement == PLACEMENT_ADJACENT ? ", adjacent" : "");
+             overlap, dealt, again, all && config->parallel.placement == PLACEMENT_ADJACENT ? ", adjacent" : "");
     return text;
 }
 
@@ -80,7 +86,7 @@ static void table_(const SearchSpace *space, const SearchResult *result, const i
         grid_cell(&grid, "%d", at->micro_batch);
         grid_cell(&grid, "%s", list_text_(&config, schedule));
         grid_cell(&grid, "%d", config_chunks(&config));
-        rest_text_(space, &config, true, rest);
+        rest_text_(space, &config, verbose ? REST_ROW : REST_SHORT_ROW, rest);
         bool plain = !verbose && strncmp(rest, "flash", 5) == 0; // the usual attention
         grid_cell(&grid, "%s", plain ? rest + 5 + 2 * (rest[5] == ',') : rest);
         grid_cell(&grid, "%.2f", (double)found->peak_bytes / GIB);
@@ -170,8 +176,8 @@ static void print_best_(const SearchSpace *space, const SearchResult *result, bo
                   foreign_programs[config.program - 1].title, 100 * (foreign_programs[config.program - 1].error - 1));
     grid_line(file, "best", "%s, micro-batch %lld, %s, chunks %d, %s: %s a step, %s on the ranks of stage %d",
               config_cut_text(&config, cut), (long long)config.schedule.micro_batch, list_text_(&config, schedule),
-              config_chunks(&config), rest_text_(space, &config, false, rest), grid_seconds(best->time.step, step),
-              grid_bytes(best->peak_bytes, bytes), best->fullest);
+              config_chunks(&config), rest_text_(space, &config, REST_SENTENCE, rest),
+              grid_seconds(best->time.step, step), grid_bytes(best->peak_bytes, bytes), best->fullest);
     line_of_changes_(space->keys.asked, &config, "set", "%s", file);
     if (config.program != 0)
         grid_line(
@@ -341,7 +347,8 @@ int search_report(const Searched *found, const Searched *here, bool verbose, FIL
         grid_line(
             file, "",
             "v: chunks; GiB: memory of the fullest rank; host: most GiB of host memory per rank; by time: layers are "
-            "split to balance the time with embedding and head; by list: as in -o parallel.layers; recomputed: layers; "
+            "split to balance the time with embedding and head; by list: as in -o parallel.layers; again: recomputed "
+            "layers; "
             "pointwise: schedule.recompute; seq: parallel.sequence; e: parallel.expert; adjacent: "
             "parallel.placement; unsure: changes after which a row does not fit or is over 5 %% slower than another; "
             "regret: its largest slowdown against the fastest under these changes, - if it may not fit");

@@ -1,5 +1,5 @@
-"""Muon: against plain PyTorch, its bytes and its momentum in checkpoints. test_layouts has the bits for any pipeline, the
-rounding of any other layout, and resumes."""
+"""Muon: against plain PyTorch, its bytes and its momentum in checkpoints. test_layouts has the bits for any pipeline,
+the rounding of any other layout, and resumes."""
 
 import json
 import math

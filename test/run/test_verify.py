@@ -88,7 +88,7 @@ def test_a_flipped_bit_is_found_and_its_first_effect_named(tmp_path):
     ended = verify(trainer, layout(p=4, bpipe=True), environment=environment, steps=3)
     assert ended.returncode == 1
     assert "verified" not in ended.stdout
-    differs = re.findall(r"^1 stage and 4 stages, (?:no )?BPipe: differ from step (\d): the gradient of (\S+) differs",
+    differs = re.findall(r"^1 stage and 4 stages, (?:no )?BPipe: differ from step (\d): the moment (\S+) differs",
                          ended.stdout, re.M)
     assert [step for step, _ in differs] == ["2", "2"], ended.stdout
     assert all(name.startswith("model.layers.5.") for _, name in differs)  # the last layer of stage 2

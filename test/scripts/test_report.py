@@ -239,7 +239,8 @@ def test_plans_searches_and_sweeps_have_pages_too(tmp_path, kind):
         config = found["config"] if kind == "plan" else found["best"]["config"]
         gpus, model = found.get("world", 16), config["model"]
         assert re.search(rf"{name}, bf16, {model['seq_len']:,} tokens a sequence, "
-                         rf"{config['train']['global_batch']:,} sequences a step, on {gpus} h100: [\d.,]+ (days|hours)", shown)
+                         rf"{config['train']['global_batch']:,} sequences a step, on {gpus} h100: "
+                         r"[\d.,]+ (days|hours)", shown)
         layout = " ".join(re.search(r"-c FILE (.*) --plan", shown)[1].split())
         again = command(family, "-c", ROOT / f"configs/{name}.yaml", *layout.split(" "), "--plan", "--json")
         same = found["step_ms"] if kind == "plan" else found["best"]["step_ms"]

@@ -86,7 +86,8 @@ class Bench:
         words = [f"{key}={value}" for key, value in keys.items() if key != THREADS]
         env = trainer_runs.environment(
             OMP_NUM_THREADS=keys.get(THREADS, "1"), ONEDNN_MAX_CPU_ISA="AVX2", VIRTUAL_RACES="0", **changes)
-        command = [*before, program, "-c", self.config, *trainer_runs.as_options(*words, f"log.metrics={metrics}"), *arguments]
+        options = trainer_runs.as_options(*words, f"log.metrics={metrics}")
+        command = [*before, program, "-c", self.config, *options, *arguments]
         try:
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=env, cwd=self.folder,
                                   timeout=trainer_runs.patience(100))
