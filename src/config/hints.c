@@ -117,6 +117,7 @@ static const Hint keys[] = {
     {"comm checksum",
      "comm.checksum is gone: links and NCCL check what they carry, and scripts/verify.py compares runs; remove the "
      "key"},
+    {"verify", "scripts/verify.py N TRAINER -c FILE compares runs bit by bit"},
     // --- the rest
     {"train_samples train_tokens", "set train.steps, or train.tokens with steps: auto"},
     {"data_path dataset dataset_path train_data_path train_data train_files input_bin", "set data.train"},
