@@ -1,16 +1,15 @@
-"""Saving, resuming in other layouts, and the effects of damage, kills and full disks."""
+"""Saving, resuming in other layouts, and the effects of damage and full disks."""
 
 import json
 import os
 import shutil
-import signal
 import subprocess
 
 import numpy
 import pytest
 
-from checkpoint_runs import KILLER, Disk, crc64, saved_run, several_ranks, whole_checkpoints
-from trainer_runs import LLAMA, MODELS, TOOLS, Trainer, checkpoint_names, layout, saving, preload, verify, without_mpi
+from checkpoint_runs import Disk, crc64, saved_run, several_ranks
+from trainer_runs import LLAMA, MODELS, TOOLS, Trainer, checkpoint_names, layout, saving, verify, without_mpi
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -37,19 +36,6 @@ def test_resume_continues_with_the_same_bits_in_another_layout(trained, change):
     resumed = trained.run(SAME_BITS[change], resume=trained.saved / "step_00000004")
     assert "resumed from" in resumed.stderr
     assert resumed.curve() == trained.whole.curve(first=5)
-
-
-# Tensor rank r has the r-th part of a matrix, and data rank r the r-th piece of an optimizer state. Together they write
-# one complete model.
-SPLITS = {"both": layout(t=2, d=2), "four": layout(d=4)}
-
-
-@pytest.mark.parametrize("split", SPLITS)
-def test_split_runs_resume_with_the_same_bits_in_other_stages(trained, tmp_path, split):
-    whole = trained.run(SPLITS[split], saving(tmp_path, 4))
-    stages = {"parallel.pipeline": 1 if SPLITS[split]["parallel.pipeline"] == 2 else 2}
-    resumed = trained.run(SPLITS[split], stages, resume=tmp_path / "step_00000004")
-    assert resumed.curve() == whole.curve(first=5)
 
 
 def test_files_do_not_depend_on_the_ranks_that_write(trained, tmp_path):
@@ -230,30 +216,7 @@ def test_a_link_out_of_the_directory_is_refused(small, tmp_path):
     assert verify(saved) is None
 
 
-# --- kills and disks
-
-@pytest.mark.thorough
-def test_a_kill_at_any_point_leaves_a_checkpoint_to_go_on_from(small, tmp_path):
-    """Kills at every call of one save that changes the disk, including the removal of the previous checkpoint."""
-    saved, points = tmp_path / "saved", 0
-    killer = preload(tmp_path / "killer.so", KILLER)
-    once = saving(saved, 1, keep=1)
-    while True:
-        points += 1
-        shutil.rmtree(saved, ignore_errors=True)
-        saved.mkdir()
-        shutil.copytree(small.saved / "step_00000001", saved / "step_00000001")
-        environment = {"LD_PRELOAD": str(killer), "KILL_AT": str(points)}
-        killed = small.end(small.start(once, {"train.steps": 2}, resume=saved, environment=environment))
-        whole = whole_checkpoints(saved)
-        if killed.code == 0:
-            break
-        assert killed.code == -signal.SIGKILL
-        if points % 8 == 1:  # a run can resume from it, and removes leftovers
-            assert small.run(once, resume=saved).curve()[-1] == small.whole.curve()[-1]
-            assert checkpoint_names(saved) == ["step_00000003"]
-    assert points > 40
-    assert whole == ["step_00000002"]
+# --- disks
 
 
 def test_a_full_disk_stops_no_training_and_harms_no_checkpoint(small, tmp_path):

@@ -47,6 +47,7 @@ def resumes(small, disks, folder):
         from_step = re.search(r"resumed from \S+ after step (\d+)", ended.stderr)
         assert ended.code == 0 and (from_step or not reported), ended.stderr
         assert not reported or int(from_step[1]) >= int(reported[-1][5:]), (reported, from_step)
+        assert all(path.name.startswith("step_") for path in (folder / "deep" / "saved").iterdir()), "leftovers"
 
 
 @pytest.mark.parametrize("p", [1, pytest.param(2, marks=[several_ranks, pytest.mark.thorough])])

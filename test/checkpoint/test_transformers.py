@@ -408,19 +408,6 @@ def test_an_expert_too_few_or_too_many_is_named(trained, tmp_path):
 
 
 @pytest.mark.skipif(without_mpi(), reason="built without MPI")
-@pytest.mark.parametrize("trained", ["mixtral", "qwen3_moe", "deepseek_v3"], indirect=True)
-def test_a_mixture_continues_in_another_layout(trained, tmp_path):
-    """With another number of stages to the bit, with divided experts to rounding."""
-    steps = {"train.steps": 302, "train.global_batch": 16}
-    stays = trained.run(steps, layout(b=4), resume=trained.saved)
-    other = trained.run(steps, layout(p=3, b=4), saving(tmp_path, 301), resume=trained.saved)
-    assert [stays.steps[n]["loss"] for n in (301, 302)] == [other.steps[n]["loss"] for n in (301, 302)]
-    ranks = layout(d=2, b=4) | {"parallel.expert": 2}
-    divided = trained.run(steps, ranks, resume=tmp_path / "step_00000301")
-    assert divided.steps[302]["loss"] == pytest.approx(stays.steps[302]["loss"], abs=1e-4)
-
-
-@pytest.mark.skipif(without_mpi(), reason="built without MPI")
 @pytest.mark.parametrize("trained", ["deepseek_v3"], indirect=True)
 def test_kimi_k2_is_read_as_deepseek_v3_and_saved_as_it(trained, tmp_path):
     """Kimi K2's config.json has DeepSeek-V3's keys, and its files the same tensors, under a type of their own."""

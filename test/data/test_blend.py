@@ -1,4 +1,5 @@
-"""Training on a blend of data sets: the same losses in any layout and after a resume, and the messages about it."""
+"""Training on a blend of data sets: the share of each source, and messages. test_layouts has
+layouts and resumes."""
 
 import json
 import subprocess
@@ -20,25 +21,6 @@ def trained(tmp_path_factory):
     trainer.saved = trainer.folder / "saved"
     trainer.whole = trainer.run(saving(trainer.saved, 3))
     return trainer
-
-
-@needs_ranks
-@pytest.mark.parametrize("change", [layout(p=2, bpipe=True), layout(p=4)], ids=["p2_bpipe", "p4"])
-def test_stages_do_not_change_a_bit_of_a_blend(trained, change):
-    assert trained.run(change).curve() == trained.whole.curve()
-
-
-@needs_ranks
-@pytest.mark.parametrize("change", [layout(d=2), layout(t=2), layout(d=2, b=2)], ids=["d2", "t2", "d2_b2"])
-def test_every_split_of_the_batch_takes_the_same_samples(trained, change):
-    for ours, theirs in zip(trained.run(change).curve(), trained.whole.curve(), strict=True):
-        assert ours == pytest.approx(theirs, rel=1e-4)
-
-
-def test_a_blend_resumes_with_the_same_bits(trained):
-    resumed = trained.run(resume=trained.saved / "step_00000003")
-    assert "resumed from" in resumed.stderr
-    assert resumed.curve() == trained.whole.curve(first=4)
 
 
 def test_the_share_of_each_source_matters(trained):

@@ -63,16 +63,6 @@ def test_each_key_changes_the_losses_alone(small, alone):
     assert small.train(*RESET, OFF).bits not in (plain.bits, alone.bits)
 
 
-@pytest.mark.thorough
-def test_the_plan_counts_the_places_on_every_stage(small):
-    def peaks(ended):
-        return [stage["peak_bytes"] for stage in ended.steps[-1]["stages"]]
-
-    plain, masked = small.train(), small.train(*ON)
-    assert [b - a for a, b in zip(peaks(plain), peaks(masked))] == [16 * LENGTH * 4] * 4
-    assert "as planned, to the byte, on all stages" in masked.stderr
-
-
 def test_data_without_a_known_token_are_refused(small):
     ended = run(small.config, "data.mask_documents=on", family=small.family)
     assert ended.code == 2

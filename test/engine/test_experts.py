@@ -63,23 +63,6 @@ def test_stages_and_schedules_do_not_change_a_bit(config, alone, layout):
     assert run(config, *PIPELINES[layout]).bits == alone.bits
 
 
-@pytest.mark.parametrize("experts, optimizer", [(2, "adamw"), (4, "adamw"), (2, "muon")])
-def test_stages_do_not_change_a_bit_for_divided_experts(config, experts, optimizer):
-    keys = ["parallel.data=4", f"parallel.expert={experts}", f"train.optimizer={optimizer}"]
-    one = run(config, *keys)
-    assert run(config, *keys, "parallel.pipeline=2", "schedule.bpipe=on").bits == one.bits
-    assert run(config, *keys, "parallel.pipeline=2", "parallel.placement=stages").bits == one.bits
-
-
-@pytest.mark.parametrize("config", ["biased"], indirect=True)
-def test_stages_do_not_change_a_bit_of_slices_and_documents(config):
-    keys = ["schedule.name=seq1f1b", "schedule.slices=2", "data.mask_documents=on", "data.end_of_text=0",
-            "parallel.data=2", "parallel.expert=2"]  # fmt: skip
-    one = run(config, *keys)
-    assert run(config, *keys, "parallel.pipeline=2", "schedule.bpipe=on").bits == one.bits
-    assert run(config, *keys, "parallel.pipeline=4", "parallel.placement=stages").bits == one.bits
-
-
 @pytest.mark.parametrize("cut", [{"data": 4}, {"data": 2, "tensor": 2, "sequence": "true"}, {"context": 2, "data": 2}])
 def test_the_first_loss_has_the_same_bits_for_any_expert_ranks(config, cut):
     keys = [f"parallel.{key}={value}" for key, value in cut.items()]
@@ -88,15 +71,6 @@ def test_the_first_loss_has_the_same_bits_for_any_expert_ranks(config, cut):
     for ended in runs[1:]:
         assert close(ended.losses[1:2], runs[0].losses[1:2], 1e-6)
         assert close(ended.losses, runs[0].losses, 1e-4)
-
-
-def test_the_first_gradient_norm_does_not_depend_on_the_layout(config, alone):
-    layouts = [(t, d, e) for t in (1, 2) for d in (1, 2, 4) for e in (1, 2, 4, 8) if e <= t * d]
-    for t, d, e in layouts:
-        keys = [f"parallel.tensor={t}", f"parallel.data={d}", f"parallel.expert={e}"]
-        keys += ["parallel.sequence=true"] if t > 1 else []
-        ended = run(config, *keys)
-        assert close(ended.losses[:2], alone.losses[:2], 1e-6), (t, d, e)
 
 
 @pytest.mark.parametrize("layout", [[], ["parallel.pipeline=2", "schedule.recompute_layers=1"],
@@ -135,16 +109,6 @@ def test_the_bias_of_an_expert_grows_where_few_tokens_came(config, tmp_path):
 
 
 MUON = "train.optimizer=muon"
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_with_muon_other_ranks_change_only_the_rounding(config, precision):
-    keys = [MUON, f"train.precision={precision}"]
-    alone = run(config, *keys)
-    for t, d, e in [(1, 4, 1), (1, 4, 2), (2, 2, 4), (2, 2, 2), (2, 4, 2)]:
-        cut = [f"parallel.tensor={t}", f"parallel.data={d}", f"parallel.expert={e}"]
-        cut += ["parallel.sequence=true"] if t > 1 else []
-        assert close(run(config, *keys, *cut).losses, alone.losses, 1e-5 if precision == "fp32" else 1e-2), (t, d, e)
 
 
 @BIASED

@@ -1,5 +1,5 @@
-"""Every schedule trains to the same bits: split backwards, chunks in a loop or a V, BPipe over them, and a run that
-resumes under another schedule. Memory is as planned in all of them. test_layouts has other ranks, layers and heads."""
+"""Every schedule trains to the same bits: split backwards, chunks in a loop or a V. Memory is as planned in all of
+them. test_layouts has BPipe over them, lists from files, resumes, validation, samples and profiles."""
 
 import json
 import os
@@ -35,15 +35,6 @@ PLAIN = {
     "gpipe": schedule("gpipe"),
     "1f1b": schedule("1f1b"),
 }
-BPIPE = {
-    "1f1b_split": schedule("1f1b", split_backward="on"),
-    "1f1b_split_to_host": schedule("1f1b", split_backward="on", evict_to="host", slots=2),
-    "interleaved": schedule("interleaved"),
-    "gis_half": schedule("gis", group="half"),
-    "gis_half_to_host": schedule("gis", group="half", evict_to="host"),
-    "v-half_to_host": schedule("v-half", evict_to="host"),
-    "zb-d_to_host": schedule("zb-d", delay=1, evict_to="host", slots=3),
-}
 
 
 @pytest.mark.soak(2)
@@ -51,29 +42,6 @@ BPIPE = {
 @pytest.mark.parametrize("name", PLAIN)
 def test_every_schedule_has_the_same_bits(small, name, p):
     small.keeps_bits((), [OFF, f"parallel.pipeline={p}", *PLAIN[name]])
-
-
-@pytest.mark.soak(2)
-@pytest.mark.parametrize("name", BPIPE)
-def test_bpipe_over_every_schedule_has_the_same_bits(small, name):
-    ended = small.keeps_bits((), ["schedule.bpipe=on", *BPIPE[name]])
-    assert all(step["evictions"] > 0 for step in ended.steps)
-
-
-ALL_IN_TURN = pytest.param([*PLAIN, *reversed(PLAIN)], marks=[pytest.mark.thorough, pytest.mark.soak], id="all")
-
-
-@pytest.mark.parametrize("names", [pytest.param(["zb-v", "gis", "1f1b_split"], id="some"), ALL_IN_TURN])
-def test_any_schedule_resumes_any_other(small, tmp_path, names):
-    """One step under each, on two and four stages in turn."""
-    steps = [f"train.steps={len(names)}", *SHORT]
-    whole = [(entry["step"], entry["loss"], entry["grad_norm"]) for entry in small.train(*steps, OFF).steps]
-    for step, name in enumerate(names, 1):
-        options = [*SHORT, OFF, f"checkpoint.dir={tmp_path}", "checkpoint.every=1", f"train.steps={step}"]
-        stages = f"parallel.pipeline={2 + 2 * (step % 2)}"
-        resumed = ["--resume", str(tmp_path)] if step > 1 else []
-        ended = trained(small.config, *options, stages, *PLAIN[name], family=small.family, arguments=resumed)
-        assert [(e["step"], e["loss"], e["grad_norm"]) for e in ended.steps] == whole[step - 1 : step], name
 
 
 def test_a_trace_names_actions_as_the_schedule_s_text_does(small, tmp_path):
@@ -87,46 +55,6 @@ def test_a_trace_names_actions_as_the_schedule_s_text_does(small, tmp_path):
         wanted = re.search(rf"^stage {stage}: (.*)$", text, re.MULTILINE)[1].split()
         mine = sorted((event for event in events if event["pid"] == stage), key=lambda event: event["ts"])
         assert [event["name"] for event in mine] == wanted
-
-
-WATCHED = ["train.steps=2", "data.val_every=1", "train.schedule=constant"]
-SAMPLES = ["sample.every=1", "sample.tokens=3", "sample.tokenizer=ids", "sample.prompt=1 2"]
-
-
-def vals(ended):
-    return [(entry["step"], entry["loss"]) for entry in ended.of_type("val")]
-
-
-@pytest.fixture(scope="module")
-def watched(small):
-    """Losses of one rank over two steps with a validation after each."""
-    return small.train(*WATCHED, "parallel.pipeline=1", OFF)
-
-
-@pytest.mark.soak(4)
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", PLAIN)
-def test_validation_samples_checkpoints_and_emulation_work_under_every_schedule(small, watched, tmp_path, name):
-    chosen = [OFF, "parallel.pipeline=2", *PLAIN[name]]
-    saves = [f"checkpoint.dir={tmp_path}", "checkpoint.every=1"]
-    ended = small.train(*WATCHED, *SAMPLES, *saves, *chosen)
-    assert ended.bits == watched.bits and vals(ended) == vals(watched)
-    assert ended.stderr.count("sample") + ended.stdout.count("sample") >= 2
-    asked = [*WATCHED, *saves, *chosen]
-    told = command(small.family, "-c", small.config, "--resume", tmp_path, "--validate", "--json", overrides=asked)
-    assert told.returncode == 0, told.stderr
-    assert json.loads(told.stdout)["loss"] == vals(watched)[-1][1]
-    for stage in "01":
-        alone = command(small.family, "-c", small.config, "--emulate-stage", stage, overrides=asked)
-        assert alone.returncode == 0 and "the same to the byte" in alone.stdout, alone.stderr
-
-
-def test_a_list_from_a_file_is_run(small, tmp_path):
-    """The text that --schedule prints can be run from a file, under another name."""
-    text = command(small.family, "-c", small.config, "--schedule", overrides=[OFF, *PLAIN["gis_half"]]).stdout
-    path = tmp_path / "mine.txt"
-    path.write_text(text.replace("# schedule gis", "# schedule mine"))
-    small.keeps_bits((), [OFF, f"schedule.file={path}"])
 
 
 def test_two_stages_may_evict_to_each_other(small, tmp_path):
@@ -180,14 +108,3 @@ def test_a_stopped_rank_is_missed_and_the_other_says_for_which_action_it_waits(s
     words = rf"stage 0 waits for {awaited} stage 1, which was last at step \d+ [FBIW]{number}"
     patience = "train.peer_timeout_s=2"
     signalled(small, tmp_path, signal.SIGSTOP, "has sent no heartbeat for", words, patience, *PLAIN[name])
-
-
-@pytest.mark.thorough
-@pytest.mark.soak
-@pytest.mark.parametrize("name", PLAIN)
-def test_a_profile_is_made_and_used_under_every_schedule(small, tmp_path, name):
-    chosen = [OFF, "parallel.pipeline=2", f"hardware.profile={tmp_path}/profile.json", *PLAIN[name]]
-    ended = command(small.family, "-c", small.config, "--profile", "--json", overrides=chosen)
-    assert ended.returncode == 0 and json.loads(ended.stdout)["source"] == "profile", ended.stderr
-    planned = command(small.family, "-c", small.config, "--plan", "--json", overrides=chosen)
-    assert planned.returncode == 0 and json.loads(planned.stdout)["source"] == "profile", planned.stderr

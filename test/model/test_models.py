@@ -234,29 +234,6 @@ def test_gradients_with_a_vocabulary_that_needs_no_padding(tmp_path, name):
     check_against_autograd(model, tokens, weights, records)
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt"])
-def test_gradients_of_initial_weights(tmp_path, name):
-    model = MODELS[name]
-    tokens = random_tokens(model, 6)
-    records = run_tool(tmp_path, model, tokens, b=2)
-    shapes = weight_shapes(model)
-    weights = {name: torch.tensor(unpadded(w, shapes[name])) for name, w in parts(records, "weight").items()}
-    check_against_autograd(model, tokens, weights, records)
-
-
-@pytest.mark.parametrize("name", TIED)
-def test_the_tied_matrix_s_two_gradients_add_up_to_autograd_s_one(tmp_path, name):
-    model, tokens = MODELS[name], random_tokens(MODELS[name], 3)
-    weights = random_weights(model)
-    found = parts(run_tool(tmp_path, model, tokens, weights), "gradient")
-    leaf = weights[embedding(model)].double().requires_grad_()
-    tied = {name: weight.double() for name, weight in weights.items()}
-    tied[embedding(model)] = tied["lm_head.weight"] = leaf
-    token_losses(model, tied, tokens).mean().backward()
-    total = found[embedding(model)].astype("f8") + found["lm_head.weight"]
-    assert relative_error(unpadded(total, leaf.shape), leaf.grad.numpy()) < 2e-5
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_a_forward_alone_gives_the_same_losses(tmp_path, name):
     records = run_tool(tmp_path, MODELS[name], random_tokens(MODELS[name], 4), random_weights(MODELS[name]), b=2)

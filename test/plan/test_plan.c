@@ -78,6 +78,10 @@ TEST(states_take_18_bytes_a_parameter_in_bf16_and_16_in_fp32) {
         const StateBytes *states = &all.plan.stage[0].states;
         assert_int_equal(states->moments, (elements + embedding) * 8);
         assert_int_equal(states_total(states), (elements + embedding) * each);
+        Made cut = made(LLAMA, full ? "parallel.data=4 train.precision=fp32" : "parallel.data=4");
+        for (int c = MEMORY_WEIGHTS; c < MEMORY_EMBEDDING; c++) // data ranks share moments and masters
+            assert_int_equal(cut.plan.stage[3].memory.bytes[c], middle[c] / (c < MEMORY_MASTERS ? 1 : 4));
+        unmake(&cut);
         unmake(&all);
     }
 }

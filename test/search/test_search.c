@@ -363,24 +363,6 @@ TEST(results_do_not_depend_on_threads) {
 
 // ---- other answers -------------------------------------------------------------------------------------------------
 
-// The search finds a configuration for the number of ranks that it names as the smallest.
-TEST(the_smallest_world_is_one_that_does) {
-    Error err = {0};
-    SmallestWorld smallest;
-    World *world = open_world("configs/llama65b.yaml", 2, "train.global_batch=32");
-    SearchResult none = search(world, false);
-    assert_int_equal(none.best, -1);
-    assert_int_equal(space_smallest_world(&world->space, &smallest, &err), 0);
-    search_free(&none);
-    close_world(world);
-    assert_true(smallest.ranks > 2 && smallest.ranks == smallest.at.pipeline * smallest.at.tensor * smallest.at.data);
-    world = open_world("configs/llama65b.yaml", smallest.ranks, "train.global_batch=32");
-    SearchResult found = search(world, false);
-    assert_true(found.best >= 0);
-    search_free(&found);
-    close_world(world);
-}
-
 // The search names the next better candidate, which is faster and does not fit, and its reason.
 TEST(the_next_better_is_quicker_and_does_not_fit) {
     Error err = {0};

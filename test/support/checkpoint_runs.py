@@ -1,5 +1,4 @@
-"""Shared by the tests of checkpoints: a small run, checksums and values for damaging files, small disks, and libraries
-to preload into a trainer."""
+"""Shared by the tests of checkpoints: a small run, checksums and values for damaging files, and small disks."""
 
 import json
 import struct
@@ -103,38 +102,3 @@ class Disk:
 
     def free(self):
         (self.folder / "ballast").unlink()
-
-
-# Kills the process before its KILL_AT-th call that changes the disk. With NO_EXCHANGE, exchanging two names fails as on
-# file systems that do not support it.
-KILLER = r"""
-#include <fcntl.h>
-#include <signal.h>
-static void count(void) {
-    static int calls;
-    const char *at = getenv("KILL_AT");
-    if (at != NULL && ++calls == atoi(at)) kill(getpid(), SIGKILL);
-}
-ssize_t pwrite(int f, const void *d, size_t n, off_t o) {
-    count();
-    return REAL(pwrite)(f, d, n, o);
-}
-int fsync(int f) { count(); return REAL(fsync)(f); }
-int rename(const char *a, const char *b) { count(); return REAL(rename)(a, b); }
-int renameat(int d, const char *a, int e, const char *b) {
-    count();
-    return REAL(renameat)(d, a, e, b);
-}
-int renameat2(int d, const char *a, int e, const char *b, unsigned f) {
-    count();
-    if (getenv("NO_EXCHANGE") != NULL && f != 0) return -1;
-    return REAL(renameat2)(d, a, e, b, f);
-}
-int remove(const char *a) { count(); return REAL(remove)(a); }
-int unlinkat(int d, const char *a, int f) { count(); return REAL(unlinkat)(d, a, f); }
-int mkdir(const char *a, mode_t m) { count(); return REAL(mkdir)(a, m); }
-int open(const char *p, int f, ...) {
-    if (f & O_CREAT) count();
-    return REAL(open)(p, f, 0666);
-}
-"""
