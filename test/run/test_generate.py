@@ -337,23 +337,6 @@ def test_what_is_too_long_is_left_out_and_reported(trained, exported, tmp_path):
     assert f"2 of {len(questions) + 3} examples are left out" in result.stderr
 
 
-@pytest.mark.parametrize("line, expected", [
-    ("{", "is not JSON"),
-    ('{"ctx": "a", "endings": ["b", "c"]}', "has no 'label'; every line has to have ctx, endings and label"),
-    ('{"ctx": "a", "endings": ["b", "c"], "label": 2}', "the number of one as label"),
-    ('{"ctx": "", "endings": ["b", "c"], "label": 0}', "needs a context"),
-    ('{"ctx": "a", "endings": "bc", "label": 0}', "endings a list of texts"),
-    ('{"ctx": "%s", "endings": ["b", "c"], "label": 0}' % ("x" * 40000), "is the most"),
-    ("", "has 0 examples"),
-])
-def test_questions_of_another_form_are_refused(tmp_path, line, expected):
-    source = tmp_path / "questions.jsonl"
-    source.write_text(line + "\n")
-    result = script("prepare_eval.py", source, "-o", tmp_path / "out.bin")
-    assert result.returncode == 1 and expected in result.stderr and len(result.stderr.splitlines()) == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["questions.jsonl"]
-
-
 # --- errors
 
 

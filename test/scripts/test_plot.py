@@ -4,7 +4,6 @@ import functools
 import json
 import re
 import shutil
-import subprocess
 import sys
 from xml.etree import ElementTree
 
@@ -166,48 +165,6 @@ def test_a_resumed_run_goes_on_and_a_new_one_begins_anew(wrote):
 
 
 # ---- wrong input -----------------------------------------------------------------------------------------------------
-
-
-def wrong_files(folder):
-    plan = json.loads((folder / "plan4.json").read_text())
-    return {
-        "empty": "",
-        "text": "not JSON at all\n",
-        "list": "[]",
-        "number": "3\n",
-        "object": '{"type":"step"}\n',
-        "events": '[{"ph":"X","name":"F0"}]',
-        "stages": json.dumps({**plan, "stages": 3}),
-        "bytes": json.dumps({**plan, "stages": [{**plan["stages"][0], "peak_bytes": "many"}]}),
-        "nan": json.dumps({**plan, "stages": [{**plan["stages"][0], "peak_bytes": float("nan")}]}),
-        "binary": b"\xff\xfe\x00\x01" * 100,
-        "yaml": (ROOT / "configs/llama_tiny.yaml").read_text(),
-    }
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("picture", ["timeline", "timelines", "memory", "curves", "compare", "search"])
-def test_wrong_input_is_one_sentence_and_leaves_no_file(wrote, picture, tmp_path):
-    for name, content in wrong_files(wrote).items():
-        path = tmp_path / f"{name}.json"
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    wrong = [*sorted(tmp_path.glob("*.json")), tmp_path / "absent.json", tmp_path]
-    before = sorted(tmp_path.iterdir())
-    # In one process, which is faster.
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import plot\n"
-        "kind, output, *paths = sys.argv[2:]\n"
-        "for path in paths:\n"
-        "    sys.argv = ['plot.py', kind, *[path] * (2 if kind == 'compare' else 1), '-o', output]\n"
-        "    assert plot.main() == 1, path\n"
-    )
-    ended = subprocess.run([sys.executable, "-c", code, ROOT / "scripts", picture, tmp_path / "p.svg", *wrong],
-                           capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    said = ended.stderr.splitlines()
-    assert len(said) == len(wrong) and ended.stdout == ""
-    assert all(line.startswith(f"plot.py: {path}: ") for line, path in zip(said, wrong)), said
-    assert sorted(tmp_path.iterdir()) == before
 
 
 @pytest.mark.thorough

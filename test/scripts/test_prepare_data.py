@@ -420,28 +420,6 @@ def test_every_process_holds_signals_back_from_its_first_moment(tmp_path):
     assert ended.stdout.split() == ["2", "2"], ended.stderr
 
 
-STUCK = """
-import concurrent.futures.process, runpy, sys, time
-concurrent.futures.process._ExecutorManagerThread.join_executor_internals = lambda self: time.sleep(60)
-sys.argv = sys.argv[1:]
-sys.path.insert(0, sys.argv[0].rpartition("/")[0])
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
-@pytest.mark.thorough
-@needs("tokenizers")
-def test_a_stop_does_not_wait_for_a_pool_that_is_stuck(corpus, tmp_path):
-    """The pool is stuck if it sends a job to a process that has ended while the pipe is full."""
-    command = [*[corpus / "large.txt"] * 10, "--tokenizer", corpus / "hf.json", "-o", tmp_path, "-j", "2"]
-    started = subprocess.Popen([sys.executable, "-c", STUCK, str(SCRIPT), *map(str, command)], start_new_session=True)
-    wait_until(lambda: list(tmp_path.glob(".text_train_*.part")) or started.poll() is not None, "nothing was written")
-    assert started.poll() is None
-    os.killpg(started.pid, signal.SIGINT)
-    assert started.wait(patience(20)) == 130
-    assert list(tmp_path.iterdir()) == []
-
-
 def alive(session):
     """Returns the processes of a session that are not zombies."""
     found = []

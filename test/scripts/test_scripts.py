@@ -37,12 +37,18 @@ def one_sentence(ended, name):
 HEAD = json.dumps({"type": "run", "config": {}})
 # Not JSON, JSON of another form, a run without a step, an incomplete line of a killed run; no file, and a folder.
 FORMS = ["", "not JSON\n", "[" * 100000 + "\n", "[1]\n", "3\n", "{}\n", '{"stages": []}', '{"type":"step","step":1}\n',
-         '{"type":"step","step":1e400}\n', HEAD + "\n", HEAD[:-9], "\xff", None, Path.mkdir]  # fmt: skip
+         '{"type":"step","step":1e400}\n', HEAD + "\n", HEAD[:-9], "\xff", None, Path.mkdir,
+         '[{"ph":"X","name":"F0"}]', '{"stages": 3, "verdict": {}}',
+         '{"stages": [{"memory": {}, "peak_bytes": NaN}], "verdict": {}}']  # fmt: skip
+
+
+PICTURES = ("timeline FILE", "timelines FILE", "memory FILE", "curves FILE", "compare FILE FILE", "search FILE")
 
 
 @pytest.mark.parametrize("content", FORMS, ids=range(len(FORMS)))
 @pytest.mark.parametrize("command", ["metrics.py csv FILE -o DIR/x.csv", "metrics.py tensorboard FILE -o DIR/x",
-                                     "plot.py curves FILE -o DIR/x.svg", "report.py FILE -o DIR/x.html",
+                                     *(f"plot.py {picture} -o DIR/x.svg" for picture in PICTURES),
+                                     "report.py FILE -o DIR/x.html",
                                      "optimum.py FILE", "prepare_eval.py FILE -o DIR/x.bin",
                                      "prepare_data.py FILE --format jsonl -o DIR/x"])  # fmt: skip
 def test_a_file_of_another_form_is_one_sentence_and_leaves_no_file(tmp_path, command, content):
@@ -65,7 +71,12 @@ def test_a_model_of_another_form_is_one_sentence(tmp_path, content):
 
 
 @pytest.mark.parametrize("row, why", [
+    ("{", "is not JSON"),
     (r'{"ctx": "a \ud800", "endings": ["b", "c"], "label": 0}', "half of a surrogate pair"),
+    ('{"ctx": "a", "endings": ["b", "c"], "label": 2}', "the number of one as label"),
+    ('{"ctx": "", "endings": ["b", "c"], "label": 0}', "needs a context"),
+    ('{"ctx": "a", "endings": "bc", "label": 0}', "endings a list of texts"),
+    ('{"ctx": "%s", "endings": ["b", "c"], "label": 0}' % ("x" * 40000), "is the most"),
     ('{"ctx": "a", "endings": ["b", "c"], "label": 1e400}', "is not JSON with ctx, endings and label"),
     ('{"ctx": "a", "endings": ["b", "c"]}', "has no 'label'"),
 ])  # fmt: skip
