@@ -31,20 +31,10 @@ def halves(small):
     return small.one_stage("parallel.context=2")
 
 
-@pytest.mark.parametrize("c", [2, 4])
-def test_losses_and_norms_are_those_of_one_rank(small, whole, c):
-    alike(small.train(*shared(c)), whole)
-
-
 @pytest.mark.thorough
 def test_pieces_longer_than_a_block_of_keys(small):
     longer = ["model.seq_len=600", "train.global_batch=4", "schedule.micro_batch=1", "data.val_every=0"]
     alike(small.train(*shared(), *longer), small.train(*shared(1), *longer))
-
-
-def test_a_stage_without_parameters_takes_part_in_sums(small):
-    empty = ("schedule.name=v-half", "parallel.layers=[4, 0, 0, 4]")
-    small.keeps_bits(("parallel.context=2",), shared(2, 2, False, *empty))
 
 
 def test_a_rank_holds_a_part_of_the_activations(small, whole, halves):

@@ -41,11 +41,6 @@ def short_documents(folder):
     return keys, [f"model.seq_len={DOCUMENT}", f"train.global_batch={ROWS * LENGTH // DOCUMENT}"]
 
 
-@pytest.mark.parametrize("mode", ["none", "recompute"])
-def test_attention_modes_have_the_same_losses(small, alone, mode):
-    assert close(small.train(*ON, f"attention.mode={mode}").losses, alone.losses, 1e-5)
-
-
 def test_one_document_a_row_has_the_bits_of_no_documents(small):
     plain = small.train()
     for keys in (ON, MASK, RESET):

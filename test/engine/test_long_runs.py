@@ -38,16 +38,6 @@ def test_a_ramp_is_the_same_as_runs_with_its_batches_one_after_another(long_run,
     assert curve == ramp.curve()
 
 
-@pytest.mark.parametrize("stop", [1, 2, 4, 5])
-def test_a_ramp_resumes_to_the_same_bits_anywhere(long_run, tmp_path, stop):
-    long_run.run(RAMP, saving(tmp_path, 1))
-    for step in range(stop + 1, 9):
-        for path in tmp_path.glob(f"step_{step:08}/manifest.json"):
-            path.unlink()
-    ended = long_run.run(RAMP, layout(p=2, bpipe=True), resume=tmp_path / f"step_{stop:08}")
-    assert ended.curve() == long_run.plain.curve(stop + 1)
-
-
 def test_global_batch_holds_before_the_first_entry(long_run):
     late = {"train.batch_ramp": [[3, 8], [6, 16]], "train.global_batch": 4, "train.steps": 8}
     assert long_run.run(late).curve() == long_run.plain.curve()
