@@ -14,15 +14,16 @@ static int64_t fewest_(int64_t all, int64_t each, int64_t need) {
 const char *attention_without_flash(const AttentionShape *shape, int64_t element, int capability) {
     if (element != 2) return "cuDNN's flash attention needs train.precision bf16";
     if (shape->documents && (capability < 90 || capability >= 120))
-        return capability == 0 ? "only some GPUs have documents in cuDNN's flash attention; set hardware.gpu"
-                               : "cuDNN's flash attention has documents only on compute capability 9.x and 10.x";
+        return capability == 0
+                   ? "only some GPUs support document masks in cuDNN's flash attention; set hardware.gpu"
+                   : "cuDNN's flash attention supports document masks only on compute capability 9.x and 10.x";
     int64_t dim = shape->head_dim, value = attention_value_dim(shape);
     if (dim % 8 != 0 || value % 8 != 0 || dim > 256)
         return "cuDNN's flash attention needs a head size that is a multiple of 8, and at most 256";
     bool hopper = capability == 0 || capability / 10 == 9, latent = capability / 10 == 10 && dim == 192 && value == 128;
     if (dim > 128 && !hopper && !latent)
-        return "cuDNN's flash attention has heads above 128 only on compute capability 9.x, and 192 with values of "
-               "128 on 10.x";
+        return "cuDNN's flash attention supports head sizes above 128 only on compute capability 9.x, and 192 with "
+               "value size 128 on 10.x";
     return NULL;
 }
 

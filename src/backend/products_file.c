@@ -73,8 +73,8 @@ int products_read(ProductChoices *products, const char *text, int64_t length, co
     int64_t version = read ? json_integer(json.root, "library", -1) : -1;
     if (list != NULL && (strcmp(theirs, device) != 0 || version != library))
         snprintf(note, 512,
-                 "hardware.products_file %s is for %s and version %lld of the library of products, not %s and %lld: "
-                 "the library's first suggestions are used; make the file again with --tune",
+                 "hardware.products_file %s is for %s with library version %lld, not %s with %lld: using the library's "
+                 "first suggestions; run --tune again",
                  path, theirs, (long long)version, device, (long long)library);
     for (const JsonValue *entry = list != NULL && note[0] == '\0' ? list->first : NULL; read && entry != NULL;
          entry = entry->next) {
@@ -85,8 +85,8 @@ int products_read(ProductChoices *products, const char *text, int64_t length, co
     if (list == NULL || !read) {
         products_free(products);
         return error_set(err, EXIT_USAGE,
-                         "hardware.products_file: %s is not a file that --tune wrote, or was changed since; make it "
-                         "again with --tune, or leave the key out",
+                         "hardware.products_file: %s was not written by --tune, or was changed since; run --tune "
+                         "again, or remove the key",
                          path);
     }
     Crc64 crc = crc64_make();

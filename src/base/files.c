@@ -149,7 +149,7 @@ int file_path_within(char path[FILE_PATH], const char *dir, const char *name, Er
     }
     free_all(real_dir, real);
     if (inside) return 0;
-    return error_set(err, EXIT_FAILED, "%s: is a link that leads out of its directory; replace it with a copy", path);
+    return error_set(err, EXIT_FAILED, "%s: is a link to a file outside its directory; replace it with a copy", path);
 }
 
 int file_make_folders(const char *path) {
@@ -273,7 +273,7 @@ static int open_lock_(const char *path, int access_mode, Error *err) {
     if (fd < 0 && (code == EROFS || (!found && !writable))) return -1;
     if (fd >= 0 || code == ELOOP || code == EISDIR || (found && code == EACCES && there.st_uid != geteuid()))
         return error_set(err, EXIT_FAILED,
-                         "%s: is not a lock of this user; remove it if no run uses it, or name another folder", path);
+                         "%s: is not this user's lock file; remove it if no run uses it, or name another folder", path);
     errno = code;
     return file_failed(path, "opened", err);
 }

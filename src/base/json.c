@@ -63,7 +63,7 @@ static int decode_escape_(Parser *parser, char **to) {
     static const char letters[] = "\"\\/bfnrt", meanings[] = "\"\\/\b\f\n\r\t";
     char letter = parser->at < parser->end ? *parser->at : '\0';
     const char *found = letter == '\0' ? NULL : strchr(letters, letter);
-    if (found == NULL && letter != 'u') return json_fail_(parser, "unknown escape in a text");
+    if (found == NULL && letter != 'u') return json_fail_(parser, "unknown escape in a string");
     parser->at++;
     if (found != NULL) return *(*to)++ = meanings[found - letters], 0;
     uint32_t code, low;
@@ -77,7 +77,7 @@ static int decode_escape_(Parser *parser, char **to) {
         parser->at += 6;
         code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
     }
-    if (code == 0) return json_fail_(parser, "NUL inside a text");
+    if (code == 0) return json_fail_(parser, "NUL inside a string");
     static const unsigned leads[] = {0, 0xC0, 0xE0, 0xF0};
     int more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3; // bytes of UTF-8 after the first
     *(*to)++ = (char)(leads[more] | code >> 6 * more);

@@ -38,8 +38,7 @@ int candidates_find(Candidates *candidates, const char *dir, bool any_run, bool 
     candidates->complete = kept - newest;
     candidates->count = kept;
     if (candidates->count > 0 || (!has_(dir, CHECKPOINT_INDEX) && !has_(dir, "model.safetensors"))) return 0;
-    return error_set(err, EXIT_USAGE,
-                     "%s %s: is a model without the state of a training run; give it as checkpoint.init_from",
+    return error_set(err, EXIT_USAGE, "%s %s: holds only weights, no training state; set checkpoint.init_from to it",
                      resume_option(if_any), dir);
 }
 
@@ -108,7 +107,7 @@ int checkpoint_check_dir(const Config *config, const char *resume, Error *err) {
     }
     if (found != NULL && known)
         status = config_error(config, "checkpoint.dir", err,
-                              "%s holds %s of another run than the one to resume; name another folder, or set "
+                              "%s holds %s of another run, not of the one to resume; name another folder, or set "
                               "checkpoint.overwrite: true to remove the other run's checkpoints",
                               dir, found->name);
     else if (found != NULL)

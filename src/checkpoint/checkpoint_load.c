@@ -106,8 +106,8 @@ static int put_piece_(void *context, const ReadPiece *piece, const ReadValues *r
         const Tensor *tensor = piece->tensor;
         int64_t element = piece->begin + read->strange;
         char text[sizeof load->strange];
-        snprintf(text, sizeof text, "%.150s: %s%s holds a value that is not finite, in row %lld, column %lld",
-                 load->source.dir, tensor->spec->name, state_suffix[piece->kind],
+        snprintf(text, sizeof text, "%.150s: %s%s has a non-finite value in row %lld, column %lld", load->source.dir,
+                 tensor->spec->name, state_suffix[piece->kind],
                  (long long)tensor_global_row(tensor, element / tensor->cols, split->tensor_rank, split->tensor_ranks),
                  (long long)tensor_global_col(tensor, element % tensor->cols, split->tensor_rank, split->tensor_ranks));
         if (load->stage->config->train.skip_bad_steps == 0)
@@ -163,8 +163,7 @@ static int load_(Load *load, Error *mine, Error *err) {
         if (load_tensors_(load, mine) != 0 && mine->code == 0)
             error_set(mine, EXIT_FAILED, "%s: cannot be loaded", load->source.dir);
         if (load->strange[0] != '\0') log_line(load->log, "%s; training starts anyway", load->strange);
-        if (load->beyond)
-            log_line(&load->all, "%s: its layer for multi-token prediction is left out", load->source.dir);
+        if (load->beyond) log_line(&load->all, "%s: its multi-token prediction layer is not loaded", load->source.dir);
         status = world_agree(load->world, mine, err);
     }
     source_close(&load->source);
@@ -183,7 +182,7 @@ static int open_checkpoint_(Load *load, const char *dir, TrainingState *state, M
     if (state->tokens >= 0 && state->tokens != state->samples * length) {
         if (!accepts)
             return error_set(err, EXIT_USAGE,
-                             "%s: was trained with another sequence length than model.seq_len %lld; set model.seq_len "
+                             "%s: was trained with a sequence length other than model.seq_len %lld; set model.seq_len "
                              "back, or set checkpoint.changed: accept to continue with the new one",
                              dir, (long long)length);
         state->samples = state->tokens / length + (state->tokens % length > 0);
@@ -213,7 +212,7 @@ static int open_checkpoint_(Load *load, const char *dir, TrainingState *state, M
     if (!load->fresh || accepts) return 0;
     return error_set(
         err, EXIT_USAGE,
-        "%s: was trained with train.optimizer: %s, which keeps other moments; set train.optimizer back, or "
+        "%s: was trained with train.optimizer: %s, which has different moments; set train.optimizer back, or "
         "set checkpoint.changed: accept to start the moments of the layers' matrices at zero",
         dir, muon ? "muon" : "adamw");
 }
@@ -229,7 +228,8 @@ static int load_checkpoint_(ResumePoint *point, const char *dir, Load *load, Err
     snprintf(point->dir, sizeof point->dir, "%s", dir);
     log_status(&load->all, "resumed from %s after step %lld", dir, (long long)state.step);
     if (load->fresh)
-        log_line(&load->all, "%s has moments of another optimizer: those of the layers' matrices start at zero", dir);
+        log_line(&load->all, "%s has another optimizer's moments: the moments of the layers' matrices start at zero",
+                 dir);
     return 0;
 }
 

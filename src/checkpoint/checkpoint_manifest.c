@@ -100,7 +100,7 @@ int manifest_read(Manifest *manifest, const char *dir, Error *err) {
     Json json = {0};
     int status = 0;
     if (!json_sealed(text, length))
-        status = error_set(err, EXIT_FAILED, "%s: torn or changed: its checksum does not match", path);
+        status = error_set(err, EXIT_FAILED, "%s: checksum mismatch: the file is truncated or was modified", path);
     if (status == 0) status = json_parse(&json, text, length, path, err);
     if (status == 0) status = read_manifest_(manifest, json.root, path, err);
     json_free(&json);
@@ -146,11 +146,11 @@ static int check_file_(void *context, int lane, int64_t item, Error *err) {
     free(piece);
     close(fd);
     if (bytes != file->bytes)
-        return error_set(err, EXIT_FAILED, "%s: has %lld bytes where %lld were written", path, (long long)bytes,
+        return error_set(err, EXIT_FAILED, "%s: has %lld bytes, but %lld were written", path, (long long)bytes,
                          (long long)file->bytes);
     if (got < 0) return error_set(err, EXIT_FAILED, "%s: cannot be read: %s", path, strerror(code));
     if (crc64_finish(&c->crc, raw, file->bytes) != file->crc)
-        return error_set(err, EXIT_FAILED, "%s: the checksum differs; the file is damaged", path);
+        return error_set(err, EXIT_FAILED, "%s: checksum mismatch; the file is damaged", path);
     world_progress(c->world);
     return 0;
 }

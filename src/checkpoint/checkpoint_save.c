@@ -135,8 +135,8 @@ static int check_sizes_(const Checkpoint *checkpoint, Error *err) {
         if (fd >= 0) close(fd);
         if (bytes != file->bytes)
             return error_set(err, EXIT_FAILED,
-                             "%s/%s has %lld bytes on this host where %lld were written; checkpoint.dir has to be on a "
-                             "file system that all hosts share, and nothing else may change it",
+                             "%s/%s has %lld bytes on this host, but %lld were written; checkpoint.dir must be on a "
+                             "file system shared by all hosts, and nothing else may write there",
                              checkpoint->partial, file->name, bytes, (long long)file->bytes);
     }
     return 0;
@@ -217,7 +217,7 @@ static int end_failed_(Checkpoint *checkpoint, Error *err) {
     if (world_rank(checkpoint->world) == 0) directory_remove(checkpoint->partial);
     checkpoint_list(dir, &list, &count, NULL); // also lists complete checkpoints if others cannot be read
     if (count == 0 || !list[count - 1].complete)
-        snprintf(earlier, sizeof earlier, "%s holds no earlier checkpoint that can be read", dir);
+        snprintf(earlier, sizeof earlier, "%s holds no earlier readable checkpoint", dir);
     free(list);
     if (checkpoint->failure.code == WRITER_BROKEN)
         return error_on_all(err, EXIT_FAILED,
@@ -268,7 +268,7 @@ static int lock_dir_(Checkpoint *checkpoint, Error *err) {
     char path[CHECKPOINT_PATH], taken[CHECKPOINT_PATH + 128];
     Error wrong = {0};
     snprintf(taken, sizeof taken,
-             "%s: another run saves its checkpoints there; wait until it ends, or name another folder", dir);
+             "%s: another run is saving its checkpoints there; wait until it ends, or name another folder", dir);
     checkpoint->locked = directory_make(dir, &wrong) == 0 && path_join(path, dir, CHECKPOINT_LOCK, &wrong) == 0 &&
                          file_lock(&checkpoint->lock, path, taken, &wrong) == 0;
     return checkpoint->locked ? 0 : error_set(err, EXIT_FAILED, "checkpoint.dir: %s", wrong.text);

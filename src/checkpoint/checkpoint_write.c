@@ -154,7 +154,7 @@ static int put_block_(void *context, const Block *block) {
         found = find_not_finite(data + row * stride * part->element, block->cols, part->element);
     if (found >= 0) {
         char text[sizeof writer->strange];
-        snprintf(text, sizeof text, "%s%s holds a value that is not finite, in row %lld, column %lld", spec->name,
+        snprintf(text, sizeof text, "%s%s has a non-finite value in row %lld, column %lld", spec->name,
                  state_suffix[part->kind], (long long)(block->row + row - 1), (long long)(block->col + found));
         if (writer->stage->config->train.skip_bad_steps == 0) return error_set(file->err, WRITER_BROKEN, "%s", text);
         if (!atomic_flag_test_and_set(&writer->strange_taken)) strcpy(writer->strange, text);

@@ -47,7 +47,7 @@ static int read_tensor_(const SafeFile *file, SafeTensor *tensor, const JsonValu
     bool empty = false;
     for (const JsonValue *size = shape->first; size != NULL; size = size->next) {
         if (size->type != JSON_NUMBER || !size->whole || size->integer < 0)
-            return bad_(file, err, tensor->name, "a size that is not a number of elements");
+            return bad_(file, err, tensor->name, "a dimension that is not a whole number >= 0");
         tensor->shape[tensor->dimensions++] = size->integer;
         if (size->integer == 0) empty = true;
     }
@@ -66,7 +66,7 @@ static int read_tensor_(const SafeFile *file, SafeTensor *tensor, const JsonValu
     if (!numbers || begin->integer < 0 || end->integer < begin->integer || end->integer > file->bytes - data)
         return bad_(file, err, tensor->name, "its bytes are outside the file; the file may be truncated");
     if (end->integer - begin->integer != tensor->bytes)
-        return bad_(file, err, tensor->name, "its bytes do not agree with its shape");
+        return bad_(file, err, tensor->name, "its byte count does not match its shape");
     tensor->offset = data + begin->integer;
     return 0;
 }

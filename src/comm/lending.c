@@ -99,7 +99,7 @@ static int map_(Backend *be, const Offer *offer, int64_t bytes, void **memory, c
     if (reason == NULL && !proves_(be, *memory, bytes, offer->token)) {
         be->give_back(be, *memory, bytes);
         *memory = NULL;
-        reason = "copies from the peer's memory do not show what the peer wrote there";
+        reason = "a copy from the peer's memory does not contain the data that the peer wrote";
     }
     snprintf(why, 256, "%.255s", reason == NULL ? "" : reason);
     return reason == NULL ? write_proof_(be, *memory, bytes, ~offer->token, err) : 0;
@@ -115,6 +115,6 @@ int lending_borrow(Backend *be, int64_t bytes, Comm *control, int peer, void **m
     if (confirmed || !mapped) return 0;
     be->give_back(be, *memory, bytes);
     *memory = NULL;
-    snprintf(why, 256, "data written to the peer's memory do not arrive");
+    snprintf(why, 256, "data written to the peer's memory does not arrive");
     return 0;
 }

@@ -30,7 +30,7 @@ static int check_heads_(Config *config, Error *err) {
         if (units % m->heads != 0) {
             near_divisors_(units, m->heads, use, sizeof use);
             const char *what = m->hidden % m->heads != 0 ? "does not divide hidden"
-                                                         : "leaves an odd head size (RoPE turns pairs) of hidden";
+                                                         : "gives an odd head size (RoPE rotates pairs) for hidden";
             return config_error(config, config_blame(config, "model.heads", "model.hidden"), err,
                                 "heads %lld %s %lld; use %s heads%s", (long long)m->heads, what, (long long)m->hidden,
                                 use, family->rotary ? ", or give model.head_dim" : "");
@@ -46,8 +46,8 @@ static int check_heads_(Config *config, Error *err) {
     int64_t width = (int64_t)((double)m->head_dim * m->rope_share); // as transformers rounds it
     if (family->rotary && (width < 2 || width % 2 != 0))
         return config_error(config, "model.rope_share", err,
-                            "%g of head_dim %lld are %lld dimensions, but pairs are rotated; use %g", m->rope_share,
-                            (long long)m->head_dim, (long long)width,
+                            "%g of head_dim %lld is %lld dimensions; rotary embedding needs an even number; use %g",
+                            m->rope_share, (long long)m->head_dim, (long long)width,
                             2.0 * ceil((double)(width + 1) / 2.0) / (double)m->head_dim);
     if (!family->rotary && m->heads * m->head_dim != m->hidden)
         return config_error(config, "model.head_dim", err, "family %s has head_dim = hidden / heads; remove the key",
@@ -94,15 +94,17 @@ int config_resolve_ramp(Config *config, Error *err) {
     BatchRamp *ramp = train->batch_ramp;
     if (train->ramp_count == 0) return 0;
     if (config->schedule.file[0] != '\0')
-        return config_error(config, config_blame(config, "train.batch_ramp", "schedule.file"), err,
-                            "a schedule from a file has one number of microbatches; remove schedule.file, or the ramp");
+        return config_error(
+            config, config_blame(config, "train.batch_ramp", "schedule.file"), err,
+            "a schedule from a file has a fixed number of microbatches; remove schedule.file, or the ramp");
     for (int64_t i = 1; i < train->ramp_count; i++)
         if (ramp[i].step <= ramp[i - 1].step)
             return config_error(config, "train.batch_ramp", err, "step %lld follows step %lld; use increasing steps",
                                 (long long)ramp[i].step, (long long)ramp[i - 1].step);
     if (ramp[0].step > 1) {
         if (train->ramp_count == CONFIG_MAX_RAMP)
-            return config_error(config, "train.batch_ramp", err, "has %d entries, but no entry for step 1; use fewer",
+            return config_error(config, "train.batch_ramp", err,
+                                "has the maximum of %d entries, but none for step 1; let it begin with [1, ...]",
                                 CONFIG_MAX_RAMP);
         memmove(ramp + 1, ramp, (size_t)train->ramp_count++ * sizeof *ramp);
         ramp[0] = (BatchRamp){1, train->global_batch};
@@ -130,7 +132,7 @@ static int resolve_steps_(Config *config, Error *err) {
         left -= min_i64(steps * batch, left);
     }
     if (train->steps <= most) return 0;
-    return config_error(config, "train.tokens", err, "takes more than %lld steps; use fewer tokens", (long long)most);
+    return config_error(config, "train.tokens", err, "needs more than %lld steps; use fewer tokens", (long long)most);
 }
 
 // Checks one batch of the run: train.global_batch, or an entry of the ramp.
@@ -325,7 +327,7 @@ static int check_pieces_(Config *config, Error *err) {
         return config_error(config, key, err, "%s",
                             slices > 1 && config->model.causal
                                 ? "ranks compute complete sequences; set schedule.slices: 1"
-                                : "the pieces of an encoder would be unequal work; set context: 1");
+                                : "context ranks would do unequal work in an encoder; set context: 1");
     config_first_divisors(s / 2, use, sizeof use);
     if (s % (2 * c) != 0)
         return config_error(config, key, err, "2 * %lld pieces do not divide seq_len %lld; use %s", (long long)c,
@@ -339,20 +341,20 @@ static int check_pieces_(Config *config, Error *err) {
 static const char *why_whole_(const Config *config) {
     if (config_replicas(config) == 1) return "one data rank has nothing to shard; use data 2 or more, or off";
     if (config->parallel.pipeline > 1)
-        return "a pipeline stage completes its gradients only at the last microbatch, so its layers cannot share the "
-               "memory of gradients; use pipeline 1, or off";
+        return "a pipeline stage completes its gradients only at the last microbatch, so its layers cannot share "
+               "gradient memory; use pipeline 1, or off";
     if (config_microbatches(config) > 1)
         return "gradients are summed over microbatches before data ranks, which needs memory for all of them; use one "
                "microbatch a step (micro_batch = global_batch / data), or off";
     if (config_slices(config) > 1)
-        return "gradients are summed over slices before data ranks, which needs memory for those of all layers; use "
+        return "gradients are summed over slices before data ranks, which needs memory for all layers' gradients; use "
                "schedule.slices 1, or off";
     if (config->schedule.split_backward == SPLIT_ON || config_schedule_kind(config)->splits ||
         config->schedule.file[0] != '\0')
         return "split backwards compute weight gradients only after the input gradients of all layers; "
                "use a schedule without split backwards such as 1f1b, or off";
     if (config->model.experts > 0)
-        return "experts' gradients are summed over other ranks than a layer's other gradients; use off";
+        return "experts' gradients are summed over a different set of ranks than other gradients; use off";
     return NULL;
 }
 
@@ -456,7 +458,7 @@ static int check_family_(Config *config, Error *err) {
     if (m->tie_embeddings == TIE_AUTO) m->tie_embeddings = family->tied ? TIE_TRUE : TIE_FALSE;
     if (m->qkv_bias && m->qk_norm && m->router != ROUTER_SIGMOID)
         return config_error(config, config_blame(config, "model.qk_norm", "model.qkv_bias"), err,
-                            "no model has both qkv_bias (Qwen2) and qk_norm (Qwen3); leave one of them out");
+                            "qkv_bias (Qwen2) and qk_norm (Qwen3) cannot be combined; remove one of them");
     for (int i = 0; i < 7 && !family->rotary; i++)
         if (!config_at_default(config, rotary[i]))
             return config_error(config, rotary[i], err,
@@ -471,8 +473,9 @@ static int check_family_(Config *config, Error *err) {
                             "set model.rope_original, such as 8192",
                             config_word("model.rope_scaling", m->rope_scaling));
     if (m->rope_scaling == ROPE_LLAMA3 && m->rope_high_freq <= m->rope_low_freq)
-        return config_error(config, "model.rope_high_freq", err, "%g is not above rope_low_freq %g; use a larger one",
-                            m->rope_high_freq, m->rope_low_freq);
+        return config_error(config, "model.rope_high_freq", err,
+                            "%g must be above rope_low_freq %g; use a larger value", m->rope_high_freq,
+                            m->rope_low_freq);
     if (m->rope_scaling == ROPE_NONE && m->rope_factor != 1)
         return config_error(config, "model.rope_factor", err,
                             "has no effect without rope_scaling; use rope_scaling linear, llama3 or yarn");
@@ -493,8 +496,8 @@ static int check_sources_(Config *config, Error *err) {
                                 source->weight, source->path);
         for (int64_t j = 0; j < i; j++)
             if (strcmp(source->path, data->train[j].path) == 0)
-                return config_error(config, "data.train", err, "%s is listed twice; give it once, with both weights",
-                                    source->path);
+                return config_error(config, "data.train", err,
+                                    "%s is listed twice; list it once, with the sum of the weights", source->path);
     }
     return 0;
 }
@@ -506,8 +509,8 @@ static int check_rates_(Config *config, Error *err) {
     double memory = given->memory_gb_s > 0 ? given->memory_gb_s : gpu != NULL ? gpu->memory_gb_s : 0;
     if (given->device == DEVICE_CPU || memory == 0 || given->stream_gb_s <= memory) return 0;
     return config_error(config, "hardware.stream_gb_s", err,
-                        "%.6g is above the %.6g of the memory (hardware.memory_gb_s); use at most that",
-                        given->stream_gb_s, memory);
+                        "%.6g exceeds the memory's %.6g (hardware.memory_gb_s); use at most that", given->stream_gb_s,
+                        memory);
 }
 
 // Checks the masked objective and the keys that do not work for encoders, where attention sees the complete sequence.
@@ -518,7 +521,7 @@ static int check_objective_(Config *config, Error *err) {
         {!causal && config->data.mask_documents, "data.mask_documents",
          "attention inside documents is causal; set model.causal: true, or turn this off"},
         {!causal && config_slices(config) > 1, "schedule.slices",
-         "an encoder's tokens see later slices; set slices: 1"},
+         "an encoder's tokens attend to later slices; set slices: 1"},
     };
     if (config_refuse_rows(config, rows, sizeof rows / sizeof *rows, NULL, err) != 0) return -1;
     if (config->data.mask_token < config->model.vocab) return 0;

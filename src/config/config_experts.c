@@ -16,7 +16,7 @@ static int check_router_(const Config *config, Error *err) {
         return config_error(config, "model.experts_per_token", err,
                             "is missing: a model of %lld experts needs it; give it, such as 2", experts);
     if (chosen > experts)
-        return config_error(config, key, err, "a token cannot have %lld of %lld experts; use %lld or less", chosen,
+        return config_error(config, key, err, "a token cannot use %lld of %lld experts; use %lld or less", chosen,
                             experts, experts);
     if (m->experts * m->layers > MOST_EXPERTS)
         return config_error(config, config_blame(config, "model.experts", "model.layers"), err,
@@ -79,7 +79,7 @@ int config_check_experts(Config *config, Error *err) {
                             (long long)e, (long long)ranks, use);
     if (p->tensor > 1 && !p->sequence)
         return config_error(config, config_blame(config, "parallel.sequence", "parallel.tensor"), err,
-                            "experts compute the rows of one tensor rank; set parallel.sequence: true, or tensor: 1");
+                            "experts need rows split over the tensor ranks; set parallel.sequence: true, or tensor: 1");
     const Refusal refused[] = {
         {config->train.fp8 != FP8_OFF, "train.fp8", "experts are computed in bf16; use off"},
         {config->train.balance == BALANCE_LOSS && config_slices(config) > 1, "train.balance",
@@ -87,7 +87,7 @@ int config_check_experts(Config *config, Error *err) {
         {config->train.balance == BALANCE_BIAS && m->router != ROUTER_SIGMOID, "train.balance",
          "only the scores of router sigmoid have a bias; use it, or balance: loss"},
         {config->parallel.tensor > 1 && config->parallel.overlap >= OVERLAP_2, "parallel.overlap",
-         "forward products are not cut in a model with experts; use auto, on or off"},
+         "a model with experts cannot split forward products; use auto, on or off"},
     };
     return config_refuse_rows(config, refused, sizeof refused / sizeof *refused, "model.experts", err);
 }

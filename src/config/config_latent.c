@@ -44,7 +44,7 @@ int config_check_latent(Config *config, Error *err) {
         {config_slices(config) > 1, "schedule.slices", "latent attention does not support slices yet; use 1"},
         {config->train.fp8 != FP8_OFF, "train.fp8", "latent attention is computed in bf16; use off"},
         {config->parallel.tensor > 1 && config->parallel.overlap >= OVERLAP_2, "parallel.overlap",
-         "forward products are not cut in a model with latent attention; use auto, on or off"},
+         "a model with latent attention cannot split forward products; use auto, on or off"},
     };
     return config_refuse_rows(config, refused, sizeof refused / sizeof *refused, "model.kv_lora", err);
 }

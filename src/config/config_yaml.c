@@ -291,7 +291,7 @@ static char *yaml_read_text_(const char *path, ssize_t *length, Error *err) {
         bool hub = errno == ENOENT && slash != NULL && slash > path && strchr(slash + 1, '/') == NULL &&
                    strcmp(path + strlen(path) - 1, "/") != 0 && strstr(slash, ".yaml") == NULL && path[0] != '.';
         return error_null(err, EXIT_USAGE, "%s: cannot be opened: %s; give a YAML file with -c FILE%s", path,
-                          strerror(errno), hub ? ", or the config.json of that model, downloaded" : "");
+                          strerror(errno), hub ? ", or the downloaded config.json of that model" : "");
     }
     char *text = xmalloc(MAX_FILE + 2);
     *length = yaml_read_all_(path, fd, text, err);

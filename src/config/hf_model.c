@@ -128,7 +128,7 @@ static const FamilyForm *find_form_(const HfModel *found, Error *err) {
     char known[240] = "", word[64];
     for (int family = 0; family_words[family] != NULL; family++) {
         size_t used = strlen(known);
-        used += (size_t)snprintf(known + used, sizeof known - used, "%sfamily %s computes", used > 0 ? ", " : "",
+        used += (size_t)snprintf(known + used, sizeof known - used, "%sfamily %s supports", used > 0 ? ", " : "",
                                  family_words[family]);
         for (const FamilyForm *form = families[family].forms; form->model_type != NULL; form++)
             used += (size_t)snprintf(known + used, sizeof known - used, " \"%s\"", form->model_type);

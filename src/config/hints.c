@@ -19,11 +19,11 @@ typedef struct Hint {
 static const Hint keys[] = {
     // --- batch and length
     {"grad_accum grad_acc_steps gradient_accumulation_steps accumulate_grad_batches gradient_accumulation",
-     "it follows: train.global_batch / (schedule.micro_batch * parallel.data); set train.global_batch"},
+     "it is train.global_batch / (schedule.micro_batch * parallel.data); set train.global_batch"},
     {"batch_size total_batch_size global_batch_size train_batch_size", "set train.global_batch, in sequences"},
     {"micro_batch_size device_batch_size local_batch_size per_device_train_batch_size microbatch_size mbs",
      "set schedule.micro_batch, in sequences"},
-    {"num_microbatches microbatches n_microbatches", "it follows: train.global_batch / (micro_batch * parallel.data)"},
+    {"num_microbatches microbatches n_microbatches", "it is train.global_batch / (micro_batch * parallel.data)"},
     {"seq_length sequence_length block_size max_position_embeddings encoder_seq_length n_ctx context_length "
      "n_positions",
      "set model.seq_len"},
@@ -57,7 +57,7 @@ static const Hint keys[] = {
     {"router_aux_loss_coef moe_aux_loss_coeff", "set train.balance: loss and train.balance_rate"},
     {"moe_z_loss_coeff router_z_loss_coef", "set train.router_z_loss"},
     {"expert_tensor_parallel_size moe_expert_capacity_factor capacity_factor",
-     "experts are whole on their rank and drop no token; leave it out"},
+     "experts are never split and never drop tokens; leave it out"},
     {"sliding_window window_size", "sliding-window attention is " NOT_HERE},
     {"lora peft adapter", "adapters such as LoRA are " NOT_HERE},
     {"swiglu openai_gelu squared_relu activation_function hidden_act normalization disable_bias_linear "
@@ -76,7 +76,7 @@ static const Hint keys[] = {
      "muon_tp_mode muon_fp32_matmul_prec",
      "Muon takes five Newton-Schulz steps and Nesterov momentum, with q, k and v separate; leave it out"},
     {"learning_rate max_lr peak_lr", "set train.lr"},
-    {"min_lr lr_min decay_lr_min", "set train.min_lr_ratio, the share of train.lr that is left at the end"},
+    {"min_lr lr_min decay_lr_min", "set train.min_lr_ratio, the final learning rate as a fraction of train.lr"},
     {"lr_warmup_samples warmup_ratio lr_warmup_fraction", "set train.warmup_steps, in steps"},
     {"lr_schedule lr_decay_style lr_scheduler lr_scheduler_type scheduler decay_type learning_rate_schedule",
      "set train.schedule"},
@@ -113,9 +113,9 @@ static const Hint keys[] = {
      "on one machine the program starts its ranks itself; on several, start it with srun or mpirun as in "
      "docs/slurm.md"},
     {"overlap_grad_reduce overlap_param_gather distributed_backend nccl_communicator_config_path",
-     "sums over data ranks always run during the last backwards; leave it out"},
+     "gradient sums over data ranks always overlap the last backwards; leave it out"},
     {"comm checksum",
-     "comm.checksum is gone: links and NCCL check what they carry, and scripts/verify.py compares runs; remove the "
+     "comm.checksum was removed: links and NCCL check what they carry, and scripts/verify.py compares runs; remove the "
      "key"},
     {"verify", "scripts/verify.py N TRAINER -c FILE compares runs bit by bit"},
     // --- the rest

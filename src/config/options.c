@@ -31,15 +31,15 @@ const OptionRow option_rows[] = {
     {"profile", 0, NULL, OPTION_FLAG, offsetof(Options, profile),
      "time stages on this device, write hardware.profile, and plan with it"},
     {"dry-run", 0, NULL, OPTION_FLAG, offsetof(Options, dry_run),
-     "run on virtual GPUs, on which nothing is computed: bytes, step times and traces of any size; built on demand"},
+     "run on virtual GPUs that compute nothing: memory, step times and traces at any size; built on demand"},
     {"emulate-stage", 0, "S", OPTION_TEXT, offsetof(Options, emulate_stage),
      "run only stage S on this device, with emulated neighbours, and exit; all: each in turn"},
     {"search", 0, NULL, OPTION_FLAG, offsetof(Options, search),
-     "print the fastest configurations of this model for as many ranks, and exit; -o fixes a key"},
+     "print the fastest configurations of this model for its number of ranks, and exit; -o fixes a key"},
     {"gpus", 0, "N[,N...]", OPTION_TEXT, offsetof(Options, gpus),
-     "with --search: for N GPUs of hardware.gpu, several N in one table; without it for the configuration's ranks"},
+     "with --search: number of GPUs, or several for one table; without it, the configuration's ranks"},
     {"for", 0, "megatron|torchtitan|nanotron", OPTION_TEXT, offsetof(Options, program),
-     "with --search: keep to what that program can do, by its bytes; with --plan: plan its bytes and days"},
+     "with --search: only what that program supports, with its memory; with --plan: its memory and days"},
     {"deadline", 0, "30d", OPTION_TEXT, offsetof(Options, deadline),
      "with --search: find the cheapest row that trains within these days (d) or hours (h)"},
     {"write", 0, "FILE", OPTION_TEXT, offsetof(Options, write), "with --search: write the best row as a configuration"},
@@ -52,7 +52,7 @@ const OptionRow option_rows[] = {
     {"schedule", 0, NULL, OPTION_FLAG, offsetof(Options, schedule),
      "print the pipeline schedule as text and exit; starts no rank"},
     {"times", 0, "F=1,I=1,W=1,message=0,transfer=0", OPTION_TEXT, offsetof(Options, times),
-     "with --schedule: the times that its idle time, --draw and --trace are simulated with"},
+     "with --schedule: durations of actions for its idle time, --draw and --trace"},
     {"draw", 0, "FILE", OPTION_MAYBE, offsetof(Options, draw),
      "with --schedule: draw a lane per stage instead, or with FILE a picture (.svg)"},
     {"quiet", 'q', NULL, OPTION_FLAG, offsetof(Options, quiet), "print only results and errors"},
@@ -61,7 +61,8 @@ const OptionRow option_rows[] = {
     {"help", 'h', NULL, OPTION_FLAG, offsetof(Options, help), "print this and exit"},
     {"help-config", 0, NULL, OPTION_FLAG, offsetof(Options, help_config),
      "print every configuration key, its type, default, range and meaning, and exit"},
-    {"version", 0, NULL, OPTION_FLAG, offsetof(Options, version), "print the version, and what is built in, and exit"},
+    {"version", 0, NULL, OPTION_FLAG, offsetof(Options, version),
+     "print the version and the built-in features, and exit"},
 };
 
 const int option_row_count = sizeof option_rows / sizeof option_rows[0];
@@ -121,8 +122,8 @@ static int options_check_(const Options *o, Error *err) {
         bool wrong;
         const char *why;
     } rows[] = {
-        {o->resume != NULL && resumes, "--resume and --resume-if-any: both name a checkpoint; give one of them"},
-        {o->quiet && o->verbose, "--quiet: prints less and --verbose more; give one of them"},
+        {o->resume != NULL && resumes, "--resume and --resume-if-any exclude each other; give one of them"},
+        {o->quiet && o->verbose, "--quiet and --verbose exclude each other; give one of them"},
         {o->json && !plans && !o->profile && !o->check && !o->validate,
          "--json: needs --plan, --search, --profile, --check, --validate or --help-config; add one of them"},
         {!o->search && o->gpus != NULL, "--gpus: needs --search; add --search"},
@@ -144,7 +145,7 @@ static int options_check_(const Options *o, Error *err) {
         {!o->schedule && o->times != NULL, "--times: needs --schedule; add --schedule"},
         {!o->schedule && o->draw != NULL, "--draw: needs --schedule; add --schedule"},
         {(o->plan || o->profile) + o->search + o->schedule + emulates > 1,
-         "--plan, --search, --schedule and --emulate-stage: exclude each other; give one of them"},
+         "--plan, --search, --schedule and --emulate-stage exclude each other; give one of them"},
         {o->generate != NULL && (other || o->validate),
          "--generate: cannot be combined with another action; leave out the other action"},
         {o->validate && other, "--validate: cannot be combined with another action; leave out the other action"},

@@ -186,7 +186,7 @@ static int64_t flash_or_note_(CudaBackend *cuda, const AttentionShape *s) {
     int64_t workspace = cuda_flash_prepare(cuda, s, why);
     if (backend->note[0] != '\0') return workspace;
     if (workspace < 0)
-        snprintf(backend->note, sizeof backend->note, "attention.mode: flash becomes recompute: %s", why);
+        snprintf(backend->note, sizeof backend->note, "attention.mode: flash falls back to recompute: %s", why);
     else if (!attention_flash_deterministic(s, backend->capability))
         snprintf(backend->note, sizeof backend->note,
                  "attention.mode: flash is not deterministic%s: reruns differ in the last bits%s",
@@ -194,8 +194,8 @@ static int64_t flash_or_note_(CudaBackend *cuda, const AttentionShape *s) {
                  s->deterministic == DETERMINISTIC_OFF ? "" : "; set attention.deterministic to on to prevent that");
     else if (s->documents)
         snprintf(backend->note, sizeof backend->note,
-                 "attention.mode: flash within documents has been compared with CPUs on no GPU yet; "
-                 "studies/first_gpu_day.sh does that");
+                 "attention.mode: flash with document masks has not been checked against the CPU on any GPU yet; run "
+                 "studies/first_gpu_day.sh");
     return workspace;
 }
 

@@ -201,7 +201,7 @@ static CudnnPlan cudnn_make_plan_(CudaBackend *cuda, CudaFlash *flash, const Att
     // On Hopper older versions give wrong gradients where rows between two entries belong to none, and where the
     // workspace has other contents (TransformerEngine, issues 2186 and 2448).
     if (s->documents && cudnnGetVersion() < 91800) {
-        plan.why = "documents in cuDNN's flash attention need cuDNN 9.18 or later";
+        plan.why = "document masks in cuDNN's flash attention need cuDNN 9.18 or later";
         return plan;
     }
     CudnnGraph forward = describe_forward_(s, kind),

@@ -287,8 +287,8 @@ static int cuda_start_(CudaDevice *device, Error *err) {
         cuda->multiprocessors = properties.multiProcessorCount;
         cuda->shared_bytes = (int64_t)properties.sharedMemPerBlockOptin;
         backend->capability = properties.major == 11 ? 100 : properties.major * 10;
-        snprintf(backend->kernels, sizeof backend->kernels, "matrix products by cuBLASLt; attention.mode flash by %s",
-                 cuda_flash_version() > 0 ? "cuDNN" : "nothing: it becomes recompute");
+        snprintf(backend->kernels, sizeof backend->kernels, "matrix products by cuBLASLt; attention.mode flash %s",
+                 cuda_flash_version() > 0 ? "by cuDNN" : "falls back to recompute");
         if (properties.major < 8)
             return error_set(err, EXIT_FAILED,
                              "%s has compute capability %d.%d; this program's kernels need 8.0 or later (A100 and "

@@ -435,8 +435,8 @@ Comm *comm_nccl_create(Backend *backend, Comm *host, CommUse use, bool owns, Err
     if (blocking != NULL && atoi(blocking) != 0) {
         if (owns) host->destroy(host);
         error_set(err, EXIT_FAILED,
-                  "CUDA_LAUNCH_BLOCKING=1 lets a host wait inside a send until it is received, so ranks would wait for "
-                  "each other; unset it, or use one rank");
+                  "CUDA_LAUNCH_BLOCKING=1 makes every send block until it is received, so ranks would deadlock; unset "
+                  "it, or use one rank");
         return NULL;
     }
     NcclGroup *group = (NcclGroup *)xcalloc(1, sizeof *group);

@@ -76,7 +76,7 @@ void *cuda_borrow(Backend *backend, const Loan *loan, int64_t bytes, Error *err)
     cudaGetLastError();
     if (status == cudaSuccess && memory != NULL) return memory;
     error_set(err, EXIT_FAILED, "CUDA cannot map the peer's GPU memory: %s%s", cudaGetErrorString(status),
-              theirs < 0 ? "; let every task see all GPUs of its node" : "");
+              theirs < 0 ? "; make all GPUs of a node visible to each of its tasks" : "");
     return NULL;
 }
 

@@ -189,7 +189,7 @@ void blend_tell(const Blend *blend, int64_t samples, const Log *log) {
         double share = (double)order->share[i] / (double)order->period, passes = share * (double)samples / (double)own;
         // One data set is worth a line only if it repeats.
         if (blend->count == 1 && passes > 1.0)
-            log_status(log, "data.train: %s has %s: %.3g passes over it, so it repeats", blend->config[i].path,
+            log_status(log, "data.train: %s has %s sequences; the run repeats them: %.3g passes", blend->config[i].path,
                        grid_count(own, count), passes);
         if (blend->count == 1) continue;
         log_status(log, "data.train: %.4g %% of the sequences from %s, which has %s: %.3g passes over it%s",

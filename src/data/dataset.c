@@ -104,7 +104,7 @@ static int check_sequences_(const IndexFile *index, int64_t first, int64_t last,
         for (int64_t i = 0; i < count; i++) {
             if (*at < 0) *at = offsets[i];
             if (lengths[i] < 0 || offsets[i] != *at || *at > INT64_MAX / 2)
-                return index_damaged_(index, err, "has sequences that do not follow each other");
+                return index_damaged_(index, err, "has sequence offsets that are not contiguous");
             *at += (int64_t)lengths[i] * width;
         }
     }
@@ -132,7 +132,7 @@ static int read_index_(IndexFile *index, int64_t bytes, int *width, Error *err) 
     // Check each count before multiplying: a damaged count may be close to 2^64.
     uint64_t most = (uint64_t)index->bytes;
     if (counts[0] > most || counts[1] > most)
-        return index_damaged_(index, err, "counts more sequences than it has bytes");
+        return index_damaged_(index, err, "claims more sequences than it has bytes");
     int64_t sequences = index->sequences = (int64_t)counts[0], documents = (int64_t)counts[1];
     int64_t bounds_at = INDEX_HEADER + 12 * sequences, expected = bounds_at + 8 * documents;
     if (index->bytes != expected && index->bytes != expected + sequences)
@@ -146,7 +146,7 @@ static int read_index_(IndexFile *index, int64_t bytes, int *width, Error *err) 
     }
     if (end != bytes)
         return error_set(err, EXIT_USAGE,
-                         "%s describes %lld bytes of tokens, and its .bin has %lld; copy both files again", index->path,
+                         "%s describes %lld bytes of tokens, but its .bin has %lld; copy both files again", index->path,
                          (long long)end, (long long)bytes);
     int64_t bounds[2] = {0, sequences};
     if (documents > 0 &&
@@ -154,7 +154,7 @@ static int read_index_(IndexFile *index, int64_t bytes, int *width, Error *err) 
          file_read(index->file, index->path, bounds_at + 8 * (documents - 1), &bounds[1], 8, err) != 0))
         return -1;
     if (bounds[0] == 0 && bounds[1] == sequences) return 0;
-    return index_damaged_(index, err, "has documents that do not span its sequences");
+    return index_damaged_(index, err, "has document bounds that do not cover all sequences");
 }
 
 // ---- opening --------------------------------------------------------------------------------------------------------

@@ -67,13 +67,14 @@ static int read_example_(Evaluation *evaluation, Cursor *cursor, Error *err) {
     enum { START, BYTES, NUMBER, LABEL, COMPLETIONS, FIELDS };
     const uint32_t *fields = cursor->at, *file_end = cursor->end;
     if (file_end - fields < FIELDS) return damaged_(cursor, err, "is cut off");
-    if (fields[START] != BEGIN_EXAMPLE) return damaged_(cursor, err, "does not begin where the one before it ends");
+    if (fields[START] != BEGIN_EXAMPLE) return damaged_(cursor, err, "does not begin where the previous example ends");
     if (fields[NUMBER] != cursor->example) return damaged_(cursor, err, "has the wrong number");
     int64_t words = fields[BYTES] / (uint32_t)cursor->width;
     if (words * cursor->width != fields[BYTES] || words < FIELDS || words > file_end - fields)
         return damaged_(cursor, err, "has an impossible size");
     if (fields[COMPLETIONS] < 2) return damaged_(cursor, err, "has fewer than two completions");
-    if (fields[LABEL] >= fields[COMPLETIONS]) return damaged_(cursor, err, "has a label that names no completion");
+    if (fields[LABEL] >= fields[COMPLETIONS])
+        return damaged_(cursor, err, "has a label that is not one of its completions");
     cursor->at += FIELDS;
     cursor->end = fields + words; // the example's end, until its texts are read
     Example example = {evaluation->row_count, fields[COMPLETIONS], fields[LABEL]};
@@ -134,7 +135,7 @@ static int read_examples_(Evaluation *evaluation, const char *key, const char *p
     if (cursor.at != cursor.end || bytes % cursor.width != 0 || longest != header[3])
         return error_set(err, EXIT_USAGE, "%s: %s does not match its header (%u examples, the longest %u bytes): %s",
                          key, path, header[2], header[3],
-                         longest != header[3] ? "the longest has another size" : "extra data");
+                         longest != header[3] ? "the longest example has a different size" : "extra data");
     if (evaluation->example_count > 0) return 0;
     return error_set(err, EXIT_USAGE,
                      "%s: all %u examples of %s are longer than model.seq_len %lld; increase it, or remove the key",

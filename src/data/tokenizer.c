@@ -190,8 +190,8 @@ int tokenizer_encode(const Tokenizer *tokenizer, const char *name, const char *t
         long long id = strtoll(at, &end, 10);
         if (end == at || strchr(" ,\t\n", *end) == NULL) // strchr also matches the text's NUL
             status = error_set(err, EXIT_USAGE,
-                               "%s: without a tokenizer a prompt is token numbers, such as \"11 42\", not %.20s; "
-                               "set sample.tokenizer, or make numbers with scripts/tokens.py",
+                               "%s: without a tokenizer a prompt must be token ids, such as \"11 42\", not %.20s; set "
+                               "sample.tokenizer, or encode the text with scripts/tokens.py",
                                name, at);
         else if (errno != 0 || id < 0 || id >= tokenizer->vocab)
             status = error_set(err, EXIT_USAGE, "%s: token %.*s is outside the vocabulary of %lld (model.vocab)", name,

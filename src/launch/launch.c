@@ -280,8 +280,8 @@ static int last_word_(Launch *launch, JobEnd *end) {
     else if (before) {
         char who[32] = "one of the ranks";
         if (unknown == 1 && status == NULL) snprintf(who, sizeof who, "rank %d", first);
-        snprintf(launch->reason, sizeof launch->reason, "%s was killed by signal %d (%s) while at start-up", who,
-                 number, strsignal(number));
+        snprintf(launch->reason, sizeof launch->reason, "%s was killed by signal %d (%s) during start-up", who, number,
+                 strsignal(number));
     }
     if (launch->reason[0] != '\0') {
         log_line(launch->log, "%s; %s", launch->reason, launch->remedy);

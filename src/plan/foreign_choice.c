@@ -45,7 +45,7 @@ int foreign_take(Config *config, const char *word, bool searched, Error *err) {
     };
     for (size_t i = 0; i < sizeof lacks / sizeof *lacks; i++)
         if (lacks[i].lacking)
-            return config_error(config, lacks[i].key, err, "%s does not have this; leave it out, or leave out --for",
+            return config_error(config, lacks[i].key, err, "%s does not support this; leave it out, or leave out --for",
                                 row->title);
     if (config->schedule.split_backward == SPLIT_AUTO && schedule->name < schedule_kind_count &&
         !schedule_kinds[schedule->name].splits)

@@ -181,7 +181,7 @@ void hardware_print_band(const Hardware *hardware, const Config *config, GpuBand
     if (hardware->cpu && band.runs == 0) return;
     if (mfu > 0 && band.runs > 0)
         snprintf(share, sizeof share, ", MFU %.0f to %.0f%%", 100 * mfu / band.high, 100 * mfu / band.low);
-    if (band.own) snprintf(others, sizeof others, "as far off as plans %s", band.on);
+    if (band.own) snprintf(others, sizeof others, "typical error of plans %s", band.on);
     else snprintf(others, sizeof others, "four of five runs of %s on such GPUs", whose);
     if (!band.own) snprintf(runs, sizeof runs, ", %d runs", band.runs);
     if (band.runs > 0)

@@ -113,12 +113,12 @@ int plan_ramp(const Config *config, const Schedule *largest, Schedule *ramp[CONF
             const StageSchedule *has = &largest->stage[s], *needs = &ramp[i]->stage[s];
             if (needs->own_slots > has->own_slots || needs->lent_slots > has->lent_slots ||
                 needs->host_slots > has->host_slots)
-                return config_error(
-                    config, "train.batch_ramp", err,
-                    "with %lld sequences stage %d needs %d own slots, %d lent ones and %d in host memory, with %lld "
-                    "it has %d, %d and %d; leave this batch out, or use schedule.bpipe off",
-                    (long long)batch, s, needs->own_slots, needs->lent_slots, needs->host_slots,
-                    (long long)config->train.global_batch, has->own_slots, has->lent_slots, has->host_slots);
+                return config_error(config, "train.batch_ramp", err,
+                                    "%lld sequences need %d own, %d lent and %d host slots on stage %d, but %lld have "
+                                    "%d, %d and %d; leave this batch out, or use schedule.bpipe off",
+                                    (long long)batch, needs->own_slots, needs->lent_slots, needs->host_slots, s,
+                                    (long long)config->train.global_batch, has->own_slots, has->lent_slots,
+                                    has->host_slots);
         }
     }
     return 0;
@@ -219,7 +219,7 @@ static void flash_clause_(Plan *plan, const Config *config, const Backend *be) {
         const Shape *shape = &plan->stage[s].at.shape;
         if (config_attention(config, s) == shape->attention.mode) continue;
         plan->no_flash = true;
-        snprintf(plan->flash, sizeof plan->flash, "flash becomes recompute: %s",
+        snprintf(plan->flash, sizeof plan->flash, "flash falls back to recompute: %s",
                  attention_without_flash(&shape->attention, shape->element, be->capability));
         return;
     }

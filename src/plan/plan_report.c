@@ -223,10 +223,9 @@ static int print_world_(const PlanAnswer *answer, FILE *file, Error *err) {
                   (long long)world.ranks, grid_plural(world.ranks), world.at.pipeline, world.at.tensor,
                   layout_evicts(&world.at) ? " with BPipe" : "", plan_plain_name(&answer->config));
     else
-        grid_line(file, "world", "no number of ranks with this memory is enough for %s as given%s",
-                  plan_plain_name(&answer->config),
-                  answer->schedules.best >= 0 ? "; another schedule fits here"
-                                              : "; --search looks for a layout that fits");
+        grid_line(
+            file, "world", "no number of ranks with this memory fits %s as given%s", plan_plain_name(&answer->config),
+            answer->schedules.best >= 0 ? "; another schedule fits here" : "; --search looks for a layout that fits");
     return 0;
 }
 

@@ -57,9 +57,9 @@ int planner_find_profile(Planner *planner, const Config *config, const Log *log,
     if (named && status != 0) return config_error(config, "hardware.profile", err, "%s", damaged.text);
     if (named)
         return config_error(config, "hardware.profile", err,
-                            "%s does not belong to this run: %s; make one with --profile", path, why);
+                            "%s does not match this run: %s; make a new one with --profile", path, why);
     if (status != 0) log_line(log, "%s; planning from counted times", damaged.text);
-    else log_line(log, "%s does not belong to this run: %s; planning from counted times", path, why);
+    else log_line(log, "%s does not match this run: %s; planning from counted times", path, why);
     return 0;
 }
 

@@ -167,7 +167,7 @@ static void decide_(Verdict *verdict, const Planner *planner) {
                  "without it micro-batch %d fits; give hardware.peak_tflops or a profile to learn which is faster.",
                  best->layout.micro_batch);
         else say_gain_(verdict, planner, best, with);
-        if (known) say_(verdict, tie ? "; the plan is not better than 2 %% here." : ".");
+        if (known) say_(verdict, tie ? "; plans are accurate only to 2 %% here." : ".");
     }
     if (verdict->brief[0] == '\0')
         snprintf(verdict->brief, sizeof verdict->brief, "%.*s", (int)sizeof verdict->brief - 1, verdict->reason);

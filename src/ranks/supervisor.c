@@ -245,7 +245,7 @@ static void say_start_(Supervisor *supervisor, const Log *log, double now) {
     if (supervisor->settled) return;
     if (!atomic_load(&supervisor->meeting->invited)) {
         if (now < supervisor->speaks) return;
-        log_line(log, "MPI has been joining %d ranks for %.0f s; it waits for the slowest host or link", ranks,
+        log_line(log, "MPI has been connecting %d ranks for %.0f s; it is waiting for the slowest host or link", ranks,
                  now - supervisor->joining);
         supervisor->speaks = now + (now - supervisor->joining);
         return;
@@ -258,7 +258,7 @@ static void say_start_(Supervisor *supervisor, const Log *log, double now) {
         log_line(
             log,
             "the first heartbeat of rank %d came %.1f s after MPI had joined the ranks: the link between its host and "
-            "rank 0's is slow; the rest of the start takes about 40 round trips",
+            "rank 0's is slow; the rest of start-up takes about 40 round trips",
             slowest, heard - supervisor->met);
     if ((missing = coordinator_unknown(supervisor->coordinator, &first)) == 0) return;
     log_line(log,
@@ -386,7 +386,7 @@ Supervisor *supervisor_open(const char *program, Error *err) {
     supervisor->meeting = mmap(NULL, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     supervisor->page = status_page_create(supervisor->by_hand);
     if (supervisor->page == NULL || supervisor->meeting == MAP_FAILED)
-        return error_null(err, EXIT_FAILED, "no memory for the status page of a rank (%s); raise ulimit -v",
+        return error_null(err, EXIT_FAILED, "cannot allocate the status page of a rank (%s); raise ulimit -v",
                           strerror(errno));
     if (!supervisor->by_hand) return supervisor;
     supervisor->connections[0] = connection_open(folder);

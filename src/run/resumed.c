@@ -54,9 +54,8 @@ void run_tell_resumed(const Run *run) {
         if (run->products.checksum != 0)
             snprintf(products, sizeof products, "%016llx", (unsigned long long)run->products.checksum);
         if (strcmp(json_text(saved.root, "products", ""), products) != 0)
-            log_status(log,
-                       "products run other kernels than before (hardware.products_file), so sums differ in the last "
-                       "bits");
+            log_status(log, "matrix products use different kernels than before (hardware.products_file), so sums "
+                            "differ in the last bits");
         const JsonValue *lr = json_find(saved.root, "lr");
         double next = optimizer_lr(&config->train, from->step + 1);
         const JsonValue *highest = json_find(then, "lr");

@@ -408,10 +408,11 @@ static int create_identify_data_(Run *run, Error *err) {
     from->data = data;
     if (config->checkpoint.changed == CHANGED_ACCEPT || (!other_data && !other_seed)) return 0;
     if (other_data)
-        return config_error(config, "data.train", err,
-                            "%s was trained on other data (shards were added, removed, reordered or written again); "
-                            "restore them, or set checkpoint.changed: accept to continue with other samples",
-                            from->dir);
+        return config_error(
+            config, "data.train", err,
+            "%s was trained on different data (shards were added, removed, reordered or written again); "
+            "restore them, or set checkpoint.changed: accept to continue with other samples",
+            from->dir);
     return config_error(config, "train.seed", err,
                         "%s was trained with seed %lld; set this seed, or set checkpoint.changed: accept to continue "
                         "with the samples in another order",

@@ -15,8 +15,9 @@ int run_open_data(const Config *config, const RunAsk *ask, RunData *data, Error 
     // 1. An encoder needs a masked objective, and writes no text.
     bool writes = ask->generate != NULL || config->sample.every > 0 || c->hellaswag[0] != '\0';
     if (!m->causal && writes)
-        return config_error(config, "model.causal", err,
-                            "an encoder predicts no next token; leave out --generate, sample.every and data.hellaswag");
+        return config_error(
+            config, "model.causal", err,
+            "an encoder does not predict the next token; leave out --generate, sample.every and data.hellaswag");
     if (!m->causal && config->train.objective != OBJECTIVE_MASKED)
         return config_error(config, "train.objective", err,
                             "an encoder would see the token that it predicts; set train.objective: masked");
@@ -29,7 +30,7 @@ int run_open_data(const Config *config, const RunAsk *ask, RunData *data, Error 
         data->train = blend_open("data.train", c->train, c->train_sources, m->seq_len, m->vocab, batch, err);
         if (data->train == NULL) return -1;
     } else if (c->val[0] == '\0') {
-        return config_error(config, "data.val", err, "is empty, and there is nothing to validate on; name token files");
+        return config_error(config, "data.val", err, "is empty, so there is nothing to validate on; name token files");
     }
     if (ask->validate || (c->val[0] != '\0' && c->val_every > 0)) {
         data->val = dataset_open("data.val", c->val, m->seq_len, m->vocab, c->val_batches * batch, err);

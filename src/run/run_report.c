@@ -50,8 +50,8 @@ void run_tell_metrics(Run *run, int64_t step, const Error *trouble) {
     if (failing == run->metrics_failing) return;
     run->metrics_failing = failing;
     if (failing)
-        log_line(&run->all, "step %lld: %s; training continues without the lines that cannot be written",
-                 (long long)step, trouble->text);
+        log_line(&run->all, "step %lld: %s; training continues, but these lines are lost", (long long)step,
+                 trouble->text);
     else log_line(&run->all, "step %lld: %s can be written again", (long long)step, run->config->log.metrics);
 }
 

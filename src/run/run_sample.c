@@ -163,7 +163,8 @@ static int next_tokens_(Run *run, int64_t first_text, Error *err) {
         Text *text = &sampler->texts[j];
         if (text->ended) continue;
         if (sampler->chosen[j] < 0)
-            return error_on_all(err, EXIT_FAILED, "sample: no logit of the model is a finite number, after %lld tokens",
+            return error_on_all(err, EXIT_FAILED,
+                                "sample: all of the model's logits are NaN or infinite after %lld tokens",
                                 (long long)text->count);
         text->ended = sampler->chosen[j] == tokenizer_end(sampler->tokenizer);
         if (!text->ended) text->tokens[text->count++] = sampler->chosen[j];

@@ -181,7 +181,7 @@ static int train_(Trainer *t, Error *err) {
     if (decided != NULL) {
         if (!layout_decode(&layout, decided) ||
             (int64_t)layout.pipeline * layout.tensor * layout.data * layout.context != config_world(config))
-            return error_set(err, EXIT_USAGE, "%s: is not a layout of this program and configuration; unset it",
+            return error_set(err, EXIT_USAGE, "%s: does not match this program and configuration; unset it",
                              LAYOUT_VARIABLE);
         layout_set(&layout, config);
     }

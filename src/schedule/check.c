@@ -97,9 +97,10 @@ static int prove_turn_(const Proof *proof, int s, Action action, const int *done
     Neighbour from, to;
     ends_(proof, s, action, &from, &to);
     if (from.stage == s && done[from.chunk] <= check_turn_(proof, action))
-        return check_refuse_(proof, s, action, "comes before the action on the same stage that makes its input");
+        return check_refuse_(proof, s, action, "comes before the action on the same stage that produces its input");
     if (to.stage == s && done[to.chunk] <= check_turn_(proof, action) - proof->schedule->edge_buffers)
-        return check_refuse_(proof, s, action, "finds no free buffer between two chunks of the stage");
+        return check_refuse_(proof, s, action,
+                             "needs a free buffer between two chunks of the stage, but all are in use");
     return 0;
 }
 
@@ -162,7 +163,7 @@ static int prove_transfer_(Proof *proof, int s, Action action) {
     if (evict && *home != BUNDLE_HERE)
         return check_refuse_(proof, s, action, "evicts a bundle that is not on the stage");
     if (own && !evict && *home != action.peer)
-        return check_refuse_(proof, s, action, "loads a bundle that was not evicted to that place");
+        return check_refuse_(proof, s, action, "loads a bundle that was not evicted there");
     if (accept && *lent) return check_refuse_(proof, s, action, "accepts a bundle that is already on the stage");
     if (!own && !accept && !*lent) return check_refuse_(proof, s, action, "returns a bundle that is not on the stage");
     chains->queue[chains->transfers++] = (ChainEntry){action, chains->computes};
@@ -198,9 +199,9 @@ static int prove_action_(Proof *proof, int s, Action action) {
         return check_refuse_(proof, s, action, "is not allowed in a forward-only schedule");
     if ((transfer ? prove_transfer_ : prove_compute_)(proof, s, action) != 0) return -1;
     if (chains->own > stage->own_slots)
-        return check_refuse_(proof, s, action, "finds all own slots of the stage taken");
+        return check_refuse_(proof, s, action, "needs an own slot of the stage, but all are in use");
     if (chains->lent > stage->lent_slots)
-        return check_refuse_(proof, s, action, "finds all lent slots of the stage taken");
+        return check_refuse_(proof, s, action, "needs a lent slot of the stage, but all are in use");
     if (proof->schedule->forward_only) chains->own = 0;
     return 0;
 }
@@ -305,7 +306,7 @@ static int grid_visit_(ActionGrid *grid, int64_t c, int64_t q) {
         bool posted = head->needs <= c;
         if (posted && kind == ACTION_LOAD && full)
             return check_refuse_(grid->proof, grid->stage, head->action,
-                                 "can find its slot taken by a forward that comes later in the list");
+                                 "can find its slot taken by a forward later in the list");
         if (posted) row_add_(&grid->row, q + 1);
     }
     if (c == chains->computes) return 0;

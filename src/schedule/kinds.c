@@ -128,7 +128,7 @@ enum { ONE = 1, TWO = 2, MANY = 64 }; // chunks per stage
     ROW("gis",         "GIS",         "interleaved with a shorter warm-up, in groups of microbatches",                 \
         .stage = gis_stage_, .refuse = refuse_gis_, .slots = slots_gis_, .edge_buffers = edges_gis_, .chunks = TWO,    \
         .most_chunks = MANY, .splits = true, .grouped = true, .pairs = true)                                           \
-    ROW("v-half",      "V-Half",      "two chunks in a V, half of the memory of 1F1B",                                 \
+    ROW("v-half",      "V-Half",      "two chunks in a V, half the memory of 1F1B",                                 \
         .make = make_v_half_, .slots = slots_v_half_, .chunks = TWO, .most_chunks = TWO, .placement = PLACEMENT_V,     \
         .splits = true)                                                                                                \
     ROW("v-min",       "V-Min",       "two chunks in a V, a third of the memory of 1F1B",                              \

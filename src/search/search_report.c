@@ -151,14 +151,14 @@ static void line_of_changes_(const Config *from, const Config *to, const char *l
     int count = layout_write_changes(from, to, changes);
     if (count > 0 && budget_taken(from) < 0.99) fputs(" -o train.steps=auto", changes);
     xmemstream_close(changes);
-    grid_line(file, label, format, count == 0 ? "nothing: it is the given configuration" : text);
+    grid_line(file, label, format, count == 0 ? "nothing: this is the given configuration" : text);
     free(text);
 }
 
 // Writes why a candidate does not survive.
 static const char *loses_text_(const Candidate *candidate) {
     if (candidate->fails == DOUBT_RESERVE && candidate->robust < 1) // it fits with more in reserve
-        return "slower than others that fit with 4 GiB more";
+        return "slower than others if 4 GiB more are needed";
     return unsure_words(candidate->fails, false);
 }
 
@@ -283,7 +283,7 @@ static int print_nothing_(const SearchSpace *space, const SearchResult *result, 
         grid_line(file, "world", "the smallest that fits: %lld rank%s, pipeline %d x tensor %d x data %d%s, with %s",
                   (long long)world.ranks, grid_plural(world.ranks), world.at.pipeline, world.at.tensor, world.at.data,
                   context, schedule_text(&world.at, schedule));
-    else grid_line(file, "world", "no number of ranks with this memory is enough");
+    else grid_line(file, "world", "no number of ranks with this memory fits");
     return print_next_(space, result, file, file, err);
 }
 

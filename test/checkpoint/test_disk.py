@@ -162,7 +162,7 @@ def test_a_link_that_leaves_the_directory_is_refused(small, tmp_path, name):
     shutil.move(tmp_path / "model" / name, tmp_path / "moved")
     (tmp_path / "model" / name).symlink_to(tmp_path / "moved")
     said = last_sentence(small.run(change, code=1))
-    assert f"model/{name}: is a link that leads out of its directory" in said
+    assert f"model/{name}: is a link to a file outside its directory" in said
 
 
 # --- links that others have put where we write

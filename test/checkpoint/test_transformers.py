@@ -433,7 +433,7 @@ def test_the_store_of_a_hub_cache_is_followed(trained, tmp_path):
     shutil.move(store, tmp_path / "other")
     (snapshot / "model.safetensors").unlink()
     (snapshot / "model.safetensors").symlink_to("../../other/model.safetensors")
-    refuse(trained, snapshot, "leads out of its directory", code=1)
+    refuse(trained, snapshot, "to a file outside its directory", code=1)
 
 
 @FILES

@@ -90,10 +90,10 @@ def test_the_file_of_a_model_is_planned_as_its_keys_are(tmp_path, family, found,
     (QWEN_MOE | {"mlp_only_layers": [0]}, "mlp_only_layers has layers without experts, which is unsupported"),
     (QWEN_MOE | {"decoder_sparse_step": 2}, "decoder_sparse_step leaves layers without experts"),
     (QWEN_MOE | {"num_experts": None}, "num_experts (model.experts) is missing; is the file complete?"),
-    (QWEN_MOE | {"num_experts_per_tok": 9}, "a token cannot have 9 of 8 experts"),
+    (QWEN_MOE | {"num_experts_per_tok": 9}, "a token cannot use 9 of 8 experts"),
     (MIXTRAL | {"router_jitter_noise": 0.1}, "router_jitter_noise changes the router's input at random"),
-    ({"model_type": "falcon"}, 'model_type is "falcon"; family llama computes "llama" "mistral" "qwen2" "qwen3"'
-                               ' "mixtral" "qwen3_moe" "glm4_moe" "deepseek_v3" "kimi_k2", family gpt computes'
+    ({"model_type": "falcon"}, 'model_type is "falcon"; family llama supports "llama" "mistral" "qwen2" "qwen3"'
+                               ' "mixtral" "qwen3_moe" "glm4_moe" "deepseek_v3" "kimi_k2", family gpt supports'
                                ' "gpt2"; nearest is family gpt'),
     ({"model_type": "gemma2"}, "nearest is family llama, without its norms, scaled embeddings and GELU gates"),
     ({"model_type": "my_own"}, "write the sizes of the nearest under model: {family: ...}"),
@@ -189,5 +189,5 @@ def test_a_window_is_compared_with_the_length_that_is_planned(tmp_path, window, 
 
 def test_a_folder_and_the_name_of_a_hub_say_what_to_give(tmp_path):
     assert f"give a file in it, such as {tmp_path}/config.json" in asked("llama", tmp_path, "--plan").stderr
-    assert "the config.json of that model, downloaded" in asked("llama", "meta-llama/Llama-3.1-8B", "--plan").stderr
+    assert "the downloaded config.json of that model" in asked("llama", "meta-llama/Llama-3.1-8B", "--plan").stderr
     assert "downloaded" not in asked("llama", tmp_path / "none.yaml", "--plan").stderr

@@ -191,16 +191,16 @@ TEST(every_damaged_index_is_refused_with_a_sentence) {
     } rows[] = {{0, 'X', {"bad.idx is not an index of Megatron-LM", "copy it again"}},
                 {9, 2, {"is not an index of Megatron-LM"}},
                 {17, 5, {"type code 5", "8 (uint16) or 4 (int32)"}},
-                {17, 4, {"has sequences that do not follow each other"}},
+                {17, 4, {"has sequence offsets that are not contiguous"}},
                 {18, (int)s + 1, {"is truncated"}},
                 {18, (int)s - 1, {"is longer than its header says"}},
-                {25, 1, {"counts more sequences than it has bytes"}},
-                {33, 255, {"counts more sequences than it has bytes"}},
-                {34, 3, {"has sequences that do not follow each other"}},
-                {37, 255, {"has sequences that do not follow each other"}},
-                {34 + 4 * s, 1, {"has sequences that do not follow each other"}},
-                {34 + 4 * (s - 1), 0, {"describes 182 bytes of tokens, and its .bin has 200"}},
-                {34 + 12 * s, 1, {"has documents that do not span its sequences"}}};
+                {25, 1, {"claims more sequences than it has bytes"}},
+                {33, 255, {"claims more sequences than it has bytes"}},
+                {34, 3, {"has sequence offsets that are not contiguous"}},
+                {37, 255, {"has sequence offsets that are not contiguous"}},
+                {34 + 4 * s, 1, {"has sequence offsets that are not contiguous"}},
+                {34 + 4 * (s - 1), 0, {"describes 182 bytes of tokens, but its .bin has 200"}},
+                {34 + 12 * s, 1, {"has document bounds that do not cover all sequences"}}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         write_megatron("bad", 8, 100, 0, false);
         test_file_poke("bad.idx", rows[i].offset, &(uint8_t){(uint8_t)rows[i].byte}, 1);

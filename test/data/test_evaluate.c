@@ -120,7 +120,7 @@ TEST(every_damage_to_an_example_is_named) {
         {1, 32, "example 0 has more tokens than its size says"},
         {1, 36, "example 0 has fewer tokens than its size says"},
         {2, 1, "example 0 has the wrong number"},
-        {3, 3, "example 0 has a label that names no completion"},
+        {3, 3, "example 0 has a label that is not one of its completions"},
         {4, 1, "example 0 has fewer than two completions"},
         {4, 4, "example 0 has a text without tokens"},
         {5, 0, "example 0 has a text without tokens"},
@@ -146,7 +146,7 @@ TEST(every_damage_to_the_header_is_named) {
         {2, 65537, "has 65537 examples by its header"},
         {2, 1, "extra data"},
         {2, 3, "example 2 is cut off"},
-        {3, 36, "the longest has another size"},
+        {3, 36, "the longest example has a different size"},
     };
     for (size_t i = 0; i < sizeof damages / sizeof damages[0]; i++) {
         make_good();

@@ -51,7 +51,7 @@ def test_a_checkpoint_is_that_of_an_encoder(small, tmp_path):
     (ON[1:], "train.objective: masked is for encoders; set model.causal: false"),
     ([*ON[:2], "data.mask_token=100"], "data.mask_token: must be below model.vocab, 100"),
     ([*ON, "data.mask_documents=on"], "data.mask_documents: attention inside documents is causal; set"),
-    ([*ON, "data.hellaswag=none.bin"], "model.causal: an encoder predicts no next token; leave out"),
+    ([*ON, "data.hellaswag=none.bin"], "model.causal: an encoder does not predict the next token; leave out"),
 ])
 def test_what_excludes_itself_is_refused_with_the_remedy(small, keys, words):
     ended = run(small.config, *keys, family=small.family)

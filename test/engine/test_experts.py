@@ -105,7 +105,7 @@ def test_a_nan_in_a_router_is_one_sentence_and_ends_the_run(config, tmp_path):
         file.unlink()
     keys = [f"checkpoint.init_from={tmp_path}/step_00000001", "parallel.data=4", "parallel.expert=2"]
     refused = trainer_runs.run(config, *keys)
-    assert refused.code == 1 and f"{name} holds a value that is not finite, in row 0, column 5" in refused.stderr
+    assert refused.code == 1 and f"{name} has a non-finite value in row 0, column 5" in refused.stderr
     ended = trainer_runs.run(config, *keys, "train.skip_bad_steps=2", "train.steps=9")
     assert ended.code == 1 and len(ended.steps) == 2 and ended.said[-1].count(name) == 1, ended.stderr
 

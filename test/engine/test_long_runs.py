@@ -77,7 +77,7 @@ def test_a_wrong_ramp_is_one_sentence(long_run, ramp, more, why):
 def test_a_schedule_from_a_file_has_no_ramp(long_run, tmp_path):
     (tmp_path / "list").write_text("")
     said = long_run.run(RAMP, {"schedule.file": str(tmp_path / "list")}, code=2).stderr
-    assert "a schedule from a file has one number of microbatches" in said
+    assert "a schedule from a file has a fixed number of microbatches" in said
 
 
 # ---- z_loss, init_std

@@ -127,5 +127,5 @@ def test_another_optimizer_has_to_be_accepted(saved, tmp_path, was, now):
     refused = saved.run(layout(), changed, resume=tmp_path, code=2).stderr
     assert f"was trained with train.optimizer: {was}" in refused and "checkpoint.changed: accept" in refused
     accepted = saved.run(layout(p=2), changed, {"checkpoint.changed": "accept"}, resume=tmp_path)
-    assert "those of the layers' matrices start at zero" in accepted.stderr
+    assert "the moments of the layers' matrices start at zero" in accepted.stderr
     assert accepted.curve(5) and all(math.isfinite(loss) for _, loss, _ in accepted.curve(5))

@@ -66,7 +66,7 @@ def test_a_search_plans_from_the_profile_by_the_rules_of_a_plan(folder, config, 
     # A profile of another run is refused if -o names it; otherwise it is reported and not used.
     for question in ("--plan", "--search"):
         other = command("llama", "-c", config, question, *measured, *options("train.precision=bf16"))
-        assert other.returncode == 2 and "does not belong to this run" in other.stderr
+        assert other.returncode == 2 and "does not match this run" in other.stderr
     named = folder / "named.yaml"
     named.write_text(config.read_text().replace("hardware: {", f"hardware: {{profile: {path}, "))
     assert str(path) in named.read_text()

@@ -157,7 +157,7 @@ def test_a_slow_wire_costs_time_and_no_bits(lab):
 def test_a_start_over_a_slow_wire_names_it(lab):
     lab.hosts.slow_wire(0.7)
     ended = lab.run("train.steps=1", "parallel.placement=linear")
-    joining = r"MPI has been joining 4 ranks for 2\d s; it waits for the slowest host or link\n"
+    joining = r"MPI has been connecting 4 ranks for 2\d s; it is waiting for the slowest host or link\n"
     assert ended.code == 0 and re.search(joining, ended.stderr), ended.stderr
     late = r"the first heartbeat of rank [23] came [1-9]\.\d s after MPI had joined the ranks: the link between"
     assert re.search(late, ended.stderr)

@@ -346,7 +346,7 @@ def test_errors_say_what_to_do(trained, tmp_path):
     assert "there is no checkpoint in it" in generate(trained, "a", resume=tmp_path, code=2)
     assert "--generate: the value is empty" in generate(trained, "", **saved)
     # test_tokenizer.c tests the other prompts and tokenizers that are refused.
-    assert "--generate: without a tokenizer a prompt is token numbers" in generate(trained, "int", IDS, **saved)
+    assert "--generate: without a tokenizer a prompt must be token ids" in generate(trained, "int", IDS, **saved)
     bad = {"sample.every": 2, "sample.prompt": "1 999", **IDS}
     assert "sample.prompt: token 999 is outside" in trained.run(bad, code=2).stderr
 

@@ -86,7 +86,7 @@ def test_a_restart_passes_over_a_damaged_checkpoint_and_says_so(tmp_path):
             os.kill(pid, signal.SIGCONT)
     ended = job.end()
     assert ended.code == 0, ended.stderr
-    skipped = f"{file}: the checksum differs; the file is damaged; trying the previous checkpoint"
+    skipped = f"{file}: checksum mismatch; the file is damaged; trying the previous checkpoint"
     assert skipped in ended.stderr and f"resumed from {before} after" in ended.stderr, ended.stderr
     steps = [{line["step"]: line["loss"] for line in lines(at)} for at in (whole, torn)]
     assert steps[0] == steps[1] and nothing_left(config)

@@ -145,7 +145,7 @@ def test_of_two_runs_with_one_place_for_checkpoints_the_second_is_refused(small,
     second = Job(small, "train.steps=5", saved, force, "checkpoint.every=0", *overrides).end()
     assert second.code == 1 and second.stdout == ""
     assert second.said[-1].endswith(
-        f"checkpoint.dir: {tmp_path}/saved: another run saves its checkpoints there; wait until it ends, or name"
+        f"checkpoint.dir: {tmp_path}/saved: another run is saving its checkpoints there; wait until it ends, or name"
         " another folder")
     job.parent.send_signal(signal.SIGTERM)
     ended = job.end()

@@ -40,25 +40,25 @@ static const struct {
     {STAGE(1, 1) "F0 E0>h B0 L0<h\n", "stage 0: B0 needs its bundle, which is evicted"},
     {STAGE(1, 1) "E0>h F0 B0\n", "stage 0: E0>h evicts a bundle that is not on the stage"},
     {STAGE(1, 1) "F0 B0 E0>h\n", "stage 0: E0>h evicts a bundle that is not on the stage"},
-    {STAGE(1, 1) "F0 L0<h B0\n", "stage 0: L0<h loads a bundle that was not evicted to that place"},
+    {STAGE(1, 1) "F0 L0<h B0\n", "stage 0: L0<h loads a bundle that was not evicted there"},
     {"stages 2  microbatches 2  slots 9\nstage 0: F0 E0>h F1 L0<1 B0 B1\nstage 1: R0>0 F0 B0 F1 B1\n",
-     "stage 0: L0<1 loads a bundle that was not evicted to that place"},
+     "stage 0: L0<1 loads a bundle that was not evicted there"},
     {"stages 2  microbatches 2  slots 9\nstage 0: F0 F1 B0 B1\nstage 1: R0>0 F0 B0 F1 B1\n",
      "stage 1: R0>0 returns a bundle that is not on the stage"},
     // bounded
-    {STAGE(2, 1) "F0 F1 B0 B1\n", "stage 0: F1 finds all own slots of the stage taken"},
+    {STAGE(2, 1) "F0 F1 B0 B1\n", "stage 0: F1 needs an own slot of the stage, but all are in use"},
     {"stages 2  microbatches 2  slots 1\nstage 0: F0 E0>1 L0<1 B0 F1 B1\nstage 1: A0<0 R0>0 F0 B0 F1 B1\n",
-     "stage 1: F0 finds all own slots of the stage taken"},
+     "stage 1: F0 needs an own slot of the stage, but all are in use"},
     // live: on one stage ...
     {STAGE(2, 2) "F0 F1 E0>h L0<h B0 B1\n", NULL},
     {STAGE(3, 2) "F0 E0>h F1 L0<h E1>h F2 B0 L1<h B1 B2\n",
-     "stage 0: L0<h can find its slot taken by a forward that comes later in the list"},
+     "stage 0: L0<h can find its slot taken by a forward later in the list"},
     {STAGE(3, 2) "F0 F1 E0>h L0<h B0 F2 E1>h L1<h B1 B2\n", NULL},
     {STAGE(3, 2) "F0 E0>h F1 E1>h F2 L0<h B0 L1<h B1 B2\n", NULL},
     {STAGE(2, 1) "F0 E0>h L0<h B0 F1 B1\n", NULL},
     // F2 may take the slot that E0 frees, so that L0 gets no slot, and B0 waits for L0.
     {STAGE(3, 2) "F0 F1 E0>h L0<h E1>h F2 B0 L1<h B1 B2\n",
-     "stage 0: L0<h can find its slot taken by a forward that comes later in the list"},
+     "stage 0: L0<h can find its slot taken by a forward later in the list"},
     {STAGE(3, 2) "F0 E0>h F1 E1>h L0<h F2 B0 L1<h B1 B2\n", NULL},
     // ... and between stages.
     {"stages 2  microbatches 2  slots 2\nstage 0: B0 F0 F1 B1\nstage 1: F0 B0 F1 B1\n",
@@ -89,15 +89,15 @@ static const struct {
     {CHUNKS("chunks 1", 2, 2) "F0.0 F1.0 I0.0 I1.0 W0.0 W1.0\n", NULL},
     // I frees no slot.
     {CHUNKS("chunks 1", 2, 1) "F0.0 I0.0 F1.0 W0.0 I1.0 W1.0\n",
-     "stage 0: F1.0 finds all own slots of the stage taken"},
+     "stage 0: F1.0 needs an own slot of the stage, but all are in use"},
     {CHUNKS("chunks 1", 1, 1) "F0.0 I0.0 E0.0>h L0.0<h W0.0\n",
      "stage 0: E0.0>h comes after I; evict the bundle before its I"},
     {CHUNKS("chunks 1", 1, 1) "F0.1 I0.0 W0.0\n", "stage 0: F0.1 names a chunk that does not exist"},
     {CHUNKS("chunks 2", 1, 2) "F0.0 F0.1 B0.1 B0.0\n", NULL},
     {CHUNKS("chunks 2", 1, 2) "F0.1 F0.0 B0.1 B0.0\n",
-     "stage 0: F0.1 comes before the action on the same stage that makes its input"},
+     "stage 0: F0.1 comes before the action on the same stage that produces its input"},
     {CHUNKS("chunks 2", 1, 2) "F0.0 F0.1 B0.0 B0.1\n",
-     "stage 0: B0.0 comes before the action on the same stage that makes its input"},
+     "stage 0: B0.0 comes before the action on the same stage that produces its input"},
     // One buffer between the two chunks of a stage.
     {"stages 2  chunks 2  placement v  microbatches 1  slots 3  edges 2\n"
      "stage 0: F0.0 E0.0>1 L0.0<1 F0.1 B0.1 B0.0\nstage 1: F0.0 F0.1 A0.0<0 R0.0>0 B0.1 B0.0\n",
@@ -107,7 +107,7 @@ static const struct {
      NULL},
     {"stages 1  chunks 2  placement v  microbatches 2  slots 4  edges 1\n"
      "stage 0: F0.0 F1.0 F0.1 F1.1 B0.1 B0.0 B1.1 B1.0\n",
-     "stage 0: F1.0 finds no free buffer between two chunks of the stage"},
+     "stage 0: F1.0 needs a free buffer between two chunks of the stage, but all are in use"},
     {"stages 1  chunks 2  placement v  microbatches 2  slots 4  edges 2\n"
      "stage 0: F0.0 F1.0 F0.1 F1.1 B0.1 B0.0 B1.1 B1.0\n",
      NULL},

@@ -40,7 +40,7 @@ def test_a_file_may_say_any_number_of_edge_buffers(tmp_path):
 
 @pytest.mark.parametrize("text, overrides, why", [
     (MINE.replace("I1.0 W0.0", "W0.0 W1.0", 1), (), "schedule mine: stage 1: W1.0 comes before its I"),
-    (MINE.replace("slots 2", "slots 1"), (), "stage 0: F1.0 finds all own slots of the stage taken"),
+    (MINE.replace("slots 2", "slots 1"), (), "stage 0: F1.0 needs an own slot of the stage, but all are in use"),
     (MINE.replace("F2.0", "X2.0", 1), (), 'line 2: found "X2.0"'),
     (MINE + "\0 and more", (), "byte 225 is NUL; a schedule is plain text"),
     (MINE.replace(" mine ", " forward "), (), 'the name "forward" is reserved for schedules without backwards'),

@@ -104,7 +104,7 @@ def test_what_cannot_be_compared_is_reported(capsys, tmp_path):
     refused('rope_scaling is "dynamic", which is unsupported', rope_scaling={"rope_type": "dynamic", "factor": 8.0})
     refused('model_type "llama" has no experts, but the file has num_local_experts', num_local_experts=8)
     refused("without its latent attention or router", model_type="deepseek_v2")
-    refused('model_type is "gemma"; family llama computes "llama" "mistral" "qwen2" "qwen3"', model_type="gemma")
+    refused('model_type is "gemma"; family llama supports "llama" "mistral" "qwen2" "qwen3"', model_type="gemma")
     refused("attention_bias is set, which gives o_proj a bias too", attention_bias=True)
     refused("this model's is [120, 96]", hidden_size=96, num_attention_heads=12)
     refused("has 1000 tokens, and 4097 are asked for", "--data", write_tokens(tmp_path / "d.bin", made_tokens(1000)),

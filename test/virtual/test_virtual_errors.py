@@ -206,7 +206,7 @@ def test_an_error_of_nccl_ends_the_job_with_its_group_and_what_to_do(tmp_path, o
 
 
 def test_launches_that_block_are_refused_between_ranks(tmp_path):
-    assert "CUDA_LAUNCH_BLOCKING=1 lets a host wait inside a send" in refused(tmp_path, *TWO, CUDA_LAUNCH_BLOCKING="1")
+    assert "CUDA_LAUNCH_BLOCKING=1 makes every send block" in refused(tmp_path, *TWO, CUDA_LAUNCH_BLOCKING="1")
 
 
 @pytest.mark.thorough

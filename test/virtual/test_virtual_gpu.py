@@ -103,7 +103,7 @@ def test_layouts_have_the_same_bits_and_the_planned_bytes(tmp_path, family, give
 
 @pytest.mark.parametrize("why, options", {
     "bf16": ("train.precision=fp32",),
-    "documents": ("train.precision=bf16", *virtual_runs.DOCUMENTS, "hardware.gpu=a100-80g"),
+    "document masks": ("train.precision=bf16", *virtual_runs.DOCUMENTS, "hardware.gpu=a100-80g"),
     "head size": ("train.precision=bf16", "model.head_dim=12"),
 }.items())
 def test_a_plan_replaces_flash_where_a_run_does(tmp_path, why, options):
@@ -117,7 +117,7 @@ def test_a_plan_replaces_flash_where_a_run_does(tmp_path, why, options):
     assert [stage["peak_bytes"] for stage in json.loads(plan.stdout)["stages"]] == [
         stage["peak_bytes"] for stage in ended.steps[0]["stages"]
     ]
-    assert why in re.search(r"\(flash becomes recompute: (.*?)\)", " ".join(ended.stderr.split()))[1]
+    assert why in re.search(r"\(flash falls back to recompute: (.*?)\)", " ".join(ended.stderr.split()))[1]
 
 
 def saving(folder):
