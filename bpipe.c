@@ -93,9 +93,8 @@ int64_t schedule_place(const Schedule *schedule, Action action) {
     return (int64_t)action.microbatch * slices + (forward ? action.slice : slices - 1 - action.slice);
 }
 
-// The counts of one walk over a stage's list. own: most bundles of the stage at once between their F and the B or W
-// that frees their slot. lent: most bundles of the partner at once. away: most bundles of the stage in host memory at
-// once. split: whether a backward is split.
+// Peaks over a stage's list. own: the stage's bundles between their F and the B or W that frees their slot. lent: the
+// partner's bundles in lent slots. away: the stage's bundles in host memory. split: whether a backward is split.
 typedef struct ListCounts {
     int own, lent, away;
     bool split;
@@ -233,7 +232,7 @@ int bpipe_min_slots(int stages) { return stages == 1 ? 1 : (stages + 3) / 2; }
 
 int bpipe_min_slots_host(int stages) { return stages == 1 ? 1 : 2; }
 
-// The walk along the compute actions of one stage, which follows the contents of its slots.
+// A walk along the compute actions of one stage that tracks which bundles are in its slots.
 typedef struct Walk {
     ActionList list;
     const StageSchedule *base;
@@ -269,7 +268,7 @@ static void walk_move_(Walk *walk, ActionKind kind, int turn) {
     list_push(&walk->list, (Action){kind, action.microbatch, action.chunk, walk->peer, action.slice});
 }
 
-// Evicts the newest bundles after turn `needed` until `wanted` more bundles fit, or returns false and evicts nothing.
+// Evicts the bundles with the last turns, all after `needed`, until `wanted` more fit. Else returns false, evicts none.
 static bool walk_make_room_(Walk *walk, int wanted, int needed) {
     int missing = walk->used + wanted - walk->slots, turn = walk->newest + 1;
     for (int found = 0; found < missing; found++) {
@@ -298,7 +297,7 @@ static void walk_before_forward_(Walk *walk) {
     if (!walk_make_room_(walk, 1, walk->now)) walk->failed = true;
 }
 
-// Returns by how many the slots in use rise at most between the current action and the B or I of a turn.
+// Returns the largest rise in slots in use between the current action and the B or I of a turn.
 static int walk_rise_(const Walk *walk, int turn) {
     int rise = 0, most = 0;
     for (int64_t i = walk->at; i < walk->place[turn]; i++) {
@@ -450,8 +449,8 @@ static int host_needs_(const Schedule *base, int s) {
     return slots;
 }
 
-// Evicting to the host, a stage needs the fewest slots with which the pass succeeds. To a partner: half of the two
-// stages' bundles in flight, rounded down, plus 1, since a bundle in transit takes a slot on both.
+// To the host, a stage needs the fewest slots with which the pass succeeds. To a partner, a pair needs half of its
+// bundles in flight, rounded down, plus 1 because a bundle in transit takes a slot on both stages.
 int bpipe_least_slots(const Schedule *base, EvictTarget target) {
     int least = 1;
     for (int s = 0; s < base->stages; s++) {

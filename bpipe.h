@@ -101,8 +101,8 @@ typedef struct Action {
     int slice;      // 0 .. slices-1
 } Action;
 
-// When an action ran. Run: seconds of this host's clock_seconds(). Simulation: time since its start. A transfer
-// begins when it is at the head of the queue and has its inputs, and ends when it is complete.
+// When an action ran: in a run, by clock_seconds() of this host; in a simulation, since the start of the step. A
+// transfer begins when it is at the head of the queue and has its inputs, and ends when it is complete.
 typedef struct ActionTime {
     double begin, end;
 } ActionTime;
@@ -113,7 +113,7 @@ typedef struct StageSchedule {
     int64_t count;
     int own_slots;
     int lent_slots; // own_slots + lent_slots <= Schedule.slots
-    int host_slots; // most of its bundles in host memory at once
+    int host_slots; // peak number of its bundles in host memory
 } StageSchedule;
 
 // The virtual stage of chunk c on stage s.
@@ -129,7 +129,7 @@ typedef struct Schedule {
     Placement placement;
     int microbatches;
     int slices;       // slices per microbatch
-    int slots;        // the bound for every stage, own and lent together; one slot holds one chunk's bundle of a slice
+    int slots;        // limit per stage, own and lent together; one slot holds one chunk's bundle of a slice
     int edge_buffers; // buffers on each side of a boundary between virtual stages, per direction
     bool forward_only;
     bool split;           // at least one backward is split into I and W
@@ -207,7 +207,7 @@ void schedule_free(Schedule *schedule);
 //              (forward-only: only F)
 //   paired     E and L of a stage are A and R of its partner, in the same order
 //   resident   B, I, E and R use only bundles on the stage, and L only evicted bundles; no E follows I; at the end no
-//              bundle is away
+//              bundle is still evicted
 //   bounded    own and lent slots suffice in list order, and together stay within `slots`
 //   live       no stage waits forever, whatever the durations and whichever of two waiting actions gets a slot
 // Takes O(actions) time if the queue follows compute closely, as in all schedules made here.
@@ -241,7 +241,7 @@ typedef struct ScheduleSpec {
     int stages, microbatches;
     int chunks; // 0: the kind's default
     int group;  // microbatches that pass a chunk one after another, or SCHEDULE_GROUP_HALF; 0: ceil(p/slices)
-    int delay;  // most later I that run between an I and its W, or SCHEDULE_DELAY_MOST
+    int delay;  // most I that may run between an I and its W, or SCHEDULE_DELAY_MOST
     int slices; // slices per microbatch; 0: 1
     bool split; // write every B as I and W; schedules that need I and W have them anyway
 } ScheduleSpec;

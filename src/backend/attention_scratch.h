@@ -18,15 +18,15 @@ const char *attention_without_flash(const AttentionShape *shape, int64_t element
 
 // Documents in flash. A call of cuDNN computes several documents of one sequence. They are sorted into kinds by length,
 // so that few graphs are built: kind i has room for kind->batch documents of at most kind->seq queries. A kind's length
-// is a quarter of the length of the one before it, and its room is twice what fits into a sequence, so its scores are
-// no more than those of the sequence as one document. The last kind, of at most 64 queries, has room for documents of
-// eight on average, so that a piece of short documents is one call. A range has a first kind for the document that
-// begins before it, with kind->first > 0. Without documents the only kind is `shape`. Returns false if there is no kind
-// i.
+// is a quarter of the previous kind's, and it has room for twice the documents that fit into a sequence, so it has no
+// more scores than one document of the full length. The last kind, of at most 64 queries, has room for documents of
+// eight queries on average, so that a piece of short documents is one call. A range has a first kind for the document
+// that begins before it, with kind->first > 0. Without documents the only kind is `shape`. Returns false if there is no
+// kind i.
 bool attention_flash_kind(const AttentionShape *shape, int i, AttentionShape *kind);
 
-// What a call with documents reads on the device: how many queries and keys each document has, and where its rows of
-// queries, keys, outputs and statistics begin and the last ends, in elements.
+// Device arrays that a call with documents reads: the number of queries and keys of each document, and the offsets, in
+// elements, of its rows of queries, keys, outputs and statistics, with the end of the last.
 enum { FLASH_DOCUMENTS = 128 };
 typedef enum FlashRows { FLASH_QUERIES, FLASH_KEYS, FLASH_OUTPUTS, FLASH_STATISTICS, FLASH_ROW_KINDS } FlashRows;
 typedef struct FlashDocuments {

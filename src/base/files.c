@@ -75,8 +75,9 @@ static int open_folder_(const char *path, const char **name) {
     return fd;
 }
 
-// Removes a name of an open folder. A folder is opened without following links and emptied through its descriptor: a
-// user who may write to it can swap any folder for a link meanwhile, but the link's target is never touched.
+// Removes the entry `name` of an open folder. A folder is opened without following links and emptied through its
+// descriptor: a user who may write to it can swap any folder for a link meanwhile, but the link's target is never
+// touched.
 static void remove_(int within, const char *name, int depth) {
     enum { MOST_DEPTH = 64 };
     if (unlinkat(within, name, 0) == 0 || depth > MOST_DEPTH) return;

@@ -67,7 +67,7 @@ int file_failed(const char *path, const char *what, Error *err);
 const char *file_why(int code);
 
 // Opens /dev/null, read-only, for each of stdin, stdout and stderr that is closed at start. Otherwise the next open()
-// would get that descriptor, and our output would go into that file.
+// would get that descriptor, and our output would end up in its file.
 void file_reserve_standard(void);
 
 // Writes the path of the running program's file. Returns false if /proc/self/exe cannot be read.

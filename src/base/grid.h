@@ -29,7 +29,7 @@ void grid_print(const Grid *grid, FILE *file);
 // Prints `label` followed by a text, wrapped at GRID_LINE; continuation lines are aligned with the start of the text.
 void grid_line(FILE *file, const char *label, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-// Returns the lines of a text.
+// Returns the number of lines of a text.
 int grid_lines(const char *text);
 
 void grid_free(Grid *grid);

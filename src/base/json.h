@@ -1,6 +1,6 @@
 // A small strict reader of JSON (RFC 8259) for untrusted files; every deviation is an error that names its position. It
-// is stricter than the standard where leniency would hide damage: no duplicate keys, no NUL inside a text, UTF-8 only.
-// Depth and size are bounded, so that no file can exhaust the stack or the memory.
+// is stricter than the standard where leniency would hide damage: no duplicate keys, no NUL inside a string, UTF-8
+// only. Depth and size are bounded, so that no file can exhaust the stack or the memory.
 #pragma once
 
 #include "log.h"

@@ -9,7 +9,7 @@
 // Initialize it as {.file = file}.
 typedef struct JsonOut {
     FILE *file;
-    bool comma, line; // what comes before the next value, key or bracket
+    bool comma, line; // a comma, and a new line, precede the next value, key or bracket
 } JsonOut;
 
 // Begins an object ('{') or an array ('['), and ends it.
@@ -30,5 +30,5 @@ void json_put_number(JsonOut *out, const char *key, double value);
 void json_members(JsonOut *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void json_object(JsonOut *out, const char *key, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-// Returns the file, into which the caller has to write the value.
+// Writes the key and returns the file, to which the caller writes the value.
 FILE *json_put(JsonOut *out, const char *key);

@@ -13,7 +13,7 @@ void memo_free(Memo *memo);
 
 // Copies the value of a key, with the length that memo_keep got. Returns false if the key is unknown.
 bool memo_find(Memo *memo, const void *key, void *value);
-// Keeps a value. Returns false if another thread has kept one for this key meanwhile.
+// Keeps a value. Returns false if another thread has meanwhile kept one for this key.
 bool memo_keep(Memo *memo, const void *key, const void *value, size_t bytes);
 // Calls `visit` with every value.
 void memo_each(Memo *memo, void (*visit)(void *value));

@@ -52,11 +52,11 @@ static void nap_(long ns, bool first) {
 void comm_pause(Pause *pause) {
     // A poll and its wake-up cost about 8 microseconds: 4 percent of a core if repeated every 200 microseconds, and
     // several ranks of a machine may wait at once. The first polls do not sleep, to keep short waits short. If another
-    // program runs on the core, a yield lasts its time slice, but a sleeping rank soon gets the core back.
-    // Measured with four ranks that pass on two messages, next to two busy loops on two cores: 6 ms per hop with
-    // yields, 0.5 ms with sleeps or futexes. The loops then delay only compute, not waits. A shorter slice or spinning
-    // gains nothing. Sleeping 200 microseconds from the start makes a tiny step a fifth faster (p=2 t=2 next to three
-    // loops: 50 ms instead of 63), but can make larger steps of ranks that share cores a few percent slower.
+    // program runs on the core, a yield lasts its time slice, but a sleeping rank soon gets the core back. Measured
+    // with four ranks that forward two messages, next to two busy loops on two cores: 6 ms per hop with yields, 0.5 ms
+    // with sleeps or futexes. The loops then delay only compute, not waits. A shorter slice or spinning gains nothing.
+    // Sleeping 200 microseconds from the start makes a tiny step a fifth faster (p=2 t=2 next to three loops: 50 ms
+    // instead of 63), but can make larger steps of ranks that share cores a few percent slower.
     enum { YIELDS = 16, SHORTEST_NS = 12500 };
     static const double SLICE_S = 1e-3, BUSY_S = 0.1;
     double now = clock_seconds();

@@ -64,8 +64,8 @@ typedef struct CommRequest {
     int64_t detail[4];
     int64_t steps; // grows with every test that made progress
     bool active;
-    // Set before a collective starts, on every rank: its memory was free already when the group's last collective
-    // without this mark started. So one announcement of that serves both.
+    // Set on every rank before a collective starts: its memory was already free when the group's last collective
+    // without this mark started, so that collective's announcement serves both.
     bool follows;
 } CommRequest;
 
@@ -91,7 +91,7 @@ struct Comm {
     // Starts a message to rank `peer` of this group if `sends`, else a message from that rank. Sending does not change
     // the memory. bytes may exceed 2^31.
     int (*message)(Comm *, bool sends, int peer, void *memory, int64_t bytes, CommRequest *, Error *);
-    // Starts a collective. root: of those that have one, the same on all ranks; else NO_ROOT.
+    // Starts a collective. root: the same on all ranks; NO_ROOT for operations without a root.
     //   COMM_ALL_REDUCE      out (count) = element-wise sum over the group, in place: in is out. bf16 is summed in fp32
     //                        and rounded once
     //   COMM_ALL_GATHER      out (size, count) from in (count) of each rank; in may be out + rank * count
@@ -122,7 +122,6 @@ struct Comm {
     void (*destroy)(Comm *);
 };
 
-// Start a message to a rank, or from one.
 static inline int comm_send(Comm *comm, int peer, const void *from, int64_t bytes, CommRequest *request, Error *err) {
     return comm->message(comm, true, peer, (void *)from, bytes, request, err);
 }

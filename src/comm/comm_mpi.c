@@ -301,7 +301,7 @@ static int mpi_collective_(Comm *base, CommOperation operation, int root, void *
     return start_piece_(comm, work, err);
 }
 
-// An exchange ends like a gather, without sums.
+// An exchange runs as a PHASE_GATHER: no sums.
 static int mpi_exchange_(Comm *base, void *out, const int64_t *received, const void *in, const int64_t *sent,
                          CommRequest *request, Error *err) {
     CommMpi *comm = base->self;

@@ -54,7 +54,7 @@ typedef struct PushWay {
     bool lends;   // this end passed memory to `connect`
     bool direct;  // one end has mapped the memory of the other; else messages go through `far`
     bool mapped;  // `memory` is the peer's; this direction mapped it and must give it back
-    bool grants;  // this end grants, the other end moves
+    bool grants;  // this end grants, the other end copies or sends
     char *memory; // memory lent by either end
     int64_t bytes;
     Parcel *first, *last;    // the messages in the order they were started

@@ -81,7 +81,7 @@ void cpu_adamw(Backend *backend, const AdamwTensor *tensors, int64_t tensor_coun
         float *restrict gradient = t->gradient + run.first;
         float *restrict m = t->m + run.first, *restrict v = t->v == NULL ? NULL : t->v + run.first;
         const AdamwCoefficients c = t->decay ? with_decay : without;
-        const float rate = (float)(step->lr * t->scale); // of Muon, whose direction replaces the gradient
+        const float rate = (float)(step->lr * t->scale); // a matrix of Muon's: the gradient is its direction
         for (int64_t i = 0; i < run.count && v == NULL; i++) w[i] -= rate * gradient[i] + c.decay * w[i];
         for (int64_t i = 0; i < run.count && v != NULL; i++) {
             float g = gradient[i] * c.gradient_scale;

@@ -1,4 +1,4 @@
-// The declarations that the CPU backend's files share. Each operation of backend/operations.h is a function cpu_NAME.
+// Declarations shared by the files of the CPU backend. Each operation of backend/operations.h is a function cpu_NAME.
 //
 // Bits do not depend on the number of threads. Every element of an output is computed by one thread from start to end,
 // or from partial sums over blocks whose boundaries depend only on the shapes, added in block order.
@@ -77,7 +77,7 @@ int64_t cpu_norm_workspace(int64_t rows, int64_t cols, int threads, int thread);
 const float *cpu_load(const Backend *backend, float *workspace, const void *from, int64_t offset, int64_t count);
 
 // Returns where to compute the elements of `to` from `offset` on as floats: in `to` itself if the run is fp32, else in
-// `workspace`. Then cpu_store puts the floats into `to`: it rounds them to bf16, or copies fp32 floats from elsewhere.
+// `workspace`. Afterwards cpu_store writes them to `to`: it rounds to bf16, or copies floats that are elsewhere.
 static inline float *cpu_place(const Backend *backend, float *workspace, void *to, int64_t offset) {
     return cpu_is_bf16(backend) ? workspace : (float *)to + offset;
 }

@@ -22,8 +22,8 @@ void cpu_embedding_forward(Backend *backend, void *x, const int32_t *tokens, con
     }
 }
 
-// Adds row i of dx to row index[i] - first of the table; index NULL: i / batch. Threads have equal shares of the
-// columns in complete cache lines.
+// Adds row i of dx to row index[i] - first of the table; index NULL: i / batch. The columns are divided evenly among
+// the threads, in complete cache lines.
 static void scatter_(Backend *backend, float *table, const void *dx, const int32_t *index, int64_t batch, int64_t rows,
                      int64_t hidden, int64_t first, int64_t count) {
     CpuBackend *cpu = cpu_self(backend);

@@ -1,4 +1,4 @@
-// The parts of the matrix product, for code that packs an operand once and multiplies with it often.
+// The steps of the matrix product, for code that packs an operand once and multiplies with it often.
 #pragma once
 
 #include "cpu.h"

@@ -187,7 +187,7 @@ void blend_tell(const Blend *blend, int64_t samples, const Log *log) {
         char count[32];
         int64_t own = dataset_samples(blend->source[i]);
         double share = (double)order->share[i] / (double)order->period, passes = share * (double)samples / (double)own;
-        // One data set is worth a line only if it repeats.
+        // A single data set is logged only if it repeats.
         if (blend->count == 1 && passes > 1.0)
             log_status(log, "data.train: %s has %s sequences; the run repeats them: %.3g passes", blend->config[i].path,
                        grid_count(own, count), passes);

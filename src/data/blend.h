@@ -33,7 +33,7 @@ int blend_sample(const Blend *blend, int64_t seed, int64_t position, int64_t *sa
 int blend_fetch(const Blend *blend, int64_t seed, int64_t position, int32_t *inputs, int32_t *targets, int64_t stride,
                 Error *err);
 
-// Says that the sample at a position of training will be fetched soon, as dataset_expect does.
+// Prefetches the sample at a position of training, as dataset_expect does.
 void blend_expect(const Blend *blend, int64_t seed, int64_t position);
 
 // With several sources, logs each source's share and its number of passes in the first `samples` of training.

@@ -19,8 +19,8 @@
 
 enum { HEADER_BYTES = 256 * 4, MAGIC_GPT2 = 20240520, MAGIC_LLAMA3 = 20240801, FEISTEL_ROUNDS = 8 };
 
-// Tokens checked when a data set is opened: per shard SCAN_ALL / shards, but from SCAN_LEAST to SCAN_MOST. Reading
-// every token of a large data set at start would take minutes; other tokens are checked when they are fetched.
+// Tokens checked when a data set is opened: per shard SCAN_ALL / shards, but at least SCAN_LEAST and at most SCAN_MOST.
+// Reading every token of a large data set at start would take minutes; other tokens are checked when they are fetched.
 enum { SCAN_ALL = 64 << 20, SCAN_MOST = 16 << 20, SCAN_LEAST = 64 << 10 };
 
 // PIECE_BYTES: bytes of tokens per read, on the stack. PREFIX_BYTES: size of a buffer for a path.
@@ -279,8 +279,7 @@ static int dataset_open_(Dataset *dataset, const char *key, const char *pattern,
     enum { MOST_WILD = 4 };
     glob_t names;
     int wild = 0;
-    // 1. Refuse patterns that match more names than any data set has and would be searched for hours: each */../
-    //    multiplies them by the folders there.
+    // 1. Refuse patterns whose search would take hours: each */../ multiplies the matches by the number of folders.
     for (const char *at = pattern; *at != '\0'; at += strspn(at, "/")) {
         size_t length = strcspn(at, "/");
         bool up = wild > 0 && length == 2 && strncmp(at, "..", 2) == 0;
@@ -314,7 +313,7 @@ static int dataset_open_(Dataset *dataset, const char *key, const char *pattern,
         limit.rlim_cur += more < files ? more : files;
         (void)setrlimit(RLIMIT_NOFILE, &limit); // if this fails, open reports it
     }
-    // 4. Open them. Their sequences have to suffice.
+    // 4. Open them, and check that they have enough sequences.
     char last[SIDE_FILE_PATH] = "";
     for (int i = 0; i < dataset->count; i++)
         if (check_side_(dataset, dataset->shards[i].path, last, key, err) != 0 ||

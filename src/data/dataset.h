@@ -40,7 +40,7 @@ int dataset_identify(const Dataset *dataset, const Crc64 *crc, uint64_t *raw, Er
 // Returns the sample (0 .. samples-1) at a position of training: the permutation keyed by (seed, position / samples).
 int64_t dataset_shuffled(const Dataset *dataset, int64_t seed, int64_t position);
 
-// Says that a sample will be fetched soon. The system then reads it into its cache in the background.
+// Prefetches a sample: the kernel reads it into the page cache in the background.
 void dataset_expect(const Dataset *dataset, int64_t sample);
 
 // Copies sample number `sample` in file order: inputs (seq_len) and targets (seq_len), each written with a stride of

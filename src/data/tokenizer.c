@@ -58,7 +58,7 @@ static char *library_run_(const char *action, const char *file, const char *inpu
     for (int i = 0; i < LIBRARY_FILES; i++) opened = (files[i] = memfd_create(names[i], MFD_CLOEXEC)) >= 0 && opened;
     opened = opened && write(files[0], input, length) == (ssize_t)length && lseek(files[0], 0, SEEK_SET) == 0;
     const char *command[] = {library_python_(), script, action, "--eot", "none", "--tokenizer", file, NULL};
-    // Its exit status; 128: killed; -1: it did not start.
+    // exit status of the helper; 128: killed; -1: it did not start
     int status = -1;
     if (opened) {
         posix_spawn_file_actions_t actions;

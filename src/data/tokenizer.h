@@ -20,7 +20,6 @@ typedef struct Tokens {
 // Reads the side file of the training data's first shard. Returns 1 if it was found, 0 if not, -1 with err if damaged.
 int tokenizer_side(const Config *config, SideFile *side, Error *err);
 
-// Opens the run's tokenizer. NULL with err.
 Tokenizer *tokenizer_open(const Config *config, Error *err);
 void tokenizer_close(Tokenizer *tokenizer);
 

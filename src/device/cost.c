@@ -103,9 +103,9 @@ double cost_product_fp8(const Cost *cost, int64_t m, int64_t n, int64_t k) {
 
 double cost_adding(const Cost *cost, double weights) { return cost->added * cost_pass(cost, 8 * weights); }
 
-// A loop of products reaches the rate of other products, but reads every expert's weights for few rows, and launches
-// each product. On the A100s and B200s of test/plan/kernels/experts.csv, whose own products reach 0.94 and 0.8 of the
-// rates that plans use, loops over cuBLAS are 1.02 to 1.29 times as fast as this formula says; the grouped kernels of
+// A loop of products reaches the usual rate, but reads every expert's weights for few rows and launches every product.
+// On the A100s and B200s of test/plan/kernels/experts.csv, whose own products reach 0.94 and 0.8 of the rates that
+// plans use, loops over cuBLAS are 1.02 to 1.29 times as fast as this formula says; the grouped kernels of
 // TensorRT-LLM, in bursts, 1.05 to 1.4 times (ai-dynamo/aiconfigurator@095f58a5, 1,024 and more rows per expert).
 double cost_experts(const Cost *cost, int64_t rows, int64_t experts, int64_t n, int64_t k, int64_t element,
                     bool gradient) {
@@ -198,10 +198,11 @@ double cost_copy(const Cost *cost, double bytes) {
     return COPY + bytes / cost->tensor;
 }
 
-// A collective by copies waits for one flag before and one behind its rows: together they are one latency.
+// A collective by copies waits for one flag before its rows and one after them, which together take one latency.
 double cost_flag(const Cost *cost) { return cost->latency / 2; }
 
-// Three copies for each peer: a flag that it may write, for the first of which rows wait; rows; a flag behind them.
+// Three copies for each peer: a flag that permits it to write, rows, which wait for the first such flag, and a flag
+// after the rows.
 double cost_copies(const Cost *cost, double bytes, int ranks, bool follows) {
     double peers = ranks - 1, flag = cost_copy(cost, 0);
     double ready = follows ? 0 : fmax(peers * flag, flag + cost_flag(cost));

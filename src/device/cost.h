@@ -65,8 +65,8 @@ double cost_product_fp8(const Cost *cost, int64_t m, int64_t n, int64_t k);
 // Returns the extra seconds that the gradient product of `weights` weights takes to accumulate into fp32 memory.
 double cost_adding(const Cost *cost, double weights);
 
-// Returns the seconds of the products of `rows` rows in all with `experts` matrices of weights (n, k). element: bytes
-// moved per weight. gradient: the products are gradients of the weights, so their sums run over an expert's rows.
+// Returns the seconds to multiply `rows` rows in all by `experts` weight matrices (n, k). element: bytes moved per
+// weight. gradient: the products are gradients of the weights, so their sums run over an expert's rows.
 double cost_experts(const Cost *cost, int64_t rows, int64_t experts, int64_t n, int64_t k, int64_t element,
                     bool gradient);
 
@@ -74,8 +74,8 @@ double cost_experts(const Cost *cost, int64_t rows, int64_t experts, int64_t n, 
 // multiprocessors. The GPU may have more, and the last wave of tiles may leave most of the multiprocessors idle.
 double cost_waves(const Cost *cost, double count, int64_t m, int64_t n, int multiprocessors);
 
-// Returns the seconds of causal attention of `heads` heads in all, over sequences of `seq` positions. Queries and keys
-// have head_dim dimensions, values value_dim. flops must be known.
+// Returns the seconds of causal attention with `heads` heads in all, over sequences of `seq` positions. Queries and
+// keys have head_dim dimensions, values value_dim. flops must be known.
 double cost_flash(const Cost *cost, double heads, int64_t seq, int64_t head_dim, int64_t value_dim, bool backward);
 
 // Returns the seconds to read or write `bytes` in the device's memory.
@@ -97,7 +97,7 @@ double cost_copy(const Cost *cost, double bytes);
 // (CommRequest). For a reduce-scatter, the kernel that adds up the received blocks is not included.
 double cost_copies(const Cost *cost, double bytes, int ranks, bool follows);
 
-// Returns the seconds until a stream of one GPU sees a word that was written by another GPU.
+// Returns the seconds until a stream of one GPU sees a word that another GPU wrote.
 double cost_flag(const Cost *cost);
 
 // Returns the bytes/s that one rank sends in a collective.

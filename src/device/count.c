@@ -30,7 +30,7 @@ double account_total(const Account *account) {
            account->uneven;
 }
 
-// Returns the entry of a price in a table; if the entry's `what` differs, the price has to be computed.
+// Returns the table entry for a price. If its `what` differs, the caller has to compute the price.
 static Priced *priced_(Priced *table, int64_t what, int64_t size) {
     uint64_t hash = ((uint64_t)what * 31 + (uint64_t)size) * 0x9e3779b97f4a7c15u;
     return &table[hash >> 60];
@@ -309,8 +309,8 @@ typedef struct CountComm {
     Priced priced[PRICED];
 } CountComm;
 
-// Indices into CommRequest.detail: bits of the end's time; bytes of a sum that compute ends; 1: an exchange; bits of
-// the seconds that it would take in a balanced routing.
+// Indices into CommRequest.detail: bits of the end time; bytes of a sum that a kernel completes; 1: an exchange; bits
+// of the seconds that the exchange would take in a balanced routing.
 enum { END, SUMS, EXCHANGE, EVEN };
 
 static bool inside_(const void *data, int64_t bytes, const void *memory, int64_t size) {

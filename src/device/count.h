@@ -23,7 +23,7 @@ typedef struct Account {
     double products;  // matrix products, without attention's
     double attention; // attention of any mode
     double passes;    // everything else that reads and writes memory
-    double exposed;   // compute waited for collectives, or ran slower next to them
+    double exposed;   // compute waited for collectives, or ran slower beside them
     double exchange;  // compute waited for exchanges of rows with experts
     double uneven;    // extra time of the fullest rank's experts and exchanges over a balanced routing
 } Account;
@@ -44,7 +44,7 @@ typedef struct Clocks {
     bool own_sums;  // a CPU: products of eight bits are emulated, quantizing is a pass of its own
     double compute; // time at which all compute queued so far has ended
     double busy;    // time at which the last collective that occupies multiprocessors ends
-    Account spent;  // what `compute` consists of
+    Account spent;  // `compute` by kind of work
     double fullest; // rows that the experts of the counted rank get, relative to a balanced routing
     int expert_ranks;
     bool once;      // exchanges send a token to each node once, as DeepEP does, and copy it there
@@ -67,5 +67,5 @@ typedef struct CountLinks {
 // Creates rank `rank` of a group whose collectives advance `clocks`. Only collectives are counted; a message is an
 // error of the program.
 Comm *count_comm_create(const char *name, int rank, int size, Clocks *clocks, const CountLinks *links);
-// Makes the group's collectives free (on), or as slow as its links (off).
+// on: the group's collectives take no time; off: they take the time of its links.
 void count_comm_rest(Comm *comm, bool on);

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Facts about a rank's GPU and host, gathered on all ranks.
+// A rank's GPU and host, gathered on all ranks.
 typedef struct Seat {
     GpuIdentity gpu;
     char host[64];
@@ -80,7 +80,7 @@ static int ranks_with_(const Seat *seats, int ranks, const Seat *of, bool gpu) {
     return count;
 }
 
-// Returns 0 if the GPUs can serve the ranks, else -1 with the first reason. Every rank finds the same reason.
+// Returns 0 if the GPUs can serve the ranks, else -1 with the first reason. All ranks find the same reason.
 static int device_refuse_(const Config *config, const Seat *seats, int ranks, Error *err) {
     for (int r = 0; r < ranks; r++) {
         const Seat *seat = &seats[r];

@@ -15,8 +15,8 @@ typedef struct Device {
     char about[256];         // a line for the user: versions, or why the CPU computes; may be empty
 } Device;
 
-// The purpose of a group; see CommUse in cuda/comm_cuda.h. Messages between neighbouring stages are announced
-// (comm_pushed.h); messages of USE_PAIR are announced by the caller.
+// The purpose of a group; see CommUse in cuda/comm_cuda.h. Messages of USE_NEIGHBOURS are announced (comm_pushed.h);
+// the caller announces those of USE_PAIR.
 typedef enum DeviceUse { USE_COMPUTE, USE_BESIDE, USE_NEIGHBOURS, USE_PAIR, USE_EXCHANGE } DeviceUse;
 
 // Returns whether `ranks` ranks would compute on GPUs if they were started on this host. Allocates no memory on a GPU.
@@ -25,7 +25,7 @@ bool device_has_gpus(const Config *config, int64_t ranks);
 // Writes in one clause why no GPU is available; empty if the configuration does not ask for a GPU.
 void device_missing(const Config *config, char why[256]);
 
-// The figures of a GPU. If several ranks share the GPU, the share of one rank.
+// Figures of a GPU, or one rank's share of them if several ranks share the GPU.
 typedef struct DeviceFigures {
     int64_t memory_bytes;
     double peak_tflops; // peak of matrix products in the run's precision

@@ -25,8 +25,8 @@ void batch_destroy(Batch *batch);
 // Uploads this context rank's pieces of `from`, the (b s) tokens of complete sequences, to `to`.
 void batch_upload(const Stage *stage, int32_t *to, const int32_t *from);
 
-// Uploads the places of a rehearsal. The first microbatch has documents that are half as long from one to the next,
-// because other lengths may need other kernels; the second is one document, which every part but the first continues.
+// Uploads places for a rehearsal. In the first microbatch each document is half as long as the one before it, because
+// different lengths may need different kernels. The second is one document, which every part after the first continues.
 void batch_rehearse(Stage *stage);
 
 // Continues after `step`, when `samples` samples have been consumed. Without this call, step 1 begins with sample 0.
@@ -38,7 +38,7 @@ int64_t batch_position(const Batch *batch, int64_t step);
 // the r-th of d equal contiguous parts and splits it into microbatches. The first stage gets inputs, the last targets.
 // With data.mask_documents or data.reset_positions, every stage gets the tokens' places in their documents.
 int batch_train(Batch *batch, const Blend *blend, int64_t step, Error *err);
-// Lets the system read the samples of a step in the background, before batch_train of that step.
+// Asks the kernel to prefetch the samples of a step from the file. Call it before batch_train of that step.
 void batch_expect(const Batch *batch, const Blend *blend, int64_t step);
 
 // Uploads validation batch `index`, counted from 0: sequences [index*B, (index+1)*B) in file order.

@@ -46,9 +46,9 @@ typedef struct Queue {
     int most;        // most in flight: one E or L, and an A or R for each lent slot
 } Queue;
 
-// How many layers the host queues ahead of a GPU. A stream holds about a thousand launches; then a launch blocks the
-// host, which moves no messages meanwhile. With copies between 8 tensor ranks a layer's backward takes 79, and 49 more
-// if its forward runs again.
+// How many layers the host queues ahead of a GPU. A stream holds about a thousand launches. When it is full, a launch
+// blocks the host and no messages move. With copies between 8 tensor ranks a layer's backward makes 79 launches, and 49
+// more if its forward runs again.
 enum { LAYERS_AHEAD = 6 };
 
 struct Engine {
@@ -533,8 +533,8 @@ static int rehearse_numbers_(Backend *be, const P2pLink *link, uint64_t lane, Er
     return status;
 }
 
-// Runs a microbatch through one chunk and back, slice by slice: each slice sees another number of keys, for which a GPU
-// may use another kernel. parts: whether to run with [0] a complete, [1] a split backward.
+// Runs a microbatch through one chunk and back, slice by slice: each slice sees a different number of keys, for which a
+// GPU may use a different kernel. parts: whether to run with [0] a complete, [1] a split backward.
 static int rehearse_chunk_(Engine *engine, int chunk, int64_t microbatch, float scale, const bool parts[2],
                            Error *err) {
     Stage *stage = engine->stage;
@@ -558,7 +558,7 @@ int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err) {
     const StageSchedule *list = &schedule->stage[engine->index];
     bool parts[2] = {schedule->forward_only, false};
     void (*layer_done)(void *, int64_t) = stage->layer_done;
-    // Other products run beside gathers of weights, which only the first microbatch has.
+    // Weights are gathered only during the first microbatch; products then use other kernels.
     bool again = !schedule->forward_only || stage->gather_flops > 0;
     int status = 0, both = again && stage->most_microbatches > 1 ? 2 : 1;
     if (!engine->be->loads_late) return 0;

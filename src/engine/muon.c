@@ -163,8 +163,9 @@ static int sum_squares_(Muon *muon, Error *err) {
                             err);
 }
 
-// Replaces a matrix's gradient, its momentum, by its direction. `factor` makes its norm 1. gathers: exchanges the parts
-// of the tensor ranks. x holds the ranks' rows one after another. y gathers columns, one block per rank.
+// Replaces a matrix's gradient, which holds the momentum, by the direction. Multiplying by `factor` makes its norm 1.
+// gathers: exchanges the parts of the tensor ranks. x holds the ranks' rows one after another; y gathers columns, one
+// block per rank.
 static int direct_(Muon *muon, int64_t index, double factor, bool gathers, Error *err) {
     Backend *be = muon->be;
     MuonWork work;

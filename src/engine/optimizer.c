@@ -25,7 +25,7 @@
 // One tensor that this rank owns a piece of.
 typedef struct Owned {
     int64_t table_index;
-    bool counted; // its squares are counted here and on no other rank
+    bool counted; // true: only this rank counts its squares
 } Owned;
 
 struct Optimizer {

@@ -1,6 +1,6 @@
 // Activation slots: the only memory that holds bundles. A stage has a fixed number of equal slots: its own slots, the
-// slots that it lends to its partner, and slots in host memory. Every slot records its contents; the
-// proof of the schedule promises that no slot is used in a wrong state, so that would be a defect of the program.
+// slots that it lends to its partner, and slots in host memory. Every slot records its contents; the proof of the
+// schedule promises that no slot is used in a wrong state, so such a use would be a bug.
 #pragma once
 
 #include "backend/backend.h"
@@ -55,5 +55,5 @@ Slot *slots_free(SlotPool *pool, bool idle);
 // Returns the slot that holds the bundle, or NULL.
 Slot *slots_find(SlotPool *pool, int bundle);
 
-// Moves the slot that is in state `from` and, unless it is free, holds this bundle, to another state.
+// Moves a slot from state `from`, in which it holds `bundle` unless it is free, to state `to`.
 void slots_move(SlotPool *pool, Slot *slot, SlotState from, SlotState to, int bundle);

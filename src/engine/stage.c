@@ -261,7 +261,6 @@ int stage_allocate(Stage *stage, const Model *model, const Config *config, const
     stage->head = at->last ? stage->layers + at->layers * table->per_layer : NULL;
     if (allocate_work_(stage, err) != 0) return -1;
 
-    // The workspace of sums over ranks.
     int64_t sums = sums_bytes_(stage, NULL);
     if (sums > 0) {
         stage->sums_memory = be->allocate(be, MEMORY_MESSAGES, sums, "sums over ranks", err);
@@ -375,7 +374,7 @@ static void open_keys_(Stage *stage, const StageChunk *chunk, int64_t unit, int6
     stage->pass.dkeys = (void *)(keys + chunk->kept * chunk->layers * at->keys_bytes + layer * at->dkeys_bytes);
 }
 
-// Makes the tensors [first, end) ready for a run: their weights have arrived, and those of 8 bits are made from them.
+// Prepares `count` tensors for a run: waits for their weights, and quantizes those that products read in 8 bits.
 static void open_weights_(Stage *stage, const Tensor *first, int64_t count) {
     int64_t begin = first - stage->tensors.tensors;
     if (stage->needs_weights != NULL) stage->needs_weights(stage->zero, begin + count);
@@ -398,8 +397,8 @@ int stage_forward(Stage *stage, int chunk, int64_t unit, void *bundle, const voi
     void *begin = here->layers > 0 ? bundle : final;
     const bool opens = unit == 0; // the run's first use of the chunk's weights
     if (opens && here->first) open_weights_(stage, stage->embedding, stage->table.first_layer);
-    // Stages behind the first wait for their input, and their weights arrive meanwhile. The choice of kernels may not
-    // depend on whether this step's gathers have ended, nor on whether there were any, as after a resume.
+    // Later stages wait for their input, and their weights arrive meanwhile. The choice of kernels may not depend on
+    // whether this step's gathers have ended, nor on whether there were any, as after a resume.
     if (opens && here->first) stage->be->gathering = stage->gather_flops;
     if (here->first) embedding_block_forward(pass, stage->model, stage->embedding, begin, stage->tokens + tokens);
     else stage->be->copy(stage->be, STREAM_COMPUTE, begin, input, at->message_bytes);

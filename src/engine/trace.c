@@ -51,7 +51,6 @@ int trace_check(const char *path, Error *err) {
     return code == 0 ? 0 : trace_file_error_(path, code, err);
 }
 
-// Writes the events collected since the last flush.
 static int trace_flush_(Trace *trace, Error *err) {
     fflush(trace->text);
     if (!trace->failed && file_write_all(trace->fd, trace->bytes, (int64_t)trace->size) != 0) {
@@ -72,7 +71,7 @@ static void write_us_(FILE *text, const char *key, int64_t ns) {
             llabs((long long)ns) % 1000);
 }
 
-// Writes the beginning that all events share.
+// Writes the fields that all events begin with.
 static void begin_event_(Trace *trace, const char *phase, const char *name, int pid, int row, int64_t ns) {
     fputs(trace->begun ? ",\n" : "[\n", trace->text);
     trace->begun = true;

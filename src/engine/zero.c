@@ -84,7 +84,7 @@ static int zero_finish_(Zero *zero, int64_t units, bool (*poll)(void *, bool), E
     return -1;
 }
 
-// Forgets the collectives of `order`, which have ended.
+// Empties `order`, whose collectives have all ended.
 static void clear_(Zero *zero) {
     assert(zero->done == zero->complete);
     zero->gathers = false;

@@ -26,5 +26,5 @@ int zero_reduce_gradients(Zero *zero, Error *err);
 // Starts to gather the updated pieces of weights, and to broadcast units with a home, so that every data rank gets all
 // weights. The next forward waits for each unit before its first use (Stage.needs_weights).
 void zero_gather_weights(Zero *zero);
-// Waits for the weights that no forward has waited for.
+// Waits for all weights that are still being gathered.
 int zero_wait_weights(Zero *zero, Error *err);

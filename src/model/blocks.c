@@ -154,7 +154,7 @@ void column_forward(Pass *pass, void *y, void *aux, Factor x, const Tensor *w, c
     }
 }
 
-// Its sums follow the gather of the column product before: no earlier sum was in progress then.
+// Its sums follow the gather of the preceding column product: no sum was in progress when that gather started.
 void row_forward(Pass *pass, void *y, Factor x, const Tensor *w, const void *bias, int64_t in) {
     const Shape *s = pass->shape;
     char *partial = partial_(pass, y);
@@ -236,8 +236,8 @@ static void column_input_(Pass *pass, void *dx, Factor dy, const Tensor *w, int6
     if (s->tensor_ranks > 1) blocks_wait_(pass, &pass->sum);
 }
 
-// With one scale per tensor, the two products that read dy share the memory for the scale, one for a row product and
-// one for a column product. A split backward may separate the two products, so they do not share it.
+// With one scale per tensor, the input gradient and the weight gradient of a product share dy's scale in pass->scales.
+// A split backward may run them at different times, so each then computes the scale itself.
 
 void row_backward(Pass *pass, void *dx, const void *aux, Factor dy, Factor x, const Tensor *w, const Tensor *bias,
                   int64_t in, Epilogue epilogue) {
@@ -353,7 +353,7 @@ void embedding_block_backward(Pass *pass, const Model *model, const Tensor *tens
                               const int32_t *tokens) {
     const Shape *s = pass->shape;
     float *positions = model->learned_positions ? tensors[1].gradient : NULL;
-    int64_t before = pass->positions == NULL ? pass->first : 0; // positions before those that the rows count from 0
+    int64_t before = pass->positions == NULL ? pass->first : 0; // the rows' positions count from here
     if (positions != NULL) positions += before * s->hidden;
     pass->be->embedding_backward(pass->be, tensors[0].gradient, positions,
                                  positions == NULL ? 0 : tensors[1].rows - before,

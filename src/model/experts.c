@@ -12,7 +12,7 @@
 int64_t experts_rows(const Shape *s, double factor) {
     int64_t copies = s->shard_rows * s->route.chosen;
     if (s->expert_ranks == 1) return copies;
-    // A part of one row per rank has to fit even if all its copies go to one rank.
+    // A part with one row per rank must fit even if all its copies go to one rank.
     int64_t least = s->route.chosen * s->expert_ranks, rows = (int64_t)ceil(factor * (double)copies);
     return rows > least ? rows : least;
 }
@@ -215,7 +215,7 @@ static void exchange_(Dispatch *d, void *out, const int64_t *received, const voi
 // Memory of the rows in flight: activations or weights.
 typedef struct Parcels {
     void *sent, *arrived;
-    int64_t bytes; // of a row
+    int64_t bytes; // bytes of a row
 } Parcels;
 
 // Sends rows to the experts of their k copies; `to` receives them in the order of experts.
@@ -279,7 +279,7 @@ static void balance_(Pass *pass, const ExpertsBundle *bundle) {
     float *share = xcalloc((size_t)experts, sizeof *share);
     counts_(pass, counts, 1, bundle->chosen);
     for (int64_t n = 0; n < experts; n++) all[n] = (double)counts[n];
-    Comm *others[] = {s->sequence ? pass->tensor : NULL, pass->context[0]}; // they have other tokens of the microbatch
+    Comm *others[] = {s->sequence ? pass->tensor : NULL, pass->context[0]}; // ranks with other tokens of the microbatch
     for (int i = 0; i < 2; i++)
         if (others[i] != NULL) pass_collective(pass, others[i], COMM_ALL_REDUCE, all, all, experts, COMM_DOUBLE);
     for (int64_t n = 0; n < experts; n++)

@@ -45,7 +45,7 @@ typedef struct ExpertsWork {
 void experts_bundle_layout(ExpertsBundle *bundle, Layout *layout, const Shape *shape);
 void experts_work_layout(ExpertsWork *work, Layout *layout, const Shape *shape);
 
-// Returns expert_rows for a factor (schedule.expert_rows) on the balanced share of shard_rows rows.
+// Returns shape->expert_rows: `factor` (schedule.expert_rows) times the rows of a balanced routing.
 int64_t experts_rows(const Shape *shape, double factor);
 
 // Chooses the experts of x (shard_rows, h): fills the bundle. t: the layer's tensors by role.

@@ -45,7 +45,7 @@ typedef struct LayerWork {
 int64_t layer_bundle_layout(LayerBundle *bundle, const void *base, const Shape *shape);
 int64_t layer_work_layout(LayerWork *work, void *base, const Shape *shape);
 
-// The treatment of layer_forward's output y (shard_rows, hidden). LAYER_WRITES: writes it. LAYER_LEAVES: leaves the
+// What layer_forward does with its output y (shard_rows, hidden). LAYER_WRITES: writes it. LAYER_LEAVES: leaves the
 // last addition to the norm that reads y next (block_norm_first). LAYER_NO_OUTPUT: computes only the bundle, which is
 // everything that a backward needs.
 typedef enum LayerOutput { LAYER_WRITES, LAYER_LEAVES, LAYER_NO_OUTPUT } LayerOutput;

@@ -111,8 +111,8 @@ static int refuse_order_(const Proof *proof, int s, Action action) {
                              : "is out of order; slices go forward in ascending and backward in descending order");
 }
 
-// Proves that F, B, I and W are in order, each by itself; that a bundle is on the stage for its B or I; that W comes
-// after its I, and what prove_turn_ proves. B and W add the gradients of the weights, and free the bundle's slot.
+// Proves that F, B, I and W are each in order, that a bundle is on the stage for its B or I, that W comes after its I,
+// and the properties of prove_turn_. B and W add the gradients of the weights, and free the bundle's slot.
 static int prove_compute_(Proof *proof, int s, Action action) {
     Chains *chains = &proof->chains[s];
     bool forward = action.kind == ACTION_FORWARD, weight = action.kind == ACTION_WEIGHT;

@@ -1,6 +1,6 @@
-// What ends next in a simulation (simulate.c). Actions of the same duration end in the order of their starts, and most
-// actions have one of a few durations. So the ends of one duration form a chain, and a heap orders the chains by their
-// first ends.
+// Finds the action that ends next in a simulation (simulate.c). Actions of the same duration end in the order of their
+// starts, and most actions have one of a few durations. So the ends of one duration form a chain, and a heap orders the
+// chains by their first ends.
 #pragma once
 
 #include "base/alloc.h"
@@ -33,7 +33,7 @@ typedef struct Ends {
     int tails[TAILS]; // last end of a chain, indexed by the hash of the chain's duration; -1: no chain
 } Ends;
 
-// most: ends at once. The caller frees ends and heap.
+// most: largest number of pending ends. The caller frees ends and heap.
 static inline void ends_open(Ends *all, int most) {
     all->ends = xcalloc((size_t)most, sizeof *all->ends);
     all->heap = xcalloc((size_t)most, sizeof *all->heap);

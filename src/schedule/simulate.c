@@ -40,9 +40,9 @@ typedef struct SimStage {
     bool *bundle;           // its bundle's place in `here`
     double duration;        // its seconds
     double compute_start, transfer_start;
-    // Unset without SimulateCosts.most: durations of the compute actions that have not started; index of the last one
-    // whose message a lower stage waits for; and, until that one starts, seconds from the end of the stage's list to
-    // the end of the run at least.
+    // Set only with SimulateCosts.most: total duration of the compute actions that have not started; index of the last
+    // one whose message a lower stage waits for; until that action starts, a lower bound of the seconds from the end of
+    // the stage's list to the end of the run.
     double left, tail;
     int64_t last_sent;
     bool computing, transferring;
@@ -72,7 +72,7 @@ typedef struct SimRun {
     int *stirred; // [stages] stages to check for actions that can start
     int stirred_count;
     double now, shared; // shared: time at which the next user of a shared resource ends; INFINITY: none
-    bool beyond;        // a stage cannot end within SimulateCosts.most
+    bool beyond;        // a stage must end after SimulateCosts.most
     Contention *shares; // NULL: nothing is shared
 } SimRun;
 
@@ -105,7 +105,7 @@ static double duration_(const SimRun *run, int s, Action action, int64_t place) 
                                                      : costs->weight)[at];
 }
 
-// Returns whether the run cannot end within SimulateCosts.most if the next compute action of a stage starts at `start`.
+// Returns whether the run must exceed SimulateCosts.most if the next compute action of a stage starts at `start`.
 static bool is_beyond_(const SimRun *run, const SimStage *stage, double start) {
     double tail = stage->compute <= stage->last_sent ? stage->tail : 0;
     return run->costs->most > 0 && start + stage->left + tail > run->costs->most * (1 + 1e-9);
@@ -165,7 +165,7 @@ static void simulate_start_transfer_(SimRun *run, int s) {
     SimStage *stage = &run->stages[s];
     bool *here = &stage->here[schedule_bundle(run->schedule, action)];
     if (!(evict && *here) && !(load && stage->own < run->schedule->stage[s].own_slots)) return;
-    if (action.peer != SCHEDULE_HOST) { // the peer has to have reached the transfer, with a free slot for an eviction
+    if (action.peer != SCHEDULE_HOST) { // the peer must have reached the transfer; an eviction needs a free slot
         Action other;
         if (!simulate_head_(run, action.peer, &other) || other.peer != s) return;
         if (schedule_bundle(run->schedule, other) != schedule_bundle(run->schedule, action)) return;
@@ -192,7 +192,7 @@ static void start_message_(SimRun *run, Edge *edge, EndKind kind, const Edge *fi
     simulate_ends_in_(run, edge->time, edge->share, kind, (int)(edge - first));
 }
 
-// Starts the messages that the chunks of a stage have ready: forward from g to g+1, backward from g to g-1.
+// Starts all messages that are ready on a stage: forward from g to g+1, backward from g to g-1.
 static void start_messages_(SimRun *run, int s) {
     const SimChunk *chunks = &run->chunks[s * run->schedule->chunks];
     uint64_t sends = run->stages[s].sends;
@@ -354,8 +354,8 @@ static const Edge *gradient_(const SimRun *run, int s, Action action, bool sends
     return sends ? chunk->backward_out : chunk->backward_in;
 }
 
-// Finds what is left to do on stage s, and after that on the lower stages, which are prepared: the last gradient that
-// the stage sends passes through the rest of the list of the stage that waits for it.
+// Sets `left` and `tail` of stage s; the lower stages are prepared already. The last gradient that stage s sends still
+// has to pass through the rest of the list of the stage that waits for it.
 static void prepare_limit_(SimRun *run, int s) {
     SimStage *stage = &run->stages[s];
     const Edge *out = NULL;
@@ -427,8 +427,7 @@ static void run_prepare_(SimRun *run) {
 // Runs without a clock. Without transfers and contended resources, the times of an action follow from those of its
 // stage's last action and of messages, so each stage runs as far as its messages are known, in any order.
 
-// Returns more than the number of messages that an edge can have in transit; a file may name any number of edge
-// buffers.
+// Returns a number greater than the messages that an edge can have in transit; a file may name any number of edge buffers.
 static int window_(const SimRun *run) {
     int64_t messages = (int64_t)run->schedule->microbatches * run->schedule->slices;
     return 4 * (run->schedule->edge_buffers < messages ? run->schedule->edge_buffers : (int)messages);

@@ -7,8 +7,8 @@
 //   1. Lay the pattern of all microbatches on a grid of stages and units, and put W into the holes, oldest I first.
 //   2. Pull the passes outside the stable phase into earlier holes, as far as their inputs and the number of slots
 //      allow, and close the gaps.
-//   3. Take out W, pack F and I after the stable phase again, filling the holes before them with W, and close the gaps.
-//      Then put W into the holes once more.
+//   3. Remove W, pack F and I after the stable phase again, filling the holes before them with W, and close the gaps.
+//      Then put W into the holes again.
 // For V-Half this reaches the bound of the paper, 6p-3k-1 idle units with k slots, for every p and m; V-Min comes
 // within 4 units of it. The order is used whatever the real durations are.
 #include "kinds.h"
