@@ -156,7 +156,7 @@ struct Backend {
     int blocks;          // multiprocessors that NCCL's kernels of all groups of a rank may occupy at once
     int streams;         // streams of this process on the device, those of libraries included; 0: not counted
     bool summing;        // true: data-parallel sums may be in flight, so products leave multiprocessors for them
-    bool moving;         // true: bundles move to or from another node, so products leave multiprocessors for messages
+    bool moving;         // true: messages between nodes hold multiprocessors for so long that products leave them free
     int64_t memory_size; // bytes the device has for all ranks that share it; 0 if unknown
     int64_t own_bytes;   // workspace held since the backend's creation; included in `held`
     int capability;      // compute capability of an NVIDIA GPU: 80, 90, 100, 120; 0: unknown, or not such a GPU

@@ -87,8 +87,8 @@ static double flops_(const CudaProduct *p) {
 // still need, or if that time is unknown. Work queued since the collectives started reduces that time: the gather of
 // norm1's output starts before the backward of attention and ends long before the next product. Gathers of weights over
 // data ranks are counted alike, from a step's first forward on (stage.c). Sums over data ranks count until the backward
-// ends: their real end depends on the network, but the choice of kernels must not. If bundles move between nodes,
-// messages keep their blocks during most of a step, so the other products leave LINK_CTAS free.
+// ends: their real end depends on the network, but the choice of kernels must not. If messages between nodes hold their
+// blocks for much of a step, the other products leave LINK_CTAS free; the configuration decides (counted_moves).
 static int32_t matmul_sms_(const CudaBackend *cuda, const CudaProduct *p) {
     const bool collects = cuda->collective_flops > 0;
     const int64_t kept = cuda_ctas(cuda, collects ? COMPUTE_CTAS : BESIDE_CTAS), others = cuda->multiprocessors - kept;

@@ -460,7 +460,7 @@ static int connect_pair_(Engine *engine, const Schedule *schedule, Error *err) {
             return -1;
     int direct, far = 0;
     if (!engine->be->own_sums) comm_pushed_ways(pair, &direct, &far);
-    engine->be->moving = far > 0;
+    if (far > 0) engine->be->moving = true;
     return 0;
 }
 

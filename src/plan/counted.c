@@ -8,6 +8,7 @@
 #include "config/family.h"
 #include "engine/optimizer.h"
 #include "model/quantized.h"
+#include "ranks/topology.h"
 
 #include <assert.h>
 #include <math.h>
@@ -65,7 +66,40 @@ static double fullest_(const Config *config) {
     return fmin(e, 1 + spread * sqrt(e / all * 2 * log(e)));
 }
 
-static CountKey key_(const CountSource *source, const Shape *shape) {
+// Returns whether a stage sends and receives across nodes on both sides. With one such side, most schedules wait for
+// these messages anyway. Messages from the last stage back to the first are not considered.
+static bool neighbours_are_far_(const Hardware *hardware, const Config *config) {
+    for (int s = 1; s + 1 < config->parallel.pipeline; s++) {
+        int node[3];
+        for (int i = 0; i < 3; i++)
+            node[i] = hardware_node(hardware, config, topology_rank(&config->parallel, (Coordinates){0, s + i - 1, 0}));
+        if (node[0] != node[1] && node[1] != node[2]) return true;
+    }
+    return false;
+}
+
+bool counted_moves(const Hardware *hardware, const Config *config, const StageShape *stage) {
+    const ParallelConfig *parallel = &config->parallel;
+    const Shape *shape = &stage->shape;
+    const Cost *cost = &hardware->cost;
+    if (hardware->cpu || config->hardware.trainer != TRAINER_THIS || cost->multiprocessors <= COMPUTE_CTAS)
+        return false;
+    int64_t stages = parallel->placement == PLACEMENT_ADJACENT ? 2 : parallel->pipeline;
+    if (config->schedule.bpipe == BPIPE_ON && config->schedule.evict_to == EVICT_TO_PEER &&
+        parallel->tensor * parallel->context * stages > config->hardware.gpus_per_node)
+        return true;
+    if (!cost->persistent || cost->flops == 0 || !neighbours_are_far_(hardware, config)) return false;
+    // By the clock of dry runs, the two messages that a stage sends for a microbatch and the two that it receives make
+    // its products wait about as long as one of them takes.
+    double share = (double)LINK_CTAS / (cost->multiprocessors - LINK_CTAS);
+    double flops = model_flops_per_token(config, false) * (double)shape->rows /
+                   (double)(parallel->pipeline * stage->chunks * parallel->tensor);
+    double products = flops / (cost->flops * cost->efficiency * (shape->fp8 == FP8_OFF ? 1 : cost->fp8));
+    return (double)stage->message_bytes / hardware_message_rate(hardware, config) > share * products;
+}
+
+static CountKey key_(const CountSource *source, const StageShape *stage) {
+    const Shape *shape = &stage->shape;
     const ParallelConfig *parallel = &source->config->parallel;
     CountKey key;
     memset(&key, 0, sizeof key);
@@ -85,11 +119,7 @@ static CountKey key_(const CountSource *source, const Shape *shape) {
         key.near_experts = (int)min_i64(row, node);
     }
     key.theirs = source->config->hardware.trainer == TRAINER_NVIDIA;
-    // Bundles leave the node, so that persistent products leave multiprocessors to messages (engine.c, connect_pair_).
-    const ScheduleConfig *schedule = &source->config->schedule;
-    int64_t stages = parallel->placement == PLACEMENT_ADJACENT ? 2 : parallel->pipeline;
-    key.moving = !source->hardware->cpu && schedule->bpipe == BPIPE_ON && schedule->evict_to == EVICT_TO_PEER &&
-                 parallel->tensor * parallel->context * stages > source->config->hardware.gpus_per_node;
+    key.moving = counted_moves(source->hardware, source->config, stage);
     key.split = source->split;
     key.sharded = config_shards_gradients(source->config);
     key.beside = source->beside;
@@ -324,7 +354,7 @@ static void count_chunk_(const CountSource *source, const StageShape *stage, con
     Config config;
     StageShape at = *stage;
     CountSource theirs = as_theirs_(source, &config, &at);
-    CountKey key = key_(&theirs, &at.shape);
+    CountKey key = key_(&theirs, &at);
     int64_t slices = at.shape.slices, of[2] = {chunk->layers - chunk->recomputed, chunk->recomputed};
     Counted counted = counted_create_(slices);
     key.first = chunk->first, key.last = chunk->last;
@@ -358,7 +388,7 @@ void counted_chunk_whole(const CountSource *source, const StageShape *stage, con
 
 UpdateTimes counted_update(const CountSource *source, const StageShape *stage) {
     const ParallelConfig *parallel = &source->config->parallel;
-    CountKey key = key_(source, &stage->shape);
+    CountKey key = key_(source, stage);
     memset(key.sizes, 0, sizeof key.sizes);
     key.update = true;
     key.split = key.beside = false;
@@ -394,7 +424,7 @@ static PartTimes parts_(const CountSource *source, const StageShape *stage, int 
     Config config;
     StageShape at = *stage;
     CountSource theirs = as_theirs_(source, &config, &at);
-    CountKey key = key_(&theirs, &at.shape);
+    CountKey key = key_(&theirs, &at);
     PartTimes parts = {0};
     double seconds[3] = {0};
     key.brief = true;

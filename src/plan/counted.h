@@ -19,6 +19,12 @@ typedef struct CountSource {
     bool free_groups;   // collectives take no time: a lower bound
 } CountSource;
 
+// Returns whether products leave LINK_CTAS multiprocessors to messages (Backend.moving): bundles leave the node, or the
+// messages of a stage do on both sides and take longer than that costs. If not, a message waits for the persistent
+// product in its way, and a product for the message in its way. The configuration decides, so the kernels are the same
+// in every run.
+bool counted_moves(const Hardware *hardware, const Config *config, const StageShape *stage);
+
 // The actions on one slice of a chunk: F, B, or I and W. beside: seconds that concurrent sums of gradients over data
 // ranks add to B, or to W if backwards are split. first: extra seconds of a step's first B (negative), whose products
 // write gradients; later products add to them. Actions that CountSource does not ask for are 0.

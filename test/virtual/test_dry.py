@@ -89,6 +89,9 @@ SMALL = {
     "evictions between nodes beside persistent products": (
         "llama", 2, *cut(8, 4, 2), "parallel.placement=linear", "schedule.bpipe=on", "hardware.gpus_per_node=4",
         "hardware.gpu=h100", "hardware.network_gb_s=20", "train.global_batch=8"),
+    "messages between nodes on both sides of a stage beside persistent products": (
+        "llama", 4, *cut(4, 4, 2), "parallel.placement=linear", "schedule.bpipe=off", "hardware.gpus_per_node=2",
+        "hardware.gpu=h100", "hardware.network_gb_s=50", "train.global_batch=16"),
     "a forward in four strips of rows": (
         "llama", 1, *cut(4, 2, 4), "parallel.overlap=4", "schedule.micro_batch=4", "train.global_batch=16"),
     "outputs computed again": (
