@@ -1,23 +1,9 @@
-// Figures of every report, and the plan as JSON. Scripts rely on the keys.
+// The plan as JSON. Scripts rely on the keys.
 #include "budget.h"
 #include "plan_report.h"
 #include "waterfall.h"
 
 #include <math.h>
-
-bool plan_answer_holds(const PlanAnswer *answer, int64_t bytes) {
-    double limit = (double)answer->planner.hardware.memory_bytes;
-    if (limit == 0) return answer->fits; // all ranks share the host
-    return plan_lacks((double)bytes, limit, answer->config.hardware.reserve_gib) <= 0;
-}
-
-PlanSpeed plan_speed(const Planner *planner, const Config *config, const PlanTime *time) {
-    double causal = model_flops_per_token(config, false) / model_flops_per_token(config, true);
-    if (!time->known) return (PlanSpeed){0};
-    return (PlanSpeed){.tokens = (double)config_step_tokens(config) / (time->step * (double)config_world(config)),
-                       .tflops = time->mfu * planner->hardware.peak * 1e-12,
-                       .mfu_causal = time->mfu * causal};
-}
 
 // Writes the first and last layer of a chunk: null, null if it has no layer.
 static void put_layers_(JsonOut *out, const StageChunk *chunk) {
@@ -80,7 +66,7 @@ int plan_write_json(const PlanAnswer *answer, FILE *file) {
     // The figures of the step. The band scales times; MFU is divided by it.
     GpuBand band = hardware_band(&answer->planner.hardware, config, answer->planner.measured);
     bool known = time->known, banded = known && band.low > 0, mfu = time->mfu > 0;
-    PlanSpeed speed = plan_speed(&answer->planner, config, time);
+    PlanSpeed speed = plan_speed(&answer->planner.hardware, config, time);
     double step = known ? 1e3 * time->step : NAN;
     json_members(&out, "step_ms %g step_ms_low %g step_ms_mid %g step_ms_high %g", step, banded ? step * band.low : NAN,
                  banded ? step * band.middle : NAN, banded ? step * band.high : NAN);

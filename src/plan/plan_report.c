@@ -15,6 +15,12 @@
 #include <string.h>
 #include <unistd.h>
 
+bool plan_answer_holds(const PlanAnswer *answer, int64_t bytes) {
+    double limit = (double)answer->planner.hardware.memory_bytes;
+    if (limit == 0) return answer->fits; // all ranks share the host
+    return plan_lacks((double)bytes, limit, answer->config.hardware.reserve_gib) <= 0;
+}
+
 static double report_gib_(int64_t bytes) { return (double)bytes / GIB; }
 
 // Returns one unit for all tables.
@@ -183,7 +189,7 @@ void plan_print_time(const Planner *planner, const Config *config, const PlanTim
     described.theirs = planner_theirs(planner, config, time->step);
     GpuBand band = hardware_band(hardware, config, planner->measured);
     hardware_print_band(hardware, config, band, time->step, time->mfu, file);
-    PlanSpeed speeds = plan_speed(planner, config, time);
+    PlanSpeed speeds = plan_speed(hardware, config, time);
     if (time->mfu > 0)
         snprintf(mfu, sizeof mfu, "MFU %.1f%% (%.1f%% with causal attention), ", 100 * time->mfu,
                  100 * speeds.mfu_causal);

@@ -29,13 +29,6 @@ bool plan_answer_holds(const PlanAnswer *answer, int64_t bytes);
 // Writes one JSON object on one line. Unknown figures are null.
 int plan_write_json(const PlanAnswer *answer, FILE *file);
 
-// What one GPU, or one rank on CPUs, does in a second: tokens, and TFLOP with attention counted in full; and the MFU
-// with causal attention, as Megatron-LM counts it. 0: unknown.
-typedef struct PlanSpeed {
-    double tokens, tflops, mfu_causal;
-} PlanSpeed;
-PlanSpeed plan_speed(const Planner *planner, const Config *config, const PlanTime *time);
-
 // Writes "llama, 14,768,307,200 parameters, bf16, 8,192 tokens a sequence, 8,388,608 a step, on 128 h100". Returns
 // `text`.
 enum { PLAN_HEAD_TEXT = 256 };

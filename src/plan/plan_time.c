@@ -260,3 +260,11 @@ int plan_time(PlanTime *time, const Config *config, const Schedule *schedule, co
     plan_costs_free(&costs);
     return status;
 }
+
+PlanSpeed plan_speed(const Hardware *hardware, const Config *config, const PlanTime *time) {
+    double causal = model_flops_per_token(config, false) / model_flops_per_token(config, true);
+    if (!time->known) return (PlanSpeed){0};
+    return (PlanSpeed){.tokens = (double)config_step_tokens(config) / (time->step * (double)config_world(config)),
+                       .tflops = time->mfu * hardware->peak * 1e-12,
+                       .mfu_causal = time->mfu * causal};
+}

@@ -81,6 +81,13 @@ typedef struct PlanTime {
 int plan_time(PlanTime *time, const Config *config, const Schedule *schedule, const Plan *plan,
               const TimeSource *source, double worth, Error *err);
 
+// What one GPU, or one rank on CPUs, does in a second: tokens, and TFLOP with attention counted in full; and the MFU
+// with causal attention, as Megatron-LM counts it. 0: unknown.
+typedef struct PlanSpeed {
+    double tokens, tflops, mfu_causal;
+} PlanSpeed;
+PlanSpeed plan_speed(const Hardware *hardware, const Config *config, const PlanTime *time);
+
 // Returns a lower bound on the seconds that the transfers of the busiest stage take in a step. `schedule` may have
 // fewer microbatches than the configuration; it must have the same slots.
 double plan_transfer_seconds(const Config *config, const Schedule *schedule, const Plan *plan,

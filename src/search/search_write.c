@@ -155,26 +155,23 @@ static void put_found_(JsonOut *out, const char *key, const SearchSpace *space, 
     space_config(space, &found->layout, &config);
     json_begin(out, key, '{');
     config_write_json(&config, json_put(out, "config"));
-    json_put_number(out, "step_ms", 1e3 * found->time.step);
-    GpuBand band = hardware_band(&space->planner->hardware, &config, space->planner->measured);
-    bool best = key != NULL; // rows of the front have no name
-    json_put_number(out, "step_ms_low", band.low > 0 ? band.low * 1e3 * found->time.step : NAN);
-    json_put_number(out, "step_ms_high", band.low > 0 ? band.high * 1e3 * found->time.step : NAN);
     Hardware hardware = space->planner->hardware;
-    if (best) hardware.theirs = planner_theirs(space->planner, &config, found->time.step);
-    if (best) hardware_put_others(&hardware, &config, found->time.step, out);
-    PlanSpeed speed = plan_speed(space->planner, &config, &found->time);
-    if (best) json_put_number(out, "step_ms_mid", band.low > 0 ? band.middle * 1e3 * found->time.step : NAN);
-    json_put_number(out, "mfu", found->time.mfu > 0 ? found->time.mfu : NAN);
-    if (best) {
-        json_put_number(out, "mfu_causal", found->time.mfu > 0 ? speed.mfu_causal : NAN);
-        json_put_number(out, "tokens_per_s_gpu", speed.tokens);
-        json_put_number(out, "tflops_gpu", found->time.mfu > 0 ? speed.tflops : NAN);
-    }
-    if (best && index == result->best) unsure_write_json(&result->unsure, found->time.step, out);
-    json_put_integer(out, "class", search_class(result, found));
-    json_put_number(out, "robust", candidate->robust);
-    json_put_integer(out, "peak_bytes", found->peak_bytes);
+    GpuBand band = hardware_band(&hardware, &config, space->planner->measured);
+    PlanSpeed speed = plan_speed(&hardware, &config, &found->time);
+    bool best = key != NULL, banded = band.low > 0, mfu = found->time.mfu > 0; // rows of the front have no name
+    double step = found->time.step;
+    json_members(out, "step_ms %g step_ms_low %g step_ms_high %g", 1e3 * step, banded ? band.low * 1e3 * step : NAN,
+                 banded ? band.high * 1e3 * step : NAN);
+    if (best) hardware.theirs = planner_theirs(space->planner, &config, step);
+    if (best) hardware_put_others(&hardware, &config, step, out);
+    if (best) json_put_number(out, "step_ms_mid", banded ? band.middle * 1e3 * step : NAN);
+    json_put_number(out, "mfu", mfu ? found->time.mfu : NAN);
+    if (best)
+        json_members(out, "mfu_causal %g tokens_per_s_gpu %g tflops_gpu %g", mfu ? speed.mfu_causal : NAN, speed.tokens,
+                     mfu ? speed.tflops : NAN);
+    if (best && index == result->best) unsure_write_json(&result->unsure, step, out);
+    json_members(out, "class %d robust %g peak_bytes %jd", search_class(result, found), candidate->robust,
+                 found->peak_bytes);
     json_end(out, '}');
 }
 
@@ -196,8 +193,7 @@ int search_write_json(const Searched *found, const Searched *here, FILE *file, E
         bytes.held = NULL; // bytes counted for the other program
         config.program = 0;
         if (planner_forecast_config(&bytes, &config, false, &own, err) != 0) return -1;
-        json_put_integer(&out, "peak_bytes", own.peak_bytes);
-        json_put_integer(&out, "theirs_bytes", best->peak_bytes);
+        json_members(&out, "peak_bytes %jd theirs_bytes %jd", own.peak_bytes, best->peak_bytes);
         json_end(&out, '}');
     }
     if (result->best >= 0) put_found_(&out, "best", space, result, result->best);
@@ -207,23 +203,15 @@ int search_write_json(const Searched *found, const Searched *here, FILE *file, E
     json_begin(&out, "front", '[');
     for (int i = 0; i < result->front_count; i++) put_found_(&out, NULL, space, result, result->front[i]);
     json_end(&out, ']');
-    json_put_integer(&out, "evaluated", result->evaluated);
-    json_put_number(&out, "seconds", result->seconds);
+    json_members(&out, "evaluated %jd seconds %g", result->evaluated, result->seconds);
     if (result->stopped) json_put_truth(&out, "complete", false);
     SmallestWorld world = {0}; // the world of the program that --for names, as in the report
     bool none = found->result.best < 0;
     if (none && space_smallest_world(&found->space, &world, err) != 0) return -1;
-    if (world.ranks > 0) {
-        json_begin(&out, "smallest_world", '{');
-        json_put_integer(&out, "ranks", world.ranks);
-        json_put_integer(&out, "pipeline", world.at.pipeline);
-        json_put_integer(&out, "tensor", world.at.tensor);
-        json_put_integer(&out, "data", world.at.data);
-        json_put_integer(&out, "context", world.at.context);
-        json_end(&out, '}');
-    } else if (none) {
-        json_put_null(&out, "smallest_world");
-    }
+    if (world.ranks > 0)
+        json_object(&out, "smallest_world", "ranks %jd pipeline %d tensor %d data %d context %d", world.ranks,
+                    world.at.pipeline, world.at.tensor, world.at.data, world.at.context);
+    else if (none) json_put_null(&out, "smallest_world");
     json_end(&out, '}');
     fputc('\n', file);
     return 0;

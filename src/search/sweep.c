@@ -302,11 +302,10 @@ int sweep_command(const Options *options, const Model *model, const Log *log, Er
             for (int i = 0; i < sweep.key_count; i++)
                 json_put_text(&out, swept_name_(&sweep.keys[i]), sweep.keys[i].values[row->value[i]]);
             json_end(&out, '}');
-            json_put_truth(&out, "fits", row->forecast.fits);
-            json_put_number(&out, "step_ms", time->known ? 1e3 * time->step : NAN);
-            json_put_number(&out, "mfu", time->known && time->mfu > 0 ? time->mfu : NAN);
-            json_put_number(&out, "bubble", time->known ? time->bubble : NAN);
-            json_put_number(&out, "peak_bytes", row->forecast.peak_bytes > 0 ? (double)row->forecast.peak_bytes : NAN);
+            json_members(&out, "fits? %d step_ms %g mfu %g bubble %g peak_bytes %g", row->forecast.fits,
+                         time->known ? 1e3 * time->step : NAN, time->known && time->mfu > 0 ? time->mfu : NAN,
+                         time->known ? time->bubble : NAN,
+                         row->forecast.peak_bytes > 0 ? (double)row->forecast.peak_bytes : NAN);
             if (row->config != NULL) fputs(row->config, json_put(&out, "config"));
             if (sweep.budgets && row->config != NULL) budget_write_json(&row->budget, &out);
             if (row->why[0] != '\0') json_put_text(&out, "reason", row->why);
