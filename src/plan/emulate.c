@@ -102,18 +102,16 @@ static int emulation_once_(Emulation *e, const Schedule *schedule, EngineRun *ru
 
 int emulation_run(Emulation *e, const Schedule *schedule, EmulationTimes *times, Error *err) {
     const StageSchedule *list = &schedule->stage[e->stage.at.stage];
-    int64_t forwards = 0, others = 0;
+    static const ActionKind kinds[TIMED_ACTIONS] = {ACTION_FORWARD, ACTION_BACKWARD, ACTION_INPUT, ACTION_WEIGHT};
+    int64_t counts[TIMED_ACTIONS] = {0};
     int slices = schedule->slices, parts = schedule->chunks * slices;
     EngineRun run;
     if (emulation_once_(e, schedule, &run, err) != 0) return -1;
     *times = (EmulationTimes){.exposed = run.exposed};
-    for (int i = 0; i < parts; i++) {
-        times->forward += median_time_(list, &run, ACTION_FORWARD, i / slices, i % slices, &forwards);
-        times->backward += median_time_(list, &run, ACTION_BACKWARD, i / slices, i % slices, &others);
-        times->input += median_time_(list, &run, ACTION_INPUT, i / slices, i % slices, &others);
-        times->weights += median_time_(list, &run, ACTION_WEIGHT, i / slices, i % slices, &others);
-    }
-    times->microbatches = forwards / parts;
+    for (int i = 0; i < parts; i++)
+        for (int k = 0; k < TIMED_ACTIONS; k++)
+            times->seconds[k] += median_time_(list, &run, kinds[k], i / slices, i % slices, &counts[k]);
+    times->microbatches = counts[TIMED_FORWARD] / parts;
     return 0;
 }
 

@@ -6,13 +6,12 @@
 #include "engine/engine.h"
 #include "hardware_model.h"
 #include "plan.h"
+#include "profile.h"
 
 // Medians over the microbatches of one run, summed over chunks, in seconds, without collectives over tensor ranks.
 typedef struct EmulationTimes {
-    double forward;
-    double backward;       // B; 0 if all backwards are split
-    double input, weights; // I and W; 0 if no backward is split
-    double exposed;        // total time that compute waited for transfers
+    double seconds[TIMED_ACTIONS]; // B: 0 if all backwards are split; I and W: 0 if none is
+    double exposed;                // total time that compute waited for transfers
     int64_t microbatches;
 } EmulationTimes;
 

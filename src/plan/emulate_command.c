@@ -69,8 +69,9 @@ static int emulate_one_(Subject *subject, FILE *file, Error *err) {
     fprintf(file, "peak      %s allocated, %s bytes; planned %s%s\n", grid_bytes(bytes, peak), grid_count(bytes, exact),
             grid_bytes(plan, planned), bytes == plan ? ", the same to the byte" : "");
     // 2. Its times, and those of collectives, which take none here.
-    double backward = times.backward > 0 ? times.backward : times.input + times.weights;
-    double all = times.forward + backward, tensor = 0;
+    double forward = times.seconds[TIMED_FORWARD], backward = times.seconds[TIMED_BACKWARD], tensor = 0;
+    double input = times.seconds[TIMED_INPUT], weight = times.seconds[TIMED_WEIGHT];
+    double all = forward + (backward > 0 ? backward : input + weight);
     CountSource source = {.hardware = hardware, .config = config, .model = subject->model};
     ChunkTimes *counted = xmalloc((size_t)at->shape.slices * sizeof *counted);
     for (int c = 0; c < at->chunks; c++) {
@@ -81,11 +82,10 @@ static int emulate_one_(Subject *subject, FILE *file, Error *err) {
     free(counted);
     double share = (double)(config_world(config) / config->parallel.data) * hardware->cost.flops;
     double flops = model_flops_per_token(config, true) * (double)(config->schedule.micro_batch * config->model.seq_len);
-    fprintf(file, "time      forward %.3f ms", 1e3 * times.forward);
-    if (times.backward > 0) fprintf(file, ", backward %.3f ms", 1e3 * times.backward);
-    if (times.input > 0)
-        fprintf(file, ", gradient of the input %.3f ms, gradients of weights %.3f ms", 1e3 * times.input,
-                1e3 * times.weights);
+    fprintf(file, "time      forward %.3f ms", 1e3 * forward);
+    if (backward > 0) fprintf(file, ", backward %.3f ms", 1e3 * backward);
+    if (input > 0)
+        fprintf(file, ", gradient of the input %.3f ms, gradients of weights %.3f ms", 1e3 * input, 1e3 * weight);
     fprintf(file, " a microbatch, median of %lld; compute waited %.3f ms for transfers\n",
             (long long)times.microbatches, 1e3 * times.exposed);
     if (tensor > 0)

@@ -25,11 +25,6 @@ typedef struct Costing {
     ChunkTimes *times;
 } Costing;
 
-// The simulator's arrays of compute, [stages * chunks * slices] each.
-typedef struct ComputeTimes {
-    double *forward, *backward, *input, *weight;
-} ComputeTimes;
-
 static CountSource count_source_(const Costing *costing) {
     const TimeSource *source = costing->source;
     return (CountSource){.hardware = source->hardware,
@@ -50,19 +45,13 @@ static double ratio_(const Account *now, const Account *then) {
     return compute_(then) > 0 ? compute_(now) / compute_(then) : 1;
 }
 
-// Replaces counted compute by measured compute. A profile measures complete bundles, without recomputed outputs. So the
-// measured time is scaled by the ratio of the counted times, of this bundle and of a complete one. Without measured
-// split backwards, W takes the share of B that is counted for it, and I the rest.
-static void take_measured_(StageTime *time, const ProfileTime *found, const ChunkTimes *now, const ChunkTimes *then) {
-    double input = found->input, weight = found->weight;
-    if (input == 0) {
-        weight = found->backward * compute_(&then->weight) / compute_(&then->backward);
-        input = found->backward - weight;
-    }
-    time->forward = waits_(&now->forward) + found->forward * ratio_(&now->forward, &then->forward);
-    time->backward = waits_(&now->backward) + found->backward * ratio_(&now->backward, &then->backward);
-    time->input = waits_(&now->input) + input * ratio_(&now->input, &then->input);
-    time->weight = waits_(&now->weight) + weight * ratio_(&now->weight, &then->weight);
+// The accounts of a slice in the order of TimedAction.
+typedef struct Accounts {
+    const Account *of[TIMED_ACTIONS];
+} Accounts;
+
+static Accounts accounts_(const ChunkTimes *times) {
+    return (Accounts){{&times->forward, &times->backward, &times->input, &times->weight}};
 }
 
 // Counts a chunk, unless it is like the last one.
@@ -79,13 +68,16 @@ static const ChunkTimes *chunk_times_(Costing *costing, const StageShape *stage,
 }
 
 // Fills in the times of a stage's chunk, slice by slice, for the simulator, and adds them to the stage's sums.
-static int chunk_compute_(Costing *costing, int s, int c, const ComputeTimes *times, StageTime *sum, Error *err) {
+// compute[kind]: the simulator's array.
+static int chunk_compute_(Costing *costing, int s, int c, double *const compute[TIMED_ACTIONS], StageTime *sum,
+                          Error *err) {
     const StageShape *stage = &costing->plan->stage[s].at;
     const StageChunk *chunk = &stage->chunk[c];
     const Hardware *hardware = costing->source->hardware;
+    bool split = costing->schedule->split;
     int slices = costing->schedule->slices, at = (s * costing->schedule->chunks + c) * slices;
-    ProfileTime found;
-    bool measured = profile_chunk_time(costing->source->profile, stage, c, &found);
+    double found[TIMED_ACTIONS];
+    bool measured = profile_chunk_time(costing->source->profile, stage, c, found);
     if (!measured && hardware->cost.flops == 0)
         return error_set(err, EXIT_FAILED,
                          "no performance figures for this device; give hardware.peak_tflops or a profile");
@@ -98,26 +90,35 @@ static int chunk_compute_(Costing *costing, int s, int c, const ComputeTimes *ti
         then = xmalloc((size_t)slices * sizeof *then);
         counted_chunk(&source, &whole, chunk, then);
     }
-    double overhead = measured ? 0 : hardware->action; // measured times include it
     for (int i = 0; i < slices; i++, at++) {
-        StageTime time = {.forward = account_total(&now[i].forward),
-                          .backward = account_total(&now[i].backward),
-                          .input = account_total(&now[i].input),
-                          .weight = account_total(&now[i].weight)};
-        if (measured) take_measured_(&time, &found, &now[i], &then[i]);
-        times->forward[at] = time.forward + overhead;
-        times->backward[at] = time.backward + overhead;
-        times->input[at] = time.input + overhead;
-        times->weight[at] = time.weight + overhead;
-        sum->forward += times->forward[at];
-        sum->backward += costing->schedule->split ? times->input[at] + times->weight[at] : times->backward[at];
-        sum->input += times->input[at];
-        sum->weight += times->weight[at];
+        Accounts counted = accounts_(&now[i]);
+        for (int k = 0; k < TIMED_ACTIONS; k++)
+            compute[k][at] = account_total(counted.of[k]) + (measured ? 0 : hardware->action);
+        // A profile measures complete bundles, without recomputed outputs, and includes the overhead of actions. So the
+        // measured time is scaled by the ratio of the counted times, of this bundle and of a complete one. Without
+        // measured split backwards, W takes the share of B that is counted for it, and I the rest.
+        if (measured) {
+            Accounts complete = accounts_(&then[i]);
+            double seconds[TIMED_ACTIONS];
+            memcpy(seconds, found, sizeof seconds);
+            if (found[TIMED_INPUT] == 0) {
+                seconds[TIMED_WEIGHT] =
+                    found[TIMED_BACKWARD] * compute_(complete.of[TIMED_WEIGHT]) / compute_(complete.of[TIMED_BACKWARD]);
+                seconds[TIMED_INPUT] = found[TIMED_BACKWARD] - seconds[TIMED_WEIGHT];
+            }
+            for (int k = 0; k < TIMED_ACTIONS; k++)
+                compute[k][at] = waits_(counted.of[k]) + seconds[k] * ratio_(counted.of[k], complete.of[k]);
+        }
+        double input = compute[TIMED_INPUT][at], weight = compute[TIMED_WEIGHT][at];
+        sum->forward += compute[TIMED_FORWARD][at];
+        sum->backward += split ? input + weight : compute[TIMED_BACKWARD][at];
+        sum->input += input;
+        sum->weight += weight;
         sum->beside += account_total(&now[i].beside);
         sum->first -= account_total(&now[i].first);
         account_add(&sum->spent, &now[i].forward, 1);
-        if (costing->schedule->split) account_add(&sum->spent, &now[i].input, 1);
-        account_add(&sum->spent, costing->schedule->split ? &now[i].weight : &now[i].backward, 1);
+        if (split) account_add(&sum->spent, &now[i].input, 1);
+        account_add(&sum->spent, split ? &now[i].weight : &now[i].backward, 1);
     }
     free(then);
     return 0;
@@ -342,12 +343,12 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *sche
     *costs = (PlanCosts){.stage = xcalloc((size_t)p, sizeof *costs->stage),
                          .times_ = xcalloc((size_t)(7 * p + 1 + 4 * all), sizeof *costs->times_),
                          .resources_ = xcalloc(7 * (size_t)p, sizeof *costs->resources_)};
-    double *transfer = costs->times_, *edge = transfer + p, *compute = edge + 6 * p + 1;
-    ComputeTimes times = {compute, compute + all, compute + 2 * all, compute + 3 * all};
+    double *transfer = costs->times_, *edge = transfer + p, *compute[TIMED_ACTIONS];
+    for (int k = 0; k < TIMED_ACTIONS; k++) compute[k] = edge + 6 * p + 1 + k * all;
     for (int s = 0; s < p && status == 0; s++) {
         StageTime *time = &costs->stage[s];
         for (int c = 0; c < schedule->chunks && status == 0; c++)
-            status = chunk_compute_(&costing, s, c, &times, time, err);
+            status = chunk_compute_(&costing, s, c, compute, time, err);
         time->optimizer = optimizer_seconds_(&costing, s, &time->gather) - time->first;
         if (source->free_messages) continue;
         transfer[s] = transfer_(&costing, s);
@@ -358,10 +359,10 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *sche
     costing_share_(costs, &costing);
     costing_sums_(costs, &costing);
     costs->tied = tied_seconds_(&costing);
-    costs->costs = (SimulateCosts){.forward = times.forward,
-                                   .backward = times.backward,
-                                   .input = times.input,
-                                   .weight = times.weight,
+    costs->costs = (SimulateCosts){.forward = compute[TIMED_FORWARD],
+                                   .backward = compute[TIMED_BACKWARD],
+                                   .input = compute[TIMED_INPUT],
+                                   .weight = compute[TIMED_WEIGHT],
                                    .last = edge + 4 * p + 1,
                                    .transfer = transfer,
                                    .edge = edge,

@@ -7,21 +7,18 @@
 
 #include "engine/stage.h"
 
+// The actions that are timed: complete backwards, and the two parts of split ones.
+typedef enum TimedAction { TIMED_FORWARD, TIMED_BACKWARD, TIMED_INPUT, TIMED_WEIGHT, TIMED_ACTIONS } TimedAction;
+
 // One stage at one micro-batch size: medians over microbatches, without collectives over tensor ranks.
 typedef struct ProfileStage {
     int attention; // AttentionMode
     int softmax;   // SoftmaxKind
     int64_t micro_batch, layers;
-    bool first, last;         // stage has the embedding; stage has the head
-    double forward, backward; // seconds
-    double input, weight;     // I and W; 0 in profiles of versions that did not measure them
-    int64_t peak_bytes;       // peak bytes, with one slot
+    bool first, last;              // stage has the embedding; stage has the head
+    double seconds[TIMED_ACTIONS]; // I and W: 0 in profiles of versions that did not measure them
+    int64_t peak_bytes;            // peak bytes, with one slot
 } ProfileStage;
-
-// Seconds of one microbatch on one stage; input and weight are 0 if they were not measured.
-typedef struct ProfileTime {
-    double forward, backward, input, weight;
-} ProfileTime;
 
 typedef struct Profile {
     bool cpu;
@@ -54,12 +51,13 @@ int profile_read(Profile *profile, const char *path, Error *err);
 // else the first difference, in `why`.
 const char *profile_differs(const Profile *profile, const Config *config, const char *device, char *why, size_t size);
 
-// Finds the times of one microbatch on a stage from a measured stage of its kind. For each layer that the stage has
+// Finds the seconds of one microbatch on a stage from a measured stage of its kind; of I and W 0 if they were not
+// measured. For each layer that the stage has
 // more or fewer than the measured stage, the time of a layer is added or subtracted. A micro-batch size that was not
 // measured is interpolated from its neighbours. Returns false if no stage of its kind was measured.
-bool profile_stage_time(const Profile *profile, const StageShape *at, ProfileTime *time);
+bool profile_stage_time(const Profile *profile, const StageShape *at, double seconds[TIMED_ACTIONS]);
 // Finds the times of a chunk as profile_stage_time finds those of a stage. Also returns false if profile is NULL.
-bool profile_chunk_time(const Profile *profile, const StageShape *stage, int chunk, ProfileTime *time);
+bool profile_chunk_time(const Profile *profile, const StageShape *stage, int chunk, double seconds[TIMED_ACTIONS]);
 
 // Runs the program's --profile: measures, writes hardware.profile. 0, or -1 with err.
 int profile_command(const Config *config, const Model *model, const Log *log, Error *err);

@@ -54,6 +54,8 @@ static const struct {
                 EXTENT(rope_dim),   EXTENT(v_dim)};
 enum { EXTENTS_ = sizeof extents_ / sizeof *extents_, POSITIVE_ = 7 }; // extents after the first seven may be 0
 
+static const char *const timed_keys_[TIMED_ACTIONS] = {"forward_ms", "backward_ms", "input_ms", "weight_ms"};
+
 static int64_t extent_(const ModelConfig *model, int i) {
     return *(const int64_t *)((const char *)model + extents_[i].at);
 }
@@ -104,11 +106,10 @@ int profile_write(const Profile *profile, const char *path, Error *err) {
         json_begin(&out, NULL, '{');
         json_members(&out, "attention %s softmax %s", config_word("attention.mode", stage->attention),
                      config_word("attention.softmax", stage->softmax));
-        json_members(&out, "micro_batch %jd layers %jd first? %d last? %d forward_ms %g backward_ms %g",
-                     stage->micro_batch, stage->layers, stage->first, stage->last, 1e3 * stage->forward,
-                     1e3 * stage->backward);
-        if (stage->input > 0) // else not measured
-            json_members(&out, "input_ms %g weight_ms %g", 1e3 * stage->input, 1e3 * stage->weight);
+        json_members(&out, "micro_batch %jd layers %jd first? %d last? %d", stage->micro_batch, stage->layers,
+                     stage->first, stage->last);
+        int timed = stage->seconds[TIMED_INPUT] > 0 ? TIMED_ACTIONS : TIMED_INPUT; // I and W may not be measured
+        for (int k = 0; k < timed; k++) json_put_number(&out, timed_keys_[k], 1e3 * stage->seconds[k]);
         json_members(&out, "peak_bytes %jd", stage->peak_bytes);
         json_end(&out, '}');
     }
@@ -183,16 +184,16 @@ static int profile_read_all_(Profile *profile, const JsonValue *root, const char
                               .layers = json_integer(from, "layers", 0),
                               .first = truth_(from, "first"),
                               .last = truth_(from, "last"),
-                              .forward = 1e-3 * profile_number_(from, "forward_ms"),
-                              .backward = 1e-3 * profile_number_(from, "backward_ms"),
                               .peak_bytes = json_integer(from, "peak_bytes", 0)};
-        bool split = json_find(from, "input_ms") != NULL || json_find(from, "weight_ms") != NULL;
-        if (split) stage.input = 1e-3 * profile_number_(from, "input_ms");
-        if (split) stage.weight = 1e-3 * profile_number_(from, "weight_ms");
-        if (split && (stage.input <= 0 || stage.weight < 0))
+        double *seconds = stage.seconds;
+        bool split =
+            json_find(from, timed_keys_[TIMED_INPUT]) != NULL || json_find(from, timed_keys_[TIMED_WEIGHT]) != NULL;
+        for (int k = 0; k < (split ? TIMED_ACTIONS : TIMED_INPUT); k++)
+            seconds[k] = 1e-3 * profile_number_(from, timed_keys_[k]);
+        if (split && (seconds[TIMED_INPUT] <= 0 || seconds[TIMED_WEIGHT] < 0))
             return profile_damaged_(path, "one of its stages has no times of a split backward", err);
         if (stage.attention < 0 || stage.softmax < 0 || stage.micro_batch < 1 || stage.layers < 0 ||
-            stage.forward <= 0 || stage.backward <= 0)
+            seconds[TIMED_FORWARD] <= 0 || seconds[TIMED_BACKWARD] <= 0)
             return profile_damaged_(path, "one of its stages is incomplete", err);
         profile_add(profile, &stage);
     }
@@ -287,41 +288,34 @@ static const ProfileStage *nearest_(const Profile *profile, const AttentionShape
     return best;
 }
 
-enum { TIMES_ = 4 };
-
-static void stage_times_(const ProfileStage *stage, double times[TIMES_]) {
-    double all[TIMES_] = {stage->forward, stage->backward, stage->input, stage->weight};
-    memcpy(times, all, sizeof all);
-}
-
-// Finds the times of a kind of stage at this micro-batch size, and the number of layers that they are for.
-static bool kind_time_(const Profile *profile, const AttentionShape *attention, bool first, bool last,
-                       double times[TIMES_], int64_t *layers) {
+// Finds the seconds of a kind of stage at this micro-batch size, and the number of layers that they are for.
+static bool kind_time_(const Profile *profile, const AttentionShape *attention, bool first, bool last, double *seconds,
+                       int64_t *layers) {
     bool kernel = true;
     const ProfileStage *one = nearest_(profile, attention, first, last, kernel, NULL);
     if (one == NULL) one = nearest_(profile, attention, first, last, kernel = false, NULL);
     if (one == NULL) return false;
-    stage_times_(one, times);
+    memcpy(seconds, one->seconds, sizeof one->seconds);
     *layers = one->layers;
     if (one->micro_batch == attention->batch) return true;
     const ProfileStage *two = nearest_(profile, attention, first, last, kernel, one);
-    bool line = two != NULL && two->layers == one->layers && (one->input > 0) == (two->input > 0);
-    double ratio = (double)attention->batch / (double)one->micro_batch, others[TIMES_];
-    if (line) stage_times_(two, others);
-    for (int i = 0; i < TIMES_; i++) {
-        double at = times[i];
-        times[i] = ratio * at;
+    bool line =
+        two != NULL && two->layers == one->layers && (one->seconds[TIMED_INPUT] > 0) == (two->seconds[TIMED_INPUT] > 0);
+    double ratio = (double)attention->batch / (double)one->micro_batch;
+    for (int k = 0; k < TIMED_ACTIONS; k++) {
+        double at = one->seconds[k];
+        seconds[k] = ratio * at;
         if (!line) continue;
         double along = (double)(attention->batch - one->micro_batch) / (double)(two->micro_batch - one->micro_batch);
-        double between = at + along * (others[i] - at);
-        if (between > 0) times[i] = between;
+        double between = at + along * (two->seconds[k] - at);
+        if (between > 0) seconds[k] = between;
     }
     return true;
 }
 
-bool profile_stage_time(const Profile *profile, const StageShape *at, ProfileTime *time) {
+bool profile_stage_time(const Profile *profile, const StageShape *at, double seconds[TIMED_ACTIONS]) {
     const AttentionShape *attention = &at->shape.attention;
-    double like[TIMES_], layer[TIMES_];
+    double like[TIMED_ACTIONS], layer[TIMED_ACTIONS];
     int64_t likes, layers;
     bool found = kind_time_(profile, attention, at->first, at->last, like, &likes);
     // For a part in the middle, a first stage is nearly as good: an embedding takes next to no time.
@@ -333,20 +327,22 @@ bool profile_stage_time(const Profile *profile, const StageShape *at, ProfileTim
     }
     if (layers == 0) return false; // the time of a layer is unknown
     double more = (double)(at->layers - likes) / (double)layers;
-    double again = (double)at->recomputed * layer[0] / (double)layers;
-    bool split = like[2] > 0 && layer[2] > 0;
-    *time = (ProfileTime){.forward = like[0] + more * layer[0], .backward = like[1] + more * layer[1] + again};
-    if (split) time->input = like[2] + more * layer[2] + again;
-    if (split) time->weight = like[3] + more * layer[3];
-    if (time->input <= 0 || time->weight < 0) time->input = time->weight = 0;
-    return time->forward > 0 && time->backward > 0;
+    double again = (double)at->recomputed * layer[TIMED_FORWARD] / (double)layers;
+    for (int k = 0; k < TIMED_ACTIONS; k++) {
+        bool recomputes = k == TIMED_BACKWARD || k == TIMED_INPUT;
+        seconds[k] = like[k] + more * layer[k] + (recomputes ? again : 0);
+    }
+    bool split = like[TIMED_INPUT] > 0 && layer[TIMED_INPUT] > 0;
+    if (!split || seconds[TIMED_INPUT] <= 0 || seconds[TIMED_WEIGHT] < 0)
+        seconds[TIMED_INPUT] = seconds[TIMED_WEIGHT] = 0;
+    return seconds[TIMED_FORWARD] > 0 && seconds[TIMED_BACKWARD] > 0;
 }
 
-bool profile_chunk_time(const Profile *profile, const StageShape *stage, int chunk, ProfileTime *time) {
+bool profile_chunk_time(const Profile *profile, const StageShape *stage, int chunk, double seconds[TIMED_ACTIONS]) {
     const StageChunk *at = &stage->chunk[chunk];
     if (profile == NULL) return false;
     StageShape one = *stage;
     one.layers = at->layers, one.recomputed = at->recomputed;
     one.first = at->first, one.last = at->last;
-    return profile_stage_time(profile, &one, time);
+    return profile_stage_time(profile, &one, seconds);
 }

@@ -39,7 +39,7 @@ typedef struct Result {
 } Result;
 
 static int measure_case_(const Case *at, bool forever, Result *result, Error *err) {
-    double forward[MOST_RUNS], backward[MOST_RUNS], input[MOST_RUNS], weight[MOST_RUNS];
+    double seconds[TIMED_ACTIONS][MOST_RUNS];
     Emulation emulation = {0};
     EmulationTimes times;
     Backend *be = emulation_backend(at->config, err);
@@ -53,17 +53,12 @@ static int measure_case_(const Case *at, bool forever, Result *result, Error *er
         while (status == 0 && runs < MOST_RUNS && (runs < 1 || clock_seconds() - start < ENOUGH_SECONDS)) {
             status = emulation_run(&emulation, at->list, &times, err);
             if (runs < 0) start = clock_seconds();
-            else
-                forward[runs] = times.forward, backward[runs] = times.backward, input[runs] = times.input,
-                weight[runs] = times.weights;
+            for (int k = 0; k < TIMED_ACTIONS && runs >= 0; k++) seconds[k][runs] = times.seconds[k];
             runs++;
         }
         if (status != 0) break;
         MemoryBytes peak = emulation_peak(&emulation);
-        result->stage.forward = emulation_median(forward, runs);
-        result->stage.backward = emulation_median(backward, runs);
-        result->stage.input = emulation_median(input, runs);
-        result->stage.weight = emulation_median(weight, runs);
+        for (int k = 0; k < TIMED_ACTIONS; k++) result->stage.seconds[k] = emulation_median(seconds[k], runs);
         result->stage.peak_bytes = memory_total(&peak);
         emulation_optimizer(&emulation, &result->norm, &result->optimizer);
         result->done = true;
@@ -167,8 +162,8 @@ static int measure_stage_(Session *session, int stage, Error *err) {
         session->optimized++;
         log_status(session->log,
                    "%s attention, micro-batch %lld, stage %d: forward %.2f ms, backward %.2f ms, split %.2f + %.2f ms",
-                   mode, micro_batch, stage, 1e3 * took->forward, 1e3 * took->backward, 1e3 * took->input,
-                   1e3 * took->weight);
+                   mode, micro_batch, stage, 1e3 * took->seconds[TIMED_FORWARD], 1e3 * took->seconds[TIMED_BACKWARD],
+                   1e3 * took->seconds[TIMED_INPUT], 1e3 * took->seconds[TIMED_WEIGHT]);
         profile_add(session->profile, took);
     }
     plan_free(&plan);

@@ -10,8 +10,8 @@ static void ask_(const Profile *profile) {
         StageShape at = {.layers = 1 + i, .first = i % 2 == 0, .last = i % 3 == 0};
         at.shape.attention.batch = 1 + i % 5;
         at.shape.attention.mode = i % 3;
-        ProfileTime time;
-        if (profile_stage_time(profile, &at, &time)) PROMISE(time.forward > 0 && time.backward > 0);
+        double time[TIMED_ACTIONS];
+        if (profile_stage_time(profile, &at, time)) PROMISE(time[TIMED_FORWARD] > 0 && time[TIMED_BACKWARD] > 0);
     }
 }
 

@@ -380,10 +380,7 @@ static double forward_by_profile(int heads, int64_t batch) {
                               .softmax = SOFTMAX_MEGATRON,
                               .micro_batch = (int64_t)sizes[i][0],
                               .layers = 1,
-                              .forward = sizes[i][1],
-                              .backward = 2 * sizes[i][1],
-                              .input = 1.25 * sizes[i][1],
-                              .weight = sizes[i][1]};
+                              .seconds = {sizes[i][1], 2 * sizes[i][1], 1.25 * sizes[i][1], sizes[i][1]}};
         profile_add(&profile, &stage);
     }
     StageShape at = {.stage = 1, .layers = 1};
@@ -393,27 +390,28 @@ static double forward_by_profile(int heads, int64_t batch) {
                                           .head_dim = 96,
                                           .mode = ATTENTION_RECOMPUTE,
                                           .softmax = SOFTMAX_MEGATRON};
-    ProfileTime time;
-    assert_true(profile_stage_time(&profile, &at, &time));
-    near(time.backward, 2 * time.forward, 1e-12);
-    near(time.input, 1.25 * time.forward, 1e-12);
-    near(time.weight, time.forward, 1e-12);
+    double time[TIMED_ACTIONS];
+    assert_true(profile_stage_time(&profile, &at, time));
+    near(time[TIMED_BACKWARD], 2 * time[TIMED_FORWARD], 1e-12);
+    near(time[TIMED_INPUT], 1.25 * time[TIMED_FORWARD], 1e-12);
+    near(time[TIMED_WEIGHT], time[TIMED_FORWARD], 1e-12);
     at.layers = 3;
     at.recomputed = 2;
-    double forward = time.forward;
-    assert_true(profile_stage_time(&profile, &at, &time));
-    near(time.input, (3 * 1.25 + 2) * forward, 1e-12);
-    near(time.weight, 3 * forward, 1e-12);
+    double forward = time[TIMED_FORWARD];
+    assert_true(profile_stage_time(&profile, &at, time));
+    near(time[TIMED_INPUT], (3 * 1.25 + 2) * forward, 1e-12);
+    near(time[TIMED_WEIGHT], 3 * forward, 1e-12);
     // Sizes measured only on the first stage are also used for a stage in the middle.
     for (int i = 0; i < 3; i++) profile.stages[i].first = true;
-    assert_true(profile_stage_time(&profile, &at, &time));
-    near(time.weight, 3 * forward, 1e-12);
+    assert_true(profile_stage_time(&profile, &at, time));
+    near(time[TIMED_WEIGHT], 3 * forward, 1e-12);
     at.last = true;
-    assert_false(profile_stage_time(&profile, &at, &time));
+    assert_false(profile_stage_time(&profile, &at, time));
     at.last = false;
-    for (int i = 0; i < 3; i++) profile.stages[i].input = profile.stages[i].weight = 0; // as in an older profile
-    assert_true(profile_stage_time(&profile, &at, &time));
-    assert_true(time.input == 0 && time.weight == 0);
+    for (int i = 0; i < 3; i++) // as in an older profile
+        profile.stages[i].seconds[TIMED_INPUT] = profile.stages[i].seconds[TIMED_WEIGHT] = 0;
+    assert_true(profile_stage_time(&profile, &at, time));
+    assert_true(time[TIMED_INPUT] == 0 && time[TIMED_WEIGHT] == 0);
     profile_free(&profile);
     return forward;
 }
