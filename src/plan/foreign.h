@@ -1,9 +1,10 @@
-// Other programs that train: what each can do (foreign_choice.h), and the bytes that it needs, counted from its
-// sources. One row each; --search --for and scripts/export.py use them. Config.program is 1 + the index of the row, or
-// 0 for this program: then a plan counts that program's bytes.
+// Other programs that train: what each can do, and the bytes that it needs, counted from its sources. One row each;
+// --search --for and scripts/export.py use them. Config.program is 1 + the index of the row, or 0 for this program. With
+// a program, a plan counts that program's bytes.
 #pragma once
 
 #include "engine/stage.h"
+#include "layout.h"
 
 typedef struct ForeignProgram {
     const char *word, *title; // "megatron", "Megatron-LM"
@@ -33,3 +34,17 @@ int64_t foreign_states(const Config *config, const StageShape *at, int64_t param
 // `parameters` parameters on all tensor ranks together. `error` is included.
 int64_t foreign_bundle(const Config *config, const StageShape *at);
 void foreign_bytes(MemoryBytes *memory, const Config *config, const StageShape *at, int64_t parameters);
+
+// ---------------------------------------------------------------- plans and searches (foreign_choice.c)
+
+// Sets Config.program to the program with this word of --for, and hardware.trainer if it is not given: the first of its
+// trainers that has runs on these GPUs. -1 with err if the program is unknown or does not support the configuration
+// (`searched`: the keys fixed by -o).
+int foreign_take(Config *config, const char *word, bool searched, Error *err);
+
+// Returns a program's schedules, a bit for each of schedule_kinds.
+uint32_t foreign_schedules(int program);
+
+// Fixes the keys of a space that the program cannot choose, and keeps to its schedules. base: the configuration of the
+// space, whose keys are written.
+void foreign_fix(int program, Config *base, LayoutSpace *space);

@@ -1,5 +1,5 @@
 // The keys that other programs support: checks configurations, and limits searches to them.
-#include "foreign_choice.h"
+#include "foreign.h"
 
 #include "config/config_schema.h"
 #include "config/gpus.h"

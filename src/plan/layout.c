@@ -209,10 +209,8 @@ bool layout_places_both(const LayoutSpace *space, const RunLayout *at) {
 }
 
 static int placement_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
-    bool fixed = fixes_(space, LAYOUT_BIT(placement));
-    values[0] = layout_places(space, at) ? PLACEMENT_LINEAR : space->given.placement;
-    if (!fixed && scatters_experts_(at)) values[0] = PLACEMENT_STAGES;
-    else if (!fixed && values[0] == PLACEMENT_STAGES) values[0] = PLACEMENT_LINEAR;
+    bool linear = layout_places(space, at) || space->given.placement == PLACEMENT_STAGES;
+    values[0] = scatters_experts_(at) ? PLACEMENT_STAGES : linear ? PLACEMENT_LINEAR : space->given.placement;
     values[1] = PLACEMENT_ADJACENT;
     return layout_places_both(space, at) ? 2 : 1;
 }
@@ -245,31 +243,27 @@ static int sequence_values_(const LayoutSpace *space, const RunLayout *at, int64
 // auto uses copies between the GPUs of a node where such copies are possible. Only there is NCCL a second candidate.
 static int collectives_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
     int64_t node = space->base->hardware.gpus_per_node;
-    bool fixed = fixes_(space, LAYOUT_BIT(collectives)), one_node = space->world <= node || node % at->tensor == 0;
-    values[0] = fixed ? space->given.collectives : COLLECTIVES_AUTO, values[1] = COLLECTIVES_NCCL;
-    return !fixed && at->tensor > 1 && at->sequence && one_node && space->base->hardware.device != DEVICE_CPU ? 2 : 1;
+    bool one_node = space->world <= node || node % at->tensor == 0;
+    values[0] = COLLECTIVES_AUTO, values[1] = COLLECTIVES_NCCL;
+    return at->tensor > 1 && at->sequence && one_node && space->base->hardware.device != DEVICE_CPU ? 2 : 1;
 }
 
 // Tries chunk counts of the forward's products, which overlap the collectives. auto: as many as the rows allow.
 static int overlap_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
-    bool fixed = fixes_(space, LAYOUT_BIT(overlap)), open = at->tensor > 1 && !fixed && space->base->model.experts == 0;
-    values[0] = fixed ? space->given.overlap : OVERLAP_AUTO;
-    values[1] = OVERLAP_2, values[2] = OVERLAP_3, values[3] = OVERLAP_OFF;
-    return open && space->base->hardware.device != DEVICE_CPU ? 4 : 1;
+    values[0] = OVERLAP_AUTO, values[1] = OVERLAP_2, values[2] = OVERLAP_3, values[3] = OVERLAP_OFF;
+    return at->tensor > 1 && space->base->model.experts == 0 && space->base->hardware.device != DEVICE_CPU ? 4 : 1;
 }
 
 static int attention_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
-    bool fixed = fixes_(space, LAYOUT_BIT(attention));
-    (void)at;
-    for (int m = ATTENTION_NONE; m <= ATTENTION_FLASH; m++) values[m] = fixed ? space->given.attention : m;
-    return fixed ? 1 : ATTENTION_FLASH + 1;
+    (void)space, (void)at;
+    for (int m = ATTENTION_NONE; m <= ATTENTION_FLASH; m++) values[m] = m;
+    return ATTENTION_FLASH + 1;
 }
 
 static int pointwise_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
-    bool fixed = fixes_(space, LAYOUT_BIT(pointwise));
-    (void)at;
-    values[0] = fixed ? space->given.pointwise : RECOMPUTE_NONE, values[1] = RECOMPUTE_POINTWISE;
-    return fixed ? 1 : 2;
+    (void)space, (void)at;
+    values[0] = RECOMPUTE_NONE, values[1] = RECOMPUTE_POINTWISE;
+    return 2;
 }
 
 // ---------------------------------------------------------------- candidates: the list of actions
@@ -310,15 +304,15 @@ static int chunk_values_(const LayoutSpace *space, const RunLayout *at, int64_t 
 }
 
 static int group_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
-    bool fixed = fixes_(space, LAYOUT_BIT(group));
-    values[0] = !is_grouped_(at) ? 0 : fixed ? settled_group_(at, space->given.group) : at->pipeline;
+    (void)space;
+    values[0] = is_grouped_(at) ? at->pipeline : 0;
     values[1] = (at->pipeline + 1) / 2;
-    return is_grouped_(at) && !fixed && at->pipeline > 2 ? 2 : 1;
+    return is_grouped_(at) && at->pipeline > 2 ? 2 : 1;
 }
 
 static int delay_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
-    int64_t given = fixes_(space, LAYOUT_BIT(delay)) ? space->given.delay : SCHEDULE_DELAY_MOST;
-    values[0] = is_delayed_(at) ? settled_delay_(at, given) : 0;
+    (void)space;
+    values[0] = is_delayed_(at) ? settled_delay_(at, SCHEDULE_DELAY_MOST) : 0;
     return 1;
 }
 
@@ -330,11 +324,7 @@ static int split_values_(const LayoutSpace *space, const RunLayout *at, int64_t 
 }
 
 static int layer_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
-    (void)at;
-    if (fixes_(space, LAYOUT_BIT(layers))) {
-        values[0] = LAYERS_LISTED;
-        return 1;
-    }
+    (void)space, (void)at;
     values[0] = LAYERS_EVEN, values[1] = LAYERS_BY_TIME;
     return 2;
 }
@@ -483,6 +473,7 @@ RunLayout layout_list(const RunLayout *layout) {
 int layout_candidates(const LayoutSpace *space, int index, const RunLayout *at, int64_t values[LAYOUT_CANDIDATES]) {
     const LayoutKey *row = &layout_keys[index];
     bool fixed = (space->fixed >> index & 1) != 0 && (row->belongs == NULL || row->belongs(at));
+    if (fixed && row->any) return values[0] = settled_(index, &space->given, at), 1;
     int all = row->candidates(space, at, values), count = 0;
     for (int i = 0; i < all; i++)
         if (!fixed || values[i] == settled_(index, &space->given, at)) values[count++] = values[i];

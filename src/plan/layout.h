@@ -27,28 +27,28 @@ enum { ATTENTION_LISTED = -1, POINTWISE_LISTED = -1 };
     KEY(context, "parallel.context", parallel.context, .candidates = context_values_)                                  \
     KEY(data, "parallel.data", parallel.data, .candidates = data_values_)                                              \
     KEY(expert, "parallel.expert", parallel.expert, .candidates = expert_values_)                                      \
-    KEY(placement, "parallel.placement", parallel.placement, .candidates = placement_values_)                          \
+    KEY(placement, "parallel.placement", parallel.placement, .any = true, .candidates = placement_values_)             \
     KEY(slices, "schedule.slices", schedule.slices, .lists = true, .candidates = slice_values_,                        \
         .settled = settled_slices_, .belongs = is_sliced_)                                                             \
     KEY(micro_batch, "schedule.micro_batch", schedule.micro_batch, .candidates = micro_batch_values_)                  \
     KEY(sequence, "parallel.sequence", parallel.sequence, .candidates = sequence_values_)                              \
-    KEY(collectives, "parallel.collectives", parallel.collectives, .candidates = collectives_values_)                  \
-    KEY(overlap, "parallel.overlap", parallel.overlap, .candidates = overlap_values_)                                  \
-    KEY(attention, "attention.mode", attention.mode, .candidates = attention_values_, .get = get_attention_,           \
-        .set = set_attention_)                                                                                         \
-    KEY(pointwise, "schedule.recompute", schedule.pointwise_given, .candidates = pointwise_values_,                    \
+    KEY(collectives, "parallel.collectives", parallel.collectives, .any = true, .candidates = collectives_values_)     \
+    KEY(overlap, "parallel.overlap", parallel.overlap, .any = true, .candidates = overlap_values_)                     \
+    KEY(attention, "attention.mode", attention.mode, .any = true, .candidates = attention_values_,                     \
+        .get = get_attention_, .set = set_attention_)                                                                  \
+    KEY(pointwise, "schedule.recompute", schedule.pointwise_given, .any = true, .candidates = pointwise_values_,       \
         .get = get_pointwise_, .set = set_pointwise_)                                                                  \
     KEY(name, "schedule.name", schedule.name, .lists = true, .candidates = name_values_)                               \
     KEY(chunks, "schedule.chunks", schedule.chunks, .lists = true, .candidates = chunk_values_,                        \
         .settled = settled_chunks_)                                                                                    \
-    KEY(group, "schedule.group", schedule.group, .lists = true, .candidates = group_values_,                           \
+    KEY(group, "schedule.group", schedule.group, .lists = true, .any = true, .candidates = group_values_,              \
         .settled = settled_group_, .belongs = is_grouped_)                                                             \
-    KEY(delay, "schedule.delay", schedule.delay, .lists = true, .candidates = delay_values_,                           \
+    KEY(delay, "schedule.delay", schedule.delay, .lists = true, .any = true, .candidates = delay_values_,              \
         .settled = settled_delay_, .belongs = is_delayed_)                                                             \
     KEY(split, "schedule.split_backward", schedule.split_backward, .lists = true, .candidates = split_values_,         \
         .settled = settled_split_, .open = SPLIT_AUTO, .undecided = SPLIT_OFF)                                         \
-    KEY(layers, "parallel.layers", parallel.layers_given, .candidates = layer_values_, .rules = layers_words_,         \
-        .get = get_layers_, .set = set_layers_, .same = same_layers_)                                                  \
+    KEY(layers, "parallel.layers", parallel.layers_given, .any = true, .candidates = layer_values_,                    \
+        .rules = layers_words_, .get = get_layers_, .set = set_layers_, .same = same_layers_)                          \
     KEY(bpipe, "schedule.bpipe", schedule.bpipe, .lists = true, .open = BPIPE_AUTO, .undecided = BPIPE_OFF)            \
     KEY(evict_to, "schedule.evict_to", schedule.evict_to, .lists = true, .belongs = layout_evicts)                     \
     KEY(slots, "schedule.slots", schedule.slots, .lists = true, .belongs = layout_evicts, .free = true)                \
@@ -92,6 +92,7 @@ typedef struct LayoutKey {
     size_t field, size;       // offset in Config and size of the integer with the value, in bytes
     bool lists;               // the schedule's actions depend on the key
     bool free;                // changes of the key are not counted: its value follows from other keys
+    bool any;                 // a fixed value is the only candidate, whatever the keys before it
     int open, undecided;      // value of an auto that only a plan can decide; value that replaces the auto until then
     const char *const *rules; // words of the rules; the first word is for LAYERS_EVEN or RECOMPUTE_TO_FIT
     // Returns whether the key applies to a layout. NULL: it applies to all.

@@ -4,7 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/grid.h"
-#include "foreign_choice.h"
+#include "foreign.h"
 #include "space.h"
 
 #include <math.h>

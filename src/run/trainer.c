@@ -14,7 +14,7 @@
 #include "launch/launch.h"
 #include "plan/plan_report.h"
 #include "dry_run.h"
-#include "plan/foreign_choice.h"
+#include "plan/foreign.h"
 #include "search/search_command.h"
 #include "restart.h"
 #include "run.h"

@@ -5,7 +5,7 @@
 #include "base/grid.h"
 #include "bound.h"
 #include "config/config_schema.h"
-#include "plan/foreign_choice.h"
+#include "plan/foreign.h"
 #include "plan/verdict.h"
 
 #include <math.h>

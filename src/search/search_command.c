@@ -7,7 +7,7 @@
 #include "base/files.h"
 #include "base/grid.h"
 #include "config/config_schema.h"
-#include "plan/foreign_choice.h"
+#include "plan/foreign.h"
 
 #include <errno.h>
 #include <math.h>

@@ -14,8 +14,7 @@
 #include <string.h>
 
 // Writes a schedule in words: "ZB-V", "interleaved, host".
-static char *list_text_(const Config *config, char text[SCHEDULE_TEXT]) {
-    RunLayout layout = layout_of(config);
+static char *list_text_(RunLayout layout, char text[SCHEDULE_TEXT]) {
     // rest_text_ writes these settings.
     layout.recompute = 0;
     layout.attention = ATTENTION_FLASH;
@@ -52,14 +51,12 @@ static char *rest_text_(const SearchSpace *space, const Config *config, RestForm
 }
 
 // Writes a candidate for a sentence: "2x4x8 b2 interleaved, 2 slices, host, v4".
-static char *short_text_(const Config *config, char text[2 * SCHEDULE_TEXT]) {
+static char *short_text_(const RunLayout *at, char text[2 * SCHEDULE_TEXT]) {
     char schedule[SCHEDULE_TEXT], context[24] = "", chunks[16] = "";
-    const ParallelConfig *at = &config->parallel;
-    if (at->context > 1) snprintf(context, sizeof context, "x%lld", (long long)at->context);
-    if (config_chunks(config) > 1) snprintf(chunks, sizeof chunks, ", v%d", config_chunks(config));
-    snprintf(text, 2 * SCHEDULE_TEXT, "%lldx%lldx%lld%s b%lld %s%s", (long long)at->pipeline, (long long)at->tensor,
-             (long long)at->data, context, (long long)config->schedule.micro_batch, list_text_(config, schedule),
-             chunks);
+    if (at->context > 1) snprintf(context, sizeof context, "x%d", at->context);
+    if (at->chunks > 1) snprintf(chunks, sizeof chunks, ", v%d", at->chunks);
+    snprintf(text, 2 * SCHEDULE_TEXT, "%dx%dx%d%s b%d %s%s", at->pipeline, at->tensor, at->data, context,
+             at->micro_batch, list_text_(*at, schedule), chunks);
     return text;
 }
 
@@ -84,8 +81,8 @@ static void table_(const SearchSpace *space, const SearchResult *result, const i
         if (at->context > 1) snprintf(context, sizeof context, "x%d", at->context);
         grid_cell(&grid, "%dx%dx%d%s", at->pipeline, at->tensor, at->data, context);
         grid_cell(&grid, "%d", at->micro_batch);
-        grid_cell(&grid, "%s", list_text_(&config, schedule));
-        grid_cell(&grid, "%d", config_chunks(&config));
+        grid_cell(&grid, "%s", list_text_(*at, schedule));
+        grid_cell(&grid, "%d", at->chunks);
         rest_text_(space, &config, verbose ? REST_ROW : REST_SHORT_ROW, rest);
         bool plain = !verbose && strncmp(rest, "flash", 5) == 0; // the usual attention
         grid_cell(&grid, "%s", plain ? rest + 5 + 2 * (rest[5] == ',') : rest);
@@ -175,9 +172,9 @@ static void print_best_(const SearchSpace *space, const SearchResult *result, bo
         grid_line(file, "for", "%s: its schedules, recomputation and defaults, and its bytes, %.0f %% added",
                   foreign_programs[config.program - 1].title, 100 * (foreign_programs[config.program - 1].error - 1));
     grid_line(file, "best", "%s, micro-batch %lld, %s, chunks %d, %s: %s a step, %s on the ranks of stage %d",
-              config_cut_text(&config, cut), (long long)config.schedule.micro_batch, list_text_(&config, schedule),
-              config_chunks(&config), rest_text_(space, &config, REST_SENTENCE, rest),
-              grid_seconds(best->time.step, step), grid_bytes(best->peak_bytes, bytes), best->fullest);
+              config_cut_text(&config, cut), (long long)config.schedule.micro_batch, list_text_(best->layout, schedule),
+              best->layout.chunks, rest_text_(space, &config, REST_SENTENCE, rest), grid_seconds(best->time.step, step),
+              grid_bytes(best->peak_bytes, bytes), best->fullest);
     line_of_changes_(space->keys.asked, &config, "set", "%s", file);
     if (config.program != 0)
         grid_line(
@@ -195,8 +192,9 @@ static void print_best_(const SearchSpace *space, const SearchResult *result, bo
         Config safer;
         config.train.tokens = 0; // `set` has train.steps
         space_config(space, &safest->forecast.layout, &safer);
-        snprintf(format, sizeof format, "%s: %.1f %%%% longer, %.2f GiB: as set, then %%s", short_text_(&safer, text),
-                 100 * (safest->forecast.time.step / best->time.step - 1), (double)safest->forecast.peak_bytes / GIB);
+        snprintf(format, sizeof format, "%s: %.1f %%%% longer, %.2f GiB: as set, then %%s",
+                 short_text_(&safest->forecast.layout, text), 100 * (safest->forecast.time.step / best->time.step - 1),
+                 (double)safest->forecast.peak_bytes / GIB);
         line_of_changes_(&config, &safer, "safer", format, file);
     }
     if (space->planner->measured)
@@ -218,9 +216,11 @@ static int print_gain_(const SearchSpace *space, const SearchResult *result, FIL
     if (!forecast.possible)
         grid_line(file, label, "the given configuration cannot run on %lld rank%s", (long long)space->keys.world,
                   grid_plural(space->keys.world));
-    else
-        grid_line(file, label, "%s: %s a step, %s%s", short_text_(&given, cut), grid_seconds(step, seconds),
+    else {
+        forecast.layout.chunks = config_chunks(&given);
+        grid_line(file, label, "%s: %s a step, %s%s", short_text_(&forecast.layout, cut), grid_seconds(step, seconds),
                   grid_bytes(forecast.peak_bytes, bytes), forecast.fits ? "" : ": does not fit");
+    }
     // If the given configuration does not fit, a step at most 10 % longer than the best is enough.
     double enough = counts ? step - 0.9 * (step - best) : 1.1 * best;
     bool gains = !counts || step > 1.001 * best;
@@ -244,18 +244,17 @@ static int print_next_(const SearchSpace *space, const SearchResult *result, FIL
     double step, best = result->best >= 0 ? result->found.items[result->best].forecast.time.step : INFINITY;
     char lacks[SCHEDULE_TEXT], seconds[32], reason[ANSWER_TEXT], cut[2 * SCHEDULE_TEXT];
     const char *label = result->best >= 0 ? "next" : "nearest";
-    Config config;
     if (result->tightest >= 0 && result->found.items[result->tightest].forecast.time.step < best) {
         const Candidate *tight = &result->found.items[result->tightest];
-        space_config(space, &tight->forecast.layout, &config);
-        grid_line(file, label, "%s: %s a step, %.1f %% less, %.2f GiB, but %s", short_text_(&config, cut),
-                  grid_seconds(tight->forecast.time.step, seconds), 100 * (1 - tight->forecast.time.step / best),
-                  (double)tight->forecast.peak_bytes / GIB, loses_text_(tight));
+        grid_line(file, label, "%s: %s a step, %.1f %% less, %.2f GiB, but %s",
+                  short_text_(&tight->forecast.layout, cut), grid_seconds(tight->forecast.time.step, seconds),
+                  100 * (1 - tight->forecast.time.step / best), (double)tight->forecast.peak_bytes / GIB,
+                  loses_text_(tight));
     }
     if (!answer_next_better(space, result, &misfit, &step, err)) return err->code != 0 ? -1 : 0;
-    space_config(space, &misfit.forecast.layout, &config);
-    grid_line(misfits, label, "%s: %s a step, but %s: %s", short_text_(&config, cut), grid_seconds(step, seconds),
-              schedule_lacks_text(&misfit.forecast, lacks), answer_reason(space, &misfit, reason));
+    grid_line(misfits, label, "%s: %s a step, but %s: %s", short_text_(&misfit.forecast.layout, cut),
+              grid_seconds(step, seconds), schedule_lacks_text(&misfit.forecast, lacks),
+              answer_reason(space, &misfit, reason));
     return 0;
 }
 
@@ -313,12 +312,10 @@ int search_report(const Searched *found, const Searched *here, bool verbose, FIL
     else if (here != NULL && status == 0) { // step and memory of this program
         const Forecast *best = &here->result.found.items[here->result.best].forecast;
         char cut[2 * SCHEDULE_TEXT], step[32], less[48] = "";
-        Config config;
-        space_config(&here->space, &best->layout, &config);
         if (result->best >= 0)
             snprintf(less, sizeof less, " (%+.1f %%)",
                      100 * (best->time.step / result->found.items[result->best].forecast.time.step - 1));
-        grid_line(screen, "here", "this trainer would take %s: %s%s, %.2f GiB", short_text_(&config, cut),
+        grid_line(screen, "here", "this trainer would take %s: %s%s, %.2f GiB", short_text_(&best->layout, cut),
                   grid_seconds(best->time.step, step), less, (double)best->peak_bytes / GIB);
     }
     xmemstream_close(screen);

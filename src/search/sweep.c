@@ -7,7 +7,7 @@
 #include "base/json_out.h"
 #include "base/units.h"
 #include "plan/budget.h"
-#include "plan/foreign_choice.h"
+#include "plan/foreign.h"
 #include "plan/plan_schedules.h"
 #include "plan/verdict.h"
 #include "answers.h"

@@ -1,5 +1,5 @@
 // Bytes of other programs, compared with sums by hand.
-#include "plan/foreign_choice.h"
+#include "plan/foreign.h"
 #include "config/family.h"
 #include "unit.h"
 
