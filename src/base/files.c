@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -130,14 +131,18 @@ static bool inside_(const char *path, const char *dir) {
     return strncmp(path, dir, length) == 0 && path[length] == '/';
 }
 
+int file_join(char path[FILE_PATH], const char *dir, const char *name, Error *err) {
+    if (snprintf(path, FILE_PATH, "%s/%s", dir, name) < FILE_PATH) return 0;
+    return error_set(err, EXIT_FAILED, "%.200s...: the path is longer than %d bytes; use a shorter one", dir,
+                     FILE_PATH - 1);
+}
+
 int file_path_within(char path[FILE_PATH], const char *dir, const char *name, Error *err) {
     if (name[0] == '\0' || name[0] == '.' || strchr(name, '/') != NULL || strlen(name) >= FILE_NAME)
         return error_set(err, EXIT_FAILED,
                          "%s: file name \"%.200s\" is unsupported; it must have 1 to %d bytes, no / and no leading dot",
                          dir, name, FILE_NAME - 1);
-    if (snprintf(path, FILE_PATH, "%s/%s", dir, name) >= FILE_PATH)
-        return error_set(err, EXIT_FAILED, "%.200s...: the path is longer than %d bytes; use a shorter one", dir,
-                         FILE_PATH - 1);
+    if (file_join(path, dir, name, err) != 0) return -1;
     char *real_dir = realpath(dir, NULL), *real = realpath(path, NULL);
     bool inside = real == NULL || real_dir == NULL || inside_(real, real_dir);
     // In the cache of Hugging Face's hub, models--X/snapshots/COMMIT/FILE is a link to models--X/blobs/HASH.
@@ -227,16 +232,11 @@ int file_open_to_write(const char *path, int flag) {
     return fd;
 }
 
-// Creates a new file after removing any file of that name; does not follow links. Returns -1 with errno on failure.
-static int open_new_(const char *path) {
-    if (unlink(path) != 0 && errno != ENOENT) return -1;
-    return open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-}
-
 int file_replace(const char *path, const char *text, int64_t bytes) {
     char *beside = NULL;
     if (asprintf(&beside, "%s.new", path) < 0) return -1;
-    int fd = open_new_(beside), code = errno;
+    bool cleared = unlink(beside) == 0 || errno == ENOENT;
+    int fd = cleared ? open(beside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666) : -1, code = errno;
     bool done = fd >= 0 && file_write_all(fd, text, bytes) == 0 && fsync(fd) == 0;
     if (fd >= 0 && !done) code = errno;
     if (fd >= 0 && close(fd) != 0 && done) code = errno, done = false;
@@ -326,6 +326,16 @@ const char *file_why(int code) {
                ? "it is a symbolic link of another user in a folder that others can write to, or part of a loop "
                  "of symbolic links"
                : strerror(code);
+}
+
+int64_t file_limit(int64_t files) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return INT64_MAX;
+    rlim_t before = limit.rlim_cur;
+    limit.rlim_cur = (rlim_t)files < limit.rlim_max ? (rlim_t)files : limit.rlim_max;
+    bool more = limit.rlim_cur > before && setrlimit(RLIMIT_NOFILE, &limit) == 0;
+    rlim_t now = more ? limit.rlim_cur : before;
+    return now < INT64_MAX ? (int64_t)now : INT64_MAX;
 }
 
 void file_reserve_standard(void) {

@@ -19,6 +19,9 @@ char *file_read_whole(const char *path, int64_t most, int64_t *length, Error *er
 
 enum { FILE_PATH = 1024, FILE_NAME = 128 };
 
+// Writes "DIR/NAME". -1 with err if it is too long.
+int file_join(char path[FILE_PATH], const char *dir, const char *name, Error *err);
+
 // Writes the path of `name` in the folder `dir`; the name was read from an index, a manifest or a side file there.
 // Returns 0, or -1 with err for a name with a slash, "..", a hidden name, or a link that leads out of the folder. A
 // link to the blob store of the same Hugging Face cache is accepted.
@@ -65,6 +68,9 @@ void file_unlock(FileLock *lock);
 int file_failed(const char *path, const char *what, Error *err);
 // Returns the text of strerror; for ELOOP, our own text about links that are not followed.
 const char *file_why(int code);
+
+// Raises this process's limit on open files to `files`, or as far as it may. Returns the limit.
+int64_t file_limit(int64_t files);
 
 // Opens /dev/null, read-only, for each of stdin, stdout and stderr that is closed at start. Otherwise the next open()
 // would get that descriptor, and our output would end up in its file.

@@ -53,11 +53,6 @@ void json_put_null(JsonOut *out, const char *key) { fputs("null", json_put(out, 
 
 void json_put_number(JsonOut *out, const char *key, double value) { json_write_number(json_put(out, key), value); }
 
-static void put_digits_(JsonOut *out, const char *key, double value, int digits) {
-    if (isfinite(value)) fprintf(json_put(out, key), "%.*g", digits, value);
-    else json_put_null(out, key);
-}
-
 static void put_members_(JsonOut *out, const char *at, va_list args) {
     while (*at != '\0') {
         char key[48];
@@ -68,8 +63,11 @@ static void put_members_(JsonOut *out, const char *at, va_list args) {
         if (*at == 's') json_put_text(out, key, va_arg(args, const char *));
         else if (*at == 'j') json_put_integer(out, key, va_arg(args, intmax_t));
         else if (*at == 'g') json_put_number(out, key, va_arg(args, double));
-        else if (*at == '.') put_digits_(out, key, va_arg(args, double), atoi(at + 1));
-        else if (truth) json_put_truth(out, key, va_arg(args, int) != 0);
+        else if (*at == '.') {
+            double value = va_arg(args, double);
+            if (isfinite(value)) fprintf(json_put(out, key), "%.*g", atoi(at + 1), value);
+            else json_put_null(out, key);
+        } else if (truth) json_put_truth(out, key, va_arg(args, int) != 0);
         else json_put_integer(out, key, va_arg(args, int));
         at += strcspn(at, " ");
         at += *at == ' ';

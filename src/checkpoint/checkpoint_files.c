@@ -15,17 +15,10 @@
 
 // --- names
 
-int path_join(char path[CHECKPOINT_PATH], const char *dir, const char *name, Error *err) {
-    int length = snprintf(path, CHECKPOINT_PATH, "%s/%s", dir, name);
-    if (length < CHECKPOINT_PATH) return 0;
-    return error_set(err, EXIT_FAILED, "%.200s...: the path is longer than %d bytes; use a shorter one", dir,
-                     CHECKPOINT_PATH - 1);
-}
-
 int checkpoint_path(char path[CHECKPOINT_PATH], const char *dir, int64_t step, bool partial, Error *err) {
     char name[48];
     snprintf(name, sizeof name, partial ? ".step_%08lld.partial" : "step_%08lld", (long long)step);
-    return path_join(path, dir, name, err);
+    return file_join(path, dir, name, err);
 }
 
 bool name_ends_with(const char *name, const char *end) {
@@ -37,7 +30,7 @@ bool name_ends_with(const char *name, const char *end) {
 
 int file_write(const char *dir, const char *name, const void *data, int64_t bytes, Error *err) {
     char path[CHECKPOINT_PATH];
-    if (path_join(path, dir, name, err) != 0) return -1;
+    if (file_join(path, dir, name, err) != 0) return -1;
     int within = directory_open(dir, err);
     if (within < 0) return -1;
     unlinkat(within, name, 0);

@@ -25,9 +25,6 @@ enum { CHECKPOINT_PATH = FILE_PATH, CHECKPOINT_FILE = FILE_NAME };
 // Suffix of the hidden name of a checkpoint that is being replaced, if the file system cannot swap two names at once.
 #define CHECKPOINT_REPLACED ".replaced"
 
-// Writes "DIR/NAME". -1 with err if it is too long.
-int path_join(char path[CHECKPOINT_PATH], const char *dir, const char *name, Error *err);
-
 // Writes the path DIR/step_00000500; with `partial`, the hidden path under which the checkpoint is written.
 int checkpoint_path(char path[CHECKPOINT_PATH], const char *dir, int64_t step, bool partial, Error *err);
 

@@ -12,7 +12,7 @@
 
 static bool has_(const char *dir, const char *name) {
     char path[CHECKPOINT_PATH];
-    return path_join(path, dir, name, NULL) == 0 && access(path, F_OK) == 0;
+    return file_join(path, dir, name, NULL) == 0 && access(path, F_OK) == 0;
 }
 
 // --- the checkpoints that a directory offers

@@ -254,7 +254,7 @@ static int try_candidates_(const Candidates *candidates, ResumePoint *point, con
         char path[CHECKPOINT_PATH];
         Error damage = {0};
         if (candidates->itself) strcpy(path, dir);
-        else if (path_join(path, dir, candidates->names[i].name, err) != 0) return err->everywhere = true, -1;
+        else if (file_join(path, dir, candidates->names[i].name, err) != 0) return err->everywhere = true, -1;
         if (verify_(load, path, &damage) == 0) return load_checkpoint_(point, path, load, err);
         if (!damage.everywhere || candidates->itself) { // ranks cannot communicate, or `dir` names one checkpoint
             *err = damage;
@@ -296,7 +296,7 @@ int checkpoint_init_from(const char *dir, Stage *stage, World *world, const Log 
     // Only our own checkpoints have a manifest with checksums to verify.
     Error mine = {0};
     char manifest[CHECKPOINT_PATH];
-    double own = path_join(manifest, dir, CHECKPOINT_MANIFEST, NULL) == 0 && access(manifest, F_OK) == 0;
+    double own = file_join(manifest, dir, CHECKPOINT_MANIFEST, NULL) == 0 && access(manifest, F_OK) == 0;
     Load load = {.stage = stage, .world = world, .log = log, .all = world_log(world, log)};
     if (world_max(world, &own, 1, err) != 0 || (own > 0.0 && verify_(&load, dir, err) != 0)) return -1;
     if (source_open_model(&load.source, dir, &mine) == 0) hf_config_compare(stage->config, dir, false, &mine);

@@ -292,7 +292,7 @@ int checkpoint_list(const char *dir, CheckpointName **list, int64_t *count, Erro
         CheckpointName found = {.step = atoll(step)};
         memcpy(found.name, entry->d_name, strlen(entry->d_name)); // fits: at most ".step_", 18 digits and ".replaced"
         Error why = {0};
-        int read = path_join(path, dir, found.name, NULL) == 0 ? manifest_read(&manifest, path, &why) : -1;
+        int read = file_join(path, dir, found.name, NULL) == 0 ? manifest_read(&manifest, path, &why) : -1;
         if (read == MANIFEST_UNREAD) status = error_set(err, EXIT_FAILED, "%s", why.text);
         found.complete = read == 0;
         found.run = manifest.run;
@@ -317,7 +317,7 @@ void checkpoint_prune(const CheckpointConfig *config, uint64_t run, const char *
         bool ours = list[i].run == run;
         bool goes = ours ? own++ >= config->keep && (spared == 0 || list[i].step % spared != 0) : config->overwrite;
         if (!goes || strcmp(list[i].name, newest) == 0) continue;
-        if (path_join(path, dir, list[i].name, NULL) == 0) directory_remove(path);
+        if (file_join(path, dir, list[i].name, NULL) == 0) directory_remove(path);
     }
     free(list);
 }
@@ -327,7 +327,7 @@ void checkpoint_sweep(const char *dir) {
     if (stream == NULL) return;
     for (struct dirent *entry; (entry = readdir(stream)) != NULL;) {
         char path[CHECKPOINT_PATH], back[CHECKPOINT_PATH];
-        if (path_join(path, dir, entry->d_name, NULL) != 0) continue;
+        if (file_join(path, dir, entry->d_name, NULL) != 0) continue;
         bool hidden = strncmp(entry->d_name, ".step_", 6) == 0, replaced = replaced_name_(back, dir, entry->d_name);
         if (replaced && access(back, F_OK) != 0 && rename(path, back) == 0) continue;
         bool leftover = hidden && (strstr(entry->d_name, ".partial") || strstr(entry->d_name, ".removed"));

@@ -129,7 +129,7 @@ static int check_sizes_(const Checkpoint *checkpoint, Error *err) {
         const ManifestFile *file = &checkpoint->manifest.file[i];
         char path[CHECKPOINT_PATH];
         struct stat there = {0};
-        bool fits = path_join(path, checkpoint->partial, file->name, NULL) == 0;
+        bool fits = file_join(path, checkpoint->partial, file->name, NULL) == 0;
         int fd = fits ? open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC) : -1;
         long long bytes = fd >= 0 && fstat(fd, &there) == 0 ? there.st_size : 0;
         if (fd >= 0) close(fd);
@@ -269,7 +269,7 @@ static int lock_dir_(Checkpoint *checkpoint, Error *err) {
     Error wrong = {0};
     snprintf(taken, sizeof taken,
              "%s: another run is saving its checkpoints there; wait until it ends, or name another folder", dir);
-    checkpoint->locked = directory_make(dir, &wrong) == 0 && path_join(path, dir, CHECKPOINT_LOCK, &wrong) == 0 &&
+    checkpoint->locked = directory_make(dir, &wrong) == 0 && file_join(path, dir, CHECKPOINT_LOCK, &wrong) == 0 &&
                          file_lock(&checkpoint->lock, path, taken, &wrong) == 0;
     return checkpoint->locked ? 0 : error_set(err, EXIT_FAILED, "checkpoint.dir: %s", wrong.text);
 }

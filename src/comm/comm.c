@@ -119,21 +119,21 @@ int comm_collect_now(Comm *comm, CommOperation operation, void *out, const void 
 enum { CLOCK_ROUNDS = 12 };
 static const double SLOW_S = 0.5, CLOCK_ENOUGH = -1; // CLOCK_ENOUGH is sent to end the rounds
 
-static int clock_answer_(Comm *comm, int peer, Error *err) {
-    for (int round = 0; round < CLOCK_ROUNDS; round++) {
-        double now;
-        if (comm_receive_now(comm, peer, &now, sizeof now, err) != 0) return -1;
-        if (now < 0) return 0;
-        now = clock_seconds();
-        if (comm_send_now(comm, peer, &now, sizeof now, err) != 0) return -1;
-    }
-    return 0;
-}
-
-static int clock_ask_(Comm *comm, double *offset, Error *err) {
+// Rank 0 answers each question of the peer with its time, until the rounds end.
+int comm_clock_offset(Comm *comm, int peer, double *offset, Error *err) {
+    bool answers = comm->rank == 0;
     double quickest = 0;
+    *offset = 0;
+    if (peer == 0 || (!answers && comm->rank != peer)) return 0;
     for (int round = 0; round < CLOCK_ROUNDS; round++) {
-        double theirs, sent = clock_seconds();
+        double theirs, now, sent = clock_seconds();
+        if (answers) {
+            if (comm_receive_now(comm, peer, &now, sizeof now, err) != 0) return -1;
+            if (now < 0) return 0;
+            now = clock_seconds();
+            if (comm_send_now(comm, peer, &now, sizeof now, err) != 0) return -1;
+            continue;
+        }
         if (comm_send_now(comm, 0, &sent, sizeof sent, err) != 0) return -1;
         if (comm_receive_now(comm, 0, &theirs, sizeof theirs, err) != 0) return -1;
         double received = clock_seconds();
@@ -146,11 +146,4 @@ static int clock_ask_(Comm *comm, double *offset, Error *err) {
             return comm_send_now(comm, 0, &CLOCK_ENOUGH, sizeof CLOCK_ENOUGH, err);
     }
     return 0;
-}
-
-int comm_clock_offset(Comm *comm, int peer, double *offset, Error *err) {
-    *offset = 0;
-    if (peer == 0) return 0;
-    if (comm->rank == 0) return clock_answer_(comm, peer, err);
-    return comm->rank == peer ? clock_ask_(comm, offset, err) : 0;
 }

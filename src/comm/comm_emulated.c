@@ -21,8 +21,6 @@ typedef struct Emulated {
     int filled_count;
 } Emulated;
 
-static Emulated *emulated_self_(Comm *comm) { return (Emulated *)comm->self; }
-
 // Fills `to` with random numbers of about the size of normed activations, in the run's precision.
 static void emulated_fill_(Emulated *self, void *to, int64_t bytes) {
     int64_t element = self->be->element, count = bytes / element;
@@ -48,7 +46,7 @@ static bool seen_(Emulated *self, const void *to) {
 // once, so that kernels do not run on zeros or NaN.
 static int emulated_message_(Comm *comm, bool sends, int peer, void *memory, int64_t bytes, CommRequest *request,
                              Error *err) {
-    Emulated *self = emulated_self_(comm);
+    Emulated *self = comm->self;
     const EmulatedPeers *peers = &self->peers;
     void *scratch = peers->scratch;
     double needs = peers->rate > 0 ? (double)bytes / peers->rate + peers->latency : 0, now = clock_seconds();
@@ -63,22 +61,22 @@ static int emulated_message_(Comm *comm, bool sends, int peer, void *memory, int
 }
 
 // Copies this rank's part to its place in the result.
-static void emulated_part_(Comm *comm, void *to, const void *from, int64_t bytes) {
-    Backend *be = emulated_self_(comm)->be;
-    if (to != from) be->copy(be, STREAM_COMPUTE, to, from, bytes);
+static void emulated_part_(const Emulated *self, void *to, const void *from, int64_t bytes) {
+    if (to != from) self->be->copy(self->be, STREAM_COMPUTE, to, from, bytes);
 }
 
 // Completes a collective at once. The first gather into a buffer fills it with copies of this rank's part, since GPUs
 // multiply zeros up to an eighth faster, with less power. Later gathers write only this rank's part.
 static int emulated_collective_(Comm *comm, CommOperation operation, int root, void *out, const void *in, int64_t count,
                                 CommType type, CommRequest *request, Error *err) {
+    Emulated *self = comm->self;
     (void)err;
     int64_t bytes = count * comm_type_bytes(type);
-    bool gathers = operation == COMM_ALL_GATHER, seen = gathers && seen_(emulated_self_(comm), out);
+    bool gathers = operation == COMM_ALL_GATHER, seen = gathers && seen_(self, out);
     for (int rank = 0; gathers && rank < comm->size; rank++)
-        if (rank == comm->rank || !seen) emulated_part_(comm, (char *)out + rank * bytes, in, bytes);
-    if (operation == COMM_REDUCE_SCATTER) emulated_part_(comm, out, (const char *)in + comm->rank * bytes, bytes);
-    if (operation == COMM_REDUCE && comm->rank == root) emulated_part_(comm, out, in, bytes);
+        if (rank == comm->rank || !seen) emulated_part_(self, (char *)out + rank * bytes, in, bytes);
+    if (operation == COMM_REDUCE_SCATTER) emulated_part_(self, out, (const char *)in + comm->rank * bytes, bytes);
+    if (operation == COMM_REDUCE && comm->rank == root) emulated_part_(self, out, in, bytes);
     *request = (CommRequest){0};
     return 0;
 }
@@ -86,18 +84,19 @@ static int emulated_collective_(Comm *comm, CommOperation operation, int root, v
 // Fills the received blocks with typical numbers the first time, and copies this rank's own block.
 static int emulated_exchange_(Comm *comm, void *out, const int64_t *received, const void *in, const int64_t *sent,
                               CommRequest *request, Error *err) {
+    Emulated *self = comm->self;
     int64_t all = 0, to = 0, from = 0;
     (void)err;
     for (int q = 0; q < comm->size; q++) all += received[q];
-    if (!seen_(emulated_self_(comm), out)) emulated_fill_(emulated_self_(comm), out, all);
+    if (!seen_(self, out)) emulated_fill_(self, out, all);
     for (int q = 0; q < comm->rank; q++) to += received[q], from += sent[q];
-    emulated_part_(comm, (char *)out + to, (const char *)in + from, sent[comm->rank]);
+    emulated_part_(self, (char *)out + to, (const char *)in + from, sent[comm->rank]);
     *request = (CommRequest){0};
     return 0;
 }
 
 static int emulated_test_(Comm *comm, CommRequest *request, Error *err) {
-    Emulated *self = emulated_self_(comm);
+    Emulated *self = comm->self;
     (void)err;
     if (!request->active) return 1;
     if ((int64_t)(1e9 * clock_seconds()) < request->detail[0]) return 0;
@@ -107,7 +106,7 @@ static int emulated_test_(Comm *comm, CommRequest *request, Error *err) {
 }
 
 static void emulated_destroy_(Comm *comm) {
-    Emulated *self = emulated_self_(comm);
+    Emulated *self = comm->self;
     self->be->event_destroy(self->be, self->moved);
     free_all(self, comm);
 }

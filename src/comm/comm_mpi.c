@@ -251,13 +251,6 @@ static int collective_advance_(CommMpi *comm, Collective *work, Error *err) {
 
 // --- starting and ending
 
-static void give_back_(CommMpi *comm, Collective *work) {
-    if (work->place >= 0) comm->workspace.taken &= ~(1u << work->place);
-    work->place = -1;
-    work->next = comm->idle;
-    comm->idle = work;
-}
-
 // Returns the tag of the next collective. Tags distinguish collectives in progress; 32767 is the least bound that MPI
 // guarantees.
 static int next_tag_(CommMpi *comm) {
@@ -379,7 +372,9 @@ static int mpi_test_(Comm *base, CommRequest *request, Error *err) {
         if (work->state == 0) return 0;
         if (work->state < 0) error_set(err, work->error.code, "%s", work->error.text);
         request->active = false;
-        give_back_(comm, work);
+        if (work->place >= 0) comm->workspace.taken &= ~(1u << work->place);
+        work->next = comm->idle;
+        comm->idle = work;
         return work->state;
     }
     MPI_Request mpi;

@@ -79,8 +79,6 @@ typedef struct Pushed {
     char why[256];
 } Pushed;
 
-static Pushed *pushed_self_(const Comm *comm) { return comm->self; }
-
 // ---------------------------------------------------------------- mail
 
 static int mail_(Pushed *self, int peer, const PushWay *way, Parcel *parcel, int64_t offset, Error *err) {
@@ -172,7 +170,7 @@ static int advance_way_(Pushed *self, int peer, PushWay *way, Error *err) {
 
 static int pushed_message_(Comm *base, bool sends, int peer, void *memory, int64_t bytes, CommRequest *request,
                            Error *err) {
-    Pushed *self = pushed_self_(base);
+    Pushed *self = base->self;
     PushWay *way = sends ? &self->peers[peer].out : &self->peers[peer].in;
     bool lent = way->direct && way->grants;
     int64_t offset = lent ? (char *)memory - way->memory : 0;
@@ -195,7 +193,7 @@ static int pushed_message_(Comm *base, bool sends, int peer, void *memory, int64
 }
 
 static int pushed_test_(Comm *comm, CommRequest *request, Error *err) {
-    Pushed *self = pushed_self_(comm);
+    Pushed *self = comm->self;
     if (!request->active) return 1;
     Parcel *parcel = request->handle[0];
     int number = (int)request->detail[0];
@@ -233,7 +231,7 @@ static int push_share_(Pushed *self, int peer, PushWay *way, const PushWay *othe
 }
 
 static int pushed_connect_(Comm *comm, int peer, bool sends, void *memory, int64_t bytes, Error *err) {
-    Pushed *self = pushed_self_(comm);
+    Pushed *self = comm->self;
     PushPeer *at = &self->peers[peer];
     PushWay *way = sends ? &at->out : &at->in;
     way->sends = sends;
@@ -247,7 +245,7 @@ static int pushed_connect_(Comm *comm, int peer, bool sends, void *memory, int64
 }
 
 static void pushed_destroy_(Comm *comm) {
-    Pushed *self = pushed_self_(comm);
+    Pushed *self = comm->self;
     for (int i = 0; i < 2 * comm->size; i++) {
         PushWay *way = i % 2 == 0 ? &self->peers[i / 2].out : &self->peers[i / 2].in;
         if (way->mapped) self->be->give_back(self->be, way->memory, way->bytes);
@@ -280,7 +278,7 @@ Comm *comm_pushed_create(Backend *be, Stream stream, Comm *host, Comm *far) {
 }
 
 void comm_pushed_ways(const Comm *comm, int *direct, int *through_far) {
-    const Pushed *self = pushed_self_(comm);
+    const Pushed *self = comm->self;
     *direct = *through_far = 0;
     for (int i = 0; i < 2 * comm->size; i++) {
         const PushWay *way = i % 2 == 0 ? &self->peers[i / 2].out : &self->peers[i / 2].in;
@@ -289,4 +287,4 @@ void comm_pushed_ways(const Comm *comm, int *direct, int *through_far) {
     }
 }
 
-const char *comm_pushed_why(const Comm *comm) { return pushed_self_(comm)->why; }
+const char *comm_pushed_why(const Comm *comm) { return ((const Pushed *)comm->self)->why; }

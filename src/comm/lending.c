@@ -55,22 +55,18 @@ static int write_proof_(Backend *be, void *to, int64_t bytes, uint64_t token, Er
     return be->synchronize(be, err);
 }
 
-// Fills in the offer and writes its words to `memory`. offer->bytes 0: nothing to lend. -1 with err: the device failed.
-static int make_offer_(Offer *offer, Backend *be, void *memory, int64_t bytes, Error *err) {
-    Error unable = {0};
-    memset(offer, 0, sizeof *offer);
-    if (memory == NULL || be->lend == NULL || be->lend(be, memory, bytes, &offer->loan, &unable) != 0) return 0;
-    offer->bytes = bytes;
-    offer->token = 0x9e3779b97f4a7c15u ^ (uint64_t)(uintptr_t)memory ^ (uint64_t)(clock_seconds() * 1e9);
-    host_identity_(offer->host, sizeof offer->host);
-    return write_proof_(be, memory, bytes, offer->token, err);
-}
-
 int lending_lend(Backend *be, void *memory, int64_t bytes, Comm *control, int peer, bool *lent, Error *err) {
     Offer offer;
+    Error unable = {0};
     int64_t mapped = 0, confirmed = 0;
     *lent = false;
-    if (make_offer_(&offer, be, memory, bytes, err) != 0) return -1;
+    memset(&offer, 0, sizeof offer);
+    if (memory != NULL && be->lend != NULL && be->lend(be, memory, bytes, &offer.loan, &unable) == 0) {
+        offer.bytes = bytes;
+        offer.token = 0x9e3779b97f4a7c15u ^ (uint64_t)(uintptr_t)memory ^ (uint64_t)(clock_seconds() * 1e9);
+        host_identity_(offer.host, sizeof offer.host);
+        if (write_proof_(be, memory, bytes, offer.token, err) != 0) return -1;
+    }
     if (comm_send_now(control, peer, &offer, sizeof offer, err) != 0) return -1;
     if (comm_receive_now(control, peer, &mapped, sizeof mapped, err) != 0) return -1;
     if (mapped) confirmed = proves_(be, memory, bytes, ~offer.token);
@@ -80,21 +76,17 @@ int lending_lend(Backend *be, void *memory, int64_t bytes, Comm *control, int pe
     return comm_send_now(control, peer, &confirmed, sizeof confirmed, err);
 }
 
-// Returns why the offer cannot be used here, or NULL.
-static const char *unreachable_(const Backend *be, const Offer *offer) {
-    char host[sizeof offer->host];
-    host_identity_(host, sizeof host);
-    if (offer->bytes == 0 || offer->host[0] == '\0' || be->borrow == NULL) return "the peer's memory cannot be lent";
-    return memcmp(host, offer->host, sizeof host) == 0 ? NULL : "the peer is on another host";
-}
-
 // Maps the lender's memory, sets *memory to its address here, and writes the complements of the offer's words there. If
 // the memory cannot be mapped, sets *memory to NULL and `why` to the reason. Returns -1 with err if the device fails.
 static int map_(Backend *be, const Offer *offer, int64_t bytes, void **memory, char why[256], Error *err) {
+    char host[sizeof offer->host];
     Error unable = {0};
-    const char *reason = unreachable_(be, offer);
+    const char *reason = NULL;
     *memory = NULL;
-    if (reason == NULL && offer->bytes != bytes) reason = "the two ranks expect different sizes";
+    host_identity_(host, sizeof host);
+    if (offer->bytes == 0 || offer->host[0] == '\0' || be->borrow == NULL) reason = "the peer's memory cannot be lent";
+    else if (memcmp(host, offer->host, sizeof host) != 0) reason = "the peer is on another host";
+    else if (offer->bytes != bytes) reason = "the two ranks expect different sizes";
     if (reason == NULL && (*memory = be->borrow(be, &offer->loan, bytes, &unable)) == NULL) reason = unable.text;
     if (reason == NULL && !proves_(be, *memory, bytes, offer->token)) {
         be->give_back(be, *memory, bytes);

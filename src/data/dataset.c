@@ -13,7 +13,6 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -307,12 +306,8 @@ static int dataset_open_(Dataset *dataset, const char *key, const char *pattern,
         dataset->shards[i] = (Shard){.file = -1, .path = xstrdup(names.gl_pathv[i])};
     globfree(&names);
     // 3. Every shard keeps a file open, so raise the limit on open files by the number of shards.
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
-        rlim_t more = limit.rlim_max - limit.rlim_cur, files = (rlim_t)dataset->count;
-        limit.rlim_cur += more < files ? more : files;
-        (void)setrlimit(RLIMIT_NOFILE, &limit); // if this fails, open reports it
-    }
+    int64_t allowed = file_limit(0);
+    if (allowed < INT64_MAX) file_limit(allowed + dataset->count); // if this fails, open reports it
     // 4. Open them, and check that they have enough sequences.
     char last[SIDE_FILE_PATH] = "";
     for (int i = 0; i < dataset->count; i++)

@@ -48,7 +48,7 @@ static int find_(char *path, size_t size, Error *err) {
 // without a message. Limits that were measured to suffice: 36, 44 and 64 open files for 2, 4 and 8 ranks.
 static int check_limits_(int ranks, Error *err) {
     char here[4096];
-    rlim_t needed = 32 + 5 * (rlim_t)ranks;
+    int64_t needed = 32 + 5 * (int64_t)ranks, allowed = file_limit(needed);
     struct rlimit limit;
     if (getcwd(here, sizeof here) == NULL)
         return error_set(err, EXIT_FAILED, "the working directory cannot be entered (%s); change to another directory",
@@ -61,14 +61,10 @@ static int check_limits_(int ranks, Error *err) {
                              (long long)least >> 20, space ? "address space" : "data", (long long)limit.rlim_cur >> 20,
                              space ? "-v" : "-d");
     }
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return 0;
-    if (limit.rlim_max >= needed) {
-        limit.rlim_cur = needed;
-        if (setrlimit(RLIMIT_NOFILE, &limit) == 0) return 0;
-    }
+    if (allowed >= needed) return 0;
     return error_set(err, EXIT_FAILED,
                      "mpirun opens up to %lld files for %d ranks and is limited to %lld; raise ulimit -n",
-                     (long long)needed, ranks, (long long)limit.rlim_max);
+                     (long long)needed, ranks, (long long)allowed);
 }
 
 static void set_environment_(int ranks, const LaunchFolder *folder) {

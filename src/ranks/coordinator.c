@@ -6,13 +6,13 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/files.h"
 
 #include <assert.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 // A connection, and the rank that it named; -1: none yet. If there are too many connections without a rank, the oldest
@@ -66,12 +66,7 @@ Coordinator *coordinator_open(const Job *job, const char *folder, Error *err) {
                                            : connection_listen_tcp(job->one_host, &coordinator->invitation, err);
     if (coordinator->events < 0) error_set(err, EXIT_FAILED, "cannot create an epoll instance; raise ulimit -n");
     if (coordinator->listener < 0 || coordinator->events < 0) return coordinator_close(coordinator), NULL;
-    struct rlimit limit;
-    rlim_t files = (rlim_t)coordinator->places + 64;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < files) {
-        limit.rlim_cur = files < limit.rlim_max ? files : limit.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &limit);
-    }
+    file_limit(coordinator->places + 64);
     return coordinator;
 }
 

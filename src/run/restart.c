@@ -82,7 +82,7 @@ static bool again_(void *context, const JobEnd *end, char ***argv) {
     char why[256], path[CHECKPOINT_PATH], from[64] = "their last starting point";
     struct stat status;
     CheckpointName newest = restart_newest(config);
-    bool saved = newest.sequence > again->before && path_join(path, config->checkpoint.dir, newest.name, NULL) == 0;
+    bool saved = newest.sequence > again->before && file_join(path, config->checkpoint.dir, newest.name, NULL) == 0;
     if (!restart_allowed(&again->restarts, end, why)) {
         log_line(again->log, "%s; %s", why, again->job->remedy);
         return false;

@@ -209,17 +209,14 @@ static int train_(Trainer *t, Error *err) {
 // files, because every connection between ranks is an open file: over TCP, one per peer.
 static int check_limits_(Error *err) {
     enum { LEAST_STACK_KIB = 512, LEAST_FILES = 32, MANY_FILES = 65536 };
-    struct rlimit limit, now;
+    struct rlimit limit;
+    int64_t files = file_limit(MANY_FILES);
     if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < (rlim_t)LEAST_STACK_KIB << 10)
         return error_set(err, EXIT_FAILED, "the stack limit is %lld KiB, but a run may need %d KiB; raise ulimit -s",
                          (long long)limit.rlim_cur >> 10, LEAST_STACK_KIB);
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_max < LEAST_FILES)
-        return error_set(err, EXIT_FAILED,
-                         "this program is limited to %lld open files but may need %d; raise ulimit -n",
-                         (long long)limit.rlim_max, LEAST_FILES);
-    limit.rlim_cur = limit.rlim_max < MANY_FILES ? limit.rlim_max : MANY_FILES;
-    if (getrlimit(RLIMIT_NOFILE, &now) == 0 && now.rlim_cur < limit.rlim_cur) (void)setrlimit(RLIMIT_NOFILE, &limit);
-    return 0;
+    if (files >= LEAST_FILES) return 0;
+    return error_set(err, EXIT_FAILED, "this program is limited to %lld open files but may need %d; raise ulimit -n",
+                     (long long)files, LEAST_FILES);
 }
 
 // Reads the configuration. -1 with err.

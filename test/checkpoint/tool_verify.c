@@ -27,7 +27,7 @@ static int flip_byte_(int fd, off_t at, const char *dir, const char *name) {
 static long long flip_file_(const char *dir, const char *name) {
     char path[CHECKPOINT_PATH];
     struct stat status;
-    if (path_join(path, dir, name, NULL) != 0) return -1;
+    if (file_join(path, dir, name, NULL) != 0) return -1;
     int fd = open(path, O_RDWR);
     if (fd < 0 || fstat(fd, &status) != 0) return -1;
     long long flips = 0;
