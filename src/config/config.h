@@ -295,10 +295,15 @@ int config_keep_copy(const char *path, Error *err);
 // file's name if the key has its default.
 void config_where(const Config *config, const char *key, char *where, size_t size);
 
+// Returns the place of a key: its line, CONFIG_DEFAULT or CONFIG_OVERRIDE. CONFIG_DEFAULT if there is no such key.
+int config_line(const Config *config, const char *name);
 // Sets an error that blames a key, with its place: "configs/x.yaml:12: parallel.tensor: TEXT" or "-o parallel.tensor:
 // TEXT". Code 2, returns -1. For checks that need more than the configuration (devices, data, the schedule).
-int config_error(const Config *config, const char *key, Error *err, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
+#define config_error(config, key, err, ...) config_error_at(config, config_line(config, key), key, err, __VA_ARGS__)
+// The same for a name that need not be a key. line: line of the file, or CONFIG_OVERRIDE. name NULL: an error about the
+// file.
+int config_error_at(const Config *config, int line, const char *name, Error *err, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
 
 // Writes the configuration as one JSON object on one line without a newline (keys as in the file), for the metrics
 // file's first line. An `auto` that was resolved is written as its value. An `auto` that depends on the hardware is

@@ -31,9 +31,9 @@ static int check_heads_(Config *config, Error *err) {
             near_divisors_(units, m->heads, use, sizeof use);
             const char *what = m->hidden % m->heads != 0 ? "does not divide hidden"
                                                          : "gives an odd head size (RoPE rotates pairs) for hidden";
-            return config_error(config, config_blame(config, "model.heads", "model.hidden"), err,
-                                "heads %lld %s %lld; use %s heads%s", (long long)m->heads, what, (long long)m->hidden,
-                                use, family->rotary ? ", or give model.head_dim" : "");
+            return config_clash(config, "model.heads", "model.hidden", err, "heads %lld %s %lld; use %s heads%s",
+                                (long long)m->heads, what, (long long)m->hidden, use,
+                                family->rotary ? ", or give model.head_dim" : "");
         }
         m->head_dim = m->hidden / m->heads;
         if (family->rotary && m->head_dim > 2 * ROPE_PAIRS_MAX)
@@ -94,8 +94,8 @@ int config_resolve_ramp(Config *config, Error *err) {
     BatchRamp *ramp = train->batch_ramp;
     if (train->ramp_count == 0) return 0;
     if (config->schedule.file[0] != '\0')
-        return config_error(
-            config, config_blame(config, "train.batch_ramp", "schedule.file"), err,
+        return config_clash(
+            config, "train.batch_ramp", "schedule.file", err,
             "a schedule from a file has a fixed number of microbatches; remove schedule.file, or the ramp");
     for (int64_t i = 1; i < train->ramp_count; i++)
         if (ramp[i].step <= ramp[i - 1].step)
@@ -169,7 +169,7 @@ static int check_decay_(Config *config, Error *err) {
     bool given = train->decay_steps > 0, shaped = train->decay_shape != DECAY_LINEAR;
     const char *key = given ? "train.decay_steps" : "train.decay_shape";
     if (train->schedule != LR_WSD && (given || shaped))
-        return config_error(config, config_blame(config, key, "train.schedule"), err,
+        return config_clash(config, key, "train.schedule", err,
                             "%s applies to train.schedule wsd, not %s; use wsd, or remove the key", key,
                             config_word("train.schedule", train->schedule));
     if (!given || train->decay_steps <= most) return 0;
@@ -192,17 +192,16 @@ static int check_kind_(const Config *config, int64_t i, const char *only, Error 
     Error why = {0};
     if (config->schedule.file[0] != '\0') return 0;
     if (config->schedule.split_backward == SPLIT_OFF && kind->splits)
-        return config_error(config, config_blame(config, "schedule.split_backward", "schedule.name"), err,
+        return config_clash(config, "schedule.split_backward", "schedule.name", err,
                             "schedule %s always splits its backwards; use split_backward auto or on", kind->name);
     if (schedule_complete(kind, &spec, &field, &why) == 0) return 0;
     if (only != NULL && strcmp(field, only) != 0) return 0;
     const char *key = "schedule.name";
     for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
         if (strcmp(keys[k].field, field) == 0) key = keys[k].key;
-    if (i == 0) return config_error(config, config_blame(config, key, "schedule.name"), err, "%s", why.text);
-    return config_error(config, config_blame(config, "train.batch_ramp", "schedule.name"), err,
-                        "global_batch %lld makes %d microbatches: %s", (long long)config_batch(config, i),
-                        spec.microbatches, why.text);
+    if (i == 0) return config_clash(config, key, "schedule.name", err, "%s", why.text);
+    return config_clash(config, "train.batch_ramp", "schedule.name", err, "global_batch %lld makes %d microbatches: %s",
+                        (long long)config_batch(config, i), spec.microbatches, why.text);
 }
 
 // Checks that every stage and chunk can get layers, and distributes the layers.
@@ -216,7 +215,7 @@ static int check_layers_(Config *config, Error *err) {
              p == 1 ? "" : "s", chunks);
     parallel->layers_count = p * chunks;
     if (parallel->layers_count > CONFIG_MAX_STAGES)
-        return config_error(config, config_blame(config, "schedule.chunks", "parallel.pipeline"), err,
+        return config_clash(config, "schedule.chunks", "parallel.pipeline", err,
                             "%s make more than %d parts; use fewer", parts, CONFIG_MAX_STAGES);
     // A list may give a stage no layers: the first stage still computes the embedding, the last stage the head.
     if (parallel->layers_given == 0 && layers < parallel->layers_count) {
@@ -225,7 +224,7 @@ static int check_layers_(Config *config, Error *err) {
         snprintf(remedy, sizeof remedy,
                  fewer ? "use pipeline %lld or less" : "use a schedule with fewer chunks, or model.layers %lld or more",
                  (long long)(fewer ? layers / chunks : parallel->layers_count));
-        return config_error(config, config_blame(config, "parallel.pipeline", "model.layers"), err,
+        return config_clash(config, "parallel.pipeline", "model.layers", err,
                             "%s for %lld layer%s, but every %s needs one; %s", parts, (long long)layers,
                             layers == 1 ? "" : "s", chunks > 1 ? "chunk" : "stage", remedy);
     }
@@ -239,7 +238,7 @@ static int check_layers_(Config *config, Error *err) {
                             (long long)parallel->layers_given, parts, (long long)parallel->layers_count);
     for (int64_t s = 0; s < parallel->layers_count; s++) sum += parallel->layers_per_stage[s];
     if (sum == layers) return 0;
-    return config_error(config, config_blame(config, "parallel.layers", "model.layers"), err,
+    return config_clash(config, "parallel.layers", "model.layers", err,
                         "the stages' layers add up to %lld, the model has %lld; make them equal, or use layers auto",
                         (long long)sum, (long long)layers);
 }
@@ -255,7 +254,7 @@ static int check_stage_lists_(Config *config, Error *err) {
                  {"schedule.recompute", config->schedule.pointwise_given}};
     for (int i = 0; i < 3; i++) {
         if (lists[i].given == 1 || lists[i].given == p) continue;
-        return config_error(config, config_blame(config, lists[i].key, "parallel.pipeline"), err,
+        return config_clash(config, lists[i].key, "parallel.pipeline", err,
                             "the list has %lld entries for %lld stage%s; give %lld, or one value for all",
                             (long long)lists[i].given, (long long)p, p == 1 ? "" : "s", (long long)p);
     }
@@ -289,7 +288,7 @@ static int check_file_(Config *config, Error *err) {
                             "data) are %lld and %lld here, make them equal",
                             keys->file, header.stages, header.microbatches, p, m);
     if (chunks > 0 && header.chunks != chunks)
-        return config_error(config, config_blame(config, "schedule.chunks", "schedule.file"), err,
+        return config_clash(config, "schedule.chunks", "schedule.file", err,
                             "%s has chunks %d, not %lld; leave schedule.chunks out", keys->file, header.chunks, chunks);
     if (header.chunks > 64 || header.forward_only)
         return config_error(config, "schedule.file", err, "%s%s", keys->file,
@@ -297,11 +296,11 @@ static int check_file_(Config *config, Error *err) {
                                 ? ": the name \"forward\" is reserved for schedules without backwards; rename it"
                                 : " has more than 64 chunks; use fewer");
     if (keys->split_backward != SPLIT_AUTO && (keys->split_backward == SPLIT_ON) != header.split)
-        return config_error(config, config_blame(config, "schedule.split_backward", "schedule.file"), err,
+        return config_clash(config, "schedule.split_backward", "schedule.file", err,
                             "%s has %s; a schedule from a file is run unchanged; use split_backward auto", keys->file,
                             header.split ? "I and W" : "no I and W");
     if (keys->bpipe == BPIPE_ON)
-        return config_error(config, config_blame(config, "schedule.bpipe", "schedule.file"), err,
+        return config_clash(config, "schedule.bpipe", "schedule.file", err,
                             "a schedule from a file is run unchanged; use bpipe off, and put E and L into the file");
     keys->file_chunks = header.chunks;
     keys->file_microbatches = header.microbatches;
@@ -318,7 +317,7 @@ static int check_pieces_(Config *config, Error *err) {
     if (parts % slices != 0) {
         config_first_divisors(parts, use, sizeof use);
         if (parts < s) snprintf(of, sizeof of, " / tensor %lld", (long long)t);
-        return config_error(config, config_blame(config, "schedule.slices", "schedule.file"), err,
+        return config_clash(config, "schedule.slices", "schedule.file", err,
                             "%lld does not divide seq_len %lld%s; use %s", (long long)slices, (long long)s, of, use);
     }
     if (c == 1) return 0;
@@ -376,7 +375,7 @@ static int check_schedule_(Config *config, Error *err) {
     if (schedule->file[0] != '\0' || schedule->bpipe == BPIPE_OFF) return 0;
     if (!kind->pairs && schedule->evict_to == EVICT_TO_PEER) {
         if (schedule->bpipe == BPIPE_AUTO) return 0;
-        return config_error(config, config_blame(config, "schedule.bpipe", "schedule.name"), err,
+        return config_clash(config, "schedule.bpipe", "schedule.name", err,
                             "schedule %s fills all stages equally, so paired stages have no slots to lend; use name "
                             "1f1b, bpipe off or evict_to host",
                             kind->name);
@@ -384,7 +383,7 @@ static int check_schedule_(Config *config, Error *err) {
     // Without BPipe, slots have no effect and are not checked: -o schedule.bpipe=off must not need a second override.
     int smallest = schedule->slots == 0 ? 0 : config_min_slots(config);
     if (schedule->slots >= smallest) return 0;
-    return config_error(config, config_blame(config, "schedule.slots", "parallel.pipeline"), err,
+    return config_clash(config, "schedule.slots", "parallel.pipeline", err,
                         "%lld slots are too few for bpipe with %d stages; use slots %d or more, or auto",
                         (long long)schedule->slots, p, smallest);
 }
@@ -457,7 +456,7 @@ static int check_family_(Config *config, Error *err) {
     const Family *family = &families[m->family];
     if (m->tie_embeddings == TIE_AUTO) m->tie_embeddings = family->tied ? TIE_TRUE : TIE_FALSE;
     if (m->qkv_bias && m->qk_norm && m->router != ROUTER_SIGMOID)
-        return config_error(config, config_blame(config, "model.qk_norm", "model.qkv_bias"), err,
+        return config_clash(config, "model.qk_norm", "model.qkv_bias", err,
                             "qkv_bias (Qwen2) and qk_norm (Qwen3) cannot be combined; remove one of them");
     for (int i = 0; i < 7 && !family->rotary; i++)
         if (!config_at_default(config, rotary[i]))
@@ -468,7 +467,7 @@ static int check_family_(Config *config, Error *err) {
     if (!family->rotary) return 0;
     if (m->rope_attention == 0) m->rope_attention = m->rope_scaling == ROPE_YARN ? 0.1 * log(m->rope_factor) + 1 : 1;
     if (m->rope_scaling >= ROPE_LLAMA3 && m->rope_original == 0)
-        return config_error(config, config_blame(config, "model.rope_original", "model.rope_scaling"), err,
+        return config_clash(config, "model.rope_original", "model.rope_scaling", err,
                             "rope_scaling %s needs the sequence length before scaling; "
                             "set model.rope_original, such as 8192",
                             config_word("model.rope_scaling", m->rope_scaling));

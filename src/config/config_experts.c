@@ -19,27 +19,27 @@ static int check_router_(const Config *config, Error *err) {
         return config_error(config, key, err, "a token cannot use %lld of %lld experts; use %lld or less", chosen,
                             experts, experts);
     if (m->experts * m->layers > MOST_EXPERTS)
-        return config_error(config, config_blame(config, "model.experts", "model.layers"), err,
+        return config_clash(config, "model.experts", "model.layers", err,
                             "%lld layers of %lld experts are more than %d; use fewer", (long long)m->layers, experts,
                             MOST_EXPERTS);
     if (60.0L * m->layers * m->experts * m->hidden * m->expert_ffn > 0x1p60L)
         return config_error(config, "model.experts", err,
                             "the experts take more than 2^60 bytes; use fewer or smaller ones");
     if (m->dense_layers >= m->layers)
-        return config_error(config, config_blame(config, "model.dense_layers", "model.layers"), err,
+        return config_clash(config, "model.dense_layers", "model.layers", err,
                             "all %lld layers would be dense; use %lld or less, or model.experts: 0",
                             (long long)m->layers, (long long)m->layers - 1);
     if (groups > 1 && m->router != ROUTER_SIGMOID)
-        return config_error(config, config_blame(config, "model.router_groups", "model.router"), err,
+        return config_clash(config, "model.router_groups", "model.router", err,
                             "groups of experts need router sigmoid; use it, or 1 group");
     if (m->experts % m->router_groups != 0) {
         char use[96];
         config_first_divisors(m->experts, use, sizeof use);
-        return config_error(config, config_blame(config, "model.router_groups", "model.experts"), err,
+        return config_clash(config, "model.router_groups", "model.experts", err,
                             "%lld groups do not divide %lld experts; use %s", groups, experts, use);
     }
     if (top <= groups && chosen <= experts / groups * top) return 0;
-    return config_error(config, config_blame(config, "model.router_group_top", "model.router_groups"), err,
+    return config_clash(config, "model.router_group_top", "model.router_groups", err,
                         "a token's %lld experts cannot come from %lld of %lld groups of %lld experts; use %lld", chosen,
                         top, groups, experts / groups, (chosen * groups + experts - 1) / experts);
 }
@@ -71,14 +71,14 @@ int config_check_experts(Config *config, Error *err) {
     char use[96];
     config_first_divisors(greatest_common_divisor(m->experts, ranks), use, sizeof use);
     if (m->experts % e != 0)
-        return config_error(config, config_blame(config, "parallel.expert", "model.experts"), err,
+        return config_clash(config, "parallel.expert", "model.experts", err,
                             "%lld does not divide %lld experts; use %s", (long long)e, (long long)m->experts, use);
     if (ranks % e != 0)
         return config_error(config, "parallel.expert", err,
                             "%lld does not divide the %lld ranks of a stage (tensor * context * data); use %s",
                             (long long)e, (long long)ranks, use);
     if (p->tensor > 1 && !p->sequence)
-        return config_error(config, config_blame(config, "parallel.sequence", "parallel.tensor"), err,
+        return config_clash(config, "parallel.sequence", "parallel.tensor", err,
                             "experts need rows split over the tensor ranks; set parallel.sequence: true, or tensor: 1");
     const Refusal refused[] = {
         {config->train.fp8 != FP8_OFF, "train.fp8", "experts are computed in bf16; use off"},

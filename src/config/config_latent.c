@@ -17,7 +17,7 @@ int config_check_latent(Config *config, Error *err) {
             return config_error(config, sizes[i].key, err,
                                 "does not apply without latent attention; give model.kv_lora, or remove the key");
         if (m->kv_lora > 0 && !sizes[i].given && i < 4)
-            return config_error(config, config_blame(config, sizes[i].key, "model.kv_lora"), err,
+            return config_clash(config, sizes[i].key, "model.kv_lora", err,
                                 "%s is missing: latent attention needs it; give it, such as 128", sizes[i].key);
     }
     if (m->kv_lora == 0) return 0;

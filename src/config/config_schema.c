@@ -425,29 +425,15 @@ void config_where(const Config *config, const char *name, char *where, size_t si
     config_place_(config, config_line(config, name), name, where, size);
 }
 
-static int config_word_error_(const Config *config, int line, const char *name, Error *err, const char *format,
-                              va_list args) {
+int config_error_at(const Config *config, int line, const char *name, Error *err, const char *format, ...) {
     char text[sizeof err->text], where[CONFIG_TEXT + 16];
     bool named = name != NULL && line != CONFIG_OVERRIDE;
+    va_list args;
+    va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
+    va_end(args);
     config_place_(config, line, name != NULL ? name : "", where, sizeof where);
     return error_set(err, EXIT_USAGE, "%s%s%s: %s", where, named ? ": " : "", named ? name : "", text);
-}
-
-int config_error_at(const Config *config, int line, const char *name, Error *err, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    int rc = config_word_error_(config, line, name, err, format, args);
-    va_end(args);
-    return rc;
-}
-
-int config_error(const Config *config, const char *name, Error *err, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    int rc = config_word_error_(config, config_line(config, name), name, err, format, args);
-    va_end(args);
-    return rc;
 }
 
 const char *config_blame(const Config *config, const char *first, const char *second) {

@@ -85,10 +85,6 @@ int config_list_set(Config *config, const ConfigKey *key, int part, ConfigScalar
 
 // Sets the error "WHAT; use EXPECTED" for a key, or for a part of a list's entry. Returns -1.
 int config_refuse(const Config *config, const ConfigKey *key, const char *what, Error *err);
-// Sets an error about a name that need not be a key. line: line of the file, or CONFIG_OVERRIDE. name NULL: an error
-// about the file. Returns -1.
-int config_error_at(const Config *config, int line, const char *name, Error *err, const char *format, ...)
-    __attribute__((format(printf, 5, 6)));
 
 // Read YAML into config: the file config->path, and one override ("key=value").
 int config_read_file(Config *config, Error *err);
@@ -97,10 +93,9 @@ int config_read_override(Config *config, const char *override, Error *err);
 // Adds an entry for step 1 to the batch ramp if it lacks one; sets train.global_batch to its largest batch.
 int config_resolve_ramp(Config *config, Error *err);
 
-// Returns the place of a key: its line, CONFIG_DEFAULT or CONFIG_OVERRIDE. CONFIG_DEFAULT if there is no such key.
-int config_line(const Config *config, const char *name);
 // Returns which of two conflicting keys to blame: `second` if only that key was set with -o, else `first`.
 const char *config_blame(const Config *config, const char *first, const char *second);
+#define config_clash(config, first, second, ...) config_error(config, config_blame(config, first, second), __VA_ARGS__)
 // A combination of keys that cannot work: the key to blame, and why with the remedy.
 typedef struct Refusal {
     bool wrong;

@@ -36,6 +36,9 @@ static int yaml_line_(const YamlReader *r) {
 
 static const char *yaml_name_(const YamlReader *r) { return r->key != NULL ? r->key->name : NULL; }
 
+// Errors that name the line that is being read.
+#define yaml_error_(r, name, ...) config_error_at((r)->config, yaml_line_(r), name, (r)->err, __VA_ARGS__)
+
 // Takes the next event. Refuses invalid YAML, and YAML that a configuration may not contain. -1 with an error that
 // names the line.
 static int yaml_next_(YamlReader *r) {
@@ -53,9 +56,8 @@ static int yaml_next_(YamlReader *r) {
                             : e->type == YAML_ALIAS_EVENT ? "alias (*name)"
                                                           : NULL;
         if (extra == NULL) return 0;
-        return config_error_at(r->config, yaml_line_(r), yaml_name_(r), r->err,
-                               "%s is unsupported; write the value itself, in quotes if it begins with &, * or !",
-                               extra);
+        return yaml_error_(r, yaml_name_(r),
+                           "%s is unsupported; write the value itself, in quotes if it begins with &, * or !", extra);
     }
     const char *at = r->input, *end = r->input + r->length, *remedy = "check quotes, brackets and indentation";
     int line = (int)parser->problem_mark.line + 1;
@@ -82,8 +84,7 @@ static ConfigScalar scalar_(const YamlReader *r) {
 
 static int read_name_(YamlReader *r, char name[MAX_NAME]) {
     if (r->event.type != YAML_SCALAR_EVENT)
-        return config_error_at(r->config, yaml_line_(r), NULL, r->err,
-                               "a key must be a plain word such as hidden, not a list or mapping");
+        return yaml_error_(r, NULL, "a key must be a plain word such as hidden, not a list or mapping");
     ConfigScalar scalar = scalar_(r);
     config_printable(scalar.text, scalar.length, name, MAX_NAME);
     return 0;
@@ -189,8 +190,7 @@ static bool is_nothing_(const YamlReader *r) {
 static int read_section_(YamlReader *r, const char *section) {
     if (is_nothing_(r)) return yaml_next_(r);
     if (r->event.type != YAML_MAPPING_START_EVENT)
-        return config_error_at(r->config, yaml_line_(r), section, r->err,
-                               "is a section; write its keys below it, indented, as key: value");
+        return yaml_error_(r, section, "is a section; write its keys below it, indented, as key: value");
     if (yaml_next_(r) != 0) return -1;
     while (r->event.type != YAML_MAPPING_END_EVENT) {
         char name[MAX_NAME], full[2 * MAX_NAME + 1];
@@ -199,9 +199,7 @@ static int read_section_(YamlReader *r, const char *section) {
         const ConfigKey *key = config_find(full);
         if (key == NULL) return unknown_key_(r, yaml_line_(r), full);
         int32_t *place = &r->config->place[key - config_keys];
-        if (*place != CONFIG_DEFAULT)
-            return config_error_at(r->config, yaml_line_(r), full, r->err, "given twice; line %d has it already",
-                                   *place);
+        if (*place != CONFIG_DEFAULT) return yaml_error_(r, full, "given twice; line %d has it already", *place);
         *place = yaml_line_(r);
         if (yaml_next_(r) != 0 || read_value_(r, key) != 0 || yaml_next_(r) != 0) return -1;
     }
@@ -211,9 +209,8 @@ static int read_section_(YamlReader *r, const char *section) {
 static int read_root_(YamlReader *r) {
     if (is_nothing_(r)) return yaml_next_(r); // a file of comments; required keys are reported missing later
     if (r->event.type != YAML_MAPPING_START_EVENT)
-        return config_error_at(
-            r->config, yaml_line_(r), NULL, r->err,
-            "the file is not a mapping of sections; begin with a line such as model: {family: llama, ...}");
+        return yaml_error_(
+            r, NULL, "the file is not a mapping of sections; begin with a line such as model: {family: llama, ...}");
     int lines[CONFIG_MAX_KEYS] = {0}; // line of each section, indexed by its first row in config_keys
     if (yaml_next_(r) != 0) return -1;
     while (r->event.type != YAML_MAPPING_END_EVENT) {
@@ -223,8 +220,7 @@ static int read_root_(YamlReader *r) {
         if (!config_has_section(section, strlen(section))) return unknown_key_(r, yaml_line_(r), section);
         while (strncmp(config_keys[first].name, section, strlen(section)) != 0) first++;
         if (lines[first] != 0)
-            return config_error_at(r->config, yaml_line_(r), section, r->err,
-                                   "given twice; line %d has it already, put its keys there", lines[first]);
+            return yaml_error_(r, section, "given twice; line %d has it already, put its keys there", lines[first]);
         lines[first] = yaml_line_(r);
         if (yaml_next_(r) != 0 || read_section_(r, section) != 0) return -1;
     }
@@ -242,8 +238,7 @@ static int read_document_(YamlReader *r) {
     if (r->key != NULL && (read_value_(r, r->key) != 0 || yaml_next_(r) != 0)) return -1;
     if (yaml_next_(r) != 0) return -1;
     if (r->event.type == YAML_STREAM_END_EVENT) return 0;
-    return config_error_at(r->config, yaml_line_(r), yaml_name_(r), r->err,
-                           "a second YAML document begins here; keep one, without ---");
+    return yaml_error_(r, yaml_name_(r), "a second YAML document begins here; keep one, without ---");
 }
 
 static int read_yaml_(Config *config, const char *input, size_t length, const ConfigKey *key, Error *err) {
