@@ -4,9 +4,7 @@
 
 #include "log.h"
 
-#include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 // Opens a regular file for reading. Returns its descriptor and length, or -1 with err (EXIT_FAILED).
 int file_open(const char *path, int64_t *bytes, Error *err);

@@ -5,10 +5,7 @@
 
 #include "log.h"
 
-#include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
 
 enum { JSON_MAX_DEPTH = 64, JSON_MAX_BYTES = 16 << 20 };
 

@@ -11,9 +11,6 @@
 #include "engine/step_guard.h"
 #include "ranks/world.h"
 
-#include <stdbool.h>
-#include <stdint.h>
-
 enum { CHECKPOINT_PATH = FILE_PATH, CHECKPOINT_FILE = FILE_NAME };
 
 #define CHECKPOINT_MANIFEST "manifest.json"

@@ -3,8 +3,6 @@
 
 #include "config/config.h"
 
-#include <stdbool.h>
-#include <stdio.h>
 #include <sys/cdefs.h>
 
 __BEGIN_DECLS

@@ -5,8 +5,6 @@
 
 #include "base/log.h"
 
-#include <stdint.h>
-
 enum {
     RANGE_FILE_BLOCK = 4096,      // divisor of the offsets, lengths and addresses of direct writes, in bytes
     RANGE_FILE_STAGING = 4 << 20, // bytes of the caller's staging memory, and the limit of one system call's write

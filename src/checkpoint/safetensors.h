@@ -7,9 +7,6 @@
 
 #include "base/log.h"
 
-#include <stdint.h>
-#include <stdio.h>
-
 enum { SAFETENSORS_MAX_DIMENSIONS = 8 };
 
 typedef enum SafeType {

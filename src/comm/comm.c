@@ -1,7 +1,6 @@
 // Functions common to all groups: type sizes, the pieces of a sum, waiting, and clock offsets.
 #include "comm.h"
 #include "base/clock.h"
-#include "backend/backend.h"
 
 #include <sched.h>
 #include <sys/prctl.h>

@@ -28,8 +28,6 @@
 
 #include "base/log.h"
 
-#include <stdbool.h>
-#include <stdint.h>
 #include <sys/cdefs.h>
 
 __BEGIN_DECLS

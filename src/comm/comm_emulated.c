@@ -8,7 +8,6 @@
 #include "base/random.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { MOST_BUFFERS = 256 };
 

@@ -10,9 +10,6 @@
 #include "base/log.h"
 #include "family.h"
 
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <sys/cdefs.h>
 
 __BEGIN_DECLS

@@ -3,8 +3,6 @@
 
 #include "config.h"
 
-#include <stddef.h>
-
 typedef enum KeyType { KEY_INT, KEY_NUMBER, KEY_BOOL, KEY_WORD, KEY_TEXT, KEY_LIST } KeyType;
 
 // The bound itself is excluded; a number is also read from the metrics file of a run (config_read_spread).

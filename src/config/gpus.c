@@ -7,7 +7,6 @@
 #include "gpus.h"
 
 #include <math.h>
-#include <stdbool.h>
 #include <string.h>
 
 #define REACHED         0.8 // share of a wire's rate

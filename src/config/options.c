@@ -4,7 +4,6 @@
 #include "hints.h"
 
 #include <limits.h>
-#include <stdlib.h>
 #include <string.h>
 
 const OptionRow option_rows[] = {

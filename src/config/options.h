@@ -3,7 +3,6 @@
 
 #include "base/log.h"
 
-#include <stdbool.h>
 #include <stddef.h>
 
 #define OPTION_ALONE "-" // stored for an OPTION_MAYBE option that was given without a value

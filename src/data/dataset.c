@@ -10,7 +10,6 @@
 #include <fcntl.h>
 #include <glob.h>
 #include <inttypes.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

@@ -13,8 +13,6 @@
 #include "base/log.h"
 #include "side_file.h"
 
-#include <stdint.h>
-
 typedef struct Dataset Dataset;
 
 // Opens every shard that the glob matches, in name order. Checks every shard's magic and version, its token count

@@ -10,8 +10,6 @@
 
 #include "base/log.h"
 
-#include <stdint.h>
-
 typedef struct Evaluation Evaluation;
 
 // Reads and checks the file. Examples with a row of more than seq_len + 1 tokens are left out. Errors begin with `key`

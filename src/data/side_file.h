@@ -5,8 +5,6 @@
 #include "base/files.h"
 #include "base/log.h"
 
-#include <stdint.h>
-
 enum { SIDE_FILE_PATH = FILE_PATH, SIDE_FILE_WORD = 80 };
 
 typedef struct SideFile {

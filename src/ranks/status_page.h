@@ -5,9 +5,7 @@
 
 #include "base/log.h"
 
-#include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 typedef struct StatusPage StatusPage;
 

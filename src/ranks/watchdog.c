@@ -3,7 +3,6 @@
 
 #include "base/alloc.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 typedef struct Watched {

@@ -6,9 +6,6 @@
 #include "comm/comm.h"
 #include "base/log.h"
 
-#include <stdbool.h>
-#include <stdint.h>
-
 typedef struct World World;
 
 // Joins the launcher's job (mpirun, srun); without a launcher, creates a world of one rank. argc, argv: the arguments

@@ -18,7 +18,6 @@
 #include <limits.h>
 #include <math.h>
 #include <poll.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

@@ -6,9 +6,6 @@
 #include "engine/engine.h"
 #include "base/log.h"
 
-#include <stdbool.h>
-#include <stdint.h>
-
 // One pipeline stage in one step. Over the stage's ranks, peak_bytes and run.exposed are the largest, run.begin is the
 // earliest, run.end the latest, and run.busy the mean. The other figures are those of one rank.
 typedef struct StageFigures {

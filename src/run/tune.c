@@ -6,12 +6,9 @@
 #include "base/files.h"
 #include "run.h"
 
-#include <errno.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 int run_tune(Run *run, Error *err) {
     const char *path = run->config->hardware.products_file;
