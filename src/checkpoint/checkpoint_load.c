@@ -21,7 +21,7 @@ typedef struct Load {
     Log all;
     Source source;
     bool states;       // true (a resume): also loads the moments, and reads weights from the masters if saved
-    bool beyond;       // the source has extra layers for multi-token prediction, which are left out
+    bool beyond;       // the source has layers for multi-token prediction, which are not loaded
     bool fresh;        // matrices of the layers start without moments: the checkpoint is from another optimizer
     char strange[320]; // description of the first non-finite value that train.skip_bad_steps allowed, or ""
 } Load;
@@ -177,7 +177,7 @@ static int open_checkpoint_(Load *load, const char *dir, TrainingState *state, M
     const Config *config = load->stage->config;
     bool accepts = config->checkpoint.changed == CHANGED_ACCEPT;
     if (hf_config_compare(config, dir, true, err) != 0 || training_state_read(state, dir, err) != 0) return -1;
-    // 1. If seq_len changed, the next sample is found by the tokens.
+    // 1. If seq_len changed, the position is computed from the number of tokens.
     int64_t length = config->model.seq_len;
     if (state->tokens >= 0 && state->tokens != state->samples * length) {
         if (!accepts)
@@ -203,7 +203,7 @@ static int open_checkpoint_(Load *load, const char *dir, TrainingState *state, M
         return error_set(err, EXIT_FAILED,
                          "%s/" CHECKPOINT_TRAINING ": does not match the manifest; resume from another checkpoint",
                          dir);
-    // 3. The optimizer: another optimizer's moments have another meaning.
+    // 3. The optimizer: moments of different optimizers are not interchangeable.
     if (source_open_manifest(&load->source, dir, manifest, err) != 0) return -1;
     bool muon = false;
     for (int64_t i = 0; i < load->source.tensor_count && !muon; i++)

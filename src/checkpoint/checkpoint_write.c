@@ -23,7 +23,7 @@ static void add_part_(Writer *writer, int64_t index, StateKind kind) {
     bool muon = piece.v == NULL;
     const void *sources[STATE_KINDS] = {piece.weight, piece.master, muon ? NULL : piece.m, piece.v,
                                         muon ? piece.m : NULL};
-    bool same = tensor->spec->split == SPLIT_NONE && tensor->spec->expert < 0; // on every tensor rank
+    bool same = tensor->spec->split == SPLIT_NONE && tensor->spec->expert < 0; // the same on all tensor ranks
     bool replica = same && writer->stage->at.shape.tensor_rank > 0;
     if (replica || tensor->spec->tied_to >= 0 || piece.begin >= piece.end || sources[kind] == NULL) return;
     WritePart part = {tensor,

@@ -142,7 +142,7 @@ int hf_config_check(const Config *config, Error *err) {
                             "a checkpoint's config.json cannot express this, so it would describe another model; "
                             "use %s, or leave checkpoint.dir empty",
                             lost->def);
-    // 2. What is read back from it.
+    // 2. The file, read back.
     FILE *file = xmemstream(&text, &length);
     hf_config_write(config, -1, file);
     xmemstream_close(file);

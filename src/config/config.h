@@ -80,7 +80,7 @@ typedef struct ModelConfig {
     bool qkv_bias;                         // q, k and v have a bias, as in Qwen2
     bool qk_norm;                          // an RMSNorm over each head of q and k, as in Qwen3
     double rope_theta;                     // base of the rotary embedding; rope_* apply only to rotary families
-    double rope_share;                     // part of a head's dimensions that are rotated
+    double rope_share;                     // fraction of a head's dimensions that is rotated
     int rope_scaling;                      // RopeScaling
     double rope_factor;                    // factor by which the sequence is stretched
     int64_t rope_original;                 // sequence length before scaling; 0: not needed
@@ -94,7 +94,7 @@ typedef struct ModelConfig {
     int64_t experts_per_token; // k; 0 in a dense model
     int64_t expert_ffn;        // width of an expert; config_check resolves auto: ffn
     int64_t shared_ffn;        // width of the shared MLP that every token also passes; 0: none
-    int64_t dense_layers;      // first layers, which have one MLP of width ffn
+    int64_t dense_layers;      // leading layers with one dense MLP of width ffn
     int router;                // RouterScore
     int64_t router_groups;     // groups of experts; a token's experts are in router_group_top of them
     int64_t router_group_top;  //
@@ -228,7 +228,7 @@ typedef struct HardwareConfig {
     int gpu;            // index in gpu_words; its row fills in keys that were not given; 0: no GPU named
     double peak_tflops; // peak of one rank; 0: from the device
     double memory_gib;  // memory of one rank; 0: from the device
-    double memory_gb_s; // rate of the device's memory, 1e9 bytes/s; 0: the rate of the GPU with this peak
+    double memory_gb_s; // memory bandwidth, 1e9 bytes/s; 0: that of the GPU with this peak
     double reserve_gib; // memory used by the CUDA context, libraries and NCCL
     int64_t gpus_per_node, gpus_per_domain;
     bool share_gpu;
@@ -240,7 +240,7 @@ typedef struct HardwareConfig {
     double expert_spread; // standard deviation / mean of the tokens per expert; 0: auto
     bool calibrated;      // true: these figures were fitted to runs
     double action_us, step_overhead_ms;
-    double gpu_hour;   // price of one GPU for an hour; 0: not given
+    double gpu_hour;   // price of one GPU hour; 0: not given
     double gpu_watts;  // 0: from the row of hardware.gpu, or unknown
     double mtbf_hours; // mean time between failures of one node; 0: unknown
     double checkpoint_s, restart_s;

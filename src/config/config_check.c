@@ -1,4 +1,4 @@
-// Checks that the keys fit each other. Every error names a value that would work.
+// Checks that the keys are consistent. Every error names a value that would work.
 #include "config_schema.h"
 #include "gpus.h"
 #include "base/units.h"

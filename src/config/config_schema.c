@@ -49,8 +49,8 @@ static const char *const begin_words[] = {[BEGIN_AUTO] = "auto", [BEGIN_ON] = "o
 static const char *const switch_words[] = {"off", "on", NULL};
 static const char *const device_words[] = {[DEVICE_AUTO] = "auto", [DEVICE_CPU] = "cpu", [DEVICE_CUDA] = "cuda", NULL};
 
-// The columns that every key of a type has are positional; the last of them is the meaning. Optional columns follow it
-// by name: INT(model, kv_heads, "auto", 1, 65536, "key and value heads", .zero_word = "auto").
+// Columns that every key of a type needs are positional, the meaning last. Optional columns follow by name: INT(model,
+// kv_heads, "auto", 1, 65536, "key and value heads", .zero_word = "auto").
 #define FIELD(type, field) .offset = offsetof(type, field), .size = sizeof(((type *)0)->field)
 #define KEY(section, key, field, kind, default_, ...)                                                                  \
     { .name = #section "." #key, .type = kind, FIELD(Config, section.field), .def = default_, .meaning = __VA_ARGS__ }

@@ -5,7 +5,7 @@
 
 typedef enum KeyType { KEY_INT, KEY_NUMBER, KEY_BOOL, KEY_WORD, KEY_TEXT, KEY_LIST } KeyType;
 
-// The bound itself is excluded; a number is also read from the metrics file of a run (config_read_spread).
+// The first two exclude the bound itself. KEY_OF_RUN: a metrics file may be named, which has the number.
 enum { KEY_ABOVE_MIN = 1, KEY_BELOW_MAX = 2, KEY_OF_RUN = 4 };
 
 typedef struct ConfigKey ConfigKey;

@@ -253,7 +253,7 @@ void cuda_attention_backward(Backend *backend, void *dqkv, void *scratch, const 
         if (range && shape->documents) backend->zero(backend, call.dkeys, count * backend->element);
         cuda_flash_backward(cuda, shape, &call);
         if (range) cuda_accumulate_narrow(backend, shape->dkeys, call.dkeys, count);
-        // What documents see depends on the data, and the choice of kernels must not: they count as no work.
+        // The work of documents depends on the data, but the choice of kernels must not: count them as no work.
         if (shape->documents) return;
         // seen: twice the mean number of keys that a query sees; five products, two of them with values
         int64_t keys = attention_keys(shape), seen = shape->full ? 2 * keys : shape->first + keys;

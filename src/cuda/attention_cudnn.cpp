@@ -177,7 +177,7 @@ static CudnnGraph describe_backward_(const AttentionShape *s, const AttentionSha
     return call.graph;
 }
 
-// Builds the plan that cuDNN ranks first, and raises *workspace to the plan's bytes. Returns "", or why it failed.
+// Builds the plan that cuDNN ranks first, and raises *workspace to the plan's bytes. Returns "" or the error.
 static std::string build_(const CudnnGraph &graph, cudnnHandle_t handle, int64_t *workspace) {
     fe::error_t status = graph->validate();
     if (status.is_good()) status = graph->build_operation_graph(handle);
@@ -360,7 +360,8 @@ static void run_kind_(CudaBackend *cuda, const AttentionShape *s, const CudaFlas
     }
 }
 
-// Short documents first: if a call writes past the end of one, the call of the longer document behind it mends that.
+// Short documents first: if a call writes past the end of one, the call of the longer document after it overwrites
+// that.
 template <typename Run>
 static void run_documents_(CudaBackend *cuda, const AttentionShape *s, const CudaFlashCall *call, Run run) {
     AttentionShape kind;

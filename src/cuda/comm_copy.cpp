@@ -158,7 +158,7 @@ static int copy_test_(Comm *comm, CommRequest *request, Error *err) {
 
 // --- mapping
 
-// The sum of nothing is a barrier: no rank continues before all ranks have called it.
+// An empty sum is a barrier: no rank continues before all ranks have called it.
 static int unmap_(Copies *self, Error *err) {
     Backend *backend = &self->cuda->backend;
     double all = 0;

@@ -3,7 +3,7 @@
 //
 // NCCL connects a link inside its first send or receive, and that call returns only after the peer has made the
 // matching call. So every new link carries one tiny message, and every new group runs each kind of collective that it
-// will be asked for.
+// will run later.
 #include "base/alloc.h"
 #include "comm_cuda.h"
 #include "internal.h"
@@ -346,7 +346,7 @@ static void start_first_(NcclGroup *group) {
 
 static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclFloat64, ncclInt8};
 
-// Notes a collective that was queued, and that work of compute may overlap it. sent: bytes that this rank sends.
+// Records a queued collective, and the compute work that may overlap it. sent: bytes that this rank sends.
 static int nccl_started_(NcclGroup *group, double sent, CommRequest *request, Error *err) {
     if (mark_(group, &group->all, request, err) != 0) return -1;
     if (!computes_(group)) return 0;

@@ -1,5 +1,5 @@
-// The declarations that the files of the CUDA backend share. Each operation of backend/operations.h is a function
-// cuda_NAME; kernels/ holds the operations that are kernels of our own.
+// Declarations shared by the files of the CUDA backend. Each operation of backend/operations.h is a function cuda_NAME;
+// kernels/ holds the operations that are kernels of our own.
 //
 // Everything is queued on the compute stream in the order of the calls. Operations allocate no device memory: data that
 // a kernel leaves for the next launch of the same operation is in `scratch`, and is lost when the operation ends.

@@ -29,7 +29,7 @@ static inline cudaError_t cuda_first_stream(CudaBackend *cuda, cudaStream_t *str
 }
 
 // --- comm_nccl.cpp
-// Subtracts the FLOPs of work just queued on compute from the work that overlaps the collectives in flight.
+// Call after queueing `flops` on compute: that much less work can still overlap the collectives in flight.
 static inline void cuda_beside(CudaBackend *cuda, double flops) {
     Backend *backend = &cuda->backend;
     cuda->collective_flops = cuda->collective_flops > flops ? cuda->collective_flops - flops : 0;

@@ -160,10 +160,11 @@ static bool inherited_(int socket) {
 }
 #endif
 
-// mpirun waits for the rest of a message that anyone begins to send to one of its ports, and holds up the output of the
-// ranks, which then stop. Two of its ports are open to other hosts and users (oob_tcp_if_include limits only what it
-// tells them). Bound to an interface that does not exist, a listening socket refuses everyone; who had connected to one
-// of the two before is cut off. Without a port on the loopback interface ranks may join through any: all wait for them.
+// If another process sends part of a message to one of mpirun's ports, mpirun waits for the rest and no longer reads
+// the ranks' output, so the ranks block. Two ports are open to other hosts and users (oob_tcp_if_include limits only
+// the advertised addresses). A listening socket that is bound to a nonexistent interface refuses all connections, and
+// earlier connections to the two ports are cut off. Without a port on the loopback interface, ranks may join through
+// any port, so all ports stay open until every rank is ready.
 void launch_close_ports(pid_t mpirun, bool ready) {
 #if defined SYS_pidfd_getfd && defined SO_BINDTOIFINDEX
     const int nowhere = INT_MAX;

@@ -24,6 +24,6 @@ void launch_folder_remove(LaunchFolder *folder);
 // Starts mpirun for `ranks` ranks of this program in a process group of its own, with `results` as its stdout and
 // `words` as its stderr. The kernel kills it when this process dies. Returns its process id, or -1 with err.
 pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, int results, int words, Error *err);
-// Closes mpirun's ports to new connections where the kernel permits it: those on all interfaces, which no rank needs,
-// and once every rank is `ready` also that on the loopback interface, through which they joined.
+// Closes mpirun's ports to new connections if the kernel permits it: the ports on all interfaces, which no rank needs,
+// and once every rank is `ready` also the port on the loopback interface, through which the ranks joined.
 void launch_close_ports(pid_t mpirun, bool ready);

@@ -27,7 +27,7 @@ typedef struct CountKey {
     int tensor_near, context_near, data_near;
     double flops;
     bool update; // true: the end of a step; false: the actions of a chunk
-    bool brief;  // of the actions only F and the B of a second microbatch
+    bool brief;  // true: counts only F, and the B of the second microbatch
     bool first, last, sequence, copies, moving, split, beside, sharded, free_groups, theirs;
     int layers, recomputed, dense, tensor_ranks, replicas;
     int expert_ranks, near_experts, same_experts; // ranks that divide the experts, and how many of these are on a node;

@@ -68,7 +68,7 @@ static int emulate_one_(Subject *subject, FILE *file, Error *err) {
                 1e-9 * hardware->cost.pair);
     fprintf(file, "peak      %s allocated, %s bytes; planned %s%s\n", grid_bytes(bytes, peak), grid_count(bytes, exact),
             grid_bytes(plan, planned), bytes == plan ? ", the same to the byte" : "");
-    // 2. Its times, and those of collectives, which take none here.
+    // 2. Its times, and the modelled times of collectives, which take no time in an emulation.
     double forward = times.seconds[TIMED_FORWARD], backward = times.seconds[TIMED_BACKWARD], tensor = 0;
     double input = times.seconds[TIMED_INPUT], weight = times.seconds[TIMED_WEIGHT];
     double all = forward + (backward > 0 ? backward : input + weight);

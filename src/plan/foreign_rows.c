@@ -1,5 +1,5 @@
-// The table of --plan --for: what a setting of the other program changes, each alone. Recomputation and collectives are
-// planned. Sharding, which this trainer does not have, is computed by formula, with free latency.
+// The table of --plan --for: the effect of each setting of the other program by itself. Recomputation and collectives
+// are planned. Sharding, which this trainer does not have, is computed by formula, with free latency.
 #include "base/grid.h"
 #include "base/units.h"
 #include "foreign.h"

@@ -142,7 +142,7 @@ static int slice_values_(const LayoutSpace *space, const RunLayout *at, int64_t 
          unsliced = fixes_(space, LAYOUT_BIT(name)) && !is_sliced_(&space->given);
     int count = 0;
     if (!fixed || given == 1) values[count++] = 1;
-    bool balanced = space->base->model.experts > 0 && space->base->train.balance == BALANCE_LOSS; // of whole sequences
+    bool balanced = space->base->model.experts > 0 && space->base->train.balance == BALANCE_LOSS; // complete sequences
     if (unsliced || at->context > 1 || !space->base->model.causal || balanced) return count;
     for (int64_t n = 2; n <= MOST && s / n >= SHORT && !fixed; n *= 2)
         if (s % n == 0 && n != given) values[count++] = n;
@@ -387,7 +387,7 @@ LayoutMask layout_decided(const Config *config, bool overrides) {
         int32_t place = config->place[key - config_keys];
         int64_t undecided = key->zero_word != NULL                       ? 0
                             : key->type == KEY_INT && key->words != NULL ? -1
-                                                                         : INT64_MIN; // of no value: it has no auto
+                                                                         : INT64_MIN; // the key has no auto
         for (int word = 0; key->type == KEY_WORD && key->words[word] != NULL; word++)
             if (undecided == INT64_MIN && strcmp(key->words[word], "auto") == 0) undecided = word;
         bool there = overrides ? place == CONFIG_OVERRIDE : place != CONFIG_DEFAULT || undecided != INT64_MIN;

@@ -3,7 +3,7 @@
 
 #include "planner.h"
 
-// What a layout does about idle stages and memory. A layout that evicts is only of the last two kinds.
+// How a layout reduces idle time or memory. A layout that evicts counts only as one of the last two kinds.
 typedef enum PaysWay {
     PAYS_PLAIN,
     PAYS_INTERLEAVED,

@@ -135,8 +135,7 @@ int plan_check_ramp(const Config *config, const Schedule *largest, Error *err) {
     return status;
 }
 
-// The figures that do not depend on a stage's list: its parameters, and its memory without slots and messages between
-// stages.
+// A stage's figures that do not depend on its list: parameters, and memory without slots and messages between stages.
 typedef struct Held {
     MemoryBytes memory;
     StateBytes states;

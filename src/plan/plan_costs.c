@@ -1,5 +1,5 @@
-// What a step is simulated with: durations of a stage's actions and messages, the resources that messages share, and
-// the work after the pipeline.
+// The inputs of a step's simulation: durations of actions and messages, the resources that messages share, and the work
+// after the pipeline.
 #include "plan_time.h"
 #include "base/alloc.h"
 #include "base/units.h"
@@ -269,8 +269,8 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing) {
         hides[s] = costing->schedule->split ? costs->stage[s].weight : costs->stage[s].backward;
         hides[s] /= costing->schedule->slices;
         layers[s] = layers_of_(costing, s);
-        // Until the first layer of the last backward ends, there is nothing to sum. Persistent products are chosen for
-        // fewer multiprocessors until that backward ends, other kernels are slower only while a sum is in flight.
+        // Nothing can be summed until the last backward has completed its first layer. Persistent products are chosen
+        // for fewer multiprocessors until that backward ends, other kernels are slower only while a sum is in flight.
         double whole = bytes[s] / rate, share = (double)(layers[s] - 1) / layers[s];
         if (!costing->source->hardware->cost.persistent) share = fmin(share, whole / hides[s]);
         double ends = costing->schedule->split ? costs->stage[s].weight : costs->stage[s].backward;

@@ -1,4 +1,4 @@
-// The plan as JSON. Scripts rely on the keys.
+// The plan as JSON. Scripts rely on its keys.
 #include "budget.h"
 #include "plan_report.h"
 #include "waterfall.h"

@@ -360,13 +360,14 @@ int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err) 
     int status = print_world_(answer, screen, err), used = 2; // two lines of headings
     if (status == 0) print_peaks_(answer, &answer->plan, "memory", "peak of a rank", verbose, screen);
     xmemstream_close(screen);
-    // If not even two rows of the table have room, lines go whose figures "fits", the table and -v have, too.
+    // If there is no room for two rows of the table, leave out lines whose figures are also in "fits", the table and
+    // -v.
     static const char *const rest[] = {"memory ", "better "};
     for (int i = 0; i < 2 && !verbose && used + grid_lines(text) + grid_lines(below) + 2 > PLAN_SCREEN; i++)
         leave_out_(below, rest[i]);
     used += grid_lines(text) + grid_lines(below);
     fputs(text, file);
-    for (int i = 0; i < WATERFALL_MOST && waterfall.advice[i][0] != '\0'; i++) { // if there is room beside two rows
+    for (int i = 0; i < WATERFALL_MOST && waterfall.advice[i][0] != '\0'; i++) { // if two rows of the table still fit
         char *advice;
         screen = xmemstream(&advice, &length);
         grid_line(screen, i == 0 ? "advice" : "", "%s", waterfall.advice[i]);

@@ -83,7 +83,7 @@ static int phase_(Phase *phase, const Schedule *schedule, const PlanCosts *costs
     return 0;
 }
 
-// Returns the seconds that stage s works on a microbatch at least. Some lists mix split and complete backwards.
+// Returns the least seconds that stage s works on a microbatch: some lists mix split and complete backwards.
 static double least_(const PlanCosts *costs, const Schedule *schedule, int s) {
     const SimulateCosts *at = &costs->costs;
     double work = 0;
@@ -104,11 +104,11 @@ typedef struct Simulated {
     const Config *config;
     const PlanCosts *costs;
     ScheduleCache *lists; // may be NULL
-    double worth;         // seconds with which the phase of all microbatches still matters
-    double each;          // seconds that each further microbatch adds at least: what the busiest stage works on it
+    double worth;         // longest phase of all microbatches that still matters, in seconds
+    double each;          // least seconds that each further microbatch adds: the work of the busiest stage on it
 } Simulated;
 
-// Returns the seconds with which the phase of `microbatches` microbatches still matters; 0: any (SimulateCosts.most).
+// Returns the longest phase of `microbatches` microbatches that still matters, in seconds; 0: no limit.
 static double most_(const Simulated *of, int64_t microbatches) {
     double more = (double)(config_microbatches(of->config) - microbatches);
     return isinf(of->worth) ? 0 : fmax(of->worth - more * of->each, 1e-9);

@@ -92,7 +92,7 @@ bool planner_never_fits(const Planner *planner, const Config *config);
 // Returns how many microbatches suffice to count the slots of a schedule kind, with and without evictions.
 int planner_enough_for_slots(const ScheduleKind *kind, int stages);
 
-// Returns the schedule (as short as plan_time accepts) of a configuration that is possible.
+// Returns the schedule of a possible configuration, as short as plan_time accepts.
 ScheduleLoan planner_schedule(const Planner *planner, const Config *config, Error *err);
 // Returns a schedule for counting bytes, as short as its slots allow. Without evictions, a kind with an in_flight
 // formula gets only counts, no lists.

@@ -318,7 +318,7 @@ bool profile_stage_time(const Profile *profile, const StageShape *at, double sec
     double like[TIMED_ACTIONS], layer[TIMED_ACTIONS];
     int64_t likes, layers;
     bool found = kind_time_(profile, attention, at->first, at->last, like, &likes);
-    // For a part in the middle, a first stage is nearly as good: an embedding takes next to no time.
+    // A first stage can stand in for a middle one: the embedding takes next to no time.
     if (!found && !at->first && !at->last) found = kind_time_(profile, attention, true, false, like, &likes);
     if (!found) return false;
     if (!kind_time_(profile, attention, false, false, layer, &layers)) {

@@ -25,8 +25,8 @@ typedef struct Unsure {
 } Unsure;
 
 // Plans a configuration without `auto` keys under each doubt. forecast: its own forecast. worth: seconds per step; a
-// longer step may be reported as `worth`. NULL: no limit. The configuration is changed, and is at the end what it was.
-// -1 with err.
+// longer step may be reported as `worth`. NULL: no limit. The configuration is changed meanwhile and restored at the
+// end. -1 with err.
 int unsure_find(Unsure *unsure, const Doubters *doubters, Config *config, const Forecast *forecast,
                 const double worth[DOUBTS], Error *err);
 

@@ -1,5 +1,4 @@
-// Where the time of a planned step goes, and how to shorten it: lines that sum to the step, nine for a dense model, and
-// sentences of advice.
+// The parts of a planned step's time: lines that sum to the step, nine for a dense model, and sentences of advice.
 #pragma once
 
 #include "base/json_out.h"

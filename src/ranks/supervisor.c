@@ -49,7 +49,7 @@ struct Supervisor {
     pid_t launcher, child;
     Coordinator *coordinator;
     Watchdog *hub;   // watches the coordinator through its replies
-    Watchdog *alone; // watches this rank while no coordinator hears from it
+    Watchdog *alone; // watches this rank while it has no contact with a coordinator
     RankStatus last; // status last read from the rank; after its end, includes how it ended
     bool ended, stopped, told;
     bool sent;         // the rank's end was sent to the coordinator

@@ -97,7 +97,7 @@ static int collect_(Preflight *p, Error *err) {
     return started == 0 ? comm_wait(comm, &request, err) : -1;
 }
 
-// Keeps two halves in flight, as between stages.
+// Sends or receives two halves concurrently, as between stages.
 static int message_(Preflight *p, Error *err) {
     CommRequest request[2] = {0};
     int64_t half = p->bytes / 2;
@@ -259,7 +259,7 @@ static int probe_message_(Preflight *p, Probe probe, int turn, Comm *comm, char 
                                    .between = between};
     double kept = p->mine[probe].seconds;
     int status = measure_(p, probe, message_, budget_(p), true, err);
-    if (part == 0) p->mine[probe].seconds = kept; // the sender tells
+    if (part == 0) p->mine[probe].seconds = kept; // the sender's figure counts
     return status;
 }
 

@@ -234,7 +234,7 @@ static int create_settle_(Run *run, Error *err) {
     const Config *config = run->config;
     run->plan = plan_make(run->model, config, run->schedule, run->be);
     Roster *roster = &run->roster;
-    // Rank 0 reports for all ranks: device_open ensures that they use the same kind of device.
+    // Rank 0 reports for all ranks: device_open ensures that all use the same kind of device.
     bool tells = world_rank(run->world) == 0;
     if (tells && run->device.about[0] != '\0') log_status(run->log, "%s", run->device.about);
     if (tells && run->be->note[0] != '\0') log_line(run->log, "%s", run->be->note);
@@ -371,8 +371,8 @@ static int create_rehearse_(Run *run, Details *details, Error *err) {
     return 0;
 }
 
-// Loads a checkpoint to resume from, else weights to start from. A run that does not train says nothing about training;
-// initial weights are then an error.
+// Loads a checkpoint to resume from, else weights to start from. A run that does not train logs nothing about training,
+// and fails if it would start from initial weights.
 static int create_load_(Run *run, const RunAsk *ask, Error *err) {
     const char *resume = ask->resume, *model = run->config->checkpoint.init_from;
     Log log = *run->log;
@@ -525,7 +525,7 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     if (create_stage_(run, err) != 0) return -1;
     details_phase(&details, "memory allocated, weights drawn");
     if (ask->tune) run_listen(run);
-    if (ask->tune && batch_train(&run->batch, run->sets.train, 1, err) != 0) return -1; // for products of real numbers
+    if (ask->tune && batch_train(&run->batch, run->sets.train, 1, err) != 0) return -1; // measure on real tokens
     if (create_rehearse_(run, &details, err) != 0) return -1;
     if (ask->tune) return 0;
     if ((trains ? create_training_(run, ask, err) : create_load_(run, ask, err)) != 0) return -1;

@@ -40,7 +40,7 @@ static Job job_(const Config *config, const RunAsk *ask, char *remedy, size_t si
     else snprintf(remedy, size, "the job ends; nothing was saved, since checkpoint.dir is not set");
     return (Job){
         .ranks = (int)config_world(config),
-        .patience = {config->train.peer_timeout_s, ask->tune ? 0 : config->train.timeout_s}, // it only measures
+        .patience = {config->train.peer_timeout_s, ask->tune ? 0 : config->train.timeout_s}, // --tune only measures
         .one_host = true,
         .remedy = remedy};
 }

@@ -17,7 +17,7 @@ int run_tune(Run *run, Error *err) {
     Crc64 crc = crc64_make();
     uint64_t raw = crc64_add(&crc, 0, run->be->device, strlen(run->be->device));
     raw = crc64_add(&crc, raw, &run->be->library, sizeof run->be->library) & ((1ull << 52) - 1);
-    // A number that tells devices and versions of the library apart.
+    // A number that differs between devices and library versions.
     double mark = (double)raw, most[] = {(double)run->products.count, mark, -mark, run_stop_requested()};
     if (world_max(run->world, most, 4, err) != 0) return -1;
     if (most[3] > 0) return error_on_all(err, EXIT_FAILED, "stopped on request; no file was written");

@@ -427,7 +427,7 @@ static void run_prepare_(SimRun *run) {
 // Runs without a clock. Without transfers and contended resources, the times of an action follow from those of its
 // stage's last action and of messages, so each stage runs as far as its messages are known, in any order.
 
-// Returns a number greater than the messages that an edge can have in transit; a file may name any number of edge buffers.
+// Returns a number above the messages that an edge can have in transit; a file may name any number of edge buffers.
 static int window_(const SimRun *run) {
     int64_t messages = (int64_t)run->schedule->microbatches * run->schedule->slices;
     return 4 * (run->schedule->edge_buffers < messages ? run->schedule->edge_buffers : (int)messages);

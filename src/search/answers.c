@@ -1,5 +1,5 @@
-// The answers in addition to the best configuration. Each answer evaluates a few candidates that the search skipped;
-// bounds limit their number.
+// Further answers of a search, after the best configuration. Each answer evaluates a few candidates that the search
+// skipped; bounds limit their number.
 #include "answers.h"
 
 #include "base/grid.h"
@@ -26,7 +26,7 @@ static int compare_misfits_(const void *a, const void *b) {
 bool answer_next_better(const SearchSpace *space, const SearchResult *result, Candidate *misfit, double *step,
                         Error *err) {
     enum { MOST_LOOKS = 256 };
-    static const double LEAST_GAIN = 0.99; // what plans can separate
+    static const double LEAST_GAIN = 0.99; // a smaller gain is within the plan's error
     double best = result->best >= 0 ? result->found.items[result->fastest].forecast.time.step * LEAST_GAIN : 0;
     CandidateList queue = {0};
     Config config = *space->keys.base;

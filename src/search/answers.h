@@ -1,5 +1,5 @@
-// A search's answers in addition to the best configuration: the memory that a faster configuration lacks, the smallest
-// world that suffices, the smallest change to the given configuration that brings most of the gain, and the regret.
+// Further answers of a search: the memory that a faster configuration lacks, the smallest change to the given
+// configuration that brings most of the gain, and the regret of the candidates.
 #pragma once
 
 #include "search.h"

@@ -14,7 +14,7 @@ bool cut_never_fits(const Cut *cut, const SearchSpace *space, Config *config) {
     double limit = (double)planner->hardware.memory_bytes, reserve = config->hardware.reserve_gib;
     if (plan_lacks((double)cut->least_bytes, limit, reserve) <= 0) return false;
     if (space_fixes(space, LAYOUT_BIT(recompute))) return true;
-    ScheduleConfig *all = &config->schedule; // recomputes all layers for a moment
+    ScheduleConfig *all = &config->schedule; // recomputes all layers temporarily
     int64_t given = all->recompute_given;
     int16_t first = all->recompute_of_stage[0];
     all->recompute_given = 1, all->recompute_of_stage[0] = (int16_t)config->model.layers;
@@ -59,8 +59,8 @@ static double late_weights_(const Cut *cut, const RunLayout *layout, int s) {
 
 // Lists of 1F1B on n slices run F(i + p-s) of stage s after the backward of F(i), if slice i is the last one of its
 // microbatch. That backward ends one trip through the stages above after F(i) starts, and the messages of the trip take
-// time that nothing hides. So this many slices take a trip at least, which may be longer than their work. between:
-// what a microbatch passes before stage s, and its gradient after it.
+// time that nothing hides. So each run of p-s slices takes at least one trip, which may be longer than its work.
+// between: seconds that a microbatch spends before stage s, and its gradient after it.
 static double trips_bound_(const Cut *cut, int s, double between) {
     const SimulateCosts *costs = &cut->costs.costs;
     int n = cut->lists.slices, p = cut->lists.stages, own = s * n, ahead = p - s, hop = (ahead + n - 1) / n;

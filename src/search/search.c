@@ -346,7 +346,7 @@ static void try_list_(const Search *search, Config *config, const Node *list, Ou
     if (trial.opened) cut_free(&trial.cut);
 }
 
-// Expands a division of which nothing fits into the lists of its cuts, without cuts that take longer than `most`.
+// Expands a division in which nothing fits into the lists of its cuts, without cuts that take longer than `most`.
 static void open_division_(const Search *search, Config *config, const Node *division, double most, Outcome *outcome) {
     Outcome shapes = {0}, cuts = {0};
     expand_division_(search, config, division, &shapes);

@@ -19,7 +19,7 @@ typedef struct Candidate {
     int fails;         // set with `robust`: a doubt that it does not survive; DOUBTS: it survives all of them
                        // (robust_find)
     bool all;          // true: no candidate of this shape, schedule and layers fits; each lacks at least forecast.lacks
-    bool division;     // true, with `all`: and no other candidate of this division
+    bool division;     // true, with `all`: no other candidate of this division fits either
 } Candidate;
 
 typedef struct CandidateList {
