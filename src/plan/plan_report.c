@@ -15,12 +15,6 @@
 #include <string.h>
 #include <unistd.h>
 
-bool plan_answer_holds(const PlanAnswer *answer, int64_t bytes) {
-    double limit = (double)answer->planner.hardware.memory_bytes;
-    if (limit == 0) return answer->fits; // all ranks share the host
-    return plan_lacks((double)bytes, limit, answer->config.hardware.reserve_gib) <= 0;
-}
-
 static double report_gib_(int64_t bytes) { return (double)bytes / GIB; }
 
 // Returns one unit for all tables.

@@ -24,7 +24,11 @@ typedef struct PlanAnswer {
 } PlanAnswer;
 
 // Returns whether a rank with `bytes` fits with the reserve; without a limit per rank, whether the answer's plan fits.
-bool plan_answer_holds(const PlanAnswer *answer, int64_t bytes);
+static inline bool plan_answer_holds(const PlanAnswer *answer, int64_t bytes) {
+    double limit = (double)answer->planner.hardware.memory_bytes;
+    if (limit == 0) return answer->fits; // all ranks share the host
+    return plan_lacks((double)bytes, limit, answer->config.hardware.reserve_gib) <= 0;
+}
 
 // Writes one JSON object on one line. Unknown figures are null.
 int plan_write_json(const PlanAnswer *answer, FILE *file);
