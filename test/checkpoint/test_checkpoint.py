@@ -1,4 +1,4 @@
-"""Saving, resuming in other layouts, and the effects of damage and full disks."""
+"""Saving, resuming, and the effects of damage and full disks."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import subprocess
 import numpy
 import pytest
 
-from checkpoint_runs import Disk, crc64, saved_run, several_ranks
+from checkpoint_runs import crc64, saved_run, several_ranks
 from trainer_runs import LLAMA, MODELS, TOOLS, Trainer, checkpoint_names, layout, saving, verify, without_mpi
 
 
@@ -24,18 +24,6 @@ def trained(request, tmp_path_factory):
 
 
 # --- one model in any layout
-
-SAME_BITS = {
-    "four_stages_bpipe": layout(p=4, bpipe=True),
-    "eight_stages_adjacent": layout(p=8, bpipe=True, parallel_placement="adjacent"),
-}
-
-
-@pytest.mark.parametrize("change", SAME_BITS)
-def test_resume_continues_with_the_same_bits_in_another_layout(trained, change):
-    resumed = trained.run(SAME_BITS[change], resume=trained.saved / "step_00000004")
-    assert "resumed from" in resumed.stderr
-    assert resumed.curve() == trained.whole.curve(first=5)
 
 
 def test_files_do_not_depend_on_the_ranks_that_write(trained, tmp_path):
@@ -217,25 +205,6 @@ def test_a_link_out_of_the_directory_is_refused(small, tmp_path):
 
 
 # --- disks
-
-
-def test_a_full_disk_stops_no_training_and_harms_no_checkpoint(small, tmp_path):
-    with Disk(tmp_path / "disk", "400k") as mounted:
-        disk = mounted.folder
-        (disk / "ballast").write_bytes(bytes(300 << 10))
-        first = small.run(saving(disk / "saved", 1), {"train.steps": 1})
-        assert "saved" in first.stderr
-        process = small.start(saving(disk / "saved", 2), {"train.steps": 4}, resume=disk / "saved")
-        result = small.end(process)
-        assert result.code == 1 and sorted(result.steps) == [2, 3, 4]
-        assert "checkpoint of step 2 could not be written" in result.stderr and "No space left" in result.stderr
-        assert "its last checkpoint could not be written" in result.stderr
-        assert (
-            checkpoint_names(disk / "saved") == ["step_00000001"] and verify(disk / "saved" / "step_00000001") is None
-        )
-        (disk / "ballast").unlink()
-        small.run(saving(disk / "saved", 2), {"train.steps": 4}, resume=disk / "saved")
-        assert "step_00000004" in checkpoint_names(disk / "saved")
 
 
 def test_a_limit_on_file_sizes_is_an_error_and_not_the_end(small, tmp_path):

@@ -52,28 +52,6 @@ def test_the_plan_is_that_of_the_largest_batch(long_run):
     assert "batch_ramp" not in of_largest.stderr
 
 
-@pytest.mark.parametrize("ramp, more, why", [
-    ([[1, 4], [1, 8]], {}, "step 1 follows step 1; use increasing steps"),
-    ([[5, 4], [2, 8]], {}, "step 2 follows step 5; use increasing steps"),
-    ([[1, 4], [2, 7]], layout(b=2), "global_batch 7 is not a multiple of micro_batch * data = 2 * 1"),
-    ([[1, 2], [2, 8]], layout(p=4), "makes 2 microbatches for 4 stages"),
-    ([[1, 3], [2, 8]], layout(p=2, schedule_name="interleaved"),
-     "global_batch 3 makes 3 microbatches: schedule interleaved takes microbatches in groups of 2"),
-    ([[1, 0]], {}, "global_batch 0 is out of range"),
-    ([[1, 4, 5]], {}, "has an entry that is not a list of 2 numbers; use [step, global_batch]"),
-    ([[1]], {}, "has an entry that is not a list of 2 numbers; use [step, global_batch]"),
-    ([4, 8], {}, "has an entry that is not a list; use [step, global_batch]"),
-    ([[1, "x"]], {}, 'global_batch "x" is not a number'),
-    ([], {}, "is an empty list; use none, or a list such as [[1, 64], [1000, 128]]"),
-    (7, {}, "7 is not a list; use none, or a list such as [[1, 64], [1000, 128]]"),
-    ([[1, 8], [3, 1.5]], {}, "global_batch 1.5 is not an integer"),
-])
-def test_a_wrong_ramp_is_one_sentence(long_run, ramp, more, why):
-    for arguments in ([], ["--plan"], ["--schedule"]):
-        said = long_run.run({"train.batch_ramp": ramp}, more, code=2, arguments=arguments).stderr.strip()
-        assert "train.batch_ramp: " in said and why in said and "\n" not in said
-
-
 def test_a_schedule_from_a_file_has_no_ramp(long_run, tmp_path):
     (tmp_path / "list").write_text("")
     said = long_run.run(RAMP, {"schedule.file": str(tmp_path / "list")}, code=2).stderr
@@ -130,18 +108,6 @@ def test_without_a_length_the_decay_is_a_tenth_of_the_steps_after_the_warm_up(lo
     lr = rates(long_run)
     assert lr[18] == 1e-3 and lr[20] == pytest.approx(1e-4)
     assert lr[19] == pytest.approx(1e-4 + 9e-4 / 1.8, rel=1e-9)
-
-
-@pytest.mark.parametrize("changes, why", [
-    ({"train.decay_steps": 5}, "applies to train.schedule wsd, not cosine"),
-    ({"train.decay_shape": "sqrt"}, "applies to train.schedule wsd, not cosine"),
-    ({"train.decay_steps": 7, "train.schedule": "wsd"}, "is 7; the limit is 6"),
-    ({"train.decay_steps": 1, "train.schedule": "wsd", "train.warmup_steps": 9}, "is 1; the limit is 0"),
-    ({"train.decay_shape": "minus_sqrt", "train.schedule": "wsd"}, "did you mean 1-sqrt"),
-])
-def test_wrong_values_are_one_sentence(long_run, changes, why):
-    said = long_run.run(changes, code=2).stderr.strip()
-    assert why in said and "\n" not in said
 
 
 # ---- checkpoints and lines

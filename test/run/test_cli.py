@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from trainer_runs import (FAMILIES, ROOT, Job, command, environment, made_tokens, mpirun, nothing_left, patience, run,
-                          started, trained, trainer, write_config, write_tokens)
+                          started, trained, trainer, write_tokens)
 
 OFF = "schedule.bpipe=off"
 WITHOUT_GPU = not Path("/dev/nvidia0").exists()
@@ -110,21 +110,6 @@ def test_the_start_is_said_in_one_line_and_the_rest_is_on_the_right_stream(confi
     assert all(re.match(r"(step|val) +\d+/3 \| loss ", line) for line in ended.stdout.splitlines())
     assert len(ended.stdout.splitlines()) == 5
     assert not re.search(r"^(step|val) +\d+/", ended.stderr, re.M)
-    assert nothing_left(config)
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("ranks")
-@pytest.mark.parametrize("family", FAMILIES)
-def test_under_a_bare_mpirun_ranks_join_and_train_the_same(family, tmp_path):
-    config = write_config(tmp_path, family)
-    joined = trained(config, family=family, prefix=mpirun(4))
-    started = trained(config, family=family)
-    assert joined.bits == started.bits and len(joined.bits) == 8
-    assert "starting" not in joined.stderr
-    assert [line.split("|")[1] for line in joined.stdout.splitlines()] == [
-        l.split("|")[1] for l in started.stdout.splitlines()
-    ]
     assert nothing_left(config)
 
 

@@ -45,13 +45,6 @@ def test_one_stage_several_stages_and_bpipe_agree(family, tmp_path):
     assert not (tmp_path / "saved").exists()
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("change", [layout(p=2, t=2, parallel_sequence=True), layout(p=4, train_precision="bf16")],
-                         ids=["tensor_ranks", "bf16"])
-def test_other_layouts_are_verified_alike(tmp_path, change):
-    assert agreed(verify(Trainer(tmp_path, GPT), change, steps=1), 3, steps=1)
-
-
 @pytest.mark.parametrize("way", ["kill -SEGV $$", "exit 0"], ids=["crashes", "saves nothing"])
 def test_a_way_that_fails_ends_it(tmp_path, way):
     """It is not taken for one that this machine cannot run."""

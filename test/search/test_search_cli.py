@@ -92,17 +92,6 @@ def test_recomputed_layers_are_traded_for_shorter_transfers():
     assert told["step_ms"] <= 1.01 * plan["step_ms"]
 
 
-@pytest.mark.thorough
-@pytest.mark.usefixtures("ranks")
-def test_the_written_file_runs_and_allocates_what_was_planned(tmp_path):
-    best, config = tmp_path / "best.yaml", ROOT / "configs" / "llama_tiny.yaml"
-    assert search("-q", "--write", best, config=config).returncode == 0
-    short = ["train.steps=1", "data.val_every=0", "checkpoint.every=0", f"log.metrics={tmp_path}/metrics.jsonl"]
-    ended = command("llama", "-c", str(best), overrides=short)
-    assert ended.returncode == 0, ended.stderr
-    assert "as planned, to the byte" in ended.stdout + ended.stderr
-
-
 SHARDED = ["train.global_batch=128", "model.seq_len=512", "hardware.memory_gib=30", "parallel.pipeline=1",
            "parallel.tensor=1"]  # fmt: skip
 TIED = ["model.hidden=4096", "model.heads=32", "model.vocab=400000", "model.layers=48", "model.seq_len=64",

@@ -17,7 +17,6 @@ import random
 import re
 import shlex
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
@@ -136,15 +135,9 @@ def apart(found, wanted, loss_bound, norm_bound, norms=1):
 
 def gradients(folder):
     """Returns the gradients of the first step by tensor, which its first moments are in proportion to."""
-    found = {}
-    for path in sorted((folder / "step_00000001").glob("optimizer-*.safetensors")):
-        data = path.read_bytes()
-        (length,) = struct.unpack("<Q", data[:8])
-        for name, entry in json.loads(data[8 : 8 + length]).items():
-            if name.endswith((".exp_avg", ".momentum_buffer")):
-                begin, end = entry["data_offsets"]
-                found[name] = numpy.frombuffer(data[8 + length + begin : 8 + length + end], "<f4").astype(float)
-    return found
+    moments = trainer_runs.tensors_of(folder / "step_00000001", "optimizer-*")
+    return {name: values.ravel().astype(float) for name, values in moments.items()
+            if name.endswith((".exp_avg", ".momentum_buffer"))}
 
 
 def unlike(folder, wanted, precision):

@@ -478,12 +478,12 @@ def checkpoint_names(folder):
     return sorted(path.name for path in Path(folder).iterdir())
 
 
-def tensors_of(folder):
-    """Returns every tensor of a checkpoint: weights and moments."""
+def tensors_of(folder, files="*"):
+    """Returns the fp32 tensors of a checkpoint's files: weights and moments."""
     import numpy
 
     found = {}
-    for path in sorted(folder.glob("*.safetensors")):
+    for path in sorted(folder.glob(f"{files}.safetensors")):
         data = path.read_bytes()
         (length,) = struct.unpack("<Q", data[:8])
         for name, entry in json.loads(data[8 : 8 + length]).items():
