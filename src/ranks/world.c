@@ -327,21 +327,24 @@ int world_gather_all(World *world, void *all, const void *mine, int64_t bytes, E
     return world_broadcast(world, all, world->size * bytes, err);
 }
 
-// Adds in a tree: for n = 1, 2, 4 ..., rank r receives the sum of the ranks r + n to r + 2n - 1. So each rank has few
-// peers; over TCP, every peer takes a connection.
+int world_sum_peer(int rank, int size, int n) {
+    if (rank % n != 0) return -1;
+    int peer = rank % (2 * n) == 0 ? rank + n : rank - n;
+    return peer < size ? peer : -1;
+}
+
 int world_sum(World *world, double *data, int64_t count, Error *err) {
     int64_t bytes = count * (int64_t)sizeof *data;
     double *theirs = xmalloc((size_t)bytes);
     int rank = world->rank, status = 0;
     waits_(world, "a sum over all ranks");
     for (int n = 1; status == 0 && n < world->size; n *= 2) {
-        if (rank % (2 * n) != 0) {
-            status = comm_send_now(world->messages, rank - n, data, bytes, err);
-            break;
-        }
-        if (rank + n >= world->size) continue;
-        status = comm_receive_now(world->messages, rank + n, theirs, bytes, err);
-        for (int64_t i = 0; status == 0 && i < count; i++) data[i] += theirs[i];
+        int peer = world_sum_peer(rank, world->size, n);
+        if (peer < 0) continue;
+        bool sends = peer < rank;
+        status = sends ? comm_send_now(world->messages, peer, data, bytes, err)
+                       : comm_receive_now(world->messages, peer, theirs, bytes, err);
+        for (int64_t i = 0; status == 0 && !sends && i < count; i++) data[i] += theirs[i];
     }
     waits_(world, NULL);
     free(theirs);

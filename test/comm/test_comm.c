@@ -79,6 +79,26 @@ TEST(a_world_of_one_is_complete) {
     world_leave(world, 0);
 }
 
+TEST(a_sum_over_all_ranks_reaches_rank_0_and_no_rank_has_many_peers) {
+    enum { MOST = 4096, PEERS = 12 }; // log2
+    static int sum[MOST], peers[MOST];
+    const int sizes[] = {1, 2, 3, 8, 1000, MOST};
+    for (int i = 0; i < 6; i++) {
+        int size = sizes[i];
+        for (int r = 0; r < size; r++) sum[r] = 1, peers[r] = 0;
+        for (int n = 1; n < size; n *= 2)
+            for (int r = 0; r < size; r++) {
+                int peer = world_sum_peer(r, size, n);
+                if (peer < 0) continue;
+                assert_int_equal(world_sum_peer(peer, size, n), r);
+                peers[r]++;
+                if (r < peer) sum[r] += sum[peer], sum[peer] = 0;
+            }
+        assert_int_equal(sum[0], size);
+        for (int r = 0; r < size; r++) assert_true(peers[r] <= PEERS);
+    }
+}
+
 // --- environments as launchers make them
 
 static const char *const VARIABLES[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK",    "PMI_RANK",     "SLURM_STEP_ID",

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -187,6 +188,17 @@ def test_too_few_files_for_mpirun_are_a_sentence_and_a_low_soft_limit_is_raised(
     assert ended.code == 1 and ended.said[-1].endswith(
         "mpirun opens up to 52 files for 4 ranks and is limited to 32; raise ulimit -n")
     assert Job(small, *four, prefix=through_bash('ulimit -Sn 32; exec "$@"')).end().code == 0
+
+
+@each_size
+def test_ranks_may_open_as_many_files_as_the_hard_limit_allows(small, tmp_path, overrides):
+    """Over TCP a rank has a connection, which is an open file, to every peer."""
+    job = started(small, tmp_path, *overrides, prefix=through_bash('ulimit -Sn 128; ulimit -Hn 512; exec "$@"'))
+    limits = [re.search(r"^Max open files +(\d+)", Path(f"/proc/{pid}/limits").read_text(), re.M)[1]
+              for pid in job.ranks() or [job.parent.pid]]
+    job.parent.send_signal(signal.SIGTERM)
+    job.end()
+    assert limits == ["512"] * (4 if overrides == RANKS["four_ranks"] else 1)
 
 
 # --- configurations from a pipe
