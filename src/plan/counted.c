@@ -12,7 +12,6 @@
 
 #include <assert.h>
 #include <math.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -240,19 +239,19 @@ typedef struct Counted {
     ChunkTimes *chunk, *more[2]; // [slices]
 } Counted;
 
-// Stores an action's account in one field of the slice's times: the chunk's, and those of one more layer of each kind.
+// Stores an action's account in the slice's times: the chunk's, and those of one more layer of each kind.
 // forwards: recomputed layers ran before plain ones, else after them.
 static void counted_take_(CountedStage *counting, const CountKey *key, const Counted *counted, int64_t slice,
-                          size_t field, bool forwards) {
+                          int action, bool forwards) {
     int of[2] = {key->layers - key->recomputed, key->recomputed};
     int first[2] = {forwards ? of[1] : 0, forwards ? 0 : of[0]};
     for (int kind = 0; kind < 2; kind++)
         if (of[kind] == MOST && first[kind] + MOST <= counting->marks) { // the middle one of MOST
-            Account *more = (Account *)((char *)&counted->more[kind][slice] + field);
+            Account *more = &counted->more[kind][slice].of[action];
             *more = counting->mark[first[kind] + 1];
             account_add(more, &counting->mark[first[kind]], -1);
         }
-    *(Account *)((char *)&counted->chunk[slice] + field) = counted_read_(counting);
+    counted->chunk[slice].of[action] = counted_read_(counting);
 }
 
 // Counts every action on every slice; backwards run from the last slice to the first. Bundle and messages have memory
@@ -269,32 +268,33 @@ static void count_actions_(CountedStage *counting, const CountKey *key, const Co
     counted_read_(counting);
     for (int64_t i = 0; i < slices; i++) {
         stage_forward(stage, 0, slices + i, bundle, in, out, 1.0f, err);
-        counted_take_(counting, key, counted, i, offsetof(ChunkTimes, forward), true);
+        counted_take_(counting, key, counted, i, TIMED_FORWARD, true);
     }
     for (int64_t i = slices - 1; i >= 0; i--) {
         stage_backward(stage, 0, slices + i, bundle, in, out, false, err);
-        counted_take_(counting, key, counted, i, offsetof(ChunkTimes, backward), false);
+        counted_take_(counting, key, counted, i, TIMED_BACKWARD, false);
     }
     if (key->brief) return;
     stage_backward(stage, 0, slices - 1, bundle, in, out, false, err);
-    counted_take_(counting, key, counted, slices - 1, offsetof(ChunkTimes, first), false);
+    counted_take_(counting, key, counted, slices - 1, COUNT_FIRST, false);
     for (int64_t i = slices - 1; key->split && i >= 0; i--) {
         stage_backward(stage, 0, slices + i, bundle, in, out, true, err);
-        counted_take_(counting, key, counted, i, offsetof(ChunkTimes, input), false);
+        counted_take_(counting, key, counted, i, TIMED_INPUT, false);
         stage_weights(stage, 0, slices + i, bundle, err);
-        counted_take_(counting, key, counted, i, offsetof(ChunkTimes, weight), false);
+        counted_take_(counting, key, counted, i, TIMED_WEIGHT, false);
     }
     be->summing = true;
     for (int64_t i = slices - 1; key->beside && i >= 0; i--) {
         stage_backward(stage, 0, slices + i, bundle, in, out, key->split, err);
         if (key->split) counted_read_(counting), stage_weights(stage, 0, slices + i, bundle, err);
-        counted_take_(counting, key, counted, i, offsetof(ChunkTimes, beside), false);
+        counted_take_(counting, key, counted, i, COUNT_BESIDE, false);
     }
     for (int64_t i = 0; i < slices; i++) {
         ChunkTimes *times[] = {&counted->chunk[i], &counted->more[0][i], &counted->more[1][i]};
         for (int k = 0; k < 3; k++) {
-            if (key->beside) account_add(&times[k]->beside, key->split ? &times[k]->weight : &times[k]->backward, -1);
-            if (i == slices - 1) account_add(&times[k]->first, &times[k]->backward, -1);
+            Account *of = times[k]->of;
+            if (key->beside) account_add(&of[COUNT_BESIDE], &of[key->split ? TIMED_WEIGHT : TIMED_BACKWARD], -1);
+            if (i == slices - 1) account_add(&of[COUNT_FIRST], &of[TIMED_BACKWARD], -1);
         }
     }
 }
@@ -315,9 +315,9 @@ static void count_update_(CountedStage *counting, ChunkTimes *times) {
     for (int i = 0; i < 2; i++)
         if (sums[i] != NULL) count_comm_rest(sums[i], false);
     optimizer_update(optimizer, 1, 0, 1.0, err);
-    times->forward = counted_read_(counting);
+    times->of[TIMED_FORWARD] = counted_read_(counting);
     optimizer_wait(optimizer, err);
-    times->backward = counted_read_(counting);
+    times->of[TIMED_BACKWARD] = counted_read_(counting);
     optimizer_destroy(optimizer);
 }
 
@@ -364,14 +364,8 @@ static void count_chunk_(const CountSource *source, const StageShape *stage, con
     memcpy(times, counted.chunk, (size_t)slices * sizeof *times);
     for (int kind = 0; kind < 2; kind++)
         for (int64_t i = 0; i < slices && of[kind] > most; i++) {
-            const ChunkTimes *layer = &counted.more[kind][i];
             double more = (double)(of[kind] - most);
-            account_add(&times[i].forward, &layer->forward, more);
-            account_add(&times[i].backward, &layer->backward, more);
-            account_add(&times[i].input, &layer->input, more);
-            account_add(&times[i].weight, &layer->weight, more);
-            account_add(&times[i].beside, &layer->beside, more);
-            account_add(&times[i].first, &layer->first, more);
+            for (int k = 0; k < COUNTS; k++) account_add(&times[i].of[k], &counted.more[kind][i].of[k], more);
         }
     free(counted.chunk);
 }
@@ -406,13 +400,13 @@ UpdateTimes counted_update(const CountSource *source, const StageShape *stage) {
     ChunkTimes times[3], fewer[3];
     key.layers = (int)counted;
     count_(source, stage, &key, &(Counted){.chunk = times});
-    UpdateTimes spent = {times->forward, account_total(&times->backward)};
+    UpdateTimes spent = {times->of[TIMED_FORWARD], account_total(&times->of[TIMED_BACKWARD])};
     if (more == 0) return spent;
     key.layers = (int)counted - 1;
     count_(source, stage, &key, &(Counted){.chunk = fewer});
-    spent.gather += (double)more * (spent.gather - account_total(&fewer->backward));
-    account_add(&spent.update, &times->forward, (double)more);
-    account_add(&spent.update, &fewer->forward, -(double)more);
+    spent.gather += (double)more * (spent.gather - account_total(&fewer->of[TIMED_BACKWARD]));
+    account_add(&spent.update, &times->of[TIMED_FORWARD], (double)more);
+    account_add(&spent.update, &fewer->of[TIMED_FORWARD], -(double)more);
     return spent;
 }
 
@@ -433,12 +427,13 @@ static PartTimes parts_(const CountSource *source, const StageShape *stage, int 
         count_(&theirs, &at, &key, &counted);
         const ChunkTimes *layer = counted.more[0];
         for (int64_t k = 0; k < slices; k++) {
-            seconds[i] += account_total(&counted.chunk[k].forward) + account_total(&counted.chunk[k].backward);
+            seconds[i] += account_total(&counted.chunk[k].of[TIMED_FORWARD]) +
+                          account_total(&counted.chunk[k].of[TIMED_BACKWARD]);
             if (i > 0) continue;
-            parts.forward += account_total(&layer[k].forward);
-            parts.layer += account_total(&layer[k].forward) + account_total(&layer[k].backward);
+            parts.forward += account_total(&layer[k].of[TIMED_FORWARD]);
+            parts.layer += account_total(&layer[k].of[TIMED_FORWARD]) + account_total(&layer[k].of[TIMED_BACKWARD]);
         }
-        if (i == 0) parts.first = account_total(&layer->forward);
+        if (i == 0) parts.first = account_total(&layer->of[TIMED_FORWARD]);
     }
     parts.embedding = count > 1 ? seconds[1] - seconds[0] : 0;
     parts.head = count > 1 ? seconds[2] - seconds[0] : 0;

@@ -25,11 +25,15 @@ typedef struct CountSource {
 // in every run.
 bool counted_moves(const Hardware *hardware, const Config *config, const StageShape *stage);
 
-// The actions on one slice of a chunk: F, B, or I and W. beside: seconds that concurrent sums of gradients over data
-// ranks add to B, or to W if backwards are split. first: extra seconds of a step's first B (negative), whose products
-// write gradients; later products add to them. Actions that CountSource does not ask for are 0.
+// The actions that are timed: complete backwards, and the two parts of split ones.
+typedef enum TimedAction { TIMED_FORWARD, TIMED_BACKWARD, TIMED_INPUT, TIMED_WEIGHT, TIMED_ACTIONS } TimedAction;
+
+// The actions on one slice of a chunk: F, B, or I and W. COUNT_BESIDE: seconds that concurrent sums of gradients over
+// data ranks add to B, or to W if backwards are split. COUNT_FIRST: extra seconds of a step's first B (negative), whose
+// products write gradients; later products add to them. Actions that CountSource does not ask for are 0.
+enum { COUNT_BESIDE = TIMED_ACTIONS, COUNT_FIRST, COUNTS };
 typedef struct ChunkTimes {
-    Account forward, backward, input, weight, beside, first;
+    Account of[COUNTS];
 } ChunkTimes;
 
 // Counts the actions of one microbatch on a chunk with the shape of `stage`, slice by slice. If the peak is unknown, a

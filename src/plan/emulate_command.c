@@ -77,7 +77,7 @@ static int emulate_one_(Subject *subject, FILE *file, Error *err) {
     for (int c = 0; c < at->chunks; c++) {
         counted_chunk(&source, at, &at->chunk[c], counted);
         for (int64_t i = 0; i < at->shape.slices; i++)
-            tensor += counted[i].forward.exposed + counted[i].backward.exposed;
+            tensor += counted[i].of[TIMED_FORWARD].exposed + counted[i].of[TIMED_BACKWARD].exposed;
     }
     free(counted);
     double share = (double)(config_world(config) / config->parallel.data) * hardware->cost.flops;

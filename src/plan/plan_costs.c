@@ -45,15 +45,6 @@ static double ratio_(const Account *now, const Account *then) {
     return compute_(then) > 0 ? compute_(now) / compute_(then) : 1;
 }
 
-// The accounts of a slice in the order of TimedAction.
-typedef struct Accounts {
-    const Account *of[TIMED_ACTIONS];
-} Accounts;
-
-static Accounts accounts_(const ChunkTimes *times) {
-    return (Accounts){{&times->forward, &times->backward, &times->input, &times->weight}};
-}
-
 // Counts a chunk, unless it is like the last one.
 static const ChunkTimes *chunk_times_(Costing *costing, const StageShape *stage, const StageChunk *chunk) {
     const StageShape *of = costing->of;
@@ -91,34 +82,34 @@ static int chunk_compute_(Costing *costing, int s, int c, double *const compute[
         counted_chunk(&source, &whole, chunk, then);
     }
     for (int i = 0; i < slices; i++, at++) {
-        Accounts counted = accounts_(&now[i]);
+        const Account *counted = now[i].of;
         for (int k = 0; k < TIMED_ACTIONS; k++)
-            compute[k][at] = account_total(counted.of[k]) + (measured ? 0 : hardware->action);
+            compute[k][at] = account_total(&counted[k]) + (measured ? 0 : hardware->action);
         // A profile measures complete bundles, without recomputed outputs, and includes the overhead of actions. So the
         // measured time is scaled by the ratio of the counted times, of this bundle and of a complete one. Without
         // measured split backwards, W takes the share of B that is counted for it, and I the rest.
         if (measured) {
-            Accounts complete = accounts_(&then[i]);
+            const Account *complete = then[i].of;
             double seconds[TIMED_ACTIONS];
             memcpy(seconds, found, sizeof seconds);
             if (found[TIMED_INPUT] == 0) {
                 seconds[TIMED_WEIGHT] =
-                    found[TIMED_BACKWARD] * compute_(complete.of[TIMED_WEIGHT]) / compute_(complete.of[TIMED_BACKWARD]);
+                    found[TIMED_BACKWARD] * compute_(&complete[TIMED_WEIGHT]) / compute_(&complete[TIMED_BACKWARD]);
                 seconds[TIMED_INPUT] = found[TIMED_BACKWARD] - seconds[TIMED_WEIGHT];
             }
             for (int k = 0; k < TIMED_ACTIONS; k++)
-                compute[k][at] = waits_(counted.of[k]) + seconds[k] * ratio_(counted.of[k], complete.of[k]);
+                compute[k][at] = waits_(&counted[k]) + seconds[k] * ratio_(&counted[k], &complete[k]);
         }
         double input = compute[TIMED_INPUT][at], weight = compute[TIMED_WEIGHT][at];
         sum->forward += compute[TIMED_FORWARD][at];
         sum->backward += split ? input + weight : compute[TIMED_BACKWARD][at];
         sum->input += input;
         sum->weight += weight;
-        sum->beside += account_total(&now[i].beside);
-        sum->first -= account_total(&now[i].first);
-        account_add(&sum->spent, &now[i].forward, 1);
-        if (split) account_add(&sum->spent, &now[i].input, 1);
-        account_add(&sum->spent, split ? &now[i].weight : &now[i].backward, 1);
+        sum->beside += account_total(&counted[COUNT_BESIDE]);
+        sum->first -= account_total(&counted[COUNT_FIRST]);
+        account_add(&sum->spent, &counted[TIMED_FORWARD], 1);
+        if (split) account_add(&sum->spent, &counted[TIMED_INPUT], 1);
+        account_add(&sum->spent, &counted[split ? TIMED_WEIGHT : TIMED_BACKWARD], 1);
     }
     free(then);
     return 0;

@@ -5,10 +5,7 @@
 // The file is JSON. It records its device, model and shapes; runs with other devices, models or shapes ignore it.
 #pragma once
 
-#include "engine/stage.h"
-
-// The actions that are timed: complete backwards, and the two parts of split ones.
-typedef enum TimedAction { TIMED_FORWARD, TIMED_BACKWARD, TIMED_INPUT, TIMED_WEIGHT, TIMED_ACTIONS } TimedAction;
+#include "counted.h"
 
 // One stage at one micro-batch size: medians over microbatches, without collectives over tensor ranks.
 typedef struct ProfileStage {

@@ -335,11 +335,8 @@ TEST(each_further_layer_takes_what_the_last_counted_one_takes) {
             counted_chunk_whole(&source, &at, &chunk, &times[layers]);
             ChunkTimes extended;
             counted_chunk(&source, &at, &chunk, &extended);
-            near(account_total(&extended.forward), account_total(&times[layers].forward), 1e-12);
-            near(account_total(&extended.backward), account_total(&times[layers].backward), 1e-12);
-            near(account_total(&extended.input), account_total(&times[layers].input), 1e-12);
-            near(account_total(&extended.weight) + 1, account_total(&times[layers].weight) + 1, 1e-12);
-            near(account_total(&extended.beside) + 1, account_total(&times[layers].beside) + 1, 1e-12);
+            for (int k = 0; k < COUNTS; k++)
+                near(account_total(&extended.of[k]) + 1, account_total(&times[layers].of[k]) + 1, 1e-12);
         }
         planner_free(&asked.planner);
     }
