@@ -59,8 +59,8 @@ static inline int64_t attention_flash_beside(const AttentionShape *shape) {
 // Returns whether cuDNN uses its Ampere kernels: below 90, and on GeForce and workstation cards of Blackwell (120).
 static inline bool attention_flash_ampere(int capability) { return capability < 90 || capability >= 120; }
 
-// Returns whether cuDNN's backward is deterministic, as attention.deterministic selects. auto: deterministic where
-// cuDNN documents support, which is from 90 on, except with Ampere's kernels.
+// Returns whether cuDNN's backward is deterministic, as attention.deterministic selects. auto: deterministic if cuDNN's
+// documentation lists it as supported: from 90 on, except with Ampere's kernels.
 static inline bool attention_flash_deterministic(const AttentionShape *shape, int capability) {
     return shape->deterministic == DETERMINISTIC_AUTO ? !attention_flash_ampere(capability)
                                                       : shape->deterministic == DETERMINISTIC_ON;

@@ -26,7 +26,7 @@ int file_open(const char *path, int64_t *bytes, Error *err) {
     if (fd < 0) return unreadable_(path, err);
     int failed = fstat(fd, &status) != 0 ? unreadable_(path, err)
                  : !S_ISREG(status.st_mode)
-                     ? error_set(err, EXIT_FAILED, "%s: is not a regular file; put a plain file there", path)
+                     ? error_set(err, EXIT_FAILED, "%s: is not a regular file; use a regular file", path)
                      : 0;
     *bytes = status.st_size;
     if (failed == 0) return fd;

@@ -263,7 +263,7 @@ static int try_candidates_(const Candidates *candidates, ResumePoint *point, con
         log_line(&load->all, "%s%s", damage.text, i + 1 < candidates->count ? "; trying the previous checkpoint" : "");
     }
     if (candidates->complete == 0) return 0;
-    // In checkpoint.dir, a start at step 0 is refused too.
+    // A start at step 0 would be refused too if these are the checkpoints in checkpoint.dir.
     const CheckpointConfig *config = &load->stage->config->checkpoint;
     bool refused = directory_same(dir, config->dir) && !config->overwrite;
     const char *option = resume_option(if_any);

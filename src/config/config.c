@@ -260,7 +260,7 @@ Schedule *config_read_schedule(const Config *config, Error *err) {
     const char *path = config->schedule.file;
     int64_t length;
     if (strncmp(path, "/dev/", 5) == 0)
-        return error_null(err, EXIT_USAGE, "%s: every rank opens the schedule by its name; write it to a file", path);
+        return error_null(err, EXIT_USAGE, "%s: every rank has to open the schedule; write it to a regular file", path);
     char *text = file_read_whole(path, MOST, &length, err);
     if (text == NULL) return NULL;
     Error why = {0};

@@ -99,12 +99,12 @@ static const struct {
     const char *types, *family, *differs;
 } nearest[] = {
     {" gemma gemma2 gemma3 gemma3_text gemma3n ", "llama", "norms, scaled embeddings and GELU gates"},
-    {" phi3 phi4 ", "llama", "the scaling of rotations"},
+    {" phi3 phi4 ", "llama", "rotary scaling"},
     {" olmo olmo2 olmo3 smollm3 exaone exaone4 granite internlm internlm2 internlm3 baichuan aquila minicpm yi xverse "
      "apertus nemotron arcee seed_oss ernie4_5 hunyuan_v1_dense cohere cohere2 stablelm glm glm4 chatglm ministral3 ",
      "llama", "norms, activation or rotations"},
     {" falcon gpt_neox gpt_neo gptj gpt_bigcode starcoder2 bloom opt mpt phi codegen xglm stablelm_epoch persimmon ",
-     "gpt", "positions, or the order of attention and feed-forward"},
+     "gpt", "positions or its order of attention and feed-forward"},
     {" deepseek_v2 minicpm3 ", "llama", "latent attention or router"},
     {" gpt_oss ", "llama", "attention sinks and windows"},
     {" qwen2_moe qwen3_next ernie4_5_moe minimax llama4 dbrx olmoe granitemoe jetmoe grok phimoe ", "llama",

@@ -109,7 +109,7 @@ template <typename Options> static void options_(Options &options, const Call &c
 }
 
 // Describes a tensor: `heads` matrices (length, head_dim) of each sequence or document, in rows of q | k | v, of k | v,
-// or of outputs. Leaves out the zeros of values and outputs: Blackwell has heads of 192 only with values of 128.
+// or of outputs. Leaves out the zeros of values and outputs: Blackwell supports heads of 192 only with values of 128.
 static void describe_(fe::graph::Tensor_attributes &tensor, const Call &call, int name, int64_t heads) {
     bool keys = name == KEY || name == VALUE || name == DKEY || name == DVALUE;
     bool queries = name == QUERY || name == DQUERY;

@@ -44,7 +44,7 @@ int side_file_read(SideFile *side, const char *path, Error *err) {
         if (name[0] != '\0' && file_path_within(side->file, dirname(folder), name, &wrong) != 0)
             status = error_set(err, EXIT_FAILED, "tokenizer_file of %s: %s", side->path, wrong.text);
         else if (name[0] != '\0' && stat(side->file, &there) == 0 && !S_ISREG(there.st_mode))
-            status = error_set(err, EXIT_FAILED, "%s: tokenizer_file: %s is not a regular file; put a plain file there",
+            status = error_set(err, EXIT_FAILED, "%s: tokenizer_file: %s is not a regular file; use a regular file",
                                side->path, side->file);
         if (status == 0 && (side->vocab < 1 || side->tokenizer[0] == '\0'))
             status = error_set(err, EXIT_FAILED, "%s: tokenizer or vocab is missing", side->path);

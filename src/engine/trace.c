@@ -27,7 +27,7 @@ typedef struct Change {
 struct Trace {
     char *path;
     int fd;
-    bool failed; // nothing more is written
+    bool failed; // true: a write failed, so nothing more is written
     bool begun;
     double zero;
     int stages, columns;

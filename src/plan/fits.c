@@ -82,7 +82,7 @@ int plan_check_fit(const Plan *plan, const Config *config, const char *program, 
     char tiny[48], there[160], instead[1024], why[256], where[CONFIG_TEXT + 64];
     snprintf(there, sizeof there, "%s%d core%s and %.1f GiB of free memory", machine->cuda ? "" : "no CUDA device, ",
              machine->cores, grid_plural(machine->cores), (double)machine->free_bytes / GIB);
-    // The second line of a refusal: the tiny configuration, or if that runs already, smaller settings or the CPU.
+    // The second line of a refusal: the tiny configuration or, if that one was refused, smaller settings or the CPU.
     snprintf(tiny, sizeof tiny, "configs/%s_tiny.yaml", config_word("model.family", config->model.family));
     size_t length = strlen(config->path), end = strlen(tiny);
     bool is_tiny = length >= end && strcmp(config->path + length - end, tiny) == 0;

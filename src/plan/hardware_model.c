@@ -236,6 +236,6 @@ void hardware_print(const Hardware *hardware, FILE *file) {
         grid_line(file, "", "overhead: %.4g us for every forward or backward, %.4g ms for a step",
                   1e6 * hardware->action, 1e3 * hardware->step);
     if (hardware->cpu)
-        grid_line(file, "", "%.3g rank%s of this host compute at full speed at a time, further ranks share its cores",
+        grid_line(file, "", "at most %.3g rank%s of this host compute at full speed; further ranks share its cores",
                   hardware->cores_share, hardware->cores_share == 1 ? "" : "s");
 }

@@ -52,7 +52,7 @@ void pays_print(const Forecast *const *found, int64_t count, const Forecast *own
         else fprintf(line, "%+.1f %%", more_(row, own));
         comma = ",";
     }
-    // 2. Evictions against the fastest without them: evictions may only make room for its schedule.
+    // 2. Evictions against the fastest forecast without them, which may have another schedule.
     comma = comma[0] != '\0' ? "; evicting" : " evicting";
     bool evicts = false;
     for (int way = bpipe ? PAYS_HOST : PAYS_PARTNER; way < PAYS_WAYS && plain != NULL; way++) {

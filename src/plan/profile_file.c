@@ -191,7 +191,7 @@ static int profile_read_all_(Profile *profile, const JsonValue *root, const char
         for (int k = 0; k < (split ? TIMED_ACTIONS : TIMED_INPUT); k++)
             seconds[k] = 1e-3 * profile_number_(from, timed_keys_[k]);
         if (split && (seconds[TIMED_INPUT] <= 0 || seconds[TIMED_WEIGHT] < 0))
-            return profile_damaged_(path, "one of its stages has no times of a split backward", err);
+            return profile_damaged_(path, "one of its stages lacks the times of a split backward", err);
         if (stage.attention < 0 || stage.softmax < 0 || stage.micro_batch < 1 || stage.layers < 0 ||
             seconds[TIMED_FORWARD] <= 0 || seconds[TIMED_BACKWARD] <= 0)
             return profile_damaged_(path, "one of its stages is incomplete", err);

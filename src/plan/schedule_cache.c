@@ -18,7 +18,7 @@ struct ScheduleCache {
     atomic_llong bytes;
 };
 
-// Everything that a list of actions depends on: the layout, and the microbatches in place of a second layout's slots.
+// Everything that a list of actions depends on: the layout, and the number of microbatches in microbatches.slots.
 typedef struct ListKey {
     RunLayout layout, microbatches;
 } ListKey;

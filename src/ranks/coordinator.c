@@ -38,7 +38,7 @@ struct Coordinator {
     Contact *contacts;        // [places]
     int places, newest;       // the newest contact
     int missing;              // ranks that have not connected yet
-    int open, left;           // ranks heard from that have not ended; ranks that left cleanly
+    int open, left;           // ranks that have reported and not ended; ranks that left cleanly
     bool failed;              // a rank left with an error
     double next;              // time of the next check
     int first, worth;         // rank that decides the message, or -1; its precedence, 2: reported a reason, 1: died

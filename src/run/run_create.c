@@ -239,9 +239,9 @@ static int create_settle_(Run *run, Error *err) {
     if (tells && run->device.about[0] != '\0') log_status(run->log, "%s", run->device.about);
     if (tells && run->be->note[0] != '\0') log_line(run->log, "%s", run->be->note);
     int status = roster_make(roster, run->world, run->at, run->be->device, err);
-    // Before any rank allocates: the planned memory of all ranks on this host fits into it, and into the GPU's free
-    // memory, because the use by other programs is known only now. Ranks that share a GPU find out only when they
-    // allocate whether its memory suffices.
+    // Before any rank allocates, check that the planned memory of all ranks fits into this host and the GPU's free
+    // memory: only now is the use by other programs known. Ranks that share a GPU find out only when they allocate
+    // whether its memory suffices.
     if (status == 0) {
         Backend *be = run->be;
         Machine machine = machine_look(run->device.cuda);

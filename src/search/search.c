@@ -312,7 +312,7 @@ static Forecast try_(void *argument, const RunLayout *layout, const Forecast *ke
     const Planner *planner = search->space->planner;
     bool trade = layout->recompute < RECOMPUTE_EVICTING, to_fit = layout->recompute == RECOMPUTE_TO_FIT;
     bool recomputes = layout->recompute != list->layout.recompute;
-    // Recomputed layers and evictions make no step shorter.
+    // Recomputed layers and evictions never shorten a step.
     double bound = kept != NULL && kept->time.known ? kept->time.step / BOUND_SLACK : list->bound;
     if (outcome->status != 0 || (to_fit && hopeless_(search, layout, list->bound, -1))) return none;
     if (!space_set(search->space, layout, trial->config)) return none;
@@ -493,7 +493,7 @@ int search_run(SearchResult *result, const SearchSpace *space, const SearchOptio
     double lacks = -1;
     for (int64_t i = 0; i < divisions.count; i++) {
         Node node = {.layout = divisions.layouts[i], .order = search.orders++};
-        // A division with one microbatch may shard its gradients, so it needs less than the ones before it.
+        // A division with one microbatch may shard its gradients, so it may need less memory than the previous ones.
         bool one = config.train.global_batch == (int64_t)node.layout.data * node.layout.micro_batch;
         bool again = i > 0 && !one && layout_same(&node.layout, &divisions.layouts[i - 1], ~LAYOUT_BIT(micro_batch));
         if (!again && !options->exhaustive) lacks = space_least_lacks(&bare, &node.layout, &config);

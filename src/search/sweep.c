@@ -139,7 +139,8 @@ static void sweep_row_(const Sweep *sweep, int index) {
     int status =
         (options->search ? search_load : config_load)(&config, options->config, overrides, count + swept, &err);
     if (status == 0 && config.model.family != family_find(sweep->model->family))
-        status = error_set(&err, EXIT_USAGE, "model.family: each trainer plans only its own; use the other trainer");
+        status =
+            error_set(&err, EXIT_USAGE, "model.family: each trainer plans only its own family; use the other trainer");
     config_plan_device(&config);
     // 2. The result of its search, or its plan.
     Planner own = {0};

@@ -180,6 +180,6 @@ TEST(a_file_that_is_not_there_is_named) {
     json_free(&json);
     err = (Error){0};
     assert_int_equal(json_read_file(&json, "/dev/zero", &err), -1); // does not end
-    assert_string_equal(err.text, "/dev/zero: is not a regular file; put a plain file there");
+    assert_string_equal(err.text, "/dev/zero: is not a regular file; use a regular file");
     json_free(&json);
 }

@@ -246,7 +246,7 @@ def edited(profile, folder, change):
     (lambda told: told.update(device="cpu"), "names no device"),
     (lambda told: told["device"].update(kind="abacus"), "names no device"),
     (lambda told: told.update(stages={"one": told["stages"][0]}), "incomplete"),
-    (lambda told: told["stages"][0].pop("weight_ms"), "no times of a split backward"),
+    (lambda told: told["stages"][0].pop("weight_ms"), "lacks the times of a split backward"),
 ])
 def test_a_profile_of_another_make_is_refused(folder, config, profile, change, says):
     assert says in refused(config, edited(profile, folder, change))

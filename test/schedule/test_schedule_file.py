@@ -77,7 +77,7 @@ def test_split_backward_cannot_contradict_the_list(tmp_path):
 def test_a_list_that_ranks_cannot_open_again_is_refused_at_once():
     asked = [trainer("llama"), "-c", TINY, *as_options(*GIVEN, "schedule.file=/dev/stdin")]
     ended = subprocess.run(asked, cwd=ROOT, input=MINE, capture_output=True, text=True, check=False)
-    assert ended.returncode == 2 and "write it to a file" in ended.stderr
+    assert ended.returncode == 2 and "write it to a regular file" in ended.stderr
 
 
 def test_a_plan_of_a_list_from_a_file_claims_nothing_about_other_lists(tmp_path):

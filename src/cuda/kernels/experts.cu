@@ -172,7 +172,7 @@ __device__ __forceinline__ void weights_backward_(float *own, const Router &r, c
     __syncthreads();
 }
 
-// With sigmoid, share is the gradient of each score divided by the sum of the row's scores.
+// With sigmoid, share is the gradient with respect to each score divided by the sum of the row's scores.
 struct ShareSums {
     float sum, dot;
 };
@@ -235,7 +235,7 @@ enum { LIST = 2048 };
 
 struct RoutedRows {
     const int32_t *chosen;
-    int64_t rows;         // of all blocks
+    int64_t rows;         // rows of all blocks
     int k, experts, each; // each: rows of a block
 };
 
@@ -270,7 +270,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-// before (experts, blocks): copies of each block.
+// Sets before (experts, blocks) to the copies for each expert in each block of rows.
 __global__ void __launch_bounds__(THREADS) block_counts_kernel(int *before, const RoutedRows c) {
     SHARED(int, list, LIST);
     const int count = copies_read_(list, c, blockIdx.x * (int64_t)c.each, c.rows);
