@@ -50,7 +50,7 @@ static inline int64_t attention_flash_gradients(const AttentionShape *shape) {
     return attention_is_range(shape) ? memory_round(2 * attention_range_count(shape)) : 0;
 }
 
-// Returns the bytes of scratch before flash's workspace: those gradients, then FlashDocuments.
+// Returns the bytes of scratch before flash's workspace: the range's gradients, then FlashDocuments.
 static inline int64_t attention_flash_beside(const AttentionShape *shape) {
     int64_t documents = shape->documents ? memory_round((int64_t)sizeof(FlashDocuments)) : 0;
     return attention_flash_gradients(shape) + documents;

@@ -18,7 +18,7 @@ enum { PRODUCT_KEY = 24, PRODUCT_ALGORITHM = 8, PRODUCT_CANDIDATES = 16 };
 typedef struct ProductKernels {
     int64_t key[PRODUCT_KEY];
     int64_t candidates;
-    uint64_t algorithm[PRODUCT_CANDIDATES][PRODUCT_ALGORITHM]; // as cublasLtMatmulAlgo_t
+    uint64_t algorithm[PRODUCT_CANDIDATES][PRODUCT_ALGORITHM]; // bytes of cublasLtMatmulAlgo_t
     double seconds[PRODUCT_CANDIDATES];                        // INFINITY: it could not run
 } ProductKernels;
 

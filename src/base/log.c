@@ -71,7 +71,7 @@ int text_decode(const char *at, size_t length, uint32_t *code) {
 
 static bool harmful_(uint32_t code) {
     return code < 0x20 || (code >= 0x7F && code <= 0x9F) || code == 0x061C || // control characters; Arabic letter mark
-           code == 0x200E || code == 0x200F ||                                // marks of direction
+           code == 0x200E || code == 0x200F ||                                // directional marks
            (code >= 0x2028 && code <= 0x202E) ||                              // separators, embeddings and overrides
            (code >= 0x2066 && code <= 0x2069) || code == 0xFEFF;              // isolates; byte order mark
 }

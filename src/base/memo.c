@@ -10,7 +10,7 @@
 
 typedef struct Pair {
     uint64_t hash;
-    size_t bytes; // of the value
+    size_t bytes; // bytes of the value
     char *pair;   // the key, then the value; NULL: the place is free
 } Pair;
 

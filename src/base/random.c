@@ -17,7 +17,7 @@ void random_normal_fill(float *out, int64_t count, float scale, uint64_t seed, u
     for (int64_t block = 0; block < blocks; block++) {
         float lanes[NORMAL_LANES];
         normal_block(seed, stream, first / NORMAL_LANES + (uint64_t)block, lanes);
-        int64_t start = block * NORMAL_LANES - skip; // where lane 0 would be written
+        int64_t start = block * NORMAL_LANES - skip; // index in out of the block's lane 0
         for (int64_t lane = 0; lane < NORMAL_LANES; lane++)
             if (start + lane >= 0 && start + lane < count) out[start + lane] = scale * lanes[lane];
     }

@@ -84,7 +84,7 @@ struct Collective {
     int64_t steps; // phases completed
     Error error;
     CommOperation operation;
-    int root; // of a reduce or broadcast, else NO_ROOT
+    int root; // root of a reduce or broadcast, else NO_ROOT
     CollectivePhase phase;
     CommType type;
     int tag;

@@ -69,7 +69,7 @@ int config_read_spread(const char *path, double *spread, Error *err);
 // Returns whether the key has its default value, even if it was given: a configuration written as JSON gives every key.
 bool config_at_default(const Config *config, const char *name);
 
-// Writes a field as config_write_json does. config: for the number of a list's entries; may be NULL for other keys.
+// Writes a field as config_write_json does. config: has the number of a list's entries; may be NULL for other keys.
 void config_write_field(const Config *config, const ConfigKey *key, const void *field, FILE *file);
 
 // Read and write the field of an integer, a word or a bool. The field has key->size bytes.

@@ -277,7 +277,7 @@ char *hf_model_yaml(const char *text, size_t length, const char *path, int64_t *
     if (!is_config_json_(text, length)) return NULL;
     int status = json_parse_python(&json, text, (int64_t)length, path, &damage);
     found.root = json.root;
-    // The family that implements the file's model_type; LLaMA's, whose reader then refuses it, if none does.
+    // Find the family that implements the file's model_type. If there is none, LLaMA's reader refuses the file.
     int of_type = family_find("llama");
     for (int family = 0; family_words[family] != NULL; family++)
         for (const FamilyForm *form = families[family].forms; form->model_type != NULL; form++)

@@ -178,7 +178,7 @@ static int direct_(Muon *muon, int64_t index, double factor, bool gathers, Error
     int ranks = whole ? 1 : muon->tensor->size, rank = whole ? 0 : muon->tensor->rank;
     bool columns = narrow < wide;
     char *x = work.x, *gathered = columns ? work.y : work.x, *own = gathered + rank * bytes;
-    if (!gathers) be->zero(be, gathered, ranks * bytes); // in place of the other ranks' parts
+    if (!gathers) be->zero(be, gathered, ranks * bytes); // zeros stand for the other ranks' parts
     be->from_float(be, own, part->gradient, part->count);
     be->combine(be, own, factor, own, 0.0, own, part->count);
     CommType type = be->element == 2 ? COMM_BF16 : COMM_FLOAT;

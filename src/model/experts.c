@@ -151,7 +151,7 @@ static void add_load_(const Dispatch *d, const ExpertsBundle *bundle, const Expe
     }
     free(sums);
     double mean = all / experts;
-    if (all == 0) return; // after an error
+    if (all == 0) return; // only after an error
     load->forwards++;
     load->parts += (double)d->parts;
     load->fullest += most / (mean * held);

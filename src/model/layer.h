@@ -23,7 +23,7 @@ typedef struct LayerBundle {
     void *norm2;     // (shard_rows, h)
     void *mlp;       // (rows, mlp_cols)      gate and up, or the activation's input
     void *act;       // (rows, f/t)           the activation's output
-    ExpertsBundle experts; // instead of `mlp` and `act`
+    ExpertsBundle experts; // replaces `mlp` and `act` in a layer of experts
     char *scales; // scales of both norms' and the attention's outputs, one each; empty without train.fp8 tensor
 } LayerBundle;
 

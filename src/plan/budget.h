@@ -8,8 +8,8 @@
 // The cost of training on some number of tokens.
 typedef struct Bill {
     double days, gpu_hours;
-    double price; // in the currency of hardware.gpu_hour; 0: not known
-    double mwh;   // drawn by the GPUs; 0: unknown
+    double price; // currency of hardware.gpu_hour; 0: unknown
+    double mwh;   // energy of the GPUs; 0: unknown
 } Bill;
 
 // The share of time spent training if nodes fail and the run restarts from its newest checkpoint.

@@ -72,7 +72,7 @@ void pays_print(const Forecast *const *found, int64_t count, const Forecast *own
     else if (plain == NULL) grid_line(file, "BPipe?", "Yes: of layouts that evict nothing, %s", nothing);
     else
         grid_line(file, "BPipe?", "%s: %s (%s) takes %+.1f %% against the fastest without evictions%s",
-                  fabs(planner_compared(with) / planner_compared(plain) - 1) < 0.02 // as the verdict of a plan
+                  fabs(planner_compared(with) / planner_compared(plain) - 1) < 0.02 // the limit of verdict.c
                       ? "Cannot be told apart"
                       : planner_compared(with) < planner_compared(plain) ? "Yes" : "No",
                   schedule_text(&with->layout, title), grid_seconds(with->time.step, step), more_(with, plain),

@@ -376,7 +376,7 @@ int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err) 
     if (status != 0) return -1;
     if (verbose) print_peaks_(answer, &answer->plan_1f1b, "", "with 1F1B", true, file);
     if (verbose && print_rest_(answer, &waterfall, file, err) != 0) return -1;
-    own.layout.chunks = answer->schedule->chunks; // of schedule.file
+    own.layout.chunks = answer->schedule->chunks; // schedule.file may have its own
     own.layout.slices = answer->schedule->slices;
     int most = verbose ? 0 : (int)max_i64(PLAN_SCREEN - used, 2);
     if (foreign) return foreign_rows_print(answer, most, file, err);

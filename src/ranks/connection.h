@@ -16,8 +16,8 @@
 // The hosts of a job have one byte order and run one program.
 typedef struct Message {
     uint64_t token; // shows that the sender belongs to the job
-    int32_t rank;   // of the supervisor
-    int32_t end;    // from the coordinator: exit code with which the job ends; -1: the job continues
+    int32_t rank;   // the supervisor's rank
+    int32_t end;    // set by the coordinator: exit code with which the job ends; -1: the job continues
     RankStatus status;
 } Message;
 

@@ -54,9 +54,9 @@ int world_gather_all(World *, void *all, const void *mine, int64_t bytes, Error 
 // Sums in an order that depends only on the number of ranks, and returns the result on every rank. The sum of one
 // rank's value and zeros is exact.
 int world_sum(World *, double *data, int64_t count, Error *);
-// Returns the peer of a rank in round n = 1, 2, 4 ... of a sum over `size` ranks; the higher of both sends. -1: none. In
-// this tree rank r receives the sum of the ranks r + n to r + 2n - 1, so a rank has few peers. Over TCP, every peer takes
-// a connection.
+// Returns the peer of a rank in round n = 1, 2, 4 ... of a sum over `size` ranks, or -1; the higher rank sends. In this
+// tree rank r receives the sum of the ranks r + n to r + 2n - 1, so a rank has few peers. Over TCP, every peer takes a
+// connection.
 int world_sum_peer(int rank, int size, int n);
 int world_max(World *, double *data, int count, Error *); // result everywhere
 

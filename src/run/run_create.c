@@ -307,7 +307,7 @@ static int create_stage_(Run *run, Error *err) {
     run->batch.end_of_text = run->sets.end_of_text;
 
     const char *why = run->pair == NULL ? "" : comm_pushed_why(run->pair);
-    bool speaks = run->at.tensor == 0 && run->at.replica == 0; // for its stage
+    bool speaks = run->at.tensor == 0 && run->at.replica == 0; // one rank logs for its stage
     if (speaks && why[0] != '\0')
         log_line(run->log,
                  "stage %d sends evicted bundles as messages, because it cannot copy them to its partner's memory: %s",

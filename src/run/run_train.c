@@ -95,7 +95,7 @@ static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
     status_page_set_action(run->status_page, label);
     if (run_loss(run, &figures.loss, stop, err) != 0) return train_fail_(label, err);
     figures.loss /= tokens;
-    run->stage.microbatches = run->stage.most_microbatches; // for validation and samples
+    run->stage.microbatches = run->stage.most_microbatches; // validation and samples use all
     if (optimizer_norm(run->optimizer, &figures.norm, err) != 0) return train_fail_(label, err);
     if (train_update_(run, &figures, err) != 0) return train_fail_(label, err);
 

@@ -72,8 +72,8 @@ static int evaluate_(Run *run, int64_t *correct, bool *stop, Error *err) {
     const Stage *stage = &run->stage;
     const Shape *s = &stage->at.shape;
     int64_t rows = evaluation_rows(questions), batch = run->config->train.global_batch;
-    // The losses of a microbatch, in their places in their sequences. The places of other context ranks are 0: a row's
-    // mean is the sum of the values of its context ranks.
+    // The losses of a microbatch, ordered by position in the complete sequences. Positions of other context ranks stay
+    // 0, so a row's mean is the sum of the values of its context ranks.
     int64_t count = stage->at.rows * s->context_ranks, piece = stage->at.rows / s->pieces;
     float *losses = xmalloc((size_t)count * sizeof *losses);
     double *means = xcalloc((size_t)rows, sizeof *means);

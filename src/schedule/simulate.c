@@ -27,7 +27,7 @@ typedef struct Edge {
     double time;  // seconds per message
     int share;    // resource that a message uses in transit; -1: not shared
     bool sending;
-    double *made_at, *arrived_at, *consumed_at; // [window_] of message k at k % window_; only in a run without a clock
+    double *made_at, *arrived_at, *consumed_at; // [window_] message k at k % window_; only in a run without a clock
 } Edge;
 
 typedef struct SimStage {

@@ -155,7 +155,7 @@ double shape_bound(const SearchSpace *space, const RunLayout *shape, const PartT
 }
 
 // A chunk takes as long as its layers, or longer at its ends. I and W together take at least as long as a complete
-// backward; the other terms of cut_bound are left out where backwards are split, or the last slice is shorter.
+// backward; the other terms of cut_bound are omitted if backwards are split or the last slice is shorter.
 double cut_rough_bound(const SearchSpace *space, const Config *config, const PartTimes *times) {
     const ParallelConfig *parallel = &config->parallel;
     int p = (int)parallel->pipeline, chunks = config_chunks(config), parts = p * chunks;
@@ -177,7 +177,7 @@ double cut_rough_bound(const SearchSpace *space, const Config *config, const Par
             if (g + 1 == parts) work += m * times->head;
         }
         most = fmax(most, before + work + back);
-        before += (double)alike[s] * times->first; // of chunk 0
+        before += (double)alike[s] * times->first; // chunk 0's first forward
         if (!split && config_slices(config) == 1) back += (double)alike[s] * (times->layer - times->forward);
     }
     return most;

@@ -96,8 +96,7 @@ int robust_find(const SearchSpace *space, SearchResult *result, Error *err) {
     // fail for their regret, and are not the fastest. With a tenth of the network, only the second condition counts.
     int status = plan_again_(space, &doubters, again, 0, shown, NULL, err);
     for (int doubt = 0; doubt < DOUBTS; doubt++) {
-        double least[2] = {INFINITY, INFINITY}; // of all candidates, and of the candidates that fit with 4 GiB more in
-                                                // reserve
+        double least[2] = {INFINITY, INFINITY}; // least step: of all candidates; of those that fit with 4 GiB more
         for (int i = 0; i < shown; i++) {
             double step = again[i].unsure.step[doubt];
             least[0] = fmin(least[0], step);

@@ -271,7 +271,7 @@ typedef struct Trial {
     const Node *list;
     Outcome *outcome;
     Config *config;
-    Cut cut; // of the list; opened for the first layout that recomputes layers
+    Cut cut; // the list's cut, opened for the first layout that recomputes layers
     bool opened;
 } Trial;
 
@@ -289,7 +289,7 @@ static double recomputing_bound_(Trial *trial) {
     return trial->outcome->status == 0 ? cut_recomputing_bound(&trial->cut, trial->config) : INFINITY;
 }
 
-// Returns a lower bound of the step of the layout that `config` is set to, from its own times.
+// Returns a lower bound of a layout's step, from the layout's own times. config: set to the layout.
 static double own_bound_(Trial *trial, const RunLayout *layout) {
     const SearchSpace *space = trial->search->space;
     double bound = 0;

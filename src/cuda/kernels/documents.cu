@@ -1,5 +1,5 @@
-// The lengths and offsets of documents that a call of cuDNN's flash attention reads. They come with the launch, so the
-// host keeps no copy until the call has run.
+// The lengths and offsets of documents that a call of cuDNN's flash attention reads. They are kernel arguments, so the
+// host need not keep a copy until the call has run.
 #include "cuda/internal.h"
 #include "cuda/launch.cuh"
 
