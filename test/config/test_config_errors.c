@@ -312,6 +312,43 @@ static const BadInput impossible[] = {
 
 TEST(every_impossible_combination_is_refused_with_a_remedy) { EXPECT_REFUSED(impossible); }
 
+// --- keys that exclude each other
+
+#define SHARDED(keys) BASE "train: {global_batch: 8}\n" keys
+#define EIGHT(keys)   BASE "train: {precision: bf16}\n" keys
+
+static const BadInput excluded[] = {
+    {BASE, "parallel.context=3", "-o parallel.context: ", "2 * 3 pieces do not divide seq_len"},
+    {BASE "schedule: {name: seq1f1b, slices: 2}\n", "parallel.context=2",
+     "-o parallel.context: ", "set schedule.slices: 1"},
+    {BASE "train: {objective: masked}\nparallel: {context: 2}\n", "model.causal=false",
+     "@:4: parallel.context: ", "set context: 1"},
+    {BASE "parallel: {context: 16, tensor: 4, sequence: true}\n", NULL, "@:3: parallel.", "tensor 4 does not divide"},
+    {BASE "schedule: {name: seq1f1b}\n", "schedule.slices=3", "-o schedule.slices: 3 does not divide seq_len",
+     "use 1, 2, 4, 8"},
+    {BASE "schedule: {name: zb-d}\n", "schedule.slices=2", "-o schedule.slices: ", "use seq1f1b or interleaved"},
+    {SHARDED(""), "parallel.shard_gradients=on", "-o parallel.shard_gradients: ", "one data rank has nothing to shard"},
+    {SHARDED("parallel: {data: 2, pipeline: 2}\n"), "parallel.shard_gradients=on",
+     "-o parallel.shard_gradients: ", "use pipeline 1, or off"},
+    {SHARDED("parallel: {data: 2}\n"), "parallel.shard_gradients=on",
+     "-o parallel.shard_gradients: ", "use one microbatch a step (micro_batch = global_batch / data), or off"},
+    {SHARDED("parallel: {data: 2}\nschedule: {micro_batch: 4, split_backward: on}\n"), "parallel.shard_gradients=on",
+     "-o parallel.shard_gradients: ", "use a schedule without split backwards"},
+    {SHARDED("parallel: {data: 2}\nschedule: {micro_batch: 4, name: seq1f1b, slices: 2}\n"),
+     "parallel.shard_gradients=on", "-o parallel.shard_gradients: ", "use schedule.slices 1, or off"},
+    {BASE, "train.fp8=tensor", "-o train.fp8: ", "needs train.precision bf16, not fp32; use bf16, or fp8 off"},
+    {BASE "train: {precision: bf16, fp8: tensor}\n", "model.ffn=40", "",
+     "ffn / tensor to be a multiple of 16, not 40; use fewer tensor ranks, or fp8 off"},
+    {EIGHT("hardware: {device: cuda, gpu: a100-80g}\n"), "train.fp8=tensor",
+     "-o train.fp8: ", "needs Hopper or Blackwell GPUs (H100 and newer); use off"},
+    {EIGHT("hardware: {device: cuda, gpu: h100}\n"), "train.fp8=mx",
+     "-o train.fp8: ", "mx needs Blackwell GPUs (B200 and newer)"},
+    {EIGHT("hardware: {device: cuda, gpu: b200}\n"), "train.fp8=block",
+     "-o train.fp8: ", "block needs Hopper GPUs (H100, H200); use mx or tensor"},
+};
+
+TEST(every_key_that_excludes_another_is_refused_with_a_remedy) { EXPECT_REFUSED(excluded); }
+
 #define EXPERTS                                                                                                        \
     "model: {family: llama, hidden: 64, layers: 8, heads: 8, ffn: 96, vocab: 257, seq_len: 32, experts: 8, "           \
     "experts_per_token: 2}\n" DATA

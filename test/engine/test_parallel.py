@@ -64,40 +64,12 @@ def test_sharded_gradients_take_less_memory_and_change_no_bit(family, more, d, t
     assert sharded(config, family, d, "auto", *slices).bits == sharded(config, family, d, "off", *slices).bits
 
 
-@pytest.mark.parametrize("keys, why", [
-    (["parallel.data=1"], "one data rank has nothing to shard"),
-    (["parallel.data=2", "parallel.pipeline=2"], "use pipeline 1, or off"),
-    (
-        ["parallel.data=2", "schedule.micro_batch=1"],
-        "use one microbatch a step (micro_batch = global_batch / data), or off",
-    ),
-    (
-        ["parallel.data=2", "schedule.micro_batch=4", "schedule.split_backward=on"],
-        "use a schedule without split backwards",
-    ),
-    (
-        ["parallel.data=2", "schedule.micro_batch=4", "schedule.slices=2", "schedule.name=seq1f1b"],
-        "use schedule.slices 1, or off",
-    ),
-])
-def test_gradients_that_cannot_be_sharded_are_refused_with_the_reason(keys, why, tmp_path):
-    config = write_config(tmp_path, "llama", parallel="{pipeline: 1}")
-    ended = run(config, "train.global_batch=8", OFF, "parallel.shard_gradients=on", *keys)
-    assert ended.code == 2 and "-o parallel.shard_gradients: " in ended.said[-1] and why in ended.said[-1], ended.stderr
-
-
 @pytest.mark.parametrize("family", ["llama", "gpt"])
 def test_data_ranks_take_the_samples_of_one(family, tmp_path):
     """With one sequence a microbatch, the batch of a step is the same sequences whatever d is."""
     config = write_config(tmp_path, family, schedule="{micro_batch: 1}", parallel="{pipeline: 1}")
     one = trained(config, family=family, env=environment(OMP_NUM_THREADS="1"))
     assert close(trained(config, "parallel.data=2", family=family).losses, one.losses, 1e-5)
-
-
-# ---- bytes ----------------------------------------------------------------------------------------------------------
-
-
-# ---- data ranks and memory ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.thorough

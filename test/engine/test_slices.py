@@ -52,15 +52,3 @@ def test_a_run_of_slices_is_validated_and_writes_text(small, p, tmp_path):
     texts = [small.train(*layout, *keys, arguments=["--generate", "5 6", *resumed]).stdout
              for keys in ((), ("schedule.slices=1",))]
     assert texts[0] == texts[1] and texts[0].strip() in ended.stdout
-
-
-def test_slices_that_do_not_divide_the_sequence_are_refused(small):
-    ended = run(small.config, *sliced(2, 3), family=small.family)
-    assert ended.code == 2
-    assert "3 does not divide seq_len" in ended.stderr and "use 1, 2, 4, 8" in ended.stderr
-
-
-def test_a_schedule_without_slices_is_refused(small):
-    ended = run(small.config, *sliced(2, 2, name="zb-d"), family=small.family)
-    assert ended.code == 2
-    assert "use seq1f1b or interleaved" in ended.stderr

@@ -186,19 +186,6 @@ def test_a_value_that_is_not_finite_in_8_bits_stops_the_run_and_names_the_tensor
     assert ended.code == 1 and re.search(rf"step \d+: {LOSS_IS}; weights are unchanged", ended.said[-1]), ended.said[-1]
 
 
-@pytest.mark.parametrize("keys,says", [
-    (["train.precision=fp32"], "needs train.precision bf16, not fp32; use bf16, or fp8 off"),
-    (["model.ffn=40"], "ffn / tensor to be a multiple of 16, not 40; use fewer tensor ranks, or fp8 off"),
-    (["hardware.device=cuda", "hardware.gpu=a100-80g"], "needs Hopper or Blackwell GPUs (H100 and newer); use off"),
-    (["hardware.device=cuda", "hardware.gpu=h100", "train.fp8=mx"], "mx needs Blackwell GPUs (B200 and newer)"),
-    (["hardware.device=cuda", "hardware.gpu=b200", "train.fp8=block"],
-     "block needs Hopper GPUs (H100, H200); use mx or tensor"),
-])
-def test_what_fp8_cannot_do_is_refused_with_the_remedy(small, keys, says):
-    ended = run(small.config, *EIGHT, "train.fp8=tensor", *keys, family=small.family)
-    assert ended.code == 2 and says in ended.stderr
-
-
 # ---- what a step says ------------------------------------------------------------------------------------------------
 
 
