@@ -17,20 +17,23 @@
 
 enum { MOST = 3 };
 
+// The groups of the counted rank. CONTEXT_LAST: the context group as its last rank sees it. EXPERTS: the ranks that
+// divide the experts; SAME_EXPERTS: those that hold the same ones.
+enum { TENSOR, CONTEXT, CONTEXT_LAST, DATA, EXPERTS, SAME_EXPERTS, GROUPS };
+static const char *const groups_[GROUPS] = {"tensor", "context", "context", "data", "experts", "same experts"};
+
 // Everything that the counted seconds depend on. Compared as bytes after a memset.
 typedef struct CountKey {
     char sizes[sizeof(Shape)]; // sizes of the shape; 0 for the end of a step, which does not depend on the micro-batch
                                // size
-    double tensor_rate, context_rate, data_rate, expert_rate, same_rate; // CountLinks
-    double fullest;                                                      // Clocks
-    int tensor_near, context_near, data_near;
+    CountLinks link[GROUPS];
+    double fullest; // Clocks
     double flops;
     bool update; // true: the end of a step; false: the actions of a chunk
     bool brief;  // true: counts only F, and the B of the second microbatch
-    bool first, last, sequence, copies, moving, split, beside, sharded, free_groups, theirs;
-    int layers, recomputed, dense, tensor_ranks, replicas;
-    int expert_ranks, near_experts, same_experts; // ranks that divide the experts, and how many of these are on a node;
-                                                  // ranks with the same experts. 0: no experts
+    bool first, last, sequence, moving, split, beside, sharded, free_groups, theirs;
+    int layers, recomputed, dense;
+    int size[GROUPS]; // ranks of each group; 0 or 1: no group
 } CountKey;
 
 // ---------------------------------------------------------------- links
@@ -97,25 +100,30 @@ bool counted_moves(const Hardware *hardware, const Config *config, const StageSh
     return (double)stage->message_bytes / hardware_message_rate(hardware, config) > share * products;
 }
 
+static void set_group_(CountKey *key, int group, int64_t size, double rate, int64_t near) {
+    key->size[group] = (int)size;
+    key->link[group].rate = rate; // field by field: the bytes between fields stay 0
+    key->link[group].near = (int)near;
+}
+
 static CountKey key_(const CountSource *source, const StageShape *stage) {
     const Shape *shape = &stage->shape;
     const ParallelConfig *parallel = &source->config->parallel;
     CountKey key;
     memset(&key, 0, sizeof key);
     memcpy(key.sizes, shape, sizeof key.sizes);
-    key.tensor_ranks = shape->tensor_ranks;
     key.sequence = shape->sequence;
-    key.copies = shape->copies;
-    key.tensor_near = near_(source, parallel->tensor, 1);
-    key.context_near = near_(source, parallel->context, parallel->tensor);
-    key.tensor_rate = rate_(source, parallel->tensor, 1);
-    key.context_rate = rate_(source, parallel->context * parallel->tensor, parallel->tensor);
+    set_group_(&key, TENSOR, shape->tensor_ranks, rate_(source, parallel->tensor, 1),
+               near_(source, parallel->tensor, 1));
+    key.link[TENSOR].copies = shape->copies;
+    for (int i = CONTEXT; i <= CONTEXT_LAST; i++)
+        set_group_(&key, i, shape->context_ranks, rate_(source, parallel->context * parallel->tensor, parallel->tensor),
+                   near_(source, parallel->context, parallel->tensor));
     if (source->config->model.experts > 0) {
         int64_t row = hardware_experts_in_a_row(parallel), node = hardware_domain(source->hardware, source->config);
-        key.expert_ranks = (int)parallel->expert;
+        bool together = row == parallel->expert;
         key.fullest = fullest_(source->config);
-        key.expert_rate = rate_(source, row == parallel->expert ? row : 0, node);
-        key.near_experts = (int)min_i64(row, node);
+        set_group_(&key, EXPERTS, parallel->expert, rate_(source, together ? row : 0, node), min_i64(row, node));
     }
     key.theirs = source->config->hardware.trainer == TRAINER_NVIDIA;
     key.moving = counted_moves(source->hardware, source->config, stage);
@@ -151,7 +159,7 @@ typedef struct CountedStage {
     Cost cost;
     Clocks clocks;
     Backend *be;
-    Comm *tensor, *context[2], *data, *experts, *same_experts;
+    Comm *group[GROUPS]; // NULL: one rank
     Stage stage;
     int64_t layers_seen;
     int marks;
@@ -178,29 +186,18 @@ static CountedStage *counted_open_(const CountSource *source, const StageShape *
     counting->clocks = (Clocks){.cost = &counting->cost,
                                 .own_sums = stage->own_sums,
                                 .fullest = fmax(1, key->fullest),
-                                .expert_ranks = max_int(1, key->expert_ranks),
+                                .expert_ranks = max_int(1, key->size[EXPERTS]),
                                 .once = key->theirs};
     counting->be =
         count_backend_create(&counting->clocks, source->config->train.precision, source->hardware->capability);
     counting->be->moving = key->moving;
-    int t = stage->shape.tensor_ranks, c = stage->shape.context_ranks, d = key->replicas;
-    CountLinks tensor = {key->tensor_rate, key->copies, key->tensor_near},
-               context = {key->context_rate, false, key->context_near}, data = {key->data_rate, false, key->data_near};
-    if (t > 1) counting->tensor = count_comm_create("tensor", 0, t, &counting->clocks, &tensor);
-    if (t > 1) count_comm_rest(counting->tensor, !known && stage->shape.overlap && !key->update);
-    if (t > 1 && key->free_groups) count_comm_rest(counting->tensor, true);
-    for (int i = 0; i < 2 && c > 1; i++) {
-        counting->context[i] = count_comm_create("context", i == 0 ? 0 : c - 1, c, &counting->clocks, &context);
-        if (key->free_groups) count_comm_rest(counting->context[i], true);
+    for (int g = 0; g < GROUPS; g++) {
+        bool summed = g == DATA || g == SAME_EXPERTS, apart = g == TENSOR && !known && stage->shape.overlap;
+        int size = key->size[g], rank = g == CONTEXT_LAST ? size - 1 : 0;
+        if (size <= 1) continue;
+        counting->group[g] = count_comm_create(groups_[g], rank, size, &counting->clocks, &key->link[g]);
+        count_comm_rest(counting->group[g], (apart && !key->update) || (key->free_groups && !summed));
     }
-    if (d > 1) counting->data = count_comm_create("data", 0, d, &counting->clocks, &data);
-    CountLinks experts = {key->expert_rate, false, key->near_experts};
-    if (key->expert_ranks > 1)
-        counting->experts = count_comm_create("experts", 0, key->expert_ranks, &counting->clocks, &experts);
-    if (key->expert_ranks > 1 && key->free_groups) count_comm_rest(counting->experts, true);
-    CountLinks same = {key->same_rate, false, key->data_near};
-    if (key->same_experts > 1)
-        counting->same_experts = count_comm_create("same experts", 0, key->same_experts, &counting->clocks, &same);
     StageShape at = *stage;
     at.stage = 0;
     at.stages = at.chunks = 1;
@@ -217,10 +214,10 @@ static CountedStage *counted_open_(const CountSource *source, const StageShape *
     ModelConfig whole = source->config->model;
     whole.layers = max_i64(key->layers, 1), whole.dense_layers = key->dense;
     int status = stage_allocate(&counting->stage, source->model, source->config, &at, &whole, counting->be,
-                                counting->tensor, 0, &counting->err);
+                                counting->group[TENSOR], 0, &counting->err);
     assert(status == 0), (void)status;
-    stage_use_context(&counting->stage, counting->context);
-    counting->stage.pass.experts = counting->experts;
+    stage_use_context(&counting->stage, &counting->group[CONTEXT]);
+    counting->stage.pass.experts = counting->group[EXPERTS];
     counting->stage.pass.poll = mark_layer_, counting->stage.pass.poll_argument = counting;
     return counting;
 }
@@ -303,12 +300,12 @@ static void count_actions_(CountedStage *counting, const CountKey *key, const Co
 // out, since a plan simulates how they share the network while backwards run (plan_time.c).
 static void count_update_(CountedStage *counting, ChunkTimes *times) {
     Error *err = &counting->err;
-    OptimizerGroups groups = {.tensor = counting->tensor, .data = counting->data, .experts = counting->same_experts};
+    Comm **of = counting->group, *sums[] = {of[DATA], of[SAME_EXPERTS]};
+    OptimizerGroups groups = {.tensor = of[TENSOR], .data = of[DATA], .experts = of[SAME_EXPERTS]};
     Optimizer *optimizer = optimizer_create(&counting->stage, &groups);
     double norm;
     counted_read_(counting);
     tensors_quantize(&counting->stage.tensors, counting->be, 0, counting->stage.tensors.count);
-    Comm *sums[] = {counting->data, counting->same_experts};
     for (int i = 0; i < 2; i++)
         if (sums[i] != NULL) count_comm_rest(sums[i], true);
     optimizer_norm(optimizer, &norm, err);
@@ -331,11 +328,9 @@ static void count_(const CountSource *source, const StageShape *stage, const Cou
     CountedStage *counting = counted_open_(source, stage, key);
     if (key->update) count_update_(counting, counted->chunk);
     else count_actions_(counting, key, counted);
-    Comm *comms[] = {counting->tensor, counting->context[0], counting->context[1],
-                     counting->data,   counting->experts,    counting->same_experts};
     stage_destroy(&counting->stage);
-    for (int i = 0; i < 6; i++)
-        if (comms[i] != NULL) comms[i]->destroy(comms[i]);
+    for (int g = 0; g < GROUPS; g++)
+        if (counting->group[g] != NULL) counting->group[g]->destroy(counting->group[g]);
     counting->be->destroy(counting->be);
     free(counting);
     if (source->memo != NULL) memo_keep(source->memo, key, counted->chunk, bytes);
@@ -388,12 +383,13 @@ UpdateTimes counted_update(const CountSource *source, const StageShape *stage) {
     key.split = key.beside = false;
     key.first = stage->first, key.last = stage->last;
     key.dense = (int)stage->chunk[0].dense;
-    key.replicas = (int)config_replicas(source->config);
-    if (key.expert_ranks > 0) key.same_experts = key.replicas * key.tensor_ranks / key.expert_ranks;
-    int64_t nodes = hardware_nodes_of_data(source->hardware, source->config);
-    key.data_near = (int)((key.replicas + nodes - 1) / nodes);
-    key.data_rate = rate_(source, 0, parallel->pipeline * parallel->tensor);
-    key.same_rate = rate_(source, 0, parallel->pipeline * max_i64(parallel->tensor, parallel->expert));
+    int64_t replicas = config_replicas(source->config),
+            nodes = hardware_nodes_of_data(source->hardware, source->config);
+    int64_t near = (replicas + nodes - 1) / nodes, p = parallel->pipeline, experts = key.size[EXPERTS];
+    set_group_(&key, DATA, replicas, rate_(source, 0, p * parallel->tensor), near);
+    if (experts > 0)
+        set_group_(&key, SAME_EXPERTS, replicas * parallel->tensor / experts,
+                   rate_(source, 0, p * max_i64(parallel->tensor, experts)), near);
     // All layers add the same, except that Muon assigns matrices to ranks, and layers with and without experts differ.
     bool alike = source->config->train.optimizer != OPTIMIZER_MUON && key.dense == 0;
     int64_t counted = alike ? min_i64(stage->layers, MOST) : stage->layers, more = stage->layers - counted;
