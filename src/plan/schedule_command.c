@@ -46,7 +46,7 @@ int schedule_command(Config *config, const Model *model, const Options *options,
     int status = timeline == NULL ? -1 : show_(schedule, timeline, options->draw, err);
     if (status == 0 && options->trace != NULL)
         status = plan_trace_write(schedule, timeline, timeline->makespan, options->trace, err);
-    if (status == 0) status = study_say(schedule, &times, found, sizeof found, err);
+    if (status == 0) study_say(schedule, timeline, &times, found, sizeof found);
     if (status == 0) log_status(log, "proved: %s", found);
     timeline_free(timeline);
     schedule_free(schedule);

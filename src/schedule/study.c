@@ -63,7 +63,7 @@ Timeline *study_run(const Schedule *schedule, const StudyTimes *times, Error *er
     return timeline;
 }
 
-int study_say(const Schedule *schedule, const StudyTimes *times, char *text, size_t size, Error *err) {
+void study_say(const Schedule *schedule, const Timeline *timeline, const StudyTimes *times, char *text, size_t size) {
     int fullest = 0;
     for (int s = 1; s < schedule->stages; s++) {
         const StageSchedule *stage = &schedule->stage[s], *most = &schedule->stage[fullest];
@@ -78,19 +78,16 @@ int study_say(const Schedule *schedule, const StudyTimes *times, char *text, siz
     if (times->transfer > 0) snprintf(at + used, sizeof at - (size_t)used, " transfer=%g", times->transfer);
     int parts = schedule->chunks * schedule->slices;
     if (parts > 1) snprintf(of, sizeof of, " = %.4g bundles", (double)slots / parts);
-    Timeline *timeline = study_run(schedule, times, err);
-    if (timeline == NULL) return -1;
+    Error ignored = {0};
     Schedule *rival = schedule->forward_only || schedule->microbatches < schedule->stages
                           ? NULL
-                          : schedule_1f1b(schedule->stages, schedule->microbatches, err);
-    Timeline *compared = rival == NULL ? NULL : study_run(rival, times, err);
+                          : schedule_1f1b(schedule->stages, schedule->microbatches, &ignored);
+    Timeline *compared = rival == NULL ? NULL : study_run(rival, times, &ignored);
     if (compared != NULL) snprintf(plain, sizeof plain, " (1F1B %.1f %%)", 100 * compared->bubble);
     snprintf(text, size, "cannot hang; at most %d slot%s%s (stage %d); idle %.1f %% at %s%s", slots,
              slots == 1 ? "" : "s", of, fullest, 100 * timeline->bubble, at, plain);
     timeline_free(compared);
     schedule_free(rival);
-    timeline_free(timeline);
-    return 0;
 }
 
 // ---- drawing --------------------------------------------------------------------------------------------------------

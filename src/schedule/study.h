@@ -22,9 +22,9 @@ int study_times_parse(const char *text, StudyTimes *times, Error *err);
 // Simulates one step. The caller owns the result (timeline_free). NULL with err (code 1) if the schedule deadlocks.
 Timeline *study_run(const Schedule *schedule, const StudyTimes *times, Error *err);
 
-// Writes a summary of a schedule that schedule_check has accepted: "cannot hang; at most 5 slots (stage 0); idle 27.3 %
-// at F=I=W=1 (1F1B 27.3 %)". -1 with err if study_run fails.
-int study_say(const Schedule *schedule, const StudyTimes *times, char *text, size_t size, Error *err);
+// Writes a summary of a schedule that schedule_check has accepted, and of its simulation (study_run): "cannot hang; at
+// most 5 slots (stage 0); idle 27.3 % at F=I=W=1 (1F1B 27.3 %)".
+void study_say(const Schedule *schedule, const Timeline *timeline, const StudyTimes *times, char *text, size_t size);
 
 // Draws a lane per stage, and below it a second lane if the stage has transfers, at most `width` columns wide. Boxes
 // begin with the letter of their action. If the step needs more columns, its middle is left out. colour: write terminal
