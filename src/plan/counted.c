@@ -70,34 +70,37 @@ static double fullest_(const Config *config) {
 
 // Returns whether a stage sends and receives across nodes on both sides. With one such side, most schedules wait for
 // these messages anyway. Messages from the last stage back to the first are not considered.
-static bool neighbours_are_far_(const Hardware *hardware, const Config *config) {
+static bool neighbours_are_far_(const Config *config) {
+    int domain = (int)cost_domain(config, config_world(config));
     for (int s = 1; s + 1 < config->parallel.pipeline; s++) {
         int node[3];
-        for (int i = 0; i < 3; i++)
-            node[i] = hardware_node(hardware, config, topology_rank(&config->parallel, (Coordinates){0, s + i - 1, 0}));
+        for (int i = 0; i < 3; i++) node[i] = topology_rank(&config->parallel, (Coordinates){0, s + i - 1, 0}) / domain;
         if (node[0] != node[1] && node[1] != node[2]) return true;
     }
     return false;
 }
 
-bool counted_moves(const Hardware *hardware, const Config *config, const StageShape *stage) {
+// Only the layout and the table of GPUs decide. Figures that a user may correct between two runs, such as
+// hardware.network_gb_s, must not change the kernels.
+bool counted_moves(const Gpu *gpu, const Config *config, const StageShape *stage) {
+    static const double REACHED = 0.7, FP8 = 1.5; // of the peak, and the gain of 8 bits: roughly, for large products
     const ParallelConfig *parallel = &config->parallel;
     const Shape *shape = &stage->shape;
-    const Cost *cost = &hardware->cost;
-    if (hardware->cpu || config->hardware.trainer != TRAINER_THIS || cost->multiprocessors <= COMPUTE_CTAS)
-        return false;
+    int64_t node = config->hardware.gpus_per_node, ranks = parallel->tensor * parallel->context;
     int64_t stages = parallel->placement == PLACEMENT_ADJACENT ? 2 : parallel->pipeline;
-    if (config->schedule.bpipe == BPIPE_ON && config->schedule.evict_to == EVICT_TO_PEER &&
-        parallel->tensor * parallel->context * stages > config->hardware.gpus_per_node)
+    if (config->schedule.bpipe == BPIPE_ON && config->schedule.evict_to == EVICT_TO_PEER && ranks * stages > node)
         return true;
-    if (!cost->persistent || cost->flops == 0 || !neighbours_are_far_(hardware, config)) return false;
+    bool persistent = gpu != NULL && (gpu_capability(gpu) == 0 || gpu_capability(gpu) >= 90);
+    if (!persistent || !neighbours_are_far_(config)) return false;
     // By the clock of dry runs, the two messages that a stage sends for a microbatch and the two that it receives make
     // its products wait about as long as one of them takes.
-    double share = (double)LINK_CTAS / (cost->multiprocessors - LINK_CTAS);
+    if (parallel->placement == PLACEMENT_STAGES) ranks *= parallel->data;
     double flops = model_flops_per_token(config, false) * (double)shape->rows /
                    (double)(parallel->pipeline * stage->chunks * parallel->tensor);
-    double products = flops / (cost->flops * cost->efficiency * (shape->fp8 == FP8_OFF ? 1 : cost->fp8));
-    return (double)stage->message_bytes / hardware_message_rate(hardware, config) > share * products;
+    double rate = 1e12 * REACHED * gpu_peak(gpu, config->train.precision) * (shape->fp8 == FP8_OFF ? 1 : FP8);
+    double network = 1e9 * gpu->network_gb_s * (double)node / (double)gpu->gpus_per_node;
+    double message = (double)stage->message_bytes * (double)min_i64(ranks, node) / network;
+    return message > LINK_CTAS / 128.0 * flops / rate;
 }
 
 static void set_group_(CountKey *key, int group, int64_t size, double rate, int64_t near) {
@@ -126,7 +129,7 @@ static CountKey key_(const CountSource *source, const StageShape *stage) {
         set_group_(&key, EXPERTS, parallel->expert, rate_(source, together ? row : 0, node), min_i64(row, node));
     }
     key.theirs = source->config->hardware.trainer == TRAINER_NVIDIA;
-    key.moving = counted_moves(source->hardware, source->config, stage);
+    key.moving = !source->hardware->cpu && !key.theirs && counted_moves(source->hardware->gpu, source->config, stage);
     key.split = source->split;
     key.sharded = config_shards_gradients(source->config);
     key.beside = source->beside;

@@ -21,9 +21,9 @@ typedef struct CountSource {
 
 // Returns whether products leave LINK_CTAS multiprocessors to messages (Backend.moving): bundles leave the node, or the
 // messages of a stage do on both sides and take longer than that costs. If not, a message waits for the persistent
-// product in its way, and a product for the message in its way. The configuration decides, so the kernels are the same
-// in every run.
-bool counted_moves(const Hardware *hardware, const Config *config, const StageShape *stage);
+// product in its way, and a product for the message in its way. gpu: NULL: unknown. The layout decides, so the kernels
+// are the same in every run.
+bool counted_moves(const Gpu *gpu, const Config *config, const StageShape *stage);
 
 // The actions that are timed: complete backwards, and the two parts of split ones.
 typedef enum TimedAction { TIMED_FORWARD, TIMED_BACKWARD, TIMED_INPUT, TIMED_WEIGHT, TIMED_ACTIONS } TimedAction;

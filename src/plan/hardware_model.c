@@ -97,13 +97,6 @@ double hardware_network(const Hardware *hardware, const Config *config) {
     return hardware->cost.network * (double)hardware_domain(hardware, config) / (double)config->hardware.gpus_per_node;
 }
 
-double hardware_message_rate(const Hardware *hardware, const Config *config) {
-    const ParallelConfig *parallel = &config->parallel;
-    int64_t ranks = parallel->tensor * parallel->context;
-    if (parallel->placement == PLACEMENT_STAGES) ranks *= parallel->data;
-    return hardware_network(hardware, config) / (double)min_i64(ranks, hardware_domain(hardware, config));
-}
-
 // ---------------------------------------------------------------- assumptions
 
 bool hardware_theirs_differs(const Hardware *hardware, const Config *config) {

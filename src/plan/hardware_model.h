@@ -49,9 +49,6 @@ bool hardware_theirs_differs(const Hardware *hardware, const Config *config);
 // Returns the bytes/s of a domain's network: the sum over its nodes.
 double hardware_network(const Hardware *hardware, const Config *config);
 
-// Returns the bytes/s of a message to another node: the ranks of a stage on one node send at the same time.
-double hardware_message_rate(const Hardware *hardware, const Config *config);
-
 // If the plan is for CPUs, prints a line that says so and names the machine.
 void hardware_print_cpus(const Hardware *hardware, FILE *file);
 

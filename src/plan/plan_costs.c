@@ -189,7 +189,12 @@ static int widest_copy_(Costing *costing) {
 static double costing_message_(const Costing *costing, int from, int to, int64_t bytes) {
     const Hardware *hardware = costing->source->hardware;
     bool near = node_of_stage_(costing, from) == node_of_stage_(costing, to);
-    double rate = near ? hardware->cost.pair : hardware_message_rate(hardware, costing->config);
+    const ParallelConfig *parallel = &costing->config->parallel;
+    // The ranks of a stage on one node send at the same time.
+    int64_t ranks = parallel->tensor * parallel->context;
+    if (parallel->placement == PLACEMENT_STAGES) ranks *= parallel->data;
+    int64_t senders = min_i64(ranks, hardware_domain(hardware, costing->config));
+    double rate = near ? hardware->cost.pair : hardware_network(hardware, costing->config) / (double)senders;
     return cost_message(&hardware->cost, (double)bytes, rate);
 }
 

@@ -198,22 +198,15 @@ int run_check_start(const Config *config, const char *program, const Model *mode
     return status;
 }
 
-// Describes the device for plans. known: receives the configuration with the device's peak.
-static Hardware describe_(const Run *run, Config *known) {
-    Hardware hardware;
-    *known = *run->config;
-    if (known->hardware.peak_tflops == 0.0) known->hardware.peak_tflops = run->be->peak_tflops;
-    hardware_describe(&hardware, known, run->be->device);
-    return hardware;
-}
-
 // Prepares the search for the slowest rank, with the plan's times of every rank.
 static void create_slowest_(Run *run) {
     int world = world_size(run->world), t = (int)run->config->parallel.tensor;
-    Config known;
-    Hardware hardware = describe_(run, &known);
+    Config known = *run->config;
+    Hardware hardware;
     PlanCosts costs;
     Error unknown = {0};
+    if (known.hardware.peak_tflops == 0.0) known.hardware.peak_tflops = run->be->peak_tflops;
+    hardware_describe(&hardware, &known, run->be->device);
     TimeSource source = {.hardware = &hardware, .model = run->model};
     bool planned = plan_costs_make(&costs, &known, run->schedule, &run->plan, &source, &unknown) == 0;
     RankSeconds *seconds = xcalloc((size_t)world, sizeof *seconds);
@@ -288,11 +281,8 @@ static int create_stage_(Run *run, Error *err) {
     if (stage_create(&run->stage, run->model, config, run->schedule, run->be, run->at.stage, run->tensor,
                      run->at.replica, err) != 0)
         return -1;
-    if (run->device.cuda && !run->device.shared) {
-        Config known;
-        Hardware hardware = describe_(run, &known);
-        run->be->moving = counted_moves(&hardware, &known, &run->stage.at);
-    }
+    if (run->device.cuda && !run->device.shared)
+        run->be->moving = counted_moves(gpu_by_name(run->be->device), config, &run->stage.at);
     stage_use_context(&run->stage, run->context);
     run->stage.pass.experts = run->experts;
     if (config->log.experts)
