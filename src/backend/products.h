@@ -29,7 +29,6 @@ typedef struct ProductChoices {
     ProductKernels *product; // [count]
 } ProductChoices;
 
-// Returns the product with this key, or NULL.
 ProductKernels *products_find(const ProductChoices *products, const int64_t key[PRODUCT_KEY]);
 // Adds a copy of a product. If its key is known, adds its seconds, unless the suggestions differ.
 void products_add(ProductChoices *products, const ProductKernels *product);

@@ -1,4 +1,4 @@
-// JSON with its commas.
+// Writes JSON values and the commas between them.
 #include "json_out.h"
 #include "json.h"
 

@@ -85,7 +85,6 @@ int directory_make(const char *path, Error *err);
 // true; otherwise renames the old directory to "NAME.kept" ("NAME.kept2" and so on if that name is taken). -1 with err.
 int directory_publish(const char *partial, const char *path, bool replace, Error *err);
 
-// One checkpoint of a directory.
 typedef struct CheckpointName {
     char name[48]; // name of the directory; hidden if a run ended while this checkpoint was being replaced
     int64_t step;

@@ -74,8 +74,7 @@ typedef struct ModelConfig {
     int64_t vocab;    // unpadded
     int64_t seq_len;  // s
     double norm_eps;
-    int64_t kv_lora, q_lora;               // widths of the latent rows of latent attention; kv_lora 0: not latent
-                                           // attention
+    int64_t kv_lora, q_lora;               // latent attention: widths of the latent rows; kv_lora 0: off
     int64_t nope_dim, rope_dim, v_dim;     // widths in a latent head: unrotated, rotated, and value dimensions
     bool qkv_bias;                         // q, k and v have a bias, as in Qwen2
     bool qk_norm;                          // an RMSNorm over each head of q and k, as in Qwen3

@@ -34,8 +34,7 @@ typedef struct GpuKernels {
     FlashRate flash_forward, flash_backward, flash_deterministic; // head dimension 128; last: deterministic backward
     double fp8_tensor, fp8_local; // speed-up of large products with one scale per tensor, and with local scales
     double stream_share;          // share of the memory's rate that passes over memory reach
-    double added;                 // extra time of products that add to fp32, as a fraction of a pass over 8 bytes per
-                                  // weight
+    double added;                 // extra time of products that add to fp32: fraction of a pass over 8 bytes per weight
     const uint16_t (*collectives)[GPU_SIZES]; // [GPU_COLLECTIVES] bus bandwidths in a node; NULL: not measured
 } GpuKernels;
 

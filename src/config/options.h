@@ -27,8 +27,7 @@ typedef struct Options {
     bool plan, profile, json;
     bool search;
     const char *gpus;          // comma-separated GPU counts; NULL: the ranks of the configuration
-    const char *program;       // "megatron": program to plan for, with its own choices, bytes and times; NULL: this
-                               // program
+    const char *program;       // "megatron": program to plan for, with its choices, bytes and times; or NULL
     const char *deadline;      // "30d", or NULL
     const char *write;         // file for the best configuration; may be NULL
     const char *write_five;    // folder for five configurations; may be NULL

@@ -23,8 +23,7 @@ static const double A = 3.4445, B = -4.7750, C = 2.0315, TINY = 1e-7;
 // One matrix of this rank: a tensor, or q, k or v of a tensor that holds all three.
 typedef struct MuonMatrix {
     const Tensor *tensor;
-    int64_t place; // index of its norm, counted over all split matrices of the stage; -1: this rank has the complete
-                   // matrix
+    int64_t place; // index of its norm among all split matrices of the stage; -1: complete on this rank
 } MuonMatrix;
 
 struct Muon {

@@ -36,8 +36,7 @@ struct Optimizer {
     AdamwTensor *list; // this rank's parts, in table order
     Owned *owned;      // parallel to `list`
     int64_t count;
-    double *squares; // (tensor ranks, table entries): the holder of a tensor fills in its entry; other ranks leave it
-                     // zero
+    double *squares; // (tensor ranks, table entries): filled in by the holder of the tensor, else 0
     double *own;     // squared norms of the list's entries
 };
 

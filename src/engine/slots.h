@@ -52,7 +52,6 @@ void slots_begin(SlotPool *pool);
 // forward need not wait for the device, because it follows its slot's last backward on the same stream.
 Slot *slots_free(SlotPool *pool, bool idle);
 
-// Returns the slot that holds the bundle, or NULL.
 Slot *slots_find(SlotPool *pool, int bundle);
 
 // Moves a slot from state `from`, in which it holds `bundle` unless it is free, to state `to`.

@@ -70,8 +70,7 @@ typedef struct Stage {
     int32_t *positions;        // (rows) each token's position in its sequence; NULL without context ranks
     bool documents;            // true: `places` are filled in; false: every sequence is one document
     float *losses;             // (most_microbatches, rows), if the stage has the head
-    double *copies;            // (layers of the model, E), owned by the caller: Pass.copies of every layer; NULL: not
-                               // counted
+    double *copies;            // (layers of the model, E) Pass.copies of every layer, the caller's; NULL: not counted
     int64_t layers_queued;     // forwards and backwards of a layer, and weight gradients, since the start
     int64_t microbatches, most_microbatches; // number in this step; largest number of the run, which sizes the memory
     // Called when the gradients of a layer's tensors are complete: in the last microbatch's backward, or in its

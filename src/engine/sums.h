@@ -34,8 +34,7 @@ typedef struct SumShape {
     int strips;    // strips of rows in flight at once in a forward
     int context_ranks;
     int64_t keys;    // elements of keys and values in a piece of a context rank; their gradients are summed
-    int64_t experts; // experts in the balance loss, whose counts are summed over context ranks; 0: no balance
-                     // loss
+    int64_t experts; // experts of the balance loss: counts are summed over context ranks; 0: none
     bool staged;
 } SumShape;
 

@@ -14,8 +14,7 @@
 typedef struct LayerBundle {
     void *x;         // (shard_rows, h)       the layer's input
     void *norm1;     // (shard_rows, h)
-    void *qkv;       // (rows, (q + 2 kv)/t)  q and k after their norm and rotation, if the model has these; with latent
-                     //                       attention its latent rows
+    void *qkv;       // (rows, (q + 2 kv)/t)  q and k after norm and rotation; with latent attention its rows
     void *kept;      // (rows, (q + kv)/t)    q and k before their norm, for its backward; empty without model.qk_norm
     void *saved;     //                       saved by attention, see operations.h
     void *attention; // (rows, q/t)

@@ -80,8 +80,7 @@ typedef struct ExpertLoad {
     double parts;   // parts in which rows were sent
     double fullest; // rows of the fullest rank of the group over the mean
     double spread;  // standard deviation of the experts' rows over their mean
-    double balance; // contribution of this rank's rows to the balance loss, without its factor; 0 without a balance
-                    // loss
+    double balance; // this rank's part of the balance loss, without the factor; 0 without a balance loss
 } ExpertLoad;
 
 // One forward or backward in progress: its groups, buffers and state. An error of a collective is kept in `err`; later

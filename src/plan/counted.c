@@ -24,8 +24,7 @@ static const char *const groups_[GROUPS] = {"tensor", "context", "context", "dat
 
 // Everything that the counted seconds depend on. Compared as bytes after a memset.
 typedef struct CountKey {
-    char sizes[sizeof(Shape)]; // sizes of the shape; 0 for the end of a step, which does not depend on the micro-batch
-                               // size
+    char sizes[sizeof(Shape)]; // the Shape; 0 for the end of a step, which does not depend on the micro-batch size
     CountLinks link[GROUPS];
     double fullest; // Clocks
     double flops;

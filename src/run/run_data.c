@@ -39,8 +39,7 @@ int run_open_data(const Config *config, const RunAsk *ask, RunData *data, Error 
     // 3. With two tokenizers the same token would mean different text, and the model would learn neither.
     const SideFile *first = NULL, *other = NULL;
     for (int i = 0; data->train != NULL && other == NULL && (set = dataset_at_(data, i / 2)) != NULL; i++) {
-        const SideFile *side = dataset_side(set, i % 2); // the set's first side file, and the first one that differs
-                                                         // from it
+        const SideFile *side = dataset_side(set, i % 2); // the set's first side file, then the first that differs
         if (first == NULL) first = side;
         if (side != NULL && !side_file_same_tokenizer(first, side)) other = side;
     }

@@ -219,7 +219,6 @@ static int check_limits_(Error *err) {
                      (long long)files, LEAST_FILES);
 }
 
-// Reads the configuration. -1 with err.
 static int load_(Trainer *t, Error *err) {
     const Options *o = &t->options;
     bool if_any = o->resume == NULL && o->resume_if_any != NULL;

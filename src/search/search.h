@@ -16,8 +16,7 @@ typedef struct Candidate {
     double bound;      // lower bound of the step, if the candidate does not fit
     int64_t order;     // order of discovery; breaks ties
     double robust;     // worst regret over the doubts of plan/unsure.h; NAN: not planned again
-    int fails;         // set with `robust`: a doubt that it does not survive; DOUBTS: it survives all of them
-                       // (robust_find)
+    int fails;         // set with `robust`: a doubt that it fails; DOUBTS: it survives all (robust_find)
     bool all;          // true: no candidate of this shape, schedule and layers fits; each lacks at least forecast.lacks
     bool division;     // true, with `all`: no other candidate of this division fits either
 } Candidate;
@@ -34,8 +33,7 @@ enum { SEARCH_BEST = 10 };
 typedef struct SearchResult {
     CandidateList found;   // candidates that fit and were simulated, in order of discovery
     CandidateList misfits; // candidates that do not fit
-    int best;              // index into found: the simplest of class 0; robust_find: the simplest that survives; -1:
-                           // nothing fits
+    int best;              // index into found: simplest of class 0, then (robust_find) simplest survivor; -1: none
     int tightest;          // index into found: the fastest that does not survive; -1: none, or unknown
     Unsure unsure;         // doubts of the best, set by robust_find
     int fastest;           // index into found: the shortest step; -1: nothing fits
