@@ -96,13 +96,13 @@ class Small:
             self.runs[keys] = self.train(*keys, "parallel.pipeline=1", "schedule.bpipe=off")
         return self.runs[keys]
 
-    def keeps_bits(self, keys, layout, **keywords):
+    def keeps_bits(self, keys, layout):
         """Trains with `layout`; checks for the bits of one stage with the same keys, and for the planned memory."""
-        ended = self.train(*keys, *layout, **keywords)
+        ended = self.train(*keys, *layout)
         assert ended.bits == self.one_stage(*keys).bits, layout
         assert "memory    as planned, to the byte, on " in ended.stderr, layout
         return ended
 
-    def train(self, *overrides, threads="1", **keywords):
-        env = trainer_runs.environment(OMP_NUM_THREADS=threads)
+    def train(self, *overrides, **keywords):
+        env = trainer_runs.environment(OMP_NUM_THREADS="1")
         return trainer_runs.trained(self.config, *overrides, family=self.family, env=env, **keywords)

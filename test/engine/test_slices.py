@@ -1,5 +1,5 @@
-"""Slices of the sequence: they fill stages that microbatches do not, and long ones agree to 1e-5. test_layouts has the bits
-and bytes for any number of stages and schedule, and the rounding of other numbers of slices."""
+"""Slices of the sequence: they fill stages that microbatches do not, and long ones agree to 1e-5. test_layouts has the
+bits and bytes for any number of stages and schedule, and the rounding of other numbers of slices."""
 
 import json
 
