@@ -113,7 +113,7 @@ static int print_sizes_(const PlanAnswer *answer, FILE *file, Error *err) {
     for (int i = 0; i < 11; i++)
         if (evicts || (i != 3 && i != 4)) grid_cell(&grid, "%s", cells[i]);
     int64_t here = config->schedule.micro_batch, batch = config->train.global_batch / config->parallel.data;
-    int64_t best = verdict->largest_plain, most = max_i64(here, 2 * max_i64(best, verdict->largest_bpipe));
+    int64_t best = verdict->largest[PLAN_PLAIN], most = max_i64(here, 2 * max_i64(best, verdict->largest[PLAN_BPIPE]));
     int status = 0, rows = 0;
     for (int64_t b = 1; b <= most && status == 0; b++) {
         bool shown = b == here || ((b & (b - 1)) == 0 && rows < MOST_ROWS);
@@ -201,7 +201,8 @@ void plan_print_time(const Planner *planner, const Config *config, const PlanTim
 // If no micro-batch size fits, prints the smallest world that fits. Skips a schedule from a file: its stages are fixed.
 static int print_world_(const PlanAnswer *answer, FILE *file, Error *err) {
     const Verdict *verdict = &answer->verdict;
-    if (verdict->largest_plain > 0 || verdict->largest_bpipe > 0 || answer->config.schedule.file[0] != '\0') return 0;
+    if (verdict->largest[PLAN_PLAIN] > 0 || verdict->largest[PLAN_BPIPE] > 0 || answer->config.schedule.file[0] != '\0')
+        return 0;
     // Changes only tensor and pipeline; uses one data rank and one sequence per microbatch.
     const Config *config = answer->planner.config;
     SearchSpace space = space_make(config, &answer->planner, config_world(config));
@@ -236,8 +237,8 @@ static int print_rest_(const PlanAnswer *answer, const Waterfall *waterfall, FIL
     const Verdict *verdict = &answer->verdict;
     const Hardware *hardware = &answer->planner.hardware;
     const PlanTime *time = &answer->time;
-    const int64_t largest[] = {verdict->largest_plain, verdict->largest_bpipe, verdict->largest_recompute};
-    int count = config->program == 0 ? 3 : 1; // other programs have no BPipe
+    const int64_t *largest = verdict->largest;
+    int count = config->program == 0 ? PLAN_WAYS : 1; // other programs have no BPipe
     double plain, bpipe, now = config->hardware.reserve_gib;
     // 1. The micro-batch sizes that fit, and their reserves.
     fputs("largest   micro-batch that fits: ", file);
@@ -247,7 +248,7 @@ static int print_rest_(const PlanAnswer *answer, const Waterfall *waterfall, FIL
         else fputs(" none", file);
     }
     fputc('\n', file);
-    if (verdict_reserves(verdict, &answer->planner, &plain, &bpipe) && count == 3 && verdict->bpipe.possible) {
+    if (verdict_reserves(verdict, &answer->planner, &plain, &bpipe) && count == PLAN_WAYS && verdict->bpipe.possible) {
         int b = verdict->plain.layout.micro_batch;
         if (bpipe < 0) grid_line(file, "reserve", "micro-batch %d does not fit, even with BPipe and no reserve", b);
         else if (plain < 0)

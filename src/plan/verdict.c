@@ -109,7 +109,7 @@ static void decide_(Verdict *verdict, const Planner *planner) {
     const Forecast *without = verdict->fastest.possible ? &verdict->fastest : best;
     const char *name = plan_plain_name(config);
     int here = plain->layout.micro_batch;
-    int64_t most_plain = verdict->largest_plain, most_bpipe = verdict->largest_bpipe, most;
+    int64_t most_plain = verdict->largest[PLAN_PLAIN], most_bpipe = verdict->largest[PLAN_BPIPE], most;
     bool known = with->possible && with->time.known && best->time.known;
     bool pays = faster_(with, best) && !verdict->fastest.possible;
     // Ratios of plans are often off by 2 % (docs/published.md).
@@ -176,8 +176,7 @@ static void decide_(Verdict *verdict, const Planner *planner) {
 int verdict_make(Verdict *verdict, const Planner *planner, Error *err) {
     const Config *config = planner->config;
     int64_t here = config->schedule.micro_batch, batch = config->train.global_batch / config->parallel.data;
-    int64_t sizes[LAYOUT_CANDIDATES],
-        *largest[] = {&verdict->largest_plain, &verdict->largest_bpipe, &verdict->largest_recompute};
+    int64_t sizes[LAYOUT_CANDIDATES];
     LayoutSpace keys = {.base = config, .given = layout_of(config), .world = config_world(config)};
     int count = layout_candidates(&keys, LAYOUT_micro_batch, &keys.given, sizes);
     memset(verdict, 0, sizeof *verdict);
@@ -189,10 +188,10 @@ int verdict_make(Verdict *verdict, const Planner *planner, Error *err) {
             Config asked = way_(planner, sizes[at], (PlanWay)way);
             bool never = planner_never_fits(planner, &asked);
             if (!never && verdict_forecast(planner, sizes[at], (PlanWay)way, false, &forecast, err) != 0) return -1;
-            if (forecast.possible && forecast.fits) *largest[way] = sizes[fits = at];
+            if (forecast.possible && forecast.fits) verdict->largest[way] = sizes[fits = at];
             else fails = at;
         }
-    int64_t plain = verdict->largest_plain, bpipe = verdict->largest_bpipe;
+    int64_t plain = verdict->largest[PLAN_PLAIN], bpipe = verdict->largest[PLAN_BPIPE];
     // 2. The given size. The time with BPipe matters only if this size fits with BPipe and does not fit without it.
     bool timed = config->schedule.bpipe == BPIPE_ON;
     if (verdict_forecast(planner, here, PLAN_PLAIN, true, &verdict->plain, err) != 0) return -1;

@@ -9,25 +9,23 @@
 #include "planner.h"
 #include "ranks/world.h"
 
+// The variants that a plan compares: without evictions, with evictions, and with evictions and recomputed attention.
+typedef enum PlanWay { PLAN_PLAIN, PLAN_BPIPE, PLAN_RECOMPUTE, PLAN_WAYS } PlanWay;
+
 typedef struct Verdict {
     bool use_bpipe;
     char reason[1280];
-    char brief[200]; // the reason in a line or two, without the figures of memory and of stages
-    // The largest micro-batch that fits: without BPipe; with BPipe; with both BPipe and recomputed attention. 0: even 1
-    // does not fit.
-    int64_t largest_plain, largest_bpipe, largest_recompute;
-    Forecast plain, bpipe; // the configured micro-batch size, without and with BPipe
-    Forecast best;         // the largest size that fits without BPipe; possible: false if no size fits
-    Forecast larger;       // the largest size with BPipe, if above `plain` and `best`; else possible: false
-    Forecast fastest;      // fastest size without BPipe, if BPipe beats `best` but not this size; else possible: false
-    bool gains;            // required_gain and stage_gain are known
+    char brief[200];            // the reason in a line or two, without the figures of memory and of stages
+    int64_t largest[PLAN_WAYS]; // the largest micro-batch that fits; 0: even 1 does not fit
+    Forecast plain, bpipe;      // the configured micro-batch size, without and with BPipe
+    Forecast best;              // the largest size that fits without BPipe; possible: false if no size fits
+    Forecast larger;            // the largest size with BPipe, if above `plain` and `best`; else possible: false
+    Forecast fastest; // fastest size without BPipe, if BPipe beats `best` but not this size; else possible: false
+    bool gains;       // required_gain and stage_gain are known
     double
         required_gain; // gain of MFU_stage over best's micro-batch size, for the pipeline to be no slower (plan_time.h)
     double stage_gain; // expected gain of a stage, by the profile or the model
 } Verdict;
-
-// The variants that a plan compares: without evictions, with evictions, and with evictions and recomputed attention.
-typedef enum PlanWay { PLAN_PLAIN, PLAN_BPIPE, PLAN_RECOMPUTE } PlanWay;
 
 // Forecasts a variant of the planner's configuration with another micro-batch size. Remembers forecasts, because
 // simulating a long schedule takes a while. Slots that are too few for evictions become auto. -1 with err.

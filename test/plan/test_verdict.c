@@ -46,8 +46,8 @@ TEST(gpt3_with_recomputed_attention_gains_by_a_third) {
     Case *at = forecast_case(GPT, "schedule.micro_batch=2 attention.mode=recompute attention.softmax=megatron");
     const Verdict *v = &at->verdict;
     assert_true(v->use_bpipe && v->gains);
-    assert_int_equal(v->largest_plain, 1);
-    assert_int_equal(v->largest_bpipe, 2);
+    assert_int_equal(v->largest[PLAN_PLAIN], 1);
+    assert_int_equal(v->largest[PLAN_BPIPE], 2);
     assert_true(!v->plain.fits && v->bpipe.fits);
     assert_true(fabs(v->required_gain - 142.0 / 135 + 1) < 1e-12);
     assert_true(v->stage_gain > 0.25 && v->stage_gain < 0.50);
@@ -71,7 +71,7 @@ TEST(llama_gets_slower_where_only_bpipe_makes_micro_batch_4_fit) {
     Case *at = forecast_case(LLAMA, "schedule.micro_batch=4 hardware.reserve_gib=5");
     const Verdict *v = &at->verdict;
     assert_false(v->use_bpipe);
-    assert_int_equal(v->largest_plain, 2);
+    assert_int_equal(v->largest[PLAN_PLAIN], 2);
     assert_true(fabs(v->required_gain - 156.0 / 142 + 1) < 1e-12);
     assert_true(v->stage_gain < v->required_gain && v->bpipe.time.step > v->best.time.step);
     assert_non_null(strstr(v->reason, "No: with 1F1B micro-batch 4 fits only with BPipe"));
@@ -102,7 +102,7 @@ TEST(bpipe_has_to_beat_every_smaller_micro_batch_that_fits_without_it) {
     snprintf(unneeded, sizeof unneeded, "%s schedule.micro_batch=2 hardware.memory_gib=98", both);
     Case *at = forecast_case(GPT, needed);
     const Verdict *v = &at->verdict;
-    assert_int_equal(v->largest_plain, 3);
+    assert_int_equal(v->largest[PLAN_PLAIN], 3);
     assert_true(v->bpipe.time.step < v->best.time.step && v->fastest.possible);
     assert_int_equal(v->fastest.layout.micro_batch, 2);
     assert_true(v->fastest.time.step < v->bpipe.time.step);
@@ -169,7 +169,7 @@ TEST(without_a_speed_the_verdict_asks_for_one) {
 TEST(memory_that_is_not_known_limits_nothing) {
     Case *at = forecast_case(LLAMA, "hardware.memory_gib=auto schedule.micro_batch=16");
     assert_true(at->verdict.plain.fits);
-    assert_int_equal(at->verdict.largest_plain, 16);
+    assert_int_equal(at->verdict.largest[PLAN_PLAIN], 16);
     drop(at);
 }
 
