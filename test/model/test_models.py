@@ -3,16 +3,18 @@
 The trainer's results come from tool_gradients.c, which runs a batch through all stages in one process.
 """
 
+import functools
 import json
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import numpy
 import pytest
 import torch
 
-from reference_models import SCORE_BIAS, expert_copies, router_loss, token_losses, weight_shapes
+from reference_models import SCORE_BIAS, expert_copies, router_loss, token_losses
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOL = Path(os.environ.get("TEST_PROGRAMS", ROOT / "build" / "release" / "test")) / "tool_gradients"
@@ -115,6 +117,22 @@ def random_tokens(model, sequences, seed=1):
     tokens = torch.randint(model["vocab"], (sequences, model["seq_len"] + 1), generator=generator)
     tokens[0, :2] = torch.tensor([0, model["vocab"] - 1])  # both ends of the vocabulary
     return tokens
+
+
+@functools.cache
+def shapes_in(model):
+    """Returns {name: shape} of the trainer's tensors for a model as JSON, without padding of the vocabulary.
+    test_transformers.py loads files with these names and shapes."""
+    model = json.loads(model)
+    with tempfile.TemporaryDirectory() as folder:
+        found = parts(run_tool(Path(folder), model, random_tokens(model, 1)), "weight")
+    padded = embedding(model), "lm_head.weight"
+    return {name: (model["vocab"] if name in padded else len(array), *array.shape[1:][: array.shape[1] > 1])
+            for name, array in found.items()}
+
+
+def weight_shapes(model):
+    return shapes_in(json.dumps(model))
 
 
 def random_weights(model, seed=2):

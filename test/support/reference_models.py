@@ -10,11 +10,6 @@ import torch
 from torch.nn import functional
 
 
-def weight_shapes(model):
-    """Name -> shape, without padding of the vocabulary; a tied output matrix is listed under its own name as well."""
-    return {"llama": llama_shapes, "gpt": gpt_shapes}[model["family"]](model)
-
-
 def token_losses(model, weights, tokens, z_loss=0.0):
     """Cross-entropy of each next token, (sequences, seq_len), from tokens (sequences, seq_len + 1), and z_loss times
     the square of its logits' log-sum-exp."""
@@ -42,49 +37,6 @@ def merge_heads(x):
 
 
 # --- LLaMA
-
-
-def llama_shapes(model):
-    hidden, ffn = model["hidden"], model["ffn"]
-    dim = model.get("head_dim", hidden // model["heads"])
-    q, kv = dim * model["heads"], dim * model.get("kv_heads", model["heads"])
-    shapes = {"model.embed_tokens.weight": (model["vocab"], hidden)}
-    for layer in range(model["layers"]):
-        prefix = f"model.layers.{layer}."
-        shapes[prefix + "input_layernorm.weight"] = (hidden,)
-        if "kv_lora" in model:
-            shapes |= {f"{prefix}self_attn.{name}.weight": shape for name, shape in latent_shapes(model).items()}
-        else:
-            shapes[prefix + "self_attn.q_proj.weight"] = (q, hidden)
-            shapes[prefix + "self_attn.k_proj.weight"] = (kv, hidden)
-            shapes[prefix + "self_attn.v_proj.weight"] = (kv, hidden)
-        if model.get("qkv_bias"):
-            shapes |= {
-                f"{prefix}self_attn.{name}_proj.bias": (rows,) for name, rows in (("q", q), ("k", kv), ("v", kv))
-            }
-        if model.get("qk_norm"):
-            shapes |= {f"{prefix}self_attn.{name}_norm.weight": (dim,) for name in "qk"}
-        values = model["heads"] * model["v_dim"] if "kv_lora" in model else q
-        shapes[prefix + "self_attn.o_proj.weight"] = (hidden, values)
-        shapes[prefix + "post_attention_layernorm.weight"] = (hidden,)
-        for names, width in mlps(model, layer):
-            for name, shape in zip(names, [(width, hidden), (width, hidden), (hidden, width)]):
-                shapes[f"{prefix}{name}.weight"] = shape
-        if routed(model, layer):
-            shapes[f"{prefix}{expert_names(model)[0]}.weight"] = (model["experts"], hidden)
-            if model.get("router") == "sigmoid":
-                shapes[f"{prefix}{SCORE_BIAS}"] = (model["experts"],)
-    shapes["model.norm.weight"] = (hidden,)
-    shapes["lm_head.weight"] = (model["vocab"], hidden)
-    return shapes
-
-
-def latent_shapes(model):
-    heads, rope, nope, v = (model[key] for key in ("heads", "rope_dim", "nope_dim", "v_dim"))
-    return {"q_a_proj": (model["q_lora"], model["hidden"]), "q_a_layernorm": (model["q_lora"],),
-            "q_b_proj": (heads * (nope + rope), model["q_lora"]), "kv_a_layernorm": (model["kv_lora"],),
-            "kv_a_proj_with_mqa": (model["kv_lora"] + rope, model["hidden"]),
-            "kv_b_proj": (heads * (nope + v), model["kv_lora"])}  # fmt: skip
 
 
 SCORE_BIAS = "mlp.gate.e_score_correction_bias"
@@ -252,25 +204,6 @@ def llama_logits(model, weights, tokens, routers=None):
 
 
 # --- GPT
-
-
-def gpt_shapes(model):
-    hidden, ffn = model["hidden"], model["ffn"]
-    shapes = {"transformer.wte.weight": (model["vocab"], hidden), "transformer.wpe.weight": (model["seq_len"], hidden)}
-    for layer in range(model["layers"]):
-        prefix = f"transformer.h.{layer}."
-        matrices = {
-            "attn.c_attn": (3 * hidden, hidden),
-            "attn.c_proj": (hidden, hidden),
-            "mlp.c_fc": (ffn, hidden),
-            "mlp.c_proj": (hidden, ffn),
-        }
-        for name, shape in (("ln_1", (hidden,)), ("ln_2", (hidden,)), *matrices.items()):
-            shapes[f"{prefix}{name}.weight"] = shape
-            shapes[f"{prefix}{name}.bias"] = shape[:1]
-    shapes["transformer.ln_f.weight"] = shapes["transformer.ln_f.bias"] = (hidden,)
-    shapes["lm_head.weight"] = (model["vocab"], hidden)
-    return shapes
 
 
 def gpt_logits(model, weights, tokens):
