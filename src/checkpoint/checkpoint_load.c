@@ -97,14 +97,14 @@ static int check_rest_(Load *load, Error *err) {
 // Takes a piece of a tensor. Reports a value that is not finite; -1 with err unless train.skip_bad_steps is above 0.
 // Without this check, a bad value in a weight that no token uses and no gradient changes would be saved again
 // unnoticed.
-static int put_piece_(void *context, const ReadPiece *piece, const ReadValues *read, Error *err) {
+static int put_piece_(void *context, const ReadPiece *piece, const float *values, int64_t strange, Error *err) {
     Load *load = context;
     StageTensors *tensors = &load->stage->tensors;
     Backend *be = load->stage->be;
-    if (read->strange >= 0) {
+    if (strange >= 0) {
         const Split *split = &tensors->split;
         const Tensor *tensor = piece->tensor;
-        int64_t element = piece->begin + read->strange;
+        int64_t element = piece->begin + strange;
         char text[sizeof load->strange];
         snprintf(text, sizeof text, "%.150s: %s%s has a non-finite value in row %lld, column %lld", load->source.dir,
                  tensor->spec->name, state_suffix[piece->kind],
@@ -118,12 +118,12 @@ static int put_piece_(void *context, const ReadPiece *piece, const ReadValues *r
     }
     world_progress(load->world);
     if (piece->kind == STATE_WEIGHT) {
-        tensors_put(tensors, be, piece->index, read->values, piece->begin, piece->end);
+        tensors_put(tensors, be, piece->index, values, piece->begin, piece->end);
         return 0;
     }
     TensorPiece mine = tensors_piece(tensors, piece->index);
     float *to = piece->kind == STATE_V ? mine.v : mine.m;
-    be->upload(be, to + (piece->begin - mine.begin), read->values, (piece->end - piece->begin) * 4);
+    be->upload(be, to + (piece->begin - mine.begin), values, (piece->end - piece->begin) * 4);
     return 0;
 }
 

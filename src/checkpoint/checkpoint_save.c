@@ -52,15 +52,17 @@ struct Checkpoint {
 
 enum { SMALL_FILES = 3 }; // config.json, the index, training.json: rank 0 writes them with its parts
 
+static bool saves_(const Config *config) { return config->checkpoint.every > 0 && config->checkpoint.dir[0] != '\0'; }
+
 int64_t checkpoint_copy_bytes(const Config *config, const StateBytes *rank) {
-    if (config->checkpoint.every == 0 || config->checkpoint.dir[0] == '\0') return 0;
+    if (!saves_(config)) return 0;
     int64_t element = config->train.precision == PRECISION_BF16 ? 2 : 4;
     return rank->owned * element + rank->masters + rank->moments;
 }
 
 int64_t checkpoint_buffer_bytes(const Config *config) {
-    bool saves = config->checkpoint.every > 0 && config->checkpoint.dir[0] != '\0';
-    return saves ? (int64_t)WRITER_LANES * 2 * RANGE_FILE_STAGING : 0; // per lane: transposed rows, and staging
+    return saves_(config) ? (int64_t)WRITER_LANES * 2 * RANGE_FILE_STAGING
+                          : 0; // per lane: transposed rows, and staging
 }
 
 // --- threads
@@ -142,25 +144,21 @@ static int check_sizes_(const Checkpoint *checkpoint, Error *err) {
     return 0;
 }
 
-// Returns whether an existing checkpoint of the same name may be replaced: this run wrote it before returning to an
-// earlier step, or checkpoint.overwrite is set. A directory without a readable manifest is never replaced: it may
-// contain anything, or the disk may have failed to read the manifest.
-static bool may_replace_(const Checkpoint *checkpoint) {
-    Manifest there;
-    bool readable = manifest_read(&there, checkpoint->path, NULL) == 0;
-    bool ours = readable && there.run == checkpoint->run;
-    manifest_free(&there);
-    return ours || (readable && checkpoint->config->checkpoint.overwrite);
-}
-
 static void *commit_(void *argument) {
     Checkpoint *checkpoint = argument;
     const CheckpointConfig *config = &checkpoint->config->checkpoint;
     double start = clock_seconds();
     Error *failure = &checkpoint->failure;
+    // A checkpoint of the same name may be replaced if this run wrote it before returning to an earlier step, or with
+    // checkpoint.overwrite. A directory without a readable manifest is never replaced: it may contain anything, or the
+    // disk may have failed to read the manifest.
+    Manifest there;
+    bool readable = manifest_read(&there, checkpoint->path, NULL) == 0;
+    bool replaces = readable && (there.run == checkpoint->run || config->overwrite);
+    manifest_free(&there);
     if (check_sizes_(checkpoint, failure) == 0 &&
         manifest_write(&checkpoint->manifest, checkpoint->partial, failure) == 0 &&
-        directory_publish(checkpoint->partial, checkpoint->path, may_replace_(checkpoint), failure) == 0) {
+        directory_publish(checkpoint->partial, checkpoint->path, replaces, failure) == 0) {
         // Both calls ignore errors: a superfluous checkpoint does no harm. The sweep removes what failed attempts left,
         // for example while the disk was read-only. No rank is writing: all have finished.
         checkpoint_prune(config, checkpoint->run, strrchr(checkpoint->path, '/') + 1);
@@ -180,10 +178,8 @@ static int start_commit_(Checkpoint *checkpoint, Error *err) {
     WriteShare *all = first ? xcalloc((size_t)ranks * (size_t)files, sizeof *all) : NULL;
     int status = world_gather(checkpoint->world, all, writer->shares, files * (int64_t)sizeof *all, err);
     Manifest *manifest = &checkpoint->manifest;
-    manifest->step = checkpoint->state.step;
-    manifest->run = checkpoint->state.run;
-    manifest->sequence = checkpoint->state.sequence;
-    manifest->saved = clock_wall_ns();
+    const TrainingState *state = &checkpoint->state;
+    *manifest = (Manifest){state->step, state->run, state->sequence, clock_wall_ns(), manifest->file, manifest->count};
     for (int f = 0; f < files && first && status == 0; f++) {
         const LayoutFile *file = &writer->layout.file[f];
         WriteShare whole = {0, 0};

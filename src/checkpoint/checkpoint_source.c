@@ -265,9 +265,8 @@ int pieces_read(const Source *source, const Split *split, const ReadPiece *piece
         if (lane->runs) pthread_join(lane->thread, NULL);
         else read_piece_(lane);
         lane->runs = false;
-        ReadValues values = {lane->values, lane->strange};
         if (lane->err.code != 0) *err = lane->err;
-        status = lane->err.code != 0 || visit(context, &pieces[i], &values, err) != 0 ? -1 : 0;
+        status = lane->err.code != 0 || visit(context, &pieces[i], lane->values, lane->strange, err) != 0 ? -1 : 0;
     }
     for (int l = 0; l < LANES; l++) {
         if (lanes[l].runs) pthread_join(lanes[l].thread, NULL);

@@ -43,13 +43,9 @@ typedef struct ReadPiece {
     int64_t begin, end;
 } ReadPiece;
 
-// The elements of a piece as fp32; padding is zero.
-typedef struct ReadValues {
-    const float *values;
-    int64_t strange; // index of the first value that is not finite, or -1
-} ReadValues;
-
-typedef int (*PieceVisitor)(void *context, const ReadPiece *piece, const ReadValues *values, Error *err);
+// values: the elements of the piece as fp32; padding is zero. strange: index of the first value that is not finite, or
+// -1.
+typedef int (*PieceVisitor)(void *context, const ReadPiece *piece, const float *values, int64_t strange, Error *err);
 
 // Calls `visit` with every piece's values, in order and in the caller's thread, while other threads read the next
 // pieces. Stops at the first piece that cannot be read, or if a visit does not return 0, and returns -1 with err.

@@ -213,31 +213,26 @@ static int pushed_test_(Comm *comm, CommRequest *request, Error *err) {
 
 // Lends `memory`, or maps the peer's memory. An end that lends for both directions lends the same memory, so both ends
 // reuse the first direction's mapping.
-static int push_share_(Pushed *self, int peer, PushWay *way, const PushWay *other, void *memory, Error *err) {
-    void *borrowed = NULL;
-    if (other->open && other->lends == way->lends && other->bytes == way->bytes) {
-        way->memory = other->memory;
-        way->direct = other->direct;
-        return 0;
-    }
-    if (way->lends) {
-        way->memory = memory;
-        return lending_lend(self->be, memory, way->bytes, self->host, peer, &way->direct, err);
-    }
-    if (lending_borrow(self->be, way->bytes, self->host, peer, &borrowed, self->why, err) != 0) return -1;
-    way->memory = borrowed;
-    way->direct = way->mapped = borrowed != NULL;
-    return 0;
-}
-
 static int pushed_connect_(Comm *comm, int peer, bool sends, void *memory, int64_t bytes, Error *err) {
     Pushed *self = comm->self;
     PushPeer *at = &self->peers[peer];
     PushWay *way = sends ? &at->out : &at->in;
+    const PushWay *other = sends ? &at->in : &at->out;
+    void *borrowed = NULL;
     way->sends = sends;
     way->lends = memory != NULL;
     way->bytes = bytes;
-    if (bytes > 0 && push_share_(self, peer, way, sends ? &at->in : &at->out, memory, err) != 0) return -1;
+    if (bytes > 0 && other->open && other->lends == way->lends && other->bytes == bytes) {
+        way->memory = other->memory;
+        way->direct = other->direct;
+    } else if (bytes > 0 && way->lends) {
+        way->memory = memory;
+        if (lending_lend(self->be, memory, bytes, self->host, peer, &way->direct, err) != 0) return -1;
+    } else if (bytes > 0) {
+        if (lending_borrow(self->be, bytes, self->host, peer, &borrowed, self->why, err) != 0) return -1;
+        way->memory = borrowed;
+        way->direct = way->mapped = borrowed != NULL;
+    }
     way->open = true;
     way->grants = way->direct ? way->lends : !sends;
     if (way->direct || self->far->connect == NULL) return 0;

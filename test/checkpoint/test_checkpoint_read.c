@@ -68,12 +68,12 @@ static Model *model_open(int64_t strange) {
 }
 
 // Only counts mistakes: a failed assertion would jump out of the function while other threads still read.
-static int take(void *context, const ReadPiece *piece, const ReadValues *read, Error *err) {
+static int take(void *context, const ReadPiece *piece, const float *values, int64_t strange, Error *err) {
     Model *model = context;
     model->wrong += piece != &model->piece[model->seen];
     if (model->seen++ == model->refuse) return error_set(err, EXIT_FAILED, "refused");
-    for (int64_t i = piece->begin; i < piece->end && read->strange < 0; i++)
-        model->wrong += read->values[i - piece->begin] != value_of((int)piece->index, i);
+    for (int64_t i = piece->begin; i < piece->end && strange < 0; i++)
+        model->wrong += values[i - piece->begin] != value_of((int)piece->index, i);
     return 0;
 }
 
@@ -101,10 +101,10 @@ TEST(pieces_come_whole_and_in_order) {
     model_close(model);
 }
 
-static int find_strange(void *context, const ReadPiece *piece, const ReadValues *read, Error *err) {
-    (void)err;
+static int find_strange(void *context, const ReadPiece *piece, const float *values, int64_t strange, Error *err) {
+    (void)values, (void)err;
     int64_t *found = context;
-    if (read->strange >= 0) *found = piece->begin + read->strange;
+    if (strange >= 0) *found = piece->begin + strange;
     return 0;
 }
 

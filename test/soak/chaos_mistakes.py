@@ -63,8 +63,8 @@ MISTAKES = [
             "if (!list[i].complete) continue;", "if (!list[i].complete && !config->overwrite) continue;",
             lambda case: case.notes is not None and case.every > 0),
     Mistake("overwrite_replaces_a_folder_of_the_user", "src/checkpoint/checkpoint_save.c",
-            "return ours || (readable && checkpoint->config->checkpoint.overwrite);",
-            "return ours || checkpoint->config->checkpoint.overwrite;",
+            "bool replaces = readable && (there.run == checkpoint->run || config->overwrite);",
+            "bool replaces = (readable && there.run == checkpoint->run) || config->overwrite;",
             lambda case: case.notes is not None and case.every > 0),
     Mistake("open_slots_reach_the_ranks_as_zero", "src/run/trainer.c",
             "        layout_set(&layout, config);\n",
@@ -89,8 +89,8 @@ MISTAKES = [
             refuses_writes),
     Mistake("a_checkpoint_has_its_name_before_its_manifest", "src/checkpoint/checkpoint_save.c",
             "manifest_write(&checkpoint->manifest, checkpoint->partial, failure) == 0 &&\n"
-            "        directory_publish(checkpoint->partial, checkpoint->path, may_replace_(checkpoint), failure) == 0)",
-            "directory_publish(checkpoint->partial, checkpoint->path, may_replace_(checkpoint), failure) == 0 &&\n"
+            "        directory_publish(checkpoint->partial, checkpoint->path, replaces, failure) == 0)",
+            "directory_publish(checkpoint->partial, checkpoint->path, replaces, failure) == 0 &&\n"
             "        manifest_write(&checkpoint->manifest, checkpoint->path, failure) == 0)", dies_in_save),
     Mistake("the_death_of_a_supervisor_is_not_noticed", "src/ranks/coordinator.c",
             "if (received == RECEIVED_NOTHING || contact->rank < 0) return;",
