@@ -1,6 +1,6 @@
 // Inspects the checkpoints on the disk before a start loads or writes anything. These functions only read, so the
 // process that starts the ranks can also call them and report a mistake on the command line at once.
-#include "checkpoint_find.h"
+#include "checkpoint_files.h"
 
 #include "base/clock.h"
 
@@ -49,7 +49,7 @@ void candidates_free(Candidates *candidates) {
 
 // --- runs
 
-bool directory_same(const char *a, const char *b) {
+bool same_file(const char *a, const char *b) {
     struct stat x, y;
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
@@ -57,7 +57,7 @@ bool directory_same(const char *a, const char *b) {
 bool checkpoint_lies_in(const char *checkpoint, const char *dir) {
     char above[CHECKPOINT_PATH + 4];
     if (snprintf(above, sizeof above, "%s/..", checkpoint) >= (int)sizeof above) return false;
-    return directory_same(above, dir);
+    return same_file(above, dir);
 }
 
 uint64_t run_id_draw(void) {
@@ -89,7 +89,7 @@ int checkpoint_check_resume(const Config *config, const char *resume, bool if_an
 int checkpoint_check_dir(const Config *config, const char *resume, Error *err) {
     const char *dir = config->checkpoint.dir;
     if (dir[0] == '\0' || config->checkpoint.overwrite) return 0;
-    bool same = resume != NULL && directory_same(resume, dir);
+    bool same = resume != NULL && same_file(resume, dir);
     bool within = resume != NULL && !same && checkpoint_lies_in(resume, dir);
     // Without a readable manifest, the run to resume is unknown. Loading refuses a damaged checkpoint later.
     Manifest manifest = {0};

@@ -5,7 +5,6 @@
 #include "base/alloc.h"
 #include "base/units.h"
 
-#include "checkpoint_find.h"
 #include "checkpoint_source.h"
 #include "hf_config.h"
 
@@ -265,7 +264,7 @@ static int try_candidates_(const Candidates *candidates, ResumePoint *point, con
     if (candidates->complete == 0) return 0;
     // A start at step 0 would be refused too if these are the checkpoints in checkpoint.dir.
     const CheckpointConfig *config = &load->stage->config->checkpoint;
-    bool refused = directory_same(dir, config->dir) && !config->overwrite;
+    bool refused = same_file(dir, config->dir) && !config->overwrite;
     const char *option = resume_option(if_any);
     return error_on_all(err, EXIT_FAILED,
                         "%s %s: no intact checkpoint among %lld; name another folder, or, to start at step 0, leave "

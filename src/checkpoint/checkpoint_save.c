@@ -7,7 +7,6 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 
-#include "checkpoint_find.h"
 #include "hf_config.h"
 #include "checkpoint_write.h"
 #include "base/grid.h"

@@ -195,7 +195,9 @@ int options_parse(Options *options, int argc, char **argv, Error *err) {
         else *text = value;
     }
     if (options->help || options->help_config || options->version) return 0;
-    return options_check_(options, err);
+    if (options_check_(options, err) != 0) return -1;
+    if (options->resume == NULL) options->resume = options->resume_if_any;
+    return 0;
 }
 
 void options_free(Options *options) {

@@ -13,8 +13,8 @@ typedef struct Options {
     int override_count;
     const char **sweeps; // "key=a,b,c" in the order given; stored like overrides
     int sweep_count;
-    const char *resume;        // checkpoint, or folder of checkpoints, to resume from; NULL: not given
-    const char *resume_if_any; // like `resume`, but may have no checkpoint; NULL: not given; excludes `resume`
+    const char *resume; // checkpoint, or folder of checkpoints, of either --resume or --resume-if-any; NULL: neither
+    const char *resume_if_any; // --resume-if-any: `resume` may have no checkpoint; NULL: not given
     const char *trace;         // file; may be NULL
     const char *generate;      // prompt of --generate; NULL: not given
     bool validate;             // print the loss of data.val, do not train

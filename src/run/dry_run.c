@@ -1,4 +1,4 @@
-#include "dry_run.h"
+#include "trainer.h"
 
 #include "base/alloc.h"
 #include "base/files.h"

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "checkpoint/checkpoint.h"
+#include "config/options.h"
 #include "data/blend.h"
 #include "data/evaluate.h"
 #include "device/device.h"
@@ -24,23 +25,14 @@
 #include "ranks/status_page.h"
 #include "ranks/topology.h"
 
-// The part of the command line that concerns a run.
-typedef struct RunAsk {
-    const char *resume;   // path of a checkpoint, or of a directory of checkpoints; NULL: start at step 0
-    const char *generate; // prompt: generate text instead of training; NULL: do not generate
-    bool validate;        // print the loss of data.val instead of training
-    bool check;           // measure devices, links and files instead of training
-    bool tune;            // measure kernels of products instead of training
-    bool resume_if_any;   // if `resume` contains no checkpoint, start at step 0
-} RunAsk;
-
-bool run_trains(const RunAsk *ask);
+// The functions of a run take from the command line what concerns it, as `ask`.
+bool run_trains(const Options *ask); // false: --generate or --validate
 
 enum { RUN_MOST_LANES = 2 * STAGE_MOST_CHUNKS, RUN_MOST_GROUPS = RUN_MOST_LANES + 9 };
 
 // Checks, before any rank starts, that the machine has the devices and memory of the plan, that the data and the
 // checkpoint to resume from exist, and that no other run's checkpoints are in the way. -1 with err.
-int run_check_start(const Config *config, const char *program, const Model *model, const RunAsk *ask, Error *err);
+int run_check_start(const Config *config, const char *program, const Model *model, const Options *ask, Error *err);
 
 // The data sets that a run reads; NULL: not used.
 typedef struct RunData {
@@ -92,7 +84,7 @@ typedef struct Run {
 
 // Creates the groups of ranks, allocates, and initializes or loads. A run that does not train opens no training
 // data and no metrics, and writes no checkpoints. Collective. -1 with err; call run_destroy in both cases.
-int run_create(Run *run, const Config *config, const Model *model, const RunAsk *ask, World *world,
+int run_create(Run *run, const Config *config, const Model *model, const Options *ask, World *world,
                StatusPage *status_page, Log *log, Error *err);
 void run_destroy(Run *run);
 
@@ -196,7 +188,7 @@ void run_trace_close(Run *run);
 // Opens the data sets that `ask` needs and checks that they suffice for the configuration. Refuses an encoder
 // (model.causal: false) that has no masked objective or is asked to generate text. -1 with err; call run_close_data in
 // both cases.
-int run_open_data(const Config *config, const RunAsk *ask, RunData *data, Error *err);
+int run_open_data(const Config *config, const Options *ask, RunData *data, Error *err);
 void run_close_data(RunData *data);
 
 // ---------------------------------------------------------------- --verbose

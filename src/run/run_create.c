@@ -1,6 +1,5 @@
 // Creates a run: finds the rank's coordinates, opens its groups and device, allocates, and initializes or loads.
 // Every step that can fail on one rank ends with an exchange, so that all ranks fail together with one message.
-#include "checkpoint/checkpoint_find.h"
 #include "checkpoint/hf_config.h"
 #include "comm/comm_pushed.h"
 #include "ranks/affinity.h"
@@ -146,13 +145,13 @@ static int convert_groups_(Run *run, const RunGroup *groups, int count, Error *e
     return 0;
 }
 
-bool run_trains(const RunAsk *ask) { return ask->generate == NULL && !ask->validate; }
+bool run_trains(const Options *ask) { return ask->generate == NULL && !ask->validate; }
 
 // Refuses to start if there is no checkpoint to resume from, if the run would save among another run's checkpoints, or
 // if the file of --tune cannot be written. Changes no file.
-static int check_checkpoints_(const Config *config, const RunAsk *ask, Error *err) {
+static int check_checkpoints_(const Config *config, const Options *ask, Error *err) {
     const char *products = config->hardware.products_file;
-    if (checkpoint_check_resume(config, ask->resume, ask->resume_if_any, run_trains(ask), err) != 0) return -1;
+    if (checkpoint_check_resume(config, ask->resume, ask->resume_if_any != NULL, run_trains(ask), err) != 0) return -1;
     if (ask->tune && products[0] == '\0')
         return config_error(config, "hardware.products_file", err, "is empty; set it to the file that --tune writes");
     if (ask->tune && (errno = file_check_to_write(products)) != 0) return file_failed(products, "written", err);
@@ -163,14 +162,14 @@ static int check_checkpoints_(const Config *config, const RunAsk *ask, Error *er
 
 // Returns the schedule to plan for: the configuration's for training, a forward-only one of one batch for --validate,
 // or a forward-only one of one microbatch for --generate. Returns NULL with err.
-static Schedule *run_schedule_(const Config *config, const RunAsk *ask, Error *err) {
+static Schedule *run_schedule_(const Config *config, const Options *ask, Error *err) {
     Schedule whole = {.stages = (int)config->parallel.pipeline, .chunks = 1, .slices = config_slices(config)};
     whole.edge_buffers = SCHEDULE_EDGE_BUFFERS;
     if (run_trains(ask)) return plan_schedule(config, err);
     return schedule_forward_like(&whole, ask->validate ? (int)config_microbatches(config) : 1);
 }
 
-int run_check_start(const Config *config, const char *program, const Model *model, const RunAsk *ask, Error *err) {
+int run_check_start(const Config *config, const char *program, const Model *model, const Options *ask, Error *err) {
     Schedule *schedule = run_schedule_(config, ask, err);
     bool proved = schedule != NULL && (!run_trains(ask) || plan_check_ramp(config, schedule, err) == 0);
     Backend *be = proved ? planner_backend(config, err) : NULL;
@@ -363,13 +362,13 @@ static int create_rehearse_(Run *run, Details *details, Error *err) {
 
 // Loads a checkpoint to resume from, else weights to start from. A run that does not train logs nothing about training,
 // and fails if it would start from initial weights.
-static int create_load_(Run *run, const RunAsk *ask, Error *err) {
+static int create_load_(Run *run, const Options *ask, Error *err) {
     const char *resume = ask->resume, *model = run->config->checkpoint.init_from;
     Log log = *run->log;
     if (!run_trains(ask)) log.level = LOG_QUIET;
     if (resume != NULL || model[0] != '\0') status_page_set_action(run->status_page, "loading");
     if (resume != NULL) {
-        if (checkpoint_resume(&run->from, resume, ask->resume_if_any, &run->stage, run->world, &log, err) != 0)
+        if (checkpoint_resume(&run->from, resume, ask->resume_if_any != NULL, &run->stage, run->world, &log, err) != 0)
             return -1;
         batch_seek(&run->batch, run->from.step, run->from.samples);
         run->step_guard = run->from.step_guard;
@@ -379,7 +378,7 @@ static int create_load_(Run *run, const RunAsk *ask, Error *err) {
     if (run_trains(ask)) return 0;
     if (resume != NULL && !found && model[0] == '\0')
         return error_on_all(err, EXIT_USAGE, "%s %s: there is no checkpoint in it; name one that a run has saved",
-                            resume_option(ask->resume_if_any), resume);
+                            resume_option(ask->resume_if_any != NULL), resume);
     if (found) log_status(&run->all, "weights of step %lld from %s", (long long)run->from.step, resume);
     return ask->generate != NULL ? run_sampler_create(run, ask->generate, err) : 0;
 }
@@ -393,7 +392,7 @@ static bool waits_for_reader_(void *context) {
 }
 
 // Checks the checkpoints on rank 0, for all ranks. Collective.
-static int check_checkpoints_together_(Run *run, const RunAsk *ask, Error *err) {
+static int check_checkpoints_together_(Run *run, const Options *ask, Error *err) {
     int status = world_rank(run->world) == 0 ? check_checkpoints_(run->config, ask, err) : 0;
     return fail_together_(run->world, status, err);
 }
@@ -422,10 +421,10 @@ static int create_identify_data_(Run *run, Error *err) {
 }
 
 // Opens the additional parts of a training run: checkpoints, samples and metrics.
-static int create_training_(Run *run, const RunAsk *ask, Error *err) {
+static int create_training_(Run *run, const Options *ask, Error *err) {
     const Config *config = run->config;
     // With --resume-if-any, checkpoint.dir may be new.
-    if (checkpoint_lock(&run->checkpoint, config, run->world, ask->resume_if_any, err) != 0) return -1;
+    if (checkpoint_lock(&run->checkpoint, config, run->world, ask->resume_if_any != NULL, err) != 0) return -1;
     // Check again: the checkpoints may have changed while this start waited for the lock.
     if (check_checkpoints_together_(run, ask, err) != 0) return -1;
     if (create_load_(run, ask, err) != 0) return -1;
@@ -456,7 +455,7 @@ static int create_training_(Run *run, const RunAsk *ask, Error *err) {
 
 // The order matters. Files are opened before the device, so that a wrong path is reported without starting GPUs. Memory
 // is checked on every host before any rank allocates. Checkpoints are loaded last, into memory that is known to fit.
-int run_create(Run *run, const Config *config, const Model *model, const RunAsk *ask, World *world,
+int run_create(Run *run, const Config *config, const Model *model, const Options *ask, World *world,
                StatusPage *status_page, Log *log, Error *err) {
     *run = (Run){.config = config, .model = model, .world = world, .status_page = status_page, .log = log};
     bool trains = run_trains(ask);

@@ -7,7 +7,7 @@ static const Dataset *dataset_at_(const RunData *data, int i) {
     return i < sources ? blend_source(data->train, i) : i == sources ? data->val : NULL;
 }
 
-int run_open_data(const Config *config, const RunAsk *ask, RunData *data, Error *err) {
+int run_open_data(const Config *config, const Options *ask, RunData *data, Error *err) {
     const ModelConfig *m = &config->model;
     const DataConfig *c = &config->data;
     const Dataset *set;

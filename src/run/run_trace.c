@@ -45,10 +45,8 @@ int run_trace_open(Run *run, const char *path, Error *err) {
         trace->times[pid] = trace->all + trace->ranks[pid] * trace->capacity;
     }
     // Refuse the file of log.metrics, which is already open: the trace would replace the metrics.
-    struct stat metrics, there;
-    const char *log = run->config->log.metrics;
-    bool both = log[0] != '\0' && stat(log, &metrics) == 0 && stat(path, &there) == 0 && S_ISREG(there.st_mode);
-    if (both && metrics.st_dev == there.st_dev && metrics.st_ino == there.st_ino)
+    struct stat there;
+    if (same_file(run->config->log.metrics, path) && stat(path, &there) == 0 && S_ISREG(there.st_mode))
         return error_set(err, EXIT_USAGE, "--trace %s: log.metrics is the same file; name another one", path);
     trace->trace = trace_open(path, &shown, run->schedule, err);
     return trace->trace == NULL ? -1 : 0;

@@ -4,7 +4,6 @@
 #include "trainer.h"
 #include "base/alloc.h"
 
-#include "config/options.h"
 #include "ranks/affinity.h"
 #include "device/device.h"
 #include "plan/emulate.h"
@@ -13,7 +12,6 @@
 #include "ranks/supervisor.h"
 #include "launch/launch.h"
 #include "plan/plan_report.h"
-#include "dry_run.h"
 #include "plan/foreign.h"
 #include "search/search_command.h"
 #include "restart.h"
@@ -34,7 +32,7 @@
 #endif
 
 // Describes the job for ranks and for the processes that supervise them.
-static Job job_(const Config *config, const RunAsk *ask, char *remedy, size_t size) {
+static Job job_(const Config *config, const Options *ask, char *remedy, size_t size) {
     if (config->checkpoint.dir[0] != '\0')
         snprintf(remedy, size, "the job ends; continue with --resume %s", config->checkpoint.dir);
     else snprintf(remedy, size, "the job ends; nothing was saved, since checkpoint.dir is not set");
@@ -55,7 +53,6 @@ typedef struct Trainer {
     char **argv;
     bool launched; // mpirun or srun started this process as a rank
     Supervisor *supervisor;
-    RunAsk ask;
 } Trainer;
 
 // --- in a rank
@@ -64,7 +61,7 @@ typedef struct Trainer {
 static int rank_main_(Trainer *t, Error *err) {
     const Options *options = &t->options;
     char remedy[CONFIG_TEXT + 64];
-    Job job = job_(t->config, &t->ask, remedy, sizeof remedy);
+    Job job = job_(t->config, &t->options, remedy, sizeof remedy);
     Run run = {0};
     Details details = details_begin(t->log);
     job.one_host = world_on_one_host();
@@ -83,14 +80,14 @@ static int rank_main_(Trainer *t, Error *err) {
     world_set_status_page(world, page);
     int code = EXIT_DONE, status = supervisor_join(t->supervisor, world, &t->log, err);
     if (status == 0) status = verdict_agree(t->config, t->model, world, &t->log, err);
-    if (status == 0) status = run_create(&run, t->config, t->model, &t->ask, world, page, &t->log, err);
+    if (status == 0) status = run_create(&run, t->config, t->model, &t->options, world, page, &t->log, err);
     if (status == 0) status = run_trace_open(&run, options->trace, err);
     if (status == 0)
-        status = t->ask.check              ? run_preflight(&run, options->json, err)
-                 : t->ask.tune             ? run_tune(&run, err)
-                 : t->ask.generate != NULL ? run_generate(&run, err)
-                 : t->ask.validate         ? run_validate(&run, options->json, err)
-                                           : run_train(&run, err);
+        status = options->check              ? run_preflight(&run, options->json, err)
+                 : options->tune             ? run_tune(&run, err)
+                 : options->generate != NULL ? run_generate(&run, err)
+                 : options->validate         ? run_validate(&run, options->json, err)
+                                             : run_train(&run, err);
     if (status != 0) {
         // The parent prints the error, or this rank if there is no parent. If all ranks found it, only rank 0 reports.
         bool speaks = !err->everywhere || world_rank(world) == 0;
@@ -171,7 +168,7 @@ static bool answer_plan_(Trainer *t, int *code, Error *err) {
 // layout. Returns an exit code, or -1 with err.
 static int train_(Trainer *t, Error *err) {
     Config *config = t->config;
-    bool trains = run_trains(&t->ask);
+    bool trains = run_trains(&t->options);
     char remedy[CONFIG_TEXT + 64], text[LAYOUT_ENCODED];
     RunLayout layout;
     if (config_require(config, "data.", err) != 0) return -1;
@@ -190,18 +187,18 @@ static int train_(Trainer *t, Error *err) {
     Details details = details_begin(log_of_all(&t->log));
     if (t->options.trace != NULL && trace_check(t->options.trace, err) != 0) return -1;
     if (verdict_resolve(config, t->model, &t->log, err) != 0) return -1;
-    if (run_check_start(config, t->log.program, t->model, &t->ask, err) != 0) return -1;
+    if (run_check_start(config, t->log.program, t->model, &t->options, err) != 0) return -1;
     details_phase(&details, "plan, machine and data checked");
     if (config_world(config) == 1 && config->train.max_restarts == 0) {
         // If the reader of step lines exits (head), writing then fails, and the run ends with a checkpoint.
         if (trains) signal(SIGPIPE, SIG_IGN);
         return rank_main_(t, err);
     }
-    Job job = job_(config, &t->ask, remedy, sizeof remedy);
+    Job job = job_(config, &t->options, remedy, sizeof remedy);
     layout = layout_of(config);
     setenv(LAYOUT_VARIABLE, layout_encode(&layout, text), 1);
-    int code = trains && !t->ask.check && !t->ask.tune ? restart_launch(&t->log, config, &job, t->argv, err)
-                                                       : launch_ranks(&t->log, &job, t->argv, NULL, NULL, err);
+    int code = trains && !t->options.check && !t->options.tune ? restart_launch(&t->log, config, &job, t->argv, err)
+                                                               : launch_ranks(&t->log, &job, t->argv, NULL, NULL, err);
     return err->code != 0 ? -1 : code;
 }
 
@@ -221,8 +218,6 @@ static int check_limits_(Error *err) {
 
 static int load_(Trainer *t, Error *err) {
     const Options *o = &t->options;
-    bool if_any = o->resume == NULL && o->resume_if_any != NULL;
-    t->ask = (RunAsk){if_any ? o->resume_if_any : o->resume, o->generate, o->validate, o->check, o->tune, if_any};
     t->log.level = o->quiet ? LOG_QUIET : o->verbose ? LOG_VERBOSE : LOG_NORMAL;
     affinity_spin_briefly(t->argv);
     t->config = xcalloc(1, sizeof *t->config);

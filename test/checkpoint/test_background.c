@@ -37,7 +37,7 @@ static void train(const Model *model, const char *family, int64_t steps, bool re
     config_file_load_well(&config, text, NULL);
     Error err = {0};
     Log log = {.program = "test", .rank = -1, .stage = -1, .level = LOG_QUIET};
-    RunAsk ask = {.resume = resume ? saved : NULL};
+    Options ask = {.resume = resume ? saved : NULL};
     World *world = world_join(NULL, NULL, &err);
     assert_non_null(world);
     static Run run;

@@ -182,7 +182,7 @@ int __wrap_metrics_val(Metrics *metrics, int64_t step, double loss, Error *err) 
     return __real_metrics_val(metrics, step, virtual_dry.on ? NAN : loss, err);
 }
 
-static int refuse_(const Config *config, const RunAsk *ask, Error *err) {
+static int refuse_(const Config *config, const Options *ask, Error *err) {
     const char *what = ask->validate           ? "--validate would print a loss"
                        : ask->generate != NULL ? "--generate would print text"
                        : ask->resume_if_any    ? "--resume-if-any would load weights"
@@ -198,7 +198,7 @@ static int refuse_(const Config *config, const RunAsk *ask, Error *err) {
 }
 
 __typeof__(run_create) __real_run_create, __wrap_run_create;
-int __wrap_run_create(Run *run, const Config *config, const Model *model, const RunAsk *ask, World *world,
+int __wrap_run_create(Run *run, const Config *config, const Model *model, const Options *ask, World *world,
                       StatusPage *status_page, Log *log, Error *err) {
     if (!asked_()) return __real_run_create(run, config, model, ask, world, status_page, log, err);
     memset(run, 0, sizeof *run);
