@@ -115,7 +115,7 @@ static int read_index_(IndexFile *index, int64_t bytes, int *width, Error *err) 
     static const char magic[MAGIC_BYTES] = "MMIDIDX";
     unsigned char header[INDEX_HEADER];
     uint64_t version, counts[2];
-    if (index->bytes < INDEX_HEADER) return index_damaged_(index, err, "is shorter than the header of an index");
+    if (index->bytes < INDEX_HEADER) return index_damaged_(index, err, "is shorter than an index header");
     if (file_read(index->file, index->path, 0, header, sizeof header, err) != 0) return -1;
     memcpy(&version, header + MAGIC_BYTES, sizeof version);
     memcpy(counts, header + 18, sizeof counts);

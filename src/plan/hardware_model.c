@@ -219,7 +219,7 @@ void hardware_print(const Hardware *hardware, FILE *file) {
     }
     grid_line(
         file, "assumed",
-        "matrix products at %.0f%% of %.4g TFLOP/s, less by 1 + %.0f / k, and %.3g us each; flash attention at up "
+        "matrix products at %.0f%% of %.4g TFLOP/s, divided by 1 + %.0f / k, and %.3g us each; flash attention at up "
         "to %.0f%% and %.0f%%; everything else at %.4g GB/s of memory; softmax in one pass where it is fused, in "
         "fp32 passes where not%s",
         100 * cost->efficiency, cost->flops * 1e-12, cost->half, 1e6 * cost->launch, 100 * cost->flash_forward.share,

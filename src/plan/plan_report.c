@@ -142,9 +142,9 @@ static int print_sizes_(const PlanAnswer *answer, FILE *file, Error *err) {
         grid_cell(&grid, "%s", plain.fits ? name : with ? "BPipe" : "does not fit");
     }
     fprintf(file,
-            "micro-batch sizes: peak of the fullest rank in %s, in brackets if it does not fit; must gain: the\n"
-            "least increase of a stage's MFU over the largest size that fits %s, for the pipeline\n"
-            "to be no slower; then the prediction\n",
+            "micro-batch sizes: peak of the fullest rank in %s, in brackets if it does not fit; must gain: by\n"
+            "how much a stage's MFU has to rise over that of the largest size that fits %s, for the\n"
+            "pipeline to break even; then the prediction\n",
             unit.name, name);
     if (status == 0) grid_print(&grid, file);
     grid_free(&grid);

@@ -82,9 +82,8 @@ int world_under_launcher(bool *under, Error *err) {
     const char *torch = getenv("WORLD_SIZE") != NULL ? "WORLD_SIZE" : "TORCHELASTIC_RUN_ID";
     if (getenv(torch) == NULL || (torch[0] == 'W' && atoi(getenv(torch)) <= 1)) return 0;
     return error_set(err, EXIT_USAGE,
-                     "%s is set, as torchrun does for each of its processes, but they do not see each other: each runs "
-                     "as rank 0 of 1; start this program once and it starts its ranks, or start them with mpirun; if "
-                     "there is no torchrun, unset %s",
+                     "%s is set, as under torchrun, whose processes do not see each other: each runs as rank 0 of 1; "
+                     "start this program once, so that it starts its ranks, or use mpirun; without torchrun, unset %s",
                      torch, torch);
 }
 

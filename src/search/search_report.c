@@ -263,11 +263,12 @@ static int print_nothing_(const SearchSpace *space, const SearchResult *result, 
     const Config *given = space->keys.base;
     long long ranks = (long long)space->keys.world;
     if (result->divisions == 0)
-        grid_line(file, "best",
-                  "none: %lld rank%s cannot be cut so that tensor ranks divide the %lld heads, data ranks divide the "
-                  "batch of %lld, and each stage has a layer and a microbatch; raise train.global_batch, or remove an "
-                  "-o option",
-                  ranks, grid_plural(ranks), (long long)given->model.heads, (long long)given->train.global_batch);
+        grid_line(
+            file, "best",
+            "none: %lld rank%s cannot be divided so that tensor ranks divide the %lld heads, data ranks divide the "
+            "batch of %lld, and each stage has a layer and a microbatch; raise train.global_batch, or remove an "
+            "-o option",
+            ranks, grid_plural(ranks), (long long)given->model.heads, (long long)given->train.global_batch);
     else if (result->misfits.count == 0 && !result->stopped)
         grid_line(file, "best", "none: no schedule for %lld rank%s satisfies the -o settings; remove a key of schedule",
                   ranks, grid_plural(ranks));
