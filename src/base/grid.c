@@ -1,5 +1,5 @@
-// Tables and labelled lines for people. Cells are formatted once and kept as text; widths are measured when the table
-// is printed, so that a caller adds rows without knowing the later ones.
+// Tables and labelled lines for people. Cells are formatted once and kept as text; column widths are computed when the
+// table is printed, after all rows are known.
 #include "grid.h"
 #include "alloc.h"
 #include "units.h"

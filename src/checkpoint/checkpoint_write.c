@@ -162,7 +162,7 @@ static int put_block_(void *context, const Block *block) {
     FileBlock at = block_in_file(spec, block, part->element);
     at.offset += writer->layout.offset[part->tensor->index * STATE_KINDS + part->kind];
     if (!spec->transposed) return put_rows_(file, &at, data);
-    // A column is a row of the file: as many at a time as the scratch memory holds.
+    // Each column becomes a row of the file; transpose as many at a time as the scratch memory holds.
     int64_t most = writer->scratch_bytes / at.run, rows = at.rows;
     void *scratch = writer->scratch[file->lane];
     for (int64_t done = 0; done < rows; done += most) {

@@ -220,7 +220,7 @@ static int read_root_(YamlReader *r) {
         if (!config_has_section(section, strlen(section))) return unknown_key_(r, yaml_line_(r), section);
         while (strncmp(config_keys[first].name, section, strlen(section)) != 0) first++;
         if (lines[first] != 0)
-            return yaml_error_(r, section, "given twice; line %d has it already, put its keys there", lines[first]);
+            return yaml_error_(r, section, "given twice; put its keys into the section in line %d", lines[first]);
         lines[first] = yaml_line_(r);
         if (yaml_next_(r) != 0 || read_section_(r, section) != 0) return -1;
     }

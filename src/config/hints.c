@@ -69,7 +69,7 @@ static const Hint keys[] = {
     {"sgd adafactor lion shampoo soap", "train.optimizer is adamw or muon; other optimizers are " NOT_HERE},
     {"momentum momentum_beta muon_beta", "set train.muon_momentum, with train.optimizer muon"},
     {"muon_extra_scale_factor extra_scale_factor muon_scale_mode rms_scale adjust_lr_fn muon_update_rms",
-     "set train.muon_scale: updates are scaled by it times the root of a matrix's longer side"},
+     "set train.muon_scale: an update is scaled by it times the square root of the matrix's longer side"},
     {"muon_lr matrix_lr lr_muon embedding_lr unembedding_lr adam_lr",
      "train.lr is for all tensors; train.muon_scale sets how far matrices move"},
     {"ns_steps muon_num_ns_steps num_ns_steps ns_coefficients muon_coefficient_type muon_use_nesterov muon_split_qkv "
@@ -263,7 +263,7 @@ int suggest_distance(const char *a, const char *b) {
 
 bool suggest_nearer(const char *typed, const char *known, int *best) {
     int distance = suggest_distance(typed, known);
-    // Up to a third of the letters may be wrong, but always at least one.
+    // A third of the letters may be wrong, and in any word at least one.
     int allowed = (int)strnlen(known, MAX_WORD) / 3;
     if (allowed < 1) allowed = 1;
     if (distance > allowed || distance >= *best) return false;

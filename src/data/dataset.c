@@ -198,7 +198,7 @@ static int shard_header_(Shard *shard, const char *key, Error *err) {
     if (expected != found)
         return error_set(err, EXIT_USAGE,
                          "%s: %s is %s: its header promises %" PRId64 " tokens, that is %" PRId64
-                         " bytes, and the file has %" PRId64 "; copy it or make it again",
+                         " bytes, but the file has %" PRId64 "; copy it or make it again",
                          key, shard->path, found < expected ? "truncated" : "too long", shard->tokens, expected, found);
     return 0;
 }

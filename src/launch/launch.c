@@ -1,5 +1,5 @@
-// Runs the launches of one job. A loop forwards the ranks' output and signals from outside, runs the coordinator, and
-// ends all processes once the job is over. Then the final message is printed.
+// Runs the launches of one job. A loop forwards the ranks' output to the user and signals to the ranks, runs the
+// coordinator, and ends all processes once the job is over. Then the final message is printed.
 #include "launch_private.h"
 
 #include "base/clock.h"

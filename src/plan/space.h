@@ -38,8 +38,8 @@ Schedule space_one_slot(const Config *config);
 // one slot of one chunk each. config: see space_set.
 int64_t space_least_bytes(const SearchSpace *space, const RunLayout *shape, Config *config);
 
-// Returns the bytes that every candidate of a division lacks at least, for its weights, gradients and moments alone:
-// the average over its stages. Negative: they fit, or this is not known.
+// Returns a lower bound of the bytes that a division's candidates lack, from weights, gradients and moments alone: the
+// average over the stages. Negative: they fit, or the limit is unknown.
 double space_least_lacks(const SearchSpace *space, const RunLayout *division, Config *config);
 
 // The ways to keep the bundles of one schedule that a walk tries. Every walk tries the schedule without evictions, then

@@ -34,7 +34,7 @@ struct Metrics {
     int64_t steps, every;   // train.steps, log.every
     bool said;              // the first step line of this start is written
     bool terminal, progress_shown;
-    double quickest, raised;   // highest MFU of a step; remeasured peak / initial peak
+    double quickest, raised;   // highest MFU of a step; ratio of remeasured to initial peak
     int measurements;          // measurements of the peak, after the first
     bool unheard;              // standard output cannot be written
     double ended[PACE_WINDOW]; // end times of the latest steps; entry i at i % PACE_WINDOW

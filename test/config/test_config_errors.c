@@ -74,7 +74,7 @@ static const BadInput unknown_names[] = {
     {BASE "steps: 5\n", NULL, "@:3: steps: no such key", "did you mean train.steps?"},
     {BASE "train.steps: 5\n", NULL, "@:3: train.steps: is outside its section", "write train: {steps: ...}"},
     {BASE "train: {steps: 5, lr: 0.1,\n  steps: 6}\n", NULL, "@:4: train.steps: given twice", "line 3 has it"},
-    {BASE "model: {norm_eps: 1e-6}\n", NULL, "@:3: model: given twice", "line 1 has it"},
+    {BASE "model: {norm_eps: 1e-6}\n", NULL, "@:3: model: given twice", "section in line 1"},
     {BASE "\"tra\\0in\": {steps: 5}\n", NULL, "@:3: tra?in: no such section", "did you mean train?"},
     {BASE "? ''\n: 1\n", NULL, "@:3: : no such key", ""},
     {BASE, "optimizer.name=adam", "-o optimizer.name: no such key; set train.optimizer", "muon"},

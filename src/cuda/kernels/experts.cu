@@ -46,7 +46,7 @@ __device__ __forceinline__ float router_score_(const Router &r, const RouterRow 
     return r.sigmoid ? 1.0f / (1.0f + expf(-logit)) : expf(logit - row.most) / row.sum;
 }
 
-// The key to compare experts by: the logit, if it has the same order as the score.
+// The key to compare experts by: the logit if it has the same order as the score, else the score.
 __device__ __forceinline__ float router_key_(const Router &r, const RouterRow &row, const float *bias, int e) {
     if (!bias && r.groups <= 1) return row.logits[e];
     return router_score_(r, row, e) + (bias ? bias[e] : 0.0f);
