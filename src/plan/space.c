@@ -437,11 +437,18 @@ static bool recompute_(const SearchSpace *space, Config *config) {
 }
 
 bool space_set(const SearchSpace *space, const RunLayout *layout, Config *config) {
-    const ScheduleConfig *listed = &space->keys.base->schedule;
+    const Config *base = space->keys.base;
+    const ScheduleConfig *listed = &base->schedule;
     PartTimes times = {0};
     bool by_time = layout->layers == LAYERS_BY_TIME;
     if (by_time) times = space_times(space, layout, config);
     layout_set(layout, config);
+    if (layout->layers == LAYERS_LISTED) { // counting a shape (space_stage_) spreads the layers evenly
+        config->parallel.layers_given = base->parallel.layers_given;
+        config->parallel.layers_count = base->parallel.layers_count;
+        memcpy(config->parallel.layers_per_stage, base->parallel.layers_per_stage,
+               (size_t)base->parallel.layers_given * sizeof *base->parallel.layers_per_stage);
+    }
     if (layout->recompute == RECOMPUTE_LISTED) { // the layout before may have recomputed other layers
         config->schedule.recompute_given = listed->recompute_given;
         memcpy(config->schedule.recompute_of_stage, listed->recompute_of_stage,

@@ -100,6 +100,21 @@ static const Searched *searched(size_t i) {
     return &kept[i];
 }
 
+// A thread counts shapes and sets layouts in the same configuration.
+TEST(listed_layers_outlast_the_count_of_a_shape) {
+    World *world = open_world("configs/llama65b.yaml", 4, "model.layers=8 train.global_batch=16");
+    Config base = loaded("configs/llama65b.yaml", "model.layers=8 train.global_batch=16 parallel.tensor=1 "
+                                                  "parallel.data=1 parallel.pipeline=4 parallel.layers=[1,3,3,1]");
+    SearchSpace space = space_make(&base, &world->planner, 4);
+    RunLayout layout = space.keys.given;
+    Config config = base;
+    PartTimes ends = {0};
+    space_layer_times(&space, &layout, &ends, &config);
+    space_set(&space, &layout, &config);
+    for (int s = 0; s < 4; s++) assert_int_equal(config_layers(&config, 4, s), s % 3 == 0 ? 1 : 3);
+    close_world(world);
+}
+
 // ---- against all candidates, simulated -----------------------------------------------------------------------------
 
 static char *text_of(const Candidate *found, char text[LAYOUT_ENCODED]) {
