@@ -1,6 +1,7 @@
 """Mistakes that the virtual GPU must find. Each is one replacement in a copy of the sources, a run that triggers it,
 and a pattern that the report must match. `differs`: nothing is reported, but losses or gradients differ from a CPU's.
-The run is one of a trainer with these settings, or a program of operation tests, which fails.
+The run is one of a trainer with these settings, a program of operation tests, which fails, or a test of dry runs, in
+which the clock disagrees.
 
 test/soak/virtual_mistakes.py builds and runs them all.
 """
@@ -24,6 +25,7 @@ NVLS = {"NCCL_NVLS_ENABLE": "1"}
 RACE = "race: .* nothing orders the two"
 DEADLOCK = "deadlock: nothing has moved"
 DIFFERS = "differs"
+CLOCK = r"assert [\d.]+ == [\d.]+ ± "  # of a dry run
 FAILS = r"\[  FAILED  \]"  # a case of an operation test
 OUTSIDE = "runs over the end|never allocated|nothing has written"
 
@@ -33,7 +35,7 @@ class Mistake(NamedTuple):
     file: str
     right: str
     wrong: str
-    case: tuple | str  # settings of a trainer, or the name of a test program of build/virtual
+    case: tuple | str  # settings of a trainer, the name of a test program of build/virtual, or a test in test_dry.py
     found: str
     environment: dict = {}
     family: str = "llama"
@@ -221,6 +223,27 @@ MISTAKES = [
             "for (int i = 1; i < comm->size && status == cudaSuccess && !request->follows",
             "for (int i = 2; i < comm->size && status == cudaSuccess && !request->follows",
             WIDE + SEQUENCE, DEADLOCK),
+    Mistake("compute_waits_for_rows_before_this_rank_has_queued_its_own", "src/cuda/comm_copy.cpp",
+            "    if (!request->follows) self->announced = self->number;\n",
+            "    if (!request->follows) self->announced = self->number;\n"
+            "    for (int i = 1; i < comm->size && status == cudaSuccess; i++)\n"
+            "        status = await_flag_(self, cuda_compute(self->cuda), (comm->rank + i) % comm->size, true,\n"
+            "                             self->number);\n",
+            # With NCCL's two streams for a communicator, the stream of copies shares the queue of compute.
+            WIDE + SEQUENCE, DEADLOCK + ".*in the same hardware queue", {"CUDA_DEVICE_MAX_CONNECTIONS": "6"}),
+    Mistake("rows_are_pushed_in_eight_parts", "src/cuda/comm_copy.cpp",
+            "        if (status == cudaSuccess)\n            status = cudaMemcpyAsync(there, gathers",
+            "        for (int k = 0; k < 7 && status == cudaSuccess; k++)\n"
+            "            status = cudaMemcpyAsync(there + bytes / 8 * k,\n"
+            "                                     (gathers ? blocks : blocks + peer * bytes) + bytes / 8 * k,\n"
+            "                                     (size_t)bytes / 8, cudaMemcpyDeviceToDevice, self->stream);\n"
+            "        if (status == cudaSuccess)\n            status = cudaMemcpyAsync(there, gathers",
+            "test_the_clock_and_the_plan_count_every_copy_of_eight_tensor_ranks", CLOCK),
+    # --- a host that launches too much
+    Mistake("the_host_runs_as_far_ahead_as_launches_allow", "src/engine/engine.c",
+            "while (engine->error.code == 0 && !be->event_done(be, event)) {",
+            "while (engine->error.code != 0 && !be->event_done(be, event)) {",
+            "test_a_full_stream_of_launches_does_not_delay_messages", CLOCK),
     # --- through host memory
     Mistake("a_message_leaves_before_its_copy_is_down", "src/cuda/comm_staged.cpp",
             "    if (status == cudaErrorNotReady) return 0;\n",
