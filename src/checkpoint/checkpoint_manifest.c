@@ -306,6 +306,16 @@ int checkpoint_list(const char *dir, CheckpointName **list, int64_t *count, Erro
     return status;
 }
 
+int checkpoint_newest(const char *dir, CheckpointName *newest, Error *err) {
+    CheckpointName *list;
+    int64_t count;
+    int status = checkpoint_list(dir, &list, &count, err);
+    *newest = (CheckpointName){.step = -1};
+    for (int64_t i = count - 1; i >= 0 && list[i].complete; i--) *newest = list[i];
+    free(list);
+    return status;
+}
+
 void checkpoint_prune(const CheckpointConfig *config, uint64_t run, const char *newest) {
     CheckpointName *list;
     const char *dir = config->dir;

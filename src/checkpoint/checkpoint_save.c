@@ -204,16 +204,13 @@ static int start_commit_(Checkpoint *checkpoint, Error *err) {
 
 static int end_failed_(Checkpoint *checkpoint, Error *err) {
     const char *dir = checkpoint->config->checkpoint.dir, *why = checkpoint->failure.text;
-    CheckpointName *list;
-    int64_t count;
+    CheckpointName newest;
     char earlier[CHECKPOINT_PATH + 64] = "earlier checkpoints are unchanged";
     world_agree(checkpoint->world, &checkpoint->failure, &checkpoint->failure);
     checkpoint->phase = SAVE_IDLE;
     if (world_rank(checkpoint->world) == 0) directory_remove(checkpoint->partial);
-    checkpoint_list(dir, &list, &count, NULL); // also lists complete checkpoints if others cannot be read
-    if (count == 0 || !list[count - 1].complete)
-        snprintf(earlier, sizeof earlier, "%s holds no earlier readable checkpoint", dir);
-    free(list);
+    checkpoint_newest(dir, &newest, NULL);
+    if (newest.step < 0) snprintf(earlier, sizeof earlier, "%s holds no earlier readable checkpoint", dir);
     if (checkpoint->failure.code == WRITER_BROKEN)
         return error_on_all(err, EXIT_FAILED,
                             "step %lld: %s, so it was not saved; %s (with train.skip_bad_steps above 0 the run would "
@@ -271,11 +268,9 @@ static int lock_dir_(Checkpoint *checkpoint, Error *err) {
 
 // Raises checkpoint->sequence to the largest number among the checkpoints in checkpoint.dir.
 static int find_sequence_(Checkpoint *checkpoint, Error *err) {
-    CheckpointName *list;
-    int64_t count;
-    int status = checkpoint_list(checkpoint->config->checkpoint.dir, &list, &count, err);
-    for (int64_t i = 0; i < count; i++) checkpoint->sequence = max_i64(checkpoint->sequence, list[i].sequence);
-    free(list);
+    CheckpointName newest;
+    int status = checkpoint_newest(checkpoint->config->checkpoint.dir, &newest, err);
+    checkpoint->sequence = max_i64(checkpoint->sequence, newest.sequence);
     return status;
 }
 

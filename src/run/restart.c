@@ -33,17 +33,6 @@ bool restart_allowed(Restarts *restarts, const JobEnd *end, char why[256]) {
     return true;
 }
 
-// --- the checkpoint to resume from
-
-CheckpointName restart_newest(const Config *config) {
-    CheckpointName *names = NULL, found = {.step = -1};
-    int64_t count = 0;
-    if (config->checkpoint.dir[0] != '\0') checkpoint_list(config->checkpoint.dir, &names, &count, NULL);
-    for (int64_t i = count - 1; i >= 0 && names[i].complete; i--) found = names[i]; // ends at the newest complete one
-    free(names);
-    return found;
-}
-
 // Copies the arguments with --resume `dir` in place of any other resume option. The caller frees the list. The folder
 // is named, not its newest checkpoint: if that checkpoint is damaged, the ranks take the previous one.
 static char **arguments_(char **argv, char *dir) {
@@ -80,7 +69,8 @@ static bool again_(void *context, const JobEnd *end, char ***argv) {
     const Restarts *restarts = &again->restarts;
     char why[256], path[CHECKPOINT_PATH], from[64] = "their last starting point";
     struct stat status;
-    CheckpointName newest = restart_newest(config);
+    CheckpointName newest;
+    checkpoint_newest(config->checkpoint.dir, &newest, NULL);
     bool saved = newest.sequence > again->before && file_join(path, config->checkpoint.dir, newest.name, NULL) == 0;
     if (!restart_allowed(&again->restarts, end, why)) {
         log_line(again->log, "%s; %s", why, again->job->remedy);
@@ -102,8 +92,10 @@ static bool again_(void *context, const JobEnd *end, char ***argv) {
 
 int restart_launch(const Log *log, const Config *config, const Job *job, char **argv, Error *err) {
     Relaunch again = {.log = log, .config = config, .job = job, .began = time(NULL)};
+    CheckpointName before;
     again.restarts.left = config->train.max_restarts;
-    again.before = restart_newest(config).sequence;
+    checkpoint_newest(config->checkpoint.dir, &before, NULL);
+    again.before = before.sequence;
     snprintf(again.dir, sizeof again.dir, "%s", config->checkpoint.dir);
     LaunchAgain asks = config->train.max_restarts > 0 ? again_ : NULL;
     int code = launch_ranks(log, job, argv, asks, &again, err);

@@ -20,10 +20,6 @@ typedef struct Restarts {
 // is the reason, as a sentence without a full stop.
 bool restart_allowed(Restarts *restarts, const JobEnd *end, char why[256]);
 
-// Returns the newest complete checkpoint in checkpoint.dir; its sequence number is 0 if there is none. A run's
-// checkpoints have higher numbers than all checkpoints that existed when it began, which may belong to another run.
-CheckpointName restart_newest(const Config *config);
-
 // Starts the ranks (launch_ranks) with the arguments argv. After a loss, starts them again from the newest complete
 // checkpoint if restart_allowed permits it. Returns the exit code, or -1 with err.
 int restart_launch(const Log *log, const Config *config, const Job *job, char **argv, Error *err);

@@ -51,16 +51,16 @@ static void save_(const char *dir, int64_t step, int64_t sequence) {
 
 TEST(the_newest_checkpoint_of_the_run_is_the_one_with_the_highest_number) {
     const char *dir = test_folder();
-    Config *config = calloc(1, sizeof *config);
-    assert_non_null(config);
-    snprintf(config->checkpoint.dir, sizeof config->checkpoint.dir, "%s", dir);
-    assert_int_equal(restart_newest(config).sequence, 0);
+    CheckpointName newest;
+    assert_int_equal(checkpoint_newest(dir, &newest, NULL), 0);
+    assert_true(newest.step == -1 && newest.sequence == 0);
     save_(dir, 10, 3);
-    assert_int_equal(restart_newest(config).sequence, 3);
+    assert_int_equal(checkpoint_newest(dir, &newest, NULL), 0);
+    assert_int_equal(newest.sequence, 3);
     save_(dir, 7, 5); // as if the run had resumed from an earlier step
     save_(dir, 9, 4);
-    assert_int_equal(restart_newest(config).step, 7);
-    free(config);
+    assert_int_equal(checkpoint_newest(dir, &newest, NULL), 0);
+    assert_int_equal(newest.step, 7);
 }
 
 TESTS_BETWEEN(test_folder_create, test_folder_remove)
