@@ -29,14 +29,12 @@ struct Checkpoint {
     Log log, all; // logs in the name of all ranks: `log` writes on every rank, `all` only on rank 0
     Writer writer;
     SavePhase phase;
-    TrainingState state; // the state being saved
-    int64_t saved;       // step of the newest complete checkpoint of this run, or -1
-    uint64_t run;        // id of this run; valid on rank 0
-    uint64_t data;       // identity of the training data
-    uint64_t products;   // checksum of hardware.products_file, or 0
-    int64_t sequence;    // largest sequence number used in checkpoint.dir; valid on rank 0
-    FileLock lock;       // rank 0's lock that keeps other runs from sweeping checkpoint.dir
-    bool locked;         // true: no other run holds the lock, or there are no locks
+    // The state being saved, or saved last. On rank 0, run is the id of this run, and sequence the largest number used in
+    // checkpoint.dir.
+    TrainingState state;
+    int64_t saved; // step of the newest complete checkpoint of this run, or -1
+    FileLock lock; // rank 0's lock that keeps other runs from sweeping checkpoint.dir
+    bool locked;   // true: no other run holds the lock, or there are no locks
     char partial[CHECKPOINT_PATH], path[CHECKPOINT_PATH];
     Manifest manifest;     // manifest of all files, on rank 0
     HfTokenizer tokenizer; // written into every checkpoint by rank 0
@@ -153,14 +151,14 @@ static void *commit_(void *argument) {
     // disk may have failed to read the manifest.
     Manifest there;
     bool readable = manifest_read(&there, checkpoint->path, NULL) == 0;
-    bool replaces = readable && (there.run == checkpoint->run || config->overwrite);
+    bool replaces = readable && (there.run == checkpoint->state.run || config->overwrite);
     manifest_free(&there);
     if (check_sizes_(checkpoint, failure) == 0 &&
         manifest_write(&checkpoint->manifest, checkpoint->partial, failure) == 0 &&
         directory_publish(checkpoint->partial, checkpoint->path, replaces, failure) == 0) {
         // Both calls ignore errors: a superfluous checkpoint does no harm. The sweep removes what failed attempts left,
         // for example while the disk was read-only. No rank is writing: all have finished.
-        checkpoint_prune(config, checkpoint->run, strrchr(checkpoint->path, '/') + 1);
+        checkpoint_prune(config, checkpoint->state.run, strrchr(checkpoint->path, '/') + 1);
         checkpoint_sweep(config->dir);
     }
     checkpoint->seconds += clock_seconds() - start;
@@ -266,11 +264,11 @@ static int lock_dir_(Checkpoint *checkpoint, Error *err) {
     return checkpoint->locked ? 0 : error_set(err, EXIT_FAILED, "checkpoint.dir: %s", wrong.text);
 }
 
-// Raises checkpoint->sequence to the largest number among the checkpoints in checkpoint.dir.
+// Raises the sequence number to the largest number among the checkpoints in checkpoint.dir.
 static int find_sequence_(Checkpoint *checkpoint, Error *err) {
     CheckpointName newest;
     int status = checkpoint_newest(checkpoint->config->checkpoint.dir, &newest, err);
-    checkpoint->sequence = max_i64(checkpoint->sequence, newest.sequence);
+    checkpoint->state.sequence = max_i64(checkpoint->state.sequence, newest.sequence);
     return status;
 }
 
@@ -303,13 +301,9 @@ int checkpoint_save(Checkpoint *checkpoint, int64_t step, int64_t samples, const
         log_line(&checkpoint->all,
                  "training waited %.1f s for the checkpoint of step %lld; increase checkpoint.every to avoid this",
                  waited, (long long)checkpoint->state.step);
-    checkpoint->state = (TrainingState){.run = checkpoint->run,
-                                        .step = step,
-                                        .samples = samples,
-                                        .seed = checkpoint->config->train.seed,
-                                        .data = checkpoint->data,
-                                        .products = checkpoint->products,
-                                        .step_guard = *step_guard};
+    checkpoint->state.step = step;
+    checkpoint->state.samples = samples;
+    checkpoint->state.step_guard = *step_guard;
     checkpoint->phase = SAVE_WRITING;
     checkpoint->failure = (Error){0};
     Error *failure = &checkpoint->failure, mine = {0};
@@ -321,7 +315,7 @@ int checkpoint_save(Checkpoint *checkpoint, int64_t step, int64_t samples, const
         if (!failure->everywhere) return *err = *failure, -1;
         return atomic_store(&checkpoint->ended, true), 0; // the next poll reports the failure
     }
-    checkpoint->state.sequence = ++checkpoint->sequence;
+    checkpoint->state.sequence++;
     writer_copy(&checkpoint->writer);
     checkpoint->copying = clock_seconds() - start;
     thread_start_(checkpoint, write_);
@@ -347,8 +341,9 @@ int checkpoint_create(Checkpoint *checkpoint, Stage *stage, const ResumePoint *f
     World *world = checkpoint->world;
     checkpoint->log = log_of_all(log);
     checkpoint->all = world_log(world, log);
-    checkpoint->data = from->data;
-    checkpoint->products = stage->be->products == NULL ? 0 : stage->be->products->checksum;
+    checkpoint->state.seed = checkpoint->config->train.seed;
+    checkpoint->state.data = from->data;
+    checkpoint->state.products = stage->be->products == NULL ? 0 : stage->be->products->checksum;
     writer_create(&checkpoint->writer, stage, world);
     Error answer = {0}, wrong = {0};
     const CheckpointConfig *config = &checkpoint->config->checkpoint;
@@ -359,7 +354,7 @@ int checkpoint_create(Checkpoint *checkpoint, Stage *stage, const ResumePoint *f
         checkpoint_check_dir(checkpoint->config, NULL, &answer);
     if (first && answer.code == 0) {
         bool goes_on = from->found && checkpoint_lies_in(from->dir, config->dir);
-        checkpoint->run = goes_on ? from->run : run_id_draw();
+        checkpoint->state.run = goes_on ? from->run : run_id_draw();
         if (find_sequence_(checkpoint, &wrong) == 0) checkpoint_sweep(config->dir);
         // Reports an unwritable folder now rather than hours later, at the first save.
         if (wrong.code == 0 && config->every > 0 && access(config->dir, W_OK | X_OK) != 0)
