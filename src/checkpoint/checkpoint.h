@@ -11,7 +11,6 @@
 #pragma once
 
 #include "checkpoint_files.h"
-#include "engine/step_guard.h"
 #include "engine/stage.h"
 #include "ranks/world.h"
 
@@ -19,11 +18,7 @@
 typedef struct ResumePoint {
     bool found;
     char dir[CHECKPOINT_PATH]; // path of the checkpoint that was loaded
-    uint64_t run;              // id of the run that saved it
-    int64_t step, samples;
-    int64_t seed;
-    uint64_t data;        // identity of the checkpoint's training data; for checkpoint_create, of this run's data
-    StepGuard step_guard; // guard of the checkpoint; zeroed if the checkpoint lacks it
+    TrainingState state;       // for checkpoint_create, `data` is the identity of this run's data
 } ResumePoint;
 
 // --- saving

@@ -223,7 +223,7 @@ static int load_checkpoint_(ResumePoint *point, const char *dir, Load *load, Err
     open_checkpoint_(load, dir, &state, &manifest, &mine);
     manifest_free(&manifest);
     if (load_(load, &mine, err) != 0) return -1;
-    *point = (ResumePoint){true, "", state.run, state.step, state.samples, state.seed, state.data, state.step_guard};
+    *point = (ResumePoint){.found = true, .state = state};
     snprintf(point->dir, sizeof point->dir, "%s", dir);
     log_status(&load->all, "resumed from %s after step %lld", dir, (long long)state.step);
     if (load->fresh)

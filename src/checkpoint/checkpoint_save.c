@@ -342,7 +342,7 @@ int checkpoint_create(Checkpoint *checkpoint, Stage *stage, const ResumePoint *f
     checkpoint->log = log_of_all(log);
     checkpoint->all = world_log(world, log);
     checkpoint->state.seed = checkpoint->config->train.seed;
-    checkpoint->state.data = from->data;
+    checkpoint->state.data = from->state.data;
     checkpoint->state.products = stage->be->products == NULL ? 0 : stage->be->products->checksum;
     writer_create(&checkpoint->writer, stage, world);
     Error answer = {0}, wrong = {0};
@@ -354,7 +354,7 @@ int checkpoint_create(Checkpoint *checkpoint, Stage *stage, const ResumePoint *f
         checkpoint_check_dir(checkpoint->config, NULL, &answer);
     if (first && answer.code == 0) {
         bool goes_on = from->found && checkpoint_lies_in(from->dir, config->dir);
-        checkpoint->state.run = goes_on ? from->run : run_id_draw();
+        checkpoint->state.run = goes_on ? from->state.run : run_id_draw();
         if (find_sequence_(checkpoint, &wrong) == 0) checkpoint_sweep(config->dir);
         // Reports an unwritable folder now rather than hours later, at the first save.
         if (wrong.code == 0 && config->every > 0 && access(config->dir, W_OK | X_OK) != 0)

@@ -57,15 +57,15 @@ void run_tell_resumed(const Run *run) {
             log_status(log, "matrix products use different kernels than before (hardware.products_file), so sums "
                             "differ in the last bits");
         const JsonValue *lr = json_find(saved.root, "lr");
-        double next = optimizer_lr(&config->train, from->step + 1);
+        double next = optimizer_lr(&config->train, from->state.step + 1);
         const JsonValue *highest = json_find(then, "lr");
-        bool warm = from->step < config->train.warmup_steps || from->step >= config->train.steps;
+        bool warm = from->state.step < config->train.warmup_steps || from->state.step >= config->train.steps;
         bool decayed = lr != NULL && highest != NULL && lr->number < 0.99 * highest->number;
         if (decayed && !warm && next > 1.01 * lr->number)
             log_status(log,
                        "the learning rate had decayed to %.3g at step %lld and rises to %.3g; to train on without the "
                        "decay, resume from a checkpoint before it",
-                       lr->number, (long long)from->step, next);
+                       lr->number, (long long)from->state.step, next);
     }
     json_free(&saved);
     json_free(&own);

@@ -370,8 +370,8 @@ static int create_load_(Run *run, const Options *ask, Error *err) {
     if (resume != NULL) {
         if (checkpoint_resume(&run->from, resume, ask->resume_if_any != NULL, &run->stage, run->world, &log, err) != 0)
             return -1;
-        batch_seek(&run->batch, run->from.step, run->from.samples);
-        run->step_guard = run->from.step_guard;
+        batch_seek(&run->batch, run->from.state.step, run->from.state.samples);
+        run->step_guard = run->from.state.step_guard;
     }
     bool found = run->from.found;
     if (!found && model[0] != '\0' && checkpoint_init_from(model, &run->stage, run->world, &log, err) != 0) return -1;
@@ -379,7 +379,7 @@ static int create_load_(Run *run, const Options *ask, Error *err) {
     if (resume != NULL && !found && model[0] == '\0')
         return error_on_all(err, EXIT_USAGE, "%s %s: there is no checkpoint in it; name one that a run has saved",
                             resume_option(ask->resume_if_any != NULL), resume);
-    if (found) log_status(&run->all, "weights of step %lld from %s", (long long)run->from.step, resume);
+    if (found) log_status(&run->all, "weights of step %lld from %s", (long long)run->from.state.step, resume);
     return ask->generate != NULL ? run_sampler_create(run, ask->generate, err) : 0;
 }
 
@@ -404,9 +404,9 @@ static int create_identify_data_(Run *run, Error *err) {
     const Config *config = run->config;
     uint64_t data;
     if (blend_identify(run->sets.train, &data, err) != 0) return -1;
-    bool other_data = from->found && from->data != 0 && from->data != data;
-    bool other_seed = from->found && from->seed != config->train.seed;
-    from->data = data;
+    bool other_data = from->found && from->state.data != 0 && from->state.data != data;
+    bool other_seed = from->found && from->state.seed != config->train.seed;
+    from->state.data = data;
     if (config->checkpoint.changed == CHANGED_ACCEPT || (!other_data && !other_seed)) return 0;
     if (other_data)
         return config_error(
@@ -417,7 +417,7 @@ static int create_identify_data_(Run *run, Error *err) {
     return config_error(config, "train.seed", err,
                         "%s was trained with seed %lld; set this seed, or set checkpoint.changed: accept to continue "
                         "with the samples in another order",
-                        from->dir, (long long)from->seed);
+                        from->dir, (long long)from->state.seed);
 }
 
 // Opens the additional parts of a training run: checkpoints, samples and metrics.
@@ -443,13 +443,13 @@ static int create_training_(Run *run, const Options *ask, Error *err) {
                           .outside_gib = run->outside_gib,
                           .say_all = run->log->level == LOG_VERBOSE,
                           .waits = world_size(run->world) == 1 ? waits_for_reader_ : NULL};
-    run->metrics = metrics_open(config, &setup, run->from.found ? run->from.step : -1, err);
+    run->metrics = metrics_open(config, &setup, run->from.found ? run->from.state.step : -1, err);
     if (run->metrics == NULL) return -1;
     Error trouble = {0};
     if (metrics_run(run->metrics, config, run->plan.parameters, &trouble) == 0) return 0;
     if (!run->from.found) return *err = trouble, -1;
     // A resumed run continues without this line, as it would without a step's line: a full disk must not end a restart.
-    run_tell_metrics(run, run->from.step, &trouble);
+    run_tell_metrics(run, run->from.state.step, &trouble);
     return 0;
 }
 

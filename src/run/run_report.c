@@ -20,7 +20,7 @@ static void name_slowest_(Run *run, const StageFigures *ranks, StepFigures *say)
     for (int r = 0; r < world; r++)
         seconds[r] = (RankSeconds){{ranks[r].run.forward, ranks[r].run.busy - ranks[r].run.forward}};
     // Leave out the first step of a start, which also loads and chooses kernels.
-    if (say->step > run->from.step + 1) slowest_add(run->slowest, seconds, say->seconds);
+    if (say->step > run->from.state.step + 1) slowest_add(run->slowest, seconds, say->seconds);
     free(seconds);
     if (!slowest_find(run->slowest, &found)) return;
     int stage = topology_coordinates(&run->config->parallel, found.rank).stage;

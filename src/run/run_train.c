@@ -119,7 +119,7 @@ static bool saves_(const Run *run, int64_t step) {
 // 3. Waits for a checkpoint that is still being written, even after an error that all ranks found. 4. The end.
 int run_train(Run *run, Error *err) {
     const Config *config = run->config;
-    int64_t steps = config->train.steps, step = run->from.step;
+    int64_t steps = config->train.steps, step = run->from.state.step;
     int status = 0;
     bool stop = false;
     if (run->from.found && step >= steps)
@@ -130,7 +130,7 @@ int run_train(Run *run, Error *err) {
     while (status == 0 && !stop && step < steps) {
         status = train_step_(run, ++step, &stop, err);
         if (status == 0) status = checkpoint_poll(run->checkpoint, err);
-        if (status == 0 && step == run->from.step + 1) status = run_compare_plan(run, err);
+        if (status == 0 && step == run->from.state.step + 1) status = run_compare_plan(run, err);
         // Validate even before a stop: a resumed run begins with the next step and would never validate this step.
         if (status == 0 && run->sets.val != NULL && is_due_(run, step, config->data.val_every))
             status = run_validate_step(run, step, err);
@@ -160,6 +160,6 @@ int run_train(Run *run, Error *err) {
         return error_on_all(err, saved ? EXIT_STOPPED : EXIT_FAILED, "stopped on request after step %lld; %s%s",
                             (long long)step,
                             saved ? "continue with --resume " : "its checkpoint could not be written to ", dir);
-    if (run->from.step >= steps || !saves_(run, steps) || saved) return 0;
+    if (run->from.state.step >= steps || !saves_(run, steps) || saved) return 0;
     return error_on_all(err, EXIT_FAILED, "training is done, but its last checkpoint could not be written to %s", dir);
 }

@@ -140,7 +140,7 @@ int run_validate(Run *run, bool json, Error *err) {
     long long sequences = config->data.val_batches * config->train.global_batch, tokens = config->model.seq_len;
     if (json)
         printf("{\"step\":%lld,\"loss\":%.17g,\"perplexity\":%.9g,\"sequences\":%lld,\"tokens\":%lld",
-               (long long)run->from.step, loss, exp(loss), sequences, sequences * tokens);
+               (long long)run->from.state.step, loss, exp(loss), sequences, sequences * tokens);
     else printf("loss %.6f | perplexity %.3f | %lld sequences of %lld tokens", loss, exp(loss), sequences, tokens);
     if (asks)
         printf(json ? ",\"hellaswag\":{\"accuracy\":%.17g,\"correct\":%lld,\"examples\":%lld}"
