@@ -97,8 +97,8 @@ typedef struct CheckpointName {
 // sequence and then by step. A directory that does not exist has no checkpoints. -1 with err if the disk cannot read
 // the directory or a manifest. The caller frees the list in both cases.
 int checkpoint_list(const char *dir, CheckpointName **list, int64_t *count, Error *err);
-// Finds the newest complete checkpoint in `dir`, as far as the disk can read it; step -1 and sequence 0 if there is none.
-// A run's checkpoints have higher numbers than all checkpoints that existed when it began, which may belong to another
+// Finds the newest complete checkpoint in `dir`, as far as the disk can read it; step -1 and sequence 0: none. A run's
+// checkpoints have higher numbers than all checkpoints that existed when it began, which may belong to another
 // run. -1 with err as checkpoint_list.
 int checkpoint_newest(const char *dir, CheckpointName *newest, Error *err);
 // Removes the complete checkpoints of `run` that `config` does not keep, but never the checkpoint named `newest`. With

@@ -29,7 +29,7 @@ struct Checkpoint {
     Log log, all; // logs in the name of all ranks: `log` writes on every rank, `all` only on rank 0
     Writer writer;
     SavePhase phase;
-    // The state being saved, or saved last. On rank 0, run is the id of this run, and sequence the largest number used in
+    // The state being saved, or saved last. On rank 0, run is the id of this run, and sequence the largest number in
     // checkpoint.dir.
     TrainingState state;
     int64_t saved; // step of the newest complete checkpoint of this run, or -1
