@@ -53,8 +53,8 @@ typedef struct FileLock {
     char *path;
 } FileLock;
 
-// Locks `path`, an empty file made for this, until file_unlock or the end of the process. Without a lock, also returns
-// 0: if the folder is not writable, or the file system has no locks. -1 with err: `taken` if another process still
+// Locks `path`, an empty file made for this, until file_unlock or the end of the process. Also returns 0, without a
+// lock, if the folder is not writable or the file system has no locks. -1 with err: `taken` if another process still
 // holds the lock after some seconds, or a sentence if the file is another user's. Call file_unlock in both cases.
 int file_lock(FileLock *lock, const char *path, const char *taken, Error *err);
 // Returns whether the lock is held and its file is still in its place: its folder was not removed or moved.

@@ -125,9 +125,9 @@ int hf_config_check(const Config *config, Error *err) {
     Json json;
     Error wrong = {0};
     Differences list = {.used = 0};
-    // 1. The first key that is not at its default and has no name in config.json. kv_heads and head_dim are skipped: a
-    //    family without names for them allows only the defaults; and so are the keys of rope scaling: those that
-    //    config.json lacks have no effect.
+    // 1. The first key that is not at its default and has no name in config.json. Skips kv_heads and head_dim, because
+    //    a family without names for them allows only the defaults. Skips the keys of rope scaling, because those
+    //    that config.json lacks have no effect.
     int count = hf_model_keys(&config->model, keys);
     for (const ConfigKey *key = config_keys; key < config_keys + config_key_count && lost == NULL; key++) {
         bool plain = strcmp(key->name, "model.rope_theta") == 0 || strcmp(key->name, "model.rope_share") == 0;

@@ -38,7 +38,7 @@ static void why_(const SearchSpace *space, const SearchResult *result, int index
         bool slots = strcmp(key->name, "schedule.slots") == 0 && layout_evicts(&best->layout);
         snprintf(text, size, "%s",
                  slots                           ? "the configuration fits with these slots"
-                 : takes_all_tokens_(space, key) ? "until train.tokens are taken; the given steps end before"
+                 : takes_all_tokens_(space, key) ? "until train.tokens are consumed; the given steps end earlier"
                  : strcmp(key->name, "hardware.profile") == 0 ? profile
                                                               : key->meaning);
         return;
