@@ -32,16 +32,13 @@ int topology_rank(const ParallelConfig *parallel, Coordinates at) {
 
 enum { ROSTER_PRINTED = 64 };
 
-int roster_make(Roster *roster, World *world, Coordinates at, const char *device, Error *err) {
+int roster_make(Roster *roster, World *world, const char *device, Error *err) {
     RosterEntry mine;
     memset(&mine, 0, sizeof mine);
     snprintf(mine.host, sizeof mine.host, "%.63s", world_place(world)->host);
     mine.host[strcspn(mine.host, "\"\\")] = '\0'; // it is written to JSON without escapes
     snprintf(mine.device, sizeof mine.device, "%s", device);
     mine.node = world_place(world)->node;
-    mine.stage = at.stage;
-    mine.tensor = at.tensor;
-    mine.replica = at.replica;
     roster->count = world_size(world);
     roster->ranks = xcalloc((size_t)roster->count, sizeof *roster->ranks);
     return world_gather_all(world, roster->ranks, &mine, sizeof mine, err);
@@ -52,20 +49,20 @@ void roster_free(Roster *roster) {
     memset(roster, 0, sizeof *roster);
 }
 
-void roster_count(const Roster *roster, int node, int64_t *of_stage, int stages) {
-    memset(of_stage, 0, (size_t)stages * sizeof *of_stage);
+void roster_count(const Roster *roster, const ParallelConfig *parallel, int node, int64_t *of_stage) {
+    memset(of_stage, 0, (size_t)parallel->pipeline * sizeof *of_stage);
     for (int r = 0; r < roster->count; r++)
-        if (roster->ranks[r].node == node) of_stage[roster->ranks[r].stage]++;
+        if (roster->ranks[r].node == node) of_stage[topology_coordinates(parallel, r).stage]++;
 }
 
 int roster_pairs_apart(const Roster *roster, const ParallelConfig *parallel, int *pairs) {
     int apart = 0;
     *pairs = 0;
     for (int r = 0; r < roster->count; r++) {
-        const RosterEntry *evictor = &roster->ranks[r];
-        Coordinates at = {evictor->replica, bpipe_partner((int)parallel->pipeline, evictor->stage), evictor->tensor};
-        if (at.stage <= evictor->stage) continue; // an acceptor, or a middle stage without a partner
-        apart += roster->ranks[topology_rank(parallel, at)].node != evictor->node;
+        Coordinates evictor = topology_coordinates(parallel, r), at = evictor;
+        at.stage = bpipe_partner((int)parallel->pipeline, evictor.stage);
+        if (at.stage <= evictor.stage) continue; // an acceptor, or a middle stage without a partner
+        apart += roster->ranks[topology_rank(parallel, at)].node != roster->ranks[r].node;
         ++*pairs;
     }
     return apart;
@@ -79,14 +76,14 @@ void roster_print(const Roster *roster, const ParallelConfig *parallel, FILE *fi
         if (i != 3 || contexts > 1) grid_cell(&grid, "%s", heading[i]);
     int printed = roster->count < ROSTER_PRINTED ? roster->count : ROSTER_PRINTED;
     for (int r = 0; r < printed; r++) {
-        const RosterEntry *entry = &roster->ranks[r];
+        Coordinates at = topology_coordinates(parallel, r);
         grid_cell(&grid, "%d", r);
-        grid_cell(&grid, "%d", entry->stage);
-        grid_cell(&grid, "%d", entry->tensor);
-        if (contexts > 1) grid_cell(&grid, "%d", entry->replica % contexts);
-        grid_cell(&grid, "%d", entry->replica / contexts);
-        grid_cell(&grid, "%s", entry->host);
-        grid_cell(&grid, "%s", entry->device);
+        grid_cell(&grid, "%d", at.stage);
+        grid_cell(&grid, "%d", at.tensor);
+        if (contexts > 1) grid_cell(&grid, "%d", at.replica % contexts);
+        grid_cell(&grid, "%d", at.replica / contexts);
+        grid_cell(&grid, "%s", roster->ranks[r].host);
+        grid_cell(&grid, "%s", roster->ranks[r].device);
     }
     grid_print(&grid, file);
     if (printed < roster->count) fprintf(file, "... and %d more ranks\n", roster->count - printed);

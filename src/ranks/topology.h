@@ -19,11 +19,11 @@ typedef struct Coordinates {
 Coordinates topology_coordinates(const ParallelConfig *parallel, int rank);
 int topology_rank(const ParallelConfig *parallel, Coordinates at);
 
-// --- the roster: host, device and coordinates of every rank, known to all after start-up
+// --- the roster: host and device of every rank, known to all after start-up
 
 typedef struct RosterEntry {
     char host[64], device[96];
-    int node, stage, tensor, replica;
+    int node;
 } RosterEntry;
 
 typedef struct Roster {
@@ -32,11 +32,11 @@ typedef struct Roster {
 } Roster;
 
 // Fills the roster on every rank. Collective.
-int roster_make(Roster *roster, World *world, Coordinates at, const char *device, Error *err);
+int roster_make(Roster *roster, World *world, const char *device, Error *err);
 void roster_free(Roster *roster);
 
-// Counts the ranks of each stage on one host into of_stage[stages].
-void roster_count(const Roster *roster, int node, int64_t *of_stage, int stages);
+// Counts the ranks of each stage on one host into of_stage[parallel->pipeline].
+void roster_count(const Roster *roster, const ParallelConfig *parallel, int node, int64_t *of_stage);
 
 // Returns the number of evictors with a partner on another host: their bundles cross the network. *pairs: the number of
 // all evictors.

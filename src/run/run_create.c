@@ -211,10 +211,10 @@ static void create_slowest_(Run *run) {
     RankSeconds *seconds = xcalloc((size_t)world, sizeof *seconds);
     int *peers = xmalloc((size_t)world * sizeof *peers);
     for (int r = 0; r < world; r++) {
-        const RosterEntry *entry = &run->roster.ranks[r];
-        const StageTime *time = planned ? &costs.stage[entry->stage] : NULL;
+        Coordinates at = topology_coordinates(&run->config->parallel, r);
+        const StageTime *time = planned ? &costs.stage[at.stage] : NULL;
         if (planned) seconds[r] = (RankSeconds){{time->forward, time->backward}};
-        peers[r] = entry->stage * t + entry->tensor;
+        peers[r] = at.stage * t + at.tensor;
     }
     run->slowest = slowest_create(world, seconds, peers);
     free_all(seconds, peers);
@@ -230,7 +230,7 @@ static int create_settle_(Run *run, Error *err) {
     bool tells = world_rank(run->world) == 0;
     if (tells && run->device.about[0] != '\0') log_status(run->log, "%s", run->device.about);
     if (tells && run->be->note[0] != '\0') log_line(run->log, "%s", run->be->note);
-    int status = roster_make(roster, run->world, run->at, run->be->device, err);
+    int status = roster_make(roster, run->world, run->be->device, err);
     // Before any rank allocates, check that the planned memory of all ranks fits into this host and the GPU's free
     // memory: only now is the use by other programs known. Ranks that share a GPU find out only when they allocate
     // whether its memory suffices.
@@ -239,7 +239,7 @@ static int create_settle_(Run *run, Error *err) {
         Machine machine = machine_look(run->device.cuda);
         int64_t of_stage[CONFIG_MAX_STAGES], planned = memory_total(&run->plan.stage[run->at.stage].memory);
         Error why = {0};
-        roster_count(roster, world_place(run->world)->node, of_stage, (int)config->parallel.pipeline);
+        roster_count(roster, &config->parallel, world_place(run->world)->node, of_stage);
         if (run->device.cuda) machine.gpu_bytes = be->memory_size / run->device.ranks_on_gpu;
         status = plan_check_fit(&run->plan, config, run->log->program, &machine, of_stage, err);
         if (status == 0 && be->check_free != NULL && be->check_free(be, planned - memory_total(&be->held), &why) != 0)
