@@ -270,11 +270,11 @@ static Collective *collective_begin_(CommMpi *comm, Collective like, CommRequest
         work = xcalloc(1, sizeof *work);
         work->requests = xcalloc((size_t)comm->base.size * 2, sizeof *work->requests);
     }
-    like.next = comm->work->first, like.comm = comm, like.place = -1;
+    like.next = *comm->work, like.comm = comm, like.place = -1;
     like.requests = work->requests, like.own = work->own, like.own_bytes = work->own_bytes;
     *work = like;
     *request = (CommRequest){.handle = {work}, .detail = {KIND_COLLECTIVE}, .active = true};
-    comm->work->first = work;
+    *comm->work = work;
     return work;
 }
 
@@ -316,8 +316,7 @@ static int mpi_exchange_(Comm *base, void *out, const int64_t *received, const v
 // Advances the collectives of all groups, not only the one that the caller tests, each by at most one phase and without
 // waiting: a rank that waits for a sum over data ranks still answers in its tensor group. Finished collectives leave
 // the list; the next test returns their state.
-static void mpi_progress_(CommMpiWork *all) {
-    Collective **link = &all->first;
+static void mpi_progress_(Collective **link) {
     while (*link != NULL) {
         Collective *work = *link;
         int arrived = 0;
@@ -404,7 +403,7 @@ static void mpi_destroy_(Comm *base) {
     free(comm);
 }
 
-Comm *comm_mpi_create(MPI_Comm mpi, const char *name, CommMpiWork *work) {
+Comm *comm_mpi_create(MPI_Comm mpi, const char *name, Collective **work) {
     CommMpi *comm = xcalloc(1, sizeof *comm);
     Comm *base = &comm->base;
     comm->mpi = mpi;

@@ -11,11 +11,6 @@
 
 typedef struct Collective Collective;
 
-// List of the collectives in progress in all groups of a process. The groups' owner owns it; it outlives the groups.
-typedef struct CommMpiWork {
-    Collective *first;
-} CommMpiWork;
-
 // Workspace for a group's sums (use_workspace of comm.h): `sums` pieces of `bytes`. `taken` has a bit per piece in use.
 typedef struct CommWorkspace {
     char *memory;
@@ -34,7 +29,7 @@ typedef struct CommMpi {
     int sequence;  // number of the next collective, equal on all ranks; determines its tag
     Collective *idle;
     CommWorkspace workspace;
-    CommMpiWork *work;
+    Collective **work; // list of the collectives in progress in all groups of the process
 } CommMpi;
 
 enum { COMM_MESSAGE_LIMIT = 1 << 30 };
@@ -42,8 +37,8 @@ enum { COMM_MESSAGE_LIMIT = 1 << 30 };
 // The kind of operation of a request, in detail[0].
 enum { KIND_SEND = 1, KIND_RECEIVE, KIND_COLLECTIVE };
 
-// Takes ownership of `mpi`. Call destroy before MPI_Finalize.
-Comm *comm_mpi_create(MPI_Comm mpi, const char *name, CommMpiWork *work);
+// Takes ownership of `mpi`. Call destroy before MPI_Finalize. *work is NULL before the first group, and outlives all.
+Comm *comm_mpi_create(MPI_Comm mpi, const char *name, Collective **work);
 
 // Returns the bytes of scratch memory that the group keeps in idle collectives, for later use.
 int64_t comm_mpi_scratch_bytes(const Comm *comm);

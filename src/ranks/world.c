@@ -29,7 +29,7 @@ struct World {
     Comm *messages; // all ranks, for gathers, sums in rank order and clocks
 #ifdef HAVE_MPI
     MPI_Comm control; // group of all ranks, for all other collectives
-    CommMpiWork work; // collectives in flight in all groups
+    Collective *work; // collectives in flight in all groups
 #endif
 };
 
