@@ -45,6 +45,7 @@ int emulation_create(Emulation *e, const Config *config, const Model *model, con
     if (partner != SCHEDULE_NO_PEER) e->pair = comm_emulated_create("pair", at->stage > partner, 2, be, &pair);
     if (stage_create(&e->stage, model, config, schedule, be, plan->at.stage, e->tensor, 0, err) != 0) return -1;
     stage_use_context(&e->stage, e->context);
+    be->moving = !hardware->cpu && counted_moves(hardware->gpu, config, at);
     // All lanes can share one emulated group: its messages stay in order.
     Comm *lanes[2 * STAGE_MOST_CHUNKS];
     for (int i = 0; i < 2 * STAGE_MOST_CHUNKS; i++) lanes[i] = e->pipeline;
