@@ -8,23 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-// Sets the peak number of each chunk's microbatches that are between the forward and the backward of their first
-// slice. That backward is the last to read their keys and values. Without backwards, the last slice's forward is the
-// last to read them, before the next microbatch.
-static void shape_kept_(StageShape *at, const Schedule *schedule) {
-    const StageSchedule *stage = &schedule->stage[at->stage];
-    int64_t now[STAGE_MOST_CHUNKS] = {0};
-    for (int c = 0; c < at->chunks; c++) at->chunk[c].kept = schedule->slices > 1;
-    for (int64_t i = 0; schedule->slices > 1 && !schedule->forward_only && i < stage->count; i++) {
-        Action action = stage->actions[i];
-        StageChunk *chunk = &at->chunk[action.chunk];
-        if (action.slice != 0) continue;
-        now[action.chunk] += action.kind == ACTION_FORWARD;
-        chunk->kept = max_i64(chunk->kept, now[action.chunk]);
-        now[action.chunk] -= action.kind == ACTION_BACKWARD || action.kind == ACTION_INPUT;
-    }
-}
-
 // The recomputed layers are spread evenly over the chunks, so that the bundles of all chunks shrink alike.
 int64_t stage_recomputed(const StageShape *at, int chunk, int64_t asked) {
     int64_t share = asked * (chunk + 1) / at->chunks - asked * chunk / at->chunks;
@@ -40,6 +23,10 @@ static void shape_chunk_(StageShape *at, int chunk, const Config *config, const 
     to->recomputed = stage_recomputed(at, chunk, config_recompute(config, at->stage));
     to->dense = max_i64(0, min_i64(to->layers, config->model.dense_layers - to->first_layer));
     at->recomputed += to->recomputed;
+    // The backward of the first slice is the last to read its microbatch's keys and values. Without backwards, the last
+    // slice's forward is the last to read them, before the next microbatch.
+    const int *kept = schedule->slices > 1 ? schedule->stage[at->stage].kept : NULL;
+    to->kept = kept != NULL ? kept[chunk] : schedule->slices > 1;
     to->first = g == 0;
     to->last = g == virtual_stages - 1;
     at->layers += to->layers;
@@ -67,7 +54,6 @@ static void shape_chunks_(StageShape *at, const Config *config, const Schedule *
         at->bundle_bytes = max_i64(at->bundle_bytes, bytes);
     }
     at->first_layer = at->chunk[0].first_layer;
-    shape_kept_(at, schedule);
 }
 
 void stage_shape(StageShape *at, const Config *config, const Schedule *schedule, Backend *be, int stage,
