@@ -82,17 +82,6 @@ void schedule_home(const Schedule *schedule, int virtual_stage, int *stage, int 
     *stage = schedule->placement == PLACEMENT_V && *chunk % 2 == 1 ? schedule->stages - 1 - at : at;
 }
 
-int64_t schedule_bundle(const Schedule *schedule, Action action) {
-    int64_t microbatch = (int64_t)action.chunk * schedule->microbatches + action.microbatch;
-    return microbatch * schedule->slices + action.slice;
-}
-
-int64_t schedule_place(const Schedule *schedule, Action action) {
-    int slices = schedule->slices;
-    bool forward = action.kind == ACTION_FORWARD;
-    return (int64_t)action.microbatch * slices + (forward ? action.slice : slices - 1 - action.slice);
-}
-
 // Peaks over a stage's list. own: the stage's bundles between their F and the B or W that frees their slot. lent: the
 // partner's bundles in lent slots. away: the stage's bundles in host memory. split: whether a backward is split.
 typedef struct ListCounts {
@@ -453,11 +442,12 @@ static int held_(const StageSchedule *stage) {
     return most;
 }
 
-// Returns the fewest slots with which evicting to the host succeeds; never more than the stage's bundles in flight.
-static int host_needs_(const Schedule *base, int s) {
-    int in_flight = in_flight_(&base->stage[s]), slots = held_(&base->stage[s]);
+// Returns the fewest slots, from `least` on, with which evicting to the host succeeds; never more than the stage's
+// bundles in flight.
+static int host_needs_(const Schedule *base, int s, int least) {
+    int in_flight = in_flight_(&base->stage[s]), slots = in_flight > least ? held_(&base->stage[s]) : in_flight;
     Walk walk = {.ahead = 1, .peer = SCHEDULE_HOST, .silent = true};
-    if (slots < 2) slots = 2;
+    slots = max_int(slots, max_int(least, 2));
     if (slots >= in_flight) return in_flight;
     walk_prepare_(&walk, base, s);
     for (walk.failed = true; walk.failed && slots < in_flight; slots += walk.failed) walk_(&walk, slots);
@@ -471,7 +461,7 @@ int bpipe_least_slots(const Schedule *base, EvictTarget target) {
     int least = 1;
     for (int s = 0; s < base->stages; s++) {
         int needs = in_flight_(&base->stage[s]), partner = bpipe_partner(base->stages, s);
-        if (target == EVICT_TO_HOST) needs = host_needs_(base, s);
+        if (target == EVICT_TO_HOST) needs = host_needs_(base, s, least);
         else if (partner != SCHEDULE_NO_PEER)
             needs = min_int(needs, (needs + in_flight_(&base->stage[partner])) / 2 + 1);
         least = max_int(least, needs);

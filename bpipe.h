@@ -142,9 +142,16 @@ int schedule_virtual(const Schedule *schedule, int stage, int chunk);
 void schedule_home(const Schedule *schedule, int virtual_stage, int *stage, int *chunk);
 
 // Returns the index of an action's bundle on its stage, 0 .. chunks*microbatches*slices-1.
-int64_t schedule_bundle(const Schedule *schedule, Action action);
+static inline int64_t schedule_bundle(const Schedule *schedule, Action action) {
+    int64_t microbatch = (int64_t)action.chunk * schedule->microbatches + action.microbatch;
+    return microbatch * schedule->slices + action.slice;
+}
 // Returns the place of F, B, I or W among the actions of that kind on its chunk, 0 .. microbatches*slices-1.
-int64_t schedule_place(const Schedule *schedule, Action action);
+static inline int64_t schedule_place(const Schedule *schedule, Action action) {
+    int slices = schedule->slices;
+    bool forward = action.kind == ACTION_FORWARD;
+    return (int64_t)action.microbatch * slices + (forward ? action.slice : slices - 1 - action.slice);
+}
 
 // Returns whether an action computes (F, B, I, W) or moves a bundle (E, A, R, L).
 bool action_computes(ActionKind kind);

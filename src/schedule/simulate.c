@@ -210,9 +210,10 @@ static void start_all_(SimRun *run) {
         int s = run->stirred[i];
         SimStage *stage = &run->stages[s];
         if (stage->sends != 0) start_messages_(run, s);
-        if (run->costs->queue_first) simulate_start_transfer_(run, s);
+        bool posted = stage->queue < stage->compute, first = run->costs->queue_first;
+        if (posted && first) simulate_start_transfer_(run, s);
         if (stage->startable) start_compute_(run, s);
-        if (!run->costs->queue_first) simulate_start_transfer_(run, s);
+        if (posted && !first) simulate_start_transfer_(run, s);
         stage->stirred = stage->startable = false;
     }
     run->stirred_count = 0;
