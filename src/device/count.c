@@ -281,6 +281,7 @@ Backend *count_backend_create(Clocks *clocks, int precision, int capability) {
     be->precision = precision;
     be->element = precision == PRECISION_BF16 ? 2 : 4;
     be->own_sums = clocks->own_sums;
+    be->counts = true;
     be->capability = capability;
     be->destroy = destroy_;
     be->allocate = allocate_;

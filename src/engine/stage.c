@@ -220,14 +220,14 @@ static int allocate_data_(Stage *stage, Error *err) {
     if (stage->places != NULL) stage->host_places = xmalloc((size_t)bytes);
     if (stage->at.shape.pieces > 1) {
         const Shape *s = &stage->at.shape;
-        int64_t length = s->seq / s->pieces;
+        int64_t length = s->seq / s->pieces, row = 0;
         stage->positions = (int32_t *)be->allocate(be, MEMORY_DATA, positions_bytes_(&stage->at), "positions", err);
         if (stage->positions == NULL) return -1;
         int32_t *host = xmalloc((size_t)s->rows * sizeof *host);
-        for (int64_t i = 0; i < s->rows; i++) {
-            int64_t local = i / s->batch;
-            host[i] = (int32_t)(context_place(s, (int)(local / length)) + local % length);
-        }
+        for (int piece = 0; piece < s->pieces; piece++)
+            for (int64_t i = 0, first = context_place(s, piece); i < length; i++)
+                for (int64_t b = 0; b < s->batch; b++) host[row++] = (int32_t)(first + i);
+        assert(row == s->rows);
         be->upload(be, stage->positions, host, s->rows * (int64_t)sizeof *host);
         free(host);
     }

@@ -77,16 +77,25 @@ static int64_t copies_(const Dispatch *d, int64_t part, int64_t from, int64_t to
     return sum;
 }
 
-// Returns whether every part fits into every rank's buffers.
+// Returns whether every part fits into every rank's buffers. Adds row by row of the counts, which are whole numbers.
 static bool fits_(const Dispatch *d) {
     const Shape *s = d->pass->shape;
-    for (int64_t part = 0; part < d->parts; part++)
-        for (int64_t to = 0; to < s->expert_ranks; to++) {
-            int64_t sum = 0;
-            for (int64_t from = 0; from < s->expert_ranks; from++) sum += copies_(d, part, from, to);
-            if (sum > s->expert_rows) return false;
+    int64_t experts = s->route.experts;
+    double *sums = xmalloc((size_t)experts * sizeof *sums), most = 0;
+    for (int64_t part = 0; part < d->parts; part++) {
+        memset(sums, 0, (size_t)experts * sizeof *sums);
+        for (int64_t from = 0; from < s->expert_ranks; from++) {
+            const double *counts = &d->counts[(from * d->parts + part) * experts];
+            for (int64_t n = 0; n < experts; n++) sums[n] += counts[n];
         }
-    return true;
+        double rows = 0;
+        for (int64_t n = 0; n < experts; n++) {
+            rows = n % held_(s) == 0 ? sums[n] : rows + sums[n];
+            most = fmax(most, rows);
+        }
+    }
+    free(sums);
+    return most <= (double)s->expert_rows;
 }
 
 // Counts the copies for each expert. The host waits for the device, and messages move meanwhile.
@@ -164,13 +173,28 @@ static void add_load_(const Dispatch *d, const ExpertsBundle *bundle, const Expe
     load->balance += sum / (s->balance * (double)d->pass->scale * (double)(s->rows * s->context_ranks));
 }
 
+// Finds the positions of the copies that arrive. They are ordered by rank, expert and row; grouped products need the
+// order expert, rank, row.
+static void regroup_(Dispatch *d, int64_t part) {
+    const Shape *s = d->pass->shape;
+    int64_t held = held_(s), mine = expert_rank_(d->pass) * held, at = 0;
+    int64_t *next = xmalloc((size_t)held * sizeof *next); // where the next rank's copies for an expert go
+    memcpy(next, d->first, (size_t)held * sizeof *next);
+    for (int64_t rank = 0; rank < s->expert_ranks; rank++)
+        for (int64_t n = 0; n < held; n++) {
+            int32_t to = (int32_t)next[n], count = (int32_t)count_(d, rank, part, mine + n);
+            for (int32_t i = 0; i < count; i++) d->regroup[at + i] = to + i;
+            at += count, next[n] += count;
+        }
+    free(next);
+}
+
 // Begins part `part`: computes the positions of this rank's copies, ordered by expert and row, and the positions of the
-// copies that arrive. Arriving copies are ordered by rank, expert and row; grouped products need the order expert,
-// rank, row.
+// copies that arrive.
 static void dispatch_part_(Dispatch *d, const ExpertsWork *work, const int32_t *chosen, int64_t part) {
     Pass *pass = d->pass;
     const Shape *s = pass->shape;
-    int64_t me = expert_rank_(pass), held = held_(s), at = 0;
+    int64_t me = expert_rank_(pass), held = held_(s);
     d->begin = s->shard_rows * part / d->parts;
     d->rows = s->shard_rows * (part + 1) / d->parts - d->begin;
     pass->be->route_places(pass->be, work->place, chosen + d->begin * s->route.chosen, d->rows, &s->route);
@@ -187,15 +211,7 @@ static void dispatch_part_(Dispatch *d, const ExpertsWork *work, const int32_t *
     d->arrived = d->first[held];
     assert(d->arrived <= s->expert_rows);
     if (pass->experts == NULL) return;
-    int64_t *next = xmalloc((size_t)held * sizeof *next); // where the next rank's copies for an expert go
-    memcpy(next, d->first, (size_t)held * sizeof *next);
-    for (int64_t rank = 0; rank < s->expert_ranks; rank++)
-        for (int64_t n = 0; n < held; n++) {
-            int32_t to = (int32_t)next[n], count = (int32_t)count_(d, rank, part, me * held + n);
-            for (int32_t i = 0; i < count; i++) d->regroup[at + i] = to + i;
-            at += count, next[n] += count;
-        }
-    free(next);
+    if (!pass->be->counts) regroup_(d, part);
     pass->be->upload(pass->be, work->regroup, d->regroup, d->arrived * (int64_t)sizeof *d->regroup);
 }
 
