@@ -487,6 +487,7 @@ int search_run(SearchResult *result, const SearchSpace *space, const SearchOptio
     Config config = *space->keys.base;
     *result = (SearchResult){.best = -1, .fastest = -1, .tightest = -1};
     // 1. The heap begins with all divisions.
+    NodeList open = {0};
     LayoutList divisions = space_divisions(&bare);
     result->divisions = divisions.count;
     for (int i = 0; i < PAYS_WAYS; i++) search.standing.ways[i] = INFINITY;
@@ -505,10 +506,19 @@ int search_run(SearchResult *result, const SearchSpace *space, const SearchOptio
             free(schedules.layouts);
             continue;
         }
-        node.times = space_least_times(&bare, &node.layout, &config);
-        node.bound = shape_bound(&bare, &node.layout, &node.times);
-        heap_push_(&search.heap, &node);
+        nodes_add_(&open, &node);
     }
+#pragma omp parallel
+    {
+        Config own = config;
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t i = 0; i < open.count; i++) {
+            Node *node = &open.nodes[i];
+            node->times = space_least_times(&bare, &node->layout, &own);
+            node->bound = shape_bound(&bare, &node->layout, &node->times);
+        }
+    }
+    for (int64_t i = 0; i < open.count; i++) heap_push_(&search.heap, &open.nodes[i]);
     // 2. Nodes are taken from it until none can matter.
     while (status == 0 && !result->stopped && (count = next_batch_(&search, batch)) > 0) {
         status = search_batch_(&search, batch, count, err);
@@ -545,7 +555,8 @@ int search_run(SearchResult *result, const SearchSpace *space, const SearchOptio
         time->mfu *= time->step / (time->step + space->planner->hardware.step);
         time->step += space->planner->hardware.step;
     }
-    free_all(sorted, divisions.layouts, search.heap.nodes, search.standing.front.items, search.standing.keys.items);
+    free_all(sorted, divisions.layouts, open.nodes, search.heap.nodes, search.standing.front.items,
+             search.standing.keys.items);
     result->seconds = clock_seconds() - began;
     return status;
 }
