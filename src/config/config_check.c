@@ -46,7 +46,7 @@ static int check_heads_(Config *config, Error *err) {
     int64_t width = (int64_t)((double)m->head_dim * m->rope_share); // as transformers rounds it
     if (family->rotary && (width < 2 || width % 2 != 0))
         return config_error(config, "model.rope_share", err,
-                            "%g of head_dim %lld is %lld dimensions; rotary embedding needs an even number; use %g",
+                            "%g of head_dim %lld is %lld dimensions; rotary embedding needs 2, 4, 6, ...; use %g",
                             m->rope_share, (long long)m->head_dim, (long long)width,
                             2.0 * ceil((double)(width + 1) / 2.0) / (double)m->head_dim);
     if (!family->rotary && m->heads * m->head_dim != m->hidden)

@@ -23,8 +23,8 @@ int run_tune(Run *run, Error *err) {
     if (most[3] > 0) return error_on_all(err, EXIT_FAILED, "stopped on request; no file was written");
     if (most[1] != -most[2])
         return error_on_all(err, EXIT_USAGE,
-                            "--tune: the ranks have different GPUs or libraries, but one file is for one kind of GPU; "
-                            "use identical GPUs");
+                            "--tune: the ranks have different GPUs or cuBLAS versions, but a file is for one of each; "
+                            "use identical GPUs and libraries");
     int64_t each = (int64_t)most[0];
     ProductKernels *mine = xcalloc((size_t)each + 1, sizeof *mine); // entries after the last product have no candidates
     ProductKernels *all = first ? xcalloc((size_t)(each * ranks) + 1, sizeof *all) : NULL;

@@ -211,4 +211,5 @@ def test_a_limit_on_file_sizes_is_an_error_and_not_the_end(small, tmp_path):
     command, _ = small.prepare(saving(tmp_path / "saved", 2), {"train.steps": 4, "log.metrics": ""})
     result = subprocess.run(["bash", "-c", 'ulimit -f 2; exec "$@"', "-", *command], capture_output=True, text=True)
     assert result.returncode == 1 and "File too large" in result.stderr
+    assert "training is done, but its last checkpoint could not be written to" in result.stderr
     assert result.stdout.count("step ") == 4 and checkpoint_names(tmp_path / "saved") == []
