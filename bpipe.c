@@ -273,7 +273,8 @@ static void walk_move_(Walk *walk, ActionKind kind, int turn) {
     list_push(&walk->list, (Action){kind, action.microbatch, action.chunk, walk->peer, action.slice});
 }
 
-// Evicts the bundles with the last turns, all after `needed`, until `wanted` more fit. Else returns false, evicts none.
+// Evicts the bundles with the last turns, all after `needed`, until `wanted` more fit. Returns false and evicts none if
+// they cannot.
 static bool walk_make_room_(Walk *walk, int wanted, int needed) {
     int missing = walk->used + wanted - walk->slots, turn = walk->newest + 1;
     for (int found = 0; found < missing; found++) {
@@ -455,8 +456,8 @@ static int host_needs_(const Schedule *base, int s, int least) {
     return slots;
 }
 
-// To the host, a stage needs the fewest slots with which the pass succeeds. To a partner, a pair needs half of its
-// bundles in flight, rounded down, plus 1 because a bundle in transit takes a slot on both stages.
+// To evict to the host, a stage needs the fewest slots with which the pass succeeds. To evict to a partner, a pair needs
+// half of its bundles in flight, rounded down, plus 1 because a bundle in transit takes a slot on both stages.
 int bpipe_least_slots(const Schedule *base, EvictTarget target) {
     int least = 1;
     for (int s = 0; s < base->stages; s++) {

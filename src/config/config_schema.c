@@ -207,7 +207,7 @@ const ConfigKey config_keys[] = {
     LIST(schedule, recompute, pointwise_of_stage, "none", pointwise_list,
          "pointwise: recompute outputs of norms and activation in the backward; or a list", .words = recompute_words),
     NUMBER(schedule, expert_rows, "1.25", 1, 65536,
-           "size of the experts' buffers relative to balanced routing; more rows take more rounds"),
+           "rows of the experts' buffers over balanced routing's; rows beyond them take more rounds"),
 
     LIST(attention, mode, mode_of_stage, "flash", mode_list,
          "none: store the probabilities; recompute or flash: do not; or a list", .words = mode_words),
@@ -303,7 +303,7 @@ const ConfigKey config_keys[] = {
     WORD(hardware, gpu, "none", gpu_words,
          "fills the keys below from data sheets; keys given in the same place take precedence"),
     WORD(hardware, trainer, "this", trainer_words,
-         "for plans: program whose days and band are used (nvidia: NeMo, Megatron-Core)"),
+         "for plans: whose days and band (nvidia: NeMo, Megatron-Core; megatron: Megatron-LM)"),
     FIGURE(hardware, peak_tflops, 1e9, "peak of one rank, 1e12 FLOP/s; auto: known or measured"),
     FIGURE(hardware, memory_gib, 1e9, "memory of one rank; auto: ask the device"),
     FIGURE(hardware, memory_gb_s, 1e9, "memory bandwidth of the device, 1e9 bytes/s; auto: from its peak"),

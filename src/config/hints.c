@@ -115,7 +115,7 @@ static const Hint keys[] = {
     {"overlap_grad_reduce overlap_param_gather distributed_backend nccl_communicator_config_path",
      "gradient sums over data ranks always overlap the last backwards; leave it out"},
     {"comm checksum",
-     "comm.checksum was removed: links and NCCL check what they carry, and scripts/verify.py compares runs; remove the "
+     "comm.checksum is gone: links and NCCL check what they carry, and scripts/verify.py compares runs; remove the "
      "key"},
     {"verify", "scripts/verify.py N TRAINER -c FILE compares runs bit by bit"},
     // --- the rest

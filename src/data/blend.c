@@ -194,6 +194,6 @@ void blend_tell(const Blend *blend, int64_t samples, const Log *log) {
         if (blend->count == 1) continue;
         log_status(log, "data.train: %.4g %% of the sequences from %s, which has %s: %.3g passes over it%s",
                    100.0 * share, blend->config[i].path, grid_count(own, count), passes,
-                   passes > 1.0 ? ", so it repeats" : "");
+                   passes > 1.0 ? "; the run repeats them" : "");
     }
 }

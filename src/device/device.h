@@ -4,6 +4,7 @@
 #include "backend/backend.h"
 #include "comm/comm.h"
 #include "config/config.h"
+#include "config/gpus.h"
 #include "cuda/cuda_library.h"
 #include "ranks/world.h"
 
@@ -29,6 +30,7 @@ void device_missing(const Config *config, char why[256]);
 typedef struct DeviceFigures {
     int64_t memory_bytes;
     double peak_tflops; // peak of matrix products in the run's precision
+    const Gpu *row;     // NULL: unknown
 } DeviceFigures;
 
 // Fills in the figures of the first GPU. All are 0 if CPUs would compute; peak_tflops is 0 if the GPU is unknown.

@@ -67,38 +67,46 @@ static double fullest_(const Config *config) {
     return fmin(e, 1 + spread * sqrt(e / all * 2 * log(e)));
 }
 
+// Returns whether bundles go to partners on other nodes.
+static bool partners_are_far_(const Config *config) {
+    const ParallelConfig *parallel = &config->parallel;
+    int64_t node = config->hardware.gpus_per_node, of_stage = parallel->tensor * parallel->context;
+    if (parallel->placement == PLACEMENT_STAGES) of_stage *= parallel->data;
+    int64_t row = of_stage * (parallel->placement == PLACEMENT_ADJACENT ? 2 : parallel->pipeline); // spanned by pairs
+    bool moves = config->schedule.bpipe == BPIPE_ON && config->schedule.evict_to == EVICT_TO_PEER;
+    return moves && config_world(config) > node && (row > node || node % row != 0);
+}
+
 // Returns whether a stage sends and receives across nodes on both sides. With one such side, most schedules wait for
 // these messages anyway. Messages from the last stage back to the first are not considered.
-static bool neighbours_are_far_(const Config *config) {
-    int domain = (int)cost_domain(config, config_world(config));
+static bool neighbours_are_far_(const Config *config, int64_t node) {
     for (int s = 1; s + 1 < config->parallel.pipeline; s++) {
-        int node[3];
-        for (int i = 0; i < 3; i++) node[i] = topology_rank(&config->parallel, (Coordinates){0, s + i - 1, 0}) / domain;
-        if (node[0] != node[1] && node[1] != node[2]) return true;
+        int64_t at[3];
+        for (int i = 0; i < 3; i++) at[i] = topology_rank(&config->parallel, (Coordinates){0, s + i - 1, 0}) / node;
+        if (at[0] != at[1] && at[1] != at[2]) return true;
     }
     return false;
 }
 
-// Only the layout and the table of GPUs decide. Figures that a user may correct between two runs, such as
-// hardware.network_gb_s, must not change the kernels.
+// The layout, the GPUs of a node and the table of GPUs decide. Rates that a user may correct between two runs must not
+// change the kernels, nor may validation, whose list has one chunk, have others than training.
 bool counted_moves(const Gpu *gpu, const Config *config, const StageShape *stage) {
     static const double REACHED = 0.7, FP8 = 1.5; // of the peak, and the gain of 8 bits: roughly, for large products
     const ParallelConfig *parallel = &config->parallel;
     const Shape *shape = &stage->shape;
-    int64_t node = config->hardware.gpus_per_node, ranks = parallel->tensor * parallel->context;
-    int64_t stages = parallel->placement == PLACEMENT_ADJACENT ? 2 : parallel->pipeline;
-    if (config->schedule.bpipe == BPIPE_ON && config->schedule.evict_to == EVICT_TO_PEER && ranks * stages > node)
-        return true;
-    bool persistent = gpu != NULL && (gpu_capability(gpu) == 0 || gpu_capability(gpu) >= 90);
-    if (!persistent || !neighbours_are_far_(config)) return false;
+    int64_t node = config->hardware.gpus_per_node, senders = parallel->tensor * parallel->context;
+    if (partners_are_far_(config)) return true;
+    bool persistent = gpu_capability(gpu) >= 90;
+    if (!persistent || !neighbours_are_far_(config, max_i64(node, gpu->domain))) return false;
     // By the clock of dry runs, the two messages that a stage sends for a microbatch and the two that it receives make
     // its products wait about as long as one of them takes.
-    if (parallel->placement == PLACEMENT_STAGES) ranks *= parallel->data;
+    if (parallel->placement == PLACEMENT_STAGES) senders *= parallel->data;
+    int chunks = config->schedule.file[0] != '\0' ? 1 : config_chunks(config);
     double flops = model_flops_per_token(config, false) * (double)shape->rows /
-                   (double)(parallel->pipeline * stage->chunks * parallel->tensor);
+                   (double)(parallel->pipeline * chunks * parallel->tensor);
     double rate = 1e12 * REACHED * gpu_peak(gpu, config->train.precision) * (shape->fp8 == FP8_OFF ? 1 : FP8);
     double network = 1e9 * gpu->network_gb_s * (double)node / (double)gpu->gpus_per_node;
-    double message = (double)stage->message_bytes * (double)min_i64(ranks, node) / network;
+    double message = (double)stage->message_bytes * (double)min_i64(senders, node) / network;
     return message > LINK_CTAS / 128.0 * flops / rate;
 }
 
@@ -128,7 +136,8 @@ static CountKey key_(const CountSource *source, const StageShape *stage) {
         set_group_(&key, EXPERTS, parallel->expert, rate_(source, together ? row : 0, node), min_i64(row, node));
     }
     key.theirs = source->config->hardware.trainer == TRAINER_NVIDIA;
-    key.moving = !source->hardware->cpu && !key.theirs && counted_moves(source->hardware->gpu, source->config, stage);
+    key.moving =
+        !source->hardware->cpu && counted_moves(key.theirs ? NULL : source->hardware->gpu, source->config, stage);
     key.split = source->split;
     key.sharded = config_shards_gradients(source->config);
     key.beside = source->beside;

@@ -37,7 +37,9 @@ void hardware_describe(Hardware *hardware, const Config *config, const char *dev
         if (given->peak_tflops == 0 || given->memory_gib == 0) device_figures(&here, config);
         hardware->peak = 1e12 * (given->peak_tflops > 0 ? given->peak_tflops : here.peak_tflops);
         cost_of_gpu(&hardware->cost, config, hardware->peak);
-        hardware->gpu = given->gpu > 0 ? gpu_row(given->gpu) : gpu_by_peak(hardware->peak * 1e-12);
+        hardware->gpu = given->gpu > 0     ? gpu_row(given->gpu)
+                        : here.row != NULL ? here.row
+                                           : gpu_by_peak(hardware->peak * 1e-12);
         hardware->capability = gpu_capability(gpu_row(given->gpu));
         hardware->memory_bytes = given->memory_gib > 0 ? (int64_t)(given->memory_gib * GIB) : here.memory_bytes;
         return;
@@ -181,7 +183,7 @@ void hardware_print_band(const Hardware *hardware, const Config *config, GpuBand
     if (hardware->cpu && band.runs == 0) return;
     if (mfu > 0 && band.runs > 0)
         snprintf(share, sizeof share, ", MFU %.0f to %.0f%%", 100 * mfu / band.high, 100 * mfu / band.low);
-    if (band.own) snprintf(others, sizeof others, "typical error of plans %s", band.on);
+    if (band.own) snprintf(others, sizeof others, "range of errors of plans %s", band.on);
     else snprintf(others, sizeof others, "four of five runs of %s on such GPUs", whose);
     if (!band.own) snprintf(runs, sizeof runs, ", %d runs", band.runs);
     if (band.runs > 0)
@@ -229,6 +231,7 @@ void hardware_print(const Hardware *hardware, FILE *file) {
         grid_line(file, "", "overhead: %.4g us for every forward or backward, %.4g ms for a step",
                   1e6 * hardware->action, 1e3 * hardware->step);
     if (hardware->cpu)
-        grid_line(file, "", "at most %.3g rank%s of this host compute at full speed; further ranks share its cores",
+        grid_line(file, "",
+                  "at most %.3g rank%s of this host can compute at full speed at a time; further ranks share its cores",
                   hardware->cores_share, hardware->cores_share == 1 ? "" : "s");
 }

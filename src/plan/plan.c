@@ -114,8 +114,8 @@ int plan_ramp(const Config *config, const Schedule *largest, Schedule *ramp[CONF
             if (needs->own_slots > has->own_slots || needs->lent_slots > has->lent_slots ||
                 needs->host_slots > has->host_slots)
                 return config_error(config, "train.batch_ramp", err,
-                                    "%lld sequences need %d own, %d lent and %d host slots on stage %d, but %lld have "
-                                    "%d, %d and %d; leave this batch out, or use schedule.bpipe off",
+                                    "a batch of %lld needs %d own, %d lent and %d host slots on stage %d, but that of "
+                                    "%lld has %d, %d and %d; leave it out, or use schedule.bpipe off",
                                     (long long)batch, needs->own_slots, needs->lent_slots, needs->host_slots, s,
                                     (long long)config->train.global_batch, has->own_slots, has->lent_slots,
                                     has->host_slots);

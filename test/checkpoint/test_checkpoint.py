@@ -26,6 +26,14 @@ def trained(request, tmp_path_factory):
 # --- one model in any layout
 
 
+def test_tensor_and_data_ranks_resume_with_the_same_bits_in_other_stages(trained, tmp_path):
+    """Tensor rank r has the r-th part of a matrix, data rank r the r-th piece of an optimizer state."""
+    split = layout(t=2, d=2)
+    whole = trained.run(split, saving(tmp_path, 4))
+    resumed = trained.run(split, {"parallel.pipeline": 2}, resume=tmp_path / "step_00000004")
+    assert resumed.curve() == whole.curve(first=5)
+
+
 def test_files_do_not_depend_on_the_ranks_that_write(trained, tmp_path):
     """Eight ranks that share files write the same bytes as one rank with the same state."""
     start = trained.saved / "step_00000004"

@@ -77,7 +77,7 @@ def test_a_profile_of_an_earlier_version_is_planned_with(version, tmp_path):
 def test_a_key_that_is_gone_is_refused_with_what_to_do():
     ended = command("gpt", "-c", KEPT / "0.1.0" / "gpt.yaml", "--plan")
     assert ended.returncode == 2
-    assert "gpt.yaml:13: comm: no such key; comm.checksum was removed: links and NCCL check" in ended.stderr
+    assert "gpt.yaml:13: comm: no such key; comm.checksum is gone: links and NCCL check" in ended.stderr
     assert ended.stderr.strip().endswith("remove the key")
 
 

@@ -34,7 +34,7 @@ def test_start_up_says_how_far_each_source_goes(trained):
     # 8 steps of 8 sequences: 64 * 0.3 / 6 = 3.2.
     large, small = (line for line in trained.whole.stderr.splitlines() if "data.train: " in line)
     assert "70 % of the sequences from " in large and "large_train_000.bin, which has 249: 0.18 passes over it" in large
-    assert "30 % of the sequences from " in small and "which has 6: 3.2 passes over it, so it repeats" in small
+    assert "30 % of the sequences from " in small and "which has 6: 3.2 passes over it; the run repeats them" in small
     assert "repeats" not in large
 
 

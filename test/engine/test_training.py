@@ -14,11 +14,13 @@ OFF = "schedule.bpipe=off"
 
 # Settings that do not change a bit, by name; BPipe is on unless switched off. test_layouts draws others.
 LAYOUTS = {
+    "p4": [],
     "p2": ["parallel.pipeline=2"],
     "p4_off": [OFF],
     "p4_to_host": ["schedule.evict_to=host"],
     "p4_ends_without_layers": ["parallel.layers=[0,4,4,0]"],
     "p4_zb-v": [OFF, "schedule.name=zb-v"],
+    "p8": ["parallel.pipeline=8"],
     "p8_one_slot_more": ["parallel.pipeline=8", "schedule.slots=6"],
 }
 
@@ -93,6 +95,10 @@ def test_bf16_learns_as_fp32_does(small):
     for key, relative in (("loss", 2e-3), ("grad_norm", 0.1)):
         assert close([step[key] for step in sixteen.steps], [step[key] for step in small.alone.steps], relative)
     assert sixteen.losses != small.alone.losses
+
+
+def test_bf16_stages_and_bpipe_do_not_change_a_bit(small):
+    small.keeps_bits(("train.precision=bf16",), LAYOUTS["p4"])
 
 
 # ---- products of 8 bits: train.fp8 -----------------------------------------------------------------------------------

@@ -402,6 +402,13 @@ def test_figures_of_the_big_models():
     assert stages[0]["peak_bytes_1f1b"] - stages[0]["peak_bytes"] == 8 * stages[0]["bundle_bytes"] - 5 * slot
 
 
+def test_what_fits_is_peak_and_reserve_within_memory():
+    for reserve in (3, 5, 20):
+        told = plan(LLAMA, "schedule.micro_batch=4", f"hardware.reserve_gib={reserve}")
+        for stage in told["stages"]:
+            assert stage["fits"] == (stage["peak_bytes"] / GIB + reserve <= 80)
+
+
 def test_unknown_figures_are_null():
     told = plan(LLAMA, "hardware.peak_tflops=auto")
     assert told["step_ms"] is None and told["mfu"] is None and told["bubble"] is None
@@ -581,4 +588,4 @@ def test_a_smaller_batch_that_needs_more_host_memory_is_refused():
             "schedule.bpipe=on", "schedule.evict_to=host", "parallel.layers=[0,1,1,0,0,1]", "train.global_batch=12",
             "schedule.micro_batch=1")  # fmt: skip
     ended = command("llama", "-c", ROOT / "configs" / "llama_tiny.yaml", "--plan", overrides=keys)
-    assert ended.returncode == 2 and "need 2 own, 0 lent and 3 host slots" in ended.stderr, ended.stderr
+    assert ended.returncode == 2 and "needs 2 own, 0 lent and 3 host slots" in ended.stderr, ended.stderr

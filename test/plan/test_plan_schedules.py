@@ -5,8 +5,8 @@ import json
 import re
 
 import pytest
-from plans import LLAMA, plan, report
-from trainer_runs import ROOT, command
+from plans import GIB, LLAMA, plan, report
+from trainer_runs import ROOT, command, write_config
 
 
 # ---- the report ------------------------------------------------------------------------------------------------------
@@ -184,3 +184,27 @@ def test_an_impossible_plan_says_the_smallest_world_that_would_do():
     text = report(LLAMA, "parallel.pipeline=2", "parallel.tensor=1")
     found = re.search(r"the smallest that fits: (\d+) ranks, pipeline (\d+) x tensor (\d+)", text)
     assert int(found[1]) == int(found[2]) * int(found[3]) and 15 <= int(found[1]) <= 24
+
+
+@pytest.mark.thorough
+def test_the_smallest_world_is_that_of_trying_every_cut(tmp_path):
+    """The number of tensor ranks need not be a power of two."""
+    model = "{family: llama, hidden: 1536, layers: 4, heads: 12, ffn: 4608, vocab: 3000, seq_len: 512}"
+    device = "{device: cuda, gpus_per_node: 6, reserve_gib: 0}"
+    config = write_config(tmp_path, model=model, parallel="{}", schedule="{}", hardware=device)
+    peaks = {}
+    for p in (1, 2, 3, 4):
+        for t in (1, 2, 3, 4, 6):
+            stages = plan(config, f"parallel.pipeline={p}", f"parallel.tensor={t}", "hardware.memory_gib=1000")[
+                "stages"
+            ]
+            peaks[p, t] = max(stage["peak_bytes"] for stage in stages)
+    for best in ((1, 3), (1, 6), (2, 3), (4, 6)):
+        limit = peaks[best]
+        wanted = min(p * t for (p, t), peak in peaks.items() if peak <= limit)
+        text = report(config, f"hardware.memory_gib={(limit + 1024) / GIB:.12f}")
+        found = re.search(r"the smallest that fits: (\d+) ranks, pipeline (\d+) x tensor (\d+)( with BPipe)?, at", text)
+        ranks, p, t = (int(found[i]) for i in (1, 2, 3))
+        assert ranks == p * t <= wanted and (found[4] or peaks[p, t] <= limit)
+        assert found[4] or ranks == wanted
+    assert wanted == 24

@@ -76,6 +76,16 @@ def test_every_tensor_rank_has_its_part_of_the_vocabulary(tmp_path):
 
 
 @pytest.mark.thorough
+@needs_ranks
+def test_tensor_data_and_context_ranks_write_the_same_text(trained):
+    """Their sums differ only in the last digits, which changes no clear choice of a token."""
+    alone = generate(trained, "return ", GREEDY, resume=trained.saved)
+    assert generate(trained, "return ", GREEDY, layout(t=2, p=2), resume=trained.saved) == alone
+    assert generate(trained, "return ", GREEDY, layout(t=2, d=2, parallel_sequence=True), resume=trained.saved) == alone
+    assert generate(trained, "return ", GREEDY, layout(p=2, parallel_context=2), resume=trained.saved) == alone
+
+
+@pytest.mark.thorough
 def test_texts_differ_by_seed_and_number_and_not_by_batch(trained):
     draws = {"sample.temperature": 1, "sample.tokens": 30, "sample.count": 3}
     texts = generate(trained, "the ", draws, resume=trained.saved).split("---\n")

@@ -580,8 +580,8 @@ def test_what_is_written_for_another_program_is_planned_with_its_bytes_and_expor
 
 @pytest.mark.parametrize("option, says", [
     (["--for", "deepspeed"], "use megatron, torchtitan or nanotron"),
-    (["--for", "nanotron", "-o", "schedule.name=zb-v"], "schedule.name: nanotron does not have this"),
-    (["--for", "megatron", "-o", "schedule.bpipe=on"], "schedule.bpipe: Megatron-LM does not have this"),
+    (["--for", "nanotron", "-o", "schedule.name=zb-v"], "schedule.name: nanotron does not support this"),
+    (["--for", "megatron", "-o", "schedule.bpipe=on"], "schedule.bpipe: Megatron-LM does not support this"),
 ])  # fmt: skip
 def test_what_another_program_lacks_is_refused(option, says):
     ended = search("--gpus", 16, *option, *BOX)

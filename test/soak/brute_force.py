@@ -3,7 +3,7 @@
 
 The search's own front is planned first. Half of the others are drawn over everything a search may choose: the cut, the
 schedule with its chunks and slices, the micro-batch, what is evicted and where to, recomputed prefixes and ramps, moved
-layers, overlap. The other half redraw up to two of these in a row of the front or in the fastest plan so far. The
+layers, overlap. The other half redraw one or two of these in a row of the front or in the fastest plan so far. The
 search is one program; the draws run `--plan --sweep`. They share the planner but no code of the search.
 
     test/soak/brute_force.py [--plans 300] [--case 0]...     the 32 cases: six minutes on two cores
@@ -79,7 +79,8 @@ class Case:
     def __init__(self, config, gpus, overrides, plans):
         self.path, self.gpus = ROOT / f"configs/{config}.yaml", gpus
         self.overrides = [*overrides, "hardware.profile="]
-        self.left, self.made, self.draw = plans, 0, random.Random(f"{config} {gpus} {overrides}")
+        self.left, self.made, self.drawn_that_fit = plans, 0, 0
+        self.draw = random.Random(f"{config} {gpus} {overrides}")
         self.found = self.ask("--search", "--gpus", str(gpus))
         self.model = (self.found["best"] or {}).get("config", {}).get("model", {})
         self.cuts = list(self.cuts_()) if self.model else []
@@ -154,7 +155,7 @@ class Case:
     def layout(self):
         """Returns a layout: all drawn, or a few groups redrawn in one that was among the fastest."""
         kept = dict(self.draw.choice(self.seen)) if self.draw.random() < 0.5 else {}
-        changed = self.draw.sample(sorted(kept), self.draw.randint(0, 2)) if kept else ["cut"]
+        changed = self.draw.sample(sorted(kept), self.draw.randint(1, 2)) if kept else ["cut"]
         if "cut" in changed:
             kept = {group: kept[group] for group in ("evict", "overlap") if group in kept}
             kept["cut"] = self.drawn("cut", 0)
@@ -168,12 +169,14 @@ class Case:
 def compare(case, threads=2):
     """Returns the fastest plan that fits as (milliseconds, keys), and the search's fastest."""
     searched = min(row["step_ms"] for row in case.found["front"])
-    best, layouts = (float("inf"), None), list(case.seen)
+    best, front = (float("inf"), None), list(case.seen)
+    layouts = front
     with ThreadPoolExecutor(threads) as pool:
         while case.made < case.left:
             swept = pool.map(lambda layout: case.sweep([key for keys in layout.values() for key in keys]), layouts)
             for layout, rows in zip(layouts, swept):
                 case.made += len(rows)
+                case.drawn_that_fit += layout not in front and any(row["fits"] for row, _ in rows)
                 for row, keys in rows:
                     if row["fits"] and row["step_ms"] < best[0]:
                         best = (row["step_ms"], keys)

@@ -366,6 +366,8 @@ class Trial:
         for row in rows:
             require(0 <= row["bubble"] < 1 and row["step_ms"] > 0 and row["peak_bytes"] > 0, "table", row)
             require(row["bpipe"] == "on" or row["transfer_exposed_ms"] == 0, "table", row)
+            owns = {"group": row["name"] == "gis", "delay": row["name"] == "zb-d", "load_ahead": row["bpipe"] == "on"}
+            require(all((row[key] is not None) == owned for key, owned in owns.items()), "table", row)
         row = draw.choice(rows)
         named = {key: row[key] for key in ROW if row[key] is not None and (row["bpipe"] == "on" or key not in ROW[-2:])}
         named = {f"schedule.{key}": value for key, value in named.items()}

@@ -230,6 +230,20 @@ def test_collectives_and_products_share_a_small_gpu(tmp_path, multiprocessors):
     assert trained(config, "gpt", *options, **small).bits == trained(config, "gpt", *options, VIRTUAL_RACES="0").bits
 
 
+@pytest.mark.thorough
+def test_validation_is_that_of_cpus(tmp_path):
+    data = f"{{train: {tmp_path}/train.bin, val: {tmp_path}/val.bin, val_every: 1, val_batches: 2}}"
+    config = write_config(tmp_path, "llama", data=data)
+    saved = tmp_path / "saved"
+    options = (*BPIPE, f"checkpoint.dir={saved}", "checkpoint.every=2")
+    wanted = on_cpu(config, "llama", *BPIPE)
+    found = trained(config, "llama", *options, VIRTUAL_ORDER="random")
+    assert [val["step"] for val in found.of_type("val")] == [1, 2]
+    assert virtual_runs.differences(found.of_type("val"), wanted.of_type("val"), "fp32") == []
+    asked = trained(config, "llama", *BPIPE, arguments=("--validate", "--json", "--resume", saved))
+    assert json.loads(asked.stdout)["loss"] == found.of_type("val")[-1]["loss"]
+
+
 def test_a_checkpoint_waits_for_gathers_of_weights(tmp_path):
     saved = (f"checkpoint.dir={tmp_path}/saved", "checkpoint.every=1")
     trained(write_config(tmp_path, "llama"), "llama", "parallel.data=2", "parallel.pipeline=2", *saved)
