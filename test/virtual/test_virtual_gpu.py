@@ -244,6 +244,23 @@ def test_validation_is_that_of_cpus(tmp_path):
     assert json.loads(asked.stdout)["loss"] == found.of_type("val")[-1]["loss"]
 
 
+@pytest.mark.thorough
+def test_validation_has_the_kernels_of_training(tmp_path):
+    """Its list has one chunk, training's four. Messages between nodes on both sides hold 4 of 132 multiprocessors."""
+    data = f"{{train: {tmp_path}/train.bin, val: {tmp_path}/val.bin, val_every: 0, val_batches: 1}}"
+    model = "{family: llama, hidden: 512, layers: 16, heads: 8, ffn: 1408, vocab: 61, seq_len: 16}"
+    config, saved, counts = write_config(tmp_path, "llama", data=data, model=model), tmp_path / "saved", []
+    keys = ("parallel.pipeline=4", "hardware.gpus_per_node=1", "schedule.bpipe=off", "schedule.name=interleaved",
+            "schedule.chunks=4", "schedule.micro_batch=1", "train.global_batch=4", "train.steps=1",
+            f"checkpoint.dir={saved}", "checkpoint.every=1")
+    for arguments in ((), ("--validate", "--resume", saved)):
+        folder = tmp_path / str(len(counts))
+        folder.mkdir()
+        trained(config, "llama", *keys, arguments=arguments, VIRTUAL_RACES="0", VIRTUAL_PRODUCTS=folder)
+        counts.append({int(line) for rank in folder.iterdir() for line in rank.read_text().split()})
+    assert counts == [{132 - 4}] * 2
+
+
 def test_a_checkpoint_waits_for_gathers_of_weights(tmp_path):
     saved = (f"checkpoint.dir={tmp_path}/saved", "checkpoint.every=1")
     trained(write_config(tmp_path, "llama"), "llama", "parallel.data=2", "parallel.pipeline=2", *saved)
