@@ -456,8 +456,8 @@ static int host_needs_(const Schedule *base, int s, int least) {
     return slots;
 }
 
-// To evict to the host, a stage needs the fewest slots with which the pass succeeds. To evict to a partner, a pair needs
-// half of its bundles in flight, rounded down, plus 1 because a bundle in transit takes a slot on both stages.
+// To evict to the host, a stage needs the fewest slots with which the pass succeeds. To evict to a partner, a pair
+// needs half of its bundles in flight, rounded down, plus 1 because a bundle in transit takes a slot on both stages.
 int bpipe_least_slots(const Schedule *base, EvictTarget target) {
     int least = 1;
     for (int s = 0; s < base->stages; s++) {
