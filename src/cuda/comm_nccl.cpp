@@ -424,12 +424,6 @@ static int nccl_use_memory_(Comm *comm, const CommMemory *memory, Error *err) {
     return group->registered != NULL;
 }
 
-// Returns whether NCCL can use registered memory: only NVLink SHARP does, and cuda_library.cpp disables it by default.
-static bool uses_registered_() {
-    const char *nvls = getenv("NCCL_NVLS_ENABLE");
-    return nvls == NULL || strcmp(nvls, "0") != 0;
-}
-
 Comm *comm_nccl_create(Backend *backend, Comm *host, CommUse use, bool owns, Error *err) {
     const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");
     if (blocking != NULL && atoi(blocking) != 0) {
@@ -446,7 +440,9 @@ Comm *comm_nccl_create(Backend *backend, Comm *host, CommUse use, bool owns, Err
     base->connect = nccl_connect_, base->message = nccl_message_, base->collective = nccl_collective_;
     base->test = nccl_test_, base->destroy = nccl_destroy_;
     if (use == COMM_USE_EXCHANGE) base->exchange = nccl_exchange_;
-    bool registers = use == COMM_USE_COMPUTE && uses_registered_();
+    // Only NVLink SHARP uses registered memory, and cuda_library.cpp disables it by default.
+    const char *sharp = getenv("NCCL_NVLS_ENABLE");
+    bool registers = use == COMM_USE_COMPUTE && (sharp == NULL || strcmp(sharp, "0") != 0);
     if (registers) base->use_memory = nccl_use_memory_;
     group->host = host, group->owns_host = owns, group->use = use, group->cuda = cuda_self(backend);
     group->out = (NcclLink *)xcalloc((size_t)host->size, sizeof *group->out);

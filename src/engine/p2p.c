@@ -91,12 +91,6 @@ static int p2p_connect_(P2pLink *link, Error *err) {
     return comm->connect(comm, link->peer, link->sends, memory, link->buffers * link->bytes, err);
 }
 
-static void p2p_destroy_(P2pLink *link) {
-    backend_release(link->be, MEMORY_MESSAGES, link->memory, link->buffers * link->bytes);
-    free_all(link->used, link->requests);
-    memset(link, 0, sizeof *link);
-}
-
 void p2p_begin(P2pLink *link, int64_t expected) {
     link->expected = link->comm == NULL ? 0 : expected;
     link->started = link->finished = link->opened = 0;
@@ -224,5 +218,9 @@ P2pLink *links_at(Links *links, int i) {
 
 void links_destroy(Links *links) {
     P2pLink *link;
-    for (int i = 0; (link = links_at(links, i)) != NULL; i++) p2p_destroy_(link);
+    for (int i = 0; (link = links_at(links, i)) != NULL; i++) {
+        backend_release(link->be, MEMORY_MESSAGES, link->memory, link->buffers * link->bytes);
+        free_all(link->used, link->requests);
+        memset(link, 0, sizeof *link);
+    }
 }

@@ -40,11 +40,6 @@ static double waits_(const Account *spent) { return spent->exposed + spent->exch
 
 static double compute_(const Account *spent) { return account_total(spent) - waits_(spent); }
 
-// Returns the ratio of counted compute; 1 if nothing was counted.
-static double ratio_(const Account *now, const Account *then) {
-    return compute_(then) > 0 ? compute_(now) / compute_(then) : 1;
-}
-
 // Counts a chunk, unless it is like the last one.
 static const ChunkTimes *chunk_times_(Costing *costing, const StageShape *stage, const StageChunk *chunk) {
     const StageShape *of = costing->of;
@@ -97,8 +92,10 @@ static int chunk_compute_(Costing *costing, int s, int c, double *const compute[
                     found[TIMED_BACKWARD] * compute_(&complete[TIMED_WEIGHT]) / compute_(&complete[TIMED_BACKWARD]);
                 seconds[TIMED_INPUT] = found[TIMED_BACKWARD] - seconds[TIMED_WEIGHT];
             }
-            for (int k = 0; k < TIMED_ACTIONS; k++)
-                compute[k][at] = waits_(&counted[k]) + seconds[k] * ratio_(&counted[k], &complete[k]);
+            for (int k = 0; k < TIMED_ACTIONS; k++) {
+                double whole = compute_(&complete[k]), share = whole > 0 ? compute_(&counted[k]) / whole : 1;
+                compute[k][at] = waits_(&counted[k]) + seconds[k] * share;
+            }
         }
         double input = compute[TIMED_INPUT][at], weight = compute[TIMED_WEIGHT][at];
         sum->forward += compute[TIMED_FORWARD][at];

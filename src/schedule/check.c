@@ -104,13 +104,6 @@ static int prove_turn_(const Proof *proof, int s, Action action, const int *done
     return 0;
 }
 
-static int refuse_order_(const Proof *proof, int s, Action action) {
-    bool one = proof->schedule->slices == 1;
-    return check_refuse_(proof, s, action,
-                         one ? "is out of order; microbatches go forward and backward in ascending order"
-                             : "is out of order; slices go forward in ascending and backward in descending order");
-}
-
 // Proves that F, B, I and W are each in order, that a bundle is on the stage for its B or I, that W comes after its I,
 // and the properties of prove_turn_. B and W add the gradients of the weights, and free the bundle's slot.
 static int prove_compute_(Proof *proof, int s, Action action) {
@@ -122,7 +115,12 @@ static int prove_compute_(Proof *proof, int s, Action action) {
         return check_refuse_(proof, s, action, "has a peer; F, B, I and W must have no peer");
     if (!weight) {
         int *done = forward ? chains->forwards : chains->gradients;
-        if (check_turn_(proof, action) != done[action.chunk]) return refuse_order_(proof, s, action);
+        if (check_turn_(proof, action) != done[action.chunk])
+            return check_refuse_(
+                proof, s, action,
+                proof->schedule->slices == 1
+                    ? "is out of order; microbatches go forward and backward in ascending order"
+                    : "is out of order; slices go forward in ascending and backward in descending order");
         if (!forward && *home == BUNDLE_NOT_YET) return check_refuse_(proof, s, action, "comes before its forward");
         if (!forward && *home != BUNDLE_HERE)
             return check_refuse_(proof, s, action, "needs its bundle, which is evicted");
