@@ -108,14 +108,14 @@ static ListCounts list_counts_(const StageSchedule *stage) {
 // Returns the peak number of a stage's bundles between their F and the B or W that frees their slot, evicted or not.
 static int in_flight_(const StageSchedule *stage) { return list_counts_(stage).own; }
 
-// Counts StageSchedule.kept of a list with slices and backwards.
+// Counts StageSchedule.kept of a list with slices and backwards. A list from a file is not checked yet.
 static void count_kept_(StageSchedule *stage, int chunks) {
     int *now = xcalloc((size_t)chunks, sizeof *now);
     free(stage->kept);
     stage->kept = xcalloc((size_t)chunks, sizeof *stage->kept);
     for (int64_t i = 0; i < stage->count; i++) {
         Action action = stage->actions[i];
-        if (action.slice != 0) continue;
+        if (action.slice != 0 || action.chunk < 0 || action.chunk >= chunks) continue;
         now[action.chunk] += action.kind == ACTION_FORWARD;
         stage->kept[action.chunk] = max_int(stage->kept[action.chunk], now[action.chunk]);
         now[action.chunk] -= action.kind == ACTION_BACKWARD || action.kind == ACTION_INPUT;
@@ -135,7 +135,8 @@ void schedule_finish(Schedule *schedule, int slots) {
         stage->host_slots = counts.away;
         stage->own_slots = schedule->forward_only ? 1 : counts.own;
         schedule->split = schedule->split || counts.split;
-        if (schedule->slices > 1 && !schedule->forward_only) count_kept_(stage, schedule->chunks);
+        bool keeps = schedule->slices > 1 && !schedule->forward_only && schedule->chunks <= stage->count;
+        if (keeps) count_kept_(stage, schedule->chunks);
         if (slots > 0) stage->own_slots = min_int(stage->own_slots, slots - stage->lent_slots);
         if (slots == 0) schedule->slots = max_int(schedule->slots, stage->own_slots);
     }

@@ -59,7 +59,8 @@ void device_figures(DeviceFigures *figures, const Config *config) {
     // With several hosts this host sees only some of the GPUs. Ranks share them only if the configuration allows it.
     int64_t sharing = config->hardware.share_gpu && ranks > gpus ? (ranks + gpus - 1) / gpus : 1;
     figures->memory_bytes = gpu.memory_bytes / sharing;
-    const Gpu *row = figures->row = gpu_by_name(gpu.name);
+    const Gpu *row = gpu_by_name(gpu.name);
+    figures->row = sharing == 1 ? row : NULL;
     figures->peak_tflops = row == NULL ? 0.0 : gpu_peak(row, config->train.precision) / (double)sharing;
 }
 

@@ -30,7 +30,7 @@ void device_missing(const Config *config, char why[256]);
 typedef struct DeviceFigures {
     int64_t memory_bytes;
     double peak_tflops; // peak of matrix products in the run's precision
-    const Gpu *row;     // NULL: unknown
+    const Gpu *row;     // NULL: unknown, or the GPU is shared
 } DeviceFigures;
 
 // Fills in the figures of the first GPU. All are 0 if CPUs would compute; peak_tflops is 0 if the GPU is unknown.

@@ -72,9 +72,12 @@ static bool partners_are_far_(const Config *config) {
     const ParallelConfig *parallel = &config->parallel;
     int64_t node = config->hardware.gpus_per_node, of_stage = parallel->tensor * parallel->context;
     if (parallel->placement == PLACEMENT_STAGES) of_stage *= parallel->data;
-    int64_t row = of_stage * (parallel->placement == PLACEMENT_ADJACENT ? 2 : parallel->pipeline); // spanned by pairs
+    bool adjacent = parallel->placement == PLACEMENT_ADJACENT;
+    int64_t row = of_stage * (adjacent ? 2 : parallel->pipeline); // ranks in a row that a pair spans
+    bool shifted = adjacent && parallel->pipeline % 2 == 1 && config_world(config) > of_stage * parallel->pipeline;
     bool moves = config->schedule.bpipe == BPIPE_ON && config->schedule.evict_to == EVICT_TO_PEER;
-    return moves && config_world(config) > node && (row > node || node % row != 0);
+    bool pairs = moves && parallel->pipeline > 1 && config_world(config) > node;
+    return pairs && (row > node || node % row != 0 || shifted);
 }
 
 // Returns whether a stage sends and receives across nodes on both sides. With one such side, most schedules wait for
@@ -89,7 +92,8 @@ static bool neighbours_are_far_(const Config *config, int64_t node) {
 }
 
 // The layout, the GPUs of a node and the table of GPUs decide. Rates that a user may correct between two runs must not
-// change the kernels, nor may validation, whose list has one chunk, have others than training.
+// change the kernels; nor must validation, whose list has one chunk, have others than training (it has if bundles leave
+// the node, since it evicts none).
 bool counted_moves(const Gpu *gpu, const Config *config, const StageShape *stage) {
     static const double REACHED = 0.7, FP8 = 1.5; // of the peak, and the gain of 8 bits: roughly, for large products
     const ParallelConfig *parallel = &config->parallel;

@@ -37,9 +37,9 @@ void hardware_describe(Hardware *hardware, const Config *config, const char *dev
         if (given->peak_tflops == 0 || given->memory_gib == 0) device_figures(&here, config);
         hardware->peak = 1e12 * (given->peak_tflops > 0 ? given->peak_tflops : here.peak_tflops);
         cost_of_gpu(&hardware->cost, config, hardware->peak);
-        hardware->gpu = given->gpu > 0     ? gpu_row(given->gpu)
-                        : here.row != NULL ? here.row
-                                           : gpu_by_peak(hardware->peak * 1e-12);
+        hardware->gpu = given->gpu > 0                                ? gpu_row(given->gpu)
+                        : given->peak_tflops == 0 && here.row != NULL ? here.row
+                                                                      : gpu_by_peak(hardware->peak * 1e-12);
         hardware->capability = gpu_capability(gpu_row(given->gpu));
         hardware->memory_bytes = given->memory_gib > 0 ? (int64_t)(given->memory_gib * GIB) : here.memory_bytes;
         return;

@@ -1,10 +1,12 @@
 // The paper's formula, and times that can be computed by hand: counted stage times, Megatron-LM's
 // softmax rule, and a long schedule with a time that follows from a shorter one.
 #include "models.h"
+#include "plan/counted.h"
 #include "plan/plan_time.h"
 #include "backend/attention_scratch.h"
 #include "plan/planner.h"
 #include "made_plan.h"
+#include "ranks/topology.h"
 #include "unit.h"
 
 #include <math.h>
@@ -418,4 +420,37 @@ TEST(a_size_that_was_not_measured_is_told_by_those_with_its_softmax) {
     near(forward_by_profile(26, 3), 30, 1e-12); // unfused, scaled from size 1
     near(forward_by_profile(26, 6), 24, 1e-12); // fused, scaled from sizes 2 and 4
     near(forward_by_profile(26, 1), 10, 1e-12);
+}
+
+// ---- multiprocessors for messages -----------------------------------------------------------------------------------
+
+static bool pairs_are_apart(const Config *config) {
+    const ParallelConfig *parallel = &config->parallel;
+    int64_t node = config->hardware.gpus_per_node, ranks = parallel->tensor * parallel->context;
+    bool apart = false;
+    for (int r = 0; r < parallel->data; r++)
+        for (int s = 0; s < parallel->pipeline; s++)
+            for (int i = 0, partner = bpipe_partner((int)parallel->pipeline, s); partner >= 0 && i < ranks; i++) {
+                int64_t here = topology_rank(parallel, (Coordinates){r, s, i}) / node;
+                apart |= here != topology_rank(parallel, (Coordinates){r, partner, i}) / node;
+            }
+    return apart;
+}
+
+// With an unknown GPU only bundles decide. A layout in which some pairs are apart counts as one in which all are.
+TEST(products_leave_multiprocessors_wherever_bundles_cross_nodes) {
+    static Config config;
+    static const int placements[] = {PLACEMENT_LINEAR, PLACEMENT_ADJACENT, PLACEMENT_STAGES};
+    int seen[2][2] = {{0}};
+    config = loaded(LLAMA, "schedule.bpipe=on");
+    for (int of = 0; of < 3 * 2 * 9 * 4 * 4; of++) {
+        ParallelConfig *parallel = &config.parallel;
+        parallel->placement = placements[of % 3], config.hardware.gpus_per_node = of / 3 % 2 == 0 ? 4 : 8;
+        parallel->pipeline = 1 + of / 6 % 9, parallel->tensor = 1 << of / 54 % 4, parallel->data = 1 + of / 216;
+        bool moves = counted_moves(NULL, &config, &(StageShape){0}), apart = pairs_are_apart(&config);
+        assert_true(moves || !apart);
+        assert_true(!moves || parallel->pipeline > 1);
+        seen[moves][apart]++;
+    }
+    assert_true(seen[1][1] > 100 && seen[0][0] > 100 && seen[1][0] < seen[1][1] / 4);
 }

@@ -177,6 +177,23 @@ TEST(text_that_is_not_a_schedule_is_refused_with_its_line) {
     }
 }
 
+// Text is read before it is checked: no count of a list may trust its numbers.
+TEST(chunks_that_do_not_exist_are_left_to_the_check) {
+    static const char *const texts[] = {
+        "# schedule a  stages 1  chunks 1  slices 2  placement loop  microbatches 1  slots 2  edges 2\n"
+        "stage 0: F0.90000000:0 F0.0:1 B0.0:1 B0.0:0\n",
+        "# schedule a  stages 1  chunks 2147483647  slices 2  placement loop  microbatches 1  slots 2  edges 2\n"
+        "stage 0: F0.0:0 F0.0:1 B0.0:1 B0.0:0\n",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        Error err = {0};
+        Schedule *schedule = schedule_parse(texts[i], &err);
+        assert_non_null(schedule);
+        assert_true((schedule->stage[0].kept == NULL) == (i == 1));
+        schedule_free(schedule);
+    }
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Makers
 
