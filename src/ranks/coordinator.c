@@ -96,7 +96,7 @@ void coordinator_hear(Coordinator *coordinator, int rank, const RankStatus *hear
     // A launcher may kill a rank that was leaving: mpirun kills all ranks once a rank has left with an error. The rank
     // that was leaving is not the cause.
     bool killed = status.ending == ENDING_DIED && (status.signal > 0 || status.code < 0);
-    if (killed && coordinator->failed && !coordinator->found && strcmp(watchdog_action(&status), "leaving") == 0)
+    if (killed && coordinator->failed && !coordinator->found && strncmp(watchdog_action(&status), "leaving", 7) == 0)
         status.ending = ENDING_LEFT, status.code = EXIT_FAILED;
     watchdog_hear(coordinator->dog, rank, &status, now);
     if (status.ending == ENDING_NONE) return;

@@ -202,11 +202,15 @@ static void tell_(Supervisor *supervisor, double now) {
 // Ends this rank because the coordinator is silent or has ended. Every supervisor then logs a line about its own rank.
 static void miss_coordinator_(const Supervisor *supervisor, const char *what) {
     char own[WATCHDOG_TEXT];
-    if (supervisor->by_hand) { // the caretaker kills the other processes
+    RankStatus status = supervisor->last;
+    status_page_read(supervisor->page, &status);
+    // An error that all ranks found is rank 0's to report; the launcher then kills the processes in any order.
+    bool reported = strcmp(watchdog_action(&status), "leaving with an error") == 0;
+    if (supervisor->by_hand || reported) { // by hand: the caretaker kills the other processes
         kill_rank_(supervisor);
         _exit(EXIT_FAILED);
     }
-    watchdog_describe(&supervisor->last, own);
+    watchdog_describe(&status, own);
     give_up_(supervisor, "%s; this rank %s; %s", what, own, supervisor->job.remedy);
 }
 

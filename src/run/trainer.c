@@ -95,7 +95,7 @@ static int rank_main_(Trainer *t, Error *err) {
         if (!err->everywhere && world_size(world) > 1) world_abort(world, err->code);
         code = err->code;
     }
-    status_page_set_action(page, "leaving");
+    status_page_set_action(page, status == 0 ? "leaving" : "leaving with an error");
     run_trace_close(&run);
     run_destroy(&run);
     world_leave(world, code);

@@ -90,7 +90,7 @@ TEST(selective_recomputation_keeps_no_output_of_a_norm) {
 }
 
 TEST(an_unknown_program_is_refused) {
-    Error err;
+    Error err = {0};
     Config config;
     memset(&config, 0, sizeof config);
     assert_int_equal(foreign_take(&config, "nanotron", false, &err), 0);
