@@ -33,7 +33,7 @@ unit: $(TEST_BIN) $(KERNEL_BIN)
 # compiles the same sources. make test-all: all other cases (test/conftest.py), and the library that nvcc
 # compiles. pytest finds the programs that it starts through TEST_PROGRAMS.
 QUICK_BIN := $(filter-out %/test_cuda,$(TEST_BIN)) $(KERNEL_BIN)
-test: programs tiny-data virtual $(QUICK_BIN) $(TOOL_BIN)
+test: programs tiny-data virtual $(QUICK_BIN) $(TOOL_BIN) $(BENCH_SRC:%.c=$(B)/%.o)
 	$(Q)TEST_PROGRAMS=$(abspath $(B)/test) $(PYTHON) test/run_tests.py --pytest test --part promises $(QUICK_BIN)
 
 test-all: all virtual $(TOOL_BIN) $(ASK_CUDNN) $(B)/test/test_kinds $(if $(CUDA_SRC),$(B)/test/test_cuda)

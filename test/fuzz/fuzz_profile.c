@@ -25,7 +25,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const char *path = fuzz_file("again.json", "", 0);
     PROMISE(profile_write(&profile, path, &err) == 0);
     PROMISE(profile_read(&again, path, &err) == 0 && again.count == profile.count);
-    for (int64_t i = 0; i < profile.count; i++) PROMISE(isfinite(again.stages[i].forward));
+    for (int64_t i = 0; i < profile.count; i++) PROMISE(isfinite(again.stages[i].seconds[TIMED_FORWARD]));
     profile_free(&again);
     profile_free(&profile);
     return 0;
