@@ -300,7 +300,7 @@ int config_keep_copy(const char *path, Error *err) {
     ssize_t length;
     char name[64], *text = getenv(CONFIG_COPY_VARIABLE) == NULL ? yaml_read_text_(path, &length, err) : NULL;
     if (text == NULL) return err->code != 0 ? -1 : 0;
-    int copy = memfd_create("configuration", MFD_CLOEXEC); // open for as long as this process runs
+    int copy = memfd_create("configuration", 0); // open for as long as this process runs, even another program (dry_run.c)
     bool kept = copy >= 0 && write(copy, text, (size_t)length) == length;
     free(text);
     snprintf(name, sizeof name, "/proc/%d/fd/%d", (int)getpid(), copy);

@@ -3,7 +3,6 @@
 #include "base/alloc.h"
 #include "base/files.h"
 #include "config/config.h"
-#include "config/options.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -40,31 +39,20 @@ static void set_number_(const char *name, int64_t value) {
     setenv(name, text, 0);
 }
 
-int dry_run_start(const char *program, int argc, char **argv, Error *err) {
-    char **asked = argv;
-    while (*asked != NULL && strcmp(*asked, "--dry-run") != 0) asked++;
-    if (*asked == NULL || getenv(DRY_) != NULL) return 0;
-    Log log = {program, -1, -1, LOG_NORMAL};
+int dry_run_start(const Config *config, const Log *log, int argc, char **argv, Error *err) {
     char own[4096], path[4200], make[4200];
-    Options options = {0};
-    static Config config; // static, because the stack limit has not been checked yet
-    if (options_parse(&options, argc, argv, err) != 0) return -1;
-    int status = config_load(&config, options.config, options.overrides, options.override_count, err);
-    log.level = options.quiet ? LOG_QUIET : LOG_NORMAL;
-    options_free(&options);
-    if (status != 0) return -1;
+    if (getenv(DRY_) != NULL) return 0;
     // The program is in the checkout's root, or in build/release.
-    ssize_t length = readlink("/proc/self/exe", own, sizeof own - 1);
-    own[length > 0 ? length : 0] = '\0';
+    if (!file_of_program(own, sizeof own)) own[0] = '\0';
     do {
         *(strrchr(own, '/') != NULL ? strrchr(own, '/') : own) = '\0';
         snprintf(make, sizeof make, "%s/Makefile", own);
     } while (own[0] != '\0' && access(make, R_OK) != 0);
-    snprintf(path, sizeof path, "%s/build/virtual/%s", own, program);
+    snprintf(path, sizeof path, "%s/build/virtual/%s", own, log->program);
     if (access(path, X_OK) != 0 && access(make, R_OK) != 0)
         return error_set(err, EXIT_FAILED, "--dry-run: needs a checkout with its Makefile; run it there");
     if (access(path, X_OK) != 0) {
-        log_status(&log, "dry run: building the program for virtual GPUs once, with make virtual; this takes minutes");
+        log_status(log, "dry run: building the program for virtual GPUs once, with make virtual; this takes minutes");
         if (!build_(own) || access(path, X_OK) != 0)
             return error_set(err, EXIT_FAILED, "--dry-run: make virtual failed in %s; run it there to see why", own);
     }
@@ -79,8 +67,8 @@ int dry_run_start(const char *program, int argc, char **argv, Error *err) {
                          "--dry-run: %s was built from other sources than this program; run make programs virtual in "
                          "%s",
                          path, own);
-    log_status(&log, "dry run on virtual GPUs: nothing is computed, and times are from the virtual clock");
-    int64_t node = config.hardware.gpus_per_node, world = config_world(&config);
+    log_status(log, "dry run on virtual GPUs: nothing is computed, and times are from the virtual clock");
+    int64_t node = config->hardware.gpus_per_node, world = config_world(config);
     set_number_(DRY_, 1);
     set_number_("VIRTUAL_GPUS", node);
     set_number_("VIRTUAL_NODES", (world + node - 1) / node);

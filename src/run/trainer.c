@@ -224,8 +224,9 @@ static int load_(Trainer *t, Error *err) {
     if (config_keep_copy(o->config, err) != 0) return -1;
     if ((o->search ? search_load : config_load)(t->config, o->config, o->overrides, o->override_count, err) != 0)
         return -1;
-    if (t->config->model.family == family_find(t->model->family)) return 0;
     const char *word = config_word("model.family", t->config->model.family);
+    if (t->config->model.family == family_find(t->model->family))
+        return o->dry_run ? dry_run_start(t->config, &t->log, t->argc, t->argv, err) : 0;
     return config_error(t->config, "model.family", err, "%s trains %s; use train_%s for %s", t->log.program,
                         t->model->family, word, word);
 }
@@ -237,10 +238,6 @@ int trainer_main(const char *program, const Model *model, int argc, char **argv)
     cuda_set_environment();
     file_reserve_standard();
     signal(SIGXFSZ, SIG_IGN); // exceeding a limit on a file's size is then a write error, which we report
-    if (dry_run_start(program, argc, argv, &err) != 0) {
-        log_line(&t.log, "%s", err.text);
-        return err.code;
-    }
     t.supervisor = supervisor_open(program, &err);
     bool parsed = t.supervisor != NULL && check_limits_(&err) == 0 && options_parse(&t.options, argc, argv, &err) == 0;
     const Options *o = &t.options;

@@ -28,9 +28,10 @@ FAMILY_OF_GPT_TINY = f"configs/gpt_tiny.yaml:{GPT_TINY.index('  family: gpt') + 
     ("-h", r"exit codes: 0 done"),
     ("--help-config", r"micro_batch +b: sequences in one microbatch\n +default 1; an integer from 1"),
     ("--version", r"^train_{family} \d+\.\d+\.\d+\nCPU   .*(oneDNN|OpenMP).*\nMPI   .+\nGPU   .+\n$"),
+    ("--dry-run --help", r"usage: train_{family} -c FILE"),
 ])
 def test_questions_are_answered_on_stdout(family, option, holds):
-    answer = command(family, option)
+    answer = command(family, *option.split())
     assert answer.returncode == 0 and answer.stderr == ""
     assert re.search(holds.format(family=family), answer.stdout)
 
