@@ -281,7 +281,7 @@ int checkpoint_list(const char *dir, CheckpointName **list, int64_t *count, Erro
     DIR *stream = opendir(dir);
     if (stream == NULL)
         return errno == ENOENT ? 0 : error_set(err, EXIT_FAILED, "%s: cannot be read: %s", dir, strerror(errno));
-    for (struct dirent *entry; (entry = readdir(stream)) != NULL;) {
+    for (struct dirent *entry; errno = 0, (entry = readdir(stream)) != NULL;) {
         char path[CHECKPOINT_PATH], back[CHECKPOINT_PATH];
         Manifest manifest = {0};
         // The hidden name of a replaced checkpoint counts only if its original path is free.
@@ -301,6 +301,7 @@ int checkpoint_list(const char *dir, CheckpointName **list, int64_t *count, Erro
         *list = xgrow(*list, *count, sizeof **list);
         (*list)[(*count)++] = found;
     }
+    if (errno != 0) status = error_set(err, EXIT_FAILED, "%s: cannot be read: %s", dir, strerror(errno));
     closedir(stream);
     if (*count > 1) qsort(*list, (size_t)*count, sizeof **list, newer_first_);
     return status;

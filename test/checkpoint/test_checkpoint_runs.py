@@ -256,6 +256,26 @@ def test_a_disk_that_fails_to_read_checkpoints_is_not_taken_for_an_empty_one(sma
     assert "step_00000008 after step 8" in small.run(resume_if_any=saved).stderr
 
 
+UNLISTED = """
+#include <dirent.h>
+// The folder FOLDER cannot be listed to its end.
+struct dirent *readdir(DIR *stream) {
+    char link[64], path[4096] = "";
+    snprintf(link, sizeof link, "/proc/self/fd/%d", dirfd(stream));
+    bool fails = readlink(link, path, sizeof path - 1) > 0 && strcmp(path, getenv("FOLDER")) == 0;
+    return fails ? errno = EIO, NULL : REAL(readdir)(stream);
+}
+"""
+
+
+def test_a_folder_that_cannot_be_listed_is_not_taken_for_an_empty_one(small, saved, tmp_path):
+    library, before = preload(tmp_path / "unlisted.so", UNLISTED), contents(saved)
+    environment = {"LD_PRELOAD": str(library), "FOLDER": str(saved.resolve())}
+    refused = small.run(saving(saved, 2), resume_if_any=saved, environment=environment, code=1)
+    assert f"{saved}: cannot be read: Input/output error" in refused.stderr, refused.stderr
+    assert refused.steps == {} and contents(saved) == before
+
+
 def test_what_cannot_be_read_is_kept_when_its_step_comes_again(small, tmp_path):
     saved = tmp_path / "saved"
     shutil.copytree(small.saved / "step_00000002", saved / "step_00000002")
