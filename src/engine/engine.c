@@ -252,15 +252,27 @@ static void action_links_(Engine *engine, const Action *action, P2pLink **in, P2
     *out = action->kind == ACTION_WEIGHT ? NULL : &links->out[way];
 }
 
+// Returns whether an eviction of the bundle is posted and has not started. Its backward comes after its load, so the
+// backward has to wait although the bundle is still here.
+static bool evicts_later_(const Engine *engine, int bundle) {
+    const Queue *queue = &engine->queue;
+    for (int64_t i = queue->started; i < queue->posted; i++) {
+        const Action *action = engine_action_(engine, queue->actions[i]);
+        if (action->kind == ACTION_EVICT && engine_bundle_(engine, action) == bundle) return true;
+    }
+    return false;
+}
+
 static Lack lack_(Engine *engine, const Action *action) {
     P2pLink *in, *out;
+    int bundle = engine_bundle_(engine, action);
     if (action->kind == ACTION_WEIGHT) return LACK_NOTHING;
     action_links_(engine, action, &in, &out);
     if (!p2p_ready(in)) return LACK_INPUT;
     if (!p2p_ready(out)) return LACK_OUTPUT;
     if (action->kind == ACTION_FORWARD) return slots_free(&engine->own, false) == NULL ? LACK_SLOT : LACK_NOTHING;
-    const Slot *slot = slots_find(&engine->own, engine_bundle_(engine, action));
-    return slot != NULL && slot->state == SLOT_HELD ? LACK_NOTHING : LACK_LOAD;
+    const Slot *slot = slots_find(&engine->own, bundle);
+    return slot != NULL && slot->state == SLOT_HELD && !evicts_later_(engine, bundle) ? LACK_NOTHING : LACK_LOAD;
 }
 
 // Publishes the message, buffer, slot or bundle that the stage waits for: "B14 from stage 3".

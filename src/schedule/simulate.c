@@ -111,6 +111,18 @@ static bool is_beyond_(const SimRun *run, const SimStage *stage, double start) {
     return run->costs->most > 0 && start + stage->left + tail > run->costs->most * (1 + 1e-9);
 }
 
+// Returns whether the bundle of a stage's next backward is in an own slot, and no posted eviction will still take it
+// away: the backward comes after the load.
+static bool is_here_(const SimRun *run, const SimStage *stage) {
+    const Schedule *schedule = run->schedule;
+    for (int64_t i = stage->queue; i < stage->compute; i++) {
+        const Action action = stage->actions[i];
+        if (action.kind == ACTION_EVICT && &stage->here[schedule_bundle(schedule, action)] == stage->bundle)
+            return false;
+    }
+    return *stage->bundle;
+}
+
 static void start_compute_(SimRun *run, int s) {
     SimStage *stage = &run->stages[s];
     if (stage->computing || stage->compute == stage->count) return;
@@ -120,7 +132,7 @@ static void start_compute_(SimRun *run, int s) {
         out->reserved - (out->from == out->to ? out->consumed : out->arrived) >= run->schedule->edge_buffers)
         return;
     bool forward = stage->kind == ACTION_FORWARD;
-    bool ready = forward ? stage->own < run->schedule->stage[s].own_slots : *stage->bundle;
+    bool ready = forward ? stage->own < run->schedule->stage[s].own_slots : is_here_(run, stage);
     // A wait for a slot or a load counts from the moment at which every other condition holds.
     if (!ready && !stage->waiting) stage->waiting_since = run->now;
     StageTimeline *line = &run->timeline->stage[s];

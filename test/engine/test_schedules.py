@@ -39,6 +39,16 @@ def test_two_stages_may_evict_to_each_other(small, tmp_path):
     assert all(step["evictions"] == 2 for step in ended.steps)
 
 
+def test_a_backward_waits_for_its_load_even_if_the_eviction_has_not_started(small, tmp_path):
+    """E0 comes behind E2, which waits for the other stage's last A, when the gradient of microbatch 0 is here."""
+    path, rest = tmp_path / "mine.txt", " ".join(f"B{m}.0" for m in range(1, 8))
+    head = "# schedule mine  stages 2  chunks 1  placement loop  microbatches 8  slots 9  edges 8"
+    forwards, turns = " ".join(f"F{m}.0" for m in range(8)), " ".join(f"F{m}.0 B{m}.0" for m in range(7))
+    first = f"stage 0: {forwards} E7.0>1 E0.0>h L0.0<h B0.0 L7.0<1 {rest}"
+    path.write_text(f"{head}\n{first}\nstage 1: {turns} A7.0<0 F7.0 R7.0>0 B7.0\n")
+    small.keeps_bits((), [OFF, "parallel.pipeline=2", f"schedule.file={path}", "train.timeout_s=20"])
+
+
 def test_a_list_with_one_buffer_an_edge_trains_and_validates(small, tmp_path):
     """Messages are allocated for the list, and validation keeps to that."""
     path, turns = tmp_path / "mine.txt", " ".join(f"F{m}.0 B{m}.0" for m in range(8))
