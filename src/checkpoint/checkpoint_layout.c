@@ -22,7 +22,7 @@ const TensorSpec *spec_stored(const TensorTable *table, const TensorSpec *spec) 
     return spec->tied_to < 0 ? spec : &table->specs[spec->tied_to];
 }
 
-bool spec_is_vector(const TensorSpec *spec) { return spec->cols == 1; }
+bool spec_is_vector(const TensorSpec *spec) { return spec->cols == 1 && !spec->transposed; }
 
 int layout_group(const CheckpointLayout *layout, int64_t table_index) {
     const TensorTable *table = layout->table;

@@ -38,8 +38,9 @@ TEST(files_hold_every_parameter_once) {
     } rows[] = {{&llama_model, "configs/llama65b.yaml", ""},
                 {&gpt_model, "configs/gpt3_96b.yaml", "model.vocab=50257"},
                 {&llama_model, "configs/mistral_7b.yaml", "model.experts=8 model.experts_per_token=2"},
-                {&gpt_model, "configs/gpt3_96b.yaml", "model.vocab=50257 model.tie_embeddings=false"}};
-    for (int i = 0; i < 4; i++) {
+                {&gpt_model, "configs/gpt3_96b.yaml", "model.vocab=50257 model.tie_embeddings=false"},
+                {&gpt_model, "configs/gpt3_96b.yaml", "model.ffn=1 parallel.tensor=1"}};
+    for (int i = 0; i < 5; i++) {
         Config config = loaded(rows[i].path, rows[i].overrides);
         config.model.dense_layers = config.model.experts > 0 ? 3 : 0; // whose experts have no rows
         check_files_(rows[i].model, &config.model, PRECISION_FP32, 12, 0);
