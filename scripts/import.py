@@ -3,9 +3,9 @@
 
     scripts/import.py megatron [NAME=VALUE]... SCRIPT [ARGUMENTS]... >our.yaml     a launch script, with its arguments
     scripts/import.py megatron torchrun ... pretrain_gpt.py ... >our.yaml           or the flags themselves
-    scripts/import.py [--gpus N] torchtitan FILE.toml >our.yaml
-    scripts/import.py nanotron FILE.yaml >our.yaml
-    scripts/import.py nemo|bridge FILE.yaml >our.yaml                               NeMo's, Megatron-Bridge's
+    scripts/import.py [--gpus N] torchtitan FILE.toml [KEY=VALUE]... >our.yaml
+    scripts/import.py nanotron FILE.yaml [KEY=VALUE]... >our.yaml
+    scripts/import.py nemo|bridge FILE.yaml [KEY=VALUE]... >our.yaml                NeMo's, Megatron-Bridge's
 
 The script is read and not run. NAME=VALUE gives variables that it takes from its environment; flags after it are added.
 --gpus N: the number of GPUs, where the input does not say it. --model: one of our configurations or a config.json with
@@ -28,6 +28,15 @@ from run_files import Failure, Refusal, finish, read_text
 
 FILES = {"torchtitan": (torchtitan, "TOML"), "nanotron": (nanotron, "YAML"), "nemo": (nemo, "YAML"),
          "bridge": (nemo, "YAML")}
+# A file's suffix: its programs, and what to do with another one.
+SUFFIXES = {
+    ".toml": (["torchtitan"], "is TOML; say torchtitan"), ".sh": (["megatron"], "is a launch script; give the file that"
+    " it names, and the KEY=VALUE words of its command after it"),
+    ".yaml": (["nanotron", "nemo", "bridge"], "is YAML; say nemo, bridge or nanotron"),
+    ".json": ([], "is JSON; a model's config.json is planned with -c, and says no run"),
+    ".py": ([], "is Python, which is not run; give the YAML or TOML that the run writes, such as run_config.yaml beside a"
+                " checkpoint of Megatron-Bridge"),
+}
 
 
 def converted(options):
@@ -35,21 +44,24 @@ def converted(options):
     if options.gpus is not None and not 0 < options.gpus <= 1 << 20:
         raise Failure(f"--gpus {options.gpus}: is out of range; use 1 or more")
     model = ask(options.model, "--plan", "--json")["config"]["model"] if options.model else None
+    file = Path(options.words[0]) if options.words else None
+    programs, remedy = SUFFIXES.get(file.suffix if file else "", ([options.program], ""))
+    if options.program not in programs and not (options.program == "megatron" and len(options.words) > 1):
+        raise Failure(f"{file}: {remedy}")
     if options.program == "megatron":
         if not options.words:
             raise Failure("megatron: takes a launch script or flags; see --help")
         settings, front, slurm = megatron.read(options.words)
         return whole(settings, lambda s: megatron.convert(s, options.gpus, front, slurm, model))
     program, kind = FILES[options.program]
-    if len(options.words) != 1:
-        raise Failure(f"{options.program}: takes one {kind} file; see --help")
-    path = Path(options.words[0])
-    text = read_text(path)
+    if file is None:
+        raise Failure(f"{options.program}: takes a {kind} file; see --help")
+    text = read_text(file)
     try:
-        settings = program.read(text)
+        settings = program.read(text, options.words[1:])
         return whole(settings, lambda s: program.convert(s, options.gpus, model))
     except Failure as failure:
-        raise Failure(f"{path}: {failure}") from None
+        raise Failure(f"{file}: {failure}") from None
 
 
 def whole(settings, convert):

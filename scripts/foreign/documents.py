@@ -1,5 +1,8 @@
 """Reads YAML and TOML as settings, without running what they ask for."""
 
+import json
+import re
+
 from run_files import Failure
 
 from .settings import Settings
@@ -29,6 +32,25 @@ def read_yaml(text):
     if not isinstance(found, dict):
         raise Failure("is not a YAML mapping of sections; give the run's configuration")
     return found
+
+
+def overridden(tables, words):
+    """Returns the tables with the values of words of a command line: a.b=value, +a.b=value, --a.b=value."""
+    for word in words:
+        found = re.fullmatch(r"(?:\+*|--)([a-z_][\w.]*)=(.*)", word, re.DOTALL)
+        if found is None:
+            raise Failure(f"{word}: is no setting; write KEY=VALUE, such as training.steps=100")
+        *parents, last = found[1].split(".")
+        table = tables
+        for name in parents:
+            if not isinstance(table.get(name), dict):
+                table[name] = {}
+            table = table[name]
+        try:
+            table[last] = json.loads(found[2].lower() if found[2].lower() in ("true", "false", "null") else found[2])
+        except ValueError:
+            table[last] = found[2]
+    return tables
 
 
 def flattened(value, name="", deep=0):

@@ -8,7 +8,7 @@ from .shell import readable, unknown_in
 
 SHORT = {"-N": "nodes", "-n": "ntasks", "-G": "gpus", "-np": "ntasks", "-c": "cpus-per-task", "-ppn": "ntasks-per-node"}
 WORLD = ("nnodes", "nproc-per-node", "nodes", "ntasks", "ntasks-per-node", "gpus-per-node", "gpus", "gres", "num-gpus",
-         "num-nodes", "npernode", "gpus-per-task")
+         "num-nodes", "npernode", "gpus-per-task", "num-processes", "num-machines")
 
 
 def front_options(words):
@@ -16,7 +16,7 @@ def front_options(words):
     found = {}
     for at, word in enumerate(words):
         name, equals, value = word.partition("=")
-        after = words[at + 1] if at + 1 < len(words) else ""
+        after = words[at + 1] if at + 1 < len(words) and not words[at + 1].startswith("--") else ""
         if name.startswith("--"):
             found[name[2:].replace("_", "-")] = value if equals else after
         elif name in SHORT:
@@ -56,9 +56,9 @@ def gpus_of(s, front, slurm, gpus):
             known["gpus-per-node"] = count("gpus-per-node", found[1])
     torchrun = (any(re.search(r"torchrun|torch\.distributed|deepspeed", word) for word in front)
                 or "nproc-per-node" in options)
-    nodes = first(known, "nnodes", "num-nodes", "nodes")
+    nodes = first(known, "nnodes", "num-nodes", "nodes", "num-machines")
     each = first(known, "nproc-per-node", "num-gpus") if torchrun else first(known, "ntasks-per-node", "npernode")
-    tasks = known["ntasks"] if not torchrun else None
+    tasks = known["num-processes"] or (known["ntasks"] if not torchrun else None)
     if torchrun and not {"nproc-per-node", "num-gpus"} & set(options) and "nnodes" in options:
         each = 1  # torchrun's own default
     each = each or known["gpus-per-node"]
@@ -76,7 +76,7 @@ def gpus_of(s, front, slurm, gpus):
         names = ("nnodes", "nproc-per-node", "nodes", "ntasks-per-node")
         unsaid = [f"--{name} {readable(options[name])}" for name in names if name in options and known[name] is None]
         raise Failure(f"the number of GPUs is not known{' (' + ', '.join(unsaid) + ')' if unsaid else ''}; say --gpus N"
-                      " before the program's name")
+                      f" before the program's name{s.because()}")
     if each is None and tasks and nodes:
         each = tasks // nodes
     return world, min(each, world) if each else None

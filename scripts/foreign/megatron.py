@@ -10,7 +10,7 @@ from run_files import Failure, read_text
 from .documents import flattened
 from .job import gpus_of
 from .settings import REQUIRED, Settings, is_off, quiet_of, rows_of
-from .shell import Script, readable, slurm_lines, unknown_in
+from .shell import MARK, Script, readable, slurm_lines, unknown_in
 
 ROWS = rows_of("megatron")
 ALONE = ("swiglu", "bf16", "fp16", "sequence-parallel", "use-distributed-optimizer", "group-query-attention",
@@ -20,6 +20,10 @@ OLDER = (("layernorm-epsilon", "norm-epsilon", None), ("RMSNorm", "normalization
          ("overlapped-distributed-optimizer", "use-distributed-optimizer", None))
 FP8 = {"delayed": "tensor", "tensorwise": "tensor", "blockwise": "block", "mxfp8": "mx"}
 FSDP = ("use-megatron-fsdp", "use-torch-fsdp2", "use-custom-fsdp")
+# Words of commands that another program than Megatron-LM takes.
+OTHERS = ((r"[+~]*[a-z_]+\.[\w.]+=", "NeMo", "nemo FILE.yaml KEY=VALUE..."),
+          (r"--[a-z_]+\.[a-z_]+|.*\.toml$", "torchtitan", "torchtitan FILE.toml KEY=VALUE..."),
+          (r"--config-file\b", "nanotron", "nanotron FILE.yaml"))
 SHARDED = "every data rank holds all optimizer state there; here it is cut over"
 
 
@@ -63,17 +67,15 @@ def read_script(words):
         name, _, value = words[0].partition("=")
         given[name], words = value, words[1:]
     settings, slurm = Settings(), {}
-    path = existing(words[0]) if words else None
+    path = existing(words[0]) if words and not words[0].endswith(".py") else None
     if not words or words[0].startswith("-") or not (path or " " in words[0]):
-        if words and re.search(r"/|\.(sh|slurm|sbatch|yaml)$", words[0]) and not words[0].endswith("torchrun"):
+        if words and re.search(r"/|\.(sh|slurm|sbatch|yaml)$", words[0]) and not words[0].endswith(("torchrun", ".py")):
             raise Failure(f"{words[0]}: is not a file here")
         return settings, command_settings(words, settings), slurm, None
     text = read_text(path) if path else words[0]
     more = next((i for i, word in enumerate(words) if i > 0 and word.startswith("--")), len(words))
     if len(text) > 1 << 20:
         raise Failure(f"{path}: is larger than 1 MiB; give a launch script")
-    if path and path.suffix in (".yaml", ".yml"):
-        raise Failure(f"{path}: is YAML; say nemo instead of megatron")
     slurm = slurm_lines(text)
     script = Script(given, lambda name: beside(path, name), words[1:more])
     known = {"SLURM_NNODES": "nodes", "SLURM_JOB_NUM_NODES": "nodes", "SLURM_NTASKS": "ntasks",
@@ -83,12 +85,12 @@ def read_script(words):
         if (value := slurm.get("--" + option, "")).isdigit():
             script.given.setdefault(name, value)
     script.run(text)
+    for note in script.notes:
+        settings.say("unknown", note)
     command = chosen(script, settings)
     if script.missing:
         settings.hint = f", and the script's {script.missing} arguments after its name"
     front = command_settings([*command, *words[more:]], settings)
-    for note in script.notes:
-        settings.say("unknown", note)
     if script.ends:
         ends = ", ".join(dict.fromkeys(script.ends))
         settings.quiet_ones.append(f"not followed, since they depend on what the script does not say: {ends}")
@@ -117,6 +119,12 @@ def chosen(script, settings):
     training = []
     for pattern in (r"--num[-_]layers|--encoder[-_]num[-_]layers", r"pretrain\w*\.py|train\w*\.py"):
         training = training or [each for each in script.commands if any(re.search(pattern, word) for word in each)]
+        for pattern, program, remedy in OTHERS if not training else ():
+            python = [each for each in script.commands if any(re.search(r"\.py$|^-m$", word) for word in each)]
+            word = next((word for each in python for word in each if re.match(pattern, word)), None)
+            if word is not None:
+                raise Failure(f"{readable(word)}: is a word of {program}; say {remedy} with the file and the words of"
+                              " the command")
     # A file of flags has one on each line, and is no command.
     loose = [each for each in script.commands if each[0].startswith("--")]
     if loose and (not training or training[0] in loose):
@@ -131,7 +139,9 @@ def chosen(script, settings):
     texts = [text for text in texts if not any(text.strip() in other and text != other for other in texts)]
     if not any(re.search("--num[-_]layers", text) for text in texts):
         ends = f"the script ends in line {script.ended}, and " if script.ended else ""
-        raise Failure(f"{ends}no command of the script has --num-layers; give the flags, or variables that it needs")
+        ends += f"not followed: {', '.join(script.ends)}; " if script.ends else ""
+        raise Failure(f"{ends}no command of the script has --num-layers; give the flags, or variables that it needs"
+                      + settings.because())
     settings.say("unknown", "no command of the script has --num-layers; the flags in its variables are converted")
     return [word for text in dict.fromkeys(texts) for word in text.split()]
 
@@ -192,7 +202,7 @@ def vocabulary(s, default):
                                " has")
                 return int(size)
     raise Failure(f"{s.spelling('vocab-size')}: is missing, since a tokenizer says it there that is not known here;"
-                  " add it" + (" (after the script's name)" if s.spelling("vocab-size").startswith("--") else ""))
+                  " add it" + (" (after the script's name)" if s.spelling("vocab-size").startswith("--") else "") + s.because())
 
 
 def convert_model(s, config, known, defaults):
@@ -201,7 +211,7 @@ def convert_model(s, config, known, defaults):
         if flag == "num-layers" and flag not in s and "encoder-num-layers" in s:
             flag = "encoder-num-layers"
         if flag not in s and key not in known:
-            raise Failure(f"{s.spelling(flag)}: is missing; add it, or say --model FILE with the sizes")
+            raise Failure(f"{s.spelling(flag)}: is missing; add it, or say --model FILE with the sizes{s.because()}")
         model[key] = s.number(flag, int, known.get(key), low=1, high=1 << 20)
     if "seq-length" not in s and "encoder-seq-length" in s:
         s.values["seq-length"] = s.values.pop("encoder-seq-length")
@@ -776,7 +786,10 @@ def deepspeed_file(s, path):
         return
     s.quiet_ones.append(f"{spelling} {readable(where)}")
     try:
-        found = json.loads(text)
+        try:
+            found = json.loads(text)
+        except ValueError:  # numbers that the script does not say
+            found = json.loads(MARK.sub(lambda mark: json.dumps(mark[0]), text))
         if not isinstance(found, dict):
             raise ValueError("no object")
     except (ValueError, RecursionError) as error:

@@ -5,7 +5,7 @@ import re
 
 from run_files import Failure
 
-from .documents import read_yaml, settings_of
+from .documents import overridden, read_yaml, settings_of
 from .megatron import zero
 from .settings import quiet_of, rows_of
 
@@ -13,8 +13,8 @@ M = "model.model_config."
 ROWS = rows_of("nanotron")
 
 
-def read(text):
-    return settings_of(read_yaml(text))
+def read(text, overrides=()):
+    return settings_of(overridden(read_yaml(text), overrides))
 
 
 def convert(s, gpus=None, model=None):

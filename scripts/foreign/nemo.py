@@ -5,7 +5,7 @@ import re
 
 from run_files import Failure
 
-from .documents import read_yaml, settings_of
+from .documents import overridden, read_yaml, settings_of
 from . import megatron
 from .settings import AS_PLANNED, Settings, brief, is_off
 from .shell import unknown, unknown_in
@@ -30,15 +30,15 @@ NAMES = {
 SECTIONS = re.compile(
     r"(exp_manager|run|cluster|hydra|checkpoint|logger|log|profiling|resume|tokenizer|rerun_state_machine|straggler|ft"
     r"|inference|nvrx_straggler|validation|env_vars|stages|launcher_scripts_path|base_results_dir|inprocess_restart"
-    r"|tensor_inspect)(\.|$)|model\.(data|nsys_profile|tokenizer|name|optim\.(sched\.(monitor|reduce|last_epoch|name)"
+    r"|tensor_inspect)(\.|$)|model\.(data(?!\.(reset_|eod_mask))|nsys_profile|tokenizer|name|optim\.(sched\.(monitor|reduce|last_epoch|name)"
     r"|name|bucket_cap_mb|contiguous_\w+)|resume|restore|hparams)(\.|$)|trainer\.(logger|accel|enable|val_check|limit"
-    r"|log_every|max_epochs|max_time|replace|use_dist|benchmark|callbacks|strategy\._|check_val|num_sanity)"
-    r"|.*_target_$|name$|dataset\.(?!seq|reset_|eod_mask|packed)|restore_from_path$|model\.(mcore_gpt|megatron_amp_O2"
+    r"|log_every|max_epochs|replace|use_dist|benchmark|callbacks|strategy\._|check_val|num_sanity)"
+    r"|.*_(target|call|partial)_$|name$|dataset\.(?!seq|reset_|eod_mask|packed)|restore_from_path$|model\.(mcore_gpt|megatron_amp_O2"
     r"|megatron_legacy"
     r"|native_amp|sync_batch_comm|grad_div_ar|gradient_as_bucket|grad_allreduce|async_grad|headscale|normalize_att"
     r"|transformer_engine|use_cpu|pre_process|post_process|gc_interval|onnx|openai_gelu|persist|bias_act|bias_drop"
     r"|masked|share_token|get_attention_mask|use_emha|use_scaled|fp16_lm|reduce_amax|sharp|save_nemo|overlap_p2p"
-    r"|batch_p2p|hysteresis|apply_query|precision|fp8_(amax|interval|margin|wgrad)|num_micro_batches_with|nccl|tp_only"
+    r"|batch_p2p|hysteresis|apply_query|precision|fp8_(amax|interval|margin)|nccl|tp_only"
     r"|fsdp_sharded|apex_transformer|attn_mask_type|apply_rope_fusion|create_attention|dist_ckpt|add_bias_dropout"
     r"|cross_entropy|async_tensor|model_type)")
 # How the YAML says the flags that have another name there.
@@ -51,7 +51,8 @@ SPELLINGS = {
 # Keys that are true or false: their flag, or its opposite.
 FLAGS = {"bias": "not disable-bias-linear", "add_bias_linear": "not disable-bias-linear",
          "share_embeddings_and_output_weights": "not untie-embeddings-and-output-weights",
-         "muon_split_qkv": "not muon-no-split-qkv", "fsdp": "use-torch-fsdp2"}
+         "muon_split_qkv": "not muon-no-split-qkv", "fsdp": "use-torch-fsdp2", "fp8_wgrad": "not no-fp8-wgrad",
+         "megatron_amp_O2": "not without-amp-O2"}
 IDLE = ("fp8_hybrid", "fp8_e4m3", "model_parallel_size")  # of fp8: the format
 NODES, GPUS = ("num_nodes", "nnodes"), ("devices", "gpus_per_node", "num_gpus_per_node", "num_gpus")
 REFUSED = {
@@ -91,8 +92,8 @@ def resolved(value, name, tables, deep=0):
     return int(text) if re.fullmatch(r"-?\d{1,15}", text) else resolved(text, name, tables, deep + 1)
 
 
-def read(text):
-    tables = read_yaml(text)
+def read(text, overrides=()):
+    tables = overridden(read_yaml(text), overrides)
     if isinstance(flags := tables.get("MODEL_ARGS"), dict):  # Megatron-LM's own tests: {flag: value}
         s = Settings({str(key).lstrip("-").replace("_", "-"): (str(key), value) for key, value in flags.items()})
         s.quiet_ones += [str(key) for key in tables if key != "MODEL_ARGS"]
@@ -163,7 +164,7 @@ def special(source, s):
         elif last == "gated_linear_unit":
             put("swiglu", bool(value))
         elif last in FLAGS and isinstance(value, bool):
-            put(FLAGS[last].removeprefix("not "), value != FLAGS[last].startswith("not "))
+            put(FLAGS[last].removeprefix("not "), value != FLAGS[last].startswith("not "), value)
         elif last == "betas" and isinstance(value, list) and len(value) == 2:
             put("adam-beta1", value[0])
             put("adam-beta2", value[1])

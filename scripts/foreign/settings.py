@@ -16,7 +16,7 @@ TABLE = Path(__file__).with_suffix(".tsv")
 CATEGORIES = ("world", "precision", "length", "batch", "model", "memory", "speed", "training", "unknown")
 REQUIRED = object()
 # Values of settings in a table of effects that ask for what is planned.
-AS_PLANNED = ("fp32", "float32", "torch.float32", "vanilla", "optim", "multihead", "pre_ln")
+AS_PLANNED = ("fp32", "float32", "torch.float32", "vanilla", "optim", "multihead", "pre_ln", "constant")
 
 
 def rows_of(program):
@@ -67,8 +67,13 @@ class Settings:
 
     def said(self, name):
         spelling, value = self.values[name]
-        whole = value is True and (spelling.startswith("--") or " " in spelling)
+        whole = " " in spelling or value is True and spelling.startswith("--")
         return spelling if whole else f"{spelling} {brief(value)}"
+
+    def because(self):
+        """Returns what may hold a setting that is missing, as the end of a sentence."""
+        unsaid = [text for at, text in self.lines if CATEGORIES[at] == "unknown"]
+        return f"; not read: {', '.join(unsaid[:3])}" if unsaid else ""
 
     def say(self, category, text):
         self.lines.append((CATEGORIES.index(category), text))
@@ -116,7 +121,7 @@ class Settings:
         spelling, value = self.known(name)
         if value is None:
             if default is REQUIRED:
-                raise Failure(f"{spelling}: is missing; add it")
+                raise Failure(f"{spelling}: is missing; add it{self.because()}")
             return default
         try:
             if isinstance(value, (bool, list, dict)):

@@ -7,6 +7,7 @@ so that a reader can name it. A test on an unknown value takes it as empty, as a
 import bisect
 import contextlib
 import fnmatch
+import itertools
 import re
 import shlex
 from collections import namedtuple
@@ -19,7 +20,9 @@ DEEPEST, MOST_STEPS, MOST_ROUNDS = 20, 20000, 64
 CLOSERS = ("then", "elif", "else", "fi", "do", "done", "esac", "}")
 ASSIGNS = re.compile(r"[A-Za-z_]\w*(\[[^]]*\])?\+?=")
 ARITHMETIC = re.compile(r"[\d\s+\-*/%()<>=!&|?:,]*")
+HUGE = re.compile(r"(\*\*|<<)(?!\s*\d{1,2}(?!\d))")  # what a power or a shift could make of it
 MARK = re.compile(f"{BEGIN}([^{END}]*){END}")
+BRACES = re.compile(r"\{(?:(-?\d{1,9})\.\.(-?\d{1,9})(?:\.\.-?(\d{1,9}))?|([^{}\s$]*,[^{}\s$]*))\}")
 SHELLS = ("bash", "sh", "zsh")
 SILENT = ("echo", "printf", "cd", "mkdir", "rm", "cat", "sed", "tee", "pip", "ls", "pwd", "kill", "true", ":", "wait",
           "trap")
@@ -52,6 +55,24 @@ def unescaped(text):
 
 def joined(value):
     return " ".join(value) if isinstance(value, list) else value
+
+
+def braced(word):
+    """Yields the words of a word with {a,b} or {1..9..2} outside of quotes."""
+    for at, (kind, text) in enumerate(word):
+        for found in BRACES.finditer(text) if kind == "plain" else ():
+            begin, end, step, listed = found.groups()
+            if text[: found.start()].count("{") > text[: found.start()].count("}"):
+                continue  # inside ${...}
+            if text[: found.start()].endswith("$") or not listed and abs(int(end) - int(begin)) >= 1000:
+                continue
+            way = 1 if listed or int(begin) <= int(end) else -1
+            parts = listed.split(",") if listed else range(int(begin), int(end) + way, way * max(int(step or 1), 1))
+            for part in parts:
+                yield from braced([*word[:at], (kind, f"{text[: found.start()]}{part}{text[found.end() :]}"),
+                                   *word[at + 1 :]])
+            return
+    yield word
 
 
 class Scanner:
@@ -457,8 +478,12 @@ class Script:
             return self.unsaid("${" + inside + "}", testing)
         if sign == "!" and not every:
             return self.value(str(self.value(name, testing)), testing)
-        if sign:
-            return str(len(found)) if sign == "#" else [str(key) for key in found]
+        if sign == "!":
+            return [str(key) for key in found]
+        if sign:  # an item that is not known may be several, or none
+            whole = found.values() if isinstance(found, dict) else [found] if every else []
+            unsaid = any(MARK.fullmatch(each) for each in whole) if every else unknown_in(found)
+            return self.unsaid("${" + inside + "}", testing) if unsaid else str(len(found))
         if every:
             items = list(found.values()) if isinstance(found, dict) else [] if found is None else [found]
             if found is None and not rest and not testing:
@@ -532,7 +557,7 @@ class Script:
         if name := unknown_in(said):
             return unknown(name)
         said = re.sub(r"\b0+(?=\d)", "", said) or "0"
-        if not ARITHMETIC.fullmatch(said) or len(said) > 400 or "**" in said or "<<" in said:
+        if not ARITHMETIC.fullmatch(said) or len(said) > 400 or HUGE.search(said) or said.count("**") > 1:
             return unknown("$((" + readable(text).strip() + "))")
         said = re.sub(r"!(?!=)", " not ", said.replace("&&", " and ").replace("||", " or "))
         if choice := re.fullmatch(r"([^?]*)\?([^:?]*):([^:?]*)", said):
@@ -622,7 +647,7 @@ class Script:
 
     def expand(self, words, testing=False):
         """Returns the words that a command gets of words as written."""
-        return [field for word in words for field in self.expand_word(word, testing)]
+        return [field for word in words for each in braced(word) for field in self.expand_word(each, testing)]
 
     def expand_word(self, word, testing=False):
         fields, stays = [""], False  # stays: the last field exists even if it is empty
@@ -646,15 +671,7 @@ class Script:
                     split = joined(each).split() if number % 2 else [each]  # what is written is no list of words
                     fields[-1] += split[0] if split else ""
                     fields += split[1:]
-        many = [each for field in fields for each in self.alternatives(unescaped(field))]
-        return many if stays else [each for each in many if each != ""]
-
-    @staticmethod
-    def alternatives(field):
-        found = re.fullmatch(r"([^{}]*)\{(\d{1,9})\.\.(\d{1,9})\}([^{}]*)", field)
-        if found and 0 <= int(found[3]) - int(found[2]) < 1000:
-            return [f"{found[1]}{i}{found[4]}" for i in range(int(found[2]), int(found[3]) + 1)]
-        return [field]
+        return [unescaped(each) for each in fields if stays or each != ""]
 
     # ---- running
 
@@ -802,6 +819,7 @@ class Script:
             holds, doubt, guess = self.judge(self.all, condition)
             if doubt or (guess and holds == wanted):
                 self.note(f"the loop of line {line} is not followed", body.sets)
+                self.ends += [] if body.sets else [f"the loop of line {line}"]
                 return True
             if holds != wanted or not self.round(body):
                 return True
@@ -913,7 +931,7 @@ class Script:
                     items[int(key) if key.isdecimal()
                           else key] = " ".join(self.expand_word([("plain", each[1][1][1:]), *each[2:]]))
                 else:
-                    for value in self.expand_word(each):
+                    for value in self.expand([each]):
                         items[self.end_of(items)] = value
             self.put(name, items)
             return name
@@ -935,12 +953,13 @@ class Script:
 
     def simple(self, _, words, redirects):
         """Runs one command with its redirections. Returns whether it succeeds."""
-        bodies = [value for sign, value in redirects if sign == "<<"]
+        bodies = [self.body(value) for sign, value in redirects if sign == "<<"]
+        bodies += [" ".join(self.expand([value])) + "\n" for sign, value in redirects if sign == "<<<"]
         targets = [self.expand([value]) for sign, value in redirects if sign in (">", ">>")]
         if bodies and targets:
             name = "".join(targets[-1])
             adds = any(sign == ">>" for sign, _ in redirects)
-            self.files[name] = (self.files.get(name, "") if adds else "") + self.body(bodies[0])
+            self.files[name] = (self.files.get(name, "") if adds else "") + bodies[0]
         ahead = next((i for i, word in enumerate(words)
                       if not (word and word[0][0] == "plain" and ASSIGNS.match(word[0][1]))), len(words))
         command = self.expand(words[ahead:])
@@ -1008,11 +1027,10 @@ class Script:
             raise Returned(number in (None, 0))
         elif name in ("break", "continue"):
             raise Broke(name == "continue", number or 1)
+        elif name == "getopts" and (self.arguments or self.told):
+            return self.option(*command[1:3])
         elif name in ("read", "mapfile", "readarray", "getopts"):
-            for each in command[1:]:
-                if re.fullmatch(r"[A-Za-z_]\w*", each):
-                    self.put(each, unknown(f"${each} ({name})"))
-            self.depend(f"`{name}`")
+            return self.reads(name, command[1:], bodies)
         elif name in self.functions:
             return self.call(name, command[1:])
         elif name == "eval":
@@ -1024,6 +1042,43 @@ class Script:
         elif name not in SILENT:
             self.start(name, command, bodies)
         return True
+
+    def option(self, spec="", name="OPT"):
+        """Carries out getopts."""
+        at = int(self.variables.get("OPTIND", "1"))
+        word = self.arguments[at - 1] if at <= len(self.arguments) else ""
+        if not word.startswith("-") or word in ("-", "--"):
+            return False
+        known, takes = word[1] in spec, word[1] + ":" in spec
+        value = word[2:] or "".join(self.arguments[at : at + 1])
+        self.put(name, word[1] if known else "?")
+        self.put("OPTARG", value if takes else "")
+        self.put("OPTIND", str(at + (2 if takes and word[2:] == "" else 1)))
+        return True
+
+    def reads(self, name, words, bodies):
+        """Carries out read and mapfile, if the script itself says what they read."""
+        options = [each for each in words if re.fullmatch(r"-[a-zA-Z]+", each)]
+        own_word = "-[a-zA-Z]*[dnNptu]" if name == "read" else "-[dnOsuCc]"
+        names = [each for before, each in zip(["", *words], words)
+                 if re.fullmatch(r"[A-Za-z_]\w*", each) and not re.fullmatch(own_word, before)]
+        if name == "getopts" or not bodies or unknown_in(bodies[-1]):
+            for each in names:
+                self.put(each, unknown(f"${each} ({name})"))
+            self.depend(f"`{name}`")
+            return True
+        every = any(each.endswith("d") for each in options)  # read -d '' takes all lines
+        text = bodies[-1].strip() if every else bodies[-1].partition("\n")[0].strip()
+        signs = self.value("IFS").strip()
+        between = f"[{re.escape(signs)}]" if signs else r"\s+"
+        if name != "read" or any("a" in each for each in options):
+            cut = re.split(between, text) if name == "read" else bodies[-1].splitlines()
+            self.put(names[0] if names else "MAPFILE", dict(enumerate(cut)))
+            return True
+        cut = re.split(between, text, maxsplit=len(names) - 1) if len(names) > 1 else [text]
+        for each, value in itertools.zip_longest(names, cut[: len(names)], fillvalue=""):
+            self.put(each, value)
+        return not every
 
     def start(self, name, command, bodies):
         """Notes a command that is no shell's own, or follows the script that it runs."""
@@ -1039,7 +1094,7 @@ class Script:
         if name in (*SHELLS, "sbatch", "srun"):
             for body in bodies:
                 with self.apart(child=True):
-                    self.run(self.body(body))
+                    self.run(body)
         self.commands.append(command)
         self.depend(f"`{readable(' '.join(command))[:60]}`")
 

@@ -5,7 +5,7 @@ import tomllib
 
 from run_files import Failure
 
-from .documents import settings_of
+from .documents import overridden, settings_of
 from .settings import is_off, is_zero, quiet_of, rows_of
 
 SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B", "zb-v": "ZBVZeroBubble",
@@ -47,9 +47,9 @@ EXPERTS = ("parallelism.expert_parallel_degree", "parallelism.expert_tensor_para
            "experimental.expert_parallel_degree")
 
 
-def read(text):
+def read(text, overrides=()):
     try:
-        return settings_of(tomllib.loads(text))
+        return settings_of(overridden(tomllib.loads(text), overrides))
     except tomllib.TOMLDecodeError as error:
         raise Failure(f"is not TOML ({error}); torchtitan after 0.2.2 has no TOML files") from None
     except RecursionError:

@@ -720,6 +720,14 @@ def test_no_cut_of_an_input_ends_in_a_traceback(name):
     ("[[ ( a = b || 2 -gt 1 ) && ! -z x ]] && run 1; [ 1 = 1 -a 1 = 2 ] || run 2", [["run", "1"], ["run", "2"]]),
     ("set -- a; run ${2:-d} \"$2\"; f() { run ${1:+p} x$1; }; f; [[ $X -eq 0 && b -lt 1 ]] && run 0",
      [["run", "d", ""], ["run", "x"], ["run", "0"]]),
+    ("run {a,b}{1..9..4} '{1..2}' \"{a,b}\" ${X:-{a,b}} {3..1}; A=({1..2} x); run ${#A[@]}",
+     [["run", "a1", "a5", "a9", "b1", "b5", "b9", "{1..2}", "{a,b}", "{a,b}", "3", "2", "1"], ["run", "3"]]),
+    ("IFS=, read -ra A <<<1,2,3; run ${#A[@]} ${A[2]}; read -r B C <<<'x y z'; run $B \"$C\"",
+     [["run", "3", "3"], ["run", "x", "y z"]]),
+    ("read -r -d '' A <<E || true\n --a 1\n --b $((1+1))\nE\nmapfile -t B <<<\"$A\"; run $A ${#B[@]}",
+     [["run", "--a", "1", "--b", "2", "2"]]),
+    ("set -- -s 7b -x -n2 rest; while getopts 's:n:x' o; do case $o in s) S=$OPTARG;; n) N=$OPTARG;; x) X=1;; esac;"
+     " done; shift $((OPTIND-1)); run $S $N $X $1", [["run", "7b", "2", "1", "rest"]]),
     ("set -- o; cat >a.sh <<E\nrun \\$1 $1\nexit\nE\nbash a.sh i; run $1", [["bash", "run", "i", "o"], ["run", "o"]]),
 ])  # fmt: skip
 def test_a_shells_words_are_expanded_as_bash_does(tmp_path, text, commands):
