@@ -44,6 +44,14 @@ static bool is_true_(const JsonValue *root, const char *word) {
     return value != NULL && value->type == JSON_BOOL && value->truth;
 }
 
+// Refuses a value of another type, which would be taken for a missing one.
+static int expect_(const HfModel *found, const JsonValue *value, JsonType type, const char *word, Error *err) {
+    if (value == NULL || value->type == JSON_NULL) return 0;
+    if (value->type == type && !(type == JSON_NUMBER && value->number < 0)) return 0;
+    return error_set(err, EXIT_USAGE, "%s: %s is not %s; mend the file, or download it again", found->path, word,
+                     type == JSON_BOOL ? "true or false" : "a number of 0 or more");
+}
+
 static int refuse_(const HfModel *found, Error *err, const char *what) {
     return error_set(err, EXIT_USAGE, "%s: %s, which is unsupported; use another model, or for plans a copy without it",
                      found->path, what);
@@ -165,6 +173,7 @@ static int read_rope_(HfModel *found, Error *err) {
         const HfRopeNumber *row = &hf_rope_numbers[i];
         const JsonValue *value = json_find(scaling, row->word);
         if (!row->kind[m->rope_scaling]) continue;
+        if (expect_(found, value, JSON_NUMBER, row->word, err) != 0) return -1;
         if (!is_number_(value) && row->absent < 0)
             return error_set(err, EXIT_USAGE, "%s: rope_scaling \"%s\" has no %s; add it", found->path, kind,
                              row->word);
@@ -184,6 +193,7 @@ static int read_rope_(HfModel *found, Error *err) {
 static int read_numbers_(HfModel *found, const FamilyNumber *row, Error *err) {
     for (; row != NULL && row->key != NULL; row++) {
         const JsonValue *said = json_find(found->root, row->word);
+        if (expect_(found, said, row->truth ? JSON_BOOL : JSON_NUMBER, row->word, err) != 0) return -1;
         if (row->truth) {
             bool given = said != NULL && said->type == JSON_BOOL;
             *(bool *)((char *)&found->model + row->offset) = given ? said->truth : row->absent != 0;
@@ -214,13 +224,16 @@ int hf_model_read(HfModel *found, int family_of_run, Error *err) {
     m->router = form->router;
     if (!form->any) m->qkv_bias = form->qkv_bias, m->qk_norm = form->qk_norm;
     const JsonValue *width = json_find(found->root, "head_dim");
+    const JsonValue *tied = json_find(found->root, "tie_word_embeddings");
+    if (expect_(found, width, JSON_NUMBER, "head_dim", err) != 0 ||
+        expect_(found, tied, JSON_BOOL, "tie_word_embeddings", err) != 0)
+        return -1;
     m->head_dim = form->head_dim;
     if (form->latent) m->head_dim = m->nope_dim + m->rope_dim;
     else if (is_number_(width) &&
              put_(found, offsetof(ModelConfig, head_dim), false, width->number, "head_dim", err) != 0)
         return -1;
     if (m->head_dim <= 0 && m->heads > 0) m->head_dim = m->hidden / m->heads;
-    const JsonValue *tied = json_find(found->root, "tie_word_embeddings");
     bool said = tied != NULL && tied->type == JSON_BOOL;
     m->tie_embeddings = (said ? tied->truth : family->tied) ? TIE_TRUE : TIE_FALSE;
     m->causal = json_find(found->root, "is_causal") == NULL || is_true_(found->root, "is_causal");
@@ -251,7 +264,7 @@ int hf_model_keys(const ModelConfig *model, const ConfigKey *keys[HF_MOST_KEYS])
 // configuration may begin with a brace too, but has none of them.
 static bool is_config_json_(const char *text, size_t length) {
     static const char *const words[] = {"model_type", "architectures", "transformers_version", "hidden_size", "n_embd"};
-    if (length == 0 || text[strspn(text, " \t\r\n")] != '{') return false;
+    if (length == 0 || strchr("{/", text[strspn(text, " \t\r\n")]) == NULL) return false; // or a comment
     for (int i = 0; i < 5; i++) {
         char quoted[32], single[32];
         int size = snprintf(quoted, sizeof quoted, "\"%s\"", words[i]);

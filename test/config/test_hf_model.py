@@ -110,6 +110,10 @@ def test_the_file_of_a_model_is_planned_as_its_keys_are(tmp_path, family, found,
     ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, 'rope_scaling is "dynamic", which is unsupported'),
     ({"hidden_size": 64e57}, "hidden_size is 6.4e+58, not a whole number of at most 2^53"),
     ({"num_attention_heads": 33}, "config.json:1: model."),
+    ({"num_key_value_heads": "8"}, "num_key_value_heads is not a number of 0 or more"),
+    ({"num_hidden_layers": -32}, "num_hidden_layers is not a number of 0 or more"),
+    ({"tie_word_embeddings": "false"}, "tie_word_embeddings is not true or false"),
+    ({"rope_scaling": {"rope_type": "linear", "factor": "2.0"}}, "factor is not a number of 0 or more"),
 ])
 def test_a_model_that_cannot_be_planned_is_refused_with_its_word(tmp_path, change, sentence):
     path = tmp_path / "config.json"
@@ -133,6 +137,7 @@ TEXT = json.dumps(LLAMA, indent=2)
 @pytest.mark.parametrize("text, sentence", [
     (TEXT[: len(TEXT) // 2], "the JSON text ends too early"),
     (TEXT[:60], "the "),
+    ("// a model\n" + TEXT, "a comment, which JSON lacks"),
     (TEXT.replace('"hidden_size": 4096', '"hidden_size": 4096, "hidden_size": 4096'),
      'the key "hidden_size" appears twice'),
     (TEXT.replace('"hidden_size"', '// the width\n"hidden_size"'), "a comment, which JSON lacks"),
