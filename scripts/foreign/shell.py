@@ -62,16 +62,18 @@ def braced(word):
     for at, (kind, text) in enumerate(word):
         for found in BRACES.finditer(text) if kind == "plain" else ():
             begin, end, step, listed = found.groups()
-            if text[: found.start()].count("{") > text[: found.start()].count("}"):
-                continue  # inside ${...}
-            if text[: found.start()].endswith("$") or not listed and abs(int(end) - int(begin)) >= 1000:
-                continue
-            way = 1 if listed or int(begin) <= int(end) else -1
-            parts = listed.split(",") if listed else range(int(begin), int(end) + way, way * max(int(step or 1), 1))
-            for part in parts:
-                yield from braced([*word[:at], (kind, f"{text[: found.start()]}{part}{text[found.end() :]}"),
-                                   *word[at + 1 :]])
-            return
+            before, after = text[: found.start()], text[found.end() :]
+            if before.endswith("$") or before.count("{") > before.count("}"):
+                continue  # ${...}, or inside of it
+            if listed is None:
+                way = 1 if int(begin) <= int(end) else -1
+                parts = range(int(begin), int(end) + way, way * max(int(step or 1), 1))
+            else:
+                parts = listed.split(",")
+            if len(parts) < 1000:
+                for part in parts:
+                    yield from braced([*word[:at], (kind, f"{before}{part}{after}"), *word[at + 1 :]])
+                return
     yield word
 
 

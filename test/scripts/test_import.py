@@ -236,6 +236,8 @@ def test_variables_of_the_environment_and_arguments_can_be_given(tmp_path):
     ("srun -N 4 --ntasks-per-node=4 python -u", 16, 4),
     ("mpirun -np 16 -npernode 8 python", 16, None),
     ("srun --nodes 2 torchrun --nproc_per_node 8 --nnodes 2", 16, 8),
+    ("accelerate launch --num_processes 16 --num_machines 2", 16, 8),
+    ("torchrun --standalone --nproc_per_node $((1 << 3))", 8, 8),
 ])  # fmt: skip
 def test_the_launcher_says_the_number_of_gpus(tmp_path, launcher, gpus, node):
     _, config = converted(tmp_path, "megatron", f"{launcher} pretrain_gpt.py {SMALL}\n")
@@ -245,13 +247,64 @@ def test_the_launcher_says_the_number_of_gpus(tmp_path, launcher, gpus, node):
 
 @pytest.mark.parametrize(
     "launcher",
-    ["python", "torchrun --nproc_per_node $GPUS --nnodes 2", "torchrun --nnodes 1:4 --nproc_per_node 8", "srun python"])
+    ["N=($(scontrol show hostnames))\ntorchrun --nproc_per_node 8 --nnodes ${#N[@]}", "python",
+     "torchrun --nproc_per_node ${#LIST} --nnodes 1", "torchrun --nproc_per_node $GPUS --nnodes 2", "torchrun --nnodes 1:4 --nproc_per_node 8", "srun python"])
 def test_an_unknown_number_of_gpus_is_refused(tmp_path, launcher):
     path = tmp_path / "run.sh"
     path.write_text(f"{launcher} pretrain_gpt.py {SMALL}\n")
     answer = script("import.py", "megatron", path)
     assert answer.returncode == 2 and "the number of GPUs is not known" in answer.stderr and "--gpus N" in answer.stderr
     assert read(script("import.py", "--gpus", "16", "megatron", path).stdout)[1]["parallel"]["data"] == 16
+
+
+OTHERS = {
+    "a.py": ("import os", "megatron", "is Python, which is not run"),
+    "b.py": ("import os", "bridge", "is Python, which is not run"),
+    "a.yaml": ("model: {}", "megatron", "is YAML; say nemo, bridge or nanotron"),
+    "a.toml": ("[model]", "nemo", "is TOML; say torchtitan"),
+    "a.sh": ("torchrun x.py", "nanotron", "is a launch script; give the file that it names"),
+    "a.json": ("{}", "megatron", "a model's config.json is planned with -c"),
+    "b.sh": ("torchrun x.py --config-name=g model.num_layers=8", "megatron", "model.num_layers=8: is a word of NeMo"),
+    "c.sh": ("torchrun -m torchtitan.train --job.config_file a.toml", "megatron", "say torchtitan FILE.toml"),
+    "d.sh": ("torchrun train.py --config-file a.yaml", "megatron", "--config-file: is a word of nanotron"),
+    "e.sh": ("while read n; do torchrun pretrain_gpt.py --num-layers $n; done", "megatron",
+             "not followed: the loop of line 1; no command of the script has --num-layers"),
+    "f.sh": ("source sizes.sh\ntorchrun pretrain_gpt.py $SIZES --bf16", "megatron",
+             "--num-layers: is missing; add it, or say --model FILE with the sizes; not read: source sizes.sh: is not"
+             " here; what it sets is not known, $SIZES"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_file_of_another_kind_is_refused_for_its_true_reason(tmp_path, name):
+    text, program, sentence = OTHERS[name]
+    (tmp_path / name).write_text(text)
+    answer = script("import.py", program, tmp_path / name)
+    assert answer.returncode == 2 and sentence in answer.stderr and answer.stdout == "", answer.stderr
+
+
+def test_words_of_a_command_line_replace_those_of_a_file(tmp_path):
+    words = ("model.num_layers=20", "++model.virtual_pipeline_model_parallel_size=null", "trainer.num_nodes=2",
+             "model.bias=true", "model.data.reset_attention_mask=True", "trainer.max_time=04:00:00",
+             "model.fp8_wgrad=False")  # fmt: skip
+    comments, config = converted(tmp_path, "nemo", NEMO, name="run.yaml", after=words)
+    has(config, {"model.layers": 20, "parallel.data": 2, "model.ffn": 13824, "data.mask_documents": "on"})
+    assert "chunks" not in config["schedule"] and "linear layers have biases there" in comments
+    assert "length: trainer.max_time 04:00:00: the run is planned to its last step" in comments
+    assert "model.fp8_wgrad False: gradients of weights are computed from 8 bits" in comments
+    _, config = converted(tmp_path, "torchtitan", TITAN, "--gpus", "64", name="run.toml",
+                          after=("--training.steps=77", "training.data_parallel_degree=8"))  # fmt: skip
+    has(config, {"train.steps": 77, "parallel.data": 8})
+    refused = script("import.py", "torchtitan", tmp_path / "run.toml", "more")
+    assert refused.returncode == 2 and "more: is no setting; write KEY=VALUE" in refused.stderr
+
+
+def test_a_number_that_deepspeeds_json_gets_from_elsewhere_is_named(tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text(DEEPSPEED.replace('"train_batch_size": 16', '"train_batch_size": $BATCH'))
+    answer = script("import.py", "megatron", path)
+    assert answer.returncode == 2 and "ds.train_batch_size: the script does not say $BATCH" in answer.stderr
+    assert script("import.py", "megatron", "BATCH=16", path).returncode == 0
 
 
 def test_what_matters_most_comes_first_and_what_does_not_matter_is_one_line():
