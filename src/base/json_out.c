@@ -6,17 +6,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void separate_(JsonOut *out) {
-    if (out->comma) fputc(',', out->file);
-    if (out->line) fputc('\n', out->file);
+static void new_line_(JsonOut *out, bool tall) {
+    if (out->line || tall) fprintf(out->file, "\n%*s", tall ? 2 * out->depth : 0, "");
     out->comma = out->line = false;
 }
 
 FILE *json_put(JsonOut *out, const char *key) {
-    separate_(out);
+    bool tall = out->depth > 0 && out->depth <= out->tall;
+    if (out->comma) fputs(tall || out->tall == 0 ? "," : ", ", out->file);
+    new_line_(out, tall);
     if (key != NULL) {
         json_write_text(out->file, key);
-        fputc(':', out->file);
+        fputs(out->tall == 0 ? ":" : ": ", out->file);
     }
     out->comma = true;
     return out->file;
@@ -25,11 +26,13 @@ FILE *json_put(JsonOut *out, const char *key) {
 void json_begin(JsonOut *out, const char *key, char bracket) {
     fputc(bracket, json_put(out, key));
     out->comma = false;
+    out->depth++;
 }
 
 void json_end(JsonOut *out, char bracket) {
-    out->comma = false;
-    separate_(out);
+    bool tall = out->comma && out->depth <= out->tall; // not if it is empty
+    out->depth--;
+    new_line_(out, tall);
     fputc(bracket, out->file);
     out->comma = true;
 }

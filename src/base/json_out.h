@@ -6,9 +6,11 @@
 #include <stdint.h>
 #include <stdio.h>
 
-// Initialize it as {.file = file}.
+// Initialize it as {.file = file}, or for a file that people read also with .tall.
 typedef struct JsonOut {
     FILE *file;
+    int tall;         // entries nested up to this depth have an indented line each, 1: those of the outermost; 0: none
+    int depth;        // brackets that are open
     bool comma, line; // a comma, and a new line, precede the next value, key or bracket
 } JsonOut;
 

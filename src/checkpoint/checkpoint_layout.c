@@ -3,7 +3,7 @@
 #include "checkpoint_layout.h"
 #include "base/alloc.h"
 
-#include "base/json.h"
+#include "base/json_out.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -83,16 +83,16 @@ void layout_free(CheckpointLayout *layout) {
 }
 
 void layout_write_index(const CheckpointLayout *layout, FILE *file) {
-    fprintf(file, "{\n  \"metadata\": {\"total_size\": %lld},\n  \"weight_map\": {", (long long)layout->model_bytes);
-    const char *between = "\n    ";
-    for (int64_t i = 0; i < layout->table->count; i++) {
-        if (layout->offset[i * STATE_KINDS + STATE_WEIGHT] < 0) continue;
-        fputs(between, file);
-        json_write_text(file, layout->table->specs[i].name);
-        fprintf(file, ": \"%s\"", layout->file[layout_file(layout, i, STATE_WEIGHT)].name);
-        between = ",\n    ";
-    }
-    fputs("\n  }\n}\n", file);
+    JsonOut out = {.file = file, .tall = 2};
+    json_begin(&out, NULL, '{');
+    json_object(&out, "metadata", "total_size %jd", layout->model_bytes);
+    json_begin(&out, "weight_map", '{');
+    for (int64_t i = 0; i < layout->table->count; i++)
+        if (layout->offset[i * STATE_KINDS + STATE_WEIGHT] >= 0)
+            json_put_text(&out, layout->table->specs[i].name, layout->file[layout_file(layout, i, STATE_WEIGHT)].name);
+    json_end(&out, '}');
+    json_end(&out, '}');
+    fputc('\n', file);
 }
 
 // --- parts of tensors

@@ -7,6 +7,7 @@
 #include "base/crc64.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "base/json_out.h"
 #include "base/threads.h"
 #include "base/version.h"
 #include "engine/optimizer.h"
@@ -31,17 +32,20 @@ int manifest_write(const Manifest *manifest, const char *dir, Error *err) {
     char *text = NULL;
     size_t length = 0;
     FILE *file = xmemstream(&text, &length);
-    fprintf(file,
-            "{\n  \"format\": %d,\n  \"step\": %" PRId64 ",\n  \"run\": \"%016" PRIx64 "\",\n  \"sequence\": %" PRId64,
-            MANIFEST_VERSION, manifest->step, manifest->run, manifest->sequence);
-    fprintf(file, ",\n  \"saved\": %" PRId64 ",\n  \"files\": [", manifest->saved);
-    for (int64_t i = 0; i < manifest->count; i++) {
-        const ManifestFile *entry = &manifest->file[i];
-        fprintf(file, "%s\n    {\"name\": ", i == 0 ? "" : ",");
-        json_write_text(file, entry->name);
-        fprintf(file, ", \"bytes\": %" PRId64 ", \"crc64\": \"%016" PRIx64 "\"}", entry->bytes, entry->crc);
+    JsonOut out = {.file = file, .tall = 2};
+    json_begin(&out, NULL, '{');
+    json_members(&out, "format %d step %jd", MANIFEST_VERSION, manifest->step);
+    fprintf(json_put(&out, "run"), "\"%016" PRIx64 "\"", manifest->run);
+    json_members(&out, "sequence %jd saved %jd", manifest->sequence, manifest->saved);
+    json_begin(&out, "files", '[');
+    for (const ManifestFile *entry = manifest->file; entry < manifest->file + manifest->count; entry++) {
+        json_begin(&out, NULL, '{');
+        json_members(&out, "name %s bytes %jd", entry->name, entry->bytes);
+        fprintf(json_put(&out, "crc64"), "\"%016" PRIx64 "\"", entry->crc);
+        json_end(&out, '}');
     }
-    fputs("\n  ],\n", file);
+    json_end(&out, ']');
+    fputs(",\n", file);
     json_seal(file, &text, &length);
     xmemstream_close(file);
     int status = file_write(dir, CHECKPOINT_MANIFEST, text, (int64_t)length, err);
@@ -175,40 +179,39 @@ static int checkpoint_held_(const ZScore *window) {
 
 // Writes a window of losses or norms. 17 digits restore each value bit for bit. The values keep their order, so that a
 // resumed run sums them in the same order.
-static void write_window_(const char *key, const ZScore *window, FILE *file) {
-    fprintf(file, "  \"%s\": {\"seen\": %lld, \"values\": [", key, (long long)window->seen);
-    for (int i = 0; i < checkpoint_held_(window); i++) fprintf(file, "%s%.17g", i > 0 ? ", " : "", window->values[i]);
-    fputs("]},\n", file);
+static void write_window_(JsonOut *out, const char *key, const ZScore *window) {
+    json_begin(out, key, '{');
+    json_put_integer(out, "seen", window->seen);
+    json_begin(out, "values", '[');
+    for (int i = 0; i < checkpoint_held_(window); i++) fprintf(json_put(out, NULL), "%.17g", window->values[i]);
+    json_end(out, ']');
+    json_end(out, '}');
 }
 
 extern char **environ;
 
 void training_state_write(const Config *config, const TrainingState *state, FILE *file) {
-    fprintf(file, "{\n  \"format\": 1,\n  \"version\": \"%s\",\n  \"run\": \"%016llx\",\n  \"sequence\": %lld,\n",
-            VERSION, (unsigned long long)state->run, (long long)state->sequence);
-    fprintf(file, "  \"step\": %lld,\n  \"samples\": %lld,\n", (long long)state->step, (long long)state->samples);
-    fprintf(file,
-            "  \"tokens\": %lld,\n  \"seed\": %lld,\n  \"skipped_updates\": %lld,\n  \"skipped_bad_steps\": %lld,\n",
-            (long long)(state->samples * config->model.seq_len), (long long)state->seed,
-            (long long)state->step_guard.skipped, (long long)state->step_guard.bad);
-    fprintf(file, "  \"data\": \"%016llx\",\n  \"lr\": %.17g,\n", (unsigned long long)state->data,
-            optimizer_lr(&config->train, state->step));
-    write_window_("loss_window", &state->step_guard.loss, file);
-    write_window_("norm_window", &state->step_guard.norm, file);
+    const StepGuard *guard = &state->step_guard;
+    JsonOut out = {.file = file, .tall = 1};
+    json_begin(&out, NULL, '{');
+    json_members(&out, "format %d version %s", 1, VERSION);
+    fprintf(json_put(&out, "run"), "\"%016" PRIx64 "\"", state->run);
+    json_members(&out, "sequence %jd step %jd samples %jd tokens %jd seed %jd", state->sequence, state->step,
+                 state->samples, state->samples * config->model.seq_len, state->seed);
+    json_members(&out, "skipped_updates %jd skipped_bad_steps %jd", guard->skipped, guard->bad);
+    fprintf(json_put(&out, "data"), "\"%016" PRIx64 "\"", state->data);
+    json_members(&out, "lr %.17g", optimizer_lr(&config->train, state->step));
+    write_window_(&out, "loss_window", &guard->loss);
+    write_window_(&out, "norm_window", &guard->norm);
     // NCCL chooses algorithms and channels by these variables, and so the order in which it sums.
-    fputs("  \"nccl\": [", file);
-    const char *comma = "";
-    for (char **entry = environ; *entry != NULL; entry++) {
-        if (strncmp(*entry, "NCCL_", 5) != 0) continue;
-        fputs(comma, file);
-        json_write_text(file, *entry);
-        comma = ", ";
-    }
-    fputs("],\n", file);
-    if (state->products != 0) fprintf(file, "  \"products\": \"%016llx\",\n", (unsigned long long)state->products);
-    fputs("  \"config\": ", file);
-    config_write_json(config, file);
-    fputs("\n}\n", file);
+    json_begin(&out, "nccl", '[');
+    for (char **entry = environ; *entry != NULL; entry++)
+        if (strncmp(*entry, "NCCL_", 5) == 0) json_put_text(&out, NULL, *entry);
+    json_end(&out, ']');
+    if (state->products != 0) fprintf(json_put(&out, "products"), "\"%016" PRIx64 "\"", state->products);
+    config_write_json(config, json_put(&out, "config"));
+    json_end(&out, '}');
+    fputc('\n', file);
 }
 
 // Returns whether a count is plausible for a training run. Sums and products of larger counts could overflow.

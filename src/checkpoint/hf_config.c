@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "base/json_out.h"
 #include "config/config_schema.h"
 #include "config/hf_model.h"
 #include "data/tokenizer.h"
@@ -16,9 +17,10 @@
 #include <string.h>
 #include <unistd.h>
 
-static double get_(const ModelConfig *model, size_t offset, bool real) {
-    const void *field = (const char *)model + offset;
-    return real ? *(const double *)field : (double)*(const int64_t *)field;
+static double get_(const ModelConfig *model, const char *name) {
+    const ConfigKey *key = config_find(name);
+    const void *field = hf_model_field(model, key);
+    return key->type == KEY_NUMBER ? *(const double *)field : (double)*(const int64_t *)field;
 }
 
 // --- writing
@@ -29,49 +31,54 @@ static bool has_both_lengths_(const ModelConfig *m) {
     return m->rope_scaling == ROPE_YARN && m->rope_factor * (double)m->rope_original == (double)m->seq_len;
 }
 
-static void write_number_(const ModelConfig *m, const FamilyNumber *row, FILE *file) {
-    bool original = row->offset == offsetof(ModelConfig, seq_len) && m->rope_scaling == ROPE_YARN;
+static void put_number_(JsonOut *out, const ModelConfig *m, const FamilyNumber *row) {
+    const ConfigKey *key = config_find(row->key);
+    bool original = strcmp(row->key, "model.seq_len") == 0 && m->rope_scaling == ROPE_YARN && !has_both_lengths_(m);
     if (row->again) return;
-    fprintf(file, "  \"%s\": ", row->word);
-    if (row->truth) fputs(*(const bool *)((const char *)m + row->offset) ? "true" : "false", file);
-    else if (original && !has_both_lengths_(m)) json_write_number(file, (double)m->rope_original);
-    else json_write_number(file, get_(m, row->offset, row->real) / (row->unit != 0 ? get_(m, row->unit, false) : 1.0));
-    fputs(",\n", file);
+    if (key->type == KEY_BOOL) json_put_truth(out, row->word, *(const bool *)hf_model_field(m, key));
+    else if (original) json_put_integer(out, row->word, m->rope_original);
+    else json_put_number(out, row->word, get_(m, row->key) / (row->unit != NULL ? get_(m, row->unit) : 1.0));
 }
 
 void hf_config_write(const Config *config, int64_t end, FILE *file) {
     const ModelConfig *m = &config->model;
     const Family *family = &families[m->family];
     const FamilyForm *form = family_form(m);
-    fprintf(file, "{\n  \"architectures\": [\"%s\"],\n", form->architecture);
-    fprintf(file, "  \"model_type\": \"%s\",\n%s", form->model_type, form->constants);
+    JsonOut out = {.file = file, .tall = 1};
+    json_begin(&out, NULL, '{');
+    json_begin(&out, "architectures", '[');
+    json_put_text(&out, NULL, form->architecture);
+    json_end(&out, ']');
+    json_put_text(&out, "model_type", form->model_type);
+    fputs(form->constants, json_put(&out, NULL));
     // transformers derives the rotations of DeepSeek-V3 from head_dim.
-    if (family->rotary) fprintf(file, "  \"head_dim\": %lld,\n", (long long)(form->latent ? m->rope_dim : m->head_dim));
-    if (family->rotary && m->rope_scaling == ROPE_NONE) fputs("  \"rope_scaling\": null,\n", file);
+    if (family->rotary) json_put_integer(&out, "head_dim", form->latent ? m->rope_dim : m->head_dim);
+    if (family->rotary && m->rope_scaling == ROPE_NONE) json_put_null(&out, "rope_scaling");
     if (family->rotary && m->rope_scaling != ROPE_NONE) {
-        fprintf(file, "  \"rope_scaling\": {\"rope_type\": \"%s\"", config_word("model.rope_scaling", m->rope_scaling));
-        for (int i = 0; i < HF_ROPE_NUMBERS; i++) {
-            const HfRopeNumber *row = &hf_rope_numbers[i];
-            double value = get_(m, row->offset, row->real);
-            if (!row->kind[m->rope_scaling] || (row->absent == 0 && value == 0)) continue;
+        json_begin(&out, "rope_scaling", '{');
+        json_put_text(&out, "rope_type", config_word("model.rope_scaling", m->rope_scaling));
+        for (const FamilyNumber *row = hf_rope_numbers; row->key != NULL; row++) {
+            double value = get_(m, row->key);
+            bool real = config_find(row->key)->type == KEY_NUMBER;
+            if (!(row->scalings >> m->rope_scaling & 1) || (row->absent == 0 && value == 0)) continue;
             // Writes a float with a decimal point, because transformers warns about integers for these keys.
-            if (row->real && value == floor(value)) fprintf(file, ", \"%s\": %.1f", row->word, value);
-            else fprintf(file, ", \"%s\": ", row->word), json_write_number(file, value);
+            if (real && value == floor(value)) fprintf(json_put(&out, row->word), "%.1f", value);
+            else json_put_number(&out, row->word, value);
         }
-        if (has_both_lengths_(m))
-            fprintf(file, ", \"original_max_position_embeddings\": %lld", (long long)m->rope_original);
-        fputs("},\n", file);
+        if (has_both_lengths_(m)) json_put_integer(&out, "original_max_position_embeddings", m->rope_original);
+        json_end(&out, '}');
     }
-    if (!m->causal) fputs("  \"is_causal\": false,\n", file);
-    fprintf(file, "  \"tie_word_embeddings\": %s,\n", config_word("model.tie_embeddings", m->tie_embeddings));
-    for (const FamilyNumber *row = family->numbers; row->key != NULL; row++) write_number_(m, row, file);
-    for (const FamilyNumber *row = form->experts; row != NULL && row->key != NULL; row++) write_number_(m, row, file);
-    fprintf(file, "  \"initializer_range\": %.9g,\n  \"use_cache\": true,\n", config->train.init_std);
+    if (!m->causal) json_put_truth(&out, "is_causal", false);
+    json_put_truth(&out, "tie_word_embeddings", m->tie_embeddings == TIE_TRUE);
+    for (const FamilyNumber *row = family->numbers; row->key != NULL; row++) put_number_(&out, m, row);
+    for (const FamilyNumber *row = form->experts; row != NULL && row->key != NULL; row++) put_number_(&out, m, row);
+    json_members(&out, "initializer_range %.9g use_cache? %d", config->train.init_std, true);
     // If the token is unknown, null is written: transformers' defaults would be wrong for most vocabularies.
-    char token[32] = "null";
-    if (end >= 0) snprintf(token, sizeof token, "%lld", (long long)end);
-    fprintf(file, "  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n", token, token);
-    fprintf(file, "  \"torch_dtype\": \"%s\"\n}\n", config->train.precision == PRECISION_BF16 ? "bfloat16" : "float32");
+    static const char *const ends[] = {"bos_token_id", "eos_token_id"};
+    for (int i = 0; i < 2; i++) end >= 0 ? json_put_integer(&out, ends[i], end) : json_put_null(&out, ends[i]);
+    json_put_text(&out, "torch_dtype", config->train.precision == PRECISION_BF16 ? "bfloat16" : "float32");
+    json_end(&out, '}');
+    fputc('\n', file);
 }
 
 // --- comparing
@@ -103,8 +110,7 @@ static void compare_models_(Differences *list, const ModelConfig *there, const M
         bool rope = strncmp(name, "model.rope_", 11) == 0, scaled = rope && strcmp(name, "model.rope_theta") != 0;
         if (rope && !rotations) continue;
         if (scaled && strcmp(name, "model.rope_scaling") != 0 && there->rope_scaling != here->rope_scaling) continue;
-        size_t at = keys[i]->offset - offsetof(Config, model);
-        const void *a = (const char *)there + at, *b = (const char *)here + at;
+        const void *a = hf_model_field(there, keys[i]), *b = hf_model_field(here, keys[i]);
         // Numbers may differ by rounding, since some files contain constants that were rounded to fp32.
         double wanted = keys[i]->type == KEY_NUMBER ? *(const double *)b : 0;
         bool same = keys[i]->type == KEY_NUMBER ? fabs(*(const double *)a - wanted) <= 1e-6 * fabs(wanted)
@@ -195,17 +201,14 @@ static FILE *begin_(HfTokenizer *tokenizer, const char *name) {
 // Adds tokenizer_config.json. end: text of the end-of-text token, or NULL.
 static void add_config_(HfTokenizer *tokenizer, const Config *config, const char *class, const char *end) {
     FILE *file = begin_(tokenizer, "tokenizer_config.json");
-    fprintf(file, "{\n  \"tokenizer_class\": \"%s\",\n  \"model_max_length\": %lld,\n", class,
-            (long long)config->model.seq_len);
+    JsonOut out = {.file = file, .tall = 1};
+    json_begin(&out, NULL, '{');
+    json_members(&out, "tokenizer_class %s model_max_length %jd", class, config->model.seq_len);
     // The end-of-text token also precedes every document, so it is both bos and eos. It is not added to prompts.
-    const char *const keys[] = {"bos_token", "eos_token"};
-    for (int i = 0; i < 2 && end != NULL; i++) {
-        fprintf(file, "  \"%s\": ", keys[i]);
-        json_write_text(file, end);
-        fputs(",\n", file);
-    }
-    fputs("  \"add_bos_token\": false,\n  \"add_eos_token\": false,\n  \"clean_up_tokenization_spaces\": false\n}\n",
-          file);
+    if (end != NULL) json_members(&out, "bos_token %s eos_token %s", end, end);
+    json_members(&out, "add_bos_token? %d add_eos_token? %d clean_up_tokenization_spaces? %d", false, false, false);
+    json_end(&out, '}');
+    fputc('\n', file);
     xmemstream_close(file);
 }
 
@@ -258,14 +261,13 @@ int hf_tokenizer_load(HfTokenizer *tokenizer, const Config *config, Error *err) 
         "{\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, \"continuing_subword_prefix\": null, "
         "\"end_of_word_suffix\": null, \"fuse_unk\": false, \"byte_fallback\": false, \"merges\": [], \"vocab\": {",
         file);
+    JsonOut vocabulary = {.file = file};
     for (int byte = 0, others = 0; byte < 256; byte++) {
         bool prints = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
         int sign = prints ? byte : 256 + others++;
         char text[3] = {(char)sign};
         if (sign >= 128) text[0] = (char)(0xC0 | sign >> 6), text[1] = (char)(0x80 | (sign & 63));
-        if (byte > 0) fputs(", ", file);
-        json_write_text(file, text);
-        fprintf(file, ": %d", byte);
+        json_put_integer(&vocabulary, text, byte);
     }
     fputs("}}}\n", file);
     xmemstream_close(file);

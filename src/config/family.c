@@ -3,25 +3,22 @@
 
 #include <string.h>
 
-#define COUNT(field, word, absent_, times_)                                                                            \
-    { .key = "model." #field, word, offsetof(ModelConfig, field), .absent = absent_, .times = times_ }
-#define REAL(field, word, absent_)                                                                                     \
-    { .key = "model." #field, word, offsetof(ModelConfig, field), .real = true, .absent = absent_ }
-#define TRUTH(field, word, absent_)                                                                                    \
-    { .key = "model." #field, word, offsetof(ModelConfig, field), .truth = true, .absent = absent_ }
-#define AGAIN(field, word)                                                                                             \
-    { .key = "model." #field, word, offsetof(ModelConfig, field), .absent = -1, .again = true }
+#define REQUIRED(field, word)                                                                                          \
+    { "model." #field, word, .absent = -1 }
+#define OPTIONAL(field, word, absent_)                                                                                 \
+    { "model." #field, word, .absent = absent_ }
 
 static const FamilyNumber llama_numbers[] = {
-    COUNT(vocab, "vocab_size", -1, NULL),
-    COUNT(hidden, "hidden_size", -1, NULL),
-    COUNT(layers, "num_hidden_layers", -1, NULL),
-    COUNT(heads, "num_attention_heads", -1, NULL),
-    COUNT(kv_heads, "num_key_value_heads", 1, "num_attention_heads"), // not in files older than grouped-query attention
-    COUNT(ffn, "intermediate_size", -1, NULL),
-    COUNT(seq_len, "max_position_embeddings", -1, NULL),
-    REAL(norm_eps, "rms_norm_eps", 1e-6),
-    REAL(rope_theta, "rope_theta", 10000.0),
+    REQUIRED(vocab, "vocab_size"),
+    REQUIRED(hidden, "hidden_size"),
+    REQUIRED(layers, "num_hidden_layers"),
+    REQUIRED(heads, "num_attention_heads"),
+    // not in files older than grouped-query attention
+    {"model.kv_heads", "num_key_value_heads", .absent = 1, .times = "num_attention_heads"},
+    REQUIRED(ffn, "intermediate_size"),
+    REQUIRED(seq_len, "max_position_embeddings"),
+    OPTIONAL(norm_eps, "rms_norm_eps", 1e-6),
+    OPTIONAL(rope_theta, "rope_theta", 10000.0),
     {.key = NULL},
 };
 
@@ -43,56 +40,56 @@ static const FamilyDemand llama_demands[] = {
 };
 
 static const FamilyNumber mixtral_experts[] = {
-    COUNT(experts, "num_local_experts", -1, NULL),
-    COUNT(experts_per_token, "num_experts_per_tok", -1, NULL),
-    AGAIN(expert_ffn, "intermediate_size"),
+    REQUIRED(experts, "num_local_experts"),
+    REQUIRED(experts_per_token, "num_experts_per_tok"),
+    {"model.expert_ffn", "intermediate_size", .again = true, .absent = -1},
     {.key = NULL},
 };
 
 static const FamilyNumber qwen3_experts[] = {
-    COUNT(experts, "num_experts", -1, NULL),
-    COUNT(experts_per_token, "num_experts_per_tok", -1, NULL),
-    COUNT(expert_ffn, "moe_intermediate_size", -1, NULL),
-    TRUTH(router_normalize, "norm_topk_prob", 0),
+    REQUIRED(experts, "num_experts"),
+    REQUIRED(experts_per_token, "num_experts_per_tok"),
+    REQUIRED(expert_ffn, "moe_intermediate_size"),
+    OPTIONAL(router_normalize, "norm_topk_prob", 0),
     {.key = NULL},
 };
 
 // GLM-4.5 took its experts and their names from DeepSeek-V3.
 #define GROUPED_EXPERTS                                                                                                \
-    COUNT(experts, "n_routed_experts", -1, NULL), COUNT(experts_per_token, "num_experts_per_tok", -1, NULL),           \
-        COUNT(expert_ffn, "moe_intermediate_size", -1, NULL),                                                          \
-        {.key = "model.shared_ffn",                                                                                    \
-         "n_shared_experts",                                                                                           \
-         offsetof(ModelConfig, shared_ffn),                                                                            \
-         .absent = 1,                                                                                                  \
-         .unit = offsetof(ModelConfig, expert_ffn)},                                                                   \
-        COUNT(dense_layers, "first_k_dense_replace", 1, NULL), COUNT(router_groups, "n_group", 1, NULL),               \
-        COUNT(router_group_top, "topk_group", 1, NULL), REAL(router_scale, "routed_scaling_factor", 1),                \
-        TRUTH(router_normalize, "norm_topk_prob", 1)
+    REQUIRED(experts, "n_routed_experts"), REQUIRED(experts_per_token, "num_experts_per_tok"),                         \
+        REQUIRED(expert_ffn, "moe_intermediate_size"),                                                                 \
+        {"model.shared_ffn", "n_shared_experts", .unit = "model.expert_ffn", .absent = 1},                             \
+        OPTIONAL(dense_layers, "first_k_dense_replace", 1), OPTIONAL(router_groups, "n_group", 1),                     \
+        OPTIONAL(router_group_top, "topk_group", 1), OPTIONAL(router_scale, "routed_scaling_factor", 1),               \
+        OPTIONAL(router_normalize, "norm_topk_prob", 1)
 
 static const FamilyNumber glm4_experts[] = {
     GROUPED_EXPERTS,
-    TRUTH(qkv_bias, "attention_bias", 0),
-    TRUTH(qk_norm, "use_qk_norm", 0),
-    REAL(rope_share, "partial_rotary_factor", 0.5),
+    OPTIONAL(qkv_bias, "attention_bias", 0),
+    OPTIONAL(qk_norm, "use_qk_norm", 0),
+    OPTIONAL(rope_share, "partial_rotary_factor", 0.5),
     {.key = NULL},
 };
 
 static const FamilyNumber deepseek_experts[] = {
     GROUPED_EXPERTS,
-    COUNT(kv_lora, "kv_lora_rank", -1, NULL),
-    COUNT(q_lora, "q_lora_rank", -1, NULL),
-    COUNT(nope_dim, "qk_nope_head_dim", -1, NULL),
-    COUNT(rope_dim, "qk_rope_head_dim", -1, NULL),
-    COUNT(v_dim, "v_head_dim", -1, NULL),
+    REQUIRED(kv_lora, "kv_lora_rank"),
+    REQUIRED(q_lora, "q_lora_rank"),
+    REQUIRED(nope_dim, "qk_nope_head_dim"),
+    REQUIRED(rope_dim, "qk_rope_head_dim"),
+    REQUIRED(v_dim, "v_head_dim"),
     {.key = NULL},
 };
 
 static const FamilyNumber gpt_numbers[] = {
-    COUNT(vocab, "vocab_size", -1, NULL),       COUNT(hidden, "n_embd", -1, NULL),
-    COUNT(layers, "n_layer", -1, NULL),         COUNT(heads, "n_head", -1, NULL),
-    COUNT(ffn, "n_inner", 4, "n_embd"),         COUNT(seq_len, "n_positions", -1, NULL),
-    REAL(norm_eps, "layer_norm_epsilon", 1e-5), {.key = NULL},
+    REQUIRED(vocab, "vocab_size"),
+    REQUIRED(hidden, "n_embd"),
+    REQUIRED(layers, "n_layer"),
+    REQUIRED(heads, "n_head"),
+    {"model.ffn", "n_inner", .absent = 4, .times = "n_embd"},
+    REQUIRED(seq_len, "n_positions"),
+    OPTIONAL(norm_eps, "layer_norm_epsilon", 1e-5),
+    {.key = NULL},
 };
 
 static const FamilyDemand gpt_demands[] = {
@@ -102,27 +99,29 @@ static const FamilyDemand gpt_demands[] = {
     {.word = NULL},
 };
 
-#define SILU  "  \"hidden_act\": \"silu\",\n"
-#define PLAIN SILU "  \"attention_bias\": false,\n"
+#define NEXT  ",\n  "
+#define SILU  "\"hidden_act\": \"silu\""
+#define PLAIN SILU NEXT "\"attention_bias\": false"
 
 #define PROJECTIONS                                                                                                    \
     { "gate_proj.weight", "up_proj.weight", "down_proj.weight" }
 
 // Mistral's layers are the same as LLaMA's; a checkpoint of a Mistral model is written as a LLaMA checkpoint.
 static const FamilyForm llama_forms[] = {
-    {"llama", "LlamaForCausalLM", .constants = PLAIN "  \"mlp_bias\": false,\n"},
+    {"llama", "LlamaForCausalLM", .constants = PLAIN NEXT "\"mlp_bias\": false"},
     {"mistral", "MistralForCausalLM", .constants = SILU},
-    {"qwen2", "Qwen2ForCausalLM", .qkv_bias = true, .constants = SILU "  \"use_sliding_window\": false,\n"},
+    {"qwen2", "Qwen2ForCausalLM", .qkv_bias = true, .constants = SILU NEXT "\"use_sliding_window\": false"},
     {"qwen3", "Qwen3ForCausalLM", .qk_norm = true, .head_dim = 128,
-     .constants = PLAIN "  \"use_sliding_window\": false,\n"},
+     .constants = PLAIN NEXT "\"use_sliding_window\": false"},
     {"mixtral", "MixtralForCausalLM", .constants = SILU, .experts = mixtral_experts, .routed = "block_sparse_moe.",
      .matrix = {"w1.weight", "w3.weight", "w2.weight"}},
     {"qwen3_moe", "Qwen3MoeForCausalLM", .qk_norm = true, .head_dim = 128,
-     .constants = PLAIN "  \"use_sliding_window\": false,\n  \"mlp_only_layers\": [],\n  \"decoder_sparse_step\": 1,\n",
+     .constants =
+         PLAIN NEXT "\"use_sliding_window\": false" NEXT "\"mlp_only_layers\": []" NEXT "\"decoder_sparse_step\": 1",
      .experts = qwen3_experts, .routed = "mlp.", .matrix = PROJECTIONS},
     {"glm4_moe", "Glm4MoeForCausalLM", .any = true, .constants = SILU, .router = ROUTER_SIGMOID,
      .experts = glm4_experts, .routed = "mlp.", .matrix = PROJECTIONS},
-    {"deepseek_v3", "DeepseekV3ForCausalLM", .latent = true, .constants = PLAIN "  \"rope_interleave\": true,\n",
+    {"deepseek_v3", "DeepseekV3ForCausalLM", .latent = true, .constants = PLAIN NEXT "\"rope_interleave\": true",
      .router = ROUTER_SIGMOID, .experts = deepseek_experts, .routed = "mlp.", .matrix = PROJECTIONS},
     {"kimi_k2", "DeepseekV3ForCausalLM", .latent = true, .constants = PLAIN, .router = ROUTER_SIGMOID,
      .experts = deepseek_experts, .routed = "mlp.", .matrix = PROJECTIONS},
@@ -132,9 +131,8 @@ static const FamilyForm llama_forms[] = {
 // Dropout rates are written as zero, because this trainer has no dropout.
 static const FamilyForm gpt_forms[] = {
     {"gpt2", "GPT2LMHeadModel",
-     .constants =
-         "  \"activation_function\": \"gelu_new\",\n  \"attn_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n  \"resid_pdrop\": "
-         "0.0,\n"},
+     .constants = "\"activation_function\": \"gelu_new\"" NEXT "\"attn_pdrop\": 0.0" NEXT "\"embd_pdrop\": 0.0" NEXT
+                  "\"resid_pdrop\": 0.0"},
     {.model_type = NULL},
 };
 

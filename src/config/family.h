@@ -11,17 +11,16 @@ __BEGIN_DECLS
 
 struct ModelConfig;
 
-// One number of config.json and the key of our section `model` that it corresponds to.
+// One number of config.json and the key of our section `model` that it corresponds to. The key's row of the schema has
+// its type.
 typedef struct FamilyNumber {
     const char *key;   // "model.hidden"
     const char *word;  // "hidden_size"
-    size_t offset;     // offset in ModelConfig
-    bool real;         // true: the field is a double; false: an int64_t
-    bool truth;        // true: the field is a bool; `absent` is then 1 for true
-    size_t unit;       // config.json counts in units of the int64_t at this offset of ModelConfig; 0: in ones
+    const char *unit;  // key of the number in whose units config.json counts; NULL: in ones
     bool again;        // true: another row has the same word, which config.json contains once
     double absent;     // value if the file lacks the word; negative: the file must have it
     const char *times; // word of another number; `absent` is multiplied by that number; NULL: by 1
+    unsigned scalings; // numbers of rope_scaling: a bit for each RopeScaling that has it
 } FamilyNumber;
 
 // The supported values of one key of config.json. A missing key or null is accepted.
@@ -37,7 +36,7 @@ typedef struct FamilyForm {
     bool qkv_bias, qk_norm;      // values that these keys of section `model` must have
     bool any;                    // config.json has these keys, so they may have any value
     int64_t head_dim;            // value if the file lacks head_dim; 0: hidden / heads
-    const char *constants;       // lines of config.json that are the same for all its models
+    const char *constants;       // members of config.json that are the same for all its models
     bool latent;                 // latent attention
     int router;                  // RouterScore; this and the following fields apply to mixtures of experts
     const FamilyNumber *experts; // numbers of a mixture of experts, terminated by .key = NULL; NULL: dense models

@@ -7,32 +7,40 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ROPE_NUMBER(field, word, real, linear, llama3, yarn, absent)                                                   \
-    { "model." #field, word, offsetof(ModelConfig, field), real, {false, linear, llama3, yarn}, absent }
+#define NUMBER(field, word, absent_, scalings_)                                                                        \
+    { "model." #field, word, .absent = absent_, .scalings = scalings_ }
+
+enum { LINEAR = 1 << ROPE_LINEAR, LLAMA3 = 1 << ROPE_LLAMA3, YARN = 1 << ROPE_YARN };
 
 // yarn's original length is written beside max_position_embeddings only where both agree with the factor (hf_config.c):
 // some versions of transformers take max_position_embeddings for the original length.
-const HfRopeNumber hf_rope_numbers[HF_ROPE_NUMBERS] = {
-    ROPE_NUMBER(rope_factor, "factor", true, true, true, true, -1),
-    ROPE_NUMBER(rope_original, "original_max_position_embeddings", false, false, true, false, -1),
-    ROPE_NUMBER(rope_low_freq, "low_freq_factor", true, false, true, false, -1),
-    ROPE_NUMBER(rope_high_freq, "high_freq_factor", true, false, true, false, -1),
-    ROPE_NUMBER(rope_beta_fast, "beta_fast", true, false, false, true, 32),
-    ROPE_NUMBER(rope_beta_slow, "beta_slow", true, false, false, true, 1),
-    ROPE_NUMBER(rope_attention, "attention_factor", true, false, false, true, 0),
-    ROPE_NUMBER(rope_mscale, "mscale_all_dim", true, false, false, true, 0),
+const FamilyNumber hf_rope_numbers[] = {
+    NUMBER(rope_factor, "factor", -1, LINEAR | LLAMA3 | YARN),
+    NUMBER(rope_original, "original_max_position_embeddings", -1, LLAMA3),
+    NUMBER(rope_low_freq, "low_freq_factor", -1, LLAMA3),
+    NUMBER(rope_high_freq, "high_freq_factor", -1, LLAMA3),
+    NUMBER(rope_beta_fast, "beta_fast", 32, YARN),
+    NUMBER(rope_beta_slow, "beta_slow", 1, YARN),
+    NUMBER(rope_attention, "attention_factor", 0, YARN),
+    NUMBER(rope_mscale, "mscale_all_dim", 0, YARN),
+    {.key = NULL},
 };
 
-// Stores a number in found->model. An int64_t field accepts only integers up to 2^53, which a double holds exactly.
-static int put_(HfModel *found, size_t offset, bool real, double value, const char *word, Error *err) {
-    void *field = (char *)&found->model + offset;
+void *hf_model_field(const ModelConfig *model, const ConfigKey *key) {
+    return (char *)model + (key->offset - offsetof(Config, model));
+}
+
+// Stores a number in the field of a key. A count is at most 2^53, up to which a double holds every integer exactly.
+static int put_(HfModel *found, const ConfigKey *key, double value, const char *word, Error *err) {
+    void *field = hf_model_field(&found->model, key);
     if (!isfinite(value))
         return error_set(err, EXIT_USAGE, "%s: %s is %s; write the number", found->path, word,
                          isnan(value) ? "NaN" : "Infinity");
-    if (!real && !(fabs(value) <= 0x1p53 && value == floor(value)))
+    if (key->type == KEY_INT && !(fabs(value) <= 0x1p53 && value == floor(value)))
         return error_set(err, EXIT_USAGE, "%s: %s is %g, not a whole number of at most 2^53; is the file damaged?",
                          found->path, word, value);
-    if (real) *(double *)field = value;
+    if (key->type == KEY_NUMBER) *(double *)field = value;
+    else if (key->type == KEY_BOOL) *(bool *)field = value != 0;
     else *(int64_t *)field = (int64_t)value;
     return 0;
 }
@@ -169,16 +177,15 @@ static int read_rope_(HfModel *found, Error *err) {
     bool latent = m->kv_lora > 0, scaled = is_number_(json_find(scaling, "mscale"));
     if ((scaled && !latent) || (truncate != NULL && !is_true_(scaling, "truncate")))
         return refuse_(found, err, "rope_scaling has mscale or truncate");
-    for (int i = 0; i < HF_ROPE_NUMBERS; i++) {
-        const HfRopeNumber *row = &hf_rope_numbers[i];
+    for (const FamilyNumber *row = hf_rope_numbers; row->key != NULL; row++) {
         const JsonValue *value = json_find(scaling, row->word);
-        if (!row->kind[m->rope_scaling]) continue;
+        if (!(row->scalings >> m->rope_scaling & 1)) continue;
         if (expect_(found, value, JSON_NUMBER, row->word, err) != 0) return -1;
         if (!is_number_(value) && row->absent < 0)
             return error_set(err, EXIT_USAGE, "%s: rope_scaling \"%s\" has no %s; add it", found->path, kind,
                              row->word);
         double number = is_number_(value) ? value->number : row->absent;
-        if (put_(found, row->offset, row->real, number, row->word, err) != 0) return -1;
+        if (put_(found, config_find(row->key), number, row->word, err) != 0) return -1;
     }
     if (m->rope_scaling != ROPE_YARN) return 0;
     double grown = 0.1 * log(m->rope_factor);
@@ -192,23 +199,21 @@ static int read_rope_(HfModel *found, Error *err) {
 
 static int read_numbers_(HfModel *found, const FamilyNumber *row, Error *err) {
     for (; row != NULL && row->key != NULL; row++) {
+        const ConfigKey *key = config_find(row->key);
         const JsonValue *said = json_find(found->root, row->word);
-        if (expect_(found, said, row->truth ? JSON_BOOL : JSON_NUMBER, row->word, err) != 0) return -1;
-        if (row->truth) {
-            bool given = said != NULL && said->type == JSON_BOOL;
-            *(bool *)((char *)&found->model + row->offset) = given ? said->truth : row->absent != 0;
-            continue;
-        }
+        bool truth = key->type == KEY_BOOL;
         // Newer files have rope_theta inside rope_parameters.
         if (said == NULL && strcmp(row->word, "rope_theta") == 0)
             said = json_find(json_find(found->root, "rope_parameters"), row->word);
+        if (expect_(found, said, truth ? JSON_BOOL : JSON_NUMBER, row->word, err) != 0) return -1;
         double times = row->times == NULL ? 1 : (double)json_integer(found->root, row->times, -1);
-        double value = is_number_(said) ? said->number : row->absent * times;
+        bool given = said != NULL && said->type == (truth ? JSON_BOOL : JSON_NUMBER);
+        double value = !given ? row->absent * times : truth ? said->truth : said->number;
         if (value < 0 && isfinite(value))
             return error_set(err, EXIT_USAGE, "%s: %s (%s) is missing; is the file complete?", found->path, row->word,
                              row->key);
-        if (row->unit != 0) value *= (double)*(int64_t *)((char *)&found->model + row->unit);
-        if (put_(found, row->offset, row->real, value, row->word, err) != 0) return -1;
+        if (row->unit != NULL) value *= (double)*(int64_t *)hf_model_field(&found->model, config_find(row->unit));
+        if (put_(found, key, value, row->word, err) != 0) return -1;
     }
     return 0;
 }
@@ -230,8 +235,7 @@ int hf_model_read(HfModel *found, int family_of_run, Error *err) {
         return -1;
     m->head_dim = form->head_dim;
     if (form->latent) m->head_dim = m->nope_dim + m->rope_dim;
-    else if (is_number_(width) &&
-             put_(found, offsetof(ModelConfig, head_dim), false, width->number, "head_dim", err) != 0)
+    else if (is_number_(width) && put_(found, config_find("model.head_dim"), width->number, "head_dim", err) != 0)
         return -1;
     if (m->head_dim <= 0 && m->heads > 0) m->head_dim = m->hidden / m->heads;
     bool said = tied != NULL && tied->type == JSON_BOOL;
@@ -251,8 +255,8 @@ int hf_model_keys(const ModelConfig *model, const ConfigKey *keys[HF_MOST_KEYS])
             keys[count++] = config_find(row->key);
     for (int i = 0; i < (family_form(model)->any ? 4 : family->rotary ? 6 : 2); i++)
         keys[count++] = config_find(others[i]);
-    for (int i = 0; i < HF_ROPE_NUMBERS && family->rotary; i++)
-        if (hf_rope_numbers[i].kind[model->rope_scaling]) keys[count++] = config_find(hf_rope_numbers[i].key);
+    for (const FamilyNumber *row = hf_rope_numbers; family->rotary && row->key != NULL; row++)
+        if (row->scalings >> model->rope_scaling & 1) keys[count++] = config_find(row->key);
     if (model->rope_scaling == ROPE_YARN) keys[count++] = config_find("model.rope_original");
     if (family->gated) keys[count++] = config_find(numbers[1] != NULL ? "model.router" : "model.experts");
     return count;
@@ -306,9 +310,8 @@ char *hf_model_yaml(const char *text, size_t length, const char *path, int64_t *
         int count = hf_model_keys(&found.model, keys);
         fprintf(file, "model: {family: %s", family_words[found.model.family]);
         for (int i = 0; i < count; i++) {
-            const char *field = (const char *)&found.model + keys[i]->offset - offsetof(Config, model);
             fprintf(file, ", %s: ", config_short_name(keys[i]));
-            config_write_field(NULL, keys[i], field, file);
+            config_write_field(NULL, keys[i], hf_model_field(&found.model, keys[i]), file);
         }
         fputs("}\n", file);
         // Weights in 16 bits come from training in mixed precision; fp16 is planned as bf16.

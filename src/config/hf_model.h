@@ -5,17 +5,13 @@
 #include "base/json.h"
 #include "config_schema.h"
 
-// A number of rope_scaling, the kinds of scaling that have it, and its value if a file lacks it (negative: required).
-typedef struct HfRopeNumber {
-    const char *key, *word;
-    size_t offset; // offset in ModelConfig
-    bool real;
-    bool kind[ROPE_YARN + 1];
-    double absent;
-} HfRopeNumber;
+enum { HF_MOST_KEYS = 48 };
 
-enum { HF_ROPE_NUMBERS = 8, HF_MOST_KEYS = 48 };
-extern const HfRopeNumber hf_rope_numbers[HF_ROPE_NUMBERS];
+// The numbers of rope_scaling, terminated by .key = NULL.
+extern const FamilyNumber hf_rope_numbers[];
+
+// Returns the field of a key of section `model`.
+void *hf_model_field(const ModelConfig *model, const ConfigKey *key);
 
 // Lists the keys of section `model` that the config.json of `model` has ("model.vocab", ...). Returns the count.
 int hf_model_keys(const ModelConfig *model, const ConfigKey *keys[HF_MOST_KEYS]);
