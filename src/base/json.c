@@ -1,5 +1,5 @@
 // The JSON reader and the two writers that need care (texts and numbers). The reader copies its input once, decodes
-// texts in place and allocates values in chunks, so that freeing a document means freeing a few blocks.
+// texts in place and allocates all values at once: each but the outermost follows a comma or an opening bracket.
 #include "json.h"
 #include "alloc.h"
 
@@ -12,17 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Chunks never move, so that pointers between values stay valid while more are read.
-enum { CHUNK_VALUES = 256 };
-
-typedef struct JsonChunk {
-    struct JsonChunk *before;
-    int used;
-    JsonValue values[CHUNK_VALUES];
-} JsonChunk;
-
 typedef struct Parser {
-    Json *json;
+    JsonValue *free;        // the next value of the document's memory
     char *begin, *at, *end; // copy of the input and position in it; *end is NUL
     const char *name;
     int depth;
@@ -35,19 +26,13 @@ static int json_fail_(const Parser *parser, const char *what) {
                      (long long)(parser->at - parser->begin), what);
 }
 
-static JsonValue *take_value_(Parser *parser) {
-    JsonChunk *chunk = parser->json->chunks_;
-    if (chunk == NULL || chunk->used == CHUNK_VALUES) {
-        JsonChunk *fresh = xcalloc(1, sizeof *fresh);
-        fresh->before = chunk;
-        parser->json->chunks_ = chunk = fresh;
-    }
-    return &chunk->values[chunk->used++];
+// Refuses what follows instead of `what`, if it is not one of the usual mistakes.
+static int json_odd_(const Parser *parser, const char *what) {
+    if (parser->at == parser->end) return json_fail_(parser, "the JSON text ends too early");
+    return json_fail_(parser, *parser->at == '/' || *parser->at == '#' ? "a comment, which JSON lacks" : what);
 }
 
-static void skip_space_(Parser *parser) {
-    while (parser->at < parser->end && strchr(" \t\r\n", *parser->at) != NULL && *parser->at != '\0') parser->at++;
-}
+static void skip_space_(Parser *parser) { parser->at += strspn(parser->at, " \t\r\n"); }
 
 // --- texts, decoded in place: a decoded text is never longer than its source
 
@@ -61,7 +46,7 @@ static int hex4_(const char *at, uint32_t *code) {
 // Decodes an escape into `to`, which it advances; `at` points after the backslash.
 static int decode_escape_(Parser *parser, char **to) {
     static const char letters[] = "\"\\/bfnrt", meanings[] = "\"\\/\b\f\n\r\t";
-    char letter = parser->at < parser->end ? *parser->at : '\0';
+    char letter = *parser->at;
     const char *found = letter == '\0' ? NULL : strchr(letters, letter);
     if (found == NULL && letter != 'u') return json_fail_(parser, "unknown escape in a string");
     parser->at++;
@@ -183,19 +168,17 @@ static int parse_container_(Parser *parser, JsonValue *value) {
     if (++parser->depth > JSON_MAX_DEPTH) return json_fail_(parser, "nested too deeply");
     parser->at++;
     skip_space_(parser);
-    bool open = parser->at == parser->end || *parser->at != closing;
+    bool open = *parser->at != closing;
     if (!open) parser->at++;
     while (open) {
-        JsonValue *entry = take_value_(parser);
+        JsonValue *entry = parser->free++;
         skip_space_(parser);
         if (object) {
-            if (parser->at == parser->end) return json_fail_(parser, "the JSON text ends too early");
-            if (*parser->at == '/' || *parser->at == '#') return json_fail_(parser, "a comment, which JSON lacks");
             if (*parser->at == '}') return json_fail_(parser, "a comma without a key after it");
-            if (*parser->at != '"') return json_fail_(parser, "expected a key in double quotes");
+            if (*parser->at != '"') return json_odd_(parser, "expected a key in double quotes");
             if (parse_text_(parser, &entry->key) != 0) return -1;
             skip_space_(parser);
-            if (parser->at == parser->end || *parser->at != ':') return json_fail_(parser, "expected ':' after a key");
+            if (*parser->at != ':') return json_fail_(parser, "expected ':' after a key");
             parser->at++;
         }
         if (parse_value_(parser, entry) != 0) return -1;
@@ -203,13 +186,10 @@ static int parse_container_(Parser *parser, JsonValue *value) {
         link = &entry->next;
         value->count++;
         skip_space_(parser);
-        char next = parser->at < parser->end ? *parser->at : '\0';
-        if (parser->at == parser->end) return json_fail_(parser, "the JSON text ends too early");
-        if (next == '/' || next == '#') return json_fail_(parser, "a comment, which JSON lacks");
-        if (next != ',' && next != closing)
-            return json_fail_(parser, object ? "expected a comma or }" : "expected a comma or ]");
+        open = *parser->at == ',';
+        if (!open && *parser->at != closing)
+            return json_odd_(parser, object ? "expected a comma or }" : "expected a comma or ]");
         parser->at++;
-        open = next == ',';
     }
     parser->depth--;
     // No key of an object may appear twice.
@@ -228,7 +208,7 @@ static int parse_container_(Parser *parser, JsonValue *value) {
 
 static int parse_value_(Parser *parser, JsonValue *value) {
     skip_space_(parser);
-    char c = parser->at < parser->end ? *parser->at : '\0';
+    char c = *parser->at;
     if (c == '{' || c == '[') return parse_container_(parser, value);
     if (c == '"') {
         value->type = JSON_TEXT;
@@ -236,10 +216,8 @@ static int parse_value_(Parser *parser, JsonValue *value) {
     }
     if (parse_word_(parser, value)) return 0;
     if (c == '-' || (c >= '0' && c <= '9')) return parse_number_(parser, value);
-    if (parser->at == parser->end) return json_fail_(parser, "the JSON text ends too early");
-    if (c == '/' || c == '#') return json_fail_(parser, "a comment, which JSON lacks");
     if (c == '}' || c == ']') return json_fail_(parser, "a comma or ':' without a value after it");
-    return json_fail_(parser, "unexpected character");
+    return json_odd_(parser, "unexpected character");
 }
 
 static int parse_document_(Json *json, const char *text, int64_t length, const char *name, bool python, Error *err) {
@@ -250,8 +228,10 @@ static int parse_document_(Json *json, const char *text, int64_t length, const c
     json->text_ = xmalloc((size_t)length + 1);
     memcpy(json->text_, text, (size_t)length);
     json->text_[length] = '\0';
-    Parser parser = {json, json->text_, json->text_, json->text_ + length, name, 0, err, python};
-    JsonValue *root = take_value_(&parser);
+    size_t most = 1;
+    for (int64_t i = 0; i < length; i++) most += text[i] == ',' || text[i] == '[' || text[i] == '{';
+    JsonValue *root = json->values_ = xcalloc(most, sizeof *root);
+    Parser parser = {root + 1, json->text_, json->text_, json->text_ + length, name, 0, err, python};
     if (parse_value_(&parser, root) != 0) return -1;
     skip_space_(&parser);
     if (parser.at != parser.end) return json_fail_(&parser, "unexpected text after the end of the JSON value");
@@ -277,12 +257,7 @@ int json_read_file(Json *json, const char *path, Error *err) {
 }
 
 void json_free(Json *json) {
-    while (json->chunks_ != NULL) {
-        JsonChunk *chunk = json->chunks_;
-        json->chunks_ = chunk->before;
-        free(chunk);
-    }
-    free(json->text_);
+    free_all(json->values_, json->text_);
     memset(json, 0, sizeof *json);
 }
 

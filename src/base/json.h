@@ -29,7 +29,7 @@ struct JsonValue {
 typedef struct Json {
     const JsonValue *root;
     char *text_;
-    struct JsonChunk *chunks_;
+    JsonValue *values_;
 } Json;
 
 // Parses `length` bytes. Errors begin with `name` (a path): "NAME: byte 17: ...". Returns -1 with err (EXIT_FAILED).
