@@ -1,4 +1,4 @@
-// A hash table with open addressing, at most half full. A key and its value are one piece of memory.
+// A hash table of lists. A key and its value are one piece of memory.
 #include "memo.h"
 
 #include "alloc.h"
@@ -8,17 +8,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { LISTS = 1 << 16 }; // a large search keeps some 100,000 values
+
 typedef struct Pair {
+    struct Pair *next;
     uint64_t hash;
     size_t bytes; // bytes of the value
-    char *pair;   // the key, then the value; NULL: the place is free
+    char pair[];  // the key, then the value
 } Pair;
 
 struct Memo {
     pthread_mutex_t lock;
     size_t size; // bytes of a key
-    Pair *places;
-    uint64_t count, all;
+    Pair *lists[LISTS];
 };
 
 Memo *memo_create(size_t size) {
@@ -26,16 +28,18 @@ Memo *memo_create(size_t size) {
     assert(size % sizeof(uint64_t) == 0);
     pthread_mutex_init(&memo->lock, NULL);
     memo->size = size;
-    memo->all = 256;
-    memo->places = xcalloc(memo->all, sizeof *memo->places);
     return memo;
 }
 
 void memo_free(Memo *memo) {
     if (memo == NULL) return;
-    for (uint64_t i = 0; i < memo->all; i++) free(memo->places[i].pair);
+    for (int i = 0; i < LISTS; i++)
+        for (Pair *pair = memo->lists[i], *next; pair != NULL; pair = next) {
+            next = pair->next;
+            free(pair);
+        }
     pthread_mutex_destroy(&memo->lock);
-    free_all(memo->places, memo);
+    free(memo);
 }
 
 // Four words at a time, whose products do not wait for each other.
@@ -51,50 +55,37 @@ static uint64_t hash_(const void *key, size_t size) {
     return hash;
 }
 
-// Returns the place of a key, or the free place for it.
-static Pair *place_(const Memo *memo, const void *key, uint64_t hash) {
-    uint64_t at = hash % memo->all;
-    while (memo->places[at].pair != NULL &&
-           (memo->places[at].hash != hash || memcmp(memo->places[at].pair, key, memo->size) != 0))
-        at = (at + 1) % memo->all;
-    return &memo->places[at];
+static Pair *find_(const Memo *memo, const void *key, uint64_t hash) {
+    Pair *pair = memo->lists[hash % LISTS];
+    while (pair != NULL && (pair->hash != hash || memcmp(pair->pair, key, memo->size) != 0)) pair = pair->next;
+    return pair;
 }
 
 bool memo_find(Memo *memo, const void *key, void *value) {
     uint64_t hash = hash_(key, memo->size);
     pthread_mutex_lock(&memo->lock);
-    const Pair *kept = place_(memo, key, hash);
-    bool found = kept->pair != NULL;
-    if (found) memcpy(value, kept->pair + memo->size, kept->bytes);
+    const Pair *kept = find_(memo, key, hash);
+    if (kept != NULL) memcpy(value, kept->pair + memo->size, kept->bytes);
     pthread_mutex_unlock(&memo->lock);
-    return found;
+    return kept != NULL;
 }
 
 bool memo_keep(Memo *memo, const void *key, const void *value, size_t bytes) {
     uint64_t hash = hash_(key, memo->size);
     pthread_mutex_lock(&memo->lock);
-    if (2 * memo->count >= memo->all) {
-        Pair *old = memo->places;
-        uint64_t all = memo->all;
-        memo->all = 2 * all;
-        memo->places = xcalloc(memo->all, sizeof *memo->places);
-        for (uint64_t i = 0; i < all; i++)
-            if (old[i].pair != NULL) *place_(memo, old[i].pair, old[i].hash) = old[i];
-        free(old);
-    }
-    Pair *kept = place_(memo, key, hash);
-    bool fresh = kept->pair == NULL;
+    bool fresh = find_(memo, key, hash) == NULL;
     if (fresh) {
-        *kept = (Pair){hash, bytes, xmalloc(memo->size + bytes)};
+        Pair *kept = xmalloc(sizeof *kept + memo->size + bytes);
+        *kept = (Pair){memo->lists[hash % LISTS], hash, bytes};
         memcpy(kept->pair, key, memo->size);
         memcpy(kept->pair + memo->size, value, bytes);
-        memo->count++;
+        memo->lists[hash % LISTS] = kept;
     }
     pthread_mutex_unlock(&memo->lock);
     return fresh;
 }
 
 void memo_each(Memo *memo, void (*visit)(void *value)) {
-    for (uint64_t i = 0; i < memo->all; i++)
-        if (memo->places[i].pair != NULL) visit(memo->places[i].pair + memo->size);
+    for (int i = 0; i < LISTS; i++)
+        for (Pair *pair = memo->lists[i]; pair != NULL; pair = pair->next) visit(pair->pair + memo->size);
 }
