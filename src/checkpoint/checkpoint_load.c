@@ -216,36 +216,6 @@ static int open_checkpoint_(Load *load, const char *dir, TrainingState *state, M
         dir, muon ? "muon" : "adamw");
 }
 
-static int load_checkpoint_(ResumePoint *point, const char *dir, Load *load, Error *err) {
-    TrainingState state = {0};
-    Manifest manifest = {0};
-    Error mine = {0};
-    open_checkpoint_(load, dir, &state, &manifest, &mine);
-    manifest_free(&manifest);
-    if (load_(load, &mine, err) != 0) return -1;
-    *point = (ResumePoint){.found = true, .state = state};
-    snprintf(point->dir, sizeof point->dir, "%s", dir);
-    log_status(&load->all, "resumed from %s after step %lld", dir, (long long)state.step);
-    if (load->fresh)
-        log_line(&load->all, "%s has another optimizer's moments: the moments of the layers' matrices start at zero",
-                 dir);
-    return 0;
-}
-
-// Collective: rank 0 lists the candidates and broadcasts them, because hosts may see different states of the folder.
-static int share_candidates_(Candidates *candidates, const char *dir, const Load *load, bool if_any, Error *err) {
-    Error mine = {0};
-    bool first = world_rank(load->world) == 0;
-    if (first) candidates_find(candidates, dir, load->stage->config->checkpoint.overwrite, if_any, &mine);
-    if (world_agree(load->world, &mine, err) != 0) return -1;
-    Candidates shared = *candidates;
-    if (world_broadcast(load->world, &shared, sizeof shared, err) != 0) return -1;
-    shared.names = first ? candidates->names : xcalloc((size_t)shared.count, sizeof *shared.names);
-    *candidates = shared;
-    int64_t bytes = shared.itself ? 0 : shared.count * (int64_t)sizeof *shared.names;
-    return world_broadcast(load->world, shared.names, bytes, err);
-}
-
 // Loads the first intact checkpoint of the list and logs why each checkpoint before it was skipped.
 static int try_candidates_(const Candidates *candidates, ResumePoint *point, const char *dir, bool if_any, Load *load,
                            Error *err) {
@@ -254,7 +224,20 @@ static int try_candidates_(const Candidates *candidates, ResumePoint *point, con
         Error damage = {0};
         if (candidates->itself) strcpy(path, dir);
         else if (file_join(path, dir, candidates->names[i].name, err) != 0) return err->everywhere = true, -1;
-        if (verify_(load, path, &damage) == 0) return load_checkpoint_(point, path, load, err);
+        if (verify_(load, path, &damage) == 0) {
+            Manifest manifest = {0};
+            Error mine = {0};
+            open_checkpoint_(load, path, &point->state, &manifest, &mine);
+            manifest_free(&manifest);
+            if (load_(load, &mine, err) != 0) return -1;
+            point->found = true;
+            strcpy(point->dir, path);
+            log_status(&load->all, "resumed from %s after step %lld", path, (long long)point->state.step);
+            if (load->fresh)
+                log_line(&load->all,
+                         "%s has another optimizer's moments: the moments of the layers' matrices start at zero", path);
+            return 0;
+        }
         if (!damage.everywhere || candidates->itself) { // ranks cannot communicate, or `dir` names one checkpoint
             *err = damage;
             return -1;
@@ -280,8 +263,17 @@ int checkpoint_resume(ResumePoint *point, const char *dir, bool if_any, Stage *s
     snprintf(plain, sizeof plain, "%s", dir);
     for (size_t n = strlen(plain); n > 1 && plain[n - 1] == '/'; n--) plain[n - 1] = '\0';
     Load load = {.stage = stage, .world = world, .log = log, .all = world_log(world, log), .states = true};
+    // Rank 0 lists the candidates for all ranks, because hosts may see different states of the folder.
     Candidates candidates = {0};
-    int status = share_candidates_(&candidates, plain, &load, if_any, err);
+    Error mine = {0};
+    bool first = world_rank(world) == 0;
+    if (first) candidates_find(&candidates, plain, stage->config->checkpoint.overwrite, if_any, &mine);
+    CheckpointName *names = candidates.names;
+    int status = world_agree(world, &mine, err);
+    if (status == 0) status = world_broadcast(world, &candidates, sizeof candidates, err);
+    int64_t bytes = candidates.itself ? 0 : candidates.count * (int64_t)sizeof *names;
+    candidates.names = first ? names : xmalloc((size_t)bytes);
+    if (status == 0) status = world_broadcast(world, candidates.names, bytes, err);
     if (status == 0) status = try_candidates_(&candidates, point, plain, if_any, &load, err);
     if (status == 0 && candidates.complete == 0)
         log_status(&load.all, "no complete checkpoint in %s: training starts at step 0", plain);
