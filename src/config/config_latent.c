@@ -4,21 +4,16 @@
 
 int config_check_latent(Config *config, Error *err) {
     ModelConfig *m = &config->model;
-    const struct {
-        const char *key;
-        bool given;
-    } sizes[] = {{"model.q_lora", m->q_lora > 0},
-                 {"model.nope_dim", m->nope_dim > 0},
-                 {"model.rope_dim", m->rope_dim > 0},
-                 {"model.v_dim", m->v_dim > 0},
-                 {"model.rope_mscale", m->rope_mscale != 0}};
+    static const char *const sizes[] = {"model.q_lora", "model.nope_dim", "model.rope_dim", "model.v_dim",
+                                        "model.rope_mscale"};
     for (int i = 0; i < 5; i++) {
-        if (m->kv_lora == 0 && sizes[i].given)
-            return config_error(config, sizes[i].key, err,
+        bool given = !config_at_default(config, sizes[i]);
+        if (m->kv_lora == 0 && given)
+            return config_error(config, sizes[i], err,
                                 "does not apply without latent attention; give model.kv_lora, or remove the key");
-        if (m->kv_lora > 0 && !sizes[i].given && i < 4)
-            return config_clash(config, sizes[i].key, "model.kv_lora", err,
-                                "%s is missing: latent attention needs it; give it, such as 128", sizes[i].key);
+        if (m->kv_lora > 0 && !given && i < 4)
+            return config_clash(config, sizes[i], "model.kv_lora", err,
+                                "%s is missing: latent attention needs it; give it, such as 128", sizes[i]);
     }
     if (m->kv_lora == 0) return 0;
     int64_t width = m->nope_dim + m->rope_dim;

@@ -300,7 +300,8 @@ int config_keep_copy(const char *path, Error *err) {
     ssize_t length;
     char name[64], *text = getenv(CONFIG_COPY_VARIABLE) == NULL ? yaml_read_text_(path, &length, err) : NULL;
     if (text == NULL) return err->code != 0 ? -1 : 0;
-    int copy = memfd_create("configuration", 0); // open for as long as this process runs, even another program (dry_run.c)
+    int copy =
+        memfd_create("configuration", 0); // open for as long as this process runs, even another program (dry_run.c)
     bool kept = copy >= 0 && write(copy, text, (size_t)length) == length;
     free(text);
     snprintf(name, sizeof name, "/proc/%d/fd/%d", (int)getpid(), copy);
@@ -362,38 +363,37 @@ int config_read_override(Config *config, const char *override, Error *err) {
 // the file wins too, unless hardware.gpu was given with -o; then it is named in `replaced`. Does nothing for
 // hardware.device cpu.
 static void fill_from_gpu_(Config *config) {
-    HardwareConfig *hardware = &config->hardware;
-    const Gpu *gpu = gpu_row(hardware->gpu);
-    if (gpu == NULL || hardware->device == DEVICE_CPU) return;
+    const Gpu *gpu = gpu_row(config->hardware.gpu);
+    if (gpu == NULL || config->hardware.device == DEVICE_CPU) return;
     const struct {
-        const char *key;
-        double value, *number;
-        int64_t *count;
+        const char *name;
+        double value;
     } rows[] = {
-        {"peak_tflops", gpu_peak(gpu, config->train.precision), &hardware->peak_tflops, NULL},
-        {"memory_gib", gpu->memory_gib, &hardware->memory_gib, NULL},
-        {"memory_gb_s", gpu->memory_gb_s, &hardware->memory_gb_s, NULL},
-        {"gpu_watts", gpu->watts, &hardware->gpu_watts, NULL},
-        {"gpus_per_node", (double)gpu->gpus_per_node, NULL, &hardware->gpus_per_node},
-        {"gpus_per_domain", (double)gpu->domain, NULL, &hardware->gpus_per_domain},
-        {"pair_gb_s", gpu->link_gb_s, &hardware->pair_gb_s, NULL},
-        {"tensor_gb_s", gpu->link_gb_s, &hardware->tensor_gb_s, NULL},
-        {"network_gb_s", gpu->network_gb_s, &hardware->network_gb_s, NULL},
-        {"host_gb_s", gpu->host_gb_s, &hardware->host_gb_s, NULL},
+        {"hardware.peak_tflops", gpu_peak(gpu, config->train.precision)},
+        {"hardware.memory_gib", gpu->memory_gib},
+        {"hardware.memory_gb_s", gpu->memory_gb_s},
+        {"hardware.gpu_watts", gpu->watts},
+        {"hardware.gpus_per_node", (double)gpu->gpus_per_node},
+        {"hardware.gpus_per_domain", (double)gpu->domain},
+        {"hardware.pair_gb_s", gpu->link_gb_s},
+        {"hardware.tensor_gb_s", gpu->link_gb_s},
+        {"hardware.network_gb_s", gpu->network_gb_s},
+        {"hardware.host_gb_s", gpu->host_gb_s},
     };
     bool overridden = config_line(config, "hardware.gpu") == CONFIG_OVERRIDE;
     size_t used = 0;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        char key[64];
-        snprintf(key, sizeof key, "hardware.%s", rows[i].key);
-        int given = config_line(config, key);
+        const ConfigKey *key = config_find(rows[i].name);
+        void *field = (char *)config + key->offset;
+        int given = config->place[key - config_keys];
+        bool whole = key->type == KEY_INT;
         if (given == CONFIG_OVERRIDE || (given != CONFIG_DEFAULT && !overridden)) continue;
-        double old = rows[i].number != NULL ? *rows[i].number : (double)*rows[i].count;
+        double old = whole ? (double)config_get_whole(key, field) : *(double *)field;
         if (given != CONFIG_DEFAULT && old != rows[i].value && used < sizeof config->replaced)
             used += (size_t)snprintf(config->replaced + used, sizeof config->replaced - used, "%s%s %.6g by %.6g",
-                                     used > 0 ? ", " : "", rows[i].key, old, rows[i].value);
-        if (rows[i].number != NULL) *rows[i].number = rows[i].value;
-        else *rows[i].count = (int64_t)rows[i].value;
+                                     used > 0 ? ", " : "", config_short_name(key), old, rows[i].value);
+        if (whole) config_set_whole(key, field, (int64_t)rows[i].value);
+        else *(double *)field = rows[i].value;
     }
 }
 
