@@ -187,15 +187,6 @@ static int start_(World *world, int *argc, char ***argv, Error *err) {
     return failed;
 }
 
-#else
-
-static int start_(World *world, int *argc, char ***argv, Error *err) {
-    (void)world, (void)argc, (void)argv;
-    return error_set(err, EXIT_USAGE,
-                     "this program is one of several ranks, but was built without MPI; install MPI "
-                     "(scripts/install_deps.sh) and run make again, or start one rank");
-}
-
 #endif
 
 // --- joining and leaving
@@ -223,7 +214,15 @@ World *world_join(int *argc, char ***argv, Error *err) {
     prctl(PR_SET_TIMERSLACK, 1000UL);
     if (sched_getscheduler(0) == SCHED_OTHER) syscall(SYS_sched_setattr, 0, &attributes, 0);
     if (!under) world->messages = comm_self_create("world");
-    if (!under || start_(world, argc, argv, err) == 0) return world;
+    if (!under) return world;
+#ifdef HAVE_MPI
+    if (start_(world, argc, argv, err) == 0) return world;
+#else
+    (void)argc, (void)argv;
+    error_set(err, EXIT_USAGE,
+              "this program is one of several ranks, but was built without MPI; install MPI "
+              "(scripts/install_deps.sh) and run make again, or start one rank");
+#endif
     free(world);
     return NULL;
 }
