@@ -36,7 +36,6 @@ char *products_text(const ProductChoices *products, const char *device, int64_t 
     }
     json_line(&out);
     json_end(&out, ']');
-    fputs(",\n", file);
     json_seal(file, &text, &length);
     xmemstream_close(file);
     return text;

@@ -192,11 +192,11 @@ static int parse_container_(Parser *parser, JsonValue *value) {
         parser->at++;
     }
     parser->depth--;
+    if (!object) return 0;
     // No key of an object may appear twice.
     const char **keys = xmalloc((size_t)value->count * sizeof *keys + 1), *twice = NULL;
     int64_t n = 0;
-    for (const JsonValue *member = value->first; object && member != NULL; member = member->next)
-        keys[n++] = member->key;
+    for (const JsonValue *member = value->first; member != NULL; member = member->next) keys[n++] = member->key;
     qsort(keys, (size_t)n, sizeof *keys, compare_keys_);
     for (int64_t i = 1; i < n && twice == NULL; i++)
         if (strcmp(keys[i - 1], keys[i]) == 0) twice = keys[i];
@@ -310,6 +310,7 @@ static void json_tail_(char tail[TAIL_BYTES + 1], const char *text, size_t lengt
 
 void json_seal(FILE *memory, char *const *text, const size_t *length) {
     char tail[TAIL_BYTES + 1];
+    fputs(",\n", memory);
     fflush(memory);
     json_tail_(tail, *text, *length);
     fputs(tail, memory);

@@ -45,7 +45,6 @@ int manifest_write(const Manifest *manifest, const char *dir, Error *err) {
         json_end(&out, '}');
     }
     json_end(&out, ']');
-    fputs(",\n", file);
     json_seal(file, &text, &length);
     xmemstream_close(file);
     int status = file_write(dir, CHECKPOINT_MANIFEST, text, (int64_t)length, err);
