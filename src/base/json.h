@@ -7,7 +7,7 @@
 
 #include <stddef.h>
 
-enum { JSON_MAX_DEPTH = 64, JSON_MAX_BYTES = 16 << 20 };
+enum { JSON_MAX_DEPTH = 64, JSON_MAX_BYTES = 32 << 20 }; // the tokenizer.json of Llama 3.3 has 17 MB
 
 typedef enum JsonType { JSON_NULL, JSON_BOOL, JSON_NUMBER, JSON_TEXT, JSON_ARRAY, JSON_OBJECT } JsonType;
 
@@ -53,7 +53,7 @@ void json_write_text(FILE *file, const char *text);
 // Writes a number with the fewest digits that read back as the same double; null for inf and nan, which JSON lacks.
 void json_write_number(FILE *file, double value);
 
-// Completes an object in an xmemstream: appends its checksum as the last member. The text so far must end with a comma.
+// Completes an object in an xmemstream, which lacks only its closing brace: appends its checksum as the last member.
 void json_seal(FILE *memory, char *const *text, const size_t *length);
 // Returns whether `text` matches the checksum at its end; false if the text is truncated or was changed.
 bool json_sealed(const char *text, int64_t length);

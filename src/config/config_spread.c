@@ -10,11 +10,12 @@
 #include <unistd.h>
 
 int config_read_spread(const char *path, double *spread, Error *err) {
+    enum { LATEST = 16 << 20 };
     int64_t bytes, steps = 0;
     int fd = file_open(path, &bytes, err);
     if (fd < 0) return -1;
     // 1. the end of the file, from its first complete line
-    int64_t length = bytes < JSON_MAX_BYTES ? bytes : JSON_MAX_BYTES;
+    int64_t length = bytes < LATEST ? bytes : LATEST;
     char *text = xmalloc((size_t)length + 1);
     int status = file_read(fd, path, bytes - length, text, length, err);
     close(fd);

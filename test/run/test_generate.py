@@ -432,6 +432,7 @@ def test_a_model_of_pieces_writes_text(tmp_path):
 def test_a_checkpoint_carries_the_tokenizer_of_its_data(tmp_path):
     """tokenizer.json with the names of its special tokens, and their numbers in config.json."""
     path, encode, _ = make_tokenizer("json", tmp_path)
+    path.write_bytes(path.read_bytes() + b" " * (17 << 20))  # as large as Llama 3.3's
     prepare_mine(tmp_path, path)
     trainer = Trainer(tmp_path, {**MODELS["llama"], "vocab": 600})
     trainer.config["data"]["train"] = str(tmp_path / "mine_train_*.bin")
