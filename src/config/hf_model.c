@@ -203,7 +203,7 @@ static int read_numbers_(HfModel *found, const FamilyNumber *row, Error *err) {
         const JsonValue *said = json_find(found->root, row->word);
         bool truth = key->type == KEY_BOOL;
         // Newer files have rope_theta inside rope_parameters.
-        if (said == NULL && strcmp(row->word, "rope_theta") == 0)
+        if ((said == NULL || said->type == JSON_NULL) && strcmp(row->word, "rope_theta") == 0)
             said = json_find(json_find(found->root, "rope_parameters"), row->word);
         if (expect_(found, said, truth ? JSON_BOOL : JSON_NUMBER, row->word, err) != 0) return -1;
         double times = row->times == NULL ? 1 : (double)json_integer(found->root, row->times, -1);

@@ -114,6 +114,7 @@ def test_the_file_of_a_model_is_planned_as_its_keys_are(tmp_path, family, found,
     ({"num_hidden_layers": -32}, "num_hidden_layers is not a number of 0 or more"),
     ({"tie_word_embeddings": "false"}, "tie_word_embeddings is not true or false"),
     ({"rope_scaling": {"rope_type": "linear", "factor": "2.0"}}, "factor is not a number of 0 or more"),
+    ({"rope_theta": None, "rope_parameters": {"rope_theta": "5e5"}}, "rope_theta is not a number of 0 or more"),
 ])
 def test_a_model_that_cannot_be_planned_is_refused_with_its_word(tmp_path, change, sentence):
     path = tmp_path / "config.json"
