@@ -57,18 +57,10 @@ void schedule_free(Schedule *schedule) {
     free_all(schedule->stage, schedule);
 }
 
-bool action_computes(ActionKind kind) {
-    return kind == ACTION_FORWARD || kind == ACTION_BACKWARD || kind == ACTION_INPUT || kind == ACTION_WEIGHT;
-}
-
 bool schedule_stage_moves(const StageSchedule *stage) {
     int64_t i = 0;
     while (i < stage->count && action_computes(stage->actions[i].kind)) i++;
     return i < stage->count;
-}
-
-bool action_frees(ActionKind kind, bool forward_only) {
-    return kind == ACTION_BACKWARD || kind == ACTION_WEIGHT || (forward_only && kind == ACTION_FORWARD);
 }
 
 int schedule_virtual(const Schedule *schedule, int stage, int chunk) {

@@ -154,13 +154,17 @@ static inline int64_t schedule_place(const Schedule *schedule, Action action) {
 }
 
 // Returns whether an action computes (F, B, I, W) or moves a bundle (E, A, R, L).
-bool action_computes(ActionKind kind);
+static inline bool action_computes(ActionKind kind) {
+    return kind == ACTION_FORWARD || kind == ACTION_BACKWARD || kind == ACTION_INPUT || kind == ACTION_WEIGHT;
+}
 
 // Returns whether a stage's list has any E, A, R or L.
 bool schedule_stage_moves(const StageSchedule *stage);
 
 // Returns whether a compute action frees the own slot of its bundle at its end: B and W; F in a forward-only schedule.
-bool action_frees(ActionKind kind, bool forward_only);
+static inline bool action_frees(ActionKind kind, bool forward_only) {
+    return kind == ACTION_BACKWARD || kind == ACTION_WEIGHT || (forward_only && kind == ACTION_FORWARD);
+}
 
 // Where bpipe_balance evicts to.
 typedef enum EvictTarget {

@@ -15,8 +15,8 @@ void contention_free(Contention *contention);
 // Adds a user that, from `now` on, needs `duration` of the resource at full speed.
 void contention_add(Contention *contention, int resource, double now, double duration, ContentionUser user);
 
-// Returns the time at which the next user is done; INFINITY if all resources are idle.
-double contention_next(const Contention *contention);
+// Returns the time at which the resource's next user is done; INFINITY if the resource is idle.
+double contention_next(const Contention *contention, int resource);
 
 // Removes and returns the user that is done next. Call it when the time has advanced to contention_next().
-ContentionUser contention_pop(Contention *contention);
+ContentionUser contention_pop(Contention *contention, int resource);

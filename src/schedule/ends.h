@@ -9,12 +9,13 @@
 #include <stdint.h>
 #include <string.h>
 
-typedef enum EndKind { END_COMPUTE, END_TRANSFER, END_FORWARD_MESSAGE, END_BACKWARD_MESSAGE } EndKind;
+typedef enum EndKind { END_COMPUTE, END_TRANSFER, END_MESSAGE, END_SHARE } EndKind;
 
 typedef struct End {
-    double time, duration;
+    double time;
+    float duration; // rounded, since equal durations of a shared resource's users may differ by rounding
     EndKind kind;
-    int at;   // stage that computes, evictor of a transfer, or boundary of a message
+    int at;   // stage that computes, evictor of a transfer, edge of a message, or resource whose next user ends
     int next; // next end of the chain, or next unused end; -1: last end of the chain
 } End;
 
@@ -29,33 +30,38 @@ typedef struct Ends {
     End *ends;
     Chain *heap; // earliest first
     int chains;
-    int unused;       // index of the first unused end
+    int allocated;    // length of both arrays
+    int unused;       // index of the first unused end; `allocated`: none
     int tails[TAILS]; // last end of a chain, indexed by the hash of the chain's duration; -1: no chain
 } Ends;
 
-// most: largest number of pending ends. The caller frees ends and heap.
-static inline void ends_open(Ends *all, int most) {
-    all->ends = xcalloc((size_t)most, sizeof *all->ends);
-    all->heap = xcalloc((size_t)most, sizeof *all->heap);
-    for (int i = 0; i < most; i++) all->ends[i].next = i + 1;
-    memset(all->tails, -1, sizeof all->tails);
+// The caller frees ends and heap.
+static inline void ends_open(Ends *all) { memset(all->tails, -1, sizeof all->tails); }
+
+static inline void ends_grow(Ends *all) {
+    int more = 2 * all->allocated + 64;
+    all->ends = xrealloc(all->ends, (size_t)more * sizeof *all->ends);
+    all->heap = xrealloc(all->heap, (size_t)more * sizeof *all->heap);
+    for (int i = all->allocated; i < more; i++) all->ends[i].next = i + 1;
+    all->allocated = more;
 }
 
-static inline int *ends_tail(Ends *all, double duration) {
-    uint64_t bits;
+static inline int *ends_tail(Ends *all, float duration) {
+    uint32_t bits;
     memcpy(&bits, &duration, sizeof bits);
-    return &all->tails[bits * 0x9e3779b97f4a7c15u >> 56];
+    return &all->tails[bits * 0x9e3779b9u >> 24];
 }
 
-static inline void ends_push(Ends *all, double now, double duration, EndKind kind, int where) {
+static inline void ends_push(Ends *all, double time, float duration, EndKind kind, int where) {
+    if (all->unused == all->allocated) ends_grow(all);
     int end = all->unused, *tail = ends_tail(all, duration), at;
     all->unused = all->ends[end].next;
-    all->ends[end] = (End){now + duration, duration, kind, where, -1};
-    bool chained = *tail >= 0 && all->ends[*tail].duration == duration;
+    all->ends[end] = (End){time, duration, kind, where, -1};
+    bool chained = *tail >= 0 && all->ends[*tail].duration == duration && all->ends[*tail].time <= time;
     if (chained) all->ends[*tail].next = end;
     *tail = end;
     if (chained) return;
-    Chain *heap = all->heap, chain = {now + duration, end};
+    Chain *heap = all->heap, chain = {time, end};
     at = all->chains++;
     for (int parent; at > 0 && chain.time < heap[parent = (at - 1) / 2].time; at = parent) heap[at] = heap[parent];
     heap[at] = chain;

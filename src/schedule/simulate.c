@@ -1,8 +1,8 @@
-// The discrete-event loop. All ends of the current instant are processed. Then every affected stage starts all actions
-// that it can. Then time moves to the next end. A stage has at most one compute action and one transfer in progress. A
-// boundary between virtual stages has at most one message per direction in transit. So the number of ends is bounded.
-// A schedule in which nothing but messages connects the stages needs no such loop (run_without_clock_): its times are
-// the same, to the bit.
+// The discrete-event loop. All ends of the current instant are processed. Then the stages and messages that waited for
+// one of them start, if they can. Then time moves to the next end. A stage has at most one compute action and one
+// transfer in progress, a boundary between virtual stages at most one message per direction in transit. A schedule in
+// which nothing but messages connects the stages needs no such loop (run_without_clock_): its times are the same, to
+// the bit.
 #include "simulate.h"
 
 #include "base/alloc.h"
@@ -17,16 +17,13 @@
 // Messages across one boundary in one direction, in the order of schedule_place. The sender's F (or B, or I) makes
 // them. If sender and receiver are the same stage, nothing is sent: the receiver reads the sender's buffer.
 typedef struct Edge {
-    int from, to; // stages
-    int chunk;    // chunk on stage `from`
-    int made;     // actions of the sender that are complete
-    int reserved; // actions of the sender that have started: each holds a send buffer until its message arrives
-    int left;     // messages that have left, each in a receive buffer until it is consumed
-    int arrived;  // messages that have arrived
-    int consumed; // actions of the receiver that are complete
-    double time;  // seconds per message
-    int share;    // resource that a message uses in transit; -1: not shared
-    bool sending;
+    int from, to;                               // stages
+    int made;                                   // actions of the sender that are complete
+    int arrived;                                // messages that have arrived
+    int consumed;                               // actions of the receiver that are complete
+    bool sending;                               // a message is in transit, or leaves at this instant
+    int share;                                  // resource that a message uses in transit; -1: not shared
+    double time;                                // seconds per message
     double *made_at, *arrived_at, *consumed_at; // [window_] message k at k % window_; only in a run without a clock
 } Edge;
 
@@ -37,7 +34,7 @@ typedef struct SimStage {
     ActionKind kind;        // kind of the next compute action, copied because a long list is not in the cache
     Edge *in, *out;         // its edges; NULL: none
     int64_t place;          // the next compute action's place in the order of its edges
-    bool *bundle;           // its bundle's place in `here`
+    int64_t loaded;         // its bundle's entry of `load`
     double duration;        // its seconds
     double compute_start, transfer_start;
     // Set only with SimulateCosts.most: total duration of the compute actions that have not started; index of the last
@@ -46,13 +43,11 @@ typedef struct SimStage {
     double left, tail;
     int64_t last_sent;
     bool computing, transferring;
-    bool *here;    // [chunks*microbatches*slices] true: the complete bundle is in an own slot
+    int64_t *load; // [chunks*microbatches*slices] index after the bundle's last load that is posted; NULL: no transfers
     int own, lent; // own and lent slots in use
     double waiting_since;
     bool waiting;
-    bool stirred;   // true: after a change, messages or transfers of the stage may be able to start
-    bool startable; // true: its next compute action may be able to start, too
-    uint64_t sends; // bit c % 64: chunk c may have a message to send
+    bool stirred; // true: its next compute action or transfer may be able to start
 } SimStage;
 
 // The edges of one chunk of a stage. NULL: the pipeline begins or ends there.
@@ -67,11 +62,12 @@ typedef struct SimRun {
     SimStage *stages;
     SimChunk *chunks; // [stages*chunks]
     Edge *down;       // [stages*chunks] edge of F from virtual stage g to g+1; the last is unused
-    Edge *up;         // [stages*chunks] edge of B and I from virtual stage g+1 to g
+    Edge *up;         // [stages*chunks] edge of B and I from virtual stage g+1 to g; continues the array `down`
     Ends ends;
     int *stirred; // [stages] stages to check for actions that can start
-    int stirred_count;
-    double now, shared; // shared: time at which the next user of a shared resource ends; INFINITY: none
+    int *leaving; // [2*stages*chunks] edges whose next message leaves at this instant
+    int stirred_count, leaving_count;
+    double now;
     bool beyond;        // a stage must end after SimulateCosts.most
     Contention *shares; // NULL: nothing is shared
 } SimRun;
@@ -79,14 +75,20 @@ typedef struct SimRun {
 // ---------------------------------------------------------------------------------------------------------------------
 // Starts
 
+// Expects the end of the resource's next user. A user that is added meanwhile may change it.
+static void expect_share_(SimRun *run, int share) {
+    double next = contention_next(run->shares, share);
+    if (isfinite(next)) ends_push(&run->ends, next, (float)(next - run->now), END_SHARE, share);
+}
+
 // Starts an action or a message that takes `duration`. share: the resource that it shares, or -1.
 static void simulate_ends_in_(SimRun *run, double duration, int share, EndKind kind, int where) {
     if (share < 0) {
-        ends_push(&run->ends, run->now, duration, kind, where);
+        ends_push(&run->ends, run->now + duration, (float)duration, kind, where);
         return;
     }
     contention_add(run->shares, share, run->now, duration, (ContentionUser){(int)kind, where});
-    run->shared = contention_next(run->shares);
+    expect_share_(run, share);
 }
 
 static int share_of_(const int *resources, int i) { return resources == NULL ? -1 : resources[i]; }
@@ -111,35 +113,21 @@ static bool is_beyond_(const SimRun *run, const SimStage *stage, double start) {
     return run->costs->most > 0 && start + stage->left + tail > run->costs->most * (1 + 1e-9);
 }
 
-// Returns whether the bundle of a stage's next backward is in an own slot, and no posted eviction will still take it
-// away: the backward comes after the load.
-static bool is_here_(const SimRun *run, const SimStage *stage) {
-    const Schedule *schedule = run->schedule;
-    for (int64_t i = stage->queue; i < stage->compute; i++) {
-        const Action action = stage->actions[i];
-        if (action.kind == ACTION_EVICT && &stage->here[schedule_bundle(schedule, action)] == stage->bundle)
-            return false;
-    }
-    return *stage->bundle;
-}
-
 static void start_compute_(SimRun *run, int s) {
     SimStage *stage = &run->stages[s];
     if (stage->computing || stage->compute == stage->count) return;
     Edge *in = stage->in, *out = stage->out;
     if (in != NULL && (in->from == in->to ? in->made : in->arrived) <= stage->place) return;
-    if (out != NULL &&
-        out->reserved - (out->from == out->to ? out->consumed : out->arrived) >= run->schedule->edge_buffers)
+    if (out != NULL && out->made - (out->from == out->to ? out->consumed : out->arrived) >= run->schedule->edge_buffers)
         return;
     bool forward = stage->kind == ACTION_FORWARD;
-    bool ready = forward ? stage->own < run->schedule->stage[s].own_slots : is_here_(run, stage);
+    bool ready = forward ? stage->own < run->schedule->stage[s].own_slots : stage->queue >= stage->loaded;
     // A wait for a slot or a load counts from the moment at which every other condition holds.
     if (!ready && !stage->waiting) stage->waiting_since = run->now;
     StageTimeline *line = &run->timeline->stage[s];
     if (ready && stage->waiting) *(forward ? &line->wait_slot : &line->wait_load) += run->now - stage->waiting_since;
     stage->waiting = !ready;
     if (!ready) return;
-    if (out != NULL) out->reserved++;
     if (forward) line->own_peak = max_int(line->own_peak, ++stage->own);
     stage->computing = true;
     stage->compute_start = run->now;
@@ -175,8 +163,7 @@ static void simulate_start_transfer_(SimRun *run, int s) {
     }
     bool evict = action.kind == ACTION_EVICT, load = action.kind == ACTION_LOAD;
     SimStage *stage = &run->stages[s];
-    bool *here = &stage->here[schedule_bundle(run->schedule, action)];
-    if (!(evict && *here) && !(load && stage->own < run->schedule->stage[s].own_slots)) return;
+    if (!evict && !(load && stage->own < run->schedule->stage[s].own_slots)) return;
     if (action.peer != SCHEDULE_HOST) { // the peer must have reached the transfer; an eviction needs a free slot
         Action other;
         if (!simulate_head_(run, action.peer, &other) || other.peer != s) return;
@@ -188,7 +175,6 @@ static void simulate_start_transfer_(SimRun *run, int s) {
         if (evict) line->lent_peak = max_int(line->lent_peak, ++run->stages[action.peer].lent);
     }
     occupy_queue_(run, s);
-    if (evict) *here = false;
     if (load) stage->own++;
     run->timeline->stage[s].own_peak = max_int(run->timeline->stage[s].own_peak, stage->own);
     const SimulateShares *shares = run->costs->shares;
@@ -196,63 +182,42 @@ static void simulate_start_transfer_(SimRun *run, int s) {
     simulate_ends_in_(run, run->costs->transfer == NULL ? 0 : run->costs->transfer[s], share, END_TRANSFER, s);
 }
 
-static void start_message_(SimRun *run, Edge *edge, EndKind kind, const Edge *first) {
-    if (edge == NULL || edge->left == edge->made || edge->sending || edge->from == edge->to) return;
-    if (edge->left - edge->consumed >= run->schedule->edge_buffers) return;
-    edge->sending = true;
-    edge->left++;
-    simulate_ends_in_(run, edge->time, edge->share, kind, (int)(edge - first));
-}
-
-// Starts all messages that are ready on a stage: forward from g to g+1, backward from g to g-1.
-static void start_messages_(SimRun *run, int s) {
-    const SimChunk *chunks = &run->chunks[s * run->schedule->chunks];
-    uint64_t sends = run->stages[s].sends;
-    run->stages[s].sends = 0;
-    for (; sends != 0; sends &= sends - 1) {
-        for (int c = __builtin_ctzll(sends); c < run->schedule->chunks; c += 64) {
-            start_message_(run, chunks[c].forward_out, END_FORWARD_MESSAGE, run->down);
-            start_message_(run, chunks[c].backward_out, END_BACKWARD_MESSAGE, run->up);
-        }
-    }
-}
-
 static void start_all_(SimRun *run) {
+    for (int i = 0; i < run->leaving_count; i++) {
+        const Edge *edge = &run->down[run->leaving[i]];
+        simulate_ends_in_(run, edge->time, edge->share, END_MESSAGE, run->leaving[i]);
+    }
     for (int i = 0; i < run->stirred_count; i++) {
         int s = run->stirred[i];
-        SimStage *stage = &run->stages[s];
-        if (stage->sends != 0) start_messages_(run, s);
-        bool posted = stage->queue < stage->compute, first = run->costs->queue_first;
-        if (posted && first) simulate_start_transfer_(run, s);
-        if (stage->startable) start_compute_(run, s);
-        if (posted && !first) simulate_start_transfer_(run, s);
-        stage->stirred = stage->startable = false;
+        if (run->costs->queue_first) simulate_start_transfer_(run, s);
+        start_compute_(run, s);
+        if (!run->costs->queue_first) simulate_start_transfer_(run, s);
+        run->stages[s].stirred = false;
     }
-    run->stirred_count = 0;
+    run->stirred_count = run->leaving_count = 0;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Ends
 
-// Marks a stage to be checked. startable: its next compute action may be able to start, too.
-static void stir_(SimRun *run, int s, bool startable) {
+// Marks a stage to be checked.
+static void stir_(SimRun *run, int s) {
     SimStage *stage = &run->stages[s];
-    stage->startable |= startable;
-    if (stage->stirred) return;
+    if (!stage->stirred) run->stirred[run->stirred_count++] = s;
     stage->stirred = true;
-    run->stirred[run->stirred_count++] = s;
 }
 
-// Marks the sender of an edge, because it may now have a message to send.
-static void stir_sender_(SimRun *run, const Edge *edge, bool startable) {
-    run->stages[edge->from].sends |= (uint64_t)1 << (edge->chunk % 64);
-    stir_(run, edge->from, startable);
+// Lets the next message of an edge leave at this instant, if there is one and a receive buffer is free.
+static void offer_(SimRun *run, Edge *edge) {
+    if (edge->from == edge->to || edge->sending || edge->made == edge->arrived) return;
+    if (edge->arrived - edge->consumed >= run->schedule->edge_buffers) return;
+    edge->sending = true;
+    run->leaving[run->leaving_count++] = (int)(edge - run->down);
 }
 
-// Returns the index of the first compute action (compute: true) or transfer (false), from index `at` on; the list's
-// length if there is no such action.
-static int64_t next_place_(const SimStage *stage, int64_t at, bool compute) {
-    while (at < stage->count && (stage->actions[at].peer == SCHEDULE_NO_PEER) != compute) at++;
+// Returns the index of the first transfer from index `at` on; the list's length if there is none.
+static int64_t next_transfer_(const SimStage *stage, int64_t at) {
+    while (at < stage->count && stage->actions[at].peer == SCHEDULE_NO_PEER) at++;
     return at;
 }
 
@@ -265,7 +230,9 @@ static void note_times_(const SimRun *run, StageTimeline *line, int64_t place, d
 static void take_next_(SimRun *run, int s, int64_t at) {
     const Schedule *schedule = run->schedule;
     SimStage *stage = &run->stages[s];
-    stage->compute = at = next_place_(stage, at, true);
+    for (; at < stage->count && stage->actions[at].peer != SCHEDULE_NO_PEER; at++)
+        if (stage->actions[at].kind == ACTION_LOAD) stage->load[schedule_bundle(schedule, stage->actions[at])] = at + 1;
+    stage->compute = at;
     if (at == stage->count) return;
     __builtin_prefetch(&stage->actions[at + 4]);
     Action action = stage->actions[at];
@@ -275,7 +242,7 @@ static void take_next_(SimRun *run, int s, int64_t at) {
     stage->in = forward ? chunk->forward_in : weight ? NULL : chunk->backward_in;
     stage->out = forward ? chunk->forward_out : weight ? NULL : chunk->backward_out;
     stage->place = schedule_place(schedule, action);
-    stage->bundle = &stage->here[schedule_bundle(schedule, action)];
+    if (stage->load != NULL) stage->loaded = stage->load[schedule_bundle(schedule, action)];
     stage->duration = duration_(run, s, action, at);
 }
 
@@ -284,22 +251,18 @@ static void end_compute_(SimRun *run, int s) {
     StageTimeline *line = &run->timeline->stage[s];
     Edge *in = stage->in, *out = stage->out;
     stage->computing = false;
-    if (stage->kind != ACTION_INPUT) {
-        *stage->bundle = stage->kind == ACTION_FORWARD && !run->schedule->forward_only;
-        if (!*stage->bundle) stage->own--;
-    }
+    stage->own -= action_frees(stage->kind, run->schedule->forward_only);
     note_times_(run, line, stage->compute, stage->compute_start);
     line->busy += run->now - stage->compute_start;
     take_next_(run, s, stage->compute + 1);
-    // this stage may send its output, and a receive buffer is free again for the sender of its input
-    stir_(run, s, true);
+    stir_(run, s);
     if (out != NULL) {
         out->made++;
-        stir_sender_(run, out, true);
+        offer_(run, out);
     }
     if (in == NULL) return;
     in->consumed++;
-    stir_sender_(run, in, in->from == in->to);
+    offer_(run, in);
 }
 
 static void leave_queue_(SimRun *run, int s) {
@@ -307,8 +270,8 @@ static void leave_queue_(SimRun *run, int s) {
     StageTimeline *line = &run->timeline->stage[s];
     stage->transferring = false;
     note_times_(run, line, stage->queue, stage->transfer_start);
-    stage->queue = next_place_(stage, stage->queue + 1, false);
-    stir_(run, s, true);
+    stage->queue = next_transfer_(stage, stage->queue + 1);
+    stir_(run, s);
 }
 
 static void end_transfer_(SimRun *run, int s) {
@@ -316,7 +279,6 @@ static void end_transfer_(SimRun *run, int s) {
     Action action = stage->actions[stage->queue];
     bool evict = action.kind == ACTION_EVICT;
     if (evict) stage->own--;
-    if (!evict) stage->here[schedule_bundle(run->schedule, action)] = true;
     leave_queue_(run, s);
     if (action.peer == SCHEDULE_HOST) return;
     if (!evict) run->stages[action.peer].lent--;
@@ -324,28 +286,37 @@ static void end_transfer_(SimRun *run, int s) {
 }
 
 static void end_message_(SimRun *run, Edge *edge) {
+    const SimStage *from = &run->stages[edge->from], *to = &run->stages[edge->to];
     edge->sending = false;
     edge->arrived++;
-    stir_sender_(run, edge, true);
-    stir_(run, edge->to, true);
+    offer_(run, edge);
+    if (!from->computing && from->out == edge) stir_(run, edge->from);
+    if (!to->computing && to->in == edge) stir_(run, edge->to);
 }
 
 static void simulate_end_(SimRun *run, EndKind kind, int at) {
     if (kind == END_COMPUTE) end_compute_(run, at);
-    else if (kind == END_FORWARD_MESSAGE) end_message_(run, &run->down[at]);
-    else if (kind == END_BACKWARD_MESSAGE) end_message_(run, &run->up[at]);
+    else if (kind == END_MESSAGE) end_message_(run, &run->down[at]);
     else end_transfer_(run, at);
+}
+
+// Ends the next user of a resource, if it still ends now.
+static void end_share_(SimRun *run, int share) {
+    if (contention_next(run->shares, share) != run->now) return;
+    ContentionUser user = contention_pop(run->shares, share);
+    simulate_end_(run, (EndKind)user.kind, user.stage);
+    expect_share_(run, share);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // The run
 
 // Fills in the edge between chunks of stages `from` and `to`: seconds per message and the resource of the link.
-static void prepare_edge_(SimRun *run, Edge *edge, int from, int chunk, int to) {
+static void prepare_edge_(SimRun *run, Edge *edge, int from, int to) {
     const SimulateCosts *costs = run->costs;
     bool onward = to == from + 1 || (to == 0 && from != 1);
     int link = onward ? from : to;
-    *edge = (Edge){.from = from, .to = to, .chunk = chunk, .share = -1};
+    *edge = (Edge){.from = from, .to = to, .share = -1};
     if (from == to) return;
     if (costs->edge != NULL) edge->time = costs->edge[link];
     if (run->shares != NULL) edge->share = share_of_(onward ? costs->shares->down : costs->shares->up, link);
@@ -394,9 +365,9 @@ static void stage_prepare_(SimRun *run, int s) {
     StageTimeline *line = &run->timeline->stage[s];
     stage->actions = schedule->stage[s].actions;
     stage->count = schedule->stage[s].count;
-    stage->queue = next_place_(stage, 0, false);
+    stage->queue = next_transfer_(stage, 0);
     size_t bundles = (size_t)schedule->chunks * (size_t)schedule->microbatches * (size_t)schedule->slices;
-    stage->here = xcalloc(bundles, sizeof *stage->here);
+    if (stage->queue < stage->count) stage->load = xcalloc(bundles, sizeof *stage->load);
     if (!run->costs->totals_only) line->times = xcalloc((size_t)stage->count, sizeof *line->times);
     for (int c = 0; c < schedule->chunks; c++) {
         int g = schedule_virtual(schedule, s, c);
@@ -408,7 +379,7 @@ static void stage_prepare_(SimRun *run, int s) {
                                                            .backward_in = last ? NULL : &run->up[g]};
     }
     take_next_(run, s, 0);
-    stir_(run, s, true);
+    stir_(run, s);
 }
 
 static void run_prepare_(SimRun *run) {
@@ -419,19 +390,19 @@ static void run_prepare_(SimRun *run) {
     run->timeline->stage = xcalloc(stages, sizeof *run->timeline->stage);
     run->stages = xcalloc(stages, sizeof *run->stages);
     run->chunks = xcalloc(virtual_stages, sizeof *run->chunks);
-    run->down = xcalloc(virtual_stages, sizeof *run->down);
-    run->up = xcalloc(virtual_stages, sizeof *run->up);
-    ends_open(&run->ends, 2 * (int)(stages + virtual_stages));
+    run->down = xcalloc(2 * virtual_stages, sizeof *run->down);
+    run->up = run->down + virtual_stages;
+    run->leaving = xcalloc(2 * virtual_stages, sizeof *run->leaving);
     run->stirred = xcalloc(stages, sizeof *run->stirred);
+    ends_open(&run->ends);
     if (shared != NULL && shared->count > 0) run->shares = contention_create(shared->count, shared->capacity);
-    run->shared = INFINITY;
     for (int s = 0; s < run->schedule->stages; s++) stage_prepare_(run, s);
     for (int g = 0; g + 1 < (int)virtual_stages; g++) {
-        int below, above, chunk_below, chunk_above;
-        schedule_home(run->schedule, g, &below, &chunk_below);
-        schedule_home(run->schedule, g + 1, &above, &chunk_above);
-        prepare_edge_(run, &run->down[g], below, chunk_below, above);
-        prepare_edge_(run, &run->up[g], above, chunk_above, below);
+        int below, above, chunk;
+        schedule_home(run->schedule, g, &below, &chunk);
+        schedule_home(run->schedule, g + 1, &above, &chunk);
+        prepare_edge_(run, &run->down[g], below, above);
+        prepare_edge_(run, &run->up[g], above, below);
     }
     for (int s = 0; run->costs->most > 0 && s < run->schedule->stages; s++) prepare_limit_(run, s);
 }
@@ -467,8 +438,8 @@ static void deliver_(SimRun *run, Edge *edge) {
         if (k > 0) leaves = max_double(leaves, edge->arrived_at[(k - 1) % window]);
         if (k >= buffers) leaves = max_double(leaves, edge->consumed_at[(k - buffers) % window]);
         edge->arrived_at[k % window] = leaves + edge->time;
-        stir_(run, edge->from, true);
-        stir_(run, edge->to, true);
+        stir_(run, edge->from);
+        stir_(run, edge->to);
     }
 }
 
@@ -525,19 +496,12 @@ static void run_without_clock_(SimRun *run) {
 }
 
 static void run_with_clock_(SimRun *run) {
-    for (start_all_(run); !run->beyond; start_all_(run)) {
-        double next = run->shared;
-        if (run->ends.chains > 0 && run->ends.heap[0].time < next) next = run->ends.heap[0].time;
-        if (isinf(next)) break; // nothing is in progress
-        run->now = next;
-        while (run->ends.chains > 0 && run->ends.heap[0].time <= next) {
+    for (start_all_(run); run->ends.chains > 0 && !run->beyond; start_all_(run)) {
+        run->now = run->ends.heap[0].time;
+        while (run->ends.chains > 0 && run->ends.heap[0].time == run->now) {
             End end = ends_pop(&run->ends);
-            simulate_end_(run, end.kind, end.at);
-        }
-        while (run->shared <= next) {
-            ContentionUser user = contention_pop(run->shares);
-            run->shared = contention_next(run->shares);
-            simulate_end_(run, (EndKind)user.kind, user.stage);
+            if (end.kind == END_SHARE) end_share_(run, end.at);
+            else simulate_end_(run, end.kind, end.at);
         }
     }
 }
@@ -569,8 +533,8 @@ Timeline *simulate_run(const Schedule *schedule, const SimulateCosts *costs, Err
     }
     timeline->makespan = run.beyond ? INFINITY : run.now;
     timeline->bubble = timeline->makespan > 0 ? 1 - busy / (timeline->makespan * timeline->stages) : 0;
-    for (int s = 0; s < schedule->stages; s++) free(run.stages[s].here);
-    free_all(run.stages, run.chunks, run.down, run.up, run.ends.ends, run.ends.heap, run.stirred);
+    for (int s = 0; s < schedule->stages; s++) free(run.stages[s].load);
+    free_all(run.stages, run.chunks, run.down, run.ends.ends, run.ends.heap, run.stirred, run.leaving);
     contention_free(run.shares);
     if (status == 0) return timeline;
     timeline_free(timeline);

@@ -263,14 +263,14 @@ TEST(ranks_that_share_a_core_take_the_time_of_all_their_work) {
 }
 
 static void expect_done(Contention *shares, double when, int who) {
-    assert_near(contention_next(shares), when);
-    assert_int_equal(contention_pop(shares).stage, who);
+    assert_near(contention_next(shares, 0), when);
+    assert_int_equal(contention_pop(shares, 0).stage, who);
 }
 
 TEST(users_of_a_resource_get_equal_parts_of_it) {
     const double capacity[] = {1, 2};
     Contention *shares = contention_create(2, capacity);
-    assert_true(isinf(contention_next(shares)));
+    assert_true(isinf(contention_next(shares, 0)));
     // User 0 has done 1 of 4 units when user 1 adds 1 unit. That takes 2 s at half speed, and user 0 then has 2 left.
     contention_add(shares, 0, 0, 4, (ContentionUser){0, 0});
     contention_add(shares, 0, 1, 1, (ContentionUser){0, 1});
@@ -279,10 +279,10 @@ TEST(users_of_a_resource_get_equal_parts_of_it) {
     // Three users of a resource for two run at two thirds of their speed.
     for (int i = 0; i < 3; i++) contention_add(shares, 1, 6, 2, (ContentionUser){0, i});
     for (int i = 0; i < 3; i++) {
-        assert_near(contention_next(shares), 9);
-        contention_pop(shares);
+        assert_near(contention_next(shares, 1), 9);
+        contention_pop(shares, 1);
     }
-    assert_true(isinf(contention_next(shares)));
+    assert_true(isinf(contention_next(shares, 1)));
     contention_free(shares);
 }
 
