@@ -115,7 +115,7 @@ static void layer_done_(void *argument, int64_t layer) {
     // The next backward, of layer - 1, writes into the buffer of the gradients of layer + 1.
     if (stage->tensors.buffer > 0 && zero->complete > 0) {
         zero_finish_(zero, INT64_MAX, NULL, NULL);
-        tensors_zero_buffer(&stage->tensors, stage->be, layer + 1);
+        tensors_zero_layer(&stage->tensors, stage->be, layer - 1);
     }
     int64_t first = stage->layers - stage->tensors.tensors + layer * stage->table.per_layer;
     for (int64_t u = 0; u < stage->tensors.unit_count; u++) {

@@ -248,8 +248,6 @@ void tensors_shard_gradients(StageTensors *tensors) {
         used = tensors_layer_(tensors, unit) == layer ? used : 0;
         layer = tensors_layer_(tensors, unit);
         unit->gradient_offset = used;
-        for (int64_t i = unit->first; i < unit->first + unit->tensors; i++)
-            tensors->tensors[i].written = false; // another layer shares its buffer, which is zeroed for that layer
         used += unit->count;
         tensors->buffer = used > tensors->buffer ? used : tensors->buffer;
     }
@@ -267,8 +265,13 @@ float *tensors_sum(const StageTensors *tensors, const Unit *unit) {
     return tensors->arenas[STATES_OF_LAYERS].gradients + 2 * tensors->buffer + unit->state_offset;
 }
 
-void tensors_zero_buffer(const StageTensors *tensors, Backend *be, int64_t layer) {
-    be->zero(be, tensors->arenas[STATES_OF_LAYERS].gradients + layer % 2 * tensors->buffer, tensors->buffer * 4);
+void tensors_zero_layer(const StageTensors *tensors, Backend *be, int64_t layer) {
+    for (int64_t u = 0; u < tensors->unit_count; u++) {
+        const Unit *unit = &tensors->units[u];
+        if (unit->group != STATES_OF_LAYERS || tensors_layer_(tensors, unit) != layer) continue;
+        float *gradients = tensors->arenas[STATES_OF_LAYERS].gradients + unit->gradient_offset;
+        if (!tensors->tensors[unit->first].written) be->zero(be, gradients, unit->count * 4);
+    }
 }
 
 static int64_t group_element_(const StageTensors *tensors, int group) {
@@ -480,6 +483,12 @@ void tensors_zero_gradients(const StageTensors *tensors, Backend *be, bool all) 
     for (int group = 0; group < STATE_GROUPS; group++) {
         const StateArenas *arenas = &tensors->arenas[group];
         int64_t begin = 0, end = 0; // bounds of the current run; the rest of the arena follows the last unit
+        if (group == STATES_OF_LAYERS && tensors->buffer > 0 && !all) { // the backward zeroes for the other layers
+            int64_t layers = (tensors->table->head - tensors->table->first_layer) / tensors->table->per_layer;
+            tensors_zero_layer(tensors, be, layers - 1);
+            tensors_zero_layer(tensors, be, layers - 2);
+            continue;
+        }
         for (int64_t u = 0; u <= tensors->unit_count && arenas->gradients != NULL; u++) {
             const Unit *unit = &tensors->units[u];
             bool last = u == tensors->unit_count;

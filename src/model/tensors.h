@@ -207,8 +207,8 @@ void tensors_shard_gradients(StageTensors *tensors);
 int64_t unit_element(const StageTensors *tensors, const Unit *unit);
 // Returns the address of this rank's piece of a unit's gradients after the sum over data ranks.
 float *tensors_sum(const StageTensors *tensors, const Unit *unit);
-// Zeroes the buffer of a layer, counted within the stage.
-void tensors_zero_buffer(const StageTensors *tensors, Backend *be, int64_t layer);
+// With sharded gradients: zeroes those gradients of a layer that no product overwrites (Tensor.written).
+void tensors_zero_layer(const StageTensors *tensors, Backend *be, int64_t layer);
 
 // Adds the bytes that tensors_allocate takes to `bytes`, by category.
 void tensors_bytes(const StageTensors *tensors, MemoryBytes *bytes);

@@ -123,6 +123,9 @@ SMALL = {
         "llama", 1, *cut(8, 2, 2), "parallel.data=2", "hardware.gpu=h100", "train.global_batch=16"),
     "weights of four data ranks gathered during one of two forwards": (
         "llama", 1, *cut(4, 1, 2), "parallel.data=4", "hardware.gpu=h100", "train.global_batch=8"),
+    "gradients sharded over four data ranks": (
+        "llama", 1, *cut(5, 1, 2), "parallel.data=4", "parallel.shard_gradients=on", "hardware.gpu=h100",
+        "train.global_batch=4"),
     "eight experts a rank": (
         "llama", 1, *cut(4, 2, 1), *EXPERTS, "model.experts=32", "model.experts_per_token=8", "model.expert_ffn=1536"),
     "one expert a rank": (
