@@ -7,20 +7,13 @@ TOML) and nanotron 0.4 (2411b022: config/parallelism_config.py, models_config.py
 import shlex
 
 from foreign import torchtitan
+from foreign.settings import rows_of
 
 # ---- Megatron-LM -----------------------------------------------------------------------------------------------------
 
-# flag: our key
-NUMBERS = {
-    "--num-layers": "model.layers", "--hidden-size": "model.hidden", "--num-attention-heads": "model.heads",
-    "--seq-length": "model.seq_len", "--vocab-size": "model.vocab", "--norm-epsilon": "model.norm_eps",
-    "--tensor-model-parallel-size": "parallel.tensor", "--pipeline-model-parallel-size": "parallel.pipeline",
-    "--micro-batch-size": "schedule.micro_batch", "--global-batch-size": "train.global_batch",
-    "--train-iters": "train.steps", "--lr": "train.lr", "--lr-warmup-iters": "train.warmup_steps",
-    "--weight-decay": "train.weight_decay", "--adam-beta1": "train.beta1", "--adam-beta2": "train.beta2",
-    "--adam-eps": "train.eps", "--clip-grad": "train.grad_clip", "--init-method-std": "train.init_std",
-    "--seed": "train.seed",
-}
+# Numbers whose default there depends on other flags; settings.tsv has the others.
+NUMBERS = (("vocab-size", "model.vocab"), ("global-batch-size", "train.global_batch"), ("train-iters", "train.steps"),
+           ("lr-warmup-iters", "train.warmup_steps"))
 LR_SHAPES = {"cosine": "cosine", "linear": "linear", "constant": "constant", "wsd": "WSD"}
 DECAYS = {"linear": "linear", "cosine": "cosine", "1-sqrt": "minus_sqrt"}
 
@@ -28,6 +21,13 @@ DECAYS = {"linear": "linear", "cosine": "cosine", "1-sqrt": "minus_sqrt"}
 def find(config, key):
     section, _, name = key.partition(".")
     return config[section][name]
+
+
+def numbers_of(program):
+    """Yields (setting, our key) of the numbers that are converted as they are."""
+    for kind, names, words in rows_of(program):
+        if kind == "number":
+            yield names.split()[0], words.split()[0]
 
 
 def plain(value):
@@ -91,8 +91,7 @@ def megatron_layout(config):
     layers = parallel["layers"]
     words += ["--sequence-parallel"] * (parallel["sequence"] and parallel["tensor"] > 1)
     words += ["--tp-comm-overlap"] * (parallel["tensor"] > 1 and parallel["overlap"] != "off")
-    if parallel["context"] > 1:
-        words += ["--context-parallel-size", parallel["context"], "--cp-comm-type", "all_gather"]
+    words += ["--cp-comm-type", "all_gather"] * (parallel["context"] > 1)
     words += ["--use-tp-pp-dp-mapping"] * (parallel["placement"] == "linear" and parallel["pipeline"] > 1)
     if parallel["data"] * parallel["context"] > 1:
         words += ["--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather"]
@@ -131,8 +130,8 @@ def megatron_rest(config):
 def to_megatron(config, job):
     """Returns the words of a command line, beginning with those of torchrun."""
     words = ["torchrun", "--nnodes", job["nodes"], "--nproc-per-node", job["tasks_per_node"], "pretrain_gpt.py"]
-    for flag, key in NUMBERS.items():
-        words += [flag, find(config, key)]
+    for flag, key in (*numbers_of("megatron"), *NUMBERS):
+        words += [f"--{flag}", find(config, key)]
     words += megatron_model(config["model"]) + megatron_layout(config) + megatron_rest(config)
     words += megatron_experts(config)
     lines = []
@@ -156,14 +155,12 @@ def to_torchtitan(config, job):
     for (name, flavor), sizes in torchtitan.FLAVORS.items():
         if all(model[key] == value for key, value in sizes.items()):
             tables["model"] = {"name": name, "flavor": flavor}
-    for ours, _, _, names in torchtitan.NUMBERS:
-        table, _, key = names.split()[0].partition(".")
+    for name, ours in numbers_of("torchtitan"):
+        table, _, key = name.partition(".")
         tables[table][key] = find(config, ours)
     split = tables["parallelism"]
     tables["training"] |= {"global_batch_size": train["global_batch"], "local_batch_size": b}
     split |= {"data_parallel_shard_degree": d, "fsdp_reshard_after_forward": "never"}
-    if parallel["context"] > 1:
-        split["context_parallel_degree"] = parallel["context"]
     split["enable_async_tensor_parallel"] = parallel["tensor"] > 1 and parallel["overlap"] != "off"
     if p > 1:
         tables["training"]["local_batch_size"] = train["global_batch"] // d

@@ -15,9 +15,6 @@ from .shell import MARK, Script, readable, slurm_lines, unknown_in
 ROWS = rows_of("megatron")
 ALONE = ("swiglu", "bf16", "fp16", "sequence-parallel", "use-distributed-optimizer", "group-query-attention",
          "disable-bias-linear")
-# Flags of forks and of earlier versions: the flag, and its value where the flag says it.
-OLDER = (("layernorm-epsilon", "norm-epsilon", None), ("RMSNorm", "normalization", "RMSNorm"),
-         ("overlapped-distributed-optimizer", "use-distributed-optimizer", None))
 FP8 = {"delayed": "tensor", "tensorwise": "tensor", "blockwise": "block", "mxfp8": "mx"}
 FSDP = ("use-megatron-fsdp", "use-torch-fsdp2", "use-custom-fsdp")
 # Words of commands that another program than Megatron-LM takes.
@@ -158,13 +155,8 @@ def read(words):
 
 def convert(s, gpus, front=(), slurm=None, model=None, defaults=None):
     """Returns our configuration. defaults: {flag: value} where the program's defaults differ from Megatron-LM's."""
-    config = {name: {} for name in ("model", "parallel", "schedule", "attention", "train")}
     defaults = defaults or {}
-    for older, flag, value in OLDER:
-        if older in s and flag not in s:
-            spelling, given = s.values.pop(older)
-            s.values[flag] = (spelling, value or given)
-    s.refusals(ROWS)
+    config = s.begin(ROWS, model or {})
     gated = convert_model(s, config, model or {}, defaults)
     world, each = gpus_of(s, front, slurm or {}, gpus)
     convert_layout(s, config, world)
@@ -179,18 +171,14 @@ def convert(s, gpus, front=(), slurm=None, model=None, defaults=None):
     convert_optimizer(s, config, defaults)
     if s.peek("num-distributed-optimizer-instances") == "1":
         s.quiet("num-distributed-optimizer-instances")
-    s.effects(ROWS)
-    s.finish(quiet_of(ROWS))
+    s.finish(ROWS)
     return config
 
 
 def vocabulary(s, default):
-    for flag in ("padded-vocab-size", "pad-vocab-size-to"):
-        if flag in s:
-            s.quiet("vocab-size")
-            return s.number(flag, int, low=1)
-    if "vocab-size" in s or default is not REQUIRED:
-        return s.number("vocab-size", int, default, low=1)
+    flags = "padded-vocab-size pad-vocab-size-to vocab-size"
+    if default is not REQUIRED or any(flag in s for flag in flags.split()):
+        return s.number(flags, int, default, low=1)
     names = ("tokenizer-model", "tokenizer-name-or-path", "patch-tokenizer-type", "tokenizer-type", "vocab-file")
     said = [s.peek(name) for name in names if name in s]
     if "merge-file" in s and "tokenizer-type" not in s:
@@ -207,17 +195,8 @@ def vocabulary(s, default):
 
 def convert_model(s, config, known, defaults):
     model = config["model"]
-    for flag, key in (("num-layers", "layers"), ("hidden-size", "hidden"), ("num-attention-heads", "heads")):
-        if flag == "num-layers" and flag not in s and "encoder-num-layers" in s:
-            flag = "encoder-num-layers"
-        if flag not in s and key not in known:
-            raise Failure(f"{s.spelling(flag)}: is missing; add it, or say --model FILE with the sizes{s.because()}")
-        model[key] = s.number(flag, int, known.get(key), low=1, high=1 << 20)
-    if "seq-length" not in s and "encoder-seq-length" in s:
-        s.values["seq-length"] = s.values.pop("encoder-seq-length")
-    model["seq_len"] = s.number("seq-length", int, known.get("seq_len", REQUIRED), low=1, high=1 << 22)
     model["vocab"] = vocabulary(s, known.get("vocab", REQUIRED))
-    gated, place = family_of(s, model, known, defaults)
+    gated, place = family_of(s, model, known)
     llama = model["family"] == "llama"
     plain = int(4 * model["hidden"] * 2 / 3 / 64) * 64 if gated else 4 * model["hidden"]
     model["ffn"] = s.number("ffn-hidden-size", int, known.get("ffn", plain), low=1)
@@ -233,17 +212,16 @@ def convert_model(s, config, known, defaults):
     model["head_dim"] = s.number("kv-channels", int, known.get("head_dim", max(model["hidden"] // model["heads"], 1)),
                                  low=1)
     model["tie_embeddings"] = known.get("tie_embeddings", True) and not s.flag("untie-embeddings-and-output-weights")
-    model["norm_eps"] = s.number("norm-epsilon", float, known.get("norm_eps", 1e-5), high=1)
     for name in ("hidden-dropout", "attention-dropout"):
         given, spelling = name in s, s.spelling(name)
-        rate = s.number(name, float, defaults.get("dropout", 0.1), high=1)
+        rate = s.number(name, float, 0.1, high=1)
         if rate > 0:
             start = "" if given else f"{spelling} is not given, so "
             s.say("model", f"{start}{spelling} {rate:g}: there is no dropout here; its masks and passes are not"
                            " planned")
-    padded(s, model)
+    padded(s, model, config["parallel"]["tensor"])
     spelling = s.spelling("disable-bias-linear")
-    bias = not s.flag("disable-bias-linear", defaults.get("disable-bias-linear", False))
+    bias = not s.flag("disable-bias-linear")
     if llama and bias and not known:
         s.say("model", f"{spelling} is not given: linear layers have biases there, none are planned")
     if not llama and not bias:
@@ -353,7 +331,7 @@ def groups_of(s, model, known, defaults):
     return alone or ((groups or 1) if grouped else known.get("kv_heads", model["heads"]))
 
 
-def family_of(s, model, known, defaults):
+def family_of(s, model, known):
     """Sets model.family. Returns (whether the feed-forward part is gated, the kind of positions)."""
     model |= {key: value for key, value in known.items() if key not in model}
     llama = known.get("family") == "llama"
@@ -367,7 +345,7 @@ def family_of(s, model, known, defaults):
         gated = s.effect(name, "model", "the gate is planned as SwiGLU; sizes are the same") or gated
     for name in ("squared-relu", "xielu", "relu"):
         gated = not s.effect(name, "model", "the activation is planned as GELU or SwiGLU") and gated
-    norm = s.text("normalization", "RMSNorm" if llama else defaults.get("normalization", "LayerNorm"))
+    norm = s.text("normalization", "RMSNorm" if s.flag("RMSNorm", llama) else "LayerNorm")
     norm = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm", "layernorm1p": "LayerNorm"}.get(norm.lower(), norm)
     place = s.text("position-embedding-type", "rope" if llama else "learned_absolute", none=True)
     if s.flag("use-rotary-position-embeddings") or place == "rotary":
@@ -391,11 +369,9 @@ def family_of(s, model, known, defaults):
     return gated, place
 
 
-def padded(s, model):
+def padded(s, model, t):
     spelling = s.spelling("make-vocab-size-divisible-by")
     by = s.number("make-vocab-size-divisible-by", int, 128, low=1)
-    t = s.peek("tensor-model-parallel-size")
-    t = int(t) if re.fullmatch(r"[1-9]\d{0,3}", t) else 1
     size = -(-model["vocab"] // (by * t)) * by * t
     if size > 1.01 * model["vocab"]:
         s.say("model", f"{spelling} {by}: the vocabulary is padded to {size} there")
@@ -408,15 +384,13 @@ def rope(s, model, place, known):
         model["rope_share"] = percent
     factor = s.number("rope-scaling-factor", float, 8.0, low=1, high=1e6)
     stretched = s.number("rotary-seq-len-interpolation-factor", int, 1, low=1, high=1e6)
-    factors = {"rope_factor": ("yarn-rotary-scaling-factor", "rotary-scaling-factor", float, factor),
-               "rope_original": ("yarn-original-max-position-embeddings", "original-max-position-embeddings", int,
-                                 4096),
-               "rope_beta_fast": ("yarn-beta-fast", "beta-fast", float, 32.0),
-               "rope_beta_slow": ("yarn-beta-slow", "beta-slow", float, 1.0)}
     if place == "yarn":
         model["rope_scaling"] = "yarn"
-        for key, (name, older, kind, default) in factors.items():
-            model[key] = s.number(name, kind, s.number(older, kind, default))
+        model["rope_factor"] = s.number("yarn-rotary-scaling-factor rotary-scaling-factor", float, factor)
+        model["rope_original"] = s.number("yarn-original-max-position-embeddings original-max-position-embeddings", int,
+                                          4096)
+        model["rope_beta_fast"] = s.number("yarn-beta-fast beta-fast", float, 32.0)
+        model["rope_beta_slow"] = s.number("yarn-beta-slow beta-slow", float, 1.0)
     elif s.flag("use-rope-scaling"):
         model |= {"rope_scaling": "llama3", "rope_factor": factor, "rope_original": 8192}
     elif stretched > 1:
@@ -425,11 +399,9 @@ def rope(s, model, place, known):
 
 def convert_layout(s, config, world):
     parallel, schedule, model = config["parallel"], config["schedule"], config["model"]
-    p = s.number("pipeline-model-parallel-size", int, 1, low=1, high=1024)
-    p = parallel["pipeline"] = 1 if s.flag("no-pipeline-parallel") else p  # DeepSpeed's, for its own engine
-    old = s.number("model-parallel-size", int, 1, low=1, high=1024)
-    t = parallel["tensor"] = s.number("tensor-model-parallel-size", int, old, low=1, high=1024)
-    c = s.number("context-parallel-size", int, 1, low=1, high=1024)
+    if s.flag("no-pipeline-parallel"):  # DeepSpeed's, for its own engine
+        parallel["pipeline"] = 1
+    p, t, c = parallel["pipeline"], parallel["tensor"], parallel["context"]
     spelling = s.spelling("ds-sequence-parallel-size")
     ulysses = s.number("ds-sequence-parallel-size", int, 1, low=1, high=1024)
     if ulysses > 1:
@@ -461,8 +433,8 @@ def convert_layout(s, config, world):
 
 def stages(s, parallel, layers, p):
     """Sets parallel.layers where it is not even. Returns the number of chunks."""
-    chunks = s.number("num-virtual-stages-per-pipeline-rank", int, 1, low=1, high=64)
-    chunks = s.number("virtual-pipeline-model-parallel-size", int, chunks, low=1, high=64)
+    chunks = s.number("virtual-pipeline-model-parallel-size num-virtual-stages-per-pipeline-rank", int, 1, low=1,
+                      high=64)
     spelling = s.spelling("num-layers-per-virtual-pipeline-stage")
     per = s.number("num-layers-per-virtual-pipeline-stage", int, None, low=1)
     if per and p > 1:
@@ -517,7 +489,8 @@ def zero(s, config, lacking=None):
         s.say("memory", f"{spelling} {stage}: ZeRO-1 is planned, which cuts optimizer state over data ranks and"
                         " neither gradients nor parameters")
     lacking = lacking or f"{s.spelling('use-distributed-optimizer')} is not given"
-    cut_there = s.flag("use-distributed-optimizer") or any(name in s for name in FSDP) or stage > 0
+    given = [s.flag(name) for name in ("use-distributed-optimizer", "overlapped-distributed-optimizer")]
+    cut_there = any(given) or any(name in s for name in FSDP) or stage > 0
     if not cut_there and copies > 1:
         ranks = parallel["pipeline"] * parallel["tensor"]
         more = 12 * parameters(config["model"]) / ranks * (1 - 1 / copies) / (1 << 30)
@@ -526,9 +499,7 @@ def zero(s, config, lacking=None):
 
 def convert_batch(s, config):
     train, schedule, parallel = config["train"], config["schedule"], config["parallel"]
-    name = "batch-size" if "batch-size" in s and "micro-batch-size" not in s else "micro-batch-size"
-    b = schedule["micro_batch"] = s.number(name, int, low=1, high=65536)
-    d = parallel["data"]
+    b, d = schedule["micro_batch"], parallel["data"]
     spelling = s.spelling("global-batch-size")
     counted = s.spelling("gradient-accumulation-steps")
     parts = s.number("gradient-accumulation-steps", int, None, low=1, high=1 << 24)
@@ -625,7 +596,7 @@ def convert_precision(s, config):
     bf16, fp16 = s.flag("bf16"), s.flag("fp16")
     if fp16 and not bf16:
         s.say("precision", f"{half}: is planned as bf16, which takes as many bytes and as long and needs no loss scale")
-    fp8 = s.text("fp8-format", s.text("fp8"))
+    fp8 = s.text("fp8-format fp8")
     for name in ("fp8-hybrid", "fp8-e4m3"):
         fp8 = (name[4:] if s.flag(name) else None) if not fp8 else fp8
     spelling = s.spelling("fp8-recipe")
@@ -670,8 +641,7 @@ def convert_recomputation(s, config):
     method = s.text("recompute-method")
     old = s.text("activations-checkpoint-method")
     modules = s.text("recompute-modules", "core_attn")
-    number = s.number("activations-checkpoint-num-layers", int, s.number("checkpoint-num-layers", int, 1))
-    number = s.number("recompute-num-layers", int, number)
+    number = s.number("recompute-num-layers activations-checkpoint-num-layers checkpoint-num-layers", int, 1)
     if s.flag("recompute-activations") and granularity is None:
         granularity = "selective"
     whole = [s.flag("checkpoint-activations"), s.flag("deepspeed-activation-checkpointing"), bool(old)]
@@ -712,15 +682,10 @@ def convert_optimizer(s, config, defaults):
     elif optimizer not in ("adam", "adamw", "fused_adam", "distributed_fused_adam", "mcore_distributed_optim",
                            "hybridadam"):
         s.say("memory", f"{spelling} {optimizer}: AdamW is planned, with two moments in fp32")
-    for flag, key, default, high in (("weight-decay", "weight_decay", 0.01, 100), ("adam-beta1", "beta1", 0.9, 1),
-                                     ("adam-beta2", "beta2", 0.999, 1), ("adam-eps", "eps", 1e-8, 1),
-                                     ("clip-grad", "grad_clip", 1.0, 1e12),
-                                     ("init-method-std", "init_std", 0.02, 1000)):
-        train[key] = s.number(flag, float, defaults.get(flag, default), high=high)
-    train["seed"] = s.number("seed", int, defaults.get("seed", 1234), high=1 << 53)
-    if "lr" not in s:
+    lr = train["lr"]
+    if lr is None:
         s.say("training", f"{s.spelling('lr')} is not given: 3e-4 is planned")
-    lr = train["lr"] = s.number("lr", float, 3e-4, high=100)
+        lr = train["lr"] = 3e-4
     spelling, style = s.spelling("lr-decay-style"), s.text("lr-decay-style", defaults.get("lr-decay-style", "linear"))
     train["schedule"] = {"cosine": "cosine", "linear": "linear", "constant": "constant", "WSD": "wsd"}.get(style)
     if train["schedule"] is None:
@@ -763,7 +728,7 @@ def muon(s, train, optimizer, defaults):
         elif text and value != default:
             s.say(category, f"{said} {value}: {text}")
     said = s.spelling("muon-nesterov")
-    if not s.flag("muon-nesterov", defaults.get("muon-nesterov", False)):
+    if not s.flag("muon-nesterov"):
         s.say("training", f"{said} is not given: Nesterov's momentum is computed here")
     s.effect("muon-no-split-qkv", "training", "q, k and v are matrices of their own here")
     if optimizer == "adaptive_muon":

@@ -7,7 +7,7 @@ from run_files import Failure
 
 from .documents import overridden, read_yaml, settings_of
 from .megatron import zero
-from .settings import quiet_of, rows_of
+from .settings import rows_of
 
 M = "model.model_config."
 ROWS = rows_of("nanotron")
@@ -19,25 +19,13 @@ def read(text, overrides=()):
 
 def convert(s, gpus=None, model=None):
     """Returns our configuration of the Settings."""
-    config = {name: {} for name in ("model", "parallel", "schedule", "attention", "train")}
-    ours, parallel, schedule, train = (config[name] for name in ("model", "parallel", "schedule", "train"))
-    for name in ("is_mamba_config", "is_llamoe_config", "is_starcoder2_config", "is_qwen2_moe_config"):
-        s.refuse(M + name, "layers of this kind cannot be planned; use LLaMA's or Qwen 2's")
-    for name in ("moe_config.num_experts", "moe_num_experts", "num_local_experts"):
-        s.refuse(M + name, "nanotron's experts are not converted; leave it out to plan the dense model, or write"
-                           " model.experts and the like yourself")
     known = model or {}
-    ours |= known
-    for key, word in (("hidden", "hidden_size"), ("layers", "num_hidden_layers"), ("heads", "num_attention_heads"),
-                      ("ffn", "intermediate_size"), ("vocab", "vocab_size")):
-        ours[key] = s.number(M + word, int, *([known[key]] if key in known else []), low=1, high=1 << 22)
-    ours["family"] = "llama"
+    config = s.begin(ROWS, known)
+    ours, parallel, schedule, train = (config[name] for name in ("model", "parallel", "schedule", "train"))
+    ours |= {"family": "llama"} | {key: value for key, value in known.items() if key not in ours}
     wide = max(ours["hidden"] // ours["heads"], 1)
     ours["kv_heads"] = s.number(M + "num_key_value_heads", int, known.get("kv_heads", ours["heads"]), low=1)
     ours["head_dim"] = s.number(M + "head_dim", int, known.get("head_dim", wide), low=1)
-    ours["seq_len"] = s.number("tokens.sequence_length", int, low=1, high=1 << 22)
-    ours["norm_eps"] = s.number(M + "rms_norm_eps", float, 1e-6, high=1)
-    ours["rope_theta"] = s.number(M + "rope_theta", float, 10000.0, low=1, high=1e12)
     ours["tie_embeddings"] = s.flag(M + "tie_word_embeddings", False)
     ours["qkv_bias"] = s.flag(M + "attention_bias", False)
     ours["qk_norm"] = s.flag(M + "qk_norm", False)
@@ -45,8 +33,6 @@ def convert(s, gpus=None, model=None):
     if act not in ("silu", "swish"):
         s.say("model", f"hidden_act {act}: the gate is planned as SwiGLU; sizes are the same")
     rope(s, ours)
-    s.effect(M + "no_rope_layer", "model", "every layer has rotary positions here")
-    s.effect(M + "sliding_window_size", "model", "attention sees the whole sequence here, which takes longer")
     if s.flag(M + "_use_doc_masking"):
         config["data"] = {"mask_documents": "on"}
     for name in [name for name in s.values if re.fullmatch(r"data_stages\[\d+\]\.sequence_length", name)]:
@@ -60,9 +46,8 @@ def convert(s, gpus=None, model=None):
         raise Failure(f"parallelism.pp_engine {engine}: is neither 1f1b nor afab")
     if s.flag("parallelism.recompute_layer", False):
         schedule["recompute_layers"] = -(-ours["layers"] // parallel["pipeline"])
-    b = schedule["micro_batch"] = s.number("tokens.micro_batch_size", int, low=1)
-    train["global_batch"] = b * s.number("tokens.batch_accumulation_per_replica", int, 1, low=1) * parallel["data"]
-    train["steps"] = s.number("tokens.train_steps", int, low=1)
+    each = s.number("tokens.batch_accumulation_per_replica", int, 1, low=1)
+    train["global_batch"] = schedule["micro_batch"] * each * parallel["data"]
     precision(s, train)
     optimizer(s, train)
     penalty = s.number(M + "z_loss_coefficient", float, 1e-4, high=1000)
@@ -72,15 +57,11 @@ def convert(s, gpus=None, model=None):
         s.values["zero-stage"] = ("optimizer.zero_stage", s.take("optimizer.zero_stage"))
     zero(s, config, "optimizer.zero_stage 0")
     config["attention"]["mode"] = "flash"
-    s.number("model.make_vocab_size_divisible_by", int, 1, low=1)
-    s.finish(quiet_of(ROWS))
+    s.finish(ROWS)
     return config
 
 
 def world(s, parallel, gpus):
-    for ours, word in (("data", "dp"), ("pipeline", "pp"), ("tensor", "tp")):
-        parallel[ours] = s.number(f"parallelism.{word}", int, low=1, high=1 << 16)
-    parallel["context"] = s.number("parallelism.context_parallel_size", int, 1, low=1, high=1024)
     if s.number("parallelism.expert_parallel_size", int, 1, low=1) != 1:
         raise Failure("parallelism.expert_parallel_size: ranks of this kind cannot be planned; leave it out")
     ranks = parallel["data"] * parallel["pipeline"] * parallel["tensor"] * parallel["context"]
@@ -125,28 +106,15 @@ def rope(s, model):
 
 
 def optimizer(s, train):
-    R, F = "optimizer.learning_rate_scheduler.", "optimizer.optimizer_factory."
-    name = s.text(F + "name", "adamW")
+    R = "optimizer.learning_rate_scheduler."
+    name = s.text("optimizer.optimizer_factory.name", "adamW")
     if name.lower() != "adamw":
         s.say("memory", f"optimizer {name}: AdamW is planned, with two moments in fp32")
-    for ours, word, default in (("beta1", "adam_beta1", 0.9), ("beta2", "adam_beta2", 0.999),
-                                ("eps", "adam_eps", 1e-8)):
-        train[ours] = s.number(F + word if F + word in s else "optimizer." + word, float, default, high=1)
-    train["weight_decay"] = s.number("optimizer.weight_decay", float, 0.0, high=100)
-    train["grad_clip"] = s.number("optimizer.clip_grad", float, 0.0, high=1e12)
-    train["seed"] = s.number("general.seed", int, 42, high=1 << 53)
-    train["init_std"] = s.number("model.init_method.std", float, 0.025, high=1000)
-    for name, text in (("optimizer.weight_decay_exclude_named_params",
-                        "norms and biases have no weight decay here, the others have"),
-                       ("model.init_method.scaling_method", "projections into the residual stream start smaller by the"
-                                                            " number of layers here")):
-        s.effect(name, "training", text)
-    lr = train["lr"] = s.number(R + "learning_rate", float, low=0, high=100)
+    lr, warm = train["lr"], train["warmup_steps"]
     low = s.number(R + "min_decay_lr", float, lr, high=100)
     if low > lr:
         raise Failure(f"{R}min_decay_lr {low:g}: is above learning_rate {lr:g}")
     train["min_lr_ratio"] = float(f"{low / lr if lr else 0:.12g}")
-    warm = train["warmup_steps"] = s.number(R + "lr_warmup_steps", int, 0)
     style = s.text(R + "lr_decay_style", "linear")
     start = s.number(R + "lr_decay_starting_step", int, warm)
     steps = s.number(R + "lr_decay_steps", int, max(1, train["steps"] - start), low=1)

@@ -15,13 +15,15 @@ TABLE = Path(__file__).with_suffix(".tsv")
 # The order of the first lines: what changes the answer most comes first.
 CATEGORIES = ("world", "precision", "length", "batch", "model", "memory", "speed", "training", "unknown")
 REQUIRED = object()
+# The numbers of rows: their type, and from what to what.
+KINDS = {"count": (int, 1, 10**7), "steps": (int, 0, 1 << 53), "share": (float, 0, 1), "real": (float, 0, 1e12)}
 # Values of settings in a table of effects that ask for what is planned.
 AS_PLANNED = ("fp32", "float32", "torch.float32", "vanilla", "optim", "multihead", "pre_ln", "constant")
 
 
 def rows_of(program):
-    """Returns (kind, names, words) of the program's rows in settings.tsv. kind: refuse, quiet, vocabulary, or the
-    category of an effect."""
+    """Returns (kind, names, words) of the program's rows in settings.tsv. kind: number, refuse, quiet, vocabulary, or
+    the category of an effect."""
     rows = (line.split("\t") for line in TABLE.read_text(encoding="utf-8").splitlines())
     return [tuple(row) for name, *row in rows if name == program]
 
@@ -72,7 +74,8 @@ class Settings:
 
     def because(self):
         """Returns what may hold a setting that is missing, as the end of a sentence."""
-        unsaid = [text for at, text in self.lines if CATEGORIES[at] == "unknown"]
+        unread = re.compile("is not here|does not say what|not followed|belongs to no flag")
+        unsaid = [text for at, text in self.lines if CATEGORIES[at] == "unknown" and unread.search(text)]
         return f"; not read: {', '.join(unsaid[:3])}" if unsaid else ""
 
     def say(self, category, text):
@@ -86,6 +89,15 @@ class Settings:
         """Returns the value of a setting that is converted."""
         return self.values.pop(name)[1] if name in self.values else default
 
+    def first(self, names):
+        """Returns the first of several names of a setting that is given, or the first; the others are named."""
+        given = [name for name in names.split() if name in self] or names.split()
+        for name in given[1:]:
+            if name in self and self.values[name][1] != self.values[given[0]][1]:
+                self.say("unknown", f"{self.said(name)}: {self.spelling(given[0])} is planned")
+            self.quiet(name)
+        return given[0]
+
     def known(self, name):
         """Takes a setting. Returns (its spelling, its value, or None if it is off)."""
         spelling = self.spelling(name)
@@ -98,6 +110,7 @@ class Settings:
 
     def text(self, name, default=None, none=False):
         """Returns a word. none: the word `none` is one of the setting's."""
+        name = self.first(name)
         if none and self.peek(name) == "none":
             return self.take(name)
         spelling, value = self.known(name)
@@ -115,7 +128,8 @@ class Settings:
         return not (is_off(value) or is_zero(value) or str(value).lower() == "no")
 
     def number(self, name, kind, default=REQUIRED, low=0, high=1e18):
-        """Returns a number from low to high of a setting that is converted."""
+        """Returns a number from low to high of a setting that is converted; name: of several, the first counts."""
+        name = self.first(name)
         if name in self.values and (self.values[name][1] is False or self.values[name][1] == ""):
             raise Failure(f"{self.spelling(name)}: needs a number, not {brief(self.values[name][1])!r}")
         spelling, value = self.known(name)
@@ -135,6 +149,27 @@ class Settings:
         if not low <= found <= high:
             raise Failure(f"{spelling}: {brief(value)} is out of range; use {low:g} to {high:g}")
         return int(found) if kind is int else found
+
+    def begin(self, table, known):
+        """Returns our configuration with the numbers of rows, unless rows refuse a setting. known: values of our section
+        `model` that count where the input has none."""
+        self.refusals(table)
+        config = {name: {} for name in ("model", "parallel", "schedule", "attention", "train")}
+        for kind, names, words in table:
+            if kind != "number":
+                continue
+            key, word, *default = words.split()
+            section, _, field = key.partition(".")
+            name = self.first(names)
+            number, low, high = KINDS[word]
+            if section == "model" and field in known:
+                default = [known[field]]
+            if name not in self and not default:
+                sizes = ", or say --model FILE with the sizes" if section == "model" else ""
+                raise Failure(f"{self.spelling(name)}: is missing; add it{sizes}{self.because()}")
+            default = None if default in ([], ["none"]) else number(default[0])
+            config[section][field] = self.number(name, number, default, low, high)
+        return config
 
     def numbers(self, name, kind, count):
         spelling, value = self.values.pop(name)
@@ -177,8 +212,10 @@ class Settings:
             raise Failure(f"{self.said(name)}: {text}")
         self.quiet(name)
 
-    def finish(self, quiet):
-        """Sorts what nobody asked for: quiet(name) says whether a setting has no effect on a plan."""
+    def finish(self, table):
+        """Sorts what nobody asked for."""
+        self.effects(table)
+        quiet = quiet_of(table)
         for name, (_, value) in list(self.values.items()):
             if value is None or value in ("", [], {}) or quiet(name):
                 self.quiet(name)

@@ -6,29 +6,10 @@ import tomllib
 from run_files import Failure
 
 from .documents import overridden, settings_of
-from .settings import is_off, is_zero, quiet_of, rows_of
+from .settings import is_off, is_zero, rows_of
 
 SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B", "zb-v": "ZBVZeroBubble",
              "dualpipe-v": "DualPipeV"}
-# our key, the names that torchtitan has given it, its default
-NUMBERS = (
-    ("model.seq_len", int, 2048, "training.seq_len"),
-    ("train.steps", int, 10000, "training.steps"),
-    ("train.grad_clip", float, 1.0, "training.max_norm"),
-    ("train.lr", float, 8e-4, "optimizer.lr"),
-    ("train.beta1", float, 0.9, "optimizer.beta1"),
-    ("train.beta2", float, 0.95, "optimizer.beta2"),
-    ("train.eps", float, 1e-8, "optimizer.eps"),
-    ("train.weight_decay", float, 0.1, "optimizer.weight_decay"),
-    ("train.warmup_steps", int, 200, "lr_scheduler.warmup_steps training.warmup_steps"),
-    ("train.min_lr_ratio", float, 0.0, "lr_scheduler.min_lr_factor lr_scheduler.lr_min"),
-    ("train.seed", int, 1337, "debug.seed training.seed"),
-    ("parallel.tensor", int, 1, "parallelism.tensor_parallel_degree training.tensor_parallel_degree"
-                                " training.sequence_parallel_degree"),
-    ("parallel.pipeline", int, 1, "parallelism.pipeline_parallel_degree experimental.pipeline_parallel_degree"
-                                  " training.pipeline_parallel_degree"),
-    ("parallel.context", int, 1, "parallelism.context_parallel_degree experimental.context_parallel_degree"),
-)
 LLAMA_31 = {"family": "llama", "vocab": 128256, "kv_heads": 8, "head_dim": 128, "norm_eps": 1e-5, "rope_theta": 500000,
             "rope_scaling": "llama3", "rope_factor": 8, "rope_original": 8192, "tie_embeddings": False}
 LLAMA_2 = {"family": "llama", "vocab": 32000, "head_dim": 128, "norm_eps": 1e-5, "rope_theta": 10000,
@@ -56,33 +37,18 @@ def read(text, overrides=()):
         raise Failure("is nested too deeply to be torchtitan's TOML") from None
 
 
-def number(s, names, kind, default, low=0):
-    """Returns the number that has one of the names; the first one wins, and the others are named."""
-    names = names.split()
-    given = [name for name in names if name in s]
-    for name in given[1:]:
-        if s.values[name][1] != s.values[given[0]][1]:
-            s.say("unknown", f"{s.said(name)}: {given[0]} is planned")
-        s.quiet(name)
-    return s.number(given[0] if given else names[0], kind, default, low=low)
-
-
 def convert(s, gpus=None, model=None):
     """Returns our configuration of the Settings. model: sizes that replace the flavor's."""
-    config = {name: {} for name in ("model", "parallel", "schedule", "attention", "train")}
     name, flavor = s.text("model.name", "llama3"), s.text("model.flavor")
     key = ({"llama": "llama2"}.get(name, name), flavor)
     if model is None and key not in FLAVORS:
         known = ", ".join(f"{a} {b}" for a, b in FLAVORS)
         raise Failure(f"model {name} {flavor}: sizes are not known ({known} are); say --model FILE")
-    config["model"] = dict(model if model is not None else FLAVORS[key])
     if "rmsnorm" not in s.peek("model.norm_type"):
         s.effect("model.norm_type", "model", "RMSNorm is planned")
     s.quiet("model.norm_type")
-    for ours, kind, default, names in NUMBERS:
-        section, _, field = ours.partition(".")
-        config[section][field] = number(s, names, kind, default,
-                                        int(ours.startswith(("parallel", "model", "train.steps"))))
+    config = s.begin(ROWS, {})
+    config["model"] = (FLAVORS[key] if model is None else model) | config["model"]
     split(s, config, gpus)
     batch(s, config)
     pipeline(s, config)
@@ -99,12 +65,11 @@ def convert(s, gpus=None, model=None):
     for name in ("training.enable_loss_parallel", "parallelism.enable_loss_parallel"):
         if config["parallel"]["tensor"] > 1 and s.peek(name) == "False":
             s.say("memory", f"{name} {s.take(name)}: logits stay cut over tensor ranks here")
-    s.effects(ROWS)
     for before in ("", "quantize.linear."):
         for name in " ".join(names for _, names, _ in EIGHT_BITS if "fp8" not in config["train"]).split():
             s.quiet(before + name)
         s.effects(EIGHT_BITS, before)
-    s.finish(quiet_of(ROWS))
+    s.finish(ROWS)
     return config
 
 
@@ -117,9 +82,9 @@ def split(s, config, gpus):
             parallel["expert"] = ranks
         elif ranks != 1:
             raise Failure(f"{name} {ranks}: needs a model with experts; say --model FILE, or leave it out")
-    shard = number(s, "parallelism.data_parallel_shard_degree training.data_parallel_shard_degree"
-                      " training.data_parallel_degree", int, -1, -1)
-    copies = number(s, "parallelism.data_parallel_replicate_degree training.data_parallel_replicate_degree", int, 1, 1)
+    shard = s.number("parallelism.data_parallel_shard_degree training.data_parallel_shard_degree"
+                     " training.data_parallel_degree", int, -1, -1)
+    copies = s.number("parallelism.data_parallel_replicate_degree training.data_parallel_replicate_degree", int, 1, 1)
     if shard == 0 or c < 1:
         raise Failure("data_parallel_shard_degree: 0 is no number of ranks; use -1 or more than 0")
     ranks = p * t * c * copies * max(shard, 1)
@@ -147,11 +112,11 @@ def split(s, config, gpus):
 def batch(s, config):
     train, schedule, parallel = config["train"], config["schedule"], config["parallel"]
     old = "training.batch_size" in s  # then there were as many microbatches as stages
-    local = number(s, "training.local_batch_size training.batch_size", int, 8, 1)
+    local = s.number("training.local_batch_size training.batch_size", int, 8, 1)
     total = s.number("training.global_batch_size", int, -1, low=-1)
     total = train["global_batch"] = local * parallel["data"] if total < 0 else total
     micro = s.number("parallelism.pipeline_parallel_microbatch_size", int, 1, low=1)
-    parts = number(s, "parallelism.pipeline_parallel_microbatches experimental.pipeline_parallel_microbatches", int, 0)
+    parts = s.number("parallelism.pipeline_parallel_microbatches experimental.pipeline_parallel_microbatches", int, 0)
     if parts or old:
         micro = max(1, local // (parts or parallel["pipeline"]))
     micro = schedule["micro_batch"] = micro if parallel["pipeline"] > 1 else local
