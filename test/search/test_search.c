@@ -1,5 +1,5 @@
 // The search finds the same optimum, front and ten best as a simulation of all candidates, with any number of threads.
-// Plain loops over plans find nothing faster.
+// test_brute_force.py draws plans without the search, and finds nothing faster.
 #include "models.h"
 #include "plan/pays.h"
 #include "search/answers.h"
@@ -286,66 +286,6 @@ TEST(a_long_schedule_is_given_up_only_if_it_takes_longer) {
     assert_true(planned > 12 && given_up > 15 * planned);
     free(config);
     close_world(world);
-}
-
-// ---- against loops that are independent of the search --------------------------------------------------------------
-
-// Tries every p, t, c, d, b, sequence, placement, attention, number of slices and schedule by name, with even layers,
-// with and without evictions. Uses only config_check and the planner. Returns the fastest step that fits.
-static double brute_force(const World *world, int64_t gpus, int64_t slices, int64_t c) {
-    double best = INFINITY;
-    Config *config = malloc(sizeof *config);
-    for (int64_t at = 0; at < gpus * gpus * 48; at++) {
-        int64_t p = at % gpus + 1, t = at / gpus % gpus + 1, rest = at / (gpus * gpus);
-        bool sequence = rest % 2;
-        int evict = (int)(rest / 2 % 4) - 1;
-        int mode = (int)(rest / 8 % 3), placement = (int)(rest / 24);
-        if (gpus % (p * t * c) != 0 || (sequence && t == 1) || evict == 2) continue;
-        if (placement == PLACEMENT_ADJACENT && p * t * c <= world->base.hardware.gpus_per_node) continue;
-        for (int64_t b = 1; b <= world->base.train.global_batch; b++)
-            for (int kind = 0; kind < schedule_kind_count; kind++) {
-                Error ignored = {0};
-                Forecast forecast;
-                *config = world->base;
-                config->parallel.pipeline = p;
-                config->parallel.tensor = t;
-                config->parallel.context = c;
-                config->parallel.data = gpus / (p * t * c);
-                config->parallel.sequence = sequence;
-                config->parallel.placement = placement;
-                config->parallel.layers_given = 0;
-                config->schedule.micro_batch = b;
-                config->schedule.slices = slices;
-                config->schedule.name = kind;
-                config->schedule.split_backward = schedule_kinds[kind].splits ? SPLIT_ON : SPLIT_OFF;
-                config->schedule.bpipe = evict < 0 ? BPIPE_OFF : BPIPE_ON;
-                config->schedule.evict_to = evict < 0 ? 0 : evict;
-                config_set_attention(config, mode);
-                if (config_check(config, &ignored) != 0) continue;
-                if (planner_forecast_config(&world->planner, config, true, &forecast, &ignored) != 0) continue;
-                if (forecast.possible && forecast.fits) best = fmin(best, planner_compared(&forecast));
-            }
-    }
-    free(config);
-    return best;
-}
-
-TEST(nothing_that_plain_loops_try_is_quicker) {
-    for (size_t i = 0; i < CASES; i += EACH) {
-        bool longer = strstr(cases[i].overrides, "context") != NULL;
-        if (i >= 3 && strstr(cases[i].path, "llama") != NULL && !longer) continue;
-        World *world = open_world(cases[i].path, cases[i].gpus, cases[i].overrides);
-        SearchResult result = search(world, false);
-        double best = INFINITY;
-        for (int parts = 1; parts <= (longer ? 8 : 1); parts *= 2) {
-            best = fmin(best, brute_force(world, cases[i].gpus, parts, 1));
-            if (parts > 1) best = fmin(best, brute_force(world, cases[i].gpus, 1, parts));
-        }
-        assert_true(isfinite(best) && result.best >= 0);
-        assert_true(planner_compared(&result.found.items[result.fastest].forecast) <= best * (1 + 1e-9));
-        search_free(&result);
-        close_world(world);
-    }
 }
 
 // ---- threads -------------------------------------------------------------------------------------------------------
