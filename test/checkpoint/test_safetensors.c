@@ -1,12 +1,10 @@
 // The safetensors format: a written file reads back the same, and sizes in a header are never trusted.
-#include "base/files.h"
 #include "checkpoint/safetensors.h"
 
 #include "base/crc64.h"
 #include "scratch_folder.h"
 #include "unit.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
@@ -22,43 +20,6 @@ static void write_file(const char *header, size_t data) {
     memcpy(text + 8, header, length);
     test_file_write("file.safetensors", text, 8 + length + data);
     free(text);
-}
-
-TEST(what_is_written_reads_back) {
-    SafeHeader header;
-    Error err = {0};
-    safetensors_header_begin(&header);
-    assert_int_equal(safetensors_header_add(&header, "a", SAFE_F32, 2, 3, 5), 0);
-    assert_int_equal(safetensors_header_add(&header, "b", SAFE_BF16, 1, 7, 1), 60);
-    assert_int_equal(header.data, 74);
-    safetensors_header_end(&header);
-    assert_int_equal(header.bytes % 8, 0);
-    float values[15];
-    for (int i = 0; i < 15; i++) values[i] = 0.5f * (float)i;
-    char *all = calloc(1, header.bytes + 74);
-    assert_non_null(all);
-    memcpy(all, header.text, header.bytes);
-    memcpy(all + header.bytes, values, sizeof values);
-    test_file_write("file.safetensors", all, header.bytes + 74);
-    SafeFile file;
-    assert_int_equal(safetensors_open(&file, path(), &err), 0);
-    assert_int_equal(file.count, 2);
-    const SafeTensor *a = &file.tensors[0], *b = &file.tensors[1];
-    assert_string_equal(a->name, "a");
-    assert_true(a->type == SAFE_F32 && a->dimensions == 2 && a->shape[0] == 3 && a->shape[1] == 5);
-    assert_true(b->type == SAFE_BF16 && b->dimensions == 1 && b->shape[0] == 7 && b->bytes == 14);
-    assert_int_equal(b->offset, a->offset + 60);
-    float back[4];
-    safetensors_release(&file);
-    assert_int_equal(safetensors_reopen(&file, &err), 0);
-    assert_int_equal(file_read(file.fd, file.path, a->offset + 5 * 4, back, sizeof back, &err), 0);
-    assert_memory_equal(back, values + 5, sizeof back);
-    assert_int_equal(file_read(file.fd, file.path, file.bytes - 2, back, 4, &err), -1);
-    char text[32];
-    assert_string_equal(safetensors_shape(a, text, sizeof text), "[3, 5]");
-    safetensors_close(&file);
-    free(all);
-    free(header.text);
 }
 
 typedef struct Bad {

@@ -1,4 +1,5 @@
-// The CPU as a device: memory by category, copies, events, and rounding to bf16.
+// The CPU as a device: memory by category, a loan of it, the time of events, and rounding to bf16. Loans between
+// processes: ranks_pushed.c.
 #include "op_check.h"
 #include "base/clock.h"
 
@@ -50,6 +51,22 @@ TEST(no_memory_names_what_was_wanted_and_what_holds_the_rest) {
     op_end(&op);
 }
 
+TEST(a_loan_that_is_gone_is_refused) {
+    enum { BYTES = 3 << 20 };
+    Op op = op_start(PRECISION_FP32, 1);
+    Backend *b = op.backend;
+    Error err = {0};
+    Loan loan;
+    void *memory = b->allocate(b, MEMORY_LENT_SLOTS, BYTES, "lent", &err);
+    assert_int_equal(b->lend(b, memory, BYTES, &loan, &err), 0);
+    assert_null(b->borrow(b, &loan, 2 * BYTES, &err)); // more than there is
+    err = (Error){0};
+    b->release(b, MEMORY_LENT_SLOTS, memory, BYTES);
+    assert_null(b->borrow(b, &loan, BYTES, &err));
+    assert_contains(err.text, "cannot be mapped");
+    op_end(&op);
+}
+
 // Runs every operation that needs workspace, forward and backward, on a residual stream (rows, cols) with `shape`.
 static void run_operations(Op *op, int64_t rows, int64_t cols, const AttentionShape *shape) {
     Backend *b = op->backend;
@@ -97,29 +114,6 @@ TEST(operations_keep_to_the_workspace_that_is_counted_for_them) {
     }
 }
 
-TEST(copies_arrive_and_events_tell_the_time) {
-    Op op = op_start(PRECISION_FP32, 2);
-    Backend *b = op.backend;
-    enum { BYTES = 3 << 20 };
-    unsigned char *from = op_hold(&op, BYTES), *to = op_poison(&op, BYTES), *back = op_poison(&op, BYTES);
-    for (int i = 0; i < BYTES; i++) from[i] = (unsigned char)(i * 7);
-    Event *event = b->event_create(b);
-    double before = clock_seconds();
-    b->upload(b, to, from, BYTES);
-    b->copy(b, STREAM_EVICT, back, to, BYTES);
-    b->event_record(b, event, STREAM_EVICT);
-    double after = clock_seconds();
-    assert_int_equal(b->synchronize(b, NULL), 0);
-    assert_true(b->event_done(b, event));
-    assert_true(b->event_seconds(b, event) >= before && b->event_seconds(b, event) <= after);
-    b->event_destroy(b, event);
-    assert_memory_equal(back, from, BYTES);
-    b->download(b, to, from, BYTES);
-    b->zero(b, back, BYTES);
-    for (int i = 0; i < BYTES; i++) assert_true(to[i] == from[i] && back[i] == 0);
-    op_end(&op);
-}
-
 // With one thread, events that count its own time do not see a sleep; with two they stay on the common clock.
 TEST(events_can_count_the_time_of_the_one_thread) {
     for (int threads = 1; threads <= 2; threads++) {
@@ -158,15 +152,5 @@ TEST(bf16_rounds_to_nearest_even) {
         uint32_t wide = (uint32_t)half[i] << 16;
         assert_memory_equal(&out[i], &wide, 4);
     }
-    op_end(&op);
-}
-
-TEST(every_function_is_there_but_those_that_a_cpu_does_not_need) {
-    static const size_t absent[] = {offsetof(Backend, check_free), offsetof(Backend, held_by_others),
-                                    offsetof(Backend, pin),        offsetof(Backend, unpin),
-                                    offsetof(Backend, check),      offsetof(Backend, range_begin),
-                                    offsetof(Backend, range_end),  offsetof(Backend, linear_forward_blocks)};
-    Op op = op_start(PRECISION_FP32, 1);
-    op_table(op.backend, absent, sizeof absent / sizeof *absent);
     op_end(&op);
 }

@@ -386,12 +386,3 @@ TEST(too_much_memory_is_refused_with_what_holds_the_rest) {
     assert_non_null(strstr(err.text, "workspace"));
     both_close(&b);
 }
-
-TEST(every_function_is_there_but_those_that_a_gpu_does_not_need) {
-    NEEDS_GPU();
-    static const size_t absent[] = {offsetof(Backend, count_own_time), offsetof(Backend, workspace_bytes),
-                                    offsetof(Backend, use_workspace)};
-    Both b = both_open(PRECISION_FP32);
-    op_table(b.gpu, absent, sizeof absent / sizeof *absent);
-    both_close(&b);
-}

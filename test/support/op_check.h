@@ -151,21 +151,6 @@ static inline void op_same_for_any_threads(OpRun run, const void *shape, int64_t
     }
 }
 
-// Checks that every function of a backend's table, from `destroy` to the end of the struct, is set. Only the functions
-// at the offsets in `absent` must be NULL.
-static inline void op_table(const Backend *backend, const size_t *absent, int count) {
-    for (size_t at = offsetof(Backend, destroy); at < sizeof *backend; at += sizeof(void *)) {
-        void *function;
-        memcpy(&function, (const char *)backend + at, sizeof function);
-        bool expected = true;
-        for (int i = 0; i < count; i++)
-            if (absent[i] == at) expected = false;
-        if ((function != NULL) != expected)
-            fail_msg("function %zu of the table is %s", (at - offsetof(Backend, destroy)) / sizeof(void *),
-                     expected ? "missing" : "set");
-    }
-}
-
 static inline int64_t op_append(unsigned char *out, int64_t at, const Operand *operand) {
     memcpy(out + at, operand->data, (size_t)operand->bytes);
     return at + operand->bytes;
