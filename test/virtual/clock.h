@@ -4,8 +4,6 @@
 #include "dry.h"
 #include "virtual.h"
 
-struct VirtualLaunch;
-
 namespace virtual_gpu {
 
 bool dry();

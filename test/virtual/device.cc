@@ -487,6 +487,11 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     return answer(cudaSuccess);
 }
 
+static std::shared_ptr<Record> latest_of(cudaEvent_t event) {
+    auto lock = device_lock();
+    return event->latest;
+}
+
 static void note_wait(cudaStream_t stream, cudaStream_t other, int64_t calls) {
     if (other == nullptr || other == stream) return;
     auto lock = device_lock();
@@ -503,11 +508,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
         if (event->mark >= 0) line_wait(stream->context % CONTEXTS, event->mark);
         return answer(cudaSuccess);
     }
-    std::shared_ptr<Record> record;
-    {
-        auto lock = device_lock();
-        record = event->latest;
-    }
+    std::shared_ptr<Record> record = latest_of(event);
     if (record == nullptr) return answer(cudaSuccess);
     Op op;
     op.what = "waiting for an event";
@@ -546,11 +547,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     check_event(event, "cudaEventSynchronize");
     if (dry() && event->mark >= 0) clock_wait_mark(event->mark, "an event (cudaEventSynchronize)");
     if (dry()) return answer(sticky());
-    std::shared_ptr<Record> record;
-    {
-        auto lock = device_lock();
-        record = event->latest;
-    }
+    std::shared_ptr<Record> record = latest_of(event);
     if (record == nullptr) return answer(sticky());
     host_waits([record] { return record->done; }, "an event (cudaEventSynchronize)", false);
     host_join(record->clock);

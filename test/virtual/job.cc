@@ -26,11 +26,11 @@ namespace virtual_gpu {
 
 size_t timeline_bytes(); // clock.cc
 
-void tell(const char *variable, int64_t bytes) {
+void tell(const char *variable, int64_t number) {
     const char *folder = getenv(variable);
-    FILE *file = folder == nullptr ? nullptr : fopen((folder + ("/" + std::to_string(process()))).c_str(), "w");
+    FILE *file = folder == nullptr ? nullptr : fopen(text("%s/%d", folder, process()).c_str(), "a");
     if (file == nullptr) return;
-    fprintf(file, "%lld\n", (long long)bytes);
+    fprintf(file, "%lld\n", (long long)number);
     fclose(file);
 }
 

@@ -70,9 +70,9 @@ struct Call {
     const void *a_data, *b_data;
     void *d;
     float alpha, beta;
-    int64_t m, n, k;
-    bool split;           // k is summed in parts, which are then added
-    cudaDataType_t parts; // type in which they are stored
+    int64_t m = 0, n = 0, k = 0;
+    bool split = false;                // k is summed in parts, which are then added
+    cudaDataType_t parts = CUDA_R_32F; // type in which they are stored
 };
 
 bool narrow(const VirtualLayout &l) { return width_of(l.type) == 1; }
@@ -306,15 +306,6 @@ void take_time(Op *op, const Call &call) {
     if (has_aux(call.product.epilogue)) op->seconds += cost_pass(cost, 2.0 * (double)(count * call.m * columns));
 }
 
-// For tests: adds a line with the multiprocessors that a kernel counts on (0: all) to this rank's file in a folder.
-void tell_multiprocessors(int count) {
-    const char *folder = getenv("VIRTUAL_PRODUCTS");
-    FILE *file = folder == nullptr ? nullptr : fopen(text("%s/%d", folder, process()).c_str(), "a");
-    if (file == nullptr) return;
-    fprintf(file, "%d\n", count);
-    fclose(file);
-}
-
 struct Attribute {
     int name;
     void *to;
@@ -437,7 +428,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
         results[i].workspaceSize = preference->workspace < (1 << 20) ? 0 : 1 << 20;
         results[i].state = CUBLAS_STATUS_SUCCESS;
     }
-    tell_multiprocessors(product->multiprocessors);
+    tell("VIRTUAL_PRODUCTS", product->multiprocessors); // those that a kernel counts on; 0: all
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -457,20 +448,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
                               cublasLtMatrixLayout_t, const cublasLtMatmulAlgo_t *algorithm, void *workspace,
                               size_t workspace_bytes, cudaStream_t stream) {
     if (sticky() != cudaSuccess) return CUBLAS_STATUS_EXECUTION_FAILED;
-    Call call = {*product,
-                 *a_layout,
-                 *b_layout,
-                 *c_layout,
-                 a,
-                 b,
-                 d,
-                 *(const float *)alpha,
-                 *(const float *)beta,
-                 0,
-                 0,
-                 0,
-                 algorithm->data[4] != 0 || algorithm->data[7] == IN_PARTS,
-                 algorithm->data[4] != 0 ? c_layout->type : CUDA_R_32F};
+    Call call = {*product, *a_layout, *b_layout, *c_layout, a, b, d, *(const float *)alpha, *(const float *)beta};
+    call.split = algorithm->data[4] != 0 || algorithm->data[7] == IN_PARTS;
+    call.parts = algorithm->data[4] != 0 ? c_layout->type : CUDA_R_32F;
     if (!consistent(product, a_layout, b_layout, c_layout, &call.m, &call.n, &call.k) || c != d)
         return CUBLAS_STATUS_INVALID_VALUE;
     const uint64_t *chosen = algorithm->data;

@@ -99,10 +99,20 @@ struct Part {
     cudaStream_t stream;
     int state = 0;
     int post = -1;
-    std::vector<char> result;
+    std::vector<char> result = {};
     int root = -1;
     bool grouped = false; // a message of an exchange
 };
+
+Part message_part(VirtualComm *comm, int source, int target, const void *in, void *out, size_t count, int type,
+                  cudaStream_t stream) {
+    return {comm, KIND_MESSAGE, source, target, 0, in, out, (int64_t)count, type, stream};
+}
+
+Part collective_part(VirtualComm *comm, Kind kind, const void *in, void *out, size_t count, int type,
+                     cudaStream_t stream) {
+    return {comm, kind, comm->rank, -1, 0, in, out, (int64_t)count, type, stream};
+}
 
 // --- registered memory
 
@@ -141,19 +151,10 @@ bool same(const Post &post, const Part &p) {
 
 void put_up(Part &p, const Access &access) {
     int owner = process();
-    Post post = {true,
-                 p.comm->index,
-                 p.kind,
-                 p.source,
-                 p.target,
-                 p.sequence,
-                 0,
-                 process(),
-                 p.type,
-                 0,
-                 0,
-                 p.count,
-                 {registered_at(p.comm, p.in), registered_at(p.comm, p.out)}};
+    Post post = {};
+    post.used = true, post.comm = p.comm->index, post.kind = p.kind, post.source = p.source, post.target = p.target;
+    post.sequence = p.sequence, post.process = process(), post.type = p.type, post.count = p.count;
+    post.registered[0] = registered_at(p.comm, p.in), post.registered[1] = registered_at(p.comm, p.out);
     post.in = arena_offset(p.in, &owner);
     if (owner != process()) defect("%s reads memory of rank %d, mapped here: not modelled", access.what, owner);
     touch(access, p.in, in_count(p) * width(p.type), false);
@@ -370,29 +371,6 @@ Encounter encounter(const Part &p) {
     return e;
 }
 
-ncclResult_t launch(std::shared_ptr<Part> part) {
-    announce(*part);
-    connect(*part);
-    if (part->kind != KIND_MESSAGE) note_collective(part->stream);
-    if (part->comm->cluster > 1) clusters_used() = true;
-    if (dry()) {
-        stream_meet(part->stream, encounter(*part));
-        return ncclSuccess;
-    }
-    Op op;
-    op.what = describe(*part);
-    op.remote = true;
-    op.blocks = part->comm->blocks;
-    op.step = [part](const Access &access) {
-        return part->kind != KIND_MESSAGE ? collective(*part, access)
-               : part->in != nullptr      ? send(*part, access)
-                                          : receive(*part, access);
-    };
-    op.waits_for = [part] { return "the other side of " + describe(*part); };
-    enqueue(part->stream, std::move(op));
-    return sticky() == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
-}
-
 // --- groups of messages
 
 struct Group {
@@ -408,8 +386,8 @@ Group &group() {
 // One encounter of all ranks in a dry run. Its bytes are those that this rank sends, and an equal block for itself.
 Encounter encounter_of(const std::vector<Part> &parts) {
     VirtualComm *comm = parts[0].comm;
-    Part whole = {comm, KIND_EXCHANGE, comm->rank, -1, comm->collectives++, {}, {}, 0, ncclInt8, parts[0].stream, 0, -1,
-                  {}};
+    Part whole = collective_part(comm, KIND_EXCHANGE, nullptr, nullptr, 0, ncclInt8, parts[0].stream);
+    whole.sequence = comm->collectives++;
     for (const Part &p : parts)
         if (p.in != nullptr) whole.count += p.count;
     Encounter e = encounter(whole);
@@ -417,26 +395,32 @@ Encounter encounter_of(const std::vector<Part> &parts) {
     return e;
 }
 
-ncclResult_t launch_group(std::shared_ptr<std::vector<Part>> parts) {
+Outcome advance(Part &p, const Access &access) {
+    if (p.kind != KIND_MESSAGE) return collective(p, access);
+    return p.in != nullptr ? send(p, access) : receive(p, access);
+}
+
+// Queues one call, or the messages of a group.
+ncclResult_t launch(std::shared_ptr<std::vector<Part>> parts) {
     const Part &first = parts->front();
     for (const Part &p : *parts) announce(p);
     for (const Part &p : *parts) connect(p);
-    note_collective(first.stream);
+    if (first.kind != KIND_MESSAGE || first.grouped) note_collective(first.stream);
     if (first.comm->cluster > 1) clusters_used() = true;
     if (dry()) {
-        stream_meet(first.stream, encounter_of(*parts));
+        stream_meet(first.stream, first.grouped ? encounter_of(*parts) : encounter(first));
         return ncclSuccess;
     }
     Op op;
-    op.what = text("a group of %zu messages, %s first", parts->size(), describe(first).c_str());
+    op.what = describe(first);
+    if (first.grouped) op.what = text("a group of %zu messages, %s first", parts->size(), op.what.c_str());
     op.remote = true;
     op.blocks = first.comm->blocks;
     auto open = std::make_shared<std::vector<bool>>(parts->size(), true);
     op.step = [parts, open](const Access &access) {
         bool waits = false;
         for (size_t i = 0; i < parts->size(); i++) {
-            Part &p = (*parts)[i];
-            if ((*open)[i]) (*open)[i] = (p.in != nullptr ? send(p, access) : receive(p, access)) != OUTCOME_DONE;
+            if ((*open)[i]) (*open)[i] = advance((*parts)[i], access) != OUTCOME_DONE;
             waits |= (*open)[i];
         }
         return waits ? OUTCOME_WAITS : OUTCOME_DONE;
@@ -464,19 +448,19 @@ ncclResult_t call(Part part) {
         return group().parts.push_back(std::move(part)), ncclSuccess;
     }
     if (part.kind == KIND_MESSAGE && part.sequence > 0) messages_begin(); // the first one connects
-    return launch(std::make_shared<Part>(std::move(part)));
+    return launch(std::make_shared<std::vector<Part>>(1, std::move(part)));
 }
 
-// Reports a defect if the buffers overlap without being in place as the guide defines it.
-void check_overlap(const Part &p, const void *in_place) {
-    const char *in = (const char *)p.in, *out = (const char *)p.out;
-    bool apart = in + in_count(p) * width(p.type) <= out || out + out_count(p) * width(p.type) <= in;
-    if (!apart && p.in != in_place) defect("%s: its buffers overlap without being in place", describe(p).c_str());
-}
-
-Part collective_part(VirtualComm *comm, Kind kind, const void *in, void *out, size_t count, ncclDataType_t type,
-                     cudaStream_t stream) {
-    return {comm, kind, comm->rank, -1, 0, in, out, (int64_t)count, type, stream, 0, -1, {}};
+// Makes a collective call. Reports a defect if its buffers overlap but its input is not at `in_place`, as the guide
+// defines that. root -1: the call has none.
+ncclResult_t collect(Part part, const void *in_place, int root = -1) {
+    const char *in = (const char *)part.in, *out = (const char *)part.out;
+    bool apart = in + in_count(part) * width(part.type) <= out || out + out_count(part) * width(part.type) <= in;
+    if (root < -1 || root >= part.comm->size) return ncclInvalidArgument;
+    if (part.kind == KIND_REDUCE && root != part.comm->rank) apart = true; // only the root writes
+    if (!apart && part.in != in_place) defect("%s: its buffers overlap without being in place", describe(part).c_str());
+    part.root = root;
+    return call(std::move(part));
 }
 
 // Blocks of all communicators of this process that may have a kernel waiting.
@@ -684,56 +668,44 @@ ncclResult_t ncclGroupEnd(void) {
     for (const Part &p : parts)
         if (p.comm != parts[0].comm || p.stream != parts[0].stream)
             defect("a group of messages on several communicators or streams: not modelled");
-    return parts.empty() ? ncclSuccess : launch_group(std::make_shared<std::vector<Part>>(std::move(parts)));
+    return parts.empty() ? ncclSuccess : launch(std::make_shared<std::vector<Part>>(std::move(parts)));
 }
 
 ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
     if (peer < 0 || peer >= comm->size) return ncclInvalidArgument;
-    return call({comm, KIND_MESSAGE, comm->rank, peer, 0, from, nullptr, (int64_t)count, type, stream, 0, -1, {}});
+    return call(message_part(comm, comm->rank, peer, from, nullptr, count, type, stream));
 }
 
 ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
     if (peer < 0 || peer >= comm->size) return ncclInvalidArgument;
-    return call({comm, KIND_MESSAGE, peer, comm->rank, 0, nullptr, to, (int64_t)count, type, stream, 0, -1, {}});
+    return call(message_part(comm, peer, comm->rank, nullptr, to, count, type, stream));
 }
 
 ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t, ncclComm_t comm,
                            cudaStream_t stream) {
-    Part part = collective_part(comm, KIND_ALL_REDUCE, from, to, count, type, stream);
-    check_overlap(part, to);
-    return call(std::move(part));
+    return collect(collective_part(comm, KIND_ALL_REDUCE, from, to, count, type, stream), to);
 }
 
 ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t type, ncclComm_t comm,
                            cudaStream_t stream) {
-    Part part = collective_part(comm, KIND_ALL_GATHER, from, to, count, type, stream);
-    check_overlap(part, (char *)to + comm->rank * (int64_t)count * width(type));
-    return call(std::move(part));
+    const void *in_place = (char *)to + comm->rank * (int64_t)count * width(type);
+    return collect(collective_part(comm, KIND_ALL_GATHER, from, to, count, type, stream), in_place);
 }
 
 ncclResult_t ncclReduce(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t, int root,
                         ncclComm_t comm, cudaStream_t stream) {
-    if (root < 0 || root >= comm->size) return ncclInvalidArgument;
-    Part part = collective_part(comm, KIND_REDUCE, from, to, count, type, stream);
-    part.root = root;
-    if (root == comm->rank) check_overlap(part, to);
-    return call(std::move(part));
+    return collect(collective_part(comm, KIND_REDUCE, from, to, count, type, stream), to, root);
 }
 
 ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                            cudaStream_t stream) {
-    if (root < 0 || root >= comm->size) return ncclInvalidArgument;
-    Part part = collective_part(comm, KIND_BROADCAST, from, to, count, type, stream);
-    part.root = root;
-    check_overlap(part, to);
-    return call(std::move(part));
+    return collect(collective_part(comm, KIND_BROADCAST, from, to, count, type, stream), to, root);
 }
 
 ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t,
                                ncclComm_t comm, cudaStream_t stream) {
-    Part part = collective_part(comm, KIND_REDUCE_SCATTER, from, to, count, type, stream);
-    check_overlap(part, (char *)to - comm->rank * (int64_t)count * width(type));
-    return call(std::move(part));
+    const void *in_place = (char *)to - comm->rank * (int64_t)count * width(type);
+    return collect(collective_part(comm, KIND_REDUCE_SCATTER, from, to, count, type, stream), in_place);
 }
 }

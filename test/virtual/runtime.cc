@@ -124,11 +124,7 @@ cudaError_t virtual_launch(const VirtualLaunch &launch, cudaStream_t stream) {
         static uint64_t turn = options().seed;
         turn = turn * 6364136223846793005u + 1442695040888963407u;
         emulate.order = options().order == ORDER_FIFO ? EMULATE_ASCENDING : (EmulateOrder)(1 + (turn >> 33) % 3);
-        kernel_begin(access, launch.held.get(), launch.held_bytes);
-        const char *failure =
-            emulate_run(launch.grid, launch.block, launch.shared_bytes, launch.run, launch.held.get(), launch.name);
-        kernel_end();
-        if (failure != nullptr) defect("%s", failure);
+        kernel_run(access, launch);
         return OUTCOME_DONE;
     };
     enqueue(stream, std::move(op));

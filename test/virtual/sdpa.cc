@@ -96,12 +96,22 @@ void add_scaled(double *to, double scale, const double *x, int64_t count) {
     for (int64_t i = 0; i < count; i++) to[i] += scale * x[i];
 }
 
+struct Inputs {
+    Attention options;
+    View q, k, v;
+};
+
+// One query head of a batch entry, with its keys and values.
 struct Head {
-    int64_t b, h, kv, seq, keys, dim, wide; // wide: dimensions of values and outputs
-    double scale;
-    bool causal, bottom_right; // the last query sees the last key
+    const Attention &options;
+    int64_t b, h, seq, keys, dim, wide; // wide: dimensions of values and outputs
     std::vector<double> q, k, v;
-    int64_t end(int64_t i) const { return !causal ? keys : i + 1 + (bottom_right ? keys - seq : 0); }
+    Head(const Inputs &in, int64_t entry, int64_t head)
+        : options(in.options), b(entry), h(head), seq(in.q.rows(b)), keys(in.k.rows(b)), dim(in.q.dim), wide(in.v.dim),
+          q(matrix(in.q, b, h)), k(matrix(in.k, b, h * in.k.heads / in.q.heads)),
+          v(matrix(in.v, b, h * in.k.heads / in.q.heads)) {}
+    // With `bottom_right` the last query sees the last key.
+    int64_t end(int64_t i) const { return !options.causal ? keys : i + 1 + (options.bottom_right ? keys - seq : 0); }
     const double *query(int64_t i) const { return &q[(size_t)(i * dim)]; }
     const double *key(int64_t j) const { return &k[(size_t)(j * dim)]; }
     const double *value(int64_t j) const { return &v[(size_t)(j * wide)]; }
@@ -111,7 +121,7 @@ struct Head {
 double row(const Head &head, int64_t i, std::vector<double> &p) {
     double most = -INFINITY, total = 0;
     for (int64_t j = 0; j < head.end(i); j++) {
-        p[(size_t)j] = inner(head.query(i), head.key(j), head.dim) * head.scale;
+        p[(size_t)j] = inner(head.query(i), head.key(j), head.dim) * (double)head.options.scale;
         most = std::max(most, p[(size_t)j]);
     }
     for (int64_t j = 0; j < head.end(i); j++) total += exp(p[(size_t)j] - most);
@@ -145,7 +155,7 @@ void backward_head(const Head &head, Slopes &g, const View &stats, const View &d
         for (int64_t j = 0; j < head.end(i); j++) {
             // The statistics of the forward are used, as cuDNN uses them: wrong ones give wrong gradients.
             double probability = p[(size_t)j] * exp(lse - kept);
-            double ds = probability * (inner(slope, head.value(j), wide) - delta) * head.scale;
+            double ds = probability * (inner(slope, head.value(j), wide) - delta) * (double)head.options.scale;
             add_scaled(&g.dv[(size_t)(j * wide)], probability, slope, wide);
             add_scaled(&g.dk[(size_t)(j * dim)], ds, head.query(i), dim);
             add_scaled(dq.data(), ds, head.key(j), dim);
@@ -154,31 +164,9 @@ void backward_head(const Head &head, Slopes &g, const View &stats, const View &d
     }
 }
 
-struct Inputs {
-    Attention options;
-    View q, k, v;
-};
-
-Head head_of(const Inputs &in, int64_t b, int64_t h) {
-    int64_t kv = h * in.k.heads / in.q.heads;
-    return {b,
-            h,
-            kv,
-            in.q.rows(b),
-            in.k.rows(b),
-            in.q.dim,
-            in.v.dim,
-            in.options.scale,
-            in.options.causal,
-            in.options.bottom_right,
-            matrix(in.q, b, h),
-            matrix(in.k, b, kv),
-            matrix(in.v, b, kv)};
-}
-
 void forward(const Inputs &in, const View &out, const View &stats) {
     for (int64_t b = 0; b < in.q.batch; b++)
-        for (int64_t h = 0; h < in.q.heads; h++) forward_head(head_of(in, b, h), out, stats);
+        for (int64_t h = 0; h < in.q.heads; h++) forward_head(Head(in, b, h), out, stats);
 }
 
 // The query heads of a key and value head follow one another.
@@ -190,7 +178,7 @@ void backward(const Inputs &in, const View &out, const View &dout, const View &s
             size_t keys = (size_t)in.k.rows(b);
             if (h % group == 0) g.dk.assign(keys * (size_t)dim, 0), g.dv.assign(keys * (size_t)in.v.dim, 0);
             g.out = matrix(out, b, h), g.dout = matrix(dout, b, h);
-            backward_head(head_of(in, b, h), g, stats, to[0]);
+            backward_head(Head(in, b, h), g, stats, to[0]);
             for (int i = 1; i <= 2 && h % group == group - 1; i++)
                 for (int64_t s = 0; s < in.k.rows(b); s++)
                     for (int64_t d = 0; d < to[i].dim; d++)

@@ -179,16 +179,17 @@ void touch_rows(const Access &access, const void *memory, int64_t rows, int64_t 
         touch_cells(access, region, (uintptr_t)memory + (size_t)(i * stride), bytes, writes);
 }
 
-void kernel_begin(const Access &access, const void *arguments, int64_t bytes) {
+void kernel_run(const Access &access, const VirtualLaunch &launch) {
     Running &r = running;
-    if (!options().races && !traffic_counts()) return;
     r.access = access;
-    r.arguments = (uintptr_t)arguments, r.arguments_end = r.arguments + (size_t)bytes;
+    r.arguments = (uintptr_t)launch.held.get(), r.arguments_end = r.arguments + (size_t)launch.held_bytes;
     r.generation = 0;
-    r.kernel = true;
+    r.kernel = options().races || traffic_counts();
+    const char *failure =
+        emulate_run(launch.grid, launch.block, launch.shared_bytes, launch.run, launch.held.get(), launch.name);
+    r.kernel = false;
+    if (failure != nullptr) defect("%s", failure);
 }
-
-void kernel_end() { running.kernel = false; }
 
 } // namespace virtual_gpu
 

@@ -45,14 +45,9 @@ Sectors of_block(const VirtualLaunch &launch, int64_t block) {
     Sectors sectors;
     counted = &sectors;
     emulate.only = block; // -1: all
-    Access access = host_access(launch.name);
-    kernel_begin(access, launch.held.get(), launch.held_bytes);
-    const char *failure =
-        emulate_run(launch.grid, launch.block, launch.shared_bytes, launch.run, launch.held.get(), launch.name);
-    kernel_end();
+    kernel_run(host_access(launch.name), launch);
     emulate.only = -1;
     counted = nullptr;
-    if (failure != nullptr) defect("%s", failure);
     return sectors;
 }
 

@@ -30,6 +30,8 @@
 #include <string>
 #include <vector>
 
+struct VirtualLaunch;
+
 namespace virtual_gpu {
 
 enum { PROCESSES = 128, CONTEXTS = 32, HOST = 0, RANKS = 128 };
@@ -85,6 +87,9 @@ bool fault_comes(const char *kind, uint64_t count);
 [[noreturn]] __attribute__((format(printf, 1, 2))) void defect(const char *format, ...);
 
 std::string text(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+// For tests: adds a line with a number to this rank's file in the folder that a variable names, if it is set.
+void tell(const char *variable, int64_t number);
 
 // A vector clock: how far each context of the run had got.
 struct Clock {
@@ -198,8 +203,8 @@ uint64_t epoch(const Access &access);
 void touch(const Access &access, const void *memory, int64_t bytes, bool writes);
 // Touches `rows` pieces of `bytes` bytes that begin `stride` bytes apart.
 void touch_rows(const Access &access, const void *memory, int64_t rows, int64_t bytes, int64_t stride, bool writes);
-void kernel_begin(const Access &access, const void *arguments, int64_t bytes);
-void kernel_end();
+// Runs a kernel with its accesses checked; a failure is a defect.
+void kernel_run(const Access &access, const VirtualLaunch &launch);
 void remember(int context, uint32_t time, const char *what); // names for reports
 
 // --- memory.cc
@@ -218,9 +223,6 @@ struct Region {
     uint64_t offset; // in the owner's arena
 };
 
-// Writes a number of bytes to a file of this process in the folder that a variable names, for tests that compare the
-// plan with allocations: VIRTUAL_PINNED, the peak of pinned bytes.
-void tell(const char *variable, int64_t bytes);
 Region region_of(const void *memory); // kind REGION_NONE: ordinary host memory
 uint64_t regions_generation();
 // Returns the region that contains the complete range, or reports a defect that names `what`.

@@ -56,26 +56,22 @@ struct Attention {
     Tensor queries, keys; // lengths of each batch entry
 };
 
-struct SDPA_attributes : Attention {
-    SDPA_attributes &set_name(const std::string &) { return *this; }
-    SDPA_attributes &set_generate_stats(bool value) { return stats = value, *this; }
-    SDPA_attributes &set_is_inference(bool value) { return stats = !value, *this; }
-    SDPA_attributes &set_causal_mask(bool value) { return causal = value, *this; }
-    SDPA_attributes &set_causal_mask_bottom_right(bool value) { return causal = bottom_right = value, *this; }
-    SDPA_attributes &set_attn_scale(float value) { return scale = value, *this; }
-    SDPA_attributes &set_padding_mask(bool value) { return padded = value, *this; }
-    SDPA_attributes &set_seq_len_q(const Tensor &value) { return queries = value, *this; }
-    SDPA_attributes &set_seq_len_kv(const Tensor &value) { return keys = value, *this; }
+template <typename Self> struct Setters : Attention {
+    Self &set_name(const std::string &) { return self(); }
+    Self &set_causal_mask(bool value) { return causal = value, self(); }
+    Self &set_causal_mask_bottom_right(bool value) { return causal = bottom_right = value, self(); }
+    Self &set_attn_scale(float value) { return scale = value, self(); }
+    Self &set_padding_mask(bool value) { return padded = value, self(); }
+    Self &set_seq_len_q(const Tensor &value) { return queries = value, self(); }
+    Self &set_seq_len_kv(const Tensor &value) { return keys = value, self(); }
+    Self &self() { return *(Self *)this; }
 };
 
-struct SDPA_backward_attributes : Attention {
-    SDPA_backward_attributes &set_name(const std::string &) { return *this; }
-    SDPA_backward_attributes &set_causal_mask(bool value) { return causal = value, *this; }
-    SDPA_backward_attributes &set_causal_mask_bottom_right(bool value) { return causal = bottom_right = value, *this; }
-    SDPA_backward_attributes &set_attn_scale(float value) { return scale = value, *this; }
-    SDPA_backward_attributes &set_padding_mask(bool value) { return padded = value, *this; }
-    SDPA_backward_attributes &set_seq_len_q(const Tensor &value) { return queries = value, *this; }
-    SDPA_backward_attributes &set_seq_len_kv(const Tensor &value) { return keys = value, *this; }
+struct SDPA_attributes : Setters<SDPA_attributes> {
+    SDPA_attributes &set_generate_stats(bool value) { return stats = value, *this; }
+};
+
+struct SDPA_backward_attributes : Setters<SDPA_backward_attributes> {
     SDPA_backward_attributes &set_deterministic_algorithm(bool value) { return deterministic = value, *this; }
 };
 
