@@ -88,7 +88,7 @@ static void assert_weights(Op *op, State *s, const Reference *r) {
 
 TEST(several_steps_agree_with_float64) {
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
-        Op op = op_start(precision, 2);
+        AutoOp op = op_start(precision, 2);
         State s = state_make(&op);
         Reference r = reference_make(&op, &s);
         for (int64_t step = 1; step <= STEPS; step++) {
@@ -103,7 +103,6 @@ TEST(several_steps_agree_with_float64) {
                 }
         }
         assert_weights(&op, &s, &r);
-        op_end(&op);
     }
 }
 
@@ -111,7 +110,7 @@ TEST(several_steps_agree_with_float64) {
 TEST(momentum_and_the_update_of_matrices_agree_with_float64) {
     const double beta = 0.95;
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
-        Op op = op_start(precision, 2);
+        AutoOp op = op_start(precision, 2);
         State s = state_make(&op);
         Reference r = reference_make(&op, &s); // v: the direction
         for (int t = 0; t < TENSORS; t++) s.tensors[t].v = NULL, s.tensors[t].scale = 0.2 * sqrt((double)COUNTS[t]);
@@ -135,14 +134,13 @@ TEST(momentum_and_the_update_of_matrices_agree_with_float64) {
                 for (int64_t i = 0; t != 1 && i < COUNTS[t]; i++) assert_true(s.tensors[t].gradient[i] == 0.0f);
         }
         assert_weights(&op, &s, &r);
-        op_end(&op);
     }
 }
 
 // A tensor's norm does not depend on the other tensors of the call, so the split of tensors over stages and ranks
 // changes no bit of the norm over all tensors.
 TEST(squared_norms_agree_with_float64) {
-    Op op = op_start(PRECISION_FP32, 2);
+    AutoOp op = op_start(PRECISION_FP32, 2);
     State s = state_make(&op);
     double got[TENSORS], want[TENSORS] = {0}, alone;
     gradients_set(&s, 1);
@@ -154,13 +152,12 @@ TEST(squared_norms_agree_with_float64) {
         op.backend->squared_norms(op.backend, &alone, &s.tensors[t], 1);
         assert_memory_equal(&alone, &got[t], sizeof alone);
     }
-    op_end(&op);
 }
 
 // 4,000 tensors of one element and one of 3 million: more chunks than are summed at once.
 TEST(many_tensors_are_counted_once_each) {
     enum { SMALL = 4000, LARGE = 3 << 20 };
-    Op op = op_start(PRECISION_FP32, 3);
+    AutoOp op = op_start(PRECISION_FP32, 3);
     AdamwTensor *tensors = op_hold(&op, (SMALL + 1) * (int64_t)sizeof *tensors);
     float *gradient = op_hold(&op, LARGE * (int64_t)sizeof *gradient);
     double *norms = op_poison(&op, (SMALL + 1) * (int64_t)sizeof *norms);
@@ -170,11 +167,10 @@ TEST(many_tensors_are_counted_once_each) {
     op.backend->squared_norms(op.backend, norms, tensors, SMALL + 1);
     for (int i = 0; i < SMALL; i++) assert_true(norms[i] == (double)i * i);
     assert_true(norms[SMALL] == 4095.0 * 4096.0 * 8191.0 / 6.0 * (LARGE / 4096));
-    op_end(&op);
 }
 
 TEST(what_is_not_finite_shows_in_the_norm) {
-    Op op = op_start(PRECISION_FP32, 2);
+    AutoOp op = op_start(PRECISION_FP32, 2);
     State s = state_make(&op);
     double norms[TENSORS];
     gradients_set(&s, 1);
@@ -183,7 +179,6 @@ TEST(what_is_not_finite_shows_in_the_norm) {
     s.tensors[5].gradient[5] = 3e38f;
     op.backend->squared_norms(op.backend, norms, s.tensors, TENSORS);
     assert_true(isnan(norms[4]) && isinf(norms[3]) && isfinite(norms[5]) && isfinite(norms[6]));
-    op_end(&op);
 }
 
 static int64_t run(Op *op, const void *shape, unsigned char *out) {

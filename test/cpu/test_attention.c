@@ -153,7 +153,7 @@ static Attention run_attention(Op *op, const Sizes *sizes, int mode, double spre
 }
 
 static void check_attention(int precision, const Sizes *s, int mode, double spread) {
-    Op op = op_start(precision, 2);
+    AutoOp op = op_start(precision, 2);
     Attention a = run_attention(&op, s, mode, spread);
     Reference r = reference_make(&op, s, a.qkv.value, a.dout.value);
     reference_forward(&r);
@@ -164,7 +164,6 @@ static void check_attention(int precision, const Sizes *s, int mode, double spre
     reference_backward(&r);
     double length = sqrt((double)s->seq);
     op_near("dqkv", op_read(&op, &a.dqkv), r.dqkv, a.dqkv.count, bound, fmax(1, spread) * length);
-    op_end(&op);
 }
 
 TEST(every_mode_agrees_with_float64) {
@@ -186,14 +185,13 @@ TEST(later_positions_change_nothing_before_them) {
     Sizes s = {2, 300, 2, 1, 24, 0};
     int64_t cut = 271, width = (s.heads + 2 * s.kv_heads) * s.head_dim, out_width = s.heads * s.head_dim;
     for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH; mode++) {
-        Op op = op_start(PRECISION_FP32, 2);
+        AutoOp op = op_start(PRECISION_FP32, 2);
         AttentionShape shape = shape_of(&s, mode);
         Attention a = run_attention(&op, &s, mode, 1.0);
         float *qkv = a.qkv.data, *again = op_poison(&op, a.out.bytes);
         for (int64_t i = cut * s.batch * width; i < a.qkv.count; i++) qkv[i] = -3 * qkv[i] + 1;
         op.backend->attention_forward(op.backend, again, a.saved.data, a.scratch, qkv, &shape);
         assert_memory_equal(again, a.out.data, (size_t)(cut * s.batch * out_width * 4));
-        op_end(&op);
     }
 }
 
@@ -202,11 +200,10 @@ TEST(later_positions_change_nothing_before_them) {
 TEST(one_document_has_the_bits_of_none) {
     const Sizes off = {1, 700, 4, 2, 24, 0}, on = {1, 700, 4, 2, 24, 1 << 30};
     for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH; mode++) {
-        Op op = op_start(PRECISION_FP32, 2);
+        AutoOp op = op_start(PRECISION_FP32, 2);
         Attention none = run_attention(&op, &off, mode, 1.0), one = run_attention(&op, &on, mode, 1.0);
         assert_memory_equal(one.out.data, none.out.data, (size_t)none.out.bytes);
         assert_memory_equal(one.dqkv.data, none.dqkv.data, (size_t)none.dqkv.bytes);
-        op_end(&op);
     }
 }
 
@@ -228,12 +225,11 @@ TEST(bits_do_not_depend_on_threads) {
 }
 
 TEST(scratch_grows_linearly_in_the_sequence) {
-    Op op = op_start(PRECISION_FP32, 3);
+    AutoOp op = op_start(PRECISION_FP32, 3);
     for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH; mode++) {
         AttentionShape one = shape_of(&(Sizes){1, 1024, 8, 8, 64, 0}, mode), two = one;
         two.seq *= 2;
         int64_t small = op.backend->attention_scratch(op.backend, &one);
         assert_true(op.backend->attention_scratch(op.backend, &two) <= 2 * small + 4096);
     }
-    op_end(&op);
 }

@@ -4,7 +4,7 @@
 #include "base/clock.h"
 
 TEST(memory_is_zeroed_aligned_and_counted_by_category) {
-    Op op = op_start(PRECISION_FP32, 2);
+    AutoOp op = op_start(PRECISION_FP32, 2);
     Backend *b = op.backend;
     static const int64_t sizes[] = {1, 255, 4096, 5 << 20};
     void *memory[4];
@@ -28,11 +28,10 @@ TEST(memory_is_zeroed_aligned_and_counted_by_category) {
         assert_int_equal(b->peak.bytes[MEMORY_HEAD], 1 + 4096);
         assert_int_equal(memory_total(&b->peak), 1 + 255 + 4096 + (5 << 20));
     }
-    op_end(&op);
 }
 
 TEST(no_memory_names_what_was_wanted_and_what_holds_the_rest) {
-    Op op = op_start(PRECISION_FP32, 1);
+    AutoOp op = op_start(PRECISION_FP32, 1);
     Backend *b = op.backend;
     int64_t some = 256 << 20;
     void *weights = b->allocate(b, MEMORY_WEIGHTS, some, "weights", NULL);
@@ -48,12 +47,11 @@ TEST(no_memory_names_what_was_wanted_and_what_holds_the_rest) {
         assert_int_equal(memory_total(&b->held), some);
     }
     b->release(b, MEMORY_WEIGHTS, weights, some);
-    op_end(&op);
 }
 
 TEST(a_loan_that_is_gone_is_refused) {
     enum { BYTES = 3 << 20 };
-    Op op = op_start(PRECISION_FP32, 1);
+    AutoOp op = op_start(PRECISION_FP32, 1);
     Backend *b = op.backend;
     Error err = {0};
     Loan loan;
@@ -64,7 +62,6 @@ TEST(a_loan_that_is_gone_is_refused) {
     b->release(b, MEMORY_LENT_SLOTS, memory, BYTES);
     assert_null(b->borrow(b, &loan, BYTES, &err));
     assert_contains(err.text, "cannot be mapped");
-    op_end(&op);
 }
 
 // Runs every operation that needs workspace, forward and backward, on a residual stream (rows, cols) with `shape`.
@@ -98,7 +95,7 @@ TEST(operations_keep_to_the_workspace_that_is_counted_for_them) {
         const int64_t *s = sizes[i % 3], rows = s[0], cols = s[1];
         AttentionShape shape = {.batch = 1, .seq = 64, .heads = 2, .kv_heads = 1, .mode = i / 3 % 3};
         shape.head_dim = s[2];
-        Op op = op_start(i < 9 ? PRECISION_FP32 : PRECISION_BF16, THREADS);
+        AutoOp op = op_start(i < 9 ? PRECISION_FP32 : PRECISION_BF16, THREADS);
         Backend *b = op.backend;
         int64_t bytes = b->workspace_bytes(b, rows, cols, &shape);
         unsigned char *scratch = op_hold(&op, bytes + GUARD);
@@ -110,14 +107,13 @@ TEST(operations_keep_to_the_workspace_that_is_counted_for_them) {
         b->use_workspace(b, NULL, rows, cols, &shape);
         run_operations(&op, rows, cols, &shape);
         assert_true(b->held.bytes[MEMORY_WORKSPACE] > 0 && b->held.bytes[MEMORY_WORKSPACE] <= bytes);
-        op_end(&op);
     }
 }
 
 // With one thread, events that count its own time do not see a sleep; with two they stay on the common clock.
 TEST(events_can_count_the_time_of_the_one_thread) {
     for (int threads = 1; threads <= 2; threads++) {
-        Op op = op_start(PRECISION_FP32, threads);
+        AutoOp op = op_start(PRECISION_FP32, threads);
         Backend *b = op.backend;
         Event *before = b->event_create(b), *after = b->event_create(b);
         b->count_own_time(b);
@@ -130,7 +126,6 @@ TEST(events_can_count_the_time_of_the_one_thread) {
         assert_true(threads == 1 ? slept < 0.025 : slept >= 0.05);
         b->event_destroy(b, before);
         b->event_destroy(b, after);
-        op_end(&op);
     }
 }
 
@@ -141,7 +136,7 @@ TEST(bf16_rounds_to_nearest_even) {
         {0x80000000, 0x8000}, {0x7f800001, 0x7fc0}, {0xffc12345, 0xffc1}, {0x00000001, 0x0000},
     };
     enum { N = sizeof bits / sizeof *bits };
-    Op op = op_start(PRECISION_BF16, 1);
+    AutoOp op = op_start(PRECISION_BF16, 1);
     float in[N], out[N];
     uint16_t half[N];
     for (int i = 0; i < N; i++) memcpy(&in[i], &bits[i][0], 4);
@@ -152,5 +147,4 @@ TEST(bf16_rounds_to_nearest_even) {
         uint32_t wide = (uint32_t)half[i] << 16;
         assert_memory_equal(&out[i], &wide, 4);
     }
-    op_end(&op);
 }

@@ -82,7 +82,7 @@ static double row_loss(void *context) {
 }
 
 static void check(int precision, const Shape *s) {
-    Op op = op_start(precision, 2);
+    AutoOp op = op_start(precision, 2);
     Sharded c = sharded(&op, s);
     float scale = 0.125f;
     stats_pass(&op, s, &c);
@@ -105,13 +105,12 @@ static void check(int precision, const Shape *s) {
         // The target's entry is a difference that may cancel, so the tolerance has a floor in proportion to scale.
         op_near("dlogits", got, want, s->rows * s->width, precision == PRECISION_BF16 ? 0x1p-8 : 1e-5, 1e-3 * scale);
     }
-    op_end(&op);
 }
 
 TEST(a_row_without_a_target_has_no_loss_and_no_gradient) {
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
         const Shape *s = &SHAPES[2];
-        Op op = op_start(precision, 2);
+        AutoOp op = op_start(precision, 2);
         Sharded c = sharded(&op, s);
         int64_t row = s->rows / 2;
         c.targets[row] = -1;
@@ -123,7 +122,6 @@ TEST(a_row_without_a_target_has_no_loss_and_no_gradient) {
         }
         assert_true(c.loss[row] == 0.0f);
         for (int64_t i = 0; i < s->rows; i++) assert_true(i == row || c.loss[i] > 0.0f);
-        op_end(&op);
     }
 }
 
@@ -135,7 +133,7 @@ TEST(loss_and_gradient_agree_with_float64) {
 // Evaluations use a scale of zero.
 TEST(scale_zero_leaves_the_logits_alone_and_z_loss_out) {
     const Shape plain = {5, 33, 1, 48, 3.0, 0}, s = {5, 33, 1, 48, 3.0, 0.1f};
-    Op op = op_start(PRECISION_FP32, 2);
+    AutoOp op = op_start(PRECISION_FP32, 2);
     Sharded c = sharded(&op, &s);
     unsigned char before[5 * 48 * sizeof(float)];
     memcpy(before, c.logits[0].data, sizeof before);
@@ -147,13 +145,12 @@ TEST(scale_zero_leaves_the_logits_alone_and_z_loss_out) {
         double want = row_loss(&r), got = (double)c.loss[row];
         op_near("loss", &got, &want, 1, 2e-6, 1.0);
     }
-    op_end(&op);
 }
 
 // Padding may hold anything: it takes no probability and gets no gradient.
 TEST(padding_is_never_read) {
     const Shape s = {2, 20, 1, 32, 1.0, 0};
-    Op op = op_start(PRECISION_FP32, 1);
+    AutoOp op = op_start(PRECISION_FP32, 1);
     Sharded c = sharded(&op, &s);
     float *logits = c.logits[0].data;
     for (int64_t row = 0; row < s.rows; row++)
@@ -166,13 +163,12 @@ TEST(padding_is_never_read) {
         for (int64_t i = s.vocab; i < s.width; i++) assert_true(logits[row * s.width + i] == 0.0f);
         assert_true(fabs(sum) < 1e-6);
     }
-    op_end(&op);
 }
 
 // One rank all -inf, or without columns, and single -inf elsewhere: probability zero, no NaN.
 TEST(minus_infinity_is_probability_zero) {
     const Shape s = {1, 34, 3, 17, 1.0, 0}; // the third rank has padding only
-    Op op = op_start(PRECISION_FP32, 1);
+    AutoOp op = op_start(PRECISION_FP32, 1);
     Sharded c = sharded(&op, &s);
     float *first = c.logits[0].data, *second = c.logits[1].data;
     for (int64_t i = 0; i < s.width; i++) first[i] = -INFINITY;
@@ -186,7 +182,6 @@ TEST(minus_infinity_is_probability_zero) {
         assert_float_equal(second[i], (i % 3 ? 1.0 / 11.0 : 0.0) - (i == 1), 1e-6);
         assert_true(((float *)c.logits[2].data)[i] == 0.0f);
     }
-    op_end(&op);
 }
 
 TEST(what_is_not_finite_reaches_the_loss) {
@@ -194,13 +189,12 @@ TEST(what_is_not_finite_reaches_the_loss) {
     for (int kind = 0; kind < 2; kind++)
         for (int64_t place = 0; place < 33; place++) {
             const Shape s = {1, 33, 1, 33, 1.0, 0};
-            Op op = op_start(PRECISION_FP32, 1);
+            AutoOp op = op_start(PRECISION_FP32, 1);
             Sharded c = sharded(&op, &s);
             ((float *)c.logits[0].data)[place] = bad[kind];
             stats_pass(&op, &s, &c);
             gradient_pass(&op, &s, &c, 0, 0.0f);
             assert_false(isfinite(c.loss[0]));
-            op_end(&op);
         }
 }
 

@@ -20,7 +20,7 @@ static int32_t *tokens(Op *op, const Shape *s) {
 }
 
 static void check_forward(int precision, const Shape *s, int64_t document) {
-    Op op = op_start(precision, 2);
+    AutoOp op = op_start(precision, 2);
     int64_t rows = s->positions * s->batch, hidden = s->hidden;
     const int32_t *t = tokens(&op, s), *positions = op_places(&op, s->positions, s->batch, document);
     Operand wte = op_operand(&op, s->count * hidden, 1, 0.0, 1.0);
@@ -35,7 +35,6 @@ static void check_forward(int precision, const Shape *s, int64_t document) {
     op.backend->embedding_forward(op.backend, x.data, t, positions, wte.data, s->wpe ? wpe.data : NULL, rows, hidden,
                                   s->batch, s->first, s->count);
     op_near("embedding", op_read(&op, &x), want, rows * hidden, op_bound(&op), 1e-3);
-    op_end(&op);
 }
 
 TEST(forward_adds_token_and_position) {
@@ -47,7 +46,7 @@ TEST(forward_adds_token_and_position) {
 // The promise is exact: fp32 sums in row order. So the reference adds floats, and bits are compared. With documents,
 // the rows are a part of longer sequences: their positions begin beyond the number of their own.
 static void check_backward(int precision, const Shape *s, int threads, int64_t document) {
-    Op op = op_start(precision, threads);
+    AutoOp op = op_start(precision, threads);
     int64_t rows = s->positions * s->batch, hidden = s->hidden;
     const int32_t *t = tokens(&op, s);
     int32_t *positions = op_places(&op, s->positions, s->batch, document);
@@ -68,7 +67,6 @@ static void check_backward(int precision, const Shape *s, int threads, int64_t d
                                    rows, hidden, s->batch, s->first, s->count);
     assert_memory_equal(dwte.data, want_wte, (size_t)dwte.bytes);
     assert_memory_equal(dwpe.data, want_wpe, (size_t)dwpe.bytes);
-    op_end(&op);
 }
 
 TEST(gradient_adds_in_row_order_for_any_threads) {

@@ -9,7 +9,7 @@ enum { MOST_EXPERTS = 300, MOST_CHOSEN = 8 };
 // --- router: logits
 
 static void check_logits(int precision, int64_t rows, int64_t hidden, int64_t experts) {
-    Op op = op_start(precision, 2);
+    AutoOp op = op_start(precision, 2);
     Operand x = op_operand(&op, rows * hidden, 1, 0, 1), w = op_operand(&op, experts * hidden, 2, 0, 1);
     Operand logits = op_blank(&op, rows * experts, sizeof(float));
     double *want = op_hold(&op, rows * experts * 8);
@@ -25,7 +25,6 @@ static void check_logits(int precision, int64_t rows, int64_t hidden, int64_t ex
         op.backend->router_forward(op.backend, one, from, w.data, 1, hidden, experts);
         assert_memory_equal(one, (float *)logits.data + r * experts, (size_t)experts * 4);
     }
-    op_end(&op);
 }
 
 TEST(logits_are_fp32_in_both_precisions_and_do_not_depend_on_other_rows) {
@@ -119,7 +118,7 @@ static Route route(Op *op, const RouteShape *s, int64_t rows, bool biased) {
 }
 
 static void check_route(const RouteShape *s, int64_t rows, bool biased) {
-    Op op = op_start(PRECISION_FP32, 2);
+    AutoOp op = op_start(PRECISION_FP32, 2);
     Route r = route(&op, s, rows, biased);
     for (int64_t row = 0; row < rows; row++) {
         Routed want;
@@ -127,7 +126,6 @@ static void check_route(const RouteShape *s, int64_t rows, bool biased) {
         for (int64_t j = 0; j < s->chosen; j++) assert_int_equal(r.chosen[row * s->chosen + j], want.chosen[j]);
         op_near("weights", r.weights.value + row * s->chosen, want.weight, s->chosen, 4e-6, 1e-6);
     }
-    op_end(&op);
 }
 
 TEST(routes_and_weights_agree_with_float64) {
@@ -140,14 +138,13 @@ TEST(routes_and_weights_agree_with_float64) {
 
 static void check_equal_logits(float logit, bool sigmoid) {
     const RouteShape s = {40, 3, sigmoid, true, 1, 1, 1};
-    Op op = op_start(PRECISION_FP32, 1);
+    AutoOp op = op_start(PRECISION_FP32, 1);
     float *logits = op_hold(&op, 40 * 4), *weights = op_poison(&op, 3 * 4);
     int32_t *chosen = op_poison(&op, 3 * 4);
     for (int i = 0; i < 40; i++) logits[i] = logit;
     op.backend->route_forward(op.backend, chosen, weights, logits, NULL, 1, &s);
     for (int j = 0; j < 3; j++) assert_int_equal(chosen[j], j);
     for (int j = 0; j < 3; j++) assert_float_equal(weights[j], 1.0f / 3, 1e-7f);
-    op_end(&op);
 }
 
 TEST(of_equal_scores_the_lower_index_is_chosen) {
@@ -158,7 +155,7 @@ TEST(of_equal_scores_the_lower_index_is_chosen) {
     check_equal_logits(-1000.0f, false);
     check_equal_logits(1000.0f, true);
     const RouteShape pairs = {6, 3, false, true, 1, 1, 1}, groups = {6, 2, true, true, 1, 3, 1};
-    Op op = op_start(PRECISION_FP32, 1);
+    AutoOp op = op_start(PRECISION_FP32, 1);
     const float several[] = {1, 2, 2, 0, 1, 2}, same[] = {0, 1, 1, 0, 1, 0};
     float *logits = op_hold(&op, sizeof several), *weights = op_hold(&op, 3 * 4);
     int32_t *chosen = op_hold(&op, 3 * 4);
@@ -168,13 +165,12 @@ TEST(of_equal_scores_the_lower_index_is_chosen) {
     memcpy(logits, same, sizeof same);
     op.backend->route_forward(op.backend, chosen, weights, logits, NULL, 1, &groups);
     assert_true(chosen[0] == 0 && chosen[1] == 1);
-    op_end(&op);
 }
 
 TEST(a_nan_makes_the_weights_of_its_row_nan) {
     for (int i = 0; i < ROUTE_CASES; i++) {
         const RouteShape *s = &ROUTES[i];
-        Op op = op_start(PRECISION_FP32, 1);
+        AutoOp op = op_start(PRECISION_FP32, 1);
         float *logits = op_hold(&op, 2 * s->experts * 4), *weights = op_hold(&op, 2 * s->chosen * 4);
         int32_t *chosen = op_poison(&op, 2 * s->chosen * 4);
         for (int64_t at = 0; at < s->experts;
@@ -186,7 +182,6 @@ TEST(a_nan_makes_the_weights_of_its_row_nan) {
                 assert_true(isnan(weights[s->chosen + j]) && isfinite(weights[j]));
             }
         }
-        op_end(&op);
     }
 }
 
@@ -214,7 +209,7 @@ static double loss(void *context) {
 }
 
 static void check_route_backward(int precision, const RouteShape *s, int64_t rows, bool shared, double z) {
-    Op op = op_start(precision, 2);
+    AutoOp op = op_start(precision, 2);
     Route r = route(&op, s, rows, s->sigmoid);
     Operand dweights = op_gradient(&op, rows * s->chosen, 5, 1), share = op_gradient(&op, s->experts, 6, 1);
     Operand dlogits = op_output(&op, rows * s->experts);
@@ -230,7 +225,6 @@ static void check_route_backward(int precision, const RouteShape *s, int64_t row
         for (int64_t e = 0; e < s->experts; e++) slope[e] = op_slope(loss, &l, &l.logits[e]);
         op_near("dlogits", dlogits.value + row * s->experts, slope, s->experts, op_bound(&op), 0.5);
     }
-    op_end(&op);
 }
 
 TEST(router_gradients_agree_with_differences) {
@@ -246,7 +240,7 @@ TEST(the_balance_loss_is_the_sum_over_all_scores) {
     enum { ROWS = 37 };
     for (int i = 0; i < ROUTE_CASES; i++) {
         const RouteShape *s = &ROUTES[i];
-        Op op = op_start(PRECISION_FP32, 2);
+        AutoOp op = op_start(PRECISION_FP32, 2);
         Route r = route(&op, s, ROWS, false);
         Operand share = op_gradient(&op, s->experts, 6, 1);
         double sum = 0, want = 0;
@@ -259,25 +253,23 @@ TEST(the_balance_loss_is_the_sum_over_all_scores) {
         }
         op.backend->route_balance(op.backend, &sum, r.logits.data, share.data, ROWS, s);
         assert_float_equal(sum, want, 1e-5 * (1 + fabs(want)));
-        op_end(&op);
     }
 }
 
 TEST(a_bias_grows_where_fewer_copies_than_the_mean_came) {
     static const float counts[] = {0, 3, 2.0f, 16777215.0f, 2, 1};
     static const float want[] = {0.5f, -0.25f, 0.25f, -0.5f, 1, 1.25f}, before[] = {0.25f, 0, 0.25f, -0.25f, 1, 1};
-    Op op = op_start(PRECISION_BF16, 1);
+    AutoOp op = op_start(PRECISION_BF16, 1);
     float *bias = op_hold(&op, sizeof before), *count = op_hold(&op, sizeof counts);
     memcpy(bias, before, sizeof before), memcpy(count, counts, sizeof counts);
     op.backend->route_bias(op.backend, bias, count, 6, 2.0, 0.25);
     for (int i = 0; i < 6; i++) assert_true(bias[i] == want[i] && count[i] == 0);
-    op_end(&op);
 }
 
 // --- the order of rows
 
 static void check_order(int precision, const RouteShape *s, int64_t rows, int64_t parts, int64_t cols) {
-    Op op = op_start(precision, 2);
+    AutoOp op = op_start(precision, 2);
     Backend *b = op.backend;
     Route r = route(&op, s, rows, false);
     int64_t copies = rows * s->chosen, at = 0, bytes = cols * b->element;
@@ -308,7 +300,6 @@ static void check_order(int precision, const RouteShape *s, int64_t rows, int64_
     double *want = op_hold(&op, rows * cols * 8);
     for (int64_t i = 0; i < rows * cols; i++) want[i] = (double)s->chosen * x.value[i];
     op_near("combined", op_read(&op, &y), want, rows * cols, op_bound(&op), 0);
-    op_end(&op);
 }
 
 TEST(rows_are_counted_and_ordered_by_expert_and_back) {
@@ -325,7 +316,7 @@ TEST(copies_are_added_in_their_order_and_rounded_once) {
     static const int32_t order[K] = {1, 0, 2, 3};
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
         const float *parts = copies[precision == PRECISION_BF16];
-        Op op = op_start(precision, 1);
+        AutoOp op = op_start(precision, 1);
         float *floats = op_hold(&op, K * 4);
         int32_t *place = op_hold(&op, K * 4);
         Operand x = op_output(&op, K), y = op_output(&op, 1);
@@ -334,7 +325,6 @@ TEST(copies_are_added_in_their_order_and_rounded_once) {
         op.backend->rows_combine(op.backend, y.data, x.data, place, 1, K, 1);
         float want = ((parts[1] + parts[0]) + parts[2]) + parts[3];
         assert_float_equal((float)op_read(&op, &y)[0], precision == PRECISION_BF16 ? 258.0f : want, 0);
-        op_end(&op);
     }
 }
 
@@ -377,7 +367,7 @@ static Products products(Op *op, const Grouped *g) {
 }
 
 static void check_products(int precision, const Grouped *g) {
-    Op op = op_start(precision, 2);
+    AutoOp op = op_start(precision, 2);
     Products p = products(&op, g);
     double *y = op_hold(&op, p.rows * g->out * 8), *dx = op_hold(&op, p.rows * g->in * 8), *dw = p.dw.value;
     for (int64_t n = 0; n < g->experts; n++)
@@ -394,7 +384,6 @@ static void check_products(int precision, const Grouped *g) {
     op_near("y", op_read(&op, &p.y), y, p.y.count, op_bound(&op), sqrt((double)g->in));
     op_near("dx", op_read(&op, &p.dx), dx, p.dx.count, op_bound(&op), sqrt((double)g->out));
     op_near("dw", got, dw, p.dw.count, 4e-6, sqrt((double)g->most));
-    op_end(&op);
 }
 
 TEST(grouped_products_agree_with_float64) {
@@ -405,7 +394,7 @@ TEST(grouped_products_agree_with_float64) {
 // Every row has the bits that it has alone, and among any other rows; `y` and `dx` of a whole cut into single experts'
 // rows, and those into halves.
 static void check_alone(int precision, const Grouped *g) {
-    Op op = op_start(precision, 2);
+    AutoOp op = op_start(precision, 2);
     Backend *b = op.backend;
     Products p = products(&op, g);
     int64_t in = g->in * b->element, out = g->out * b->element;
@@ -422,7 +411,6 @@ static void check_alone(int precision, const Grouped *g) {
         }
     assert_memory_equal(y.data, p.y.data, (size_t)y.bytes);
     assert_memory_equal(dx.data, p.dx.data, (size_t)dx.bytes);
-    op_end(&op);
 }
 
 TEST(a_row_has_the_same_bits_among_any_other_rows) {

@@ -15,7 +15,7 @@ static double element(const LatentShape *s, int part, int64_t i, const double *q
 }
 
 static void check_join(int precision, const LatentShape *s, int threads) {
-    Op op = op_start(precision, threads);
+    AutoOp op = op_start(precision, threads);
     int64_t wide = s->nope + s->rope, both = s->nope + s->value, heads = s->heads;
     Operand q = op_operand(&op, ROWS * heads * wide, 1, 0, 1), kv = op_operand(&op, ROWS * heads * both, 2, 0, 1);
     Operand shared = op_operand(&op, ROWS * s->rope, 3, 0, 1), qkv = op_output(&op, ROWS * heads * 3 * wide);
@@ -27,12 +27,11 @@ static void check_join(int precision, const LatentShape *s, int threads) {
                            kv.value + (row * heads + h) * both, shared.value + row * s->rope);
     }
     op_near("qkv", op_read(&op, &qkv), want, qkv.count, op_bound(&op), 0);
-    op_end(&op);
 }
 
 // The gradient of a sum of products with dqkv is what latent_split returns.
 static void check_split(int precision, const LatentShape *s, int threads) {
-    Op op = op_start(precision, threads);
+    AutoOp op = op_start(precision, threads);
     int64_t wide = s->nope + s->rope, both = s->nope + s->value, heads = s->heads;
     Operand d = op_operand(&op, ROWS * heads * 3 * wide, 1, 0, 1), dq = op_output(&op, ROWS * heads * wide);
     Operand dkv = op_output(&op, ROWS * heads * both), dshared = op_output(&op, ROWS * s->rope);
@@ -53,7 +52,6 @@ static void check_split(int precision, const LatentShape *s, int threads) {
     op_near("dq", op_read(&op, &dq), q, dq.count, op_bound(&op), 0);
     op_near("dkv", op_read(&op, &dkv), kv, dkv.count, op_bound(&op), 0);
     op_near("dshared", op_read(&op, &dshared), shared, dshared.count, op_bound(&op), 2);
-    op_end(&op);
 }
 
 TEST(heads_are_joined_as_defined) {

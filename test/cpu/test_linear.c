@@ -35,9 +35,9 @@ static double sum_bound(const Op *op, int64_t length) {
 // --- the products themselves
 
 static void check_product(int64_t m, int64_t n, int64_t k, int form) {
-    Op op = op_start(PRECISION_FP32, 1);
+    AutoOp op = op_start(PRECISION_FP32, 1);
     bool ta = form & 1, tb = form & 2, bf16 = form & 4, keep = form & 8;
-    Op source = op_start(bf16 ? PRECISION_BF16 : PRECISION_FP32, 1);
+    AutoOp source = op_start(bf16 ? PRECISION_BF16 : PRECISION_FP32, 1);
     int64_t pad = 3, sa = (ta ? m : k) + pad, sb = (tb ? k : n) + pad, sc = n + pad;
     Operand a = op_operand(&source, (ta ? k : m) * sa, 1, 0, 1), b = op_operand(&source, (tb ? n : k) * sb, 2, 0, 1);
     Operand c = keep ? op_operand(&op, m * sc, 3, 0, 1) : op_output(&op, m * sc);
@@ -53,8 +53,6 @@ static void check_product(int64_t m, int64_t n, int64_t k, int form) {
         }
         op_near("product", got, want + i * n, n, 2e-6, sqrt((double)k));
     }
-    op_end(&source);
-    op_end(&op);
 }
 
 TEST(products_of_every_kind_agree_with_float64) {
@@ -66,7 +64,7 @@ TEST(products_of_every_kind_agree_with_float64) {
 
 TEST(nothing_is_written_beside_the_product) {
     enum { M = 9, N = 50, K = 20, STRIDE = 64 };
-    Op op = op_start(PRECISION_FP32, 1);
+    AutoOp op = op_start(PRECISION_FP32, 1);
     Operand a = op_operand(&op, M * K, 1, 0, 1), b = op_operand(&op, K * N, 2, 0, 1);
     float *c = op_poison(&op, (M + 1) * STRIDE * 4);
     cpu_gemm(cpu_scratch(cpu_self(op.backend), CPU_GEMM_WORKSPACE), M, N, K,
@@ -74,7 +72,6 @@ TEST(nothing_is_written_beside_the_product) {
              STRIDE);
     for (int64_t i = 0; i <= M; i++)
         for (int64_t j = 0; j < STRIDE; j++) assert_int_equal(isnan(c[i * STRIDE + j]) != 0, i == M || j >= N);
-    op_end(&op);
 }
 
 // --- linear layers
@@ -124,13 +121,12 @@ static Operand small_gradient(Op *op, bool adds) {
 
 TEST(a_gradient_that_is_not_added_is_written_unread_and_has_the_same_bits) {
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
-        Op op = op_start(precision, 2);
+        AutoOp op = op_start(precision, 2);
         Operand added = small_gradient(&op, true), written = small_gradient(&op, false);
         double *want = memcpy(op_hold(&op, added.count * 8), op_read(&op, &added), (size_t)added.count * 8);
         op_near("dw", op_read(&op, &written), want, added.count, 1e-6, 1.0);
         // A GPU may have another kernel for it.
         if (op.backend->own_sums) assert_memory_equal(added.data, written.data, (size_t)added.count * sizeof(float));
-        op_end(&op);
     }
 }
 
@@ -152,7 +148,7 @@ static Factor quantized(Op *op, const Operand *x, int64_t rows, int64_t cols, in
 }
 
 static void check_quantized(int input, int gradient, int weight, int64_t rows, int64_t in, int64_t out) {
-    Op op = op_start(PRECISION_BF16, 2);
+    AutoOp op = op_start(PRECISION_BF16, 2);
     Backend *b = op.backend;
     Operand x = op_operand(&op, rows * in, 1, 0, 1), w = op_operand(&op, out * in, 2, 0, 0.1);
     Operand dy = op_operand(&op, rows * out, 3, 0, 0.01), bias = op_operand(&op, out, 4, 0, 1);
@@ -179,7 +175,6 @@ static void check_quantized(int input, int gradient, int weight, int64_t rows, i
     for (int64_t j = 0; j < out; j++) want[j] = old_bias[j];
     for (int64_t i = 0; i < rows * out; i++) want[i % out] += dy.value[i];
     op_near("db", op_read(&op, &db), want, out, 1e-5, 1.0);
-    op_end(&op);
 }
 
 TEST(quantized_products_are_those_of_their_values) {
@@ -212,7 +207,7 @@ static void reference_dw(const Shape *s, double *dw, double *db, const double *d
 }
 
 static void check_layer(int precision, const Shape *s) {
-    Op op = op_start(precision, 2);
+    AutoOp op = op_start(precision, 2);
     Layer l = run_layer(&op, s);
     double *z = op_hold(&op, s->rows * s->out * 8), *y = op_hold(&op, s->rows * s->out * 8);
     double *dx = op_hold(&op, s->rows * s->in * 8), *dw = op_hold(&op, s->in * s->out * 8);
@@ -231,7 +226,6 @@ static void check_layer(int precision, const Shape *s) {
     length = sqrt((double)s->rows);
     op_near("dw", op_read(&op, &l.dw), dw, s->in * s->out, 2e-6, length);
     op_near("db", op_read(&op, &l.db), db, s->out, 2e-6, length);
-    op_end(&op);
 }
 
 TEST(layers_agree_with_float64) {
@@ -278,7 +272,7 @@ TEST(exp2_is_accurate_up_to_its_largest_argument) {
 }
 
 TEST(gelu_is_accurate_far_from_zero_too) {
-    Op op = op_start(PRECISION_FP32, 1);
+    AutoOp op = op_start(PRECISION_FP32, 1);
     enum { N = 4001 };
     Operand one = op_operand(&op, 1, 1, 1, 0), x = op_output(&op, N), y = op_output(&op, N), z = op_output(&op, N);
     double want[N], *got;
@@ -297,7 +291,6 @@ TEST(gelu_is_accurate_far_from_zero_too) {
                                       1, EPILOGUE_GELU);
     for (int i = 0; i < N; i++) want[i] = gelu_slope(x.value[i]);
     op_near("gelu'", op_read(&op, &y), want, N, 3e-6, 1.0);
-    op_end(&op);
 }
 
 TEST(the_peak_is_measured_in_a_fraction_of_a_second) {

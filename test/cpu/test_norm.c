@@ -40,7 +40,7 @@ static Forward forward(Op *op, const Shape *s) {
 
 // The norm reads the stored sum, which is rounded in bf16.
 static void check_forward(int precision, const Shape *s) {
-    Op op = op_start(precision, 2);
+    AutoOp op = op_start(precision, 2);
     Forward f = forward(&op, s);
     int64_t count = s->rows * s->cols;
     double bound = op_bound(&op);
@@ -54,7 +54,6 @@ static void check_forward(int precision, const Shape *s) {
         reference_row(s, want + row * s->cols, in + row * s->cols, f.w.value, f.b.value);
     double cancelled = 1.0 + fabs(s->center); // x - mean loses the leading digits of x
     op_near(s->layernorm ? "layernorm" : "rmsnorm", op_read(&op, &f.out), want, count, bound, cancelled);
-    op_end(&op);
 }
 
 typedef struct Backward {
@@ -97,7 +96,7 @@ static double loss(void *context) {
 }
 
 static void check_backward(int precision, const Shape *s) {
-    Op op = op_start(precision, 2);
+    AutoOp op = op_start(precision, 2);
     double *dx, *dw, *db, bound = precision == PRECISION_BF16 ? 0x1p-8 : 2e-5;
     Backward g = backward(&op, s, &dx, &dw, &db);
     double *b = op_hold(&op, s->cols * 8), *out = op_hold(&op, s->cols * 8);
@@ -112,7 +111,6 @@ static void check_backward(int precision, const Shape *s) {
     op_near("dw", op_read(&op, &g.dw), dw, s->cols, 2e-5, sqrt((double)s->rows));
     for (int64_t i = 0; s->layernorm && i < s->cols; i++) db[i] += op_slope(loss, &l, &l.b[i]);
     op_near("db", op_read(&op, &g.db), db, s->cols, 2e-5, sqrt((double)s->rows));
-    op_end(&op);
 }
 
 static void every_shape(void (*check)(int, const Shape *), int64_t most) {
@@ -154,7 +152,7 @@ TEST(weight_gradients_add_in_row_order_every_time) {
     float first[2 * COLS];
     for (int time = 0; time < TIMES; time++) {
         double *unused[3];
-        Op op = op_start(PRECISION_FP32, 1 + time % 4);
+        AutoOp op = op_start(PRECISION_FP32, 1 + time % 4);
         Backward g = backward(&op, &s, &unused[0], &unused[1], &unused[2]);
         if (time == 0) {
             memcpy(first, g.dw.data, sizeof first / 2);
@@ -162,7 +160,6 @@ TEST(weight_gradients_add_in_row_order_every_time) {
         }
         assert_memory_equal(first, g.dw.data, sizeof first / 2);
         assert_memory_equal(first + COLS, g.db.data, sizeof first / 2);
-        op_end(&op);
     }
 }
 
@@ -202,7 +199,7 @@ static Heads heads_norm(Op *op, const AttentionShape *s, double *x, double *dout
 
 // Values stay as they are; queries and keys are normalized head by head, and their gradients are those of a row.
 static void check_heads(int precision, const AttentionShape *s) {
-    Op op = op_start(precision, 2);
+    AutoOp op = op_start(precision, 2);
     int64_t rows = s->seq * s->batch, width = heads_width(s), dim = s->head_dim, count = rows * width;
     double *x = op_hold(&op, count * 8), *dx = op_hold(&op, count * 8), *out = op_hold(&op, count * 8);
     double *dw[2] = {op_hold(&op, dim * 8), op_hold(&op, dim * 8)}, *row_out = op_hold(&op, dim * 8);
@@ -224,7 +221,6 @@ static void check_heads(int precision, const AttentionShape *s) {
     op_near("dx", op_read(&op, &h.dqkv), dx, count, precision == PRECISION_BF16 ? 0x1p-8 : 2e-5, 1.0);
     for (int i = 0; i < 2; i++)
         op_near("dw", op_read(&op, &h.dw[i]), dw[i], dim, 2e-5, sqrt((double)(rows * s->heads)));
-    op_end(&op);
 }
 
 TEST(heads_are_normalized_one_by_one) {

@@ -49,7 +49,7 @@ static void reference(Op *op, double *x, const Matrix *size) {
 }
 
 static void check(int precision, const Matrix *s) {
-    Op op = op_start(precision, 2);
+    AutoOp op = op_start(precision, 2);
     int64_t count = s->rows * s->cols, bytes = orthogonalize_workspace(s->rows, s->cols, op.backend->element);
     enum { GUARD = 64 };
     unsigned char *work = op_poison(&op, bytes + GUARD);
@@ -68,7 +68,6 @@ static void check(int precision, const Matrix *s) {
     // In bf16 every intermediate matrix is rounded; singular values below 2^-8 of the largest are noise.
     if (worst > (precision == PRECISION_FP32 ? 2e-4 : 0.25))
         fail_msg("(%lld, %lld): an element is off by %g", (long long)s->rows, (long long)s->cols, worst);
-    op_end(&op);
 }
 
 TEST(orthogonalize_agrees_with_float64) {
@@ -82,7 +81,7 @@ TEST(orthogonalize_agrees_with_float64) {
 TEST(singular_values_end_near_one) {
     enum { N = 24, COLS = 40 };
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
-        Op op = op_start(precision, 2);
+        AutoOp op = op_start(precision, 2);
         void *work = op_poison(&op, orthogonalize_workspace(N, COLS, op.backend->element));
         float *x = op_hold(&op, N * COLS * 4);
         // Rows are orthogonal: cosines of different frequencies, with lengths from 0.2 down to 0.01.
@@ -98,7 +97,6 @@ TEST(singular_values_end_near_one) {
             for (int j = 0; j < COLS; j++) squares += (double)x[i * COLS + j] * (double)x[i * COLS + j];
             if (!(sqrt(squares) > 0.6 && sqrt(squares) < 1.3)) fail_msg("row %d has the length %g", i, sqrt(squares));
         }
-        op_end(&op);
     }
 }
 

@@ -6,14 +6,13 @@ enum { COUNT_CASES = sizeof COUNTS / sizeof *COUNTS };
 
 // place: 0: separate output; 1: in x; 2: in y. Combining in place is promised.
 static void check_combine(int precision, int64_t count, int place, double a, double b) {
-    Op op = op_start(precision, 2);
+    AutoOp op = op_start(precision, 2);
     Operand x = op_operand(&op, count, 1, 0.0, 1.0), y = op_operand(&op, count, 2, 0.0, 1.0);
     Operand out = place == 0 ? op_output(&op, count) : place == 1 ? x : y;
     double *want = op_hold(&op, count * 8);
     for (int64_t i = 0; i < count; i++) want[i] = a * x.value[i] + b * y.value[i];
     op.backend->combine(op.backend, out.data, a, x.data, b, y.data, count);
     op_near("combine", op_read(&op, &out), want, count, op_bound(&op), 0.1 * fabs(a));
-    op_end(&op);
 }
 
 TEST(combine_agrees_and_works_in_place) {
@@ -28,12 +27,11 @@ TEST(combine_agrees_and_works_in_place) {
 TEST(accumulate_adds_floats_in_both_precisions) {
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
         for (int i = 0; i < COUNT_CASES; i++) {
-            Op op = op_start(precision, 3);
+            AutoOp op = op_start(precision, 3);
             Operand to = op_gradient(&op, COUNTS[i], 1, 1.0), from = op_gradient(&op, COUNTS[i], 2, 1.0);
             op.backend->accumulate(op.backend, to.data, from.data, COUNTS[i]);
             for (int64_t k = 0; k < COUNTS[i]; k++)
                 assert_true(((float *)to.data)[k] == (float)to.value[k] + (float)from.value[k]);
-            op_end(&op);
         }
 }
 
@@ -65,7 +63,7 @@ static double scaled_loss(void *context) {
 
 // scaled: rows have a factor each, whose gradient is computed too.
 static void check_swiglu(int precision, int64_t rows, int64_t ffn, bool scaled) {
-    Op op = op_start(precision, 2);
+    AutoOp op = op_start(precision, 2);
     Backend *b = op.backend;
     Operand in = op_operand(&op, rows * 2 * ffn, 1, 0.0, scaled ? 4.0 : 12.0), out = op_output(&op, rows * ffn);
     Operand dout = op_operand(&op, rows * ffn, 2, 0.0, 1.0), din = op_output(&op, rows * 2 * ffn);
@@ -91,7 +89,6 @@ static void check_swiglu(int precision, int64_t rows, int64_t ffn, bool scaled) 
     op_near("swiglu", op_read(&op, &out), want, rows * ffn, op_bound(&op), 1e-2);
     op_near("its backward", op_read(&op, &din), slope, rows * 2 * ffn, op_bound(&op), 0.1);
     if (scaled) op_near("gradient of the scale", got, wanted, rows, 1e-5, sqrt((double)ffn));
-    op_end(&op);
 }
 
 TEST(swiglu_and_the_gradient_of_its_scale_agree_with_float64) {
@@ -106,7 +103,7 @@ TEST(swiglu_and_the_gradient_of_its_scale_agree_with_float64) {
 // For large positive or negative gates, exp is 0 or infinite, and silu is the gate itself or 0.
 TEST(swiglu_is_finite_far_out) {
     enum { N = 24 };
-    Op op = op_start(PRECISION_FP32, 1);
+    AutoOp op = op_start(PRECISION_FP32, 1);
     float *in = op_hold(&op, 8 * N), *out = op_hold(&op, 4 * N);
     float *din = op_hold(&op, 8 * N), *dout = op_hold(&op, 4 * N);
     for (int i = 0; i < N; i++) in[i] = (i % 2 ? 1.0f : -1.0f) * 50.0f * (float)(i + 1), in[N + i] = dout[i] = 1.0f;
@@ -117,13 +114,12 @@ TEST(swiglu_is_finite_far_out) {
         assert_float_equal(din[i], (i % 2 ? 1.0f : 0.0f), 1e-18);
         assert_float_equal(din[N + i], out[i], 0.0f);
     }
-    op_end(&op);
 }
 
 // An element has the same bits in a vector and in the remainder after the last vector.
 TEST(swiglu_bits_do_not_depend_on_the_place) {
     enum { N = 48 };
-    Op op = op_start(PRECISION_FP32, 1);
+    AutoOp op = op_start(PRECISION_FP32, 1);
     float *whole = op_hold(&op, 8 * N), *out = op_hold(&op, 4 * N), *one = op_hold(&op, 8), *alone = op_hold(&op, 4);
     for (int seed = 0; seed < 200; seed++) {
         for (int i = 0; i < 2 * N; i++) whole[i] = (float)(20.0 * op_random((uint64_t)seed, i));
@@ -134,13 +130,12 @@ TEST(swiglu_bits_do_not_depend_on_the_place) {
             assert_memory_equal(alone, &out[i], sizeof *alone);
         }
     }
-    op_end(&op);
 }
 
 // --- columns: cut out of and put into rows of other lengths
 
 static void check_columns(int precision, bool wide, int64_t rows, int64_t cols, int64_t to_cols, int64_t from_cols) {
-    Op op = op_start(precision, 2);
+    AutoOp op = op_start(precision, 2);
     Operand from = wide ? op_gradient(&op, rows * from_cols, 1, 1.0) : op_operand(&op, rows * from_cols, 1, 0.0, 1.0);
     Operand to = op_operand(&op, rows * to_cols, 2, 0.0, 1.0);
     double *want = op_hold(&op, to.count * 8);
@@ -148,7 +143,6 @@ static void check_columns(int precision, bool wide, int64_t rows, int64_t cols, 
         want[i] = i % to_cols < cols ? from.value[i / to_cols * from_cols + i % to_cols] : to.value[i];
     op.backend->copy_columns(op.backend, to.data, to_cols, from.data, from_cols, wide, rows, cols);
     op_near("columns", op_read(&op, &to), want, to.count, wide ? op_bound(&op) : 0.0, 1.0);
-    op_end(&op);
 }
 
 TEST(columns_are_copied_and_rounded_and_others_kept) {
@@ -187,7 +181,7 @@ static void rope_reference(double *qkv, const AttentionShape *s, const RopeTable
 static void check_rope(int precision, const AttentionShape *s, int64_t width, int direction, double scale,
                        int64_t document) {
     RopeTable table = rope_table(width, scale);
-    Op op = op_start(precision, 2);
+    AutoOp op = op_start(precision, 2);
     int64_t count = s->batch * s->seq * row_width(s);
     Operand qkv = op_operand(&op, count, 1, 0.0, 1.0);
     double *want = op_hold(&op, count * 8);
@@ -196,7 +190,6 @@ static void check_rope(int precision, const AttentionShape *s, int64_t width, in
     rope_reference(want, s, &table, positions, direction);
     op.backend->rope(op.backend, qkv.data, s, &table, positions, direction);
     op_near("rope", op_read(&op, &qkv), want, count, precision == PRECISION_BF16 ? 0x1p-8 : 3e-7, 1.0);
-    op_end(&op);
 }
 
 static const AttentionShape ROPE_SHAPES[] = {

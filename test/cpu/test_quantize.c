@@ -121,7 +121,7 @@ static double largest(const double *x, const Made *m, int kind, int64_t row, int
 }
 
 static void check_case(const Case *c) {
-    Op op = op_start(PRECISION_BF16, 3);
+    AutoOp op = op_start(PRECISION_BF16, 3);
     Operand x = matrix(&op, c->rows * c->cols);
     Made m = make(&op, c, x.data);
     double *want = op_hold(&op, m.rows * m.depth * 8);
@@ -143,7 +143,6 @@ static void check_case(const Case *c) {
                 fail_msg("kind %d (%ld, %ld): %02x, not %02x", c->kind, (long)r, (long)k, m.numbers[r * m.depth + k],
                          number);
         }
-    op_end(&op);
 }
 
 static const Case CASES[] = {{16, 16, 0, false}, {48, 272, 0, false}, {144, 160, 0, true}, {256, 128, 0, true}};
@@ -169,7 +168,7 @@ TEST(eight_bits_are_transposed_as_their_values_in_bf16_are) {
     for (int kind = FACTOR_ROWS_128; kind <= FACTOR_ROWS_32; kind += FACTOR_ROWS_32 - FACTOR_ROWS_128)
         for (int i = 0; i < CASE_COUNT; i++) {
             Case c = {CASES[i].rows, CASES[i].cols, kind, false}, across = {c.rows, c.cols, kind, true};
-            Op op = op_start(PRECISION_BF16, 3);
+            AutoOp op = op_start(PRECISION_BF16, 3);
             Operand x = matrix(&op, c.rows * c.cols), values = op_output(&op, c.rows * c.cols);
             Made m = make(&op, &c, x.data), got;
             Factor narrow = {m.numbers, m.scales, NULL, kind};
@@ -185,7 +184,6 @@ TEST(eight_bits_are_transposed_as_their_values_in_bf16_are) {
             op.backend->quantize(op.backend, to, narrow, c.rows, c.cols, true);
             assert_memory_equal(got.numbers, want.numbers, (size_t)x.count);
             assert_same_scales(&to, &wanted, c.cols, c.rows);
-            op_end(&op);
         }
 }
 
@@ -194,7 +192,7 @@ TEST(a_transpose_reads_the_scale_that_was_found) {
     for (int kind = FACTOR_E4M3; kind <= FACTOR_E5M2; kind++)
         for (int i = 0; i < CASE_COUNT; i++) {
             Case c = {CASES[i].rows, CASES[i].cols, kind, false}, across = {c.rows, c.cols, kind, true};
-            Op op = op_start(PRECISION_BF16, 3);
+            AutoOp op = op_start(PRECISION_BF16, 3);
             Operand x = matrix(&op, c.rows * c.cols);
             Made m = make(&op, &c, x.data), want = make(&op, &across, x.data);
             Factor known = {x.data, m.scales, x.data, FACTOR_PLAIN}, to = {m.numbers, m.scales, NULL, kind};
@@ -205,7 +203,6 @@ TEST(a_transpose_reads_the_scale_that_was_found) {
             scales[1] *= 4;
             op.backend->quantize(op.backend, to, known, c.rows, c.cols, true);
             assert_true(scales[0] == 4 * found);
-            op_end(&op);
         }
 }
 
@@ -215,7 +212,7 @@ TEST(gathered_operands_are_the_operand_of_all_rows) {
     for (int kind = FACTOR_ROWS_128; kind <= FACTOR_ROWS_32; kind += FACTOR_ROWS_32 - FACTOR_ROWS_128)
         for (int i = 0; i < CASE_COUNT; i++) {
             Case all = {CASES[i].rows, CASES[i].cols, kind, false}, part = {all.rows / RANKS, all.cols, kind, false};
-            Op op = op_start(PRECISION_BF16, 3);
+            AutoOp op = op_start(PRECISION_BF16, 3);
             Operand x = matrix(&op, all.rows * all.cols);
             Made want = make(&op, &all, x.data);
             int64_t bytes = factor_scale_bytes(kind, part.rows, part.cols);
@@ -229,7 +226,6 @@ TEST(gathered_operands_are_the_operand_of_all_rows) {
             op.backend->join_scales(op.backend, joined, gathered, RANKS, all.rows, all.cols, kind);
             Factor to = {want.numbers, joined, NULL, kind}, wanted = {want.numbers, want.scales, NULL, kind};
             assert_same_scales(&to, &wanted, all.rows, all.cols);
-            op_end(&op);
         }
 }
 
@@ -246,14 +242,13 @@ TEST(scales_lie_where_cublaslt_reads_them) {
 TEST(what_is_not_finite_makes_its_scale_nan) {
     for (int kind = FACTOR_E4M3; kind <= FACTOR_ROWS_32; kind++)
         for (int bad = 0; bad < 2; bad++) {
-            Op op = op_start(PRECISION_BF16, 2);
+            AutoOp op = op_start(PRECISION_BF16, 2);
             Operand x = matrix(&op, 128 * 256);
             ((uint16_t *)x.data)[3 * 256 + 140] = bad == 0 ? 0xff80 : 0x7fc0;
             Made m = make(&op, &(Case){128, 256, kind, false}, x.data);
             Factor factor = {m.numbers, m.scales, x.data, kind};
             assert_true(isnan(factor_scale(&factor, 128, 256, 3, 128)));
             if (factor_block_cols(kind) > 0) assert_false(isnan(factor_scale(&factor, 128, 256, 3, 0)));
-            op_end(&op);
         }
 }
 

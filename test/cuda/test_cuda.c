@@ -65,6 +65,8 @@ static void both_close(Both *both) {
     op_end(&both->op);
 }
 
+#define AutoBoth __attribute__((cleanup(both_close))) Both
+
 // Returns random values in the run's precision or, if `wide`, in fp32. seed 0: NaN everywhere, so that unwritten
 // elements show.
 static Twin twin(Both *both, int64_t count, bool wide, uint64_t seed, double spread) {
@@ -126,7 +128,7 @@ static void check_linear(int precision, int64_t rows, int64_t in, int64_t out, b
 
 // Blocks of rows that are not adjacent in y, computed as one batched product.
 static void check_blocks(int precision, int64_t in, int64_t out, bool bias, bool gelu) {
-    Both b = both_open(precision);
+    AutoBoth b = both_open(precision);
     RowBlocks blocks = {3, 8, 10, 24};
     enum { X, W, BIAS, Y, AUX, COUNT };
     Twin t[COUNT] = {twin(&b, 28 * in, false, 1, 1), twin(&b, out * in, false, 2, 1.0 / sqrt((double)in)),
@@ -142,7 +144,6 @@ static void check_blocks(int precision, int64_t in, int64_t out, bool bias, bool
                                  bias ? t[BIAS].gpu : NULL, &blocks, in, out, gelu ? EPILOGUE_GELU : EPILOGUE_NONE);
     near_twins(&b, "y", &t[Y], bound_of(&b), 1);
     near_twins(&b, "aux", &t[AUX], bound_of(&b), 1);
-    both_close(&b);
 }
 
 TEST(blocks_of_rows_agree_with_the_cpu) {
@@ -181,7 +182,7 @@ static int64_t count_differences(const double *got, const double *want, int64_t 
 TEST(bf16_products_of_many_terms_are_summed_in_fp32) {
     NEEDS_GPU();
     enum { ROWS = 48, OUT = 32, TERMS = 8192 };
-    Both b = both_open(PRECISION_BF16);
+    AutoBoth b = both_open(PRECISION_BF16);
     Twin x = twin(&b, ROWS * TERMS, false, 1, 1), w = twin(&b, OUT * TERMS, false, 2, 1);
     Twin y = twin(&b, ROWS * OUT, false, 0, 0);
     b.cpu->linear_forward(b.cpu, y.cpu.data, NULL, factor_plain(x.cpu.data), factor_plain(w.cpu.data), NULL, ROWS,
@@ -190,7 +191,6 @@ TEST(bf16_products_of_many_terms_are_summed_in_fp32) {
                           EPILOGUE_NONE);
     double *got = downloaded(&b, &y).value, *want = op_read(&b.op, &y.cpu);
     assert_in_range(count_differences(got, want, y.cpu.count), 0, y.cpu.count / 50);
-    both_close(&b);
 }
 
 // --- attention
@@ -224,7 +224,7 @@ static void clear_padding_(Backend *be, char *rows, const AttentionShape *s, int
 
 static void check_attention(int precision, const AttentionShape *shape) {
     AttentionShape copy = *shape, *s = &copy;
-    Both b = both_open(precision);
+    AutoBoth b = both_open(precision);
     Error err = {0};
     int64_t rows = s->batch * s->seq, width = (s->heads + 2 * s->kv_heads) * s->head_dim, out = s->heads * s->head_dim;
     bool range = s->first > 0;
@@ -256,7 +256,6 @@ static void check_attention(int precision, const AttentionShape *shape) {
     near_twins(&b, "out", &t[1], bound_of(&b), 1);
     near_twins(&b, "dqkv", &t[3], 2 * bound_of(&b), 1);
     near_twins(&b, "dkeys", &t[5], 2 * bound_of(&b), 1);
-    both_close(&b);
 }
 
 // It neither reads nor writes them.
@@ -326,7 +325,7 @@ TEST(attention_agrees_with_the_cpu_in_every_mode) {
 // The same call twice gives the same bits.
 TEST(reruns_give_the_same_bits) {
     NEEDS_GPU();
-    Both b = both_open(PRECISION_BF16);
+    AutoBoth b = both_open(PRECISION_BF16);
     enum { ROWS = 512, IN = 1024, OUT = 768 };
     Twin x = twin(&b, ROWS * IN, false, 1, 1), dy = twin(&b, ROWS * OUT, false, 2, 1);
     Twin dw[2] = {twin(&b, OUT * IN, true, 3, 1), twin(&b, OUT * IN, true, 3, 1)};
@@ -335,14 +334,13 @@ TEST(reruns_give_the_same_bits) {
                                       true);
     Operand found[2] = {downloaded(&b, &dw[0]), downloaded(&b, &dw[1])};
     assert_memory_equal(found[0].data, found[1].data, (size_t)found[0].bytes);
-    both_close(&b);
 }
 
 // --- the device
 
 TEST(events_tell_the_time_of_the_host) {
     NEEDS_GPU();
-    Both b = both_open(PRECISION_FP32);
+    AutoBoth b = both_open(PRECISION_FP32);
     Error err = {0};
     Event *event = b.gpu->event_create(b.gpu);
     // The clocks are compared at synchronize. If this process is interrupted there, times are off until the next one,
@@ -359,13 +357,12 @@ TEST(events_tell_the_time_of_the_host) {
     }
     if (right < 3) fail_msg("%.6f is not in %.6f .. %.6f", told, before, after);
     b.gpu->event_destroy(b.gpu, event);
-    both_close(&b);
 }
 
 TEST(memory_that_was_uploaded_may_be_overwritten_at_once) {
     NEEDS_GPU();
     enum { BYTES = 1 << 20 };
-    Both b = both_open(PRECISION_FP32);
+    AutoBoth b = both_open(PRECISION_FP32);
     void *there = on_gpu(&b, BYTES);
     char *host = op_hold(&b.op, BYTES);
     memset(host, 1, BYTES);
@@ -373,16 +370,14 @@ TEST(memory_that_was_uploaded_may_be_overwritten_at_once) {
     memset(host, 2, BYTES);
     b.gpu->download(b.gpu, host, there, BYTES);
     for (int64_t i = 0; i < BYTES; i++) assert_int_equal(host[i], 1);
-    both_close(&b);
 }
 
 TEST(too_much_memory_is_refused_with_what_holds_the_rest) {
     NEEDS_GPU();
-    Both b = both_open(PRECISION_FP32);
+    AutoBoth b = both_open(PRECISION_FP32);
     Error err = {0};
     on_gpu(&b, 1 << 20);
     assert_null(b.gpu->allocate(b.gpu, MEMORY_OWN_SLOTS, (int64_t)1 << 50, "slots", &err));
     assert_non_null(strstr(err.text, "own slots"));
     assert_non_null(strstr(err.text, "workspace"));
-    both_close(&b);
 }

@@ -8,6 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
+UNIT_END(Blend, blend_close)
+#define AutoBlend UNIT_ENDS(blend_close) Blend
+
 enum { SEQ_LEN = 4 };
 
 // ---- turns ----------------------------------------------------------------------------------------------------------
@@ -125,20 +128,19 @@ static Blend *open_blend(const DataSource *sources, int count) {
 TEST(one_source_is_the_data_set_alone) {
     write_source("alone.bin", 37, 20000);
     DataSource source = source_of("alone.bin", 1);
-    Blend *blend = open_blend(&source, 1);
+    AutoBlend *blend = open_blend(&source, 1);
     for (int64_t position = 0; position < 200; position++) {
         int64_t sample;
         assert_int_equal(blend_sample(blend, 1337, position, &sample), 0);
         assert_int_equal(sample, permute_index(position % 37, 37, 1337, (uint64_t)(position / 37)));
     }
-    blend_close(blend);
 }
 
 TEST(tokens_come_from_the_source_and_the_sample_that_were_named) {
     write_source("many.bin", 500, 20000);
     write_source("few.bin", 9, 20001);
     const DataSource sources[] = {source_of("many.bin", 0.7), source_of("few.bin", 0.3)};
-    Blend *blend = open_blend(sources, 2);
+    AutoBlend *blend = open_blend(sources, 2);
     int64_t given[2] = {0}, seen[9] = {0};
     for (int64_t position = 0; position < 1000; position++) {
         int64_t sample;
@@ -155,14 +157,13 @@ TEST(tokens_come_from_the_source_and_the_sample_that_were_named) {
     assert_int_equal(given[1], 300);
     // The small source repeats in complete permutations: 300 = 33 * 9 + 3.
     for (int i = 0; i < 9; i++) assert_in_range(seen[i], 33, 34);
-    blend_close(blend);
 }
 
 TEST(every_pass_over_a_small_source_has_an_order_of_its_own) {
     write_source("big.bin", 500, 20000);
     write_source("small.bin", 20, 20001);
     const DataSource sources[] = {source_of("big.bin", 1), source_of("small.bin", 1)};
-    Blend *blend = open_blend(sources, 2);
+    AutoBlend *blend = open_blend(sources, 2);
     int64_t orders[5][20], taken = 0;
     for (int64_t position = 0; taken < 100; position++) {
         int64_t sample;
@@ -174,7 +175,6 @@ TEST(every_pass_over_a_small_source_has_an_order_of_its_own) {
         for (int other = 0; other < pass; other++)
             assert_memory_not_equal(orders[pass], orders[other], sizeof orders[0]);
     }
-    blend_close(blend);
 }
 
 // With the same order, two data sets of equal size would show samples of the same index together.
@@ -182,7 +182,7 @@ TEST(sources_of_one_size_have_different_orders) {
     write_source("a.bin", 100, 20000);
     write_source("b.bin", 100, 20001);
     const DataSource sources[] = {source_of("a.bin", 1), source_of("b.bin", 1)};
-    Blend *blend = open_blend(sources, 2);
+    AutoBlend *blend = open_blend(sources, 2);
     int64_t order[2][100], taken[2] = {0}, equal = 0;
     for (int64_t position = 0; position < 200; position++) {
         int64_t sample;
@@ -191,7 +191,6 @@ TEST(sources_of_one_size_have_different_orders) {
     }
     for (int i = 0; i < 100; i++) equal += order[0][i] == order[1][i];
     assert_true(equal < 10);
-    blend_close(blend);
 }
 
 TEST(a_source_that_cannot_be_opened_is_named) {

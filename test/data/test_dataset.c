@@ -11,6 +11,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+UNIT_END(Dataset, dataset_close)
+#define AutoDataset UNIT_ENDS(dataset_close) Dataset
+
 enum { GPT2 = SHARD_GPT2, LLAMA3 = SHARD_LLAMA3 };
 
 static uint32_t counted_(int64_t i, const void *start) { return (uint32_t)((*(const int64_t *)start + i) % 251); }
@@ -49,7 +52,7 @@ TEST(both_kinds_are_read_and_targets_follow_inputs) {
     write_shard("kind_4.bin", LLAMA3, 7, 1000, 1000, 7);
     const char *names[] = {"kind_2.bin", "kind_4.bin"};
     for (int kind = 0; kind < 2; kind++) {
-        Dataset *dataset = opened(names[kind], 8, 257, 1);
+        AutoDataset *dataset = opened(names[kind], 8, 257, 1);
         assert_int_equal(dataset_samples(dataset), 124); // 999 / 8: the last target needs a token, too
         int32_t inputs[8], targets[8];
         for (int64_t sample = 0; sample < 124; sample++) {
@@ -61,7 +64,6 @@ TEST(both_kinds_are_read_and_targets_follow_inputs) {
         }
         assert_int_equal(dataset_fetch(dataset, 124, inputs, targets, 1, NULL), -1);
         assert_int_equal(dataset_fetch(dataset, -1, inputs, targets, 1, NULL), -1);
-        dataset_close(dataset);
     }
 }
 
@@ -70,7 +72,7 @@ TEST(shards_come_in_name_order_and_never_mix_in_a_sample) {
     write_shard("order_a.bin", GPT2, 1, 20, 20, 0);
     write_shard("order_aa.bin", GPT2, 1, 5, 5, 50); // too short for a sample of 8
     write_shard("order_c.bin", GPT2, 1, 0, 0, 0);
-    Dataset *dataset = opened("order_*.bin", 8, 257, 5);
+    AutoDataset *dataset = opened("order_*.bin", 8, 257, 5);
     assert_int_equal(dataset_samples(dataset), 2 + 3); // 19 / 8 and 29 / 8
     const int32_t first[] = {0, 8, 100, 108, 116};
     for (int sample = 0; sample < 5; sample++) {
@@ -78,12 +80,11 @@ TEST(shards_come_in_name_order_and_never_mix_in_a_sample) {
         assert_int_equal(dataset_fetch(dataset, sample, inputs, NULL, 1, NULL), 0);
         for (int i = 0; i < 8; i++) assert_int_equal(inputs[i], first[sample] + i);
     }
-    dataset_close(dataset);
 }
 
 TEST(a_stride_makes_the_batch_sequence_major) {
     write_shard("stride.bin", GPT2, 1, 100, 100, 0);
-    Dataset *dataset = opened("stride.bin", 4, 257, 1);
+    AutoDataset *dataset = opened("stride.bin", 4, 257, 1);
     int32_t inputs[4 * 3], targets[4 * 3];
     for (int j = 0; j < 3; j++) assert_int_equal(dataset_fetch(dataset, 5 * j, inputs + j, targets + j, 3, NULL), 0);
     for (int i = 0; i < 4; i++)
@@ -91,7 +92,6 @@ TEST(a_stride_makes_the_batch_sequence_major) {
             assert_int_equal(inputs[i * 3 + j], 20 * j + i);
             assert_int_equal(targets[i * 3 + j], 20 * j + i + 1);
         }
-    dataset_close(dataset);
 }
 
 TEST(wrong_files_are_refused_with_a_sentence) {
@@ -165,10 +165,10 @@ TEST(megatron_files_give_the_same_samples) {
     write_megatron("megatron_2", 8, 1000, 7, false);
     write_megatron("megatron_4", 4, 1000, 7, true);
     const char *names[] = {"megatron_2.bin", "megatron_4.bin", "megatron_2", "megatron_4"}; // the file, or its prefix
-    Dataset *ours = opened("ours.bin", 8, 257, 1);
+    AutoDataset *ours = opened("ours.bin", 8, 257, 1);
     for (int i = 0; i < 4; i++) {
         int32_t inputs[2][8], targets[2][8];
-        Dataset *megatron = opened(names[i], 8, 257, 1);
+        AutoDataset *megatron = opened(names[i], 8, 257, 1);
         assert_int_equal(dataset_samples(megatron), dataset_samples(ours));
         for (int64_t sample = 0; sample < dataset_samples(ours); sample++) {
             assert_int_equal(dataset_fetch(ours, sample, inputs[0], targets[0], 1, NULL), 0);
@@ -176,9 +176,7 @@ TEST(megatron_files_give_the_same_samples) {
             assert_memory_equal(inputs[0], inputs[1], sizeof inputs[0]);
             assert_memory_equal(targets[0], targets[1], sizeof targets[0]);
         }
-        dataset_close(megatron);
     }
-    dataset_close(ours);
 }
 
 TEST(every_damaged_index_is_refused_with_a_sentence) {
@@ -225,8 +223,7 @@ TEST(too_few_samples_says_how_many_tokens_are_needed) {
     expect_refused("few.bin", 8, 13, few);
     const char *none[] = {"enough for 0 sequences of 100", "1 sequences are needed", "101 tokens", NULL};
     expect_refused("few.bin", 100, 0, none);
-    Dataset *dataset = opened("few.bin", 99, 257, 1);
-    dataset_close(dataset);
+    AutoDataset *dataset = opened("few.bin", 99, 257, 1);
 }
 
 TEST(a_token_outside_the_vocabulary_is_named_at_start) {
@@ -235,8 +232,7 @@ TEST(a_token_outside_the_vocabulary_is_named_at_start) {
     const char *range[] = {"range.bin", "token 777 is 257", "vocabulary of 257", NULL};
     expect_refused("range.bin", 8, 1, range);
     poke_token("range.bin", 777, 256);
-    Dataset *dataset = opened("range.bin", 8, 257, 1);
-    dataset_close(dataset);
+    AutoDataset *dataset = opened("range.bin", 8, 257, 1);
 }
 
 // Opening checks only the first part of a file. A bad token after it fails when its own sample is fetched, no other.
@@ -246,7 +242,7 @@ TEST(a_token_outside_the_vocabulary_is_named_when_fetched) {
     assert_int_equal(truncate(test_path("late.bin"), 1024 + 2 * (off_t)COUNT), 0); // a hole: all tokens are zero
     poke_token("late.bin", BAD, 300);
     Error err = {0};
-    Dataset *dataset = opened("late.bin", 100, 257, 1);
+    AutoDataset *dataset = opened("late.bin", 100, 257, 1);
     int32_t inputs[100];
     assert_int_equal(dataset_fetch(dataset, BAD / 100 + 1, inputs, NULL, 1, &err), 0);
     assert_int_equal(dataset_fetch(dataset, BAD / 100, inputs, NULL, 1, &err), -1);
@@ -254,7 +250,6 @@ TEST(a_token_outside_the_vocabulary_is_named_when_fetched) {
     char words[64];
     snprintf(words, sizeof words, "late.bin: token %d is 300", (int)BAD);
     assert_contains(err.text, words);
-    dataset_close(dataset);
 }
 
 static void write_side(const char *name, const char *text) { test_file_write(name, text, strlen(text)); }
@@ -265,11 +260,10 @@ TEST(a_side_file_tells_the_vocabulary_before_any_token_does) {
     expect_refused("told_train_*.bin", 8, 1,
                    (const char *const[]){"sentencepiece", "32000", "told.json", "model.vocab 257",
                                          "set model.vocab to 32000", NULL});
-    Dataset *dataset = opened("told_train_*.bin", 8, 32000, 1);
+    AutoDataset *dataset = opened("told_train_*.bin", 8, 32000, 1);
     assert_int_equal(dataset_side(dataset, 0)->vocab, 32000);
     assert_string_equal(dataset_side(dataset, 0)->tokenizer, "sentencepiece");
     assert_null(dataset_side(dataset, 1));
-    dataset_close(dataset);
 }
 
 TEST(the_token_that_begins_documents_is_the_side_files_or_that_of_llm_c) {
@@ -286,9 +280,8 @@ TEST(the_token_that_begins_documents_is_the_side_files_or_that_of_llm_c) {
                  {"plain.bin", 50257, 50256},    {"plain.bin", 300, -1},          {"wide.bin", 128256, 128000},
                  {"wide.bin", 300, -1}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        Dataset *dataset = opened(cases[i].name, 8, cases[i].vocab, 1);
+        AutoDataset *dataset = opened(cases[i].name, 8, cases[i].vocab, 1);
         assert_int_equal(dataset_end_of_text(dataset), cases[i].token);
-        dataset_close(dataset);
     }
 }
 
@@ -306,9 +299,8 @@ TEST(a_damaged_side_file_is_named_and_an_absent_one_is_not_missed) {
         expect_refused("hurt_val_*.bin", 8, 1, (const char *const[]){"hurt.json", "or remove this file", NULL});
     }
     unlink(test_path("hurt.json"));
-    Dataset *dataset = opened_as("data.val", "hurt_val_*.bin", 8, 257, 1);
+    AutoDataset *dataset = opened_as("data.val", "hurt_val_*.bin", 8, 257, 1);
     assert_null(dataset_side(dataset, 0));
-    dataset_close(dataset);
 }
 
 TEST(shards_of_two_tokenizers_are_noticed) {
@@ -454,11 +446,10 @@ TEST(more_shards_than_descriptors_are_opened) {
     }
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
     Error err = {0};
-    Dataset *dataset = dataset_open("data.train", test_path("many_*.bin"), 10, 257, 80, &err);
+    AutoDataset *dataset = dataset_open("data.train", test_path("many_*.bin"), 10, 257, 80, &err);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
     assert_string_equal(err.text, "");
     assert_non_null(dataset);
-    dataset_close(dataset);
 }
 
 TESTS_BETWEEN(test_folder_create, test_folder_remove)

@@ -6,6 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
+UNIT_END(Evaluation, evaluation_close)
+#define AutoEvaluation UNIT_ENDS(evaluation_close) Evaluation
+
 enum { SEQ = 6, VOCAB = 50 };
 
 static const char *path(void) { return test_path("evaluation.bin"); }
@@ -62,7 +65,7 @@ static void refused(const char *why) {
 TEST(rows_are_context_and_completion) {
     make_good();
     write_file(0);
-    Evaluation *evaluation = opened(SEQ);
+    AutoEvaluation *evaluation = opened(SEQ);
     assert_true(evaluation_examples(evaluation) == 2 && evaluation_left_out(evaluation) == 0);
     assert_int_equal(evaluation_rows(evaluation), 5);
     int32_t inputs[2 * SEQ], targets[2 * SEQ];
@@ -75,13 +78,12 @@ TEST(rows_are_context_and_completion) {
     for (int i = 0; i < SEQ; i++) assert_true(inputs[i] == row_3[i] && targets[i] == row_3[i + 1]);
     evaluation_fetch(evaluation, 5, inputs, targets, 1);
     for (int i = 0; i < SEQ; i++) assert_true(inputs[i] == 0 && targets[i] == 0);
-    evaluation_close(evaluation);
 }
 
 TEST(the_lowest_mean_over_the_completion_is_the_choice) {
     make_good();
     write_file(0);
-    Evaluation *evaluation = opened(SEQ);
+    AutoEvaluation *evaluation = opened(SEQ);
     const float losses[2 * SEQ] = {9, 0, 1, 0, 2, 0, 6, 0, 9, 0, 9, 0};
     assert_true(evaluation_mean(evaluation, 0, losses, 2) == 1.0); // the token after a context of two
     assert_true(evaluation_mean(evaluation, 1, losses, 2) == 3.0);
@@ -91,7 +93,6 @@ TEST(the_lowest_mean_over_the_completion_is_the_choice) {
     assert_int_equal(evaluation_correct(evaluation, both), 2);
     assert_int_equal(evaluation_correct(evaluation, first), 1);
     assert_int_equal(evaluation_correct(evaluation, none), 0); // ties go to the first completion
-    evaluation_close(evaluation);
 }
 
 TEST(an_example_that_is_too_long_is_left_out) {
@@ -177,14 +178,13 @@ TEST(tokens_above_65535_are_in_files_of_version_2) {
     }
     write_wide(0, 100000);
     refused("example 0 has token 100000, outside a vocabulary of 50");
-    Evaluation *evaluation = evaluation_open("data.hellaswag", path(), SEQ, 100001, &err);
+    AutoEvaluation *evaluation = evaluation_open("data.hellaswag", path(), SEQ, 100001, &err);
     if (evaluation == NULL) fail_msg("%s", err.text);
     int32_t inputs[SEQ], targets[SEQ];
     const int32_t row_2[] = {11, 12, 25, 100000, 0, 0, 0};
     assert_int_equal(evaluation_rows(evaluation), 5);
     evaluation_fetch(evaluation, 2, inputs, targets, 1);
     for (int i = 0; i < SEQ; i++) assert_true(inputs[i] == row_2[i] && targets[i] == row_2[i + 1]);
-    evaluation_close(evaluation);
 }
 
 TESTS_BETWEEN(test_folder_create, test_folder_remove)

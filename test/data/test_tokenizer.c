@@ -6,6 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
+UNIT_END(Tokenizer, tokenizer_close)
+#define AutoTokenizer UNIT_ENDS(tokenizer_close) Tokenizer
+
 static Config config;
 
 static void configure(const char *tokenizer, int64_t vocab) {
@@ -60,26 +63,24 @@ static void check_text(const Tokenizer *tokenizer, const int32_t *ids, int64_t c
 }
 
 TEST(a_byte_is_a_token_and_256_begins_a_text) {
-    Tokenizer *bytes = opened("", 257);
+    AutoTokenizer *bytes = opened("", 257);
     check_ids(bytes, "Ab\n\xC3\xA9", "65 98 10 195 169");
     check_ids(bytes, "", "256");
     assert_int_equal(tokenizer_end(bytes), 256);
     const int32_t ids[] = {256, 65, 98, 10, 195, 169, 256};
     check_text(bytes, ids, 7, "Ab\n\xC3\xA9");
-    tokenizer_close(bytes);
 }
 
 TEST(what_a_terminal_could_misread_is_spelt_out) {
-    Tokenizer *bytes = opened("bytes", 257);
+    AutoTokenizer *bytes = opened("bytes", 257);
     const int32_t ids[] = {'a',  27,   '[',  9,    0,    127,  0xC3, 'b',  0xC2,
                            0x9B, 0xED, 0xA0, 0x80, 0xE2, 0x82, 0xAC, 0xE2, 0x82};
     check_text(bytes, ids, 18, "a\\x1B[\t\\x00\\x7F\\xC3b\\xC2\\x9B\\xED\\xA0\\x80\xE2\x82\xAC\\xE2\\x82");
     check_text(bytes, ids, 0, "");
-    tokenizer_close(bytes);
 }
 
 TEST(without_a_tokenizer_a_text_is_its_numbers) {
-    Tokenizer *numbers = opened("", 1000);
+    AutoTokenizer *numbers = opened("", 1000);
     check_ids(numbers, " 1, 999\t0 ", "1 999 0");
     const int32_t ids[] = {5, 0, 999};
     check_text(numbers, ids, 3, "5 0 999");
@@ -89,15 +90,13 @@ TEST(without_a_tokenizer_a_text_is_its_numbers) {
     check_refused(numbers, "1 In 2", "not In 2");
     check_refused(numbers, "12x", "not 12x");
     check_refused(numbers, "", "the beginning-of-text token is unknown");
-    tokenizer_close(numbers);
 }
 
 TEST(text_outside_the_vocabulary_is_refused) {
-    Tokenizer *bytes = opened("bytes", 100);
+    AutoTokenizer *bytes = opened("bytes", 100);
     check_ids(bytes, "abc", "97 98 99");
     check_refused(bytes, "abcd", "byte 100 (token 100) is outside the vocabulary of 100");
     check_refused(bytes, "", "give a prompt");
-    tokenizer_close(bytes);
 }
 
 TEST(the_side_file_says_which_tokenizer_it_was) {

@@ -7,7 +7,7 @@
 #include "plan/planner.h"
 #include "made_plan.h"
 #include "ranks/topology.h"
-#include "unit.h"
+#include "schedules.h"
 
 #include <math.h>
 #include <string.h>
@@ -166,8 +166,8 @@ static Schedule *make(const ScheduleKind *kind, ScheduleSpec spec, int microbatc
 static void expect_same_slots(const ScheduleKind *kind, ScheduleSpec spec, int evict_to) {
     int enough = planner_enough_for_slots(kind, spec.stages), longer = 2 * plan_enough_microbatches(spec.stages);
     int unit = kind->in_flight != NULL ? 1 : spec.stages * spec.group;
-    Schedule *few = make(kind, spec, (enough + unit - 1) / unit * unit, evict_to),
-             *many = make(kind, spec, (longer + unit - 1) / unit * unit, evict_to);
+    AutoSchedule *few = make(kind, spec, (enough + unit - 1) / unit * unit, evict_to),
+                 *many = make(kind, spec, (longer + unit - 1) / unit * unit, evict_to);
     assert_int_equal(few == NULL, many == NULL);
     for (int s = 0; few != NULL && s < spec.stages; s++) {
         assert_int_equal(few->stage[s].own_slots, many->stage[s].own_slots);
@@ -176,8 +176,6 @@ static void expect_same_slots(const ScheduleKind *kind, ScheduleSpec spec, int e
         if (kind->in_flight != NULL && evict_to < 0)
             assert_int_equal(kind->in_flight(&spec, s), many->stage[s].own_slots);
     }
-    schedule_free(few);
-    schedule_free(many);
 }
 
 TEST(slots_of_a_long_schedule_are_those_of_a_short_one) {

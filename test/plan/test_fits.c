@@ -21,7 +21,7 @@ static int fits(const Made *all, const Machine *machine, Error *err) {
 }
 
 TEST(without_gpus_two_lines_say_what_is_needed_there_and_to_run_instead) {
-    Made all = made(LLAMA, "");
+    AutoMade all = made(LLAMA, "");
     Machine small = {false, 2, 23 * GIB, 0};
     Error err;
     assert_int_equal(fits(&all, &small, &err), -1);
@@ -36,11 +36,10 @@ TEST(without_gpus_two_lines_say_what_is_needed_there_and_to_run_instead) {
              "to see its memory and step time",
              (double)memory_total(&all.plan.stage[0].memory) / (double)GIB + 4.0, why);
     assert_string_equal(err.text, expected);
-    unmake(&all);
 }
 
 TEST(on_a_cpu_all_ranks_have_to_fit_beside_the_reserve) {
-    Made all = made(LLAMA, "hardware.device=cpu parallel.data=2 train.global_batch=256");
+    AutoMade all = made(LLAMA, "hardware.device=cpu parallel.data=2 train.global_batch=256");
     int64_t needed = 4 * GIB; // the reserve counts once per machine
     for (int s = 0; s < 8; s++)
         needed += 8 * (memory_total(&all.plan.stage[s].memory) + plan_host_bytes(&all.plan.stage[s]));
@@ -58,7 +57,6 @@ TEST(on_a_cpu_all_ranks_have_to_fit_beside_the_reserve) {
     assert_null(strchr(second + 1, '\n'));
     machine.free_bytes = 0; // unknown, so nothing is refused
     assert_int_equal(fits(&all, &machine, &err), 0);
-    unmake(&all);
 }
 
 TEST(a_rank_has_to_fit_into_the_memory_that_is_given) {
@@ -78,31 +76,29 @@ TEST(a_rank_has_to_fit_into_the_memory_that_is_given) {
 TEST(the_reserve_counts_beside_a_ranks_bytes_on_cpus_too) {
     Machine machine = {false, 2, 0, 0};
     Error err;
-    Made all =
+    AutoMade all =
         made(LLAMA,
              "hardware.device=cpu train.precision=fp32 model.layers=8 hardware.memory_gib=100 hardware.reserve_gib=1");
     assert_int_equal(fits(&all, &machine, &err), 0);
     all.config.hardware.reserve_gib = 99;
     assert_int_equal(fits(&all, &machine, &err), -1);
     assert_non_null(strstr(err.text, "and 99.00 GiB in reserve (hardware.reserve_gib), more than hardware.memory_gib"));
-    unmake(&all);
 }
 
 TEST(without_a_figure_the_gpus_own_memory_counts) {
     Machine gpus = {true, 64, 1000 * GIB, 80 * GIB};
     Error err;
-    Made all = made(LLAMA, "schedule.micro_batch=4 hardware.reserve_gib=6 hardware.memory_gib=auto");
+    AutoMade all = made(LLAMA, "schedule.micro_batch=4 hardware.reserve_gib=6 hardware.memory_gib=auto");
     assert_int_equal(fits(&all, &gpus, &err), -1);
     assert_non_null(strstr(err.text, "more than the GPU has, 80.00 GiB;"));
     gpus.gpu_bytes = 141 * GIB;
     assert_int_equal(fits(&all, &gpus, &err), 0);
     gpus.gpu_bytes = 0; // unknown, so nothing is refused
     assert_int_equal(fits(&all, &gpus, &err), 0);
-    unmake(&all);
 }
 
 TEST(evicted_bundles_need_host_memory_beside_gpus_too) {
-    Made all = made(LLAMA, "schedule.bpipe=on schedule.evict_to=host checkpoint.every=0");
+    AutoMade all = made(LLAMA, "schedule.bpipe=on schedule.evict_to=host checkpoint.every=0");
     int64_t needed = 0;
     for (int s = 0; s < 8; s++) {
         int64_t evicted = all.plan.stage[s].host_slots * all.plan.stage[s].slot_bytes;
@@ -115,7 +111,6 @@ TEST(evicted_bundles_need_host_memory_beside_gpus_too) {
     assert_int_equal(fits(&all, &gpus, &err), 0);
     gpus.free_bytes--;
     assert_int_equal(fits(&all, &gpus, &err), -1);
-    unmake(&all);
 }
 
 // Makes the folder of a node of /sys/devices/system/node; `cores` as the kernel lists them.
@@ -144,7 +139,7 @@ TEST(copies_for_checkpoints_need_host_memory) {
     for (int d = 1; d <= 4; d *= 2) {
         char data[32];
         snprintf(data, sizeof data, "parallel.data=%d", d);
-        Made all = made(LLAMA, data);
+        AutoMade all = made(LLAMA, data);
         for (int s = 0; s < 8; s++) {
             const PlanStage *stage = &all.plan.stage[s];
             double share = 14.0 * (double)stage->parameters / 4 / d;
@@ -157,7 +152,6 @@ TEST(copies_for_checkpoints_need_host_memory) {
         assert_int_equal(fits(&all, &gpus, &err), 0);
         gpus.free_bytes--;
         assert_int_equal(fits(&all, &gpus, &err), -1);
-        unmake(&all);
     }
 }
 
@@ -166,8 +160,7 @@ TEST(memory_and_cores_of_this_machine_are_found) {
     assert_false(machine.cuda);
     assert_true(machine.cores >= 1 && machine.cores <= sysconf(_SC_NPROCESSORS_CONF));
     assert_true(machine.free_bytes > 0 && machine.free_bytes <= sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE));
-    Made all = made(LLAMA, "");
+    AutoMade all = made(LLAMA, "");
     Error err = {0};
     assert_int_equal(plan_check_machine(&all.plan, &all.config, "train_llama", false, &err), -1);
-    unmake(&all);
 }

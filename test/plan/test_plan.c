@@ -4,7 +4,7 @@
 #include "models.h"
 #include "base/grid.h"
 #include "made_plan.h"
-#include "unit.h"
+#include "schedules.h"
 
 #include <math.h>
 #include <string.h>
@@ -43,7 +43,7 @@ TEST(a_mixture_computes_a_token_with_its_active_parameters) {
 }
 
 TEST(parameters_of_the_stages_add_up_to_the_model) {
-    Made llama = made(LLAMA, ""), gpt = made(GPT, "");
+    AutoMade llama = made(LLAMA, ""), gpt = made(GPT, "");
     const int64_t layer = INT64_C(809517056); // 4 h h + 3 h f + 2 h
     assert_int_equal(llama.plan.parameters, INT64_C(65285660672));
     assert_int_equal(llama.plan.stage[3].parameters, 10 * layer);
@@ -52,13 +52,11 @@ TEST(parameters_of_the_stages_add_up_to_the_model) {
     assert_int_equal(gpt.plan.parameters, INT64_C(96235077120));
     // The tied head counts on the stage of the embedding, so the last stage only adds its final norm.
     assert_int_equal(gpt.plan.stage[7].parameters - gpt.plan.stage[3].parameters, 2 * 9984);
-    unmake(&llama);
-    unmake(&gpt);
 }
 
 TEST(states_take_18_bytes_a_parameter_in_bf16_and_16_in_fp32) {
     for (int full = 0; full < 2; full++) {
-        Made all = made(LLAMA, full ? "train.precision=fp32" : "");
+        AutoMade all = made(LLAMA, full ? "train.precision=fp32" : "");
         const int64_t *middle = all.plan.stage[3].memory.bytes, *first = all.plan.stage[0].memory.bytes,
                       *last = all.plan.stage[7].memory.bytes;
         // On one of four tensor ranks; norms are not split; the vocabulary is padded to 32256.
@@ -78,30 +76,26 @@ TEST(states_take_18_bytes_a_parameter_in_bf16_and_16_in_fp32) {
         const StateBytes *states = &all.plan.stage[0].states;
         assert_int_equal(states->moments, (elements + embedding) * 8);
         assert_int_equal(states_total(states), (elements + embedding) * each);
-        Made cut = made(LLAMA, full ? "parallel.data=4 train.precision=fp32" : "parallel.data=4");
+        AutoMade cut = made(LLAMA, full ? "parallel.data=4 train.precision=fp32" : "parallel.data=4");
         for (int c = MEMORY_WEIGHTS; c < MEMORY_EMBEDDING; c++) // data ranks share moments and masters
             assert_int_equal(cut.plan.stage[3].memory.bytes[c], middle[c] / (c < MEMORY_MASTERS ? 1 : 4));
-        unmake(&cut);
-        unmake(&all);
     }
 }
 
 // The matrix of a tied head: a copy with all its states on a separate last stage; only a second gradient on the
 // embedding's stage.
 TEST(a_tied_head_carries_the_embedding_again) {
-    Made all = made(GPT, ""), alone = made(GPT, "parallel.pipeline=1");
+    AutoMade all = made(GPT, ""), alone = made(GPT, "parallel.pipeline=1");
     int64_t matrix = INT64_C(51200) / 4 * 9984, positions = INT64_C(2048) * 9984, norm = 2 * 9984;
     assert_int_equal(all.plan.stage[0].memory.bytes[MEMORY_EMBEDDING], (matrix + positions) * 18);
     assert_int_equal(all.plan.stage[7].memory.bytes[MEMORY_EMBEDDING], (matrix + norm) * 18);
     assert_int_equal(alone.plan.stage[0].memory.bytes[MEMORY_EMBEDDING], (matrix + positions + norm) * 18 + matrix * 4);
-    unmake(&all);
-    unmake(&alone);
 }
 
 // ---- activations ----------------------------------------------------------------------------------------------------
 
 TEST(llama_bundle_is_12h_4kv_6f_and_the_statistics_of_flash) {
-    Made all = made(LLAMA, "schedule.micro_batch=4 schedule.bpipe=on");
+    AutoMade all = made(LLAMA, "schedule.micro_batch=4 schedule.bpipe=on");
     // 2048 * 4 rows over 4 tensor ranks: 2048; (12 + 4) h + 6 f = 263168; flash 4 a s b / t.
     const int64_t layer = INT64_C(2048) * 263168 + INT64_C(4) * 64 * 2048, message = INT64_C(2048) * 8192 * 2;
     // Tensor ranks map partial sums, two gathered operands and received rows, each of all rows, and a page of flags.
@@ -121,12 +115,11 @@ TEST(llama_bundle_is_12h_4kv_6f_and_the_statistics_of_flash) {
     assert_int_equal(stage[0].own_slots, 5);
     assert_int_equal(stage[7].own_slots, 1);
     assert_int_equal(stage[0].host_slots, 0);
-    unmake(&all);
 }
 
 TEST(gpt_bundle_is_32_s_b_h_over_t) {
-    Made all = made(GPT, "schedule.micro_batch=2 attention.mode=recompute"),
-         quadratic = made(GPT, "schedule.micro_batch=2 attention.mode=none");
+    AutoMade all = made(GPT, "schedule.micro_batch=2 attention.mode=recompute"),
+             quadratic = made(GPT, "schedule.micro_batch=2 attention.mode=none");
     const int64_t layer = INT64_C(32) * 2048 * 2 * 9984 / 4;
     assert_int_equal(all.plan.stage[2].slot_bytes, 10 * layer);
     assert_int_equal(quadratic.plan.stage[2].slot_bytes, 10 * (layer + INT64_C(2) * 104 * 2048 * 2048 * 2 / 4));
@@ -136,12 +129,10 @@ TEST(gpt_bundle_is_32_s_b_h_over_t) {
         assert_int_equal(all.plan.stage[s].lent_slots, 0);
         assert_int_equal(all.plan.stage[s].slot_bytes, all.plan.stage[s].at.bundle_bytes);
     }
-    unmake(&all);
-    unmake(&quadratic);
 }
 
 TEST(logits_and_tokens_lie_on_the_stages_that_use_them) {
-    Made all = made(LLAMA, "schedule.micro_batch=4");
+    AutoMade all = made(LLAMA, "schedule.micro_batch=4");
     const int64_t message = INT64_C(2048) * 8192 * 2, rows = 8192;
     // Norm, two stream gradients, logits of 32256 / 4 columns; per row three statistics of this and of all four ranks.
     int64_t head = 3 * message + rows * (32256 / 4) * 2 + rows * 3 * 4 * (1 + 4);
@@ -150,7 +141,6 @@ TEST(logits_and_tokens_lie_on_the_stages_that_use_them) {
         assert_int_equal(bytes[MEMORY_HEAD], s == 7 ? head : 0);
         assert_int_equal(bytes[MEMORY_DATA], (s == 0 ? 1 : s == 7 ? 2 : 0) * 32 * rows * 4);
     }
-    unmake(&all);
 }
 
 // Receive buffers for pieces of 16 MiB: three tensor ranks send a quarter of a piece each; the other data rank sends a
@@ -158,9 +148,9 @@ TEST(logits_and_tokens_lie_on_the_stages_that_use_them) {
 TEST(sums_that_ranks_make_themselves_take_workspace) {
     const int64_t mib = 1 << 20, tensor = 12 * mib, data = 4 * 8 * mib, tied = 8 * mib;
     Backend cpu = {.own_sums = true};
-    Made none = made(LLAMA, "parallel.collectives=nccl parallel.data=2"),
-         llama = made_for(cpu, LLAMA, "parallel.collectives=nccl parallel.data=2");
-    Made without = made(GPT, "parallel.collectives=nccl"), gpt = made_for(cpu, GPT, "parallel.collectives=nccl");
+    AutoMade none = made(LLAMA, "parallel.collectives=nccl parallel.data=2"),
+             llama = made_for(cpu, LLAMA, "parallel.collectives=nccl parallel.data=2");
+    AutoMade without = made(GPT, "parallel.collectives=nccl"), gpt = made_for(cpu, GPT, "parallel.collectives=nccl");
     for (int s = 0; s < 8; s++) {
         int64_t edges = none.plan.stage[s].memory.bytes[MEMORY_MESSAGES];
         assert_int_equal(llama.plan.stage[s].memory.bytes[MEMORY_MESSAGES], edges + tensor + data);
@@ -168,15 +158,14 @@ TEST(sums_that_ranks_make_themselves_take_workspace) {
         bool end = s == 0 || s == 7;
         assert_int_equal(gpt.plan.stage[s].memory.bytes[MEMORY_MESSAGES], edges + tensor + (end ? tied : 0));
     }
-    unmake(&none), unmake(&llama), unmake(&without), unmake(&gpt);
 }
 
 // The operand and the result of every message pass through host memory, and the host does the sums. With overlap, a
 // gather and a sum can be in flight at the same time.
 TEST(ranks_that_share_a_gpu_need_host_memory) {
-    Made with = made(LLAMA, "hardware.share_gpu=true checkpoint.every=0 parallel.overlap=off"),
-         overlap = made(LLAMA, "hardware.share_gpu=true checkpoint.every=0 parallel.overlap=on");
-    Made without = made(LLAMA, "checkpoint.every=0 parallel.collectives=nccl");
+    AutoMade with = made(LLAMA, "hardware.share_gpu=true checkpoint.every=0 parallel.overlap=off"),
+             overlap = made(LLAMA, "hardware.share_gpu=true checkpoint.every=0 parallel.overlap=on");
+    AutoMade without = made(LLAMA, "checkpoint.every=0 parallel.collectives=nccl");
     int64_t block = INT64_C(2048) * 8192 / 4 * 2, passing = (4 + 1) * block, sums = passing + (12 << 20);
     for (int s = 0; s < 8; s++) {
         const PlanStage *stage = &without.plan.stage[s];
@@ -186,41 +175,37 @@ TEST(ranks_that_share_a_gpu_need_host_memory) {
         assert_int_equal(with.plan.stage[s].buffer_bytes, batch + sums + stage->memory.bytes[MEMORY_MESSAGES]);
         assert_int_equal(overlap.plan.stage[s].buffer_bytes, with.plan.stage[s].buffer_bytes + passing);
     }
-    unmake(&with), unmake(&overlap), unmake(&without);
 }
 
 // The plan counts the device's own memory, and rounds lent memory up to pages.
 TEST(what_a_device_adds_is_counted) {
     Backend gpu = {.own_bytes = 64 << 20, .lent_page = 2 << 20};
-    Made plain = made(LLAMA, "schedule.bpipe=on"), all = made_for(gpu, LLAMA, "schedule.bpipe=on");
+    AutoMade plain = made(LLAMA, "schedule.bpipe=on"), all = made_for(gpu, LLAMA, "schedule.bpipe=on");
     for (int s = 0; s < 8; s++) {
         const int64_t *bytes = plain.plan.stage[s].memory.bytes, *more = all.plan.stage[s].memory.bytes;
         int64_t lent = more[MEMORY_LENT_SLOTS], asked = bytes[MEMORY_LENT_SLOTS];
         assert_int_equal(more[MEMORY_WORKSPACE], bytes[MEMORY_WORKSPACE] + (64 << 20));
         assert_true(lent >= asked && lent - asked < 2 << 20 && lent % (2 << 20) == 0 && (s < 5 || asked > 0));
     }
-    unmake(&plain), unmake(&all);
 }
 
 TEST(slots_are_the_larger_of_uneven_pairs) {
-    Made all = made(LLAMA, "parallel.layers=[20,10,10,10,10,10,5,5] schedule.bpipe=on");
+    AutoMade all = made(LLAMA, "parallel.layers=[20,10,10,10,10,10,5,5] schedule.bpipe=on");
     const PlanStage *stage = all.plan.stage;
     assert_int_equal(stage[0].slot_bytes, 20 * stage[0].at.layer_bundle);
     assert_int_equal(stage[7].slot_bytes, stage[0].slot_bytes);
     assert_int_equal(stage[6].slot_bytes, 10 * stage[0].at.layer_bundle);
-    unmake(&all);
 }
 
 // A recomputed layer keeps only its input in a slot. It is recomputed in the memory of one layer's bundle.
 TEST(recomputed_layers_take_one_stream_of_a_slot) {
-    Made plain = made(LLAMA, ""), all = made(LLAMA, "schedule.recompute_layers=[10,4,0,0,0,0,0,0]");
+    AutoMade plain = made(LLAMA, ""), all = made(LLAMA, "schedule.recompute_layers=[10,4,0,0,0,0,0,0]");
     const PlanStage *with = all.plan.stage, *without = plain.plan.stage;
     const int64_t layer = without[0].at.layer_bundle, stream = without[0].at.message_bytes;
     assert_int_equal(with[0].slot_bytes, 10 * stream);
     assert_int_equal(with[1].slot_bytes, 4 * stream + 6 * layer);
     assert_int_equal(with[2].slot_bytes, without[2].slot_bytes);
     assert_int_equal(with[0].memory.bytes[MEMORY_WORKSPACE], without[0].memory.bytes[MEMORY_WORKSPACE] + layer);
-    unmake(&plain), unmake(&all);
 }
 
 // ---- the schedule a configuration asks for --------------------------------------------------------------------------
@@ -228,13 +213,12 @@ TEST(recomputed_layers_take_one_stream_of_a_slot) {
 static void expect_schedule(const char *name, int slots, bool evicts, const char *overrides) {
     Config config = loaded(LLAMA, overrides);
     Error err = {0};
-    Schedule *schedule = plan_schedule(&config, &err);
+    AutoSchedule *schedule = plan_schedule(&config, &err);
     if (schedule == NULL) fail_msg("%s: %s", overrides, err.text);
     assert_string_equal(schedule->name, name);
     assert_int_equal(schedule->slots, slots);
     assert_int_equal(schedule->microbatches, config_microbatches(&config));
     assert_int_equal(plan_evictions(schedule) > 0, evicts);
-    schedule_free(schedule);
 }
 
 TEST(schedule_is_the_one_asked_for) {
@@ -259,7 +243,7 @@ TEST(auto_is_on_where_it_evicts_anything) {
 }
 
 TEST(bundles_on_the_host_are_counted) {
-    Made all = made(LLAMA, "schedule.bpipe=on schedule.evict_to=host");
+    AutoMade all = made(LLAMA, "schedule.bpipe=on schedule.evict_to=host");
     for (int s = 0; s < 8; s++) {
         const PlanStage *stage = &all.plan.stage[s];
         assert_int_equal(stage->own_slots, s == 7 ? 1 : 2);
@@ -267,7 +251,6 @@ TEST(bundles_on_the_host_are_counted) {
         // 8 - s in flight: those without a slot are on the host, and one more during a swap.
         assert_true(stage->host_slots >= 8 - s - stage->own_slots && stage->host_slots <= 8 - s - stage->own_slots + 1);
     }
-    unmake(&all);
 }
 
 // ---- the table for people -------------------------------------------------------------------------------------------
@@ -277,7 +260,7 @@ static char *printed(const Made *all) {
 }
 
 TEST(table_says_model_world_and_every_stage) {
-    Made all = made(LLAMA, "schedule.bpipe=on schedule.micro_batch=4");
+    AutoMade all = made(LLAMA, "schedule.bpipe=on schedule.micro_batch=4");
     char *text = printed(&all);
     assert_non_null(strstr(text, "65,285,660,672 parameters"));
     assert_non_null(strstr(text, "32 ranks: pipeline 8 x tensor 4 x data 1"));
@@ -290,7 +273,6 @@ TEST(table_says_model_world_and_every_stage) {
         if (strcspn(line, "\n") > widest) widest = strcspn(line, "\n");
     assert_true(widest <= 146); // no wider than a step line
     free(text);
-    unmake(&all);
 }
 
 TEST(grid_aligns_numbers_right_and_words_left) {

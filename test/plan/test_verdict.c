@@ -32,18 +32,19 @@ static void drop(Case *at) {
     planner_free(&at->planner);
     free(at);
 }
+UNIT_END(Case, drop)
+#define AutoCase UNIT_ENDS(drop) Case
 
 static void expect(const char *path, const char *overrides, bool use, const char *says) {
-    Case *at = forecast_case(path, overrides);
+    AutoCase *at = forecast_case(path, overrides);
     if (at->verdict.use_bpipe != use || strstr(at->verdict.reason, says) == NULL)
         fail_msg("%s: %s\n%s", overrides, at->verdict.use_bpipe ? "used" : "not used", at->verdict.reason);
-    drop(at);
 }
 
 // ---- the four results of the re-evaluation --------------------------------------------------------------------------
 
 TEST(gpt3_with_recomputed_attention_gains_by_a_third) {
-    Case *at = forecast_case(GPT, "schedule.micro_batch=2 attention.mode=recompute attention.softmax=megatron");
+    AutoCase *at = forecast_case(GPT, "schedule.micro_batch=2 attention.mode=recompute attention.softmax=megatron");
     const Verdict *v = &at->verdict;
     assert_true(v->use_bpipe && v->gains);
     assert_int_equal(v->largest[PLAN_PLAIN], 1);
@@ -55,27 +56,24 @@ TEST(gpt3_with_recomputed_attention_gains_by_a_third) {
     assert_true(faster > 1.2 && faster < 1.45); // the paper: 1.35
     assert_non_null(strstr(v->reason, "Yes: with 1F1B micro-batch 2 fits only with BPipe"));
     assert_non_null(strstr(v->reason, "has to gain 5.2 %"));
-    drop(at);
 }
 
 TEST(gpt3_with_flash_attention_gains_nothing) {
-    Case *at = forecast_case(GPT, "schedule.micro_batch=2");
+    AutoCase *at = forecast_case(GPT, "schedule.micro_batch=2");
     assert_false(at->verdict.use_bpipe);
     assert_true(fabs(at->verdict.best.time.step / at->verdict.bpipe.time.step - 1) < 0.02);
     assert_non_null(strstr(at->verdict.reason, "Cannot be told apart: with 1F1B micro-batch 2 fits only with BPipe"));
     assert_null(strstr(at->verdict.reason, "No:"));
-    drop(at);
 }
 
 TEST(llama_gets_slower_where_only_bpipe_makes_micro_batch_4_fit) {
-    Case *at = forecast_case(LLAMA, "schedule.micro_batch=4 hardware.reserve_gib=5");
+    AutoCase *at = forecast_case(LLAMA, "schedule.micro_batch=4 hardware.reserve_gib=5");
     const Verdict *v = &at->verdict;
     assert_false(v->use_bpipe);
     assert_int_equal(v->largest[PLAN_PLAIN], 2);
     assert_true(fabs(v->required_gain - 156.0 / 142 + 1) < 1e-12);
     assert_true(v->stage_gain < v->required_gain && v->bpipe.time.step > v->best.time.step);
     assert_non_null(strstr(v->reason, "No: with 1F1B micro-batch 4 fits only with BPipe"));
-    drop(at);
 }
 
 TEST(the_reserve_decides_whether_llama_needs_bpipe_at_all) {
@@ -147,7 +145,7 @@ TEST(slots_that_are_too_few_for_bpipe_do_not_stop_a_plan_without_it) {
 TEST(slots_that_are_too_few_for_bpipe_are_not_an_error) {
     Error err = {0};
     Forecast forecast;
-    Case *at = forecast_case(LLAMA, "schedule.slots=4");
+    AutoCase *at = forecast_case(LLAMA, "schedule.slots=4");
     at->config.schedule.name = schedule_kind_index("zb-v");
     at->config.schedule.bpipe = BPIPE_ON;
     at->config.schedule.evict_to = EVICT_TO_HOST;
@@ -156,28 +154,25 @@ TEST(slots_that_are_too_few_for_bpipe_are_not_an_error) {
     at->config.schedule.slots = config_min_slots(&at->config);
     assert_int_equal(planner_forecast_config(&at->planner, &at->config, false, &forecast, &err), 0);
     assert_true(forecast.possible);
-    drop(at);
 }
 
 TEST(without_a_speed_the_verdict_asks_for_one) {
-    Case *at = forecast_case(LLAMA, "schedule.micro_batch=4 hardware.reserve_gib=5 hardware.peak_tflops=auto");
+    AutoCase *at = forecast_case(LLAMA, "schedule.micro_batch=4 hardware.reserve_gib=5 hardware.peak_tflops=auto");
     assert_false(at->verdict.use_bpipe || at->verdict.gains);
     assert_non_null(strstr(at->verdict.reason, "give hardware.peak_tflops or a profile to learn which is faster"));
-    drop(at);
 }
 
 TEST(memory_that_is_not_known_limits_nothing) {
-    Case *at = forecast_case(LLAMA, "hardware.memory_gib=auto schedule.micro_batch=16");
+    AutoCase *at = forecast_case(LLAMA, "hardware.memory_gib=auto schedule.micro_batch=16");
     assert_true(at->verdict.plain.fits);
     assert_int_equal(at->verdict.largest[PLAN_PLAIN], 16);
-    drop(at);
 }
 
 // ---- the smallest world ---------------------------------------------------------------------------------------------
 
 // The model has more layers than a configuration may have stages: the search must not exceed that limit.
 TEST(a_deep_model_has_a_smallest_world_too) {
-    Case *at =
+    AutoCase *at =
         forecast_case(LLAMA, "model.layers=4096 model.hidden=512 model.ffn=2048 parallel.pipeline=2 parallel.tensor=1 "
                              "hardware.gpus_per_node=1 hardware.memory_gib=110 train.global_batch=4096");
     SmallestWorld world;
@@ -185,5 +180,4 @@ TEST(a_deep_model_has_a_smallest_world_too) {
     SearchSpace space = space_make(at->planner.config, &at->planner, 2);
     assert_int_equal(space_smallest_world(&space, &world, &err), 0);
     assert_true(world.ranks > 2 && world.ranks < 64 && world.at.tensor == 1);
-    drop(at);
 }

@@ -9,12 +9,11 @@
 
 static Schedule *balanced(int stages, int microbatches, int slots, EvictTarget target) {
     Error err = {0};
-    Schedule *base = schedule_1f1b(stages, microbatches, &err);
+    AutoSchedule *base = schedule_1f1b(stages, microbatches, &err);
     assert_non_null(base);
     Schedule *schedule = bpipe_balance(base, slots, target, 1, &err);
     if (schedule == NULL) print_error("%s\n", err.text);
     assert_non_null(schedule);
-    schedule_free(base);
     return schedule;
 }
 
@@ -187,10 +186,9 @@ TEST(chunks_that_do_not_exist_are_left_to_the_check) {
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         Error err = {0};
-        Schedule *schedule = schedule_parse(texts[i], &err);
+        AutoSchedule *schedule = schedule_parse(texts[i], &err);
         assert_non_null(schedule);
         assert_true((schedule->stage[0].kept == NULL) == (i == 1));
-        schedule_free(schedule);
     }
 }
 
@@ -215,15 +213,13 @@ TEST(invalid_arguments_of_a_schedule_are_refused_with_the_remedy) {
     assert_error(schedule_1f1b(0, 3, &err), &err, "a schedule needs at least 1 stage and 1 microbatch, not 0 and 3");
     assert_error(schedule_bpipe(8, 64, 4, &err), &err,
                  "4 slots are too few to balance 1f1b on 8 stages; the smallest number that works is 5");
-    Schedule *gpipe = schedule_gpipe(4, 8, &err), *bpipe = schedule_bpipe(4, 8, 3, &err);
+    AutoSchedule *gpipe = schedule_gpipe(4, 8, &err), *bpipe = schedule_bpipe(4, 8, 3, &err);
     assert_error(bpipe_balance(gpipe, 5, EVICT_TO_PEER, 1, &err), &err,
                  "5 slots are too few to balance gpipe on 4 stages; the smallest number that works is 8");
     assert_error(bpipe_balance(gpipe, 1, EVICT_TO_HOST, 1, &err), &err,
                  "1 slots are too few to balance gpipe on 4 stages; the smallest number that works is 2");
     assert_error(bpipe_balance(bpipe, 3, EVICT_TO_PEER, 1, &err), &err,
                  "schedule bpipe cannot be balanced: it already moves bundles");
-    schedule_free(gpipe);
-    schedule_free(bpipe);
 }
 
 TEST(the_smallest_number_of_slots_is_half_of_p_plus_2_rounded_up) {
@@ -267,8 +263,8 @@ static void assert_few_transfers(const Schedule *schedule) {
 TEST(bpipe_is_sound_within_its_slots_and_with_few_transfers) {
     for (int p = 2; p <= (UNIT_SANITIZED ? 12 : 32); p++)
         for (int m = p; m <= 256; m++) {
-            Schedule *base = schedule_1f1b(p, m, NULL);
-            Schedule *schedule = schedule_bpipe(p, m, bpipe_min_slots(p), NULL);
+            AutoSchedule *base = schedule_1f1b(p, m, NULL);
+            AutoSchedule *schedule = schedule_bpipe(p, m, bpipe_min_slots(p), NULL);
             schedule_assert_sound(schedule);
             assert_same_compute(base, schedule);
             assert_few_transfers(schedule);
@@ -277,8 +273,6 @@ TEST(bpipe_is_sound_within_its_slots_and_with_few_transfers) {
                 assert_true(stage->own_slots + stage->lent_slots <= bpipe_min_slots(p));
                 if (s >= p / 2) assert_int_equal(schedule_actions(schedule, s, ACTION_EVICT), 0);
             }
-            schedule_free(base);
-            schedule_free(schedule);
         }
 }
 
@@ -286,31 +280,29 @@ TEST(more_slots_mean_fewer_evictions_and_p_slots_none) {
     for (int p = 4; p <= 32; p += 1) {
         int64_t before = INT64_MAX;
         for (int slots = bpipe_min_slots(p); slots <= p + 1; slots++) {
-            Schedule *schedule = schedule_bpipe(p, 4 * p, slots, NULL);
+            AutoSchedule *schedule = schedule_bpipe(p, 4 * p, slots, NULL);
             schedule_assert_sound(schedule);
             int64_t evictions = schedule_actions(schedule, 0, ACTION_EVICT);
             assert_true(slots > p ? evictions == 0 : evictions < before);
             if (slots == p) assert_int_equal(evictions, 0);
             before = evictions;
-            schedule_free(schedule);
         }
     }
 }
 
 TEST(the_transfers_of_p_8_m_64_are_those_of_newest_first) {
-    Schedule *schedule = schedule_bpipe(8, 64, 5, NULL);
+    AutoSchedule *schedule = schedule_bpipe(8, 64, 5, NULL);
     static const int expected[] = {30, 24, 15, 0, 0, 0, 0, 0};
     for (int s = 0; s < 8; s++) {
         assert_int_equal(newest_first(8 - s, 64, 5), expected[s]);
         assert_int_equal(schedule_actions(schedule, s, ACTION_EVICT), expected[s]);
         assert_int_equal(schedule_actions(schedule, 7 - s, ACTION_ACCEPT), expected[s]);
     }
-    schedule_free(schedule);
 }
 
 TEST(bundles_that_are_loaded_earlier_cost_transfers_and_stay_within_the_slots) {
     for (int p = 2; p <= 32; p += 1 + p / 8) {
-        Schedule *base = schedule_1f1b(p, 5 * p, NULL);
+        AutoSchedule *base = schedule_1f1b(p, 5 * p, NULL);
         assert_null(bpipe_balance(base, p, EVICT_TO_PEER, 0, NULL));
         for (int slots = bpipe_min_slots(p); slots <= p; slots += 1 + p / 6) {
             int64_t before = 0;
@@ -330,6 +322,5 @@ TEST(bundles_that_are_loaded_earlier_cost_transfers_and_stay_within_the_slots) {
                 schedule_free(schedule);
             }
         }
-        schedule_free(base);
     }
 }

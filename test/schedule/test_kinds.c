@@ -33,9 +33,8 @@ static double makespan(const Schedule *schedule, double forward, double input, d
                            .edge = edges,
                            .transfer = transfers,
                            .totals_only = true};
-    Timeline *timeline = schedule_simulated(schedule, &costs);
+    AutoTimeline *timeline = schedule_simulated(schedule, &costs);
     double time = timeline->makespan;
-    timeline_free(timeline);
     return time;
 }
 
@@ -61,10 +60,9 @@ static Schedule *made(const ScheduleKind *kind, const ScheduleSpec *spec) {
 
 // Makes the schedule and calls all functions of `looks`, an array that ends with NULL.
 static void look_at(const ScheduleKind *kind, const ScheduleSpec *spec, const Look *looks) {
-    Schedule *base = made(kind, spec);
+    AutoSchedule *base = made(kind, spec);
     View view = {kind, spec, base, makespan(base, 1, 1, 1, 0, 0)};
     for (; *looks != NULL; looks++) (*looks)(&view);
-    schedule_free(base);
 }
 
 // Larger schedules with slices are skipped, since their lists are long.
@@ -169,14 +167,13 @@ static void look_at_split(const View *view) {
     if (view->kind->splits) return;
     ScheduleSpec split = *view->spec;
     split.split = true;
-    Schedule *parts = made(view->kind, &split);
+    AutoSchedule *parts = made(view->kind, &split);
     schedule_assert_sound(parts);
     assert_true(parts->split && parts->slots == view->base->slots);
     double before = view->plain, after = makespan(parts, 1, 1, 1, 0, 0);
     assert_true(after <= before + 1e-6);
     double sooner = (split.stages - 1.0) / split.slices;
     if (split.chunks == 1) assert_true(fabs(before - after - sooner) < 1e-6);
-    schedule_free(parts);
 }
 
 TEST(a_split_backward_takes_one_w_a_stage_off_the_idle_time) {
@@ -207,13 +204,11 @@ static void look_at_text(const View *view) {
     assert_text_comes_back(view->base);
     for (int target = EVICT_TO_PEER; target <= EVICT_TO_HOST; target++) {
         if (target == EVICT_TO_PEER && !view->kind->pairs) continue;
-        Schedule *evicts = bpipe_balance(view->base, 0, (EvictTarget)target, 1, NULL);
+        AutoSchedule *evicts = bpipe_balance(view->base, 0, (EvictTarget)target, 1, NULL);
         if (evicts != NULL) assert_text_comes_back(evicts);
-        schedule_free(evicts);
     }
-    Schedule *forward = schedule_forward_like(view->base, 3);
+    AutoSchedule *forward = schedule_forward_like(view->base, 3);
     assert_text_comes_back(forward);
-    schedule_free(forward);
 }
 
 TEST(text_comes_back_as_the_schedule_it_was) { look_at_every_kind((const Look[]){look_at_text, NULL}); }
@@ -222,11 +217,10 @@ static void look_at_forward(const View *view) {
     const ScheduleSpec *spec = view->spec;
     if (spec->microbatches > 4 * spec->stages) return;
     for (int m = 1; m <= spec->microbatches; m += 1 + spec->microbatches / 2) {
-        Schedule *schedule = schedule_forward_like(view->base, m);
+        AutoSchedule *schedule = schedule_forward_like(view->base, m);
         assert_non_null(schedule);
         assert_true(schedule->forward_only && schedule->chunks == view->base->chunks);
         schedule_assert_sound(schedule);
-        schedule_free(schedule);
     }
 }
 
@@ -295,12 +289,11 @@ static void look_at_host(const View *view) {
     Error err = {0};
     int slots = bpipe_least_slots(base, EVICT_TO_HOST);
     for (int more = 0; more < 3; more++) {
-        Schedule *schedule =
+        AutoSchedule *schedule =
             bpipe_balance(base, slots + more, EVICT_TO_HOST, bpipe_load_ahead(base, EVICT_TO_HOST), &err);
         if (schedule == NULL) fail_msg("%s", err.text);
         schedule_assert_sound(schedule);
         assert_true(makespan(schedule, 1, 1, 1, 0.05, 0.5) > 0);
-        schedule_free(schedule);
     }
 }
 
@@ -316,16 +309,13 @@ static void everything_above_holds_for_every_m(void **state) {
 // Half of V-Half's slots. A transfer that takes as long as a forward causes one wait in the warm-up.
 TEST(v_half_with_half_of_its_slots_loses_next_to_nothing_to_the_host) {
     ScheduleSpec spec = {.stages = 8, .microbatches = 64};
-    Schedule *base = made(&schedule_kinds[schedule_kind_index("v-half")], &spec);
-    Schedule *five = bpipe_balance(base, 5, EVICT_TO_HOST, 3, NULL);
-    Schedule *six = bpipe_balance(base, 6, EVICT_TO_HOST, 3, NULL);
+    AutoSchedule *base = made(&schedule_kinds[schedule_kind_index("v-half")], &spec);
+    AutoSchedule *five = bpipe_balance(base, 5, EVICT_TO_HOST, 3, NULL);
+    AutoSchedule *six = bpipe_balance(base, 6, EVICT_TO_HOST, 3, NULL);
     double plain = makespan(base, 1, 1, 1, 0, 0);
     assert_true(makespan(five, 1, 1, 1, 0, 0.5) <= plain + 1e-6);
     assert_true(makespan(five, 1, 1, 1, 0, 1) <= 1.003 * plain);
     assert_true(makespan(six, 1, 1, 1, 0, 1) <= plain + 1e-6);
-    schedule_free(base);
-    schedule_free(five);
-    schedule_free(six);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -380,7 +370,7 @@ static void print_over(const Schedule *schedule, double ideal) {
 }
 
 static void print_row(const ScheduleKind *kind, ScheduleSpec spec, const char *label) {
-    Schedule *base = made(kind, &spec);
+    AutoSchedule *base = made(kind, &spec);
     double ideal = 3.0 * spec.microbatches, chunks = base->chunks;
     printf("| %s | %.4g | 0 |", label, base->slots / chunks);
     print_over(base, ideal);
@@ -388,14 +378,12 @@ static void print_row(const ScheduleKind *kind, ScheduleSpec spec, const char *l
         if (target == EVICT_TO_PEER ? !kind->pairs : strcmp(kind->name, "v-half") != 0) continue;
         int slots = bpipe_least_slots(base, (EvictTarget)target) + (target == EVICT_TO_HOST);
         if (slots >= base->slots) continue;
-        Schedule *schedule =
+        AutoSchedule *schedule =
             bpipe_balance(base, slots, (EvictTarget)target, bpipe_load_ahead(base, (EvictTarget)target), NULL);
         printf("| %s, evicting to %s | %.4g | %.4g |", label, target == EVICT_TO_HOST ? "host" : "partner",
                slots / chunks, (double)moved(schedule) / chunks);
         print_over(schedule, ideal);
-        schedule_free(schedule);
     }
-    schedule_free(base);
 }
 
 static const struct {
@@ -436,10 +424,10 @@ static void print_table(int p) {
 static void print_losses(const ScheduleKind *kind, const ScheduleSpec *spec, const char *label) {
     static const double transfers[] = {0.5, 1, 1.5, 1.75, 2, 2.5, 3};
     EvictTarget target = kind->pairs ? EVICT_TO_PEER : EVICT_TO_HOST;
-    Schedule *base = made(kind, spec);
+    AutoSchedule *base = made(kind, spec);
     int slots = bpipe_least_slots(base, target), half = base->slots / 2, chunks = base->chunks;
     if (target == EVICT_TO_HOST && slots < half) slots = half;
-    Schedule *schedule =
+    AutoSchedule *schedule =
         slots >= base->slots ? NULL : bpipe_balance(base, slots, target, bpipe_load_ahead(base, target), NULL);
     if (schedule != NULL) {
         double plain = makespan(base, 1, 1, 1, 0, 0);
@@ -449,8 +437,6 @@ static void print_losses(const ScheduleKind *kind, const ScheduleSpec *spec, con
             printf(" %.1f %% |", 100 * (makespan(schedule, 1, 1, 1, 0, transfers[i]) / plain - 1));
         printf("\n");
     }
-    schedule_free(schedule);
-    schedule_free(base);
 }
 
 static void print_losses_table(int p) {

@@ -138,7 +138,7 @@ static const struct {
 static void expect_row(const char *row, const char *error) {
     char text[512];
     snprintf(text, sizeof text, "# schedule 1f1b  %s", row);
-    Schedule *schedule = schedule_parsed(text);
+    AutoSchedule *schedule = schedule_parsed(text);
     Error err = {0};
     int status = schedule_check(schedule, &err);
     bool as_told = error == NULL ? status == 0 : strstr(err.text, error) != NULL;
@@ -146,7 +146,6 @@ static void expect_row(const char *row, const char *error) {
     bool few = schedule->chunks == 1 && schedule->slices == 1 && !schedule->split;
     if (few && status == 0) assert_false(schedule_can_hang(schedule));
     if (few && strstr(err.text, " can ") != NULL) assert_true(schedule_can_hang(schedule));
-    schedule_free(schedule);
 }
 
 TEST(an_unsound_schedule_is_refused_with_stage_and_action) {
@@ -296,11 +295,10 @@ TEST(the_proof_accepts_what_cannot_hang_and_nothing_else) {
     Tally tally = {0};
     uint64_t random = 1, durations = 2;
     for (int round = 0; round < 4000; round++) {
-        Schedule *schedule = random_schedule(&random);
+        AutoSchedule *schedule = random_schedule(&random);
         int before = tally.accepted;
         assert_proof_is_right(schedule, &tally);
         if (tally.accepted > before) assert_simulation_ends(schedule, &durations);
-        schedule_free(schedule);
     }
     print_message("%d accepted, %d can hang, %d refused without need\n", tally.accepted, tally.hanging,
                   tally.overcautious);
@@ -309,9 +307,8 @@ TEST(the_proof_accepts_what_cannot_hang_and_nothing_else) {
     assert_true(tally.overcautious * 50 < tally.hanging);
     Tally made = {0};
     for (int m = 4; m <= 6; m++) {
-        Schedule *schedule = schedule_bpipe(4, m, 3, NULL);
+        AutoSchedule *schedule = schedule_bpipe(4, m, 3, NULL);
         assert_proof_is_right(schedule, &made);
-        schedule_free(schedule);
     }
     assert_int_equal(made.accepted, 3);
 }
@@ -373,7 +370,7 @@ TEST(one_wrong_action_is_always_found) {
         for (int s = 0; s < sound[which]->stages; s++)
             for (int64_t at = 0; at < sound[which]->stage[s].count; at++)
                 for (Spoil way = DROP; way < SPOILS; way++) {
-                    Schedule *spoilt = copy_of(sound[which]);
+                    AutoSchedule *spoilt = copy_of(sound[which]);
                     spoil(&spoilt->stage[s], at, way, spoilt);
                     Error err = {0};
                     if (schedule_check(spoilt, &err) == 0) {
@@ -381,35 +378,31 @@ TEST(one_wrong_action_is_always_found) {
                         fail_msg("stage %d, action %d, way %d is accepted", s, (int)at, (int)way);
                     }
                     assert_int_equal(err.code, EXIT_USAGE);
-                    schedule_free(spoilt);
                 }
         schedule_free(sound[which]);
     }
-    Schedule *schedule = schedule_bpipe(4, 9, 3, NULL);
+    AutoSchedule *schedule = schedule_bpipe(4, 9, 3, NULL);
     Error err = {0};
     schedule->stage[0].actions[2].kind = (ActionKind)('E' + 256);
     assert_int_equal(schedule_check(schedule, &err), -1);
     assert_string_equal(err.text, "schedule bpipe: stage 0: an action of unknown kind 325");
-    schedule_free(schedule);
 }
 
 TEST(two_actions_that_change_places_are_refused_or_harmless) {
     Tally tally = {0};
     uint64_t random = 7;
     for (int s = 0; s < 4; s++) {
-        Schedule *schedule = schedule_bpipe(4, 6, 3, NULL);
+        AutoSchedule *schedule = schedule_bpipe(4, 6, 3, NULL);
         for (int64_t at = 0; at < schedule->stage[s].count; at++)
             for (int64_t other = at + 1; other < schedule->stage[s].count && other < at + 8; other++) {
-                Schedule *changed = copy_of(schedule);
+                AutoSchedule *changed = copy_of(schedule);
                 changed->stage[s].actions[at] = schedule->stage[s].actions[other];
                 changed->stage[s].actions[other] = schedule->stage[s].actions[at];
                 Error err = {0};
                 bool accepted = schedule_check(changed, &err) == 0;
                 if (accepted || strstr(err.text, " can ") != NULL) assert_proof_is_right(changed, &tally);
                 if (accepted) assert_simulation_ends(changed, &random);
-                schedule_free(changed);
             }
-        schedule_free(schedule);
     }
     print_message("%d accepted, %d can hang, %d refused without need\n", tally.accepted, tally.hanging,
                   tally.overcautious);

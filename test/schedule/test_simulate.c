@@ -41,7 +41,7 @@ static void assert_near(double value, double expected) {
 
 static void assert_closed_form(Schedule *schedule, double forward, double backward) {
     int p = schedule->stages, m = schedule->microbatches;
-    Timeline *timeline = run(schedule, (Times){forward, backward, 0, 0, false});
+    AutoTimeline *timeline = run(schedule, (Times){forward, backward, 0, 0, false});
     assert_near(timeline->makespan, (m + p - 1) * (forward + backward));
     assert_near(timeline->bubble, (p - 1.0) / (m + p - 1.0));
     assert_near(timeline->exposed, 0);
@@ -51,7 +51,6 @@ static void assert_closed_form(Schedule *schedule, double forward, double backwa
         assert_near(timeline->stage[s].times[2 * m - 1].end, timeline->makespan - s * backward);
         assert_true(timeline->stage[s].own_peak == schedule->stage[s].own_slots);
     }
-    timeline_free(timeline);
     schedule_free(schedule);
 }
 
@@ -63,18 +62,16 @@ TEST(gpipe_and_1f1b_take_m_plus_p_minus_1_microbatches) {
             assert_closed_form(schedule_gpipe(p, m, NULL), 1, 2);
             assert_closed_form(schedule_gpipe(p, m, NULL), 0.7, 3.1);
         }
-        Schedule *schedule = schedule_forward(p, 5);
-        Timeline *timeline = run(schedule, (Times){1, 0, 0, 0.5, false});
+        AutoSchedule *schedule = schedule_forward(p, 5);
+        AutoTimeline *timeline = run(schedule, (Times){1, 0, 0, 0.5, false});
         assert_near(timeline->makespan, 5 + (p - 1) * 1.5);
-        timeline_free(timeline);
-        schedule_free(schedule);
     }
 }
 
 // Times of single actions override times by kind, and follow the order of the list.
 TEST(actions_may_each_have_their_own_time) {
-    Schedule *schedule = parsed("# schedule a  stages 2  microbatches 2  slots 2\n"
-                                "stage 0: F0 F1 B0 E1>h L1<h B1\nstage 1: F0 B0 F1 B1\n");
+    AutoSchedule *schedule = parsed("# schedule a  stages 2  microbatches 2  slots 2\n"
+                                    "stage 0: F0 F1 B0 E1>h L1<h B1\nstage 1: F0 B0 F1 B1\n");
     const double first[] = {1, 3, 2, 99, 99, 2}, second[] = {2, 5, 1, 4}, *action[] = {first, second},
                  ignored[] = {7, 7}, transfer[] = {0.5, 0.5};
     SimulateCosts costs = {.forward = ignored, .backward = ignored, .transfer = transfer, .action = action};
@@ -93,22 +90,19 @@ TEST(actions_may_each_have_their_own_time) {
     assert_near(timeline->stage[1].times[3].end, 21);
     assert_near(timeline->makespan, 25);
     timeline_free(timeline);
-    schedule_free(schedule);
 }
 
 // A run with a limit ends as without it, or is given up, but only if it takes longer than the limit: in every kind of
 // schedule, with evictions, and with the last backwards at the end of a long way down.
 static int limited(const Schedule *schedule, SimulateCosts costs) {
-    Timeline *whole = schedule_simulated(schedule, &costs);
+    AutoTimeline *whole = schedule_simulated(schedule, &costs);
     int given_up = 0;
     for (int percent = 50; percent <= 110; percent++) {
         costs.most = whole->makespan * percent / 100;
-        Timeline *timeline = schedule_simulated(schedule, &costs);
+        AutoTimeline *timeline = schedule_simulated(schedule, &costs);
         if (isinf(timeline->makespan)) assert_true(percent < 100 && ++given_up > 0);
         else assert_near(timeline->makespan, whole->makespan);
-        timeline_free(timeline);
     }
-    timeline_free(whole);
     return given_up;
 }
 
@@ -131,36 +125,32 @@ TEST(a_run_is_given_up_only_if_it_takes_longer) {
         for (int split = 0; split < 2; split++) {
             ScheduleSpec spec = {.stages = STAGES, .microbatches = 18, .split = split == 1};
             if (schedule_kinds[kind].sliced) spec.slices = 2;
-            Schedule *schedule = schedule_make(&schedule_kinds[kind], &spec, NULL);
-            Schedule *evicting = bpipe_balance(schedule, 0, EVICT_TO_HOST, 1, NULL);
+            AutoSchedule *schedule = schedule_make(&schedule_kinds[kind], &spec, NULL);
+            AutoSchedule *evicting = bpipe_balance(schedule, 0, EVICT_TO_HOST, 1, NULL);
             assert_true(limited(schedule, costs) > 40 && limited(evicting, costs) > 10);
-            schedule_free(schedule);
-            schedule_free(evicting);
         }
 }
 
 TEST(a_full_edge_holds_up_the_sender_and_nothing_else) {
-    Schedule *schedule = schedule_forward(2, 8);
+    AutoSchedule *schedule = schedule_forward(2, 8);
     double forward[] = {1, 10}, edge[] = {0};
     SimulateCosts costs = {.forward = forward, .backward = forward, .edge = edge};
     for (int buffers = 1; buffers <= 3; buffers++) {
         schedule->edge_buffers = buffers;
-        Timeline *timeline = simulate_run(schedule, &costs, NULL);
+        AutoTimeline *timeline = simulate_run(schedule, &costs, NULL);
         // 2 * buffers messages can be sent before their consumers complete.
         for (int i = 2 * buffers; i < 8; i++)
             assert_near(timeline->stage[0].times[i].begin, timeline->stage[1].times[i - 2 * buffers].end);
         assert_near(timeline->stage[0].times[2 * buffers - 1].begin, 2 * buffers - 1);
         assert_near(timeline->makespan, 81);
-        timeline_free(timeline);
     }
-    schedule_free(schedule);
 }
 
 // One stage, two own slots, evictions to the host: every time can be computed by hand.
 TEST(a_transfer_runs_beside_compute_and_compute_waits_where_it_must) {
-    Schedule *schedule = parsed("# schedule bpipe  stages 1  microbatches 3  slots 2\n"
-                                "stage 0: F0 F1 E1>h F2 B0 L1<h B1 B2\n");
-    Timeline *timeline = run(schedule, (Times){1, 2, 5, 0, false});
+    AutoSchedule *schedule = parsed("# schedule bpipe  stages 1  microbatches 3  slots 2\n"
+                                    "stage 0: F0 F1 E1>h F2 B0 L1<h B1 B2\n");
+    AutoTimeline *timeline = run(schedule, (Times){1, 2, 5, 0, false});
     // F0 0-1, F1 1-2, E1 2-7, F2 waits for the slot 2-7, 7-8, B0 8-10, L1 10-15, B1 waits for its load, 15-17, B2
     // 17-19.
     static const double start[] = {0, 1, 2, 7, 8, 10, 15, 17}, end[] = {1, 2, 7, 8, 10, 15, 17, 19};
@@ -173,8 +163,6 @@ TEST(a_transfer_runs_beside_compute_and_compute_waits_where_it_must) {
     assert_near(timeline->exposed, 10);
     assert_near(timeline->bubble, 1 - 9.0 / 19);
     assert_int_equal(timeline->stage[0].own_peak, 2);
-    timeline_free(timeline);
-    schedule_free(schedule);
 }
 
 // E0 comes behind E2, which waits for A2. By then the gradient of microbatch 0 is here, and so is its bundle.
@@ -192,8 +180,8 @@ TEST(a_backward_waits_for_its_load_even_if_the_eviction_has_not_started) {
 }
 
 TEST(both_sides_of_a_transfer_share_its_time) {
-    Schedule *schedule = schedule_bpipe(8, 20, 5, NULL);
-    Timeline *timeline = run(schedule, (Times){1, 2, 1.25, 0.1, false});
+    AutoSchedule *schedule = schedule_bpipe(8, 20, 5, NULL);
+    AutoTimeline *timeline = run(schedule, (Times){1, 2, 1.25, 0.1, false});
     for (int s = 0; s < 3; s++) {
         const StageSchedule *evictor = &schedule->stage[s], *acceptor = &schedule->stage[7 - s];
         int64_t other = 0;
@@ -207,8 +195,6 @@ TEST(both_sides_of_a_transfer_share_its_time) {
         }
         assert_int_equal(timeline->stage[7 - s].lent_peak, acceptor->lent_slots);
     }
-    timeline_free(timeline);
-    schedule_free(schedule);
 }
 
 TEST(a_schedule_that_hangs_is_reported_with_its_action) {
@@ -245,20 +231,17 @@ static Timeline *run_on_cores(int microbatches, double cores) {
     const int compute[] = {0, 0};
     SimulateShares shares = {.count = 1, .capacity = &cores, .compute = compute};
     SimulateCosts costs = {.forward = forward, .backward = backward, .shares = &shares};
-    Schedule *schedule = schedule_1f1b(2, microbatches, NULL);
+    AutoSchedule *schedule = schedule_1f1b(2, microbatches, NULL);
     Timeline *timeline = simulate_run(schedule, &costs, NULL);
     assert_non_null(timeline);
-    schedule_free(schedule);
     return timeline;
 }
 
 TEST(ranks_that_share_a_core_take_the_time_of_all_their_work) {
     for (int m = 2; m <= 64; m *= 2) {
-        Timeline *two = run_on_cores(m, 2), *one = run_on_cores(m, 1);
+        AutoTimeline *two = run_on_cores(m, 2), *one = run_on_cores(m, 1);
         assert_near(two->makespan, 3 * (m + 1));
         assert_near(one->makespan, 3 * 2 * m); // never idle: one of the stages always has work
-        timeline_free(two);
-        timeline_free(one);
     }
 }
 
@@ -293,18 +276,14 @@ TEST(messages_that_leave_through_one_card_slow_each_other_down) {
     const int down[] = {-1, 0}, up[] = {0, -1}, none[] = {-1, -1};
     SimulateShares shares = {.count = 1, .capacity = &capacity, .down = down, .up = up};
     SimulateCosts costs = {.forward = one, .backward = two, .edge = edge, .shares = &shares};
-    Schedule *schedule = schedule_1f1b(3, 16, NULL);
-    Timeline *shared = simulate_run(schedule, &costs, NULL);
+    AutoSchedule *schedule = schedule_1f1b(3, 16, NULL);
+    AutoTimeline *shared = simulate_run(schedule, &costs, NULL);
     shares.down = shares.up = none;
-    Timeline *alone = simulate_run(schedule, &costs, NULL);
+    AutoTimeline *alone = simulate_run(schedule, &costs, NULL);
     costs.shares = NULL;
-    Timeline *plain = simulate_run(schedule, &costs, NULL);
+    AutoTimeline *plain = simulate_run(schedule, &costs, NULL);
     assert_true(shared->makespan > alone->makespan + 0.5);
     assert_near(alone->makespan, plain->makespan);
-    timeline_free(shared);
-    timeline_free(alone);
-    timeline_free(plain);
-    schedule_free(schedule);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -316,17 +295,14 @@ typedef struct Loss {
 } Loss;
 
 static Loss loss_of(const Schedule *schedule, Times times) {
-    Timeline *timeline = run(schedule, times);
+    AutoTimeline *timeline = run(schedule, times);
     double base = (schedule->microbatches + schedule->stages - 1) * (times.forward + times.backward);
     if (times.edge > 0) {
-        Schedule *plain = schedule_1f1b(schedule->stages, schedule->microbatches, NULL);
-        Timeline *reference = run(plain, times);
+        AutoSchedule *plain = schedule_1f1b(schedule->stages, schedule->microbatches, NULL);
+        AutoTimeline *reference = run(plain, times);
         base = reference->makespan;
-        timeline_free(reference);
-        schedule_free(plain);
     }
     Loss loss = {timeline->makespan / base - 1, timeline->exposed / times.forward};
-    timeline_free(timeline);
     return loss;
 }
 
@@ -348,7 +324,7 @@ TEST(a_run_without_a_clock_has_the_times_of_one_with_a_clock) {
         for (int p = 2; p <= 8; p += 3) {
             ScheduleSpec spec = {.stages = p, .microbatches = 4 * p, .group = p, .delay = p - 1};
             Error err = {0};
-            Schedule *schedule = schedule_make(&schedule_kinds[kind], &spec, &err);
+            AutoSchedule *schedule = schedule_make(&schedule_kinds[kind], &spec, &err);
             if (schedule == NULL) continue; // no list for an odd number of stages
             double each[4][2 * MOST_STAGES], edge[MOST_STAGES], last[MOST_STAGES], capacity = 1e6;
             int resource[MOST_STAGES] = {0};
@@ -357,9 +333,9 @@ TEST(a_run_without_a_clock_has_the_times_of_one_with_a_clock) {
             for (int s = 0; s < p; s++) edge[s] = 0.3 + 1.1 * (s % 3), last[s] = 1.1;
             SimulateShares shares = {.count = 1, .capacity = &capacity, .down = resource, .up = resource};
             SimulateCosts costs = {each[0], each[1], each[2], each[3], .last = last, .edge = edge};
-            Timeline *without = schedule_simulated(schedule, &costs);
+            AutoTimeline *without = schedule_simulated(schedule, &costs);
             costs.shares = &shares;
-            Timeline *with = schedule_simulated(schedule, &costs);
+            AutoTimeline *with = schedule_simulated(schedule, &costs);
             assert_near(without->makespan, with->makespan);
             for (int s = 0; s < p; s++) {
                 assert_near(without->stage[s].busy, with->stage[s].busy);
@@ -367,9 +343,6 @@ TEST(a_run_without_a_clock_has_the_times_of_one_with_a_clock) {
                 for (int64_t i = 0; i < schedule->stage[s].count; i++)
                     assert_near(without->stage[s].times[i].begin, with->stage[s].times[i].begin);
             }
-            timeline_free(without);
-            timeline_free(with);
-            schedule_free(schedule);
         }
 }
 
@@ -405,11 +378,9 @@ TEST(bundles_that_are_loaded_earlier_bear_slower_transfers) {
     } rows[] = {{5, 1, 1.5}, {5, 2, 2}, {6, 2, 2.25}, {6, 3, 3}, {7, 2, 3}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         for (int m = 8; m <= 256; m += m < 32 ? 1 : 16) {
-            Schedule *base = schedule_1f1b(8, m, NULL);
-            Schedule *schedule = bpipe_balance(base, rows[i].slots, EVICT_TO_PEER, rows[i].ahead, NULL);
+            AutoSchedule *base = schedule_1f1b(8, m, NULL);
+            AutoSchedule *schedule = bpipe_balance(base, rows[i].slots, EVICT_TO_PEER, rows[i].ahead, NULL);
             assert_no_loss(schedule, (Times){1, 2, rows[i].transfer, 0, false});
-            schedule_free(base);
-            schedule_free(schedule);
         }
 }
 
@@ -417,14 +388,12 @@ TEST(the_host_form_loses_no_time_while_a_transfer_takes_a_forward) {
     for (int p = 2; p <= 32; p += 1 + p / 8)
         for (int slots = 2; slots <= p; slots += 1 + p / 6)
             for (int m = p; m <= 256; m += 61) {
-                Schedule *base = schedule_1f1b(p, m, NULL);
-                Schedule *host = bpipe_balance(base, slots, EVICT_TO_HOST, 1, NULL);
+                AutoSchedule *base = schedule_1f1b(p, m, NULL);
+                AutoSchedule *host = bpipe_balance(base, slots, EVICT_TO_HOST, 1, NULL);
                 // With two slots, forwards of the warm-up wait until their predecessors are evicted, but only briefly.
                 if (slots > 2) assert_no_loss(host, (Times){1, 2, 1, 0, false});
                 assert_near(loss_of(host, (Times){1, 2, 1, 0, false}).share, 0);
                 assert_near(loss_of(host, (Times){1, 3, 1, 0, true}).share, 0);
-                schedule_free(base);
-                schedule_free(host);
             }
 }
 
@@ -435,8 +404,8 @@ static void table_of_transfers(void) {
     printf("Evictions per stage in a step of m = 64 (each is one transfer out and one back)\n");
     printf("| p | slots | bundles of stage 0 without | evictions of stage 0, 1, 2, ... | all, with one slot more |\n");
     for (int p = 4; p <= 32; p += p < 10 ? 1 : p < 16 ? 2 : 8) {
-        Schedule *schedule = schedule_bpipe(p, 64, bpipe_min_slots(p), NULL);
-        Schedule *more = schedule_bpipe(p, 64, bpipe_min_slots(p) + 1, NULL);
+        AutoSchedule *schedule = schedule_bpipe(p, 64, bpipe_min_slots(p), NULL);
+        AutoSchedule *more = schedule_bpipe(p, 64, bpipe_min_slots(p) + 1, NULL);
         int64_t all = 0, all_more = 0;
         printf("| %d | %d | %d |", p, bpipe_min_slots(p), p);
         for (int s = 0; s < p; s++) {
@@ -446,8 +415,6 @@ static void table_of_transfers(void) {
                 printf(" %d", (int)schedule_actions(schedule, s, ACTION_EVICT));
         }
         printf(" = %d | %d |\n", (int)all, (int)all_more);
-        schedule_free(schedule);
-        schedule_free(more);
     }
 }
 
@@ -465,10 +432,9 @@ static void table_of_losses(const char *title, double backward) {
     for (int i = 0; i < TRANSFERS; i++) printf(" %g |", transfers[i]);
     printf("\n");
     for (int p = 4; p <= 32; p *= 2) {
-        Schedule *schedule = schedule_bpipe(p, 64, bpipe_min_slots(p), NULL);
+        AutoSchedule *schedule = schedule_bpipe(p, 64, bpipe_min_slots(p), NULL);
         printf("| %d |", p);
         print_losses(schedule, backward);
-        schedule_free(schedule);
     }
 }
 
@@ -476,17 +442,15 @@ static void table_of_earlier_loads(int p) {
     printf("\np = %d, m = 64, F = 1, B = 2\n| slots | ahead | evictions |", p);
     for (int i = 0; i < TRANSFERS; i++) printf(" %g |", transfers[i]);
     printf("\n");
-    Schedule *base = schedule_1f1b(p, 64, NULL);
+    AutoSchedule *base = schedule_1f1b(p, 64, NULL);
     for (int slots = bpipe_min_slots(p); slots <= bpipe_min_slots(p) + 2; slots++)
         for (int ahead = 1; ahead <= 3; ahead++) {
-            Schedule *schedule = bpipe_balance(base, slots, EVICT_TO_PEER, ahead, NULL);
+            AutoSchedule *schedule = bpipe_balance(base, slots, EVICT_TO_PEER, ahead, NULL);
             int64_t all = 0;
             for (int s = 0; s < p; s++) all += schedule_actions(schedule, s, ACTION_EVICT);
             printf("| %d | %d | %d |", slots, ahead, (int)all);
             print_losses(schedule, 2);
-            schedule_free(schedule);
         }
-    schedule_free(base);
 }
 
 int main(int argc, char **argv) {

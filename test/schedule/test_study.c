@@ -39,16 +39,14 @@ TEST(idle_time_of_1f1b_is_the_formula) {
         char said[256], expected[64];
         snprintf(expected, sizeof expected, "idle %.1f %% at F=I=W=1 (1F1B %.1f %%)", 100.0 * (p - 1) / (m + p - 1),
                  100.0 * (p - 1) / (m + p - 1));
-        Schedule *plain = proved_(schedule_1f1b(p, m, &err)), *balanced = proved_(bpipe_balance(plain, 0, 0, 1, &err));
+        AutoSchedule *plain = proved_(schedule_1f1b(p, m, &err)),
+                     *balanced = proved_(bpipe_balance(plain, 0, 0, 1, &err));
         const Schedule *both[] = {plain, balanced};
         for (int i = 0; i < 2; i++) {
-            Timeline *timeline = study_run(both[i], &ones_, &err);
+            AutoTimeline *timeline = study_run(both[i], &ones_, &err);
             study_say(both[i], timeline, &ones_, said, sizeof said);
             assert_non_null(strstr(said, expected));
-            timeline_free(timeline);
         }
-        schedule_free(balanced);
-        schedule_free(plain);
     }
 }
 
@@ -57,13 +55,11 @@ TEST(chunks_share_the_times_of_a_stage) {
     for (int i = 0; i < schedule_kind_count; i++) {
         ScheduleSpec spec = {.stages = 4, .microbatches = 8};
         Error err = {0};
-        Schedule *schedule = proved_(schedule_make(&schedule_kinds[i], &spec, &err));
+        AutoSchedule *schedule = proved_(schedule_make(&schedule_kinds[i], &spec, &err));
         StudyTimes times = {.forward = 1, .input = 2, .weight = 3, .message = 0.25};
-        Timeline *timeline = study_run(schedule, &times, &err);
+        AutoTimeline *timeline = study_run(schedule, &times, &err);
         assert_non_null(timeline);
         for (int s = 0; s < 4; s++) assert_true(timeline->stage[s].busy > 47.999 && timeline->stage[s].busy < 48.001);
-        timeline_free(timeline);
-        schedule_free(schedule);
     }
 }
 
@@ -76,9 +72,9 @@ TEST(chunks_and_slices_share_the_time_of_a_transfer) {
     for (int i = 0; i < 3; i++) {
         Error err = {0};
         StudyTimes times = {.forward = 1, .input = 1, .weight = 1, .transfer = 0.5};
-        Schedule *plain = proved_(schedule_make(&schedule_kinds[schedule_kind_index(names[i])], &specs[i], &err));
-        Schedule *balanced = proved_(bpipe_balance(plain, 0, 0, 1, &err));
-        Timeline *timeline = study_run(balanced, &times, &err);
+        AutoSchedule *plain = proved_(schedule_make(&schedule_kinds[schedule_kind_index(names[i])], &specs[i], &err));
+        AutoSchedule *balanced = proved_(bpipe_balance(plain, 0, 0, 1, &err));
+        AutoTimeline *timeline = study_run(balanced, &times, &err);
         assert_non_null(timeline);
         double each = 0.5 / (balanced->chunks * balanced->slices);
         int moved = 0;
@@ -89,23 +85,19 @@ TEST(chunks_and_slices_share_the_time_of_a_transfer) {
             moved++;
         }
         assert_true(moved > 0);
-        timeline_free(timeline);
-        schedule_free(balanced);
-        schedule_free(plain);
     }
 }
 
 static char *drawn_(const Schedule *schedule, int width) {
     Error err = {0};
-    Timeline *timeline = study_run(schedule, &ones_, &err);
+    AutoTimeline *timeline = study_run(schedule, &ones_, &err);
     char *text = unit_written(assert_int_equal(study_draw(schedule, timeline, width, false, file), 0));
-    timeline_free(timeline);
     return text;
 }
 
 TEST(lanes_keep_to_the_width_and_show_each_action) {
     Error err = {0};
-    Schedule *small = proved_(schedule_1f1b(2, 2, &err)), *large = proved_(schedule_1f1b(8, 200, &err));
+    AutoSchedule *small = proved_(schedule_1f1b(2, 2, &err)), *large = proved_(schedule_1f1b(8, 200, &err));
     char *text = drawn_(small, 45);
     assert_string_equal(text, "stage 0  F0--F1--        B0------    B1------\n"
                               "stage 1      F0--B0------F1--B1------        \n");
@@ -118,6 +110,4 @@ TEST(lanes_keep_to_the_width_and_show_each_action) {
     }
     assert_int_equal(lines, 8);
     free(text);
-    schedule_free(small);
-    schedule_free(large);
 }

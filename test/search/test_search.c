@@ -51,6 +51,10 @@ static void close_world(World *world) {
     free(world);
 }
 
+UNIT_END(World, close_world)
+#define AutoWorld  UNIT_ENDS(close_world) World
+#define AutoResult __attribute__((cleanup(search_free))) SearchResult
+
 static SearchResult search(const World *world, bool exhaustive) {
     SearchResult result;
     SearchOptions options = {.exhaustive = exhaustive};
@@ -102,7 +106,7 @@ static const Searched *searched(size_t i) {
 
 // A thread counts shapes and sets layouts in the same configuration.
 TEST(listed_layers_outlast_the_count_of_a_shape) {
-    World *world = open_world("configs/llama65b.yaml", 4, "model.layers=8 train.global_batch=16");
+    AutoWorld *world = open_world("configs/llama65b.yaml", 4, "model.layers=8 train.global_batch=16");
     Config base = loaded("configs/llama65b.yaml", "model.layers=8 train.global_batch=16 parallel.tensor=1 "
                                                   "parallel.data=1 parallel.pipeline=4 parallel.layers=[1,3,3,1]");
     SearchSpace space = space_make(&base, &world->planner, 4);
@@ -112,7 +116,6 @@ TEST(listed_layers_outlast_the_count_of_a_shape) {
     space_layer_times(&space, &layout, &ends, &config);
     space_set(&space, &layout, &config);
     for (int s = 0; s < 4; s++) assert_int_equal(config_layers(&config, 4, s), s % 3 == 0 ? 1 : 3);
-    close_world(world);
 }
 
 // ---- against all candidates, simulated -----------------------------------------------------------------------------
@@ -186,7 +189,7 @@ static void compare_ways(const SearchResult *quick, const SearchResult *all) {
 static void compare_with_all(const struct Case *at, const Searched *found) {
     const World *world = found->world;
     const SearchResult *all = &found->all;
-    SearchResult quick = search(world, false);
+    AutoResult quick = search(world, false);
     assert_int_equal(quick.best < 0, all->best < 0);
     assert_true(all->simulated > quick.simulated || all->best < 0);
     compare_misfits(world, &quick, all);
@@ -208,7 +211,6 @@ static void compare_with_all(const struct Case *at, const Searched *found) {
     }
     print_message("%s %s: %lld of %lld simulated\n", at->path, at->overrides, (long long)quick.simulated,
                   (long long)all->simulated);
-    search_free(&quick);
 }
 
 TEST(best_front_and_ten_are_those_of_all_candidates_simulated) {
@@ -258,7 +260,7 @@ TEST(no_step_is_shorter_than_its_bound) {
 
 // Of a long schedule a few rounds are simulated, each only as long as the whole may still take no longer than `worth`.
 TEST(a_long_schedule_is_given_up_only_if_it_takes_longer) {
-    World *world =
+    AutoWorld *world =
         open_world("configs/llama65b.yaml", 4, "model.layers=16 train.global_batch=8192 hardware.memory_gib=4000");
     Config *config = malloc(sizeof *config);
     int given_up = 0, planned = 0;
@@ -285,18 +287,17 @@ TEST(a_long_schedule_is_given_up_only_if_it_takes_longer) {
         }
     assert_true(planned > 12 && given_up > 15 * planned);
     free(config);
-    close_world(world);
 }
 
 // ---- threads -------------------------------------------------------------------------------------------------------
 
 TEST(results_do_not_depend_on_threads) {
 #ifdef _OPENMP
-    World *world = open_world(cases[2].path, cases[2].gpus, cases[2].overrides);
+    AutoWorld *world = open_world(cases[2].path, cases[2].gpus, cases[2].overrides);
     omp_set_num_threads(1);
-    SearchResult one = search(world, false);
+    AutoResult one = search(world, false);
     omp_set_num_threads(5);
-    SearchResult many = search(world, false);
+    AutoResult many = search(world, false);
     assert_int_equal(one.found.count, many.found.count);
     assert_int_equal(one.evaluated, many.evaluated);
     assert_int_equal(one.best, many.best);
@@ -308,9 +309,6 @@ TEST(results_do_not_depend_on_threads) {
     }
     assert_int_equal(one.front_count, many.front_count);
     assert_memory_equal(one.front, many.front, (size_t)one.front_count * sizeof *one.front);
-    search_free(&one);
-    search_free(&many);
-    close_world(world);
 #else
     skip();
 #endif
@@ -325,11 +323,9 @@ TEST(the_next_better_is_quicker_and_does_not_fit) {
     Candidate misfit;
     double step;
     const char *tight = "model.layers=8 train.global_batch=16 hardware.memory_gib=40";
-    World *world = open_world(cases[1].path, cases[1].gpus, tight);
-    SearchResult result = search(world, false);
+    AutoWorld *world = open_world(cases[1].path, cases[1].gpus, tight);
+    AutoResult result = search(world, false);
     assert_true(answer_next_better(&world->space, &result, &misfit, &step, &err));
     assert_true(step < 0.99 * step_of(&result.found.items[result.fastest]) && misfit.forecast.lacks > 0);
     assert_true(strlen(answer_reason(&world->space, &misfit, text)) > 0);
-    search_free(&result);
-    close_world(world);
 }

@@ -20,3 +20,5 @@ Made made(const char *path, const char *overrides);
 // Does the same; other values of the backend that the plan uses come from `be`.
 Made made_for(Backend be, const char *path, const char *overrides);
 void unmake(Made *all);
+// A Made that ends with its block.
+#define AutoMade __attribute__((cleanup(unmake))) Made

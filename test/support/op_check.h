@@ -34,6 +34,9 @@ static inline void op_end(Op *op) {
     op->backend->destroy(op->backend);
 }
 
+// An Op that ends with its block.
+#define AutoOp __attribute__((cleanup(op_end))) Op
+
 static inline void *op_hold(Op *op, int64_t bytes) {
     assert_true(op->count < (int)(sizeof op->held / sizeof *op->held));
     void *memory = calloc(1, (size_t)bytes + 1);
@@ -135,12 +138,11 @@ static inline void op_same_for_any_threads(OpRun run, const void *shape, int64_t
         unsigned char *out[3];
         int64_t bytes[3];
         for (int t = 0; t < 3; t++) {
-            Op op = op_start(precision, t + 1);
+            AutoOp op = op_start(precision, t + 1);
             out[t] = malloc((size_t)limit);
             assert_non_null(out[t]);
             bytes[t] = run(&op, shape, out[t]);
             assert_true(bytes[t] > 0 && bytes[t] <= limit);
-            op_end(&op);
         }
         for (int t = 1; t < 3; t++) {
             assert_int_equal(bytes[0], bytes[t]);

@@ -7,6 +7,11 @@
 
 #include <string.h>
 
+UNIT_END(Schedule, schedule_free)
+UNIT_END(Timeline, timeline_free)
+#define AutoSchedule UNIT_ENDS(schedule_free) Schedule
+#define AutoTimeline UNIT_ENDS(timeline_free) Timeline
+
 static inline int schedule_kind_index(const char *name) {
     int kind = schedule_kind_count - 1;
     while (kind >= 0 && strcmp(schedule_kinds[kind].name, name) != 0) kind--;
@@ -24,9 +29,8 @@ static inline Schedule *schedule_forward(int stages, int microbatches) {
 }
 
 static inline Schedule *schedule_bpipe(int stages, int microbatches, int slots, Error *err) {
-    Schedule *base = schedule_1f1b(stages, microbatches, err);
+    AutoSchedule *base = schedule_1f1b(stages, microbatches, err);
     Schedule *schedule = base == NULL ? NULL : bpipe_balance(base, slots, EVICT_TO_PEER, 1, err);
-    schedule_free(base);
     return schedule;
 }
 

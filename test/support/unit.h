@@ -28,6 +28,12 @@
         text_;                                                                                                         \
     })
 
+// UNIT_ENDS(end) in front of a declaration: at the end of the block `end` gets the variable's pointer. UNIT_END makes it
+// known for a type. Aliases such as AutoSchedule contain both.
+#define UNIT_END(type, end)                                                                                            \
+    static inline void end##_of(type **variable) { end(*variable); }
+#define UNIT_ENDS(end) __attribute__((cleanup(end##_of)))
+
 // True under a sanitizer, which makes a program several times slower. Tests then use fewer cases.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { UNIT_SANITIZED = 1 };

@@ -43,7 +43,7 @@ static Norm norm_run(Op *op, int64_t rows, int64_t cols, bool layernorm) {
 }
 
 static void check_norm(int precision, int64_t rows, int64_t cols, bool layernorm) {
-    Op cpu = op_start(precision, 2), gpu = on_kernels(precision);
+    AutoOp cpu = op_start(precision, 2), gpu = on_kernels(precision);
     Norm want = norm_run(&cpu, rows, cols, layernorm), got = norm_run(&gpu, rows, cols, layernorm);
     double bound = bound_of(precision);
     assert_memory_equal(got.sum.data, want.sum.data, (size_t)want.sum.bytes);
@@ -51,8 +51,6 @@ static void check_norm(int precision, int64_t rows, int64_t cols, bool layernorm
     op_near("dx", got.dx.value, want.dx.value, rows * cols, bound, 1.0);
     op_near("dw", got.dw.value, want.dw.value, cols, 2e-5, (double)rows);
     op_near("db", got.db.value, want.db.value, cols, 2e-5, (double)rows);
-    op_end(&cpu);
-    op_end(&gpu);
 }
 
 TEST(norms_agree_with_the_cpu_at_every_length) {
@@ -76,7 +74,7 @@ static void make_result(Op *op, int maker, Factor out, int64_t rows, int64_t col
 }
 
 static void check_narrow(int maker, int kind, int64_t rows, int64_t cols, bool on_cpu) {
-    Op cpu = op_start(PRECISION_BF16, 2), gpu = on_cpu ? op_start(PRECISION_BF16, 2) : on_kernels(PRECISION_BF16);
+    AutoOp cpu = op_start(PRECISION_BF16, 2), gpu = on_cpu ? op_start(PRECISION_BF16, 2) : on_kernels(PRECISION_BF16);
     int64_t bytes = factor_scale_bytes(kind, rows, cols);
     Operand plain = op_output(&gpu, rows * cols), source = op_output(&gpu, rows * cols);
     Factor want = {op_poison(&cpu, rows * cols), op_poison(&cpu, bytes), plain.data, kind};
@@ -87,8 +85,6 @@ static void check_narrow(int maker, int kind, int64_t rows, int64_t cols, bool o
     if (maker == SWIGLU_BACKWARD) assert_memory_equal(source.data, plain.data, (size_t)(2 * rows * cols));
     assert_memory_equal(got.data, want.data, (size_t)(rows * cols));
     assert_memory_equal(got.scales, want.scales, (size_t)bytes);
-    op_end(&cpu);
-    op_end(&gpu);
 }
 
 TEST(results_of_eight_bits_are_the_quantized_results) {
@@ -100,13 +96,12 @@ TEST(results_of_eight_bits_are_the_quantized_results) {
 }
 
 TEST(rows_beyond_the_limit_are_refused) {
-    Op op = on_kernels(PRECISION_FP32);
+    AutoOp op = on_kernels(PRECISION_FP32);
     CudaBackend *cuda = cuda_self(op.backend);
     Operand x = op_output(&op, 32769), w = op_output(&op, 32769), out = op_output(&op, 32769);
     cuda_norm_forward(op.backend, factor_plain(out.data), NULL, x.data, NULL, w.data, NULL, 1, 32769, EPS);
     assert_non_null(strstr(cuda->failed_at, "32768 columns"));
     cuda->failed_at = NULL;
-    op_end(&op);
 }
 
 // --- memory that is not aligned to 16 bytes, where kernels cannot access pieces of 16 bytes
@@ -135,7 +130,7 @@ TEST(memory_that_is_not_aligned_gives_the_same_values) {
     static unsigned char first[BYTES], other[BYTES];
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
         for (int64_t shift = 0; shift < 4; shift++) {
-            Op op = on_kernels(precision), cpu = op_start(precision, 1);
+            AutoOp op = on_kernels(precision), cpu = op_start(precision, 1);
             Shifted s = {shift, COUNT};
             int64_t bytes = run_shifted(&op, &s, first), count = bytes / op.backend->element;
             assert_int_equal(run_shifted(&cpu, &s, other), bytes);
@@ -143,14 +138,12 @@ TEST(memory_that_is_not_aligned_gives_the_same_values) {
             memcpy(got.data, first, (size_t)bytes);
             memcpy(want.data, other, (size_t)bytes);
             op_near("shifted", op_read(&op, &got), op_read(&cpu, &want), count, bound_of(precision), 1.0);
-            op_end(&op);
-            op_end(&cpu);
         }
 }
 
 // The CPU's rule: sums in rank order, in fp32, rounded once. The rank's own block is read from the output.
 static void check_blocks(int precision, int ranks, int rank, int64_t count) {
-    Op op = on_kernels(precision), cpu = op_start(precision, 1);
+    AutoOp op = on_kernels(precision), cpu = op_start(precision, 1);
     int64_t width = op.backend->element;
     char *others = op_operand(&op, ranks * count, 1, 0, 1).data;
     float *values = op_hold(&op, ranks * count * 4), *sum = op_hold(&op, count * 4);
@@ -163,8 +156,6 @@ static void check_blocks(int precision, int ranks, int rank, int64_t count) {
     memset(others + rank * count * width, 0xff, (size_t)(count * width));
     cuda_sum_blocks(op.backend, out.data, out.data, others, ranks, rank, count);
     assert_memory_equal(out.data, want.data, (size_t)(count * width));
-    op_end(&op);
-    op_end(&cpu);
 }
 
 TEST(blocks_of_ranks_are_summed_to_the_bits_of_cpus) {
@@ -180,7 +171,7 @@ TEST(tensors_may_begin_anywhere) {
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
         double norms[2] = {0, 0};
         float *weights[2];
-        Op op = on_kernels(precision);
+        AutoOp op = on_kernels(precision);
         for (int shift = 0; shift < 2; shift++) {
             float *scratch[4];
             for (int i = 0; i < 4; i++) {
@@ -199,7 +190,6 @@ TEST(tensors_may_begin_anywhere) {
         }
         assert_true(norms[0] == norms[1]);
         for (int k = 0; k < COUNT; k++) assert_true(weights[0][k] == weights[1][k]);
-        op_end(&op);
     }
 }
 
@@ -211,7 +201,7 @@ static double gelu_of(void *x) { return gelu(*(double *)x); }
 TEST(gelu_agrees_with_float64) {
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
         for (int64_t count = 1; count < 5000; count = count * 3 + 1) {
-            Op op = on_kernels(precision);
+            AutoOp op = on_kernels(precision);
             Operand x = op_operand(&op, count, 1, 0, 9), dout = op_operand(&op, count, 2, 0, 1);
             Operand y = op_output(&op, count), dx = op_output(&op, count);
             double *want = op_hold(&op, count * 8), *slope = op_hold(&op, count * 8);
@@ -223,12 +213,11 @@ TEST(gelu_agrees_with_float64) {
             cuda_gelu_backward(op.backend, dx.data, dout.data, x.data, count);
             op_near("gelu", op_read(&op, &y), want, count, op_bound(&op), 0.1);
             op_near("gelu backward", op_read(&op, &dx), slope, count, op_bound(&op), 0.1);
-            op_end(&op);
         }
 }
 
 static void check_bias(int precision, int64_t rows, int64_t cols) {
-    Op op = on_kernels(precision);
+    AutoOp op = on_kernels(precision);
     Operand y = op_operand(&op, rows * cols, 1, 0, 1), bias = op_operand(&op, cols, 2, 0, 1);
     Operand sums = op_gradient(&op, cols, 3, 1);
     double *want = op_hold(&op, rows * cols * 8), *total = op_hold(&op, cols * 8);
@@ -241,7 +230,6 @@ static void check_bias(int precision, int64_t rows, int64_t cols) {
     cuda_bias_add(op.backend, y.data, bias.data, rows, cols);
     op_near("column sums", op_read(&op, &sums), total, cols, 1e-6, sqrt((double)rows) + 1);
     op_near("bias", op_read(&op, &y), want, rows * cols, op_bound(&op), 0.1);
-    op_end(&op);
 }
 
 TEST(biases_and_their_gradients_agree_with_float64) {
@@ -254,12 +242,11 @@ TEST(biases_and_their_gradients_agree_with_float64) {
 TEST(gradients_of_a_range_are_added_in_fp32) {
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
         for (int64_t count = 1; count < 9000; count = 3 * count + 8) {
-            Op op = on_kernels(precision);
+            AutoOp op = on_kernels(precision);
             Operand to = op_gradient(&op, count, 1, 1.0), from = op_operand(&op, count, 2, 0.0, 1.0);
             for (int64_t i = 0; i < count; i++) to.value[i] += from.value[i];
             cuda_accumulate_narrow(op.backend, to.data, from.data, count);
             op_near("sum", op_read(&op, &to), to.value, count, 1e-6, 1.0);
-            op_end(&op);
         }
 }
 
@@ -297,7 +284,7 @@ static void spoil_unseen(const Op *op, const CudaScores *s, const Operand *x) {
 }
 
 static void check_softmax(int precision, CudaScores scores, bool fused, bool in_place, int64_t document) {
-    Op op = on_kernels(precision);
+    AutoOp op = on_kernels(precision);
     const CudaScores *s = &scores;
     int64_t count = scores_count(s);
     scores.apart = 3, scores.places = op_places(&op, s->first + s->rows, 3, document);
@@ -319,7 +306,6 @@ static void check_softmax(int precision, CudaScores scores, bool fused, bool in_
     double bound = precision == PRECISION_BF16 ? 0x1p-7 : 1e-5; // the slopes start from p as stored
     op_near("p", op_read(&op, &p), want_p, count, bound, 1e-6);
     op_near("dscores", op_read(&op, &ds), want_ds, count, bound, 0.3 * s->scale);
-    op_end(&op);
 }
 
 TEST(both_softmaxes_agree_with_float64) {
@@ -351,7 +337,7 @@ TEST(normals_have_the_bits_of_the_cpu) {
                  {300, 64, {0.02f, 1337, 5, 0, 64}},
                  {17, 37, {0.02f, 7, (uint64_t)1 << 40, 3, 101}},
                  {5, 2050, {0.5f, (uint64_t)1 << 35, 9, ((uint64_t)1 << 33) + 2, 4099}}};
-    Op cpu = op_start(PRECISION_FP32, 2), gpu = on_kernels(PRECISION_FP32);
+    AutoOp cpu = op_start(PRECISION_FP32, 2), gpu = on_kernels(PRECISION_FP32);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int64_t rows = cases[i].rows, cols = cases[i].cols;
         const NormalRows *draw = &cases[i].draw;
@@ -364,8 +350,6 @@ TEST(normals_have_the_bits_of_the_cpu) {
         random_normal_fill(&alone, 1, draw->scale, draw->seed, draw->stream, last);
         assert_true(((float *)want.data)[rows * cols - 1] == alone);
     }
-    op_end(&cpu);
-    op_end(&gpu);
 }
 
 TEST(bits_do_not_depend_on_the_order_of_turns) {
@@ -373,11 +357,10 @@ TEST(bits_do_not_depend_on_the_order_of_turns) {
     unsigned char *out[3];
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
         for (int order = 0; order < 3; order++) {
-            Op op = on_kernels(precision);
+            AutoOp op = on_kernels(precision);
             out[order] = calloc(1, LIMIT);
             assert_non_null(out[order]);
             assert_true(run_all(&op, out[order]) <= LIMIT);
-            op_end(&op);
         }
         assert_memory_equal(out[0], out[1], LIMIT);
         assert_memory_equal(out[0], out[2], LIMIT);
