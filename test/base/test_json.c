@@ -161,7 +161,7 @@ TEST(depth_is_bounded) {
         json_free(&json);
     }
     size_t length = 10 << 20;
-    char *deep = malloc(length);
+    AutoText *deep = malloc(length);
     assert_non_null(deep);
     for (size_t i = 0; i < length; i += 4) memcpy(deep + i, "{\"\":", 4);
     Json json;
@@ -169,7 +169,6 @@ TEST(depth_is_bounded) {
     assert_int_equal(json_parse(&json, deep, (int64_t)length, "x.json", &err), -1);
     assert_non_null(strstr(err.text, "nested too deeply"));
     json_free(&json);
-    free(deep);
 }
 
 TEST(a_file_that_is_not_there_is_named) {

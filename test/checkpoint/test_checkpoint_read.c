@@ -86,10 +86,12 @@ static void model_close(Model *model) {
     source_close(&model->source);
     free(model);
 }
+UNIT_END(Model, model_close)
+#define AutoModel UNIT_ENDS(model_close) Model
 
 TEST(pieces_come_whole_and_in_order) {
     Error err = {0};
-    Model *model = model_open(-1);
+    AutoModel *model = model_open(-1);
     for (int again = 0; again < 20; again++) {
         model->seen = 0;
         assert_int_equal(read_all(model, &err), 0);
@@ -98,7 +100,6 @@ TEST(pieces_come_whole_and_in_order) {
     }
     model->pieces = 0;
     assert_int_equal(read_all(model, &err), 0);
-    model_close(model);
 }
 
 static int find_strange(void *context, const ReadPiece *piece, const float *values, int64_t strange, Error *err) {
@@ -110,16 +111,15 @@ static int find_strange(void *context, const ReadPiece *piece, const float *valu
 
 TEST(a_value_that_is_not_finite_is_pointed_out) {
     Error err = {0};
-    Model *model = model_open(3 * PIECE + 17);
+    AutoModel *model = model_open(3 * PIECE + 17);
     Split whole = {.tensor_ranks = 1, .data_ranks = 1};
     int64_t found = -1;
     assert_int_equal(pieces_read(&model->source, &whole, model->piece, model->pieces, find_strange, &found, &err), 0);
     assert_int_equal(found, 3 * PIECE + 17);
-    model_close(model);
 }
 
 TEST(a_refused_piece_is_the_last) {
-    Model *model = model_open(-1);
+    AutoModel *model = model_open(-1);
     for (model->refuse = 0; model->refuse < model->pieces; model->refuse++) {
         Error err = {0};
         model->seen = 0;
@@ -127,17 +127,15 @@ TEST(a_refused_piece_is_the_last) {
         assert_string_equal(err.text, "refused");
         assert_int_equal(model->seen, model->refuse + 1);
     }
-    model_close(model);
 }
 
 TEST(a_file_that_shrank_is_named_before_any_piece_is_taken) {
     Error err = {0};
-    Model *model = model_open(-1);
+    AutoModel *model = model_open(-1);
     assert_int_equal(truncate(test_path("model.safetensors"), 5000), 0);
     assert_int_equal(read_all(model, &err), -1);
     assert_non_null(strstr(err.text, "model.safetensors"));
     assert_int_equal(model->seen, 0);
-    model_close(model);
 }
 
 TESTS_BETWEEN(test_folder_create, test_folder_remove)

@@ -38,9 +38,8 @@ static bool writes(const char *model, const char *words) {
     char text[400];
     snprintf(text, sizeof text, "model: {" LLAMA ", %s}\n" DATA, model);
     config_file_load_well(&config, text, NULL);
-    char *written = unit_written(hf_config_write(&config, -1, file));
+    AutoText *written = unit_written(hf_config_write(&config, -1, file));
     bool found = strstr(written, words) != NULL;
-    free(written);
     return found;
 }
 

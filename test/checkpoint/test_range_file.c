@@ -68,7 +68,7 @@ static void put_ranges(const char *bytes, int part, int parts) {
 }
 
 static void check_content(const char *bytes) {
-    char *found = malloc(BYTES + 1);
+    AutoText *found = malloc(BYTES + 1);
     int fd = open(path, O_RDONLY);
     int64_t got = 0, more;
     while ((more = read(fd, found + got, (size_t)(BYTES + 1 - got))) > 0) got += more;
@@ -76,23 +76,21 @@ static void check_content(const char *bytes) {
     assert_memory_equal(found, bytes, BYTES);
     close(fd);
     unlink(path);
-    free(found);
 }
 
 TEST_BETWEEN(every_byte_is_where_it_belongs, NULL, remove_file) {
     static const char *const dirs[] = {".", "/dev/shm"}; // a disk, and memory
-    char *bytes = content();
+    AutoText *bytes = content();
     for (int i = 0; i < 2; i++) {
         make_file(dirs[i]);
         put_ranges(bytes, -1, 1);
         check_content(bytes);
     }
-    free(bytes);
 }
 
 TEST_BETWEEN(processes_share_blocks, NULL, remove_file) {
     enum { WRITERS = 3 };
-    char *bytes = content();
+    AutoText *bytes = content();
     make_file(".");
     for (int part = 0; part < WRITERS; part++) {
         if (fork() != 0) continue;
@@ -105,7 +103,6 @@ TEST_BETWEEN(processes_share_blocks, NULL, remove_file) {
         assert_int_equal(status, 0);
     }
     check_content(bytes);
-    free(bytes);
 }
 
 TEST(errors_name_the_file) {

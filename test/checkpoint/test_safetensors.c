@@ -14,12 +14,11 @@ static const char *path(void) { return test_path("file.safetensors"); }
 // Writes a header, then `data` zero bytes.
 static void write_file(const char *header, size_t data) {
     size_t length = strlen(header);
-    char *text = calloc(1, 8 + length + data + 1);
+    AutoText *text = calloc(1, 8 + length + data + 1);
     assert_non_null(text);
     for (int i = 0; i < 8; i++) text[i] = (char)(length >> (8 * i) & 0xFF);
     memcpy(text + 8, header, length);
     test_file_write("file.safetensors", text, 8 + length + data);
-    free(text);
 }
 
 typedef struct Bad {

@@ -235,12 +235,11 @@ TEST(json_reads_back_as_the_same_configuration) {
         assert_memory_equal(&first, &second, sizeof first);
     }
     config_file_load_well(&first, texts[1], NULL);
-    char *json = json_of(&first);
+    AutoText *json = json_of(&first);
     assert_non_null(strstr(json, "\"kv_heads\":8,"));
     assert_non_null(strstr(json, "\"layers\":[3,3,2]"));
     assert_non_null(strstr(json, "\"memory_gib\":79.6,"));
     assert_non_null(strstr(json, "\"rope_attention\":1,\"rope_mscale\":0,\"causal\":true,\"tie_embeddings\":false}"));
-    free(json);
 }
 
 TEST(steps_are_the_fewest_that_take_the_tokens) {
@@ -269,7 +268,7 @@ TEST(steps_are_the_fewest_that_take_the_tokens) {
 TEST(a_default_that_is_said_changes_nothing) {
     static Config unsaid, said;
     config_file_load_well(&unsaid, BASE, NULL);
-    char *json = json_of(&unsaid);
+    AutoText *json = json_of(&unsaid);
     forget_places(&unsaid);
     for (int i = 0; i < config_key_count; i++) {
         const ConfigKey *key = &config_keys[i];
@@ -282,7 +281,6 @@ TEST(a_default_that_is_said_changes_nothing) {
         forget_places(&said);
         if (memcmp(&said, &unsaid, sizeof said) != 0) fail_msg("%s is not the default", text);
     }
-    free(json);
 }
 
 TESTS_BETWEEN(config_file_create, config_file_remove)

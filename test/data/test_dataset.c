@@ -357,7 +357,7 @@ TEST(files_beyond_two_gib_are_read) {
 }
 
 static void check_bijection(int64_t count, uint64_t seed, uint64_t epoch) {
-    char *seen = calloc((size_t)count, 1);
+    AutoText *seen = calloc((size_t)count, 1);
     assert_non_null(seen);
     for (int64_t i = 0; i < count; i++) {
         int64_t image = permute_index(i, count, seed, epoch);
@@ -365,7 +365,6 @@ static void check_bijection(int64_t count, uint64_t seed, uint64_t epoch) {
         assert_false(seen[image]);
         seen[image] = 1;
     }
-    free(seen);
 }
 
 TEST(the_permutation_is_a_bijection) {

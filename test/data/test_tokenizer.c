@@ -57,9 +57,8 @@ static void check_refused(const Tokenizer *tokenizer, const char *text, const ch
 
 static void check_text(const Tokenizer *tokenizer, const int32_t *ids, int64_t count, const char *expected) {
     Tokens tokens = {(int32_t *)ids, count};
-    char *text = tokenizer_decode(tokenizer, &tokens);
+    AutoText *text = tokenizer_decode(tokenizer, &tokens);
     assert_string_equal(text, expected);
-    free(text);
 }
 
 TEST(a_byte_is_a_token_and_256_begins_a_text) {

@@ -48,6 +48,8 @@ static void bench_close(Bench *bench) {
     bench->be->destroy(bench->be);
     free(bench);
 }
+UNIT_END(Bench, bench_close)
+#define AutoBench UNIT_ENDS(bench_close) Bench
 
 // Fills the gradients with arbitrary numbers that depend only on `seed`, in place of a backward.
 static void fill_gradients(Bench *bench, int seed) {
@@ -79,7 +81,7 @@ static void apply(Bench *bench, int64_t step, int64_t skipped) {
 }
 
 static void skipped_leaves_no_trace(const char *path, const char *precision) {
-    Bench *with = bench_open(path, precision, NULL), *without = bench_open(path, precision, NULL);
+    AutoBench *with = bench_open(path, precision, NULL), *without = bench_open(path, precision, NULL);
     size_t bytes;
     fill_gradients(with, 1);
     apply(with, 1, 0);
@@ -105,8 +107,6 @@ static void skipped_leaves_no_trace(const char *path, const char *precision) {
     assert_memory_equal(one, other, bytes);
     assert_memory_not_equal(one, before, bytes);
     free(before), free(after), free(one), free(other);
-    bench_close(with);
-    bench_close(without);
 }
 
 TEST(a_skipped_update_leaves_weights_moments_and_adams_count_as_they_were) {
@@ -124,7 +124,7 @@ static Blame blamed(Bench *bench) {
 }
 
 TEST(the_blamed_gradient_is_the_first_of_the_backward) {
-    Bench *bench = bench_open("configs/llama_tiny.yaml", "fp32", NULL);
+    AutoBench *bench = bench_open("configs/llama_tiny.yaml", "fp32", NULL);
     fill_gradients(bench, 1);
     tensor_named(bench, "model.embed_tokens.weight")->gradient[5] = NAN;
     tensor_named(bench, "model.layers.0.mlp.down_proj.weight")->gradient[0] = NAN;
@@ -134,12 +134,11 @@ TEST(the_blamed_gradient_is_the_first_of_the_backward) {
     assert_true(isinf(blame.squares));
     assert_int_equal(blame.gradient_stage, 0);
     assert_null(blame.weight);
-    bench_close(bench);
 }
 
 TEST(a_nan_weight_is_blamed_too) {
     for (int bf16 = 0; bf16 < 2; bf16++) {
-        Bench *bench = bench_open("configs/llama_tiny.yaml", bf16 ? "bf16" : "fp32", NULL);
+        AutoBench *bench = bench_open("configs/llama_tiny.yaml", bf16 ? "bf16" : "fp32", NULL);
         Tensor *bad = tensor_named(bench, "model.layers.1.input_layernorm.weight");
         TensorPiece piece = tensors_piece(&bench->stage.tensors, bad - bench->stage.tensors.tensors);
         (piece.master != NULL ? piece.master : (float *)piece.weight)[3] = INFINITY;
@@ -148,7 +147,6 @@ TEST(a_nan_weight_is_blamed_too) {
         Blame blame = blamed(bench);
         assert_string_equal(blame.gradient->name, "lm_head.weight");
         assert_string_equal(blame.weight->name, "model.layers.1.input_layernorm.weight");
-        bench_close(bench);
     }
 }
 
@@ -214,7 +212,7 @@ static void waits_by_layer(bool bounded) {
     Error err = {0};
     SlowGroup group = {.base = {.size = 2, .self = &group, .collective = slow_collective, .test = slow_test}};
     if (bounded) group.base.use_workspace = slow_workspace;
-    Bench *bench = bench_open("configs/llama_tiny.yaml", "fp32 parallel.data=2", &group.base);
+    AutoBench *bench = bench_open("configs/llama_tiny.yaml", "fp32 parallel.data=2", &group.base);
     Stage *stage = &bench->stage;
     void *bundle = bench->be->allocate(bench->be, MEMORY_OWN_SLOTS, stage->at.bundle_bytes, "bundle", &err);
     watched.bench = bench, watched.group = &group, watched.norms = 0, watched.as_made = *bench->be;
@@ -233,7 +231,6 @@ static void waits_by_layer(bool bounded) {
     assert_int_equal(optimizer_wait(bench->optimizer, &err), 0);
     assert_int_equal(group.ended, 2 * stage->tensors.unit_count);
     bench->be->release(bench->be, MEMORY_OWN_SLOTS, bundle, stage->at.bundle_bytes);
-    bench_close(bench);
 }
 
 TEST(a_forward_waits_for_the_weights_of_data_ranks_layer_by_layer) {

@@ -261,7 +261,7 @@ static char *printed(const Made *all) {
 
 TEST(table_says_model_world_and_every_stage) {
     AutoMade all = made(LLAMA, "schedule.bpipe=on schedule.micro_batch=4");
-    char *text = printed(&all);
+    AutoText *text = printed(&all);
     assert_non_null(strstr(text, "65,285,660,672 parameters"));
     assert_non_null(strstr(text, "32 ranks: pipeline 8 x tensor 4 x data 1"));
     assert_non_null(strstr(text, "bpipe, at most 5 slots a stage"));
@@ -272,7 +272,6 @@ TEST(table_says_model_world_and_every_stage) {
     for (const char *line = text; *line != '\0'; line += strcspn(line, "\n") + 1)
         if (strcspn(line, "\n") > widest) widest = strcspn(line, "\n");
     assert_true(widest <= 146); // no wider than a step line
-    free(text);
 }
 
 TEST(grid_aligns_numbers_right_and_words_left) {

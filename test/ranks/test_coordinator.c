@@ -39,6 +39,7 @@ static Message report_(int rank) {
                      .status = {.stage = rank, .wait_stage = -1, .action = "step 12 F3"}};
 }
 
+#define AutoConnection __attribute__((cleanup(connection_close))) Connection
 static Connection call_(void) {
     Connection line = connection_open_tcp(coordinator_invitation(coordinator), 0);
     assert_true(line.file >= 0);
@@ -58,27 +59,28 @@ static Received answer_(Connection *line, Message *answer, int tries) {
 
 enum { AWHILE = 20000 };
 
+static Received ask_(Connection *line, const Message *report, Message *answer) {
+    return connection_send(line, report) ? answer_(line, answer, AWHILE) : RECEIVED_NOTHING;
+}
+
 // --- connections
 
 TEST_BETWEEN(a_report_is_heard_and_answered, open_, close_) {
-    Connection line = call_();
+    AutoConnection line = call_();
     Message answer, report = report_(1);
     for (int i = 0; i < 3; i++) {
-        assert_true(connection_send(&line, &report));
-        assert_int_equal(answer_(&line, &answer, AWHILE), RECEIVED_MESSAGE);
+        assert_int_equal(ask_(&line, &report, &answer), RECEIVED_MESSAGE);
         assert_true(answer.token == coordinator_invitation(coordinator)->coordinator && answer.rank == 1);
         assert_true(answer.end == -1 && coordinator_open_ranks(coordinator) == 1);
     }
     assert_string_equal(coordinator_status(coordinator, 1)->action, "step 12 F3");
-    connection_close(&line);
 }
 
 TEST_BETWEEN(who_does_not_know_the_token_is_disconnected, open_, close_) {
     Connection line = call_();
     Message answer, report = report_(1);
     report.token ^= 1;
-    connection_send(&line, &report);
-    assert_int_equal(answer_(&line, &answer, AWHILE), RECEIVED_END);
+    assert_int_equal(ask_(&line, &report, &answer), RECEIVED_END);
     int first;
     assert_int_equal(coordinator_unknown(coordinator, &first), 2);
     assert_int_equal(first, 1);
@@ -91,8 +93,7 @@ TEST_BETWEEN(a_field_out_of_range_is_not_heard, open_, close_) {
         Message bad = report_(1);
         int32_t *const fields[] = {&bad.rank, &bad.status.stage, &bad.status.ending, &bad.status.code};
         *fields[which] = 1 << 30;
-        connection_send(&line, &bad);
-        assert_int_equal(answer_(&line, &answer, AWHILE), RECEIVED_END);
+        assert_int_equal(ask_(&line, &bad, &answer), RECEIVED_END);
     }
     assert_int_equal(coordinator_open_ranks(coordinator), 0);
 }
@@ -100,17 +101,14 @@ TEST_BETWEEN(a_field_out_of_range_is_not_heard, open_, close_) {
 TEST_BETWEEN(a_rank_connects_once, open_, close_) {
     Connection first = call_(), second = call_();
     Message answer, report = report_(1);
-    connection_send(&first, &report);
-    assert_int_equal(answer_(&first, &answer, AWHILE), RECEIVED_MESSAGE);
-    connection_send(&second, &report);
-    assert_int_equal(answer_(&second, &answer, AWHILE), RECEIVED_END);
-    connection_send(&first, &report);
-    assert_int_equal(answer_(&first, &answer, AWHILE), RECEIVED_MESSAGE);
+    assert_int_equal(ask_(&first, &report, &answer), RECEIVED_MESSAGE);
+    assert_int_equal(ask_(&second, &report, &answer), RECEIVED_END);
+    assert_int_equal(ask_(&first, &report, &answer), RECEIVED_MESSAGE);
     connection_close(&first);
 }
 
 TEST_BETWEEN(a_message_may_arrive_in_pieces, open_, close_) {
-    Connection line = call_();
+    AutoConnection line = call_();
     Message answer, report = report_(2);
     for (size_t sent = 0; sent < sizeof report; sent += 100) {
         size_t left = sizeof report - sent;
@@ -118,7 +116,6 @@ TEST_BETWEEN(a_message_may_arrive_in_pieces, open_, close_) {
         assert_true(send(line.file, (char *)&report + sent, left < 100 ? left : 100, 0) > 0);
     }
     assert_int_equal(answer_(&line, &answer, AWHILE), RECEIVED_MESSAGE);
-    connection_close(&line);
 }
 
 // Another user opens connections, and says nothing, or something else, or a part of it. A rank that is connected is
@@ -131,24 +128,19 @@ TEST_BETWEEN(a_flood_of_strangers_keeps_no_rank_out, open_, close_) {
     getrlimit(RLIMIT_NOFILE, &before);
     limit.rlim_max = before.rlim_max;
     if (before.rlim_cur < limit.rlim_cur && setrlimit(RLIMIT_NOFILE, &limit) != 0) skip();
-    connection_send(&line, &report);
-    assert_int_equal(answer_(&line, &answer, AWHILE), RECEIVED_MESSAGE);
+    assert_int_equal(ask_(&line, &report, &answer), RECEIVED_MESSAGE);
     for (int i = 0; i < FLOOD; i++) {
         strangers[i] = call_();
         if (i % 3 > 0) send(strangers[i].file, &junk, i % 3 == 1 ? sizeof junk : 1, MSG_NOSIGNAL);
     }
-    connection_send(&line, &report);
-    assert_int_equal(answer_(&line, &answer, AWHILE), RECEIVED_MESSAGE);
+    assert_int_equal(ask_(&line, &report, &answer), RECEIVED_MESSAGE);
     Connection other = call_();
     report = report_(2);
-    connection_send(&other, &report);
-    assert_int_equal(answer_(&other, &answer, AWHILE), RECEIVED_MESSAGE);
+    assert_int_equal(ask_(&other, &report, &answer), RECEIVED_MESSAGE);
     assert_int_equal(coordinator_open_ranks(coordinator), 2);
     Connection late = call_();
-    connection_send(&late, &report);
-    assert_int_equal(answer_(&late, &answer, AWHILE), RECEIVED_END);
-    connection_send(&other, &report);
-    assert_int_equal(answer_(&other, &answer, AWHILE), RECEIVED_MESSAGE);
+    assert_int_equal(ask_(&late, &report, &answer), RECEIVED_END);
+    assert_int_equal(ask_(&other, &report, &answer), RECEIVED_MESSAGE);
     for (int i = 0; i < FLOOD; i++) connection_close(&strangers[i]);
     connection_close(&line), connection_close(&other);
 }
@@ -159,8 +151,7 @@ TEST_BETWEEN(a_connection_that_ends_is_a_death_and_the_first_is_named, open_, cl
     for (int rank = 1; rank < RANKS; rank++) {
         lines[rank] = call_();
         report = report_(rank);
-        connection_send(&lines[rank], &report);
-        assert_int_equal(answer_(&lines[rank], &answer, AWHILE), RECEIVED_MESSAGE);
+        assert_int_equal(ask_(&lines[rank], &report, &answer), RECEIVED_MESSAGE);
     }
     assert_false(coordinator_look(coordinator, &log_to, clock_seconds()));
     connection_close(&lines[2]), connection_close(&lines[1]);
@@ -176,24 +167,21 @@ TEST_BETWEEN(the_end_of_a_rank_is_confirmed_by_the_end_of_its_connection, open_,
     Connection line = call_();
     Message answer, report = report_(1);
     report.status.ending = ENDING_LEFT;
-    connection_send(&line, &report);
-    assert_int_equal(answer_(&line, &answer, AWHILE), RECEIVED_END);
+    assert_int_equal(ask_(&line, &report, &answer), RECEIVED_END);
     assert_int_equal(coordinator_status(coordinator, 1)->ending, ENDING_LEFT);
     assert_false(coordinator_look(coordinator, &log_to, clock_seconds()));
 }
 
 TEST_BETWEEN(every_rank_is_told_the_end_of_the_job, open_, close_) {
-    Connection line = call_();
+    AutoConnection line = call_();
     Message answer, report = report_(1);
-    connection_send(&line, &report);
-    assert_int_equal(answer_(&line, &answer, AWHILE), RECEIVED_MESSAGE);
+    assert_int_equal(ask_(&line, &report, &answer), RECEIVED_MESSAGE);
     report.status.ending = ENDING_REPORTED, report.status.code = 2;
     coordinator_hear(coordinator, 0, &report.status, 1);
     assert_true(coordinator_look(coordinator, &log_to, 1));
     coordinator_end(coordinator);
     assert_int_equal(answer_(&line, &answer, AWHILE), RECEIVED_MESSAGE);
     assert_int_equal(answer.end, EXIT_FAILED);
-    connection_close(&line);
 }
 
 TEST(a_folder_with_a_long_path_takes_a_socket) {
@@ -208,8 +196,8 @@ TEST(a_folder_with_a_long_path_takes_a_socket) {
     assert_non_null(coordinator);
     Connection line = connection_open(folder);
     Message answer, report = report_(0);
-    assert_true(line.file >= 0 && connection_send(&line, &report));
-    assert_int_equal(answer_(&line, &answer, AWHILE), RECEIVED_MESSAGE);
+    assert_true(line.file >= 0);
+    assert_int_equal(ask_(&line, &report, &answer), RECEIVED_MESSAGE);
     connection_close(&line);
     coordinator_close(coordinator);
     snprintf(socket, sizeof socket, "%s/coordinator", folder);
@@ -231,11 +219,10 @@ TEST(every_address_of_this_host_reaches_the_coordinator) {
     for (int i = 0; i < count; i++) {
         close_(NULL);
         coordinator = coordinator_open(&job, NULL, &err);
-        Connection line = connection_open_tcp(coordinator_invitation(coordinator), i);
+        AutoConnection line = connection_open_tcp(coordinator_invitation(coordinator), i);
         Message answer, report = report_(1);
-        assert_true(line.file >= 0 && connection_send(&line, &report));
-        assert_int_equal(answer_(&line, &answer, AWHILE), RECEIVED_MESSAGE);
-        connection_close(&line);
+        assert_true(line.file >= 0);
+        assert_int_equal(ask_(&line, &report, &answer), RECEIVED_MESSAGE);
     }
     close_(NULL);
 }

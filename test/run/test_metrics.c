@@ -184,19 +184,17 @@ static char *line_of(const StepFigures *figures, bool all) {
 TEST_BETWEEN(step_line_says_what_matters_in_its_place, desk_open, desk_close) {
     StepFigures figures = made_figures(12);
     for (int s = 0; s < 4; s++) stages_of_1f1b[s].run.exposed = 0.0;
-    char *text = line_of(&figures, false);
+    AutoText *text = line_of(&figures, false);
     // MFU: 8e6 * 2048 / 0.5 s over 4 * 0.02e12; 48 steps of 0.5 s are left.
     assert_string_equal(text, "step   12/60 | loss 3.2500 | norm 1.23 | lr 3.0e-04 | 500 ms | 4096 tok/s | MFU 41.0% | "
                               "bubble 43% | 2.00 GiB@0 | 24s\n");
-    free(text);
 }
 
 TEST_BETWEEN(step_line_says_everything_if_asked, desk_open, desk_close) {
     StepFigures figures = made_figures(60);
-    char *text = line_of(&figures, true);
+    AutoText *text = line_of(&figures, true);
     assert_string_equal(text, "step   60/60 | loss 3.2500 (z +0.0) | norm 1.23 (z -0.5) | lr 3.0e-04 | 500 ms | 4096 "
                               "tok/s | MFU 41.0% | bubble 43% | 2.00 GiB@0 512.0 MiB@3 | xfer +0.4 ms\n");
-    free(text);
 }
 
 TEST_BETWEEN(step_line_shows_what_is_unusual_alone, desk_open, desk_close) {
@@ -227,11 +225,10 @@ TEST_BETWEEN(step_line_never_exceeds_120_columns, desk_open, desk_close) {
         figures.skipped = true;
         for (int s = 0; s < 4; s++) stages_of_1f1b[s].run.exposed = 1000.0;
         stages_of_1f1b[0].peak_bytes = INT64_C(179) << 30;
-        char *text = line_of(&figures, false);
+        AutoText *text = line_of(&figures, false);
         if (strlen(text) > 121) fail_msg("%zu columns: %s", strlen(text) - 1, text);
         assert_non_null(strstr(text, "| 179.00 GiB@0 | "));
         assert_non_null(strstr(text, "| skipped"));
-        free(text);
     }
 }
 
@@ -307,7 +304,7 @@ TEST_BETWEEN(step_line_of_the_file_has_every_key_with_its_unit, desk_open, desk_
     assert_int_equal(status, 0);
     assert_non_null(strstr(text, "\nval    12/60 | loss 0.1000 | perplexity 1.11\n"));
     free(text);
-    char *file = read_whole(desk.path);
+    AutoText *file = read_whole(desk.path);
     assert_string_equal(
         file,
         "{\"type\":\"step\",\"step\":12,\"loss\":3.3333333333333335,\"loss_z\":0,\"grad_norm\":0.10000000000000001,"
@@ -319,7 +316,6 @@ TEST_BETWEEN(step_line_of_the_file_has_every_key_with_its_unit, desk_open, desk_
         "\"slots_lent\":0},{\"stage\":1,\"peak_bytes\":1610612736,\"activation_bytes\":101,\"slots_used\":3,"
         "\"slots_lent\":1}]}\n"
         "{\"type\":\"val\",\"step\":12,\"loss\":0.10000000000000001,\"perplexity\":1.10517092}\n");
-    free(file);
 }
 
 TEST_BETWEEN(a_skipped_step_says_so_and_others_do_not, desk_open, desk_close) {
@@ -339,13 +335,12 @@ TEST_BETWEEN(run_line_carries_the_configuration, desk_open, desk_close) {
     Error err = {0};
     assert_int_equal(metrics_run(metrics, config, INT64_C(65285660672), &err), 0);
     metrics_close(metrics);
-    char *file = read_whole(desk.path);
+    AutoText *file = read_whole(desk.path);
     assert_ptr_equal(strstr(file, "{\"type\":\"run\",\"version\":\""), file);
     assert_non_null(strstr(file, "\",\"config\":{\"model\":{"));
     assert_non_null(strstr(file, "},\"world\":4,\"parameters\":65285660672,\"active_parameters\":65285660672,"
                                  "\"microbatches\":8,\"peak_tflops\":0.02,"
                                  "\"flops_per_token_full\":8000000,\"flops_per_token_causal\":6000000}\n"));
-    free(file);
 }
 
 TEST_BETWEEN(what_is_not_a_number_is_null, desk_open, desk_close) {
@@ -367,24 +362,22 @@ TEST_BETWEEN(resume_continues_the_file_as_if_nothing_had_happened, desk_open, de
     Metrics *metrics = opened(desk.path, -1);
     log_steps(metrics, 1, 40);
     metrics_close(metrics);
-    char *whole = read_whole(desk.path);
+    AutoText *whole = read_whole(desk.path);
 
     // The same run, cut in the middle of the line of step 31, with a checkpoint at step 20.
     write_whole(desk.path, whole, (size_t)(strstr(whole, "{\"type\":\"step\",\"step\":31,") + 70 - whole));
     metrics = opened(desk.path, 20);
     log_steps(metrics, 21, 40);
     metrics_close(metrics);
-    char *resumed = read_whole(desk.path);
+    AutoText *resumed = read_whole(desk.path);
     assert_string_equal(resumed, whole);
-    free(resumed);
-    free(whole);
 }
 
 TEST_BETWEEN(fresh_start_keeps_earlier_runs_and_cuts_a_torn_tail, desk_open, desk_close) {
     Metrics *metrics = opened(desk.path, -1);
     log_steps(metrics, 1, 5);
     metrics_close(metrics);
-    char *first = read_whole(desk.path);
+    AutoText *first = read_whole(desk.path);
     size_t length = strlen(first);
 
     char torn[1 << 16];
@@ -395,9 +388,8 @@ TEST_BETWEEN(fresh_start_keeps_earlier_runs_and_cuts_a_torn_tail, desk_open, des
         memcpy(torn + length, tails[i], extra);
         write_whole(desk.path, torn, length + extra);
         metrics_close(opened(desk.path, -1));
-        char *kept = read_whole(desk.path);
+        AutoText *kept = read_whole(desk.path);
         assert_string_equal(kept, first);
-        free(kept);
     }
 
     // A second run in the same file, resumed: the lines of the first run stay.
@@ -405,13 +397,11 @@ TEST_BETWEEN(fresh_start_keeps_earlier_runs_and_cuts_a_torn_tail, desk_open, des
     log_steps(metrics, 1, 3);
     metrics_close(metrics);
     metrics_close(opened(desk.path, 2));
-    char *both = read_whole(desk.path);
+    AutoText *both = read_whole(desk.path);
     assert_ptr_equal(strstr(both, first), both);
     const char *second = both + length;
     assert_non_null(strstr(second, "{\"type\":\"step\",\"step\":2,"));
     assert_null(strstr(second, "{\"type\":\"step\",\"step\":3,"));
-    free(both);
-    free(first);
 }
 
 TEST_BETWEEN(a_file_that_is_not_ours_is_left_alone, desk_open, desk_close) {
@@ -422,9 +412,8 @@ TEST_BETWEEN(a_file_that_is_not_ours_is_left_alone, desk_open, desk_close) {
     assert_null(metrics_open(made_config(path), &known_peak, -1, &err));
     assert_int_equal(err.code, EXIT_FAILED);
     assert_non_null(strstr(err.text, "ends in something that is not a metrics line; name another file"));
-    char *kept = read_whole(path);
+    AutoText *kept = read_whole(path);
     assert_string_equal(kept, "line\nall my work");
-    free(kept);
 }
 
 TESTS_BETWEEN(test_folder_create, test_folder_remove)

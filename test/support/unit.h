@@ -34,6 +34,9 @@
     static inline void end##_of(type **variable) { end(*variable); }
 #define UNIT_ENDS(end) __attribute__((cleanup(end##_of)))
 
+UNIT_END(char, free)
+#define AutoText UNIT_ENDS(free) char
+
 // True under a sanitizer, which makes a program several times slower. Tests then use fewer cases.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { UNIT_SANITIZED = 1 };
