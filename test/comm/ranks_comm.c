@@ -1,6 +1,5 @@
 // Tests the promises of comm.h and world.h with several ranks. Started through mpirun by test_comm.py: every rank runs
 // every check, rank 0 prints the checks that held, and the first failure ends the job.
-// `ranks_comm huge` sends one message of more than 2^32 bytes and needs 9 GB of memory.
 #include "ranks_test.h"
 
 #include <math.h>
@@ -113,11 +112,6 @@ static void long_messages_(Test *t) {
     static const int64_t sizes[] = {999, 1000, 1001, 2000, 12345, 4000003};
     for (int i = 0; i < 6; i++) one_long_message_(t, sizes[i], 1000);
     held_(t, "a message longer than MPI can count is one message");
-}
-
-static void huge_message_(Test *t) {
-    one_long_message_(t, ((int64_t)1 << 32) + 12345, COMM_MESSAGE_LIMIT);
-    held_(t, "a message of more than 2^32 bytes");
 }
 
 static void wrong_messages_(Test *t) {
@@ -402,15 +396,13 @@ static void groups_(Test *t) {
 }
 
 int main(int argc, char **argv) {
-    bool huge = argc > 1 && strcmp(argv[1], "huge") == 0;
     Test t = test_join(&argc, &argv);
     t.comm = world_split(t.world, "everyone", 0, t.rank, &t.error);
     if (t.comm == NULL || t.size < 2) fail_(&t, "ranks", t.size, 2);
     static void (*const checks[])(Test *) = {in_order_,         many_at_once_, long_messages_,       wrong_messages_,
                                              collectives_,      workspace_,    collectives_at_once_, waiting_sleeps_,
                                              world_operations_, groups_};
-    if (huge) huge_message_(&t);
-    for (size_t i = 0; !huge && i < sizeof checks / sizeof *checks; i++) checks[i](&t);
+    for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) checks[i](&t);
     t.comm->destroy(t.comm);
     world_leave(t.world, 0);
     return 0;
