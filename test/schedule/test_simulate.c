@@ -167,16 +167,14 @@ TEST(a_transfer_runs_beside_compute_and_compute_waits_where_it_must) {
 
 // E0 comes behind E2, which waits for A2. By then the gradient of microbatch 0 is here, and so is its bundle.
 TEST(a_backward_waits_for_its_load_even_if_the_eviction_has_not_started) {
-    Schedule *schedule = parsed("# schedule a  stages 2  microbatches 3  slots 4\n"
-                                "stage 0: F0 F1 F2 E2>1 E0>h L0<h B0 L2<1 B1 B2\n"
-                                "stage 1: F0 B0 F1 B1 A2<0 F2 R2>0 B2\n");
-    Timeline *timeline = run(schedule, (Times){1, 1, 1, 0, false});
+    AutoSchedule *schedule = parsed("# schedule a  stages 2  microbatches 3  slots 4\n"
+                                    "stage 0: F0 F1 F2 E2>1 E0>h L0<h B0 L2<1 B1 B2\n"
+                                    "stage 1: F0 B0 F1 B1 A2<0 F2 R2>0 B2\n");
+    AutoTimeline *timeline = run(schedule, (Times){1, 1, 1, 0, false});
     const ActionTime *times = timeline->stage[0].times;
     assert_near(times[3].begin, 5); // E2, with A2 after B1 of stage 1
     assert_near(times[5].end, 8);   // L0
     assert_near(times[6].begin, 8); // B0, whose gradient is there from 3 on
-    timeline_free(timeline);
-    schedule_free(schedule);
 }
 
 TEST(both_sides_of_a_transfer_share_its_time) {
