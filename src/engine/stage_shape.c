@@ -8,10 +8,20 @@
 #include <stdio.h>
 #include <string.h>
 
-// The recomputed layers are spread evenly over the chunks, so that the bundles of all chunks shrink alike.
+// The recomputed layers are spread evenly over the chunks, so that the bundles of all chunks shrink alike. Those that a
+// chunk has too few layers for go to the others.
 int64_t stage_recomputed(const StageShape *at, int chunk, int64_t asked) {
-    int64_t share = asked * (chunk + 1) / at->chunks - asked * chunk / at->chunks;
-    return min_i64(share, at->chunk[chunk].layers);
+    int64_t of[STAGE_MOST_CHUNKS], left = asked;
+    for (int c = 0; c < at->chunks; c++) {
+        of[c] = min_i64(asked * (c + 1) / at->chunks - asked * c / at->chunks, at->chunk[c].layers);
+        left -= of[c];
+    }
+    for (int c = 0; c <= chunk; c++) {
+        int64_t more = min_i64(left, at->chunk[c].layers - of[c]);
+        of[c] += more;
+        left -= more;
+    }
+    return of[chunk];
 }
 
 static void shape_chunk_(StageShape *at, int chunk, const Config *config, const Schedule *schedule) {
@@ -20,9 +30,7 @@ static void shape_chunk_(StageShape *at, int chunk, const Config *config, const 
     to->first_layer = config_first_layer(config, virtual_stages, g);
     to->layers = config_layers(config, virtual_stages, g);
     to->before = at->layers;
-    to->recomputed = stage_recomputed(at, chunk, config_recompute(config, at->stage));
     to->dense = max_i64(0, min_i64(to->layers, config->model.dense_layers - to->first_layer));
-    at->recomputed += to->recomputed;
     // The backward of the first slice is the last to read its microbatch's keys and values. Without backwards, the last
     // slice's forward is the last to read them, before the next microbatch.
     const int *kept = schedule->slices > 1 ? schedule->stage[at->stage].kept : NULL;
@@ -42,8 +50,10 @@ int64_t stage_layer_offset(const StageShape *at, const StageChunk *chunk, int64_
 
 static void shape_chunks_(StageShape *at, const Config *config, const Schedule *schedule) {
     memset(at->chunk, 0, (size_t)at->chunks * sizeof *at->chunk);
+    for (int c = 0; c < at->chunks; c++) shape_chunk_(at, c, config, schedule);
     for (int c = 0; c < at->chunks; c++) {
-        shape_chunk_(at, c, config, schedule);
+        at->chunk[c].recomputed = stage_recomputed(at, c, config_recompute(config, at->stage));
+        at->recomputed += at->chunk[c].recomputed;
         // The space after the layers holds the gradient of the chunk's output. In the last chunk the forward, which
         // includes the head, leaves the gradient there for the backward. In other chunks a split backward leaves it
         // there for stage_weights, except with shape.pointwise. A chunk without layers also has this space, so that no
