@@ -50,6 +50,14 @@ void log_at(const Log *log, LogLevel level, const char *format, ...) {
     (void)written;
 }
 
+void text_add(char *text, size_t size, const char *format, ...) {
+    size_t used = strlen(text);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text + used, size - used, format, args);
+    va_end(args);
+}
+
 // --- text that is safe to print
 //
 // Decides which characters of untrusted text reach a terminal. Terminals obey C1 control characters (U+009B is ESC [)

@@ -90,15 +90,12 @@ static void value_text_(char *text, size_t size, const ConfigKey *key, const voi
     else snprintf(text, size, "%s", key->words[*(const int *)field]);
 }
 
-typedef struct Differences {
-    char text[700];
-    size_t used;
-} Differences;
+enum { DIFFERENCES = 700 };
 
 // Lists the keys that differ, as "model.hidden is 256 there and 128 here". Compares model.rope_* only with `rotations`,
 // and the numbers of rope scaling only if both models have the same kind. For a rotary family, compares model.seq_len
 // only with both `rotations` and `exact`.
-static void compare_models_(Differences *list, const ModelConfig *there, const ModelConfig *here, bool exact,
+static void compare_models_(char list[DIFFERENCES], const ModelConfig *there, const ModelConfig *here, bool exact,
                             bool rotations) {
     const ConfigKey *keys[HF_MOST_KEYS];
     int count = hf_model_keys(here, keys);
@@ -115,12 +112,11 @@ static void compare_models_(Differences *list, const ModelConfig *there, const M
         double wanted = keys[i]->type == KEY_NUMBER ? *(const double *)b : 0;
         bool same = keys[i]->type == KEY_NUMBER ? fabs(*(const double *)a - wanted) <= 1e-6 * fabs(wanted)
                                                 : memcmp(a, b, keys[i]->size) == 0;
-        if (same || list->used >= sizeof list->text) continue;
+        if (same) continue;
         char theirs[40], ours[40];
         value_text_(theirs, sizeof theirs, keys[i], a);
         value_text_(ours, sizeof ours, keys[i], b);
-        list->used += (size_t)snprintf(list->text + list->used, sizeof list->text - list->used,
-                                       "%s%s is %s there and %s here", list->used > 0 ? ", " : "", name, theirs, ours);
+        text_add(list, DIFFERENCES, "%s%s is %s there and %s here", list[0] != '\0' ? ", " : "", name, theirs, ours);
     }
 }
 
@@ -130,7 +126,7 @@ int hf_config_check(const Config *config, Error *err) {
     size_t length;
     Json json;
     Error wrong = {0};
-    Differences list = {.used = 0};
+    char list[DIFFERENCES] = "";
     // 1. The first key that is not at its default and has no name in config.json. Skips kv_heads and head_dim, because
     //    a family without names for them allows only the defaults. Skips the keys of rope scaling, because those
     //    that config.json lacks have no effect.
@@ -155,15 +151,15 @@ int hf_config_check(const Config *config, Error *err) {
     int status = json_parse(&json, text, (int64_t)length, CHECKPOINT_CONFIG, &wrong);
     HfModel found = {.root = json.root, .path = CHECKPOINT_CONFIG};
     if (status == 0) status = hf_model_read(&found, config->model.family, &wrong);
-    if (status == 0) compare_models_(&list, &found.model, &config->model, true, true);
+    if (status == 0) compare_models_(list, &found.model, &config->model, true, true);
     if (status == 0) status = hf_model_check(&found, config->model.seq_len, &wrong);
     json_free(&json);
     free(text);
-    if (status == 0 && list.used == 0) return 0;
+    if (status == 0 && list[0] == '\0') return 0;
     return error_set(err, EXIT_USAGE,
                      "%s: a checkpoint's config.json cannot express this model: %s; change model.*, "
                      "or leave checkpoint.dir empty",
-                     config->path, status != 0 ? wrong.text : list.text);
+                     config->path, status != 0 ? wrong.text : list);
 }
 
 int hf_config_compare(const Config *config, const char *dir, bool exact, Error *err) {
@@ -171,15 +167,15 @@ int hf_config_compare(const Config *config, const char *dir, bool exact, Error *
     if (file_path_within(path, dir, CHECKPOINT_CONFIG, err) != 0) return -1;
     if (access(path, F_OK) != 0) return 0;
     Json json;
-    Differences list = {.used = 0};
+    char list[DIFFERENCES] = "";
     bool may = exact && families[config->model.family].rotary, accepts = config->checkpoint.changed == CHANGED_ACCEPT;
     int status = json_read_file(&json, path, err);
     HfModel found = {.root = json.root, .path = path};
     if (status == 0) status = hf_model_read(&found, config->model.family, err);
-    if (status == 0) compare_models_(&list, &found.model, &config->model, exact, !(may && accepts));
-    if (status == 0 && list.used > 0)
+    if (status == 0) compare_models_(list, &found.model, &config->model, exact, !(may && accepts));
+    if (status == 0 && list[0] != '\0')
         status = error_set(
-            err, EXIT_USAGE, "%s: model differs from %s: %s; make them equal%s", path, config->path, list.text,
+            err, EXIT_USAGE, "%s: model differs from %s: %s; make them equal%s", path, config->path, list,
             may && !accepts ? " (checkpoint.changed: accept allows another model.seq_len and model.rope_*)" : "");
     if (status == 0) status = hf_model_check(&found, config->model.seq_len, err);
     json_free(&json);

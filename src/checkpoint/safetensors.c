@@ -141,11 +141,11 @@ void safetensors_close(SafeFile *file) {
     memset(file, 0, sizeof *file);
 }
 
-const char *safetensors_shape(const SafeTensor *tensor, char *text, int64_t size) {
-    int64_t used = snprintf(text, (size_t)size, "[");
-    for (int i = 0; i < tensor->dimensions && used < size; i++)
-        used += snprintf(text + used, (size_t)(size - used), "%s%lld", i == 0 ? "" : ", ", (long long)tensor->shape[i]);
-    if (used < size) snprintf(text + used, (size_t)(size - used), "]");
+const char *safetensors_shape(const SafeTensor *tensor, char *text, size_t size) {
+    snprintf(text, size, "[");
+    for (int i = 0; i < tensor->dimensions; i++)
+        text_add(text, size, "%s%lld", i == 0 ? "" : ", ", (long long)tensor->shape[i]);
+    text_add(text, size, "]");
     return text;
 }
 

@@ -46,7 +46,7 @@ int safetensors_reopen(SafeFile *file, Error *err);
 void safetensors_to_float(float *to, const void *from, SafeType type, int64_t count);
 
 // Writes the tensor's shape, such as "[2, 3]", and returns `text`.
-const char *safetensors_shape(const SafeTensor *tensor, char *text, int64_t size);
+const char *safetensors_shape(const SafeTensor *tensor, char *text, size_t size);
 
 // A header under construction. Tensors are placed one after another.
 typedef struct SafeHeader {

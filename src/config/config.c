@@ -116,9 +116,9 @@ int64_t config_world(const Config *config) {
 
 char *config_cut_text(const Config *config, char text[CONFIG_CUT]) {
     const ParallelConfig *p = &config->parallel;
-    int used = snprintf(text, CONFIG_CUT, "pipeline %lld x tensor %lld x data %lld", (long long)p->pipeline,
-                        (long long)p->tensor, (long long)p->data);
-    if (p->context > 1) snprintf(text + used, (size_t)(CONFIG_CUT - used), " x context %lld", (long long)p->context);
+    snprintf(text, CONFIG_CUT, "pipeline %lld x tensor %lld x data %lld", (long long)p->pipeline, (long long)p->tensor,
+             (long long)p->data);
+    if (p->context > 1) text_add(text, CONFIG_CUT, " x context %lld", (long long)p->context);
     return text;
 }
 

@@ -393,8 +393,7 @@ void config_expected(const ConfigKey *key, char *out, size_t n) {
     case KEY_BOOL: snprintf(out, n, "true or false"); break;
     case KEY_WORD:
         snprintf(out, n, "one of ");
-        for (size_t i = 0, used = 7; key->words[i] != NULL && used < n; i++)
-            used += (size_t)snprintf(out + used, n - used, "%s%s", i > 0 ? ", " : "", key->words[i]);
+        for (int i = 0; key->words[i] != NULL; i++) text_add(out, n, "%s%s", i > 0 ? ", " : "", key->words[i]);
         break;
     case KEY_TEXT:
         snprintf(out, n, "a text of %s%.0f bytes%s", key->min > 0 ? "1 to " : "at most ", key->max,
@@ -451,27 +450,26 @@ int config_refuse_rows(const Config *config, const Refusal *rows, size_t count, 
 }
 
 void config_first_divisors(int64_t n, char *out, size_t size) {
-    size_t used = 0;
     int found = 0;
+    out[0] = '\0';
     for (int64_t i = 1; i <= n && found < 5; i++) {
         if (n % i != 0) continue;
-        if (++found == 5) used += (size_t)snprintf(out + used, size - used, ", ...");
-        else used += (size_t)snprintf(out + used, size - used, "%s%lld", found > 1 ? ", " : "", (long long)i);
+        if (++found == 5) text_add(out, size, ", ...");
+        else text_add(out, size, "%s%lld", found > 1 ? ", " : "", (long long)i);
     }
 }
 
 int config_require(const Config *config, const char *section, Error *err) {
     char missing[256] = "";
     const char *first = NULL;
-    size_t used = 0;
     for (int i = 0; i < config_key_count; i++) {
         bool inside = strncmp(config_keys[i].name, section, strlen(section)) == 0;
         if (!inside || config_keys[i].def != NULL || config->place[i] != CONFIG_DEFAULT) continue;
         if (first == NULL) first = config_keys[i].name;
-        else used += (size_t)snprintf(missing + used, sizeof missing - used, ", %s", config_keys[i].name);
+        else text_add(missing, sizeof missing, ", %s", config_keys[i].name);
     }
     if (first == NULL) return 0;
-    if (used == 0)
+    if (missing[0] == '\0')
         return config_error(config, first, err, "is missing and has no default; give it (see --help-config)");
     return config_error(config, first, err, "is missing and has no default, as are %s; give them (see --help-config)",
                         missing + 2);

@@ -196,17 +196,17 @@ static int set_word_(Config *config, const ConfigKey *key, ConfigScalar scalar, 
     }
     const char *typed = scalar.text, *hint = hint_for_word(key->name, typed), *near = hint;
     int best = hint != NULL ? -1 : INT_MAX;
-    size_t used = 0, length = strlen(typed);
-    char meant[120], what[160] = "is unknown";
+    size_t length = strlen(typed);
+    char meant[120] = "", what[160] = "is unknown";
     for (int i = 0; key->words[i] != NULL; i++) {
         const char *word = key->words[i];
         if (suggest_nearer(typed, word, &best)) near = word;
         if (best > 0 && strncasecmp(typed, word, strlen(word)) == 0 && typed[strlen(word)] == '-')
             near = word, best = 0; // h100-sxm
-        if (length > 0 && strncasecmp(typed, word, length) == 0 && word[length] == '-' && used < sizeof meant)
-            used += (size_t)snprintf(meant + used, sizeof meant - used, "%s%s", used > 0 ? " or " : "", word);
+        if (length > 0 && strncasecmp(typed, word, length) == 0 && word[length] == '-')
+            text_add(meant, sizeof meant, "%s%s", meant[0] != '\0' ? " or " : "", word);
     }
-    if (used > 0 && best > 0) near = meant;
+    if (meant[0] != '\0' && best > 0) near = meant;
     bool other = near != NULL && strchr(near, '.') != NULL; // the hint names another key
     if (near != NULL) snprintf(what, sizeof what, "is unknown, %s %s", other ? "set" : "did you mean", near);
     return refuse_(config, key, scalar, what, err);

@@ -381,7 +381,7 @@ static void fill_from_gpu_(Config *config) {
         {"hardware.host_gb_s", gpu->host_gb_s},
     };
     bool overridden = config_line(config, "hardware.gpu") == CONFIG_OVERRIDE;
-    size_t used = 0;
+    char *replaced = config->replaced;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const ConfigKey *key = config_find(rows[i].name);
         void *field = (char *)config + key->offset;
@@ -389,9 +389,9 @@ static void fill_from_gpu_(Config *config) {
         bool whole = key->type == KEY_INT;
         if (given == CONFIG_OVERRIDE || (given != CONFIG_DEFAULT && !overridden)) continue;
         double old = whole ? (double)config_get_whole(key, field) : *(double *)field;
-        if (given != CONFIG_DEFAULT && old != rows[i].value && used < sizeof config->replaced)
-            used += (size_t)snprintf(config->replaced + used, sizeof config->replaced - used, "%s%s %.6g by %.6g",
-                                     used > 0 ? ", " : "", config_short_name(key), old, rows[i].value);
+        if (given != CONFIG_DEFAULT && old != rows[i].value)
+            text_add(replaced, sizeof config->replaced, "%s%s %.6g by %.6g", replaced[0] != '\0' ? ", " : "",
+                     config_short_name(key), old, rows[i].value);
         if (whole) config_set_whole(key, field, (int64_t)rows[i].value);
         else *(double *)field = rows[i].value;
     }

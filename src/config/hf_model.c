@@ -68,7 +68,6 @@ static int refuse_(const HfModel *found, Error *err, const char *what) {
 // Refuses a file with unsupported values; the error names all of them.
 static int check_demands_(const HfModel *found, Error *err) {
     char unmet[400] = "";
-    size_t used = 0;
     const FamilyNumber *numbers = family_form(&found->model)->experts;
     bool latent = found->model.kv_lora > 0;
     for (const FamilyDemand *demand = families[found->model.family].demands; demand->word != NULL; demand++) {
@@ -86,10 +85,9 @@ static int check_demands_(const HfModel *found, Error *err) {
                   : value->type == JSON_BOOL  ? strcmp(value->truth ? "true" : "false", allowed) == 0
                                               : value->type == JSON_NUMBER && value->number == atof(allowed);
         }
-        if (met || used >= sizeof unmet) continue;
-        used += (size_t)snprintf(unmet + used, sizeof unmet - used, "%s%s", used > 0 ? "; " : "", demand->refusal);
+        if (!met) text_add(unmet, sizeof unmet, "%s%s", unmet[0] != '\0' ? "; " : "", demand->refusal);
     }
-    return used > 0 ? refuse_(found, err, unmet) : 0;
+    return unmet[0] != '\0' ? refuse_(found, err, unmet) : 0;
 }
 
 // Returns the sliding window of the file, or 0.
@@ -143,11 +141,9 @@ static const FamilyForm *find_form_(const HfModel *found, Error *err) {
     }
     char known[240] = "", word[64];
     for (int family = 0; family_words[family] != NULL; family++) {
-        size_t used = strlen(known);
-        used += (size_t)snprintf(known + used, sizeof known - used, "%sfamily %s supports", used > 0 ? ", " : "",
-                                 family_words[family]);
+        text_add(known, sizeof known, "%sfamily %s supports", family > 0 ? ", " : "", family_words[family]);
         for (const FamilyForm *form = families[family].forms; form->model_type != NULL; form++)
-            used += (size_t)snprintf(known + used, sizeof known - used, " \"%s\"", form->model_type);
+            text_add(known, sizeof known, " \"%s\"", form->model_type);
     }
     snprintf(word, sizeof word, " %.60s ", type);
     for (size_t i = 0; i < sizeof nearest / sizeof *nearest; i++)

@@ -159,15 +159,14 @@ static char *range_text_(GpuBand band, double step, char text[RANGE_TEXT]) {
 
 char *hardware_others_text(const Hardware *hardware, const Config *config, double value, const char *unit,
                            char text[OTHERS_TEXT]) {
-    size_t used = 0;
     text[0] = '\0';
     for (int trainer = TRAINER_NVIDIA; trainer <= TRAINER_FSDP; trainer++) {
         GpuBand band = others_band_(hardware, config, trainer);
         char middle[32], low[32], high[32];
         if (band.runs == 0) continue;
-        used += (size_t)snprintf(text + used, OTHERS_TEXT - used, "%s%s %s %s (%s to %s)", used > 0 ? ", " : "",
-                                 trainer_words[trainer], grid_amount(band.middle * value, middle), unit,
-                                 grid_amount(band.low * value, low), grid_amount(band.high * value, high));
+        text_add(text, OTHERS_TEXT, "%s%s %s %s (%s to %s)", text[0] != '\0' ? ", " : "", trainer_words[trainer],
+                 grid_amount(band.middle * value, middle), unit, grid_amount(band.low * value, low),
+                 grid_amount(band.high * value, high));
     }
     return text;
 }

@@ -309,8 +309,8 @@ char *plan_parameters_text(int64_t parameters, const ModelConfig *model, char te
 
 // Prints the host memory of the stage that needs most.
 static void print_host_(const Plan *plan, FILE *file) {
-    int most = 0, length = 0;
-    char text[512];
+    int most = 0;
+    char text[512] = "";
     for (int s = 1; s < plan->stages; s++)
         if (plan_host_bytes(&plan->stage[s]) > plan_host_bytes(&plan->stage[most])) most = s;
     const PlanStage *stage = &plan->stage[most];
@@ -327,10 +327,10 @@ static void print_host_(const Plan *plan, FILE *file) {
     for (int i = 0; i < 4; i++) {
         char bytes[32];
         if (parts[i].bytes < 1 << 16) continue; // too small to show
-        length += snprintf(text + length, sizeof text - (size_t)length, "%s %s (%s)",
-                           length == 0 ? "memory per rank:" : ",", parts[i].what, grid_bytes(parts[i].bytes, bytes));
+        text_add(text, sizeof text, "%s %s (%s)", text[0] == '\0' ? "memory per rank:" : ",", parts[i].what,
+                 grid_bytes(parts[i].bytes, bytes));
     }
-    if (length > 0) grid_line(file, "host", "%s", text);
+    if (text[0] != '\0') grid_line(file, "host", "%s", text);
 }
 
 void plan_print(const Plan *plan, const Config *config, const Schedule *schedule, FILE *file) {
@@ -399,14 +399,13 @@ void plan_print(const Plan *plan, const Config *config, const Schedule *schedule
     grid_print(&grid, file);
     grid_free(&grid);
     // 3. The parts of the column "other", each with its largest value over the stages, and the host's memory.
-    char text[256];
-    int length = 0;
+    char text[256] = "";
     for (int c = OTHER; c < MEMORY_CATEGORIES; c++) {
         char bytes[32];
         if (most[c] < 1 << 16) continue; // too small to show
-        length += snprintf(text + length, sizeof text - (size_t)length, "%s%s up to %s", length > 0 ? ", " : "",
-                           memory_name((MemoryCategory)c), grid_bytes(most[c], bytes));
+        text_add(text, sizeof text, "%s%s up to %s", text[0] != '\0' ? ", " : "", memory_name((MemoryCategory)c),
+                 grid_bytes(most[c], bytes));
     }
-    if (length > 0) grid_line(file, "other", "%s", text);
+    if (text[0] != '\0') grid_line(file, "other", "%s", text);
     print_host_(plan, file);
 }

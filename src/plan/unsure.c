@@ -77,16 +77,14 @@ const char *unsure_words(int doubt, bool brief) { return brief ? doubts_[doubt].
 
 void unsure_print(const Unsure *unsure, double step, FILE *file) {
     char text[256] = "";
-    size_t used = 0;
     for (int i = 0; i < DOUBTS; i++) {
         double more = fmax(0, 100 * (unsure->step[i] / step - 1));
         if (!unsure->applies[i] || doubts_[i].words == NULL) continue;
         const char *before = doubts_[i].reserve > 0 ? "" : "step with ";
-        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s: ", used > 0 ? "; " : before, doubts_[i].words);
-        if (doubts_[i].reserve > 0)
-            used += (size_t)snprintf(text + used, sizeof text - used, isinf(unsure->step[i]) ? "does not fit" : "fits");
-        else if (isinf(more)) used += (size_t)snprintf(text + used, sizeof text - used, "cannot run");
-        else used += (size_t)snprintf(text + used, sizeof text - used, more < 9.95 ? "+%.1f %%" : "+%.0f %%", more);
+        text_add(text, sizeof text, "%s%s: ", text[0] != '\0' ? "; " : before, doubts_[i].words);
+        if (doubts_[i].reserve > 0) text_add(text, sizeof text, isinf(unsure->step[i]) ? "does not fit" : "fits");
+        else if (isinf(more)) text_add(text, sizeof text, "cannot run");
+        else text_add(text, sizeof text, more < 9.95 ? "+%.1f %%" : "+%.0f %%", more);
     }
     if (unsure->skipped)
         snprintf(text, sizeof text, "not planned: simulating such a long schedule again takes too long");
