@@ -133,10 +133,11 @@ static int write_(Preflight *p, Error *err) {
 
 // ---------------------------------------------------------------- probes
 
-// Collective. Times the work of all participating ranks at once, for about `budget` seconds.
-static int measure_(Preflight *p, Probe probe, Work *work, double budget, bool part, Error *err) {
+// Collective. Times the work of all participating ranks at once, for a fraction of a second, products on GPUs for two.
+static int measure_(Preflight *p, Probe probe, Work *work, bool part, Error *err) {
     Run *run = p->run;
-    double state[2] = {0}, rounds[ROUNDS];
+    bool product = probe == PROBE_PRODUCT;
+    double budget = run->be->own_sums ? (product ? 0.4 : 0.15) : product ? 2.0 : 0.5, state[2] = {0}, rounds[ROUNDS];
     char action[48];
     snprintf(action, sizeof action, "check of %s", words_[probe]);
     status_page_set_action(run->status_page, action);
@@ -159,8 +160,6 @@ static int measure_(Preflight *p, Probe probe, Work *work, double budget, bool p
     return 0;
 }
 
-static double budget_(const Preflight *p) { return p->run->be->own_sums ? 0.15 : 0.5; }
-
 static int probe_product_(Preflight *p, Error *err) {
     Backend *be = p->run->be;
     const Cost *cost = &p->hardware.cost;
@@ -180,7 +179,7 @@ static int probe_product_(Preflight *p, Error *err) {
     if (cost->flops > 0) // rate of a CPU while all ranks compute
         p->mine[PROBE_PRODUCT].expected = cost_product(cost, 1, rows, out, in) * cost->flops / p->hardware.peak *
                                           cost_waves(cost, 1, rows, out, cost->multiprocessors);
-    int status = measure_(p, PROBE_PRODUCT, multiply_, be->own_sums ? 0.4 : 2.0, true, err);
+    int status = measure_(p, PROBE_PRODUCT, multiply_, true, err);
     for (int i = 0; i < 3; i++) be->release(be, MEMORY_WORKSPACE, *to[i], count[i] * be->element);
     be->release(be, MEMORY_WORKSPACE, drawn, most * 4);
     return status;
@@ -192,7 +191,7 @@ static int probe_group_(Preflight *p, Probe probe, Comm *comm, CostCollective ki
     const Cost *cost = &p->hardware.cost;
     Finding *finding = &p->mine[probe];
     p->comm = comm, p->kind = kind;
-    if (comm == NULL) return measure_(p, probe, collect_, budget_(p), false, err);
+    if (comm == NULL) return measure_(p, probe, collect_, false, err);
     // The sums give the group's first rank, and whether the group spans nodes.
     int node = hardware_node(&p->hardware, config, world_rank(p->run->world));
     double sums[3] = {comm->rank == 0 ? world_rank(p->run->world) : 0, node, (double)node * node};
@@ -214,7 +213,7 @@ static int probe_group_(Preflight *p, Probe probe, Comm *comm, CostCollective ki
                             ? cost_copies(cost, bytes, ranks, false) + cost_flag(cost)
                             : cost_collective(cost, kind, bytes, ranks);
     for (int i = 0; i < ranks; i++) p->blocks[i] = p->bytes / ranks;
-    int status = measure_(p, probe, collect_, budget_(p), true, err);
+    int status = measure_(p, probe, collect_, true, err);
     if (mapped > 0 && comm->use_memory(comm, NULL, err) != 0) return -1;
     return status;
 }
@@ -239,7 +238,7 @@ static int probe_message_(Preflight *p, Probe probe, int turn, Comm *comm, char 
     const Cost *cost = &p->hardware.cost;
     int rank = world_rank(p->run->world), other = -1, sharing = 0;
     int part = comm == NULL ? -1 : part_in_(p, probe, turn, rank, &other);
-    if (part < 0) return measure_(p, probe, message_, budget_(p), false, err);
+    if (part < 0) return measure_(p, probe, message_, false, err);
     int node = hardware_node(&p->hardware, config, rank);
     bool between = node != hardware_node(&p->hardware, config, other);
     for (int r = 0, to; r < world_size(p->run->world); r++) // messages that leave this node at the same time
@@ -258,7 +257,7 @@ static int probe_message_(Preflight *p, Probe probe, int turn, Comm *comm, char 
                                    .size = 2,
                                    .between = between};
     double kept = p->mine[probe].seconds;
-    int status = measure_(p, probe, message_, budget_(p), true, err);
+    int status = measure_(p, probe, message_, true, err);
     if (part == 0) p->mine[probe].seconds = kept; // the sender's figure counts
     return status;
 }
@@ -272,19 +271,19 @@ static int probe_files_(Preflight *p, Error *err) {
     p->mine[PROBE_READ] = p->mine[PROBE_WRITE] = (Finding){.leader = world_rank(run->world), .size = 1};
     p->mine[PROBE_READ].amount =
         4.0 * (double)(config->train.global_batch / config->parallel.data * config->model.seq_len);
-    if (measure_(p, PROBE_READ, read_, budget_(p), reads, err) != 0) return -1;
+    if (measure_(p, PROBE_READ, read_, reads, err) != 0) return -1;
     if (config->checkpoint.dir[0] == '\0') return 0;
     // The run creates the folder; this check leaves nothing, so it writes into the nearest existing parent folder.
     snprintf(path, sizeof path, "%s", config->checkpoint.dir);
     while (access(path, F_OK) != 0 && strrchr(path, '/') != NULL && strrchr(path, '/') != path)
         *strrchr(path, '/') = '\0';
     if (access(path, F_OK) != 0) snprintf(path, sizeof path, ".");
-    snprintf(path + strlen(path), sizeof path - strlen(path), "/.check_XXXXXX");
+    text_add(path, sizeof path, "/.check_XXXXXX");
     p->file = mkstemp(path);
     if (p->file < 0) return error_set(err, EXIT_FAILED, "checkpoint.dir: cannot write to %s: %m", path);
     unlink(path);
     p->mine[PROBE_WRITE].amount = WRITES;
-    int status = measure_(p, PROBE_WRITE, write_, budget_(p), true, err);
+    int status = measure_(p, PROBE_WRITE, write_, true, err);
     close(p->file);
     return status;
 }
