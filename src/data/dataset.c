@@ -399,14 +399,8 @@ int dataset_fetch(const Dataset *dataset, int64_t sample, int32_t *inputs, int32
 
 // ---- order ----------------------------------------------------------------------------------------------------------
 
-// The finalizer of SplitMix64 (Steele et al., OOPSLA 2014), which mixes all bits of its input.
-static uint64_t mix_(uint64_t x) {
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-    return x ^ (x >> 31);
-}
-
-// A Feistel network, whose round function is mix_, permutes [0, 4^half).
+// A Feistel network permutes [0, 4^half). Its round function is the finalizer of SplitMix64 (Steele et al., OOPSLA
+// 2014), which mixes all bits of its input.
 int64_t permute_index(int64_t index, int64_t count, uint64_t seed, uint64_t epoch) {
     if (count <= 1) return 0;
     int half = 1;
@@ -420,9 +414,11 @@ int64_t permute_index(int64_t index, int64_t count, uint64_t seed, uint64_t epoc
     do {
         uint64_t left = value >> half, right = value & mask;
         for (int round = 0; round < FEISTEL_ROUNDS; round++) {
-            uint64_t next = left ^ (mix_(right + keys[round]) & mask);
+            uint64_t x = right + keys[round], before = left;
+            x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+            x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
             left = right;
-            right = next;
+            right = before ^ ((x ^ (x >> 31)) & mask);
         }
         value = left << half | right;
     } while (value >= (uint64_t)count);
