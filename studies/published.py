@@ -242,12 +242,7 @@ def program_of(row):
     weight = min(layer, kept["weight"] * stream)
     # The gradient of an embedding or output matrix, or the dummy that LinearWithGradAccumulation returns.
     matrix = 2 * row["model.vocab"] * row["model.hidden"]
-    return Held(layer, weight, 2 * stream, seq * batch * row["model.vocab"], matrix, kept["state_bytes"])
-
-
-def held_bytes(row, text):
-    """Returns the bytes of the fullest stage with the planned schedule."""
-    return max(program_of(row).of_stages(row.plan, text))
+    return Held(layer, weight, seq * batch * row["model.vocab"], matrix, kept["state_bytes"])
 
 
 def plan(row, folder, number, bin_folder):
@@ -263,7 +258,7 @@ def plan(row, folder, number, bin_folder):
             return
         row.plan = json.loads(ask(program, config, "--plan", "--json"))
         if "activations" in row.source:
-            row.held = held_bytes(row, ask(program, config, "--schedule"))
+            row.held = max(program_of(row).of_stages(row.plan, ask(program, config, "--schedule")))
     except Failure as failure:
         raise Failure(f"{row.source['name']}, {row.name}: {failure}") from None
 

@@ -11,7 +11,6 @@ class Held:
 
     layer: float  # activations of one layer of one microbatch, from F to B or I
     weight: float  # the part of `layer` that stays from I to W
-    recomputed: float  # kept of a layer with a recomputed forward
     logits: float  # elements of one microbatch's logits
     matrix: float  # an embedding or output matrix, 16 bit
     state: float  # for each parameter: weights, gradients, optimizer
@@ -30,27 +29,21 @@ class Held:
             return 0
         return 2 * logits if kind == "F" else max(2 * logits, self.matrix - 2 * logits)
 
-    def kept_layers(self, layers, again):
-        """Returns the memory in complete layers if `again` of `layers` layers keep only their input."""
-        again = min(again, layers)
-        return layers - again + again * self.recomputed / self.layer
-
-    def peak(self, line, layers, embeds, head, again=0):
+    def peak(self, line, layers, embeds, head):
         """Returns the peak of one stage's activations. layers: per chunk; embeds: chunk 0 has the embedding; head: the
-        head's chunk; again: recomputed layers per chunk."""
+        head's chunk."""
         now = peak = 0
         for kind, name in re.findall(r"\b([FBIW])\d+(?:\.(\d+))?", line):
             chunk = int(name or 0)
             logits = self.logits if chunk == head else 0
-            after = now - self.freed(kind, self.kept_layers(layers[chunk], again), logits)
-            redone = self.layer if again and kind in "BI" else 0
-            peak = max(peak, max(now, after) + self.momentary(kind, logits), now + redone)
+            after = now - self.freed(kind, layers[chunk], logits)
+            peak = max(peak, max(now, after) + self.momentary(kind, logits))
             if embeds and chunk == 0 and kind in "BI":
                 peak = max(peak, after + self.matrix)
             now = after
         return peak
 
-    def of_stages(self, plan, text, tensor=1, again=0):
+    def of_stages(self, plan, text):
         """Returns the bytes of every stage's ranks, for a list of actions (--schedule) and the layers of a plan."""
         last = len(plan["stages"][0]["chunks"]) - 1
         head_rank = 0 if " placement v " in text else len(plan["stages"]) - 1
@@ -58,6 +51,6 @@ class Held:
         for rank, (stage, line) in enumerate(zip(plan["stages"], text.splitlines()[1:], strict=True)):
             layers = [0 if chunk["last_layer"] is None else chunk["last_layer"] - chunk["first_layer"] + 1
                       for chunk in stage["chunks"]]
-            peak = self.peak(line, layers, rank == 0, last if rank == head_rank else None, again)
-            most.append(self.state * stage["parameters"] / tensor + peak)
+            peak = self.peak(line, layers, rank == 0, last if rank == head_rank else None)
+            most.append(self.state * stage["parameters"] + peak)
         return most
