@@ -434,7 +434,7 @@ function timelineKeys(traces) {
 }
 
 // Draws {kind, ...} and returns its height. Kinds: timelines (one or several steps on one scale; part: [from, to] in
-// milliseconds), memory, plots (under each other), fronts.
+// milliseconds), memory, plots (under each other; a series without a color gets one by its name), fronts.
 function drawPicture(painter, picture, width, places) {
   let top = 0;
   if (picture.title) { painter.text(4, 15, picture.title, "text", 13); top = 22; }
@@ -447,7 +447,9 @@ function drawPicture(painter, picture, width, places) {
     return top + drawFronts(painter, picture.fronts, picture, width, top, places);
   }
   if (picture.kind === "plots") {
-    const named = new Map(picture.plots.flatMap(({series}) => series.map((one) => [one.name, one.color])));
+    const all = picture.plots.flatMap(({series}) => series), names = [...new Set(all.map(({name}) => name))];
+    for (const one of all) one.color ??= SERIES[names.indexOf(one.name) % SERIES.length];
+    const named = new Map(all.map(({name, color}) => [name, color]));
     if (named.size > 1) top += drawKeys(painter, [...named], width, top);
     for (const plot of picture.plots) top += drawPlot(painter, plot, width, top, places);
     return top;

@@ -24,7 +24,6 @@ from pathlib import Path
 from run_files import (GIB, Failure, Metrics, Plan, Search, Trace, finish, read_plan_or_metrics, read_text, replacing)
 
 DRAW = Path(__file__).resolve().parent / "draw.js"
-COLORS = ["F", "B", "E", "L", "limit", "soft", "head", "W", "gradients"]  # for several runs, as named in draw.js
 
 
 # ---- pictures, in the form of draw.js --------------------------------------------------------------------------------
@@ -41,16 +40,12 @@ def part_of(words):
     return [begin, end]
 
 
-def draw_timeline(options):
-    trace = Trace(options.files[0], options.step)
-    picture = {"kind": "timelines", "traces": [{"name": trace.words, "events": trace.events}]}
-    return {**picture, "part": options.part, "whole": options.whole}
-
-
 def draw_timelines(options):
-    traces = [(path, Trace(path, None)) for path in options.files]
-    named = [{"name": f"{path.stem} ({trace.words})", "events": trace.events} for path, trace in traces]
-    return {"kind": "timelines", "traces": named, "part": options.part, "whole": True}
+    """One trace has no name, and a step and --whole of its own."""
+    traces = [(path, Trace(path, options.step)) for path in options.files]
+    named = [{"name": trace.words if options.picture == "timeline" else f"{path.stem} ({trace.words})",
+              "events": trace.events} for path, trace in traces]
+    return {"kind": "timelines", "traces": named, "part": options.part, "whole": options.whole}
 
 
 def draw_memory(options):
@@ -64,15 +59,12 @@ def draw_curves(options):
     runs = [Metrics(path, read_text(path)) for path in options.files]
     mfu = all(value is not None for run in runs for value in run.mfu.values())
     loss, rates = [], []
-    for i, run in enumerate(runs):
-        color = COLORS[i % len(COLORS)]
-        loss.append({"name": run.name, "color": color, "points": sorted(run.loss.items())})
+    for run in runs:
+        loss.append({"name": run.name, "points": sorted(run.loss.items())})
         if run.vals:
-            vals = sorted(run.vals.items())
-            loss.append({"name": f"{run.name}, validation", "color": COLORS[(i + 1) % len(COLORS)], "points": vals,
-                         "dots": True})
+            loss.append({"name": f"{run.name}, validation", "points": sorted(run.vals.items()), "dots": True})
         rate = {step: 100 * value for step, value in run.mfu.items()} if mfu else run.tokens
-        rates.append({"name": run.name, "color": color, "points": sorted(rate.items())})
+        rates.append({"name": run.name, "points": sorted(rate.items())})
     plots = [{"series": loss, "xName": "step", "yName": "loss, nats a token"},
              {"series": rates, "xName": "step", "yName": "MFU, %" if mfu else "tokens/s", "zero": True}]
     return {"kind": "plots", "plots": plots, "width": 800}
@@ -137,8 +129,8 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     pictures = parser.add_subparsers(
         dest="picture", required=True, metavar="timeline|timelines|memory|curves|compare|search")
-    kinds = (("timeline", draw_timeline, 1), ("timelines", draw_timelines, "+"), ("memory", draw_memory, "+"))
-    for name, draw, count in (*kinds, ("curves", draw_curves, "+"), ("compare", draw_compare, 2),
+    for name, draw, count in (("timeline", draw_timelines, 1), ("timelines", draw_timelines, "+"),
+                              ("memory", draw_memory, "+"), ("curves", draw_curves, "+"), ("compare", draw_compare, 2),
                               ("search", draw_search, "+")):
         picture = pictures.add_parser(name)
         picture.add_argument("files", type=Path, nargs=count, metavar="FILE")
@@ -149,6 +141,8 @@ def arguments():
             picture.add_argument("--part", type=part_of, metavar="FROM:TO", help="draw this part, in milliseconds")
         if name == "timeline":
             picture.add_argument("--whole", action="store_true", help="draw a long step without leaving anything out")
+        else:
+            picture.set_defaults(step=None, whole=True)
             picture.add_argument("--step", help="step to draw; default: the second, since the first includes warm-up")
         if name in ("memory", "search"):
             picture.add_argument("--limit", type=float, metavar="GIB", help="draw a line at this limit")
@@ -159,9 +153,5 @@ def arguments():
     return options
 
 
-def main():
-    return finish("plot.py", make, arguments())
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(finish("plot.py", make, arguments()))

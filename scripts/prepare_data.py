@@ -107,7 +107,7 @@ def prepare(options):
               f" 'data.val={place}_val_*.bin'")
 
 
-def parser_():
+def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("files", nargs="*", metavar="FILE", help="input file")
@@ -125,11 +125,6 @@ def parser_():
         help="processes; default: one per core")
     add("--val-fraction", type=float, default=0.05, metavar="X", help="0 to 0.5; default: 0.05")
     add("--shard-tokens", type=int, default=100_000_000, metavar="N", help="most tokens of one file; default: 1e8")
-    return parser
-
-
-def parse(arguments):
-    parser = parser_()
     options = parser.parse_args(arguments)
     if options.bible == bool(options.files):
         parser.error("give either --bible or the files to read")
@@ -148,13 +143,9 @@ def parse(arguments):
     return options
 
 
-def stop(number, frame):
-    raise KeyboardInterrupt
-
-
 def main(arguments):
     options = parse(arguments)
-    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     return finish("prepare_data.py", prepare, options)
 
 

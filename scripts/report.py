@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 import report_plan
-from report_plan import document, escape, figure, tile
+from report_plan import document, escape, figure, table, tiles, timeline
 from run_files import GIB, MIB, Failure, Metrics, NoStepYet, Plan, Trace
 from run_files import ask, finish, form_of, read_text, replacing, trainer
 
@@ -38,7 +38,6 @@ class Run:
         if folder and not path.exists():
             raise Failure(f"{folder}: holds no metrics.jsonl; name one with log.metrics, or give the file")
         self.metrics = Metrics(path, read_text(path))
-        self.name = path.stem if path.stem != "metrics" else path.absolute().parent.name
         with form_of(path, "metrics file: its line of type run is incomplete"):
             self.head = self.metrics.head
             self.config = self.head["config"]
@@ -115,34 +114,28 @@ def describe(head):
 def summary(run):
     metrics = run.metrics
     last = max(metrics.steps)
-    tiles = [tile(f"{last:,} of {run.config['train']['steps']:,}", "steps"),
-             tile(f"{metrics.loss[max(metrics.loss)]:.4f}", "loss of the last step")]
+    shown = [(f"{last:,} of {run.config['train']['steps']:,}", "steps"),
+             (f"{metrics.loss[max(metrics.loss)]:.4f}", "loss of the last step")]
     if metrics.vals:
         best = min(metrics.vals, key=metrics.vals.get)
-        tiles.append(tile(f"{metrics.vals[best]:.4f}", f"best validation loss, step {best:,}"))
-    tiles.append(tile(f"{metrics.median('step_ms'):,.1f} ms", "a step"))
-    tiles.append(tile(f"{metrics.median('tokens_per_s'):,.0f}", "tokens a second"))
+        shown.append((f"{metrics.vals[best]:.4f}", f"best validation loss, step {best:,}"))
+    shown += [(f"{metrics.median('step_ms'):,.1f} ms", "a step"),
+              (f"{metrics.median('tokens_per_s'):,.0f}", "tokens a second")]
     if metrics.median("mfu") is not None:
-        tiles.append(tile(f"{100 * metrics.median('mfu'):.1f} %", "MFU, attention in full"))
-    tiles.append(tile(f"{100 * metrics.median('bubble'):.1f} %", "bubble"))
-    tiles.append(tile(size(max(metrics.peak)), "fullest rank"))
-    tiles.append(tile(count_of(sum(entry["tokens"] for entry in metrics.steps.values())), "tokens seen"))
-    tiles.append(tile(duration(sum(entry["step_ms"] for entry in metrics.steps.values()) / 1e3), "in steps"))
+        shown.append((f"{100 * metrics.median('mfu'):.1f} %", "MFU, attention in full"))
+    shown += [(f"{100 * metrics.median('bubble'):.1f} %", "bubble"),
+              (size(max(metrics.peak)), "fullest rank"),
+              (count_of(sum(entry["tokens"] for entry in metrics.steps.values())), "tokens seen"),
+              (duration(sum(entry["step_ms"] for entry in metrics.steps.values()) / 1e3), "in steps")]
     starts = f" The file holds {len(metrics.heads)} starts, of {len(metrics.parts)} layouts."
     starts = starts if len(metrics.heads) > 1 else ""
     medians = ("Times and rates are medians of all steps of the last layout but the first, which also warms up."
                if len(metrics.steps) > 1 else "")
     note = f'<p class="note">{medians}{starts}</p>'
-    return f'<ul class="tiles">{"".join(tiles)}</ul>{note}'
+    return tiles(shown) + note
 
 
 # ---- pictures --------------------------------------------------------------------------------------------------------
-
-
-def evaluations(run):
-    """Returns name -> {step: % right}."""
-    names = dict.fromkeys(name for accuracies in run.metrics.evals.values() for name in accuracies)
-    return {name: {step: 100 * of[name] for step, of in run.metrics.evals.items() if name in of} for name in names}
 
 
 def curves(run):
@@ -169,10 +162,13 @@ def curves(run):
         return {step: choose(choose(row) * len(row) / sum(row) for row in told["tokens"] if row)
                 for step, told in experts.items() if told.get("tokens")}
 
+    evaluations = {}  # name -> {step: % right}
+    for step, accuracies in run.metrics.evals.items():
+        for name, accuracy in accuracies.items():
+            evaluations.setdefault(name, {})[step] = 100 * accuracy
     pictures = [
         plot("Loss", "Loss, nats a token", loss),
-        *(plot(name, f"{name}, % right", [("accuracy", "B", values, True)]) for name,
-          values in evaluations(run).items()),
+        *(plot(name, f"{name}, % right", [("accuracy", "B", right, True)]) for name, right in evaluations.items()),
         plot("Gradient norm", "Gradient norm before clipping", [("norm", "L", of("grad_norm"), False)], log=True),
         plot("Balance loss", "Balance loss of the experts; 1: even", [("loss", "F", load("balance_loss"), False)]),
         plot("Experts", "Tokens over the mean", [
@@ -201,31 +197,23 @@ def memory(run):
     return "<h2>Memory</h2>" + figure(picture, "Peak of the fullest rank of each stage")
 
 
-def timeline(run):
-    if run.trace is None:
-        return ""
-    traces = [{"name": run.trace.words, "events": run.trace.events}]
-    return "<h2>Pipeline</h2>" + figure({"kind": "timelines", "traces": traces}, "One step")
-
-
 def part_rows(plan, part):
     """Returns the rows of one layout: planned, measured, and by how much the plan is off."""
-
-    def row(what, planned, measured, form, off):
-        return f"<tr><td>{what}</td><td>{form.format(planned)}</td><td>{form.format(measured)}</td><td>{off}</td></tr>"
 
     def off(planned, measured):
         return f"{100 * (planned / measured - 1):+.1f} %"
 
-    step = part.median("step_ms")
-    rows = row("step, ms", plan.step_ms, step, "{:,.1f}", off(plan.step_ms, step)) if plan.step_ms is not None else ""
+    step, rows = part.median("step_ms"), []
+    if plan.step_ms is not None:
+        rows.append(("step, ms", f"{plan.step_ms:,.1f}", f"{step:,.1f}", off(plan.step_ms, step)))
     for what, key, planned in (("bubble, %", "bubble", plan.bubble), ("MFU, %", "mfu", plan.mfu)):
         measured = part.median(key)
         if planned is not None and measured is not None:
-            rows += row(what, 100 * planned, 100 * measured, "{:.1f}", f"{100 * (planned - measured):+.1f} points")
+            apart = f"{100 * (planned - measured):+.1f} points"
+            rows.append((what, f"{100 * planned:.1f}", f"{100 * measured:.1f}", apart))
     for stage, (planned, measured) in enumerate(zip(plan.peak, part.peak)):
         equal = "nothing, to the byte" if planned == measured else off(planned, measured)
-        rows += row(f"peak of stage {stage}", size(planned), size(measured), "{}", equal)
+        rows.append((f"peak of stage {stage}", size(planned), size(measured), equal))
     return rows
 
 
@@ -237,9 +225,9 @@ def against_plan(run):
         if plan is None:
             parts += title + ("<p>No plan: the trainer is missing, or refuses this configuration.</p>" if title else "")
             continue
-        head = "<tr><th></th><th>planned</th><th>measured</th><th>the plan is off by</th></tr>"
+        head = ("", "planned", "measured", "the plan is off by")
         note = f'<p class="note">Planned from {escape(plan.source)}. BPipe? {escape(plan.reason)}</p>'
-        parts += f'{title}{note}<div class="table" tabindex="0"><table>{head}{part_rows(plan, part)}</table></div>'
+        parts += f"{title}{note}{table(head, part_rows(plan, part))}"
     return f"<h2>Plan and run</h2>{parts}" if parts else ""
 
 
@@ -247,12 +235,13 @@ def against_plan(run):
 
 
 def page(run, refresh):
-    with form_of(run.name, "run whose metrics make a report: something in them is missing"):
+    with form_of(run.metrics.name, "run whose metrics make a report: something in them is missing"):
         what, spread = describe(run.head)
-        parts = [summary(run), curves(run), memory(run), timeline(run), against_plan(run)]
+        step = "<h2>Pipeline</h2>" + timeline(run.trace) if run.trace else ""
+        parts = [summary(run), curves(run), memory(run), step, against_plan(run)]
         config = json.dumps(run.config, indent=1)
-    return document(run.name,
-                    f'<h1>{escape(run.name)}</h1><p>{escape(what)}</p><p class="soft">{escape(spread)}</p>\n'
+    return document(run.metrics.name,
+                    f'<h1>{escape(run.metrics.name)}</h1><p>{escape(what)}</p><p class="soft">{escape(spread)}</p>\n'
                     + "\n".join(part for part in parts if part)
                     + f"\n<details><summary>Configuration</summary><pre>{escape(config)}</pre></details>",
                     refresh)

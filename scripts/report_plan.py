@@ -34,8 +34,10 @@ def percent(share):
     return "-" if share is None else f"{100 * share:.1f} %"
 
 
-def tile(value, what):
-    return f"<li><b>{escape(value)}</b><small>{escape(what)}</small></li>"
+def tiles(pairs):
+    """Returns a list of figures, each a value and what it is."""
+    items = (f"<li><b>{escape(value)}</b><small>{escape(what)}</small></li>" for value, what in pairs)
+    return f'<ul class="tiles">{"".join(items)}</ul>'
 
 
 class Markup(str):
@@ -46,7 +48,7 @@ def table(head, rows):
     cells = "".join(f"<th>{escape(name)}</th>" for name in head)
     written = [[cell if isinstance(cell, Markup) else escape(cell) for cell in row] for row in rows]
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in written)
-    return f'<div class="table"><table><tr>{cells}</tr>{body}</table></div>'
+    return f'<div class="table" tabindex="0"><table><tr>{cells}</tr>{body}</table></div>'
 
 
 def figure(picture, title):
@@ -54,6 +56,12 @@ def figure(picture, title):
     data = escape(json.dumps(picture))
     canvas = f'<canvas role="img" tabindex="0" aria-label="{escape(title)}" data-picture="{data}"></canvas>'
     return f"<figure>{canvas}</figure>"
+
+
+def timeline(trace):
+    """Returns the picture of one step."""
+    traces = [{"name": trace.words, "events": trace.events}]
+    return figure({"kind": "timelines", "traces": traces}, "One step")
 
 
 def document(title, body, refresh=0):
@@ -138,25 +146,23 @@ def headline(config, world, step_ms, bill):
 
 
 def step_tiles(found):
-    band = [found.get("step_ms_low"), found.get("step_ms_high")]
-    tiles = [tile(seconds(found["step_ms"]), "a step"), tile(percent(found["mfu"]), "MFU, attention in full")]
-    if all(band):
-        tiles.insert(1, tile(f"{seconds(band[0])} to {seconds(band[1])}", "the band of that time"))
-    return tiles
+    low, high = found.get("step_ms_low"), found.get("step_ms_high")
+    band = [(f"{seconds(low)} to {seconds(high)}", "the band of that time")] if low and high else []
+    return [(seconds(found["step_ms"]), "a step"), *band, (percent(found["mfu"]), "MFU, attention in full")]
 
 
 def plan_parts(found):
     fullest = max(found["stages"], key=lambda stage: stage["peak_bytes"])
     fits = all(stage["fits"] for stage in found["stages"])
-    tiles = step_tiles(found) + [
-        tile(percent(found["bubble"]), "idle"),
-        tile(f"{fullest['peak_bytes'] / GIB:.1f} GiB", f"stage {fullest['stage']}, the fullest"),
-        tile("fits" if fits else "does not fit", "with the reserve"),
-        tile(found["world"], "ranks"),
+    shown = step_tiles(found) + [
+        (percent(found["bubble"]), "idle"),
+        (f"{fullest['peak_bytes'] / GIB:.1f} GiB", f"stage {fullest['stage']}, the fullest"),
+        ("fits" if fits else "does not fit", "with the reserve"),
+        (found["world"], "ranks"),
     ]
     bill = (found.get("budget") or {}).get("whole")
     parts = [headline(found["config"], found["world"], found["step_ms"], bill)] if found.get("config") else []
-    parts.append(f'<ul class="tiles">{"".join(tiles)}</ul>')
+    parts.append(tiles(shown))
     parts.append(f"<p>Does BPipe pay? {escape(found['verdict']['reason'])}</p>")
     parts += [f"<p>Advice: {escape(sentence)}</p>" for sentence in found.get("advice") or []]
     if found.get("waterfall"):
@@ -213,7 +219,7 @@ def search_parts(found):
         return ["<p>Nothing fits on so many GPUs.</p>"]
     best, cut = found["best"], found["best"]["config"]["parallel"]
     *names, own = layouts([row["config"] for row in [*found["front"], best]])
-    tiles = step_tiles(best) + [tile(own, "the best"), tile(found["evaluated"], "plans compared")]
+    shown = step_tiles(best) + [(own, "the best"), (found["evaluated"], "plans compared")]
     points = [(row["peak_bytes"] / GIB, row["step_ms"] / 1e3, name) for row, name in zip(found["front"], names)]
     front = {"name": "front", "points": points}
     rows = [(name, seconds(row["step_ms"]), f"{row['peak_bytes'] / GIB:.1f} GiB")
@@ -226,7 +232,7 @@ def search_parts(found):
     return [
         headline(best["config"], world, best["step_ms"], None),
         *([f"<p><b>--for:</b> {escape(theirs)}; below is what this trainer would do.</p>"] if "for" in found else []),
-        f'<ul class="tiles">{"".join(tiles)}</ul>',
+        tiles(shown),
         "<h2>Step time against memory of the fullest rank</h2>",
         figure({"kind": "fronts", "fronts": [front]}, "Step time against memory of the fullest rank"),
         table(("layout", "step", "memory"), rows),
@@ -253,9 +259,7 @@ def page(path, trace):
     with form_of(path, f"{kind}; make one with --{kind} and --json"):
         parts = {"plan": plan_parts, "search": search_parts, "sweep": sweep_parts}[kind](found)
     if trace is not None and kind == "plan":
-        step = Trace(trace, None)
-        traces = [{"name": step.words, "events": step.events}]
-        parts.insert(3, "<h2>One step</h2>" + figure({"kind": "timelines", "traces": traces}, "One step"))
+        parts.insert(3, "<h2>One step</h2>" + timeline(Trace(trace, None)))
     return document(
         path.stem,
         f'<h1>{escape(path.stem)}: {kind}</h1><p class="soft">Times rest on a model of the hardware; bytes are those'

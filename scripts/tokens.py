@@ -52,18 +52,11 @@ def translate(options):
         print("\n---\n".join(decode(tokenizer, part) for part in parts), end="" if options.eot == "none" else "\n")
 
 
-def main(arguments):
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("action", choices=["encode", "decode", "describe"])
     parser.add_argument("text", nargs="?", metavar="TEXT", help="default: standard input")
     parser.add_argument("--tokenizer", required=True, metavar="NAME", help="bytes, a *.model or a tokenizer.json")
-    parser.add_argument(
-        "--eot",
-        default="auto",
-        help="end-of-text token, as in prepare_data.py, for tokenizers without a usual one; none: no token")
-    options = parser.parse_intermixed_args(arguments)
-    return finish("tokens.py", translate, options)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    parser.add_argument("--eot", default="auto", help="end-of-text token, as in prepare_data.py, for tokenizers without"
+                        " a usual one; none: no token")
+    sys.exit(finish("tokens.py", translate, parser.parse_intermixed_args()))

@@ -716,12 +716,10 @@ def draw(rows, path):
     steps = [(row.source["name"], row.measured_step(), row.planned_step()) for row in rows
              if row.measured_step() is not None]
     ratios = [(pair.one.source["name"], pair.measured, pair.ratio(Row.step_with_messages)) for pair in pairs]
-    names = list(dict.fromkeys(name for name, *_ in steps + ratios))
 
     def series(points):
-        grouped = [(name, [point for of, *point in points if of == name]) for name in names]
-        return [{"name": name, "color": plot.COLORS[names.index(name) % len(plot.COLORS)], "points": mine, "dots": True}
-                for name, mine in grouped if mine]
+        return [{"name": name, "points": [point for _, *point in mine], "dots": True}
+                for name, mine in grouped(points, lambda point: point[0]).items()]
 
     plots = [
         {"series": series(steps), "xName": "measured step, s", "yName": "planned step, s", "log": True, "logX": True,
