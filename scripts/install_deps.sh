@@ -26,7 +26,7 @@ python3 |
 libdnnl-dev libonednn-dev | matrix products about 5 % slower
 libopenmpi-dev | one rank only, no pipeline
 openmpi-bin | one rank only, no pipeline
-python3-numpy | the tests that need NumPy are skipped
+python3-numpy | no studies/calibrate.py, and the tests that need NumPy are skipped
 zstd | .zst inputs of scripts/prepare_data.py are refused
 nodejs | no pictures: scripts/plot.py
 librsvg2-bin | no .png pictures: scripts/plot.py

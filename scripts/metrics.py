@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-from run_files import Failure, History, Metrics, finish, form_of, number, parse_lines, read_text, replacing
+from run_files import Failure, History, Metrics, finish, form_of, number, parse_lines, read_text, write_file
 
 # The section of a figure in TensorBoard; "step" for all others.
 SECTIONS = {"optimizer": "grad_norm norm_z lr", "speed": "step_ms tokens_per_s mfu mfu_causal",
@@ -187,8 +187,7 @@ def make_tensorboard(options):
     text = read_text(options.file)
     with form_of(options.file, "metrics file; name one with log.metrics"):
         data = b"".join(all_events(options.file, text))
-    with replacing(events) as part:
-        part.write_bytes(data)
+    write_file(events, data)
 
 
 # ---- CSV -------------------------------------------------------------------------------------------------------------
@@ -214,8 +213,7 @@ def make_csv(options):
     if options.output is None:
         sys.stdout.write(text.getvalue())
         return
-    with replacing(options.output) as part:
-        part.write_text(text.getvalue(), encoding="utf-8")
+    write_file(options.output, text.getvalue())
 
 
 # ---- command line ----------------------------------------------------------------------------------------------------

@@ -21,7 +21,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from run_files import (GIB, Failure, Metrics, Plan, Search, Trace, finish, read_plan_or_metrics, read_text, replacing)
+from run_files import GIB, Failure, Metrics, Plan, Search, Trace
+from run_files import finish, read_plan_or_metrics, read_text, write_file
 
 DRAW = Path(__file__).resolve().parent / "draw.js"
 
@@ -118,11 +119,9 @@ def svg_of(picture):
 def make(options):
     svg = svg_of(options.draw(options))
     for path in options.output:
-        with replacing(path) as part:
-            written = svg
-            if path.suffix == ".png":
-                written = run_tool(["rsvg-convert", "--zoom", "1.5"], svg, "which makes .png pictures")
-            part.write_bytes(written)
+        png = path.suffix == ".png"
+        tool = ["rsvg-convert", "--zoom", "1.5"]
+        write_file(path, run_tool(tool, svg, "which makes .png pictures") if png else svg)
 
 
 def arguments():
@@ -141,9 +140,9 @@ def arguments():
             picture.add_argument("--part", type=part_of, metavar="FROM:TO", help="draw this part, in milliseconds")
         if name == "timeline":
             picture.add_argument("--whole", action="store_true", help="draw a long step without leaving anything out")
+            picture.add_argument("--step", help="step to draw; default: the second, since the first includes warm-up")
         else:
             picture.set_defaults(step=None, whole=True)
-            picture.add_argument("--step", help="step to draw; default: the second, since the first includes warm-up")
         if name in ("memory", "search"):
             picture.add_argument("--limit", type=float, metavar="GIB", help="draw a line at this limit")
     options = parser.parse_args()

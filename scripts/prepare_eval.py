@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 from prepare.tokenizer import as_bytes, as_text, make_tokenizer
-from run_files import Failure, finish, replacing
+from run_files import Failure, finish, write_file
 
 MAGIC, BEGIN = 20240522, 65535
 MOST = 65536  # numbers that fit into a uint16
@@ -68,8 +68,7 @@ def prepare(options):
         raise Failure(f"{path}: has {len(examples)} examples; 1 to {MOST} fit a file")
     header = struct.pack("<256i", MAGIC, version, len(examples), max(map(len, examples)), *[0] * 252)
     data = header + b"".join(examples)
-    with replacing(output) as part:
-        part.write_bytes(data)
+    write_file(output, data)
     print(f"{output}: {len(examples)} examples, {len(data)} bytes")
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import report_plan
 from report_plan import document, escape, figure, table, tiles, timeline
 from run_files import GIB, MIB, Failure, Metrics, NoStepYet, Plan, Trace
-from run_files import ask, finish, form_of, read_text, replacing, trainer
+from run_files import ask, finish, form_of, read_text, trainer, write_file
 
 HERE = Path(__file__).resolve().parent
 
@@ -266,11 +266,6 @@ def arguments():
     return options
 
 
-def write(options, text):
-    with replacing(options.output) as part:
-        part.write_text(text, encoding="utf-8")
-
-
 EVERY = 5  # seconds between two checks of a run that is followed
 
 
@@ -284,7 +279,7 @@ def follow(options):
             with contextlib.suppress(NoStepYet):
                 run = Run(options)
                 done = max(run.metrics.steps) >= run.config["train"]["steps"]
-                write(options, page(run, 0 if done else EVERY))
+                write_file(options.output, page(run, 0 if done else EVERY))
                 if done:
                     return
         seen = grown
@@ -293,11 +288,11 @@ def follow(options):
 
 def make(options):
     if report_plan.kind_of(options.run):
-        write(options, report_plan.page(options.run, options.trace))
+        write_file(options.output, report_plan.page(options.run, options.trace))
     elif options.follow:
         follow(options)
     else:
-        write(options, page(Run(options), 0))
+        write_file(options.output, page(Run(options), 0))
 
 
 if __name__ == "__main__":

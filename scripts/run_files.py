@@ -293,20 +293,19 @@ def number(value):
     return float(value)
 
 
-@contextlib.contextmanager
-def replacing(path):
-    """Yields a temporary file next to `path`, which replaces `path` at the end: it appears complete or not at all.
-    Through a link, replaces the linked file. If `path` is not a regular file, such as /dev/stdout, writes to it
-    directly."""
+def write_file(path, data):
+    """Writes text or bytes through a temporary file next to `path`: the file appears complete or not at all. Through a
+    link, replaces the linked file. If `path` is not a regular file, such as /dev/stdout, writes to it directly."""
+    data = data.encode() if isinstance(data, str) else data
     place = Path(os.path.realpath(path))
     part = place.with_name(f".{place.name}.{os.getpid()}.part")
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
-            yield path
+            path.write_bytes(data)
             return
         part.unlink(missing_ok=True)
-        part.touch(exist_ok=False)  # exclusively: the name can be guessed, and must not be a link
-        yield part
+        with part.open("xb") as file:  # exclusively: the name can be guessed, and must not be a link
+            file.write(data)
         os.replace(part, place)
     except OSError as error:
         raise Failure(f"{path}: cannot be written: {error.strerror}") from None
@@ -315,17 +314,13 @@ def replacing(path):
             part.unlink()
 
 
-def find_trainer(family):
-    """Returns the trainer's path, next to scripts/ or where it was installed, or None."""
-    beside = Path(__file__).resolve().parent.parent / f"train_{family}"
-    return beside if beside.exists() else shutil.which(beside.name)
-
-
 def trainer(family, folder=None):
-    """Returns a trainer's path, of the folder or as find_trainer finds it."""
-    program = Path(folder) / f"train_{family}" if folder else find_trainer(family)
+    """Returns a trainer's path: in the folder, else next to scripts/ or where it was installed."""
+    name = f"train_{family}"
+    beside = Path(folder or Path(__file__).resolve().parent.parent) / name
+    program = beside if folder or beside.exists() else shutil.which(name)
     if program is None or not Path(program).exists():
-        raise Failure(f"{program or f'train_{family}'} is not here; run make")
+        raise Failure(f"{program or name} is not here; run make")
     return program
 
 

@@ -21,11 +21,10 @@ import statistics
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 from common import ROOT, options_of
 import plot
-from run_files import GIB, finish, replacing
+from run_files import GIB, finish, write_file
 
 LINES, DATA, PAGE = ROOT / "build" / "atlas.jsonl", ROOT / "studies" / "atlas.json", ROOT / "docs" / "atlas.md"
 BEGIN, END = "<!-- written by studies/atlas.py -->", "<!-- end -->"
@@ -288,8 +287,7 @@ def write():
             series += [one] if mine else []
         chart = {"series": series, "xName": "bytes of GPU memory per parameter", "log": True, "logX": True,
                  "height": 340, "yName": "GB/s of network per PFLOP/s"}
-        with replacing(PAGE.parent / "img" / name) as temporary:
-            Path(temporary).write_bytes(plot.svg_of({"kind": "plots", "plots": [chart], "width": 800}))
+        write_file(PAGE.parent / "img" / name, plot.svg_of({"kind": "plots", "plots": [chart], "width": 800}))
 
 
 if __name__ == "__main__":

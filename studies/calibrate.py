@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Fits the planner's assumptions about the hardware to runs, and writes them as a `hardware` section.
 
     studies/calibrate.py RUN... [-o FILE]           fit to the metrics of runs (files, or folders with metrics.jsonl)
@@ -9,8 +9,8 @@ The model is the planner itself: `--plan` computes every run's step time with `h
 `matmul_half`, `flash_forward`, `flash_backward`, `stream_gb_s`, `action_us` and `step_overhead_ms`. These are varied
 until the planned steps equal the measured ones (Levenberg-Marquardt on the logarithms of step times). A figure that the
 runs do not determine keeps its value; a figure that they hardly determine stays near it, and nearer with a larger
---noise. Needs the trainers, on the machine of the runs if that was a CPU. In a plan, a matrix product of inner side k
-takes flops (1 + matmul_half / k) / (peak matmul_efficiency).
+--noise. Needs NumPy, and the trainers, on the machine of the runs if that was a CPU. In a plan, a matrix product of
+inner side k takes flops (1 + matmul_half / k) / (peak matmul_efficiency).
 
 One measured step determines one figure: with step=58s (or step=812ms) only `matmul_efficiency` changes. The rest of the
 step keeps its planned time, so the figure also absorbs everything that the program does more slowly than planned.
@@ -27,8 +27,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from common import options_of, plan, trainer
-from run_files import Failure, finish, form_of, number, read_text, replacing
+try:
+    import numpy as np
+except ImportError:
+    sys.exit("calibrate: NumPy is missing; run scripts/install_deps.sh")
+from common import answer, options_of, trainer
+from run_files import Failure, finish, form_of, number, read_text, write_file
 
 SETTLED = 1e-5  # largest change of a logarithm at which the fit ends
 ROUNDS = 40
@@ -82,10 +86,8 @@ def run_of(path, file, options):
     config, world, peak = start["config"], int(start["world"]), number(start["peak_tflops"])
     if peak is None:
         raise Failure(f"{file}: the peak of its device is not known; set hardware.peak_tflops in its configuration")
-    times = sorted(steps[skipped:])
-    quantile = lambda part: times[min(len(times) - 1, int(part * len(times)))]  # noqa: E731
-    seconds = quantile(options.quantile)
-    spread = (quantile(0.75) - quantile(0.25)) / 2 / quantile(0.5) if times[0] > 0 else 0.0
+    seconds, low, middle, high = np.quantile(steps[skipped:], [options.quantile, 0.25, 0.5, 0.75])
+    spread = (high - low) / 2 / middle if middle > 0 else 0.0
     _ = config["model"]["family"], config["attention"]["mode"]  # checks that these keys exist
     if not (peak > 0 and world > 0 and 0 < seconds < math.inf):
         raise ValueError("its peak, its ranks or a step's time is not a positive number")
@@ -117,7 +119,8 @@ class Planner:
         if run.on_cpu and self.peak is not None:
             given["hardware.peak_tflops"] = f"{self.peak / run.world:.12g}"
         try:
-            return plan(trainer(family, self.bin), self.file_of(run), *options_of(given))["step_ms"] / 1000
+            told = answer(trainer(family, self.bin), self.file_of(run), "--plan", *options_of(given))
+            return told["step_ms"] / 1000
         except Failure as failure:
             raise Failure(f"{run.name}: {failure}") from None
 
@@ -156,52 +159,36 @@ def complete(figures, cpu, memory):
     return keys
 
 
-def solve(matrix, right):
-    """Solves a small linear system by Gauss-Jordan elimination with pivoting."""
-    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
-    for i in range(len(rows)):
-        pivot = max(range(i, len(rows)), key=lambda r: abs(rows[r][i]))
-        rows[i], rows[pivot] = rows[pivot], rows[i]
-        lead = rows[i] = [a / rows[i][i] for a in rows[i]]
-        rows = [row if row is lead else [a - row[i] * b for a, b in zip(row, lead, strict=True)] for row in rows]
-    return [row[-1] for row in rows]
-
-
 class Fit:
     def __init__(self, runs, planner, noise):
         self.runs, self.planner, self.cpu = runs, planner, runs[0].on_cpu
         rates = (number(run.config["hardware"].get("memory_gb_s")) for run in runs if not run.on_cpu)
         self.memory = min((rate for rate in rates if rate is not None), default=math.inf)
         start = beginning(runs)
-        self.names, self.start = list(start), [math.log(value) for value in start.values()]
-        self.logs, self.pull = list(self.start), noise / KNOWN
+        self.names, self.start, self.pull = list(start), np.log(list(start.values())), noise / KNOWN
+        self.measured = np.array([run.seconds for run in runs])
+        self.logs = self.start
         self.off = self.errors([self.logs])[0]
 
     def figures(self, logs):
-        found = {name: math.exp(value) for name, value in zip(self.names, logs, strict=True)}
-        return complete(found, self.cpu, self.memory)
+        return complete(dict(zip(self.names, np.exp(logs), strict=True)), self.cpu, self.memory)
 
     def errors(self, points):
         """Returns each point's logarithms of (planned / measured) step times, then its distances from the start."""
-        asked = [(run, self.figures(point)) for point in points for run in self.runs]
-        answers = iter(self.planner.all_seconds(asked))
-        away = [[self.pull * (a - b) for a, b in zip(point, self.start, strict=True)] for point in points]
-        return [[math.log(next(answers) / run.seconds) for run in self.runs] + away[i] for i in range(len(points))]
+        planned = self.planner.all_seconds([(run, self.figures(point)) for point in points for run in self.runs])
+        ratios = np.reshape(planned, (len(points), -1)) / self.measured
+        return np.hstack([np.log(ratios), self.pull * (points - self.start)])
 
     def slopes(self):
         """Returns the derivative of each error by the logarithm of each figure."""
         width = 1e-3
-        points = [[value + width * (i == j) for j, value in enumerate(self.logs)] for i in range(len(self.logs))]
-        return [[(b - a) / width for a, b in zip(self.off, errors, strict=True)] for errors in self.errors(points)]
+        return (self.errors(self.logs + width * np.eye(len(self.logs))) - self.off) / width
 
     def step(self, slopes, damping):
         """Returns the damped step, with each component limited to the examined range."""
-        n = len(slopes)
-        normal = [[sum(a * b for a, b in zip(slopes[i], slopes[j], strict=True)) for j in range(n)] for i in range(n)]
-        right = [-sum(a * b for a, b in zip(slopes[i], self.off, strict=True)) for i in range(n)]
-        for i in range(n):
-            normal[i][i] += damping * max(normal[i][i], 1e-12)
-        return [max(-1.0, min(1.0, part)) for part in solve(normal, right)]
+        normal = slopes @ slopes.T
+        normal += damping * np.diag(np.maximum(np.diag(normal), 1e-12))
+        return np.clip(np.linalg.solve(normal, -slopes @ self.off), -1, 1)
 
     def run(self):
         damping = 1e-2
@@ -209,16 +196,15 @@ class Fit:
             slopes, better = self.slopes(), False
             while not better and damping < 1e8:
                 move = self.step(slopes, damping)
-                there = [max(start - FARTHEST, min(start + FARTHEST, value + part))
-                         for start, value, part in zip(self.start, self.logs, move, strict=True)]
+                there = np.clip(self.logs + move, self.start - FARTHEST, self.start + FARTHEST)
                 off = self.errors([there])[0]
-                better = sum(e * e for e in off) < sum(e * e for e in self.off)
+                better = off @ off < self.off @ self.off
                 damping *= 0.1 if better else 10
             if not better:
                 break
             self.logs, self.off = there, off
             damping = max(damping, 1e-9)
-            if max(abs(part) for part in move) < SETTLED:
+            if np.max(abs(move)) < SETTLED:
                 break
         return self.figures(self.logs)
 
@@ -240,7 +226,7 @@ def scaled(options):
 
     def planned(efficiency):
         keys = {"hardware.matmul_efficiency": f"{efficiency:.12g}", "hardware.profile": ""}
-        return plan(program, config, *options_of(keys))["step_ms"] / 1000
+        return answer(program, config, "--plan", *options_of(keys))["step_ms"] / 1000
 
     least = planned(1)
     if not least <= measured < planned(0.02):
@@ -260,9 +246,8 @@ def scaled(options):
 def write(text, options):
     if options.output is None:
         print(text, end="")
-        return
-    with replacing(options.output) as temporary:
-        Path(temporary).write_text(text)
+    else:
+        write_file(options.output, text)
 
 
 # ---- words -----------------------------------------------------------------------------------------------------------

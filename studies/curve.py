@@ -14,14 +14,12 @@ Two correct programs differ: sums are rounded in other orders, and a step amplif
 with other kernels. The bound is far below what a wrong gradient, order of data or schedule does.
 """
 
-import argparse
 import json
 import sys
-from pathlib import Path
 
 import torch_side
+from torch_side import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 LARGE = {"hidden": 768, "layers": 12, "heads": 12, "kv_heads": 12, "ffn": 2048, "seq_len": 512}
 TINY = {"hidden": 64, "layers": 2, "heads": 4, "kv_heads": 2, "ffn": 128, "seq_len": 64}
 ARCHITECTURE = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
@@ -51,36 +49,28 @@ def initial_file(folder, model):
 
 
 def torch_curve(options, model, train, out):
-    side = {"model": model, "train": train, "device": options.device, "masters": "hooks", "init": 1,
-            "precision": options.precision, "compile": options.device == "cuda", "micro_batch": options.micro_batch,
-            "tokens": str(options.tokens), "write": str(initial_file(out / "init", model) / "model.safetensors")}
+    side = {"model": model, "train": train, "masters": "hooks", "precision": options.precision,
+            "micro_batch": options.micro_batch, "write": str(initial_file(out / "init", model) / "model.safetensors")}
     if options.device == "cpu":
         side["threads"] = 1
-    return torch_side.their_run(options.python, out / "side.json", side)["losses"]
+    return torch_side.their_run(options, out / "side.json", side)["losses"]
 
 
 def our_curve(options, model, train, out, kind):
     keys = {f"model.{key}": value for key, value in model.items()} | {f"train.{key}": v for key, v in train.items()}
     keys |= {"train.precision": "fp32" if kind == "fp32" else "bf16",
              "train.fp8": kind if kind in ("tensor", "block", "mx") else "off", "parallel.pipeline": 1,
-             "schedule.bpipe": "off", "schedule.micro_batch": options.micro_batch, "data.train": options.tokens,
-             "checkpoint.init_from": out / "init", "hardware.device": options.device, "sample.every": 0}
-    command = [Path(options.programs) / "train_llama", "-c", ROOT / "configs" / "llama_tiny.yaml"]
-    return [line["loss"] for line in torch_side.our_run(command, out / f"{kind}.jsonl", keys)[1]]
+             "schedule.bpipe": "off", "schedule.micro_batch": options.micro_batch, "sample.every": 0,
+             "checkpoint.init_from": out / "init"}
+    command = [options.programs / "train_llama", "-c", ROOT / "configs" / "llama_tiny.yaml"]
+    return [line["loss"] for line in torch_side.our_run(options, command, out / f"{kind}.jsonl", keys)[1]]
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--steps", type=int, default=2000)
+    parser = torch_side.parser_of(__doc__.split("\n", 1)[0], "curve", 2000)
     parser.add_argument("--ours", default="bf16,tensor,block", help="fp32, bf16, or train.fp8's kinds, with commas")
-    parser.add_argument("--tiny", action="store_true", help="a model of 0.1M parameters, 1,024 tokens a step")
     parser.add_argument("--smooth", type=int, default=50)
     parser.add_argument("--most", type=float, default=0.02)
-    parser.add_argument("--tokens", type=Path, default=ROOT / "data" / "bible_train_000.bin")
-    parser.add_argument("--out", type=Path, default=ROOT / "out" / "curve")
-    parser.add_argument("--programs", default=ROOT)
-    parser.add_argument("--python", default=sys.executable, help="a Python that has PyTorch")
     options = parser.parse_args()
     options.micro_batch = 8 if options.tiny else 16
     options.precision = "fp32" if options.ours == "fp32" else "bf16"

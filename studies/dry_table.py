@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from common import ROOT, ask, trainer
+from common import QUIET, ROOT, answer, dry_run, options_of, trainer
 from run_files import finish
 
 MODELS = {"LLaMA 65B": ("llama", "llama65b"), "GPT-3 96B": ("gpt", "gpt3_96b")}
@@ -45,14 +45,10 @@ GPUS = {
 }
 
 
-def run(build, family, name, tokens, options, *words, nodes=4):
-    """Returns what a trainer of build/release or build/virtual prints of two steps of the configuration."""
-    fixed = [f"data.train={tokens}", "data.val=", "data.val_every=0", "checkpoint.every=0", "train.steps=2",
-             "log.metrics="]
-    texts = [item for text in (*fixed, *options) for item in ("-o", text)]
-    env = {"VIRTUAL_DRY": "1", "VIRTUAL_GPUS": "8" if nodes > 1 else "24", "VIRTUAL_NODES": str(nodes),
-           "OMP_NUM_THREADS": "1"}
-    return ask(trainer(family, ROOT / "build" / build), ROOT / "configs" / f"{name}.yaml", *texts, *words, env=env)
+def asked(name, tokens, options):
+    """Returns the configuration of a model and the keys of two of its steps."""
+    return ROOT / "configs" / f"{name}.yaml", {"data.train": tokens, "train.steps": 2,
+                                               **dict(option.split("=", 1) for option in options)}
 
 
 def print_agreement(tokens):
@@ -60,15 +56,13 @@ def print_agreement(tokens):
     print("|---|---|---|---|---|---|")
     for model, layout, options, *nodes in AGREEMENT:
         family, name = (MODELS | MIXTURES)[model.split(",")[0]]
-        with tempfile.TemporaryDirectory() as folder:
-            metrics = Path(folder, "metrics.jsonl")
-            run("virtual", family, name, tokens, (*options, f"log.metrics={metrics}"), nodes=(*nodes, 4)[0])
-            step = json.loads(metrics.read_text().splitlines()[-1])
-        plan = json.loads(run("release", family, name, tokens, options, "--plan", "--json"))
-        apart = 100 * (step["step_ms"] / plan["step_ms"] - 1)
-        exposed = [f"{each['transfer_exposed_ms']:.0f} ms" for each in (step, plan)]
-        print(f"| {model} | {layout} | {step['step_ms']:.0f} ms | {plan['step_ms']:.0f} ms ({apart:+.1f} %) "
-              f"| {100 * step['bubble']:.1f} %, {100 * plan['bubble']:.1f} % | {', '.join(exposed)} |",
+        config, keys = asked(name, tokens, options)
+        step = dry_run(family, config, keys, nodes=(*nodes, 4)[0])
+        told = answer(trainer(family), config, "--plan", *options_of({**QUIET, **keys}))
+        apart = 100 * (step["step_ms"] / told["step_ms"] - 1)
+        exposed = [f"{each['transfer_exposed_ms']:.0f} ms" for each in (step, told)]
+        print(f"| {model} | {layout} | {step['step_ms']:.0f} ms | {told['step_ms']:.0f} ms ({apart:+.1f} %) "
+              f"| {100 * step['bubble']:.1f} %, {100 * told['bubble']:.1f} % | {', '.join(exposed)} |",
               flush=True)
 
 
@@ -94,7 +88,7 @@ def stage_mfu(family, name, tokens, peak, t, b, options):
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder, "trace.json")
         shape = (f"parallel.tensor={t}", f"schedule.micro_batch={b}", f"train.global_batch={3 * b}")
-        run("virtual", family, name, tokens, (*STAGES, *shape, *options), "--trace", trace, nodes=1)
+        dry_run(family, *asked(name, tokens, (*STAGES, *shape, *options)), "--trace", trace, gpus=24)
         return LAYERS * layer_flops(family, 2048 * b) / (stage_seconds(trace) * t * peak * 1e12)
 
 
@@ -110,16 +104,9 @@ def print_mfu(tokens):
             print(f"| {model} | {gpu} | {t} | {b} | {' | '.join(f'{100 * each:.1f} %' for each in mfu)} |", flush=True)
 
 
-def arguments():
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tokens", metavar="FILE", type=Path)
     parser.add_argument("--mfu", action="store_true")
-    return parser.parse_args()
-
-
-def main(asked):
-    (print_mfu if asked.mfu else print_agreement)(asked.tokens.resolve())
-
-
-if __name__ == "__main__":
-    sys.exit(finish("dry_table", main, arguments()))
+    options = parser.parse_args()
+    sys.exit(finish("dry_table", print_mfu if options.mfu else print_agreement, options.tokens.resolve()))

@@ -50,7 +50,8 @@ class Day:
     def trainer(self, config, *words):
         """Returns the command of a configuration's trainer; a word KEY=VALUE sets a key."""
         words = [part for word in words for part in (["-o", word] if re.match(r"[a-z]+\.\w+=", str(word)) else [word])]
-        return list(map(str, [self.programs / program_of(config), "-c", ROOT / "configs" / config, *words]))
+        program = "train_gpt" if config.startswith("gpt") else "train_llama"
+        return list(map(str, [self.programs / program, "-c", ROOT / "configs" / config, *words]))
 
     def run(self, command, env=None, codes=(0,)):
         """Runs a command with its output in the row's log. Returns the output; raises Failed for an exit code not in
@@ -129,10 +130,6 @@ class Failed(Exception):
 
 class Skipped(Exception):
     pass
-
-
-def program_of(config):
-    return "train_gpt" if config.startswith("gpt") else "train_llama"
 
 
 def tiny_shape(config):

@@ -11,15 +11,17 @@ collectives are copied. No training run is used.
 """
 
 import argparse
-import csv
 import statistics
 import sys
 from pathlib import Path
 
-from common import ROOT
-from run_files import Failure, finish, replacing
+import numpy as np
+from common import ROOT, csv_rows
+from prepare.tokenizer import library
+from run_files import Failure, finish, write_file
 
 DATA = Path("aic-core/src/aiconfigurator_core/systems/data")
+KERNELS = ROOT / "test" / "plan" / "kernels"
 CAPPED = 0.85  # share of a burst at the power limit, where no table has it; H200, B200, GB200: 0.85, 0.88, 0.81
 ADDED = 0.42  # the H200's value, for GPUs that were not measured
 EIGHT = "trtllm/1.3.0rc20"  # tables of 8-bit products, and of the passes that quantize
@@ -48,19 +50,13 @@ PEAKS = {"a100": 312, "h200": 989.5, "h200_trainer": 989.5, "gb200": 2500, "gb30
 
 
 def table(path):
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        raise Failure("pyarrow is not installed; the tables are parquet files") from None
     if not path.exists():
         raise Failure(f"{path}: no such table; clone ai-dynamo/aiconfigurator with its data")
-    return pyarrow.parquet.read_table(path).to_pydict()
+    return library("pyarrow.parquet", "reads the tables").read_table(path).to_pydict()
 
 
 def least(columns, measured):
     """Returns coefficients for which the sum of columns has the least relative errors, and the mean error."""
-    import numpy as np
-
     a, weight = np.stack(columns, 1) / measured[:, None], np.ones(len(measured))
     for _ in range(30):
         x = np.linalg.lstsq(a * weight[:, None], weight, rcond=None)[0]
@@ -70,8 +66,6 @@ def least(columns, measured):
 
 def timed_products(path, peak):
     """Returns k, seconds at the peak, and measured seconds of every product with a size that trainings use."""
-    import numpy as np
-
     rows = table(path)
     keep = [i for i, kind in enumerate(rows["gemm_dtype"]) if kind in ("bfloat16", "float16")]
     m, n, k, ms = (np.array([rows[name][i] for i in keep], float) for name in ("m", "n", "k", "latency"))
@@ -81,8 +75,6 @@ def timed_products(path, peak):
 
 def products(path, peak):
     """Returns share, us, k0 of: seconds = flops (1 + k0 / k) / (peak share) + us; and the mean error."""
-    import numpy as np
-
     k, flops, seconds = timed_products(path, peak)
     x, error = least([flops, flops / k, np.full(len(k), 1e-6)], seconds)
     return 1 / x[0], x[2], x[1] / x[0], error
@@ -131,8 +123,7 @@ def check(checkout):
 
 
 def attention_rows(gpu, kind):
-    rows = csv.DictReader(x for x in (ROOT / "test/plan/kernels/attention.csv").open() if x[0] != "#")
-    mine = [row for row in rows if row["gpu"] == gpu and row["pass"] in (kind, "both")]
+    mine = [row for row in csv_rows(KERNELS / "attention.csv") if row["gpu"] == gpu and row["pass"] in (kind, "both")]
     return [tuple(float(row[name]) for name in ("heads", "seq", "tflops")) for row in mine]
 
 
@@ -153,8 +144,6 @@ def fill_of(gpu, kind):
 
 def attention(gpu, kind, fill):
     """Returns share and half of: rate = peak share s / (s + half) x / (x + fill); and the mean error."""
-    import numpy as np
-
     rows = attention_rows(gpu, kind)
     heads, seq, tflops = (np.array(x) for x in zip(*rows, strict=True))
     filled = blocks(heads, seq) / (blocks(heads, seq) + fill)
@@ -171,9 +160,8 @@ def attention_at_once(gpu, kind):
 
 def added(share, us, k0, peak, memory):
     """Returns the extra time of a product that adds to fp32 in memory, relative to moving 8 bytes per weight."""
-    rows = csv.DictReader(x for x in (ROOT / "test/plan/kernels/measured.csv").open() if x[0] != "#")
     found = []
-    for row in rows:
+    for row in csv_rows(KERNELS / "measured.csv"):
         if row["pass"] == "weight":
             tokens, weights = float(row["rows"]), float(row["in"]) * float(row["out"])
             flops = 2 * tokens * weights / 1e12
@@ -273,9 +261,7 @@ const GpuKernels *gpu_kernels(const Gpu *gpu) {
 def main(options):
     if options.check:
         return check(options.checkout)
-    text = written(options.checkout)
-    with replacing(options.output) as temporary:
-        Path(temporary).write_text(text)
+    write_file(options.output, written(options.checkout))
 
 
 if __name__ == "__main__":

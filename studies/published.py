@@ -12,7 +12,6 @@ Nothing in the planner is fitted to these runs. Needs the built trainers, no GPU
 
 import argparse
 import concurrent.futures
-import csv
 import dataclasses
 import itertools
 import json
@@ -25,11 +24,10 @@ import tempfile
 import textwrap
 from pathlib import Path
 
-import common
-from common import ROOT, ask, fill, table
+from common import ROOT, answer, ask, csv_rows, fill, table, trainer
 import plot
 from megatron_bytes import Held
-from run_files import GIB, Failure, finish, replacing, read_text
+from run_files import GIB, Failure, finish, read_text, write_file
 
 DATA = ROOT / "studies" / "published.json"
 RUNS = ROOT / "studies" / "runs.csv"
@@ -78,18 +76,9 @@ class Row:
 
     def measured_step(self):
         """Returns seconds, or None if the run ran out of memory."""
-        batch, peak = self["train.global_batch"], PEAK[self.values["hardware.gpu"]] * self.world
         kind = next(key for key in UNITS if key in self.values)
         value = self.values[kind]
-        return None if value is None else {
-            "step_s": lambda: value,
-            "tflops": lambda: self.flops(72) / (self.world * value * 1e12),
-            "tflops_recompute": lambda: self.flops(96) / (self.world * value * 1e12),
-            "samples_per_s_gpu": lambda: batch / (value * self.world),
-            "tokens_per_s_gpu": lambda: batch * self["model.seq_len"] / (value * self.world),
-            "mfu_percent": lambda: self.flops(72) / (peak * value / 100),
-            "mfu_planned_percent": lambda: self.plan["mfu"] * self.planned_step() / (value / 100),
-        }[kind]()
+        return None if value is None else UNITS[kind](self, value)
 
     # ---- planned -----------------------------------------------------------------------------------------------------
 
@@ -193,9 +182,16 @@ class Row:
         return json.dumps(sections)
 
 
-# mfu_planned: with the FLOPs that plans count.
-UNITS = ("step_s", "tflops", "tflops_recompute", "samples_per_s_gpu", "tokens_per_s_gpu", "mfu_percent",
-         "mfu_planned_percent")
+# The seconds of a step by a source's unit. mfu_planned: with the FLOPs that plans count.
+UNITS = {
+    "step_s": lambda row, value: value,
+    "tflops": lambda row, value: row.flops(72) / (row.world * value * 1e12),
+    "tflops_recompute": lambda row, value: row.flops(96) / (row.world * value * 1e12),
+    "samples_per_s_gpu": lambda row, value: row["train.global_batch"] / (value * row.world),
+    "tokens_per_s_gpu": lambda row, value: row["train.global_batch"] * row["model.seq_len"] / (value * row.world),
+    "mfu_percent": lambda row, value: row.flops(72) / (PEAK[row["hardware.gpu"]] * row.world * value / 100),
+    "mfu_planned_percent": lambda row, value: row.plan["mfu"] * row.planned_step() / (value / 100),
+}
 
 
 def runs_of(source):
@@ -224,10 +220,9 @@ def value_of(cell):
 
 def more_rows(path=RUNS):
     """Returns the rows of runs.csv or runs_experts.csv, whose first lines name the sources."""
-    lines = path.read_text().splitlines()
-    titles = dict(line[2:].split(": ", 1) for line in lines if line.startswith("#"))
+    titles = dict(line[2:].split(": ", 1) for line in path.read_text().splitlines() if line.startswith("#"))
     rows = []
-    for cells in csv.DictReader(line for line in lines if not line.startswith("#")):
+    for cells in csv_rows(path):
         name, trainer = cells.pop("source"), cells.pop("trainer")
         values = {key: cell if key in ("group", "run") else value_of(cell) for key, cell in cells.items() if cell}
         rows.append(Row({"name": name, "title": titles[name], "trainer": trainer, "csv": True}, values))
@@ -248,15 +243,15 @@ def program_of(row):
 def plan(row, folder, number, bin_folder):
     config = Path(folder) / f"{number}.yaml"
     config.write_text(row.configuration())
-    program = common.trainer(row.values["model.family"], bin_folder)
+    program = trainer(row.values["model.family"], bin_folder)
     try:
         if row.source.get("csv"):  # the step alone, in a tenth of the time
             swept = f"schedule.micro_batch={row['schedule.micro_batch']}"
-            row.plan = json.loads(ask(program, config, "--plan", "--sweep", swept, "--json", fits=False))["sweep"][0]
+            row.plan = answer(program, config, "--plan", "--sweep", swept, fits=False)["sweep"][0]
             if row.plan["refused"] is not None:
                 raise Failure(row.plan["refused"])
             return
-        row.plan = json.loads(ask(program, config, "--plan", "--json"))
+        row.plan = answer(program, config, "--plan")
         if "activations" in row.source:
             row.held = max(program_of(row).of_stages(row.plan, ask(program, config, "--schedule")))
     except Failure as failure:
@@ -727,9 +722,8 @@ def draw(rows, path):
         {"series": series(ratios), "xName": "measured ratio of two schedules' steps",
          "yName": "planned ratio; dashed: within 5 %", "equal": 0.05},
     ]
-    with replacing(path) as temporary:
-        Path(temporary).write_bytes(plot.svg_of({"kind": "plots", "plots": [{**one, "height": 340} for one in plots],
-                                                 "width": 800}))
+    picture = {"kind": "plots", "plots": [{**one, "height": 340} for one in plots], "width": 800}
+    write_file(path, plot.svg_of(picture))
 
 
 def print_json(rows):
@@ -756,8 +750,7 @@ def main(options):
         return
     page = page_of(rows, more, read_text(options.write))
     for path, text in ((options.write, page), (BANDS, bands_file(rows + more))):
-        with replacing(path) as temporary:
-            Path(temporary).write_text(text)
+        write_file(path, text)
     if options.plot:
         draw(rows, options.write.parent / "img" / "published.svg")
 

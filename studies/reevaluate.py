@@ -8,13 +8,11 @@ the stages of each run if this machine has the run's device. Needs the built tra
 """
 
 import argparse
-import json
 import re
 import sys
 from pathlib import Path
 
-import common
-from common import ROOT, fill, table
+from common import ROOT, answer, fill, table, trainer
 from run_files import GIB, Failure, finish
 
 RUNS = ["llama65b_b1_none", "llama65b_b2_recompute", "llama65b_b4_recompute", "llama65b_b1_flash", "llama65b_b2_flash",
@@ -41,9 +39,9 @@ class Planner:
         self.folder, self.profiles = folder, {}
 
     def ask(self, run, profile, *words, keys=()):
-        program = common.trainer("llama" if run.startswith("llama") else "gpt", self.folder)
+        program = trainer("llama" if run.startswith("llama") else "gpt", self.folder)
         given = [part for key in (f"hardware.profile={profile}", *keys) for part in ("-o", key)]
-        return json.loads(common.ask(program, ROOT / f"configs/paper/{run}.yaml", *words, "--json", *given))
+        return answer(program, ROOT / f"configs/paper/{run}.yaml", *words, *given)
 
     def plan(self, run, *keys):
         return self.ask(run, self.profiles.get(run, ""), "--plan", keys=keys)
@@ -128,14 +126,6 @@ def table_of_encoders(planner):
         "encoder | attention | largest b with 1F1B | with BPipe | a stage must gain | a stage gains | pays", lines)
 
 
-def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bin", type=Path, default=ROOT, help="folder of the trainers")
-    parser.add_argument("--profile", action="store_true", help="measure stages if this machine has the device")
-    parser.add_argument("-o", "--output", type=Path, default=ROOT / "docs" / "bpipe.md", help="a page with these lines")
-    return parser.parse_args()
-
-
 def main(asked):
     planner = Planner(asked.bin.resolve())
     for run in RUNS if asked.profile else []:
@@ -150,4 +140,8 @@ def main(asked):
 
 
 if __name__ == "__main__":
-    sys.exit(finish("reevaluate", main, arguments()))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", type=Path, default=ROOT, help="folder of the trainers")
+    parser.add_argument("--profile", action="store_true", help="measure stages if this machine has the device")
+    parser.add_argument("-o", "--output", type=Path, default=ROOT / "docs" / "bpipe.md", help="a page with these lines")
+    sys.exit(finish("reevaluate", main, parser.parse_args()))

@@ -14,7 +14,6 @@ Results are written to OUT/side_by_side.json after every row; nothing starts aft
 tries the script without a GPU.
 """
 
-import argparse
 import json
 import re
 import statistics
@@ -22,11 +21,10 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import torch_side
+from torch_side import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 # configuration, what makes it fit one GPU of 141 GB, and less of it for one of 80 GB
 MODELS = {
     "llama65b": ("llama65b", {"layers": 3}, 2, 8, {"layers": 2}),
@@ -88,7 +86,7 @@ class Meter:
 def sizes(options, name):
     """Returns the program, the model's sizes as the program resolves them, the micro-batch and their number."""
     config, changes, b, m, small = MODELS[name]
-    program = Path(options.programs) / ("train_gpt" if name.startswith("gpt") else "train_llama")
+    program = options.programs / ("train_gpt" if name.startswith("gpt") else "train_llama")
     keys = changes | (small if options.memory_gb < 100 else {})
     if options.tiny:
         keys, b, m = TINY | ({} if name.startswith("gpt") else {"kv_heads": 2}), 2, 2
@@ -109,9 +107,8 @@ def left(options):
 
 def ours(options, name):
     command, _, _, _ = sizes(options, name)
-    keys = {"train.steps": options.steps, "train.warmup_steps": 0, "data.train": options.tokens,
-            "hardware.device": options.device}
-    head, steps = torch_side.our_run(command, options.out / f"{name}.jsonl", keys, left(options))
+    keys = {"train.steps": options.steps, "train.warmup_steps": 0}
+    head, steps = torch_side.our_run(options, command, options.out / f"{name}.jsonl", keys, left(options))
     return {"ms": [s["step_ms"] for s in steps], "losses": [s["loss"] for s in steps],
             "norms": [s["grad_norm"] for s in steps], "tokens": steps[0]["tokens"],
             "flops": head["flops_per_token_full"] * steps[0]["tokens"]}
@@ -121,9 +118,8 @@ def theirs(options, name):
     _, model, b, m = sizes(options, name)
     train = torch_side.TRAIN | {"global_batch": b * m, "steps": options.steps, "lr": 1.5e-4, "warmup_steps": 0}
     model["tie_embeddings"] = model.get("tie_embeddings") in (True, "true")
-    side = {"model": model, "train": train, "device": options.device, "masters": options.masters, "init": 1,
-            "precision": "bf16", "compile": options.device == "cuda", "micro_batch": b, "tokens": str(options.tokens)}
-    return torch_side.their_run(options.python, options.out / f"{name}_torch.json", side, left(options))
+    side = {"model": model, "train": train, "masters": options.masters, "precision": "bf16", "micro_batch": b}
+    return torch_side.their_run(options, options.out / f"{name}_torch.json", side, left(options))
 
 
 def differs(a, b):
@@ -147,19 +143,12 @@ def table(report):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = torch_side.parser_of(__doc__.split("\n", 1)[0], "side_by_side", 7)
     parser.add_argument("--models", default=",".join(MODELS))
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--steps", type=int, default=7)
     parser.add_argument("--budget", type=float, default=480, help="seconds")
     parser.add_argument("--peak", type=float, default=989.0, help="TFLOP/s, for MFU")
     parser.add_argument("--memory-gb", type=float, default=141, help="of the GPU: fewer layers below 100")
     parser.add_argument("--masters", choices=("hooks", "autocast"), default="hooks")
-    parser.add_argument("--tokens", type=Path, default=ROOT / "data" / "bible_train_000.bin")
-    parser.add_argument("--programs", default=ROOT)
-    parser.add_argument("--python", default=sys.executable, help="a Python that has PyTorch")
-    parser.add_argument("--out", type=Path, default=ROOT / "out" / "side_by_side")
     options = parser.parse_args()
     options.end = time.monotonic() + options.budget
     options.out.mkdir(parents=True, exist_ok=True)

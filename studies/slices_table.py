@@ -19,8 +19,7 @@ import tempfile
 from array import array
 from pathlib import Path
 
-import common
-from common import ROOT, options_of
+from common import ROOT, answer, dry_run, options_of, trainer
 from run_files import GIB, Failure, finish
 
 MODELS = {"65B": "llama65b", "70B": "llama3_70b"}
@@ -44,22 +43,17 @@ KINDS = {
 }
 
 
-def ask(model, tokens, keys, *words):
-    """Returns the JSON of --plan or --search, with the options that all cells share."""
-    keys = {"hardware.gpu": "h100", "hardware.profile": "", "model.seq_len": tokens, "train.global_batch": SEQUENCES,
-            "attention.mode": "flash", "attention.deterministic": "off", **keys}
-    config = ROOT / f"configs/{MODELS[model]}.yaml"
-    return json.loads(common.ask(common.trainer("llama"), config, "--json", *words, *options_of(keys), fits=False))
-
-
 def search(model, gpus, tokens, choices, least=1):
     """Returns the fastest layout that fits and has at least `least` slices, or None."""
+    shared = {"hardware.gpu": "h100", "hardware.profile": "", "model.seq_len": tokens, "train.global_batch": SEQUENCES,
+              "attention.mode": "flash", "attention.deterministic": "off"}
     found = []
     for values in itertools.product(*choices.values()):
         keys = dict(zip(choices, values))
         if keys.get("parallel.context", 1) > gpus // TENSOR:
             continue
-        told = ask(model, tokens, keys, "--search", "--gpus", str(gpus))
+        told = answer(trainer("llama"), ROOT / f"configs/{MODELS[model]}.yaml", "--search", "--gpus", str(gpus),
+                      *options_of({**shared, **keys}), fits=False)
         found += [row for row in [told["best"], *told["front"]] if row is not None]
     found = [row for row in found if row["config"]["schedule"]["slices"] >= least]
     return min(found, key=lambda row: row["step_ms"], default=None)
@@ -106,22 +100,11 @@ def dry(model, gpus, tokens, kind):
         header = struct.pack("<256i", 20240520, 1, count, *[0] * 253)
         Path(folder, "tokens.bin").write_bytes(header + tokens.tobytes())
         Path(folder, "best.yaml").write_text(json.dumps(best["config"]))
-        keys = {"data.train": f"{folder}/tokens.bin", "data.val": "", "data.val_every": 0, "checkpoint.every": 0,
-                "train.steps": 1, "log.metrics": f"{folder}/metrics.jsonl"}
-        env = {"VIRTUAL_DRY": "1", "VIRTUAL_GPUS": "8", "VIRTUAL_NODES": str(gpus // 8), "OMP_NUM_THREADS": "1"}
-        common.ask(common.trainer("llama", ROOT / "build/virtual"), f"{folder}/best.yaml", *options_of(keys), env=env)
-        step = json.loads(Path(folder, "metrics.jsonl").read_text().splitlines()[-1])
+        keys = {"data.train": f"{folder}/tokens.bin", "train.steps": 1}
+        step = dry_run("llama", f"{folder}/best.yaml", keys, nodes=gpus // 8)
     peak = max(stage["peak_bytes"] for stage in step["stages"])
     print(f"bytes   {peak} allocated, {best['peak_bytes']} planned")
     print(f"step    {step['step_ms'] / 1e3:.1f} s by the clock, {best['step_ms'] / 1e3:.1f} s planned")
-
-
-def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--gpus", nargs="+", type=int, default=[32, 64])
-    parser.add_argument("--dry", nargs=4, metavar=("MODEL", "GPUS", "TOKENS", "KIND"))
-    return parser.parse_args()
 
 
 def main(asked):
@@ -136,4 +119,8 @@ def main(asked):
 
 
 if __name__ == "__main__":
-    sys.exit(finish("slices_table", main, arguments()))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--gpus", nargs="+", type=int, default=[32, 64])
+    parser.add_argument("--dry", nargs=4, metavar=("MODEL", "GPUS", "TOKENS", "KIND"))
+    sys.exit(finish("slices_table", main, parser.parse_args()))

@@ -8,6 +8,7 @@ with PyTorch 2: one matrix for q, k and v and one for gate and up, compiled bloc
 masters "hooks" the model is bf16 and each gradient is added to fp32 when it is complete; "autocast" has fp32 weights.
 """
 
+import argparse
 import json
 import math
 import struct
@@ -16,23 +17,40 @@ import sys
 import time
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[1]
 MASK = 2**64 - 1
 # What both studies train with, here and there.
 TRAIN = {"weight_decay": 0.1, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "grad_clip": 1.0, "seed": 1337}
 OURS = {"train.schedule": "constant", "data.val": "", "data.val_every": 0, "checkpoint.every": 0, "checkpoint.dir": ""}
 
 
-def their_run(python, path, side, timeout=None):
-    """Trains `side` in a process of that Python. Returns what it prints."""
-    path.write_text(json.dumps(side))
-    ended = subprocess.run([python, __file__, path], check=True, stdout=subprocess.PIPE, text=True, timeout=timeout)
+def parser_of(title, name, steps):
+    """Returns a parser with the options that both studies have."""
+    parser = argparse.ArgumentParser(description=title)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="models that a CPU trains in a minute")
+    parser.add_argument("--steps", type=int, default=steps)
+    parser.add_argument("--tokens", type=Path, default=ROOT / "data" / "bible_train_000.bin")
+    parser.add_argument("--programs", type=lambda folder: Path(folder).resolve(), default=ROOT)
+    parser.add_argument("--python", default=sys.executable, help="a Python that has PyTorch")
+    parser.add_argument("--out", type=Path, default=ROOT / "out" / name)
+    return parser
+
+
+def their_run(options, path, side, timeout=None):
+    """Trains `side` with PyTorch in a process of its own. Returns what it prints."""
+    path.write_text(json.dumps({"device": options.device, "compile": options.device == "cuda", "init": 1,
+                                "tokens": str(options.tokens), **side}))
+    ended = subprocess.run([options.python, __file__, path], check=True, stdout=subprocess.PIPE, text=True,
+                           timeout=timeout)
     return json.loads(ended.stdout.splitlines()[-1])
 
 
-def our_run(command, metrics, keys, timeout=None):
+def our_run(options, command, metrics, keys, timeout=None):
     """Trains with a command of ours and further keys. Returns its lines of type run and step."""
     metrics.unlink(missing_ok=True)
-    words = [f"{key}={value}" for key, value in (OURS | keys | {"log.metrics": metrics}).items()]
+    keys = OURS | keys | {"data.train": options.tokens, "hardware.device": options.device, "log.metrics": metrics}
+    words = [f"{key}={value}" for key, value in keys.items()]
     subprocess.run([*command, "-q", *(word for pair in words for word in ("-o", pair))], check=True, timeout=timeout,
                    stdout=subprocess.DEVNULL)
     lines = list(map(json.loads, metrics.read_text().splitlines()))
