@@ -324,10 +324,9 @@ def trainer(family, folder=None):
     return program
 
 
-def ask(program, config, *words, fits=True, env=None):
+def ask(program, config, *words, fits=True):
     """Returns what the trainer prints. fits False: also an answer with an exit code, as where nothing fits."""
-    ended = subprocess.run([program, "-c", config, *words], capture_output=True, text=True, check=False,
-                           env={**os.environ, **(env or {})})
+    ended = subprocess.run([program, "-c", config, *words], capture_output=True, text=True, check=False)
     if ended.returncode != 0 and (fits or not ended.stdout):
         raise Failure(ended.stderr.strip()[-1000:] or f"{program}: ended with {ended.returncode}")
     return ended.stdout

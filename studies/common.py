@@ -3,14 +3,12 @@
 import csv
 import json
 import sys
-import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 from run_files import Failure, ask, trainer  # noqa: E402, F401 - trainer is for studies
 
 ROOT = Path(__file__).resolve().parent.parent
-QUIET = {"data.val": "", "data.val_every": 0, "checkpoint.every": 0}  # a run of training steps alone
 
 
 def options_of(keys):
@@ -20,16 +18,6 @@ def options_of(keys):
 def answer(program, config, *words, fits=True):
     """Returns a trainer's JSON. fits False: also where nothing fits."""
     return json.loads(ask(program, config, *words, "--json", fits=fits))
-
-
-def dry_run(family, config, keys, *words, gpus=8, nodes=1):
-    """Runs on virtual GPUs that compute nothing (`make virtual`). Returns the last line of the metrics."""
-    with tempfile.TemporaryDirectory() as folder:
-        metrics = Path(folder, "metrics.jsonl")
-        env = {"VIRTUAL_DRY": "1", "VIRTUAL_GPUS": str(gpus), "VIRTUAL_NODES": str(nodes), "OMP_NUM_THREADS": "1"}
-        options = options_of({**QUIET, "log.metrics": metrics, **keys})
-        ask(trainer(family, ROOT / "build/virtual"), config, *options, *words, env=env)
-        return json.loads(metrics.read_text().splitlines()[-1])
 
 
 def csv_rows(path):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs on virtual GPUs without computing (VIRTUAL_DRY=1) and prints the tables of docs/dry-runs.md.
+"""Runs on virtual GPUs without computing (--dry-run) and prints the tables of docs/dry-runs.md.
 
     studies/dry_table.py FILE            step, bubble and exposed transfers, by the clock and by the plan
     studies/dry_table.py FILE --mfu      MFU of one stage by the clock, for several GPUs, tensor ranks and micro-batches
@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from common import QUIET, ROOT, answer, dry_run, options_of, trainer
+from common import ROOT, answer, ask, trainer
 from run_files import finish
 
 MODELS = {"LLaMA 65B": ("llama", "llama65b"), "GPT-3 96B": ("gpt", "gpt3_96b")}
@@ -28,9 +28,9 @@ AGREEMENT = [
     ("GPT-3 96B", "the same, pairs span nodes", (*B2, "parallel.placement=linear")),
     ("LLaMA 65B, 40 layers", "t=2, p=8, d=2, b=1",
      ("train.global_batch=32", "model.layers=40", "parallel.tensor=2", "parallel.data=2")),
-    ("Qwen3 30B-A3B", "16 H100, p=2, d=8, e=8, 4 microbatches", (EVEN, "train.global_batch=32"), 2),
-    ("Mixtral 8x22B", "64 H100, p=8, d=8, e=8", (EVEN, "train.global_batch=128", "parallel.data=8"), 8),
-    ("Mixtral 8x22B", "128 H100, p=8, d=16, e=8, 8 microbatches", (EVEN, "train.global_batch=128"), 16),
+    ("Qwen3 30B-A3B", "16 H100, p=2, d=8, e=8, 4 microbatches", (EVEN, "train.global_batch=32")),
+    ("Mixtral 8x22B", "64 H100, p=8, d=8, e=8", (EVEN, "train.global_batch=128", "parallel.data=8")),
+    ("Mixtral 8x22B", "128 H100, p=8, d=16, e=8, 8 microbatches", (EVEN, "train.global_batch=128")),
 ]
 
 # Three stages in one node: the middle stage has neither embedding nor head.
@@ -45,20 +45,23 @@ GPUS = {
 }
 
 
-def asked(name, tokens, options):
-    """Returns the configuration of a model and the keys of two of its steps."""
-    return ROOT / "configs" / f"{name}.yaml", {"data.train": tokens, "train.steps": 2,
-                                               **dict(option.split("=", 1) for option in options)}
+def words_of(name, tokens, options):
+    """Returns the configuration and the options of two steps of a model."""
+    keys = (f"data.train={tokens}", "data.val=", "train.steps=2", *options)
+    return ROOT / "configs" / f"{name}.yaml", *(word for key in keys for word in ("-o", key))
 
 
 def print_agreement(tokens):
     print("| run | layout | step, clock | step, plan | bubble | exposed transfers |")
     print("|---|---|---|---|---|---|")
-    for model, layout, options, *nodes in AGREEMENT:
+    for model, layout, options in AGREEMENT:
         family, name = (MODELS | MIXTURES)[model.split(",")[0]]
-        config, keys = asked(name, tokens, options)
-        step = dry_run(family, config, keys, nodes=(*nodes, 4)[0])
-        told = answer(trainer(family), config, "--plan", *options_of({**QUIET, **keys}))
+        words = words_of(name, tokens, options)
+        with tempfile.TemporaryDirectory() as folder:
+            metrics = Path(folder, "metrics.jsonl")
+            ask(trainer(family), *words, "--dry-run", "-o", f"log.metrics={metrics}")
+            step = json.loads(metrics.read_text().splitlines()[-1])
+        told = answer(trainer(family), *words, "--plan")
         apart = 100 * (step["step_ms"] / told["step_ms"] - 1)
         exposed = [f"{each['transfer_exposed_ms']:.0f} ms" for each in (step, told)]
         print(f"| {model} | {layout} | {step['step_ms']:.0f} ms | {told['step_ms']:.0f} ms ({apart:+.1f} %) "
@@ -68,9 +71,8 @@ def print_agreement(tokens):
 
 def stage_seconds(trace):
     """Returns the seconds of a forward and a backward on the fastest stage, which has neither embedding nor head."""
-    events = json.loads(Path(trace).read_text())
     shortest = {}
-    for event in events["traceEvents"] if isinstance(events, dict) else events:
+    for event in json.loads(trace.read_text()):
         found = re.match(r"([FB])\d", event.get("name", "")) if event.get("ph") == "X" else None
         if found:
             times = shortest.setdefault(event["pid"], {})
@@ -88,7 +90,7 @@ def stage_mfu(family, name, tokens, peak, t, b, options):
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder, "trace.json")
         shape = (f"parallel.tensor={t}", f"schedule.micro_batch={b}", f"train.global_batch={3 * b}")
-        dry_run(family, *asked(name, tokens, (*STAGES, *shape, *options)), "--trace", trace, gpus=24)
+        ask(trainer(family), *words_of(name, tokens, (*STAGES, *shape, *options)), "--dry-run", "--trace", trace)
         return LAYERS * layer_flops(family, 2048 * b) / (stage_seconds(trace) * t * peak * 1e12)
 
 

@@ -4,28 +4,21 @@ kind of schedule, and prints the table of docs/schedules.md. A cell has GiB of t
 MFU in percent. Needs `make programs`.
 
     studies/slices_table.py [--model 65B] [--gpus 32]        half an hour for all rows on two cores
-    studies/slices_table.py --dry MODEL GPUS TOKENS KIND     runs such a cell on virtual GPUs (`make virtual`)
 
-For example --dry 65B 32 32768 BPipe: minutes, and one process a GPU.
+To run a cell on virtual GPUs, search with its keys and --write FILE, then ./train_llama -c FILE --dry-run.
 """
 
 import argparse
 import itertools
-import json
-import random
-import struct
 import sys
-import tempfile
-from array import array
-from pathlib import Path
 
-from common import ROOT, answer, dry_run, options_of, trainer
-from run_files import GIB, Failure, finish
+from common import ROOT, answer, options_of, trainer
+from run_files import GIB, finish
 
 MODELS = {"65B": "llama65b", "70B": "llama3_70b"}
 TENSOR, SEQUENCES = 8, 32
-WORLD = {"parallel.tensor": TENSOR, "parallel.data": 1, "parallel.context": 1, "parallel.sequence": "true",
-         "schedule.micro_batch": 1}
+WORLD = {"parallel.tensor": [TENSOR], "parallel.data": [1], "parallel.context": [1], "parallel.sequence": ["true"],
+         "schedule.micro_batch": [1]}
 
 # Heading, and the keys that a kind fixes, each with its values: the fastest combination represents the kind. The search
 # chooses the number of slices; for sliced kinds, only layouts of its front with more than one slice count.
@@ -59,11 +52,6 @@ def search(model, gpus, tokens, choices, least=1):
     return min(found, key=lambda row: row["step_ms"], default=None)
 
 
-def fastest(model, gpus, tokens, kind):
-    choices = {**{key: [value] for key, value in WORLD.items()}, **KINDS[kind]}
-    return search(model, gpus, tokens, choices, least=2 if "slices" in kind else 1)
-
-
 def cell(best):
     if best is None:
         return "-"
@@ -88,32 +76,12 @@ def layout(best):
     return f"{cell(best)}; {ranks} {schedule['name']}{moves}"
 
 
-def dry(model, gpus, tokens, kind):
-    """Runs one step of a cell on virtual GPUs and compares it with the plan."""
-    best = fastest(model, gpus, tokens, kind)
-    if best is None:
-        raise Failure(f"{kind}: no layout fits; choose a cell with figures")
-    count = SEQUENCES * tokens + 64
-    with tempfile.TemporaryDirectory() as folder:
-        # Equal tokens would make the updates of the embedding's gradient a single chain.
-        tokens = array("H", random.Random(0).choices(range(32000), k=count))
-        header = struct.pack("<256i", 20240520, 1, count, *[0] * 253)
-        Path(folder, "tokens.bin").write_bytes(header + tokens.tobytes())
-        Path(folder, "best.yaml").write_text(json.dumps(best["config"]))
-        keys = {"data.train": f"{folder}/tokens.bin", "train.steps": 1}
-        step = dry_run("llama", f"{folder}/best.yaml", keys, nodes=gpus // 8)
-    peak = max(stage["peak_bytes"] for stage in step["stages"])
-    print(f"bytes   {peak} allocated, {best['peak_bytes']} planned")
-    print(f"step    {step['step_ms'] / 1e3:.1f} s by the clock, {best['step_ms'] / 1e3:.1f} s planned")
-
-
 def main(asked):
-    if asked.dry:
-        return dry(asked.dry[0], int(asked.dry[1]), int(asked.dry[2]), asked.dry[3])
     headings = [*KINDS, "all keys open"]
     print("| model, GPUs, tokens |", " | ".join(headings), "|\n|" + "---|" * (len(headings) + 1))
     for model, gpus, tokens in itertools.product(asked.model, asked.gpus, (8192, 32768, 131072)):
-        cells = [cell(fastest(model, gpus, tokens, kind)) for kind in KINDS]
+        cells = [cell(search(model, gpus, tokens, WORLD | fixed, least=2 if "slices" in kind else 1))
+                 for kind, fixed in KINDS.items()]
         cells += [layout(search(model, gpus, tokens, {}))]
         print(f"| {model}, {gpus}, {tokens // 1024}k |", " | ".join(cells), "|", flush=True)
 
@@ -122,5 +90,4 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--gpus", nargs="+", type=int, default=[32, 64])
-    parser.add_argument("--dry", nargs=4, metavar=("MODEL", "GPUS", "TOKENS", "KIND"))
     sys.exit(finish("slices_table", main, parser.parse_args()))
