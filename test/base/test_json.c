@@ -6,17 +6,27 @@
 #include <math.h>
 #include <string.h>
 
-static int parse(Json *json, const char *text, Error *err) {
-    *err = (Error){0};
-    return json_parse(json, text, (int64_t)strlen(text), "x.json", err);
+#define AutoJson __attribute__((cleanup(json_free))) Json
+
+static int parse(Json *json, const char *text) {
+    unit_error = (Error){0};
+    return json_parse(json, text, (int64_t)strlen(text), "x.json", &unit_error);
+}
+
+static Json parsed(const char *text) {
+    Json json;
+    assert_succeeds(parse(&json, text));
+    return json;
+}
+
+static int parse_python(Json *json, const char *text) {
+    return json_parse_python(json, text, (int64_t)strlen(text), "x.json", &unit_error);
 }
 
 TEST(every_kind_of_value_is_read) {
-    Json json;
-    Error err;
     const char *text =
         " { \"a\" : [ 1 , -2.5e1, true, false, null ] ,\n\t\"b\": {\"c\": \"d\"}, \"e\": {}, \"f\": [], \"\": 0 }\r\n";
-    assert_int_equal(parse(&json, text, &err), 0);
+    AutoJson json = parsed(text);
     const JsonValue *a = json_find(json.root, "a"), *at = a->first;
     assert_int_equal(json.root->count, 5);
     assert_int_equal(a->count, 5);
@@ -35,14 +45,10 @@ TEST(every_kind_of_value_is_read) {
     assert_int_equal(json_integer(json.root, "", 7), 0);
     assert_int_equal(json_integer(json.root, "b", 7), 7);
     assert_string_equal(json_text(json.root, "a", "other"), "other");
-    json_free(&json);
 }
 
 TEST(integers_are_exact_to_64_bits) {
-    Json json;
-    Error err;
-    assert_int_equal(parse(&json, "[9223372036854775807, -9223372036854775808, 9223372036854775808, 1e3, 1.0]", &err),
-                     0);
+    AutoJson json = parsed("[9223372036854775807, -9223372036854775808, 9223372036854775808, 1e3, 1.0]");
     const JsonValue *at = json.root->first;
     assert_true(at->whole && at->integer == INT64_MAX);
     at = at->next;
@@ -51,25 +57,19 @@ TEST(integers_are_exact_to_64_bits) {
     assert_true(!at->whole && at->number == 0x1p63);
     assert_true(!at->next->whole && at->next->number == 1000.0);
     assert_true(!at->next->next->whole);
-    json_free(&json);
 }
 
 TEST(texts_are_decoded) {
-    Json json;
-    Error err;
-    assert_int_equal(
-        parse(&json, "\"\\\"\\\\\\/\\b\\f\\n\\r\\t\\u0041\\u00e4\\u20AC\\ud83d\\ude00 \xc3\xa4 \xf0\x9f\x98\x80\"",
-              &err),
-        0);
+    AutoJson json =
+        parsed("\"\\\"\\\\\\/\\b\\f\\n\\r\\t\\u0041\\u00e4\\u20AC\\ud83d\\ude00 \xc3\xa4 \xf0\x9f\x98\x80\"");
     assert_string_equal(json.root->text,
                         "\"\\/\b\f\n\r\tA\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80 \xc3\xa4 \xf0\x9f\x98\x80");
-    json_free(&json);
 }
 
 TEST(what_is_written_reads_back) {
     const char *texts[] = {"", "plain", "\"quoted\\\"", "\x01\x1f\x7f\n\t", "\xc3\xa4\xf0\x9f\x98\x80"};
     const double numbers[] = {0.0, 1.0, 0.1, 1e-5, 1.0 / 3.0, -2.5e300, 9007199254740993.0};
-    char *text = NULL;
+    AutoText *text = NULL;
     size_t length = 0;
     FILE *file = open_memstream(&text, &length);
     fputs("[0", file);
@@ -77,19 +77,15 @@ TEST(what_is_written_reads_back) {
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) fputc(',', file), json_write_number(file, numbers[i]);
     fputc(']', file);
     fclose(file);
-    Json json;
-    Error err;
-    assert_int_equal(parse(&json, text, &err), 0);
+    AutoJson json = parsed(text);
     const JsonValue *at = json.root->first->next;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++, at = at->next) assert_string_equal(at->text, texts[i]);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++, at = at->next) assert_true(at->number == numbers[i]);
     assert_null(at);
-    json_free(&json);
-    free(text);
 }
 
 TEST(members_are_written_by_their_kinds) {
-    char *text = NULL;
+    AutoText *text = NULL;
     const char *volatile nothing = NULL;
     size_t length = 0;
     JsonOut out = {.file = open_memstream(&text, &length)};
@@ -100,7 +96,6 @@ TEST(members_are_written_by_their_kinds) {
     fclose(out.file);
     assert_string_equal(text, "{\"a\":-1,\"b\":9223372036854775807,\"c\":true,\"d\":false,\"e\":\"x\\\"\",\"f\":null,"
                               "\"g\":{\"h\":0.1,\"i\":0.333,\"j\":null}}");
-    free(text);
 }
 
 // clang-format off
@@ -117,36 +112,28 @@ static const char *const garbage[] = {
 
 TEST(garbage_is_refused_with_its_place) {
     for (size_t i = 0; i < sizeof garbage / sizeof *garbage; i++) {
-        Json json;
-        Error err;
-        if (parse(&json, garbage[i], &err) == 0) fail_msg("read as JSON: %s", garbage[i]);
-        assert_int_equal(err.code, EXIT_FAILED);
-        assert_ptr_equal(strstr(err.text, "x.json: byte "), err.text);
-        json_free(&json);
+        AutoJson json;
+        if (parse(&json, garbage[i]) == 0) fail_msg("read as JSON: %s", garbage[i]);
+        assert_int_equal(unit_error.code, EXIT_FAILED);
+        assert_ptr_equal(strstr(unit_error.text, "x.json: byte "), unit_error.text);
     }
-    Json json;
-    Error err = {0};
-    assert_int_equal(json_parse(&json, "1\0002", 3, "x.json", &err), -1); // a NUL is no end
-    json_free(&json);
+    AutoJson json;
+    assert_refused(json_parse(&json, "1\0002", 3, "x.json", &unit_error), EXIT_FAILED, ""); // a NUL is no end
 }
 
 TEST(pythons_infinities_are_numbers_only_where_they_are_asked_for) {
     static const char text[] = "{\"a\": [Infinity, -Infinity, NaN, -1], \"b\": Infinit}";
-    Json json;
-    Error err = {0};
     int64_t length = (int64_t)(strchr(text, ']') - text) + 1;
     char whole[sizeof text];
     snprintf(whole, sizeof whole, "%.*s}", (int)length, text);
-    assert_int_equal(json_parse_python(&json, whole, (int64_t)strlen(whole), "x.json", &err), 0);
+    AutoJson json, strict, cut;
+    assert_succeeds(parse_python(&json, whole));
     const JsonValue *at = json_find(json.root, "a")->first;
     assert_true(at->number == INFINITY && !at->whole && at->type == JSON_NUMBER);
     assert_true(at->next->number == -INFINITY && isnan(at->next->next->number));
     assert_int_equal(at->next->next->next->integer, -1);
-    json_free(&json);
-    assert_int_equal(parse(&json, whole, &err), -1);
-    json_free(&json);
-    assert_int_equal(json_parse_python(&json, text, (int64_t)strlen(text), "x.json", &err), -1);
-    json_free(&json);
+    assert_refused(parse(&strict, whole), EXIT_FAILED, "");
+    assert_refused(parse_python(&cut, text), EXIT_FAILED, "");
 }
 
 TEST(depth_is_bounded) {
@@ -155,30 +142,21 @@ TEST(depth_is_bounded) {
         memset(text, '[', (size_t)depth);
         memset(text + depth, ']', (size_t)depth);
         text[2 * depth] = '\0';
-        Json json;
-        Error err;
-        assert_int_equal(parse(&json, text, &err), depth <= JSON_MAX_DEPTH ? 0 : -1);
-        json_free(&json);
+        AutoJson json;
+        assert_int_equal(parse(&json, text), depth <= JSON_MAX_DEPTH ? 0 : -1);
     }
     size_t length = 10 << 20;
     AutoText *deep = malloc(length);
     assert_non_null(deep);
     for (size_t i = 0; i < length; i += 4) memcpy(deep + i, "{\"\":", 4);
-    Json json;
-    Error err = {0};
-    assert_int_equal(json_parse(&json, deep, (int64_t)length, "x.json", &err), -1);
-    assert_non_null(strstr(err.text, "nested too deeply"));
-    json_free(&json);
+    AutoJson json;
+    assert_refused(json_parse(&json, deep, (int64_t)length, "x.json", &unit_error), EXIT_FAILED, "nested too deeply");
 }
 
 TEST(a_file_that_is_not_there_is_named) {
-    Json json;
-    Error err = {0};
-    assert_int_equal(json_read_file(&json, "no/such/file.json", &err), -1);
-    assert_non_null(strstr(err.text, "no/such/file.json: cannot be read: No such file"));
-    json_free(&json);
-    err = (Error){0};
-    assert_int_equal(json_read_file(&json, "/dev/zero", &err), -1); // does not end
-    assert_string_equal(err.text, "/dev/zero: is not a regular file; use a regular file");
-    json_free(&json);
+    AutoJson absent, endless;
+    assert_refused(json_read_file(&absent, "no/such/file.json", &unit_error), EXIT_FAILED,
+                   "no/such/file.json: cannot be read: No such file");
+    assert_refused(json_read_file(&endless, "/dev/zero", &unit_error), EXIT_FAILED,
+                   "/dev/zero: is not a regular file; use a regular file");
 }

@@ -54,16 +54,15 @@ TEST(the_copy_is_what_the_plan_counts) {
     static Config config;
     const char *keys[] = {"checkpoint.dir=/nowhere", "checkpoint.every=1", "parallel.data=2", "parallel.pipeline=2"};
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
-        Error err = {0};
-        assert_int_equal(config_load(&config, "configs/gpt_tiny.yaml", keys, 4, &err), 0);
+        assert_succeeds(config_load(&config, "configs/gpt_tiny.yaml", keys, 4, &unit_error));
         config.train.precision = precision;
-        Backend *be = backend_cpu_create(precision, 1, &err);
-        assert_non_null(be);
+        Backend *be = assert_made(backend_cpu_create(precision, 1, &unit_error));
         for (int rank = 0; rank < 4; rank++) {
             Stage stage;
             Writer writer;
             const Schedule placed = {.stages = 2, .chunks = 1};
-            assert_int_equal(stage_create(&stage, &gpt_model, &config, &placed, be, rank / 2, NULL, rank % 2, &err), 0);
+            assert_succeeds(
+                stage_create(&stage, &gpt_model, &config, &placed, be, rank / 2, NULL, rank % 2, &unit_error));
             writer_create(&writer, &stage, NULL);
             int64_t tied =
                 rank / 2 == 0 ? 0 : stage.head[2].count; // the last stage's copy of the embedding; the first writes it

@@ -49,10 +49,9 @@ static int remove_file(void **state) {
 
 // Writes the ranges with number % parts == part; part -1: all. The ranges have many different sizes and cover the file.
 static void put_ranges(const char *bytes, int part, int parts) {
-    Error err = {0};
     RangeFile file;
     void *staging = aligned_alloc(RANGE_FILE_BLOCK, RANGE_FILE_STAGING);
-    assert_int_equal(range_file_open(&file, AT_FDCWD, path, path, staging, &err), 0);
+    assert_succeeds(range_file_open(&file, AT_FDCWD, path, path, staging, &unit_error));
     uint64_t state = 11;
     int64_t begin = 0;
     for (int number = 0; begin < BYTES; number++) {
@@ -62,8 +61,8 @@ static void put_ranges(const char *bytes, int part, int parts) {
         if (part < 0 || number % parts == part) put_all(&file, bytes, begin, end);
         begin = end;
     }
-    assert_int_equal(range_file_sync(&file, &err), 0);
-    assert_int_equal(range_file_close(&file, &err), 0);
+    assert_succeeds(range_file_sync(&file, &unit_error));
+    assert_succeeds(range_file_close(&file, &unit_error));
     free(staging);
 }
 
@@ -106,13 +105,11 @@ TEST_BETWEEN(processes_share_blocks, NULL, remove_file) {
 }
 
 TEST(errors_name_the_file) {
-    Error err = {0};
     RangeFile file;
-    assert_int_equal(range_file_open(&file, AT_FDCWD, "/dev/null/x", "/dev/null/x", NULL, &err), -1);
-    assert_non_null(strstr(err.text, "/dev/null/x: cannot be written: Not a directory"));
-    err = (Error){0};
-    assert_int_equal(range_file_open(&file, AT_FDCWD, "/dev/full", "/dev/full", NULL, &err), 0);
-    assert_int_equal(range_file_put(&file, 0, "x", 1, &err), -1);
-    assert_non_null(strstr(err.text, "/dev/full: cannot be written: No space left on device; free some space there"));
+    assert_refused(range_file_open(&file, AT_FDCWD, "/dev/null/x", "/dev/null/x", NULL, &unit_error), EXIT_FAILED,
+                   "/dev/null/x: cannot be written: Not a directory");
+    assert_succeeds(range_file_open(&file, AT_FDCWD, "/dev/full", "/dev/full", NULL, &unit_error));
+    assert_refused(range_file_put(&file, 0, "x", 1, &unit_error), EXIT_FAILED,
+                   "/dev/full: cannot be written: No space left on device; free some space there");
     range_file_close(&file, NULL);
 }

@@ -75,9 +75,8 @@ TEST(odd_but_right_headers_are_taken) {
     const size_t data[] = {0, 0, 8, 8, 8};
     for (int i = 0; i < 5; i++) {
         SafeFile file;
-        Error err = {0};
         write_file(good[i], data[i]);
-        if (safetensors_open(&file, path(), &err) != 0) fail_msg("%s", err.text);
+        assert_succeeds(safetensors_open(&file, path(), &unit_error));
         safetensors_close(&file);
     }
 }
@@ -90,16 +89,13 @@ TEST(a_length_word_beyond_the_file_is_refused) {
         memcpy(text + 8, "{}", 2);
         test_file_write("file.safetensors", text, sizeof text);
         SafeFile file;
-        Error err = {0};
-        assert_int_equal(safetensors_open(&file, path(), &err), -1);
+        assert_refused(safetensors_open(&file, path(), &unit_error), EXIT_FAILED, "");
         safetensors_close(&file);
     }
     for (size_t bytes = 0; bytes < 8; bytes++) {
         test_file_write("file.safetensors", "\0\0\0\0\0\0\0\0", bytes);
         SafeFile file;
-        Error err = {0};
-        assert_int_equal(safetensors_open(&file, path(), &err), -1);
-        assert_non_null(strstr(err.text, "too short"));
+        assert_refused(safetensors_open(&file, path(), &unit_error), EXIT_FAILED, "too short");
         safetensors_close(&file);
     }
 }

@@ -28,17 +28,16 @@ TEST(one_rank_keeps_its_sums) {
 }
 
 TEST(one_rank_exchanges_with_itself) {
-    Error err = {0};
     CommRequest request = {0};
     char in[6] = "block", out[6] = "";
     int64_t bytes = 5;
     Comm *comm = comm_self_create("experts");
-    assert_int_equal(comm->exchange(comm, out, &bytes, in, &bytes, &request, &err), 0);
-    assert_int_equal(comm_wait(comm, &request, &err), 0);
+    assert_succeeds(comm->exchange(comm, out, &bytes, in, &bytes, &request, &unit_error));
+    assert_succeeds(comm_wait(comm, &request, &unit_error));
     assert_string_equal(out, in);
     bytes = 0;
-    assert_int_equal(comm->exchange(comm, out, &bytes, NULL, &bytes, &request, &err), 0);
-    assert_int_equal(comm_wait(comm, &request, &err), 0);
+    assert_succeeds(comm->exchange(comm, out, &bytes, NULL, &bytes, &request, &unit_error));
+    assert_succeeds(comm_wait(comm, &request, &unit_error));
     comm->destroy(comm);
 }
 
@@ -226,8 +225,7 @@ static Link measured(double trip) {
     Link link = {trip, 0, false};
     Comm comm = {.rank = 1, .size = 2, .self = &link, .message = link_message, .test = link_test};
     double offset;
-    Error err = {0};
-    assert_int_equal(comm_clock_offset(&comm, 1, &offset, &err), 0);
+    assert_succeeds(comm_clock_offset(&comm, 1, &offset, &unit_error));
     return link;
 }
 

@@ -145,10 +145,9 @@ TEST(auto_spreads_any_number_of_layers) {
     c.train.global_batch = 64;
     for (int64_t p = 1; p <= 64; p++)
         for (int64_t layers = p; layers <= 200; layers++) {
-            Error err = {0};
             c.model.layers = layers;
             c.parallel.pipeline = p;
-            if (config_check(&c, &err) != 0) fail_msg("%s", err.text);
+            assert_succeeds(config_check(&c, &unit_error));
             int64_t sum = 0, least = layers / p, rest = layers % p, middle = 0;
             for (int64_t s = 0; s < p; s++) {
                 int64_t mine = c.parallel.layers_per_stage[s];

@@ -411,23 +411,15 @@ TEST(plans_need_no_data_and_runs_do) {
 
 TEST(what_cannot_be_read_is_named) {
     static Config config;
-    Error err = {0};
-    assert_int_equal(config_load(&config, "no/such.yaml", NULL, 0, &err), -1);
-    assert_string_equal(err.text,
-                        "no/such.yaml: cannot be opened: No such file or directory; give a YAML file with -c FILE");
-    err = (Error){0};
-    assert_int_equal(config_load(&config, "/", NULL, 0, &err), -1);
-    assert_non_null(strstr(err.text, "Is a directory; give a file in it, such as"));
-    err = (Error){0};
-    assert_int_equal(config_load(&config, "/dev/zero", NULL, 0, &err), -1);
-    assert_non_null(strstr(err.text, "larger than 1 MiB"));
+    assert_refused(config_load(&config, "no/such.yaml", NULL, 0, &unit_error), EXIT_USAGE,
+                   "no/such.yaml: cannot be opened: No such file or directory; give a YAML file with -c FILE");
+    assert_refused(config_load(&config, "/", NULL, 0, &unit_error), EXIT_USAGE,
+                   "Is a directory; give a file in it, such as");
+    assert_refused(config_load(&config, "/dev/zero", NULL, 0, &unit_error), EXIT_USAGE, "larger than 1 MiB");
     char name[CONFIG_TEXT + 1];
     memset(name, 'a', sizeof name - 1);
     name[sizeof name - 1] = '\0';
-    err = (Error){0};
-    assert_int_equal(config_load(&config, name, NULL, 0, &err), -1);
-    assert_non_null(strstr(err.text, "longer than 511 bytes"));
-    assert_int_equal(err.code, EXIT_USAGE);
+    assert_refused(config_load(&config, name, NULL, 0, &unit_error), EXIT_USAGE, "longer than 511 bytes");
 }
 
 TEST(long_and_deep_input_is_refused_quickly) {

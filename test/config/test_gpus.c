@@ -9,10 +9,9 @@ static Config loaded(const char *hardware, const char *first, const char *second
     static Config config;
     char text[1024];
     const char *overrides[2] = {first, second};
-    Error err = {0};
     snprintf(text, sizeof text, BASE "train: {precision: bf16}\nhardware: {%s}\n", hardware);
     int count = second != NULL ? 2 : first != NULL ? 1 : 0;
-    if (config_file_load(&config, text, overrides, count, &err) != 0) fail_msg("%s", err.text);
+    assert_succeeds(config_file_load(&config, text, overrides, count, &unit_error));
     return config;
 }
 

@@ -73,10 +73,7 @@ static const CommandLine wrong_lines[] = {
 TEST(every_wrong_command_line_is_refused) {
     for (size_t i = 0; i < sizeof wrong_lines / sizeof wrong_lines[0]; i++) {
         Options options;
-        Error err;
-        assert_int_equal(parse(wrong_lines[i].words, &options, &err), -1);
-        assert_int_equal(err.code, EXIT_USAGE);
-        assert_contains(err.text, wrong_lines[i].contains);
+        assert_refused(parse(wrong_lines[i].words, &options, &unit_error), EXIT_USAGE, wrong_lines[i].contains);
         options_free(&options);
     }
 }
@@ -87,9 +84,8 @@ TEST(command_lines_are_understood_in_every_form) {
                                            {"--config", "f", "-o", "a=b", "-o", "c=d"},
                                            {"-o", "a=b", "--config=f", "-o", "c=d", NULL}};
     Options options;
-    Error err;
     for (int i = 0; i < 4; i++) {
-        assert_int_equal(parse(forms[i], &options, &err), 0);
+        assert_succeeds(parse(forms[i], &options, &unit_error));
         assert_string_equal(options.config, "f");
         assert_int_equal(options.override_count, 2);
         assert_string_equal(options.overrides[0], "a=b");
@@ -98,7 +94,7 @@ TEST(command_lines_are_understood_in_every_form) {
         options_free(&options);
     }
     const char *flags[6] = {"--help", "--help-config", "--version", "--schedule", NULL};
-    assert_int_equal(parse(flags, &options, &err), 0);
+    assert_succeeds(parse(flags, &options, &unit_error));
     assert_true(options.schedule && options.help && options.help_config && options.version);
     options_free(&options);
 }

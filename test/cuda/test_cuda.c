@@ -40,25 +40,20 @@ typedef struct Both {
 } Both;
 
 static Both both_open(int precision) {
-    Error err = {0};
-    Both both = {.op = op_start(precision, 2), .gpu = gpu_open(precision, &err)};
-    if (both.gpu == NULL) fail_msg("%s", err.text);
+    Both both = {.op = op_start(precision, 2), .gpu = assert_made(gpu_open(precision, &unit_error))};
     both.cpu = both.op.backend;
     return both;
 }
 
 static void *on_gpu(Both *both, int64_t bytes) {
-    Error err = {0};
     assert_true(both->count < (int)(sizeof both->held / sizeof *both->held));
-    void *memory = both->gpu->allocate(both->gpu, MEMORY_WORKSPACE, bytes, "test", &err);
-    if (memory == NULL) fail_msg("%s", err.text);
+    void *memory = assert_made(both->gpu->allocate(both->gpu, MEMORY_WORKSPACE, bytes, "test", &unit_error));
     both->held[both->count].memory = memory, both->held[both->count++].bytes = bytes;
     return memory;
 }
 
 static void both_close(Both *both) {
-    Error err = {0};
-    if (both->gpu->synchronize(both->gpu, &err) != 0) fail_msg("%s", err.text);
+    assert_succeeds(both->gpu->synchronize(both->gpu, &unit_error));
     for (int i = 0; i < both->count; i++)
         both->gpu->release(both->gpu, MEMORY_WORKSPACE, both->held[i].memory, both->held[i].bytes);
     both->gpu->destroy(both->gpu);
@@ -341,7 +336,6 @@ TEST(reruns_give_the_same_bits) {
 TEST(events_tell_the_time_of_the_host) {
     NEEDS_GPU();
     AutoBoth b = both_open(PRECISION_FP32);
-    Error err = {0};
     Event *event = b.gpu->event_create(b.gpu);
     // The clocks are compared at synchronize. If this process is interrupted there, times are off until the next one,
     // so a busy machine gets more attempts.
@@ -353,7 +347,7 @@ TEST(events_tell_the_time_of_the_host) {
         while (!b.gpu->event_done(b.gpu, event)) continue;
         after = clock_seconds(), told = b.gpu->event_seconds(b.gpu, event);
         right = told >= before - 1e-3 && told <= after + 1e-3 ? right + 1 : 0;
-        assert_int_equal(b.gpu->synchronize(b.gpu, &err), 0);
+        assert_succeeds(b.gpu->synchronize(b.gpu, &unit_error));
     }
     if (right < 3) fail_msg("%.6f is not in %.6f .. %.6f", told, before, after);
     b.gpu->event_destroy(b.gpu, event);
@@ -375,9 +369,8 @@ TEST(memory_that_was_uploaded_may_be_overwritten_at_once) {
 TEST(too_much_memory_is_refused_with_what_holds_the_rest) {
     NEEDS_GPU();
     AutoBoth b = both_open(PRECISION_FP32);
-    Error err = {0};
     on_gpu(&b, 1 << 20);
-    assert_null(b.gpu->allocate(b.gpu, MEMORY_OWN_SLOTS, (int64_t)1 << 50, "slots", &err));
-    assert_non_null(strstr(err.text, "own slots"));
-    assert_non_null(strstr(err.text, "workspace"));
+    assert_refused(b.gpu->allocate(b.gpu, MEMORY_OWN_SLOTS, (int64_t)1 << 50, "slots", &unit_error), EXIT_FAILED,
+                   "own slots");
+    assert_contains(unit_error.text, "workspace");
 }

@@ -119,10 +119,7 @@ static DataSource source_of(const char *name, double weight) {
 }
 
 static Blend *open_blend(const DataSource *sources, int count) {
-    Error err = {0};
-    Blend *blend = blend_open("data.train", sources, count, SEQ_LEN, 30000, 8, &err);
-    if (blend == NULL) fail_msg("%s", err.text);
-    return blend;
+    return assert_made(blend_open("data.train", sources, count, SEQ_LEN, 30000, 8, &unit_error));
 }
 
 TEST(one_source_is_the_data_set_alone) {
@@ -196,11 +193,8 @@ TEST(sources_of_one_size_have_different_orders) {
 TEST(a_source_that_cannot_be_opened_is_named) {
     write_source("there.bin", 100, 20000);
     const DataSource sources[] = {source_of("there.bin", 1), source_of("absent_*.bin", 1)};
-    Error err = {0};
-    assert_null(blend_open("data.train", sources, 2, SEQ_LEN, 30000, 8, &err));
-    assert_int_equal(err.code, EXIT_USAGE);
-    assert_memory_equal(err.text, "data.train: ", 12);
-    assert_non_null(strstr(err.text, "absent_*.bin"));
+    assert_refused(blend_open("data.train", sources, 2, SEQ_LEN, 30000, 8, &unit_error), EXIT_USAGE, "absent_*.bin");
+    assert_memory_equal(unit_error.text, "data.train: ", 12);
 }
 
 TESTS_BETWEEN(test_folder_create, test_folder_remove)

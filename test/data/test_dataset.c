@@ -28,19 +28,13 @@ static void poke_token(const char *name, int64_t index, uint16_t token) {
 }
 
 static void expect_refused(const char *name, int64_t seq_len, int64_t need, const char *const *words) {
-    Error err = {0};
-    Dataset *dataset = dataset_open("data.train", test_path(name), seq_len, 257, need, &err);
-    assert_null(dataset);
-    assert_int_equal(err.code, EXIT_USAGE);
-    assert_memory_equal(err.text, "data.train: ", 12);
-    for (int i = 0; words[i] != NULL; i++) assert_contains(err.text, words[i]);
+    assert_refused(dataset_open("data.train", test_path(name), seq_len, 257, need, &unit_error), EXIT_USAGE,
+                   "data.train: ");
+    for (int i = 0; words[i] != NULL; i++) assert_contains(unit_error.text, words[i]);
 }
 
 static Dataset *opened_as(const char *key, const char *name, int64_t seq_len, int64_t vocab, int64_t need) {
-    Error err = {0};
-    Dataset *dataset = dataset_open(key, test_path(name), seq_len, vocab, need, &err);
-    if (dataset == NULL) fail_msg("%s: %s", name, err.text);
-    return dataset;
+    return assert_made(dataset_open(key, test_path(name), seq_len, vocab, need, &unit_error));
 }
 
 static Dataset *opened(const char *name, int64_t seq_len, int64_t vocab, int64_t need) {
@@ -241,15 +235,12 @@ TEST(a_token_outside_the_vocabulary_is_named_when_fetched) {
     write_shard("late.bin", GPT2, 1, COUNT, 0, 0);
     assert_int_equal(truncate(test_path("late.bin"), 1024 + 2 * (off_t)COUNT), 0); // a hole: all tokens are zero
     poke_token("late.bin", BAD, 300);
-    Error err = {0};
     AutoDataset *dataset = opened("late.bin", 100, 257, 1);
     int32_t inputs[100];
-    assert_int_equal(dataset_fetch(dataset, BAD / 100 + 1, inputs, NULL, 1, &err), 0);
-    assert_int_equal(dataset_fetch(dataset, BAD / 100, inputs, NULL, 1, &err), -1);
-    assert_int_equal(err.code, EXIT_FAILED);
+    assert_succeeds(dataset_fetch(dataset, BAD / 100 + 1, inputs, NULL, 1, &unit_error));
     char words[64];
     snprintf(words, sizeof words, "late.bin: token %d is 300", (int)BAD);
-    assert_contains(err.text, words);
+    assert_refused(dataset_fetch(dataset, BAD / 100, inputs, NULL, 1, &unit_error), EXIT_FAILED, words);
 }
 
 static void write_side(const char *name, const char *text) { test_file_write(name, text, strlen(text)); }

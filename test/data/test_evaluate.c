@@ -48,18 +48,12 @@ static void write_wide(int bytes_less, uint32_t token) {
 }
 
 static Evaluation *opened(int64_t seq_len) {
-    Error err = {0};
-    Evaluation *evaluation = evaluation_open("data.hellaswag", path(), seq_len, VOCAB, &err);
-    if (evaluation == NULL) fail_msg("%s", err.text);
-    return evaluation;
+    return assert_made(evaluation_open("data.hellaswag", path(), seq_len, VOCAB, &unit_error));
 }
 
 static void refused(const char *why) {
-    Error err = {0};
-    assert_null(evaluation_open("data.hellaswag", path(), SEQ, VOCAB, &err));
-    assert_contains(err.text, why);
-    assert_int_equal(err.code, EXIT_USAGE);
-    assert_non_null(strstr(err.text, "data.hellaswag: "));
+    assert_refused(evaluation_open("data.hellaswag", path(), SEQ, VOCAB, &unit_error), EXIT_USAGE, why);
+    assert_contains(unit_error.text, "data.hellaswag: ");
 }
 
 TEST(rows_are_context_and_completion) {
@@ -102,9 +96,7 @@ TEST(an_example_that_is_too_long_is_left_out) {
     assert_true(evaluation_examples(evaluation) == 1 && evaluation_left_out(evaluation) == 1);
     assert_int_equal(evaluation_rows(evaluation), 3);
     evaluation_close(evaluation);
-    Error err = {0};
-    assert_null(evaluation_open("data.hellaswag", path(), 3, VOCAB, &err));
-    assert_non_null(strstr(err.text, "all 2 examples"));
+    assert_refused(evaluation_open("data.hellaswag", path(), 3, VOCAB, &unit_error), EXIT_USAGE, "all 2 examples");
 }
 
 typedef struct Damage {
@@ -170,7 +162,6 @@ TEST(a_file_that_is_cut_anywhere_is_refused) {
 }
 
 TEST(tokens_above_65535_are_in_files_of_version_2) {
-    Error err = {0};
     make_good();
     for (int less = 1; less <= word_count * 4; less++) {
         write_wide(less, 26);
@@ -178,8 +169,7 @@ TEST(tokens_above_65535_are_in_files_of_version_2) {
     }
     write_wide(0, 100000);
     refused("example 0 has token 100000, outside a vocabulary of 50");
-    AutoEvaluation *evaluation = evaluation_open("data.hellaswag", path(), SEQ, 100001, &err);
-    if (evaluation == NULL) fail_msg("%s", err.text);
+    AutoEvaluation *evaluation = assert_made(evaluation_open("data.hellaswag", path(), SEQ, 100001, &unit_error));
     int32_t inputs[SEQ], targets[SEQ];
     const int32_t row_2[] = {11, 12, 25, 100000, 0, 0, 0};
     assert_int_equal(evaluation_rows(evaluation), 5);

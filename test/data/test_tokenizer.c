@@ -28,18 +28,14 @@ static void write_side(const char *text) {
 }
 
 static Tokenizer *opened(const char *name, int64_t vocab) {
-    Error err = {0};
     configure(name, vocab);
-    Tokenizer *tokenizer = tokenizer_open(&config, &err);
-    if (tokenizer == NULL) fail_msg("%s", err.text);
-    return tokenizer;
+    return assert_made(tokenizer_open(&config, &unit_error));
 }
 
 static void check_ids(const Tokenizer *tokenizer, const char *text, const char *expected) {
     char said[200] = "";
-    Error err = {0};
     Tokens tokens;
-    if (tokenizer_encode(tokenizer, "--generate", text, &tokens, &err) != 0) fail_msg("%s", err.text);
+    assert_succeeds(tokenizer_encode(tokenizer, "--generate", text, &tokens, &unit_error));
     for (int64_t i = 0; i < tokens.count; i++)
         snprintf(said + strlen(said), sizeof said - strlen(said), "%s%d", i > 0 ? " " : "", tokens.ids[i]);
     assert_string_equal(said, expected);
@@ -47,12 +43,9 @@ static void check_ids(const Tokenizer *tokenizer, const char *text, const char *
 }
 
 static void check_refused(const Tokenizer *tokenizer, const char *text, const char *why) {
-    Error err = {0};
     Tokens tokens;
-    assert_int_equal(tokenizer_encode(tokenizer, "--generate", text, &tokens, &err), -1);
+    assert_refused(tokenizer_encode(tokenizer, "--generate", text, &tokens, &unit_error), EXIT_USAGE, why);
     assert_null(tokens.ids);
-    assert_int_equal(err.code, EXIT_USAGE);
-    assert_contains(err.text, why);
 }
 
 static void check_text(const Tokenizer *tokenizer, const int32_t *ids, int64_t count, const char *expected) {
@@ -113,21 +106,16 @@ TEST(the_side_file_says_which_tokenizer_it_was) {
     check_ids(numbers, "65", "65");
     tokenizer_close(numbers);
     write_side("{");
-    Error err = {0};
     configure("", 257);
-    assert_null(tokenizer_open(&config, &err));
-    assert_non_null(strstr(err.text, "mine.json"));
+    assert_refused(tokenizer_open(&config, &unit_error), EXIT_FAILED, "mine.json");
     write_side(NULL);
 }
 
 TEST(a_file_that_is_not_there_is_refused) {
     static const char *const names[] = {"x.model", "x.json", "x.vocab"};
     for (int i = 0; i < 3; i++) {
-        Error err = {0};
         configure(names[i], 1000);
-        assert_null(tokenizer_open(&config, &err));
-        assert_int_equal(err.code, EXIT_USAGE);
-        assert_contains(err.text, names[i]);
+        assert_refused(tokenizer_open(&config, &unit_error), EXIT_USAGE, names[i]);
     }
 }
 

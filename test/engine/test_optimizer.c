@@ -20,7 +20,6 @@ typedef struct Bench {
 // data: the group of data ranks, whose number is one of the keys; NULL: one.
 static Bench *bench_open(const char *path, const char *keys, Comm *data) {
     Bench *bench = calloc(1, sizeof *bench);
-    Error err = {0};
     char overrides[128];
     int argc = 0;
     char **argv = NULL;
@@ -28,16 +27,14 @@ static Bench *bench_open(const char *path, const char *keys, Comm *data) {
              "parallel.pipeline=1 model.layers=2 train.schedule=constant train.warmup_steps=0 train.precision=%s",
              keys);
     bench->config = loaded(path, overrides);
-    bench->be = backend_cpu_create(bench->config.train.precision, 1, &err);
-    bench->world = world_join(&argc, &argv, &err);
-    assert_non_null(bench->be);
-    assert_non_null(bench->world);
+    bench->be = assert_made(backend_cpu_create(bench->config.train.precision, 1, &unit_error));
+    bench->world = assert_made(world_join(&argc, &argv, &unit_error));
     const Schedule one = {.stages = 1, .chunks = 1};
-    if (stage_create(&bench->stage, model_of(&bench->config), &bench->config, &one, bench->be, 0, NULL, 0, &err) != 0)
-        fail_msg("%s", err.text);
+    assert_succeeds(stage_create(&bench->stage, model_of(&bench->config), &bench->config, &one, bench->be, 0, NULL, 0,
+                                 &unit_error));
     OptimizerGroups groups = {.world = bench->world, .data = data};
     bench->optimizer = optimizer_create(&bench->stage, &groups);
-    if (bench->optimizer == NULL) fail_msg("%s", err.text);
+    assert_non_null(bench->optimizer);
     return bench;
 }
 
@@ -70,14 +67,12 @@ static Tensor *tensor_named(Bench *bench, const char *name) {
 
 static double norm_of(Bench *bench) {
     double norm = 0.0;
-    Error err = {0};
-    if (optimizer_norm(bench->optimizer, &norm, &err) != 0) fail_msg("%s", err.text);
+    assert_succeeds(optimizer_norm(bench->optimizer, &norm, &unit_error));
     return norm;
 }
 
 static void apply(Bench *bench, int64_t step, int64_t skipped) {
-    Error err = {0};
-    if (optimizer_update(bench->optimizer, step, skipped, norm_of(bench), &err) != 0) fail_msg("%s", err.text);
+    assert_succeeds(optimizer_update(bench->optimizer, step, skipped, norm_of(bench), &unit_error));
 }
 
 static void skipped_leaves_no_trace(const char *path, const char *precision) {
@@ -117,9 +112,8 @@ TEST(a_skipped_update_leaves_weights_moments_and_adams_count_as_they_were) {
 
 static Blame blamed(Bench *bench) {
     Blame blame;
-    Error err = {0};
     assert_false(isfinite(norm_of(bench)));
-    if (optimizer_blame(bench->optimizer, &blame, &err) != 0) fail_msg("%s", err.text);
+    assert_succeeds(optimizer_blame(bench->optimizer, &blame, &unit_error));
     return blame;
 }
 

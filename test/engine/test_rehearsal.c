@@ -60,21 +60,18 @@ static void count_calls(Backend *be) {
 
 static void bench_open(Bench *bench, const Model *model, const char *const *overrides, int overrides_count, int stage) {
     const char *path = model == &llama_model ? "configs/llama_tiny.yaml" : "configs/gpt_tiny.yaml";
-    Error err = {0};
     Hardware hardware;
     int argc = 0;
     char **argv = NULL;
     memset(bench, 0, sizeof *bench);
-    if (config_load(&bench->config, path, overrides, overrides_count, &err) != 0) fail_msg("%s", err.text);
-    bench->be = backend_cpu_create(bench->config.train.precision, 1, &err);
+    assert_succeeds(config_load(&bench->config, path, overrides, overrides_count, &unit_error));
+    bench->be = assert_made(backend_cpu_create(bench->config.train.precision, 1, &unit_error));
     hardware_describe(&hardware, &bench->config, bench->be->device);
-    bench->schedule = plan_schedule(&bench->config, &err);
-    if (bench->schedule == NULL) fail_msg("%s", err.text);
+    bench->schedule = assert_made(plan_schedule(&bench->config, &unit_error));
     bench->plan = plan_make(model, &bench->config, bench->schedule, bench->be);
-    if (emulation_create(&bench->emulation, &bench->config, model, bench->schedule, &bench->plan.stage[stage], true,
-                         &hardware, bench->be, &err) != 0)
-        fail_msg("%s", err.text);
-    bench->world = world_join(&argc, &argv, &err);
+    assert_succeeds(emulation_create(&bench->emulation, &bench->config, model, bench->schedule,
+                                     &bench->plan.stage[stage], true, &hardware, bench->be, &unit_error));
+    bench->world = assert_made(world_join(&argc, &argv, &unit_error));
     OptimizerGroups groups = {.world = bench->world, .tensor = bench->emulation.tensor};
     bench->optimizer = optimizer_create(&bench->emulation.stage, &groups);
 }
@@ -89,9 +86,8 @@ static void bench_close(Bench *bench) {
 }
 
 static void rehearse(Bench *bench) {
-    Error err = {0};
-    if (engine_rehearse(bench->emulation.engine, bench->schedule, &err) != 0) fail_msg("%s", err.text);
-    if (optimizer_rehearse(bench->optimizer, &err) != 0) fail_msg("%s", err.text);
+    assert_succeeds(engine_rehearse(bench->emulation.engine, bench->schedule, &unit_error));
+    assert_succeeds(optimizer_rehearse(bench->optimizer, &unit_error));
 }
 
 // Checks that a rehearsal of two microbatches runs each product `passes` times per layer and microbatch, the layers'

@@ -38,10 +38,9 @@ static pid_t start_stray_(const LaunchFolder *folder) {
 
 TEST(strays_end_with_the_folder) {
     LaunchFolder folder;
-    Error err = {0};
     struct timespec nap = {0, 300000000};
     int status;
-    assert_int_equal(launch_folder_create(&folder, 2, &err), 0);
+    assert_succeeds(launch_folder_create(&folder, 2, &unit_error));
     pid_t child = start_stray_(&folder);
     nanosleep(&nap, NULL);
     assert_true(launch_folder_signal(&folder, 0) >= 1);

@@ -62,11 +62,10 @@ typedef struct Asked {
 } Asked;
 
 static void ask(Asked *asked, const char *path, const char *overrides) {
-    Error err = {0};
     asked->config = loaded(path, overrides);
     strcpy(asked->config.hardware.profile, "");
     const Model *model = model_of(&asked->config);
-    if (planner_create(&asked->planner, &asked->config, model, NULL, &err) != 0) fail_msg("%s", err.text);
+    assert_succeeds(planner_create(&asked->planner, &asked->config, model, NULL, &unit_error));
 }
 
 // The keys that these tests vary.
@@ -87,8 +86,7 @@ static Config varied(const Asked *asked, Variant variant) {
 static Forecast forecast(Asked *asked, Variant variant) {
     Config config = varied(asked, variant);
     Forecast forecast;
-    Error err = {0};
-    if (planner_forecast_config(&asked->planner, &config, true, &forecast, &err) != 0) fail_msg("%s", err.text);
+    assert_succeeds(planner_forecast_config(&asked->planner, &config, true, &forecast, &unit_error));
     return forecast;
 }
 
@@ -360,10 +358,8 @@ TEST(gpipe_is_planned_with_all_its_microbatches) {
 
 TEST(lists_too_long_to_be_held_are_refused_and_not_made) {
     Config config = loaded(LLAMA, "parallel.pipeline=64 train.global_batch=16777216");
-    Error err = {0};
-    assert_null(plan_schedule(&config, &err));
-    assert_int_equal(err.code, EXIT_USAGE);
-    assert_non_null(strstr(err.text, "16777216 microbatches a step on 64 stages are more than a schedule can hold"));
+    assert_refused(plan_schedule(&config, &unit_error), EXIT_USAGE,
+                   "16777216 microbatches a step on 64 stages are more than a schedule can hold");
 }
 
 // ---- a profile ------------------------------------------------------------------------------------------------------

@@ -13,19 +13,15 @@
 
 static const int64_t GIB = INT64_C(1) << 30;
 
-static int fits(const Made *all, const Machine *machine, Error *err) {
+static int fits(const Made *all, const Machine *machine) {
     int64_t ranks[CONFIG_MAX_STAGES];
     for (int s = 0; s < all->plan.stages; s++) ranks[s] = all->config.parallel.tensor * all->config.parallel.data;
-    memset(err, 0, sizeof *err);
-    return plan_check_fit(&all->plan, &all->config, "train_llama", machine, ranks, err);
+    return plan_check_fit(&all->plan, &all->config, "train_llama", machine, ranks, &unit_error);
 }
 
 TEST(without_gpus_two_lines_say_what_is_needed_there_and_to_run_instead) {
     AutoMade all = made(LLAMA, "");
     Machine small = {false, 2, 23 * GIB, 0};
-    Error err;
-    assert_int_equal(fits(&all, &small, &err), -1);
-    assert_int_equal(err.code, EXIT_FAILED);
     char expected[1024], why[256];
     device_missing(&all.config, why);
     snprintf(expected, sizeof expected,
@@ -35,7 +31,8 @@ TEST(without_gpus_two_lines_say_what_is_needed_there_and_to_run_instead) {
              "configs/llama65b.yaml --plan "
              "to see its memory and step time",
              (double)memory_total(&all.plan.stage[0].memory) / (double)GIB + 4.0, why);
-    assert_string_equal(err.text, expected);
+    assert_refused(fits(&all, &small), EXIT_FAILED, expected);
+    assert_string_equal(unit_error.text, expected);
 }
 
 TEST(on_a_cpu_all_ranks_have_to_fit_beside_the_reserve) {
@@ -44,57 +41,49 @@ TEST(on_a_cpu_all_ranks_have_to_fit_beside_the_reserve) {
     for (int s = 0; s < 8; s++)
         needed += 8 * (memory_total(&all.plan.stage[s].memory) + plan_host_bytes(&all.plan.stage[s]));
     Machine machine = {false, 2, needed, 0};
-    Error err;
-    assert_int_equal(fits(&all, &machine, &err), 0);
+    assert_succeeds(fits(&all, &machine));
     machine.free_bytes = needed - 1;
-    assert_int_equal(fits(&all, &machine, &err), -1);
-    assert_int_equal(err.code, EXIT_FAILED);
-    assert_non_null(
-        strstr(err.text, "GiB of host memory for 64 ranks and 4.0 GiB in reserve; here: no CUDA device, 2 cores and"));
-    const char *second = strchr(err.text, '\n');
+    assert_refused(fits(&all, &machine), EXIT_FAILED,
+                   "GiB of host memory for 64 ranks and 4.0 GiB in reserve; here: no CUDA device, 2 cores and");
+    const char *second = strchr(unit_error.text, '\n');
     assert_non_null(second);
     assert_ptr_equal(strstr(second, "\nrun instead: ./train_llama -c configs/llama_tiny.yaml"), second);
     assert_null(strchr(second + 1, '\n'));
     machine.free_bytes = 0; // unknown, so nothing is refused
-    assert_int_equal(fits(&all, &machine, &err), 0);
+    assert_succeeds(fits(&all, &machine));
 }
 
 TEST(a_rank_has_to_fit_into_the_memory_that_is_given) {
     // 1F1B: eight bundles of 5 GiB beside 35 GiB of states
     Machine gpus = {true, 64, 1000 * GIB, 0};
-    Error err;
     Made all = made(LLAMA, "schedule.micro_batch=4 hardware.reserve_gib=6");
-    assert_int_equal(fits(&all, &gpus, &err), -1);
-    assert_non_null(strstr(err.text, "configs/llama65b.yaml:"));
-    assert_non_null(strstr(err.text, "more than hardware.memory_gib, 80.00 GiB;"));
+    assert_refused(fits(&all, &gpus), EXIT_FAILED, "configs/llama65b.yaml:");
+    assert_contains(unit_error.text, "more than hardware.memory_gib, 80.00 GiB;");
     unmake(&all);
     all = made(LLAMA, "schedule.micro_batch=4 hardware.reserve_gib=6 schedule.bpipe=on");
-    assert_int_equal(fits(&all, &gpus, &err), 0);
+    assert_succeeds(fits(&all, &gpus));
     unmake(&all);
 }
 
 TEST(the_reserve_counts_beside_a_ranks_bytes_on_cpus_too) {
     Machine machine = {false, 2, 0, 0};
-    Error err;
     AutoMade all =
         made(LLAMA,
              "hardware.device=cpu train.precision=fp32 model.layers=8 hardware.memory_gib=100 hardware.reserve_gib=1");
-    assert_int_equal(fits(&all, &machine, &err), 0);
+    assert_succeeds(fits(&all, &machine));
     all.config.hardware.reserve_gib = 99;
-    assert_int_equal(fits(&all, &machine, &err), -1);
-    assert_non_null(strstr(err.text, "and 99.00 GiB in reserve (hardware.reserve_gib), more than hardware.memory_gib"));
+    assert_refused(fits(&all, &machine), EXIT_FAILED,
+                   "and 99.00 GiB in reserve (hardware.reserve_gib), more than hardware.memory_gib");
 }
 
 TEST(without_a_figure_the_gpus_own_memory_counts) {
     Machine gpus = {true, 64, 1000 * GIB, 80 * GIB};
-    Error err;
     AutoMade all = made(LLAMA, "schedule.micro_batch=4 hardware.reserve_gib=6 hardware.memory_gib=auto");
-    assert_int_equal(fits(&all, &gpus, &err), -1);
-    assert_non_null(strstr(err.text, "more than the GPU has, 80.00 GiB;"));
+    assert_refused(fits(&all, &gpus), EXIT_FAILED, "more than the GPU has, 80.00 GiB;");
     gpus.gpu_bytes = 141 * GIB;
-    assert_int_equal(fits(&all, &gpus, &err), 0);
+    assert_succeeds(fits(&all, &gpus));
     gpus.gpu_bytes = 0; // unknown, so nothing is refused
-    assert_int_equal(fits(&all, &gpus, &err), 0);
+    assert_succeeds(fits(&all, &gpus));
 }
 
 TEST(evicted_bundles_need_host_memory_beside_gpus_too) {
@@ -106,11 +95,10 @@ TEST(evicted_bundles_need_host_memory_beside_gpus_too) {
         needed += 4 * plan_host_bytes(&all.plan.stage[s]);
     }
     Machine gpus = {true, 64, needed, 0};
-    Error err;
     assert_true(needed > 0);
-    assert_int_equal(fits(&all, &gpus, &err), 0);
+    assert_succeeds(fits(&all, &gpus));
     gpus.free_bytes--;
-    assert_int_equal(fits(&all, &gpus, &err), -1);
+    assert_refused(fits(&all, &gpus), EXIT_FAILED, "");
 }
 
 // Makes the folder of a node of /sys/devices/system/node; `cores` as the kernel lists them.
@@ -148,10 +136,9 @@ TEST(copies_for_checkpoints_need_host_memory) {
         int64_t needed = 0;
         for (int s = 0; s < 8; s++) needed += 4 * d * plan_host_bytes(&all.plan.stage[s]);
         Machine gpus = {true, 64, needed, 0};
-        Error err;
-        assert_int_equal(fits(&all, &gpus, &err), 0);
+        assert_succeeds(fits(&all, &gpus));
         gpus.free_bytes--;
-        assert_int_equal(fits(&all, &gpus, &err), -1);
+        assert_refused(fits(&all, &gpus), EXIT_FAILED, "");
     }
 }
 
@@ -161,6 +148,5 @@ TEST(memory_and_cores_of_this_machine_are_found) {
     assert_true(machine.cores >= 1 && machine.cores <= sysconf(_SC_NPROCESSORS_CONF));
     assert_true(machine.free_bytes > 0 && machine.free_bytes <= sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE));
     AutoMade all = made(LLAMA, "");
-    Error err = {0};
-    assert_int_equal(plan_check_machine(&all.plan, &all.config, "train_llama", false, &err), -1);
+    assert_refused(plan_check_machine(&all.plan, &all.config, "train_llama", false, &unit_error), EXIT_FAILED, "");
 }

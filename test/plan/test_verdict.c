@@ -19,12 +19,11 @@ typedef struct Case {
 
 static Case *forecast_case(const char *path, const char *overrides) {
     Case *at = calloc(1, sizeof *at);
-    Error err = {0};
     at->config = loaded(path, overrides);
     at->config.hardware.profile[0] = '\0';
     const Model *model = model_of(&at->config);
-    if (planner_create(&at->planner, &at->config, model, NULL, &err) != 0) fail_msg("%s", err.text);
-    if (verdict_make(&at->verdict, &at->planner, &err) != 0) fail_msg("%s", err.text);
+    assert_succeeds(planner_create(&at->planner, &at->config, model, NULL, &unit_error));
+    assert_succeeds(verdict_make(&at->verdict, &at->planner, &unit_error));
     return at;
 }
 
@@ -143,16 +142,15 @@ TEST(slots_that_are_too_few_for_bpipe_do_not_stop_a_plan_without_it) {
 }
 
 TEST(slots_that_are_too_few_for_bpipe_are_not_an_error) {
-    Error err = {0};
     Forecast forecast;
     AutoCase *at = forecast_case(LLAMA, "schedule.slots=4");
     at->config.schedule.name = schedule_kind_index("zb-v");
     at->config.schedule.bpipe = BPIPE_ON;
     at->config.schedule.evict_to = EVICT_TO_HOST;
-    assert_int_equal(planner_forecast_config(&at->planner, &at->config, false, &forecast, &err), 0);
+    assert_succeeds(planner_forecast_config(&at->planner, &at->config, false, &forecast, &unit_error));
     assert_false(forecast.possible);
     at->config.schedule.slots = config_min_slots(&at->config);
-    assert_int_equal(planner_forecast_config(&at->planner, &at->config, false, &forecast, &err), 0);
+    assert_succeeds(planner_forecast_config(&at->planner, &at->config, false, &forecast, &unit_error));
     assert_true(forecast.possible);
 }
 
@@ -176,8 +174,7 @@ TEST(a_deep_model_has_a_smallest_world_too) {
         forecast_case(LLAMA, "model.layers=4096 model.hidden=512 model.ffn=2048 parallel.pipeline=2 parallel.tensor=1 "
                              "hardware.gpus_per_node=1 hardware.memory_gib=110 train.global_batch=4096");
     SmallestWorld world;
-    Error err = {0};
     SearchSpace space = space_make(at->planner.config, &at->planner, 2);
-    assert_int_equal(space_smallest_world(&space, &world, &err), 0);
+    assert_succeeds(space_smallest_world(&space, &world, &unit_error));
     assert_true(world.ranks > 2 && world.ranks < 64 && world.at.tensor == 1);
 }

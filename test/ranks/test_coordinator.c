@@ -20,9 +20,7 @@ static Coordinator *coordinator; // over TCP on the loopback: rank 0 is in this 
 
 static int open_(void **state) {
     (void)state;
-    Error err = {0};
-    coordinator = coordinator_open(&local_job, NULL, &err);
-    assert_non_null(coordinator);
+    coordinator = assert_made(coordinator_open(&local_job, NULL, &unit_error));
     return 0;
 }
 
@@ -186,14 +184,12 @@ TEST_BETWEEN(every_rank_is_told_the_end_of_the_job, open_, close_) {
 
 TEST(a_folder_with_a_long_path_takes_a_socket) {
     char folder[300] = "/tmp/coordinator-XXXXXX", socket[320];
-    Error err = {0};
     assert_non_null(mkdtemp(folder));
     size_t top = strlen(folder);
     folder[top] = '/';
     memset(folder + top + 1, 'x', 200);
     assert_int_equal(mkdir(folder, 0700), 0);
-    coordinator = coordinator_open(&local_job, folder, &err);
-    assert_non_null(coordinator);
+    coordinator = assert_made(coordinator_open(&local_job, folder, &unit_error));
     Connection line = connection_open(folder);
     Message answer, report = report_(0);
     assert_true(line.file >= 0);

@@ -118,13 +118,12 @@ static Config *made_config(const char *path) {
 }
 
 static Metrics *opened(const char *path, int64_t after_step) {
-    Error err = {0};
-    Metrics *metrics = metrics_open(made_config(path), &known_peak, after_step, &err);
-    if (metrics == NULL) fail_msg("%s", err.text);
-    return metrics;
+    return assert_made(metrics_open(made_config(path), &known_peak, after_step, &unit_error));
 }
 
-static void log_steps(Metrics *metrics, int64_t first, int64_t last) {
+// Opens the desk's file for a run that continues after a step, -1: from the start, and records steps there.
+static void log_steps(int64_t after_step, int64_t first, int64_t last) {
+    Metrics *metrics = opened(desk.path, after_step);
     Error err = {0};
     listen_to_stdout();
     int status = 0;
@@ -134,6 +133,7 @@ static void log_steps(Metrics *metrics, int64_t first, int64_t last) {
         if (step % 2 == 0) status += metrics_val(metrics, step, 3.5, &err);
     }
     free(heard());
+    metrics_close(metrics);
     assert_int_equal(status, 0);
 }
 
@@ -332,8 +332,7 @@ TEST_BETWEEN(a_skipped_step_says_so_and_others_do_not, desk_open, desk_close) {
 TEST_BETWEEN(run_line_carries_the_configuration, desk_open, desk_close) {
     Config *config = made_config(desk.path);
     Metrics *metrics = opened(desk.path, -1);
-    Error err = {0};
-    assert_int_equal(metrics_run(metrics, config, INT64_C(65285660672), &err), 0);
+    assert_succeeds(metrics_run(metrics, config, INT64_C(65285660672), &unit_error));
     metrics_close(metrics);
     AutoText *file = read_whole(desk.path);
     assert_ptr_equal(strstr(file, "{\"type\":\"run\",\"version\":\""), file);
@@ -359,24 +358,18 @@ TEST_BETWEEN(what_is_not_a_number_is_null, desk_open, desk_close) {
 }
 
 TEST_BETWEEN(resume_continues_the_file_as_if_nothing_had_happened, desk_open, desk_close) {
-    Metrics *metrics = opened(desk.path, -1);
-    log_steps(metrics, 1, 40);
-    metrics_close(metrics);
+    log_steps(-1, 1, 40);
     AutoText *whole = read_whole(desk.path);
 
     // The same run, cut in the middle of the line of step 31, with a checkpoint at step 20.
     write_whole(desk.path, whole, (size_t)(strstr(whole, "{\"type\":\"step\",\"step\":31,") + 70 - whole));
-    metrics = opened(desk.path, 20);
-    log_steps(metrics, 21, 40);
-    metrics_close(metrics);
+    log_steps(20, 21, 40);
     AutoText *resumed = read_whole(desk.path);
     assert_string_equal(resumed, whole);
 }
 
 TEST_BETWEEN(fresh_start_keeps_earlier_runs_and_cuts_a_torn_tail, desk_open, desk_close) {
-    Metrics *metrics = opened(desk.path, -1);
-    log_steps(metrics, 1, 5);
-    metrics_close(metrics);
+    log_steps(-1, 1, 5);
     AutoText *first = read_whole(desk.path);
     size_t length = strlen(first);
 
@@ -393,9 +386,7 @@ TEST_BETWEEN(fresh_start_keeps_earlier_runs_and_cuts_a_torn_tail, desk_open, des
     }
 
     // A second run in the same file, resumed: the lines of the first run stay.
-    metrics = opened(desk.path, -1);
-    log_steps(metrics, 1, 3);
-    metrics_close(metrics);
+    log_steps(-1, 1, 3);
     metrics_close(opened(desk.path, 2));
     AutoText *both = read_whole(desk.path);
     assert_ptr_equal(strstr(both, first), both);
@@ -408,10 +399,8 @@ TEST_BETWEEN(a_file_that_is_not_ours_is_left_alone, desk_open, desk_close) {
     char path[TEST_PATH];
     snprintf(path, sizeof path, "%s", test_path("thesis.txt"));
     write_whole(path, "line\nall my work", 16);
-    Error err = {0};
-    assert_null(metrics_open(made_config(path), &known_peak, -1, &err));
-    assert_int_equal(err.code, EXIT_FAILED);
-    assert_non_null(strstr(err.text, "ends in something that is not a metrics line; name another file"));
+    assert_refused(metrics_open(made_config(path), &known_peak, -1, &unit_error), EXIT_FAILED,
+                   "ends in something that is not a metrics line; name another file");
     AutoText *kept = read_whole(path);
     assert_string_equal(kept, "line\nall my work");
 }

@@ -185,9 +185,7 @@ TEST(chunks_that_do_not_exist_are_left_to_the_check) {
         "stage 0: F0.0:0 F0.0:1 B0.0:1 B0.0:0\n",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        Error err = {0};
-        AutoSchedule *schedule = schedule_parse(texts[i], &err);
-        assert_non_null(schedule);
+        AutoSchedule *schedule = assert_made(schedule_parse(texts[i], &unit_error));
         assert_true((schedule->stage[0].kept == NULL) == (i == 1));
     }
 }

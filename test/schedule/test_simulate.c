@@ -29,9 +29,8 @@ static Timeline *run(const Schedule *schedule, Times times) {
 }
 
 static Schedule *parsed(const char *text) {
-    Error err = {0};
     Schedule *schedule = schedule_parsed(text);
-    if (schedule_check(schedule, &err) != 0) fail_msg("%s", err.text);
+    assert_succeeds(schedule_check(schedule, &unit_error));
     return schedule;
 }
 

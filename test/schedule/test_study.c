@@ -8,26 +8,21 @@
 static const StudyTimes ones_ = {.forward = 1, .input = 1, .weight = 1};
 
 static Schedule *proved_(Schedule *schedule) {
-    Error err = {0};
     assert_non_null(schedule);
-    assert_int_equal(schedule_check(schedule, &err), 0);
+    assert_succeeds(schedule_check(schedule, &unit_error));
     return schedule;
 }
 
 TEST(times_are_read_and_wrong_ones_refused) {
     StudyTimes times;
-    Error err = {0};
-    assert_int_equal(study_times_parse("F=2,message=0.5,transfer=3", &times, &err), 0);
+    assert_succeeds(study_times_parse("F=2,message=0.5,transfer=3", &times, &unit_error));
     assert_true(times.forward == 2 && times.input == 1 && times.weight == 1 && times.message == 0.5);
     assert_true(times.transfer == 3);
-    assert_int_equal(study_times_parse("B=3", &times, &err), 0);
+    assert_succeeds(study_times_parse("B=3", &times, &unit_error));
     assert_true(times.forward == 1 && times.input == 1.5 && times.weight == 1.5);
     const char *wrong[] = {"F", "F=", "F=x", "F=-1", "F=nan", "F=1e999", "Q=1", "F=1;I=1", "F=0,I=0,W=0", "F=1 ,I=2"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        err = (Error){0};
-        assert_int_equal(study_times_parse(wrong[i], &times, &err), -1);
-        assert_int_equal(err.code, EXIT_USAGE);
-        assert_non_null(strstr(err.text, "--times: "));
+        assert_refused(study_times_parse(wrong[i], &times, &unit_error), EXIT_USAGE, "--times: ");
     }
 }
 

@@ -30,7 +30,6 @@ static World *open_world(const char *path, int64_t gpus, const char *overrides) 
     bool longer = strstr(overrides, "parallel.context") != NULL;
     snprintf(text, sizeof text, "parallel.pipeline=1 parallel.tensor=1 parallel.data=1 %s %s",
              longer ? "" : "schedule.slices=1", overrides);
-    Error err = {0};
     world->base = loaded(path, text);
     world->base.hardware.profile[0] = '\0';
     // These keys stay open unless a case fixes them.
@@ -40,7 +39,7 @@ static World *open_world(const char *path, int64_t gpus, const char *overrides) 
     world->ranks.parallel.data = gpus;
     world->ranks.parallel.context = 1;
     const Model *model = model_of(&world->base);
-    if (planner_create(&world->planner, &world->ranks, model, NULL, &err) != 0) fail_msg("%s", err.text);
+    assert_succeeds(planner_create(&world->planner, &world->ranks, model, NULL, &unit_error));
     world->space = space_make(&world->base, &world->planner, gpus);
     world->space.keys.most_chunks = 8;
     return world;
@@ -58,8 +57,7 @@ UNIT_END(World, close_world)
 static SearchResult search(const World *world, bool exhaustive) {
     SearchResult result;
     SearchOptions options = {.exhaustive = exhaustive};
-    Error err = {0};
-    if (search_run(&result, &world->space, &options, &err) != 0) fail_msg("%s", err.text);
+    assert_succeeds(search_run(&result, &world->space, &options, &unit_error));
     return result;
 }
 
@@ -226,12 +224,11 @@ TEST(no_step_is_shorter_than_its_bound) {
         Config *config = malloc(sizeof *config);
         for (int64_t k = 0; k < all->found.count; k++) {
             Cut cut;
-            Error err = {0};
             const Candidate *found = &all->found.items[k];
             const RunLayout *layout = &found->forecast.layout;
             assert_true(space_config(&world->space, layout, config));
             cut_open(&cut, &world->space, config);
-            assert_int_equal(cut_time(&cut, &world->space, config, &err), 0);
+            assert_succeeds(cut_time(&cut, &world->space, config, &unit_error));
             double bound = cut_bound(&cut, layout);
             char text[LAYOUT_ENCODED];
             if (bound > step_of(found) * (1 + 1e-6))

@@ -23,10 +23,7 @@ typedef struct Operand {
 } Operand;
 
 static inline Op op_start(int precision, int threads) {
-    Error err = {0};
-    Op op = {.backend = backend_cpu_create(precision, threads, &err)};
-    if (!op.backend) fail_msg("%s", err.text);
-    return op;
+    return (Op){.backend = assert_made(backend_cpu_create(precision, threads, &unit_error))};
 }
 
 static inline void op_end(Op *op) {

@@ -34,12 +34,7 @@ static inline Schedule *schedule_bpipe(int stages, int microbatches, int slots, 
     return schedule;
 }
 
-static inline Schedule *schedule_parsed(const char *text) {
-    Error err = {0};
-    Schedule *schedule = schedule_parse(text, &err);
-    if (schedule == NULL) fail_msg("%s", err.text);
-    return schedule;
-}
+static inline Schedule *schedule_parsed(const char *text) { return assert_made(schedule_parse(text, &unit_error)); }
 
 static inline char *written_schedule(const Schedule *schedule) {
     return unit_written(assert_int_equal(schedule_write(schedule, file), 0));
@@ -64,9 +59,7 @@ static inline int64_t schedule_actions(const Schedule *schedule, int stage, Acti
 
 // Fails if more slots are in use at a time than the schedule has.
 static inline Timeline *schedule_simulated(const Schedule *schedule, const SimulateCosts *costs) {
-    Error err = {0};
-    Timeline *timeline = simulate_run(schedule, costs, &err);
-    if (timeline == NULL) fail_msg("%s", err.text);
+    Timeline *timeline = assert_made(simulate_run(schedule, costs, &unit_error));
     for (int s = 0; s < schedule->stages; s++) {
         assert_true(timeline->stage[s].own_peak <= schedule->stage[s].own_slots);
         assert_true(timeline->stage[s].lent_peak <= schedule->stage[s].lent_slots);

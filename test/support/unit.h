@@ -11,11 +11,38 @@
 
 #include <cmocka.h>
 
+#include "base/log.h"
+
 // Fails unless `text`, such as an error, contains `words`.
 #define assert_contains(text, words)                                                                                   \
     do                                                                                                                 \
         if (strstr(text, words) == NULL) fail_msg("expected \"%s\" in: %s", words, text);                              \
     while (0)
+
+// For calls of the product that set an error where they fail: they get &unit_error. A call that has to succeed shows the
+// error's text if it does not.
+__attribute__((unused)) static Error unit_error;
+#define assert_succeeds(call)                                                                                          \
+    do {                                                                                                               \
+        unit_error = (Error){0};                                                                                       \
+        if ((call) != 0) fail_msg("%s", unit_error.text);                                                              \
+    } while (0)
+// The pointer that a call returns.
+#define assert_made(call)                                                                                              \
+    ({                                                                                                                 \
+        unit_error = (Error){0};                                                                                       \
+        __typeof__(call) made_ = (call);                                                                               \
+        if (made_ == NULL) fail_msg("%s", unit_error.text);                                                            \
+        made_;                                                                                                         \
+    })
+// Fails unless the call returns -1 or NULL with this exit code, and its error contains `words`.
+#define assert_refused(call, exit_code, words)                                                                         \
+    do {                                                                                                               \
+        unit_error = (Error){0};                                                                                       \
+        assert_int_equal((intptr_t)(call), _Generic((call), int : -1, long : -1, default : 0));                        \
+        assert_int_equal(unit_error.code, exit_code);                                                                  \
+        assert_contains(unit_error.text, words);                                                                       \
+    } while (0)
 
 // The text that a statement writes to `file`; free it.
 #define unit_written(statement)                                                                                        \

@@ -8,10 +8,7 @@
 static const double EPS = 1e-5;
 
 static Op on_kernels(int precision) {
-    Error err = {0};
-    Op op = {.backend = managed_with_little_scratch(backend_cuda_create(precision, 0, &err))};
-    if (op.backend == NULL) fail_msg("%s", err.text);
-    return op;
+    return (Op){.backend = managed_with_little_scratch(assert_made(backend_cuda_create(precision, 0, &unit_error)))};
 }
 
 static double bound_of(int precision) {
