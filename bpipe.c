@@ -23,12 +23,12 @@ void list_push(ActionList *list, Action action) {
 }
 
 void list_compute(ActionList *list, ActionKind kind, int chunk, int microbatch) {
-    list_push(list, (Action){kind, microbatch, chunk, SCHEDULE_NO_PEER, 0});
+    list_push(list, (Action){kind, 0, chunk, SCHEDULE_NO_PEER, microbatch});
 }
 
 void list_place(ActionList *list, ActionKind kind, int chunk, int slices, int place) {
     int slice = kind == ACTION_FORWARD ? place % slices : slices - 1 - place % slices;
-    list_push(list, (Action){kind, place / slices, chunk, SCHEDULE_NO_PEER, slice});
+    list_push(list, (Action){kind, slice, chunk, SCHEDULE_NO_PEER, place / slices});
 }
 
 void list_finish(ActionList *list, StageSchedule *stage) {
@@ -263,7 +263,7 @@ static void walk_move_(Walk *walk, ActionKind kind, int turn) {
     walk->used += evict ? -1 : 1;
     if (walk->silent) return;
     Action action = walk->base->actions[walk->place[turn]];
-    list_push(&walk->list, (Action){kind, action.microbatch, action.chunk, walk->peer, action.slice});
+    list_push(&walk->list, (Action){kind, action.slice, action.chunk, walk->peer, action.microbatch});
 }
 
 // Evicts the bundles with the last turns, all after `needed`, until `wanted` more fit. Returns false and evicts none if
@@ -411,7 +411,7 @@ static void balance_acceptor_(Schedule *schedule, int s) {
     int64_t next = 0;
     for (int64_t i = 0; i < evictor->count; i++) {
         Action action = evictor->actions[i];
-        Action side = {ACTION_ACCEPT, action.microbatch, action.chunk, s, action.slice};
+        Action side = {ACTION_ACCEPT, action.slice, action.chunk, s, action.microbatch};
         if (action.kind == ACTION_LOAD) side.kind = ACTION_RETURN;
         if (!action_computes(action.kind)) list_push(&list, side);
         while (turns_(action.kind) && next < acceptor->count) {

@@ -93,12 +93,13 @@ enum {
     SCHEDULE_EDGE_BUFFERS = 2 // default edge_buffers of a schedule
 };
 
+// 12 bytes, since a long schedule has millions. So chunks, slices and stages of a transfer are below 32,768.
 typedef struct Action {
-    ActionKind kind;
+    ActionKind kind : 8;
+    int slice : 24; // 0 .. slices-1
+    int16_t chunk;  // 0 .. chunks-1
+    int16_t peer;   // E, A, R, L: the other stage, or SCHEDULE_HOST; F, B, I, W: SCHEDULE_NO_PEER
     int microbatch; // 0 .. microbatches-1
-    int chunk;      // 0 .. chunks-1
-    int peer;       // E, A, R, L: the other stage, or SCHEDULE_HOST; F, B, I, W: SCHEDULE_NO_PEER
-    int slice;      // 0 .. slices-1
 } Action;
 
 // When an action ran: in a run, by clock_seconds() of this host; in a simulation, since the start of the step. A

@@ -213,7 +213,7 @@ static int prove_complete_(const Proof *proof, int s) {
         int counts[] = {chains->forwards[c], chains->gradients[c], proof->weights[c]};
         for (int k = 0; k < (schedule->forward_only ? 1 : 3); k++) {
             int slice = k == 0 ? counts[k] % n : n - 1 - counts[k] % n;
-            Action next = {kinds[k], counts[k] / n, c, SCHEDULE_NO_PEER, slice};
+            Action next = {kinds[k], slice, c, SCHEDULE_NO_PEER, counts[k] / n};
             if (counts[k] != all) return check_refuse_(proof, s, next, "is missing");
         }
     }

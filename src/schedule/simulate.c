@@ -43,7 +43,7 @@ typedef struct SimStage {
     double left, tail;
     int64_t last_sent;
     bool computing, transferring;
-    int64_t *load; // [chunks*microbatches*slices] index after the bundle's last load that is posted; NULL: no transfers
+    int32_t *load; // [chunks*microbatches*slices] index after the bundle's last posted load; NULL: none is
     int own, lent; // own and lent slots in use
     double waiting_since;
     bool waiting;
@@ -68,6 +68,7 @@ typedef struct SimRun {
     int *leaving; // [2*stages*chunks] edges whose next message leaves at this instant
     int stirred_count, leaving_count;
     double now;
+    size_t bundles;     // of a stage
     bool beyond;        // a stage must end after SimulateCosts.most
     Contention *shares; // NULL: nothing is shared
 } SimRun;
@@ -230,8 +231,11 @@ static void note_times_(const SimRun *run, StageTimeline *line, int64_t place, d
 static void take_next_(SimRun *run, int s, int64_t at) {
     const Schedule *schedule = run->schedule;
     SimStage *stage = &run->stages[s];
-    for (; at < stage->count && stage->actions[at].peer != SCHEDULE_NO_PEER; at++)
-        if (stage->actions[at].kind == ACTION_LOAD) stage->load[schedule_bundle(schedule, stage->actions[at])] = at + 1;
+    for (; at < stage->count && stage->actions[at].peer != SCHEDULE_NO_PEER; at++) {
+        if (stage->actions[at].kind != ACTION_LOAD) continue;
+        if (stage->load == NULL) stage->load = xcalloc(run->bundles, sizeof *stage->load);
+        stage->load[schedule_bundle(schedule, stage->actions[at])] = (int32_t)at + 1;
+    }
     stage->compute = at;
     if (at == stage->count) return;
     __builtin_prefetch(&stage->actions[at + 4]);
@@ -242,7 +246,7 @@ static void take_next_(SimRun *run, int s, int64_t at) {
     stage->in = forward ? chunk->forward_in : weight ? NULL : chunk->backward_in;
     stage->out = forward ? chunk->forward_out : weight ? NULL : chunk->backward_out;
     stage->place = schedule_place(schedule, action);
-    if (stage->load != NULL) stage->loaded = stage->load[schedule_bundle(schedule, action)];
+    if (stage->load != NULL && !forward) stage->loaded = stage->load[schedule_bundle(schedule, action)];
     stage->duration = duration_(run, s, action, at);
 }
 
@@ -366,8 +370,6 @@ static void stage_prepare_(SimRun *run, int s) {
     stage->actions = schedule->stage[s].actions;
     stage->count = schedule->stage[s].count;
     stage->queue = next_transfer_(stage, 0);
-    size_t bundles = (size_t)schedule->chunks * (size_t)schedule->microbatches * (size_t)schedule->slices;
-    if (stage->queue < stage->count) stage->load = xcalloc(bundles, sizeof *stage->load);
     if (!run->costs->totals_only) line->times = xcalloc((size_t)stage->count, sizeof *line->times);
     for (int c = 0; c < schedule->chunks; c++) {
         int g = schedule_virtual(schedule, s, c);
@@ -385,6 +387,7 @@ static void stage_prepare_(SimRun *run, int s) {
 static void run_prepare_(SimRun *run) {
     size_t stages = (size_t)run->schedule->stages, virtual_stages = stages * (size_t)run->schedule->chunks;
     const SimulateShares *shared = run->costs->shares;
+    run->bundles = (size_t)run->schedule->chunks * (size_t)run->schedule->microbatches * (size_t)run->schedule->slices;
     run->timeline = xcalloc(1, sizeof *run->timeline);
     run->timeline->stages = run->schedule->stages;
     run->timeline->stage = xcalloc(stages, sizeof *run->timeline->stage);

@@ -133,8 +133,8 @@ static void lane_print_(const TextLane *lane, int from, int to, bool colour, FIL
 int study_draw(const Schedule *schedule, const Timeline *timeline, int width, bool colour, FILE *file) {
     enum { LABEL = 9, CUT = 5, LEAST = 40, MOST = 1 << 20 };
     char name[ACTION_TEXT];
-    Action last = {ACTION_FORWARD, schedule->microbatches - 1, schedule->chunks - 1, SCHEDULE_NO_PEER,
-                   schedule->slices - 1};
+    Action last = {ACTION_FORWARD, schedule->slices - 1, schedule->chunks - 1, SCHEDULE_NO_PEER,
+                   schedule->microbatches - 1};
     double label = (double)strlen(action_text(schedule, last, name)) + 1;
     double shortest = timeline->makespan; // shortest compute action that takes time
     for (int s = 0; s < schedule->stages; s++)

@@ -168,14 +168,17 @@ static int text_read_header_(TextReader *reader, Schedule *schedule) {
 static bool take_action_(TextReader *reader, Action *action) {
     bool leaves = action->kind == ACTION_EVICT || action->kind == ACTION_RETURN;
     bool own = action->kind == ACTION_EVICT || action->kind == ACTION_LOAD;
+    int chunk = 0, slice = 0, peer = SCHEDULE_NO_PEER;
     if (!text_take_number_(reader, &action->microbatch)) return false;
-    if (reader->chunks && (!text_take_(reader, ".") || !text_take_number_(reader, &action->chunk))) return false;
-    if (reader->slices && (!text_take_(reader, ":") || !text_take_number_(reader, &action->slice))) return false;
+    if (reader->chunks && (!text_take_(reader, ".") || !text_take_number_(reader, &chunk))) return false;
+    if (reader->slices && (!text_take_(reader, ":") || !text_take_number_(reader, &slice))) return false;
     if (!action_computes(action->kind)) {
         if (!text_take_(reader, leaves ? ">" : "<")) return false;
-        if (own && text_take_(reader, "h")) action->peer = SCHEDULE_HOST;
-        else if (!text_take_number_(reader, &action->peer)) return false;
+        if (own && text_take_(reader, "h")) peer = SCHEDULE_HOST;
+        else if (!text_take_number_(reader, &peer)) return false;
     }
+    if (chunk > INT16_MAX || slice > INT16_MAX || peer > INT16_MAX) return false;
+    action->chunk = chunk, action->slice = slice, action->peer = peer;
     return isspace((unsigned char)*reader->at) || *reader->at == 0;
 }
 
