@@ -192,11 +192,12 @@ int verdict_make(Verdict *verdict, const Planner *planner, Error *err) {
             else fails = at;
         }
     int64_t plain = verdict->largest[PLAN_PLAIN], bpipe = verdict->largest[PLAN_BPIPE];
-    // 2. The given size. The time with BPipe matters only if this size fits with BPipe and does not fit without it.
-    bool timed = config->schedule.bpipe == BPIPE_ON;
+    // 2. The given size. The time with BPipe matters only if this size fits with BPipe and does not fit without it, and
+    // if it is compared with a size that fits without it, or may become the plan's own.
+    bool timed = config->schedule.bpipe == BPIPE_ON, matters = plain > 0 || config->schedule.bpipe == BPIPE_AUTO;
     if (verdict_forecast(planner, here, PLAN_PLAIN, true, &verdict->plain, err) != 0) return -1;
     if (verdict_forecast(planner, here, PLAN_BPIPE, timed, &verdict->bpipe, err) != 0) return -1;
-    if (!timed && verdict->bpipe.fits && !verdict->plain.fits &&
+    if (!timed && matters && verdict->bpipe.fits && !verdict->plain.fits &&
         verdict_forecast(planner, here, PLAN_BPIPE, true, &verdict->bpipe, err) != 0)
         return -1;
     // 3. The largest size without BPipe, and a larger one with it.
