@@ -82,19 +82,22 @@ typedef struct ListCounts {
 } ListCounts;
 
 static ListCounts list_counts_(const StageSchedule *stage) {
-    ListCounts most = {0};
-    int own = 0, lent = 0, away = 0;
+    int own = 0, lent = 0, away = 0, most_own = 0, most_lent = 0, most_away = 0;
+    bool split = false;
     for (int64_t i = 0; i < stage->count; i++) {
         ActionKind kind = stage->actions[i].kind;
-        if (stage->actions[i].peer == SCHEDULE_HOST) away += kind == ACTION_EVICT ? 1 : -1;
-        most.away = max_int(most.away, away);
+        if (!action_computes(kind)) {
+            if (stage->actions[i].peer == SCHEDULE_HOST) away += kind == ACTION_EVICT ? 1 : -1;
+            lent += (kind == ACTION_ACCEPT) - (kind == ACTION_RETURN);
+            most_away = max_int(most_away, away);
+            most_lent = max_int(most_lent, lent);
+            continue;
+        }
         own += (kind == ACTION_FORWARD) - action_frees(kind, false);
-        lent += (kind == ACTION_ACCEPT) - (kind == ACTION_RETURN);
-        most.own = max_int(most.own, own);
-        most.lent = max_int(most.lent, lent);
-        most.split |= kind == ACTION_INPUT || kind == ACTION_WEIGHT;
+        most_own = max_int(most_own, own);
+        split |= kind == ACTION_INPUT || kind == ACTION_WEIGHT;
     }
-    return most;
+    return (ListCounts){most_own, most_lent, most_away, split};
 }
 
 // Returns the peak number of a stage's bundles between their F and the B or W that frees their slot, evicted or not.
@@ -140,7 +143,8 @@ Schedule *schedule_fill(const char *name, const ScheduleSpec *spec, Placement pl
     schedule->slices = max_int(spec->slices, 1);
     schedule->placement = placement;
     for (int s = 0; s < spec->stages; s++) {
-        ActionList list = {0};
+        ActionList list = {.capacity = 2 * (int64_t)spec->chunks * spec->microbatches * schedule->slices};
+        list.actions = xmalloc((size_t)list.capacity * sizeof *list.actions);
         maker(spec, s, &list);
         list_finish(&list, &schedule->stage[s]);
     }
@@ -190,21 +194,24 @@ Schedule *schedule_1f1b(int stages, int microbatches, Error *err) {
     return schedule_fill("1f1b", &spec, PLACEMENT_LOOP, one_f_one_b_stage);
 }
 
+// From the end of each list to its beginning, since the list grows in place.
 void schedule_split(Schedule *schedule) {
     for (int s = 0; s < schedule->stages; s++) {
         StageSchedule *stage = &schedule->stage[s];
-        ActionList list = {0};
-        for (int64_t i = 0; i < stage->count; i++) {
-            Action action = stage->actions[i];
+        int64_t from = stage->count;
+        for (int64_t i = 0; i < from; i++) stage->count += stage->actions[i].kind == ACTION_BACKWARD;
+        schedule->split |= stage->count > from;
+        stage->actions = xrealloc(stage->actions, (size_t)stage->count * sizeof *stage->actions);
+        for (int64_t to = stage->count; from < to;) {
+            Action action = stage->actions[--from];
             bool whole = action.kind == ACTION_BACKWARD;
-            if (whole) action.kind = ACTION_INPUT;
-            list_push(&list, action);
-            action.kind = ACTION_WEIGHT;
-            if (whole) list_push(&list, action);
+            if (whole) action.kind = ACTION_WEIGHT;
+            stage->actions[--to] = action;
+            if (!whole) continue;
+            action.kind = ACTION_INPUT;
+            stage->actions[--to] = action;
         }
-        list_finish(&list, stage);
     }
-    schedule_finish(schedule, schedule->slots);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -454,10 +461,14 @@ static int host_needs_(const Schedule *base, int s, int least) {
 int bpipe_least_slots(const Schedule *base, EvictTarget target) {
     int least = 1;
     for (int s = 0; s < base->stages; s++) {
-        int needs = in_flight_(&base->stage[s]), partner = bpipe_partner(base->stages, s);
-        if (target == EVICT_TO_HOST) needs = host_needs_(base, s, least);
-        else if (partner != SCHEDULE_NO_PEER)
-            needs = min_int(needs, (needs + in_flight_(&base->stage[partner])) / 2 + 1);
+        int partner = bpipe_partner(base->stages, s);
+        bool pairs = target == EVICT_TO_PEER && partner != SCHEDULE_NO_PEER;
+        if (pairs && partner < s) continue; // looked at with its partner
+        int needs = target == EVICT_TO_HOST ? host_needs_(base, s, least) : in_flight_(&base->stage[s]);
+        if (pairs) {
+            int other = in_flight_(&base->stage[partner]);
+            needs = min_int(max_int(needs, other), (needs + other) / 2 + 1);
+        }
         least = max_int(least, needs);
     }
     return least;
