@@ -1,5 +1,5 @@
-// Macros that launch kernels and declare shared memory. The virtual GPU (EMULATED, test/virtual/include/emulate.h) has
-// its own.
+// Macros that launch kernels, declare shared memory and unroll loops. The virtual GPU (EMULATED,
+// test/virtual/include/emulate.h) has its own, except for loops.
 #pragma once
 
 #include "cuda.h"
@@ -37,6 +37,9 @@
 #define OPAQUE(word) asm volatile("" : "+r"(word))
 
 #endif
+
+// A loop that is unrolled completely, so that arrays indexed by i stay in registers.
+#define EACH(i, count) _Pragma("unroll") for (int i = 0; i < (count); i++)
 
 // Returns the number of blocks for `work` pieces, with `each` pieces per block. The number fits in one grid dimension,
 // because a GPU's memory limits `work`.

@@ -54,8 +54,7 @@ __device__ __forceinline__ void update_piece_(const TensorEntry &t, int64_t at, 
     if (PASS != MUON) m = load_floats<W>(t.m + at);
     if (PASS == ADAMW) v = load_floats<W>(t.v + at);
     if (PASS != MOMENTUM) w = load_floats<W>(t.master + at);
-#pragma unroll
-    for (int i = 0; i < W; i++) {
+    EACH (i, W) {
         float scaled = g.v[i] * c.gradient_scale, change = c.lr * t.scale * g.v[i];
         if (PASS != MUON) m.v[i] = c.beta1 * m.v[i] + c.rest1 * scaled;
         if (PASS == ADAMW) {
@@ -103,8 +102,7 @@ __global__ void __launch_bounds__(THREADS)
 
 template <int W> __device__ __forceinline__ void add_squares_(double &sum, const float *x) {
     Floats<W> value = load_floats<W>(x);
-#pragma unroll
-    for (int i = 0; i < W; i++) sum += (double)value.v[i] * (double)value.v[i];
+    EACH (i, W) sum += (double)value.v[i] * (double)value.v[i];
 }
 
 // Returns the sum of x over the block, valid in thread 0.

@@ -7,7 +7,7 @@
 
 namespace {
 
-constexpr int THREADS = 512, AHEAD = 4;
+constexpr int THREADS = 512, PIECES = 4;
 
 struct LogitColumns {
     int64_t width;
@@ -15,35 +15,27 @@ struct LogitColumns {
 };
 
 // Returns the value to subtract before exp: the maximum, or 0 if all columns are -inf, since -inf - -inf is NaN.
-__device__ __forceinline__ float base_of_(float max) { return max == -INFINITY ? 0.0f : max; }
+__device__ __forceinline__ float shift_of_(float max) { return max == -INFINITY ? 0.0f : max; }
 
-// Loads AHEAD pieces before use: 64 bytes in flight per thread, 64 KB per multiprocessor with two 512-thread blocks.
+// Loads PIECES pieces before use: 64 bytes in flight per thread, 64 KB per multiprocessor with two 512-thread blocks.
 template <typename T, int W>
 __device__ __forceinline__ void online_softmax_(float *max, float *sum, const T *row, int64_t count) {
-    for (int64_t at = threadIdx.x * W; at < count; at += AHEAD * THREADS * W) {
-        Piece<T, W> piece[AHEAD];
+    for (int64_t base = threadIdx.x * W; base < count; base += PIECES * THREADS * W) {
+        Piece<T, W> piece[PIECES];
         float most = *max;
-#pragma unroll
-        for (int k = 0; k < AHEAD; k++)
-            if (at + k * THREADS * W < count) piece[k] = piece_load<W>(row + at + k * THREADS * W);
-#pragma unroll
-        for (int k = 0; k < AHEAD; k++) {
-            if (at + k * THREADS * W >= count) continue;
+        EACH_PIECE (k, at, base, count) piece[k] = piece_load<W>(row + at);
+        EACH_PIECE (k, at, base, count) {
             Floats<W> x = piece_floats(piece[k]);
-#pragma unroll
-            for (int i = 0; i < W; i++)
-                if (at + k * THREADS * W + i < count) most = fmaxf(most, x.v[i]);
+            EACH (i, W)
+                if (at + i < count) most = fmaxf(most, x.v[i]);
         }
-        float base = base_of_(most);
-        *sum *= expf(*max - base);
+        const float shift = shift_of_(most);
+        *sum *= expf(*max - shift);
         *max = most;
-#pragma unroll
-        for (int k = 0; k < AHEAD; k++) {
-            if (at + k * THREADS * W >= count) continue;
+        EACH_PIECE (k, at, base, count) {
             Floats<W> x = piece_floats(piece[k]);
-#pragma unroll
-            for (int i = 0; i < W; i++)
-                if (at + k * THREADS * W + i < count) *sum += expf(x.v[i] - base);
+            EACH (i, W)
+                if (at + i < count) *sum += expf(x.v[i] - shift);
         }
     }
 }
@@ -57,7 +49,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     float max = -INFINITY, sum[1] = {0.0f};
     online_softmax_<T, W>(&max, sum, row, c.count);
     float whole = block_max(max, workspace);
-    sum[0] *= expf(max - base_of_(whole));
+    sum[0] *= expf(max - shift_of_(whole));
     block_sum(sum, workspace + WARP);
     if (threadIdx.x > 0) return;
     int64_t own = targets[blockIdx.x] - c.first;
@@ -112,18 +104,12 @@ __global__ void __launch_bounds__(THREADS)
     __syncthreads();
     float max = shared[0], factor = shared[1];
     T *x = logits + row * c.width;
-    for (int64_t at = threadIdx.x * W; at < c.width; at += AHEAD * THREADS * W) {
-        Piece<T, W> piece[AHEAD];
-#pragma unroll
-        for (int k = 0; k < AHEAD; k++)
-            if (at + k * THREADS * W < c.width) piece[k] = piece_load<W>(x + at + k * THREADS * W);
-#pragma unroll
-        for (int k = 0; k < AHEAD; k++) {
-            int64_t column = at + k * THREADS * W;
-            if (column >= c.width) continue;
+    for (int64_t base = threadIdx.x * W; base < c.width; base += PIECES * THREADS * W) {
+        Piece<T, W> piece[PIECES];
+        EACH_PIECE (k, column, base, c.width) piece[k] = piece_load<W>(x + column);
+        EACH_PIECE (k, column, base, c.width) {
             Floats<W> y = piece_floats(piece[k]);
-#pragma unroll
-            for (int i = 0; i < W; i++) {
+            EACH (i, W) {
                 y.v[i] = column + i < c.count ? expf(y.v[i] - max) * factor : 0.0f;
                 if (column + i == own && own < c.count) y.v[i] -= scale; // subtracts in fp32, before rounding to T
             }

@@ -31,11 +31,9 @@ __global__ void __launch_bounds__(THREADS)
     T *to = x + row * t.hidden;
 #pragma unroll 4
     for (int64_t column = threadIdx.x * W; column < t.hidden; column += THREADS * W) {
-        Floats<W> value = {}, place = {};
+        Floats<W> value = {};
         if (token >= 0) value = load_floats<W>(from + column);
-        if (position) place = load_floats<W>(position + column);
-#pragma unroll
-        for (int i = 0; i < W; i++) value.v[i] += place.v[i];
+        if (position) value += load_floats<W>(position + column);
         store_floats<T, W>(to + column, value);
     }
 }
@@ -63,19 +61,13 @@ __device__ __forceinline__ void add_matches_(Floats<W> &sum, const T *dx, int64_
     while (matches) {
         Piece<T, W> piece[AHEAD];
         bool there[AHEAD];
-#pragma unroll
-        for (int k = 0; k < AHEAD; k++) {
+        EACH (k, AHEAD) {
             there[k] = matches != 0;
             if (there[k]) piece[k] = piece_load<W>(dx + (base + __ffs((int)matches) - 1) * hidden);
             matches &= matches - 1;
         }
-#pragma unroll
-        for (int k = 0; k < AHEAD; k++) {
-            if (!there[k]) continue;
-            Floats<W> value = piece_floats(piece[k]);
-#pragma unroll
-            for (int i = 0; i < W; i++) sum.v[i] += value.v[i];
-        }
+        EACH (k, AHEAD)
+            if (there[k]) sum += piece_floats(piece[k]);
     }
 }
 
@@ -95,10 +87,8 @@ __global__ void __launch_bounds__(THREADS)
     float *to = dwte + token * t.hidden + column;
     Floats<W> sum = {};
     if (mine) {
-        Floats<W> value = load_floats<W>(from + row * t.hidden);
         sum = load_floats<W>(to);
-#pragma unroll
-        for (int i = 0; i < W; i++) sum.v[i] += value.v[i];
+        sum += load_floats<W>(from + row * t.hidden);
     }
     for (int64_t base = row + 1; base < span.last; base += THREADS) {
         int64_t other = base + threadIdx.x;
@@ -120,11 +110,7 @@ __global__ void __launch_bounds__(THREADS)
     if (column >= hidden) return;
     Floats<W> sum = load_floats<W>(dwpe + position * hidden + column);
 #pragma unroll 4
-    for (int64_t b = 0; b < batch; b++) {
-        Floats<W> value = load_floats<W>(dx + (position * batch + b) * hidden + column);
-#pragma unroll
-        for (int i = 0; i < W; i++) sum.v[i] += value.v[i];
-    }
+    for (int64_t b = 0; b < batch; b++) sum += load_floats<W>(dx + (position * batch + b) * hidden + column);
     store_floats<float, W>(dwpe + position * hidden + column, sum);
 }
 

@@ -33,7 +33,7 @@ struct RouterRow {
 __device__ __forceinline__ RouterRow router_row_(const Router &r) {
     RouterRow row = {r.logits + (int64_t)blockIdx.x * r.experts, -INFINITY, 0.0f};
     for (int e = threadIdx.x; e < r.experts; e += WARP) row.most = fmaxf(row.most, row.logits[e]);
-    row.most = warp_max(row.most);
+    row.most = warp_largest(row.most);
     float sum[1] = {0.0f};
     for (int e = threadIdx.x; e < r.experts; e += WARP) sum[0] += expf(row.logits[e] - row.most);
     warp_sum(sum);
@@ -63,15 +63,6 @@ __device__ __forceinline__ Ranked rank_(float key, int index) {
 
 __device__ __forceinline__ int ranked_index_(Ranked x) { return (int)~(unsigned)x; }
 
-__device__ __forceinline__ Ranked warp_best_(Ranked x) {
-#pragma unroll
-    for (int lane = WARP / 2; lane > 0; lane /= 2) {
-        Ranked other = __shfl_xor_sync(ALL_LANES, x, lane);
-        x = x > other ? x : other;
-    }
-    return x;
-}
-
 // Returns the best expert of [first, last) below `before` in groups whose bit of `open` is set.
 __device__ __forceinline__ Ranked router_next_(const Router &r, const RouterRow &row, const float *bias, int first,
                                                int last, unsigned open, Ranked before) {
@@ -81,7 +72,7 @@ __device__ __forceinline__ Ranked router_next_(const Router &r, const RouterRow 
         Ranked x = open >> e / each & 1 ? rank_(router_key_(r, row, bias, e), e) : 0;
         if (x < before && x > best) best = x;
     }
-    return warp_best_(best);
+    return warp_largest(best);
 }
 
 // Returns a bit for each group whose experts can be chosen. Lane g compares group g by the sum of its two best keys.
@@ -97,7 +88,7 @@ __device__ __forceinline__ unsigned router_groups_(const Router &r, const Router
         if ((int)threadIdx.x == g) own = rank_(key, g);
     }
     for (int i = 0; i < r.top_groups; i++) {
-        last = warp_best_(own < last ? own : 0);
+        last = warp_largest(own < last ? own : 0);
         open |= 1u << ranked_index_(last);
     }
     return open;
@@ -117,7 +108,7 @@ struct ChosenScore {
 
 __device__ __forceinline__ ChosenScore chosen_score_(const Router &r, const RouterRow &row, int expert) {
     const bool softmax = r.normalize && !r.sigmoid, live = (int)threadIdx.x < r.chosen;
-    float most = warp_max(live ? row.logits[expert] : -INFINITY), sum[1] = {0.0f};
+    float most = warp_largest(live ? row.logits[expert] : -INFINITY), sum[1] = {0.0f};
     if (live) sum[0] = softmax ? expf(row.logits[expert] - most) : router_score_(r, row, expert);
     ChosenScore own = {sum[0], 1.0f};
     warp_sum(sum);
@@ -337,25 +328,10 @@ __global__ void __launch_bounds__(THREADS)
 template <typename T, int W>
 __global__ void __launch_bounds__(THREADS)
     rows_combine_kernel(T *to, const T *from, const int32_t *place, unsigned count, unsigned per_row, int k) {
-    enum { AHEAD = 4 }; // loads in flight per thread
     const unsigned i = blockIdx.x * THREADS + threadIdx.x, row = i / per_row, column = (i - row * per_row) * W;
     if (i >= count) return;
-    Floats<W> sum = {};
-    for (int first = 0; first < k; first += AHEAD) {
-        Piece<T, W> piece[AHEAD];
-#pragma unroll
-        for (int j = 0; j < AHEAD; j++)
-            if (first + j < k)
-                piece[j] = piece_load<W>(from + (int64_t)place[(int64_t)row * k + first + j] * per_row * W + column);
-#pragma unroll
-        for (int j = 0; j < AHEAD; j++) {
-            if (first + j >= k) continue;
-            const Floats<W> x = piece_floats(piece[j]);
-#pragma unroll
-            for (int n = 0; n < W; n++) sum.v[n] = first + j == 0 ? x.v[n] : sum.v[n] + x.v[n];
-        }
-    }
-    store_floats<T, W>(to + (int64_t)row * per_row * W + column, sum);
+    auto copy = [&](int j) { return from + (int64_t)place[(int64_t)row * k + j] * per_row * W + column; };
+    store_floats<T, W>(to + (int64_t)row * per_row * W + column, sum_pieces<T, W>(k, copy));
 }
 
 bool by_16_bytes_(const void *to, const void *from, int64_t bytes) { return bytes % 16 == 0 && aligned_16(to, from); }

@@ -33,16 +33,6 @@ template <int FRACTION> __device__ __forceinline__ uint32_t narrow_pair(float lo
 #endif
 }
 
-// Returns the largest `bits` of the lanes that share a scale. Each lane holds N numbers of the same row.
-template <int KIND, int N> __device__ __forceinline__ uint32_t narrow_largest(uint32_t bits) {
-#pragma unroll
-    for (int lane = 1; lane < factor_block_cols(KIND) / N; lane *= 2) {
-        uint32_t other = __shfl_xor_sync(ALL_LANES, bits, lane);
-        bits = bits > other ? bits : other;
-    }
-    return bits;
-}
-
 template <int KIND> __device__ __forceinline__ void narrow_scale_store(void *scales, int64_t place, uint8_t scale) {
     if (KIND == FACTOR_ROWS_32) ((uint8_t *)scales)[place] = scale;
     else ((float *)scales)[place] = fp8_scale_float(scale);
@@ -55,19 +45,14 @@ __device__ __forceinline__ void narrow_store(const Factor &to, int64_t rows, int
                                              bool live, const Floats<W> &y) {
     const Floats<W> x = piece_floats(piece_round<T, W>(y));
     uint32_t largest = 0;
-#pragma unroll
-    for (int i = 0; i < W; i++) {
-        uint32_t bits = live ? fp8_bits(x.v[i]) & 0x7fffffffu : 0;
-        largest = largest > bits ? largest : bits;
-    }
-    const uint8_t scale = fp8_scale(narrow_largest<KIND, W>(largest), FP8_E4M3);
+    EACH (i, W) largest = larger(largest, live ? fp8_bits(x.v[i]) & 0x7fffffffu : 0);
+    const uint8_t scale = fp8_scale(warp_largest(largest, 1, factor_block_cols(KIND) / W), FP8_E4M3);
     if (!live) return;
     if (column % factor_block_cols(KIND) == 0)
         narrow_scale_store<KIND>((void *)to.scales, factor_scale_place(KIND, rows, cols, row, column), scale);
     const float inverse = fp8_scale_inverse(scale);
     Piece < uint8_t, W<4 ? 4 : W> numbers;
-#pragma unroll
-    for (int w = 0; w < W / 4; w++)
+    EACH (w, W / 4)
         numbers.word[w] = narrow_pair<FP8_E4M3>(x.v[4 * w] * inverse, x.v[4 * w + 1] * inverse) |
                           narrow_pair<FP8_E4M3>(x.v[4 * w + 2] * inverse, x.v[4 * w + 3] * inverse) << 16;
     piece_store((uint8_t *)to.data + row * cols + column, numbers);

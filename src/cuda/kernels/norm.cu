@@ -42,10 +42,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) norm_kernel(const Forward 
     T *kept = a.kept ? (T *)a.kept + row_begin_(a.keep, blockIdx.x, a.cols) : nullptr;
     const T *x = (const T *)a.x + row, *delta = a.delta ? (const T *)a.delta + row : nullptr;
     Piece<T, W> in[UNITS], more[UNITS], weight[UNITS], bias[UNITS];
-#pragma unroll ROW_UNROLL < UNITS>
-    for (int u = 0; u < UNITS; u++) {
-        int column = row_column<W>(u);
-        if (column >= a.cols) continue;
+    EACH_UNIT (u, column, a.cols) {
         in[u] = piece_load<W>(x + column);
         if (kept) piece_store(kept + column, in[u]);
         if (delta) more[u] = piece_load<W>(delta + column);
@@ -53,20 +50,15 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) norm_kernel(const Forward 
         if (CENTERED) bias[u] = piece_load<W>((const T *)a.b + column);
     }
     float mean[1] = {0.0f}, squares[1] = {0.0f};
-#pragma unroll ROW_UNROLL < UNITS>
-    for (int u = 0; u < UNITS; u++) {
-        int column = row_column<W>(u);
-        if (column >= a.cols) continue;
+    EACH_UNIT (u, column, a.cols) {
         if (delta) {
-            Floats<W> total = piece_floats(in[u]), term = piece_floats(more[u]);
-#pragma unroll
-            for (int i = 0; i < W; i++) total.v[i] += term.v[i];
+            Floats<W> total = piece_floats(in[u]);
+            total += piece_floats(more[u]);
             in[u] = piece_round<T, W>(total);
             piece_store((T *)a.sum + row + column, in[u]);
         }
         Floats<W> value = piece_floats(in[u]);
-#pragma unroll
-        for (int i = 0; i < W; i++) mean[0] += value.v[i];
+        EACH (i, W) mean[0] += value.v[i];
     }
     if (CENTERED) {
         block_sum(mean, workspace);
@@ -74,13 +66,10 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) norm_kernel(const Forward 
     } else {
         mean[0] = 0.0f;
     }
-#pragma unroll ROW_UNROLL < UNITS>
-    for (int u = 0; u < UNITS; u++) {
-        if (row_column<W>(u) >= a.cols) continue;
+    EACH_UNIT (u, column, a.cols) {
         if (CENTERED) piece_repack(in[u]);
         Floats<W> value = piece_floats(in[u]);
-#pragma unroll
-        for (int i = 0; i < W; i++) squares[0] += (value.v[i] - mean[0]) * (value.v[i] - mean[0]);
+        EACH (i, W) squares[0] += (value.v[i] - mean[0]) * (value.v[i] - mean[0]);
     }
     block_sum(squares, workspace + WARP);
     float rstd = 1.0f / sqrtf(squares[0] / (float)a.cols + a.eps);
@@ -93,8 +82,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) norm_kernel(const Forward 
             Floats<W> w = piece_floats(weight[u]), b = {};
             y = piece_floats(in[u]);
             if (CENTERED) b = piece_floats(bias[u]);
-#pragma unroll
-            for (int i = 0; i < W; i++) y.v[i] = (y.v[i] - mean[0]) * rstd * w.v[i] + b.v[i];
+            EACH (i, W) y.v[i] = (y.v[i] - mean[0]) * rstd * w.v[i] + b.v[i];
             if (KIND == FACTOR_PLAIN) store_floats<T, W>((T *)a.out.data + row + column, y);
         }
         if (KIND != FACTOR_PLAIN)
@@ -126,12 +114,10 @@ __device__ __forceinline__ int64_t slot_column_(const Slots &s, int64_t i) {
 // Adds the W values of this thread's unit u to their slots.
 template <int W> __device__ __forceinline__ void slots_add_(float *slots, int u, const Floats<W> &x) {
     constexpr int G = W >= 4 ? 4 : 1;
-#pragma unroll
-    for (int g = 0; g < W / G; g++) {
+    EACH (g, W / G) {
         float *at = slots + ((int64_t)(u * (W / G) + g) * blockDim.x + threadIdx.x) * G;
         Floats<G> sum = load_floats<G>(at);
-#pragma unroll
-        for (int i = 0; i < G; i++) sum.v[i] += x.v[g * G + i];
+        EACH (i, G) sum.v[i] += x.v[g * G + i];
         store_floats<float, G>(at, sum);
     }
 }
@@ -190,9 +176,7 @@ __global__ void __launch_bounds__(THREADS) norm_backward_kernel(const Backward a
     float *dw = a.shared ? dynamic : kept, *db = dw + a.slots;
     for (int64_t i = threadIdx.x; i < ARRAYS * a.slots; i += blockDim.x) dw[i] = 0.0f;
     Piece<T, W> weight[UNITS];
-#pragma unroll ROW_UNROLL < UNITS>
-    for (int u = 0; u < UNITS; u++)
-        if (row_column<W>(u) < a.cols) weight[u] = piece_load<W>((const T *)a.w + row_column<W>(u));
+    EACH_UNIT (u, column, a.cols) weight[u] = piece_load<W>((const T *)a.w + column);
     __syncthreads();
 
     int64_t begin = a.rows * blockIdx.x / gridDim.x, end = a.rows * (blockIdx.x + 1) / gridDim.x;
@@ -204,34 +188,25 @@ __global__ void __launch_bounds__(THREADS) norm_backward_kernel(const Backward a
         const bool adds = CENTERED || !a.replace;
         T *dx = (T *)a.dx + at;
         Piece<T, W> x[UNITS], dout[UNITS], old[UNITS];
-#pragma unroll ROW_UNROLL < UNITS>
-        for (int u = 0; u < UNITS; u++) {
-            int column = row_column<W>(u);
-            if (column >= a.cols) continue;
+        EACH_UNIT (u, column, a.cols) {
             x[u] = piece_load<W>((const T *)a.x + keep + column);
             dout[u] = piece_load<W>((const T *)a.dout + at + column);
             if (adds) old[u] = piece_load<W>(dx + column);
         }
         float mean[1] = {0.0f};
         if (CENTERED) {
-#pragma unroll ROW_UNROLL < UNITS>
-            for (int u = 0; u < UNITS; u++) {
-                if (row_column<W>(u) >= a.cols) continue;
+            EACH_UNIT (u, column, a.cols) {
                 Floats<W> value = piece_floats(x[u]);
-#pragma unroll
-                for (int i = 0; i < W; i++) mean[0] += value.v[i];
+                EACH (i, W) mean[0] += value.v[i];
             }
             block_sum(mean, mine + 3 * WARP);
             mean[0] /= (float)a.cols;
         }
         float sums[3] = {0.0f, 0.0f, 0.0f}; // sums of (x - mean)^2, g * (x - mean), g
-#pragma unroll ROW_UNROLL < UNITS>
-        for (int u = 0; u < UNITS; u++) {
-            if (row_column<W>(u) >= a.cols) continue;
+        EACH_UNIT (u, column, a.cols) {
             if (CENTERED) piece_repack(x[u]);
             Floats<W> value = piece_floats(x[u]), upstream = piece_floats(dout[u]), w = piece_floats(weight[u]);
-#pragma unroll
-            for (int i = 0; i < W; i++) {
+            EACH (i, W) {
                 float centered = value.v[i] - mean[0], g = upstream.v[i] * w.v[i];
                 sums[0] += centered * centered;
                 sums[1] += g * centered;
@@ -241,16 +216,12 @@ __global__ void __launch_bounds__(THREADS) norm_backward_kernel(const Backward a
         block_sum(sums, mine);
         float rstd = 1.0f / sqrtf(sums[0] / (float)a.cols + a.eps);
         float gx_mean = sums[1] * rstd / (float)a.cols, g_mean = sums[2] / (float)a.cols;
-#pragma unroll ROW_UNROLL < UNITS>
-        for (int u = 0; u < UNITS; u++) {
-            int column = row_column<W>(u);
-            if (column >= a.cols) continue;
+        EACH_UNIT (u, column, a.cols) {
             piece_repack(x[u]), piece_repack(dout[u]), piece_repack(weight[u]);
             Floats<W> value = piece_floats(x[u]), upstream = piece_floats(dout[u]), w = piece_floats(weight[u]);
             Floats<W> slope = {}, product;
             if (adds) slope = piece_floats(old[u]);
-#pragma unroll
-            for (int i = 0; i < W; i++) {
+            EACH (i, W) {
                 float xhat = (value.v[i] - mean[0]) * rstd;
                 slope.v[i] += rstd * (upstream.v[i] * w.v[i] - g_mean - xhat * gx_mean);
                 product.v[i] = upstream.v[i] * xhat;
@@ -402,21 +373,15 @@ __global__ void __launch_bounds__(WARP *STRIP_WARPS)
     Floats<W> sum = {};
     if (column < cols)
 #pragma unroll 4
-        for (int64_t row = begin + threadIdx.y; row < end; row += STRIP_WARPS) {
-            Floats<W> value = load_floats<W>(x + row * cols + column);
-#pragma unroll
-            for (int i = 0; i < W; i++) sum.v[i] += value.v[i];
-        }
-#pragma unroll
-    for (int i = 0; i < W; i++) parts[(threadIdx.y * W + i) * WARP + threadIdx.x] = sum.v[i];
+        for (int64_t row = begin + threadIdx.y; row < end; row += STRIP_WARPS)
+            sum += load_floats<W>(x + row * cols + column);
+    EACH (i, W) parts[(threadIdx.y * W + i) * WARP + threadIdx.x] = sum.v[i];
     __syncthreads();
     if (threadIdx.y > 0 || column >= cols) return;
     for (int warp = 1; warp < STRIP_WARPS; warp++)
-#pragma unroll
-        for (int i = 0; i < W; i++) sum.v[i] += parts[(warp * W + i) * WARP + threadIdx.x];
+        EACH (i, W) sum.v[i] += parts[(warp * W + i) * WARP + threadIdx.x];
     float *to = sums + (int64_t)blockIdx.y * cols + column;
-#pragma unroll
-    for (int i = 0; i < W; i++) to[i] = sum.v[i];
+    EACH (i, W) to[i] = sum.v[i];
 }
 
 template <typename T, int W>

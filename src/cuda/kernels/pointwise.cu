@@ -8,7 +8,7 @@ namespace {
 
 enum { THREADS = 256 };
 
-// --- out[i] = f(a[i], b[i]), in pieces of W elements. The remainder is processed one element at a time, and so are all
+// --- out[i] = f(a[i], b[i]), in pieces of W elements, which divides count. The remainder is processed one element at a time, and so are all
 // elements if a pointer is not aligned.
 
 struct Sum {
@@ -44,21 +44,14 @@ __global__ void __launch_bounds__(THREADS) map_kernel(To *out, const A *a, const
     int64_t base = ((int64_t)blockIdx.x * PIECES * THREADS + threadIdx.x) * W;
     Piece<A, W> left[PIECES];
     Piece<B, W> right[PIECES];
-#pragma unroll
-    for (int p = 0; p < PIECES; p++) {
-        int64_t at = base + (int64_t)p * THREADS * W;
-        if (at + W > count) continue;
+    EACH_PIECE (p, at, base, count) {
         left[p] = piece_load<W>(a + at);
         if (b) right[p] = piece_load<W>(b + at);
     }
-#pragma unroll
-    for (int p = 0; p < PIECES; p++) {
-        int64_t at = base + (int64_t)p * THREADS * W;
-        if (at + W > count) continue;
+    EACH_PIECE (p, at, base, count) {
         Floats<W> x = piece_floats(left[p]), y = {}, z;
         if (b) y = piece_floats(right[p]);
-#pragma unroll
-        for (int i = 0; i < W; i++) z.v[i] = f.of(x.v[i], y.v[i]);
+        EACH (i, W) z.v[i] = f.of(x.v[i], y.v[i]);
         store_floats<To, W>(out + at, z);
     }
 }
@@ -107,30 +100,13 @@ void cuda_accumulate_narrow(Backend *backend, float *to, const void *from, int64
 
 namespace {
 
-enum { BLOCKS_AHEAD = 4 }; // 16-byte loads in flight per thread
-
 template <typename T, int W>
 __global__ void __launch_bounds__(THREADS)
     sum_blocks_kernel(T *out, const T *own, const T *others, int ranks, int rank, int64_t stride, int64_t count) {
     int64_t at = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * W;
     if (at + W > count) return;
-    Floats<W> sum = {};
-    for (int first = 0; first < ranks; first += BLOCKS_AHEAD) {
-        Piece<T, W> piece[BLOCKS_AHEAD];
-#pragma unroll
-        for (int i = 0; i < BLOCKS_AHEAD; i++) {
-            int q = first + i;
-            if (q < ranks) piece[i] = piece_load<W>((q == rank ? own : others + q * stride) + at);
-        }
-#pragma unroll
-        for (int i = 0; i < BLOCKS_AHEAD; i++) {
-            if (first + i >= ranks) continue;
-            Floats<W> x = piece_floats(piece[i]);
-#pragma unroll
-            for (int k = 0; k < W; k++) sum.v[k] = first + i == 0 ? x.v[k] : sum.v[k] + x.v[k];
-        }
-    }
-    store_floats<T, W>(out + at, sum);
+    auto block = [&](int q) { return (q == rank ? own : others + q * stride) + at; };
+    store_floats<T, W>(out + at, sum_pieces<T, W>(ranks, block));
 }
 
 template <typename T, int W>
@@ -186,9 +162,8 @@ template <typename T, int W> __global__ void __launch_bounds__(THREADS) bias_ker
     RowPlace at = pointwise_place_<W>(cols);
     if (at.column >= cols) return;
     T *to = y + at.row * cols + at.column;
-    Floats<W> x = load_floats<W>(to), b = load_floats<W>(bias + at.column);
-#pragma unroll
-    for (int i = 0; i < W; i++) x.v[i] += b.v[i];
+    Floats<W> x = load_floats<W>(to);
+    x += load_floats<W>(bias + at.column);
     store_floats<T, W>(to, x);
 }
 
@@ -219,18 +194,23 @@ __global__ void __launch_bounds__(THREADS)
     Floats<W> y = {};
     if (at.column < ffn) {
         const T *from = gate_up + at.row * 2 * ffn + at.column;
-        Piece<T, W> gates = piece_load<W>(from), ups = piece_load<W>(from + ffn);
-        Floats<W> gate = piece_floats(gates), up = piece_floats(ups);
-#pragma unroll
-        for (int i = 0; i < W; i++) y.v[i] = gate.v[i] * sigmoid_(gate.v[i]) * up.v[i];
+        const Floats<W> gate = load_floats<W>(from), up = load_floats<W>(from + ffn);
+        EACH (i, W) y.v[i] = gate.v[i] * sigmoid_(gate.v[i]) * up.v[i];
         if (scale) {
             const float factor = scale[at.row];
-#pragma unroll
-            for (int i = 0; i < W; i++) y.v[i] *= factor;
+            EACH (i, W) y.v[i] *= factor;
         }
         if (KIND == FACTOR_PLAIN) store_floats<T, W>((T *)out.data + at.row * ffn + at.column, y);
     }
     if (KIND != FACTOR_PLAIN) narrow_store<KIND, T>(out, rows, ffn, at.row, at.column, at.column < ffn, y);
+}
+
+// Sets the gradients of gate and up for d, the gradient of y = silu(gate) * up. Returns y.
+__device__ __forceinline__ float swiglu_slopes_(float *dgate, float *dup, float d, float gate, float up) {
+    const float s = sigmoid_(gate), silu = gate * s;
+    *dup = d * silu;
+    *dgate = d * up * (s + silu * (1.0f - s));
+    return silu * up;
 }
 
 template <typename T, int W, int KIND>
@@ -241,15 +221,9 @@ __global__ void __launch_bounds__(THREADS)
     Floats<W> dgate = {}, dup = {};
     if (live) {
         int64_t in = at.row * 2 * ffn + at.column;
-        Piece<T, W> gates = piece_load<W>(gate_up + in), ups = piece_load<W>(gate_up + in + ffn);
-        Piece<T, W> upstream = piece_load<W>(dout + at.row * ffn + at.column);
-        Floats<W> gate = piece_floats(gates), up = piece_floats(ups), dy = piece_floats(upstream);
-#pragma unroll
-        for (int i = 0; i < W; i++) {
-            float s = sigmoid_(gate.v[i]), silu = gate.v[i] * s;
-            dup.v[i] = dy.v[i] * silu;
-            dgate.v[i] = dy.v[i] * up.v[i] * (s + silu * (1.0f - s));
-        }
+        const Floats<W> gate = load_floats<W>(gate_up + in), up = load_floats<W>(gate_up + in + ffn);
+        const Floats<W> dy = load_floats<W>(dout + at.row * ffn + at.column);
+        EACH (i, W) swiglu_slopes_(&dgate.v[i], &dup.v[i], dy.v[i], gate.v[i], up.v[i]);
         store_floats<T, W>((T *)dgate_up.source + in, dgate);
         store_floats<T, W>((T *)dgate_up.source + in + ffn, dup);
     }
@@ -268,16 +242,10 @@ __global__ void __launch_bounds__(THREADS)
     const float factor = scale[row];
     float sum[1] = {0.0f};
     for (int column = threadIdx.x * W; column < ffn; column += THREADS * W) {
-        Piece<T, W> gates = piece_load<W>(gate_up + in + column), ups = piece_load<W>(gate_up + in + ffn + column);
-        Piece<T, W> upstream = piece_load<W>(dout + row * ffn + column);
-        Floats<W> gate = piece_floats(gates), up = piece_floats(ups), dy = piece_floats(upstream), dgate, dup;
-#pragma unroll
-        for (int i = 0; i < W; i++) {
-            float s = sigmoid_(gate.v[i]), silu = gate.v[i] * s, d = dy.v[i] * factor;
-            sum[0] += dy.v[i] * (silu * up.v[i]);
-            dup.v[i] = d * silu;
-            dgate.v[i] = d * up.v[i] * (s + silu * (1.0f - s));
-        }
+        const Floats<W> gate = load_floats<W>(gate_up + in + column), up = load_floats<W>(gate_up + in + ffn + column);
+        const Floats<W> dy = load_floats<W>(dout + row * ffn + column);
+        Floats<W> dgate, dup;
+        EACH (i, W) sum[0] += dy.v[i] * swiglu_slopes_(&dgate.v[i], &dup.v[i], dy.v[i] * factor, gate.v[i], up.v[i]);
         store_floats<T, W>(dgate_up + in + column, dgate);
         store_floats<T, W>(dgate_up + in + ffn + column, dup);
     }
@@ -325,8 +293,8 @@ void cuda_swiglu_backward(Backend *backend, Factor dgate_up, float *dscale, cons
                           const float *scale, int64_t rows, int64_t ffn) {
     CudaBackend *cuda = cuda_self(backend);
     if (scale) {
-        FOR_ELEMENT(backend, (swiglu_scaled_backward_((CudaBackend *)backend->self, (T *)dgate_up.source, dscale,
-                                                      (const T *)dout, (const T *)gate_up, scale, rows, (int)ffn)));
+        FOR_ELEMENT(backend, (swiglu_scaled_backward_(cuda, (T *)dgate_up.source, dscale, (const T *)dout,
+                                                      (const T *)gate_up, scale, rows, (int)ffn)));
         return;
     }
     bool aligned = aligned_16(dgate_up.source, dout, gate_up);

@@ -18,26 +18,18 @@ struct Quantized {
     int64_t rows, cols; // size of the result
 };
 
-__device__ __forceinline__ uint32_t magnitude_(uint16_t x) { return (uint32_t)(x & 0x7fffu) << 16; }
-
 __global__ void clear_kernel(int *largest) { *largest = 0; }
 
 __global__ void __launch_bounds__(THREADS) largest_kernel(int *largest, const __nv_bfloat16 *x, const int64_t pieces) {
     int most = 0;
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < pieces; i += (int64_t)gridDim.x * THREADS) {
         const Piece<__nv_bfloat16, 8> piece = piece_load<8>(x + 8 * i);
-#pragma unroll
-        for (int w = 0; w < 4; w++) {
+        EACH (w, 4) {
             int low = (int)(piece.word[w] << 16 & 0x7fffffffu), high = (int)(piece.word[w] & 0x7fff0000u);
-            low = low > high ? low : high;
-            most = most > low ? most : low;
+            most = larger(most, larger(low, high));
         }
     }
-#pragma unroll
-    for (int lane = WARP / 2; lane > 0; lane /= 2) {
-        int other = __shfl_xor_sync(ALL_LANES, most, lane);
-        most = most > other ? most : other;
-    }
+    most = warp_largest(most);
     if (threadIdx.x % WARP == 0) atomicMax(largest, most);
 }
 
@@ -49,8 +41,7 @@ __device__ __forceinline__ void tile_read_(uint16_t *tile, const __nv_bfloat16 *
         int line = i / PIECES, at = i % PIECES * 8;
         if (row + line >= rows || col + at >= cols) continue;
         const Piece<__nv_bfloat16, 8> piece = piece_load<8>(x + (row + line) * cols + col + at);
-#pragma unroll
-        for (int w = 0; w < 4; w++) memcpy(tile + line * LINE + at + 2 * w, &piece.word[w], sizeof piece.word[w]);
+        EACH (w, 4) memcpy(tile + line * LINE + at + 2 * w, &piece.word[w], sizeof piece.word[w]);
     }
 }
 
@@ -66,8 +57,7 @@ __device__ __forceinline__ void tile_widen_(uint16_t *tile, const Factor &x, con
                                              : ((const float *)x.scales)[place];
         const Piece<uint8_t, PIECE_NUMBERS> piece =
             piece_load<PIECE_NUMBERS>((const uint8_t *)x.data + (row + line) * cols + col + at);
-#pragma unroll
-        for (int n = 0; n < PIECE_NUMBERS; n++) {
+        EACH (n, PIECE_NUMBERS) {
             uint8_t number = (uint8_t)(piece.word[n / 4] >> n % 4 * 8);
             tile[line * LINE + at + n] = bf16_from_float(fp8_to_float(number, FP8_E4M3) * scale);
         }
@@ -89,35 +79,27 @@ __global__ void __launch_bounds__(THREADS) quantize_kernel(const Quantized q, co
     int at = (int)threadIdx.x % LANES * PIECE_NUMBERS, first = (int)threadIdx.x / LANES;
     bool wide = col + at < q.cols;
     uint32_t largest[TILE / ROWS], all = 0;
-#pragma unroll
-    for (int r = 0; r < TILE / ROWS; r++) {
+    EACH (r, TILE / ROWS) {
         int line = first + r * ROWS;
         largest[r] = 0;
         if (wide && row + line < q.rows) {
-#pragma unroll
-            for (int i = 0; i < PIECE_NUMBERS; i++) {
-                uint32_t bits = magnitude_(TRANSPOSED ? tile[(at + i) * LINE + line] : tile[line * LINE + at + i]);
-                largest[r] = largest[r] > bits ? largest[r] : bits;
+            EACH (i, PIECE_NUMBERS) {
+                uint16_t x = TRANSPOSED ? tile[(at + i) * LINE + line] : tile[line * LINE + at + i];
+                largest[r] = larger(largest[r], (uint32_t)(x & 0x7fffu) << 16);
             }
         }
-        largest[r] = narrow_largest<KIND, PIECE_NUMBERS>(largest[r]);
-        all = all > largest[r] ? all : largest[r];
+        largest[r] = warp_largest(largest[r], 1, factor_block_cols(KIND) / PIECE_NUMBERS);
+        all = larger(all, largest[r]);
     }
     if (KIND == FACTOR_BLOCKS_128) {
-#pragma unroll
-        for (int lane = LANES; lane < WARP; lane *= 2) {
-            uint32_t other = __shfl_xor_sync(ALL_LANES, all, lane);
-            all = all > other ? all : other;
-        }
+        all = warp_largest(all, LANES);
         if (threadIdx.x % WARP == 0) blocks[threadIdx.x / WARP] = all;
         __syncthreads();
-#pragma unroll
-        for (int w = 0; w < THREADS / WARP; w++) all = all > blocks[w] ? all : blocks[w];
+        EACH (w, THREADS / WARP) all = larger(all, blocks[w]);
     }
     if (KIND == FACTOR_E4M3 || KIND == FACTOR_E5M2) all = ((const uint32_t *)q.scales)[1];
 
-#pragma unroll
-    for (int r = 0; r < TILE / ROWS; r++) {
+    EACH (r, TILE / ROWS) {
         int line = first + r * ROWS;
         if (!wide || row + line >= q.rows) continue;
         const bool by_row = KIND == FACTOR_ROWS_128 || KIND == FACTOR_ROWS_32;
@@ -128,11 +110,9 @@ __global__ void __launch_bounds__(THREADS) quantize_kernel(const Quantized q, co
             narrow_scale_store<KIND>(q.scales, place, scale);
         float inverse = fp8_scale_inverse(scale);
         Piece<uint8_t, PIECE_NUMBERS> piece;
-#pragma unroll
-        for (int w = 0; w < 4; w++) {
+        EACH (w, 4) {
             float v[4];
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
+            EACH (i, 4) {
                 int number = at + 4 * w + i;
                 uint16_t from = TRANSPOSED ? tile[number * LINE + line] : tile[line * LINE + number];
                 v[i] = fp8_float((uint32_t)from << 16) * inverse;

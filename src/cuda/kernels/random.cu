@@ -17,8 +17,7 @@ __global__ void __launch_bounds__(THREADS)
     int64_t start = (at % blocks) * NORMAL_LANES - (int64_t)(first % NORMAL_LANES);
     float lanes[NORMAL_LANES];
     normal_block(draw.seed, draw.stream, first / NORMAL_LANES + (uint64_t)(at % blocks), lanes);
-#pragma unroll
-    for (int lane = 0; lane < NORMAL_LANES; lane++)
+    EACH (lane, NORMAL_LANES)
         if (start + lane >= 0 && start + lane < cols) to[row * cols + start + lane] = draw.scale * lanes[lane];
 }
 

@@ -61,15 +61,13 @@ __global__ void __launch_bounds__(THREADS) rope_kernel(T *qkv, const Rope rope, 
     int pair = threadIdx.x * W, half = rope.half;
     if (pair >= rope.pairs) return;
     float c[W], s[W];
-#pragma unroll
-    for (int i = 0; i < W; i++) c[i] = cosines[pair + i], s[i] = sines[pair + i];
+    EACH (i, W) c[i] = cosines[pair + i], s[i] = sines[pair + i];
     T *row = qkv + (int64_t)blockIdx.x * rope.batch * rope.width + rope.first + pair;
     for (int item = threadIdx.y; item < rope.batch * rope.heads; item += blockDim.y) {
         T *low = row + item / rope.heads * rope.width + (int64_t)(item % rope.heads) * rope.head_dim;
-        Piece<T, W> lows = piece_load<W>(low), highs = piece_load<W>(low + half);
-        Floats<W> a = piece_floats(lows), b = piece_floats(highs), x, y;
-#pragma unroll
-        for (int i = 0; i < W; i++) {
+        const Floats<W> a = load_floats<W>(low), b = load_floats<W>(low + half);
+        Floats<W> x, y;
+        EACH (i, W) {
             x.v[i] = a.v[i] * c[i] - b.v[i] * s[i];
             y.v[i] = b.v[i] * c[i] + a.v[i] * s[i];
         }

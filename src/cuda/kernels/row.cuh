@@ -60,17 +60,25 @@ template <int W> __device__ __forceinline__ int row_column(int u) {
     return (u * (int)blockDim.x + (int)threadIdx.x) * W;
 }
 
+// Runs the statement for this thread's units u that begin below `cols`; `column` is the first column of u.
+#define EACH_UNIT(u, column, cols)                                                                                     \
+    _Pragma("unroll ROW_UNROLL<UNITS>") for (int u = 0; u < UNITS; u++) if (const int column = row_column<W>(u);       \
+                                                                            column < (cols))
+
 // --- over a warp: a butterfly leaves the same bits in every lane, since both lanes of a pair add the same two numbers.
 template <int N> __device__ __forceinline__ void warp_sum(float (&x)[N]) {
 #pragma unroll
     for (int lane = WARP / 2; lane > 0; lane /= 2)
-#pragma unroll
-        for (int n = 0; n < N; n++) x[n] += __shfl_xor_sync(ALL_LANES, x[n], lane);
+        EACH (n, N) x[n] += __shfl_xor_sync(ALL_LANES, x[n], lane);
 }
 
-__device__ __forceinline__ float warp_max(float x) {
+template <typename T> __device__ __forceinline__ T larger(T a, T b) { return a > b ? a : b; }
+__device__ __forceinline__ float larger(float a, float b) { return fmaxf(a, b); }
+
+// Returns the largest x of the lanes whose numbers differ only in the bits from `first` to below `end`.
+template <typename T> __device__ __forceinline__ T warp_largest(T x, int first = 1, int end = WARP) {
 #pragma unroll
-    for (int lane = WARP / 2; lane > 0; lane /= 2) x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, lane));
+    for (int lane = first; lane < end; lane *= 2) x = larger(x, __shfl_xor_sync(ALL_LANES, x, lane));
     return x;
 }
 
@@ -79,19 +87,17 @@ __device__ __forceinline__ float warp_max(float x) {
 template <int N> __device__ __forceinline__ void block_sum(float (&x)[N], float *workspace) {
     int lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
     warp_sum(x);
-#pragma unroll
-    for (int n = 0; n < N; n++)
+    EACH (n, N)
         if (lane == 0) workspace[n * WARP + threadIdx.x / WARP] = x[n];
     __syncthreads();
-#pragma unroll
-    for (int n = 0; n < N; n++) x[n] = lane < warps ? workspace[n * WARP + lane] : 0.0f;
+    EACH (n, N) x[n] = lane < warps ? workspace[n * WARP + lane] : 0.0f;
     warp_sum(x);
 }
 
 __device__ __forceinline__ float block_max(float x, float *workspace) {
     int lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
-    x = warp_max(x);
+    x = warp_largest(x);
     if (lane == 0) workspace[threadIdx.x / WARP] = x;
     __syncthreads();
-    return warp_max(lane < warps ? workspace[lane] : -INFINITY);
+    return warp_largest(lane < warps ? workspace[lane] : -INFINITY);
 }

@@ -31,29 +31,19 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) softmax_kernel(T *p, const
     int64_t row = (int64_t)blockIdx.x * r.cols;
     int seen = row_seen_(r), from = row_from_(r, seen - 1);
     Piece<T, W> piece[UNITS];
-#pragma unroll ROW_UNROLL < UNITS>
-    for (int u = 0; u < UNITS; u++)
-        if (row_column<W>(u) < seen) piece[u] = piece_load<W>(scores + row + row_column<W>(u));
+    EACH_UNIT (u, column, seen) piece[u] = piece_load<W>(scores + row + column);
     float max = -INFINITY, sum[1] = {0.0f};
-#pragma unroll ROW_UNROLL < UNITS>
-    for (int u = 0; u < UNITS; u++) {
-        int column = row_column<W>(u);
-        if (column >= seen) continue;
+    EACH_UNIT (u, column, seen) {
         Floats<W> x = piece_floats(piece[u]);
-#pragma unroll
-        for (int i = 0; i < W; i++)
+        EACH (i, W)
             if (column + i >= from && column + i < seen) max = fmaxf(max, x.v[i]);
     }
     max = block_max(max, workspace);
     float factor = r.scale * LOG2_E, shift = max == -INFINITY ? 0.0f : max * factor;
     Floats<W> powers[UNITS];
-#pragma unroll ROW_UNROLL < UNITS>
-    for (int u = 0; u < UNITS; u++) {
-        int column = row_column<W>(u);
-        if (column >= seen) continue;
+    EACH_UNIT (u, column, seen) {
         powers[u] = piece_floats(piece[u]);
-#pragma unroll
-        for (int i = 0; i < W; i++) {
+        EACH (i, W) {
             bool sees = column + i >= from && column + i < seen;
             powers[u].v[i] = sees ? exp2f(fmaf(powers[u].v[i], factor, -shift)) : 0.0f;
             sum[0] += powers[u].v[i];
@@ -61,14 +51,10 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) softmax_kernel(T *p, const
     }
     block_sum(sum, workspace + WARP);
     float share = 1.0f / sum[0];
-#pragma unroll ROW_UNROLL < UNITS>
-    for (int u = 0; u < UNITS; u++) {
-        int column = row_column<W>(u);
-        if (column >= r.cols) continue;
+    EACH_UNIT (u, column, r.cols) {
         Floats<W> y = {};
         if (column < seen)
-#pragma unroll
-            for (int i = 0; i < W; i++) y.v[i] = powers[u].v[i] * share;
+            EACH (i, W) y.v[i] = powers[u].v[i] * share;
         store_floats<T, W>(p + row + column, y);
     }
 }
@@ -82,34 +68,23 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>)
     int seen = row_seen_(r);
     Piece<T, W> probability[UNITS];
     Piece<D, W> slope[UNITS];
-#pragma unroll ROW_UNROLL < UNITS>
-    for (int u = 0; u < UNITS; u++) {
-        int column = row_column<W>(u);
-        if (column >= seen) continue;
+    EACH_UNIT (u, column, seen) {
         probability[u] = piece_load<W>(p + row + column);
         slope[u] = piece_load<W>(dp + row + column);
     }
     float sum[1] = {0.0f};
-#pragma unroll ROW_UNROLL < UNITS>
-    for (int u = 0; u < UNITS; u++) {
-        int column = row_column<W>(u);
-        if (column >= seen) continue;
+    EACH_UNIT (u, column, seen) {
         Floats<W> x = piece_floats(probability[u]), d = piece_floats(slope[u]);
-#pragma unroll
-        for (int i = 0; i < W; i++)
+        EACH (i, W)
             if (column + i < seen) sum[0] += x.v[i] * d.v[i];
     }
     block_sum(sum, workspace);
-#pragma unroll ROW_UNROLL < UNITS>
-    for (int u = 0; u < UNITS; u++) {
-        int column = row_column<W>(u);
-        if (column >= r.cols) continue;
+    EACH_UNIT (u, column, r.cols) {
         Floats<W> y = {};
         if (column < seen) {
             piece_repack(probability[u]), piece_repack(slope[u]);
             Floats<W> x = piece_floats(probability[u]), d = piece_floats(slope[u]);
-#pragma unroll
-            for (int i = 0; i < W; i++) y.v[i] = column + i < seen ? x.v[i] * (d.v[i] - sum[0]) * r.scale : 0.0f;
+            EACH (i, W) y.v[i] = column + i < seen ? x.v[i] * (d.v[i] - sum[0]) * r.scale : 0.0f;
         }
         store_floats<D, W>(dscores + row + column, y);
     }

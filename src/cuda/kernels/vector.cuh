@@ -13,6 +13,12 @@
 
 template <typename T> constexpr int PACK = 16 / (int)sizeof(T);
 
+// Runs the statement for a thread's PIECES pieces, THREADS pieces apart from element `base` on, that begin below
+// `count`; `at` is the first element of piece k.
+#define EACH_PIECE(k, at, base, count)                                                                                 \
+    EACH (k, PIECES)                                                                                                   \
+        if (const int64_t at = (base) + (int64_t)k * THREADS * W; at < (count))
+
 // W elements as laid out in memory, loaded by one access. They are stored as words, because the compiler would give
 // each bf16 of an array its own register.
 template <typename T, int W> struct alignas(sizeof(T) * W) Piece { unsigned word[W * sizeof(T) / 4]; };
@@ -36,65 +42,38 @@ template <typename T, int W> __device__ __forceinline__ void piece_repack(Piece<
 }
 template <typename T> __device__ __forceinline__ void piece_repack(Piece<T, 1> &) {}
 
-template <int W> struct Floats { float v[W]; };
-
-template <typename T, int W> struct Convert;
-template <int W> struct Convert<float, W> {
-    __device__ __forceinline__ static Floats<W> floats(const Piece<float, W> &piece) {
-        Floats<W> out;
-#pragma unroll
-        for (int i = 0; i < W; i++) out.v[i] = __uint_as_float(piece.word[i]);
-        return out;
-    }
-    __device__ __forceinline__ static Piece<float, W> round(const Floats<W> &x) {
-        Piece<float, W> out;
-#pragma unroll
-        for (int i = 0; i < W; i++) out.word[i] = __float_as_uint(x.v[i]);
-        return out;
-    }
-};
-template <int W> struct Convert<__nv_bfloat16, W> {
-    __device__ __forceinline__ static Floats<W> floats(const Piece<__nv_bfloat16, W> &piece) {
-        Floats<W> out;
-#pragma unroll
-        for (int i = 0; i < W / 2; i++) {
-            out.v[2 * i] = __uint_as_float(piece.word[i] << 16);
-            out.v[2 * i + 1] = __uint_as_float(piece.word[i] & 0xffff0000u);
-        }
-        return out;
-    }
-    __device__ __forceinline__ static Piece<__nv_bfloat16, W> round(const Floats<W> &x) {
-        Piece<__nv_bfloat16, W> out;
-#pragma unroll
-        for (int i = 0; i < W / 2; i++) {
-            __nv_bfloat162 pair = __floats2bfloat162_rn(x.v[2 * i], x.v[2 * i + 1]);
-            memcpy(&out.word[i], &pair, sizeof pair);
-        }
-        return out;
-    }
-};
-template <> struct Convert<float, 1> {
-    __device__ __forceinline__ static Floats<1> floats(const Piece<float, 1> &piece) {
-        return Floats<1>{{piece.element}};
-    }
-    __device__ __forceinline__ static Piece<float, 1> round(const Floats<1> &x) { return Piece<float, 1>{x.v[0]}; }
-};
-template <> struct Convert<__nv_bfloat16, 1> {
-    __device__ __forceinline__ static Floats<1> floats(const Piece<__nv_bfloat16, 1> &piece) {
-        return Floats<1>{{__bfloat162float(piece.element)}};
-    }
-    __device__ __forceinline__ static Piece<__nv_bfloat16, 1> round(const Floats<1> &x) {
-        return Piece<__nv_bfloat16, 1>{__float2bfloat16_rn(x.v[0])};
+template <int W> struct Floats {
+    float v[W];
+    __device__ __forceinline__ void operator+=(const Floats &x) {
+        EACH (i, W) v[i] += x.v[i];
     }
 };
 
 template <typename T, int W> __device__ __forceinline__ Floats<W> piece_floats(const Piece<T, W> &piece) {
-    return Convert<T, W>::floats(piece);
+    Floats<W> out;
+    if constexpr (W == 1 && sizeof(T) == 4) out.v[0] = piece.element;
+    else if constexpr (W == 1) out.v[0] = __bfloat162float(piece.element);
+    else if constexpr (sizeof(T) == 4)
+        EACH (i, W) out.v[i] = __uint_as_float(piece.word[i]);
+    else
+        EACH (i, W) out.v[i] = __uint_as_float(i % 2 == 0 ? piece.word[i / 2] << 16 : piece.word[i / 2] & 0xffff0000u);
+    return out;
 }
 
 // Rounds to nearest even.
 template <typename T, int W> __device__ __forceinline__ Piece<T, W> piece_round(const Floats<W> &x) {
-    return Convert<T, W>::round(x);
+    Piece<T, W> out;
+    if constexpr (W == 1 && sizeof(T) == 4) out.element = x.v[0];
+    else if constexpr (W == 1) out.element = __float2bfloat16_rn(x.v[0]);
+    else if constexpr (sizeof(T) == 4)
+        EACH (i, W) out.word[i] = __float_as_uint(x.v[i]);
+    else {
+        EACH (i, W / 2) {
+            __nv_bfloat162 pair = __floats2bfloat162_rn(x.v[2 * i], x.v[2 * i + 1]);
+            memcpy(&out.word[i], &pair, sizeof pair);
+        }
+    }
+    return out;
 }
 
 template <int W, typename T> __device__ __forceinline__ Floats<W> load_floats(const T *from) {
@@ -103,6 +82,23 @@ template <int W, typename T> __device__ __forceinline__ Floats<W> load_floats(co
 
 template <typename T, int W> __device__ __forceinline__ void store_floats(T *to, const Floats<W> &x) {
     piece_store<T, W>(to, piece_round<T, W>(x));
+}
+
+// Returns the sum of pieces 0 .. count - 1, added in this order; at(j) is the address of piece j.
+template <typename T, int W, typename At> __device__ __forceinline__ Floats<W> sum_pieces(int count, At at) {
+    enum { AHEAD = 4 }; // loads in flight per thread
+    Floats<W> sum = {};
+    for (int first = 0; first < count; first += AHEAD) {
+        Piece<T, W> piece[AHEAD];
+        EACH (j, AHEAD)
+            if (first + j < count) piece[j] = piece_load<W>(at(first + j));
+        EACH (j, AHEAD) {
+            if (first + j >= count) continue;
+            const Floats<W> x = piece_floats(piece[j]);
+            EACH (i, W) sum.v[i] = first + j == 0 ? x.v[i] : sum.v[i] + x.v[i];
+        }
+    }
+    return sum;
 }
 
 // Returns whether every pointer allows 16-byte accesses; NULL counts as aligned.
