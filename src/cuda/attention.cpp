@@ -85,7 +85,7 @@ static void attention_multiply_(const HeadPart *part, View c, View a, View b, in
     p.a = a.data, p.lda = a.row < 0 ? -a.row : a.row, p.transpose_a = a.row < 0, p.stride_a = a.matrix;
     p.b = b.data, p.ldb = b.row < 0 ? -b.row : b.row, p.transpose_b = b.row < 0, p.stride_b = b.matrix;
     p.c = c.data, p.ldc = c.row, p.stride_c = c.matrix;
-    p.alpha = 1.0f, p.batch = part->s->kv_heads, p.accumulate = accumulate || c.wide, p.wide = c.wide;
+    p.batch = part->s->kv_heads, p.accumulate = accumulate || c.wide, p.wide = c.wide;
     cuda_product(part->cuda, &p);
 }
 
@@ -114,6 +114,12 @@ static int64_t workspace_(AttentionSpace *workspace, void *base, CudaBackend *cu
     return layout.used;
 }
 
+// Returns the probabilities of one sequence: kept in `saved`, or workspace.
+static void *kept_(const CudaBackend *cuda, const AttentionShape *s, const void *saved, int64_t sequence,
+                   const AttentionSpace *workspace) {
+    return s->mode == ATTENTION_NONE ? (char *)saved + sequence * scores_(s) * cuda->backend.element : workspace->p;
+}
+
 // Computes the probabilities p (heads, seq, keys) of one sequence.
 static void probabilities_(CudaBackend *cuda, const AttentionShape *s, int64_t sequence, void *p, float *wide,
                            const void *qkv) {
@@ -125,21 +131,6 @@ static void probabilities_(CudaBackend *cuda, const AttentionShape *s, int64_t s
     CudaScores shape = scores_of_(s, sequence);
     if (wide == NULL) cuda_softmax_forward(&cuda->backend, p, p, &shape);
     else cuda_softmax_unfused_forward(&cuda->backend, p, p, wide, &shape);
-}
-
-static void stored_forward_(CudaBackend *cuda, void *out, void *saved, void *scratch, const void *qkv,
-                            const AttentionShape *s) {
-    AttentionSpace workspace;
-    workspace_(&workspace, scratch, cuda, s);
-    for (int64_t i = 0; i < s->batch; i++) {
-        void *p = s->mode == ATTENTION_NONE ? (char *)saved + i * scores_(s) * cuda->backend.element : workspace.p;
-        probabilities_(cuda, s, i, p, workspace.wide, qkv);
-        for (int64_t member = 0; member < attention_group_(s); member++) {
-            HeadPart part = {cuda, s, i, member};
-            attention_multiply_(&part, output_(&part, out), square_(&part, p), attention_key_(&part, qkv, true), s->seq,
-                                s->head_dim, attention_keys(s), false);
-        }
-    }
 }
 
 static void sequence_backward_(CudaBackend *cuda, const AttentionShape *s, int64_t sequence, void *dqkv, const void *p,
@@ -162,18 +153,6 @@ static void sequence_backward_(CudaBackend *cuda, const AttentionShape *s, int64
                             keys, false);
         attention_multiply_(&part, key_gradient_(&part, dqkv, false), turned_(ds), query_(&part, qkv), keys,
                             s->head_dim, s->seq, member > 0);
-    }
-}
-
-static void stored_backward_(CudaBackend *cuda, void *dqkv, void *scratch, const void *dout, const void *saved,
-                             const void *qkv, const AttentionShape *s) {
-    AttentionSpace workspace;
-    workspace_(&workspace, scratch, cuda, s);
-    for (int64_t i = 0; i < s->batch; i++) {
-        const void *p =
-            s->mode == ATTENTION_NONE ? (const char *)saved + i * scores_(s) * cuda->backend.element : workspace.p;
-        if (s->mode != ATTENTION_NONE) probabilities_(cuda, s, i, workspace.p, workspace.wide, qkv);
-        sequence_backward_(cuda, s, i, dqkv, p, &workspace, dout, qkv);
     }
 }
 
@@ -237,7 +216,17 @@ void cuda_attention_forward(Backend *backend, void *out, void *saved, void *scra
         cuda_flash_forward(cuda, shape, &call);
         return;
     }
-    stored_forward_(cuda, out, saved, scratch, qkv, shape);
+    AttentionSpace workspace;
+    workspace_(&workspace, scratch, cuda, shape);
+    for (int64_t i = 0; i < shape->batch; i++) {
+        void *p = kept_(cuda, shape, saved, i, &workspace);
+        probabilities_(cuda, shape, i, p, workspace.wide, qkv);
+        for (int64_t member = 0; member < attention_group_(shape); member++) {
+            HeadPart part = {cuda, shape, i, member};
+            attention_multiply_(&part, output_(&part, out), square_(&part, p), attention_key_(&part, qkv, true),
+                                shape->seq, shape->head_dim, attention_keys(shape), false);
+        }
+    }
 }
 
 void cuda_attention_backward(Backend *backend, void *dqkv, void *scratch, const void *dout, const void *out,
@@ -261,5 +250,11 @@ void cuda_attention_backward(Backend *backend, void *dqkv, void *scratch, const 
         cuda_beside(cuda, scores * (double)(3 * shape->head_dim + 2 * attention_value_dim(shape)));
         return;
     }
-    stored_backward_(cuda, dqkv, scratch, dout, saved, qkv, shape);
+    AttentionSpace workspace;
+    workspace_(&workspace, scratch, cuda, shape);
+    for (int64_t i = 0; i < shape->batch; i++) {
+        void *p = kept_(cuda, shape, saved, i, &workspace);
+        if (shape->mode != ATTENTION_NONE) probabilities_(cuda, shape, i, p, workspace.wide, qkv);
+        sequence_backward_(cuda, shape, i, dqkv, p, &workspace, dout, qkv);
+    }
 }

@@ -28,6 +28,7 @@ namespace fe = cudnn_frontend;
 typedef std::shared_ptr<fe::graph::Graph> CudnnGraph;
 typedef std::shared_ptr<fe::graph::Tensor_attributes> CudnnTensor;
 typedef std::array<int64_t, 14> AttentionKey;
+typedef std::unordered_map<int64_t, void *> Tensors; // by Name
 
 enum Name { QUERY = 1, KEY, VALUE, OUT, STATS, DOUT, DQUERY, DKEY, DVALUE, QUERIES, KEYS, BEGIN };
 
@@ -253,8 +254,7 @@ static void *cudnn_part_(const CudaBackend *cuda, const void *rows, int64_t head
     return (char *)rows + head * s->head_dim * cuda->backend.element;
 }
 
-static void execute_(CudaBackend *cuda, const CudnnGraph &graph, std::unordered_map<int64_t, void *> &tensors,
-                     void *workspace, const char *what) {
+static void execute_(CudaBackend *cuda, const CudnnGraph &graph, Tensors &tensors, void *workspace, const char *what) {
     fe::error_t status = graph->execute(cuda->flash->handle, tensors, workspace);
     if (status.is_good() || cuda->failed_at != NULL) return;
     cuda->flash->failure = std::string(what) + " failed: " + status.get_message();
@@ -268,20 +268,23 @@ typedef struct Part {
     int64_t sequence, head, kv_head;
 } Part;
 
+// Adds the addresses of q, k and v, or of their gradients, by the names from `first` on. range: rows (k | v) of a range
+// in place of those of qkv, or NULL.
+static void point_(Tensors &tensors, int first, const CudaBackend *cuda, const AttentionShape *s, const Part *part,
+                   const void *qkv, const void *range) {
+    int64_t row = s->heads + 2 * s->kv_heads;
+    int64_t key = (range != NULL ? part->sequence * 2 * s->kv_heads : part->sequence * row + s->heads) + part->kv_head;
+    const void *keys = range != NULL ? range : qkv;
+    tensors[first] = cudnn_part_(cuda, qkv, part->sequence * row + part->head, s);
+    tensors[first + 1] = cudnn_part_(cuda, keys, key, s);
+    tensors[first + 2] = cudnn_part_(cuda, keys, key + s->kv_heads, s);
+}
+
 // Returns the tensors that forward and backward share.
-static std::unordered_map<int64_t, void *> tensors_(CudaBackend *cuda, const AttentionShape *s,
-                                                    const CudaFlashCall *call, const Part *part) {
-    int64_t row = s->heads + 2 * s->kv_heads, query = part->sequence * row + part->head;
-    int64_t key = s->keys != NULL ? part->sequence * 2 * s->kv_heads + part->kv_head
-                                  : part->sequence * row + s->heads + part->kv_head;
-    const void *keys = s->keys != NULL ? s->keys : call->qkv;
-    float *statistics = call->saved + part->sequence * s->heads * s->seq + part->head * (s->documents ? 1 : s->seq);
-    std::unordered_map<int64_t, void *> tensors = {
-        {QUERY, cudnn_part_(cuda, call->qkv, query, s)},
-        {KEY, cudnn_part_(cuda, keys, key, s)},
-        {VALUE, cudnn_part_(cuda, keys, key + s->kv_heads, s)},
-        {STATS, statistics},
-    };
+static Tensors tensors_(CudaBackend *cuda, const AttentionShape *s, const CudaFlashCall *call, const Part *part) {
+    Tensors tensors;
+    point_(tensors, QUERY, cuda, s, part, call->qkv, s->keys);
+    tensors[STATS] = call->saved + part->sequence * s->heads * s->seq + part->head * (s->documents ? 1 : s->seq);
     if (!s->documents) return tensors;
     tensors[QUERIES] = call->documents->queries, tensors[KEYS] = call->documents->keys;
     for (int i = 0; i < FLASH_ROW_KINDS; i++) tensors[BEGIN + i] = call->documents->begin[i];
@@ -289,32 +292,23 @@ static std::unordered_map<int64_t, void *> tensors_(CudaBackend *cuda, const Att
 }
 
 static void forward_part_(CudaBackend *cuda, const AttentionShape *s, const CudaFlashCall *call, Part part) {
-    auto tensors = tensors_(cuda, s, call, &part);
+    Tensors tensors = tensors_(cuda, s, call, &part);
     tensors[OUT] = cudnn_part_(cuda, call->to, part.sequence * s->heads, s);
     execute_(cuda, plan_(cuda, cuda->flash, s, part.kind)->forward, tensors, call->workspace, "cuDNN's attention");
-}
-
-static void backward_part_(CudaBackend *cuda, const AttentionShape *s, const CudaFlashCall *call, Part part) {
-    auto tensors = tensors_(cuda, s, call, &part);
-    int64_t row = s->heads + 2 * s->kv_heads, out = part.sequence * s->heads + part.head;
-    int64_t query = part.sequence * row + part.head;
-    int64_t key = s->keys != NULL ? part.sequence * 2 * s->kv_heads + part.kv_head
-                                  : part.sequence * row + s->heads + part.kv_head;
-    void *dkeys = s->keys != NULL ? call->dkeys : call->to;
-    tensors[OUT] = cudnn_part_(cuda, call->out, out, s);
-    tensors[DOUT] = cudnn_part_(cuda, call->dout, out, s);
-    tensors[DQUERY] = cudnn_part_(cuda, call->to, query, s);
-    tensors[DKEY] = cudnn_part_(cuda, dkeys, key, s);
-    tensors[DVALUE] = cudnn_part_(cuda, dkeys, key + s->kv_heads, s);
-    execute_(cuda, plan_(cuda, cuda->flash, s, part.kind)->backward, tensors, call->workspace,
-             "the backward of cuDNN's attention");
 }
 
 // Runs the backward of the key heads of a part, some of them at a time, each with its query heads.
 static void backward_heads_(CudaBackend *cuda, const AttentionShape *s, const CudaFlashCall *call, Part part) {
     int64_t step = attention_flash_part(s, cuda->backend.capability).kv_heads;
-    for (; part.kv_head < s->kv_heads; part.kv_head += step, part.head += step * (s->heads / s->kv_heads))
-        backward_part_(cuda, s, call, part);
+    for (; part.kv_head < s->kv_heads; part.kv_head += step, part.head += step * (s->heads / s->kv_heads)) {
+        Tensors tensors = tensors_(cuda, s, call, &part);
+        int64_t out = part.sequence * s->heads + part.head;
+        tensors[OUT] = cudnn_part_(cuda, call->out, out, s);
+        tensors[DOUT] = cudnn_part_(cuda, call->dout, out, s);
+        point_(tensors, DQUERY, cuda, s, &part, call->to, s->keys != NULL ? call->dkeys : NULL);
+        execute_(cuda, plan_(cuda, cuda->flash, s, part.kind)->backward, tensors, call->workspace,
+                 "the backward of cuDNN's attention");
+    }
 }
 
 // --- documents

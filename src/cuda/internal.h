@@ -37,7 +37,7 @@ static inline void cuda_beside(CudaBackend *cuda, double flops) {
 }
 
 // --- matmul.cpp
-// c (m, n) = alpha * a (m, k) b (k, n), or += if `accumulate`; row-major with leading dimensions. Transposed operands
+// c (m, n) = a (m, k) b (k, n), or += if `accumulate`; row-major with leading dimensions. Transposed operands
 // are stored as (k, m) and (n, k). `batch` such products, with strides in elements. Inputs are in the precision of the
 // run, or quantized: then b is transposed and a is not. The output is in the precision of the run, or fp32 if `wide`.
 typedef struct CudaProduct {
@@ -46,7 +46,6 @@ typedef struct CudaProduct {
     void *c;
     int64_t lda, ldb, ldc;
     bool transpose_a, transpose_b, accumulate, wide;
-    float alpha;
     int64_t batch, stride_a, stride_b, stride_c;
     const void *bias;   // (n), or NULL; needs an epilogue with a bias
     void *aux;          // (m, n), row stride ldc: GELU's input, written or read by its epilogue; NULL: no GELU

@@ -50,17 +50,14 @@ int cuda_matmul_create(CudaBackend *cuda, Error *err) {
                      CUDA_MATMUL_BYTES >> 20);
 }
 
-static void free_plan_(MatmulPlan *plan) {
-    if (plan->product != NULL) cublasLtMatmulDescDestroy(plan->product);
-    if (plan->a != NULL) cublasLtMatrixLayoutDestroy(plan->a);
-    if (plan->b != NULL) cublasLtMatrixLayoutDestroy(plan->b);
-    if (plan->c != NULL) cublasLtMatrixLayoutDestroy(plan->c);
-}
-
 void cuda_matmul_destroy(CudaBackend *cuda) {
     CudaMatmul *matmul = cuda->matmul;
     if (matmul == NULL) return;
-    for (auto &entry : matmul->plans) free_plan_(&entry.second);
+    for (auto &entry : matmul->plans) {
+        if (entry.second.product != NULL) cublasLtMatmulDescDestroy(entry.second.product);
+        for (cublasLtMatrixLayout_t layout : {entry.second.a, entry.second.b, entry.second.c})
+            if (layout != NULL) cublasLtMatrixLayoutDestroy(layout);
+    }
     if (matmul->handle != NULL) cublasLtDestroy(matmul->handle);
     cudaFree(matmul->workspace);
     delete matmul;
@@ -305,7 +302,7 @@ static MatmulPlan matmul_make_plan_(CudaBackend *cuda, const CudaProduct *p, con
 
 static cublasStatus_t multiply_(CudaBackend *cuda, const CudaProduct *p, MatmulPlan *plan) {
     CudaMatmul *matmul = cuda->matmul;
-    float alpha = p->alpha, beta = p->accumulate ? 1.0f : 0.0f;
+    const float alpha = 1.0f, beta = p->accumulate ? 1.0f : 0.0f;
     if (!point_(p, plan)) return CUBLAS_STATUS_INVALID_VALUE;
     return cublasLtMatmul(matmul->handle, plan->product, &alpha, p->b, plan->a, p->a, plan->b, &beta, p->c, plan->c,
                           p->c, plan->c, &plan->algorithm, matmul->workspace, CUDA_MATMUL_BYTES, cuda_compute(cuda));
@@ -333,24 +330,24 @@ void cuda_product(CudaBackend *cuda, const CudaProduct *product) {
     cuda_refuse(cuda, "cuBLASLt has no kernel for a matrix product of this model");
 }
 
-// Sets both operands of a product. Quantized operands are (m, k) and (n, k).
-static void operands_(CudaProduct *p, Factor a, Factor b) {
-    p->a = a.data, p->b = b.data;
-    p->kind_a = a.kind, p->kind_b = b.kind;
-    p->scales_a = a.scales, p->scales_b = b.scales;
-    if (a.kind == FACTOR_PLAIN) return;
-    p->transpose_a = false, p->transpose_b = true;
-    p->lda = p->ldb = p->k;
+// Describes c (m, n) = a b without gaps between rows. Quantized operands are (m, k) and (n, k).
+static CudaProduct product_of_(void *c, Factor a, bool transpose_a, Factor b, bool transpose_b, int64_t m, int64_t n,
+                               int64_t k) {
+    CudaProduct p = {};
+    p.m = m, p.n = n, p.k = k;
+    p.a = a.data, p.b = b.data, p.c = c;
+    p.kind_a = a.kind, p.kind_b = b.kind;
+    p.scales_a = a.scales, p.scales_b = b.scales;
+    p.transpose_a = transpose_a && a.kind == FACTOR_PLAIN, p.transpose_b = transpose_b || a.kind != FACTOR_PLAIN;
+    p.lda = p.transpose_a ? m : k, p.ldb = p.transpose_b ? k : n, p.ldc = n;
+    p.batch = 1;
+    return p;
 }
 
 // Describes y = x wT. Blocks of rows form a batch; all its products read the same w (stride 0) and bias.
 static CudaProduct matmul_forward_(void *y, Factor x, Factor w, const RowBlocks *blocks, int64_t in, int64_t out) {
-    CudaProduct p = {};
-    p.m = blocks->rows, p.n = out, p.k = in;
-    p.lda = p.ldb = in, p.transpose_b = true;
-    operands_(&p, x, w);
-    p.c = y, p.ldc = out;
-    p.alpha = 1.0f, p.batch = blocks->count;
+    CudaProduct p = product_of_(y, x, false, w, true, blocks->rows, out, in);
+    p.batch = blocks->count;
     if (p.batch > 1) p.stride_a = blocks->x_stride * in, p.stride_c = blocks->y_stride * out;
     return p;
 }
@@ -390,12 +387,7 @@ void cuda_linear_backward_input(Backend *backend, void *dx, const void *aux, Fac
                                 int64_t in, int64_t out, Epilogue epilogue) {
     CudaBackend *cuda = cuda_self(backend);
     bool gelu = epilogue == EPILOGUE_GELU;
-    CudaProduct plain = {};
-    plain.m = rows, plain.n = in, plain.k = out;
-    plain.lda = out, plain.ldb = in;
-    operands_(&plain, dy, w);
-    plain.c = dx, plain.ldc = in;
-    plain.alpha = 1.0f, plain.batch = 1;
+    CudaProduct plain = product_of_(dx, dy, false, w, false, rows, in, out);
     CudaProduct fused = plain;
     if (gelu) {
         fused.aux = const_cast<void *>(aux);
@@ -408,13 +400,8 @@ void cuda_linear_backward_input(Backend *backend, void *dx, const void *aux, Fac
 
 void cuda_linear_backward_weight(Backend *backend, float *dw, float *dbias, Factor dy, Factor x, int64_t rows,
                                  int64_t in, int64_t out, bool adds) {
-    CudaProduct p = {};
-    p.m = out, p.n = in, p.k = rows;
-    p.lda = out, p.ldb = in, p.transpose_a = true;
-    operands_(&p, dy, x);
-    p.c = dw, p.ldc = in;
+    CudaProduct p = product_of_(dw, dy, true, x, false, out, in, rows);
     p.accumulate = adds, p.wide = true;
-    p.alpha = 1.0f, p.batch = 1;
     cuda_product(cuda_self(backend), &p);
     if (dbias != NULL) cuda_column_sums(backend, dbias, dy.source, rows, out);
 }
@@ -429,39 +416,41 @@ void cuda_router_forward(Backend *backend, float *logits, const void *x, const v
     cuda_product(cuda_self(backend), &p);
 }
 
-static const char *row_(const Backend *backend, const void *x, int64_t row, int64_t cols) {
-    return (const char *)x + row * cols * backend->element;
+// Calls product(n, row, rows) for each expert n with rows. Their number varies from step to step, so --tune does not
+// measure these products.
+template <typename Product>
+static void each_expert_(Backend *backend, const int64_t *first, int64_t experts, Product product) {
+    cuda_self(backend)->matmul->varies = true;
+    for (int64_t n = 0; n < experts; n++)
+        if (first[n + 1] > first[n]) product(n, first[n], first[n + 1] - first[n]);
+    cuda_self(backend)->matmul->varies = false;
+}
+
+static Factor rows_(const Backend *backend, const void *x, int64_t row, int64_t cols) {
+    return factor_plain((const char *)x + row * cols * backend->element);
 }
 
 void cuda_experts_forward(Backend *backend, void *y, const void *x, const void *w, int64_t stride, const int64_t *first,
                           int64_t experts, int64_t in, int64_t out) {
-    cuda_self(backend)->matmul->varies = true;
-    for (int64_t n = 0; n < experts; n++)
-        if (first[n + 1] > first[n])
-            cuda_linear_forward(backend, (void *)row_(backend, y, first[n], out), NULL,
-                                factor_plain(row_(backend, x, first[n], in)), factor_plain(row_(backend, w, n, stride)),
-                                NULL, first[n + 1] - first[n], in, out, EPILOGUE_NONE);
-    cuda_self(backend)->matmul->varies = false;
+    each_expert_(backend, first, experts, [=](int64_t n, int64_t row, int64_t rows) {
+        cuda_linear_forward(backend, (void *)rows_(backend, y, row, out).data, NULL, rows_(backend, x, row, in),
+                            rows_(backend, w, n, stride), NULL, rows, in, out, EPILOGUE_NONE);
+    });
 }
 
 void cuda_experts_backward_input(Backend *backend, void *dx, const void *dy, const void *w, int64_t stride,
                                  const int64_t *first, int64_t experts, int64_t in, int64_t out) {
-    cuda_self(backend)->matmul->varies = true;
-    for (int64_t n = 0; n < experts; n++)
-        if (first[n + 1] > first[n])
-            cuda_linear_backward_input(
-                backend, (void *)row_(backend, dx, first[n], in), NULL, factor_plain(row_(backend, dy, first[n], out)),
-                factor_plain(row_(backend, w, n, stride)), first[n + 1] - first[n], in, out, EPILOGUE_NONE);
-    cuda_self(backend)->matmul->varies = false;
+    each_expert_(backend, first, experts, [=](int64_t n, int64_t row, int64_t rows) {
+        cuda_linear_backward_input(backend, (void *)rows_(backend, dx, row, in).data, NULL,
+                                   rows_(backend, dy, row, out), rows_(backend, w, n, stride), rows, in, out,
+                                   EPILOGUE_NONE);
+    });
 }
 
 void cuda_experts_backward_weight(Backend *backend, float *dw, int64_t stride, const void *dy, const void *x,
                                   const int64_t *first, int64_t experts, int64_t in, int64_t out) {
-    cuda_self(backend)->matmul->varies = true;
-    for (int64_t n = 0; n < experts; n++)
-        if (first[n + 1] > first[n])
-            cuda_linear_backward_weight(backend, dw + n * stride, NULL, factor_plain(row_(backend, dy, first[n], out)),
-                                        factor_plain(row_(backend, x, first[n], in)), first[n + 1] - first[n], in, out,
-                                        true);
-    cuda_self(backend)->matmul->varies = false;
+    each_expert_(backend, first, experts, [=](int64_t n, int64_t row, int64_t rows) {
+        cuda_linear_backward_weight(backend, dw + n * stride, NULL, rows_(backend, dy, row, out),
+                                    rows_(backend, x, row, in), rows, in, out, true);
+    });
 }
