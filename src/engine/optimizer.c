@@ -40,32 +40,21 @@ struct Optimizer {
     double *own;     // squared norms of the list's entries
 };
 
-// Returns whether this rank counts a tensor in sums over the model. A weight held by several ranks counts once: an
-// unsplit tensor on tensor rank 0, a tied weight on the stage of the embedding.
-static bool is_counted_(const Stage *stage, const Tensor *tensor) {
-    bool tied_copy = tensor->spec->tied_to >= 0 && !tensor->alias;
-    bool replica = tensor->spec->split == SPLIT_NONE && tensor->spec->expert < 0 && stage->at.shape.tensor_rank > 0;
-    return !tied_copy && !replica;
-}
-
+// Lists the tensors that this rank owns a piece of. A weight held by several ranks is counted once in sums over the
+// model: an unsplit tensor on tensor rank 0, a tied weight on the stage of the embedding.
 static void list_owned_(Optimizer *optimizer) {
-    const StageTensors *tensors = &optimizer->stage->tensors;
-    for (int64_t i = 0; i < tensors->count; i++) {
-        const Tensor *tensor = &tensors->tensors[i];
-        TensorPiece piece = tensors_piece(tensors, i);
-        if (tensor->alias || tensor->spec->buffer || piece.begin >= piece.end) continue;
-        AdamwTensor entry = {piece.weight,
-                             piece.master,
-                             piece.m,
-                             piece.v,
-                             piece.gradient,
-                             piece.end - piece.begin,
-                             tensor->spec->decay,
-                             tensor->written,
-                             piece.v == NULL ? muon_factor(&optimizer->stage->config->train, tensor->spec) : 0.0};
-        Owned owned = {tensor->index, is_counted_(optimizer->stage, tensor)};
-        optimizer->list[optimizer->count] = entry;
-        optimizer->owned[optimizer->count++] = owned;
+    const Stage *stage = optimizer->stage;
+    for (int64_t i = 0; i < stage->tensors.count; i++) {
+        const Tensor *tensor = &stage->tensors.tensors[i];
+        const TensorSpec *spec = tensor->spec;
+        TensorPiece piece = tensors_piece(&stage->tensors, i);
+        if (tensor->alias || spec->buffer || piece.begin >= piece.end) continue;
+        double scale = piece.v == NULL ? muon_factor(&stage->config->train, spec) : 0.0;
+        bool replica = spec->split == SPLIT_NONE && spec->expert < 0 && stage->at.shape.tensor_rank > 0;
+        optimizer->owned[optimizer->count] = (Owned){tensor->index, spec->tied_to < 0 && !replica};
+        optimizer->list[optimizer->count++] =
+            (AdamwTensor){piece.weight, piece.master,    piece.m, piece.v, piece.gradient, piece.end - piece.begin,
+                          spec->decay,  tensor->written, scale};
     }
 }
 
@@ -110,7 +99,8 @@ static double decay_shape_(const TrainConfig *train, double left) {
     }
 }
 
-static double decay_(const TrainConfig *train, int64_t step) {
+double optimizer_lr(const TrainConfig *train, int64_t step) {
+    if (step <= train->warmup_steps) return train->lr * (double)step / (double)train->warmup_steps;
     double steps = (double)(train->steps - train->warmup_steps);
     double progress = (double)(step - train->warmup_steps) / steps, left = (1.0 - progress) / 0.1;
     if (train->decay_steps > 0) left = (double)(train->steps - step) / (double)train->decay_steps;
@@ -124,11 +114,6 @@ static double decay_(const TrainConfig *train, int64_t step) {
         return left >= 1.0 ? train->lr : low + range * decay_shape_(train, left);
     default: return train->lr;
     }
-}
-
-double optimizer_lr(const TrainConfig *train, int64_t step) {
-    if (step <= train->warmup_steps) return train->lr * (double)step / (double)train->warmup_steps;
-    return decay_(train, step);
 }
 
 static TensorPiece piece_of_(const Stage *stage, const Tensor *tensor) {

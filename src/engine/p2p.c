@@ -62,27 +62,6 @@ int64_t p2p_bytes(const Schedule *schedule, int stage, int64_t message_bytes, in
 
 // ---------------------------------------------------------------- links
 
-static void p2p_set_(P2pLink *link, Backend *be, bool sends, int buffers, int64_t bytes) {
-    *link = (P2pLink){.be = be, .sends = sends, .buffers = buffers, .bytes = bytes};
-    link->used = xcalloc((size_t)buffers, sizeof *link->used);
-    link->requests = xcalloc((size_t)buffers, sizeof *link->requests);
-}
-
-static int p2p_allocate_(P2pLink *link, Error *err) {
-    const char *what = link->sends ? "send buffers" : "receive buffers";
-    link->memory = link->be->allocate(link->be, MEMORY_MESSAGES, link->buffers * link->bytes, what, err);
-    return link->memory == NULL ? -1 : 0;
-}
-
-// Creates one end. `comm` and `peer`: the other rank; NULL and -1 without a neighbour. -1 with err if memory runs out.
-static int p2p_create_(P2pLink *link, Backend *be, Comm *comm, int peer, bool sends, int buffers, int64_t bytes,
-                       Error *err) {
-    p2p_set_(link, be, sends, buffers, bytes);
-    link->comm = comm;
-    link->peer = peer;
-    return comm == NULL ? 0 : p2p_allocate_(link, err);
-}
-
 // Prepares the messages of a link. The rank at the other end has to call this too.
 static int p2p_connect_(P2pLink *link, Error *err) {
     Comm *comm = link->comm;
@@ -107,14 +86,6 @@ static bool p2p_event_done_(const P2pLink *link, int64_t message) {
     return event == NULL || link->be->event_done(link->be, (Event *)event);
 }
 
-// Returns whether the next transfer may start: on a sender, once its message has been written; on a receiver, once the
-// previous message in the same buffer has been read.
-static bool may_start_(const P2pLink *link) {
-    if (link->started == link->expected) return false;
-    if (link->sends) return link->started < link->opened && p2p_event_done_(link, link->started);
-    return link->started < link->opened + link->buffers && p2p_event_done_(link, link->started);
-}
-
 int p2p_progress(P2pLink *link, Error *err) {
     if (link->comm == NULL) return 0;
     while (link->finished < link->started) {
@@ -123,7 +94,10 @@ int p2p_progress(P2pLink *link, Error *err) {
         if (done == 0) break;
         link->finished++;
     }
-    while (link->started - link->finished < link->buffers && may_start_(link)) {
+    // The next transfer starts once, on a sender, its message has been written, and on a receiver, the previous message in
+    // its buffer has been read.
+    while (link->started < link->expected && link->started - link->finished < link->buffers &&
+           link->started < link->opened + (link->sends ? 0 : link->buffers) && p2p_event_done_(link, link->started)) {
         CommRequest *request = &link->requests[link->started % link->buffers];
         void *buffer = buffer_(link, link->started);
         if (link->comm->message(link->comm, link->sends, link->peer, buffer, link->bytes, request, err) != 0) return -1;
@@ -155,44 +129,31 @@ bool p2p_drained(const P2pLink *link) { return link->finished == link->expected;
 
 // ---------------------------------------------------------------- all links of a stage
 
-// Creates one end of one direction over the boundary between virtual stages g and g+1. If g and g+1 are on this stage,
-// the call for the sending end creates both ends, and the call for the receiving end does nothing.
-static int links_create_one_(Links *links, const Schedule *schedule, int stage, int64_t bytes, Comm *const *lanes,
-                             int chunk, int g, P2pWay way, Error *err) {
-    int ends[2][2]; // stage and chunk of g, then of g+1
-    int depth = schedule->edge_buffers, mine = g == schedule_virtual(schedule, stage, chunk) ? 0 : 1;
-    bool sends = mine == (way == P2P_FORWARD ? 0 : 1);
-    P2pLink *link = sends ? &links->chunk[chunk].out[way] : &links->chunk[chunk].in[way];
-    if (g < 0 || g + 1 == schedule->stages * schedule->chunks)
-        return p2p_create_(link, links->be, NULL, -1, sends, depth, bytes, err);
-    for (int i = 0; i < 2; i++) schedule_home(schedule, g + i, &ends[i][0], &ends[i][1]);
-    if (ends[0][0] != ends[1][0])
-        return p2p_create_(link, links->be, lanes[lane_of_(schedule, g, way)], ends[1 - mine][0], sends, depth, bytes,
-                           err);
-    if (!sends) return 0;
-    P2pLink *other = &links->chunk[ends[1 - mine][1]].in[way];
-    p2p_set_(link, links->be, true, depth, bytes);
-    p2p_set_(other, links->be, false, depth, bytes);
-    link->end = other, other->end = link;
-    return p2p_allocate_(link, err);
-}
-
+// If the virtual stages on both sides of a boundary are on this stage, only the sending end has memory.
 int links_create(Links *links, Backend *be, const Schedule *schedule, int stage, int64_t message_bytes,
                  Comm *const *lanes, Error *err) {
-    *links = (Links){.be = be, .chunks = schedule->chunks, .edge_buffers = schedule->edge_buffers};
-    for (int c = 0; c < schedule->chunks; c++)
-        for (int way = 0; way < P2P_WAYS; way++)
-            for (int above = 0; above < 2; above++) {
-                int g = schedule_virtual(schedule, stage, c) - !above;
-                if (links_create_one_(links, schedule, stage, message_bytes, lanes, c, g, (P2pWay)way, err) != 0)
-                    return -1;
-            }
-    for (int c = 0; c < schedule->chunks; c++)
-        for (P2pWay way = P2P_FORWARD; way < P2P_WAYS; way++) {
-            ChunkLinks *own = &links->chunk[c];
-            own->in[way].way = own->out[way].way = way;
-            own->in[way].chunk = own->out[way].chunk = c;
-        }
+    const int depth = schedule->edge_buffers;
+    P2pLink *link;
+    *links = (Links){.be = be, .chunks = schedule->chunks, .edge_buffers = depth};
+    for (int i = 0; (link = links_at(links, i)) != NULL; i++) {
+        int chunk = i / (2 * P2P_WAYS), peer, theirs;
+        P2pWay way = (P2pWay)(i / 2 % P2P_WAYS);
+        bool sends = i % 2 == 1,
+             above = sends == (way == P2P_FORWARD); // above: the other end is on g + 1, else on g - 1
+        int g = schedule_virtual(schedule, stage, chunk), other = above ? g + 1 : g - 1;
+        *link = (P2pLink){.be = be, .peer = -1, .chunk = chunk, .way = way, .sends = sends, .buffers = depth};
+        link->bytes = message_bytes;
+        link->used = xcalloc((size_t)depth, sizeof *link->used);
+        link->requests = xcalloc((size_t)depth, sizeof *link->requests);
+        if (other < 0 || other == virtual_stages_(schedule)) continue;
+        schedule_home(schedule, other, &peer, &theirs);
+        if (peer == stage) link->end = sends ? &links->chunk[theirs].in[way] : &links->chunk[theirs].out[way];
+        else link->comm = lanes[lane_of_(schedule, above ? g : other, way)], link->peer = peer;
+        if (peer == stage && !sends) continue;
+        const char *what = sends ? "send buffers" : "receive buffers";
+        link->memory = be->allocate(be, MEMORY_MESSAGES, depth * message_bytes, what, err);
+        if (link->memory == NULL) return -1;
+    }
     // The boundaries to other stages are connected, first the even ones, then the odd ones. With one chunk per stage,
     // no two even boundaries share a stage. All stages use the same order, so that each finds its peer at the same
     // boundary.

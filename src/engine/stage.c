@@ -84,33 +84,35 @@ static int64_t layout_mapped_(Stage *stage, void *base) {
 }
 
 // Muon runs after the passes of a step, so it reuses their memory, but not op_workspace, which its products need.
-static int64_t layout_workspace_(Stage *stage, Layout *layout) {
+static int64_t layout_workspace_(Stage *stage, void *base) {
+    Layout layout = {base, 0};
     const Shape *s = &stage->at.shape;
-    stage->op_workspace = s->workspace_bytes > 0 ? layout_take(layout, s->workspace_bytes) : NULL;
-    int64_t passes = layout->used,
+    stage->op_workspace = s->workspace_bytes > 0 ? layout_take(&layout, s->workspace_bytes) : NULL;
+    int64_t passes = layout.used,
             muon = stage->at.layers > 0 ? muon_workspace(&stage->table, &stage->config->train) : 0;
-    stage->muon_work = layout_take(layout, 0);
+    stage->muon_work = layout_take(&layout, 0);
     const Shape dense = shape_dense(s);
     bool both = stage->config->model.dense_layers > 0; // true: the model has layers with and without experts
     int64_t work = both ? layer_work_layout(NULL, NULL, &dense) : 0;
-    stage->pass.work = layout_take(layout, max_i64(work, layer_work_layout(NULL, NULL, s)));
-    stage->pass.scratch = layout_take(layout, s->scratch_bytes);
-    if (!s->copies) layout_gathered_(stage, layout);
+    stage->pass.work = layout_take(&layout, max_i64(work, layer_work_layout(NULL, NULL, s)));
+    stage->pass.scratch = layout_take(&layout, s->scratch_bytes);
+    if (!s->copies) layout_gathered_(stage, &layout);
     stage->recomputed =
-        stage->at.recomputed > 0 ? layout_take(layout, max_i64(stage->at.dense_bundle, stage->at.layer_bundle)) : NULL;
-    for (int i = 0; i < 2; i++) stage->pass.quantized[i] = layout_take(layout, quantized_work_bytes(s));
-    stage->pass.scales = layout_take(layout, s->fp8 == FP8_TENSOR ? 2 * FACTOR_ONE_SCALE : 0);
+        stage->at.recomputed > 0 ? layout_take(&layout, max_i64(stage->at.dense_bundle, stage->at.layer_bundle)) : NULL;
+    for (int i = 0; i < 2; i++) stage->pass.quantized[i] = layout_take(&layout, quantized_work_bytes(s));
+    stage->pass.scales = layout_take(&layout, s->fp8 == FP8_TENSOR ? 2 * FACTOR_ONE_SCALE : 0);
     int kind = s->narrow[GATHERED_GRADIENT];
     stage->pass.narrowed =
-        layout_take(layout, kind == FACTOR_PLAIN ? 0 : quantized_bytes(s, kind, s->shard_rows, s->hidden));
-    stage->gradient = stage->at.first ? layout_take(layout, stage->at.message_bytes) : NULL;
-    if (layout->used < passes + muon) layout_take(layout, passes + muon - layout->used);
-    return layout->used;
+        layout_take(&layout, kind == FACTOR_PLAIN ? 0 : quantized_bytes(s, kind, s->shard_rows, s->hidden));
+    stage->gradient = stage->at.first ? layout_take(&layout, stage->at.message_bytes) : NULL;
+    if (layout.used < passes + muon) layout_take(&layout, passes + muon - layout.used);
+    return layout.used;
 }
 
-static int64_t layout_head_(Stage *stage, Layout *layout) {
-    if (stage->at.last) head_work_layout(&stage->head_work, layout, &stage->at.shape);
-    return layout->used;
+static int64_t layout_head_(Stage *stage, void *base) {
+    Layout layout = {base, 0};
+    if (stage->at.last) head_work_layout(&stage->head_work, &layout, &stage->at.shape);
+    return layout.used;
 }
 
 static SumShape sum_shape_(const Config *config, const StageShape *at) {
@@ -130,11 +132,10 @@ static SumShape sum_shape_(const Config *config, const StageShape *at) {
     return shape;
 }
 
-static int64_t layout_sums_(SumWorkspaces *workspaces, void *base, const Config *config, const StageShape *at,
-                            const StageTensors *tensors) {
-    SumShape shape = sum_shape_(config, at);
-    memset(workspaces, 0, sizeof *workspaces);
-    return at->own_sums ? sums_layout(workspaces, base, &shape, tensors) : 0;
+static int64_t layout_sums_(Stage *stage, void *base) {
+    SumShape shape = sum_shape_(stage->config, &stage->at);
+    memset(&stage->workspaces, 0, sizeof stage->workspaces);
+    return stage->at.own_sums ? sums_layout(&stage->workspaces, base, &shape, &stage->tensors) : 0;
 }
 
 // Returns the byte offset of a chunk's keys in stage->keys; for chunk == chunks, the size of stage->keys.
@@ -151,9 +152,8 @@ static int64_t positions_bytes_(const StageShape *at) {
 
 void stage_work_bytes(MemoryBytes *bytes, const TensorTable *table, const Config *config, const StageShape *at) {
     Stage stage = {.at = *at, .config = config, .table = *table};
-    Layout workspace = {NULL, 0}, head = {NULL, 0};
-    bytes->bytes[MEMORY_WORKSPACE] += layout_workspace_(&stage, &workspace);
-    bytes->bytes[MEMORY_HEAD] += layout_head_(&stage, &head);
+    bytes->bytes[MEMORY_WORKSPACE] += layout_workspace_(&stage, NULL);
+    bytes->bytes[MEMORY_HEAD] += layout_head_(&stage, NULL);
     bytes->bytes[MEMORY_KEYS] += keys_offset_(at, at->chunks);
     int arrays = (at->first ? 1 : 0) + (at->last ? 2 : 0) + (config_uses_documents(config) ? 1 : 0);
     bytes->bytes[MEMORY_DATA] +=
@@ -163,65 +163,52 @@ void stage_work_bytes(MemoryBytes *bytes, const TensorTable *table, const Config
 
 void stage_state_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const TensorTable *table,
                        const Config *config, const StageShape *at) {
-    SumWorkspaces workspaces;
-    StageTensors tensors;
-    layout_tensors_(&tensors, table, at, config, 0);
-    tensors_bytes(&tensors, bytes);
-    bytes->bytes[MEMORY_MESSAGES] += layout_sums_(&workspaces, NULL, config, at, &tensors);
+    Stage stage = {.at = *at, .config = config};
+    layout_tensors_(&stage.tensors, table, at, config, 0);
+    tensors_bytes(&stage.tensors, bytes);
+    bytes->bytes[MEMORY_MESSAGES] += layout_sums_(&stage, NULL);
     *staged = 0;
     if (config->hardware.share_gpu && !at->own_sums) {
         SumShape shape = sum_shape_(config, at);
         shape.staged = true;
-        *staged = sums_layout(&workspaces, NULL, &shape, &tensors);
+        *staged = sums_layout(&stage.workspaces, NULL, &shape, &stage.tensors);
     }
-    *states = tensors_states(&tensors);
-    tensors_free(&tensors, NULL);
+    *states = tensors_states(&stage.tensors);
+    tensors_free(&stage.tensors, NULL);
 }
 
-static int allocate_work_(Stage *stage, Error *err) {
-    Backend *be = stage->be;
-    Layout count = {NULL, 0}, head = {NULL, 0};
-    int64_t bytes = layout_workspace_(stage, &count), head_bytes = layout_head_(stage, &head);
-    stage->workspace = be->allocate(be, MEMORY_WORKSPACE, bytes, "workspace", err);
-    if (stage->workspace == NULL) return -1;
-    Layout bind = {(char *)stage->workspace, 0};
-    layout_workspace_(stage, &bind);
-    assert(bind.used == bytes);
-    const Shape *s = &stage->at.shape;
-    if (be->use_workspace != NULL) be->use_workspace(be, stage->op_workspace, s->shard_rows, s->hidden, &s->attention);
-    int64_t mapped_bytes = layout_mapped_(stage, NULL);
-    void *mapped = mapped_bytes > 0 ? be->allocate(be, MEMORY_MESSAGES, mapped_bytes, "gathered rows", err) : NULL;
-    if (mapped_bytes > 0 && mapped == NULL) return -1;
-    layout_mapped_(stage, mapped);
-    assert(stage->gathered.bytes == mapped_bytes);
-    if (!stage->at.last) return 0;
-    stage->head_workspace = be->allocate(be, MEMORY_HEAD, head_bytes, "logits", err);
-    if (stage->head_workspace == NULL) return -1;
-    Layout bind_head = {(char *)stage->head_workspace, 0};
-    layout_head_(stage, &bind_head);
-    assert(bind_head.used == head_bytes);
-    return 0;
+// Allocates the memory that `layout` counts, and binds it. NULL if there is nothing to allocate, on failure with err,
+// and after an earlier failure.
+static void *bind_(Stage *stage, int64_t (*layout)(Stage *, void *base), MemoryCategory category, const char *what,
+                   Error *err) {
+    int64_t bytes = layout(stage, NULL);
+    void *memory = bytes > 0 && err->code == 0 ? stage->be->allocate(stage->be, category, bytes, what, err) : NULL;
+    if (memory == NULL) return NULL;
+    int64_t bound = layout(stage, memory);
+    assert(bound == bytes);
+    return memory;
 }
 
-static int64_t sums_bytes_(Stage *stage, void *base) {
-    return layout_sums_(&stage->workspaces, base, stage->config, &stage->at, &stage->tensors);
+// Allocates an array with an element for each token of a step, NULL if it is not used. Failures: see bind_.
+static void *tokens_array_(Stage *stage, bool used, const char *what, Error *err) {
+    int64_t bytes = memory_round(stage->most_microbatches * stage->at.rows * 4);
+    return used && err->code == 0 ? stage->be->allocate(stage->be, MEMORY_DATA, bytes, what, err) : NULL;
 }
 
 static int allocate_data_(Stage *stage, Error *err) {
     Backend *be = stage->be;
     int64_t keys = keys_offset_(&stage->at, stage->at.chunks);
     if (keys > 0 && (stage->keys = be->allocate(be, MEMORY_KEYS, keys, "keys", err)) == NULL) return -1;
-    int64_t bytes = memory_round(stage->most_microbatches * stage->at.rows * 4);
-    if (stage->at.first && (stage->tokens = (int32_t *)be->allocate(be, MEMORY_DATA, bytes, "tokens", err)) == NULL)
-        return -1;
-    if (config_uses_documents(stage->config) &&
-        (stage->places = (int32_t *)be->allocate(be, MEMORY_DATA, bytes, "places in documents", err)) == NULL)
-        return -1;
-    if (stage->places != NULL) stage->host_places = xmalloc((size_t)bytes);
-    if (stage->at.shape.pieces > 1) {
+    stage->tokens = tokens_array_(stage, stage->at.first, "tokens", err);
+    stage->places = tokens_array_(stage, config_uses_documents(stage->config), "places in documents", err);
+    stage->targets = tokens_array_(stage, stage->at.last, "targets", err);
+    stage->losses = tokens_array_(stage, stage->at.last, "losses", err);
+    if (stage->places != NULL)
+        stage->host_places = xmalloc((size_t)(stage->most_microbatches * stage->at.rows) * sizeof(int32_t));
+    if (err->code == 0 && stage->at.shape.pieces > 1) {
         const Shape *s = &stage->at.shape;
         int64_t length = s->seq / s->pieces, row = 0;
-        stage->positions = (int32_t *)be->allocate(be, MEMORY_DATA, positions_bytes_(&stage->at), "positions", err);
+        stage->positions = be->allocate(be, MEMORY_DATA, positions_bytes_(&stage->at), "positions", err);
         if (stage->positions == NULL) return -1;
         int32_t *host = xmalloc((size_t)s->rows * sizeof *host);
         for (int piece = 0; piece < s->pieces; piece++)
@@ -231,10 +218,7 @@ static int allocate_data_(Stage *stage, Error *err) {
         be->upload(be, stage->positions, host, s->rows * (int64_t)sizeof *host);
         free(host);
     }
-    if (!stage->at.last) return 0;
-    if ((stage->targets = (int32_t *)be->allocate(be, MEMORY_DATA, bytes, "targets", err)) == NULL) return -1;
-    if ((stage->losses = (float *)be->allocate(be, MEMORY_DATA, bytes, "losses", err)) == NULL) return -1;
-    return 0;
+    return err->code == 0 ? 0 : -1;
 }
 
 int stage_allocate(Stage *stage, const Model *model, const Config *config, const StageShape *at,
@@ -259,25 +243,22 @@ int stage_allocate(Stage *stage, const Model *model, const Config *config, const
     stage->embedding = at->first ? tensors : NULL;
     stage->layers = tensors + (at->first ? table->first_layer : 0);
     stage->head = at->last ? stage->layers + at->layers * table->per_layer : NULL;
-    if (allocate_work_(stage, err) != 0) return -1;
-
-    int64_t sums = sums_bytes_(stage, NULL);
-    if (sums > 0) {
-        stage->sums_memory = be->allocate(be, MEMORY_MESSAGES, sums, "sums over ranks", err);
-        if (stage->sums_memory == NULL) return -1;
-        int64_t bound = sums_bytes_(stage, stage->sums_memory);
-        assert(bound == sums);
-        sums_lend(tensor, &stage->workspaces.tensor);
-    }
+    const Shape *s = &stage->at.shape;
+    stage->workspace = bind_(stage, layout_workspace_, MEMORY_WORKSPACE, "workspace", err);
+    bind_(stage, layout_mapped_, MEMORY_MESSAGES, "gathered rows", err);
+    stage->head_workspace = bind_(stage, layout_head_, MEMORY_HEAD, "logits", err);
+    stage->sums_memory = bind_(stage, layout_sums_, MEMORY_MESSAGES, "sums over ranks", err);
+    if (err->code != 0) return -1;
+    if (be->use_workspace != NULL) be->use_workspace(be, stage->op_workspace, s->shard_rows, s->hidden, &s->attention);
+    if (stage->sums_memory != NULL) sums_lend(tensor, &stage->workspaces.tensor);
     if (allocate_data_(stage, err) != 0) return -1;
 
     // The tensor group's library registers the memory of sums and gathers: the mapped memory, or else the workspace.
     if (tensor == NULL || tensor->use_memory == NULL) return 0;
-    Layout count = {NULL, 0};
     Stage counted = *stage;
     CommMemory memory = stage->gathered;
     if (memory.memory == NULL)
-        memory = (CommMemory){.memory = stage->workspace, .bytes = layout_workspace_(&counted, &count)};
+        memory = (CommMemory){.memory = stage->workspace, .bytes = layout_workspace_(&counted, NULL)};
     int registered = tensor->use_memory(tensor, &memory, err);
     stage->registered = registered > 0;
     return registered < 0 ? -1 : 0;
@@ -302,7 +283,6 @@ void stage_use_context(Stage *stage, Comm *const context[2]) {
 void stage_destroy(Stage *stage) {
     if (stage->be == NULL) return;
     free_all(stage->rope, stage->host_places);
-    Layout count = {NULL, 0}, head = {NULL, 0};
     int64_t bytes = memory_round(stage->most_microbatches * stage->at.rows * 4);
     backend_release(stage->be, MEMORY_KEYS, stage->keys, keys_offset_(&stage->at, stage->at.chunks));
     backend_release(stage->be, MEMORY_DATA, stage->tokens, bytes);
@@ -315,13 +295,13 @@ void stage_destroy(Stage *stage) {
     if (stage->sums_memory != NULL) {
         sums_lend(stage->pass.tensor, NULL);
         for (int i = 0; i < 2; i++) sums_lend(stage->pass.context[i], NULL);
-        backend_release(stage->be, MEMORY_MESSAGES, stage->sums_memory, sums_bytes_(stage, NULL));
+        backend_release(stage->be, MEMORY_MESSAGES, stage->sums_memory, layout_sums_(stage, NULL));
     }
     Comm *tensor = stage->pass.tensor;
     if (stage->registered) tensor->use_memory(tensor, NULL, NULL);
     backend_release(stage->be, MEMORY_MESSAGES, stage->gathered.memory, stage->gathered.bytes);
-    backend_release(stage->be, MEMORY_WORKSPACE, stage->workspace, layout_workspace_(stage, &count));
-    backend_release(stage->be, MEMORY_HEAD, stage->head_workspace, layout_head_(stage, &head));
+    backend_release(stage->be, MEMORY_WORKSPACE, stage->workspace, layout_workspace_(stage, NULL));
+    backend_release(stage->be, MEMORY_HEAD, stage->head_workspace, layout_head_(stage, NULL));
     tensors_free(&stage->tensors, stage->be);
     table_free(&stage->table);
     memset(stage, 0, sizeof *stage);
