@@ -129,8 +129,7 @@ static void probabilities_(CudaBackend *cuda, const AttentionShape *s, int64_t s
                             s->seq, attention_keys(s), s->head_dim, false);
     }
     CudaScores shape = scores_of_(s, sequence);
-    if (wide == NULL) cuda_softmax_forward(&cuda->backend, p, p, &shape);
-    else cuda_softmax_unfused_forward(&cuda->backend, p, p, wide, &shape);
+    cuda_softmax_forward(&cuda->backend, p, p, wide, &shape);
 }
 
 static void sequence_backward_(CudaBackend *cuda, const AttentionShape *s, int64_t sequence, void *dqkv, const void *p,
@@ -144,8 +143,7 @@ static void sequence_backward_(CudaBackend *cuda, const AttentionShape *s, int64
                             turned_(attention_key_(&part, qkv, true)), s->seq, keys, s->head_dim, false);
     }
     CudaScores shape = scores_of_(s, sequence);
-    if (workspace->wide == NULL) cuda_softmax_backward(&cuda->backend, workspace->dp, workspace->dp, p, &shape);
-    else cuda_softmax_unfused_backward(&cuda->backend, workspace->dp, workspace->dp, p, workspace->wide, &shape);
+    cuda_softmax_backward(&cuda->backend, workspace->dp, workspace->dp, p, workspace->wide, &shape);
     for (int64_t member = 0; member < attention_group_(s); member++) {
         HeadPart part = {cuda, s, sequence, member};
         View ds = square_(&part, workspace->dp);

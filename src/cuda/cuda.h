@@ -96,14 +96,11 @@ typedef struct CudaScores {
     int64_t apart;
 } CudaScores;
 
-void cuda_softmax_forward(Backend *backend, void *p, const void *scores, const CudaScores *shape);
+// wide: NULL, or workspace of matrices * rows * cols floats for separate fp32 passes (cast, scale, mask, softmax, cast)
+// over all scores, as Megatron-LM makes them where its fused kernel does not apply.
+void cuda_softmax_forward(Backend *backend, void *p, const void *scores, float *wide, const CudaScores *shape);
 // Computes dscores = scale * p * (dp - row sum of p * dp). dscores may be dp. dp above the diagonal is ignored.
-void cuda_softmax_backward(Backend *backend, void *dscores, const void *dp, const void *p, const CudaScores *shape);
-
-// Compute softmax and gradient in separate fp32 passes (cast, scale, mask, softmax, cast) over all scores, as
-// Megatron-LM does where its fused kernel does not apply. wide: workspace of matrices * rows * cols floats.
-void cuda_softmax_unfused_forward(Backend *backend, void *p, const void *scores, float *wide, const CudaScores *shape);
-void cuda_softmax_unfused_backward(Backend *backend, void *dscores, const void *dp, const void *p, float *wide,
-                                   const CudaScores *shape);
+void cuda_softmax_backward(Backend *backend, void *dscores, const void *dp, const void *p, float *wide,
+                           const CudaScores *shape);
 
 __END_DECLS

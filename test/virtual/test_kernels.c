@@ -294,11 +294,11 @@ static void check_softmax(int precision, CudaScores scores, bool fused, bool in_
     spoil_unseen(&op, s, &x);
     spoil_unseen(&op, s, &dp);
     if (fused) {
-        cuda_softmax_forward(op.backend, p.data, x.data, s);
-        cuda_softmax_backward(op.backend, ds.data, dp.data, p.data, s);
+        cuda_softmax_forward(op.backend, p.data, x.data, NULL, s);
+        cuda_softmax_backward(op.backend, ds.data, dp.data, p.data, NULL, s);
     } else {
-        cuda_softmax_unfused_forward(op.backend, p.data, x.data, wide, s);
-        cuda_softmax_unfused_backward(op.backend, ds.data, dp.data, p.data, wide, s);
+        cuda_softmax_forward(op.backend, p.data, x.data, wide, s);
+        cuda_softmax_backward(op.backend, ds.data, dp.data, p.data, wide, s);
     }
     double bound = precision == PRECISION_BF16 ? 0x1p-7 : 1e-5; // the slopes start from p as stored
     op_near("p", op_read(&op, &p), want_p, count, bound, 1e-6);
@@ -319,8 +319,8 @@ static int64_t run_all(Op *op, unsigned char *out) {
     Norm n = norm_run(op, 50, 1032, true);
     Operand x = op_operand(op, scores_count(s), 1, 0, 20), p = op_output(op, x.count), ds = op_output(op, x.count);
     Operand sums = op_gradient(op, 1032, 3, 1);
-    cuda_softmax_forward(op->backend, p.data, x.data, s);
-    cuda_softmax_backward(op->backend, ds.data, x.data, p.data, s);
+    cuda_softmax_forward(op->backend, p.data, x.data, NULL, s);
+    cuda_softmax_backward(op->backend, ds.data, x.data, p.data, NULL, s);
     cuda_column_sums(op->backend, sums.data, n.x.data, 50, 1032);
     return op_outputs(out, &n.out, &n.dx, &n.dw, &n.db, &p, &ds, &sums);
 }

@@ -99,11 +99,6 @@ struct Slots {
     int64_t count; // elements of each array, >= columns
 };
 
-static Slots slots_make_(int64_t cols, int width, int threads) {
-    int64_t units = (cols / width + threads - 1) / threads;
-    return Slots{width, width >= 4 ? 4 : 1, threads, units * width * threads};
-}
-
 // Returns the column of slot i; columns past the row's length are padding.
 __device__ __forceinline__ int64_t slot_column_(const Slots &s, int64_t i) {
     int64_t part = i / ((int64_t)s.group * s.threads); // unit * parts + group within the unit
@@ -261,7 +256,9 @@ enum { WIDE_THREADS = 640 };
 
 template <typename T, bool CENTERED> void norm_backward_launch_(CudaBackend *cuda, Backward &a, float *dw, float *db) {
     RowPlan plan = row_plan(a.cols, PACK<T>, aligned_16(a.dx, a.dout, a.x, a.w));
-    Slots slots = slots_make_(a.cols, plan.units == ROW_SCALAR_UNITS ? 1 : PACK<T>, plan.threads);
+    const int width = plan.units == ROW_SCALAR_UNITS ? 1 : PACK<T>;
+    const int64_t units = (a.cols / width + plan.threads - 1) / plan.threads;
+    const Slots slots = {width, width >= 4 ? 4 : 1, plan.threads, units * width * plan.threads};
     int64_t bytes = (CENTERED ? 2 : 1) * slots.count * (int64_t)sizeof(float);
     int blocks = backward_blocks_(cuda, a.rows, plan.threads, bytes);
     a.slots = slots.count;
@@ -311,50 +308,45 @@ void cuda_norm_backward(Backend *backend, void *dx, float *dw, float *db, const 
 
 // --- norms over the heads of q and k: each head is a row within a row of qkv
 
-static int64_t heads_kept_width_(const AttentionShape *s) { return (s->heads + s->kv_heads) * s->head_dim; }
+// Describes the query heads of qkv, or the key heads if `keys`. first: element of their first head in a row of qkv, and
+// in a row of kept.
+struct HeadRows {
+    int64_t rows, first;
+    StridedRows at, keep;
+};
 
-// Returns the address of the first key head if `keys`, else of the first query head.
-static void *heads_first_(Backend *backend, const void *at, const AttentionShape *s, bool keys) {
-    return (char *)at + (keys ? s->heads * s->head_dim * backend->element : 0);
-}
-
-static void norm_heads_forward_(Backend *backend, void *qkv, void *kept, const void *w, const AttentionShape *s,
-                                bool keys, double eps) {
-    int64_t heads = keys ? s->kv_heads : s->heads;
-    void *x = heads_first_(backend, qkv, s, keys);
-    Forward a = {};
-    a.out = factor_plain(x), a.x = x, a.w = w;
-    a.cols = (int)s->head_dim, a.eps = (float)eps;
-    a.at = {(int)heads, attention_qkv_width(s)}, a.keep = {(int)heads, heads_kept_width_(s)};
-    a.kept = heads_first_(backend, kept, s, keys);
-    FOR_ELEMENT(backend,
-                (norm_forward_launch_<T, false, FACTOR_PLAIN>(cuda_self(backend), a, s->seq * s->batch * heads)));
-}
-
-static void norm_heads_backward_(Backend *backend, void *dqkv, float *dw, const void *kept, const void *w,
-                                 const AttentionShape *s, bool keys, double eps) {
-    int64_t heads = keys ? s->kv_heads : s->heads;
-    void *dx = heads_first_(backend, dqkv, s, keys);
-    Backward a = {};
-    a.dx = dx, a.dout = dx, a.x = heads_first_(backend, kept, s, keys), a.w = w;
-    a.rows = s->seq * s->batch * heads, a.cols = (int)s->head_dim, a.eps = (float)eps;
-    a.at = {(int)heads, attention_qkv_width(s)}, a.keep = {(int)heads, heads_kept_width_(s)};
-    a.replace = true;
-    FOR_ELEMENT(backend, (norm_backward_launch_<T, false>(cuda_self(backend), a, dw, nullptr)));
+static HeadRows heads_(const AttentionShape *s, bool keys) {
+    const int heads = (int)(keys ? s->kv_heads : s->heads);
+    return HeadRows{s->seq * s->batch * heads, keys ? s->heads * s->head_dim : 0, {heads, attention_qkv_width(s)},
+                    {heads, (s->heads + s->kv_heads) * s->head_dim}};
 }
 
 void cuda_heads_norm_forward(Backend *backend, void *qkv, void *kept, const void *wq, const void *wk,
                              const AttentionShape *shape, double eps) {
-    if (norm_refused_(cuda_self(backend), shape->head_dim)) return;
-    norm_heads_forward_(backend, qkv, kept, wq, shape, false, eps);
-    norm_heads_forward_(backend, qkv, kept, wk, shape, true, eps);
+    CudaBackend *cuda = cuda_self(backend);
+    if (norm_refused_(cuda, shape->head_dim)) return;
+    for (int keys = 0; keys < 2; keys++) {
+        const HeadRows heads = heads_(shape, keys);
+        Forward a = {};
+        a.x = (char *)qkv + heads.first * backend->element, a.kept = (char *)kept + heads.first * backend->element;
+        a.out = factor_plain(a.x), a.w = keys ? wk : wq;
+        a.cols = (int)shape->head_dim, a.eps = (float)eps, a.at = heads.at, a.keep = heads.keep;
+        FOR_ELEMENT(backend, (norm_forward_launch_<T, false, FACTOR_PLAIN>(cuda, a, heads.rows)));
+    }
 }
 
 void cuda_heads_norm_backward(Backend *backend, void *dqkv, float *dwq, float *dwk, const void *kept, const void *wq,
                               const void *wk, const AttentionShape *shape, double eps) {
-    if (norm_refused_(cuda_self(backend), shape->head_dim)) return;
-    norm_heads_backward_(backend, dqkv, dwq, kept, wq, shape, false, eps);
-    norm_heads_backward_(backend, dqkv, dwk, kept, wk, shape, true, eps);
+    CudaBackend *cuda = cuda_self(backend);
+    if (norm_refused_(cuda, shape->head_dim)) return;
+    for (int keys = 0; keys < 2; keys++) {
+        const HeadRows heads = heads_(shape, keys);
+        Backward a = {};
+        a.dx = (char *)dqkv + heads.first * backend->element, a.x = (char *)kept + heads.first * backend->element;
+        a.dout = a.dx, a.w = keys ? wk : wq, a.rows = heads.rows;
+        a.cols = (int)shape->head_dim, a.eps = (float)eps, a.at = heads.at, a.keep = heads.keep, a.replace = true;
+        FOR_ELEMENT(backend, (norm_backward_launch_<T, false>(cuda, a, keys ? dwk : dwq, nullptr)));
+    }
 }
 
 // --- column sums, for the gradients of biases. A block sums 32 pieces of columns (512 contiguous bytes per row) over a

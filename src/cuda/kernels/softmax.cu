@@ -116,23 +116,7 @@ void softmax_backward_launch_(CudaBackend *cuda, D *dscores, const D *dp, const 
                               (softmax_backward_kernel<T, D, W, UNITS>), dscores, dp, p, rows_of_(s)));
 }
 
-} // namespace
-
-void cuda_softmax_forward(Backend *backend, void *p, const void *scores, const CudaScores *shape) {
-    CudaBackend *cuda = cuda_self(backend);
-    if (softmax_refused_(cuda, shape->cols)) return;
-    FOR_ELEMENT(backend, (softmax_forward_launch_<T>(cuda, (T *)p, (const T *)scores, shape)));
-}
-
-void cuda_softmax_backward(Backend *backend, void *dscores, const void *dp, const void *p, const CudaScores *shape) {
-    CudaBackend *cuda = cuda_self(backend);
-    if (softmax_refused_(cuda, shape->cols)) return;
-    FOR_ELEMENT(backend, (softmax_backward_launch_<T, T>(cuda, (T *)dscores, (const T *)dp, (const T *)p, shape)));
-}
-
 // --- the passes of the unfused form over `wide`
-
-namespace {
 
 enum { PASS_THREADS = 256 };
 enum SoftmaxPass { PASS_SCALE, PASS_MASK_SCORES, PASS_MASK_SLOPES };
@@ -163,11 +147,15 @@ static CudaScores whole_rows_(const CudaScores *s) {
 
 } // namespace
 
-void cuda_softmax_unfused_forward(Backend *backend, void *p, const void *scores, float *wide, const CudaScores *shape) {
+void cuda_softmax_forward(Backend *backend, void *p, const void *scores, float *wide, const CudaScores *shape) {
     CudaBackend *cuda = cuda_self(backend);
     CudaScores all = whole_rows_(shape);
     int64_t count = shape->matrices * shape->rows * shape->cols;
     if (softmax_refused_(cuda, shape->cols)) return;
+    if (wide == nullptr) {
+        FOR_ELEMENT(backend, (softmax_forward_launch_<T>(cuda, (T *)p, (const T *)scores, shape)));
+        return;
+    }
     cuda_to_float(backend, wide, scores, count);
     pass_launch_(cuda, wide, shape, PASS_SCALE);
     pass_launch_(cuda, wide, shape, PASS_MASK_SCORES);
@@ -175,12 +163,16 @@ void cuda_softmax_unfused_forward(Backend *backend, void *p, const void *scores,
     cuda_from_float(backend, p, wide, count);
 }
 
-void cuda_softmax_unfused_backward(Backend *backend, void *dscores, const void *dp, const void *p, float *wide,
-                                   const CudaScores *shape) {
+void cuda_softmax_backward(Backend *backend, void *dscores, const void *dp, const void *p, float *wide,
+                           const CudaScores *shape) {
     CudaBackend *cuda = cuda_self(backend);
     CudaScores all = whole_rows_(shape);
     int64_t count = shape->matrices * shape->rows * shape->cols;
     if (softmax_refused_(cuda, shape->cols)) return;
+    if (wide == nullptr) {
+        FOR_ELEMENT(backend, (softmax_backward_launch_<T, T>(cuda, (T *)dscores, (const T *)dp, (const T *)p, shape)));
+        return;
+    }
     cuda_to_float(backend, wide, dp, count);
     pass_launch_(cuda, wide, shape, PASS_MASK_SLOPES); // values above the diagonal are undefined
     FOR_ELEMENT(backend, (softmax_backward_launch_<T, float>(cuda, wide, wide, (const T *)p, &all)));

@@ -56,7 +56,10 @@ template <typename T, int W> __device__ __forceinline__ Floats<W> piece_floats(c
     else if constexpr (sizeof(T) == 4)
         EACH (i, W) out.v[i] = __uint_as_float(piece.word[i]);
     else
-        EACH (i, W) out.v[i] = __uint_as_float(i % 2 == 0 ? piece.word[i / 2] << 16 : piece.word[i / 2] & 0xffff0000u);
+        EACH (i, W / 2) {
+            out.v[2 * i] = __uint_as_float(piece.word[i] << 16);
+            out.v[2 * i + 1] = __uint_as_float(piece.word[i] & 0xffff0000u);
+        }
     return out;
 }
 
@@ -67,12 +70,11 @@ template <typename T, int W> __device__ __forceinline__ Piece<T, W> piece_round(
     else if constexpr (W == 1) out.element = __float2bfloat16_rn(x.v[0]);
     else if constexpr (sizeof(T) == 4)
         EACH (i, W) out.word[i] = __float_as_uint(x.v[i]);
-    else {
+    else
         EACH (i, W / 2) {
             __nv_bfloat162 pair = __floats2bfloat162_rn(x.v[2 * i], x.v[2 * i + 1]);
             memcpy(&out.word[i], &pair, sizeof pair);
         }
-    }
     return out;
 }
 
