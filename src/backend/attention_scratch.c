@@ -2,6 +2,8 @@
 // test/cuda/test_cudnn.py compares them with cuDNN. They are exact to the byte, and decide whether a stage fits.
 #include "attention_scratch.h"
 
+#include "base/units.h"
+
 static int64_t pad_(int64_t length, int64_t to) { return (length + to - 1) / to * to; }
 
 // Returns the smallest divisor d of `all` with d * each >= need; `all` if there is no such divisor.
@@ -92,21 +94,14 @@ int64_t attention_flash_workspace(const AttentionShape *shape, int capability) {
     return most;
 }
 
-static int64_t flash_of_gpu_(const AttentionShape *shape, int capability) {
-    static const int known[] = {80, 90, 100};
-    if (capability != 0) return attention_flash_workspace(shape, capability);
-    int64_t most = 0;
-    for (int i = 0; i < 3; i++) {
-        int64_t bytes = attention_flash_workspace(shape, known[i]);
-        if (bytes > most) most = bytes;
-    }
-    return most;
-}
-
 int64_t attention_scratch_cuda(const AttentionShape *shape, int64_t element, int capability) {
     int64_t scores = shape->heads * shape->seq * attention_keys(shape);
+    if (shape->mode == ATTENTION_FLASH && capability == 0) // the largest of all GPUs
+        return max_i64(
+            attention_scratch_cuda(shape, element, 80),
+            max_i64(attention_scratch_cuda(shape, element, 90), attention_scratch_cuda(shape, element, 100)));
     if (shape->mode == ATTENTION_FLASH)
-        return memory_round(flash_of_gpu_(shape, capability)) + attention_flash_beside(shape);
+        return memory_round(attention_flash_workspace(shape, capability)) + attention_flash_beside(shape);
     int64_t bytes = memory_round(scores * element) * (shape->mode == ATTENTION_NONE ? 1 : 2);
     return attention_softmax_fuses(shape, element) ? bytes : bytes + memory_round(scores * 4);
 }

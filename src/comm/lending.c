@@ -75,31 +75,28 @@ int lending_lend(Backend *be, void *memory, int64_t bytes, Comm *control, int pe
     return comm_send_now(control, peer, &confirmed, sizeof confirmed, err);
 }
 
-// Maps the lender's memory, sets *memory to its address here, and writes the complements of the offer's words there. If
-// the memory cannot be mapped, sets *memory to NULL and `why` to the reason. Returns -1 with err if the device fails.
-static int map_(Backend *be, const Offer *offer, int64_t bytes, void **memory, char why[256], Error *err) {
-    char host[sizeof offer->host];
+int lending_borrow(Backend *be, int64_t bytes, Comm *control, int peer, void **memory, char why[256], Error *err) {
+    Offer offer;
+    char host[sizeof offer.host];
     Error unable = {0};
     const char *reason = NULL;
     *memory = NULL;
+    if (comm_receive_now(control, peer, &offer, sizeof offer, err) != 0) return -1;
+
+    // Maps the memory, checks the words in it and writes their complements.
     host_identity_(host, sizeof host);
-    if (offer->bytes == 0 || offer->host[0] == '\0' || be->borrow == NULL) reason = "the peer's memory cannot be lent";
-    else if (memcmp(host, offer->host, sizeof host) != 0) reason = "the peer is on another host";
-    else if (offer->bytes != bytes) reason = "the two ranks expect different sizes";
-    if (reason == NULL && (*memory = be->borrow(be, &offer->loan, bytes, &unable)) == NULL) reason = unable.text;
-    if (reason == NULL && !proves_(be, *memory, bytes, offer->token)) {
+    if (offer.bytes == 0 || offer.host[0] == '\0' || be->borrow == NULL) reason = "the peer's memory cannot be lent";
+    else if (memcmp(host, offer.host, sizeof host) != 0) reason = "the peer is on another host";
+    else if (offer.bytes != bytes) reason = "the two ranks expect different sizes";
+    if (reason == NULL && (*memory = be->borrow(be, &offer.loan, bytes, &unable)) == NULL) reason = unable.text;
+    if (reason == NULL && !proves_(be, *memory, bytes, offer.token)) {
         be->give_back(be, *memory, bytes);
         *memory = NULL;
         reason = "a copy from the peer's memory does not contain the data that the peer wrote";
     }
     snprintf(why, 256, "%.255s", reason == NULL ? "" : reason);
-    return reason == NULL ? write_proof_(be, *memory, bytes, ~offer->token, err) : 0;
-}
+    if (reason == NULL && write_proof_(be, *memory, bytes, ~offer.token, err) != 0) return -1;
 
-int lending_borrow(Backend *be, int64_t bytes, Comm *control, int peer, void **memory, char why[256], Error *err) {
-    Offer offer;
-    if (comm_receive_now(control, peer, &offer, sizeof offer, err) != 0) return -1;
-    if (map_(be, &offer, bytes, memory, why, err) != 0) return -1;
     int64_t mapped = *memory != NULL, confirmed = 0;
     if (comm_send_now(control, peer, &mapped, sizeof mapped, err) != 0) return -1;
     if (comm_receive_now(control, peer, &confirmed, sizeof confirmed, err) != 0) return -1;

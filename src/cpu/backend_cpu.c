@@ -256,8 +256,6 @@ Backend *backend_cpu_create(int precision, int threads, Error *err) {
     backend->event_seconds = cpu_event_seconds_;
     backend->count_own_time = cpu_count_own_time_;
     backend->synchronize = cpu_synchronize_;
-    backend->from_float = cpu_from_float;
-    backend->to_float = cpu_to_float;
     backend->workspace_bytes = cpu_workspace_bytes_;
     backend->use_workspace = cpu_use_workspace_;
 #define OPERATION(result, name, ...) backend->name = cpu_##name

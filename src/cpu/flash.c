@@ -32,9 +32,10 @@ typedef struct Packed {
 } Packed;
 
 static int64_t keys_floats_(const AttentionShape *s) { return round_up_(attention_keys(s), GEMM_ROWS) * s->head_dim; }
-static int64_t dims_floats_(const AttentionShape *s) { return round_up_(s->head_dim, GEMM_ROWS) * attention_keys(s); }
 
-int64_t flash_scratch_floats(const AttentionShape *s) { return 2 * keys_floats_(s) + dims_floats_(s); }
+int64_t flash_scratch_floats(const AttentionShape *s) {
+    return 2 * keys_floats_(s) + round_up_(s->head_dim, GEMM_ROWS) * attention_keys(s);
+}
 
 // Returns the tile at key k0 of `form`, a "dims" form, without the tile's first `skip` keys. A block may use fewer
 // keys than the tile contains.

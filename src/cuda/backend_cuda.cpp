@@ -89,24 +89,20 @@ static int64_t whole_(const Backend *backend, MemoryCategory category, int64_t b
     return lent ? memory_pages(bytes, backend->lent_page) : bytes;
 }
 
-// NCCL registers only memory allocated as ncclMemAlloc does ("legacy buffer registration is disabled by default", NCCL
-// user guide, "User Buffer Registration"). If ncclMemAlloc fails, cudaMalloc is tried and its status returned.
-static cudaError_t cuda_take_(CudaBackend *cuda, MemoryCategory category, void **memory, size_t bytes) {
-    bool registers = cuda->registers && cuda->registered == NULL && category == MEMORY_WORKSPACE && bytes > 0;
-    if (registers && ncclMemAlloc(memory, bytes) == ncclSuccess) {
-        cuda->registered = *memory;
-        return cudaSuccess;
-    }
-    if (registers) cudaGetLastError();
-    return cudaMalloc(memory, bytes > 0 ? bytes : 1);
-}
-
 static void *cuda_allocate_(Backend *backend, MemoryCategory category, int64_t bytes, const char *what, Error *err) {
     CudaBackend *cuda = cuda_self(backend);
     void *memory = NULL;
     const int64_t whole = whole_(backend, category, bytes);
     cudaSetDevice(cuda->device);
-    cudaError_t status = bytes < 0 ? cudaErrorMemoryAllocation : cuda_take_(cuda, category, &memory, (size_t)whole);
+    // NCCL registers only memory allocated as ncclMemAlloc does ("legacy buffer registration is disabled by default",
+    // NCCL user guide, "User Buffer Registration").
+    bool asks = cuda->registers && cuda->registered == NULL && category == MEMORY_WORKSPACE && bytes > 0;
+    bool registers = asks && ncclMemAlloc(&memory, (size_t)whole) == ncclSuccess;
+    if (registers) cuda->registered = memory;
+    else if (asks) cudaGetLastError();
+    cudaError_t status = registers   ? cudaSuccess
+                         : bytes < 0 ? cudaErrorMemoryAllocation
+                                     : cudaMalloc(&memory, whole > 0 ? (size_t)whole : 1);
     if (status != cudaSuccess) {
         char needs[160];
         cudaGetLastError();
@@ -262,20 +258,6 @@ static void cuda_destroy_(Backend *backend) {
     free(cuda);
 }
 
-static cudaError_t cuda_open_(CudaBackend *cuda, Clock *clock) {
-    cudaError_t status = cudaSetDevice(cuda->device);
-    // Evictions and messages get a higher priority: compute may wait for them, but they never wait for compute.
-    int least = 0, most = 0;
-    if (status == cudaSuccess) status = cudaDeviceGetStreamPriorityRange(&least, &most);
-    for (int s = 0; s < STREAM_COUNT && status == cudaSuccess; s++)
-        status =
-            cudaStreamCreateWithPriority(&cuda->streams[s], cudaStreamNonBlocking, s == STREAM_COMPUTE ? least : most);
-    for (int i = 0; i < 2 && status == cudaSuccess; i++) status = cudaEventCreate(&clock->event[i]);
-    if (status == cudaSuccess) status = cudaMalloc(&cuda->scratch, CUDA_SCRATCH_BYTES);
-    cuda->scratch_bytes = CUDA_SCRATCH_BYTES;
-    return status;
-}
-
 static int cuda_start_(CudaDevice *device, Error *err) {
     CudaBackend *cuda = &device->cuda;
     Backend *backend = &cuda->backend;
@@ -294,8 +276,17 @@ static int cuda_start_(CudaDevice *device, Error *err) {
                              "%s has compute capability %d.%d; this program's kernels need 8.0 or later (A100 and "
                              "newer)",
                              backend->device, properties.major, properties.minor);
-        status = cuda_open_(cuda, &device->clock);
+        status = cudaSetDevice(cuda->device);
     }
+    // Evictions and messages get a higher priority: compute may wait for them, but they never wait for compute.
+    int least = 0, most = 0;
+    if (status == cudaSuccess) status = cudaDeviceGetStreamPriorityRange(&least, &most);
+    for (int s = 0; s < STREAM_COUNT && status == cudaSuccess; s++)
+        status =
+            cudaStreamCreateWithPriority(&cuda->streams[s], cudaStreamNonBlocking, s == STREAM_COMPUTE ? least : most);
+    for (int i = 0; i < 2 && status == cudaSuccess; i++) status = cudaEventCreate(&device->clock.event[i]);
+    if (status == cudaSuccess) status = cudaMalloc(&cuda->scratch, CUDA_SCRATCH_BYTES);
+    cuda->scratch_bytes = CUDA_SCRATCH_BYTES;
     if (status != cudaSuccess) {
         cudaGetLastError();
         if (status == cudaErrorMemoryAllocation) return no_room_(cuda, CUDA_OWN_BYTES, "the start needs", err);

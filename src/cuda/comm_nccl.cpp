@@ -127,43 +127,45 @@ static ncclResult_t exchange_blocks_(NcclGroup *group, char *out, const int64_t 
     return status == ncclSuccess ? ended : status;
 }
 
-// Sends a few cleared bytes of the scratch from every rank to every other.
-static ncclResult_t try_exchange_(NcclGroup *group) {
-    enum { FEW = 16 };
-    int64_t *bytes = (int64_t *)xcalloc((size_t)group->base.size, sizeof *bytes);
-    for (int q = 0; q < group->base.size; q++) bytes[q] = FEW;
-    char *memory = (char *)group->cuda->scratch;
-    ncclResult_t status = exchange_blocks_(group, memory, bytes, memory + FEW * group->base.size, bytes);
-    free(bytes);
-    return status;
+static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclFloat64, ncclInt8};
+
+static ncclResult_t collect_(NcclGroup *group, CommOperation operation, int root, void *out, const void *in, size_t n,
+                             CommType type) {
+    const NcclLink *all = &group->all;
+    if (operation == COMM_ALL_GATHER) return ncclAllGather(in, out, n, types[type], all->nccl, all->stream);
+    if (operation == COMM_ALL_REDUCE) return ncclAllReduce(in, out, n, types[type], ncclSum, all->nccl, all->stream);
+    if (operation == COMM_REDUCE) return ncclReduce(in, out, n, types[type], ncclSum, root, all->nccl, all->stream);
+    if (operation == COMM_BROADCAST) return ncclBroadcast(in, out, n, types[type], root, all->nccl, all->stream);
+    return ncclReduceScatter(in, out, n, types[type], ncclSum, all->nccl, all->stream);
 }
 
 // Runs every collective in fp32 and bf16, at a small and a large size, because NCCL has different kernels for these
-// cases. All run in place in `scratch`.
+// cases, and an exchange of a few bytes. All run in `scratch`, which is cleared.
 static int try_collectives_(NcclGroup *group, Error *err) {
+    enum { FEW = 16 };
     static const size_t bytes[] = {1024, 4 << 20}; // per rank
     char *memory = (char *)group->cuda->scratch;
-    NcclLink *link = &group->all;
     const size_t size = (size_t)group->base.size, rank = (size_t)group->base.rank;
-    const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16};
     const size_t most = CUDA_SCRATCH_BYTES / size < bytes[1] ? CUDA_SCRATCH_BYTES / size : bytes[1];
-    cudaError_t cleared = cudaMemsetAsync(memory, 0, most * size, link->stream);
+    const int kinds = group->use == COMM_USE_BESIDE ? COMM_BROADCAST + 1 : COMM_REDUCE;
+    cudaError_t cleared = cudaMemsetAsync(memory, 0, most * size, group->all.stream);
     ncclResult_t status = cleared == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
-    for (int i = 0; i < 4 && status == ncclSuccess; i++) {
-        ncclDataType_t type = types[i % 2];
-        const size_t element = type == ncclFloat32 ? 4 : 2;
-        const size_t count = (bytes[i / 2] < most ? bytes[i / 2] : most) / element;
+    for (int i = 0; i < 4 * kinds && status == ncclSuccess; i++) {
+        const CommOperation operation = (CommOperation)(i % kinds);
+        const CommType type = i / kinds % 2 == 0 ? COMM_FLOAT : COMM_BF16;
+        const size_t element = (size_t)comm_type_bytes(type), wanted = bytes[i / kinds / 2];
+        const size_t count = (wanted < most ? wanted : most) / element;
         char *mine = memory + rank * count * element;
-        status = ncclAllReduce(memory, memory, count, type, ncclSum, link->nccl, link->stream);
-        if (status == ncclSuccess) status = ncclAllGather(mine, memory, count, type, link->nccl, link->stream);
-        if (status == ncclSuccess)
-            status = ncclReduceScatter(memory, mine, count, type, ncclSum, link->nccl, link->stream);
-        if (status != ncclSuccess || group->use != COMM_USE_BESIDE) continue;
-        status = ncclReduce(memory, memory, count, type, ncclSum, 0, link->nccl, link->stream);
-        if (status == ncclSuccess) status = ncclBroadcast(memory, memory, count, type, 0, link->nccl, link->stream);
+        status = collect_(group, operation, 0, operation == COMM_REDUCE_SCATTER ? mine : memory,
+                          operation == COMM_ALL_GATHER ? mine : memory, count, type);
     }
-    if (status == ncclSuccess && group->use == COMM_USE_EXCHANGE) status = try_exchange_(group);
-    return settle_(group, link, status, err);
+    if (status == ncclSuccess && group->use == COMM_USE_EXCHANGE) {
+        int64_t *few = (int64_t *)xcalloc(size, sizeof *few);
+        for (size_t q = 0; q < size; q++) few[q] = FEW;
+        status = exchange_blocks_(group, memory, few, memory + FEW * size, few);
+        free(few);
+    }
+    return settle_(group, &group->all, status, err);
 }
 
 static int open_all_(NcclGroup *group, Error *err) {
@@ -344,8 +346,6 @@ static void start_first_(NcclGroup *group) {
     cuda_note(group->cuda, status, "ordering streams");
 }
 
-static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclFloat64, ncclInt8};
-
 // Records a queued collective, and the compute work that may overlap it. sent: bytes that this rank sends.
 static int nccl_started_(NcclGroup *group, double sent, CommRequest *request, Error *err) {
     if (mark_(group, &group->all, request, err) != 0) return -1;
@@ -380,22 +380,13 @@ static int nccl_collective_(Comm *comm, CommOperation operation, int root, void 
     static const char *const doing[] = {"an all-reduce", "an all-gather", "a reduce-scatter", "a reduce",
                                         "a broadcast"};
     NcclGroup *group = nccl_group_(comm);
-    const NcclLink *all = &group->all;
-    const size_t n = (size_t)count;
-    ncclResult_t status;
     if (type == COMM_DOUBLE) {
         int started = group->host->collective(group->host, operation, root, out, in, count, type, request, err);
         request->detail[COMM_ON_HOST] = 1;
         return started;
     }
     if (order_(group, err) != 0) return -1;
-    if (operation == COMM_ALL_GATHER) status = ncclAllGather(in, out, n, types[type], all->nccl, all->stream);
-    else if (operation == COMM_ALL_REDUCE)
-        status = ncclAllReduce(in, out, n, types[type], ncclSum, all->nccl, all->stream);
-    else if (operation == COMM_REDUCE)
-        status = ncclReduce(in, out, n, types[type], ncclSum, root, all->nccl, all->stream);
-    else if (operation == COMM_BROADCAST) status = ncclBroadcast(in, out, n, types[type], root, all->nccl, all->stream);
-    else status = ncclReduceScatter(in, out, n, types[type], ncclSum, all->nccl, all->stream);
+    ncclResult_t status = collect_(group, operation, root, out, in, (size_t)count, type);
     if (status != ncclSuccess) return give_up_(group, doing[operation], -1, nccl_text_(status), err);
     bool reduces = operation == COMM_ALL_REDUCE;
     int64_t block = reduces ? count / comm->size : count, steps = (reduces ? 2 : 1) * (comm->size - 1);

@@ -367,10 +367,6 @@ static int collective_(Comm *comm, CommOperation operation, int root, void *out,
     return 0;
 }
 
-// Returns the expected number of nodes, of n, that k copies reach, divided by k, if all nodes have equally many
-// experts.
-static double reached_(double n, double k) { return n * (1 - pow(1 - 1 / n, k)) / k; }
-
 // Traffic inside the node and between nodes is concurrent. The ranks of a node are consecutive. Copies that are
 // distributed on the receiving node count as inside.
 static int exchange_(Comm *comm, void *out, const int64_t *received, const void *in, const int64_t *sent,
@@ -386,8 +382,10 @@ static int exchange_(Comm *comm, void *out, const int64_t *received, const void 
     }
     double inside = fmax(stays[0], stays[1]), between = fmax(leaves[0], leaves[1]), full = self->clocks->fullest;
     if (self->clocks->once && near < comm->size) {
+        // the expected number of nodes that the copies of a token reach, per copy, if all nodes have equally many experts
+        double nodes = (double)comm->size / near, copies = (double)self->clocks->copies;
         inside += between * (near - 1) / near;
-        between *= reached_((double)comm->size / near, (double)self->clocks->copies);
+        between *= nodes * (1 - pow(1 - 1 / nodes, copies)) / copies;
     }
     double seconds = cost_exchange(cost, inside, near, between, self->links.rate);
     double even = cost_exchange(cost, inside / full, near, between / full, self->links.rate);

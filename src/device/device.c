@@ -164,10 +164,14 @@ static Backend *create_gpu_(const Config *config, int gpu, Error *err) {
     return backend;
 }
 
-static Backend *open_gpu_(Device *device, const Config *config, World *world, Error *err) {
+Backend *device_open(Device *device, const Config *config, World *world, int threads, Error *err) {
     char why[256];
-    int gpus = count_gpus_(config, why), gpu = device_choose_(world, gpus);
-    Backend *backend = create_gpu_(config, gpu, err);
+    memset(device, 0, sizeof *device);
+    device->collectives = config_copies(config) ? config->parallel.collectives : COLLECTIVES_NCCL;
+    int chosen = config->hardware.device == DEVICE_CPU ? 0 : device_settle_(device, config, world, err);
+    if (chosen < 0) return NULL;
+    if (chosen == 0) return backend_cpu_create(config->train.precision, threads, err);
+    Backend *backend = create_gpu_(config, device_choose_(world, count_gpus_(config, why)), err);
     if (backend == NULL) return NULL;
     device->cuda = loaded_();
     const char *unfit = gpu_without_fp8(config->train.fp8, backend->capability);
@@ -180,14 +184,6 @@ static Backend *open_gpu_(Device *device, const Config *config, World *world, Er
     backend->peak_tflops /= device->ranks_on_gpu;
     device->cuda->versions(device->about, sizeof device->about);
     return backend;
-}
-
-Backend *device_open(Device *device, const Config *config, World *world, int threads, Error *err) {
-    memset(device, 0, sizeof *device);
-    device->collectives = config_copies(config) ? config->parallel.collectives : COLLECTIVES_NCCL;
-    int gpus = config->hardware.device == DEVICE_CPU ? 0 : device_settle_(device, config, world, err);
-    if (gpus < 0) return NULL;
-    return gpus > 0 ? open_gpu_(device, config, world, err) : backend_cpu_create(config->train.precision, threads, err);
 }
 
 Backend *device_open_one(const Config *config, Error *err) {

@@ -73,14 +73,6 @@ typedef struct BatchSource {
     const Evaluation *evaluation;
 } BatchSource;
 
-static int batch_fetch_(const Batch *batch, const BatchSource *source, int64_t position, int64_t j, Error *err) {
-    int64_t b = batch->stage->at.shape.batch;
-    int32_t *inputs = batch->tokens + j, *targets = batch->targets + j;
-    if (source->evaluation != NULL) return evaluation_fetch(source->evaluation, position, inputs, targets, b), 0;
-    if (source->validation != NULL) return dataset_fetch(source->validation, position, inputs, targets, b, err);
-    return blend_fetch(source->training, batch->config->train.seed, position, inputs, targets, b, err);
-}
-
 // Chooses tokens of sequence j for the masked objective (Devlin et al. 2018). 8 in 10 chosen tokens become mask_token,
 // 1 in 10 becomes a random token and 1 in 10 stays. The tokens that are not chosen have no target. The result for token
 // i of the sequence depends only on (seed, position, i).
@@ -109,7 +101,13 @@ static int batch_load_(Batch *batch, const BatchSource *source, int64_t first, E
     int64_t position = first + batch->data_rank * stage->microbatches * b;
     for (int64_t i = 0; i < stage->microbatches; i++) {
         for (int64_t j = 0; j < b; j++, position++) {
-            if (batch_fetch_(batch, source, position, j, err) != 0) return -1;
+            int32_t *inputs = batch->tokens + j, *targets = batch->targets + j;
+            int failed = 0;
+            if (source->evaluation != NULL) evaluation_fetch(source->evaluation, position, inputs, targets, b);
+            else if (source->validation != NULL)
+                failed = dataset_fetch(source->validation, position, inputs, targets, b, err);
+            else failed = blend_fetch(source->training, batch->config->train.seed, position, inputs, targets, b, err);
+            if (failed != 0) return -1;
             if (!masked) continue;
             batch_mask_(batch, (uint64_t)(source->training != NULL ? position : -1 - position), j);
         }

@@ -151,17 +151,6 @@ void muon_destroy(Muon *muon) {
 
 // --- a step
 
-// Sums the squares of every split matrix over the tensor ranks. Ranks of one home have the same matrices. The entries
-// of other homes stay 0, so the number of entries, and with it the workspace of the sum, is as planned.
-static int sum_squares_(Muon *muon, Error *err) {
-    muon->be->squared_norms(muon->be, muon->own, muon->parts, muon->count);
-    for (int64_t i = 0; i < muon->count; i++)
-        if (muon->matrices[i].place >= 0) muon->squares[muon->matrices[i].place] = muon->own[i];
-    if (muon->tensor == NULL || muon->places == 0) return 0;
-    return comm_collect_now(muon->tensor, COMM_ALL_REDUCE, muon->squares, muon->squares, muon->places, COMM_DOUBLE,
-                            err);
-}
-
 // Replaces a matrix's gradient, which holds the momentum, by the direction. Multiplying by `factor` makes its norm 1.
 // gathers: exchanges the parts of the tensor ranks. x holds the ranks' rows one after another; y gathers columns, one
 // block per rank.
@@ -194,7 +183,16 @@ static int direct_(Muon *muon, int64_t index, double factor, bool gathers, Error
 
 int muon_directions(Muon *muon, double gradient_scale, Error *err) {
     muon->be->momentum(muon->be, muon->parts, muon->count, muon->beta, gradient_scale);
-    if (sum_squares_(muon, err) != 0) return -1;
+
+    // The squares of every split matrix are summed over the tensor ranks. Ranks of one home have the same matrices. The
+    // entries of other homes stay 0, so the number of entries, and with it the workspace of the sum, is as planned.
+    muon->be->squared_norms(muon->be, muon->own, muon->parts, muon->count);
+    for (int64_t i = 0; i < muon->count; i++)
+        if (muon->matrices[i].place >= 0) muon->squares[muon->matrices[i].place] = muon->own[i];
+    if (muon->tensor != NULL && muon->places > 0 &&
+        comm_collect_now(muon->tensor, COMM_ALL_REDUCE, muon->squares, muon->squares, muon->places, COMM_DOUBLE, err) !=
+            0)
+        return -1;
     for (int64_t i = 0; i < muon->count; i++) {
         int64_t place = muon->matrices[i].place;
         double squares = place < 0 ? muon->own[i] : muon->squares[place];

@@ -24,24 +24,6 @@ int64_t stage_recomputed(const StageShape *at, int chunk, int64_t asked) {
     return of[chunk];
 }
 
-static void shape_chunk_(StageShape *at, int chunk, const Config *config, const Schedule *schedule) {
-    int virtual_stages = schedule->stages * schedule->chunks, g = schedule_virtual(schedule, at->stage, chunk);
-    StageChunk *to = &at->chunk[chunk];
-    to->first_layer = config_first_layer(config, virtual_stages, g);
-    to->layers = config_layers(config, virtual_stages, g);
-    to->before = at->layers;
-    to->dense = max_i64(0, min_i64(to->layers, config->model.dense_layers - to->first_layer));
-    // The backward of the first slice is the last to read its microbatch's keys and values. Without backwards, the last
-    // slice's forward is the last to read them, before the next microbatch.
-    const int *kept = schedule->slices > 1 ? schedule->stage[at->stage].kept : NULL;
-    to->kept = kept != NULL ? kept[chunk] : schedule->slices > 1;
-    to->first = g == 0;
-    to->last = g == virtual_stages - 1;
-    at->layers += to->layers;
-    at->first |= to->first;
-    at->last |= to->last;
-}
-
 int64_t stage_layer_offset(const StageShape *at, const StageChunk *chunk, int64_t layer) {
     int64_t recomputed = min_i64(layer, chunk->recomputed),
             dense = max_i64(0, min_i64(layer, chunk->dense) - recomputed);
@@ -49,18 +31,34 @@ int64_t stage_layer_offset(const StageShape *at, const StageChunk *chunk, int64_
 }
 
 static void shape_chunks_(StageShape *at, const Config *config, const Schedule *schedule) {
-    memset(at->chunk, 0, (size_t)at->chunks * sizeof *at->chunk);
-    for (int c = 0; c < at->chunks; c++) shape_chunk_(at, c, config, schedule);
+    int virtual_stages = schedule->stages * schedule->chunks;
+    // The backward of the first slice is the last to read its microbatch's keys and values. Without backwards, the last
+    // slice's forward is the last to read them, before the next microbatch.
+    const int *kept = schedule->slices > 1 ? schedule->stage[at->stage].kept : NULL;
     for (int c = 0; c < at->chunks; c++) {
-        at->chunk[c].recomputed = stage_recomputed(at, c, config_recompute(config, at->stage));
-        at->recomputed += at->chunk[c].recomputed;
+        StageChunk *chunk = &at->chunk[c];
+        int g = schedule_virtual(schedule, at->stage, c);
+        *chunk = (StageChunk){.first_layer = config_first_layer(config, virtual_stages, g),
+                              .layers = config_layers(config, virtual_stages, g),
+                              .before = at->layers,
+                              .kept = kept != NULL ? kept[c] : schedule->slices > 1,
+                              .first = g == 0,
+                              .last = g == virtual_stages - 1};
+        chunk->dense = max_i64(0, min_i64(chunk->layers, config->model.dense_layers - chunk->first_layer));
+        at->layers += chunk->layers;
+        at->first |= chunk->first;
+        at->last |= chunk->last;
+    }
+    for (int c = 0; c < at->chunks; c++) {
+        StageChunk *chunk = &at->chunk[c];
+        chunk->recomputed = stage_recomputed(at, c, config_recompute(config, at->stage));
+        at->recomputed += chunk->recomputed;
         // The space after the layers holds the gradient of the chunk's output. In the last chunk the forward, which
         // includes the head, leaves the gradient there for the backward. In other chunks a split backward leaves it
         // there for stage_weights, except with shape.pointwise. A chunk without layers also has this space, so that no
         // slot is empty.
-        const StageChunk *chunk = &at->chunk[c];
-        bool kept = chunk->last || (schedule->split && !at->shape.pointwise) || chunk->layers == 0;
-        int64_t bytes = stage_layer_offset(at, chunk, chunk->layers) + (kept ? at->message_bytes : 0);
+        bool ends = chunk->last || (schedule->split && !at->shape.pointwise) || chunk->layers == 0;
+        int64_t bytes = stage_layer_offset(at, chunk, chunk->layers) + (ends ? at->message_bytes : 0);
         at->bundle_bytes = max_i64(at->bundle_bytes, bytes);
     }
     at->first_layer = at->chunk[0].first_layer;

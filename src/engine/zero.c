@@ -35,37 +35,32 @@ static Comm *group_(const Zero *zero, int64_t u) {
     return zero->stage->tensors.units[u].experts ? zero->experts : zero->data;
 }
 
-static void start_next_(Zero *zero) {
-    StageTensors *tensors = &zero->stage->tensors;
-    int64_t u = zero->order[zero->started];
-    const Unit *unit = &tensors->units[u];
-    Comm *group = group_(zero, u);
-    bool divided = unit->home < 0;
-    int failed;
-    if (zero->gathers) {
-        int64_t element = unit_element(tensors, unit);
-        char *piece = (char *)unit->weights + (divided ? unit->rank * unit->piece * element : 0);
-        failed =
-            group->collective(group, divided ? COMM_ALL_GATHER : COMM_BROADCAST, unit->home, unit->weights, piece,
-                              unit->piece, element == 2 ? COMM_BF16 : COMM_FLOAT, &zero->requests[u], &zero->error);
-    } else {
-        failed = group->collective(group, divided ? COMM_REDUCE_SCATTER : COMM_REDUCE, unit->home,
-                                   tensors_sum(tensors, unit), unit->gradients, unit->piece, COMM_FLOAT,
-                                   &zero->requests[u], &zero->error);
-        zero->stage->be->summing = true;
-    }
-    zero->started += failed == 0;
-}
-
 static Comm *oldest_(const Zero *zero) { return group_(zero, zero->order[zero->done]); }
 
 // Counts the collectives that are complete, and starts as many more as may be in progress.
 static void move_on_(Zero *zero) {
+    const StageTensors *tensors = &zero->stage->tensors;
     while (zero->error.code == 0 && zero->done < zero->started &&
            oldest_(zero)->test(oldest_(zero), &zero->requests[zero->order[zero->done]], &zero->error) == 1)
         zero->done++;
-    while (zero->error.code == 0 && zero->started < zero->complete && zero->started < zero->done + zero->most)
-        start_next_(zero);
+    while (zero->error.code == 0 && zero->started < zero->complete && zero->started < zero->done + zero->most) {
+        int64_t u = zero->order[zero->started], element = unit_element(tensors, &tensors->units[u]);
+        const Unit *unit = &tensors->units[u];
+        bool divided = unit->home < 0;
+        CommOperation operation = divided ? COMM_REDUCE_SCATTER : COMM_REDUCE;
+        CommType type = COMM_FLOAT;
+        void *out = tensors_sum(tensors, unit), *in = unit->gradients;
+        if (zero->gathers) {
+            operation = divided ? COMM_ALL_GATHER : COMM_BROADCAST;
+            type = element == 2 ? COMM_BF16 : COMM_FLOAT;
+            out = unit->weights, in = (char *)out + (divided ? unit->rank * unit->piece * element : 0);
+        }
+        Comm *group = group_(zero, u);
+        zero->stage->be->summing |= !zero->gathers;
+        int failed = group->collective(group, operation, unit->home, out, in, unit->piece, type, &zero->requests[u],
+                                       &zero->error);
+        zero->started += failed == 0;
+    }
 }
 
 // Waits for the collectives in `order` of units below `units`, INT64_MAX for all. poll: see comm_wait_polling; if it

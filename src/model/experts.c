@@ -77,23 +77,30 @@ static int64_t copies_(const Dispatch *d, int64_t part, int64_t from, int64_t to
     return sum;
 }
 
-// Returns whether every part fits into every rank's buffers. Adds row by row of the counts, which are whole numbers.
-static bool fits_(const Dispatch *d) {
+// Adds up the copies of parts [part, end) for each expert in sums (E), whole numbers. Returns the rows of the fullest
+// rank.
+static double fullest_(const Dispatch *d, int64_t part, int64_t end, double *sums) {
     const Shape *s = d->pass->shape;
     int64_t experts = s->route.experts;
-    double *sums = xmalloc((size_t)experts * sizeof *sums), most = 0;
-    for (int64_t part = 0; part < d->parts; part++) {
-        memset(sums, 0, (size_t)experts * sizeof *sums);
+    double rows = 0, most = 0;
+    memset(sums, 0, (size_t)experts * sizeof *sums);
+    for (; part < end; part++)
         for (int64_t from = 0; from < s->expert_ranks; from++) {
             const double *counts = &d->counts[(from * d->parts + part) * experts];
             for (int64_t n = 0; n < experts; n++) sums[n] += counts[n];
         }
-        double rows = 0;
-        for (int64_t n = 0; n < experts; n++) {
-            rows = n % held_(s) == 0 ? sums[n] : rows + sums[n];
-            most = fmax(most, rows);
-        }
+    for (int64_t n = 0; n < experts; n++) {
+        rows = n % held_(s) == 0 ? sums[n] : rows + sums[n];
+        most = fmax(most, rows);
     }
+    return most;
+}
+
+// Returns whether every part fits into every rank's buffers.
+static bool fits_(const Dispatch *d) {
+    const Shape *s = d->pass->shape;
+    double *sums = xmalloc((size_t)s->route.experts * sizeof *sums), most = 0;
+    for (int64_t part = 0; part < d->parts; part++) most = fmax(most, fullest_(d, part, part + 1, sums));
     free(sums);
     return most <= (double)s->expert_rows;
 }
@@ -148,16 +155,9 @@ static void dispatch_close_(Dispatch *d) { free_all(d->counts, d->sent, d->recei
 static void add_load_(const Dispatch *d, const ExpertsBundle *bundle, const ExpertsWork *work) {
     const Shape *s = d->pass->shape;
     ExpertLoad *load = &d->pass->load;
-    double all = 0, squares = 0, most = 0, experts = (double)s->route.experts, held = (double)held_(s);
-    double *sums = xcalloc((size_t)s->route.experts, sizeof *sums); // whole numbers
-    for (int64_t i = 0; i < d->parts * s->expert_ranks * s->route.experts; i += s->route.experts)
-        for (int64_t n = 0; n < s->route.experts; n++) sums[n] += d->counts[i + n];
-    double here = 0;
-    for (int64_t n = 0; n < s->route.experts; n++) {
-        here = n % held_(s) == 0 ? sums[n] : here + sums[n];
-        all += sums[n], squares += sums[n] * sums[n];
-        most = fmax(most, here);
-    }
+    double all = 0, squares = 0, experts = (double)s->route.experts, held = (double)held_(s);
+    double *sums = xmalloc((size_t)s->route.experts * sizeof *sums), most = fullest_(d, 0, d->parts, sums);
+    for (int64_t n = 0; n < s->route.experts; n++) all += sums[n], squares += sums[n] * sums[n];
     free(sums);
     double mean = all / experts;
     if (all == 0) return; // only after an error

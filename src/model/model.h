@@ -58,9 +58,9 @@ typedef struct Shape {
     double balance, router_z;        // coefficients of the balance loss and of the router's z-loss; 0: off
 } Shape;
 
-// Fills the shape of a configuration on a stage and tensor rank, of context rank 0. Zeroes `shape` first, so that
-// shapes can be compared as bytes. Uses only own_sums and capability of `be`, and its sizes of attention's scratch and
-// of the operations' workspace.
+// Fills the shape of a configuration on a stage and tensor rank, of context rank 0. The caller has zeroed `shape`, so
+// that shapes can be compared as bytes. Uses only own_sums and capability of `be`, and its sizes of attention's scratch
+// and of the operations' workspace.
 void shape_from_config(Shape *shape, const Config *config, Backend *be, int stage, int tensor_rank);
 
 // Returns the shape of the first layers of a model with experts, which have a dense MLP of width dense_ffn instead.

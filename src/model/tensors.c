@@ -370,32 +370,27 @@ static MemoryCategory category_(int group, MemoryCategory of_layers) {
     return group == STATES_OF_ENDS ? MEMORY_EMBEDDING : of_layers;
 }
 
-static int allocate_group_(StageTensors *tensors, int group, Backend *be, Error *err) {
-    StateArenas *arenas = &tensors->arenas[group];
-    StateBytes bytes = group_bytes_(tensors, group);
-    arenas->weights = be->allocate(be, category_(group, MEMORY_WEIGHTS), bytes.weights, "weights", err);
-    if (arenas->weights == NULL) return -1;
-    arenas->gradients = be->allocate(be, category_(group, MEMORY_GRADIENTS), bytes.gradients, "gradients", err);
-    if (arenas->gradients == NULL) return -1;
-    if (bytes.masters > 0)
-        arenas->masters = be->allocate(be, category_(group, MEMORY_MASTERS), bytes.masters, "master weights", err);
-    if (bytes.masters > 0 && arenas->masters == NULL) return -1;
-    if (bytes.moments == 0) return 0;
-    arenas->moments = be->allocate(be, category_(group, MEMORY_OPTIMIZER), bytes.moments, "optimizer moments", err);
-    return arenas->moments == NULL ? -1 : 0;
+// NULL also without bytes, and after an earlier failure.
+static void *allocate_(Backend *be, int group, MemoryCategory of_layers, int64_t bytes, const char *what, Error *err) {
+    return bytes > 0 && err->code == 0 ? be->allocate(be, category_(group, of_layers), bytes, what, err) : NULL;
 }
 
+// Stages in the middle have only layers.
 int tensors_allocate(StageTensors *tensors, Backend *be, Error *err) {
     for (int group = 0; group < STATE_GROUPS; group++) {
-        if (tensors->arenas[group].elements == 0) continue; // stages in the middle have only layers
-        if (allocate_group_(tensors, group, be, err) != 0) return -1;
+        StateArenas *arenas = &tensors->arenas[group];
+        StateBytes bytes = group_bytes_(tensors, group);
+        arenas->weights = allocate_(be, group, MEMORY_WEIGHTS, bytes.weights, "weights", err);
+        arenas->gradients = allocate_(be, group, MEMORY_GRADIENTS, bytes.gradients, "gradients", err);
+        arenas->masters = allocate_(be, group, MEMORY_MASTERS, bytes.masters, "master weights", err);
+        arenas->moments = allocate_(be, group, MEMORY_OPTIMIZER, bytes.moments, "optimizer moments", err);
     }
-    tensors_bind_(tensors);
     int64_t quantized = tensors_quantized_layout(tensors, NULL);
-    if (quantized == 0) return 0;
-    tensors->quantized = be->allocate(be, MEMORY_WEIGHTS, quantized, "weights of 8 bits", err);
+    tensors->quantized = allocate_(be, STATES_OF_LAYERS, MEMORY_WEIGHTS, quantized, "weights of 8 bits", err);
+    if (err->code != 0) return -1;
+    tensors_bind_(tensors);
     tensors_quantized_layout(tensors, tensors->quantized);
-    return tensors->quantized == NULL ? -1 : 0;
+    return 0;
 }
 
 int64_t tensor_global_row(const Tensor *tensor, int64_t row, int tensor_rank, int tensor_ranks) {

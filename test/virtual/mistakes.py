@@ -188,7 +188,7 @@ MISTAKES = [
             "        if (opens) open_weights_(stage, tensors, stage->table.per_layer);\n", "", DATA, RACE),
     Mistake("ranks_call_different_collectives", "src/cuda/comm_nccl.cpp",
             "ncclAllReduce(in, out, n, types[type]",
-            "ncclAllReduce(in, out, n - (size_t)comm->rank, types[type]",
+            "ncclAllReduce(in, out, n - (size_t)group->base.rank, types[type]",
             WIDE + ("parallel.sequence=false",), "meets ncclAllReduce"),
     Mistake("memory_is_freed_while_registered", "src/engine/stage.c",
             "if (stage->registered) tensor->use_memory(tensor, NULL, NULL);", "(void)tensor;",
