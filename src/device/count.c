@@ -15,6 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#pragma GCC diagnostic ignored "-Wunused-parameter" // operands are counted, not read
+
 void account_add(Account *a, const Account *b, double factor) {
     a->peak += factor * b->peak;
     a->products += factor * b->products;
@@ -212,13 +214,10 @@ static void optimize_(Backend *be, const AdamwTensor *tensors, int64_t count, do
 #define GELU(epilogue, operand, alone)        gelu_(be, epilogue, &(operand), alone)
 #define QUANTIZING(to, from)                  quantizing_(be, &(to), &(from))
 #define OPTIMIZE(bytes, moments)              optimize_(be, tensors, tensor_count, bytes, moments)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-#define OPERATION(result, name, ...) static result count_##name(Backend *be, __VA_ARGS__)
+#define OPERATION(result, name, ...)          static result count_##name(Backend *be, __VA_ARGS__)
 #define COST(...)                                                                                                      \
     { __VA_ARGS__; }
 #include "backend/operations.h"
-#pragma GCC diagnostic pop
 
 // A product cut into chunks of rows may leave most multiprocessors idle in its last wave of tiles.
 static void linear_forward_blocks_(Backend *be, void *y, void *aux, const void *x, const void *w, const void *bias,
@@ -226,7 +225,6 @@ static void linear_forward_blocks_(Backend *be, void *y, void *aux, const void *
     const Cost *cost = clocks_(be)->cost;
     Factor operand = factor_plain(x);
     int64_t rows = blocks->count * blocks->rows;
-    (void)y, (void)aux, (void)w, (void)bias;
     Priced *waves = priced_(clocks_(be)->waves, out, rows);
     if (waves->what != out || waves->size != rows)
         *waves = (Priced){out, rows, cost_waves(cost, 1, rows, out, cost->multiprocessors)};
@@ -241,37 +239,23 @@ static void linear_forward_blocks_(Backend *be, void *y, void *aux, const void *
 // bits (explorer page) and wrap around within larger allocations.
 static void *allocate_(Backend *be, MemoryCategory category, int64_t bytes, const char *what, Error *err) {
     Clocks *clocks = clocks_(be);
-    (void)category, (void)what, (void)err;
     clocks->next -= (uintptr_t)memory_round(bytes) + MEMORY_ALIGN;
     return (void *)clocks->next;
 }
 
-static void release_(Backend *be, MemoryCategory category, void *memory, int64_t bytes) {
-    (void)be, (void)category, (void)memory, (void)bytes;
-}
+static void release_(Backend *be, MemoryCategory category, void *memory, int64_t bytes) {}
 
 static void copy_(Backend *be, Stream stream, void *to, const void *from, int64_t bytes) {
-    (void)to, (void)from;
     if (stream == STREAM_COMPUTE) pass_(be, 2 * (double)bytes);
 }
 
-static void upload_(Backend *be, void *to, const void *from, int64_t bytes) {
-    (void)be, (void)to, (void)from, (void)bytes;
-}
+static void upload_(Backend *be, void *to, const void *from, int64_t bytes) {}
 
-static void zero_(Backend *be, void *memory, int64_t bytes) {
-    (void)memory;
-    pass_(be, (double)bytes);
-}
+static void zero_(Backend *be, void *memory, int64_t bytes) { pass_(be, (double)bytes); }
 
-static void use_workspace_(Backend *be, void *memory, int64_t rows, int64_t hidden, const AttentionShape *shape) {
-    (void)be, (void)memory, (void)rows, (void)hidden, (void)shape;
-}
+static void use_workspace_(Backend *be, void *memory, int64_t rows, int64_t hidden, const AttentionShape *shape) {}
 
-static int synchronize_(Backend *be, Error *err) {
-    (void)be, (void)err;
-    return 0;
-}
+static int synchronize_(Backend *be, Error *err) { return 0; }
 
 static void destroy_(Backend *be) { free(be); }
 
@@ -346,7 +330,6 @@ static int collective_(Comm *comm, CommOperation operation, int root, void *out,
         copies = inside_(in, all, memory->partial, memory->part);
     int64_t what = 1 + 4 * (int64_t)operation + 2 * copies + (copies && request->follows);
     Priced *priced = priced_(self->priced, what, all);
-    (void)root, (void)err;
     if (priced->what != what || priced->size != all) {
         int nodes = self->links.near > 0 ? (comm->size + self->links.near - 1) / self->links.near : 1;
         *priced = (Priced){what, all, 0};
@@ -375,7 +358,6 @@ static int exchange_(Comm *comm, void *out, const int64_t *received, const void 
     const Cost *cost = self->clocks->cost;
     int near = self->links.rate > 0 ? self->links.near : comm->size, first = comm->rank / near * near;
     double stays[2] = {0}, leaves[2] = {0};
-    (void)out, (void)in, (void)err;
     for (int q = 0; q < comm->size; q++) {
         double *way = q >= first && q < first + near ? stays : leaves;
         if (q != comm->rank) way[0] += (double)sent[q], way[1] += (double)received[q];
@@ -398,7 +380,6 @@ static int exchange_(Comm *comm, void *out, const int64_t *received, const void 
 static int test_(Comm *comm, CommRequest *request, Error *err) {
     Clocks *clocks = ((CountComm *)comm->self)->clocks;
     double end;
-    (void)err;
     if (!request->active) return 1;
     memcpy(&end, &request->detail[END], sizeof end);
     double waits = fmax(0, end - clocks->compute), sum = cost_pass(clocks->cost, (double)request->detail[SUMS]);
@@ -416,14 +397,12 @@ static int test_(Comm *comm, CommRequest *request, Error *err) {
 }
 
 static int message_(Comm *comm, bool sends, int peer, void *memory, int64_t bytes, CommRequest *request, Error *err) {
-    (void)comm, (void)sends, (void)peer, (void)memory, (void)bytes, (void)request, (void)err;
     assert(!"a counted group carries no messages");
     return -1;
 }
 
 static int use_memory_(Comm *comm, const CommMemory *memory, Error *err) {
     CountComm *self = comm->self;
-    (void)err;
     self->memory = memory == NULL || !self->links.copies || memory->received == NULL ? (CommMemory){0} : *memory;
     return self->memory.memory != NULL;
 }

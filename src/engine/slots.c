@@ -9,6 +9,7 @@
 // event that ends the read in `occupied`.
 #include "slots.h"
 #include "base/alloc.h"
+#include "base/units.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -39,8 +40,10 @@ int slots_create_host(SlotPool *pool, Backend *be, int count, int64_t slot_bytes
     int64_t bytes = count * slot_bytes;
     void *memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
-        return error_set(err, EXIT_FAILED, "out of host memory for %d evicted bundles of %lld bytes", count,
-                         (long long)slot_bytes);
+        return error_set(err, EXIT_FAILED,
+                         "cannot allocate %.2f GiB of host memory for %d evicted bundles; set schedule.evict_to to "
+                         "peer, use more schedule.slots, or run fewer ranks per host",
+                         (double)bytes / GIB, count);
     pool->memory = memory;
     place_slots_(pool, count);
     return be->pin == NULL ? 0 : be->pin(be, memory, bytes, err);

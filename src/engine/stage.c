@@ -480,7 +480,6 @@ void stage_logits(Stage *stage, int64_t row, float *logits) {
     for (int64_t i = s->vocab_count - 1; i >= 0; i--) {
         uint16_t half;
         memcpy(&half, (const char *)logits + 2 * i, sizeof half);
-        uint32_t bits = (uint32_t)half << 16;
-        memcpy(logits + i, &bits, sizeof bits);
+        logits[i] = bf16_to_float(half);
     }
 }
