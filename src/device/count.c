@@ -364,7 +364,7 @@ static int exchange_(Comm *comm, void *out, const int64_t *received, const void 
     }
     double inside = fmax(stays[0], stays[1]), between = fmax(leaves[0], leaves[1]), full = self->clocks->fullest;
     if (self->clocks->once && near < comm->size) {
-        // the expected number of nodes that the copies of a token reach, per copy, if all nodes have equally many experts
+        // the expected number of nodes that a token's copies reach, per copy, if all nodes have equally many experts
         double nodes = (double)comm->size / near, copies = (double)self->clocks->copies;
         inside += between * (near - 1) / near;
         between *= nodes * (1 - pow(1 - 1 / nodes, copies)) / copies;

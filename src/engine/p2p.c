@@ -94,8 +94,8 @@ int p2p_progress(P2pLink *link, Error *err) {
         if (done == 0) break;
         link->finished++;
     }
-    // The next transfer starts once, on a sender, its message has been written, and on a receiver, the previous message in
-    // its buffer has been read.
+    // The next transfer starts once, on a sender, its message has been written, and on a receiver, the previous message
+    // in its buffer has been read.
     while (link->started < link->expected && link->started - link->finished < link->buffers &&
            link->started < link->opened + (link->sends ? 0 : link->buffers) && p2p_event_done_(link, link->started)) {
         CommRequest *request = &link->requests[link->started % link->buffers];
