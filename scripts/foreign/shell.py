@@ -24,8 +24,8 @@ HUGE = re.compile(r"(\*\*|<<)(?!\s*\d{1,2}(?!\d))")  # what a power or a shift c
 MARK = re.compile(f"{BEGIN}([^{END}]*){END}")
 BRACES = re.compile(r"\{(?:(-?\d{1,9})\.\.(-?\d{1,9})(?:\.\.-?(\d{1,9}))?|([^{}\s$]*,[^{}\s$]*))\}")
 SHELLS = ("bash", "sh", "zsh")
-SILENT = ("echo", "printf", "cd", "mkdir", "rm", "cat", "sed", "tee", "pip", "ls", "pwd", "kill", "true", ":", "wait",
-          "trap")
+SILENT = ("cd", "mkdir", "rm", "pip", "kill", "true", ":", "wait", "trap")
+PRINTING = ("echo", "printf", "cat", "tee", "sed", "ls", "pwd", "expr", "bc")
 
 
 def unknown(name):
@@ -81,8 +81,8 @@ class Scanner:
     """Cuts a script into words and operators. A word is a list of pieces (kind, text), kind being plain, single or
     double (quoted), or an array's list of words."""
 
-    BLANK = re.compile(r"(?:[ \t\r]|\\\n|#[^\n]*|\d+(?=[<>]))*")  # and a redirection's number
-    OPERATOR = re.compile(r";;|&&|\|\||\|&|>>|<<<|&>|>&|<&|[|;&()<>]")
+    BLANK = re.compile(r"(?:[ \t\r]|\\\n|#[^\n]*|[01]?(?=[<>])|\d+(?=<))*")  # and the number of a usual redirection
+    OPERATOR = re.compile(r";;|&&|\|\||\|&|<<<|&>|<&|\d*(?:>>|>&|>)|[|;&()<]")
     DOLLAR = re.compile(r"\$(\w+|[@*#?$!-])?")
 
     def __init__(self, text, at=0):
@@ -224,7 +224,7 @@ Block = namedtuple("Block", "nodes sets")  # sets: the names that its commands a
 class Parser:
     """Makes a tree of tokens. What is no shell's grammar is skipped."""
 
-    REDIRECTS = (">", ">>", "<", "&>", ">&", "<&", "<<<")
+    REDIRECTS = re.compile(r"\d*>[>&]?|&>|<&?|<<<")
 
     def __init__(self, text):
         self.all, self.at = list(Scanner(text).tokens()), 0
@@ -318,7 +318,7 @@ class Parser:
 
     def redirects(self, found):
         """Reads one redirection after another into a list of (operator, word or here-document)."""
-        while self.peek()[0] == "document" or self.operator(*self.REDIRECTS):
+        while (kind := self.peek()[0]) == "document" or kind == "operator" and self.REDIRECTS.fullmatch(self.peek()[1]):
             kind, value, _ = self.next()
             if kind == "document":
                 found.append(("<<", value))
@@ -435,6 +435,7 @@ class Script:
         self.told = False  # the script itself says all of its arguments
         self.doubt, self.guess = "", False  # what the last condition depends on and the script does not say; if any
         self.uncertain = 0  # conditions around that depend on it
+        self.printed = self.piped = None  # texts that commands print, where it matters; the input from a pipe
 
     # ---- values
 
@@ -495,7 +496,7 @@ class Script:
                 items, rest = items[begin:][: int(cut[2]) if cut[2] else None], ""
             elif rest and not rest.startswith((":", "-", "+", "=", "?")):
                 items, rest = [self.edited(item, rest, inside, testing) for item in items], ""
-            found = " ".join(items) if "*" in (index or name) else items
+            found = (self.value("IFS")[:1] or " ").join(items) if "*" in (index or name) else items
         elif index is not None:
             items = found if isinstance(found, dict) else {} if found is None else {0: found}
             found = items.get(self.key_of(items, index[1:-1], testing))
@@ -616,21 +617,18 @@ class Script:
         yield text[at:]
 
     def output(self, command, testing):
-        """Returns what a command prints, if that is certain."""
-        if found := re.fullmatch(r"\s*(?:IFS=(\S+)\s*;\s*)?echo\s+\"?\$\{(\w+)\[\*\]\}\"?\s*", command):
-            items = self.lookup(found[2])
-            if items is not None:
-                return (found[1] or " ").strip("\"'")[:1].join(items.values() if isinstance(items, dict) else [items])
-        if found := re.match(r"\s*echo\s+(-[neE]+\s)*", command):
-            if "|" not in command and ">" not in command and ";" not in command:
-                return " ".join(self.expand(Scanner(command[found.end() :]).array(), testing))
-        if found := re.fullmatch(r"\s*(?:echo\s+\"?(.*?)\"?\s*\|\s*bc|expr\s+(.*))\s*(?:-l)?\s*", command):
-            return self.arithmetic(re.sub(r"\\\*", "*", found[1] or found[2]), testing)
-        if re.match(r"\s*cat\s*<<", command):
-            bodies = [value for kind, value, _ in Scanner(command).tokens() if kind == "document"]
-            if "|" not in command.partition("\n")[0] and bodies and bodies[0]:
-                return self.body(bodies[0]).rstrip("\n")
-        return self.unsaid("$(" + " ".join(readable(command).split())[:60] + ")", testing)
+        """Returns what commands print, if that is certain."""
+        kept = self.printed, self.commands, self.notes, self.ends, self.line
+        self.printed, self.commands, self.notes, self.ends = [], [], [], []
+        doubts = self.doubt, self.guess
+        with self.apart(), contextlib.suppress(Returned, Broke):
+            _, _, guess = self.judge(self.run, command)
+        self.doubt, self.guess = doubts
+        said = "".join(self.printed).rstrip("\n")
+        self.printed, self.commands, self.notes, self.ends, self.line = kept
+        if guess:
+            return self.unsaid("$(" + " ".join(readable(command).split())[:60] + ")", testing)
+        return self.without_unknown(said) if testing else said
 
     def body(self, document):
         kind, text = document or ("single", "")
@@ -781,10 +779,13 @@ class Script:
     def pipe(self, pipe):
         if len(pipe.nodes) == 1:
             return self.do(pipe.nodes[0])
-        holds = True
+        holds, kept = True, (self.printed, self.piped)
         for node in pipe.nodes:
+            self.printed = kept[0] if node is pipe.nodes[-1] else []
             with self.apart():
-                holds = self.do(node)
+                holds, _, guess = self.judge(self.do, node)
+            self.piped = None if guess else "".join(self.printed or [])
+        self.printed, self.piped = kept
         return holds
 
     def subshell(self, _, nodes, sets):
@@ -957,11 +958,6 @@ class Script:
         """Runs one command with its redirections. Returns whether it succeeds."""
         bodies = [self.body(value) for sign, value in redirects if sign == "<<"]
         bodies += [" ".join(self.expand([value])) + "\n" for sign, value in redirects if sign == "<<<"]
-        targets = [self.expand([value]) for sign, value in redirects if sign in (">", ">>")]
-        if bodies and targets:
-            name = "".join(targets[-1])
-            adds = any(sign == ">>" for sign, _ in redirects)
-            self.files[name] = (self.files.get(name, "") if adds else "") + bodies[0]
         ahead = next((i for i, word in enumerate(words)
                       if not (word and word[0][0] == "plain" and ASSIGNS.match(word[0][1]))), len(words))
         command = self.expand(words[ahead:])
@@ -970,9 +966,15 @@ class Script:
         if not command:
             return True
         self.exported |= set(names)
+        printed, to = self.printed, [(sign, value) for sign, value in redirects if sign in (">", ">>", "&>", ">&")]
+        self.printed = [] if to else printed
         try:
             return self.execute(command, words[ahead:], bodies)
-        finally:  # what stands before a command is for this command
+        finally:  # what stands before a command, or is written to a file, is for this command
+            if to and self.printed and to[-1][0] != ">&":
+                name = "".join(self.expand([to[-1][1]]))
+                self.files[name] = (self.files.get(name, "") if to[-1][0] == ">>" else "") + "".join(self.printed)
+            self.printed = printed
             for name in names:
                 self.variables.pop(name, None)
                 self.variables |= {name: kept[name]} if name in kept else {}
@@ -1041,9 +1043,32 @@ class Script:
             self.source(command[1:])
         elif name in ("false", "exit"):
             return name == "exit"
+        elif name in PRINTING:
+            self.prints(name, command[1:], bodies)
         elif name not in SILENT:
             self.start(name, command, bodies)
         return True
+
+    def prints(self, name, words, bodies):
+        """Carries out a command that prints a text, if somebody reads it."""
+        text = bodies[-1] if bodies else self.piped
+        if self.printed is None and name != "tee":
+            return
+        if name == "echo":
+            options = len(list(itertools.takewhile(re.compile("-[neE]+").fullmatch, words)))
+            text = " ".join(words[options:]) + ("" if any("n" in each for each in words[:options]) else "\n")
+        elif name == "cat" and words:
+            text = self.file(words[0]) if len(words) == 1 else None
+        elif name in ("expr", "bc"):
+            text = self.arithmetic(" ".join(words) if name == "expr" else text) if words or text else None
+        elif name not in ("cat", "tee"):
+            text = None
+        if text is None:
+            self.depend(f"`{name}`")
+        elif name == "tee":
+            self.files |= {each: text for each in words if not each.startswith("-")}
+        if self.printed is not None and text is not None:
+            self.printed.append(text)
 
     def option(self, spec="", name="OPT"):
         """Carries out getopts."""

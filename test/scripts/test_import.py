@@ -781,6 +781,12 @@ def test_no_cut_of_an_input_ends_in_a_traceback(name):
      [["run", "--a", "1", "--b", "2", "2"]]),
     ("set -- -s 7b -x -n2 rest; while getopts 's:n:x' o; do case $o in s) S=$OPTARG;; n) N=$OPTARG;; x) X=1;; esac;"
      " done; shift $((OPTIND-1)); run $S $N $X $1", [["run", "7b", "2", "1", "rest"]]),
+    ("sizes() { case $1 in 7b) echo --l 32;; *) return 1;; esac; }; A=$(sizes 7b); run $A $(sizes 7b | cat)",
+     [["run", "--l", "32", "--l", "32"]]),
+    ("X=$(echo 3+4 | bc 2>/dev/null) Y=`expr 3 \\* 4`; echo a 2>&1 >f 1>>f; echo b >&2; run $X $Y $(cat f) $(echo c >&2)",
+     [["run", "7", "12", "a"]]),
+    ("cat <<E | tee f >/dev/null\nx\nE\nIFS=: read -r A B <<<u:v; A=(1 2); run $(cat f) $B $(IFS=-; echo \"${A[*]}\")",
+     [["run", "x", "v", "1-2"]]),
     ("set -- o; cat >a.sh <<E\nrun \\$1 $1\nexit\nE\nbash a.sh i; run $1", [["bash", "run", "i", "o"], ["run", "o"]]),
 ])  # fmt: skip
 def test_a_shells_words_are_expanded_as_bash_does(tmp_path, text, commands):
