@@ -34,8 +34,8 @@ SUFFIXES = {
     " it names, and the KEY=VALUE words of its command after it"),
     ".yaml": (["nanotron", "nemo", "bridge"], "is YAML; say nemo, bridge or nanotron"),
     ".json": ([], "is JSON; a model's config.json is planned with -c, and says no run"),
-    ".py": ([], "is Python, which is not run; give the YAML or TOML that the run writes, such as run_config.yaml beside a"
-                " checkpoint of Megatron-Bridge"),
+    ".py": ([], "is Python, which is not run; give the YAML or TOML that the run writes, such as run_config.yaml beside"
+                " a checkpoint of Megatron-Bridge"),
 }
 
 

@@ -136,7 +136,7 @@ def chosen(script, settings):
     texts = [text for text in texts if not any(text.strip() in other and text != other for other in texts)]
     if not any(re.search("--num[-_]layers", text) for text in texts):
         ends = f"the script ends in line {script.ended}, and " if script.ended else ""
-        ends += f"not followed: {', '.join(script.ends)}; " if script.ends else ""
+        ends += "".join(f"{each} is not followed, and " for each in script.ends if each.startswith("the loop"))
         raise Failure(f"{ends}no command of the script has --num-layers; give the flags, or variables that it needs"
                       + settings.because())
     settings.say("unknown", "no command of the script has --num-layers; the flags in its variables are converted")
@@ -156,6 +156,8 @@ def read(words):
 def convert(s, gpus, front=(), slurm=None, model=None, defaults=None):
     """Returns our configuration. defaults: {flag: value} where the program's defaults differ from Megatron-LM's."""
     defaults = defaults or {}
+    if "lr" not in s:
+        s.say("training", f"{s.spelling('lr')} is not given: 3e-4 is planned")
     config = s.begin(ROWS, model or {})
     gated = convert_model(s, config, model or {}, defaults)
     world, each = gpus_of(s, front, slurm or {}, gpus)
@@ -189,8 +191,9 @@ def vocabulary(s, default):
                 s.say("model", f"{s.spelling('vocab-size')} is not given: {size}, as the tokenizer {readable(text)}"
                                " has")
                 return int(size)
+    after = " (after the script's name)" if s.spelling("vocab-size").startswith("--") else ""
     raise Failure(f"{s.spelling('vocab-size')}: is missing, since a tokenizer says it there that is not known here;"
-                  " add it" + (" (after the script's name)" if s.spelling("vocab-size").startswith("--") else "") + s.because())
+                  f" add it{after}{s.because()}")
 
 
 def convert_model(s, config, known, defaults):
@@ -682,16 +685,12 @@ def convert_optimizer(s, config, defaults):
     elif optimizer not in ("adam", "adamw", "fused_adam", "distributed_fused_adam", "mcore_distributed_optim",
                            "hybridadam"):
         s.say("memory", f"{spelling} {optimizer}: AdamW is planned, with two moments in fp32")
-    lr = train["lr"]
-    if lr is None:
-        s.say("training", f"{s.spelling('lr')} is not given: 3e-4 is planned")
-        lr = train["lr"] = 3e-4
     spelling, style = s.spelling("lr-decay-style"), s.text("lr-decay-style", defaults.get("lr-decay-style", "linear"))
     train["schedule"] = {"cosine": "cosine", "linear": "linear", "constant": "constant", "WSD": "wsd"}.get(style)
     if train["schedule"] is None:
         train["schedule"] = "cosine"
         s.say("training", f"{spelling} {style}: cosine is planned")
-    low = s.number("min-lr", float, 0.0, high=100)
+    lr, low = train["lr"], s.number("min-lr", float, 0.0, high=100)
     if low > lr:
         raise Failure(f"{s.spelling('min-lr')} {low:g}: is above {s.spelling('lr')} {lr:g}")
     train["min_lr_ratio"] = float(f"{low / lr if lr else 0:.12g}")

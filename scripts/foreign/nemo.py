@@ -7,7 +7,7 @@ from run_files import Failure
 
 from .documents import overridden, read_yaml, settings_of
 from . import megatron
-from .settings import AS_PLANNED, Settings, brief, is_off
+from .settings import AS_PLANNED, Settings, brief, is_off, quiet_of, rows_of
 from .shell import unknown, unknown_in
 
 # The last parts of a key: its flag.
@@ -27,20 +27,8 @@ NAMES = {
     "window_size": "window-size", "fp8_params": "fp8-param-gather", "attention_type": "attention-head-type",
     "parallel_attention": "use-parallel-residual",
 }
-SECTIONS = re.compile(
-    r"(exp_manager|run|cluster|hydra|checkpoint|logger|log|profiling|resume|tokenizer|rerun_state_machine|straggler|ft"
-    r"|inference|nvrx_straggler|validation|env_vars|stages|launcher_scripts_path|base_results_dir|inprocess_restart"
-    r"|tensor_inspect)(\.|$)|model\.(data(?!\.(reset_|eod_mask))|nsys_profile|tokenizer|name|optim\.(sched\.(monitor|reduce|last_epoch|name)"
-    r"|name|bucket_cap_mb|contiguous_\w+)|resume|restore|hparams)(\.|$)|trainer\.(logger|accel|enable|val_check|limit"
-    r"|log_every|max_epochs|replace|use_dist|benchmark|callbacks|strategy\._|check_val|num_sanity)"
-    r"|.*_(target|call|partial)_$|name$|dataset\.(?!seq|reset_|eod_mask|packed)|restore_from_path$|model\.(mcore_gpt|megatron_amp_O2"
-    r"|megatron_legacy"
-    r"|native_amp|sync_batch_comm|grad_div_ar|gradient_as_bucket|grad_allreduce|async_grad|headscale|normalize_att"
-    r"|transformer_engine|use_cpu|pre_process|post_process|gc_interval|onnx|openai_gelu|persist|bias_act|bias_drop"
-    r"|masked|share_token|get_attention_mask|use_emha|use_scaled|fp16_lm|reduce_amax|sharp|save_nemo|overlap_p2p"
-    r"|batch_p2p|hysteresis|apply_query|precision|fp8_(amax|interval|margin)|nccl|tp_only"
-    r"|fsdp_sharded|apex_transformer|attn_mask_type|apply_rope_fusion|create_attention|dist_ckpt|add_bias_dropout"
-    r"|cross_entropy|async_tensor|model_type)")
+QUIET = quiet_of(rows_of("nemo"))
+READ = re.compile(r"model\.data\.(reset_|eod_mask)|dataset\.(seq|reset_|eod_mask|packed)")  # among the quiet ones
 # How the YAML says the flags that have another name there.
 SPELLINGS = {
     "disable-bias-linear": "add_bias_linear false", "swiglu": "gated_linear_unit", "norm-epsilon": "layernorm_epsilon",
@@ -211,7 +199,7 @@ def renamed(source, s):
     for name, (spelling, value) in source.values.items():
         last = name.rpartition(".")[2]
         flag = NAMES.get(last, last.replace("_", "-"))
-        if SECTIONS.match(name) and not re.match(r"(train|dist|rng)\b", name):
+        if QUIET(name) and not READ.match(name):
             s.quiet_ones.append(f"{name} {brief(value)}")
         elif flag in s.values and is_off(value):
             s.quiet_ones.append(f"{name} {brief(value)}")

@@ -151,8 +151,8 @@ class Settings:
         return int(found) if kind is int else found
 
     def begin(self, table, known):
-        """Returns our configuration with the numbers of rows, unless rows refuse a setting. known: values of our section
-        `model` that count where the input has none."""
+        """Returns our configuration with the numbers of rows, unless rows refuse a setting. known: values of our
+        section `model` that count where the input has none."""
         self.refusals(table)
         config = {name: {} for name in ("model", "parallel", "schedule", "attention", "train")}
         for kind, names, words in table:
@@ -164,11 +164,13 @@ class Settings:
             number, low, high = KINDS[word]
             if section == "model" and field in known:
                 default = [known[field]]
+            if section == "train" and default and unknown_in(self.peek(name)):  # only lengths change a plan
+                self.say("training", f"{self.said(name)}: is not known before the script runs; {default[0]} is planned")
+                del self.values[name]
             if name not in self and not default:
                 sizes = ", or say --model FILE with the sizes" if section == "model" else ""
                 raise Failure(f"{self.spelling(name)}: is missing; add it{sizes}{self.because()}")
-            default = None if default in ([], ["none"]) else number(default[0])
-            config[section][field] = self.number(name, number, default, low, high)
+            config[section][field] = self.number(name, number, number(default[0]) if default else None, low, high)
         return config
 
     def numbers(self, name, kind, count):

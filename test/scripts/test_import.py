@@ -248,7 +248,8 @@ def test_the_launcher_says_the_number_of_gpus(tmp_path, launcher, gpus, node):
 @pytest.mark.parametrize(
     "launcher",
     ["N=($(scontrol show hostnames))\ntorchrun --nproc_per_node 8 --nnodes ${#N[@]}", "python",
-     "torchrun --nproc_per_node ${#LIST} --nnodes 1", "torchrun --nproc_per_node $GPUS --nnodes 2", "torchrun --nnodes 1:4 --nproc_per_node 8", "srun python"])
+     "torchrun --nproc_per_node ${#LIST} --nnodes 1", "torchrun --nproc_per_node $GPUS --nnodes 2",
+     "torchrun --nnodes 1:4 --nproc_per_node 8", "srun python"])
 def test_an_unknown_number_of_gpus_is_refused(tmp_path, launcher):
     path = tmp_path / "run.sh"
     path.write_text(f"{launcher} pretrain_gpt.py {SMALL}\n")
@@ -268,7 +269,7 @@ OTHERS = {
     "c.sh": ("torchrun -m torchtitan.train --job.config_file a.toml", "megatron", "say torchtitan FILE.toml"),
     "d.sh": ("torchrun train.py --config-file a.yaml", "megatron", "--config-file: is a word of nanotron"),
     "e.sh": ("while read n; do torchrun pretrain_gpt.py --num-layers $n; done", "megatron",
-             "not followed: the loop of line 1; no command of the script has --num-layers"),
+             "the loop of line 1 is not followed, and no command of the script has --num-layers"),
     "f.sh": ("source sizes.sh\ntorchrun pretrain_gpt.py $SIZES --bf16", "megatron",
              "--num-layers: is missing; add it, or say --model FILE with the sizes; not read: source sizes.sh: is not"
              " here; what it sets is not known, $SIZES"),
@@ -481,6 +482,8 @@ def test_what_a_script_cannot_know_is_named(tmp_path):
     comments, config = converted(
         tmp_path, "megatron",
         f"source cluster.sh\ntorchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} $EXTRA --seed 3\n")
+    assert "--seed $RANDOM: is not known before the script runs; 1234 is planned" in converted(
+        tmp_path, "megatron", f"torchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} --seed $RANDOM\n")[0]
     assert "source cluster.sh: is not here" in comments and "$EXTRA: the script does not say what this is" in comments
     assert config["train"]["seed"] == 3
     (tmp_path / "cluster.sh").write_text("EXTRA='--lr 1e-3'\n")
@@ -783,7 +786,8 @@ def test_no_cut_of_an_input_ends_in_a_traceback(name):
      " done; shift $((OPTIND-1)); run $S $N $X $1", [["run", "7b", "2", "1", "rest"]]),
     ("sizes() { case $1 in 7b) echo --l 32;; *) return 1;; esac; }; A=$(sizes 7b); run $A $(sizes 7b | cat)",
      [["run", "--l", "32", "--l", "32"]]),
-    ("X=$(echo 3+4 | bc 2>/dev/null) Y=`expr 3 \\* 4`; echo a 2>&1 >f 1>>f; echo b >&2; run $X $Y $(cat f) $(echo c >&2)",
+    ("X=$(echo 3+4 | bc 2>/dev/null) Y=`expr 3 \\* 4`; echo a 2>&1 >f 1>>f; echo b >&2; run $X $Y $(cat f)"
+     " $(echo c >&2)",
      [["run", "7", "12", "a"]]),
     ("cat <<E | tee f >/dev/null\nx\nE\nIFS=: read -r A B <<<u:v; A=(1 2); run $(cat f) $B $(IFS=-; echo \"${A[*]}\")",
      [["run", "x", "v", "1-2"]]),
