@@ -55,8 +55,8 @@ __attribute__((unused)) static Error unit_error;
         text_;                                                                                                         \
     })
 
-// UNIT_ENDS(end) in front of a declaration: at the end of the block `end` gets the variable's pointer. UNIT_END makes it
-// known for a type. Aliases such as AutoSchedule contain both.
+// UNIT_ENDS(end) in front of a declaration: at the end of the block `end` gets the variable's pointer. UNIT_END makes
+// it known for a type. Aliases such as AutoSchedule contain both.
 #define UNIT_END(type, end)                                                                                            \
     static inline void end##_of(type **variable) { end(*variable); }
 #define UNIT_ENDS(end) __attribute__((cleanup(end##_of)))
