@@ -19,8 +19,8 @@
         if (strstr(text, words) == NULL) fail_msg("expected \"%s\" in: %s", words, text);                              \
     while (0)
 
-// For calls of the product that set an error where they fail: they get &unit_error. A call that has to succeed shows the
-// error's text if it does not.
+// For calls of the product that set an error where they fail: they get &unit_error. A call that has to succeed shows
+// the error's text if it does not.
 __attribute__((unused)) static Error unit_error;
 #define assert_succeeds(call)                                                                                          \
     do {                                                                                                               \
