@@ -29,8 +29,7 @@ static Config made_config(void) {
 
 // Loads a step with micro-batches of b.
 static void load(Masked *to, Config *config, int64_t b, int64_t step) {
-    Error err = {0};
-    Backend *be = backend_cpu_create(PRECISION_FP32, 1, &err);
+    Backend *be = assert_made(backend_cpu_create(PRECISION_FP32, 1, &unit_error));
     Stage stage = {.be = be, .config = config, .microbatches = BATCH / b, .most_microbatches = BATCH / b};
     Masked rows;
     stage.at.first = stage.at.last = true;
@@ -40,9 +39,8 @@ static void load(Masked *to, Config *config, int64_t b, int64_t step) {
     stage.tokens = rows.tokens, stage.targets = rows.targets;
     Batch batch = {0};
     batch_create(&batch, &stage, 0);
-    Blend *blend = blend_open("data.train", config->data.train, 1, LENGTH, VOCAB, BATCH, &err);
-    assert_non_null(blend);
-    assert_int_equal(batch_train(&batch, blend, step, &err), 0);
+    Blend *blend = assert_made(blend_open("data.train", config->data.train, 1, LENGTH, VOCAB, BATCH, &unit_error));
+    assert_succeeds(batch_train(&batch, blend, step, &unit_error));
     for (int64_t i = 0; i < TOKENS; i++) {
         int64_t sequence = i / (b * LENGTH) * b + i % b, at = sequence * LENGTH + i % (b * LENGTH) / b;
         to->tokens[at] = rows.tokens[i], to->targets[at] = rows.targets[i];

@@ -203,12 +203,12 @@ static void watch_norm(Backend *be, Factor out, void *sum, const void *x, const 
 }
 
 static void waits_by_layer(bool bounded) {
-    Error err = {0};
     SlowGroup group = {.base = {.size = 2, .self = &group, .collective = slow_collective, .test = slow_test}};
     if (bounded) group.base.use_workspace = slow_workspace;
     AutoBench *bench = bench_open("configs/llama_tiny.yaml", "fp32 parallel.data=2", &group.base);
     Stage *stage = &bench->stage;
-    void *bundle = bench->be->allocate(bench->be, MEMORY_OWN_SLOTS, stage->at.bundle_bytes, "bundle", &err);
+    int64_t bytes = stage->at.bundle_bytes;
+    void *bundle = assert_made(bench->be->allocate(bench->be, MEMORY_OWN_SLOTS, bytes, "bundle", &unit_error));
     watched.bench = bench, watched.group = &group, watched.norms = 0, watched.as_made = *bench->be;
     bench->be->norm_forward = watch_norm;
     stage->pass.poll = arrive_next, stage->pass.poll_argument = &group;
@@ -216,15 +216,15 @@ static void waits_by_layer(bool bounded) {
     apply(bench, 1, 0);
     assert_true(group.started > 0);
     assert_int_equal(group.ended + group.arrived, 0);
-    assert_int_equal(stage_forward(stage, 0, 0, bundle, NULL, NULL, 0.0f, &err), 0);
+    assert_succeeds(stage_forward(stage, 0, 0, bundle, NULL, NULL, 0.0f, &unit_error));
     assert_int_equal(watched.norms, 2 * stage->at.layers + 1);
     assert_int_equal(group.ended, stage->tensors.unit_count);
     fill_gradients(bench, 2); // an update whose weights no forward uses
     apply(bench, 2, 0);
     group.arrived = INT64_MAX;
-    assert_int_equal(optimizer_wait(bench->optimizer, &err), 0);
+    assert_succeeds(optimizer_wait(bench->optimizer, &unit_error));
     assert_int_equal(group.ended, 2 * stage->tensors.unit_count);
-    bench->be->release(bench->be, MEMORY_OWN_SLOTS, bundle, stage->at.bundle_bytes);
+    bench->be->release(bench->be, MEMORY_OWN_SLOTS, bundle, bytes);
 }
 
 TEST(a_forward_waits_for_the_weights_of_data_ranks_layer_by_layer) {

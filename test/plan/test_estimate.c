@@ -113,24 +113,22 @@ TEST(step_time_without_messages_is_the_formula) {
 
 static void expect_alike(const char *overrides, bool bpipe) {
     static Asked asked;
-    Error err = {0};
     ask(&asked, LLAMA, overrides);
     Variant variant = {1, bpipe, ATTENTION_FLASH};
     Forecast shortened = forecast(&asked, variant);
     Config config = varied(&asked, variant);
     if (planner_split_open(&config)) config.schedule.split_backward = shortened.split_gain > 0 ? SPLIT_ON : SPLIT_OFF;
-    Schedule *whole = plan_schedule(&config, &err);
+    AutoSchedule *whole = assert_made(plan_schedule(&config, &unit_error));
     PlanTime time;
     TimeSource source = planner_source(&asked.planner);
     assert_int_equal(whole->microbatches, 1040);
     Plan plan = plan_make(&llama_model, &config, whole, asked.planner.be);
-    assert_int_equal(plan_time(&time, &config, whole, &plan, &source, INFINITY, &err), 0);
+    assert_succeeds(plan_time(&time, &config, whole, &plan, &source, INFINITY, &unit_error));
     near(shortened.time.step, time.step, 1e-3);
     near(shortened.time.bubble, time.bubble, 1e-2);
     near(shortened.time.exposed, time.exposed, 1e-2);
     assert_int_equal(shortened.peak_bytes, memory_total(&plan.stage[plan_fullest(&plan)].memory));
     plan_free(&plan);
-    schedule_free(whole);
     planner_free(&asked.planner);
 }
 
@@ -152,13 +150,11 @@ TEST(a_long_schedule_takes_what_a_short_one_says) {
 // Returns the spec's schedule, evicting to a target with the fewest slots; evict_to -1: without evictions. NULL: none.
 static Schedule *make(const ScheduleKind *kind, ScheduleSpec spec, int microbatches, int evict_to) {
     spec.microbatches = microbatches;
-    Schedule *plain = schedule_make(kind, &spec, NULL);
-    if (plain == NULL || evict_to < 0) return plain;
+    if (evict_to < 0) return schedule_make(kind, &spec, NULL);
+    AutoSchedule *plain = schedule_make(kind, &spec, NULL);
+    if (plain == NULL) return NULL;
     EvictTarget target = (EvictTarget)evict_to;
-    Schedule *schedule =
-        bpipe_balance(plain, bpipe_least_slots(plain, target), target, bpipe_load_ahead(plain, target), NULL);
-    schedule_free(plain);
-    return schedule;
+    return bpipe_balance(plain, bpipe_least_slots(plain, target), target, bpipe_load_ahead(plain, target), NULL);
 }
 
 static void expect_same_slots(const ScheduleKind *kind, ScheduleSpec spec, int evict_to) {

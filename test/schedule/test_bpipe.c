@@ -8,13 +8,8 @@
 #include <string.h>
 
 static Schedule *balanced(int stages, int microbatches, int slots, EvictTarget target) {
-    Error err = {0};
-    AutoSchedule *base = schedule_1f1b(stages, microbatches, &err);
-    assert_non_null(base);
-    Schedule *schedule = bpipe_balance(base, slots, target, 1, &err);
-    if (schedule == NULL) print_error("%s\n", err.text);
-    assert_non_null(schedule);
-    return schedule;
+    AutoSchedule *base = assert_made(schedule_1f1b(stages, microbatches, &unit_error));
+    return assert_made(bpipe_balance(base, slots, target, 1, &unit_error));
 }
 
 // Returns the evictions of the newest-first rule on one stage of 1F1B, if a bundle is evicted only when its slot is
@@ -99,28 +94,22 @@ TEST(line_ends_and_spaces_of_other_editors_are_read) {
 // A million lines or actions are read at once, and an error at the end is reported with its line.
 TEST(long_texts_are_read_or_refused_with_their_line) {
     enum { MANY = 1000000 };
-    char *text = malloc(24 * (size_t)MANY), *at = text;
+    AutoText *text = malloc(24 * (size_t)MANY);
+    char *at = text;
     assert_non_null(text);
     at += sprintf(at, "# schedule a  stages 1  microbatches %d  slots 1\nstage 0:", MANY);
     for (int i = 0; i < MANY; i++) at += sprintf(at, " F%d B%d", i, i);
-    Schedule *read = schedule_parse(text, NULL);
-    assert_non_null(read);
+    AutoSchedule *read = schedule_parsed(text);
     assert_int_equal(read->stage[0].count, 2 * MANY);
     schedule_assert_sound(read);
-    schedule_free(read);
     at = text + sprintf(text, "# schedule a  stages %d  microbatches 1  slots 1\n", MANY);
     for (int s = 0; s < MANY; s++) at += sprintf(at, "stage %d:\n", s);
-    Error err = {0};
-    read = schedule_parse(text, &err);
-    assert_non_null(read);
-    assert_int_equal(schedule_check(read, &err), -1);
-    assert_string_equal(err.text, "schedule a: stage 0 lists 0 actions; 1 microbatches take at least 2 on each chunk");
-    schedule_free(read);
+    AutoSchedule *empty = schedule_parsed(text);
+    assert_refused(schedule_check(empty, &unit_error), EXIT_USAGE,
+                   "schedule a: stage 0 lists 0 actions; 1 microbatches take at least 2 on each chunk");
     sprintf(at, "stage 7:\n");
-    Error late = {0};
-    assert_null(schedule_parse(text, &late));
-    assert_string_equal(late.text, "schedule, line 1000002: found \"stage\", expected the end of the schedule");
-    free(text);
+    assert_refused(schedule_parse(text, &unit_error), EXIT_USAGE,
+                   "schedule, line 1000002: found \"stage\", expected the end of the schedule");
 }
 
 TEST(text_that_is_not_a_schedule_is_refused_with_its_line) {

@@ -258,11 +258,10 @@ static void look_at_pairs(const View *view) {
     const ScheduleSpec *spec = view->spec;
     const Schedule *base = view->base;
     if (!view->kind->pairs || (spec->microbatches > 8 * spec->stages && last_stages == 0)) return;
-    Error err = {0};
     int slots = pair_slots(base);
     assert_int_equal(bpipe_least_slots(base, EVICT_TO_PEER), slots);
-    Schedule *schedule = bpipe_balance(base, slots, EVICT_TO_PEER, bpipe_load_ahead(base, EVICT_TO_PEER), &err);
-    if (schedule == NULL) fail_msg("%s", err.text);
+    int ahead = bpipe_load_ahead(base, EVICT_TO_PEER);
+    AutoSchedule *schedule = assert_made(bpipe_balance(base, slots, EVICT_TO_PEER, ahead, &unit_error));
     schedule_assert_sound(schedule);
     // With F = B = W a complete backward takes 2F, and split schedules hide a swap behind two backwards. Chunks with
     // complete backwards always hide a transfer of one forward; if loads start one backward earlier, as much as others.
@@ -270,12 +269,10 @@ static void look_at_pairs(const View *view) {
     assert_nothing_is_lost(view, schedule, whole_chunks ? 1 : 1.5);
     if (whole_chunks) {
         assert_true(makespan(schedule, 1, 1, 1, 0, 1.5) < 1.012 * view->plain);
-        schedule_free(schedule);
-        schedule = bpipe_balance(base, slots, EVICT_TO_PEER, 2, &err);
-        schedule_assert_sound(schedule);
-        assert_nothing_is_lost(view, schedule, 1.5);
+        AutoSchedule *earlier = assert_made(bpipe_balance(base, slots, EVICT_TO_PEER, 2, &unit_error));
+        schedule_assert_sound(earlier);
+        assert_nothing_is_lost(view, earlier, 1.5);
     }
-    schedule_free(schedule);
 }
 
 TEST(partners_level_every_loop_schedule_and_no_time_is_lost) {
@@ -286,12 +283,9 @@ static void look_at_host(const View *view) {
     const ScheduleSpec *spec = view->spec;
     const Schedule *base = view->base;
     if (spec->microbatches > 5 * spec->stages && last_stages == 0) return;
-    Error err = {0};
-    int slots = bpipe_least_slots(base, EVICT_TO_HOST);
+    int slots = bpipe_least_slots(base, EVICT_TO_HOST), ahead = bpipe_load_ahead(base, EVICT_TO_HOST);
     for (int more = 0; more < 3; more++) {
-        AutoSchedule *schedule =
-            bpipe_balance(base, slots + more, EVICT_TO_HOST, bpipe_load_ahead(base, EVICT_TO_HOST), &err);
-        if (schedule == NULL) fail_msg("%s", err.text);
+        AutoSchedule *schedule = assert_made(bpipe_balance(base, slots + more, EVICT_TO_HOST, ahead, &unit_error));
         schedule_assert_sound(schedule);
         assert_true(makespan(schedule, 1, 1, 1, 0.05, 0.5) > 0);
     }

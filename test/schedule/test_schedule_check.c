@@ -382,10 +382,9 @@ TEST(one_wrong_action_is_always_found) {
         schedule_free(sound[which]);
     }
     AutoSchedule *schedule = schedule_bpipe(4, 9, 3, NULL);
-    Error err = {0};
     schedule->stage[0].actions[2].kind = (ActionKind)'X';
-    assert_int_equal(schedule_check(schedule, &err), -1);
-    assert_string_equal(err.text, "schedule bpipe: stage 0: an action of unknown kind 88");
+    assert_refused(schedule_check(schedule, &unit_error), EXIT_USAGE,
+                   "schedule bpipe: stage 0: an action of unknown kind 88");
 }
 
 TEST(two_actions_that_change_places_are_refused_or_harmless) {

@@ -195,28 +195,21 @@ TEST(both_sides_of_a_transfer_share_its_time) {
 }
 
 TEST(a_schedule_that_hangs_is_reported_with_its_action) {
-    Schedule *schedule = schedule_parse("# schedule bpipe  stages 1  microbatches 3  slots 2\n"
-                                        "stage 0: F0 F1 E0>h L0<h E1>h F2 B0 L1<h B1 B2\n",
-                                        NULL);
+    AutoSchedule *schedule = schedule_parsed("# schedule bpipe  stages 1  microbatches 3  slots 2\n"
+                                             "stage 0: F0 F1 E0>h L0<h E1>h F2 B0 L1<h B1 B2\n");
     double one[] = {1};
     SimulateCosts costs = {.forward = one, .backward = one, .transfer = one};
-    Error err = {0};
-    assert_null(simulate_run(schedule, &costs, &err));
-    assert_int_equal(err.code, EXIT_FAILED);
-    assert_string_equal(err.text, "schedule bpipe deadlocks: stage 0 waits at B0");
+    assert_refused(simulate_run(schedule, &costs, &unit_error), EXIT_FAILED,
+                   "schedule bpipe deadlocks: stage 0 waits at B0");
     // Durations matter here: if L0 gets the slot before F2 asks for it, the schedule completes.
     costs.queue_first = true;
-    Timeline *timeline = simulate_run(schedule, &costs, NULL);
-    assert_non_null(timeline);
-    timeline_free(timeline);
-    schedule_free(schedule);
+    timeline_free(assert_made(simulate_run(schedule, &costs, &unit_error)));
     // A transfer also waits for a free lent slot.
-    schedule = schedule_bpipe(4, 8, 3, NULL);
+    AutoSchedule *pairs = schedule_bpipe(4, 8, 3, NULL);
     double four[] = {1, 1, 1, 1};
     costs = (SimulateCosts){.forward = four, .backward = four, .transfer = four};
-    schedule->stage[3].lent_slots = 1;
-    assert_null(simulate_run(schedule, &costs, NULL));
-    schedule_free(schedule);
+    pairs->stage[3].lent_slots = 1;
+    assert_null(simulate_run(pairs, &costs, NULL));
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

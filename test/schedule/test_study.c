@@ -8,7 +8,6 @@
 static const StudyTimes ones_ = {.forward = 1, .input = 1, .weight = 1};
 
 static Schedule *proved_(Schedule *schedule) {
-    assert_non_null(schedule);
     assert_succeeds(schedule_check(schedule, &unit_error));
     return schedule;
 }
@@ -30,15 +29,14 @@ TEST(times_are_read_and_wrong_ones_refused) {
 TEST(idle_time_of_1f1b_is_the_formula) {
     for (int p = 2; p <= 8; p++) {
         int m = 2 * p + 1;
-        Error err = {0};
         char said[256], expected[64];
         snprintf(expected, sizeof expected, "idle %.1f %% at F=I=W=1 (1F1B %.1f %%)", 100.0 * (p - 1) / (m + p - 1),
                  100.0 * (p - 1) / (m + p - 1));
-        AutoSchedule *plain = proved_(schedule_1f1b(p, m, &err)),
-                     *balanced = proved_(bpipe_balance(plain, 0, 0, 1, &err));
+        AutoSchedule *plain = proved_(assert_made(schedule_1f1b(p, m, &unit_error))),
+                     *balanced = proved_(assert_made(bpipe_balance(plain, 0, 0, 1, &unit_error)));
         const Schedule *both[] = {plain, balanced};
         for (int i = 0; i < 2; i++) {
-            AutoTimeline *timeline = study_run(both[i], &ones_, &err);
+            AutoTimeline *timeline = assert_made(study_run(both[i], &ones_, &unit_error));
             study_say(both[i], timeline, &ones_, said, sizeof said);
             assert_non_null(strstr(said, expected));
         }
@@ -49,11 +47,9 @@ TEST(idle_time_of_1f1b_is_the_formula) {
 TEST(chunks_share_the_times_of_a_stage) {
     for (int i = 0; i < schedule_kind_count; i++) {
         ScheduleSpec spec = {.stages = 4, .microbatches = 8};
-        Error err = {0};
-        AutoSchedule *schedule = proved_(schedule_make(&schedule_kinds[i], &spec, &err));
+        AutoSchedule *schedule = proved_(assert_made(schedule_make(&schedule_kinds[i], &spec, &unit_error)));
         StudyTimes times = {.forward = 1, .input = 2, .weight = 3, .message = 0.25};
-        AutoTimeline *timeline = study_run(schedule, &times, &err);
-        assert_non_null(timeline);
+        AutoTimeline *timeline = assert_made(study_run(schedule, &times, &unit_error));
         for (int s = 0; s < 4; s++) assert_true(timeline->stage[s].busy > 47.999 && timeline->stage[s].busy < 48.001);
     }
 }
@@ -65,12 +61,11 @@ TEST(chunks_and_slices_share_the_time_of_a_transfer) {
                                          {.stages = 4, .microbatches = 16, .chunks = 2, .slices = 2}};
     static const char *const names[] = {"1f1b", "interleaved", "interleaved"};
     for (int i = 0; i < 3; i++) {
-        Error err = {0};
         StudyTimes times = {.forward = 1, .input = 1, .weight = 1, .transfer = 0.5};
-        AutoSchedule *plain = proved_(schedule_make(&schedule_kinds[schedule_kind_index(names[i])], &specs[i], &err));
-        AutoSchedule *balanced = proved_(bpipe_balance(plain, 0, 0, 1, &err));
-        AutoTimeline *timeline = study_run(balanced, &times, &err);
-        assert_non_null(timeline);
+        AutoSchedule *plain =
+            proved_(assert_made(schedule_make(&schedule_kinds[schedule_kind_index(names[i])], &specs[i], &unit_error)));
+        AutoSchedule *balanced = proved_(assert_made(bpipe_balance(plain, 0, 0, 1, &unit_error)));
+        AutoTimeline *timeline = assert_made(study_run(balanced, &times, &unit_error));
         double each = 0.5 / (balanced->chunks * balanced->slices);
         int moved = 0;
         for (int64_t k = 0; k < balanced->stage[0].count; k++) {
@@ -84,15 +79,14 @@ TEST(chunks_and_slices_share_the_time_of_a_transfer) {
 }
 
 static char *drawn_(const Schedule *schedule, int width) {
-    Error err = {0};
-    AutoTimeline *timeline = study_run(schedule, &ones_, &err);
+    AutoTimeline *timeline = assert_made(study_run(schedule, &ones_, &unit_error));
     char *text = unit_written(assert_int_equal(study_draw(schedule, timeline, width, false, file), 0));
     return text;
 }
 
 TEST(lanes_keep_to_the_width_and_show_each_action) {
-    Error err = {0};
-    AutoSchedule *small = proved_(schedule_1f1b(2, 2, &err)), *large = proved_(schedule_1f1b(8, 200, &err));
+    AutoSchedule *small = proved_(assert_made(schedule_1f1b(2, 2, &unit_error))),
+                 *large = proved_(assert_made(schedule_1f1b(8, 200, &unit_error)));
     char *text = drawn_(small, 45);
     assert_string_equal(text, "stage 0  F0--F1--        B0------    B1------\n"
                               "stage 1      F0--B0------F1--B1------        \n");
