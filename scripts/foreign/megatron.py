@@ -153,13 +153,12 @@ def read(words):
     return settings, front, slurm
 
 
-def convert(s, gpus, front=(), slurm=None, model=None, defaults=None):
-    """Returns our configuration. defaults: {flag: value} where the program's defaults differ from Megatron-LM's."""
-    defaults = defaults or {}
+def convert(s, gpus, front=(), slurm=None, model=None):
+    """Returns our configuration."""
     if "lr" not in s:
         s.say("training", f"{s.spelling('lr')} is not given: 3e-4 is planned")
     config = s.begin(ROWS, model or {})
-    gated = convert_model(s, config, model or {}, defaults)
+    gated = convert_model(s, config, model or {})
     world, each = gpus_of(s, front, slurm or {}, gpus)
     convert_layout(s, config, world)
     convert_experts(s, config, gated)
@@ -170,7 +169,7 @@ def convert(s, gpus, front=(), slurm=None, model=None, defaults=None):
     convert_precision(s, config)
     convert_attention(s, config)
     convert_recomputation(s, config)
-    convert_optimizer(s, config, defaults)
+    convert_optimizer(s, config)
     if s.peek("num-distributed-optimizer-instances") == "1":
         s.quiet("num-distributed-optimizer-instances")
     s.finish(ROWS)
@@ -196,7 +195,7 @@ def vocabulary(s, default):
                   f" add it{after}{s.because()}")
 
 
-def convert_model(s, config, known, defaults):
+def convert_model(s, config, known):
     model = config["model"]
     model["vocab"] = vocabulary(s, known.get("vocab", REQUIRED))
     gated, place = family_of(s, model, known)
@@ -208,7 +207,7 @@ def convert_model(s, config, known, defaults):
         asked, model["ffn"] = model["ffn"], as_gated(model["ffn"])
         s.say("model", f"the feed-forward part is not gated there: SwiGLU of width {model['ffn']} is planned for"
                        f" {asked}, which has as many parameters and FLOPs")
-    model["kv_heads"] = groups_of(s, model, known, defaults)
+    model["kv_heads"] = groups_of(s, model, known)
     if not llama and model["kv_heads"] != model["heads"]:
         raise Failure(f"{s.spelling('group-query-attention')}: GPT's layer cannot be planned with fewer key and value"
                       " heads; leave it out, or use swiglu, RMSNorm and rope")
@@ -326,11 +325,11 @@ def dense_layers(s, model):
     return dense
 
 
-def groups_of(s, model, known, defaults):
+def groups_of(s, model, known):
     """Returns the key and value heads: by Megatron-DeepSpeed's flag, or by Megatron-LM's two."""
     alone = s.number("num-key-value-heads", int, None, low=1)
     groups = s.number("num-query-groups", int, None, low=1)
-    grouped = s.flag("group-query-attention", defaults.get("group-query-attention", False) and groups is not None)
+    grouped = s.flag("group-query-attention", s.defaults.get("group-query-attention", False) and groups is not None)
     return alone or ((groups or 1) if grouped else known.get("kv_heads", model["heads"]))
 
 
@@ -677,15 +676,15 @@ def convert_recomputation(s, config):
         raise Failure(f"{spelling} {granularity}: is neither full nor selective")
 
 
-def convert_optimizer(s, config, defaults):
+def convert_optimizer(s, config):
     train = config["train"]
     spelling, optimizer = s.spelling("optimizer"), s.text("optimizer", "adam").lower()
     if optimizer in ("muon", "dist_muon", "adaptive_muon"):
-        muon(s, train, optimizer, defaults)
+        muon(s, train, optimizer)
     elif optimizer not in ("adam", "adamw", "fused_adam", "distributed_fused_adam", "mcore_distributed_optim",
                            "hybridadam"):
         s.say("memory", f"{spelling} {optimizer}: AdamW is planned, with two moments in fp32")
-    spelling, style = s.spelling("lr-decay-style"), s.text("lr-decay-style", defaults.get("lr-decay-style", "linear"))
+    spelling, style = s.spelling("lr-decay-style"), s.text("lr-decay-style", "linear")
     train["schedule"] = {"cosine": "cosine", "linear": "linear", "constant": "constant", "WSD": "wsd"}.get(style)
     if train["schedule"] is None:
         train["schedule"] = "cosine"
@@ -708,10 +707,10 @@ def convert_optimizer(s, config, defaults):
         s.say("training", f"{spelling} {shape}: a linear decay is planned")
 
 
-def muon(s, train, optimizer, defaults):
+def muon(s, train, optimizer):
     """Muon's keys. Its scale `spectral` is sqrt(max(out, in)), as ours; other scales and coefficients are named."""
     train["optimizer"] = "muon"
-    train["muon_momentum"] = s.number("muon-momentum", float, defaults.get("muon-momentum", 0.9), high=1)
+    train["muon_momentum"] = s.number("muon-momentum", float, 0.9, high=1)
     train["muon_scale"] = s.number("muon-extra-scale-factor", float, 1.0, high=1000)
     for name, default, category, text in (
         ("muon-scale-mode", "spectral", "training", "updates are scaled by sqrt(max(out, in)) here"),

@@ -112,8 +112,8 @@ def convert(source, gpus=None, model=None):
     special(source, flags)
     renamed(source, flags)
     source.values = {}
-    defaults = {"lr-decay-style": "cosine", "group-query-attention": True, "muon-momentum": 0.95}
-    return megatron.convert(flags, gpus, front, None, model, defaults)
+    flags.defaults = {"lr-decay-style": "cosine", "group-query-attention": True, "muon-momentum": 0.95}
+    return megatron.convert(flags, gpus, front, None, model)
 
 
 def launcher(source):

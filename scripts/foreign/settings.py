@@ -54,6 +54,7 @@ class Settings:
         """values: {name: (as the input spells it, value)}; a value is a text, a number, a list, True, False or None.
         spell: how the input would spell a name that it does not have."""
         self.values, self.lines, self.quiet_ones, self.spell = dict(values), [], [], spell
+        self.defaults = {}  # {name: value} where they differ from those that a conversion states
         self.hint = ""  # follows the remedy where a value is not known
 
     def __contains__(self, name):
@@ -116,7 +117,7 @@ class Settings:
         spelling, value = self.known(name)
         if isinstance(value, (list, dict)):
             raise Failure(f"{spelling}: needs one word, not {brief(value)!r}")
-        return default if value in (None, True) else str(value)
+        return self.defaults.get(name, default) if value in (None, True) else str(value)
 
     def flag(self, name, default=False):
         if name not in self.values or self.values[name][1] is None:
@@ -136,7 +137,7 @@ class Settings:
         if value is None:
             if default is REQUIRED:
                 raise Failure(f"{spelling}: is missing; add it{self.because()}")
-            return default
+            return self.defaults.get(name, default)
         try:
             if isinstance(value, (bool, list, dict)):
                 raise ValueError
