@@ -90,7 +90,7 @@ static bool same_recompute_(const Config *from, const Config *to) {
 }
 
 static int64_t get_attention_(const Config *config) {
-    return config->attention.modes_given > 1 ? ATTENTION_LISTED : config->attention.mode;
+    return config->attention.modes_given > 1 ? ATTENTION_LISTED : config->attention.mode_of_stage[0];
 }
 
 static void set_attention_(const RunLayout *at, Config *config) {

@@ -148,6 +148,9 @@ def test_a_key_on_the_command_line_stays(tmp_path):
     told = json.loads(search("--gpus", 4, "--json", "-o", "model.layers=16", overrides=keys).stdout)["best"]["config"]
     assert told["parallel"]["tensor"] == 2
     assert (told["schedule"]["name"], told["schedule"]["micro_batch"], told["schedule"]["bpipe"]) == ("gis", 2, "on")
+    # Two layers are too few for the file's four stages: its own layout is not checked.
+    told = json.loads(search("--gpus", 2, "--json", overrides=["model.layers=2", "attention.mode=recompute"]).stdout)
+    assert told["best"]["config"]["attention"]["mode"] == "recompute"
 
 
 @pytest.mark.thorough
