@@ -23,6 +23,9 @@ typedef struct Costing {
     const StageShape *of;
     StageChunk chunk;
     ChunkTimes *times;
+    // The last stage whose end of a step was counted, and its times.
+    const StageShape *updated;
+    UpdateTimes update;
 } Costing;
 
 static CountSource count_source_(const Costing *costing) {
@@ -140,20 +143,24 @@ static int layers_of_(const Costing *costing, int s) {
     return layers > 0 ? (int)layers : 1;
 }
 
-static double optimizer_seconds_(const Costing *costing, int s, double *gather) {
+static double optimizer_seconds_(Costing *costing, int s, double *gather) {
     const PlanStage *stage = &costing->plan->stage[s];
+    const StageShape *at = &stage->at, *of = costing->updated;
+    bool alike = of != NULL && of->layers == at->layers && of->first == at->first && of->last == at->last &&
+                 of->chunk[0].dense == at->chunk[0].dense;
     const Profile *profile = costing->source->profile;
     const Hardware *hardware = costing->source->hardware;
     const CountSource source = count_source_(costing);
-    UpdateTimes counted = counted_update(&source, &stage->at);
-    const Account spent = counted.update;
+    if (!alike) costing->update = counted_update(&source, at);
+    costing->updated = at;
+    const Account spent = costing->update.update;
     double world = (double)config_world(costing->config), update = compute_(&spent);
     int64_t owned = stage->states.owned;
     bool adamw = costing->config->train.optimizer == OPTIMIZER_ADAMW; // a profile measures AdamW
     if (profile != NULL && adamw) update = (profile->norm_seconds + profile->optimizer_seconds) * (double)owned;
     // All ranks update at the same time, even if they share cores.
     if (hardware->cpu && world > hardware->cores_share) update *= world / hardware->cores_share;
-    *gather = counted.gather;
+    *gather = costing->update.gather;
     return waits_(&spent) + update;
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/units.h"
 #include "bound.h"
 #include "plan/pays.h"
 
@@ -68,30 +69,24 @@ static void nodes_add_(NodeList *list, const Node *node) {
     list->nodes[list->count++] = *node;
 }
 
-static void heap_swap_(Node *a, Node *b) {
-    Node kept = *a;
-    *a = *b;
-    *b = kept;
-}
-
 static void heap_push_(NodeList *heap, const Node *node) {
     nodes_add_(heap, node);
     Node *nodes = heap->nodes;
-    for (int64_t at = heap->count - 1; at > 0 && node_before_(&nodes[at], &nodes[(at - 1) / 2]); at = (at - 1) / 2)
-        heap_swap_(&nodes[at], &nodes[(at - 1) / 2]);
+    int64_t at = heap->count - 1;
+    for (; at > 0 && node_before_(node, &nodes[(at - 1) / 2]); at = (at - 1) / 2) nodes[at] = nodes[(at - 1) / 2];
+    nodes[at] = *node;
 }
 
 static Node heap_pop_(NodeList *heap) {
-    Node *nodes = heap->nodes, first = nodes[0];
-    nodes[0] = nodes[--heap->count];
-    for (int64_t at = 0;;) {
-        int64_t least = at;
-        for (int64_t child = 2 * at + 1; child <= 2 * at + 2 && child < heap->count; child++)
-            if (node_before_(&nodes[child], &nodes[least])) least = child;
-        if (least == at) return first;
-        heap_swap_(&nodes[at], &nodes[least]);
-        at = least;
+    Node *nodes = heap->nodes, first = nodes[0], last = nodes[--heap->count];
+    int64_t at = 0;
+    for (int64_t child; (child = 2 * at + 1) < heap->count; at = child) {
+        if (child + 1 < heap->count && node_before_(&nodes[child + 1], &nodes[child])) child++;
+        if (!node_before_(&nodes[child], &last)) break;
+        nodes[at] = nodes[child];
     }
+    nodes[at] = last;
+    return first;
 }
 
 void candidates_add(CandidateList *list, const Candidate *candidate) {
@@ -107,22 +102,29 @@ static bool same_key_(const RunLayout *a, const RunLayout *b) {
            a->micro_batch == b->micro_batch && a->name == b->name && a->chunks == b->chunks;
 }
 
-// Returns the longest step with which a candidate may be the fastest of its way (pays.h), if that is not clearly slower
-// than the fastest of all; layout NULL: of any way.
-static double way_worth_(const Standing *standing, const RunLayout *layout) {
-    double most = SEARCH_SLOWER * standing->best, way = 0;
-    for (int i = 0; i < PAYS_WAYS && layout == NULL; i++) way = fmax(way, standing->ways[i]);
-    return fmin(most, layout != NULL ? standing->ways[pays_way(layout)] : way);
+enum { EVICTING = 1 << PAYS_PARTNER | 1 << PAYS_HOST, ANY_WAY = (1 << PAYS_WAYS) - 1 };
+
+// Returns the ways (pays.h) that the candidates of a node may have, a bit for each.
+static unsigned ways_of_(const Search *search, const Node *node) {
+    const RunLayout *layout = &node->layout;
+    bool pairs = layout->pipeline > 1 && (node->kind != NODE_LIST || schedule_kinds[layout->name].pairs);
+    bool kept = space_fixes(search->space, LAYOUT_BIT(bpipe)) && search->space->keys.given.bpipe == BPIPE_OFF;
+    unsigned evicting = kept ? 0 : pairs ? EVICTING : 1 << PAYS_HOST;
+    if (node->kind >= NODE_CUT || layout->slices > 1) return evicting | 1U << pays_way(layout);
+    return evicting | (ANY_WAY & ~(EVICTING | 1 << PAYS_SLICES));
 }
 
-// Returns the longest step with which a candidate of at least these bytes still matters: in class 0, among the ten
-// best, the fastest of its way, or on the front. layout: the candidate; NULL: any. alike: more candidates found with
-// its key; may be NULL. new_key: false if the candidate is no faster than one of them.
-static double worth_(const Search *search, const RunLayout *layout, const CandidateList *alike, int64_t bytes,
-                     bool new_key) {
+// Returns the longest step with which a candidate of these ways and of at least these bytes still matters: in class 0,
+// among the ten best, the fastest of its way, or on the front. layout: the candidate; NULL: any. alike: more candidates
+// found with its key; may be NULL. new_key: false if the candidate is no faster than one of them.
+static double worth_(const Search *search, const RunLayout *layout, unsigned ways, const CandidateList *alike,
+                     int64_t bytes, bool new_key) {
     const Standing *standing = &search->standing;
-    double most = SEARCH_SLOWER * standing->best, tenth = new_key ? standing->tenth : 0;
+    double most = SEARCH_SLOWER * standing->best, way = 0, tenth = new_key ? standing->tenth : 0;
     if (search->options->exhaustive) return INFINITY;
+    for (int i = 0; i < PAYS_WAYS; i++)
+        if (ways >> i & 1) way = fmax(way, standing->ways[i]);
+    way = fmin(way, most); // a way that is clearly slower than the fastest of all does not matter
     for (int64_t i = 0; i < standing->front.count; i++) {
         const Candidate *at = &standing->front.items[i];
         double compared = planner_compared(&at->forecast);
@@ -134,7 +136,7 @@ static double worth_(const Search *search, const RunLayout *layout, const Candid
         if (alike->items[i].forecast.peak_bytes <= bytes) most = fmin(most, compared);
         tenth = fmin(tenth, compared);
     }
-    most = fmax(fmax(most, SEARCH_ALIKE * standing->best), way_worth_(standing, layout));
+    most = fmax(fmax(most, SEARCH_ALIKE * standing->best), way);
     for (int64_t i = 0; layout != NULL && tenth > most && i < standing->keys.count; i++) {
         const Forecast *key = &standing->keys.items[i].forecast;
         if (same_key_(&key->layout, layout)) tenth = fmin(tenth, planner_compared(key));
@@ -143,8 +145,13 @@ static double worth_(const Search *search, const RunLayout *layout, const Candid
 }
 
 // layout: as in worth_.
-static bool hopeless_(const Search *search, const RunLayout *layout, double bound, int64_t bytes) {
-    return bound > worth_(search, layout, NULL, bytes, true);
+static bool hopeless_(const Search *search, const RunLayout *layout, unsigned ways, double bound, int64_t bytes) {
+    return bound > worth_(search, layout, ways, NULL, bytes, true);
+}
+
+static bool node_hopeless_(const Search *search, const Node *node) {
+    const RunLayout *list = node->kind == NODE_LIST ? &node->layout : NULL;
+    return hopeless_(search, list, ways_of_(search, node), node->bound, node->least_bytes);
 }
 
 // ---------------------------------------------------------------- the best so far
@@ -199,41 +206,43 @@ static void expand_division_(const Search *search, Config *config, const Node *d
     const SearchSpace *space = search->space;
     LayoutList shapes = space_shapes(space, &division->layout, config);
     for (int64_t i = 0; i < shapes.count; i++) {
-        Node node = {.layout = shapes.layouts[i], .kind = NODE_SHAPE};
+        Node node = {.layout = shapes.layouts[i], .kind = NODE_SHAPE, .least_bytes = division->least_bytes};
         node.times = space_layer_times(space, &node.layout, &division->times, config);
         node.bound = shape_bound(space, &node.layout, &node.times);
-        if (!hopeless_(search, NULL, node.bound, -1)) nodes_add_(&outcome->nodes, &node);
+        if (!node_hopeless_(search, &node)) nodes_add_(&outcome->nodes, &node);
     }
     free(shapes.layouts);
 }
 
 // config: set to the layout of the cut's first list.
-static void add_cut_(const Search *search, const Node *shape, const RunLayout *first, const Config *config,
-                     Outcome *outcome) {
+static void add_cut_(const Search *search, const Node *shape, Node *node, const Config *config, Outcome *outcome) {
     const SearchSpace *space = search->space;
-    Node node = {.layout = *first, .kind = NODE_CUT};
     Cut cut;
-    node.bound = fmax(shape->bound, cut_rough_bound(space, config, &shape->times));
-    if (hopeless_(search, NULL, node.bound, -1)) return;
+    node->bound = fmax(node->bound, cut_rough_bound(space, config, &shape->times));
+    if (node_hopeless_(search, node)) return;
     cut_open(&cut, space, config);
-    node.least_bytes = cut.least_bytes;
+    node->least_bytes = max_i64(node->least_bytes, cut.least_bytes);
     cut_free(&cut);
-    if (!hopeless_(search, NULL, node.bound, node.least_bytes)) nodes_add_(&outcome->nodes, &node);
+    if (!node_hopeless_(search, node)) nodes_add_(&outcome->nodes, node);
 }
 
 static void expand_shape_(const Search *search, Config *config, const Node *shape, Outcome *outcome) {
     const SearchSpace *space = search->space;
-    if (hopeless_(search, NULL, shape->bound, space_least_bytes(space, &shape->layout, config))) return;
+    int64_t least_bytes = max_i64(shape->least_bytes, space_least_bytes(space, &shape->layout, config));
+    if (hopeless_(search, NULL, ways_of_(search, shape), shape->bound, least_bytes)) return;
     LayoutList all = space_schedules(space, &shape->layout, true, config);
     for (int64_t i = 0, k; i < all.count; i++) {
-        RunLayout first = all.layouts[i];
-        for (k = 0; k < i && !same_cut_(&all.layouts[k], &first);) k++;
+        RunLayout *first = &all.layouts[i];
+        for (k = 0; k < i && !same_cut_(&all.layouts[k], first);) k++;
         if (k < i) continue; // another list of the cut came first
-        space_set(space, &first, config);
-        add_cut_(search, shape, &first, config, outcome);
-        if (!space_set_by_time(space, &first, config)) continue;
-        first.layers = LAYERS_BY_TIME;
-        add_cut_(search, shape, &first, config, outcome);
+        Node even = {.layout = *first, .kind = NODE_CUT, .least_bytes = least_bytes}, by_time;
+        even.bound = shape->bound;
+        if (node_hopeless_(search, &even)) continue;
+        by_time = even;
+        by_time.layout.layers = LAYERS_BY_TIME;
+        space_set(space, first, config);
+        add_cut_(search, shape, &even, config, outcome);
+        if (space_set_by_time(space, first, config)) add_cut_(search, shape, &by_time, config, outcome);
     }
     free(all.layouts);
 }
@@ -252,7 +261,7 @@ static void expand_cut_(const Search *search, Config *config, const Node *first,
         if (!same_cut_(&node.layout, &first->layout)) continue;
         if (!never_fits) {
             node.bound = cut_bound(&cut, &node.layout);
-            if (!hopeless_(search, NULL, node.bound, node.least_bytes)) nodes_add_(&outcome->nodes, &node);
+            if (!node_hopeless_(search, &node)) nodes_add_(&outcome->nodes, &node);
             continue;
         }
         Candidate misfit = {.forecast = {.layout = node.layout}, .bound = node.bound, .all = true};
@@ -310,21 +319,22 @@ static Forecast try_(void *argument, const RunLayout *layout, const Forecast *ke
     const Search *search = trial->search;
     const Node *list = trial->list;
     const Planner *planner = search->space->planner;
-    bool trade = layout->recompute < RECOMPUTE_EVICTING, to_fit = layout->recompute == RECOMPUTE_TO_FIT;
-    bool recomputes = layout->recompute != list->layout.recompute;
+    bool trade = layout->recompute < RECOMPUTE_EVICTING, recomputes = layout->recompute != list->layout.recompute;
+    unsigned way = 1U << pays_way(layout);
+    int64_t least_bytes = recomputes ? -1 : list->least_bytes;
     // Recomputed layers and evictions never shorten a step.
     double bound = kept != NULL && kept->time.known ? kept->time.step / BOUND_SLACK : list->bound;
-    if (outcome->status != 0 || (to_fit && hopeless_(search, layout, list->bound, -1))) return none;
+    if (outcome->status != 0 || hopeless_(search, layout, way, bound, least_bytes)) return none;
     if (!space_set(search->space, layout, trial->config)) return none;
     outcome->evaluated++;
     if (recomputes) bound = fmax(bound, recomputing_bound_(trial));
-    if (hopeless_(search, layout, bound, recomputes ? -1 : list->least_bytes)) return none;
+    if (recomputes && hopeless_(search, layout, way, bound, -1)) return none;
     Candidate tried = {.bound = list->bound, .robust = NAN};
     Forecast *forecast = &tried.forecast;
     outcome->status = planner_forecast_config(planner, trial->config, false, forecast, &outcome->err);
     if (outcome->status != 0 || !forecast->possible) return none;
     // If the schedule fits without evictions, the ten best do not include it with evictions.
-    double worth = worth_(search, layout, &outcome->found, forecast->peak_bytes, kept == NULL || !kept->fits);
+    double worth = worth_(search, layout, way, &outcome->found, forecast->peak_bytes, kept == NULL || !kept->fits);
     if (forecast->fits && recomputes && bound <= worth) bound = fmax(bound, own_bound_(trial, layout));
     if (outcome->status == 0 && forecast->fits && bound <= worth)
         outcome->status = planner_forecast_fitting(planner, trial->config, worth, forecast, &outcome->err);
@@ -418,11 +428,11 @@ static int next_batch_(Search *search, Node batch[BATCH]) {
     while (count < BATCH && search->heap.count > 0) {
         if (search->heap.nodes[0].kind == NODE_LIST && lists == LISTS) break;
         Node node = heap_pop_(&search->heap);
-        if (hopeless_(search, NULL, node.bound, -1)) {
+        if (hopeless_(search, NULL, ANY_WAY, node.bound, -1)) {
             search->heap.count = 0;
             break;
         }
-        if (hopeless_(search, NULL, node.bound, node.least_bytes)) continue;
+        if (node_hopeless_(search, &node)) continue;
         lists += node.kind == NODE_LIST;
         batch[count++] = node;
     }
