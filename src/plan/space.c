@@ -239,25 +239,22 @@ int64_t space_least_bytes(const SearchSpace *space, const RunLayout *shape, Conf
     return bytes / shape->pipeline;
 }
 
-double space_least_lacks(const SearchSpace *space, const RunLayout *division, Config *config) {
+int64_t space_division_bytes(const SearchSpace *space, const RunLayout *division, Config *config) {
     static const double PADDED = 0.999; // a cut may pad fewer tensors to their alignment
-    const Planner *planner = space->planner;
-    double bytes = 0;
-    if (space->keys.base->program != 0 || planner->hardware.memory_bytes == 0) return -1;
-    if (space_fixes(space, LAYOUT_BIT(layers))) return -1;
+    int64_t bytes = 0;
+    if (space->keys.base->program != 0 || space_fixes(space, LAYOUT_BIT(layers))) return 0;
     space_set(space, division, config);
     Schedule lists = space_one_slot(config);
-    Plan plan = planner_plan(planner, config, &lists);
+    Plan plan = planner_plan(space->planner, config, &lists);
     for (int s = 0; s < plan.stages; s++) {
         const int64_t *memory = plan.stage[s].memory.bytes;
-        bytes += (double)(memory[MEMORY_WEIGHTS] + memory[MEMORY_MASTERS] + memory[MEMORY_OPTIMIZER]);
-        bytes += (double)(memory[MEMORY_EMBEDDING] + (config_microbatches(config) > 1 ? memory[MEMORY_GRADIENTS] : 0));
+        bytes += memory[MEMORY_WEIGHTS] + memory[MEMORY_MASTERS] + memory[MEMORY_OPTIMIZER];
+        bytes += memory[MEMORY_EMBEDDING] + (config_microbatches(config) > 1 ? memory[MEMORY_GRADIENTS] : 0);
     }
-    bytes -= (double)second_copy_(&plan, config);
+    bytes -= second_copy_(&plan, config);
     plan_free(&plan);
     free(lists.stage);
-    return plan_lacks(PADDED * bytes / division->pipeline, (double)planner->hardware.memory_bytes,
-                      config->hardware.reserve_gib);
+    return (int64_t)(PADDED * (double)bytes / division->pipeline);
 }
 
 // ---------------------------------------------------------------- ways to keep bundles

@@ -38,9 +38,9 @@ Schedule space_one_slot(const Config *config);
 // one slot of one chunk each. config: see space_set.
 int64_t space_least_bytes(const SearchSpace *space, const RunLayout *shape, Config *config);
 
-// Returns a lower bound of the bytes that a division's candidates lack, from weights, gradients and moments alone: the
-// average over the stages. Negative: they fit, or the limit is unknown.
-double space_least_lacks(const SearchSpace *space, const RunLayout *division, Config *config);
+// Returns a lower bound of the bytes of the fullest rank for any candidate of a division, from weights, gradients and
+// moments alone: the average over the stages. 0: unknown.
+int64_t space_division_bytes(const SearchSpace *space, const RunLayout *division, Config *config);
 
 // The ways to keep the bundles of one schedule that a walk tries. Every walk tries the schedule without evictions, then
 // evictions to the partner and to the host with the fewest slots, unless -o fixes other ways.

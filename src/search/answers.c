@@ -14,13 +14,10 @@
 
 // ---------------------------------------------------------------- limits that exclude a better layout
 
-// Sorts by descending lack of memory, since misfits are taken from the end. Ties: a misfit with `all` set comes later,
-// then the one with the lower order.
-static int compare_misfits_(const void *a, const void *b) {
-    const Candidate *one = a, *other = b;
-    if (one->forecast.lacks != other->forecast.lacks) return one->forecast.lacks > other->forecast.lacks ? -1 : 1;
-    if (one->all != other->all) return one->all ? 1 : -1;
-    return one->order > other->order ? -1 : one->order < other->order;
+// Returns whether misfit a is looked at before b: it lacks less memory, or as much and has `all` set, or comes first.
+static bool misfit_before_(const Candidate *a, const Candidate *b) {
+    if (a->forecast.lacks != b->forecast.lacks) return a->forecast.lacks < b->forecast.lacks;
+    return a->all != b->all ? a->all : a->order < b->order;
 }
 
 bool answer_next_better(const SearchSpace *space, const SearchResult *result, Candidate *misfit, double *step,
@@ -33,20 +30,18 @@ bool answer_next_better(const SearchSpace *space, const SearchResult *result, Ca
     bool found = false;
     for (int64_t i = 0; i < result->misfits.count; i++)
         if (best == 0 || result->misfits.items[i].bound <= best) candidates_add(&queue, &result->misfits.items[i]);
-    if (queue.count > 1) qsort(queue.items, (size_t)queue.count, sizeof *queue.items, compare_misfits_);
     for (int looks = 0; looks < MOST_LOOKS && !found && queue.count > 0;) {
-        Candidate next = queue.items[--queue.count];
+        int64_t least = 0;
+        for (int64_t i = 1; i < queue.count; i++)
+            if (misfit_before_(&queue.items[i], &queue.items[least])) least = i;
+        Candidate next = queue.items[least];
         Forecast forecast;
-        if (next.all) { // its candidates take its place in the sorted queue
+        if (next.forecast.lacks == INFINITY) break;
+        queue.items[least].forecast.lacks = INFINITY; // taken
+        if (next.all) {                               // its candidates take its place
             CandidateList opened;
             if (search_open_misfit(space, &next, best > 0 ? best : INFINITY, &opened, err) != 0) break;
-            for (int64_t i = 0; i < opened.count; i++) {
-                int64_t at = queue.count;
-                candidates_add(&queue, &opened.items[i]);
-                for (; at > 0 && compare_misfits_(&queue.items[at - 1], &opened.items[i]) >= 0; at--)
-                    queue.items[at] = queue.items[at - 1];
-                queue.items[at] = opened.items[i];
-            }
+            for (int64_t i = 0; i < opened.count; i++) candidates_add(&queue, &opened.items[i]);
             free(opened.items);
             continue;
         }

@@ -501,13 +501,15 @@ int search_run(SearchResult *result, const SearchSpace *space, const SearchOptio
     LayoutList divisions = space_divisions(&bare);
     result->divisions = divisions.count;
     for (int i = 0; i < PAYS_WAYS; i++) search.standing.ways[i] = INFINITY;
-    double lacks = -1;
+    int64_t bytes = 0;
     for (int64_t i = 0; i < divisions.count; i++) {
         Node node = {.layout = divisions.layouts[i], .order = search.orders++};
         // A division with one microbatch may shard its gradients, so it may need less memory than the previous ones.
         bool one = config.train.global_batch == (int64_t)node.layout.data * node.layout.micro_batch;
         bool again = i > 0 && !one && layout_same(&node.layout, &divisions.layouts[i - 1], ~LAYOUT_BIT(micro_batch));
-        if (!again && !options->exhaustive) lacks = space_least_lacks(&bare, &node.layout, &config);
+        if (!again && !options->exhaustive) bytes = space_division_bytes(&bare, &node.layout, &config);
+        node.least_bytes = bytes;
+        double lacks = plan_lacks((double)bytes, (double)planner.hardware.memory_bytes, config.hardware.reserve_gib);
         if (lacks > 0) {
             Candidate misfit = {.forecast = {.layout = node.layout, .lacks = lacks}, .all = true, .division = true};
             LayoutList schedules = space_schedules(&bare, &node.layout, true, &config);
