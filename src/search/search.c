@@ -441,15 +441,22 @@ static int next_batch_(Search *search, Node batch[BATCH]) {
 
 static int search_batch_(Search *search, const Node *batch, int count, Error *err) {
     Outcome outcomes[BATCH];
-    int status = 0;
+    int status = 0, order[BATCH], ordered = 0;
     memset(outcomes, 0, sizeof outcomes);
+    // Lists take longest. If they begin first, no thread waits for another that begins one last.
+    for (int lists = 1; lists >= 0; lists--)
+        for (int i = 0; i < count; i++)
+            if ((batch[i].kind == NODE_LIST) == (lists == 1)) order[ordered++] = i;
 #pragma omp parallel
     {
         static void (*const open[])(const Search *, Config *, const Node *,
                                     Outcome *) = {expand_division_, expand_shape_, expand_cut_, try_list_};
         Config config = *search->space->keys.base; // a thread sets one layout after another in its own
 #pragma omp for schedule(dynamic, 1)
-        for (int i = 0; i < count; i++) open[batch[i].kind](search, &config, &batch[i], &outcomes[i]);
+        for (int i = 0; i < count; i++) {
+            int at = order[i];
+            open[batch[at].kind](search, &config, &batch[at], &outcomes[at]);
+        }
     }
     for (int i = 0; i < count; i++) {
         if (outcomes[i].status != 0 && status == 0)
