@@ -144,14 +144,21 @@ double shape_bound(const SearchSpace *space, const RunLayout *shape, const PartT
     const ModelConfig *model = &space->keys.base->model;
     double layers = (double)model->layers, p = (double)shape->pipeline;
     // In a model with experts, the bound ignores layers without experts, whose times differ.
-    double all = (layers - (double)model->dense_layers) * times->layer + times->embedding + times->head;
+    int64_t alike = model->layers - model->dense_layers;
+    double all = (double)alike * times->layer + times->embedding + times->head, slowest = INFINITY;
     double m = (double)(space->keys.base->train.global_batch / shape->data / shape->micro_batch);
     // Averaged over the ranks, the first forward has passed half of the stages, one chunk on each: of 4 stages it
     // passes 0, 1, 2 and 3 before it reaches ranks 0 to 3, which is (p - 1) / 2 on average. If layers are split by
     // time, a chunk may have one layer less than with an even split, but at least one.
     double least = fmax(space_fixes(space, LAYOUT_BIT(layers)) ? 0 : 1,
                         floor(layers / (p * layout_most_chunks(&space->keys))) - 1);
-    return m * all / p + (model->dense_layers > 0 ? 0 : (p - 1) / 2 * least * times->first);
+    double average = m * all / p + (model->dense_layers > 0 ? 0 : (p - 1) / 2 * least * times->first);
+    // Layers are not divided: the slowest stage is the one with the head, or the one with the most of the other layers.
+    for (int64_t with = 0; with <= alike && shape->pipeline > 1; with++) {
+        double others = ceil((double)(alike - with) / (p - 1)) * times->layer;
+        slowest = fmin(slowest, fmax((double)with * times->layer + times->head, others));
+    }
+    return isinf(slowest) ? average : fmax(average, m * slowest);
 }
 
 // A chunk takes as long as its layers, or longer at its ends. I and W together take at least as long as a complete
