@@ -205,11 +205,17 @@ static bool same_cut_(const RunLayout *a, const RunLayout *b) {
 static void expand_division_(const Search *search, Config *config, const Node *division, Outcome *outcome) {
     const SearchSpace *space = search->space;
     LayoutList shapes = space_shapes(space, &division->layout, config);
+    bool matters = true;
     for (int64_t i = 0; i < shapes.count; i++) {
         Node node = {.layout = shapes.layouts[i], .kind = NODE_SHAPE, .least_bytes = division->least_bytes};
+        // The shape before may recompute fewer outputs; if it is too slow, so is this one.
+        bool slower = i > 0 && node.layout.pointwise == RECOMPUTE_POINTWISE &&
+                      layout_same(&node.layout, &shapes.layouts[i - 1], ~LAYOUT_BIT(pointwise));
+        if (slower && !matters) continue;
         node.times = space_layer_times(space, &node.layout, &division->times, config);
         node.bound = shape_bound(space, &node.layout, &node.times);
-        if (!node_hopeless_(search, &node)) nodes_add_(&outcome->nodes, &node);
+        matters = !node_hopeless_(search, &node);
+        if (matters) nodes_add_(&outcome->nodes, &node);
     }
     free(shapes.layouts);
 }
