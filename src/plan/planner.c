@@ -313,6 +313,11 @@ int planner_forecast_fitting(const Planner *planner, const Config *config, doubl
     return planner_ask_(planner, config, TIMED_WHERE_IT_FITS, worth, forecast, err);
 }
 
+int planner_forecast_within(const Planner *planner, const Config *config, double worth, Forecast *forecast,
+                            Error *err) {
+    return planner_ask_(planner, config, TIMED_ALWAYS, worth, forecast, err);
+}
+
 double planner_theirs(const Planner *planner, const Config *config, double step) {
     Config theirs = *config;
     Forecast forecast;

@@ -47,7 +47,7 @@ int unsure_find(Unsure *unsure, const Doubters *doubters, Config *config, const 
         const Planner *planner = &doubters->planner[i];
         const Hardware *hardware = &planner->hardware;
         bool timed = doubts_[i].reserve == 0; // more reserve changes only whether it fits
-        bool longer = false, gpus = !hardware->cpu && config->parallel.tensor > 1 && config->parallel.sequence;
+        bool gpus = !hardware->cpu && config->parallel.tensor > 1 && config->parallel.sequence;
         Forecast again;
         unsure->step[i] = forecast->time.step;
         // A doubt may not change this plan.
@@ -59,13 +59,12 @@ int unsure_find(Unsure *unsure, const Doubters *doubters, Config *config, const 
                                                          : gpus && overlap != OVERLAP_OFF;
         if (!unsure->applies[i]) continue;
         if (doubts_[i].apart) config->parallel.overlap = OVERLAP_OFF;
-        bool limited = timed && worth != NULL;
-        if (limited) status = planner_forecast_fitting(planner, config, worth[i], &again, err);
-        if (limited && status == 0) longer = again.fits && !again.time.known;
-        if (!limited || (status == 0 && !again.fits))
-            status = planner_forecast_config(planner, config, timed, &again, err);
+        double most = timed && worth != NULL ? worth[i] : INFINITY;
+        status = timed ? planner_forecast_within(planner, config, most, &again, err)
+                       : planner_forecast_config(planner, config, false, &again, err);
+        bool longer = isfinite(most) && again.possible && !again.time.known;
         unsure->least |= longer;
-        if (longer) unsure->step[i] = worth[i];
+        if (longer) unsure->step[i] = most;
         else if (timed ? !again.time.known : !again.fits) unsure->step[i] = INFINITY;
         else if (timed) unsure->step[i] = again.time.step;
         config->parallel.overlap = overlap;

@@ -46,8 +46,8 @@ bool answer_next_better(const SearchSpace *space, const SearchResult *result, Ca
             continue;
         }
         if (!space_set(space, &next.forecast.layout, &config)) continue;
-        if (planner_forecast_config(space->planner, &config, true, &forecast, err) != 0) break;
-        found = forecast.possible && (best == 0 || forecast.time.step < best);
+        if (planner_forecast_within(space->planner, &config, best > 0 ? best : INFINITY, &forecast, err) != 0) break;
+        found = forecast.possible && (best == 0 || (forecast.time.known && forecast.time.step < best));
         *misfit = next;
         *step = forecast.time.step;
         looks++;
