@@ -40,7 +40,7 @@ double cut_bound(const Cut *cut, const RunLayout *layout);
 double cut_recomputing_bound(const Cut *cut, const Config *config);
 
 // Returns a lower bound, in seconds, of the step for any schedule of a shape or division with these times: the ranks'
-// average work and wait for the first microbatch. 0 if times come from a profile.
+// average work and wait for the first microbatch, or the work of the slowest. 0 if times come from a profile.
 double shape_bound(const SearchSpace *space, const RunLayout *shape, const PartTimes *times);
 
 // Returns a lower bound of the step for any list of a cut, from the times of layers; 0 if times come from a profile.
