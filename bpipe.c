@@ -100,8 +100,12 @@ static ListCounts list_counts_(const StageSchedule *stage) {
     return (ListCounts){most_own, most_lent, most_away, split};
 }
 
-// Returns the peak number of a stage's bundles between their F and the B or W that frees their slot, evicted or not.
-static int in_flight_(const StageSchedule *stage) { return list_counts_(stage).own; }
+// Returns the peak number of a stage's bundles between their F and the B or W that frees their slot, evicted or not. The
+// bound may have cut own_slots only where the stage's slots reach it.
+static int in_flight_(const Schedule *schedule, int s) {
+    const StageSchedule *stage = &schedule->stage[s];
+    return stage->own_slots + stage->lent_slots < schedule->slots ? stage->own_slots : list_counts_(stage).own;
+}
 
 // Counts StageSchedule.kept of a list with slices and backwards. A list from a file is not checked yet.
 static void count_kept_(StageSchedule *stage, int chunks) {
@@ -120,21 +124,22 @@ static void count_kept_(StageSchedule *stage, int chunks) {
 
 // Counts own slots as if nothing were evicted, then limits them to the bound. So a stage that evicts nothing gets
 // exactly the slots that it uses.
+static void finish_stage_(Schedule *schedule, StageSchedule *stage, int slots) {
+    ListCounts counts = list_counts_(stage);
+    stage->lent_slots = counts.lent;
+    stage->host_slots = counts.away;
+    stage->own_slots = schedule->forward_only ? 1 : counts.own;
+    schedule->split = schedule->split || counts.split;
+    bool keeps = schedule->slices > 1 && !schedule->forward_only && schedule->chunks <= stage->count;
+    if (keeps) count_kept_(stage, schedule->chunks);
+    if (slots > 0) stage->own_slots = min_int(stage->own_slots, slots - stage->lent_slots);
+    if (slots == 0) schedule->slots = max_int(schedule->slots, stage->own_slots);
+}
+
 void schedule_finish(Schedule *schedule, int slots) {
     schedule->slots = slots;
     schedule->split = false;
-    for (int s = 0; s < schedule->stages; s++) {
-        StageSchedule *stage = &schedule->stage[s];
-        ListCounts counts = list_counts_(stage);
-        stage->lent_slots = counts.lent;
-        stage->host_slots = counts.away;
-        stage->own_slots = schedule->forward_only ? 1 : counts.own;
-        schedule->split = schedule->split || counts.split;
-        bool keeps = schedule->slices > 1 && !schedule->forward_only && schedule->chunks <= stage->count;
-        if (keeps) count_kept_(stage, schedule->chunks);
-        if (slots > 0) stage->own_slots = min_int(stage->own_slots, slots - stage->lent_slots);
-        if (slots == 0) schedule->slots = max_int(schedule->slots, stage->own_slots);
-    }
+    for (int s = 0; s < schedule->stages; s++) finish_stage_(schedule, &schedule->stage[s], slots);
 }
 
 Schedule *schedule_fill(const char *name, const ScheduleSpec *spec, Placement placement, StageMaker *maker) {
@@ -147,8 +152,8 @@ Schedule *schedule_fill(const char *name, const ScheduleSpec *spec, Placement pl
         list.actions = xmalloc((size_t)list.capacity * sizeof *list.actions);
         maker(spec, s, &list);
         list_finish(&list, &schedule->stage[s]);
+        finish_stage_(schedule, &schedule->stage[s], 0); // at once, while the list is in the cache
     }
-    schedule_finish(schedule, 0);
     return schedule;
 }
 
@@ -414,7 +419,8 @@ static int balance_stage_(Schedule *schedule, int s, const Schedule *base, Evict
 static void balance_acceptor_(Schedule *schedule, int s) {
     const StageSchedule *evictor = &schedule->stage[s];
     StageSchedule *acceptor = &schedule->stage[bpipe_partner(schedule->stages, s)];
-    ActionList list = {0};
+    ActionList list = {.capacity = evictor->count}; // as many compute actions and transfers
+    list.actions = xmalloc((size_t)list.capacity * sizeof *list.actions);
     int64_t next = 0;
     for (int64_t i = 0; i < evictor->count; i++) {
         Action action = evictor->actions[i];
@@ -446,7 +452,7 @@ static int held_(const StageSchedule *stage) {
 // Returns the fewest slots, from `least` on, with which evicting to the host succeeds; never more than the stage's
 // bundles in flight.
 static int host_needs_(const Schedule *base, int s, int least) {
-    int in_flight = in_flight_(&base->stage[s]), slots = in_flight > least ? held_(&base->stage[s]) : in_flight;
+    int in_flight = in_flight_(base, s), slots = in_flight > least ? held_(&base->stage[s]) : in_flight;
     Walk walk = {.ahead = 1, .peer = SCHEDULE_HOST, .silent = true};
     slots = max_int(slots, max_int(least, 2));
     if (slots >= in_flight) return in_flight;
@@ -464,9 +470,9 @@ int bpipe_least_slots(const Schedule *base, EvictTarget target) {
         int partner = bpipe_partner(base->stages, s);
         bool pairs = target == EVICT_TO_PEER && partner != SCHEDULE_NO_PEER;
         if (pairs && partner < s) continue; // looked at with its partner
-        int needs = target == EVICT_TO_HOST ? host_needs_(base, s, least) : in_flight_(&base->stage[s]);
+        int needs = target == EVICT_TO_HOST ? host_needs_(base, s, least) : in_flight_(base, s);
         if (pairs) {
-            int other = in_flight_(&base->stage[partner]);
+            int other = in_flight_(base, partner);
             needs = min_int(max_int(needs, other), (needs + other) / 2 + 1);
         }
         least = max_int(least, needs);
