@@ -394,6 +394,7 @@ static void engine_begin_(Engine *engine, const char *label, const Schedule *sch
     engine->list = list;
     engine->scale = scale;
     engine->latest = NULL;
+    engine->stage->prepared = 0;
     memset(&engine->run, 0, sizeof engine->run);
     memset(engine->times, 0, (size_t)list->count * sizeof *engine->times);
     for (int64_t i = 0; i < bundles; i++) engine->forward_action[i] = -1;
@@ -415,8 +416,12 @@ int engine_run(Engine *engine, const char *label, const Schedule *schedule, floa
     Backend *be = engine->be;
     engine_begin_(engine, label, schedule, scale);
 
-    // 1. Run the list. After each action, start the messages and transfers that it allows.
+    // 1. Run the list. After each action, start the messages and transfers that it allows. The wait for the first input
+    // is time to prepare weights.
     const StageSchedule *list = engine->list;
+    const P2pLink *first = &engine->links.chunk[0].in[P2P_FORWARD];
+    while (engine->error.code == 0 && !p2p_ready(first) && stage_prepare(engine->stage, err)) engine_progress_(engine);
+    if (err->code != 0) return -1;
     for (int64_t i = 0; i < list->count; i++) {
         if (!action_computes(list->actions[i].kind)) engine->queue.actions[engine->queue.posted++] = i;
         else if (engine_compute_(engine, i, err) != 0) return -1;

@@ -361,6 +361,14 @@ static void open_weights_(Stage *stage, const Tensor *first, int64_t count) {
     tensors_quantize(&stage->tensors, stage->be, begin, begin + count);
 }
 
+bool stage_prepare(Stage *stage, Error *err) {
+    const StageChunk *first = &stage->at.chunk[0];
+    stage->pass.err = err;
+    if (stage->prepared == first->layers) return false;
+    open_weights_(stage, layer_tensors_(stage, first, stage->prepared++), stage->table.per_layer);
+    return true;
+}
+
 int stage_forward(Stage *stage, int chunk, int64_t unit, void *bundle, const void *input, void *output, float scale,
                   Error *err) {
     Pass *pass = &stage->pass;
@@ -388,7 +396,8 @@ int stage_forward(Stage *stage, int chunk, int64_t unit, void *bundle, const voi
         int64_t row = (here->first_layer + l) * at->shape.route.experts;
         pass->copies = stage->copies == NULL ? NULL : stage->copies + row;
         const Tensor *tensors = layer_tensors_(stage, here, l);
-        if (opens) open_weights_(stage, tensors, stage->table.per_layer);
+        bool prepared = chunk == 0 && l < stage->prepared;
+        if (opens && !prepared) open_weights_(stage, tensors, stage->table.per_layer);
         void *place = layer_place_(stage, here, bundle, l);
         void *next = l + 1 < here->layers ? layer_bundle_(stage, here, bundle, l + 1) : final;
         // The next norm, of a layer or of the head, writes the output, unless it is the chunk's message, or the input

@@ -71,6 +71,7 @@ typedef struct Stage {
     bool documents;            // true: `places` are filled in; false: every sequence is one document
     float *losses;             // (most_microbatches, rows), if the stage has the head
     double *copies;            // (layers of the model, E) Pass.copies of every layer, the caller's; NULL: not counted
+    int64_t prepared;          // layers of the first chunk prepared before the run's first input
     int64_t layers_queued;     // forwards and backwards of a layer, and weight gradients, since the start
     int64_t microbatches, most_microbatches; // number in this step; largest number of the run, which sizes the memory
     // Called when the gradients of a layer's tensors are complete: in the last microbatch's backward, or in its
@@ -126,6 +127,10 @@ int stage_create(Stage *stage, const Model *model, const Config *config, const S
 // Sets the two groups of the stage's context ranks (model/context.h). Call it before the stage runs.
 void stage_use_context(Stage *stage, Comm *const context[2]);
 void stage_destroy(Stage *stage);
+
+// Prepares the weights of the first chunk's next layer: waits for them, and quantizes them. A stage does so while it
+// waits for a run's first input; its first forward prepares what is left. Returns false if no layer is left.
+bool stage_prepare(Stage *stage, Error *err);
 
 // Runs one slice of a microbatch through one chunk. unit: microbatch * slices + slice. bundle: memory of its slot.
 // input: message of the previous virtual stage (not read by the first). output: message for the next one (not written

@@ -105,6 +105,8 @@ SMALL = {
     "8 bits are gathered": (
         "llama", 1, *cut(4, 2, 4), "train.fp8=block", "hardware.gpu=h100", "schedule.micro_batch=2",
         "train.global_batch=8"),
+    "weights of four stages become 8 bits while they wait": (
+        "llama", 1, *cut(8, 4, 2), "train.fp8=block", "hardware.gpu=h100", "train.global_batch=8"),
     "8 bits are gathered and computed again for W": (
         "llama", 1, *cut(4, 2, 4), "train.fp8=block", "hardware.gpu=h100", "schedule.recompute=pointwise",
         "schedule.name=zb-v", "train.global_batch=16"),
