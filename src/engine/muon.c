@@ -12,6 +12,7 @@
 #include "muon.h"
 #include "backend/memory.h"
 #include "base/alloc.h"
+#include "base/units.h"
 
 #include <assert.h>
 #include <math.h>
@@ -93,6 +94,8 @@ static int64_t matrix_rows_(const TensorSpec *spec) { return spec->rows / spec->
 int64_t muon_workspace(const TensorTable *table, const TrainConfig *train) {
     int64_t element = train->precision == PRECISION_BF16 ? 2 : 4, most = 0;
     for (int64_t i = 0; train->optimizer == OPTIMIZER_MUON && i < table->count; i++) {
+        // The layers between the first and the last are like one of these two.
+        if (i == table->first_layer + table->per_layer) i = max_i64(i, table->head - table->per_layer);
         if (!table_is_layer_matrix(table, i)) continue;
         int64_t bytes = orthogonalize_workspace(matrix_rows_(&table->specs[i]), table->specs[i].cols, element);
         most = bytes > most ? bytes : most;
