@@ -364,7 +364,7 @@ static void open_weights_(Stage *stage, const Tensor *first, int64_t count) {
 bool stage_prepare(Stage *stage, Error *err) {
     const StageChunk *first = &stage->at.chunk[0];
     stage->pass.err = err;
-    if (stage->prepared == first->layers) return false;
+    if (stage->tensors.fp8 == FP8_OFF || stage->prepared == first->layers) return false;
     open_weights_(stage, layer_tensors_(stage, first, stage->prepared++), stage->table.per_layer);
     return true;
 }

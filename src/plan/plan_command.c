@@ -77,7 +77,7 @@ int plan_command(const Config *config, const Model *model, bool json, const char
     Config decided = *config;
     int64_t p = config->parallel.pipeline, few = plan_enough_microbatches((int)p), all = config_microbatches(config);
     if (p * min_i64(few, all) > 1 << 21)
-        log_status(log, "plan: simulating %lld stages; this can take ten seconds", (long long)p);
+        log_status(log, "plan: simulating %lld stages; this takes some seconds", (long long)p);
     // If schedule.name is auto, the plan uses the schedule that a run would choose.
     int status = verdict_resolve_name(&decided, model, log, err);
     if (status == 0) status = answer_make_(answer, &decided, model, log, err);

@@ -277,7 +277,8 @@ static int ask_both_(const Planner *planner, const Config *config, bool timed, F
     int status[2];
     double worth = INFINITY; // the plan with split backwards is given up where it saves less
     unmeasured.measured = false;
-    // With a thousand stages, the lists of each of the two take half a second.
+    // With a thousand stages, the lists of each of the two take half a second. If timed, one follows the other, since
+    // the second needs the first one's time.
 #pragma omp parallel for if (!timed)
     for (int i = 0; i < 2; i++) {
         Config decided = *config;

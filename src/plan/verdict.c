@@ -197,9 +197,15 @@ int verdict_make(Verdict *verdict, const Planner *planner, Error *err) {
     bool timed = config->schedule.bpipe == BPIPE_ON, matters = plain > 0 || config->schedule.bpipe == BPIPE_AUTO;
     if (verdict_forecast(planner, here, PLAN_PLAIN, true, &verdict->plain, err) != 0) return -1;
     if (verdict_forecast(planner, here, PLAN_BPIPE, timed, &verdict->bpipe, err) != 0) return -1;
-    if (!timed && matters && verdict->bpipe.fits && !verdict->plain.fits &&
-        verdict_forecast(planner, here, PLAN_BPIPE, true, &verdict->bpipe, err) != 0)
+    bool needed = verdict->bpipe.fits && !verdict->plain.fits;
+    if (!timed && matters && needed && verdict_forecast(planner, here, PLAN_BPIPE, true, &verdict->bpipe, err) != 0)
         return -1;
+    if (!timed && !matters && needed && planner_split_open(config)) {
+        // Only its bytes are reported: those of the kind of backward that is planned without BPipe.
+        Config asked = way_(planner, here, PLAN_BPIPE);
+        asked.schedule.split_backward = verdict->plain.split_gain > 0 ? SPLIT_ON : SPLIT_OFF;
+        if (planner_forecast_config(planner, &asked, false, &verdict->bpipe, err) != 0) return -1;
+    }
     // 3. The largest size without BPipe, and a larger one with it.
     if (plain > 0 && verdict_forecast(planner, plain, PLAN_PLAIN, true, &verdict->best, err) != 0) return -1;
     if (bpipe > max_i64(here, plain) && verdict_forecast(planner, bpipe, PLAN_BPIPE, true, &verdict->larger, err) != 0)

@@ -177,7 +177,11 @@ static bool take_action_(TextReader *reader, Action *action) {
         if (own && text_take_(reader, "h")) peer = SCHEDULE_HOST;
         else if (!text_take_number_(reader, &peer)) return false;
     }
-    if (chunk > INT16_MAX || slice > INT16_MAX || peer > INT16_MAX) return false;
+    if (chunk > INT16_MAX || slice > INT16_MAX || peer > INT16_MAX) {
+        error_set(reader->err, EXIT_USAGE, "schedule, line %d: numbers of chunks, slices and stages end at %d",
+                  reader->line, INT16_MAX);
+        return false;
+    }
     action->chunk = chunk, action->slice = slice, action->peer = peer;
     return isspace((unsigned char)*reader->at) || *reader->at == 0;
 }
@@ -191,7 +195,7 @@ static int read_action_(TextReader *reader, ActionList *list) {
     const char *kinds = reader->chunks ? "FBIWEARL" : "FBEARL";
     if (*reader->at == 0 || strchr(kinds, *reader->at) == NULL) return text_unreadable_(&start, form);
     reader->at++;
-    if (!take_action_(reader, &action)) return text_unreadable_(&start, form);
+    if (!take_action_(reader, &action)) return reader->err->code != 0 ? -1 : text_unreadable_(&start, form);
     list_push(list, action);
     return 0;
 }

@@ -457,7 +457,7 @@ def test_a_plan_at_the_limits_takes_seconds_and_says_so(stages, microbatches):
     ]  # fmt: skip
     ended, seconds = fewest_cpu_seconds(lambda: command("llama", "-c", LLAMA, "--plan", overrides=limits))
     assert ended.returncode == 0, ended.stderr
-    assert ("can take ten seconds" in ended.stderr) == (stages == 1024)
+    assert ("takes some seconds" in ended.stderr) == (stages == 1024)
     assert seconds < 16  # CPU seconds; up to twelve were seen next to other programs
 
 
