@@ -1,4 +1,4 @@
-// The safetensors format: a written file reads back the same, and sizes in a header are never trusted.
+// The safetensors format: sizes in a header are never trusted. What is written reads back: test_checkpoint.py.
 #include "checkpoint/safetensors.h"
 
 #include "base/crc64.h"

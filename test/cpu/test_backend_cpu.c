@@ -47,19 +47,23 @@ TEST(no_memory_names_what_was_wanted_and_what_holds_the_rest) {
     b->release(b, MEMORY_WEIGHTS, weights, some);
 }
 
-TEST(a_loan_that_is_gone_is_refused) {
+TEST(one_piece_that_was_allocated_for_it_is_lent_until_it_is_gone) {
     enum { BYTES = 3 << 20 };
     AutoOp op = op_start(PRECISION_FP32, 1);
     Backend *b = op.backend;
-    Error err = {0};
     Loan loan;
-    void *memory = b->allocate(b, MEMORY_LENT_SLOTS, BYTES, "lent", &err);
-    assert_int_equal(b->lend(b, memory, BYTES, &loan, &err), 0);
-    assert_null(b->borrow(b, &loan, 2 * BYTES, &err)); // more than there is
-    err = (Error){0};
-    b->release(b, MEMORY_LENT_SLOTS, memory, BYTES);
-    assert_null(b->borrow(b, &loan, BYTES, &err));
-    assert_contains(err.text, "cannot be mapped");
+    void *own = assert_made(b->allocate(b, MEMORY_OWN_SLOTS, BYTES, "own", &unit_error));
+    unsigned char *lent = assert_made(b->allocate(b, MEMORY_LENT_SLOTS, BYTES, "lent", &unit_error));
+    void *second = assert_made(b->allocate(b, MEMORY_LENT_SLOTS, BYTES, "lent", &unit_error));
+    for (int i = 0; i < BYTES; i++) assert_int_equal(lent[i], 0);
+    assert_refused(b->lend(b, own, BYTES, &loan, &unit_error), EXIT_FAILED, "not allocated to be lent");
+    assert_refused(b->lend(b, second, BYTES, &loan, &unit_error), EXIT_FAILED, "not allocated to be lent");
+    assert_succeeds(b->lend(b, lent, BYTES, &loan, &unit_error));
+    assert_refused(b->borrow(b, &loan, 2 * BYTES, &unit_error), EXIT_FAILED, "cannot be mapped"); // more than there is
+    b->release(b, MEMORY_LENT_SLOTS, second, BYTES);
+    b->release(b, MEMORY_LENT_SLOTS, lent, BYTES);
+    b->release(b, MEMORY_OWN_SLOTS, own, BYTES);
+    assert_refused(b->borrow(b, &loan, BYTES, &unit_error), EXIT_FAILED, "cannot be mapped");
 }
 
 // Runs every operation that needs workspace, forward and backward, on a residual stream (rows, cols) with `shape`.

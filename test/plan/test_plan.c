@@ -209,14 +209,13 @@ TEST(recomputed_layers_take_one_stream_of_a_slot) {
 }
 
 TEST(what_a_chunk_has_no_layers_for_is_recomputed_in_another) {
-    Made all = made(LLAMA, "parallel.pipeline=2 schedule.name=interleaved schedule.bpipe=off "
-                           "parallel.layers=[1,40,9,30] schedule.recompute_layers=[8,6]");
+    AutoMade all = made(LLAMA, "parallel.pipeline=2 schedule.name=interleaved schedule.bpipe=off "
+                               "parallel.layers=[1,40,9,30] schedule.recompute_layers=[8,6]");
     const PlanStage *stage = all.plan.stage;
     assert_int_equal(stage[0].at.chunk[0].recomputed, 1);
     assert_int_equal(stage[0].at.chunk[1].recomputed, 7);
     assert_int_equal(stage[1].at.chunk[0].recomputed, 3);
     assert_int_equal(stage[1].at.recomputed, 6);
-    unmake(&all);
 }
 
 // ---- the schedule a configuration asks for --------------------------------------------------------------------------
