@@ -86,7 +86,8 @@ def run_of(path, file, options):
     config, world, peak = start["config"], int(start["world"]), number(start["peak_tflops"])
     if peak is None:
         raise Failure(f"{file}: the peak of its device is not known; set hardware.peak_tflops in its configuration")
-    seconds, low, middle, high = np.quantile(steps[skipped:], [options.quantile, 0.25, 0.5, 0.75])
+    times, parts = sorted(steps[skipped:]), (options.quantile, 0.25, 0.5, 0.75)
+    seconds, low, middle, high = (times[min(len(times) - 1, int(part * len(times)))] for part in parts)
     spread = (high - low) / 2 / middle if middle > 0 else 0.0
     _ = config["model"]["family"], config["attention"]["mode"]  # checks that these keys exist
     if not (peak > 0 and world > 0 and 0 < seconds < math.inf):

@@ -47,7 +47,7 @@ GPUS = {
 
 def words_of(name, tokens, options):
     """Returns the configuration and the options of two steps of a model."""
-    keys = (f"data.train={tokens}", "data.val=", "train.steps=2", *options)
+    keys = (f"data.train={tokens}", "data.val=", "log.metrics=", "train.steps=2", *options)
     return ROOT / "configs" / f"{name}.yaml", *(word for key in keys for word in ("-o", key))
 
 
