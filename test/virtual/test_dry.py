@@ -105,8 +105,6 @@ SMALL = {
     "8 bits are gathered": (
         "llama", 1, *cut(4, 2, 4), "train.fp8=block", "hardware.gpu=h100", "schedule.micro_batch=2",
         "train.global_batch=8"),
-    "weights of four stages become 8 bits while they wait": (
-        "llama", 1, *cut(8, 4, 2), "train.fp8=block", "hardware.gpu=h100", "train.global_batch=8"),
     "8 bits are gathered and computed again for W": (
         "llama", 1, *cut(4, 2, 4), "train.fp8=block", "hardware.gpu=h100", "schedule.recompute=pointwise",
         "schedule.name=zb-v", "train.global_batch=16"),
@@ -125,9 +123,6 @@ SMALL = {
         "llama", 1, *cut(8, 2, 2), "parallel.data=2", "hardware.gpu=h100", "train.global_batch=16"),
     "weights of four data ranks gathered during one of two forwards": (
         "llama", 1, *cut(4, 1, 2), "parallel.data=4", "hardware.gpu=h100", "train.global_batch=8"),
-    "gradients sharded over four data ranks": (
-        "llama", 1, *cut(5, 1, 2), "parallel.data=4", "parallel.shard_gradients=on", "hardware.gpu=h100",
-        "train.global_batch=4"),
     "eight experts a rank": (
         "llama", 1, *cut(4, 2, 1), *EXPERTS, "model.experts=32", "model.experts_per_token=8", "model.expert_ffn=1536"),
     "one expert a rank": (
@@ -146,6 +141,19 @@ def test_the_clock_and_the_plan_agree_about_a_few_gpus(tmp_path, tokens, case):
     step = agrees(family, tokens, tmp_path, *overrides, nodes=nodes, waits=0.15 if case == WAITS else WITHIN)
     assert sum(stage["slots_lent"] for stage in step["stages"]) > 0 or "schedule.bpipe=on" not in overrides
     assert step["transfer_exposed_ms"] > 1 or "schedule.bpipe=on" not in overrides or nodes == 1
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("ranks")
+def test_gradients_sharded_over_data_ranks_are_not_zeroed_for_each_layer(tmp_path, tokens):
+    ranks = ("parallel.data=4", "parallel.shard_gradients=on", "hardware.gpu=h100", "train.global_batch=4")
+    agrees("llama", tokens, tmp_path, *cut(5, 1, 2), *ranks)
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("ranks")
+def test_weights_of_later_stages_become_8_bits_while_they_wait(tmp_path, tokens):
+    agrees("llama", tokens, tmp_path, *cut(8, 4, 2), "train.fp8=block", "hardware.gpu=h100", "train.global_batch=8")
 
 
 # 32 GPUs in four nodes, 16 microbatches.
