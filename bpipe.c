@@ -14,6 +14,8 @@
 // ---------------------------------------------------------------------------------------------------------------------
 // Lists and schedules
 
+static_assert(sizeof(Action) == 12, "kind and slice share four bytes");
+
 void list_push(ActionList *list, Action action) {
     if (list->count == list->capacity) {
         list->capacity = list->capacity == 0 ? 64 : 2 * list->capacity;

@@ -101,7 +101,6 @@ typedef struct Action {
     int16_t peer;   // E, A, R, L: the other stage, or SCHEDULE_HOST; F, B, I, W: SCHEDULE_NO_PEER
     int microbatch; // 0 .. microbatches-1
 } Action;
-_Static_assert(sizeof(Action) == 12, "kind and slice share four bytes");
 
 // When an action ran: in a run, by clock_seconds() of this host; in a simulation, since the start of the step. A
 // transfer begins when it is at the head of the queue and has its inputs, and ends when it is complete.
