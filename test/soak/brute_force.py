@@ -3,8 +3,8 @@
 
 The search's own front is planned first. Half of the others are drawn over everything a search may choose: the cut, the
 schedule with its chunks and slices, the micro-batch, what is evicted and where to, recomputed prefixes and ramps, moved
-layers, overlap. The other half redraw one or two of these in a row of the front or in the fastest plan so far. The
-search is one program; the draws run `--plan --sweep`. They share the planner but no code of the search.
+layers, the attention, overlap. The other half redraw one or two of these in a row of the front or in the fastest plan
+so far. The search is one program; the draws run `--plan --sweep`. They share the planner but no code of the search.
 
     test/soak/brute_force.py [--plans 300] [--case 0]...     the 32 cases: six minutes on two cores
 """
@@ -62,7 +62,7 @@ WHOLE = [
     *(["schedule.name=1f1b", split] for split in SPLIT),
     *(["schedule.name=interleaved", f"schedule.chunks={v}", split] for v in range(2, 9) for split in SPLIT),
     *(["schedule.name=gis", f"schedule.chunks={v}", group] for v in range(2, 9) for group in GROUPS),
-    *([f"schedule.name={name}"] for name in ("zb-d", "v-half", "v-min", "zb-v", "dualpipe-v")),
+    *([f"schedule.name={name}"] for name in ("gpipe", "zb-d", "v-half", "v-min", "zb-v", "dualpipe-v")),
 ]
 SLICED = [["schedule.name=seq1f1b"], *(["schedule.name=interleaved", f"schedule.chunks={v}"] for v in range(2, 9))]
 MICRO = ("schedule.micro_batch", ["1", "2", "4", "8"])
@@ -121,6 +121,7 @@ class Case:
             "evict": keys("schedule", "bpipe", "evict_to"),
             "recompute": keys("schedule", "recompute_layers", "recompute"),
             "layers": keys("parallel", "layers"),
+            "attention": keys("attention", "mode"),
             "overlap": keys("parallel", "overlap"),
             "searched": keys("parallel", "collectives", "shard_gradients") + keys("schedule", "slots", "load_ahead"),
         }
@@ -131,9 +132,12 @@ class Case:
         if group == "cut":
             t, p, c, d, e = draw.choice(self.cuts)
             sizes = {"tensor": t, "pipeline": p, "context": c, "data": d, "expert": e}
-            sequence = "true" if t > 1 else "false"
+            sequence = draw.choice(["true", "false"]) if t > 1 else "false"
+            placement = "stages" if p > 1 and e > t * c else draw.choice(["linear", "adjacent"])
             return [*(f"parallel.{name}={n}" for name, n in sizes.items()), f"parallel.sequence={sequence}",
-                    "parallel.placement=linear"]
+                    f"parallel.placement={placement}"]
+        if group == "attention":
+            return [f"attention.mode={draw.choice(['none', 'recompute', 'flash'])}"]
         if group == "schedule":
             slices = draw.choice((1, 1, 2, 4, 8))
             return [f"schedule.slices={slices}", *draw.choice(WHOLE if slices == 1 else SLICED)]
@@ -157,10 +161,10 @@ class Case:
         kept = dict(self.draw.choice(self.seen)) if self.draw.random() < 0.5 else {}
         changed = self.draw.sample(sorted(kept), self.draw.randint(1, 2)) if kept else ["cut"]
         if "cut" in changed:
-            kept = {group: kept[group] for group in ("evict", "overlap") if group in kept}
+            kept = {group: kept[group] for group in ("evict", "attention", "overlap") if group in kept}
             kept["cut"] = self.drawn("cut", 0)
         p = next(int(key.partition("=")[2]) for key in kept["cut"] if "pipeline" in key)
-        for group in ("schedule", "evict", "recompute", "layers", "overlap"):
+        for group in ("schedule", "evict", "recompute", "layers", "attention", "overlap"):
             if group in changed or group not in kept:
                 kept[group] = self.drawn(group, p)
         return kept
