@@ -48,7 +48,7 @@ def overridden(tables, words):
             table = table[name]
         try:
             table[last] = json.loads(found[2].lower() if found[2].lower() in ("true", "false", "null") else found[2])
-        except ValueError:
+        except (ValueError, RecursionError):
             table[last] = found[2]
     return tables
 

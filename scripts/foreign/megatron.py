@@ -742,7 +742,12 @@ def deepspeed_file(s, path):
     if name is None:
         return
     spelling, where = s.values.pop(name)
-    text = getattr(s, "files", {}).get(where) or beside(path, str(where))
+    files = getattr(s, "files", {})
+    if files.get(where, "") is None:
+        s.say("precision", f"{spelling} {readable(where)}: the script does not say what is in it; what it sets is not"
+                           " planned")
+        return
+    text = files.get(where) or beside(path, str(where))
     text = text or (read_text(existing(where)) if isinstance(where, str) and existing(where) else None)
     if text is None:
         s.say("precision", f"{spelling} {readable(where)}: is not here; what it sets is not planned")

@@ -16,7 +16,7 @@ from run_files import Failure
 
 BEGIN, END = "\ue000", "\ue001"  # around the name of an unknown value
 ESCAPED = {"$": "\ue002", "`": "\ue003"}  # signs that stand for themselves
-DEEPEST, MOST_STEPS, MOST_ROUNDS = 20, 20000, 64
+DEEPEST, MOST_STEPS, MOST_ROUNDS, MOST_WORDS = 20, 20000, 64, 1000
 CLOSERS = ("then", "elif", "else", "fi", "do", "done", "esac", "}")
 ASSIGNS = re.compile(r"[A-Za-z_]\w*(\[[^]]*\])?\+?=")
 ARITHMETIC = re.compile(r"[\d\s+\-*/%()<>=!&|?:,]*")
@@ -25,6 +25,7 @@ MARK = re.compile(f"{BEGIN}([^{END}]*){END}")
 BRACES = re.compile(r"\{(?:(-?\d{1,9})\.\.(-?\d{1,9})(?:\.\.-?(\d{1,9}))?|([^{}\s$]*,[^{}\s$]*))\}")
 SHELLS = ("bash", "sh", "zsh")
 SILENT = ("cd", "mkdir", "rm", "pip", "kill", "true", ":", "wait", "trap")
+WRITING = (">", ">>", "&>", "&>>", ">&")
 PRINTING = ("echo", "printf", "cat", "tee", "sed", "ls", "pwd", "expr", "bc")
 
 
@@ -67,10 +68,12 @@ def braced(word):
                 continue  # ${...}, or inside of it
             if listed is None:
                 way = 1 if int(begin) <= int(end) else -1
-                parts = range(int(begin), int(end) + way, way * max(int(step or 1), 1))
+                numbers = range(int(begin), int(end) + way, way * max(int(step or 1), 1))
+                padded = any(re.match("-?0.", each) for each in (begin, end))
+                parts = numbers if not padded else [str(each).zfill(max(len(begin), len(end))) for each in numbers]
             else:
                 parts = listed.split(",")
-            if len(parts) < 1000:
+            if len(parts) < MOST_WORDS:
                 for part in parts:
                     yield from braced([*word[:at], (kind, f"{before}{part}{after}"), *word[at + 1 :]])
                 return
@@ -82,7 +85,7 @@ class Scanner:
     double (quoted), or an array's list of words."""
 
     BLANK = re.compile(r"(?:[ \t\r]|\\\n|#[^\n]*|[01]?(?=[<>])|\d+(?=<))*")  # and the number of a usual redirection
-    OPERATOR = re.compile(r";;|&&|\|\||\|&|<<<|&>|<&|\d*(?:>>|>&|>)|[|;&()<]")
+    OPERATOR = re.compile(r";;|&&|\|\||\|&|<<<|&>>?|<&|\d*(?:>>|>&|>)|[|;&()<]")
     DOLLAR = re.compile(r"\$(\w+|[@*#?$!-])?")
 
     def __init__(self, text, at=0):
@@ -224,7 +227,7 @@ Block = namedtuple("Block", "nodes sets")  # sets: the names that its commands a
 class Parser:
     """Makes a tree of tokens. What is no shell's grammar is skipped."""
 
-    REDIRECTS = re.compile(r"\d*>[>&]?|&>|<&?|<<<")
+    REDIRECTS = re.compile(r"\d*>[>&]?|&>>?|<&?|<<<")
 
     def __init__(self, text):
         self.all, self.at = list(Scanner(text).tokens()), 0
@@ -313,8 +316,9 @@ class Parser:
             node = self.function(line)
         else:
             return self.simple(line)
-        self.redirects([])
-        return node
+        redirects = []
+        self.redirects(redirects)
+        return Node("redirected", line, (node, redirects)) if redirects else node
 
     def redirects(self, found):
         """Reads one redirection after another into a list of (operator, word or here-document)."""
@@ -428,7 +432,8 @@ class Script:
         self.frames = []  # of functions: {name of a local variable: its value outside}
         self.arguments = list(arguments)
         self.read = read  # returns the text of a file that the script names, or None
-        self.files, self.commands, self.notes, self.ends = {}, [], [], []
+        self.files = {}  # {name: the text that the script writes, or None if it does not say what that is}
+        self.commands, self.notes, self.ends = [], [], []
         self.ever = {}  # the last value of each variable, also of those that are local or a subshell's
         self.depth = self.steps = self.line = self.ended = 0  # ended: the line of the exit that was followed
         self.missing, self.asked = 0, False  # the last argument that is asked for and not given; their number is
@@ -620,9 +625,10 @@ class Script:
         """Returns what commands print, if that is certain."""
         kept = self.printed, self.commands, self.notes, self.ends, self.line
         self.printed, self.commands, self.notes, self.ends = [], [], [], []
-        doubts = self.doubt, self.guess
+        doubts, (self.doubt, self.guess) = (self.doubt, self.guess), ("", False)
         with self.apart(), contextlib.suppress(Returned, Broke):
-            _, _, guess = self.judge(self.run, command)
+            self.run(command)
+        guess = self.guess or self.ends  # an exit that is not followed
         self.doubt, self.guess = doubts
         said = "".join(self.printed).rstrip("\n")
         self.printed, self.commands, self.notes, self.ends, self.line = kept
@@ -646,8 +652,13 @@ class Script:
         return said
 
     def expand(self, words, testing=False):
-        """Returns the words that a command gets of words as written."""
-        return [field for word in words for each in braced(word) for field in self.expand_word(each, testing)]
+        """Returns the words that a command gets of words as written; one with braces for too many words stays."""
+        found = []
+        for word in words:
+            parts = list(itertools.islice(braced(word), MOST_WORDS + 1))
+            for each in parts if len(parts) <= MOST_WORDS else [word]:
+                found += self.expand_word(each, testing)
+        return found
 
     def expand_word(self, word, testing=False):
         fields, stays = [""], False  # stays: the last field exists even if it is empty
@@ -727,9 +738,11 @@ class Script:
     def judge(self, act, *arguments):
         """Returns (act's result, what it depends on and the script does not say, if it depends on anything unsaid)."""
         kept, (self.doubt, self.guess) = (self.doubt, self.guess), ("", False)
-        result = act(*arguments)
-        doubt, guess = self.doubt, self.guess
-        self.doubt, self.guess = kept[0] or doubt, kept[1] or guess
+        try:
+            result = act(*arguments)
+        finally:
+            doubt, guess = self.doubt, self.guess
+            self.doubt, self.guess = kept[0] or doubt, kept[1] or guess
         return result, doubt, guess
 
     def note(self, what, sets):
@@ -964,21 +977,40 @@ class Script:
         kept, exported = dict(self.variables), set(self.exported)
         names = [self.assign(word) for word in words[:ahead]]
         if not command:
-            return True
+            inputs = [value for sign, value in redirects if sign == "<" and not words]
+            return self.printing(redirects, self.prints_files, self.expand(inputs))  # $(<file)
         self.exported |= set(names)
-        printed, to = self.printed, [(sign, value) for sign, value in redirects if sign in (">", ">>", "&>", ">&")]
-        self.printed = [] if to else printed
         try:
-            return self.execute(command, words[ahead:], bodies)
-        finally:  # what stands before a command, or is written to a file, is for this command
-            if to and self.printed and to[-1][0] != ">&":
-                name = "".join(self.expand([to[-1][1]]))
-                self.files[name] = (self.files.get(name, "") if to[-1][0] == ">>" else "") + "".join(self.printed)
-            self.printed = printed
+            return self.printing(redirects, self.execute, command, words[ahead:], bodies)
+        finally:  # what stands before a command is for this command
             for name in names:
                 self.variables.pop(name, None)
                 self.variables |= {name: kept[name]} if name in kept else {}
             self.exported -= set(names) - exported
+
+    def redirected(self, _, node, redirects):
+        return self.printing(redirects, self.do, node)
+
+    def printing(self, redirects, act, *arguments):
+        """Returns act's result; what it prints is written where the last redirection says."""
+        to = [(sign, "".join(self.expand([value]))) for sign, value in redirects if sign in WRITING]
+        to = [(sign, name) for sign, name in to if (sign, name) != (">&", "1")]
+        if not to:
+            return act(*arguments)
+        kept, self.printed, guess = self.printed, [], True
+        try:
+            result, _, guess = self.judge(act, *arguments)
+        finally:
+            sign, name = to[-1]
+            if sign != ">&" or not name.isdecimal():
+                self.write(name, None if guess else "".join(self.printed), sign.endswith(">>"))
+            self.printed = kept
+        return result
+
+    def write(self, name, text, adds=False):
+        """Notes what a file holds. text: None if the script does not say it."""
+        before = self.files.get(name, "") if adds else ""
+        self.files[name] = None if text is None or before is None else before + text
 
     def declare(self, name, command, words):
         """Carries out export, local, declare and their like."""
@@ -1002,6 +1034,8 @@ class Script:
             replaced = replaced or name == "exec"
             command, words = command[1:], words[1:]
             name = command[0].rpartition("/")[2]
+        if name in ("rm", "cp", "mv", "sed"):
+            self.changes(name, command[1:])
         status = self.builtin(name, command, words, bodies)
         if name == "exit" or replaced:
             if not (self.uncertain or self.asked or self.missing):
@@ -1049,6 +1083,21 @@ class Script:
             self.start(name, command, bodies)
         return True
 
+    def changes(self, name, words):
+        """Notes what becomes of the files that a command copies, moves, changes or removes."""
+        files = [each for each in words if not each.startswith("-")]
+        if name in ("cp", "mv") and len(files) > 1:
+            for each in files[:-1]:
+                inside = f"{files[-1].rstrip('/')}/{each.rpartition('/')[2]}"  # if the last one is a folder
+                self.files |= {files[-1]: self.file(each), inside: self.file(each)}
+        if name in ("rm", "mv") or any(each.startswith(("-i", "--in-place")) for each in words if name == "sed"):
+            self.files |= dict.fromkeys(files[: -1 if name == "mv" else None])
+
+    def prints_files(self, names):
+        for each in names if self.printed is not None else ():
+            self.prints("cat", [each], [])
+        return True
+
     def prints(self, name, words, bodies):
         """Carries out a command that prints a text, if somebody reads it."""
         text = bodies[-1] if bodies else self.piped
@@ -1065,22 +1114,29 @@ class Script:
             text = None
         if text is None:
             self.depend(f"`{name}`")
-        elif name == "tee":
-            self.files |= {each: text for each in words if not each.startswith("-")}
+        for each in words if name == "tee" else ():
+            if not each.startswith("-"):
+                self.write(each, text, "-a" in words or "--append" in words)
         if self.printed is not None and text is not None:
             self.printed.append(text)
 
     def option(self, spec="", name="OPT"):
         """Carries out getopts."""
-        at = int(self.variables.get("OPTIND", "1"))
-        word = self.arguments[at - 1] if at <= len(self.arguments) else ""
+        said = str(self.variables.get("OPTIND", "1"))
+        at = max(int(said), 1) if re.fullmatch("[0-9]{1,6}", said) else 0
+        word = self.arguments[at - 1] if 0 < at <= len(self.arguments) else ""
+        if at == 0 or BEGIN in word[:2]:
+            return self.reads("getopts", [name], [])
         if not word.startswith("-") or word in ("-", "--"):
             return False
         known, takes = word[1] in spec, word[1] + ":" in spec
         value = word[2:] or "".join(self.arguments[at : at + 1])
         self.put(name, word[1] if known else "?")
         self.put("OPTARG", value if takes else "")
-        self.put("OPTIND", str(at + (2 if takes and word[2:] == "" else 1)))
+        if word[2:] and not takes:  # -ab is -a -b
+            self.arguments = [*self.arguments[: at - 1], "-" + word[2:], *self.arguments[at:]]
+        else:
+            self.put("OPTIND", str(at + (2 if takes and word[2:] == "" else 1)))
         return True
 
     def reads(self, name, words, bodies):
@@ -1089,7 +1145,10 @@ class Script:
         own_word = "-[a-zA-Z]*[dnNptu]" if name == "read" else "-[dnOsuCc]"
         names = [each for before, each in zip(["", *words], words)
                  if re.fullmatch(r"[A-Za-z_]\w*", each) and not re.fullmatch(own_word, before)]
-        if name == "getopts" or not bodies or unknown_in(bodies[-1]):
+        special = "-[a-zA-Z]*([nNu]|d.)" if name == "read" else "-[a-zA-Z]*[dnOsuCc]"
+        ends = [after for before, after in itertools.pairwise(words) if re.fullmatch("-[a-zA-Z]*d", before)]
+        odd = any(re.match(special, each) for each in words) or any(each not in ("", r"\0") for each in ends)
+        if name == "getopts" or odd or not bodies or unknown_in(bodies[-1]):
             for each in names:
                 self.put(each, unknown(f"${each} ({name})"))
             self.depend(f"`{name}`")

@@ -17,8 +17,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from foreign import megatron, nanotron, nemo, torchtitan  # noqa: E402
+from foreign.documents import overridden  # noqa: E402
 from foreign.settings import unused  # noqa: E402
-from foreign.shell import Script  # noqa: E402
+from foreign.shell import Script, unknown_in  # noqa: E402
 from run_files import Failure, read_text  # noqa: E402
 
 SMALL = ("--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --vocab-size 1000"
@@ -298,6 +299,7 @@ def test_words_of_a_command_line_replace_those_of_a_file(tmp_path):
     has(config, {"train.steps": 77, "parallel.data": 8})
     refused = script("import.py", "torchtitan", tmp_path / "run.toml", "more")
     assert refused.returncode == 2 and "more: is no setting; write KEY=VALUE" in refused.stderr
+    assert overridden({}, ["a.b=" + "[" * 60000]) == {"a": {"b": "[" * 60000}}
 
 
 def test_a_number_that_deepspeeds_json_gets_from_elsewhere_is_named(tmp_path):
@@ -306,6 +308,9 @@ def test_a_number_that_deepspeeds_json_gets_from_elsewhere_is_named(tmp_path):
     answer = script("import.py", "megatron", path)
     assert answer.returncode == 2 and "ds.train_batch_size: the script does not say $BATCH" in answer.stderr
     assert script("import.py", "megatron", "BATCH=16", path).returncode == 0
+    comments, _ = converted(tmp_path, "megatron", DEEPSPEED.replace("run_it()", "sed -i s/6/8/ ds.json\nrun_it()"),
+                            after=["--global-batch-size", "16", "--micro-batch-size", "1"])
+    assert "precision: --deepspeed_config ds.json: the script does not say what is in it" in comments
 
 
 def test_what_matters_most_comes_first_and_what_does_not_matter_is_one_line():
@@ -743,6 +748,36 @@ def test_no_cut_of_an_input_ends_in_a_traceback(name):
             pass
 
 
+@pytest.mark.parametrize("text", [
+    "date >f", ": >g; date >>f", "python x >f", "printf %s 3 >f", "sed -i s/2/3/ f", "rm -f f", "cp $X f", "mv g f",
+    "mv f g", "date | tee f", "{ echo 3; date; } >f", "while true; do date; break; done >f",
+])  # fmt: skip
+def test_a_file_that_a_command_writes_is_not_what_it_was(text):
+    shell = Script()
+    shell.run(f"echo 2 >f; {text}; run $(cat f)")
+    assert unknown_in(shell.commands[-1][1]) == "$(cat f)"
+    shell.run("echo 2 >f; cp f g; mv g h; run $(cat h) $(cat f)")
+    assert shell.commands[-1] == ["run", "2", "2"]
+
+
+@pytest.mark.parametrize("text", [
+    "read -d : X <<<1:2", "read -n 1 X <<<12", "read -rN1 X <<<12", "read -d: X <<<1:2", "mapfile -d , X <<<1,2",
+    "mapfile -n 1 X <<<2", "X=$(<no_file)", "X=$(date; exit 0)", "[ $# = 1 ]; X=$(exit; echo 3)",
+    "set -- $Y; getopts a X", "set --; OPTIND=; getopts a X",
+    *(f"set -- -a; OPTIND{value}; getopts a X" for value in ("=", "=a", "=$Y", "=(1 2)")),
+])  # fmt: skip
+def test_what_is_not_followed_is_not_known(text):
+    shell = Script()
+    shell.run(f"{text}; run \"$X\"")
+    assert unknown_in(shell.commands[-1][1])
+
+
+def test_a_word_of_too_many_stays_as_it_is_written():
+    shell = Script()
+    shell.run("run {1..999}{1..99}{1..9} {1,2}")
+    assert shell.commands == [["run", "{1..999}{1..99}{1..9}", "1", "2"]]
+
+
 @pytest.mark.parametrize("text, commands", [
     ("A=(1 2 '3 4')\nrun ${A[@]} \"${A[@]}\" ${#A[@]} ${A[1]}",
      [["run", "1", "2", "3", "4", "1", "2", "3 4", "3", "2"]]),
@@ -791,6 +826,14 @@ def test_no_cut_of_an_input_ends_in_a_traceback(name):
      [["run", "7", "12", "a"]]),
     ("cat <<E | tee f >/dev/null\nx\nE\nIFS=: read -r A B <<<u:v; A=(1 2); run $(cat f) $B $(IFS=-; echo \"${A[*]}\")",
      [["run", "x", "v", "1-2"]]),
+    ("size() { case $1 in 7b) echo 3;; *) echo 4; exit 1;; esac; }; run $(size 7b) $(size 8b) \"$(exit 1; echo 3)\"",
+     [["run", "3", "4", ""]]),
+    ("echo 1 >f; echo 2 | tee -a f >/dev/null; run $(<f); >f; echo 3 &>>f; { echo 4; echo 5 >&1; } >>f; run $(<f)"
+     " $(echo 6 >&1)",
+     [["run", "1", "2"], ["run", "3", "4", "5", "6"]]),
+    ("set -- -dvn3 rest; while getopts 'dvn:' o; do case $o in d) D=1;; v) V=2;; n) N=$OPTARG;; esac; done"
+     "; shift $((OPTIND-1)); run $D $V $N $1", [["run", "1", "2", "3", "rest"]]),
+    ("run {01..03} {8..010..2} {-01..0}", [["run", "01", "02", "03", "008", "010", "-01", "000"]]),
     ("set -- o; cat >a.sh <<E\nrun \\$1 $1\nexit\nE\nbash a.sh i; run $1", [["bash", "run", "i", "o"], ["run", "o"]]),
 ])  # fmt: skip
 def test_a_shells_words_are_expanded_as_bash_does(tmp_path, text, commands):
