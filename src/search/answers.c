@@ -2,6 +2,7 @@
 // skipped; bounds limit their number.
 #include "answers.h"
 
+#include "base/alloc.h"
 #include "base/grid.h"
 #include "bound.h"
 #include "config/config_schema.h"
@@ -14,10 +15,38 @@
 
 // ---------------------------------------------------------------- limits that exclude a better layout
 
+// Misfits that may still be looked at: `heap` has their indices in `all`, which only grows.
+typedef struct Queue {
+    CandidateList all;
+    int64_t *heap;
+    int64_t count; // of the heap
+} Queue;
+
 // Returns whether misfit a is looked at before b: it lacks less memory, or as much and has `all` set, or comes first.
-static bool misfit_before_(const Candidate *a, const Candidate *b) {
-    if (a->forecast.lacks != b->forecast.lacks) return a->forecast.lacks < b->forecast.lacks;
-    return a->all != b->all ? a->all : a->order < b->order;
+static bool misfit_before_(const Queue *queue, int64_t a, int64_t b) {
+    const Candidate *one = &queue->all.items[a], *other = &queue->all.items[b];
+    if (one->forecast.lacks != other->forecast.lacks) return one->forecast.lacks < other->forecast.lacks;
+    if (one->all != other->all) return one->all;
+    return one->order != other->order ? one->order < other->order : a < b;
+}
+
+static void queue_push_(Queue *queue, const Candidate *misfit) {
+    int64_t *heap = queue->heap = xgrow(queue->heap, queue->count, sizeof *heap);
+    int64_t added = queue->all.count, at = queue->count++;
+    candidates_add(&queue->all, misfit);
+    for (; at > 0 && misfit_before_(queue, added, heap[(at - 1) / 2]); at = (at - 1) / 2) heap[at] = heap[(at - 1) / 2];
+    heap[at] = added;
+}
+
+static Candidate queue_pop_(Queue *queue) {
+    int64_t *heap = queue->heap, first = heap[0], last = heap[--queue->count], at = 0;
+    for (int64_t child; (child = 2 * at + 1) < queue->count; at = child) {
+        if (child + 1 < queue->count && misfit_before_(queue, heap[child + 1], heap[child])) child++;
+        if (!misfit_before_(queue, heap[child], last)) break;
+        heap[at] = heap[child];
+    }
+    heap[at] = last;
+    return queue->all.items[first];
 }
 
 bool answer_next_better(const SearchSpace *space, const SearchResult *result, Candidate *misfit, double *step,
@@ -25,23 +54,18 @@ bool answer_next_better(const SearchSpace *space, const SearchResult *result, Ca
     enum { MOST_LOOKS = 256 };
     static const double LEAST_GAIN = 0.99; // a smaller gain is within the plan's error
     double best = result->best >= 0 ? result->found.items[result->fastest].forecast.time.step * LEAST_GAIN : 0;
-    CandidateList queue = {0};
+    Queue queue = {0};
     Config config = *space->keys.base;
     bool found = false;
     for (int64_t i = 0; i < result->misfits.count; i++)
-        if (best == 0 || result->misfits.items[i].bound <= best) candidates_add(&queue, &result->misfits.items[i]);
+        if (best == 0 || result->misfits.items[i].bound <= best) queue_push_(&queue, &result->misfits.items[i]);
     for (int looks = 0; looks < MOST_LOOKS && !found && queue.count > 0;) {
-        int64_t least = 0;
-        for (int64_t i = 1; i < queue.count; i++)
-            if (misfit_before_(&queue.items[i], &queue.items[least])) least = i;
-        Candidate next = queue.items[least];
+        Candidate next = queue_pop_(&queue);
         Forecast forecast;
-        if (next.forecast.lacks == INFINITY) break;
-        queue.items[least].forecast.lacks = INFINITY; // taken
-        if (next.all) {                               // its candidates take its place
+        if (next.all) { // its candidates take its place
             CandidateList opened;
             if (search_open_misfit(space, &next, best > 0 ? best : INFINITY, &opened, err) != 0) break;
-            for (int64_t i = 0; i < opened.count; i++) candidates_add(&queue, &opened.items[i]);
+            for (int64_t i = 0; i < opened.count; i++) queue_push_(&queue, &opened.items[i]);
             free(opened.items);
             continue;
         }
@@ -52,7 +76,7 @@ bool answer_next_better(const SearchSpace *space, const SearchResult *result, Ca
         *step = forecast.time.step;
         looks++;
     }
-    free(queue.items);
+    free_all(queue.all.items, queue.heap);
     return found;
 }
 
