@@ -54,8 +54,9 @@ void text_add(char *text, size_t size, const char *format, ...) {
     size_t used = strlen(text);
     va_list args;
     va_start(args, format);
-    vsnprintf(text + used, size - used, format, args);
+    int added = vsnprintf(text + used, size - used, format, args);
     va_end(args);
+    if (added >= (int)(size - used)) strcpy(text + size - sizeof "...", "...");
 }
 
 // --- text that is safe to print

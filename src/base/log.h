@@ -48,7 +48,7 @@ void log_at(const Log *log, LogLevel level, const char *format, ...) __attribute
 #define log_status(log, ...) log_at(log, LOG_NORMAL, __VA_ARGS__)  // unless --quiet
 #define log_detail(log, ...) log_at(log, LOG_VERBOSE, __VA_ARGS__) // only with --verbose
 
-// Appends to a text in memory of `size` bytes; what does not fit is cut off.
+// Appends to a text in memory of `size` bytes, at least 4. A text that does not fit is cut and ends with "...".
 void text_add(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 // Returns the length in bytes of the UTF-8 character at `text` and sets *code; 0 if the character is invalid: overlong,

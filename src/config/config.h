@@ -260,7 +260,7 @@ typedef struct Config {
     LogConfig log;
     HardwareConfig hardware;
     int program;                    // program whose bytes a plan counts (plan/foreign.h); 0: this program
-    char replaced[160];             // keys of the file whose values -o hardware.gpu replaced, in words; "": none
+    char replaced[320];             // keys of the file whose values -o hardware.gpu replaced, in words; "": none
     int64_t window;                 // sliding window, if the file is a config.json; 0: none
     int32_t place[CONFIG_MAX_KEYS]; // per row of the schema: line, CONFIG_DEFAULT or CONFIG_OVERRIDE
 } Config;

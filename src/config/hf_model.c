@@ -67,7 +67,7 @@ static int refuse_(const HfModel *found, Error *err, const char *what) {
 
 // Refuses a file with unsupported values; the error names all of them.
 static int check_demands_(const HfModel *found, Error *err) {
-    char unmet[400] = "";
+    char unmet[600] = "";
     const FamilyNumber *numbers = family_form(&found->model)->experts;
     bool latent = found->model.kv_lora > 0;
     for (const FamilyDemand *demand = families[found->model.family].demands; demand->word != NULL; demand++) {

@@ -34,7 +34,7 @@ typedef struct SweepRow {
     char *config;       // best configuration of a search, as JSON; NULL: nothing fits, or a plan
     Error refused;      // reason of the refusal; code 0: not refused
     char why[256];      // reason why the row does not fit; "" if it fits or no reason was found
-    char replaced[320]; // keys of the file that the row's hardware.gpu replaced; "": none
+    char replaced[480]; // keys of the file that the row's hardware.gpu replaced; "": none
     Hardware hardware;  // hardware that the row was planned for
 } SweepRow;
 

@@ -37,6 +37,20 @@ TEST(marks_that_reorder_text_are_replaced) {
                         "?????????????");
 }
 
+TEST(a_text_that_was_cut_ends_with_three_dots) {
+    char text[16] = "";
+    text_add(text, sizeof text, "%s %d", "memory", 300);
+    text_add(text, sizeof text, ", %s", "cut");
+    assert_string_equal(text, "memory 300, cut"); // fills the memory
+    text_add(text, sizeof text, ", %d", 400);
+    assert_string_equal(text, "memory 300, ...");
+    text_add(text, sizeof text, "%s", "");
+    assert_string_equal(text, "memory 300, ...");
+    text[12] = '\0';
+    text_add(text, sizeof text, "%s", "network 400");
+    assert_string_equal(text, "memory 300, ...");
+}
+
 TEST(bytes_that_are_not_utf8_are_replaced) {
     assert_string_equal(printable("\xff\xfe|\xc0\x9b|\xe0\x82\x9b|\xed\xa0\x80|\xe6\x97", ""), "??|??|???|???|??");
 }

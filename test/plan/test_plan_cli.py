@@ -209,10 +209,15 @@ def test_only_a_profile_or_calibrated_rates_give_this_trainer_a_band_on_several_
 
 def test_a_named_gpu_says_which_keys_of_the_file_it_replaces(tmp_path):
     path = tmp_path / "our.yaml"
-    text = LLAMA.read_text()
-    path.write_text(re.sub(r"\n  network_gb_s: .*", "", text).replace("hardware:\n", "hardware:\n  network_gb_s: 50\n"))
+    keys = {"peak_tflops": 1234.56, "memory_gib": 123.456, "memory_gb_s": 1234.5, "gpu_watts": 654.321}
+    keys |= {"gpus_per_node": 16, "gpus_per_domain": 16, "pair_gb_s": 123.456, "tensor_gb_s": 123.456}
+    keys |= {"network_gb_s": 50, "host_gb_s": 12.3456}
+    text = re.sub(rf"\n  ({'|'.join(keys)}): .*", "", LLAMA.read_text())
+    ours = "".join(f"  {key}: {value}\n" for key, value in keys.items())
+    path.write_text(text.replace("hardware:\n", "hardware:\n" + ours))
     said = " ".join(report(path, "hardware.gpu=h100", rest=()).split())
     assert "replaced by -o hardware.gpu=h100: " in said and "network_gb_s 50 by 400" in said
+    assert all(f"{key} {value:g} by" in said for key, value in keys.items()), said
     kept = report(path, "hardware.gpu=h100", "hardware.network_gb_s=50", rest=())
     assert "network_gb_s 50 by" not in kept and "replaced" not in report(path, rest=())
 
