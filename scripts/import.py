@@ -23,20 +23,12 @@ from pathlib import Path
 
 from export import ask
 from foreign import megatron, nanotron, nemo, torchtitan
+from foreign.documents import refuse_others
 from foreign.settings import unused
 from run_files import Failure, Refusal, finish, read_text
 
 FILES = {"torchtitan": (torchtitan, "TOML"), "nanotron": (nanotron, "YAML"), "nemo": (nemo, "YAML"),
          "bridge": (nemo, "YAML")}
-# A file's suffix: its programs, and what to do with another one.
-SUFFIXES = {
-    ".toml": (["torchtitan"], "is TOML; say torchtitan"), ".sh": (["megatron"], "is a launch script; give the file that"
-    " it names, and the KEY=VALUE words of its command after it"),
-    ".yaml": (["nanotron", "nemo", "bridge"], "is YAML; say nemo, bridge or nanotron"),
-    ".json": ([], "is JSON; a model's config.json is planned with -c, and says no run"),
-    ".py": ([], "is Python, which is not run; give the YAML or TOML that the run writes, such as run_config.yaml beside"
-                " a checkpoint of Megatron-Bridge"),
-}
 
 
 def converted(options):
@@ -44,18 +36,16 @@ def converted(options):
     if options.gpus is not None and not 0 < options.gpus <= 1 << 20:
         raise Failure(f"--gpus {options.gpus}: is out of range; use 1 or more")
     model = ask(options.model, "--plan", "--json")["config"]["model"] if options.model else None
-    file = Path(options.words[0]) if options.words else None
-    programs, remedy = SUFFIXES.get(file.suffix if file else "", ([options.program], ""))
-    if options.program not in programs and not (options.program == "megatron" and len(options.words) > 1):
-        raise Failure(f"{file}: {remedy}")
     if options.program == "megatron":
         if not options.words:
             raise Failure("megatron: takes a launch script or flags; see --help")
         settings, front, slurm = megatron.read(options.words)
         return whole(settings, lambda s: megatron.convert(s, options.gpus, front, slurm, model))
     program, kind = FILES[options.program]
-    if file is None:
+    if not options.words:
         raise Failure(f"{options.program}: takes a {kind} file; see --help")
+    file = Path(options.words[0])
+    refuse_others(file, options.program)
     text = read_text(file)
     try:
         settings = program.read(text, options.words[1:])

@@ -5,9 +5,26 @@ import re
 
 from run_files import Failure
 
-from .settings import Settings
+from .settings import Settings, brief
 
 DEEPEST, MOST = 40, 20000
+# A file's suffix: its programs, and what to do with another one.
+YAML = ("nanotron", "nemo", "bridge"), "is YAML; say nemo, bridge or nanotron"
+SUFFIXES = {
+    ".toml": (("torchtitan",), "is TOML; say torchtitan"), ".sh": (("megatron",), "is a launch script; give the file"
+    " that it names, and the KEY=VALUE words of its command after it"),
+    ".yaml": YAML, ".yml": YAML,
+    ".json": (YAML[0], "is JSON; a model's config.json is planned with -c, and says no run"),
+    ".py": ((), "is Python, which is not run; give the YAML or TOML that the run writes, such as run_config.yaml beside"
+                " a checkpoint of Megatron-Bridge"),
+}
+
+
+def refuse_others(file, program):
+    """Refuses a file that another program takes."""
+    programs, remedy = SUFFIXES.get(file.suffix, ((program,), ""))
+    if program not in programs:
+        raise Failure(f"{file}: {remedy}")
 
 
 def read_yaml(text):
@@ -43,14 +60,23 @@ def overridden(tables, words):
         *parents, last = found[1].split(".")
         table = tables
         for name in parents:
-            if not isinstance(table.get(name), dict):
+            if table.get(name) is None:
                 table[name] = {}
+            if not isinstance(table[name], dict):
+                raise Failure(f"{word}: {name} is {brief(table[name])}, no table; write it whole")
             table = table[name]
-        try:
-            table[last] = json.loads(found[2].lower() if found[2].lower() in ("true", "false", "null") else found[2])
-        except (ValueError, RecursionError):
-            table[last] = found[2]
+        table[last] = value_of(found[2])
     return tables
+
+
+def value_of(text):
+    """Returns the value of a text of a command line: of JSON, a list of words without quotes, or the text itself."""
+    try:
+        return json.loads(text.lower() if text.lower() in ("true", "false", "null") else text)
+    except (ValueError, RecursionError):
+        if re.fullmatch(r"\[[^][{}]+\]", text):
+            return [value_of(each.strip(" '\"")) for each in text[1:-1].split(",")]
+        return text
 
 
 def flattened(value, name="", deep=0):

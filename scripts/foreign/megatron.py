@@ -7,7 +7,7 @@ from pathlib import Path
 
 from run_files import Failure, read_text
 
-from .documents import flattened
+from .documents import flattened, refuse_others
 from .job import gpus_of
 from .settings import REQUIRED, Settings, is_off, quiet_of, rows_of
 from .shell import MARK, Script, readable, slurm_lines, unknown_in
@@ -64,6 +64,8 @@ def read_script(words):
         name, _, value = words[0].partition("=")
         given[name], words = value, words[1:]
     settings, slurm = Settings(), {}
+    if words and not re.search(r"^-|\s", words[0]) and not (words[0].endswith(".py") and words[1:]):
+        refuse_others(Path(words[0]), "megatron")
     path = existing(words[0]) if words and not words[0].endswith(".py") else None
     if not words or words[0].startswith("-") or not (path or " " in words[0]):
         if words and re.search(r"/|\.(sh|slurm|sbatch|yaml)$", words[0]) and not words[0].endswith(("torchrun", ".py")):

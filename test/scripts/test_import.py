@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from foreign import megatron, nanotron, nemo, torchtitan  # noqa: E402
-from foreign.documents import overridden  # noqa: E402
+from foreign.documents import overridden, read_yaml  # noqa: E402
 from foreign.settings import unused  # noqa: E402
 from foreign.shell import Script, unknown_in  # noqa: E402
 from run_files import Failure, read_text  # noqa: E402
@@ -263,6 +263,7 @@ OTHERS = {
     "a.py": ("import os", "megatron", "is Python, which is not run"),
     "b.py": ("import os", "bridge", "is Python, which is not run"),
     "a.yaml": ("model: {}", "megatron", "is YAML; say nemo, bridge or nanotron"),
+    "c.yml": ("model: {}", "megatron", "is YAML; say nemo, bridge or nanotron"),
     "a.toml": ("[model]", "nemo", "is TOML; say torchtitan"),
     "a.sh": ("torchrun x.py", "nanotron", "is a launch script; give the file that it names"),
     "a.json": ("{}", "megatron", "a model's config.json is planned with -c"),
@@ -285,6 +286,17 @@ def test_a_file_of_another_kind_is_refused_for_its_true_reason(tmp_path, name):
     assert answer.returncode == 2 and sentence in answer.stderr and answer.stdout == "", answer.stderr
 
 
+def test_a_suffix_is_that_of_a_file_and_not_of_a_command(tmp_path):
+    (tmp_path / "run.yaml").write_text("model: {}")
+    for before, after in (([], ["trainer.num_nodes=2"]), (["X=1"], [])):
+        answer = script("import.py", "megatron", *before, tmp_path / "run.yaml", *after)
+        assert answer.returncode == 2 and "run.yaml: is YAML; say nemo" in answer.stderr, answer.stderr
+    command = f"torchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} --save a.json"
+    assert script("import.py", "megatron", command).returncode == 0
+    _, config = converted(tmp_path, "nemo", json.dumps(read_yaml(NEMO)), name="run.json")
+    assert config["model"]["layers"] == 40
+
+
 def test_words_of_a_command_line_replace_those_of_a_file(tmp_path):
     words = ("model.num_layers=20", "++model.virtual_pipeline_model_parallel_size=null", "trainer.num_nodes=2",
              "model.bias=true", "model.data.reset_attention_mask=True", "trainer.max_time=04:00:00",
@@ -299,6 +311,9 @@ def test_words_of_a_command_line_replace_those_of_a_file(tmp_path):
     has(config, {"train.steps": 77, "parallel.data": 8})
     refused = script("import.py", "torchtitan", tmp_path / "run.toml", "more")
     assert refused.returncode == 2 and "more: is no setting; write KEY=VALUE" in refused.stderr
+    with pytest.raises(Failure, match="betas is .0.9, 0.95., no table; write it whole"):
+        overridden({"optim": {"betas": [0.9, 0.95]}}, ["optim.betas.0=0.7"])
+    assert overridden({"a": None}, ["a.b=[x,2, 'y z']", "a.c=[]"]) == {"a": {"b": ["x", 2, "y z"], "c": []}}
     assert overridden({}, ["a.b=" + "[" * 60000]) == {"a": {"b": "[" * 60000}}
 
 
