@@ -118,8 +118,9 @@ def chosen(script, settings):
     training = []
     for pattern in (r"--num[-_]layers|--encoder[-_]num[-_]layers", r"pretrain\w*\.py|train\w*\.py"):
         training = training or [each for each in script.commands if any(re.search(pattern, word) for word in each)]
-        for pattern, program, remedy in OTHERS if not training else ():
-            python = [each for each in script.commands if any(re.search(r"\.py$|^-m$", word) for word in each)]
+        python = [each for each in script.commands if any(re.search(r"\.py$|^-m$", word) for word in each)]
+        own = any(re.search(r"(^|/)pretrain_\w+\.py$", word) for each in python for word in each)
+        for pattern, program, remedy in OTHERS if not (training or own) else ():
             word = next((word for each in python for word in each if re.match(pattern, word)), None)
             if word is not None:
                 raise Failure(f"{readable(word)}: is a word of {program}; say {remedy} with the file and the words of"
@@ -157,6 +158,7 @@ def read(words):
 
 def convert(s, gpus, front=(), slurm=None, model=None):
     """Returns our configuration."""
+    lr_said = "lr" in s and not unknown_in(s.peek("lr"))
     if "lr" not in s:
         s.say("training", f"{s.spelling('lr')} is not given: 3e-4 is planned")
     config = s.begin(ROWS, model or {})
@@ -171,7 +173,7 @@ def convert(s, gpus, front=(), slurm=None, model=None):
     convert_precision(s, config)
     convert_attention(s, config)
     convert_recomputation(s, config)
-    convert_optimizer(s, config)
+    convert_optimizer(s, config, lr_said)
     if s.peek("num-distributed-optimizer-instances") == "1":
         s.quiet("num-distributed-optimizer-instances")
     s.finish(ROWS)
@@ -678,7 +680,7 @@ def convert_recomputation(s, config):
         raise Failure(f"{spelling} {granularity}: is neither full nor selective")
 
 
-def convert_optimizer(s, config):
+def convert_optimizer(s, config, lr_said):
     train = config["train"]
     spelling, optimizer = s.spelling("optimizer"), s.text("optimizer", "adam").lower()
     if optimizer in ("muon", "dist_muon", "adaptive_muon"):
@@ -692,9 +694,9 @@ def convert_optimizer(s, config):
         train["schedule"] = "cosine"
         s.say("training", f"{spelling} {style}: cosine is planned")
     lr, low = train["lr"], s.number("min-lr", float, 0.0, high=100)
-    if low > lr:
+    if low > lr and lr_said:
         raise Failure(f"{s.spelling('min-lr')} {low:g}: is above {s.spelling('lr')} {lr:g}")
-    train["min_lr_ratio"] = float(f"{low / lr if lr else 0:.12g}")
+    train["min_lr_ratio"] = float(f"{min(low / lr, 1) if lr else 0:.12g}")
     spelling, shape = s.spelling("lr-wsd-decay-style"), s.text("lr-wsd-decay-style", "exponential")
     if train["schedule"] == "wsd" and "decay_steps" not in train:
         raise Failure(f"{s.spelling('lr-wsd-decay-iters')}: is missing; {s.spelling('lr-decay-style')} WSD needs it")
@@ -759,7 +761,9 @@ def deepspeed_file(s, path):
         try:
             found = json.loads(text)
         except ValueError:  # numbers that the script does not say
-            found = json.loads(MARK.sub(lambda mark: json.dumps(mark[0]), text))
+            said = re.sub(r'"(?:[^"\\]|\\.)*"|' + MARK.pattern,
+                          lambda part: part[0] if part[0].startswith('"') else json.dumps(part[0]), text)
+            found = json.loads(said)
         if not isinstance(found, dict):
             raise ValueError("no object")
     except (ValueError, RecursionError) as error:

@@ -22,7 +22,7 @@ def convert(s, gpus=None, model=None):
     known = model or {}
     config = s.begin(ROWS, known)
     ours, parallel, schedule, train = (config[name] for name in ("model", "parallel", "schedule", "train"))
-    ours |= {"family": "llama"} | {key: value for key, value in known.items() if key not in ours}
+    ours |= {key: value for key, value in known.items() if key not in ours} | {"family": "llama"}
     wide = max(ours["hidden"] // ours["heads"], 1)
     ours["kv_heads"] = s.number(M + "num_key_value_heads", int, known.get("kv_heads", ours["heads"]), low=1)
     ours["head_dim"] = s.number(M + "head_dim", int, known.get("head_dim", wide), low=1)

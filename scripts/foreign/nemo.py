@@ -7,7 +7,7 @@ from run_files import Failure
 
 from .documents import overridden, read_yaml, settings_of
 from . import megatron
-from .settings import AS_PLANNED, Settings, brief, is_off, quiet_of, rows_of
+from .settings import AS_PLANNED, Settings, Whole, brief, is_off, quiet_of, rows_of
 from .shell import unknown, unknown_in
 
 # The last parts of a key: its flag.
@@ -135,7 +135,7 @@ def special(source, s):
     def put(flag, value, shown=None):
         if flag in s.values:
             s.quiet(flag)
-        s.values[flag] = (name if shown is None else f"{name} {brief(shown)}", value)
+        s.values[flag] = (name if shown is None else Whole(f"{name} {brief(shown)}"), value)
 
     for name, (_, value) in list(source.values.items()):
         last = name.rpartition(".")[2]

@@ -49,6 +49,10 @@ def brief(value):
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+class Whole(str):
+    """A spelling that holds its value."""
+
+
 class Settings:
     def __init__(self, values=(), spell=lambda name: "--" + name):
         """values: {name: (as the input spells it, value)}; a value is a text, a number, a list, True, False or None.
@@ -70,7 +74,7 @@ class Settings:
 
     def said(self, name):
         spelling, value = self.values[name]
-        whole = " " in spelling or value is True and spelling.startswith("--")
+        whole = isinstance(spelling, Whole) or value is True and spelling.startswith("--")
         return spelling if whole else f"{spelling} {brief(value)}"
 
     def because(self):
@@ -166,7 +170,8 @@ class Settings:
             if section == "model" and field in known:
                 default = [known[field]]
             if section == "train" and default and unknown_in(self.peek(name)):  # only lengths change a plan
-                self.say("training", f"{self.said(name)}: is not known before the script runs; {default[0]} is planned")
+                unsaid = not_said(unknown_in(self.peek(name)))
+                self.say("training", f"{self.spelling(name)}: {unsaid}; {default[0]} is planned")
                 del self.values[name]
             if name not in self and not default:
                 sizes = ", or say --model FILE with the sizes" if section == "model" else ""

@@ -275,6 +275,7 @@ OTHERS = {
     "f.sh": ("source sizes.sh\ntorchrun pretrain_gpt.py $SIZES --bf16", "megatron",
              "--num-layers: is missing; add it, or say --model FILE with the sizes; not read: source sizes.sh: is not"
              " here; what it sets is not known, $SIZES"),
+    "g.sh": ("torchrun pretrain_gpt.py $GPT_ARGS --data data.toml data.y=1", "megatron", "$GPT_ARGS"),
 }  # fmt: skip
 
 
@@ -319,7 +320,8 @@ def test_words_of_a_command_line_replace_those_of_a_file(tmp_path):
 
 def test_a_number_that_deepspeeds_json_gets_from_elsewhere_is_named(tmp_path):
     path = tmp_path / "run.sh"
-    path.write_text(DEEPSPEED.replace('"train_batch_size": 16', '"train_batch_size": $BATCH'))
+    batch = '"tensorboard": {"output_path": "$OUT/x\\"y"}, "train_batch_size": $BATCH'
+    path.write_text(DEEPSPEED.replace('"train_batch_size": 16', batch))
     answer = script("import.py", "megatron", path)
     assert answer.returncode == 2 and "ds.train_batch_size: the script does not say $BATCH" in answer.stderr
     assert script("import.py", "megatron", "BATCH=16", path).returncode == 0
@@ -502,8 +504,12 @@ def test_what_a_script_cannot_know_is_named(tmp_path):
     comments, config = converted(
         tmp_path, "megatron",
         f"source cluster.sh\ntorchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} $EXTRA --seed 3\n")
-    assert "--seed $RANDOM: is not known before the script runs; 1234 is planned" in converted(
-        tmp_path, "megatron", f"torchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} --seed $RANDOM\n")[0]
+    unsaid, _ = converted(
+        tmp_path, "megatron",
+        f"torchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} --seed $RANDOM --lr $LR --min-lr 6e-4\n")
+    for flag, name, value in (("--seed", "RANDOM", "1234"), ("--lr", "LR", "3e-4")):
+        said = f"{flag}: the script does not say ${name}; write {name}=VALUE before its name; {value} is planned"
+        assert said in unsaid
     assert "source cluster.sh: is not here" in comments and "$EXTRA: the script does not say what this is" in comments
     assert config["train"]["seed"] == 3
     (tmp_path / "cluster.sh").write_text("EXTRA='--lr 1e-3'\n")
@@ -647,6 +653,17 @@ def test_nanotrons_yaml_is_read(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text(NANO.replace("pp_engine: 1f1b, ", ""))
     assert read(script("import.py", "nanotron", path).stdout)[1]["schedule"]["name"] == "gpipe"  # its default
+
+
+def test_a_key_with_a_space_keeps_its_value(tmp_path):
+    comments, _ = converted(tmp_path, "nemo", NEMO + "  my key: 5\n", name="run.yaml")
+    assert "unknown: model.my key 5: not known here" in comments
+
+
+def test_nanotrons_layer_is_llamas_whatever_model_has_the_sizes(tmp_path):
+    model = ("--model", ROOT / "configs/gpt_tiny.yaml")
+    _, config = converted(tmp_path, "nanotron", NANO, *model, name="run.yaml")
+    assert config["model"]["family"] == "llama" and plan(tmp_path, config, *B200)["step_ms"] > 0
 
 
 def test_nemos_yaml_is_read(tmp_path):
