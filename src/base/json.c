@@ -228,8 +228,14 @@ static int parse_document_(Json *json, const char *text, int64_t length, const c
     json->text_ = xmalloc((size_t)length + 1);
     memcpy(json->text_, text, (size_t)length);
     json->text_[length] = '\0';
+    // At most one value, and one more after each of three characters outside of strings.
     size_t most = 1;
-    for (int64_t i = 0; i < length; i++) most += text[i] == ',' || text[i] == '[' || text[i] == '{';
+    bool inside = false;
+    for (int64_t i = 0; i < length; i++) {
+        if (text[i] == '"') inside = !inside;
+        else if (inside && text[i] == '\\') i++;
+        else if (!inside && (text[i] == ',' || text[i] == '[' || text[i] == '{')) most++;
+    }
     JsonValue *root = json->values_ = xcalloc(most, sizeof *root);
     Parser parser = {root + 1, json->text_, json->text_, json->text_ + length, name, 0, err, python};
     if (parse_value_(&parser, root) != 0) return -1;

@@ -3,6 +3,7 @@
 #include "base/json_out.h"
 #include "unit.h"
 
+#include <malloc.h>
 #include <math.h>
 #include <string.h>
 
@@ -134,6 +135,16 @@ TEST(pythons_infinities_are_numbers_only_where_they_are_asked_for) {
     assert_int_equal(at->next->next->next->integer, -1);
     assert_refused(parse(&strict, whole), EXIT_FAILED, "");
     assert_refused(parse_python(&cut, text), EXIT_FAILED, "");
+}
+
+TEST(memory_is_for_values_not_for_what_strings_contain) {
+    char text[4096] = "[\"";
+    for (size_t at = 2; at < 4000; at += 5) strcpy(text + at, ",[{\\\"");
+    strcat(text, "\", 1, {\"\\\\\": [2, 3]}]");
+    AutoJson json = parsed(text);
+    assert_int_equal(json.root->count, 3);
+    assert_int_equal(json_find(json.root->first->next->next, "\\")->count, 2);
+    assert_true(malloc_usable_size(json.values_) < 1000);
 }
 
 TEST(depth_is_bounded) {
