@@ -75,7 +75,9 @@ void hf_config_write(const Config *config, int64_t end, FILE *file) {
     json_members(&out, "initializer_range %.9g use_cache? %d", config->train.init_std, true);
     // If the token is unknown, null is written: transformers' defaults would be wrong for most vocabularies.
     static const char *const ends[] = {"bos_token_id", "eos_token_id"};
-    for (int i = 0; i < 2; i++) end >= 0 ? json_put_integer(&out, ends[i], end) : json_put_null(&out, ends[i]);
+    for (int i = 0; i < 2; i++)
+        if (end >= 0) json_put_integer(&out, ends[i], end);
+        else json_put_null(&out, ends[i]);
     json_put_text(&out, "torch_dtype", config->train.precision == PRECISION_BF16 ? "bfloat16" : "float32");
     json_end(&out, '}');
     fputc('\n', file);
@@ -257,7 +259,7 @@ int hf_tokenizer_load(HfTokenizer *tokenizer, const Config *config, Error *err) 
         "{\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, \"continuing_subword_prefix\": null, "
         "\"end_of_word_suffix\": null, \"fuse_unk\": false, \"byte_fallback\": false, \"merges\": [], \"vocab\": {",
         file);
-    JsonOut vocabulary = {.file = file};
+    JsonOut vocabulary = {.file = file, .tall = 1, .depth = 2}; // the line goes on, with blanks as above
     for (int byte = 0, others = 0; byte < 256; byte++) {
         bool prints = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
         int sign = prints ? byte : 256 + others++;

@@ -76,3 +76,14 @@ TEST(what_config_json_lacks_is_refused) {
 }
 
 TESTS_BETWEEN(config_file_create, config_file_remove)
+
+TEST(the_tokenizer_of_bytes_has_blanks_after_its_commas) {
+    static Config config;
+    HfTokenizer tokenizer;
+    config_file_load_well(&config, "model: {" LLAMA "}\n" DATA, NULL);
+    assert_succeeds(hf_tokenizer_load(&tokenizer, &config, &unit_error));
+    assert_int_equal(tokenizer.end, 256);
+    assert_contains(tokenizer.file[0].text, "\"vocab\": {\"\u0100\": 0, \"\u0101\": 1, ");
+    assert_contains(tokenizer.file[0].text, ", \"a\": 97, \"b\": 98, ");
+    hf_tokenizer_free(&tokenizer);
+}
