@@ -271,9 +271,12 @@ int checkpoint_resume(ResumePoint *point, const char *dir, bool if_any, Stage *s
     CheckpointName *names = candidates.names;
     int status = world_agree(world, &mine, err);
     if (status == 0) status = world_broadcast(world, &candidates, sizeof candidates, err);
-    int64_t bytes = candidates.itself ? 0 : candidates.count * (int64_t)sizeof *names;
-    candidates.names = first ? names : xmalloc((size_t)bytes);
-    if (status == 0) status = world_broadcast(world, candidates.names, bytes, err);
+    candidates.names = names; // NULL if this is not rank 0
+    if (status == 0 && !candidates.itself) {
+        int64_t bytes = candidates.count * (int64_t)sizeof *names;
+        if (!first) candidates.names = xmalloc((size_t)bytes);
+        status = world_broadcast(world, candidates.names, bytes, err);
+    }
     if (status == 0) status = try_candidates_(&candidates, point, plain, if_any, &load, err);
     if (status == 0 && candidates.complete == 0)
         log_status(&load.all, "no complete checkpoint in %s: training starts at step 0", plain);
