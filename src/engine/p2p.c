@@ -138,8 +138,8 @@ int links_create(Links *links, Backend *be, const Schedule *schedule, int stage,
     for (int i = 0; (link = links_at(links, i)) != NULL; i++) {
         int chunk = i / (2 * P2P_WAYS), peer, theirs;
         P2pWay way = (P2pWay)(i / 2 % P2P_WAYS);
-        bool sends = i % 2 == 1,
-             above = sends == (way == P2P_FORWARD); // above: the other end is on g + 1, else on g - 1
+        bool sends = i % 2 == 1;
+        bool above = sends == (way == P2P_FORWARD); // the other end is on g + 1, else on g - 1
         int g = schedule_virtual(schedule, stage, chunk), other = above ? g + 1 : g - 1;
         *link = (P2pLink){.be = be, .peer = -1, .chunk = chunk, .way = way, .sends = sends, .buffers = depth};
         link->bytes = message_bytes;

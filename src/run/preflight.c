@@ -137,7 +137,10 @@ static int write_(Preflight *p, Error *err) {
 static int measure_(Preflight *p, Probe probe, Work *work, bool part, Error *err) {
     Run *run = p->run;
     bool product = probe == PROBE_PRODUCT;
-    double budget = run->be->own_sums ? (product ? 0.4 : 0.15) : product ? 2.0 : 0.5, state[2] = {0}, rounds[ROUNDS];
+    double budget = product ? 2.0 : 0.5; // seconds
+    if (run->be->own_sums) budget = product ? 0.4 : 0.15;
+    double rounds[ROUNDS];
+    double state[2] = {0}; // seconds of one execution; 1 if a stop was requested
     char action[48];
     snprintf(action, sizeof action, "check of %s", words_[probe]);
     status_page_set_action(run->status_page, action);

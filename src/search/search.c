@@ -241,9 +241,9 @@ static void expand_shape_(const Search *search, Config *config, const Node *shap
         RunLayout *first = &all.layouts[i];
         for (k = 0; k < i && !same_cut_(&all.layouts[k], first);) k++;
         if (k < i) continue; // another list of the cut came first
-        Node even = {.layout = *first, .kind = NODE_CUT, .bound = shape->bound, .least_bytes = least_bytes}, by_time;
+        Node even = {.layout = *first, .kind = NODE_CUT, .bound = shape->bound, .least_bytes = least_bytes};
         if (node_hopeless_(search, &even)) continue;
-        by_time = even;
+        Node by_time = even;
         by_time.layout.layers = LAYERS_BY_TIME;
         space_set(space, first, config);
         add_cut_(search, shape, &even, config, outcome);
