@@ -300,8 +300,8 @@ int config_keep_copy(const char *path, Error *err) {
     ssize_t length;
     char name[64], *text = getenv(CONFIG_COPY_VARIABLE) == NULL ? yaml_read_text_(path, &length, err) : NULL;
     if (text == NULL) return err->code != 0 ? -1 : 0;
-    int copy =
-        memfd_create("configuration", 0); // open for as long as this process runs, even another program (dry_run.c)
+    // No MFD_CLOEXEC: the copy outlives an exec (dry_run.c).
+    int copy = memfd_create("configuration", 0);
     bool kept = copy >= 0 && write(copy, text, (size_t)length) == length;
     free(text);
     snprintf(name, sizeof name, "/proc/%d/fd/%d", (int)getpid(), copy);

@@ -8,8 +8,8 @@ namespace {
 
 enum { THREADS = 256 };
 
-// --- out[i] = f(a[i], b[i]), in pieces of W elements, which divides the count. The remainder is processed one element
-// at a time, and so are all elements if a pointer is not aligned.
+// --- out[i] = f(a[i], b[i]), in pieces of W elements: map_kernel gets a count that W divides. The remainder goes one
+// element at a time, and so do all elements if a pointer is not aligned.
 
 struct Sum {
     float a = 1, b = 1;
