@@ -15,38 +15,39 @@
 
 // ---------------------------------------------------------------- limits that exclude a better layout
 
-// Misfits that may still be looked at: `heap` has their indices in `all`, which only grows.
-typedef struct Queue {
-    CandidateList all;
+// Misfits that may still be looked at: `heap` has their indices in `list`, which only grows.
+typedef struct Misfits {
+    CandidateList list;
     int64_t *heap;
     int64_t count; // of the heap
-} Queue;
+} Misfits;
 
 // Returns whether misfit a is looked at before b: it lacks less memory, or as much and has `all` set, or comes first.
-static bool misfit_before_(const Queue *queue, int64_t a, int64_t b) {
-    const Candidate *one = &queue->all.items[a], *other = &queue->all.items[b];
+static bool misfit_before_(const Misfits *waiting, int64_t a, int64_t b) {
+    const Candidate *one = &waiting->list.items[a], *other = &waiting->list.items[b];
     if (one->forecast.lacks != other->forecast.lacks) return one->forecast.lacks < other->forecast.lacks;
     if (one->all != other->all) return one->all;
     return one->order != other->order ? one->order < other->order : a < b;
 }
 
-static void queue_push_(Queue *queue, const Candidate *misfit) {
-    int64_t *heap = queue->heap = xgrow(queue->heap, queue->count, sizeof *heap);
-    int64_t added = queue->all.count, at = queue->count++;
-    candidates_add(&queue->all, misfit);
-    for (; at > 0 && misfit_before_(queue, added, heap[(at - 1) / 2]); at = (at - 1) / 2) heap[at] = heap[(at - 1) / 2];
+static void misfits_push_(Misfits *waiting, const Candidate *misfit) {
+    int64_t *heap = waiting->heap = xgrow(waiting->heap, waiting->count, sizeof *heap);
+    int64_t added = waiting->list.count, at = waiting->count++;
+    candidates_add(&waiting->list, misfit);
+    for (; at > 0 && misfit_before_(waiting, added, heap[(at - 1) / 2]); at = (at - 1) / 2)
+        heap[at] = heap[(at - 1) / 2];
     heap[at] = added;
 }
 
-static Candidate queue_pop_(Queue *queue) {
-    int64_t *heap = queue->heap, first = heap[0], last = heap[--queue->count], at = 0;
-    for (int64_t child; (child = 2 * at + 1) < queue->count; at = child) {
-        if (child + 1 < queue->count && misfit_before_(queue, heap[child + 1], heap[child])) child++;
-        if (!misfit_before_(queue, heap[child], last)) break;
+static Candidate misfits_pop_(Misfits *waiting) {
+    int64_t *heap = waiting->heap, first = heap[0], last = heap[--waiting->count], at = 0;
+    for (int64_t child; (child = 2 * at + 1) < waiting->count; at = child) {
+        if (child + 1 < waiting->count && misfit_before_(waiting, heap[child + 1], heap[child])) child++;
+        if (!misfit_before_(waiting, heap[child], last)) break;
         heap[at] = heap[child];
     }
     heap[at] = last;
-    return queue->all.items[first];
+    return waiting->list.items[first];
 }
 
 bool answer_next_better(const SearchSpace *space, const SearchResult *result, Candidate *misfit, double *step,
@@ -54,18 +55,18 @@ bool answer_next_better(const SearchSpace *space, const SearchResult *result, Ca
     enum { MOST_LOOKS = 256 };
     static const double LEAST_GAIN = 0.99; // a smaller gain is within the plan's error
     double best = result->best >= 0 ? result->found.items[result->fastest].forecast.time.step * LEAST_GAIN : 0;
-    Queue queue = {0};
+    Misfits waiting = {0};
     Config config = *space->keys.base;
     bool found = false;
     for (int64_t i = 0; i < result->misfits.count; i++)
-        if (best == 0 || result->misfits.items[i].bound <= best) queue_push_(&queue, &result->misfits.items[i]);
-    for (int looks = 0; looks < MOST_LOOKS && !found && queue.count > 0;) {
-        Candidate next = queue_pop_(&queue);
+        if (best == 0 || result->misfits.items[i].bound <= best) misfits_push_(&waiting, &result->misfits.items[i]);
+    for (int looks = 0; looks < MOST_LOOKS && !found && waiting.count > 0;) {
+        Candidate next = misfits_pop_(&waiting);
         Forecast forecast;
         if (next.all) { // its candidates take its place
             CandidateList opened;
             if (search_open_misfit(space, &next, best > 0 ? best : INFINITY, &opened, err) != 0) break;
-            for (int64_t i = 0; i < opened.count; i++) queue_push_(&queue, &opened.items[i]);
+            for (int64_t i = 0; i < opened.count; i++) misfits_push_(&waiting, &opened.items[i]);
             free(opened.items);
             continue;
         }
@@ -76,7 +77,7 @@ bool answer_next_better(const SearchSpace *space, const SearchResult *result, Ca
         *step = forecast.time.step;
         looks++;
     }
-    free_all(queue.all.items, queue.heap);
+    free_all(waiting.list.items, waiting.heap);
     return found;
 }
 
