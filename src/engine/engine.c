@@ -406,10 +406,7 @@ static void engine_begin_(Engine *engine, const char *label, const Schedule *sch
 }
 
 static bool drained_(Engine *engine) {
-    P2pLink *link;
-    for (int i = 0; (link = links_at(&engine->links, i)) != NULL; i++)
-        if (!p2p_drained(link)) return false;
-    return engine->queue.done == engine->queue.posted;
+    return engine->queue.done == engine->queue.posted && links_drained(&engine->links);
 }
 
 int engine_run(Engine *engine, const char *label, const Schedule *schedule, float scale, EngineRun *run, Error *err) {

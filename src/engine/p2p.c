@@ -125,8 +125,6 @@ void p2p_used(P2pLink *link, const Event *when) {
     link->opened++;
 }
 
-bool p2p_drained(const P2pLink *link) { return link->finished == link->expected; }
-
 // ---------------------------------------------------------------- all links of a stage
 
 // If the virtual stages on both sides of a boundary are on this stage, only the sending end has memory.
@@ -175,6 +173,13 @@ P2pLink *links_at(Links *links, int i) {
     int way = i / 2 % P2P_WAYS;
     if (i >= 2 * P2P_WAYS * links->chunks) return NULL;
     return i % 2 == 0 ? &chunk->in[way] : &chunk->out[way];
+}
+
+bool links_drained(Links *links) {
+    P2pLink *link;
+    for (int i = 0; (link = links_at(links, i)) != NULL; i++)
+        if (link->finished < link->expected) return false;
+    return true;
 }
 
 void links_destroy(Links *links) {

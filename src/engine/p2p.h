@@ -54,9 +54,6 @@ void *p2p_buffer(const P2pLink *link);
 // Marks the next message as written (sender) or read (receiver) once `when` is complete.
 void p2p_used(P2pLink *link, const Event *when);
 
-// Returns whether all messages of this run have been sent or received.
-bool p2p_drained(const P2pLink *link);
-
 // --- all links of a stage
 
 // The links of one chunk: activations come from the previous virtual stage and go to the next, gradients the other way.
@@ -79,3 +76,6 @@ void links_destroy(Links *links);
 
 // Returns the stage's link number i, counted from 0, or NULL if there are no more links.
 P2pLink *links_at(Links *links, int i);
+
+// Returns whether all messages of this run have been sent or received.
+bool links_drained(Links *links);
