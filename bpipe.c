@@ -102,8 +102,8 @@ static ListCounts list_counts_(const StageSchedule *stage) {
     return (ListCounts){most_own, most_lent, most_away, split};
 }
 
-// Returns the peak number of a stage's bundles between their F and the B or W that frees their slot, evicted or not. The
-// bound may have cut own_slots only where the stage's slots reach it.
+// Returns the peak number of a stage's bundles between their F and the B or W that frees their slot, evicted or not.
+// The bound may have cut own_slots only where the stage's slots reach it.
 static int in_flight_(const Schedule *schedule, int s) {
     const StageSchedule *stage = &schedule->stage[s];
     return stage->own_slots + stage->lent_slots < schedule->slots ? stage->own_slots : list_counts_(stage).own;
