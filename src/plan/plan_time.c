@@ -251,7 +251,9 @@ int plan_time(PlanTime *time, const Config *config, const Schedule *schedule, co
         time->optimizer = optimizer;
         time->known = true;
         time->pipeline = phase.makespan;
-        time->bubble = 1 - phase.busy / (phase.makespan * plan->stages);
+        // While the first stage waits for its weights, it is in its first forward, and the others wait for it.
+        double busy = phase.busy + costs.gathered, whole = phase.makespan + costs.gathered;
+        time->bubble = 1 - busy / (whole * plan->stages);
         time->exposed = phase.exposed;
         time->reduction = phase.last - phase.makespan + costs.tied;
         time->step = phase.last + after;
