@@ -152,7 +152,7 @@ static char *row_reason_(const ScheduleTable *table, const Forecast *row, char t
     int most = 0;
     text[0] = '\0';
     for (int i = 0; i < 2; i++, time = best) {
-        double waits = time->bubble * time->pipeline, moves = fmin(time->exposed, waits);
+        double waits = time->idle, moves = fmin(time->exposed, waits);
         const double parts[PARTS] = {moves, waits - moves, time->tensor, time->pipeline - waits,
                                      time->step - time->pipeline};
         for (int part = 0; part < PARTS; part++) more[part] = i == 0 ? parts[part] : more[part] - parts[part];

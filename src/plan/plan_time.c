@@ -251,6 +251,7 @@ int plan_time(PlanTime *time, const Config *config, const Schedule *schedule, co
         time->optimizer = optimizer;
         time->known = true;
         time->pipeline = phase.makespan;
+        time->idle = phase.makespan - phase.busy / plan->stages;
         // While the first stage waits for its weights, it is in its first forward, and the others wait for it.
         double busy = phase.busy + costs.gathered, whole = phase.makespan + costs.gathered;
         time->bubble = 1 - busy / (whole * plan->stages);

@@ -67,6 +67,7 @@ void plan_costs_free(PlanCosts *costs);
 typedef struct PlanTime {
     bool known; // false: no performance figures, or given up (`worth`); the rest is 0
     double step, pipeline, bubble, exposed;
+    double idle;                 // of the average stage in `pipeline`; the bubble also has the wait for first weights
     double tensor;               // collectives over tensor ranks, of the slowest stage
     double reduction, optimizer; // seconds after the pipeline
     double slowest;              // forward and backward of one microbatch on the slowest stage

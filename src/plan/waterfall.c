@@ -42,7 +42,7 @@ static void waterfall_divide_(Waterfall *fall, const PlanAnswer *answer, const P
         most = fmax(most, m * stage_work_(stage));
         sum += m / p * stage_work_(stage);
     }
-    double busy = (1 - time->bubble) * time->pipeline, waits = time->pipeline - busy;
+    double waits = time->idle, busy = time->pipeline - waits;
     at[WATERFALL_LOSS] = busy - slowed;
     for (int line = 0; line <= WATERFALL_UNEVEN; line++)
         if (line != WATERFALL_LOSS) at[WATERFALL_LOSS] -= at[line];
