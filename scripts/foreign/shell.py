@@ -795,7 +795,8 @@ class Script:
         holds, kept = True, (self.printed, self.piped)
         for node in pipe.nodes:
             self.printed = kept[0] if node is pipe.nodes[-1] else []
-            with self.apart():
+            holds, guess = True, True
+            with self.apart(), contextlib.suppress(Returned, Broke):
                 holds, _, guess = self.judge(self.do, node)
             self.piped = None if guess else "".join(self.printed or [])
         self.printed, self.piped = kept
@@ -1009,7 +1010,7 @@ class Script:
 
     def write(self, name, text, adds=False):
         """Notes what a file holds. text: None if the script does not say it."""
-        before = self.files.get(name, "") if adds else ""
+        before = self.files.get(name, self.read(name) or "") if adds else ""
         self.files[name] = None if text is None or before is None else before + text
 
     def declare(self, name, command, words):
@@ -1128,6 +1129,7 @@ class Script:
         if at == 0 or BEGIN in word[:2]:
             return self.reads("getopts", [name], [])
         if not word.startswith("-") or word in ("-", "--"):
+            self.put("OPTIND", str(at + (word == "--")))
             return False
         known, takes = word[1] in spec, word[1] + ":" in spec
         value = word[2:] or "".join(self.arguments[at : at + 1])

@@ -790,6 +790,9 @@ def test_a_file_that_a_command_writes_is_not_what_it_was(text):
     assert unknown_in(shell.commands[-1][1]) == "$(cat f)"
     shell.run("echo 2 >f; cp f g; mv g h; run $(cat h) $(cat f)")
     assert shell.commands[-1] == ["run", "2", "2"]
+    shell = Script(read={"f": "1\n"}.get)
+    shell.run("echo 2 >>f; run $(cat f)")
+    assert shell.commands == [["run", "1", "2"]]
 
 
 @pytest.mark.parametrize("text", [
@@ -865,6 +868,10 @@ def test_a_word_of_too_many_stays_as_it_is_written():
      [["run", "1", "2"], ["run", "3", "4", "5", "6"]]),
     ("set -- -dvn3 rest; while getopts 'dvn:' o; do case $o in d) D=1;; v) V=2;; n) N=$OPTARG;; esac; done"
      "; shift $((OPTIND-1)); run $D $V $N $1", [["run", "1", "2", "3", "rest"]]),
+    ("set -- -a -- -b; while getopts ab o; do run $o; done; shift $((OPTIND-1)); run $1",
+     [["run", "a"], ["run", "-b"]]),
+    ("exit | cat; f() { echo 1 | { cat; return; }; echo 2; }; X=$(f); run $X; f | return; run 3",
+     [["run", "1", "2"], ["run", "3"]]),
     ("run {01..03} {8..010..2} {-01..0}", [["run", "01", "02", "03", "008", "010", "-01", "000"]]),
     ("set -- o; cat >a.sh <<E\nrun \\$1 $1\nexit\nE\nbash a.sh i; run $1", [["bash", "run", "i", "o"], ["run", "o"]]),
 ])  # fmt: skip
