@@ -56,7 +56,10 @@ void text_add(char *text, size_t size, const char *format, ...) {
     va_start(args, format);
     int added = vsnprintf(text + used, size - used, format, args);
     va_end(args);
-    if (added >= (int)(size - used)) strcpy(text + size - sizeof "...", "...");
+    if (added < (int)(size - used)) return;
+    char *cut = text + size - sizeof "...";
+    while (cut > text && (*cut & 0xC0) == 0x80) cut--; // not inside a character of UTF-8
+    strcpy(cut, "...");
 }
 
 // --- text that is safe to print

@@ -345,6 +345,7 @@ void space_ways(const SearchSpace *space, const RunLayout *list, unsigned ways, 
     Forecast kept = {.slots = INT32_MAX};
     if (!space_fixes(space, LAYOUT_BIT(bpipe)) || space->keys.given.bpipe != BPIPE_ON) {
         kept = visit(argument, list, NULL);
+        if (!kept.possible) kept.slots = INT32_MAX; // not planned: with evictions it may matter all the same
         if (kept.possible && !kept.fits) walk_to_fit_(&walk, list, &kept);
     }
     walk_evictions_(&walk, list, &kept);

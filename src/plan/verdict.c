@@ -203,8 +203,10 @@ int verdict_make(Verdict *verdict, const Planner *planner, Error *err) {
     if (!timed && !matters && needed && planner_split_open(config)) {
         // Only its bytes are reported: those of the kind of backward that is planned without BPipe.
         Config asked = way_(planner, here, PLAN_BPIPE);
+        Forecast alike;
         asked.schedule.split_backward = verdict->plain.split_gain > 0 ? SPLIT_ON : SPLIT_OFF;
-        if (planner_forecast_config(planner, &asked, false, &verdict->bpipe, err) != 0) return -1;
+        if (planner_forecast_config(planner, &asked, false, &alike, err) != 0) return -1;
+        if (alike.fits) verdict->bpipe = alike;
     }
     // 3. The largest size without BPipe, and a larger one with it.
     if (plain > 0 && verdict_forecast(planner, plain, PLAN_PLAIN, true, &verdict->best, err) != 0) return -1;

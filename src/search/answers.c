@@ -65,9 +65,10 @@ bool answer_next_better(const SearchSpace *space, const SearchResult *result, Ca
         Forecast forecast;
         if (next.all) { // its candidates take its place
             CandidateList opened;
-            if (search_open_misfit(space, &next, best > 0 ? best : INFINITY, &opened, err) != 0) break;
-            for (int64_t i = 0; i < opened.count; i++) misfits_push_(&waiting, &opened.items[i]);
+            int status = search_open_misfit(space, &next, best > 0 ? best : INFINITY, &opened, err);
+            for (int64_t i = 0; i < opened.count && status == 0; i++) misfits_push_(&waiting, &opened.items[i]);
             free(opened.items);
+            if (status != 0) break;
             continue;
         }
         if (!space_set(space, &next.forecast.layout, &config)) continue;

@@ -138,9 +138,10 @@ double cut_recomputing_bound(const Cut *cut, const Config *config) {
     return most + cut->after;
 }
 
-// A profile has no times for single layers.
+// A profile has no times for single layers. With a list by stage, `times` are those of the first stage's layers.
 double shape_bound(const SearchSpace *space, const RunLayout *shape, const PartTimes *times) {
-    if (space->planner->measured) return 0;
+    bool listed = shape->attention == ATTENTION_LISTED || shape->pointwise == POINTWISE_LISTED;
+    if (space->planner->measured || listed) return 0;
     const ModelConfig *model = &space->keys.base->model;
     double layers = (double)model->layers, p = (double)shape->pipeline;
     // In a model with experts, the bound ignores layers without experts, whose times differ.
@@ -170,7 +171,8 @@ double cut_rough_bound(const SearchSpace *space, const Config *config, const Par
     bool split = config_schedule_kind(config)->splits || config->schedule.split_backward == SPLIT_ON;
     double m = (double)config_microbatches(config), most = 0, before = 0, back = 0;
     int64_t dense = config->model.dense_layers, alike[CONFIG_MAX_STAGES];
-    if (space->planner->measured) return 0;
+    bool listed = config->attention.modes_given > 1 || config->schedule.pointwise_given > 1; // as in shape_bound
+    if (space->planner->measured || listed) return 0;
     for (int g = 0; g < parts; g++) {
         int64_t layers = config_layers(config, parts, g), without = min_i64(layers, dense);
         alike[g] = layers - without, dense -= without;

@@ -139,7 +139,7 @@ TEST(text_that_is_not_a_schedule_is_refused_with_its_line) {
         {"# schedule a  stages 1  chunks 1  placement loop  microbatches 1  slots 1  edges 1\nstage 0: F0.-1 B0.0\n",
          "schedule, line 2: found \"F0.-1\", expected one of"},
         {"# schedule a  stages 1  chunks 1  placement loop  microbatches 1  slots 1  edges 1\nstage 0: F0.32768 B0.0\n",
-         "schedule, line 2: found \"F0.32768\", expected one of"},
+         "schedule, line 2: numbers of chunks, slices and stages end at 32767"},
         {HEADER "stage 0: F0 I0 W0\n", "schedule, line 2: found \"I0\", expected one of F3, B3, E3>q"},
         {HEADER "stage 0: F0\r B0\n", "schedule, line 2: found the end of the line, expected one of"},
         {"# schedule 1f1b  stages 99999999999  microbatches 1  slots 1\n", "schedule, line 1: found \"99999999999\""},
