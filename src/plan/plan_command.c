@@ -70,6 +70,18 @@ int plan_trace_write(const Schedule *schedule, const Timeline *timeline, double 
     return trace_close(trace, status == 0 ? err : NULL) == 0 ? status : -1;
 }
 
+// Lengthens the first stage's first forward by the wait for its weights. Everything else is later by as much.
+static void wait_for_weights_(Timeline *timeline, const Schedule *schedule, double wait) {
+    for (int s = 0; s < schedule->stages; s++)
+        for (int64_t i = 0; i < schedule->stage[s].count; i++) {
+            timeline->stage[s].times[i].begin += wait;
+            timeline->stage[s].times[i].end += wait;
+        }
+    int64_t first = 0;
+    while (!action_computes(schedule->stage[0].actions[first].kind)) first++;
+    timeline->stage[0].times[first].begin -= wait;
+}
+
 int plan_command(const Config *config, const Model *model, bool json, const char *trace, const Log *log, Error *err) {
     enum { LONGEST_S = 1000000000 }; // seconds; nanoseconds in 64 bits overflow at 9.2e9 s
     alloc_keep_freed();
@@ -90,6 +102,7 @@ int plan_command(const Config *config, const Model *model, bool json, const char
         Timeline *timeline = NULL;
         status = plan_costs_make(&costs, &answer->config, answer->schedule, &answer->plan, &source, err);
         if (status == 0) timeline = simulate_run(answer->schedule, &costs.costs, err);
+        if (timeline != NULL) wait_for_weights_(timeline, answer->schedule, costs.gathered);
         status = timeline == NULL ? -1 : plan_trace_write(answer->schedule, timeline, answer->time.step, trace, err);
         timeline_free(timeline);
         plan_costs_free(&costs);
