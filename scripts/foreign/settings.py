@@ -221,7 +221,7 @@ class Settings:
         self.quiet(name)
 
     def finish(self, table):
-        """Sorts what nobody asked for."""
+        """Names the effects of settings that no conversion read; the rest is without effect, or unknown."""
         self.effects(table)
         quiet = quiet_of(table)
         for name, (_, value) in list(self.values.items()):

@@ -1100,7 +1100,7 @@ class Script:
         return True
 
     def prints(self, name, words, bodies):
-        """Carries out a command that prints a text, if somebody reads it."""
+        """Carries out a command that prints a text, where `$(...)`, a pipe or a file takes it."""
         text = bodies[-1] if bodies else self.piped
         if self.printed is None and name != "tee":
             return

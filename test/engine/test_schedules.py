@@ -40,7 +40,7 @@ def test_two_stages_may_evict_to_each_other(small, tmp_path):
 
 
 def test_a_backward_waits_for_its_load_even_if_the_eviction_has_not_started(small, tmp_path):
-    """E0 comes behind E2, which waits for the other stage's last A, when the gradient of microbatch 0 is here."""
+    """E0 is queued behind E7, which waits for the other stage's A7; until then the bundle of microbatch 0 is here."""
     path, rest = tmp_path / "mine.txt", " ".join(f"B{m}.0" for m in range(1, 8))
     head = "# schedule mine  stages 2  chunks 1  placement loop  microbatches 8  slots 9  edges 8"
     forwards, turns = " ".join(f"F{m}.0" for m in range(8)), " ".join(f"F{m}.0 B{m}.0" for m in range(7))

@@ -164,7 +164,7 @@ TEST(a_transfer_runs_beside_compute_and_compute_waits_where_it_must) {
     assert_int_equal(timeline->stage[0].own_peak, 2);
 }
 
-// E0 comes behind E2, which waits for A2. By then the gradient of microbatch 0 is here, and so is its bundle.
+// E0 is queued behind E2, which waits for A2. Until then the gradient and the bundle of microbatch 0 are both here.
 TEST(a_backward_waits_for_its_load_even_if_the_eviction_has_not_started) {
     AutoSchedule *schedule = parsed("# schedule a  stages 2  microbatches 3  slots 4\n"
                                     "stage 0: F0 F1 F2 E2>1 E0>h L0<h B0 L2<1 B1 B2\n"
