@@ -194,17 +194,16 @@ UNITS = {
 }
 
 
-def runs_of(source):
+def runs_of(row):
     """Yields the cells of each run. A row with lists stands for several runs, which differ only in these cells."""
-    for row in source["rows"]:
-        for i in range(max(len(cell) if isinstance(cell, list) else 1 for cell in row)):
-            yield [cell[i] if isinstance(cell, list) else cell for cell in row]
+    for i in range(max(len(cell) if isinstance(cell, list) else 1 for cell in row)):
+        yield [cell[i] if isinstance(cell, list) else cell for cell in row]
 
 
 def rows_of(only):
     rows = []
     for source in json.loads(DATA.read_text())["sources"]:
-        for cells in runs_of(source):
+        for cells in itertools.chain.from_iterable(map(runs_of, source["rows"])):
             row = Row(source, source["config"] | dict(zip(source["columns"], cells, strict=True)))
             if only in f"{source['name']} {row.name}":
                 rows.append(row)
@@ -218,14 +217,14 @@ def value_of(cell):
         return cell
 
 
-def more_rows(path=RUNS):
-    """Returns the rows of runs.csv or runs_experts.csv, whose first lines name the sources."""
-    titles = dict(line[2:].split(": ", 1) for line in path.read_text().splitlines() if line.startswith("#"))
+def more_rows():
+    """Returns the runs of runs.csv and runs_experts.csv. A line whose cells have bars stands for several runs."""
     rows = []
-    for cells in csv_rows(path):
-        name, trainer = cells.pop("source"), cells.pop("trainer")
-        values = {key: cell if key in ("group", "run") else value_of(cell) for key, cell in cells.items() if cell}
-        rows.append(Row({"name": name, "title": titles[name], "trainer": trainer, "csv": True}, values))
+    for line in [*csv_rows(RUNS), *csv_rows(EXPERTS)]:
+        source = {"name": line.pop("source"), "trainer": line.pop("trainer"), "csv": True}
+        for cells in runs_of([cell.split("|") if "|" in cell else cell for cell in line.values()]):
+            rows.append(Row(source, {key: cell if key in ("group", "run") else value_of(cell)
+                                     for key, cell in zip(line, cells, strict=True) if cell}))
     return rows
 
 
@@ -255,7 +254,7 @@ def plan(row, folder, number, bin_folder):
         if "activations" in row.source:
             row.held = max(program_of(row).of_stages(row.plan, ask(program, config, "--schedule")))
     except Failure as failure:
-        raise Failure(f"{row.source['name']}, {row.name}: {failure}") from None
+        raise Failure(f"{row.source['name']}, {row.name}, b={row['schedule.micro_batch']}: {failure}") from None
 
 
 def plan_all(rows, bin_folder):
@@ -452,7 +451,7 @@ def bands(rows):
 def memory_of(rows):
     """Returns by trainer the runs whose peak memory is known and whose states are divided as planned (ZeRO-1)."""
     alike = (row for row in rows if "peak_gib" in row.values
-             and (row["parallel.data"] == 1 or not row.values["run"].endswith("zero=0")))
+             and (row["parallel.data"] == 1 or row.values.get("zero") != 0))
     return grouped(alike, lambda row: row.source["trainer"])
 
 
@@ -573,7 +572,7 @@ def ratios_of(name, mine):
     for one in mine:
         for other in mine:
             ratios = other.measured_step() / one.measured_step(), other.planned_step() / one.planned_step()
-            zero = one.values["run"].rpartition("zero=")[2] == other.values["run"].rpartition("zero=")[2]
+            zero = one.values.get("zero") == other.values.get("zero")
             rows_split = one["parallel.sequence"], other["parallel.sequence"]  # nanotron splits them with t > 1
             for change, to in CHANGES.items():
                 alike = zero if name[0] == "nanotron" else rows_split[0] == rows_split[1]
@@ -740,7 +739,7 @@ def main(options):
     rows = rows_of(options.only)
     if not rows:
         raise Failure(f"no run has {options.only!r} in its source or name; leave out --only to see all")
-    more = more_rows() + more_rows(EXPERTS) if options.bands or options.write is not None else []
+    more = more_rows() if options.bands or options.write is not None else []
     plan_all(rows + more, options.bin)
     if options.write is None:
         if options.bands:

@@ -92,7 +92,7 @@ def test_the_page_is_what_the_script_writes():
     rows = published.rows_of("")
     published.plan_all(rows, BUILD)
     hold(published.pairs_of(rows))
-    more = published.more_rows() + published.more_rows(published.EXPERTS)
+    more = published.more_rows()
     published.plan_all(more, BUILD)
     assert published.BANDS.read_text() == published.bands_file(rows + more), "published.py --write makes bands.c"
     old, new = PAGE.read_text().splitlines(), published.page_of(rows, more, PAGE.read_text()).splitlines()
