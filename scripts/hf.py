@@ -265,10 +265,8 @@ def compare_next(ours, theirs, prompt, seq_len, tolerance):
         best = int(logits.argmax())
         lead = float(logits[best] - logits[text[at]])
         if lead > tolerance:
-            return (
-                f"next token {at - len(prompt) + 1} after {len(prompt)} tokens is {text[at]} here and {best} in"
-                f" transformers, whose logit is {lead:.3g} higher"
-            )
+            return (f"next token {at - len(prompt) + 1} after {len(prompt)} tokens is {text[at]} here and {best} in"
+                    f" transformers, whose logit is {lead:.3g} higher")
     return None
 
 

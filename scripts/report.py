@@ -97,15 +97,11 @@ def describe(head):
                                         for section in ("model", "parallel", "schedule", "train"))
     heads = f"{model['heads']} heads" + (f" ({model['kv_heads']} of keys and values)"
                                          if model["kv_heads"] != model["heads"] else "")
-    what = (
-        f"{model['family']}, {head['parameters']:,} parameters: {model['layers']} layers of {model['hidden']},"
-        f" {heads}, {model['seq_len']} tokens a sequence"
-    )
+    what = (f"{model['family']}, {head['parameters']:,} parameters: {model['layers']} layers of {model['hidden']},"
+            f" {heads}, {model['seq_len']} tokens a sequence")
     context = f" × context {parallel['context']}" if parallel.get("context", 1) > 1 else ""
-    world = (
-        f"{head['world']} ranks: pipeline {parallel['pipeline']} × tensor {parallel['tensor']} × data"
-        f" {parallel['data']}{context}, {train['precision']}"
-    )
+    world = (f"{head['world']} ranks: pipeline {parallel['pipeline']} × tensor {parallel['tensor']} × data"
+             f" {parallel['data']}{context}, {train['precision']}")
     bpipe = {"on": "with BPipe", "off": "without BPipe", "auto": "BPipe where it pays"}[schedule["bpipe"]]
     return (what,
             f"{world}; {schedule['name']} {bpipe}, {head['microbatches']} microbatches of {schedule['micro_batch']}")
@@ -243,8 +239,7 @@ def page(run, refresh):
     return document(run.metrics.name,
                     f'<h1>{escape(run.metrics.name)}</h1><p>{escape(what)}</p><p class="soft">{escape(spread)}</p>\n'
                     + "\n".join(part for part in parts if part)
-                    + f"\n<details><summary>Configuration</summary><pre>{escape(config)}</pre></details>",
-                    refresh)
+                    + f"\n<details><summary>Configuration</summary><pre>{escape(config)}</pre></details>", refresh)
 
 
 def arguments():

@@ -69,13 +69,11 @@ def document(title, body, refresh=0):
     policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
     again = f'<meta http-equiv="refresh" content="{refresh}">' if refresh else ""
     style, *scripts = ((HERE / name).read_text(encoding="utf-8") for name in ("report.css", "draw.js", "report.js"))
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">{again}'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-        f"<title>{escape(title)}</title><style>{style}</style></head>\n<body><main>{body}</main>"
-        f'<div id="tip" role="status"></div><script>{"".join(scripts)}</script></body></html>\n'
-    )
+    return ('<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">{again}'
+            '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+            f"<title>{escape(title)}</title><style>{style}</style></head>\n<body><main>{body}</main>"
+            f'<div id="tip" role="status"></div><script>{"".join(scripts)}</script></body></html>\n')
 
 
 ALSO = ("group", "delay", "slices", "recompute", "recompute_layers", "load_ahead")
@@ -175,13 +173,10 @@ def plan_parts(found):
     parts.append("<h2>Memory of each stage</h2>" + figure(memory, "Memory of each stage"))
     rows = sorted(found["schedules"], key=lambda row: (not row["fits"], row["step_ms"] or 0))
     head = ("schedule", "chunks", "split", "BPipe", "also", "step", "MFU", "idle", "peak", "fits")
-    cells = [
-        (row["name"], row["chunks"], row["split_backward"], row["evict_to"] if row["bpipe"] == "on" else "off",
-         ", ".join(f"{key} {row[key]}" for key in ALSO if row.get(key) not in (None, 0, 1, "none", "off")),
-         seconds(row["step_ms"]), percent(row["mfu"]), percent(row["bubble"]), f"{row['peak_bytes'] / GIB:.1f} GiB",
-         "yes" if row["fits"] else "no")
-        for row in rows
-    ]
+    cells = [(row["name"], row["chunks"], row["split_backward"], row["evict_to"] if row["bpipe"] == "on" else "off",
+              ", ".join(f"{key} {row[key]}" for key in ALSO if row.get(key) not in (None, 0, 1, "none", "off")),
+              seconds(row["step_ms"]), percent(row["mfu"]), percent(row["bubble"]),
+              f"{row['peak_bytes'] / GIB:.1f} GiB", "yes" if row["fits"] else "no") for row in rows]
     return [*parts, "<h2>All schedules of this layout</h2>" + table(head, cells), *assumptions(found)]
 
 

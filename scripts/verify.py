@@ -25,7 +25,7 @@ from pathlib import Path
 PLAIN = ["parallel.layers=auto", "schedule.slots=auto", "schedule.recompute_layers=0", "schedule.recompute=none"]
 SIMPLEST = ["schedule.name=1f1b", "schedule.chunks=auto", "schedule.split_backward=auto", "schedule.file="]
 SILENT = ["data.val_every=0", "data.hellaswag_every=0", "sample.every=0", "train.schedule=constant",
-          "train.decay_steps=auto", "train.decay_shape=linear"]  # fmt: skip
+          "train.decay_steps=auto", "train.decay_shape=linear"]
 
 
 def say(text):
@@ -80,9 +80,9 @@ def run(command, folder, changes, steps):
     """Runs one way. Returns {step: (loss, norm, digests)}, or None if it cannot start here; ends the program if it
     fails. What it saved is gone."""
     keys = [*changes, *SILENT, f"train.steps={steps}", f"checkpoint.dir={folder}/saved", "checkpoint.every=1",
-            f"checkpoint.keep={steps}", f"log.metrics={folder}/metrics"]  # fmt: skip
+            f"checkpoint.keep={steps}", f"log.metrics={folder}/metrics"]
     ended = subprocess.run([*command, "-q", *[word for key in keys for word in ("-o", key)]], stdout=subprocess.DEVNULL,
-                           stderr=subprocess.PIPE, text=True)  # fmt: skip
+                           stderr=subprocess.PIPE, text=True)
     path = folder / "metrics"
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     found = {line["step"]: (line["loss"], line["grad_norm"], digests(folder, line["step"]))
@@ -175,7 +175,7 @@ def main():
         count = len(next(iter(ran[0][1].values()))[2]["model"])
         steps = "1 step" if options.steps == 1 else f"{options.steps} steps"
         print(f"verified: {len(ran)} runs agree in {steps} from step {first + 1}, each in loss, norm, and the moments "
-              f"and weights of {count} tensors")  # fmt: skip
+              f"and weights of {count} tensors")
 
 
 if __name__ == "__main__":

@@ -65,8 +65,7 @@ def print_agreement(tokens):
         apart = 100 * (step["step_ms"] / told["step_ms"] - 1)
         exposed = [f"{each['transfer_exposed_ms']:.0f} ms" for each in (step, told)]
         print(f"| {model} | {layout} | {step['step_ms']:.0f} ms | {told['step_ms']:.0f} ms ({apart:+.1f} %) "
-              f"| {100 * step['bubble']:.1f} %, {100 * told['bubble']:.1f} % | {', '.join(exposed)} |",
-              flush=True)
+              f"| {100 * step['bubble']:.1f} %, {100 * told['bubble']:.1f} % | {', '.join(exposed)} |", flush=True)
 
 
 def stage_seconds(trace):

@@ -728,9 +728,8 @@ def draw(rows, path):
 def print_json(rows):
     keys = ("measured_step", "planned_step", "program_step", "planned_bytes")
     print(json.dumps([{"source": row.source["name"], "run": row.name, "gpus": row.world,
-                       "peak_gb": row.values.get("peak_gb"),
-                       "held_bytes": row.held} | {key: getattr(row, key)() for key in keys}
-                       for row in rows]))
+                       "peak_gb": row.values.get("peak_gb"), "held_bytes": row.held}
+                      | {key: getattr(row, key)() for key in keys} for row in rows]))
 
 
 def main(options):

@@ -64,9 +64,8 @@ def test_a_checkpoint_file_that_is_not_regular_is_refused_and_not_waited_for(sma
     shutil.copytree(small.saved / saved.name, saved)
     replace(saved / name, kind)
     said = last_sentence(small.run(code=1, resume=saved))
-    assert f"{saved}/{name}: " in said and (
-        "is not a regular file" in said or kind == "socket" and "No such device" in said
-    )
+    assert f"{saved}/{name}: " in said and ("is not a regular file" in said or kind == "socket"
+                                            and "No such device" in said)
     assert kind == "device" or stat.S_IFMT((saved / name).stat().st_mode) != stat.S_IFREG
 
 

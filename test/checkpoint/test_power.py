@@ -43,7 +43,7 @@ def resumes(small, disks, folder):
     for reported, held in disks:
         write_tree(held, folder)
         ended = small.run(saving(folder / "deep" / "saved", 1), {"train.steps": 9},
-                          resume_if_any=folder / "deep" / "saved")  # fmt: skip
+                          resume_if_any=folder / "deep" / "saved")
         from_step = re.search(r"resumed from \S+ after step (\d+)", ended.stderr)
         assert ended.code == 0 and (from_step or not reported), ended.stderr
         assert not reported or int(from_step[1]) >= int(reported[-1][5:]), (reported, from_step)
@@ -65,6 +65,6 @@ def test_a_power_cut_leaves_a_checkpoint_while_others_are_replaced(small, tmp_pa
     tree = read_tree(tmp_path / "disk")
     count, disks = cut_everywhere(small, tmp_path, tree, 2, 1, {"train.steps": 8},
                                   environment={} if exchange else {"NO_EXCHANGE": "1"},
-                                  resume=tmp_path / "disk" / "deep" / "saved" / "step_00000002")  # fmt: skip
+                                  resume=tmp_path / "disk" / "deep" / "saved" / "step_00000002")
     assert count > 100
     resumes(small, disks, tmp_path / "after")

@@ -263,9 +263,8 @@ def rewrite(folder, change):
     from safetensors.torch import load_file, save_file
 
     tensors = change(load_file(folder / "model.safetensors"))
-    save_file(
-        {name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors", {"format": "pt"}
-    )
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors",
+              {"format": "pt"})
 
 
 def saved_model(trained, folder, **more):
@@ -284,7 +283,7 @@ TIED, UNTIED = {"model.tie_embeddings": True}, {"model.tie_embeddings": False}
 
 
 MASKS = {"transformer.h.0.attn.bias": torch.ones(1, 1, 32, 32).bool(),
-         "transformer.h.0.attn.masked_bias": torch.tensor(-1e4)}  # fmt: skip
+         "transformer.h.0.attn.masked_bias": torch.tensor(-1e4)}
 TABLE = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
 # Variants of a weight file: whether the head is tied (None: the model's default), and a change of the tensors.
 FORMS = {
@@ -298,7 +297,7 @@ FORMS = {
     "besides_weights_as_in_old_files": (None, lambda trained, tensors: {
         **tensors, **(MASKS if trained.config["model"]["family"] == "gpt" else TABLE)
     }),
-}  # fmt: skip
+}
 
 
 @FILES

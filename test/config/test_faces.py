@@ -138,12 +138,8 @@ def bash(folder, *words, family="llama", breaks=True):
         "_${COMP_WORDS[0]}"
         printf '%s\\n' "${COMPREPLY[@]}"
     """
-    offered = subprocess.run(
-        ["bash", "--norc", "-c", script, "bash", f"train_{family}.bash", f"train_{family}", *split],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-    )
+    offered = subprocess.run(["bash", "--norc", "-c", script, "bash", f"train_{family}.bash", f"train_{family}",
+                              *split], cwd=folder, capture_output=True, text=True)
     assert offered.returncode == 0 and offered.stderr == "", offered.stderr
     return sorted(offered.stdout.split())
 
@@ -200,12 +196,10 @@ class Zsh:
         if self.pid == 0:
             os.chdir(folder)
             os.execvpe("zsh", ["zsh", "-f", "-i"], environment(TERM="dumb", LC_ALL="C"))
-        setup = (
-            f"unsetopt zle_bracketed_paste; PS1=; autoload -Uz compinit; {load}; "
-            f'keep() {{ print -r -- "$BUFFER" >! {self.line}.new; mv {self.line}.new {self.line} }}; zle -N keep; '
-            f"bindkey '^X' keep; bindkey '^I' complete-word; print ready >! {self.line}.new; mv {self.line}.new"
-            f" {self.line}\n"
-        )
+        setup = (f"unsetopt zle_bracketed_paste; PS1=; autoload -Uz compinit; {load}; "
+                 f'keep() {{ print -r -- "$BUFFER" >! {self.line}.new; mv {self.line}.new {self.line} }}; zle -N keep; '
+                 f"bindkey '^X' keep; bindkey '^I' complete-word; print ready >! {self.line}.new; mv {self.line}.new"
+                 f" {self.line}\n")
         os.write(self.terminal, setup.encode())
         assert self.take() == "ready"
 
@@ -229,10 +223,8 @@ class Zsh:
         os.waitpid(self.pid, 0)
 
 
-LOADED = {
-    "sourced": "compinit -u -D; source train_llama.zsh; source train_gpt.zsh",
-    "installed": "fpath=($PWD/../functions $fpath); compinit -u -D",
-}
+LOADED = {"sourced": "compinit -u -D; source train_llama.zsh; source train_gpt.zsh",
+          "installed": "fpath=($PWD/../functions $fpath); compinit -u -D"}
 
 
 @pytest.mark.thorough

@@ -13,16 +13,16 @@ LLAMA = {
         "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192,
     },
-}  # fmt: skip
+}
 GPT = {
     "model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "vocab_size": 50257,
     "layer_norm_epsilon": 1e-05, "activation_function": "gelu_new",
-}  # fmt: skip
+}
 MIXTRAL = {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2, "router_jitter_noise": 0.0}
 QWEN_MOE = {
     "model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 768,
     "norm_topk_prob": True, "mlp_only_layers": [], "decoder_sparse_step": 1,
-}  # fmt: skip
+}
 GLM = {
     "model_type": "glm4_moe", "hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8, "head_dim": 64,
     "num_hidden_layers": 8, "num_key_value_heads": 4, "vocab_size": 1000, "max_position_embeddings": 2048,
@@ -31,7 +31,7 @@ GLM = {
     "n_shared_experts": 2, "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5,
     "norm_topk_prob": True, "attention_bias": True, "use_qk_norm": True, "partial_rotary_factor": 0.5,
     "num_nextn_predict_layers": 1,
-}  # fmt: skip
+}
 GLM_KEYS = """
 model: {family: llama, hidden: 512, layers: 8, heads: 8, kv_heads: 4, head_dim: 64, ffn: 1024, vocab: 1000,
         seq_len: 2048, norm_eps: 1.0e-5, rope_theta: 1000000, rope_share: 0.5, qkv_bias: true, qk_norm: true,
@@ -45,7 +45,7 @@ DEEPSEEK = {name: value for name, value in GLM.items() if name not in ("head_dim
     "quantization_config": {"quant_method": "fp8"},
     "rope_scaling": {"type": "yarn", "factor": 4, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0,
                      "original_max_position_embeddings": 2048},
-}  # fmt: skip
+}
 DEEPSEEK_KEYS = """
 model: {family: llama, hidden: 512, layers: 8, heads: 8, ffn: 1024, vocab: 1000, seq_len: 8192, norm_eps: 1.0e-5,
         kv_lora: 64, q_lora: 96, nope_dim: 32, rope_dim: 16, v_dim: 32, rope_theta: 1000000, rope_scaling: yarn,
@@ -68,7 +68,7 @@ def asked(family, path, *words, overrides=LAYOUT):
 
 @pytest.mark.parametrize("family, found, keys", [
     ("llama", LLAMA, LLAMA_KEYS), ("llama", GLM, GLM_KEYS), ("llama", DEEPSEEK, DEEPSEEK_KEYS), ("gpt", GPT, GPT_KEYS),
-])  # fmt: skip
+])
 @pytest.mark.parametrize("words", [("--plan", "--json"), ("--schedule",),
                                    ("--sweep", "schedule.micro_batch=1,2", "--plan")])
 def test_the_file_of_a_model_is_planned_as_its_keys_are(tmp_path, family, found, keys, words):
@@ -147,7 +147,7 @@ TEXT = json.dumps(LLAMA, indent=2)
     (TEXT.replace('"', "'"), "expected a key in double quotes"),
     (TEXT.replace('"model_type"', '"type"').replace('"llama"', '"llama", "architectures": []', 1),
      "has no model_type; add it"),
-])  # fmt: skip
+])
 def test_a_damaged_file_is_refused_for_its_true_reason(tmp_path, text, sentence):
     path = tmp_path / "config.json"
     path.write_text(text)
@@ -172,7 +172,7 @@ def test_what_python_and_editors_write_is_read(tmp_path):
 @pytest.mark.parametrize("said, precision", [
     ({"torch_dtype": "bfloat16"}, "bf16"), ({"dtype": "bfloat16"}, "bf16"), ({"torch_dtype": "float16"}, "bf16"),
     ({"torch_dtype": "float32"}, "fp32"), ({}, "fp32"),
-])  # fmt: skip
+])
 def test_the_answer_begins_with_what_the_file_does_not_say(tmp_path, said, precision):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**LLAMA, **said}))

@@ -82,7 +82,5 @@ def test_the_plan_counts_the_order_of_a_blend(trained):
     said = subprocess.run([*command, "--plan", "-v"], capture_output=True, text=True, check=True).stdout
     assert "host      memory per rank: the order of the blend (3.8 MiB)" in said
     command, _ = trained.prepare()
-    assert (
-        "order of the blend" not in subprocess.run([*command, "--plan", "-v"], capture_output=True, text=True,
-                                                   check=True).stdout
-    )
+    assert ("order of the blend" not in subprocess.run([*command, "--plan", "-v"], capture_output=True, text=True,
+                                                       check=True).stdout)

@@ -33,8 +33,7 @@ ssize_t pread(int file, void *to, size_t bytes, off_t at) { return pread64(file,
 
 
 def test_what_a_step_reads_was_announced_a_step_before(tmp_path):
-    told = {"LD_PRELOAD": str(preload(tmp_path / "reads.so", READS)),
-            "READS": str(tmp_path)}
+    told = {"LD_PRELOAD": str(preload(tmp_path / "reads.so", READS)), "READS": str(tmp_path)}
     ended = run(write_config(tmp_path), "parallel.pipeline=1", "parallel.data=2", "schedule.bpipe=off", "train.steps=4",
                 "data.val_every=0", env=environment(OMP_NUM_THREADS="1", **told))
     assert ended.code == 0, ended.stderr

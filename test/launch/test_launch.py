@@ -267,7 +267,7 @@ def test_a_folder_of_a_killed_parent_and_caretaker_is_removed_by_the_next_launch
     """That may be another test's at the same time."""
     job = Job("wait", 2).started()
     caretaker = next(pid for pid in job.processes() if pid != job.parent.pid and parent_of(pid) == job.parent.pid
-                     and "ranks_launch" in Path(f"/proc/{pid}/comm").read_text())  # fmt: skip
+                     and "ranks_launch" in Path(f"/proc/{pid}/comm").read_text())
     for pid in (caretaker, job.parent.pid):
         os.kill(pid, signal.SIGKILL)
     job.parent.wait()

@@ -162,7 +162,7 @@ def test_another_user_reads_stops_and_delays_nothing_of_a_run(tmp_path, umask):
     assert ports != []
     wait_until(lambda: all(refuses(port) for port in ports), "mpirun's ports stay open")
     listed = [f"has shared memory {line.split()[1]}" for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
-              if int(line.split()[4]) in pids and int(line.split()[2], 8) & 0o007]  # fmt: skip
+              if int(line.split()[4]) in pids and int(line.split()[2], 8) & 0o007]
 
     def attack():
         found = look_into(pids) + open_files(files)

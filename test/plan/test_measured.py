@@ -8,7 +8,7 @@ from trainer_runs import ROOT
 
 MEASURED = json.loads((ROOT / "test/plan/measured_steps.json").read_text())
 ALONE = ("parallel.pipeline=1", "parallel.tensor=1", "parallel.data=1", "schedule.bpipe=off",
-         f"hardware.gpu={MEASURED['hardware.gpu']}")  # fmt: skip
+         f"hardware.gpu={MEASURED['hardware.gpu']}")
 
 
 @pytest.mark.every_case

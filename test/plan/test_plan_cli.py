@@ -16,19 +16,13 @@ from trainer_runs import (
     trainer, write_config, write_tokens,
 )
 
-KEYS = {
-    "schedules", "best", "model", "world", "microbatches", "config", "stages", "step_ms", "others", "step_ms_low",
-    "step_ms_mid", "step_ms_high", "mfu", "mfu_causal", "mfu_low", "mfu_high", "tokens_per_s_gpu", "tflops_gpu",
-    "unsure", "waterfall", "advice", "bubble", "transfer_exposed_ms", "source", "budget", "job", "verdict",
-}  # fmt: skip
-STAGE_KEYS = {
-    "stage", "first_layer", "last_layer", "parameters", "states_bytes", "bundle_bytes", "slots", "lent",
-    "in_flight_1f1b", "peak_bytes_1f1b", "peak_bytes", "memory", "host_bytes", "fits", "chunks",
-}  # fmt: skip
-CATEGORIES = [
-    "weights", "gradients", "masters", "optimizer", "embedding", "own_slots", "lent_slots", "keys", "messages",
-    "head", "workspace", "data",
-]  # fmt: skip
+KEYS = {"schedules", "best", "model", "world", "microbatches", "config", "stages", "step_ms", "others", "step_ms_low",
+        "step_ms_mid", "step_ms_high", "mfu", "mfu_causal", "mfu_low", "mfu_high", "tokens_per_s_gpu", "tflops_gpu",
+        "unsure", "waterfall", "advice", "bubble", "transfer_exposed_ms", "source", "budget", "job", "verdict"}
+STAGE_KEYS = {"stage", "first_layer", "last_layer", "parameters", "states_bytes", "bundle_bytes", "slots", "lent",
+              "in_flight_1f1b", "peak_bytes_1f1b", "peak_bytes", "memory", "host_bytes", "fits", "chunks"}
+CATEGORIES = ["weights", "gradients", "masters", "optimizer", "embedding", "own_slots", "lent_slots", "keys",
+              "messages", "head", "workspace", "data"]
 
 
 @pytest.mark.parametrize("tokens", [8192, 65536])
@@ -62,7 +56,7 @@ REPORTS = {
 
 def test_a_plan_with_much_to_say_is_one_screen_and_advises_what_there_is_room_for():
     keys = ["hardware.gpu=a100-80g", "hardware.memory_gib=20", "hardware.trainer=megatron", "hardware.gpu_hour=2",
-            "hardware.mtbf_hours=1000", "data.mask_documents=on", "train.tokens=4e13", "model.ffn=17400"]  # fmt: skip
+            "hardware.mtbf_hours=1000", "data.mask_documents=on", "train.tokens=4e13", "model.ffn=17400"]
     config = ROOT / "configs" / "qwen3_14b.yaml"
     said = report(config, *keys, rest=())
     assert len(said.splitlines()) == 24 and "advice    flash falls back to recompute: cuDNN's flash attention" in said
@@ -136,10 +130,8 @@ SMALL = ROOT / "configs" / "llama_tiny.yaml"
 def test_gpus_that_are_named_are_planned_for_without_a_driver(named):
     """A named GPU is never replaced by the CPUs of the machine that happens to make the plan."""
     for ask in (["--plan", "--json"], ["--schedule"], ["--plan", "--sweep", "schedule.micro_batch=1,2"]):
-        told = [
-            command("llama", "-c", SMALL, "-o", f"hardware.device={device}", "-o", named, *ask).stdout
-            for device in ("auto", "cuda")
-        ]
+        told = [command("llama", "-c", SMALL, "-o", f"hardware.device={device}", "-o", named, *ask).stdout
+                for device in ("auto", "cuda")]
         assert told[0] == told[1] != "" and "CPUs" not in told[0]
 
 
@@ -189,7 +181,7 @@ def test_a_planned_step_says_whose_time_it_is():
 
 
 @pytest.mark.parametrize("keys", [["hardware.gpu=b300"], ["hardware.gpu=gb200"],
-                                  ["hardware.gpu=h100", "train.fp8=block"], ["hardware.trainer=fsdp"]])  # fmt: skip
+                                  ["hardware.gpu=h100", "train.fp8=block"], ["hardware.trainer=fsdp"]])
 def test_where_no_run_stands_there_is_no_band(keys):
     told = plan(LLAMA, *keys)
     assert told["step_ms_low"] is None and "days_low" not in told["budget"]["whole"]
@@ -244,10 +236,8 @@ def test_days_hours_and_price_have_the_band_of_the_step():
                      " ".join(report(LLAMA, "hardware.calibrated=true").split()))
 
 
-WATERFALL = [
-    "products at peak", "rate and shape", "attention", "passes over memory", "tensor collectives", "idle", "messages",
-    "sums over data ranks", "optimizer",
-]  # fmt: skip
+WATERFALL = ["products at peak", "rate and shape", "attention", "passes over memory", "tensor collectives", "idle",
+             "messages", "sums over data ranks", "optimizer"]
 CUTS = [
     (LLAMA, []),
     (LLAMA, ["schedule.bpipe=on", "schedule.micro_batch=4"]),
@@ -456,10 +446,9 @@ def test_a_huge_world_that_fits_nowhere_takes_seconds_too(name):
 @pytest.mark.parametrize("stages, microbatches", [(1024, 4096), (128, 65536)])
 def test_a_plan_at_the_limits_takes_seconds_and_says_so(stages, microbatches):
     """Proving every list and counting the slots of each world by lists took 17 s with 1,024 stages."""
-    limits = [
-        f"parallel.pipeline={stages}", f"model.layers={stages}", "parallel.tensor=1", "schedule.split_backward=off",
-        f"train.global_batch={microbatches}", "schedule.micro_batch=1", "hardware.profile=",
-    ]  # fmt: skip
+    limits = [f"parallel.pipeline={stages}", f"model.layers={stages}", "parallel.tensor=1",
+              "schedule.split_backward=off", f"train.global_batch={microbatches}", "schedule.micro_batch=1",
+              "hardware.profile="]
     ended, seconds = fewest_cpu_seconds(lambda: command("llama", "-c", LLAMA, "--plan", overrides=limits))
     assert ended.returncode == 0, ended.stderr
     assert ("takes some seconds" in ended.stderr) == (stages == 1024)
@@ -541,13 +530,9 @@ def test_ranks_take_what_the_parent_decides_where_a_key_stays_auto(tmp_path):
 @pytest.mark.parametrize("text", ["", "layout 0 1 2", "layout 1 8 4"])
 def test_ranks_refuse_a_layout_that_is_not_of_this_program(tmp_path, text):
     config = write_config(tmp_path)
-    ended = subprocess.run(
-        [*mpirun(1), trainer("llama"), "-c", config, "-o", "parallel.pipeline=1", "-o", "schedule.bpipe=off"],
-        env=mpirun_environment(TRAINER_LAYOUT=text),
-        capture_output=True,
-        text=True,
-        timeout=patience(60),
-    )
+    ended = subprocess.run([*mpirun(1), trainer("llama"), "-c", config, "-o", "parallel.pipeline=1", "-o",
+                            "schedule.bpipe=off"], env=mpirun_environment(TRAINER_LAYOUT=text), capture_output=True,
+                           text=True, timeout=patience(60))
     assert ended.returncode == 2
     assert "TRAINER_LAYOUT: does not match this program and configuration; unset it" in ended.stderr
 
@@ -555,9 +540,8 @@ def test_ranks_refuse_a_layout_that_is_not_of_this_program(tmp_path, text):
 
 def test_memory_of_long_sequences_is_linear_in_their_length():
     """With flash attention, memory that depends on the sequence grows linearly with it, not with its square."""
-    short, *longer = (
-        plan(LLAMA, f"model.seq_len={length}", "train.global_batch=32")["stages"][0] for length in (8192, 32768, 131072)
-    )
+    short, *longer = (plan(LLAMA, f"model.seq_len={length}", "train.global_batch=32")["stages"][0]
+                      for length in (8192, 32768, 131072))
     for times, stage in zip((4, 16), longer):
         assert stage["bundle_bytes"] == pytest.approx(times * short["bundle_bytes"], rel=0.01)
         assert stage["memory"]["workspace"] <= times * short["memory"]["workspace"]
@@ -591,6 +575,6 @@ def test_a_smaller_batch_that_needs_more_host_memory_is_refused():
     """With three sequences stage 0 of this list has three bundles in host memory at once, with twelve only two."""
     keys = ("model.layers=3", "train.batch_ramp=[[1,12],[2,3],[3,12]]", "parallel.pipeline=3", "schedule.name=v-min",
             "schedule.bpipe=on", "schedule.evict_to=host", "parallel.layers=[0,1,1,0,0,1]", "train.global_batch=12",
-            "schedule.micro_batch=1")  # fmt: skip
+            "schedule.micro_batch=1")
     ended = command("llama", "-c", ROOT / "configs" / "llama_tiny.yaml", "--plan", overrides=keys)
     assert ended.returncode == 2 and "needs 2 own, 0 lent and 3 host slots" in ended.stderr, ended.stderr

@@ -8,15 +8,14 @@ import pytest
 from trainer_runs import command, walked_tokens, write_config, write_tokens
 
 MODEL = ("{family: llama, hidden: 2048, layers: 8, heads: 16, kv_heads: 4, ffn: 6144, vocab: 32000, seq_len: 4096"
-         ", experts: 64, experts_per_token: 8, expert_ffn: 768}")  # fmt: skip
+         ", experts: 64, experts_per_token: 8, expert_ffn: 768}")
 GPUS = "{device: cuda, gpu: h100, gpus_per_node: 8, network_gb_s: 400}"
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
     return write_config(tmp_path_factory.mktemp("experts"), model=MODEL, parallel="{data: 16, expert: 8}",
-                        hardware=GPUS,
-                        schedule="{bpipe: off}", train="{global_batch: 64, precision: bf16}")  # fmt: skip
+                        hardware=GPUS, schedule="{bpipe: off}", train="{global_batch: 64, precision: bf16}")
 
 
 def plan(config, *keys):
@@ -34,8 +33,7 @@ def test_the_lines_of_the_waterfall_sum_to_the_step(config):
 
 def test_dense_models_have_no_lines_of_experts(config):
     dense = write_config(config.parent, model=MODEL[: MODEL.index(", experts")] + "}", hardware=GPUS,
-                         parallel="{data: 8}",
-                         schedule="{bpipe: off}", train="{global_batch: 64, precision: bf16}")  # fmt: skip
+                         parallel="{data: 8}", schedule="{bpipe: off}", train="{global_batch: 64, precision: bf16}")
     _, lines = plan(dense)
     assert "experts' exchange" not in lines and "imbalance" not in lines
 
@@ -70,7 +68,7 @@ def metrics(tmp_path_factory):
         files[name] = folder / f"{name}.jsonl"
         config = write_config(folder, model=small + more, parallel="{}", schedule="{bpipe: off, micro_batch: 8}",
                               train="{global_batch: 8, steps: 3}", hardware="{device: cpu}", data=f"{{train: {data}}}",
-                              log=f"{{metrics: {files[name]}, experts: {name == 'mixed'}}}")  # fmt: skip
+                              log=f"{{metrics: {files[name]}, experts: {name == 'mixed'}}}")
         assert command("llama", "-c", config).returncode == 0
     return files
 
@@ -88,15 +86,15 @@ def test_a_runs_metrics_tell_plans_how_uneven_its_experts_are(config, metrics):
     last = metrics["mixed"].read_text().splitlines()[-1]
     half.write_text(f"{last}\n{last[:300]}")
     assert plan(config, f"hardware.expert_spread={half}")[0]["config"]["hardware"]["expert_spread"] == pytest.approx(
-        steps[-1]["spread"], rel=1e-12)  # fmt: skip
+        steps[-1]["spread"], rel=1e-12)
     blank = 2**24 - len(f'\n{{"why":""}}\n{last}\n')  # what is read begins with the end of the first line
     half.write_text(f'{{"type":"run"}}\n{{"why":"{" " * blank}"}}\n{last}\n')
     assert plan(config, f"hardware.expert_spread={half}")[0]["config"]["hardware"]["expert_spread"] == pytest.approx(
-        steps[-1]["spread"], rel=1e-12)  # fmt: skip
+        steps[-1]["spread"], rel=1e-12)
     half.write_text(f"{metrics['mixed'].read_text()}{' ' * 2**24}\n{last}\n")
     half.write_text(half.read_text().replace(" " * 2**24, '{"type":"step","why":"' + " " * 2**24 + '"}'))
     assert plan(config, f"hardware.expert_spread={half}")[0]["config"]["hardware"]["expert_spread"] == pytest.approx(
-        steps[-1]["spread"], rel=1e-12)  # fmt: skip
+        steps[-1]["spread"], rel=1e-12)
 
 
 def test_what_is_no_metrics_file_of_experts_is_one_sentence(config, metrics):
@@ -118,7 +116,7 @@ def test_experts_of_one_rank_are_not_exchanged(config):
 def test_exchanges_between_nodes_follow_the_network(config):
     near = plan(config)[1]["experts' exchange"]
     far, slow = (plan(config, "parallel.expert=16", f"hardware.network_gb_s={rate}")[1]["experts' exchange"]
-                 for rate in (400, 100))  # fmt: skip
+                 for rate in (400, 100))
     assert far > 1.5 * near and slow == pytest.approx(4 * far, rel=0.2)
 
 
@@ -135,7 +133,7 @@ def test_other_programs_send_a_token_to_a_node_once(config):
 def test_other_programs_gather_tensors_in_eight_bits(tmp_path):
     dense = write_config(tmp_path, model=MODEL[: MODEL.index(", experts")] + "}", hardware=GPUS,
                          parallel="{tensor: 4, data: 4, sequence: true}", schedule="{bpipe: off}",
-                         train="{global_batch: 64, precision: bf16, fp8: tensor}")  # fmt: skip
+                         train="{global_batch: 64, precision: bf16, fp8: tensor}")
     (own, passes), (theirs, fewer) = plan(dense), plan(dense, "hardware.trainer=nvidia")
     assert fewer["passes over memory"] < passes["passes over memory"]
     assert fewer["tensor collectives"] < passes["tensor collectives"]

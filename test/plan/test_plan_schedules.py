@@ -91,7 +91,7 @@ def test_of_equally_quick_schedules_the_plainest_is_taken(batch):
 @pytest.mark.parametrize("given", [
     {"chunks": 4}, {"group": 4}, {"delay": 7}, {"slots": 5, "bpipe": "on"}, {"bpipe": "on", "evict_to": "host"},
     {"split_backward": "on", "bpipe": "auto"}, {"split_backward": "off", "bpipe": "auto"},
-], ids=str)  # fmt: skip
+], ids=str)
 def test_a_schedule_that_is_left_open_is_the_quickest_with_the_keys_that_are_given(given):
     wanted = {"bpipe": "off", "evict_to": "peer"} | given
     if given.get("bpipe") == "auto":
@@ -132,9 +132,8 @@ NARROW = ["parallel.tensor=1", "parallel.sequence=false", "model.layers=16"]
 ], ids=["gpu", "bpipe", "many", "sequence", "unknown", "cpu"])
 def test_backwards_are_split_where_that_makes_a_gpu_s_step_shorter(overrides, splits):
     """The plan and the schedule agree, and an existing profile does not change the decision."""
-    steps = {
-        split: plan(LLAMA, *overrides, f"schedule.split_backward={split}")["step_ms"] for split in ("off", "on", "auto")
-    }
+    steps = {split: plan(LLAMA, *overrides, f"schedule.split_backward={split}")["step_ms"]
+             for split in ("off", "on", "auto")}
     assert steps["auto"] == steps["on" if splits else "off"]
     if "hardware.device=cpu" not in overrides and steps["on"] is not None:
         assert (steps["on"] < 0.995 * steps["off"]) == splits
@@ -143,8 +142,7 @@ def test_backwards_are_split_where_that_makes_a_gpu_s_step_shorter(overrides, sp
 
 
 EVICTS_FOR_LITTLE = ["parallel.pipeline=6", "parallel.placement=adjacent", "attention.mode=none",
-                     "schedule.micro_batch=1", "parallel.data=1", "parallel.sequence=true",
-                     "parallel.collectives=nccl"]
+                     "schedule.micro_batch=1", "parallel.data=1", "parallel.sequence=true", "parallel.collectives=nccl"]
 LITTLE = [
     ("gpt", "gpt3_13b", ["parallel.tensor=2", "train.global_batch=18", "hardware.memory_gib=39",
                          "hardware.pair_gb_s=58"], False),  # 0.05 %
@@ -156,10 +154,8 @@ LITTLE = [
 def test_a_schedule_that_evicts_is_the_best_only_if_it_saves_a_thousandth(family, name, more, evicts):
     config, overrides = ROOT / "configs" / f"{name}.yaml", [*EVICTS_FOR_LITTLE, *more]
     answer = plan(config, *overrides, family=family)
-    plain, other = (
-        min(row["step_ms"] for row in answer["schedules"] if row["fits"] and row["bpipe"] == bpipe)
-        for bpipe in ("off", "on")
-    )
+    plain, other = (min(row["step_ms"] for row in answer["schedules"] if row["fits"] and row["bpipe"] == bpipe)
+                    for bpipe in ("off", "on"))
     assert other < plain and (other < 0.999 * plain) == evicts
     assert answer["schedules"][answer["best"]]["bpipe"] == ("on" if evicts else "off")
     opened = ["schedule.name=auto", "schedule.bpipe=auto", "schedule.chunks=auto"]
@@ -170,13 +166,13 @@ def test_a_schedule_that_evicts_is_the_best_only_if_it_saves_a_thousandth(family
 
 def test_stages_without_layers_need_no_advice():
     told = plan(LLAMA, "parallel.pipeline=4", "parallel.tensor=8", "model.layers=3", "parallel.layers=[1,1,1,0]",
-                "hardware.memory_gib=1000")  # fmt: skip
+                "hardware.memory_gib=1000")
     assert not any("parallel.layers" in advice for advice in told["advice"])
 
 
 def test_slices_fill_the_stages_when_microbatches_do_not():
     told = plan(LLAMA, "parallel.pipeline=2", "parallel.tensor=8", "schedule.name=seq1f1b", "schedule.slices=4",
-                "schedule.micro_batch=1", "train.global_batch=1", "hardware.memory_gib=1000")  # fmt: skip
+                "schedule.micro_batch=1", "train.global_batch=1", "hardware.memory_gib=1000")
     assert {row["slices"] for row in told["schedules"]} == {4} and told["schedules"][told["best"]]["fits"]
 
 

@@ -78,11 +78,8 @@ class SlurmJob:
     def ranks(self):
         named = f"SLURM_JOB_ID={self.id}\0"
         found = [pid for pid in trainer_runs.processes_with("train_llama") if named in block_of(pid)]
-        return [
-            pid
-            for pid in found
-            if f"SLURM_CONF={self.cluster.folder}/" in block_of(pid) and "PMIX_RANK=" in block_of(pid)
-        ]
+        return [pid for pid in found if f"SLURM_CONF={self.cluster.folder}/" in block_of(pid)
+                and "PMIX_RANK=" in block_of(pid)]
 
     @property
     def bits(self):

@@ -85,9 +85,8 @@ def test_a_trace_has_one_clock_though_the_hosts_have_two(lab):
     assert ended.code == 0, ended.stderr
     events = [e for e in json.loads((lab.folder / "trace.json").read_text()) if e.get("ph") == "X"]
     assert max(e["ts"] + e["dur"] for e in events) < 60e6
-    forwards = {
-        (e["pid"], e["name"]): e for e in events if re.fullmatch(r"F\d+", e["name"]) and e["ts"] < step_end(events)
-    }
+    forwards = {(e["pid"], e["name"]): e for e in events if re.fullmatch(r"F\d+", e["name"])
+                and e["ts"] < step_end(events)}
     assert len(forwards) == 32
     for (stage, name), event in forwards.items():
         if (
@@ -208,9 +207,5 @@ def test_slurm_starts_ranks_on_both_hosts_and_a_stopped_one_ends_the_step(lab, s
     said = job.communicate(timeout=PEER_TIMEOUT_S + 120)[1]
     assert job.returncode != 0 and time.monotonic() - began < PEER_TIMEOUT_S + trainer_runs.patience(10), said
     assert len(re.findall(r"rank [23] \(stage [23]\) has sent no heartbeat for \d+ s", said)) == 1, said
-    assert not [
-        words
-        for i in (0, 1)
-        for _, words in lab.hosts.processes(i)
-        if words.startswith(str(trainer_runs.trainer("llama")))
-    ]
+    assert not [words for i in (0, 1) for _, words in lab.hosts.processes(i)
+                if words.startswith(str(trainer_runs.trainer("llama")))]

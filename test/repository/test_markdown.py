@@ -6,12 +6,8 @@ from trainer_runs import ROOT
 pytestmark = pytest.mark.every_case
 WIDTH = 120
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
-SOURCES = sorted(
-    path
-    for place in (ROOT.glob("*"), ROOT.joinpath("src").rglob("*"), ROOT.joinpath("test").rglob("*"))
-    for path in place
-    if path.suffix in (".c", ".h", ".cc", ".cpp", ".cu", ".cuh")
-)
+SOURCES = sorted(path for place in (ROOT.glob("*"), ROOT.joinpath("src").rglob("*"), ROOT.joinpath("test").rglob("*"))
+                 for path in place if path.suffix in (".c", ".h", ".cc", ".cpp", ".cu", ".cuh"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -30,9 +26,8 @@ def test_a_page_begins_with_what_the_reader_can_do_after_it(page):
 
 def test_lines_of_sources_keep_to_the_width():
     assert SOURCES
-    long = [
-        (path, n) for path in SOURCES for n, line in enumerate(path.read_text().splitlines(), 1) if len(line) > WIDTH
-    ]
+    long = [(path, n) for path in SOURCES for n, line in enumerate(path.read_text().splitlines(), 1)
+            if len(line) > WIDTH]
     assert [f"{path.relative_to(ROOT)}:{n}" for path, n in long] == []
 
 

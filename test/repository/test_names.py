@@ -8,11 +8,8 @@ import re
 
 from trainer_runs import ROOT
 
-FILES = sorted(
-    path
-    for path in [*ROOT.glob("*.[ch]"), *ROOT.glob("*.cu"), *(ROOT / "src").rglob("*.*")]
-    if path.suffix in (".c", ".h", ".cpp", ".cu", ".cuh")
-)
+FILES = sorted(path for path in [*ROOT.glob("*.[ch]"), *ROOT.glob("*.cu"), *(ROOT / "src").rglob("*.*")]
+               if path.suffix in (".c", ".h", ".cpp", ".cu", ".cuh"))
 SPECIFIERS = re.compile(r"__(?:attribute|launch_bounds)__\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)")
 COMMENT, STRING = r"//[^\n]*|/\*.*?\*/", r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\''
 DIRECTIVE = r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*"
@@ -69,13 +66,9 @@ def test_functions_of_one_file_end_in_an_underscore():
     public = declared() | {"main"}
     found = definitions()
     assert found
-    assert [
-        f"{path.relative_to(ROOT)}: {name}"
-        for path, name, before in found
-        if path.suffix not in (".h", ".cuh")
-        and (name not in public or "static" in before.split())
-        and not name.endswith("_kernel" if "__global__" in before else "_")
-    ] == []
+    assert [f"{path.relative_to(ROOT)}: {name}" for path, name, before in found if path.suffix not in (".h", ".cuh")
+            and (name not in public or "static" in before.split())
+            and not name.endswith("_kernel" if "__global__" in before else "_")] == []
 
 
 def test_functions_that_a_header_declares_have_no_underscore():

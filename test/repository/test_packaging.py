@@ -33,11 +33,8 @@ built_here = pytest.mark.skipif(BUILD not in (ROOT, ROOT / "build/release"), rea
 def test_the_version_is_one_everywhere(family):
     assert command(family, "--version").stdout.splitlines()[0] == f"train_{family} {VERSION}"
     assert f'"version":"{VERSION}"' in command(family, "--help-config", "--json").stdout.splitlines()[0]
-    others = subprocess.run(
-        ["grep", "-rlF", f'"{VERSION}"', "Makefile", "make", "src", "scripts", "train_gpt.cu", "train_llama.cu"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True)
+    others = subprocess.run(["grep", "-rlF", f'"{VERSION}"', "Makefile", "make", "src", "scripts", "train_gpt.cu",
+                             "train_llama.cu"], cwd=ROOT, capture_output=True, text=True)
     assert others.stdout.split() == ["src/base/version.h"]
 
 
@@ -76,20 +73,13 @@ def test_what_is_installed_trains_from_an_empty_folder_and_uninstall_leaves_noth
     assert files_in(stage) == [f"opt/bpipe/{name}" for name in found]
 
     (work / "text.txt").write_text("in the beginning was the word\n" * 3000)
-    prepared = subprocess.run(
-        [sys.executable, place / f"share/{NAME}/scripts/prepare_data.py", "text.txt", "-o", "data", "--name", "bible"],
-        cwd=work,
-        capture_output=True,
-        text=True)
+    prepared = subprocess.run([sys.executable, place / f"share/{NAME}/scripts/prepare_data.py", "text.txt", "-o",
+                               "data", "--name", "bible"], cwd=work, capture_output=True, text=True)
     assert prepared.returncode == 0, prepared.stderr
-    trained = subprocess.run(
-        [place / "bin/train_llama", "-c", place / f"share/{NAME}/configs/llama_tiny.yaml"]
-        + ["-o", "parallel.pipeline=1", "-o", "schedule.bpipe=off", "-o", "train.steps=1", "-o", "data.val_every=0"]
-        + ["-o", "checkpoint.every=0"],
-        cwd=work,
-        env=environment(),
-        capture_output=True,
-        text=True)
+    trained = subprocess.run([place / "bin/train_llama", "-c", place / f"share/{NAME}/configs/llama_tiny.yaml"]
+                             + ["-o", "parallel.pipeline=1", "-o", "schedule.bpipe=off", "-o", "train.steps=1", "-o",
+                                "data.val_every=0"] + ["-o", "checkpoint.every=0"], cwd=work, env=environment(),
+                             capture_output=True, text=True)
     assert trained.returncode == 0 and re.search(r"^step +1/1 \| loss", trained.stdout, re.M), trained.stderr
 
     assert make("uninstall", *where).returncode == 0

@@ -22,7 +22,7 @@ CONFIG_JSON = {
     "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
     "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 128256, "rms_norm_eps": 1e-5, "hidden_act": "silu",
     "max_position_embeddings": 8192, "rope_theta": 500000.0, "tie_word_embeddings": False,
-}  # fmt: skip
+}
 SHORT = "-o train.steps=2 -o checkpoint.every=0 -o data.val_every=0"
 
 
@@ -57,11 +57,8 @@ def test_every_command_is_run_by_a_test():
 @pytest.mark.thorough
 @pytest.mark.usefixtures("ranks")
 def test_the_commands_run_one_after_the_other(checkout, tmp_path):
-    env = {
-        name: value
-        for name, value in environment(HOME=str(tmp_path)).items()
-        if not name.startswith(("MAKE", "MFLAGS"))
-    }
+    env = {name: value for name, value in environment(HOME=str(tmp_path)).items()
+           if not name.startswith(("MAKE", "MFLAGS"))}
     for command in FENCED:
         if command in ELSEWHERE:
             continue

@@ -48,9 +48,8 @@ def checkout(tmp_path_factory):
 def test_the_commands_of_the_tutorial_do_what_the_page_says(checkout):
     steps = steps_of(PAGE)
     assert [number for number, _, _ in steps] == list(range(1, len(steps) + 1)) and steps
-    env = {
-        name: value for name, value in environment().items() if not name.startswith(("MAKE", "MFLAGS", "TEST_PROGRAMS"))
-    }
+    env = {name: value for name, value in environment().items()
+           if not name.startswith(("MAKE", "MFLAGS", "TEST_PROGRAMS"))}
     said = {}
     for number, title, command in steps:
         ended = subprocess.run(["bash", "-e"], input=command, cwd=checkout, env=env, capture_output=True, text=True,

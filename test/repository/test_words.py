@@ -37,11 +37,8 @@ def test_files_that_are_named_are_there(page):
     """Checks words with a slash, in backquotes or in commands, that begin with a folder of this project."""
     folders = "src|test|scripts|configs|docs"
     named = set(re.findall(rf"(?<![\w/.-])((?:{folders})/[\w./*-]*[\w*])", page.read_text()))
-    missing = [
-        name
-        for name in named
-        if not MADE_BY_USERS.match(name) and not (ROOT / name).exists() and not any(ROOT.glob(name + "*"))
-    ]
+    missing = [name for name in named if not MADE_BY_USERS.match(name) and not (ROOT / name).exists()
+               and not any(ROOT.glob(name + "*"))]
     assert missing == []
 
 

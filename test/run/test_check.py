@@ -109,7 +109,7 @@ def virtual(tmp_path, *overrides, arguments=(), **env):
 EIGHT = ("parallel.pipeline=2", "parallel.tensor=2", "parallel.data=2")
 EXPERTS = ("parallel.pipeline=2", "parallel.tensor=1", "parallel.data=4", "parallel.expert=4", "model.experts=8",
            "model.experts_per_token=2", "model.expert_ffn=1536", "parallel.sequence=false", "parallel.placement=stages",
-           "checkpoint.dir=")  # fmt: skip
+           "checkpoint.dir=")
 NODES = (*EIGHT, "hardware.gpus_per_node=4", "parallel.placement=linear")
 
 
@@ -139,7 +139,7 @@ def test_a_gpu_below_the_median_is_named_and_costs_what_it_takes(tmp_path):
     (("parallel.pipeline=4", "parallel.tensor=2", "schedule.bpipe=on"), 1, {"tensor", "pipeline", "pair"}),
     (("parallel.pipeline=2", "parallel.tensor=2", "parallel.context=2"), 1, {"tensor", "context", "data", "pipeline"}),
     (EXPERTS, 1, {"experts", "data", "pipeline"}),
-])  # fmt: skip
+])
 def test_slow_links_of_a_gpu_are_named(tmp_path, overrides, nodes, kinds):
     rank = 0 if "pair" in kinds else 6
     slower = {"VIRTUAL_NODES": str(nodes), "VIRTUAL_SLOW": f"links@{rank}@4"}

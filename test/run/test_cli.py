@@ -176,7 +176,7 @@ def test_metrics_that_cannot_be_written_end_the_run_with_the_reason_last(config,
                       " elsewhere"),
         ("/proc/no/metrics", "cannot make the folder of /proc/no/metrics: No such file or directory; name a file that"
                              ' can be written, or "" for none'),
-    ):  # fmt: skip
+    ):
         ended = Job(config, f"log.metrics={path}", *overrides).end()
         assert ended.code == 1 and ended.said[-1].endswith(f"log.metrics: {reason}"), ended.stderr
         assert nothing_left(config)

@@ -69,9 +69,8 @@ def test_every_tensor_rank_has_its_part_of_the_vocabulary(tmp_path):
     trainer.run({"train.steps": 1, "train.lr": 1.0e-2}, saving(tmp_path / "saved", 1))
     draws = {"sample.temperature": 3, "sample.tokens": 40}
     for rule in (draws, {**draws, "sample.top_k": 300}, {**draws, "sample.top_k": 30}):
-        alone, split = [
-            ids_of(generate(trainer, "1 399", rule, layout(t=t), resume=tmp_path / "saved")) for t in (1, 2)
-        ]
+        alone, split = [ids_of(generate(trainer, "1 399", rule, layout(t=t), resume=tmp_path / "saved"))
+                        for t in (1, 2)]
         assert alone == split and len({token for token in alone if token >= 256}) > 3
 
 

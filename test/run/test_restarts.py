@@ -54,11 +54,8 @@ def test_a_killed_rank_is_started_again_and_the_bits_are_those_of_an_undisturbed
     assert ended.code == 0, ended.stderr
     assert re.search(r"rank 2 \(stage 2\) was killed by signal 9 .* while at \S.*; the ranks end",
                      ended.stderr), ended.stderr
-    said = re.search(
-        r"starting the ranks again from (step (\d+)|their last starting point), with 1 restart left;"
-        r" lost: (\d+) steps?, \d+ s",
-        ended.stderr,
-    )
+    said = re.search(r"starting the ranks again from (step (\d+)|their last starting point), with 1 restart left;"
+                     r" lost: (\d+) steps?, \d+ s", ended.stderr)
     assert said is not None, ended.stderr
     assert len(lines(torn, "run")) >= 2
     results = [{line["step"]: (line["loss"], line["grad_norm"]) for line in lines(at)} for at in (whole, torn)]

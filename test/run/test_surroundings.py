@@ -114,9 +114,8 @@ def test_a_run_under_nohup_ignores_hang_ups(small, tmp_path, overrides):
     job = started(small, tmp_path, *overrides, prefix=["nohup"])
     job.parent.send_signal(signal.SIGHUP)
     before = (tmp_path / "metrics.jsonl").read_text().count('"step"')
-    wait_until(
-        lambda: job.parent.poll() is not None or (tmp_path / "metrics.jsonl").read_text().count('"step"') > before + 20,
-        "no steps")
+    wait_until(lambda: job.parent.poll() is not None
+               or (tmp_path / "metrics.jsonl").read_text().count('"step"') > before + 20, "no steps")
     assert job.parent.poll() is None
     job.parent.send_signal(signal.SIGTERM)
     assert job.end().code == 1  # asked to stop, without a folder to save to

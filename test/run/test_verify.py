@@ -39,9 +39,8 @@ def agreed(ended, runs, steps=2, first=1):
 def test_one_stage_several_stages_and_bpipe_agree(family, tmp_path):
     ended = verify(Trainer(tmp_path, MODELS[family]), layout(p=4, bpipe=True), saving(tmp_path / "saved", 1))
     assert agreed(ended, 3)
-    assert ended.stdout.splitlines()[:2] == [
-        "1 stage and 4 stages, no BPipe: the same bits", "1 stage and 4 stages, BPipe: the same bits",
-    ]
+    assert ended.stdout.splitlines()[:2] == ["1 stage and 4 stages, no BPipe: the same bits",
+                                             "1 stage and 4 stages, BPipe: the same bits"]
     assert not (tmp_path / "saved").exists()
 
 

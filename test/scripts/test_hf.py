@@ -83,9 +83,8 @@ def test_a_difference_is_one_sentence_and_code_1(capsys, tmp_path):
     folder = save("llama", tmp_path / "model")
     other = write_tokens(tmp_path / "other.bin", made_tokens(1000, seed=5))
     code, _, errors = run(capsys, "check", folder, "--trainer", altered(tmp_path, "loss", f"-o data.val={other}"))
-    assert (
-        code == 1 and errors.count("\n") == 1 and "the loss is" in errors and "apart where 0.001 is allowed" in errors
-    )
+    assert (code == 1 and errors.count("\n") == 1 and "the loss is" in errors
+            and "apart where 0.001 is allowed" in errors)
     trainer = altered(tmp_path, "text", "-o sample.temperature=3")
     code, _, errors = run(capsys, "check", folder, "--trainer", trainer)
     assert code == 1 and errors.count("\n") == 1 and "next token 1 after 16 tokens is" in errors
@@ -151,11 +150,8 @@ def test_a_window_of_attention_bounds_the_sequence(capsys, tmp_path):
     program, start = BUILD / "train_llama", f"checkpoint.init_from={folder}"
     ended = subprocess.run([program, "-q", "-c", tmp_path / "c.yaml", "-o", start, "-o", "train.steps=1"],
                            capture_output=True, text=True, timeout=60)
-    assert (
-        ended.returncode == 2
-        and "sliding_window is 48" in ended.stderr
-        and "use model.seq_len 48 or less" in ended.stderr
-    )
+    assert (ended.returncode == 2 and "sliding_window is 48" in ended.stderr
+            and "use model.seq_len 48 or less" in ended.stderr)
 
 
 def test_its_model_section_is_one_for_the_trainer(saved, capsys, tmp_path):

@@ -24,7 +24,7 @@ from run_files import Failure, read_text  # noqa: E402
 
 SMALL = ("--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --vocab-size 1000"
          " --micro-batch-size 1"
-         " --global-batch-size 16 --train-iters 100 --hidden-dropout 0 --attention-dropout 0 --bf16")  # fmt: skip
+         " --global-batch-size 16 --train-iters 100 --hidden-dropout 0 --attention-dropout 0 --bf16")
 LLAMA = "--swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear"
 MIXTURE = f"{LLAMA} --num-experts 8"
 B200 = ("-o", "hardware.gpu=b200")
@@ -173,9 +173,8 @@ def converted(tmp_path, program, text, *before, name="run.sh", after=()):
 def read(text):
     lines = text.splitlines()
     comments = [line for line in lines if line.startswith("#")]
-    return "\n".join(comments), {
-        line.partition(": ")[0]: json.loads(line.partition(": ")[2]) for line in lines[len(comments) :]
-    }
+    return "\n".join(comments), {line.partition(": ")[0]: json.loads(line.partition(": ")[2])
+                                 for line in lines[len(comments) :]}
 
 
 def words(*more):
@@ -205,7 +204,7 @@ def test_a_launch_script_of_arrays_and_quoted_blocks_is_planned_as_it_is(tmp_pat
                  "model.seq_len": 4096, "parallel.tensor": 2, "parallel.pipeline": 4, "parallel.data": 8,
                  "parallel.sequence": True, "hardware.gpus_per_node": 4, "train.global_batch": 1024,
                  "train.steps": 10000, "train.warmup_steps": 100, "train.precision": "bf16", "train.min_lr_ratio": 0.1,
-                 "train.beta2": 0.999, "train.weight_decay": 0.01})  # fmt: skip
+                 "train.beta2": 0.999, "train.weight_decay": 0.01})
     assert "--vocab-size is not given: 50257" in comments and "--save $OUT/here" in comments
     assert plan(tmp_path, config, *B200)["step_ms"] > 0
     comments, config = converted(tmp_path, "megatron", ARRAYS.replace("megatron", ""), after=["--vocab-size", "32000"])
@@ -239,7 +238,7 @@ def test_variables_of_the_environment_and_arguments_can_be_given(tmp_path):
     ("srun --nodes 2 torchrun --nproc_per_node 8 --nnodes 2", 16, 8),
     ("accelerate launch --num_processes 16 --num_machines 2", 16, 8),
     ("torchrun --standalone --nproc_per_node $((1 << 3))", 8, 8),
-])  # fmt: skip
+])
 def test_the_launcher_says_the_number_of_gpus(tmp_path, launcher, gpus, node):
     _, config = converted(tmp_path, "megatron", f"{launcher} pretrain_gpt.py {SMALL}\n")
     assert config["parallel"]["data"] == gpus
@@ -276,7 +275,7 @@ OTHERS = {
              "--num-layers: is missing; add it, or say --model FILE with the sizes; not read: source sizes.sh: is not"
              " here; what it sets is not known, $SIZES"),
     "g.sh": ("torchrun pretrain_gpt.py $GPT_ARGS --data data.toml data.y=1", "megatron", "$GPT_ARGS"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -301,14 +300,14 @@ def test_a_suffix_is_that_of_a_file_and_not_of_a_command(tmp_path):
 def test_words_of_a_command_line_replace_those_of_a_file(tmp_path):
     words = ("model.num_layers=20", "++model.virtual_pipeline_model_parallel_size=null", "trainer.num_nodes=2",
              "model.bias=true", "model.data.reset_attention_mask=True", "trainer.max_time=04:00:00",
-             "model.fp8_wgrad=False")  # fmt: skip
+             "model.fp8_wgrad=False")
     comments, config = converted(tmp_path, "nemo", NEMO, name="run.yaml", after=words)
     has(config, {"model.layers": 20, "parallel.data": 2, "model.ffn": 13824, "data.mask_documents": "on"})
     assert "chunks" not in config["schedule"] and "linear layers have biases there" in comments
     assert "length: trainer.max_time 04:00:00: the run is planned to its last step" in comments
     assert "model.fp8_wgrad False: gradients of weights are computed from 8 bits" in comments
     _, config = converted(tmp_path, "torchtitan", TITAN, "--gpus", "64", name="run.toml",
-                          after=("--training.steps=77", "training.data_parallel_degree=8"))  # fmt: skip
+                          after=("--training.steps=77", "training.data_parallel_degree=8"))
     has(config, {"train.steps": 77, "parallel.data": 8})
     refused = script("import.py", "torchtitan", tmp_path / "run.toml", "more")
     assert refused.returncode == 2 and "more: is no setting; write KEY=VALUE" in refused.stderr
@@ -333,7 +332,7 @@ def test_a_number_that_deepspeeds_json_gets_from_elsewhere_is_named(tmp_path):
 def test_what_matters_most_comes_first_and_what_does_not_matter_is_one_line():
     answer = script("import.py", "--gpus", "8", "megatron", *SMALL.replace("--bf16", "--fp16").split(),
                     "--nproc-per-node", "4", "--xielu", "--optimizer", "sgd", "--rampup-batch-size", "8", "8", "800",
-                    "--exit-interval", "5", "--log-interval", "10", "--save", "x")  # fmt: skip
+                    "--exit-interval", "5", "--log-interval", "10", "--save", "x")
     comments, config = read(answer.stdout)
     assert config["train"]["precision"] == "bf16"
     assert "# changes the plan: precision: --fp16: is planned as bf16" in comments
@@ -352,7 +351,7 @@ def test_what_matters_most_comes_first_and_what_does_not_matter_is_one_line():
     ("--train-iters 500 --lr-warmup-iters 7", 500, 7),
     ("--train-tokens 81920 --lr-warmup-iters 1", 10, 1),
     ("--train-tokens 81921 --train-iters 500 --lr-warmup-iters 1", 11, 1),
-])  # fmt: skip
+])
 def test_lengths_in_samples_and_fractions_become_steps(more, steps, warmup):
     small = SMALL.replace("--train-iters 100", "")
     answer = script("import.py", "--gpus", "8", "megatron", *small.split(), *more.split())
@@ -364,7 +363,7 @@ def test_lengths_in_samples_and_fractions_become_steps(more, steps, warmup):
 def test_a_growing_batch_has_the_samples_of_megatrons(tmp_path):
     comments, config = converted(tmp_path, "megatron",
                                  f"torchrun --nproc_per_node 4 pretrain_gpt.py {SMALL.replace('--train-iters 100', '')}"
-                                 " --rampup-batch-size 4 4 1200 --train-samples 4000")  # fmt: skip
+                                 " --rampup-batch-size 4 4 1200 --train-samples 4000")
     train = config["train"]
     # 400 samples for each of the sizes 4, 8 and 12, then 16
     assert train["batch_ramp"] == [[1, 4], [101, 8], [151, 12], [185, 16]]
@@ -391,7 +390,7 @@ def test_a_growing_batch_has_the_samples_of_megatrons(tmp_path):
      "2 parts of 5 layers"),
     ("--recompute-granularity some --nproc-per-node 8", "is neither full nor selective"),
     ("", "the number of GPUs is not known"),
-])  # fmt: skip
+])
 def test_words_that_cannot_be_planned_are_refused(more, sentence):
     answer = words(more)
     assert answer.returncode == 2 and sentence in answer.stderr and answer.stdout == ""
@@ -432,7 +431,7 @@ def test_words_that_cannot_be_planned_are_refused(more, sentence):
     ("--expert-model-parallel-size 2 --moe-router-topk 2", "model.layers", 8),
     (f"{LLAMA} --layernorm-epsilon 1e-6", "model.norm_eps", 1e-6),
     (f"{LLAMA.replace('--normalization RMSNorm', '--RMSNorm')}", "model.family", "llama"),
-])  # fmt: skip
+])
 def test_a_flag_becomes_its_key(tmp_path, more, key, value):
     answer = words("--nproc_per_node 8", more)
     assert answer.returncode == 0, answer.stderr
@@ -463,7 +462,7 @@ def test_a_flag_becomes_its_key(tmp_path, more, key, value):
     ("--attention-head-type multiquery", "--attention-head-type multiquery: every head has keys and values of its own"),
     ("--main-grads-dtype bf16", "--main-grads-dtype bf16: gradients are planned in fp32"),
     ("--datacenter 3", "--datacenter 3: not known here; their effect is not planned"),
-])  # fmt: skip
+])
 def test_a_flag_without_a_key_is_named_with_its_effect(more, sentence):
     answer = words("--nproc_per_node 8", more)
     assert answer.returncode == 0 and sentence in answer.stdout, answer.stderr + answer.stdout
@@ -476,7 +475,7 @@ def test_a_flag_without_a_key_is_named_with_its_effect(more, sentence):
     "--fp8-recipe mxfp8", "--muon-momentum 0.8", "--lr-warmup-fraction 0.1 --lr-warmup-iters 7", "--num-experts 0",
     "--tp-comm-overlap", "--main-grads-dtype fp32", "--softmax-type vanilla", "--attention-head-type multihead",
     "--num-distributed-optimizer-instances 1", "--rotary-interleaved",
-])  # fmt: skip
+])
 def test_what_is_read_and_not_used_is_named(more):
     answer = words("--nproc_per_node 8", more)
     assert answer.returncode == 0, answer.stderr
@@ -490,7 +489,7 @@ def test_what_is_read_and_not_used_is_named(more):
     ("meta-llama/Llama-3.2-1B", 128256), ("/data/llama-65b/tokenizer.model", 32000),
     ("/data/llama-30b/tokenizer.model", 32000),
     ("NousResearch/Llama-2-7b", 32000), ("deepseek-ai/DeepSeek-V3", 129280), ("meta-llama/Llama-9", None),
-])  # fmt: skip
+])
 def test_the_tokenizer_says_the_vocabulary(tokenizer, size):
     small = SMALL.replace("--vocab-size 1000", f"--tokenizer-model {tokenizer}")
     answer = script("import.py", "--gpus", "8", "megatron", *small.split())
@@ -524,7 +523,7 @@ def test_a_branch_that_depends_on_what_a_script_does_not_say_is_named(tmp_path):
             " EIGHT='--fp8-format hybrid'; fi\n"
             "if [ -z $NAME ]; then NAME=x; fi\ncase $(hostname) in a*) WORLD=3;; esac\nwhile read -r line; do"
             " LIST+=$line; done\n"
-            f"torchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} $MORE $EIGHT\n")  # fmt: skip
+            f"torchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} $MORE $EIGHT\n")
     comments, config = converted(tmp_path, "megatron", text)
     assert "line 1 depends on $KIND, is read as false, and sets MORE" in comments
     assert "line 2 depends on `nvidia-smi`, is read as true, and sets EIGHT" in comments
@@ -559,13 +558,13 @@ def test_what_a_command_reads_is_not_known(tmp_path):
 def test_deepspeeds_json_is_read_beside_megatrons_flags(tmp_path):
     comments, config = converted(tmp_path, "megatron", DEEPSPEED)
     has(config, {"train.global_batch": 16, "schedule.micro_batch": 1, "train.grad_clip": 0.5, "model.layers": 8,
-                 "train.precision": "bf16", "schedule.recompute_layers": 8})  # fmt: skip
+                 "train.precision": "bf16", "schedule.recompute_layers": 8})
     assert "the script starts 2 runs; this is the first" in comments and "attention is not fused there" in comments
     assert "--use-distributed-optimizer is not given" not in comments  # ZeRO-1
     shards = words("--nproc_per_node 8", "--overlapped-distributed-optimizer")
     assert shards.returncode == 0 and "--use-distributed-optimizer is not given" not in shards.stdout
     more = ('"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 8,'
-            ' "data_types": {"grad_accum_dtype": "bf16"}')  # fmt: skip
+            ' "data_types": {"grad_accum_dtype": "bf16"}')
     text = DEEPSPEED.replace('"train_batch_size": 16, "train_micro_batch_size_per_gpu": 1', more)
     comments, config = converted(tmp_path, "megatron", text.replace('"stage": 1', '"stage": 1, "cpu_offload": true'))
     assert (config["train"]["global_batch"], config["schedule"]["micro_batch"]) == (64, 2)
@@ -581,9 +580,9 @@ def test_torchtitans_names_of_2024_are_read(tmp_path):
     comments, config = converted(tmp_path, "torchtitan", TITAN, "--gpus", "64", name="run.toml")
     has(config, {"parallel.tensor": 2, "parallel.pipeline": 4, "parallel.data": 8, "parallel.layers": [9, 8, 8, 7],
                  "train.global_batch": 64, "train.fp8": "tensor", "train.warmup_steps": 50,
-                 "schedule.recompute_layers": 4})  # fmt: skip
+                 "schedule.recompute_layers": 4})
     for name in ("training.dtype bfloat16", "optimizer.early_step_in_backward", "training.enable_loss_parallel",
-                 "job.description"):  # fmt: skip
+                 "job.description"):
         assert name in comments
     assert plan(tmp_path, config, *B200)["step_ms"] > 0
     path = tmp_path / "run.toml"
@@ -598,7 +597,7 @@ def test_torchtitan_counts_embedding_and_output_as_layers_of_the_first_and_last_
     assert config["parallel"]["layers"] == [8, 9, 8, 7] and config["train"]["warmup_steps"] == 200
     assert "recompute_layers" not in config["schedule"]
     less = base.replace("degree = 4", "degree = 4\npipeline_parallel_first_stage_less_layers = 0\n"
-                        "pipeline_parallel_last_stage_less_layers = 0")  # fmt: skip
+                        "pipeline_parallel_last_stage_less_layers = 0")
     less += "[lr_scheduler]\nwarmup_steps = 0\n"
     _, config = converted(tmp_path, "torchtitan", less, "--gpus", "8", name="run.toml")
     assert "layers" not in config["parallel"] and config["train"]["warmup_steps"] == 0  # 0 is a value
@@ -645,7 +644,7 @@ peft: {dim: 8, alpha: 16}
 def test_nanotrons_yaml_is_read(tmp_path):
     comments, config = converted(tmp_path, "nanotron", NANO, name="run.yaml")
     has(config, {"parallel.data": 4, "train.global_batch": 64, "train.steps": 2000, "train.schedule": "wsd",
-                 "train.decay_steps": 400, "train.decay_shape": "1-sqrt", "train.z_loss": 1e-4})  # fmt: skip
+                 "train.decay_steps": 400, "train.decay_shape": "1-sqrt", "train.z_loss": 1e-4})
     assert "optimizer.zero_stage 0: every data rank holds all" in comments
     assert "optimizer state there" in comments and "sliding_window_size 64" in comments
     assert "length: data_stages[1].sequence_length 4096: 2048 tokens a sequence are planned" in comments
@@ -670,7 +669,7 @@ def test_nemos_yaml_is_read(tmp_path):
     comments, config = converted(tmp_path, "nemo", NEMO, name="run.yaml")
     has(config, {"model.ffn": 13824, "model.vocab": 32000, "model.tie_embeddings": False, "model.family": "llama",
                  "parallel.data": 4, "parallel.sequence": True, "schedule.chunks": 5, "schedule.recompute_layers": 10,
-                 "train.schedule": "cosine", "train.beta2": 0.95, "hardware.gpus_per_node": 8})  # fmt: skip
+                 "train.schedule": "cosine", "train.beta2": 0.95, "hardware.gpus_per_node": 8})
     assert "model.attention_type multihead" in comments and "trainer.log_every_n_steps 10" in comments
     assert "unknown" not in comments
     assert plan(tmp_path, config, *B200)["step_ms"] > 0
@@ -737,10 +736,8 @@ def test_a_setting_that_nobody_reads_is_found(tmp_path):
     assert dropped(settings, forgetful) == ["--untie-embeddings-and-output-weights"]
 
 
-# fmt: off
 ODD = ["0", "-1", "1e400", "nan", "inf", "", "x", "9" * 40, "1.5", "true", None, True, False, [1, 2], {}, 0, -1, 1e30,
        float("nan"), "[[", "\0", "1 2 3"]
-# fmt: on
 
 
 @pytest.mark.parametrize("name", INPUTS)
@@ -762,10 +759,8 @@ def test_no_value_of_a_setting_ends_in_a_traceback(tmp_path, name):
 def test_no_cut_of_an_input_ends_in_a_traceback(name):
     drawn = random.Random(name)
     text = INPUTS[name]
-    pieces = [
-        '"', "'", "`", "$(", "${", "((", "))", "}", ")", "fi\n", "done\n", ";;", "<<E\n", "{", "[[", "|", "&&", "\\",
-        "\n", "[", ": ",
-    ]
+    pieces = ['"', "'", "`", "$(", "${", "((", "))", "}", ")", "fi\n", "done\n", ";;", "<<E\n", "{", "[[", "|", "&&",
+              "\\", "\n", "[", ": "]
     for _ in range(300):
         at = drawn.randrange(len(text) + 1)
         changed = drawn.choice([text[:at], text[at:], text[:at] + drawn.choice(pieces) + text[at:]])
@@ -783,7 +778,7 @@ def test_no_cut_of_an_input_ends_in_a_traceback(name):
 @pytest.mark.parametrize("text", [
     "date >f", ": >g; date >>f", "python x >f", "printf %s 3 >f", "sed -i s/2/3/ f", "rm -f f", "cp $X f", "mv g f",
     "mv f g", "date | tee f", "{ echo 3; date; } >f", "while true; do date; break; done >f",
-])  # fmt: skip
+])
 def test_a_file_that_a_command_writes_is_not_what_it_was(text):
     shell = Script()
     shell.run(f"echo 2 >f; {text}; run $(cat f)")
@@ -800,7 +795,7 @@ def test_a_file_that_a_command_writes_is_not_what_it_was(text):
     "mapfile -n 1 X <<<2", "X=$(<no_file)", "X=$(date; exit 0)", "[ $# = 1 ]; X=$(exit; echo 3)",
     "set -- $Y; getopts a X", "set --; OPTIND=; getopts a X",
     *(f"set -- -a; OPTIND{value}; getopts a X" for value in ("=", "=a", "=$Y", "=(1 2)")),
-])  # fmt: skip
+])
 def test_what_is_not_followed_is_not_known(text):
     shell = Script()
     shell.run(f"{text}; run \"$X\"")
@@ -874,7 +869,7 @@ def test_a_word_of_too_many_stays_as_it_is_written():
      [["run", "1", "2"], ["run", "3"]]),
     ("run {01..03} {8..010..2} {-01..0}", [["run", "01", "02", "03", "008", "010", "-01", "000"]]),
     ("set -- o; cat >a.sh <<E\nrun \\$1 $1\nexit\nE\nbash a.sh i; run $1", [["bash", "run", "i", "o"], ["run", "o"]]),
-])  # fmt: skip
+])
 def test_a_shells_words_are_expanded_as_bash_does(tmp_path, text, commands):
     shell = Script()
     shell.run(text)

@@ -62,7 +62,7 @@ def single(value):
 def step_line(step, loss):
     stage = {"stage": 0, "peak_bytes": 10, "activation_bytes": 5, "slots_used": 1, "slots_lent": 0}
     return json.dumps({"type": "step", "step": step, "loss": loss, "step_ms": 1000.0, "tokens_per_s": 4.0, "mfu": None,
-                       "stages": [stage]})  # fmt: skip
+                       "stages": [stage]})
 
 
 def val_line(step, loss):
@@ -72,13 +72,8 @@ def val_line(step, loss):
 HEAD = json.dumps({"type": "run", "config": {}})
 
 # Steps 1 to 5, then a resume after step 2 that repeats 3 and has reached 4.
-RESUMED = [
-    HEAD,
-    *(step_line(s, 10.0 + s) for s in (1, 2)),
-    val_line(2, 7.0),
-    *(step_line(s, 10.0 + s) for s in (3, 4)),
-    val_line(4, 6.0),
-]
+RESUMED = [HEAD, *(step_line(s, 10.0 + s) for s in (1, 2)), val_line(2, 7.0), *(step_line(s, 10.0 + s) for s in (3, 4)),
+           val_line(4, 6.0)]
 RESUMED += [step_line(5, 15.0), HEAD, step_line(3, 23.0), step_line(4, 24.0), val_line(4, 5.0)]
 LATER = {"loss/train": {1: 11.0, 2: 12.0, 3: 23.0, 4: 24.0}, "loss/val": {2: 7.0, 4: 5.0}}
 
@@ -181,9 +176,8 @@ def test_a_csv_of_a_resumed_run_has_the_later_lines(tmp_path):
 
 
 BAD = json.dumps({**json.loads(step_line(2, None)), "grad_norm": None, "skipped": True})
-EVAL = json.dumps(
-    {"type": "eval", "step": 2, "name": "hellaswag", "accuracy": 0.25, "correct": 1, "examples": 4, "left_out": 0}
-)
+EVAL = json.dumps({"type": "eval", "step": 2, "name": "hellaswag", "accuracy": 0.25, "correct": 1, "examples": 4,
+                   "left_out": 0})
 
 
 @needs_reader

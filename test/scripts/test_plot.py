@@ -70,10 +70,8 @@ def test_every_picture_is_a_png_and_an_svg(wrote, picture, tmp_path):
 
 
 def texts(path):
-    return [
-        "".join(element.itertext())
-        for element in ElementTree.parse(path).getroot().iter("{http://www.w3.org/2000/svg}text")
-    ]
+    return ["".join(element.itertext())
+            for element in ElementTree.parse(path).getroot().iter("{http://www.w3.org/2000/svg}text")]
 
 
 def test_a_timeline_names_every_stage_and_shows_both_kinds_of_transfer(wrote, tmp_path):

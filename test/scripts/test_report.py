@@ -43,9 +43,8 @@ class Page(HTMLParser):
     def handle_starttag(self, tag, attributes):
         if tag not in ("meta", "link"):
             self.open.append(tag)
-        self.addresses += [
-            value for key, value in attributes if key in ("src", "href", "xlink:href", "srcset", "action")
-        ]
+        self.addresses += [value for key, value in attributes
+                           if key in ("src", "href", "xlink:href", "srcset", "action")]
         named = dict(attributes)
         if "data-picture" in named:
             self.pictures[named["aria-label"]] = json.loads(named["data-picture"])
@@ -74,9 +73,8 @@ def test_a_report_has_every_part(folder):
 
 
 def test_its_figures_are_those_of_the_files(folder):
-    page, lines = Page(folder / "report.html"), [
-        json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()
-    ]
+    page, lines = Page(folder / "report.html"), [json.loads(line)
+                                                 for line in (folder / "metrics.jsonl").read_text().splitlines()]
     steps, plan = [line for line in lines if line["type"] == "step"], json.loads((folder / "plan.json").read_text())
     assert f"{steps[-1]['loss']:.4f}" in page.texts[""] and "6 of 6" in page.texts[""]
     blocks = page.pictures["Peak of the fullest rank of each stage"]["blocks"]
@@ -161,10 +159,8 @@ def test_each_layout_of_a_run_is_compared_with_its_own_plan_and_resumes_are_mark
 def test_a_followed_run_is_written_again_until_its_last_step(folder, tmp_path):
     lines, path = (folder / "metrics.jsonl").read_text().splitlines(keepends=True), tmp_path / "metrics.jsonl"
     path.write_text("".join(lines[:3]))
-    following = subprocess.Popen(
-        [sys.executable, ROOT / "scripts/report.py", path, "--plan", folder / "plan.json", "--follow", "-o",
-         tmp_path / "r.html"],
-        env=environment())
+    following = subprocess.Popen([sys.executable, ROOT / "scripts/report.py", path, "--plan", folder / "plan.json",
+                                  "--follow", "-o", tmp_path / "r.html"], env=environment())
     try:
         wait_until((tmp_path / "r.html").exists, "no page")
         assert 'http-equiv="refresh"' in (tmp_path / "r.html").read_text()
@@ -318,5 +314,5 @@ def test_the_report_draws_how_evenly_experts_were_used(tmp_path):
     pictures = Page(tmp_path / "report.html").pictures
     told = {one["name"]: one["points"][0] for one in pictures["Experts"]["plots"][0]["series"]}
     assert told == {"fullest rank": [1, 1.5], "standard deviation of experts": [1, 0.5], "most used expert": [1, 1.5],
-                    "least used expert": [1, 0.5]}  # fmt: skip
+                    "least used expert": [1, 0.5]}
     assert pictures["Balance loss"]["plots"][0]["series"][0]["points"] == [[1, 1.02], [2, 1.02]]

@@ -28,18 +28,16 @@ def metrics_file(folder, **changes):
 
 def one_sentence(ended, name):
     text = ended.stderr.decode()
-    assert (
-        ended.returncode == 1 and text.startswith(f"{name}: ") and text.count("\n") == 1 and "Traceback" not in text
-    ), text
+    assert (ended.returncode == 1 and text.startswith(f"{name}: ") and text.count("\n") == 1
+            and "Traceback" not in text), text
     return text
 
 
 HEAD = json.dumps({"type": "run", "config": {}})
 # Not JSON, JSON of another form, a run without a step, an incomplete line of a killed run; no file, and a folder.
 FORMS = ["", "not JSON\n", "[" * 100000 + "\n", "[1]\n", "3\n", "{}\n", '{"stages": []}', '{"type":"step","step":1}\n',
-         '{"type":"step","step":1e400}\n', HEAD + "\n", HEAD[:-9], "\xff", None, Path.mkdir,
-         '[{"ph":"X","name":"F0"}]', '{"stages": 3, "verdict": {}}',
-         '{"stages": [{"memory": {}, "peak_bytes": NaN}], "verdict": {}}']  # fmt: skip
+         '{"type":"step","step":1e400}\n', HEAD + "\n", HEAD[:-9], "\xff", None, Path.mkdir, '[{"ph":"X","name":"F0"}]',
+         '{"stages": 3, "verdict": {}}', '{"stages": [{"memory": {}, "peak_bytes": NaN}], "verdict": {}}']
 
 
 PICTURES = ("timeline FILE", "timelines FILE", "memory FILE", "curves FILE", "compare FILE FILE", "search FILE")
@@ -50,7 +48,7 @@ PICTURES = ("timeline FILE", "timelines FILE", "memory FILE", "curves FILE", "co
                                      *(f"plot.py {picture} -o DIR/x.svg" for picture in PICTURES),
                                      "report.py FILE -o DIR/x.html",
                                      "optimum.py FILE", "prepare_eval.py FILE -o DIR/x.bin",
-                                     "prepare_data.py FILE --format jsonl -o DIR/x"])  # fmt: skip
+                                     "prepare_data.py FILE --format jsonl -o DIR/x"])
 def test_a_file_of_another_form_is_one_sentence_and_leaves_no_file(tmp_path, command, content):
     path = tmp_path / "in.json"
     if callable(content):
@@ -79,7 +77,7 @@ def test_a_model_of_another_form_is_one_sentence(tmp_path, content):
     ('{"ctx": "%s", "endings": ["b", "c"], "label": 0}' % ("x" * 40000), "is the most"),
     ('{"ctx": "a", "endings": ["b", "c"], "label": 1e400}', "is not JSON with ctx, endings and label"),
     ('{"ctx": "a", "endings": ["b", "c"]}', "has no 'label'"),
-])  # fmt: skip
+])
 def test_a_question_that_cannot_be_asked_is_named_by_its_line(tmp_path, row, why):
     path = tmp_path / "in.jsonl"
     path.write_text(row + "\n")

@@ -76,18 +76,18 @@ def test_the_written_file_plans_as_the_search_said(tmp_path, more):
 
 
 SHARDED = ["train.global_batch=128", "model.seq_len=512", "hardware.memory_gib=30", "parallel.pipeline=1",
-           "parallel.tensor=1"]  # fmt: skip
+           "parallel.tensor=1"]
 TIED = ["model.hidden=4096", "model.heads=32", "model.vocab=400000", "model.layers=48", "model.seq_len=64",
         "train.global_batch=64", "hardware.gpu=h200", "hardware.device=cuda", "train.precision=bf16",
         "hardware.memory_gib=66", "parallel.pipeline=2", "parallel.data=1", "parallel.tensor=1",
-        "schedule.micro_batch=1"]  # fmt: skip
+        "schedule.micro_batch=1"]
 
 
 @pytest.mark.parametrize("family, config, gpus, keys, gib", [
     ("llama", "llama3_8b", 64, [*SHARDED, "parallel.shard_gradients=auto"], 25.70),
     ("llama", "llama3_8b", 64, [*SHARDED, "parallel.shard_gradients=on"], 25.70),
     ("gpt", "gpt2_124m", 2, TIED, 61.90),
-], ids=["one microbatch", "asked to shard", "tied in a V"])  # fmt: skip
+], ids=["one microbatch", "asked to shard", "tied in a V"])
 def test_a_layout_that_needs_less_than_the_average_stage_is_found(family, config, gpus, keys, gib):
     """Sharded gradients with one microbatch, or one copy of a tied embedding where a V has both ends on one rank."""
     options = [word for key in keys for word in ("-o", key)]
@@ -264,7 +264,7 @@ def test_an_overhead_of_every_step_makes_a_search_no_longer():
 def test_keys_that_no_schedule_has_are_not_called_a_lack_of_memory():
     # 12 microbatches a data rank are no multiple of 8 stages
     keys = ["parallel.pipeline=8", "parallel.tensor=4", "train.global_batch=72", "schedule.micro_batch=1",
-            "schedule.slices=1"]  # fmt: skip
+            "schedule.slices=1"]
     keys = [word for key in [*keys, "schedule.name=interleaved"] for word in ("-o", key)]
     ended = search("--gpus", 192, *keys)
     assert ended.returncode == 1
@@ -443,7 +443,7 @@ def test_a_search_is_swept_too_and_lists_are_one_value():
 @pytest.mark.thorough
 def test_several_numbers_of_gpus_are_one_table_and_a_deadline_names_the_cheapest_row():
     asked = ["--gpus", "4,8,16", *SMALL, "-o", "hardware.gpu_hour=2", "-o", "train.tokens=1000000000000",
-             "-o", "hardware.trainer=megatron"]  # fmt: skip
+             "-o", "hardware.trainer=megatron"]
     rows = json.loads(search(*asked, "--json").stdout)["sweep"]
     assert [row["set"] for row in rows] == [{"gpus": gpus} for gpus in ("4", "8", "16")]
     assert rows[0]["config"] == json.loads(search("--gpus", 4, *asked[2:], "--json").stdout)["best"]["config"]
@@ -474,7 +474,7 @@ def test_a_bad_sweep_is_refused(words):
     ("schedule.chunks=2", "schedule chunks"),  # the file's schedule, 1f1b, has one chunk
     ("schedule.micro_batch=64", "schedule micro_batch"),  # the file's data ranks leave 4 microbatches for 8 stages
     ("parallel.pipeline=3", "parallel pipeline"),  # with the file's tensor and data ranks no divisor of the GPUs
-])  # fmt: skip
+])
 def test_fixed_keys_are_not_checked_against_those_that_a_search_varies(key, path):
     """The first two were refused because of values that the search does not keep."""
     told = search("--gpus", 6, "--json", *SMALL, "-o", "train.global_batch=192", "-o", key)
@@ -556,7 +556,7 @@ def test_a_search_for_another_program_keeps_to_what_it_can_do_and_fits_by_its_by
     assert set(there) == {"config", "step_ms", "peak_bytes", "theirs_bytes"}
     schedule = config["schedule"]
     names = {"megatron": {"1f1b", "interleaved"}, "nanotron": {"1f1b", "gpipe"},
-             "torchtitan": {"1f1b", "interleaved", "zb-v", "dualpipe-v"}}  # fmt: skip
+             "torchtitan": {"1f1b", "interleaved", "zb-v", "dualpipe-v"}}
     assert schedule["name"] in names[program] or config["parallel"]["pipeline"] == 1
     assert (schedule["bpipe"], schedule["slices"], schedule["recompute"]) == ("off", 1, "none")
     assert schedule["recompute_layers"] in (0, 16) and config["parallel"]["overlap"] == "off"
@@ -585,7 +585,7 @@ def test_what_is_written_for_another_program_is_planned_with_its_bytes_and_expor
     (["--for", "deepspeed"], "use megatron, torchtitan or nanotron"),
     (["--for", "nanotron", "-o", "schedule.name=zb-v"], "schedule.name: nanotron does not support this"),
     (["--for", "megatron", "-o", "schedule.bpipe=on"], "schedule.bpipe: Megatron-LM does not support this"),
-])  # fmt: skip
+])
 def test_what_another_program_lacks_is_refused(option, says):
     ended = search("--gpus", 16, *option, *BOX)
     assert ended.returncode == 2 and says in ended.stderr and ended.stdout == ""

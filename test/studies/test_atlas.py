@@ -44,4 +44,4 @@ def test_three_searches_chosen_by_hash_find_today_what_the_data_say():
             assert "step" not in line, (case, kind)
         else:
             assert [line[key] for key in ("step", "fast", "gib")] == pytest.approx(
-                [found[key] for key in ("step", "fast", "gib")], rel=0.01), (case, kind)  # fmt: skip
+                [found[key] for key in ("step", "fast", "gib")], rel=0.01), (case, kind)

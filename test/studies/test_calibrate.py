@@ -127,10 +127,8 @@ def test_runs_of_a_device_that_was_left_open_count_as_what_the_option_says(tmp_p
 
 
 STEP = '{"type":"step","step_ms":5}\n'
-HEAD = (
-    '{"type":"run","config":{"model":{"family":"gpt"},"attention":{"mode":"flash"},"hardware":{"device":"%s"}},'
-    '"world":1,"peak_tflops":%d}\n'
-)
+HEAD = ('{"type":"run","config":{"model":{"family":"gpt"},"attention":{"mode":"flash"},"hardware":{"device":"%s"}},'
+        '"world":1,"peak_tflops":%d}\n')
 
 
 @pytest.mark.parametrize(("text", "says"), [

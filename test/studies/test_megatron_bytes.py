@@ -17,6 +17,6 @@ HELD = Held(layer=10, weight=4, logits=3, matrix=20, state=18)
     ("F0 F1 B0 B1", True, None, 20 + 20),  # the first microbatch is freed before the embedding's gradient is made
     ("F0 B0 F1 B1", False, 0, 20 + 4 * 3 + (20 - 2 * 3)),  # fp32 logits and the head's gradient together
     ("F0 I0 F1 I1 W0 W1", False, None, 2 * 4 + 20),  # the first microbatch keeps its part for W
-])  # fmt: skip
+])
 def test_a_stage_holds_what_its_list_needs(line, embeds, head, peak):
     assert HELD.peak(line, [2], embeds, head) == peak
