@@ -8,7 +8,9 @@
 #include "backend/attention_scratch.h"
 #include "base/alloc.h"
 #include "base/units.h"
+#include "config/family.h"
 
+#include <assert.h>
 #include <math.h>
 
 TensorTable model_table(const Model *model, const ModelConfig *config) {
@@ -46,7 +48,9 @@ double model_flops_per_token(const Config *config, bool full) {
 
 static const double TURN = 6.283185307179586477;
 
+// 0: the family has no rotary embedding.
 static int64_t rope_width_(const ModelConfig *m) {
+    if (!families[m->family].rotary) return 0;
     return m->kv_lora > 0 ? m->rope_dim : (int64_t)((double)m->head_dim * m->rope_share);
 }
 
@@ -80,6 +84,7 @@ RopeTable *model_rope(const ModelConfig *m) {
     double width = (double)rope_width_(m);
     rope->scale = m->rope_attention;
     rope->pairs = rope_width_(m) / 2;
+    assert(rope->pairs <= ROPE_PAIRS_MAX); // config_check limits the width of a rotated head
     for (int64_t i = 0; i < rope->pairs; i++) {
         double frequency = pow(m->rope_theta, -2.0 * (double)i / width);
         if (m->rope_scaling == ROPE_LINEAR) frequency /= m->rope_factor;

@@ -578,3 +578,8 @@ def test_a_smaller_batch_that_needs_more_host_memory_is_refused():
             "schedule.micro_batch=1")
     ended = command("llama", "-c", ROOT / "configs" / "llama_tiny.yaml", "--plan", overrides=keys)
     assert ended.returncode == 2 and "needs 2 own, 0 lent and 3 host slots" in ended.stderr, ended.stderr
+
+
+def test_a_head_without_rotary_embedding_may_have_any_width():
+    keys = ("model.heads=1", "model.hidden=10000", "hardware.gpu=h100")
+    assert plan(ROOT / "configs" / "gpt_tiny.yaml", *keys, family="gpt")["step_ms"] > 0
