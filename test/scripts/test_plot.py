@@ -29,9 +29,8 @@ def wrote(tmp_path_factory):
     assert ended.code == 0, ended.stderr
     (folder / "metrics.jsonl").write_text("".join(line + "\n" for line in ended.lines))
     plan = ["-c", config, "--plan", "--json", "-o"]
-    (folder / "plan4.json").write_text(
-        command("llama", *plan, "train.steps=3", "--trace", folder / "trace4.json").stdout
-    )
+    four = command("llama", *plan, "train.steps=3", "--trace", folder / "trace4.json")
+    (folder / "plan4.json").write_text(four.stdout)
     command("llama", *plan, "schedule.name=zb-v", "-o", "schedule.bpipe=off", "--trace", folder / "split.json")
     alone = command("llama", *plan, "parallel.pipeline=1", "-o", "schedule.bpipe=off")
     (folder / "plan1.json").write_text(alone.stdout)
@@ -74,12 +73,16 @@ def texts(path):
             for element in ElementTree.parse(path).getroot().iter("{http://www.w3.org/2000/svg}text")]
 
 
-def test_a_timeline_names_every_stage_and_shows_both_kinds_of_transfer(wrote, tmp_path):
-    assert plot("timeline", wrote / "trace4.json", "-o", tmp_path / "p.svg").returncode == 0
-    said = texts(tmp_path / "p.svg")
-    assert {
-        "stage 0", "stage 1", "stage 2", "stage 3", "forward", "backward", "evicts a bundle", "loads a bundle"
-    } <= set(said)
+def test_a_picture_names_what_it_shows(wrote, tmp_path):
+    for words, names in (
+        (["timeline", "trace4.json"],
+         "stage 0, stage 1, stage 2, stage 3, forward, backward, evicts a bundle, loads a bundle"),
+        (["memory", "plan4.json"], "weights, own slots, lent slots, mark: without BPipe"),
+        (["search", "search.json", "--limit", "60"], "limit"),
+    ):
+        assert plot(*files(words, wrote), "-o", tmp_path / "p.svg").returncode == 0
+        assert set(names.split(", ")) <= set(texts(tmp_path / "p.svg"))
+    assert any(text.startswith("fastest: ") for text in texts(tmp_path / "p.svg"))
 
 
 def test_several_timelines_are_named_after_their_files_and_say_how_idle_they_are(wrote, tmp_path):
@@ -123,17 +126,6 @@ def test_a_long_step_is_its_start_the_number_left_out_and_its_end_or_a_part(wrot
     assert wrong.returncode == 2 and "FROM:TO" in wrong.stderr
 
 
-def test_a_front_names_its_ends_and_the_limit(wrote, tmp_path):
-    assert plot("search", wrote / "search.json", "--limit", "60", "-o", tmp_path / "p.svg").returncode == 0
-    said = texts(tmp_path / "p.svg")
-    assert any(text.startswith("fastest: ") for text in said) and "limit" in said
-
-
-def test_memory_is_drawn_with_and_without_bpipe(wrote, tmp_path):
-    assert plot("memory", wrote / "plan4.json", "-o", tmp_path / "p.svg").returncode == 0
-    assert {"weights", "own slots", "lent slots", "mark: without BPipe"} <= set(texts(tmp_path / "p.svg"))
-
-
 @pytest.mark.thorough
 def test_the_same_input_gives_the_same_bytes(wrote, tmp_path):
     for name in ("a.svg", "b.svg"):
@@ -167,14 +159,14 @@ def test_a_resumed_run_goes_on_and_a_new_one_begins_anew(wrote):
 
 @pytest.mark.thorough
 def test_a_folder_that_is_not_there_a_wrong_step_and_another_layout(wrote, tmp_path):
-    absent = plot("curves", wrote / "metrics.jsonl", "-o", tmp_path / "none" / "p.png")
-    assert absent.returncode == 1 and "none/p.png: cannot be written: No such file or directory" in absent.stderr
-    step = plot("timeline", wrote / "run.json", "--step", "4", "-o", tmp_path / "p.png")
-    assert step.returncode == 1 and "has no step 4; it has step 1 to step 3" in step.stderr
-    other = plot("compare", wrote / "plan4.json", wrote / "metrics.jsonl", "-o", tmp_path / "p.png")
-    assert other.returncode == 1 and "has 4 stages" in other.stderr and other.stderr.count("\n") == 1
-    swapped = plot("compare", wrote / "metrics.jsonl", wrote / "plan1.json", "-o", tmp_path / "p.png")
-    assert swapped.returncode == 1 and "a plan and a metrics file, in this order" in swapped.stderr
+    for words, picture, sentence in (
+        (["curves", "metrics.jsonl"], "none/p.png", "none/p.png: cannot be written: No such file or directory"),
+        (["timeline", "run.json", "--step", "4"], "p.png", "has no step 4; it has step 1 to step 3"),
+        (["compare", "plan4.json", "metrics.jsonl"], "p.png", "has 4 stages"),
+        (["compare", "metrics.jsonl", "plan1.json"], "p.png", "a plan and a metrics file, in this order"),
+    ):
+        ended = plot(*files(words, wrote), "-o", tmp_path / picture)
+        assert ended.returncode == 1 and sentence in ended.stderr and ended.stderr.count("\n") == 1
     kind = plot("curves", wrote / "metrics.jsonl", "-o", tmp_path / "p.jpg")
     assert kind.returncode == 2 and "pictures are .svg or .png" in kind.stderr
     assert list(tmp_path.iterdir()) == []

@@ -279,10 +279,8 @@ def test_parquet_of_several_batches_is_as_the_same_rows_in_json(tmp_path):
 BAD_LINES = {
     "not_json": (b'{"text": "x"}\n{text}\n', "bad.jsonl:2: is not JSON"),
     "no_object": (b'{"text": "x"}\n["x"]\n', 'bad.jsonl:2: is not an object; every line has to be one, such as {'),
-    "no_key": (
-        b'{"body": "x", "id": 3}\n',
-        "bad.jsonl:1: has no key 'text'; name one of its keys with --key: body, id",
-    ),
+    "no_key": (b'{"body": "x", "id": 3}\n',
+               "bad.jsonl:1: has no key 'text'; name one of its keys with --key: body, id"),
     "no_text": (b'{"text": 5}\n', "bad.jsonl:1: 'text' is not text"),
     "no_utf8": (b'{"text": "x"}\n\n{"text": "\xff"}\n', "bad.jsonl:3: byte 10 (0xff) is not UTF-8"),
     "half_a_pair": (b'{"text": "\\ud800"}\n', "bad.jsonl:1: holds half of a surrogate pair"),
@@ -327,15 +325,15 @@ def test_parquet_that_cannot_be_used_is_named(corpus, tmp_path):
 
 @needs("sentencepiece", "tokenizers")
 def test_a_tokenizer_that_cannot_be_used_is_named(corpus, tmp_path):
-    for name, data in (("bad.model", b"nothing"), ("empty.model", b""), ("bad.json", b"{}"), ("bin.json", b"\xff")):
-        (tmp_path / name).write_bytes(data)
     source = corpus / "set.jsonl"
-    refused(tmp_path, "absent.model: no such file", source, "--tokenizer", tmp_path / "absent.model")
-    refused(tmp_path, "ends neither in .model (SentencePiece) nor in .json", source, "--tokenizer", source)
-    refused(tmp_path, "bad.model: is not a SentencePiece model", source, "--tokenizer", tmp_path / "bad.model")
-    refused(tmp_path, "empty.model: is not a SentencePiece model", source, "--tokenizer", tmp_path / "empty.model")
-    refused(tmp_path, "bad.json: is not a tokenizer.json", source, "--tokenizer", tmp_path / "bad.json")
-    refused(tmp_path, "bin.json: byte 0 (0xff) is not UTF-8", source, "--tokenizer", tmp_path / "bin.json")
+    for name, data, sentence in (
+        ("absent.model", None, ": no such file"), ("a.txt", b"", ": its name ends neither in .model"),
+        ("bad.model", b"nothing", ": is not a SentencePiece"), ("empty.model", b"", ": is not a SentencePiece model"),
+        ("bad.json", b"{}", ": is not a tokenizer.json"), ("bin.json", b"\xff", ": byte 0 (0xff) is not UTF-8"),
+    ):
+        if data is not None:
+            (tmp_path / name).write_bytes(data)
+        refused(tmp_path, name + sentence, source, "--tokenizer", tmp_path / name)
     for name in ("sp.model", "hf.json"):
         refused(tmp_path, f"{name}: has no token <x>; name one", source, "--tokenizer", corpus / name, "--eot", "<x>")
     refused(tmp_path, "--eot <x>: byte tokens have one such token, 256", source, "--eot", "<x>")
@@ -343,12 +341,10 @@ def test_a_tokenizer_that_cannot_be_used_is_named(corpus, tmp_path):
 
 @pytest.mark.parametrize("library", ["sentencepiece", "tokenizers", "pyarrow"])
 def test_a_library_that_is_missing_is_named_with_what_installs_it(corpus, tmp_path, library):
-    # This folder precedes the real library in the search path, and fails to import as an absent library would.
-    (tmp_path / library).mkdir()
-    (tmp_path / library / "__init__.py").write_text(f"raise ModuleNotFoundError('no {library}', name='{library}')")
-    (tmp_path / "x.model").write_bytes(b"x")
-    (tmp_path / "x.json").write_bytes(b"{}")
-    (tmp_path / "x.parquet").write_bytes(b"x")
+    # This module precedes the real library in the search path, and fails to import as an absent library would.
+    (tmp_path / f"{library}.py").write_text(f"raise ModuleNotFoundError('no {library}', name='{library}')")
+    for name in ("x.model", "x.json", "x.parquet"):
+        (tmp_path / name).write_bytes(b"{}")
     source = corpus / "set.jsonl" if library != "pyarrow" else tmp_path / "x.parquet"
     tokenizer = {"sentencepiece": tmp_path / "x.model", "tokenizers": tmp_path / "x.json"}.get(library, "bytes")
     words = f"the Python library {library}, which reads "

@@ -98,29 +98,21 @@ def test_a_plan_is_made_where_none_is_given(folder, tmp_path):
     assert "nothing, to the byte" in Page(tmp_path / "r.html").texts["Plan and run"]
 
 
-EVAL = json.dumps(
-    {"type": "eval", "step": 2, "name": "hellaswag", "accuracy": 0.25, "correct": 1, "examples": 4, "left_out": 0})
-
-
 def test_a_single_step_a_long_run_and_unknown_figures_are_drawn(folder, tmp_path):
     head, first = (folder / "metrics.jsonl").read_text().splitlines()[:2]
     entry = json.loads(first)
+    skipped = entry | dict.fromkeys(("loss", "loss_z", "grad_norm", "norm_z")) | {"step": 2, "skipped": True}
+    hellaswag = {"type": "eval", "step": 2, "name": "hellaswag", "accuracy": 0.25, "correct": 1, "examples": 4,
+                 "left_out": 0}
+    unknown = {"mfu": None, "mfu_causal": None, "grad_norm": 0.0, "lr": 0.0}
     inputs = {
-        "one": [first],
-        "long": [json.dumps({**entry, "step": s, "grad_norm": 1000 / s}) for s in range(1, 5001)],
-        "skipped": [
-            first,
-            json.dumps(
-                {**entry, "step": 2, "loss": None, "loss_z": None, "grad_norm": None, "norm_z": None, "skipped": True}),
-            EVAL,
-        ],
-        "unknown": [
-            json.dumps({**entry, "step": s, "mfu": None, "mfu_causal": None, "grad_norm": 0.0, "lr": 0.0})
-            for s in (1, 2)
-        ],
+        "one": [entry],
+        "long": [{**entry, "step": s, "grad_norm": 1000 / s} for s in range(1, 5001)],
+        "skipped": [entry, skipped, hellaswag],
+        "unknown": [{**entry, "step": s, **unknown} for s in (1, 2)],
     }
     for name, lines in inputs.items():
-        (tmp_path / f"{name}.jsonl").write_text("\n".join([head, *lines]) + "\n")
+        (tmp_path / f"{name}.jsonl").write_text("\n".join([head, *map(json.dumps, lines)]) + "\n")
         made = report(tmp_path / f"{name}.jsonl", "-o", tmp_path / f"{name}.html")
         assert made.returncode == 0, made.stderr
     assert Page(tmp_path / "long.html").pictures["Gradient norm"]["plots"][0]["log"]
