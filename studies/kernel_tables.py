@@ -123,8 +123,8 @@ def check(checkout):
 
 
 def attention_rows(gpu, kind):
-    mine = [row for row in csv_rows(KERNELS / "attention.csv") if row["gpu"] == gpu and row["pass"] in (kind, "both")]
-    return [tuple(float(row[name]) for name in ("heads", "seq", "tflops")) for row in mine]
+    mine = [row | {"rate": row[kind] or row["both"]} for row in csv_rows(KERNELS / "attention.csv") if row["gpu"] == gpu]
+    return [tuple(float(row[name]) for name in ("heads", "seq", "rate")) for row in mine if row["rate"]]
 
 
 def blocks(heads, seq):
@@ -162,11 +162,10 @@ def added(share, us, k0, peak, memory):
     """Returns the extra time of a product that adds to fp32 in memory, relative to moving 8 bytes per weight."""
     found = []
     for row in csv_rows(KERNELS / "measured.csv"):
-        if row["pass"] == "weight":
-            tokens, weights = float(row["rows"]), float(row["in"]) * float(row["out"])
-            flops = 2 * tokens * weights / 1e12
-            plain = flops * (1 + k0 / tokens) / (peak * share) + us * 1e-6
-            found.append((flops / float(row["tflops"]) - plain) / (8 * weights / memory))
+        tokens, weights = float(row["rows"]), float(row["in"]) * float(row["out"])
+        flops = 2 * tokens * weights / 1e12
+        plain = flops * (1 + k0 / tokens) / (peak * share) + us * 1e-6
+        found.append((flops / float(row["weight"]) - plain) / (8 * weights / memory))
     return sum(found) / len(found)
 
 
