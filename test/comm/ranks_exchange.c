@@ -1,5 +1,5 @@
 // Tests exchanges of blocks between several ranks (comm.h), in the memory of their devices. Started through mpirun by
-// test_exchange.py: `ranks_exchange cpu`, and in build/virtual `ranks_exchange nccl` and `ranks_exchange shared`, where
+// test_comm.py: `ranks_exchange cpu`, and in build/virtual `ranks_exchange nccl` and `ranks_exchange shared`, where
 // all ranks share a GPU. The first failure ends the job.
 #include "cuda/cuda_library.h"
 #include "device/device.h"

@@ -1,10 +1,11 @@
-"""Promises that take 2, 3 and 4 ranks on this machine, through mpirun: ranks_comm.c (messages, collectives, the control
-plane) and ranks_pushed.c (messages that are announced before anything is queued on a device)."""
+"""Promises that take several ranks on this machine, through mpirun: ranks_comm.c (messages, collectives, the control
+plane), ranks_pushed.c (messages that are announced before anything is queued on a device), and ranks_exchange.c (blocks
+of any length)."""
 
 import subprocess
 
 import pytest
-from trainer_runs import TOOLS, mpirun, mpirun_environment
+from trainer_runs import ROOT, TOOLS, mpirun, mpirun_environment
 
 PROMISES = {
     "ranks_comm": [
@@ -39,3 +40,15 @@ def test_holds(outcomes, program, promise):
 
 def test_all_ranks_end_well(outcomes):
     assert {name: outcome.returncode for name, outcome in outcomes.items()} == dict.fromkeys(PROMISES, 0), outcomes
+
+
+FOLDERS = {"cpu": TOOLS, "nccl": ROOT / "build/virtual", "shared": ROOT / "build/virtual"}
+
+
+@pytest.mark.parametrize("where,count", [(where, count) for count in (3, 1, 2, 4, 5) for where in FOLDERS])
+def test_every_rank_has_every_block(where, count, ranks):
+    """Over MPI between CPUs, over NCCL between virtual GPUs, and through host memory where all ranks share one."""
+    environment = {**mpirun_environment(), "VIRTUAL_GPUS": "1" if where == "shared" else "8"}
+    done = subprocess.run([*mpirun(count), FOLDERS[where] / "ranks_exchange", where], capture_output=True, text=True,
+                          timeout=300, env=environment)
+    assert (done.returncode, done.stdout) == (0, "held: every rank has every rank's block\n"), done.stderr

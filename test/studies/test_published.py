@@ -7,6 +7,7 @@ from trainer_runs import BUILD, ROOT, script
 
 sys.path.insert(0, str(ROOT / "studies"))
 import published  # noqa: E402
+from megatron_bytes import Held  # noqa: E402
 
 PAGE = ROOT / "docs" / "published.md"
 
@@ -62,6 +63,17 @@ def test_a_program_keeps_logits_until_they_are_used():
     assert peak("stage 0: F0.0 F0.1 F1.1") == 2 * layer + 10 * logits
     assert peak("stage 0: F0.1 I0.1 F1.1 W0.1") == 2 * layer + 8 * logits  # a layer stays complete until W
     assert program.peak("stage 0: F0 B0", [1], embeds=True, head=None) == max(layer, matrix) == matrix
+
+
+@pytest.mark.parametrize("line, embeds, head, peak", [
+    ("F0 F1 B0 B1", False, None, 40),  # two microbatches of two layers
+    ("F0 F1 B0 B1", True, None, 20 + 20),  # the first microbatch is freed before the embedding's gradient is made
+    ("F0 B0 F1 B1", False, 0, 20 + 4 * 3 + (20 - 2 * 3)),  # fp32 logits and the head's gradient together
+    ("F0 I0 F1 I1 W0 W1", False, None, 2 * 4 + 20),  # the first microbatch keeps its part for W
+])
+def test_a_stage_holds_what_its_list_needs(line, embeds, head, peak):
+    held = Held(layer=10, weight=4, logits=3, matrix=20, state=18)
+    assert held.peak(line, [2], embeds, head) == peak
 
 
 def test_the_rate_of_a_row_is_its_step():
