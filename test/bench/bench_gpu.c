@@ -22,18 +22,35 @@ typedef struct Bench {
     float *wide; // fp32: weight gradient or optimizer states
     AttentionShape attention;
     double seconds;
+    struct {
+        void *memory;
+        int64_t bytes;
+    } taken[16]; // until drop()
+    int count;
 } Bench;
 
 typedef void (*Run)(Bench *);
 
+static Error error;
+
+static void must(bool done) {
+    if (done) return;
+    fprintf(stderr, "bench_gpu: %s\n", error.text);
+    exit(1);
+}
+
 static void *take(Bench *b, int64_t bytes) {
-    Error err = {0};
-    void *memory = b->gpu->allocate(b->gpu, MEMORY_WORKSPACE, bytes, "a benchmark's operand", &err);
-    if (memory == NULL) {
-        fprintf(stderr, "bench_gpu: %s\n", err.text);
-        exit(1);
-    }
+    void *memory = b->gpu->allocate(b->gpu, MEMORY_WORKSPACE, bytes, "a benchmark's operand", &error);
+    must(memory != NULL);
+    b->taken[b->count].memory = memory, b->taken[b->count++].bytes = bytes;
     return memory;
+}
+
+static void drop(Bench *b) {
+    must(b->gpu->synchronize(b->gpu, &error) == 0);
+    while (b->count-- > 0)
+        b->gpu->release(b->gpu, MEMORY_WORKSPACE, b->taken[b->count].memory, b->taken[b->count].bytes);
+    b->count = 0;
 }
 
 // Returns memory of `count` normal values in bf16; the same block of them is repeated.
@@ -46,21 +63,15 @@ static void *normals(Bench *b, int64_t count) {
     b->gpu->draw_normal(b->gpu, drawn, 1, block, &draw);
     for (int64_t at = 0; at < count; at += block)
         b->gpu->from_float(b->gpu, memory + at * 2, drawn, count - at < block ? count - at : block);
-    b->gpu->synchronize(b->gpu, &(Error){0});
-    b->gpu->release(b->gpu, MEMORY_WORKSPACE, drawn, block * 4);
     return memory;
 }
 
 static double launch_seconds(Bench *b, Run run, int times) {
     Event *begin = b->gpu->event_create(b->gpu), *end = b->gpu->event_create(b->gpu);
-    Error err = {0};
     b->gpu->event_record(b->gpu, begin, STREAM_COMPUTE);
     for (int i = 0; i < times; i++) run(b);
     b->gpu->event_record(b->gpu, end, STREAM_COMPUTE);
-    if (b->gpu->synchronize(b->gpu, &err) != 0) {
-        fprintf(stderr, "bench_gpu: %s\n", err.text);
-        exit(1);
-    }
+    must(b->gpu->synchronize(b->gpu, &error) == 0);
     double seconds = (b->gpu->event_seconds(b->gpu, end) - b->gpu->event_seconds(b->gpu, begin)) / times;
     b->gpu->event_destroy(b->gpu, begin);
     b->gpu->event_destroy(b->gpu, end);
@@ -84,19 +95,17 @@ static double measure(Bench *b, Run run, double *sustained) {
     return burst;
 }
 
-static void forward(Bench *b) {
-    b->gpu->linear_forward(b->gpu, b->y, NULL, factor_plain(b->x), factor_plain(b->w), NULL, b->rows, b->in, b->out,
-                           EPILOGUE_NONE);
+static void multiply(Bench *b, void *y, void *aux, Epilogue epilogue) {
+    b->gpu->linear_forward(b->gpu, y, aux, factor_plain(b->x), factor_plain(b->w), NULL, b->rows, b->in, b->out,
+                           epilogue);
 }
 
-static void gelu(Bench *b) {
-    b->gpu->linear_forward(b->gpu, b->y, b->aux, factor_plain(b->x), factor_plain(b->w), NULL, b->rows, b->in, b->out,
-                           EPILOGUE_GELU);
-}
+static void forward(Bench *b) { multiply(b, b->y, NULL, EPILOGUE_NONE); }
+
+static void gelu(Bench *b) { multiply(b, b->y, b->aux, EPILOGUE_GELU); }
 
 static void gelu_after(Bench *b) {
-    b->gpu->linear_forward(b->gpu, b->aux, NULL, factor_plain(b->x), factor_plain(b->w), NULL, b->rows, b->in, b->out,
-                           EPILOGUE_NONE);
+    multiply(b, b->aux, NULL, EPILOGUE_NONE);
     b->gpu->gelu_forward(b->gpu, b->y, b->aux, b->rows * b->out);
 }
 
@@ -134,12 +143,7 @@ static void product(Bench *b) {
                passes[i].name, (long long)b->rows, (long long)b->in, (long long)b->out, flops / burst / 1e12,
                flops / sustained / 1e12);
     }
-    b->gpu->release(b->gpu, MEMORY_WORKSPACE, b->x, b->rows * b->in * 2);
-    b->gpu->release(b->gpu, MEMORY_WORKSPACE, b->z, b->rows * b->in * 2);
-    b->gpu->release(b->gpu, MEMORY_WORKSPACE, b->w, b->in * b->out * 2);
-    b->gpu->release(b->gpu, MEMORY_WORKSPACE, b->y, b->rows * b->out * 2);
-    b->gpu->release(b->gpu, MEMORY_WORKSPACE, b->aux, b->rows * b->out * 2);
-    b->gpu->release(b->gpu, MEMORY_WORKSPACE, b->wide, b->in * b->out * 4);
+    drop(b);
 }
 
 // --- flash attention
@@ -154,16 +158,15 @@ static void attention(Bench *b, int64_t batch, int64_t heads, int64_t seq) {
     AttentionShape *s = &b->attention;
     *s = (AttentionShape){
         .batch = batch, .seq = seq, .heads = heads, .kv_heads = heads, .head_dim = 128, .mode = ATTENTION_FLASH};
-    int64_t count = batch * seq * heads * 128, stats = batch * heads * seq * 4;
+    int64_t count = batch * seq * heads * 128;
     double flops = 2.0 * (double)seq * (double)count, sustained[2], burst[2];
     b->x = normals(b, 3 * count);
     b->y = normals(b, count);
     b->z = normals(b, 3 * count);
-    b->aux = take(b, stats);
+    b->aux = take(b, batch * heads * seq * 4);
     for (int deterministic = 1; deterministic >= 0; deterministic--) {
         s->deterministic = deterministic ? DETERMINISTIC_ON : DETERMINISTIC_OFF;
-        int64_t scratch = b->gpu->attention_scratch(b->gpu, s);
-        b->w = take(b, scratch);
+        b->w = take(b, b->gpu->attention_scratch(b->gpu, s));
         burst[0] = measure(b, attend, &sustained[0]);
         burst[1] = measure(b, attend_backward, &sustained[1]);
         for (int back = 0; back < 2; back++)
@@ -172,12 +175,8 @@ static void attention(Bench *b, int64_t batch, int64_t heads, int64_t seq) {
                    back ? "backward" : "forward", deterministic ? "true" : "false", (long long)batch, (long long)heads,
                    (long long)seq, (back ? 2.5 : 1.0) * flops / burst[back] / 1e12,
                    (back ? 2.5 : 1.0) * flops / sustained[back] / 1e12);
-        b->gpu->release(b->gpu, MEMORY_WORKSPACE, b->w, scratch);
     }
-    b->gpu->release(b->gpu, MEMORY_WORKSPACE, b->x, 6 * count);
-    b->gpu->release(b->gpu, MEMORY_WORKSPACE, b->y, 2 * count);
-    b->gpu->release(b->gpu, MEMORY_WORKSPACE, b->z, 6 * count);
-    b->gpu->release(b->gpu, MEMORY_WORKSPACE, b->aux, stats);
+    drop(b);
 }
 
 // --- our own kernels, over rows x in values
@@ -233,18 +232,14 @@ static void kernels(Bench *b) {
 }
 
 int main(int argc, char **argv) {
-    Error err = {0};
     char why[256];
     const CudaLibrary *cuda = cuda_load(why);
     if (cuda == NULL || cuda->count(why) == 0) {
         printf("bench_gpu: skipped: %s\n", why);
         return 0;
     }
-    Bench b = {.gpu = cuda->backend_create(PRECISION_BF16, 0, &err), .seconds = argc > 1 ? atof(argv[1]) : 0.2};
-    if (b.gpu == NULL) {
-        fprintf(stderr, "bench_gpu: %s\n", err.text);
-        return 1;
-    }
+    Bench b = {.gpu = cuda->backend_create(PRECISION_BF16, 0, &error), .seconds = argc > 1 ? atof(argv[1]) : 0.2};
+    must(b.gpu != NULL);
     for (int i = 2; i < argc; i++) {
         long long rows, in, out;
         if (sscanf(argv[i], "attention:%lld:%lld:%lld", &rows, &in, &out) == 3 && rows > 0 && in > 0 && out > 0) {
