@@ -18,21 +18,14 @@ void mark_release(int mark);
 bool mark_passed(int mark);
 double mark_time(int mark); // of a mark that has passed
 
-// One end of a message, or one rank's part of a collective, as a step of a stream.
-struct Encounter {
-    int comm, kind, source, target; // target -1: collective
-    int size;                       // ranks of the communicator; a message is met by two
-    uint64_t sequence;
-    int64_t count;
-    int type;
+// A call of NCCL's as a step of a stream.
+struct Encounter : NcclCall {
+    int size;      // ranks of the communicator; a message is met by two
     int64_t bytes; // of the message, or of the collective's full buffer
     int rounds;    // 2: an all-reduce
     int blocks;    // of its kernel, each a multiprocessor
     int cluster;   // blocks that need room in one GPC
     CostCollective collective;
-    bool same(const Encounter &other) const {
-        return comm == other.comm && sequence == other.sequence && source == other.source && target == other.target;
-    }
 };
 
 // These functions add a stream's steps, in the order of the calls. `line` is the stream's context.

@@ -37,8 +37,7 @@ Flag *flag_at(const void *word) {
 void raise(const Access &access, void *word, uint32_t value) {
     JobLock lock;
     Flag *flag = flag_at(word);
-    flag->clock.width = (uint32_t)access.clock->at.size();
-    memcpy(flag->clock.at, access.clock->at.data(), flag->clock.width * sizeof(uint32_t));
+    flag->clock.copy(*access.clock);
     __atomic_store_n((uint32_t *)word, value, __ATOMIC_SEQ_CST);
     ring();
 }

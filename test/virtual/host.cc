@@ -13,11 +13,9 @@ void sent(int to) {
     auto lock = device_lock();
     int self = process() * CONTEXTS + HOST;
     Clock &clock = host_clock();
-    SharedClock *mail = &job()->mail[process()][to];
     {
         JobLock job_lock;
-        mail->width = (uint32_t)clock.at.size();
-        memcpy(mail->at, clock.at.data(), mail->width * sizeof(uint32_t));
+        job()->mail[process()][to].copy(clock);
     }
     clock.set(self, clock.get(self) + 1);
     progressed();

@@ -35,8 +35,10 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <list>
 #include <map>
 #include <nccl.h>
+#include <set>
 #include <sstream>
 #include <unistd.h>
 
@@ -47,8 +49,6 @@ struct VirtualComm {
     int64_t bytes = 0; // of its buffers
     uint64_t collectives = 0;
     std::map<std::pair<int, int>, uint64_t> messages; // from, to
-    std::map<std::pair<int, int>, bool> connected;
-    uint32_t called = 0;
     bool aborted = false;
 };
 
@@ -67,12 +67,11 @@ enum Kind {
     KIND_BROADCAST,
     KIND_EXCHANGE
 };
-enum { GROUP_BLOCKS = 24, SMALLEST_GPU = 108, LAST_CALLS = 16, TAKEN = 9 };
+enum { GROUP_BLOCKS = 24, SMALLEST_GPU = 108, LAST_CALLS = 16 };
 const char *const KIND_NAMES[] = {"a message",  "ncclAllReduce", "ncclAllGather",      "ncclReduceScatter",
                                   "ncclReduce", "ncclBroadcast", "a group of messages"};
 
 thread_local std::string last_error;
-std::string fault_text;
 
 Communicator *shared(const VirtualComm *comm) { return &job()->comms[comm->index]; }
 
@@ -88,30 +87,35 @@ int64_t width(int type) {
 }
 
 // One call: an end of a message, or this rank's part of a collective.
-struct Part {
-    VirtualComm *comm;
-    int kind, source, target; // target -1: collective
-    uint64_t sequence;
-    const void *in;
+struct Part : NcclCall {
+    VirtualComm *group;
+    const void *in; // NULL: the receiving end of a message
     void *out;
-    int64_t count;
-    int type;
     cudaStream_t stream;
-    int state = 0;
-    int post = -1;
-    std::vector<char> result = {};
     int root = -1;
     bool grouped = false; // a message of an exchange
+    int post = -1;        // where it is posted
+    bool read = false;    // the inputs of all ranks
+    std::vector<char> result = {};
 };
-
-Part message_part(VirtualComm *comm, int source, int target, const void *in, void *out, size_t count, int type,
-                  cudaStream_t stream) {
-    return {comm, KIND_MESSAGE, source, target, 0, in, out, (int64_t)count, type, stream};
-}
 
 Part collective_part(VirtualComm *comm, Kind kind, const void *in, void *out, size_t count, int type,
                      cudaStream_t stream) {
-    return {comm, kind, comm->rank, -1, 0, in, out, (int64_t)count, type, stream};
+    return {{comm->index, kind, comm->rank, -1, 0, (int64_t)count, type}, comm, in, out, stream};
+}
+
+int64_t in_bytes(const Part &p) {
+    return p.count * width(p.type) * (p.kind == KIND_REDUCE_SCATTER ? p.group->size : 1);
+}
+
+int64_t out_bytes(const Part &p) { return p.count * width(p.type) * (p.kind == KIND_ALL_GATHER ? p.group->size : 1); }
+
+std::string describe(const Part &p) {
+    if (p.kind != KIND_MESSAGE)
+        return text("%s of %lld elements among %d ranks", KIND_NAMES[p.kind], (long long)p.count, p.group->size);
+    return text("%s of %lld bytes %s rank %d", p.in != nullptr ? "ncclSend" : "ncclRecv",
+                (long long)(p.count * width(p.type)), p.in != nullptr ? "to" : "from",
+                shared(p.group)->process[p.in != nullptr ? p.target : p.source]);
 }
 
 // --- registered memory
@@ -121,106 +125,70 @@ struct Registered {
     uintptr_t base;
     size_t bytes;
 };
-std::map<uintptr_t, size_t> by_nccl; // memory from ncclMemAlloc
-std::vector<Registered *> registrations;
+std::set<uintptr_t> by_nccl; // memory from ncclMemAlloc
+std::list<Registered> registrations;
 
 // Returns the offset in memory registered with the communicator; -1: not registered.
 int64_t registered_at(const VirtualComm *comm, const void *memory) {
     uintptr_t at = (uintptr_t)memory;
-    for (const Registered *each : registrations)
-        if (each->comm == comm && at >= each->base && at < each->base + each->bytes) return (int64_t)(at - each->base);
+    for (const Registered &each : registrations)
+        if (each.comm == comm && at >= each.base && at < each.base + each.bytes) return (int64_t)(at - each.base);
     return -1;
 }
 
-int64_t in_count(const Part &p) { return p.kind == KIND_REDUCE_SCATTER ? p.count * p.comm->size : p.count; }
+// --- messages and collectives on the device
 
-int64_t out_count(const Part &p) { return p.kind == KIND_ALL_GATHER ? p.count * p.comm->size : p.count; }
-
-std::string describe(const Part &p) {
-    if (p.kind != KIND_MESSAGE)
-        return text("%s of %lld elements among %d ranks", KIND_NAMES[p.kind], (long long)p.count, p.comm->size);
-    return text("%s of %lld bytes %s rank %d", p.in != nullptr ? "ncclSend" : "ncclRecv",
-                (long long)(p.count * width(p.type)), p.in != nullptr ? "to" : "from",
-                shared(p.comm)->process[p.in != nullptr ? p.target : p.source]);
-}
-
-bool same(const Post &post, const Part &p) {
-    return post.used && post.comm == p.comm->index && post.sequence == p.sequence && post.target == p.target &&
-           (p.target < 0 || post.source == p.source);
-}
-
-void put_up(Part &p, const Access &access) {
+Outcome put_up(Part &p, const Access &access) {
     int owner = process();
-    Post post = {};
-    post.used = true, post.comm = p.comm->index, post.kind = p.kind, post.source = p.source, post.target = p.target;
-    post.sequence = p.sequence, post.process = process(), post.type = p.type, post.count = p.count;
-    post.registered[0] = registered_at(p.comm, p.in), post.registered[1] = registered_at(p.comm, p.out);
+    Post post = {p, true, false, process(), 0, {registered_at(p.group, p.in), registered_at(p.group, p.out)}};
     post.in = arena_offset(p.in, &owner);
     if (owner != process()) defect("%s reads memory of rank %d, mapped here: not modelled", access.what, owner);
-    touch(access, p.in, in_count(p) * width(p.type), false);
+    touch(access, p.in, in_bytes(p), false);
     JobLock lock;
-    for (int i = 0; i < POSTS; i++) {
-        if (job()->posts[i].used) continue;
-        SharedClock *clock = &job()->clocks[i];
-        clock->width = (uint32_t)access.clock->at.size();
-        memcpy(clock->at, access.clock->at.data(), clock->width * sizeof(uint32_t));
-        job()->posts[i] = post;
-        p.post = i;
-        return;
-    }
-    defect("more than %d messages under way", POSTS);
+    for (p.post = 0; p.post < POSTS && job()->posts[p.post].used;) p.post++;
+    if (p.post == POSTS) defect("more than %d messages under way", POSTS);
+    job()->clocks[p.post].copy(*access.clock);
+    job()->posts[p.post] = post;
+    ring();
+    return OUTCOME_WAITS;
 }
 
 void join_post(const Part &p, int post) {
-    const SharedClock *clock = &job()->clocks[post];
     auto lock = device_lock();
-    stream_clock(p.stream).join(clock->at, clock->width);
+    stream_clock(p.stream).join(job()->clocks[post].at, job()->clocks[post].width);
 }
 
 Outcome send(Part &p, const Access &access) {
-    if (p.state == 0) {
-        put_up(p, access);
-        p.state = 1;
-        ring();
-        return OUTCOME_WAITS;
-    }
+    if (p.post < 0) return put_up(p, access);
     JobLock lock;
     Post *post = &job()->posts[p.post];
-    if (post->phase != TAKEN && !cut_off(p.comm)) return OUTCOME_WAITS;
+    if (!post->taken && !cut_off(p.group)) return OUTCOME_WAITS;
     post->used = false;
     return OUTCOME_DONE;
 }
 
-void check_announced(const Part &p, const Access &access, int sender, int post) {
-    const SharedClock *clock = &job()->clocks[post];
-    int host = sender * CONTEXTS + HOST;
-    uint32_t made = host < (int)clock->width ? clock->at[host] : 0, known = access.clock->get(host);
-    if (p.sequence == 0 || made <= known + LAST_CALLS) return; // the first message connects
-    defect("%s was queued before its sender had announced the message: %u calls of the sender's lie between, and so "
-           "long the receive holds multiprocessors",
-           describe(p).c_str(), made - known);
-}
-
 Outcome receive(Part &p, const Access &access) {
-    Post found;
-    int at = -1;
+    int at = 0;
     {
         JobLock lock;
-        if (cut_off(p.comm)) return OUTCOME_DONE;
-        for (int i = 0; i < POSTS && at < 0; i++)
-            if (same(job()->posts[i], p) && job()->posts[i].phase != TAKEN) at = i;
-        if (at < 0) return OUTCOME_WAITS;
-        found = job()->posts[at];
+        if (cut_off(p.group)) return OUTCOME_DONE;
+        while (at < POSTS && !(job()->posts[at].used && !job()->posts[at].taken && job()->posts[at].same(p))) at++;
+        if (at == POSTS) return OUTCOME_WAITS;
     }
-    int64_t bytes = p.count * width(p.type);
-    if (found.count * width(found.type) != bytes)
-        defect("%s meets a send of %lld bytes", describe(p).c_str(), (long long)(found.count * width(found.type)));
-    if (!p.grouped) check_announced(p, access, found.process, at);
+    Post *found = &job()->posts[at];
+    int64_t bytes = p.count * width(p.type), sent = found->count * width(found->type);
+    if (sent != bytes) defect("%s meets a send of %lld bytes", describe(p).c_str(), (long long)sent);
+    int host = found->process * CONTEXTS + HOST;
+    uint32_t made = job()->clocks[at].get(host), known = access.clock->get(host);
+    if (!p.grouped && p.sequence > 0 && made > known + LAST_CALLS) // the first message connects
+        defect("%s was queued before its sender had announced the message: %u calls of the sender's lie between, and "
+               "so long the receive holds multiprocessors",
+               describe(p).c_str(), made - known);
     join_post(p, at);
     touch(access, p.out, bytes, true);
-    memcpy(p.out, arena_of(found.process) + found.in, (size_t)bytes);
+    memcpy(p.out, arena_of(found->process) + found->in, (size_t)bytes);
     JobLock lock;
-    job()->posts[at].phase = TAKEN;
+    found->taken = true;
     ring();
     return OUTCOME_DONE;
 }
@@ -228,21 +196,21 @@ Outcome receive(Part &p, const Access &access) {
 // Finds each rank's post of this collective; -1: it has not posted, or has left. Returns the number of posts.
 int find_posts(const Part &p, int posts[RANKS]) {
     int count = 0;
-    for (int r = 0; r < p.comm->size; r++) posts[r] = -1;
+    std::fill_n(posts, p.group->size, -1);
     for (int i = 0; i < POSTS; i++)
-        if (same(job()->posts[i], p)) posts[job()->posts[i].source] = i, count++;
+        if (job()->posts[i].used && job()->posts[i].same(p)) posts[job()->posts[i].source] = i, count++;
     return count;
 }
 
 void check_match(const Part &p, const Post &other) {
-    const void *mine[] = {p.in, p.out};
+    const int64_t mine[] = {registered_at(p.group, p.in), registered_at(p.group, p.out)};
     for (int i = 0; i < 2; i++)
-        if (registered_at(p.comm, mine[i]) != other.registered[i])
+        if (mine[i] != other.registered[i])
             defect(
                 "%s: its %s is at %lld of what is registered here, and at %lld on rank %d of the communicator (-1: not "
                 "registered)",
-                describe(p).c_str(), i == 0 ? "input" : "output", (long long)registered_at(p.comm, mine[i]),
-                (long long)other.registered[i], other.source);
+                describe(p).c_str(), i == 0 ? "input" : "output", (long long)mine[i], (long long)other.registered[i],
+                other.source);
     if (other.kind == p.kind && other.count == p.count && other.type == p.type) return;
     defect("%s meets %s of %lld elements of type %d on rank %d of the communicator", describe(p).c_str(),
            KIND_NAMES[other.kind], (long long)other.count, other.type, other.source);
@@ -251,10 +219,12 @@ void check_match(const Part &p, const Post &other) {
 // Elements [first, first + count) of all inputs, summed in single precision in the order of the ranks.
 void sum(const Part &p, char *out, const char *const inputs[], int64_t first) {
     cudaDataType_t type = p.type == ncclFloat64 ? CUDA_R_64F : p.type == ncclFloat32 ? CUDA_R_32F : CUDA_R_16BF;
+    if (type == CUDA_R_16BF && p.type != ncclBfloat16)
+        defect("%s: sums of this type are not modelled", describe(p).c_str());
     for (int64_t i = 0; i < p.count; i++) {
         float single = 0;
         double exact = 0;
-        for (int r = 0; r < p.comm->size; r++) {
+        for (int r = 0; r < p.group->size; r++) {
             double each = number_at(inputs[r], first + i, type);
             single = r == 0 ? (float)each : single + (float)each;
             exact += each;
@@ -263,54 +233,44 @@ void sum(const Part &p, char *out, const char *const inputs[], int64_t first) {
     }
 }
 
-void compute(Part &p, const Post posts[]) {
+void compute(Part &p, const int posts[]) {
     const char *inputs[RANKS];
     int64_t bytes = p.count * width(p.type);
-    for (int r = 0; r < p.comm->size; r++) inputs[r] = arena_of(posts[r].process) + posts[r].in;
-    if (p.kind == KIND_REDUCE && p.root != p.comm->rank) return; // only the root writes
-    p.result.resize((size_t)(out_count(p) * width(p.type)));
-    if (p.kind == KIND_BROADCAST) {
-        memcpy(p.result.data(), inputs[p.root], (size_t)bytes);
-        return;
-    }
-    if (p.kind == KIND_ALL_GATHER)
-        for (int r = 0; r < p.comm->size; r++) memcpy(p.result.data() + r * bytes, inputs[r], (size_t)bytes);
-    else if (p.type != ncclFloat32 && p.type != ncclBfloat16 && p.type != ncclFloat64)
-        defect("%s: sums of this type are not modelled", describe(p).c_str());
-    else sum(p, p.result.data(), inputs, p.kind == KIND_REDUCE_SCATTER ? p.comm->rank * p.count : 0);
+    int rank = p.group->rank;
+    for (int r = 0; r < p.group->size; r++)
+        inputs[r] = arena_of(job()->posts[posts[r]].process) + job()->posts[posts[r]].in;
+    if (p.kind == KIND_REDUCE && p.root != rank) return; // only the root writes
+    p.result.resize((size_t)out_bytes(p));
+    if (p.kind == KIND_BROADCAST) memcpy(p.result.data(), inputs[p.root], (size_t)bytes);
+    else if (p.kind == KIND_ALL_GATHER)
+        for (int r = 0; r < p.group->size; r++) memcpy(p.result.data() + r * bytes, inputs[r], (size_t)bytes);
+    else sum(p, p.result.data(), inputs, p.kind == KIND_REDUCE_SCATTER ? rank * p.count : 0);
 }
 
 // Every rank reads all inputs before any rank writes an output, since outputs may be inputs.
 Outcome collective(Part &p, const Access &access) {
     int posts[RANKS];
-    if (p.state == 0) {
-        put_up(p, access);
-        p.state = 1;
-        ring();
-        return OUTCOME_WAITS;
-    }
-    if (p.state == 1) {
-        Post copies[RANKS];
+    if (p.post < 0) return put_up(p, access);
+    Post *mine = &job()->posts[p.post];
+    if (!p.read) {
         {
             JobLock lock;
-            if (cut_off(p.comm)) return job()->posts[p.post].used = false, OUTCOME_DONE;
-            if (find_posts(p, posts) < p.comm->size) return OUTCOME_WAITS;
-            for (int r = 0; r < p.comm->size; r++) copies[r] = job()->posts[posts[r]];
+            if (cut_off(p.group)) return mine->used = false, OUTCOME_DONE;
+            if (find_posts(p, posts) < p.group->size) return OUTCOME_WAITS;
         }
-        for (int r = 0; r < p.comm->size; r++) check_match(p, copies[r]), join_post(p, posts[r]);
-        compute(p, copies);
+        for (int r = 0; r < p.group->size; r++) check_match(p, job()->posts[posts[r]]), join_post(p, posts[r]);
+        compute(p, posts);
         JobLock lock;
-        job()->posts[p.post].phase = 1;
-        p.state = 2;
+        mine->taken = p.read = true;
         ring();
         return OUTCOME_WAITS;
     }
     {
         JobLock lock;
         find_posts(p, posts);
-        for (int r = 0; r < p.comm->size; r++)
-            if (posts[r] >= 0 && job()->posts[posts[r]].phase < 1) return OUTCOME_WAITS;
-        job()->posts[p.post].used = false;
+        for (int r = 0; r < p.group->size; r++)
+            if (posts[r] >= 0 && !job()->posts[posts[r]].taken) return OUTCOME_WAITS;
+        mine->used = false;
     }
     touch(access, p.out, (int64_t)p.result.size(), true);
     memcpy(p.out, p.result.data(), p.result.size());
@@ -320,84 +280,53 @@ Outcome collective(Part &p, const Access &access) {
 
 // --- connecting
 
-bool both_called(const VirtualComm *comm, int from, int to) {
-    const uint8_t *first = shared(comm)->first[from][to];
-    return (first[0] && first[1]) || cut_off(comm);
-}
-
-bool all_called(const VirtualComm *comm, int kind) {
-    for (int r = 0; r < comm->size; r++)
-        if ((shared(comm)->called[r] >> kind & 1) == 0) return cut_off(comm);
-    return true;
-}
-
 void announce(const Part &p) {
     JobLock lock;
-    if (p.kind == KIND_MESSAGE) shared(p.comm)->first[p.source][p.target][p.in == nullptr] = 1;
-    else shared(p.comm)->called[p.comm->rank] |= 1u << p.kind;
+    if (p.kind == KIND_MESSAGE) shared(p.group)->first[p.source][p.target][p.in == nullptr] = 1;
+    else shared(p.group)->called[p.group->rank] |= 1u << p.kind;
     ring();
 }
 
 void connect(const Part &p) {
-    VirtualComm *comm = p.comm;
-    if (p.kind == KIND_MESSAGE) {
-        bool &connected = comm->connected[{p.source, p.target}];
-        if (connected) return;
-        host_waits([&] { return both_called(comm, p.source, p.target); },
-                   "its peer's first matching call, to connect for " + describe(p), true);
-        connected = true;
-    } else if ((comm->called >> p.kind & 1) == 0) {
-        if (options().connects_late)
-            host_waits([&] { return all_called(comm, p.kind); },
-                       "the other ranks' first call, to connect for " + describe(p), true);
-        comm->called |= 1u << p.kind;
-    }
+    const Communicator *all = shared(p.group);
+    bool message = p.kind == KIND_MESSAGE;
+    auto called = [&] {
+        if (message && all->first[p.source][p.target][0] && all->first[p.source][p.target][1]) return true;
+        int ranks = 0;
+        while (!message && ranks < p.group->size && (all->called[ranks] >> p.kind & 1) != 0) ranks++;
+        return ranks == p.group->size || cut_off(p.group);
+    };
+    if (called() || (!message && !options().connects_late)) return;
+    host_waits(called,
+               text("%s, to connect for %s", message ? "its peer's first matching call" : "the other ranks' first call",
+                    describe(p).c_str()),
+               true);
 }
 
 // --- queueing
 
+// The bytes of a gather or a scatter are those of all ranks. A reduce and a broadcast send as much as their halves of an
+// all-reduce.
 Encounter encounter(const Part &p) {
-    bool message = p.kind == KIND_MESSAGE;
-    Encounter e = {};
-    e.comm = p.comm->index, e.kind = p.kind, e.source = message ? p.source : -1, e.target = p.target;
-    e.size = p.comm->size, e.sequence = p.sequence, e.count = p.count, e.type = p.type;
-    e.bytes = p.count * width(p.type) * (p.kind == KIND_ALL_GATHER || p.kind == KIND_REDUCE_SCATTER ? e.size : 1);
-    e.rounds = p.kind == KIND_ALL_REDUCE ? 2 : 1; // a reduce and a broadcast send as much as their halves of it
-    e.blocks = p.comm->blocks, e.cluster = p.comm->cluster;
-    e.collective = p.kind == KIND_ALL_REDUCE       ? COST_ALL_REDUCE
-                   : p.kind == KIND_REDUCE_SCATTER ? COST_REDUCE_SCATTER
-                   : p.kind == KIND_REDUCE         ? COST_REDUCE_SCATTER
-                                                   : COST_ALL_GATHER;
-    return e;
-}
-
-// --- groups of messages
-
-struct Group {
-    int depth = 0;
-    std::vector<Part> parts;
-};
-
-Group &group() {
-    static thread_local Group calls;
-    return calls;
+    bool whole = p.kind == KIND_ALL_GATHER || p.kind == KIND_REDUCE_SCATTER, both = p.kind == KIND_ALL_REDUCE;
+    int64_t bytes = p.count * width(p.type) * (whole ? p.group->size : 1);
+    CostCollective as = both                                                     ? COST_ALL_REDUCE
+                        : p.kind == KIND_REDUCE_SCATTER || p.kind == KIND_REDUCE ? COST_REDUCE_SCATTER
+                                                                                 : COST_ALL_GATHER;
+    return {p, p.group->size, bytes, both ? 2 : 1, p.group->blocks, p.group->cluster, as};
 }
 
 // One encounter of all ranks in a dry run. Its bytes are those that this rank sends, and an equal block for itself.
 Encounter encounter_of(const std::vector<Part> &parts) {
-    VirtualComm *comm = parts[0].comm;
+    VirtualComm *comm = parts[0].group;
     Part whole = collective_part(comm, KIND_EXCHANGE, nullptr, nullptr, 0, ncclInt8, parts[0].stream);
     whole.sequence = comm->collectives++;
+    int64_t sent = 0;
     for (const Part &p : parts)
-        if (p.in != nullptr) whole.count += p.count;
+        if (p.in != nullptr) sent += p.count;
     Encounter e = encounter(whole);
-    e.bytes = whole.count * comm->size / (comm->size - 1), e.count = 0, e.collective = COST_EXCHANGE;
+    e.bytes = sent * comm->size / (comm->size - 1), e.collective = COST_EXCHANGE;
     return e;
-}
-
-Outcome advance(Part &p, const Access &access) {
-    if (p.kind != KIND_MESSAGE) return collective(p, access);
-    return p.in != nullptr ? send(p, access) : receive(p, access);
 }
 
 // Queues one call, or the messages of a group.
@@ -406,7 +335,7 @@ ncclResult_t launch(std::shared_ptr<std::vector<Part>> parts) {
     for (const Part &p : *parts) announce(p);
     for (const Part &p : *parts) connect(p);
     if (first.kind != KIND_MESSAGE || first.grouped) note_collective(first.stream);
-    if (first.comm->cluster > 1) clusters_used() = true;
+    if (first.group->cluster > 1) clusters_used() = true;
     if (dry()) {
         stream_meet(first.stream, first.grouped ? encounter_of(*parts) : encounter(first));
         return ncclSuccess;
@@ -415,12 +344,14 @@ ncclResult_t launch(std::shared_ptr<std::vector<Part>> parts) {
     op.what = describe(first);
     if (first.grouped) op.what = text("a group of %zu messages, %s first", parts->size(), op.what.c_str());
     op.remote = true;
-    op.blocks = first.comm->blocks;
+    op.blocks = first.group->blocks;
     auto open = std::make_shared<std::vector<bool>>(parts->size(), true);
     op.step = [parts, open](const Access &access) {
         bool waits = false;
         for (size_t i = 0; i < parts->size(); i++) {
-            if ((*open)[i]) (*open)[i] = advance((*parts)[i], access) != OUTCOME_DONE;
+            Part &p = (*parts)[i];
+            auto step = p.kind != KIND_MESSAGE ? collective : p.in != nullptr ? send : receive;
+            if ((*open)[i]) (*open)[i] = step(p, access) != OUTCOME_DONE;
             waits |= (*open)[i];
         }
         return waits ? OUTCOME_WAITS : OUTCOME_DONE;
@@ -434,20 +365,25 @@ ncclResult_t launch(std::shared_ptr<std::vector<Part>> parts) {
     return sticky() == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
+struct Group {
+    int depth = 0;
+    std::vector<Part> parts;
+};
+thread_local Group group;
+
 ncclResult_t call(Part part) {
-    VirtualComm *comm = part.comm;
+    VirtualComm *comm = part.group;
+    bool message = part.kind == KIND_MESSAGE;
     if (cut_off(comm)) return last_error = "socketProgress: Connection closed by remote peer", ncclRemoteError;
     if (sticky() != cudaSuccess)
         return last_error = "Cuda failure 'unspecified launch failure'", ncclUnhandledCudaError;
-    if (part.in != nullptr) range(part.in, in_count(part) * width(part.type), describe(part).c_str());
-    if (part.out != nullptr) range(part.out, out_count(part) * width(part.type), describe(part).c_str());
-    part.sequence = part.kind == KIND_MESSAGE ? comm->messages[{part.source, part.target}]++ : comm->collectives++;
-    if (group().depth > 0) {
-        if (part.kind != KIND_MESSAGE) defect("%s in a group: not modelled", describe(part).c_str());
-        part.grouped = true;
-        return group().parts.push_back(std::move(part)), ncclSuccess;
-    }
-    if (part.kind == KIND_MESSAGE && part.sequence > 0) messages_begin(); // the first one connects
+    if (part.in != nullptr) range(part.in, in_bytes(part), describe(part).c_str());
+    if (part.out != nullptr) range(part.out, out_bytes(part), describe(part).c_str());
+    part.sequence = message ? comm->messages[{part.source, part.target}]++ : comm->collectives++;
+    part.grouped = group.depth > 0;
+    if (part.grouped && !message) defect("%s in a group: not modelled", describe(part).c_str());
+    if (part.grouped) return group.parts.push_back(std::move(part)), ncclSuccess;
+    if (message && part.sequence > 0) messages_begin(); // the first one connects
     return launch(std::make_shared<std::vector<Part>>(1, std::move(part)));
 }
 
@@ -455,19 +391,22 @@ ncclResult_t call(Part part) {
 // defines that. root -1: the call has none.
 ncclResult_t collect(Part part, const void *in_place, int root = -1) {
     const char *in = (const char *)part.in, *out = (const char *)part.out;
-    bool apart = in + in_count(part) * width(part.type) <= out || out + out_count(part) * width(part.type) <= in;
-    if (root < -1 || root >= part.comm->size) return ncclInvalidArgument;
-    if (part.kind == KIND_REDUCE && root != part.comm->rank) apart = true; // only the root writes
+    bool apart = in + in_bytes(part) <= out || out + out_bytes(part) <= in;
+    if (root < -1 || root >= part.group->size) return ncclInvalidArgument;
+    if (part.kind == KIND_REDUCE && root != part.group->rank) apart = true; // only the root writes
     if (!apart && part.in != in_place) defect("%s: its buffers overlap without being in place", describe(part).c_str());
     part.root = root;
     return call(std::move(part));
 }
 
-// Blocks of all communicators of this process that may have a kernel waiting.
-int64_t &blocks_in_use() {
-    static int64_t blocks = 0;
-    return blocks;
+// Sends, or receives if `from` is NULL.
+ncclResult_t message(VirtualComm *comm, int source, int target, const void *from, void *to, size_t count, int type,
+                     cudaStream_t stream) {
+    if (source < 0 || source >= comm->size || target < 0 || target >= comm->size) return ncclInvalidArgument;
+    return call({{comm->index, KIND_MESSAGE, source, target, 0, (int64_t)count, type}, comm, from, to, stream});
 }
+
+int64_t blocks_in_use; // of all communicators of this process that may have a kernel waiting
 
 // Blocks of a cluster. The environment has precedence over the configuration (init.cc: envConfigOverride).
 int cluster_size(const ncclConfig_t *config) {
@@ -475,41 +414,37 @@ int cluster_size(const ncclConfig_t *config) {
     const char *asked = getenv("NCCL_CGA_CLUSTER_SIZE");
     if (dry() && dry_figures().capability < FIRST_WITH_CLUSTERS) return 1;
     if (asked != nullptr) return atoi(asked);
-    return config != nullptr && config->cgaClusterSize != NCCL_CONFIG_UNDEF_INT ? config->cgaClusterSize : DEFAULT;
+    return config->cgaClusterSize != NCCL_CONFIG_UNDEF_INT ? config->cgaClusterSize : DEFAULT;
 }
 
 int join_communicator(const ncclUniqueId &id, int size, int rank) {
     JobLock lock;
-    int found = -1;
-    for (int i = 0; i < COMMUNICATORS && found < 0; i++)
-        if (job()->comms[i].used && memcmp(job()->comms[i].id, id.internal, sizeof id.internal) == 0) found = i;
-    for (int i = 0; i < COMMUNICATORS && found < 0; i++) {
-        if (job()->comms[i].used) continue;
-        memset(&job()->comms[i], 0, sizeof job()->comms[i]);
-        memcpy(job()->comms[i].id, id.internal, sizeof id.internal);
-        job()->comms[i].used = true;
-        job()->comms[i].size = size;
-        found = i;
+    Communicator *comm = nullptr, *unused = nullptr;
+    for (Communicator &each : job()->comms) {
+        if (each.used && memcmp(each.id, id.internal, sizeof id.internal) == 0) comm = &each;
+        if (!each.used && unused == nullptr) unused = &each;
     }
-    if (found < 0) defect("more than %d communicators", COMMUNICATORS);
-    Communicator *comm = &job()->comms[found];
+    if (comm == nullptr) {
+        if (unused == nullptr) defect("more than %d communicators", COMMUNICATORS);
+        comm = unused;
+        memset(comm, 0, sizeof *comm);
+        memcpy(comm->id, id.internal, sizeof id.internal);
+        comm->used = true, comm->size = size;
+    }
     if (comm->size != size) defect("a communicator of %d ranks is joined as one of %d", comm->size, size);
     comm->process[rank] = process(), comm->gpu[rank] = current_gpu(), comm->node[rank] = node();
     ncclGetVersion(&comm->version[rank]);
     comm->joined++;
     ring();
-    return found;
+    return (int)(comm - job()->comms);
 }
 
 // Waits until the other ranks have called too: the ranks of this node if `of_node`, else all ranks.
 void leave_communicator(const VirtualComm *comm, bool of_node, const char *call) {
     Communicator *all = shared(comm);
     memory_charge(-comm->bytes);
-    {
-        JobLock lock;
-        blocks_in_use() -= comm->blocks;
-        all->leaves[comm->rank] = true;
-    }
+    blocks_in_use -= comm->blocks;
+    __atomic_store_n(&all->leaves[comm->rank], true, __ATOMIC_SEQ_CST);
     ring();
     auto others_called = [=] {
         for (int r = 0; r < comm->size; r++)
@@ -529,8 +464,8 @@ bool &virtual_gpu::clusters_used() {
 }
 
 void virtual_gpu::check_unregistered(const Region &region) {
-    for (const Registered *each : registrations)
-        if (each->base >= region.base && each->base < region.base + region.size)
+    for (const Registered &each : registrations)
+        if (each.base >= region.base && each.base < region.base + region.size)
             defect("device allocation %lld is freed while it is registered with a communicator",
                    (long long)region.number);
     if (by_nccl.count(region.base) > 0)
@@ -542,7 +477,7 @@ extern "C" {
 ncclResult_t ncclMemAlloc(void **memory, size_t bytes) {
     static uint64_t asked = 0;
     if (fault_comes("memalloc", ++asked) || cudaMalloc(memory, bytes) != cudaSuccess) return ncclUnhandledCudaError;
-    by_nccl[(uintptr_t)*memory] = bytes;
+    by_nccl.insert((uintptr_t)*memory);
     return ncclSuccess;
 }
 
@@ -556,18 +491,15 @@ ncclResult_t ncclMemFree(void *memory) {
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void *memory, size_t bytes, void **handle) {
     Region region = range(memory, (int64_t)bytes, "ncclCommRegister");
     bool usable = by_nccl.count(region.base) > 0;
-    registrations.push_back(new Registered{comm, (uintptr_t)memory, usable ? bytes : 0});
-    *handle = registrations.back();
+    registrations.push_back({comm, (uintptr_t)memory, usable ? bytes : 0});
+    *handle = &registrations.back();
     return ncclSuccess;
 }
 
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle) {
-    for (size_t i = 0; i < registrations.size(); i++) {
-        if (registrations[i] != handle || registrations[i]->comm != comm) continue;
-        delete registrations[i];
-        registrations.erase(registrations.begin() + (long)i);
-        return ncclSuccess;
-    }
+    size_t before = registrations.size();
+    registrations.remove_if([=](const Registered &each) { return &each == handle && each.comm == comm; });
+    if (registrations.size() < before) return ncclSuccess;
     last_error = "Deregister: Could not find handle";
     return ncclInvalidUsage;
 }
@@ -601,14 +533,14 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, 
     take_queues(2);
     VirtualComm *comm = new VirtualComm();
     comm->rank = rank, comm->size = size;
-    comm->blocks = config != nullptr && config->maxCTAs != NCCL_CONFIG_UNDEF_INT ? config->maxCTAs : (int)GROUP_BLOCKS;
+    comm->blocks = config->maxCTAs != NCCL_CONFIG_UNDEF_INT ? config->maxCTAs : (int)GROUP_BLOCKS;
     comm->cluster = cluster_size(config);
     const int fits = std::min((int)SMALLEST_GPU, options().multiprocessors);
-    if ((blocks_in_use() += comm->blocks) > fits)
+    if ((blocks_in_use += comm->blocks) > fits)
         defect(
             "ncclCommInitRank: the communicators of this rank have kernels of %lld blocks in all, of which %d fit at "
             "once: used in different orders on two ranks, what waits keeps out what it waits for (set maxCTAs)",
-            (long long)blocks_in_use(), fits);
+            (long long)blocks_in_use, fits);
     comm->bytes = comm->blocks * CHANNEL_BYTES;
     if (!memory_charge(comm->bytes)) return last_error = "Cuda failure 2 'out of memory'", ncclUnhandledCudaError;
     comm->index = join_communicator(id, size, rank);
@@ -657,29 +589,27 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
 }
 
 ncclResult_t ncclGroupStart(void) {
-    group().depth++;
+    group.depth++;
     return ncclSuccess;
 }
 
 ncclResult_t ncclGroupEnd(void) {
-    if (group().depth-- == 0) return ncclInvalidUsage;
+    if (group.depth-- == 0) return ncclInvalidUsage;
     std::vector<Part> parts;
-    parts.swap(group().parts);
+    parts.swap(group.parts);
     for (const Part &p : parts)
-        if (p.comm != parts[0].comm || p.stream != parts[0].stream)
+        if (p.group != parts[0].group || p.stream != parts[0].stream)
             defect("a group of messages on several communicators or streams: not modelled");
     return parts.empty() ? ncclSuccess : launch(std::make_shared<std::vector<Part>>(std::move(parts)));
 }
 
 ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
-    if (peer < 0 || peer >= comm->size) return ncclInvalidArgument;
-    return call(message_part(comm, comm->rank, peer, from, nullptr, count, type, stream));
+    return message(comm, comm->rank, peer, from, nullptr, count, type, stream);
 }
 
 ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
-    if (peer < 0 || peer >= comm->size) return ncclInvalidArgument;
-    return call(message_part(comm, peer, comm->rank, nullptr, to, count, type, stream));
+    return message(comm, peer, comm->rank, nullptr, to, count, type, stream);
 }
 
 ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t, ncclComm_t comm,

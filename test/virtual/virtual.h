@@ -106,16 +106,30 @@ enum { WIDTH = PROCESSES * CONTEXTS, POSTS = 2048, COMMUNICATORS = 512 };
 struct SharedClock {
     uint32_t width;
     uint32_t at[WIDTH];
+    uint32_t get(int context) const { return context < (int)width ? at[context] : 0; }
+    void copy(const Clock &clock) {
+        width = (uint32_t)clock.at.size();
+        memcpy(at, clock.at.data(), width * sizeof *at);
+    }
 };
 
-// A record that a rank posts for the other ranks: one end of a message, or its part of a collective.
-struct Post {
-    bool used;
-    int comm, kind, source, target; // target -1: collective
+// One end of a message, or one rank's part of a collective: a call of NCCL's as its communicator sees it.
+struct NcclCall {
+    int comm, kind, source, target; // target -1: a collective, of which source is the rank
     uint64_t sequence;
-    int phase, process, type;
-    uint64_t in, out; // offsets in the arena of `process`
     int64_t count;
+    int type;
+    bool same(const NcclCall &other) const {
+        return comm == other.comm && sequence == other.sequence && target == other.target &&
+               (target < 0 || source == other.source);
+    }
+};
+
+// A call that a rank's device has reached, for the devices of the other ranks.
+struct Post : NcclCall {
+    bool used, taken; // taken: the message was received, or the rank has read all inputs
+    int process;
+    uint64_t in;           // offset in the arena of `process`
     int64_t registered[2]; // offsets of input and output in registered memory; -1: not registered
 };
 
