@@ -84,12 +84,6 @@ void blend_order_create(BlendOrder *blend, const double *weights, int sources) {
     }
 }
 
-int64_t blend_order_size(const double *weights, int sources) {
-    BlendOrder blend = {.sources = sources};
-    find_shares_(&blend, weights);
-    return blend.period * (int64_t)sizeof *blend.order;
-}
-
 void blend_order_destroy(BlendOrder *blend) {
     free(blend->order);
     memset(blend, 0, sizeof *blend);
@@ -103,13 +97,6 @@ int blend_order_source(const BlendOrder *blend, int64_t k, int64_t *before) {
 }
 
 // --- the sources
-
-struct Blend {
-    int count;
-    Dataset *source[CONFIG_MAX_SOURCES];
-    const DataSource *config; // [count], owned by the caller of blend_open
-    BlendOrder order;
-};
 
 _Static_assert((int)CONFIG_MAX_SOURCES <= (int)BLEND_ORDER_SOURCES, "every source has its turns");
 
@@ -138,14 +125,13 @@ void blend_close(Blend *blend) {
 }
 
 int64_t blend_order_bytes(const DataConfig *data) {
+    BlendOrder order = {.sources = (int)data->train_sources};
     double weights[CONFIG_MAX_SOURCES];
-    for (int64_t i = 0; i < data->train_sources; i++) weights[i] = data->train[i].weight;
-    return data->train_sources > 1 ? blend_order_size(weights, (int)data->train_sources) : 0;
+    if (order.sources < 2) return 0;
+    for (int i = 0; i < order.sources; i++) weights[i] = data->train[i].weight;
+    find_shares_(&order, weights);
+    return order.period * (int64_t)sizeof *order.order;
 }
-
-int blend_sources(const Blend *blend) { return blend->count; }
-
-const Dataset *blend_source(const Blend *blend, int index) { return blend->source[index]; }
 
 int blend_identify(const Blend *blend, uint64_t *identity, Error *err) {
     Crc64 crc = crc64_make();
@@ -185,7 +171,7 @@ void blend_tell(const Blend *blend, int64_t samples, const Log *log) {
     const BlendOrder *order = &blend->order;
     for (int i = 0; i < blend->count; i++) {
         char count[32];
-        int64_t own = dataset_samples(blend->source[i]);
+        int64_t own = blend->source[i]->samples;
         double share = (double)order->share[i] / (double)order->period, passes = share * (double)samples / (double)own;
         // A single data set is logged only if it repeats.
         if (blend->count == 1 && passes > 1.0)

@@ -8,37 +8,6 @@
 #include "config/config.h"
 #include "dataset.h"
 
-typedef struct Blend Blend;
-
-// Opens every source. A single source must have at least `need` samples. If there are several sources, each must have
-// at least one sample. On failure, returns NULL with err, as dataset_open does.
-Blend *blend_open(const char *key, const DataSource *sources, int64_t count, int64_t seq_len, int64_t vocab,
-                  int64_t need, Error *err);
-void blend_close(Blend *blend);
-
-// Returns the bytes of host memory for the order of several sources; 0 for a single source.
-int64_t blend_order_bytes(const DataConfig *data);
-
-int blend_sources(const Blend *blend);
-const Dataset *blend_source(const Blend *blend, int index);
-
-// Sets *identity to a number that identifies the data: the shards of every source and, with several sources, each
-// source's share. The number is never 0. Returns -1 with err if a shard cannot be read.
-int blend_identify(const Blend *blend, uint64_t *identity, Error *err);
-
-// Returns the source of the sample at a position of training; *sample: its number in that source.
-int blend_sample(const Blend *blend, int64_t seed, int64_t position, int64_t *sample);
-
-// Fetches the tokens of the sample at a position of training, as dataset_fetch does.
-int blend_fetch(const Blend *blend, int64_t seed, int64_t position, int32_t *inputs, int32_t *targets, int64_t stride,
-                Error *err);
-
-// Prefetches the sample at a position of training, as dataset_expect does.
-void blend_expect(const Blend *blend, int64_t seed, int64_t position);
-
-// With several sources, logs each source's share and its number of passes in the first `samples` of training.
-void blend_tell(const Blend *blend, int64_t samples, const Log *log);
-
 // --- the order of several sources, in which every source stays close to its share at all times
 //
 // Weights become integer shares of a period of P turns. After any number k of turns, source i has had k * share_i / P
@@ -60,9 +29,42 @@ typedef struct BlendOrder {
 
 // Computes shares, period and order. Each weight must be positive and at least a millionth of the sum of all weights.
 void blend_order_create(BlendOrder *blend, const double *weights, int sources);
-// Returns the bytes that blend_order_create allocates.
-int64_t blend_order_size(const double *weights, int sources);
 void blend_order_destroy(BlendOrder *blend);
 
 // Returns the source of turn k (0, 1, ...); *before: the number of its earlier turns.
 int blend_order_source(const BlendOrder *blend, int64_t k, int64_t *before);
+
+// --- the sources of a run
+
+typedef struct Blend {
+    int count;
+    Dataset *source[CONFIG_MAX_SOURCES];
+    const DataSource *config; // [count], owned by the caller of blend_open
+    BlendOrder order;
+} Blend;
+
+// Opens every source. A single source must have at least `need` samples. If there are several sources, each must have
+// at least one sample. On failure, returns NULL with err, as dataset_open does.
+Blend *blend_open(const char *key, const DataSource *sources, int64_t count, int64_t seq_len, int64_t vocab,
+                  int64_t need, Error *err);
+void blend_close(Blend *blend);
+
+// Returns the bytes of host memory for the order of several sources; 0 for a single source.
+int64_t blend_order_bytes(const DataConfig *data);
+
+// Sets *identity to a number that identifies the data: the shards of every source and, with several sources, each
+// source's share. The number is never 0. Returns -1 with err if a shard cannot be read.
+int blend_identify(const Blend *blend, uint64_t *identity, Error *err);
+
+// Returns the source of the sample at a position of training; *sample: its number in that source.
+int blend_sample(const Blend *blend, int64_t seed, int64_t position, int64_t *sample);
+
+// Fetches the tokens of the sample at a position of training, as dataset_fetch does.
+int blend_fetch(const Blend *blend, int64_t seed, int64_t position, int32_t *inputs, int32_t *targets, int64_t stride,
+                Error *err);
+
+// Prefetches the sample at a position of training, as dataset_expect does.
+void blend_expect(const Blend *blend, int64_t seed, int64_t position);
+
+// With several sources, logs each source's share and its number of passes in the first `samples` of training.
+void blend_tell(const Blend *blend, int64_t samples, const Log *log);

@@ -5,6 +5,7 @@
 
 #include "base/files.h"
 #include "base/random.h"
+#include "base/units.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +13,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { HEADER_BYTES = 256 * 4, MAGIC_GPT2 = 20240520, MAGIC_LLAMA3 = 20240801, FEISTEL_ROUNDS = 8 };
@@ -24,21 +24,6 @@ enum { SCAN_ALL = 64 << 20, SCAN_MOST = 16 << 20, SCAN_LEAST = 64 << 10 };
 // PIECE_BYTES: bytes of tokens per read, on the stack. PREFIX_BYTES: size of a buffer for a path.
 enum { PIECE_BYTES = 64 << 10, PREFIX_BYTES = 1024 };
 
-typedef struct Shard {
-    char *path;
-    int file;                     // -1: not open
-    int width;                    // bytes of one token: 2 or 4
-    int64_t bytes, begin, tokens; // begin: offset of the first token
-    int64_t first_sample;         // index of the shard's first sample in the data set
-} Shard;
-
-struct Dataset {
-    Shard *shards;
-    int count;
-    int64_t seq_len, vocab, samples, tokens;
-    SideFile side, other; // the first side file, and the first one with another tokenizer; vocab 0: not found
-};
-
 // Up to PIECE_BYTES of tokens, as stored in the file. Files are read, not mapped: if a file shrinks during a run or its
 // disk fails, a read returns an error, but access to a mapping kills the process.
 typedef union TokenPiece {
@@ -48,8 +33,7 @@ typedef union TokenPiece {
 
 // Reads tokens [first, last), or as many as fit in a piece. Returns the number read, or -1 with err.
 static int64_t read_tokens_(const Shard *shard, int64_t first, int64_t last, TokenPiece *piece, Error *err) {
-    int64_t count = PIECE_BYTES / shard->width;
-    if (count > last - first) count = last - first;
+    int64_t count = min_i64(PIECE_BYTES / shard->width, last - first);
     int64_t offset = shard->begin + first * shard->width;
     return file_read(shard->file, shard->path, offset, piece, count * shard->width, err) == 0 ? count : -1;
 }
@@ -85,8 +69,15 @@ typedef struct IndexFile {
     int64_t bytes, sequences;
 } IndexFile;
 
-static int index_damaged_(const IndexFile *index, Error *err, const char *what) {
-    return error_set(err, EXIT_USAGE, "%s %s; copy it again together with its .bin", index->path, what);
+static int index_read_(const IndexFile *index, int64_t offset, void *to, int64_t bytes, Error *err) {
+    return file_read(index->file, index->path, offset, to, bytes, err);
+}
+
+static int index_damaged_(const IndexFile *index, Error *err) {
+    return error_set(err, EXIT_USAGE,
+                     "%s is not an index of Megatron-LM (MMIDIDX, version 1), or it is damaged; copy it again together "
+                     "with its .bin",
+                     index->path);
 }
 
 // Checks that sequences [first, last) are contiguous from byte *at (-1: from any byte); sets *at to their end.
@@ -94,15 +85,13 @@ static int check_sequences_(const IndexFile *index, int64_t first, int64_t last,
     int32_t lengths[INDEX_PIECE];
     int64_t offsets[INDEX_PIECE];
     for (int64_t begin = first, count; begin < last; begin += count) {
-        count = last - begin < INDEX_PIECE ? last - begin : INDEX_PIECE;
-        int64_t of_lengths = INDEX_HEADER + 4 * begin, of_offsets = INDEX_HEADER + 4 * index->sequences + 8 * begin;
-        if (file_read(index->file, index->path, of_lengths, lengths, 4 * count, err) != 0 ||
-            file_read(index->file, index->path, of_offsets, offsets, 8 * count, err) != 0)
+        count = min_i64(last - begin, INDEX_PIECE);
+        if (index_read_(index, INDEX_HEADER + 4 * begin, lengths, 4 * count, err) != 0 ||
+            index_read_(index, INDEX_HEADER + 4 * index->sequences + 8 * begin, offsets, 8 * count, err) != 0)
             return -1;
         for (int64_t i = 0; i < count; i++) {
             if (*at < 0) *at = offsets[i];
-            if (lengths[i] < 0 || offsets[i] != *at || *at > INT64_MAX / 2)
-                return index_damaged_(index, err, "has sequence offsets that are not contiguous");
+            if (lengths[i] < 0 || offsets[i] != *at || *at > INT64_MAX / 2) return index_damaged_(index, err);
             *at += (int64_t)lengths[i] * width;
         }
     }
@@ -114,52 +103,44 @@ static int check_sequences_(const IndexFile *index, int64_t first, int64_t last,
 static int read_index_(IndexFile *index, int64_t bytes, int *width, Error *err) {
     static const char magic[MAGIC_BYTES] = "MMIDIDX";
     unsigned char header[INDEX_HEADER];
-    uint64_t version, counts[2];
-    if (index->bytes < INDEX_HEADER) return index_damaged_(index, err, "is shorter than an index header");
-    if (file_read(index->file, index->path, 0, header, sizeof header, err) != 0) return -1;
+    int64_t version, sequences, documents;
+    if (index->bytes < INDEX_HEADER) return index_damaged_(index, err);
+    if (index_read_(index, 0, header, sizeof header, err) != 0) return -1;
     memcpy(&version, header + MAGIC_BYTES, sizeof version);
-    memcpy(counts, header + 18, sizeof counts);
-    if (memcmp(header, magic, sizeof magic) != 0 || version != 1)
-        return index_damaged_(index, err, "is not an index of Megatron-LM (MMIDIDX, version 1)");
+    memcpy(&sequences, header + 18, sizeof sequences);
+    memcpy(&documents, header + 26, sizeof documents);
+    // Check each count before multiplying: a damaged count may be close to 2^63, or negative.
+    if (memcmp(header, magic, sizeof magic) != 0 || version != 1 || sequences < 0 || sequences > index->bytes ||
+        documents < 0 || documents > index->bytes)
+        return index_damaged_(index, err);
+    int64_t bounds_at = INDEX_HEADER + 12 * sequences, end = bounds_at + 8 * documents;
+    if (index->bytes != end && index->bytes != end + sequences) return index_damaged_(index, err);
     if (header[17] != CODE_INT32 && header[17] != CODE_UINT16)
         return error_set(err, EXIT_USAGE,
                          "%s has token type code %d, not 8 (uint16) or 4 (int32); write the data set again with one "
                          "of these types",
                          index->path, header[17]);
     *width = header[17] == CODE_INT32 ? 4 : 2;
-    // Check each count before multiplying: a damaged count may be close to 2^64.
-    uint64_t most = (uint64_t)index->bytes;
-    if (counts[0] > most || counts[1] > most)
-        return index_damaged_(index, err, "claims more sequences than it has bytes");
-    int64_t sequences = index->sequences = (int64_t)counts[0], documents = (int64_t)counts[1];
-    int64_t bounds_at = INDEX_HEADER + 12 * sequences, expected = bounds_at + 8 * documents;
-    if (index->bytes != expected && index->bytes != expected + sequences)
-        return index_damaged_(index, err, index->bytes < expected ? "is truncated" : "is longer than its header says");
-
-    int64_t end = 0, scanned = sequences < SCAN_SEQUENCES ? sequences : SCAN_SEQUENCES;
-    if (check_sequences_(index, 0, scanned, *width, &end, err) != 0) return -1;
-    if (scanned < sequences) {
-        end = -1; // sequences are skipped, so the last one may begin anywhere
-        if (check_sequences_(index, sequences - 1, sequences, *width, &end, err) != 0) return -1;
-    }
-    if (end != bytes)
+    index->sequences = sequences;
+    int64_t scanned = min_i64(sequences, SCAN_SEQUENCES), at = 0, bounds[2] = {0, sequences};
+    if (check_sequences_(index, 0, scanned, *width, &at, err) != 0) return -1;
+    if (scanned < sequences) at = -1; // sequences are skipped, so the last one may begin anywhere
+    if (scanned < sequences && check_sequences_(index, sequences - 1, sequences, *width, &at, err) != 0) return -1;
+    if (at != bytes)
         return error_set(err, EXIT_USAGE,
                          "%s describes %lld bytes of tokens, but its .bin has %lld; copy both files again", index->path,
-                         (long long)end, (long long)bytes);
-    int64_t bounds[2] = {0, sequences};
-    if (documents > 0 &&
-        (file_read(index->file, index->path, bounds_at, &bounds[0], 8, err) != 0 ||
-         file_read(index->file, index->path, bounds_at + 8 * (documents - 1), &bounds[1], 8, err) != 0))
+                         (long long)at, (long long)bytes);
+    if (documents > 0 && (index_read_(index, bounds_at, &bounds[0], 8, err) != 0 ||
+                          index_read_(index, bounds_at + 8 * (documents - 1), &bounds[1], 8, err) != 0))
         return -1;
-    if (bounds[0] == 0 && bounds[1] == sequences) return 0;
-    return index_damaged_(index, err, "has document bounds that do not cover all sequences");
+    return bounds[0] == 0 && bounds[1] == sequences ? 0 : index_damaged_(index, err);
 }
 
 // ---- opening --------------------------------------------------------------------------------------------------------
 
 // Reads the type and number of tokens from the index next to the file if it exists and belongs to this file, else from
 // the file's header.
-static int shard_header_(Shard *shard, const char *key, Error *err) {
+static int shard_header_(Shard *shard, Error *err) {
     char name[INDEX_PATH];
     uint32_t header[3];
     size_t length = strlen(shard->path);
@@ -167,39 +148,35 @@ static int shard_header_(Shard *shard, const char *key, Error *err) {
     if (named) snprintf(name, sizeof name, "%.*s.idx", (int)length - 4, shard->path);
     if (named && access(name, F_OK) == 0) {
         IndexFile index = {.path = name};
-        Error wrong = {0};
-        index.file = file_open(name, &index.bytes, &wrong);
-        int status = index.file < 0 ? -1 : read_index_(&index, shard->bytes, &shard->width, &wrong);
-        if (index.file >= 0) close(index.file);
-        if (status != 0) return error_set(err, EXIT_USAGE, "%s: %s", key, wrong.text);
-        shard->tokens = shard->bytes / shard->width;
-        return 0;
+        index.file = file_open(name, &index.bytes, err);
+        if (index.file < 0) return -1;
+        int status = read_index_(&index, shard->bytes, &shard->width, err);
+        close(index.file);
+        if (status == 0) shard->tokens = shard->bytes / shard->width;
+        return status;
     }
     if (shard->bytes < HEADER_BYTES)
         return error_set(err, EXIT_USAGE,
-                         "%s: %s has %" PRId64 " bytes, fewer than the %d of a token file's header; "
-                         "make it again with scripts/prepare_data.py",
-                         key, shard->path, shard->bytes, (int)HEADER_BYTES);
+                         "%s has %" PRId64 " bytes, fewer than the %d of a token file's header; make it again with "
+                         "scripts/prepare_data.py",
+                         shard->path, shard->bytes, (int)HEADER_BYTES);
     shard->begin = HEADER_BYTES;
     if (file_read(shard->file, shard->path, 0, header, sizeof header, err) != 0) return -1;
-    int version = header[0] == MAGIC_GPT2 ? 1 : 7;
-    if (header[0] != MAGIC_GPT2 && header[0] != MAGIC_LLAMA3)
+    bool gpt2 = header[0] == MAGIC_GPT2 && header[1] == 1, llama3 = header[0] == MAGIC_LLAMA3 && header[1] == 7;
+    if (!gpt2 && !llama3)
         return error_set(err, EXIT_USAGE,
-                         "%s: %s is not a token file: its first word is %" PRIu32
-                         ", expected %d (GPT-2 kind) or %d (Llama-3 kind), and there is no Megatron-LM .idx next to "
-                         "it; name a token file, or make one with scripts/prepare_data.py",
-                         key, shard->path, header[0], (int)MAGIC_GPT2, (int)MAGIC_LLAMA3);
-    if (header[1] != (uint32_t)version)
-        return error_set(err, EXIT_USAGE, "%s: %s is a token file of version %" PRIu32 ", expected version %d; %s", key,
-                         shard->path, header[1], version, "make it again with scripts/prepare_data.py");
-    shard->width = header[0] == MAGIC_GPT2 ? 2 : 4;
+                         "%s is not a token file: it begins with %" PRIu32 ", version %" PRIu32
+                         ", not with %d, version 1 (GPT-2 kind) or %d, version 7 (Llama-3 kind), and there is no "
+                         "Megatron-LM .idx next to it; name a token file, or make one with scripts/prepare_data.py",
+                         shard->path, header[0], header[1], (int)MAGIC_GPT2, (int)MAGIC_LLAMA3);
+    shard->width = gpt2 ? 2 : 4;
     shard->tokens = header[2];
     int64_t expected = HEADER_BYTES + shard->tokens * shard->width, found = shard->bytes;
     if (expected != found)
         return error_set(err, EXIT_USAGE,
-                         "%s: %s is %s: its header promises %" PRId64 " tokens, that is %" PRId64
+                         "%s is %s: its header promises %" PRId64 " tokens, that is %" PRId64
                          " bytes, but the file has %" PRId64 "; copy it or make it again",
-                         key, shard->path, found < expected ? "truncated" : "too long", shard->tokens, expected, found);
+                         shard->path, found < expected ? "truncated" : "too long", shard->tokens, expected, found);
     return 0;
 }
 
@@ -212,10 +189,7 @@ static int out_of_range_(const Shard *shard, int64_t index, uint32_t token, int6
 
 static int shard_scan_(const Shard *shard, int64_t shards, int64_t vocab, Error *err) {
     TokenPiece piece;
-    int64_t end = SCAN_ALL / shards;
-    if (end > SCAN_MOST) end = SCAN_MOST;
-    if (end < SCAN_LEAST) end = SCAN_LEAST;
-    if (end > shard->tokens) end = shard->tokens;
+    int64_t end = min_i64(max_i64(min_i64(SCAN_ALL / shards, SCAN_MOST), SCAN_LEAST), shard->tokens);
     for (int64_t at = 0, count; at < end; at += count) {
         count = read_tokens_(shard, at, end, &piece, err);
         if (count < 0) return -1;
@@ -232,19 +206,10 @@ static int shard_scan_(const Shard *shard, int64_t shards, int64_t vocab, Error 
     return 0;
 }
 
-static int shard_open_(Dataset *dataset, Shard *shard, const char *key, Error *err) {
-    struct stat status;
-    shard->file = open(shard->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a named pipe must not block the start
-    if (shard->file < 0 || fstat(shard->file, &status) != 0)
-        return error_set(err, EXIT_USAGE, "%s: %s cannot be opened: %s", key, shard->path, strerror(errno));
-    if (!S_ISREG(status.st_mode))
-        return error_set(err, EXIT_USAGE, "%s: %s is %s; name token files, such as DIR/*.bin", key, shard->path,
-                         S_ISDIR(status.st_mode) ? "a directory" : "not a regular file");
-    shard->bytes = status.st_size;
-    if (shard_header_(shard, key, err) != 0) return -1;
-    Error range = {0};
-    if (shard_scan_(shard, dataset->count, dataset->vocab, &range) != 0)
-        return error_set(err, range.code, "%s: %s", key, range.text);
+static int shard_open_(Dataset *dataset, Shard *shard, Error *err) {
+    shard->file = file_open(shard->path, &shard->bytes, err);
+    if (shard->file < 0) return err->code = EXIT_USAGE, -1;
+    if (shard_header_(shard, err) != 0 || shard_scan_(shard, dataset->count, dataset->vocab, err) != 0) return -1;
     // Samples come from all over the file, so read-ahead would be wasted.
     (void)posix_fadvise(shard->file, 0, 0, POSIX_FADV_RANDOM);
     shard->first_sample = dataset->samples;
@@ -254,26 +219,26 @@ static int shard_open_(Dataset *dataset, Shard *shard, const char *key, Error *e
 }
 
 // Checks a shard's side file, unless its path equals `last`, the path of the previous side file. Updates `last`.
-static int check_side_(Dataset *dataset, const char *shard, char last[SIDE_FILE_PATH], const char *key, Error *err) {
+static int check_side_(Dataset *dataset, const char *shard, char last[SIDE_FILE_PATH], Error *err) {
     SideFile side;
     Error damage = {0};
     char path[SIDE_FILE_PATH];
     if (!side_file_path(shard, path) || strcmp(path, last) == 0) return 0;
     strcpy(last, path);
     int found = side_file_read(&side, path, &damage);
-    if (found < 0)
-        return error_set(err, EXIT_USAGE, "%s: %s; make the data set again, or remove this file", key, damage.text);
+    if (found < 0) return error_set(err, EXIT_USAGE, "%s; make the data set again, or remove this file", damage.text);
     if (found == 0) return 0;
-    if (dataset->side.vocab == 0) dataset->side = side;
-    else if (dataset->other.vocab == 0 && !side_file_same_tokenizer(&dataset->side, &side)) dataset->other = side;
+    if (dataset->side[0].vocab == 0) dataset->side[0] = side;
+    else if (dataset->side[1].vocab == 0 && !side_file_same_tokenizer(&dataset->side[0], &side))
+        dataset->side[1] = side;
     if (side.vocab <= dataset->vocab) return 0;
     return error_set(err, EXIT_USAGE,
-                     "%s: the tokenizer (%s) has a vocabulary of %" PRId64
+                     "the tokenizer (%s) has a vocabulary of %" PRId64
                      " according to %s, more than model.vocab %" PRId64 "; set model.vocab to %" PRId64,
-                     key, side.tokenizer, side.vocab, side.path, dataset->vocab, side.vocab);
+                     side.tokenizer, side.vocab, side.path, dataset->vocab, side.vocab);
 }
 
-static int dataset_open_(Dataset *dataset, const char *key, const char *pattern, int64_t need, Error *err) {
+static int dataset_open_(Dataset *dataset, const char *pattern, int64_t need, Error *err) {
     enum { MOST_WILD = 4 };
     glob_t names;
     int wild = 0;
@@ -284,8 +249,8 @@ static int dataset_open_(Dataset *dataset, const char *key, const char *pattern,
         if (strcspn(at, "*?[") < length) wild++;
         if (up || wild > MOST_WILD)
             return error_set(err, EXIT_USAGE,
-                             "%s: %.200s has %s; name the folder, or a pattern for the files of one folder", key,
-                             pattern, up ? "/../ after a wildcard" : "wildcards in more than 4 parts of the path");
+                             "%.200s has %s; name the folder, or a pattern for the files of one folder", pattern,
+                             up ? "/../ after a wildcard" : "wildcards in more than 4 parts of the path");
         at += length;
     }
     // 2. List the shards.
@@ -295,10 +260,10 @@ static int dataset_open_(Dataset *dataset, const char *key, const char *pattern,
         status = glob(prefix, 0, NULL, &names);
     if (status == GLOB_NOMATCH)
         return error_set(err, EXIT_USAGE,
-                         "%s: no file matches %s; make the tiny data set with `make data`, or one of your own with "
+                         "no file matches %s; make the tiny data set with `make data`, or one of your own with "
                          "scripts/prepare_data.py FILE...",
-                         key, pattern);
-    if (status != 0) return error_set(err, EXIT_USAGE, "%s: cannot list the files that match %s", key, pattern);
+                         pattern);
+    if (status != 0) return error_set(err, EXIT_USAGE, "cannot list the files that match %s", pattern);
     dataset->shards = xcalloc(names.gl_pathc, sizeof *dataset->shards);
     dataset->count = (int)names.gl_pathc;
     for (int i = 0; i < dataset->count; i++)
@@ -310,24 +275,25 @@ static int dataset_open_(Dataset *dataset, const char *key, const char *pattern,
     // 4. Open them, and check that they have enough sequences.
     char last[SIDE_FILE_PATH] = "";
     for (int i = 0; i < dataset->count; i++)
-        if (check_side_(dataset, dataset->shards[i].path, last, key, err) != 0 ||
-            shard_open_(dataset, &dataset->shards[i], key, err) != 0)
+        if (check_side_(dataset, dataset->shards[i].path, last, err) != 0 ||
+            shard_open_(dataset, &dataset->shards[i], err) != 0)
             return -1;
     if (need < 1) need = 1;
     if (dataset->samples >= need) return 0;
     return error_set(err, EXIT_USAGE,
-                     "%s: %s has %" PRId64 " tokens in %d file%s, enough for %" PRId64 " sequences of %" PRId64
-                     "; %" PRId64 " sequences are needed, at least %" PRId64 " tokens",
-                     key, pattern, dataset->tokens, dataset->count, dataset->count == 1 ? "" : "s", dataset->samples,
+                     "%s has %" PRId64 " tokens in %d file%s, enough for %" PRId64 " sequences of %" PRId64 "; %" PRId64
+                     " sequences are needed, at least %" PRId64 " tokens",
+                     pattern, dataset->tokens, dataset->count, dataset->count == 1 ? "" : "s", dataset->samples,
                      dataset->seq_len, need, need * dataset->seq_len + 1);
 }
 
 Dataset *dataset_open(const char *key, const char *glob, int64_t seq_len, int64_t vocab, int64_t need, Error *err) {
     Dataset *dataset = xcalloc(1, sizeof *dataset);
     *dataset = (Dataset){.seq_len = seq_len, .vocab = vocab};
-    if (dataset_open_(dataset, key, glob, need, err) == 0) return dataset;
+    Error wrong = {0};
+    if (dataset_open_(dataset, glob, need, &wrong) == 0) return dataset;
     dataset_close(dataset);
-    return NULL;
+    return error_null(err, wrong.code, "%s: %s", key, wrong.text);
 }
 
 void dataset_close(Dataset *dataset) {
@@ -339,18 +305,11 @@ void dataset_close(Dataset *dataset) {
     free_all(dataset->shards, dataset);
 }
 
-int64_t dataset_samples(const Dataset *dataset) { return dataset->samples; }
-
-const SideFile *dataset_side(const Dataset *dataset, int index) {
-    const SideFile *side = index == 0 ? &dataset->side : &dataset->other;
-    return side->vocab == 0 ? NULL : side;
-}
-
 // Without a side file, every document in a shard of llm.c begins with token 50256 (GPT-2 kind) or 128000 (Llama-3
 // kind). A vocabulary of 257 means that the tokens are bytes; documents then begin with token 256.
 int64_t dataset_end_of_text(const Dataset *dataset) {
     const Shard *first = &dataset->shards[0];
-    if (dataset->side.vocab != 0) return dataset->side.eot;
+    if (dataset->side[0].vocab != 0) return dataset->side[0].eot;
     int64_t token = first->width == 4 ? 128000 : dataset->vocab == 257 ? 256 : 50256;
     return first->begin == HEADER_BYTES && token < dataset->vocab ? token : -1;
 }
@@ -428,7 +387,7 @@ int64_t permute_index(int64_t index, int64_t count, uint64_t seed, uint64_t epoc
 int dataset_identify(const Dataset *dataset, const Crc64 *crc, uint64_t *raw, Error *err) {
     for (int i = 0; i < dataset->count; i++) {
         const Shard *shard = &dataset->shards[i];
-        int64_t most = PIECE_BYTES / shard->width, last = shard->tokens > most ? shard->tokens - most : 0;
+        int64_t last = max_i64(0, shard->tokens - PIECE_BYTES / shard->width);
         const int64_t parts[2] = {0, last};
         *raw = crc64_add(crc, *raw, &shard->tokens, sizeof shard->tokens);
         for (int part = 0; part < 2; part++) {

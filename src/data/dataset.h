@@ -13,7 +13,20 @@
 #include "base/log.h"
 #include "side_file.h"
 
-typedef struct Dataset Dataset;
+typedef struct Shard {
+    char *path;
+    int file;                     // -1: not open
+    int width;                    // bytes of one token: 2 or 4
+    int64_t bytes, begin, tokens; // begin: offset of the first token
+    int64_t first_sample;         // index of the shard's first sample in the data set
+} Shard;
+
+typedef struct Dataset {
+    Shard *shards;
+    int count;
+    int64_t seq_len, vocab, samples, tokens;
+    SideFile side[2]; // the first side file, and the first one with another tokenizer; vocab 0: not found
+} Dataset;
 
 // Opens every shard that the glob matches, in name order. Checks every shard's magic and version, its token count
 // against the file's length, and the tokens in its first part against vocab. `key` ("data.train") names the setting in
@@ -22,11 +35,6 @@ typedef struct Dataset Dataset;
 // `need` samples of seq_len tokens.
 Dataset *dataset_open(const char *key, const char *glob, int64_t seq_len, int64_t vocab, int64_t need, Error *err);
 void dataset_close(Dataset *dataset);
-
-int64_t dataset_samples(const Dataset *dataset);
-
-// Returns the first side file of the shards (index 0), or the first with another tokenizer (index 1). NULL: not found.
-const SideFile *dataset_side(const Dataset *dataset, int index);
 
 // Returns the token that begins every document: the side file's, else the token that llm.c uses. -1: unknown.
 int64_t dataset_end_of_text(const Dataset *dataset);

@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/files.h"
+#include "base/units.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,165 +12,99 @@
 enum { HEADER_BYTES = 256 * 4, MAGIC = 20240522, VERSION_16 = 1, VERSION_32 = 2, MOST_BYTES = 1 << 30 };
 enum { BEGIN_EXAMPLE = 65535, MOST_EXAMPLES = 65536 };
 
-typedef struct ExampleRow {
-    const uint32_t *context, *completion;
-    int64_t context_tokens, completion_tokens;
-} ExampleRow;
-
-typedef struct Example {
-    int64_t first_row, rows, label;
-} Example;
-
-struct Evaluation {
-    uint32_t *words; // words of the file, after its header
-    int64_t seq_len, vocab;
-    ExampleRow *rows;
-    int64_t row_count;
-    Example *examples;
-    int64_t example_count, left_out;
-};
-
-// The unread part of the file, and the position for error messages.
-typedef struct Cursor {
-    const char *key, *path;
-    const uint32_t *at, *end;
-    int64_t example;
-    int width; // bytes of a word in the file
-} Cursor;
-
-static int damaged_(const Cursor *cursor, Error *err, const char *what) {
-    return error_set(err, EXIT_USAGE, "%s: %s is damaged: example %lld %s; make it again with scripts/prepare_eval.py",
-                     cursor->key, cursor->path, (long long)cursor->example, what);
-}
-
-// Reads a count and that many tokens. Returns the tokens, or NULL with err.
-static const uint32_t *tokens_(const Evaluation *evaluation, Cursor *cursor, int64_t *count, Error *err) {
-    *count = cursor->at < cursor->end ? *cursor->at++ : 0;
-    const uint32_t *tokens = cursor->at;
-    if (*count == 0 || *count > cursor->end - cursor->at) {
-        damaged_(cursor, err, *count == 0 ? "has a text without tokens" : "has more tokens than its size says");
-        return NULL;
-    }
-    cursor->at += *count;
-    for (int64_t i = 0; i < *count; i++) {
-        if (tokens[i] < evaluation->vocab) continue;
-        error_set(err, EXIT_USAGE,
-                  "%s: %s: example %lld has token %u, outside a vocabulary of %lld; make the file with the model's "
-                  "tokenizer",
-                  cursor->key, cursor->path, (long long)cursor->example, tokens[i], (long long)evaluation->vocab);
-        return NULL;
-    }
-    return tokens;
-}
-
-// Reads an example and its rows. Leaves out an example with a row that is too long.
-static int read_example_(Evaluation *evaluation, Cursor *cursor, Error *err) {
+// Reads example `number`, of which `left` words remain in the file. Leaves it out if a row is too long. Returns its
+// words; 0 if it is damaged; -1 with err if a token is outside the vocabulary.
+static int64_t read_example_(Evaluation *evaluation, const uint32_t *fields, int64_t left, int64_t width,
+                             int64_t number, Error *err) {
     enum { START, BYTES, NUMBER, LABEL, COMPLETIONS, FIELDS };
-    const uint32_t *fields = cursor->at, *file_end = cursor->end;
-    if (file_end - fields < FIELDS) return damaged_(cursor, err, "is cut off");
-    if (fields[START] != BEGIN_EXAMPLE) return damaged_(cursor, err, "does not begin where the previous example ends");
-    if (fields[NUMBER] != cursor->example) return damaged_(cursor, err, "has the wrong number");
-    int64_t words = fields[BYTES] / (uint32_t)cursor->width;
-    if (words * cursor->width != fields[BYTES] || words < FIELDS || words > file_end - fields)
-        return damaged_(cursor, err, "has an impossible size");
-    if (fields[COMPLETIONS] < 2) return damaged_(cursor, err, "has fewer than two completions");
-    if (fields[LABEL] >= fields[COMPLETIONS])
-        return damaged_(cursor, err, "has a label that is not one of its completions");
-    cursor->at += FIELDS;
-    cursor->end = fields + words; // the example's end, until its texts are read
-    Example example = {evaluation->row_count, fields[COMPLETIONS], fields[LABEL]};
-    int64_t context_tokens;
+    if (left < FIELDS || fields[START] != BEGIN_EXAMPLE || fields[NUMBER] != number) return 0;
+    if (fields[COMPLETIONS] < 2 || fields[LABEL] >= fields[COMPLETIONS] || fields[BYTES] % width != 0) return 0;
+    int64_t words = fields[BYTES] / width;
+    if (words < FIELDS || words > left) return 0;
+    const uint32_t *at = fields + FIELDS, *end = fields + words;
+    Example example = {evaluation->rows, fields[COMPLETIONS], fields[LABEL]};
+    ExampleRow row = {0};
     bool fits = true;
-    const uint32_t *context = tokens_(evaluation, cursor, &context_tokens, err);
-    if (context == NULL) return -1;
-    for (int64_t i = 0; i < example.rows; i++) {
-        evaluation->rows = xgrow(evaluation->rows, evaluation->row_count, sizeof *evaluation->rows);
-        ExampleRow *row = &evaluation->rows[evaluation->row_count++];
-        *row = (ExampleRow){.context = context, .context_tokens = context_tokens};
-        row->completion = tokens_(evaluation, cursor, &row->completion_tokens, err);
-        if (row->completion == NULL) return -1;
-        fits = fits && context_tokens + row->completion_tokens <= evaluation->seq_len + 1;
+    for (int64_t text = -1; text < example.rows; text++) { // -1: the context
+        int64_t count = at < end ? *at++ : 0;
+        if (count == 0 || count > end - at) return 0;
+        for (int64_t i = 0; i < count; i++)
+            if (at[i] >= evaluation->vocab)
+                return error_set(err, EXIT_USAGE,
+                                 "example %lld has token %u, outside a vocabulary of %lld; make the file with the "
+                                 "model's tokenizer",
+                                 (long long)number, at[i], (long long)evaluation->vocab);
+        if (text < 0) {
+            row.context = at, row.context_tokens = count;
+        } else {
+            row.completion = at, row.completion_tokens = count;
+            evaluation->row = xgrow(evaluation->row, evaluation->rows, sizeof row);
+            evaluation->row[evaluation->rows++] = row;
+            fits = fits && row.context_tokens + count <= evaluation->seq_len + 1;
+        }
+        at += count;
     }
-    if (cursor->at != cursor->end) return damaged_(cursor, err, "has fewer tokens than its size says");
-    cursor->end = file_end;
+    if (at != end) return 0;
     if (fits) {
-        evaluation->examples[evaluation->example_count++] = example;
+        evaluation->example[evaluation->examples++] = example;
     } else {
-        evaluation->row_count = example.first_row;
+        evaluation->rows = example.first_row;
         evaluation->left_out++;
     }
-    return 0;
+    return words;
 }
 
-static int read_examples_(Evaluation *evaluation, const char *key, const char *path, const char *file, int64_t bytes,
-                          Error *err) {
+// Reads the file, of `bytes` bytes. Errors do not name it.
+static int read_examples_(Evaluation *evaluation, const char *file, int64_t bytes, Error *err) {
     const uint32_t *header = (const uint32_t *)(const void *)file;
-    Cursor cursor = {.key = key, .path = path};
-    if (header[0] != MAGIC)
-        return error_set(err, EXIT_USAGE,
-                         "%s: %s is not an evaluation file: its first word is %u, expected %d; make one with "
-                         "scripts/prepare_eval.py",
-                         key, path, header[0], (int)MAGIC);
-    if (header[1] != VERSION_16 && header[1] != VERSION_32)
-        return error_set(err, EXIT_USAGE, "%s: %s has version %u, expected %d or %d; make it again", key, path,
-                         header[1], (int)VERSION_16, (int)VERSION_32);
-    if (header[2] < 1 || header[2] > MOST_EXAMPLES)
-        return error_set(err, EXIT_USAGE, "%s: %s has %u examples by its header; 1 to %d are supported", key, path,
-                         header[2], (int)MOST_EXAMPLES);
-    cursor.width = header[1] == VERSION_16 ? 2 : 4;
     const void *words = file + HEADER_BYTES;
     const uint16_t *narrow = words;
-    int64_t count = (bytes - HEADER_BYTES) / cursor.width;
+    if (bytes < HEADER_BYTES || header[0] != MAGIC || (header[1] != VERSION_16 && header[1] != VERSION_32) ||
+        header[2] < 1 || header[2] > MOST_EXAMPLES)
+        return error_set(err, EXIT_USAGE,
+                         "is not an evaluation file of version 1 or 2 with 1 to %d examples; make one with "
+                         "scripts/prepare_eval.py",
+                         (int)MOST_EXAMPLES);
+    int64_t width = header[1] == VERSION_16 ? 2 : 4, count = (bytes - HEADER_BYTES) / width, at = 0, longest = 0, read;
     evaluation->words = xmalloc((size_t)(count + 1) * sizeof *evaluation->words);
-    if (cursor.width == 4) memcpy(evaluation->words, words, (size_t)count * 4);
-    for (int64_t i = 0; cursor.width == 2 && i < count; i++) evaluation->words[i] = narrow[i];
-    cursor.at = evaluation->words;
-    cursor.end = cursor.at + count;
-    evaluation->examples = xcalloc(header[2], sizeof *evaluation->examples);
-    int64_t longest = 0;
-    for (; cursor.example < header[2]; cursor.example++) {
-        const uint32_t *begin = cursor.at;
-        if (read_example_(evaluation, &cursor, err) != 0) return -1;
-        if ((cursor.at - begin) * cursor.width > longest) longest = (cursor.at - begin) * cursor.width;
+    for (int64_t i = 0; i < count; i++) evaluation->words[i] = width == 2 ? narrow[i] : header[HEADER_BYTES / 4 + i];
+    evaluation->example = xcalloc(header[2], sizeof *evaluation->example);
+    for (int64_t i = 0; i < header[2]; i++, at += read) {
+        read = read_example_(evaluation, evaluation->words + at, count - at, width, i, err);
+        longest = max_i64(longest, read * width);
+        if (read < 0) return -1;
+        if (read == 0)
+            return error_set(err, EXIT_USAGE,
+                             "example %lld is damaged; make the file again with scripts/prepare_eval.py", (long long)i);
     }
-    if (cursor.at != cursor.end || bytes % cursor.width != 0 || longest != header[3])
-        return error_set(err, EXIT_USAGE, "%s: %s does not match its header (%u examples, the longest %u bytes): %s",
-                         key, path, header[2], header[3],
-                         longest != header[3] ? "the longest example has a different size" : "extra data");
-    if (evaluation->example_count > 0) return 0;
+    if (at != count || bytes % width != 0 || longest != header[3])
+        return error_set(err, EXIT_USAGE,
+                         "does not match its header (%u examples, the longest %u bytes); make it again with "
+                         "scripts/prepare_eval.py",
+                         header[2], header[3]);
+    if (evaluation->examples > 0) return 0;
     return error_set(err, EXIT_USAGE,
-                     "%s: all %u examples of %s are longer than model.seq_len %lld; increase it, or remove the key",
-                     key, header[2], path, (long long)evaluation->seq_len);
+                     "all %u examples are longer than model.seq_len %lld; increase it, or remove the key", header[2],
+                     (long long)evaluation->seq_len);
 }
 
 Evaluation *evaluation_open(const char *key, const char *path, int64_t seq_len, int64_t vocab, Error *err) {
     Evaluation *evaluation = xcalloc(1, sizeof *evaluation);
-    int64_t bytes = 0;
-    int status;
-    Error wrong = {0};
-    char *file = file_read_whole(path, MOST_BYTES, &bytes, &wrong);
     *evaluation = (Evaluation){.seq_len = seq_len, .vocab = vocab};
-    if (file == NULL) status = error_set(err, EXIT_USAGE, "%s: %s", key, wrong.text);
-    else if (bytes < HEADER_BYTES)
-        status = error_set(err, EXIT_USAGE, "%s: %s is too short for an evaluation file; make one with %s", key, path,
-                           "scripts/prepare_eval.py");
-    else status = read_examples_(evaluation, key, path, file, bytes, err);
+    int64_t bytes = 0;
+    Error unread = {0}, wrong = {0};
+    char *file = file_read_whole(path, MOST_BYTES, &bytes, &unread);
+    int status = file == NULL ? -1 : read_examples_(evaluation, file, bytes, &wrong);
     free(file);
     if (status == 0) return evaluation;
     evaluation_close(evaluation);
-    return NULL;
+    if (wrong.code == 0) return error_null(err, EXIT_USAGE, "%s: %s", key, unread.text);
+    return error_null(err, EXIT_USAGE, "%s: %s: %s", key, path, wrong.text);
 }
 
 void evaluation_close(Evaluation *evaluation) {
-    if (evaluation == NULL) return;
-    free_all(evaluation->words, evaluation->rows, evaluation->examples, evaluation);
+    if (evaluation != NULL) free_all(evaluation->words, evaluation->row, evaluation->example, evaluation);
 }
-
-int64_t evaluation_examples(const Evaluation *evaluation) { return evaluation->example_count; }
-
-int64_t evaluation_left_out(const Evaluation *evaluation) { return evaluation->left_out; }
-
-int64_t evaluation_rows(const Evaluation *evaluation) { return evaluation->row_count; }
 
 static int32_t row_token_(const ExampleRow *row, int64_t i) {
     if (i < row->context_tokens) return (int32_t)row->context[i];
@@ -178,7 +113,7 @@ static int32_t row_token_(const ExampleRow *row, int64_t i) {
 
 void evaluation_fetch(const Evaluation *evaluation, int64_t row, int32_t *inputs, int32_t *targets, int64_t stride) {
     static const ExampleRow none = {NULL, NULL, 0, 0};
-    const ExampleRow *from = row < evaluation->row_count ? &evaluation->rows[row] : &none;
+    const ExampleRow *from = row < evaluation->rows ? &evaluation->row[row] : &none;
     for (int64_t i = 0; i < evaluation->seq_len; i++) {
         inputs[i * stride] = row_token_(from, i);
         targets[i * stride] = row_token_(from, i + 1);
@@ -186,7 +121,7 @@ void evaluation_fetch(const Evaluation *evaluation, int64_t row, int32_t *inputs
 }
 
 double evaluation_mean(const Evaluation *evaluation, int64_t row, const float *losses, int64_t stride) {
-    const ExampleRow *of = &evaluation->rows[row];
+    const ExampleRow *of = &evaluation->row[row];
     double sum = 0.0;
     // The last token of the context predicts the first one of the completion.
     for (int64_t i = 0; i < of->completion_tokens; i++) sum += losses[(of->context_tokens - 1 + i) * stride];
@@ -195,8 +130,8 @@ double evaluation_mean(const Evaluation *evaluation, int64_t row, const float *l
 
 int64_t evaluation_correct(const Evaluation *evaluation, const double *means) {
     int64_t correct = 0;
-    for (int64_t i = 0; i < evaluation->example_count; i++) {
-        const Example *example = &evaluation->examples[i];
+    for (int64_t i = 0; i < evaluation->examples; i++) {
+        const Example *example = &evaluation->example[i];
         const double *of = means + example->first_row;
         int64_t best = 0;
         for (int64_t k = 1; k < example->rows; k++)

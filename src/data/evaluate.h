@@ -10,17 +10,28 @@
 
 #include "base/log.h"
 
-typedef struct Evaluation Evaluation;
+// A row; an example: its first row, how many it has, and which one is right. Both point into Evaluation.words.
+typedef struct ExampleRow {
+    const uint32_t *context, *completion;
+    int64_t context_tokens, completion_tokens;
+} ExampleRow;
+
+typedef struct Example {
+    int64_t first_row, rows, label;
+} Example;
+
+typedef struct Evaluation {
+    int64_t seq_len, vocab;
+    int64_t examples, left_out, rows; // examples kept and left out; rows of those kept
+    uint32_t *words;                  // words of the file, after its header
+    Example *example;
+    ExampleRow *row;
+} Evaluation;
 
 // Reads and checks the file. Examples with a row of more than seq_len + 1 tokens are left out. Errors begin with `key`
-// (code 2): no such file, another kind of file, damaged (which example, and how), a token outside the vocabulary, no
-// example left.
+// (code 2): no such file, another kind of file, a damaged example, a token outside the vocabulary, no example left.
 Evaluation *evaluation_open(const char *key, const char *path, int64_t seq_len, int64_t vocab, Error *err);
 void evaluation_close(Evaluation *evaluation);
-
-int64_t evaluation_examples(const Evaluation *evaluation); // examples kept
-int64_t evaluation_left_out(const Evaluation *evaluation);
-int64_t evaluation_rows(const Evaluation *evaluation);
 
 // Writes a row as strided inputs and targets of seq_len tokens, and zeros after its end and for nonexistent rows.
 void evaluation_fetch(const Evaluation *evaluation, int64_t row, int32_t *inputs, int32_t *targets, int64_t stride);

@@ -483,12 +483,12 @@ int run_create(Run *run, const Config *config, const Model *model, const Options
     details_phase(&details, "groups of ranks");
     if (check_checkpoints_together_(run, ask, err) != 0) return -1;
     if (fail_together_(world, run_open_data(config, ask, &run->sets, err), err) != 0) return -1;
-    int64_t left_out = run->sets.hellaswag == NULL ? 0 : evaluation_left_out(run->sets.hellaswag);
+    int64_t left_out = run->sets.hellaswag == NULL ? 0 : run->sets.hellaswag->left_out;
     if (left_out > 0)
         log_line(&run->all,
                  "data.hellaswag: %lld of %lld examples are left out: context and completion have more than "
                  "seq_len + 1 = %lld tokens",
-                 (long long)left_out, (long long)(left_out + evaluation_examples(run->sets.hellaswag)),
+                 (long long)left_out, (long long)(left_out + run->sets.hellaswag->examples),
                  (long long)config->model.seq_len + 1);
     if (trains) blend_tell(run->sets.train, config_samples(config, 0, config->train.steps), &run->all);
     details_phase(&details, "data opened");

@@ -3,8 +3,8 @@
 
 // Returns the data sets in their order, the sources of data.train first; NULL after the last.
 static const Dataset *dataset_at_(const RunData *data, int i) {
-    int sources = data->train == NULL ? 0 : blend_sources(data->train);
-    return i < sources ? blend_source(data->train, i) : i == sources ? data->val : NULL;
+    int sources = data->train == NULL ? 0 : data->train->count;
+    return i < sources ? data->train->source[i] : i == sources ? data->val : NULL;
 }
 
 int run_open_data(const Config *config, const Options *ask, RunData *data, Error *err) {
@@ -39,9 +39,10 @@ int run_open_data(const Config *config, const Options *ask, RunData *data, Error
     // 3. With two tokenizers the same token would mean different text, and the model would learn neither.
     const SideFile *first = NULL, *other = NULL;
     for (int i = 0; data->train != NULL && other == NULL && (set = dataset_at_(data, i / 2)) != NULL; i++) {
-        const SideFile *side = dataset_side(set, i % 2); // the set's first side file, then the first that differs
+        const SideFile *side = &set->side[i % 2]; // the set's first side file, then the first that differs
+        if (side->vocab == 0) continue;
         if (first == NULL) first = side;
-        if (side != NULL && !side_file_same_tokenizer(first, side)) other = side;
+        if (!side_file_same_tokenizer(first, side)) other = side;
     }
     if (other != NULL && !c->mixed_tokenizers)
         return config_error(config, "data.train", err,

@@ -71,7 +71,7 @@ static int evaluate_(Run *run, int64_t *correct, bool *stop, Error *err) {
     const Evaluation *questions = run->sets.hellaswag;
     const Stage *stage = &run->stage;
     const Shape *s = &stage->at.shape;
-    int64_t rows = evaluation_rows(questions), batch = run->config->train.global_batch;
+    int64_t rows = questions->rows, batch = run->config->train.global_batch;
     // The losses of a microbatch, ordered by position in the complete sequences. Positions of other context ranks stay
     // 0, so a row's mean is the sum of the values of its context ranks.
     int64_t count = stage->at.rows * s->context_ranks, piece = stage->at.rows / s->pieces;
@@ -111,8 +111,8 @@ int run_evaluate_step(Run *run, int64_t step, Error *err) {
     Error trouble = {0};
     if (evaluate_(run, &correct, &stop, err) != 0) return -1;
     if (run->metrics == NULL || stop) return 0;
-    metrics_eval(run->metrics, step, correct, evaluation_examples(run->sets.hellaswag),
-                 evaluation_left_out(run->sets.hellaswag), &trouble);
+    metrics_eval(run->metrics, step, correct, run->sets.hellaswag->examples,
+                 run->sets.hellaswag->left_out, &trouble);
     run_tell_metrics(run, step, &trouble);
     return 0;
 }
@@ -122,7 +122,7 @@ int run_evaluate_step(Run *run, int64_t step, Error *err) {
 int run_validate(Run *run, bool json, Error *err) {
     const Config *config = run->config;
     bool asks = run->sets.hellaswag != NULL, stop = false;
-    int64_t correct = 0, examples = asks ? evaluation_examples(run->sets.hellaswag) : 0;
+    int64_t correct = 0, examples = asks ? run->sets.hellaswag->examples : 0;
     double loss;
     run_listen(run);
     status_page_set_action(run->status_page, "validation");

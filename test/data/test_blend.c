@@ -41,7 +41,9 @@ TEST(other_weights_are_rounded_to_a_millionth) {
     BlendOrder order;
     blend_order_create(&order, weights, 4);
     assert_int_equal(order.period, BLEND_ORDER_MOST);
-    assert_int_equal(blend_order_size(weights, 4), 4 * BLEND_ORDER_MOST);
+    DataConfig config = {.train_sources = 4};
+    for (int i = 0; i < 4; i++) config.train[i].weight = weights[i];
+    assert_int_equal(blend_order_bytes(&config), 4 * BLEND_ORDER_MOST);
     for (int i = 0; i < 4; i++)
         assert_true(fabs((double)order.share[i] / (double)order.period - weights[i] / sum) <= 1e-6);
     blend_order_destroy(&order);

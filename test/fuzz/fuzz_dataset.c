@@ -19,9 +19,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                     VOCABULARY, 1, &err);
     PROMISE(dataset != NULL ? err.code == 0 : err.code != 0 && strncmp(err.text, "data.train: ", 12) == 0);
     int32_t inputs[64], targets[64];
-    for (int64_t i = 0; dataset != NULL && i < dataset_samples(dataset); i++) {
+    for (int64_t i = 0; dataset != NULL && i < dataset->samples; i++) {
         int64_t sample = dataset_shuffled(dataset, 1337, i);
-        PROMISE(sample >= 0 && sample < dataset_samples(dataset));
+        PROMISE(sample >= 0 && sample < dataset->samples);
         if (dataset_fetch(dataset, sample, inputs, targets, 1, &err) != 0) continue;
         for (int64_t k = 0; k < seq_len; k++) {
             PROMISE(inputs[k] >= 0 && inputs[k] < VOCABULARY && targets[k] >= 0 && targets[k] < VOCABULARY);

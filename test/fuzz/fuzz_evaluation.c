@@ -10,7 +10,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     Evaluation *evaluation = evaluation_open("x", fuzz_file("eval.bin", data, size), LENGTH, VOCABULARY, &err);
     PROMISE(evaluation != NULL ? err.code == 0 : err.code != 0 && strncmp(err.text, "x: ", 3) == 0);
     if (evaluation == NULL) return 0;
-    int64_t rows = evaluation_rows(evaluation);
+    int64_t rows = evaluation->rows;
     float losses[LENGTH] = {0};
     double *means = calloc((size_t)rows + 1, sizeof *means);
     PROMISE(means != NULL);
@@ -21,7 +21,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         means[row] = evaluation_mean(evaluation, row, losses, 1);
         PROMISE(means[row] == 0.0);
     }
-    PROMISE(evaluation_correct(evaluation, means) <= evaluation_examples(evaluation));
+    PROMISE(evaluation_correct(evaluation, means) <= evaluation->examples);
     free(means);
     evaluation_close(evaluation);
     return 0;
