@@ -7,7 +7,7 @@
 #include "base/random.h"
 #include "base/units.h"
 
-#include <errno.h>
+#include <assert.h>
 #include <fcntl.h>
 #include <glob.h>
 #include <inttypes.h>
@@ -336,9 +336,7 @@ void dataset_expect(const Dataset *dataset, int64_t sample) {
 
 int dataset_fetch(const Dataset *dataset, int64_t sample, int32_t *inputs, int32_t *targets, int64_t stride,
                   Error *err) {
-    if (sample < 0 || sample >= dataset->samples)
-        return error_set(err, EXIT_FAILED, "sample %" PRId64 " is out of range; the data set has %" PRId64 " samples",
-                         sample, dataset->samples);
+    assert(sample >= 0 && sample < dataset->samples);
     const Shard *shard = shard_of_(dataset, sample);
     int64_t start = (sample - shard->first_sample) * dataset->seq_len, length = dataset->seq_len + 1;
     TokenPiece piece;

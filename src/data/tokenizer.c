@@ -13,16 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-typedef enum TokenizerKind { KIND_BYTES, KIND_IDS, KIND_LIBRARY } TokenizerKind;
-
 enum { BYTES_VOCABULARY = 257, BYTES_END = 256 };
-
-struct Tokenizer {
-    TokenizerKind kind;
-    int64_t vocab; // model.vocab
-    int64_t end;
-    char file[SIDE_FILE_PATH]; // KIND_LIBRARY: path of the tokenizer's file
-};
 
 static const char KEY[] = "sample.tokenizer";
 
@@ -103,7 +94,7 @@ static char *library_run_(const char *action, const char *file, const char *inpu
 
 static int take_library_(Tokenizer *tokenizer, const char *path, Error *err) {
     long long vocab = 0, end = -1;
-    tokenizer->kind = KIND_LIBRARY;
+    tokenizer->kind = TOKENIZER_LIBRARY;
     snprintf(tokenizer->file, sizeof tokenizer->file, "%s", path);
     char *told = library_run_("describe", path, "", 0, err);
     if (told == NULL) return -1;
@@ -117,11 +108,6 @@ static int take_library_(Tokenizer *tokenizer, const char *path, Error *err) {
                      vocab, (long long)tokenizer->vocab);
 }
 
-static void take_bytes_(Tokenizer *tokenizer) {
-    tokenizer->kind = KIND_BYTES;
-    if (tokenizer->end < 0 && tokenizer->vocab >= BYTES_VOCABULARY) tokenizer->end = BYTES_END;
-}
-
 int tokenizer_side(const Config *config, SideFile *side, Error *err) {
     glob_t shards;
     char path[SIDE_FILE_PATH];
@@ -132,31 +118,23 @@ int tokenizer_side(const Config *config, SideFile *side, Error *err) {
 }
 
 // Chooses the tokenizer in tokenizer.h's order: sample.tokenizer, the side file, bytes, ids.
-Tokenizer *tokenizer_open(const Config *config, Error *err) {
-    Tokenizer *tokenizer = xcalloc(1, sizeof *tokenizer);
-    *tokenizer = (Tokenizer){.kind = KIND_IDS, .vocab = config->model.vocab, .end = -1};
+int tokenizer_open(Tokenizer *tokenizer, const Config *config, Error *err) {
+    *tokenizer = (Tokenizer){.kind = TOKENIZER_IDS, .vocab = config->model.vocab, .end = -1};
     const char *named = config->sample.tokenizer;
     SideFile side = {0};
-    int status = 0;
     if (named[0] == '\0') {
         int found = tokenizer_side(config, &side, err);
-        status = found < 0 ? -1 : 0;
-        if (found == 0 && tokenizer->vocab == BYTES_VOCABULARY) take_bytes_(tokenizer);
+        if (found < 0) return -1;
+        if (found == 0 && tokenizer->vocab == BYTES_VOCABULARY) named = "bytes";
         if (found > 0 && side.eot >= 0 && side.eot < tokenizer->vocab) tokenizer->end = side.eot;
         if (found > 0) named = side.file[0] != '\0' ? side.file : strcmp(side.tokenizer, "bytes") == 0 ? "bytes" : "";
     }
-    if (strcmp(named, "bytes") == 0) take_bytes_(tokenizer);
-    else if (named[0] != '\0' && strcmp(named, "ids") != 0) status = take_library_(tokenizer, named, err);
-    if (status == 0) return tokenizer;
-    tokenizer_close(tokenizer);
-    return NULL;
+    if (named[0] == '\0' || strcmp(named, "ids") == 0) return 0;
+    if (strcmp(named, "bytes") != 0) return take_library_(tokenizer, named, err);
+    tokenizer->kind = TOKENIZER_BYTES;
+    if (tokenizer->end < 0 && tokenizer->vocab >= BYTES_VOCABULARY) tokenizer->end = BYTES_END;
+    return 0;
 }
-
-void tokenizer_close(Tokenizer *tokenizer) { free(tokenizer); }
-
-bool tokenizer_reads_text(const Tokenizer *tokenizer) { return tokenizer->kind != KIND_IDS; }
-
-int64_t tokenizer_end(const Tokenizer *tokenizer) { return tokenizer->end; }
 
 // ---------------------------------------------------------------- text to tokens
 
@@ -164,7 +142,7 @@ int tokenizer_encode(const Tokenizer *tokenizer, const char *name, const char *t
     size_t length = strlen(text);
     char *ids = NULL;
     int status = 0;
-    if (tokenizer->kind == KIND_LIBRARY) {
+    if (tokenizer->kind == TOKENIZER_LIBRARY) {
         uint32_t code;
         for (size_t at = 0, n; at < length && status == 0; at += n)
             if ((n = (size_t)text_decode(text + at, length - at, &code)) == 0)
@@ -174,7 +152,7 @@ int tokenizer_encode(const Tokenizer *tokenizer, const char *name, const char *t
     }
     // A byte is a token. An id takes at least a digit and a blank.
     *tokens = (Tokens){.ids = xmalloc(((ids != NULL ? strlen(ids) : length) + 1) * sizeof *tokens->ids)};
-    for (const char *at = text; tokenizer->kind == KIND_BYTES && status == 0 && *at != '\0'; at++) {
+    for (const char *at = text; tokenizer->kind == TOKENIZER_BYTES && status == 0 && *at != '\0'; at++) {
         int byte = (unsigned char)*at;
         tokens->ids[tokens->count++] = byte;
         if (byte >= tokenizer->vocab)
@@ -184,7 +162,7 @@ int tokenizer_encode(const Tokenizer *tokenizer, const char *name, const char *t
     }
     const char *at = ids != NULL ? ids : text;
     at += strspn(at, " ,\t\n");
-    while (tokenizer->kind != KIND_BYTES && status == 0 && *at != '\0') {
+    while (tokenizer->kind != TOKENIZER_BYTES && status == 0 && *at != '\0') {
         char *end;
         errno = 0;
         long long id = strtoll(at, &end, 10);
@@ -218,10 +196,10 @@ char *tokenizer_decode(const Tokenizer *tokenizer, const Tokens *tokens) {
     size_t raw_length, safe_length;
     FILE *out = xmemstream(&raw, &raw_length);
     for (int64_t i = 0; i < tokens->count; i++)
-        if (tokenizer->kind != KIND_BYTES) fprintf(out, "%s%d", i > 0 ? " " : "", tokens->ids[i]);
+        if (tokenizer->kind != TOKENIZER_BYTES) fprintf(out, "%s%d", i > 0 ? " " : "", tokens->ids[i]);
         else if (tokens->ids[i] < BYTES_END) fputc(tokens->ids[i], out);
     xmemstream_close(out);
-    if (tokenizer->kind == KIND_LIBRARY) {
+    if (tokenizer->kind == TOKENIZER_LIBRARY) {
         // If the library fails now, return the token numbers, so that training continues.
         Error ignored = {0};
         char *text = library_run_("decode", tokenizer->file, raw, raw_length, &ignored);

@@ -10,7 +10,14 @@
 #include "config/config.h"
 #include "side_file.h"
 
-typedef struct Tokenizer Tokenizer;
+typedef enum TokenizerKind { TOKENIZER_BYTES, TOKENIZER_IDS, TOKENIZER_LIBRARY } TokenizerKind;
+
+typedef struct Tokenizer {
+    TokenizerKind kind;
+    int64_t vocab;             // model.vocab
+    int64_t end;               // the end-of-text token, which also begins every text; -1: unknown
+    char file[SIDE_FILE_PATH]; // TOKENIZER_LIBRARY: path of the tokenizer's file
+} Tokenizer;
 
 typedef struct Tokens {
     int32_t *ids;
@@ -20,14 +27,8 @@ typedef struct Tokens {
 // Reads the side file of the training data's first shard. Returns 1 if it was found, 0 if not, -1 with err if damaged.
 int tokenizer_side(const Config *config, SideFile *side, Error *err);
 
-Tokenizer *tokenizer_open(const Config *config, Error *err);
-void tokenizer_close(Tokenizer *tokenizer);
-
-// Returns the end-of-text token, which also begins every text; -1: unknown.
-int64_t tokenizer_end(const Tokenizer *tokenizer);
-
-// Returns whether prompts are text; false: prompts are lists of token numbers.
-bool tokenizer_reads_text(const Tokenizer *tokenizer);
+// Chooses the run's tokenizer. -1 with err if its file cannot be used.
+int tokenizer_open(Tokenizer *tokenizer, const Config *config, Error *err);
 
 // Encodes a text. The empty text encodes to the end-of-text token, which also precedes every document. Returns 0,
 // or -1 with err: the text is empty and that token unknown, a token is not in the vocabulary, or the text is not UTF-8.

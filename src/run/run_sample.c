@@ -20,7 +20,7 @@ typedef struct Text {
 } Text;
 
 typedef struct Sampler {
-    Tokenizer *tokenizer;
+    Tokenizer tokenizer;
     Tokens prompt;
     int64_t seq;    // tokens of a sequence
     int64_t before; // 1: the prompt follows the token that begins every document; the output omits that token
@@ -45,8 +45,8 @@ static int spell_(const Tokenizer *tokenizer, const Config *config, const char *
 // Puts the token that begins every document before a prompt (sample.begin), since models are trained on texts after it.
 // Returns 1 if it was put there, 0 if not, -1 with err if it is unknown.
 static int begin_(const Tokenizer *tokenizer, const Config *config, Tokens *prompt, Error *err) {
-    int64_t token = tokenizer_end(tokenizer);
-    bool known = token >= 0, wanted = config->sample.begin == BEGIN_ON || (known && tokenizer_reads_text(tokenizer));
+    int64_t token = tokenizer->end;
+    bool known = token >= 0, wanted = config->sample.begin == BEGIN_ON || (known && tokenizer->kind != TOKENIZER_IDS);
     if (config->sample.begin == BEGIN_OFF || !wanted) return 0;
     if (!known)
         return config_error(config, "sample.begin", err,
@@ -60,11 +60,11 @@ static int begin_(const Tokenizer *tokenizer, const Config *config, Tokens *prom
 
 int run_sample_check(const Config *config, const char *prompt, Error *err) {
     Tokens tokens = {0};
-    Tokenizer *tokenizer = tokenizer_open(config, err);
-    int status = tokenizer == NULL ? -1 : spell_(tokenizer, config, prompt, &tokens, err);
-    if (status == 0) status = begin_(tokenizer, config, &tokens, err) < 0 ? -1 : 0;
+    Tokenizer tokenizer;
+    int status = tokenizer_open(&tokenizer, config, err);
+    if (status == 0) status = spell_(&tokenizer, config, prompt, &tokens, err);
+    if (status == 0) status = begin_(&tokenizer, config, &tokens, err) < 0 ? -1 : 0;
     free(tokens.ids);
-    tokenizer_close(tokenizer);
     return status;
 }
 
@@ -73,10 +73,9 @@ int run_sampler_create(Run *run, const char *prompt, Error *err) {
     Sampler *sampler = run->sampler = xcalloc(1, sizeof *sampler);
     sampler->rule = (SampleRule){asked->temperature, asked->top_k, (uint64_t)asked->seed};
     sampler->capacity = sample_capacity(&sampler->rule);
-    sampler->tokenizer = tokenizer_open(run->config, err);
-    if (sampler->tokenizer == NULL) return -1;
-    if (spell_(sampler->tokenizer, run->config, prompt, &sampler->prompt, err) != 0) return -1;
-    sampler->before = begin_(sampler->tokenizer, run->config, &sampler->prompt, err);
+    if (tokenizer_open(&sampler->tokenizer, run->config, err) != 0) return -1;
+    if (spell_(&sampler->tokenizer, run->config, prompt, &sampler->prompt, err) != 0) return -1;
+    sampler->before = begin_(&sampler->tokenizer, run->config, &sampler->prompt, err);
     if (sampler->before < 0) return -1;
     const Shape *s = &run->stage.at.shape;
     int64_t b = s->batch, most = sampler->prompt.count + asked->tokens, capacity = sampler->capacity;
@@ -97,7 +96,6 @@ int run_sampler_create(Run *run, const char *prompt, Error *err) {
 void run_sampler_destroy(Run *run) {
     Sampler *sampler = run->sampler;
     if (sampler == NULL) return;
-    tokenizer_close(sampler->tokenizer);
     free_all(sampler->prompt.ids, sampler->texts, sampler->tokens, sampler->window, sampler->logits, sampler->mine,
              sampler->all, sampler->merged, sampler->chosen, sampler);
     run->sampler = NULL;
@@ -166,7 +164,7 @@ static int next_tokens_(Run *run, int64_t first_text, Error *err) {
             return error_on_all(err, EXIT_FAILED,
                                 "sample: all of the model's logits are NaN or infinite after %lld tokens",
                                 (long long)text->count);
-        text->ended = sampler->chosen[j] == tokenizer_end(sampler->tokenizer);
+        text->ended = sampler->chosen[j] == sampler->tokenizer.end;
         if (!text->ended) text->tokens[text->count++] = sampler->chosen[j];
     }
     return 0;
@@ -195,7 +193,7 @@ static int sample_all_(Run *run, int64_t step, bool *stop, Error *err) {
         }
         for (int64_t j = 0; !*stop && world_rank(run->world) == 0 && j < b && first + j < count; j++) {
             Tokens tokens = {sampler->texts[j].tokens + sampler->before, sampler->texts[j].count - sampler->before};
-            char *text = tokenizer_decode(sampler->tokenizer, &tokens);
+            char *text = tokenizer_decode(&sampler->tokenizer, &tokens);
             Error trouble = {0};
             bool said = true;
             if (run->metrics != NULL) {

@@ -56,8 +56,6 @@ TEST(both_kinds_are_read_and_targets_follow_inputs) {
                 assert_int_equal(targets[i], (7 + sample * 8 + i + 1) % 251);
             }
         }
-        assert_int_equal(dataset_fetch(dataset, 124, inputs, targets, 1, NULL), -1);
-        assert_int_equal(dataset_fetch(dataset, -1, inputs, targets, 1, NULL), -1);
     }
 }
 

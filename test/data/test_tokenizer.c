@@ -6,10 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-UNIT_END(Tokenizer, tokenizer_close)
-#define AutoTokenizer UNIT_ENDS(tokenizer_close) Tokenizer
-
 static Config config;
+static Tokenizer tokenizer_;
 
 static void configure(const char *tokenizer, int64_t vocab) {
     memset(&config, 0, sizeof config);
@@ -27,9 +25,10 @@ static void write_side(const char *text) {
         else test_file_write(names[i], text, strlen(text));
 }
 
-static Tokenizer *opened(const char *name, int64_t vocab) {
+static const Tokenizer *opened(const char *name, int64_t vocab) {
     configure(name, vocab);
-    return assert_made(tokenizer_open(&config, &unit_error));
+    assert_succeeds(tokenizer_open(&tokenizer_, &config, &unit_error));
+    return &tokenizer_;
 }
 
 static void check_ids(const Tokenizer *tokenizer, const char *text, const char *expected) {
@@ -55,16 +54,16 @@ static void check_text(const Tokenizer *tokenizer, const int32_t *ids, int64_t c
 }
 
 TEST(a_byte_is_a_token_and_256_begins_a_text) {
-    AutoTokenizer *bytes = opened("", 257);
+    const Tokenizer *bytes = opened("", 257);
     check_ids(bytes, "Ab\n\xC3\xA9", "65 98 10 195 169");
     check_ids(bytes, "", "256");
-    assert_int_equal(tokenizer_end(bytes), 256);
+    assert_int_equal(bytes->end, 256);
     const int32_t ids[] = {256, 65, 98, 10, 195, 169, 256};
     check_text(bytes, ids, 7, "Ab\n\xC3\xA9");
 }
 
 TEST(what_a_terminal_could_misread_is_spelt_out) {
-    AutoTokenizer *bytes = opened("bytes", 257);
+    const Tokenizer *bytes = opened("bytes", 257);
     const int32_t ids[] = {'a',  27,   '[',  9,    0,    127,  0xC3, 'b',  0xC2,
                            0x9B, 0xED, 0xA0, 0x80, 0xE2, 0x82, 0xAC, 0xE2, 0x82};
     check_text(bytes, ids, 18, "a\\x1B[\t\\x00\\x7F\\xC3b\\xC2\\x9B\\xED\\xA0\\x80\xE2\x82\xAC\\xE2\\x82");
@@ -72,7 +71,7 @@ TEST(what_a_terminal_could_misread_is_spelt_out) {
 }
 
 TEST(without_a_tokenizer_a_text_is_its_numbers) {
-    AutoTokenizer *numbers = opened("", 1000);
+    const Tokenizer *numbers = opened("", 1000);
     check_ids(numbers, " 1, 999\t0 ", "1 999 0");
     const int32_t ids[] = {5, 0, 999};
     check_text(numbers, ids, 3, "5 0 999");
@@ -85,7 +84,7 @@ TEST(without_a_tokenizer_a_text_is_its_numbers) {
 }
 
 TEST(text_outside_the_vocabulary_is_refused) {
-    AutoTokenizer *bytes = opened("bytes", 100);
+    const Tokenizer *bytes = opened("bytes", 100);
     check_ids(bytes, "abc", "97 98 99");
     check_refused(bytes, "abcd", "byte 100 (token 100) is outside the vocabulary of 100");
     check_refused(bytes, "", "give a prompt");
@@ -93,21 +92,19 @@ TEST(text_outside_the_vocabulary_is_refused) {
 
 TEST(the_side_file_says_which_tokenizer_it_was) {
     write_side("{\"tokenizer\": \"bytes\", \"tokenizer_file\": null, \"vocab\": 257, \"eot\": 256}");
-    Tokenizer *bytes = opened("", 300);
+    const Tokenizer *bytes = opened("", 300);
     check_ids(bytes, "A", "65");
-    assert_int_equal(tokenizer_end(bytes), 256);
-    tokenizer_close(bytes);
+    assert_int_equal(bytes->end, 256);
     write_side("{\"tokenizer\": \"tokenizers\", \"tokenizer_file\": \"x.json\", \"vocab\": 300, \"eot\": 7}");
     Error missing = {0};
     configure("", 300);
-    assert_null(tokenizer_open(&config, &missing));
+    assert_int_equal(tokenizer_open(&tokenizer_, &config, &missing), -1);
     assert_non_null(strstr(missing.text, "/x.json: no such file"));
-    Tokenizer *numbers = opened("ids", 257);
+    const Tokenizer *numbers = opened("ids", 257);
     check_ids(numbers, "65", "65");
-    tokenizer_close(numbers);
     write_side("{");
     configure("", 257);
-    assert_refused(tokenizer_open(&config, &unit_error), EXIT_FAILED, "mine.json");
+    assert_refused(tokenizer_open(&tokenizer_, &config, &unit_error), EXIT_FAILED, "mine.json");
     write_side(NULL);
 }
 
@@ -115,7 +112,7 @@ TEST(a_file_that_is_not_there_is_refused) {
     static const char *const names[] = {"x.model", "x.json", "x.vocab"};
     for (int i = 0; i < 3; i++) {
         configure(names[i], 1000);
-        assert_refused(tokenizer_open(&config, &unit_error), EXIT_USAGE, names[i]);
+        assert_refused(tokenizer_open(&tokenizer_, &config, &unit_error), EXIT_USAGE, names[i]);
     }
 }
 

@@ -12,19 +12,19 @@ int main(int argc, char **argv) {
     size_t capacity = 0;
     config.model.vocab = 1 << 20;
     snprintf(config.sample.tokenizer, sizeof config.sample.tokenizer, "%s", argc > 1 ? argv[1] : "");
-    Tokenizer *tokenizer = tokenizer_open(&config, &err);
+    Tokenizer tokenizer;
+    tokenizer_open(&tokenizer, &config, &err);
     for (ssize_t length; err.code == 0 && (length = getline(&line, &capacity, stdin)) > 0;) {
         Tokens tokens = {0};
         if (line[length - 1] == '\n') line[length - 1] = '\0';
-        if (tokenizer_encode(tokenizer, "line", line, &tokens, &err) != 0) break;
+        if (tokenizer_encode(&tokenizer, "line", line, &tokens, &err) != 0) break;
         for (int64_t i = 0; i < tokens.count; i++) printf("%s%d", i > 0 ? " " : "", tokens.ids[i]);
-        char *text = tokenizer_decode(tokenizer, &tokens);
+        char *text = tokenizer_decode(&tokenizer, &tokens);
         printf("\n%s\n", text == NULL ? "" : text);
         free(text);
         free(tokens.ids);
     }
     free(line);
-    tokenizer_close(tokenizer);
     if (err.code != 0) fprintf(stderr, "%s\n", err.text);
     return err.code;
 }
