@@ -9,6 +9,7 @@
 #include "base/files.h"
 #include "base/grid.h"
 #include "base/json_out.h"
+#include "base/units.h"
 #include "launch/launch.h"
 #include "base/version.h"
 #include "ranks/world.h"
@@ -23,22 +24,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// Number of latest steps from which the remaining time is estimated.
-enum { PACE_WINDOW = 32 };
-
 struct Metrics {
     MetricsSetup setup;
-    char path[CONFIG_TEXT]; // empty: no file
-    int fd;                 // -1: no file
-    FileLock lock;          // keeps other runs from writing to a regular file
-    int64_t steps, every;   // train.steps, log.every
-    bool said;              // the first step line of this start is written
+    const Config *config;
+    const char *path; // log.metrics; empty: no file
+    int fd;           // -1: no file
+    FileLock lock;    // keeps other runs from writing to a regular file
+    bool said;        // the first step line of this start is written
     bool terminal, progress_shown;
-    double quickest, raised;   // highest MFU of a step; ratio of remeasured to initial peak
-    int measurements;          // measurements of the peak, after the first
-    bool unheard;              // standard output cannot be written
-    double ended[PACE_WINDOW]; // end times of the latest steps; entry i at i % PACE_WINDOW
-    int64_t paced;             // entries added to `ended`; on a terminal, entry 0 is the start of the first step
+    double quickest, raised; // highest MFU of a step; ratio of remeasured to initial peak
+    int measurements;        // measurements of the peak, after the first
+    bool unheard;            // standard output cannot be written
+    double ended;            // end of the latest step; on a terminal, first the start of the first step; 0: unknown
+    double pace;             // mean wall-clock seconds of the latest steps with validation and saving; 0: unknown
+    int paced;               // number of steps in `pace`
 };
 
 StepTotals figures_totals(const StepFigures *figures) {
@@ -127,9 +126,7 @@ static int open_file_(Metrics *metrics, int64_t after_step, Error *err) {
 
 Metrics *metrics_open(const Config *config, const MetricsSetup *setup, int64_t after_step, Error *err) {
     Metrics *metrics = xcalloc(1, sizeof *metrics);
-    int64_t steps = config->train.steps;
-    *metrics = (Metrics){.setup = *setup, .raised = 1.0, .fd = -1, .steps = steps, .every = config->log.every};
-    snprintf(metrics->path, sizeof metrics->path, "%s", config->log.metrics);
+    *metrics = (Metrics){.setup = *setup, .config = config, .path = config->log.metrics, .raised = 1.0, .fd = -1};
     // Progress goes to a terminal that can overwrite a line. mpirun gives its first rank a terminal even if the output
     // goes to a file, so a parent tells its ranks whether its stdout is a terminal; other launchers' ranks have none.
     const char *parent = getenv(LAUNCH_TERMINAL_VARIABLE), *kind = getenv("TERM");
@@ -197,7 +194,8 @@ static int line_end_(Line *line, Metrics *metrics, Error *err) {
 
 // Values that must read back as the same bits have 17 significant digits, all others 9.
 
-int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Error *err) {
+int metrics_run(Metrics *metrics, int64_t parameters, Error *err) {
+    const Config *config = metrics->config;
     if (metrics->fd < 0) return 0;
     Line line;
     JsonOut *out = &line.out;
@@ -227,6 +225,7 @@ static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err)
     if (metrics->fd < 0) return 0;
     Line line;
     JsonOut *out = &line.out;
+    const ModelConfig *model = &metrics->config->model;
     StepTotals totals = figures_totals(figures);
     line_begin_(&line, "step");
     json_members(out, "step %jd loss %.17g loss_z %.9g grad_norm %.17g norm_z %.9g lr %.17g", figures->step,
@@ -252,10 +251,10 @@ static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err)
                      load->spread / load->forwards, load->parts / load->forwards, figures->balance_loss);
         if (figures->copies != NULL) {
             json_begin(out, "tokens", '[');
-            for (int64_t l = 0; l < figures->layers; l++) {
+            for (int64_t l = 0; l < model->layers; l++) {
                 json_begin(out, NULL, '[');
-                for (int64_t n = 0; n < figures->experts && l >= figures->dense; n++)
-                    json_put_integer(out, NULL, (int64_t)figures->copies[l * figures->experts + n]);
+                for (int64_t n = 0; n < model->experts && l >= model->dense_layers; n++)
+                    json_put_integer(out, NULL, (int64_t)figures->copies[l * model->experts + n]);
                 json_end(out, ']');
             }
             json_end(out, ']');
@@ -273,7 +272,7 @@ static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err)
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Lines for people. The file's line is written first, so that the file has every step even if stdout is closed.
+// Lines for people
 
 static int say_(Metrics *metrics, const char *text, Error *err) {
     enum { LOOK_MS = 200 };
@@ -296,15 +295,6 @@ static char *duration_(double seconds, char text[48]) {
     else if (s >= 60) snprintf(text, 48, "%lldm%02llds", (long long)(s / 60), (long long)(s % 60));
     else snprintf(text, 48, "%llds", (long long)s);
     return text;
-}
-
-// Returns the wall-clock seconds per step, including validation and saving; 0 while unknown.
-static double pace_(const Metrics *metrics) {
-    int64_t known = metrics->paced < PACE_WINDOW ? metrics->paced : PACE_WINDOW;
-    if (known < 2) return 0.0;
-    double newest = metrics->ended[(metrics->paced - 1) % PACE_WINDOW],
-           oldest = metrics->ended[(metrics->paced - known) % PACE_WINDOW];
-    return (newest - oldest) / (double)(known - 1);
 }
 
 // The fields of a step line, in their order. If the line is too long, fields with a positive `spare` are left out, in
@@ -340,11 +330,11 @@ static int say_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
     bool all = metrics->setup.say_all;
     StepTotals totals = figures_totals(figures);
     double mfu = mfu_(metrics, metrics->setup.flops_per_token_full, figures), ms = figures->seconds * 1e3;
-    double exposed = totals.exposed * 1e3, pace = pace_(metrics);
-    double left = (pace > 0.0 ? pace : figures->seconds) * (double)(metrics->steps - figures->step);
+    double exposed = totals.exposed * 1e3, pace = metrics->pace > 0.0 ? metrics->pace : figures->seconds;
+    int64_t steps = metrics->config->train.steps;
     char most[32], least[32], remaining[48];
     StepLine line = {0};
-    step_field_(&line, 0, "step %4lld/%lld", (long long)figures->step, (long long)metrics->steps);
+    step_field_(&line, 0, "step %4lld/%lld", (long long)figures->step, (long long)steps);
     if (figures->dry) {
         step_field_(&line, 0, "loss -");
         step_field_(&line, 0, "norm -");
@@ -366,7 +356,8 @@ static int say_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
     if (all || exposed >= 0.05) step_field_(&line, 4, "xfer +%.1f ms", exposed);
     if (figures->skipped) step_field_(&line, 0, "skipped");
     if (all && figures->slow[0] != '\0') step_field_(&line, 0, "%s", figures->slow);
-    if (figures->step < metrics->steps && isfinite(left)) step_field_(&line, 2, "%s", duration_(left, remaining));
+    if (figures->step < steps)
+        step_field_(&line, 2, "%s", duration_(pace * (double)(steps - figures->step), remaining));
     char text[sizeof line];
     size_t length = SIZE_MAX;
     for (int out = 0; length > GRID_WIDTH && out <= (all ? 0 : MOST_SPARE); out++) { // drops spare fields up to `out`
@@ -380,9 +371,11 @@ static int say_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
 }
 
 int metrics_step(Metrics *metrics, const StepFigures *figures, Error *err) {
-    enum { MOST_MEASUREMENTS = 8 }; // a tenth of a second each
+    enum { MOST_MEASUREMENTS = 8, PACE = 32 }; // a tenth of a second each; steps that the remaining time looks back
     const MetricsSetup *setup = &metrics->setup;
-    metrics->ended[metrics->paced++ % PACE_WINDOW] = clock_seconds();
+    double now = clock_seconds();
+    if (metrics->ended > 0.0) metrics->pace += (now - metrics->ended - metrics->pace) / min_int(++metrics->paced, PACE);
+    metrics->ended = now;
     // An MFU above 1: the peak was measured while other programs ran, or was configured for another device. A measured
     // peak is measured again. The fastest step's rate cannot serve as the peak: the MFU would then be 98 % in a case in
     // which a peak measured on an idle machine gives 77 %. If the peak remains below a step's rate, the step lines
@@ -395,46 +388,48 @@ int metrics_step(Metrics *metrics, const StepFigures *figures, Error *err) {
     // A step line is printed for the first and the last step, every log.every steps, and for unusual steps.
     bool first = !metrics->said, unusual = figures->skipped || figures->loss_z > 3.0 || figures->norm_z > 3.0;
     metrics->said = true;
-    if (!first && !unusual && figures->step % metrics->every != 0 && figures->step != metrics->steps) return written;
+    if (!first && !unusual && figures->step % metrics->config->log.every != 0 &&
+        figures->step != metrics->config->train.steps)
+        return written;
     return say_step_(metrics, figures, err) == 0 ? written : -1;
+}
+
+// Writes the file's line first, so that the file has it even if stdout is closed.
+static int tell_(Metrics *metrics, Line *line, const char *text, Error *err) {
+    int written = line_end_(line, metrics, err);
+    return say_(metrics, text, err) == 0 ? written : -1;
 }
 
 int metrics_val(Metrics *metrics, int64_t step, double loss, Error *err) {
     char text[128];
-    snprintf(text, sizeof text, "val  %4lld/%lld | loss %.4f | perplexity %.2f", (long long)step,
-             (long long)metrics->steps, loss, exp(loss));
     Line line;
-    JsonOut *out = &line.out;
     line_begin_(&line, "val");
-    json_members(out, "step %jd loss %.17g perplexity %.9g", step, loss, exp(loss));
-    int written = line_end_(&line, metrics, err);
-    return say_(metrics, text, err) == 0 ? written : -1;
+    json_members(&line.out, "step %jd loss %.17g perplexity %.9g", step, loss, exp(loss));
+    snprintf(text, sizeof text, "val  %4lld/%lld | loss %.4f | perplexity %.2f", (long long)step,
+             (long long)metrics->config->train.steps, loss, exp(loss));
+    return tell_(metrics, &line, text, err);
 }
 
 int metrics_eval(Metrics *metrics, int64_t step, int64_t correct, int64_t examples, int64_t left_out, Error *err) {
     char text[128];
     double accuracy = (double)correct / (double)examples;
-    snprintf(text, sizeof text, "val  %4lld/%lld | hellaswag %.2f%% (%lld of %lld)", (long long)step,
-             (long long)metrics->steps, 100.0 * accuracy, (long long)correct, (long long)examples);
     Line line;
-    JsonOut *out = &line.out;
     line_begin_(&line, "eval");
-    json_members(out, "step %jd name %s accuracy %.17g correct %jd examples %jd left_out %jd", step, "hellaswag",
+    json_members(&line.out, "step %jd name %s accuracy %.17g correct %jd examples %jd left_out %jd", step, "hellaswag",
                  accuracy, correct, examples, left_out);
-    int written = line_end_(&line, metrics, err);
-    return say_(metrics, text, err) == 0 ? written : -1;
+    snprintf(text, sizeof text, "val  %4lld/%lld | hellaswag %.2f%% (%lld of %lld)", (long long)step,
+             (long long)metrics->config->train.steps, 100.0 * accuracy, (long long)correct, (long long)examples);
+    return tell_(metrics, &line, text, err);
 }
 
 int metrics_sample(Metrics *metrics, int64_t step, int64_t index, const char *text, Error *err) {
     Line line;
-    JsonOut *out = &line.out;
     line_begin_(&line, "sample");
-    json_members(out, "step %jd index %jd text %s", step, index, text);
-    int written = line_end_(&line, metrics, err);
+    json_members(&line.out, "step %jd index %jd text %s", step, index, text);
     char *shown;
     size_t length;
     FILE *file = xmemstream(&shown, &length);
-    fprintf(file, "sample %lld/%lld | ", (long long)step, (long long)metrics->steps);
+    fprintf(file, "sample %lld/%lld | ", (long long)step, (long long)metrics->config->train.steps);
     for (const char *at = text; *at != '\0'; at++) {
         fputc(*at, file);
         if (*at == '\n' && at[1] != '\0') fputs("    ", file);
@@ -442,18 +437,18 @@ int metrics_sample(Metrics *metrics, int64_t step, int64_t index, const char *te
     xmemstream_close(file);
     while (length > 0 && shown[length - 1] == '\n') shown[--length] = '\0'; // the text may end in its own newline
     shown[text_make_printable(shown, length, "\n\t")] = '\0';
-    int said = say_(metrics, shown, err);
+    int status = tell_(metrics, &line, shown, err);
     free(shown);
-    return said == 0 ? written : -1;
+    return status;
 }
 
-void metrics_progress(Metrics *metrics, int64_t step, int64_t steps) {
+void metrics_progress(Metrics *metrics, int64_t step) {
+    int64_t steps = metrics->config->train.steps;
     if (!metrics->terminal || !ready_(0)) return;
-    if (metrics->paced == 0) metrics->ended[metrics->paced++] = clock_seconds();
+    if (metrics->ended == 0.0) metrics->ended = clock_seconds();
     char left[48];
-    fprintf(stdout, "\r\033[Kstep %4lld/%lld is running", (long long)step, (long long)steps);
-    if (metrics->paced > 1)
-        fprintf(stdout, ", about %s left", duration_(pace_(metrics) * (double)(steps - step + 1), left));
+    printf("\r\033[Kstep %4lld/%lld is running", (long long)step, (long long)steps);
+    if (metrics->pace > 0.0) printf(", about %s left", duration_(metrics->pace * (double)(steps - step + 1), left));
     fflush(stdout);
     metrics->progress_shown = true;
 }

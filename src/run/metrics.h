@@ -25,13 +25,12 @@ typedef struct StepFigures {
     int64_t tokens, tokens_seen; // tokens of the step, and of all steps up to it
     int stages;
     const StageFigures *stage;
-    char slowest[160];              // JSON object that names the slowest rank of the last steps; empty: unknown
-    char slow[48];                  // the slowest rank, as text for the step line; empty: unknown
-    double loss_z, norm_z;          // deviations from recent steps (step_guard.h)
-    bool skipped;                   // the update was left out
-    double balance_loss;            // mean over layers and microbatches, without its factor; NaN: none
-    const double *copies;           // (layers, experts): tokens that each expert computed; NULL: not requested
-    int64_t layers, dense, experts; // dense: first layers without experts
+    char slowest[160];     // JSON object that names the slowest rank of the last steps; empty: unknown
+    char slow[48];         // the slowest rank, as text for the step line; empty: unknown
+    double loss_z, norm_z; // deviations from recent steps (step_guard.h)
+    bool skipped;          // the update was left out
+    double balance_loss;   // mean over layers and microbatches, without its factor; NaN: none
+    const double *copies;  // (layers, experts): tokens that each expert computed; NULL: not requested
 } StepFigures;
 
 // Totals over the stages of a step.
@@ -64,7 +63,7 @@ typedef struct Metrics Metrics;
 // written, or another run writes to it.
 Metrics *metrics_open(const Config *config, const MetricsSetup *setup, int64_t after_step, Error *err);
 // Writes the line of type run.
-int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Error *err);
+int metrics_run(Metrics *metrics, int64_t parameters, Error *err);
 // Writes a step: a line of type step in the file and, if due, a line on stdout. Without say_all, the line on stdout
 // leaves out fields to fit 120 columns, shows a deviation only above 3 or below -3, and xfer only if compute waited.
 int metrics_step(Metrics *metrics, const StepFigures *figures, Error *err);
@@ -77,7 +76,7 @@ int metrics_eval(Metrics *metrics, int64_t step, int64_t correct, int64_t exampl
 // a line of type sample. text: UTF-8, from tokenizer_decode.
 int metrics_sample(Metrics *metrics, int64_t step, int64_t index, const char *text, Error *err);
 // On a terminal, writes a line with the remaining time, which the next line overwrites. Elsewhere does nothing.
-void metrics_progress(Metrics *metrics, int64_t step, int64_t steps);
+void metrics_progress(Metrics *metrics, int64_t step);
 // Returns whether the latest line on standard output could not be written. Errors of the file do not count.
 bool metrics_unheard(const Metrics *metrics);
 void metrics_close(Metrics *metrics);

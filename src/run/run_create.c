@@ -446,7 +446,7 @@ static int create_training_(Run *run, const Options *ask, Error *err) {
     run->metrics = metrics_open(config, &setup, run->from.found ? run->from.state.step : -1, err);
     if (run->metrics == NULL) return -1;
     Error trouble = {0};
-    if (metrics_run(run->metrics, config, run->plan.parameters, &trouble) == 0) return 0;
+    if (metrics_run(run->metrics, run->plan.parameters, &trouble) == 0) return 0;
     if (!run->from.found) return *err = trouble, -1;
     // A resumed run continues without this line, as it would without a step's line: a full disk must not end a restart.
     run_tell_metrics(run, run->from.state.step, &trouble);

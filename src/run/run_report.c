@@ -68,8 +68,6 @@ int run_report_step(Run *run, const EngineRun *pipeline, StepFigures *say, Error
         double alike = (double)(parallel->tensor * parallel->context); // ranks that share a microbatch
         say->balance_loss = config->train.balance == BALANCE_LOSS && sums[1] > 0 ? sums[0] * alike / sums[1] : NAN;
         say->copies = run->stage.copies;
-        say->layers = config->model.layers, say->dense = config->model.dense_layers;
-        say->experts = config->model.experts;
         if (say->copies != NULL && world_sum(run->world, run->stage.copies, count, err) != 0) return -1;
     }
     // 2. Every rank's figures, with times on rank 0's clock.

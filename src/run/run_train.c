@@ -80,7 +80,7 @@ static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
     EngineRun pipeline;
     char label[64];
     snprintf(label, sizeof label, "step %lld", (long long)step);
-    if (run->metrics != NULL) metrics_progress(run->metrics, step, train->steps);
+    if (run->metrics != NULL) metrics_progress(run->metrics, step);
     status_page_set_step(run->status_page, step);
     status_page_set_action(run->status_page, label);
     if (run->be->range_begin != NULL) run->be->range_begin(run->be, label); // tells profilers where the step begins

@@ -111,8 +111,7 @@ int run_evaluate_step(Run *run, int64_t step, Error *err) {
     Error trouble = {0};
     if (evaluate_(run, &correct, &stop, err) != 0) return -1;
     if (run->metrics == NULL || stop) return 0;
-    metrics_eval(run->metrics, step, correct, run->sets.hellaswag->examples,
-                 run->sets.hellaswag->left_out, &trouble);
+    metrics_eval(run->metrics, step, correct, run->sets.hellaswag->examples, run->sets.hellaswag->left_out, &trouble);
     run_tell_metrics(run, step, &trouble);
     return 0;
 }

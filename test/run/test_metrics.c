@@ -142,7 +142,7 @@ static void run_of(const MetricsSetup *peak, const StepFigures *figures, int cou
     Error err = {0};
     Metrics *metrics = metrics_open(made_config(desk.path), peak, -1, &err);
     listen_to_stdout();
-    int status = metrics_run(metrics, made_config(desk.path), 5, &err);
+    int status = metrics_run(metrics, 5, &err);
     for (int i = 0; i < count; i++) status += metrics_step(metrics, &figures[i], &err);
     desk.said = heard();
     metrics_close(metrics);
@@ -330,9 +330,8 @@ TEST_BETWEEN(a_skipped_step_says_so_and_others_do_not, desk_open, desk_close) {
 }
 
 TEST_BETWEEN(run_line_carries_the_configuration, desk_open, desk_close) {
-    Config *config = made_config(desk.path);
     Metrics *metrics = opened(desk.path, -1);
-    assert_succeeds(metrics_run(metrics, config, INT64_C(65285660672), &unit_error));
+    assert_succeeds(metrics_run(metrics, INT64_C(65285660672), &unit_error));
     metrics_close(metrics);
     AutoText *file = read_whole(desk.path);
     assert_ptr_equal(strstr(file, "{\"type\":\"run\",\"version\":\""), file);
