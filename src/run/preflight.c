@@ -42,12 +42,17 @@ static const double NOISE = 0.5, SLOWER = 0.05, FILES_SLOWER = 1.0; // fractions
 enum { ROUNDS = 5, WRITES = 16 << 20 }; // WRITES: bytes that a rank writes at a time
 
 // What one rank measured. A link is a group of `size` ranks with the first rank `leader`, or a message from `leader` to
-// `peer`. between: the ranks are on several nodes.
+// `peer`. between: the ranks are on several nodes. The last four are set on rank 0, in the finding of the leader.
 typedef struct Finding {
+    Probe probe;
     double seconds, expected; // seconds per execution; 0: not measured here
     double amount;            // FLOPs, or bytes that a rank sends
     int leader, peer, size;
     bool between;
+    double rate;      // TFLOP/s or GB/s
+    double of_plan;   // seconds / expected; NAN: there is no plan
+    double of_median; // seconds / median of its kind
+    bool counts;      // it exceeds the median by more than noise
 } Finding;
 
 typedef struct Preflight {
@@ -328,54 +333,42 @@ static int probe_all_(Preflight *p, Error *err) {
 
 // ---------------------------------------------------------------- judging
 
-// A rank's product or files, or a link.
-typedef struct Item {
-    Probe probe;
-    int rank; // first rank of a group
-    const Finding *finding;
-    double seconds;   // seconds of the slowest rank of a group
-    double rate;      // TFLOP/s or GB/s
-    double of_plan;   // seconds / expected; NAN: there is no plan
-    double of_median; // seconds / median of its kind
-    bool counts;      // it exceeds the median by more than noise
-} Item;
-
 typedef struct Judgement {
-    Item *items;
+    Finding **items; // every product, file and link once, by probe
     int count;
-    const Item *slowest; // the item that exceeds its median most; NULL if no item counts
-    double step, ratio;  // seconds of the planned step; expected / planned seconds; NAN: unknown
-    double read;         // seconds
+    const Finding *slowest; // the item that exceeds its median most; NULL if no item counts
+    double step, ratio;     // seconds of the planned step; expected / planned seconds; NAN: unknown
+    double read;            // seconds
 } Judgement;
 
-static bool alike_(const Item *a, const Item *b) {
-    return strcmp(words_[a->probe], words_[b->probe]) == 0 && a->finding->between == b->finding->between;
+static bool alike_(const Finding *a, const Finding *b) {
+    return strcmp(words_[a->probe], words_[b->probe]) == 0 && a->between == b->between;
 }
 
-// Makes an item of every product, file and link: the slowest rank of a group gives its time. Compares each item with
-// the median of its kind, relative to the plan if there is one.
+// Lists every product, file and link: the slowest rank of a group gives its time. Compares each item with the median of
+// its kind, relative to the plan if there is one.
 static void list_items_(const Preflight *p, Judgement *judged) {
     int world = world_size(p->run->world);
     double *ratios = xmalloc((size_t)world * sizeof *ratios * PROBE_COUNT);
     judged->items = xcalloc((size_t)world * PROBE_COUNT, sizeof *judged->items);
     for (Probe probe = 0; probe < PROBE_COUNT; probe++)
         for (int r = 0; r < world; r++) {
-            const Finding *one = &p->all[r][probe];
-            if (one->seconds == 0 || one->leader != r) continue;
-            Item item = {.probe = probe, .rank = r, .finding = one, .seconds = one->seconds, .of_plan = NAN};
+            Finding *item = &p->all[r][probe];
+            if (item->seconds == 0 || item->leader != r) continue;
+            item->probe = probe;
             for (int q = 0; q < world; q++)
-                if (p->all[q][probe].leader == r) item.seconds = fmax(item.seconds, p->all[q][probe].seconds);
-            item.rate = (probe == PROBE_PRODUCT ? 1e-12 : 1e-9) * one->amount / item.seconds;
-            if (one->expected > 0) item.of_plan = item.seconds / one->expected;
-            if (probe == PROBE_READ) judged->read = fmax(judged->read, item.seconds);
+                if (p->all[q][probe].leader == r) item->seconds = fmax(item->seconds, p->all[q][probe].seconds);
+            item->rate = (probe == PROBE_PRODUCT ? 1e-12 : 1e-9) * item->amount / item->seconds;
+            item->of_plan = item->expected > 0 ? item->seconds / item->expected : NAN;
+            if (probe == PROBE_READ) judged->read = fmax(judged->read, item->seconds);
             judged->items[judged->count++] = item;
         }
     for (int i = 0; i < judged->count; i++) {
-        Item *item = &judged->items[i];
+        Finding *item = judged->items[i];
         double most = item->probe >= PROBE_READ ? FILES_SLOWER : p->hardware.cpu ? NOISE : SLOWER, own = 0;
         int alike = 0;
         for (int k = 0; k < judged->count; k++) {
-            const Item *other = &judged->items[k];
+            const Finding *other = judged->items[k];
             if (!alike_(item, other)) continue;
             ratios[alike++] = isfinite(other->of_plan) ? other->of_plan : other->seconds;
             if (k == i) own = ratios[alike - 1];
@@ -393,8 +386,8 @@ static void list_items_(const Preflight *p, Judgement *judged) {
 static double longer_(const Preflight *p, const Judgement *judged, Probe first, Probe last, int between) {
     double most = 0;
     for (int i = 0; i < judged->count; i++) {
-        const Item *item = &judged->items[i];
-        if (item->probe < first || item->probe > last || (between >= 0 && item->finding->between != between)) continue;
+        const Finding *item = judged->items[i];
+        if (item->probe < first || item->probe > last || (between >= 0 && item->between != between)) continue;
         bool planned = !p->hardware.cpu && isfinite(item->of_plan);
         most = fmax(most, planned ? item->of_plan : item->counts ? item->of_median : 1);
     }
@@ -429,15 +422,14 @@ static int judge_step_(const Preflight *p, Judgement *judged, Error *err) {
 }
 
 // Writes "rank 17 (host n3): product 11 % below the median".
-static void tell_item_(const Preflight *p, const Item *item, char *text, size_t size) {
-    const Finding *finding = item->finding;
+static void tell_item_(const Preflight *p, const Finding *item, char *text, size_t size) {
     char first[32] = "", other[48] = "";
-    if (finding->size > 1 && item->probe < PROBE_NEXT) {
-        snprintf(first, sizeof first, "%d ranks from ", finding->size);
+    if (item->size > 1 && item->probe < PROBE_NEXT) {
+        snprintf(first, sizeof first, "%d ranks from ", item->size);
         strcpy(other, " on");
-    } else if (finding->size > 1) snprintf(other, sizeof other, " to rank %d", finding->peer);
-    snprintf(text, size, "%srank %d (host %s)%s: %s %.0f %% below the median", first, item->rank,
-             p->run->roster.ranks[item->rank].host, other, words_[item->probe], 100 * (1 - 1 / item->of_median));
+    } else if (item->size > 1) snprintf(other, sizeof other, " to rank %d", item->peer);
+    snprintf(text, size, "%srank %d (host %s)%s: %s %.0f %% below the median", first, item->leader,
+             p->run->roster.ranks[item->leader].host, other, words_[item->probe], 100 * (1 - 1 / item->of_median));
 }
 
 // Prints a line for each kind (how many there are, the lowest and the highest rate, and the median next to the plan),
@@ -449,25 +441,25 @@ static void print_text_(const Preflight *p, const Judgement *judged) {
     char text[256];
     int said = 0;
     for (int i = 0, k; i < judged->count; i++) {
-        const Item *item = &judged->items[i], *middle = item;
+        const Finding *item = judged->items[i], *middle = item;
         double low = INFINITY, high = 0;
         int alike = 0;
         for (k = 0; k < judged->count; k++) {
-            const Item *other = &judged->items[k];
+            const Finding *other = judged->items[k];
             if (!alike_(item, other)) continue;
             if (k < i) break; // this kind is already printed
             low = fmin(low, other->rate), high = fmax(high, other->rate), alike++;
             if (fabs(other->of_median - 1) < fabs(middle->of_median - 1)) middle = other;
         }
         if (k < judged->count) continue;
-        printf("%-9s %d %s%s: %.3g to %.3g %s", words_[item->probe], alike, item->finding->size == 1 ? "rank" : "link",
+        printf("%-9s %d %s%s: %.3g to %.3g %s", words_[item->probe], alike, item->size == 1 ? "rank" : "link",
                alike == 1 ? "" : "s", low, high, item->probe == PROBE_PRODUCT ? "TFLOP/s" : "GB/s");
-        if (item->finding->between) printf(" between nodes");
+        if (item->between) printf(" between nodes");
         if (isfinite(middle->of_plan)) printf("; the plan has %.3g", middle->rate * middle->of_plan);
         printf("\n");
     }
     for (int i = 0; i < judged->count; i++) {
-        const Item *item = &judged->items[i];
+        const Finding *item = judged->items[i];
         if (item->probe == PROBE_WRITE) writing += item->rate * 1e9;
         if (!item->counts || said++ >= MOST) continue;
         tell_item_(p, item, text, sizeof text);
@@ -487,29 +479,29 @@ static void print_json_(const Preflight *p, const Judgement *judged) {
     char text[256] = "";
     json_begin(&out, NULL, '{');
     json_begin(&out, "ranks", '[');
-    for (int i = 0; i < judged->count && judged->items[i].probe == PROBE_PRODUCT; i++) {
-        const Item *item = &judged->items[i];
-        double read = p->all[item->rank][PROBE_READ].seconds, write = p->all[item->rank][PROBE_WRITE].seconds;
+    for (int i = 0; i < judged->count && judged->items[i]->probe == PROBE_PRODUCT; i++) {
+        const Finding *item = judged->items[i];
+        double read = p->all[item->leader][PROBE_READ].seconds, write = p->all[item->leader][PROBE_WRITE].seconds;
         json_line(&out);
         json_object(&out, NULL, "rank %d host %s tflops %.4g of_median %.4g of_plan %.4g read_ms %.4g write_gb_s %.4g",
-                    item->rank, p->run->roster.ranks[item->rank].host, item->rate, 1 / item->of_median,
+                    item->leader, p->run->roster.ranks[item->leader].host, item->rate, 1 / item->of_median,
                     1 / item->of_plan, read > 0 ? 1e3 * read : NAN, write > 0 ? 1e-9 * WRITES / write : NAN);
     }
     json_end(&out, ']');
     json_begin(&out, "links", '[');
     for (int i = 0; i < judged->count; i++) {
-        const Item *item = &judged->items[i];
-        if (item->finding->size == 1) continue;
+        const Finding *item = judged->items[i];
+        if (item->size == 1) continue;
         json_line(&out);
         json_begin(&out, NULL, '{');
         json_put_text(&out, "kind", words_[item->probe]);
         json_begin(&out, "ranks", '[');
         for (int r = 0; r < world_size(p->run->world); r++) {
             const Finding *of = &p->all[r][item->probe];
-            bool member = of->size > 0 && of->leader == item->rank;
-            if (item->probe < PROBE_NEXT ? member : r == item->rank) json_put_integer(&out, NULL, r);
+            bool member = of->size > 0 && of->leader == item->leader;
+            if (item->probe < PROBE_NEXT ? member : r == item->leader) json_put_integer(&out, NULL, r);
         }
-        if (item->probe >= PROBE_NEXT) json_put_integer(&out, NULL, item->finding->peer);
+        if (item->probe >= PROBE_NEXT) json_put_integer(&out, NULL, item->peer);
         json_end(&out, ']');
         json_members(&out, "gb_s %.4g of_median %.4g of_plan %.4g", item->rate, 1 / item->of_median, 1 / item->of_plan);
         json_end(&out, '}');
@@ -519,7 +511,7 @@ static void print_json_(const Preflight *p, const Judgement *judged) {
     else {
         tell_item_(p, judged->slowest, text, sizeof text);
         json_object(&out, "slowest", "kind %s rank %d of_median %.4g text %s", words_[judged->slowest->probe],
-                    judged->slowest->rank, 1 / judged->slowest->of_median, text);
+                    judged->slowest->leader, 1 / judged->slowest->of_median, text);
     }
     json_members(&out, "step_ms %.6g step_ratio %.4g", 1e3 * judged->step, judged->ratio);
     json_end(&out, '}');
