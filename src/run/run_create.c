@@ -208,16 +208,13 @@ static void create_slowest_(Run *run) {
     hardware_describe(&hardware, &known, run->be->device);
     TimeSource source = {.hardware = &hardware, .model = run->model};
     bool planned = plan_costs_make(&costs, &known, run->schedule, &run->plan, &source, &unknown) == 0;
-    RankSeconds *seconds = xcalloc((size_t)world, sizeof *seconds);
-    int *peers = xmalloc((size_t)world * sizeof *peers);
+    run->slowest = slowest_create(world);
     for (int r = 0; r < world; r++) {
         Coordinates at = topology_coordinates(&run->config->parallel, r);
         const StageTime *time = planned ? &costs.stage[at.stage] : NULL;
-        if (planned) seconds[r] = (RankSeconds){{time->forward, time->backward}};
-        peers[r] = at.stage * t + at.tensor;
+        if (planned) run->slowest->planned[r] = (RankSeconds){{time->forward, time->backward}};
+        run->slowest->peers[r] = at.stage * t + at.tensor;
     }
-    run->slowest = slowest_create(world, seconds, peers);
-    free_all(seconds, peers);
     if (planned) plan_costs_free(&costs);
 }
 

@@ -14,14 +14,12 @@
 // for SLOWEST_WINDOW steps in a row.
 static void name_slowest_(Run *run, const StageFigures *ranks, StepFigures *say) {
     static const char *const parts[] = {[SLOWEST_FORWARD] = "forward", [SLOWEST_BACKWARD] = "backward"};
-    int world = world_size(run->world);
     SlowestRank found;
-    RankSeconds *seconds = xmalloc((size_t)world * sizeof *seconds);
-    for (int r = 0; r < world; r++)
-        seconds[r] = (RankSeconds){{ranks[r].run.forward, ranks[r].run.busy - ranks[r].run.forward}};
-    // Leave out the first step of a start, which also loads and chooses kernels.
-    if (say->step > run->from.state.step + 1) slowest_add(run->slowest, seconds, say->seconds);
-    free(seconds);
+    if (say->step > run->from.state.step + 1) { // the first step of a start also loads and chooses kernels
+        RankSeconds *seconds = slowest_add(run->slowest, say->seconds);
+        for (int r = 0; r < world_size(run->world); r++)
+            seconds[r] = (RankSeconds){{ranks[r].run.forward, ranks[r].run.busy - ranks[r].run.forward}};
+    }
     if (!slowest_find(run->slowest, &found)) return;
     int stage = topology_coordinates(&run->config->parallel, found.rank).stage;
     const char *host = run->roster.ranks[found.rank].host, *part = parts[found.part];

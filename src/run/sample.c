@@ -21,10 +21,6 @@ static double gumbel_(const SampleRule *rule, uint64_t stream, int64_t token) {
     return -log(-log(((double)bits + 0.5) * 0x1p-52));
 }
 
-// Order candidates: by likelihood for top-k, by key for the choice.
-static bool likelier_(const SampleCandidate *a, const SampleCandidate *b) {
-    return a->logit > b->logit || (a->logit == b->logit && a->token < b->token);
-}
 static bool wins_(const SampleCandidate *a, const SampleCandidate *b) {
     return a->key > b->key || (a->key == b->key && a->token < b->token);
 }
@@ -36,17 +32,12 @@ int64_t sample_candidates(const SampleRule *rule, uint64_t stream, const float *
     for (int64_t i = 0; i < count; i++) {
         SampleCandidate one = {logits[i], logits[i], first + i};
         if (!isfinite(one.logit)) continue;
-        if (limited) {
-            // Insert it into the sorted list of the likeliest.
-            if (held == capacity && !likelier_(&one, &out[held - 1])) continue;
-            int64_t at = held < capacity ? held++ : capacity - 1;
-            for (; at > 0 && likelier_(&one, &out[at - 1]); at--) out[at] = out[at - 1];
-            out[at] = one;
-            continue;
-        }
-        if (random) one.key = one.logit / rule->temperature + gumbel_(rule, stream, one.token);
-        if (held == 0 || wins_(&one, &out[0])) out[0] = one;
-        held = 1;
+        if (random && !limited) one.key = one.logit / rule->temperature + gumbel_(rule, stream, one.token);
+        // Insert it into the sorted list. For top-k, the key is the logit so far.
+        if (held == capacity && !wins_(&one, &out[held - 1])) continue;
+        int64_t at = held < capacity ? held++ : capacity - 1;
+        for (; at > 0 && wins_(&one, &out[at - 1]); at--) out[at] = out[at - 1];
+        out[at] = one;
     }
     for (int64_t i = 0; limited && i < held; i++)
         out[i].key = out[i].logit / rule->temperature + gumbel_(rule, stream, out[i].token);
@@ -54,7 +45,8 @@ int64_t sample_candidates(const SampleRule *rule, uint64_t stream, const float *
 }
 
 static int by_likelihood_(const void *a, const void *b) {
-    return likelier_((const SampleCandidate *)a, (const SampleCandidate *)b) ? -1 : 1;
+    const SampleCandidate *x = a, *y = b;
+    return x->logit > y->logit || (x->logit == y->logit && x->token < y->token) ? -1 : 1;
 }
 
 int64_t sample_choose(const SampleRule *rule, SampleCandidate *candidates, int64_t count) {

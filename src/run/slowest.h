@@ -22,15 +22,22 @@ typedef struct SlowestRank {
     double cost;   // lost time / time of the steps
 } SlowestRank;
 
-typedef struct Slowest Slowest;
+typedef struct Slowest {
+    int ranks;
+    long steps;
+    int *peers;           // [ranks]; ranks with the same work have equal numbers
+    RankSeconds *planned; // [ranks], in any unit; 0: unknown
+    RankSeconds *window;  // [SLOWEST_WINDOW][ranks]
+    double step_seconds[SLOWEST_WINDOW];
+    double *sum, *sorted; // [ranks]
+} Slowest;
 
-// Creates the state for `ranks` ranks. planned: [ranks], in any unit; 0: unknown. peers: [ranks]; ranks with the same
-// work have equal numbers.
-Slowest *slowest_create(int ranks, const RankSeconds *planned, const int *peers);
+// Creates the state for `ranks` ranks. The caller sets `peers` and `planned`, which are 0.
+Slowest *slowest_create(int ranks);
 void slowest_destroy(Slowest *slowest);
 
-// Adds a step. seconds: [ranks], measured times of every rank. step_seconds: duration of the step.
-void slowest_add(Slowest *slowest, const RankSeconds *seconds, double step_seconds);
+// Adds a step of step_seconds. Returns where the caller puts the measured times of every rank.
+RankSeconds *slowest_add(Slowest *slowest, double step_seconds);
 
 // Finds the slowest rank. Returns false before SLOWEST_WINDOW steps, or if no rank exceeds a known expected time.
-bool slowest_find(const Slowest *slowest, SlowestRank *found);
+bool slowest_find(Slowest *slowest, SlowestRank *found);

@@ -13,21 +13,20 @@ static RankSeconds usual(int rank) {
 }
 
 static Slowest *made(int ranks, bool planned) {
-    RankSeconds plan[RANKS] = {{{0}}};
-    int peers[RANKS];
+    Slowest *slowest = slowest_create(ranks);
     for (int r = 0; r < ranks; r++) {
-        peers[r] = r % 4;
-        if (planned) plan[r] = (RankSeconds){{0.1 * usual(r).part[0], 0.1 * usual(r).part[1]}}; // in other units
+        slowest->peers[r] = r % 4;
+        if (!planned) continue;
+        slowest->planned[r] = (RankSeconds){{0.1 * usual(r).part[0], 0.1 * usual(r).part[1]}}; // in other units
     }
-    return slowest_create(ranks, plan, peers);
+    return slowest;
 }
 
 static void add(Slowest *slowest, int ranks, int steps, int rank, SlowestPart part, double more) {
     for (int i = 0; i < steps; i++) {
-        RankSeconds seconds[RANKS];
+        RankSeconds *seconds = slowest_add(slowest, 100.0);
         for (int r = 0; r < ranks; r++) seconds[r] = usual(r);
         if (rank >= 0) seconds[rank].part[part] += more;
-        slowest_add(slowest, seconds, 100.0);
     }
 }
 
