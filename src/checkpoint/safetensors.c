@@ -24,51 +24,40 @@ static const struct {
 
 enum { TYPES = sizeof types / sizeof types[0] };
 
-static int bad_(const SafeFile *file, Error *err, const char *name, const char *what) {
-    if (name == NULL) return error_set(err, EXIT_FAILED, "%s: %s", file->path, what);
-    return error_set(err, EXIT_FAILED, "%s: tensor %.200s: %s", file->path, name, what);
+// name: the tensor that does not fit, or NULL.
+static int bad_(const SafeFile *file, const char *name, Error *err) {
+    return error_set(err, EXIT_FAILED,
+                     "%s: is not a safetensors file, or it is cut off or damaged%s%.200s; copy it again", file->path,
+                     name != NULL ? ", at tensor " : "", name != NULL ? name : "");
 }
 
 // --- the header
 
-// Reads an entry: its type, its shape and its place. No product of sizes may exceed the file's length, so products
-// cannot overflow 64 bits.
-static int read_tensor_(const SafeFile *file, SafeTensor *tensor, const JsonValue *entry, int64_t data, Error *err) {
+// Reads an entry: its type, its shape and its place. `data`: where the tensors begin. Returns whether they fit together
+// and into the file.
+static bool read_tensor_(const SafeFile *file, SafeTensor *tensor, const JsonValue *entry, int64_t data) {
     const char *word = json_text(entry, "dtype", "");
+    const JsonValue *shape = json_find(entry, "shape"), *offsets = json_find(entry, "data_offsets");
     int type = 0;
     while (type < TYPES && strcmp(types[type].name, word) != 0) type++;
-    if (type == TYPES) return bad_(file, err, tensor->name, "an unknown dtype");
+    if (type == TYPES || shape == NULL || shape->type != JSON_ARRAY || shape->count > SAFETENSORS_MAX_DIMENSIONS ||
+        offsets == NULL || offsets->type != JSON_ARRAY || offsets->count != 2)
+        return false;
     tensor->type = types[type].type;
     tensor->element = types[type].element;
-
-    const JsonValue *shape = json_find(entry, "shape");
-    if (shape == NULL || shape->type != JSON_ARRAY) return bad_(file, err, tensor->name, "no shape");
-    if (shape->count > SAFETENSORS_MAX_DIMENSIONS) return bad_(file, err, tensor->name, "too many dimensions");
-    bool empty = false;
+    double bytes = (double)tensor->element; // exact as far as a file can be long; an integer could overflow
     for (const JsonValue *size = shape->first; size != NULL; size = size->next) {
-        if (size->type != JSON_NUMBER || !size->whole || size->integer < 0)
-            return bad_(file, err, tensor->name, "a dimension that is not a whole number >= 0");
+        if (!size->whole || size->integer < 0) return false;
         tensor->shape[tensor->dimensions++] = size->integer;
-        if (size->integer == 0) empty = true;
+        bytes *= (double)size->integer;
     }
-    tensor->bytes = empty ? 0 : tensor->element;
-    for (int i = 0; i < tensor->dimensions && !empty; i++) {
-        if (tensor->shape[i] > file->bytes / tensor->bytes)
-            return bad_(file, err, tensor->name, "its shape is larger than the file");
-        tensor->bytes *= tensor->shape[i];
-    }
-
-    const JsonValue *offsets = json_find(entry, "data_offsets");
-    if (offsets == NULL || offsets->type != JSON_ARRAY || offsets->count != 2)
-        return bad_(file, err, tensor->name, "no data_offsets");
     const JsonValue *begin = offsets->first, *end = begin->next;
-    bool numbers = begin->type == JSON_NUMBER && begin->whole && end->type == JSON_NUMBER && end->whole;
-    if (!numbers || begin->integer < 0 || end->integer < begin->integer || end->integer > file->bytes - data)
-        return bad_(file, err, tensor->name, "its bytes are outside the file; the file may be truncated");
-    if (end->integer - begin->integer != tensor->bytes)
-        return bad_(file, err, tensor->name, "its byte count does not match its shape");
+    if (!begin->whole || !end->whole || begin->integer < 0 || end->integer < begin->integer ||
+        end->integer > file->bytes - data)
+        return false;
     tensor->offset = data + begin->integer;
-    return 0;
+    tensor->bytes = end->integer - begin->integer;
+    return bytes == (double)tensor->bytes;
 }
 
 static int compare_offsets_(const void *a, const void *b) {
@@ -80,29 +69,27 @@ static int compare_offsets_(const void *a, const void *b) {
 // Reads the entries of all tensors. As the format demands, tensors must cover the file from the header to its end
 // without gaps or overlaps, so that every byte is checked.
 static int read_entries_(SafeFile *file, const JsonValue *root, int64_t data, Error *err) {
-    if (root->type != JSON_OBJECT) return bad_(file, err, NULL, "the header is not a JSON object");
+    if (root->type != JSON_OBJECT) return bad_(file, NULL, err);
     file->tensors = xcalloc((size_t)root->count + 1, sizeof *file->tensors);
     for (const JsonValue *entry = root->first; entry != NULL; entry = entry->next) {
         if (strcmp(entry->key, "__metadata__") == 0) continue;
         SafeTensor *tensor = &file->tensors[file->count++];
         tensor->name = xstrdup(entry->key);
-        if (read_tensor_(file, tensor, entry, data, err) != 0) return -1;
+        if (!read_tensor_(file, tensor, entry, data)) return bad_(file, entry->key, err);
     }
     qsort(file->tensors, (size_t)file->count, sizeof *file->tensors, compare_offsets_);
     for (int64_t i = 0; i < file->count; i++) {
-        if (file->tensors[i].offset != data)
-            return bad_(file, err, file->tensors[i].name, "does not begin where the previous tensor ends");
+        if (file->tensors[i].offset != data) return bad_(file, file->tensors[i].name, err);
         data += file->tensors[i].bytes;
     }
-    return data < file->bytes ? bad_(file, err, NULL, "has bytes after the last tensor") : 0;
+    return data < file->bytes ? bad_(file, NULL, err) : 0;
 }
 
 int safetensors_reopen(SafeFile *file, Error *err) {
     int64_t bytes = 0;
     file->fd = file_open(file->path, &bytes, err);
     if (file->fd < 0) return -1;
-    if (file->tensors != NULL && bytes != file->bytes)
-        return bad_(file, err, NULL, "its length changed while it was read");
+    if (file->tensors != NULL && bytes != file->bytes) return bad_(file, NULL, err);
     file->bytes = bytes;
     return 0;
 }
@@ -111,13 +98,11 @@ int safetensors_open(SafeFile *file, const char *path, Error *err) {
     *file = (SafeFile){.path = xstrdup(path), .fd = -1};
     if (safetensors_reopen(file, err) != 0) return -1;
     uint8_t word[8];
-    if (file->bytes < 8) return bad_(file, err, NULL, "too short for a safetensors file");
+    if (file->bytes < 8) return bad_(file, NULL, err);
     if (file_read(file->fd, file->path, 0, word, sizeof word, err) != 0) return -1;
     uint64_t length = 0;
     for (int i = 7; i >= 0; i--) length = length << 8 | word[i];
-    if (length > (uint64_t)(file->bytes - 8))
-        return bad_(file, err, NULL, "not a safetensors file, or truncated: the header is longer than the file");
-    if (length > JSON_MAX_BYTES) return bad_(file, err, NULL, "not a safetensors file: the header is too long");
+    if (length > (uint64_t)(file->bytes - 8) || length > JSON_MAX_BYTES) return bad_(file, NULL, err);
     char *text = xmalloc((size_t)length + 1);
     Json json = {0};
     int status = file_read(file->fd, file->path, 8, text, (int64_t)length, err);
