@@ -23,10 +23,20 @@
 
 enum { MANIFEST_VERSION = 1 };
 
-// Run id of checkpoints that were written by versions without run ids.
-#define RUN_ID_NONE "0000000000000000"
-// Largest sequence number. It grows by one per checkpoint. JSON numbers are doubles, exact for integers of this size.
-static const int64_t MOST_SEQUENCE = (int64_t)1 << 52;
+// Run ids, checksums and identities are written as texts of 16 hexadecimal digits.
+static void put_hex_(JsonOut *out, const char *key, uint64_t value) {
+    fprintf(json_put(out, key), "\"%016" PRIx64 "\"", value);
+}
+
+// Reads a text of put_hex_. A missing one is 0: versions before it did not write it. Returns false if it is invalid.
+static bool read_hex_(const JsonValue *object, const char *key, uint64_t *value) {
+    const char *text = json_text(object, key, "0000000000000000");
+    *value = strtoull(text, NULL, 16);
+    return strlen(text) == 16 && strspn(text, "0123456789abcdef") == 16;
+}
+
+// Returns whether a count is plausible for a training run. Sums and products of larger counts could overflow.
+static bool in_reach_(int64_t count) { return count >= 0 && count <= 1000000000000; }
 
 int manifest_write(const Manifest *manifest, const char *dir, Error *err) {
     char *text = NULL;
@@ -35,13 +45,13 @@ int manifest_write(const Manifest *manifest, const char *dir, Error *err) {
     JsonOut out = {.file = file, .tall = 2};
     json_begin(&out, NULL, '{');
     json_members(&out, "format %d step %jd", MANIFEST_VERSION, manifest->step);
-    fprintf(json_put(&out, "run"), "\"%016" PRIx64 "\"", manifest->run);
+    put_hex_(&out, "run", manifest->run);
     json_members(&out, "sequence %jd saved %jd", manifest->sequence, manifest->saved);
     json_begin(&out, "files", '[');
     for (const ManifestFile *entry = manifest->file; entry < manifest->file + manifest->count; entry++) {
         json_begin(&out, NULL, '{');
         json_members(&out, "name %s bytes %jd", entry->name, entry->bytes);
-        fprintf(json_put(&out, "crc64"), "\"%016" PRIx64 "\"", entry->crc);
+        put_hex_(&out, "crc64", entry->crc);
         json_end(&out, '}');
     }
     json_end(&out, ']');
@@ -54,39 +64,28 @@ int manifest_write(const Manifest *manifest, const char *dir, Error *err) {
 
 // --- reading
 
-// Reads the run id of a manifest or a training state. Sets *run to 0 if the id is missing. -1 if the id is invalid.
-static int run_id_read_(uint64_t *run, const JsonValue *root) {
-    const char *text = json_text(root, "run", RUN_ID_NONE);
-    *run = strtoull(text, NULL, 16);
-    return strlen(text) == 16 && strspn(text, "0123456789abcdef") == 16 ? 0 : -1;
-}
-
 static int read_manifest_(Manifest *manifest, const JsonValue *root, const char *path, Error *err) {
     int64_t format = json_integer(root, "format", -1);
+    const JsonValue *files = json_find(root, "files");
     if (format != MANIFEST_VERSION)
         return error_set(err, EXIT_FAILED, "%s: has format %" PRId64 "; this program reads format %d", path, format,
                          MANIFEST_VERSION);
-    const JsonValue *files = json_find(root, "files");
     manifest->step = json_integer(root, "step", -1);
     manifest->saved = json_integer(root, "saved", -1);
-    if (manifest->step < 0 || manifest->saved < 0 || files == NULL || files->type != JSON_ARRAY)
-        return error_set(err, EXIT_FAILED, "%s: step, saved or files is missing or invalid", path);
     manifest->sequence = json_integer(root, "sequence", 0);
-    if (run_id_read_(&manifest->run, root) != 0 || manifest->sequence < 0 || manifest->sequence > MOST_SEQUENCE)
-        return error_set(err, EXIT_FAILED, "%s: invalid run or sequence; is the file damaged?", path);
-    manifest->file = xcalloc((size_t)files->count + 1, sizeof *manifest->file);
-    for (const JsonValue *entry = files->first; entry != NULL; entry = entry->next) {
+    bool sound = read_hex_(root, "run", &manifest->run) && manifest->step >= 0 && manifest->saved >= 0 &&
+                 in_reach_(manifest->sequence) && files != NULL && files->type == JSON_ARRAY;
+    manifest->file = xcalloc(sound ? (size_t)files->count : 0, sizeof *manifest->file);
+    for (const JsonValue *entry = sound ? files->first : NULL; entry != NULL && sound; entry = entry->next) {
         ManifestFile *file = &manifest->file[manifest->count++];
-        const char *name = json_text(entry, "name", ""), *crc = json_text(entry, "crc64", "");
-        char *end;
+        const char *name = json_text(entry, "name", "");
         file->bytes = json_integer(entry, "bytes", -1);
-        file->crc = strtoull(crc, &end, 16);
-        if (name[0] == '\0' || strlen(name) >= sizeof file->name || file->bytes < 0 || strlen(crc) != 16 ||
-            *end != '\0')
-            return error_set(err, EXIT_FAILED, "%s: an entry lacks a valid file, size or checksum", path);
-        strcpy(file->name, name);
+        sound = read_hex_(entry, "crc64", &file->crc) && json_find(entry, "crc64") != NULL && file->bytes >= 0 &&
+                name[0] != '\0' && strlen(name) < sizeof file->name;
+        if (sound) strcpy(file->name, name);
     }
-    return 0;
+    if (sound) return 0;
+    return error_set(err, EXIT_FAILED, "%s: an entry is missing or invalid; resume from another checkpoint", path);
 }
 
 int manifest_read(Manifest *manifest, const char *dir, Error *err) {
@@ -194,11 +193,11 @@ void training_state_write(const Config *config, const TrainingState *state, FILE
     JsonOut out = {.file = file, .tall = 1};
     json_begin(&out, NULL, '{');
     json_members(&out, "format %d version %s", 1, VERSION);
-    fprintf(json_put(&out, "run"), "\"%016" PRIx64 "\"", state->run);
+    put_hex_(&out, "run", state->run);
     json_members(&out, "sequence %jd step %jd samples %jd tokens %jd seed %jd", state->sequence, state->step,
                  state->samples, state->samples * config->model.seq_len, state->seed);
     json_members(&out, "skipped_updates %jd skipped_bad_steps %jd", guard->skipped, guard->bad);
-    fprintf(json_put(&out, "data"), "\"%016" PRIx64 "\"", state->data);
+    put_hex_(&out, "data", state->data);
     json_members(&out, "lr %.17g", optimizer_lr(&config->train, state->step));
     write_window_(&out, "loss_window", &guard->loss);
     write_window_(&out, "norm_window", &guard->norm);
@@ -207,14 +206,11 @@ void training_state_write(const Config *config, const TrainingState *state, FILE
     for (char **entry = environ; *entry != NULL; entry++)
         if (strncmp(*entry, "NCCL_", 5) == 0) json_put_text(&out, NULL, *entry);
     json_end(&out, ']');
-    if (state->products != 0) fprintf(json_put(&out, "products"), "\"%016" PRIx64 "\"", state->products);
+    if (state->products != 0) put_hex_(&out, "products", state->products);
     config_write_json(config, json_put(&out, "config"));
     json_end(&out, '}');
     fputc('\n', file);
 }
-
-// Returns whether a count is plausible for a training run. Sums and products of larger counts could overflow.
-static bool in_reach_(int64_t count) { return count >= 0 && count <= 1000000000000; }
 
 // A missing window stays empty: checkpoints of earlier versions lack it.
 static int read_window_(ZScore *window, const JsonValue *found) {
@@ -236,27 +232,22 @@ int training_state_read(TrainingState *state, const char *dir, Error *err) {
     char path[CHECKPOINT_PATH];
     Json json = {0};
     int status = file_path_within(path, dir, CHECKPOINT_TRAINING, err) != 0 ? -1 : json_read_file(&json, path, err);
-    state->step = json_integer(json.root, "step", -1);
-    state->samples = json_integer(json.root, "samples", -1);
-    state->tokens = json_integer(json.root, "tokens", -1);
-    state->seed = json_integer(json.root, "seed", -1);
-    state->sequence = json_integer(json.root, "sequence", 0);
-    state->data = strtoull(json_text(json.root, "data", "0"), NULL, 16);
-    bool sound = run_id_read_(&state->run, json.root) == 0 && in_reach_(state->step) && in_reach_(state->samples) &&
-                 state->seed >= 0;
-    if (status == 0 && !sound)
-        status = error_set(err, EXIT_FAILED, "%s: step, samples, seed or run is missing or invalid", path);
+    const JsonValue *root = json.root;
     StepGuard *guard = &state->step_guard;
-    *guard = (StepGuard){.skipped = json_integer(json.root, "skipped_updates", 0),
-                         .bad = json_integer(json.root, "skipped_bad_steps", 0)};
-    bool guarded = in_reach_(guard->skipped) && in_reach_(guard->bad) &&
-                   read_window_(&guard->loss, json_find(json.root, "loss_window")) == 0 &&
-                   read_window_(&guard->norm, json_find(json.root, "norm_window")) == 0;
-    if (status == 0 && !guarded)
-        status = error_set(err, EXIT_FAILED,
-                           "%s: invalid count of skipped updates, or invalid window of losses or norms", path);
+    *state = (TrainingState){.sequence = json_integer(root, "sequence", 0),
+                             .step = json_integer(root, "step", -1),
+                             .samples = json_integer(root, "samples", -1),
+                             .tokens = json_integer(root, "tokens", -1),
+                             .seed = json_integer(root, "seed", -1)};
+    guard->skipped = json_integer(root, "skipped_updates", 0);
+    guard->bad = json_integer(root, "skipped_bad_steps", 0);
+    bool sound = read_hex_(root, "run", &state->run) && read_hex_(root, "data", &state->data) && state->seed >= 0 &&
+                 in_reach_(state->step) && in_reach_(state->samples) && in_reach_(guard->skipped) &&
+                 in_reach_(guard->bad) && read_window_(&guard->loss, json_find(root, "loss_window")) == 0 &&
+                 read_window_(&guard->norm, json_find(root, "norm_window")) == 0;
     json_free(&json);
-    return status;
+    if (status != 0 || sound) return status;
+    return error_set(err, EXIT_FAILED, "%s: an entry is missing or invalid; resume from another checkpoint", path);
 }
 
 // --- the checkpoints of a folder

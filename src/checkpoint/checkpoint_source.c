@@ -17,6 +17,7 @@
 static int add_file_(Source *source, const char *name, Error *err) {
     char path[CHECKPOINT_PATH];
     if (file_path_within(path, source->dir, name, err) != 0) return -1;
+    source->files = xgrow(source->files, source->file_count, sizeof *source->files);
     SafeFile *file = &source->files[source->file_count++];
     int status = safetensors_open(file, path, err);
     safetensors_release(file);
@@ -43,16 +44,8 @@ static int index_tensors_(Source *source, Error *err) {
     return 0;
 }
 
-static int source_begin_(Source *source, const char *dir, int64_t files, Error *err) {
-    memset(source, 0, sizeof *source);
-    if (strlen(dir) >= sizeof source->dir) return error_set(err, EXIT_FAILED, "%.200s...: the path is too long", dir);
-    strcpy(source->dir, dir);
-    source->files = xcalloc((size_t)files + 1, sizeof *source->files);
-    return 0;
-}
-
 int source_open_manifest(Source *source, const char *dir, const Manifest *manifest, Error *err) {
-    if (source_begin_(source, dir, manifest->count, err) != 0) return -1;
+    *source = (Source){.dir = dir};
     for (int64_t i = 0; i < manifest->count; i++)
         if (name_ends_with(manifest->file[i].name, ".safetensors") &&
             add_file_(source, manifest->file[i].name, err) != 0)
@@ -64,51 +57,46 @@ int source_open_manifest(Source *source, const char *dir, const Manifest *manife
 static int read_index_(Source *source, const char *path, Error *err) {
     Json json;
     int status = json_read_file(&json, path, err);
-    const JsonValue *map = status == 0 ? json_find(json.root, "weight_map") : NULL;
-    if (status == 0 && (map == NULL || map->type != JSON_OBJECT))
-        status = error_set(err, EXIT_FAILED, "%s: has no weight_map", path);
-    if (status == 0) {
-        free(source->files);
-        source->files = xcalloc((size_t)map->count + 1, sizeof *source->files);
-    }
-    for (const JsonValue *entry = status == 0 ? map->first : NULL; entry != NULL && status == 0; entry = entry->next) {
-        if (entry->type != JSON_TEXT)
-            status = error_set(err, EXIT_FAILED, "%s: entry %.200s is not a file name", path, entry->key);
-        bool added = false;
-        for (int64_t f = source->file_count - 1; f >= 0 && status == 0 && !added; f--)
+    const JsonValue *map = json_find(json.root, "weight_map");
+    bool sound = map != NULL && map->type == JSON_OBJECT;
+    for (const JsonValue *entry = sound ? map->first : NULL; entry != NULL && status == 0; entry = entry->next) {
+        sound = sound && entry->type == JSON_TEXT;
+        bool added = !sound;
+        for (int64_t f = source->file_count - 1; f >= 0 && !added; f--)
             added = strcmp(strrchr(source->files[f].path, '/') + 1, entry->text) == 0;
-        if (status == 0 && !added) status = add_file_(source, entry->text, err);
+        if (!added) status = add_file_(source, entry->text, err);
     }
+    if (status == 0 && !sound)
+        status = error_set(err, EXIT_FAILED, "%s: has no weight_map that names the file of every tensor", path);
     json_free(&json);
     return status;
 }
 
 int source_open_model(Source *source, const char *dir, Error *err) {
     char index[CHECKPOINT_PATH], single[CHECKPOINT_PATH];
-    if (source_begin_(source, dir, 1, err) != 0) return -1;
+    *source = (Source){.dir = dir};
     if (access(dir, R_OK | X_OK) != 0)
         return error_set(err, EXIT_FAILED, "cannot read the directory %s: %s; give a folder with the model's files",
                          dir, strerror(errno));
     if (file_path_within(index, dir, CHECKPOINT_INDEX, err) != 0) return -1;
     if (file_path_within(single, dir, "model.safetensors", err) != 0) return -1;
-    int status;
-    if (access(index, F_OK) == 0 && access(single, F_OK) == 0)
-        status = error_set(err, EXIT_FAILED,
-                           "%s: the folder also has " CHECKPOINT_INDEX
-                           ", which may be another model; remove one of the two files",
-                           single);
-    else if (access(index, F_OK) == 0) status = read_index_(source, index, err);
-    else if (access(single, F_OK) == 0) status = add_file_(source, "model.safetensors", err);
-    else
-        status = error_set(err, EXIT_FAILED,
-                           "%s: holds neither model.safetensors nor " CHECKPOINT_INDEX "; save a model there with "
-                           "save_pretrained(..., safe_serialization=True), or name a folder checkpoint.dir/step_*",
-                           dir);
+    bool indexed = access(index, F_OK) == 0, alone = access(single, F_OK) == 0;
+    if (indexed && alone)
+        return error_set(err, EXIT_FAILED,
+                         "%s: the folder also has " CHECKPOINT_INDEX
+                         ", which may be another model; remove one of the two files",
+                         single);
+    if (!indexed && !alone)
+        return error_set(err, EXIT_FAILED,
+                         "%s: holds neither model.safetensors nor " CHECKPOINT_INDEX "; save a model there with "
+                         "save_pretrained(..., safe_serialization=True), or name a folder checkpoint.dir/step_*",
+                         dir);
+    int status = indexed ? read_index_(source, index, err) : add_file_(source, "model.safetensors", err);
     return status != 0 ? -1 : index_tensors_(source, err);
 }
 
 void source_close(Source *source) {
-    for (int64_t f = 0; source->files != NULL && f < source->file_count; f++) safetensors_close(&source->files[f]);
+    for (int64_t f = 0; f < source->file_count; f++) safetensors_close(&source->files[f]);
     free_all(source->files, source->tensors);
     memset(source, 0, sizeof *source);
 }
@@ -157,13 +145,12 @@ int source_check(const Source *source, const SourceTensor *found, const TensorSp
 // Number of reading threads; each reads one piece at a time.
 enum { LANES = 4 };
 
-// One reading thread: its piece, the open file that contains the piece, and memory for the values.
+// One reading thread: its piece, the file that contains the piece, and memory for the values.
 typedef struct ReadingThread {
     const Source *source;
     const Split *split;
     const ReadPiece *piece;
     int64_t next; // index in the tensor: the piece's elements before it are read or zeroed
-    int64_t file; // index of the open file, or -1
     SafeFile open;
     void *raw; // buffer for a block in the file's type and order, or NULL
     int64_t raw_bytes;
@@ -218,27 +205,19 @@ static int read_block_(void *context, const Block *block) {
     return 0;
 }
 
-static void close_file_(ReadingThread *lane) {
-    if (lane->file >= 0) safetensors_release(&lane->open);
-    lane->file = -1;
-}
-
 static void *read_piece_(void *argument) {
     ReadingThread *lane = argument;
     const ReadPiece *piece = lane->piece;
     const Split *split = lane->split;
     lane->next = piece->begin;
-    if (lane->file != piece->found->file) {
-        close_file_(lane);
-        lane->open = lane->source->files[piece->found->file]; // shares the path and the tensor table of the source
-        if (safetensors_reopen(&lane->open, &lane->err) != 0) return NULL;
-        lane->file = piece->found->file;
+    lane->open = lane->source->files[piece->found->file]; // shares the path and the tensor table of the source
+    if (safetensors_reopen(&lane->open, &lane->err) == 0 &&
+        tensor_blocks(piece->tensor, split->tensor_rank, split->tensor_ranks, piece->begin, piece->end, read_block_,
+                      lane) == 0) {
+        clear_padding_(lane, piece->end);
+        lane->strange = find_not_finite(lane->values, piece->end - piece->begin, sizeof *lane->values);
     }
-    if (tensor_blocks(piece->tensor, split->tensor_rank, split->tensor_ranks, piece->begin, piece->end, read_block_,
-                      lane) != 0)
-        return NULL;
-    clear_padding_(lane, piece->end);
-    lane->strange = find_not_finite(lane->values, piece->end - piece->begin, sizeof *lane->values);
+    safetensors_release(&lane->open);
     return NULL;
 }
 
@@ -252,7 +231,7 @@ int pieces_read(const Source *source, const Split *split, const ReadPiece *piece
     int64_t started = 0;
     int status = 0;
     for (int l = 0; l < LANES; l++) {
-        lanes[l] = (ReadingThread){.source = source, .split = split, .file = -1};
+        lanes[l] = (ReadingThread){.source = source, .split = split};
         lanes[l].values = xmalloc((size_t)SOURCE_PIECE * sizeof *lanes[l].values);
     }
     for (int64_t i = 0; status == 0 && i < count; i++) {
@@ -270,7 +249,6 @@ int pieces_read(const Source *source, const Split *split, const ReadPiece *piece
     }
     for (int l = 0; l < LANES; l++) {
         if (lanes[l].runs) pthread_join(lanes[l].thread, NULL);
-        close_file_(&lanes[l]);
         free_all(lanes[l].raw, lanes[l].values);
     }
     return status;

@@ -11,7 +11,7 @@ typedef struct SourceTensor {
 } SourceTensor;
 
 typedef struct Source {
-    char dir[CHECKPOINT_PATH];
+    const char *dir; // owned by the caller
     SafeFile *files;
     int64_t file_count;
     SourceTensor *tensors; // sorted by name
