@@ -113,51 +113,27 @@ int run_report_step(Run *run, const EngineRun *pipeline, StepFigures *say, Error
 
 // --- planned and allocated bytes of every stage and category, after the first step
 
-static int64_t difference_(const MemoryBytes *a, const MemoryBytes *b) {
-    int64_t sum = 0;
-    for (int c = 0; c < MEMORY_CATEGORIES; c++) sum += llabs((long long)(a->bytes[c] - b->bytes[c]));
-    return sum;
-}
-
 int run_compare_plan(Run *run, Error *err) {
     const Plan *plan = &run->plan;
     int world = world_size(run->world), fullest = plan_fullest(plan);
     MemoryBytes *all = xcalloc((size_t)world, sizeof *all);
-    MemoryBytes *measured = xcalloc((size_t)plan->stages, sizeof *measured);
-    int64_t off = 0;
-    char peak[32];
+    bool as_planned = true;
+    char bytes[32];
     int status = world_gather(run->world, all, &run->be->peak, sizeof *all, err);
-    if (status == 0 && world_rank(run->world) == 0) {
-        for (int r = 0; r < world; r++) {
-            Coordinates at = topology_coordinates(&run->config->parallel, r);
-            const MemoryBytes *planned = &plan->stage[at.stage].memory;
-            bool first = at.tensor == 0 && at.replica == 0; // keep the rank that differs most from its stage's plan
-            if (first || difference_(&all[r], planned) > difference_(&measured[at.stage], planned))
-                measured[at.stage] = all[r];
+    for (int r = 0; status == 0 && world_rank(run->world) == 0 && r < world; r++) {
+        int stage = topology_coordinates(&run->config->parallel, r).stage;
+        for (int c = 0; c < MEMORY_CATEGORIES; c++) {
+            int64_t planned = plan->stage[stage].memory.bytes[c], held = all[r].bytes[c];
+            if (planned == held) continue;
+            as_planned = false;
+            log_line(&run->all, "rank %d, stage %d: %s: %lld bytes were planned, but %lld are allocated", r, stage,
+                     memory_name((MemoryCategory)c), (long long)planned, (long long)held);
         }
-        for (int s = 0; s < plan->stages; s++) off += difference_(&plan->stage[s].memory, &measured[s]);
-        if (off != 0) {
-            Grid grid = {.columns = 4};
-            static const char *const cells[] = {"stage", "category", "planned bytes", "measured bytes"};
-            for (int i = 0; i < 4; i++) grid_cell(&grid, "%s", cells[i]);
-            for (int i = 0; i < plan->stages * MEMORY_CATEGORIES; i++) {
-                int s = i / MEMORY_CATEGORIES, c = i % MEMORY_CATEGORIES;
-                int64_t planned = plan->stage[s].memory.bytes[c], held = measured[s].bytes[c];
-                char first[32], second[32];
-                if (planned == held) continue;
-                grid_cell(&grid, "%d", s);
-                grid_cell(&grid, "%s", memory_name((MemoryCategory)c));
-                grid_cell(&grid, "%s", grid_count(planned, first));
-                grid_cell(&grid, "%s", grid_count(held, second));
-            }
-            fprintf(stderr, "allocated memory differs from the plan:\n");
-            grid_print(&grid, stderr);
-            grid_free(&grid);
-        } else if (run->log->level != LOG_QUIET)
-            fprintf(stderr, "memory    as planned, to the byte, on %s; the fullest, stage %d, has allocated %s\n",
-                    plan->stages == 1 ? "the one stage" : "all stages", fullest,
-                    grid_bytes(memory_total(&measured[fullest]), peak));
     }
-    free_all(all, measured);
+    if (status == 0 && as_planned && world_rank(run->world) == 0 && run->log->level != LOG_QUIET)
+        fprintf(stderr, "memory    as planned, to the byte, on %s; the fullest, stage %d, has allocated %s\n",
+                plan->stages == 1 ? "the one stage" : "all stages", fullest,
+                grid_bytes(memory_total(&plan->stage[fullest].memory), bytes));
+    free(all);
     return status;
 }
