@@ -23,14 +23,11 @@ static int unreadable_(const char *path, Error *err) {
 int file_open(const char *path, int64_t *bytes, Error *err) {
     struct stat status;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // opening a named pipe must not wait for a writer
-    if (fd < 0) return unreadable_(path, err);
-    int failed = fstat(fd, &status) != 0 ? unreadable_(path, err)
-                 : !S_ISREG(status.st_mode)
-                     ? error_set(err, EXIT_FAILED, "%s: is not a regular file; use a regular file", path)
-                     : 0;
-    *bytes = status.st_size;
-    if (failed == 0) return fd;
-    close(fd);
+    if (fd < 0 || fstat(fd, &status) != 0) unreadable_(path, err);
+    else if (!S_ISREG(status.st_mode))
+        error_set(err, EXIT_FAILED, "%s: is not a regular file; use a regular file", path);
+    else return *bytes = status.st_size, fd;
+    if (fd >= 0) close(fd);
     return -1;
 }
 
@@ -110,18 +107,17 @@ int file_write_all(int fd, const void *data, int64_t bytes) {
 }
 
 char *file_read_whole(const char *path, int64_t most, int64_t *length, Error *err) {
-    char *text = NULL;
     int fd = file_open(path, length, err);
     if (fd < 0) return NULL;
-    if (*length > most)
-        error_set(err, EXIT_FAILED, "%s: has %lld bytes; the limit for such a file is %lld", path, (long long)*length,
-                  (long long)most);
-    else {
-        text = xcalloc((size_t)*length + 1, 1);
-        if (file_read(fd, path, 0, text, *length, err) != 0) free(text), text = NULL;
-    }
+    bool fits = *length <= most;
+    char *text = fits ? xcalloc((size_t)*length + 1, 1) : NULL;
+    int status = fits ? file_read(fd, path, 0, text, *length, err)
+                      : error_set(err, EXIT_FAILED, "%s: has %lld bytes; the limit for such a file is %lld", path,
+                                  (long long)*length, (long long)most);
     close(fd);
-    return text;
+    if (status == 0) return text;
+    free(text);
+    return NULL;
 }
 
 static bool inside_(const char *path, const char *dir) {
@@ -233,12 +229,11 @@ int file_open_to_write(const char *path, int flag) {
 int file_replace(const char *path, const char *text, int64_t bytes) {
     char *beside = NULL;
     if (asprintf(&beside, "%s.new", path) < 0) return -1;
-    bool cleared = unlink(beside) == 0 || errno == ENOENT;
-    int fd = cleared ? open(beside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666) : -1, code = errno;
-    bool done = fd >= 0 && file_write_all(fd, text, bytes) == 0 && fsync(fd) == 0;
-    if (fd >= 0 && !done) code = errno;
-    if (fd >= 0 && close(fd) != 0 && done) code = errno, done = false;
-    if (done && rename(beside, path) != 0) code = errno, done = false;
+    unlink(beside);
+    int fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    bool done = fd >= 0 && file_write_all(fd, text, bytes) == 0 && fsync(fd) == 0 && rename(beside, path) == 0;
+    int code = errno;
+    if (fd >= 0) close(fd); // after fsync, nothing is left that it could fail to write
     if (fd >= 0 && !done) remove(beside);
     free(beside);
     errno = code;
@@ -329,10 +324,9 @@ const char *file_why(int code) {
 int64_t file_limit(int64_t files) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return INT64_MAX;
-    rlim_t before = limit.rlim_cur;
+    rlim_t now = limit.rlim_cur;
     limit.rlim_cur = (rlim_t)files < limit.rlim_max ? (rlim_t)files : limit.rlim_max;
-    bool more = limit.rlim_cur > before && setrlimit(RLIMIT_NOFILE, &limit) == 0;
-    rlim_t now = more ? limit.rlim_cur : before;
+    if (limit.rlim_cur > now && setrlimit(RLIMIT_NOFILE, &limit) == 0) now = limit.rlim_cur;
     return now < INT64_MAX ? (int64_t)now : INT64_MAX;
 }
 

@@ -2,8 +2,6 @@
 // process that starts the ranks can also call them and report a mistake on the command line at once.
 #include "checkpoint_files.h"
 
-#include "base/clock.h"
-
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -62,9 +60,7 @@ bool checkpoint_lies_in(const char *checkpoint, const char *dir) {
 
 uint64_t run_id_draw(void) {
     uint64_t id = 0;
-    // If the kernel has no random numbers, any ID that is unlikely to repeat will do.
-    if (getrandom(&id, sizeof id, 0) != sizeof id || id == 0)
-        id = ((uint64_t)clock_wall_ns() ^ ((uint64_t)getpid() << 16)) | 1;
+    while (getrandom(&id, sizeof id, 0) != sizeof id || id == 0) continue;
     return id;
 }
 

@@ -188,19 +188,17 @@ static int open_checkpoint_(Load *load, const char *dir, TrainingState *state, M
     }
     // 2. Entries and ids: a manifest that was edited by hand can be resealed with a valid checksum.
     if (manifest_read(manifest, dir, err) != 0) return -1;
-    const char *const small[] = {CHECKPOINT_CONFIG, CHECKPOINT_TRAINING};
-    for (int i = 0; i < 2; i++) {
-        int64_t at = 0;
-        while (at < manifest->count && strcmp(manifest->file[at].name, small[i]) != 0) at++;
-        if (at == manifest->count)
-            return error_set(err, EXIT_FAILED,
-                             "%s/" CHECKPOINT_MANIFEST ": does not list %s, so that file cannot be verified; resume "
-                             "from another checkpoint, or load this checkpoint's weights with checkpoint.init_from",
-                             dir, small[i]);
+    bool listed = false, trained = false;
+    for (int64_t i = 0; i < manifest->count; i++) {
+        listed = listed || strcmp(manifest->file[i].name, CHECKPOINT_CONFIG) == 0;
+        trained = trained || strcmp(manifest->file[i].name, CHECKPOINT_TRAINING) == 0;
     }
-    if (manifest->run != state->run || manifest->sequence != state->sequence || manifest->step != state->step)
+    if (!listed || !trained || manifest->run != state->run || manifest->sequence != state->sequence ||
+        manifest->step != state->step)
         return error_set(err, EXIT_FAILED,
-                         "%s/" CHECKPOINT_TRAINING ": does not match the manifest; resume from another checkpoint",
+                         "%s/" CHECKPOINT_MANIFEST ": does not match " CHECKPOINT_TRAINING
+                         " or lacks " CHECKPOINT_CONFIG
+                         "; resume from another checkpoint, or load this one's weights with checkpoint.init_from",
                          dir);
     // 3. The optimizer: moments of different optimizers are not interchangeable.
     if (source_open_manifest(&load->source, dir, manifest, err) != 0) return -1;

@@ -358,14 +358,12 @@ static int say_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
     if (all && figures->slow[0] != '\0') step_field_(&line, 0, "%s", figures->slow);
     if (figures->step < steps)
         step_field_(&line, 2, "%s", duration_(pace * (double)(steps - figures->step), remaining));
-    char text[sizeof line];
-    size_t length = SIZE_MAX;
-    for (int out = 0; length > GRID_WIDTH && out <= (all ? 0 : MOST_SPARE); out++) { // drops spare fields up to `out`
-        length = 0;
+    char text[sizeof line] = "";
+    for (int out = 0; out == 0 || (strlen(text) > GRID_WIDTH && !all && out <= MOST_SPARE); out++) {
+        text[0] = '\0'; // leave out spare fields up to `out`
         for (int i = 0; i < line.count; i++)
             if (line.field[i].spare == 0 || line.field[i].spare > out)
-                length += (size_t)snprintf(text + length, sizeof text - length, "%s%s", i > 0 ? " | " : "",
-                                           line.field[i].text);
+                text_add(text, sizeof text, "%s%s", i > 0 ? " | " : "", line.field[i].text);
     }
     return say_(metrics, text, err);
 }

@@ -3,7 +3,6 @@
 // The loop is one function, run_train, and a step is one function, train_step_: read these two first. All ranks run
 // both together. A request to stop or a loss that is not finite, seen by one rank, is exchanged before any rank acts on
 // it, so that all ranks leave the loop after the same step.
-#include "base/alloc.h"
 #include "base/clock.h"
 #include "run.h"
 
@@ -29,43 +28,40 @@ static int train_update_(Run *run, StepFigures *figures, Error *err) {
     figures->skipped = decision != STEP_APPLY;
     if (decision == STEP_APPLY) return optimizer_update(run->optimizer, figures->step, before, figures->norm, err);
 
-    char *why;
-    size_t length;
+    char why[sizeof err->text] = "";
     Blame blame = {0};
-    int status = 0, head, chunk;
-    FILE *text = xmemstream(&why, &length);
+    int head, chunk;
     if (decision == STEP_SKIP_OUTLIER)
-        fprintf(text, "loss %.4f is %+.1f and norm %.2f %+.1f standard deviations off; the limit is %g", figures->loss,
-                figures->loss_z, figures->norm, figures->norm_z, train->skip_outlier_z);
-    else if ((status = optimizer_blame(run->optimizer, &blame, err)) == 0) {
+        text_add(why, sizeof why, "loss %.4f is %+.1f and norm %.2f %+.1f standard deviations off; the limit is %g",
+                 figures->loss, figures->loss_z, figures->norm, figures->norm_z, train->skip_outlier_z);
+    else {
+        if (optimizer_blame(run->optimizer, &blame, err) != 0) return -1;
         schedule_home(run->schedule, run->schedule->stages * run->schedule->chunks - 1, &head, &chunk);
         if (!isfinite(figures->loss))
-            fprintf(text, "the loss on stage %d is %s%s", head, isnan(figures->loss) ? "nan" : "inf",
-                    blame.gradient != NULL ? ", and " : "");
+            text_add(why, sizeof why, "the loss on stage %d is %s%s", head, isnan(figures->loss) ? "nan" : "inf",
+                     blame.gradient != NULL ? ", and " : "");
         if (blame.gradient != NULL)
-            fprintf(text,
-                    "the first non-finite gradient of the backward is that of %s on stage %d (sum of squares: %s)",
-                    blame.gradient->name, blame.gradient_stage, isnan(blame.squares) ? "nan" : "inf");
+            text_add(why, sizeof why,
+                     "the first non-finite gradient of the backward is that of %s on stage %d (sum of squares: %s)",
+                     blame.gradient->name, blame.gradient_stage, isnan(blame.squares) ? "nan" : "inf");
         if (blame.weight != NULL)
-            fprintf(text, "; %s on stage %d was not finite before the step", blame.weight->name, blame.weight_stage);
+            text_add(why, sizeof why, "; %s on stage %d was not finite before the step", blame.weight->name,
+                     blame.weight_stage);
     }
     if (decision == STEP_SKIP_BAD)
-        fprintf(text, " (%lld of %lld such steps)", (long long)run->step_guard.bad, (long long)train->skip_bad_steps);
-    if (decision == STEP_STOP) fprintf(text, "; weights are unchanged");
+        text_add(why, sizeof why, " (%lld of %lld such steps)", (long long)run->step_guard.bad,
+                 (long long)train->skip_bad_steps);
+    if (decision == STEP_STOP) text_add(why, sizeof why, "; weights are unchanged");
     if (decision == STEP_STOP && train->skip_bad_steps > 0)
-        fprintf(text, "; train.skip_bad_steps allows no more than %lld", (long long)train->skip_bad_steps);
-    xmemstream_close(text);
-    if (status == 0 && decision == STEP_STOP) {
-        status = error_on_all(err, EXIT_FAILED, "step %lld: %s; %s", (long long)figures->step, why,
-                              blame.weight != NULL ? "resume from an earlier checkpoint, or check checkpoint.init_from"
-                                                   : "lower train.lr or check the data of this step");
-    } else if (status == 0) {
-        log_line(&run->all, "step %lld: update skipped, since %s; weights, moments and Adam's step count are unchanged",
-                 (long long)figures->step, why);
-        optimizer_skip(run->optimizer);
-    }
-    free(why);
-    return status;
+        text_add(why, sizeof why, "; train.skip_bad_steps allows no more than %lld", (long long)train->skip_bad_steps);
+    if (decision == STEP_STOP)
+        return error_on_all(err, EXIT_FAILED, "step %lld: %s; %s", (long long)figures->step, why,
+                            blame.weight != NULL ? "resume from an earlier checkpoint, or check checkpoint.init_from"
+                                                 : "lower train.lr or check the data of this step");
+    log_line(&run->all, "step %lld: update skipped, since %s; weights, moments and Adam's step count are unchanged",
+             (long long)figures->step, why);
+    optimizer_skip(run->optimizer);
+    return 0;
 }
 
 // Runs one step: data, pipeline, loss, gradient norm, update, and its report.

@@ -124,7 +124,7 @@ def test_a_manifest_that_leaves_a_file_out_is_refused(small, tmp_path, name):
         state = state.replace('"samples": 16', '"samples": 4').replace('"tokens": 128', '"tokens": 32')
         (checkpoint / name).write_text(state)
     refused = small.run(resume=checkpoint, code=1)
-    assert f"does not list {name}, so that file cannot be verified" in refused.stderr and refused.steps == {}
+    assert "manifest.json: does not match training.json or lacks config.json" in refused.stderr and refused.steps == {}
 
 
 def test_a_training_state_of_another_checkpoint_is_refused(small, tmp_path):
@@ -132,7 +132,7 @@ def test_a_training_state_of_another_checkpoint_is_refused(small, tmp_path):
     manifest = checkpoint / "manifest.json"
     reseal(manifest, manifest.read_text().replace('"sequence": 2', '"sequence": 7'))
     refused = small.run(resume=checkpoint, code=1)
-    assert "training.json: does not match the manifest" in refused.stderr
+    assert "manifest.json: does not match training.json" in refused.stderr
 
 
 # --- names that move the cursor
