@@ -1,21 +1,13 @@
-// A set of numbers 0 .. n-1. Finding the next member above or below a number takes a few steps at any distance. The
+// A set of numbers 0 .. n-1, a bit each. Finding the next member above or below a number looks at 64 at a time. The
 // BPipe pass keeps bundles in such sets.
-//
-// Level 0 has a bit per number. Each further level has a bit per word of the level below, set if the word is not 0:
-//
-//   level 1   ...0101                            a search for the member after 2 finds no bit above 2 in word 0,
-//   level 0   word 0 ...0110  word 2 ...1000     climbs, finds word 2, and descends to its lowest bit: 131
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { NUMBER_SET_LEVELS = 6 }; // enough for every int
-
 typedef struct NumberSet {
-    uint64_t *words; // bits of all levels
-    uint64_t *level[NUMBER_SET_LEVELS];
-    int levels, count; // count: words
+    uint64_t *words;
+    int count; // words
 } NumberSet;
 
 // Makes an empty set for 0 .. numbers-1.
