@@ -77,20 +77,3 @@ TEST(matrices_are_dealt_evenly) {
             homes_free(all, ranks);
         }
 }
-
-// 8 bytes a parameter of masters and momentum in place of 12, and 4 in place of 8 in fp32.
-TEST(states_are_four_bytes_a_matrix_parameter_smaller) {
-    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
-        Config adamw = loaded("configs/llama_tiny.yaml", ""),
-               muon = loaded("configs/llama_tiny.yaml", "train.optimizer=muon");
-        adamw.train.precision = muon.train.precision = precision;
-        Homes *two[] = {homes(&adamw, 1), homes(&muon, 1)};
-        int64_t matrices = 0;
-        for (int64_t i = 0; i < two[0]->table.count; i++)
-            if (table_is_layer_matrix(&two[0]->table, i))
-                matrices += two[0]->table.specs[i].rows * two[0]->table.specs[i].cols;
-        StateBytes a = tensors_states(&two[0]->tensors[0]), m = tensors_states(&two[1]->tensors[0]);
-        assert_int_equal(states_total(&a) - states_total(&m), 4 * matrices);
-        for (int i = 0; i < 2; i++) homes_free(two[i], 1);
-    }
-}

@@ -64,14 +64,6 @@ def test_sharded_gradients_take_less_memory_and_change_no_bit(family, more, d, t
     assert sharded(config, family, d, "auto", *slices).bits == sharded(config, family, d, "off", *slices).bits
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt"])
-def test_data_ranks_take_the_samples_of_one(family, tmp_path):
-    """With one sequence a microbatch, the batch of a step is the same sequences whatever d is."""
-    config = write_config(tmp_path, family, schedule="{micro_batch: 1}", parallel="{pipeline: 1}")
-    one = trained(config, family=family, env=environment(OMP_NUM_THREADS="1"))
-    assert close(trained(config, "parallel.data=2", family=family).losses, one.losses, 1e-5)
-
-
 @pytest.mark.thorough
 def test_a_loss_that_is_not_finite_ends_data_ranks_in_one_sentence(tmp_path):
     """At that moment sums over data ranks are in flight, into memory that is about to be freed."""

@@ -1,31 +1,17 @@
-"""Schedules in runs: their actions in traces and messages, and lists of one's own. test_layouts has the bits and the
+"""Schedules in runs: their actions in messages, and lists of one's own. test_layouts has the bits and the
 bytes of every schedule, BPipe over them, lists from files, resumes, validation, samples and profiles."""
 
-import json
 import os
 import re
 import signal
 import time
 
 import pytest
-from trainer_runs import Job, command, trained, wait_for_lines
+from trainer_runs import Job, wait_for_lines
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
 OFF = "schedule.bpipe=off"
-
-
-def test_a_trace_names_actions_as_the_schedule_s_text_does(small, tmp_path):
-    path = tmp_path / "trace.json"
-    options = [OFF, "parallel.pipeline=2", "schedule.name=zb-v"]
-    trained(small.config, *options, "train.steps=1", "data.val_every=0", family=small.family,
-            arguments=["--trace", str(path)])
-    text = command(small.family, "-c", small.config, "--schedule", overrides=options).stdout
-    events = [event for event in json.loads(path.read_text()) if event.get("cat") == "compute"]
-    for stage in range(2):
-        wanted = re.search(rf"^stage {stage}: (.*)$", text, re.MULTILINE)[1].split()
-        mine = sorted((event for event in events if event["pid"] == stage), key=lambda event: event["ts"])
-        assert [event["name"] for event in mine] == wanted
 
 
 def test_two_stages_may_evict_to_each_other(small, tmp_path):

@@ -37,27 +37,6 @@ static void usual_steps(StepGuard *state, const TrainConfig *train, int count) {
     for (int i = 0; i < count; i++) assert_int_equal(judged(state, train, usual(i, 3.0), usual(i, 1.0)), STEP_APPLY);
 }
 
-TEST(unless_it_is_allowed_the_first_bad_number_stops) {
-    TrainConfig train = {0};
-    double bad[][2] = {{NAN, 1.0}, {INFINITY, 1.0}, {3.0, NAN}, {3.0, INFINITY}, {NAN, NAN}};
-    for (int i = 0; i < 5; i++) {
-        StepGuard fresh = {0};
-        assert_int_equal(judged(&fresh, &train, bad[i][0], bad[i][1]), STEP_STOP);
-        assert_int_equal(fresh.skipped, 0);
-    }
-}
-
-TEST(as_many_bad_steps_are_skipped_as_are_allowed_in_all) {
-    TrainConfig train = {.skip_bad_steps = 2};
-    StepGuard step_guard = {0};
-    assert_int_equal(judged(&step_guard, &train, NAN, 1.0), STEP_SKIP_BAD);
-    usual_steps(&step_guard, &train, 200); // good ones in between make no difference
-    assert_int_equal(judged(&step_guard, &train, 3.0, INFINITY), STEP_SKIP_BAD);
-    assert_int_equal(step_guard.skipped, 2);
-    assert_int_equal(step_guard.bad, 2);
-    assert_int_equal(judged(&step_guard, &train, 3.0, NAN), STEP_STOP);
-}
-
 TEST(outliers_are_counted_once_the_window_holds_enough) {
     TrainConfig train = {.skip_outlier_z = 6.0};
     for (int count = STEP_LEAST - 1; count <= STEP_LEAST; count++) {

@@ -70,7 +70,7 @@ def nothing_overlaps(trace):
 
 def rows_hold_what_they_say(trace):
     for pid in trace.ranks:
-        assert all(event["name"][0] in "FB" and event["cat"] == "compute" for event in trace.spans[pid, COMPUTE])
+        assert all(event["name"][0] in "FBIW" and event["cat"] == "compute" for event in trace.spans[pid, COMPUTE])
         assert all(event["name"][0] in "EALR" and event["cat"] == "transfer" for event in trace.spans[pid, TRANSFERS])
     return True
 
@@ -96,6 +96,7 @@ LAYOUTS = {
     "1f1b": ["schedule.bpipe=off"],
     "to_host": ["schedule.evict_to=host"],
     "odd": ["parallel.pipeline=3"],
+    "split": ["schedule.bpipe=off", "parallel.pipeline=2", "schedule.name=zb-v"],
     "tensor_and_data_adjacent": ["parallel.pipeline=2", "parallel.tensor=2", "parallel.data=2",
                                  "parallel.placement=adjacent"],
     "alone": ["parallel.pipeline=1", "schedule.bpipe=off"],
@@ -117,6 +118,9 @@ def test_every_action_of_every_rank_and_step_is_there_once(config, layout, tmp_p
         assert trace.names[pid].startswith(f"stage {stage} (rank ")
         for step in ("step 1", "step 2", "step 3"):
             assert trace.actions(pid, step) == Counter(stages[stage])
+            ordered = sorted(trace.spans[pid, COMPUTE], key=lambda event: event["ts"])
+            computed = [event["name"] for event in ordered if event["args"]["of"] == step]
+            assert computed == [name for name in stages[stage] if name[0] in "FBIW"]
         forwards = Counter(action for action in stages[stage] if action[0] == "F")
         assert trace.actions(pid, "validation") == Counter({name: 4 * count for name, count in forwards.items()})
 

@@ -97,10 +97,6 @@ def test_bf16_learns_as_fp32_does(small):
     assert sixteen.losses != small.alone.losses
 
 
-def test_bf16_stages_and_bpipe_do_not_change_a_bit(small):
-    small.keeps_bits(("train.precision=bf16",), LAYOUTS["p4"])
-
-
 # ---- products of 8 bits: train.fp8 -----------------------------------------------------------------------------------
 
 EIGHT = ["train.precision=bf16", "model.hidden=64", "model.ffn=64", "model.seq_len=32"]
