@@ -21,8 +21,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from run_files import GIB, Failure, Metrics, Plan, Search, Trace
-from run_files import finish, read_plan_or_metrics, read_text, write_file
+from run_files import GIB, Failure, Metrics, Plan, Trace
+from run_files import finish, form_of, read_plan_or_metrics, read_text, write_file
 
 DRAW = Path(__file__).resolve().parent / "draw.js"
 
@@ -90,10 +90,23 @@ def draw_compare(options):
     return {"kind": "memory", "blocks": blocks, "limit": 0, "width": 800}
 
 
+def point_of(best):
+    """Returns GiB, seconds and a few words of a configuration on a front."""
+    parallel, schedule = best["config"]["parallel"], best["config"]["schedule"]
+    cut = "x".join(str(parallel[key]) for key in ("pipeline", "tensor", "data"))
+    evicts = f", {schedule['evict_to']}" if schedule["bpipe"] == "on" else ""
+    words = f"{cut} b{schedule['micro_batch']} {schedule['name']}{evicts}"
+    return [best["peak_bytes"] / GIB, best["step_ms"] / 1e3, words]
+
+
 def draw_search(options):
-    searches = [Search(path, read_text(path)) for path in options.files]
-    fronts = [{"name": one.name, "points": [[peak / GIB, *rest] for peak, *rest in zip(one.peak, one.step, one.label)]}
-              for one in searches]
+    fronts = []
+    for path in options.files:
+        with form_of(path, "search; make one with --search --json"):
+            points = list(map(point_of, json.loads(read_text(path))["front"]))
+        if not points:
+            raise Failure(f"{path}: has no front, since nothing fits")
+        fronts.append({"name": path.stem, "points": points})
     return {"kind": "fronts", "fronts": fronts, "limit": options.limit, "width": 800, "height": 360}
 
 

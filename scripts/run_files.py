@@ -2,6 +2,7 @@
 sentence."""
 
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -155,26 +156,6 @@ class Plan:
             self.reason = str(plan["verdict"]["reason"])
 
 
-class Search:
-    """The output of --search --json: the front, fastest first, and a few words on each of its configurations."""
-
-    def __init__(self, path, text):
-        with form_of(path, "search; make one with --search --json"):
-            front = json.loads(text)["front"]
-            self.name = path.stem
-            self.step = [float(each["step_ms"]) / 1e3 for each in front]
-            self.peak = [int(each["peak_bytes"]) for each in front]
-            self.label = [self.words(each["config"]["parallel"], each["config"]["schedule"]) for each in front]
-        if not front:
-            raise Failure(f"{path}: has no front, since nothing fits")
-
-    @staticmethod
-    def words(parallel, schedule):
-        cut = "x".join(str(parallel[key]) for key in ("pipeline", "tensor", "data"))
-        evicts = {"on": f", {schedule['evict_to']}"}.get(schedule["bpipe"], "")
-        return f"{cut} b{schedule['micro_batch']} {schedule['name']}{evicts}"
-
-
 class History:
     """Steps, validations and evaluations in the order added. A repeated step, after a resume or from a new run in the
     same file, replaces its earlier version and all later steps."""
@@ -235,15 +216,10 @@ class Metrics(History):
 
     def cut(self):
         """Returns the parts of the run with the same layout, since a resume may change it."""
-        parts = []
-        for step, entry in sorted(self.steps.items()):
-            head = self.heads[self.start_of[step]]
-            if not parts or parts[-1].layout != layout_of(head):
-                parts.append(Part(head))
-            parts[-1].steps[step] = entry
-        for part in parts:
-            part.measure()
-        return parts
+        heads = {step: self.heads[self.start_of[step]] for step in self.steps}
+        alike = itertools.groupby(sorted(self.steps), lambda step: layout_of(heads[step]))
+        return [Part(heads[steps[0]], {step: self.steps[step] for step in steps})
+                for steps in (list(group) for _, group in alike)]
 
     def resumes(self):
         """Returns the first step of every start after the first."""
@@ -266,12 +242,10 @@ def layout_of(head):
 class Part:
     """Consecutive steps with the same layout."""
 
-    def __init__(self, head):
-        self.head, self.layout, self.steps = head, layout_of(head), {}
-
-    def measure(self):
-        stages = len(next(reversed(self.steps.values()))["stages"])
-        alike = [entry["stages"] for entry in self.steps.values() if len(entry["stages"]) == stages]
+    def __init__(self, head, steps):
+        self.head, self.steps = head, steps
+        stages = len(next(reversed(steps.values()))["stages"])
+        alike = [entry["stages"] for entry in steps.values() if len(entry["stages"]) == stages]
         self.peak = [max(int(of[s]["peak_bytes"]) for of in alike) for s in range(stages)]
         slots = [max(int(of[s].get("activation_bytes") or 0) for of in alike) for s in range(stages)]
         self.stages = [{"memory": {"peak": peak - own, "own_slots": own}, "peak_bytes": peak}
@@ -279,7 +253,7 @@ class Part:
 
     def median(self, key):
         """Returns the median of all steps but the first, which includes warm-up."""
-        values = [number(entry[key]) for _, entry in sorted(self.steps.items())]
+        values = [number(entry[key]) for entry in self.steps.values()]
         values = [value for value in values[min(1, len(values) - 1) :] if value is not None]
         return statistics.median(values) if values else None
 

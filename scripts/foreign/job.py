@@ -1,6 +1,7 @@
 """How many GPUs a job has, and how many a node: torchrun's words, srun's, and the lines of a Slurm script."""
 
 import re
+import shlex
 
 from run_files import Failure
 
@@ -26,6 +27,17 @@ def front_options(words):
     return found
 
 
+def slurm_lines(text):
+    """Returns {option: value} of the #SBATCH lines."""
+    found = {}
+    for line in re.findall(r"^#SBATCH\s+(.*)$", text, re.MULTILINE):
+        try:
+            found |= front_options(shlex.split(line, comments=True))
+        except ValueError:
+            found |= front_options(line.split())
+    return found
+
+
 def count(name, value):
     """Returns a number of a launcher's option, or None if it is not known before the job runs."""
     if value is None:
@@ -48,9 +60,8 @@ def gpus_of(s, front, slurm, gpus):
             options[name] = str(s.take(name))
     unread = [f"--{name} {readable(value)}" for name, value in options.items() if name not in WORLD and value]
     s.quiet_ones += unread
-    batch = {name[2:]: value for name, value in slurm.items()}
-    known = {name: count(name, options.get(name, batch.get(name))) for name in WORLD}
-    for source in (options, batch):
+    known = {name: count(name, options.get(name, slurm.get(name))) for name in WORLD}
+    for source in (options, slurm):
         found = re.search(r"(?:gpu:)?(?:[\w-]+:)?(\d+)(?:\(|,|$)", source.get("gpus-per-node", source.get("gres", "")))
         if known["gpus-per-node"] is None and found:
             known["gpus-per-node"] = count("gpus-per-node", found[1])

@@ -8,9 +8,9 @@ from pathlib import Path
 from run_files import Failure, read_text
 
 from .documents import flattened, refuse_others
-from .job import gpus_of
+from .job import gpus_of, slurm_lines
 from .settings import REQUIRED, Settings, is_off, quiet_of, rows_of
-from .shell import MARK, Script, readable, slurm_lines, unknown_in
+from .shell import MARK, Script, readable, unknown_in
 
 ROWS = rows_of("megatron")
 ALONE = ("swiglu", "bf16", "fp16", "sequence-parallel", "use-distributed-optimizer", "group-query-attention",
@@ -77,12 +77,11 @@ def read_script(words):
         raise Failure(f"{path}: is larger than 1 MiB; give a launch script")
     slurm = slurm_lines(text)
     script = Script(given, lambda name: beside(path, name), words[1:more])
-    known = {"SLURM_NNODES": "nodes", "SLURM_JOB_NUM_NODES": "nodes", "SLURM_NTASKS": "ntasks",
-             "SLURM_NPROCS": "ntasks",
-             "SLURM_NTASKS_PER_NODE": "ntasks-per-node", "SLURM_GPUS_PER_NODE": "gpus-per-node"}
-    for name, option in known.items():
-        if (value := slurm.get("--" + option, "")).isdigit():
-            script.given.setdefault(name, value)
+    for option, names in {"nodes": "NNODES JOB_NUM_NODES", "ntasks": "NTASKS NPROCS",
+                          "ntasks-per-node": "NTASKS_PER_NODE", "gpus-per-node": "GPUS_PER_NODE"}.items():
+        if (value := slurm.get(option, "")).isdigit():
+            for name in names.split():
+                script.given.setdefault(f"SLURM_{name}", value)
     script.run(text)
     for note in script.notes:
         settings.say("unknown", note)

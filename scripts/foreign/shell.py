@@ -9,7 +9,6 @@ import contextlib
 import fnmatch
 import itertools
 import re
-import shlex
 from collections import namedtuple
 
 from run_files import Failure
@@ -879,11 +878,8 @@ class Script:
         return True
 
     def test(self, _, *tokens):
-        flat = []
-        for kind, value, _ in tokens:
-            flat += [" ".join(self.expand_word(value,
-                                               True))] if kind == "word" else [value] if kind == "operator" else []
-        return self.truth(flat, True)
+        return self.truth([" ".join(self.expand_word(value, True)) if kind == "word" else value
+                           for kind, value, _ in tokens if kind in ("word", "operator")], True)
 
     def truth(self, words, whole=False):
         """Returns the truth of the words of [ ... ] or, whole, of [[ ... ]], which compares expressions."""
@@ -945,15 +941,14 @@ class Script:
             for each in (each for kind, words in rest if kind == "array" for each in words):
                 if len(each) > 1 and each[0][1][:1] == "[" and each[1][1][:1] == "=":
                     key = self.key_of({"": ""}, each[0][1][1:-1])
-                    items[int(key) if key.isdecimal()
-                          else key] = " ".join(self.expand_word([("plain", each[1][1][1:]), *each[2:]]))
+                    key = int(key) if key.isdecimal() else key
+                    items[key] = " ".join(self.expand_word([("plain", each[1][1][1:]), *each[2:]]))
                 else:
                     for value in self.expand([each]):
                         items[self.end_of(items)] = value
             self.put(name, items)
             return name
-        value = "".join(self.expand_word([("double", text) if kind == "plain" else (kind, text) for kind,
-                                          text in rest]))
+        value = "".join(self.expand_word([("double" if kind == "plain" else kind, text) for kind, text in rest]))
         if unknown_in(value) and name in self.given:
             value = self.given[name]
         if index is not None:
@@ -1228,21 +1223,3 @@ class Script:
                 for each, value in self.frames.pop().items():
                     self.variables.pop(each, None)
                     self.variables |= {} if value is None else {each: value}
-
-
-def slurm_lines(text):
-    """Returns {option: value} of the #SBATCH lines."""
-    found = {}
-    short = {"-N": "--nodes", "-n": "--ntasks", "-G": "--gpus"}
-    for line in re.findall(r"^#SBATCH\s+(.*)$", text, re.MULTILINE):
-        try:
-            words = shlex.split(line, comments=True)
-        except ValueError:
-            words = line.split()
-        for at, word in enumerate(words):
-            name, equals, value = word.partition("=")
-            if word[:2] in short and not word.startswith("--"):
-                name, equals, value = short[word[:2]], word[2:], word[2:]
-            if name.startswith("--"):
-                found[name] = value if equals else words[at + 1] if at + 1 < len(words) else ""
-    return found
