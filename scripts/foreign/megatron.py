@@ -717,17 +717,17 @@ def muon(s, train, optimizer):
     train["muon_scale"] = s.number("muon-extra-scale-factor", float, 1.0, high=1000)
     for name, default, category, text in (
         ("muon-scale-mode", "spectral", "training", "updates are scaled by sqrt(max(out, in)) here"),
-        ("muon-coefficient-type", "quintic", "", ""),
         ("muon-tp-mode", "duplicated", "speed", "tensor ranks gather each matrix here"),
         ("muon-num-ns-steps", "5", "speed", "five steps are planned"),
         ("muon-fp32-matmul-prec", "medium", "speed", "its products are planned in the run's precision"),
         ("muon-scalar-optimizer", "adam", "memory", "AdamW is planned for what is no matrix of a layer"),
     ):
         said, value = s.spelling(name), s.text(name, default)
-        if name == "muon-coefficient-type" and value != "simple":
-            s.say("training", f"{said} {value}: the coefficients are those of `simple` here")
-        elif text and value != default:
+        if value != default:
             s.say(category, f"{said} {value}: {text}")
+    said, value = s.spelling("muon-coefficient-type"), s.text("muon-coefficient-type", "quintic")
+    if value != "simple":
+        s.say("training", f"{said} {value}: the coefficients are those of `simple` here")
     said = s.spelling("muon-nesterov")
     if not s.flag("muon-nesterov"):
         s.say("training", f"{said} is not given: Nesterov's momentum is computed here")
@@ -756,13 +756,9 @@ def deepspeed_file(s, path):
         s.say("precision", f"{spelling} {readable(where)}: is not here; what it sets is not planned")
         return
     s.quiet_ones.append(f"{spelling} {readable(where)}")
-    try:
-        try:
-            found = json.loads(text)
-        except ValueError:  # numbers that the script does not say
-            said = re.sub(r'"(?:[^"\\]|\\.)*"|' + MARK.pattern,
-                          lambda part: part[0] if part[0].startswith('"') else json.dumps(part[0]), text)
-            found = json.loads(said)
+    try:  # a number that the script does not say becomes a text with its mark
+        found = json.loads(re.sub(r'"(?:[^"\\]|\\.)*"|' + MARK.pattern,
+                                  lambda part: part[0] if part[0].startswith('"') else json.dumps(part[0]), text))
         if not isinstance(found, dict):
             raise ValueError("no object")
     except (ValueError, RecursionError) as error:

@@ -147,10 +147,15 @@ class TextSource:
 
 
 class Rows:
-    """Documents from the rows of a table. A row without text is no document, and has no number."""
+    """Documents from the rows of a table: texts and their places. A row without text is no document, and has no
+    number."""
 
-    def __init__(self, number):
+    def __init__(self, number, rows=()):
         self.number, self.documents, self.blank = number, 0, 0  # number: of the first document
+        self.rows = rows
+
+    def texts(self):
+        return self.rows
 
     def pieces(self, rule):
         for text, where in self.texts():
@@ -246,19 +251,9 @@ class LinesSource:
         return number
 
 
-class Batch(Rows):
-    """Rows of a Parquet file. The parent reads them, since a file has one reader."""
-
-    def __init__(self, number, path, row, rows):
-        super().__init__(number)
-        self.path, self.row, self.rows = path, row, rows
-
-    def texts(self):
-        for row, text in enumerate(self.rows, self.row):
-            yield text, f"{self.path}: row {row}"
-
-
 class ParquetSource:
+    """The parent reads the rows, since a file has one reader."""
+
     ROWS = 256  # read at a time
 
     def __init__(self, path, size, key):
@@ -294,19 +289,17 @@ class ParquetSource:
         return sum(1 for _ in itertools.islice(filter(None, self.texts()), limit))
 
     def jobs(self, number, rule):
-        row = done = size = 0
-        some = []
-        for text in self.texts():
-            some.append(text)
+        some, after, size, done = [], number, 0, 0  # after: the number of the next document
+        for row, text in enumerate(self.texts(), 1):
+            some.append((text, f"{self.path}: row {row}"))
             size += len(text or "")
+            after += bool(text)
             if size >= PIECE:
-                row += len(some)
                 now = self.size * row // self.rows
-                yield now - done, Batch(number, self.path, row - len(some) + 1, some)
-                number += sum(map(bool, some))
-                some, size, done = [], 0, now
-        yield self.size - done, Batch(number, self.path, row + 1, some)
-        return number + sum(map(bool, some))
+                yield now - done, Rows(number, some)
+                some, number, size, done = [], after, 0, now
+        yield self.size - done, Rows(number, some)
+        return after
 
 
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
