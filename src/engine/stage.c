@@ -115,27 +115,10 @@ static int64_t layout_head_(Stage *stage, void *base) {
     return layout.used;
 }
 
-static SumShape sum_shape_(const Config *config, const StageShape *at) {
-    const Shape *s = &at->shape;
-    bool tied = config->model.tie_embeddings == TIE_TRUE && at->first != at->last;
-    SumShape shape = {(s->sequence ? s->shard_rows : s->rows) * s->hidden,
-                      s->element == 2 ? COMM_BF16 : COMM_FLOAT,
-                      s->sequence,
-                      s->overlap,
-                      tied,
-                      at->last ? s->rows * 3 : 0,
-                      s->strips,
-                      s->context_ranks,
-                      (s->qkv_cols - s->query_cols) * s->rows / s->pieces,
-                      s->balance > 0 ? s->route.experts : 0,
-                      false};
-    return shape;
-}
-
 static int64_t layout_sums_(Stage *stage, void *base) {
-    SumShape shape = sum_shape_(stage->config, &stage->at);
     memset(&stage->workspaces, 0, sizeof stage->workspaces);
-    return stage->at.own_sums ? sums_layout(&stage->workspaces, base, &shape, &stage->tensors) : 0;
+    if (!stage->at.own_sums) return 0;
+    return sums_layout(&stage->workspaces, base, &stage->at.shape, &stage->tensors, false);
 }
 
 // Returns the byte offset of a chunk's keys in stage->keys; for chunk == chunks, the size of stage->keys.
@@ -146,19 +129,40 @@ static int64_t keys_offset_(const StageShape *at, int chunk) {
     return bytes;
 }
 
-static int64_t positions_bytes_(const StageShape *at) {
-    return at->shape.pieces > 1 ? memory_round(at->rows * (int64_t)sizeof(int32_t)) : 0;
+static int64_t layout_keys_(Stage *stage, void *base) {
+    stage->keys = base;
+    return keys_offset_(&stage->at, stage->at.chunks);
 }
+
+static int64_t layout_data_(Stage *stage, void *base) {
+    Layout layout = {base, 0};
+    const StageShape *at = &stage->at;
+    int64_t bytes = config_microbatches(stage->config) * at->rows * 4;
+    stage->tokens = at->first ? layout_take(&layout, bytes) : NULL;
+    stage->targets = at->last ? layout_take(&layout, bytes) : NULL;
+    stage->losses = at->last ? layout_take(&layout, bytes) : NULL;
+    stage->places = config_uses_documents(stage->config) ? layout_take(&layout, bytes) : NULL;
+    stage->positions = at->shape.pieces > 1 ? layout_take(&layout, at->rows * 4) : NULL;
+    return layout.used;
+}
+
+static const struct {
+    MemoryCategory category;
+    const char *what;
+    int64_t (*layout)(Stage *stage, void *base); // returns the bytes; base NULL: only counts
+} pieces[STAGE_PIECES] = {
+    {MEMORY_WORKSPACE, "workspace", layout_workspace_},
+    {MEMORY_MESSAGES, "gathered rows", layout_mapped_},
+    {MEMORY_HEAD, "logits", layout_head_},
+    {MEMORY_KEYS, "keys", layout_keys_},
+    {MEMORY_DATA, "tokens and losses", layout_data_},
+    {MEMORY_MESSAGES, "sums over ranks", layout_sums_},
+};
 
 void stage_work_bytes(MemoryBytes *bytes, const TensorTable *table, const Config *config, const StageShape *at) {
     Stage stage = {.at = *at, .config = config, .table = *table};
-    bytes->bytes[MEMORY_WORKSPACE] += layout_workspace_(&stage, NULL);
-    bytes->bytes[MEMORY_HEAD] += layout_head_(&stage, NULL);
-    bytes->bytes[MEMORY_KEYS] += keys_offset_(at, at->chunks);
-    int arrays = (at->first ? 1 : 0) + (at->last ? 2 : 0) + (config_uses_documents(config) ? 1 : 0);
-    bytes->bytes[MEMORY_DATA] +=
-        memory_round(config_microbatches(config) * at->rows * 4) * arrays + positions_bytes_(at);
-    bytes->bytes[MEMORY_MESSAGES] += layout_mapped_(&stage, NULL);
+    for (int i = 0; i < STAGE_PIECES; i++)
+        if (pieces[i].layout != layout_sums_) bytes->bytes[pieces[i].category] += pieces[i].layout(&stage, NULL);
 }
 
 void stage_state_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const TensorTable *table,
@@ -168,57 +172,23 @@ void stage_state_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, 
     tensors_bytes(&stage.tensors, bytes);
     bytes->bytes[MEMORY_MESSAGES] += layout_sums_(&stage, NULL);
     *staged = 0;
-    if (config->hardware.share_gpu && !at->own_sums) {
-        SumShape shape = sum_shape_(config, at);
-        shape.staged = true;
-        *staged = sums_layout(&stage.workspaces, NULL, &shape, &stage.tensors);
-    }
+    if (config->hardware.share_gpu && !at->own_sums)
+        *staged = sums_layout(&stage.workspaces, NULL, &at->shape, &stage.tensors, true);
     *states = tensors_states(&stage.tensors);
     tensors_free(&stage.tensors, NULL);
 }
 
-// Allocates the memory that `layout` counts, and binds it. NULL if there is nothing to allocate, on failure with err,
-// and after an earlier failure.
-static void *bind_(Stage *stage, int64_t (*layout)(Stage *, void *base), MemoryCategory category, const char *what,
-                   Error *err) {
-    int64_t bytes = layout(stage, NULL);
-    void *memory = bytes > 0 && err->code == 0 ? stage->be->allocate(stage->be, category, bytes, what, err) : NULL;
-    if (memory == NULL) return NULL;
-    int64_t bound = layout(stage, memory);
-    assert(bound == bytes);
-    return memory;
-}
-
-// Allocates an array with an element for each token of a step, NULL if it is not used. Failures: see bind_.
-static void *tokens_array_(Stage *stage, bool used, const char *what, Error *err) {
-    int64_t bytes = memory_round(stage->most_microbatches * stage->at.rows * 4);
-    return used && err->code == 0 ? stage->be->allocate(stage->be, MEMORY_DATA, bytes, what, err) : NULL;
-}
-
-static int allocate_data_(Stage *stage, Error *err) {
-    Backend *be = stage->be;
-    int64_t keys = keys_offset_(&stage->at, stage->at.chunks);
-    if (keys > 0 && (stage->keys = be->allocate(be, MEMORY_KEYS, keys, "keys", err)) == NULL) return -1;
-    stage->tokens = tokens_array_(stage, stage->at.first, "tokens", err);
-    stage->places = tokens_array_(stage, config_uses_documents(stage->config), "places in documents", err);
-    stage->targets = tokens_array_(stage, stage->at.last, "targets", err);
-    stage->losses = tokens_array_(stage, stage->at.last, "losses", err);
-    if (stage->places != NULL)
-        stage->host_places = xmalloc((size_t)(stage->most_microbatches * stage->at.rows) * sizeof(int32_t));
-    if (err->code == 0 && stage->at.shape.pieces > 1) {
-        const Shape *s = &stage->at.shape;
-        int64_t length = s->seq / s->pieces, row = 0;
-        stage->positions = be->allocate(be, MEMORY_DATA, positions_bytes_(&stage->at), "positions", err);
-        if (stage->positions == NULL) return -1;
-        int32_t *host = xmalloc((size_t)s->rows * sizeof *host);
-        for (int piece = 0; piece < s->pieces; piece++)
-            for (int64_t i = 0, first = context_place(s, piece); i < length; i++)
-                for (int64_t b = 0; b < s->batch; b++) host[row++] = (int32_t)(first + i);
-        assert(row == s->rows);
-        be->upload(be, stage->positions, host, s->rows * (int64_t)sizeof *host);
-        free(host);
-    }
-    return err->code == 0 ? 0 : -1;
+// Writes the positions of this context rank's tokens.
+static void write_positions_(Stage *stage) {
+    const Shape *s = &stage->at.shape;
+    int64_t length = s->seq / s->pieces, row = 0;
+    int32_t *host = xmalloc((size_t)s->rows * sizeof *host);
+    for (int piece = 0; piece < s->pieces; piece++)
+        for (int64_t i = 0, first = context_place(s, piece); i < length; i++)
+            for (int64_t b = 0; b < s->batch; b++) host[row++] = (int32_t)(first + i);
+    assert(row == s->rows);
+    stage->be->upload(stage->be, stage->positions, host, s->rows * (int64_t)sizeof *host);
+    free(host);
 }
 
 int stage_allocate(Stage *stage, const Model *model, const Config *config, const StageShape *at,
@@ -244,21 +214,25 @@ int stage_allocate(Stage *stage, const Model *model, const Config *config, const
     stage->layers = tensors + (at->first ? table->first_layer : 0);
     stage->head = at->last ? stage->layers + at->layers * table->per_layer : NULL;
     const Shape *s = &stage->at.shape;
-    stage->workspace = bind_(stage, layout_workspace_, MEMORY_WORKSPACE, "workspace", err);
-    bind_(stage, layout_mapped_, MEMORY_MESSAGES, "gathered rows", err);
-    stage->head_workspace = bind_(stage, layout_head_, MEMORY_HEAD, "logits", err);
-    stage->sums_memory = bind_(stage, layout_sums_, MEMORY_MESSAGES, "sums over ranks", err);
-    if (err->code != 0) return -1;
+    for (int i = 0; i < STAGE_PIECES; i++) {
+        int64_t bytes = pieces[i].layout(stage, NULL), bound;
+        if (bytes == 0) continue;
+        stage->memory[i].memory = be->allocate(be, pieces[i].category, bytes, pieces[i].what, err);
+        if (stage->memory[i].memory == NULL) return -1;
+        stage->memory[i].bytes = bound = pieces[i].layout(stage, stage->memory[i].memory);
+        assert(bound == bytes);
+    }
     if (be->use_workspace != NULL) be->use_workspace(be, stage->op_workspace, s->shard_rows, s->hidden, &s->attention);
-    if (stage->sums_memory != NULL) sums_lend(tensor, &stage->workspaces.tensor);
-    if (allocate_data_(stage, err) != 0) return -1;
+    sums_lend(tensor, &stage->workspaces.tensor);
+    if (stage->places != NULL)
+        stage->host_places = xmalloc((size_t)(stage->most_microbatches * stage->at.rows) * sizeof(int32_t));
+    if (stage->positions != NULL) write_positions_(stage);
 
     // The tensor group's library registers the memory of sums and gathers: the mapped memory, or else the workspace.
     if (tensor == NULL || tensor->use_memory == NULL) return 0;
-    Stage counted = *stage;
     CommMemory memory = stage->gathered;
     if (memory.memory == NULL)
-        memory = (CommMemory){.memory = stage->workspace, .bytes = layout_workspace_(&counted, NULL)};
+        memory = (CommMemory){.memory = stage->memory[0].memory, .bytes = stage->memory[0].bytes};
     int registered = tensor->use_memory(tensor, &memory, err);
     stage->registered = registered > 0;
     return registered < 0 ? -1 : 0;
@@ -283,25 +257,14 @@ void stage_use_context(Stage *stage, Comm *const context[2]) {
 void stage_destroy(Stage *stage) {
     if (stage->be == NULL) return;
     free_all(stage->rope, stage->host_places);
-    int64_t bytes = memory_round(stage->most_microbatches * stage->at.rows * 4);
-    backend_release(stage->be, MEMORY_KEYS, stage->keys, keys_offset_(&stage->at, stage->at.chunks));
-    backend_release(stage->be, MEMORY_DATA, stage->tokens, bytes);
-    backend_release(stage->be, MEMORY_DATA, stage->targets, bytes);
-    backend_release(stage->be, MEMORY_DATA, stage->losses, bytes);
-    backend_release(stage->be, MEMORY_DATA, stage->places, bytes);
-    backend_release(stage->be, MEMORY_DATA, stage->positions, positions_bytes_(&stage->at));
     const Shape *s = &stage->at.shape;
     if (stage->op_workspace != NULL) stage->be->use_workspace(stage->be, NULL, s->shard_rows, s->hidden, &s->attention);
-    if (stage->sums_memory != NULL) {
-        sums_lend(stage->pass.tensor, NULL);
-        for (int i = 0; i < 2; i++) sums_lend(stage->pass.context[i], NULL);
-        backend_release(stage->be, MEMORY_MESSAGES, stage->sums_memory, layout_sums_(stage, NULL));
-    }
     Comm *tensor = stage->pass.tensor;
+    sums_lend(tensor, NULL);
+    for (int i = 0; i < 2; i++) sums_lend(stage->pass.context[i], NULL);
     if (stage->registered) tensor->use_memory(tensor, NULL, NULL);
-    backend_release(stage->be, MEMORY_MESSAGES, stage->gathered.memory, stage->gathered.bytes);
-    backend_release(stage->be, MEMORY_WORKSPACE, stage->workspace, layout_workspace_(stage, NULL));
-    backend_release(stage->be, MEMORY_HEAD, stage->head_workspace, layout_head_(stage, NULL));
+    for (int i = 0; i < STAGE_PIECES; i++)
+        backend_release(stage->be, pieces[i].category, stage->memory[i].memory, stage->memory[i].bytes);
     tensors_free(&stage->tensors, stage->be);
     table_free(&stage->table);
     memset(stage, 0, sizeof *stage);

@@ -10,7 +10,7 @@
 #include "sums.h"
 #include "model/tensors.h"
 
-enum { STAGE_MOST_CHUNKS = 64 };
+enum { STAGE_MOST_CHUNKS = 64, STAGE_PIECES = 6 };
 
 // Consecutive layers of a stage, one virtual stage of the schedule (bpipe.h).
 typedef struct StageChunk {
@@ -54,12 +54,15 @@ typedef struct Stage {
         *head; // pointers into tensors.tensors; embedding and head may be NULL; layers are in chunk order
     Pass pass;
     RopeTable *rope; // pass.rope
-    void *workspace, *head_workspace, *sums_memory;
+    struct {
+        void *memory; // NULL: not needed
+        int64_t bytes;
+    } memory[STAGE_PIECES];   // allocations besides those of `tensors`; the first is the workspace
     CommMemory gathered;      // memory of gathered rows and partial sums; .memory NULL: they are in the workspace
     bool registered;          // the memory of collectives is registered with the tensor group (Comm.use_memory)
     void *op_workspace;       // part of the workspace, for the backend's operations
     void *muon_work;          // part of the workspace, for Muon: memory that passes use during a step
-    SumWorkspaces workspaces; // parts of sums_memory, lent to the groups that use them
+    SumWorkspaces workspaces; // lent to the groups that use them
     HeadWork head_work;
     void *recomputed;          // one layer's part of a bundle, for recomputed layers; NULL: no layer is recomputed
     void *gradient;            // (shard_rows, hidden): the running gradient of the first chunk, which sends no gradient

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "comm/comm.h"
-#include "model/tensors.h"
+#include "model/model.h"
 
 // Most sums over data ranks in flight at once. The gradients of most units are complete long before the last unit's;
 // summing all at once would need as much memory as the gradients.
@@ -21,25 +21,11 @@ typedef struct SumWorkspaces {
     SumWorkspace tensor, data, tied, context[2], experts; // experts: the ranks that hold the same experts
 } SumWorkspaces;
 
-// The inputs of the layout. staged: ranks share a GPU, so the host computes the sums, and complete operands and results
-// go through host memory in addition to the workspace of the sums.
-typedef struct SumShape {
-    int64_t
-        count; // elements of the residual stream on one tensor rank: one rank's block with `sequence`, else all rows
-    CommType type; // element type of the stream
-    bool sequence;
-    bool overlap;  // over tensor ranks: a gather may be in progress during a sum or another gather
-    bool tied;     // this stage shares its embedding or its head with another stage
-    int64_t stats; // elements per rank in the gather of the head's statistics; 0 without the head
-    int strips;    // strips of rows in flight at once in a forward
-    int context_ranks;
-    int64_t keys;    // elements of keys and values in a piece of a context rank; their gradients are summed
-    int64_t experts; // experts of the balance loss: counts are summed over context ranks; 0: none
-    bool staged;
-} SumShape;
-
-// Lays out the workspaces at `base`; base NULL: only counts. Returns the bytes of all workspaces.
-int64_t sums_layout(SumWorkspaces *workspaces, void *base, const SumShape *shape, const StageTensors *tensors);
+// Lays out the workspaces at `base`; base NULL: only counts. Returns the bytes of all workspaces. staged: ranks share a
+// GPU, so the host computes the sums, and complete operands and results go through host memory in addition to the
+// workspace of the sums.
+int64_t sums_layout(SumWorkspaces *workspaces, void *base, const Shape *shape, const StageTensors *tensors,
+                    bool staged);
 
 // Sets the workspace of a group, if the group uses one; workspace NULL withdraws it. comm may be NULL.
 void sums_lend(Comm *comm, const SumWorkspace *workspace);
