@@ -47,7 +47,7 @@ int64_t cpu_attention_workspace(const AttentionShape *s) {
 
 static ThreadSpace attention_workspace_take_(const Head *h) {
     int64_t tile = QUERIES * KEYS;
-    float *at = cpu_scratch(cpu_self((Backend *)h->backend), stored_workspace_(h->shape));
+    float *at = cpu_scratch(h->backend, stored_workspace_(h->shape));
     return (ThreadSpace){at, at + CPU_GEMM_WORKSPACE, at + CPU_GEMM_WORKSPACE + tile,
                          at + CPU_GEMM_WORKSPACE + 2 * tile};
 }
@@ -141,7 +141,7 @@ void cpu_attention_forward(Backend *backend, void *out, void *saved, void *scrat
     bool flash = shape->mode == ATTENTION_FLASH;
     int64_t parts = flash ? flash_spans(shape, cpu->threads) : blocks_of_(shape->seq);
     int64_t heads = shape->batch * shape->heads;
-    CPU_PARALLEL_FOR_DYNAMIC(cpu)
+    CPU_PARALLEL_FOR_DYNAMIC(backend)
     for (int64_t i = 0; i < heads * parts; i++) {
         Head h = {backend, shape, i / parts / shape->heads, i / parts % shape->heads};
         float *mine = (float *)scratch + cpu_thread() * thread_floats_(shape);
@@ -154,9 +154,8 @@ void cpu_attention_forward(Backend *backend, void *out, void *saved, void *scrat
 
 void cpu_attention_backward(Backend *backend, void *dqkv, void *scratch, const void *dout, const void *out,
                             const void *saved, const void *qkv, const AttentionShape *shape) {
-    CpuBackend *cpu = cpu_self(backend);
     int64_t sums = attention_keys(shape) * shape->head_dim, group = shape->heads / shape->kv_heads;
-    CPU_PARALLEL_FOR_DYNAMIC(cpu)
+    CPU_PARALLEL_FOR_DYNAMIC(backend)
     for (int64_t i = 0; i < shape->batch * shape->kv_heads; i++) {
         int64_t sequence = i / shape->kv_heads, kv_head = i % shape->kv_heads;
         AttentionBackward b = {.dqkv = dqkv, .dout = dout, .out = out, .saved = saved, .qkv = qkv};

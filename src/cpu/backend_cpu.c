@@ -100,7 +100,7 @@ static void cpu_transfer_(Backend *backend, void *to, const void *from, int64_t 
 
 static void cpu_zero_(Backend *backend, void *memory, int64_t bytes) {
     enum { PIECE = 1 << 20 };
-    CPU_PARALLEL_FOR(cpu_self(backend))
+    CPU_PARALLEL_FOR(backend)
     for (int64_t at = 0; at < bytes; at += PIECE) memset((char *)memory + at, 0, (size_t)min_i64(bytes - at, PIECE));
 }
 
@@ -146,14 +146,14 @@ static int cpu_synchronize_(Backend *backend, Error *err) {
 enum { PIECE = 1 << 16 };
 
 void cpu_from_float(Backend *backend, void *to, const float *from, int64_t count) {
-    CPU_PARALLEL_FOR(cpu_self(backend))
+    CPU_PARALLEL_FOR(backend)
     for (int64_t at = 0; at < count; at += PIECE) cpu_store(backend, to, at, from + at, min_i64(count - at, PIECE));
 }
 
 void cpu_copy_columns(Backend *backend, void *to, int64_t to_cols, const void *from, int64_t from_cols, bool wide,
                       int64_t rows, int64_t cols) {
     int64_t element = backend->element;
-    CPU_PARALLEL_FOR(cpu_self(backend))
+    CPU_PARALLEL_FOR(backend)
     for (int64_t r = 0; r < rows; r++) {
         if (wide) cpu_store(backend, to, r * to_cols, (const float *)from + r * from_cols, cols);
         else
@@ -163,7 +163,7 @@ void cpu_copy_columns(Backend *backend, void *to, int64_t to_cols, const void *f
 }
 
 void cpu_to_float(Backend *backend, float *to, const void *from, int64_t count) {
-    CPU_PARALLEL_FOR(cpu_self(backend))
+    CPU_PARALLEL_FOR(backend)
     for (int64_t at = 0; at < count; at += PIECE) {
         int64_t n = min_i64(count - at, PIECE);
         const float *piece = cpu_load(backend, to + at, from, at, n);
@@ -275,14 +275,15 @@ enum { PEAK_ROWS = CPU_GEMM_ROWS, PEAK_COLS = CPU_GEMM_COLS, PEAK_DEPTH = 768 };
 enum { PEAK_FLOATS = PEAK_ROWS * PEAK_DEPTH + PEAK_COLS * PEAK_DEPTH + PEAK_ROWS * PEAK_COLS + CPU_GEMM_WORKSPACE };
 
 // Returns the calling thread's fastest time for a tile, in seconds, measured for about `budget` seconds.
-static double quickest_tile_(CpuBackend *cpu, float *memory, double budget) {
+static double quickest_tile_(Backend *backend, float *memory, double budget) {
     enum { LEAST_TILES = 4 };
-    bool bf16 = cpu_is_bf16(&cpu->backend);
+    bool bf16 = cpu_is_bf16(backend);
     float *x = memory, *w = x + PEAK_ROWS * PEAK_DEPTH, *y = w + PEAK_COLS * PEAK_DEPTH;
     CpuOperand a = {x, PEAK_DEPTH, false, bf16, NULL}, b = {w, PEAK_DEPTH, true, bf16, NULL};
     double start = clock_seconds(), last = start, best = INFINITY;
     for (int tile = 0; tile < LEAST_TILES || last - start < budget; tile++) {
-        cpu_tile_product(cpu, y + PEAK_ROWS * PEAK_COLS, PEAK_ROWS, PEAK_COLS, PEAK_DEPTH, a, b, false, y, PEAK_COLS);
+        cpu_tile_product(backend, y + PEAK_ROWS * PEAK_COLS, PEAK_ROWS, PEAK_COLS, PEAK_DEPTH, a, b, false, y,
+                         PEAK_COLS);
         double now = clock_seconds();
         // The first tile is not counted, because it touches its memory for the first time.
         if (tile > 0 && now - last < best) best = now - last;
@@ -301,8 +302,8 @@ double backend_cpu_measure_peak(int precision, int threads) {
     double *seconds = backend->allocate(backend, MEMORY_WORKSPACE, cpu->threads * 8, "measuring the peak", NULL);
     double flops = 2.0 * PEAK_ROWS * PEAK_COLS * PEAK_DEPTH, rate = 0.0;
     if (memory != NULL && seconds != NULL) {
-        CPU_PARALLEL(cpu)
-        seconds[cpu_thread()] = quickest_tile_(cpu, memory + (int64_t)cpu_thread() * PEAK_FLOATS, budget);
+        CPU_PARALLEL(backend)
+        seconds[cpu_thread()] = quickest_tile_(backend, memory + (int64_t)cpu_thread() * PEAK_FLOATS, budget);
         for (int t = 0; t < cpu->threads; t++) rate += flops / seconds[t];
     }
     backend_release(backend, MEMORY_WORKSPACE, memory, bytes);

@@ -16,17 +16,17 @@
 #ifdef _OPENMP
 #include <omp.h>
 #define CPU_PRAGMA_(text) _Pragma(#text)
-// A region run by cpu->threads threads; inside it cpu_thread() is 0..threads-1.
-#define CPU_PARALLEL(cpu) CPU_PRAGMA_(omp parallel num_threads((cpu)->threads))
+// A region run by the backend's threads; inside it cpu_thread() is 0..threads-1.
+#define CPU_PARALLEL(backend) CPU_PRAGMA_(omp parallel num_threads(cpu_self(backend)->threads))
 // Distribute loop iterations over the threads: in equal contiguous shares, or (DYNAMIC) one at a time to the next free
 // thread, for iterations that differ in cost. No sum may be carried from one iteration to the next.
-#define CPU_PARALLEL_FOR(cpu) CPU_PRAGMA_(omp parallel for num_threads((cpu)->threads) schedule(static))
-#define CPU_PARALLEL_FOR_DYNAMIC(cpu) CPU_PRAGMA_(omp parallel for num_threads((cpu)->threads) schedule(dynamic, 1))
+#define CPU_PARALLEL_FOR(backend) CPU_PRAGMA_(omp parallel for num_threads(cpu_self(backend)->threads) schedule(static))
+#define CPU_PARALLEL_FOR_DYNAMIC(backend) CPU_PRAGMA_(omp parallel for num_threads(cpu_self(backend)->threads) schedule(dynamic, 1))
 static inline int cpu_thread(void) { return omp_get_thread_num(); }
 #else
-#define CPU_PARALLEL(cpu)             (void)(cpu);
-#define CPU_PARALLEL_FOR(cpu)         (void)(cpu);
-#define CPU_PARALLEL_FOR_DYNAMIC(cpu) (void)(cpu);
+#define CPU_PARALLEL(backend)             (void)(backend);
+#define CPU_PARALLEL_FOR(backend)         (void)(backend);
+#define CPU_PARALLEL_FOR_DYNAMIC(backend) (void)(backend);
 static inline int cpu_thread(void) { return 0; }
 #endif
 
@@ -61,7 +61,7 @@ static inline bool cpu_is_bf16(const Backend *backend) { return backend->precisi
 
 // Returns scratch of at least `floats` floats for the calling thread, 64-byte aligned, with undefined contents. Each
 // thread has one scratch, which a second call reuses or replaces. Outside CPU_PARALLEL(_FOR), returns thread 0's.
-float *cpu_scratch(CpuBackend *cpu, int64_t floats);
+float *cpu_scratch(Backend *backend, int64_t floats);
 // Resets a scratch except for `products`, and frees its memory unless the memory was `given`.
 void cpu_scratch_drop(CpuBackend *cpu, CpuScratch *scratch);
 
@@ -181,7 +181,7 @@ void cpu_gemm(float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, C
 // oneDNN is present and this processor has bf16 multiplication.
 bool cpu_bf16_by_library(void);
 void cpu_products_destroy(CpuProducts *products); // accepts NULL
-bool cpu_gemm_bf16(CpuBackend *cpu, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate,
+bool cpu_gemm_bf16(Backend *backend, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate,
                    float *c, int64_t stride);
 
 // --- the operations: cpu_linear_forward and so on
@@ -191,7 +191,7 @@ bool cpu_gemm_bf16(CpuBackend *cpu, int64_t m, int64_t n, int64_t k, CpuOperand 
 bool cpu_linear_by_library(int precision); // returns whether oneDNN computes the products
 // Computes one tile on the calling thread: stores op(a) op(b) in C (m, n), or adds the product to C if `accumulate`.
 // The rows of C are `stride` apart. workspace: CPU_GEMM_WORKSPACE floats.
-void cpu_tile_product(CpuBackend *cpu, float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b,
+void cpu_tile_product(Backend *backend, float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b,
                       bool accumulate, float *c, int64_t stride);
 
 // --- memory that other processes can map (loan.c)

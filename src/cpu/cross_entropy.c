@@ -13,7 +13,7 @@ enum { PIECE = 1024 };
 // The maximum ignores NaN but the sum does not, so a NaN reaches the loss. Columns that are all -inf sum to zero.
 void cpu_cross_entropy_stats(Backend *backend, float *stats, const void *logits, const int32_t *targets, int64_t rows,
                              int64_t width, int64_t first, int64_t count) {
-    CPU_PARALLEL_FOR(cpu_self(backend))
+    CPU_PARALLEL_FOR(backend)
     for (int64_t row = 0; row < rows; row++) {
         float workspace[PIECE], max = -INFINITY;
         int64_t at = row * width, own = (int64_t)targets[row] - first;
@@ -41,7 +41,7 @@ void cpu_cross_entropy_stats(Backend *backend, float *stats, const void *logits,
 void cpu_cross_entropy_gradient(Backend *backend, void *logits, float *loss, const float *gathered, int ranks,
                                 const int32_t *targets, int64_t rows, int64_t width, int64_t first, int64_t count,
                                 float scale, float z_loss) {
-    CPU_PARALLEL_FOR(cpu_self(backend))
+    CPU_PARALLEL_FOR(backend)
     for (int64_t row = 0; row < rows; row++) {
         float workspace[PIECE], max = -INFINITY;
         double target = 0.0, sum = 0.0, share = 1.0; // share: factor of every probability in the gradient

@@ -7,7 +7,7 @@ enum { PIECE = 1024, CACHE_LINE_FLOATS = 16 };
 
 void cpu_embedding_forward(Backend *backend, void *x, const int32_t *tokens, const int32_t *positions, const void *wte,
                            const void *wpe, int64_t rows, int64_t hidden, int64_t batch, int64_t first, int64_t count) {
-    CPU_PARALLEL_FOR(cpu_self(backend))
+    CPU_PARALLEL_FOR(backend)
     for (int64_t row = 0; row < rows; row++) {
         float workspace[2][PIECE];
         int64_t token = tokens[row] - first, position = positions == NULL ? row / batch : positions[row];
@@ -29,7 +29,7 @@ static void scatter_(Backend *backend, float *table, const void *dx, const int32
     CpuBackend *cpu = cpu_self(backend);
     int64_t share = (hidden + cpu->threads - 1) / cpu->threads;
     share = min_i64((share + CACHE_LINE_FLOATS - 1) / CACHE_LINE_FLOATS * CACHE_LINE_FLOATS, PIECE);
-    CPU_PARALLEL_FOR(cpu)
+    CPU_PARALLEL_FOR(backend)
     for (int64_t column = 0; column < hidden; column += share) {
         float workspace[PIECE];
         int64_t n = min_i64(hidden - column, share);

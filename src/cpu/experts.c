@@ -77,12 +77,11 @@ static float chosen_scores_(float *scores, const RouteScores *s, const int32_t *
 
 void cpu_route_forward(Backend *backend, int32_t *chosen, float *weights, const float *logits, const float *bias,
                        int64_t rows, const RouteShape *shape) {
-    CpuBackend *cpu = cpu_self(backend);
     int64_t experts = shape->experts, k = shape->chosen;
     assert(k <= ROUTE_CHOSEN_MAX && shape->groups <= ROUTE_GROUPS_MAX);
-    CPU_PARALLEL_FOR(cpu)
+    CPU_PARALLEL_FOR(backend)
     for (int64_t row = 0; row < rows; row++) {
-        float *score = cpu_scratch(cpu, 2 * experts), *keys = score + experts, scores[ROUTE_CHOSEN_MAX];
+        float *score = cpu_scratch(backend, 2 * experts), *keys = score + experts, scores[ROUTE_CHOSEN_MAX];
         int32_t *to = chosen + row * k;
         RouteScores s = scores_open_(shape, logits + row * experts, score);
 
@@ -113,12 +112,11 @@ void cpu_route_forward(Backend *backend, int32_t *chosen, float *weights, const 
 
 void cpu_route_backward(Backend *backend, void *dlogits, const float *dweights, const int32_t *chosen,
                         const float *logits, const float *share, double z, int64_t rows, const RouteShape *shape) {
-    CpuBackend *cpu = cpu_self(backend);
     int64_t experts = shape->experts, k = shape->chosen;
     bool softmax_of_chosen = shape->normalize && !shape->sigmoid;
-    CPU_PARALLEL_FOR(cpu)
+    CPU_PARALLEL_FOR(backend)
     for (int64_t row = 0; row < rows; row++) {
-        float *sum = cpu_scratch(cpu, 3 * experts), *dscores = sum + experts, *score = dscores + experts;
+        float *sum = cpu_scratch(backend, 3 * experts), *dscores = sum + experts, *score = dscores + experts;
         const float *dweight = dweights + row * k;
         const int32_t *picked = chosen + row * k;
         RouteScores s = scores_open_(shape, logits + row * experts, score);
@@ -157,7 +155,7 @@ void cpu_route_backward(Backend *backend, void *dlogits, const float *dweights, 
 void cpu_route_balance(Backend *backend, double *sum, const float *logits, const float *share, int64_t rows,
                        const RouteShape *shape) {
     int64_t experts = shape->experts;
-    float *score = cpu_scratch(cpu_self(backend), experts);
+    float *score = cpu_scratch(backend, experts);
     *sum = 0;
     for (int64_t row = 0; row < rows; row++) {
         RouteScores s = scores_open_(shape, logits + row * experts, score);
@@ -189,7 +187,7 @@ void cpu_route_counts(Backend *backend, int64_t *counts, int64_t parts, const in
 
 void cpu_route_places(Backend *backend, int32_t *place, const int32_t *chosen, int64_t rows, const RouteShape *shape) {
     int64_t copies = rows * shape->chosen, experts = shape->experts;
-    int32_t *next = (int32_t *)cpu_scratch(cpu_self(backend), experts + 1);
+    int32_t *next = (int32_t *)cpu_scratch(backend, experts + 1);
     memset(next, 0, (size_t)(experts + 1) * sizeof *next);
     for (int64_t i = 0; i < copies; i++) next[chosen[i] + 1]++;
     for (int64_t e = 0; e < experts; e++) next[e + 1] += next[e];
@@ -198,15 +196,14 @@ void cpu_route_places(Backend *backend, int32_t *place, const int32_t *chosen, i
 
 void cpu_rows_scatter(Backend *backend, void *to, const void *from, const int32_t *place, int64_t rows, int64_t k,
                       int64_t bytes) {
-    (void)backend; // used only by the pragma
-    CPU_PARALLEL_FOR(cpu_self(backend))
+    CPU_PARALLEL_FOR(backend)
     for (int64_t i = 0; i < rows * k; i++)
         memcpy((char *)to + place[i] * bytes, (const char *)from + i / k * bytes, (size_t)bytes);
 }
 
 void cpu_rows_gather(Backend *backend, void *to, const void *from, const int32_t *place, int64_t count, int64_t bytes) {
     (void)backend;
-    CPU_PARALLEL_FOR(cpu_self(backend))
+    CPU_PARALLEL_FOR(backend)
     for (int64_t i = 0; i < count; i++)
         memcpy((char *)to + i * bytes, (const char *)from + place[i] * bytes, (size_t)bytes);
 }
@@ -214,7 +211,7 @@ void cpu_rows_gather(Backend *backend, void *to, const void *from, const int32_t
 void cpu_rows_combine(Backend *backend, void *to, const void *from, const int32_t *place, int64_t rows, int64_t k,
                       int64_t cols) {
     enum { PIECE = 1024 };
-    CPU_PARALLEL_FOR(cpu_self(backend))
+    CPU_PARALLEL_FOR(backend)
     for (int64_t row = 0; row < rows; row++)
         for (int64_t at = 0; at < cols; at += PIECE) {
             float sum[PIECE], workspace[PIECE];
@@ -246,7 +243,7 @@ static int64_t tiles_(const ExpertProduct *p) {
 
 // Computes one tile. Tiles of the same columns are neighbours, since they read the same part of B.
 static void tile_(Backend *backend, const ExpertProduct *p, int64_t index, bool wide) {
-    float *workspace = cpu_scratch(cpu_self(backend), cpu_linear_workspace()), *sums = workspace + CPU_GEMM_WORKSPACE;
+    float *workspace = cpu_scratch(backend, cpu_linear_workspace()), *sums = workspace + CPU_GEMM_WORKSPACE;
     int64_t down = (p->m + TILE_ROWS - 1) / TILE_ROWS;
     int64_t row = index % down * TILE_ROWS, col = index / down * TILE_COLS;
     int64_t m = min_i64(p->m - row, TILE_ROWS), n = min_i64(p->n - col, TILE_COLS);
@@ -285,13 +282,12 @@ static ExpertProduct product_of_(const Backend *backend, const Experts *e, int64
 }
 
 static void multiply_(Backend *backend, const Experts *e, int64_t experts) {
-    CpuBackend *cpu = cpu_self(backend);
     int64_t all = 0;
     for (int64_t n = 0; n < experts; n++) {
         const ExpertProduct p = product_of_(backend, e, n);
         all += tiles_(&p);
     }
-    CPU_PARALLEL_FOR_DYNAMIC(cpu)
+    CPU_PARALLEL_FOR_DYNAMIC(backend)
     for (int64_t i = 0; i < all; i++) {
         int64_t n = 0, index = i;
         ExpertProduct p = product_of_(backend, e, 0);
@@ -327,6 +323,6 @@ void cpu_router_forward(Backend *backend, float *logits, const void *x, const vo
     const ExpertProduct p = {
         rows,   experts, hidden, matrix_(backend, x, 0, hidden, false), matrix_(backend, w, 0, hidden, true),
         logits, false};
-    CPU_PARALLEL_FOR_DYNAMIC(cpu_self(backend))
+    CPU_PARALLEL_FOR_DYNAMIC(backend)
     for (int64_t i = 0; i < tiles_(&p); i++) tile_(backend, &p, i, true);
 }

@@ -147,9 +147,9 @@ static bool product_create_(Product *product, dnnl_engine_t engine, const Produc
     return made;
 }
 
-bool cpu_gemm_bf16(CpuBackend *cpu, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate,
+bool cpu_gemm_bf16(Backend *backend, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate,
                    float *c, int64_t stride) {
-    CpuScratch *mine = &cpu->scratch[cpu_thread()];
+    CpuScratch *mine = &cpu_self(backend)->scratch[cpu_thread()];
     CpuProducts *products = mine->products;
     if (products == NULL) {
         products = xcalloc(1, sizeof *products);

@@ -7,11 +7,10 @@ static int64_t pair_(int64_t i, int64_t width) { return i < width / 2 ? 2 * i : 
 
 void cpu_latent_join(Backend *backend, void *qkv, const void *q, const void *kv, const void *shared, int64_t rows,
                      const LatentShape *s) {
-    CpuBackend *cpu = cpu_self(backend);
     int64_t wide = s->nope + s->rope, both = s->nope + s->value, heads = s->heads;
-    CPU_PARALLEL_FOR(cpu)
+    CPU_PARALLEL_FOR(backend)
     for (int64_t row = 0; row < rows; row++) {
-        float *out = cpu_scratch(cpu, heads * (4 * wide + both) + s->rope), *space = out + heads * 3 * wide;
+        float *out = cpu_scratch(backend, heads * (4 * wide + both) + s->rope), *space = out + heads * 3 * wide;
         const float *queries = cpu_load(backend, space, q, row * heads * wide, heads * wide);
         const float *others = cpu_load(backend, space + heads * wide, kv, row * heads * both, heads * both);
         const float *turned = cpu_load(backend, space + heads * (wide + both), shared, row * s->rope, s->rope);
@@ -34,11 +33,10 @@ void cpu_latent_join(Backend *backend, void *qkv, const void *q, const void *kv,
 
 void cpu_latent_split(Backend *backend, void *dq, void *dkv, void *dshared, const void *dqkv, int64_t rows,
                       const LatentShape *s) {
-    CpuBackend *cpu = cpu_self(backend);
     int64_t wide = s->nope + s->rope, both = s->nope + s->value, heads = s->heads;
-    CPU_PARALLEL_FOR(cpu)
+    CPU_PARALLEL_FOR(backend)
     for (int64_t row = 0; row < rows; row++) {
-        float *queries = cpu_scratch(cpu, heads * (4 * wide + both) + s->rope), *others = queries + heads * wide;
+        float *queries = cpu_scratch(backend, heads * (4 * wide + both) + s->rope), *others = queries + heads * wide;
         float *turned = others + heads * both;
         const float *from = cpu_load(backend, turned + s->rope, dqkv, row * heads * 3 * wide, heads * 3 * wide);
         memset(turned, 0, (size_t)s->rope * sizeof *turned);

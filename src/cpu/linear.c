@@ -58,20 +58,22 @@ static CpuOperand operand_part_(const Backend *backend, const CpuFactor *f, int6
     return (CpuOperand){data + (row * stride + col) * backend->element, stride, transposed, cpu_is_bf16(backend), NULL};
 }
 
-void cpu_tile_product(CpuBackend *cpu, float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b,
+void cpu_tile_product(Backend *backend, float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b,
                       bool accumulate, float *c, int64_t stride) {
 #if defined(HAVE_DNNL)
 #if defined(_OPENMP)
     omp_set_num_threads(1); // for this task: in a parallel region of one thread oneDNN would otherwise start threads
 #endif
     bool plain = a.quantized == NULL && k > 0;
-    if (plain && a.bf16 && cpu->bf16_library && cpu_gemm_bf16(cpu, m, n, k, a, b, accumulate, c, stride)) return;
+    if (plain && a.bf16 && cpu_self(backend)->bf16_library &&
+        cpu_gemm_bf16(backend, m, n, k, a, b, accumulate, c, stride))
+        return;
     if (plain && !a.bf16 &&
         dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', m, n, k, 1.0f, a.data, a.stride, b.data,
                    b.stride, accumulate ? 1.0f : 0.0f, c, stride) == dnnl_success)
         return;
 #else
-    (void)cpu;
+    (void)backend;
 #endif
     cpu_gemm(workspace, m, n, k, a, b, accumulate, c, stride);
 }
@@ -97,7 +99,7 @@ static void gelu_row_(float *restrict y, const float *restrict x, int64_t n) {
 
 void cpu_gelu_forward(Backend *backend, void *out, const void *x, int64_t count) {
     enum { PIECE = CPU_GEMM_COLS };
-    CPU_PARALLEL_FOR(cpu_self(backend))
+    CPU_PARALLEL_FOR(backend)
     for (int64_t at = 0; at < count; at += PIECE) {
         float workspace[2][PIECE];
         int64_t n = count - at < PIECE ? count - at : PIECE;
@@ -124,11 +126,10 @@ int64_t cpu_linear_workspace(void) { return TILE_WORKSPACE; }
 // if `transposed`, else as (k, cols).
 static void product_in_tiles_(Backend *backend, const Output *o, int64_t rows, int64_t k, const CpuFactor *left,
                               const CpuFactor *right, bool transposed) {
-    CpuBackend *cpu = cpu_self(backend);
     Tiles tiles = tiles_of_(rows, o->cols);
-    CPU_PARALLEL_FOR_DYNAMIC(cpu)
+    CPU_PARALLEL_FOR_DYNAMIC(backend)
     for (int64_t i = 0; i < tiles.down * tiles.across; i++) {
-        float *workspace = cpu_scratch(cpu, TILE_WORKSPACE);
+        float *workspace = cpu_scratch(backend, TILE_WORKSPACE);
         Tile t = tile_at_(&tiles, i, rows, o->cols);
         // A tile is summed in the output itself, or in the thread's workspace if the output is bf16.
         int64_t stride = cpu_is_bf16(backend) ? t.cols : o->cols, at = t.row * o->cols + t.col;
@@ -136,7 +137,7 @@ static void product_in_tiles_(Backend *backend, const Output *o, int64_t rows, i
         CpuOperand a = operand_part_(backend, left, k, t.row, 0, false);
         CpuOperand b = transposed ? operand_part_(backend, right, k, t.col, 0, true)
                                   : operand_part_(backend, right, o->cols, 0, t.col, false);
-        cpu_tile_product(cpu, workspace, t.rows, t.cols, k, a, b, false, sums, stride);
+        cpu_tile_product(backend, workspace, t.rows, t.cols, k, a, b, false, sums, stride);
         float bias_workspace[CPU_GEMM_COLS], row_workspace[CPU_GEMM_COLS];
         void *linear = o->aux != NULL ? o->aux : o->y;
         const float *bias = o->bias == NULL ? NULL : cpu_load(backend, bias_workspace, o->bias, t.col, t.cols);
@@ -181,14 +182,13 @@ void cpu_linear_backward_input(Backend *backend, void *dx, const void *aux, Fact
 void cpu_linear_backward_weight(Backend *backend, float *dw, float *dbias, Factor dy, Factor x, int64_t rows,
                                 int64_t in, int64_t out, bool adds) {
     enum { SUMMED_ROWS = 64 };
-    CpuBackend *cpu = cpu_self(backend);
     const CpuFactor left = factor_open_(dy, out, rows, false), right = factor_open_(x, in, rows, true);
     Tiles tiles = tiles_of_(out, in);
-    CPU_PARALLEL_FOR_DYNAMIC(cpu)
+    CPU_PARALLEL_FOR_DYNAMIC(backend)
     for (int64_t i = 0; i < tiles.down * tiles.across; i++) {
-        float *workspace = cpu_scratch(cpu, TILE_WORKSPACE);
+        float *workspace = cpu_scratch(backend, TILE_WORKSPACE);
         Tile t = tile_at_(&tiles, i, out, in);
-        cpu_tile_product(cpu, workspace, t.rows, t.cols, rows, operand_part_(backend, &left, out, 0, t.row, true),
+        cpu_tile_product(backend, workspace, t.rows, t.cols, rows, operand_part_(backend, &left, out, 0, t.row, true),
                          operand_part_(backend, &right, in, 0, t.col, false), adds, dw + t.row * in + t.col, in);
         // The column sums of dy: 64 rows at a time, so that the error grows with rows / 64.
         for (int64_t first = 0; dbias != NULL && t.col == 0 && first < rows; first += SUMMED_ROWS) {

@@ -76,9 +76,9 @@ int64_t cpu_norm_workspace(int64_t rows, int64_t cols, int threads, int thread) 
 // kept (may be NULL) receives the norm's input, x + delta or x, which the backward reads. out may be x.
 static void norm_forward_(Backend *backend, const Norm *norm, void *out, void *kept, const void *x, const void *delta) {
     int64_t cols = norm->cols, stride = stride_(norm), blocks = blocks_(norm, FORWARD_ROWS);
-    CPU_PARALLEL_FOR_DYNAMIC(cpu_self(backend))
+    CPU_PARALLEL_FOR_DYNAMIC(backend)
     for (int64_t block = 0; block < blocks; block++) {
-        float *workspace = cpu_scratch(cpu_self(backend), FORWARD_WORKSPACE * stride);
+        float *workspace = cpu_scratch(backend, FORWARD_WORKSPACE * stride);
         const float *w = cpu_load(backend, workspace, norm->w, 0, cols);
         const float *b = norm->b ? cpu_load(backend, workspace + stride, norm->b, 0, cols) : NULL;
         for (int64_t row = block * FORWARD_ROWS; row < block_end_(norm, block, FORWARD_ROWS); row++)
@@ -150,8 +150,9 @@ static void norm_backward_(Backend *backend, const Norm *norm, void *dx, float *
                            const void *x) {
     CpuBackend *cpu = cpu_self(backend);
     int64_t cols = norm->cols, stride = stride_(norm), rows = backward_rows_(norm), blocks = blocks_(norm, rows);
-    float *sums = cpu_scratch(cpu, backward_workspace_(norm, cpu->threads)), *workspaces = sums + 2 * blocks * stride;
-    CPU_PARALLEL_FOR_DYNAMIC(cpu)
+    float *sums = cpu_scratch(backend, backward_workspace_(norm, cpu->threads)),
+          *workspaces = sums + 2 * blocks * stride;
+    CPU_PARALLEL_FOR_DYNAMIC(backend)
     for (int64_t block = 0; block < blocks; block++) {
         float *workspace = workspaces + 4 * stride * cpu_thread(), *sum = sums + 2 * stride * block;
         memset(sum, 0, (size_t)(2 * stride) * sizeof *sum);

@@ -13,7 +13,7 @@ static int64_t pieces_(int64_t count) { return (count + PIECE - 1) / PIECE; }
 
 void cpu_combine(Backend *backend, void *out, double a, const void *x, double b, const void *y, int64_t count) {
     const float of_x = (float)a, of_y = (float)b;
-    CPU_PARALLEL_FOR(cpu_self(backend))
+    CPU_PARALLEL_FOR(backend)
     for (int64_t at = 0; at < count; at += PIECE) {
         float workspace[3][PIECE];
         int64_t n = min_i64(count - at, PIECE);
@@ -26,8 +26,7 @@ void cpu_combine(Backend *backend, void *out, double a, const void *x, double b,
 }
 
 void cpu_accumulate(Backend *backend, float *to, const float *from, int64_t count) {
-    (void)backend; // used only by the pragma
-    CPU_PARALLEL_FOR(cpu_self(backend))
+    CPU_PARALLEL_FOR(backend)
     for (int64_t at = 0; at < count; at += PIECE) cpu_accumulate_row(to + at, from + at, min_i64(count - at, PIECE));
 }
 
@@ -36,7 +35,7 @@ void cpu_accumulate(Backend *backend, float *to, const float *from, int64_t coun
 void cpu_swiglu_forward(Backend *backend, Factor out, const void *gate_up, const float *scale, int64_t rows,
                         int64_t ffn) {
     int64_t per_row = pieces_(ffn), pieces = rows * per_row;
-    CPU_PARALLEL_FOR(cpu_self(backend))
+    CPU_PARALLEL_FOR(backend)
     for (int64_t piece = 0; piece < pieces; piece++) {
         float workspace[3][PIECE];
         int64_t row = piece / per_row, column = piece % per_row * PIECE, n = min_i64(ffn - column, PIECE);
@@ -55,7 +54,7 @@ void cpu_swiglu_backward(Backend *backend, Factor dgate_up, float *dscale, const
                          const float *scale, int64_t rows, int64_t ffn) {
     void *to = (void *)dgate_up.source;
     assert((scale == NULL) == (dscale == NULL) && (scale == NULL || dgate_up.kind == FACTOR_PLAIN));
-    CPU_PARALLEL_FOR(cpu_self(backend))
+    CPU_PARALLEL_FOR(backend)
     for (int64_t row = 0; row < rows; row++) {
         float workspace[5][PIECE], terms[PIECE], sum = 0;
         const float factor = scale == NULL ? 1.0f : scale[row];
@@ -146,7 +145,7 @@ void cpu_rope(Backend *backend, void *qkv, const AttentionShape *shape, const Ro
     for (int64_t first = 0; first < table->pairs; first += PAIRS) {
         Rotation group = {.first = first, .pairs = min_i64(table->pairs - first, PAIRS), .half = table->pairs};
         memcpy(group.frequency, table->frequency + first, (size_t)group.pairs * sizeof(double));
-        CPU_PARALLEL_FOR(cpu_self(backend))
+        CPU_PARALLEL_FOR(backend)
         for (int64_t position = 0; position < shape->seq; position++) {
             Rotation rotation = group;
             for (int64_t b = 0; b < shape->batch; b++) {
@@ -162,7 +161,7 @@ void cpu_rope(Backend *backend, void *qkv, const AttentionShape *shape, const Ro
 // Rows are cut into pieces, so that a few wide rows also keep all threads busy.
 void cpu_draw_normal(Backend *backend, float *to, int64_t rows, int64_t cols, const NormalRows *draw) {
     int64_t pieces = pieces_(cols);
-    CPU_PARALLEL_FOR(cpu_self(backend))
+    CPU_PARALLEL_FOR(backend)
     for (int64_t i = 0; i < rows * pieces; i++) {
         int64_t row = i / pieces, at = i % pieces * PIECE;
         random_normal_fill(to + row * cols + at, min_i64(cols - at, PIECE), draw->scale, draw->seed, draw->stream,

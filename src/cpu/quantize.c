@@ -75,7 +75,6 @@ static void tile_store_(const Quantize *q, const QuantizeTile *tile, uint32_t la
 }
 
 void cpu_quantize(Backend *backend, Factor to, Factor x, int64_t rows, int64_t cols, bool transposed) {
-    CpuBackend *cpu = cpu_self(backend);
     int kind = to.kind;
     void *scales = (void *)to.scales;
     const Quantize q = {(void *)to.data, scales, transposed ? cols : rows, transposed ? rows : cols, kind};
@@ -83,7 +82,7 @@ void cpu_quantize(Backend *backend, Factor to, Factor x, int64_t rows, int64_t c
     bool known = factor_block_cols(kind) == 0 && x.scales != NULL;
     uint32_t largest = known ? ((const uint32_t *)x.scales)[1] : 0;
     for (int pass = factor_block_cols(kind) == 0 && !known ? 0 : 1; pass < 2; pass++) {
-        CPU_PARALLEL_FOR(cpu)
+        CPU_PARALLEL_FOR(backend)
         for (int64_t i = 0; i < tiles; i++) {
             QuantizeTile tile;
             tile.row = i / across * TILE, tile.col = i % across * TILE;

@@ -23,7 +23,8 @@ void cpu_scratch_drop(CpuBackend *cpu, CpuScratch *scratch) {
     *scratch = (CpuScratch){.products = scratch->products};
 }
 
-float *cpu_scratch(CpuBackend *cpu, int64_t floats) {
+float *cpu_scratch(Backend *backend, int64_t floats) {
+    CpuBackend *cpu = cpu_self(backend);
     CpuScratch *mine = &cpu->scratch[cpu_thread()];
     if (mine->floats >= floats) return mine->memory;
     cpu_scratch_drop(cpu, mine);

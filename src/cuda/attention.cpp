@@ -92,9 +92,9 @@ static void attention_multiply_(const HeadPart *part, View c, View a, View b, in
 // In full attention each row is passed as a matrix with a single row, at position seq - 1, which sees all columns.
 static CudaScores scores_of_(const AttentionShape *s, int64_t sequence) {
     float scale = (float)(1.0 / std::sqrt((double)s->head_dim));
-    if (s->full) return CudaScores{s->heads * s->seq, 1, s->seq, s->seq - 1, scale, NULL, 0};
+    if (s->full) return CudaScores{s->heads * s->seq, 1, (int)s->seq, s->seq - 1, scale, NULL, 0};
     const int32_t *places = s->places == NULL ? NULL : s->places + sequence;
-    return CudaScores{s->heads, s->seq, attention_keys(s), s->first, scale, places, s->batch};
+    return CudaScores{s->heads, s->seq, (int)attention_keys(s), s->first, scale, places, s->batch};
 }
 
 // --- scratch: probabilities if they are not kept, their gradient, and fp32 workspace for the unfused softmax

@@ -90,7 +90,9 @@ void cuda_column_sums(Backend *backend, float *sums, const void *x, int64_t rows
 // 0 elsewhere. scores: (matrices, rows, cols) in the run's precision; cols >= first + rows. Row r is the query at
 // position q = first + r. It sees the columns 0 .. q or, with places, q - places[r * apart] .. q. p may be scores.
 typedef struct CudaScores {
-    int64_t matrices, rows, cols, first;
+    int64_t matrices, rows;
+    int cols;
+    int64_t first;
     float scale;
     const int32_t *places; // NULL: one document
     int64_t apart;

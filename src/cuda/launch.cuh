@@ -11,18 +11,19 @@
 // Queues kernel<<<grid, block, shared bytes>>>(arguments) on the compute stream; an empty grid is not an error. Put a
 // template with several arguments in parentheses. CUDA must be asked to allow a block more than 48 KiB of shared
 // memory. Kernels declare at most 16 KiB themselves, so the macro asks if `shared` is above 32 KiB.
-#define CUDA_LAUNCH(cuda, grid, block, shared, kernel, ...)                                                            \
+#define CUDA_LAUNCH(backend, grid, block, shared, kernel, ...)                                                         \
     do {                                                                                                               \
+        CudaBackend *const cuda_ = cuda_self(backend);                                                                 \
         enum { UNASKED_BYTES = 32 << 10 };                                                                             \
         const dim3 grid_ = (grid), block_ = (block);                                                                   \
         const int shared_ = (int)(shared);                                                                             \
         auto *const kernel_ = kernel;                                                                                  \
         if (shared_ > UNASKED_BYTES)                                                                                   \
-            cuda_note(cuda, cudaFuncSetAttribute(kernel_, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_),       \
+            cuda_note(cuda_, cudaFuncSetAttribute(kernel_, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_),      \
                       #kernel);                                                                                        \
         if (grid_.x > 0) {                                                                                             \
-            kernel_<<<grid_, block_, shared_, cuda_compute(cuda)>>>(__VA_ARGS__);                                      \
-            cuda_note(cuda, cudaGetLastError(), #kernel);                                                              \
+            kernel_<<<grid_, block_, shared_, cuda_compute(cuda_)>>>(__VA_ARGS__);                                     \
+            cuda_note(cuda_, cudaGetLastError(), #kernel);                                                             \
         }                                                                                                              \
     } while (0)
 

@@ -54,12 +54,12 @@ void experts_work_layout(ExpertsWork *to, Layout *layout, const Shape *s) {
 typedef struct Dispatch {
     Pass *pass;
     int64_t parts;
-    double *counts;           // (e, parts, E): copies that a rank sends to an expert
-    int64_t *sent, *received; // (e): bytes of one copy times copies, to and from each rank
-    int64_t *first;           // (E/e + 1): this rank's experts' rows, as experts_forward reads them
-    int32_t *regroup;         // (expert_rows)
-    int64_t begin, rows;      // this rank's rows of the part
-    int64_t arrived;          // copies that this rank's experts get
+    double *counts;            // (e, parts, E): copies that a rank sends to an expert
+    double *sums;              // (E): copies for each expert, summed by fullest_
+    int64_t *first;            // (E/e + 1): this rank's experts' rows, as experts_forward reads them
+    int32_t *regroup;          // (expert_rows)
+    int64_t part, begin, rows; // the part, and this rank's rows of it
+    int64_t arrived;           // copies that this rank's experts get
 } Dispatch;
 
 static double count_(const Dispatch *d, int64_t rank, int64_t part, int64_t expert) {
@@ -70,27 +70,27 @@ static int64_t held_(const Shape *s) { return s->route.experts / s->expert_ranks
 
 static int expert_rank_(const Pass *pass) { return pass->experts == NULL ? 0 : pass->experts->rank; }
 
-// Returns the copies of a part that the experts of rank `to` get from rank `from`.
-static int64_t copies_(const Dispatch *d, int64_t part, int64_t from, int64_t to) {
+// Returns the copies of the part in progress that the experts of rank `to` get from rank `from`.
+static int64_t copies_(const Dispatch *d, int64_t from, int64_t to) {
     int64_t held = held_(d->pass->shape), sum = 0;
-    for (int64_t n = to * held; n < (to + 1) * held; n++) sum += (int64_t)count_(d, from, part, n);
+    for (int64_t n = to * held; n < (to + 1) * held; n++) sum += (int64_t)count_(d, from, d->part, n);
     return sum;
 }
 
-// Adds up the copies of parts [part, end) for each expert in sums (E), whole numbers. Returns the rows of the fullest
+// Adds up the copies of parts [part, end) for each expert in `sums`, whole numbers. Returns the rows of the fullest
 // rank.
-static double fullest_(const Dispatch *d, int64_t part, int64_t end, double *sums) {
+static double fullest_(const Dispatch *d, int64_t part, int64_t end) {
     const Shape *s = d->pass->shape;
     int64_t experts = s->route.experts;
     double rows = 0, most = 0;
-    memset(sums, 0, (size_t)experts * sizeof *sums);
+    memset(d->sums, 0, (size_t)experts * sizeof *d->sums);
     for (; part < end; part++)
         for (int64_t from = 0; from < s->expert_ranks; from++) {
             const double *counts = &d->counts[(from * d->parts + part) * experts];
-            for (int64_t n = 0; n < experts; n++) sums[n] += counts[n];
+            for (int64_t n = 0; n < experts; n++) d->sums[n] += counts[n];
         }
     for (int64_t n = 0; n < experts; n++) {
-        rows = n % held_(s) == 0 ? sums[n] : rows + sums[n];
+        rows = n % held_(s) == 0 ? d->sums[n] : rows + d->sums[n];
         most = fmax(most, rows);
     }
     return most;
@@ -98,11 +98,9 @@ static double fullest_(const Dispatch *d, int64_t part, int64_t end, double *sum
 
 // Returns whether every part fits into every rank's buffers.
 static bool fits_(const Dispatch *d) {
-    const Shape *s = d->pass->shape;
-    double *sums = xmalloc((size_t)s->route.experts * sizeof *sums), most = 0;
-    for (int64_t part = 0; part < d->parts; part++) most = fmax(most, fullest_(d, part, part + 1, sums));
-    free(sums);
-    return most <= (double)s->expert_rows;
+    double most = 0;
+    for (int64_t part = 0; part < d->parts; part++) most = fmax(most, fullest_(d, part, part + 1));
+    return most <= (double)d->pass->shape->expert_rows;
 }
 
 // Counts the copies for each expert. The host waits for the device, and messages move meanwhile.
@@ -138,9 +136,7 @@ static void gather_counts_(Dispatch *d, const int32_t *chosen) {
 static Dispatch dispatch_open_(Pass *pass, const int32_t *chosen) {
     const Shape *s = pass->shape;
     Dispatch d = {.pass = pass, .parts = 1};
-    size_t ranks = (size_t)s->expert_ranks;
-    d.sent = xcalloc(ranks, sizeof *d.sent);
-    d.received = xcalloc(ranks, sizeof *d.received);
+    d.sums = xcalloc((size_t)s->route.experts, sizeof *d.sums);
     d.first = xcalloc((size_t)held_(s) + 1, sizeof *d.first);
     d.regroup = xmalloc((size_t)s->expert_rows * sizeof *d.regroup);
     for (gather_counts_(&d, chosen); !fits_(&d); gather_counts_(&d, chosen)) {
@@ -150,15 +146,14 @@ static Dispatch dispatch_open_(Pass *pass, const int32_t *chosen) {
     return d;
 }
 
-static void dispatch_close_(Dispatch *d) { free_all(d->counts, d->sent, d->received, d->first, d->regroup); }
+static void dispatch_close_(Dispatch *d) { free_all(d->counts, d->sums, d->first, d->regroup); }
 
 static void add_load_(const Dispatch *d, const ExpertsBundle *bundle, const ExpertsWork *work) {
     const Shape *s = d->pass->shape;
     ExpertLoad *load = &d->pass->load;
     double all = 0, squares = 0, experts = (double)s->route.experts, held = (double)held_(s);
-    double *sums = xmalloc((size_t)s->route.experts * sizeof *sums), most = fullest_(d, 0, d->parts, sums);
-    for (int64_t n = 0; n < s->route.experts; n++) all += sums[n], squares += sums[n] * sums[n];
-    free(sums);
+    double most = fullest_(d, 0, d->parts);
+    for (int64_t n = 0; n < s->route.experts; n++) all += d->sums[n], squares += d->sums[n] * d->sums[n];
     double mean = all / experts;
     if (all == 0) return; // only after an error
     load->forwards++;
@@ -175,14 +170,14 @@ static void add_load_(const Dispatch *d, const ExpertsBundle *bundle, const Expe
 
 // Finds the positions of the copies that arrive. They are ordered by rank, expert and row; grouped products need the
 // order expert, rank, row.
-static void regroup_(Dispatch *d, int64_t part) {
+static void regroup_(Dispatch *d) {
     const Shape *s = d->pass->shape;
     int64_t held = held_(s), mine = expert_rank_(d->pass) * held, at = 0;
     int64_t *next = xmalloc((size_t)held * sizeof *next); // where the next rank's copies for an expert go
     memcpy(next, d->first, (size_t)held * sizeof *next);
     for (int64_t rank = 0; rank < s->expert_ranks; rank++)
         for (int64_t n = 0; n < held; n++) {
-            int32_t to = (int32_t)next[n], count = (int32_t)count_(d, rank, part, mine + n);
+            int32_t to = (int32_t)next[n], count = (int32_t)count_(d, rank, d->part, mine + n);
             for (int32_t i = 0; i < count; i++) d->regroup[at + i] = to + i;
             at += count, next[n] += count;
         }
@@ -194,34 +189,34 @@ static void regroup_(Dispatch *d, int64_t part) {
 static void dispatch_part_(Dispatch *d, const ExpertsWork *work, const int32_t *chosen, int64_t part) {
     Pass *pass = d->pass;
     const Shape *s = pass->shape;
-    int64_t me = expert_rank_(pass), held = held_(s);
+    int64_t held = held_(s), first = expert_rank_(pass) * held;
+    d->part = part;
     d->begin = s->shard_rows * part / d->parts;
     d->rows = s->shard_rows * (part + 1) / d->parts - d->begin;
     pass->be->route_places(pass->be, work->place, chosen + d->begin * s->route.chosen, d->rows, &s->route);
-    for (int64_t rank = 0; rank < s->expert_ranks; rank++) {
-        d->sent[rank] = copies_(d, part, me, rank);
-        d->received[rank] = copies_(d, part, rank, me);
-    }
     d->first[0] = 0;
     for (int64_t n = 0; n < held; n++) {
         d->first[n + 1] = d->first[n];
         for (int64_t rank = 0; rank < s->expert_ranks; rank++)
-            d->first[n + 1] += (int64_t)count_(d, rank, part, me * held + n);
+            d->first[n + 1] += (int64_t)count_(d, rank, part, first + n);
     }
     d->arrived = d->first[held];
     assert(d->arrived <= s->expert_rows);
     if (pass->experts == NULL) return;
-    if (!pass->be->counts) regroup_(d, part);
+    if (!pass->be->counts) regroup_(d);
     pass->be->upload(pass->be, work->regroup, d->regroup, d->arrived * (int64_t)sizeof *d->regroup);
 }
 
-// Exchanges rows of `bytes`, and waits. Messages progress meanwhile, as in blocks.c.
-static void exchange_(Dispatch *d, void *out, const int64_t *received, const void *in, const int64_t *sent,
-                      int64_t bytes) {
+// Exchanges the part's rows of `bytes`, to the experts or back, and waits. Messages progress meanwhile, as in blocks.c.
+static void exchange_(Dispatch *d, void *out, const void *in, bool back, int64_t bytes) {
     Pass *pass = d->pass;
     int64_t ranks = pass->shape->expert_ranks, *counts = xcalloc((size_t)(2 * ranks), sizeof *counts);
+    int64_t *there = counts + (back ? 0 : ranks), *here = counts + (back ? ranks : 0);
     CommRequest request = {0};
-    for (int64_t r = 0; r < ranks; r++) counts[r] = received[r] * bytes, counts[ranks + r] = sent[r] * bytes;
+    for (int64_t r = 0; r < ranks; r++) {
+        there[r] = copies_(d, expert_rank_(pass), r) * bytes;
+        here[r] = copies_(d, r, expert_rank_(pass)) * bytes;
+    }
     if (pass->experts->exchange(pass->experts, out, counts, in, counts + ranks, &request, pass->err) == 0)
         comm_wait_polling(pass->experts, &request, pass->poll, pass->poll_argument, pass->err);
     if (pass->poll != NULL) pass->poll(pass->poll_argument, true);
@@ -241,7 +236,7 @@ static void send_(Dispatch *d, const ExpertsWork *work, const Parcels *way, void
     bool alone = d->pass->experts == NULL;
     be->rows_scatter(be, alone ? to : way->sent, from, work->place, rows, k, way->bytes);
     if (alone) return;
-    exchange_(d, way->arrived, d->received, way->sent, d->sent, way->bytes);
+    exchange_(d, way->arrived, way->sent, false, way->bytes);
     if (d->arrived > 0) be->rows_scatter(be, to, way->arrived, work->regroup, d->arrived, 1, way->bytes);
 }
 
@@ -250,7 +245,7 @@ static void *return_(Dispatch *d, const ExpertsWork *work, const Parcels *way, v
     Backend *be = d->pass->be;
     if (d->pass->experts == NULL) return from;
     if (d->arrived > 0) be->rows_gather(be, way->arrived, from, work->regroup, d->arrived, way->bytes);
-    exchange_(d, way->sent, d->sent, way->arrived, d->received, way->bytes);
+    exchange_(d, way->sent, way->arrived, true, way->bytes);
     return way->sent;
 }
 

@@ -43,7 +43,7 @@ static void check_product(int64_t m, int64_t n, int64_t k, int form) {
     Operand c = keep ? op_operand(&op, m * sc, 3, 0, 1) : op_output(&op, m * sc);
     double *want = op_hold(&op, m * n * 8);
     reference_product(want, m, n, k, a.value, ta ? 1 : sa, ta ? sa : 1, b.value, tb ? 1 : sb, tb ? sb : 1);
-    cpu_gemm(cpu_scratch(cpu_self(op.backend), CPU_GEMM_WORKSPACE), m, n, k, (CpuOperand){a.data, sa, ta, bf16, NULL},
+    cpu_gemm(cpu_scratch(op.backend, CPU_GEMM_WORKSPACE), m, n, k, (CpuOperand){a.data, sa, ta, bf16, NULL},
              (CpuOperand){b.data, sb, tb, bf16, NULL}, keep, c.data, sc);
     for (int64_t i = 0; i < m; i++) {
         double got[1024];
@@ -67,7 +67,7 @@ TEST(nothing_is_written_beside_the_product) {
     AutoOp op = op_start(PRECISION_FP32, 1);
     Operand a = op_operand(&op, M * K, 1, 0, 1), b = op_operand(&op, K * N, 2, 0, 1);
     float *c = op_poison(&op, (M + 1) * STRIDE * 4);
-    cpu_gemm(cpu_scratch(cpu_self(op.backend), CPU_GEMM_WORKSPACE), M, N, K,
+    cpu_gemm(cpu_scratch(op.backend, CPU_GEMM_WORKSPACE), M, N, K,
              (CpuOperand){a.data, K, false, false, NULL}, (CpuOperand){b.data, N, false, false, NULL}, false, c,
              STRIDE);
     for (int64_t i = 0; i <= M; i++)

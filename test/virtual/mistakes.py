@@ -64,7 +64,8 @@ MISTAKES = [
             (*EIGHT, "train.fp8=tensor"), DIFFERS),
     Mistake("operands_are_quantized_in_another_stream", "src/cuda/kernels/quantize.cu",
             "    const Quantized q = {", "    CudaBackend other = *cuda;\n"
-            "    other.streams[STREAM_COMPUTE] = cuda->streams[STREAM_COMPUTE + 1], cuda = &other;\n"
+            "    other.streams[STREAM_COMPUTE] = cuda->streams[STREAM_COMPUTE + 1];\n"
+            "    Backend twin = *backend;\n    twin.self = &other, backend = &twin;\n"
             "    const Quantized q = {",
             (*EIGHT, "train.fp8=tensor"), RACE),
     Mistake("a_stride_of_8_bytes", "src/cuda/matmul.cpp",
@@ -283,7 +284,8 @@ MISTAKES = [
     Mistake("the_spans_of_tokens_are_not_cleared", "src/cuda/kernels/embedding.cu", "(size_t)t.count * sizeof *spans",
             "0 * sizeof *spans", (), "never allocated|nothing has written"),
     Mistake("a_norm_forgets_its_last_row", "src/cuda/kernels/norm.cu",
-            "FOR_ROW(plan, CUDA_LAUNCH(cuda, (unsigned)rows, ", "FOR_ROW(plan, CUDA_LAUNCH(cuda, (unsigned)rows - 1, ",
+            "FOR_ROW(plan, CUDA_LAUNCH(backend, (unsigned)rows, ",
+            "FOR_ROW(plan, CUDA_LAUNCH(backend, (unsigned)rows - 1, ",
             (), f"{DIFFERS}|{RACE}|nothing has written"),
     # --- inside of a kernel: barriers, shared memory, lanes, blocks
     Mistake("a_sum_does_not_wait_for_the_other_warps", "src/cuda/kernels/row.cuh",

@@ -189,8 +189,8 @@ static void update_all_(Backend *backend, const AdamwTensor *tensors, int64_t te
         int64_t count = min_i64(tensor_count - begin, table_limit_(cuda));
         unsigned runs = (unsigned)table_upload_(cuda, tensors + begin, count);
         FOR_ELEMENT(backend, {
-            if (momentum) CUDA_LAUNCH(cuda, runs, THREADS, 0, (momentum_kernel<T>), entries, (int)count, c);
-            else CUDA_LAUNCH(cuda, runs, THREADS, 0, (adamw_kernel<T>), entries, (int)count, c);
+            if (momentum) CUDA_LAUNCH(backend, runs, THREADS, 0, (momentum_kernel<T>), entries, (int)count, c);
+            else CUDA_LAUNCH(backend, runs, THREADS, 0, (adamw_kernel<T>), entries, (int)count, c);
         });
     }
 }
@@ -218,8 +218,8 @@ void cuda_squared_norms(Backend *backend, double *out, const AdamwTensor *tensor
             cuda_refuse(cuda, "gradient norms of more than 30e9 elements per GPU are unsupported; use more GPUs");
             return;
         }
-        CUDA_LAUNCH(cuda, (unsigned)runs, THREADS, 0, squares_kernel, sums, entries, (int)count);
-        CUDA_LAUNCH(cuda, (unsigned)count, THREADS, 0, norms_kernel, norms, (const double *)sums, entries);
+        CUDA_LAUNCH(backend, (unsigned)runs, THREADS, 0, squares_kernel, sums, entries, (int)count);
+        CUDA_LAUNCH(backend, (unsigned)count, THREADS, 0, norms_kernel, norms, (const double *)sums, entries);
         cuda_note(cuda,
                   cudaMemcpyAsync(out + begin, norms, (size_t)count * sizeof *norms, cudaMemcpyDeviceToHost,
                                   cuda_compute(cuda)),

@@ -122,21 +122,19 @@ __global__ void __launch_bounds__(THREADS)
 
 void cuda_cross_entropy_stats(Backend *backend, float *stats, const void *logits, const int32_t *targets, int64_t rows,
                               int64_t width, int64_t first, int64_t count) {
-    CudaBackend *cuda = cuda_self(backend);
     LogitColumns c = {width, first, count};
     FOR_WIDTH(
         backend, width % PACK<T> == 0 && aligned_16(logits),
-        CUDA_LAUNCH(cuda, (unsigned)rows, THREADS, 0, (stats_kernel<T, W>), stats, (const T *)logits, targets, c));
+        CUDA_LAUNCH(backend, (unsigned)rows, THREADS, 0, (stats_kernel<T, W>), stats, (const T *)logits, targets, c));
 }
 
 void cuda_cross_entropy_gradient(Backend *backend, void *logits, float *loss, const float *gathered, int ranks,
                                  const int32_t *targets, int64_t rows, int64_t width, int64_t first, int64_t count,
                                  float scale, float z_loss) {
-    CudaBackend *cuda = cuda_self(backend);
     LogitColumns c = {width, first, count};
     GatheredStats g = {gathered, ranks, rows};
     int threads = scale == 0.0f ? (int)WARP : THREADS; // evaluation: thread 0 writes only the loss
     FOR_WIDTH(backend, width % PACK<T> == 0 && aligned_16(logits),
-              CUDA_LAUNCH(cuda, (unsigned)rows, threads, 0, (gradient_kernel<T, W>), (T *)logits, loss, g, targets, c,
-                          scale, z_loss));
+              CUDA_LAUNCH(backend, (unsigned)rows, threads, 0, (gradient_kernel<T, W>), (T *)logits, loss, g, targets,
+                          c, scale, z_loss));
 }

@@ -114,22 +114,24 @@ __global__ void __launch_bounds__(THREADS)
     store_floats<float, W>(dwpe + position * hidden + column, sum);
 }
 
-template <typename T, int W> void scatter_launch_(CudaBackend *cuda, float *to, const T *dx, const Table &t) {
+template <typename T, int W> void scatter_launch_(Backend *backend, float *to, const T *dx, const Table &t) {
+    CudaBackend *cuda = cuda_self(backend);
     Span *spans = (Span *)cuda->scratch;
     cuda_note(cuda, cudaMemsetAsync(spans, 0, (size_t)t.count * sizeof *spans, cuda_compute(cuda)), "embedding");
-    CUDA_LAUNCH(cuda, launch_blocks(t.rows, THREADS), THREADS, 0, spans_kernel, spans, t);
+    CUDA_LAUNCH(backend, launch_blocks(t.rows, THREADS), THREADS, 0, spans_kernel, spans, t);
     dim3 grid((unsigned)t.rows, launch_blocks(t.hidden, THREADS * W));
-    CUDA_LAUNCH(cuda, grid, THREADS, 0, (embedding_backward_kernel<T, W>), to, dx, spans, t);
+    CUDA_LAUNCH(backend, grid, THREADS, 0, (embedding_backward_kernel<T, W>), to, dx, spans, t);
 }
 
 template <typename T, int W>
-void embedding_backward_launch_(CudaBackend *cuda, float *dwte, float *dwpe, int64_t places, const T *dx,
+void embedding_backward_launch_(Backend *backend, float *dwte, float *dwpe, int64_t places, const T *dx,
                                 const int32_t *positions, const Table &t) {
     Table by_position = {positions, t.rows, t.hidden, t.batch, 0, places};
     dim3 grid((unsigned)(t.rows / t.batch), launch_blocks(t.hidden, THREADS * W));
-    scatter_launch_<T, W>(cuda, dwte, dx, t);
-    if (dwpe && positions) scatter_launch_<T, W>(cuda, dwpe, dx, by_position);
-    else if (dwpe) CUDA_LAUNCH(cuda, grid, THREADS, 0, (position_backward_kernel<T, W>), dwpe, dx, t.hidden, t.batch);
+    scatter_launch_<T, W>(backend, dwte, dx, t);
+    if (dwpe && positions) scatter_launch_<T, W>(backend, dwpe, dx, by_position);
+    else if (dwpe)
+        CUDA_LAUNCH(backend, grid, THREADS, 0, (position_backward_kernel<T, W>), dwpe, dx, t.hidden, t.batch);
 }
 
 } // namespace
@@ -137,10 +139,9 @@ void embedding_backward_launch_(CudaBackend *cuda, float *dwte, float *dwpe, int
 void cuda_embedding_forward(Backend *backend, void *x, const int32_t *tokens, const int32_t *positions, const void *wte,
                             const void *wpe, int64_t rows, int64_t hidden, int64_t batch, int64_t first,
                             int64_t count) {
-    CudaBackend *cuda = cuda_self(backend);
     Table t = {tokens, rows, hidden, batch, first, count};
     FOR_WIDTH(backend, hidden % PACK<T> == 0 && aligned_16(x, wte, wpe),
-              CUDA_LAUNCH(cuda, (unsigned)rows, THREADS, 0, (embedding_kernel<T, W>), (T *)x, (const T *)wte,
+              CUDA_LAUNCH(backend, (unsigned)rows, THREADS, 0, (embedding_kernel<T, W>), (T *)x, (const T *)wte,
                           (const T *)wpe, positions, t));
 }
 
@@ -162,5 +163,5 @@ void cuda_embedding_backward(Backend *backend, float *dwte, float *dwpe, int64_t
     FOR_WIDTH(backend,
               hidden % PACK<T> == 0 && aligned_16(dwte, dwpe, dx) &&
                   (((uintptr_t)dwte | (uintptr_t)dwpe) & (4 * PACK<T> - 1)) == 0,
-              (embedding_backward_launch_<T, W>(cuda, dwte, dwpe, places, (const T *)dx, positions, t)));
+              (embedding_backward_launch_<T, W>(backend, dwte, dwpe, places, (const T *)dx, positions, t)));
 }

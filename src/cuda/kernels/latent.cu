@@ -65,14 +65,12 @@ __global__ void __launch_bounds__(THREADS)
 
 void cuda_latent_join(Backend *backend, void *qkv, const void *q, const void *kv, const void *shared, int64_t rows,
                       const LatentShape *shape) {
-    CudaBackend *cuda = cuda_self(backend);
-    FOR_ELEMENT(backend, CUDA_LAUNCH(cuda, (unsigned)rows, THREADS, 0, latent_join_kernel<T>, (T *)qkv, (const T *)q,
+    FOR_ELEMENT(backend, CUDA_LAUNCH(backend, (unsigned)rows, THREADS, 0, latent_join_kernel<T>, (T *)qkv, (const T *)q,
                                      (const T *)kv, (const T *)shared, latent_(shape)));
 }
 
 void cuda_latent_split(Backend *backend, void *dq, void *dkv, void *dshared, const void *dqkv, int64_t rows,
                        const LatentShape *shape) {
-    CudaBackend *cuda = cuda_self(backend);
-    FOR_ELEMENT(backend, CUDA_LAUNCH(cuda, (unsigned)rows, THREADS, 0, latent_split_kernel<T>, (T *)dq, (T *)dkv,
+    FOR_ELEMENT(backend, CUDA_LAUNCH(backend, (unsigned)rows, THREADS, 0, latent_split_kernel<T>, (T *)dq, (T *)dkv,
                                      (T *)dshared, (const T *)dqkv, latent_(shape)));
 }

@@ -57,20 +57,19 @@ __global__ void __launch_bounds__(THREADS) map_kernel(To *out, const A *a, const
 }
 
 template <typename F, int W, typename To, typename A, typename B>
-void map_launch_(CudaBackend *cuda, To *out, const A *a, const B *b, int64_t count, F f) {
-    CUDA_LAUNCH(cuda, launch_blocks(count, PIECES * THREADS * W), THREADS, 0, (map_kernel<F, To, A, B, W>), out, a, b,
-                count, f);
+void map_launch_(Backend *backend, To *out, const A *a, const B *b, int64_t count, F f) {
+    CUDA_LAUNCH(backend, launch_blocks(count, PIECES * THREADS * W), THREADS, 0, (map_kernel<F, To, A, B, W>), out, a,
+                b, count, f);
 }
 
 // W elements of the narrowest type fill 16 bytes, so accesses to the other types are at least as wide.
 template <typename F, typename To, typename A, typename B>
 void pointwise_map_(Backend *backend, To *out, const A *a, const B *b, int64_t count, F f = {}) {
-    CudaBackend *cuda = cuda_self(backend);
     constexpr int W = sizeof(To) < sizeof(A) ? PACK<To> : PACK<A>;
     constexpr uintptr_t MASK = W * (sizeof(To) > sizeof(A) ? sizeof(To) : sizeof(A)) - 1;
     int64_t whole = (((uintptr_t)out | (uintptr_t)a | (uintptr_t)b) & MASK) == 0 ? count / W * W : 0;
-    map_launch_<F, W>(cuda, out, a, b, whole, f);
-    map_launch_<F, 1>(cuda, out + whole, a + whole, b ? b + whole : b, count - whole, f);
+    map_launch_<F, W>(backend, out, a, b, whole, f);
+    map_launch_<F, 1>(backend, out + whole, a + whole, b ? b + whole : b, count - whole, f);
 }
 
 } // namespace
@@ -110,25 +109,24 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 template <typename T, int W>
-void sum_blocks_launch_(CudaBackend *cuda, T *out, const T *own, const T *others, int ranks, int rank, int64_t stride,
+void sum_blocks_launch_(Backend *backend, T *out, const T *own, const T *others, int ranks, int rank, int64_t stride,
                         int64_t count) {
-    CUDA_LAUNCH(cuda, launch_blocks(count, THREADS * W), THREADS, 0, (sum_blocks_kernel<T, W>), out, own, others, ranks,
-                rank, stride, count);
+    CUDA_LAUNCH(backend, launch_blocks(count, THREADS * W), THREADS, 0, (sum_blocks_kernel<T, W>), out, own, others,
+                ranks, rank, stride, count);
 }
 
 template <typename T>
-void sum_blocks_(CudaBackend *cuda, T *out, const T *own, const T *others, int ranks, int rank, int64_t count) {
+void sum_blocks_(Backend *backend, T *out, const T *own, const T *others, int ranks, int rank, int64_t count) {
     int64_t whole = aligned_16(out, own, others) && count % PACK<T> == 0 ? count : 0;
-    sum_blocks_launch_<T, PACK<T>>(cuda, out, own, others, ranks, rank, count, whole);
-    sum_blocks_launch_<T, 1>(cuda, out + whole, own + whole, others + whole, ranks, rank, count, count - whole);
+    sum_blocks_launch_<T, PACK<T>>(backend, out, own, others, ranks, rank, count, whole);
+    sum_blocks_launch_<T, 1>(backend, out + whole, own + whole, others + whole, ranks, rank, count, count - whole);
 }
 
 } // namespace
 
 void cuda_sum_blocks(Backend *backend, void *out, const void *own, const void *others, int ranks, int rank,
                      int64_t count) {
-    CudaBackend *cuda = cuda_self(backend);
-    FOR_ELEMENT(backend, (sum_blocks_<T>(cuda, (T *)out, (const T *)own, (const T *)others, ranks, rank, count)));
+    FOR_ELEMENT(backend, (sum_blocks_<T>(backend, (T *)out, (const T *)own, (const T *)others, ranks, rank, count)));
 }
 
 void cuda_gelu_forward(Backend *backend, void *out, const void *x, int64_t count) {
@@ -178,11 +176,10 @@ __global__ void __launch_bounds__(THREADS)
 template <typename T, typename A>
 void columns_launch_(Backend *backend, T *to, int64_t to_cols, const A *from, int64_t from_cols, int64_t rows,
                      int64_t cols) {
-    CudaBackend *cuda = cuda_self(backend);
     constexpr uintptr_t MASK = PACK<T> * sizeof(A) - 1;
     bool fits = (to_cols | from_cols | cols) % PACK<T> == 0 && aligned_16(to) && ((uintptr_t)from & MASK) == 0;
-    FOR_PIECES(fits, CUDA_LAUNCH(cuda, (row_blocks_<W>(rows, cols)), THREADS, 0, (columns_kernel<T, A, W>), to, to_cols,
-                                 from, from_cols, (int)cols));
+    FOR_PIECES(fits, CUDA_LAUNCH(backend, (row_blocks_<W>(rows, cols)), THREADS, 0, (columns_kernel<T, A, W>), to,
+                                 to_cols, from, from_cols, (int)cols));
 }
 
 // --- SwiGLU (Shazeer 2020)
@@ -254,20 +251,19 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 template <typename T>
-void swiglu_scaled_backward_(CudaBackend *cuda, T *dgate_up, float *dscale, const T *dout, const T *gate_up,
+void swiglu_scaled_backward_(Backend *backend, T *dgate_up, float *dscale, const T *dout, const T *gate_up,
                              const float *scale, int64_t rows, int ffn) {
     FOR_PIECES(ffn % PACK<T> == 0 && aligned_16(dgate_up, dout, gate_up),
-               CUDA_LAUNCH(cuda, (unsigned)rows, THREADS, 0, (swiglu_scaled_backward_kernel<T, W>), dgate_up, dscale,
+               CUDA_LAUNCH(backend, (unsigned)rows, THREADS, 0, (swiglu_scaled_backward_kernel<T, W>), dgate_up, dscale,
                            dout, gate_up, scale, ffn));
 }
 
 } // namespace
 
 void cuda_bias_add(Backend *backend, void *y, const void *bias, int64_t rows, int64_t cols) {
-    CudaBackend *cuda = cuda_self(backend);
     FOR_WIDTH(backend, cols % PACK<T> == 0 && aligned_16(y, bias),
-              CUDA_LAUNCH(cuda, (row_blocks_<W>(rows, cols)), THREADS, 0, (bias_kernel<T, W>), (T *)y, (const T *)bias,
-                          (int)cols));
+              CUDA_LAUNCH(backend, (row_blocks_<W>(rows, cols)), THREADS, 0, (bias_kernel<T, W>), (T *)y,
+                          (const T *)bias, (int)cols));
 }
 
 void cuda_copy_columns(Backend *backend, void *to, int64_t to_cols, const void *from, int64_t from_cols, bool wide,
@@ -280,20 +276,18 @@ void cuda_copy_columns(Backend *backend, void *to, int64_t to_cols, const void *
 
 void cuda_swiglu_forward(Backend *backend, Factor out, const void *gate_up, const float *scale, int64_t rows,
                          int64_t ffn) {
-    CudaBackend *cuda = cuda_self(backend);
     bool aligned = aligned_16(out.data, gate_up);
     FOR_RESULT(backend, out.kind,
                FOR_PIECES(KIND != FACTOR_PLAIN || (aligned && ffn % PACK<T> == 0),
-                          CUDA_LAUNCH(cuda, (row_blocks_<W>(rows, ffn)), THREADS, 0, (swiglu_kernel<T, W, KIND>), out,
-                                      (const T *)gate_up, scale, rows, (int)ffn)));
+                          CUDA_LAUNCH(backend, (row_blocks_<W>(rows, ffn)), THREADS, 0, (swiglu_kernel<T, W, KIND>),
+                                      out, (const T *)gate_up, scale, rows, (int)ffn)));
 }
 
 // If numbers of both halves (gate and up) would share a scale, a separate pass quantizes dgate_up.
 void cuda_swiglu_backward(Backend *backend, Factor dgate_up, float *dscale, const void *dout, const void *gate_up,
                           const float *scale, int64_t rows, int64_t ffn) {
-    CudaBackend *cuda = cuda_self(backend);
     if (scale) {
-        FOR_ELEMENT(backend, (swiglu_scaled_backward_(cuda, (T *)dgate_up.source, dscale, (const T *)dout,
+        FOR_ELEMENT(backend, (swiglu_scaled_backward_(backend, (T *)dgate_up.source, dscale, (const T *)dout,
                                                       (const T *)gate_up, scale, rows, (int)ffn)));
         return;
     }
@@ -302,7 +296,7 @@ void cuda_swiglu_backward(Backend *backend, Factor dgate_up, float *dscale, cons
     FOR_RESULT(
         backend, apart ? FACTOR_PLAIN : dgate_up.kind,
         FOR_PIECES(KIND != FACTOR_PLAIN || (aligned && ffn % PACK<T> == 0),
-                   CUDA_LAUNCH(cuda, (row_blocks_<W>(rows, ffn)), THREADS, 0, (swiglu_backward_kernel<T, W, KIND>),
+                   CUDA_LAUNCH(backend, (row_blocks_<W>(rows, ffn)), THREADS, 0, (swiglu_backward_kernel<T, W, KIND>),
                                dgate_up, (const T *)dout, (const T *)gate_up, rows, (int)ffn)));
     if (apart) cuda_quantize(backend, dgate_up, factor_plain(dgate_up.source), rows, 2 * ffn, false);
 }

@@ -40,19 +40,10 @@ static inline RowPlan row_plan(int64_t cols, int pack, bool aligned) {
 // Runs the statements that follow with W and UNITS of the plan; T is the element type.
 #define FOR_ROW(plan, ...)                                                                                             \
     do {                                                                                                               \
-        if ((plan).units == 1) {                                                                                       \
-            constexpr int W = PACK<T>, UNITS = 1;                                                                      \
-            __VA_ARGS__;                                                                                               \
-        } else if ((plan).units == 2) {                                                                                \
-            constexpr int W = PACK<T>, UNITS = 2;                                                                      \
-            __VA_ARGS__;                                                                                               \
-        } else if ((plan).units == 4) {                                                                                \
-            constexpr int W = PACK<T>, UNITS = 4;                                                                      \
-            __VA_ARGS__;                                                                                               \
-        } else {                                                                                                       \
-            constexpr int W = 1, UNITS = ROW_SCALAR_UNITS;                                                             \
-            __VA_ARGS__;                                                                                               \
-        }                                                                                                              \
+        if ((plan).units == 1) WITH(constexpr int W = PACK<T>; constexpr int UNITS = 1, __VA_ARGS__)                   \
+        else if ((plan).units == 2) WITH(constexpr int W = PACK<T>; constexpr int UNITS = 2, __VA_ARGS__)              \
+        else if ((plan).units == 4) WITH(constexpr int W = PACK<T>; constexpr int UNITS = 4, __VA_ARGS__)              \
+        else WITH(constexpr int W = 1; constexpr int UNITS = ROW_SCALAR_UNITS, __VA_ARGS__)                            \
     } while (0)
 
 // Returns the first column of this thread's unit u. The unit exists if this column is below the row's length.

@@ -10,23 +10,15 @@ namespace {
 
 constexpr float LOG2_E = 1.4426950408889634f;
 
-struct ScoreRows {
-    int64_t rows, first;
-    int cols;
-    float scale;
-    const int32_t *places;
-    int64_t apart;
-};
-
-__device__ __forceinline__ int row_from_(const ScoreRows &r, int64_t query) {
+__device__ __forceinline__ int row_from_(const CudaScores &r, int64_t query) {
     return r.places == nullptr ? 0 : (int)query - r.places[(query - r.first) * r.apart];
 }
 
-__device__ __forceinline__ int row_seen_(const ScoreRows &r) { return (int)(r.first + blockIdx.x % r.rows) + 1; }
+__device__ __forceinline__ int row_seen_(const CudaScores &r) { return (int)(r.first + blockIdx.x % r.rows) + 1; }
 
 // Computes exp(scale * (x - max)) as a multiply-add and a power of two. p may be scores: threads share no elements.
 template <typename T, int W, int UNITS>
-__global__ void __launch_bounds__(ROW_THREADS<UNITS>) softmax_kernel(T *p, const T *scores, const ScoreRows r) {
+__global__ void __launch_bounds__(ROW_THREADS<UNITS>) softmax_kernel(T *p, const T *scores, const CudaScores r) {
     SHARED(float, workspace, 2 * WARP);
     int64_t row = (int64_t)blockIdx.x * r.cols;
     int seen = row_seen_(r), from = row_from_(r, seen - 1);
@@ -62,7 +54,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) softmax_kernel(T *p, const
 // D is the type of dp and dscores: T, or float in the unfused form.
 template <typename T, typename D, int W, int UNITS>
 __global__ void __launch_bounds__(ROW_THREADS<UNITS>)
-    softmax_backward_kernel(D *dscores, const D *dp, const T *p, const ScoreRows r) {
+    softmax_backward_kernel(D *dscores, const D *dp, const T *p, const CudaScores r) {
     SHARED(float, workspace, WARP);
     int64_t row = (int64_t)blockIdx.x * r.cols;
     int seen = row_seen_(r);
@@ -96,24 +88,20 @@ static bool softmax_refused_(CudaBackend *cuda, int64_t cols) {
     return cols > ROW_LIMIT;
 }
 
-static ScoreRows rows_of_(const CudaScores *s) {
-    return ScoreRows{s->rows, s->first, (int)s->cols, s->scale, s->places, s->apart};
-}
-
-template <typename T> void softmax_forward_launch_(CudaBackend *cuda, T *p, const T *scores, const CudaScores *s) {
+template <typename T> void softmax_forward_launch_(Backend *backend, T *p, const T *scores, const CudaScores *s) {
     RowPlan plan = row_plan(s->cols, PACK<T>, aligned_16(p, scores));
-    FOR_ROW(plan, CUDA_LAUNCH(cuda, (unsigned)(s->matrices * s->rows), (unsigned)plan.threads, 0,
-                              (softmax_kernel<T, W, UNITS>), p, scores, rows_of_(s)));
+    FOR_ROW(plan, CUDA_LAUNCH(backend, (unsigned)(s->matrices * s->rows), (unsigned)plan.threads, 0,
+                              (softmax_kernel<T, W, UNITS>), p, scores, *s));
 }
 
 // A piece of p fills 16 bytes. If p is bf16 and D is float, the pieces of dp and dscores fill 32 bytes.
 template <typename T, typename D>
-void softmax_backward_launch_(CudaBackend *cuda, D *dscores, const D *dp, const T *p, const CudaScores *s) {
+void softmax_backward_launch_(Backend *backend, D *dscores, const D *dp, const T *p, const CudaScores *s) {
     constexpr uintptr_t MASK = PACK<T> * sizeof(D) - 1;
     bool aligned = aligned_16(p) && (((uintptr_t)dscores | (uintptr_t)dp) & MASK) == 0;
     RowPlan plan = row_plan(s->cols, PACK<T>, aligned);
-    FOR_ROW(plan, CUDA_LAUNCH(cuda, (unsigned)(s->matrices * s->rows), (unsigned)plan.threads, 0,
-                              (softmax_backward_kernel<T, D, W, UNITS>), dscores, dp, p, rows_of_(s)));
+    FOR_ROW(plan, CUDA_LAUNCH(backend, (unsigned)(s->matrices * s->rows), (unsigned)plan.threads, 0,
+                              (softmax_backward_kernel<T, D, W, UNITS>), dscores, dp, p, *s));
 }
 
 // --- the passes of the unfused form over `wide`
@@ -122,7 +110,7 @@ enum { PASS_THREADS = 256 };
 enum SoftmaxPass { PASS_SCALE, PASS_MASK_SCORES, PASS_MASK_SLOPES };
 
 __global__ void __launch_bounds__(PASS_THREADS)
-    pass_kernel(float *wide, int64_t count, const ScoreRows r, SoftmaxPass pass) {
+    pass_kernel(float *wide, int64_t count, const CudaScores r, SoftmaxPass pass) {
     int64_t at = ((int64_t)blockIdx.x * PASS_THREADS + threadIdx.x) * 4;
     for (int i = 0; i < 4 && at + i < count; i++) {
         int64_t row = (at + i) / r.cols % r.rows, column = (at + i) % r.cols;
@@ -134,9 +122,9 @@ __global__ void __launch_bounds__(PASS_THREADS)
     }
 }
 
-void pass_launch_(CudaBackend *cuda, float *wide, const CudaScores *s, SoftmaxPass pass) {
+void pass_launch_(Backend *backend, float *wide, const CudaScores *s, SoftmaxPass pass) {
     int64_t count = s->matrices * s->rows * s->cols;
-    CUDA_LAUNCH(cuda, launch_blocks(count, 4 * PASS_THREADS), PASS_THREADS, 0, pass_kernel, wide, count, rows_of_(s),
+    CUDA_LAUNCH(backend, launch_blocks(count, 4 * PASS_THREADS), PASS_THREADS, 0, pass_kernel, wide, count, *s,
                 pass);
 }
 
@@ -153,13 +141,13 @@ void cuda_softmax_forward(Backend *backend, void *p, const void *scores, float *
     int64_t count = shape->matrices * shape->rows * shape->cols;
     if (softmax_refused_(cuda, shape->cols)) return;
     if (wide == nullptr) {
-        FOR_ELEMENT(backend, (softmax_forward_launch_<T>(cuda, (T *)p, (const T *)scores, shape)));
+        FOR_ELEMENT(backend, (softmax_forward_launch_<T>(backend, (T *)p, (const T *)scores, shape)));
         return;
     }
     cuda_to_float(backend, wide, scores, count);
-    pass_launch_(cuda, wide, shape, PASS_SCALE);
-    pass_launch_(cuda, wide, shape, PASS_MASK_SCORES);
-    softmax_forward_launch_<float>(cuda, wide, wide, &all);
+    pass_launch_(backend, wide, shape, PASS_SCALE);
+    pass_launch_(backend, wide, shape, PASS_MASK_SCORES);
+    softmax_forward_launch_<float>(backend, wide, wide, &all);
     cuda_from_float(backend, p, wide, count);
 }
 
@@ -170,12 +158,13 @@ void cuda_softmax_backward(Backend *backend, void *dscores, const void *dp, cons
     int64_t count = shape->matrices * shape->rows * shape->cols;
     if (softmax_refused_(cuda, shape->cols)) return;
     if (wide == nullptr) {
-        FOR_ELEMENT(backend, (softmax_backward_launch_<T, T>(cuda, (T *)dscores, (const T *)dp, (const T *)p, shape)));
+        FOR_ELEMENT(backend,
+                    (softmax_backward_launch_<T, T>(backend, (T *)dscores, (const T *)dp, (const T *)p, shape)));
         return;
     }
     cuda_to_float(backend, wide, dp, count);
-    pass_launch_(cuda, wide, shape, PASS_MASK_SLOPES); // values above the diagonal are undefined
-    FOR_ELEMENT(backend, (softmax_backward_launch_<T, float>(cuda, wide, wide, (const T *)p, &all)));
-    pass_launch_(cuda, wide, shape, PASS_SCALE);
+    pass_launch_(backend, wide, shape, PASS_MASK_SLOPES); // values above the diagonal are undefined
+    FOR_ELEMENT(backend, (softmax_backward_launch_<T, float>(backend, wide, wide, (const T *)p, &all)));
+    pass_launch_(backend, wide, shape, PASS_SCALE);
     cuda_from_float(backend, dscores, wide, count);
 }

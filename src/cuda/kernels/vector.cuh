@@ -109,28 +109,25 @@ static inline bool aligned_16(const void *a, const void *b = nullptr, const void
     return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d | (uintptr_t)e) & 15) == 0;
 }
 
+// The given statements in a block that begins with the declarations.
+#define WITH(declarations, ...)                                                                                        \
+    {                                                                                                                  \
+        declarations;                                                                                                  \
+        __VA_ARGS__;                                                                                                   \
+    }
+
 // Runs the given statements with T as the element type of the run.
 #define FOR_ELEMENT(backend, ...)                                                                                      \
     do {                                                                                                               \
-        if (cuda_is_bf16(backend)) {                                                                                   \
-            using T = __nv_bfloat16;                                                                                   \
-            __VA_ARGS__;                                                                                               \
-        } else {                                                                                                       \
-            using T = float;                                                                                           \
-            __VA_ARGS__;                                                                                               \
-        }                                                                                                              \
+        if (cuda_is_bf16(backend)) WITH(using T = __nv_bfloat16, __VA_ARGS__)                                          \
+        else WITH(using T = float, __VA_ARGS__)                                                                        \
     } while (0)
 
 // Runs the given statements with W, the number of elements per access: 16 bytes of T if `fits`, else one element.
 #define FOR_PIECES(fits, ...)                                                                                          \
     do {                                                                                                               \
-        if (fits) {                                                                                                    \
-            constexpr int W = PACK<T>;                                                                                 \
-            __VA_ARGS__;                                                                                               \
-        } else {                                                                                                       \
-            constexpr int W = 1;                                                                                       \
-            __VA_ARGS__;                                                                                               \
-        }                                                                                                              \
+        if (fits) WITH(constexpr int W = PACK<T>, __VA_ARGS__)                                                         \
+        else WITH(constexpr int W = 1, __VA_ARGS__)                                                                    \
     } while (0)
 
 // Runs the given statements with both T and W.

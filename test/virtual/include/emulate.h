@@ -101,13 +101,14 @@ cudaError_t virtual_queue(const char *name, void (*kernel)(P...), dim3 grid, dim
     return virtual_launch({name, (const void *)kernel, grid, block, shared, Call::run, held, sizeof(Call)}, stream);
 }
 
-#define CUDA_LAUNCH(cuda, grid, block, shared, kernel, ...)                                                            \
+#define CUDA_LAUNCH(backend, grid, block, shared, kernel, ...)                                                         \
     do {                                                                                                               \
+        CudaBackend *const cuda_ = cuda_self(backend);                                                                 \
         const dim3 grid_ = dim3(grid), block_ = dim3(block);                                                           \
         auto *const kernel_ = kernel;                                                                                  \
         if (grid_.x > 0)                                                                                               \
-            virtual_queue(#kernel, kernel_, grid_, block_, (int64_t)(shared), cuda_compute(cuda), __VA_ARGS__),        \
-                cuda_note(cuda, cudaGetLastError(), #kernel);                                                          \
+            virtual_queue(#kernel, kernel_, grid_, block_, (int64_t)(shared), cuda_compute(cuda_), __VA_ARGS__),       \
+                cuda_note(cuda_, cudaGetLastError(), #kernel);                                                         \
     } while (0)
 
 // --- device functions
