@@ -52,96 +52,68 @@ void cpu_products_destroy(CpuProducts *products) {
     free(products);
 }
 
-// Supports two versions of oneDNN's C interface: 3, and the older 2.
-typedef dnnl_memory_desc_t Desc;
-
-static bool describe_matrix_(Desc *desc, int64_t rows, int64_t cols, int64_t stride, bool transposed,
-                             dnnl_data_type_t type) {
-    dnnl_dims_t dims = {rows, cols}, strides = {transposed ? 1 : stride, transposed ? stride : 1};
+// Two versions of oneDNN's C interface are supported: 3, and the older 2, where descriptions are structs. Either gives
+// out the description that an object holds as a Desc.
 #if DNNL_VERSION_MAJOR >= 3
-    return dnnl_memory_desc_create_with_strides(desc, 2, dims, type, strides) == dnnl_success;
+typedef const_dnnl_memory_desc_t Desc;
 #else
-    return dnnl_memory_desc_init_by_strides(desc, 2, dims, type, strides) == dnnl_success;
-#endif
-}
-
-#if DNNL_VERSION_MAJOR >= 3
-
-static bool gemm_describe_(dnnl_primitive_desc_t *desc, dnnl_engine_t engine, const Desc matrix[3],
-                           dnnl_primitive_attr_t attr) {
-    return dnnl_matmul_primitive_desc_create(desc, engine, matrix[0], matrix[1], NULL, matrix[2], attr) == dnnl_success;
-}
-
-static bool create_memory_(dnnl_memory_t *memory, const Desc *desc, dnnl_engine_t engine, void *at) {
-    return dnnl_memory_create(memory, *desc, engine, at) == dnnl_success;
-}
-
-// Describes a product's scratch.
-static bool describe_scratch_(Desc *scratch, dnnl_primitive_desc_t desc) {
-    return dnnl_memory_desc_clone(scratch, dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0)) ==
-           dnnl_success;
-}
-
-static size_t described_bytes_(const Desc *desc) { return dnnl_memory_desc_get_size(*desc); }
-
-static bool append_sum_(dnnl_post_ops_t ops) {
-    return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef) == dnnl_success;
-}
-
-static void forget_matrix_(Desc *desc) {
-    if (*desc != NULL) dnnl_memory_desc_destroy(*desc);
-}
-#else
-static bool gemm_describe_(dnnl_primitive_desc_t *desc, dnnl_engine_t engine, const Desc matrix[3],
-                           dnnl_primitive_attr_t attr) {
-    dnnl_matmul_desc_t product;
-    return dnnl_matmul_desc_init(&product, &matrix[0], &matrix[1], NULL, &matrix[2]) == dnnl_success &&
-           dnnl_primitive_desc_create(desc, &product, attr, engine, NULL) == dnnl_success;
-}
-
-static bool create_memory_(dnnl_memory_t *memory, const Desc *desc, dnnl_engine_t engine, void *at) {
-    return dnnl_memory_create(memory, desc, engine, at) == dnnl_success;
-}
-
-static bool describe_scratch_(Desc *scratch, dnnl_primitive_desc_t desc) {
-    *scratch = *dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0);
-    return true;
-}
-
-static size_t described_bytes_(const Desc *desc) { return dnnl_memory_desc_get_size(desc); }
-
-static bool append_sum_(dnnl_post_ops_t ops) { return dnnl_post_ops_append_sum(ops, 1.0f) == dnnl_success; }
-
-static void forget_matrix_(Desc *desc) { (void)desc; }
+typedef const dnnl_memory_desc_t *Desc;
 #endif
 
-// The caller of oneDNN supplies scratch, so that no primitive shares the library's scratch with another thread.
-static bool product_create_(Product *product, dnnl_engine_t engine, const ProductKey *key) {
-    Desc matrix[4]; // a, b, c, and scratch
-    memset(matrix, 0, sizeof matrix);
-    dnnl_primitive_desc_t desc = NULL;
+// Creates the memory of a matrix, whose address is set before each product.
+static bool create_matrix_(dnnl_memory_t *memory, Desc *desc, dnnl_engine_t engine, const int64_t shape[3],
+                           bool transposed, dnnl_data_type_t type) {
+    dnnl_dims_t dims = {shape[0], shape[1]}, strides = {transposed ? 1 : shape[2], transposed ? shape[2] : 1};
+    dnnl_memory_desc_t matrix;
+#if DNNL_VERSION_MAJOR >= 3
+    if (dnnl_memory_desc_create_with_strides(&matrix, 2, dims, type, strides) != dnnl_success) return false;
+    bool made = dnnl_memory_create(memory, matrix, engine, DNNL_MEMORY_NONE) == dnnl_success;
+    dnnl_memory_desc_destroy(matrix);
+#else
+    bool made = dnnl_memory_desc_init_by_strides(&matrix, 2, dims, type, strides) == dnnl_success &&
+                dnnl_memory_create(memory, &matrix, engine, DNNL_MEMORY_NONE) == dnnl_success;
+#endif
+    return made && dnnl_memory_get_memory_desc(*memory, desc) == dnnl_success;
+}
+
+static bool describe_(dnnl_primitive_desc_t *desc, dnnl_engine_t engine, const Desc matrix[3], bool accumulate) {
     dnnl_primitive_attr_t attr = NULL;
     dnnl_post_ops_t ops = NULL;
+    // The caller of oneDNN supplies scratch, so that no primitive shares the library's scratch with another thread.
     bool made = dnnl_primitive_attr_create(&attr) == dnnl_success &&
-                dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user) == dnnl_success;
-    if (made && key->accumulate)
-        made = dnnl_post_ops_create(&ops) == dnnl_success && append_sum_(ops) &&
-               dnnl_primitive_attr_set_post_ops(attr, ops) == dnnl_success;
-    made = made && describe_matrix_(&matrix[0], key->m, key->k, key->a_stride, key->a_transposed, dnnl_bf16) &&
-           describe_matrix_(&matrix[1], key->k, key->n, key->b_stride, key->b_transposed, dnnl_bf16) &&
-           describe_matrix_(&matrix[2], key->m, key->n, key->c_stride, false, dnnl_f32) &&
-           gemm_describe_(&desc, engine, matrix, attr) && describe_scratch_(&matrix[3], desc);
-    size_t bytes = made ? described_bytes_(&matrix[3]) : 0;
-    made = made && (bytes == 0 || posix_memalign(&product->scratch_bytes, 64, bytes) == 0) &&
-           dnnl_primitive_create(&product->primitive, desc) == dnnl_success &&
-           create_memory_(&product->a, &matrix[0], engine, DNNL_MEMORY_NONE) &&
-           create_memory_(&product->b, &matrix[1], engine, DNNL_MEMORY_NONE) &&
-           create_memory_(&product->c, &matrix[2], engine, DNNL_MEMORY_NONE) &&
-           create_memory_(&product->scratch, &matrix[3], engine, product->scratch_bytes);
+                dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user) == dnnl_success &&
+                dnnl_post_ops_create(&ops) == dnnl_success;
+#if DNNL_VERSION_MAJOR >= 3
+    if (accumulate) made = made && dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef) == dnnl_success;
+    made = made && dnnl_primitive_attr_set_post_ops(attr, ops) == dnnl_success &&
+           dnnl_matmul_primitive_desc_create(desc, engine, matrix[0], matrix[1], NULL, matrix[2], attr) == dnnl_success;
+#else
+    dnnl_matmul_desc_t product;
+    if (accumulate) made = made && dnnl_post_ops_append_sum(ops, 1.0f) == dnnl_success;
+    made = made && dnnl_primitive_attr_set_post_ops(attr, ops) == dnnl_success &&
+           dnnl_matmul_desc_init(&product, matrix[0], matrix[1], NULL, matrix[2]) == dnnl_success &&
+           dnnl_primitive_desc_create(desc, &product, attr, engine, NULL) == dnnl_success;
+#endif
     if (ops != NULL) dnnl_post_ops_destroy(ops);
-    if (desc != NULL) dnnl_primitive_desc_destroy(desc);
     if (attr != NULL) dnnl_primitive_attr_destroy(attr);
-    for (int i = 0; i < 4; i++) forget_matrix_(&matrix[i]);
+    return made;
+}
+
+static bool product_create_(Product *product, dnnl_engine_t engine, const ProductKey *key) {
+    const int64_t a[] = {key->m, key->k, key->a_stride}, b[] = {key->k, key->n, key->b_stride};
+    const int64_t c[] = {key->m, key->n, key->c_stride};
+    dnnl_primitive_desc_t desc = NULL;
+    Desc matrix[3];
+    bool made = create_matrix_(&product->a, &matrix[0], engine, a, key->a_transposed, dnnl_bf16) &&
+                create_matrix_(&product->b, &matrix[1], engine, b, key->b_transposed, dnnl_bf16) &&
+                create_matrix_(&product->c, &matrix[2], engine, c, false, dnnl_f32) &&
+                describe_(&desc, engine, matrix, key->accumulate);
+    Desc scratch = made ? dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0) : NULL;
+    size_t bytes = made ? dnnl_memory_desc_get_size(scratch) : 0;
+    made = made && (bytes == 0 || posix_memalign(&product->scratch_bytes, 64, bytes) == 0) &&
+           dnnl_memory_create(&product->scratch, scratch, engine, product->scratch_bytes) == dnnl_success &&
+           dnnl_primitive_create(&product->primitive, desc) == dnnl_success;
+    if (desc != NULL) dnnl_primitive_desc_destroy(desc);
     product->key = *key;
     if (!made) product_destroy_(product);
     return made;
