@@ -55,11 +55,15 @@ static bool computes_(const NcclGroup *group) {
     return group->use == COMM_USE_COMPUTE || group->use == COMM_USE_EXCHANGE;
 }
 
-static int nccl_fail_(NcclGroup *group, const char *doing, int peer, const char *text, Error *err) {
+// Returns 0 if `text`, the error of a call, is NULL. Otherwise marks the group as failed, so that its later operations
+// fail too, and returns -1 with err.
+static int checked_(NcclGroup *group, const char *doing, int peer, const char *text, Error *err) {
     Comm *base = &group->base;
     char whom[32] = "";
+    if (text == NULL) return 0;
     if (peer >= 0) snprintf(whom, sizeof whom, " %d", peer);
     const char *remedy = cuda_remedy();
+    group->failed = true;
     return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: %s%s failed: %s%s", base->name, base->rank, base->size,
                      doing, whom, text,
                      remedy[0] != '\0' ? remedy
@@ -67,8 +71,12 @@ static int nccl_fail_(NcclGroup *group, const char *doing, int peer, const char 
                                          "more), and resume from the last checkpoint with --resume");
 }
 
+// Return the error of a call, NULL: none.
+static const char *cuda_text_(cudaError_t status) { return status == cudaSuccess ? NULL : cudaGetErrorString(status); }
+
 static const char *nccl_text_(ncclResult_t status) {
     const char *last = ncclGetLastError(NULL);
+    if (status == ncclSuccess) return NULL;
     return last != NULL && last[0] != '\0' ? last : ncclGetErrorString(status);
 }
 
@@ -86,17 +94,12 @@ static int open_link_(NcclGroup *group, NcclLink *link, const ncclUniqueId *id, 
     // Checks the free memory first: if NCCL ran out of memory, its error would not name the holders of the memory.
     Backend *backend = &group->cuda->backend;
     if (backend->check_free(backend, config.maxCTAs * CTA_BYTES, err) != 0) return -1;
-    cudaError_t opened = cuda_first_stream(group->cuda, &link->stream);
     enum { OF_NCCL = 2 }; // streams that NCCL makes for a communicator (deviceStream, hostStream in its init.cc)
     backend->streams += OF_NCCL;
-    if (opened != cudaSuccess) return nccl_fail_(group, "making a stream", -1, cudaGetErrorString(opened), err);
-    ncclResult_t status = ncclCommInitRankConfig(&link->nccl, size, *id, rank, &config);
-    return status == ncclSuccess ? 0 : nccl_fail_(group, "starting NCCL", -1, nccl_text_(status), err);
-}
-
-static int make_id_(NcclGroup *group, ncclUniqueId *id, Error *err) {
-    ncclResult_t status = ncclGetUniqueId(id);
-    return status == ncclSuccess ? 0 : nccl_fail_(group, "starting NCCL", -1, nccl_text_(status), err);
+    const char *text = cuda_text_(cuda_first_stream(group->cuda, &link->stream));
+    if (checked_(group, "making a stream", -1, text, err) != 0) return -1;
+    text = nccl_text_(ncclCommInitRankConfig(&link->nccl, size, *id, rank, &config));
+    return checked_(group, "starting NCCL", -1, text, err);
 }
 
 static int pass_id_(Comm *host, int peer, ncclUniqueId *id, bool sends, Error *err) {
@@ -106,9 +109,8 @@ static int pass_id_(Comm *host, int peer, ncclUniqueId *id, bool sends, Error *e
 
 // Waits for the work queued on the link, so that a broken link fails here.
 static int settle_(NcclGroup *group, NcclLink *link, ncclResult_t status, Error *err) {
-    if (status != ncclSuccess) return nccl_fail_(group, "connecting", -1, nccl_text_(status), err);
-    cudaError_t waited = cudaStreamSynchronize(link->stream);
-    return waited == cudaSuccess ? 0 : nccl_fail_(group, "connecting", -1, cudaGetErrorString(waited), err);
+    if (checked_(group, "connecting", -1, nccl_text_(status), err) != 0) return -1;
+    return checked_(group, "connecting", -1, cuda_text_(cudaStreamSynchronize(link->stream)), err);
 }
 
 // Queues the sends and receives of an exchange: one operation on the link's stream. Empty blocks need none.
@@ -171,7 +173,7 @@ static int try_collectives_(NcclGroup *group, Error *err) {
 static int open_all_(NcclGroup *group, Error *err) {
     Comm *host = group->host;
     ncclUniqueId id;
-    if (host->rank == 0 && make_id_(group, &id, err) != 0) return -1;
+    if (host->rank == 0 && checked_(group, "starting NCCL", -1, nccl_text_(ncclGetUniqueId(&id)), err) != 0) return -1;
     for (int peer = 1; peer < host->size; peer++) {
         if (host->rank != 0 && host->rank != peer) continue;
         if (pass_id_(host, host->rank == 0 ? peer : 0, &id, host->rank == 0, err) != 0) return -1;
@@ -193,11 +195,11 @@ static int nccl_connect_(Comm *comm, int peer, bool sends, void *memory, int64_t
     void *scratch = group->cuda->scratch;
     ncclUniqueId id;
     (void)memory, (void)bytes;
-    if (sends && make_id_(group, &id, err) != 0) return -1;
+    if (sends && checked_(group, "starting NCCL", -1, nccl_text_(ncclGetUniqueId(&id)), err) != 0) return -1;
     if (pass_id_(group->host, peer, &id, sends, err) != 0) return -1;
     if (open_link_(group, link, &id, 2, sends ? 0 : 1, err) != 0) return -1;
-    cudaError_t cleared = cudaMemsetAsync(scratch, 0, 1, link->stream);
-    if (cleared != cudaSuccess) return nccl_fail_(group, "connecting", -1, cudaGetErrorString(cleared), err);
+    const char *text = cuda_text_(cudaMemsetAsync(scratch, 0, 1, link->stream));
+    if (checked_(group, "connecting", -1, text, err) != 0) return -1;
     return settle_(group, link, move_(link, sends, scratch, 1), err);
 }
 
@@ -234,22 +236,16 @@ static void nccl_destroy_(Comm *comm) {
 
 // --- operations in flight
 
-// Marks the group as failed, so that its later operations fail too. Returns -1 with err.
-static int give_up_(NcclGroup *group, const char *doing, int peer, const char *text, Error *err) {
-    group->failed = true;
-    return nccl_fail_(group, doing, peer, text, err);
-}
-
 static int check_link_(NcclGroup *group, NcclLink *link, Error *err) {
     ncclResult_t state = ncclSuccess;
     if (group->failed || link->nccl == NULL) return 0;
     if (ncclCommGetAsyncError(link->nccl, &state) == ncclSuccess && (state == ncclSuccess || state == ncclInProgress))
         return 0;
-    return give_up_(group, "a message in flight", -1, nccl_text_(state), err);
+    return checked_(group, "a message in flight", -1, nccl_text_(state), err);
 }
 
 static int nccl_check_(NcclGroup *group, Error *err) {
-    if (group->failed) return nccl_fail_(group, "a message", -1, "an earlier operation of the group failed", err);
+    if (group->failed) return checked_(group, "a message", -1, "an earlier operation of the group failed", err);
     if (check_link_(group, &group->all, err) != 0) return -1;
     for (int peer = 0; peer < group->base.size; peer++)
         if (check_link_(group, &group->out[peer], err) != 0 || check_link_(group, &group->in[peer], err) != 0)
@@ -270,10 +266,8 @@ static int mark_(NcclGroup *group, NcclLink *link, CommRequest *request, Error *
     if (group->idle_count > 0) event = group->idle[--group->idle_count];
     else status = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
     if (status == cudaSuccess) status = cudaEventRecord(event, link->stream);
-    if (status != cudaSuccess) {
-        if (event != NULL) keep_event_(group, event);
-        return give_up_(group, "recording an event", -1, cudaGetErrorString(status), err);
-    }
+    if (status != cudaSuccess && event != NULL) keep_event_(group, event);
+    if (checked_(group, "recording an event", -1, cuda_text_(status), err) != 0) return -1;
     request->handle[0] = event;
     request->active = true;
     return 0;
@@ -301,7 +295,7 @@ static int nccl_test_(Comm *comm, CommRequest *request, Error *err) {
     request->active = false;
     keep_event_(group, event);
     if (group->failed) return nccl_check_(group, err);
-    if (status != cudaSuccess) return give_up_(group, "a message", -1, cudaGetErrorString(status), err);
+    if (checked_(group, "a message", -1, cuda_text_(status), err) != 0) return -1;
     request->steps++;
     return 1;
 }
@@ -314,9 +308,9 @@ static int nccl_message_(Comm *comm, bool sends, int peer, void *memory, int64_t
     NcclLink *link = sends ? &group->out[peer] : &group->in[peer];
     const char *doing = sends ? "a send to rank" : "a receive from rank";
     if (group->failed) return nccl_check_(group, err);
-    if (link->nccl == NULL) return nccl_fail_(group, doing, peer, "not connected", err);
+    if (link->nccl == NULL) return checked_(group, doing, peer, "not connected", err);
     ncclResult_t status = move_(link, sends, memory, bytes);
-    if (status != ncclSuccess) return give_up_(group, doing, peer, nccl_text_(status), err);
+    if (checked_(group, doing, peer, nccl_text_(status), err) != 0) return -1;
     return mark_(group, link, request, err);
 }
 
@@ -328,7 +322,7 @@ static int order_(NcclGroup *group, Error *err) {
     cudaError_t status = cudaEventRecord(group->ordered, cuda_compute(group->cuda));
     if (status == cudaSuccess) status = cudaStreamWaitEvent(group->all.stream, group->ordered, 0);
     if (status == cudaSuccess) status = cudaEventRecord(group->starting, group->all.stream);
-    return status == cudaSuccess ? 0 : give_up_(group, "ordering streams", -1, cudaGetErrorString(status), err);
+    return checked_(group, "ordering streams", -1, cuda_text_(status), err);
 }
 
 // Makes compute wait until the collective can start. Otherwise the next product would start first: it follows in its
@@ -367,9 +361,9 @@ static int nccl_exchange_(Comm *comm, void *out, const int64_t *received, const 
     if (order_(group, err) != 0) return -1;
     cudaError_t copied = cudaMemcpyAsync((char *)out + to, (const char *)in + from, (size_t)own,
                                          cudaMemcpyDeviceToDevice, group->all.stream);
-    if (copied != cudaSuccess) return give_up_(group, "a copy", -1, cudaGetErrorString(copied), err);
+    if (checked_(group, "a copy", -1, cuda_text_(copied), err) != 0) return -1;
     ncclResult_t status = exchange_blocks_(group, (char *)out, received, (const char *)in, sent);
-    if (status != ncclSuccess) return give_up_(group, "an exchange", -1, nccl_text_(status), err);
+    if (checked_(group, "an exchange", -1, nccl_text_(status), err) != 0) return -1;
     return nccl_started_(group, (double)(all - own), request, err);
 }
 
@@ -387,7 +381,7 @@ static int nccl_collective_(Comm *comm, CommOperation operation, int root, void 
     }
     if (order_(group, err) != 0) return -1;
     ncclResult_t status = collect_(group, operation, root, out, in, (size_t)count, type);
-    if (status != ncclSuccess) return give_up_(group, doing[operation], -1, nccl_text_(status), err);
+    if (checked_(group, doing[operation], -1, nccl_text_(status), err) != 0) return -1;
     bool reduces = operation == COMM_ALL_REDUCE;
     int64_t block = reduces ? count / comm->size : count, steps = (reduces ? 2 : 1) * (comm->size - 1);
     return nccl_started_(group, (double)(block * steps * comm_type_bytes(type)), request, err);
@@ -411,7 +405,7 @@ static int nccl_use_memory_(Comm *comm, const CommMemory *memory, Error *err) {
     if (comm_collect_now(group->host, COMM_ALL_REDUCE, &able, &able, 1, COMM_DOUBLE, err) != 0) return -1;
     if ((int)able < comm->size) return 0;
     ncclResult_t status = ncclCommRegister(group->all.nccl, memory->memory, (size_t)memory->bytes, &group->registered);
-    if (status != ncclSuccess) return give_up_(group, "registering memory", -1, nccl_text_(status), err);
+    if (checked_(group, "registering memory", -1, nccl_text_(status), err) != 0) return -1;
     return group->registered != NULL;
 }
 

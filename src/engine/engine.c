@@ -69,8 +69,8 @@ struct Engine {
     const char *label;
     const Schedule *schedule;
     const StageSchedule *list;
-    int64_t capacity;                   // allocated entries of each per-action and per-bundle array
-    Event **begin_events, **end_events; // per action; recorded for compute actions
+    int64_t capacity; // allocated entries of each per-action and per-bundle array
+    Event **events;   // [2 * capacity] of action i: 2i marks its begin, 2i + 1 its end; recorded for compute actions
     ActionTime *times;
     Event *latest;           // end event of the last compute action queued, or NULL
     int64_t *forward_action; // per bundle, index of its F in the list; -1 before F
@@ -142,7 +142,7 @@ static int queue_start_(Engine *engine, Error *err) {
     if (move.pool == &engine->own && queue->done < queue->started) return 0;
     if (action->kind == ACTION_EVICT) {
         int64_t made = engine->forward_action[bundle];
-        if (made < 0 || !be->event_done(be, engine->end_events[made])) return 0;
+        if (made < 0 || !be->event_done(be, engine->events[2 * made + 1])) return 0;
     }
     Slot *slot = move.sends ? slots_find(move.pool, bundle) : slots_free(move.pool, true);
     if (slot == NULL || slot->state == SLOT_FILLING) return 0;
@@ -348,20 +348,20 @@ static int engine_compute_(Engine *engine, int64_t i, Error *err) {
     slots_move(&engine->own, slot, before, during, bundle);
     action_links_(engine, action, &in, &out);
     if (be->range_begin != NULL) be->range_begin(be, who);
-    be->event_record(be, engine->begin_events[i], STREAM_COMPUTE);
+    Event *end = engine->latest = engine->events[2 * i + 1];
+    be->event_record(be, engine->events[2 * i], STREAM_COMPUTE);
     if (forward) ran = stage_forward(stage, c, unit, slot->memory, p2p_buffer(in), p2p_buffer(out), engine->scale, err);
     else if (weights) ran = stage_weights(stage, c, unit, slot->memory, err);
     else ran = stage_backward(stage, c, unit, slot->memory, p2p_buffer(in), p2p_buffer(out), kind == ACTION_INPUT, err);
-    be->event_record(be, engine->end_events[i], STREAM_COMPUTE);
-    engine->latest = engine->end_events[i];
+    be->event_record(be, end, STREAM_COMPUTE);
     if (be->range_end != NULL) be->range_end(be);
     if (ran != 0) return -1;
     if (forward) engine->forward_action[bundle] = i;
     if (!weights) {
-        p2p_used(in, engine->end_events[i]);
-        p2p_used(out, engine->end_events[i]);
+        p2p_used(in, end);
+        p2p_used(out, end);
     }
-    if (frees) slot->occupied = engine->end_events[i];
+    if (frees) slot->occupied = end;
     slots_move(&engine->own, slot, during, frees ? SLOT_FREE : after, bundle);
     return 0;
 }
@@ -379,14 +379,11 @@ static void engine_begin_(Engine *engine, const char *label, const Schedule *sch
     int64_t bundles = schedule->chunks * messages, capacity = list->count + bundles;
     if (capacity > engine->capacity) {
         engine->times = xrealloc(engine->times, (size_t)capacity * sizeof *engine->times);
-        engine->begin_events = xrealloc(engine->begin_events, (size_t)capacity * sizeof *engine->begin_events);
-        engine->end_events = xrealloc(engine->end_events, (size_t)capacity * sizeof *engine->end_events);
+        engine->events = xrealloc(engine->events, (size_t)capacity * 2 * sizeof *engine->events);
         engine->forward_action = xrealloc(engine->forward_action, (size_t)capacity * sizeof *engine->forward_action);
         engine->queue.actions = xrealloc(engine->queue.actions, (size_t)capacity * sizeof *engine->queue.actions);
-        for (int64_t i = engine->capacity; i < capacity; i++) {
-            engine->begin_events[i] = engine->be->event_create(engine->be);
-            engine->end_events[i] = engine->be->event_create(engine->be);
-        }
+        for (int64_t i = 2 * engine->capacity; i < 2 * capacity; i++)
+            engine->events[i] = engine->be->event_create(engine->be);
         engine->capacity = capacity;
     }
     engine->label = label;
@@ -403,10 +400,6 @@ static void engine_begin_(Engine *engine, const char *label, const Schedule *sch
     slots_begin(&engine->lent);
     for (int i = 0; (link = links_at(&engine->links, i)) != NULL; i++)
         p2p_begin(link, schedule->forward_only && link->way == P2P_BACKWARD ? 0 : messages);
-}
-
-static bool drained_(Engine *engine) {
-    return engine->queue.done == engine->queue.posted && links_drained(&engine->links);
 }
 
 int engine_run(Engine *engine, const char *label, const Schedule *schedule, float scale, EngineRun *run, Error *err) {
@@ -430,7 +423,9 @@ int engine_run(Engine *engine, const char *label, const Schedule *schedule, floa
     engine_say_(engine, "end of the pipeline");
     status_page_set_wait(engine->status_page, "its last messages", -1);
     engine->pause.looks = 0;
-    for (engine_progress_(engine); engine->error.code == 0 && !drained_(engine); engine_progress_(engine))
+    for (engine_progress_(engine);
+         engine->error.code == 0 && (engine->queue.done < engine->queue.posted || !links_drained(&engine->links));
+         engine_progress_(engine))
         engine_pause_(engine);
     if (engine->error.code != 0) *err = engine->error;
     if (err->code != 0) return -1;
@@ -443,8 +438,8 @@ int engine_run(Engine *engine, const char *label, const Schedule *schedule, floa
         ActionKind kind = list->actions[i].kind;
         ActionTime *time = &engine->times[i];
         if (!action_computes(kind)) continue;
-        time->begin = be->event_seconds(be, engine->begin_events[i]);
-        time->end = be->event_seconds(be, engine->end_events[i]);
+        time->begin = be->event_seconds(be, engine->events[2 * i]);
+        time->end = be->event_seconds(be, engine->events[2 * i + 1]);
         if (run->begin == 0.0) run->begin = time->begin;
         run->end = time->end;
         run->busy += time->end - time->begin;
@@ -495,9 +490,9 @@ Engine *engine_create(Stage *stage, const Schedule *schedule, const SlotCounts *
     engine->queue.most = slots->lent + 1;
     engine->queue.flights = xcalloc((size_t)engine->queue.most, sizeof *engine->queue.flights);
     engine->host_copied = engine->be->event_create(engine->be);
-    if (slots_create(&engine->own, engine->be, "own", MEMORY_OWN_SLOTS, slots->own, slots->bytes, err) == 0 &&
-        slots_create(&engine->lent, engine->be, "lent", MEMORY_LENT_SLOTS, slots->lent, slots->bytes, err) == 0 &&
-        slots_create_host(&engine->host, engine->be, slots->host, slots->bytes, err) == 0 &&
+    if (slots_create(&engine->own, engine->be, MEMORY_OWN_SLOTS, slots->own, slots->bytes, err) == 0 &&
+        slots_create(&engine->lent, engine->be, MEMORY_LENT_SLOTS, slots->lent, slots->bytes, err) == 0 &&
+        slots_create(&engine->host, engine->be, SLOTS_ON_HOST, slots->host, slots->bytes, err) == 0 &&
         connect_pair_(engine, schedule, err) == 0 &&
         links_create(&engine->links, engine->be, schedule, engine->index, stage->at.message_bytes, groups->lanes,
                      err) == 0)
@@ -509,12 +504,8 @@ Engine *engine_create(Stage *stage, const Schedule *schedule, const SlotCounts *
 void engine_destroy(Engine *engine) {
     if (engine == NULL) return;
     Backend *be = engine->be;
-    for (int64_t i = 0; i < engine->capacity; i++) {
-        be->event_destroy(be, engine->begin_events[i]);
-        be->event_destroy(be, engine->end_events[i]);
-    }
-    free_all(engine->times, engine->begin_events, engine->end_events, engine->forward_action, engine->queue.actions,
-             engine->queue.flights);
+    for (int64_t i = 0; i < 2 * engine->capacity; i++) be->event_destroy(be, engine->events[i]);
+    free_all(engine->times, engine->events, engine->forward_action, engine->queue.actions, engine->queue.flights);
     be->event_destroy(be, engine->host_copied);
     for (int i = 0; i < LAYERS_AHEAD; i++) be->event_destroy(be, engine->queued[i]);
     be->event_destroy(be, engine->stage->pass.routed);

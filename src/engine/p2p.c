@@ -62,14 +62,6 @@ int64_t p2p_bytes(const Schedule *schedule, int stage, int64_t message_bytes, in
 
 // ---------------------------------------------------------------- links
 
-// Prepares the messages of a link. The rank at the other end has to call this too.
-static int p2p_connect_(P2pLink *link, Error *err) {
-    Comm *comm = link->comm;
-    if (comm == NULL || comm->connect == NULL) return 0;
-    void *memory = link->sends ? NULL : link->memory;
-    return comm->connect(comm, link->peer, link->sends, memory, link->buffers * link->bytes, err);
-}
-
 void p2p_begin(P2pLink *link, int64_t expected) {
     link->expected = link->comm == NULL ? 0 : expected;
     link->started = link->finished = link->opened = 0;
@@ -140,13 +132,13 @@ int links_create(Links *links, Backend *be, const Schedule *schedule, int stage,
         bool above = sends == (way == P2P_FORWARD); // the other end is on g + 1, else on g - 1
         int g = schedule_virtual(schedule, stage, chunk), other = above ? g + 1 : g - 1;
         *link = (P2pLink){.be = be, .peer = -1, .chunk = chunk, .way = way, .sends = sends, .buffers = depth};
-        link->bytes = message_bytes;
+        link->bytes = message_bytes, link->boundary = above ? g : other;
         link->used = xcalloc((size_t)depth, sizeof *link->used);
         link->requests = xcalloc((size_t)depth, sizeof *link->requests);
         if (other < 0 || other == virtual_stages_(schedule)) continue;
         schedule_home(schedule, other, &peer, &theirs);
         if (peer == stage) link->end = sends ? &links->chunk[theirs].in[way] : &links->chunk[theirs].out[way];
-        else link->comm = lanes[lane_of_(schedule, above ? g : other, way)], link->peer = peer;
+        else link->comm = lanes[lane_of_(schedule, link->boundary, way)], link->peer = peer;
         if (peer == stage && !sends) continue;
         const char *what = sends ? "send buffers" : "receive buffers";
         link->memory = be->allocate(be, MEMORY_MESSAGES, depth * message_bytes, what, err);
@@ -155,15 +147,14 @@ int links_create(Links *links, Backend *be, const Schedule *schedule, int stage,
     // The boundaries to other stages are connected, first the even ones, then the odd ones. With one chunk per stage,
     // no two even boundaries share a stage. All stages use the same order, so that each finds its peer at the same
     // boundary.
-    for (int parity = 0; parity < 2; parity++)
-        for (int end = 0; end < 2 * schedule->chunks; end++) {
-            ChunkLinks *own = &links->chunk[end / 2];
-            bool above = end % 2 == 1; // true: the boundary after the chunk's virtual stage; false: before it
-            int g = schedule_virtual(schedule, stage, end / 2) - !above;
-            if (g % 2 != parity) continue; // also skips -1, which is not a boundary
-            P2pLink *forward = above ? &own->out[P2P_FORWARD] : &own->in[P2P_FORWARD];
-            P2pLink *backward = above ? &own->in[P2P_BACKWARD] : &own->out[P2P_BACKWARD];
-            if (p2p_connect_(forward, err) != 0 || p2p_connect_(backward, err) != 0) return -1;
+    for (int step = 0; step < 2 * P2P_WAYS; step++)
+        for (int i = 0; (link = links_at(links, i)) != NULL; i++) {
+            Comm *comm = link->comm;
+            if (comm == NULL || comm->connect == NULL || link->boundary % 2 != step / P2P_WAYS) continue;
+            void *memory = link->sends ? NULL : link->memory; // a receiver's, which the sender may write
+            if ((int)link->way == step % P2P_WAYS &&
+                comm->connect(comm, link->peer, link->sends, memory, depth * message_bytes, err) != 0)
+                return -1;
         }
     return 0;
 }

@@ -19,6 +19,7 @@ typedef struct P2pLink {
     const struct P2pLink *end; // the other end, if on this rank; comm and end both NULL: no neighbour
     int peer;                  // rank of the other end in comm, equal to its stage
     int chunk;                 // the chunk of this stage that sends or receives here
+    int boundary;              // between the virtual stages boundary and boundary + 1
     P2pWay way;
     bool sends;
     int buffers;

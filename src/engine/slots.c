@@ -16,46 +16,36 @@
 #include <string.h>
 #include <sys/mman.h>
 
-static void place_slots_(SlotPool *pool, int count) {
-    assert(pool->slot_bytes % MEMORY_ALIGN == 0);
-    pool->count = count;
+int slots_create(SlotPool *pool, Backend *be, MemoryCategory category, int count, int64_t slot_bytes, Error *err) {
+    const char *what = category == MEMORY_OWN_SLOTS ? "own" : "lent";
+    int64_t bytes = count * slot_bytes;
+    bool on_host = category == SLOTS_ON_HOST;
+    *pool = (SlotPool){.category = category, .count = count, .slot_bytes = slot_bytes, .be = be};
+    assert(slot_bytes % MEMORY_ALIGN == 0);
+    if (count == 0) return 0;
+    if (!on_host && (pool->memory = be->allocate(be, category, bytes, what, err)) == NULL) return -1;
+    if (on_host) {
+        void *memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED)
+            return error_set(err, EXIT_FAILED,
+                             "cannot allocate %.2f GiB of host memory for %d evicted bundles; set schedule.evict_to to "
+                             "peer, use more schedule.slots, or run fewer ranks per host",
+                             (double)bytes / GIB, count);
+        pool->memory = memory;
+    }
     pool->slots = xcalloc((size_t)count, sizeof *pool->slots);
     for (int i = 0; i < count; i++)
-        pool->slots[i] = (Slot){.memory = (char *)pool->memory + i * pool->slot_bytes, .bundle = -1};
-}
-
-int slots_create(SlotPool *pool, Backend *be, const char *name, MemoryCategory category, int count, int64_t slot_bytes,
-                 Error *err) {
-    *pool = (SlotPool){.name = name, .category = category, .slot_bytes = slot_bytes, .be = be};
-    if (count == 0) return 0;
-    pool->memory = be->allocate(be, category, count * slot_bytes, name, err);
-    if (pool->memory == NULL) return -1;
-    place_slots_(pool, count);
-    return 0;
-}
-
-int slots_create_host(SlotPool *pool, Backend *be, int count, int64_t slot_bytes, Error *err) {
-    *pool = (SlotPool){.name = "host", .on_host = true, .slot_bytes = slot_bytes, .be = be};
-    if (count == 0) return 0;
-    int64_t bytes = count * slot_bytes;
-    void *memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
-        return error_set(err, EXIT_FAILED,
-                         "cannot allocate %.2f GiB of host memory for %d evicted bundles; set schedule.evict_to to "
-                         "peer, use more schedule.slots, or run fewer ranks per host",
-                         (double)bytes / GIB, count);
-    pool->memory = memory;
-    place_slots_(pool, count);
-    return be->pin == NULL ? 0 : be->pin(be, memory, bytes, err);
+        pool->slots[i] = (Slot){.memory = (char *)pool->memory + i * slot_bytes, .bundle = -1};
+    return on_host && be->pin != NULL ? be->pin(be, pool->memory, bytes, err) : 0;
 }
 
 void slots_destroy(SlotPool *pool) {
     int64_t bytes = pool->count * pool->slot_bytes;
-    if (pool->memory != NULL && pool->on_host) {
+    if (pool->memory != NULL && pool->category == SLOTS_ON_HOST) {
         if (pool->be->unpin != NULL) pool->be->unpin(pool->be, pool->memory);
         munmap(pool->memory, (size_t)bytes);
-    } else if (pool->memory != NULL) {
-        pool->be->release(pool->be, pool->category, pool->memory, bytes);
+    } else {
+        backend_release(pool->be, pool->category, pool->memory, bytes);
     }
     free(pool->slots);
     memset(pool, 0, sizeof *pool);

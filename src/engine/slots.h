@@ -26,10 +26,11 @@ typedef struct Slot {
     const Event *occupied; // end of the device's last use of a free slot; NULL: the device does not use it
 } Slot;
 
+// In place of a category: the slots are in host memory, pinned so that the device copies at full speed.
+static const MemoryCategory SLOTS_ON_HOST = MEMORY_CATEGORIES;
+
 typedef struct SlotPool {
-    const char *name; // "own", "lent", "host"
     MemoryCategory category;
-    bool on_host; // allocated by this process, not by the backend, and not counted in a category
     Slot *slots;
     int count, in_use, most_in_use;
     void *memory; // one allocation: slot i at i * slot_bytes
@@ -38,10 +39,7 @@ typedef struct SlotPool {
 } SlotPool;
 
 // Allocates `count` slots (may be 0) of slot_bytes bytes, a multiple of MEMORY_ALIGN. Returns -1 with err.
-int slots_create(SlotPool *pool, Backend *be, const char *name, MemoryCategory category, int count, int64_t slot_bytes,
-                 Error *err);
-// Allocates the slots in host memory, pinned so that the device copies at full speed.
-int slots_create_host(SlotPool *pool, Backend *be, int count, int64_t slot_bytes, Error *err);
+int slots_create(SlotPool *pool, Backend *be, MemoryCategory category, int count, int64_t slot_bytes, Error *err);
 void slots_destroy(SlotPool *pool);
 
 // Begins a run, with the device idle: no slot is occupied, and most_in_use starts at 0. Events of the previous run are
