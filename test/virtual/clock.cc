@@ -345,23 +345,6 @@ void clock_wait(const std::function<bool()> &done, const std::string &what) {
     }
 }
 
-void clock_wait_lines(const std::vector<int> &lines, const std::string &what) {
-    for (int line : lines)
-        while (!line_idle(line)) {
-            ClockLock lock;
-            here.what = what;
-            sleep_host(false);
-        }
-}
-
-void clock_wait_mark(int mark, const std::string &what) {
-    while (!mark_passed(mark)) {
-        ClockLock lock;
-        here.what = what;
-        sleep_host(false);
-    }
-}
-
 } // namespace virtual_gpu
 
 // For the library's own copies of base/clock.h, which src/cuda reads, and of comm_pause.

@@ -63,10 +63,8 @@ struct Device {
 
 void serve(Device *d);
 
-std::vector<int> all_lines(const Device *d) {
-    std::vector<int> lines;
-    for (const VirtualStream *stream : d->streams) lines.push_back(stream->context % CONTEXTS);
-    return lines;
+bool drained(const VirtualStream *stream) {
+    return dry() ? line_idle(stream->context % CONTEXTS) : stream->ops.empty();
 }
 
 Device &device() {
@@ -222,12 +220,6 @@ const char *stream_name(int context) {
     return texts[context].c_str();
 }
 
-void stream_meet(cudaStream_t stream, const Encounter &encounter) { line_meet(stream->context % CONTEXTS, encounter); }
-
-void stream_flag(cudaStream_t stream, int flag, uint32_t value, bool raises, double seconds) {
-    line_flag(stream->context % CONTEXTS, flag, value, raises, seconds);
-}
-
 void enqueue(cudaStream_t stream, Op op) {
     Device &d = device();
     std::unique_lock<std::mutex> lock(d.lock);
@@ -240,7 +232,7 @@ void enqueue(cudaStream_t stream, Op op) {
             "itself may read it later",
             op.what.c_str());
     d.reads_late = op.reads_late;
-    if (dry()) return lock.unlock(), line_work(stream->context % CONTEXTS, op);
+    if (dry()) return lock.unlock(), line_add(stream->context % CONTEXTS, op.dry);
     int host = process() * CONTEXTS + HOST;
     op.queued = d.host;
     d.host.set(host, d.host.get(host) + 1); // what the host does from here on is not ordered before it
@@ -278,13 +270,7 @@ void host_waits(const std::function<bool()> &done, const std::string &what, bool
 
 void wait_for_device(const std::string &why) {
     Device &d = device();
-    if (dry()) return clock_wait_lines(all_lines(&d), why);
-    host_waits(
-        [&d] {
-            return std::all_of(d.streams.begin(), d.streams.end(),
-                               [](const VirtualStream *stream) { return stream->ops.empty(); });
-        },
-        why, false);
+    host_waits([&d] { return std::all_of(d.streams.begin(), d.streams.end(), drained); }, why, false);
 }
 
 // Waits for the device to drain at a kernel's first launch. With CUDA_MODULE_LOADING=EAGER the program's own kernels
@@ -358,16 +344,24 @@ void dump_waits() {
 
 using namespace virtual_gpu;
 
+// One recording of an event; in a dry run it holds a mark.
 struct Record {
     bool done = false;
     Clock clock;
     double seconds = 0;
+    int mark = dry() ? mark_make() : -1;
+    ~Record() {
+        if (mark >= 0) mark_release(mark);
+    }
+    bool passed() {
+        if (mark >= 0 && !done && mark_passed(mark)) done = true, seconds = mark_time(mark);
+        return done;
+    }
 };
 
 struct VirtualEvent {
     bool timing;
     std::shared_ptr<Record> latest; // NULL: never recorded
-    int mark = -1;                  // the latest record in a dry run (clock.h); -1: never recorded
     cudaStream_t stream = nullptr;  // stream that recorded it last
     int64_t calls = 0;              // calls of `stream` at that time
 };
@@ -409,8 +403,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
 // will be released automatically once the device has completed all work in stream". Here the call waits for that.
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     Device &d = device();
-    if (dry()) clock_wait_lines({stream->context % CONTEXTS}, "the work of a stream that it destroys");
-    else host_waits([stream] { return stream->ops.empty(); }, "the work of a stream that it destroys", false);
+    host_waits([stream] { return drained(stream); }, "the work of a stream that it destroys", false);
     std::unique_lock<std::mutex> lock(d.lock);
     auto at = std::find(d.streams.begin(), d.streams.end(), stream);
     if (at == d.streams.end()) defect("cudaStreamDestroy is given a stream that does not exist");
@@ -426,9 +419,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-    const char *what = "a stream to drain (cudaStreamSynchronize)";
-    if (dry()) return clock_wait_lines({stream->context % CONTEXTS}, what), answer(sticky());
-    host_waits([stream] { return stream->ops.empty(); }, what, false);
+    host_waits([stream] { return drained(stream); }, "a stream to drain (cudaStreamSynchronize)", false);
     host_join(stream->clock);
     return answer(sticky());
 }
@@ -454,7 +445,6 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
     check_event(event, "cudaEventDestroy");
     auto lock = device_lock();
     events().erase(event);
-    if (event->mark >= 0) mark_release(event->mark);
     delete event;
     return answer(cudaSuccess);
 }
@@ -463,11 +453,6 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     check_event(event, "cudaEventRecord");
     if (sticky() != cudaSuccess) return answer(sticky());
     event->stream = stream, event->calls = stream->calls;
-    if (dry()) {
-        if (event->mark >= 0) mark_release(event->mark);
-        event->mark = mark_make();
-        return line_record(stream->context % CONTEXTS, event->mark), answer(cudaSuccess);
-    }
     auto record = std::make_shared<Record>();
     {
         auto lock = device_lock();
@@ -476,6 +461,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     Op op;
     op.what = "recording an event";
     op.blocks = 0;
+    op.dry.kind = STEP_RECORD, op.dry.mark = record->mark;
     op.step = [record, stream](const Access &access) {
         auto lock = device_lock();
         record->clock = *access.clock;
@@ -504,15 +490,12 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     check_event(event, "cudaStreamWaitEvent");
     if (sticky() != cudaSuccess) return answer(sticky());
     note_wait(stream, event->stream, event->calls);
-    if (dry()) {
-        if (event->mark >= 0) line_wait(stream->context % CONTEXTS, event->mark);
-        return answer(cudaSuccess);
-    }
     std::shared_ptr<Record> record = latest_of(event);
     if (record == nullptr) return answer(cudaSuccess);
     Op op;
     op.what = "waiting for an event";
     op.blocks = 0;
+    op.dry.kind = STEP_WAIT, op.dry.mark = record->mark;
     op.step = [record, stream](const Access &) {
         auto lock = device_lock();
         if (!record->done) return OUTCOME_WAITS;
@@ -535,21 +518,18 @@ static bool found_late(const Record &record) {
 cudaError_t cudaEventQuery(cudaEvent_t event) {
     check_event(event, "cudaEventQuery");
     if (sticky() != cudaSuccess) return answer(sticky());
-    if (dry()) return answer(event->mark < 0 || mark_passed(event->mark) ? cudaSuccess : cudaErrorNotReady);
     auto lock = device_lock();
     if (event->latest == nullptr) return answer(cudaSuccess);
-    if (!event->latest->done || found_late(*event->latest)) return answer(cudaErrorNotReady);
+    if (!event->latest->passed() || found_late(*event->latest)) return answer(cudaErrorNotReady);
     device().host.join(event->latest->clock);
     return answer(cudaSuccess);
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     check_event(event, "cudaEventSynchronize");
-    if (dry() && event->mark >= 0) clock_wait_mark(event->mark, "an event (cudaEventSynchronize)");
-    if (dry()) return answer(sticky());
     std::shared_ptr<Record> record = latest_of(event);
     if (record == nullptr) return answer(sticky());
-    host_waits([record] { return record->done; }, "an event (cudaEventSynchronize)", false);
+    host_waits([record] { return record->passed(); }, "an event (cudaEventSynchronize)", false);
     host_join(record->clock);
     return answer(sticky());
 }
@@ -558,15 +538,10 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) 
     check_event(start, "cudaEventElapsedTime");
     check_event(end, "cudaEventElapsedTime");
     if (sticky() != cudaSuccess) return answer(sticky());
-    if (dry() && start->timing && end->timing && start->mark >= 0 && end->mark >= 0) {
-        if (!mark_passed(start->mark) || !mark_passed(end->mark)) return answer(cudaErrorNotReady);
-        *ms = (float)(1e3 * (mark_time(end->mark) - mark_time(start->mark)));
-        return answer(cudaSuccess);
-    }
     auto lock = device_lock();
     if (!start->timing || !end->timing || start->latest == nullptr || end->latest == nullptr)
         return answer(cudaErrorInvalidResourceHandle);
-    if (!start->latest->done || !end->latest->done) return answer(cudaErrorNotReady);
+    if (!start->latest->passed() || !end->latest->passed()) return answer(cudaErrorNotReady);
     *ms = (float)(1e3 * (end->latest->seconds - start->latest->seconds));
     return answer(cudaSuccess);
 }

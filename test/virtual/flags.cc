@@ -59,6 +59,15 @@ int index_of(const void *word) {
     return (int)(flag_at(word) - job()->flags);
 }
 
+Op flag_op(const char *what, StepKind kind, const void *word, uint32_t value, double seconds = 0) {
+    Op op;
+    op.what = what;
+    op.blocks = 0;
+    op.dry.kind = kind, op.dry.seconds = seconds, op.dry.value = value;
+    if (dry()) op.dry.flag = index_of(word);
+    return op;
+}
+
 std::set<cudaStream_t> &raising() {
     static std::set<cudaStream_t> streams;
     return streams;
@@ -77,13 +86,11 @@ int write_value(cudaStream_t stream, unsigned long long address, uint32_t value,
     void *word = word_of(address, "cuStreamWriteValue32");
     if (sticky() != cudaSuccess) return answer(sticky());
     if (!options().memory_operations || (flags & NO_MEMORY_BARRIER) != 0) return answer(cudaErrorNotSupported);
-    Op op;
-    op.what = "writing a word";
-    op.blocks = 0;
+    Op op = flag_op("writing a word", STEP_RAISE, word, value);
     op.step = [=](const Access &access) { return raise(access, word, value), OUTCOME_DONE; };
     raising().insert(stream);
-    if (dry()) *(uint32_t *)word = value, stream_flag(stream, index_of(word), value, true, 0);
-    if (!dry()) enqueue(stream, std::move(op));
+    if (dry()) *(uint32_t *)word = value;
+    enqueue(stream, std::move(op));
     return answer(cudaSuccess);
 }
 
@@ -91,13 +98,10 @@ int wait_value(cudaStream_t stream, unsigned long long address, uint32_t value, 
     void *word = word_of(address, "cuStreamWaitValue32");
     if (sticky() != cudaSuccess) return answer(sticky());
     if (!options().memory_operations || flags != 0) return answer(cudaErrorNotSupported);
-    Op op;
-    op.what = "waiting for a word";
-    op.blocks = 0;
+    Op op = flag_op("waiting for a word", STEP_AWAIT, word, value);
     op.step = [=](const Access &) { return raised(stream, word, value) ? OUTCOME_DONE : OUTCOME_WAITS; };
     op.waits_for = [] { return std::string("a flag of another rank"); };
-    if (dry()) stream_flag(stream, index_of(word), value, false, 0);
-    if (!dry()) enqueue(stream, std::move(op));
+    enqueue(stream, std::move(op));
     return answer(cudaSuccess);
 }
 
@@ -107,12 +111,8 @@ bool raises_flags(cudaStream_t stream) { return raising().count(stream) > 0; }
 
 // In a dry run the host writes the word when it queues the write, so the value is known at the call.
 void copy_flag(void *to, const void *from, cudaStream_t stream) {
-    if (dry())
-        return stream_flag(stream, index_of(to), *(const uint32_t *)from, true,
-                           cost_copy(&dry_figures().cost, sizeof(uint32_t)));
-    Op op;
-    op.what = "a copy of a flag";
-    op.blocks = 0;
+    double seconds = dry() ? cost_copy(&dry_figures().cost, sizeof(uint32_t)) : 0;
+    Op op = flag_op("a copy of a flag", STEP_RAISE, to, dry() ? *(const uint32_t *)from : 0, seconds);
     op.step = [=](const Access &access) {
         return raise(access, to, __atomic_load_n((const uint32_t *)from, __ATOMIC_SEQ_CST)), OUTCOME_DONE;
     };

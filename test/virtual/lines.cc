@@ -404,11 +404,12 @@ static void wait_for_room(int line) {
     }
 }
 
-static void give(int line, const Step &step) {
+void line_add(int line, const Step &step) {
     ClockLock lock;
     Line *l = &timeline()->lines[here.process][line];
     wait_for_room(line);
     timeline()->moment = std::max(timeline()->moment, timeline()->now);
+    if (step.mark >= 0) mark_of(here.process, step.mark)->users++;
     l->steps[l->last++ % STEPS] = step;
     run_lines({{here.process, line}});
     here.rounds = 0;
@@ -427,11 +428,6 @@ int mark_make() {
     defect("more than %d events are recorded at a time", MARKS);
 }
 
-void mark_hold(int mark) {
-    ClockLock lock;
-    mark_of(here.process, mark)->users++;
-}
-
 void mark_release(int mark) {
     ClockLock lock;
     let_go(here.process, mark);
@@ -440,28 +436,6 @@ void mark_release(int mark) {
 double mark_time(int mark) {
     ClockLock lock;
     return mark_of(here.process, mark)->time;
-}
-
-void line_work(int line, const Op &op) {
-    give(line, {STEP_WORK, -1, op.seconds, op.sharing, op.multiprocessors, {}, 0, 0});
-}
-
-void line_record(int line, int mark) {
-    mark_hold(mark);
-    give(line, {STEP_RECORD, mark, 0, SHARING_NONE, 0, {}, 0, 0});
-}
-
-void line_wait(int line, int mark) {
-    mark_hold(mark);
-    give(line, {STEP_WAIT, mark, 0, SHARING_NONE, 0, {}, 0, 0});
-}
-
-void line_meet(int line, const Encounter &encounter) {
-    give(line, {STEP_MEET, -1, 0, SHARING_NONE, encounter.blocks, encounter, 0, 0});
-}
-
-void line_flag(int line, int flag, uint32_t value, bool raises, double seconds) {
-    give(line, {raises ? STEP_RAISE : STEP_AWAIT, -1, seconds, SHARING_NONE, 0, {}, flag, value});
 }
 
 } // namespace virtual_gpu

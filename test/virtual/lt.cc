@@ -286,24 +286,24 @@ void take_time(Op *op, const Call &call) {
     bool shared = call.c.batch > 1 && call.a.stride == 0; // then they fill the device like one product
     int64_t count = shared ? 1 : call.c.batch, columns = shared ? call.n * call.c.batch : call.n;
     int all = dry_figures().multiprocessors, target = call.product.multiprocessors;
-    op->sharing = dry_figures().capability >= FIRST_PERSISTENT ? SHARING_OWNS : SHARING_SPREAD;
-    op->multiprocessors = op->sharing == SHARING_OWNS && target > 0 ? target : all;
+    op->dry.sharing = dry_figures().capability >= FIRST_PERSISTENT ? SHARING_OWNS : SHARING_SPREAD;
+    op->dry.blocks = op->dry.sharing == SHARING_OWNS && target > 0 ? target : all;
     bool gradient = call.c.type == CUDA_R_32F && call.a.type != CUDA_R_32F;
     int64_t loop = dry_figures().experts; // of the price of a loop over experts, a product has an equal part
-    double seconds, waves = cost_waves(cost, (double)count, call.m, columns, op->multiprocessors);
+    double seconds, waves = cost_waves(cost, (double)count, call.m, columns, op->dry.blocks);
     if (loop > 0) {
         seconds = gradient ? cost_experts(cost, call.k * loop, loop, call.m, call.n, 8, true)
                            : cost_experts(cost, call.n * loop, loop, call.m, call.k, 2, false);
         seconds /= (double)loop;
-        if (loop > 1) waves = (double)all / op->multiprocessors;
+        if (loop > 1) waves = (double)all / op->dry.blocks;
     } else {
         seconds = narrow(call.a) ? cost_product_fp8(cost, call.m, columns, call.k)
                                  : cost_product(cost, (double)count, call.m, columns, call.k);
         if (gradient && call.beta != 0.0f)
             seconds += cost_adding(cost, (double)count * (double)call.m * (double)columns);
     }
-    op->seconds = seconds * longer() * waves;
-    if (has_aux(call.product.epilogue)) op->seconds += cost_pass(cost, 2.0 * (double)(count * call.m * columns));
+    op->dry.seconds = seconds * longer() * waves;
+    if (has_aux(call.product.epilogue)) op->dry.seconds += cost_pass(cost, 2.0 * (double)(count * call.m * columns));
 }
 
 struct Attribute {

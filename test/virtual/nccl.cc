@@ -336,11 +336,9 @@ ncclResult_t launch(std::shared_ptr<std::vector<Part>> parts) {
     for (const Part &p : *parts) connect(p);
     if (first.kind != KIND_MESSAGE || first.grouped) note_collective(first.stream);
     if (first.group->cluster > 1) clusters_used() = true;
-    if (dry()) {
-        stream_meet(first.stream, first.grouped ? encounter_of(*parts) : encounter(first));
-        return ncclSuccess;
-    }
     Op op;
+    op.dry.kind = STEP_MEET, op.dry.blocks = first.group->blocks;
+    if (dry()) op.dry.encounter = first.grouped ? encounter_of(*parts) : encounter(first);
     op.what = describe(first);
     if (first.grouped) op.what = text("a group of %zu messages, %s first", parts->size(), op.what.c_str());
     op.remote = true;

@@ -78,9 +78,9 @@ Op dry_copy(void *to, const void *from, size_t bytes, RegionKind source, RegionK
     bool mapped = source == REGION_MAPPED || target == REGION_MAPPED, down = on_host(target), up = on_host(source);
     Op op;
     op.what = text("a copy of %zu bytes", bytes);
-    op.seconds = down || up ? (double)bytes / cost.host
-                 : mapped   ? slower("links", process()) * (double)bytes / cost.pair
-                            : cost_pass(&cost, 2.0 * (double)bytes);
+    op.dry.seconds = down || up ? (double)bytes / cost.host
+                     : mapped   ? slower("links", process()) * (double)bytes / cost.pair
+                                : cost_pass(&cost, 2.0 * (double)bytes);
     if ((up && bytes <= UPLOAD) || (down && bytes <= (size_t)(lent ? PROOF : DOWNLOAD))) memcpy(to, from, bytes);
     else if (target == REGION_NONE) memset(to, 0, bytes);
     return op;
@@ -119,7 +119,7 @@ cudaError_t virtual_launch(const VirtualLaunch &launch, cudaStream_t stream) {
     load_once(text("%s@%p", launch.name, launch.kernel), false);
     Op op;
     op.what = launch.name;
-    if (dry()) op.seconds = kernel_seconds(launch);
+    if (dry()) op.dry.seconds = kernel_seconds(launch);
     op.step = [launch](const Access &access) {
         static uint64_t turn = options().seed;
         turn = turn * 6364136223846793005u + 1442695040888963407u;
@@ -305,7 +305,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
         bool proof = source.kind == REGION_MAPPED || lent.count(source.base) > 0;
         Op op = dry_copy(to, from, bytes, source.kind, target.kind, proof);
         if (target.kind == REGION_MAPPED && raises_flags(stream))
-            op.seconds = slower("links", process()) * cost_copy(&dry_figures().cost, (double)bytes);
+            op.dry.seconds = slower("links", process()) * cost_copy(&dry_figures().cost, (double)bytes);
         enqueue(stream, std::move(op));
         return pageable_to ? cudaStreamSynchronize(stream) : answer(cudaSuccess);
     }
@@ -326,7 +326,7 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
     Op op;
     op.what = text("setting %zu bytes", bytes);
     if (dry()) {
-        op.seconds = cost_kernel(&dry_figures().cost, (double)bytes);
+        op.dry.seconds = cost_kernel(&dry_figures().cost, (double)bytes);
         if (value == 0) memory_clear(to, bytes); // counters that a kernel reads
     }
     op.step = [=](const Access &access) {

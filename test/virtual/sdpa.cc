@@ -299,8 +299,8 @@ error_t Graph::execute(cudnnHandle_t handle, std::unordered_map<int64_t, void *>
               true);
     Op op;
     op.what = options.backward ? "the backward of an attention" : "an attention";
-    op.sharing = SHARING_SPREAD;
-    if (dry()) op.seconds = seconds(in);
+    op.dry.sharing = SHARING_SPREAD;
+    if (dry()) op.dry.seconds = seconds(in);
     op.step = [=](const Access &access) {
         for (const View *input : {&in.q, &in.k, &in.v}) declare(access, *input, 2, false);
         if (scratch > 0) touch(access, memory, scratch, true);

@@ -23,19 +23,6 @@ enum {
 };
 constexpr double NEVER = INFINITY;
 
-enum StepKind { STEP_WORK, STEP_RECORD, STEP_WAIT, STEP_MEET, STEP_RAISE, STEP_AWAIT };
-
-struct Step {
-    StepKind kind;
-    int mark;
-    double seconds;
-    Sharing sharing;
-    int blocks; // multiprocessors that it asks for
-    Encounter encounter;
-    int flag;
-    uint32_t value;
-};
-
 // The latest values of a flag, and when each is seen.
 struct FlagTimes {
     uint32_t count;
@@ -119,7 +106,6 @@ struct Host {
     uint32_t wakes; // futex
     int watches;
     Watch watch[WATCHES];
-    char what[200];
 };
 
 struct Timeline {

@@ -17,6 +17,7 @@
 #pragma once
 
 #include "base/number_formats.h"
+#include "device/cost.h"
 
 #include <cuda_runtime.h>
 
@@ -295,6 +296,30 @@ inline void put_number(void *memory, int64_t index, cudaDataType_t type, double 
 // blocks, which run on the multiprocessors that other kernels leave free. OWNS: by blocks that keep theirs to the end.
 enum Sharing { SHARING_NONE, SHARING_SPREAD, SHARING_OWNS };
 
+// A call of NCCL's as a step of a stream.
+struct Encounter : NcclCall {
+    int size;      // ranks of the communicator; a message is met by two
+    int64_t bytes; // of the message, or of the collective's full buffer
+    int rounds;    // 2: an all-reduce
+    int blocks;    // of its kernel, each a multiprocessor
+    int cluster;   // blocks that need room in one GPC
+    CostCollective collective;
+};
+
+enum StepKind { STEP_WORK, STEP_RECORD, STEP_WAIT, STEP_MEET, STEP_RAISE, STEP_AWAIT };
+
+// What an operation is in a dry run.
+struct Step {
+    StepKind kind = STEP_WORK;
+    double seconds = 0;
+    Sharing sharing = SHARING_NONE;
+    int blocks = 0;           // multiprocessors that it asks for
+    int mark = -1;            // that it records or waits for (clock.h)
+    Encounter encounter = {}; // of STEP_MEET
+    int flag = 0;             // that it raises, or whose value it awaits
+    uint32_t value = 0;
+};
+
 enum Outcome { OUTCOME_DONE, OUTCOME_AGAIN, OUTCOME_WAITS };
 
 struct Op {
@@ -307,9 +332,7 @@ struct Op {
     bool started = false;
     bool remote = false;     // waits for another process
     bool reads_late = false; // an upload that reads ordinary memory when it is executed
-    double seconds = 0;      // used only in dry runs (clock.h), like the next two fields
-    Sharing sharing = SHARING_NONE;
-    int multiprocessors = 0; // number that it asks for
+    Step dry;
 };
 
 void enqueue(cudaStream_t stream, Op op);
