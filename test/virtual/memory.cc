@@ -41,6 +41,10 @@ std::map<uintptr_t, Region> &regions() {
 
 size_t arena_bytes() { return dry() ? DRY_ARENA : ARENA; }
 
+// Bytes of this process's GPU that processes hold, and that are free. Call with the job's lock held.
+int64_t &held() { return job()->held[node() * options().gpus + current_gpu()]; }
+int64_t not_held() { return memory_total() - held() - options().taken; }
+
 Arena open_arena() {
     Arena a;
     a.fd = memfd_create("virtual-gpu", MFD_CLOEXEC);
@@ -53,12 +57,9 @@ Arena open_arena() {
     if (a.memory == MAP_FAILED || a.cells == MAP_FAILED) defect("no address space for device memory");
     job()->members[process()].arena = a.fd;
     JobLock lock;
-    job()->held[node() * options().gpus + current_gpu()] += CONTEXT_BYTES;
+    held() += CONTEXT_BYTES;
     return a;
 }
-
-// Returns the free bytes of this process's GPU. Call with the job's lock held.
-int64_t not_held() { return memory_total() - job()->held[node() * options().gpus + current_gpu()] - options().taken; }
 
 Arena &arena() {
     static Arena opened = open_arena();
@@ -68,12 +69,6 @@ Arena &arena() {
 void add(const Region &region) {
     std::unique_lock<std::shared_mutex> held(guard);
     regions()[region.base] = region;
-    generation++;
-}
-
-void change(uintptr_t base, RegionKind kind) {
-    std::unique_lock<std::shared_mutex> held(guard);
-    regions()[base].kind = kind;
     generation++;
 }
 
@@ -154,7 +149,7 @@ bool memory_charge(int64_t bytes) {
     arena();
     JobLock lock;
     if (not_held() < bytes) return false;
-    job()->held[node() * options().gpus + current_gpu()] += bytes;
+    held() += bytes;
     return true;
 }
 
@@ -170,7 +165,7 @@ cudaError_t memory_allocate(void **memory, size_t bytes) {
     Arena &a = arena();
     int64_t charged = (int64_t)up(bytes, bytes < BLOCK ? 512 : BLOCK);
     if (bytes == 0) return *memory = nullptr, cudaSuccess;
-    if (charged > memory_left()) return cudaErrorMemoryAllocation;
+    if (!memory_charge(charged)) return cudaErrorMemoryAllocation;
     size_t start = a.used + (bytes % BLOCK == 0 ? 0 : 256);
     size_t end = up(start + bytes, PAGE);
     if (end + BLOCK > arena_bytes()) defect("device memory is used up: addresses are never used twice");
@@ -179,10 +174,6 @@ cudaError_t memory_allocate(void **memory, size_t bytes) {
     mprotect(a.memory + start / PAGE * PAGE, end - start / PAGE * PAGE, PROT_READ | PROT_WRITE);
     // The shadow, if it is on, finds reads of unwritten memory without NaNs.
     if (!dry() && (!options().races || bytes < BLOCK)) memset(data, 0xff, bytes);
-    {
-        JobLock lock;
-        job()->held[node() * options().gpus + current_gpu()] += charged;
-    }
     Region region = {
         (uintptr_t)data, bytes,   REGION_DEVICE, (Cell *)(a.cells + start / 4 * CELLS_PER_WORD), process(), ++a.count,
         false,           charged, start};
@@ -200,7 +191,7 @@ cudaError_t memory_free(void *memory) {
     check_unregistered(region);
     {
         JobLock lock;
-        job()->held[node() * options().gpus + current_gpu()] -= region.charged;
+        held() -= region.charged;
         // Runtime API, cudaIpcOpenMemHandle: "Calling cudaFree on an exported memory region before calling
         // cudaIpcCloseMemHandle in the importing context will result in undefined behavior."
         for (const Mapping &mapping : job()->mappings)
@@ -208,7 +199,8 @@ cudaError_t memory_free(void *memory) {
                 defect("cudaFree frees device allocation %lld, which rank %d still has mapped",
                        (long long)region.number, mapping.holder);
     }
-    change(region.base, REGION_FREED);
+    region.kind = REGION_FREED;
+    add(region);
     uintptr_t first = region.base / PAGE * PAGE, end = up(region.base + region.size, PAGE);
     madvise((void *)first, end - first, MADV_REMOVE);
     mprotect((void *)first, end - first, PROT_NONE);

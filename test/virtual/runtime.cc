@@ -69,21 +69,21 @@ Op copy_op(void *to, const void *from, size_t bytes, bool from_device, bool to_d
     return op;
 }
 
-// Makes a copy in a dry run. Data that the program itself reads are still copied: tokens, tables of a kernel, and bytes
-// that prove to two ranks that they have mapped the same memory. Other downloads to pageable memory give zeros.
-Op dry_copy(void *to, const void *from, size_t bytes, RegionKind source, RegionKind target, bool lent) {
+bool on_host(const Region &region) { return region.kind == REGION_NONE || region.kind == REGION_PINNED; }
+
+// Copies in a dry run what the program itself reads: tokens, tables of a kernel, and bytes that prove to two ranks that
+// they have mapped the same memory. Other downloads to pageable memory give zeros. Returns the copy's seconds.
+double dry_copy(void *to, const void *from, size_t bytes, const Region &source, const Region &target, bool flags) {
     enum { UPLOAD = 4 << 20, DOWNLOAD = 64, PROOF = 1 << 20 };
-    const Cost &cost = dry_figures().cost;
-    auto on_host = [](RegionKind kind) { return kind == REGION_NONE || kind == REGION_PINNED; };
-    bool mapped = source == REGION_MAPPED || target == REGION_MAPPED, down = on_host(target), up = on_host(source);
-    Op op;
-    op.what = text("a copy of %zu bytes", bytes);
-    op.dry.seconds = down || up ? (double)bytes / cost.host
-                     : mapped   ? slower("links", process()) * (double)bytes / cost.pair
-                                : cost_pass(&cost, 2.0 * (double)bytes);
-    if ((up && bytes <= UPLOAD) || (down && bytes <= (size_t)(lent ? PROOF : DOWNLOAD))) memcpy(to, from, bytes);
-    else if (target == REGION_NONE) memset(to, 0, bytes);
-    return op;
+    const Cost *cost = &dry_figures().cost;
+    bool down = on_host(target), up = on_host(source), proof = source.kind == REGION_MAPPED || lent.count(source.base);
+    if ((up && bytes <= UPLOAD) || (down && bytes <= (size_t)(proof ? PROOF : DOWNLOAD))) memcpy(to, from, bytes);
+    else if (target.kind == REGION_NONE) memset(to, 0, bytes);
+    double links = slower("links", process());
+    if (down || up) return (double)bytes / cost->host;
+    if (target.kind == REGION_MAPPED && flags) return links * cost_copy(cost, (double)bytes);
+    if (source.kind == REGION_MAPPED || target.kind == REGION_MAPPED) return links * (double)bytes / cost->pair;
+    return cost_pass(cost, 2.0 * (double)bytes);
 }
 
 } // namespace
@@ -290,8 +290,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
     if (bytes == 0) return answer(cudaSuccess);
     Region source = region_of(from), target = region_of(to);
     bool pageable_from = source.kind == REGION_NONE, pageable_to = target.kind == REGION_NONE;
-    bool host_from = pageable_from || source.kind == REGION_PINNED,
-         host_to = pageable_to || target.kind == REGION_PINNED;
+    bool host_from = on_host(source), host_to = on_host(target);
+    bool ordinary = pageable_from && !host_to; // memory that is copied aside, or read when the copy is executed
     if (!pageable_from) range(from, (int64_t)bytes, "a copy");
     if (!pageable_to) range(to, (int64_t)bytes, "a copy");
     if ((kind == cudaMemcpyHostToDevice && (!host_from || host_to)) ||
@@ -301,22 +301,14 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
                place_of(to).c_str());
     if (bytes == sizeof(uint32_t) && target.kind == REGION_MAPPED && !host_from)
         return copy_flag(to, from, stream), answer(cudaSuccess);
-    if (dry()) {
-        bool proof = source.kind == REGION_MAPPED || lent.count(source.base) > 0;
-        Op op = dry_copy(to, from, bytes, source.kind, target.kind, proof);
-        if (target.kind == REGION_MAPPED && raises_flags(stream))
-            op.dry.seconds = slower("links", process()) * cost_copy(&dry_figures().cost, (double)bytes);
-        enqueue(stream, std::move(op));
-        return pageable_to ? cudaStreamSynchronize(stream) : answer(cudaSuccess);
-    }
     std::shared_ptr<std::vector<char>> aside;
-    if (pageable_from && !host_to && !options().late)
+    if (ordinary && !options().late && !dry())
         aside = std::make_shared<std::vector<char>>((const char *)from, (const char *)from + bytes);
     Op op = copy_op(to, from, bytes, !pageable_from, !pageable_to, aside);
-    op.reads_late = pageable_from && !host_to && !aside;
+    op.reads_late = ordinary && options().late;
+    if (dry()) op.dry.seconds = dry_copy(to, from, bytes, source, target, raises_flags(stream));
     enqueue(stream, std::move(op));
-    if (pageable_to) return cudaStreamSynchronize(stream);
-    return answer(cudaSuccess);
+    return pageable_to ? cudaStreamSynchronize(stream) : answer(cudaSuccess);
 }
 
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
