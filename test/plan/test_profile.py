@@ -132,17 +132,32 @@ def test_every_stage_size_and_mode_is_measured(profile):
     assert told["source"] == "profile" and "stages measured" in said
 
 
+def edited(profile, folder, change):
+    """Writes a changed copy of the profile and returns its path."""
+    told = json.loads(profile[0].read_text())
+    change(told)
+    path = folder / "edited.json"
+    path.write_text(json.dumps(told))
+    return path
+
+
+def by_entry(change):
+    """Returns the change of a profile that changes each of its entries."""
+    return lambda told: [change(entry) for entry in told["stages"]]
+
+
+def planned(config, path, *overrides):
+    """Returns the plan with a profile."""
+    ended = command("llama", "-c", config, "--plan", "--json", *options(f"hardware.profile={path}", *overrides))
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
 @pytest.mark.thorough
 def test_the_plan_is_made_of_what_was_measured(folder, config, profile):
-    changed = json.loads(profile[0].read_text())
-    for entry in changed["stages"]:
-        entry["forward_ms"], entry["backward_ms"] = 1000 * entry["layers"], 2000 * entry["layers"]
-    other = folder / "changed.json"
-    other.write_text(json.dumps(changed))
+    seconds = by_entry(lambda one: one.update(forward_ms=1000 * one["layers"], backward_ms=2000 * one["layers"]))
     # With one core per rank: stages of 2, 3 and 3 layers, and 8 microbatches of 3 s per layer.
-    ended = command("llama", "-c", config, "--plan", "--json",
-                    *options(f"hardware.profile={other}", "parallel.pipeline=2"))
-    told = json.loads(ended.stdout)
+    told = planned(config, edited(profile, folder, seconds), "parallel.pipeline=2")
     assert told["source"] == "profile"
     assert abs(told["step_ms"] / (1000 * 3 * 4 * (8 + 1)) - 1) < 0.25
 
@@ -150,17 +165,13 @@ def test_the_plan_is_made_of_what_was_measured(folder, config, profile):
 def seconds_by(folder, config, profile, change, split):
     """Returns the planned seconds of a step of two stages. The profile has 1 s per layer for a forward, an I and a W;
     `change` modifies its entries."""
-    told = json.loads(profile[0].read_text())
-    for entry in told["stages"]:
+    def alike(entry):
         layers = 1000 * entry["layers"]
         entry.update(forward_ms=layers, backward_ms=2 * layers, input_ms=layers, weight_ms=layers)
         change(entry)
-    path = folder / "halves.json"
-    path.write_text(json.dumps(told))
-    asked = options(f"hardware.profile={path}", "parallel.pipeline=2", f"schedule.split_backward={split}")
-    ended = command("llama", "-c", config, "--plan", "--json", *asked)
-    assert ended.returncode == 0, ended.stderr
-    return json.loads(ended.stdout)["step_ms"] / 1000
+
+    path = edited(profile, folder, by_entry(alike))
+    return planned(config, path, "parallel.pipeline=2", f"schedule.split_backward={split}")["step_ms"] / 1000
 
 
 @pytest.mark.thorough
@@ -183,20 +194,14 @@ SCHEDULES = ["gpipe", "1f1b", "zb-d", "interleaved", "gis", "v-half", "v-min", "
 @pytest.mark.thorough
 def test_every_schedule_is_planned_from_what_was_measured_alone(folder, config, profile):
     """A profile with ten times the times makes ten times the step: the hardware model provides no chunk's time."""
-    steps = {}
+    steps, times = {}, ("forward_ms", "backward_ms", "input_ms", "weight_ms")
     for scale in (1000, 10000):
-        told = json.loads(profile[0].read_text())
-        for entry in told["stages"]:
-            entry.update({key: scale * entry[key] for key in ("forward_ms", "backward_ms", "input_ms", "weight_ms")})
-        path = folder / "scaled.json"
-        path.write_text(json.dumps(told))
+        scaled = by_entry(lambda entry: entry.update({key: scale * entry[key] for key in times}))
+        path = edited(profile, folder, scaled)
         for name in SCHEDULES:
-            asked = options(f"hardware.profile={path}", "parallel.pipeline=2", "schedule.bpipe=off",
-                            f"schedule.name={name}")
-            ended = command("llama", "-c", config, "--plan", "--json", *asked)
-            answer = json.loads(ended.stdout)
-            assert answer["source"] == "profile"
-            steps.setdefault(name, []).append(answer["step_ms"])
+            told = planned(config, path, "parallel.pipeline=2", "schedule.bpipe=off", f"schedule.name={name}")
+            assert told["source"] == "profile"
+            steps.setdefault(name, []).append(told["step_ms"])
     for name, (one, ten) in steps.items():
         assert ten / one == pytest.approx(10, rel=0.01), name
 
@@ -215,10 +220,8 @@ def test_a_profile_named_on_the_command_line_has_to_belong_to_the_run(folder, co
     assert "parallel.tensor 1" in refused(config, path, "parallel.tensor=2")
     assert "hardware.device cpu" in refused(config, path, "hardware.device=cuda")
     assert "model.family llama" in refused(write_config(folder, "gpt"), path, family="gpt")
-    other = json.loads(path.read_text())
-    other["device"]["name"] = "Babbage's engine"
-    (folder / "other.json").write_text(json.dumps(other))
-    assert "it is for device Babbage's engine, not " in refused(config, folder / "other.json")
+    other = edited(profile, folder, lambda told: told["device"].update(name="Babbage's engine"))
+    assert "it is for device Babbage's engine, not " in refused(config, other)
     assert "nowhere.json" in refused(config, folder / "nowhere.json")
 
 
@@ -229,15 +232,6 @@ def test_a_damaged_profile_is_refused(folder, config, profile, damage):
     path.write_text(profile[0].read_text()[:-40] if damage == "truncated" else damage)
     said = refused(config, path)
     assert "damaged.json" in said and "--profile" in said
-
-
-def edited(profile, folder, change):
-    """Writes a changed copy of the profile and returns its path."""
-    told = json.loads(profile[0].read_text())
-    change(told)
-    path = folder / "edited.json"
-    path.write_text(json.dumps(told))
-    return path
 
 
 @pytest.mark.thorough
@@ -263,9 +257,7 @@ def test_what_was_not_measured_is_not_called_measured(folder, config, profile):
     assert "has no last stage with attention.mode flash" in refused(config, path)
     path = edited(profile, folder, keep(lambda entry: entry["first"] or entry["last"]))
     assert "has no stage between first and last" in refused(config, path)
-    ended = command("llama", "-c", config, "--plan", "--json",
-                    *options(f"hardware.profile={path}", "parallel.pipeline=2"))
-    assert ended.returncode == 0 and json.loads(ended.stdout)["source"] == "profile"
+    assert planned(config, path, "parallel.pipeline=2")["source"] == "profile"
     hardware = f'{{device: cpu, peak_tflops: 0.05, reserve_gib: 0.1, profile: "{path}"}}'
     lying_around = write_config(folder, parallel="{pipeline: 3}", schedule="{micro_batch: 2}", hardware=hardware)
     ended = command("llama", "-c", lying_around, "--plan", "--json")
