@@ -17,13 +17,27 @@ SMALL = ["-o", "model.layers=8", "-o", "train.global_batch=16"]
 
 
 def search(*arguments, config=LLAMA, family="llama", overrides=()):
+    """Runs a search for a configuration: its file, or its name in configs/."""
+    config = ROOT / f"configs/{config}.yaml" if isinstance(config, str) else config
     return command(family, "-c", config, "--search", *map(str, arguments), overrides=overrides)
 
 
-def test_the_keys_are_the_contract_and_the_front_trades_memory_for_time():
-    ended = search("--gpus", 4, "--json", *SMALL)
+def answer(*arguments, **words):
+    """Returns the JSON of a search."""
+    ended = search("--json", *arguments, **words)
+    assert ended.stdout, ended.stderr
+    return json.loads(ended.stdout)
+
+
+def plan_of(config, *words):
+    """Returns the JSON of a plan."""
+    ended = command("llama", "-c", config, "--plan", "--json", *words)
     assert ended.returncode == 0, ended.stderr
-    told = json.loads(ended.stdout)
+    return json.loads(ended.stdout)
+
+
+def test_the_keys_are_the_contract_and_the_front_trades_memory_for_time():
+    told = answer("--gpus", 4, *SMALL)
     assert set(told) == {"best", "tightest", "front", "evaluated", "seconds"}
     keys = {"config", "step_ms", "step_ms_low", "step_ms_high", "mfu", "class", "robust", "peak_bytes"}
     assert all(set(each) == keys for each in told["front"]) 
@@ -42,13 +56,10 @@ def test_the_keys_are_the_contract_and_the_front_trades_memory_for_time():
 
 
 def test_experts_are_divided_as_the_best_of_all_ways_to_divide_them():
-    config, few = ROOT / "configs" / "qwen3_30b_a3b.yaml", ["model.layers=8", "train.global_batch=32",
-                                                            "hardware.memory_gib=24"]
-    best = json.loads(search("--gpus", 8, "--json", config=config, overrides=few).stdout)["best"]
-    fixed = {}
-    for e in (1, 2, 4, 8):
-        told = json.loads(search("--gpus", 8, "--json", config=config, overrides=[*few, f"parallel.expert={e}"]).stdout)
-        fixed[e] = told["front"][0]["step_ms"]
+    config, few = "qwen3_30b_a3b", ["model.layers=8", "train.global_batch=32", "hardware.memory_gib=24"]
+    best = answer("--gpus", 8, config=config, overrides=few)["best"]
+    fixed = {e: answer("--gpus", 8, config=config, overrides=[*few, f"parallel.expert={e}"])["front"][0]["step_ms"]
+             for e in (1, 2, 4, 8)}
     assert best["step_ms"] <= 1.01 * min(fixed.values()) and len(set(fixed.values())) == 4
     assert best["config"]["parallel"]["expert"] in fixed
 
@@ -56,10 +67,8 @@ def test_experts_are_divided_as_the_best_of_all_ways_to_divide_them():
 @pytest.mark.parametrize("more", [[], ["hardware.memory_gib=58"], ["hardware.gpu=h100", "hardware.memory_gib=52"]])
 def test_the_written_file_plans_as_the_search_said(tmp_path, more):
     best = tmp_path / "best.yaml"
-    told = json.loads(search("--gpus", 4, "--json", "--write", best, *SMALL, overrides=more).stdout)["best"]
-    plan = command("llama", "-c", best, "--plan", "--json")
-    assert plan.returncode == 0, plan.stderr
-    planned = json.loads(plan.stdout)
+    told = answer("--gpus", 4, "--write", best, *SMALL, overrides=more)["best"]
+    planned = plan_of(best)
     assert planned["step_ms"] == told["step_ms"] and planned["mfu"] == told["mfu"]
     assert max(stage["peak_bytes"] for stage in planned["stages"]) == told["peak_bytes"]
     assert all(stage["fits"] for stage in planned["stages"])
@@ -72,7 +81,7 @@ def test_the_written_file_plans_as_the_search_said(tmp_path, more):
     # A run accepts the configuration in the JSON, too.
     other = tmp_path / "other.yaml"
     other.write_text(json.dumps(told["config"]))
-    assert json.loads(command("llama", "-c", other, "--plan", "--json").stdout)["step_ms"] == told["step_ms"]
+    assert plan_of(other)["step_ms"] == told["step_ms"]
 
 
 SHARDED = ["train.global_batch=128", "model.seq_len=512", "hardware.memory_gib=30", "parallel.pipeline=1",
@@ -90,8 +99,7 @@ TIED = ["model.hidden=4096", "model.heads=32", "model.vocab=400000", "model.laye
 ], ids=["one microbatch", "asked to shard", "tied in a V"])
 def test_a_layout_that_needs_less_than_the_average_stage_is_found(family, config, gpus, keys, gib):
     """Sharded gradients with one microbatch, or one copy of a tied embedding where a V has both ends on one rank."""
-    options = [word for key in keys for word in ("-o", key)]
-    ended = search("--gpus", gpus, *options, config=ROOT / f"configs/{config}.yaml", family=family)
+    ended = search("--gpus", gpus, config=config, family=family, overrides=keys)
     assert ended.returncode == 0 and f"{gib:.2f} GiB on the ranks of" in " ".join(ended.stdout.split()), ended.stdout
 
 
@@ -113,8 +121,7 @@ def test_the_keys_of_the_cheapest_change_give_its_step():
     keys = ["-o", "train.global_batch=128"]
     text = " ".join(search("--gpus", 16, "-v", *keys).stdout.split())
     step, change = re.search(r" cheapest ([\d.]+) s a step.*? with (-o .*?) (?:next|alike|front:)", text).groups()
-    plan = command("llama", "-c", LLAMA, "--plan", "--json", *keys, *shlex.split(change))
-    assert f"{json.loads(plan.stdout)['step_ms'] / 1000:.2f}" == step
+    assert f"{plan_of(LLAMA, *keys, *shlex.split(change))['step_ms'] / 1000:.2f}" == step
 
 
 def test_the_options_of_the_answer_and_of_the_safer_one_give_their_figures():
@@ -128,8 +135,7 @@ def test_the_options_of_the_answer_and_of_the_safer_one_give_their_figures():
     more, least, safer = found.groups()
     assert "train.steps" not in safer and "--write best.yaml: scripts/export.py best.yaml --to megatron prints" in text
     for options, longer, peak in ((chosen, 0, gib), (f"{chosen} {safer}", float(more), least)):
-        ended = command("llama", "-c", model, "--plan", "--json", *program, *keys, *shlex.split(options))
-        told = json.loads(ended.stdout)
+        told = plan_of(model, *program, *keys, *shlex.split(options))
         assert told["step_ms"] / 1000 == pytest.approx(float(step) * (1 + longer / 100), rel=1e-3)
         assert f"{max(stage['peak_bytes'] for stage in told['stages']) / 2**30:.2f}" == peak
         assert told["config"]["train"]["steps"] == 238419
@@ -145,11 +151,11 @@ def test_layers_that_are_given_are_not_called_dealt_by_time():
 
 def test_a_key_on_the_command_line_stays(tmp_path):
     keys = ["parallel.tensor=2", "schedule.name=gis", "schedule.micro_batch=2", "schedule.bpipe=on"]
-    told = json.loads(search("--gpus", 4, "--json", "-o", "model.layers=16", overrides=keys).stdout)["best"]["config"]
+    told = answer("--gpus", 4, "-o", "model.layers=16", overrides=keys)["best"]["config"]
     assert told["parallel"]["tensor"] == 2
     assert (told["schedule"]["name"], told["schedule"]["micro_batch"], told["schedule"]["bpipe"]) == ("gis", 2, "on")
     # Two layers are too few for the file's four stages: its own layout is not checked.
-    told = json.loads(search("--gpus", 2, "--json", overrides=["model.layers=2", "attention.mode=recompute"]).stdout)
+    told = answer("--gpus", 2, overrides=["model.layers=2", "attention.mode=recompute"])
     assert told["best"]["config"]["attention"]["mode"] == "recompute"
 
 
@@ -161,23 +167,23 @@ def test_context_ranks_are_offered_where_the_file_has_them(tmp_path):
     path.write_text(LLAMA.read_text().replace("  data: 1\n", "  context: 4\n  data: 1\n", 1))
     assert search("--gpus", 128, *few).returncode == 1
     for gpus, contexts in ((128, 2), (256, 4)):
-        best = json.loads(search("--gpus", gpus, "--json", *few, config=path).stdout)["best"]
+        best = answer("--gpus", gpus, *few, config=path)["best"]
         parallel = best["config"]["parallel"]
         assert parallel["context"] == contexts
         assert parallel["pipeline"] * parallel["tensor"] * parallel["data"] * contexts == gpus
-    fixed = search("--gpus", 16, "--json", "-o", "parallel.context=4", *few)
-    assert json.loads(fixed.stdout)["best"]["config"]["parallel"]["context"] == 4
+    fixed = answer("--gpus", 16, "-o", "parallel.context=4", *few)
+    assert fixed["best"]["config"]["parallel"]["context"] == 4
 
 
 def test_long_sequences_are_split_over_context_ranks_unasked():
     long = ["-o", "model.seq_len=131072", "-o", "train.global_batch=4", "-o", "hardware.gpu=h100"]  # 28 heads
-    best = json.loads(search("--gpus", 32, "--json", *long, config=ROOT / "configs/qwen2.5_7b.yaml").stdout)["best"]
+    best = answer("--gpus", 32, *long, config="qwen2.5_7b")["best"]
     assert best["config"]["parallel"]["context"] > 1
 
 
 def test_a_fixed_number_of_slices_is_kept_by_every_row():
     keys = ["hardware.gpu=h100", "model.layers=8", "train.global_batch=32", "schedule.slices=4", "schedule.bpipe=off"]
-    rows = json.loads(search("--gpus", 16, "--json", overrides=keys).stdout)["front"]
+    rows = answer("--gpus", 16, overrides=keys)["front"]
     assert {row["config"]["schedule"]["slices"] for row in rows} == {4}
 
 
@@ -185,7 +191,7 @@ def test_long_sequences_are_cut_into_slices_unasked():
     keys = ["hardware.gpu=h100", "model.layers=8", "train.global_batch=32", "attention.deterministic=off"]
 
     def sliced(length):
-        front = json.loads(search("--gpus", 32, "--json", overrides=[*keys, f"model.seq_len={length}"]).stdout)["front"]
+        front = answer("--gpus", 32, overrides=[*keys, f"model.seq_len={length}"])["front"]
         return any(row["config"]["schedule"]["slices"] > 1 for row in front)
 
     assert sliced(32768) and not sliced(512)
@@ -193,8 +199,7 @@ def test_long_sequences_are_cut_into_slices_unasked():
 
 @pytest.mark.thorough
 def test_slots_that_are_too_few_for_a_schedule_leave_the_others():
-    told = json.loads(search("--gpus", 32, "--json", "-o", "schedule.slots=4").stdout)
-    assert told["best"] is not None
+    assert answer("--gpus", 32, "-o", "schedule.slots=4")["best"] is not None
 
 
 @pytest.mark.thorough
@@ -202,17 +207,16 @@ def test_slots_that_are_too_few_for_a_schedule_leave_the_others():
 def test_a_list_by_stage_keeps_its_stages(tmp_path, key):
     best = tmp_path / "best.yaml"
     keys = ["model.layers=16", "train.global_batch=16", key]
-    told = json.loads(search("--gpus", 16, "--json", "--write", best, overrides=keys).stdout)["best"]
+    told = answer("--gpus", 16, "--write", best, overrides=keys)["best"]
     assert told["config"]["parallel"]["pipeline"] == 8
-    assert json.loads(command("llama", "-c", best, "--plan", "--json").stdout)["step_ms"] == told["step_ms"]
+    assert plan_of(best)["step_ms"] == told["step_ms"]
 
 
 @pytest.mark.thorough
 def test_with_tied_embeddings_either_order_of_the_stages_may_be_the_quicker_one():
     def ask(*more):
         keys = ["schedule.name=zb-d", "train.global_batch=32", "hardware.network_gb_s=12.5", *more]
-        ended = search("--gpus", 32, "--json", config=ROOT / "configs/gpt3_96b.yaml", family="gpt", overrides=keys)
-        return json.loads(ended.stdout)["front"][0]["step_ms"]
+        return answer("--gpus", 32, config="gpt3_96b", family="gpt", overrides=keys)["front"][0]["step_ms"]
 
     both = [ask(f"parallel.placement={placement}") for placement in ("linear", "adjacent")]
     assert both[0] != both[1] and ask() == min(both)
@@ -226,14 +230,14 @@ def test_copies_are_weighed_against_nccl():
         more = (*keys, f"hardware.gpu={gpu}", f"parallel.overlap={overlap}")
         told = search("--gpus", 8, *SMALL, overrides=more)
         chosen[gpu] = ("NCCL" in told.stdout, "parallel.collectives" in told.stdout)
-        config = json.loads(search("--gpus", 8, "--json", *SMALL, overrides=more).stdout)["best"]["config"]
+        config = answer("--gpus", 8, *SMALL, overrides=more)["best"]["config"]
         assert config["parallel"]["collectives"] == ("nccl" if gpu == "l40s" else "auto")
     assert chosen == {"l40s": (True, True), "h100": (False, False)}
 
 
 @pytest.mark.thorough
 def test_the_ranks_of_the_configuration_are_searched_where_no_number_is_given():
-    told = json.loads(search("--json", "-o", "train.global_batch=32").stdout)["best"]["config"]["parallel"]
+    told = answer("-o", "train.global_batch=32")["best"]["config"]["parallel"]
     assert told["pipeline"] * told["tensor"] * told["data"] == 32
 
 
@@ -242,13 +246,13 @@ def test_the_ranks_of_the_configuration_are_searched_where_no_number_is_given():
 @pytest.mark.parametrize(("gpus", "batch", "most"), [(64, 512, 30000), (1024, 2048, 20000), (16384, 16384, 20000)])
 def test_a_search_counts_few_of_the_configurations_there_are(gpus, batch, most):
     """Bounds exclude most candidates, for any number of GPUs; this limits a search to seconds."""
-    keys = ["-o", "hardware.gpu=h100", "-o", f"train.global_batch={batch}"]
-    told = json.loads(search("--gpus", gpus, "--json", *keys, config=ROOT / "configs/llama3_70b.yaml").stdout)
+    keys = ["hardware.gpu=h100", f"train.global_batch={batch}"]
+    told = answer("--gpus", gpus, config="llama3_70b", overrides=keys)
     assert told["best"] is not None and told["evaluated"] < most
 
 
 def test_layouts_that_cannot_shard_gradients_as_asked_are_not_counted():
-    told = json.loads(search("--gpus", 8, "--json", *SMALL, "-o", "parallel.shard_gradients=on").stdout)
+    told = answer("--gpus", 8, *SMALL, "-o", "parallel.shard_gradients=on")
     assert told["best"]["config"]["parallel"]["pipeline"] == 1 and told["evaluated"] < 1000  # of 38,000
 
 
@@ -264,9 +268,8 @@ def test_an_overhead_of_every_step_makes_a_search_no_longer():
 def test_keys_that_no_schedule_has_are_not_called_a_lack_of_memory():
     # 12 microbatches a data rank are no multiple of 8 stages
     keys = ["parallel.pipeline=8", "parallel.tensor=4", "train.global_batch=72", "schedule.micro_batch=1",
-            "schedule.slices=1"]
-    keys = [word for key in [*keys, "schedule.name=interleaved"] for word in ("-o", key)]
-    ended = search("--gpus", 192, *keys)
+            "schedule.slices=1", "schedule.name=interleaved"]
+    ended = search("--gpus", 192, overrides=keys)
     assert ended.returncode == 1
     assert "none: no schedule for 192 ranks satisfies the -o settings" in ended.stdout, ended.stdout
     assert "world" not in ended.stdout
@@ -275,7 +278,7 @@ def test_keys_that_no_schedule_has_are_not_called_a_lack_of_memory():
 @pytest.mark.parametrize("chunks", [3, 5])
 def test_a_fixed_number_of_chunks_is_searched_whatever_it_is(chunks):
     keys = ["schedule.name=interleaved", f"schedule.chunks={chunks}", "hardware.gpu=h100"]
-    told = json.loads(search("--gpus", 32, "--json", *(word for key in keys for word in ("-o", key))).stdout)
+    told = answer("--gpus", 32, overrides=keys)
     assert told["best"]["config"]["schedule"]["chunks"] == chunks
 
 
@@ -300,8 +303,7 @@ def test_an_eviction_has_to_save_a_hundredth_of_a_step():
 
     def best(memory, *more):
         keys = (*LITTLE, "schedule.slices=1", f"hardware.memory_gib={memory}", *more)
-        told = search("--gpus", 12, "--json", config=ROOT / "configs/gpt3_13b.yaml", family="gpt", overrides=keys)
-        return json.loads(told.stdout)["best"]
+        return answer("--gpus", 12, config="gpt3_13b", family="gpt", overrides=keys)["best"]
 
     found = set()
     for memory in (40, 38):
@@ -314,27 +316,25 @@ def test_an_eviction_has_to_save_a_hundredth_of_a_step():
 @pytest.mark.thorough
 def test_no_schedule_is_counted_of_a_cut_that_nothing_makes_fit():
     keys = ["hardware.memory_gib=9", "model.layers=16", "train.global_batch=4096"]
-    ended = search("--gpus", 16, "--json", config=ROOT / "configs/llama3_70b.yaml", overrides=keys)
+    ended = search("--gpus", 16, "--json", config="llama3_70b", overrides=keys)
     told = json.loads(ended.stdout)
     assert ended.returncode == 1 and told["best"] is None and told["evaluated"] == 0
     assert told["smallest_world"]["ranks"] > 16
 
 
 def test_the_smallest_world_is_that_of_any_schedule_and_is_named_with_it():
-    llama = {"config": ROOT / "configs/llama3_70b.yaml", "overrides": ["hardware.gpu=h100"]}
+    llama = {"config": "llama3_70b", "overrides": ["hardware.gpu=h100"]}
     ended = search("--gpus", 1, **llama)
     named = re.search(r"the smallest that fits: (\d+) ranks, .* with Seq1F1B, \d slices,", ended.stdout)
-    plain = json.loads(search("--gpus", 1, "--json", "-o", "schedule.name=1f1b", **llama).stdout)["smallest_world"]
+    plain = answer("--gpus", 1, "-o", "schedule.name=1f1b", **llama)["smallest_world"]
     assert ended.returncode == 1 and int(named[1]) < plain["ranks"], ended.stdout
 
 
 def test_a_mixture_of_experts_has_a_smallest_world_too():
     keys = ["hardware.gpu=h100", "model.layers=4", "train.global_batch=8", "hardware.memory_gib=16"]
-    mixtral = {"config": ROOT / "configs/mixtral_8x7b.yaml", "overrides": keys}
-    world = json.loads(search("--gpus", 1, "--json", **mixtral).stdout)["smallest_world"]
+    world = answer("--gpus", 1, config="mixtral_8x7b", overrides=keys)["smallest_world"]
     cut = ["parallel.sequence=true", *(f"parallel.{part}={world[part]}" for part in ("pipeline", "tensor", "data"))]
-    there = search("--gpus", world["ranks"], "--json", *(word for key in cut for word in ("-o", key)), **mixtral)
-    assert there.returncode == 0, there.stdout
+    assert search("--gpus", world["ranks"], config="mixtral_8x7b", overrides=[*keys, *cut]).returncode == 0
 
 
 @pytest.mark.thorough
@@ -413,9 +413,7 @@ def test_a_swept_gpu_names_the_keys_of_the_file_that_it_replaces():
 
 def test_a_row_of_a_sweep_is_the_plan_with_these_overrides():
     sweeps = ["--sweep", "schedule.micro_batch=1,2,3", "--sweep", "parallel.data=1,2"]
-    ended = command("llama", "-c", str(LLAMA), "--plan", "--json", *sweeps)
-    assert ended.returncode == 0, ended.stderr
-    rows = json.loads(ended.stdout)["sweep"]
+    rows = plan_of(LLAMA, *sweeps)["sweep"]
     assert [list(row["set"].values()) for row in rows] == [[b, d] for b in "123" for d in "12"]
     for row in rows:
         overrides = [f"{key}={value}" for key, value in row["set"].items()]
@@ -430,23 +428,21 @@ def test_a_row_of_a_sweep_is_the_plan_with_these_overrides():
 
 
 def test_a_search_is_swept_too_and_lists_are_one_value():
-    arguments = ["--gpus", 4, *SMALL, "--json", "--sweep", "hardware.memory_gib=40,58"]
-    rows = json.loads(search(*arguments).stdout)["sweep"]
-    alone = json.loads(search("--gpus", 4, *SMALL, "--json", "-o", "hardware.memory_gib=40").stdout)["best"]
+    rows = answer("--gpus", 4, *SMALL, "--sweep", "hardware.memory_gib=40,58")["sweep"]
+    alone = answer("--gpus", 4, *SMALL, "-o", "hardware.memory_gib=40")["best"]
     assert [row["set"]["hardware.memory_gib"] for row in rows] == ["40", "58"]
     assert rows[0]["step_ms"] == alone["step_ms"] >= rows[1]["step_ms"]
     layers = "parallel.layers=[10,10,10,10,10,10,10,10],[9,10,10,10,10,10,10,11]"
-    ended = command("llama", "-c", str(LLAMA), "--plan", "--json", "--sweep", layers)
-    assert len(json.loads(ended.stdout)["sweep"]) == 2
+    assert len(plan_of(LLAMA, "--sweep", layers)["sweep"]) == 2
 
 
 @pytest.mark.thorough
 def test_several_numbers_of_gpus_are_one_table_and_a_deadline_names_the_cheapest_row():
     asked = ["--gpus", "4,8,16", *SMALL, "-o", "hardware.gpu_hour=2", "-o", "train.tokens=1000000000000",
              "-o", "hardware.trainer=megatron"]
-    rows = json.loads(search(*asked, "--json").stdout)["sweep"]
+    rows = answer(*asked)["sweep"]
     assert [row["set"] for row in rows] == [{"gpus": gpus} for gpus in ("4", "8", "16")]
-    assert rows[0]["config"] == json.loads(search("--gpus", 4, *asked[2:], "--json").stdout)["best"]["config"]
+    assert rows[0]["config"] == answer("--gpus", 4, *asked[2:])["best"]["config"]
     days = [row["budget"]["whole"]["days_high"] for row in rows]
     prices = [row["budget"]["whole"]["price"] for row in rows]
     assert days == sorted(days, reverse=True) and prices == sorted(prices)
@@ -497,9 +493,8 @@ with open(words["log.metrics"], "w") as file:
 
 
 def test_five_are_written_and_timed(tmp_path):
-    told = json.loads(search("--gpus", 4, "--json", "--write-five", tmp_path / "five", *SMALL).stdout)
-    plans = [json.loads(command("llama", "-c", tmp_path / f"five/{i}.yaml", "--plan", "--json").stdout)
-             for i in range(1, 6)]
+    told = answer("--gpus", 4, "--write-five", tmp_path / "five", *SMALL)
+    plans = [plan_of(tmp_path / f"five/{i}.yaml") for i in range(1, 6)]
     assert plans[0]["step_ms"] == told["best"]["step_ms"]
     assert [plan["step_ms"] for plan in plans[1:]] == sorted(plan["step_ms"] for plan in plans[1:])
     assert len({json.dumps(plan["config"]) for plan in plans}) == 5
@@ -536,21 +531,19 @@ BOX = ["-o", "hardware.gpu=h100", "-o", "model.layers=16", "-o", "train.global_b
 def test_plan_and_search_for_another_program_give_the_file_the_same_step_without_bpipe():
     """The file leaves BPipe to the plan, and Megatron-LM has none: its layout does not fit there."""
     file, gpu = ROOT / "configs/llama3_70b.yaml", ["-o", "hardware.gpu=h100"]
-    planned = json.loads(command("llama", "-c", file, "--plan", "--json", "--for", "megatron", *gpu).stdout)
+    planned = plan_of(file, "--for", "megatron", *gpu)
     assert planned["config"]["schedule"]["bpipe"] == "off" and not planned["stages"][0]["fits"]
     given = rf"^given     .*: {planned['step_ms'] / 1000:.2f} s a step, "
     assert re.search(given, search("--gpus", 64, "--for", "megatron", *gpu, config=file).stdout, re.M)
     eight = ("--gpus", 8, "--for", "megatron", *gpu)
-    world = json.loads(search(*eight, "--json", config=file).stdout)["smallest_world"]
+    world = answer(*eight, config=file)["smallest_world"]
     assert f"the smallest that fits: {world['ranks']} ranks" in search(*eight, config=file).stdout
 
 
 
 @pytest.mark.parametrize("program", ["megatron", "torchtitan", "nanotron"])
 def test_a_search_for_another_program_keeps_to_what_it_can_do_and_fits_by_its_bytes(program):
-    ended = search("--gpus", 16, "--for", program, "--json", *BOX)
-    assert ended.returncode == 0, ended.stderr
-    told = json.loads(ended.stdout)
+    told = answer("--gpus", 16, "--for", program, *BOX)
     assert set(told) == {"for", "best", "tightest", "front", "evaluated", "seconds"}
     config, there = told["for"]["config"], told["for"]
     assert set(there) == {"config", "step_ms", "peak_bytes", "theirs_bytes"}
@@ -566,11 +559,10 @@ def test_a_search_for_another_program_keeps_to_what_it_can_do_and_fits_by_its_by
 
 def test_what_is_written_for_another_program_is_planned_with_its_bytes_and_exported(tmp_path):
     best = tmp_path / "best.yaml"
-    ended = search("--gpus", 16, "--for", "megatron", "--write", best, "--json", *BOX)
-    there = json.loads(ended.stdout)["for"]
-    theirs = json.loads(command("llama", "-c", best, "--plan", "--json", "--for", "megatron").stdout)
+    there = answer("--gpus", 16, "--for", "megatron", "--write", best, *BOX)["for"]
+    theirs = plan_of(best, "--for", "megatron")
     assert max(stage["peak_bytes"] for stage in theirs["stages"]) == there["theirs_bytes"]
-    ours = json.loads(command("llama", "-c", best, "--plan", "--json").stdout)
+    ours = plan_of(best)
     assert max(stage["peak_bytes"] for stage in ours["stages"]) == there["peak_bytes"]
     assert ours["step_ms"] == pytest.approx(there["step_ms"]) and theirs["step_ms"] == pytest.approx(there["step_ms"])
     assert ours["step_ms_mid"] > ours["step_ms"]  # the days are those of NVIDIA's runs
@@ -594,7 +586,7 @@ def test_what_another_program_lacks_is_refused(option, says):
 def test_a_plan_for_another_program_names_nothing_that_it_lacks_and_hides_no_collectives():
     text = command("llama", "-c", LLAMA, "--plan", "--for", "megatron", "-v").stdout
     assert not re.search("BPipe|formulas|schedules at|not overlapped", text), text
-    rows = json.loads(command("llama", "-c", LLAMA, "--plan", "--for", "megatron", "--json").stdout)["schedules"]
+    rows = plan_of(LLAMA, "--for", "megatron")["schedules"]
     assert {row["name"] for row in rows} == {"1f1b", "interleaved"} and {row["bpipe"] for row in rows} == {"off"}
     given = ["-o", "parallel.overlap=auto"]
     assert "not overlapped" in command("llama", "-c", LLAMA, "--plan", "--for", "megatron", *given).stdout
