@@ -76,34 +76,35 @@ static int64_t bytes_(int count, MPI_Datatype type) {
 }
 
 static void sends_(MPI_Comm comm, int peer) {
-    if (dry_()) return;
     for (int r = 0; r < size_(comm); r++)
         if (peer == ALL || peer == r) virtual_messages.sent(world_rank_(comm, r));
 }
 
+static Pending *find_pending_(MPI_Request request) {
+    for (int i = 0; i < most_pending_; i++)
+        if (pending_[i].request == request) return &pending_[i];
+    return NULL;
+}
+
 // Adds a request. If its handle is in the table already, an unwrapped call completed the earlier request, or MPI gives
 // this handle to all sends that complete at once.
-static void keep_(MPI_Request request, MPI_Comm comm, int peer, bool receives, void *buffer, int64_t bytes) {
-    for (int i = 0; i < most_pending_; i++)
-        if (pending_[i].request == request) memset(&pending_[i], 0, sizeof pending_[i]);
-    for (int i = 0; i < WAITING; i++)
-        if (pending_[i].request == 0) {
-            pending_[i] = (Pending){request, comm, peer, receives, buffer, bytes, 0, 0};
-            if (i == most_pending_) most_pending_++;
-            return;
-        }
+static Pending *keep_(MPI_Request request, MPI_Comm comm, int peer, bool receives, void *buffer, int64_t bytes) {
+    Pending *p = find_pending_(request);
+    for (int i = 0; p == NULL; i++) {
+        if (i == WAITING) abort();
+        if (pending_[i].request == 0) p = &pending_[i], most_pending_ = i < most_pending_ ? most_pending_ : i + 1;
+    }
+    *p = (Pending){request, comm, peer, receives, buffer, bytes, 0, 0};
+    return p;
 }
 
 static void complete_(MPI_Request request) {
-    for (int i = 0; i < most_pending_; i++) {
-        Pending *p = &pending_[i];
-        if (p->request != request) continue;
-        for (int r = 0; p->receives && r < size_(p->comm); r++)
-            if (p->peer == ALL || p->peer == r) virtual_messages.received(world_rank_(p->comm, r));
-        virtual_messages.touched(p->buffer, p->bytes, p->receives);
-        memset(p, 0, sizeof *p);
-        return;
-    }
+    Pending *p = find_pending_(request);
+    if (p == NULL) return;
+    for (int r = 0; p->receives && r < size_(p->comm); r++)
+        if (p->peer == ALL || p->peer == r) virtual_messages.received(world_rank_(p->comm, r));
+    virtual_messages.touched(p->buffer, p->bytes, p->receives);
+    memset(p, 0, sizeof *p);
 }
 
 // ---------------------------------------------------------------- virtual time
@@ -167,26 +168,16 @@ static void date_send_(MPI_Comm comm, int peer, int tag) {
     virtual_clock.sent(to, channel, next_(mix_(channel, (uint64_t)to * 4 + GOES)));
 }
 
-static Pending *find_pending_(MPI_Request request) {
-    for (int i = 0; i < most_pending_; i++)
-        if (pending_[i].request == request) return &pending_[i];
-    return NULL;
-}
-
-static void date_receive_(MPI_Request request, MPI_Comm comm, int peer, int tag) {
-    Pending *p = find_pending_(request);
-    if (p == NULL) abort();
-    p->peer = world_rank_(comm, peer);
-    p->channel = channel_(comm, tag);
+static void date_receive_(Pending *p, int tag) {
+    p->channel = channel_(p->comm, tag);
+    p->peer = world_rank_(p->comm, p->peer);
     p->number = next_(mix_(p->channel, (uint64_t)p->peer * 4 + COMES));
 }
 
-static void date_collective_(MPI_Request request, MPI_Comm comm) {
-    Pending *p = find_pending_(request);
-    if (p == NULL) abort();
-    p->channel = mix_(group_(comm)->id, 0);
+static void date_collective_(Pending *p) {
+    p->channel = mix_(group_(p->comm)->id, 0);
     p->number = next_(mix_(p->channel, MEETS));
-    virtual_clock.called(p->channel, p->number, size_(comm));
+    virtual_clock.called(p->channel, p->number, size_(p->comm));
 }
 
 // Receives and collectives complete at their virtual time. A send has no time and may need its receiver's progress.
@@ -235,24 +226,20 @@ int MPI_Comm_free(MPI_Comm *comm) {
 // ---------------------------------------------------------------- the calls
 
 int MPI_Isend(const void *from, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm, MPI_Request *request) {
-    if (dry_()) {
-        date_send_(comm, peer, tag);
-        return PMPI_Isend(from, count, type, peer, tag, comm, request);
-    }
-    if (live_()) {
-        virtual_messages.touched((void *)from, bytes_(count, type), false);
-        sends_(comm, peer);
-    }
+    bool dated = dry_(), ordered = live_() && !dated;
+    if (dated) date_send_(comm, peer, tag);
+    if (ordered) virtual_messages.touched((void *)from, bytes_(count, type), false);
+    if (ordered) sends_(comm, peer);
     int code = PMPI_Isend(from, count, type, peer, tag, comm, request);
-    if (live_()) keep_(*request, comm, peer, false, (void *)from, bytes_(count, type));
+    if (ordered) keep_(*request, comm, peer, false, (void *)from, bytes_(count, type));
     return code;
 }
 
 int MPI_Irecv(void *to, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm, MPI_Request *request) {
     if (live_() && !dry_()) virtual_messages.touched(to, bytes_(count, type), true);
     int code = PMPI_Irecv(to, count, type, peer, tag, comm, request);
-    if (live_()) keep_(*request, comm, peer, true, to, bytes_(count, type));
-    if (dry_()) date_receive_(*request, comm, peer, tag);
+    Pending *p = live_() ? keep_(*request, comm, peer, true, to, bytes_(count, type)) : NULL;
+    if (dry_()) date_receive_(p, tag);
     return code;
 }
 
@@ -275,11 +262,9 @@ int MPI_Testall(int count, MPI_Request requests[], int *done, MPI_Status statuse
 }
 
 static int collective_(int code, MPI_Comm comm, MPI_Request request) {
-    if (live_()) {
-        sends_(comm, ALL);
-        keep_(request, comm, ALL, true, NULL, 0);
-        if (dry_()) date_collective_(request, comm);
-    }
+    if (live_() && !dry_()) sends_(comm, ALL);
+    Pending *p = live_() ? keep_(request, comm, ALL, true, NULL, 0) : NULL;
+    if (dry_()) date_collective_(p);
     return code;
 }
 
