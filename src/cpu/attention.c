@@ -29,12 +29,10 @@ static QueryBlock attention_block_at_(const Head *h, int64_t index) {
 
 static int64_t blocks_of_(int64_t seq) { return (seq + QUERIES - 1) / QUERIES; }
 
-// A thread's own workspace, in one piece.
+// A thread's own workspace, in one piece. p: kept bf16 probabilities as floats; slopes: gradients of the scores; sums: out
+// or dq.
 typedef struct ThreadSpace {
-    float *gemm;
-    float *p;      // (QUERIES, KEYS): kept bf16 probabilities as floats
-    float *slopes; // (QUERIES, KEYS): gradients of the scores
-    float *sums;   // (QUERIES, head_dim): out or dq
+    float *gemm, *p, *slopes, *sums; // p, slopes: (QUERIES, KEYS); sums: (QUERIES, head_dim)
 } ThreadSpace;
 
 static int64_t stored_workspace_(const AttentionShape *s) {
@@ -46,10 +44,8 @@ int64_t cpu_attention_workspace(const AttentionShape *s) {
 }
 
 static ThreadSpace attention_workspace_take_(const Head *h) {
-    int64_t tile = QUERIES * KEYS;
-    float *at = cpu_scratch(h->backend, stored_workspace_(h->shape));
-    return (ThreadSpace){at, at + CPU_GEMM_WORKSPACE, at + CPU_GEMM_WORKSPACE + tile,
-                         at + CPU_GEMM_WORKSPACE + 2 * tile};
+    float *gemm = cpu_scratch(h->backend, stored_workspace_(h->shape)), *p = gemm + CPU_GEMM_WORKSPACE;
+    return (ThreadSpace){gemm, p, p + QUERIES * KEYS, p + 2 * QUERIES * KEYS};
 }
 
 // Computes rows of probabilities, which are zero for hidden keys. Fills complete rows if the mode keeps probabilities,

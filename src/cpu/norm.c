@@ -9,6 +9,8 @@
 #include "heads.h"
 #include "lanes.h"
 
+#include "base/units.h"
+
 // A backward block sums dw over its rows in order; the blocks' sums are added in block order. BACKWARD_BLOCKS limits
 // their number and so the memory for sums. The forward has no such sums: rows of a block share only the loaded w and b.
 enum { FORWARD_ROWS = 16, BACKWARD_ROWS = 32, BACKWARD_BLOCKS = 64 };
@@ -24,19 +26,13 @@ typedef struct Norm {
 
 static int64_t stride_(const Norm *norm) { return (norm->cols + LANES - 1) / LANES * LANES; }
 
-static int64_t blocks_(const Norm *norm, int64_t rows_per_block) {
-    return (norm->rows + rows_per_block - 1) / rows_per_block;
+static int64_t blocks_(const Norm *norm, int64_t rows) { return (norm->rows + rows - 1) / rows; }
+
+static int64_t block_end_(const Norm *norm, int64_t block, int64_t rows) {
+    return min_i64((block + 1) * rows, norm->rows);
 }
 
-static int64_t block_end_(const Norm *norm, int64_t block, int64_t rows_per_block) {
-    int64_t end = (block + 1) * rows_per_block;
-    return end < norm->rows ? end : norm->rows;
-}
-
-static int64_t backward_rows_(const Norm *norm) {
-    int64_t rows = (norm->rows + BACKWARD_BLOCKS - 1) / BACKWARD_BLOCKS;
-    return rows > BACKWARD_ROWS ? rows : BACKWARD_ROWS;
-}
+static int64_t backward_rows_(const Norm *norm) { return max_i64(blocks_(norm, BACKWARD_BLOCKS), BACKWARD_ROWS); }
 
 static float row_mean_(const Norm *norm, const float *x) {
     return norm->centered ? (float)((double)lanes_sum(x, norm->cols) / (double)norm->cols) : 0.0f;
@@ -68,9 +64,7 @@ static int64_t backward_workspace_(const Norm *norm, int threads) {
 
 int64_t cpu_norm_workspace(int64_t rows, int64_t cols, int threads, int thread) {
     Norm norm = {.rows = rows, .cols = cols};
-    int64_t forward = FORWARD_WORKSPACE * stride_(&norm),
-            backward = thread == 0 ? backward_workspace_(&norm, threads) : 0;
-    return forward > backward ? forward : backward;
+    return max_i64(FORWARD_WORKSPACE * stride_(&norm), thread == 0 ? backward_workspace_(&norm, threads) : 0);
 }
 
 // kept (may be NULL) receives the norm's input, x + delta or x, which the backward reads. out may be x.

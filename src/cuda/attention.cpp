@@ -34,21 +34,22 @@ typedef struct View {
     bool wide = false; // true: the matrices are fp32, and products are added to them
 } View;
 
-static View query_(const HeadPart *part, const void *qkv) {
+// Returns the matrices that begin with `head` of a row of `rows`, each `apart` heads after the one before.
+static View heads_(const HeadPart *part, const void *rows, int64_t width, int64_t head, int64_t apart) {
     const AttentionShape *s = part->s;
-    int64_t width = attention_qkv_width(s);
-    return View{at_(part, qkv, part->sequence * width + part->member * s->head_dim), s->batch * width,
-                attention_group_(s) * s->head_dim};
+    return View{at_(part, rows, part->sequence * width + head * s->head_dim), s->batch * width, apart * s->head_dim};
+}
+
+static View query_(const HeadPart *part, const void *qkv) {
+    return heads_(part, qkv, attention_qkv_width(part->s), part->member, attention_group_(part->s));
 }
 
 // Returns the keys, or the values if `value`: columns of qkv, or of the rows (k | v) of a range.
 static View attention_key_(const HeadPart *part, const void *qkv, bool value) {
     const AttentionShape *s = part->s;
-    bool range = s->keys != NULL;
-    int64_t head = (range ? 0 : s->heads) + (value ? s->kv_heads : 0);
-    int64_t width = range ? 2 * s->kv_heads * s->head_dim : attention_qkv_width(s);
-    const void *rows = range ? s->keys : qkv;
-    return View{at_(part, rows, part->sequence * width + head * s->head_dim), s->batch * width, s->head_dim};
+    int64_t head = value ? s->kv_heads : 0;
+    if (s->keys != NULL) return heads_(part, s->keys, 2 * s->kv_heads * s->head_dim, head, 1);
+    return heads_(part, qkv, attention_qkv_width(s), s->heads + head, 1);
 }
 
 static View key_gradient_(const HeadPart *part, void *dqkv, bool value) {
@@ -60,10 +61,7 @@ static View key_gradient_(const HeadPart *part, void *dqkv, bool value) {
 }
 
 static View output_(const HeadPart *part, const void *out) {
-    const AttentionShape *s = part->s;
-    int64_t width = s->heads * s->head_dim;
-    return View{at_(part, out, part->sequence * width + part->member * s->head_dim), s->batch * width,
-                attention_group_(s) * s->head_dim};
+    return heads_(part, out, part->s->heads * part->s->head_dim, part->member, attention_group_(part->s));
 }
 
 // Returns the (seq, keys) matrices of a part, in the scores (heads, seq, keys) of its sequence.

@@ -19,7 +19,6 @@
 #include <cmath>
 #include <map>
 #include <memory>
-#include <new>
 #include <unordered_map>
 #include <vector>
 
@@ -49,21 +48,17 @@ int64_t cuda_flash_version(void) { return (int64_t)cudnnGetVersion(); }
 void cuda_flash_destroy(CudaBackend *cuda) {
     if (cuda->flash == NULL) return;
     cuda->flash->plans.clear();
-    cudnnDestroy(cuda->flash->handle);
+    if (cuda->flash->handle != NULL) cudnnDestroy(cuda->flash->handle);
     delete cuda->flash;
     cuda->flash = NULL;
 }
 
 static CudaFlash *flash_(CudaBackend *cuda) {
     if (cuda->flash != NULL) return cuda->flash;
-    CudaFlash *flash = new (std::nothrow) CudaFlash();
-    if (flash == NULL) return NULL;
-    if (cudnnCreate(&flash->handle) != CUDNN_STATUS_SUCCESS) {
-        delete flash;
-        return NULL;
-    }
-    cuda->flash = flash;
-    if (cudnnSetStream(flash->handle, cuda_compute(cuda)) == CUDNN_STATUS_SUCCESS) return flash;
+    CudaFlash *flash = cuda->flash = new CudaFlash();
+    if (cudnnCreate(&flash->handle) == CUDNN_STATUS_SUCCESS &&
+        cudnnSetStream(flash->handle, cuda_compute(cuda)) == CUDNN_STATUS_SUCCESS)
+        return flash;
     cuda_flash_destroy(cuda);
     return NULL;
 }

@@ -79,8 +79,8 @@ static int cuda_check_free_(Backend *backend, int64_t bytes, Error *err) {
 static int64_t cuda_held_by_others_(Backend *backend) {
     size_t left = 0, total = 0;
     cudaSetDevice(cuda_self(backend)->device);
-    if (cudaMemGetInfo(&left, &total) != cudaSuccess) return 0;
-    return (int64_t)(total - left) - memory_total(&backend->held);
+    bool known = cudaMemGetInfo(&left, &total) == cudaSuccess;
+    return known ? (int64_t)(total - left) - memory_total(&backend->held) : 0;
 }
 
 // Returns `bytes`, rounded up to full pages if other processes map the memory, so that its pages hold nothing else.

@@ -5,10 +5,6 @@
 #include "backend/backend.h"
 #include "comm/comm.h"
 
-#include <sys/cdefs.h>
-
-__BEGIN_DECLS
-
 // The use of a group, which decides its communicators and streams.
 typedef enum CommUse {
     // Sums and gathers with results that compute reads, on a separate stream. They start after all work queued on
@@ -42,5 +38,3 @@ Comm *comm_copy_create(Backend *backend, Comm *other, Comm *host, bool demanded,
 // Creates a group that communicates through host memory and `host`. It is slow, but allows ranks to share a GPU, which
 // NCCL refuses. Takes ownership of `host` if `owns`, even on failure. NULL with err.
 Comm *comm_staged_create(Backend *backend, Comm *host, bool owns, Error *err);
-
-__END_DECLS

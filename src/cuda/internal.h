@@ -4,10 +4,6 @@
 #include "backend/attention_scratch.h"
 #include "cuda.h"
 
-#include <sys/cdefs.h>
-
-__BEGIN_DECLS
-
 // --- backend_cuda.cpp
 // Returns the end of an error message: a remedy if this process has lost its device, else "".
 const char *cuda_remedy(void);
@@ -106,5 +102,3 @@ void cuda_take_back(CudaBackend *cuda, const void *memory); // removes `memory` 
 void cuda_give_back(Backend *backend, void *memory, int64_t bytes);
 int cuda_pin(Backend *backend, void *host, int64_t bytes, Error *err);
 void cuda_unpin(Backend *backend, void *host);
-
-__END_DECLS

@@ -16,7 +16,6 @@
 #include <cublasLt.h>
 #include <cstring>
 #include <map>
-#include <new>
 
 // Shapes, layout, types, alignment and multiprocessors of a product.
 typedef std::array<int64_t, PRODUCT_KEY> MatmulKey;
@@ -36,9 +35,7 @@ struct CudaMatmul {
 };
 
 int cuda_matmul_create(CudaBackend *cuda, Error *err) {
-    CudaMatmul *matmul = new (std::nothrow) CudaMatmul();
-    if (matmul == NULL) return error_set(err, EXIT_FAILED, "cannot allocate memory for matrix products");
-    cuda->matmul = matmul;
+    CudaMatmul *matmul = cuda->matmul = new CudaMatmul();
     cuda->backend.library = (int64_t)cublasLtGetVersion();
     cublasStatus_t status = cublasLtCreate(&matmul->handle);
     if (status != CUBLAS_STATUS_SUCCESS)

@@ -66,13 +66,6 @@ void batch_rehearse(Stage *stage) {
     free(places);
 }
 
-// A batch's source; only one is set. training: shuffled samples. validation: samples in file order. evaluation: rows.
-typedef struct BatchSource {
-    const Blend *training;
-    const Dataset *validation;
-    const Evaluation *evaluation;
-} BatchSource;
-
 // Chooses tokens of sequence j for the masked objective (Devlin et al. 2018). 8 in 10 chosen tokens become mask_token,
 // 1 in 10 becomes a random token and 1 in 10 stays. The tokens that are not chosen have no target. The result for token
 // i of the sequence depends only on (seed, position, i).
@@ -91,10 +84,12 @@ static void batch_mask_(Batch *batch, uint64_t position, int64_t j) {
     }
 }
 
-// Loads and uploads a batch. `first`: position of its first sequence, over all data ranks.
-static int batch_load_(Batch *batch, const BatchSource *source, int64_t first, Error *err) {
+// Loads and uploads a batch of one source: shuffled samples, samples in file order, or rows; the others are NULL.
+// `first`: position of its first sequence, over all data ranks.
+static int batch_load_(Batch *batch, const Blend *training, const Dataset *validation, const Evaluation *evaluation,
+                       int64_t first, Error *err) {
     Stage *stage = batch->stage;
-    stage->documents = batch->places != NULL && source->evaluation == NULL; // a row of an evaluation is one document
+    stage->documents = batch->places != NULL && evaluation == NULL; // a row of an evaluation is one document
     if (!stage->at.first && !stage->at.last && !stage->documents) return 0;
     bool masked = batch->config->train.objective == OBJECTIVE_MASKED;
     int64_t b = stage->at.shape.batch, rows = stage->at.rows;
@@ -103,13 +98,12 @@ static int batch_load_(Batch *batch, const BatchSource *source, int64_t first, E
         for (int64_t j = 0; j < b; j++, position++) {
             int32_t *inputs = batch->tokens + j, *targets = batch->targets + j;
             int failed = 0;
-            if (source->evaluation != NULL) evaluation_fetch(source->evaluation, position, inputs, targets, b);
-            else if (source->validation != NULL)
-                failed = dataset_fetch(source->validation, position, inputs, targets, b, err);
-            else failed = blend_fetch(source->training, batch->config->train.seed, position, inputs, targets, b, err);
+            if (evaluation != NULL) evaluation_fetch(evaluation, position, inputs, targets, b);
+            else if (validation != NULL) failed = dataset_fetch(validation, position, inputs, targets, b, err);
+            else failed = blend_fetch(training, batch->config->train.seed, position, inputs, targets, b, err);
             if (failed != 0) return -1;
             if (!masked) continue;
-            batch_mask_(batch, (uint64_t)(source->training != NULL ? position : -1 - position), j);
+            batch_mask_(batch, (uint64_t)(training != NULL ? position : -1 - position), j);
         }
         if (stage->at.first) batch_upload(stage, stage->tokens + i * rows, batch->tokens);
         if (stage->at.last) batch_upload(stage, stage->targets + i * rows, batch->targets);
@@ -132,8 +126,7 @@ int64_t batch_position(const Batch *batch, int64_t step) {
 }
 
 int batch_train(Batch *batch, const Blend *blend, int64_t step, Error *err) {
-    BatchSource source = {.training = blend};
-    return batch_load_(batch, &source, batch_position(batch, step - 1), err);
+    return batch_load_(batch, blend, NULL, NULL, batch_position(batch, step - 1), err);
 }
 
 void batch_expect(const Batch *batch, const Blend *blend, int64_t step) {
@@ -145,11 +138,9 @@ void batch_expect(const Batch *batch, const Blend *blend, int64_t step) {
 }
 
 int batch_validate(Batch *batch, const Dataset *dataset, int64_t index, Error *err) {
-    BatchSource source = {.validation = dataset};
-    return batch_load_(batch, &source, index * batch->config->train.global_batch, err);
+    return batch_load_(batch, NULL, dataset, NULL, index * batch->config->train.global_batch, err);
 }
 
 int batch_evaluate(Batch *batch, const Evaluation *evaluation, int64_t index, Error *err) {
-    BatchSource source = {.evaluation = evaluation};
-    return batch_load_(batch, &source, index * batch->config->train.global_batch, err);
+    return batch_load_(batch, NULL, NULL, evaluation, index * batch->config->train.global_batch, err);
 }

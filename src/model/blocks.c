@@ -19,25 +19,20 @@ static void blocks_wait_(Pass *pass, CommRequest *request) {
     blocks_poll_(pass);
 }
 
-// Starts the gather of `count` elements of every rank. follows: see CommRequest.
-static void gather_(Pass *pass, CommRequest *request, void *out, const void *in, int64_t count, CommType type,
-                    bool follows) {
+// Starts a collective of the tensor ranks. follows: see CommRequest.
+static void start_(Pass *pass, CommRequest *request, CommOperation operation, void *out, const void *in, int64_t count,
+                   CommType type, bool follows) {
     Comm *t = pass->tensor;
     *request = (CommRequest){.follows = follows};
-    if (t->collective(t, COMM_ALL_GATHER, NO_ROOT, out, in, count, type, request, pass->err) != 0)
-        request->active = false;
+    if (t->collective(t, operation, NO_ROOT, out, in, count, type, request, pass->err) != 0) request->active = false;
 }
 
 // Starts the sum over tensor ranks of `partial`. This rank's `rows` of the sum go to `out`; without sequence
 // parallelism the complete sum replaces `partial`.
 static void sum_rows_(Pass *pass, CommRequest *request, void *out, void *partial, int64_t rows, bool follows) {
-    Comm *t = pass->tensor;
-    int64_t count = rows * pass->shape->hidden;
-    *request = (CommRequest){.follows = follows};
     bool scatters = pass->shape->sequence;
-    if (t->collective(t, scatters ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE, NO_ROOT, scatters ? out : partial, partial,
-                      count, comm_type_(pass), request, pass->err) != 0)
-        request->active = false;
+    start_(pass, request, scatters ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE, scatters ? out : partial, partial,
+           rows * pass->shape->hidden, comm_type_(pass), follows);
 }
 
 // Lays out the gathered rows as an operand of a FactorKind. For 8-bit kinds, *scales is the memory into which the
@@ -66,10 +61,10 @@ void block_gather(Pass *pass, Gathered what, Factor x) {
     pass->gathering[what] = true;
     if (x.kind != FACTOR_PLAIN && what == GATHERED_GRADIENT) quantized_make(pass, &x, s->shard_rows, s->hidden);
     gather_layout_(s, x.kind, pass->gathered[what], &all, &scales);
-    gather_(pass, &pass->gather[what][0], (void *)all.data, x.data, s->shard_rows * s->hidden,
-            x.kind == FACTOR_PLAIN ? comm_type_(pass) : COMM_BYTE, false);
+    start_(pass, &pass->gather[what][0], COMM_ALL_GATHER, (void *)all.data, x.data, s->shard_rows * s->hidden,
+           x.kind == FACTOR_PLAIN ? comm_type_(pass) : COMM_BYTE, false);
     int64_t bytes = factor_scale_bytes(x.kind, s->shard_rows, s->hidden);
-    if (bytes > 0) gather_(pass, &pass->gather[what][1], scales, x.scales, bytes, COMM_BYTE, true);
+    if (bytes > 0) start_(pass, &pass->gather[what][1], COMM_ALL_GATHER, scales, x.scales, bytes, COMM_BYTE, true);
 }
 
 Factor block_gathered(Pass *pass, Gathered what, Factor x) {
@@ -141,8 +136,8 @@ void column_forward(Pass *pass, void *y, void *aux, Factor x, const Tensor *w, c
     for (int c = 0; c < s->strips; c++) {
         RowStrip strip = strip_(s, c);
         const char *from = (const char *)x.data + strip.shard;
-        gather_(pass, &pass->strip[c], gathered + strip.gathered, from, strip.rows * s->hidden, comm_type_(pass),
-                c > 0);
+        start_(pass, &pass->strip[c], COMM_ALL_GATHER, gathered + strip.gathered, from, strip.rows * s->hidden,
+               comm_type_(pass), c > 0);
     }
     for (int c = 0; c < s->strips; c++) {
         RowStrip strip = strip_(s, c);

@@ -158,66 +158,59 @@ Shape shape_dense(const Shape *shape) {
 
 void shape_from_config(Shape *shape, const Config *config, Backend *be, int stage, int tensor_rank) {
     const ModelConfig *m = &config->model;
-    int64_t t = config->parallel.tensor, b = config->schedule.micro_batch, n = config_slices(config);
-    int64_t c = config->parallel.context, s = m->seq_len / n / c, dim = m->head_dim;
-    const AttentionConfig *a = &config->attention;
-    int64_t heads = m->heads / t, kv_heads = m->kv_heads / t, first = (n - 1) * s;
-    int mode = config_attention(config, stage);
-    AttentionShape attention;
-    memset(&attention, 0, sizeof attention); // plans compare shapes as bytes
-    attention.batch = b, attention.seq = s, attention.first = first;
-    attention.heads = heads, attention.kv_heads = kv_heads, attention.head_dim = dim;
-    attention.value_dim = m->kv_lora > 0 ? m->v_dim : dim;
-    attention.mode = mode, attention.softmax = a->softmax, attention.deterministic = a->deterministic;
-    attention.full = !m->causal, attention.documents = config->data.mask_documents != 0;
+    const int64_t t = config->parallel.tensor, c = config->parallel.context;
+    const int overlap = config->parallel.overlap;
     shape->element = config->train.precision == PRECISION_BF16 ? 2 : 4;
-    if (mode == ATTENTION_FLASH && !be->own_sums &&
-        attention_without_flash(&attention, shape->element, be->capability) != NULL)
-        attention.mode = ATTENTION_RECOMPUTE;
-    shape->batch = b;
-    shape->seq = s;
-    shape->slices = n;
+    shape->batch = config->schedule.micro_batch;
+    shape->slices = config_slices(config);
+    shape->seq = m->seq_len / shape->slices / c;
+    shape->rows = shape->seq * shape->batch;
+    shape->hidden = m->hidden;
+    shape->tensor_rank = tensor_rank;
+    shape->tensor_ranks = (int)t;
     shape->context_ranks = (int)c;
     shape->pieces = c > 1 ? CONTEXT_PIECES : 1;
-    shape->rows = s * b;
     shape->sequence = config->parallel.sequence && t > 1;
-    bool beside = config->parallel.overlap >= OVERLAP_ON || (config->parallel.overlap == OVERLAP_AUTO && !be->own_sums);
     shape->shard_rows = shape->sequence ? shape->rows / t : shape->rows;
     shape->copies = !be->own_sums && config_copies(config);
-    shape->overlap = beside && t > 1;
+    shape->overlap = t > 1 && (overlap >= OVERLAP_ON || (overlap == OVERLAP_AUTO && !be->own_sums));
     shape->fp8 = config->train.fp8;
     quantized_shape(shape, families[m->family].biased);
     // With fp8 there is one strip: more strips would have scales of their own, and so other bits.
-    shape->hidden = m->hidden;
-    shape->strips = shape->overlap && shape->fp8 == FP8_OFF ? shape_strips_(be, shape, config->parallel.overlap) : 1;
-    memcpy(&shape->attention, &attention, sizeof attention);
-    shape->latent = (LatentShape){0};
-    shape->query_cols = attention.heads * dim;
-    shape->qkv_cols = (attention.heads + 2 * attention.kv_heads) * dim;
+    shape->strips = shape->overlap && shape->fp8 == FP8_OFF ? shape_strips_(be, shape, overlap) : 1;
+
+    AttentionShape *a = &shape->attention;
+    a->batch = shape->batch, a->seq = shape->seq, a->first = (shape->slices - 1) * shape->seq;
+    a->heads = m->heads / t, a->kv_heads = m->kv_heads / t, a->head_dim = m->head_dim;
+    a->value_dim = m->kv_lora > 0 ? m->v_dim : m->head_dim;
+    a->mode = config_attention(config, stage), a->softmax = config->attention.softmax;
+    a->deterministic = config->attention.deterministic;
+    a->full = !m->causal, a->documents = config->data.mask_documents != 0;
+    if (a->mode == ATTENTION_FLASH && !be->own_sums &&
+        attention_without_flash(a, shape->element, be->capability) != NULL)
+        a->mode = ATTENTION_RECOMPUTE;
+    shape->query_cols = a->heads * a->head_dim;
+    shape->qkv_cols = attention_qkv_width(a);
     shape->ffn = m->ffn / t;
     shape->mlp_cols = (families[m->family].gated ? 2 : 1) * shape->ffn;
     if (m->experts > 0) shape_experts_(shape, config);
     if (m->kv_lora > 0) shape_latent_(shape, m);
     shape->vocab_width = config_padded_vocab(config) / t;
     shape->vocab_first = tensor_rank * shape->vocab_width;
-    int64_t left = m->vocab - shape->vocab_first;
-    shape->vocab_count = left < 0 ? 0 : left < shape->vocab_width ? left : shape->vocab_width;
-    shape->tensor_rank = tensor_rank;
-    shape->tensor_ranks = (int)t;
+    shape->vocab_count = min_i64(max_i64(m->vocab - shape->vocab_first, 0), shape->vocab_width);
     shape->norm_eps = m->norm_eps;
     shape->z_loss = (float)config->train.z_loss;
     shape->qk_norm = m->qk_norm;
     shape->pointwise = config_pointwise(config, stage);
+
     // The last piece sees all keys. In total, the pieces of every context rank see as many keys as rank 0's pieces.
-    AttentionShape last = attention, piece = attention;
+    AttentionShape last = *a, piece = *a;
     last.seq /= shape->pieces, last.first = m->seq_len - last.seq;
     piece.seq = last.seq;
-    shape->context_rank = 0, shape->saved_bytes = 0;
     for (int i = 0; i < shape->pieces; i++) {
         if (c > 1) piece.first = context_place(shape, i);
         shape->saved_bytes += attention_saved(&piece, shape->element);
     }
     shape->scratch_bytes = be->attention_scratch(be, &last);
-    shape->workspace_bytes =
-        be->workspace_bytes == NULL ? 0 : be->workspace_bytes(be, shape->shard_rows, m->hidden, &attention);
+    if (be->workspace_bytes != NULL) shape->workspace_bytes = be->workspace_bytes(be, shape->shard_rows, m->hidden, a);
 }

@@ -1,5 +1,6 @@
 // Operands of eight bits (quantized.h).
 #include "quantized.h"
+#include "base/units.h"
 
 #include <assert.h>
 
@@ -32,10 +33,8 @@ Factor quantized_at(const void *memory, const void *source, int kind, int64_t ro
 }
 
 int64_t quantized_bytes(const Shape *s, int kind, int64_t rows, int64_t cols) {
-    Layout layout = {NULL, 0};
     if (kind == FACTOR_PLAIN) return rows * cols * s->element;
-    lay_factor_(&layout, NULL, rows, cols, kind);
-    return layout.used;
+    return memory_round(rows * cols) + memory_round(factor_scale_bytes(kind, rows, cols));
 }
 
 void quantized_make(Pass *pass, const Factor *operand, int64_t rows, int64_t cols) {
@@ -45,14 +44,11 @@ void quantized_make(Pass *pass, const Factor *operand, int64_t rows, int64_t col
 
 int64_t quantized_work_bytes(const Shape *s) {
     const int64_t widths[] = {s->hidden, s->query_cols, s->qkv_cols, s->ffn, s->mlp_cols};
+    int kind = kind_(s->fp8, FACTOR_INPUT);
     int64_t most = 0;
-    for (int i = 0; s->fp8 != FP8_OFF && i < 5; i++)
-        for (int transposed = 0; transposed < 2; transposed++) {
-            Layout layout = {NULL, 0};
-            lay_factor_(&layout, NULL, transposed ? widths[i] : s->rows, transposed ? s->rows : widths[i],
-                        kind_(s->fp8, FACTOR_INPUT));
-            most = layout.used > most ? layout.used : most;
-        }
+    for (int i = 0; kind != FACTOR_PLAIN && i < 5; i++)
+        most = max_i64(
+            most, max_i64(quantized_bytes(s, kind, s->rows, widths[i]), quantized_bytes(s, kind, widths[i], s->rows)));
     return most;
 }
 

@@ -219,7 +219,7 @@ MISTAKES = [
             "int status = cudaStreamWaitEvent(compute, self->pushed[number % PUSHED], 0);", "int status = cudaSuccess;",
             WIDE + SEQUENCE, RACE),
     Mistake("memory_is_said_to_be_free_already", "src/model/blocks.c",
-            "comm_type_(pass),\n                c > 0);", "comm_type_(pass),\n                true);",
+            "comm_type_(pass), c > 0);", "comm_type_(pass), true);",
             (*TWO, *WIDE, *SEQUENCE, "parallel.overlap=2"), f"{RACE}|nothing has written|announces. failed"),
     Mistake("a_peer_is_never_told_that_it_may_write", "src/cuda/comm_copy.cpp",
             "for (int i = 1; i < comm->size && status == cudaSuccess && !request->follows",

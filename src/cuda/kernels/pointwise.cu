@@ -101,32 +101,20 @@ namespace {
 
 template <typename T, int W>
 __global__ void __launch_bounds__(THREADS)
-    sum_blocks_kernel(T *out, const T *own, const T *others, int ranks, int rank, int64_t stride, int64_t count) {
+    sum_blocks_kernel(T *out, const T *own, const T *others, int ranks, int rank, int64_t count) {
     int64_t at = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * W;
-    if (at + W > count) return;
-    auto block = [&](int q) { return (q == rank ? own : others + q * stride) + at; };
+    if (at >= count) return;
+    auto block = [&](int q) { return (q == rank ? own : others + q * count) + at; };
     store_floats<T, W>(out + at, sum_pieces<T, W>(ranks, block));
-}
-
-template <typename T, int W>
-void sum_blocks_launch_(Backend *backend, T *out, const T *own, const T *others, int ranks, int rank, int64_t stride,
-                        int64_t count) {
-    CUDA_LAUNCH(backend, launch_blocks(count, THREADS * W), THREADS, 0, (sum_blocks_kernel<T, W>), out, own, others,
-                ranks, rank, stride, count);
-}
-
-template <typename T>
-void sum_blocks_(Backend *backend, T *out, const T *own, const T *others, int ranks, int rank, int64_t count) {
-    int64_t whole = aligned_16(out, own, others) && count % PACK<T> == 0 ? count : 0;
-    sum_blocks_launch_<T, PACK<T>>(backend, out, own, others, ranks, rank, count, whole);
-    sum_blocks_launch_<T, 1>(backend, out + whole, own + whole, others + whole, ranks, rank, count, count - whole);
 }
 
 } // namespace
 
 void cuda_sum_blocks(Backend *backend, void *out, const void *own, const void *others, int ranks, int rank,
                      int64_t count) {
-    FOR_ELEMENT(backend, (sum_blocks_<T>(backend, (T *)out, (const T *)own, (const T *)others, ranks, rank, count)));
+    FOR_WIDTH(backend, aligned_16(out, own, others) && count % PACK<T> == 0,
+              CUDA_LAUNCH(backend, launch_blocks(count, THREADS * W), THREADS, 0, (sum_blocks_kernel<T, W>), (T *)out,
+                          (const T *)own, (const T *)others, ranks, rank, count));
 }
 
 void cuda_gelu_forward(Backend *backend, void *out, const void *x, int64_t count) {
