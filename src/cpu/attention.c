@@ -29,8 +29,8 @@ static QueryBlock attention_block_at_(const Head *h, int64_t index) {
 
 static int64_t blocks_of_(int64_t seq) { return (seq + QUERIES - 1) / QUERIES; }
 
-// A thread's own workspace, in one piece. p: kept bf16 probabilities as floats; slopes: gradients of the scores; sums: out
-// or dq.
+// A thread's own workspace, in one piece. p: kept bf16 probabilities as floats; slopes: gradients of the scores; sums:
+// out or dq.
 typedef struct ThreadSpace {
     float *gemm, *p, *slopes, *sums; // p, slopes: (QUERIES, KEYS); sums: (QUERIES, head_dim)
 } ThreadSpace;

@@ -21,7 +21,8 @@
 // Distribute loop iterations over the threads: in equal contiguous shares, or (DYNAMIC) one at a time to the next free
 // thread, for iterations that differ in cost. No sum may be carried from one iteration to the next.
 #define CPU_PARALLEL_FOR(backend) CPU_PRAGMA_(omp parallel for num_threads(cpu_self(backend)->threads) schedule(static))
-#define CPU_PARALLEL_FOR_DYNAMIC(backend) CPU_PRAGMA_(omp parallel for num_threads(cpu_self(backend)->threads) schedule(dynamic, 1))
+#define CPU_PARALLEL_FOR_DYNAMIC(backend)                                                                              \
+    CPU_PRAGMA_(omp parallel for num_threads(cpu_self(backend)->threads) schedule(dynamic, 1))
 static inline int cpu_thread(void) { return omp_get_thread_num(); }
 #else
 #define CPU_PARALLEL(backend)             (void)(backend);

@@ -58,8 +58,8 @@ static void count_pieces_(SumWorkspace *workspace, const StageTensors *tensors, 
     workspace->sums = workspace->passing = units < 1 ? 1 : units < SUMS_OVER_DATA ? (int)units : SUMS_OVER_DATA;
 }
 
-// Counts the sum of the embedding's and the head's gradient of a tied weight, between the first stage and the last. With
-// both on this stage there is no sum.
+// Counts the sum of the embedding's and the head's gradient of a tied weight, between the first stage and the last.
+// With both on this stage there is no sum.
 static void count_tied_(SumWorkspace *workspace, const StageTensors *tensors, bool staged) {
     const TensorTable *table = tensors->table;
     Need need = {workspace, 2, staged};

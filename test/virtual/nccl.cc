@@ -305,8 +305,8 @@ void connect(const Part &p) {
 
 // --- queueing
 
-// The bytes of a gather or a scatter are those of all ranks. A reduce and a broadcast send as much as their halves of an
-// all-reduce.
+// The bytes of a gather or a scatter are those of all ranks. A reduce and a broadcast send as much as their halves of
+// an all-reduce.
 Encounter encounter(const Part &p) {
     bool whole = p.kind == KIND_ALL_GATHER || p.kind == KIND_REDUCE_SCATTER, both = p.kind == KIND_ALL_REDUCE;
     int64_t bytes = p.count * width(p.type) * (whole ? p.group->size : 1);
