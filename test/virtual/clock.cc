@@ -45,31 +45,23 @@ const Cost &cost() { return figures()->cost; }
 
 // --- hosts
 
-Letter *find_letter(int from, int to, uint64_t channel, uint64_t number) {
-    for (Letter &letter : timeline()->mail[from][to])
-        if (letter.used && letter.channel == channel && letter.number == number) return &letter;
-    return nullptr;
-}
-
-Gathering *find_gathering(uint64_t channel, uint64_t number) {
-    for (Gathering &g : timeline()->gatherings)
+// Returns the gathering; NULL: nobody has called it. make: an unused one in its place.
+Gathering *find_gathering(uint64_t channel, uint64_t number, bool make = false) {
+    auto &bucket = timeline()->gatherings[(channel + number) % BUCKETS];
+    for (Gathering &g : bucket)
         if (g.used && g.channel == channel && g.number == number) return &g;
+    for (Gathering &g : bucket)
+        if (make && !g.used) return &g;
     return nullptr;
 }
 
-double ends_at(const Gathering *g) {
-    return g == nullptr || g->called < g->ranks ? NEVER : g->latest + ceil(log2(g->ranks)) * cost().latency;
-}
+double ends_at(const Gathering *g) { return g == nullptr || g->called < g->ranks ? NEVER : g->latest + g->takes; }
 
 double known_time(int process, const Watch &watch) {
     Timeline *t = timeline();
-    const Letter *letter;
     switch (watch.kind) {
     case WATCH_MARK: return t->marks[process][watch.index].passed ? t->marks[process][watch.index].time : NEVER;
     case WATCH_LINE: return idle_from(&t->lines[process][watch.index]);
-    case WATCH_LETTER:
-        letter = find_letter(watch.index, process, watch.channel, watch.number);
-        return letter == nullptr ? NEVER : letter->arrives;
     case WATCH_GATHERING: return ends_at(find_gathering(watch.channel, watch.number));
     case WATCH_ROOM: return has_room(&t->lines[process][watch.index]) ? t->now : NEVER;
     case WATCH_BELL: return job()->bell != (uint32_t)watch.number ? t->now : NEVER;
@@ -241,40 +233,14 @@ bool pause_program() {
     return true;
 }
 
-void letter_sent(int to, uint64_t channel, uint64_t number) {
+void gathering_called(uint64_t channel, uint64_t number, int ranks, int hops) {
     ClockLock lock;
+    Gathering *g = find_gathering(channel, number, true);
+    if (g == nullptr) defect("too many messages of hosts are under way");
+    if (!g->used) *g = {true, channel, number, ranks, 0, 0, 0, hops * cost().latency};
+    g->called++;
+    g->latest = timeline()->now;
     here.rounds = 0;
-    for (Letter &letter : timeline()->mail[here.process][to])
-        if (!letter.used) {
-            letter = {true, channel, number, timeline()->now + cost().latency};
-            return;
-        }
-    defect("more than %d host messages from one rank to another are under way", MAIL);
-}
-
-bool letter_arrived(int from, uint64_t channel, uint64_t number) {
-    ClockLock lock;
-    const Letter *letter = find_letter(from, here.process, channel, number);
-    if (letter != nullptr && letter->arrives <= timeline()->now) return true;
-    watch(WATCH_LETTER, from, channel, number);
-    return false;
-}
-
-void letter_taken(int from, uint64_t channel, uint64_t number) {
-    ClockLock lock;
-    Letter *letter = find_letter(from, here.process, channel, number);
-    here.rounds = 0;
-    if (letter != nullptr) letter->used = false;
-}
-
-void gathering_called(uint64_t channel, uint64_t number, int ranks) {
-    ClockLock lock;
-    Gathering *found = find_gathering(channel, number);
-    for (Gathering &g : timeline()->gatherings)
-        if (found == nullptr && !g.used) *(found = &g) = {true, channel, number, ranks, 0, 0, 0};
-    if (found == nullptr) defect("more than %d collectives of hosts are under way", GATHERINGS);
-    found->called++;
-    found->latest = timeline()->now;
 }
 
 bool gathering_met(uint64_t channel, uint64_t number) {
@@ -287,6 +253,7 @@ bool gathering_met(uint64_t channel, uint64_t number) {
 void gathering_left(uint64_t channel, uint64_t number) {
     ClockLock lock;
     Gathering *g = find_gathering(channel, number);
+    here.rounds = 0;
     if (g != nullptr && ++g->left == g->ranks) g->used = false;
 }
 
@@ -299,8 +266,8 @@ void progress_with(void (*progress)(void)) { here.progress = progress; }
 
 void join_timeline() {
     timeline();
-    *program() = {join_timeline,    clock_now,     pause_program,  letter_sent,    letter_arrived, letter_taken,
-                  gathering_called, gathering_met, gathering_left, mpi_unfinished, progress_with};
+    *program() = {join_timeline, clock_now,      pause_program,  gathering_called,
+                  gathering_met, gathering_left, mpi_unfinished, progress_with};
 }
 
 __attribute__((constructor)) void offer_timeline() {

@@ -21,17 +21,15 @@ typedef struct VirtualDry {
     int64_t experts; // > 0: matrix products are those of a loop over so many experts
 } VirtualDry;
 
-// Filled by the library: `join` when it is loaded, the other members when this process has joined virtual time. A host
-// message is identified by its two ranks, its channel (group and tag) and its number in the channel.
+// Filled by the library: `join` when it is loaded, the other members when this process has joined virtual time. A
+// message of hosts is called by its sender and left by its receiver, a collective by all its ranks; both have a channel
+// (of a message: its group, tag and two ranks) and a number in the channel, and take a latency for each hop.
 typedef struct VirtualClock {
     void (*join)(void);
     double (*now)(void);
     // Waits until a query that was answered no would be answered yes. False: there is no such query.
     bool (*pause)(void);
-    void (*sent)(int to, uint64_t channel, uint64_t number);
-    bool (*arrived)(int from, uint64_t channel, uint64_t number);
-    void (*taken)(int from, uint64_t channel, uint64_t number);
-    void (*called)(uint64_t channel, uint64_t number, int ranks); // a collective of the hosts
+    void (*called)(uint64_t channel, uint64_t number, int ranks, int hops);
     bool (*met)(uint64_t channel, uint64_t number);
     void (*left)(uint64_t channel, uint64_t number);
     void (*unfinished)(void);              // MPI itself has work left that takes no virtual time

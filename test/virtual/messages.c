@@ -27,7 +27,7 @@ extern VirtualClock virtual_clock; // dry.c
 typedef struct Pending {
     MPI_Request request;
     MPI_Comm comm;
-    int peer; // rank in comm (in a dry run, in MPI_COMM_WORLD); ALL: every rank
+    int peer; // rank in comm; ALL: every rank
     bool receives;
     void *buffer;
     int64_t bytes;
@@ -61,6 +61,12 @@ static int world_rank_(MPI_Comm comm, int rank) {
     PMPI_Group_free(&group);
     PMPI_Group_free(&world);
     return found;
+}
+
+static int own_(void) {
+    int rank = 0;
+    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    return rank;
 }
 
 static int size_(MPI_Comm comm) {
@@ -160,24 +166,26 @@ static uint64_t next_(uint64_t key) {
 
 enum { GOES = 1, COMES, MEETS };
 
-static uint64_t channel_(MPI_Comm comm, int tag) { return mix_(group_(comm)->id, (uint64_t)tag + 1); }
+static uint64_t channel_(MPI_Comm comm, int tag, int from, int to) {
+    return mix_(mix_(group_(comm)->id, (uint64_t)tag + 1), (uint64_t)from << 32 | (uint64_t)to);
+}
 
 static void date_send_(MPI_Comm comm, int peer, int tag) {
-    int to = world_rank_(comm, peer);
-    uint64_t channel = channel_(comm, tag);
-    virtual_clock.sent(to, channel, next_(mix_(channel, (uint64_t)to * 4 + GOES)));
+    uint64_t channel = channel_(comm, tag, own_(), world_rank_(comm, peer));
+    virtual_clock.called(channel, next_(mix_(channel, GOES)), 1, 1);
 }
 
 static void date_receive_(Pending *p, int tag) {
-    p->channel = channel_(p->comm, tag);
-    p->peer = world_rank_(p->comm, p->peer);
-    p->number = next_(mix_(p->channel, (uint64_t)p->peer * 4 + COMES));
+    p->channel = channel_(p->comm, tag, world_rank_(p->comm, p->peer), own_());
+    p->number = next_(mix_(p->channel, COMES));
 }
 
 static void date_collective_(Pending *p) {
+    int ranks = size_(p->comm), hops = 0;
+    while (1 << hops < ranks) hops++;
     p->channel = mix_(group_(p->comm)->id, 0);
     p->number = next_(mix_(p->channel, MEETS));
-    virtual_clock.called(p->channel, p->number, size_(p->comm));
+    virtual_clock.called(p->channel, p->number, ranks, hops);
 }
 
 // Receives and collectives complete at their virtual time. A send has no time and may need its receiver's progress.
@@ -190,13 +198,10 @@ static int test_dry_(MPI_Request *request, int *done, MPI_Status *status) {
         return code;
     }
     *done = 0;
-    if (p->peer == ALL ? !virtual_clock.met(p->channel, p->number)
-                       : !virtual_clock.arrived(p->peer, p->channel, p->number))
-        return MPI_SUCCESS;
+    if (!virtual_clock.met(p->channel, p->number)) return MPI_SUCCESS;
     do code = PMPI_Test(request, done, status);
     while (code == MPI_SUCCESS && !*done);
-    if (p->peer == ALL) virtual_clock.left(p->channel, p->number);
-    else virtual_clock.taken(p->peer, p->channel, p->number);
+    virtual_clock.left(p->channel, p->number);
     memset(p, 0, sizeof *p);
     return code;
 }
@@ -293,11 +298,10 @@ int MPI_Ibcast(void *data, int count, MPI_Datatype type, int root, MPI_Comm comm
 // Ranks of one virtual node share a machine. Each node has a contiguous block of ranks (VIRTUAL_NODES).
 int MPI_Comm_split_type(MPI_Comm comm, int kind, int key, MPI_Info info, MPI_Comm *out) {
     const char *nodes = getenv("VIRTUAL_NODES");
-    int count = nodes == NULL ? 1 : atoi(nodes), rank = 0, size = size_(MPI_COMM_WORLD);
+    int count = nodes == NULL ? 1 : atoi(nodes), size = size_(MPI_COMM_WORLD);
     if (kind != MPI_COMM_TYPE_SHARED || count <= 1 || size < count)
         return PMPI_Comm_split_type(comm, kind, key, info, out);
-    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    return PMPI_Comm_split(comm, rank / ((size + count - 1) / count), key, out);
+    return PMPI_Comm_split(comm, own_() / ((size + count - 1) / count), key, out);
 }
 
 #endif

@@ -18,8 +18,8 @@ enum {
     WATCHES = 256,
     MEETINGS = 1024,
     FLOWS = 512,
-    MAIL = 128,
-    GATHERINGS = 64
+    BUCKETS = 4096,
+    GATHERINGS = 16
 };
 constexpr double NEVER = INFINITY;
 
@@ -76,21 +76,15 @@ struct Flow {
     double start, bytes;
 };
 
-struct Letter {
-    bool used;
-    uint64_t channel, number;
-    double arrives;
-};
-
-// A collective of the hosts.
+// A message of the hosts, which one calls and one awaits, or a collective of theirs.
 struct Gathering {
     bool used;
     uint64_t channel, number;
     int ranks, called, left;
-    double latest;
+    double latest, takes; // seconds from the latest call on
 };
 
-enum WatchKind { WATCH_MARK, WATCH_LINE, WATCH_LETTER, WATCH_GATHERING, WATCH_BELL, WATCH_MPI, WATCH_ROOM };
+enum WatchKind { WATCH_MARK, WATCH_LINE, WATCH_GATHERING, WATCH_BELL, WATCH_MPI, WATCH_ROOM };
 
 struct Watch {
     WatchKind kind;
@@ -118,10 +112,9 @@ struct Timeline {
     double next[PROCESSES]; // time of the device's next change; NEVER: no change by itself
     int held[PROCESSES];    // multiprocessors
     Host hosts[PROCESSES];
-    Gathering gatherings[GATHERINGS];
+    Gathering gatherings[BUCKETS][GATHERINGS]; // by their channel and number
     Meeting meetings[MEETINGS];
     Flow flows[FLOWS];
-    Letter mail[PROCESSES][PROCESSES][MAIL]; // from..to
     FlagTimes flags[FLAGS];
     Mark marks[PROCESSES][MARKS];
     Line lines[PROCESSES][CONTEXTS];
