@@ -73,33 +73,27 @@ static StageFigures stages_of_1f1b[4];
 
 static StepFigures made_figures(int64_t step) {
     for (int s = 0; s < 4; s++) {
-        StageFigures stage = {
-            .peak_bytes = (4 - s) * 512 * MIB,
-            .activation_bytes = 100 + s,
-            .run.slots_used = 4 - s,
-            .run.slots_lent = s,
-            .run.evictions = s < 2 ? 3 : 0,
-            .run.busy = 12.0,
-            .run.exposed = s == 2 ? 0.0004 : 0.0001,
-            .run.begin = 100.0 + s,
-            .run.end = 121.0 - s,
-        };
-        stages_of_1f1b[s] = stage;
+        stages_of_1f1b[s] = (StageFigures){.peak_bytes = (4 - s) * 512 * MIB,
+                                           .activation_bytes = 100 + s,
+                                           .run.slots_used = 4 - s,
+                                           .run.slots_lent = s,
+                                           .run.evictions = s < 2 ? 3 : 0,
+                                           .run.busy = 12.0,
+                                           .run.exposed = s == 2 ? 0.0004 : 0.0001,
+                                           .run.begin = 100.0 + s,
+                                           .run.end = 121.0 - s};
     }
-    StepFigures figures = {
-        .step = step,
-        .loss = 3.25 + 0.1 * (double)(step % 3),
-        .norm = 1.23,
-        .lr = 3e-4,
-        .seconds = 0.5,
-        .tokens = 2048,
-        .tokens_seen = 2048 * step,
-        .stages = 4,
-        .stage = stages_of_1f1b,
-        .loss_z = 0.5 * (double)(step % 4),
-        .norm_z = -0.5,
-    };
-    return figures;
+    return (StepFigures){.step = step,
+                         .loss = 3.25 + 0.1 * (double)(step % 3),
+                         .norm = 1.23,
+                         .lr = 3e-4,
+                         .seconds = 0.5,
+                         .tokens = 2048,
+                         .tokens_seen = 2048 * step,
+                         .stages = 4,
+                         .stage = stages_of_1f1b,
+                         .loss_z = 0.5 * (double)(step % 4),
+                         .norm_z = -0.5};
 }
 
 static const MetricsSetup known_peak = {8e6, 6e6, 0.02, 4, NULL, NULL, 0, false, NULL};

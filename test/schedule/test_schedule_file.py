@@ -1,11 +1,11 @@
 """A schedule written by a user is proved and printed, or refused with the place of the error. test_bpipe.c tests the
-text form, test_schedule_check.c the proof."""
+text form, test_schedule_check.c the proof. The long form of test_kinds, and its printed tables, are run here, too."""
 
 import re
 import subprocess
 
 import pytest
-from trainer_runs import ROOT, as_options, command, trainer
+from trainer_runs import ROOT, TOOLS, as_options, command, trainer
 
 MINE = """# schedule mine  stages 2  chunks 1  placement loop  microbatches 4  slots 2  edges 2
 stage 0: F0.0 F1.0 I0.0 W0.0 F2.0 I1.0 W1.0 F3.0 I2.0 W2.0 I3.0 W3.0
@@ -87,3 +87,24 @@ def test_a_plan_of_a_list_from_a_file_claims_nothing_about_other_lists(tmp_path)
     assert re.search(r"^mine.txt +\d .* given", ended.stdout, re.M)  # a row of the table
     assert "micro-batch that fits: schedule.file up to 1, BPipe none" in ended.stdout
     assert "schedule  mine, split backwards" in ended.stdout and "\nworld     no number" not in ended.stdout
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("stages", [
+    2, 3, 5, *(pytest.param(p, marks=pytest.mark.soak) for p in range(1, 33) if p not in (2, 3, 5))])
+def test_every_number_of_microbatches_is_sound(stages):
+    ended = subprocess.run([TOOLS / "test_kinds", "all", str(stages), str(stages)], capture_output=True, text=True,
+                           check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_the_rows_of_the_pages_are_printed():
+    """The rows are for eight stages: steps in schedules.md, and the time that evicting costs in bpipe.md."""
+    printed = subprocess.run([TOOLS / "test_kinds", "tables"], capture_output=True, text=True, check=True).stdout
+    schedules, bpipe = ((ROOT / "docs" / name).read_text() for name in ("schedules.md", "bpipe.md"))
+    eight = [part.strip().splitlines() for part in printed.split("\np = ")[1:] if part.startswith("8,")]
+    assert sorted("lost" in title for title, *_ in eight) == [False, True]
+    for title, *lines in eight:
+        page = bpipe if "lost" in title else schedules
+        rows = page.split(f"{lines[0]}\n{lines[1]}\n")[1].split("\n\n")[0].splitlines()
+        assert len(rows) >= 8 and set(rows) <= set(lines), title
