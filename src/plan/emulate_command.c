@@ -91,7 +91,7 @@ static int emulate_one_(Subject *subject, FILE *file, Error *err) {
     if (tensor > 0)
         fprintf(file, "tensor    collectives over %lld ranks, modelled: %.3f ms a microbatch\n",
                 (long long)(config->parallel.tensor * config->parallel.context), 1e3 * tensor);
-    if (share <= 0) return 0;
+    if (share <= 0 || at->layers == 0) return 0;
     fprintf(file, "MFU       if every stage were like this one and never idle: %.1f%%", 100 * flops / (share * all));
     if (tensor > 0) fprintf(file, " without collectives, %.1f%% with them", 100 * flops / (share * (all + tensor)));
     fputc('\n', file);

@@ -49,6 +49,11 @@ def test_a_stage_alone_takes_the_bytes_that_were_planned(tmp_path, family, stage
     planned = command(family, "-c", config, "--plan", "--json").stdout
     peak = json.loads(planned)["stages"][stage]["peak_bytes"]
     assert f"allocated, {peak:,} bytes" in ended.stdout
+    like = "if every stage were like this one"
+    assert like in ended.stdout
+    none = options(f"parallel.layers={[0 if s == stage else 2 for s in range(4)]}", "model.layers=6")
+    ended = command(family, "-c", config, "--emulate-stage", str(stage), *none)
+    assert ended.returncode == 0 and like not in ended.stdout, ended.stderr
 
 
 @pytest.mark.thorough
