@@ -3,6 +3,7 @@
 #include "restart.h"
 
 #include "base/alloc.h"
+#include "base/units.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,21 +17,14 @@ bool restart_allowed(Restarts *restarts, const JobEnd *end, char why[256]) {
     int cost = further ? 1 : 2;
     restarts->again = true;
     restarts->rank = end->rank;
-    restarts->furthest = end->step > restarts->furthest ? end->step : restarts->furthest;
+    restarts->furthest = max_i64(restarts->furthest, end->step);
     status_copy_text(restarts->action, sizeof restarts->action, end->action);
-    if (same) {
-        snprintf(why, 256, "rank %d was lost twice at %s", end->rank, end->action);
-        return false;
-    }
-    if (restarts->left < cost) {
-        snprintf(why, 256, "%s",
-                 restarts->left == 0
-                     ? "no restart is left (train.max_restarts)"
-                     : "only one restart is left (train.max_restarts), and a loss without a new step costs two");
-        return false;
-    }
-    restarts->left -= cost;
-    return true;
+    if (same) snprintf(why, 256, "rank %d was lost twice at %s", end->rank, end->action);
+    else if (restarts->left == 0) snprintf(why, 256, "no restart is left (train.max_restarts)");
+    else if (restarts->left < cost)
+        snprintf(why, 256, "only one restart is left (train.max_restarts), and a loss without a new step costs two");
+    else return restarts->left -= cost, true;
+    return false;
 }
 
 // Copies the arguments with --resume `dir` in place of any other resume option. The caller frees the list. The folder
@@ -83,8 +77,8 @@ static bool again_(void *context, const JobEnd *end, char ***argv) {
     int64_t lost = end->step - (saved && newest.step > 0 ? newest.step + 1 : end->began);
     if (saved && newest.step > 0) snprintf(from, sizeof from, "step %lld", (long long)newest.step);
     log_line(again->log, "starting the ranks again from %s, with %lld restart%s left; lost: %lld step%s, %.0f s", from,
-             (long long)restarts->left, restarts->left == 1 ? "" : "s", (long long)(lost > 0 ? lost : 0),
-             lost == 1 ? "" : "s", seconds > 0 ? seconds : 0); // the clock may be set back
+             (long long)restarts->left, restarts->left == 1 ? "" : "s", (long long)max_i64(lost, 0),
+             lost == 1 ? "" : "s", max_double(seconds, 0)); // the clock may be set back
     if (saved && again->with == NULL) *argv = again->with = arguments_(*argv, again->dir);
     again->began = now;
     return true;

@@ -60,9 +60,8 @@ static int find_peak_(Run *run, double cores, Error *err) {
     double peak = hardware->peak_tflops;
     bool others = run->device.cuda && planned != NULL && here != NULL && here != planned;
     if (others && peak == gpu_peak(planned, run->config->train.precision)) {
-        if (world_rank(run->world) == 0)
-            log_line(run->log, "hardware.gpu is %s, but the GPU is %s: MFU uses the peak of the actual GPU",
-                     gpu_words[hardware->gpu], run->be->device);
+        log_line(&run->all, "hardware.gpu is %s, but the GPU is %s: MFU uses the peak of the actual GPU",
+                 gpu_words[hardware->gpu], run->be->device);
         return 0;
     }
     if (peak == 0.0 && run->be->peak_tflops == 0.0 && !run->device.cuda) {
@@ -82,7 +81,6 @@ typedef struct RunGroup {
     const char *name;
     int color, key;
     DeviceUse use;
-    bool held; // not converted for device memory; comm_pushed_create takes it over
 } RunGroup;
 
 // Lists all groups, in the order in which every rank makes them. Returns how many.
@@ -103,20 +101,20 @@ static int list_groups_(Run *run, RunGroup group[RUN_MOST_GROUPS]) {
     int context = contexts > 1 ? (at.replica / contexts * p + at.stage) * t + at.tensor : -1;
     run->lanes = p2p_lanes(run->schedule);
     for (int i = 0; i < run->lanes; i++)
-        group[count++] = (RunGroup){&run->lane[i], "pipeline", column, at.stage, USE_NEIGHBOURS, false};
-    group[count++] = (RunGroup){&run->tensor, "tensor", tensor, at.tensor, USE_COMPUTE, false};
-    group[count++] = (RunGroup){&run->data, "data", data, at.replica, USE_BESIDE, false};
+        group[count++] = (RunGroup){&run->lane[i], "pipeline", column, at.stage, USE_NEIGHBOURS};
+    group[count++] = (RunGroup){&run->tensor, "tensor", tensor, at.tensor, USE_COMPUTE};
+    group[count++] = (RunGroup){&run->data, "data", data, at.replica, USE_BESIDE};
     for (int i = 0; i < 2; i++, place = contexts - 1 - place)
-        group[count++] = (RunGroup){&run->context[i], "context", context, place, USE_COMPUTE, false};
-    group[count++] = (RunGroup){&run->pair, "pair", pair, at.stage, USE_PAIR, true};
-    group[count++] = (RunGroup){&run->pair_far, "pair", pair, at.stage, USE_PAIR, false};
-    group[count++] = (RunGroup){&run->tied, "tied", tied && end ? column : -1, at.stage, USE_BESIDE, false};
+        group[count++] = (RunGroup){&run->context[i], "context", context, place, USE_COMPUTE};
+    group[count++] = (RunGroup){&run->pair, "pair", pair, at.stage, USE_PAIR};
+    group[count++] = (RunGroup){&run->pair_far, "pair", pair, at.stage, USE_PAIR};
+    group[count++] = (RunGroup){&run->tied, "tied", tied && end ? column : -1, at.stage, USE_BESIDE};
     // Expert ranks are neighbours in the order of the stage's ranks; every e-th rank holds the same experts.
     int e = (int)c->expert, of_stage = replicas * t, block = at.stage * of_stage;
     int experts = run->config->model.experts > 0 && e > 1 ? block + column / e : -1;
     int same = run->config->model.experts > 0 && of_stage > e ? block + column % e : -1;
-    group[count++] = (RunGroup){&run->experts, "experts", experts, column % e, USE_EXCHANGE, false};
-    group[count++] = (RunGroup){&run->same_experts, "same experts", same, column / e, USE_BESIDE, false};
+    group[count++] = (RunGroup){&run->experts, "experts", experts, column % e, USE_EXCHANGE};
+    group[count++] = (RunGroup){&run->same_experts, "same experts", same, column / e, USE_BESIDE};
     return count;
 }
 
@@ -136,7 +134,7 @@ static int convert_groups_(Run *run, const RunGroup *groups, int count, Error *e
     run->be->blocks = (int)blocks;
     for (int i = 0; i < count; i++) {
         Comm **comm = groups[i].comm;
-        if (*comm == NULL || groups[i].held) continue;
+        if (*comm == NULL || comm == &run->pair) continue; // comm_pushed_create takes over the pair's
         *comm = device_comm(&run->device, run->be, *comm, groups[i].use, err);
         if (*comm == NULL) return -1;
     }
@@ -173,16 +171,15 @@ int run_check_start(const Config *config, const char *program, const Model *mode
     Schedule *schedule = run_schedule_(config, ask, err);
     bool proved = schedule != NULL && (!run_trains(ask) || plan_check_ramp(config, schedule, err) == 0);
     Backend *be = proved ? planner_backend(config, err) : NULL;
-    Plan plan = {0};
     int status = be == NULL ? -1 : 0;
-    if (status == 0) plan = plan_make(model, config, schedule, be);
-    if (status == 0)
+    if (be != NULL) {
+        Plan plan = plan_make(model, config, schedule, be);
         status = plan_check_machine(&plan, config, program, device_has_gpus(config, config_world(config)), err);
-    plan_free(&plan);
-    if (be != NULL) be->destroy(be);
+        plan_free(&plan);
+        be->destroy(be);
+    }
     schedule_free(schedule);
-    if (status == 0) status = check_checkpoints_(config, ask, err);
-    if (status != 0) return -1;
+    if (status != 0 || check_checkpoints_(config, ask, err) != 0) return -1;
     if (!run_trains(ask) && ask->resume == NULL && config->checkpoint.init_from[0] == '\0')
         return error_set(err, EXIT_USAGE,
                          "--%s: no model is given; give --resume DIR with a run's checkpoints, or "

@@ -57,8 +57,7 @@ int run_tune(Run *run, Error *err) {
     else if (status == 0)
         log_status(&run->all, "%s: %s has one kernel for each product: nothing to choose", path, run->be->device);
     products_free(&chosen);
-    free(mine);
-    free(all);
+    free_all(mine, all);
     return status;
 }
 
@@ -67,28 +66,24 @@ int run_read_products(Run *run, Error *err) {
     const char *path = run->config->hardware.products_file;
     Error mine = {0};
     int64_t length = 0;
-    char note[CONFIG_TEXT + 160], *text = NULL;
-    if (world_rank(run->world) == 0) text = file_read_whole(path, MOST, &length, &mine);
+    char note[CONFIG_TEXT + 160] = "";
+    char *text = world_rank(run->world) == 0 ? file_read_whole(path, MOST, &length, &mine) : NULL;
     int status = world_agree(run->world, &mine, err);
     if (status == 0) status = world_broadcast(run->world, &length, sizeof length, err);
-    if (status == 0 && text == NULL) text = xcalloc((size_t)length + 1, 1);
+    if (text == NULL) text = xcalloc((size_t)length + 1, 1);
     if (status == 0) status = world_broadcast(run->world, text, length, err);
-    if (status == 0) {
-        products_read(&run->products, text, length, path, run->be->device, run->be->library, note, &mine);
-        status = world_agree(run->world, &mine, err);
-    }
-    // If the file does not match the GPUs of all ranks, no rank uses it: replicas would sum in different orders.
-    double odd = status == 0 && note[0] != '\0';
-    if (status == 0) status = world_max(run->world, &odd, 1, err);
-    if (status == 0 && odd > 0) {
-        products_free(&run->products);
-        if (note[0] == '\0')
-            snprintf(note, sizeof note,
-                     "hardware.products_file %s does not match the GPUs of all ranks: "
-                     "the library's first suggestions are used",
-                     path);
-        log_line(&run->all, "%s", note);
-    }
+    if (status == 0) products_read(&run->products, text, length, path, run->be->device, run->be->library, note, &mine);
     free(text);
-    return status;
+    // If the file does not match the GPUs of all ranks, no rank uses it: replicas would sum in different orders.
+    double odd = note[0] != '\0';
+    if (status != 0 || world_agree(run->world, &mine, err) != 0 || world_max(run->world, &odd, 1, err) != 0) return -1;
+    if (odd == 0) return 0;
+    products_free(&run->products);
+    if (note[0] == '\0')
+        snprintf(note, sizeof note,
+                 "hardware.products_file %s does not match the GPUs of all ranks: the library's first suggestions are "
+                 "used",
+                 path);
+    log_line(&run->all, "%s", note);
+    return 0;
 }
