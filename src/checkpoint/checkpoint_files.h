@@ -116,18 +116,18 @@ void directory_remove(const char *path);
 // checkpoint has the largest sequence number. No decision depends on a clock.
 
 typedef struct Candidates {
-    bool itself;           // true: the directory is a checkpoint; names is NULL, count and complete are 1
-    int64_t count;         // number of candidates
-    int64_t complete;      // number of candidates with a readable manifest, all of one run
-    CheckpointName *names; // (count), in the order tried: damaged ones (reported and skipped), then newest to oldest
+    int64_t count;    // number of candidates
+    int64_t complete; // number of candidates with a readable manifest, all of one run
+    // (count), in the order tried: damaged ones (reported and skipped), then newest to oldest. A single name "" is the
+    // directory itself.
+    CheckpointName *names;
 } Candidates;
 
 // Lists the checkpoints in `dir` that a run can resume from; a missing directory has no checkpoints. any_run: if `dir`
 // has checkpoints of several runs, lists those of the run that saved last. Without `any_run`, several runs are an
 // error. if_any: errors name --resume-if-any instead of --resume. -1 with err: code 2 for several runs or for a model
-// without a training state; code 1 if the disk cannot read a checkpoint. Call candidates_free in both cases.
+// without a training state; code 1 if the disk cannot read a checkpoint. The caller frees the names.
 int candidates_find(Candidates *candidates, const char *dir, bool any_run, bool if_any, Error *err);
-void candidates_free(Candidates *candidates);
 
 // Returns the option that named the directory: --resume or --resume-if-any.
 const char *resume_option(bool if_any);

@@ -2,6 +2,8 @@
 // process that starts the ranks can also call them and report a mistake on the command line at once.
 #include "checkpoint_files.h"
 
+#include "base/alloc.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -18,13 +20,16 @@ static bool has_(const char *dir, const char *name) {
 const char *resume_option(bool if_any) { return if_any ? "--resume-if-any" : "--resume"; }
 
 int candidates_find(Candidates *candidates, const char *dir, bool any_run, bool if_any, Error *err) {
-    *candidates = (Candidates){has_(dir, CHECKPOINT_MANIFEST) || has_(dir, CHECKPOINT_TRAINING), 1, 1, NULL};
-    if (candidates->itself) return 0;
-    candidates->complete = 0;
+    *candidates = (Candidates){0};
+    if (has_(dir, CHECKPOINT_MANIFEST) || has_(dir, CHECKPOINT_TRAINING)) { // the directory itself: no name
+        *candidates = (Candidates){1, 1, xcalloc(1, sizeof *candidates->names)};
+        return 0;
+    }
     if (checkpoint_list(dir, &candidates->names, &candidates->count, err) != 0) return -1;
     CheckpointName *names = candidates->names;
-    for (int64_t i = 0; i < candidates->count; i++) candidates->complete += names[i].complete;
-    int64_t newest = candidates->count - candidates->complete, kept = newest; // damaged checkpoints come first
+    int64_t newest = 0; // damaged checkpoints come first
+    while (newest < candidates->count && !names[newest].complete) newest++;
+    int64_t kept = newest;
     for (int64_t i = newest; i < candidates->count; i++) {
         if (names[i].run == names[newest].run) names[kept++] = names[i];
         else if (!any_run)
@@ -38,11 +43,6 @@ int candidates_find(Candidates *candidates, const char *dir, bool any_run, bool 
     if (candidates->count > 0 || (!has_(dir, CHECKPOINT_INDEX) && !has_(dir, "model.safetensors"))) return 0;
     return error_set(err, EXIT_USAGE, "%s %s: holds only weights, no training state; set checkpoint.init_from to it",
                      resume_option(if_any), dir);
-}
-
-void candidates_free(Candidates *candidates) {
-    free(candidates->names);
-    memset(candidates, 0, sizeof *candidates);
 }
 
 // --- runs
@@ -77,42 +77,36 @@ int checkpoint_check_resume(const Config *config, const char *resume, bool if_an
         status = error_set(err, EXIT_USAGE, "--resume %s: %s; name a folder with a run's checkpoints%s%s", resume, what,
                            trains ? ", or start at step 0 with --resume-if-any " : "", trains ? resume : "");
     }
-    candidates_free(&candidates);
+    free(candidates.names);
     return status;
 }
 
-// If the run resumes from checkpoint.dir, candidates_find has already checked that it contains only one run.
 int checkpoint_check_dir(const Config *config, const char *resume, Error *err) {
     const char *dir = config->checkpoint.dir;
     if (dir[0] == '\0' || config->checkpoint.overwrite) return 0;
-    bool same = resume != NULL && same_file(resume, dir);
-    bool within = resume != NULL && !same && checkpoint_lies_in(resume, dir);
-    // Without a readable manifest, the run to resume is unknown. Loading refuses a damaged checkpoint later.
+    // candidates_find has already checked that a folder to resume from has only one run. If the checkpoint to resume
+    // has no readable manifest, its run is unknown, and loading refuses it later.
     Manifest manifest = {0};
-    bool known = within && manifest_read(&manifest, resume, NULL) == 0;
+    bool same = resume != NULL && same_file(resume, dir), within = resume != NULL && checkpoint_lies_in(resume, dir);
+    bool unknown = within && manifest_read(&manifest, resume, NULL) != 0;
+    uint64_t run = manifest.run;
+    manifest_free(&manifest);
+    if (same || unknown) return 0;
     CheckpointName *list = NULL;
     int64_t count = 0;
     Error unreadable = {0};
     int status = checkpoint_list(dir, &list, &count, &unreadable);
     if (status != 0) error_set(err, unreadable.code, "checkpoint.dir: %s", unreadable.text);
-    // A checkpoint of another run, the newest complete one if possible.
-    const CheckpointName *found = NULL;
-    for (int64_t i = 0; i < count && status == 0 && !same && within == known; i++) {
-        bool other = !known || (list[i].complete && list[i].run != manifest.run);
-        if (other && (found == NULL || (list[i].complete && !found->complete))) found = &list[i];
+    const CheckpointName *found = NULL; // a checkpoint of another run, a complete one if possible
+    for (int64_t i = 0; i < count && status == 0; i++) {
+        bool other = !within || (list[i].complete && list[i].run != run);
+        if (other && (found == NULL || list[i].complete > found->complete)) found = &list[i];
     }
-    if (found != NULL && known)
+    if (found != NULL)
         status = config_error(config, "checkpoint.dir", err,
-                              "%s holds %s of another run, not of the one to resume; name another folder, or set "
-                              "checkpoint.overwrite: true to remove the other run's checkpoints",
-                              dir, found->name);
-    else if (found != NULL)
-        status =
-            config_error(config, "checkpoint.dir", err,
-                         "%s holds checkpoints of another run, such as %s; resume from them with --resume %s, name "
-                         "another folder, or set checkpoint.overwrite: true to replace them",
-                         dir, found->name, dir);
-    manifest_free(&manifest);
+                              "%s holds checkpoints of another run, such as %s; resume from them with --resume %s, "
+                              "name another folder, or set checkpoint.overwrite: true to remove them",
+                              dir, found->name, dir);
     free(list);
     return status;
 }

@@ -217,10 +217,11 @@ static int open_checkpoint_(Load *load, const char *dir, TrainingState *state, M
 // Loads the first intact checkpoint of the list and logs why each checkpoint before it was skipped.
 static int try_candidates_(const Candidates *candidates, ResumePoint *point, const char *dir, bool if_any, Load *load,
                            Error *err) {
+    bool itself = candidates->count > 0 && candidates->names[0].name[0] == '\0';
     for (int64_t i = 0; i < candidates->count; i++) {
         char path[CHECKPOINT_PATH];
         Error damage = {0};
-        if (candidates->itself) strcpy(path, dir);
+        if (itself) strcpy(path, dir);
         else if (file_join(path, dir, candidates->names[i].name, err) != 0) return err->everywhere = true, -1;
         if (verify_(load, path, &damage) == 0) {
             Manifest manifest = {0};
@@ -236,7 +237,7 @@ static int try_candidates_(const Candidates *candidates, ResumePoint *point, con
                          "%s has another optimizer's moments: the moments of the layers' matrices start at zero", path);
             return 0;
         }
-        if (!damage.everywhere || candidates->itself) { // ranks cannot communicate, or `dir` names one checkpoint
+        if (!damage.everywhere || itself) { // ranks cannot communicate, or `dir` names one checkpoint
             *err = damage;
             return -1;
         }
@@ -270,15 +271,13 @@ int checkpoint_resume(ResumePoint *point, const char *dir, bool if_any, Stage *s
     int status = world_agree(world, &mine, err);
     if (status == 0) status = world_broadcast(world, &candidates, sizeof candidates, err);
     candidates.names = names; // NULL if this is not rank 0
-    if (status == 0 && !candidates.itself) {
-        int64_t bytes = candidates.count * (int64_t)sizeof *names;
-        if (!first) candidates.names = xmalloc((size_t)bytes);
-        status = world_broadcast(world, candidates.names, bytes, err);
-    }
+    int64_t bytes = candidates.count * (int64_t)sizeof *names;
+    if (status == 0 && !first) candidates.names = xmalloc((size_t)bytes);
+    if (status == 0) status = world_broadcast(world, candidates.names, bytes, err);
     if (status == 0) status = try_candidates_(&candidates, point, plain, if_any, &load, err);
     if (status == 0 && candidates.complete == 0)
         log_status(&load.all, "no complete checkpoint in %s: training starts at step 0", plain);
-    candidates_free(&candidates);
+    free(candidates.names);
     return status;
 }
 
