@@ -35,35 +35,36 @@ typedef struct Sampler {
     int32_t *chosen; // [b] chosen tokens, then whether rank 0 was asked to stop
 } Sampler;
 
-static int spell_(const Tokenizer *tokenizer, const Config *config, const char *prompt, Tokens *tokens, Error *err) {
+// Opens the tokenizer and encodes the prompt (NULL: sample.prompt). Puts the token that begins every document before it
+// (sample.begin), since models are trained on texts after it. *before: 1 if it was put there, else 0.
+static int read_prompt_(Tokenizer *tokenizer, const Config *config, const char *prompt, Tokens *tokens, int64_t *before,
+                        Error *err) {
     char name[CONFIG_TEXT + 32] = "--generate", where[CONFIG_TEXT];
     config_where(config, "sample.prompt", where, sizeof where);
     if (prompt == NULL) snprintf(name, sizeof name, "%s: sample.prompt", where);
-    return tokenizer_encode(tokenizer, name, prompt == NULL ? config->sample.prompt : prompt, tokens, err);
-}
-
-// Puts the token that begins every document before a prompt (sample.begin), since models are trained on texts after it.
-// Returns 1 if it was put there, 0 if not, -1 with err if it is unknown.
-static int begin_(const Tokenizer *tokenizer, const Config *config, Tokens *prompt, Error *err) {
+    *before = 0;
+    if (tokenizer_open(tokenizer, config, err) != 0 ||
+        tokenizer_encode(tokenizer, name, prompt == NULL ? config->sample.prompt : prompt, tokens, err) != 0)
+        return -1;
     int64_t token = tokenizer->end;
-    bool known = token >= 0, wanted = config->sample.begin == BEGIN_ON || (known && tokenizer->kind != TOKENIZER_IDS);
-    if (config->sample.begin == BEGIN_OFF || !wanted) return 0;
-    if (!known)
+    bool known = token >= 0, begin = config->sample.begin == BEGIN_ON;
+    if (config->sample.begin == BEGIN_AUTO) begin = known && tokenizer->kind != TOKENIZER_IDS;
+    if (begin && !known)
         return config_error(config, "sample.begin", err,
                             "the token that begins every document is unknown; use off, or begin the prompt with it");
-    if (prompt->ids[0] == token) return 0;
-    prompt->ids = xrealloc(prompt->ids, (size_t)(prompt->count + 1) * sizeof *prompt->ids);
-    memmove(prompt->ids + 1, prompt->ids, (size_t)prompt->count++ * sizeof *prompt->ids);
-    prompt->ids[0] = (int32_t)token;
-    return 1;
+    if (!begin || tokens->ids[0] == token) return 0;
+    tokens->ids = xrealloc(tokens->ids, (size_t)(tokens->count + 1) * sizeof *tokens->ids);
+    memmove(tokens->ids + 1, tokens->ids, (size_t)tokens->count++ * sizeof *tokens->ids);
+    tokens->ids[0] = (int32_t)token;
+    *before = 1;
+    return 0;
 }
 
 int run_sample_check(const Config *config, const char *prompt, Error *err) {
-    Tokens tokens = {0};
     Tokenizer tokenizer;
-    int status = tokenizer_open(&tokenizer, config, err);
-    if (status == 0) status = spell_(&tokenizer, config, prompt, &tokens, err);
-    if (status == 0) status = begin_(&tokenizer, config, &tokens, err) < 0 ? -1 : 0;
+    Tokens tokens = {0};
+    int64_t before;
+    int status = read_prompt_(&tokenizer, config, prompt, &tokens, &before, err);
     free(tokens.ids);
     return status;
 }
@@ -73,10 +74,7 @@ int run_sampler_create(Run *run, const char *prompt, Error *err) {
     Sampler *sampler = run->sampler = xcalloc(1, sizeof *sampler);
     sampler->rule = (SampleRule){asked->temperature, asked->top_k, (uint64_t)asked->seed};
     sampler->capacity = sample_capacity(&sampler->rule);
-    if (tokenizer_open(&sampler->tokenizer, run->config, err) != 0) return -1;
-    if (spell_(&sampler->tokenizer, run->config, prompt, &sampler->prompt, err) != 0) return -1;
-    sampler->before = begin_(&sampler->tokenizer, run->config, &sampler->prompt, err);
-    if (sampler->before < 0) return -1;
+    if (read_prompt_(&sampler->tokenizer, run->config, prompt, &sampler->prompt, &sampler->before, err) != 0) return -1;
     const Shape *s = &run->stage.at.shape;
     int64_t b = s->batch, most = sampler->prompt.count + asked->tokens, capacity = sampler->capacity;
     int64_t ranks = world_rank(run->world) == 0 ? world_size(run->world) : 0;
