@@ -15,23 +15,16 @@ static void alloc_fail_(void) {
     _exit(EXIT_FAILED);
 }
 
-void *xmalloc(size_t bytes) {
-    void *memory = malloc(bytes > 0 ? bytes : 1);
+static void *sure_(void *memory) {
     if (memory == NULL) alloc_fail_();
     return memory;
 }
 
-void *xcalloc(size_t count, size_t size) {
-    void *memory = calloc(count > 0 ? count : 1, size > 0 ? size : 1);
-    if (memory == NULL) alloc_fail_();
-    return memory;
-}
+void *xmalloc(size_t bytes) { return sure_(malloc(bytes > 0 ? bytes : 1)); }
 
-void *xrealloc(void *memory, size_t bytes) {
-    void *grown = realloc(memory, bytes > 0 ? bytes : 1);
-    if (grown == NULL) alloc_fail_();
-    return grown;
-}
+void *xcalloc(size_t count, size_t size) { return sure_(calloc(count > 0 ? count : 1, size > 0 ? size : 1)); }
+
+void *xrealloc(void *memory, size_t bytes) { return sure_(realloc(memory, bytes > 0 ? bytes : 1)); }
 
 void *xaligned(size_t alignment, size_t bytes) {
     void *memory = NULL;
@@ -43,11 +36,7 @@ void free_pointers(void **pointers, size_t count) {
     for (size_t i = 0; i < count; i++) free(pointers[i]);
 }
 
-FILE *xmemstream(char **text, size_t *length) {
-    FILE *stream = open_memstream(text, length);
-    if (stream == NULL) alloc_fail_();
-    return stream;
-}
+FILE *xmemstream(char **text, size_t *length) { return sure_(open_memstream(text, length)); }
 
 void xmemstream_close(FILE *stream) {
     int failed = ferror(stream);

@@ -5,12 +5,14 @@
 #include <stdint.h>
 #include <time.h>
 
-// Returns seconds since some point before this process started. Async-signal-safe.
-static inline double clock_seconds(void) {
+static inline double clock_of(clockid_t clock) {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(clock, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
+
+// Returns seconds since some point before this process started. Async-signal-safe.
+static inline double clock_seconds(void) { return clock_of(CLOCK_MONOTONIC); }
 
 // Returns nanoseconds since 1970, for dates and for ordering events across hosts. The clock may be set back, and
 // several hosts agree only approximately. Async-signal-safe.
@@ -26,8 +28,4 @@ static inline void clock_sleep(double seconds) {
 }
 
 // Returns the CPU time of the calling thread in seconds; it excludes time in which other programs use the core.
-static inline double clock_thread_seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
+static inline double clock_thread_seconds(void) { return clock_of(CLOCK_THREAD_CPUTIME_ID); }

@@ -38,12 +38,9 @@ void log_at(const Log *log, LogLevel level, const char *format, ...) {
     if (used > (int)sizeof line - 2) used = (int)sizeof line - 2;
     // Make the message printable, as it may quote names from files. Only the line break before "run instead:" (fits.c)
     // is kept.
-    static const char own[] = "\nrun instead: ";
-    char *found = memmem(line, (size_t)used, own, sizeof own - 1);
-    size_t first = found != NULL ? (size_t)(found - line) : (size_t)used, rest = (size_t)used - first;
-    size_t length = text_make_printable(line, first, "");
-    memmove(line + length, line + first, rest);
-    if (rest > 0) length += 1 + text_make_printable(line + length + 1, rest - 1, "");
+    size_t length = text_make_printable(line, (size_t)used, "");
+    char *instead = memmem(line, length, "?run instead: ", 14);
+    if (instead != NULL) *instead = '\n';
     line[length++] = '\n';
     // stderr is unbuffered; one write keeps the line intact when several ranks share the terminal.
     ssize_t written = write(STDERR_FILENO, line, length);

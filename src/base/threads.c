@@ -18,41 +18,40 @@ typedef struct ThreadItems {
     int64_t count;
     ThreadWork work;
     void *context;
-    atomic_llong next; // index of the first item that no lane has taken
-    atomic_bool failed;
+    atomic_int lanes;     // lanes that have begun
+    atomic_llong next;    // first item that no lane has taken
+    atomic_bool stop;     // an item has failed
+    pthread_mutex_t lock; // for the last two
+    int64_t failed;       // lowest failed item
+    Error err;            // its error
 } ThreadItems;
-
-typedef struct ThreadLane {
-    ThreadItems *items;
-    int number;
-    int64_t item; // item in progress; the failed item if err is set
-    pthread_t thread;
-    bool started;
-    Error err;
-} ThreadLane;
 
 // Runs items until all are taken or one fails. Items are taken in order, so every item before a failed item runs too.
 static void *threads_lane_(void *argument) {
-    ThreadLane *lane = argument;
-    ThreadItems *items = lane->items;
-    while (!atomic_load(&items->failed)) {
-        lane->item = atomic_fetch_add(&items->next, 1);
-        if (lane->item >= items->count) break;
-        if (items->work(items->context, lane->number, lane->item, &lane->err) != 0) atomic_store(&items->failed, true);
+    ThreadItems *items = argument;
+    int lane = atomic_fetch_add(&items->lanes, 1);
+    while (!atomic_load(&items->stop)) {
+        Error err = {0};
+        int64_t item = atomic_fetch_add(&items->next, 1);
+        if (item >= items->count) break;
+        if (items->work(items->context, lane, item, &err) == 0) continue;
+        atomic_store(&items->stop, true);
+        pthread_mutex_lock(&items->lock);
+        if (item < items->failed) items->failed = item, items->err = err;
+        pthread_mutex_unlock(&items->lock);
     }
     return NULL;
 }
 
 int threads_each(int lanes, int64_t count, ThreadWork work, void *context, Error *err) {
-    ThreadItems items = {.count = count, .work = work, .context = context};
-    ThreadLane lane[THREADS_MOST], *first = NULL;
-    for (int i = 0; i < lanes; i++) lane[i] = (ThreadLane){.items = &items, .number = i};
-    for (int i = 1; i < lanes; i++) lane[i].started = thread_start(&lane[i].thread, threads_lane_, &lane[i]);
-    threads_lane_(&lane[0]);
-    for (int i = 0; i < lanes; i++) {
-        if (lane[i].started) pthread_join(lane[i].thread, NULL);
-        if (lane[i].err.code != 0 && (first == NULL || lane[i].item < first->item)) first = &lane[i];
-    }
-    if (first != NULL && err != NULL) *err = first->err;
-    return first == NULL ? 0 : -1;
+    ThreadItems items = {
+        .count = count, .work = work, .context = context, .lock = PTHREAD_MUTEX_INITIALIZER, .failed = count};
+    pthread_t thread[THREADS_MOST];
+    int started = 0;
+    while (started < lanes - 1 && thread_start(&thread[started], threads_lane_, &items)) started++;
+    threads_lane_(&items);
+    while (started > 0) pthread_join(thread[--started], NULL);
+    if (items.failed == count) return 0;
+    if (err != NULL) *err = items.err;
+    return -1;
 }

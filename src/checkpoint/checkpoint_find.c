@@ -5,7 +5,6 @@
 #include "base/alloc.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -14,7 +14,6 @@
 #include "base/units.h"
 #include "range_file.h"
 
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,13 +79,12 @@ static void thread_join_(Checkpoint *checkpoint) {
 
 // --- writing: every rank's thread
 
-static int write_memory_(Checkpoint *checkpoint, ManifestFile *entry, const char *name, const char *text, size_t length,
-                         Error *err) {
+static int write_memory_(Checkpoint *checkpoint, ManifestFile *entry, const HfFile *file, Error *err) {
     const Crc64 *crc = &checkpoint->writer.crc;
-    strcpy(entry->name, name);
-    entry->bytes = (int64_t)length;
-    entry->crc = crc64_finish(crc, crc64_add(crc, 0, text, length), (int64_t)length);
-    return file_write(checkpoint->partial, name, text, (int64_t)length, err);
+    strcpy(entry->name, file->name);
+    entry->bytes = (int64_t)file->length;
+    entry->crc = crc64_finish(crc, crc64_add(crc, 0, file->text, file->length), entry->bytes);
+    return file_write(checkpoint->partial, file->name, file->text, entry->bytes, err);
 }
 
 // Writes this rank's parts, and on rank 0 the files that it makes in memory: config.json, the index, training.json and
@@ -101,19 +99,17 @@ static void *write_(void *argument) {
     int status = writer_write(&checkpoint->writer, checkpoint->partial, failure);
     bool first = world_rank(checkpoint->world) == 0;
     for (int i = 0; i < SMALL_FILES && status == 0 && first; i++) {
-        char *text = NULL;
-        size_t length = 0;
-        FILE *file = xmemstream(&text, &length);
+        HfFile small = {.name = names[i]};
+        FILE *file = xmemstream(&small.text, &small.length);
         if (i == 0) hf_config_write(checkpoint->config, tokenizer->end, file);
         if (i == 1) layout_write_index(&checkpoint->writer.layout, file);
         if (i == 2) training_state_write(checkpoint->config, &checkpoint->state, file);
         xmemstream_close(file);
-        status = write_memory_(checkpoint, entry++, names[i], text, length, failure);
-        free(text);
+        status = write_memory_(checkpoint, entry++, &small, failure);
+        free(small.text);
     }
     for (int i = 0; i < tokenizer->count && status == 0 && first; i++)
-        status = write_memory_(checkpoint, entry++, tokenizer->file[i].name, tokenizer->file[i].text,
-                               tokenizer->file[i].length, failure);
+        status = write_memory_(checkpoint, entry++, &tokenizer->file[i], failure);
     checkpoint->seconds = clock_seconds() - start;
     atomic_store(&checkpoint->ended, true);
     return NULL;
@@ -127,16 +123,14 @@ static int check_sizes_(const Checkpoint *checkpoint, Error *err) {
     for (int64_t i = 0; i < checkpoint->manifest.count; i++) {
         const ManifestFile *file = &checkpoint->manifest.file[i];
         char path[CHECKPOINT_PATH];
-        struct stat there = {0};
-        bool fits = file_join(path, checkpoint->partial, file->name, NULL) == 0;
-        int fd = fits ? open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC) : -1;
-        long long bytes = fd >= 0 && fstat(fd, &there) == 0 ? there.st_size : 0;
+        int64_t bytes = 0;
+        int fd = file_join(path, checkpoint->partial, file->name, NULL) == 0 ? file_open(path, &bytes, NULL) : -1;
         if (fd >= 0) close(fd);
         if (bytes != file->bytes)
             return error_set(err, EXIT_FAILED,
                              "%s/%s has %lld bytes on this host, but %lld were written; checkpoint.dir must be on a "
                              "file system shared by all hosts, and nothing else may write there",
-                             checkpoint->partial, file->name, bytes, (long long)file->bytes);
+                             checkpoint->partial, file->name, (long long)bytes, (long long)file->bytes);
     }
     return 0;
 }
@@ -276,7 +270,6 @@ static int find_sequence_(Checkpoint *checkpoint, Error *err) {
 // next one: the name is easy to guess, so another user may have put files there.
 static int prepare_partial_(Checkpoint *checkpoint, Error *err) {
     const char *dir = checkpoint->config->checkpoint.dir;
-    struct stat there;
     if (!file_locked(&checkpoint->lock)) {
         bool gone = access(dir, F_OK) != 0;
         file_unlock(&checkpoint->lock);
@@ -285,7 +278,7 @@ static int prepare_partial_(Checkpoint *checkpoint, Error *err) {
             log_line(&checkpoint->all,
                      "checkpoint.dir: %s was removed or moved; it was recreated and holds no earlier checkpoints", dir);
     }
-    if (lstat(checkpoint->partial, &there) == 0) directory_remove(checkpoint->partial);
+    directory_remove(checkpoint->partial);
     return mkdir(checkpoint->partial, 0777) == 0 ? 0 : file_failed(checkpoint->partial, "created", err);
 }
 

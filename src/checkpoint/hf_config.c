@@ -217,24 +217,18 @@ static int load_file_(HfTokenizer *tokenizer, const Config *config, const SideFi
     int64_t length = 0;
     char *text = file_read_whole(side->file, MOST, &length, err);
     if (text == NULL) return -1;
-    tokenizer->file[0].name = pieces ? "tokenizer.model" : "tokenizer.json";
-    tokenizer->file[0].text = text;
-    tokenizer->file[0].length = (size_t)length;
-    tokenizer->count = 1;
+    tokenizer->file[tokenizer->count++] = (HfFile){pieces ? "tokenizer.model" : "tokenizer.json", text, (size_t)length};
     tokenizer->end = side->eot;
     // The text of the end-of-text token, such as "<|end_of_text|>": of the added token that has its id.
-    char end[80];
-    const char *found = pieces ? "</s>" : NULL;
+    const char *end = pieces ? "</s>" : NULL;
     Json json = {0};
-    Error ignored = {0};
-    if (!pieces && json_parse(&json, text, length, "tokenizer.json", &ignored) == 0) {
+    if (!pieces && json_parse(&json, text, length, "tokenizer.json", NULL) == 0) {
         const JsonValue *added = json_find(json.root, "added_tokens");
         for (const JsonValue *token = added == NULL ? NULL : added->first; token != NULL; token = token->next)
-            if (json_integer(token, "id", -1) == side->eot) found = json_text(token, "content", NULL);
+            if (json_integer(token, "id", -1) == side->eot) end = json_text(token, "content", NULL);
     }
-    if (found != NULL) snprintf(end, sizeof end, "%s", found);
+    add_config_(tokenizer, config, pieces ? "LlamaTokenizer" : "PreTrainedTokenizerFast", end);
     json_free(&json);
-    add_config_(tokenizer, config, pieces ? "LlamaTokenizer" : "PreTrainedTokenizerFast", found != NULL ? end : NULL);
     return 0;
 }
 

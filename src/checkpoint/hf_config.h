@@ -25,13 +25,15 @@ int hf_config_compare(const Config *config, const char *dir, bool exact, Error *
 // data are bytes, it is generated too.
 enum { HF_TOKENIZER_FILES = 2 };
 
+typedef struct HfFile {
+    const char *name; // file name in the checkpoint
+    char *text;
+    size_t length;
+} HfFile;
+
 typedef struct HfTokenizer {
     int count; // number of files; 0: the tokenizer of the data is unknown
-    struct {
-        const char *name; // file name in the checkpoint
-        char *text;
-        size_t length;
-    } file[HF_TOKENIZER_FILES];
+    HfFile file[HF_TOKENIZER_FILES];
     int64_t end; // id of the end-of-text token; -1: unknown
 } HfTokenizer;
 

@@ -7,7 +7,6 @@
 #include "base/units.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { HEADER_BYTES = 256 * 4, MAGIC = 20240522, VERSION_16 = 1, VERSION_32 = 2, MOST_BYTES = 1 << 30 };
 enum { BEGIN_EXAMPLE = 65535, MOST_EXAMPLES = 65536 };

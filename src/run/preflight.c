@@ -14,7 +14,6 @@
 #include "plan/plan_time.h"
 #include "run.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

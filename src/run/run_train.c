@@ -7,7 +7,6 @@
 #include "run.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 // Prefixes the error's text with `label` unless the text already begins with a step. Returns -1.
