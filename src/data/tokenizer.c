@@ -142,17 +142,19 @@ int tokenizer_encode(const Tokenizer *tokenizer, const char *name, const char *t
     size_t length = strlen(text);
     char *ids = NULL;
     int status = 0;
+    *tokens = (Tokens){0};
     if (tokenizer->kind == TOKENIZER_LIBRARY) {
         uint32_t code;
-        for (size_t at = 0, n; at < length && status == 0; at += n)
+        for (size_t at = 0, n; at < length; at += n)
             if ((n = (size_t)text_decode(text + at, length - at, &code)) == 0)
-                status = error_set(err, EXIT_USAGE, "%s: byte %zu is not UTF-8; use UTF-8 text", name, at);
-        ids = status == 0 ? library_run_("encode", tokenizer->file, text, length, err) : NULL;
-        if (ids == NULL) status = -1;
+                return error_set(err, EXIT_USAGE, "%s: byte %zu is not UTF-8; use UTF-8 text", name, at);
+        ids = library_run_("encode", tokenizer->file, text, length, err);
+        if (ids == NULL) return -1;
     }
+    const char *at = ids != NULL ? ids : text;
     // A byte is a token. An id takes at least a digit and a blank.
-    *tokens = (Tokens){.ids = xmalloc(((ids != NULL ? strlen(ids) : length) + 1) * sizeof *tokens->ids)};
-    for (const char *at = text; tokenizer->kind == TOKENIZER_BYTES && status == 0 && *at != '\0'; at++) {
+    tokens->ids = xmalloc((strlen(at) + 1) * sizeof *tokens->ids);
+    for (; tokenizer->kind == TOKENIZER_BYTES && status == 0 && *at != '\0'; at++) {
         int byte = (unsigned char)*at;
         tokens->ids[tokens->count++] = byte;
         if (byte >= tokenizer->vocab)
@@ -160,7 +162,6 @@ int tokenizer_encode(const Tokenizer *tokenizer, const char *name, const char *t
                                "%s: byte %d (token %d) is outside the vocabulary of %lld (model.vocab); use other text",
                                name, byte, byte, (long long)tokenizer->vocab);
     }
-    const char *at = ids != NULL ? ids : text;
     at += strspn(at, " ,\t\n");
     while (tokenizer->kind != TOKENIZER_BYTES && status == 0 && *at != '\0') {
         char *end;

@@ -34,31 +34,29 @@ int run_tune(Run *run, Error *err) {
     ProductChoices chosen = {0};
     int64_t better = 0;
     double before = 0, after = 0;
-    for (int64_t i = 0; status == 0 && first && i < each * ranks; i++)
-        if (all[i].candidates > 0) products_add(&chosen, &all[i]);
-    for (int64_t i = 0; i < chosen.count; i++) {
-        const ProductKernels *product = &chosen.product[i];
-        int64_t fastest = products_fastest(product);
-        if (!isfinite(product->seconds[0])) continue; // the first suggestion fails: nothing to compare with
-        better += fastest > 0;
-        before += product->seconds[0], after += product->seconds[fastest];
-    }
     if (status == 0 && first) {
+        for (int64_t i = 0; i < each * ranks; i++)
+            if (all[i].candidates > 0) products_add(&chosen, &all[i]);
+        for (int64_t i = 0; i < chosen.count; i++) {
+            const ProductKernels *product = &chosen.product[i];
+            int64_t fastest = products_fastest(product);
+            if (!isfinite(product->seconds[0])) continue; // the first suggestion fails: nothing to compare with
+            better += fastest > 0;
+            before += product->seconds[0], after += product->seconds[fastest];
+        }
         char *text = products_text(&chosen, run->be->device, run->be->library);
         if (file_replace(path, text, (int64_t)strlen(text)) != 0) file_failed(path, "written", &own);
+        else if (before > 0)
+            log_status(&run->all,
+                       "%s: %lld products of %s measured; %lld have a faster kernel than the library's first "
+                       "suggestion, which shortens their total time by %.1f %%",
+                       path, (long long)chosen.count, run->be->device, (long long)better, 100 * (1 - after / before));
+        else log_status(&run->all, "%s: %s has one kernel for each product: nothing to choose", path, run->be->device);
         free(text);
     }
-    if (status == 0) status = world_agree(run->world, &own, err);
-    if (status == 0 && before > 0)
-        log_status(&run->all,
-                   "%s: %lld products of %s measured; %lld have a faster kernel than the library's first suggestion, "
-                   "which shortens their total time by %.1f %%",
-                   path, (long long)chosen.count, run->be->device, (long long)better, 100 * (1 - after / before));
-    else if (status == 0)
-        log_status(&run->all, "%s: %s has one kernel for each product: nothing to choose", path, run->be->device);
     products_free(&chosen);
     free_all(mine, all);
-    return status;
+    return status == 0 ? world_agree(run->world, &own, err) : -1;
 }
 
 int run_read_products(Run *run, Error *err) {
