@@ -202,8 +202,7 @@ static int write_file_(void *context, int lane, int64_t index, Error *err) {
             status = tensor_blocks(part->tensor, split->tensor_rank, split->tensor_ranks, part->begin, part->end,
                                    put_block_, &file);
     }
-    if (status == 0) status = range_file_sync(&range, err);
-    return range_file_close(&range, status == 0 ? err : NULL) == 0 ? status : -1;
+    return range_file_close(&range, status == 0, err) == 0 ? status : -1;
 }
 
 // While one lane waits for the disk, the other computes checksums and transposes.

@@ -44,11 +44,9 @@ int64_t range_file_put(RangeFile *file, int64_t offset, const void *data, int64_
     }
 }
 
-int range_file_sync(RangeFile *file, Error *err) {
-    return fsync(file->fd) != 0 ? file_failed(file->path, "written", err) : 0; // covers direct and cached writes
-}
-
-int range_file_close(RangeFile *file, Error *err) {
+int range_file_close(RangeFile *file, bool sync, Error *err) {
+    int status = sync && fsync(file->fd) != 0 ? file_failed(file->path, "written", err) : 0; // direct and cached writes
     if (file->direct >= 0) close(file->direct);
-    return close(file->fd) != 0 ? file_failed(file->path, "written", err) : 0;
+    close(file->fd);
+    return status;
 }

@@ -27,6 +27,5 @@ int range_file_open(RangeFile *file, int dir, const char *name, const char *path
 // processes may share a disk block, but must not overlap.
 int64_t range_file_put(RangeFile *file, int64_t offset, const void *data, int64_t bytes, Error *err);
 
-// Flushes the file to the disk. Every file that range_file_open opened needs a range_file_close.
-int range_file_sync(RangeFile *file, Error *err);
-int range_file_close(RangeFile *file, Error *err);
+// Closes the file, which every range_file_open needs. sync: first flushes it to the disk; -1 with err if that fails.
+int range_file_close(RangeFile *file, bool sync, Error *err);

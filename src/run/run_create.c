@@ -218,52 +218,48 @@ static void create_slowest_(Run *run) {
 // Makes the plan and the list of ranks. Checks them on every host, then prints them once.
 static int create_settle_(Run *run, Error *err) {
     const Config *config = run->config;
-    run->plan = plan_make(run->model, config, run->schedule, run->be);
+    const WorldPlace *place = world_place(run->world);
     Roster *roster = &run->roster;
+    Backend *be = run->be;
+    run->plan = plan_make(run->model, config, run->schedule, be);
     // Rank 0 reports for all ranks: device_open ensures that all use the same kind of device.
-    bool tells = world_rank(run->world) == 0;
-    if (tells && run->device.about[0] != '\0') log_status(run->log, "%s", run->device.about);
-    if (tells && run->be->note[0] != '\0') log_line(run->log, "%s", run->be->note);
-    int status = roster_make(roster, run->world, run->be->device, err);
+    if (run->device.about[0] != '\0') log_status(&run->all, "%s", run->device.about);
+    if (be->note[0] != '\0') log_line(&run->all, "%s", be->note);
+    if (roster_make(roster, run->world, be->device, err) != 0) return -1;
     // Before any rank allocates, check that the planned memory of all ranks fits into this host and the GPU's free
     // memory: only now is the use by other programs known. Ranks that share a GPU find out only when they allocate
     // whether its memory suffices.
-    if (status == 0) {
-        Backend *be = run->be;
-        Machine machine = machine_look(run->device.cuda);
-        int64_t of_stage[CONFIG_MAX_STAGES], planned = memory_total(&run->plan.stage[run->at.stage].memory);
-        Error why = {0};
-        roster_count(roster, &config->parallel, world_place(run->world)->node, of_stage);
-        if (run->device.cuda) machine.gpu_bytes = be->memory_size / run->device.ranks_on_gpu;
-        status = plan_check_fit(&run->plan, config, run->log->program, &machine, of_stage, err);
-        if (status == 0 && be->check_free != NULL && be->check_free(be, planned - memory_total(&be->held), &why) != 0)
-            status =
-                error_set(err, why.code, "rank %d, stage %d: %.900s", world_rank(run->world), run->at.stage, why.text);
-        status = fail_together_(run->world, status, err);
-    }
-    if (status == 0 && tells) {
-        bool quiet = run->log->level == LOG_QUIET;
-        if (!quiet) plan_print(&run->plan, config, run->schedule, stderr);
-        if (!quiet && roster->count > 1) roster_print(roster, &config->parallel, stderr);
-        int pairs, apart = roster_pairs_apart(roster, &config->parallel, &pairs);
-        if (apart > 0 && config->schedule.evict_to == EVICT_TO_PEER && plan_evictions(run->schedule) > 0)
-            log_line(&run->all,
-                     "%d of %d pairs of stages span two hosts, so evicted bundles cross the network; use "
-                     "parallel.placement adjacent, and hosts with room for 2 * tensor ranks, to keep pairs on one host",
-                     apart, pairs);
-        if (roster->count > 1 && !run->schedule->forward_only) create_slowest_(run);
-        const WorldPlace *place = world_place(run->world);
-        log_detail(&run->all, "found: %s; rank 0 of %d on %s, %d of them there", place->library, roster->count,
-                   place->host, place->local_size);
-        log_detail(&run->all, "chosen: device %s", run->be->device);
-        log_detail(&run->all, "chosen: %s", run->be->kernels);
-        log_detail(&run->all, "chosen: messages by %s",
-                   roster->count == 1   ? "none, one rank"
-                   : !run->device.cuda  ? "MPI, between buffers in host memory"
-                   : run->device.shared ? "MPI, through buffers in host memory, since ranks share a GPU"
-                                        : "NCCL, between buffers on the GPUs");
-    }
-    return status;
+    Machine machine = machine_look(run->device.cuda);
+    int64_t of_stage[CONFIG_MAX_STAGES], planned = memory_total(&run->plan.stage[run->at.stage].memory);
+    Error why = {0};
+    roster_count(roster, &config->parallel, place->node, of_stage);
+    if (run->device.cuda) machine.gpu_bytes = be->memory_size / run->device.ranks_on_gpu;
+    int status = plan_check_fit(&run->plan, config, run->log->program, &machine, of_stage, err);
+    if (status == 0 && be->check_free != NULL && be->check_free(be, planned - memory_total(&be->held), &why) != 0)
+        status = error_set(err, why.code, "rank %d, stage %d: %.900s", world_rank(run->world), run->at.stage, why.text);
+    if (fail_together_(run->world, status, err) != 0) return -1;
+
+    if (world_rank(run->world) > 0) return 0;
+    bool quiet = run->log->level == LOG_QUIET;
+    if (!quiet) plan_print(&run->plan, config, run->schedule, stderr);
+    if (!quiet && roster->count > 1) roster_print(roster, &config->parallel, stderr);
+    int pairs, apart = roster_pairs_apart(roster, &config->parallel, &pairs);
+    if (apart > 0 && config->schedule.evict_to == EVICT_TO_PEER && plan_evictions(run->schedule) > 0)
+        log_line(&run->all,
+                 "%d of %d pairs of stages span two hosts, so evicted bundles cross the network; use "
+                 "parallel.placement adjacent, and hosts with room for 2 * tensor ranks, to keep pairs on one host",
+                 apart, pairs);
+    if (roster->count > 1 && !run->schedule->forward_only) create_slowest_(run);
+    log_detail(&run->all, "found: %s; rank 0 of %d on %s, %d of them there", place->library, roster->count, place->host,
+               place->local_size);
+    log_detail(&run->all, "chosen: device %s", be->device);
+    log_detail(&run->all, "chosen: %s", be->kernels);
+    log_detail(&run->all, "chosen: messages by %s",
+               roster->count == 1   ? "none, one rank"
+               : !run->device.cuda  ? "MPI, between buffers in host memory"
+               : run->device.shared ? "MPI, through buffers in host memory, since ranks share a GPU"
+                                    : "NCCL, between buffers on the GPUs");
+    return 0;
 }
 
 // Allocates the stage and everything that works on it. Logs how collectives over tensor ranks and evicted bundles are
@@ -308,16 +304,16 @@ static int create_stage_(Run *run, Error *err) {
         log_detail(&run->all, "chosen: collectives over tensor ranks work in memory that is %sregistered with NCCL",
                    registered ? "" : "not ");
     const StageSchedule *list = &run->schedule->stage[run->at.stage];
-    bool host = false, peer = false;
+    const Action *evict = NULL;
     int direct = 0, far = 0;
     for (int64_t i = 0; i < list->count; i++)
-        if (list->actions[i].kind == ACTION_EVICT) *(list->actions[i].peer == SCHEDULE_HOST ? &host : &peer) = true;
-    if (!speaks || (!host && !peer)) return 0;
+        if (list->actions[i].kind == ACTION_EVICT) evict = &list->actions[i];
+    if (!speaks || evict == NULL) return 0;
     if (run->pair != NULL) comm_pushed_ways(run->pair, &direct, &far);
     log_detail(run->log, "chosen: evicted bundles go %s",
-               host         ? "to host memory, copied by this stage"
-               : direct > 0 ? "into the partner's memory, copied by this stage alone"
-                            : "to the partner as messages, which it must receive");
+               evict->peer == SCHEDULE_HOST ? "to host memory, copied by this stage"
+               : direct > 0                 ? "into the partner's memory, copied by this stage alone"
+                                            : "to the partner as messages, which it must receive");
     return 0;
 }
 
@@ -337,15 +333,15 @@ static int create_rehearse_(Run *run, Details *details, Error *err) {
         if (world_max(run->world, most, 2, err) != 0) return -1;
         double others = run->outside_gib = most[0], reserve = run->config->hardware.reserve_gib;
         const char *queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-        if (queues != NULL && most[1] > atoi(queues) && world_rank(run->world) == 0)
-            log_line(run->log,
+        if (queues != NULL && most[1] > atoi(queues))
+            log_line(&run->all,
                      "a rank has %.0f streams, NCCL's included, which share CUDA's %s hardware queues "
                      "(CUDA_DEVICE_MAX_CONNECTIONS, up to 32): a stream that waits can hold up another one",
                      most[1], queues);
         log_detail(&run->all, "found: context, libraries, NCCL and other programs hold up to %.2f GiB of a GPU",
                    others);
-        if (others > reserve && world_rank(run->world) == 0)
-            log_line(run->log,
+        if (others > reserve)
+            log_line(&run->all,
                      "context, libraries, NCCL and other programs hold up to %.2f GiB of a GPU, more than "
                      "hardware.reserve_gib, %.4g; plan with -o hardware.reserve_gib=%.1f",
                      others, reserve, others + 0.1);

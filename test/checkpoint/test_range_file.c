@@ -61,8 +61,7 @@ static void put_ranges(const char *bytes, int part, int parts) {
         if (part < 0 || number % parts == part) put_all(&file, bytes, begin, end);
         begin = end;
     }
-    assert_succeeds(range_file_sync(&file, &unit_error));
-    assert_succeeds(range_file_close(&file, &unit_error));
+    assert_succeeds(range_file_close(&file, true, &unit_error));
     free(staging);
 }
 
@@ -111,5 +110,5 @@ TEST(errors_name_the_file) {
     assert_succeeds(range_file_open(&file, AT_FDCWD, "/dev/full", "/dev/full", NULL, &unit_error));
     assert_refused(range_file_put(&file, 0, "x", 1, &unit_error), EXIT_FAILED,
                    "/dev/full: cannot be written: No space left on device; free some space there");
-    range_file_close(&file, NULL);
+    range_file_close(&file, false, NULL);
 }
