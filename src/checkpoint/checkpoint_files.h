@@ -38,10 +38,8 @@ typedef struct ManifestFile {
 
 typedef struct Manifest {
     int64_t step;
-    uint64_t run; // random id of the run that saved the checkpoint; 0: written by a version without run ids
-    int64_t
-        sequence;  // increases with every checkpoint of a folder, even if a run returns to an earlier step; 0: missing
-    int64_t saved; // nanoseconds since 1970, for display only: clocks may jump back, so no decision uses it
+    uint64_t run;     // random id of the run that saved the checkpoint; 0: written by a version without run ids
+    int64_t sequence; // grows with every checkpoint of a folder, even if a run returns to an earlier step; 0: missing
     ManifestFile *file;
     int64_t count;
 } Manifest;

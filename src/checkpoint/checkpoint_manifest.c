@@ -4,6 +4,7 @@
 #include "checkpoint_files.h"
 #include "base/alloc.h"
 
+#include "base/clock.h"
 #include "base/crc64.h"
 #include "base/files.h"
 #include "base/json.h"
@@ -46,7 +47,8 @@ int manifest_write(const Manifest *manifest, const char *dir, Error *err) {
     json_begin(&out, NULL, '{');
     json_members(&out, "format %d step %jd", MANIFEST_VERSION, manifest->step);
     put_hex_(&out, "run", manifest->run);
-    json_members(&out, "sequence %jd saved %jd", manifest->sequence, manifest->saved);
+    // The time is for people: clocks may jump back, so no decision uses it.
+    json_members(&out, "sequence %jd saved %jd", manifest->sequence, clock_wall_ns());
     json_begin(&out, "files", '[');
     for (const ManifestFile *entry = manifest->file; entry < manifest->file + manifest->count; entry++) {
         json_begin(&out, NULL, '{');
@@ -71,10 +73,9 @@ static int read_manifest_(Manifest *manifest, const JsonValue *root, const char 
         return error_set(err, EXIT_FAILED, "%s: has format %" PRId64 "; this program reads format %d", path, format,
                          MANIFEST_VERSION);
     manifest->step = json_integer(root, "step", -1);
-    manifest->saved = json_integer(root, "saved", -1);
     manifest->sequence = json_integer(root, "sequence", 0);
-    bool sound = read_hex_(root, "run", &manifest->run) && manifest->step >= 0 && manifest->saved >= 0 &&
-                 in_reach_(manifest->sequence) && files != NULL && files->type == JSON_ARRAY;
+    bool sound = read_hex_(root, "run", &manifest->run) && manifest->step >= 0 && in_reach_(manifest->sequence) &&
+                 files != NULL && files->type == JSON_ARRAY;
     manifest->file = xcalloc(sound ? (size_t)files->count : 0, sizeof *manifest->file);
     for (const JsonValue *entry = sound ? files->first : NULL; entry != NULL && sound; entry = entry->next) {
         ManifestFile *file = &manifest->file[manifest->count++];

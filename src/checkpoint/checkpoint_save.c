@@ -170,7 +170,7 @@ static int start_commit_(Checkpoint *checkpoint, Error *err) {
     int status = world_gather(checkpoint->world, all, writer->shares, files * (int64_t)sizeof *all, err);
     Manifest *manifest = &checkpoint->manifest;
     const TrainingState *state = &checkpoint->state;
-    *manifest = (Manifest){state->step, state->run, state->sequence, clock_wall_ns(), manifest->file, manifest->count};
+    *manifest = (Manifest){state->step, state->run, state->sequence, manifest->file, manifest->count};
     for (int f = 0; f < files && first && status == 0; f++) {
         const LayoutFile *file = &writer->layout.file[f];
         WriteShare whole = {0, 0};
