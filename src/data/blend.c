@@ -14,15 +14,15 @@
 
 // The high bits of an entry of the order are the source; the low COUNT_BITS bits count its earlier turns in the period.
 enum { COUNT_BITS = 20 };
-_Static_assert(BLEND_ORDER_MOST <= 1 << COUNT_BITS && BLEND_ORDER_SOURCES <= 1 << (32 - COUNT_BITS),
+_Static_assert(BLEND_ORDER_MOST <= 1 << COUNT_BITS && CONFIG_MAX_SOURCES <= 1 << (32 - COUNT_BITS),
                "an entry has room for both");
 
 // Sets the shares to the weights times `scale`, divided by their greatest common divisor. Returns false if the products
 // are not integers, up to rounding, or if the period is too long.
-static bool whole_shares_(BlendOrder *blend, const double *weights, double scale) {
+static bool whole_shares_(BlendOrder *blend, const DataSource *sources, double scale) {
     int64_t sum = 0, common = 0;
     for (int i = 0; i < blend->sources; i++) {
-        double scaled = weights[i] * scale, whole = nearbyint(scaled);
+        double scaled = sources[i].weight * scale, whole = nearbyint(scaled);
         if (whole < 1.0 || whole > 9e15 || fabs(scaled - whole) > 1e-12 * whole) return false;
         blend->share[i] = (int64_t)whole;
         common = greatest_common_divisor(blend->share[i], common);
@@ -38,14 +38,14 @@ static bool whole_shares_(BlendOrder *blend, const double *weights, double scale
 
 // Sets the shares to the weights exactly if decimals of up to 12 digits allow it. Otherwise rounds them down and gives
 // the remaining turns to the largest remainders.
-static void find_shares_(BlendOrder *blend, const double *weights) {
-    double scale = 1.0, sum = 0.0, rest[BLEND_ORDER_SOURCES];
+static void find_shares_(BlendOrder *blend, const DataSource *sources) {
+    double scale = 1.0, sum = 0.0, rest[CONFIG_MAX_SOURCES];
     int64_t left = BLEND_ORDER_MOST;
     for (int digits = 0; digits <= 12; digits++, scale *= 10.0)
-        if (whole_shares_(blend, weights, scale)) return;
-    for (int i = 0; i < blend->sources; i++) sum += weights[i];
+        if (whole_shares_(blend, sources, scale)) return;
+    for (int i = 0; i < blend->sources; i++) sum += sources[i].weight;
     for (int i = 0; i < blend->sources; i++) {
-        double exact = weights[i] / sum * BLEND_ORDER_MOST;
+        double exact = sources[i].weight / sum * BLEND_ORDER_MOST;
         blend->share[i] = exact < 1.0 ? 1 : (int64_t)exact;
         rest[i] = exact - (double)blend->share[i];
         left -= blend->share[i];
@@ -62,25 +62,25 @@ static void find_shares_(BlendOrder *blend, const double *weights) {
 // After t turns of a period of P, a source with share w must have had more than t*w/P - 1 and fewer than t*w/P + 1 of
 // these turns. If a source has had c turns, its next turn is therefore turn floor(c*P/w) + 1 of the period at the
 // earliest, and turn ceil((c+1)*P/w) at the latest.
-void blend_order_create(BlendOrder *blend, const double *weights, int sources) {
-    int64_t earliest[BLEND_ORDER_SOURCES], latest[BLEND_ORDER_SOURCES], had[BLEND_ORDER_SOURCES] = {0};
-    *blend = (BlendOrder){.sources = sources};
-    find_shares_(blend, weights);
+void blend_order_create(BlendOrder *blend, const DataSource *sources, int count) {
+    int64_t earliest[CONFIG_MAX_SOURCES], latest[CONFIG_MAX_SOURCES], had[CONFIG_MAX_SOURCES] = {0};
+    *blend = (BlendOrder){.sources = count};
+    find_shares_(blend, sources);
     int64_t period = blend->period;
     blend->order = xmalloc((size_t)period * sizeof *blend->order);
-    for (int i = 0; i < sources; i++) {
+    for (int i = 0; i < count; i++) {
         earliest[i] = 1;
         latest[i] = (period + blend->share[i] - 1) / blend->share[i];
     }
     for (int64_t t = 1; t <= period; t++) {
         int next = 0;
         int64_t soonest = INT64_MAX;
-        for (int i = 0; i < sources; i++)
+        for (int i = 0; i < count; i++)
             if (earliest[i] <= t && latest[i] < soonest) next = i, soonest = latest[i];
         blend->order[t - 1] = (uint32_t)next << COUNT_BITS | (uint32_t)had[next];
-        int64_t count = ++had[next], share = blend->share[next];
-        earliest[next] = count * period / share + 1;
-        latest[next] = ((count + 1) * period + share - 1) / share;
+        int64_t turns = ++had[next], share = blend->share[next];
+        earliest[next] = turns * period / share + 1;
+        latest[next] = ((turns + 1) * period + share - 1) / share;
     }
 }
 
@@ -98,22 +98,18 @@ int blend_order_source(const BlendOrder *blend, int64_t k, int64_t *before) {
 
 // --- the sources
 
-_Static_assert((int)CONFIG_MAX_SOURCES <= (int)BLEND_ORDER_SOURCES, "every source has its turns");
-
 Blend *blend_open(const char *key, const DataSource *sources, int64_t count, int64_t seq_len, int64_t vocab,
                   int64_t need, Error *err) {
     Blend *blend = xcalloc(1, sizeof *blend);
     blend->config = sources;
     blend->count = (int)count;
-    double weights[CONFIG_MAX_SOURCES];
     for (int i = 0; i < blend->count; i++) {
-        weights[i] = sources[i].weight;
         blend->source[i] = dataset_open(key, sources[i].path, seq_len, vocab, count == 1 ? need : 1, err);
         if (blend->source[i] != NULL) continue;
         blend_close(blend);
         return NULL;
     }
-    blend_order_create(&blend->order, weights, blend->count);
+    blend_order_create(&blend->order, sources, blend->count);
     return blend;
 }
 
@@ -126,10 +122,8 @@ void blend_close(Blend *blend) {
 
 int64_t blend_order_bytes(const DataConfig *data) {
     BlendOrder order = {.sources = (int)data->train_sources};
-    double weights[CONFIG_MAX_SOURCES];
     if (order.sources < 2) return 0;
-    for (int i = 0; i < order.sources; i++) weights[i] = data->train[i].weight;
-    find_shares_(&order, weights);
+    find_shares_(&order, data->train);
     return order.period * (int64_t)sizeof *order.order;
 }
 

@@ -18,17 +18,17 @@
 
 // Shares are exact for decimal weights with a period of at most BLEND_ORDER_MOST. Other weights are rounded to
 // multiples of 1 / BLEND_ORDER_MOST.
-enum { BLEND_ORDER_MOST = 1000000, BLEND_ORDER_SOURCES = 64 };
+enum { BLEND_ORDER_MOST = 1000000 };
 
 typedef struct BlendOrder {
     int sources;
     int64_t period;
-    int64_t share[BLEND_ORDER_SOURCES]; // turns in a period
-    uint32_t *order;                    // [period]: source, and the number of its earlier turns in the period
+    int64_t share[CONFIG_MAX_SOURCES]; // turns in a period
+    uint32_t *order;                   // [period]: source, and the number of its earlier turns in the period
 } BlendOrder;
 
 // Computes shares, period and order. Each weight must be positive and at least a millionth of the sum of all weights.
-void blend_order_create(BlendOrder *blend, const double *weights, int sources);
+void blend_order_create(BlendOrder *blend, const DataSource *sources, int count);
 void blend_order_destroy(BlendOrder *blend);
 
 // Returns the source of turn k (0, 1, ...); *before: the number of its earlier turns.

@@ -15,9 +15,16 @@ enum { SEQ_LEN = 4 };
 
 // ---- turns ----------------------------------------------------------------------------------------------------------
 
-static void expect_shares(const double *weights, int sources, int64_t period, const int64_t *shares) {
+static BlendOrder order_of(const double *weights, int count) {
+    static DataSource sources[CONFIG_MAX_SOURCES];
     BlendOrder order;
-    blend_order_create(&order, weights, sources);
+    for (int i = 0; i < count; i++) sources[i].weight = weights[i];
+    blend_order_create(&order, sources, count);
+    return order;
+}
+
+static void expect_shares(const double *weights, int sources, int64_t period, const int64_t *shares) {
+    BlendOrder order = order_of(weights, sources);
     assert_int_equal(order.period, period);
     for (int i = 0; i < sources; i++) assert_int_equal(order.share[i], shares[i]);
     blend_order_destroy(&order);
@@ -38,8 +45,7 @@ TEST(other_weights_are_rounded_to_a_millionth) {
     const double weights[] = {3.14159265358979, 2.71828182845905, 1.41421356237310, 1e-5};
     double sum = 0;
     for (int i = 0; i < 4; i++) sum += weights[i];
-    BlendOrder order;
-    blend_order_create(&order, weights, 4);
+    BlendOrder order = order_of(weights, 4);
     assert_int_equal(order.period, BLEND_ORDER_MOST);
     DataConfig config = {.train_sources = 4};
     for (int i = 0; i < 4; i++) config.train[i].weight = weights[i];
@@ -51,9 +57,8 @@ TEST(other_weights_are_rounded_to_a_millionth) {
 
 // Checks in integers, after every k turns: |count - k * share / period| < 1 for each source, and `before` is the count.
 static void check_order(const double *weights, int sources) {
-    BlendOrder order;
-    int64_t count[BLEND_ORDER_SOURCES] = {0};
-    blend_order_create(&order, weights, sources);
+    BlendOrder order = order_of(weights, sources);
+    int64_t count[CONFIG_MAX_SOURCES] = {0};
     int64_t end = order.period * 2 + 3;
     if (end > 300000) end = order.period;
     for (int64_t k = 0; k < end; k++) {
@@ -88,8 +93,8 @@ TEST(no_source_is_ever_a_whole_turn_off) {
     check_order((double[]){M_PI, M_E, M_SQRT2, 0.01}, 4);
     uint64_t random = 1;
     for (int trial = 0; trial < 300; trial++) {
-        double weights[BLEND_ORDER_SOURCES];
-        int sources = 1 + trial % BLEND_ORDER_SOURCES;
+        double weights[CONFIG_MAX_SOURCES];
+        int sources = 1 + trial % CONFIG_MAX_SOURCES;
         for (int i = 0; i < sources; i++) {
             random = random * 6364136223846793005u + 1442695040888963407u;
             // From nearly equal weights to ratios of a thousand.
