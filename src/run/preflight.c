@@ -62,7 +62,7 @@ typedef struct Preflight {
     int64_t bytes; // size of messages and of a collective's result
     char *in, *out;
     // the work of the current probe
-    void *x, *w, *y;
+    void *operand[3]; // of the product: input, weight, output
     int64_t width;
     Comm *comm;
     CostCollective kind;
@@ -73,7 +73,13 @@ typedef struct Preflight {
     int32_t *tokens;
     int64_t *blocks;
     Finding mine[PROBE_COUNT];
-    Finding (*all)[PROBE_COUNT]; // [world], on rank 0
+    // on rank 0
+    Finding (*all)[PROBE_COUNT]; // [world]
+    Finding **items;             // every product, file and link once, by probe
+    int count;
+    const Finding *slowest; // the item that exceeds its median most; NULL if no item counts
+    double step, ratio;     // seconds of the planned step; expected / planned seconds; NAN: unknown
+    double slowest_read;    // seconds
 } Preflight;
 
 typedef int Work(Preflight *p, Error *err);
@@ -83,8 +89,8 @@ typedef int Work(Preflight *p, Error *err);
 static int multiply_(Preflight *p, Error *err) {
     Backend *be = p->run->be;
     (void)err;
-    be->linear_forward(be, p->y, NULL, factor_plain(p->x), factor_plain(p->w), NULL, p->shape.rows, p->shape.hidden,
-                       p->width, EPILOGUE_NONE);
+    be->linear_forward(be, p->operand[2], NULL, factor_plain(p->operand[0]), factor_plain(p->operand[1]), NULL,
+                       p->shape.rows, p->shape.hidden, p->width, EPILOGUE_NONE);
     return 0;
 }
 
@@ -172,13 +178,13 @@ static int probe_product_(Preflight *p, Error *err) {
     const Cost *cost = &p->hardware.cost;
     int64_t rows = p->shape.rows, in = p->shape.hidden, out = p->width, most = max_i64(rows, out) * in;
     float *drawn = be->allocate(be, MEMORY_WORKSPACE, most * 4, "random numbers", err);
-    void **to[] = {&p->x, &p->w, &p->y};
     int64_t count[] = {rows * in, out * in, rows * out};
     for (int i = 0; i < 3 && drawn != NULL; i++) {
-        *to[i] = be->allocate(be, MEMORY_WORKSPACE, count[i] * be->element, "operands of a product", err);
-        if (*to[i] == NULL) return -1;
+        p->operand[i] = be->allocate(be, MEMORY_WORKSPACE, count[i] * be->element, "operands of a product", err);
+        if (p->operand[i] == NULL) return -1;
         NormalRows normals = {1.0f, 1, (uint64_t)i, 0, (uint64_t)count[i]}; // zeros would draw less power
-        if (i < 2) be->draw_normal(be, drawn, 1, count[i], &normals), be->from_float(be, *to[i], drawn, count[i]);
+        if (i < 2)
+            be->draw_normal(be, drawn, 1, count[i], &normals), be->from_float(be, p->operand[i], drawn, count[i]);
     }
     if (drawn == NULL || be->synchronize(be, err) != 0) return -1;
     double one = 2.0 * (double)rows * (double)in * (double)out;
@@ -187,7 +193,7 @@ static int probe_product_(Preflight *p, Error *err) {
         p->mine[PROBE_PRODUCT].expected = cost_product(cost, 1, rows, out, in) * cost->flops / p->hardware.peak *
                                           cost_waves(cost, 1, rows, out, cost->multiprocessors);
     int status = measure_(p, PROBE_PRODUCT, multiply_, true, err);
-    for (int i = 0; i < 3; i++) be->release(be, MEMORY_WORKSPACE, *to[i], count[i] * be->element);
+    for (int i = 0; i < 3; i++) be->release(be, MEMORY_WORKSPACE, p->operand[i], count[i] * be->element);
     be->release(be, MEMORY_WORKSPACE, drawn, most * 4);
     return status;
 }
@@ -332,24 +338,16 @@ static int probe_all_(Preflight *p, Error *err) {
 
 // ---------------------------------------------------------------- judging
 
-typedef struct Judgement {
-    Finding **items; // every product, file and link once, by probe
-    int count;
-    const Finding *slowest; // the item that exceeds its median most; NULL if no item counts
-    double step, ratio;     // seconds of the planned step; expected / planned seconds; NAN: unknown
-    double read;            // seconds
-} Judgement;
-
 static bool alike_(const Finding *a, const Finding *b) {
     return strcmp(words_[a->probe], words_[b->probe]) == 0 && a->between == b->between;
 }
 
 // Lists every product, file and link: the slowest rank of a group gives its time. Compares each item with the median of
 // its kind, relative to the plan if there is one.
-static void list_items_(const Preflight *p, Judgement *judged) {
+static void list_items_(Preflight *p) {
     int world = world_size(p->run->world);
     double *ratios = xmalloc((size_t)world * sizeof *ratios * PROBE_COUNT);
-    judged->items = xcalloc((size_t)world * PROBE_COUNT, sizeof *judged->items);
+    p->items = xcalloc((size_t)world * PROBE_COUNT, sizeof *p->items);
     for (Probe probe = 0; probe < PROBE_COUNT; probe++)
         for (int r = 0; r < world; r++) {
             Finding *item = &p->all[r][probe];
@@ -359,15 +357,15 @@ static void list_items_(const Preflight *p, Judgement *judged) {
                 if (p->all[q][probe].leader == r) item->seconds = fmax(item->seconds, p->all[q][probe].seconds);
             item->rate = (probe == PROBE_PRODUCT ? 1e-12 : 1e-9) * item->amount / item->seconds;
             item->of_plan = item->expected > 0 ? item->seconds / item->expected : NAN;
-            if (probe == PROBE_READ) judged->read = fmax(judged->read, item->seconds);
-            judged->items[judged->count++] = item;
+            if (probe == PROBE_READ) p->slowest_read = fmax(p->slowest_read, item->seconds);
+            p->items[p->count++] = item;
         }
-    for (int i = 0; i < judged->count; i++) {
-        Finding *item = judged->items[i];
+    for (int i = 0; i < p->count; i++) {
+        Finding *item = p->items[i];
         double most = item->probe >= PROBE_READ ? FILES_SLOWER : p->hardware.cpu ? NOISE : SLOWER, own = 0;
         int alike = 0;
-        for (int k = 0; k < judged->count; k++) {
-            const Finding *other = judged->items[k];
+        for (int k = 0; k < p->count; k++) {
+            const Finding *other = p->items[k];
             if (!alike_(item, other)) continue;
             ratios[alike++] = isfinite(other->of_plan) ? other->of_plan : other->seconds;
             if (k == i) own = ratios[alike - 1];
@@ -375,17 +373,17 @@ static void list_items_(const Preflight *p, Judgement *judged) {
         qsort(ratios, (size_t)alike, sizeof *ratios, compare_doubles);
         item->of_median = own / ratios[(alike - 1) / 2];
         item->counts = item->of_median > 1 + most;
-        bool worse = judged->slowest == NULL || item->of_median > judged->slowest->of_median;
-        if (item->counts && worse) judged->slowest = item;
+        bool worse = p->slowest == NULL || item->of_median > p->slowest->of_median;
+        if (item->counts && worse) p->slowest = item;
     }
     free(ratios);
 }
 
 // Returns the ratio of the slowest item of one kind of work to its reference. first, last: its probes.
-static double longer_(const Preflight *p, const Judgement *judged, Probe first, Probe last, int between) {
+static double longer_(const Preflight *p, Probe first, Probe last, int between) {
     double most = 0;
-    for (int i = 0; i < judged->count; i++) {
-        const Finding *item = judged->items[i];
+    for (int i = 0; i < p->count; i++) {
+        const Finding *item = p->items[i];
         if (item->probe < first || item->probe > last || (between >= 0 && item->between != between)) continue;
         bool planned = !p->hardware.cpu && isfinite(item->of_plan);
         most = fmax(most, planned ? item->of_plan : item->counts ? item->of_median : 1);
@@ -394,14 +392,12 @@ static double longer_(const Preflight *p, const Judgement *judged, Probe first, 
 }
 
 // Plans the step again with the rates of the slowest product and links. All ranks wait for the slowest.
-static int judge_step_(const Preflight *p, Judgement *judged, Error *err) {
+static int judge_step_(Preflight *p, Error *err) {
     const Run *run = p->run;
     Hardware slower = p->hardware;
     PlanTime time[2];
-    double product = longer_(p, judged, PROBE_PRODUCT, PROBE_PRODUCT, -1),
-           collective = longer_(p, judged, PROBE_TENSOR, PROBE_DATA, 0),
-           message = longer_(p, judged, PROBE_NEXT, PROBE_PAIR, 0),
-           network = longer_(p, judged, PROBE_TENSOR, PROBE_PAIR, 1);
+    double product = longer_(p, PROBE_PRODUCT, PROBE_PRODUCT, -1), collective = longer_(p, PROBE_TENSOR, PROBE_DATA, 0),
+           message = longer_(p, PROBE_NEXT, PROBE_PAIR, 0), network = longer_(p, PROBE_TENSOR, PROBE_PAIR, 1);
     Cost *cost = &slower.cost;
     cost->efficiency /= product, cost->flash_forward.share /= product, cost->flash_backward.share /= product;
     cost->tensor /= collective, cost->pair /= message, cost->network /= network;
@@ -413,10 +409,10 @@ static int judge_step_(const Preflight *p, Judgement *judged, Error *err) {
         TimeSource source = {.hardware = i == 0 ? &p->hardware : &slower, .model = run->model};
         if (plan_time(&time[i], &p->known, run->schedule, &run->plan, &source, INFINITY, err) != 0) return -1;
     }
-    judged->step = judged->ratio = NAN;
+    p->step = p->ratio = NAN;
     if (!time[0].known || !time[1].known) return 0;
-    judged->step = time[0].step;
-    judged->ratio = (time[1].step + fmax(0, judged->read - time[1].step)) / time[0].step; // it is read a step ahead
+    p->step = time[0].step;
+    p->ratio = (time[1].step + fmax(0, p->slowest_read - time[1].step)) / time[0].step; // it is read a step ahead
     return 0;
 }
 
@@ -433,32 +429,32 @@ static void tell_item_(const Preflight *p, const Finding *item, char *text, size
 
 // Prints a line for each kind (how many there are, the lowest and the highest rate, and the median next to the plan),
 // then the slow items, the files, and the step.
-static void print_text_(const Preflight *p, const Judgement *judged) {
+static void print_text_(const Preflight *p) {
     enum { MOST = 8 };
     const Plan *plan = &p->run->plan;
     double writing = 0;
     char text[256];
     int said = 0;
-    for (int i = 0, k; i < judged->count; i++) {
-        const Finding *item = judged->items[i], *middle = item;
+    for (int i = 0, k; i < p->count; i++) {
+        const Finding *item = p->items[i], *middle = item;
         double low = INFINITY, high = 0;
         int alike = 0;
-        for (k = 0; k < judged->count; k++) {
-            const Finding *other = judged->items[k];
+        for (k = 0; k < p->count; k++) {
+            const Finding *other = p->items[k];
             if (!alike_(item, other)) continue;
             if (k < i) break; // this kind is already printed
             low = fmin(low, other->rate), high = fmax(high, other->rate), alike++;
             if (fabs(other->of_median - 1) < fabs(middle->of_median - 1)) middle = other;
         }
-        if (k < judged->count) continue;
+        if (k < p->count) continue;
         printf("%-9s %d %s%s: %.3g to %.3g %s", words_[item->probe], alike, item->size == 1 ? "rank" : "link",
                alike == 1 ? "" : "s", low, high, item->probe == PROBE_PRODUCT ? "TFLOP/s" : "GB/s");
         if (item->between) printf(" between nodes");
         if (isfinite(middle->of_plan)) printf("; the plan has %.3g", middle->rate * middle->of_plan);
         printf("\n");
     }
-    for (int i = 0; i < judged->count; i++) {
-        const Finding *item = judged->items[i];
+    for (int i = 0; i < p->count; i++) {
+        const Finding *item = p->items[i];
         if (item->probe == PROBE_WRITE) writing += item->rate * 1e9;
         if (!item->counts || said++ >= MOST) continue;
         tell_item_(p, item, text, sizeof text);
@@ -468,18 +464,17 @@ static void print_text_(const Preflight *p, const Judgement *judged) {
     // Weights, two moments, and in bf16 the masters.
     double saved = (double)plan->parameters * (double)(p->run->be->element + (p->run->be->element == 2 ? 12 : 8));
     if (writing > 0) printf("files     a checkpoint of %.3g GB takes about %.3g s\n", 1e-9 * saved, saved / writing);
-    printf("files     a step's samples are read in %.3g ms\n", 1e3 * judged->read);
-    if (isfinite(judged->ratio))
-        printf("step      %.3g times the planned %.4g ms\n", judged->ratio, 1e3 * judged->step);
+    printf("files     a step's samples are read in %.3g ms\n", 1e3 * p->slowest_read);
+    if (isfinite(p->ratio)) printf("step      %.3g times the planned %.4g ms\n", p->ratio, 1e3 * p->step);
 }
 
-static void print_json_(const Preflight *p, const Judgement *judged) {
+static void print_json_(const Preflight *p) {
     JsonOut out = {.file = stdout};
     char text[256] = "";
     json_begin(&out, NULL, '{');
     json_begin(&out, "ranks", '[');
-    for (int i = 0; i < judged->count && judged->items[i]->probe == PROBE_PRODUCT; i++) {
-        const Finding *item = judged->items[i];
+    for (int i = 0; i < p->count && p->items[i]->probe == PROBE_PRODUCT; i++) {
+        const Finding *item = p->items[i];
         double read = p->all[item->leader][PROBE_READ].seconds, write = p->all[item->leader][PROBE_WRITE].seconds;
         json_line(&out);
         json_object(&out, NULL, "rank %d host %s tflops %.4g of_median %.4g of_plan %.4g read_ms %.4g write_gb_s %.4g",
@@ -488,8 +483,8 @@ static void print_json_(const Preflight *p, const Judgement *judged) {
     }
     json_end(&out, ']');
     json_begin(&out, "links", '[');
-    for (int i = 0; i < judged->count; i++) {
-        const Finding *item = judged->items[i];
+    for (int i = 0; i < p->count; i++) {
+        const Finding *item = p->items[i];
         if (item->size == 1) continue;
         json_line(&out);
         json_begin(&out, NULL, '{');
@@ -506,13 +501,13 @@ static void print_json_(const Preflight *p, const Judgement *judged) {
         json_end(&out, '}');
     }
     json_end(&out, ']');
-    if (judged->slowest == NULL) json_put_null(&out, "slowest");
+    if (p->slowest == NULL) json_put_null(&out, "slowest");
     else {
-        tell_item_(p, judged->slowest, text, sizeof text);
-        json_object(&out, "slowest", "kind %s rank %d of_median %.4g text %s", words_[judged->slowest->probe],
-                    judged->slowest->leader, 1 / judged->slowest->of_median, text);
+        tell_item_(p, p->slowest, text, sizeof text);
+        json_object(&out, "slowest", "kind %s rank %d of_median %.4g text %s", words_[p->slowest->probe],
+                    p->slowest->leader, 1 / p->slowest->of_median, text);
     }
-    json_members(&out, "step_ms %.6g step_ratio %.4g", 1e3 * judged->step, judged->ratio);
+    json_members(&out, "step_ms %.6g step_ratio %.4g", 1e3 * p->step, p->ratio);
     json_end(&out, '}');
     printf("\n");
 }
@@ -522,7 +517,6 @@ int run_preflight(Run *run, bool json, Error *err) {
     Backend *be = run->be;
     Preflight p = {.run = run, .known = *config, .bytes = be->own_sums ? 4 << 20 : 64 << 20};
     int64_t arena = 2 * p.bytes + COMM_FLAGS * 4, world = world_size(run->world);
-    char answer[400] = "";
     run_listen(run);
     if (p.known.hardware.peak_tflops == 0.0) p.known.hardware.peak_tflops = be->peak_tflops;
     hardware_describe(&p.hardware, &p.known, be->device);
@@ -536,25 +530,22 @@ int run_preflight(Run *run, bool json, Error *err) {
     p.all = xcalloc((size_t)world, sizeof *p.all);
     int status = probe_all_(&p, err);
     if (status == 0) status = world_gather(run->world, p.all, p.mine, sizeof p.mine, err);
-    Error trouble = {0};
+    Error wrong = {0};
     if (status == 0 && world_rank(run->world) == 0) {
-        Judgement judged = {0};
         char text[256] = "no rank or link is slower than the others";
-        list_items_(&p, &judged);
-        if (judge_step_(&p, &judged, &trouble) == 0) {
-            json ? print_json_(&p, &judged) : print_text_(&p, &judged);
+        list_items_(&p);
+        if (judge_step_(&p, &wrong) == 0) {
+            json ? print_json_(&p) : print_text_(&p);
             if (fflush(stdout) != 0)
-                error_set(&trouble, EXIT_FAILED, "cannot write the result of the check to standard output");
-            if (judged.slowest != NULL) tell_item_(&p, judged.slowest, text, sizeof text);
-            if (judged.ratio > 1 + SLOWER) // a step would take too long
-                snprintf(answer, sizeof answer, "%s; a step would take %.3g times the planned %.4g ms", text,
-                         judged.ratio, 1e3 * judged.step);
+                error_set(&wrong, EXIT_FAILED, "cannot write the result of the check to standard output");
+            if (p.slowest != NULL) tell_item_(&p, p.slowest, text, sizeof text);
+            if (p.ratio > 1 + SLOWER) // a step would take too long
+                error_set(&wrong, EXIT_FAILED, "%s; a step would take %.3g times the planned %.4g ms", text, p.ratio,
+                          1e3 * p.step);
         }
-        free(judged.items);
     }
-    if (status == 0) status = world_agree(run->world, &trouble, err);
-    if (status == 0) status = world_broadcast(run->world, answer, sizeof answer, err);
+    if (status == 0) status = world_agree(run->world, &wrong, err);
     be->release(be, MEMORY_MESSAGES, p.out, arena);
-    free_all(p.tokens, p.blocks, p.all);
-    return status != 0 || answer[0] == '\0' ? status : error_on_all(err, EXIT_FAILED, "%s", answer);
+    free_all(p.tokens, p.blocks, p.all, p.items);
+    return status;
 }
