@@ -3,6 +3,7 @@
 #include "checkpoint_write.h"
 #include "base/alloc.h"
 #include "base/threads.h"
+#include "base/units.h"
 
 #include "range_file.h"
 
@@ -64,25 +65,20 @@ void writer_free(Writer *writer) {
 int writer_allocate(Writer *writer, Error *err) {
     Backend *be = writer->stage->be;
     size_t bytes = (size_t)writer->image_bytes;
-    if (writer->image == NULL) {
-        void *image = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (image != MAP_FAILED) {
-            // Training waits for the copy: huge and pinned pages make it faster.
-            madvise(image, bytes, MADV_HUGEPAGE);
-            if (be->pin != NULL) be->pin(be, image, writer->image_bytes, NULL);
-            writer->image = image;
-        }
+    if (writer->image != NULL) return 0;
+    void *image = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (image == MAP_FAILED)
+        return error_set(err, EXIT_FAILED, "out of host memory for the %.2f GiB staging copy of a checkpoint",
+                         (double)bytes / GIB);
+    // Training waits for the copy: huge and pinned pages make it faster.
+    madvise(image, bytes, MADV_HUGEPAGE);
+    if (be->pin != NULL) be->pin(be, image, writer->image_bytes, NULL);
+    writer->image = image;
+    for (int lane = 0; lane < WRITER_LANES; lane++) {
+        writer->scratch[lane] = xmalloc((size_t)writer->scratch_bytes);
+        writer->staging[lane] = xaligned(RANGE_FILE_BLOCK, RANGE_FILE_STAGING);
     }
-    bool ready = writer->image != NULL;
-    for (int lane = 0; lane < WRITER_LANES && ready; lane++) {
-        void **scratch = &writer->scratch[lane], **staging = &writer->staging[lane];
-        if (*scratch == NULL) *scratch = xmalloc((size_t)writer->scratch_bytes);
-        if (*staging == NULL) *staging = aligned_alloc(RANGE_FILE_BLOCK, (size_t)RANGE_FILE_STAGING);
-        ready = *staging != NULL;
-    }
-    if (ready) return 0;
-    return error_set(err, EXIT_FAILED, "out of host memory for the %.2f GiB staging copy of a checkpoint",
-                     (double)writer->image_bytes / 1073741824.0);
+    return 0;
 }
 
 void writer_copy(Writer *writer) {
