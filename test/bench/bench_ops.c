@@ -21,19 +21,25 @@ typedef struct Bench {
     float *saved, *scratch;
 } Bench;
 
-static float *filled(Backend *backend, int64_t count) {
-    Error err = {0};
-    float *x = backend->allocate(backend, MEMORY_WORKSPACE, count * 4, "a benchmark's operand", &err);
-    if (x == NULL) {
-        fprintf(stderr, "bench_ops: %s\n", err.text);
-        exit(1);
-    }
-    for (int64_t i = 0; i < count; i++) x[i] = (float)((i * 2654435761u & 0xffff) / 65536.0 - 0.5);
-    return x;
+static Error error;
+
+static void *must(void *made) {
+    if (made != NULL) return made;
+    fprintf(stderr, "bench_ops: %s\n", error.text);
+    exit(1);
 }
 
-static void dropped(Backend *backend, float *x, int64_t count) {
-    backend->release(backend, MEMORY_WORKSPACE, x, count * 4);
+// Fills `count` operands of these sizes, or gives them back.
+static void fill(Backend *backend, float **const operands[], const int64_t counts[], int count) {
+    for (int o = 0; o < count; o++) {
+        float *x = must(backend->allocate(backend, MEMORY_WORKSPACE, counts[o] * 4, "a benchmark's operand", &error));
+        for (int64_t i = 0; i < counts[o]; i++) x[i] = (float)((i * 2654435761u & 0xffff) / 65536.0 - 0.5);
+        *operands[o] = x;
+    }
+}
+
+static void drop(Backend *backend, float **const operands[], const int64_t counts[], int count) {
+    for (int o = 0; o < count; o++) backend->release(backend, MEMORY_WORKSPACE, *operands[o], counts[o] * 4);
 }
 
 // Returns the time of the fastest of several runs: other programs can only make a run slower.
@@ -85,7 +91,7 @@ static void bench_linear(Backend *backend, double peak) {
         Bench b = {.backend = backend, .rows = 256, .in = l->in, .out = l->out, .epilogue = l->epilogue};
         int64_t counts[] = {b.rows * b.in, b.in * b.out, b.rows * b.out, b.rows * b.out, b.out};
         float **operands[] = {&b.x, &b.w, &b.y, &b.z, &b.bias};
-        for (int o = 0; o < 5; o++) *operands[o] = filled(backend, counts[o]);
+        fill(backend, operands, counts, 5);
         void (*const ops[])(Bench *) = {forward, backward_input, backward_weight};
         double flop = 2.0 * (double)b.rows * (double)b.in * (double)b.out;
         printf("%-15s %4ld x%5ld x%5ld ", l->name, (long)b.rows, (long)b.in, (long)b.out);
@@ -95,7 +101,7 @@ static void bench_linear(Backend *backend, double peak) {
             seconds += best * (double)l->times, work += flop * (double)l->times;
         }
         printf("\n");
-        for (int o = 0; o < 5; o++) dropped(backend, *operands[o], counts[o]);
+        drop(backend, operands, counts, 5);
     }
     printf("%-15s %.1f GFLOP in %.3f s: %.0f GFLOP/s, %.0f%% of the peak\n\n", "all of a step", work * 1e-9, seconds,
            work / seconds * 1e-9, 100 * work / seconds * 1e-9 / peak);
@@ -109,27 +115,6 @@ static void attention_forward(Bench *b) {
 
 static void attention_backward(Bench *b) {
     b->backend->attention_backward(b->backend, b->w, b->scratch, b->z, b->y, b->saved, b->x, &b->shape);
-}
-
-typedef struct Timing {
-    Bench bench;
-    int64_t counts[6];
-} Timing;
-
-static float **operands_of(Bench *b, int index) {
-    float **operands[] = {&b->x, &b->w, &b->y, &b->z, &b->saved, &b->scratch};
-    return operands[index];
-}
-
-// Flash attention over one sequence, by one head.
-static Timing timing_start(Backend *backend, int64_t seq, int64_t head_dim) {
-    AttentionShape shape = {.batch = 1, .seq = seq, .heads = 1, .kv_heads = 1, .mode = ATTENTION_FLASH};
-    shape.head_dim = head_dim;
-    int64_t out = seq * head_dim, qkv = 3 * out;
-    Timing t = {{.backend = backend, .shape = shape},
-                {qkv, qkv, out, out, seq, backend->attention_scratch(backend, &shape) / 4}};
-    for (int o = 0; o < 6; o++) *operands_of(&t.bench, o) = filled(backend, t.counts[o]);
-    return t;
 }
 
 // --- flash over long sequences, compared with its own products. Measures the processor time of one thread, which other
@@ -169,10 +154,10 @@ typedef struct Pass {
     double ratio[16], rate[16];
 } Pass;
 
-static void pass_run(Pass *pass, int round, const Tiles *tiles, Timing *t, void (*op)(Bench *), bool backward) {
-    double flop = (backward ? 5.0 : 2.0) * WIDE * (double)t->bench.shape.seq * (double)t->bench.shape.seq;
+static void pass_run(Pass *pass, int round, const Tiles *tiles, Bench *b, void (*op)(Bench *), bool backward) {
+    double flop = (backward ? 5.0 : 2.0) * WIDE * (double)b->shape.seq * (double)b->shape.seq;
     double before = products_seconds(tiles, backward), start = thread_seconds();
-    op(&t->bench);
+    op(b);
     double seconds = thread_seconds() - start, after = products_seconds(tiles, backward);
     pass->ratio[round] = seconds / (flop * (before + after) / 2);
     pass->rate[round] = flop / seconds * 1e-9;
@@ -184,45 +169,42 @@ static double median(double *x, int count) {
 }
 
 static void bench_long(void) {
-    Error err = {0};
-    Backend *backend = backend_cpu_create(PRECISION_FP32, 1, &err);
-    if (backend == NULL) {
-        fprintf(stderr, "bench_ops: %s\n", err.text);
-        exit(1);
-    }
-    Tiles tiles = {filled(backend, KEYS * WIDE), filled(backend, QUERIES * (WIDE + GEMM_COLS)),
-                   filled(backend, (KEYS + GEMM_ROWS) * QUERIES), filled(backend, KEYS * (WIDE + GEMM_COLS))};
+    Backend *backend = must(backend_cpu_create(PRECISION_FP32, 1, &error));
+    Tiles tiles;
+    float **const sides[] = {&tiles.keys, &tiles.queries, &tiles.scores, &tiles.sums};
+    const int64_t sizes[] = {KEYS * WIDE, QUERIES * (WIDE + GEMM_COLS), (KEYS + GEMM_ROWS) * QUERIES,
+                             KEYS * (WIDE + GEMM_COLS)};
+    fill(backend, sides, sizes, 4);
     printf("flash, one head of %d, one thread; time / its products (goal: at most 1.10), GFLOP/s of the causal half\n",
            WIDE);
     for (int64_t seq = 2048; seq <= 32768; seq *= 4) {
         Pass forward, backward;
         int rounds = seq < 8192 ? 15 : seq == 8192 ? 9 : 3;
-        Timing t = timing_start(backend, seq, WIDE);
+        AttentionShape shape = {.batch = 1, .seq = seq, .heads = 1, .kv_heads = 1, .mode = ATTENTION_FLASH};
+        shape.head_dim = WIDE;
+        Bench b = {.backend = backend, .shape = shape};
+        float **const operands[] = {&b.x, &b.w, &b.y, &b.z, &b.saved, &b.scratch};
+        const int64_t scratch = backend->attention_scratch(backend, &shape), out = seq * WIDE;
+        const int64_t counts[] = {3 * out, 3 * out, out, out, seq, scratch / 4};
+        fill(backend, operands, counts, 6);
         for (int i = 0; i < rounds; i++) {
-            pass_run(&forward, i, &tiles, &t, attention_forward, false);
-            pass_run(&backward, i, &tiles, &t, attention_backward, true);
+            pass_run(&forward, i, &tiles, &b, attention_forward, false);
+            pass_run(&backward, i, &tiles, &b, attention_backward, true);
         }
         printf("%6ld  forward %.3f, %.0f  backward %.3f, %.0f  scratch %.1f MiB\n", (long)seq,
                median(forward.ratio, rounds), median(forward.rate, rounds), median(backward.ratio, rounds),
-               median(backward.rate, rounds), (double)t.counts[5] * 4 / (1 << 20));
-        for (int o = 0; o < 6; o++) dropped(backend, *operands_of(&t.bench, o), t.counts[o]);
+               median(backward.rate, rounds), (double)scratch / (1 << 20));
+        drop(backend, operands, counts, 6);
     }
     printf("\n");
-    dropped(backend, tiles.keys, KEYS * WIDE), dropped(backend, tiles.queries, QUERIES * (WIDE + GEMM_COLS));
-    dropped(backend, tiles.scores, (KEYS + GEMM_ROWS) * QUERIES);
-    dropped(backend, tiles.sums, KEYS * (WIDE + GEMM_COLS));
+    drop(backend, sides, sizes, 4);
     backend->destroy(backend);
 }
 
 static bool wanted(int argc, char **argv, const char *part) { return argc < 3 || strcmp(argv[2], part) == 0; }
 
 int main(int argc, char **argv) {
-    Error err = {0};
-    Backend *backend = backend_cpu_create(PRECISION_FP32, argc > 1 ? atoi(argv[1]) : 0, &err);
-    if (backend == NULL) {
-        fprintf(stderr, "bench_ops: %s\n", err.text);
-        return 1;
-    }
+    Backend *backend = must(backend_cpu_create(PRECISION_FP32, argc > 1 ? atoi(argv[1]) : 0, &error));
     setvbuf(stdout, NULL, _IOLBF, 0); // line-buffered, also into pipes
     double peak = 1e3 * backend_cpu_measure_peak(PRECISION_FP32, argc > 1 ? atoi(argv[1]) : 0);
     printf("%s\n", backend->device);
