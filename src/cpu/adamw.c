@@ -28,13 +28,13 @@ static TensorRun run_find_(const AdamwTensor *tensors, int64_t index) {
 }
 
 // No run spans two tensors and runs are added in order, so the bits of a norm do not depend on the other tensors.
-void cpu_squared_norms(Backend *backend, double *out, const AdamwTensor *tensors, int64_t tensor_count) {
+void cpu_squared_norms(Backend *be, double *out, const AdamwTensor *tensors, int64_t tensor_count) {
     int64_t total = total_runs_(tensors, tensor_count);
     for (int64_t i = 0; i < tensor_count; i++) out[i] = 0.0;
     for (int64_t begin = 0; begin < total; begin += RUNS_AT_ONCE) {
         double sums[RUNS_AT_ONCE];
         int64_t end = begin + RUNS_AT_ONCE < total ? begin + RUNS_AT_ONCE : total;
-        CPU_PARALLEL_FOR_DYNAMIC(backend)
+        CPU_PARALLEL_FOR_DYNAMIC(be)
         for (int64_t index = begin; index < end; index++) {
             TensorRun run = run_find_(tensors, index);
             const float *x = tensors[run.tensor].gradient + run.first;
@@ -51,11 +51,10 @@ void cpu_squared_norms(Backend *backend, double *out, const AdamwTensor *tensors
     }
 }
 
-void cpu_momentum(Backend *backend, const AdamwTensor *tensors, int64_t tensor_count, double beta,
-                  double gradient_scale) {
+void cpu_momentum(Backend *be, const AdamwTensor *tensors, int64_t tensor_count, double beta, double gradient_scale) {
     int64_t total = total_runs_(tensors, tensor_count);
     const float kept = (float)beta, rest = (float)(1.0 - beta), scale = (float)gradient_scale;
-    CPU_PARALLEL_FOR_DYNAMIC(backend)
+    CPU_PARALLEL_FOR_DYNAMIC(be)
     for (int64_t index = 0; index < total; index++) {
         TensorRun run = run_find_(tensors, index);
         float *restrict m = tensors[run.tensor].m + run.first;
@@ -68,11 +67,11 @@ void cpu_momentum(Backend *backend, const AdamwTensor *tensors, int64_t tensor_c
     }
 }
 
-void cpu_adamw(Backend *backend, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step) {
+void cpu_adamw(Backend *be, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step) {
     int64_t total = total_runs_(tensors, tensor_count);
     AdamwCoefficients with_decay = adamw_coefficients(step), without = with_decay;
     without.decay = 0.0f;
-    CPU_PARALLEL_FOR_DYNAMIC(backend)
+    CPU_PARALLEL_FOR_DYNAMIC(be)
     for (int64_t index = 0; index < total; index++) {
         TensorRun run = run_find_(tensors, index);
         const AdamwTensor *t = &tensors[run.tensor];
@@ -91,7 +90,7 @@ void cpu_adamw(Backend *backend, const AdamwTensor *tensors, int64_t tensor_coun
             m[i] = m_new;
             v[i] = v_new;
         }
-        if (t->master) cpu_store(backend, t->weight, run.first, w, run.count);
+        if (t->master) cpu_store(be, t->weight, run.first, w, run.count);
         if (!t->written) memset(gradient, 0, (size_t)run.count * sizeof *gradient);
     }
 }

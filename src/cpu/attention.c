@@ -44,7 +44,7 @@ int64_t cpu_attention_workspace(const AttentionShape *s) {
 }
 
 static ThreadSpace attention_workspace_take_(const Head *h) {
-    float *gemm = cpu_scratch(h->backend, stored_workspace_(h->shape)), *p = gemm + CPU_GEMM_WORKSPACE;
+    float *gemm = cpu_scratch(h->be, stored_workspace_(h->shape)), *p = gemm + CPU_GEMM_WORKSPACE;
     return (ThreadSpace){gemm, p, p + QUERIES * KEYS, p + 2 * QUERIES * KEYS};
 }
 
@@ -76,13 +76,13 @@ static void attention_block_forward_(const Head *h, void *out, void *saved, floa
     int64_t keys = attention_keys(h->shape), d = h->shape->head_dim, from = block->from;
     int64_t at = (head_index(h) * h->shape->seq + block->first) * keys;
     bool keep = h->shape->mode == ATTENTION_NONE;
-    float *p = keep && !cpu_is_bf16(h->backend) ? (float *)saved + at : rows;
+    float *p = keep && !cpu_is_bf16(h->be) ? (float *)saved + at : rows;
     ThreadSpace workspace = attention_workspace_take_(h);
     block_probabilities_(h, &workspace, qkv, block, p);
     cpu_gemm(workspace.gemm, block->count, d, block->keys - from, floats(p + from, keys), head_value(h, qkv, from),
              false, workspace.sums, d);
     head_store(h, head_output(h, out, block->first), workspace.sums, block->count);
-    if (keep) cpu_store(h->backend, saved, at, p, block->count * keys);
+    if (keep) cpu_store(h->be, saved, at, p, block->count * keys);
 }
 
 static void attention_block_backward_(const Head *h, const ThreadSpace *workspace, const AttentionBackward *b,
@@ -98,9 +98,8 @@ static void attention_block_backward_(const Head *h, const ThreadSpace *workspac
         // p (n, width), recomputed or stored
         int64_t at = (head_index(h) * h->shape->seq + block->first) * keys + k0, stride = keys;
         const float *p = h->shape->mode == ATTENTION_RECOMPUTE ? b->scratch + k0 : (const float *)b->saved + at;
-        if (h->shape->mode == ATTENTION_NONE && cpu_is_bf16(h->backend)) {
-            for (int64_t r = 0; r < n; r++)
-                cpu_load(h->backend, workspace->p + r * KEYS, b->saved, at + r * keys, width);
+        if (h->shape->mode == ATTENTION_NONE && cpu_is_bf16(h->be)) {
+            for (int64_t r = 0; r < n; r++) cpu_load(h->be, workspace->p + r * KEYS, b->saved, at + r * keys, width);
             p = workspace->p, stride = KEYS;
         }
         cpu_gemm(workspace->gemm, width, d, n, transposed(floats(p, stride)), dout, true, b->dv + k0 * d, d);
@@ -127,19 +126,19 @@ static int64_t thread_floats_(const AttentionShape *s) {
     return form_floats_(s) + memory_round(2 * attention_keys(s) * s->head_dim);
 }
 
-int64_t cpu_attention_scratch(Backend *backend, const AttentionShape *shape) {
-    return cpu_self(backend)->threads * thread_floats_(shape) * (int64_t)sizeof(float);
+int64_t cpu_attention_scratch(Backend *be, const AttentionShape *shape) {
+    return cpu_self(be)->threads * thread_floats_(shape) * (int64_t)sizeof(float);
 }
 
-void cpu_attention_forward(Backend *backend, void *out, void *saved, void *scratch, const void *qkv,
+void cpu_attention_forward(Backend *be, void *out, void *saved, void *scratch, const void *qkv,
                            const AttentionShape *shape) {
-    CpuBackend *cpu = cpu_self(backend);
+    CpuBackend *cpu = cpu_self(be);
     bool flash = shape->mode == ATTENTION_FLASH;
     int64_t parts = flash ? flash_spans(shape, cpu->threads) : blocks_of_(shape->seq);
     int64_t heads = shape->batch * shape->heads;
-    CPU_PARALLEL_FOR_DYNAMIC(backend)
+    CPU_PARALLEL_FOR_DYNAMIC(be)
     for (int64_t i = 0; i < heads * parts; i++) {
-        Head h = {backend, shape, i / parts / shape->heads, i / parts % shape->heads};
+        Head h = {be, shape, i / parts / shape->heads, i / parts % shape->heads};
         float *mine = (float *)scratch + cpu_thread() * thread_floats_(shape);
         int64_t part = parts - 1 - i % parts; // the last part first: it sees the most keys
         QueryBlock block = attention_block_at_(&h, part);
@@ -148,20 +147,20 @@ void cpu_attention_forward(Backend *backend, void *out, void *saved, void *scrat
     }
 }
 
-void cpu_attention_backward(Backend *backend, void *dqkv, void *scratch, const void *dout, const void *out,
+void cpu_attention_backward(Backend *be, void *dqkv, void *scratch, const void *dout, const void *out,
                             const void *saved, const void *qkv, const AttentionShape *shape) {
     int64_t sums = attention_keys(shape) * shape->head_dim, group = shape->heads / shape->kv_heads;
-    CPU_PARALLEL_FOR_DYNAMIC(backend)
+    CPU_PARALLEL_FOR_DYNAMIC(be)
     for (int64_t i = 0; i < shape->batch * shape->kv_heads; i++) {
         int64_t sequence = i / shape->kv_heads, kv_head = i % shape->kv_heads;
         AttentionBackward b = {.dqkv = dqkv, .dout = dout, .out = out, .saved = saved, .qkv = qkv};
         b.scratch = (float *)scratch + cpu_thread() * thread_floats_(shape);
         b.dk = b.scratch + form_floats_(shape), b.dv = b.dk + sums;
         memset(b.dk, 0, sizeof(float) * (size_t)(2 * sums));
-        Head h = {backend, shape, sequence, kv_head * group};
+        Head h = {be, shape, sequence, kv_head * group};
         if (shape->mode == ATTENTION_FLASH) flash_backward(h, &b);
         for (int64_t g = 0; g < group && shape->mode != ATTENTION_FLASH; g++) {
-            Head query = {backend, shape, sequence, kv_head * group + g};
+            Head query = {be, shape, sequence, kv_head * group + g};
             ThreadSpace workspace = attention_workspace_take_(&query);
             for (int64_t part = 0; part < blocks_of_(shape->seq); part++) {
                 QueryBlock block = attention_block_at_(&query, part);

@@ -25,16 +25,15 @@ static int64_t thread_workspace_(const CpuBackend *cpu, int thread, int64_t rows
     return memory_round(most * (int64_t)sizeof(float));
 }
 
-static int64_t cpu_workspace_bytes_(Backend *backend, int64_t rows, int64_t hidden, const AttentionShape *shape) {
-    const CpuBackend *cpu = cpu_self(backend);
+static int64_t cpu_workspace_bytes_(Backend *be, int64_t rows, int64_t hidden, const AttentionShape *shape) {
+    const CpuBackend *cpu = cpu_self(be);
     int64_t bytes = 0;
     for (int t = 0; t < cpu->threads; t++) bytes += thread_workspace_(cpu, t, rows, hidden, shape);
     return bytes;
 }
 
-static void cpu_use_workspace_(Backend *backend, void *memory, int64_t rows, int64_t hidden,
-                               const AttentionShape *shape) {
-    CpuBackend *cpu = cpu_self(backend);
+static void cpu_use_workspace_(Backend *be, void *memory, int64_t rows, int64_t hidden, const AttentionShape *shape) {
+    CpuBackend *cpu = cpu_self(be);
     char *at = memory;
     for (int t = 0; t < cpu->threads; t++) {
         int64_t bytes = thread_workspace_(cpu, t, rows, hidden, shape);
@@ -52,11 +51,11 @@ static void cpu_use_workspace_(Backend *backend, void *memory, int64_t rows, int
 // Memory is zeroed and aligned. The address that calloc returned is stored just before it, for free(). calloc gets
 // large pieces from the kernel already zeroed and does not touch them. Huge pages, if the kernel grants them, save many
 // TLB misses in the strided reads of packing.
-static void *cpu_allocate_(Backend *backend, MemoryCategory category, int64_t bytes, const char *what, Error *err) {
-    int64_t held = memory_total(&backend->held), limit = INT64_MAX / 2;
-    if (backend->memory_size > 0) limit = backend->memory_size;
+static void *cpu_allocate_(Backend *be, MemoryCategory category, int64_t bytes, const char *what, Error *err) {
+    int64_t held = memory_total(&be->held), limit = INT64_MAX / 2;
+    if (be->memory_size > 0) limit = be->memory_size;
     bool possible = bytes >= 0 && bytes <= limit - held;
-    void *memory = possible && category == MEMORY_LENT_SLOTS ? cpu_shared_allocate(cpu_self(backend), bytes) : NULL;
+    void *memory = possible && category == MEMORY_LENT_SLOTS ? cpu_shared_allocate(cpu_self(be), bytes) : NULL;
     void *whole = possible && memory == NULL ? calloc(1, (size_t)bytes + MEMORY_ALIGN + sizeof(void *)) : NULL;
     if (whole != NULL) {
         enum { PAGE = 4096, HUGE = 1 << 21 };
@@ -68,76 +67,76 @@ static void *cpu_allocate_(Backend *backend, MemoryCategory category, int64_t by
     }
     if (memory == NULL) {
         char rest[512], machine[64] = "";
-        memory_describe(&backend->held, rest, sizeof rest);
-        if (backend->memory_size > 0)
-            snprintf(machine, sizeof machine, ", and the machine has %.2f GiB", (double)backend->memory_size / GIB);
+        memory_describe(&be->held, rest, sizeof rest);
+        if (be->memory_size > 0)
+            snprintf(machine, sizeof machine, ", and the machine has %.2f GiB", (double)be->memory_size / GIB);
         error_set(err, EXIT_FAILED,
                   "%s: cannot allocate %lld bytes (%.2f GiB) for %s (%s); this rank holds %s%s; use more stages, fewer "
                   "slots or a smaller micro-batch",
-                  backend->device, (long long)bytes, (double)bytes / GIB, what, memory_name(category), rest, machine);
+                  be->device, (long long)bytes, (double)bytes / GIB, what, memory_name(category), rest, machine);
         return NULL;
     }
-    backend->held.bytes[category] += bytes;
-    memory_note_peak(&backend->held, &backend->peak);
+    be->held.bytes[category] += bytes;
+    memory_note_peak(&be->held, &be->peak);
     return memory;
 }
 
-static void cpu_release_(Backend *backend, MemoryCategory category, void *memory, int64_t bytes) {
+static void cpu_release_(Backend *be, MemoryCategory category, void *memory, int64_t bytes) {
     if (memory == NULL) return;
-    if (!cpu_shared_release(cpu_self(backend), memory)) free(((void **)memory)[-1]);
-    backend->held.bytes[category] -= bytes;
+    if (!cpu_shared_release(cpu_self(be), memory)) free(((void **)memory)[-1]);
+    be->held.bytes[category] -= bytes;
 }
 
-static void cpu_copy_(Backend *backend, Stream stream, void *to, const void *from, int64_t bytes) {
-    (void)backend, (void)stream;
+static void cpu_copy_(Backend *be, Stream stream, void *to, const void *from, int64_t bytes) {
+    (void)be, (void)stream;
     memcpy(to, from, (size_t)bytes);
 }
 
-static void cpu_transfer_(Backend *backend, void *to, const void *from, int64_t bytes) {
-    (void)backend;
+static void cpu_transfer_(Backend *be, void *to, const void *from, int64_t bytes) {
+    (void)be;
     memcpy(to, from, (size_t)bytes);
 }
 
-static void cpu_zero_(Backend *backend, void *memory, int64_t bytes) {
+static void cpu_zero_(Backend *be, void *memory, int64_t bytes) {
     enum { PIECE = 1 << 20 };
-    CPU_PARALLEL_FOR(backend)
+    CPU_PARALLEL_FOR(be)
     for (int64_t at = 0; at < bytes; at += PIECE) memset((char *)memory + at, 0, (size_t)min_i64(bytes - at, PIECE));
 }
 
 // --- time
 
-static Event *cpu_event_create_(Backend *backend) {
-    (void)backend;
+static Event *cpu_event_create_(Backend *be) {
+    (void)be;
     return xcalloc(1, sizeof(Event));
 }
 
-static void cpu_event_destroy_(Backend *backend, Event *event) {
-    (void)backend;
+static void cpu_event_destroy_(Backend *be, Event *event) {
+    (void)be;
     free(event);
 }
 
-static void cpu_event_record_(Backend *backend, Event *event, Stream stream) {
+static void cpu_event_record_(Backend *be, Event *event, Stream stream) {
     (void)stream;
-    event->seconds = ((CpuBackend *)backend)->own_time ? clock_thread_seconds() : clock_seconds();
+    event->seconds = ((CpuBackend *)be)->own_time ? clock_thread_seconds() : clock_seconds();
 }
 
-static void cpu_count_own_time_(Backend *backend) {
-    CpuBackend *cpu = (CpuBackend *)backend;
+static void cpu_count_own_time_(Backend *be) {
+    CpuBackend *cpu = (CpuBackend *)be;
     cpu->own_time = cpu->threads == 1;
 }
 
-static bool cpu_event_done_(Backend *backend, Event *event) {
-    (void)backend, (void)event;
+static bool cpu_event_done_(Backend *be, Event *event) {
+    (void)be, (void)event;
     return true;
 }
 
-static double cpu_event_seconds_(Backend *backend, const Event *event) {
-    (void)backend;
+static double cpu_event_seconds_(Backend *be, const Event *event) {
+    (void)be;
     return event->seconds;
 }
 
-static int cpu_synchronize_(Backend *backend, Error *err) {
-    (void)backend, (void)err;
+static int cpu_synchronize_(Backend *be, Error *err) {
+    (void)be, (void)err;
     return 0;
 }
 
@@ -145,36 +144,36 @@ static int cpu_synchronize_(Backend *backend, Error *err) {
 
 enum { PIECE = 1 << 16 };
 
-void cpu_from_float(Backend *backend, void *to, const float *from, int64_t count) {
-    CPU_PARALLEL_FOR(backend)
-    for (int64_t at = 0; at < count; at += PIECE) cpu_store(backend, to, at, from + at, min_i64(count - at, PIECE));
+void cpu_from_float(Backend *be, void *to, const float *from, int64_t count) {
+    CPU_PARALLEL_FOR(be)
+    for (int64_t at = 0; at < count; at += PIECE) cpu_store(be, to, at, from + at, min_i64(count - at, PIECE));
 }
 
-void cpu_copy_columns(Backend *backend, void *to, int64_t to_cols, const void *from, int64_t from_cols, bool wide,
+void cpu_copy_columns(Backend *be, void *to, int64_t to_cols, const void *from, int64_t from_cols, bool wide,
                       int64_t rows, int64_t cols) {
-    int64_t element = backend->element;
-    CPU_PARALLEL_FOR(backend)
+    int64_t element = be->element;
+    CPU_PARALLEL_FOR(be)
     for (int64_t r = 0; r < rows; r++) {
-        if (wide) cpu_store(backend, to, r * to_cols, (const float *)from + r * from_cols, cols);
+        if (wide) cpu_store(be, to, r * to_cols, (const float *)from + r * from_cols, cols);
         else
             memcpy((char *)to + r * to_cols * element, (const char *)from + r * from_cols * element,
                    (size_t)(cols * element));
     }
 }
 
-void cpu_to_float(Backend *backend, float *to, const void *from, int64_t count) {
-    CPU_PARALLEL_FOR(backend)
+void cpu_to_float(Backend *be, float *to, const void *from, int64_t count) {
+    CPU_PARALLEL_FOR(be)
     for (int64_t at = 0; at < count; at += PIECE) {
         int64_t n = min_i64(count - at, PIECE);
-        const float *piece = cpu_load(backend, to + at, from, at, n);
+        const float *piece = cpu_load(be, to + at, from, at, n);
         if (piece != to + at) memcpy(to + at, piece, (size_t)n * sizeof *to);
     }
 }
 
 // --- life
 
-static void cpu_destroy_(Backend *backend) {
-    CpuBackend *cpu = cpu_self(backend);
+static void cpu_destroy_(Backend *be) {
+    CpuBackend *cpu = cpu_self(be);
     for (int t = 0; t < cpu->threads; t++) {
         cpu_scratch_drop(cpu, &cpu->scratch[t]);
         cpu_products_destroy(cpu->scratch[t].products);
@@ -226,41 +225,41 @@ Backend *backend_cpu_create(int precision, int threads, Error *err) {
     cpu->threads = threads;
     cpu->scratch = xcalloc((size_t)threads, sizeof *cpu->scratch);
     cpu->bf16_library = precision == PRECISION_BF16 && cpu_bf16_by_library();
-    Backend *backend = &cpu->backend;
-    backend->self = cpu;
-    backend->precision = precision;
-    backend->element = precision == PRECISION_BF16 ? 2 : 4;
-    backend->own_sums = true;
-    backend->memory_size = memory_size_();
+    Backend *be = &cpu->backend;
+    be->self = cpu;
+    be->precision = precision;
+    be->element = precision == PRECISION_BF16 ? 2 : 4;
+    be->own_sums = true;
+    be->memory_size = memory_size_();
     char name[64];
     processor_name_(name, sizeof name);
-    snprintf(backend->device, sizeof backend->device, "%s, %d thread%s", name, threads, threads == 1 ? "" : "s");
+    snprintf(be->device, sizeof be->device, "%s, %d thread%s", name, threads, threads == 1 ? "" : "s");
     bool library = cpu_linear_by_library(precision);
-    snprintf(backend->kernels, sizeof backend->kernels,
+    snprintf(be->kernels, sizeof be->kernels,
              "matrix products by %s; attention and all other operations by built-in loops",
              library ? "oneDNN, one tile per thread" : "the built-in kernel");
-    backend->destroy = cpu_destroy_;
-    backend->allocate = cpu_allocate_;
-    backend->release = cpu_release_;
-    backend->copy = cpu_copy_;
-    backend->upload = cpu_transfer_;
-    backend->download = cpu_transfer_;
-    backend->zero = cpu_zero_;
-    backend->lend = cpu_lend;
-    backend->borrow = cpu_borrow;
-    backend->give_back = cpu_give_back;
-    backend->event_create = cpu_event_create_;
-    backend->event_destroy = cpu_event_destroy_;
-    backend->event_record = cpu_event_record_;
-    backend->event_done = cpu_event_done_;
-    backend->event_seconds = cpu_event_seconds_;
-    backend->count_own_time = cpu_count_own_time_;
-    backend->synchronize = cpu_synchronize_;
-    backend->workspace_bytes = cpu_workspace_bytes_;
-    backend->use_workspace = cpu_use_workspace_;
-#define OPERATION(result, name, ...) backend->name = cpu_##name
+    be->destroy = cpu_destroy_;
+    be->allocate = cpu_allocate_;
+    be->release = cpu_release_;
+    be->copy = cpu_copy_;
+    be->upload = cpu_transfer_;
+    be->download = cpu_transfer_;
+    be->zero = cpu_zero_;
+    be->lend = cpu_lend;
+    be->borrow = cpu_borrow;
+    be->give_back = cpu_give_back;
+    be->event_create = cpu_event_create_;
+    be->event_destroy = cpu_event_destroy_;
+    be->event_record = cpu_event_record_;
+    be->event_done = cpu_event_done_;
+    be->event_seconds = cpu_event_seconds_;
+    be->count_own_time = cpu_count_own_time_;
+    be->synchronize = cpu_synchronize_;
+    be->workspace_bytes = cpu_workspace_bytes_;
+    be->use_workspace = cpu_use_workspace_;
+#define OPERATION(result, name, ...) be->name = cpu_##name
 #include "backend/operations.h"
-    return backend;
+    return be;
 }
 
 // --- the measured peak of this machine's cores in matrix products: the denominator of MFU if no peak is given
@@ -275,15 +274,14 @@ enum { PEAK_ROWS = CPU_GEMM_ROWS, PEAK_COLS = CPU_GEMM_COLS, PEAK_DEPTH = 768 };
 enum { PEAK_FLOATS = PEAK_ROWS * PEAK_DEPTH + PEAK_COLS * PEAK_DEPTH + PEAK_ROWS * PEAK_COLS + CPU_GEMM_WORKSPACE };
 
 // Returns the calling thread's fastest time for a tile, in seconds, measured for about `budget` seconds.
-static double quickest_tile_(Backend *backend, float *memory, double budget) {
+static double quickest_tile_(Backend *be, float *memory, double budget) {
     enum { LEAST_TILES = 4 };
-    bool bf16 = cpu_is_bf16(backend);
+    bool bf16 = cpu_is_bf16(be);
     float *x = memory, *w = x + PEAK_ROWS * PEAK_DEPTH, *y = w + PEAK_COLS * PEAK_DEPTH;
     CpuOperand a = {x, PEAK_DEPTH, false, bf16, NULL}, b = {w, PEAK_DEPTH, true, bf16, NULL};
     double start = clock_seconds(), last = start, best = INFINITY;
     for (int tile = 0; tile < LEAST_TILES || last - start < budget; tile++) {
-        cpu_tile_product(backend, y + PEAK_ROWS * PEAK_COLS, PEAK_ROWS, PEAK_COLS, PEAK_DEPTH, a, b, false, y,
-                         PEAK_COLS);
+        cpu_tile_product(be, y + PEAK_ROWS * PEAK_COLS, PEAK_ROWS, PEAK_COLS, PEAK_DEPTH, a, b, false, y, PEAK_COLS);
         double now = clock_seconds();
         // The first tile is not counted, because it touches its memory for the first time.
         if (tile > 0 && now - last < best) best = now - last;
@@ -294,20 +292,20 @@ static double quickest_tile_(Backend *backend, float *memory, double budget) {
 
 double backend_cpu_measure_peak(int precision, int threads) {
     const double budget = 0.1; // seconds
-    Backend *backend = backend_cpu_create(precision, threads, NULL);
-    if (backend == NULL) return 0.0;
-    CpuBackend *cpu = cpu_self(backend);
+    Backend *be = backend_cpu_create(precision, threads, NULL);
+    if (be == NULL) return 0.0;
+    CpuBackend *cpu = cpu_self(be);
     int64_t bytes = (int64_t)cpu->threads * PEAK_FLOATS * 4;
-    float *memory = backend->allocate(backend, MEMORY_WORKSPACE, bytes, "measuring the peak", NULL);
-    double *seconds = backend->allocate(backend, MEMORY_WORKSPACE, cpu->threads * 8, "measuring the peak", NULL);
+    float *memory = be->allocate(be, MEMORY_WORKSPACE, bytes, "measuring the peak", NULL);
+    double *seconds = be->allocate(be, MEMORY_WORKSPACE, cpu->threads * 8, "measuring the peak", NULL);
     double flops = 2.0 * PEAK_ROWS * PEAK_COLS * PEAK_DEPTH, rate = 0.0;
     if (memory != NULL && seconds != NULL) {
-        CPU_PARALLEL(backend)
-        seconds[cpu_thread()] = quickest_tile_(backend, memory + (int64_t)cpu_thread() * PEAK_FLOATS, budget);
+        CPU_PARALLEL(be)
+        seconds[cpu_thread()] = quickest_tile_(be, memory + (int64_t)cpu_thread() * PEAK_FLOATS, budget);
         for (int t = 0; t < cpu->threads; t++) rate += flops / seconds[t];
     }
-    backend_release(backend, MEMORY_WORKSPACE, memory, bytes);
-    backend_release(backend, MEMORY_WORKSPACE, seconds, cpu->threads * 8);
-    backend->destroy(backend);
+    backend_release(be, MEMORY_WORKSPACE, memory, bytes);
+    backend_release(be, MEMORY_WORKSPACE, seconds, cpu->threads * 8);
+    be->destroy(be);
     return 1e-12 * rate;
 }

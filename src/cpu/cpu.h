@@ -17,17 +17,17 @@
 #include <omp.h>
 #define CPU_PRAGMA_(text) _Pragma(#text)
 // A region run by the backend's threads; inside it cpu_thread() is 0..threads-1.
-#define CPU_PARALLEL(backend) CPU_PRAGMA_(omp parallel num_threads(cpu_self(backend)->threads))
+#define CPU_PARALLEL(be) CPU_PRAGMA_(omp parallel num_threads(cpu_self(be)->threads))
 // Distribute loop iterations over the threads: in equal contiguous shares, or (DYNAMIC) one at a time to the next free
 // thread, for iterations that differ in cost. No sum may be carried from one iteration to the next.
-#define CPU_PARALLEL_FOR(backend) CPU_PRAGMA_(omp parallel for num_threads(cpu_self(backend)->threads) schedule(static))
-#define CPU_PARALLEL_FOR_DYNAMIC(backend)                                                                              \
-    CPU_PRAGMA_(omp parallel for num_threads(cpu_self(backend)->threads) schedule(dynamic, 1))
+#define CPU_PARALLEL_FOR(be) CPU_PRAGMA_(omp parallel for num_threads(cpu_self(be)->threads) schedule(static))
+#define CPU_PARALLEL_FOR_DYNAMIC(be)                                                                                   \
+    CPU_PRAGMA_(omp parallel for num_threads(cpu_self(be)->threads) schedule(dynamic, 1))
 static inline int cpu_thread(void) { return omp_get_thread_num(); }
 #else
-#define CPU_PARALLEL(backend)             (void)(backend);
-#define CPU_PARALLEL_FOR(backend)         (void)(backend);
-#define CPU_PARALLEL_FOR_DYNAMIC(backend) (void)(backend);
+#define CPU_PARALLEL(be)             (void)(be);
+#define CPU_PARALLEL_FOR(be)         (void)(be);
+#define CPU_PARALLEL_FOR_DYNAMIC(be) (void)(be);
 static inline int cpu_thread(void) { return 0; }
 #endif
 
@@ -57,12 +57,12 @@ typedef struct CpuBackend {
     CpuShared shared;
 } CpuBackend;
 
-static inline CpuBackend *cpu_self(Backend *backend) { return (CpuBackend *)backend->self; }
-static inline bool cpu_is_bf16(const Backend *backend) { return backend->precision == PRECISION_BF16; }
+static inline CpuBackend *cpu_self(Backend *be) { return (CpuBackend *)be->self; }
+static inline bool cpu_is_bf16(const Backend *be) { return be->precision == PRECISION_BF16; }
 
 // Returns scratch of at least `floats` floats for the calling thread, 64-byte aligned, with undefined contents. Each
 // thread has one scratch, which a second call reuses or replaces. Outside CPU_PARALLEL(_FOR), returns thread 0's.
-float *cpu_scratch(Backend *backend, int64_t floats);
+float *cpu_scratch(Backend *be, int64_t floats);
 // Resets a scratch except for `products`, and frees its memory unless the memory was `given`.
 void cpu_scratch_drop(CpuBackend *cpu, CpuScratch *scratch);
 
@@ -75,17 +75,17 @@ int64_t cpu_norm_workspace(int64_t rows, int64_t cols, int threads, int thread);
 // --- rows
 // Returns `count` elements from element `offset` of `from` (run precision) as floats: a pointer into `from` if the run
 // is fp32, else `workspace` after conversion.
-const float *cpu_load(const Backend *backend, float *workspace, const void *from, int64_t offset, int64_t count);
+const float *cpu_load(const Backend *be, float *workspace, const void *from, int64_t offset, int64_t count);
 
 // Returns where to compute the elements of `to` from `offset` on as floats: in `to` itself if the run is fp32, else in
 // `workspace`. Afterwards cpu_store writes them to `to`: it rounds to bf16, or copies floats that are elsewhere.
-static inline float *cpu_place(const Backend *backend, float *workspace, void *to, int64_t offset) {
-    return cpu_is_bf16(backend) ? workspace : (float *)to + offset;
+static inline float *cpu_place(const Backend *be, float *workspace, void *to, int64_t offset) {
+    return cpu_is_bf16(be) ? workspace : (float *)to + offset;
 }
-void cpu_store(const Backend *backend, void *to, int64_t offset, const float *from, int64_t count);
+void cpu_store(const Backend *be, void *to, int64_t offset, const float *from, int64_t count);
 
 // Quantizes out.source (rows, cols) into `out`; does nothing if `out` is plain.
-void cpu_narrow(Backend *backend, Factor out, int64_t rows, int64_t cols);
+void cpu_narrow(Backend *be, Factor out, int64_t rows, int64_t cols);
 
 static inline void cpu_accumulate_row(float *restrict sum, const float *restrict x, int64_t count) {
     for (int64_t i = 0; i < count; i++) sum[i] += x[i];
@@ -182,23 +182,23 @@ void cpu_gemm(float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, C
 // oneDNN is present and this processor has bf16 multiplication.
 bool cpu_bf16_by_library(void);
 void cpu_products_destroy(CpuProducts *products); // accepts NULL
-bool cpu_gemm_bf16(Backend *backend, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate,
-                   float *c, int64_t stride);
+bool cpu_gemm_bf16(Backend *be, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate, float *c,
+                   int64_t stride);
 
 // --- the operations: cpu_linear_forward and so on
-#define OPERATION(result, name, ...) result cpu_##name(Backend *backend, __VA_ARGS__)
+#define OPERATION(result, name, ...) result cpu_##name(Backend *be, __VA_ARGS__)
 #include "backend/operations.h"
 
 bool cpu_linear_by_library(int precision); // returns whether oneDNN computes the products
 // Computes one tile on the calling thread: stores op(a) op(b) in C (m, n), or adds the product to C if `accumulate`.
 // The rows of C are `stride` apart. workspace: CPU_GEMM_WORKSPACE floats.
-void cpu_tile_product(Backend *backend, float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b,
+void cpu_tile_product(Backend *be, float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b,
                       bool accumulate, float *c, int64_t stride);
 
 // --- memory that other processes can map (loan.c)
 // Returns zeroed, page-aligned memory that can be lent; NULL if bytes is 0, on failure, or if a block is allocated.
 void *cpu_shared_allocate(CpuBackend *cpu, int64_t bytes);
 bool cpu_shared_release(CpuBackend *cpu, void *memory); // false: cpu_shared_allocate did not allocate it
-int cpu_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, Error *err);
-void *cpu_borrow(Backend *backend, const Loan *loan, int64_t bytes, Error *err);
-void cpu_give_back(Backend *backend, void *memory, int64_t bytes);
+int cpu_lend(Backend *be, const void *memory, int64_t bytes, Loan *loan, Error *err);
+void *cpu_borrow(Backend *be, const Loan *loan, int64_t bytes, Error *err);
+void cpu_give_back(Backend *be, void *memory, int64_t bytes);

@@ -11,37 +11,37 @@
 enum { PIECE = 1024 };
 
 // The maximum ignores NaN but the sum does not, so a NaN reaches the loss. Columns that are all -inf sum to zero.
-void cpu_cross_entropy_stats(Backend *backend, float *stats, const void *logits, const int32_t *targets, int64_t rows,
+void cpu_cross_entropy_stats(Backend *be, float *stats, const void *logits, const int32_t *targets, int64_t rows,
                              int64_t width, int64_t first, int64_t count) {
-    CPU_PARALLEL_FOR(backend)
+    CPU_PARALLEL_FOR(be)
     for (int64_t row = 0; row < rows; row++) {
         float workspace[PIECE], max = -INFINITY;
         int64_t at = row * width, own = (int64_t)targets[row] - first;
         for (int64_t column = 0; column < count; column += PIECE) {
             int64_t n = min_i64(count - column, PIECE);
-            max = lanes_max(cpu_load(backend, workspace, logits, at + column, n), n, max);
+            max = lanes_max(cpu_load(be, workspace, logits, at + column, n), n, max);
         }
         float base = max == -INFINITY ? 0.0f : max;
         double sum = 0.0;
         for (int64_t column = 0; column < count; column += PIECE) {
             float exps[PIECE];
             int64_t n = min_i64(count - column, PIECE);
-            const float *x = cpu_load(backend, workspace, logits, at + column, n);
+            const float *x = cpu_load(be, workspace, logits, at + column, n);
             for (int64_t i = 0; i < n; i++) exps[i] = cpu_expf(x[i] - base);
             sum += (double)lanes_sum(exps, n);
         }
         stats[row * 3] = max;
         stats[row * 3 + 1] = (float)sum;
-        stats[row * 3 + 2] = own >= 0 && own < count ? *cpu_load(backend, workspace, logits, at + own, 1) : 0.0f;
+        stats[row * 3 + 2] = own >= 0 && own < count ? *cpu_load(be, workspace, logits, at + own, 1) : 0.0f;
     }
 }
 
 // With `scale`, replaces each row's logits by their gradient; `scale` is subtracted from the target's entry before
 // rounding to bf16.
-void cpu_cross_entropy_gradient(Backend *backend, void *logits, float *loss, const float *gathered, int ranks,
+void cpu_cross_entropy_gradient(Backend *be, void *logits, float *loss, const float *gathered, int ranks,
                                 const int32_t *targets, int64_t rows, int64_t width, int64_t first, int64_t count,
                                 float scale, float z_loss) {
-    CPU_PARALLEL_FOR(backend)
+    CPU_PARALLEL_FOR(be)
     for (int64_t row = 0; row < rows; row++) {
         float workspace[PIECE], max = -INFINITY;
         double target = 0.0, sum = 0.0, share = 1.0; // share: factor of every probability in the gradient
@@ -64,12 +64,12 @@ void cpu_cross_entropy_gradient(Backend *backend, void *logits, float *loss, con
         for (int64_t column = 0; column < width; column += PIECE) {
             int64_t at = row * width + column, n = min_i64(width - column, PIECE);
             int64_t real = max_i64(0, min_i64(count - column, n));
-            cpu_load(backend, workspace, logits, at, n);
-            float *x = cpu_place(backend, workspace, logits, at);
+            cpu_load(be, workspace, logits, at, n);
+            float *x = cpu_place(be, workspace, logits, at);
             for (int64_t i = 0; i < real; i++) x[i] = cpu_expf(x[i] - max) * factor;
             memset(x + real, 0, (size_t)(n - real) * sizeof *x);
             if (own >= column && own < column + real) x[own - column] -= scale;
-            cpu_store(backend, logits, at, x, n);
+            cpu_store(be, logits, at, x, n);
         }
     }
 }

@@ -75,13 +75,13 @@ static float chosen_scores_(float *scores, const RouteScores *s, const int32_t *
     return !shape->normalize ? 1 : softmax ? sum : sum + 1e-20f;
 }
 
-void cpu_route_forward(Backend *backend, int32_t *chosen, float *weights, const float *logits, const float *bias,
+void cpu_route_forward(Backend *be, int32_t *chosen, float *weights, const float *logits, const float *bias,
                        int64_t rows, const RouteShape *shape) {
     int64_t experts = shape->experts, k = shape->chosen;
     assert(k <= ROUTE_CHOSEN_MAX && shape->groups <= ROUTE_GROUPS_MAX);
-    CPU_PARALLEL_FOR(backend)
+    CPU_PARALLEL_FOR(be)
     for (int64_t row = 0; row < rows; row++) {
-        float *score = cpu_scratch(backend, 2 * experts), *keys = score + experts, scores[ROUTE_CHOSEN_MAX];
+        float *score = cpu_scratch(be, 2 * experts), *keys = score + experts, scores[ROUTE_CHOSEN_MAX];
         int32_t *to = chosen + row * k;
         RouteScores s = scores_open_(shape, logits + row * experts, score);
 
@@ -110,13 +110,13 @@ void cpu_route_forward(Backend *backend, int32_t *chosen, float *weights, const 
     }
 }
 
-void cpu_route_backward(Backend *backend, void *dlogits, const float *dweights, const int32_t *chosen,
-                        const float *logits, const float *share, double z, int64_t rows, const RouteShape *shape) {
+void cpu_route_backward(Backend *be, void *dlogits, const float *dweights, const int32_t *chosen, const float *logits,
+                        const float *share, double z, int64_t rows, const RouteShape *shape) {
     int64_t experts = shape->experts, k = shape->chosen;
     bool softmax_of_chosen = shape->normalize && !shape->sigmoid;
-    CPU_PARALLEL_FOR(backend)
+    CPU_PARALLEL_FOR(be)
     for (int64_t row = 0; row < rows; row++) {
-        float *sum = cpu_scratch(backend, 3 * experts), *dscores = sum + experts, *score = dscores + experts;
+        float *sum = cpu_scratch(be, 3 * experts), *dscores = sum + experts, *score = dscores + experts;
         const float *dweight = dweights + row * k;
         const int32_t *picked = chosen + row * k;
         RouteScores s = scores_open_(shape, logits + row * experts, score);
@@ -147,15 +147,15 @@ void cpu_route_backward(Backend *backend, void *dlogits, const float *dweights, 
             sum[e] += score[e] * (shape->sigmoid ? 1 - score[e] : 1) * (dscores[e] - dot);
             if ((float)z != 0) sum[e] += slope * (cpu_expf(s.logits[e] - s.most) / s.sum);
         }
-        cpu_store(backend, dlogits, row * experts, sum, experts);
+        cpu_store(be, dlogits, row * experts, sum, experts);
     }
 }
 
 // Rows are added in order, so that the sum does not depend on the threads.
-void cpu_route_balance(Backend *backend, double *sum, const float *logits, const float *share, int64_t rows,
+void cpu_route_balance(Backend *be, double *sum, const float *logits, const float *share, int64_t rows,
                        const RouteShape *shape) {
     int64_t experts = shape->experts;
-    float *score = cpu_scratch(backend, experts);
+    float *score = cpu_scratch(be, experts);
     *sum = 0;
     for (int64_t row = 0; row < rows; row++) {
         RouteScores s = scores_open_(shape, logits + row * experts, score);
@@ -165,8 +165,8 @@ void cpu_route_balance(Backend *backend, double *sum, const float *logits, const
     }
 }
 
-void cpu_route_bias(Backend *backend, float *bias, float *counts, int64_t count, double mean, double rate) {
-    (void)backend;
+void cpu_route_bias(Backend *be, float *bias, float *counts, int64_t count, double mean, double rate) {
+    (void)be;
     for (int64_t i = 0; i < count; i++) {
         double less = mean - (double)counts[i];
         bias[i] += (float)(less > 0 ? rate : less < 0 ? -rate : 0);
@@ -176,52 +176,52 @@ void cpu_route_bias(Backend *backend, float *bias, float *counts, int64_t count,
 
 // --- the order of rows by expert
 
-void cpu_route_counts(Backend *backend, int64_t *counts, int64_t parts, const int32_t *chosen, int64_t rows,
+void cpu_route_counts(Backend *be, int64_t *counts, int64_t parts, const int32_t *chosen, int64_t rows,
                       const RouteShape *shape) {
-    (void)backend;
+    (void)be;
     memset(counts, 0, (size_t)(parts * shape->experts) * sizeof *counts);
     for (int64_t part = 0; part < parts; part++)
         for (int64_t i = rows * part / parts * shape->chosen; i < rows * (part + 1) / parts * shape->chosen; i++)
             counts[part * shape->experts + chosen[i]]++;
 }
 
-void cpu_route_places(Backend *backend, int32_t *place, const int32_t *chosen, int64_t rows, const RouteShape *shape) {
+void cpu_route_places(Backend *be, int32_t *place, const int32_t *chosen, int64_t rows, const RouteShape *shape) {
     int64_t copies = rows * shape->chosen, experts = shape->experts;
-    int32_t *next = (int32_t *)cpu_scratch(backend, experts + 1);
+    int32_t *next = (int32_t *)cpu_scratch(be, experts + 1);
     memset(next, 0, (size_t)(experts + 1) * sizeof *next);
     for (int64_t i = 0; i < copies; i++) next[chosen[i] + 1]++;
     for (int64_t e = 0; e < experts; e++) next[e + 1] += next[e];
     for (int64_t i = 0; i < copies; i++) place[i] = next[chosen[i]]++;
 }
 
-void cpu_rows_scatter(Backend *backend, void *to, const void *from, const int32_t *place, int64_t rows, int64_t k,
+void cpu_rows_scatter(Backend *be, void *to, const void *from, const int32_t *place, int64_t rows, int64_t k,
                       int64_t bytes) {
-    CPU_PARALLEL_FOR(backend)
+    CPU_PARALLEL_FOR(be)
     for (int64_t i = 0; i < rows * k; i++)
         memcpy((char *)to + place[i] * bytes, (const char *)from + i / k * bytes, (size_t)bytes);
 }
 
-void cpu_rows_gather(Backend *backend, void *to, const void *from, const int32_t *place, int64_t count, int64_t bytes) {
-    (void)backend;
-    CPU_PARALLEL_FOR(backend)
+void cpu_rows_gather(Backend *be, void *to, const void *from, const int32_t *place, int64_t count, int64_t bytes) {
+    (void)be;
+    CPU_PARALLEL_FOR(be)
     for (int64_t i = 0; i < count; i++)
         memcpy((char *)to + i * bytes, (const char *)from + place[i] * bytes, (size_t)bytes);
 }
 
-void cpu_rows_combine(Backend *backend, void *to, const void *from, const int32_t *place, int64_t rows, int64_t k,
+void cpu_rows_combine(Backend *be, void *to, const void *from, const int32_t *place, int64_t rows, int64_t k,
                       int64_t cols) {
     enum { PIECE = 1024 };
-    CPU_PARALLEL_FOR(backend)
+    CPU_PARALLEL_FOR(be)
     for (int64_t row = 0; row < rows; row++)
         for (int64_t at = 0; at < cols; at += PIECE) {
             float sum[PIECE], workspace[PIECE];
             int64_t n = min_i64(cols - at, PIECE);
             for (int64_t j = 0; j < k; j++) {
-                const float *x = cpu_load(backend, workspace, from, place[row * k + j] * cols + at, n);
+                const float *x = cpu_load(be, workspace, from, place[row * k + j] * cols + at, n);
                 if (j == 0) memcpy(sum, x, (size_t)n * sizeof *sum);
                 else cpu_accumulate_row(sum, x, n);
             }
-            cpu_store(backend, to, row * cols + at, sum, n);
+            cpu_store(be, to, row * cols + at, sum, n);
         }
 }
 
@@ -242,21 +242,20 @@ static int64_t tiles_(const ExpertProduct *p) {
 }
 
 // Computes one tile. Tiles of the same columns are neighbours, since they read the same part of B.
-static void tile_(Backend *backend, const ExpertProduct *p, int64_t index, bool wide) {
-    float *workspace = cpu_scratch(backend, cpu_linear_workspace()), *sums = workspace + CPU_GEMM_WORKSPACE;
+static void tile_(Backend *be, const ExpertProduct *p, int64_t index, bool wide) {
+    float *workspace = cpu_scratch(be, cpu_linear_workspace()), *sums = workspace + CPU_GEMM_WORKSPACE;
     int64_t down = (p->m + TILE_ROWS - 1) / TILE_ROWS;
     int64_t row = index % down * TILE_ROWS, col = index / down * TILE_COLS;
     int64_t m = min_i64(p->m - row, TILE_ROWS), n = min_i64(p->n - col, TILE_COLS);
-    bool direct = wide || !cpu_is_bf16(backend);
+    bool direct = wide || !cpu_is_bf16(be);
     int64_t stride = direct ? p->n : n;
     float *c = direct ? (float *)p->c + row * p->n + col : sums;
     cpu_gemm(workspace, m, n, p->k, gemm_part(p->a, row, 0), gemm_part(p->b, 0, col), p->adds, c, stride);
-    for (int64_t r = 0; r < m && !direct; r++) cpu_store(backend, p->c, (row + r) * p->n + col, sums + r * n, n);
+    for (int64_t r = 0; r < m && !direct; r++) cpu_store(be, p->c, (row + r) * p->n + col, sums + r * n, n);
 }
 
-static CpuOperand matrix_(const Backend *backend, const void *data, int64_t row, int64_t stride, bool transposed) {
-    return (CpuOperand){(const char *)data + row * stride * backend->element, stride, transposed, cpu_is_bf16(backend),
-                        NULL};
+static CpuOperand matrix_(const Backend *be, const void *data, int64_t row, int64_t stride, bool transposed) {
+    return (CpuOperand){(const char *)data + row * stride * be->element, stride, transposed, cpu_is_bf16(be), NULL};
 }
 
 typedef enum ExpertKind { FORWARD, INPUT, WEIGHT } ExpertKind;
@@ -270,59 +269,57 @@ typedef struct Experts {
     const int64_t *first;
 } Experts;
 
-static ExpertProduct product_of_(const Backend *backend, const Experts *e, int64_t n) {
+static ExpertProduct product_of_(const Backend *be, const Experts *e, int64_t n) {
     int64_t row = e->first[n], rows = e->first[n + 1] - row, in = e->in, out = e->out;
-    const char *w = (const char *)e->w + (e->w == NULL ? 0 : n * e->stride * backend->element);
-    CpuOperand x = matrix_(backend, e->x, row, in, false), y = matrix_(backend, e->y, row, out, false);
+    const char *w = (const char *)e->w + (e->w == NULL ? 0 : n * e->stride * be->element);
+    CpuOperand x = matrix_(be, e->x, row, in, false), y = matrix_(be, e->y, row, out, false);
     if (e->kind == FORWARD)
-        return (ExpertProduct){rows, out, in, x, matrix_(backend, w, 0, in, true), (void *)y.data, false};
-    if (e->kind == INPUT)
-        return (ExpertProduct){rows, in, out, y, matrix_(backend, w, 0, in, false), (void *)x.data, false};
+        return (ExpertProduct){rows, out, in, x, matrix_(be, w, 0, in, true), (void *)y.data, false};
+    if (e->kind == INPUT) return (ExpertProduct){rows, in, out, y, matrix_(be, w, 0, in, false), (void *)x.data, false};
     return (ExpertProduct){rows == 0 ? 0 : out, in, rows, transposed(y), x, e->dw + n * e->stride, true};
 }
 
-static void multiply_(Backend *backend, const Experts *e, int64_t experts) {
+static void multiply_(Backend *be, const Experts *e, int64_t experts) {
     int64_t all = 0;
     for (int64_t n = 0; n < experts; n++) {
-        const ExpertProduct p = product_of_(backend, e, n);
+        const ExpertProduct p = product_of_(be, e, n);
         all += tiles_(&p);
     }
-    CPU_PARALLEL_FOR_DYNAMIC(backend)
+    CPU_PARALLEL_FOR_DYNAMIC(be)
     for (int64_t i = 0; i < all; i++) {
         int64_t n = 0, index = i;
-        ExpertProduct p = product_of_(backend, e, 0);
+        ExpertProduct p = product_of_(be, e, 0);
         while (index >= tiles_(&p)) {
             index -= tiles_(&p);
-            p = product_of_(backend, e, ++n);
+            p = product_of_(be, e, ++n);
         }
-        tile_(backend, &p, index, e->kind == WEIGHT);
+        tile_(be, &p, index, e->kind == WEIGHT);
     }
 }
 
-void cpu_experts_forward(Backend *backend, void *y, const void *x, const void *w, int64_t stride, const int64_t *first,
+void cpu_experts_forward(Backend *be, void *y, const void *x, const void *w, int64_t stride, const int64_t *first,
                          int64_t experts, int64_t in, int64_t out) {
     const Experts e = {FORWARD, x, y, w, NULL, stride, in, out, first};
-    multiply_(backend, &e, experts);
+    multiply_(be, &e, experts);
 }
 
-void cpu_experts_backward_input(Backend *backend, void *dx, const void *dy, const void *w, int64_t stride,
+void cpu_experts_backward_input(Backend *be, void *dx, const void *dy, const void *w, int64_t stride,
                                 const int64_t *first, int64_t experts, int64_t in, int64_t out) {
     const Experts e = {INPUT, dx, dy, w, NULL, stride, in, out, first};
-    multiply_(backend, &e, experts);
+    multiply_(be, &e, experts);
 }
 
-void cpu_experts_backward_weight(Backend *backend, float *dw, int64_t stride, const void *dy, const void *x,
+void cpu_experts_backward_weight(Backend *be, float *dw, int64_t stride, const void *dy, const void *x,
                                  const int64_t *first, int64_t experts, int64_t in, int64_t out) {
     const Experts e = {WEIGHT, x, dy, NULL, dw, stride, in, out, first};
-    multiply_(backend, &e, experts);
+    multiply_(be, &e, experts);
 }
 
 // The logits are floats in both precisions; no product of linear.c writes such an output.
-void cpu_router_forward(Backend *backend, float *logits, const void *x, const void *w, int64_t rows, int64_t hidden,
+void cpu_router_forward(Backend *be, float *logits, const void *x, const void *w, int64_t rows, int64_t hidden,
                         int64_t experts) {
-    const ExpertProduct p = {
-        rows,   experts, hidden, matrix_(backend, x, 0, hidden, false), matrix_(backend, w, 0, hidden, true),
-        logits, false};
-    CPU_PARALLEL_FOR_DYNAMIC(backend)
-    for (int64_t i = 0; i < tiles_(&p); i++) tile_(backend, &p, i, true);
+    const ExpertProduct p = {rows,   experts, hidden, matrix_(be, x, 0, hidden, false), matrix_(be, w, 0, hidden, true),
+                             logits, false};
+    CPU_PARALLEL_FOR_DYNAMIC(be)
+    for (int64_t i = 0; i < tiles_(&p); i++) tile_(be, &p, i, true);
 }

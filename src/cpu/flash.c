@@ -88,7 +88,7 @@ _Static_assert(Q % STEP == 0 && KEYS % STEP == 0, "a part of a block starts with
 // Lays out the group of blocks that starts at query `first`, in this thread's scratch.
 static FlashGroup group_at_(const Head *h, int64_t first) {
     int64_t seq = h->shape->seq, narrow = h->shape->head_dim * Q, wide = wide_floats_(h->shape);
-    float *at = cpu_scratch(h->backend, flash_workspace_floats(h->shape));
+    float *at = cpu_scratch(h->be, flash_workspace_floats(h->shape));
     FlashGroup group = {.scores = at, .slopes = at + KEYS * Q, .rows = at + 2 * KEYS * Q};
     at = group.rows + wide;
     for (; group.blocks < GROUP && first < seq; group.blocks++, first += Q) {

@@ -119,9 +119,9 @@ static bool product_create_(Product *product, dnnl_engine_t engine, const Produc
     return made;
 }
 
-bool cpu_gemm_bf16(Backend *backend, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate,
-                   float *c, int64_t stride) {
-    CpuScratch *mine = &cpu_self(backend)->scratch[cpu_thread()];
+bool cpu_gemm_bf16(Backend *be, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate, float *c,
+                   int64_t stride) {
+    CpuScratch *mine = &cpu_self(be)->scratch[cpu_thread()];
     CpuProducts *products = mine->products;
     if (products == NULL) {
         products = xcalloc(1, sizeof *products);

@@ -4,8 +4,8 @@
 
 static CpuOperand view_(const Head *h, const void *matrix, int64_t width, int64_t position, int64_t column) {
     int64_t at = (position * h->shape->batch + h->sequence) * width + column;
-    return (CpuOperand){(const char *)matrix + at * h->backend->element, h->shape->batch * width, false,
-                        cpu_is_bf16(h->backend), NULL};
+    return (CpuOperand){(const char *)matrix + at * h->be->element, h->shape->batch * width, false, cpu_is_bf16(h->be),
+                        NULL};
 }
 
 // Returns a view of one head of qkv from `position` on. part: the head's number in a row of qkv, which holds the query
@@ -50,7 +50,7 @@ CpuOperand head_output(const Head *h, const void *out, int64_t position) {
 
 void head_store(const Head *h, CpuOperand to, const float *rows, int64_t count) {
     int64_t d = h->shape->head_dim;
-    for (int64_t r = 0; r < count; r++) cpu_store(h->backend, (void *)to.data, r * to.stride, rows + r * d, d);
+    for (int64_t r = 0; r < count; r++) cpu_store(h->be, (void *)to.data, r * to.stride, rows + r * d, d);
 }
 
 void head_delta(const Head *h, const AttentionBackward *b, int64_t first, int64_t count, float *delta) {
@@ -61,8 +61,8 @@ void head_delta(const Head *h, const AttentionBackward *b, int64_t first, int64_
         delta[r] = 0.0f;
         for (int64_t d = 0; d < h->shape->head_dim; d += PIECE) {
             int64_t n = h->shape->head_dim - d < PIECE ? h->shape->head_dim - d : PIECE, at = r * out.stride + d;
-            const float *x = cpu_load(h->backend, workspace[0], dout.data, at, n);
-            const float *y = cpu_load(h->backend, workspace[1], out.data, at, n);
+            const float *x = cpu_load(h->be, workspace[0], dout.data, at, n);
+            const float *y = cpu_load(h->be, workspace[1], out.data, at, n);
             Lanes sum = {0}, left, right;
             int64_t whole = lanes_whole(n, LANES);
             for (int64_t i = 0; i < whole; i += LANES) {

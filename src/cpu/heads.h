@@ -5,7 +5,7 @@
 
 // One query head of one sequence.
 typedef struct Head {
-    Backend *backend;
+    Backend *be;
     const AttentionShape *shape;
     int64_t sequence, head;
 } Head;

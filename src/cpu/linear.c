@@ -50,30 +50,29 @@ static CpuFactor factor_open_(Factor operand, int64_t rows, int64_t depth, bool 
 
 // Returns the part of an operand that starts at (row, col) of the plain matrix; row or col is 0. A quantized operand
 // starts at the row row + col of its quantized form.
-static CpuOperand operand_part_(const Backend *backend, const CpuFactor *f, int64_t stride, int64_t row, int64_t col,
+static CpuOperand operand_part_(const Backend *be, const CpuFactor *f, int64_t stride, int64_t row, int64_t col,
                                 bool transposed) {
     const char *data = f->factor.data;
     if (f->factor.kind != FACTOR_PLAIN)
         return (CpuOperand){data + (row + col) * f->depth, f->depth, f->right, false, f};
-    return (CpuOperand){data + (row * stride + col) * backend->element, stride, transposed, cpu_is_bf16(backend), NULL};
+    return (CpuOperand){data + (row * stride + col) * be->element, stride, transposed, cpu_is_bf16(be), NULL};
 }
 
-void cpu_tile_product(Backend *backend, float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b,
+void cpu_tile_product(Backend *be, float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b,
                       bool accumulate, float *c, int64_t stride) {
 #if defined(HAVE_DNNL)
 #if defined(_OPENMP)
     omp_set_num_threads(1); // for this task: in a parallel region of one thread oneDNN would otherwise start threads
 #endif
     bool plain = a.quantized == NULL && k > 0;
-    if (plain && a.bf16 && cpu_self(backend)->bf16_library &&
-        cpu_gemm_bf16(backend, m, n, k, a, b, accumulate, c, stride))
+    if (plain && a.bf16 && cpu_self(be)->bf16_library && cpu_gemm_bf16(be, m, n, k, a, b, accumulate, c, stride))
         return;
     if (plain && !a.bf16 &&
         dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', m, n, k, 1.0f, a.data, a.stride, b.data,
                    b.stride, accumulate ? 1.0f : 0.0f, c, stride) == dnnl_success)
         return;
 #else
-    (void)backend;
+    (void)be;
 #endif
     cpu_gemm(workspace, m, n, k, a, b, accumulate, c, stride);
 }
@@ -97,16 +96,16 @@ static void gelu_row_(float *restrict y, const float *restrict x, int64_t n) {
     for (int64_t i = 0; i < n; i++) y[i] = x[i] * sigmoid2u_(x[i]);
 }
 
-void cpu_gelu_forward(Backend *backend, void *out, const void *x, int64_t count) {
+void cpu_gelu_forward(Backend *be, void *out, const void *x, int64_t count) {
     enum { PIECE = CPU_GEMM_COLS };
-    CPU_PARALLEL_FOR(backend)
+    CPU_PARALLEL_FOR(be)
     for (int64_t at = 0; at < count; at += PIECE) {
         float workspace[2][PIECE];
         int64_t n = count - at < PIECE ? count - at : PIECE;
-        const float *from = cpu_load(backend, workspace[0], x, at, n);
-        float *to = cpu_place(backend, workspace[1], out, at);
+        const float *from = cpu_load(be, workspace[0], x, at, n);
+        float *to = cpu_place(be, workspace[1], out, at);
         gelu_row_(to, from, n);
-        cpu_store(backend, out, at, to, n);
+        cpu_store(be, out, at, to, n);
     }
 }
 
@@ -124,77 +123,77 @@ int64_t cpu_linear_workspace(void) { return TILE_WORKSPACE; }
 
 // Computes y = left right, summed over k, then applies bias, GELU or gelu' to each tile. right is stored as (cols, k)
 // if `transposed`, else as (k, cols).
-static void product_in_tiles_(Backend *backend, const Output *o, int64_t rows, int64_t k, const CpuFactor *left,
+static void product_in_tiles_(Backend *be, const Output *o, int64_t rows, int64_t k, const CpuFactor *left,
                               const CpuFactor *right, bool transposed) {
     Tiles tiles = tiles_of_(rows, o->cols);
-    CPU_PARALLEL_FOR_DYNAMIC(backend)
+    CPU_PARALLEL_FOR_DYNAMIC(be)
     for (int64_t i = 0; i < tiles.down * tiles.across; i++) {
-        float *workspace = cpu_scratch(backend, TILE_WORKSPACE);
+        float *workspace = cpu_scratch(be, TILE_WORKSPACE);
         Tile t = tile_at_(&tiles, i, rows, o->cols);
         // A tile is summed in the output itself, or in the thread's workspace if the output is bf16.
-        int64_t stride = cpu_is_bf16(backend) ? t.cols : o->cols, at = t.row * o->cols + t.col;
-        float *sums = cpu_place(backend, workspace + CPU_GEMM_WORKSPACE, o->aux != NULL ? o->aux : o->y, at);
-        CpuOperand a = operand_part_(backend, left, k, t.row, 0, false);
-        CpuOperand b = transposed ? operand_part_(backend, right, k, t.col, 0, true)
-                                  : operand_part_(backend, right, o->cols, 0, t.col, false);
-        cpu_tile_product(backend, workspace, t.rows, t.cols, k, a, b, false, sums, stride);
+        int64_t stride = cpu_is_bf16(be) ? t.cols : o->cols, at = t.row * o->cols + t.col;
+        float *sums = cpu_place(be, workspace + CPU_GEMM_WORKSPACE, o->aux != NULL ? o->aux : o->y, at);
+        CpuOperand a = operand_part_(be, left, k, t.row, 0, false);
+        CpuOperand b = transposed ? operand_part_(be, right, k, t.col, 0, true)
+                                  : operand_part_(be, right, o->cols, 0, t.col, false);
+        cpu_tile_product(be, workspace, t.rows, t.cols, k, a, b, false, sums, stride);
         float bias_workspace[CPU_GEMM_COLS], row_workspace[CPU_GEMM_COLS];
         void *linear = o->aux != NULL ? o->aux : o->y;
-        const float *bias = o->bias == NULL ? NULL : cpu_load(backend, bias_workspace, o->bias, t.col, t.cols);
+        const float *bias = o->bias == NULL ? NULL : cpu_load(be, bias_workspace, o->bias, t.col, t.cols);
         for (int64_t r = 0; r < t.rows; r++, at += o->cols) {
             float *row = sums + r * stride;
             if (bias != NULL) cpu_accumulate_row(row, bias, t.cols);
             if (o->slopes != NULL) {
                 // Multiplied by gelu'(x) = s + x s (1 - s) 2u', where s = sigmoid(2u).
                 float *restrict d = row;
-                const float *restrict x = cpu_load(backend, row_workspace, o->slopes, at, t.cols);
+                const float *restrict x = cpu_load(be, row_workspace, o->slopes, at, t.cols);
                 for (int64_t c = 0; c < t.cols; c++) {
                     float s = sigmoid2u_(x[c]);
                     float slope = 1.5957691216f * (1.0f + 0.134145f * x[c] * x[c]);
                     d[c] = d[c] * (s + x[c] * s * (1.0f - s) * slope);
                 }
             }
-            cpu_store(backend, linear, at, row, t.cols);
+            cpu_store(be, linear, at, row, t.cols);
             if (o->aux == NULL) continue;
             // gelu sees the stored values, as the backward will.
-            const float *x = cpu_load(backend, row, linear, at, t.cols);
-            float *y = cpu_place(backend, row_workspace, o->y, at);
+            const float *x = cpu_load(be, row, linear, at, t.cols);
+            float *y = cpu_place(be, row_workspace, o->y, at);
             gelu_row_(y, x, t.cols);
-            cpu_store(backend, o->y, at, y, t.cols);
+            cpu_store(be, o->y, at, y, t.cols);
         }
     }
 }
 
-void cpu_linear_forward(Backend *backend, void *y, void *aux, Factor x, Factor w, const void *bias, int64_t rows,
-                        int64_t in, int64_t out, Epilogue epilogue) {
+void cpu_linear_forward(Backend *be, void *y, void *aux, Factor x, Factor w, const void *bias, int64_t rows, int64_t in,
+                        int64_t out, Epilogue epilogue) {
     const CpuFactor left = factor_open_(x, rows, in, false), right = factor_open_(w, out, in, true);
     Output output = {y, epilogue == EPILOGUE_GELU ? aux : NULL, bias, NULL, out};
-    product_in_tiles_(backend, &output, rows, in, &left, &right, true);
+    product_in_tiles_(be, &output, rows, in, &left, &right, true);
 }
 
-void cpu_linear_backward_input(Backend *backend, void *dx, const void *aux, Factor dy, Factor w, int64_t rows,
-                               int64_t in, int64_t out, Epilogue epilogue) {
+void cpu_linear_backward_input(Backend *be, void *dx, const void *aux, Factor dy, Factor w, int64_t rows, int64_t in,
+                               int64_t out, Epilogue epilogue) {
     const CpuFactor left = factor_open_(dy, rows, out, false), right = factor_open_(w, in, out, true);
     Output output = {dx, NULL, NULL, epilogue == EPILOGUE_GELU ? aux : NULL, in};
-    product_in_tiles_(backend, &output, rows, out, &left, &right, false);
+    product_in_tiles_(be, &output, rows, out, &left, &right, false);
 }
 
-void cpu_linear_backward_weight(Backend *backend, float *dw, float *dbias, Factor dy, Factor x, int64_t rows,
-                                int64_t in, int64_t out, bool adds) {
+void cpu_linear_backward_weight(Backend *be, float *dw, float *dbias, Factor dy, Factor x, int64_t rows, int64_t in,
+                                int64_t out, bool adds) {
     enum { SUMMED_ROWS = 64 };
     const CpuFactor left = factor_open_(dy, out, rows, false), right = factor_open_(x, in, rows, true);
     Tiles tiles = tiles_of_(out, in);
-    CPU_PARALLEL_FOR_DYNAMIC(backend)
+    CPU_PARALLEL_FOR_DYNAMIC(be)
     for (int64_t i = 0; i < tiles.down * tiles.across; i++) {
-        float *workspace = cpu_scratch(backend, TILE_WORKSPACE);
+        float *workspace = cpu_scratch(be, TILE_WORKSPACE);
         Tile t = tile_at_(&tiles, i, out, in);
-        cpu_tile_product(backend, workspace, t.rows, t.cols, rows, operand_part_(backend, &left, out, 0, t.row, true),
-                         operand_part_(backend, &right, in, 0, t.col, false), adds, dw + t.row * in + t.col, in);
+        cpu_tile_product(be, workspace, t.rows, t.cols, rows, operand_part_(be, &left, out, 0, t.row, true),
+                         operand_part_(be, &right, in, 0, t.col, false), adds, dw + t.row * in + t.col, in);
         // The column sums of dy: 64 rows at a time, so that the error grows with rows / 64.
         for (int64_t first = 0; dbias != NULL && t.col == 0 && first < rows; first += SUMMED_ROWS) {
             float sums[CPU_GEMM_COLS] = {0}, row[CPU_GEMM_COLS];
             for (int64_t r = first; r < rows && r < first + SUMMED_ROWS; r++)
-                cpu_accumulate_row(sums, cpu_load(backend, row, dy.source, r * out + t.row, t.rows), t.rows);
+                cpu_accumulate_row(sums, cpu_load(be, row, dy.source, r * out + t.row, t.rows), t.rows);
             cpu_accumulate_row(dbias + t.row, sums, t.rows);
         }
     }

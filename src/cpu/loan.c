@@ -40,8 +40,8 @@ bool cpu_shared_release(CpuBackend *cpu, void *memory) {
     return true;
 }
 
-int cpu_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, Error *err) {
-    const CpuShared *shared = &cpu_self(backend)->shared;
+int cpu_lend(Backend *be, const void *memory, int64_t bytes, Loan *loan, Error *err) {
+    const CpuShared *shared = &cpu_self(be)->shared;
     struct stat file;
     if (memory == NULL || shared->memory != memory || fstat(shared->fd, &file) != 0)
         return error_set(err, EXIT_FAILED, "this memory was not allocated to be lent");
@@ -51,8 +51,8 @@ int cpu_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, Er
     return 0;
 }
 
-void *cpu_borrow(Backend *backend, const Loan *loan, int64_t bytes, Error *err) {
-    (void)backend;
+void *cpu_borrow(Backend *be, const Loan *loan, int64_t bytes, Error *err) {
+    (void)be;
     LoanHandle handle;
     memcpy(&handle, loan, sizeof handle);
     char path[64];
@@ -68,7 +68,7 @@ void *cpu_borrow(Backend *backend, const Loan *loan, int64_t bytes, Error *err) 
                       same ? strerror(errno) : "its file is not visible in /proc");
 }
 
-void cpu_give_back(Backend *backend, void *memory, int64_t bytes) {
-    (void)backend;
+void cpu_give_back(Backend *be, void *memory, int64_t bytes) {
+    (void)be;
     if (memory != NULL) munmap(memory, (size_t)bytes);
 }

@@ -68,30 +68,29 @@ int64_t cpu_norm_workspace(int64_t rows, int64_t cols, int threads, int thread) 
 }
 
 // kept (may be NULL) receives the norm's input, x + delta or x, which the backward reads. out may be x.
-static void norm_forward_(Backend *backend, const Norm *norm, void *out, void *kept, const void *x, const void *delta) {
+static void norm_forward_(Backend *be, const Norm *norm, void *out, void *kept, const void *x, const void *delta) {
     int64_t cols = norm->cols, stride = stride_(norm), blocks = blocks_(norm, FORWARD_ROWS);
-    CPU_PARALLEL_FOR_DYNAMIC(backend)
+    CPU_PARALLEL_FOR_DYNAMIC(be)
     for (int64_t block = 0; block < blocks; block++) {
-        float *workspace = cpu_scratch(backend, FORWARD_WORKSPACE * stride);
-        const float *w = cpu_load(backend, workspace, norm->w, 0, cols);
-        const float *b = norm->b ? cpu_load(backend, workspace + stride, norm->b, 0, cols) : NULL;
+        float *workspace = cpu_scratch(be, FORWARD_WORKSPACE * stride);
+        const float *w = cpu_load(be, workspace, norm->w, 0, cols);
+        const float *b = norm->b ? cpu_load(be, workspace + stride, norm->b, 0, cols) : NULL;
         for (int64_t row = block * FORWARD_ROWS; row < block_end_(norm, block, FORWARD_ROWS); row++)
             for (int64_t head = norm->first; head < norm->first + norm->heads; head++) {
                 int64_t at = row * norm->width + head * cols, keep = row * norm->kept_width + head * cols;
-                const float *in = cpu_load(backend, workspace + 2 * stride, x, at, cols);
+                const float *in = cpu_load(be, workspace + 2 * stride, x, at, cols);
                 if (kept) {
-                    float *sum = cpu_place(backend, workspace + 4 * stride, kept, keep);
+                    float *sum = cpu_place(be, workspace + 4 * stride, kept, keep);
                     if (sum != in) memcpy(sum, in, (size_t)cols * sizeof *sum);
-                    if (delta)
-                        cpu_accumulate_row(sum, cpu_load(backend, workspace + 3 * stride, delta, at, cols), cols);
-                    cpu_store(backend, kept, keep, sum, cols);
-                    in = cpu_load(backend, workspace + 2 * stride, kept, keep, cols);
+                    if (delta) cpu_accumulate_row(sum, cpu_load(be, workspace + 3 * stride, delta, at, cols), cols);
+                    cpu_store(be, kept, keep, sum, cols);
+                    in = cpu_load(be, workspace + 2 * stride, kept, keep, cols);
                 }
-                float *restrict to = cpu_place(backend, workspace + 3 * stride, out, at);
+                float *restrict to = cpu_place(be, workspace + 3 * stride, out, at);
                 float mean = row_mean_(norm, in), rstd = rstd_(norm, row_squares_(in, mean, cols));
                 for (int64_t i = 0; i < cols && !b; i++) to[i] = (in[i] - mean) * rstd * w[i];
                 for (int64_t i = 0; i < cols && b; i++) to[i] = (in[i] - mean) * rstd * w[i] + b[i];
-                cpu_store(backend, out, at, to, cols);
+                cpu_store(be, out, at, to, cols);
             }
     }
 }
@@ -140,28 +139,27 @@ static void backward_row_(const Norm *norm, float *restrict dx, float *restrict 
 // The sums of all blocks, each of dw and then of db, are stored until the last block is done. Adding them block by
 // block would need less memory, but threads would wait for their turn, and with more threads than cores each wait can
 // cost a time slice.
-static void norm_backward_(Backend *backend, const Norm *norm, void *dx, float *dw, float *db, const void *dout,
+static void norm_backward_(Backend *be, const Norm *norm, void *dx, float *dw, float *db, const void *dout,
                            const void *x) {
-    CpuBackend *cpu = cpu_self(backend);
+    CpuBackend *cpu = cpu_self(be);
     int64_t cols = norm->cols, stride = stride_(norm), rows = backward_rows_(norm), blocks = blocks_(norm, rows);
-    float *sums = cpu_scratch(backend, backward_workspace_(norm, cpu->threads)),
-          *workspaces = sums + 2 * blocks * stride;
-    CPU_PARALLEL_FOR_DYNAMIC(backend)
+    float *sums = cpu_scratch(be, backward_workspace_(norm, cpu->threads)), *workspaces = sums + 2 * blocks * stride;
+    CPU_PARALLEL_FOR_DYNAMIC(be)
     for (int64_t block = 0; block < blocks; block++) {
         float *workspace = workspaces + 4 * stride * cpu_thread(), *sum = sums + 2 * stride * block;
         memset(sum, 0, (size_t)(2 * stride) * sizeof *sum);
-        const float *w = cpu_load(backend, workspace, norm->w, 0, cols);
+        const float *w = cpu_load(be, workspace, norm->w, 0, cols);
         for (int64_t row = block * rows; row < block_end_(norm, block, rows); row++)
             for (int64_t head = norm->first; head < norm->first + norm->heads; head++) {
                 int64_t at = row * norm->width + head * cols, keep = row * norm->kept_width + head * cols;
-                const float *in = cpu_load(backend, workspace + stride, x, keep, cols);
-                const float *upstream = cpu_load(backend, workspace + 2 * stride, dout, at, cols);
+                const float *in = cpu_load(be, workspace + stride, x, keep, cols);
+                const float *upstream = cpu_load(be, workspace + 2 * stride, dout, at, cols);
                 float *to = workspace + 3 * stride;
                 if (dx == dout) memset(to, 0, (size_t)cols * sizeof *to);
-                else cpu_load(backend, to, dx, at, cols), to = cpu_place(backend, to, dx, at);
+                else cpu_load(be, to, dx, at, cols), to = cpu_place(be, to, dx, at);
                 backward_row_(norm, to, sum, upstream, in, w);
                 if (norm->centered) cpu_accumulate_row(sum + stride, upstream, cols);
-                cpu_store(backend, dx, at, to, cols);
+                cpu_store(be, dx, at, to, cols);
             }
     }
     for (int64_t block = 0; block < blocks; block++) {
@@ -170,17 +168,17 @@ static void norm_backward_(Backend *backend, const Norm *norm, void *dx, float *
     }
 }
 
-void cpu_norm_forward(Backend *backend, Factor out, void *sum, const void *x, const void *delta, const void *w,
+void cpu_norm_forward(Backend *be, Factor out, void *sum, const void *x, const void *delta, const void *w,
                       const void *b, int64_t rows, int64_t cols, double eps) {
     Norm norm = {w, b, rows, cols, eps, b != NULL, 0, 1, cols, cols};
-    norm_forward_(backend, &norm, (void *)out.source, delta ? sum : NULL, x, delta);
-    cpu_narrow(backend, out, rows, cols);
+    norm_forward_(be, &norm, (void *)out.source, delta ? sum : NULL, x, delta);
+    cpu_narrow(be, out, rows, cols);
 }
 
-void cpu_norm_backward(Backend *backend, void *dx, float *dw, float *db, const void *dout, const void *x, const void *w,
+void cpu_norm_backward(Backend *be, void *dx, float *dw, float *db, const void *dout, const void *x, const void *w,
                        int64_t rows, int64_t cols, double eps) {
     Norm norm = {w, NULL, rows, cols, eps, db != NULL, 0, 1, cols, cols};
-    norm_backward_(backend, &norm, dx, dw, db, dout, x);
+    norm_backward_(be, &norm, dx, dw, db, dout, x);
 }
 
 static Norm norm_of_heads_(const AttentionShape *s, const void *w, int64_t first, int64_t heads, double eps) {
@@ -194,16 +192,16 @@ static Norm norm_of_heads_(const AttentionShape *s, const void *w, int64_t first
                   .kept_width = (s->heads + s->kv_heads) * s->head_dim};
 }
 
-void cpu_heads_norm_forward(Backend *backend, void *qkv, void *kept, const void *wq, const void *wk,
-                            const AttentionShape *s, double eps) {
+void cpu_heads_norm_forward(Backend *be, void *qkv, void *kept, const void *wq, const void *wk, const AttentionShape *s,
+                            double eps) {
     Norm q = norm_of_heads_(s, wq, 0, s->heads, eps), k = norm_of_heads_(s, wk, s->heads, s->kv_heads, eps);
-    norm_forward_(backend, &q, qkv, kept, qkv, NULL);
-    norm_forward_(backend, &k, qkv, kept, qkv, NULL);
+    norm_forward_(be, &q, qkv, kept, qkv, NULL);
+    norm_forward_(be, &k, qkv, kept, qkv, NULL);
 }
 
-void cpu_heads_norm_backward(Backend *backend, void *dqkv, float *dwq, float *dwk, const void *kept, const void *wq,
+void cpu_heads_norm_backward(Backend *be, void *dqkv, float *dwq, float *dwk, const void *kept, const void *wq,
                              const void *wk, const AttentionShape *s, double eps) {
     Norm q = norm_of_heads_(s, wq, 0, s->heads, eps), k = norm_of_heads_(s, wk, s->heads, s->kv_heads, eps);
-    norm_backward_(backend, &q, dqkv, dwq, NULL, dqkv, kept);
-    norm_backward_(backend, &k, dqkv, dwk, NULL, dqkv, kept);
+    norm_backward_(be, &q, dqkv, dwq, NULL, dqkv, kept);
+    norm_backward_(be, &k, dqkv, dwk, NULL, dqkv, kept);
 }

@@ -11,68 +11,67 @@ enum { PIECE = 1024 };
 
 static int64_t pieces_(int64_t count) { return (count + PIECE - 1) / PIECE; }
 
-void cpu_combine(Backend *backend, void *out, double a, const void *x, double b, const void *y, int64_t count) {
+void cpu_combine(Backend *be, void *out, double a, const void *x, double b, const void *y, int64_t count) {
     const float of_x = (float)a, of_y = (float)b;
-    CPU_PARALLEL_FOR(backend)
+    CPU_PARALLEL_FOR(be)
     for (int64_t at = 0; at < count; at += PIECE) {
         float workspace[3][PIECE];
         int64_t n = min_i64(count - at, PIECE);
-        const float *left = cpu_load(backend, workspace[0], x, at, n);
-        const float *right = cpu_load(backend, workspace[1], y, at, n);
-        float *to = cpu_place(backend, workspace[2], out, at);
+        const float *left = cpu_load(be, workspace[0], x, at, n);
+        const float *right = cpu_load(be, workspace[1], y, at, n);
+        float *to = cpu_place(be, workspace[2], out, at);
         for (int64_t i = 0; i < n; i++) to[i] = of_x * left[i] + of_y * right[i];
-        cpu_store(backend, out, at, to, n);
+        cpu_store(be, out, at, to, n);
     }
 }
 
-void cpu_accumulate(Backend *backend, float *to, const float *from, int64_t count) {
-    CPU_PARALLEL_FOR(backend)
+void cpu_accumulate(Backend *be, float *to, const float *from, int64_t count) {
+    CPU_PARALLEL_FOR(be)
     for (int64_t at = 0; at < count; at += PIECE) cpu_accumulate_row(to + at, from + at, min_i64(count - at, PIECE));
 }
 
 // --- SwiGLU (Shazeer 2020)
 
-void cpu_swiglu_forward(Backend *backend, Factor out, const void *gate_up, const float *scale, int64_t rows,
-                        int64_t ffn) {
+void cpu_swiglu_forward(Backend *be, Factor out, const void *gate_up, const float *scale, int64_t rows, int64_t ffn) {
     int64_t per_row = pieces_(ffn), pieces = rows * per_row;
-    CPU_PARALLEL_FOR(backend)
+    CPU_PARALLEL_FOR(be)
     for (int64_t piece = 0; piece < pieces; piece++) {
         float workspace[3][PIECE];
         int64_t row = piece / per_row, column = piece % per_row * PIECE, n = min_i64(ffn - column, PIECE);
         int64_t in = row * 2 * ffn + column, at = row * ffn + column;
-        const float *gate = cpu_load(backend, workspace[0], gate_up, in, n);
-        const float *up = cpu_load(backend, workspace[1], gate_up, in + ffn, n);
-        float *to = cpu_place(backend, workspace[2], (void *)out.source, at);
+        const float *gate = cpu_load(be, workspace[0], gate_up, in, n);
+        const float *up = cpu_load(be, workspace[1], gate_up, in + ffn, n);
+        float *to = cpu_place(be, workspace[2], (void *)out.source, at);
         const float factor = scale == NULL ? 1.0f : scale[row];
         for (int64_t i = 0; i < n; i++) to[i] = gate[i] / (1.0f + cpu_expf(-gate[i])) * up[i] * factor;
-        cpu_store(backend, (void *)out.source, at, to, n);
+        cpu_store(be, (void *)out.source, at, to, n);
     }
-    cpu_narrow(backend, out, rows, ffn);
+    cpu_narrow(be, out, rows, ffn);
 }
 
-void cpu_swiglu_backward(Backend *backend, Factor dgate_up, float *dscale, const void *dout, const void *gate_up,
+void cpu_swiglu_backward(Backend *be, Factor dgate_up, float *dscale, const void *dout, const void *gate_up,
                          const float *scale, int64_t rows, int64_t ffn) {
     void *to = (void *)dgate_up.source;
     assert((scale == NULL) == (dscale == NULL) && (scale == NULL || dgate_up.kind == FACTOR_PLAIN));
-    CPU_PARALLEL_FOR(backend)
+    CPU_PARALLEL_FOR(be)
     for (int64_t row = 0; row < rows; row++) {
         float workspace[5][PIECE], terms[PIECE], sum = 0;
         const float factor = scale == NULL ? 1.0f : scale[row];
         for (int64_t column = 0; column < ffn; column += PIECE) {
             int64_t n = min_i64(ffn - column, PIECE), in = row * 2 * ffn + column;
-            const float *gate = cpu_load(backend, workspace[0], gate_up, in, n);
-            const float *up = cpu_load(backend, workspace[1], gate_up, in + ffn, n);
-            const float *upstream = cpu_load(backend, workspace[2], dout, row * ffn + column, n);
-            float *restrict dgate = cpu_place(backend, workspace[3], to, in);
-            float *restrict dup = cpu_place(backend, workspace[4], to, in + ffn);
+            const float *gate = cpu_load(be, workspace[0], gate_up, in, n);
+            const float *up = cpu_load(be, workspace[1], gate_up, in + ffn, n);
+            const float *upstream = cpu_load(be, workspace[2], dout, row * ffn + column, n);
+            float *restrict dgate = cpu_place(be, workspace[3], to, in);
+            float *restrict dup = cpu_place(be, workspace[4], to, in + ffn);
             for (int64_t i = 0; i < n; i++) {
                 float sigmoid = 1.0f / (1.0f + cpu_expf(-gate[i]));
                 float silu = gate[i] * sigmoid, d = upstream[i] * factor;
                 dup[i] = d * silu;
                 dgate[i] = d * up[i] * (sigmoid + silu * (1.0f - sigmoid));
             }
-            cpu_store(backend, to, in, dgate, n);
-            cpu_store(backend, to, in + ffn, dup, n);
+            cpu_store(be, to, in, dgate, n);
+            cpu_store(be, to, in + ffn, dup, n);
             // The sum of dout * silu(gate) * up.
             for (int64_t i = 0; i < n && dscale != NULL; i++)
                 terms[i] = upstream[i] * (gate[i] / (1.0f + cpu_expf(-gate[i])) * up[i]);
@@ -80,7 +79,7 @@ void cpu_swiglu_backward(Backend *backend, Factor dgate_up, float *dscale, const
         }
         if (dscale != NULL) dscale[row] = sum;
     }
-    cpu_narrow(backend, dgate_up, rows, 2 * ffn);
+    cpu_narrow(be, dgate_up, rows, 2 * ffn);
 }
 
 // --- rotary positions (Su et al. 2021)
@@ -120,48 +119,47 @@ static void rotation_set_(Rotation *rotation, double position, double scale, int
 }
 
 // Rotates all query and key heads of one row, which are next to each other.
-static void rotate_row_(Backend *backend, void *qkv, const AttentionShape *shape, int64_t row,
-                        const Rotation *rotation) {
+static void rotate_row_(Backend *be, void *qkv, const AttentionShape *shape, int64_t row, const Rotation *rotation) {
     int64_t width = attention_qkv_width(shape);
     for (int64_t head = 0; head < shape->heads + shape->kv_heads; head++) {
         float workspace[2][PAIRS];
         int64_t low_at = row * width + head * shape->head_dim + rotation->first, high_at = low_at + rotation->half;
-        cpu_load(backend, workspace[0], qkv, low_at, rotation->pairs);
-        cpu_load(backend, workspace[1], qkv, high_at, rotation->pairs);
-        float *restrict low = cpu_place(backend, workspace[0], qkv, low_at);
-        float *restrict high = cpu_place(backend, workspace[1], qkv, high_at);
+        cpu_load(be, workspace[0], qkv, low_at, rotation->pairs);
+        cpu_load(be, workspace[1], qkv, high_at, rotation->pairs);
+        float *restrict low = cpu_place(be, workspace[0], qkv, low_at);
+        float *restrict high = cpu_place(be, workspace[1], qkv, high_at);
         for (int64_t i = 0; i < rotation->pairs; i++) {
             float a = low[i], b = high[i], c = rotation->cosine[i], s = rotation->sine[i];
             low[i] = a * c - b * s;
             high[i] = b * c + a * s;
         }
-        cpu_store(backend, qkv, low_at, low, rotation->pairs);
-        cpu_store(backend, qkv, high_at, high, rotation->pairs);
+        cpu_store(be, qkv, low_at, low, rotation->pairs);
+        cpu_store(be, qkv, high_at, high, rotation->pairs);
     }
 }
 
-void cpu_rope(Backend *backend, void *qkv, const AttentionShape *shape, const RopeTable *table,
-              const int32_t *positions, int direction) {
+void cpu_rope(Backend *be, void *qkv, const AttentionShape *shape, const RopeTable *table, const int32_t *positions,
+              int direction) {
     for (int64_t first = 0; first < table->pairs; first += PAIRS) {
         Rotation group = {.first = first, .pairs = min_i64(table->pairs - first, PAIRS), .half = table->pairs};
         memcpy(group.frequency, table->frequency + first, (size_t)group.pairs * sizeof(double));
-        CPU_PARALLEL_FOR(backend)
+        CPU_PARALLEL_FOR(be)
         for (int64_t position = 0; position < shape->seq; position++) {
             Rotation rotation = group;
             for (int64_t b = 0; b < shape->batch; b++) {
                 int64_t row = position * shape->batch + b,
                         at = positions == NULL ? shape->first + position : positions[row];
                 if (b == 0 || positions != NULL) rotation_set_(&rotation, (double)at, table->scale, direction);
-                rotate_row_(backend, qkv, shape, row, &rotation);
+                rotate_row_(be, qkv, shape, row, &rotation);
             }
         }
     }
 }
 
 // Rows are cut into pieces, so that a few wide rows also keep all threads busy.
-void cpu_draw_normal(Backend *backend, float *to, int64_t rows, int64_t cols, const NormalRows *draw) {
+void cpu_draw_normal(Backend *be, float *to, int64_t rows, int64_t cols, const NormalRows *draw) {
     int64_t pieces = pieces_(cols);
-    CPU_PARALLEL_FOR(backend)
+    CPU_PARALLEL_FOR(be)
     for (int64_t i = 0; i < rows * pieces; i++) {
         int64_t row = i / pieces, at = i % pieces * PIECE;
         random_normal_fill(to + row * cols + at, min_i64(cols - at, PIECE), draw->scale, draw->seed, draw->stream,

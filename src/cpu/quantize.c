@@ -11,7 +11,7 @@ typedef struct QuantizeTile {
 } QuantizeTile;
 
 // Reads the tile of x (rows, cols), or of its transpose. Values of a quantized x are rounded to bf16.
-static void tile_load_(const Backend *backend, QuantizeTile *tile, const Factor *x, int64_t rows, int64_t cols,
+static void tile_load_(const Backend *be, QuantizeTile *tile, const Factor *x, int64_t rows, int64_t cols,
                        bool transposed) {
     float workspace[TILE];
     int64_t lines = transposed ? tile->cols : tile->rows, length = transposed ? tile->rows : tile->cols;
@@ -21,7 +21,7 @@ static void tile_load_(const Backend *backend, QuantizeTile *tile, const Factor 
         const uint8_t *numbers = (const uint8_t *)x->data + at;
         const float *from = workspace;
         float scale = 0;
-        if (x->kind == FACTOR_PLAIN) from = cpu_load(backend, workspace, x->data, at, length);
+        if (x->kind == FACTOR_PLAIN) from = cpu_load(be, workspace, x->data, at, length);
         for (int64_t i = 0; i < length && x->kind != FACTOR_PLAIN; i++) {
             if (i % 32 == 0) scale = factor_scale(x, rows, cols, row + line, col + i);
             workspace[i] = bf16_to_float(bf16_from_float(fp8_to_float(numbers[i], FP8_E4M3) * scale));
@@ -74,7 +74,7 @@ static void tile_store_(const Quantize *q, const QuantizeTile *tile, uint32_t la
         }
 }
 
-void cpu_quantize(Backend *backend, Factor to, Factor x, int64_t rows, int64_t cols, bool transposed) {
+void cpu_quantize(Backend *be, Factor to, Factor x, int64_t rows, int64_t cols, bool transposed) {
     int kind = to.kind;
     void *scales = (void *)to.scales;
     const Quantize q = {(void *)to.data, scales, transposed ? cols : rows, transposed ? rows : cols, kind};
@@ -82,13 +82,13 @@ void cpu_quantize(Backend *backend, Factor to, Factor x, int64_t rows, int64_t c
     bool known = factor_block_cols(kind) == 0 && x.scales != NULL;
     uint32_t largest = known ? ((const uint32_t *)x.scales)[1] : 0;
     for (int pass = factor_block_cols(kind) == 0 && !known ? 0 : 1; pass < 2; pass++) {
-        CPU_PARALLEL_FOR(backend)
+        CPU_PARALLEL_FOR(be)
         for (int64_t i = 0; i < tiles; i++) {
             QuantizeTile tile;
             tile.row = i / across * TILE, tile.col = i % across * TILE;
             tile.rows = q.rows - tile.row < TILE ? q.rows - tile.row : TILE;
             tile.cols = q.cols - tile.col < TILE ? q.cols - tile.col : TILE;
-            tile_load_(backend, &tile, &x, rows, cols, transposed);
+            tile_load_(be, &tile, &x, rows, cols, transposed);
             if (pass == 1) {
                 tile_store_(&q, &tile, largest);
                 continue;
@@ -105,13 +105,12 @@ void cpu_quantize(Backend *backend, Factor to, Factor x, int64_t rows, int64_t c
     ((float *)scales)[0] = fp8_scale_float(fp8_scale(largest, factor_fraction(kind)));
 }
 
-void cpu_narrow(Backend *backend, Factor out, int64_t rows, int64_t cols) {
-    if (out.kind != FACTOR_PLAIN) cpu_quantize(backend, out, factor_plain(out.source), rows, cols, false);
+void cpu_narrow(Backend *be, Factor out, int64_t rows, int64_t cols) {
+    if (out.kind != FACTOR_PLAIN) cpu_quantize(be, out, factor_plain(out.source), rows, cols, false);
 }
 
-void cpu_join_scales(Backend *backend, void *scales, const void *gathered, int ranks, int64_t rows, int64_t cols,
-                     int kind) {
-    (void)backend;
+void cpu_join_scales(Backend *be, void *scales, const void *gathered, int ranks, int64_t rows, int64_t cols, int kind) {
+    (void)be;
     int64_t part = rows / ranks, bytes = factor_scale_bytes(kind, part, cols), size = kind == FACTOR_ROWS_32 ? 1 : 4;
     for (int64_t row = 0; row < rows; row++)
         for (int64_t col = 0; col < cols; col += factor_block_cols(kind)) {

@@ -23,8 +23,8 @@ void cpu_scratch_drop(CpuBackend *cpu, CpuScratch *scratch) {
     *scratch = (CpuScratch){.products = scratch->products};
 }
 
-float *cpu_scratch(Backend *backend, int64_t floats) {
-    CpuBackend *cpu = cpu_self(backend);
+float *cpu_scratch(Backend *be, int64_t floats) {
+    CpuBackend *cpu = cpu_self(be);
     CpuScratch *mine = &cpu->scratch[cpu_thread()];
     if (mine->floats >= floats) return mine->memory;
     cpu_scratch_drop(cpu, mine);
@@ -36,17 +36,17 @@ float *cpu_scratch(Backend *backend, int64_t floats) {
 
 // --- rows
 
-const float *cpu_load(const Backend *backend, float *workspace, const void *from, int64_t offset, int64_t count) {
-    if (!cpu_is_bf16(backend)) return (const float *)from + offset;
+const float *cpu_load(const Backend *be, float *workspace, const void *from, int64_t offset, int64_t count) {
+    if (!cpu_is_bf16(be)) return (const float *)from + offset;
     const uint16_t *restrict narrow = (const uint16_t *)from + offset;
     float *restrict to = workspace;
     for (int64_t i = 0; i < count; i++) to[i] = bf16_to_float(narrow[i]);
     return workspace;
 }
 
-void cpu_store(const Backend *backend, void *to, int64_t offset, const float *from, int64_t count) {
+void cpu_store(const Backend *be, void *to, int64_t offset, const float *from, int64_t count) {
     uint16_t *restrict narrow = (uint16_t *)to + offset;
-    if (!cpu_is_bf16(backend)) {
+    if (!cpu_is_bf16(be)) {
         if ((float *)to + offset != from) memcpy((float *)to + offset, from, (size_t)count * sizeof *from);
         return;
     }

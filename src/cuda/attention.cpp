@@ -157,18 +157,17 @@ static void sequence_backward_(CudaBackend *cuda, const AttentionShape *s, int64
 // Returns flash's bytes of workspace; -1: no plan. Sets backend->note once if the plan is missing or nondeterministic.
 static int64_t flash_or_note_(CudaBackend *cuda, const AttentionShape *s) {
     char why[256] = "";
-    Backend *backend = &cuda->backend;
+    Backend *be = &cuda->backend;
     int64_t workspace = cuda_flash_prepare(cuda, s, why);
-    if (backend->note[0] != '\0') return workspace;
-    if (workspace < 0)
-        snprintf(backend->note, sizeof backend->note, "attention.mode: flash falls back to recompute: %s", why);
-    else if (!attention_flash_deterministic(s, backend->capability))
-        snprintf(backend->note, sizeof backend->note,
+    if (be->note[0] != '\0') return workspace;
+    if (workspace < 0) snprintf(be->note, sizeof be->note, "attention.mode: flash falls back to recompute: %s", why);
+    else if (!attention_flash_deterministic(s, be->capability))
+        snprintf(be->note, sizeof be->note,
                  "attention.mode: flash is not deterministic%s: reruns differ in the last bits%s",
                  s->deterministic == DETERMINISTIC_OFF ? " (attention.deterministic: off)" : " by default on this GPU",
                  s->deterministic == DETERMINISTIC_OFF ? "" : "; set attention.deterministic to on to prevent that");
     else if (s->documents)
-        snprintf(backend->note, sizeof backend->note,
+        snprintf(be->note, sizeof be->note,
                  "attention.mode: flash with document masks has not been checked against the CPU on any GPU yet; run "
                  "studies/first_gpu_day.sh");
     return workspace;
@@ -188,9 +187,9 @@ static CudaFlashCall flash_call_(const AttentionShape *s, void *scratch) {
     return call;
 }
 
-int64_t cuda_attention_scratch(Backend *backend, const AttentionShape *shape) {
-    CudaBackend *cuda = cuda_self(backend);
-    int64_t planned = attention_scratch_cuda(shape, backend->element, backend->capability);
+int64_t cuda_attention_scratch(Backend *be, const AttentionShape *shape) {
+    CudaBackend *cuda = cuda_self(be);
+    int64_t planned = attention_scratch_cuda(shape, be->element, be->capability);
     AttentionShape as = *shape;
     AttentionSpace workspace;
     int64_t needed = -1;
@@ -203,9 +202,9 @@ int64_t cuda_attention_scratch(Backend *backend, const AttentionShape *shape) {
     return needed > planned ? memory_round(needed) : planned;
 }
 
-void cuda_attention_forward(Backend *backend, void *out, void *saved, void *scratch, const void *qkv,
+void cuda_attention_forward(Backend *be, void *out, void *saved, void *scratch, const void *qkv,
                             const AttentionShape *shape) {
-    CudaBackend *cuda = cuda_self(backend);
+    CudaBackend *cuda = cuda_self(be);
     if (flashes_(cuda, shape)) {
         CudaFlashCall call = flash_call_(shape, scratch);
         call.qkv = qkv, call.saved = (float *)saved, call.to = out;
@@ -225,9 +224,9 @@ void cuda_attention_forward(Backend *backend, void *out, void *saved, void *scra
     }
 }
 
-void cuda_attention_backward(Backend *backend, void *dqkv, void *scratch, const void *dout, const void *out,
+void cuda_attention_backward(Backend *be, void *dqkv, void *scratch, const void *dout, const void *out,
                              const void *saved, const void *qkv, const AttentionShape *shape) {
-    CudaBackend *cuda = cuda_self(backend);
+    CudaBackend *cuda = cuda_self(be);
     if (flashes_(cuda, shape)) {
         CudaFlashCall call = flash_call_(shape, scratch);
         call.qkv = qkv, call.out = out, call.dout = dout;
@@ -235,9 +234,9 @@ void cuda_attention_backward(Backend *backend, void *dqkv, void *scratch, const 
         int64_t count = attention_range_count(shape);
         bool range = shape->keys != NULL;
         // the keys of earlier documents have no gradients
-        if (range && shape->documents) backend->zero(backend, call.dkeys, count * backend->element);
+        if (range && shape->documents) be->zero(be, call.dkeys, count * be->element);
         cuda_flash_backward(cuda, shape, &call);
-        if (range) cuda_accumulate_narrow(backend, shape->dkeys, call.dkeys, count);
+        if (range) cuda_accumulate_narrow(be, shape->dkeys, call.dkeys, count);
         // The work of documents depends on the data, but the choice of kernels must not: count them as no work.
         if (shape->documents) return;
         // seen: twice the mean number of keys that a query sees; five products, two of them with values

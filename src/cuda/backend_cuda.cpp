@@ -34,7 +34,7 @@ typedef struct CudaDevice {
     Clock clock;
 } CudaDevice;
 
-static Clock *clock_of_(Backend *backend) { return &((CudaDevice *)backend->self)->clock; }
+static Clock *clock_of_(Backend *be) { return &((CudaDevice *)be->self)->clock; }
 
 // --- memory
 
@@ -55,44 +55,44 @@ static int cuda_fail_(const CudaBackend *cuda, const char *doing, cudaError_t st
 static int no_room_(const CudaBackend *cuda, int64_t bytes, const char *what, Error *err) {
     char own[512];
     size_t left = 0, total = 0;
-    const Backend *backend = &cuda->backend;
-    memory_describe(&backend->held, own, sizeof own);
+    const Backend *be = &cuda->backend;
+    memory_describe(&be->held, own, sizeof own);
     // On a full GPU CUDA cannot create its context, so it cannot report how much memory is free.
-    if (cudaMemGetInfo(&left, &total) != cudaSuccess) left = 0, total = (size_t)backend->memory_size;
-    int64_t others = (int64_t)(total - left) - memory_total(&backend->held);
+    if (cudaMemGetInfo(&left, &total) != cudaSuccess) left = 0, total = (size_t)be->memory_size;
+    int64_t others = (int64_t)(total - left) - memory_total(&be->held);
     return error_set(err, EXIT_FAILED,
                      "GPU %d, %s: %s of %s are free, but %s another %s; this rank holds %s, and other programs, CUDA "
                      "and its libraries hold %s; end other programs on this GPU (nvidia-smi lists them), or use more "
                      "stages, fewer slots or a smaller micro-batch (--plan shows the memory of each)",
-                     cuda->device, backend->device, memory_size_text((int64_t)left).text,
+                     cuda->device, be->device, memory_size_text((int64_t)left).text,
                      memory_size_text((int64_t)total).text, what, memory_size_text(bytes).text, own,
                      memory_size_text(others).text);
 }
 
-static int cuda_check_free_(Backend *backend, int64_t bytes, Error *err) {
+static int cuda_check_free_(Backend *be, int64_t bytes, Error *err) {
     size_t left = 0, total = 0;
-    cudaSetDevice(cuda_self(backend)->device);
+    cudaSetDevice(cuda_self(be)->device);
     if (cudaMemGetInfo(&left, &total) != cudaSuccess || (int64_t)left >= bytes) return 0;
-    return no_room_(cuda_self(backend), bytes, "this stage needs", err);
+    return no_room_(cuda_self(be), bytes, "this stage needs", err);
 }
 
-static int64_t cuda_held_by_others_(Backend *backend) {
+static int64_t cuda_held_by_others_(Backend *be) {
     size_t left = 0, total = 0;
-    cudaSetDevice(cuda_self(backend)->device);
+    cudaSetDevice(cuda_self(be)->device);
     bool known = cudaMemGetInfo(&left, &total) == cudaSuccess;
-    return known ? (int64_t)(total - left) - memory_total(&backend->held) : 0;
+    return known ? (int64_t)(total - left) - memory_total(&be->held) : 0;
 }
 
 // Returns `bytes`, rounded up to full pages if other processes map the memory, so that its pages hold nothing else.
-static int64_t whole_(const Backend *backend, MemoryCategory category, int64_t bytes) {
+static int64_t whole_(const Backend *be, MemoryCategory category, int64_t bytes) {
     bool lent = category == MEMORY_LENT_SLOTS || category == MEMORY_MESSAGES;
-    return lent ? memory_pages(bytes, backend->lent_page) : bytes;
+    return lent ? memory_pages(bytes, be->lent_page) : bytes;
 }
 
-static void *cuda_allocate_(Backend *backend, MemoryCategory category, int64_t bytes, const char *what, Error *err) {
-    CudaBackend *cuda = cuda_self(backend);
+static void *cuda_allocate_(Backend *be, MemoryCategory category, int64_t bytes, const char *what, Error *err) {
+    CudaBackend *cuda = cuda_self(be);
     void *memory = NULL;
-    const int64_t whole = whole_(backend, category, bytes);
+    const int64_t whole = whole_(be, category, bytes);
     cudaSetDevice(cuda->device);
     // NCCL registers only memory allocated as ncclMemAlloc does ("legacy buffer registration is disabled by default",
     // NCCL user guide, "User Buffer Registration").
@@ -113,15 +113,15 @@ static void *cuda_allocate_(Backend *backend, MemoryCategory category, int64_t b
     }
     cuda_note(cuda, cudaMemsetAsync(memory, 0, (size_t)bytes, cuda_compute(cuda)), "clearing memory");
     cuda_note(cuda, cudaStreamSynchronize(cuda_compute(cuda)), "clearing memory");
-    backend->held.bytes[category] += whole;
-    memory_note_peak(&backend->held, &backend->peak);
+    be->held.bytes[category] += whole;
+    memory_note_peak(&be->held, &be->peak);
     return memory;
 }
 
-static void cuda_release_(Backend *backend, MemoryCategory category, void *memory, int64_t bytes) {
+static void cuda_release_(Backend *be, MemoryCategory category, void *memory, int64_t bytes) {
     if (memory == NULL) return;
-    backend->held.bytes[category] -= whole_(backend, category, bytes);
-    CudaBackend *cuda = cuda_self(backend);
+    be->held.bytes[category] -= whole_(be, category, bytes);
+    CudaBackend *cuda = cuda_self(be);
     // Another process may still have this memory mapped; freeing it then is undefined in CUDA. The memory is freed when
     // this process ends, which is soon.
     for (int i = 0; i < cuda->lent_count; i++)
@@ -134,69 +134,69 @@ static void cuda_release_(Backend *backend, MemoryCategory category, void *memor
     cuda->registered = NULL;
 }
 
-static void cuda_copy_(Backend *backend, Stream stream, void *to, const void *from, int64_t bytes) {
-    CudaBackend *cuda = cuda_self(backend);
+static void cuda_copy_(Backend *be, Stream stream, void *to, const void *from, int64_t bytes) {
+    CudaBackend *cuda = cuda_self(be);
     cuda_note(cuda, cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDefault, cuda->streams[stream]), "a copy");
 }
 
 // Waits for the copy, so that the caller may reuse `from`. The GPU reads pinned memory later, and may also read
 // ordinary memory later if it accesses that memory directly (GH200).
-static void upload_(Backend *backend, void *to, const void *from, int64_t bytes) {
-    CudaBackend *cuda = cuda_self(backend);
+static void upload_(Backend *be, void *to, const void *from, int64_t bytes) {
+    CudaBackend *cuda = cuda_self(be);
     cudaSetDevice(cuda->device);
     cuda_note(cuda, cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyHostToDevice, cuda_compute(cuda)), "an upload");
     cuda_note(cuda, cudaStreamSynchronize(cuda_compute(cuda)), "an upload");
 }
 
-static void download_(Backend *backend, void *to, const void *from, int64_t bytes) {
-    CudaBackend *cuda = cuda_self(backend);
+static void download_(Backend *be, void *to, const void *from, int64_t bytes) {
+    CudaBackend *cuda = cuda_self(be);
     cudaStream_t stream = cuda_compute(cuda);
     cudaSetDevice(cuda->device);
     cuda_note(cuda, cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDeviceToHost, stream), "a download");
     cuda_note(cuda, cudaStreamSynchronize(stream), "work before a download");
 }
 
-static void zero_(Backend *backend, void *memory, int64_t bytes) {
-    CudaBackend *cuda = cuda_self(backend);
+static void zero_(Backend *be, void *memory, int64_t bytes) {
+    CudaBackend *cuda = cuda_self(be);
     cuda_note(cuda, cudaMemsetAsync(memory, 0, (size_t)bytes, cuda_compute(cuda)), "clearing memory");
 }
 
 // --- time
 
 // If the device is lost, event->event stays NULL, which counts as recorded and complete. The failure is noted here.
-static Event *event_create_(Backend *backend) {
+static Event *event_create_(Backend *be) {
     Event *event = (Event *)xcalloc(1, sizeof *event);
-    cuda_note(cuda_self(backend), cudaEventCreate(&event->event), "making an event");
+    cuda_note(cuda_self(be), cudaEventCreate(&event->event), "making an event");
     return event;
 }
 
-static void event_destroy_(Backend *backend, Event *event) {
-    (void)backend;
+static void event_destroy_(Backend *be, Event *event) {
+    (void)be;
     if (event == NULL) return;
     if (event->event != NULL) cudaEventDestroy(event->event);
     free(event);
 }
 
-static void event_record_(Backend *backend, Event *event, Stream stream) {
-    CudaBackend *cuda = cuda_self(backend);
+static void event_record_(Backend *be, Event *event, Stream stream) {
+    CudaBackend *cuda = cuda_self(be);
     if (event->event != NULL)
         cuda_note(cuda, cudaEventRecord(event->event, cuda->streams[stream]), "recording an event");
 }
 
 // A failed device completes no more work. Every event then counts as done, so that the host reaches `synchronize`.
-static bool cuda_event_done_(Backend *backend, Event *event) {
+static bool cuda_event_done_(Backend *be, Event *event) {
     cudaError_t status = event->event != NULL ? cuda_event_status(event->event) : cudaSuccess;
     if (status == cudaErrorNotReady) return false;
-    cuda_note(cuda_self(backend), status, "work on the device");
+    cuda_note(cuda_self(be), status, "work on the device");
     return true;
 }
 
-static double event_seconds_(Backend *backend, const Event *event) {
-    Clock *clock = clock_of_(backend);
+static double event_seconds_(Backend *be, const Event *event) {
+    Clock *clock = clock_of_(be);
     int base = 1 - clock->latest;
     float ms = 0.0f;
     if (event->event == NULL) return clock->seconds[base];
-    cuda_note(cuda_self(backend), cudaEventElapsedTime(&ms, clock->event[base], event->event), "reading an event");
+    cuda_note(cuda_self(be), cudaEventElapsedTime(&ms, clock->event[base], event->event), "reading an event");
     return clock->seconds[base] + 1e-3 * (double)ms;
 }
 
@@ -212,40 +212,40 @@ static void set_clock_(CudaBackend *cuda, Clock *clock) {
 }
 
 // Returns -1 with err if an operation failed. If a lost device made cuBLASLt or cuDNN fail, err reports the loss.
-static int cuda_check_(Backend *backend, Error *err) {
-    CudaBackend *cuda = cuda_self(backend);
+static int cuda_check_(Backend *be, Error *err) {
+    CudaBackend *cuda = cuda_self(be);
     if (cuda->failed_at == NULL) return 0;
     if (cuda->status != cudaSuccess) return cuda_fail_(cuda, cuda->failed_at, cuda->status, err);
     cudaError_t lost = cudaFree(NULL);
     if (lost != cudaSuccess) return cuda_fail_(cuda, "work on the device", lost, err);
-    return error_set(err, EXIT_FAILED, "GPU %d, %s: %s", cuda->device, backend->device, cuda->failed_at);
+    return error_set(err, EXIT_FAILED, "GPU %d, %s: %s", cuda->device, be->device, cuda->failed_at);
 }
 
-static int synchronize_(Backend *backend, Error *err) {
-    CudaBackend *cuda = cuda_self(backend);
+static int synchronize_(Backend *be, Error *err) {
+    CudaBackend *cuda = cuda_self(be);
     cudaSetDevice(cuda->device);
     for (int s = 0; s < STREAM_COUNT; s++)
         cuda_note(cuda, cudaStreamSynchronize(cuda->streams[s]), "work on the device");
     cuda_note(cuda, cudaGetLastError(), "a kernel's launch");
-    if (cuda->failed_at == NULL) set_clock_(cuda, clock_of_(backend));
-    return cuda_check_(backend, err);
+    if (cuda->failed_at == NULL) set_clock_(cuda, clock_of_(be));
+    return cuda_check_(be, err);
 }
 
-static void range_begin_(Backend *backend, const char *name) {
-    (void)backend;
+static void range_begin_(Backend *be, const char *name) {
+    (void)be;
     nvtxRangePushA(name);
 }
 
-static void range_end_(Backend *backend) {
-    (void)backend;
+static void range_end_(Backend *be) {
+    (void)be;
     nvtxRangePop();
 }
 
 // --- life
 
-static void cuda_destroy_(Backend *backend) {
-    CudaBackend *cuda = cuda_self(backend);
-    Clock *clock = clock_of_(backend);
+static void cuda_destroy_(Backend *be) {
+    CudaBackend *cuda = cuda_self(be);
+    Clock *clock = clock_of_(be);
     cudaSetDevice(cuda->device);
     cuda_flash_destroy(cuda);
     cuda_matmul_destroy(cuda);
@@ -260,22 +260,22 @@ static void cuda_destroy_(Backend *backend) {
 
 static int cuda_start_(CudaDevice *device, Error *err) {
     CudaBackend *cuda = &device->cuda;
-    Backend *backend = &cuda->backend;
+    Backend *be = &cuda->backend;
     cudaDeviceProp properties;
     cudaError_t status = cudaGetDeviceProperties(&properties, cuda->device);
     if (status == cudaSuccess) {
-        snprintf(backend->device, sizeof backend->device, "%.80s", properties.name);
-        backend->memory_size = (int64_t)properties.totalGlobalMem;
+        snprintf(be->device, sizeof be->device, "%.80s", properties.name);
+        be->memory_size = (int64_t)properties.totalGlobalMem;
         cuda->multiprocessors = properties.multiProcessorCount;
         cuda->shared_bytes = (int64_t)properties.sharedMemPerBlockOptin;
-        backend->capability = properties.major == 11 ? 100 : properties.major * 10;
-        snprintf(backend->kernels, sizeof backend->kernels, "matrix products by cuBLASLt; attention.mode flash %s",
+        be->capability = properties.major == 11 ? 100 : properties.major * 10;
+        snprintf(be->kernels, sizeof be->kernels, "matrix products by cuBLASLt; attention.mode flash %s",
                  cuda_flash_version() > 0 ? "by cuDNN" : "falls back to recompute");
         if (properties.major < 8)
             return error_set(err, EXIT_FAILED,
                              "%s has compute capability %d.%d; this program's kernels need 8.0 or later (A100 and "
                              "newer)",
-                             backend->device, properties.major, properties.minor);
+                             be->device, properties.major, properties.minor);
         status = cudaSetDevice(cuda->device);
     }
     // Evictions and messages get a higher priority: compute may wait for them, but they never wait for compute.
@@ -295,52 +295,52 @@ static int cuda_start_(CudaDevice *device, Error *err) {
     // Sets both reference points, so that every event recorded from now on comes after the older point.
     set_clock_(cuda, &device->clock);
     set_clock_(cuda, &device->clock);
-    return cuda_check_(backend, err) == 0 ? cuda_matmul_create(cuda, err) : -1;
+    return cuda_check_(be, err) == 0 ? cuda_matmul_create(cuda, err) : -1;
 }
 
 Backend *backend_cuda_create(int precision, int device, Error *err) {
     CudaDevice *made = (CudaDevice *)xcalloc(1, sizeof *made);
-    Backend *backend = &made->cuda.backend;
-    backend->self = made;
+    Backend *be = &made->cuda.backend;
+    be->self = made;
     made->cuda.device = device;
-    backend->precision = precision;
-    backend->element = precision == PRECISION_BF16 ? 2 : 4;
-    backend->destroy = cuda_destroy_;
-    backend->allocate = cuda_allocate_;
-    backend->release = cuda_release_;
-    backend->check_free = cuda_check_free_;
-    backend->held_by_others = cuda_held_by_others_;
-    backend->copy = cuda_copy_;
-    backend->upload = upload_;
-    backend->download = download_;
-    backend->zero = zero_;
-    backend->pin = cuda_pin;
-    backend->unpin = cuda_unpin;
-    backend->lend = cuda_lend;
-    backend->borrow = cuda_borrow;
-    backend->give_back = cuda_give_back;
-    backend->event_create = event_create_;
-    backend->event_destroy = event_destroy_;
-    backend->event_record = event_record_;
-    backend->event_done = cuda_event_done_;
-    backend->event_seconds = event_seconds_;
-    backend->synchronize = synchronize_;
-    backend->check = cuda_check_;
-    backend->range_begin = range_begin_;
-    backend->range_end = range_end_;
-    backend->linear_forward_blocks = cuda_linear_forward_blocks;
-#define OPERATION(result, name, ...) backend->name = cuda_##name
+    be->precision = precision;
+    be->element = precision == PRECISION_BF16 ? 2 : 4;
+    be->destroy = cuda_destroy_;
+    be->allocate = cuda_allocate_;
+    be->release = cuda_release_;
+    be->check_free = cuda_check_free_;
+    be->held_by_others = cuda_held_by_others_;
+    be->copy = cuda_copy_;
+    be->upload = upload_;
+    be->download = download_;
+    be->zero = zero_;
+    be->pin = cuda_pin;
+    be->unpin = cuda_unpin;
+    be->lend = cuda_lend;
+    be->borrow = cuda_borrow;
+    be->give_back = cuda_give_back;
+    be->event_create = event_create_;
+    be->event_destroy = event_destroy_;
+    be->event_record = event_record_;
+    be->event_done = cuda_event_done_;
+    be->event_seconds = event_seconds_;
+    be->synchronize = synchronize_;
+    be->check = cuda_check_;
+    be->range_begin = range_begin_;
+    be->range_end = range_end_;
+    be->linear_forward_blocks = cuda_linear_forward_blocks;
+#define OPERATION(result, name, ...) be->name = cuda_##name
 #include "backend/operations.h"
-    backend->own_bytes = CUDA_OWN_BYTES;
-    backend->lent_page = CUDA_LENT_PAGE;
-    backend->loads_late = true;
-    backend->streams = STREAM_COUNT;
+    be->own_bytes = CUDA_OWN_BYTES;
+    be->lent_page = CUDA_LENT_PAGE;
+    be->loads_late = true;
+    be->streams = STREAM_COUNT;
     if (cuda_start_(made, err) != 0) {
-        cuda_destroy_(backend);
+        cuda_destroy_(be);
         return NULL;
     }
-    backend->held.bytes[MEMORY_WORKSPACE] = backend->peak.bytes[MEMORY_WORKSPACE] = CUDA_OWN_BYTES;
-    return backend;
+    be->held.bytes[MEMORY_WORKSPACE] = be->peak.bytes[MEMORY_WORKSPACE] = CUDA_OWN_BYTES;
+    return be;
 }
 
 // --- devices

@@ -160,15 +160,14 @@ static int copy_test_(Comm *comm, CommRequest *request, Error *err) {
 
 // An empty sum is a barrier: no rank continues before all ranks have called it.
 static int unmap_(Copies *self, Error *err) {
-    Backend *backend = &self->cuda->backend;
+    Backend *be = &self->cuda->backend;
     double all = 0;
     if (self->mapped == NULL) return 0;
     for (int peer = 0; peer < self->base.size; peer++)
-        if (peer != self->base.rank) cuda_give_back(backend, self->mapped[peer], self->memory.bytes);
+        if (peer != self->base.rank) cuda_give_back(be, self->mapped[peer], self->memory.bytes);
     free(self->mapped);
     self->mapped = NULL;
-    if (backend->check(backend, err) != 0 ||
-        comm_collect_now(self->host, COMM_ALL_REDUCE, &all, &all, 1, COMM_DOUBLE, err) != 0)
+    if (be->check(be, err) != 0 || comm_collect_now(self->host, COMM_ALL_REDUCE, &all, &all, 1, COMM_DOUBLE, err) != 0)
         return -1;
     cuda_take_back(self->cuda, self->memory.memory);
     return 0;
@@ -176,7 +175,7 @@ static int unmap_(Copies *self, Error *err) {
 
 // Maps the memory of every rank into every other rank, one pair at a time.
 static int map_all_(Copies *self, Error *err) {
-    Backend *backend = &self->cuda->backend;
+    Backend *be = &self->cuda->backend;
     const CommMemory *m = &self->memory;
     for (int lender = 0; lender < self->base.size; lender++)
         for (int peer = 0; peer < self->base.size; peer++) {
@@ -185,8 +184,8 @@ static int map_all_(Copies *self, Error *err) {
             bool lent, lends = lender == self->base.rank;
             if (lender == peer || (!lends && peer != self->base.rank)) continue;
             self->cuda->over_pcie = false;
-            int status = lends ? lending_lend(backend, m->memory, m->bytes, self->host, peer, &lent, err)
-                               : lending_borrow(backend, m->bytes, self->host, lender, &there, why, err);
+            int status = lends ? lending_lend(be, m->memory, m->bytes, self->host, peer, &lent, err)
+                               : lending_borrow(be, m->bytes, self->host, lender, &there, why, err);
             if (status != 0) return -1;
             if (!lends) self->mapped[lender] = (char *)there;
             // Rows and the flag that follows them are two copies; CUDA does not promise that PCIe delivers them in
@@ -259,14 +258,14 @@ static void copy_destroy_(Comm *comm) {
     free(self);
 }
 
-Comm *comm_copy_create(Backend *backend, Comm *other, Comm *host, bool demanded, Error *err) {
+Comm *comm_copy_create(Backend *be, Comm *other, Comm *host, bool demanded, Error *err) {
     Copies *self = (Copies *)xcalloc(1, sizeof *self);
     Comm *base = &self->base;
     snprintf(base->name, sizeof base->name, "%s", other->name);
     base->rank = other->rank, base->size = other->size, base->self = self;
     base->collective = copy_collective_, base->use_memory = copy_use_memory_, base->test = copy_test_,
     base->destroy = copy_destroy_;
-    self->other = other, self->host = host, self->cuda = cuda_self(backend), self->demanded = demanded;
+    self->other = other, self->host = host, self->cuda = cuda_self(be), self->demanded = demanded;
     self->cuda->registers = false; // memory that other processes map must come from cudaMalloc
     cudaError_t status = cuda_first_stream(self->cuda, &self->stream);
     if (status == cudaSuccess) status = cudaEventCreateWithFlags(&self->ordered, cudaEventDisableTiming);

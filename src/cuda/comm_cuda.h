@@ -26,15 +26,15 @@ enum { COMM_ON_HOST = 3 };
 
 // Creates a group over NCCL; every rank of the group must call this. The communicator for collectives is created here,
 // the communicators for messages in `connect`. Takes ownership of `host` if `owns`, even on failure. NULL with err.
-Comm *comm_nccl_create(Backend *backend, Comm *host, CommUse use, bool owns, Error *err);
+Comm *comm_nccl_create(Backend *be, Comm *host, CommUse use, bool owns, Error *err);
 
 // Creates a group for COMM_USE_COMPUTE that gathers and sums by copies once use_memory has mapped every rank's memory
 // into the others. `other`, a group of the same ranks that owns `host`, runs the collectives that copies do not
 // support, and all collectives before use_memory. If a rank cannot map a peer's memory, or has no NVLink to it, `other`
 // runs all collectives; if `demanded`, use_memory fails without the memory, and does without NVLink. Takes ownership of
 // `other`, even on failure. NULL with err.
-Comm *comm_copy_create(Backend *backend, Comm *other, Comm *host, bool demanded, Error *err);
+Comm *comm_copy_create(Backend *be, Comm *other, Comm *host, bool demanded, Error *err);
 
 // Creates a group that communicates through host memory and `host`. It is slow, but allows ranks to share a GPU, which
 // NCCL refuses. Takes ownership of `host` if `owns`, even on failure. NULL with err.
-Comm *comm_staged_create(Backend *backend, Comm *host, bool owns, Error *err);
+Comm *comm_staged_create(Backend *be, Comm *host, bool owns, Error *err);

@@ -92,10 +92,10 @@ static int open_link_(NcclGroup *group, NcclLink *link, const ncclUniqueId *id, 
     if (group->use == COMM_USE_BESIDE) config.maxCTAs = cuda_ctas(group->cuda, BESIDE_CTAS);
     if (computes_(group)) config.maxCTAs = cuda_ctas(group->cuda, COMPUTE_CTAS);
     // Checks the free memory first: if NCCL ran out of memory, its error would not name the holders of the memory.
-    Backend *backend = &group->cuda->backend;
-    if (backend->check_free(backend, config.maxCTAs * CTA_BYTES, err) != 0) return -1;
+    Backend *be = &group->cuda->backend;
+    if (be->check_free(be, config.maxCTAs * CTA_BYTES, err) != 0) return -1;
     enum { OF_NCCL = 2 }; // streams that NCCL makes for a communicator (deviceStream, hostStream in its init.cc)
-    backend->streams += OF_NCCL;
+    be->streams += OF_NCCL;
     const char *text = cuda_text_(cuda_first_stream(group->cuda, &link->stream));
     if (checked_(group, "making a stream", -1, text, err) != 0) return -1;
     text = nccl_text_(ncclCommInitRankConfig(&link->nccl, size, *id, rank, &config));
@@ -409,7 +409,7 @@ static int nccl_use_memory_(Comm *comm, const CommMemory *memory, Error *err) {
     return group->registered != NULL;
 }
 
-Comm *comm_nccl_create(Backend *backend, Comm *host, CommUse use, bool owns, Error *err) {
+Comm *comm_nccl_create(Backend *be, Comm *host, CommUse use, bool owns, Error *err) {
     const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");
     if (blocking != NULL && atoi(blocking) != 0) {
         if (owns) host->destroy(host);
@@ -429,7 +429,7 @@ Comm *comm_nccl_create(Backend *backend, Comm *host, CommUse use, bool owns, Err
     const char *sharp = getenv("NCCL_NVLS_ENABLE");
     bool registers = use == COMM_USE_COMPUTE && (sharp == NULL || strcmp(sharp, "0") != 0);
     if (registers) base->use_memory = nccl_use_memory_;
-    group->host = host, group->owns_host = owns, group->use = use, group->cuda = cuda_self(backend);
+    group->host = host, group->owns_host = owns, group->use = use, group->cuda = cuda_self(be);
     group->out = (NcclLink *)xcalloc((size_t)host->size, sizeof *group->out);
     group->in = (NcclLink *)xcalloc((size_t)host->size, sizeof *group->in);
     cudaSetDevice(group->cuda->device);

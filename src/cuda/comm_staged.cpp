@@ -211,7 +211,7 @@ static void staged_destroy_(Comm *comm) {
     free(group);
 }
 
-Comm *comm_staged_create(Backend *backend, Comm *host, bool owns, Error *err) {
+Comm *comm_staged_create(Backend *be, Comm *host, bool owns, Error *err) {
     StagedGroup *group = (StagedGroup *)xcalloc(1, sizeof *group);
     Comm *base = &group->base;
     snprintf(base->name, sizeof base->name, "%s", host->name);
@@ -219,7 +219,7 @@ Comm *comm_staged_create(Backend *backend, Comm *host, bool owns, Error *err) {
     base->message = staged_message_, base->collective = staged_collective_;
     base->exchange = staged_exchange_;
     base->test = staged_test_, base->destroy = staged_destroy_;
-    group->host = host, group->owns_host = owns, group->cuda = cuda_self(backend);
+    group->host = host, group->owns_host = owns, group->cuda = cuda_self(be);
     cudaSetDevice(group->cuda->device);
     cudaError_t status = cudaStreamCreateWithFlags(&group->stream, cudaStreamNonBlocking);
     if (status == cudaSuccess) status = cudaEventCreateWithFlags(&group->ordered, cudaEventDisableTiming);

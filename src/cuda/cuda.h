@@ -41,8 +41,8 @@ typedef struct CudaBackend {
     struct CudaFlash *flash;
 } CudaBackend;
 
-static inline CudaBackend *cuda_self(Backend *backend) { return (CudaBackend *)backend->self; }
-static inline bool cuda_is_bf16(const Backend *backend) { return backend->precision == PRECISION_BF16; }
+static inline CudaBackend *cuda_self(Backend *be) { return (CudaBackend *)be->self; }
+static inline bool cuda_is_bf16(const Backend *be) { return be->precision == PRECISION_BF16; }
 static inline cudaStream_t cuda_compute(const CudaBackend *cuda) { return cuda->streams[STREAM_COMPUTE]; }
 
 // Records the failure of a call, unless an earlier failure is recorded. `what` must stay valid.
@@ -69,22 +69,21 @@ static inline cudaError_t cuda_event_status(cudaEvent_t event) {
 
 // --- the operations: cuda_linear_forward and so on. Matrix products and attention are in matmul.cpp and attention.cpp,
 // the other operations in kernels/. cuda_squared_norms waits for the compute stream.
-#define OPERATION(result, name, ...) result cuda_##name(Backend *backend, __VA_ARGS__)
+#define OPERATION(result, name, ...) result cuda_##name(Backend *be, __VA_ARGS__)
 #include "backend/operations.h"
 
 // --- kernels around matrix products and in attention
 // pointwise.cu: dx = dout * gelu'(x), for products without a fused GELU epilogue. dx may be dout.
-void cuda_gelu_backward(Backend *backend, void *dx, const void *dout, const void *x, int64_t count);
+void cuda_gelu_backward(Backend *be, void *dx, const void *dout, const void *x, int64_t count);
 // Adds bias (cols) to each row of y (rows, cols).
-void cuda_bias_add(Backend *backend, void *y, const void *bias, int64_t rows, int64_t cols);
+void cuda_bias_add(Backend *be, void *y, const void *bias, int64_t rows, int64_t cols);
 // to[i] += from[i]; `from` is in the precision of the run.
-void cuda_accumulate_narrow(Backend *backend, float *to, const void *from, int64_t count);
+void cuda_accumulate_narrow(Backend *be, float *to, const void *from, int64_t count);
 // Sums one block of `count` elements per rank in rank order, in fp32, and rounds once, as CPUs do. The block of `rank`
 // is own (count); the block of any other rank q is block q of others (ranks, count). out (count) may be own.
-void cuda_sum_blocks(Backend *backend, void *out, const void *own, const void *others, int ranks, int rank,
-                     int64_t count);
+void cuda_sum_blocks(Backend *be, void *out, const void *own, const void *others, int ranks, int rank, int64_t count);
 // norm.cu: sums (cols) += column sums of x (rows, cols), in an order that depends only on the shape and the device.
-void cuda_column_sums(Backend *backend, float *sums, const void *x, int64_t rows, int64_t cols);
+void cuda_column_sums(Backend *be, float *sums, const void *x, int64_t rows, int64_t cols);
 
 // softmax.cu. Causal softmax of a block of query rows: p = softmax(scale * scores) in the columns that a row sees, and
 // 0 elsewhere. scores: (matrices, rows, cols) in the run's precision; cols >= first + rows. Row r is the query at
@@ -100,9 +99,9 @@ typedef struct CudaScores {
 
 // wide: NULL, or workspace of matrices * rows * cols floats for separate fp32 passes (cast, scale, mask, softmax, cast)
 // over all scores, as Megatron-LM makes them where its fused kernel does not apply.
-void cuda_softmax_forward(Backend *backend, void *p, const void *scores, float *wide, const CudaScores *shape);
+void cuda_softmax_forward(Backend *be, void *p, const void *scores, float *wide, const CudaScores *shape);
 // Computes dscores = scale * p * (dp - row sum of p * dp). dscores may be dp. dp above the diagonal is ignored.
-void cuda_softmax_backward(Backend *backend, void *dscores, const void *dp, const void *p, float *wide,
+void cuda_softmax_backward(Backend *be, void *dscores, const void *dp, const void *p, float *wide,
                            const CudaScores *shape);
 
 __END_DECLS

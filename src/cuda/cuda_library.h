@@ -27,9 +27,9 @@ typedef struct CudaLibrary {
     void (*identity)(int device, GpuIdentity *identity);
     void (*versions)(char *text, int64_t size);
     Backend *(*backend_create)(int precision, int device, Error *err);
-    Comm *(*nccl_create)(Backend *backend, Comm *host, CommUse use, bool owns, Error *err);
-    Comm *(*copy_create)(Backend *backend, Comm *other, Comm *host, bool demanded, Error *err);
-    Comm *(*staged_create)(Backend *backend, Comm *host, bool owns, Error *err);
+    Comm *(*nccl_create)(Backend *be, Comm *host, CommUse use, bool owns, Error *err);
+    Comm *(*copy_create)(Backend *be, Comm *other, Comm *host, bool demanded, Error *err);
+    Comm *(*staged_create)(Backend *be, Comm *host, bool owns, Error *err);
 } CudaLibrary;
 
 // Sets the variables that CUDA and NCCL read once, at their start, except those that the user has set. A trainer calls

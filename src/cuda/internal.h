@@ -27,9 +27,9 @@ static inline cudaError_t cuda_first_stream(CudaBackend *cuda, cudaStream_t *str
 // --- comm_nccl.cpp
 // Call after queueing `flops` on compute: that much less work can still overlap the collectives in flight.
 static inline void cuda_beside(CudaBackend *cuda, double flops) {
-    Backend *backend = &cuda->backend;
+    Backend *be = &cuda->backend;
     cuda->collective_flops = cuda->collective_flops > flops ? cuda->collective_flops - flops : 0;
-    backend->gathering = backend->gathering > flops ? backend->gathering - flops : 0;
+    be->gathering = be->gathering > flops ? be->gathering - flops : 0;
 }
 
 // --- matmul.cpp
@@ -59,7 +59,7 @@ int cuda_product_try(CudaBackend *cuda, const CudaProduct *product);
 // Queues a product, and notes the failure if there is no kernel for it.
 void cuda_product(CudaBackend *cuda, const CudaProduct *product);
 
-void cuda_linear_forward_blocks(Backend *backend, void *y, void *aux, const void *x, const void *w, const void *bias,
+void cuda_linear_forward_blocks(Backend *be, void *y, void *aux, const void *x, const void *w, const void *bias,
                                 const RowBlocks *blocks, int64_t in, int64_t out, Epilogue epilogue);
 
 // --- kernels/documents.cu
@@ -76,7 +76,7 @@ typedef struct CudaDocuments {
 } CudaDocuments;
 
 // Writes what a call of flash reads; documents after the last have no rows.
-void cuda_flash_documents(Backend *backend, FlashDocuments *to, const CudaDocuments *list);
+void cuda_flash_documents(Backend *be, FlashDocuments *to, const CudaDocuments *list);
 
 // --- attention_cudnn.cpp. Plans are built once per shape and cached; without cuDNN's frontend no shape has a plan.
 typedef struct CudaFlashCall {
@@ -96,9 +96,9 @@ void cuda_flash_destroy(CudaBackend *cuda);
 int64_t cuda_flash_version(void); // cuDNN's version, 91900 for 9.19.0; 0 without cuDNN
 
 // --- lend.cpp
-int cuda_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, Error *err);
-void *cuda_borrow(Backend *backend, const Loan *loan, int64_t bytes, Error *err);
+int cuda_lend(Backend *be, const void *memory, int64_t bytes, Loan *loan, Error *err);
+void *cuda_borrow(Backend *be, const Loan *loan, int64_t bytes, Error *err);
 void cuda_take_back(CudaBackend *cuda, const void *memory); // removes `memory` from `lent` once no process maps it
-void cuda_give_back(Backend *backend, void *memory, int64_t bytes);
-int cuda_pin(Backend *backend, void *host, int64_t bytes, Error *err);
-void cuda_unpin(Backend *backend, void *host);
+void cuda_give_back(Backend *be, void *memory, int64_t bytes);
+int cuda_pin(Backend *be, void *host, int64_t bytes, Error *err);
+void cuda_unpin(Backend *be, void *host);

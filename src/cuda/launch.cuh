@@ -11,9 +11,9 @@
 // Queues kernel<<<grid, block, shared bytes>>>(arguments) on the compute stream; an empty grid is not an error. Put a
 // template with several arguments in parentheses. CUDA must be asked to allow a block more than 48 KiB of shared
 // memory. Kernels declare at most 16 KiB themselves, so the macro asks if `shared` is above 32 KiB.
-#define CUDA_LAUNCH(backend, grid, block, shared, kernel, ...)                                                         \
+#define CUDA_LAUNCH(be, grid, block, shared, kernel, ...)                                                              \
     do {                                                                                                               \
-        CudaBackend *const cuda_ = cuda_self(backend);                                                                 \
+        CudaBackend *const cuda_ = cuda_self(be);                                                                      \
         enum { UNASKED_BYTES = 32 << 10 };                                                                             \
         const dim3 grid_ = (grid), block_ = (block);                                                                   \
         const int shared_ = (int)(shared);                                                                             \

@@ -25,19 +25,19 @@ void cuda_take_back(CudaBackend *cuda, const void *memory) {
     cuda->lent_count = kept;
 }
 
-int cuda_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, Error *err) {
+int cuda_lend(Backend *be, const void *memory, int64_t bytes, Loan *loan, Error *err) {
     (void)bytes;
     IpcHandle handle;
     memset(&handle, 0, sizeof handle);
     memset(loan, 0, sizeof *loan);
     cudaError_t status = cudaIpcGetMemHandle(&handle.memory, const_cast<void *>(memory));
-    if (status == cudaSuccess) status = uuid_(cuda_self(backend)->device, &handle.gpu);
+    if (status == cudaSuccess) status = uuid_(cuda_self(be)->device, &handle.gpu);
     if (status != cudaSuccess) {
         cudaGetLastError();
         return error_set(err, EXIT_FAILED, "CUDA cannot share memory: %s", cudaGetErrorString(status));
     }
     memcpy(loan, &handle, sizeof handle);
-    CudaBackend *cuda = cuda_self(backend);
+    CudaBackend *cuda = cuda_self(be);
     cuda_take_back(cuda, memory); // one entry for each piece of memory, however often it is lent
     cuda->lent = (const void **)xrealloc(cuda->lent, (size_t)(cuda->lent_count + 1) * sizeof *cuda->lent);
     cuda->lent[cuda->lent_count++] = memory;
@@ -57,9 +57,9 @@ static int find_gpu_(const cudaUUID_t *gpu) {
 
 // Memory of a GPU that is not visible to this process can be mapped (NCCL's transport/p2p.cc: since CUDA 10.1), but
 // CUDA cannot say beforehand whether that works. The handshake of lending.c tests every mapping.
-void *cuda_borrow(Backend *backend, const Loan *loan, int64_t bytes, Error *err) {
+void *cuda_borrow(Backend *be, const Loan *loan, int64_t bytes, Error *err) {
     (void)bytes;
-    int mine = cuda_self(backend)->device, reachable = 1;
+    int mine = cuda_self(be)->device, reachable = 1;
     IpcHandle handle;
     void *memory = NULL;
     memcpy(&handle, loan, sizeof handle);
@@ -69,7 +69,7 @@ void *cuda_borrow(Backend *backend, const Loan *loan, int64_t bytes, Error *err)
         int atomics = 1;
         cudaDeviceCanAccessPeer(&reachable, mine, theirs);
         cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, mine, theirs);
-        cuda_self(backend)->over_pcie |= atomics == 0;
+        cuda_self(be)->over_pcie |= atomics == 0;
     }
     cudaError_t status = reachable ? cudaIpcOpenMemHandle(&memory, handle.memory, cudaIpcMemLazyEnablePeerAccess)
                                    : cudaErrorPeerAccessUnsupported;
@@ -80,13 +80,13 @@ void *cuda_borrow(Backend *backend, const Loan *loan, int64_t bytes, Error *err)
     return NULL;
 }
 
-void cuda_give_back(Backend *backend, void *memory, int64_t bytes) {
-    (void)backend, (void)bytes;
+void cuda_give_back(Backend *be, void *memory, int64_t bytes) {
+    (void)be, (void)bytes;
     if (memory != NULL) cudaIpcCloseMemHandle(memory);
 }
 
-int cuda_pin(Backend *backend, void *host, int64_t bytes, Error *err) {
-    (void)backend;
+int cuda_pin(Backend *be, void *host, int64_t bytes, Error *err) {
+    (void)be;
     cudaError_t status = cudaHostRegister(host, (size_t)bytes, cudaHostRegisterPortable);
     if (status == cudaSuccess) return 0;
     cudaGetLastError();
@@ -96,7 +96,7 @@ int cuda_pin(Backend *backend, void *host, int64_t bytes, Error *err) {
                      (long long)bytes, cudaGetErrorString(status));
 }
 
-void cuda_unpin(Backend *backend, void *host) {
-    (void)backend;
+void cuda_unpin(Backend *be, void *host) {
+    (void)be;
     cudaHostUnregister(host);
 }

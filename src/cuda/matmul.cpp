@@ -350,9 +350,9 @@ static CudaProduct matmul_forward_(void *y, Factor x, Factor w, const RowBlocks 
 }
 
 // Computes a forward product, with a fused epilogue where possible. 8-bit products have no GELU epilogue.
-static void matmul_product_(Backend *backend, void *y, void *aux, Factor x, Factor w, const void *bias,
+static void matmul_product_(Backend *be, void *y, void *aux, Factor x, Factor w, const void *bias,
                             const RowBlocks *blocks, int64_t in, int64_t out, Epilogue epilogue) {
-    CudaBackend *cuda = cuda_self(backend);
+    CudaBackend *cuda = cuda_self(be);
     bool gelu = epilogue == EPILOGUE_GELU;
     CudaProduct fused = matmul_forward_(y, x, w, blocks, in, out);
     fused.bias = bias;
@@ -363,26 +363,26 @@ static void matmul_product_(Backend *backend, void *y, void *aux, Factor x, Fact
     CudaProduct plain = matmul_forward_(gelu ? aux : y, x, w, blocks, in, out);
     cuda_product(cuda, &plain);
     for (int64_t i = 0; i < blocks->count; i++) {
-        int64_t at = i * blocks->y_stride * out * backend->element;
-        if (bias != NULL) cuda_bias_add(backend, (char *)plain.c + at, bias, blocks->rows, out);
-        if (gelu) cuda_gelu_forward(backend, (char *)y + at, (char *)aux + at, blocks->rows * out);
+        int64_t at = i * blocks->y_stride * out * be->element;
+        if (bias != NULL) cuda_bias_add(be, (char *)plain.c + at, bias, blocks->rows, out);
+        if (gelu) cuda_gelu_forward(be, (char *)y + at, (char *)aux + at, blocks->rows * out);
     }
 }
 
-void cuda_linear_forward_blocks(Backend *backend, void *y, void *aux, const void *x, const void *w, const void *bias,
+void cuda_linear_forward_blocks(Backend *be, void *y, void *aux, const void *x, const void *w, const void *bias,
                                 const RowBlocks *blocks, int64_t in, int64_t out, Epilogue epilogue) {
-    matmul_product_(backend, y, aux, factor_plain(x), factor_plain(w), bias, blocks, in, out, epilogue);
+    matmul_product_(be, y, aux, factor_plain(x), factor_plain(w), bias, blocks, in, out, epilogue);
 }
 
-void cuda_linear_forward(Backend *backend, void *y, void *aux, Factor x, Factor w, const void *bias, int64_t rows,
+void cuda_linear_forward(Backend *be, void *y, void *aux, Factor x, Factor w, const void *bias, int64_t rows,
                          int64_t in, int64_t out, Epilogue epilogue) {
     const RowBlocks whole = {1, rows, 0, 0};
-    matmul_product_(backend, y, aux, x, w, bias, &whole, in, out, epilogue);
+    matmul_product_(be, y, aux, x, w, bias, &whole, in, out, epilogue);
 }
 
-void cuda_linear_backward_input(Backend *backend, void *dx, const void *aux, Factor dy, Factor w, int64_t rows,
-                                int64_t in, int64_t out, Epilogue epilogue) {
-    CudaBackend *cuda = cuda_self(backend);
+void cuda_linear_backward_input(Backend *be, void *dx, const void *aux, Factor dy, Factor w, int64_t rows, int64_t in,
+                                int64_t out, Epilogue epilogue) {
+    CudaBackend *cuda = cuda_self(be);
     bool gelu = epilogue == EPILOGUE_GELU;
     CudaProduct plain = product_of_(dx, dy, false, w, false, rows, in, out);
     CudaProduct fused = plain;
@@ -392,62 +392,61 @@ void cuda_linear_backward_input(Backend *backend, void *dx, const void *aux, Fac
     }
     if (!(gelu && dy.kind != FACTOR_PLAIN) && cuda_product_try(cuda, &fused) == 0) return;
     cuda_product(cuda, &plain);
-    if (gelu) cuda_gelu_backward(backend, dx, dx, aux, rows * in);
+    if (gelu) cuda_gelu_backward(be, dx, dx, aux, rows * in);
 }
 
-void cuda_linear_backward_weight(Backend *backend, float *dw, float *dbias, Factor dy, Factor x, int64_t rows,
-                                 int64_t in, int64_t out, bool adds) {
+void cuda_linear_backward_weight(Backend *be, float *dw, float *dbias, Factor dy, Factor x, int64_t rows, int64_t in,
+                                 int64_t out, bool adds) {
     CudaProduct p = product_of_(dw, dy, true, x, false, out, in, rows);
     p.accumulate = adds, p.wide = true;
-    cuda_product(cuda_self(backend), &p);
-    if (dbias != NULL) cuda_column_sums(backend, dbias, dy.source, rows, out);
+    cuda_product(cuda_self(be), &p);
+    if (dbias != NULL) cuda_column_sums(be, dbias, dy.source, rows, out);
 }
 
 // --- experts: one product after another, each with the weights of one expert
 
-void cuda_router_forward(Backend *backend, float *logits, const void *x, const void *w, int64_t rows, int64_t hidden,
+void cuda_router_forward(Backend *be, float *logits, const void *x, const void *w, int64_t rows, int64_t hidden,
                          int64_t experts) {
     const RowBlocks whole = {1, rows, 0, 0};
     CudaProduct p = matmul_forward_(logits, factor_plain(x), factor_plain(w), &whole, hidden, experts);
     p.wide = true;
-    cuda_product(cuda_self(backend), &p);
+    cuda_product(cuda_self(be), &p);
 }
 
 // Calls product(n, row, rows) for each expert n with rows. Their number varies from step to step, so --tune does not
 // measure these products.
 template <typename Product>
-static void each_expert_(Backend *backend, const int64_t *first, int64_t experts, Product product) {
-    cuda_self(backend)->matmul->varies = true;
+static void each_expert_(Backend *be, const int64_t *first, int64_t experts, Product product) {
+    cuda_self(be)->matmul->varies = true;
     for (int64_t n = 0; n < experts; n++)
         if (first[n + 1] > first[n]) product(n, first[n], first[n + 1] - first[n]);
-    cuda_self(backend)->matmul->varies = false;
+    cuda_self(be)->matmul->varies = false;
 }
 
-static Factor rows_(const Backend *backend, const void *x, int64_t row, int64_t cols) {
-    return factor_plain((const char *)x + row * cols * backend->element);
+static Factor rows_(const Backend *be, const void *x, int64_t row, int64_t cols) {
+    return factor_plain((const char *)x + row * cols * be->element);
 }
 
-void cuda_experts_forward(Backend *backend, void *y, const void *x, const void *w, int64_t stride, const int64_t *first,
+void cuda_experts_forward(Backend *be, void *y, const void *x, const void *w, int64_t stride, const int64_t *first,
                           int64_t experts, int64_t in, int64_t out) {
-    each_expert_(backend, first, experts, [=](int64_t n, int64_t row, int64_t rows) {
-        cuda_linear_forward(backend, (void *)rows_(backend, y, row, out).data, NULL, rows_(backend, x, row, in),
-                            rows_(backend, w, n, stride), NULL, rows, in, out, EPILOGUE_NONE);
+    each_expert_(be, first, experts, [=](int64_t n, int64_t row, int64_t rows) {
+        cuda_linear_forward(be, (void *)rows_(be, y, row, out).data, NULL, rows_(be, x, row, in),
+                            rows_(be, w, n, stride), NULL, rows, in, out, EPILOGUE_NONE);
     });
 }
 
-void cuda_experts_backward_input(Backend *backend, void *dx, const void *dy, const void *w, int64_t stride,
+void cuda_experts_backward_input(Backend *be, void *dx, const void *dy, const void *w, int64_t stride,
                                  const int64_t *first, int64_t experts, int64_t in, int64_t out) {
-    each_expert_(backend, first, experts, [=](int64_t n, int64_t row, int64_t rows) {
-        cuda_linear_backward_input(backend, (void *)rows_(backend, dx, row, in).data, NULL,
-                                   rows_(backend, dy, row, out), rows_(backend, w, n, stride), rows, in, out,
-                                   EPILOGUE_NONE);
+    each_expert_(be, first, experts, [=](int64_t n, int64_t row, int64_t rows) {
+        cuda_linear_backward_input(be, (void *)rows_(be, dx, row, in).data, NULL, rows_(be, dy, row, out),
+                                   rows_(be, w, n, stride), rows, in, out, EPILOGUE_NONE);
     });
 }
 
-void cuda_experts_backward_weight(Backend *backend, float *dw, int64_t stride, const void *dy, const void *x,
+void cuda_experts_backward_weight(Backend *be, float *dw, int64_t stride, const void *dy, const void *x,
                                   const int64_t *first, int64_t experts, int64_t in, int64_t out) {
-    each_expert_(backend, first, experts, [=](int64_t n, int64_t row, int64_t rows) {
-        cuda_linear_backward_weight(backend, dw + n * stride, NULL, rows_(backend, dy, row, out),
-                                    rows_(backend, x, row, in), rows, in, out, true);
+    each_expert_(be, first, experts, [=](int64_t n, int64_t row, int64_t rows) {
+        cuda_linear_backward_weight(be, dw + n * stride, NULL, rows_(be, dy, row, out), rows_(be, x, row, in), rows, in,
+                                    out, true);
     });
 }

@@ -65,7 +65,7 @@ MISTAKES = [
     Mistake("operands_are_quantized_in_another_stream", "src/cuda/kernels/quantize.cu",
             "    const Quantized q = {", "    CudaBackend other = *cuda;\n"
             "    other.streams[STREAM_COMPUTE] = cuda->streams[STREAM_COMPUTE + 1];\n"
-            "    Backend twin = *backend;\n    twin.self = &other, backend = &twin;\n"
+            "    Backend twin = *be;\n    twin.self = &other, be = &twin;\n"
             "    const Quantized q = {",
             (*EIGHT, "train.fp8=tensor"), RACE),
     Mistake("a_stride_of_8_bytes", "src/cuda/matmul.cpp",
@@ -78,9 +78,9 @@ MISTAKES = [
             "pass->be->join_scales(pass->be,", "if (s->rows < 0) pass->be->join_scales(pass->be,",
             (*EIGHT, "train.fp8=block", *WIDE, *SEQUENCE), f"{OUTSIDE}|{DIFFERS}"),
     Mistake("scales_are_joined_in_another_stream", "src/cuda/kernels/quantize.cu",
-            "    const int64_t part = rows / ranks, block", "    CudaBackend other = *cuda_self(backend);\n"
+            "    const int64_t part = rows / ranks, block", "    CudaBackend other = *cuda_self(be);\n"
             "    other.streams[STREAM_COMPUTE] = other.streams[STREAM_COMPUTE + 1];\n"
-            "    Backend twin = *backend;\n    twin.self = &other, backend = &twin;\n"
+            "    Backend twin = *be;\n    twin.self = &other, be = &twin;\n"
             "    const int64_t part = rows / ranks, block",
             (*EIGHT, "train.fp8=block", *WIDE, *SEQUENCE), RACE),
     Mistake("weights_are_quantized_once_and_not_in_every_step", "src/engine/stage.c",
@@ -150,7 +150,7 @@ MISTAKES = [
             (*TWO, "schedule.name=gpipe"), RACE),
     # --- lending and eviction
     Mistake("lent_memory_shares_its_block", "src/cuda/backend_cuda.cpp",
-            "return lent ? memory_pages(bytes, backend->lent_page) : bytes;", "return lent ? bytes : bytes;",
+            "return lent ? memory_pages(bytes, be->lent_page) : bytes;", "return lent ? bytes : bytes;",
             TWO, "whole blocks of 2 MiB"),
     Mistake("lent_memory_is_freed_while_mapped", "src/cuda/backend_cuda.cpp",
             "if (memory == cuda->lent[i]) return;", "if (memory == cuda->lent[i]) break;",
@@ -284,8 +284,7 @@ MISTAKES = [
     Mistake("the_spans_of_tokens_are_not_cleared", "src/cuda/kernels/embedding.cu", "(size_t)t.count * sizeof *spans",
             "0 * sizeof *spans", (), "never allocated|nothing has written"),
     Mistake("a_norm_forgets_its_last_row", "src/cuda/kernels/norm.cu",
-            "FOR_ROW(plan, CUDA_LAUNCH(backend, (unsigned)rows, ",
-            "FOR_ROW(plan, CUDA_LAUNCH(backend, (unsigned)rows - 1, ",
+            "FOR_ROW(plan, CUDA_LAUNCH(be, (unsigned)rows, ", "FOR_ROW(plan, CUDA_LAUNCH(be, (unsigned)rows - 1, ",
             (), f"{DIFFERS}|{RACE}|nothing has written"),
     # --- inside of a kernel: barriers, shared memory, lanes, blocks
     Mistake("a_sum_does_not_wait_for_the_other_warps", "src/cuda/kernels/row.cuh",

@@ -180,34 +180,33 @@ static int64_t table_upload_(CudaBackend *cuda, const AdamwTensor *tensors, int6
 
 } // namespace
 
-static void update_all_(Backend *backend, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step,
+static void update_all_(Backend *be, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step,
                         bool momentum) {
-    CudaBackend *cuda = cuda_self(backend);
+    CudaBackend *cuda = cuda_self(be);
     const TensorEntry *entries = (const TensorEntry *)cuda->scratch;
     AdamwCoefficients c = adamw_coefficients(step);
     for (int64_t begin = 0; begin < tensor_count; begin += table_limit_(cuda)) {
         int64_t count = min_i64(tensor_count - begin, table_limit_(cuda));
         unsigned runs = (unsigned)table_upload_(cuda, tensors + begin, count);
-        FOR_ELEMENT(backend, {
-            if (momentum) CUDA_LAUNCH(backend, runs, THREADS, 0, (momentum_kernel<T>), entries, (int)count, c);
-            else CUDA_LAUNCH(backend, runs, THREADS, 0, (adamw_kernel<T>), entries, (int)count, c);
+        FOR_ELEMENT(be, {
+            if (momentum) CUDA_LAUNCH(be, runs, THREADS, 0, (momentum_kernel<T>), entries, (int)count, c);
+            else CUDA_LAUNCH(be, runs, THREADS, 0, (adamw_kernel<T>), entries, (int)count, c);
         });
     }
 }
 
-void cuda_adamw(Backend *backend, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step) {
-    update_all_(backend, tensors, tensor_count, step, false);
+void cuda_adamw(Backend *be, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step) {
+    update_all_(be, tensors, tensor_count, step, false);
 }
 
-void cuda_momentum(Backend *backend, const AdamwTensor *tensors, int64_t tensor_count, double beta,
-                   double gradient_scale) {
+void cuda_momentum(Backend *be, const AdamwTensor *tensors, int64_t tensor_count, double beta, double gradient_scale) {
     const AdamwStep step = {0, beta, 0, 0, 0, gradient_scale, 1};
-    update_all_(backend, tensors, tensor_count, &step, true);
+    update_all_(be, tensors, tensor_count, &step, true);
 }
 
 // Half of the scratch holds a double per tensor and per run: 2 million doubles, enough for 34e9 elements.
-void cuda_squared_norms(Backend *backend, double *out, const AdamwTensor *tensors, int64_t tensor_count) {
-    CudaBackend *cuda = cuda_self(backend);
+void cuda_squared_norms(Backend *be, double *out, const AdamwTensor *tensors, int64_t tensor_count) {
+    CudaBackend *cuda = cuda_self(be);
     const TensorEntry *entries = (const TensorEntry *)cuda->scratch;
     double *norms = (double *)((char *)cuda->scratch + cuda->scratch_bytes / 2);
     for (int64_t begin = 0; begin < tensor_count; begin += table_limit_(cuda)) {
@@ -218,8 +217,8 @@ void cuda_squared_norms(Backend *backend, double *out, const AdamwTensor *tensor
             cuda_refuse(cuda, "gradient norms of more than 30e9 elements per GPU are unsupported; use more GPUs");
             return;
         }
-        CUDA_LAUNCH(backend, (unsigned)runs, THREADS, 0, squares_kernel, sums, entries, (int)count);
-        CUDA_LAUNCH(backend, (unsigned)count, THREADS, 0, norms_kernel, norms, (const double *)sums, entries);
+        CUDA_LAUNCH(be, (unsigned)runs, THREADS, 0, squares_kernel, sums, entries, (int)count);
+        CUDA_LAUNCH(be, (unsigned)count, THREADS, 0, norms_kernel, norms, (const double *)sums, entries);
         cuda_note(cuda,
                   cudaMemcpyAsync(out + begin, norms, (size_t)count * sizeof *norms, cudaMemcpyDeviceToHost,
                                   cuda_compute(cuda)),

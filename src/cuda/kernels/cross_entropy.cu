@@ -120,21 +120,20 @@ __global__ void __launch_bounds__(THREADS)
 
 } // namespace
 
-void cuda_cross_entropy_stats(Backend *backend, float *stats, const void *logits, const int32_t *targets, int64_t rows,
+void cuda_cross_entropy_stats(Backend *be, float *stats, const void *logits, const int32_t *targets, int64_t rows,
                               int64_t width, int64_t first, int64_t count) {
     LogitColumns c = {width, first, count};
-    FOR_WIDTH(
-        backend, width % PACK<T> == 0 && aligned_16(logits),
-        CUDA_LAUNCH(backend, (unsigned)rows, THREADS, 0, (stats_kernel<T, W>), stats, (const T *)logits, targets, c));
+    FOR_WIDTH(be, width % PACK<T> == 0 && aligned_16(logits),
+              CUDA_LAUNCH(be, (unsigned)rows, THREADS, 0, (stats_kernel<T, W>), stats, (const T *)logits, targets, c));
 }
 
-void cuda_cross_entropy_gradient(Backend *backend, void *logits, float *loss, const float *gathered, int ranks,
+void cuda_cross_entropy_gradient(Backend *be, void *logits, float *loss, const float *gathered, int ranks,
                                  const int32_t *targets, int64_t rows, int64_t width, int64_t first, int64_t count,
                                  float scale, float z_loss) {
     LogitColumns c = {width, first, count};
     GatheredStats g = {gathered, ranks, rows};
     int threads = scale == 0.0f ? (int)WARP : THREADS; // evaluation: thread 0 writes only the loss
-    FOR_WIDTH(backend, width % PACK<T> == 0 && aligned_16(logits),
-              CUDA_LAUNCH(backend, (unsigned)rows, threads, 0, (gradient_kernel<T, W>), (T *)logits, loss, g, targets,
-                          c, scale, z_loss));
+    FOR_WIDTH(be, width % PACK<T> == 0 && aligned_16(logits),
+              CUDA_LAUNCH(be, (unsigned)rows, threads, 0, (gradient_kernel<T, W>), (T *)logits, loss, g, targets, c,
+                          scale, z_loss));
 }

@@ -17,6 +17,6 @@ __global__ void flash_documents_kernel(FlashDocuments *to, const CudaDocuments l
 
 } // namespace
 
-void cuda_flash_documents(Backend *backend, FlashDocuments *to, const CudaDocuments *list) {
-    CUDA_LAUNCH(backend, 1, FLASH_DOCUMENTS + 1, 0, flash_documents_kernel, to, *list);
+void cuda_flash_documents(Backend *be, FlashDocuments *to, const CudaDocuments *list) {
+    CUDA_LAUNCH(be, 1, FLASH_DOCUMENTS + 1, 0, flash_documents_kernel, to, *list);
 }

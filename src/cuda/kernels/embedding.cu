@@ -114,41 +114,40 @@ __global__ void __launch_bounds__(THREADS)
     store_floats<float, W>(dwpe + position * hidden + column, sum);
 }
 
-template <typename T, int W> void scatter_launch_(Backend *backend, float *to, const T *dx, const Table &t) {
-    CudaBackend *cuda = cuda_self(backend);
+template <typename T, int W> void scatter_launch_(Backend *be, float *to, const T *dx, const Table &t) {
+    CudaBackend *cuda = cuda_self(be);
     Span *spans = (Span *)cuda->scratch;
     cuda_note(cuda, cudaMemsetAsync(spans, 0, (size_t)t.count * sizeof *spans, cuda_compute(cuda)), "embedding");
-    CUDA_LAUNCH(backend, launch_blocks(t.rows, THREADS), THREADS, 0, spans_kernel, spans, t);
+    CUDA_LAUNCH(be, launch_blocks(t.rows, THREADS), THREADS, 0, spans_kernel, spans, t);
     dim3 grid((unsigned)t.rows, launch_blocks(t.hidden, THREADS * W));
-    CUDA_LAUNCH(backend, grid, THREADS, 0, (embedding_backward_kernel<T, W>), to, dx, spans, t);
+    CUDA_LAUNCH(be, grid, THREADS, 0, (embedding_backward_kernel<T, W>), to, dx, spans, t);
 }
 
 template <typename T, int W>
-void embedding_backward_launch_(Backend *backend, float *dwte, float *dwpe, int64_t places, const T *dx,
+void embedding_backward_launch_(Backend *be, float *dwte, float *dwpe, int64_t places, const T *dx,
                                 const int32_t *positions, const Table &t) {
     Table by_position = {positions, t.rows, t.hidden, t.batch, 0, places};
     dim3 grid((unsigned)(t.rows / t.batch), launch_blocks(t.hidden, THREADS * W));
-    scatter_launch_<T, W>(backend, dwte, dx, t);
-    if (dwpe && positions) scatter_launch_<T, W>(backend, dwpe, dx, by_position);
-    else if (dwpe)
-        CUDA_LAUNCH(backend, grid, THREADS, 0, (position_backward_kernel<T, W>), dwpe, dx, t.hidden, t.batch);
+    scatter_launch_<T, W>(be, dwte, dx, t);
+    if (dwpe && positions) scatter_launch_<T, W>(be, dwpe, dx, by_position);
+    else if (dwpe) CUDA_LAUNCH(be, grid, THREADS, 0, (position_backward_kernel<T, W>), dwpe, dx, t.hidden, t.batch);
 }
 
 } // namespace
 
-void cuda_embedding_forward(Backend *backend, void *x, const int32_t *tokens, const int32_t *positions, const void *wte,
+void cuda_embedding_forward(Backend *be, void *x, const int32_t *tokens, const int32_t *positions, const void *wte,
                             const void *wpe, int64_t rows, int64_t hidden, int64_t batch, int64_t first,
                             int64_t count) {
     Table t = {tokens, rows, hidden, batch, first, count};
-    FOR_WIDTH(backend, hidden % PACK<T> == 0 && aligned_16(x, wte, wpe),
-              CUDA_LAUNCH(backend, (unsigned)rows, THREADS, 0, (embedding_kernel<T, W>), (T *)x, (const T *)wte,
+    FOR_WIDTH(be, hidden % PACK<T> == 0 && aligned_16(x, wte, wpe),
+              CUDA_LAUNCH(be, (unsigned)rows, THREADS, 0, (embedding_kernel<T, W>), (T *)x, (const T *)wte,
                           (const T *)wpe, positions, t));
 }
 
-void cuda_embedding_backward(Backend *backend, float *dwte, float *dwpe, int64_t places, const void *dx,
+void cuda_embedding_backward(Backend *be, float *dwte, float *dwpe, int64_t places, const void *dx,
                              const int32_t *tokens, const int32_t *positions, int64_t rows, int64_t hidden,
                              int64_t batch, int64_t first, int64_t count) {
-    CudaBackend *cuda = cuda_self(backend);
+    CudaBackend *cuda = cuda_self(be);
     Table t = {tokens, rows, hidden, batch, first, count};
     if (rows == 0) return;
     int64_t largest = dwpe && positions && places > count ? places : count;
@@ -160,8 +159,8 @@ void cuda_embedding_backward(Backend *backend, float *dwte, float *dwpe, int64_t
         return;
     }
     // dwte and dwpe are always fp32. PACK<T> elements are 16 bytes in an fp32 run, 32 bytes (two accesses) in bf16.
-    FOR_WIDTH(backend,
+    FOR_WIDTH(be,
               hidden % PACK<T> == 0 && aligned_16(dwte, dwpe, dx) &&
                   (((uintptr_t)dwte | (uintptr_t)dwpe) & (4 * PACK<T> - 1)) == 0,
-              (embedding_backward_launch_<T, W>(backend, dwte, dwpe, places, (const T *)dx, positions, t)));
+              (embedding_backward_launch_<T, W>(be, dwte, dwpe, places, (const T *)dx, positions, t)));
 }

@@ -338,87 +338,85 @@ bool by_16_bytes_(const void *to, const void *from, int64_t bytes) { return byte
 
 } // namespace
 
-void cuda_route_forward(Backend *backend, int32_t *chosen, float *weights, const float *logits, const float *bias,
+void cuda_route_forward(Backend *be, int32_t *chosen, float *weights, const float *logits, const float *bias,
                         int64_t rows, const RouteShape *shape) {
-    CUDA_LAUNCH(backend, (unsigned)rows, WARP, 0, route_kernel, chosen, weights, bias, router_(logits, shape));
+    CUDA_LAUNCH(be, (unsigned)rows, WARP, 0, route_kernel, chosen, weights, bias, router_(logits, shape));
 }
 
-void cuda_route_backward(Backend *backend, void *dlogits, const float *dweights, const int32_t *chosen,
-                         const float *logits, const float *share, double z, int64_t rows, const RouteShape *shape) {
-    FOR_ELEMENT(backend, CUDA_LAUNCH(backend, (unsigned)rows, WARP, shape->experts * 4, route_backward_kernel<T>,
-                                     (T *)dlogits, dweights, chosen, share, (float)z, router_(logits, shape)));
+void cuda_route_backward(Backend *be, void *dlogits, const float *dweights, const int32_t *chosen, const float *logits,
+                         const float *share, double z, int64_t rows, const RouteShape *shape) {
+    FOR_ELEMENT(be, CUDA_LAUNCH(be, (unsigned)rows, WARP, shape->experts * 4, route_backward_kernel<T>, (T *)dlogits,
+                                dweights, chosen, share, (float)z, router_(logits, shape)));
 }
 
-void cuda_route_balance(Backend *backend, double *sum, const float *logits, const float *share, int64_t rows,
+void cuda_route_balance(Backend *be, double *sum, const float *logits, const float *share, int64_t rows,
                         const RouteShape *shape) {
-    CudaBackend *cuda = cuda_self(backend);
+    CudaBackend *cuda = cuda_self(be);
     const int64_t bytes = rows * (int64_t)sizeof(float);
     float *dots = (float *)cuda->scratch;
     if (bytes > cuda->scratch_bytes) return cuda_refuse(cuda, "too many rows to balance by expert on a GPU");
-    CUDA_LAUNCH(backend, (unsigned)rows, WARP, 0, balance_kernel, dots, share, router_(logits, shape));
+    CUDA_LAUNCH(be, (unsigned)rows, WARP, 0, balance_kernel, dots, share, router_(logits, shape));
     float *host = (float *)malloc((size_t)bytes);
     memset(host, 0, (size_t)bytes);
-    backend->download(backend, host, dots, bytes);
+    be->download(be, host, dots, bytes);
     *sum = 0;
     for (int64_t row = 0; row < rows; row++) *sum += (double)host[row];
     free(host);
 }
 
-void cuda_route_bias(Backend *backend, float *bias, float *counts, int64_t count, double mean, double rate) {
-    CUDA_LAUNCH(backend, launch_blocks(count, THREADS), THREADS, 0, bias_kernel, bias, counts, count, mean,
-                (float)rate);
+void cuda_route_bias(Backend *be, float *bias, float *counts, int64_t count, double mean, double rate) {
+    CUDA_LAUNCH(be, launch_blocks(count, THREADS), THREADS, 0, bias_kernel, bias, counts, count, mean, (float)rate);
 }
 
-void cuda_route_counts(Backend *backend, int64_t *counts, int64_t parts, const int32_t *chosen, int64_t rows,
+void cuda_route_counts(Backend *be, int64_t *counts, int64_t parts, const int32_t *chosen, int64_t rows,
                        const RouteShape *shape) {
-    CudaBackend *cuda = cuda_self(backend);
+    CudaBackend *cuda = cuda_self(be);
     const RoutedRows copies = copies_(chosen, rows, shape);
     const unsigned blocks = launch_blocks((rows + parts - 1) / parts, copies.each);
     const int64_t bytes = parts * shape->experts * (int64_t)sizeof *counts;
     if (bytes > cuda->scratch_bytes) return cuda_refuse(cuda, "too many experts to count on a GPU");
-    backend->zero(backend, cuda->scratch, bytes);
-    CUDA_LAUNCH(backend, (unsigned)(parts * blocks), THREADS, 0, counts_kernel, (unsigned long long *)cuda->scratch,
-                copies, parts, (int)blocks);
-    backend->download(backend, counts, cuda->scratch, bytes);
+    be->zero(be, cuda->scratch, bytes);
+    CUDA_LAUNCH(be, (unsigned)(parts * blocks), THREADS, 0, counts_kernel, (unsigned long long *)cuda->scratch, copies,
+                parts, (int)blocks);
+    be->download(be, counts, cuda->scratch, bytes);
 }
 
-void cuda_route_places(Backend *backend, int32_t *place, const int32_t *chosen, int64_t rows, const RouteShape *shape) {
-    CudaBackend *cuda = cuda_self(backend);
+void cuda_route_places(Backend *be, int32_t *place, const int32_t *chosen, int64_t rows, const RouteShape *shape) {
+    CudaBackend *cuda = cuda_self(be);
     const RoutedRows copies = copies_(chosen, rows, shape);
     const unsigned blocks = launch_blocks(rows, copies.each);
     int *before = (int *)cuda->scratch;
     if (shape->experts * blocks * (int64_t)sizeof *before > cuda->scratch_bytes)
         return cuda_refuse(cuda, "too many rows to order by expert on a GPU");
-    CUDA_LAUNCH(backend, blocks, THREADS, 0, block_counts_kernel, before, copies);
-    CUDA_LAUNCH(backend, 1u, THREADS, 0, sums_before_kernel, before, shape->experts * blocks);
-    CUDA_LAUNCH(backend, blocks, THREADS, 0, places_kernel, place, (const int *)before, copies);
+    CUDA_LAUNCH(be, blocks, THREADS, 0, block_counts_kernel, before, copies);
+    CUDA_LAUNCH(be, 1u, THREADS, 0, sums_before_kernel, before, shape->experts * blocks);
+    CUDA_LAUNCH(be, blocks, THREADS, 0, places_kernel, place, (const int *)before, copies);
 }
 
-void cuda_rows_scatter(Backend *backend, void *to, const void *from, const int32_t *place, int64_t rows, int64_t k,
+void cuda_rows_scatter(Backend *be, void *to, const void *from, const int32_t *place, int64_t rows, int64_t k,
                        int64_t bytes) {
     using T = unsigned;
     FOR_PIECES(by_16_bytes_(to, from, bytes), {
         const int64_t per_row = bytes / (4 * W), count = rows * per_row;
-        CUDA_LAUNCH(backend, launch_blocks(count, THREADS), THREADS, 0, scatter_kernel<W>, (unsigned *)to,
+        CUDA_LAUNCH(be, launch_blocks(count, THREADS), THREADS, 0, scatter_kernel<W>, (unsigned *)to,
                     (const unsigned *)from, place, (unsigned)count, (unsigned)per_row, (int)k);
     });
 }
 
-void cuda_rows_gather(Backend *backend, void *to, const void *from, const int32_t *place, int64_t count,
-                      int64_t bytes) {
+void cuda_rows_gather(Backend *be, void *to, const void *from, const int32_t *place, int64_t count, int64_t bytes) {
     using T = unsigned;
     FOR_PIECES(by_16_bytes_(to, from, bytes), {
         const int64_t per_row = bytes / (4 * W), pieces = count * per_row;
-        CUDA_LAUNCH(backend, launch_blocks(pieces, THREADS), THREADS, 0, gather_kernel<W>, (unsigned *)to,
+        CUDA_LAUNCH(be, launch_blocks(pieces, THREADS), THREADS, 0, gather_kernel<W>, (unsigned *)to,
                     (const unsigned *)from, place, (unsigned)pieces, (unsigned)per_row);
     });
 }
 
-void cuda_rows_combine(Backend *backend, void *to, const void *from, const int32_t *place, int64_t rows, int64_t k,
+void cuda_rows_combine(Backend *be, void *to, const void *from, const int32_t *place, int64_t rows, int64_t k,
                        int64_t cols) {
-    FOR_WIDTH(backend, by_16_bytes_(to, from, cols * (int64_t)sizeof(T)), {
+    FOR_WIDTH(be, by_16_bytes_(to, from, cols * (int64_t)sizeof(T)), {
         const int64_t per_row = cols / W, count = rows * per_row;
-        CUDA_LAUNCH(backend, launch_blocks(count, THREADS), THREADS, 0, (rows_combine_kernel<T, W>), (T *)to,
+        CUDA_LAUNCH(be, launch_blocks(count, THREADS), THREADS, 0, (rows_combine_kernel<T, W>), (T *)to,
                     (const T *)from, place, (unsigned)count, (unsigned)per_row, (int)k);
     });
 }

@@ -63,14 +63,14 @@ __global__ void __launch_bounds__(THREADS)
 
 } // namespace
 
-void cuda_latent_join(Backend *backend, void *qkv, const void *q, const void *kv, const void *shared, int64_t rows,
+void cuda_latent_join(Backend *be, void *qkv, const void *q, const void *kv, const void *shared, int64_t rows,
                       const LatentShape *shape) {
-    FOR_ELEMENT(backend, CUDA_LAUNCH(backend, (unsigned)rows, THREADS, 0, latent_join_kernel<T>, (T *)qkv, (const T *)q,
-                                     (const T *)kv, (const T *)shared, latent_(shape)));
+    FOR_ELEMENT(be, CUDA_LAUNCH(be, (unsigned)rows, THREADS, 0, latent_join_kernel<T>, (T *)qkv, (const T *)q,
+                                (const T *)kv, (const T *)shared, latent_(shape)));
 }
 
-void cuda_latent_split(Backend *backend, void *dq, void *dkv, void *dshared, const void *dqkv, int64_t rows,
+void cuda_latent_split(Backend *be, void *dq, void *dkv, void *dshared, const void *dqkv, int64_t rows,
                        const LatentShape *shape) {
-    FOR_ELEMENT(backend, CUDA_LAUNCH(backend, (unsigned)rows, THREADS, 0, latent_split_kernel<T>, (T *)dq, (T *)dkv,
-                                     (T *)dshared, (const T *)dqkv, latent_(shape)));
+    FOR_ELEMENT(be, CUDA_LAUNCH(be, (unsigned)rows, THREADS, 0, latent_split_kernel<T>, (T *)dq, (T *)dkv, (T *)dshared,
+                                (const T *)dqkv, latent_(shape)));
 }

@@ -5,13 +5,13 @@
 #include "row.cuh"
 
 // Runs the statements with T, the element type, and KIND, the result's kind: plain, or 8-bit with scales along rows.
-#define FOR_RESULT(backend, kind, ...)                                                                                 \
+#define FOR_RESULT(be, kind, ...)                                                                                      \
     do {                                                                                                               \
         if ((kind) == FACTOR_ROWS_128)                                                                                 \
             WITH(using T = __nv_bfloat16; constexpr int KIND = FACTOR_ROWS_128, __VA_ARGS__)                           \
         else if ((kind) == FACTOR_ROWS_32)                                                                             \
             WITH(using T = __nv_bfloat16; constexpr int KIND = FACTOR_ROWS_32, __VA_ARGS__)                            \
-        else WITH(constexpr int KIND = FACTOR_PLAIN, FOR_ELEMENT(backend, __VA_ARGS__))                                \
+        else WITH(constexpr int KIND = FACTOR_PLAIN, FOR_ELEMENT(be, __VA_ARGS__))                                     \
     } while (0)
 
 // Returns two numbers converted to 8 bits, `high` in the upper byte.

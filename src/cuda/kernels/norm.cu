@@ -141,11 +141,11 @@ __global__ void __launch_bounds__(WARP *SEGMENTS)
     if (column < cols) to[column] += sum;
 }
 
-void finish_launch_(Backend *backend, float *first, float *second, int blocks, const Slots &slots, int64_t cols) {
-    CudaBackend *cuda = cuda_self(backend);
+void finish_launch_(Backend *be, float *first, float *second, int blocks, const Slots &slots, int64_t cols) {
+    CudaBackend *cuda = cuda_self(be);
     int arrays = second ? 2 : 1;
     dim3 grid(launch_blocks(slots.count, WARP), (unsigned)arrays), block(WARP, SEGMENTS);
-    CUDA_LAUNCH(backend, grid, block, 0, finish_kernel, first, second, (const float *)cuda->scratch, blocks, arrays,
+    CUDA_LAUNCH(be, grid, block, 0, finish_kernel, first, second, (const float *)cuda->scratch, blocks, arrays,
                 slots, (int)cols);
 }
 
@@ -235,10 +235,10 @@ __global__ void __launch_bounds__(THREADS) norm_backward_kernel(const Backward a
 // --- launches
 
 template <typename T, bool CENTERED, int KIND>
-void norm_forward_launch_(Backend *backend, const Forward &a, int64_t rows) {
+void norm_forward_launch_(Backend *be, const Forward &a, int64_t rows) {
     bool aligned = aligned_16(a.x, a.delta, a.w, a.b) && aligned_16(a.out.data, a.sum);
     RowPlan plan = row_plan(a.cols, PACK<T>, aligned || KIND != FACTOR_PLAIN);
-    FOR_ROW(plan, CUDA_LAUNCH(backend, (unsigned)rows, (unsigned)plan.threads, 0,
+    FOR_ROW(plan, CUDA_LAUNCH(be, (unsigned)rows, (unsigned)plan.threads, 0,
                               (norm_kernel<T, W, UNITS, CENTERED, KIND>), a));
 }
 
@@ -255,8 +255,8 @@ static int backward_blocks_(const CudaBackend *cuda, int64_t rows, int threads, 
 
 enum { WIDE_THREADS = 640 };
 
-template <typename T, bool CENTERED> void norm_backward_launch_(Backend *backend, Backward &a, float *dw, float *db) {
-    CudaBackend *cuda = cuda_self(backend);
+template <typename T, bool CENTERED> void norm_backward_launch_(Backend *be, Backward &a, float *dw, float *db) {
+    CudaBackend *cuda = cuda_self(be);
     RowPlan plan = row_plan(a.cols, PACK<T>, aligned_16(a.dx, a.dout, a.x, a.w));
     const int width = plan.units == ROW_SCALAR_UNITS ? 1 : PACK<T>;
     const int64_t units = (a.cols / width + plan.threads - 1) / plan.threads;
@@ -270,13 +270,13 @@ template <typename T, bool CENTERED> void norm_backward_launch_(Backend *backend
     // LayerNorm with two pieces per thread needs more than 64 registers, the limit for 1,024 threads. Above 512 threads
     // a multiprocessor holds only one block anyway, so blocks of up to 640 threads may use 96 registers per thread.
     if (CENTERED && plan.units == 2 && plan.threads > 512 && plan.threads <= WIDE_THREADS) {
-        CUDA_LAUNCH(backend, (unsigned)blocks, (unsigned)plan.threads, dynamic,
+        CUDA_LAUNCH(be, (unsigned)blocks, (unsigned)plan.threads, dynamic,
                     (norm_backward_kernel<T, PACK<T>, 2, true, WIDE_THREADS>), a);
     } else {
-        FOR_ROW(plan, CUDA_LAUNCH(backend, (unsigned)blocks, (unsigned)plan.threads, dynamic,
+        FOR_ROW(plan, CUDA_LAUNCH(be, (unsigned)blocks, (unsigned)plan.threads, dynamic,
                                   (norm_backward_kernel<T, W, UNITS, CENTERED, ROW_THREADS<UNITS>>), a));
     }
-    finish_launch_(backend, dw, CENTERED ? db : nullptr, blocks, slots, a.cols);
+    finish_launch_(be, dw, CENTERED ? db : nullptr, blocks, slots, a.cols);
 }
 
 static bool norm_refused_(CudaBackend *cuda, int64_t cols) {
@@ -286,25 +286,25 @@ static bool norm_refused_(CudaBackend *cuda, int64_t cols) {
 
 } // namespace
 
-void cuda_norm_forward(Backend *backend, Factor out, void *sum, const void *x, const void *delta, const void *w,
+void cuda_norm_forward(Backend *be, Factor out, void *sum, const void *x, const void *delta, const void *w,
                        const void *b, int64_t rows, int64_t cols, double eps) {
-    CudaBackend *cuda = cuda_self(backend);
+    CudaBackend *cuda = cuda_self(be);
     if (norm_refused_(cuda, cols)) return;
     Forward a = {out, sum, x, delta, w, b, (int)cols, (float)eps, {1, cols}, nullptr, {1, cols}};
-    FOR_RESULT(backend, out.kind, {
-        if (b) norm_forward_launch_<T, true, KIND>(backend, a, rows);
-        else norm_forward_launch_<T, false, KIND>(backend, a, rows);
+    FOR_RESULT(be, out.kind, {
+        if (b) norm_forward_launch_<T, true, KIND>(be, a, rows);
+        else norm_forward_launch_<T, false, KIND>(be, a, rows);
     });
 }
 
-void cuda_norm_backward(Backend *backend, void *dx, float *dw, float *db, const void *dout, const void *x,
+void cuda_norm_backward(Backend *be, void *dx, float *dw, float *db, const void *dout, const void *x,
                         const void *w, int64_t rows, int64_t cols, double eps) {
-    CudaBackend *cuda = cuda_self(backend);
+    CudaBackend *cuda = cuda_self(be);
     if (rows == 0 || norm_refused_(cuda, cols)) return;
     Backward a = {dx, dout, x, w, nullptr, rows, 0, (int)cols, (float)eps, {1, cols}, {1, cols}, false, true};
-    FOR_ELEMENT(backend, {
-        if (db) norm_backward_launch_<T, true>(backend, a, dw, db);
-        else norm_backward_launch_<T, false>(backend, a, dw, nullptr);
+    FOR_ELEMENT(be, {
+        if (db) norm_backward_launch_<T, true>(be, a, dw, db);
+        else norm_backward_launch_<T, false>(be, a, dw, nullptr);
     });
 }
 
@@ -323,31 +323,31 @@ static HeadRows heads_(const AttentionShape *s, bool keys) {
                     {heads, (s->heads + s->kv_heads) * s->head_dim}};
 }
 
-void cuda_heads_norm_forward(Backend *backend, void *qkv, void *kept, const void *wq, const void *wk,
+void cuda_heads_norm_forward(Backend *be, void *qkv, void *kept, const void *wq, const void *wk,
                              const AttentionShape *shape, double eps) {
-    CudaBackend *cuda = cuda_self(backend);
+    CudaBackend *cuda = cuda_self(be);
     if (norm_refused_(cuda, shape->head_dim)) return;
     for (int keys = 0; keys < 2; keys++) {
         const HeadRows heads = heads_(shape, keys);
         Forward a = {};
-        a.x = (char *)qkv + heads.first * backend->element, a.kept = (char *)kept + heads.first * backend->element;
+        a.x = (char *)qkv + heads.first * be->element, a.kept = (char *)kept + heads.first * be->element;
         a.out = factor_plain(a.x), a.w = keys ? wk : wq;
         a.cols = (int)shape->head_dim, a.eps = (float)eps, a.at = heads.at, a.keep = heads.keep;
-        FOR_ELEMENT(backend, (norm_forward_launch_<T, false, FACTOR_PLAIN>(backend, a, heads.rows)));
+        FOR_ELEMENT(be, (norm_forward_launch_<T, false, FACTOR_PLAIN>(be, a, heads.rows)));
     }
 }
 
-void cuda_heads_norm_backward(Backend *backend, void *dqkv, float *dwq, float *dwk, const void *kept, const void *wq,
+void cuda_heads_norm_backward(Backend *be, void *dqkv, float *dwq, float *dwk, const void *kept, const void *wq,
                               const void *wk, const AttentionShape *shape, double eps) {
-    CudaBackend *cuda = cuda_self(backend);
+    CudaBackend *cuda = cuda_self(be);
     if (norm_refused_(cuda, shape->head_dim)) return;
     for (int keys = 0; keys < 2; keys++) {
         const HeadRows heads = heads_(shape, keys);
         Backward a = {};
-        a.dx = (char *)dqkv + heads.first * backend->element, a.x = (char *)kept + heads.first * backend->element;
+        a.dx = (char *)dqkv + heads.first * be->element, a.x = (char *)kept + heads.first * be->element;
         a.dout = a.dx, a.w = keys ? wk : wq, a.rows = heads.rows;
         a.cols = (int)shape->head_dim, a.eps = (float)eps, a.at = heads.at, a.keep = heads.keep, a.replace = true;
-        FOR_ELEMENT(backend, (norm_backward_launch_<T, false>(backend, a, keys ? dwk : dwq, nullptr)));
+        FOR_ELEMENT(be, (norm_backward_launch_<T, false>(be, a, keys ? dwk : dwq, nullptr)));
     }
 }
 
@@ -379,21 +379,21 @@ __global__ void __launch_bounds__(WARP *STRIP_WARPS)
 }
 
 template <typename T, int W>
-void column_sums_launch_(Backend *backend, float *sums, const T *x, int64_t rows, int64_t cols) {
-    CudaBackend *cuda = cuda_self(backend);
+void column_sums_launch_(Backend *be, float *sums, const T *x, int64_t rows, int64_t cols) {
+    CudaBackend *cuda = cuda_self(be);
     int64_t strips = launch_blocks(cols / W, WARP), runs = (8 * cuda->multiprocessors + strips - 1) / strips;
     int64_t kept = cuda->scratch_bytes / (cols * (int64_t)sizeof(float));
     if (runs > kept) runs = kept;
     if (runs > rows) runs = rows;
     dim3 grid((unsigned)strips, (unsigned)runs), block(WARP, STRIP_WARPS);
-    CUDA_LAUNCH(backend, grid, block, 0, (column_sums_kernel<T, W>), (float *)cuda->scratch, x, rows, (int)cols);
-    finish_launch_(backend, sums, nullptr, (int)runs, Slots{1, 1, (int)cols, cols}, cols);
+    CUDA_LAUNCH(be, grid, block, 0, (column_sums_kernel<T, W>), (float *)cuda->scratch, x, rows, (int)cols);
+    finish_launch_(be, sums, nullptr, (int)runs, Slots{1, 1, (int)cols, cols}, cols);
 }
 
 } // namespace
 
-void cuda_column_sums(Backend *backend, float *sums, const void *x, int64_t rows, int64_t cols) {
+void cuda_column_sums(Backend *be, float *sums, const void *x, int64_t rows, int64_t cols) {
     if (rows == 0) return;
-    FOR_WIDTH(backend, cols % PACK<T> == 0 && aligned_16(x),
-              (column_sums_launch_<T, W>(backend, sums, (const T *)x, rows, cols)));
+    FOR_WIDTH(be, cols % PACK<T> == 0 && aligned_16(x),
+              (column_sums_launch_<T, W>(be, sums, (const T *)x, rows, cols)));
 }

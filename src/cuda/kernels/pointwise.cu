@@ -57,42 +57,42 @@ __global__ void __launch_bounds__(THREADS) map_kernel(To *out, const A *a, const
 }
 
 template <typename F, int W, typename To, typename A, typename B>
-void map_launch_(Backend *backend, To *out, const A *a, const B *b, int64_t count, F f) {
-    CUDA_LAUNCH(backend, launch_blocks(count, PIECES * THREADS * W), THREADS, 0, (map_kernel<F, To, A, B, W>), out, a,
-                b, count, f);
+void map_launch_(Backend *be, To *out, const A *a, const B *b, int64_t count, F f) {
+    CUDA_LAUNCH(be, launch_blocks(count, PIECES * THREADS * W), THREADS, 0, (map_kernel<F, To, A, B, W>), out, a, b,
+                count, f);
 }
 
 // W elements of the narrowest type fill 16 bytes, so accesses to the other types are at least as wide.
 template <typename F, typename To, typename A, typename B>
-void pointwise_map_(Backend *backend, To *out, const A *a, const B *b, int64_t count, F f = {}) {
+void pointwise_map_(Backend *be, To *out, const A *a, const B *b, int64_t count, F f = {}) {
     constexpr int W = sizeof(To) < sizeof(A) ? PACK<To> : PACK<A>;
     constexpr uintptr_t MASK = W * (sizeof(To) > sizeof(A) ? sizeof(To) : sizeof(A)) - 1;
     int64_t whole = (((uintptr_t)out | (uintptr_t)a | (uintptr_t)b) & MASK) == 0 ? count / W * W : 0;
-    map_launch_<F, W>(backend, out, a, b, whole, f);
-    map_launch_<F, 1>(backend, out + whole, a + whole, b ? b + whole : b, count - whole, f);
+    map_launch_<F, W>(be, out, a, b, whole, f);
+    map_launch_<F, 1>(be, out + whole, a + whole, b ? b + whole : b, count - whole, f);
 }
 
 } // namespace
 
-void cuda_from_float(Backend *backend, void *to, const float *from, int64_t count) {
-    FOR_ELEMENT(backend, (pointwise_map_<First, T, float, float>(backend, (T *)to, from, nullptr, count)));
+void cuda_from_float(Backend *be, void *to, const float *from, int64_t count) {
+    FOR_ELEMENT(be, (pointwise_map_<First, T, float, float>(be, (T *)to, from, nullptr, count)));
 }
 
-void cuda_to_float(Backend *backend, float *to, const void *from, int64_t count) {
-    FOR_ELEMENT(backend, (pointwise_map_<First, float, T, T>(backend, to, (const T *)from, nullptr, count)));
+void cuda_to_float(Backend *be, float *to, const void *from, int64_t count) {
+    FOR_ELEMENT(be, (pointwise_map_<First, float, T, T>(be, to, (const T *)from, nullptr, count)));
 }
 
-void cuda_combine(Backend *backend, void *out, double a, const void *x, double b, const void *y, int64_t count) {
+void cuda_combine(Backend *be, void *out, double a, const void *x, double b, const void *y, int64_t count) {
     const Sum f = {(float)a, (float)b};
-    FOR_ELEMENT(backend, (pointwise_map_<Sum, T, T, T>(backend, (T *)out, (const T *)x, (const T *)y, count, f)));
+    FOR_ELEMENT(be, (pointwise_map_<Sum, T, T, T>(be, (T *)out, (const T *)x, (const T *)y, count, f)));
 }
 
-void cuda_accumulate(Backend *backend, float *to, const float *from, int64_t count) {
-    pointwise_map_<Sum, float, float, float>(backend, to, to, from, count);
+void cuda_accumulate(Backend *be, float *to, const float *from, int64_t count) {
+    pointwise_map_<Sum, float, float, float>(be, to, to, from, count);
 }
 
-void cuda_accumulate_narrow(Backend *backend, float *to, const void *from, int64_t count) {
-    FOR_ELEMENT(backend, (pointwise_map_<Sum, float, T, float>(backend, to, (const T *)from, to, count)));
+void cuda_accumulate_narrow(Backend *be, float *to, const void *from, int64_t count) {
+    FOR_ELEMENT(be, (pointwise_map_<Sum, float, T, float>(be, to, (const T *)from, to, count)));
 }
 
 // --- the sum of one block per rank
@@ -110,19 +110,18 @@ __global__ void __launch_bounds__(THREADS)
 
 } // namespace
 
-void cuda_sum_blocks(Backend *backend, void *out, const void *own, const void *others, int ranks, int rank,
-                     int64_t count) {
-    FOR_WIDTH(backend, aligned_16(out, own, others) && count % PACK<T> == 0,
-              CUDA_LAUNCH(backend, launch_blocks(count, THREADS * W), THREADS, 0, (sum_blocks_kernel<T, W>), (T *)out,
+void cuda_sum_blocks(Backend *be, void *out, const void *own, const void *others, int ranks, int rank, int64_t count) {
+    FOR_WIDTH(be, aligned_16(out, own, others) && count % PACK<T> == 0,
+              CUDA_LAUNCH(be, launch_blocks(count, THREADS * W), THREADS, 0, (sum_blocks_kernel<T, W>), (T *)out,
                           (const T *)own, (const T *)others, ranks, rank, count));
 }
 
-void cuda_gelu_forward(Backend *backend, void *out, const void *x, int64_t count) {
-    FOR_ELEMENT(backend, (pointwise_map_<Gelu, T, T, T>(backend, (T *)out, (const T *)x, nullptr, count)));
+void cuda_gelu_forward(Backend *be, void *out, const void *x, int64_t count) {
+    FOR_ELEMENT(be, (pointwise_map_<Gelu, T, T, T>(be, (T *)out, (const T *)x, nullptr, count)));
 }
 
-void cuda_gelu_backward(Backend *backend, void *dx, const void *dout, const void *x, int64_t count) {
-    FOR_ELEMENT(backend, (pointwise_map_<GeluSlope, T, T, T>(backend, (T *)dx, (const T *)dout, (const T *)x, count)));
+void cuda_gelu_backward(Backend *be, void *dx, const void *dout, const void *x, int64_t count) {
+    FOR_ELEMENT(be, (pointwise_map_<GeluSlope, T, T, T>(be, (T *)dx, (const T *)dout, (const T *)x, count)));
 }
 
 // --- rows: each thread handles one piece of a row. All threads of a block share the row, so the division is uniform.
@@ -162,12 +161,12 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 template <typename T, typename A>
-void columns_launch_(Backend *backend, T *to, int64_t to_cols, const A *from, int64_t from_cols, int64_t rows,
+void columns_launch_(Backend *be, T *to, int64_t to_cols, const A *from, int64_t from_cols, int64_t rows,
                      int64_t cols) {
     constexpr uintptr_t MASK = PACK<T> * sizeof(A) - 1;
     bool fits = (to_cols | from_cols | cols) % PACK<T> == 0 && aligned_16(to) && ((uintptr_t)from & MASK) == 0;
-    FOR_PIECES(fits, CUDA_LAUNCH(backend, (row_blocks_<W>(rows, cols)), THREADS, 0, (columns_kernel<T, A, W>), to,
-                                 to_cols, from, from_cols, (int)cols));
+    FOR_PIECES(fits, CUDA_LAUNCH(be, (row_blocks_<W>(rows, cols)), THREADS, 0, (columns_kernel<T, A, W>), to, to_cols,
+                                 from, from_cols, (int)cols));
 }
 
 // --- SwiGLU (Shazeer 2020)
@@ -239,52 +238,50 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 template <typename T>
-void swiglu_scaled_backward_(Backend *backend, T *dgate_up, float *dscale, const T *dout, const T *gate_up,
+void swiglu_scaled_backward_(Backend *be, T *dgate_up, float *dscale, const T *dout, const T *gate_up,
                              const float *scale, int64_t rows, int ffn) {
     FOR_PIECES(ffn % PACK<T> == 0 && aligned_16(dgate_up, dout, gate_up),
-               CUDA_LAUNCH(backend, (unsigned)rows, THREADS, 0, (swiglu_scaled_backward_kernel<T, W>), dgate_up, dscale,
+               CUDA_LAUNCH(be, (unsigned)rows, THREADS, 0, (swiglu_scaled_backward_kernel<T, W>), dgate_up, dscale,
                            dout, gate_up, scale, ffn));
 }
 
 } // namespace
 
-void cuda_bias_add(Backend *backend, void *y, const void *bias, int64_t rows, int64_t cols) {
-    FOR_WIDTH(backend, cols % PACK<T> == 0 && aligned_16(y, bias),
-              CUDA_LAUNCH(backend, (row_blocks_<W>(rows, cols)), THREADS, 0, (bias_kernel<T, W>), (T *)y,
-                          (const T *)bias, (int)cols));
+void cuda_bias_add(Backend *be, void *y, const void *bias, int64_t rows, int64_t cols) {
+    FOR_WIDTH(be, cols % PACK<T> == 0 && aligned_16(y, bias),
+              CUDA_LAUNCH(be, (row_blocks_<W>(rows, cols)), THREADS, 0, (bias_kernel<T, W>), (T *)y, (const T *)bias,
+                          (int)cols));
 }
 
-void cuda_copy_columns(Backend *backend, void *to, int64_t to_cols, const void *from, int64_t from_cols, bool wide,
+void cuda_copy_columns(Backend *be, void *to, int64_t to_cols, const void *from, int64_t from_cols, bool wide,
                        int64_t rows, int64_t cols) {
-    FOR_ELEMENT(backend, {
-        if (wide) columns_launch_<T, float>(backend, (T *)to, to_cols, (const float *)from, from_cols, rows, cols);
-        else columns_launch_<T, T>(backend, (T *)to, to_cols, (const T *)from, from_cols, rows, cols);
+    FOR_ELEMENT(be, {
+        if (wide) columns_launch_<T, float>(be, (T *)to, to_cols, (const float *)from, from_cols, rows, cols);
+        else columns_launch_<T, T>(be, (T *)to, to_cols, (const T *)from, from_cols, rows, cols);
     });
 }
 
-void cuda_swiglu_forward(Backend *backend, Factor out, const void *gate_up, const float *scale, int64_t rows,
-                         int64_t ffn) {
+void cuda_swiglu_forward(Backend *be, Factor out, const void *gate_up, const float *scale, int64_t rows, int64_t ffn) {
     bool aligned = aligned_16(out.data, gate_up);
-    FOR_RESULT(backend, out.kind,
+    FOR_RESULT(be, out.kind,
                FOR_PIECES(KIND != FACTOR_PLAIN || (aligned && ffn % PACK<T> == 0),
-                          CUDA_LAUNCH(backend, (row_blocks_<W>(rows, ffn)), THREADS, 0, (swiglu_kernel<T, W, KIND>),
-                                      out, (const T *)gate_up, scale, rows, (int)ffn)));
+                          CUDA_LAUNCH(be, (row_blocks_<W>(rows, ffn)), THREADS, 0, (swiglu_kernel<T, W, KIND>), out,
+                                      (const T *)gate_up, scale, rows, (int)ffn)));
 }
 
 // If numbers of both halves (gate and up) would share a scale, a separate pass quantizes dgate_up.
-void cuda_swiglu_backward(Backend *backend, Factor dgate_up, float *dscale, const void *dout, const void *gate_up,
+void cuda_swiglu_backward(Backend *be, Factor dgate_up, float *dscale, const void *dout, const void *gate_up,
                           const float *scale, int64_t rows, int64_t ffn) {
     if (scale) {
-        FOR_ELEMENT(backend, (swiglu_scaled_backward_(backend, (T *)dgate_up.source, dscale, (const T *)dout,
-                                                      (const T *)gate_up, scale, rows, (int)ffn)));
+        FOR_ELEMENT(be, (swiglu_scaled_backward_(be, (T *)dgate_up.source, dscale, (const T *)dout, (const T *)gate_up,
+                                                 scale, rows, (int)ffn)));
         return;
     }
     bool aligned = aligned_16(dgate_up.source, dout, gate_up);
     bool apart = dgate_up.kind != FACTOR_PLAIN && ffn % factor_block_cols(dgate_up.kind) != 0;
-    FOR_RESULT(
-        backend, apart ? FACTOR_PLAIN : dgate_up.kind,
-        FOR_PIECES(KIND != FACTOR_PLAIN || (aligned && ffn % PACK<T> == 0),
-                   CUDA_LAUNCH(backend, (row_blocks_<W>(rows, ffn)), THREADS, 0, (swiglu_backward_kernel<T, W, KIND>),
-                               dgate_up, (const T *)dout, (const T *)gate_up, rows, (int)ffn)));
-    if (apart) cuda_quantize(backend, dgate_up, factor_plain(dgate_up.source), rows, 2 * ffn, false);
+    FOR_RESULT(be, apart ? FACTOR_PLAIN : dgate_up.kind,
+               FOR_PIECES(KIND != FACTOR_PLAIN || (aligned && ffn % PACK<T> == 0),
+                          CUDA_LAUNCH(be, (row_blocks_<W>(rows, ffn)), THREADS, 0, (swiglu_backward_kernel<T, W, KIND>),
+                                      dgate_up, (const T *)dout, (const T *)gate_up, rows, (int)ffn)));
+    if (apart) cuda_quantize(be, dgate_up, factor_plain(dgate_up.source), rows, 2 * ffn, false);
 }

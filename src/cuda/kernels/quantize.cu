@@ -134,39 +134,39 @@ __global__ void join_kernel(uint8_t *scales, const uint8_t *gathered, const int 
     else *(uint32_t *)to = *(const uint32_t *)from;
 }
 
-template <int KIND> void launch_(Backend *backend, const Quantized &q, const Factor &x, bool transposed) {
+template <int KIND> void launch_(Backend *be, const Quantized &q, const Factor &x, bool transposed) {
     constexpr bool BY_ROW = KIND == FACTOR_ROWS_128 || KIND == FACTOR_ROWS_32;
     unsigned blocks = launch_blocks(q.rows, TILE) * launch_blocks(q.cols, TILE);
     if (BY_ROW && x.kind != FACTOR_PLAIN)
-        CUDA_LAUNCH(backend, blocks, THREADS, TILE_BYTES, (quantize_kernel<KIND, true, BY_ROW>), q, x);
-    else if (transposed) CUDA_LAUNCH(backend, blocks, THREADS, TILE_BYTES, (quantize_kernel<KIND, true, false>), q, x);
-    else CUDA_LAUNCH(backend, blocks, THREADS, TILE_BYTES, (quantize_kernel<KIND, false, false>), q, x);
+        CUDA_LAUNCH(be, blocks, THREADS, TILE_BYTES, (quantize_kernel<KIND, true, BY_ROW>), q, x);
+    else if (transposed) CUDA_LAUNCH(be, blocks, THREADS, TILE_BYTES, (quantize_kernel<KIND, true, false>), q, x);
+    else CUDA_LAUNCH(be, blocks, THREADS, TILE_BYTES, (quantize_kernel<KIND, false, false>), q, x);
 }
 
 } // namespace
 
-void cuda_quantize(Backend *backend, Factor to, Factor x, int64_t rows, int64_t cols, bool transposed) {
-    CudaBackend *cuda = cuda_self(backend);
+void cuda_quantize(Backend *be, Factor to, Factor x, int64_t rows, int64_t cols, bool transposed) {
+    CudaBackend *cuda = cuda_self(be);
     const int kind = to.kind;
     void *scales = (void *)to.scales;
     const Quantized q = {(uint8_t *)to.data, scales, transposed ? cols : rows, transposed ? rows : cols};
     if ((kind == FACTOR_E4M3 || kind == FACTOR_E5M2) && x.scales == nullptr) {
         int64_t pieces = rows * cols / 8, blocks = (pieces + THREADS - 1) / THREADS, most = cuda->multiprocessors * 8;
-        CUDA_LAUNCH(backend, 1, 1, 0, clear_kernel, (int *)scales + 1);
-        CUDA_LAUNCH(backend, (unsigned)(blocks < most ? blocks : most), THREADS, 0, largest_kernel, (int *)scales + 1,
+        CUDA_LAUNCH(be, 1, 1, 0, clear_kernel, (int *)scales + 1);
+        CUDA_LAUNCH(be, (unsigned)(blocks < most ? blocks : most), THREADS, 0, largest_kernel, (int *)scales + 1,
                     (const __nv_bfloat16 *)x.data, pieces);
     }
-    if (kind == FACTOR_E4M3) launch_<FACTOR_E4M3>(backend, q, x, transposed);
-    if (kind == FACTOR_E5M2) launch_<FACTOR_E5M2>(backend, q, x, transposed);
-    if (kind == FACTOR_ROWS_128) launch_<FACTOR_ROWS_128>(backend, q, x, transposed);
-    if (kind == FACTOR_BLOCKS_128) launch_<FACTOR_BLOCKS_128>(backend, q, x, transposed);
-    if (kind == FACTOR_ROWS_32) launch_<FACTOR_ROWS_32>(backend, q, x, transposed);
+    if (kind == FACTOR_E4M3) launch_<FACTOR_E4M3>(be, q, x, transposed);
+    if (kind == FACTOR_E5M2) launch_<FACTOR_E5M2>(be, q, x, transposed);
+    if (kind == FACTOR_ROWS_128) launch_<FACTOR_ROWS_128>(be, q, x, transposed);
+    if (kind == FACTOR_BLOCKS_128) launch_<FACTOR_BLOCKS_128>(be, q, x, transposed);
+    if (kind == FACTOR_ROWS_32) launch_<FACTOR_ROWS_32>(be, q, x, transposed);
 }
 
-void cuda_join_scales(Backend *backend, void *scales, const void *gathered, int ranks, int64_t rows, int64_t cols,
+void cuda_join_scales(Backend *be, void *scales, const void *gathered, int ranks, int64_t rows, int64_t cols,
                       int kind) {
     const int64_t part = rows / ranks, block = factor_block_cols(kind);
-    CUDA_LAUNCH(backend, launch_blocks((cols + block - 1) / block * rows, THREADS), THREADS, 0, join_kernel,
+    CUDA_LAUNCH(be, launch_blocks((cols + block - 1) / block * rows, THREADS), THREADS, 0, join_kernel,
                 (uint8_t *)scales, (const uint8_t *)gathered, kind, part, rows, cols,
                 factor_scale_bytes(kind, part, cols), kind == FACTOR_ROWS_32 ? 1 : 4);
 }

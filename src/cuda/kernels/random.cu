@@ -23,8 +23,7 @@ __global__ void __launch_bounds__(THREADS)
 
 } // namespace
 
-void cuda_draw_normal(Backend *backend, float *to, int64_t rows, int64_t cols, const NormalRows *draw) {
+void cuda_draw_normal(Backend *be, float *to, int64_t rows, int64_t cols, const NormalRows *draw) {
     int64_t blocks = (cols + 2 * NORMAL_LANES - 2) / NORMAL_LANES;
-    CUDA_LAUNCH(backend, launch_blocks(rows * blocks, THREADS), THREADS, 0, normal_kernel, to, rows, cols, blocks,
-                *draw);
+    CUDA_LAUNCH(be, launch_blocks(rows * blocks, THREADS), THREADS, 0, normal_kernel, to, rows, cols, blocks, *draw);
 }

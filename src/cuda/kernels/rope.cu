@@ -77,18 +77,18 @@ __global__ void __launch_bounds__(THREADS) rope_kernel(T *qkv, const Rope rope, 
 }
 
 template <typename T, int W>
-void rope_launch_(Backend *backend, T *qkv, int64_t blocks, const Rope &rope, const Frequencies &frequencies) {
+void rope_launch_(Backend *be, T *qkv, int64_t blocks, const Rope &rope, const Frequencies &frequencies) {
     int across = (rope.pairs + W - 1) / W, most = THREADS / across;
     int64_t items = rope.batch * rope.heads;
     if (items > most) items = most;
     dim3 block((unsigned)across, (unsigned)items);
-    CUDA_LAUNCH(backend, (unsigned)blocks, block, 0, (rope_kernel<T, W>), qkv, rope, frequencies);
+    CUDA_LAUNCH(be, (unsigned)blocks, block, 0, (rope_kernel<T, W>), qkv, rope, frequencies);
 }
 
 } // namespace
 
-void cuda_rope(Backend *backend, void *qkv, const AttentionShape *shape, const RopeTable *table,
-               const int32_t *positions, int direction) {
+void cuda_rope(Backend *be, void *qkv, const AttentionShape *shape, const RopeTable *table, const int32_t *positions,
+               int direction) {
     int64_t half = table->pairs, blocks = positions == nullptr ? shape->seq : shape->seq * shape->batch;
     Rope rope = {};
     rope.positions = positions, rope.place = shape->first;
@@ -99,7 +99,7 @@ void cuda_rope(Backend *backend, void *qkv, const AttentionShape *shape, const R
         Frequencies frequencies = {};
         rope.first = (int)first, rope.pairs = (int)(half - first < PAIRS ? half - first : PAIRS);
         for (int i = 0; i < rope.pairs; i++) frequencies.of[i] = table->frequency[first + i];
-        FOR_WIDTH(backend, half % PACK<T> == 0 && shape->head_dim % PACK<T> == 0 && aligned_16(qkv),
-                  (rope_launch_<T, W>(backend, (T *)qkv, blocks, rope, frequencies)));
+        FOR_WIDTH(be, half % PACK<T> == 0 && shape->head_dim % PACK<T> == 0 && aligned_16(qkv),
+                  (rope_launch_<T, W>(be, (T *)qkv, blocks, rope, frequencies)));
     }
 }

@@ -88,19 +88,19 @@ static bool softmax_refused_(CudaBackend *cuda, int64_t cols) {
     return cols > ROW_LIMIT;
 }
 
-template <typename T> void softmax_forward_launch_(Backend *backend, T *p, const T *scores, const CudaScores *s) {
+template <typename T> void softmax_forward_launch_(Backend *be, T *p, const T *scores, const CudaScores *s) {
     RowPlan plan = row_plan(s->cols, PACK<T>, aligned_16(p, scores));
-    FOR_ROW(plan, CUDA_LAUNCH(backend, (unsigned)(s->matrices * s->rows), (unsigned)plan.threads, 0,
+    FOR_ROW(plan, CUDA_LAUNCH(be, (unsigned)(s->matrices * s->rows), (unsigned)plan.threads, 0,
                               (softmax_kernel<T, W, UNITS>), p, scores, *s));
 }
 
 // A piece of p fills 16 bytes. If p is bf16 and D is float, the pieces of dp and dscores fill 32 bytes.
 template <typename T, typename D>
-void softmax_backward_launch_(Backend *backend, D *dscores, const D *dp, const T *p, const CudaScores *s) {
+void softmax_backward_launch_(Backend *be, D *dscores, const D *dp, const T *p, const CudaScores *s) {
     constexpr uintptr_t MASK = PACK<T> * sizeof(D) - 1;
     bool aligned = aligned_16(p) && (((uintptr_t)dscores | (uintptr_t)dp) & MASK) == 0;
     RowPlan plan = row_plan(s->cols, PACK<T>, aligned);
-    FOR_ROW(plan, CUDA_LAUNCH(backend, (unsigned)(s->matrices * s->rows), (unsigned)plan.threads, 0,
+    FOR_ROW(plan, CUDA_LAUNCH(be, (unsigned)(s->matrices * s->rows), (unsigned)plan.threads, 0,
                               (softmax_backward_kernel<T, D, W, UNITS>), dscores, dp, p, *s));
 }
 
@@ -122,9 +122,9 @@ __global__ void __launch_bounds__(PASS_THREADS)
     }
 }
 
-void pass_launch_(Backend *backend, float *wide, const CudaScores *s, SoftmaxPass pass) {
+void pass_launch_(Backend *be, float *wide, const CudaScores *s, SoftmaxPass pass) {
     int64_t count = s->matrices * s->rows * s->cols;
-    CUDA_LAUNCH(backend, launch_blocks(count, 4 * PASS_THREADS), PASS_THREADS, 0, pass_kernel, wide, count, *s,
+    CUDA_LAUNCH(be, launch_blocks(count, 4 * PASS_THREADS), PASS_THREADS, 0, pass_kernel, wide, count, *s,
                 pass);
 }
 
@@ -135,36 +135,36 @@ static CudaScores whole_rows_(const CudaScores *s) {
 
 } // namespace
 
-void cuda_softmax_forward(Backend *backend, void *p, const void *scores, float *wide, const CudaScores *shape) {
-    CudaBackend *cuda = cuda_self(backend);
+void cuda_softmax_forward(Backend *be, void *p, const void *scores, float *wide, const CudaScores *shape) {
+    CudaBackend *cuda = cuda_self(be);
     CudaScores all = whole_rows_(shape);
     int64_t count = shape->matrices * shape->rows * shape->cols;
     if (softmax_refused_(cuda, shape->cols)) return;
     if (wide == nullptr) {
-        FOR_ELEMENT(backend, (softmax_forward_launch_<T>(backend, (T *)p, (const T *)scores, shape)));
+        FOR_ELEMENT(be, (softmax_forward_launch_<T>(be, (T *)p, (const T *)scores, shape)));
         return;
     }
-    cuda_to_float(backend, wide, scores, count);
-    pass_launch_(backend, wide, shape, PASS_SCALE);
-    pass_launch_(backend, wide, shape, PASS_MASK_SCORES);
-    softmax_forward_launch_<float>(backend, wide, wide, &all);
-    cuda_from_float(backend, p, wide, count);
+    cuda_to_float(be, wide, scores, count);
+    pass_launch_(be, wide, shape, PASS_SCALE);
+    pass_launch_(be, wide, shape, PASS_MASK_SCORES);
+    softmax_forward_launch_<float>(be, wide, wide, &all);
+    cuda_from_float(be, p, wide, count);
 }
 
-void cuda_softmax_backward(Backend *backend, void *dscores, const void *dp, const void *p, float *wide,
+void cuda_softmax_backward(Backend *be, void *dscores, const void *dp, const void *p, float *wide,
                            const CudaScores *shape) {
-    CudaBackend *cuda = cuda_self(backend);
+    CudaBackend *cuda = cuda_self(be);
     CudaScores all = whole_rows_(shape);
     int64_t count = shape->matrices * shape->rows * shape->cols;
     if (softmax_refused_(cuda, shape->cols)) return;
     if (wide == nullptr) {
-        FOR_ELEMENT(backend,
-                    (softmax_backward_launch_<T, T>(backend, (T *)dscores, (const T *)dp, (const T *)p, shape)));
+        FOR_ELEMENT(be,
+                    (softmax_backward_launch_<T, T>(be, (T *)dscores, (const T *)dp, (const T *)p, shape)));
         return;
     }
-    cuda_to_float(backend, wide, dp, count);
-    pass_launch_(backend, wide, shape, PASS_MASK_SLOPES); // values above the diagonal are undefined
-    FOR_ELEMENT(backend, (softmax_backward_launch_<T, float>(backend, wide, wide, (const T *)p, &all)));
-    pass_launch_(backend, wide, shape, PASS_SCALE);
-    cuda_from_float(backend, dscores, wide, count);
+    cuda_to_float(be, wide, dp, count);
+    pass_launch_(be, wide, shape, PASS_MASK_SLOPES); // values above the diagonal are undefined
+    FOR_ELEMENT(be, (softmax_backward_launch_<T, float>(be, wide, wide, (const T *)p, &all)));
+    pass_launch_(be, wide, shape, PASS_SCALE);
+    cuda_from_float(be, dscores, wide, count);
 }

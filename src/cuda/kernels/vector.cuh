@@ -117,9 +117,9 @@ static inline bool aligned_16(const void *a, const void *b = nullptr, const void
     }
 
 // Runs the given statements with T as the element type of the run.
-#define FOR_ELEMENT(backend, ...)                                                                                      \
+#define FOR_ELEMENT(be, ...)                                                                                           \
     do {                                                                                                               \
-        if (cuda_is_bf16(backend)) WITH(using T = __nv_bfloat16, __VA_ARGS__)                                          \
+        if (cuda_is_bf16(be)) WITH(using T = __nv_bfloat16, __VA_ARGS__)                                               \
         else WITH(using T = float, __VA_ARGS__)                                                                        \
     } while (0)
 
@@ -131,4 +131,4 @@ static inline bool aligned_16(const void *a, const void *b = nullptr, const void
     } while (0)
 
 // Runs the given statements with both T and W.
-#define FOR_WIDTH(backend, fits, ...) FOR_ELEMENT(backend, FOR_PIECES(fits, __VA_ARGS__))
+#define FOR_WIDTH(be, fits, ...) FOR_ELEMENT(be, FOR_PIECES(fits, __VA_ARGS__))
