@@ -63,15 +63,13 @@ static double unit_(const Bill *bill) { return bill->days < 1 ? 24 : 1; }
 static const char *bill_text_(const Bill *bill, const char *range, char text[BILL_TEXT]) {
     char amount[32];
     bool mega = bill->mwh >= 1;
-    int used = snprintf(text, BILL_TEXT, "%s %s%s", grid_amount(unit_(bill) * bill->days, amount),
-                        unit_(bill) > 1 ? "hours" : "days", range);
-    if (bill->gpu_hours > 0)
-        used += snprintf(text + used, BILL_TEXT - (size_t)used, ", %s GPU hours", grid_amount(bill->gpu_hours, amount));
-    if (bill->price > 0)
-        used += snprintf(text + used, BILL_TEXT - (size_t)used, ", price %s", grid_amount(bill->price, amount));
+    snprintf(text, BILL_TEXT, "%s %s%s", grid_amount(unit_(bill) * bill->days, amount),
+             unit_(bill) > 1 ? "hours" : "days", range);
+    if (bill->gpu_hours > 0) text_add(text, BILL_TEXT, ", %s GPU hours", grid_amount(bill->gpu_hours, amount));
+    if (bill->price > 0) text_add(text, BILL_TEXT, ", price %s", grid_amount(bill->price, amount));
     if (bill->mwh > 0)
-        snprintf(text + used, BILL_TEXT - (size_t)used, ", %s %s",
-                 grid_amount(mega ? bill->mwh : 1e3 * bill->mwh, amount), mega ? "MWh" : "kWh");
+        text_add(text, BILL_TEXT, ", %s %s", grid_amount(mega ? bill->mwh : 1e3 * bill->mwh, amount),
+                 mega ? "MWh" : "kWh");
     return text;
 }
 
@@ -95,14 +93,12 @@ void budget_print(const Budget *budget, const Config *config, const Hardware *ha
     if (budget->band.low > 0 && verbose)
         grid_line(file, "", "by that band: from %s, to %s", bill_text_(&low, "", least), bill_text_(&high, "", most));
     char rates[96] = "";
-    int used = 0;
-    if (budget->step.price > 0) used = snprintf(rates, sizeof rates, " (%.4g a GPU hour", config->hardware.gpu_hour);
+    if (budget->step.price > 0) text_add(rates, sizeof rates, " (%.4g a GPU hour", config->hardware.gpu_hour);
     if (budget->step.mwh > 0)
-        used += snprintf(rates + used, sizeof rates - (size_t)used, "%s%.4g W a GPU", used > 0 ? ", " : " (",
-                         config->hardware.gpu_watts);
+        text_add(rates, sizeof rates, "%s%.4g W a GPU", rates[0] != '\0' ? ", " : " (", config->hardware.gpu_watts);
     if (verbose)
         grid_line(file, "", "a billion tokens: %s%s%s", bill_text_(&budget->billion, "", bill), rates,
-                  used > 0 ? ")" : "");
+                  rates[0] != '\0' ? ")" : "");
     // The time between failures of the job, and the checkpoint interval with the highest goodput.
     const Goodput *goodput = &budget->goodput;
     char own[64] = "";

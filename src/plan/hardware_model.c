@@ -174,36 +174,38 @@ char *hardware_others_text(const Hardware *hardware, const Config *config, doubl
 void hardware_print_band(const Hardware *hardware, const Config *config, GpuBand band, double step, double mfu,
                          FILE *file) {
     char others[400] = "", range[RANGE_TEXT], middle[SECONDS_TEXT], share[64] = "", runs[24] = "";
-    size_t used = 0;
     int trainer = config->hardware.trainer;
     const char *whose = trainer == TRAINER_NVIDIA ? "nvidia (NeMo, Megatron-Core)"
                         : trainer == TRAINER_FSDP ? "fsdp (torchtitan and others)"
                                                   : trainer_words[trainer];
-    if (hardware->cpu && band.runs == 0) return;
-    if (mfu > 0 && band.runs > 0)
-        snprintf(share, sizeof share, ", MFU %.0f to %.0f%%", 100 * mfu / band.high, 100 * mfu / band.low);
-    if (band.own) snprintf(others, sizeof others, "range of errors of plans %s", band.on);
-    else snprintf(others, sizeof others, "four of five runs of %s on such GPUs", whose);
-    if (!band.own) snprintf(runs, sizeof runs, ", %d runs", band.runs);
-    if (band.runs > 0)
+    // 1. A band of its own, or that of the trainer that is named.
+    if (band.runs > 0) {
+        if (mfu > 0) snprintf(share, sizeof share, ", MFU %.0f to %.0f%%", 100 * mfu / band.high, 100 * mfu / band.low);
+        if (band.own) snprintf(others, sizeof others, "range of errors of plans %s", band.on);
+        else snprintf(others, sizeof others, "four of five runs of %s on such GPUs", whose);
+        if (!band.own) snprintf(runs, sizeof runs, ", %d runs", band.runs);
         grid_line(file, "expected", "%s (%s%s%s): %s", hardware_seconds_text(band.middle * step, middle),
                   range_text_(band, step, range), share, runs, others);
-    else if (trainer != TRAINER_THIS)
+        return;
+    }
+    if (hardware->cpu) return;
+    if (trainer != TRAINER_THIS) {
         grid_line(file, "expected", "unknown: there are no runs of %s on such GPUs in this precision", whose);
-    // "nvidia 11.4 s (10.8 to 11.7 s, 53 runs), ..."
+        return;
+    }
+    // 2. Those of all others: "nvidia 11.4 s (10.8 to 11.7 s, 53 runs), ..."
     for (int other = TRAINER_NVIDIA; other <= TRAINER_FSDP; other++) {
         GpuBand theirs = others_band_(hardware, config, other);
-        if (band.runs > 0 || trainer != TRAINER_THIS || theirs.runs == 0) continue;
-        used += (size_t)snprintf(others + used, sizeof others - used, "%s%s %s (%s, %d runs)", used > 0 ? ", " : "",
-                                 trainer_words[other], hardware_seconds_text(theirs.middle * step, middle),
-                                 range_text_(theirs, step, range), theirs.runs);
+        if (theirs.runs == 0) continue;
+        text_add(others, sizeof others, "%s%s %s (%s, %d runs)", others[0] != '\0' ? ", " : "", trainer_words[other],
+                 hardware_seconds_text(theirs.middle * step, middle), range_text_(theirs, step, range), theirs.runs);
     }
-    if (band.runs > 0 || trainer != TRAINER_THIS) return;
-    if (used > 0)
+    if (others[0] == '\0')
+        grid_line(file, "expected", "unknown: no program's steps were measured on such GPUs in this precision");
+    else
         grid_line(file, "expected",
                   "%s: if it loses what those runs lost, four of five; this trainer was not measured on such GPUs",
                   others);
-    else grid_line(file, "expected", "unknown: no program's steps were measured on such GPUs in this precision");
 }
 
 void hardware_print_cpus(const Hardware *hardware, FILE *file) {

@@ -543,9 +543,8 @@ void layout_deal_layers(const Schedule *placed, int64_t layers, double layer, do
 #define ENCODED_AS "layout 1"
 
 char *layout_encode(const RunLayout *layout, char text[LAYOUT_ENCODED]) {
-    int used = snprintf(text, LAYOUT_ENCODED, ENCODED_AS);
-    for (int i = 0; i < LAYOUT_COUNT; i++)
-        used += snprintf(text + used, (size_t)(LAYOUT_ENCODED - used), " %lld", (long long)layout_get(layout, i));
+    snprintf(text, LAYOUT_ENCODED, ENCODED_AS);
+    for (int i = 0; i < LAYOUT_COUNT; i++) text_add(text, LAYOUT_ENCODED, " %lld", (long long)layout_get(layout, i));
     return text;
 }
 

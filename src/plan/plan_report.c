@@ -28,7 +28,7 @@ static GridUnit unit_(const PlanAnswer *answer) {
 // Lists the bytes of each stage's ranks, in brackets if they do not fit.
 static void print_peaks_(const PlanAnswer *answer, const Plan *plan, const char *label, const char *heading, bool all,
                          FILE *file) {
-    enum { STAGE = 16, FEW = 24 };
+    enum { FEW = 24 };
     GridUnit unit = unit_(answer);
     int first = plan_fullest(plan), least = 0;
     for (int s = 1; s < plan->stages; s++)
@@ -39,13 +39,15 @@ static void print_peaks_(const PlanAnswer *answer, const Plan *plan, const char 
                   (double)memory_total(&plan->stage[least].memory) / unit.bytes, least);
         return;
     }
-    int64_t room = STAGE * (int64_t)plan->stages, used = 0;
-    char *list = xcalloc((size_t)room + 1, 1);
+    char *list;
+    size_t length;
+    FILE *stream = xmemstream(&list, &length);
     for (int s = 0; s < plan->stages; s++) {
         int64_t bytes = memory_total(&plan->stage[s].memory);
-        used += snprintf(list + used, (size_t)(room - used), plan_answer_holds(answer, bytes) ? " %.*f" : " (%.*f)",
-                         unit.digits, (double)bytes / unit.bytes);
+        fprintf(stream, plan_answer_holds(answer, bytes) ? " %.*f" : " (%.*f)", unit.digits,
+                (double)bytes / unit.bytes);
     }
+    xmemstream_close(stream);
     grid_line(file, label, "%s in %s, by stage:%s", heading, unit.name, list);
     free(list);
 }

@@ -91,14 +91,13 @@ static void say_gain_(Verdict *verdict, const Planner *planner, const Forecast *
 static void brief_(Verdict *verdict, const char *answer, const char *fits, const Forecast *with,
                    const Forecast *without) {
     char step[2][32];
-    size_t used = (size_t)snprintf(verdict->brief, sizeof verdict->brief, "%s: micro-batch %d %s", answer,
-                                   verdict->plain.layout.micro_batch, fits);
+    snprintf(verdict->brief, sizeof verdict->brief, "%s: micro-batch %d %s", answer, verdict->plain.layout.micro_batch,
+             fits);
     if (!with->possible || !with->time.known || !without->possible || !without->time.known) return;
     double more = 100 * (with->time.step / without->time.step - 1);
-    snprintf(verdict->brief + used, sizeof verdict->brief - used,
-             "; %d with it takes %.1f %% %s than %d without (%s, %s)", with->layout.micro_batch, fabs(more),
-             more < 0 ? "less" : "longer", without->layout.micro_batch, grid_seconds(with->time.step, step[0]),
-             grid_seconds(without->time.step, step[1]));
+    text_add(verdict->brief, sizeof verdict->brief, "; %d with it takes %.1f %% %s than %d without (%s, %s)",
+             with->layout.micro_batch, fabs(more), more < 0 ? "less" : "longer", without->layout.micro_batch,
+             grid_seconds(with->time.step, step[0]), grid_seconds(without->time.step, step[1]));
 }
 
 // Writes the first answer that applies.
