@@ -111,7 +111,7 @@ int run_report_step(Run *run, const EngineRun *pipeline, StepFigures *say, Error
 void run_tell_metrics(Run *run, int64_t step, const Error *trouble);
 
 // Collective. Call it after the first step, when every rank has made all its allocations. Rank 0 prints one line if
-// every rank has allocated exactly its stage's planned bytes in every category, else a line for each difference.
+// every rank has allocated exactly its stage's planned bytes in every category, else up to 16 differences.
 int run_compare_plan(Run *run, Error *err);
 
 // ---------------------------------------------------------------- before a long run

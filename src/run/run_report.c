@@ -117,20 +117,21 @@ int run_compare_plan(Run *run, Error *err) {
     const Plan *plan = &run->plan;
     int world = world_size(run->world), fullest = plan_fullest(plan);
     MemoryBytes *all = xcalloc((size_t)world, sizeof *all);
-    bool as_planned = true;
+    enum { MOST = 16 }; // lines
+    int64_t different = 0;
     char bytes[32];
     int status = world_gather(run->world, all, &run->be->peak, sizeof *all, err);
     for (int r = 0; status == 0 && world_rank(run->world) == 0 && r < world; r++) {
         int stage = topology_coordinates(&run->config->parallel, r).stage;
         for (int c = 0; c < MEMORY_CATEGORIES; c++) {
             int64_t planned = plan->stage[stage].memory.bytes[c], held = all[r].bytes[c];
-            if (planned == held) continue;
-            as_planned = false;
+            if (planned == held || ++different > MOST) continue;
             log_line(&run->all, "rank %d, stage %d: %s: %lld bytes were planned, but %lld are allocated", r, stage,
                      memory_name((MemoryCategory)c), (long long)planned, (long long)held);
         }
     }
-    if (status == 0 && as_planned && world_rank(run->world) == 0 && run->log->level != LOG_QUIET)
+    if (different > MOST) log_line(&run->all, "and %lld further differences of this kind", (long long)different - MOST);
+    if (status == 0 && different == 0 && world_rank(run->world) == 0 && run->log->level != LOG_QUIET)
         fprintf(stderr, "memory    as planned, to the byte, on %s; the fullest, stage %d, has allocated %s\n",
                 plan->stages == 1 ? "the one stage" : "all stages", fullest,
                 grid_bytes(memory_total(&plan->stage[fullest].memory), bytes));
