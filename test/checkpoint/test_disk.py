@@ -168,11 +168,8 @@ def test_a_link_that_leaves_the_directory_is_refused(small, tmp_path, name):
 
 
 def output_options(kind, path):
-    return {
-        "metrics": ["-o", f"log.metrics={path}"],
-        "trace": ["--trace", path],
-        "profile": ["--profile", "-o", f"hardware.profile={path}"],
-    }[kind]
+    return {"metrics": ["-o", f"log.metrics={path}"], "trace": ["--trace", path],
+            "profile": ["--profile", "-o", f"hardware.profile={path}"]}[kind]
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="makes a link of another user: root")

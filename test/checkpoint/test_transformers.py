@@ -288,15 +288,12 @@ TABLE = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
 # Variants of a weight file: whether the head is tied (None: the model's default), and a change of the tensors.
 FORMS = {
     "names_without_prefix": (None, lambda _, tensors: {
-        name.removeprefix("transformer.").removeprefix("model."): t for name, t in tensors.items()
-    }),
+        name.removeprefix("transformer.").removeprefix("model."): t for name, t in tensors.items()}),
     "tied_head_left_out": (True, lambda _, tensors: {n: t for n, t in tensors.items() if n != "lm_head.weight"}),
-    "tied_head_written": (True, lambda trained, tensors: {
-        **tensors, "lm_head.weight": tensors[embedding(trained)].clone()
-    }),
-    "besides_weights_as_in_old_files": (None, lambda trained, tensors: {
-        **tensors, **(MASKS if trained.config["model"]["family"] == "gpt" else TABLE)
-    }),
+    "tied_head_written": (True, lambda trained, tensors: tensors | {
+        "lm_head.weight": tensors[embedding(trained)].clone()}),
+    "besides_weights_as_in_old_files": (None, lambda trained, tensors: tensors | (
+        MASKS if trained.config["model"]["family"] == "gpt" else TABLE)),
 }
 
 

@@ -59,14 +59,9 @@ ACTIVE = {"mixtral_8x7b": 12.9, "mixtral_8x22b": 39, "qwen3_30b_a3b": 3.3, "qwen
 # Layers, width, heads, and the size in the paper's table. Two rows of the paper have heads that do not multiply to the
 # width; they are corrected here.
 GPT3 = {
-    "gpt3_125m": (12, 768, 12, 125e6),
-    "gpt3_350m": (24, 1024, 16, 350e6),
-    "gpt3_760m": (24, 1536, 16, 760e6),
-    "gpt3_1.3b": (24, 2048, 16, 1.3e9),
-    "gpt3_2.7b": (32, 2560, 32, 2.7e9),
-    "gpt3_6.7b": (32, 4096, 32, 6.7e9),
-    "gpt3_13b": (40, 5120, 40, 13e9),
-    "gpt3_175b": (96, 12288, 96, 175e9),
+    "gpt3_125m": (12, 768, 12, 125e6), "gpt3_350m": (24, 1024, 16, 350e6), "gpt3_760m": (24, 1536, 16, 760e6),
+    "gpt3_1.3b": (24, 2048, 16, 1.3e9), "gpt3_2.7b": (32, 2560, 32, 2.7e9), "gpt3_6.7b": (32, 4096, 32, 6.7e9),
+    "gpt3_13b": (40, 5120, 40, 13e9), "gpt3_175b": (96, 12288, 96, 175e9),
 }
 
 

@@ -13,11 +13,8 @@ import pytest
 from trainer_runs import FAMILIES, ROOT, command, environment, script
 
 OPTIONS = re.findall(r'^    \{"([a-z-]+)", ', (ROOT / "src/config/options.c").read_text(), re.M)
-KEYS = [
-    f"{section}.{key}"
-    for section, key in re.findall(r"^    [A-Z]+\((?!section)(\w+), (\w+),",
-                                   (ROOT / "src/config/config_schema.c").read_text(), re.M)
-]
+SCHEMA = (ROOT / "src/config/config_schema.c").read_text()
+KEYS = list(map(".".join, re.findall(r"^    [A-Z]+\((?!section)(\w+), (\w+),", SCHEMA, re.M)))
 
 
 def needs(program):

@@ -44,11 +44,8 @@ def test_speed_and_utilization_are_told_by_both_counts_of_attention(tokens):
 REPORTS = {
     "llama65b": (LLAMA, "llama", []),
     "llama65b_bpipe": (LLAMA, "llama", ["schedule.bpipe=on", "schedule.micro_batch=4"]),
-    "deep": (
-        LLAMA,
-        "llama",
-        ["model.layers=1024", "model.hidden=16384", "parallel.pipeline=64", "train.global_batch=256"],
-    ),
+    "deep": (LLAMA, "llama",
+             ["model.layers=1024", "model.hidden=16384", "parallel.pipeline=64", "train.global_batch=256"]),
     "gpt3": (GPT, "gpt", ["attention.mode=none"]),
     "tiny": (ROOT / "configs" / "llama_tiny.yaml", "llama", []),
 }
@@ -576,12 +573,8 @@ def test_a_list_of_layers_with_empty_stages_is_planned_as_it_runs(schedule):
     layers = "parallel.layers=[0,0,0,1,0,0,1,0]"
     keys = ("model.layers=2", "parallel.pipeline=4", f"schedule.name={schedule}", "schedule.bpipe=off", layers)
     stages = plan(ROOT / "configs" / "llama_tiny.yaml", *keys)["stages"]
-    assert [[chunk["last_layer"] for chunk in stage["chunks"]] for stage in stages] == [
-        [None, None],
-        [None, 1],
-        [None, None],
-        [0, None],
-    ]
+    last = [[chunk["last_layer"] for chunk in stage["chunks"]] for stage in stages]
+    assert last == [[None, None], [None, 1], [None, None], [0, None]]
 
 
 def test_absurd_rates_give_json_without_inf():

@@ -87,11 +87,8 @@ built = pytest.mark.skipif(len(objects()) < 50, reason=f"no objects of the libra
 @built
 def test_no_folder_calls_one_that_comes_after_it():
     assert calls()
-    assert [
-        f"{user.name} ({folder_of(user)}) needs {symbol} of {owner.name} ({folder_of(owner)})"
-        for user, symbol, owner in calls()
-        if order(folder_of(owner)) > order(folder_of(user))
-    ] == []
+    assert [f"{user.name} ({folder_of(user)}) needs {symbol} of {owner.name} ({folder_of(owner)})"
+            for user, symbol, owner in calls() if order(folder_of(owner)) > order(folder_of(user))] == []
 
 
 # ---- circles ---------------------------------------------------------------------------------------------------------

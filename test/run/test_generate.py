@@ -283,12 +283,8 @@ def test_accuracy_is_what_transformers_finds(trained, exported, tmp_path):
     line, _ = evaluate(trained, write_questions(tmp_path, questions))
     assert (line["correct"], line["examples"], line["left_out"]) == (right, len(questions), 0)
     assert line["accuracy"] == right / len(questions)
-    same = {
-        "data.hellaswag": str(tmp_path / "questions.bin"),
-        "data.val": trained.config["data"]["train"],
-        "data.val_batches": 1,
-    }
-    command, _ = trained.prepare(same)
+    val = {"data.val": trained.config["data"]["train"], "data.val_batches": 1}
+    command, _ = trained.prepare(val, {"data.hellaswag": str(tmp_path / "questions.bin")})
     command += ["--validate", "--json", "--resume", str(trained.saved)]
     said = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
     assert said["hellaswag"] == {"accuracy": line["accuracy"], "correct": right, "examples": len(questions)}
@@ -305,9 +301,8 @@ def test_accuracy_does_not_depend_on_the_layout(trained, exported, tmp_path):
 @pytest.mark.thorough
 def test_what_is_too_long_is_left_out_and_reported(trained, exported, tmp_path):
     long = [{"ctx": "a" * 20, "endings": ["short", "b" * 13], "label": 0}]
-    fits = [
-        {"ctx": "a" * 20, "endings": ["short", "b" * 12], "label": 0}
-    ]  # 33 tokens with the blank, 32 of them inputs
+    # 33 tokens with the blank, 32 of them inputs
+    fits = [{"ctx": "a" * 20, "endings": ["short", "b" * 12], "label": 0}]
     questions, right = answers(exported, QUESTIONS)
     right += answer(exported, fits[0])[0]
     line, result = evaluate(trained, write_questions(tmp_path, long + questions + long + fits))

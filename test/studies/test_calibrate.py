@@ -19,11 +19,8 @@ SHAPES = {
     "stored": {"attention": {"mode": "none"}},
     "micro_batch": {"schedule": {"micro_batch": 4}},
     "short_step": {"train": {"global_batch": 4}},
-    "others": {
-        "model": {"hidden": 3072, "heads": 24, "ffn": 8192},
-        "parallel": {"pipeline": 4},
-        "schedule": {"micro_batch": 2},
-    },
+    "others": {"model": {"hidden": 3072, "heads": 24, "ffn": 8192}, "parallel": {"pipeline": 4},
+               "schedule": {"micro_batch": 2}},
 }
 
 
