@@ -152,21 +152,13 @@ def members(session):
 
 def stacks(session):
     """Returns the stacks of all processes of a session, from gdb, or else the wait channel from /proc."""
-    lines = ["\n-- stacks at the time-out\n"]
+    said = "\n-- stacks at the time-out\n"
     for pid in members(session):
-        if shutil.which("gdb"):
-            command = ["gdb", "-p", str(pid), "-batch", "-ex", "thread apply all backtrace 12"]
-            try:
-                lines.append(subprocess.run(command, capture_output=True, text=True, timeout=15).stdout)
-            except subprocess.TimeoutExpired:
-                lines.append(f"{pid}: gdb did not answer\n")
-        else:
-            for name in ("cmdline", "wchan", "stack"):
-                try:
-                    lines.append(f"{pid} {name}: {Path(f'/proc/{pid}/{name}').read_text()[:400]}\n")
-                except OSError:
-                    continue
-    return "".join(lines)
+        command = ["timeout", "15", "gdb", "-p", str(pid), "-batch", "-ex", "thread apply all backtrace 12"]
+        if not shutil.which("gdb"):
+            command = ["head", "-c", "400", *(f"/proc/{pid}/{name}" for name in ("cmdline", "wchan", "stack"))]
+        said += subprocess.run(command, capture_output=True, text=True, errors="replace").stdout
+    return said
 
 
 def end_group(job):
@@ -481,8 +473,7 @@ def overlap(day):
 
 @row("BPipe off, on, to the host", 180, gpus=4)
 def bpipe_real(day):
-    modes = {"off": [], "on": ["schedule.bpipe=on"],
-             "host": ["schedule.bpipe=on", "schedule.evict_to=host"]}
+    modes = {"off": [], "on": ["schedule.bpipe=on"], "host": ["schedule.bpipe=on", "schedule.evict_to=host"]}
     return {name: day.real(*keys, name=f"bpipe_{name}", p=4, t=max(1, day.gpus // 4), layers=2, m=16)
             for name, keys in modes.items()}
 
@@ -643,9 +634,9 @@ def earlier(day):
 
 
 def against_plan(result):
-    """Yields (name, measured ms, planned ms, low, high) of the row's runs."""
+    """Yields (name, figures) of the row's runs that have a plan."""
     found = result.get("found") or {}
-    for name, run in ([("", found)] if "plan_ms" in found else found.items()):
+    for name, run in {"": found, **found}.items():
         if isinstance(run, dict) and "plan_ms" in run:
             yield f"{result['row']} {name}".strip(), run
 
