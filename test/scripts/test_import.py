@@ -170,6 +170,15 @@ def converted(tmp_path, program, text, *before, name="run.sh", after=()):
     return read(answer.stdout)
 
 
+def refused(tmp_path, program, text, *before, name="run.sh", after=()):
+    """Returns the sentence that refuses a file with the text."""
+    path = tmp_path / name
+    path.write_text(text)
+    answer = script("import.py", *before, program, path, *after)
+    assert (answer.returncode, answer.stdout) == (2, ""), answer.stderr
+    return answer.stderr
+
+
 def read(text):
     lines = text.splitlines()
     comments = [line for line in lines if line.startswith("#")]
@@ -221,10 +230,9 @@ def test_variables_of_the_environment_and_arguments_can_be_given(tmp_path):
     path.write_text(ARRAYS)
     _, config = read(script("import.py", "megatron", "TP=4", "EIGHT_BITS=true", path).stdout)
     assert (config["parallel"]["tensor"], config["parallel"]["pipeline"], config["train"]["fp8"]) == (4, 8, "tensor")
-    path.write_text("LAYERS=$1\ntorchrun --nproc_per_node=8 pretrain_gpt.py"
-                    f" {SMALL.replace('--num-layers 8', '--num-layers $LAYERS')}")
-    refused = script("import.py", "megatron", path)
-    assert refused.returncode == 2 and "arguments after its name" in refused.stderr
+    text = SMALL.replace("--num-layers 8", "--num-layers $LAYERS")
+    text = f"LAYERS=$1\ntorchrun --nproc_per_node=8 pretrain_gpt.py {text}"
+    assert "arguments after its name" in refused(tmp_path, "megatron", text)
     assert read(script("import.py", "megatron", path, "12").stdout)[1]["model"]["layers"] == 12
 
 
@@ -251,11 +259,10 @@ def test_the_launcher_says_the_number_of_gpus(tmp_path, launcher, gpus, node):
      "torchrun --nproc_per_node ${#LIST} --nnodes 1", "torchrun --nproc_per_node $GPUS --nnodes 2",
      "torchrun --nnodes 1:4 --nproc_per_node 8", "srun python"])
 def test_an_unknown_number_of_gpus_is_refused(tmp_path, launcher):
-    path = tmp_path / "run.sh"
-    path.write_text(f"{launcher} pretrain_gpt.py {SMALL}\n")
-    answer = script("import.py", "megatron", path)
-    assert answer.returncode == 2 and "the number of GPUs is not known" in answer.stderr and "--gpus N" in answer.stderr
-    assert read(script("import.py", "--gpus", "16", "megatron", path).stdout)[1]["parallel"]["data"] == 16
+    text = f"{launcher} pretrain_gpt.py {SMALL}\n"
+    sentence = refused(tmp_path, "megatron", text)
+    assert "the number of GPUs is not known" in sentence and "--gpus N" in sentence
+    assert converted(tmp_path, "megatron", text, "--gpus", "16")[1]["parallel"]["data"] == 16
 
 
 OTHERS = {
@@ -282,9 +289,7 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_file_of_another_kind_is_refused_for_its_true_reason(tmp_path, name):
     text, program, sentence = OTHERS[name]
-    (tmp_path / name).write_text(text)
-    answer = script("import.py", program, tmp_path / name)
-    assert answer.returncode == 2 and sentence in answer.stderr and answer.stdout == "", answer.stderr
+    assert sentence in refused(tmp_path, program, text, name=name)
 
 
 def test_a_suffix_is_that_of_a_file_and_not_of_a_command(tmp_path):
@@ -310,8 +315,8 @@ def test_words_of_a_command_line_replace_those_of_a_file(tmp_path):
     _, config = converted(tmp_path, "torchtitan", TITAN, "--gpus", "64", name="run.toml",
                           after=("--training.steps=77", "training.data_parallel_degree=8"))
     has(config, {"train.steps": 77, "parallel.data": 8})
-    refused = script("import.py", "torchtitan", tmp_path / "run.toml", "more")
-    assert refused.returncode == 2 and "more: is no setting; write KEY=VALUE" in refused.stderr
+    sentence = refused(tmp_path, "torchtitan", TITAN, name="run.toml", after=["more"])
+    assert "more: is no setting; write KEY=VALUE" in sentence
     with pytest.raises(Failure, match="betas is .0.9, 0.95., no table; write it whole"):
         overridden({"optim": {"betas": [0.9, 0.95]}}, ["optim.betas.0=0.7"])
     assert overridden({"a": None}, ["a.b=[x,2, 'y z']", "a.c=[]"]) == {"a": {"b": ["x", 2, "y z"], "c": []}}
@@ -319,12 +324,10 @@ def test_words_of_a_command_line_replace_those_of_a_file(tmp_path):
 
 
 def test_a_number_that_deepspeeds_json_gets_from_elsewhere_is_named(tmp_path):
-    path = tmp_path / "run.sh"
     batch = '"tensorboard": {"output_path": "$OUT/x\\"y"}, "train_batch_size": $BATCH'
-    path.write_text(DEEPSPEED.replace('"train_batch_size": 16', batch))
-    answer = script("import.py", "megatron", path)
-    assert answer.returncode == 2 and "ds.train_batch_size: the script does not say $BATCH" in answer.stderr
-    assert script("import.py", "megatron", "BATCH=16", path).returncode == 0
+    text = DEEPSPEED.replace('"train_batch_size": 16', batch)
+    assert "ds.train_batch_size: the script does not say $BATCH" in refused(tmp_path, "megatron", text)
+    assert script("import.py", "megatron", "BATCH=16", tmp_path / "run.sh").returncode == 0
     comments, _ = converted(tmp_path, "megatron", DEEPSPEED.replace("run_it()", "sed -i s/6/8/ ds.json\nrun_it()"),
                             after=["--global-batch-size", "16", "--micro-batch-size", "1"])
     assert "precision: --deepspeed_config ds.json: the script does not say what is in it" in comments
@@ -542,18 +545,13 @@ def test_an_exit_ends_a_script_unless_it_depends_on_what_the_script_does_not_say
                             f"MODE=$1\nif [ -z $DATA ]; then exit 1; fi\n[ $MODE = long ] && L=9\n{run}\n")
     assert "line 3 depends on $1, is read as false, and sets L" in comments
     assert "not followed, since they depend on what the script does not say: exit in line 2" in comments
-    path = tmp_path / "run.sh"
-    path.write_text(f"A=1\nif [ $A = 1 ]; then exit 3; fi\n{run}\n")
-    answer = script("import.py", "megatron", path)
-    assert answer.returncode == 2
-    assert "the script ends in line 2, and no command of the script has --num-layers" in answer.stderr
+    sentence = refused(tmp_path, "megatron", f"A=1\nif [ $A = 1 ]; then exit 3; fi\n{run}\n")
+    assert "the script ends in line 2, and no command of the script has --num-layers" in sentence
 
 
 def test_what_a_command_reads_is_not_known(tmp_path):
-    path = tmp_path / "run.sh"
-    path.write_text(f"L=8\nread L <sizes\ntorchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} --num-layers $L\n")
-    answer = script("import.py", "megatron", path)
-    assert answer.returncode == 2 and "--num-layers: $L (read) is not known before the script runs" in answer.stderr
+    text = f"L=8\nread L <sizes\ntorchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} --num-layers $L\n"
+    assert "--num-layers: $L (read) is not known before the script runs" in refused(tmp_path, "megatron", text)
 
 
 def test_deepspeeds_json_is_read_beside_megatrons_flags(tmp_path):
@@ -586,9 +584,8 @@ def test_torchtitans_names_of_2024_are_read(tmp_path):
                  "job.description"):
         assert name in comments
     assert plan(tmp_path, config, *B200)["step_ms"] > 0
-    path = tmp_path / "run.toml"
-    unknown = script("import.py", "torchtitan", path)
-    assert unknown.returncode == 2 and "number of GPUs is not known; say --gpus N" in unknown.stderr
+    sentence = refused(tmp_path, "torchtitan", TITAN, name="run.toml")
+    assert "number of GPUs is not known; say --gpus N" in sentence
 
 
 def test_torchtitan_counts_embedding_and_output_as_layers_of_the_first_and_last_stage(tmp_path):
@@ -650,9 +647,8 @@ def test_nanotrons_yaml_is_read(tmp_path):
     assert "optimizer state there" in comments and "sliding_window_size 64" in comments
     assert "length: data_stages[1].sequence_length 4096: 2048 tokens a sequence are planned" in comments
     assert plan(tmp_path, config, *B200)["step_ms"] > 0
-    path = tmp_path / "run.yaml"
-    path.write_text(NANO.replace("pp_engine: 1f1b, ", ""))
-    assert read(script("import.py", "nanotron", path).stdout)[1]["schedule"]["name"] == "gpipe"  # its default
+    _, config = converted(tmp_path, "nanotron", NANO.replace("pp_engine: 1f1b, ", ""), name="run.yaml")
+    assert config["schedule"]["name"] == "gpipe"  # its default
 
 
 def test_a_key_with_a_space_keeps_its_value(tmp_path):
@@ -678,27 +674,24 @@ def test_nemos_yaml_is_read(tmp_path):
     assert "gradients are summed in" not in unset
     changed = NEMO.replace("num_nodes: 4, ", "").replace("granularity: full", "granularity: selective")
     changed = changed.replace("fast-swiglu", "fast-geglu").replace("betas:", "grad_sync_dtype: bf16, betas:")
-    path = tmp_path / "run.yaml"
-    path.write_text(changed + "  recompute_modules: [core_attn, layernorm]\n  fp8_params: true\n")
-    unknown = script("import.py", "nemo", path)
-    assert unknown.returncode == 2 and "number of GPUs is not known (--nnodes trainer.num_nodes)" in unknown.stderr
-    comments, config = read(script("import.py", "--gpus", "64", "nemo", path).stdout)
+    changed += "  recompute_modules: [core_attn, layernorm]\n  fp8_params: true\n"
+    sentence = refused(tmp_path, "nemo", changed, name="run.yaml")
+    assert "number of GPUs is not known (--nnodes trainer.num_nodes)" in sentence
+    comments, config = converted(tmp_path, "nemo", changed, "--gpus", "64", name="run.yaml")
     assert config["parallel"]["data"] == 8 and config["schedule"]["recompute"] == "pointwise"
     for sentence in ("says an unknown number of nodes of 8 GPUs", "model.activation fast-geglu: the gate is planned",
                      "model.optim.grad_sync_dtype bf16: gradients are summed in fp32", "fp8_params True: parameters"):
         assert sentence in comments
-    path.write_text(NEMO + "  teacher: {num_layers: 8}\n")
-    assert "model.teacher: distillation cannot be planned" in script("import.py", "nemo", path).stderr
+    sentence = refused(tmp_path, "nemo", NEMO + "  teacher: {num_layers: 8}\n", name="run.yaml")
+    assert "model.teacher: distillation cannot be planned" in sentence
 
 
 def test_sizes_come_from_a_model_where_the_input_has_none(tmp_path):
-    path = tmp_path / "recipe.yaml"
-    path.write_text(
-        "model: {tensor_model_parallel_size: 2, seq_length: 4096}\ntrain: {micro_batch_size: 1, global_batch_size: 64,"
-        " train_iters: 50}\n")
-    assert "say --model FILE with the sizes" in script("import.py", "--gpus", "8", "nemo", path).stderr
-    answer = script("import.py", "--gpus", "8", "--model", ROOT / "configs/llama3_8b.yaml", "nemo", path)
-    _, config = read(answer.stdout)
+    text = ("model: {tensor_model_parallel_size: 2, seq_length: 4096}\n"
+            "train: {micro_batch_size: 1, global_batch_size: 64, train_iters: 50}\n")
+    assert "say --model FILE with the sizes" in refused(tmp_path, "nemo", text, "--gpus", "8", name="recipe.yaml")
+    sizes = ("--gpus", "8", "--model", ROOT / "configs/llama3_8b.yaml")
+    _, config = converted(tmp_path, "nemo", text, *sizes, name="recipe.yaml")
     assert (config["model"]["hidden"], config["model"]["seq_len"], config["parallel"]["data"]) == (4096, 4096, 4)
 
 
