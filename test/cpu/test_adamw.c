@@ -78,9 +78,7 @@ static Reference reference_make(Op *op, const State *s) {
 
 static void assert_weights(Op *op, State *s, const Reference *r) {
     for (int t = 0; t < TENSORS; t++) {
-        float *master = s->master[t].data;
-        for (int64_t i = 0; i < COUNTS[t]; i++) s->master[t].value[i] = (double)master[i];
-        op_near("weight", s->master[t].value, r->w[t], COUNTS[t], 1e-6, 0.5);
+        op_near("weight", op_read(op, &s->master[t]), r->w[t], COUNTS[t], 1e-6, 0.5);
         if (op->backend->precision == PRECISION_BF16)
             op_near("bf16", op_read(op, &s->weight[t]), s->master[t].value, COUNTS[t], 0x1.01p-8, 0.0);
     }

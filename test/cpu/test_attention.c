@@ -17,7 +17,6 @@ static const Sizes SIZES[] = {
     {2, 300, 2, 1, 24, 40},  {1, 900, 1, 1, 8, 300},   {3, 530, 2, 2, 33, 7},    {2, 17, 4, 2, 6, FULL},
     {1, 65, 3, 1, 40, FULL}, {1, 530, 1, 1, 96, FULL}, {3, 128, 2, 2, 33, FULL},
 };
-enum { SIZES_COUNT = sizeof SIZES / sizeof *SIZES };
 
 static AttentionShape shape_of(const Sizes *s, int mode) {
     AttentionShape shape = {.batch = s->batch, .seq = s->seq, .heads = s->heads, .kv_heads = s->kv_heads};
@@ -167,10 +166,8 @@ static void check_attention(int precision, const Sizes *s, int mode, double spre
 }
 
 TEST(every_mode_agrees_with_float64) {
-    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
-        for (int i = 0; i < SIZES_COUNT; i++)
-            for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH; mode++)
-                check_attention(precision, &SIZES[i], mode, 1.0);
+    EACH_CASE (precision, each, SIZES)
+        for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH; mode++) check_attention(precision, each, mode, 1.0);
 }
 
 // Scores of some hundreds: exp overflows unless the maximum is subtracted, even if it grows from chunk to chunk.
@@ -221,7 +218,7 @@ static int64_t run(Op *op, const void *shape, unsigned char *out) {
 TEST(bits_do_not_depend_on_threads) {
     static const Sizes shapes[] = {
         {1, 1, 1, 1, 6, 0}, {2, 100, 6, 3, 40, 0}, {1, 513, 2, 1, 64, 0}, {3, 70, 1, 1, 96, 0}, {2, 300, 4, 2, 16, 60}};
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) op_same_for_any_threads(run, &shapes[i], 16 << 20);
+    EACH_ROW (each, shapes) op_same_for_any_threads(run, each, 16 << 20);
 }
 
 TEST(scratch_grows_linearly_in_the_sequence) {

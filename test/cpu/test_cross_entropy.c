@@ -16,7 +16,7 @@ static const Shape SHAPES[] = {
     {5, 33, 3, 16, 3.0, 1e-2f},    {2, 50257, 1, 50304, 5.0, 1e-4f},
     {4, 768, 2, 384, 10.0, 1e-4f},
 };
-enum { SHAPE_CASES = sizeof SHAPES / sizeof *SHAPES, MAX_RANKS = 4 };
+enum { MAX_RANKS = 4 };
 
 static int64_t rank_first(const Shape *s, int64_t rank) {
     return rank * s->width < s->vocab ? rank * s->width : s->vocab;
@@ -126,8 +126,7 @@ TEST(a_row_without_a_target_has_no_loss_and_no_gradient) {
 }
 
 TEST(loss_and_gradient_agree_with_float64) {
-    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
-        for (int i = 0; i < SHAPE_CASES; i++) check(precision, &SHAPES[i]);
+    EACH_CASE (precision, each, SHAPES) check(precision, each);
 }
 
 // Evaluations use a scale of zero.
@@ -212,5 +211,5 @@ static int64_t run(Op *op, const void *shape, unsigned char *out) {
 }
 
 TEST(bits_do_not_depend_on_threads) {
-    for (int i = 0; i < SHAPE_CASES; i++) op_same_for_any_threads(run, &SHAPES[i], 1 << 20);
+    EACH_ROW (each, SHAPES) op_same_for_any_threads(run, each, 1 << 20);
 }

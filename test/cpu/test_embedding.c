@@ -10,7 +10,6 @@ static const Shape SHAPES[] = {
     {1, 1, 1, 1, 0, 1, true},        {5, 3, 7, 10, 0, 10, true},     {5, 3, 33, 10, 4, 3, false},
     {64, 4, 768, 257, 0, 257, true}, {300, 2, 1000, 5, 0, 5, false}, {9, 2, 2500, 30, 10, 20, true},
 };
-enum { SHAPE_CASES = sizeof SHAPES / sizeof *SHAPES };
 
 static int32_t *tokens(Op *op, const Shape *s) {
     int64_t rows = s->positions * s->batch;
@@ -38,9 +37,8 @@ static void check_forward(int precision, const Shape *s, int64_t document) {
 }
 
 TEST(forward_adds_token_and_position) {
-    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
-        for (int i = 0; i < SHAPE_CASES; i++)
-            for (int64_t document = 0; document < 4; document += 3) check_forward(precision, &SHAPES[i], document);
+    EACH_CASE (precision, each, SHAPES)
+        for (int64_t document = 0; document < 4; document += 3) check_forward(precision, each, document);
 }
 
 // The promise is exact: fp32 sums in row order. So the reference adds floats, and bits are compared. With documents,
@@ -70,8 +68,6 @@ static void check_backward(int precision, const Shape *s, int threads, int64_t d
 }
 
 TEST(gradient_adds_in_row_order_for_any_threads) {
-    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
-        for (int i = 0; i < SHAPE_CASES; i++)
-            for (int threads = 1; threads <= 3; threads++)
-                check_backward(precision, &SHAPES[i], threads, 3 * (threads - 1));
+    EACH_CASE (precision, each, SHAPES)
+        for (int threads = 1; threads <= 3; threads++) check_backward(precision, each, threads, 3 * (threads - 1));
 }

@@ -17,8 +17,7 @@ static void check_logits(int precision, int64_t rows, int64_t hidden, int64_t ex
     for (int64_t i = 0; i < rows * experts; i++)
         for (int64_t k = 0; k < hidden; k++)
             want[i] += x.value[i / experts * hidden + k] * w.value[i % experts * hidden + k];
-    for (int64_t i = 0; i < rows * experts; i++) logits.value[i] = (double)((float *)logits.data)[i];
-    op_near("logits", logits.value, want, rows * experts, 2e-6, sqrt((double)hidden));
+    op_near("logits", op_read(&op, &logits), want, rows * experts, 2e-6, sqrt((double)hidden));
     float *one = op_poison(&op, experts * 4);
     for (int64_t r = 0; r < rows; r++) {
         const char *from = (const char *)x.data + r * hidden * op.backend->element;
@@ -99,7 +98,6 @@ static const RouteShape ROUTES[] = {
     {256, 8, true, true, 2.5, 8, 4}, {160, 8, true, true, 1, 1, 1},    {33, 3, true, false, 1, 1, 1},
     {12, 4, true, true, 2.5, 12, 5}, {300, 2, false, true, 1, 3, 2},
 };
-enum { ROUTE_CASES = sizeof ROUTES / sizeof *ROUTES };
 
 typedef struct Route {
     Operand logits, bias, weights;
@@ -113,7 +111,7 @@ static Route route(Op *op, const RouteShape *s, int64_t rows, bool biased) {
     r.chosen = op_poison(op, rows * s->chosen * 4);
     r.with = biased ? r.bias.data : NULL;
     op->backend->route_forward(op->backend, r.chosen, r.weights.data, r.logits.data, r.with, rows, s);
-    for (int64_t i = 0; i < rows * s->chosen; i++) r.weights.value[i] = (double)((float *)r.weights.data)[i];
+    op_read(op, &r.weights);
     return r;
 }
 
@@ -129,10 +127,10 @@ static void check_route(const RouteShape *s, int64_t rows, bool biased) {
 }
 
 TEST(routes_and_weights_agree_with_float64) {
-    for (int i = 0; i < ROUTE_CASES; i++)
+    EACH_ROW (each, ROUTES)
         for (int biased = 0; biased < 2; biased++) {
-            check_route(&ROUTES[i], 1, biased);
-            check_route(&ROUTES[i], 77, biased);
+            check_route(each, 1, biased);
+            check_route(each, 77, biased);
         }
 }
 
@@ -168,8 +166,7 @@ TEST(of_equal_scores_the_lower_index_is_chosen) {
 }
 
 TEST(a_nan_makes_the_weights_of_its_row_nan) {
-    for (int i = 0; i < ROUTE_CASES; i++) {
-        const RouteShape *s = &ROUTES[i];
+    EACH_ROW (s, ROUTES) {
         AutoOp op = op_start(PRECISION_FP32, 1);
         float *logits = op_hold(&op, 2 * s->experts * 4), *weights = op_hold(&op, 2 * s->chosen * 4);
         int32_t *chosen = op_poison(&op, 2 * s->chosen * 4);
@@ -228,18 +225,16 @@ static void check_route_backward(int precision, const RouteShape *s, int64_t row
 }
 
 TEST(router_gradients_agree_with_differences) {
-    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
-        for (int i = 0; i < ROUTE_CASES; i++)
-            for (int shared = 0; shared < 2; shared++) {
-                check_route_backward(precision, &ROUTES[i], 3, shared, 0);
-                check_route_backward(precision, &ROUTES[i], 3, shared, 0.05);
-            }
+    EACH_CASE (precision, each, ROUTES)
+        for (int shared = 0; shared < 2; shared++) {
+            check_route_backward(precision, each, 3, shared, 0);
+            check_route_backward(precision, each, 3, shared, 0.05);
+        }
 }
 
 TEST(the_balance_loss_is_the_sum_over_all_scores) {
     enum { ROWS = 37 };
-    for (int i = 0; i < ROUTE_CASES; i++) {
-        const RouteShape *s = &ROUTES[i];
+    EACH_ROW (s, ROUTES) {
         AutoOp op = op_start(PRECISION_FP32, 2);
         Route r = route(&op, s, ROWS, false);
         Operand share = op_gradient(&op, s->experts, 6, 1);
@@ -304,9 +299,8 @@ static void check_order(int precision, const RouteShape *s, int64_t rows, int64_
 
 TEST(rows_are_counted_and_ordered_by_expert_and_back) {
     static const int64_t sizes[][3] = {{1, 1, 2}, {64, 4, 8}, {129, 3, 34}, {1000, 7, 64}};
-    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
-        for (int i = 0; i < ROUTE_CASES; i++)
-            for (int n = 0; n < 4; n++) check_order(precision, &ROUTES[i], sizes[n][0], sizes[n][1], sizes[n][2]);
+    EACH_CASE (precision, each, ROUTES)
+        for (int n = 0; n < 4; n++) check_order(precision, each, sizes[n][0], sizes[n][1], sizes[n][2]);
 }
 
 // In fp32 another order gives another sum; in bf16 each sum of two rounds to 256, and the sum of all to 258.
@@ -335,7 +329,7 @@ typedef struct Grouped {
 } Grouped;
 
 static const Grouped GROUPS[] = {{1, 8, 16, 5}, {5, 40, 72, 9}, {8, 64, 33, 70}, {3, 264, 400, 130}};
-enum { GROUP_CASES = sizeof GROUPS / sizeof *GROUPS, MOST_GROUPED = 16 };
+enum { MOST_GROUPED = 16 };
 
 // Every third expert has no rows.
 static void rows_of(const Grouped *g, int64_t *first) {
@@ -387,8 +381,7 @@ static void check_products(int precision, const Grouped *g) {
 }
 
 TEST(grouped_products_agree_with_float64) {
-    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
-        for (int i = 0; i < GROUP_CASES; i++) check_products(precision, &GROUPS[i]);
+    EACH_CASE (precision, each, GROUPS) check_products(precision, each);
 }
 
 // Every row has the bits that it has alone, and among any other rows; `y` and `dx` of a whole cut into single experts'
@@ -414,8 +407,7 @@ static void check_alone(int precision, const Grouped *g) {
 }
 
 TEST(a_row_has_the_same_bits_among_any_other_rows) {
-    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
-        for (int i = 0; i < GROUP_CASES; i++) check_alone(precision, &GROUPS[i]);
+    EACH_CASE (precision, each, GROUPS) check_alone(precision, each);
 }
 
 // --- threads
@@ -441,6 +433,6 @@ static int64_t run_products(Op *op, const void *shape, unsigned char *out) {
 }
 
 TEST(bits_do_not_depend_on_threads) {
-    for (int i = 0; i < ROUTE_CASES; i++) op_same_for_any_threads(run_route, &ROUTES[i], 4 << 20);
-    for (int i = 0; i < GROUP_CASES; i++) op_same_for_any_threads(run_products, &GROUPS[i], 8 << 20);
+    EACH_ROW (each, ROUTES) op_same_for_any_threads(run_route, each, 4 << 20);
+    EACH_ROW (each, GROUPS) op_same_for_any_threads(run_products, each, 8 << 20);
 }

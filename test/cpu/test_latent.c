@@ -2,7 +2,7 @@
 #include "op_check.h"
 
 static const LatentShape SHAPES[] = {{0, 0, 1, 4, 2, 3, 1.0}, {0, 0, 3, 10, 6, 12, 1.25}, {0, 0, 5, 32, 16, 48, 0.5}};
-enum { CASES = sizeof SHAPES / sizeof *SHAPES, ROWS = 37 };
+enum { ROWS = 37 };
 
 static int64_t pair(int64_t i, int64_t width) { return i < width / 2 ? 2 * i : 2 * (i - width / 2) + 1; }
 
@@ -55,11 +55,9 @@ static void check_split(int precision, const LatentShape *s, int threads) {
 }
 
 TEST(heads_are_joined_as_defined) {
-    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
-        for (int i = 0; i < CASES; i++) check_join(precision, &SHAPES[i], 2);
+    EACH_CASE (precision, each, SHAPES) check_join(precision, each, 2);
 }
 
 TEST(gradients_of_heads_are_split_as_defined) {
-    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
-        for (int i = 0; i < CASES; i++) check_split(precision, &SHAPES[i], 2);
+    EACH_CASE (precision, each, SHAPES) check_split(precision, each, 2);
 }

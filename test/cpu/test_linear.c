@@ -58,8 +58,8 @@ static void check_product(int64_t m, int64_t n, int64_t k, int form) {
 TEST(products_of_every_kind_agree_with_float64) {
     static const int64_t shapes[][3] = {{1, 1, 1},   {1, 48, 64},  {7, 5, 3},     {8, 48, 16},  {9, 49, 17},
                                         {64, 64, 1}, {65, 97, 70}, {257, 33, 40}, {37, 385, 9}, {13, 80, 513}};
-    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
-        for (int form = 0; form < 16; form++) check_product(shapes[s][0], shapes[s][1], shapes[s][2], form);
+    EACH_ROW (each, shapes)
+        for (int form = 0; form < 16; form++) check_product((*each)[0], (*each)[1], (*each)[2], form);
 }
 
 TEST(nothing_is_written_beside_the_product) {
@@ -67,9 +67,8 @@ TEST(nothing_is_written_beside_the_product) {
     AutoOp op = op_start(PRECISION_FP32, 1);
     Operand a = op_operand(&op, M * K, 1, 0, 1), b = op_operand(&op, K * N, 2, 0, 1);
     float *c = op_poison(&op, (M + 1) * STRIDE * 4);
-    cpu_gemm(cpu_scratch(op.backend, CPU_GEMM_WORKSPACE), M, N, K,
-             (CpuOperand){a.data, K, false, false, NULL}, (CpuOperand){b.data, N, false, false, NULL}, false, c,
-             STRIDE);
+    cpu_gemm(cpu_scratch(op.backend, CPU_GEMM_WORKSPACE), M, N, K, (CpuOperand){a.data, K, false, false, NULL},
+             (CpuOperand){b.data, N, false, false, NULL}, false, c, STRIDE);
     for (int64_t i = 0; i <= M; i++)
         for (int64_t j = 0; j < STRIDE; j++) assert_int_equal(isnan(c[i * STRIDE + j]) != 0, i == M || j >= N);
 }
@@ -234,8 +233,7 @@ TEST(layers_agree_with_float64) {
         {17, 33, 49, true, true},    {64, 96, 96, true, false},  {65, 97, 193, true, true},
         {256, 40, 770, true, true},  {300, 770, 40, true, true}, {513, 129, 385, false, false},
         {130, 520, 260, true, true}, {700, 8, 8, true, true},    {2, 300, 1000, true, true}};
-    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
-        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_layer(precision, &shapes[i]);
+    EACH_CASE (precision, each, shapes) check_layer(precision, each);
 }
 
 static int64_t run(Op *op, const void *shape, unsigned char *out) {
@@ -246,7 +244,7 @@ static int64_t run(Op *op, const void *shape, unsigned char *out) {
 TEST(bits_do_not_depend_on_threads) {
     static const Shape shapes[] = {
         {1, 40, 3, true, true}, {256, 768, 768, true, true}, {100, 3072, 70, true, true}, {2100, 65, 130, true, false}};
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) op_same_for_any_threads(run, &shapes[i], 16 << 20);
+    EACH_ROW (each, shapes) op_same_for_any_threads(run, each, 16 << 20);
 }
 
 // --- the functions inside

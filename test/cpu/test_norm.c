@@ -115,13 +115,12 @@ static void check_backward(int precision, const Shape *s) {
 
 static void every_shape(void (*check)(int, const Shape *), int64_t most) {
     static const int64_t rows[] = {1, 5, 64, 131}, cols[] = {1, 7, 16, 33, 768, 1000};
-    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
-        for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
-            for (size_t c = 0; c < sizeof cols / sizeof *cols; c++)
-                for (int kind = 0; kind < 4; kind++) {
-                    Shape s = {rows[r], cols[c], kind & 1, kind & 2, 0.25};
-                    if (s.rows * s.cols * s.cols <= most) check(precision, &s);
-                }
+    EACH_CASE (precision, r, rows)
+        EACH_ROW (c, cols)
+            for (int kind = 0; kind < 4; kind++) {
+                Shape s = {*r, *c, kind & 1, kind & 2, 0.25};
+                if (s.rows * s.cols * s.cols <= most) check(precision, &s);
+            }
 }
 
 TEST(forward_agrees_with_float64) { every_shape(check_forward, 1 << 30); }
@@ -142,7 +141,7 @@ static int64_t run(Op *op, const void *shape, unsigned char *out) {
 
 TEST(bits_do_not_depend_on_threads) {
     static const Shape shapes[] = {{1, 33, true, true, 0.1}, {256, 768, true, true, 0.1}, {1000, 7, false, true, 0.1}};
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) op_same_for_any_threads(run, &shapes[i], 4 << 20);
+    EACH_ROW (each, shapes) op_same_for_any_threads(run, each, 4 << 20);
 }
 
 // Rows are seldom summed out of order, so only many rows and repetitions catch sums in the order of arrival.
@@ -224,8 +223,7 @@ static void check_heads(int precision, const AttentionShape *s) {
 }
 
 TEST(heads_are_normalized_one_by_one) {
-    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
-        for (size_t i = 0; i < sizeof HEADS / sizeof *HEADS; i++) check_heads(precision, &HEADS[i]);
+    EACH_CASE (precision, each, HEADS) check_heads(precision, each);
 }
 
 static int64_t run_heads(Op *op, const void *shape, unsigned char *out) {
@@ -234,5 +232,5 @@ static int64_t run_heads(Op *op, const void *shape, unsigned char *out) {
 }
 
 TEST(bits_of_heads_do_not_depend_on_threads) {
-    for (size_t i = 0; i < sizeof HEADS / sizeof *HEADS; i++) op_same_for_any_threads(run_heads, &HEADS[i], 4 << 20);
+    EACH_ROW (each, HEADS) op_same_for_any_threads(run_heads, each, 4 << 20);
 }

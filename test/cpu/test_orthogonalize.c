@@ -71,9 +71,9 @@ static void check(int precision, const Matrix *s) {
 }
 
 TEST(orthogonalize_agrees_with_float64) {
-    for (int i = 0; i < SIZE_COUNT; i++) {
-        check(PRECISION_FP32, &SIZES[i]);
-        check(PRECISION_BF16, &SIZES[i]);
+    EACH_ROW (each, SIZES) {
+        check(PRECISION_FP32, each);
+        check(PRECISION_BF16, each);
     }
 }
 

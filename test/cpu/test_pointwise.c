@@ -2,7 +2,6 @@
 #include "op_check.h"
 
 static const int64_t COUNTS[] = {1, 7, 33, 768, 1000, 1024, 5000};
-enum { COUNT_CASES = sizeof COUNTS / sizeof *COUNTS };
 
 // place: 0: separate output; 1: in x; 2: in y. Combining in place is promised.
 static void check_combine(int precision, int64_t count, int place, double a, double b) {
@@ -16,23 +15,21 @@ static void check_combine(int precision, int64_t count, int place, double a, dou
 }
 
 TEST(combine_agrees_and_works_in_place) {
-    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
-        for (int i = 0; i < COUNT_CASES; i++)
-            for (int place = 0; place < 3; place++) {
-                check_combine(precision, COUNTS[i], place, 1, 1);
-                check_combine(precision, COUNTS[i], place, 3.4445, -4.775);
-            }
+    EACH_CASE (precision, each, COUNTS)
+        for (int place = 0; place < 3; place++) {
+            check_combine(precision, *each, place, 1, 1);
+            check_combine(precision, *each, place, 3.4445, -4.775);
+        }
 }
 
 TEST(accumulate_adds_floats_in_both_precisions) {
-    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
-        for (int i = 0; i < COUNT_CASES; i++) {
-            AutoOp op = op_start(precision, 3);
-            Operand to = op_gradient(&op, COUNTS[i], 1, 1.0), from = op_gradient(&op, COUNTS[i], 2, 1.0);
-            op.backend->accumulate(op.backend, to.data, from.data, COUNTS[i]);
-            for (int64_t k = 0; k < COUNTS[i]; k++)
-                assert_true(((float *)to.data)[k] == (float)to.value[k] + (float)from.value[k]);
-        }
+    EACH_CASE (precision, each, COUNTS) {
+        AutoOp op = op_start(precision, 3);
+        Operand to = op_gradient(&op, *each, 1, 1.0), from = op_gradient(&op, *each, 2, 1.0);
+        op.backend->accumulate(op.backend, to.data, from.data, *each);
+        for (int64_t k = 0; k < *each; k++)
+            assert_true(((float *)to.data)[k] == (float)to.value[k] + (float)from.value[k]);
+    }
 }
 
 // --- SwiGLU
@@ -69,7 +66,7 @@ static void check_swiglu(int precision, int64_t rows, int64_t ffn, bool scaled) 
     Operand dout = op_operand(&op, rows * ffn, 2, 0.0, 1.0), din = op_output(&op, rows * 2 * ffn);
     Operand scale = op_gradient(&op, rows, 3, 1.0), dscale = op_blank(&op, rows, sizeof(float));
     double *want = op_hold(&op, rows * ffn * 8), *slope = op_hold(&op, rows * 2 * ffn * 8);
-    double *wanted = op_hold(&op, rows * 8), *got = op_hold(&op, rows * 8);
+    double *wanted = op_hold(&op, rows * 8);
     void *by = scaled ? scale.data : NULL;
     b->swiglu_forward(b, factor_plain(out.data), in.data, by, rows, ffn);
     b->swiglu_backward(b, factor_plain(din.data), scaled ? dscale.data : NULL, dout.data, in.data, by, rows, ffn);
@@ -77,7 +74,6 @@ static void check_swiglu(int precision, int64_t rows, int64_t ffn, bool scaled) 
         double factor = scaled ? scale.value[row] : 1.0;
         Scaled s = {in.value + row * 2 * ffn, dout.value + row * ffn, factor, ffn};
         wanted[row] = op_slope(scaled_loss, &s, &s.scale);
-        got[row] = (double)((float *)dscale.data)[row];
         for (int64_t i = 0; i < ffn; i++) {
             int64_t at = row * 2 * ffn + i;
             Gated g = {in.value[at], in.value[at + ffn], dout.value[row * ffn + i] * factor};
@@ -88,16 +84,15 @@ static void check_swiglu(int precision, int64_t rows, int64_t ffn, bool scaled) 
     }
     op_near("swiglu", op_read(&op, &out), want, rows * ffn, op_bound(&op), 1e-2);
     op_near("its backward", op_read(&op, &din), slope, rows * 2 * ffn, op_bound(&op), 0.1);
-    if (scaled) op_near("gradient of the scale", got, wanted, rows, 1e-5, sqrt((double)ffn));
+    if (scaled) op_near("gradient of the scale", op_read(&op, &dscale), wanted, rows, 1e-5, sqrt((double)ffn));
 }
 
 TEST(swiglu_and_the_gradient_of_its_scale_agree_with_float64) {
-    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
-        for (int i = 0; i < COUNT_CASES; i++)
-            for (int rows = 1; rows <= 5; rows += 4) {
-                check_swiglu(precision, rows, COUNTS[i], false);
-                check_swiglu(precision, rows, COUNTS[i], true);
-            }
+    EACH_CASE (precision, each, COUNTS)
+        for (int rows = 1; rows <= 5; rows += 4) {
+            check_swiglu(precision, rows, *each, false);
+            check_swiglu(precision, rows, *each, true);
+        }
 }
 
 // For large positive or negative gates, exp is 0 or infinite, and silu is the gate itself or 0.
@@ -203,14 +198,13 @@ static const AttentionShape ROPE_SHAPES[] = {
 };
 
 TEST(rope_agrees_with_float64) {
-    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
-        for (size_t i = 0; i < sizeof ROPE_SHAPES / sizeof *ROPE_SHAPES; i++)
-            for (int direction = -1; direction <= 1; direction += 2) {
-                int64_t width = ROPE_SHAPES[i].head_dim, half = width % 4 == 0 ? width / 2 : 2;
-                check_rope(precision, &ROPE_SHAPES[i], width, direction, 1.0, 0);
-                check_rope(precision, &ROPE_SHAPES[i], width, direction, 1.25, 50);
-                check_rope(precision, &ROPE_SHAPES[i], half, direction, 1.25, 50); // the rest of a head stays
-            }
+    EACH_CASE (precision, each, ROPE_SHAPES)
+        for (int direction = -1; direction <= 1; direction += 2) {
+            int64_t width = each->head_dim, half = width % 4 == 0 ? width / 2 : 2;
+            check_rope(precision, each, width, direction, 1.0, 0);
+            check_rope(precision, each, width, direction, 1.25, 50);
+            check_rope(precision, each, half, direction, 1.25, 50); // the rest of a head stays
+        }
 }
 
 // --- threads
@@ -239,5 +233,5 @@ static int64_t run(Op *op, const void *shape, unsigned char *out) {
 
 TEST(bits_do_not_depend_on_threads) {
     static const Size sizes[] = {{1, 7}, {3, 1000}, {129, 1025}};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) op_same_for_any_threads(run, &sizes[i], 8 << 20);
+    EACH_ROW (each, sizes) op_same_for_any_threads(run, each, 8 << 20);
 }

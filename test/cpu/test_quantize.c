@@ -56,9 +56,9 @@ TEST(bytes_are_those_of_float8) {
                    {0x1p-9f, 0x01, 0x18}, {0x1p-10f, 0x00, 0x14}, {0x1.8p-9f, 0x02, 0x1a}, {0x1p-16f, 0x00, 0x01},
                    {1.0625f, 0x38, 0x3c}, {1.1875f, 0x3a, 0x3d},  {1.125f, 0x39, 0x3c},    {1.375f, 0x3b, 0x3e},
                    {-0.3f, 0xaa, 0xb5},   {-0.0f, 0x80, 0x80}};
-    for (size_t i = 0; i < sizeof written / sizeof *written; i++) {
-        assert_int_equal(fp8_from_float(written[i].x, FP8_E4M3), written[i].e4m3);
-        assert_int_equal(fp8_from_float(written[i].x, FP8_E5M2), written[i].e5m2);
+    EACH_ROW (each, written) {
+        assert_int_equal(fp8_from_float(each->x, FP8_E4M3), each->e4m3);
+        assert_int_equal(fp8_from_float(each->x, FP8_E5M2), each->e5m2);
     }
 }
 
@@ -146,12 +146,11 @@ static void check_case(const Case *c) {
 }
 
 static const Case CASES[] = {{16, 16, 0, false}, {48, 272, 0, false}, {144, 160, 0, true}, {256, 128, 0, true}};
-enum { CASE_COUNT = sizeof CASES / sizeof *CASES };
 
 TEST(matrices_follow_the_rule_in_every_kind) {
-    for (int i = 0; i < CASE_COUNT; i++)
+    EACH_ROW (each, CASES)
         for (int kind = FACTOR_E4M3; kind <= FACTOR_ROWS_32; kind++) {
-            Case c = CASES[i];
+            Case c = *each;
             c.kind = kind;
             check_case(&c);
         }
@@ -166,8 +165,8 @@ static void assert_same_scales(const Factor *a, const Factor *b, int64_t rows, i
 // Transposing a quantized matrix gives the quantized transpose of its values in bf16.
 TEST(eight_bits_are_transposed_as_their_values_in_bf16_are) {
     for (int kind = FACTOR_ROWS_128; kind <= FACTOR_ROWS_32; kind += FACTOR_ROWS_32 - FACTOR_ROWS_128)
-        for (int i = 0; i < CASE_COUNT; i++) {
-            Case c = {CASES[i].rows, CASES[i].cols, kind, false}, across = {c.rows, c.cols, kind, true};
+        EACH_ROW (each, CASES) {
+            Case c = {each->rows, each->cols, kind, false}, across = {c.rows, c.cols, kind, true};
             AutoOp op = op_start(PRECISION_BF16, 3);
             Operand x = matrix(&op, c.rows * c.cols), values = op_output(&op, c.rows * c.cols);
             Made m = make(&op, &c, x.data), got;
@@ -190,8 +189,8 @@ TEST(eight_bits_are_transposed_as_their_values_in_bf16_are) {
 // A transpose that is given the matrix's scale equals one that finds the scale, and does not search for it again.
 TEST(a_transpose_reads_the_scale_that_was_found) {
     for (int kind = FACTOR_E4M3; kind <= FACTOR_E5M2; kind++)
-        for (int i = 0; i < CASE_COUNT; i++) {
-            Case c = {CASES[i].rows, CASES[i].cols, kind, false}, across = {c.rows, c.cols, kind, true};
+        EACH_ROW (each, CASES) {
+            Case c = {each->rows, each->cols, kind, false}, across = {c.rows, c.cols, kind, true};
             AutoOp op = op_start(PRECISION_BF16, 3);
             Operand x = matrix(&op, c.rows * c.cols);
             Made m = make(&op, &c, x.data), want = make(&op, &across, x.data);
@@ -210,8 +209,8 @@ TEST(a_transpose_reads_the_scale_that_was_found) {
 TEST(gathered_operands_are_the_operand_of_all_rows) {
     enum { RANKS = 4 };
     for (int kind = FACTOR_ROWS_128; kind <= FACTOR_ROWS_32; kind += FACTOR_ROWS_32 - FACTOR_ROWS_128)
-        for (int i = 0; i < CASE_COUNT; i++) {
-            Case all = {CASES[i].rows, CASES[i].cols, kind, false}, part = {all.rows / RANKS, all.cols, kind, false};
+        EACH_ROW (each, CASES) {
+            Case all = {each->rows, each->cols, kind, false}, part = {all.rows / RANKS, all.cols, kind, false};
             AutoOp op = op_start(PRECISION_BF16, 3);
             Operand x = matrix(&op, all.rows * all.cols);
             Made want = make(&op, &all, x.data);

@@ -155,10 +155,9 @@ TEST(linear_layers_agree_with_the_cpu) {
     static const int64_t shapes[][3] = {{1, 8, 8},       {64, 64, 64},     {128, 256, 1024},
                                         {7, 5, 3},       {33, 65, 129},    {200, 96, 288},
                                         {256, 512, 257}, {512, 768, 2304}, {100, 1000, 24}};
-    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
-        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
-            for (int form = 0; form < 4; form++)
-                check_linear(precision, shapes[s][0], shapes[s][1], shapes[s][2], form & 1, form & 2);
+    EACH_CASE (precision, each, shapes)
+        for (int form = 0; form < 4; form++)
+            check_linear(precision, (*each)[0], (*each)[1], (*each)[2], form & 1, form & 2);
 }
 
 // Counts the numbers of two arrays that differ, and fails if any two differ by more than their last bit of bf16.
@@ -267,8 +266,8 @@ TEST(flash_leaves_out_the_zeros_behind_values) {
 TEST(flash_in_several_calls_agrees_with_the_cpu) {
     NEEDS_GPU();
     static const int64_t shapes[][3] = {{32, 64, 64}, {1, 2048, 1024}};
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        AttentionShape s = {.batch = shapes[i][0], .heads = shapes[i][1], .kv_heads = shapes[i][2]};
+    EACH_ROW (each, shapes) {
+        AttentionShape s = {.batch = (*each)[0], .heads = (*each)[1], .kv_heads = (*each)[2]};
         s.seq = 16, s.head_dim = 8, s.mode = ATTENTION_FLASH, s.deterministic = DETERMINISTIC_AUTO;
         check_attention(PRECISION_BF16, &s);
         s.first = 24;
@@ -302,19 +301,18 @@ TEST(attention_agrees_with_the_cpu_in_every_mode) {
     NEEDS_GPU();
     static const int64_t shapes[][5] = {{1, 64, 2, 2, 64},  {2, 33, 3, 3, 24}, {1, 17, 4, 1, 40},
                                         {2, 128, 4, 2, 64}, {3, 96, 4, 4, 96}, {2, 256, 8, 2, 128}};
-    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
-        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-            for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH; mode++)
-                for (int softmax = SOFTMAX_FUSED; softmax <= SOFTMAX_MEGATRON; softmax++) {
-                    const int64_t *d = shapes[i];
-                    AttentionShape s = {.batch = d[0], .seq = d[1], .heads = d[2], .kv_heads = d[3]};
-                    s.head_dim = d[4], s.mode = mode, s.softmax = softmax;
-                    check_attention(precision, &s);
-                    s.first = 31; // a range; the largest shape would take as long as all others
-                    if (s.seq < 256) check_attention(precision, &s);
-                    s.first = 0, s.full = true;
-                    check_attention(precision, &s);
-                }
+    EACH_CASE (precision, each, shapes)
+        for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH; mode++)
+            for (int softmax = SOFTMAX_FUSED; softmax <= SOFTMAX_MEGATRON; softmax++) {
+                const int64_t *d = *each;
+                AttentionShape s = {.batch = d[0], .seq = d[1], .heads = d[2], .kv_heads = d[3]};
+                s.head_dim = d[4], s.mode = mode, s.softmax = softmax;
+                check_attention(precision, &s);
+                s.first = 31; // a range; the largest shape would take as long as all others
+                if (s.seq < 256) check_attention(precision, &s);
+                s.first = 0, s.full = true;
+                check_attention(precision, &s);
+            }
 }
 
 // The same call twice gives the same bits.

@@ -8,6 +8,13 @@
 #include <math.h>
 #include <string.h>
 
+// Runs a statement for every row of a table, to which `each` points, and EACH_CASE also for both precisions.
+#define EACH_ROW(each, table)                                                                                          \
+    for (const __typeof__(*(table)) *each = (table); each < (table) + sizeof(table) / sizeof *(table); each++)
+#define EACH_CASE(precision, each, table)                                                                              \
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)                                     \
+        EACH_ROW (each, table)
+
 // A backend and all memory allocated for a test of it.
 typedef struct Op {
     Backend *backend;

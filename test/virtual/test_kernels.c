@@ -18,7 +18,6 @@ static double bound_of(int precision) {
 // --- norms at lengths that use each form: one, two and four pieces per thread, single elements, sums in scratch
 
 static const int64_t NORM_COLS[] = {2048, 8192, 9984, 16384, 1001, 5001, 32761};
-enum { NORM_COUNT = sizeof NORM_COLS / sizeof *NORM_COLS };
 
 typedef struct Norm {
     Operand x, delta, w, b, sum, out, dx, dw, db;
@@ -51,10 +50,9 @@ static void check_norm(int precision, int64_t rows, int64_t cols, bool layernorm
 }
 
 TEST(norms_agree_with_the_cpu_at_every_length) {
-    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
-        for (int i = 0; i < NORM_COUNT; i++)
-            for (int layernorm = 0; layernorm < 2; layernorm++)
-                check_norm(precision, NORM_COLS[i] > 4096 ? 5 : 23, NORM_COLS[i], layernorm);
+    EACH_CASE (precision, each, NORM_COLS)
+        for (int layernorm = 0; layernorm < 2; layernorm++)
+            check_norm(precision, *each > 4096 ? 5 : 23, *each, layernorm);
 }
 
 // --- 8-bit results: they must be the CPU's quantization of the kernel's own bf16 results
@@ -254,7 +252,6 @@ static const CudaScores SCORES[] = {
     {2, 33, 130, 97, 0.2f, NULL, 0},   {1, 5, 1000, 995, 1.0f, NULL, 0}, {1, 40, 2048, 2008, 0.1f, NULL, 0},
     {1, 2, 9000, 8998, 0.3f, NULL, 0}, {2, 16, 24, 3, 0.5f, NULL, 0},
 };
-enum { SCORES_COUNT = sizeof SCORES / sizeof *SCORES };
 
 static int64_t scores_count(const CudaScores *s) { return s->matrices * s->rows * s->cols; }
 
@@ -306,10 +303,8 @@ static void check_softmax(int precision, CudaScores scores, bool fused, bool in_
 }
 
 TEST(both_softmaxes_agree_with_float64) {
-    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
-        for (int i = 0; i < SCORES_COUNT; i++)
-            for (int form = 0; form < 8; form++)
-                check_softmax(precision, SCORES[i], form & 1, form & 2, form & 4 ? 20 : 0);
+    EACH_CASE (precision, each, SCORES)
+        for (int form = 0; form < 8; form++) check_softmax(precision, *each, form & 1, form & 2, form & 4 ? 20 : 0);
 }
 
 // --- bits do not depend on the order in which blocks and threads run, which is another at each launch
@@ -335,9 +330,9 @@ TEST(normals_have_the_bits_of_the_cpu) {
                  {17, 37, {0.02f, 7, (uint64_t)1 << 40, 3, 101}},
                  {5, 2050, {0.5f, (uint64_t)1 << 35, 9, ((uint64_t)1 << 33) + 2, 4099}}};
     AutoOp cpu = op_start(PRECISION_FP32, 2), gpu = on_kernels(PRECISION_FP32);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        int64_t rows = cases[i].rows, cols = cases[i].cols;
-        const NormalRows *draw = &cases[i].draw;
+    EACH_ROW (each, cases) {
+        int64_t rows = each->rows, cols = each->cols;
+        const NormalRows *draw = &each->draw;
         Operand want = op_output(&cpu, rows * cols), got = op_output(&gpu, rows * cols);
         cpu.backend->draw_normal(cpu.backend, want.data, rows, cols, draw);
         gpu.backend->draw_normal(gpu.backend, got.data, rows, cols, draw);
