@@ -17,7 +17,8 @@ static void llama_expert_tensors_(const ModelConfig *c, int64_t layer, TensorTab
     table_prefix(table, "model.layers.%lld.%s", (long long)layer, form->routed);
     table_matrix(table, LAYER_ROUTER, f > 0 ? c->experts : 0, h, SPLIT_NONE, "gate.weight")->shard_summed = true;
     if (c->router == ROUTER_SIGMOID)
-        table_buffer(table, LAYER_ROUTER_BIAS, f > 0 ? c->experts : 0, "gate.e_score_correction_bias");
+        table_vector(table, LAYER_ROUTER_BIAS, f > 0 ? c->experts : 0, INIT_ZERO, "gate.e_score_correction_bias")
+            ->buffer = true;
     for (int64_t n = 0; n < c->experts; n++) {
         table_prefix(table, "model.layers.%lld.%sexperts.%lld.", (long long)layer, form->routed, (long long)n);
         table_expert(table, n, n == 0 ? LAYER_EXPERTS : LAYER_NONE, f, h, INIT_NORMAL, form->matrix[0]);
@@ -35,8 +36,8 @@ static void llama_latent_tensors_(const ModelConfig *c, TensorTable *table) {
     TensorSpec *second =
         table_matrix(table, LAYER_NONE, kl + c->rope_dim, h, SPLIT_NONE, "self_attn.kv_a_proj_with_mqa.weight");
     second->head_summed = second->joined = true;
-    table_head_vector(table, LAYER_Q_NORM, ql, "self_attn.q_a_layernorm.weight");
-    table_head_vector(table, LAYER_K_NORM, kl, "self_attn.kv_a_layernorm.weight");
+    table_vector(table, LAYER_Q_NORM, ql, INIT_ONE, "self_attn.q_a_layernorm.weight")->head_summed = true;
+    table_vector(table, LAYER_K_NORM, kl, INIT_ONE, "self_attn.kv_a_layernorm.weight")->head_summed = true;
     table_matrix(table, LAYER_Q_UP, heads * c->head_dim, ql, SPLIT_ROWS, "self_attn.q_b_proj.weight");
     table_matrix(table, LAYER_KV_UP, heads * (c->nope_dim + c->v_dim), kl, SPLIT_ROWS, "self_attn.kv_b_proj.weight");
 }
@@ -59,8 +60,8 @@ static void llama_layer_tensors_(const ModelConfig *c, int64_t layer, TensorTabl
         table_bias(table, LAYER_NONE, kv, SPLIT_ROWS, "self_attn.v_proj.bias")->joined = true;
     }
     if (c->qk_norm) {
-        table_head_vector(table, LAYER_Q_NORM, c->head_dim, "self_attn.q_norm.weight");
-        table_head_vector(table, LAYER_K_NORM, c->head_dim, "self_attn.k_norm.weight");
+        table_vector(table, LAYER_Q_NORM, c->head_dim, INIT_ONE, "self_attn.q_norm.weight")->head_summed = true;
+        table_vector(table, LAYER_K_NORM, c->head_dim, INIT_ONE, "self_attn.k_norm.weight")->head_summed = true;
     }
     int64_t values = c->kv_lora > 0 ? c->heads * c->v_dim : q;
     table_matrix(table, LAYER_OUT, h, values, SPLIT_COLS, "self_attn.o_proj.weight");

@@ -45,7 +45,7 @@ void head_store_keys(const Head *h, const AttentionBackward *b) {
 }
 
 CpuOperand head_output(const Head *h, const void *out, int64_t position) {
-    return view_(h, out, out_width(h->shape), position, h->head * h->shape->head_dim);
+    return view_(h, out, h->shape->heads * h->shape->head_dim, position, h->head * h->shape->head_dim);
 }
 
 void head_store(const Head *h, CpuOperand to, const float *rows, int64_t count) {

@@ -29,8 +29,6 @@ static inline int64_t head_from(const Head *h, int64_t query) {
     return places == NULL ? 0 : h->shape->first + query - places[query * h->shape->batch + h->sequence];
 }
 
-static inline int64_t out_width(const AttentionShape *s) { return s->heads * s->head_dim; }
-
 // Return views of the queries and outputs of this head from `query` on, and of its keys and values from `key` on.
 CpuOperand head_query(const Head *h, const void *qkv, int64_t query);
 CpuOperand head_key(const Head *h, const void *qkv, int64_t key);

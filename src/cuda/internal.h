@@ -54,8 +54,6 @@ typedef struct CudaProduct {
 int cuda_matmul_create(CudaBackend *cuda, Error *err);
 void cuda_matmul_destroy(CudaBackend *cuda);
 
-// Queues a product. Returns 0, or -1 if cuBLASLt cannot run it; then nothing is queued and no failure is recorded.
-int cuda_product_try(CudaBackend *cuda, const CudaProduct *product);
 // Queues a product, and notes the failure if there is no kernel for it.
 void cuda_product(CudaBackend *cuda, const CudaProduct *product);
 

@@ -305,7 +305,8 @@ static cublasStatus_t multiply_(CudaBackend *cuda, const CudaProduct *p, MatmulP
                           p->c, plan->c, &plan->algorithm, matmul->workspace, CUDA_MATMUL_BYTES, cuda_compute(cuda));
 }
 
-int cuda_product_try(CudaBackend *cuda, const CudaProduct *p) {
+// Queues a product. Returns 0, or -1 if cuBLASLt cannot run it; then nothing is queued and no failure is recorded.
+static int product_try_(CudaBackend *cuda, const CudaProduct *p) {
     CudaMatmul *matmul = cuda->matmul;
     MatmulKey key = matmul_key_(cuda, p);
     auto known = matmul->plans.find(key);
@@ -322,7 +323,7 @@ int cuda_product_try(CudaBackend *cuda, const CudaProduct *p) {
 // --- products of a model
 
 void cuda_product(CudaBackend *cuda, const CudaProduct *product) {
-    if (cuda_product_try(cuda, product) == 0) return;
+    if (product_try_(cuda, product) == 0) return;
     cuda_note(cuda, cudaFree(NULL), "a matrix product"); // reports a lost GPU, which also makes products fail
     cuda_refuse(cuda, "cuBLASLt has no kernel for a matrix product of this model");
 }
@@ -359,7 +360,7 @@ static void matmul_product_(Backend *be, void *y, void *aux, Factor x, Factor w,
     fused.aux = gelu ? aux : NULL;
     if (gelu) fused.epilogue = bias != NULL ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     else if (bias != NULL) fused.epilogue = CUBLASLT_EPILOGUE_BIAS;
-    if (!(gelu && x.kind != FACTOR_PLAIN) && cuda_product_try(cuda, &fused) == 0) return;
+    if (!(gelu && x.kind != FACTOR_PLAIN) && product_try_(cuda, &fused) == 0) return;
     CudaProduct plain = matmul_forward_(gelu ? aux : y, x, w, blocks, in, out);
     cuda_product(cuda, &plain);
     for (int64_t i = 0; i < blocks->count; i++) {
@@ -390,7 +391,7 @@ void cuda_linear_backward_input(Backend *be, void *dx, const void *aux, Factor d
         fused.aux = const_cast<void *>(aux);
         fused.epilogue = CUBLASLT_EPILOGUE_DGELU;
     }
-    if (!(gelu && dy.kind != FACTOR_PLAIN) && cuda_product_try(cuda, &fused) == 0) return;
+    if (!(gelu && dy.kind != FACTOR_PLAIN) && product_try_(cuda, &fused) == 0) return;
     cuda_product(cuda, &plain);
     if (gelu) cuda_gelu_backward(be, dx, dx, aux, rows * in);
 }

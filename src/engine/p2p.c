@@ -11,6 +11,7 @@
 //             started 4    message 3 is expected; message 4 needs the buffer that still holds message 2
 #include "p2p.h"
 #include "base/alloc.h"
+#include "base/units.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -40,15 +41,11 @@ static int lane_of_(const Schedule *schedule, int g, P2pWay way) {
 }
 
 int p2p_lanes(const Schedule *schedule) {
-    int most = 0;
-    if (schedule->stages == 1) return 0;
+    int64_t lanes = 0;
     for (int g = 0; g + 1 < virtual_stages_(schedule); g++)
-        for (int way = 0; way < P2P_WAYS; way++) {
-            if (stage_of_(schedule, g) == stage_of_(schedule, g + 1)) continue;
-            int lane = lane_of_(schedule, g, (P2pWay)way);
-            if (lane >= most) most = lane + 1;
-        }
-    return most;
+        for (int way = 0; way < P2P_WAYS && stage_of_(schedule, g) != stage_of_(schedule, g + 1); way++)
+            lanes = max_i64(lanes, lane_of_(schedule, g, (P2pWay)way) + 1);
+    return (int)lanes;
 }
 
 int64_t p2p_bytes(const Schedule *schedule, int stage, int64_t message_bytes, int64_t page) {
@@ -124,7 +121,7 @@ int links_create(Links *links, Backend *be, const Schedule *schedule, int stage,
                  Comm *const *lanes, Error *err) {
     const int depth = schedule->edge_buffers;
     P2pLink *link;
-    *links = (Links){.be = be, .chunks = schedule->chunks, .edge_buffers = depth};
+    *links = (Links){.chunks = schedule->chunks, .edge_buffers = depth};
     for (int i = 0; (link = links_at(links, i)) != NULL; i++) {
         int chunk = i / (2 * P2P_WAYS), peer, theirs;
         P2pWay way = (P2pWay)(i / 2 % P2P_WAYS);

@@ -63,7 +63,6 @@ typedef struct ChunkLinks {
 } ChunkLinks;
 
 typedef struct Links {
-    Backend *be;
     int chunks;
     int edge_buffers; // buffers on each side of each link
     ChunkLinks chunk[STAGE_MOST_CHUNKS];

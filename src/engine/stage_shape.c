@@ -95,16 +95,14 @@ void stage_shape_like(StageShape *at, const StageShape *like, const Config *conf
 }
 
 char *stage_layers_text(const StageShape *at, char text[STAGE_LAYERS_TEXT]) {
-    int used = 0;
-    for (int c = 0; c < at->chunks; c++) {
+    for (int c = 0, used = 0; c < at->chunks; c++) {
         const StageChunk *chunk = &at->chunk[c];
-        char next[48];
-        const char *comma = c == 0 ? "" : ",";
+        char next[48] = "none";
         long long first = chunk->first_layer, last = first + chunk->layers - 1;
-        int wide = chunk->layers > 0 ? snprintf(next, sizeof next, "%s%lld-%lld", comma, first, last)
-                                     : snprintf(next, sizeof next, "%snone", comma);
-        bool fits = used + wide + 4 < STAGE_LAYERS_TEXT;
-        used += snprintf(text + used, (size_t)(STAGE_LAYERS_TEXT - used), "%s", fits ? next : "...");
+        if (chunk->layers > 0) snprintf(next, sizeof next, "%lld-%lld", first, last);
+        bool fits = used + (int)strlen(next) + (c > 0) + 4 < STAGE_LAYERS_TEXT;
+        used += snprintf(text + used, (size_t)(STAGE_LAYERS_TEXT - used), "%s%s", c > 0 && fits ? "," : "",
+                         fits ? next : "...");
         if (!fits) break;
     }
     return text;

@@ -65,11 +65,8 @@ static int trace_flush_(Trace *trace, Error *err) {
 
 static int64_t ns_(const Trace *trace, double seconds) { return llround((seconds - trace->zero) * 1e9); }
 
-// Writes integer nanoseconds exactly, as decimal microseconds (the format's unit), so adjacent events never overlap.
-static void write_us_(FILE *text, const char *key, int64_t ns) {
-    fprintf(text, ",\"%s\":%s%lld.%03lld", key, ns < 0 ? "-" : "", llabs((long long)ns) / 1000,
-            llabs((long long)ns) % 1000);
-}
+// The format's unit, with the nanoseconds as decimals: exact up to 100 days, so adjacent events never overlap.
+static double us_(int64_t ns) { return (double)ns / 1000; }
 
 // Writes the fields that all events begin with.
 static void begin_event_(Trace *trace, const char *phase, const char *name, int pid, int row, int64_t ns) {
@@ -77,8 +74,7 @@ static void begin_event_(Trace *trace, const char *phase, const char *name, int 
     trace->begun = true;
     fprintf(trace->text, "{\"ph\":\"%s\",\"name\":", phase);
     json_write_text(trace->text, name);
-    fprintf(trace->text, ",\"pid\":%d,\"tid\":%d", pid, row);
-    write_us_(trace->text, "ts", ns);
+    fprintf(trace->text, ",\"pid\":%d,\"tid\":%d,\"ts\":%.3f", pid, row, us_(ns));
 }
 
 static void trace_name_(Trace *trace, const char *what, const char *key, const char *name, int pid, int row) {
@@ -96,8 +92,7 @@ static void sort_index_(Trace *trace, int pid) {
 static void write_span_(Trace *trace, const char *name, const char *category, int pid, int row, int64_t begin,
                         int64_t end) {
     begin_event_(trace, "X", name, pid, row, begin);
-    write_us_(trace->text, "dur", end - begin);
-    fprintf(trace->text, ",\"cat\":\"%s\"", category);
+    fprintf(trace->text, ",\"dur\":%.3f,\"cat\":\"%s\"", us_(end - begin), category);
 }
 
 // ---------------------------------------------------------------- slots in use

@@ -39,18 +39,6 @@ TensorSpec *table_vector(TensorTable *table, int role, int64_t rows, int init, c
     return spec;
 }
 
-TensorSpec *table_head_vector(TensorTable *table, int role, int64_t rows, const char *name) {
-    TensorSpec *spec = table_add_(table, role, rows, 1, SPLIT_NONE, INIT_ONE, name);
-    spec->head_summed = true;
-    return spec;
-}
-
-TensorSpec *table_buffer(TensorTable *table, int role, int64_t rows, const char *name) {
-    TensorSpec *spec = table_vector(table, role, rows, INIT_ZERO, name);
-    spec->buffer = true;
-    return spec;
-}
-
 TensorSpec *table_bias(TensorTable *table, int role, int64_t rows, int split, const char *name) {
     return table_add_(table, role, rows, 1, split == SPLIT_COLS ? SPLIT_NONE : split, INIT_ZERO, name);
 }

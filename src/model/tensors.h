@@ -76,10 +76,6 @@ void table_prefix(TensorTable *table, const char *format, ...) __attribute__((fo
 // Each appends a tensor and returns it for further settings (parts is 1, tied_to and expert are -1). Vectors are not
 // split; with sequence parallelism their gradients are summed over the tensor ranks.
 TensorSpec *table_vector(TensorTable *table, int role, int64_t rows, int init, const char *name);
-// Appends the weights of a norm over single heads, whose gradients are always summed over the tensor ranks.
-TensorSpec *table_head_vector(TensorTable *table, int role, int64_t rows, const char *name);
-// Appends the bias of a router's scores, a buffer.
-TensorSpec *table_buffer(TensorTable *table, int role, int64_t rows, const char *name);
 // Appends the bias of a matrix. If the matrix is split by rows, so is the bias. If it is split by columns, the bias is
 // added once to the sum over the tensor ranks and is not split.
 TensorSpec *table_bias(TensorTable *table, int role, int64_t rows, int split, const char *name);
