@@ -14,6 +14,7 @@
 
 __BEGIN_DECLS
 
+// Values of keys that are words, in the order of the words in config_schema.c.
 typedef enum TieEmbeddings { TIE_AUTO, TIE_FALSE, TIE_TRUE } TieEmbeddings;
 typedef enum RopeScaling { ROPE_NONE, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN } RopeScaling;
 typedef enum RankPlacement { PLACEMENT_LINEAR, PLACEMENT_ADJACENT, PLACEMENT_STAGES } RankPlacement;

@@ -4,50 +4,10 @@
 
 #include <string.h>
 
-static const char *const tie_words[] = {[TIE_AUTO] = "auto", [TIE_FALSE] = "false", [TIE_TRUE] = "true", NULL};
-static const char *const rope_words[] = {
-    [ROPE_NONE] = "none", [ROPE_LINEAR] = "linear", [ROPE_LLAMA3] = "llama3", [ROPE_YARN] = "yarn", NULL};
-static const char *const placement_words[] = {
-    [PLACEMENT_LINEAR] = "linear", [PLACEMENT_ADJACENT] = "adjacent", [PLACEMENT_STAGES] = "stages", NULL};
-static const char *const shard_words[] = {[SHARD_OFF] = "off", [SHARD_ON] = "on", [SHARD_AUTO] = "auto", NULL};
-static const char *const bpipe_words[] = {[BPIPE_OFF] = "off", [BPIPE_ON] = "on", [BPIPE_AUTO] = "auto", NULL};
-static const char *const group_words[] = {"half", NULL};
-static const char *const auto_words[] = {"auto", NULL};
-static const char *const overlap_words[] = {[OVERLAP_AUTO] = "auto",
-                                            [OVERLAP_OFF] = "off",
-                                            [OVERLAP_ON] = "on",
-                                            [OVERLAP_2] = "2",
-                                            [OVERLAP_3] = "3",
-                                            [OVERLAP_4] = "4",
-                                            NULL};
-static const char *const collectives_words[] = {
-    [COLLECTIVES_AUTO] = "auto", [COLLECTIVES_NCCL] = "nccl", [COLLECTIVES_COPY] = "copy", NULL};
-static const char *const split_words[] = {[SPLIT_AUTO] = "auto", [SPLIT_ON] = "on", [SPLIT_OFF] = "off", NULL};
-static const char *const evict_to_words[] = {[EVICT_TO_PEER] = "peer", [EVICT_TO_HOST] = "host", NULL};
-static const char *const mode_words[] = {
-    [ATTENTION_NONE] = "none", [ATTENTION_RECOMPUTE] = "recompute", [ATTENTION_FLASH] = "flash", NULL};
-static const char *const recompute_words[] = {[RECOMPUTE_NONE] = "none", [RECOMPUTE_POINTWISE] = "pointwise", NULL};
-static const char *const softmax_words[] = {
-    [SOFTMAX_FUSED] = "fused", [SOFTMAX_UNFUSED] = "unfused", [SOFTMAX_MEGATRON] = "megatron", NULL};
-static const char *const deterministic_words[] = {
-    [DETERMINISTIC_AUTO] = "auto", [DETERMINISTIC_ON] = "on", [DETERMINISTIC_OFF] = "off", NULL};
-static const char *const lr_words[] = {
-    [LR_COSINE] = "cosine", [LR_LINEAR] = "linear", [LR_CONSTANT] = "constant", [LR_WSD] = "wsd", NULL};
-static const char *const objective_words[] = {[OBJECTIVE_NEXT] = "next", [OBJECTIVE_MASKED] = "masked", NULL};
-static const char *const none_words[] = {"none", NULL};
-static const char *const decay_words[] = {
-    [DECAY_LINEAR] = "linear", [DECAY_COSINE] = "cosine", [DECAY_SQRT] = "sqrt", [DECAY_1_SQRT] = "1-sqrt", NULL};
-static const char *const router_words[] = {[ROUTER_SOFTMAX] = "softmax", [ROUTER_SIGMOID] = "sigmoid", NULL};
-static const char *const balance_words[] = {
-    [BALANCE_OFF] = "off", [BALANCE_LOSS] = "loss", [BALANCE_BIAS] = "bias", NULL};
-static const char *const optimizer_words[] = {[OPTIMIZER_ADAMW] = "adamw", [OPTIMIZER_MUON] = "muon", NULL};
-static const char *const precision_words[] = {[PRECISION_FP32] = "fp32", [PRECISION_BF16] = "bf16", NULL};
-static const char *const fp8_words[] = {
-    [FP8_OFF] = "off", [FP8_TENSOR] = "tensor", [FP8_BLOCK] = "block", [FP8_MX] = "mx", NULL};
-static const char *const changed_words[] = {[CHANGED_REFUSE] = "refuse", [CHANGED_ACCEPT] = "accept", NULL};
-static const char *const begin_words[] = {[BEGIN_AUTO] = "auto", [BEGIN_ON] = "on", [BEGIN_OFF] = "off", NULL};
-static const char *const switch_words[] = {"off", "on", NULL};
-static const char *const device_words[] = {[DEVICE_AUTO] = "auto", [DEVICE_CPU] = "cpu", [DEVICE_CUDA] = "cuda", NULL};
+// The words of a key, in the order of its enum in config.h.
+#define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
+#define MODES      WORDS("none", "recompute", "flash")
+#define RECOMPUTES WORDS("none", "pointwise")
 
 // Columns that every key of a type needs are positional, the meaning last. Optional columns follow by name: INT(model,
 // kv_heads, "auto", 1, 65536, "key and value heads", .zero_word = "auto").
@@ -84,9 +44,9 @@ static const char *const device_words[] = {[DEVICE_AUTO] = "auto", [DEVICE_CPU] 
 
 // The parts of a list's entry. An entry that is one value has one part without a name.
 static const ConfigKey layer_count_[] = {{.type = KEY_INT, .size = sizeof(int16_t), .max = MAX_LAYERS, .meaning = ""}};
-static const ConfigKey mode_word_[] = {{.type = KEY_WORD, .size = sizeof(int8_t), .words = mode_words, .meaning = ""}};
+static const ConfigKey mode_word_[] = {{.type = KEY_WORD, .size = sizeof(int8_t), .words = MODES, .meaning = ""}};
 static const ConfigKey recompute_word_[] = {
-    {.type = KEY_WORD, .size = sizeof(int8_t), .words = recompute_words, .meaning = ""}};
+    {.type = KEY_WORD, .size = sizeof(int8_t), .words = RECOMPUTES, .meaning = ""}};
 static const ConfigKey source_parts_[] = {
     {PART(DataSource, path, KEY_TEXT), .min = 1, .max = CONFIG_TEXT - 1},
     {PART(DataSource, weight, KEY_NUMBER), .def = "1", .max = 1e9, .flags = KEY_ABOVE_MIN},
@@ -147,7 +107,7 @@ const ConfigKey config_keys[] = {
     AUTO(model, expert_ffn, 1, MAX_LENGTH, "inner width of an expert; auto: ffn"),
     INT(model, shared_ffn, "0", 0, MAX_LENGTH, "inner width of the shared expert, which sees every token; 0: none"),
     INT(model, dense_layers, "0", 0, MAX_LAYERS, "number of leading layers that have a dense ffn instead of experts"),
-    WORD(model, router, "softmax", router_words,
+    WORD(model, router, "softmax", WORDS("softmax", "sigmoid"),
          "how the router scores experts; a token goes to those with the highest scores"),
     INT(model, router_groups, "1", 1, 32, "groups of experts; a token's experts are in router_group_top of them"),
     INT(model, router_group_top, "1", 1, 32, "how many groups, those with the highest scores, a token may use"),
@@ -155,7 +115,8 @@ const ConfigKey config_keys[] = {
     BOOL(model, router_normalize, "true", "divide the weights of a token's experts by their sum"),
     NUMBER(model, rope_theta, "10000", 1, 1e12, "base of the rotary embedding; llama only"),
     ABOVE(model, rope_share, "1", 1, "fraction of a head's dimensions that is rotated, from the first on; llama only"),
-    WORD(model, rope_scaling, "none", rope_words, "how rotary frequencies are scaled for longer sequences; llama only"),
+    WORD(model, rope_scaling, "none", WORDS("none", "linear", "llama3", "yarn"),
+         "how rotary frequencies are scaled for longer sequences; llama only"),
     NUMBER(model, rope_factor, "1", 1, 1e6, "by how much rope_scaling stretches the sequence"),
     AUTO(model, rope_original, 1, MAX_LENGTH, "sequence length before llama3 or yarn scaling, which need it"),
     ABOVE(model, rope_low_freq, "1", 1e6, "llama3: low_freq_factor"),
@@ -166,7 +127,7 @@ const ConfigKey config_keys[] = {
            .zero_word = "auto"),
     NUMBER(model, rope_mscale, "0", 0, 100, "yarn with latent attention: mscale_all_dim, which scales the scores"),
     BOOL(model, causal, "true", "attention sees only earlier tokens; false: all of the sequence, for encoders"),
-    WORD(model, tie_embeddings, "auto", tie_words,
+    WORD(model, tie_embeddings, "auto", WORDS("auto", "false", "true"),
          "tie the output matrix to the embedding; auto: yes for gpt, no for llama"),
 
     INT(parallel, pipeline, "1", 1, CONFIG_MAX_STAGES, "p: pipeline stages"),
@@ -175,13 +136,13 @@ const ConfigKey config_keys[] = {
     INT(parallel, context, "1", 1, 1024, "c: ranks that share a sequence, each with two of 2c pieces"),
     INT(parallel, expert, "1", 1, 65536, "e: ranks that divide a stage's experts; divides tensor * context * data"),
     BOOL(parallel, sequence, "false", "split norms and residuals over the tensor ranks along the sequence"),
-    WORD(parallel, overlap, "auto", overlap_words,
+    WORD(parallel, overlap, "auto", WORDS("auto", "off", "on", "2", "3", "4"),
          "overlap tensor-parallel collectives with products; n: forward products in n strips of rows"),
-    WORD(parallel, collectives, "auto", collectives_words,
+    WORD(parallel, collectives, "auto", WORDS("auto", "nccl", "copy"),
          "tensor ranks gather by NCCL or copy engines (needs sequence: true); auto: copy if possible"),
-    WORD(parallel, shard_gradients, "off", shard_words,
+    WORD(parallel, shard_gradients, "off", WORDS("off", "on", "auto"),
          "data ranks keep only their pieces of gradients; needs 1 stage and 1 microbatch a step"),
-    WORD(parallel, placement, "linear", placement_words,
+    WORD(parallel, placement, "linear", WORDS("linear", "adjacent", "stages"),
          "adjacent: BPipe partners are neighbours; stages: all ranks of a stage are neighbours"),
     LIST(parallel, layers, layers_per_stage, "auto", layers_list,
          "layers of each stage or virtual stage, such as [2, 3, 3, 2]; 0 is allowed; auto: even", .zero_word = "auto"),
@@ -189,30 +150,33 @@ const ConfigKey config_keys[] = {
     WORD(schedule, name, "1f1b", schedule_words, "order of forwards and backwards; auto: the fastest that fits"),
     AUTO(schedule, chunks, 1, 64, "chunks of layers per stage; auto: 2 if the schedule supports several"),
     INT(schedule, group, "auto", 1, 65536, "gis: microbatches in a row on one chunk; auto: p, half: ceil(p/2)",
-        .zero_word = "auto", .words = group_words),
+        .zero_word = "auto", .words = WORDS("half")),
     INT(schedule, delay, "auto", 0, 65536, "zb-d: delay of weight gradients in microbatches; auto: p-1",
-        .words = auto_words),
+        .words = WORDS("auto")),
     INT(schedule, slices, "1", 1, 64,
         "parts of a sequence that pass through the pipeline in turn; seq1f1b, interleaved"),
-    WORD(schedule, split_backward, "auto", split_words,
+    WORD(schedule, split_backward, "auto", WORDS("auto", "on", "off"),
          "compute weight gradients after the input's gradient is sent; auto: on GPUs where that pays"),
     TEXT(schedule, file, "", "run the schedule in this file, see docs/schedules.md; empty: schedule.name"),
-    WORD(schedule, bpipe, "off", bpipe_words, "balance activation memory between paired stages; auto: if it pays"),
+    WORD(schedule, bpipe, "off", WORDS("off", "on", "auto"),
+         "balance activation memory between paired stages; auto: if it pays"),
     AUTO(schedule, slots, 1, 65536, "with bpipe: activation slots per stage; auto: the fewest that work"),
     AUTO(schedule, load_ahead, 1, 65536, "with bpipe: how many backwards ahead a bundle is loaded; auto: 1 to 3"),
     INT(schedule, micro_batch, "1", 1, 65536, "b: sequences in one microbatch"),
-    WORD(schedule, evict_to, "peer", evict_to_words, "where evicted activations go: paired stage or host memory"),
+    WORD(schedule, evict_to, "peer", WORDS("peer", "host"),
+         "where evicted activations go: paired stage or host memory"),
     LIST(schedule, recompute_layers, recompute_of_stage, "0", recompute_list,
          "layers per stage, or a list, whose forward is recomputed in the backward"),
     LIST(schedule, recompute, pointwise_of_stage, "none", pointwise_list,
-         "pointwise: recompute outputs of norms and activation in the backward; or a list", .words = recompute_words),
+         "pointwise: recompute outputs of norms and activation in the backward; or a list", .words = RECOMPUTES),
     NUMBER(schedule, expert_rows, "1.25", 1, 65536,
            "rows of the experts' buffers over balanced routing's; rows beyond them take more rounds"),
 
     LIST(attention, mode, mode_of_stage, "flash", mode_list,
-         "none: store the probabilities; recompute or flash: do not; or a list", .words = mode_words),
-    WORD(attention, softmax, "fused", softmax_words, "megatron: fused only where Megatron-LM's kernel would be"),
-    WORD(attention, deterministic, "auto", deterministic_words,
+         "none: store the probabilities; recompute or flash: do not; or a list", .words = MODES),
+    WORD(attention, softmax, "fused", WORDS("fused", "unfused", "megatron"),
+         "megatron: fused only where Megatron-LM's kernel would be"),
+    WORD(attention, deterministic, "auto", WORDS("auto", "on", "off"),
          "flash on GPUs: the same bits in every run; auto: on compute capability 9.x and 10.x"),
 
     INT(train, global_batch, "8", 1, MAX_BATCH, "B: sequences in one step, over all data ranks"),
@@ -226,20 +190,23 @@ const ConfigKey config_keys[] = {
     NUMBER(train, lr, "3.0e-4", 0, 100, "learning rate after the warm-up"),
     NUMBER(train, min_lr_ratio, "0.1", 0, 1, "learning rate at the end, as a fraction of lr"),
     INT(train, warmup_steps, "0", 0, MAX_COUNT, "steps until lr is reached; may exceed steps"),
-    WORD(train, schedule, "cosine", lr_words,
+    WORD(train, schedule, "cosine", WORDS("cosine", "linear", "constant", "wsd"),
          "learning rate after the warm-up; wsd: constant, then a decay at the end"),
     AUTO(train, decay_steps, 1, MAX_COUNT, "wsd: steps of the decay; auto: a tenth of the steps after the warm-up"),
-    WORD(train, decay_shape, "linear", decay_words, "wsd: shape of the decay; sqrt, 1-sqrt: 1 - sqrt(done)"),
-    WORD(train, objective, "next", objective_words, "the next token, or 15 % of tokens that are masked (encoders)"),
+    WORD(train, decay_shape, "linear", WORDS("linear", "cosine", "sqrt", "1-sqrt"),
+         "wsd: shape of the decay; sqrt, 1-sqrt: 1 - sqrt(done)"),
+    WORD(train, objective, "next", WORDS("next", "masked"),
+         "the next token, or 15 % of tokens that are masked (encoders)"),
     ABOVE(train, init_std, "0.02", 1e3,
           "standard deviation of initial weights, less for projections into the residual stream"),
     NUMBER(train, z_loss, "0", 0, 1e3, "adds z_loss * log(Z)^2 per token, Z being the softmax's sum; 0: off"),
-    WORD(train, balance, "off", balance_words,
+    WORD(train, balance, "off", WORDS("off", "loss", "bias"),
          "how to balance the experts: by a loss, or by a bias on the routing scores"),
     ABOVE(train, balance_rate, "1.0e-3", 1e3, "factor of the balance loss, or change of the bias per step"),
     NUMBER(train, router_z_loss, "0", 0, 1e3,
            "adds router_z_loss * log(Z)^2 per token and layer, Z being the router's sum; 0: off"),
-    WORD(train, optimizer, "adamw", optimizer_words, "muon: Muon for the layers' matrices, AdamW for everything else"),
+    WORD(train, optimizer, "adamw", WORDS("adamw", "muon"),
+         "muon: Muon for the layers' matrices, AdamW for everything else"),
     NUMBER(train, muon_momentum, "0.95", 0, 1, "Muon: decay rate of the momentum", .flags = KEY_BELOW_MAX),
     ABOVE(train, muon_scale, "0.2", 1e3, "Muon: RMS of an update at lr 1; 0.2 as with AdamW, so its lr carries over"),
     NUMBER(train, weight_decay, "0.1", 0, 100, "decoupled weight decay, except on norms and biases"),
@@ -247,8 +214,9 @@ const ConfigKey config_keys[] = {
     NUMBER(train, beta2, "0.95", 0, 1, "AdamW: decay rate of the second moment", .flags = KEY_BELOW_MAX),
     ABOVE(train, eps, "1.0e-8", 1, "AdamW: added to the denominator"),
     NUMBER(train, grad_clip, "1.0", 0, 1e12, "the gradient is clipped to this norm; 0: no clipping"),
-    WORD(train, precision, "fp32", precision_words, "bf16: matrix products and activations; weights keep fp32 masters"),
-    WORD(train, fp8, "off", fp8_words,
+    WORD(train, precision, "fp32", WORDS("fp32", "bf16"),
+         "bf16: matrix products and activations; weights keep fp32 masters"),
+    WORD(train, fp8, "off", WORDS("off", "tensor", "block", "mx"),
          "bf16 only: layers' products in 8 bits; a scale per tensor, 128 (block) or 32 numbers (mx)"),
     INT(train, max_restarts, "0", 0, 1000000,
         "restarts from the newest checkpoint after a rank dies or falls silent; 0: none"),
@@ -266,17 +234,17 @@ const ConfigKey config_keys[] = {
     INT(data, val_batches, "8", 1, MAX_COUNT, "batches in one validation"),
     BOOL(data, mixed_tokenizers, "false", "allow data of different tokenizers in one run"),
     INT(data, mask_token, "none", 0, MAX_LENGTH, "objective masked: the token that replaces masked tokens",
-        .words = none_words),
-    WORD(data, mask_documents, "off", switch_words, "attention sees only the tokens of its own document"),
-    WORD(data, reset_positions, "off", switch_words, "positions count from the beginning of the document"),
+        .words = WORDS("none")),
+    WORD(data, mask_documents, "off", WORDS("off", "on"), "attention sees only the tokens of its own document"),
+    WORD(data, reset_positions, "off", WORDS("off", "on"), "positions count from the beginning of the document"),
     INT(data, end_of_text, "auto", 0, MAX_LENGTH, "the token that begins every document; auto: known from the data",
-        .words = auto_words),
+        .words = WORDS("auto")),
     TEXT(data, hellaswag, "", "multiple-choice evaluation file, see docs/watching.md; empty: none"),
     INT(data, hellaswag_every, "0", 0, MAX_COUNT, "steps between evaluations of data.hellaswag; 0: none"),
 
     INT(sample, every, "0", 0, MAX_COUNT, "steps between samples of the model's text while training; 0: none"),
     TEXT(sample, prompt, "", "text that samples continue; empty: the start of a document"),
-    WORD(sample, begin, "auto", begin_words,
+    WORD(sample, begin, "auto", WORDS("auto", "on", "off"),
          "put the token that begins documents before prompts; auto: if known and prompts are text"),
     INT(sample, tokens, "100", 1, 1000000, "maximum tokens in a sample, after the prompt"),
     INT(sample, count, "1", 1, 65536, "samples from one prompt, micro_batch of them at a time"),
@@ -292,14 +260,14 @@ const ConfigKey config_keys[] = {
     TEXT(checkpoint, init_from, "", "weights to start from; empty: random ones"),
     BOOL(checkpoint, overwrite, "false",
          "start in another run's folder; its checkpoints are removed after the first save"),
-    WORD(checkpoint, changed, "refuse", changed_words,
+    WORD(checkpoint, changed, "refuse", WORDS("refuse", "accept"),
          "whether to resume with different data, seed, seq_len, rope_* or optimizer"),
 
     TEXT(log, metrics, "", "JSON lines are appended to this file; empty: none"),
     INT(log, every, "1", 1, MAX_COUNT, "steps between step lines; log.metrics has every step"),
     BOOL(log, experts, "false", "write the token count of each expert in each layer to log.metrics at every step"),
 
-    WORD(hardware, device, "auto", device_words, "where to compute; auto: on GPUs if there are any"),
+    WORD(hardware, device, "auto", WORDS("auto", "cpu", "cuda"), "where to compute; auto: on GPUs if there are any"),
     WORD(hardware, gpu, "none", gpu_words,
          "fills the keys below from data sheets; keys given in the same place take precedence"),
     WORD(hardware, trainer, "this", trainer_words,

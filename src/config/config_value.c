@@ -11,7 +11,9 @@
 #include <string.h>
 #include <strings.h>
 
-enum { MAX_SHOWN = 60, MAX_DIGITS = 400 };
+enum { MAX_SHOWN = 60 };
+
+#define DECIMAL "+-.0123456789eE" // what a number consists of
 
 void config_printable(const char *text, size_t length, char *out, size_t n) {
     size_t shown = length < MAX_SHOWN ? length : MAX_SHOWN;
@@ -40,26 +42,6 @@ static int refuse_(const Config *config, const ConfigKey *key, ConfigScalar scal
     return config_refuse(config, key, text, err);
 }
 
-// Returns whether the text is a decimal, such as "-1.5e-3", ".5" or "007"; unlike strtod, refuses hex, nan and inf.
-static bool is_decimal_(const char *s) {
-    if (*s == '-' || *s == '+') s++;
-    size_t digits = strspn(s, "0123456789");
-    s += digits;
-    if (*s == '.') {
-        size_t more = strspn(s + 1, "0123456789");
-        digits += more;
-        s += 1 + more;
-    }
-    if (digits == 0) return false;
-    if (*s == 'e' || *s == 'E') {
-        s += s[1] == '-' || s[1] == '+' ? 2 : 1;
-        size_t power = strspn(s, "0123456789");
-        if (power == 0) return false;
-        s += power;
-    }
-    return *s == '\0';
-}
-
 static bool in_bounds_(const ConfigKey *key, double value) {
     bool above = key->flags & KEY_ABOVE_MIN ? value > key->min : value >= key->min;
     bool below = key->flags & KEY_BELOW_MAX ? value < key->max : value <= key->max;
@@ -70,14 +52,16 @@ static bool value_is_(ConfigScalar scalar, const char *word) {
     return strlen(word) == scalar.length && memcmp(scalar.text, word, scalar.length) == 0;
 }
 
-// Reads a plain decimal of at most MAX_DIGITS characters; like libyaml's, the text ends with a NUL. Checks no bounds.
-static int read_decimal_(const Config *config, const ConfigKey *key, ConfigScalar scalar, const char *digits,
-                         double *value, Error *err) {
-    bool decimal = strlen(scalar.text) == scalar.length && scalar.length <= MAX_DIGITS;
-    if (!decimal || !is_decimal_(digits)) return refuse_(config, key, scalar, "is not a number", err);
-    if (scalar.quoted) return refuse_(config, key, scalar, "is a quoted string", err);
+// Reads the first `length` bytes of a scalar as a decimal, such as "-1.5e-3", ".5" or "007". Unlike strtod, refuses
+// hex, nan, inf and blanks. Like libyaml's, the text ends with a NUL. Checks no bounds.
+static int read_decimal_(const Config *config, const ConfigKey *key, ConfigScalar scalar, size_t length, double *value,
+                         Error *err) {
+    char *end;
     errno = 0;
-    *value = strtod(digits, NULL);
+    *value = strtod(scalar.text, &end);
+    if (length == 0 || end != scalar.text + length || strspn(scalar.text, DECIMAL) < length)
+        return refuse_(config, key, scalar, "is not a number", err);
+    if (scalar.quoted) return refuse_(config, key, scalar, "is a quoted string", err);
     return errno == ERANGE ? refuse_(config, key, scalar, "does not fit a 64-bit number", err) : 0;
 }
 
@@ -96,10 +80,10 @@ void config_set_whole(const ConfigKey *key, void *field, int64_t value) {
 
 static int set_number_(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
     double value = 0;
-    if (key->flags & KEY_OF_RUN && strlen(scalar.text) == scalar.length && !is_decimal_(scalar.text)) {
+    if (key->flags & KEY_OF_RUN && scalar.text[strspn(scalar.text, DECIMAL)] != '\0') {
         Error unread = {0};
         if (config_read_spread(scalar.text, &value, &unread) != 0) return config_refuse(config, key, unread.text, err);
-    } else if (read_decimal_(config, key, scalar, scalar.text, &value, err) != 0) {
+    } else if (read_decimal_(config, key, scalar, scalar.length, &value, err) != 0) {
         return -1;
     }
     if (!in_bounds_(key, value)) return refuse_(config, key, scalar, "is out of range", err);
@@ -107,63 +91,31 @@ static int set_number_(Config *config, const ConfigKey *key, ConfigScalar scalar
     return 0;
 }
 
-// Computes decimal * 10^power without rounding. Returns false if the product is not an integer. The product must have
-// fewer than 19 digits. Example: ("1.50e2", 3) has the digits 15, and the power 3 - 2 (decimals) + 2 (exponent) + 1
-// (dropped zero) = 4, so the value is 150000.
-static bool exact_integer_(const char *decimal, int64_t power, int64_t *value) {
-    char digits[MAX_DIGITS + 2] = "0";
-    size_t count = 0;
-    bool fraction = false;
-    const char *at = decimal + (*decimal == '-' || *decimal == '+');
-    for (; *at == '.' || isdigit((unsigned char)*at); at++) {
-        if (*at == '.') {
-            fraction = true;
-            continue;
-        }
-        digits[count++] = *at;
-        power -= fraction;
-    }
-    int64_t exponent = *at != '\0' ? strtol(at + 1, NULL, 10) : 0;
-    power += exponent > MAX_DIGITS ? MAX_DIGITS : exponent < -MAX_DIGITS ? -MAX_DIGITS : exponent;
-    for (; count > 1 && digits[count - 1] == '0'; count--) power++;
-    digits[count] = '\0';
-    *value = strtoll(digits, NULL, 10);
-    if (*value == 0) return true;
-    for (; power > 0; power--) *value *= 10;
-    if (*decimal == '-') *value = -*value;
-    return power == 0;
-}
-
 // Integers may be written as 300000, 3e5, 300k, 0.3M; k, M, B and T are powers of 1000. Keys of `model` accept
 // no suffix, because 8k often means 8192 there.
 static int set_int_(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
     static const char suffixes[] = "kmbt";
-    char digits[MAX_DIGITS + 1], what[80] = "is not an integer";
-    snprintf(digits, sizeof digits, "%s", scalar.text);
-    size_t last = digits[0] != '\0' ? strlen(digits) - 1 : 0;
-    const char *suffix = digits[last] != '\0' ? strchr(suffixes, tolower((unsigned char)digits[last])) : NULL;
-    int power = suffix != NULL ? 3 * (int)(suffix - suffixes + 1) : 0;
-    double value = 0;
-    if (suffix != NULL) digits[last] = '\0';
-    if (read_decimal_(config, key, scalar, digits, &value, err) != 0) return -1;
+    char what[80] = "is not an integer";
+    char last = scalar.length > 0 ? (char)tolower((unsigned char)scalar.text[scalar.length - 1]) : '\0';
+    const char *suffix = last != '\0' ? strchr(suffixes, last) : NULL;
+    double value;
+    if (read_decimal_(config, key, scalar, scalar.length - (suffix != NULL), &value, err) != 0) return -1;
     if (suffix != NULL && strncmp(key->name, "model.", 6) == 0) {
-        snprintf(what, sizeof what, "may mean %.0f or %.0f; write the number", value * pow(1000, power / 3),
-                 value * pow(1024, power / 3));
+        int power = (int)(suffix - suffixes) + 1;
+        snprintf(what, sizeof what, "may mean %.0f or %.0f; write the number", value * pow(1000, power),
+                 value * pow(1024, power));
         return refuse_(config, key, scalar, what, err);
     }
-    if (!in_bounds_(key, value * pow(10, power))) return refuse_(config, key, scalar, "is out of range", err);
-    const char *first = digits + (digits[0] == '-' || digits[0] == '+');
-    int64_t exact;
-    bool integer = exact_integer_(digits, power, &exact);
-    if (integer && first[0] == '0' && isdigit((unsigned char)first[1])) {
-        snprintf(what, sizeof what, "is not written as an integer (%lld)", (long long)exact);
-        integer = false;
-    }
-    if (!integer) return refuse_(config, key, scalar, what, err);
-    // 2^53 + 1 and 2^53 are the same double, so the bounds are compared again as integers.
-    if (exact < (int64_t)key->min || exact > (int64_t)key->max)
-        return refuse_(config, key, scalar, "is out of range", err);
-    config_set_whole(key, field_(config, key), exact);
+    // A long double has all integers up to 2^63, but 0.3 and with it 0.3M only to 19 digits.
+    long double exact = strtold(scalar.text, NULL);
+    for (const char *thousand = suffixes; suffix != NULL && thousand <= suffix; thousand++) exact *= 1000;
+    long double whole = rintl(exact);
+    if (!(whole >= key->min && whole <= key->max)) return refuse_(config, key, scalar, "is out of range", err);
+    const char *first = scalar.text + strspn(scalar.text, "+-");
+    bool octal = first[0] == '0' && isdigit((unsigned char)first[1]);
+    if (octal) snprintf(what, sizeof what, "is not written as an integer (%.0Lf)", whole);
+    if (octal || fabsl(exact - whole) > 1e-18L * fabsl(whole)) return refuse_(config, key, scalar, what, err);
+    config_set_whole(key, field_(config, key), (int64_t)whole);
     return 0;
 }
 
