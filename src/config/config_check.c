@@ -136,25 +136,25 @@ static int resolve_steps_(Config *config, Error *err) {
 }
 
 // Checks one batch of the run: train.global_batch, or an entry of the ramp.
-static int check_one_batch_(const Config *config, int64_t batch, const char *name, Error *err) {
-    int64_t b = config->schedule.micro_batch, d = config->parallel.data, p = config->parallel.pipeline;
-    int64_t unit = b * d, rest = batch % unit;
+static int check_one_batch_(const Config *config, long long batch, const char *name, Error *err) {
+    long long b = config->schedule.micro_batch, d = config->parallel.data, p = config->parallel.pipeline;
+    long long unit = b * d, rest = batch % unit;
     const char *key = config_blame(config, name, "schedule.micro_batch");
     if (config_line(config, key) != CONFIG_OVERRIDE) key = config_blame(config, key, "parallel.data");
     if (rest != 0) {
         char below[32] = "";
-        if (batch > unit) snprintf(below, sizeof below, "%lld or ", (long long)(batch - rest));
+        if (batch > unit) snprintf(below, sizeof below, "%lld or ", batch - rest);
         return config_error(
             config, key, err,
-            "global_batch %lld is not a multiple of micro_batch * data = %lld * %lld; use global_batch %s%lld",
-            (long long)batch, (long long)b, (long long)d, below, (long long)(batch - rest + unit));
+            "global_batch %lld is not a multiple of micro_batch * data = %lld * %lld; use global_batch %s%lld", batch,
+            b, d, below, batch - rest + unit);
     }
     if (p == 1 || batch / unit * config_slices(config) >= p) return 0;
     if (config_line(config, key) != CONFIG_OVERRIDE) key = config_blame(config, key, "parallel.pipeline");
     return config_error(config, key, err,
                         "global_batch %lld makes %lld microbatches for %lld stages, which need at least one each; the "
                         "smallest global_batch is %lld, or set schedule.slices",
-                        (long long)batch, (long long)(batch / unit), (long long)p, (long long)(p * unit));
+                        batch, batch / unit, p, p * unit);
 }
 
 static int check_batch_(Config *config, Error *err) {
@@ -207,32 +207,29 @@ static int check_kind_(const Config *config, int64_t i, const char *only, Error 
 // Checks that every stage and chunk can get layers, and distributes the layers.
 static int check_layers_(Config *config, Error *err) {
     ParallelConfig *parallel = &config->parallel;
-    int64_t layers = config->model.layers, p = parallel->pipeline, sum = 0;
+    long long layers = config->model.layers, p = parallel->pipeline, sum = 0;
     int chunks = config_chunks(config);
     char parts[64];
     if (check_kind_(config, 0, "chunks", err) != 0) return -1;
-    snprintf(parts, sizeof parts, chunks > 1 ? "%lld stage%s of %d chunks" : "%lld stage%s", (long long)p,
-             p == 1 ? "" : "s", chunks);
+    snprintf(parts, sizeof parts, chunks > 1 ? "%lld stage%s of %d chunks" : "%lld stage%s", p, p == 1 ? "" : "s",
+             chunks);
     parallel->layers_count = p * chunks;
     if (parallel->layers_count > CONFIG_MAX_STAGES)
         return config_clash(config, "schedule.chunks", "parallel.pipeline", err,
                             "%s make more than %d parts; use fewer", parts, CONFIG_MAX_STAGES);
     // A list may give a stage no layers: the first stage still computes the embedding, the last stage the head.
     if (parallel->layers_given == 0 && layers < parallel->layers_count) {
-        char remedy[96];
-        bool fewer = layers >= chunks; // true: with fewer stages every chunk can get a layer
-        snprintf(remedy, sizeof remedy,
-                 fewer ? "use pipeline %lld or less" : "use a schedule with fewer chunks, or model.layers %lld or more",
-                 (long long)(fewer ? layers / chunks : parallel->layers_count));
+        char remedy[96] = "use a schedule with fewer chunks";
+        if (layers >= chunks) snprintf(remedy, sizeof remedy, "use pipeline %lld or less", layers / chunks);
         return config_clash(config, "parallel.pipeline", "model.layers", err,
-                            "%s for %lld layer%s, but every %s needs one; %s", parts, (long long)layers,
+                            "%s for %lld layer%s, but every %s needs one; %s, or more layers", parts, layers,
                             layers == 1 ? "" : "s", chunks > 1 ? "chunk" : "stage", remedy);
     }
-    const char *key = config_blame(config, "parallel.layers", "parallel.pipeline");
     if (parallel->layers_given == 0) {
         config_spread_layers(config, parallel->layers_count);
         return 0;
     }
+    const char *key = config_blame(config, "parallel.layers", "parallel.pipeline");
     if (parallel->layers_given != parallel->layers_count)
         return config_error(config, key, err, "the list of layers has %lld entries for %s; give %lld, or layers auto",
                             (long long)parallel->layers_given, parts, (long long)parallel->layers_count);
@@ -240,7 +237,7 @@ static int check_layers_(Config *config, Error *err) {
     if (sum == layers) return 0;
     return config_clash(config, "parallel.layers", "model.layers", err,
                         "the stages' layers add up to %lld, the model has %lld; make them equal, or use layers auto",
-                        (long long)sum, (long long)layers);
+                        sum, layers);
 }
 
 // Checks the per-stage lists: each needs one entry for all stages, or one entry per stage.
@@ -311,29 +308,27 @@ static int check_file_(Config *config, Error *err) {
 // Checks that slices and the pieces of context ranks have equal lengths, and that tensor ranks get equal parts of them
 // with sequence parallelism.
 static int check_pieces_(Config *config, Error *err) {
-    int64_t c = config->parallel.context, s = config->model.seq_len, t = config->parallel.tensor;
-    int64_t slices = config_slices(config), parts = config->parallel.sequence ? s / t : s;
+    long long c = config->parallel.context, s = config->model.seq_len, t = config->parallel.tensor;
+    long long slices = config_slices(config), parts = config->parallel.sequence ? s / t : s;
     char use[96], of[64] = "";
     if (parts % slices != 0) {
         config_first_divisors(parts, use, sizeof use);
-        if (parts < s) snprintf(of, sizeof of, " / tensor %lld", (long long)t);
+        if (parts < s) snprintf(of, sizeof of, " / tensor %lld", t);
         return config_clash(config, "schedule.slices", "schedule.file", err,
-                            "%lld does not divide seq_len %lld%s; use %s", (long long)slices, (long long)s, of, use);
+                            "%lld does not divide seq_len %lld%s; use %s", slices, s, of, use);
     }
     if (c == 1) return 0;
     const char *key = config_blame(config, "parallel.context", "model.seq_len");
-    if (!config->model.causal || slices > 1)
-        return config_error(config, key, err, "%s",
-                            slices > 1 && config->model.causal
-                                ? "ranks compute complete sequences; set schedule.slices: 1"
-                                : "context ranks would do unequal work in an encoder; set context: 1");
+    if (!config->model.causal)
+        return config_error(config, key, err, "context ranks would do unequal work in an encoder; set context: 1");
+    if (slices > 1) return config_error(config, key, err, "ranks compute complete sequences; set schedule.slices: 1");
     config_first_divisors(s / 2, use, sizeof use);
     if (s % (2 * c) != 0)
-        return config_error(config, key, err, "2 * %lld pieces do not divide seq_len %lld; use %s", (long long)c,
-                            (long long)s, s % 2 == 0 ? use : "an even seq_len");
+        return config_error(config, key, err, "2 * %lld pieces do not divide seq_len %lld; use %s", c, s,
+                            s % 2 == 0 ? use : "an even seq_len");
     if (!config->parallel.sequence || s / c % t == 0) return 0;
     return config_error(config, key, err, "tensor %lld does not divide seq_len / context = %lld; use sequence: false",
-                        (long long)t, (long long)(s / c));
+                        t, s / c);
 }
 
 // Returns why gradients cannot be sharded over data ranks, and the remedy, as text; NULL if they can be.
@@ -422,7 +417,6 @@ static int check_fp8_(Config *config, Error *err) {
 // Checks that the products of keys that the program computes fit int64_t; bounds on single keys cannot ensure that.
 static int check_size_(Config *config, Error *err) {
     const ModelConfig *m = &config->model;
-    const ParallelConfig *parallel = &config->parallel;
     const long double limit = 1152921504606846976.0L; // 2^60
     long double s = m->seq_len, b = config->schedule.micro_batch, layers = m->layers;
     long double ffn = m->ffn + m->shared_ffn + (long double)m->experts_per_token * (m->expert_ffn + m->ffn);
@@ -435,50 +429,38 @@ static int check_size_(Config *config, Error *err) {
     if (steps * batch * s > limit)
         return config_error(config, "train.steps", err, "the run takes more than 2^60 tokens; use at most %.0Lf steps",
                             limit / (batch * s) - 1);
-    int64_t others = parallel->pipeline * parallel->tensor * parallel->context, most = 1 << 20;
-    if (others * parallel->data <= most) return 0;
-    if (others > most)
-        return config_error(config, "parallel.pipeline", err,
-                            "pipeline * tensor%s = %lld ranks, more than %lld; use smaller numbers",
-                            parallel->context > 1 ? " * context" : "", (long long)others, (long long)most);
+    int64_t ranks = config_world(config), most = 1 << 20;
+    if (ranks <= most) return 0;
     return config_error(config, "parallel.data", err,
-                        "pipeline * tensor * data%s = %lld ranks, more than %lld; use data %lld or less",
-                        parallel->context > 1 ? " * context" : "", (long long)(others * parallel->data),
-                        (long long)most, (long long)(most / others));
+                        "pipeline * tensor * context * data = %lld ranks, more than %lld; use smaller numbers",
+                        (long long)ranks, (long long)most);
 }
 
 // Checks the keys that depend on the family: norms and biases of q, k and v, and rotary positions with their scaling.
 static int check_family_(Config *config, Error *err) {
-    static const char *const rotary[] = {"model.rope_theta",    "model.rope_scaling", "model.rope_factor",
-                                         "model.rope_original", "model.rope_share",   "model.qkv_bias",
-                                         "model.qk_norm"};
     ModelConfig *m = &config->model;
     const Family *family = &families[m->family];
     if (m->tie_embeddings == TIE_AUTO) m->tie_embeddings = family->tied ? TIE_TRUE : TIE_FALSE;
-    if (m->qkv_bias && m->qk_norm && m->router != ROUTER_SIGMOID)
-        return config_clash(config, "model.qk_norm", "model.qkv_bias", err,
-                            "qkv_bias (Qwen2) and qk_norm (Qwen3) cannot be combined; remove one of them");
-    for (int i = 0; i < 7 && !family->rotary; i++)
-        if (!config_at_default(config, rotary[i]))
-            return config_error(config, rotary[i], err,
-                                i < 5 ? "family %s uses learned positions, so rotary keys do not apply; remove the key"
-                                      : "does not apply to family %s; remove the key",
-                                family_words[m->family]);
-    if (!family->rotary) return 0;
+    if (!family->rotary) {
+        char why[80];
+        snprintf(why, sizeof why, "does not apply to family %s; remove the key", family_words[m->family]);
+        return config_refuse_given(config,
+                                   "model.rope_theta model.rope_scaling model.rope_factor model.rope_original "
+                                   "model.rope_share model.qkv_bias model.qk_norm",
+                                   why, err);
+    }
     if (m->rope_attention == 0) m->rope_attention = m->rope_scaling == ROPE_YARN ? 0.1 * log(m->rope_factor) + 1 : 1;
-    if (m->rope_scaling >= ROPE_LLAMA3 && m->rope_original == 0)
-        return config_clash(config, "model.rope_original", "model.rope_scaling", err,
-                            "rope_scaling %s needs the sequence length before scaling; "
-                            "set model.rope_original, such as 8192",
-                            config_word("model.rope_scaling", m->rope_scaling));
-    if (m->rope_scaling == ROPE_LLAMA3 && m->rope_high_freq <= m->rope_low_freq)
-        return config_error(config, "model.rope_high_freq", err,
-                            "%g must be above rope_low_freq %g; use a larger value", m->rope_high_freq,
-                            m->rope_low_freq);
-    if (m->rope_scaling == ROPE_NONE && m->rope_factor != 1)
-        return config_error(config, "model.rope_factor", err,
-                            "has no effect without rope_scaling; use rope_scaling linear, llama3 or yarn");
-    return 0;
+    const Refusal rows[] = {
+        {m->qkv_bias && m->qk_norm && m->router != ROUTER_SIGMOID, "model.qk_norm",
+         "qkv_bias (Qwen2) and qk_norm (Qwen3) cannot be combined; remove one of them"},
+        {m->rope_scaling >= ROPE_LLAMA3 && m->rope_original == 0, "model.rope_original",
+         "llama3 and yarn scaling need the sequence length before scaling; set model.rope_original, such as 8192"},
+        {m->rope_scaling == ROPE_LLAMA3 && m->rope_high_freq <= m->rope_low_freq, "model.rope_high_freq",
+         "must be above rope_low_freq; use a larger value"},
+        {m->rope_scaling == ROPE_NONE && m->rope_factor != 1, "model.rope_factor",
+         "has no effect without rope_scaling; use rope_scaling linear, llama3 or yarn"},
+    };
+    return config_refuse_rows(config, rows, sizeof rows / sizeof *rows, "model.rope_scaling", err);
 }
 
 // Checks a blend's shares. Refuses a share below a millionth of the sum: its samples would almost never be used.

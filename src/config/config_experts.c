@@ -45,25 +45,15 @@ static int check_router_(const Config *config, Error *err) {
 }
 
 int config_check_experts(Config *config, Error *err) {
-    static const char *const keys[] = {"model.experts_per_token",
-                                       "model.expert_ffn",
-                                       "model.shared_ffn",
-                                       "model.dense_layers",
-                                       "model.router",
-                                       "model.router_groups",
-                                       "model.router_group_top",
-                                       "model.router_scale",
-                                       "model.router_normalize",
-                                       "parallel.expert",
-                                       "train.balance",
-                                       "train.router_z_loss",
-                                       "log.experts"};
     ModelConfig *m = &config->model;
-    for (size_t i = 0; m->experts == 0 && i < sizeof keys / sizeof *keys; i++)
-        if (!config_at_default(config, keys[i]))
-            return config_error(config, keys[i], err,
-                                "does not apply to a model without experts; give model.experts, or remove the key");
-    if (m->experts == 0) return 0;
+    if (m->experts == 0)
+        return config_refuse_given(config,
+                                   "model.experts_per_token model.expert_ffn model.shared_ffn model.dense_layers "
+                                   "model.router model.router_groups model.router_group_top model.router_scale "
+                                   "model.router_normalize parallel.expert train.balance train.router_z_loss "
+                                   "log.experts",
+                                   "does not apply to a model without experts; give model.experts, or remove the key",
+                                   err);
     if (m->expert_ffn == 0) m->expert_ffn = m->ffn;
     if (check_router_(config, err) != 0) return -1;
     const ParallelConfig *p = &config->parallel;

@@ -4,18 +4,13 @@
 
 int config_check_latent(Config *config, Error *err) {
     ModelConfig *m = &config->model;
-    static const char *const sizes[] = {"model.q_lora", "model.nope_dim", "model.rope_dim", "model.v_dim",
-                                        "model.rope_mscale"};
-    for (int i = 0; i < 5; i++) {
-        bool given = !config_at_default(config, sizes[i]);
-        if (m->kv_lora == 0 && given)
-            return config_error(config, sizes[i], err,
-                                "does not apply without latent attention; give model.kv_lora, or remove the key");
-        if (m->kv_lora > 0 && !given && i < 4)
-            return config_clash(config, sizes[i], "model.kv_lora", err,
-                                "%s is missing: latent attention needs it; give it, such as 128", sizes[i]);
-    }
-    if (m->kv_lora == 0) return 0;
+    if (m->kv_lora == 0)
+        return config_refuse_given(config, "model.q_lora model.nope_dim model.rope_dim model.v_dim model.rope_mscale",
+                                   "does not apply without latent attention; give model.kv_lora, or remove the key",
+                                   err);
+    if (m->q_lora == 0 || m->nope_dim == 0 || m->rope_dim == 0 || m->v_dim == 0)
+        return config_error(config, "model.kv_lora", err,
+                            "latent attention also needs q_lora, nope_dim, rope_dim and v_dim; give them, such as 128");
     int64_t width = m->nope_dim + m->rope_dim;
     if (m->rope_dim % 2 != 0)
         return config_error(config, "model.rope_dim", err, "must be even for rotary embedding, not %lld; use %lld",

@@ -417,6 +417,13 @@ int config_refuse_rows(const Config *config, const Refusal *rows, size_t count, 
     return 0;
 }
 
+int config_refuse_given(const Config *config, const char *keys, const char *why, Error *err) {
+    char key[64];
+    for (const char *at = keys; sscanf(at, "%63s", key) == 1; at = strstr(at, key) + strlen(key))
+        if (!config_at_default(config, key)) return config_error(config, key, err, "%s", why);
+    return 0;
+}
+
 void config_first_divisors(int64_t n, char *out, size_t size) {
     int found = 0;
     out[0] = '\0';

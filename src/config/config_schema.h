@@ -101,6 +101,8 @@ typedef struct Refusal {
 } Refusal;
 // Refuses the first row that is wrong, if any. Blames `other` if only that key was set with -o; other NULL: never.
 int config_refuse_rows(const Config *config, const Refusal *rows, size_t count, const char *other, Error *err);
+// Refuses the first of several keys, separated by blanks, that does not have its default value.
+int config_refuse_given(const Config *config, const char *keys, const char *why, Error *err);
 // Writes the first divisors of n as "1, 2, 4, 8, ...".
 void config_first_divisors(int64_t n, char *out, size_t size);
 

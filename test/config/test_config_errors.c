@@ -226,11 +226,11 @@ static const BadInput impossible[] = {
     {BASE, "model.head_dim=7", "-o model.head_dim: must be even", "use 8"},
     {GPT DATA, "model.head_dim=7", "-o model.head_dim: family gpt has head_dim = hidden / heads", "remove the key"},
     {GPT DATA, "model.qkv_bias=true", "-o model.qkv_bias: does not apply to family gpt", "remove the key"},
-    {GPT DATA, "model.rope_scaling=linear", "-o model.rope_scaling: family gpt", "remove the key"},
+    {GPT DATA, "model.rope_scaling=linear", "-o model.rope_scaling: does not apply to family gpt", "remove the key"},
     {BASE, "model.rope_factor=8", "-o model.rope_factor: has no effect", "use rope_scaling linear, llama3 or yarn"},
-    {BASE, "model.rope_scaling=llama3", "-o model.rope_scaling: rope_scaling llama3 needs", "such as 8192"},
+    {BASE, "model.rope_scaling=llama3", "-o model.rope_scaling: llama3 and yarn scaling need", "such as 8192"},
     {BASE, "model.rope_share=0.4", "-o model.rope_share: 0.4 of head_dim 8 is 3 dimensions", "use 0.5"},
-    {GPT DATA, "model.rope_theta=500000", "-o model.rope_theta: family gpt", "remove the key"},
+    {GPT DATA, "model.rope_theta=500000", "-o model.rope_theta: does not apply to family gpt", "remove the key"},
     {BASE, "model.tie_embeddings=1", "-o model.tie_embeddings: 1 is unknown", "one of auto, false, true"},
     {BASE "train: {global_batch: 10}\n", "schedule.micro_batch=4", "-o schedule.micro_batch: global_batch 10",
      "use global_batch 8 or 12"},
@@ -272,7 +272,7 @@ static const BadInput impossible[] = {
      "@:4: schedule.delay: delay is 4; on 4 stages zb-d allows", "0 to 3"},
     {BASE "schedule: {name: zb-v}\n", "model.layers=1",
      "-o model.layers: 1 stage of 2 chunks for 1 layer, but every chunk needs one",
-     "use a schedule with fewer chunks, or model.layers 2 or more"},
+     "use a schedule with fewer chunks, or more layers"},
     {BASE "schedule: {name: zb-v, split_backward: off}\n", NULL,
      "@:3: schedule.split_backward: schedule zb-v always splits its backwards", "auto or on"},
     {BASE "schedule: {name: zb-v, bpipe: on}\n", NULL, "@:3: schedule.bpipe: schedule zb-v fills all stages equally",
@@ -304,10 +304,10 @@ static const BadInput impossible[] = {
     {BASE "train: {steps: 1000000000000, global_batch: 16777216}\n", NULL, "@:3: train.steps: the run takes more",
      "use at most"},
     {MODEL DATA "parallel: {tensor: 8, pipeline: 8, data: 65536}\n", NULL,
-     "@:3: parallel.data: pipeline * tensor * data", "use data 16384 or less"},
+     "@:3: parallel.data: pipeline * tensor * context * data = 4194304 ranks", "more than 1048576"},
     {"model: {family: llama, hidden: 16384, layers: 1024, heads: 1024, ffn: 16384, vocab: 1024, seq_len: 2048}\n" DATA
      "parallel: {pipeline: 1024, tensor: 1024, context: 2}\ntrain: {global_batch: 1024}\n",
-     NULL, "@:3: parallel.pipeline: pipeline * tensor * context = 2097152 ranks", "use smaller numbers"},
+     NULL, "@: parallel.data: pipeline * tensor * context * data = 2097152 ranks", "use smaller numbers"},
 };
 
 TEST(every_impossible_combination_is_refused_with_a_remedy) { EXPECT_REFUSED(impossible); }
@@ -360,7 +360,7 @@ TEST(every_key_that_excludes_another_is_refused_with_a_remedy) { EXPECT_REFUSED(
 static const BadInput mixtures[] = {
     {BASE, "model.q_lora=8", "-o model.q_lora: does not apply without latent attention", "give model.kv_lora"},
     {BASE, "model.rope_mscale=1", "-o model.rope_mscale: does not apply without latent", "give model.kv_lora"},
-    {LATENT, "model.q_lora=0", "-o model.q_lora: model.q_lora is missing", "such as 128"},
+    {LATENT, "model.q_lora=0", "@:1: model.kv_lora: latent attention also needs q_lora", "such as 128"},
     {LATENT, "model.rope_dim=5", "-o model.rope_dim: must be even for rotary embedding, not 5", "use 6"},
     {LATENT, "model.v_dim=13", "-o model.v_dim: must not exceed nope_dim + rope_dim, 12", "use that or less"},
     {LATENT, "model.head_dim=16", "-o model.head_dim: is nope_dim + rope_dim with latent attention, 12", "remove the"},
