@@ -64,25 +64,23 @@ static const ConfigKey ramp_parts_[] = {
 static const ConfigList layers_list = {ENTRIES(parallel.layers_given, parallel.layers_count, int16_t, layer_count_),
                                        .most = CONFIG_MAX_STAGES,
                                        .expected = "a list with the layers of each stage such as [2, 3, 3, 2]",
-                                       .remedy = "one integer per stage, or per chunk"};
+                                       .form = "an integer, the layers of one stage or chunk"};
 static const ConfigList mode_list = {
     ENTRIES(attention.modes_given, attention.modes_given, int8_t, mode_word_), .most = CONFIG_MAX_STAGES, .alone = true,
-    .expected = "a list with one word per stage such as [recompute, flash]", .remedy = "one word per stage"};
+    .expected = "a list with one word per stage such as [recompute, flash]", .form = "a word"};
 static const ConfigList recompute_list = {
     ENTRIES(schedule.recompute_given, schedule.recompute_given, int16_t, layer_count_), .most = CONFIG_MAX_STAGES,
-    .alone = true, .expected = "a list with one integer per stage such as [2, 1, 0, 0]",
-    .remedy = "one integer per stage"};
+    .alone = true, .expected = "a list with one integer per stage such as [2, 1, 0, 0]", .form = "an integer"};
 static const ConfigList pointwise_list = {
     ENTRIES(schedule.pointwise_given, schedule.pointwise_given, int8_t, recompute_word_), .most = CONFIG_MAX_STAGES,
-    .alone = true, .expected = "a list with one word per stage such as [pointwise, none]",
-    .remedy = "one word per stage"};
+    .alone = true, .expected = "a list with one word per stage such as [pointwise, none]", .form = "a word"};
 static const ConfigList source_list = {
     ENTRIES(data.train_sources, data.train_sources, DataSource, source_parts_), .most = CONFIG_MAX_SOURCES,
     .alone = true, .expected = "a list such as [{path: \"a/*.bin\", weight: 0.7}, {path: \"b/*.bin\", weight: 0.3}]",
-    .remedy = "{path: \"a/*.bin\", weight: 0.7}"};
+    .form = "a mapping such as {path: \"a/*.bin\", weight: 0.7}"};
 static const ConfigList ramp_list = {
     ENTRIES(train.ramp_count, train.ramp_count, BatchRamp, ramp_parts_), .most = CONFIG_MAX_RAMP, .tuple = true,
-    .expected = "a list such as [[1, 64], [1000, 128]]", .remedy = "[step, global_batch]"};
+    .expected = "a list such as [[1, 64], [1000, 128]]", .form = "a list [step, global_batch]"};
 
 const ConfigKey config_keys[] = {
     WORD(model, family, NULL, family_words, "architecture; each trainer runs its own"),
@@ -321,12 +319,11 @@ const ConfigKey *config_find(const char *name) {
     return NULL;
 }
 
-bool config_has_section(const char *section, size_t length) {
-    for (int i = 0; i < config_key_count; i++) {
-        const char *name = config_keys[i].name;
-        if (strncmp(name, section, length) == 0 && name[length] == '.') return true;
-    }
-    return false;
+int config_section(const char *section) {
+    size_t length = strlen(section);
+    for (int i = 0; i < config_key_count; i++)
+        if (strncmp(config_keys[i].name, section, length) == 0 && config_keys[i].name[length] == '.') return i;
+    return -1;
 }
 
 const char *config_short_name(const ConfigKey *key) { return strchr(key->name, '.') + 1; }

@@ -20,7 +20,7 @@ typedef struct ConfigList {
     bool alone;           // true: a value that is not a list becomes the first part of a single entry
     bool tuple;           // true: an entry is a list of its parts in order
     const char *expected; // "a list such as ..."
-    const char *remedy;   // "one integer per stage": the form of an entry, for errors
+    const char *form;     // "an integer", "a list [step, global_batch]": the form of an entry
 } ConfigList;
 
 // One row of the schema. `def` is parsed by the same code as a value in the file; NULL: the key is required.
@@ -44,7 +44,7 @@ extern const int config_key_count;
 enum { CONFIG_EXPECTED = 512 }; // maximum number of bytes that config_expected writes
 
 const ConfigKey *config_find(const char *name);                  // NULL: no such key
-bool config_has_section(const char *section, size_t length);     // whether a key "section.*" exists
+int config_section(const char *section);                         // first row of a section; -1: no such section
 const char *config_short_name(const ConfigKey *key);             // "hidden" for "model.hidden"
 void config_expected(const ConfigKey *key, char *out, size_t n); // "an integer from 1 to 1024"
 
@@ -60,6 +60,8 @@ typedef struct ConfigScalar {
     size_t length;
     bool quoted;
 } ConfigScalar;
+
+bool config_is_null(ConfigScalar scalar); // an empty value, or YAML's null
 
 // Sets a field after checking type and bounds. config->place must hold the key's place already, because errors name it.
 int config_set(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err);

@@ -52,6 +52,11 @@ static bool value_is_(ConfigScalar scalar, const char *word) {
     return strlen(word) == scalar.length && memcmp(scalar.text, word, scalar.length) == 0;
 }
 
+bool config_is_null(ConfigScalar scalar) {
+    if (scalar.quoted) return false;
+    return scalar.length == 0 || value_is_(scalar, "~") || strcasecmp(scalar.text, "null") == 0;
+}
+
 // Reads the first `length` bytes of a scalar as a decimal, such as "-1.5e-3", ".5" or "007". Unlike strtod, refuses
 // hex, nan, inf and blanks. Like libyaml's, the text ends with a NUL. Checks no bounds.
 static int read_decimal_(const Config *config, const ConfigKey *key, ConfigScalar scalar, size_t length, double *value,
@@ -195,9 +200,7 @@ static ConfigKey part_(Config *config, const ConfigKey *key, int index) {
 }
 
 int config_set(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
-    bool null = scalar.length == 0 || value_is_(scalar, "~") || value_is_(scalar, "null") ||
-                value_is_(scalar, "Null") || value_is_(scalar, "NULL");
-    if (null && !scalar.quoted) return config_refuse(config, key, "has no value", err);
+    if (config_is_null(scalar)) return config_refuse(config, key, "has no value", err);
     if (key->zero_word != NULL && value_is_(scalar, key->zero_word)) return set_zero_(config, key);
     if (key->type == KEY_INT && key->words != NULL && value_is_(scalar, key->words[0])) {
         config_set_whole(key, field_(config, key), -1);

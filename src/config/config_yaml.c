@@ -90,59 +90,28 @@ static int read_name_(YamlReader *r, char name[MAX_NAME]) {
     return 0;
 }
 
-// Reads an entry that is a mapping of its parts; `seen` has a bit for each part that was given.
-static int read_mapping_(YamlReader *r, const ConfigKey *key) {
-    const ConfigList *list = key->list;
-    unsigned seen = 0;
-    if (yaml_next_(r) != 0) return -1;
-    while (r->event.type != YAML_MAPPING_END_EVENT) {
-        char name[MAX_NAME];
-        if (read_name_(r, name) != 0) return -1;
-        int part = list->part_count - 1;
-        while (part >= 0 && strcmp(list->parts[part].name, name) != 0) part--;
-        if (part < 0)
-            return config_error(r->config, key->name, r->err,
-                                "has an entry with %s, which is not one of its keys; use %s", name, list->remedy);
-        if (seen & 1u << part)
-            return config_error(r->config, key->name, r->err, "has an entry with two values for %s; keep one", name);
-        seen |= 1u << part;
-        if (yaml_next_(r) != 0) return -1;
-        if (r->event.type != YAML_SCALAR_EVENT)
-            return config_error(r->config, key->name, r->err, "has an entry with a list or mapping as %s; use %s", name,
-                                list->remedy);
-        if (config_list_set(r->config, key, part, scalar_(r), r->err) != 0 || yaml_next_(r) != 0) return -1;
-    }
-    for (int i = 0; i < list->part_count; i++)
-        if (list->parts[i].def == NULL && !(seen & 1u << i))
-            return config_error(r->config, key->name, r->err, "has an entry without %s; use %s", list->parts[i].name,
-                                list->remedy);
-    return 0;
-}
-
-// Reads an entry of a list: a value, a mapping, or a list of its parts such as [1000, 64].
+// Reads an entry of a list: a value, a mapping of its parts, or a list of its parts such as [1000, 64].
 static int read_entry_(YamlReader *r, const ConfigKey *key) {
     const ConfigList *list = key->list;
-    bool plain = list->parts[0].name == NULL;
-    yaml_event_type_t wanted = list->tuple ? YAML_SEQUENCE_START_EVENT
-                               : plain     ? YAML_SCALAR_EVENT
-                                           : YAML_MAPPING_START_EVENT;
+    bool plain = list->parts[0].name == NULL, wrong;
+    unsigned seen = 0; // a bit for each part
     if (config_list_add(r->config, key, r->err) != 0) return -1;
-    if (r->event.type != wanted)
-        return config_error(r->config, key->name, r->err, "has an entry that is not %s; use %s",
-                            list->tuple ? "a list"
-                            : plain     ? "an integer"
-                                        : "a mapping",
-                            list->remedy);
-    if (!list->tuple) return plain ? config_list_set(r->config, key, 0, scalar_(r), r->err) : read_mapping_(r, key);
-    for (int part = 0; part <= list->part_count; part++) {
-        bool end = part == list->part_count;
+    if (plain && r->event.type == YAML_SCALAR_EVENT) return config_list_set(r->config, key, 0, scalar_(r), r->err);
+    wrong = plain || r->event.type != (list->tuple ? YAML_SEQUENCE_START_EVENT : YAML_MAPPING_START_EVENT);
+    for (int part = 0; !wrong; part++) {
         if (yaml_next_(r) != 0) return -1;
-        if (r->event.type != (end ? YAML_SEQUENCE_END_EVENT : YAML_SCALAR_EVENT))
-            return config_error(r->config, key->name, r->err, "has an entry that is not a list of %d numbers; use %s",
-                                list->part_count, list->remedy);
-        if (!end && config_list_set(r->config, key, part, scalar_(r), r->err) != 0) return -1;
+        if (r->event.type == YAML_SEQUENCE_END_EVENT || r->event.type == YAML_MAPPING_END_EVENT) break;
+        if (!list->tuple) {
+            char name[MAX_NAME];
+            if (read_name_(r, name) != 0 || yaml_next_(r) != 0) return -1;
+            for (part = 0; part < list->part_count && strcmp(list->parts[part].name, name) != 0;) part++;
+        }
+        wrong = part >= list->part_count || seen >> part & 1 || r->event.type != YAML_SCALAR_EVENT;
+        if (!wrong && config_list_set(r->config, key, part, scalar_(r), r->err) != 0) return -1;
+        seen |= wrong ? 0 : 1u << part;
     }
-    return 0;
+    for (int i = 0; i < list->part_count; i++) wrong = wrong || (list->parts[i].def == NULL && !(seen >> i & 1));
+    return wrong ? config_error(r->config, key->name, r->err, "has an entry that is not %s", list->form) : 0;
 }
 
 // Reads the value that begins with the current event. The key's place must be set before; while an entry of a list is
@@ -181,9 +150,7 @@ static int unknown_key_(YamlReader *r, int line, const char *name) {
 }
 
 static bool is_nothing_(const YamlReader *r) {
-    if (r->event.type != YAML_SCALAR_EVENT) return false;
-    ConfigScalar scalar = scalar_(r);
-    return !scalar.quoted && (scalar.length == 0 || strcmp(scalar.text, "null") == 0 || strcmp(scalar.text, "~") == 0);
+    return r->event.type == YAML_SCALAR_EVENT && config_is_null(scalar_(r));
 }
 
 // Reads a section. If all its keys are commented out, the section is null in YAML, which is allowed.
@@ -215,10 +182,9 @@ static int read_root_(YamlReader *r) {
     if (yaml_next_(r) != 0) return -1;
     while (r->event.type != YAML_MAPPING_END_EVENT) {
         char section[MAX_NAME];
-        int first = 0;
         if (read_name_(r, section) != 0) return -1;
-        if (!config_has_section(section, strlen(section))) return unknown_key_(r, yaml_line_(r), section);
-        while (strncmp(config_keys[first].name, section, strlen(section)) != 0) first++;
+        int first = config_section(section);
+        if (first < 0) return unknown_key_(r, yaml_line_(r), section);
         if (lines[first] != 0)
             return yaml_error_(r, section, "given twice; put its keys into the section in line %d", lines[first]);
         lines[first] = yaml_line_(r);
@@ -332,7 +298,7 @@ int config_read_override(Config *config, const char *override, Error *err) {
         return config_error_at(config, CONFIG_OVERRIDE, name, err,
                                "has no value; write -o KEY=VALUE, as in -o train.steps=10");
     const ConfigKey *key = config_find(name);
-    if (key == NULL && config_has_section(name, strlen(name)))
+    if (key == NULL && config_section(name) >= 0)
         return config_error_at(config, CONFIG_OVERRIDE, name, err,
                                "is a section; name one of its keys, as in -o train.steps=10");
     if (key == NULL) return unknown_key_(&(YamlReader){.config = config, .err = err}, CONFIG_OVERRIDE, name);
