@@ -42,17 +42,12 @@ static int mpi_fail_(const CommMpi *comm, int code, const char *doing, int peer,
 
 // Builds the type of a message of more than `limit` bytes: blocks of `limit` bytes, then the rest.
 static int long_type_(int64_t bytes, int64_t limit, MPI_Datatype *type) {
-    MPI_Datatype block, body;
-    int code = MPI_Type_contiguous((int)limit, MPI_BYTE, &block);
-    if (code != MPI_SUCCESS) return code;
-    code = MPI_Type_contiguous((int)(bytes / limit), block, &body);
-    MPI_Type_free(&block);
-    if (code != MPI_SUCCESS) return code;
+    MPI_Datatype parts[2] = {MPI_DATATYPE_NULL, MPI_BYTE};
     int lengths[2] = {1, (int)(bytes % limit)};
     MPI_Aint starts[2] = {0, (MPI_Aint)(bytes / limit * limit)};
-    MPI_Datatype parts[2] = {body, MPI_BYTE};
-    code = MPI_Type_create_struct(2, lengths, starts, parts, type);
-    MPI_Type_free(&body);
+    int code = MPI_Type_vector((int)(bytes / limit), (int)limit, (int)limit, MPI_BYTE, &parts[0]);
+    if (code == MPI_SUCCESS) code = MPI_Type_create_struct(2, lengths, starts, parts, type);
+    if (parts[0] != MPI_DATATYPE_NULL) MPI_Type_free(&parts[0]);
     return code == MPI_SUCCESS ? MPI_Type_commit(type) : code;
 }
 
@@ -78,7 +73,7 @@ typedef enum CollectivePhase {
 } CollectivePhase;
 
 struct Collective {
-    Collective *next; // next in the list of active, or of idle, collectives
+    Collective *next; // next in the list of active collectives
     CommMpi *comm;
     int state;     // 0 in progress, 1 done, -1 failed with error
     int64_t steps; // phases completed
@@ -93,12 +88,10 @@ struct Collective {
     int64_t count;  // elements of the data (all_reduce) or of one rank's block (other operations)
     int64_t first;  // first element of the current piece
     int64_t piece;  // elements of the current piece
+    char *scratch;  // (size - 1, elements summed on this rank): data from the other ranks
+    int place;      // index of the piece of the group's workspace; -1: scratch was allocated
     int request_count;
-    MPI_Request *requests; // [2 * size]
-    char *scratch;         // (size - 1, elements summed on this rank): data from the other ranks
-    char *own;             // scratch of this collective, if the group has no workspace
-    int64_t own_bytes;
-    int place; // index of the piece of the group's workspace; -1: own scratch
+    MPI_Request requests[]; // [2 * size]
 };
 
 // --- sums
@@ -191,7 +184,7 @@ static int start_phase_(CommMpi *comm, Collective *work, Error *err) {
 // --- pieces
 
 // Takes scratch that is large enough for every piece: a free piece of the workspace that the plan has counted
-// (use_workspace of comm.h), or memory of the collective's own.
+// (use_workspace of comm.h), or memory that is allocated for this collective.
 static void take_scratch_(CommMpi *comm, Collective *work) {
     int64_t bytes = comm_sum_workspace(work->operation, work->count, work->type, comm->base.size);
     CommWorkspace *workspace = &comm->workspace;
@@ -205,12 +198,7 @@ static void take_scratch_(CommMpi *comm, Collective *work) {
         work->scratch = workspace->memory + place * workspace->bytes;
         return;
     }
-    if (bytes > work->own_bytes) {
-        free(work->own);
-        work->own = xmalloc((size_t)bytes);
-        work->own_bytes = bytes;
-    }
-    work->scratch = work->own;
+    work->scratch = xmalloc((size_t)bytes);
 }
 
 static void mpi_use_workspace_(Comm *base, void *memory, int64_t bytes, int sums) {
@@ -260,19 +248,11 @@ static int next_tag_(CommMpi *comm) {
     return tag;
 }
 
-// Begins a collective described by `like`, in an idle one or a new one, whose allocations are kept. It never moves,
-// because MPI keeps the address of its requests. Every later test advances it.
+// Begins a collective described by `like`. Every later test advances it.
 static Collective *collective_begin_(CommMpi *comm, Collective like, CommRequest *request) {
-    Collective *work = comm->idle;
-    if (work != NULL) {
-        comm->idle = work->next;
-    } else {
-        work = xcalloc(1, sizeof *work);
-        work->requests = xcalloc((size_t)comm->base.size * 2, sizeof *work->requests);
-    }
-    like.next = *comm->work, like.comm = comm, like.place = -1;
-    like.requests = work->requests, like.own = work->own, like.own_bytes = work->own_bytes;
+    Collective *work = xcalloc(1, sizeof *work + (size_t)comm->base.size * 2 * sizeof *work->requests);
     *work = like;
+    work->next = *comm->work, work->comm = comm, work->place = -1;
     *request = (CommRequest){.handle = {work}, .detail = {KIND_COLLECTIVE}, .active = true};
     *comm->work = work;
     return work;
@@ -332,13 +312,6 @@ static void mpi_progress_(Collective **link) {
     }
 }
 
-int64_t comm_mpi_scratch_bytes(const Comm *base) {
-    const CommMpi *comm = base->self;
-    int64_t bytes = 0;
-    for (const Collective *work = comm->idle; work != NULL; work = work->next) bytes += work->own_bytes;
-    return bytes;
-}
-
 // --- the group
 
 enum { TAG_MESSAGE = 0 };
@@ -369,12 +342,13 @@ static int mpi_test_(Comm *base, CommRequest *request, Error *err) {
         Collective *work = request->handle[0];
         request->steps = work->steps;
         if (work->state == 0) return 0;
-        if (work->state < 0) error_set(err, work->error.code, "%s", work->error.text);
         request->active = false;
+        // After a failure, messages of this collective may still be written to its memory.
+        if (work->state < 0) return error_set(err, work->error.code, "%s", work->error.text);
         if (work->place >= 0) comm->workspace.taken &= ~(1u << work->place);
-        work->next = comm->idle;
-        comm->idle = work;
-        return work->state;
+        else free(work->scratch);
+        free(work);
+        return 1;
     }
     MPI_Request mpi;
     MPI_Status status;
@@ -394,11 +368,6 @@ static int mpi_test_(Comm *base, CommRequest *request, Error *err) {
 
 static void mpi_destroy_(Comm *base) {
     CommMpi *comm = base->self;
-    while (comm->idle != NULL) {
-        Collective *work = comm->idle;
-        comm->idle = work->next;
-        free_all(work->requests, work->own, work);
-    }
     MPI_Comm_free(&comm->mpi);
     free(comm);
 }

@@ -19,15 +19,13 @@ typedef struct CommWorkspace {
     unsigned taken;
 } CommWorkspace;
 
-// One group. It owns the communicator. If the caller supplies no workspace, it also owns the scratch memory of its
-// collectives and keeps it for later collectives: at most COMM_PIECE_BYTES (plus rounding) times the largest number of
-// collectives that were in progress at the same time.
+// One group. It owns the communicator. If the caller supplies no workspace, each sum in progress allocates at most
+// COMM_PIECE_BYTES (plus rounding).
 typedef struct CommMpi {
     Comm base;
     MPI_Comm mpi;
     int64_t limit; // bytes; a longer message is sent as one element of a derived type, since MPI counts in int
     int sequence;  // number of the next collective, equal on all ranks; determines its tag
-    Collective *idle;
     CommWorkspace workspace;
     Collective **work; // list of the collectives in progress in all groups of the process
 } CommMpi;
@@ -39,6 +37,3 @@ enum { KIND_SEND = 1, KIND_RECEIVE, KIND_COLLECTIVE };
 
 // Takes ownership of `mpi`. Call destroy before MPI_Finalize. *work is NULL before the first group, and outlives all.
 Comm *comm_mpi_create(MPI_Comm mpi, const char *name, Collective **work);
-
-// Returns the bytes of scratch memory that the group keeps in idle collectives, for later use.
-int64_t comm_mpi_scratch_bytes(const Comm *comm);

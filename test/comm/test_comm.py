@@ -12,7 +12,7 @@ PROMISES = {
         "messages arrive in the order they were started", "hundreds of messages under way at once",
         "a message longer than MPI can count is one message",
         "a message of another length than expected is an error that names group and peer",
-        "sums in rank order: the bits of a serial sum on every rank", "scratch memory stays within one piece",
+        "sums in rank order: the bits of a serial sum on every rank",
         "sums keep to the workspace that is counted for them", "many sums under way at once, finished in any order",
         "a waiting rank uses less than a fifth of a core", "gather, broadcast, sum, max, hosts and clocks",
         "groups by color, ordered by key",
