@@ -18,7 +18,7 @@
 //
 // Every message takes one mail in each direction. At the end every mail that was sent has been received, so no receive
 // stays posted. Between two ranks, mail about both directions arrives interleaved. The messages of one direction stay
-// in order, so each direction has a queue.
+// in order, so each direction has a queue. Mail may arrive before its message is started here.
 #include "comm_pushed.h"
 #include "base/alloc.h"
 #include "lending.h"
@@ -38,11 +38,14 @@ typedef struct Mail {
 typedef enum PushStep { PUSH_WAITS, PUSH_COPIES, PUSH_TRAVELS, PUSH_MAILS, PUSH_DONE } PushStep;
 
 typedef struct Parcel {
+    bool started; // by this rank
+    bool come;    // its mail has arrived, with this offset
+    bool arrived; // this message and all earlier messages of its direction are done
+    int64_t offset;
     PushStep step;
-    bool queued; // true until this message and all earlier messages of its direction are done
     void *memory;
     int64_t bytes, steps;
-    Event *copied; // event after the copy; created with the parcel, kept when it is reused
+    Event *copied; // event after the copy; NULL: not copied by this rank
     Mail mail;
     CommRequest mailed, far;
     struct Parcel *next;
@@ -57,10 +60,7 @@ typedef struct PushWay {
     bool grants;  // this end grants, the other end copies or sends
     char *memory; // memory lent by either end
     int64_t bytes;
-    Parcel *first, *last;    // the messages in the order they were started
-    int64_t started, mail;   // messages started; mail received for them
-    int64_t taken;           // number of received mails that messages have used
-    int64_t *offsets, slots; // offsets of the mail not taken yet: mail i at i % slots
+    Parcel *first; // the messages that are started or announced, in order
 } PushWay;
 
 typedef struct PushPeer {
@@ -75,7 +75,6 @@ typedef struct Pushed {
     Stream stream;
     Comm *host, *far;
     PushPeer *peers; // [size]
-    Parcel *idle;
     char why[256];
 } Pushed;
 
@@ -86,7 +85,20 @@ static int mail_(Pushed *self, int peer, const PushWay *way, Parcel *parcel, int
     return comm_send(self->host, peer, &parcel->mail, sizeof parcel->mail, &parcel->mailed, err);
 }
 
-static int64_t missing_(const PushWay *way) { return way->started > way->mail ? way->started - way->mail : 0; }
+// Returns the first message of a direction that was not started yet, or whose mail has not come; a new one if there is
+// none.
+static Parcel *next_(PushWay *way, bool starts) {
+    Parcel **link = &way->first;
+    while (*link != NULL && (starts ? (*link)->started : (*link)->come)) link = &(*link)->next;
+    if (*link == NULL) *link = xcalloc(1, sizeof **link);
+    return *link;
+}
+
+static bool lacks_mail_(const PushWay *way) {
+    const Parcel *parcel = way->first;
+    while (parcel != NULL && parcel->come) parcel = parcel->next;
+    return parcel != NULL;
+}
 
 // Receives the mail that has arrived from this peer. Posts a receive only while a message lacks its mail, so that no
 // receive stays posted at shutdown.
@@ -95,20 +107,14 @@ static int read_mail_(Pushed *self, int number, Error *err) {
     Comm *host = self->host;
     for (;;) {
         if (!peer->receiving.active) {
-            if (missing_(&peer->out) + missing_(&peer->in) == 0) return 0;
+            if (!lacks_mail_(&peer->out) && !lacks_mail_(&peer->in)) return 0;
             if (comm_receive(host, number, &peer->inbox, sizeof peer->inbox, &peer->receiving, err) != 0) return -1;
         }
         int come = host->test(host, &peer->receiving, err);
         if (come <= 0) return come;
-        PushWay *way = peer->inbox.of_sender ? &peer->in : &peer->out;
-        if (way->mail - way->taken == way->slots) {
-            int64_t slots = way->slots == 0 ? 4 : 2 * way->slots, *offsets = xmalloc((size_t)slots * sizeof *offsets);
-            for (int64_t i = way->taken; i < way->mail; i++) offsets[i % slots] = way->offsets[i % way->slots];
-            free(way->offsets);
-            way->offsets = offsets;
-            way->slots = slots;
-        }
-        way->offsets[way->mail++ % way->slots] = peer->inbox.offset;
+        Parcel *parcel = next_(peer->inbox.of_sender ? &peer->in : &peer->out, false);
+        parcel->come = true;
+        parcel->offset = peer->inbox.offset;
     }
 }
 
@@ -118,14 +124,14 @@ static int read_mail_(Pushed *self, int number, Error *err) {
 static int push_advance_(Pushed *self, int peer, PushWay *way, Parcel *parcel, Error *err) {
     Backend *be = self->be;
     if (parcel->step == PUSH_WAITS) {
-        if (way->taken == way->mail) return 0;
-        int64_t offset = way->offsets[way->taken++ % way->slots];
+        if (!parcel->started || !parcel->come) return 0;
         if (way->direct && way->grants) { // the notice: the other end has copied
             parcel->step = PUSH_MAILS;
         } else if (way->direct) { // the grant: copy
-            char *there = way->memory + offset;
+            char *there = way->memory + parcel->offset;
             be->copy(be, self->stream, way->sends ? there : parcel->memory, way->sends ? parcel->memory : there,
                      parcel->bytes);
+            parcel->copied = be->event_create(be);
             be->event_record(be, parcel->copied, self->stream);
             parcel->step = PUSH_COPIES;
         } else if (way->grants) { // the notice: the bytes are on their way
@@ -161,10 +167,9 @@ static int advance_way_(Pushed *self, int peer, PushWay *way, Error *err) {
         if (moved < 0) return -1;
     }
     while (way->first != NULL && way->first->step == PUSH_DONE) {
-        way->first->queued = false;
+        way->first->arrived = true;
         way->first = way->first->next;
     }
-    if (way->first == NULL) way->last = NULL;
     return 0;
 }
 
@@ -175,19 +180,10 @@ static int pushed_message_(Comm *base, bool sends, int peer, void *memory, int64
     bool lent = way->direct && way->grants;
     int64_t offset = lent ? (char *)memory - way->memory : 0;
     assert(way->open && (!lent || (offset >= 0 && offset + bytes <= way->bytes)));
-    Parcel *parcel = self->idle;
-    if (parcel != NULL) {
-        self->idle = parcel->next;
-    } else {
-        parcel = xcalloc(1, sizeof *parcel);
-        parcel->copied = self->be->event_create(self->be);
-    }
-    *parcel = (Parcel){.memory = memory, .bytes = bytes, .copied = parcel->copied};
-    if (way->last != NULL) way->last->next = parcel;
-    if (way->first == NULL) way->first = parcel;
-    way->last = parcel;
-    parcel->queued = true;
-    way->started++;
+    Parcel *parcel = next_(way, true);
+    parcel->started = true;
+    parcel->memory = memory;
+    parcel->bytes = bytes;
     *request = (CommRequest){.handle = {parcel}, .detail = {peer}, .active = true};
     return way->grants ? mail_(self, peer, way, parcel, offset, err) : 0;
 }
@@ -202,10 +198,10 @@ static int pushed_test_(Comm *comm, CommRequest *request, Error *err) {
     if (advance_way_(self, number, &peer->out, err) != 0) return -1;
     if (advance_way_(self, number, &peer->in, err) != 0) return -1;
     request->steps = parcel->steps;
-    if (parcel->queued) return 0;
+    if (!parcel->arrived) return 0;
     request->active = false;
-    parcel->next = self->idle;
-    self->idle = parcel;
+    if (parcel->copied != NULL) self->be->event_destroy(self->be, parcel->copied);
+    free(parcel);
     return 1;
 }
 
@@ -244,12 +240,6 @@ static void pushed_destroy_(Comm *comm) {
     for (int i = 0; i < 2 * comm->size; i++) {
         PushWay *way = i % 2 == 0 ? &self->peers[i / 2].out : &self->peers[i / 2].in;
         if (way->mapped) self->be->give_back(self->be, way->memory, way->bytes);
-        free(way->offsets);
-    }
-    for (Parcel *parcel = self->idle, *next; parcel != NULL; parcel = next) {
-        next = parcel->next;
-        self->be->event_destroy(self->be, parcel->copied);
-        free(parcel);
     }
     self->far->destroy(self->far);
     self->host->destroy(self->host);

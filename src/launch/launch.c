@@ -21,7 +21,6 @@ typedef struct Launch {
     const Log *log;
     Job job;
     const char *remedy; // end of the final message
-    int signals;        // pipe with the numbers of received signals
     int asked;          // requests to stop so far, before and during this launch
     double first;       // time of the first request
 
@@ -31,7 +30,6 @@ typedef struct Launch {
     int errors;    // stderr of the ranks
     int words;     // a file with mpirun's own output
     int unwritten; // errno of a failed write to our stdout; 0: no failure
-    bool unread;   // the failed write was the reason to ask the ranks to stop
     char result[1 << 14];
     size_t passed, taken; // bytes of `result` that were written to our stdout; bytes read into `result`
     pid_t mpirun;
@@ -54,20 +52,15 @@ typedef struct Launch {
 
 // TERM, USR1, USR2, INT and HUP request a stop; Slurm sends USR1 with #SBATCH --signal=USR1@300.
 static const int signal_numbers_[] = {SIGCHLD, SIGPIPE, SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGHUP};
-enum { SIGNALS = sizeof signal_numbers_ / sizeof *signal_numbers_ };
 
-// Global, because a signal handler receives only the signal's number.
-static struct Caught {
-    int ends[2];
-    bool changed[SIGNALS];
-    struct sigaction before[SIGNALS];
-} caught_;
+// The pipe. Global, because a signal handler receives only the signal's number.
+static int signals_[2];
 
 static void note_signal_(int number) {
     int kept = errno;
     unsigned char byte = (unsigned char)number;
     // A full pipe is ignored: the parent already has signals to read.
-    if (write(caught_.ends[1], &byte, 1) < 0) errno = 0;
+    if (write(signals_[1], &byte, 1) < 0) errno = 0;
     errno = kept;
 }
 
@@ -85,7 +78,7 @@ static void take_signals_(Launch *launch) {
     unsigned char number;
     pid_t child;
     int status;
-    while (read(launch->signals, &number, 1) == 1)
+    while (read(signals_[0], &number, 1) == 1)
         if (number != SIGCHLD && number != SIGPIPE) ask_to_stop_(launch);
     // The first process of a container also inherits orphans: ranks whose supervisors died.
     while ((child = waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED)) > 0) {
@@ -118,8 +111,7 @@ static void pass_results_(Launch *launch) {
         // If the reader is gone, the run ends as if it had been asked to stop, with a checkpoint.
         launch->unwritten = errno;
         launch->passed = launch->taken;
-        launch->unread = launch->asked == 0;
-        if (launch->unread) ask_to_stop_(launch);
+        if (launch->asked == 0) ask_to_stop_(launch);
     }
 }
 
@@ -191,7 +183,7 @@ static void watch_(Launch *launch) {
         bool waiting = !ready || (launch->asked > 0 && !launch->forwarded) || launch->asked > 1;
         bool waits = launch->passed < launch->taken;
         if (!launch->closed) launch_close_ports(launch->mpirun, ready), launch->closed = ready;
-        struct pollfd files[] = {{launch->signals, POLLIN, 0},
+        struct pollfd files[] = {{signals_[0], POLLIN, 0},
                                  {launch->errors, POLLIN, 0},
                                  {waits ? -1 : launch->results, POLLIN, 0},
                                  {waits ? STDOUT_FILENO : -1, POLLOUT, 0},
@@ -214,7 +206,7 @@ static void watch_(Launch *launch) {
     // Pass the remaining output. A second signal ends the wait for a reader.
     if (launch->results >= 0) take_results_(launch);
     while (launch->passed < launch->taken && launch->asked <= 1) {
-        struct pollfd files[2] = {{launch->signals, POLLIN, 0}, {STDOUT_FILENO, POLLOUT, 0}};
+        struct pollfd files[2] = {{signals_[0], POLLIN, 0}, {STDOUT_FILENO, POLLOUT, 0}};
         poll(files, 2, -1);
         take_signals_(launch);
         pass_results_(launch);
@@ -262,7 +254,7 @@ static int last_word_(Launch *launch, JobEnd *end) {
     bool stuck = launch->reason[0] != '\0' && launch->asked == 0;
     end->lost = (end->lost || (code < 0 && !end->spoken && (mpirun_killed || before || stuck))) && launch->asked < 2;
     if (end->lost) launch->remedy = launch->job.remedy;
-    if (end->spoken && !launch->unread) {
+    if (end->spoken) {
         Log voice = {launch->log->program, end->rank, end->stage, LOG_NORMAL};
         log_line(&voice, "%s", end->text);
         // If mpirun was killed, the rank failed because its stdout was gone, so also report how mpirun ended.
@@ -353,24 +345,23 @@ int launch_ranks(const Log *log, const Job *job, char **argv, LaunchAgain again,
                      "(scripts/install_deps.sh) and run make again, or set parallel.pipeline, tensor and data to 1",
                      job->ranks);
 #endif
-    // The handlers stay installed between launches, so a request that arrives while lost ranks are being ended is not
-    // lost.
+    // The handlers stay installed, so a request that arrives while lost ranks are being ended is not lost.
     struct sigaction action = {.sa_handler = note_signal_, .sa_flags = SA_RESTART};
-    if (pipe2(caught_.ends, O_CLOEXEC | O_NONBLOCK) != 0)
+    if (pipe2(signals_, O_CLOEXEC | O_NONBLOCK) != 0)
         return error_set(err, EXIT_FAILED, "cannot create a pipe for signals (%s); raise ulimit -n", strerror(errno));
     sigfillset(&action.sa_mask);
-    for (int i = 0; i < SIGNALS; i++) {
-        sigaction(signal_numbers_[i], NULL, &caught_.before[i]);
+    for (size_t i = 0; i < sizeof signal_numbers_ / sizeof *signal_numbers_; i++) {
+        int number = signal_numbers_[i];
+        struct sigaction before;
+        sigaction(number, NULL, &before);
         // INT and HUP stay ignored if they were: by nohup, or in background commands of a script.
-        bool ignored =
-            caught_.before[i].sa_handler == SIG_IGN && (signal_numbers_[i] == SIGINT || signal_numbers_[i] == SIGHUP);
-        caught_.changed[i] = !ignored && sigaction(signal_numbers_[i], &action, NULL) == 0;
+        if (before.sa_handler != SIG_IGN || (number != SIGINT && number != SIGHUP)) sigaction(number, &action, NULL);
     }
     int code = -1, asked = 0;
     double first = 0;
     for (;;) {
         JobEnd end = {.rank = -1};
-        Launch launch = {.log = log, .job = *job, .remedy = job->remedy, .signals = caught_.ends[0], .asked = asked};
+        Launch launch = {.log = log, .job = *job, .remedy = job->remedy, .asked = asked};
         launch.first = first, launch.results = launch.errors = launch.words = -1;
         if (again != NULL) launch.job.remedy = "the ranks end"; // after a loss, `again` sets the remedy
         code = once_(&launch, argv, &end, err);
@@ -380,8 +371,5 @@ int launch_ranks(const Log *log, const Job *job, char **argv, LaunchAgain again,
         if (asked > 0) log_line(log, "asked to stop: the ranks are not started again; %s", job->remedy);
         if (asked > 0 || !again(context, &end, &argv)) break;
     }
-    for (int i = 0; i < SIGNALS; i++)
-        if (caught_.changed[i]) sigaction(signal_numbers_[i], &caught_.before[i], NULL);
-    close(caught_.ends[0]), close(caught_.ends[1]);
     return code;
 }

@@ -145,7 +145,6 @@ pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, int resu
     return child;
 }
 
-#if defined SYS_pidfd_getfd && defined SO_BINDTOIFINDEX
 // Returns whether this process holds the same socket: mpirun inherits the sockets of whoever started this program.
 static bool inherited_(int socket) {
     struct stat at, own;
@@ -158,7 +157,6 @@ static bool inherited_(int socket) {
     if (files != NULL) closedir(files);
     return found;
 }
-#endif
 
 // If another process sends part of a message to one of mpirun's ports, mpirun waits for the rest and no longer reads
 // the ranks' output, so the ranks block. Two ports are open to other hosts and users (oob_tcp_if_include limits only
@@ -166,7 +164,6 @@ static bool inherited_(int socket) {
 // earlier connections to the two ports are cut off. Without a port on the loopback interface, ranks may join through
 // any port, so all ports stay open until every rank is ready.
 void launch_close_ports(pid_t mpirun, bool ready) {
-#if defined SYS_pidfd_getfd && defined SO_BINDTOIFINDEX
     const int nowhere = INT_MAX;
     in_port_t open[2] = {0};
     int count = 0;
@@ -193,9 +190,6 @@ void launch_close_ports(pid_t mpirun, bool ready) {
     }
     if (files != NULL) closedir(files);
     if (process >= 0) close(process);
-#else
-    (void)mpirun, (void)ready;
-#endif
 }
 
 // --- the folder of a launch, the processes that belong to it, and the caretaker. A process belongs to the launch if it
