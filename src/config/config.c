@@ -145,10 +145,8 @@ int64_t config_layers(const Config *config, int virtual_stages, int g) {
 }
 
 int64_t config_first_layer(const Config *config, int virtual_stages, int g) {
-    int64_t layers = config->model.layers, rest = virtual_stages - 1 - layers % virtual_stages, first = 0;
-    if (config->parallel.layers_given != virtual_stages)
-        return layers / virtual_stages * g + max_i64(0, min_i64(g, virtual_stages - 1) - rest);
-    for (int i = 0; i < g; i++) first += config->parallel.layers_per_stage[i];
+    int64_t first = 0;
+    for (int i = 0; i < g; i++) first += config_layers(config, virtual_stages, i);
     return first;
 }
 

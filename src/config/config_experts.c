@@ -2,39 +2,28 @@
 #include "config_schema.h"
 #include "base/units.h"
 
-enum { MOST_EXPERTS = 1 << 18 }; // limit over all layers; each expert has three entries in the table of tensors
-
 static int check_router_(const Config *config, Error *err) {
     const ModelConfig *m = &config->model;
-    long long experts = (long long)m->experts, chosen = (long long)m->experts_per_token;
-    long long groups = (long long)m->router_groups, top = (long long)m->router_group_top;
-    const char *key = config_blame(config, "model.experts_per_token", "model.experts");
-    if (!families[m->family].gated)
-        return config_error(config, "model.experts", err, "family %s has no experts; use family llama, or 0",
-                            family_words[m->family]);
-    if (chosen == 0)
+    long long experts = m->experts, chosen = m->experts_per_token, groups = m->router_groups, top = m->router_group_top;
+    if (chosen == 0 && families[m->family].gated)
         return config_error(config, "model.experts_per_token", err,
                             "is missing: a model of %lld experts needs it; give it, such as 2", experts);
-    if (chosen > experts)
-        return config_error(config, key, err, "a token cannot use %lld of %lld experts; use %lld or less", chosen,
-                            experts, experts);
-    if (m->experts * m->layers > MOST_EXPERTS)
-        return config_clash(config, "model.experts", "model.layers", err,
-                            "%lld layers of %lld experts are more than %d; use fewer", (long long)m->layers, experts,
-                            MOST_EXPERTS);
-    if (60.0L * m->layers * m->experts * m->hidden * m->expert_ffn > 0x1p60L)
-        return config_error(config, "model.experts", err,
-                            "the experts take more than 2^60 bytes; use fewer or smaller ones");
-    if (m->dense_layers >= m->layers)
-        return config_clash(config, "model.dense_layers", "model.layers", err,
-                            "all %lld layers would be dense; use %lld or less, or model.experts: 0",
-                            (long long)m->layers, (long long)m->layers - 1);
-    if (groups > 1 && m->router != ROUTER_SIGMOID)
-        return config_clash(config, "model.router_groups", "model.router", err,
-                            "groups of experts need router sigmoid; use it, or 1 group");
-    if (m->experts % m->router_groups != 0) {
+    const Refusal refused[] = {
+        {!families[m->family].gated, "model.experts", "only family llama has experts; use it, or 0"},
+        {chosen > experts, "model.experts_per_token", "a token cannot use more experts than model.experts; use fewer"},
+        {60.0L * m->layers * experts * m->hidden * m->expert_ffn > 0x1p60L, "model.experts",
+         "the experts take more than 2^60 bytes; use fewer or smaller ones"},
+        // Each expert of a layer has three entries in the table of tensors.
+        {experts * m->layers > 1 << 18, "model.experts", "all layers have more than 2^18 experts; use fewer"},
+        {m->dense_layers >= m->layers, "model.dense_layers",
+         "all layers would be dense; use fewer than model.layers, or model.experts: 0"},
+        {groups > 1 && m->router != ROUTER_SIGMOID, "model.router_groups",
+         "groups of experts need router sigmoid; use it, or 1 group"},
+    };
+    if (config_refuse_rows(config, refused, sizeof refused / sizeof *refused, "model.experts", err) != 0) return -1;
+    if (experts % groups != 0) {
         char use[96];
-        config_first_divisors(m->experts, use, sizeof use);
+        config_first_divisors(experts, use, sizeof use);
         return config_clash(config, "model.router_groups", "model.experts", err,
                             "%lld groups do not divide %lld experts; use %s", groups, experts, use);
     }

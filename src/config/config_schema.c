@@ -433,16 +433,11 @@ void config_first_divisors(int64_t n, char *out, size_t size) {
 
 int config_require(const Config *config, const char *section, Error *err) {
     char missing[256] = "";
-    const char *first = NULL;
     for (int i = 0; i < config_key_count; i++) {
-        bool inside = strncmp(config_keys[i].name, section, strlen(section)) == 0;
-        if (!inside || config_keys[i].def != NULL || config->place[i] != CONFIG_DEFAULT) continue;
-        if (first == NULL) first = config_keys[i].name;
-        else text_add(missing, sizeof missing, ", %s", config_keys[i].name);
+        const ConfigKey *key = &config_keys[i];
+        if (strncmp(key->name, section, strlen(section)) != 0 || !config_lacks(config, key)) continue;
+        text_add(missing, sizeof missing, "%s%s", missing[0] != '\0' ? ", " : "", key->name);
     }
-    if (first == NULL) return 0;
-    if (missing[0] == '\0')
-        return config_error(config, first, err, "is missing and has no default; give it (see --help-config)");
-    return config_error(config, first, err, "is missing and has no default, as are %s; give them (see --help-config)",
-                        missing + 2);
+    if (missing[0] == '\0') return 0;
+    return config_error(config, missing, err, "missing, and without a default; --help-config has what to give");
 }

@@ -332,7 +332,7 @@ def test_plans_and_searches_read_no_data_and_runs_ask_for_them(tmp_path):
     assert "train" not in json.loads(searched.stdout)["best"]["config"]["data"]
     assert "# train: missing" in best.read_text()
     ended = command("llama", "-c", best)
-    assert ended.returncode == 2 and "data.train: is missing and has no default" in ended.stderr
+    assert ended.returncode == 2 and "data.train: missing, and without a default" in ended.stderr
     assert command("llama", "-c", best, "-o", "data.train=x.bin", "--plan").returncode == 0
 
 
