@@ -19,48 +19,42 @@ static void near_divisors_(int64_t n, int64_t value, char *out, size_t size) {
 static int check_heads_(Config *config, Error *err) {
     ModelConfig *m = &config->model;
     const Family *family = &families[m->family];
+    // A head that is rotated in pairs has an even size, so heads must divide hidden / 2.
+    int64_t units = family->rotary ? m->hidden / 2 : m->hidden;
     char use[64];
     if (m->kv_heads == 0) m->kv_heads = m->heads;
-    if (m->head_dim == 0) {
-        if (family->rotary && m->hidden % 2 != 0)
-            return config_error(config, "model.hidden", err, "must be even for rotary embedding, not %lld; use %lld",
-                                (long long)m->hidden, (long long)m->hidden + 1);
-        // A head of odd size cannot be rotated in pairs, so heads must divide hidden / 2.
-        int64_t units = family->rotary ? m->hidden / 2 : m->hidden;
-        if (units % m->heads != 0) {
-            near_divisors_(units, m->heads, use, sizeof use);
-            const char *what = m->hidden % m->heads != 0 ? "does not divide hidden"
-                                                         : "gives an odd head size (RoPE rotates pairs) for hidden";
-            return config_clash(config, "model.heads", "model.hidden", err, "heads %lld %s %lld; use %s heads%s",
-                                (long long)m->heads, what, (long long)m->hidden, use,
-                                family->rotary ? ", or give model.head_dim" : "");
-        }
-        m->head_dim = m->hidden / m->heads;
-        if (family->rotary && m->head_dim > 2 * ROPE_PAIRS_MAX)
-            return config_error(config, "model.heads", err, "head size is %lld; the limit for rotary embedding is %d",
-                                (long long)m->head_dim, 2 * ROPE_PAIRS_MAX);
+    if (m->head_dim == 0 && family->rotary && m->hidden % 2 != 0)
+        return config_error(config, "model.hidden", err, "must be even for rotary embedding; use %lld",
+                            (long long)m->hidden + 1);
+    if (m->head_dim == 0 && units % m->heads != 0) {
+        near_divisors_(units, m->heads, use, sizeof use);
+        return config_clash(config, "model.heads", "model.hidden", err, "heads %lld %s hidden %lld; use %s heads%s",
+                            (long long)m->heads,
+                            m->hidden % m->heads != 0 ? "does not divide" : "gives an odd head size for",
+                            (long long)m->hidden, use, family->rotary ? ", or give model.head_dim" : "");
     }
-    if (family->rotary && m->head_dim % 2 != 0)
-        return config_error(config, "model.head_dim", err, "must be even for rotary embedding, not %lld; use %lld",
-                            (long long)m->head_dim, (long long)m->head_dim + 1);
+    if (m->head_dim == 0) m->head_dim = m->hidden / m->heads;
+    const Refusal rows[] = {
+        {family->rotary && m->head_dim % 2 != 0, "model.head_dim", "must be even for rotary embedding; use one more"},
+        {family->rotary && m->head_dim > 2 * ROPE_PAIRS_MAX, "model.heads",
+         "a head that is rotated has at most 2048 dimensions; use more heads"},
+        {!family->rotary && m->heads * m->head_dim != m->hidden, "model.head_dim",
+         "is hidden / heads in this family; remove the key"},
+        {!family->grouped && m->kv_heads != m->heads, "model.kv_heads",
+         "must equal heads in this family, which has no grouped attention; use auto"},
+    };
+    if (config_refuse_rows(config, rows, sizeof rows / sizeof *rows, "model.heads", err) != 0) return -1;
     int64_t width = (int64_t)((double)m->head_dim * m->rope_share); // as transformers rounds it
     if (family->rotary && (width < 2 || width % 2 != 0))
         return config_error(config, "model.rope_share", err,
                             "%g of head_dim %lld is %lld dimensions; rotary embedding needs 2, 4, 6, ...; use %g",
                             m->rope_share, (long long)m->head_dim, (long long)width,
                             2.0 * ceil((double)(width + 1) / 2.0) / (double)m->head_dim);
-    if (!family->rotary && m->heads * m->head_dim != m->hidden)
-        return config_error(config, "model.head_dim", err, "family %s has head_dim = hidden / heads; remove the key",
-                            family_words[m->family]);
-    const char *kv_key = config_blame(config, "model.kv_heads", "model.heads");
-    if (!family->grouped && m->kv_heads != m->heads)
-        return config_error(config, kv_key, err,
-                            "family %s has no grouped attention: kv_heads must equal heads; use %lld or auto",
-                            family_words[m->family], (long long)m->heads);
     if (m->heads % m->kv_heads == 0) return 0;
     near_divisors_(m->heads, m->kv_heads, use, sizeof use);
-    return config_error(config, kv_key, err, "kv_heads %lld does not divide %lld heads; use %s", (long long)m->kv_heads,
-                        (long long)m->heads, use);
+    return config_clash(config, "model.kv_heads", "model.heads", err,
+                        "kv_heads %lld does not divide %lld heads; use %s", (long long)m->kv_heads, (long long)m->heads,
+                        use);
 }
 
 // Checks the extents that tensor ranks split, and the key of their collectives.
@@ -165,16 +159,14 @@ static int check_batch_(Config *config, Error *err) {
 
 static int check_decay_(Config *config, Error *err) {
     const TrainConfig *train = &config->train;
-    long long most = (long long)(train->steps - train->warmup_steps);
     bool given = train->decay_steps > 0, shaped = train->decay_shape != DECAY_LINEAR;
-    const char *key = given ? "train.decay_steps" : "train.decay_shape";
-    if (train->schedule != LR_WSD && (given || shaped))
-        return config_clash(config, key, "train.schedule", err,
-                            "%s applies to train.schedule wsd, not %s; use wsd, or remove the key", key,
-                            config_word("train.schedule", train->schedule));
-    if (!given || train->decay_steps <= most) return 0;
-    return config_error(config, key, err, "is %lld; the limit is %lld, the steps after the warm-up; use %s",
-                        (long long)train->decay_steps, most < 0 ? 0 : most, most > 0 ? "that or less" : "auto");
+    const Refusal rows[] = {
+        {train->schedule != LR_WSD && (given || shaped), given ? "train.decay_steps" : "train.decay_shape",
+         "applies to train.schedule wsd; use wsd, or remove the key"},
+        {given && train->decay_steps > train->steps - train->warmup_steps, "train.decay_steps",
+         "exceeds the steps after the warm-up; use fewer, or auto"},
+    };
+    return config_refuse_rows(config, rows, sizeof rows / sizeof *rows, "train.schedule", err);
 }
 
 // Checks the spec with batch i of the run (config_batch) against the named schedule's limits. `only`: the field for
@@ -284,21 +276,19 @@ static int check_file_(Config *config, Error *err) {
                             "%s has %d stages and %d microbatches a step; pipeline and global_batch / (micro_batch * "
                             "data) are %lld and %lld here, make them equal",
                             keys->file, header.stages, header.microbatches, p, m);
-    if (chunks > 0 && header.chunks != chunks)
-        return config_clash(config, "schedule.chunks", "schedule.file", err,
-                            "%s has chunks %d, not %lld; leave schedule.chunks out", keys->file, header.chunks, chunks);
-    if (header.chunks > 64 || header.forward_only)
-        return config_error(config, "schedule.file", err, "%s%s", keys->file,
-                            header.forward_only
-                                ? ": the name \"forward\" is reserved for schedules without backwards; rename it"
-                                : " has more than 64 chunks; use fewer");
-    if (keys->split_backward != SPLIT_AUTO && (keys->split_backward == SPLIT_ON) != header.split)
-        return config_clash(config, "schedule.split_backward", "schedule.file", err,
-                            "%s has %s; a schedule from a file is run unchanged; use split_backward auto", keys->file,
-                            header.split ? "I and W" : "no I and W");
-    if (keys->bpipe == BPIPE_ON)
-        return config_clash(config, "schedule.bpipe", "schedule.file", err,
-                            "a schedule from a file is run unchanged; use bpipe off, and put E and L into the file");
+    bool splits = keys->split_backward == SPLIT_ON;
+    const Refusal rows[] = {
+        {chunks > 0 && header.chunks != chunks, "schedule.chunks",
+         "the schedule in schedule.file has another number; leave schedule.chunks out"},
+        {header.chunks > 64, "schedule.file", "the schedule has more than 64 chunks; use fewer"},
+        {header.forward_only, "schedule.file",
+         "the name \"forward\" is reserved for schedules without backwards; rename it"},
+        {keys->split_backward != SPLIT_AUTO && splits != header.split, "schedule.split_backward",
+         "a schedule from a file is run unchanged; use split_backward auto"},
+        {keys->bpipe == BPIPE_ON, "schedule.bpipe",
+         "a schedule from a file is run unchanged; use bpipe off, and put E and L into the file"},
+    };
+    if (config_refuse_rows(config, rows, sizeof rows / sizeof *rows, "schedule.file", err) != 0) return -1;
     keys->file_chunks = header.chunks;
     keys->file_microbatches = header.microbatches;
     keys->bpipe = BPIPE_OFF;
@@ -417,23 +407,19 @@ static int check_fp8_(Config *config, Error *err) {
 // Checks that the products of keys that the program computes fit int64_t; bounds on single keys cannot ensure that.
 static int check_size_(Config *config, Error *err) {
     const ModelConfig *m = &config->model;
-    const long double limit = 1152921504606846976.0L; // 2^60
+    const long double limit = 0x1p60L;
     long double s = m->seq_len, b = config->schedule.micro_batch, layers = m->layers;
     long double ffn = m->ffn + m->shared_ffn + (long double)m->experts_per_token * (m->expert_ffn + m->ffn);
     long double width = 16.0L * m->hidden + 6.0L * ffn + 2.0L * m->heads * s + 8.0L * m->heads * 2048;
-    if (4 * (s * b * layers * width + s * b * m->vocab) > limit)
-        return config_error(
-            config, "model.seq_len", err,
-            "the activations of one microbatch take more than 2^60 bytes; use a smaller seq_len or micro_batch");
-    long double steps = config->train.steps, batch = config->train.global_batch;
-    if (steps * batch * s > limit)
-        return config_error(config, "train.steps", err, "the run takes more than 2^60 tokens; use at most %.0Lf steps",
-                            limit / (batch * s) - 1);
-    int64_t ranks = config_world(config), most = 1 << 20;
-    if (ranks <= most) return 0;
-    return config_error(config, "parallel.data", err,
-                        "pipeline * tensor * context * data = %lld ranks, more than %lld; use smaller numbers",
-                        (long long)ranks, (long long)most);
+    long double tokens = s * config->train.steps * config->train.global_batch;
+    const Refusal rows[] = {
+        {4 * (s * b * layers * width + s * b * m->vocab) > limit, "model.seq_len",
+         "the activations of one microbatch take more than 2^60 bytes; use a smaller seq_len or micro_batch"},
+        {tokens > limit, "train.steps", "the run takes more than 2^60 tokens; use fewer steps"},
+        {config_world(config) > 1 << 20, "parallel.data",
+         "pipeline * tensor * context * data are more than 2^20 ranks; use smaller numbers"},
+    };
+    return config_refuse_rows(config, rows, sizeof rows / sizeof *rows, NULL, err);
 }
 
 // Checks the keys that depend on the family: norms and biases of q, k and v, and rotary positions with their scaling.

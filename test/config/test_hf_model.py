@@ -90,7 +90,7 @@ def test_the_file_of_a_model_is_planned_as_its_keys_are(tmp_path, family, found,
     (QWEN_MOE | {"mlp_only_layers": [0]}, "mlp_only_layers has layers without experts, which is unsupported"),
     (QWEN_MOE | {"decoder_sparse_step": 2}, "decoder_sparse_step leaves layers without experts"),
     (QWEN_MOE | {"num_experts": None}, "num_experts (model.experts) is missing; is the file complete?"),
-    (QWEN_MOE | {"num_experts_per_tok": 9}, "a token cannot use 9 of 8 experts"),
+    (QWEN_MOE | {"num_experts_per_tok": 9}, "a token cannot use more experts"),
     (MIXTRAL | {"router_jitter_noise": 0.1}, "router_jitter_noise changes the router's input at random"),
     ({"model_type": "falcon"}, 'model_type is "falcon"; family llama supports "llama" "mistral" "qwen2" "qwen3"'
                                ' "mixtral" "qwen3_moe" "glm4_moe" "deepseek_v3" "kimi_k2", family gpt supports'

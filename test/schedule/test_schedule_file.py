@@ -66,9 +66,9 @@ def test_split_backward_cannot_contradict_the_list(tmp_path):
     whole = "# schedule mine  stages 2  microbatches 4  slots 2\n" + "".join(
         f"stage {s}: {list_}\n" for s, list_ in enumerate(["F0 F1 B0 F2 B1 F3 B2 B3", "F0 B0 F1 B1 F2 B2 F3 B3"])
     )
-    for text, value, why in ((MINE, "off", "has I and W"), (whole, "on", "has no I and W")):
+    for text, value in ((MINE, "off"), (whole, "on")):
         told = answer(tmp_path / "mine.txt", text, f"schedule.split_backward={value}")
-        assert told.returncode == 2 and why in told.stderr and "schedule.split_backward" in told.stderr
+        assert told.returncode == 2 and "schedule.split_backward: a schedule from a file is run unchanged" in told.stderr
         other = "on" if value == "off" else "off"
         told = answer(tmp_path / "mine.txt", text, f"schedule.split_backward={other}")
         assert (told.returncode, told.stdout) == (0, text)
