@@ -12,10 +12,10 @@
 //     sum              rank 0 computes (a0 + a1) + a2, rank 1 computes (d0 + d1) + d2: always in rank order
 //     PHASE_SPREAD     rank 0 sends its sums of a b c to ranks 1 and 2, and receives the sums of d e f and of g
 //
-// A short piece needs one phase, PHASE_DIRECT: every rank receives all 7 elements of every other rank and computes all
-// sums itself. The order is the same, so the bits are the same. A reduce_scatter is only PHASE_EXCHANGE. With a root,
-// all of a piece is the root's block: a reduce is only PHASE_EXCHANGE of it, a broadcast only PHASE_SPREAD. An exchange
-// is one phase like that of a gather, with blocks of any length.
+// A short piece needs one phase: every rank's block is the complete piece, so every rank computes all sums itself. The
+// order is the same, so the bits are the same. A reduce_scatter is only PHASE_EXCHANGE, a gather only PHASE_SPREAD. With
+// a root, all of a piece is the root's block: a reduce is only PHASE_EXCHANGE of it, a broadcast only PHASE_SPREAD. An
+// exchange is one phase with blocks of any length.
 //
 // Any number of collectives of a group may be in progress, and each advances as soon as its own messages have arrived.
 // MPI's own non-blocking collectives would have to start in one order on all ranks, so the second phase of a collective
@@ -66,10 +66,8 @@ static int mpi_begin_(CommMpi *comm, bool sends, int peer, void *memory, int64_t
 
 // The phase of a collective in its current piece.
 typedef enum CollectivePhase {
-    PHASE_DIRECT,   // every rank gets every rank's data and sums all of it: few bytes, one trip
-    PHASE_EXCHANGE, // rank q gets block q of every rank
-    PHASE_SPREAD,   // every rank sends its sums to all other ranks
-    PHASE_GATHER,   // all_gather: every rank sends its block to all other ranks; nothing is summed
+    PHASE_EXCHANGE, // rank q gets block q of every rank's input, and sums it
+    PHASE_SPREAD,   // every rank sends its block of the result to all other ranks
 } CollectivePhase;
 
 struct Collective {
@@ -81,10 +79,11 @@ struct Collective {
     CommOperation operation;
     int root; // root of a reduce or broadcast, else NO_ROOT
     CollectivePhase phase;
+    bool direct; // every rank's block is the complete piece: few bytes, one trip
     CommType type;
     int tag;
     char *out;      // result; also the input of an all_reduce
-    const char *in; // input (size, count) of a reduce_scatter, (count) of other sums
+    const char *in; // input (size, count) of a reduce_scatter, (count) of other sums; `out` of an all_reduce
     int64_t count;  // elements of the data (all_reduce) or of one rank's block (other operations)
     int64_t first;  // first element of the current piece
     int64_t piece;  // elements of the current piece
@@ -144,39 +143,36 @@ static int post_(CommMpi *comm, Collective *work, bool sends, int peer, void *me
     return 0;
 }
 
-// Computes rank q's block of the current piece: equal blocks, the last ones shorter or empty; with a root, the complete
-// piece.
+// Computes the place of rank q's block of the current piece, in `in` before the sum and in `out` after it: a piece of
+// each rank's data, else equal parts of the piece, the last ones shorter or empty; with a root, or if `direct`, the
+// complete piece.
 static void block_(const Collective *work, int q, int64_t *first, int64_t *count) {
     int64_t size = work->comm->base.size, n = work->piece, each = (n + size - 1) / size;
     *first = q * each < n ? q * each : n;
     *count = n - *first < each ? n - *first : each;
-    if (work->root != NO_ROOT) *first = 0, *count = q == work->root ? n : 0;
+    if (work->root != NO_ROOT || work->direct) *first = 0, *count = work->direct || q == work->root ? n : 0;
+    if (work->operation == COMM_REDUCE_SCATTER || work->operation == COMM_ALL_GATHER)
+        *first = q * work->count, *count = n;
+    *first += work->first;
 }
 
 // Starts the current phase's messages with all peers. Each rank begins with its successor, so no rank is the first peer
 // of all ranks. A receive is started before the send, so that no message waits in MPI's buffers. Scratch has one slot
 // for every other rank.
 static int start_phase_(CommMpi *comm, Collective *work, Error *err) {
-    int64_t width = comm_type_bytes(work->type), n = work->piece, mine, my_count, theirs, their_count;
+    int64_t width = comm_type_bytes(work->type), mine, my_count, theirs, their_count;
     int rank = comm->base.rank, size = comm->base.size;
-    char *data = work->out + work->first * width;
     block_(work, rank, &mine, &my_count);
     work->request_count = 0;
     for (int step = 1; step < size; step++) {
         int peer = (rank + step) % size, slot = peer < rank ? peer : peer - 1;
-        int64_t sent = n, received = n;
-        const char *from = data;
-        char *to = NULL;
+        bool spreads = work->phase == PHASE_SPREAD;
         block_(work, peer, &theirs, &their_count);
-        if (work->operation == COMM_REDUCE_SCATTER) from = work->in + (peer * work->count + work->first) * width;
-        else if (work->phase == PHASE_GATHER) from = work->out + rank * n * width, to = work->out + peer * n * width;
-        else if (work->phase == PHASE_EXCHANGE)
-            from = work->in + (work->first + theirs) * width, sent = their_count, received = my_count;
-        else if (work->phase == PHASE_SPREAD)
-            from = data + mine * width, sent = my_count, to = data + theirs * width, received = their_count;
-        if (to == NULL) to = work->scratch + slot * received * width;
-        if (post_(comm, work, false, peer, to, received * width, err) != 0) return -1;
-        if (post_(comm, work, true, peer, (void *)from, sent * width, err) != 0) return -1;
+        const char *from = spreads ? work->out + mine * width : work->in + theirs * width;
+        char *to = spreads ? work->out + theirs * width : work->scratch + slot * my_count * width;
+        if (post_(comm, work, false, peer, to, (spreads ? their_count : my_count) * width, err) != 0) return -1;
+        if (post_(comm, work, true, peer, (void *)from, (spreads ? my_count : their_count) * width, err) != 0)
+            return -1;
     }
     return 0;
 }
@@ -208,30 +204,23 @@ static void mpi_use_workspace_(Comm *base, void *memory, int64_t bytes, int sums
 
 // Starts the next piece. Gathers and broadcasts need no scratch, so each is one piece of any length.
 static int start_piece_(CommMpi *comm, Collective *work, Error *err) {
+    bool sums = work->operation != COMM_ALL_GATHER && work->operation != COMM_BROADCAST;
+    work->phase = sums ? PHASE_EXCHANGE : PHASE_SPREAD;
     work->piece = work->count - work->first;
-    if (work->operation == COMM_ALL_GATHER || work->operation == COMM_BROADCAST) {
-        work->phase = work->operation == COMM_BROADCAST ? PHASE_SPREAD : PHASE_GATHER;
-        return start_phase_(comm, work, err);
-    }
-    work->piece = comm_piece(work->operation, work->piece, work->type, comm->base.size);
-    bool direct = comm_piece_is_direct(work->operation, work->piece, work->type, comm->base.size);
-    work->phase = direct ? PHASE_DIRECT : PHASE_EXCHANGE;
+    if (sums) work->piece = comm_piece(work->operation, work->piece, work->type, comm->base.size);
+    work->direct = comm_piece_is_direct(work->operation, work->piece, work->type, comm->base.size);
     return start_phase_(comm, work, err);
 }
 
 // Sums the data that a phase received and starts the next phase. Returns 1 after the last phase, else 0; -1 with err.
 static int collective_advance_(CommMpi *comm, Collective *work, Error *err) {
-    int64_t width = comm_type_bytes(work->type), rank = comm->base.rank, first = 0, count;
-    char *data = work->out + work->first * width;
-    if (work->operation == COMM_REDUCE_SCATTER) {
-        collective_sum_(comm, work, data, work->in + (rank * work->count + work->first) * width, work->piece);
-    } else if (work->phase == PHASE_DIRECT) {
-        collective_sum_(comm, work, data, data, work->piece);
-    } else if (work->phase == PHASE_EXCHANGE) {
-        block_(work, (int)rank, &first, &count);
-        collective_sum_(comm, work, data + first * width, work->in + (work->first + first) * width, count);
+    int64_t width = comm_type_bytes(work->type), mine, count;
+    if (work->phase == PHASE_EXCHANGE) {
+        block_(work, comm->base.rank, &mine, &count);
+        int64_t result = work->operation == COMM_REDUCE_SCATTER ? work->first : mine;
+        collective_sum_(comm, work, work->out + result * width, work->in + mine * width, count);
         work->phase = PHASE_SPREAD;
-        if (work->operation == COMM_ALL_REDUCE) return start_phase_(comm, work, err);
+        if (work->operation == COMM_ALL_REDUCE && !work->direct) return start_phase_(comm, work, err);
     }
     work->first += work->piece;
     return work->first >= work->count ? 1 : start_piece_(comm, work, err);
@@ -274,13 +263,13 @@ static int mpi_collective_(Comm *base, CommOperation operation, int root, void *
     return start_piece_(comm, work, err);
 }
 
-// An exchange runs as a PHASE_GATHER: no sums.
+// An exchange runs as a PHASE_SPREAD: no sums.
 static int mpi_exchange_(Comm *base, void *out, const int64_t *received, const void *in, const int64_t *sent,
                          CommRequest *request, Error *err) {
     CommMpi *comm = base->self;
     char *to = out;
     const char *from = in;
-    Collective like = {.operation = COMM_ALL_GATHER, .phase = PHASE_GATHER, .type = COMM_BYTE, .tag = next_tag_(comm)};
+    Collective like = {.operation = COMM_ALL_GATHER, .phase = PHASE_SPREAD, .type = COMM_BYTE, .tag = next_tag_(comm)};
     Collective *work = collective_begin_(comm, like, request);
     for (int peer = 0; peer < base->size; to += received[peer], from += sent[peer], peer++) {
         if (peer == base->rank) {

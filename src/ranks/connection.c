@@ -42,56 +42,53 @@ Connection connection_open(const char *folder) { return (Connection){.file = loc
 
 // --- over TCP
 
-static int tcp_listen_(int family, bool loopback) {
-    int file = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), off = 0, data_within_s = 5;
-    struct sockaddr_in6 six = {.sin6_family = AF_INET6}; // zeros: any address, any port
-    struct sockaddr_in four = {.sin_family = AF_INET,
-                               .sin_addr.s_addr = htonl(loopback ? INADDR_LOOPBACK : INADDR_ANY)};
-    const struct sockaddr *at = family == AF_INET6 ? (const void *)&six : (const void *)&four;
+static socklen_t length_(const TcpAddress *at) {
+    return at->any.sa_family == AF_INET6 ? sizeof at->six : sizeof at->four;
+}
+
+static TcpAddress four_(in_addr_t address) {
+    return (TcpAddress){.four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(address)}};
+}
+
+// Listens at a free port of an address.
+static int tcp_listen_(TcpAddress at) {
+    int file = socket(at.any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), off = 0, data_within_s = 5;
     if (file < 0) return -1;
-    if (family == AF_INET6) setsockopt(file, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off); // accepts IPv4, too
+    if (at.any.sa_family == AF_INET6) setsockopt(file, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off); // IPv4, too
     // For the first seconds, accepts a connection only once data has arrived on it.
     setsockopt(file, IPPROTO_TCP, TCP_DEFER_ACCEPT, &data_within_s, sizeof data_within_s);
-    socklen_t length = family == AF_INET6 ? sizeof six : sizeof four;
-    if (bind(file, at, length) == 0 && listen(file, SOMAXCONN) == 0) return file;
+    if (bind(file, &at.any, length_(&at)) == 0 && listen(file, SOMAXCONN) == 0) return file;
     close(file);
     return -1;
 }
 
-static void map_four_(struct in6_addr *to, in_addr_t from) {
-    memset(to, 0, sizeof *to);
-    to->s6_addr[10] = to->s6_addr[11] = 0xff;
-    memcpy(&to->s6_addr[12], &from, sizeof from);
-}
-
 int connection_listen_tcp(bool loopback, Invitation *invitation, Error *err) {
-    struct sockaddr_in6 own; // the port has the same offset in sockaddr_in
+    TcpAddress own;
     socklen_t length = sizeof own;
-    int file = loopback ? -1 : tcp_listen_(AF_INET6, false);
+    int file = loopback ? -1 : tcp_listen_((TcpAddress){.six = {.sin6_family = AF_INET6}});
     bool six = file >= 0;
     memset(invitation, 0, sizeof *invitation);
-    if (file < 0) file = tcp_listen_(AF_INET, loopback);
+    if (file < 0) file = tcp_listen_(four_(loopback ? INADDR_LOOPBACK : INADDR_ANY));
     if (file < 0 || getrandom(invitation, 2 * sizeof invitation->supervisor, 0) < 0 ||
-        getsockname(file, (struct sockaddr *)&own, &length) != 0) {
+        getsockname(file, &own.any, &length) != 0) {
         if (file >= 0) close(file);
         return error_set(err, EXIT_FAILED, "cannot listen on a TCP port (%s); raise ulimit -n", strerror(errno));
     }
-    invitation->port = own.sin6_port;
     // The addresses at which other hosts may reach this one, IPv4 first; or the loopback address if there is no other.
     struct ifaddrs *all = NULL;
     if (loopback || getifaddrs(&all) != 0) all = NULL;
     for (int sixth = 0; sixth < (six ? 2 : 1); sixth++)
         for (struct ifaddrs *at = all; at != NULL && invitation->count < INVITATION_ADDRESSES; at = at->ifa_next) {
-            struct in6_addr *to = &invitation->address[invitation->count];
+            TcpAddress *to = &invitation->address[invitation->count];
             if (at->ifa_addr == NULL || at->ifa_addr->sa_family != (sixth ? AF_INET6 : AF_INET)) continue;
             if (!(at->ifa_flags & IFF_UP) || at->ifa_flags & IFF_LOOPBACK) continue;
-            if (!sixth) map_four_(to, ((struct sockaddr_in *)(void *)at->ifa_addr)->sin_addr.s_addr);
-            else *to = ((struct sockaddr_in6 *)(void *)at->ifa_addr)->sin6_addr;
+            memcpy(to, at->ifa_addr, sixth ? sizeof to->six : sizeof to->four);
             // Link-local addresses mean nothing without the other host's name for the link.
-            invitation->count += !IN6_IS_ADDR_LINKLOCAL(to);
+            invitation->count += !sixth || !IN6_IS_ADDR_LINKLOCAL(&to->six.sin6_addr);
         }
     if (all != NULL) freeifaddrs(all);
-    if (invitation->count == 0) map_four_(&invitation->address[invitation->count++], htonl(INADDR_LOOPBACK));
+    if (invitation->count == 0) invitation->address[invitation->count++] = four_(INADDR_LOOPBACK);
+    for (int i = 0; i < invitation->count; i++) invitation->address[i].four.sin_port = own.four.sin_port;
     return file;
 }
 
@@ -106,20 +103,11 @@ static void tcp_tune_(int file) {
     setsockopt(file, IPPROTO_TCP, RTO_MAX_MS, &longest_ms, sizeof longest_ms);
 }
 
-Connection connection_open_tcp(const Invitation *invitation, int address) {
-    const struct in6_addr *to = &invitation->address[address];
-    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = (in_port_t)invitation->port, .sin6_addr = *to};
-    struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = (in_port_t)invitation->port};
-    bool mapped = IN6_IS_ADDR_V4MAPPED(to);
-    memcpy(&four.sin_addr, &to->s6_addr[12], sizeof four.sin_addr);
-    int file = socket(mapped ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (file < 0) return (Connection){.file = -1};
-    tcp_tune_(file);
-    int failed = mapped ? connect(file, (struct sockaddr *)&four, sizeof four)
-                        : connect(file, (struct sockaddr *)&six, sizeof six);
-    if (failed == 0 || errno == EINPROGRESS) return (Connection){.file = file};
-    close(file);
-    return (Connection){.file = -1};
+Connection connection_open_tcp(const TcpAddress *to) {
+    Connection connection = {.file = socket(to->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
+    if (connection.file >= 0) tcp_tune_(connection.file);
+    if (connect(connection.file, &to->any, length_(to)) != 0 && errno != EINPROGRESS) connection_close(&connection);
+    return connection;
 }
 
 bool connection_accept(int listener, Connection *connection) {

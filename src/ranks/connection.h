@@ -23,12 +23,19 @@ typedef struct Message {
 
 enum { INVITATION_ADDRESSES = 16 };
 
-// How supervisors reach the coordinator over TCP. Addresses are IPv6, or IPv4 mapped into IPv6. The two sides show
-// different tokens, so that another process at one of the addresses cannot impersonate the coordinator.
+// An address and a port, which has the same place in both families.
+typedef union TcpAddress {
+    struct sockaddr any;
+    struct sockaddr_in four;
+    struct sockaddr_in6 six;
+} TcpAddress;
+
+// How supervisors reach the coordinator over TCP. The two sides show different tokens, so that another process at one
+// of the addresses cannot impersonate the coordinator.
 typedef struct Invitation {
     uint64_t supervisor, coordinator; // tokens
-    struct in6_addr address[INVITATION_ADDRESSES];
-    int32_t count, port; // count 0: not known yet; port: network byte order
+    TcpAddress address[INVITATION_ADDRESSES];
+    int32_t count; // 0: not known yet
 } Invitation;
 
 typedef struct Connection {
@@ -46,7 +53,7 @@ bool connection_accept(int listener, Connection *);
 
 // Connect to the socket in `folder`, or start to connect to one address of an invitation. If that fails, file is -1.
 Connection connection_open(const char *folder);
-Connection connection_open_tcp(const Invitation *invitation, int address);
+Connection connection_open_tcp(const TcpAddress *address);
 void connection_close(Connection *);
 
 // Sends a message. Returns false, and sends nothing, if the previous message is still being sent or the connection is

@@ -191,7 +191,7 @@ static void tell_(Supervisor *supervisor, double now) {
     for (int i = 0; i < supervisor->count; i++) calls = calls && supervisor->connections[i].file < 0;
     if (calls) supervisor->count = invitation->count;
     for (int i = 0; i < supervisor->count; i++) {
-        if (calls) supervisor->connections[i] = connection_open_tcp(invitation, i);
+        if (calls) supervisor->connections[i] = connection_open_tcp(&invitation->address[i]);
         if (connection_send(&supervisor->connections[i], &message)) supervisor->sent = supervisor->ended;
     }
     if (supervisor->coordinator == NULL) return;
@@ -267,7 +267,7 @@ static void say_start_(Supervisor *supervisor, const Log *log, double now) {
     log_line(log,
              "heartbeats of %d of %d ranks, first rank %d, do not reach rank 0 (TCP port %d): if one of them "
              "stops, only train.timeout_s ends the job; open that port between hosts",
-             missing, ranks, first, ntohs((uint16_t)supervisor->meeting->invitation.port));
+             missing, ranks, first, ntohs(supervisor->meeting->invitation.address[0].four.sin_port));
 }
 
 // Supervises all ranks, if this process holds the coordinator.

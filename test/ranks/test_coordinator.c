@@ -39,7 +39,7 @@ static Message report_(int rank) {
 
 #define AutoConnection __attribute__((cleanup(connection_close))) Connection
 static Connection call_(void) {
-    Connection line = connection_open_tcp(coordinator_invitation(coordinator), 0);
+    Connection line = connection_open_tcp(&coordinator_invitation(coordinator)->address[0]);
     assert_true(line.file >= 0);
     return line;
 }
@@ -215,7 +215,7 @@ TEST(every_address_of_this_host_reaches_the_coordinator) {
     for (int i = 0; i < count; i++) {
         close_(NULL);
         coordinator = coordinator_open(&job, NULL, &err);
-        AutoConnection line = connection_open_tcp(coordinator_invitation(coordinator), i);
+        AutoConnection line = connection_open_tcp(&coordinator_invitation(coordinator)->address[i]);
         Message answer, report = report_(1);
         assert_true(line.file >= 0);
         assert_int_equal(ask_(&line, &report, &answer), RECEIVED_MESSAGE);
