@@ -373,32 +373,27 @@ static int check_schedule_(Config *config, Error *err) {
                         (long long)schedule->slots, p, smallest);
 }
 
+#define MULTIPLE(what, remedy) "train.fp8 needs " what " to be a multiple of 16, of mx 32; use " remedy ", or fp8 off"
+
 // Checks that every dimension of the layers' products on one rank is a multiple of 16, as cuBLASLt requires for FP8, or
 // of 32 for mx, where 32 numbers share a scale.
 static int check_fp8_(Config *config, Error *err) {
     const ModelConfig *m = &config->model;
     int64_t t = config->parallel.tensor, group = config->train.fp8 == FP8_MX ? 32 : 16;
-    const struct {
-        int64_t count;
-        const char *key, *what;
-    } dimensions[] = {{m->hidden, "model.hidden", "hidden"},
-                      {m->heads / t * m->head_dim, "parallel.tensor", "heads * head_dim / tensor"},
-                      {m->kv_heads / t * m->head_dim * 2, "parallel.tensor", "2 * kv_heads * head_dim / tensor"},
-                      {m->ffn / t, "parallel.tensor", "ffn / tensor"},
-                      {config->schedule.micro_batch * m->seq_len / config_slices(config) / config->parallel.context,
-                       "schedule.micro_batch", "micro_batch * seq_len / (slices * context)"}};
+    int64_t rows = config->schedule.micro_batch * m->seq_len / config_slices(config) / config->parallel.context;
     if (config->train.fp8 == FP8_OFF) return 0;
-    if (config->train.precision != PRECISION_BF16)
-        return config_error(config, "train.fp8", err, "needs train.precision bf16, not fp32; use bf16, or fp8 off");
-    for (int i = 0; i < 5; i++)
-        if (dimensions[i].count % group != 0)
-            return config_error(config, dimensions[i].key, err,
-                                "train.fp8 %s needs %s to be a multiple of %lld, not %lld; use %s, or fp8 off",
-                                config_word("train.fp8", config->train.fp8), dimensions[i].what, (long long)group,
-                                (long long)dimensions[i].count,
-                                i == 0   ? "another hidden"
-                                : i == 4 ? "another micro_batch"
-                                         : "fewer tensor ranks");
+    const Refusal refused[] = {
+        {config->train.precision != PRECISION_BF16, "train.fp8", "needs train.precision bf16; use bf16, or fp8 off"},
+        {m->hidden % group != 0, "model.hidden", MULTIPLE("hidden", "another hidden")},
+        {m->heads / t * m->head_dim % group != 0, "parallel.tensor",
+         MULTIPLE("heads * head_dim / tensor", "fewer tensor ranks")},
+        {m->kv_heads / t * m->head_dim * 2 % group != 0, "parallel.tensor",
+         MULTIPLE("2 * kv_heads * head_dim / tensor", "fewer tensor ranks")},
+        {m->ffn / t % group != 0, "parallel.tensor", MULTIPLE("ffn / tensor", "fewer tensor ranks")},
+        {rows % group != 0, "schedule.micro_batch",
+         MULTIPLE("micro_batch * seq_len / (slices * context)", "another micro_batch")},
+    };
+    if (config_refuse_rows(config, refused, sizeof refused / sizeof *refused, NULL, err) != 0) return -1;
     const char *why = gpu_without_fp8(config->train.fp8, gpu_capability(gpu_row(config->hardware.gpu)));
     bool planned = config->hardware.gpu > 0 && config->hardware.device != DEVICE_CPU;
     return planned && why != NULL ? config_error(config, "train.fp8", err, "%s", why) : 0;

@@ -40,8 +40,7 @@ static int put_(HfModel *found, const ConfigKey *key, double value, const char *
         return error_set(err, EXIT_USAGE, "%s: %s is %g, not a whole number of at most 2^53; is the file damaged?",
                          found->path, word, value);
     if (key->type == KEY_NUMBER) *(double *)field = value;
-    else if (key->type == KEY_BOOL) *(bool *)field = value != 0;
-    else *(int64_t *)field = (int64_t)value;
+    else config_set_whole(key, field, (int64_t)value);
     return 0;
 }
 
@@ -260,18 +259,15 @@ int hf_model_keys(const ModelConfig *model, const ConfigKey *keys[HF_MOST_KEYS])
 
 // --- config.json as a configuration
 
-// Returns whether the text is meant as a config.json: an object with one of the words that every such file has. A
-// configuration may begin with a brace too, but has none of them.
-static bool is_config_json_(const char *text, size_t length) {
-    static const char *const words[] = {"model_type", "architectures", "transformers_version", "hidden_size", "n_embd"};
-    if (length == 0 || strchr("{/", text[strspn(text, " \t\r\n")]) == NULL) return false; // or a comment
-    for (int i = 0; i < 5; i++) {
-        char quoted[32], single[32];
-        int size = snprintf(quoted, sizeof quoted, "\"%s\"", words[i]);
-        snprintf(single, sizeof single, "'%s'", words[i]);
-        if (memmem(text, length, quoted, (size_t)size) != NULL || memmem(text, length, single, (size_t)size) != NULL)
-            return true;
-    }
+// Returns whether the text is meant as a config.json: an object with one of the words that every such file has, in
+// quotes of JSON or Python. A configuration may begin with a brace too, but has none of them.
+static bool is_config_json_(const char *text) {
+    static const char *const words[] = {"\"model_type\"",  "\"architectures\"", "\"transformers_version\"",
+                                        "\"hidden_size\"", "\"n_embd\"",        "'model_type'",
+                                        "'architectures'", "'hidden_size'",     "'n_embd'"};
+    bool object = text[strspn(text, " \t\r\n")] == '{' || text[strspn(text, " \t\r\n")] == '/'; // or a comment
+    for (size_t i = 0; object && i < sizeof words / sizeof *words; i++)
+        if (strstr(text, words[i]) != NULL) return true;
     return false;
 }
 
@@ -287,7 +283,7 @@ char *hf_model_yaml(const char *text, size_t length, const char *path, int64_t *
     bool marked = length >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0; // a byte order mark, which editors add
     text += marked ? 3 : 0;
     length -= marked ? 3 : 0;
-    if (!is_config_json_(text, length)) return NULL;
+    if (!is_config_json_(text)) return NULL;
     int status = json_parse_python(&json, text, (int64_t)length, path, &damage);
     found.root = json.root;
     // Find the family that implements the file's model_type. If there is none, LLaMA's reader refuses the file.

@@ -91,11 +91,9 @@ MISTAKES = [
     Mistake("a_query_leaves_its_error", "src/cuda/cuda.h",
             "if (status == cudaErrorNotReady) (void)cudaGetLastError();", ";", TWO, "device not ready"),
     Mistake("a_receive_waits_on_the_device_unannounced", "src/comm/comm_pushed.c",
-            "        if (way->taken == way->mail) return 0;\n" "        int64_t offset = way->offsets[way->taken++ %"
-                                                               " way->slots];\n",
-            "        bool early = way->grants && !way->direct && way->taken == way->mail;\n"
-            "        if (!early && way->taken == way->mail) return 0;\n"
-            "        int64_t offset = early ? 0 : way->offsets[way->taken++ % way->slots];\n",
+            "        if (!parcel->started || !parcel->come) return 0;\n",
+            "        bool early = way->grants && !way->direct;\n"
+            "        if (!parcel->started || (!parcel->come && !early)) return 0;\n",
             TWO, "before its sender had announced", APART),
     Mistake("the_rehearsal_is_left_out", "src/run/run_create.c", "if (!be->loads_late) return 0;",
             "if (run != NULL) return 0;",
@@ -141,8 +139,8 @@ MISTAKES = [
     # --- messages between stages
     Mistake("a_copy_is_taken_for_done", "src/comm/comm_pushed.c",
             "if (!be->event_done(be, parcel->copied)) return 0;", ";", TWO, RACE),
-    Mistake("a_push_to_the_wrong_place", "src/comm/comm_pushed.c", "char *there = way->memory + offset;",
-            "char *there = way->memory + (offset == 0 ? parcel->bytes : 0);", TWO, f"{RACE}|{DIFFERS}"),
+    Mistake("a_push_to_the_wrong_place", "src/comm/comm_pushed.c", "char *there = way->memory + parcel->offset;",
+            "char *there = way->memory + (parcel->offset == 0 ? parcel->bytes : 0);", TWO, f"{RACE}|{DIFFERS}"),
     Mistake("a_message_goes_before_it_is_written", "src/engine/p2p.c",
             "p2p_event_done_(link, link->started)", "(link->sends || p2p_event_done_(link, link->started))", TWO, RACE),
     Mistake("a_buffer_is_received_into_while_it_is_read", "src/engine/p2p.c",
