@@ -30,6 +30,7 @@ typedef struct Launch {
     int errors;    // stderr of the ranks
     int words;     // a file with mpirun's own output
     int unwritten; // errno of a failed write to our stdout; 0: no failure
+    bool unread;   // the failed write was the reason to ask the ranks to stop
     char result[1 << 14];
     size_t passed, taken; // bytes of `result` that were written to our stdout; bytes read into `result`
     pid_t mpirun;
@@ -111,7 +112,8 @@ static void pass_results_(Launch *launch) {
         // If the reader is gone, the run ends as if it had been asked to stop, with a checkpoint.
         launch->unwritten = errno;
         launch->passed = launch->taken;
-        if (launch->asked == 0) ask_to_stop_(launch);
+        launch->unread = launch->asked == 0;
+        if (launch->unread) ask_to_stop_(launch);
     }
 }
 
@@ -254,7 +256,7 @@ static int last_word_(Launch *launch, JobEnd *end) {
     bool stuck = launch->reason[0] != '\0' && launch->asked == 0;
     end->lost = (end->lost || (code < 0 && !end->spoken && (mpirun_killed || before || stuck))) && launch->asked < 2;
     if (end->lost) launch->remedy = launch->job.remedy;
-    if (end->spoken) {
+    if (end->spoken && !launch->unread) {
         Log voice = {launch->log->program, end->rank, end->stage, LOG_NORMAL};
         log_line(&voice, "%s", end->text);
         // If mpirun was killed, the rank failed because its stdout was gone, so also report how mpirun ended.
