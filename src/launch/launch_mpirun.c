@@ -98,9 +98,9 @@ static void set_environment_(int ranks, const LaunchFolder *folder) {
 }
 
 pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, int results, int words, Error *err) {
-    char mpirun[4096], self[sizeof folder->path + 64], own[64], number[16],
-        name[] = "mpirun", option[] = "-n", more[] = "--oversubscribe", root[] = "--allow-run-as-root",
-        bind[] = "--bind-to", none[] = "none";
+    char mpirun[4096], self[sizeof folder->path + 64], own[64], number[16];
+    const char *const first[] = {"mpirun",    "-n",   number, "--oversubscribe", "--allow-run-as-root",
+                                 "--bind-to", "none", self};
     if (find_(mpirun, sizeof mpirun, err) != 0 || check_limits_(ranks, err) != 0) return -1;
     // The ranks run the same file as this process, even if its name now belongs to another file (make during a run).
     // They find it under the program's name in the launch's folder, so their processes have that name, too.
@@ -110,11 +110,10 @@ pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, int resu
         return error_set(err, EXIT_FAILED,
                          "cannot start this program again as %s (%s); free space there, or make the program readable",
                          self, strerror(errno));
-    char *const first[] = {name, option, number, more, root, bind, none, self};
     size_t count = sizeof first / sizeof *first, given = 0;
     snprintf(number, sizeof number, "%d", ranks);
     while (argv[given] != NULL) given++;
-    char **all = xcalloc(count + given, sizeof *all);
+    const char **all = xcalloc(count + given, sizeof *all);
     memcpy(all, first, sizeof first);
     memcpy(all + count, argv + 1, given * sizeof *argv); // copies the NULL at the end, too
     // Block signals: until the child has reset them, it has the parent's handlers, and these must not run in it.
@@ -135,7 +134,7 @@ pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, int resu
         for (int signals = 1; signals < NSIG; signals++)
             if (sigaction(signals, NULL, &action) == 0 && action.sa_handler != SIG_IGN) signal(signals, SIG_DFL);
         sigprocmask(SIG_SETMASK, &before, NULL);
-        execv(mpirun, all);
+        execv(mpirun, (char **)all);
         _exit(127);
     }
     if (child > 0) setpgid(child, child); // also here: launch.c may kill the group before the child has run
