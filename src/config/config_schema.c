@@ -341,19 +341,18 @@ bool config_takes_text(const ConfigKey *key) {
 }
 
 void config_expected(const ConfigKey *key, char *out, size_t n) {
-    char text[CONFIG_EXPECTED];
     switch (key->type) {
     case KEY_INT:
     case KEY_NUMBER:
-        snprintf(text, sizeof text, "%s %.16g %s %.16g", key->flags & KEY_ABOVE_MIN ? "above" : "from", key->min,
+        snprintf(out, n, "%s %s %.16g %s %.16g", key->type == KEY_INT ? "an integer" : "a number",
+                 key->flags & KEY_ABOVE_MIN ? "above" : "from", key->min,
                  key->flags & KEY_BELOW_MAX   ? "to below"
                  : key->flags & KEY_ABOVE_MIN ? "up to"
                                               : "to",
                  key->max);
-        snprintf(out, n, "%s %s%s%s%s%s%s", key->type == KEY_INT ? "an integer" : "a number", text,
-                 key->zero_word != NULL ? ", or " : "", key->zero_word != NULL ? key->zero_word : "",
-                 key->words != NULL ? ", or " : "", key->words != NULL ? key->words[0] : "",
-                 key->flags & KEY_OF_RUN ? ", or the log.metrics file of a run" : "");
+        if (key->zero_word != NULL) text_add(out, n, ", or %s", key->zero_word);
+        if (key->words != NULL) text_add(out, n, ", or %s", key->words[0]);
+        if (key->flags & KEY_OF_RUN) text_add(out, n, ", or the log.metrics file of a run");
         break;
     case KEY_BOOL: snprintf(out, n, "true or false"); break;
     case KEY_WORD:
@@ -365,9 +364,9 @@ void config_expected(const ConfigKey *key, char *out, size_t n) {
                  key->min > 0 ? "" : ", \"\" for none");
         break;
     case KEY_LIST:
-        text[0] = '\0';
-        if (key->list->alone) config_expected(&key->list->parts[0], text, sizeof text);
-        snprintf(out, n, "%s%s, or %s", text, key->zero_word != NULL ? key->zero_word : "", key->list->expected);
+        snprintf(out, n, "%s", key->zero_word != NULL ? key->zero_word : "");
+        if (key->list->alone) config_expected(&key->list->parts[0], out, n);
+        text_add(out, n, ", or %s", key->list->expected);
         break;
     }
 }
