@@ -13,9 +13,9 @@
 //     PHASE_SPREAD     rank 0 sends its sums of a b c to ranks 1 and 2, and receives the sums of d e f and of g
 //
 // A short piece needs one phase: every rank's block is the complete piece, so every rank computes all sums itself. The
-// order is the same, so the bits are the same. A reduce_scatter is only PHASE_EXCHANGE, a gather only PHASE_SPREAD. With
-// a root, all of a piece is the root's block: a reduce is only PHASE_EXCHANGE of it, a broadcast only PHASE_SPREAD. An
-// exchange is one phase with blocks of any length.
+// order is the same, so the bits are the same. A reduce_scatter is only PHASE_EXCHANGE, a gather only PHASE_SPREAD.
+// With a root, all of a piece is the root's block: a reduce is only PHASE_EXCHANGE of it, a broadcast only
+// PHASE_SPREAD. An exchange is one phase with blocks of any length.
 //
 // Any number of collectives of a group may be in progress, and each advances as soon as its own messages have arrived.
 // MPI's own non-blocking collectives would have to start in one order on all ranks, so the second phase of a collective

@@ -17,10 +17,6 @@ void config_plan_device(Config *config) {
     if (hardware->device == DEVICE_AUTO && described) hardware->device = DEVICE_CUDA;
 }
 
-bool config_lacks(const Config *config, const ConfigKey *key) {
-    return key->def == NULL && config->place[key - config_keys] == CONFIG_DEFAULT;
-}
-
 // Writes a field as the member `name`, or as an array entry if `name` is NULL. The words true and false become JSON
 // booleans. An entry of a list is a value, an object of named parts, or a tuple.
 static void put_field_(JsonOut *out, const char *name, const Config *config, const ConfigKey *key, const void *field) {

@@ -413,13 +413,6 @@ int config_refuse_rows(const Config *config, const Refusal *rows, size_t count, 
     return 0;
 }
 
-int config_refuse_given(const Config *config, const char *keys, const char *why, Error *err) {
-    char key[64];
-    for (const char *at = keys; sscanf(at, "%63s", key) == 1; at = strstr(at, key) + strlen(key))
-        if (!config_at_default(config, key)) return config_error(config, key, err, "%s", why);
-    return 0;
-}
-
 void config_first_divisors(int64_t n, char *out, size_t size) {
     int found = 0;
     out[0] = '\0';
@@ -428,6 +421,10 @@ void config_first_divisors(int64_t n, char *out, size_t size) {
         if (++found == 5) text_add(out, size, ", ...");
         else text_add(out, size, "%s%lld", found > 1 ? ", " : "", (long long)i);
     }
+}
+
+bool config_lacks(const Config *config, const ConfigKey *key) {
+    return key->def == NULL && config->place[key - config_keys] == CONFIG_DEFAULT;
 }
 
 int config_require(const Config *config, const char *section, Error *err) {

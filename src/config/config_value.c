@@ -231,6 +231,13 @@ bool config_at_default(const Config *config, const char *name) {
     return memcmp((const char *)config + key->offset, (const char *)&plain + key->offset, key->size) == 0;
 }
 
+int config_refuse_given(const Config *config, const char *keys, const char *why, Error *err) {
+    char key[64];
+    for (const char *at = keys; sscanf(at, "%63s", key) == 1; at = strstr(at, key) + strlen(key))
+        if (!config_at_default(config, key)) return config_error(config, key, err, "%s", why);
+    return 0;
+}
+
 int config_list_begin(Config *config, const ConfigKey *key, Error *err) {
     return key->type == KEY_LIST ? set_zero_(config, key) : config_refuse(config, key, "is a list", err);
 }
