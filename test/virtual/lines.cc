@@ -303,16 +303,16 @@ double idle_from(const Line *line) { return pending(line) ? NEVER : line->time; 
 bool has_room(const Line *line) { return line->last - line->first < (unsigned)options().launches; }
 
 void run_lines(Work work) {
-    uint64_t changed = 0;
+    bool changed[PROCESSES] = {};
     while (!work.empty()) {
         auto [process, number] = work.back();
         work.pop_back();
-        changed |= 1ull << process;
+        changed[process] = true;
         const Line *line = &timeline()->lines[process][number];
         while (pending(line) && take_step(process, number, work)) continue;
     }
     for (int p = 0; p < PROCESSES; p++)
-        if (changed >> p & 1) timeline()->next[p] = next_of(p);
+        if (changed[p]) timeline()->next[p] = next_of(p);
 }
 
 double devices_next() { return *std::min_element(timeline()->next, timeline()->next + PROCESSES); }

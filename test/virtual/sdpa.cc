@@ -32,12 +32,6 @@ struct View {
     int64_t place(int64_t b, int64_t h, int64_t s) const {
         return (ragged == nullptr ? b * stride[0] : ragged[b]) + h * stride[1] + s * stride[2];
     }
-    double at(int64_t b, int64_t h, int64_t s, int64_t d) const {
-        return number_at(data, place(b, h, s) + d, CUDA_R_16BF);
-    }
-    void put(int64_t b, int64_t h, int64_t s, int64_t d, double exact) const {
-        put_number(data, place(b, h, s) + d, CUDA_R_16BF, exact);
-    }
     float &statistic(int64_t b, int64_t h, int64_t s) const { return ((float *)data)[place(b, h, s)]; }
 };
 
@@ -82,8 +76,15 @@ void declare(const Access &access, const View &v, int64_t width, bool writes) {
 std::vector<double> matrix(const View &v, int64_t b, int64_t h) {
     std::vector<double> made((size_t)(v.rows(b) * v.dim));
     for (int64_t s = 0; s < v.rows(b); s++)
-        for (int64_t d = 0; d < v.dim; d++) made[(size_t)(s * v.dim + d)] = v.at(b, h, s, d);
+        for (int64_t d = 0; d < v.dim; d++)
+            made[(size_t)(s * v.dim + d)] = number_at(v.data, v.place(b, h, s) + d, CUDA_R_16BF);
     return made;
+}
+
+void store(const View &v, int64_t b, int64_t h, const std::vector<double> &from) {
+    for (int64_t s = 0; s < v.rows(b); s++)
+        for (int64_t d = 0; d < v.dim; d++)
+            put_number(v.data, v.place(b, h, s) + d, CUDA_R_16BF, from[(size_t)(s * v.dim + d)]);
 }
 
 double inner(const double *x, const double *y, int64_t count) {
@@ -130,59 +131,51 @@ double row(const Head &head, int64_t i, std::vector<double> &p) {
     return lse;
 }
 
-void forward_head(const Head &head, const View &out, const View &stats) {
-    std::vector<double> p((size_t)head.keys), sum((size_t)head.wide);
-    for (int64_t i = 0; i < head.seq; i++) {
-        stats.statistic(head.b, head.h, i) = (float)row(head, i, p);
-        sum.assign((size_t)head.wide, 0);
-        for (int64_t j = 0; j < head.end(i); j++) add_scaled(sum.data(), p[(size_t)j], head.value(j), head.wide);
-        for (int64_t d = 0; d < head.wide; d++) out.put(head.b, head.h, i, d, sum[(size_t)d]);
-    }
+void forward(const Inputs &in, const View &out, const View &stats) {
+    for (int64_t b = 0; b < in.q.batch; b++)
+        for (int64_t h = 0; h < in.q.heads; h++) {
+            Head head(in, b, h);
+            std::vector<double> p((size_t)head.keys), sums((size_t)(head.seq * head.wide));
+            for (int64_t i = 0; i < head.seq; i++) {
+                stats.statistic(b, h, i) = (float)row(head, i, p);
+                for (int64_t j = 0; j < head.end(i); j++)
+                    add_scaled(&sums[(size_t)(i * head.wide)], p[(size_t)j], head.value(j), head.wide);
+            }
+            store(out, b, h, sums);
+        }
 }
 
-struct Slopes {
-    std::vector<double> out, dout, dk, dv; // dk (keys, dim) and dv (keys, wide) of one key and value head
-};
-
-void backward_head(const Head &head, Slopes &g, const View &stats, const View &dq_out) {
+// Adds to dk (keys, dim) and dv (keys, wide) of one key and value head. Returns dq (rows, dim).
+std::vector<double> backward_head(const Head &head, const std::vector<double> &out, const std::vector<double> &dout,
+                                  const View &stats, std::vector<double> &dk, std::vector<double> &dv) {
     int64_t dim = head.dim, wide = head.wide;
-    std::vector<double> p((size_t)head.keys), dq((size_t)dim);
+    std::vector<double> p((size_t)head.keys), dq((size_t)(head.seq * dim));
     for (int64_t i = 0; i < head.seq; i++) {
-        const double *slope = &g.dout[(size_t)(i * wide)];
+        const double *slope = &dout[(size_t)(i * wide)];
         double lse = row(head, i, p), kept = stats.statistic(head.b, head.h, i);
-        double delta = inner(&g.out[(size_t)(i * wide)], slope, wide);
-        dq.assign((size_t)dim, 0);
+        double delta = inner(&out[(size_t)(i * wide)], slope, wide);
         for (int64_t j = 0; j < head.end(i); j++) {
             // The statistics of the forward are used, as cuDNN uses them: wrong ones give wrong gradients.
             double probability = p[(size_t)j] * exp(lse - kept);
             double ds = probability * (inner(slope, head.value(j), wide) - delta) * (double)head.options.scale;
-            add_scaled(&g.dv[(size_t)(j * wide)], probability, slope, wide);
-            add_scaled(&g.dk[(size_t)(j * dim)], ds, head.query(i), dim);
-            add_scaled(dq.data(), ds, head.key(j), dim);
+            add_scaled(&dv[(size_t)(j * wide)], probability, slope, wide);
+            add_scaled(&dk[(size_t)(j * dim)], ds, head.query(i), dim);
+            add_scaled(&dq[(size_t)(i * dim)], ds, head.key(j), dim);
         }
-        for (int64_t d = 0; d < dim; d++) dq_out.put(head.b, head.h, i, d, dq[(size_t)d]);
     }
-}
-
-void forward(const Inputs &in, const View &out, const View &stats) {
-    for (int64_t b = 0; b < in.q.batch; b++)
-        for (int64_t h = 0; h < in.q.heads; h++) forward_head(Head(in, b, h), out, stats);
+    return dq;
 }
 
 // The query heads of a key and value head follow one another.
 void backward(const Inputs &in, const View &out, const View &dout, const View &stats, const View to[3]) {
-    int64_t group = in.q.heads / in.k.heads, dim = in.q.dim;
-    Slopes g;
+    int64_t group = in.q.heads / in.k.heads;
+    std::vector<double> dk, dv;
     for (int64_t b = 0; b < in.q.batch; b++)
         for (int64_t h = 0; h < in.q.heads; h++) {
-            size_t keys = (size_t)in.k.rows(b);
-            if (h % group == 0) g.dk.assign(keys * (size_t)dim, 0), g.dv.assign(keys * (size_t)in.v.dim, 0);
-            g.out = matrix(out, b, h), g.dout = matrix(dout, b, h);
-            backward_head(Head(in, b, h), g, stats, to[0]);
-            for (int i = 1; i <= 2 && h % group == group - 1; i++)
-                for (int64_t s = 0; s < in.k.rows(b); s++)
-                    for (int64_t d = 0; d < to[i].dim; d++)
-                        to[i].put(b, h / group, s, d, (i == 1 ? g.dk : g.dv)[(size_t)(s * to[i].dim + d)]);
+            Head head(in, b, h);
+            if (h % group == 0) dk.assign(head.k.size(), 0), dv.assign(head.v.size(), 0);
+            store(to[0], b, h, backward_head(head, matrix(out, b, h), matrix(dout, b, h), stats, dk, dv));
+            if (h % group == group - 1) store(to[1], b, h / group, dk), store(to[2], b, h / group, dv);
         }
 }
 
