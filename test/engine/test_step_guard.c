@@ -37,6 +37,12 @@ static void usual_steps(StepGuard *state, const TrainConfig *train, int count) {
     for (int i = 0; i < count; i++) assert_int_equal(judged(state, train, usual(i, 3.0), usual(i, 1.0)), STEP_APPLY);
 }
 
+TEST(unless_it_is_allowed_the_first_bad_number_stops) {
+    const TrainConfig train = {0};
+    const double bad[][2] = {{NAN, 1.0}, {INFINITY, 1.0}, {3.0, NAN}, {3.0, INFINITY}};
+    for (int i = 0; i < 4; i++) assert_int_equal(judged(&(StepGuard){0}, &train, bad[i][0], bad[i][1]), STEP_STOP);
+}
+
 TEST(outliers_are_counted_once_the_window_holds_enough) {
     TrainConfig train = {.skip_outlier_z = 6.0};
     for (int count = STEP_LEAST - 1; count <= STEP_LEAST; count++) {

@@ -23,10 +23,11 @@ def search(*arguments, config=LLAMA, family="llama", overrides=()):
 
 
 def answer(*arguments, **words):
-    """Returns the JSON of a search."""
+    """Returns the JSON of a search, which ends with 1 where nothing fits."""
     ended = search("--json", *arguments, **words)
-    assert ended.stdout, ended.stderr
-    return json.loads(ended.stdout)
+    told = json.loads(ended.stdout or "{}")
+    assert told and ended.returncode == (told.get("best", told) is None), ended.stderr
+    return told
 
 
 def plan_of(config, *words):

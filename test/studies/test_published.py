@@ -99,6 +99,12 @@ def test_a_band_is_tried_on_runs_that_did_not_make_it():
     assert published.band_of(rows)[0] < 2 < 3 < published.band_of(rows)[2]
 
 
+def test_every_run_of_the_lists_names_its_source():
+    for path in (published.RUNS, published.EXPERTS):
+        named = {line[2:].partition(": ")[0] for line in path.read_text().splitlines() if line.startswith("# ")}
+        assert {row["source"] for row in published.csv_rows(path)} <= named
+
+
 @pytest.mark.thorough
 def test_the_page_is_what_the_script_writes():
     rows = published.rows_of("")
