@@ -96,9 +96,10 @@ static Pending *find_pending_(MPI_Request request) {
 // this handle to all sends that complete at once.
 static Pending *keep_(MPI_Request request, MPI_Comm comm, int peer, bool receives, void *buffer, int64_t bytes) {
     Pending *p = find_pending_(request);
-    for (int i = 0; p == NULL; i++) {
-        if (i == WAITING) abort();
-        if (pending_[i].request == 0) p = &pending_[i], most_pending_ = i < most_pending_ ? most_pending_ : i + 1;
+    if (p == NULL) p = find_pending_(0);
+    if (p == NULL) {
+        if (most_pending_ == WAITING) abort();
+        p = &pending_[most_pending_++];
     }
     *p = (Pending){request, comm, peer, receives, buffer, bytes, 0, 0};
     return p;

@@ -169,16 +169,17 @@ Outcome send(Part &p, const Access &access) {
 
 Outcome receive(Part &p, const Access &access) {
     int at = 0;
+    Post found; // a sender that is cut off takes its post away
     {
         JobLock lock;
         if (cut_off(p.group)) return OUTCOME_DONE;
         while (at < POSTS && !(job()->posts[at].used && !job()->posts[at].taken && job()->posts[at].same(p))) at++;
         if (at == POSTS) return OUTCOME_WAITS;
+        found = job()->posts[at];
     }
-    Post *found = &job()->posts[at];
-    int64_t bytes = p.count * width(p.type), sent = found->count * width(found->type);
+    int64_t bytes = p.count * width(p.type), sent = found.count * width(found.type);
     if (sent != bytes) defect("%s meets a send of %lld bytes", describe(p).c_str(), (long long)sent);
-    int host = found->process * CONTEXTS + HOST;
+    int host = found.process * CONTEXTS + HOST;
     uint32_t made = job()->clocks[at].get(host), known = access.clock->get(host);
     if (!p.grouped && p.sequence > 0 && made > known + LAST_CALLS) // the first message connects
         defect("%s was queued before its sender had announced the message: %u calls of the sender's lie between, and "
@@ -186,9 +187,9 @@ Outcome receive(Part &p, const Access &access) {
                describe(p).c_str(), made - known);
     join_post(p, at);
     touch(access, p.out, bytes, true);
-    memcpy(p.out, arena_of(found->process) + found->in, (size_t)bytes);
+    memcpy(p.out, arena_of(found.process) + found.in, (size_t)bytes);
     JobLock lock;
-    found->taken = true;
+    job()->posts[at].taken = true;
     ring();
     return OUTCOME_DONE;
 }
@@ -233,12 +234,11 @@ void sum(const Part &p, char *out, const char *const inputs[], int64_t first) {
     }
 }
 
-void compute(Part &p, const int posts[]) {
+void compute(Part &p, const Post posts[]) {
     const char *inputs[RANKS];
     int64_t bytes = p.count * width(p.type);
     int rank = p.group->rank;
-    for (int r = 0; r < p.group->size; r++)
-        inputs[r] = arena_of(job()->posts[posts[r]].process) + job()->posts[posts[r]].in;
+    for (int r = 0; r < p.group->size; r++) inputs[r] = arena_of(posts[r].process) + posts[r].in;
     if (p.kind == KIND_REDUCE && p.root != rank) return; // only the root writes
     p.result.resize((size_t)out_bytes(p));
     if (p.kind == KIND_BROADCAST) memcpy(p.result.data(), inputs[p.root], (size_t)bytes);
@@ -253,13 +253,15 @@ Outcome collective(Part &p, const Access &access) {
     if (p.post < 0) return put_up(p, access);
     Post *mine = &job()->posts[p.post];
     if (!p.read) {
+        Post copies[RANKS]; // a rank that is cut off takes its post away
         {
             JobLock lock;
             if (cut_off(p.group)) return mine->used = false, OUTCOME_DONE;
             if (find_posts(p, posts) < p.group->size) return OUTCOME_WAITS;
+            for (int r = 0; r < p.group->size; r++) copies[r] = job()->posts[posts[r]];
         }
-        for (int r = 0; r < p.group->size; r++) check_match(p, job()->posts[posts[r]]), join_post(p, posts[r]);
-        compute(p, posts);
+        for (int r = 0; r < p.group->size; r++) check_match(p, copies[r]), join_post(p, posts[r]);
+        compute(p, copies);
         JobLock lock;
         mine->taken = p.read = true;
         ring();

@@ -291,7 +291,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
     Region source = region_of(from), target = region_of(to);
     bool pageable_from = source.kind == REGION_NONE, pageable_to = target.kind == REGION_NONE;
     bool host_from = on_host(source), host_to = on_host(target);
-    bool ordinary = pageable_from && !host_to; // memory that is copied aside, or read when the copy is executed
+    bool ordinary = pageable_from && !host_to && !dry(); // copied aside, or read when executed
     if (!pageable_from) range(from, (int64_t)bytes, "a copy");
     if (!pageable_to) range(to, (int64_t)bytes, "a copy");
     if ((kind == cudaMemcpyHostToDevice && (!host_from || host_to)) ||
@@ -302,7 +302,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
     if (bytes == sizeof(uint32_t) && target.kind == REGION_MAPPED && !host_from)
         return copy_flag(to, from, stream), answer(cudaSuccess);
     std::shared_ptr<std::vector<char>> aside;
-    if (ordinary && !options().late && !dry())
+    if (ordinary && !options().late)
         aside = std::make_shared<std::vector<char>>((const char *)from, (const char *)from + bytes);
     Op op = copy_op(to, from, bytes, !pageable_from, !pageable_to, aside);
     op.reads_late = ordinary && options().late;
