@@ -123,8 +123,8 @@ def check(checkout):
 
 
 def attention_rows(gpu, kind):
-    mine = [row | {"rate": row[kind] or row["both"]} for row in csv_rows(KERNELS / "attention.csv") if row["gpu"] == gpu]
-    return [tuple(float(row[name]) for name in ("heads", "seq", "rate")) for row in mine if row["rate"]]
+    rows = [row for row in csv_rows(KERNELS / "attention.csv") if row["gpu"] == gpu]
+    return [(float(row["heads"]), float(row["seq"]), float(rate)) for row in rows if (rate := row[kind] or row["both"])]
 
 
 def blocks(heads, seq):

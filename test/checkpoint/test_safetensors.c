@@ -21,6 +21,8 @@ static void write_file(const char *header, size_t data) {
     test_file_write("file.safetensors", text, 8 + length + data);
 }
 
+#define DAMAGED "is not a safetensors file, or it is cut off or damaged"
+
 typedef struct Bad {
     const char *header;
     size_t data;
@@ -31,33 +33,27 @@ typedef struct Bad {
     "\"" name "\":{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":[" begin "," end "]}"
 
 static const Bad bad[] = {
-    {"[]", 0, "is not a safetensors file, or it is cut off or damaged"},
+    {"[]", 0, DAMAGED},
     {"{", 0, "byte"},
-    {"{\"a\":1}", 0, "is not a safetensors file, or it is cut off or damaged"},
-    {"{\"a\":{\"dtype\":\"F33\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4,
-     "is not a safetensors file, or it is cut off or damaged"},
-    {"{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,4]}}", 4, "is not a safetensors file, or it is cut off or damaged"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, "is not a safetensors file, or it is cut off or damaged"},
-    {"{" TENSOR("a", "[-1]", "0", "4") "}", 4, "is not a safetensors file, or it is cut off or damaged"},
-    {"{" TENSOR("a", "[\"1\"]", "0", "4") "}", 4, "is not a safetensors file, or it is cut off or damaged"},
-    {"{" TENSOR("a", "[1,1,1,1,1,1,1,1,1]", "0", "4") "}", 4, "is not a safetensors file, or it is cut off or damaged"},
-    {"{" TENSOR("a", "[2]", "0", "4") "}", 4, "is not a safetensors file, or it is cut off or damaged"},
-    {"{" TENSOR("a", "[4]", "0", "16") "}", 12, "is not a safetensors file, or it is cut off or damaged"},
-    {"{" TENSOR("a", "[1]", "4", "0") "}", 4, "is not a safetensors file, or it is cut off or damaged"},
-    {"{" TENSOR("a", "[1]", "0", "9223372036854775807") "}", 4,
-     "is not a safetensors file, or it is cut off or damaged"},
-    {"{" TENSOR("a", "[4611686018427387904,4]", "0", "0") "}", 0,
-     "is not a safetensors file, or it is cut off or damaged"},
-    {"{" TENSOR("a", "[9223372036854775807]", "0", "4") "}", 4,
-     "is not a safetensors file, or it is cut off or damaged"},
-    {"{" TENSOR("a", "[1]", "4", "8") "}", 8, "is not a safetensors file, or it is cut off or damaged"},
-    {"{" TENSOR("a", "[1]", "0", "4") "," TENSOR("b", "[1]", "8", "12") "}", 12,
-     "is not a safetensors file, or it is cut off or damaged"},
-    {"{" TENSOR("a", "[2]", "0", "8") "," TENSOR("b", "[1]", "4", "8") "}", 8,
-     "is not a safetensors file, or it is cut off or damaged"},
+    {"{\"a\":1}", 0, DAMAGED},
+    {"{\"a\":{\"dtype\":\"F33\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, DAMAGED},
+    {"{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,4]}}", 4, DAMAGED},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, DAMAGED},
+    {"{" TENSOR("a", "[-1]", "0", "4") "}", 4, DAMAGED},
+    {"{" TENSOR("a", "[\"1\"]", "0", "4") "}", 4, DAMAGED},
+    {"{" TENSOR("a", "[1,1,1,1,1,1,1,1,1]", "0", "4") "}", 4, DAMAGED},
+    {"{" TENSOR("a", "[2]", "0", "4") "}", 4, DAMAGED},
+    {"{" TENSOR("a", "[4]", "0", "16") "}", 12, DAMAGED},
+    {"{" TENSOR("a", "[1]", "4", "0") "}", 4, DAMAGED},
+    {"{" TENSOR("a", "[1]", "0", "9223372036854775807") "}", 4, DAMAGED},
+    {"{" TENSOR("a", "[4611686018427387904,4]", "0", "0") "}", 0, DAMAGED},
+    {"{" TENSOR("a", "[9223372036854775807]", "0", "4") "}", 4, DAMAGED},
+    {"{" TENSOR("a", "[1]", "4", "8") "}", 8, DAMAGED},
+    {"{" TENSOR("a", "[1]", "0", "4") "," TENSOR("b", "[1]", "8", "12") "}", 12, DAMAGED},
+    {"{" TENSOR("a", "[2]", "0", "8") "," TENSOR("b", "[1]", "4", "8") "}", 8, DAMAGED},
     {"{" TENSOR("a", "[1]", "0", "4") "," TENSOR("a", "[1]", "4", "8") "}", 8, "appears twice"},
-    {"{" TENSOR("a", "[1]", "0", "4") "}", 5, "is not a safetensors file, or it is cut off or damaged"},
-    {"{}", 1, "is not a safetensors file, or it is cut off or damaged"},
+    {"{" TENSOR("a", "[1]", "0", "4") "}", 5, DAMAGED},
+    {"{}", 1, DAMAGED},
 };
 
 TEST(no_size_in_a_header_is_believed) {
@@ -101,8 +97,7 @@ TEST(a_length_word_beyond_the_file_is_refused) {
     for (size_t bytes = 0; bytes < 8; bytes++) {
         test_file_write("file.safetensors", "\0\0\0\0\0\0\0\0", bytes);
         SafeFile file;
-        assert_refused(safetensors_open(&file, path(), &unit_error), EXIT_FAILED,
-                       "is not a safetensors file, or it is cut off or damaged");
+        assert_refused(safetensors_open(&file, path(), &unit_error), EXIT_FAILED, DAMAGED);
         safetensors_close(&file);
     }
 }

@@ -50,7 +50,7 @@ def refused(tmp_path, words, *arguments, **options):
     assert not list((tmp_path / "out").glob("*")) + list((tmp_path / "out").glob(".*"))
 
 
-# ---- plain text -------------------------------------------------------------------------------------------------------
+# ---- plain text ------------------------------------------------------------------------------------------------------
 
 
 def test_few_documents_lose_their_ends_to_validation(tmp_path):

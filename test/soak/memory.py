@@ -105,7 +105,8 @@ def main():
         code = process.wait(timeout=300)
     finally:
         process.kill()
-    print(f"{len(metrics_of(folder / 'metrics.jsonl'))} steps in {time.monotonic() - began:.0f} s, ended with code {code}")
+    steps = len(metrics_of(folder / "metrics.jsonl"))
+    print(f"{steps} steps in {time.monotonic() - began:.0f} s, ended with code {code}")
     wrong = judge(seen) + ([] if code == 3 else [f"it ended with code {code}"])
     if not wrong:
         shutil.rmtree(folder)
