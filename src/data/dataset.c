@@ -149,7 +149,7 @@ static int shard_header_(Shard *shard, Error *err) {
     if (named && access(name, F_OK) == 0) {
         IndexFile index = {.path = name};
         index.file = file_open(name, &index.bytes, err);
-        if (index.file < 0) return -1;
+        if (index.file < 0) return err->code = EXIT_USAGE, -1;
         int status = read_index_(&index, shard->bytes, &shard->width, err);
         close(index.file);
         if (status == 0) shard->tokens = shard->bytes / shard->width;
@@ -207,6 +207,9 @@ static int shard_scan_(const Shard *shard, int64_t shards, int64_t vocab, Error 
 }
 
 static int shard_open_(Dataset *dataset, Shard *shard, Error *err) {
+    if (shard->path[strlen(shard->path) - 1] == '/') // GLOB_MARK
+        return error_set(err, EXIT_USAGE, "%s is a directory; name token files, such as %s*.bin", shard->path,
+                         shard->path);
     shard->file = file_open(shard->path, &shard->bytes, err);
     if (shard->file < 0) return err->code = EXIT_USAGE, -1;
     if (shard_header_(shard, err) != 0 || shard_scan_(shard, dataset->count, dataset->vocab, err) != 0) return -1;
@@ -255,9 +258,9 @@ static int dataset_open_(Dataset *dataset, const char *pattern, int64_t need, Er
     }
     // 2. List the shards.
     char prefix[PREFIX_BYTES]; // Megatron-LM's name of a data set: NAME for NAME.bin and NAME.idx
-    int status = glob(pattern, 0, NULL, &names);
+    int status = glob(pattern, GLOB_MARK, NULL, &names);
     if (status == GLOB_NOMATCH && snprintf(prefix, sizeof prefix, "%s.bin", pattern) < (int)sizeof prefix)
-        status = glob(prefix, 0, NULL, &names);
+        status = glob(prefix, GLOB_MARK, NULL, &names);
     if (status == GLOB_NOMATCH)
         return error_set(err, EXIT_USAGE,
                          "no file matches %s; make the tiny data set with `make data`, or one of your own with "

@@ -93,9 +93,13 @@ TEST(wrong_files_are_refused_with_a_sentence) {
     expect_refused("*/../*/../*/../*/../a.bin", 8, 1, up);
     const char *deep[] = {"wildcards in more than 4 parts", "name the folder", NULL};
     expect_refused("*/?/[a-z]*/*/a*.bin", 8, 1, deep);
-    const char *directory[] = {"is not a regular file", NULL};
+    const char *directory[] = {"folder.bin/ is a directory; name token files, such as", "folder.bin/*.bin", NULL};
     assert_int_equal(mkdir(test_path("folder.bin"), 0700), 0);
     expect_refused("folder.bin", 8, 1, directory);
+    const char *index[] = {"folder2.idx: is not a regular file", NULL};
+    write_shard("folder2.bin", GPT2, 1, 100, 100, 0);
+    assert_int_equal(mkdir(test_path("folder2.idx"), 0700), 0);
+    expect_refused("folder2.bin", 8, 1, index);
     const char *empty[] = {"has 0 bytes", "1024", NULL};
     test_file_write("empty.bin", "", 0);
     expect_refused("empty.bin", 8, 1, empty);
