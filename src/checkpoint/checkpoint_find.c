@@ -101,11 +101,13 @@ int checkpoint_check_dir(const Config *config, const char *resume, Error *err) {
         bool other = !within || (list[i].complete && list[i].run != run);
         if (other && (found == NULL || list[i].complete > found->complete)) found = &list[i];
     }
+    // If the checkpoint to resume is there too, --resume with the folder would refuse its several runs.
     if (found != NULL)
         status = config_error(config, "checkpoint.dir", err,
-                              "%s holds checkpoints of another run, such as %s; resume from them with --resume %s, "
-                              "name another folder, or set checkpoint.overwrite: true to remove them",
-                              dir, found->name, dir);
+                              "%s holds checkpoints of another run, such as %s; %s%s%sname another folder, or set "
+                              "checkpoint.overwrite: true to remove them",
+                              dir, found->name, within ? "" : "resume from them with --resume ", within ? "" : dir,
+                              within ? "" : ", ");
     free(list);
     return status;
 }

@@ -150,7 +150,7 @@ def test_a_copied_checkpoint_of_another_run_is_not_resumed_by_accident(small, sa
     mixed = small.run(saving(saved, 2), {"train.steps": 10}, resume=saved, code=2)
     assert "holds checkpoints of several runs" in mixed.stderr and mixed.steps == {}
     named = small.run(saving(saved, 2), {"train.steps": 10}, resume=saved / "step_00000008", code=2)
-    assert "holds checkpoints of another run, such as step_00000009" in named.stderr
+    assert "holds checkpoints of another run, such as step_00000009; name another folder" in named.stderr
     elsewhere = small.run(saving(tmp_path / "new", 2), {"train.steps": 10}, resume=saved / "step_00000008")
     assert sorted(elsewhere.steps) == [9, 10]
 
