@@ -68,7 +68,7 @@ int run_read_products(Run *run, Error *err) {
     char *text = world_rank(run->world) == 0 ? file_read_whole(path, MOST, &length, &mine) : NULL;
     int status = world_agree(run->world, &mine, err);
     if (status == 0) status = world_broadcast(run->world, &length, sizeof length, err);
-    if (text == NULL) text = xcalloc((size_t)length + 1, 1);
+    if (status == 0 && text == NULL) text = xcalloc((size_t)length + 1, 1);
     if (status == 0) status = world_broadcast(run->world, text, length, err);
     if (status == 0) products_read(&run->products, text, length, path, run->be->device, run->be->library, note, &mine);
     free(text);

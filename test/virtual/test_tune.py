@@ -70,3 +70,7 @@ def test_a_cpu_has_nothing_to_choose(tmp_path):
     ended = subprocess.run((*words, "-o", f"hardware.products_file={path}"), capture_output=True, text=True)
     assert ended.returncode == 0 and "nothing to choose" in ended.stderr, ended.stderr
     assert json.loads(path.read_text())["products"] == []
+    with path.open("r+b") as file:
+        file.truncate(1 << 40)  # more than memory
+    ended = subprocess.run((*words[:-1], "-o", f"hardware.products_file={path}"), capture_output=True, text=True)
+    assert ended.returncode == 1 and "the limit for such a file is 16777216" in ended.stderr, ended.stderr
