@@ -239,9 +239,9 @@ static void nccl_destroy_(Comm *comm) {
 static int check_link_(NcclGroup *group, NcclLink *link, Error *err) {
     ncclResult_t state = ncclSuccess;
     if (group->failed || link->nccl == NULL) return 0;
-    if (ncclCommGetAsyncError(link->nccl, &state) == ncclSuccess && (state == ncclSuccess || state == ncclInProgress))
-        return 0;
-    return checked_(group, "a message in flight", -1, nccl_text_(state), err);
+    ncclResult_t status = ncclCommGetAsyncError(link->nccl, &state);
+    if (status == ncclSuccess && state != ncclInProgress) status = state;
+    return checked_(group, "a message in flight", -1, nccl_text_(status), err);
 }
 
 static int nccl_check_(NcclGroup *group, Error *err) {

@@ -584,8 +584,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
     static uint64_t asked = 0;
     bool fails = fault_comes("nccl", ++asked);
     if (fails) last_error = "socketPollConnect: connect to 10.0.0.2 returned Connection refused";
-    *state = fails || cut_off(comm) ? ncclRemoteError : ncclSuccess;
-    return ncclSuccess;
+    *state = cut_off(comm) ? ncclRemoteError : ncclSuccess;
+    return fails ? ncclRemoteError : ncclSuccess; // the query itself
 }
 
 ncclResult_t ncclGroupStart(void) {
