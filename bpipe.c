@@ -77,20 +77,24 @@ void schedule_home(const Schedule *schedule, int virtual_stage, int *stage, int 
 }
 
 // Peaks over a stage's list. own: the stage's bundles between their F and the B or W that frees their slot. lent: the
-// partner's bundles in lent slots. away: the stage's bundles in host memory. split: whether a backward is split.
+// partner's bundles in lent slots. away: the stage's bundles in host memory. moves: the number of E and L. split: whether
+// a backward is split.
 typedef struct ListCounts {
     int own, lent, away;
+    int64_t moves;
     bool split;
 } ListCounts;
 
 static ListCounts list_counts_(const StageSchedule *stage) {
     int own = 0, lent = 0, away = 0, most_own = 0, most_lent = 0, most_away = 0;
+    int64_t moves = 0;
     bool split = false;
     for (int64_t i = 0; i < stage->count; i++) {
         ActionKind kind = stage->actions[i].kind;
         if (!action_computes(kind)) {
             if (stage->actions[i].peer == SCHEDULE_HOST) away += kind == ACTION_EVICT ? 1 : -1;
             lent += (kind == ACTION_ACCEPT) - (kind == ACTION_RETURN);
+            moves += kind == ACTION_EVICT || kind == ACTION_LOAD;
             most_away = max_int(most_away, away);
             most_lent = max_int(most_lent, lent);
             continue;
@@ -99,7 +103,7 @@ static ListCounts list_counts_(const StageSchedule *stage) {
         most_own = max_int(most_own, own);
         split |= kind == ACTION_INPUT || kind == ACTION_WEIGHT;
     }
-    return (ListCounts){most_own, most_lent, most_away, split};
+    return (ListCounts){most_own, most_lent, most_away, moves, split};
 }
 
 // Returns the peak number of a stage's bundles between their F and the B or W that frees their slot, evicted or not.
@@ -130,6 +134,7 @@ static void finish_stage_(Schedule *schedule, StageSchedule *stage, int slots) {
     ListCounts counts = list_counts_(stage);
     stage->lent_slots = counts.lent;
     stage->host_slots = counts.away;
+    stage->moves = counts.moves;
     stage->own_slots = schedule->forward_only ? 1 : counts.own;
     schedule->split = schedule->split || counts.split;
     bool keeps = schedule->slices > 1 && !schedule->forward_only && schedule->chunks <= stage->count;
@@ -398,23 +403,6 @@ static void walk_(Walk *walk, int slots) {
         walk_action_(walk, walk->base->actions[walk->at]);
 }
 
-static int balance_stage_(Schedule *schedule, int s, const Schedule *base, EvictTarget target, int ahead, Error *err) {
-    int peer = target == EVICT_TO_HOST ? SCHEDULE_HOST : bpipe_partner(schedule->stages, s);
-    Walk walk = {.ahead = ahead, .peer = peer};
-    walk_prepare_(&walk, base, s);
-    walk_(&walk, schedule->slots);
-    if (!walk.failed) {
-        list_finish(&walk.list, &schedule->stage[s]);
-        walk.list.actions = NULL;
-    }
-    walk_free_(&walk);
-    if (!walk.failed) return 0;
-    return error_set(err, EXIT_USAGE,
-                     "%d slots are too few to balance %s on stage %d with schedule.load_ahead %d; use more slots "
-                     "or a smaller load_ahead",
-                     walk.slots, base->name, s, ahead);
-}
-
 // Writes A and R into the acceptor's list. If E and L follow B or I(c,i) in the evictor's list, their A and R are
 // posted right after the acceptor's own B or I(c,i). The acceptor's B or I(c,i) is complete before the evictor's can
 // begin, whatever the durations. So no transfer waits for the acceptor to post its A or R.
@@ -487,6 +475,35 @@ int bpipe_load_ahead(const Schedule *base, EvictTarget target) {
     return base->split ? 2 : 1;
 }
 
+// Refuses slots below bpipe_least_slots.
+static int enough_slots_(const Schedule *base, int slots, EvictTarget target, Error *err) {
+    int least = bpipe_least_slots(base, target);
+    if (slots >= least) return 0;
+    return error_set(err, EXIT_USAGE,
+                     "%d slots are too few to balance %s on %d stages; the smallest number that works is %d", slots,
+                     base->name, base->stages, least);
+}
+
+static int balance_stage_(Schedule *schedule, int s, const Schedule *base, EvictTarget target, int ahead, Error *err) {
+    int peer = target == EVICT_TO_HOST ? SCHEDULE_HOST : bpipe_partner(schedule->stages, s);
+    Walk walk = {.ahead = ahead, .peer = peer};
+    walk_prepare_(&walk, base, s);
+    walk.list.capacity = 2 * walk.base->count + 2; // a bundle has two compute actions or more; few move twice
+    walk.list.actions = xmalloc((size_t)walk.list.capacity * sizeof *walk.list.actions);
+    walk_(&walk, schedule->slots);
+    if (!walk.failed) {
+        list_finish(&walk.list, &schedule->stage[s]);
+        walk.list.actions = NULL;
+    }
+    walk_free_(&walk);
+    if (!walk.failed) return 0;
+    if (enough_slots_(base, walk.slots, target, err) != 0) return -1;
+    return error_set(err, EXIT_USAGE,
+                     "%d slots are too few to balance %s on stage %d with schedule.load_ahead %d; use more slots "
+                     "or a smaller load_ahead",
+                     walk.slots, base->name, s, ahead);
+}
+
 static int balance_allowed_(const Schedule *base, int slots, EvictTarget target, int ahead, Error *err) {
     bool moves = false;
     for (int s = 0; s < base->stages; s++) moves |= schedule_stage_moves(&base->stage[s]);
@@ -499,11 +516,8 @@ static int balance_allowed_(const Schedule *base, int slots, EvictTarget target,
                          "schedule.evict_to to host",
                          base->name);
     if (ahead < 1) return error_set(err, EXIT_USAGE, "schedule.load_ahead must be at least 1, not %d", ahead);
-    int least = slots == 0 ? 0 : bpipe_least_slots(base, target);
-    if (slots >= least) return 0;
-    return error_set(err, EXIT_USAGE,
-                     "%d slots are too few to balance %s on %d stages; the smallest number that works is %d", slots,
-                     base->name, base->stages, least);
+    // To the host, the fewest slots are those with which the pass succeeds.
+    return slots == 0 || (target == EVICT_TO_HOST && slots > 1) ? 0 : enough_slots_(base, slots, target, err);
 }
 
 Schedule *bpipe_balance(const Schedule *base, int slots, EvictTarget target, int ahead, Error *err) {

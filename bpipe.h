@@ -115,6 +115,7 @@ typedef struct StageSchedule {
     int own_slots;
     int lent_slots; // own_slots + lent_slots <= Schedule.slots
     int host_slots; // peak number of its bundles in host memory
+    int64_t moves;  // number of E and L
     int *kept;      // [chunks] most microbatches between F and B (or I) of slice 0; NULL: no slices or no backwards
 } StageSchedule;
 

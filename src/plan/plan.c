@@ -18,25 +18,12 @@
 #include <string.h>
 
 int64_t plan_evictions(const Schedule *schedule) {
-    int64_t count = 0;
-    for (int s = 0; s < schedule->stages; s++)
-        for (int64_t i = 0; i < schedule->stage[s].count; i++)
-            count += schedule->stage[s].actions[i].kind == ACTION_EVICT;
-    return count;
+    int64_t moves = 0;
+    for (int s = 0; s < schedule->stages; s++) moves += schedule->stage[s].moves;
+    return moves / 2; // every evicted bundle is loaded again
 }
 
-bool plan_stage_evicts(const Schedule *schedule, int stage) {
-    const StageSchedule *list = &schedule->stage[stage];
-    for (int64_t i = 0; i < list->count; i++)
-        if (list->actions[i].kind == ACTION_EVICT) return true;
-    return false;
-}
-
-bool plan_evicts(const Schedule *schedule) {
-    for (int s = 0; s < schedule->stages; s++)
-        if (plan_stage_evicts(schedule, s)) return true;
-    return false;
-}
+bool plan_evicts(const Schedule *schedule) { return plan_evictions(schedule) > 0; }
 
 bool plan_schedule_holds(int64_t virtual_stages, int64_t microbatches) {
     enum { MOST = 1 << 24 }; // forwards; the lists, with their backwards, take 670 MB

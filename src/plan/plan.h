@@ -75,7 +75,6 @@ int64_t plan_host_bytes(const PlanStage *stage);
 
 // Return the evictions of all stages in one step, and whether a stage or any stage has one.
 int64_t plan_evictions(const Schedule *schedule);
-bool plan_stage_evicts(const Schedule *schedule, int stage);
 bool plan_evicts(const Schedule *schedule);
 
 // Returns the bytes by which `bytes` plus the reserve exceed `limit`; negative: bytes left; -INFINITY: the limit is 0

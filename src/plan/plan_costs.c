@@ -384,15 +384,11 @@ double plan_transfer_seconds(const Config *config, const Schedule *schedule, con
     double most = 0, rounds = (double)config_microbatches(config) / schedule->microbatches;
     costing.copy = widest_copy_(&costing);
     for (int s = 0; s < schedule->stages; s++) {
-        const StageSchedule *stage = &schedule->stage[s];
-        int64_t own = 0, others = 0; // bundles moved as evictor, and as acceptor
-        for (int64_t i = 0; i < stage->count; i++) {
-            ActionKind kind = stage->actions[i].kind;
-            own += kind == ACTION_EVICT || kind == ACTION_LOAD;
-            others += kind == ACTION_ACCEPT || kind == ACTION_RETURN;
-        }
+        int partner = bpipe_partner(schedule->stages, s);
+        int64_t own = schedule->stage[s].moves, others = 0;
+        if (schedule->stage[s].lent_slots > 0) others = schedule->stage[partner].moves;
         double seconds = own > 0 ? (double)own * transfer_(&costing, s) : 0;
-        if (others > 0) seconds += (double)others * transfer_(&costing, bpipe_partner(schedule->stages, s));
+        if (others > 0) seconds += (double)others * transfer_(&costing, partner);
         if (seconds > most) most = seconds;
     }
     return LEAST_PART * rounds > 1 ? LEAST_PART * rounds * most : most;

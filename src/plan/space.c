@@ -464,11 +464,11 @@ bool space_set(const SearchSpace *space, const RunLayout *layout, Config *config
     ScheduleLoan loan = planner_borrow(space->planner, config, &ignored);
     if (loan.schedule == NULL) return false;
     int half = trade % 2, stages = loan.schedule->stages, last = half ? (stages + 1) / 2 : stages;
-    bool open = !half || plan_stage_evicts(loan.schedule, stages - 1);
+    bool open = !half || loan.schedule->stage[stages - 1].moves > 0;
     config->schedule.recompute_given = stages;
     for (int s = 0; s < stages; s++)
         config->schedule.recompute_of_stage[s] =
-            s < last && plan_stage_evicts(loan.schedule, s) ? (int16_t)(trade / 2) : 0;
+            s < last && loan.schedule->stage[s].moves > 0 ? (int16_t)(trade / 2) : 0;
     schedule_cache_return(&loan);
     return open;
 }

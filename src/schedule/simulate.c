@@ -1,8 +1,7 @@
 // The discrete-event loop. All ends of the current instant are processed. Then the stages and messages that waited for
 // one of them start, if they can. Then time moves to the next end. A stage has at most one compute action and one
 // transfer in progress, a boundary between virtual stages at most one message per direction in transit. A schedule in
-// which nothing but messages connects the stages needs no such loop (run_without_clock_): its times are the same, to
-// the bit.
+// which nothing but messages connects the stages needs no such loop (run_ahead_): its times are the same, to the bit.
 #include "simulate.h"
 
 #include "base/alloc.h"
@@ -24,7 +23,7 @@ typedef struct Edge {
     bool sending;                               // a message is in transit, or leaves at this instant
     int share;                                  // resource that a message uses in transit; -1: not shared
     double time;                                // seconds per message
-    double *made_at, *arrived_at, *consumed_at; // [window_] message k at k % window_; only in a run without a clock
+    double *made_at, *arrived_at, *consumed_at; // [window] of message k at k % window; only in run_ahead_
 } Edge;
 
 typedef struct SimStage {
@@ -37,12 +36,16 @@ typedef struct SimStage {
     int64_t loaded;         // its bundle's entry of `load`
     double duration;        // its seconds
     double compute_start, transfer_start;
-    // Set only with SimulateCosts.most: total duration of the compute actions that have not started; index of the last
-    // one whose message a lower stage waits for; until that action starts, a lower bound of the seconds from the end of
-    // the stage's list to the end of the run.
-    double left, tail;
+    // Set only with SimulateCosts.most: total duration of the compute actions that have not started; of the transfers
+    // that have not started and of the compute actions after the last one's bundle is back; index of the last compute
+    // action whose message a lower stage waits for; until that action starts, a lower bound of the seconds from the end
+    // of the stage's list to the end of the run.
+    double left, moving, tail;
     int64_t last_sent;
     bool computing, transferring;
+    // Only in run_ahead_: end of the last compute action; since when the next transfer might start; end of the transfer
+    // in progress.
+    double computed, since, transferred;
     int32_t *load; // [chunks*microbatches*slices] index after the bundle's last posted load; NULL: none is
     int own, lent; // own and lent slots in use
     double waiting_since;
@@ -69,6 +72,7 @@ typedef struct SimRun {
     int stirred_count, leaving_count;
     double now;
     size_t bundles;     // of a stage
+    int window;         // a power of two
     bool beyond;        // a stage must end after SimulateCosts.most
     Contention *shares; // NULL: nothing is shared
 } SimRun;
@@ -108,10 +112,10 @@ static double duration_(const SimRun *run, int s, Action action, int64_t place) 
                                                      : costs->weight)[at];
 }
 
-// Returns whether the run must exceed SimulateCosts.most if the next compute action of a stage starts at `start`.
-static bool is_beyond_(const SimRun *run, const SimStage *stage, double start) {
+// Returns whether the run must exceed SimulateCosts.most if a stage is busy for `left` seconds from `start` on.
+static bool is_beyond_(const SimRun *run, const SimStage *stage, double start, double left) {
     double tail = stage->compute <= stage->last_sent ? stage->tail : 0;
-    return run->costs->most > 0 && start + stage->left + tail > run->costs->most * (1 + 1e-9);
+    return run->costs->most > 0 && start + left + tail > run->costs->most * (1 + 1e-9);
 }
 
 static void start_compute_(SimRun *run, int s) {
@@ -132,7 +136,7 @@ static void start_compute_(SimRun *run, int s) {
     if (forward) line->own_peak = max_int(line->own_peak, ++stage->own);
     stage->computing = true;
     stage->compute_start = run->now;
-    run->beyond |= is_beyond_(run, stage, run->now);
+    run->beyond |= is_beyond_(run, stage, run->now, stage->left);
     stage->left -= stage->duration;
     int share = run->shares == NULL ? -1 : share_of_(run->costs->shares->compute, s);
     simulate_ends_in_(run, stage->duration, share, END_COMPUTE, s);
@@ -145,6 +149,11 @@ static bool simulate_head_(const SimRun *run, int s, Action *action) {
     if (stage->transferring || stage->queue >= stage->compute) return false;
     *action = stage->actions[stage->queue];
     return true;
+}
+
+// Returns the seconds of a transfer of stage s as evictor.
+static double transfer_seconds_(const SimRun *run, int s) {
+    return run->costs->transfer == NULL ? 0 : run->costs->transfer[s];
 }
 
 static void occupy_queue_(SimRun *run, int s) {
@@ -178,16 +187,23 @@ static void simulate_start_transfer_(SimRun *run, int s) {
     occupy_queue_(run, s);
     if (load) stage->own++;
     run->timeline->stage[s].own_peak = max_int(run->timeline->stage[s].own_peak, stage->own);
+    run->beyond |= is_beyond_(run, stage, run->now, stage->moving);
+    stage->moving -= transfer_seconds_(run, s);
     const SimulateShares *shares = run->costs->shares;
     int share = run->shares == NULL ? -1 : share_of_(evict ? shares->evict : shares->load, s);
-    simulate_ends_in_(run, run->costs->transfer == NULL ? 0 : run->costs->transfer[s], share, END_TRANSFER, s);
+    simulate_ends_in_(run, transfer_seconds_(run, s), share, END_TRANSFER, s);
 }
 
-static void start_all_(SimRun *run) {
+static void start_messages_(SimRun *run) {
     for (int i = 0; i < run->leaving_count; i++) {
         const Edge *edge = &run->down[run->leaving[i]];
         simulate_ends_in_(run, edge->time, edge->share, END_MESSAGE, run->leaving[i]);
     }
+    run->leaving_count = 0;
+}
+
+static void start_all_(SimRun *run) {
+    start_messages_(run);
     for (int i = 0; i < run->stirred_count; i++) {
         int s = run->stirred[i];
         if (run->costs->queue_first) simulate_start_transfer_(run, s);
@@ -195,7 +211,7 @@ static void start_all_(SimRun *run) {
         if (!run->costs->queue_first) simulate_start_transfer_(run, s);
         run->stages[s].stirred = false;
     }
-    run->stirred_count = run->leaving_count = 0;
+    run->stirred_count = 0;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -222,9 +238,9 @@ static int64_t next_transfer_(const SimStage *stage, int64_t at) {
     return at;
 }
 
-static void note_times_(const SimRun *run, StageTimeline *line, int64_t place, double start) {
-    line->last = run->now;
-    if (!run->costs->totals_only) line->times[place] = (ActionTime){start, run->now};
+static void note_times_(const SimRun *run, StageTimeline *line, int64_t place, double start, double end) {
+    line->last = max_double(line->last, end);
+    if (!run->costs->totals_only) line->times[place] = (ActionTime){start, end};
 }
 
 // Makes the first compute action from index `at` on the next action of stage s.
@@ -256,7 +272,7 @@ static void end_compute_(SimRun *run, int s) {
     Edge *in = stage->in, *out = stage->out;
     stage->computing = false;
     stage->own -= action_frees(stage->kind, run->schedule->forward_only);
-    note_times_(run, line, stage->compute, stage->compute_start);
+    note_times_(run, line, stage->compute, stage->compute_start, run->now);
     line->busy += run->now - stage->compute_start;
     take_next_(run, s, stage->compute + 1);
     stir_(run, s);
@@ -269,11 +285,11 @@ static void end_compute_(SimRun *run, int s) {
     offer_(run, in);
 }
 
-static void leave_queue_(SimRun *run, int s) {
+static void leave_queue_(SimRun *run, int s, double now) {
     SimStage *stage = &run->stages[s];
     StageTimeline *line = &run->timeline->stage[s];
     stage->transferring = false;
-    note_times_(run, line, stage->queue, stage->transfer_start);
+    note_times_(run, line, stage->queue, stage->transfer_start, now);
     stage->queue = next_transfer_(stage, stage->queue + 1);
     stir_(run, s);
 }
@@ -283,10 +299,10 @@ static void end_transfer_(SimRun *run, int s) {
     Action action = stage->actions[stage->queue];
     bool evict = action.kind == ACTION_EVICT;
     if (evict) stage->own--;
-    leave_queue_(run, s);
+    leave_queue_(run, s, run->now);
     if (action.peer == SCHEDULE_HOST) return;
     if (!evict) run->stages[action.peer].lent--;
-    leave_queue_(run, action.peer);
+    leave_queue_(run, action.peer, run->now);
 }
 
 static void end_message_(SimRun *run, Edge *edge) {
@@ -342,13 +358,30 @@ static const Edge *gradient_(const SimRun *run, int s, Action action, bool sends
     return sends ? chunk->backward_out : chunk->backward_in;
 }
 
-// Sets `left` and `tail` of stage s; the lower stages are prepared already. The last gradient that stage s sends still
-// has to pass through the rest of the list of the stage that waits for it.
+// Returns the seconds of the transfers of stage s as evictor, and of its compute actions from the one on that needs the
+// last bundle that is loaded.
+static double moving_(const SimRun *run, int s) {
+    const SimStage *stage = &run->stages[s];
+    double moving = (double)run->schedule->stage[s].moves * transfer_seconds_(run, s);
+    int64_t last = stage->count - 1;
+    while (last >= 0 && stage->actions[last].kind != ACTION_LOAD) last--;
+    for (int64_t i = last + 1; last >= 0 && i < stage->count; i++) {
+        const Action *action = &stage->actions[i];
+        if (action->kind != ACTION_WEIGHT && action->peer == SCHEDULE_NO_PEER &&
+            schedule_bundle(run->schedule, *action) == schedule_bundle(run->schedule, stage->actions[last]))
+            return moving + work_(run, s, i);
+    }
+    return moving;
+}
+
+// Sets `left`, `moving` and `tail` of stage s; the lower stages are prepared already. The last gradient that stage s
+// sends still has to pass through the rest of the list of the stage that waits for it.
 static void prepare_limit_(SimRun *run, int s) {
     SimStage *stage = &run->stages[s];
     const Edge *out = NULL;
     int64_t sent = stage->count;
     stage->left = work_(run, s, 0);
+    stage->moving = stage->queue < stage->count ? moving_(run, s) : 0;
     stage->last_sent = -1;
     while (sent > 0 && out == NULL) out = gradient_(run, s, stage->actions[--sent], true);
     if (out == NULL || out->to >= s) return;
@@ -411,89 +444,160 @@ static void run_prepare_(SimRun *run) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Runs without a clock. Without transfers and contended resources, the times of an action follow from those of its
-// stage's last action and of messages, so each stage runs as far as its messages are known, in any order.
+// Runs ahead. If a stage moves bundles only to its own host, and shares no more than its messages, the times of its
+// actions follow from those of its messages. So each stage runs as far as its messages are known, in any order. Only
+// messages that share a network card need a clock: all stages run as far as they can before the next of them leaves or
+// arrives, so none that leaves earlier is missing.
 
-// Returns a number above the messages that an edge can have in transit; a file may name any number of edge buffers.
-static int window_(const SimRun *run) {
-    int64_t messages = (int64_t)run->schedule->microbatches * run->schedule->slices;
-    return 4 * (run->schedule->edge_buffers < messages ? run->schedule->edge_buffers : (int)messages);
-}
-
-static bool needs_no_clock_(const SimRun *run) {
-    const SimulateShares *shares = run->costs->shares;
-    bool needs = false;
+static bool runs_ahead_(const SimRun *run) {
+    const SimulateCosts *costs = run->costs;
+    const SimulateShares *shares = costs->shares;
+    bool moves = false, instant = false; // instant: a message takes no time
     for (int s = 0; s < run->schedule->stages; s++) {
-        needs |= run->stages[s].queue < run->stages[s].count;
-        needs |= shares != NULL && share_of_(shares->compute, s) >= 0;
+        const SimStage *stage = &run->stages[s];
+        if (shares != NULL && share_of_(shares->compute, s) >= 0) return false;
+        if (stage->queue == stage->count) continue;
+        bool alone = shares == NULL || (share_of_(shares->evict, s) < 0 && share_of_(shares->load, s) < 0);
+        for (int64_t i = stage->queue; i < stage->count && alone; i++) alone = stage->actions[i].peer < 0;
+        if (!alone || transfer_seconds_(run, s) <= 0) return false;
+        moves = true;
     }
     for (int g = 0; g + 1 < run->schedule->stages * run->schedule->chunks; g++)
-        needs |= (run->down[g].share >= 0 && run->down[g].time > 0) || (run->up[g].share >= 0 && run->up[g].time > 0);
-    return !needs;
+        instant |= run->down[g].from != run->down[g].to && (run->down[g].time <= 0 || run->up[g].time <= 0);
+    // A message that takes no time may arrive when the clock has already given a slot to a load.
+    return !(moves && instant);
 }
 
-// Computes the arrival times of further messages of an edge, as far as they are known.
+static void arrive_(SimRun *run, Edge *edge, double time) {
+    edge->sending = false;
+    edge->arrived_at[edge->arrived++ & (run->window - 1)] = time;
+    if (run->stages[edge->from].out == edge) stir_(run, edge->from);
+    if (run->stages[edge->to].in == edge) stir_(run, edge->to);
+}
+
+// Lets further messages of an edge leave, as far as their times are known, and computes their arrivals.
 static void deliver_(SimRun *run, Edge *edge) {
-    int buffers = run->schedule->edge_buffers, window = window_(run);
+    int buffers = run->schedule->edge_buffers, mask = run->window - 1;
     if (edge->from == edge->to) return;
-    for (int k; (k = edge->arrived) < edge->made && k - edge->consumed < buffers; edge->arrived++) {
-        double leaves = edge->made_at[k % window];
-        if (k > 0) leaves = max_double(leaves, edge->arrived_at[(k - 1) % window]);
-        if (k >= buffers) leaves = max_double(leaves, edge->consumed_at[(k - buffers) % window]);
-        edge->arrived_at[k % window] = leaves + edge->time;
-        stir_(run, edge->from);
-        stir_(run, edge->to);
+    for (int k; !edge->sending && (k = edge->arrived) < edge->made && k - edge->consumed < buffers;) {
+        double leaves = edge->made_at[k & mask];
+        if (k > 0) leaves = max_double(leaves, edge->arrived_at[(k - 1) & mask]);
+        if (k >= buffers) leaves = max_double(leaves, edge->consumed_at[(k - buffers) & mask]);
+        edge->sending = edge->share >= 0 && edge->time > 0;
+        if (edge->sending) ends_push(&run->ends, leaves, (float)edge->time, END_MESSAGE, (int)(edge - run->down));
+        else arrive_(run, edge, leaves + edge->time);
     }
+}
+
+// Ends the transfer in progress, or starts the next one. Returns false if none can start before the next compute action.
+static bool move_(SimRun *run, int s) {
+    SimStage *stage = &run->stages[s];
+    StageTimeline *line = &run->timeline->stage[s];
+    bool evict = stage->queue < stage->compute && stage->actions[stage->queue].kind == ACTION_EVICT;
+    if (stage->transferring) {
+        stage->own -= evict;
+        stage->since = stage->transferred;
+        leave_queue_(run, s, stage->since);
+        return true;
+    }
+    if (stage->queue >= stage->compute || !(evict || stage->own < run->schedule->stage[s].own_slots)) return false;
+    run->beyond |= is_beyond_(run, stage, stage->since, stage->moving);
+    stage->own += !evict;
+    line->own_peak = max_int(line->own_peak, stage->own);
+    stage->moving -= transfer_seconds_(run, s);
+    stage->transferring = true;
+    stage->transfer_start = stage->since;
+    stage->transferred = stage->since + transfer_seconds_(run, s);
+    return true;
+}
+
+// Runs the transfers that end by `now`, or start before `now`, so that an action that starts then is first to get a
+// slot.
+static void move_until_(SimRun *run, int s, double now) {
+    const SimStage *stage = &run->stages[s];
+    while (stage->transferring ? stage->transferred <= now
+                               : stage->since < now || (run->costs->queue_first && stage->since == now))
+        if (!move_(run, s)) return;
 }
 
 // Runs the actions of stage s whose messages are known.
 static void advance_(SimRun *run, int s) {
     SimStage *stage = &run->stages[s];
     StageTimeline *line = &run->timeline->stage[s];
-    int buffers = run->schedule->edge_buffers, window = window_(run);
+    int buffers = run->schedule->edge_buffers, mask = run->window - 1;
     while (stage->compute < stage->count && !run->beyond) {
         Edge *in = stage->in, *out = stage->out;
-        double start = line->last;
+        double ready = stage->computed, start;
+        bool forward = stage->kind == ACTION_FORWARD;
         if (in != NULL && (in->from == in->to ? in->made : in->arrived) <= stage->place) return;
-        if (in != NULL && in->from != in->to) start = max_double(start, in->arrived_at[stage->place % window]);
+        if (in != NULL && in->from != in->to) ready = max_double(ready, in->arrived_at[stage->place & mask]);
         if (out != NULL && out->made - (out->from == out->to ? out->consumed : out->arrived) >= buffers) return;
         if (out != NULL && out->from != out->to && out->made >= buffers)
-            start = max_double(start, out->arrived_at[(out->made - buffers) % window]);
-        if (stage->kind == ACTION_FORWARD) {
-            if (stage->own == run->schedule->stage[s].own_slots) return;
-            line->own_peak = max_int(line->own_peak, ++stage->own);
+            ready = max_double(ready, out->arrived_at[(out->made - buffers) & mask]);
+        // Waits for a slot or a load.
+        move_until_(run, s, start = ready);
+        while (forward ? stage->own == run->schedule->stage[s].own_slots : stage->queue < stage->loaded) {
+            if (!move_(run, s)) return;
+            move_until_(run, s, start = max_double(start, stage->since));
         }
-        run->beyond = is_beyond_(run, stage, start);
+        *(forward ? &line->wait_slot : &line->wait_load) += start - ready;
+        if (forward) line->own_peak = max_int(line->own_peak, ++stage->own);
+        run->beyond |= is_beyond_(run, stage, start, stage->left);
         stage->left -= stage->duration;
+        double end = stage->computed = start + stage->duration;
+        move_until_(run, s, end);
         stage->own -= action_frees(stage->kind, run->schedule->forward_only);
-        double end = start + stage->duration;
+        stage->since = end;
         line->busy += end - start;
-        line->last = end;
-        run->now = max_double(run->now, end);
-        if (!run->costs->totals_only) line->times[stage->compute] = (ActionTime){start, end};
+        note_times_(run, line, stage->compute, start, end);
         if (out != NULL) {
-            out->made_at[out->made++ % window] = end;
+            out->made_at[out->made++ & mask] = end;
             deliver_(run, out);
         }
         if (in != NULL) {
-            in->consumed_at[in->consumed++ % window] = end;
+            in->consumed_at[in->consumed++ & mask] = end;
             deliver_(run, in);
         }
         take_next_(run, s, stage->compute + 1);
     }
+    while (stage->compute == stage->count && !run->beyond && move_(run, s)) {}
 }
 
-static void run_without_clock_(SimRun *run) {
-    int edges = 2 * run->schedule->stages * run->schedule->chunks, window = window_(run);
+static void advance_all_(SimRun *run) {
+    while (run->stirred_count > 0) {
+        int s = run->stirred[--run->stirred_count];
+        advance_(run, s);
+        run->stages[s].stirred = false;
+    }
+}
+
+static void run_ahead_(SimRun *run) {
+    // A number above the messages that an edge can have in transit; a file may name any number of edge buffers.
+    int edges = 2 * run->schedule->stages * run->schedule->chunks, window = run->window = 4;
+    int64_t messages = (int64_t)run->schedule->microbatches * run->schedule->slices;
+    while (window < 4 * min_i64(run->schedule->edge_buffers, messages)) window = run->window *= 2;
     double *times = xmalloc(3 * (size_t)edges * (size_t)window * sizeof *times), *at = times;
     for (int i = 0; i < edges; i++, at += 3 * window) {
         Edge *edge = i % 2 == 0 ? &run->down[i / 2] : &run->up[i / 2];
         edge->made_at = at, edge->arrived_at = at + window, edge->consumed_at = at + 2 * window;
     }
-    while (run->stirred_count > 0) {
-        int s = run->stirred[--run->stirred_count];
-        advance_(run, s);
-        run->stages[s].stirred = false;
+    // As with a clock, messages that arrive at an instant come before those that leave.
+    for (advance_all_(run); run->ends.chains + run->leaving_count > 0 && !run->beyond; advance_all_(run)) {
+        double next = run->ends.chains > 0 ? run->ends.heap[0].time : INFINITY;
+        if (run->leaving_count > 0 && next > run->now) {
+            start_messages_(run);
+            continue;
+        }
+        run->now = next;
+        End end = ends_pop(&run->ends);
+        if (end.kind == END_MESSAGE) {
+            run->leaving[run->leaving_count++] = end.at;
+        } else if (contention_next(run->shares, end.at) == run->now) {
+            Edge *edge = &run->down[contention_pop(run->shares, end.at).stage];
+            expect_share_(run, end.at);
+            arrive_(run, edge, run->now);
+            deliver_(run, edge);
+        }
     }
     free(times);
 }
@@ -510,7 +614,7 @@ static void run_with_clock_(SimRun *run) {
 }
 
 static int run_to_end_(SimRun *run, Error *err) {
-    if (needs_no_clock_(run)) run_without_clock_(run);
+    if (runs_ahead_(run)) run_ahead_(run);
     else run_with_clock_(run);
     for (int s = 0; s < run->schedule->stages && !run->beyond; s++) {
         const SimStage *stage = &run->stages[s];
@@ -528,13 +632,14 @@ Timeline *simulate_run(const Schedule *schedule, const SimulateCosts *costs, Err
     run_prepare_(&run);
     int status = run_to_end_(&run, err);
     Timeline *timeline = run.timeline;
-    double busy = 0;
+    double busy = 0, last = 0;
     for (int s = 0; s < timeline->stages; s++) {
         const StageTimeline *line = &timeline->stage[s];
         busy += line->busy;
+        last = max_double(last, line->last);
         timeline->exposed = max_double(timeline->exposed, line->wait_slot + line->wait_load);
     }
-    timeline->makespan = run.beyond ? INFINITY : run.now;
+    timeline->makespan = run.beyond ? INFINITY : last;
     timeline->bubble = timeline->makespan > 0 ? 1 - busy / (timeline->makespan * timeline->stages) : 0;
     for (int s = 0; s < schedule->stages; s++) free(run.stages[s].load);
     free_all(run.stages, run.chunks, run.down, run.ends.ends, run.ends.heap, run.stirred, run.leaving);
