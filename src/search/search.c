@@ -287,6 +287,7 @@ typedef struct Trial {
     Config *config;
     Cut cut; // the list's cut, opened for the first layout that recomputes layers
     bool opened;
+    double unmoved; // lower bound of the step if no transfer delays it and no further layer is recomputed
 } Trial;
 
 // Returns a lower bound of the step of a layout that recomputes more or fewer layers than the list, from the list's
@@ -325,11 +326,21 @@ static Forecast try_(void *argument, const RunLayout *layout, const Forecast *ke
     const Node *list = trial->list;
     const Planner *planner = search->space->planner;
     bool trade = layout->recompute < RECOMPUTE_EVICTING, recomputes = layout->recompute != list->layout.recompute;
+    bool new_key = kept == NULL || !kept->fits; // the ten best have no list with evictions that fits without them
     unsigned way = 1U << pays_way(layout);
+    // Neither recomputed layers nor evictions shorten a step, and of equal steps one is enough. With the other placement
+    // messages may be faster.
+    bool placed = layout->placement == list->layout.placement;
+    Forecast unmoved = {.layout = *layout, .time.step = trial->unmoved};
+    double least = placed                             ? planner_compared(&unmoved) * (1 + 1e-12)
+                   : kept != NULL && kept->time.known ? kept->time.step
+                                                      : 0;
+    double bound = fmax(list->bound, least / BOUND_SLACK);
     int64_t least_bytes = recomputes ? -1 : list->least_bytes;
-    // Recomputed layers and evictions never shorten a step.
-    double bound = kept != NULL && kept->time.known ? kept->time.step / BOUND_SLACK : list->bound;
-    if (outcome->status != 0 || hopeless_(search, layout, way, bound, least_bytes)) return none;
+    // A stage needs as many slots as without evictions, or as many as the layout has.
+    if (kept != NULL && kept->possible && layout->slots > 0 && !recomputes)
+        least_bytes = max_i64(least_bytes, kept->peak_bytes - (kept->slots - layout->slots) * kept->slot_bytes);
+    if (outcome->status != 0 || bound > worth_(search, layout, way, &outcome->found, least_bytes, new_key)) return none;
     if (!space_set(search->space, layout, trial->config)) return none;
     outcome->evaluated++;
     if (recomputes) bound = fmax(bound, recomputing_bound_(trial));
@@ -338,13 +349,15 @@ static Forecast try_(void *argument, const RunLayout *layout, const Forecast *ke
     Forecast *forecast = &tried.forecast;
     outcome->status = planner_forecast_config(planner, trial->config, false, forecast, &outcome->err);
     if (outcome->status != 0 || !forecast->possible) return none;
-    // If the schedule fits without evictions, the ten best do not include it with evictions.
-    double worth = worth_(search, layout, way, &outcome->found, forecast->peak_bytes, kept == NULL || !kept->fits);
+    double worth = worth_(search, layout, way, &outcome->found, forecast->peak_bytes, new_key);
     if (forecast->fits && recomputes && bound <= worth) bound = fmax(bound, own_bound_(trial, layout));
     if (outcome->status == 0 && forecast->fits && bound <= worth)
         outcome->status = planner_forecast_fitting(planner, trial->config, worth, forecast, &outcome->err);
     if (outcome->status != 0) return none;
     forecast->layout = *layout;
+    // A step's critical path may have all waits of all stages for transfers, at most p times those of one stage.
+    if (forecast->time.known && !recomputes && placed)
+        trial->unmoved = fmax(trial->unmoved, forecast->time.step - layout->pipeline * forecast->time.exposed);
     if (layout_evicts(layout)) {
         forecast->layout.slots = forecast->slots;
         forecast->layout.load_ahead = forecast->load_ahead;
@@ -383,7 +396,8 @@ int search_open_misfit(const SearchSpace *space, const Candidate *misfit, double
     space_config(space, &node.layout, &config);
     if (misfit->division) {
         node.times = space_least_times(space, &node.layout, &config);
-        open_division_(&search, &config, &node, most, &outcome);
+        if (shape_bound(space, &node.layout, &node.times) <= most)
+            open_division_(&search, &config, &node, most, &outcome);
     } else {
         cut_open(&cut, space, &config);
         outcome.status = cut_time(&cut, space, &config, &outcome.err);
