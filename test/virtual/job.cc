@@ -216,22 +216,24 @@ int node() {
     return nodes <= 1 || size < nodes ? 0 : process() / ((size + nodes - 1) / nodes);
 }
 
-std::string text(const char *format, ...) {
+static std::string formatted(const char *format, va_list list) {
     char line[1024];
-    va_list list;
-    va_start(list, format);
     vsnprintf(line, sizeof line, format, list);
-    va_end(list);
     return line;
 }
 
-void defect(const char *format, ...) {
-    char line[1024];
+std::string text(const char *format, ...) {
     va_list list;
     va_start(list, format);
-    vsnprintf(line, sizeof line, format, list);
+    std::string made = formatted(format, list);
     va_end(list);
-    fprintf(stderr, "virtual GPU: [rank %d] %s\n", process(), line);
+    return made;
+}
+
+void defect(const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    fprintf(stderr, "virtual GPU: [rank %d] %s\n", process(), formatted(format, list).c_str());
     leave();
     _exit(1);
 }

@@ -375,39 +375,33 @@ void network_move(double time) {
 
 // --- reports
 
-static void tell_line(int number, std::string &all) {
-    const Line *line = &timeline()->lines[here.process][number];
-    if (line->first == line->last) return;
-    const Step &step = line->steps[line->first % STEPS];
-    std::string waits = "an event that another stream has not reached";
-    if (step.kind == STEP_AWAIT) waits = "a flag of another rank";
-    if (step.kind == STEP_MEET)
-        waits = text("the other ranks of %s of %lld bytes", step.encounter.target < 0 ? "a collective" : "a message",
-                     (long long)step.encounter.bytes);
-    all +=
-        text(" %s waits for %s, %u more after it.", stream_name(number), waits.c_str(), line->last - line->first - 1);
-}
-
 void tell_lines(std::string &all) {
-    for (int line = 1; line < CONTEXTS; line++) tell_line(line, all);
+    for (int number = 1; number < CONTEXTS; number++) {
+        const Line *line = &timeline()->lines[here.process][number];
+        if (!pending(line)) continue;
+        const Step &step = head(line);
+        std::string waits = "an event that another stream has not reached";
+        if (step.kind == STEP_AWAIT) waits = "a flag of another rank";
+        if (step.kind == STEP_MEET)
+            waits = text("the other ranks of %s of %lld bytes",
+                         step.encounter.target < 0 ? "a collective" : "a message", (long long)step.encounter.bytes);
+        all += text(" %s waits for %s, %u more after it.", stream_name(number), waits.c_str(),
+                    line->last - line->first - 1);
+    }
 }
 
 // --- what streams are given
 
 // "Launches ... block if the number of launches in progress is at its limit", about a thousand (CUDA C++ Programming
 // Guide, "Asynchronous Concurrent Execution").
-static void wait_for_room(int line) {
-    while (!has_room(&timeline()->lines[here.process][line])) {
+void line_add(int line, const Step &step) {
+    ClockLock lock;
+    Line *l = &timeline()->lines[here.process][line];
+    while (!has_room(l)) {
         here.what = text("room for another launch on %s", stream_name(line));
         watch(WATCH_ROOM, line, 0, 0);
         sleep_host(false);
     }
-}
-
-void line_add(int line, const Step &step) {
-    ClockLock lock;
-    Line *l = &timeline()->lines[here.process][line];
-    wait_for_room(line);
     timeline()->moment = std::max(timeline()->moment, timeline()->now);
     if (step.mark >= 0) mark_of(here.process, step.mark)->users++;
     l->steps[l->last++ % STEPS] = step;
