@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/json_out.h"
 #include "base/threads.h"
+#include "base/units.h"
 #include "base/version.h"
 #include "engine/optimizer.h"
 #include "ranks/world.h"
@@ -140,22 +141,21 @@ static int check_file_(void *context, int lane, int64_t item, Error *err) {
     if (fd < 0) return -1;
     char *piece = xmalloc(PIECE);
     uint64_t raw = 0;
-    ssize_t got = 0;
-    while (bytes == file->bytes && (got = read(fd, piece, PIECE)) != 0) {
-        if (got < 0 && errno != EINTR) break;
-        if (got > 0) raw = crc64_add(&c->crc, raw, piece, (size_t)got);
+    int status = 0;
+    if (bytes != file->bytes)
+        status = error_set(err, EXIT_FAILED, "%s: has %lld bytes, but %lld were written", path, (long long)bytes,
+                           (long long)file->bytes);
+    for (int64_t at = 0, count; at < bytes && status == 0; at += count) {
+        count = min_i64(bytes - at, PIECE);
+        status = file_read(fd, path, at, piece, count, err);
+        if (status == 0) raw = crc64_add(&c->crc, raw, piece, (size_t)count);
     }
-    int code = errno;
     free(piece);
     close(fd);
-    if (bytes != file->bytes)
-        return error_set(err, EXIT_FAILED, "%s: has %lld bytes, but %lld were written", path, (long long)bytes,
-                         (long long)file->bytes);
-    if (got < 0) return error_set(err, EXIT_FAILED, "%s: cannot be read: %s", path, strerror(code));
-    if (crc64_finish(&c->crc, raw, file->bytes) != file->crc)
-        return error_set(err, EXIT_FAILED, "%s: checksum mismatch; the file is damaged", path);
+    if (status == 0 && crc64_finish(&c->crc, raw, bytes) != file->crc)
+        status = error_set(err, EXIT_FAILED, "%s: checksum mismatch; the file is damaged", path);
     world_progress(c->world);
-    return 0;
+    return status;
 }
 
 int checkpoint_verify(const char *dir, int rank, int ranks, World *world, Error *err) {
