@@ -297,75 +297,66 @@ static char *duration_(double seconds, char text[48]) {
     return text;
 }
 
-// The fields of a step line, in their order. If the line is too long, fields with a positive `spare` are left out, in
-// the order of `spare`, until it fits. The file has these fields in every step, except the remaining time.
-typedef struct StepLine {
-    struct {
-        char text[64];
-        int spare; // order in which fields are dropped, from 1; 0: never dropped
-    } field[13];
-    int count;
-} StepLine;
+enum { STEP_LINE = 1024 };
 
-__attribute__((format(printf, 3, 4))) static void step_field_(StepLine *line, int spare, const char *format, ...) {
+// Adds a field to a step line, if it is shown.
+__attribute__((format(printf, 3, 4))) static void field_(char *line, bool shown, const char *format, ...) {
+    char text[64];
     va_list args;
+    if (!shown) return;
     va_start(args, format);
-    vsnprintf(line->field[line->count].text, sizeof line->field[0].text, format, args);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    line->field[line->count++].spare = spare;
+    text_add(line, STEP_LINE, "%s%s", line[0] != '\0' ? " | " : "", text);
 }
 
 // Writes "loss 3.2145", and the deviation if it is unusual or `always` is set. A NaN is written without its sign.
-static void deviating_(StepLine *line, const char *name, int digits, double value, double z, bool always) {
+static void deviating_(char *line, const char *name, int digits, double value, double z, bool always) {
     double plain = isnan(value) ? fabs(value) : value;
     char deviation[32] = "";
     if (always || fabs(z) > 3.0)
         snprintf(deviation, sizeof deviation, fabs(z) < 1000.0 ? " (z %+.1f)" : " (z %+.0e)", isnan(z) ? fabs(z) : z);
-    if (fabs(plain) < 1e4) step_field_(line, 0, "%s %.*f%s", name, digits, plain, deviation);
-    else step_field_(line, 0, "%s %.*e%s", name, digits, plain, deviation);
+    if (fabs(plain) < 1e4) field_(line, true, "%s %.*f%s", name, digits, plain, deviation);
+    else field_(line, true, "%s %.*e%s", name, digits, plain, deviation);
 }
 
 static int say_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
-    enum { MOST_SPARE = 5 };
+    enum { MOST_OUT = 5 };
     bool all = metrics->setup.say_all;
     StepTotals totals = figures_totals(figures);
     double mfu = mfu_(metrics, metrics->setup.flops_per_token_full, figures), ms = figures->seconds * 1e3;
     double exposed = totals.exposed * 1e3, pace = metrics->pace > 0.0 ? metrics->pace : figures->seconds;
     int64_t steps = metrics->config->train.steps;
-    char most[32], least[32], remaining[48];
-    StepLine line = {0};
-    step_field_(&line, 0, "step %4lld/%lld", (long long)figures->step, (long long)steps);
-    if (figures->dry) {
-        step_field_(&line, 0, "loss -");
-        step_field_(&line, 0, "norm -");
-    } else {
-        deviating_(&line, "loss", 4, figures->loss, figures->loss_z, all);
-        deviating_(&line, "norm", 2, figures->norm, figures->norm_z, all);
-    }
-    step_field_(&line, 1, "lr %.1e", figures->lr);
-    step_field_(&line, 0, ms < 100.0 ? "%.1f ms" : "%.0f ms", ms);
-    step_field_(&line, 5, "%.0f tok/s", (double)figures->tokens / figures->seconds);
-    if (metrics->quickest > metrics->raised) step_field_(&line, 0, "MFU ? (peak too low)");
-    else if (isfinite(mfu)) step_field_(&line, 0, "MFU %.1f%%", mfu / metrics->raised * 100.0);
-    else step_field_(&line, 0, "MFU n/a");
-    step_field_(&line, 3, "bubble %.0f%%", totals.bubble * 100.0);
+    char most[32], least[32], remaining[48], line[STEP_LINE];
     grid_bytes(figures->stage[totals.fullest].peak_bytes, most);
     grid_bytes(figures->stage[totals.emptiest].peak_bytes, least);
-    if (all && figures->stages > 1) step_field_(&line, 0, "%s@%d %s@%d", most, totals.fullest, least, totals.emptiest);
-    else step_field_(&line, 0, "%s@%d", most, totals.fullest);
-    if (all || exposed >= 0.05) step_field_(&line, 4, "xfer +%.1f ms", exposed);
-    if (figures->skipped) step_field_(&line, 0, "skipped");
-    if (all && figures->slow[0] != '\0') step_field_(&line, 0, "%s", figures->slow);
-    if (figures->step < steps)
-        step_field_(&line, 2, "%s", duration_(pace * (double)(steps - figures->step), remaining));
-    char text[sizeof line] = "";
-    for (int out = 0; out == 0 || (strlen(text) > GRID_WIDTH && !all && out <= MOST_SPARE); out++) {
-        text[0] = '\0'; // leave out spare fields up to `out`
-        for (int i = 0; i < line.count; i++)
-            if (line.field[i].spare == 0 || line.field[i].spare > out)
-                text_add(text, sizeof text, "%s%s", i > 0 ? " | " : "", line.field[i].text);
+    // If the line is too long, up to `out` of five fields are left out. The file has them in every step, except the
+    // remaining time.
+    for (int out = 0; out == 0 || (!all && out <= MOST_OUT && strlen(line) > GRID_WIDTH); out++) {
+        line[0] = '\0';
+        field_(line, true, "step %4lld/%lld", (long long)figures->step, (long long)steps);
+        if (figures->dry) {
+            field_(line, true, "loss - | norm -");
+        } else {
+            deviating_(line, "loss", 4, figures->loss, figures->loss_z, all);
+            deviating_(line, "norm", 2, figures->norm, figures->norm_z, all);
+        }
+        field_(line, out < 1, "lr %.1e", figures->lr);
+        field_(line, true, ms < 100.0 ? "%.1f ms" : "%.0f ms", ms);
+        field_(line, out < 5, "%.0f tok/s", (double)figures->tokens / figures->seconds);
+        if (metrics->quickest > metrics->raised) field_(line, true, "MFU ? (peak too low)");
+        else if (isfinite(mfu)) field_(line, true, "MFU %.1f%%", mfu / metrics->raised * 100.0);
+        else field_(line, true, "MFU n/a");
+        field_(line, out < 3, "bubble %.0f%%", totals.bubble * 100.0);
+        if (!all || figures->stages == 1) field_(line, true, "%s@%d", most, totals.fullest);
+        else field_(line, true, "%s@%d %s@%d", most, totals.fullest, least, totals.emptiest);
+        field_(line, out < 4 && (all || exposed >= 0.05), "xfer +%.1f ms", exposed);
+        field_(line, figures->skipped, "skipped");
+        field_(line, all && figures->slow[0] != '\0', "%s", figures->slow);
+        field_(line, out < 2 && figures->step < steps, "%s",
+               duration_(pace * (double)(steps - figures->step), remaining));
     }
-    return say_(metrics, text, err);
+    return say_(metrics, line, err);
 }
 
 int metrics_step(Metrics *metrics, const StepFigures *figures, Error *err) {
