@@ -7,7 +7,6 @@
 
 #include "range_file.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>

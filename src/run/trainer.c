@@ -31,18 +31,6 @@
 #include <mpi.h>
 #endif
 
-// Describes the job for ranks and for the processes that supervise them.
-static Job job_(const Config *config, const Options *ask, char *remedy, size_t size) {
-    if (config->checkpoint.dir[0] != '\0')
-        snprintf(remedy, size, "the job ends; continue with --resume %s", config->checkpoint.dir);
-    else snprintf(remedy, size, "the job ends; nothing was saved, since checkpoint.dir is not set");
-    return (Job){
-        .ranks = (int)config_world(config),
-        .patience = {config->train.peer_timeout_s, ask->tune ? 0 : config->train.timeout_s}, // --tune only measures
-        .one_host = true,
-        .remedy = remedy};
-}
-
 // The command line, and everything needed to execute it.
 typedef struct Trainer {
     const Model *model;
@@ -53,20 +41,32 @@ typedef struct Trainer {
     char **argv;
     bool launched; // mpirun or srun started this process as a rank
     Supervisor *supervisor;
+    Job job; // for ranks and for the processes that supervise them
+    char remedy[CONFIG_TEXT + 64];
 } Trainer;
+
+static void set_job_(Trainer *t) {
+    const Config *config = t->config;
+    if (config->checkpoint.dir[0] != '\0')
+        snprintf(t->remedy, sizeof t->remedy, "the job ends; continue with --resume %s", config->checkpoint.dir);
+    else snprintf(t->remedy, sizeof t->remedy, "the job ends; nothing was saved, since checkpoint.dir is not set");
+    t->job = (Job){.ranks = (int)config_world(config),
+                   .patience = {config->train.peer_timeout_s,
+                                t->options.tune ? 0 : config->train.timeout_s}, // --tune only measures
+                   .one_host = true,
+                   .remedy = t->remedy};
+}
 
 // --- in a rank
 
 // Runs this process as a rank: starts its supervisor, joins the others, trains, validates or generates, and leaves.
 static int rank_main_(Trainer *t, Error *err) {
     const Options *options = &t->options;
-    char remedy[CONFIG_TEXT + 64];
-    Job job = job_(t->config, &t->options, remedy, sizeof remedy);
     Run run = {0};
     Details details = details_begin(t->log);
-    job.one_host = world_on_one_host();
+    t->job.one_host = world_on_one_host();
     // From here on this process is the rank; the process that the launcher started is its supervisor.
-    bool started = supervisor_start(t->supervisor, &job, t->launched, err) == 0;
+    bool started = supervisor_start(t->supervisor, &t->job, t->launched, err) == 0;
     World *world = started ? world_join(&t->argc, &t->argv, err) : NULL;
     StatusPage *page = supervisor_page(t->supervisor);
     if (world == NULL) {
@@ -169,7 +169,7 @@ static bool answer_plan_(Trainer *t, int *code, Error *err) {
 static int train_(Trainer *t, Error *err) {
     Config *config = t->config;
     bool trains = run_trains(&t->options);
-    char remedy[CONFIG_TEXT + 64], text[LAYOUT_ENCODED];
+    char text[LAYOUT_ENCODED];
     RunLayout layout;
     if (config_require(config, "data.", err) != 0) return -1;
     if (!trains) config->schedule.bpipe = BPIPE_OFF; // forwards keep no bundles to balance
@@ -182,6 +182,7 @@ static int train_(Trainer *t, Error *err) {
                              LAYOUT_VARIABLE);
         layout_set(&layout, config);
     }
+    set_job_(t);
     if (t->launched) return rank_main_(t, err);
     // Before any rank starts: decides the keys that the configuration leaves to the plan, checks machine and data.
     Details details = details_begin(log_of_all(&t->log));
@@ -194,11 +195,11 @@ static int train_(Trainer *t, Error *err) {
         if (trains) signal(SIGPIPE, SIG_IGN);
         return rank_main_(t, err);
     }
-    Job job = job_(config, &t->options, remedy, sizeof remedy);
     layout = layout_of(config);
     setenv(LAYOUT_VARIABLE, layout_encode(&layout, text), 1);
-    int code = trains && !t->options.check && !t->options.tune ? restart_launch(&t->log, config, &job, t->argv, err)
-                                                               : launch_ranks(&t->log, &job, t->argv, NULL, NULL, err);
+    int code = trains && !t->options.check && !t->options.tune
+                   ? restart_launch(&t->log, config, &t->job, t->argv, err)
+                   : launch_ranks(&t->log, &t->job, t->argv, NULL, NULL, err);
     return err->code != 0 ? -1 : code;
 }
 
