@@ -146,12 +146,10 @@ void safetensors_to_float(float *to, const void *from, SafeType type, int64_t co
     for (int64_t i = 0; i < count && (type == SAFE_F16 || type == SAFE_BF16); i++) {
         uint16_t half;
         memcpy(&half, (const char *)from + 2 * i, sizeof half);
-        uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 0x1F, mantissa = half & 0x3FF;
-        float subnormal = (sign != 0 ? -1.0f : 1.0f) * ((float)mantissa * 0x1p-24f);
-        to[i] = type == SAFE_BF16  ? bf16_to_float(half)
-                : exponent == 0x1F ? fp8_float(sign | 0x7F800000 | mantissa << 13)
-                : exponent != 0    ? fp8_float(sign | (exponent + 112) << 23 | mantissa << 13)
-                                   : subnormal;
+        // The same bits as a float's are 2^-112 times the value, unless it is infinite or NaN.
+        uint32_t bits = (uint32_t)(half & 0x7FFF) << 13;
+        float value = bits >= 0x0F800000 ? fp8_float(bits | 0x7F800000) : fp8_float(bits) * 0x1p112f;
+        to[i] = type == SAFE_BF16 ? bf16_to_float(half) : half & 0x8000 ? -value : value;
     }
 }
 
