@@ -167,11 +167,7 @@ void blend_tell(const Blend *blend, int64_t samples, const Log *log) {
         char count[32];
         int64_t own = blend->source[i]->samples;
         double share = (double)order->share[i] / (double)order->period, passes = share * (double)samples / (double)own;
-        // A single data set is logged only if it repeats.
-        if (blend->count == 1 && passes > 1.0)
-            log_status(log, "data.train: %s has %s sequences; the run repeats them: %.3g passes", blend->config[i].path,
-                       grid_count(own, count), passes);
-        if (blend->count == 1) continue;
+        if (blend->count == 1 && passes <= 1.0) continue; // a single data set is logged only if it repeats
         log_status(log, "data.train: %.4g %% of the sequences from %s, which has %s: %.3g passes over it%s",
                    100.0 * share, blend->config[i].path, grid_count(own, count), passes,
                    passes > 1.0 ? "; the run repeats them" : "");
