@@ -311,7 +311,7 @@ def test_a_resume_after_the_decay_of_the_rate_says_that_it_rises(small, tmp_path
 def test_data_that_repeat_are_said(small):
     assert "the run repeats" not in small.whole.stderr
     told = small.run({"train.steps": 300}).stderr
-    assert told.count("the run repeats them: ") == 1
+    assert told.count("; the run repeats them") == 1
 
 
 def test_two_models_in_one_folder_are_refused(small, tmp_path):
