@@ -406,9 +406,10 @@ const char *config_blame(const Config *config, const char *first, const char *se
 
 int config_refuse_rows(const Config *config, const Refusal *rows, size_t count, const char *other, Error *err) {
     for (size_t i = 0; i < count; i++) {
-        const char *key = rows[i].key;
+        const char *key = rows[i].key, *blamed = other != NULL ? config_blame(config, key, other) : key;
         if (rows[i].wrong)
-            return config_error(config, other != NULL ? config_blame(config, key, other) : key, err, "%s", rows[i].why);
+            return blamed == key ? config_error(config, key, err, "%s", rows[i].why)
+                                 : config_error(config, blamed, err, "%s: %s", key, rows[i].why);
     }
     return 0;
 }
