@@ -77,8 +77,8 @@ void schedule_home(const Schedule *schedule, int virtual_stage, int *stage, int 
 }
 
 // Peaks over a stage's list. own: the stage's bundles between their F and the B or W that frees their slot. lent: the
-// partner's bundles in lent slots. away: the stage's bundles in host memory. moves: the number of E and L. split: whether
-// a backward is split.
+// partner's bundles in lent slots. away: the stage's bundles in host memory. moves: number of E and L. split: whether a
+// backward is split.
 typedef struct ListCounts {
     int own, lent, away;
     int64_t moves;

@@ -489,7 +489,7 @@ static void deliver_(SimRun *run, Edge *edge) {
     }
 }
 
-// Ends the transfer in progress, or starts the next one. Returns false if none can start before the next compute action.
+// Ends the transfer in progress, or starts the next one. Returns false if none can start yet.
 static bool move_(SimRun *run, int s) {
     SimStage *stage = &run->stages[s];
     StageTimeline *line = &run->timeline->stage[s];

@@ -328,8 +328,8 @@ static Forecast try_(void *argument, const RunLayout *layout, const Forecast *ke
     bool trade = layout->recompute < RECOMPUTE_EVICTING, recomputes = layout->recompute != list->layout.recompute;
     bool new_key = kept == NULL || !kept->fits; // the ten best have no list with evictions that fits without them
     unsigned way = 1U << pays_way(layout);
-    // Neither recomputed layers nor evictions shorten a step, and of equal steps one is enough. With the other placement
-    // messages may be faster.
+    // Neither recomputed layers nor evictions shorten a step, and of equal steps one is enough. With the other
+    // placement messages may be faster.
     bool placed = layout->placement == list->layout.placement;
     Forecast unmoved = {.layout = *layout, .time.step = trial->unmoved};
     double least = placed                             ? planner_compared(&unmoved) * (1 + 1e-12)
