@@ -332,10 +332,10 @@ static int mpi_test_(Comm *base, CommRequest *request, Error *err) {
         request->steps = work->steps;
         if (work->state == 0) return 0;
         request->active = false;
+        if (work->place >= 0) comm->workspace.taken &= ~(1u << work->place); // after a failure, too: others follow
         // After a failure, messages of this collective may still be written to its memory.
         if (work->state < 0) return error_set(err, work->error.code, "%s", work->error.text);
-        if (work->place >= 0) comm->workspace.taken &= ~(1u << work->place);
-        else free(work->scratch);
+        if (work->place < 0) free(work->scratch);
         free(work);
         return 1;
     }

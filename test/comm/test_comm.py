@@ -5,7 +5,8 @@ of any length)."""
 import subprocess
 
 import pytest
-from trainer_runs import ROOT, TOOLS, mpirun, mpirun_environment
+from harm import small_config
+from trainer_runs import ROOT, TOOLS, Job, environment, mpirun, mpirun_environment, preload
 
 PROMISES = {
     "ranks_comm": [
@@ -52,3 +53,22 @@ def test_every_rank_has_every_block(where, count, ranks):
     done = subprocess.run([*mpirun(count), FOLDERS[where] / "ranks_exchange", where], capture_output=True, text=True,
                           timeout=300, env=environment)
     assert (done.returncode, done.stdout) == (0, "held: every rank has every rank's block\n"), done.stderr
+
+
+# Preloaded, it lets a query of rank 1 for the messages of a collective fail.
+FAILS = r"""
+#include <mpi.h>
+int MPI_Testall(int count, MPI_Request requests[], int *done, MPI_Status statuses[]) {
+    static int asked;
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    if (count > 0 && rank != NULL && rank[0] == '1' && ++asked == 300) return MPI_ERR_OTHER;
+    return PMPI_Testall(count, requests, done, statuses);
+}
+"""
+
+
+def test_an_error_of_mpi_in_a_sum_is_what_the_run_says(tmp_path, ranks):
+    fails = environment(OMP_NUM_THREADS="1", LD_PRELOAD=str(preload(tmp_path / "fails.so", FAILS, compiler="mpicc")))
+    keys = ("parallel.pipeline=1", "parallel.tensor=2", "schedule.bpipe=off")
+    ended = Job(small_config(tmp_path), *keys, env=fails).end()
+    assert ended.code == 1 and "tensor group, rank 1 of 2: a collective" in ended.stderr, ended.stderr
