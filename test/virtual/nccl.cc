@@ -582,10 +582,10 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
     static uint64_t asked = 0;
-    bool fails = fault_comes("nccl", ++asked);
-    if (fails) last_error = "socketPollConnect: connect to 10.0.0.2 returned Connection refused";
-    *state = cut_off(comm) ? ncclRemoteError : ncclSuccess;
-    return fails ? ncclRemoteError : ncclSuccess; // the query itself
+    bool broken = fault_comes("nccl", ++asked), fails = fault_comes("query", asked);
+    if (broken || fails) last_error = "socketPollConnect: connect to 10.0.0.2 returned Connection refused";
+    *state = broken || cut_off(comm) ? ncclRemoteError : ncclSuccess;
+    return fails ? ncclRemoteError : ncclSuccess;
 }
 
 ncclResult_t ncclGroupStart(void) {

@@ -197,9 +197,10 @@ def test_the_version_says_that_there_is_no_driver():
     assert re.search(r"^GPU +no driver, CUDA 13\.0, ", said, re.M), said
 
 
+@pytest.mark.parametrize("fault", ["nccl", "query"])
 @pytest.mark.parametrize("options, environment", [(TWO, APART), (WIDE, {})], ids=["messages", "sums"])
-def test_an_error_of_nccl_ends_the_job_with_its_group_and_what_to_do(tmp_path, options, environment):
-    said = complaints(tmp_path, *options, VIRTUAL_FAULT="nccl@5@1", **environment)
+def test_an_error_of_nccl_ends_the_job_with_its_group_and_what_to_do(tmp_path, options, environment, fault):
+    said = complaints(tmp_path, *options, VIRTUAL_FAULT=f"{fault}@5@1", **environment)
     sentence = r"(pipeline|tensor) group, rank \d of \d: .* failed: .*(Connection refused|remote process exited)"
     lost = [each for each in said if re.search(sentence, each)]
     assert lost and "NCCL_DEBUG=INFO" in lost[0] and "--resume" in lost[0], said
