@@ -308,7 +308,6 @@ static void assert_no_loss(const Schedule *schedule, Times times) {
     }
 }
 
-// Every kind, with times that differ from stage to stage: once as it is, once with a resource that is never full.
 // Returns the largest difference between times of two runs. Rounding grows where messages share a card.
 static double difference_of(const Schedule *schedule, const Timeline *a, const Timeline *b) {
     double most = fabs(a->makespan - b->makespan);
