@@ -17,7 +17,7 @@ static bool same_(const JsonValue *a, const JsonValue *b) {
 }
 
 static void add_value_(char *list, size_t size, const JsonValue *value) {
-    if (value->type == JSON_NUMBER) text_add(list, size, "%.10g", value->number);
+    if (value->type == JSON_NUMBER) text_add(list, size, "%.15g", value->number);
     else if (value->type == JSON_BOOL) text_add(list, size, "%s", value->truth ? "true" : "false");
     else text_add(list, size, "%s", value->type == JSON_TEXT ? value->text : "a list");
 }
