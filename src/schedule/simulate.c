@@ -1,87 +1,20 @@
 // The discrete-event loop. All ends of the current instant are processed. Then the stages and messages that waited for
 // one of them start, if they can. Then time moves to the next end. A stage has at most one compute action and one
 // transfer in progress, a boundary between virtual stages at most one message per direction in transit. A schedule in
-// which nothing but messages connects the stages needs no such loop (run_ahead_): its times are the same, to the bit.
-#include "simulate.h"
+// which nothing but messages connects the stages needs no such loop (simulate_ahead.c): its times are the same, to the
+// bit.
+#include "simulate_run.h"
 
 #include "base/alloc.h"
-#include "base/units.h"
-#include "contention.h"
-#include "ends.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-// Messages across one boundary in one direction, in the order of schedule_place. The sender's F (or B, or I) makes
-// them. If sender and receiver are the same stage, nothing is sent: the receiver reads the sender's buffer.
-typedef struct Edge {
-    int from, to;                               // stages
-    int made;                                   // actions of the sender that are complete
-    int arrived;                                // messages that have arrived
-    int consumed;                               // actions of the receiver that are complete
-    bool sending;                               // a message is in transit, or leaves at this instant
-    int share;                                  // resource that a message uses in transit; -1: not shared
-    double time;                                // seconds per message
-    double *made_at, *arrived_at, *consumed_at; // [window] of message k at k % window; only in run_ahead_
-} Edge;
-
-typedef struct SimStage {
-    const Action *actions;  // the stage's list
-    int64_t count;          // length of `actions`
-    int64_t compute, queue; // indices of the first compute action and of the first transfer that are not complete
-    ActionKind kind;        // kind of the next compute action, copied because a long list is not in the cache
-    Edge *in, *out;         // its edges; NULL: none
-    int64_t place;          // the next compute action's place in the order of its edges
-    int64_t loaded;         // its bundle's entry of `load`
-    double duration;        // its seconds
-    double compute_start, transfer_start;
-    // Set only with SimulateCosts.most: total duration of the compute actions that have not started; of the transfers
-    // that have not started and of the compute actions after the last one's bundle is back; index of the last compute
-    // action whose message a lower stage waits for; until that action starts, a lower bound of the seconds from the end
-    // of the stage's list to the end of the run.
-    double left, moving, tail;
-    int64_t last_sent;
-    bool computing, transferring;
-    // Only in run_ahead_: end of the last compute action; since when the next transfer might start; end of the transfer
-    // in progress.
-    double computed, since, transferred;
-    int32_t *load; // [chunks*microbatches*slices] index after the bundle's last posted load; NULL: none is
-    int own, lent; // own and lent slots in use
-    double waiting_since;
-    bool waiting;
-    bool stirred; // true: its next compute action or transfer may be able to start
-} SimStage;
-
-// The edges of one chunk of a stage. NULL: the pipeline begins or ends there.
-typedef struct SimChunk {
-    Edge *forward_in, *forward_out, *backward_in, *backward_out;
-} SimChunk;
-
-typedef struct SimRun {
-    const Schedule *schedule;
-    const SimulateCosts *costs;
-    Timeline *timeline;
-    SimStage *stages;
-    SimChunk *chunks; // [stages*chunks]
-    Edge *down;       // [stages*chunks] edge of F from virtual stage g to g+1; the last is unused
-    Edge *up;         // [stages*chunks] edge of B and I from virtual stage g+1 to g; continues the array `down`
-    Ends ends;
-    int *stirred; // [stages] stages to check for actions that can start
-    int *leaving; // [2*stages*chunks] edges whose next message leaves at this instant
-    int stirred_count, leaving_count;
-    double now;
-    size_t bundles;     // of a stage
-    int window;         // a power of two
-    bool beyond;        // a stage must end after SimulateCosts.most
-    Contention *shares; // NULL: nothing is shared
-} SimRun;
-
 // ---------------------------------------------------------------------------------------------------------------------
 // Starts
 
-// Expects the end of the resource's next user. A user that is added meanwhile may change it.
-static void expect_share_(SimRun *run, int share) {
+void simrun_expect_share(SimRun *run, int share) {
     double next = contention_next(run->shares, share);
     if (isfinite(next)) ends_push(&run->ends, next, (float)(next - run->now), END_SHARE, share);
 }
@@ -93,10 +26,8 @@ static void simulate_ends_in_(SimRun *run, double duration, int share, EndKind k
         return;
     }
     contention_add(run->shares, share, run->now, duration, (ContentionUser){(int)kind, where});
-    expect_share_(run, share);
+    simrun_expect_share(run, share);
 }
-
-static int share_of_(const int *resources, int i) { return resources == NULL ? -1 : resources[i]; }
 
 // Returns the duration of a compute action, at `place` in its stage's list.
 static double duration_(const SimRun *run, int s, Action action, int64_t place) {
@@ -110,12 +41,6 @@ static double duration_(const SimRun *run, int s, Action action, int64_t place) 
                     : action.kind == ACTION_BACKWARD ? costs->backward
                     : action.kind == ACTION_INPUT    ? costs->input
                                                      : costs->weight)[at];
-}
-
-// Returns whether the run must exceed SimulateCosts.most if a stage is busy for `left` seconds from `start` on.
-static bool is_beyond_(const SimRun *run, const SimStage *stage, double start, double left) {
-    double tail = stage->compute <= stage->last_sent ? stage->tail : 0;
-    return run->costs->most > 0 && start + left + tail > run->costs->most * (1 + 1e-9);
 }
 
 static void start_compute_(SimRun *run, int s) {
@@ -136,9 +61,9 @@ static void start_compute_(SimRun *run, int s) {
     if (forward) line->own_peak = max_int(line->own_peak, ++stage->own);
     stage->computing = true;
     stage->compute_start = run->now;
-    run->beyond |= is_beyond_(run, stage, run->now, stage->left);
+    run->beyond |= simrun_is_beyond(run, stage, run->now, stage->left);
     stage->left -= stage->duration;
-    int share = run->shares == NULL ? -1 : share_of_(run->costs->shares->compute, s);
+    int share = run->shares == NULL ? -1 : simrun_share(run->costs->shares->compute, s);
     simulate_ends_in_(run, stage->duration, share, END_COMPUTE, s);
 }
 
@@ -149,11 +74,6 @@ static bool simulate_head_(const SimRun *run, int s, Action *action) {
     if (stage->transferring || stage->queue >= stage->compute) return false;
     *action = stage->actions[stage->queue];
     return true;
-}
-
-// Returns the seconds of a transfer of stage s as evictor.
-static double transfer_seconds_(const SimRun *run, int s) {
-    return run->costs->transfer == NULL ? 0 : run->costs->transfer[s];
 }
 
 static void occupy_queue_(SimRun *run, int s) {
@@ -187,14 +107,14 @@ static void simulate_start_transfer_(SimRun *run, int s) {
     occupy_queue_(run, s);
     if (load) stage->own++;
     run->timeline->stage[s].own_peak = max_int(run->timeline->stage[s].own_peak, stage->own);
-    run->beyond |= is_beyond_(run, stage, run->now, stage->moving);
-    stage->moving -= transfer_seconds_(run, s);
+    run->beyond |= simrun_is_beyond(run, stage, run->now, stage->moving);
+    stage->moving -= simrun_transfer_seconds(run, s);
     const SimulateShares *shares = run->costs->shares;
-    int share = run->shares == NULL ? -1 : share_of_(evict ? shares->evict : shares->load, s);
-    simulate_ends_in_(run, transfer_seconds_(run, s), share, END_TRANSFER, s);
+    int share = run->shares == NULL ? -1 : simrun_share(evict ? shares->evict : shares->load, s);
+    simulate_ends_in_(run, simrun_transfer_seconds(run, s), share, END_TRANSFER, s);
 }
 
-static void start_messages_(SimRun *run) {
+void simrun_start_messages(SimRun *run) {
     for (int i = 0; i < run->leaving_count; i++) {
         const Edge *edge = &run->down[run->leaving[i]];
         simulate_ends_in_(run, edge->time, edge->share, END_MESSAGE, run->leaving[i]);
@@ -203,7 +123,7 @@ static void start_messages_(SimRun *run) {
 }
 
 static void start_all_(SimRun *run) {
-    start_messages_(run);
+    simrun_start_messages(run);
     for (int i = 0; i < run->stirred_count; i++) {
         int s = run->stirred[i];
         if (run->costs->queue_first) simulate_start_transfer_(run, s);
@@ -216,13 +136,6 @@ static void start_all_(SimRun *run) {
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Ends
-
-// Marks a stage to be checked.
-static void stir_(SimRun *run, int s) {
-    SimStage *stage = &run->stages[s];
-    if (!stage->stirred) run->stirred[run->stirred_count++] = s;
-    stage->stirred = true;
-}
 
 // Lets the next message of an edge leave at this instant, if there is one and a receive buffer is free.
 static void offer_(SimRun *run, Edge *edge) {
@@ -238,13 +151,7 @@ static int64_t next_transfer_(const SimStage *stage, int64_t at) {
     return at;
 }
 
-static void note_times_(const SimRun *run, StageTimeline *line, int64_t place, double start, double end) {
-    line->last = max_double(line->last, end);
-    if (!run->costs->totals_only) line->times[place] = (ActionTime){start, end};
-}
-
-// Makes the first compute action from index `at` on the next action of stage s.
-static void take_next_(SimRun *run, int s, int64_t at) {
+void simrun_take_next(SimRun *run, int s, int64_t at) {
     const Schedule *schedule = run->schedule;
     SimStage *stage = &run->stages[s];
     for (; at < stage->count && stage->actions[at].peer != SCHEDULE_NO_PEER; at++) {
@@ -272,10 +179,10 @@ static void end_compute_(SimRun *run, int s) {
     Edge *in = stage->in, *out = stage->out;
     stage->computing = false;
     stage->own -= action_frees(stage->kind, run->schedule->forward_only);
-    note_times_(run, line, stage->compute, stage->compute_start, run->now);
+    simrun_note_times(run, line, stage->compute, stage->compute_start, run->now);
     line->busy += run->now - stage->compute_start;
-    take_next_(run, s, stage->compute + 1);
-    stir_(run, s);
+    simrun_take_next(run, s, stage->compute + 1);
+    simrun_stir(run, s);
     if (out != NULL) {
         out->made++;
         offer_(run, out);
@@ -285,13 +192,13 @@ static void end_compute_(SimRun *run, int s) {
     offer_(run, in);
 }
 
-static void leave_queue_(SimRun *run, int s, double now) {
+void simrun_leave_queue(SimRun *run, int s, double now) {
     SimStage *stage = &run->stages[s];
     StageTimeline *line = &run->timeline->stage[s];
     stage->transferring = false;
-    note_times_(run, line, stage->queue, stage->transfer_start, now);
+    simrun_note_times(run, line, stage->queue, stage->transfer_start, now);
     stage->queue = next_transfer_(stage, stage->queue + 1);
-    stir_(run, s);
+    simrun_stir(run, s);
 }
 
 static void end_transfer_(SimRun *run, int s) {
@@ -299,10 +206,10 @@ static void end_transfer_(SimRun *run, int s) {
     Action action = stage->actions[stage->queue];
     bool evict = action.kind == ACTION_EVICT;
     if (evict) stage->own--;
-    leave_queue_(run, s, run->now);
+    simrun_leave_queue(run, s, run->now);
     if (action.peer == SCHEDULE_HOST) return;
     if (!evict) run->stages[action.peer].lent--;
-    leave_queue_(run, action.peer, run->now);
+    simrun_leave_queue(run, action.peer, run->now);
 }
 
 static void end_message_(SimRun *run, Edge *edge) {
@@ -310,8 +217,8 @@ static void end_message_(SimRun *run, Edge *edge) {
     edge->sending = false;
     edge->arrived++;
     offer_(run, edge);
-    if (!from->computing && from->out == edge) stir_(run, edge->from);
-    if (!to->computing && to->in == edge) stir_(run, edge->to);
+    if (!from->computing && from->out == edge) simrun_stir(run, edge->from);
+    if (!to->computing && to->in == edge) simrun_stir(run, edge->to);
 }
 
 static void simulate_end_(SimRun *run, EndKind kind, int at) {
@@ -325,7 +232,7 @@ static void end_share_(SimRun *run, int share) {
     if (contention_next(run->shares, share) != run->now) return;
     ContentionUser user = contention_pop(run->shares, share);
     simulate_end_(run, (EndKind)user.kind, user.stage);
-    expect_share_(run, share);
+    simrun_expect_share(run, share);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -339,7 +246,7 @@ static void prepare_edge_(SimRun *run, Edge *edge, int from, int to) {
     *edge = (Edge){.from = from, .to = to, .share = -1};
     if (from == to) return;
     if (costs->edge != NULL) edge->time = costs->edge[link];
-    if (run->shares != NULL) edge->share = share_of_(onward ? costs->shares->down : costs->shares->up, link);
+    if (run->shares != NULL) edge->share = simrun_share(onward ? costs->shares->down : costs->shares->up, link);
 }
 
 // Returns the durations of the compute actions of stage s from index `at` on.
@@ -362,7 +269,7 @@ static const Edge *gradient_(const SimRun *run, int s, Action action, bool sends
 // last bundle that is loaded.
 static double moving_(const SimRun *run, int s) {
     const SimStage *stage = &run->stages[s];
-    double moving = (double)run->schedule->stage[s].moves * transfer_seconds_(run, s);
+    double moving = (double)run->schedule->stage[s].moves * simrun_transfer_seconds(run, s);
     int64_t last = stage->count - 1;
     while (last >= 0 && stage->actions[last].kind != ACTION_LOAD) last--;
     for (int64_t i = last + 1; last >= 0 && i < stage->count; i++) {
@@ -413,8 +320,8 @@ static void stage_prepare_(SimRun *run, int s) {
                                                            .forward_out = last ? NULL : &run->down[g],
                                                            .backward_in = last ? NULL : &run->up[g]};
     }
-    take_next_(run, s, 0);
-    stir_(run, s);
+    simrun_take_next(run, s, 0);
+    simrun_stir(run, s);
 }
 
 static void run_prepare_(SimRun *run) {
@@ -443,165 +350,6 @@ static void run_prepare_(SimRun *run) {
     for (int s = 0; run->costs->most > 0 && s < run->schedule->stages; s++) prepare_limit_(run, s);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Runs ahead. If a stage moves bundles only to its own host, and shares no more than its messages, the times of its
-// actions follow from those of its messages. So each stage runs as far as its messages are known, in any order. Only
-// messages that share a network card need a clock: all stages run as far as they can before the next of them leaves or
-// arrives, so none that leaves earlier is missing.
-
-static bool runs_ahead_(const SimRun *run) {
-    const SimulateCosts *costs = run->costs;
-    const SimulateShares *shares = costs->shares;
-    bool moves = false, instant = false; // instant: a message takes no time
-    for (int s = 0; s < run->schedule->stages; s++) {
-        const SimStage *stage = &run->stages[s];
-        if (shares != NULL && share_of_(shares->compute, s) >= 0) return false;
-        if (stage->queue == stage->count) continue;
-        bool alone = shares == NULL || (share_of_(shares->evict, s) < 0 && share_of_(shares->load, s) < 0);
-        for (int64_t i = stage->queue; i < stage->count && alone; i++) alone = stage->actions[i].peer < 0;
-        if (!alone || transfer_seconds_(run, s) <= 0) return false;
-        moves = true;
-    }
-    for (int g = 0; g + 1 < run->schedule->stages * run->schedule->chunks; g++)
-        instant |= run->down[g].from != run->down[g].to && (run->down[g].time <= 0 || run->up[g].time <= 0);
-    // A message that takes no time may arrive when the clock has already given a slot to a load.
-    return !(moves && instant);
-}
-
-static void arrive_(SimRun *run, Edge *edge, double time) {
-    edge->sending = false;
-    edge->arrived_at[edge->arrived++ & (run->window - 1)] = time;
-    if (run->stages[edge->from].out == edge) stir_(run, edge->from);
-    if (run->stages[edge->to].in == edge) stir_(run, edge->to);
-}
-
-// Lets further messages of an edge leave, as far as their times are known, and computes their arrivals.
-static void deliver_(SimRun *run, Edge *edge) {
-    int buffers = run->schedule->edge_buffers, mask = run->window - 1;
-    if (edge->from == edge->to) return;
-    for (int k; !edge->sending && (k = edge->arrived) < edge->made && k - edge->consumed < buffers;) {
-        double leaves = edge->made_at[k & mask];
-        if (k > 0) leaves = max_double(leaves, edge->arrived_at[(k - 1) & mask]);
-        if (k >= buffers) leaves = max_double(leaves, edge->consumed_at[(k - buffers) & mask]);
-        edge->sending = edge->share >= 0 && edge->time > 0;
-        if (edge->sending) ends_push(&run->ends, leaves, (float)edge->time, END_MESSAGE, (int)(edge - run->down));
-        else arrive_(run, edge, leaves + edge->time);
-    }
-}
-
-// Ends the transfer in progress, or starts the next one. Returns false if none can start yet.
-static bool move_(SimRun *run, int s) {
-    SimStage *stage = &run->stages[s];
-    StageTimeline *line = &run->timeline->stage[s];
-    bool evict = stage->queue < stage->compute && stage->actions[stage->queue].kind == ACTION_EVICT;
-    if (stage->transferring) {
-        stage->own -= evict;
-        stage->since = stage->transferred;
-        leave_queue_(run, s, stage->since);
-        return true;
-    }
-    if (stage->queue >= stage->compute || !(evict || stage->own < run->schedule->stage[s].own_slots)) return false;
-    run->beyond |= is_beyond_(run, stage, stage->since, stage->moving);
-    stage->own += !evict;
-    line->own_peak = max_int(line->own_peak, stage->own);
-    stage->moving -= transfer_seconds_(run, s);
-    stage->transferring = true;
-    stage->transfer_start = stage->since;
-    stage->transferred = stage->since + transfer_seconds_(run, s);
-    return true;
-}
-
-// Runs the transfers that end by `now`, or start before `now`, so that an action that starts then is first to get a
-// slot.
-static void move_until_(SimRun *run, int s, double now) {
-    const SimStage *stage = &run->stages[s];
-    while (stage->transferring ? stage->transferred <= now
-                               : stage->since < now || (run->costs->queue_first && stage->since == now))
-        if (!move_(run, s)) return;
-}
-
-// Runs the actions of stage s whose messages are known.
-static void advance_(SimRun *run, int s) {
-    SimStage *stage = &run->stages[s];
-    StageTimeline *line = &run->timeline->stage[s];
-    int buffers = run->schedule->edge_buffers, mask = run->window - 1;
-    while (stage->compute < stage->count && !run->beyond) {
-        Edge *in = stage->in, *out = stage->out;
-        double ready = stage->computed, start;
-        bool forward = stage->kind == ACTION_FORWARD;
-        if (in != NULL && (in->from == in->to ? in->made : in->arrived) <= stage->place) return;
-        if (in != NULL && in->from != in->to) ready = max_double(ready, in->arrived_at[stage->place & mask]);
-        if (out != NULL && out->made - (out->from == out->to ? out->consumed : out->arrived) >= buffers) return;
-        if (out != NULL && out->from != out->to && out->made >= buffers)
-            ready = max_double(ready, out->arrived_at[(out->made - buffers) & mask]);
-        // Waits for a slot or a load.
-        move_until_(run, s, start = ready);
-        while (forward ? stage->own == run->schedule->stage[s].own_slots : stage->queue < stage->loaded) {
-            if (!move_(run, s)) return;
-            move_until_(run, s, start = max_double(start, stage->since));
-        }
-        *(forward ? &line->wait_slot : &line->wait_load) += start - ready;
-        if (forward) line->own_peak = max_int(line->own_peak, ++stage->own);
-        run->beyond |= is_beyond_(run, stage, start, stage->left);
-        stage->left -= stage->duration;
-        double end = stage->computed = start + stage->duration;
-        move_until_(run, s, end);
-        stage->own -= action_frees(stage->kind, run->schedule->forward_only);
-        stage->since = end;
-        line->busy += end - start;
-        note_times_(run, line, stage->compute, start, end);
-        if (out != NULL) {
-            out->made_at[out->made++ & mask] = end;
-            deliver_(run, out);
-        }
-        if (in != NULL) {
-            in->consumed_at[in->consumed++ & mask] = end;
-            deliver_(run, in);
-        }
-        take_next_(run, s, stage->compute + 1);
-    }
-    while (stage->compute == stage->count && !run->beyond && move_(run, s)) {}
-}
-
-static void advance_all_(SimRun *run) {
-    while (run->stirred_count > 0) {
-        int s = run->stirred[--run->stirred_count];
-        advance_(run, s);
-        run->stages[s].stirred = false;
-    }
-}
-
-static void run_ahead_(SimRun *run) {
-    // A number above the messages that an edge can have in transit; a file may name any number of edge buffers.
-    int edges = 2 * run->schedule->stages * run->schedule->chunks, window = run->window = 4;
-    int64_t messages = (int64_t)run->schedule->microbatches * run->schedule->slices;
-    while (window < 4 * min_i64(run->schedule->edge_buffers, messages)) window = run->window *= 2;
-    double *times = xmalloc(3 * (size_t)edges * (size_t)window * sizeof *times), *at = times;
-    for (int i = 0; i < edges; i++, at += 3 * window) {
-        Edge *edge = i % 2 == 0 ? &run->down[i / 2] : &run->up[i / 2];
-        edge->made_at = at, edge->arrived_at = at + window, edge->consumed_at = at + 2 * window;
-    }
-    // As with a clock, messages that arrive at an instant come before those that leave.
-    for (advance_all_(run); run->ends.chains + run->leaving_count > 0 && !run->beyond; advance_all_(run)) {
-        double next = run->ends.chains > 0 ? run->ends.heap[0].time : INFINITY;
-        if (run->leaving_count > 0 && next > run->now) {
-            start_messages_(run);
-            continue;
-        }
-        run->now = next;
-        End end = ends_pop(&run->ends);
-        if (end.kind == END_MESSAGE) {
-            run->leaving[run->leaving_count++] = end.at;
-        } else if (contention_next(run->shares, end.at) == run->now) {
-            Edge *edge = &run->down[contention_pop(run->shares, end.at).stage];
-            expect_share_(run, end.at);
-            arrive_(run, edge, run->now);
-            deliver_(run, edge);
-        }
-    }
-    free(times);
-}
-
 static void run_with_clock_(SimRun *run) {
     for (start_all_(run); run->ends.chains > 0 && !run->beyond; start_all_(run)) {
         run->now = run->ends.heap[0].time;
@@ -614,7 +362,7 @@ static void run_with_clock_(SimRun *run) {
 }
 
 static int run_to_end_(SimRun *run, Error *err) {
-    if (runs_ahead_(run)) run_ahead_(run);
+    if (simrun_needs_no_clock(run)) simrun_run_ahead(run);
     else run_with_clock_(run);
     for (int s = 0; s < run->schedule->stages && !run->beyond; s++) {
         const SimStage *stage = &run->stages[s];

@@ -1,0 +1,111 @@
+// The state of a simulation (simulate.c), and what its two ways to run it share: with a clock (simulate.c) and ahead of
+// it (simulate_ahead.c).
+#pragma once
+
+#include "simulate.h"
+
+#include "base/units.h"
+#include "contention.h"
+#include "ends.h"
+
+// Messages across one boundary in one direction, in the order of schedule_place. The sender's F (or B, or I) makes
+// them. If sender and receiver are the same stage, nothing is sent: the receiver reads the sender's buffer.
+typedef struct Edge {
+    int from, to;                               // stages
+    int made;                                   // actions of the sender that are complete
+    int arrived;                                // messages that have arrived
+    int consumed;                               // actions of the receiver that are complete
+    bool sending;                               // a message is in transit, or leaves at this instant
+    int share;                                  // resource that a message uses in transit; -1: not shared
+    double time;                                // seconds per message
+    double *made_at, *arrived_at, *consumed_at; // [window] of message k at k % window; for simulate_ahead.c
+} Edge;
+
+typedef struct SimStage {
+    const Action *actions;  // the stage's list
+    int64_t count;          // length of `actions`
+    int64_t compute, queue; // indices of the first compute action and of the first transfer that are not complete
+    ActionKind kind;        // kind of the next compute action, copied because a long list is not in the cache
+    Edge *in, *out;         // its edges; NULL: none
+    int64_t place;          // the next compute action's place in the order of its edges
+    int64_t loaded;         // its bundle's entry of `load`
+    double duration;        // its seconds
+    double compute_start, transfer_start;
+    // Set only with SimulateCosts.most: total duration of the compute actions that have not started; of the transfers
+    // that have not started and of the compute actions after the last one's bundle is back; index of the last compute
+    // action whose message a lower stage waits for; until that action starts, a lower bound of the seconds from the end
+    // of the stage's list to the end of the run.
+    double left, moving, tail;
+    int64_t last_sent;
+    bool computing, transferring;
+    // Only in simulate_ahead.c: end of the last compute action; since when the next transfer might start; end of the transfer
+    // in progress.
+    double computed, since, transferred;
+    int32_t *load; // [chunks*microbatches*slices] index after the bundle's last posted load; NULL: none is
+    int own, lent; // own and lent slots in use
+    double waiting_since;
+    bool waiting;
+    bool stirred; // true: its next compute action or transfer may be able to start
+} SimStage;
+
+// The edges of one chunk of a stage. NULL: the pipeline begins or ends there.
+typedef struct SimChunk {
+    Edge *forward_in, *forward_out, *backward_in, *backward_out;
+} SimChunk;
+
+typedef struct SimRun {
+    const Schedule *schedule;
+    const SimulateCosts *costs;
+    Timeline *timeline;
+    SimStage *stages;
+    SimChunk *chunks; // [stages*chunks]
+    Edge *down;       // [stages*chunks] edge of F from virtual stage g to g+1; the last is unused
+    Edge *up;         // [stages*chunks] edge of B and I from virtual stage g+1 to g; continues the array `down`
+    Ends ends;
+    int *stirred; // [stages] stages to check for actions that can start
+    int *leaving; // [2*stages*chunks] edges whose next message leaves at this instant
+    int stirred_count, leaving_count;
+    double now;
+    size_t bundles;     // of a stage
+    int window;         // a power of two
+    bool beyond;        // a stage must end after SimulateCosts.most
+    Contention *shares; // NULL: nothing is shared
+} SimRun;
+
+static inline int simrun_share(const int *resources, int i) { return resources == NULL ? -1 : resources[i]; }
+
+// Returns whether the run must exceed SimulateCosts.most if a stage is busy for `left` seconds from `start` on.
+static inline bool simrun_is_beyond(const SimRun *run, const SimStage *stage, double start, double left) {
+    double tail = stage->compute <= stage->last_sent ? stage->tail : 0;
+    return run->costs->most > 0 && start + left + tail > run->costs->most * (1 + 1e-9);
+}
+
+// Returns the seconds of a transfer of stage s as evictor.
+static inline double simrun_transfer_seconds(const SimRun *run, int s) {
+    return run->costs->transfer == NULL ? 0 : run->costs->transfer[s];
+}
+
+// Marks a stage to be checked.
+static inline void simrun_stir(SimRun *run, int s) {
+    SimStage *stage = &run->stages[s];
+    if (!stage->stirred) run->stirred[run->stirred_count++] = s;
+    stage->stirred = true;
+}
+
+static inline void simrun_note_times(const SimRun *run, StageTimeline *line, int64_t place, double start, double end) {
+    line->last = max_double(line->last, end);
+    if (!run->costs->totals_only) line->times[place] = (ActionTime){start, end};
+}
+
+// Expects the end of the resource's next user. A user that is added meanwhile may change it.
+void simrun_expect_share(SimRun *run, int share);
+// Starts the messages of `leaving`.
+void simrun_start_messages(SimRun *run);
+// Makes the first compute action from index `at` on the next action of stage s.
+void simrun_take_next(SimRun *run, int s, int64_t at);
+// Ends the transfer at the head of stage s's queue at the time `now`.
+void simrun_leave_queue(SimRun *run, int s, double now);
+
+// Returns whether a run needs no clock; then simrun_run_ahead runs it.
+bool simrun_needs_no_clock(const SimRun *run);
+void simrun_run_ahead(SimRun *run);
