@@ -38,8 +38,8 @@ typedef struct SimStage {
     double left, moving, tail;
     int64_t last_sent;
     bool computing, transferring;
-    // Only in simulate_ahead.c: end of the last compute action; since when the next transfer might start; end of the transfer
-    // in progress.
+    // Only in simulate_ahead.c: end of the last compute action; since when the next transfer might start; end of the
+    // transfer in progress.
     double computed, since, transferred;
     int32_t *load; // [chunks*microbatches*slices] index after the bundle's last posted load; NULL: none is
     int own, lent; // own and lent slots in use

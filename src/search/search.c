@@ -304,14 +304,14 @@ static double recomputing_bound_(Trial *trial) {
     return trial->outcome->status == 0 ? cut_recomputing_bound(&trial->cut, trial->config) : INFINITY;
 }
 
-// Returns a lower bound of a layout's step, from the layout's own times. config: set to the layout.
-static double own_bound_(Trial *trial, const RunLayout *layout) {
-    const SearchSpace *space = trial->search->space;
+// Returns a lower bound of a layout's step, from the layout's own times; 0 if they cannot be counted. config: set to the
+// layout.
+static double own_bound_(const SearchSpace *space, const Config *config, const RunLayout *layout, Outcome *outcome) {
     double bound = 0;
     Cut cut;
-    cut_open(&cut, space, trial->config);
-    trial->outcome->status = cut_time(&cut, space, trial->config, &trial->outcome->err);
-    if (trial->outcome->status == 0) bound = cut_bound(&cut, layout);
+    cut_open(&cut, space, config);
+    outcome->status = cut_time(&cut, space, config, &outcome->err);
+    if (outcome->status == 0) bound = cut_bound(&cut, layout);
     cut_free(&cut);
     return bound;
 }
@@ -350,7 +350,8 @@ static Forecast try_(void *argument, const RunLayout *layout, const Forecast *ke
     outcome->status = planner_forecast_config(planner, trial->config, false, forecast, &outcome->err);
     if (outcome->status != 0 || !forecast->possible) return none;
     double worth = worth_(search, layout, way, &outcome->found, forecast->peak_bytes, new_key);
-    if (forecast->fits && recomputes && bound <= worth) bound = fmax(bound, own_bound_(trial, layout));
+    if (forecast->fits && recomputes && bound <= worth)
+        bound = fmax(bound, own_bound_(search->space, trial->config, layout, outcome));
     if (outcome->status == 0 && forecast->fits && bound <= worth)
         outcome->status = planner_forecast_fitting(planner, trial->config, worth, forecast, &outcome->err);
     if (outcome->status != 0) return none;
@@ -392,17 +393,13 @@ int search_open_misfit(const SearchSpace *space, const Candidate *misfit, double
     Node node = {.layout = misfit->forecast.layout, .kind = misfit->division ? NODE_DIVISION : NODE_LIST};
     Outcome outcome = {0};
     Config config;
-    Cut cut;
     space_config(space, &node.layout, &config);
     if (misfit->division) {
         node.times = space_least_times(space, &node.layout, &config);
         if (shape_bound(space, &node.layout, &node.times) <= most)
             open_division_(&search, &config, &node, most, &outcome);
     } else {
-        cut_open(&cut, space, &config);
-        outcome.status = cut_time(&cut, space, &config, &outcome.err);
-        if (outcome.status == 0) node.bound = cut_bound(&cut, &node.layout);
-        cut_free(&cut);
+        node.bound = own_bound_(space, &config, &node.layout, &outcome);
         if (outcome.status == 0 && node.bound <= most) try_list_(&search, &config, &node, &outcome);
     }
     if (outcome.status != 0) error_set(err, outcome.err.code, "%s", outcome.err.text);
