@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/grid.h"
+#include "base/heap.h"
 #include "bound.h"
 #include "config/config_schema.h"
 #include "plan/foreign.h"
@@ -15,39 +16,17 @@
 
 // ---------------------------------------------------------------- limits that exclude a better layout
 
-// Misfits that may still be looked at: `heap` has their indices in `list`, which only grows.
-typedef struct Misfits {
-    CandidateList list;
-    int64_t *heap;
-    int64_t count; // of the heap
-} Misfits;
-
 // Returns whether misfit a is looked at before b: it lacks less memory, or as much and has `all` set, or comes first.
-static bool misfit_before_(const Misfits *waiting, int64_t a, int64_t b) {
-    const Candidate *one = &waiting->list.items[a], *other = &waiting->list.items[b];
+static bool misfit_before_(const void *misfits, int64_t a, int64_t b) {
+    const Candidate *one = (const Candidate *)misfits + a, *other = (const Candidate *)misfits + b;
     if (one->forecast.lacks != other->forecast.lacks) return one->forecast.lacks < other->forecast.lacks;
     if (one->all != other->all) return one->all;
     return one->order != other->order ? one->order < other->order : a < b;
 }
 
-static void misfits_push_(Misfits *waiting, const Candidate *misfit) {
-    int64_t *heap = waiting->heap = xgrow(waiting->heap, waiting->count, sizeof *heap);
-    int64_t added = waiting->list.count, at = waiting->count++;
-    candidates_add(&waiting->list, misfit);
-    for (; at > 0 && misfit_before_(waiting, added, heap[(at - 1) / 2]); at = (at - 1) / 2)
-        heap[at] = heap[(at - 1) / 2];
-    heap[at] = added;
-}
-
-static Candidate misfits_pop_(Misfits *waiting) {
-    int64_t *heap = waiting->heap, first = heap[0], last = heap[--waiting->count], at = 0;
-    for (int64_t child; (child = 2 * at + 1) < waiting->count; at = child) {
-        if (child + 1 < waiting->count && misfit_before_(waiting, heap[child + 1], heap[child])) child++;
-        if (!misfit_before_(waiting, heap[child], last)) break;
-        heap[at] = heap[child];
-    }
-    heap[at] = last;
-    return waiting->list.items[first];
+static void misfits_push_(Heap *waiting, CandidateList *misfits, const Candidate *misfit) {
+    candidates_add(misfits, misfit);
+    heap_push(waiting, misfits->items, misfits->count - 1);
 }
 
 bool answer_next_better(const SearchSpace *space, const SearchResult *result, Candidate *misfit, double *step,
@@ -55,18 +34,21 @@ bool answer_next_better(const SearchSpace *space, const SearchResult *result, Ca
     enum { MOST_LOOKS = 256 };
     static const double LEAST_GAIN = 0.99; // a smaller gain is within the plan's error
     double best = result->best >= 0 ? result->found.items[result->fastest].forecast.time.step * LEAST_GAIN : 0;
-    Misfits waiting = {0};
+    CandidateList misfits = {0};
+    Heap waiting = {.before = misfit_before_};
     Config config = *space->keys.base;
     bool found = false;
     for (int64_t i = 0; i < result->misfits.count; i++)
-        if (best == 0 || result->misfits.items[i].bound <= best) misfits_push_(&waiting, &result->misfits.items[i]);
+        if (best == 0 || result->misfits.items[i].bound <= best)
+            misfits_push_(&waiting, &misfits, &result->misfits.items[i]);
     for (int looks = 0; looks < MOST_LOOKS && !found && waiting.count > 0;) {
-        Candidate next = misfits_pop_(&waiting);
+        Candidate next = misfits.items[heap_pop(&waiting, misfits.items)];
         Forecast forecast;
         if (next.all) { // its candidates take its place
             CandidateList opened;
             int status = search_open_misfit(space, &next, best > 0 ? best : INFINITY, &opened, err);
-            for (int64_t i = 0; i < opened.count && status == 0; i++) misfits_push_(&waiting, &opened.items[i]);
+            for (int64_t i = 0; i < opened.count && status == 0; i++)
+                misfits_push_(&waiting, &misfits, &opened.items[i]);
             free(opened.items);
             if (status != 0) break;
             continue;
@@ -78,7 +60,7 @@ bool answer_next_better(const SearchSpace *space, const SearchResult *result, Ca
         *step = forecast.time.step;
         looks++;
     }
-    free_all(waiting.list.items, waiting.heap);
+    free_all(misfits.items, waiting.indices);
     return found;
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/heap.h"
 #include "base/units.h"
 #include "bound.h"
 #include "plan/pays.h"
@@ -24,7 +25,6 @@ typedef struct Node {
     double bound;
     PartTimes times; // division, shape: lower bounds of the times of its parts
     int64_t least_bytes;
-    int64_t order;
 } Node;
 
 typedef struct NodeList {
@@ -54,14 +54,14 @@ typedef struct Search {
     const SearchOptions *options;
     SearchResult *result;
     Standing standing;
-    NodeList heap;
-    int64_t orders;
+    NodeList nodes; // every node so far
+    Heap heap;      // those that are open
+    int64_t orders; // of candidates
 } Search;
 
-// ---------------------------------------------------------------- the heap
-
-static bool node_before_(const Node *a, const Node *b) {
-    return a->bound != b->bound ? a->bound < b->bound : a->order < b->order;
+static bool node_before_(const void *nodes, int64_t a, int64_t b) {
+    const Node *one = (const Node *)nodes + a, *other = (const Node *)nodes + b;
+    return one->bound != other->bound ? one->bound < other->bound : a < b;
 }
 
 static void nodes_add_(NodeList *list, const Node *node) {
@@ -69,24 +69,9 @@ static void nodes_add_(NodeList *list, const Node *node) {
     list->nodes[list->count++] = *node;
 }
 
-static void heap_push_(NodeList *heap, const Node *node) {
-    nodes_add_(heap, node);
-    Node *nodes = heap->nodes;
-    int64_t at = heap->count - 1;
-    for (; at > 0 && node_before_(node, &nodes[(at - 1) / 2]); at = (at - 1) / 2) nodes[at] = nodes[(at - 1) / 2];
-    nodes[at] = *node;
-}
-
-static Node heap_pop_(NodeList *heap) {
-    Node *nodes = heap->nodes, first = nodes[0], last = nodes[--heap->count];
-    int64_t at = 0;
-    for (int64_t child; (child = 2 * at + 1) < heap->count; at = child) {
-        if (child + 1 < heap->count && node_before_(&nodes[child + 1], &nodes[child])) child++;
-        if (!node_before_(&nodes[child], &last)) break;
-        nodes[at] = nodes[child];
-    }
-    nodes[at] = last;
-    return first;
+static void push_(Search *search, const Node *node) {
+    nodes_add_(&search->nodes, node);
+    heap_push(&search->heap, search->nodes.nodes, search->nodes.count - 1);
 }
 
 void candidates_add(CandidateList *list, const Candidate *candidate) {
@@ -413,10 +398,7 @@ int search_open_misfit(const SearchSpace *space, const Candidate *misfit, double
 
 static void take_outcome_(Search *search, Outcome *outcome) {
     SearchResult *result = search->result;
-    for (int64_t i = 0; i < outcome->nodes.count; i++) {
-        outcome->nodes.nodes[i].order = search->orders++;
-        heap_push_(&search->heap, &outcome->nodes.nodes[i]);
-    }
+    for (int64_t i = 0; i < outcome->nodes.count; i++) push_(search, &outcome->nodes.nodes[i]);
     for (int64_t i = 0; i < outcome->found.count; i++) {
         Candidate *found = &outcome->found.items[i];
         found->order = search->orders++;
@@ -442,8 +424,8 @@ enum { BATCH = 64, LISTS = 16 };
 static int next_batch_(Search *search, Node batch[BATCH]) {
     int count = 0, lists = 0;
     while (count < BATCH && search->heap.count > 0) {
-        if (search->heap.nodes[0].kind == NODE_LIST && lists == LISTS) break;
-        Node node = heap_pop_(&search->heap);
+        if (search->nodes.nodes[search->heap.indices[0]].kind == NODE_LIST && lists == LISTS) break;
+        Node node = search->nodes.nodes[heap_pop(&search->heap, search->nodes.nodes)];
         if (hopeless_(search, NULL, ANY_WAY, node.bound, -1)) {
             search->heap.count = 0;
             break;
@@ -512,8 +494,11 @@ int search_run(SearchResult *result, const SearchSpace *space, const SearchOptio
     SearchSpace bare = *space;
     planner.hardware.step = 0;
     bare.planner = &planner;
-    Search search = {
-        .space = &bare, .options = options, .result = result, .standing = {.best = INFINITY, .tenth = INFINITY}};
+    Search search = {.space = &bare,
+                     .options = options,
+                     .result = result,
+                     .standing = {.best = INFINITY, .tenth = INFINITY},
+                     .heap = {.before = node_before_}};
     double began = clock_seconds();
     int status = 0, count;
     Node batch[BATCH];
@@ -526,7 +511,7 @@ int search_run(SearchResult *result, const SearchSpace *space, const SearchOptio
     for (int i = 0; i < PAYS_WAYS; i++) search.standing.ways[i] = INFINITY;
     int64_t bytes = 0;
     for (int64_t i = 0; i < divisions.count; i++) {
-        Node node = {.layout = divisions.layouts[i], .order = search.orders++};
+        Node node = {.layout = divisions.layouts[i]};
         // A division with one microbatch may shard its gradients, so it may need less memory than the previous ones.
         bool one = config.train.global_batch == (int64_t)node.layout.data * node.layout.micro_batch;
         bool again = i > 0 && !one && layout_same(&node.layout, &divisions.layouts[i - 1], ~LAYOUT_BIT(micro_batch));
@@ -536,7 +521,7 @@ int search_run(SearchResult *result, const SearchSpace *space, const SearchOptio
         if (lacks > 0) {
             Candidate misfit = {.forecast = {.layout = node.layout, .lacks = lacks}, .all = true, .division = true};
             LayoutList schedules = space_schedules(&bare, &node.layout, true, &config);
-            misfit.order = node.order;
+            misfit.order = search.orders++;
             if (schedules.count > 0) candidates_add(&result->misfits, &misfit);
             free(schedules.layouts);
             continue;
@@ -553,7 +538,7 @@ int search_run(SearchResult *result, const SearchSpace *space, const SearchOptio
             node->bound = shape_bound(&bare, &node->layout, &node->times);
         }
     }
-    for (int64_t i = 0; i < open.count; i++) heap_push_(&search.heap, &open.nodes[i]);
+    for (int64_t i = 0; i < open.count; i++) push_(&search, &open.nodes[i]);
     // 2. Nodes are taken from it until none can matter.
     while (status == 0 && !result->stopped && (count = next_batch_(&search, batch)) > 0) {
         status = search_batch_(&search, batch, count, err);
@@ -590,8 +575,8 @@ int search_run(SearchResult *result, const SearchSpace *space, const SearchOptio
         time->mfu *= time->step / (time->step + space->planner->hardware.step);
         time->step += space->planner->hardware.step;
     }
-    free_all(sorted, divisions.layouts, open.nodes, search.heap.nodes, search.standing.front.items,
-             search.standing.keys.items);
+    free_all(sorted, divisions.layouts, open.nodes, search.nodes.nodes, search.heap.indices,
+             search.standing.front.items, search.standing.keys.items);
     result->seconds = clock_seconds() - began;
     return status;
 }
