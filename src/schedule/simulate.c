@@ -14,35 +14,6 @@
 // ---------------------------------------------------------------------------------------------------------------------
 // Starts
 
-void simrun_expect_share(SimRun *run, int share) {
-    double next = contention_next(run->shares, share);
-    if (isfinite(next)) ends_push(&run->ends, next, (float)(next - run->now), END_SHARE, share);
-}
-
-// Starts an action or a message that takes `duration`. share: the resource that it shares, or -1.
-static void simulate_ends_in_(SimRun *run, double duration, int share, EndKind kind, int where) {
-    if (share < 0) {
-        ends_push(&run->ends, run->now + duration, (float)duration, kind, where);
-        return;
-    }
-    contention_add(run->shares, share, run->now, duration, (ContentionUser){(int)kind, where});
-    simrun_expect_share(run, share);
-}
-
-// Returns the duration of a compute action, at `place` in its stage's list.
-static double duration_(const SimRun *run, int s, Action action, int64_t place) {
-    const SimulateCosts *costs = run->costs;
-    bool completes = action.kind == ACTION_BACKWARD || action.kind == ACTION_WEIGHT;
-    bool last = completes && action.microbatch == run->schedule->microbatches - 1 && action.slice == 0;
-    double times = last && costs->last != NULL ? costs->last[s] : 1;
-    if (costs->action != NULL) return times * costs->action[s][place];
-    int at = (s * run->schedule->chunks + action.chunk) * run->schedule->slices + action.slice;
-    return times * (action.kind == ACTION_FORWARD    ? costs->forward
-                    : action.kind == ACTION_BACKWARD ? costs->backward
-                    : action.kind == ACTION_INPUT    ? costs->input
-                                                     : costs->weight)[at];
-}
-
 static void start_compute_(SimRun *run, int s) {
     SimStage *stage = &run->stages[s];
     if (stage->computing || stage->compute == stage->count) return;
@@ -64,7 +35,7 @@ static void start_compute_(SimRun *run, int s) {
     run->beyond |= simrun_is_beyond(run, stage, run->now, stage->left);
     stage->left -= stage->duration;
     int share = run->shares == NULL ? -1 : simrun_share(run->costs->shares->compute, s);
-    simulate_ends_in_(run, stage->duration, share, END_COMPUTE, s);
+    simrun_ends_in(run, stage->duration, share, END_COMPUTE, s);
 }
 
 // Sets *action to the head of stage s's queue. Returns false if the head is in progress or not yet posted.
@@ -111,15 +82,7 @@ static void simulate_start_transfer_(SimRun *run, int s) {
     stage->moving -= simrun_transfer_seconds(run, s);
     const SimulateShares *shares = run->costs->shares;
     int share = run->shares == NULL ? -1 : simrun_share(evict ? shares->evict : shares->load, s);
-    simulate_ends_in_(run, simrun_transfer_seconds(run, s), share, END_TRANSFER, s);
-}
-
-void simrun_start_messages(SimRun *run) {
-    for (int i = 0; i < run->leaving_count; i++) {
-        const Edge *edge = &run->down[run->leaving[i]];
-        simulate_ends_in_(run, edge->time, edge->share, END_MESSAGE, run->leaving[i]);
-    }
-    run->leaving_count = 0;
+    simrun_ends_in(run, simrun_transfer_seconds(run, s), share, END_TRANSFER, s);
 }
 
 static void start_all_(SimRun *run) {
@@ -145,34 +108,6 @@ static void offer_(SimRun *run, Edge *edge) {
     run->leaving[run->leaving_count++] = (int)(edge - run->down);
 }
 
-// Returns the index of the first transfer from index `at` on; the list's length if there is none.
-static int64_t next_transfer_(const SimStage *stage, int64_t at) {
-    while (at < stage->count && stage->actions[at].peer == SCHEDULE_NO_PEER) at++;
-    return at;
-}
-
-void simrun_take_next(SimRun *run, int s, int64_t at) {
-    const Schedule *schedule = run->schedule;
-    SimStage *stage = &run->stages[s];
-    for (; at < stage->count && stage->actions[at].peer != SCHEDULE_NO_PEER; at++) {
-        if (stage->actions[at].kind != ACTION_LOAD) continue;
-        if (stage->load == NULL) stage->load = xcalloc(run->bundles, sizeof *stage->load);
-        stage->load[schedule_bundle(schedule, stage->actions[at])] = (int32_t)at + 1;
-    }
-    stage->compute = at;
-    if (at == stage->count) return;
-    __builtin_prefetch(&stage->actions[at + 4]);
-    Action action = stage->actions[at];
-    const SimChunk *chunk = &run->chunks[s * schedule->chunks + action.chunk];
-    bool forward = action.kind == ACTION_FORWARD, weight = action.kind == ACTION_WEIGHT;
-    stage->kind = action.kind;
-    stage->in = forward ? chunk->forward_in : weight ? NULL : chunk->backward_in;
-    stage->out = forward ? chunk->forward_out : weight ? NULL : chunk->backward_out;
-    stage->place = schedule_place(schedule, action);
-    if (stage->load != NULL && !forward) stage->loaded = stage->load[schedule_bundle(schedule, action)];
-    stage->duration = duration_(run, s, action, at);
-}
-
 static void end_compute_(SimRun *run, int s) {
     SimStage *stage = &run->stages[s];
     StageTimeline *line = &run->timeline->stage[s];
@@ -190,15 +125,6 @@ static void end_compute_(SimRun *run, int s) {
     if (in == NULL) return;
     in->consumed++;
     offer_(run, in);
-}
-
-void simrun_leave_queue(SimRun *run, int s, double now) {
-    SimStage *stage = &run->stages[s];
-    StageTimeline *line = &run->timeline->stage[s];
-    stage->transferring = false;
-    simrun_note_times(run, line, stage->queue, stage->transfer_start, now);
-    stage->queue = next_transfer_(stage, stage->queue + 1);
-    simrun_stir(run, s);
 }
 
 static void end_transfer_(SimRun *run, int s) {
@@ -254,7 +180,7 @@ static double work_(const SimRun *run, int s, int64_t at) {
     const SimStage *stage = &run->stages[s];
     double work = 0;
     for (; at < stage->count; at++)
-        if (stage->actions[at].peer == SCHEDULE_NO_PEER) work += duration_(run, s, stage->actions[at], at);
+        if (stage->actions[at].peer == SCHEDULE_NO_PEER) work += simrun_duration(run, s, stage->actions[at], at);
     return work;
 }
 
@@ -309,7 +235,7 @@ static void stage_prepare_(SimRun *run, int s) {
     StageTimeline *line = &run->timeline->stage[s];
     stage->actions = schedule->stage[s].actions;
     stage->count = schedule->stage[s].count;
-    stage->queue = next_transfer_(stage, 0);
+    stage->queue = simrun_next_transfer(stage, 0);
     if (!run->costs->totals_only) line->times = xcalloc((size_t)stage->count, sizeof *line->times);
     for (int c = 0; c < schedule->chunks; c++) {
         int g = schedule_virtual(schedule, s, c);

@@ -99,8 +99,14 @@ static inline void simrun_note_times(const SimRun *run, StageTimeline *line, int
 
 // Expects the end of the resource's next user. A user that is added meanwhile may change it.
 void simrun_expect_share(SimRun *run, int share);
+// Starts an action or a message that takes `duration`. share: the resource that it shares, or -1.
+void simrun_ends_in(SimRun *run, double duration, int share, EndKind kind, int where);
 // Starts the messages of `leaving`.
 void simrun_start_messages(SimRun *run);
+// Returns the duration of a compute action, at `place` in its stage's list.
+double simrun_duration(const SimRun *run, int s, Action action, int64_t place);
+// Returns the index of the first transfer from index `at` on; the list's length if there is none.
+int64_t simrun_next_transfer(const SimStage *stage, int64_t at);
 // Makes the first compute action from index `at` on the next action of stage s.
 void simrun_take_next(SimRun *run, int s, int64_t at);
 // Ends the transfer at the head of stage s's queue at the time `now`.

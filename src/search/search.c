@@ -289,8 +289,8 @@ static double recomputing_bound_(Trial *trial) {
     return trial->outcome->status == 0 ? cut_recomputing_bound(&trial->cut, trial->config) : INFINITY;
 }
 
-// Returns a lower bound of a layout's step, from the layout's own times; 0 if they cannot be counted. config: set to the
-// layout.
+// Returns a lower bound of a layout's step, from the layout's own times; 0 if they cannot be counted. config: set to
+// the layout.
 static double own_bound_(const SearchSpace *space, const Config *config, const RunLayout *layout, Outcome *outcome) {
     double bound = 0;
     Cut cut;
