@@ -8,9 +8,12 @@ int config_check_latent(Config *config, Error *err) {
         return config_refuse_given(config, "model.q_lora model.nope_dim model.rope_dim model.v_dim model.rope_mscale",
                                    "does not apply without latent attention; give model.kv_lora, or remove the key",
                                    err);
-    if (m->q_lora == 0 || m->nope_dim == 0 || m->rope_dim == 0 || m->v_dim == 0)
-        return config_error(config, "model.kv_lora", err,
-                            "latent attention also needs q_lora, nope_dim, rope_dim and v_dim; give them, such as 128");
+    static const char needed[] = "latent attention needs it; give it, such as 128";
+    const Refusal missing[] = {{m->q_lora == 0, "model.q_lora", needed},
+                               {m->nope_dim == 0, "model.nope_dim", needed},
+                               {m->rope_dim == 0, "model.rope_dim", needed},
+                               {m->v_dim == 0, "model.v_dim", needed}};
+    if (config_refuse_rows(config, missing, sizeof missing / sizeof *missing, "model.kv_lora", err) != 0) return -1;
     int64_t width = m->nope_dim + m->rope_dim;
     if (m->rope_dim % 2 != 0)
         return config_error(config, "model.rope_dim", err, "must be even for rotary embedding, not %lld; use %lld",

@@ -77,7 +77,7 @@ static const ConfigList pointwise_list = {
 static const ConfigList source_list = {
     ENTRIES(data.train_sources, data.train_sources, DataSource, source_parts_), .most = CONFIG_MAX_SOURCES,
     .alone = true, .expected = "a list such as [{path: \"a/*.bin\", weight: 0.7}, {path: \"b/*.bin\", weight: 0.3}]",
-    .form = "a mapping such as {path: \"a/*.bin\", weight: 0.7}"};
+    .form = "of the form {path: \"a/*.bin\", weight: 0.7}"};
 static const ConfigList ramp_list = {
     ENTRIES(train.ramp_count, train.ramp_count, BatchRamp, ramp_parts_), .most = CONFIG_MAX_RAMP, .tuple = true,
     .expected = "a list such as [[1, 64], [1000, 128]]", .form = "a list [step, global_batch]"};
