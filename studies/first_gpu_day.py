@@ -151,10 +151,11 @@ def members(session):
 
 
 def stacks(session):
-    """Returns the stacks of all processes of a session, from gdb, or else the wait channel from /proc."""
+    """Returns the stacks of all processes of a session, from gdb, or else wait channels and stacks from /proc."""
     said = "\n-- stacks at the time-out\n"
     for pid in members(session):
-        command = ["timeout", "-s", "KILL", "15", "gdb", "-p", str(pid), "-batch", "-ex", "thread apply all backtrace 12"]
+        command = ["timeout", "-s", "KILL", "15", "gdb", "-p", str(pid), "-batch", "-ex",
+                   "thread apply all backtrace 12"]
         if not shutil.which("gdb"):
             command = ["head", "-c", "400", *(f"/proc/{pid}/{name}" for name in ("cmdline", "wchan", "stack"))]
         said += subprocess.run(command, capture_output=True, text=True, errors="replace").stdout

@@ -195,7 +195,7 @@ UNITS = {
 
 
 def runs_of(row):
-    """Yields the cells of each run. A row with lists stands for several runs, which differ only in these cells."""
+    """Yields the cells of each run of a row. Lists make it several runs, which differ only in these cells."""
     for i in range(max(len(cell) if isinstance(cell, list) else 1 for cell in row)):
         yield [cell[i] if isinstance(cell, list) else cell for cell in row]
 
@@ -218,7 +218,7 @@ def value_of(cell):
 
 
 def more_rows():
-    """Returns the runs of runs.csv and runs_experts.csv. A line whose cells have bars stands for several runs."""
+    """Returns the runs of runs.csv and runs_experts.csv. A line with bars (|) in its cells stands for several runs."""
     rows = []
     for line in [*csv_rows(RUNS), *csv_rows(EXPERTS)]:
         source = {"name": line.pop("source"), "trainer": line.pop("trainer"), "csv": True}

@@ -756,7 +756,7 @@ def deepspeed_file(s, path):
         s.say("precision", f"{spelling} {readable(where)}: is not here; what it sets is not planned")
         return
     s.quiet_ones.append(f"{spelling} {readable(where)}")
-    try:  # a number that the script does not say becomes a text with its mark
+    try:  # a number that the script does not give becomes a text with its mark
         found = json.loads(re.sub(r'"(?:[^"\\]|\\.)*"|' + MARK.pattern,
                                   lambda part: part[0] if part[0].startswith('"') else json.dumps(part[0]), text))
         if not isinstance(found, dict):

@@ -43,8 +43,8 @@ def convert(s, gpus=None, model=None):
     key = ({"llama": "llama2"}.get(name, name), flavor)
     if model is None and key not in FLAVORS:
         known = ", ".join(f"{a} {b}" for a, b in FLAVORS)
-        named = f"model {name} {flavor}: sizes are not known" if flavor else "names no model.flavor, so no sizes"
-        raise Failure(f"{named} ({known} are known); give them with --model FILE")
+        named = f"model {name} {flavor}" if flavor else "names no model.flavor"
+        raise Failure(f"{named}: sizes are not known ({known} are known); give them with --model FILE")
     if "rmsnorm" not in s.peek("model.norm_type"):
         s.effect("model.norm_type", "model", "RMSNorm is planned")
     s.quiet("model.norm_type")

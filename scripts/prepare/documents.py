@@ -147,7 +147,7 @@ class TextSource:
 
 
 class Rows:
-    """Documents from the rows of a table: texts and their places. A row without text is no document, and has no
+    """Documents from the rows of a table, each a text and its place. A row without text is no document, and has no
     number."""
 
     def __init__(self, number, rows=()):

@@ -1,4 +1,5 @@
-// A binary heap of indices into an array of the caller's. The index of the element that comes first is popped first.
+// A binary heap of indices into an array that the caller owns. The index of the element that comes first is popped
+// first.
 #pragma once
 
 #include "alloc.h"

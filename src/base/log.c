@@ -37,7 +37,7 @@ void log_at(const Log *log, LogLevel level, const char *format, ...) {
     if (body > 0) used += body;
     if (used > (int)sizeof line - 2) used = (int)sizeof line - 2;
     // Make the message printable, as it may quote names from files. Only the line break before "run instead:" (fits.c)
-    // is kept.
+    // is restored.
     size_t length = text_make_printable(line, (size_t)used, "");
     char *instead = memmem(line, length, "?run instead: ", 14);
     if (instead != NULL) *instead = '\n';

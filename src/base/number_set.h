@@ -1,4 +1,4 @@
-// A set of numbers 0 .. n-1, a bit each. Finding the next member above or below a number looks at 64 at a time. The
+// A set of numbers 0 .. n-1, one bit each. Finding the next member above or below a number looks at 64 at a time. The
 // BPipe pass keeps bundles in such sets.
 #pragma once
 

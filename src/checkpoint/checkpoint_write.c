@@ -67,7 +67,8 @@ int writer_allocate(Writer *writer, Error *err) {
     if (writer->image != NULL) return 0;
     void *image = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (image == MAP_FAILED)
-        return error_set(err, EXIT_FAILED, "out of host memory for the %.2f GiB staging copy of a checkpoint",
+        return error_set(err, EXIT_FAILED,
+                         "out of host memory for the %.2f GiB staging copy of a checkpoint; run fewer ranks per host",
                          (double)bytes / GIB);
     // Training waits for the copy: huge and pinned pages make it faster.
     madvise(image, bytes, MADV_HUGEPAGE);

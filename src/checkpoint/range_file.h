@@ -27,5 +27,6 @@ int range_file_open(RangeFile *file, int dir, const char *name, const char *path
 // processes may share a disk block, but must not overlap.
 int64_t range_file_put(RangeFile *file, int64_t offset, const void *data, int64_t bytes, Error *err);
 
-// Closes the file, which every range_file_open needs. sync: first flushes it to the disk; -1 with err if that fails.
+// Closes the file; call it after each successful range_file_open. sync: first flushes the file to the disk. -1 with
+// err if that fails.
 int range_file_close(RangeFile *file, bool sync, Error *err);

@@ -33,8 +33,8 @@ static int bad_(const SafeFile *file, const char *name, Error *err) {
 
 // --- the header
 
-// Reads an entry: its type, its shape and its place. `data`: where the tensors begin. Returns whether they fit together
-// and into the file.
+// Reads an entry's type, shape and place. data: offset of the first tensor in the file. Returns whether they are
+// consistent and the place lies within the file.
 static bool read_tensor_(const SafeFile *file, SafeTensor *tensor, const JsonValue *entry, int64_t data) {
     const char *word = json_text(entry, "dtype", "");
     const JsonValue *shape = json_find(entry, "shape"), *offsets = json_find(entry, "data_offsets");
@@ -45,7 +45,7 @@ static bool read_tensor_(const SafeFile *file, SafeTensor *tensor, const JsonVal
         return false;
     tensor->type = types[type].type;
     tensor->element = types[type].element;
-    double bytes = (double)tensor->element; // exact as far as a file can be long; an integer could overflow
+    double bytes = (double)tensor->element; // exact up to any possible file size; an integer could overflow
     for (const JsonValue *size = shape->first; size != NULL; size = size->next) {
         if (!size->whole || size->integer < 0) return false;
         tensor->shape[tensor->dimensions++] = size->integer;
@@ -146,7 +146,7 @@ void safetensors_to_float(float *to, const void *from, SafeType type, int64_t co
     for (int64_t i = 0; i < count && (type == SAFE_F16 || type == SAFE_BF16); i++) {
         uint16_t half;
         memcpy(&half, (const char *)from + 2 * i, sizeof half);
-        // The same bits as a float's are 2^-112 times the value, unless it is infinite or NaN.
+        // Shifted into a float, the bits are the value times 2^-112, unless it is infinite or NaN.
         uint32_t bits = (uint32_t)(half & 0x7FFF) << 13;
         float value = bits >= 0x0F800000 ? fp8_float(bits | 0x7F800000) : fp8_float(bits) * 0x1p112f;
         to[i] = type == SAFE_BF16 ? bf16_to_float(half) : half & 0x8000 ? -value : value;

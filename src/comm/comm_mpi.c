@@ -143,9 +143,10 @@ static int post_(CommMpi *comm, Collective *work, bool sends, int peer, void *me
     return 0;
 }
 
-// Computes the place of rank q's block of the current piece, in `in` before the sum and in `out` after it: a piece of
-// each rank's data, else equal parts of the piece, the last ones shorter or empty; with a root, or if `direct`, the
-// complete piece.
+// Computes the place of rank q's block of the current piece, in `in` before the sum and in `out` after it. In a
+// reduce_scatter or gather, it is a piece of the data that belong to rank q. With a root, the root's block is the
+// complete piece and all others are empty; if `direct`, every block is the complete piece. Otherwise the blocks are
+// equal parts of the piece, the last ones shorter or empty.
 static void block_(const Collective *work, int q, int64_t *first, int64_t *count) {
     int64_t size = work->comm->base.size, n = work->piece, each = (n + size - 1) / size;
     *first = q * each < n ? q * each : n;
@@ -321,8 +322,8 @@ static int mpi_message_(Comm *base, bool sends, int peer, void *memory, int64_t 
     return 0;
 }
 
-// Every test advances all collectives of the process first (comm_mpi.h says why), then looks at its own request. MPI
-// reports too long messages, not too short ones.
+// Every test advances all collectives of the process first (comm_mpi.h explains why), then looks at its own request.
+// MPI reports messages that are too long, but not those that are too short.
 static int mpi_test_(Comm *base, CommRequest *request, Error *err) {
     CommMpi *comm = base->self;
     if (!request->active) return 1;
@@ -332,8 +333,9 @@ static int mpi_test_(Comm *base, CommRequest *request, Error *err) {
         request->steps = work->steps;
         if (work->state == 0) return 0;
         request->active = false;
-        if (work->place >= 0) comm->workspace.taken &= ~(1u << work->place); // after a failure, too: others follow
-        // After a failure, messages of this collective may still be written to its memory.
+        // After a failure, later collectives may need the place, but `work` and its scratch are not freed: messages may
+        // still arrive in them.
+        if (work->place >= 0) comm->workspace.taken &= ~(1u << work->place);
         if (work->state < 0) return error_set(err, work->error.code, "%s", work->error.text);
         if (work->place < 0) free(work->scratch);
         free(work);

@@ -85,8 +85,8 @@ static int mail_(Pushed *self, int peer, const PushWay *way, Parcel *parcel, int
     return comm_send(self->host, peer, &parcel->mail, sizeof parcel->mail, &parcel->mailed, err);
 }
 
-// Returns the first message of a direction that was not started yet, or whose mail has not come; a new one if there is
-// none.
+// Returns the first message of a direction that this rank has not started (`starts`), or whose mail has not come
+// (otherwise). Adds a message if there is none.
 static Parcel *next_(PushWay *way, bool starts) {
     Parcel **link = &way->first;
     while (*link != NULL && (starts ? (*link)->started : (*link)->come)) link = &(*link)->next;

@@ -1,4 +1,4 @@
-// Checks that the keys are consistent. Every error names a value that would work.
+// Checks that the keys are consistent. Every error names a remedy.
 #include "config_schema.h"
 #include "gpus.h"
 #include "base/units.h"
@@ -37,7 +37,7 @@ static int check_heads_(Config *config, Error *err) {
     const Refusal rows[] = {
         {family->rotary && m->head_dim % 2 != 0, "model.head_dim", "must be even for rotary embedding; use one more"},
         {family->rotary && m->head_dim > 2 * ROPE_PAIRS_MAX, "model.heads",
-         "a head that is rotated has at most 2048 dimensions; use more heads"},
+         "a rotated head has at most 2048 dimensions; use more heads, or a smaller head_dim"},
         {!family->rotary && m->heads * m->head_dim != m->hidden, "model.head_dim",
          "is hidden / heads in this family; remove the key"},
         {!family->grouped && m->kv_heads != m->heads, "model.kv_heads",
@@ -279,7 +279,7 @@ static int check_file_(Config *config, Error *err) {
     bool splits = keys->split_backward == SPLIT_ON;
     const Refusal rows[] = {
         {chunks > 0 && header.chunks != chunks, "schedule.chunks",
-         "the schedule in schedule.file has another number; leave schedule.chunks out"},
+         "the schedule in schedule.file has another number of chunks; leave schedule.chunks out"},
         {header.chunks > 64, "schedule.file", "the schedule has more than 64 chunks; use fewer"},
         {header.forward_only, "schedule.file",
          "the name \"forward\" is reserved for schedules without backwards; rename it"},
@@ -373,7 +373,7 @@ static int check_schedule_(Config *config, Error *err) {
                         (long long)schedule->slots, p, smallest);
 }
 
-#define MULTIPLE(what, remedy) "train.fp8 needs " what " to be a multiple of 16, of mx 32; use " remedy ", or fp8 off"
+#define MULTIPLE(what, remedy) "train.fp8 needs " what " to be a multiple of 16 (mx: 32); use " remedy ", or fp8 off"
 
 // Checks that every dimension of the layers' products on one rank is a multiple of 16, as cuBLASLt requires for FP8, or
 // of 32 for mx, where 32 numbers share a scale.

@@ -1,4 +1,4 @@
-// Checks the keys of mixtures of experts. Every error names a value that would work.
+// Checks the keys of mixtures of experts. Every error names a remedy.
 #include "config_schema.h"
 #include "base/units.h"
 
@@ -14,7 +14,7 @@ static int check_router_(const Config *config, Error *err) {
         {60.0L * m->layers * experts * m->hidden * m->expert_ffn > 0x1p60L, "model.experts",
          "the experts take more than 2^60 bytes; use fewer or smaller ones"},
         // Each expert of a layer has three entries in the table of tensors.
-        {experts * m->layers > 1 << 18, "model.experts", "all layers have more than 2^18 experts; use fewer"},
+        {experts * m->layers > 1 << 18, "model.experts", "the layers have more than 2^18 experts in total; use fewer"},
         {m->dense_layers >= m->layers, "model.dense_layers",
          "all layers would be dense; use fewer than model.layers, or model.experts: 0"},
         {groups > 1 && m->router != ROUTER_SIGMOID, "model.router_groups",

@@ -1,5 +1,4 @@
-// Checks the keys of latent attention, and refuses features that it does not support. Every error names a value that
-// would work.
+// Checks the keys of latent attention, and refuses features that it does not support. Every error names a remedy.
 #include "config_schema.h"
 
 int config_check_latent(Config *config, Error *err) {

@@ -436,5 +436,5 @@ int config_require(const Config *config, const char *section, Error *err) {
         text_add(missing, sizeof missing, "%s%s", missing[0] != '\0' ? ", " : "", key->name);
     }
     if (missing[0] == '\0') return 0;
-    return config_error(config, missing, err, "missing, and without a default; --help-config has what to give");
+    return config_error(config, missing, err, "missing, and without a default; see --help-config for what to give");
 }

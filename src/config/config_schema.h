@@ -102,7 +102,7 @@ typedef struct Refusal {
     const char *key, *why;
 } Refusal;
 // Refuses the first row that is wrong, if any. Blames `other`, and names the row's key, if only `other` was set with
-// -o; other NULL: never.
+// -o; other NULL: always blames the row's key.
 int config_refuse_rows(const Config *config, const Refusal *rows, size_t count, const char *other, Error *err);
 // Refuses the first of several keys, separated by blanks, that does not have its default value.
 int config_refuse_given(const Config *config, const char *keys, const char *why, Error *err);

@@ -13,7 +13,7 @@
 
 enum { MAX_SHOWN = 60 };
 
-#define DECIMAL "+-.0123456789eE" // what a number consists of
+#define DECIMAL "+-.0123456789eE" // the characters of a decimal
 
 void config_printable(const char *text, size_t length, char *out, size_t n) {
     size_t shown = length < MAX_SHOWN ? length : MAX_SHOWN;
@@ -58,7 +58,7 @@ bool config_is_null(ConfigScalar scalar) {
 }
 
 // Reads the first `length` bytes of a scalar as a decimal, such as "-1.5e-3", ".5" or "007". Unlike strtod, refuses
-// hex, nan, inf and blanks. Like libyaml's, the text ends with a NUL. Checks no bounds.
+// hex, nan, inf and blanks. The text must end with a NUL, as libyaml's does. Does not check the bounds.
 static int read_decimal_(const Config *config, const ConfigKey *key, ConfigScalar scalar, size_t length, double *value,
                          Error *err) {
     char *end;
@@ -111,7 +111,7 @@ static int set_int_(Config *config, const ConfigKey *key, ConfigScalar scalar, E
                  value * pow(1024, power));
         return refuse_(config, key, scalar, what, err);
     }
-    // A long double has all integers up to 2^63, but 0.3 and with it 0.3M only to 19 digits.
+    // A long double holds every integer up to 2^63, but 0.3, and so 0.3M, only to 19 digits.
     long double exact = strtold(scalar.text, NULL);
     for (const char *thousand = suffixes; suffix != NULL && thousand <= suffix; thousand++) exact *= 1000;
     long double whole = rintl(exact);

@@ -259,8 +259,8 @@ int hf_model_keys(const ModelConfig *model, const ConfigKey *keys[HF_MOST_KEYS])
 
 // --- config.json as a configuration
 
-// Returns whether the text is meant as a config.json: an object with one of the words that every such file has, in
-// quotes of JSON or Python. A configuration may begin with a brace too, but has none of them.
+// Returns whether the text is meant as a config.json: an object that contains one of the keys by which such a file is
+// known, quoted as in JSON or Python. A configuration may begin with a brace too, but has none of these keys.
 static bool is_config_json_(const char *text) {
     static const char *const words[] = {"\"model_type\"",  "\"architectures\"", "\"transformers_version\"",
                                         "\"hidden_size\"", "\"n_embd\"",        "'model_type'",

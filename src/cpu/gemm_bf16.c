@@ -52,8 +52,8 @@ void cpu_products_destroy(CpuProducts *products) {
     free(products);
 }
 
-// Two versions of oneDNN's C interface are supported: 3, and the older 2, where descriptions are structs. Either gives
-// out the description that an object holds as a Desc.
+// Two versions of oneDNN's C interface are supported: 3, and the older 2, where descriptions are structs. In both, Desc
+// is the type by which oneDNN returns a description that it keeps.
 #if DNNL_VERSION_MAJOR >= 3
 typedef const_dnnl_memory_desc_t Desc;
 #else
@@ -79,7 +79,7 @@ static bool create_matrix_(dnnl_memory_t *memory, Desc *desc, dnnl_engine_t engi
 static bool describe_(dnnl_primitive_desc_t *desc, dnnl_engine_t engine, const Desc matrix[3], bool accumulate) {
     dnnl_primitive_attr_t attr = NULL;
     dnnl_post_ops_t ops = NULL;
-    // The caller of oneDNN supplies scratch, so that no primitive shares the library's scratch with another thread.
+    // This file supplies the scratch, so that no primitive shares the library's scratch with another thread.
     bool made = dnnl_primitive_attr_create(&attr) == dnnl_success &&
                 dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user) == dnnl_success &&
                 dnnl_post_ops_create(&ops) == dnnl_success;

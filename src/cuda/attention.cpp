@@ -34,7 +34,8 @@ typedef struct View {
     bool wide = false; // true: the matrices are fp32, and products are added to them
 } View;
 
-// Returns the matrices that begin with `head` of a row of `rows`, each `apart` heads after the one before.
+// Returns the matrices of heads in `rows` (`width` elements a row): the first at `head`, each other one `apart` heads
+// after the previous one.
 static View heads_(const HeadPart *part, const void *rows, int64_t width, int64_t head, int64_t apart) {
     const AttentionShape *s = part->s;
     return View{at_(part, rows, part->sequence * width + head * s->head_dim), s->batch * width, apart * s->head_dim};

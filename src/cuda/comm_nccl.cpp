@@ -71,7 +71,7 @@ static int checked_(NcclGroup *group, const char *doing, int peer, const char *t
                                          "more), and resume from the last checkpoint with --resume");
 }
 
-// Return the error of a call, NULL: none.
+// Return the text of a call's error, or NULL if it succeeded.
 static const char *cuda_text_(cudaError_t status) { return status == cudaSuccess ? NULL : cudaGetErrorString(status); }
 
 static const char *nccl_text_(ncclResult_t status) {

@@ -11,8 +11,8 @@
 enum { HEADER_BYTES = 256 * 4, MAGIC = 20240522, VERSION_16 = 1, VERSION_32 = 2, MOST_BYTES = 1 << 30 };
 enum { BEGIN_EXAMPLE = 65535, MOST_EXAMPLES = 65536 };
 
-// Reads example `number`, of which `left` words remain in the file. Leaves it out if a row is too long. Returns its
-// words; 0 if it is damaged; -1 with err if a token is outside the vocabulary.
+// Reads example `number`; `left` words of the file remain. Leaves the example out if a row is too long. Returns its
+// number of words; 0 if it is damaged; -1 with err if a token is outside the vocabulary.
 static int64_t read_example_(Evaluation *evaluation, const uint32_t *fields, int64_t left, int64_t width,
                              int64_t number, Error *err) {
     enum { START, BYTES, NUMBER, LABEL, COMPLETIONS, FIELDS };
@@ -53,7 +53,7 @@ static int64_t read_example_(Evaluation *evaluation, const uint32_t *fields, int
     return words;
 }
 
-// Reads the file, of `bytes` bytes. Errors do not name it.
+// Reads the contents of the file, `bytes` bytes. Errors do not name the file; the caller does.
 static int read_examples_(Evaluation *evaluation, const char *file, int64_t bytes, Error *err) {
     const uint32_t *header = (const uint32_t *)(const void *)file;
     const void *words = file + HEADER_BYTES;

@@ -10,12 +10,12 @@
 
 #include "base/log.h"
 
-// A row; an example: its first row, how many it has, and which one is right. Both point into Evaluation.words.
 typedef struct ExampleRow {
-    const uint32_t *context, *completion;
+    const uint32_t *context, *completion; // in Evaluation.words
     int64_t context_tokens, completion_tokens;
 } ExampleRow;
 
+// `rows` rows from first_row on, of which row `label` (from 0) has the right completion.
 typedef struct Example {
     int64_t first_row, rows, label;
 } Example;

@@ -3,7 +3,7 @@
 // The tokenizer is sample.tokenizer; else the tokenizer that the side file of the training data names (side_file.h,
 // written by scripts/prepare_data.py); else bytes if model.vocab is 257; else ids.
 //   bytes     one token per byte; 256 is the end-of-text token
-// ids       a text is a list of token numbers, separated by blanks
+//   ids       a text is a list of token numbers, separated by blanks
 //   a file    a tokenizer.json, or SentencePiece's *.model, through its own library
 #pragma once
 

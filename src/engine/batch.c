@@ -84,8 +84,8 @@ static void batch_mask_(Batch *batch, uint64_t position, int64_t j) {
     }
 }
 
-// Loads and uploads a batch of one source: shuffled samples, samples in file order, or rows; the others are NULL.
-// `first`: position of its first sequence, over all data ranks.
+// Loads and uploads a batch of shuffled training samples, of validation samples in file order, or of evaluation rows.
+// Two of the three sources are NULL. first: position of the batch's first sequence, over all data ranks.
 static int batch_load_(Batch *batch, const Blend *training, const Dataset *validation, const Evaluation *evaluation,
                        int64_t first, Error *err) {
     Stage *stage = batch->stage;

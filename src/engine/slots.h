@@ -26,7 +26,7 @@ typedef struct Slot {
     const Event *occupied; // end of the device's last use of a free slot; NULL: the device does not use it
 } Slot;
 
-// In place of a category: the slots are in host memory, pinned so that the device copies at full speed.
+// Used as a category for slots in host memory, which is pinned so that the device copies at full speed.
 static const MemoryCategory SLOTS_ON_HOST = MEMORY_CATEGORIES;
 
 typedef struct SlotPool {

@@ -65,7 +65,8 @@ static int trace_flush_(Trace *trace, Error *err) {
 
 static int64_t ns_(const Trace *trace, double seconds) { return llround((seconds - trace->zero) * 1e9); }
 
-// The format's unit, with the nanoseconds as decimals: exact up to 100 days, so adjacent events never overlap.
+// Converts to microseconds, the format's unit. The three decimals are exact up to 100 days, so adjacent events never
+// overlap.
 static double us_(int64_t ns) { return (double)ns / 1000; }
 
 // Writes the fields that all events begin with.

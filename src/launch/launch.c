@@ -54,7 +54,7 @@ typedef struct Launch {
 // TERM, USR1, USR2, INT and HUP request a stop; Slurm sends USR1 with #SBATCH --signal=USR1@300.
 static const int signal_numbers_[] = {SIGCHLD, SIGPIPE, SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGHUP};
 
-// The pipe. Global, because a signal handler receives only the signal's number.
+// The pipe into which the handlers write. Global, because a signal handler receives only the signal's number.
 static int signals_[2];
 
 static void note_signal_(int number) {

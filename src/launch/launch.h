@@ -21,6 +21,6 @@ typedef bool (*LaunchAgain)(void *context, const JobEnd *end, char ***argv);
 
 // Starts this program again as job->ranks ranks with the arguments argv[1...] and waits until all ranks have ended;
 // after a loss starts them again if `again` (may be NULL) returns true and no stop was requested. On failure prints the
-// reason on stderr. Its handlers of signals stay installed. Returns the exit code (EXIT_DONE ... EXIT_STOPPED), or -1
+// reason on stderr. Its signal handlers stay installed. Returns the exit code (EXIT_DONE ... EXIT_STOPPED), or -1
 // with err if the ranks could not be started.
 int launch_ranks(const Log *log, const Job *job, char **argv, LaunchAgain again, void *context, Error *err);

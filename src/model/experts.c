@@ -77,8 +77,8 @@ static int64_t copies_(const Dispatch *d, int64_t from, int64_t to) {
     return sum;
 }
 
-// Adds up the copies of parts [part, end) for each expert in `sums`, whole numbers. Returns the rows of the fullest
-// rank.
+// Adds up the copies of parts [part, end) for each expert in `sums`; whole numbers, so the sums are exact. Returns
+// the rows of the fullest rank.
 static double fullest_(const Dispatch *d, int64_t part, int64_t end) {
     const Shape *s = d->pass->shape;
     int64_t experts = s->route.experts;
@@ -207,7 +207,8 @@ static void dispatch_part_(Dispatch *d, const ExpertsWork *work, const int32_t *
     pass->be->upload(pass->be, work->regroup, d->regroup, d->arrived * (int64_t)sizeof *d->regroup);
 }
 
-// Exchanges the part's rows of `bytes`, to the experts or back, and waits. Messages progress meanwhile, as in blocks.c.
+// Exchanges the part's rows of `bytes` bytes, to the experts or back, and waits. Messages progress meanwhile, as in
+// blocks.c.
 static void exchange_(Dispatch *d, void *out, const void *in, bool back, int64_t bytes) {
     Pass *pass = d->pass;
     int64_t ranks = pass->shape->expert_ranks, *counts = xcalloc((size_t)(2 * ranks), sizeof *counts);

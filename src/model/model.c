@@ -48,7 +48,7 @@ double model_flops_per_token(const Config *config, bool full) {
 
 static const double TURN = 6.283185307179586477;
 
-// 0: the family has no rotary embedding.
+// Returns how many dimensions of a head are rotated; 0: the family has no rotary embedding.
 static int64_t rope_width_(const ModelConfig *m) {
     if (!families[m->family].rotary) return 0;
     return m->kv_lora > 0 ? m->rope_dim : (int64_t)((double)m->head_dim * m->rope_share);

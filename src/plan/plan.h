@@ -73,7 +73,7 @@ int plan_fullest(const Plan *plan);
 // blend, and buffers.
 int64_t plan_host_bytes(const PlanStage *stage);
 
-// Return the evictions of all stages in one step, and whether a stage or any stage has one.
+// Return the number of evictions of all stages in one step, and whether there are any.
 int64_t plan_evictions(const Schedule *schedule);
 bool plan_evicts(const Schedule *schedule);
 

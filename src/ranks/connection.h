@@ -23,7 +23,7 @@ typedef struct Message {
 
 enum { INVITATION_ADDRESSES = 16 };
 
-// An address and a port, which has the same place in both families.
+// An address and a port. The port is at the same place in both families.
 typedef union TcpAddress {
     struct sockaddr any;
     struct sockaddr_in four;

@@ -43,7 +43,8 @@ void status_page_set_action(StatusPage *page, const char *action);
 // Sets the event that this action waits for, "B14 from stage 3", and the stage that the event comes from (-1: no stage,
 // or several stages). The event is valid until the next action, or until it is set to NULL.
 void status_page_set_wait(StatusPage *page, const char *what, int stage);
-// Counts progress inside an action. Any thread; the functions above and below are for the main thread.
+// Counts progress inside an action. Any thread may call it; only the main thread calls the other functions that change
+// the page.
 void status_page_progress(StatusPage *page);
 // Reports why this rank fails, its exit code, and the time of the error. Later reports are ignored. Returns true if
 // another process prints the report.

@@ -330,7 +330,7 @@ static int say_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
     char most[32], least[32], remaining[48], line[STEP_LINE];
     grid_bytes(figures->stage[totals.fullest].peak_bytes, most);
     grid_bytes(figures->stage[totals.emptiest].peak_bytes, least);
-    // If the line is too long, up to `out` of five fields are left out. The file has them in every step, except the
+    // While the line is too long, one more of five fields is left out. The file has them in every step, except the
     // remaining time.
     for (int out = 0; out == 0 || (!all && out <= MOST_OUT && strlen(line) > GRID_WIDTH); out++) {
         line[0] = '\0';

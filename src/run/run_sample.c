@@ -36,7 +36,7 @@ typedef struct Sampler {
 } Sampler;
 
 // Opens the tokenizer and encodes the prompt (NULL: sample.prompt). Puts the token that begins every document before it
-// (sample.begin), since models are trained on texts after it. *before: 1 if it was put there, else 0.
+// (sample.begin), since models are trained on texts that follow it. *before: 1 if it was put there, else 0.
 static int read_prompt_(Tokenizer *tokenizer, const Config *config, const char *prompt, Tokens *tokens, int64_t *before,
                         Error *err) {
     char name[CONFIG_TEXT + 32] = "--generate", where[CONFIG_TEXT];

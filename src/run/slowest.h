@@ -32,7 +32,7 @@ typedef struct Slowest {
     double *sum, *sorted; // [ranks]
 } Slowest;
 
-// Creates the state for `ranks` ranks. The caller sets `peers` and `planned`, which are 0.
+// Creates the state for `ranks` ranks. The caller sets `peers` and `planned`, which are 0 so far.
 Slowest *slowest_create(int ranks);
 void slowest_destroy(Slowest *slowest);
 

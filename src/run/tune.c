@@ -80,7 +80,7 @@ int run_read_products(Run *run, Error *err) {
     if (note[0] == '\0')
         snprintf(note, sizeof note,
                  "hardware.products_file %s does not match the GPUs of all ranks: the library's first suggestions are "
-                 "used",
+                 "used; run --tune again",
                  path);
     log_line(&run->all, "%s", note);
     return 0;

@@ -1,7 +1,7 @@
-// Runs a simulation without a clock. If a stage moves bundles only to its own host, and shares no more than its
-// messages, the times of its actions follow from those of its messages. So each stage runs as far as its messages are
-// known, in any order. Only messages that share a network card need a clock: all stages run as far as they can before
-// the next of them leaves or arrives, so none that leaves earlier is missing.
+// Runs a simulation without a clock. If every stage moves bundles only to its own host, and stages share resources only
+// for their messages, the times of a stage's actions follow from those of its messages. So the stages run in any order,
+// each as far as its messages are known. Only messages that share a network card need a clock: before the next of them
+// leaves or arrives, all stages run as far as they can, so no message that leaves earlier is missed.
 #include "simulate_run.h"
 
 #include "base/alloc.h"

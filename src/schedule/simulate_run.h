@@ -1,5 +1,5 @@
-// The state of a simulation (simulate.c), and what its two ways to run it share: with a clock (simulate.c) and ahead of
-// it (simulate_ahead.c).
+// The state of a simulation, and what its two ways to run share: with a clock (simulate.c) and ahead of it
+// (simulate_ahead.c).
 #pragma once
 
 #include "simulate.h"

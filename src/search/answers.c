@@ -16,7 +16,7 @@
 
 // ---------------------------------------------------------------- limits that exclude a better layout
 
-// Returns whether misfit a is looked at before b: it lacks less memory, or as much and has `all` set, or comes first.
+// Returns whether misfit a is examined before b: it lacks less memory, or as much and has `all` set, or comes first.
 static bool misfit_before_(const void *misfits, int64_t a, int64_t b) {
     const Candidate *one = (const Candidate *)misfits + a, *other = (const Candidate *)misfits + b;
     if (one->forecast.lacks != other->forecast.lacks) return one->forecast.lacks < other->forecast.lacks;

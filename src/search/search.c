@@ -314,7 +314,7 @@ static Forecast try_(void *argument, const RunLayout *layout, const Forecast *ke
     bool new_key = kept == NULL || !kept->fits; // the ten best have no list with evictions that fits without them
     unsigned way = 1U << pays_way(layout);
     // Neither recomputed layers nor evictions shorten a step, and of equal steps one is enough. With the other
-    // placement messages may be faster.
+    // placement, messages may be faster.
     bool placed = layout->placement == list->layout.placement;
     Forecast unmoved = {.layout = *layout, .time.step = trial->unmoved};
     double least = placed                             ? planner_compared(&unmoved) * (1 + 1e-12)
@@ -341,7 +341,7 @@ static Forecast try_(void *argument, const RunLayout *layout, const Forecast *ke
         outcome->status = planner_forecast_fitting(planner, trial->config, worth, forecast, &outcome->err);
     if (outcome->status != 0) return none;
     forecast->layout = *layout;
-    // A step's critical path may have all waits of all stages for transfers, at most p times those of one stage.
+    // A step's critical path may include all stages' waits for transfers, at most p times the longest waits of a stage.
     if (forecast->time.known && !recomputes && placed)
         trial->unmoved = fmax(trial->unmoved, forecast->time.step - layout->pipeline * forecast->time.exposed);
     if (layout_evicts(layout)) {

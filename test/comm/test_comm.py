@@ -55,7 +55,7 @@ def test_every_rank_has_every_block(where, count, ranks):
     assert (done.returncode, done.stdout) == (0, "held: every rank has every rank's block\n"), done.stderr
 
 
-# Preloaded, it lets a query of rank 1 for the messages of a collective fail.
+# Preloaded, it makes a query of rank 1 for the messages of a collective fail.
 FAILS = r"""
 #include <mpi.h>
 int MPI_Testall(int count, MPI_Request requests[], int *done, MPI_Status statuses[]) {

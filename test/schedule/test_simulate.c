@@ -326,9 +326,9 @@ static double difference_of(const Schedule *schedule, const Timeline *a, const T
     return most;
 }
 
-// Simulates a schedule with and without a clock, which shared cores need; a million of them slow nothing down. All
-// durations differ, so that rounding cannot decide who is first. Adds to the counts of schedules whose evictions or
-// shared network card, which two messages fill, delay compute.
+// Simulates a schedule without a clock and with one. Sharing cores takes a clock; a million cores are too many to slow
+// anything down. All durations differ, so that rounding cannot decide who is first. Two messages fill the shared
+// network card. Counts the schedules in which evictions (*moving) or the card (*sharing) delay compute.
 static void run_ahead(const Schedule *schedule, bool queue_first, int *moving, int *sharing) {
     double each[4][2 * MOST_STAGES], edge[MOST_STAGES], last[MOST_STAGES], transfer[MOST_STAGES], capacity[] = {2, 1e6};
     int card[MOST_STAGES] = {0}, cores[MOST_STAGES];

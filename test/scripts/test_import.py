@@ -271,7 +271,7 @@ OTHERS = {
     "a.yaml": ("model: {}", "megatron", "is YAML; say nemo, bridge or nanotron"),
     "c.yml": ("model: {}", "megatron", "is YAML; say nemo, bridge or nanotron"),
     "a.toml": ("[model]", "nemo", "is TOML; say torchtitan"),
-    "b.toml": ("[model]\nname = 'llama3'", "torchtitan", "names no model.flavor, so no sizes (llama3 8B, "),
+    "b.toml": ("[model]\nname = 'llama3'", "torchtitan", "names no model.flavor: sizes are not known (llama3 8B, "),
     "a.sh": ("torchrun x.py", "nanotron", "is a launch script; give the file that it names"),
     "a.json": ("{}", "megatron", "a model's config.json is planned with -c"),
     "b.sh": ("torchrun x.py --config-name=g model.num_layers=8", "megatron", "model.num_layers=8: is a word of NeMo"),

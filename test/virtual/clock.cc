@@ -45,7 +45,7 @@ const Cost &cost() { return figures()->cost; }
 
 // --- hosts
 
-// Returns the gathering; NULL: nobody has called it. make: an unused one in its place.
+// Returns the gathering. If nobody has called it, returns NULL or, with `make`, an unused one (NULL: none is left).
 Gathering *find_gathering(uint64_t channel, uint64_t number, bool make = false) {
     auto &bucket = timeline()->gatherings[(channel + number) % BUCKETS];
     for (Gathering &g : bucket)
@@ -236,7 +236,7 @@ bool pause_program() {
 void gathering_called(uint64_t channel, uint64_t number, int ranks, int hops) {
     ClockLock lock;
     Gathering *g = find_gathering(channel, number, true);
-    if (g == nullptr) defect("too many messages of hosts are under way");
+    if (g == nullptr) defect("too many messages between hosts are in progress");
     if (!g->used) *g = {true, channel, number, ranks, 0, 0, 0, hops * cost().latency};
     g->called++;
     g->latest = timeline()->now;

@@ -20,8 +20,8 @@ double mark_time(int mark); // of a mark that has passed
 void line_add(int line, const Step &step); // a stream's next step; `line` is the stream's context
 bool line_idle(int line);                  // like mark_passed, for all steps of the stream
 
-// Lets the host wait, in virtual time, until done() is true. It is checked again when something has come that it asked
-// for, and whenever another host rings the bell.
+// Makes the host wait, in virtual time, until done() is true. done() is called again when something that it watches has
+// come, and whenever another host rings the bell.
 void clock_wait(const std::function<bool()> &done, const std::string &what);
 
 // Returns the seconds of one launch, from the memory that some of its blocks touch (traffic.cc).

@@ -94,8 +94,8 @@ struct Part : NcclCall {
     cudaStream_t stream;
     int root = -1;
     bool grouped = false; // a message of an exchange
-    int post = -1;        // where it is posted
-    bool read = false;    // the inputs of all ranks
+    int post = -1;        // index of its post
+    bool read = false;    // has read the inputs of all ranks
     std::vector<char> result = {};
 };
 
@@ -182,8 +182,8 @@ Outcome receive(Part &p, const Access &access) {
     int host = found.process * CONTEXTS + HOST;
     uint32_t made = job()->clocks[at].get(host), known = access.clock->get(host);
     if (!p.grouped && p.sequence > 0 && made > known + LAST_CALLS) // the first message connects
-        defect("%s was queued before its sender had announced the message: %u calls of the sender's lie between, and "
-               "so long the receive holds multiprocessors",
+        defect("%s was queued before its sender had announced the message: %u calls of the sender lie between, and "
+               "during them the receive holds multiprocessors",
                describe(p).c_str(), made - known);
     join_post(p, at);
     touch(access, p.out, bytes, true);

@@ -76,7 +76,7 @@ struct Flow {
     double start, bytes;
 };
 
-// A message of the hosts, which one calls and one awaits, or a collective of theirs.
+// A message between hosts, which one host calls and the other awaits, or a collective of hosts.
 struct Gathering {
     bool used;
     uint64_t channel, number;

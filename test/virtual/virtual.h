@@ -114,7 +114,7 @@ struct SharedClock {
     }
 };
 
-// One end of a message, or one rank's part of a collective: a call of NCCL's as its communicator sees it.
+// One end of a message, or one rank's part of a collective: an NCCL call as its communicator sees it.
 struct NcclCall {
     int comm, kind, source, target; // target -1: a collective, of which source is the rank
     uint64_t sequence;
@@ -126,7 +126,7 @@ struct NcclCall {
     }
 };
 
-// A call that a rank's device has reached, for the devices of the other ranks.
+// A call that a rank's device has reached, posted for the devices of the other ranks.
 struct Post : NcclCall {
     bool used, taken; // taken: the message was received, or the rank has read all inputs
     int process;
@@ -296,7 +296,7 @@ inline void put_number(void *memory, int64_t index, cudaDataType_t type, double 
 // blocks, which run on the multiprocessors that other kernels leave free. OWNS: by blocks that keep theirs to the end.
 enum Sharing { SHARING_NONE, SHARING_SPREAD, SHARING_OWNS };
 
-// A call of NCCL's as a step of a stream.
+// An NCCL call as a step of a stream.
 struct Encounter : NcclCall {
     int size;      // ranks of the communicator; a message is met by two
     int64_t bytes; // of the message, or of the collective's full buffer
@@ -308,7 +308,7 @@ struct Encounter : NcclCall {
 
 enum StepKind { STEP_WORK, STEP_RECORD, STEP_WAIT, STEP_MEET, STEP_RAISE, STEP_AWAIT };
 
-// What an operation is in a dry run.
+// An operation in a dry run.
 struct Step {
     StepKind kind = STEP_WORK;
     double seconds = 0;
