@@ -162,7 +162,7 @@ static int check_decay_(Config *config, Error *err) {
     bool given = train->decay_steps > 0, shaped = train->decay_shape != DECAY_LINEAR;
     const Refusal rows[] = {
         {train->schedule != LR_WSD && (given || shaped), given ? "train.decay_steps" : "train.decay_shape",
-         "applies to train.schedule wsd; use wsd, or remove the key"},
+         "applies only to train.schedule wsd; use wsd, or remove the key"},
         {given && train->decay_steps > train->steps - train->warmup_steps, "train.decay_steps",
          "exceeds the steps after the warm-up; use fewer, or auto"},
     };
