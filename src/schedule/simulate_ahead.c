@@ -71,12 +71,11 @@ static bool move_(SimRun *run, int s) {
     return true;
 }
 
-// Runs the transfers that end by `now`, or start before `now`, so that an action that starts then is first to get a
-// slot.
-static void move_until_(SimRun *run, int s, double now) {
+// Runs the transfers that end by `now`, or start before `now`; with `first`, also those that start at `now`, and so
+// before an action that starts then.
+static void move_until_(SimRun *run, int s, double now, bool first) {
     const SimStage *stage = &run->stages[s];
-    while (stage->transferring ? stage->transferred <= now
-                               : stage->since < now || (run->costs->queue_first && stage->since == now))
+    while (stage->transferring ? stage->transferred <= now : stage->since < now || (first && stage->since == now))
         if (!move_(run, s)) return;
 }
 
@@ -95,17 +94,17 @@ static void advance_(SimRun *run, int s) {
         if (out != NULL && out->from != out->to && out->made >= buffers)
             ready = max_double(ready, out->arrived_at[(out->made - buffers) & mask]);
         // Waits for a slot or a load.
-        move_until_(run, s, start = ready);
+        move_until_(run, s, start = ready, run->costs->queue_first);
         while (forward ? stage->own == run->schedule->stage[s].own_slots : stage->queue < stage->loaded) {
             if (!move_(run, s)) return;
-            move_until_(run, s, start = max_double(start, stage->since));
+            move_until_(run, s, start = max_double(start, stage->since), run->costs->queue_first);
         }
         *(forward ? &line->wait_slot : &line->wait_load) += start - ready;
         if (forward) line->own_peak = max_int(line->own_peak, ++stage->own);
         run->beyond |= simrun_is_beyond(run, stage, start, stage->left);
         stage->left -= stage->duration;
         double end = stage->computed = start + stage->duration;
-        move_until_(run, s, end);
+        move_until_(run, s, end, false);
         stage->own -= action_frees(stage->kind, run->schedule->forward_only);
         stage->since = end;
         line->busy += end - start;

@@ -164,6 +164,17 @@ TEST(a_transfer_runs_beside_compute_and_compute_waits_where_it_must) {
     assert_int_equal(timeline->stage[0].own_peak, 2);
 }
 
+// L1 and B0 end at the same instant, at which L2 starts. B0 has freed its slot then.
+TEST(a_load_that_starts_as_a_backward_ends_may_take_its_slot) {
+    AutoSchedule *schedule = parsed("# schedule bpipe  stages 1  microbatches 4  slots 4\n"
+                                    "stage 0: F0 F1 E1>h F2 E2>h F3 L1<h L2<h B0 B1 B2 B3\n");
+    for (int first = 0; first < 2; first++) {
+        AutoTimeline *timeline = run(schedule, (Times){4, 2, 2, 0, first});
+        assert_near(timeline->stage[0].times[7].begin, timeline->stage[0].times[8].end);
+        assert_int_equal(timeline->stage[0].own_peak, 3);
+    }
+}
+
 // E0 is queued behind E2, which waits for A2. Until then the gradient and the bundle of microbatch 0 are both here.
 TEST(a_backward_waits_for_its_load_even_if_the_eviction_has_not_started) {
     AutoSchedule *schedule = parsed("# schedule a  stages 2  microbatches 3  slots 4\n"
