@@ -342,7 +342,9 @@ static Forecast try_(void *argument, const RunLayout *layout, const Forecast *ke
     if (outcome->status != 0) return none;
     forecast->layout = *layout;
     // A step's critical path may include all stages' waits for transfers, at most p times the longest waits of a stage.
-    if (forecast->time.known && !recomputes && placed)
+    // Transfers to a partner may also delay messages, and products leave multiprocessors to them (counted_moves).
+    bool partner = layout_evicts(layout) && layout->evict_to == EVICT_TO_PEER;
+    if (forecast->time.known && !recomputes && placed && !partner)
         trial->unmoved = fmax(trial->unmoved, forecast->time.step - layout->pipeline * forecast->time.exposed);
     if (layout_evicts(layout)) {
         forecast->layout.slots = forecast->slots;

@@ -34,8 +34,11 @@ static World *open_world(const char *path, int64_t gpus, const char *overrides) 
     world->base.hardware.profile[0] = '\0';
     // These keys stay open unless a case fixes them.
     const char *open[] = {"parallel.pipeline", "parallel.tensor", "parallel.data", "parallel.context"};
-    for (int i = 0; i < 4; i++) world->base.place[config_find(open[i]) - config_keys] = CONFIG_DEFAULT;
+    for (int i = 0; i < 4; i++)
+        if (longer || strstr(overrides, open[i]) == NULL)
+            world->base.place[config_find(open[i]) - config_keys] = CONFIG_DEFAULT;
     world->ranks = world->base;
+    world->ranks.parallel.pipeline = world->ranks.parallel.tensor = 1;
     world->ranks.parallel.data = gpus;
     world->ranks.parallel.context = 1;
     const Model *model = model_of(&world->base);
@@ -82,6 +85,11 @@ static const struct Case {
     {"configs/llama65b.yaml", "model.layers=8 train.global_batch=16 hardware.gpus_per_node=2 hardware.network_gb_s=2",
      4},
     {"configs/gpt3_96b.yaml", "model.layers=8 train.global_batch=8 hardware.gpus_per_node=2 hardware.network_gb_s=2",
+     4},
+    // Bundles for partners on the other node slow products down; those for the host do not.
+    {"configs/llama65b.yaml",
+     "parallel.pipeline=4 parallel.tensor=1 model.layers=8 train.global_batch=12 hardware.gpu=h100 "
+     "hardware.gpus_per_node=2 hardware.network_gb_s=200 hardware.host_gb_s=400 hardware.memory_gib=56",
      4},
 };
 
