@@ -311,15 +311,13 @@ static Forecast try_(void *argument, const RunLayout *layout, const Forecast *ke
     const Node *list = trial->list;
     const Planner *planner = search->space->planner;
     bool trade = layout->recompute < RECOMPUTE_EVICTING, recomputes = layout->recompute != list->layout.recompute;
-    bool new_key = kept == NULL || !kept->fits; // the ten best have no list with evictions that fits without them
     unsigned way = 1U << pays_way(layout);
     // Neither recomputed layers nor evictions shorten a step, and of equal steps one is enough. With the other
     // placement, messages may be faster.
     bool placed = layout->placement == list->layout.placement;
+    bool new_key = kept == NULL || !kept->fits || !placed; // with evictions, a list that fits without them is no faster
     Forecast unmoved = {.layout = *layout, .time.step = trial->unmoved};
-    double least = placed                             ? planner_compared(&unmoved) * (1 + 1e-12)
-                   : kept != NULL && kept->time.known ? kept->time.step
-                                                      : 0;
+    double least = placed ? planner_compared(&unmoved) * (1 + 1e-12) : 0;
     double bound = fmax(list->bound, least / BOUND_SLACK);
     int64_t least_bytes = recomputes ? -1 : list->least_bytes;
     // A stage needs as many slots as without evictions, or as many as the layout has.

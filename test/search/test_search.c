@@ -91,6 +91,11 @@ static const struct Case {
      "parallel.pipeline=4 parallel.tensor=1 model.layers=8 train.global_batch=12 hardware.gpu=h100 "
      "hardware.gpus_per_node=2 hardware.network_gb_s=200 hardware.host_gb_s=400 hardware.memory_gib=56",
      4},
+    // With partners on one node, evictions are faster than no evictions with neighbours on one node.
+    {"configs/llama65b.yaml",
+     "parallel.tensor=1 model.layers=8 train.global_batch=12 hardware.gpu=h100 hardware.gpus_per_node=2 "
+     "hardware.network_gb_s=200 hardware.host_gb_s=400 hardware.memory_gib=44",
+     8},
 };
 
 // Under a sanitizer, only every third case runs.
