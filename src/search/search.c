@@ -323,7 +323,12 @@ static Forecast try_(void *argument, const RunLayout *layout, const Forecast *ke
     // A stage needs as many slots as without evictions, or as many as the layout has.
     if (kept != NULL && kept->possible && layout->slots > 0 && !recomputes)
         least_bytes = max_i64(least_bytes, kept->peak_bytes - (kept->slots - layout->slots) * kept->slot_bytes);
-    if (outcome->status != 0 || bound > worth_(search, layout, way, &outcome->found, least_bytes, new_key)) return none;
+    if (outcome->status != 0) return none;
+    if (bound > worth_(search, layout, way, &outcome->found, least_bytes, new_key)) {
+        // With recomputed layers, evictions may take less memory than the front has.
+        bool smaller = layout_evicts(layout) && bound <= worth_(search, layout, way, &outcome->found, -1, new_key);
+        return (Forecast){.possible = smaller};
+    }
     if (!space_set(search->space, layout, trial->config)) return none;
     outcome->evaluated++;
     if (recomputes) bound = fmax(bound, recomputing_bound_(trial));
