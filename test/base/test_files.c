@@ -145,7 +145,7 @@ TEST(a_link_is_replaced_and_not_the_file_that_it_names) {
 TEST(what_cannot_be_replaced_says_why) {
     assert_int_equal(mkdir(test_path("report.json.new"), 0700), 0);
     assert_int_equal(file_replace(test_path("report.json"), "new", 3), -1);
-    assert_int_equal(errno, EISDIR); // not EEXIST: nobody sees a file report.json
+    assert_int_equal(errno, EISDIR); // not EEXIST, since report.json does not exist
 }
 
 TEST(links_that_go_in_a_circle_end) {

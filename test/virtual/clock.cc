@@ -45,7 +45,7 @@ const Cost &cost() { return figures()->cost; }
 
 // --- hosts
 
-// Returns the gathering. If nobody has called it, returns NULL or, with `make`, an unused one (NULL: none is left).
+// Returns the gathering. If no rank has called it, returns NULL or, with `make`, an unused one (NULL: none is left).
 Gathering *find_gathering(uint64_t channel, uint64_t number, bool make = false) {
     auto &bucket = timeline()->gatherings[(channel + number) % BUCKETS];
     for (Gathering &g : bucket)
