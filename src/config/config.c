@@ -186,6 +186,36 @@ int64_t config_split_ffn(const ModelConfig *model) {
     return greatest_common_divisor(ffn, model->shared_ffn);
 }
 
+const char *config_why_whole(const Config *config) {
+    if (config_replicas(config) == 1) return "one data rank has nothing to shard; use data 2 or more, or off";
+    if (config->parallel.pipeline > 1)
+        return "a pipeline stage completes its gradients only at the last microbatch, so its layers cannot share "
+               "gradient memory; use pipeline 1, or off";
+    if (config_microbatches(config) > 1)
+        return "gradients are summed over microbatches before data ranks, which needs memory for all of them; use one "
+               "microbatch a step (micro_batch = global_batch / data), or off";
+    if (config_slices(config) > 1)
+        return "gradients are summed over slices before data ranks, which needs memory for all layers' gradients; use "
+               "schedule.slices 1, or off";
+    if (config->schedule.split_backward == SPLIT_ON || config_schedule_kind(config)->splits ||
+        config->schedule.file[0] != '\0')
+        return "split backwards compute weight gradients only after the input gradients of all layers; "
+               "use a schedule without split backwards such as 1f1b, or off";
+    if (config->model.experts > 0)
+        return "experts' gradients are summed over a different set of ranks than other gradients; use off";
+    return NULL;
+}
+
+// Returns whether data ranks shard gradients. With auto they do so if sharding works, and if the gradients of 2 layers
+// and 1 shard of every layer need less memory than the gradients of all layers.
+bool config_shards_gradients(const Config *config) {
+    int64_t layers = config->model.layers, shards = config_replicas(config);
+    bool saves = (layers - 2) * shards > layers;
+    bool wanted =
+        config->parallel.shard_gradients == SHARD_ON || (config->parallel.shard_gradients == SHARD_AUTO && saves);
+    return wanted && config_why_whole(config) == NULL;
+}
+
 int64_t config_active_parameters(const ModelConfig *m, int64_t parameters) {
     return parameters -
            (m->layers - m->dense_layers) * (m->experts - m->experts_per_token) * 3 * m->hidden * m->expert_ffn;

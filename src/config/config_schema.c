@@ -404,26 +404,6 @@ const char *config_blame(const Config *config, const char *first, const char *se
     return overridden && config_line(config, first) != CONFIG_OVERRIDE ? second : first;
 }
 
-int config_refuse_rows(const Config *config, const Refusal *rows, size_t count, const char *other, Error *err) {
-    for (size_t i = 0; i < count; i++) {
-        const char *key = rows[i].key, *blamed = other != NULL ? config_blame(config, key, other) : key;
-        if (rows[i].wrong)
-            return blamed == key ? config_error(config, key, err, "%s", rows[i].why)
-                                 : config_error(config, blamed, err, "%s: %s", key, rows[i].why);
-    }
-    return 0;
-}
-
-void config_first_divisors(int64_t n, char *out, size_t size) {
-    int found = 0;
-    out[0] = '\0';
-    for (int64_t i = 1; i <= n && found < 5; i++) {
-        if (n % i != 0) continue;
-        if (++found == 5) text_add(out, size, ", ...");
-        else text_add(out, size, "%s%lld", found > 1 ? ", " : "", (long long)i);
-    }
-}
-
 bool config_lacks(const Config *config, const ConfigKey *key) {
     return key->def == NULL && config->place[key - config_keys] == CONFIG_DEFAULT;
 }

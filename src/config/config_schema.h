@@ -66,8 +66,6 @@ bool config_is_null(ConfigScalar scalar); // an empty value, or YAML's null
 // Sets a field after checking type and bounds. config->place must hold the key's place already, because errors name it.
 int config_set(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err);
 int config_set_default(Config *config, const ConfigKey *key, Error *err);
-// Reads the experts' `spread` from the metrics file of a run: the mean over the steps in its last 16 MiB. -1 with err.
-int config_read_spread(const char *path, double *spread, Error *err);
 // Returns whether the key has its default value, even if it was given: a configuration written as JSON gives every key.
 bool config_at_default(const Config *config, const char *name);
 
@@ -90,30 +88,11 @@ int config_refuse(const Config *config, const ConfigKey *key, const char *what, 
 int config_read_file(Config *config, Error *err);
 int config_read_override(Config *config, const char *override, Error *err);
 
-// Adds an entry for step 1 to the batch ramp if it lacks one; sets train.global_batch to its largest batch.
-int config_resolve_ramp(Config *config, Error *err);
-
 // Returns which of two conflicting keys to blame: `second` if only that key was set with -o, else `first`.
 const char *config_blame(const Config *config, const char *first, const char *second);
 #define config_clash(config, first, second, ...) config_error(config, config_blame(config, first, second), __VA_ARGS__)
-// A combination of keys that cannot work: the key to blame, and why with the remedy.
-typedef struct Refusal {
-    bool wrong;
-    const char *key, *why;
-} Refusal;
-// Refuses the first row that is wrong, if any. Blames `other`, and names the row's key, if only `other` was set with
-// -o; other NULL: always blames the row's key.
-int config_refuse_rows(const Config *config, const Refusal *rows, size_t count, const char *other, Error *err);
-// Refuses the first of several keys, separated by blanks, that does not have its default value.
-int config_refuse_given(const Config *config, const char *keys, const char *why, Error *err);
-// Writes the first divisors of n as "1, 2, 4, 8, ...".
-void config_first_divisors(int64_t n, char *out, size_t size);
-
-// Checks a mixture of experts, and refuses features that it does not support. In dense models, refuses the keys of
-// experts. Resolves model.expert_ffn auto.
-int config_check_experts(Config *config, Error *err);
-// Checks latent attention, and refuses features that it does not support. Resolves model.head_dim.
-int config_check_latent(Config *config, Error *err);
+// Returns why gradients cannot be sharded over data ranks, with the remedy; NULL if they can be.
+const char *config_why_whole(const Config *config);
 
 // Resolves each `auto` that depends only on the configuration, and refuses combinations that cannot work.
 int config_check(Config *config, Error *err);

@@ -1,6 +1,8 @@
 // Sets one field of Config from one scalar. Defines the syntax of integers, numbers and words, and the errors.
 #include "config_schema.h"
-#include "base/log.h"
+#include "base/alloc.h"
+#include "base/files.h"
+#include "base/json.h"
 #include "hints.h"
 
 #include <ctype.h>
@@ -10,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 enum { MAX_SHOWN = 60 };
 
@@ -83,11 +86,43 @@ void config_set_whole(const ConfigKey *key, void *field, int64_t value) {
     if (key->size == 8) *(int64_t *)field = value;
 }
 
+// Reads from the metrics file of a run how unevenly its experts were chosen: the mean of `spread` over the steps in its
+// last 16 MiB. -1 with err.
+static int read_spread_(const char *path, double *spread, Error *err) {
+    enum { LATEST = 16 << 20 };
+    int64_t bytes, steps = 0;
+    int fd = file_open(path, &bytes, err);
+    if (fd < 0) return -1;
+    // 1. the end of the file, from its first complete line
+    int64_t length = bytes < LATEST ? bytes : LATEST;
+    char *text = xmalloc((size_t)length + 1);
+    int status = file_read(fd, path, bytes - length, text, length, err);
+    close(fd);
+    text[status == 0 ? length : 0] = '\0';
+    const char *cut = length < bytes ? strchr(text, '\n') : NULL, *line = cut != NULL ? cut + 1 : text;
+    // 2. the figure of every step; a run that writes at this moment may not have ended its last line
+    double sum = 0;
+    for (const char *end; status == 0 && (end = strchr(line, '\n')) != NULL; line = end + 1) {
+        Json json;
+        status = json_parse(&json, line, end - line, path, NULL);
+        if (status == 0 && json.root->type != JSON_OBJECT) status = -1;
+        const JsonValue *found = status == 0 ? json_find(json_find(json.root, "experts"), "spread") : NULL;
+        if (found != NULL && found->type == JSON_NUMBER) sum += found->number, steps++;
+        if (status != 0) error_set(err, EXIT_USAGE, "%s is not the log.metrics file of a run", path);
+        json_free(&json);
+    }
+    free(text);
+    if (status != 0) return -1;
+    if (steps == 0) return error_set(err, EXIT_USAGE, "%s has no step of a model with experts", path);
+    *spread = fmax(sum / (double)steps, 1e-6); // 0 means auto
+    return 0;
+}
+
 static int set_number_(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
     double value = 0;
     if (key->flags & KEY_OF_RUN && scalar.text[strspn(scalar.text, DECIMAL)] != '\0') {
         Error unread = {0};
-        if (config_read_spread(scalar.text, &value, &unread) != 0) return config_refuse(config, key, unread.text, err);
+        if (read_spread_(scalar.text, &value, &unread) != 0) return config_refuse(config, key, unread.text, err);
     } else if (read_decimal_(config, key, scalar, scalar.length, &value, err) != 0) {
         return -1;
     }
@@ -229,13 +264,6 @@ bool config_at_default(const Config *config, const char *name) {
     Error err = {0};
     config_set_default(&plain, key, &err);
     return memcmp((const char *)config + key->offset, (const char *)&plain + key->offset, key->size) == 0;
-}
-
-int config_refuse_given(const Config *config, const char *keys, const char *why, Error *err) {
-    char key[64];
-    for (const char *at = keys; sscanf(at, "%63s", key) == 1; at = strstr(at, key) + strlen(key))
-        if (!config_at_default(config, key)) return config_error(config, key, err, "%s", why);
-    return 0;
 }
 
 int config_list_begin(Config *config, const ConfigKey *key, Error *err) {

@@ -6,6 +6,7 @@
 #include "gpus.h"
 #include "hf_model.h"
 #include "base/alloc.h"
+#include "base/units.h"
 #include "hints.h"
 
 #include <errno.h>
@@ -363,6 +364,33 @@ static void fill_from_gpu_(Config *config) {
     }
 }
 
+// Adds an entry for step 1 to the batch ramp if it lacks one; sets train.global_batch to its largest batch.
+static int resolve_ramp_(Config *config, Error *err) {
+    TrainConfig *train = &config->train;
+    BatchRamp *ramp = train->batch_ramp;
+    if (train->ramp_count == 0) return 0;
+    if (config->schedule.file[0] != '\0')
+        return config_clash(
+            config, "train.batch_ramp", "schedule.file", err,
+            "a schedule from a file has a fixed number of microbatches; remove schedule.file, or the ramp");
+    for (int64_t i = 1; i < train->ramp_count; i++)
+        if (ramp[i].step <= ramp[i - 1].step)
+            return config_error(config, "train.batch_ramp", err, "step %lld follows step %lld; use increasing steps",
+                                (long long)ramp[i].step, (long long)ramp[i - 1].step);
+    if (ramp[0].step > 1) {
+        if (train->ramp_count == CONFIG_MAX_RAMP)
+            return config_error(config, "train.batch_ramp", err,
+                                "has the maximum of %d entries, but none for step 1; let it begin with [1, ...]",
+                                CONFIG_MAX_RAMP);
+        memmove(ramp + 1, ramp, (size_t)train->ramp_count++ * sizeof *ramp);
+        ramp[0] = (BatchRamp){1, train->global_batch};
+    }
+    train->global_batch = 1;
+    for (int64_t i = 0; i < train->ramp_count; i++)
+        train->global_batch = max_i64(ramp[i].global_batch, train->global_batch);
+    return 0;
+}
+
 int config_load_unchecked(Config *config, const char *path, const char *const *overrides, int override_count,
                           Error *err) {
     memset(config, 0, sizeof *config);
@@ -381,7 +409,7 @@ int config_load_unchecked(Config *config, const char *path, const char *const *o
                          "model.seq_len=%lld or less, or remove sliding_window from a copy of the file",
                          config->path, (long long)config->window, (long long)config->window);
     fill_from_gpu_(config);
-    return config_resolve_ramp(config, err);
+    return resolve_ramp_(config, err);
 }
 
 int config_load(Config *config, const char *path, const char *const *overrides, int override_count, Error *err) {

@@ -57,7 +57,7 @@ def tied_apart(keys):
 
 # fmt: off
 MISTAKES = [
-    Mistake(301, "gradients_of_slices_are_sharded", "src/config/config_check.c",
+    Mistake(301, "gradients_of_slices_are_sharded", "src/config/config.c",
             "    if (config_slices(config) > 1)\n        return \"gradients are summed over slices",
             "    if (config_slices(config) > 64)\n        return \"gradients are summed over slices",
             ("bits",), lambda keys: given("parallel.shard_gradients")(keys) and several("schedule.slices")(keys)),
