@@ -1,5 +1,6 @@
 // schedule_check: the proof that a schedule is sound. It does not rely on the functions that make schedules, and shares
-// with them only the placement of chunks and the pairs of stages (schedule_home, schedule_virtual, bpipe_partner).
+// with them only the placement of chunks, the pairs of stages and the numbers of bundles (schedule_home,
+// schedule_virtual, bpipe_partner, schedule_bundle).
 //
 // There are two passes. The first checks every property that follows from the order of a stage's list. The second
 // proves progress, which depends on durations. A schedule can hang exactly if there is a state in which nothing runs
@@ -24,54 +25,48 @@
 #include <stdlib.h>
 #include <string.h>
 
-// One entry of a stage's compute chain or of its transfer queue.
+// One entry of a chain.
 typedef struct ChainEntry {
     Action action;
     int64_t needs; // actions of the stage's other chain that must be complete before this action
 } ChainEntry;
 
-// A virtual stage before or after a chunk, given by stage and chunk. stage -1: the pipeline begins or ends there.
-typedef struct Neighbour {
-    int stage, chunk;
-} Neighbour;
+// A stage's compute or its transfer queue. Chain 2s + COMPUTE and chain 2s + QUEUE belong to stage s.
+typedef struct ActionChain {
+    ChainEntry *entries;
+    int64_t count, done; // listed and completed actions
+} ActionChain;
 
-typedef struct Neighbours {
-    Neighbour before, after;
-} Neighbours;
+enum { COMPUTE, QUEUE, NO_CHAIN = -1 };
 
-typedef struct Chains {
-    ChainEntry *compute;
-    ChainEntry *queue;
-    int64_t computes, transfers; // lengths of `compute` and `queue`
-    int64_t c, q;                // completed actions of `compute` and of `queue`
-    int *forwards, *gradients;   // [chunks] number of F, and of B or I: listed (first pass) or completed (second)
-    int own, lent;               // slots in use, in list order
+typedef struct StageProof {
+    ActionChain chain[2];
+    int *forwards, *gradients, *weights; // [chunks] number of F, of B or I, and of B or W: listed (first pass); number
+                                         // of completed F, and of completed B or I (second pass)
+    int own, lent;                       // slots in use, in list order
     bool evicts;
-} Chains;
+} StageProof;
+
+enum { BUNDLE_HERE = -3, BUNDLE_NOT_YET = -4, BUNDLE_HALF_DONE = -5, BUNDLE_DONE = -6 };
+
+typedef struct Bundle {
+    int64_t load; // queue index of the bundle's last load, plus one; 0: not loaded
+    int home;     // where the stage's bundle is: a stage, SCHEDULE_HOST, or a BUNDLE_ value
+    bool lent;    // the partner's bundle is in a lent slot
+} Bundle;
 
 typedef struct Proof {
     const Schedule *schedule;
-    Chains *chains;   // [stages]
-    Neighbours *near; // [stages*chunks]
-    int *counts;      // storage for `forwards` and `gradients` of all chains
-    int *weights;     // [chunks] B or W of the current stage listed so far
-    int *home; // [chunks*microbatches*slices] where the stage's bundle is: a stage, SCHEDULE_HOST, or a BUNDLE_ value
-    int64_t *load; // [chunks*microbatches*slices] queue index of the bundle's last load, plus one; 0: not loaded
-    bool *lent;    // [chunks*microbatches*slices] true: the partner's bundle is in a lent slot
+    StageProof *stages; // [stages]
+    int *counts;        // storage for the arrays of all stages
+    Bundle *bundles;    // [chunks*microbatches*slices] of the stage whose list is read
     Error *err;
 } Proof;
-
-enum { BUNDLE_HERE = -3, BUNDLE_NOT_YET = -4, BUNDLE_HALF_DONE = -5, BUNDLE_DONE = -6 };
 
 static int check_refuse_(const Proof *proof, int s, Action action, const char *why) {
     char text[ACTION_TEXT];
     return error_set(proof->err, EXIT_USAGE, "schedule %s: stage %d: %s %s", proof->schedule->name, s,
                      action_text(proof->schedule, action, text), why);
-}
-
-static int64_t bundle_(const Proof *proof, Action action) {
-    int64_t microbatch = (int64_t)action.chunk * proof->schedule->microbatches + action.microbatch;
-    return microbatch * proof->schedule->slices + action.slice;
 }
 
 // Returns how many actions of the same kind precede the action on its chunk. Backwards take slices in descending order.
@@ -83,134 +78,128 @@ static int64_t check_turn_(const Proof *proof, Action action) {
 
 static bool check_frees_(ActionKind kind) { return kind == ACTION_BACKWARD || kind == ACTION_WEIGHT; }
 
-// Sets the virtual stages from which an action's input (or gradient) comes, and to which its output goes.
-static void ends_(const Proof *proof, int s, Action action, Neighbour *from, Neighbour *to) {
-    Neighbours near = proof->near[s * proof->schedule->chunks + action.chunk];
-    bool forward = action.kind == ACTION_FORWARD;
-    *from = forward ? near.before : near.after;
-    *to = forward ? near.after : near.before;
+// The virtual stage that makes an action's input (or gradient), or that uses its output; stage -1: there is none.
+typedef struct Neighbour {
+    int stage, chunk;
+} Neighbour;
+
+static Neighbour neighbour_(const Schedule *schedule, int s, Action action, bool uses) {
+    Neighbour found = {-1, 0};
+    int at = schedule_virtual(schedule, s, action.chunk) + ((action.kind == ACTION_FORWARD) == uses ? 1 : -1);
+    if (at >= 0 && at < schedule->stages * schedule->chunks) schedule_home(schedule, at, &found.stage, &found.chunk);
+    return found;
 }
 
-// Proves, for neighbouring virtual stages on the same stage, that the producer of an action's input (or gradient) comes
-// before the action in the list, and that a buffer is free for the action's output.
-static int prove_turn_(const Proof *proof, int s, Action action, const int *done) {
-    Neighbour from, to;
-    ends_(proof, s, action, &from, &to);
-    if (from.stage == s && done[from.chunk] <= check_turn_(proof, action))
-        return check_refuse_(proof, s, action, "comes before the action on the same stage that produces its input");
-    if (to.stage == s && done[to.chunk] <= check_turn_(proof, action) - proof->schedule->edge_buffers)
-        return check_refuse_(proof, s, action,
-                             "needs a free buffer between two chunks of the stage, but all are in use");
-    return 0;
-}
-
-// Proves that F, B, I and W are each in order, that a bundle is on the stage for its B or I, that W comes after its I,
-// and the properties of prove_turn_. B and W add the gradients of the weights, and free the bundle's slot.
-static int prove_compute_(Proof *proof, int s, Action action) {
-    Chains *chains = &proof->chains[s];
+// Proves that F, B, I and W are each in order, that a bundle is on the stage for its B or I, and that W comes after its
+// I. For neighbouring virtual stages on the same stage it also proves that the producer of an action's input (or
+// gradient) comes before the action, and that a buffer is free for its output. B and W add the gradients of the
+// weights, and free the bundle's slot. Returns why the action is refused, or NULL.
+static const char *prove_compute_(Proof *proof, int s, Action action, Bundle *bundle) {
+    StageProof *stage = &proof->stages[s];
     bool forward = action.kind == ACTION_FORWARD, weight = action.kind == ACTION_WEIGHT;
-    int *home = &proof->home[bundle_(proof, action)];
-    int64_t load = forward || weight ? 0 : proof->load[bundle_(proof, action)];
-    if (action.peer != SCHEDULE_NO_PEER)
-        return check_refuse_(proof, s, action, "has a peer; F, B, I and W must have no peer");
+    int64_t load = forward || weight ? 0 : bundle->load, turn = check_turn_(proof, action);
+    if (action.peer != SCHEDULE_NO_PEER) return "has a peer; F, B, I and W must have no peer";
     if (!weight) {
-        int *done = forward ? chains->forwards : chains->gradients;
-        if (check_turn_(proof, action) != done[action.chunk])
-            return check_refuse_(
-                proof, s, action,
-                proof->schedule->slices == 1
-                    ? "is out of order; microbatches go forward and backward in ascending order"
-                    : "is out of order; slices go forward in ascending and backward in descending order");
-        if (!forward && *home == BUNDLE_NOT_YET) return check_refuse_(proof, s, action, "comes before its forward");
-        if (!forward && *home != BUNDLE_HERE)
-            return check_refuse_(proof, s, action, "needs its bundle, which is evicted");
-        if (prove_turn_(proof, s, action, done) != 0) return -1;
+        int *done = forward ? stage->forwards : stage->gradients;
+        if (turn != done[action.chunk])
+            return proof->schedule->slices == 1
+                       ? "is out of order; microbatches go forward and backward in ascending order"
+                       : "is out of order; slices go forward in ascending and backward in descending order";
+        if (!forward && bundle->home == BUNDLE_NOT_YET) return "comes before its forward";
+        if (!forward && bundle->home != BUNDLE_HERE) return "needs its bundle, which is evicted";
+        Neighbour from = neighbour_(proof->schedule, s, action, false);
+        Neighbour to = neighbour_(proof->schedule, s, action, true);
+        if (from.stage == s && done[from.chunk] <= turn)
+            return "comes before the action on the same stage that produces its input";
+        if (to.stage == s && done[to.chunk] <= turn - proof->schedule->edge_buffers)
+            return "needs a free buffer between two chunks of the stage, but all are in use";
         done[action.chunk]++;
-        chains->own += forward;
-        *home = forward ? BUNDLE_HERE : BUNDLE_HALF_DONE;
-    } else if (*home != BUNDLE_HALF_DONE) {
-        return check_refuse_(proof, s, action,
-                             *home == BUNDLE_DONE ? "comes after the complete backward" : "comes before its I");
+        stage->own += forward;
+        bundle->home = forward ? BUNDLE_HERE : BUNDLE_HALF_DONE;
+    } else if (bundle->home != BUNDLE_HALF_DONE) {
+        return bundle->home == BUNDLE_DONE ? "comes after the complete backward" : "comes before its I";
     }
     if (check_frees_(action.kind)) {
-        if (check_turn_(proof, action) != proof->weights[action.chunk])
-            return check_refuse_(proof, s, action,
-                                 "is out of order; weight gradients are summed in ascending order of microbatches");
-        proof->weights[action.chunk]++;
-        *home = BUNDLE_DONE;
-        chains->own--;
+        if (turn != stage->weights[action.chunk])
+            return "is out of order; weight gradients are summed in ascending order of microbatches";
+        stage->weights[action.chunk]++;
+        bundle->home = BUNDLE_DONE;
+        stage->own--;
     }
-    chains->compute[chains->computes++] = (ChainEntry){action, load};
-    return 0;
+    stage->chain[COMPUTE].entries[stage->chain[COMPUTE].count++] = (ChainEntry){action, load};
+    return NULL;
 }
 
-static int prove_transfer_(Proof *proof, int s, Action action) {
-    Chains *chains = &proof->chains[s];
-    int *home = &proof->home[bundle_(proof, action)];
-    bool *lent = &proof->lent[bundle_(proof, action)], accept = action.kind == ACTION_ACCEPT;
+static const char *prove_transfer_(Proof *proof, int s, Action action, Bundle *bundle) {
+    StageProof *stage = &proof->stages[s];
     bool evict = action.kind == ACTION_EVICT, own = evict || action.kind == ACTION_LOAD;
+    bool accept = action.kind == ACTION_ACCEPT;
     bool partner = action.peer >= 0 && action.peer == bpipe_partner(proof->schedule->stages, s);
-    if (!partner && !(own && action.peer == SCHEDULE_HOST))
-        return check_refuse_(proof, s, action, "names a stage that is not its partner, p-1-s");
-    if (proof->schedule->forward_only)
-        return check_refuse_(proof, s, action, "is not allowed in a forward-only schedule");
+    if (!partner && !(own && action.peer == SCHEDULE_HOST)) return "names a stage that is not its partner, p-1-s";
+    if (proof->schedule->forward_only) return "is not allowed in a forward-only schedule";
     if (proof->schedule->placement == PLACEMENT_V && proof->schedule->chunks > 1 && partner)
-        return check_refuse_(proof, s, action, "moves between stages; with placement v, evict to the host");
-    if (evict && *home == BUNDLE_HALF_DONE)
-        return check_refuse_(proof, s, action, "comes after I; evict the bundle before its I");
-    if (evict && *home != BUNDLE_HERE)
-        return check_refuse_(proof, s, action, "evicts a bundle that is not on the stage");
-    if (own && !evict && *home != action.peer)
-        return check_refuse_(proof, s, action, "loads a bundle that was not evicted there");
-    if (accept && *lent) return check_refuse_(proof, s, action, "accepts a bundle that is already on the stage");
-    if (!own && !accept && !*lent) return check_refuse_(proof, s, action, "returns a bundle that is not on the stage");
-    chains->queue[chains->transfers++] = (ChainEntry){action, chains->computes};
+        return "moves between stages; with placement v, evict to the host";
+    if (evict && bundle->home == BUNDLE_HALF_DONE) return "comes after I; evict the bundle before its I";
+    if (evict && bundle->home != BUNDLE_HERE) return "evicts a bundle that is not on the stage";
+    if (own && !evict && bundle->home != action.peer) return "loads a bundle that was not evicted there";
+    if (accept && bundle->lent) return "accepts a bundle that is already on the stage";
+    if (!own && !accept && !bundle->lent) return "returns a bundle that is not on the stage";
+    ActionChain *queue = &stage->chain[QUEUE];
+    queue->entries[queue->count++] = (ChainEntry){action, stage->chain[COMPUTE].count};
     if (own) {
-        *home = evict ? action.peer : BUNDLE_HERE;
-        chains->own += evict ? -1 : 1;
-        chains->evicts |= evict;
-        if (!evict) proof->load[bundle_(proof, action)] = chains->transfers;
+        bundle->home = evict ? action.peer : BUNDLE_HERE;
+        stage->own += evict ? -1 : 1;
+        stage->evicts |= evict;
+        if (!evict) bundle->load = queue->count;
     } else {
-        *lent = accept;
-        chains->lent += accept ? 1 : -1;
+        bundle->lent = accept;
+        stage->lent += accept ? 1 : -1;
     }
-    return 0;
+    return NULL;
 }
 
-static int prove_action_(Proof *proof, int s, Action action) {
-    Chains *chains = &proof->chains[s];
-    const StageSchedule *stage = &proof->schedule->stage[s];
-    bool own = action.kind == ACTION_EVICT || action.kind == ACTION_LOAD;
-    bool transfer = own || action.kind == ACTION_ACCEPT || action.kind == ACTION_RETURN;
-    bool backward = action.kind == ACTION_INPUT || check_frees_(action.kind);
-    bool compute = action.kind == ACTION_FORWARD || backward;
-    if (!transfer && !compute)
-        return error_set(proof->err, EXIT_USAGE, "schedule %s: stage %d: an action of unknown kind %d",
-                         proof->schedule->name, s, (int)action.kind);
-    if (action.microbatch < 0 || action.microbatch >= proof->schedule->microbatches)
-        return check_refuse_(proof, s, action, "names a microbatch that does not exist");
-    if (action.chunk < 0 || action.chunk >= proof->schedule->chunks)
-        return check_refuse_(proof, s, action, "names a chunk that does not exist");
-    if (action.slice < 0 || action.slice >= proof->schedule->slices)
-        return check_refuse_(proof, s, action, "names a slice that does not exist");
-    if (proof->schedule->forward_only && backward)
-        return check_refuse_(proof, s, action, "is not allowed in a forward-only schedule");
-    if ((transfer ? prove_transfer_ : prove_compute_)(proof, s, action) != 0) return -1;
-    if (chains->own > stage->own_slots)
-        return check_refuse_(proof, s, action, "needs an own slot of the stage, but all are in use");
-    if (chains->lent > stage->lent_slots)
-        return check_refuse_(proof, s, action, "needs a lent slot of the stage, but all are in use");
-    if (proof->schedule->forward_only) chains->own = 0;
-    return 0;
-}
-
-static int prove_complete_(const Proof *proof, int s) {
+// Proves an action of a known kind in list order. Returns why it is refused, or NULL.
+static const char *prove_action_(Proof *proof, int s, Action action, bool transfer) {
     const Schedule *schedule = proof->schedule;
-    const Chains *chains = &proof->chains[s];
+    StageProof *stage = &proof->stages[s];
+    if (action.microbatch < 0 || action.microbatch >= schedule->microbatches)
+        return "names a microbatch that does not exist";
+    if (action.chunk < 0 || action.chunk >= schedule->chunks) return "names a chunk that does not exist";
+    if (action.slice < 0 || action.slice >= schedule->slices) return "names a slice that does not exist";
+    if (schedule->forward_only && !transfer && action.kind != ACTION_FORWARD)
+        return "is not allowed in a forward-only schedule";
+    Bundle *bundle = &proof->bundles[schedule_bundle(schedule, action)];
+    const char *why = (transfer ? prove_transfer_ : prove_compute_)(proof, s, action, bundle);
+    if (why != NULL) return why;
+    if (stage->own > schedule->stage[s].own_slots) return "needs an own slot of the stage, but all are in use";
+    if (stage->lent > schedule->stage[s].lent_slots) return "needs a lent slot of the stage, but all are in use";
+    if (schedule->forward_only) stage->own = 0;
+    return NULL;
+}
+
+// Proves order, residency, slots and completeness in list order, and splits the list into its two chains.
+static int prove_stage_(Proof *proof, int s) {
+    const Schedule *schedule = proof->schedule;
+    const StageSchedule *list = &schedule->stage[s];
+    const StageProof *stage = &proof->stages[s];
     int n = schedule->slices, all = schedule->microbatches * n;
+    for (int64_t i = 0; i < (int64_t)schedule->chunks * schedule->microbatches * n; i++)
+        proof->bundles[i] = (Bundle){.home = BUNDLE_NOT_YET};
+    if (list->own_slots < 0 || list->lent_slots < 0 || (int64_t)list->own_slots + list->lent_slots > schedule->slots)
+        return error_set(proof->err, EXIT_USAGE, "schedule %s: stage %d: %d own and %d lent slots; the limit is %d",
+                         schedule->name, s, list->own_slots, list->lent_slots, schedule->slots);
+    for (int64_t i = 0; i < list->count; i++) {
+        Action action = list->actions[i];
+        bool transfer = strchr("EARL", (int)action.kind) != NULL;
+        if (action.kind == 0 || (!transfer && !action_computes(action.kind)))
+            return error_set(proof->err, EXIT_USAGE, "schedule %s: stage %d: an action of unknown kind %d",
+                             schedule->name, s, (int)action.kind);
+        const char *why = prove_action_(proof, s, action, transfer);
+        if (why != NULL) return check_refuse_(proof, s, action, why);
+    }
     ActionKind kinds[] = {ACTION_FORWARD, schedule->split ? ACTION_INPUT : ACTION_BACKWARD, ACTION_WEIGHT};
     for (int c = 0; c < schedule->chunks; c++) {
-        int counts[] = {chains->forwards[c], chains->gradients[c], proof->weights[c]};
+        int counts[] = {stage->forwards[c], stage->gradients[c], stage->weights[c]};
         for (int k = 0; k < (schedule->forward_only ? 1 : 3); k++) {
             int slice = k == 0 ? counts[k] % n : n - 1 - counts[k] % n;
             Action next = {kinds[k], slice, c, SCHEDULE_NO_PEER, counts[k] / n};
@@ -218,26 +207,6 @@ static int prove_complete_(const Proof *proof, int s) {
         }
     }
     return 0;
-}
-
-// Proves order, residency and slots in list order, and splits the list into its two chains.
-static int prove_stage_(Proof *proof, int s) {
-    const Schedule *schedule = proof->schedule;
-    const StageSchedule *stage = &schedule->stage[s];
-    for (int64_t i = 0; i < (int64_t)schedule->chunks * schedule->microbatches * schedule->slices; i++) {
-        proof->home[i] = BUNDLE_NOT_YET;
-        proof->load[i] = 0;
-        proof->lent[i] = false;
-    }
-    memset(proof->weights, 0, (size_t)schedule->chunks * sizeof *proof->weights);
-    if (stage->own_slots < 0 || stage->lent_slots < 0 ||
-        (int64_t)stage->own_slots + stage->lent_slots > schedule->slots) {
-        return error_set(proof->err, EXIT_USAGE, "schedule %s: stage %d: %d own and %d lent slots; the limit is %d",
-                         schedule->name, s, stage->own_slots, stage->lent_slots, schedule->slots);
-    }
-    for (int64_t i = 0; i < stage->count; i++)
-        if (prove_action_(proof, s, stage->actions[i]) != 0) return -1;
-    return prove_complete_(proof, s);
 }
 
 static bool two_sides_(Action a, Action b) {
@@ -248,256 +217,149 @@ static bool two_sides_(Action a, Action b) {
     return (evict || load) && a.microbatch == b.microbatch && a.chunk == b.chunk && a.slice == b.slice;
 }
 
-// Returns the index, from `at` on, of the next transfer with the partner; the queue's length if no transfer is left.
-static int64_t next_paired_(const Chains *chains, int64_t at) {
-    while (at < chains->transfers && chains->queue[at].action.peer == SCHEDULE_HOST) at++;
-    return at;
-}
-
 // Proves that both stages of a pair list the same transfers in the same order.
 static int prove_pair_(const Proof *proof, int s) {
-    const Chains *one = &proof->chains[s], *two = &proof->chains[bpipe_partner(proof->schedule->stages, s)];
+    int partner = bpipe_partner(proof->schedule->stages, s);
+    const ActionChain *one = &proof->stages[s].chain[QUEUE], *two = &proof->stages[partner].chain[QUEUE];
     for (int64_t i = 0, j = 0;; i++, j++) {
-        i = next_paired_(one, i);
-        j = next_paired_(two, j);
-        bool last_one = i == one->transfers, last_two = j == two->transfers;
+        while (i < one->count && one->entries[i].action.peer == SCHEDULE_HOST) i++;
+        while (j < two->count && two->entries[j].action.peer == SCHEDULE_HOST) j++;
+        bool last_one = i == one->count, last_two = j == two->count;
         if (last_one && last_two) return 0;
-        Action action = last_one ? two->queue[j].action : one->queue[i].action;
-        int stage = last_one ? bpipe_partner(proof->schedule->stages, s) : s;
-        if (last_one || last_two || !two_sides_(action, two->queue[j].action))
-            return check_refuse_(proof, stage, action, "has no counterpart at its place in its partner's list");
+        if (!last_one && !last_two && two_sides_(one->entries[i].action, two->entries[j].action)) continue;
+        return check_refuse_(proof, last_one ? partner : s, last_one ? two->entries[j].action : one->entries[i].action,
+                             "has no counterpart at its place in its partner's list");
     }
 }
 
-// ---- the states of one stage ----------------------------------------------------------------------------------------
-
-// One row of states: all (c, q) with the same c.
-typedef struct StateRow {
-    bool *reached; // [transfers+1]
-    int64_t low, high;
-} StateRow;
-
-typedef struct ActionGrid {
-    Proof *proof;
-    int stage;
-    int in_flight; // number of F less the number of B and W among the first c compute actions
-    int *away;     // [transfers+1] own bundles evicted and not yet loaded after the first q transfers
-    StateRow row, next;
-} ActionGrid;
-
-static void row_add_(StateRow *row, int64_t q) {
-    row->reached[q] = true;
-    if (q < row->low) row->low = q;
-    if (q > row->high) row->high = q;
-}
-
-// Visits one reachable state: marks the states that can follow it, and notes the E that a waiting F depends on.
-static int grid_visit_(ActionGrid *grid, int64_t c, int64_t q) {
-    const Chains *chains = &grid->proof->chains[grid->stage];
-    bool full = grid->in_flight - grid->away[q] >= grid->proof->schedule->stage[grid->stage].own_slots;
-    if (q < chains->transfers) {
-        const ChainEntry *head = &chains->queue[q];
-        ActionKind kind = head->action.kind;
-        // Lent slots are taken and freed in queue order, and prove_stage_ has checked that they suffice in this order.
-        // So A and R never wait for a slot.
-        if (kind == ACTION_ACCEPT || kind == ACTION_RETURN) return row_add_(&grid->row, q + 1), 0;
-        bool posted = head->needs <= c;
-        if (posted && kind == ACTION_LOAD && full)
-            return check_refuse_(grid->proof, grid->stage, head->action,
-                                 "can find its slot taken by a forward later in the list");
-        if (posted) row_add_(&grid->row, q + 1);
-    }
-    if (c == chains->computes) return 0;
-    ChainEntry *next = &chains->compute[c];
-    bool forward = next->action.kind == ACTION_FORWARD;
-    // In list order F finds a slot, so a transfer listed before F is still in the queue. After the checks above, the
-    // head of the queue can only be a posted E. F depends on the latest such E of all states.
-    if (forward && full && next->needs < q + 1) next->needs = q + 1;
-    if (forward ? !full : next->needs <= q) row_add_(&grid->next, q);
-    return 0;
-}
-
-static int grid_walk_(ActionGrid *grid) {
-    const Chains *chains = &grid->proof->chains[grid->stage];
-    for (int64_t c = 0; c <= chains->computes; c++) {
-        grid->next.low = INT64_MAX;
-        grid->next.high = -1;
-        for (int64_t q = grid->row.low; q <= grid->row.high; q++) {
-            if (grid->row.reached[q] && grid_visit_(grid, c, q) != 0) return -1;
-            grid->row.reached[q] = false;
-        }
-        if (c == chains->computes) return 0;
-        if (grid->next.high < 0)
-            return check_refuse_(grid->proof, grid->stage, chains->compute[c].action, "can never start");
-        ActionKind kind = chains->compute[c].action.kind;
-        grid->in_flight += (kind == ACTION_FORWARD) - check_frees_(kind);
-        StateRow row = grid->row;
-        grid->row = grid->next;
-        grid->next = row;
-    }
-    return 0;
-}
-
-// Proves one stage's states. A stage without evictions needs no walk: only its compute uses its slots, in list order.
+// Visits all states (c, q) of one stage that its own rules allow, row by row: the q of one c. Notes the E that a
+// waiting F depends on. A stage without evictions needs no walk: only its compute uses its slots, in list order.
 static int prove_states_(Proof *proof, int s) {
-    const Chains *chains = &proof->chains[s];
-    if (!chains->evicts) return 0;
-    size_t size = (size_t)chains->transfers + 1;
-    ActionGrid grid = {.proof = proof, .stage = s};
-    grid.away = xcalloc(size, sizeof *grid.away);
-    grid.row.reached = xcalloc(size, sizeof(bool));
-    grid.next.reached = xcalloc(size, sizeof(bool));
-    for (int64_t q = 0; q < chains->transfers; q++) {
-        ActionKind kind = chains->queue[q].action.kind;
-        grid.away[q + 1] = grid.away[q] + (kind == ACTION_EVICT) - (kind == ACTION_LOAD);
+    const StageProof *stage = &proof->stages[s];
+    const ActionChain *compute = &stage->chain[COMPUTE], *queue = &stage->chain[QUEUE];
+    if (!stage->evicts) return 0;
+    size_t size = (size_t)queue->count + 1;
+    int *away = xcalloc(size, sizeof *away); // own bundles evicted and not yet loaded after the first q transfers
+    bool *both = xcalloc(2 * size, sizeof *both), *row = both, *next = both + size;
+    for (int64_t q = 0; q < queue->count; q++) {
+        ActionKind kind = queue->entries[q].action.kind;
+        away[q + 1] = away[q] + (kind == ACTION_EVICT) - (kind == ACTION_LOAD);
     }
-    grid.row.reached[0] = true;
-    int status = grid_walk_(&grid);
-    free_all(grid.away, grid.row.reached, grid.next.reached);
+    int in_flight = 0, status = 0; // number of F less the number of B and W among the first c compute actions
+    row[0] = true;
+    for (int64_t c = 0, low = 0, high = 0; c <= compute->count && status == 0; c++) {
+        ChainEntry *then = c < compute->count ? &compute->entries[c] : NULL;
+        int64_t first = INT64_MAX, last = -1; // of the next row
+        for (int64_t q = low; q <= high && status == 0; q++) {
+            const ChainEntry *head = q < queue->count ? &queue->entries[q] : NULL;
+            bool full = in_flight - away[q] >= proof->schedule->stage[s].own_slots;
+            if (!row[q]) continue;
+            row[q] = false;
+            // Lent slots are taken and freed in queue order, and prove_stage_ has checked that they suffice in this
+            // order. So A and R never wait for a slot.
+            bool lends = head != NULL && (head->action.kind == ACTION_ACCEPT || head->action.kind == ACTION_RETURN);
+            if (lends || (head != NULL && head->needs <= c)) {
+                if (!lends && head->action.kind == ACTION_LOAD && full)
+                    status =
+                        check_refuse_(proof, s, head->action, "can find its slot taken by a forward later in the list");
+                row[q + 1] = true;
+                high = q + 1 > high ? q + 1 : high;
+            }
+            if (lends || then == NULL) continue;
+            // In list order F finds a slot, so a transfer listed before F is still in the queue. After the checks
+            // above, the head of the queue can only be a posted E. F depends on the latest such E of all states.
+            bool forward = then->action.kind == ACTION_FORWARD;
+            if (forward && full && then->needs < q + 1) then->needs = q + 1;
+            if (forward ? full : then->needs > q) continue;
+            next[q] = true;
+            first = q < first ? q : first;
+            last = q;
+        }
+        if (then == NULL || status != 0) break;
+        if (last < 0) status = check_refuse_(proof, s, then->action, "can never start");
+        in_flight += (then->action.kind == ACTION_FORWARD) - check_frees_(then->action.kind);
+        bool *visited = row;
+        row = next, next = visited;
+        low = first, high = last;
+    }
+    free_all(away, both);
     return status;
 }
 
 // ---- all stages: the chains run as far as they go -------------------------------------------------------------------
 
-// The chain for which an action waits: the compute chain of a stage, or its transfer queue.
-typedef struct Cause {
-    int stage; // -1: the action waits for nothing
-    bool queue;
-} Cause;
-
-// Returns whether a chunk on another stage has not completed its F (or B or I) number i. Returns false for a chunk on
-// stage s, because prove_turn_ has checked the order there.
-static bool neighbour_lacks_(const Proof *proof, int s, Neighbour of, bool forward, int64_t i) {
-    if (of.stage < 0 || of.stage == s) return false;
-    const Chains *chains = &proof->chains[of.stage];
-    return (forward ? chains->forwards : chains->gradients)[of.chunk] <= i;
+static const ChainEntry *front_(const Proof *proof, int at) {
+    const ActionChain *chain = &proof->stages[at / 2].chain[at % 2];
+    return &chain->entries[chain->done];
 }
 
-// Returns the stage that an F, B or I waits for: the producer of its input, or the consumer of an earlier message that
-// occupies the buffer for its output. A message occupies a send buffer until it is in a receive buffer, and the receive
-// buffer until the action that consumes the message is complete.
-static Cause edge_cause_(const Proof *proof, int s, Action action) {
-    bool forward = action.kind == ACTION_FORWARD;
-    Neighbour from, to;
-    ends_(proof, s, action, &from, &to);
-    int64_t turn = check_turn_(proof, action), earlier = turn - 2 * (int64_t)proof->schedule->edge_buffers;
-    if (neighbour_lacks_(proof, s, from, forward, turn)) return (Cause){from.stage, false};
-    if (neighbour_lacks_(proof, s, to, forward, earlier)) return (Cause){to.stage, false};
-    return (Cause){-1, false};
-}
-
-static Cause compute_cause_(const Proof *proof, int s) {
-    const Chains *chains = &proof->chains[s];
-    const ChainEntry *next = &chains->compute[chains->c];
-    Cause cause = {-1, false};
-    if (next->action.kind != ACTION_WEIGHT) cause = edge_cause_(proof, s, next->action);
-    if (cause.stage >= 0) return cause;
-    return next->needs > chains->q ? (Cause){s, true} : cause;
-}
-
-static Cause transfer_cause_(const Proof *proof, int s) {
-    const Chains *chains = &proof->chains[s];
-    const ChainEntry *next = &chains->queue[chains->q];
-    if (next->needs > chains->c) return (Cause){s, false};
-    if (next->action.peer == SCHEDULE_HOST) return (Cause){-1, false};
-    const Chains *peer = &proof->chains[next->action.peer];
-    const ChainEntry *other = &peer->queue[peer->q];
+// Returns the chain for which the next action of a chain waits, or NO_CHAIN.
+static int waits_for_(const Proof *proof, int at) {
+    int s = at / 2;
+    const ChainEntry *next = front_(proof, at);
+    Action action = next->action;
+    bool computes = at % 2 == COMPUTE, forward = action.kind == ACTION_FORWARD;
+    // F, B and I wait for the producer of their input, and for the consumer of an earlier message that occupies the
+    // buffer for their output. A message occupies a send buffer until it is in a receive buffer, and the receive buffer
+    // until the action that consumes the message is complete. prove_compute_ has checked chunks of the same stage.
+    for (int uses = 0; uses < 2 && computes && action.kind != ACTION_WEIGHT; uses++) {
+        Neighbour of = neighbour_(proof->schedule, s, action, uses);
+        if (of.stage < 0 || of.stage == s) continue;
+        const StageProof *other = &proof->stages[of.stage];
+        int64_t turn = check_turn_(proof, action) - (uses ? 2 * (int64_t)proof->schedule->edge_buffers : 0);
+        if ((forward ? other->forwards : other->gradients)[of.chunk] <= turn) return 2 * of.stage + COMPUTE;
+    }
+    if (next->needs > proof->stages[s].chain[1 - at % 2].done) return at ^ 1;
+    if (computes || action.peer == SCHEDULE_HOST) return NO_CHAIN;
     // Both sides list their transfers in the same order: the peer has reached the transfer if its queue's head matches.
-    if (!two_sides_(next->action, other->action)) return (Cause){next->action.peer, true};
-    return other->needs > peer->c ? (Cause){next->action.peer, false} : (Cause){-1, false};
+    const ChainEntry *other = front_(proof, 2 * action.peer + QUEUE);
+    if (!two_sides_(action, other->action)) return 2 * action.peer + QUEUE;
+    return other->needs > proof->stages[action.peer].chain[COMPUTE].done ? 2 * action.peer + COMPUTE : NO_CHAIN;
 }
 
-static bool advance_stage_(Proof *proof, int s) {
-    Chains *chains = &proof->chains[s];
-    bool moved = false;
-    while (chains->c < chains->computes && compute_cause_(proof, s).stage < 0) {
-        Action action = chains->compute[chains->c++].action;
-        chains->forwards[action.chunk] += action.kind == ACTION_FORWARD;
-        chains->gradients[action.chunk] += action.kind == ACTION_BACKWARD || action.kind == ACTION_INPUT;
-        moved = true;
+// Completes the actions of a chain that wait for nothing. Returns whether there were any.
+static bool advance_(Proof *proof, int at) {
+    StageProof *stage = &proof->stages[at / 2];
+    ActionChain *chain = &stage->chain[at % 2];
+    int64_t before = chain->done;
+    while (chain->done < chain->count && waits_for_(proof, at) == NO_CHAIN) {
+        Action action = chain->entries[chain->done++].action;
+        stage->forwards[action.chunk] += action.kind == ACTION_FORWARD;
+        stage->gradients[action.chunk] += action.kind == ACTION_BACKWARD || action.kind == ACTION_INPUT;
+        if (action.peer >= 0) proof->stages[action.peer].chain[QUEUE].done++;
     }
-    while (chains->q < chains->transfers && transfer_cause_(proof, s).stage < 0) {
-        int peer = chains->queue[chains->q++].action.peer;
-        if (peer != SCHEDULE_HOST) proof->chains[peer].q++;
-        moved = true;
-    }
-    return moved;
-}
-
-// Returns the first action left in a chain.
-static Action front_(const Proof *proof, Cause at) {
-    const Chains *chains = &proof->chains[at.stage];
-    return at.queue ? chains->queue[chains->q].action : chains->compute[chains->c].action;
-}
-
-static Cause cause_(const Proof *proof, Cause at) {
-    return at.queue ? transfer_cause_(proof, at.stage) : compute_cause_(proof, at.stage);
+    return chain->done > before;
 }
 
 // Reports the cycle of waiting actions, from one action back to itself. Cuts the report off if it is too long.
-static int refuse_circle_(const Proof *proof, int s) {
-    Cause first = {s, proof->chains[s].c == proof->chains[s].computes};
+static int refuse_circle_(const Proof *proof, int first) {
     // There are two chains per stage, so after 2 * stages steps the walk is on the cycle.
-    for (int step = 0; step < 2 * proof->schedule->stages; step++) first = cause_(proof, first);
+    for (int step = 0; step < 2 * proof->schedule->stages; step++) first = waits_for_(proof, first);
     char text[700], name[ACTION_TEXT];
-    size_t used = (size_t)snprintf(text, sizeof text, "%s of stage %d",
-                                   action_text(proof->schedule, front_(proof, first), name), first.stage);
-    Cause at = first;
+    int at = first;
+    snprintf(text, sizeof text, "%s of stage %d", action_text(proof->schedule, front_(proof, first)->action, name),
+             first / 2);
     do {
-        const char *link = at.stage == first.stage && at.queue == first.queue ? "" : ", which";
-        at = cause_(proof, at);
-        used += (size_t)snprintf(text + used, sizeof text - used, "%s may wait for %s of stage %d", link,
-                                 action_text(proof->schedule, front_(proof, at), name), at.stage);
-    } while ((at.stage != first.stage || at.queue != first.queue) && used + 80 < sizeof text);
+        const char *link = at == first ? "" : ", which";
+        at = waits_for_(proof, at);
+        text_add(text, sizeof text, "%s may wait for %s of stage %d", link,
+                 action_text(proof->schedule, front_(proof, at)->action, name), at / 2);
+    } while (at != first && strlen(text) + 80 < sizeof text);
     return error_set(proof->err, EXIT_USAGE, "schedule %s can hang: %s", proof->schedule->name, text);
 }
 
 static int prove_progress_(Proof *proof) {
-    int stages = proof->schedule->stages;
-    memset(proof->counts, 0, 2 * (size_t)stages * (size_t)proof->schedule->chunks * sizeof *proof->counts);
+    int chains = 2 * proof->schedule->stages;
+    memset(proof->counts, 0, 3 * (size_t)proof->schedule->stages * (size_t)proof->schedule->chunks * sizeof(int));
     for (bool moved = true; moved;) {
         moved = false;
-        for (int s = 0; s < stages; s++) moved |= advance_stage_(proof, s);
+        for (int at = 0; at < chains; at++) moved |= advance_(proof, at);
     }
-    for (int s = 0; s < stages; s++) {
-        const Chains *chains = &proof->chains[s];
-        if (chains->c < chains->computes || chains->q < chains->transfers) return refuse_circle_(proof, s);
+    for (int at = 0; at < chains; at++) {
+        const ActionChain *chain = &proof->stages[at / 2].chain[at % 2];
+        if (chain->done < chain->count) return refuse_circle_(proof, at);
     }
     return 0;
-}
-
-// ---------------------------------------------------------------------------------------------------------------------
-
-static Neighbour neighbour_(const Schedule *schedule, int virtual_stage) {
-    Neighbour at = {-1, 0};
-    if (virtual_stage >= 0 && virtual_stage < schedule->stages * schedule->chunks)
-        schedule_home(schedule, virtual_stage, &at.stage, &at.chunk);
-    return at;
-}
-
-static void proof_allocate_(Proof *proof) {
-    const Schedule *schedule = proof->schedule;
-    size_t chunks = (size_t)schedule->chunks,
-           bundles = chunks * (size_t)schedule->microbatches * (size_t)schedule->slices;
-    proof->chains = xcalloc((size_t)schedule->stages, sizeof *proof->chains);
-    proof->near = xcalloc((size_t)schedule->stages * chunks, sizeof *proof->near);
-    proof->counts = xcalloc(2 * (size_t)schedule->stages * chunks, sizeof *proof->counts);
-    proof->weights = xcalloc(chunks, sizeof *proof->weights);
-    proof->home = xcalloc(bundles, sizeof *proof->home);
-    proof->load = xcalloc(bundles, sizeof *proof->load);
-    proof->lent = xcalloc(bundles, sizeof *proof->lent);
-    for (int s = 0; s < schedule->stages; s++) {
-        for (int c = 0; c < schedule->chunks; c++) {
-            int at = schedule_virtual(schedule, s, c);
-            proof->near[(size_t)s * chunks + (size_t)c] =
-                (Neighbours){neighbour_(schedule, at - 1), neighbour_(schedule, at + 1)};
-        }
-        size_t count = (size_t)schedule->stage[s].count;
-        proof->chains[s].forwards = proof->counts + 2 * (size_t)s * chunks;
-        proof->chains[s].gradients = proof->chains[s].forwards + chunks;
-        proof->chains[s].compute = xmalloc(count * sizeof(ChainEntry));
-        proof->chains[s].queue = xmalloc(count * sizeof(ChainEntry));
-    }
 }
 
 int schedule_check(const Schedule *schedule, Error *err) {
@@ -517,13 +379,25 @@ int schedule_check(const Schedule *schedule, Error *err) {
                          (long long)each, schedule->slices > 1 ? " for each slice" : "");
     }
     Proof proof = {.schedule = schedule, .err = err};
-    proof_allocate_(&proof);
+    size_t chunks = (size_t)schedule->chunks, stages = (size_t)schedule->stages;
+    proof.stages = xcalloc(stages, sizeof *proof.stages);
+    proof.counts = xcalloc(3 * stages * chunks, sizeof *proof.counts);
+    proof.bundles = xcalloc(chunks * (size_t)schedule->microbatches * (size_t)schedule->slices, sizeof *proof.bundles);
+    for (size_t s = 0; s < stages; s++) {
+        StageProof *stage = &proof.stages[s];
+        stage->forwards = proof.counts + 3 * s * chunks;
+        stage->gradients = stage->forwards + chunks;
+        stage->weights = stage->gradients + chunks;
+        for (int k = 0; k < 2; k++)
+            stage->chain[k].entries = xmalloc((size_t)schedule->stage[s].count * sizeof(ChainEntry));
+    }
     int status = 0;
     for (int s = 0; s < schedule->stages && status == 0; s++) status = prove_stage_(&proof, s);
     for (int s = 0; s < schedule->stages / 2 && status == 0; s++) status = prove_pair_(&proof, s);
     for (int s = 0; s < schedule->stages && status == 0; s++) status = prove_states_(&proof, s);
     if (status == 0) status = prove_progress_(&proof);
-    for (int s = 0; s < schedule->stages; s++) free_all(proof.chains[s].compute, proof.chains[s].queue);
-    free_all(proof.chains, proof.near, proof.counts, proof.weights, proof.home, proof.load, proof.lent);
+    for (size_t s = 0; s < stages; s++)
+        free_all(proof.stages[s].chain[COMPUTE].entries, proof.stages[s].chain[QUEUE].entries);
+    free_all(proof.stages, proof.counts, proof.bundles);
     return status;
 }
