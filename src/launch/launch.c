@@ -3,6 +3,7 @@
 #include "launch_private.h"
 
 #include "base/clock.h"
+#include "base/units.h"
 #include "ranks/affinity.h"
 #include "ranks/supervisor.h"
 
@@ -288,6 +289,25 @@ static int last_word_(Launch *launch, JobEnd *end) {
     if (joining || (unknown > 0 && WIFEXITED(launch->status))) show_words_(launch);
     log_line(launch->log, "%s", end->text);
     return EXIT_FAILED;
+}
+
+// --- after a loss
+
+bool restart_allowed(Restarts *restarts, const JobEnd *end, char why[256]) {
+    bool further = end->step > restarts->furthest || !restarts->again;
+    bool same = !further && end->rank >= 0 && end->rank == restarts->rank && end->action[0] != '\0' &&
+                strcmp(end->action, restarts->action) == 0;
+    int cost = further ? 1 : 2;
+    restarts->again = true;
+    restarts->rank = end->rank;
+    restarts->furthest = max_i64(restarts->furthest, end->step);
+    status_copy_text(restarts->action, sizeof restarts->action, end->action);
+    if (same) snprintf(why, 256, "rank %d was lost twice at %s", end->rank, end->action);
+    else if (restarts->left == 0) snprintf(why, 256, "no restart is left (train.max_restarts)");
+    else if (restarts->left < cost)
+        snprintf(why, 256, "only one restart is left (train.max_restarts), and a loss without a new step costs two");
+    else return restarts->left -= cost, true;
+    return false;
 }
 
 // --- one launch

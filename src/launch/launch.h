@@ -24,3 +24,17 @@ typedef bool (*LaunchAgain)(void *context, const JobEnd *end, char ***argv);
 // reason on stderr. Its signal handlers stay installed. Returns the exit code (EXIT_DONE ... EXIT_STOPPED), or -1
 // with err if the ranks could not be started.
 int launch_ranks(const Log *log, const Job *job, char **argv, LaunchAgain again, void *context, Error *err);
+
+// The number of restarts left, and the rank and its action at the last loss.
+typedef struct Restarts {
+    int64_t left;
+    int64_t furthest; // highest step trained so far
+    bool again;       // there was a loss before
+    int rank;
+    char action[STATUS_ACTION];
+} Restarts;
+
+// Counts this loss and returns whether the ranks may be started again. A loss without a new step costs two restarts. A
+// rank that is lost twice in the same action, with no new step between, is not restarted. If the result is false, `why`
+// is the reason, as a sentence without a full stop.
+bool restart_allowed(Restarts *restarts, const JobEnd *end, char why[256]);

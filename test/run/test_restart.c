@@ -1,5 +1,5 @@
 // Rules that allow or refuse a restart of the ranks. Complete runs: test_restarts.py.
-#include "run/restart.h"
+#include "launch/launch.h"
 
 #include "checkpoint/checkpoint_files.h"
 #include "scratch_folder.h"

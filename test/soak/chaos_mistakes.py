@@ -74,7 +74,7 @@ MISTAKES = [
     Mistake("a_start_that_hangs_hears_no_signal", "src/launch/launch.c",
             "READY_WITHIN_S = 8", "READY_WITHIN_S = 800",
             lambda case: has("signal")(case) and case.call() is not None and case.call()["effect"] == "hang"),
-    Mistake("lost_steps_count_from_the_first", "src/run/restart.c",
+    Mistake("lost_steps_count_from_the_first", "src/run/trainer.c",
             "newest.step + 1 : end->began)", "newest.step + 1 : 0)",
             lambda case: case.restarts > 0 and case.before > 0 and case.every > 3 and has("kill rank")(case)),
     Mistake("empty_stages_cannot_be_planned", "src/plan/plan.c",
