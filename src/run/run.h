@@ -3,10 +3,11 @@
 // every rank calls the function at the same point.
 //
 //   run_create.c    creates groups, allocates, initializes or loads; --verbose
-//   run_train.c     requests to stop, the loop over steps, and a step             run_report.c    the report of a step
+//   run_train.c     the loop over steps, and a step                               run_report.c    the report of a step
 //   preflight.c     --check: its measurements and verdict                         tune.c        --tune, its file
 //   run_validate.c  losses, validation, data.hellaswag, --validate                run_sample.c    samples, --generate
-//   resumed.c       what a resumed run does differently    run_data.c   data sets         run_trace.c     --trace
+//   run_stop.c      requests to stop            run_data.c   data sets            run_trace.c     --trace
+//   resumed.c       what a resumed run does differently
 #pragma once
 
 #include "checkpoint/checkpoint.h"

@@ -1,0 +1,50 @@
+// Requests to stop: a handler records SIGUSR1, SIGUSR2, SIGTERM, SIGINT and SIGHUP, and the loop over steps checks for
+// a record after every step, together with all other ranks. A second request ends the process at once.
+#include "base/clock.h"
+#include "run.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+// The signal and the time of the first request. Global variables, because the signal handler writes them.
+static volatile sig_atomic_t stop_signal_;
+static atomic_llong stop_since_ms_;
+static volatile sig_atomic_t stop_alone_; // no parent process reports why this one ended
+
+static void note_stop_(int signal) {
+    // timeout(1) sends one request as two signals, one to the process and one to its group.
+    enum { SAME_REQUEST_MS = 200 };
+    long long now_ms = (long long)(1e3 * clock_seconds());
+    if (stop_signal_ != 0 && now_ms - stop_since_ms_ > SAME_REQUEST_MS) {
+        static const char text[] = "ended at once, on the second signal; steps after the last checkpoint are lost\n";
+        if (stop_alone_ && write(STDERR_FILENO, text, sizeof text - 1) < 0) _Exit(EXIT_FAILED);
+        _Exit(EXIT_FAILED);
+    }
+    if (stop_signal_ == 0) stop_since_ms_ = now_ms;
+    stop_signal_ = signal;
+}
+
+bool run_stop_requested(void) { return stop_signal_ != 0; }
+
+void run_request_stop(void) { note_stop_(SIGTERM); }
+
+void run_listen(Run *run) {
+    struct sigaction action = {.sa_handler = note_stop_, .sa_flags = SA_RESTART | SA_ONSTACK};
+    stop_alone_ = world_size(run->world) == 1;
+    // The handler has a stack of its own: oneDNN's AVX-512 matrix products keep data below the stack pointer, where a
+    // handler would write. Signals sent to the process are delivered to this thread, the main thread, unless it blocks
+    // them.
+    static char stack[1 << 16];
+    stack_t own = {.ss_sp = stack, .ss_size = sizeof stack};
+    sigaltstack(&own, NULL);
+    const int signals[] = {SIGUSR1, SIGUSR2, SIGTERM, SIGINT, SIGHUP};
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+        struct sigaction before;
+        // Keep SIG_IGN if inherited: nohup ignores SIGHUP, and background jobs of scripts ignore SIGINT.
+        if (sigaction(signals[i], NULL, &before) == 0 && before.sa_handler == SIG_IGN) continue;
+        sigaction(signals[i], &action, NULL);
+    }
+    status_page_set_ready(run->status_page);
+}
