@@ -218,7 +218,7 @@ static VirtualClock *program() {
 
 namespace {
 
-// --- what the program calls (dry.h)
+// --- what the program calls (program.h)
 
 // A program may start something in one round of polling and ask for it only in the next round. So it gets a few more
 // rounds at the same instant before it sleeps.

@@ -17,12 +17,12 @@
 //   ready together with a product must start first: the product's stream waits for an event that the collective's
 //   stream records after its own wait (TransformerEngine orders them for this reason, comm_gemm_overlap.cpp). The rule
 //   applies only if the collective's stream has no other work left by then.
-#include "clock.h"
 #include "virtual.h"
 
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <dlfcn.h>
 #include <map>
 #include <set>
 #include <thread>
@@ -62,6 +62,7 @@ struct Device {
 };
 
 void serve(Device *d);
+void connect_messages();
 
 bool drained(const VirtualStream *stream) {
     return dry() ? line_idle(stream->context % CONTEXTS) : stream->ops.empty();
@@ -197,13 +198,48 @@ void serve(Device *d) {
     }
 }
 
+// --- the host's clock goes with the messages that the program sends through MPI (messages.c)
+
+void sent(int to) {
+    auto lock = device_lock();
+    int self = process() * CONTEXTS + HOST;
+    Clock &clock = device().host;
+    {
+        JobLock job_lock;
+        job()->mail[process()][to].copy(clock);
+    }
+    clock.set(self, clock.get(self) + 1);
+    progressed();
+}
+
+void received(int from) {
+    auto lock = device_lock();
+    JobLock job_lock;
+    const SharedClock *mail = &job()->mail[from][process()];
+    device().host.join(mail->at, mail->width);
+    progressed();
+}
+
+void touched(void *memory, int64_t bytes, bool writes) {
+    if (memory == nullptr || bytes == 0) return;
+    Region region = region_of(memory);
+    if (region.kind == REGION_NONE) return;
+    if (region.kind != REGION_PINNED)
+        defect("MPI is given %s: it reads and writes host memory", place_of(memory).c_str());
+    auto lock = device_lock();
+    touch(host_access("MPI"), memory, bytes, writes);
+}
+
+void connect_messages() {
+    VirtualMessages *table = (VirtualMessages *)dlsym(RTLD_DEFAULT, "virtual_messages");
+    if (table != nullptr) *table = {sent, received, touched}; // test_cuda sends no messages
+}
+
 } // namespace
 
 std::unique_lock<std::mutex> device_lock() { return std::unique_lock<std::mutex>(device().lock); }
 
 cudaError_t sticky() { return device().error; }
-
-Clock &host_clock() { return device().host; }
 
 void host_join(const Clock &other) {
     auto lock = device_lock();

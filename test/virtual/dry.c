@@ -8,7 +8,7 @@
 //   - options that would save or evaluate the model are refused at the start;
 //   - the rank's main thread reads virtual time and sleeps in virtual time; other threads (the supervisor's) keep real
 //     time.
-#include "dry.h"
+#include "program.h"
 
 #include "config/gpus.h"
 #include "device/device.h"

@@ -9,7 +9,6 @@
 //   before the write. A write without the fence is "not supported in the v2 API".
 // - NCCL writes words of other GPUs by copies of 4 bytes, and waits on words of its own memory (ce_coll.cc). Here, too,
 //   both operations take only this process's device memory, and 4-byte copies into mapped memory are flags.
-#include "clock.h"
 #include "virtual.h"
 
 #include <cstring>

@@ -5,7 +5,6 @@
 // A product of few results and many terms is split among blocks, whose sums are then added (CUBLASLT_ALGO_CONFIG_
 // SPLITK_NUM). CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE: "Intermediate results are stored in output type", and the mask of
 // the preference allows all schemes by default.
-#include "clock.h"
 #include "virtual.h"
 #include "backend/factor.h"
 
@@ -406,7 +405,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     int64_t m, n, k;
     *found = 0;
     if (!consistent(product, a, b, c, &m, &n, &k)) return CUBLAS_STATUS_INVALID_VALUE;
-    const char *rule = broken_rule(product, a, b, c, gpu_generation());
+    const char *rule = broken_rule(product, a, b, c, dry_figures().capability);
     if (rule != nullptr)
         defect("a product of %lld x %lld x %lld: cuBLASLt computes none with %s", (long long)m, (long long)n,
                (long long)k, rule);

@@ -1,7 +1,6 @@
 // Device memory: one arena per process, in a memfd, so that other processes can map parts of it. Addresses are never
 // reused, so accesses to freed memory are recognised. Inaccessible pages separate allocations. New memory is full of
 // NaNs. In the file the memory is followed by its shadow (shadow.cc); a process that maps memory maps its shadow too.
-#include "clock.h"
 #include "virtual.h"
 
 #include <algorithm>

@@ -3,15 +3,14 @@
 // receiver joins the clock of its peer's latest message to it, which may order a little more than the message itself.
 // Pinned memory that MPI sends from or receives into counts as read and written by the host.
 //
-// In a dry run the same calls use virtual time instead (dry.h): a message arrives at its virtual time. If MPI is later,
+// In a dry run the same calls use virtual time instead (program.h): a message arrives at its virtual time. If MPI is later,
 // the call waits for MPI. A group is identified by the way in which it was made.
 //
 // This file is linked into the program. The library with the virtual GPU fills in virtual_messages when its device is
 // first used. Until then, and in runs on CPUs, the calls are only forwarded to MPI.
 #ifdef HAVE_MPI
 
-#include "dry.h"
-#include "messages.h"
+#include "program.h"
 
 #include <mpi.h>
 #include <stdlib.h>
@@ -49,7 +48,8 @@ int MPI_Init_thread(int *argc, char ***argv, int required, int *provided) {
 
 static bool dry_(void) { return virtual_clock.now != NULL; }
 
-static bool live_(void) { return virtual_messages.sent != NULL || dry_(); }
+// Returns whether the messages carry clocks: the virtual GPU is in use, and the run is not dry.
+static bool ordered_(void) { return virtual_messages.sent != NULL && !dry_(); }
 
 // Returns the rank in MPI_COMM_WORLD of a rank of `comm`.
 static int world_rank_(MPI_Comm comm, int rank) {
@@ -232,8 +232,8 @@ int MPI_Comm_free(MPI_Comm *comm) {
 // ---------------------------------------------------------------- the calls
 
 int MPI_Isend(const void *from, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm, MPI_Request *request) {
-    bool dated = dry_(), ordered = live_() && !dated;
-    if (dated) date_send_(comm, peer, tag);
+    const bool ordered = ordered_();
+    if (dry_()) date_send_(comm, peer, tag);
     if (ordered) virtual_messages.touched((void *)from, bytes_(count, type), false);
     if (ordered) sends_(comm, peer);
     int code = PMPI_Isend(from, count, type, peer, tag, comm, request);
@@ -242,9 +242,9 @@ int MPI_Isend(const void *from, int count, MPI_Datatype type, int peer, int tag,
 }
 
 int MPI_Irecv(void *to, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm, MPI_Request *request) {
-    if (live_() && !dry_()) virtual_messages.touched(to, bytes_(count, type), true);
+    if (ordered_()) virtual_messages.touched(to, bytes_(count, type), true);
     int code = PMPI_Irecv(to, count, type, peer, tag, comm, request);
-    Pending *p = live_() ? keep_(*request, comm, peer, true, to, bytes_(count, type)) : NULL;
+    Pending *p = ordered_() || dry_() ? keep_(*request, comm, peer, true, to, bytes_(count, type)) : NULL;
     if (dry_()) date_receive_(p, tag);
     return code;
 }
@@ -253,7 +253,7 @@ int MPI_Test(MPI_Request *request, int *done, MPI_Status *status) {
     if (dry_()) return test_dry_(request, done, status);
     MPI_Request before = *request;
     int code = PMPI_Test(request, done, status);
-    if (live_() && *done) complete_(before);
+    if (ordered_() && *done) complete_(before);
     return code;
 }
 
@@ -262,39 +262,30 @@ int MPI_Testall(int count, MPI_Request requests[], int *done, MPI_Status statuse
     MPI_Request *before = malloc((size_t)count * sizeof *before);
     if (before != NULL && count > 0) memcpy(before, requests, (size_t)count * sizeof *before);
     int code = PMPI_Testall(count, requests, done, statuses);
-    for (int i = 0; live_() && *done && before != NULL && i < count; i++) complete_(before[i]);
+    for (int i = 0; ordered_() && *done && before != NULL && i < count; i++) complete_(before[i]);
     free(before);
     return code;
 }
 
-static int collective_(int code, MPI_Comm comm, MPI_Request request) {
-    if (live_() && !dry_()) sends_(comm, ALL);
-    Pending *p = live_() ? keep_(request, comm, ALL, true, NULL, 0) : NULL;
+static int collective_(int code, MPI_Comm comm, const MPI_Request *request) {
+    if (ordered_()) sends_(comm, ALL);
+    Pending *p = ordered_() || dry_() ? keep_(*request, comm, ALL, true, NULL, 0) : NULL;
     if (dry_()) date_collective_(p);
     return code;
 }
 
-int MPI_Iallgather(const void *in, int count, MPI_Datatype type, void *out, int out_count, MPI_Datatype out_type,
-                   MPI_Comm comm, MPI_Request *request) {
-    int code = PMPI_Iallgather(in, count, type, out, out_count, out_type, comm, request);
-    return collective_(code, comm, *request);
-}
-
-int MPI_Iallreduce(const void *in, void *out, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm,
-                   MPI_Request *request) {
-    int code = PMPI_Iallreduce(in, out, count, type, op, comm, request);
-    return collective_(code, comm, *request);
-}
-
-int MPI_Ibarrier(MPI_Comm comm, MPI_Request *request) {
-    int code = PMPI_Ibarrier(comm, request);
-    return collective_(code, comm, *request);
-}
-
-int MPI_Ibcast(void *data, int count, MPI_Datatype type, int root, MPI_Comm comm, MPI_Request *request) {
-    int code = PMPI_Ibcast(data, count, type, root, comm, request);
-    return collective_(code, comm, *request);
-}
+#define COLLECTIVE(name, parameters, ...)                                                                              \
+    int MPI_##name parameters { return collective_(PMPI_##name(__VA_ARGS__), comm, request); }
+COLLECTIVE(Iallgather,
+           (const void *in, int count, MPI_Datatype type, void *out, int out_count, MPI_Datatype out_type,
+            MPI_Comm comm, MPI_Request *request),
+           in, count, type, out, out_count, out_type, comm, request)
+COLLECTIVE(Iallreduce,
+           (const void *in, void *out, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm, MPI_Request *request),
+           in, out, count, type, op, comm, request)
+COLLECTIVE(Ibarrier, (MPI_Comm comm, MPI_Request *request), comm, request)
+COLLECTIVE(Ibcast, (void *data, int count, MPI_Datatype type, int root, MPI_Comm comm, MPI_Request *request), data,
+           count, type, root, comm, request)
 
 // Ranks of one virtual node share a machine. Each node has a contiguous block of ranks (VIRTUAL_NODES).
 int MPI_Comm_split_type(MPI_Comm comm, int kind, int key, MPI_Info info, MPI_Comm *out) {

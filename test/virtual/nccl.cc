@@ -30,7 +30,6 @@
 // - Registered memory must not be freed before it is deregistered. Only memory from ncclMemAlloc is used as registered,
 //   and only ncclMemFree frees it. If one rank's buffer of a collective is registered, the buffers of all ranks must be
 //   registered, at the same offset (user guide, "User Buffer Registration").
-#include "clock.h"
 #include "virtual.h"
 
 #include <cstdio>

@@ -1,5 +1,4 @@
 // The CUDA runtime's calls, except streams and events (device.cc) and the bookkeeping of memory (memory.cc).
-#include "clock.h"
 #include "emulate.h"
 #include "virtual.h"
 
@@ -87,8 +86,6 @@ double dry_copy(void *to, const void *from, size_t bytes, const Region &source, 
 }
 
 } // namespace
-
-int gpu_generation() { return dry_figures().capability; }
 
 int64_t width_of(cudaDataType_t type) {
     if (type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2) return 1;
@@ -195,7 +192,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device) {
     std::string uuid = text("node %2d gpu %2d    ", node(), gpu);
     memcpy(properties->uuid.bytes, uuid.data(), sizeof properties->uuid.bytes);
     properties->totalGlobalMem = (size_t)memory_total();
-    properties->major = gpu_generation() / 10, properties->minor = gpu_generation() % 10;
+    properties->major = dry_figures().capability / 10, properties->minor = dry_figures().capability % 10;
     properties->multiProcessorCount = multiprocessors();
     properties->sharedMemPerBlockOptin = 232448;
     properties->pciDomainID = node();                      // nodes share this machine

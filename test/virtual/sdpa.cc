@@ -4,7 +4,6 @@
 // than bf16. The workspace sizes were recorded from cuDNN in the
 // same way (docs/cuda.md). With ragged offsets, a batch entry has its own length and begins at its own offset, both
 // read from device memory when the attention runs; rows outside of entries are not touched.
-#include "clock.h"
 #include "virtual.h"
 
 #include <cmath>
@@ -206,7 +205,7 @@ int64_t workspace(const Graph &graph) {
     int64_t table = graph.q->ragged == nullptr ? 0 : 128 * padded(b + 1, 2);
     int64_t sums = b * h * s * 4, grouped = k[1] == h ? 0 : 2 * b * h * keys * d * 2, wide = b * h * s * d * 4;
     bool same = graph.options.deterministic;
-    int generation = gpu_generation();
+    int generation = dry_figures().capability;
     if (generation < 90 || generation >= 120)
         return sums + grouped + 128 +
                (same ? b * h * padded(s, 64) * padded(keys, 64) * 2 : wide + b * h * padded(s, 8) * d * 4);
@@ -246,7 +245,7 @@ error_t Graph::validate() {
     for (const Tensor &t : {q, k, v, out, dout, dq, dk, dv})
         if (t != nullptr && (t->dim.size() != 4 || t->stride.size() != 4 || t->stride[3] != 1))
             return {"a tensor has no four dimensions, or its last is not contiguous"};
-    int64_t dim = q->dim[3], wide = v->dim[3], generation = gpu_generation();
+    int64_t dim = q->dim[3], wide = v->dim[3], generation = dry_figures().capability;
     bool latent = generation / 10 == 10 && dim == 192 && wide == 128;
     if (dim % 8 != 0 || wide % 8 != 0 || std::max(dim, wide) > (generation / 10 == 9 ? 256 : latent ? 192 : 128))
         return {"the heads' sizes should be multiples of 8, and have a limit"};

@@ -4,7 +4,7 @@
 //   lines.cc   streams and events, the meetings of ranks, and the network of each node
 #pragma once
 
-#include "clock.h"
+#include "virtual.h"
 
 #include <cmath>
 #include <utility>

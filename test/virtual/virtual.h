@@ -2,13 +2,13 @@
 //
 //   job.cc       state that the processes of one run share: members, posted messages, progress
 //   memory.cc    device memory, pinned memory, memory of other processes: what is allocated where
-//   shadow.cc    vector clocks, and who touched which bytes last: races, unwritten reads, bounds
+//   shadow.cc    vector clocks, and who touched which bytes last: races, unwritten reads, bounds; bytes of a kernel
 //   device.cc    streams, events, hardware queues, and the one thread that executes
 //   runtime.cc   the CUDA runtime's calls
 //   lt.cc        matrix products (cuBLASLt)        sdpa.cc   attention (cuDNN)
-//   clock.cc     virtual time in dry runs          traffic.cc  bytes that a kernel reads and writes
+//   clock.cc     virtual time in dry runs
 //   flags.cc     words in memory that order streams of two processes
-//   nccl.cc      messages and collectives (NCCL)   messages.c, host.cc   clocks on the host's messages (MPI)
+//   nccl.cc      messages and collectives (NCCL)   messages.c   clocks on the host's messages (MPI)
 //
 // A context executes in order: it is a process's host thread or a stream. Each context has a vector clock. An action of
 // one context happens before an action of another only if a chain of edges leads from the first to the second: a call
@@ -17,7 +17,7 @@
 #pragma once
 
 #include "base/number_formats.h"
-#include "device/cost.h"
+#include "program.h"
 
 #include <cuda_runtime.h>
 
@@ -264,7 +264,6 @@ std::string place_of(const void *memory);              // "byte 512 of allocatio
 // --- numbers of device memory
 
 int64_t width_of(cudaDataType_t type);
-int gpu_generation(); // compute capability: 90
 
 // Inline, so that the compiler chooses the type outside of loops over numbers.
 inline double number_at(const void *memory, int64_t index, cudaDataType_t type) {
@@ -290,7 +289,7 @@ inline void put_number(void *memory, int64_t index, cudaDataType_t type, double 
             single != single ? 0x7fff : (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-// --- device.cc
+// --- operations of a stream
 
 // How an operation of a dry run uses multiprocessors. NONE: not at all, or it is bounded by memory. SPREAD: by short
 // blocks, which run on the multiprocessors that other kernels leave free. OWNS: by blocks that keep theirs to the end.
@@ -314,7 +313,7 @@ struct Step {
     double seconds = 0;
     Sharing sharing = SHARING_NONE;
     int blocks = 0;           // multiprocessors that it asks for
-    int mark = -1;            // that it records or waits for (clock.h)
+    int mark = -1;            // that it records or waits for (mark_make)
     Encounter encounter = {}; // of STEP_MEET
     int flag = 0;             // that it raises, or whose value it awaits
     uint32_t value = 0;
@@ -335,6 +334,31 @@ struct Op {
     Step dry;
 };
 
+// --- clock.cc, lines.cc: virtual time, for runs in which nothing is computed (VIRTUAL_DRY=1)
+
+bool dry();
+const VirtualDry &dry_figures(); // the GPU that the configuration names and, in dry runs, what work costs on it
+double clock_now();
+
+// A mark is one recording of an event, with a reference count: it is reused when every holder has released it.
+int mark_make();
+void mark_release(int mark);
+// Returns whether the mark has passed. If not, it ends the host's next pause when it passes.
+bool mark_passed(int mark);
+double mark_time(int mark); // of a mark that has passed
+
+void line_add(int line, const Step &step); // a stream's next step; `line` is the stream's context
+bool line_idle(int line);                  // like mark_passed, for all steps of the stream
+
+// Makes the host wait, in virtual time, until done() is true. done() is called again when something that it watches has
+// come, and whenever another host rings the bell.
+void clock_wait(const std::function<bool()> &done, const std::string &what);
+
+// Returns the seconds of one launch, from the memory that some of its blocks touch (shadow.cc).
+double kernel_seconds(const VirtualLaunch &launch);
+
+// --- device.cc
+
 void enqueue(cudaStream_t stream, Op op);
 void host_waits(const std::function<bool()> &done, const std::string &what, bool remote);
 void wait_for_device(const std::string &why); // until all streams are empty
@@ -344,8 +368,6 @@ void load_once(const std::string &kernel, bool library);
 void take_queues(int count); // by streams of a library
 void messages_begin();       // from now on a receive may wait on this device for its sender
 Clock &stream_clock(cudaStream_t stream);
-// Returns the host's clock. Call with the device's lock held.
-Clock &host_clock();
 void host_join(const Clock &other);
 Access host_access(const char *what);
 std::unique_lock<std::mutex> device_lock();
@@ -357,9 +379,6 @@ bool raises_flags(cudaStream_t stream);                          // it has writt
 
 // --- nccl.cc
 bool &clusters_used(); // whether a kernel of NCCL's was launched in clusters of several blocks
-
-// --- host.cc
-void connect_messages();
 
 // --- runtime.cc
 int current_gpu();                     // of this process's node

@@ -1,4 +1,5 @@
-// The interface between the program and the virtual GPU's library in a dry run (VIRTUAL_DRY=1): dry.c and clock.cc.
+// The interface between the program and the virtual GPU's library: MPI messages (messages.c and device.cc), and dry runs,
+// VIRTUAL_DRY=1 (dry.c and clock.cc).
 #pragma once
 
 #include "device/cost.h"
@@ -9,6 +10,13 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+// Calls that report the program's MPI messages. Ranks are ranks of MPI_COMM_WORLD.
+typedef struct VirtualMessages {
+    void (*sent)(int to);                                      // before a message is sent
+    void (*received)(int from);                                // after a message has arrived
+    void (*touched)(void *memory, int64_t bytes, bool writes); // MPI reads or writes this memory now
+} VirtualMessages;
 
 // Filled by the program before it asks for a GPU, if the run is dry or its configuration names a GPU; else zero.
 // on: this is a rank of a dry run.
