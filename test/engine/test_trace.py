@@ -1,6 +1,7 @@
 """Traces of runs and of plans: they follow the JSON form of Chrome's trace events, contain every action once, have no
 overlap within a row, and never use more slots than exist."""
 
+import contextlib
 import json
 import os
 import re
@@ -103,12 +104,23 @@ LAYOUTS = {
 }
 
 
+def traced(config, folder, *overrides):
+    """Returns a run's trace, and the run."""
+    ended = trained(config, *overrides, arguments=["--trace", folder / "t.json"], env=environment(OMP_NUM_THREADS="1"))
+    return Trace(folder / "t.json"), ended
+
+
+@pytest.fixture(scope="module")
+def whole(config, tmp_path_factory):
+    """Four stages with BPipe, three steps and two validations."""
+    return traced(config, tmp_path_factory.mktemp("whole"))
+
+
 @pytest.mark.usefixtures("ranks")
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_action_of_every_rank_and_step_is_there_once(config, layout, tmp_path):
-    overrides = LAYOUTS[layout]
-    trained(config, *overrides, arguments=["--trace", tmp_path / "t.json"], env=environment(OMP_NUM_THREADS="1"))
-    trace, stages = Trace(tmp_path / "t.json"), schedule_of(config, *overrides)
+def test_every_action_of_every_rank_and_step_is_there_once(config, whole, layout, tmp_path):
+    trace = traced(config, tmp_path, *LAYOUTS[layout])[0] if layout != "bpipe" else whole[0]
+    stages = schedule_of(config, *LAYOUTS[layout])
     assert sound(trace)
     columns, left = divmod(len(trace.ranks), len(stages))
     assert left == 0 and len(set(trace.names.values())) == len(trace.ranks) + 1
@@ -126,41 +138,30 @@ def test_every_action_of_every_rank_and_step_is_there_once(config, layout, tmp_p
 
 
 @pytest.mark.usefixtures("ranks")
-def test_an_acceptor_shows_its_lent_slots_while_a_bundle_is_there(config, tmp_path):
-    trained(config, "data.val_every=0", arguments=["--trace", tmp_path / "t.json"])
-    trace = Trace(tmp_path / "t.json")
+def test_an_acceptor_shows_its_lent_slots_while_a_bundle_is_there(whole):
+    trace, _ = whole
     lent = [pid for pid in trace.ranks if trace.slots[pid]["lent slots"] > 0]
     assert lent and all(max(value for _, value in trace.counts[pid, "lent slots"]) > 0 for pid in lent)
     for pid in lent:
-        away = {
-            event["name"][1:].partition("<")[0]: event
-            for event in trace.spans[pid, TRANSFERS]
-            if event["name"][0] == "A"
-        }
-        back = {
-            event["name"][1:].partition(">")[0]: event
-            for event in trace.spans[pid, TRANSFERS]
-            if event["name"][0] == "R"
-        }
-        assert away.keys() == back.keys()
-        assert all(event["dur"] > 0 for event in [*away.values(), *back.values()])
+        moves = trace.spans[pid, TRANSFERS]
+        came, left = ({re.split("[<>]", event["name"][1:])[0] for event in moves if event["name"][0] == kind}
+                      for kind in "AR")
+        assert came == left and came and all(event["dur"] > 0 for event in moves)
 
 
 @pytest.mark.usefixtures("ranks")
-def test_a_trace_changes_no_bit(config, tmp_path):
-    assert trained(config, arguments=["--trace", tmp_path / "t.json"]).bits == trained(config).bits
+def test_a_trace_changes_no_bit(config, whole):
+    assert whole[1].bits == trained(config).bits
 
 
 @pytest.mark.usefixtures("ranks")
-def test_every_action_ends_before_those_it_feeds_begin(config, tmp_path):
+def test_every_action_ends_before_those_it_feeds_begin(whole):
     """Times of several ranks are on one clock: a microbatch's forwards end in the order of the stages, its backwards
     in reverse."""
-    trained(config, "data.val_every=0", "train.steps=1", arguments=["--trace", tmp_path / "t.json"])
-    trace = Trace(tmp_path / "t.json")
-    begins = {(pid, event["name"]): event["ts"] for pid in trace.ranks for event in trace.spans[pid, COMPUTE]}
-    ends = {
-        (pid, event["name"]): event["ts"] + event["dur"] for pid in trace.ranks for event in trace.spans[pid, COMPUTE]
-    }
+    trace, _ = whole
+    events = {(pid, event["name"]): event for pid in trace.ranks for event in trace.spans[pid, COMPUTE]
+              if event["args"]["of"] == "step 1"}
+    begins, ends = ({key: event["ts"] + event["dur"] * late for key, event in events.items()} for late in (0, 1))
     for microbatch in range(8):
         for stage in range(3):
             assert ends[stage, f"F{microbatch}"] <= begins[stage + 1, f"F{microbatch}"]
@@ -173,10 +174,8 @@ def test_a_run_that_is_killed_leaves_whole_events(config, tmp_path):
     job = Job(config, "train.steps=100000", "data.val_every=0", "log.metrics=", arguments=["--trace", path])
     wait_until(lambda: path.exists() and '"step 3"' in path.read_text(), "three steps were not traced")
     for pid in job.ranks():
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
     job.end()
     text = path.read_text()
     assert not text.endswith("]\n")
@@ -198,9 +197,10 @@ def test_a_trace_replaces_the_one_before(config, tmp_path):
 )
 def test_a_planned_step_has_every_action_and_the_plans_time(config, overrides, tmp_path):
     keys = ["hardware.pair_gb_s=1", *overrides]
-    ended = command("llama", "-c", config, "--plan", "--json", "--trace", tmp_path / "p.json", overrides=keys)
+    path = tmp_path / "made" / "with" / "it.json"
+    ended = command("llama", "-c", config, "--plan", "--json", "--trace", path, overrides=keys)
     assert ended.returncode == 0, ended.stderr
-    plan, trace, stages = json.loads(ended.stdout), Trace(tmp_path / "p.json"), schedule_of(config, *overrides)
+    plan, trace, stages = json.loads(ended.stdout), Trace(path), schedule_of(config, *overrides)
     assert sound(trace) and trace.steps() == ["step"]
     assert [trace.actions(pid) for pid in trace.ranks] == [Counter(actions) for actions in stages]
     slots = [{"own slots": stage["slots"], "lent slots": stage["lent"]} for stage in plan["stages"]]
@@ -242,19 +242,12 @@ def test_a_trace_does_not_replace_the_metrics(config, tmp_path):
     assert ended.code == 2 and ended.stdout == "" and "log.metrics is the same file" in ended.said[-1]
 
 
-def test_the_folders_of_a_trace_are_made(config, tmp_path):
-    planned = command("llama", "-c", config, "--plan", "--trace", tmp_path / "a" / "b" / "t.json")
-    assert planned.returncode == 0 and Trace(tmp_path / "a" / "b" / "t.json").ranks
-
-
 @pytest.mark.usefixtures("ranks")
 @pytest.mark.parametrize("prefix", [(), mpirun(4)], ids=["self", "mpirun"])
 def test_a_full_disk_at_the_start_stops_the_run_before_its_first_step(config, prefix):
     ended = run(config, prefix=prefix, arguments=["--trace", "/dev/full"])
     assert ended.code == 1 and "step " not in ended.stdout
-    assert any(
-        "--trace: cannot write /dev/full: No space left on device; free some space there" in line for line in ended.said
-    )
+    assert "--trace: cannot write /dev/full: No space left on device; free some space there" in ended.stderr
 
 
 def test_a_disk_that_fills_up_ends_the_trace_and_not_the_training(config, tmp_path):
@@ -274,15 +267,13 @@ def test_a_trace_of_a_schedule_has_the_times_that_were_given(config, tmp_path):
     assert {(event["name"][0], round(event["dur"] / 1e6, 3)) for event in events} == {("F", 2.0), ("B", 3.0)}
 
 
-def test_a_planned_step_of_centuries_is_not_drawn(config, tmp_path):
-    slow = ["-o", "hardware.peak_tflops=1.0e-18", "-o", "hardware.device=cuda"]
-    ended = command("llama", "-c", config, *slow, "--plan", "--json", "--trace", tmp_path / "t.json")
-    assert ended.returncode == 2 and ended.stdout == "" and not (tmp_path / "t.json").exists()
-    assert "longer than a trace can show" in ended.stderr
-
-
-def test_a_plan_without_any_knowledge_of_the_device_writes_no_trace(config, tmp_path):
-    unknown = ["-o", "hardware.device=cuda", "-o", "hardware.peak_tflops=auto"]
-    ended = command("llama", "-c", config, *unknown, "--plan", "--trace", tmp_path / "t.json")
-    assert ended.returncode == 1 and ended.stdout == "" and not (tmp_path / "t.json").exists()
-    assert "no performance figures for this device; give hardware.peak_tflops" in ended.stderr
+def test_a_plan_without_times_that_can_be_drawn_writes_no_trace(config, tmp_path):
+    path = tmp_path / "t.json"
+    for keys, code, words in (
+        (["hardware.peak_tflops=1.0e-18"], 2, "longer than a trace can show"),
+        (["hardware.peak_tflops=auto"], 1, "no performance figures for this device; give hardware.peak_tflops"),
+    ):
+        ended = command("llama", "-c", config, "--plan", "--json", "--trace", path,
+                        overrides=["hardware.device=cuda", *keys])
+        assert ended.returncode == code and ended.stdout == "" and not path.exists()
+        assert words in ended.stderr
