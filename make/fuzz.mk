@@ -23,10 +23,10 @@ replay-targets: $(REPLAY_BIN)
 # This function counts differing letters. Tracing its comparisons takes half of the time and finds nothing.
 $(BUILD)/fuzz/src/config/hints.o: private CFLAGS_ += -fno-sanitize=fuzzer-no-link
 
-$(FUZZ_BIN): $(B)/%: $(B)/%.o $(B)/test/fuzz/files.o $(MODEL_OBJ) $(LIB)
+$(FUZZ_BIN): $(B)/%: $(B)/%.o $(MODEL_OBJ) $(LIB)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_) -fsanitize=fuzzer $(filter %.o,$^) $(LIB) $(LDLIBS_) -o $@
 
-$(B)/test/fuzz/replay_%: $(B)/test/fuzz/fuzz_%.o $(B)/test/fuzz/replay.o $(B)/test/fuzz/files.o $(MODEL_OBJ) $(LIB)
+$(B)/test/fuzz/replay_%: $(B)/test/fuzz/fuzz_%.o $(B)/test/fuzz/replay.o $(MODEL_OBJ) $(LIB)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_) $(filter %.o,$^) $(LIB) $(LDLIBS_) -o $@

@@ -9,9 +9,6 @@
 
 #include <inttypes.h>
 
-static const char model_config[] =
-    "model: {family: llama, hidden: 64, layers: 8, heads: 4, ffn: 128, vocab: 257, seq_len: 32}\n"
-    "data: {train: \"x_*.bin\"}\n";
 static const char tensor[] =
     "\x40\0\0\0\0\0\0\0{\"norm.weight\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}\0\0\0\0\0\0\0";
 static Config config;
@@ -27,7 +24,7 @@ static void prepare_(void) {
     snprintf(path, sizeof path, "%s/a.safetensors", fuzz_folder());
     PROMISE(safetensors_open(&file, path, &err) == 0 && file.count == 1);
     safetensors_close(&file);
-    PROMISE(config_load(&config, fuzz_file("model.yaml", model_config, sizeof model_config - 1), NULL, 0, &err) == 0);
+    PROMISE(config_load(&config, fuzz_file("model.yaml", FUZZ_MODEL, sizeof FUZZ_MODEL - 1), NULL, 0, &err) == 0);
 }
 
 static void manifest_(const uint8_t *data, size_t size, Error *err) {

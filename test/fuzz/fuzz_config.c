@@ -3,12 +3,8 @@
 
 static Config base, config;
 
-static void prepare_(void) {
-    if (base.path[0] == '\0') fuzz_config(&base, "config.yaml", "", 0);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    prepare_();
+    if (base.path[0] == '\0') fuzz_config(&base, "config.yaml", "", 0);
     fuzz_file("config.yaml", data, size);
     Error err = {0};
     config = base;
@@ -17,11 +13,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     PROMISE(status == 0 ? err.code == 0 : err.code == EXIT_USAGE && strstr(err.text, "config.yaml") != NULL);
     if (status != 0) return 0;
     PROMISE(config_microbatches(&config) >= 1 && config_world(&config) >= 1 && config_padded_vocab(&config) >= 1);
-    char *text = NULL;
-    size_t length = 0;
-    FILE *file = open_memstream(&text, &length);
-    config_write_json(&config, file);
-    fclose(file);
-    free(text);
+    free(WRITTEN(config_write_json(&config, file)));
     return 0;
 }

@@ -4,25 +4,18 @@
 
 enum { MOST = 8 };
 
-static const char text[] =
-    "model: {family: llama, hidden: 64, layers: 8, heads: 4, ffn: 128, vocab: 257, seq_len: 32}\n"
-    "data: {train: \"x_*.bin\"}\n";
 static Config base, config;
 
-static void prepare_(void) {
-    Error err = {0};
-    if (base.path[0] != '\0') return;
-    fuzz_config(&base, "base.yaml", text, sizeof text - 1);
-    PROMISE(config_read_file(&base, &err) == 0);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    prepare_();
+    Error err = {0};
+    if (base.path[0] == '\0') {
+        fuzz_config(&base, "base.yaml", FUZZ_MODEL, sizeof FUZZ_MODEL - 1);
+        PROMISE(config_read_file(&base, &err) == 0);
+    }
     char *overrides = malloc(size + 1), *rest = overrides;
     PROMISE(overrides != NULL);
     memcpy(overrides, data, size);
     overrides[size] = '\0';
-    Error err = {0};
     int status = 0;
     config = base;
     for (int i = 0; i < MOST && rest != NULL && status == 0; i++)

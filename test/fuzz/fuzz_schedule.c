@@ -3,15 +3,6 @@
 
 #include "bpipe.h"
 
-static char *text_(const Schedule *schedule) {
-    char *text = NULL;
-    size_t length = 0;
-    FILE *file = open_memstream(&text, &length);
-    PROMISE(schedule_write(schedule, file) == 0);
-    fclose(file);
-    return text;
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     Error err = {0};
     char *text = strndup((const char *)data, size);
@@ -21,10 +12,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (schedule == NULL) return 0;
     int sound = schedule_check(schedule, &err);
     PROMISE(sound == 0 || err.text[0] != '\0');
-    char *once = text_(schedule);
+    char *once = WRITTEN(PROMISE(schedule_write(schedule, file) == 0));
     Schedule *again = schedule_parse(once, NULL);
     PROMISE(again != NULL && (sound != 0 || schedule_check(again, NULL) == 0));
-    char *twice = text_(again);
+    char *twice = WRITTEN(PROMISE(schedule_write(again, file) == 0));
     PROMISE(strcmp(once, twice) == 0);
     free(once);
     free(twice);
