@@ -15,7 +15,6 @@ chosen    := test_$(if $(T),$(patsubst test_%,%,$(T)),%)
 TEST_BIN  := $(call program,$(call named,$(chosen).c))
 TOOL_BIN  := $(call program,$(TOOL_SRC))
 BENCH_BIN := $(call program,$(BENCH_SRC))
-HELP_OBJ  := $(patsubst %.c,$(B)/%.o,$(wildcard test/support/*.c))
 MODEL_OBJ := $(TRAINERS:%=$(B)/%.test.o)
 
 # The tests of the CPU's operations, compiled for a GPU: the virtual one (make/virtual.mk), or with nvcc a real one.
@@ -85,7 +84,7 @@ $(B)/%.test.o: %.cu $(B)/flags
 
 $(foreach source,$(PROGRAMS),$(eval $(call program,$(source)): $(source:%.c=$(B)/%.o)))
 
-$(TEST_BIN): $(HELP_OBJ) $(MODEL_OBJ) $(LIB)
+$(TEST_BIN): $(MODEL_OBJ) $(LIB)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_) $(filter %.o,$^) $(LIB) -lcmocka $(LDLIBS_) -o $@
 

@@ -64,9 +64,9 @@ $(VIRTUAL)/ranks_exchange: $(B)/test/comm/ranks_exchange.o $(VIRTUAL_MORE) $(LIB
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_) -rdynamic $(VIRTUAL_WRAP:%=-Wl,--wrap=%) $< $(VIRTUAL_MORE) $(LIB) $(LDLIBS_) -o $@
 
-$(VIRTUAL)/test_cuda: $(B)/test/cuda/test_cuda.o $(HELP_OBJ) $(MODEL_OBJ) $(LIB)
+$(VIRTUAL)/test_cuda: $(B)/test/cuda/test_cuda.o $(MODEL_OBJ) $(LIB)
 	$(call say,LD,$@)
-	$(Q)$(CC) $(LDFLAGS_) $< $(HELP_OBJ) $(MODEL_OBJ) $(LIB) -lcmocka $(LDLIBS_) -o $@
+	$(Q)$(CC) $(LDFLAGS_) $< $(MODEL_OBJ) $(LIB) -lcmocka $(LDLIBS_) -o $@
 
 $(VIRTUAL)/bench_gpu: $(B)/test/bench/bench_gpu.o $(LIB)
 	$(call say,LD,$@)

@@ -25,7 +25,7 @@ static uint32_t token_(int64_t i, const void *unused) {
 // Trains up to `steps`; with `resume`, continues from the folder's checkpoints.
 static void train(const Model *model, const char *family, int64_t steps, bool resume) {
     static Config config;
-    char text[1200], saved[128];
+    char text[1200], saved[TEST_PATH];
     snprintf(saved, sizeof saved, "%s", test_path(family));
     snprintf(text, sizeof text,
              "model: {family: %s, hidden: 64, layers: 4, heads: 4, ffn: 128, vocab: 257, seq_len: 32}\n"
@@ -33,7 +33,7 @@ static void train(const Model *model, const char *family, int64_t steps, bool re
              "data: {train: %s/train.bin}\n"
              "checkpoint: {dir: %s, every: 1, keep: 2}\n"
              "hardware: {device: cpu, peak_tflops: 1, reserve_gib: 0}\n",
-             family, steps, test_folder(), saved);
+             family, steps, test_folder, saved);
     config_file_load_well(&config, text, NULL);
     Error err = {0};
     Log log = {.program = "test", .rank = -1, .stage = -1, .level = LOG_QUIET};

@@ -53,7 +53,7 @@ static Model *model_open(int64_t strange) {
     assert_non_null(model);
     model->refuse = -1;
     write_model(strange);
-    assert_succeeds(source_open_model(&model->source, test_folder(), &unit_error));
+    assert_succeeds(source_open_model(&model->source, test_folder, &unit_error));
     for (int t = 0; t < TENSORS; t++) {
         model->spec[t] = (TensorSpec){.rows = ROWS, .cols = COLS, .parts = 1, .transposed = t == 1, .tied_to = -1};
         model->tensor[t] = (Tensor){.spec = &model->spec[t], .rows = ROWS, .cols = COLS, .count = ELEMENTS};

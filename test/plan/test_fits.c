@@ -117,7 +117,7 @@ static void make_node(int n, const char *cores, int free_kib) {
 TEST(memory_of_a_gpu_on_grace_is_no_host_memory) {
     assert_int_equal(test_folder_create(NULL), 0);
     make_node(0, "0-71\n", 500000), make_node(1, "\n", 3000), make_node(9, "\n", 1);
-    assert_int_equal(machine_free_on_gpus(test_folder()), 3001 * 1024);
+    assert_int_equal(machine_free_on_gpus(test_folder), 3001 * 1024);
     assert_int_equal(machine_free_on_gpus("/nowhere"), 0);
     assert_int_equal(test_folder_remove(NULL), 0);
 }

@@ -50,7 +50,7 @@ static void save_(const char *dir, int64_t step, int64_t sequence) {
 }
 
 TEST(the_newest_checkpoint_of_the_run_is_the_one_with_the_highest_number) {
-    const char *dir = test_folder();
+    const char *dir = test_folder;
     CheckpointName newest;
     assert_int_equal(checkpoint_newest(dir, &newest, NULL), 0);
     assert_true(newest.step == -1 && newest.sequence == 0);
