@@ -32,6 +32,8 @@ static void expect_refused(const char *name, int64_t seq_len, int64_t need, cons
                    "data.train: ");
     for (int i = 0; words[i] != NULL; i++) assert_contains(unit_error.text, words[i]);
 }
+#define EXPECT_REFUSED(name, seq_len, need, ...)                                                                       \
+    expect_refused(name, seq_len, need, (const char *const[]){__VA_ARGS__, NULL})
 
 static Dataset *opened_as(const char *key, const char *name, int64_t seq_len, int64_t vocab, int64_t need) {
     return assert_made(dataset_open(key, test_path(name), seq_len, vocab, need, &unit_error));
@@ -87,37 +89,27 @@ TEST(a_stride_makes_the_batch_sequence_major) {
 }
 
 TEST(wrong_files_are_refused_with_a_sentence) {
-    const char *nothing[] = {"no file matches", "absent_*.bin", "make data", NULL};
-    expect_refused("absent_*.bin", 8, 1, nothing);
-    const char *up[] = {"/../ after a wildcard", "name the folder", NULL};
-    expect_refused("*/../*/../*/../*/../a.bin", 8, 1, up);
-    const char *deep[] = {"wildcards in more than 4 parts", "name the folder", NULL};
-    expect_refused("*/?/[a-z]*/*/a*.bin", 8, 1, deep);
-    const char *directory[] = {"folder.bin/ is a directory; name token files, such as", "folder.bin/*.bin", NULL};
+    EXPECT_REFUSED("absent_*.bin", 8, 1, "no file matches", "absent_*.bin", "make data");
+    EXPECT_REFUSED("*/../*/../*/../*/../a.bin", 8, 1, "/../ after a wildcard", "name the folder");
+    EXPECT_REFUSED("*/?/[a-z]*/*/a*.bin", 8, 1, "wildcards in more than 4 parts", "name the folder");
     assert_int_equal(mkdir(test_path("folder.bin"), 0700), 0);
-    expect_refused("folder.bin", 8, 1, directory);
-    const char *index[] = {"folder2.idx: is not a regular file", NULL};
+    EXPECT_REFUSED("folder.bin", 8, 1, "folder.bin/ is a directory; name token files, such as", "folder.bin/*.bin");
     write_shard("folder2.bin", GPT2, 1, 100, 100, 0);
     assert_int_equal(mkdir(test_path("folder2.idx"), 0700), 0);
-    expect_refused("folder2.bin", 8, 1, index);
-    const char *empty[] = {"has 0 bytes", "1024", NULL};
+    EXPECT_REFUSED("folder2.bin", 8, 1, "folder2.idx: is not a regular file");
     test_file_write("empty.bin", "", 0);
-    expect_refused("empty.bin", 8, 1, empty);
-    const char *magic[] = {"is not a token file", "begins with 42,", "20240520", "20240801", "prepare_data.py", NULL};
+    EXPECT_REFUSED("empty.bin", 8, 1, "has 0 bytes", "1024");
     write_shard("magic.bin", 42, 1, 100, 100, 0);
-    expect_refused("magic.bin", 8, 1, magic);
-    const char *version[] = {"version 3", "version 1", NULL};
+    EXPECT_REFUSED("magic.bin", 8, 1, "is not a token file", "begins with 42,", "20240520", "20240801",
+                   "prepare_data.py");
     write_shard("version.bin", GPT2, 3, 100, 100, 0);
-    expect_refused("version.bin", 8, 1, version);
-    const char *cut[] = {"truncated", "100 tokens", "1224 bytes", "has 1222", NULL};
+    EXPECT_REFUSED("version.bin", 8, 1, "version 3", "version 1");
     write_shard("cut.bin", GPT2, 1, 100, 99, 0);
-    expect_refused("cut.bin", 8, 1, cut);
-    const char *longer[] = {"too long", "100 tokens", "1226", NULL};
+    EXPECT_REFUSED("cut.bin", 8, 1, "truncated", "100 tokens", "1224 bytes", "has 1222");
     write_shard("longer.bin", GPT2, 1, 100, 101, 0);
-    expect_refused("longer.bin", 8, 1, longer);
-    const char *huge[] = {"truncated", "4294967295 tokens", "8589935614 bytes", NULL}; // beyond 32 bits
+    EXPECT_REFUSED("longer.bin", 8, 1, "too long", "100 tokens", "1226");
     write_shard("huge.bin", GPT2, 1, 0xffffffff, 10, 0);
-    expect_refused("huge.bin", 8, 1, huge);
+    EXPECT_REFUSED("huge.bin", 8, 1, "truncated", "4294967295 tokens", "8589935614 bytes"); // beyond 32 bits
 }
 
 // Writes a file as Megatron-LM's megatron/core/datasets/indexed_dataset.py does: sequences of 1, 2, ... tokens, two
@@ -203,30 +195,28 @@ TEST(every_damaged_index_is_refused_with_a_sentence) {
     }
     write_megatron("bad", 8, 100, 0, false);
     assert_int_equal(truncate(test_path("bad.bin"), 198), 0);
-    expect_refused("bad.bin", 8, 1, (const char *[]){"describes 200 bytes", "has 198", NULL});
+    EXPECT_REFUSED("bad.bin", 8, 1, "describes 200 bytes", "has 198");
     for (int64_t cut = 0; cut < 34 + 12 * s; cut++) { // at any length
         write_megatron("bad", 8, 100, 0, false);
         assert_int_equal(truncate(test_path("bad.idx"), cut), 0);
         expect_refused("bad.bin", 8, 1, no_words);
     }
     write_shard("alone.bin", 42, 1, 100, 900, 0);
-    expect_refused("alone.bin", 8, 1, (const char *[]){"there is no Megatron-LM .idx next to it", NULL});
+    EXPECT_REFUSED("alone.bin", 8, 1, "there is no Megatron-LM .idx next to it");
 }
 
 TEST(too_few_samples_says_how_many_tokens_are_needed) {
     write_shard("few.bin", GPT2, 1, 100, 100, 0);
-    const char *few[] = {"100 tokens", "enough for 12 sequences of 8", "13 sequences are needed", "105 tokens", NULL};
-    expect_refused("few.bin", 8, 13, few);
-    const char *none[] = {"enough for 0 sequences of 100", "1 sequences are needed", "101 tokens", NULL};
-    expect_refused("few.bin", 100, 0, none);
+    EXPECT_REFUSED("few.bin", 8, 13, "100 tokens", "enough for 12 sequences of 8", "13 sequences are needed",
+                   "105 tokens");
+    EXPECT_REFUSED("few.bin", 100, 0, "enough for 0 sequences of 100", "1 sequences are needed", "101 tokens");
     AutoDataset *dataset = opened("few.bin", 99, 257, 1);
 }
 
 TEST(a_token_outside_the_vocabulary_is_named_at_start) {
     write_shard("range.bin", GPT2, 1, 1000, 1000, 0);
     poke_token("range.bin", 777, 257);
-    const char *range[] = {"range.bin", "token 777 is 257", "vocabulary of 257", NULL};
-    expect_refused("range.bin", 8, 1, range);
+    EXPECT_REFUSED("range.bin", 8, 1, "range.bin", "token 777 is 257", "vocabulary of 257");
     poke_token("range.bin", 777, 256);
     AutoDataset *dataset = opened("range.bin", 8, 257, 1);
 }
@@ -250,9 +240,8 @@ static void write_side(const char *name, const char *text) { test_file_write(nam
 TEST(a_side_file_tells_the_vocabulary_before_any_token_does) {
     write_shard("told_train_000.bin", GPT2, 1, 100, 100, 0);
     write_side("told.json", "{\"tokenizer\": \"sentencepiece\", \"tokenizer_sha256\": \"ab\", \"vocab\": 32000}");
-    expect_refused("told_train_*.bin", 8, 1,
-                   (const char *const[]){"sentencepiece", "32000", "told.json", "model.vocab 257",
-                                         "set model.vocab to 32000", NULL});
+    EXPECT_REFUSED("told_train_*.bin", 8, 1, "sentencepiece", "32000", "told.json", "model.vocab 257",
+                   "set model.vocab to 32000");
     AutoDataset *dataset = opened("told_train_*.bin", 8, 32000, 1);
     assert_int_equal(dataset->side[0].vocab, 32000);
     assert_string_equal(dataset->side[0].tokenizer, "sentencepiece");
@@ -289,7 +278,7 @@ TEST(a_damaged_side_file_is_named_and_an_absent_one_is_not_missed) {
     write_shard("hurt_val_000000.bin", GPT2, 1, 100, 100, 0);
     for (size_t i = 0; i < sizeof damaged / sizeof *damaged; i++) {
         write_side("hurt.json", damaged[i]);
-        expect_refused("hurt_val_*.bin", 8, 1, (const char *const[]){"hurt.json", "or remove this file", NULL});
+        EXPECT_REFUSED("hurt_val_*.bin", 8, 1, "hurt.json", "or remove this file");
     }
     unlink(test_path("hurt.json"));
     AutoDataset *dataset = opened_as("data.val", "hurt_val_*.bin", 8, 257, 1);
