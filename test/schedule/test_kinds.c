@@ -2,6 +2,7 @@
 // equal times. `test_kinds all [FIRST LAST]` checks every m <= 256 for FIRST to LAST stages (default 1 to 32); the test
 // checks a selection. `test_kinds tables` prints the figures of docs/schedules.md and docs/bpipe.md.
 #define UNIT_OWN_MAIN
+#include "schedule/study.h"
 #include "schedules.h"
 
 #include <math.h>
@@ -13,27 +14,8 @@ static int first_stages, last_stages; // range of the long form; 0: a selection
 
 static double makespan(const Schedule *schedule, double forward, double input, double weight, double edge,
                        double transfer) {
-    enum { MOST = MOST_STAGES * MOST_CHUNKS * MOST_SLICES };
-    double f[MOST], b[MOST], i[MOST], w[MOST], edges[MOST_STAGES], transfers[MOST_STAGES];
-    int parts = schedule->chunks * schedule->slices;
-    for (int k = 0; k < schedule->stages * parts; k++) {
-        f[k] = forward / parts;
-        i[k] = input / parts;
-        w[k] = weight / parts;
-        b[k] = i[k] + w[k];
-    }
-    for (int s = 0; s < MOST_STAGES; s++) {
-        edges[s] = edge;
-        transfers[s] = transfer / parts;
-    }
-    SimulateCosts costs = {.forward = f,
-                           .backward = b,
-                           .input = i,
-                           .weight = w,
-                           .edge = edges,
-                           .transfer = transfers,
-                           .totals_only = true};
-    AutoTimeline *timeline = schedule_simulated(schedule, &costs);
+    const StudyTimes times = {forward, input, weight, edge, transfer};
+    AutoTimeline *timeline = schedule_in_its_slots(schedule, study_run(schedule, &times, &unit_error));
     double time = timeline->makespan;
     return time;
 }

@@ -57,12 +57,16 @@ static inline int64_t schedule_actions(const Schedule *schedule, int stage, Acti
     return count;
 }
 
-// Fails if more slots are in use at a time than the schedule has.
-static inline Timeline *schedule_simulated(const Schedule *schedule, const SimulateCosts *costs) {
-    Timeline *timeline = assert_made(simulate_run(schedule, costs, &unit_error));
+// Returns a simulation's timeline. Fails if there is none, or more slots are in use at a time than the schedule has.
+static inline Timeline *schedule_in_its_slots(const Schedule *schedule, Timeline *timeline) {
+    if (timeline == NULL) fail_msg("%s", unit_error.text);
     for (int s = 0; s < schedule->stages; s++) {
         assert_true(timeline->stage[s].own_peak <= schedule->stage[s].own_slots);
         assert_true(timeline->stage[s].lent_peak <= schedule->stage[s].lent_slots);
     }
     return timeline;
+}
+
+static inline Timeline *schedule_simulated(const Schedule *schedule, const SimulateCosts *costs) {
+    return schedule_in_its_slots(schedule, simulate_run(schedule, costs, &unit_error));
 }
