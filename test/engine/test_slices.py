@@ -1,5 +1,6 @@
-"""Slices of the sequence: they fill stages that microbatches do not, and long ones agree to 1e-5. test_layouts has the
-bits and bytes for any number of stages and schedule, and the rounding of other numbers of slices."""
+"""Slices of the sequence and context ranks: slices fill stages that microbatches do not, a context rank holds a part of
+the activations, and long parts agree to rounding. test_layouts has the bits and bytes for any number of stages and
+schedule, and the rounding of other numbers of parts."""
 
 import json
 
@@ -9,16 +10,11 @@ from trainer_runs import close, run
 pytestmark = pytest.mark.usefixtures("ranks")
 
 OFF = "schedule.bpipe=off"
+LONGER = ["model.seq_len=600", "train.global_batch=4", "schedule.micro_batch=1", "data.val_every=0"]
 
 
-def sliced(p=1, n=4, name="seq1f1b", bpipe=False, **keys):
-    return [
-        f"schedule.name={name}",
-        f"schedule.slices={n}",
-        f"parallel.pipeline={p}",
-        f"schedule.bpipe={'on' if bpipe else 'off'}",
-        *(f"schedule.{key}={value}" for key, value in keys.items()),
-    ]
+def sliced(p=1, n=4):
+    return ["schedule.name=seq1f1b", f"schedule.slices={n}", f"parallel.pipeline={p}", OFF]
 
 
 @pytest.mark.parametrize("p, m, n", [(4, 1, 4), (4, 2, 2), (8, 1, 8)])
@@ -35,10 +31,24 @@ def test_slices_fill_stages_that_microbatches_do_not(small, p, m, n):
 @pytest.mark.parametrize("mode", ["flash", "none", "recompute"])
 def test_slices_longer_than_a_block_of_keys(small, mode):
     """Slices of 200 tokens begin neither with a block of queries nor with one of keys, which have up to 256."""
-    longer = ["model.seq_len=600", "train.global_batch=4", "schedule.micro_batch=1", "data.val_every=0"]
-    longer += ["train.steps=1", f"attention.mode={mode}"]
+    longer = [*LONGER, "train.steps=1", f"attention.mode={mode}"]
     whole = small.train("parallel.pipeline=1", OFF, *longer)
     assert close(small.train(*sliced(2, 3), *longer).losses, whole.losses, 1e-5)
+
+
+@pytest.mark.thorough
+def test_pieces_longer_than_a_block_of_keys(small):
+    """Adam divides small gradients by their own size, so norms drift apart from the second step on."""
+    halves, whole = (small.train(f"parallel.context={c}", "parallel.pipeline=1", OFF, *LONGER) for c in (2, 1))
+    assert close(*([step["loss"] for step in ended.steps] for ended in (halves, whole)), 1e-5)
+    assert close([halves.steps[0]["grad_norm"]], [whole.steps[0]["grad_norm"]], 1e-6)
+    assert "memory    as planned, to the byte" in halves.stderr
+
+
+def test_a_rank_holds_a_part_of_the_activations(small):
+    slots = [ended.steps[0]["stages"][0]["activation_bytes"]
+             for ended in (small.one_stage(), small.one_stage("parallel.context=2"))]
+    assert 0.49 <= slots[1] / slots[0] <= 0.55  # rounded up to whole lines
 
 
 @pytest.mark.parametrize("p", [1, 2])

@@ -23,37 +23,41 @@ def tokens(tmp_path_factory):
                                      trainer_runs.made_tokens(1100000, 30000))
 
 
-def options(tokens, metrics, overrides):
+def options(tokens, overrides):
     texts = [f"data.train={tokens}", "data.val=", "data.val_every=0", "checkpoint.every=0", "train.steps=2"]
-    texts += [f"log.metrics={metrics}"]
     texts += [f"train.timeout_s={trainer_runs.patience(60):.0f}", *overrides]
     return [item for text in texts for item in ("-o", text)]
 
 
-def dry(family, tokens, metrics, *overrides, nodes=1):
-    config = trainer_runs.ROOT / "configs" / f"{CONFIGS[family]}.yaml"
-    command = [VIRTUAL / f"train_{family}", "-c", config, *options(tokens, metrics, overrides)]
-    env = trainer_runs.environment(OMP_NUM_THREADS="1", VIRTUAL_DRY="1", VIRTUAL_GPUS="8", VIRTUAL_NODES=str(nodes))
-    return subprocess.run(command, capture_output=True, text=True, timeout=trainer_runs.patience(280), env=env)
+def dry(family, tokens, folder, *overrides, nodes=1, **changes):
+    """Runs to the end. Returns the metrics of the last step, and what the run said."""
+    config, metrics = trainer_runs.ROOT / "configs" / f"{CONFIGS[family]}.yaml", folder / "metrics.jsonl"
+    metrics.unlink(missing_ok=True)
+    command = [VIRTUAL / f"train_{family}", "-c", config, *options(tokens, (f"log.metrics={metrics}", *overrides))]
+    env = trainer_runs.environment(OMP_NUM_THREADS="1", VIRTUAL_DRY="1", VIRTUAL_GPUS="8", VIRTUAL_NODES=str(nodes),
+                                   **changes)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=trainer_runs.patience(280), env=env)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return trainer_runs.metrics_of(metrics)[-1], done.stderr
 
 
-def planned(family, tokens, metrics, *overrides):
+def planned(family, tokens, *overrides):
     config = trainer_runs.ROOT / "configs" / f"{CONFIGS[family]}.yaml"
-    command = [trainer_runs.trainer(family), "-c", config, *options(tokens, metrics, overrides), "--plan", "--json"]
+    command = [trainer_runs.trainer(family), "-c", config, *options(tokens, overrides), "--plan", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=trainer_runs.patience(60))
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 
 
+def allocates_as_planned(step, plan):
+    return [stage["peak_bytes"] for stage in step["stages"]] == [stage["peak_bytes"] for stage in plan["stages"]]
+
+
 def agrees(family, tokens, folder, *overrides, nodes=1, waits=WITHIN):
     """Runs two steps and compares the second with the plan, since the first still loads kernels. Returns the second."""
-    metrics = folder / "metrics.jsonl"
-    done = dry(family, tokens, metrics, *overrides, nodes=nodes)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "as planned, to the byte" in done.stderr
-    plan = planned(family, tokens, metrics, *overrides)
-    step = [line for line in map(json.loads, metrics.read_text().splitlines()) if line["type"] == "step"][-1]
-    assert [stage["peak_bytes"] for stage in step["stages"]] == [stage["peak_bytes"] for stage in plan["stages"]]
+    step, said = dry(family, tokens, folder, *overrides, nodes=nodes)
+    plan = planned(family, tokens, *overrides)
+    assert "as planned, to the byte" in said and allocates_as_planned(step, plan)
     assert step["loss"] is None and step["grad_norm"] is None
     assert step["step_ms"] == pytest.approx(plan["step_ms"], rel=WITHIN)
     assert step["bubble"] == pytest.approx(plan["bubble"], abs=waits * plan["bubble"] + 0.005)
@@ -72,6 +76,8 @@ EXPERTS = ("parallel.data=4", "parallel.expert=4", "parallel.placement=stages", 
            "checkpoint.dir=")  # fmt: skip
 
 
+# Pairs of stages whose ranks are on two nodes.
+SPREAD = ("parallel.placement=linear", "schedule.bpipe=on", "hardware.gpus_per_node=4", "train.global_batch=8")
 # The models of the shipped configurations with fewer layers, on at most 8 GPUs.
 SMALL = {
     "evictions inside a node": (
@@ -80,15 +86,10 @@ SMALL = {
     "one rank of a B200": (
         "llama", 1, *cut(2, 1, 1), "model.seq_len=2048", "hardware.gpu=b200", "train.global_batch=2"),
     "four stages": ("gpt", 1, *cut(8, 4, 1), "train.global_batch=8"),
-    "evictions between nodes": (
-        "llama", 2, *cut(8, 4, 2), "parallel.placement=linear", "schedule.bpipe=on", "hardware.gpus_per_node=4",
-        "train.global_batch=8"),
-    "evictions between nodes, 24 GB/s": (
-        "llama", 2, *cut(8, 4, 2), "parallel.placement=linear", "schedule.bpipe=on", "hardware.gpus_per_node=4",
-        "hardware.network_gb_s=24", "train.global_batch=8"),
+    "evictions between nodes": ("llama", 2, *cut(8, 4, 2), *SPREAD),
+    "evictions between nodes, 24 GB/s": ("llama", 2, *cut(8, 4, 2), *SPREAD, "hardware.network_gb_s=24"),
     "evictions between nodes beside persistent products": (
-        "llama", 2, *cut(8, 4, 2), "parallel.placement=linear", "schedule.bpipe=on", "hardware.gpus_per_node=4",
-        "hardware.gpu=h100", "hardware.network_gb_s=20", "train.global_batch=8"),
+        "llama", 2, *cut(8, 4, 2), *SPREAD, "hardware.gpu=h100", "hardware.network_gb_s=20"),
     "messages between nodes on both sides of a stage beside persistent products": (
         "llama", 4, *cut(4, 4, 2), "parallel.placement=linear", "schedule.bpipe=off", "hardware.gpus_per_node=2",
         "hardware.gpu=h100", "hardware.network_gb_s=50", "train.global_batch=16"),
@@ -140,19 +141,6 @@ def test_the_clock_and_the_plan_agree_about_a_few_gpus(tmp_path, tokens, case):
     assert step["transfer_exposed_ms"] > 1 or "schedule.bpipe=on" not in overrides or nodes == 1
 
 
-@pytest.mark.thorough
-@pytest.mark.usefixtures("ranks")
-def test_gradients_sharded_over_data_ranks_are_not_zeroed_for_each_layer(tmp_path, tokens):
-    ranks = ("parallel.data=4", "parallel.shard_gradients=on", "hardware.gpu=h100", "train.global_batch=4")
-    agrees("llama", tokens, tmp_path, *cut(5, 1, 2), *ranks)
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("ranks")
-def test_weights_of_later_stages_become_8_bits_while_they_wait(tmp_path, tokens):
-    agrees("llama", tokens, tmp_path, *cut(8, 4, 2), "train.fp8=block", "hardware.gpu=h100", "train.global_batch=8")
-
-
 # 32 GPUs in four nodes, 16 microbatches.
 FULL = {
     "context ranks of 128k tokens": (
@@ -181,18 +169,24 @@ def test_the_clock_and_the_plan_agree_about_32_gpus(tmp_path, tokens, case):
     agrees(family, tokens, tmp_path, *overrides, nodes=4)
 
 
-NCCL = ("parallel.collectives=nccl",)
-H100 = ("hardware.gpu=h100", "parallel.tensor=4", "schedule.micro_batch=2")
+H100 = ("hardware.gpu=h100", "parallel.tensor=4", "schedule.micro_batch=2", "model.layers=4", "parallel.pipeline=1")
+COUNTED = {
+    "gradients sharded over data ranks are not zeroed for each layer": (
+        *cut(5, 1, 2), "parallel.data=4", "parallel.shard_gradients=on", "hardware.gpu=h100", "train.global_batch=4"),
+    "weights of later stages become 8 bits while they wait": (
+        *cut(8, 4, 2), "train.fp8=block", "hardware.gpu=h100", "train.global_batch=8"),
+} | {
+    f"the loss beside collectives by {way}, overlap {overlap}": (
+        *H100, "train.global_batch=8", f"parallel.collectives={way}", f"parallel.overlap={overlap}")
+    for way in ("nccl", "copy") for overlap in ("off", "on", "4")
+}  # fmt: skip
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("ranks")
-@pytest.mark.parametrize("overlap", ["off", "on", "4"])
-@pytest.mark.parametrize("collectives", ["nccl", "copy"])
-def test_the_clock_and_the_plan_count_the_same_loss_beside_collectives(tmp_path, tokens, collectives, overlap):
-    shape = ("model.layers=4", "parallel.pipeline=1", "train.global_batch=8")
-    ways = (f"parallel.collectives={collectives}", f"parallel.overlap={overlap}")
-    agrees("llama", tokens, tmp_path, *H100, *shape, *ways)
+@pytest.mark.parametrize("overrides", COUNTED.values(), ids=COUNTED)
+def test_the_clock_and_the_plan_count_the_same(tmp_path, tokens, overrides):
+    agrees("llama", tokens, tmp_path, *overrides)
 
 
 @pytest.mark.usefixtures("ranks")
@@ -204,34 +198,25 @@ def test_the_clock_and_the_plan_count_every_copy_of_eight_tensor_ranks(tmp_path,
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("ranks")
-def test_a_collective_in_clusters_waits_for_persistent_products(tmp_path, tokens, monkeypatch):
+def test_a_collective_in_clusters_waits_for_persistent_products(tmp_path, tokens):
     """Products leave three multiprocessors in a GPC, where a cluster of four does not fit. An A100 has no clusters, and
     its products make room."""
-    steps = {}
-    for gpu, cluster in (("h100", "1"), ("h100", "4"), ("a100-80g", "1"), ("a100-80g", "4")):
-        monkeypatch.setenv("NCCL_CGA_CLUSTER_SIZE", cluster)
-        metrics = tmp_path / f"{gpu}{cluster}.jsonl"
-        shape = ("model.layers=4", "parallel.pipeline=1", "train.global_batch=4", f"hardware.gpu={gpu}")
-        assert dry("llama", tokens, metrics, *H100, *shape, *NCCL, "parallel.overlap=2").returncode == 0
-        steps[gpu, cluster] = json.loads(metrics.read_text().splitlines()[-1])["step_ms"]
-    assert steps["h100", "4"] > 1.02 * steps["h100", "1"]
-    assert steps["a100-80g", "4"] == pytest.approx(steps["a100-80g", "1"])
+    def step_ms(gpu, cluster):
+        keys = (*H100, "train.global_batch=4", f"hardware.gpu={gpu}", "parallel.collectives=nccl", "parallel.overlap=2")
+        return dry("llama", tokens, tmp_path, *keys, NCCL_CGA_CLUSTER_SIZE=cluster)[0]["step_ms"]
+
+    assert step_ms("h100", "4") > 1.02 * step_ms("h100", "1")
+    assert step_ms("a100-80g", "4") == pytest.approx(step_ms("a100-80g", "1"))
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("ranks")
-def test_a_full_stream_of_launches_does_not_delay_messages(tmp_path, tokens, monkeypatch):
+def test_a_full_stream_of_launches_does_not_delay_messages(tmp_path, tokens):
     """A host that waits inside a launch moves no messages. So it stays only some layers ahead of its GPU."""
-    small = ("model.hidden=4096", "model.ffn=11008", "model.heads=32", "model.kv_heads=32", *cut(80, 4, 2))
-    more = ("schedule.name=zb-v", "schedule.micro_batch=1", "train.global_batch=8", "hardware.gpu=h200")
-    monkeypatch.setenv("VIRTUAL_JITTER", "0.05")
-    steps = []
-    for launches in ("1024", "2000"):
-        monkeypatch.setenv("VIRTUAL_LAUNCHES", launches)
-        metrics = tmp_path / f"{launches}.jsonl"
-        done = dry("llama", tokens, metrics, *small, *more)
-        assert done.returncode == 0, done.stderr[-2000:]
-        steps.append(json.loads(metrics.read_text().splitlines()[-1])["step_ms"])
+    keys = ("model.hidden=4096", "model.ffn=11008", "model.heads=32", "model.kv_heads=32", *cut(80, 4, 2),
+            "schedule.name=zb-v", "schedule.micro_batch=1", "train.global_batch=8", "hardware.gpu=h200")
+    steps = [dry("llama", tokens, tmp_path, *keys, VIRTUAL_JITTER="0.05", VIRTUAL_LAUNCHES=launches)[0]["step_ms"]
+             for launches in ("1024", "2000")]
     assert steps[0] == pytest.approx(steps[1], rel=1e-3)
 
 
@@ -250,21 +235,16 @@ REFUSED = {
 def test_a_dry_run_evicts_more_than_this_host_has(tmp_path, tokens):
     keys = "train.steps=1 train.global_batch=384 model.layers=8 hardware.gpu=b200 parallel.tensor=1 schedule.slots=2 " \
            "schedule.micro_batch=48 schedule.bpipe=on schedule.evict_to=host"  # 21 bundles of 26 GB
-    done = dry("llama", tokens, tmp_path / "metrics.jsonl", *keys.split())
-    assert done.returncode == 0 and "as planned, to the byte" in done.stderr, done.stderr[-2000:]
+    assert "as planned, to the byte" in dry("llama", tokens, tmp_path, *keys.split())[1]
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("deterministic", ["on", "off"])
 @pytest.mark.parametrize("gpu", ["a100-80g", "h100", "b200"])
 def test_attention_takes_the_bytes_of_its_gpu(tmp_path, tokens, gpu, deterministic):
-    metrics = tmp_path / "metrics.jsonl"
     keys = (*cut(2, 1, 1), f"hardware.gpu={gpu}", f"attention.deterministic={deterministic}", "model.kv_heads=8",
             "train.global_batch=1", "schedule.bpipe=off", "train.steps=1")
-    done = dry("llama", tokens, metrics, *keys)
-    assert done.returncode == 0, done.stderr[-2000:]
-    step, plan = json.loads(metrics.read_text().splitlines()[-1]), planned("llama", tokens, metrics, *keys)
-    assert [stage["peak_bytes"] for stage in step["stages"]] == [stage["peak_bytes"] for stage in plan["stages"]]
+    assert allocates_as_planned(dry("llama", tokens, tmp_path, *keys)[0], planned("llama", tokens, *keys))
 
 
 @pytest.mark.thorough
@@ -273,8 +253,7 @@ def test_what_a_run_clears_is_clear_for_the_kernels_of_a_dry_run(tmp_path):
     tokens = trainer_runs.write_tokens(tmp_path / "train.bin", list(range(256)) * 40)
     keys = "model.layers=1 model.vocab=140000 model.hidden=1024 model.heads=8 model.kv_heads=8 model.ffn=1024 " \
            "model.seq_len=256 parallel.pipeline=1 parallel.tensor=1 schedule.bpipe=off train.global_batch=1"
-    done = dry("llama", tokens, tmp_path / "metrics.jsonl", *keys.split())
-    assert done.returncode == 0, done.stderr[-2000:]
+    dry("llama", tokens, tmp_path, *keys.split())
 
 
 def test_a_dry_run_is_an_option_of_the_trainers(tokens):
