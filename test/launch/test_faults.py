@@ -185,8 +185,7 @@ def test_a_rank_that_goes_on_in_time_is_forgiven(small, tmp_path):
     time.sleep(1.5)
     os.kill(pid, signal.SIGCONT)
     trains(job, tmp_path)
-    job.parent.send_signal(signal.SIGTERM)
-    assert "stopped on request" in job.end().stderr and nothing_left(small)
+    assert "stopped on request" in job.stop().stderr and nothing_left(small)
 
 
 # --- ranks that live and do nothing

@@ -173,8 +173,7 @@ def test_another_user_reads_stops_and_delays_nothing_of_a_run(tmp_path, umask):
     with OtherUser(attack) as other:
         wait_until(lambda: len(steps_of(tried_on)) >= reached + STEPS, "it trains no more")
         wait_until(lambda: printed(tried_on) >= shown + STEPS, "it prints no more")
-        job.parent.send_signal(signal.SIGTERM)
-        ended = job.end()
+        ended = job.stop()
     allowed = r"reads \S+/tried_on(/metrics\.jsonl|/output|/saved(/\.?step_\d+\S*)?)?$" if umask == 0o022 else "$^"
     assert [what for what in [*other.answer, *listed] if not re.match(allowed, what)] == []
     assert ended.code == 3 and " silent" not in ended.stderr and "starting the ranks again" not in ended.stderr

@@ -215,7 +215,6 @@ def test_a_request_during_the_start_is_kept_and_obeyed(config, tmp_path):
     job = Job(config, "train.steps=1000000", "data.val_every=0")
     line = job.parent.stderr.readline()
     assert "starting 4 ranks" in line
-    job.parent.send_signal(signal.SIGTERM)
-    ended = job.end()
+    ended = job.stop()
     assert ended.code == 1 and re.search(r"stopped on request after step \d+; nothing was saved", ended.said[-1])
     assert nothing_left(config)

@@ -112,8 +112,7 @@ def test_the_steps_that_were_lost_count_from_where_this_start_began(tmp_path):
     kill(job, tmp_path, 1, 25)
     ended_at = last_step(tmp_path)
     wait_until(lambda: len(lines(tmp_path, "run")) == 3, "no second start")
-    job.parent.send_signal(signal.SIGTERM)
-    said = re.search(r"again from their last starting point, .*; lost: (\d+) step", job.end().stderr)
+    said = re.search(r"again from their last starting point, .*; lost: (\d+) step", job.stop().stderr)
     assert said is not None and 4 <= int(said[1]) <= ended_at - 20 + 100, said
 
 
@@ -134,8 +133,7 @@ def test_a_request_to_stop_that_comes_while_lost_ranks_are_ended_is_heard(tmp_pa
         os.kill(pid, signal.SIGSTOP)  # they do not report how the ranks end, which the parent awaits for a second
     os.kill(rank_process(job, 1), signal.SIGKILL)
     time.sleep(0.4)
-    job.parent.send_signal(signal.SIGTERM)
-    ended = job.end()
+    ended = job.stop()
     assert ended.code == 1 and "starting the ranks again" not in ended.stderr, ended.stderr
     assert ended.said[-1].endswith(f"not started again; the job ends; continue with --resume {tmp_path}/saved")
     assert nothing_left(config)
@@ -169,5 +167,4 @@ def test_the_first_process_of_a_container_keeps_no_zombies_of_lost_ranks(tmp_pat
     stats = lambda: [Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split() for pid in children()]
     children = lambda: Path(f"/proc/{job.parent.pid}/task/{job.parent.pid}/children").read_text().split()
     wait_until(lambda: len(children()) == 2, lambda: f"not the caretaker and mpirun alone: {stats()}", 15)
-    job.parent.send_signal(signal.SIGTERM)
-    assert job.end().code == 3
+    assert job.stop().code == 3

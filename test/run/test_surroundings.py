@@ -104,8 +104,7 @@ def test_a_stop_in_the_middle_of_matrix_products_disturbs_nothing(tmp_path):
     for i in range(4):
         job = started(config, tmp_path, *ALONE, f"checkpoint.dir={tmp_path}/{i}")
         time.sleep(0.07 * i)
-        job.parent.send_signal(signal.SIGTERM)
-        ended = job.end()
+        ended = job.stop()
         assert ended.code == 3, (i, ended.code, ended.stderr)
 
 
@@ -117,8 +116,7 @@ def test_a_run_under_nohup_ignores_hang_ups(small, tmp_path, overrides):
     wait_until(lambda: job.parent.poll() is not None
                or (tmp_path / "metrics.jsonl").read_text().count('"step"') > before + 20, "no steps")
     assert job.parent.poll() is None
-    job.parent.send_signal(signal.SIGTERM)
-    assert job.end().code == 1  # asked to stop, without a folder to save to
+    assert job.stop().code == 1  # asked to stop, without a folder to save to
 
 
 @each_size
@@ -147,8 +145,7 @@ def test_of_two_runs_with_one_place_for_checkpoints_the_second_is_refused(small,
     assert second.said[-1].endswith(
         f"checkpoint.dir: {tmp_path}/saved: another run is saving its checkpoints there; wait until it ends, or name"
         " another folder")
-    job.parent.send_signal(signal.SIGTERM)
-    ended = job.end()
+    ended = job.stop()
     assert ended.code == 3 and "could not be written" not in ended.stderr, ended.stderr
     assert Job(small, "train.steps=5", saved, force, *overrides).end().code == 0  # the lock is free again
 
@@ -161,8 +158,7 @@ def test_of_two_runs_with_one_file_for_metrics_the_second_is_refused(small, tmp_
     second = Job(small, "train.steps=5", f"log.metrics={tmp_path}/link.jsonl").end()
     assert second.code == 1 and second.said[-1].endswith(
         f"log.metrics: another run writes its lines to {tmp_path}/link.jsonl; wait until it ends, or name another file")
-    job.parent.send_signal(signal.SIGTERM)
-    job.end()
+    job.stop()
     assert not (tmp_path / ".metrics.jsonl.lock").exists()
     assert len([line for line in metrics.read_text().splitlines() if '"type":"run"' in line]) == 1
     assert Job(small, "train.steps=5", f"log.metrics={metrics}").end().code == 0
@@ -195,8 +191,7 @@ def test_ranks_may_open_as_many_files_as_the_hard_limit_allows(small, tmp_path, 
     job = started(small, tmp_path, *overrides, prefix=through_bash('ulimit -Sn 128; ulimit -Hn 512; exec "$@"'))
     limits = [re.search(r"^Max open files +(\d+)", Path(f"/proc/{pid}/limits").read_text(), re.M)[1]
               for pid in job.ranks() or [job.parent.pid]]
-    job.parent.send_signal(signal.SIGTERM)
-    job.end()
+    job.stop()
     assert limits == ["512"] * (4 if overrides == RANKS["four_ranks"] else 1)
 
 
@@ -264,7 +259,6 @@ def test_no_port_of_a_rank_on_one_machine_is_reached_from_another(small, tmp_pat
             listens = words[3] == "0A" if kind.startswith("tcp") else True
             if words[9] in inodes and listens:
                 open_ports.append((kind, words[1].split(":")[0]))
-    job.parent.send_signal(signal.SIGTERM)
-    job.end()
+    job.stop()
     loopback = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
     assert inodes and [port for port in open_ports if port[1] not in loopback] == []

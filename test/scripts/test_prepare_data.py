@@ -25,6 +25,13 @@ def prepare(*arguments, **options):
     return script("prepare_data.py", *map(str, arguments), **options)
 
 
+def prepared(*arguments, **options):
+    """Prepares data and requires success."""
+    result = prepare(*arguments, **options)
+    assert result.returncode == 0, result.stderr
+    return result
+
+
 def tokens(folder, pattern):
     """Checks each shard's header; returns all tokens of the shards in name order."""
     everything = []
@@ -56,8 +63,7 @@ def refused(tmp_path, words, *arguments, **options):
 def test_few_documents_lose_their_ends_to_validation(tmp_path):
     text = b"".join(b"line %d\n" % i for i in range(1000)) + bytes(range(256))
     (tmp_path / "a.txt").write_bytes(text)
-    result = prepare(tmp_path / "a.txt", "-o", tmp_path, "--name", "own", "--val-fraction", 0.2)
-    assert result.returncode == 0, result.stderr
+    prepared(tmp_path / "a.txt", "-o", tmp_path, "--name", "own", "--val-fraction", 0.2)
     train, val = tokens(tmp_path, "own_train_*.bin"), tokens(tmp_path, "own_val_*.bin")
     assert train[0] == val[0] == 256
     assert bytes(train[1:]) + bytes(val[1:]) == text
@@ -71,8 +77,7 @@ def test_every_twentieth_of_many_documents_is_held_out(tmp_path):
         (tmp_path / f"{number:02d}.txt").write_bytes(text)
     result = prepare(*sorted(tmp_path.glob("*.txt")), "-o", tmp_path / "new" / "folder")
     assert result.returncode == 0, result.stderr
-    held = [text for number, text in enumerate(texts, 1) if number % 20 == 0]
-    kept = [text for number, text in enumerate(texts, 1) if number % 20 != 0]
+    kept, held = divided(texts)
     assert tokens(tmp_path / "new" / "folder", "text_train_*.bin") == sum(map(document, kept), [])
     assert tokens(tmp_path / "new" / "folder", "text_val_*.bin") == sum(map(document, held), [])
 
@@ -80,11 +85,11 @@ def test_every_twentieth_of_many_documents_is_held_out(tmp_path):
 def test_shards_continue_each_other_and_replace_those_of_a_longer_set(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"x" * 999)
     command = [tmp_path / "a.txt", "-o", tmp_path, "--val-fraction", 0]
-    assert prepare(*command, "--shard-tokens", 100).returncode == 0
+    prepared(*command, "--shard-tokens", 100)
     assert len(list(tmp_path.glob("text_train_*.bin"))) == 10
     assert tokens(tmp_path, "text_train_*.bin") == document(b"x" * 999)
     (tmp_path / "text_train_mine.bin").write_bytes(b"not a shard of this set")
-    assert prepare(*command, "--shard-tokens", 400).returncode == 0
+    prepared(*command, "--shard-tokens", 400)
     (tmp_path / "text_train_mine.bin").unlink()
     assert len(list(tmp_path.glob("text_train_*.bin"))) == 3
     assert tokens(tmp_path, "text_train_*.bin") == document(b"x" * 999)
@@ -100,7 +105,7 @@ def test_compressed_files_give_the_tokens_of_what_they_hold(tmp_path, program, s
     (tmp_path / f"a.{kind}").write_text(text)
     subprocess.run([program, "-kq", tmp_path / f"a.{kind}"], check=True)
     for name, file in (("plain", f"a.{kind}"), ("packed", f"a.{kind}{suffix}")):
-        assert prepare(tmp_path / file, "-o", tmp_path / "out", "--name", name).returncode == 0
+        prepared(tmp_path / file, "-o", tmp_path / "out", "--name", name)
     assert tokens(tmp_path / "out", "packed_*.bin") == tokens(tmp_path / "out", "plain_*.bin")
     assert not list((tmp_path / "out").glob(".*"))
 
@@ -127,7 +132,7 @@ def test_a_folder_and_a_pipe_are_refused_at_once(tmp_path):
 
 def test_a_failure_leaves_the_earlier_set_as_it_was(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"some words\n" * 100)
-    assert prepare(tmp_path / "a.txt", "-o", tmp_path).returncode == 0
+    prepared(tmp_path / "a.txt", "-o", tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.glob("*")}
     (tmp_path / "b.txt").write_bytes(b"x")
     assert prepare(tmp_path / "b.txt", "-o", tmp_path).returncode == 1
@@ -148,7 +153,7 @@ def test_without_the_bible_the_error_names_both_ways_out(tmp_path):
 
 @pytest.mark.skipif(shutil.which("bible") is None, reason="bible-kjv is not installed")
 def test_the_bible_is_prose_without_references(tmp_path):
-    assert prepare("--bible", "-o", tmp_path).returncode == 0
+    prepared("--bible", "-o", tmp_path)
     train, val = tokens(tmp_path, "bible_train_*.bin"), tokens(tmp_path, "bible_val_*.bin")
     assert train.count(256) == 1130 and val.count(256) == 59  # every 20th of 1189 chapters
     text = bytes(token for token in train if token != 256)
@@ -167,8 +172,7 @@ def test_a_file_larger_than_memory_is_read_in_pieces(tmp_path):
     def limit_memory():
         resource.setrlimit(resource.RLIMIT_AS, (100 << 20, 100 << 20))
 
-    result = prepare(tmp_path / "big.txt", "-o", tmp_path, preexec_fn=limit_memory)
-    assert result.returncode == 0, result.stderr
+    prepared(tmp_path / "big.txt", "-o", tmp_path, preexec_fn=limit_memory)
     assert json.loads((tmp_path / "text.json").read_text())["bytes"] == 120 << 20
 
 
@@ -199,6 +203,18 @@ def text_of(number):
 TEXTS = [text_of(number) for number in range(100)]
 
 
+def write_parquet(path, rows, **columns):
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.table(columns), path, row_group_size=rows)
+
+
+def divided(texts):
+    """Returns the documents that are trained on, and every twentieth, which is held out."""
+    return ([text for number, text in enumerate(texts, 1) if (number % 20 == 0) == held] for held in (False, True))
+
+
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     """100 documents as JSON lines and as Parquet, one large text file, and two tokenizers trained on them."""
@@ -207,11 +223,7 @@ def corpus(tmp_path_factory):
     (folder / "set.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (folder / "large.txt").write_text("\n".join(map(sentence, range(34000))), encoding="utf-8")
     if importlib.util.find_spec("pyarrow") is not None:
-        import pyarrow
-        import pyarrow.parquet
-
-        table = pyarrow.table({"id": list(range(100)), "text": TEXTS})
-        pyarrow.parquet.write_table(table, folder / "set.parquet", row_group_size=30)
+        write_parquet(folder / "set.parquet", 30, id=list(range(100)), text=TEXTS)
     if importlib.util.find_spec("sentencepiece") is not None:
         import sentencepiece
 
@@ -265,14 +277,11 @@ KINDS = ["bytes", pytest.param("sp.model", marks=needs("sentencepiece")),
 @pytest.mark.parametrize("form", ["set.jsonl", pytest.param("set.parquet", marks=needs("pyarrow"))])
 def test_rows_become_the_tokens_that_the_library_itself_gives(corpus, tmp_path, form, kind):
     tokenizer = kind if kind == "bytes" else corpus / kind
-    result = prepare(corpus / form, "--tokenizer", tokenizer, "-o", tmp_path, "--name", "rows", "-j", 2)
-    assert result.returncode == 0, result.stderr
+    result = prepared(corpus / form, "--tokenizer", tokenizer, "-o", tmp_path, "--name", "rows", "-j", 2)
     encode, eot, vocab = reference(corpus, kind)
     name = {"bytes": "end of text", "sp.model": "</s>"}.get(kind, "")
     assert f"every document begins with token {eot}, {name}" in result.stdout
-    kept = [text for number, text in enumerate(TEXTS, 1) if number % 20 != 0]
-    held = [text for number, text in enumerate(TEXTS, 1) if number % 20 == 0]
-    for pattern, texts in (("rows_train_*.bin", kept), ("rows_val_*.bin", held)):
+    for pattern, texts in zip(("rows_train_*.bin", "rows_val_*.bin"), divided(TEXTS)):
         assert tokens(tmp_path, pattern) == [token for text in texts for token in [eot, *encode(text)]]
     about = json.loads((tmp_path / "rows.json").read_text())
     assert (about["vocab"], about["eot"], about["documents"], about["dtype"]) == (vocab, eot, 100, "uint16")
@@ -288,9 +297,8 @@ def test_the_files_are_the_same_for_any_number_of_processes(corpus, tmp_path, ki
     made = []
     for processes in (1, 3):
         folder = tmp_path / str(processes)
-        result = prepare(*files, corpus / "set.jsonl", "--tokenizer", tokenizer, "-o", folder, "-j", processes,
-                         "--shard-tokens", 99999)
-        assert result.returncode == 0, result.stderr
+        prepared(*files, corpus / "set.jsonl", "--tokenizer", tokenizer, "-o", folder, "-j", processes,
+                 "--shard-tokens", 99999)
         made.append({path.name: path.read_bytes() for path in folder.iterdir()})
     assert len(made[0]) > 5
     assert made[0] == made[1]
@@ -306,8 +314,7 @@ def test_a_text_of_several_pieces_has_the_tokens_of_the_whole(corpus, tmp_path, 
     while not data[(1 << 20) - 2 :][:4].isalpha():  # a cut at 1 MiB is inside a word
         data = b"x" + data
     (tmp_path / "a.txt").write_bytes(data)
-    result = prepare(tmp_path / "a.txt", "--tokenizer", corpus / kind, "-o", tmp_path, "--val-fraction", held)
-    assert result.returncode == 0, result.stderr
+    prepared(tmp_path / "a.txt", "--tokenizer", corpus / kind, "-o", tmp_path, "--val-fraction", held)
     text = data.decode()
     encode, eot, _ = reference(corpus, kind)
     train, val = (tokens(tmp_path, f"text_{split}_*.bin") for split in ("train", "val"))
@@ -320,12 +327,12 @@ def test_the_tokenizer_is_copied_beside_the_data(corpus, tmp_path, name):
     if not (corpus / name).exists():
         pytest.skip("its library is not installed (scripts/install_deps.sh)")
     command = [corpus / "set.jsonl", "-o", tmp_path, "--name", "own"]
-    assert prepare(*command, "--tokenizer", corpus / name).returncode == 0
+    prepared(*command, "--tokenizer", corpus / name)
     about = json.loads((tmp_path / "own.json").read_text())
     data = (corpus / name).read_bytes()
     assert (tmp_path / about["tokenizer_file"]).read_bytes() == data
     assert about["tokenizer_sha256"] == hashlib.sha256(data).hexdigest()
-    assert prepare(*command).returncode == 0
+    prepared(*command)
     assert json.loads((tmp_path / "own.json").read_text())["tokenizer_file"] is None
     assert not list(tmp_path.glob("own.tokenizer*"))
 
@@ -336,13 +343,13 @@ def test_the_end_of_text_can_be_chosen_and_is_plain_text_inside_a_document(corpu
     (tmp_path / "a.txt").write_text("the <|begin|> of a <|endoftext|> word")
     for eot, token in (("auto", 0), ("eos", 0), ("<|begin|>", 1)):
         arguments = ["--tokenizer", corpus / "hf.json", "--eot", eot, "--val-fraction", 0]
-        assert prepare(tmp_path / "a.txt", *arguments, "-o", tmp_path).returncode == 0
+        prepared(tmp_path / "a.txt", *arguments, "-o", tmp_path)
         made = tokens(tmp_path, "text_train_*.bin")
         assert made[0] == token and not {0, 1} & set(made[1:])
     (tmp_path / "tokenizer.json").write_bytes((corpus / "hf.json").read_bytes())
     (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"content": "<|begin|>"}}')
     arguments = ["--tokenizer", tmp_path / "tokenizer.json", "--val-fraction", 0]
-    assert prepare(tmp_path / "a.txt", *arguments, "-o", tmp_path).returncode == 0
+    prepared(tmp_path / "a.txt", *arguments, "-o", tmp_path)
     assert tokens(tmp_path, "text_train_*.bin")[0] == 1
 
 
@@ -357,7 +364,7 @@ def test_a_vocabulary_beyond_16_bits_makes_wide_tokens_or_is_refused(corpus, tmp
         tokenizer.save(str(tmp_path / "wide.json"))
         (tmp_path / "a.txt").write_text(f"w{count - 1}")
         arguments = [tmp_path / "a.txt", "--tokenizer", tmp_path / "wide.json", "--eot", "w1", "--val-fraction", 0]
-        assert prepare(*arguments, "-o", tmp_path, "--name", dtype).returncode == 0
+        prepared(*arguments, "-o", tmp_path, "--name", dtype)
         assert json.loads((tmp_path / f"{dtype}.json").read_text())["dtype"] == dtype
         data = (tmp_path / f"{dtype}_train_000.bin").read_bytes()[1024:]
         assert array.array("H" if dtype == "uint16" else "I", data).tolist() == [1, count - 1]
@@ -366,7 +373,7 @@ def test_a_vocabulary_beyond_16_bits_makes_wide_tokens_or_is_refused(corpus, tmp
 
 
 def test_llama3_files_have_wide_tokens(corpus, tmp_path):
-    assert prepare(corpus / "set.jsonl", "-o", tmp_path, "--dtype", "uint32", "--val-fraction", 0).returncode == 0
+    prepared(corpus / "set.jsonl", "-o", tmp_path, "--dtype", "uint32", "--val-fraction", 0)
     data = (tmp_path / "text_train_000.bin").read_bytes()
     header, body = array.array("i", data[:1024]), array.array("I", data[1024:])
     assert header[:3].tolist() == [20240801, 7, len(body)]
@@ -390,8 +397,7 @@ def test_documents_are_numbered_and_not_empty_rows(tmp_path, empty):
     for at in range(20, 201, 20):
         rows.insert(at - 1, empty)
     (tmp_path / "a.jsonl").write_text("\n".join([*rows, ""]))
-    result = prepare(tmp_path / "a.jsonl", "-o", tmp_path)
-    assert result.returncode == 0, result.stderr
+    result = prepared(tmp_path / "a.jsonl", "-o", tmp_path)
     assert "190 documents" in result.stdout and "10 empty rows left out" in result.stdout
     held = [document(text.encode()) for number, text in enumerate(texts, 1) if number % 20 == 0]
     assert tokens(tmp_path, "text_val_*.bin") == sum(held, [])
@@ -411,20 +417,17 @@ def test_a_compressed_file_that_is_not_utf8_is_one_sentence(corpus, tmp_path, na
 def test_rows_of_several_files_are_numbered_through(tmp_path):
     for name, numbers in (("a.jsonl", range(1, 31)), ("b.jsonl", range(31, 61))):
         (tmp_path / name).write_text("".join(f'{{"body": "row {number}"}}\n' for number in numbers))
-    assert prepare(tmp_path / "a.jsonl", tmp_path / "b.jsonl", "--key", "body", "-o", tmp_path).returncode == 0
+    prepared(tmp_path / "a.jsonl", tmp_path / "b.jsonl", "--key", "body", "-o", tmp_path)
     assert tokens(tmp_path, "text_val_*.bin") == sum((document(b"row %d" % number) for number in (20, 40, 60)), [])
 
 
 @needs("pyarrow")
 def test_parquet_of_several_batches_is_as_the_same_rows_in_json(tmp_path):
-    import pyarrow
-    import pyarrow.parquet
-
     texts = [None if number % 20 == 9 else f"row {number} " * (number % 20) * 10 for number in range(3000)]
-    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "a.parquet", row_group_size=700)
+    write_parquet(tmp_path / "a.parquet", 700, text=texts)
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     for form in ("parquet", "jsonl"):
-        assert prepare(tmp_path / f"a.{form}", "-o", tmp_path, "--name", form).returncode == 0
+        prepared(tmp_path / f"a.{form}", "-o", tmp_path, "--name", form)
     for split in ("train", "val"):
         made = tokens(tmp_path, f"parquet_{split}_*.bin")
         assert len(made) > 100000 and made == tokens(tmp_path, f"jsonl_{split}_*.bin")
@@ -461,9 +464,6 @@ def test_text_that_is_not_utf8_is_named_with_its_byte(corpus, tmp_path):
 @pytest.mark.thorough
 @needs("pyarrow")
 def test_parquet_that_cannot_be_used_is_named(corpus, tmp_path):
-    import pyarrow
-    import pyarrow.parquet
-
     refused(tmp_path, "set.parquet: has no column 'body'; name one of its columns with --key: id, text",
             corpus / "set.parquet", "--key", "body")
     refused(tmp_path, "set.parquet: column 'id' is int64, not text", corpus / "set.parquet", "--key", "id")
@@ -473,7 +473,7 @@ def test_parquet_that_cannot_be_used_is_named(corpus, tmp_path):
     data[100:400] = bytes(300)
     (tmp_path / "hurt.parquet").write_bytes(data)
     refused(tmp_path, "hurt.parquet: cannot be read as a Parquet file", tmp_path / "hurt.parquet")
-    pyarrow.parquet.write_table(pyarrow.table({"text": pyarrow.array([], "string")}), tmp_path / "none.parquet")
+    write_parquet(tmp_path / "none.parquet", 1, text=importlib.import_module("pyarrow").array([], "string"))
     refused(tmp_path, "0 bytes of text are not enough", tmp_path / "none.parquet")
 
 

@@ -301,6 +301,11 @@ class Job:
             raise
         return Ended(self.config, self.parent.returncode, stdout or "", stderr)
 
+    def stop(self, number=signal.SIGTERM):
+        """Asks it to stop, and waits for the end."""
+        self.parent.send_signal(number)
+        return self.end()
+
 
 class Ended:
     """The result of a run: exit code, stdout, stderr and the lines of its metrics file."""
@@ -328,12 +333,8 @@ class Ended:
     @property
     def losses(self):
         """Returns everything that must be equal in every layout, in order: losses, norms, validation losses."""
-        return [
-            value
-            for entry in map(json.loads, self.lines)
-            for value in (entry.get("loss"), entry.get("grad_norm"))
-            if value
-        ]
+        return [value for entry in map(json.loads, self.lines)
+                for value in (entry.get("loss"), entry.get("grad_norm")) if value]
 
     @property
     def bits(self):
@@ -460,14 +461,8 @@ class Trainer:
 def layout(p=1, t=1, d=1, bpipe=False, b=1, **more):
     """Returns changes to a configuration; more: keys with _ instead of the dot, as in schedule_slots=4."""
     extra = {key.replace("_", ".", 1): value for key, value in more.items()}
-    return {
-        "parallel.pipeline": p,
-        "parallel.tensor": t,
-        "parallel.data": d,
-        "schedule.bpipe": "on" if bpipe else "off",
-        "schedule.micro_batch": b,
-        **extra,
-    }
+    return {"parallel.pipeline": p, "parallel.tensor": t, "parallel.data": d,
+            "schedule.bpipe": "on" if bpipe else "off", "schedule.micro_batch": b, **extra}
 
 
 def saving(folder, every, keep=100):
