@@ -95,13 +95,13 @@ $(LIB): $(LIB_OBJ) $(B)/members
 	@rm -f $@
 	$(Q)ar rcs $@ $(LIB_OBJ)
 
-# A checksum of the sources: a trainer starts dry runs only on virtual GPUs of its own sources (src/run/dry_run.c).
+# A checksum of the sources: a trainer starts dry runs only on virtual GPUs of its own sources (src/run/trainer.c).
 SOURCES := $(firstword $(shell cat $(sort $(LIB_SRC) $(wildcard *.h *.cu src/*/*.[hc]* src/*/*/*.cu*)) | cksum))
 $(B)/sources: FORCE
 	@mkdir -p $(@D)
 	@echo '$(SOURCES)' | cmp -s - $@ || echo '$(SOURCES)' > $@
-$(B)/src/run/dry_run.o: private CFLAGS_ += -DSOURCES='"$(SOURCES)"'
-$(B)/src/run/dry_run.o: $(B)/sources
+$(B)/src/run/trainer.o: private CFLAGS_ += -DSOURCES='"$(SOURCES)"'
+$(B)/src/run/trainer.o: $(B)/sources
 
 # The models' .cu files contain no kernels: they are C.
 $(B)/%.o: %.cu $(B)/flags

@@ -485,8 +485,18 @@ static int check_latent_(Config *config, Error *err) {
          "a model with latent attention cannot split forward products; use auto, on or off"});
 }
 
-static int check_router_(const Config *config, Error *err) {
-    const ModelConfig *m = &config->model;
+// Checks a mixture of experts, and refuses features that it does not support. In dense models, refuses the keys of
+// experts. Resolves model.expert_ffn auto.
+static int check_experts_(Config *config, Error *err) {
+    ModelConfig *m = &config->model;
+    if (m->experts == 0)
+        return refuse_given_(config,
+                             "model.experts_per_token model.expert_ffn model.shared_ffn model.dense_layers "
+                             "model.router model.router_groups model.router_group_top model.router_scale "
+                             "model.router_normalize parallel.expert train.balance train.router_z_loss "
+                             "log.experts",
+                             "does not apply to a model without experts; give model.experts, or remove the key", err);
+    if (m->expert_ffn == 0) m->expert_ffn = m->ffn;
     long long experts = m->experts, chosen = m->experts_per_token, groups = m->router_groups, top = m->router_group_top;
     if (chosen == 0 && families[m->family].gated)
         return config_error(config, "model.experts_per_token", err,
@@ -509,25 +519,10 @@ static int check_router_(const Config *config, Error *err) {
         return config_clash(config, "model.router_groups", "model.experts", err,
                             "%lld groups do not divide %lld experts; use %s", groups, experts,
                             first_divisors_(experts, LIST));
-    if (top <= groups && chosen <= experts / groups * top) return 0;
-    return config_clash(config, "model.router_group_top", "model.router_groups", err,
-                        "a token's %lld experts cannot come from %lld of %lld groups of %lld experts; use %lld", chosen,
-                        top, groups, experts / groups, (chosen * groups + experts - 1) / experts);
-}
-
-// Checks a mixture of experts, and refuses features that it does not support. In dense models, refuses the keys of
-// experts. Resolves model.expert_ffn auto.
-static int check_experts_(Config *config, Error *err) {
-    ModelConfig *m = &config->model;
-    if (m->experts == 0)
-        return refuse_given_(config,
-                             "model.experts_per_token model.expert_ffn model.shared_ffn model.dense_layers "
-                             "model.router model.router_groups model.router_group_top model.router_scale "
-                             "model.router_normalize parallel.expert train.balance train.router_z_loss "
-                             "log.experts",
-                             "does not apply to a model without experts; give model.experts, or remove the key", err);
-    if (m->expert_ffn == 0) m->expert_ffn = m->ffn;
-    if (check_router_(config, err) != 0) return -1;
+    if (top > groups || chosen > experts / groups * top)
+        return config_clash(config, "model.router_group_top", "model.router_groups", err,
+                            "a token's %lld experts cannot come from %lld of %lld groups of %lld experts; use %lld",
+                            chosen, top, groups, experts / groups, (chosen * groups + experts - 1) / experts);
     const ParallelConfig *p = &config->parallel;
     int64_t ranks = p->tensor * p->context * p->data, e = p->expert;
     char use[DIVISORS];

@@ -45,12 +45,6 @@ static int refuse_(const Config *config, const ConfigKey *key, ConfigScalar scal
     return config_refuse(config, key, text, err);
 }
 
-static bool in_bounds_(const ConfigKey *key, double value) {
-    bool above = key->flags & KEY_ABOVE_MIN ? value > key->min : value >= key->min;
-    bool below = key->flags & KEY_BELOW_MAX ? value < key->max : value <= key->max;
-    return above && below;
-}
-
 static bool value_is_(ConfigScalar scalar, const char *word) {
     return strlen(word) == scalar.length && memcmp(scalar.text, word, scalar.length) == 0;
 }
@@ -126,7 +120,9 @@ static int set_number_(Config *config, const ConfigKey *key, ConfigScalar scalar
     } else if (read_decimal_(config, key, scalar, scalar.length, &value, err) != 0) {
         return -1;
     }
-    if (!in_bounds_(key, value)) return refuse_(config, key, scalar, "is out of range", err);
+    bool above = key->flags & KEY_ABOVE_MIN ? value > key->min : value >= key->min;
+    bool below = key->flags & KEY_BELOW_MAX ? value < key->max : value <= key->max;
+    if (!above || !below) return refuse_(config, key, scalar, "is out of range", err);
     *(double *)field_(config, key) = value;
     return 0;
 }

@@ -47,15 +47,13 @@ static int yaml_next_(YamlReader *r) {
     const yaml_event_t *e = &r->event;
     yaml_event_delete(&r->event);
     if (yaml_parser_parse(&r->parser, &r->event)) {
-        const void *anchor = NULL, *tag = NULL;
-        if (e->type == YAML_SCALAR_EVENT) anchor = e->data.scalar.anchor, tag = e->data.scalar.tag;
-        if (e->type == YAML_SEQUENCE_START_EVENT)
-            anchor = e->data.sequence_start.anchor, tag = e->data.sequence_start.tag;
-        if (e->type == YAML_MAPPING_START_EVENT) anchor = e->data.mapping_start.anchor, tag = e->data.mapping_start.tag;
-        const char *extra = tag != NULL                   ? "tag (!name)"
-                            : anchor != NULL              ? "anchor (&name)"
-                            : e->type == YAML_ALIAS_EVENT ? "alias (*name)"
-                                                          : NULL;
+        // All three begin with anchor and tag.
+        bool node =
+            e->type == YAML_SCALAR_EVENT || e->type == YAML_SEQUENCE_START_EVENT || e->type == YAML_MAPPING_START_EVENT;
+        const char *extra = node && e->data.scalar.tag != NULL      ? "tag (!name)"
+                            : node && e->data.scalar.anchor != NULL ? "anchor (&name)"
+                            : e->type == YAML_ALIAS_EVENT           ? "alias (*name)"
+                                                                    : NULL;
         if (extra == NULL) return 0;
         return yaml_error_(r, yaml_name_(r),
                            "%s is unsupported; write the value itself, in quotes if it begins with &, * or !", extra);
@@ -267,7 +265,7 @@ int config_keep_copy(const char *path, Error *err) {
     ssize_t length;
     char name[64], *text = getenv(CONFIG_COPY_VARIABLE) == NULL ? yaml_read_text_(path, &length, err) : NULL;
     if (text == NULL) return err->code != 0 ? -1 : 0;
-    // No MFD_CLOEXEC: the copy outlives an exec (dry_run.c).
+    // No MFD_CLOEXEC: the copy outlives an exec (trainer.c).
     int copy = memfd_create("configuration", 0);
     bool kept = copy >= 0 && write(copy, text, (size_t)length) == length;
     free(text);

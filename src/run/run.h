@@ -2,12 +2,11 @@
 // check, validate, generate text. A run is created and destroyed by all ranks together; "collective" below means that
 // every rank calls the function at the same point.
 //
-//   run_create.c    creates groups, allocates, initializes or loads; --verbose
+//   run_create.c    creates groups, allocates, initializes or loads; what a resumed run does differently; --verbose
 //   run_train.c     the loop over steps, and a step                               run_report.c    the report of a step
 //   preflight.c     --check: its measurements and verdict                         tune.c        --tune, its file
 //   run_validate.c  losses, validation, data.hellaswag, --validate                run_sample.c    samples, --generate
 //   run_stop.c      requests to stop            run_data.c   data sets            run_trace.c     --trace
-//   resumed.c       what a resumed run does differently
 #pragma once
 
 #include "checkpoint/checkpoint.h"
@@ -87,10 +86,6 @@ typedef struct Run {
 int run_create(Run *run, const Config *config, const Model *model, const Options *ask, World *world,
                StatusPage *status_page, Log *log, Error *err);
 void run_destroy(Run *run);
-
-// Reports the changes of a resumed run (resumed.c): one line with the keys of `train` that differ from the checkpoint,
-// and one if a decayed learning rate rises again. Reports nothing if training.json lacks the keys.
-void run_tell_resumed(const Run *run);
 
 // ---------------------------------------------------------------- training
 

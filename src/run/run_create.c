@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/files.h"
+#include "base/json.h"
 #include "base/units.h"
 #include "run.h"
 #include "config/gpus.h"
@@ -410,6 +411,64 @@ static int create_identify_data_(Run *run, Error *err) {
                         from->dir, (long long)from->state.seed);
 }
 
+static bool same_(const JsonValue *a, const JsonValue *b) {
+    if (a->type != b->type || a->count != b->count) return false;
+    const JsonValue *x = a->first, *y = b->first;
+    while (x != NULL && same_(x, y)) x = x->next, y = y->next;
+    return x == NULL && (a->type != JSON_NUMBER || a->number == b->number) &&
+           (a->type != JSON_BOOL || a->truth == b->truth) && (a->type != JSON_TEXT || strcmp(a->text, b->text) == 0);
+}
+
+static void add_value_(char *list, size_t size, const JsonValue *value) {
+    if (value->type == JSON_NUMBER) text_add(list, size, "%.15g", value->number);
+    else if (value->type == JSON_BOOL) text_add(list, size, "%s", value->truth ? "true" : "false");
+    else text_add(list, size, "%s", value->type == JSON_TEXT ? value->text : "a list");
+}
+
+// Compares the configuration in the checkpoint's training.json with this run's. Both are JSON, so no key is listed here.
+// Logs one line with the keys of `train` that differ, one if other kernels compute the products, and one if a decayed
+// learning rate rises again; nothing if training.json lacks the keys.
+static void tell_resumed_(const Run *run) {
+    const ResumePoint *from = &run->from;
+    const TrainConfig *train = &run->config->train;
+    const Log *log = &run->all;
+    char path[CHECKPOINT_PATH], list[1000] = "", products[17] = "", *text;
+    size_t length;
+    Json saved = {0}, own;
+    FILE *file = xmemstream(&text, &length);
+    config_write_json(run->config, file);
+    xmemstream_close(file);
+    json_parse(&own, text, (int64_t)length, "", NULL);
+    if (file_path_within(path, from->dir, CHECKPOINT_TRAINING, NULL) == 0) json_read_file(&saved, path, NULL);
+    const JsonValue *then = json_find(json_find(saved.root, "config"), "train"), *now = json_find(own.root, "train");
+    for (const JsonValue *key = now == NULL ? NULL : now->first; key != NULL; key = key->next) {
+        const JsonValue *before = json_find(then, key->key);
+        if (before == NULL || same_(before, key)) continue;
+        text_add(list, sizeof list, "%s train.%s ", list[0] != '\0' ? "," : "", key->key);
+        add_value_(list, sizeof list, before);
+        text_add(list, sizeof list, " -> ");
+        add_value_(list, sizeof list, key);
+    }
+    if (list[0] != '\0') log_status(log, "settings that differ from the checkpoint's (old -> new):%s", list);
+    if (run->products.checksum != 0)
+        snprintf(products, sizeof products, "%016llx", (unsigned long long)run->products.checksum);
+    if (strcmp(json_text(saved.root, "products", ""), products) != 0)
+        log_status(log, "matrix products use different kernels than before (hardware.products_file), so sums differ in "
+                        "the last bits");
+    const JsonValue *lr = json_find(saved.root, "lr"), *highest = json_find(then, "lr");
+    double next = optimizer_lr(train, from->state.step + 1);
+    bool warm = from->state.step < train->warmup_steps || from->state.step >= train->steps;
+    bool decayed = lr != NULL && highest != NULL && lr->number < 0.99 * highest->number;
+    if (decayed && !warm && next > 1.01 * lr->number)
+        log_status(log,
+                   "the learning rate had decayed to %.3g at step %lld and rises to %.3g; to train on without the "
+                   "decay, resume from a checkpoint before it",
+                   lr->number, (long long)from->state.step, next);
+    json_free(&saved);
+    json_free(&own);
+    free(text);
+}
+
 // Opens the additional parts of a training run: checkpoints, samples and metrics.
 static int create_training_(Run *run, const Options *ask, Error *err) {
     const Config *config = run->config;
@@ -420,7 +479,7 @@ static int create_training_(Run *run, const Options *ask, Error *err) {
     if (create_load_(run, ask, err) != 0) return -1;
     int identified = world_rank(run->world) == 0 ? create_identify_data_(run, err) : 0;
     if (fail_together_(run->world, identified, err) != 0) return -1;
-    if (run->from.found && world_rank(run->world) == 0) run_tell_resumed(run);
+    if (run->from.found && world_rank(run->world) == 0) tell_resumed_(run);
     if (checkpoint_create(run->checkpoint, &run->stage, &run->from, run->log, err) != 0) return -1;
     if (config->sample.every > 0 && run_sampler_create(run, NULL, err) != 0) return -1;
     if (world_rank(run->world) > 0) return 0;

@@ -1,5 +1,4 @@
-// Generates text with the pipeline: one forward-only run of a microbatch for each token. Rank 0 chooses the token from
-// the candidates of all tensor ranks of the last stage, and broadcasts it.
+// Generates text with the pipeline (run.h).
 #include "model/context.h"
 #include "run.h"
 #include "base/alloc.h"

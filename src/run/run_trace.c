@@ -1,5 +1,4 @@
-// Writes the file of --trace. After each step, rank 0 gathers the times of all ranks' actions. The ranks send no names
-// of actions, because rank 0 knows every stage's list.
+// Writes the file of --trace (run.h).
 #include "run.h"
 #include "base/alloc.h"
 #include "base/clock.h"
