@@ -169,33 +169,6 @@ Plan planner_plan(const Planner *planner, const Config *config, const Schedule *
     return plan_make_from(&planner->table, config, schedule, planner->be, planner->held);
 }
 
-// A configuration's schedule and its bytes.
-typedef struct Lists {
-    ScheduleLoan loan;
-    Plan plan;
-    bool timed; // lists are long enough for plan_time, not only for counting bytes
-} Lists;
-
-static int lists_open_(Lists *lists, const Planner *planner, const Config *config, bool timed, Error *err) {
-    *lists = (Lists){.timed = timed || planner_microbatches_(config) == byte_microbatches_(planner, config)};
-    lists->loan = timed ? planner_schedule(planner, config, err) : planner_borrow(planner, config, err);
-    if (lists->loan.schedule == NULL) return -1;
-    lists->plan = planner_plan(planner, config, lists->loan.schedule);
-    return 0;
-}
-
-static void lists_close_(Lists *lists) {
-    plan_free(&lists->plan);
-    schedule_cache_return(&lists->loan);
-}
-
-// Returns whether transfers by themselves take longer than `worth` seconds.
-static bool moves_too_long_(const Planner *planner, const Config *config, const Lists *lists, double worth) {
-    TimeSource source = planner_source(planner);
-    if (config->schedule.bpipe != BPIPE_ON || isinf(worth)) return false;
-    return plan_transfer_seconds(config, lists->loan.schedule, &lists->plan, &source) > worth;
-}
-
 // Fills in whether the plan fits: by the fullest rank, or by all ranks together if only the host's memory is known.
 static void take_fit_(const Planner *planner, const Plan *plan, Forecast *forecast) {
     const Hardware *hardware = &planner->hardware;
@@ -224,39 +197,35 @@ bool planner_never_fits(const Planner *planner, const Config *config) {
     return !forecast.fits;
 }
 
-typedef enum Timed { TIMED_NEVER, TIMED_WHERE_IT_FITS, TIMED_ALWAYS } Timed;
-
-static int planner_ask_(const Planner *planner, const Config *config, Timed timed, double worth, Forecast *forecast,
+static int planner_ask_(const Planner *planner, const Config *config, bool timed, double worth, Forecast *forecast,
                         Error *err) {
     const ScheduleConfig *asked = &config->schedule;
-    Lists lists;
+    bool evicts = asked->bpipe == BPIPE_ON;
+    int status = 0;
     memset(forecast, 0, sizeof *forecast);
     forecast->layout = layout_of(config);
     if (!possible_(planner, config)) return 0;
-    if (lists_open_(&lists, planner, config, timed == TIMED_ALWAYS, err) != 0) return -1;
-    // First the slots and evictions of the lists, then bytes, then seconds.
-    const Schedule *schedule = lists.loan.schedule;
-    bool evicts = asked->bpipe == BPIPE_ON;
-    forecast->possible = !evicts || plan_evicts(schedule);
-    forecast->slots = schedule->slots;
+    // 1. The slots and evictions of the lists; plan_time needs longer lists than bytes do.
+    ScheduleLoan loan = timed ? planner_schedule(planner, config, err) : planner_borrow(planner, config, err);
+    if (loan.schedule == NULL) return -1;
+    forecast->possible = !evicts || plan_evicts(loan.schedule);
+    forecast->slots = loan.schedule->slots;
     if (evicts)
-        forecast->load_ahead =
-            asked->load_ahead > 0 ? (int)asked->load_ahead : bpipe_load_ahead(schedule, (EvictTarget)asked->evict_to);
-    if (forecast->possible) take_fit_(planner, &lists.plan, forecast);
-    for (int s = 0; s < lists.plan.stages && forecast->possible; s++)
-        forecast->slot_bytes = max_i64(forecast->slot_bytes, lists.plan.stage[s].slot_bytes);
-    bool wanted = timed == TIMED_ALWAYS || (timed == TIMED_WHERE_IT_FITS && forecast->fits);
-    wanted = wanted && forecast->possible && !moves_too_long_(planner, config, &lists, worth);
-    int status = 0;
-    if (wanted && !lists.timed) {
-        lists_close_(&lists);
-        status = lists_open_(&lists, planner, config, true, err);
-        wanted = status == 0 && !moves_too_long_(planner, config, &lists, worth);
-    }
+        forecast->load_ahead = asked->load_ahead > 0 ? (int)asked->load_ahead
+                                                     : bpipe_load_ahead(loan.schedule, (EvictTarget)asked->evict_to);
+    // 2. Bytes.
+    Plan plan = planner_plan(planner, config, loan.schedule);
+    if (forecast->possible) take_fit_(planner, &plan, forecast);
+    for (int s = 0; s < plan.stages && forecast->possible; s++)
+        forecast->slot_bytes = max_i64(forecast->slot_bytes, plan.stage[s].slot_bytes);
+    // 3. Seconds, unless the transfers by themselves take longer than `worth`.
     TimeSource source = planner_source(planner);
-    if (wanted && (planner->measured || planner->hardware.cost.flops != 0))
-        status = plan_time(&forecast->time, config, lists.loan.schedule, &lists.plan, &source, worth, err);
-    lists_close_(&lists);
+    timed = timed && forecast->possible && (planner->measured || planner->hardware.cost.flops != 0);
+    if (timed && evicts && isfinite(worth))
+        timed = plan_transfer_seconds(config, loan.schedule, &plan, &source) <= worth;
+    if (timed) status = plan_time(&forecast->time, config, loan.schedule, &plan, &source, worth, err);
+    plan_free(&plan);
+    schedule_cache_return(&loan);
     return status;
 }
 
@@ -283,8 +252,7 @@ static int ask_both_(const Planner *planner, const Config *config, bool timed, F
     for (int i = 0; i < 2; i++) {
         Config decided = *config;
         decided.schedule.split_backward = i == 0 ? SPLIT_OFF : SPLIT_ON;
-        status[i] =
-            planner_ask_(&unmeasured, &decided, timed ? TIMED_ALWAYS : TIMED_NEVER, worth, &both[i], &errors[i]);
+        status[i] = planner_ask_(&unmeasured, &decided, timed, worth, &both[i], &errors[i]);
         if (timed && both[i].time.known) worth = (1 - LEAST) * both[i].time.step;
     }
     for (int i = 0; i < 2; i++)
@@ -297,11 +265,10 @@ static int ask_both_(const Planner *planner, const Config *config, bool timed, F
 // If only bytes are wanted and both kinds of backwards give the same answer, nothing is simulated. The forecast is then
 // that of split backwards, which take slightly more memory than complete ones.
 int planner_forecast_config(const Planner *planner, const Config *config, bool timed, Forecast *forecast, Error *err) {
-    Timed wanted = timed ? TIMED_ALWAYS : TIMED_NEVER;
     if (!planner_split_open(config) || planner->hardware.cpu || config->hardware.peak_tflops <= 0)
-        return planner_ask_(planner, config, wanted, INFINITY, forecast, err);
+        return planner_ask_(planner, config, timed, INFINITY, forecast, err);
     Forecast both[2];
-    double gain;
+    double gain = 0;
     if (ask_both_(planner, config, timed, both, &gain, err) != 0) return -1;
     bool alike = both[0].possible == both[1].possible && both[0].fits == both[1].fits;
     if (!timed && !alike && ask_both_(planner, config, true, both, &gain, err) != 0) return -1;
@@ -309,20 +276,15 @@ int planner_forecast_config(const Planner *planner, const Config *config, bool t
     if (timed && planner->measured) {
         Config decided = *config;
         decided.schedule.split_backward = gain > 0 ? SPLIT_ON : SPLIT_OFF;
-        if (planner_ask_(planner, &decided, wanted, INFINITY, forecast, err) != 0) return -1;
+        if (planner_ask_(planner, &decided, timed, INFINITY, forecast, err) != 0) return -1;
     }
     forecast->split_gain = gain;
     return 0;
 }
 
-int planner_forecast_fitting(const Planner *planner, const Config *config, double worth, Forecast *forecast,
-                             Error *err) {
-    return planner_ask_(planner, config, TIMED_WHERE_IT_FITS, worth, forecast, err);
-}
-
 int planner_forecast_within(const Planner *planner, const Config *config, double worth, Forecast *forecast,
                             Error *err) {
-    return planner_ask_(planner, config, TIMED_ALWAYS, worth, forecast, err);
+    return planner_ask_(planner, config, true, worth, forecast, err);
 }
 
 double planner_theirs(const Planner *planner, const Config *config, double step) {

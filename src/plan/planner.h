@@ -68,11 +68,9 @@ bool planner_prefers(const Forecast *a, const Forecast *b);
 // alike. -1 with err.
 int planner_forecast_config(const Planner *planner, const Config *config, bool timed, Forecast *forecast, Error *err);
 
-// Both forecast the bytes of a configuration and its time; planner_forecast_fitting forecasts the time only if the
-// configuration fits. The time stays unknown if the transfers take more than `worth` seconds, or if the first rounds
-// predict clearly more (INFINITY: no limit). An open split_backward counts as off. -1 with err.
-int planner_forecast_fitting(const Planner *planner, const Config *config, double worth, Forecast *forecast,
-                             Error *err);
+// Forecasts the bytes of a configuration and its time. The time stays unknown if the transfers take more than `worth`
+// seconds, or if the first rounds predict clearly more (INFINITY: no limit). An open split_backward counts as off. -1
+// with err.
 int planner_forecast_within(const Planner *planner, const Config *config, double worth, Forecast *forecast, Error *err);
 
 // Returns whether schedule.split_backward is auto and may become on: the schedule is not from a file, its kind has

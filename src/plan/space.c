@@ -222,6 +222,7 @@ static int64_t second_copy_(const Plan *plan, const Config *config) {
 }
 
 int64_t space_least_bytes(const SearchSpace *space, const RunLayout *shape, Config *config) {
+    bool fixed = space_fixes(space, LAYOUT_BIT(recompute)); // else layers may be recomputed, and bundles nearly empty
     int64_t bytes = 0;
     if (space_fixes(space, LAYOUT_BIT(layers))) return 0;
     space_set(space, shape, config);
@@ -230,8 +231,8 @@ int64_t space_least_bytes(const SearchSpace *space, const RunLayout *shape, Conf
     Plan plan = planner_plan(space->planner, config, &lists);
     for (int s = 0; s < plan.stages; s++) {
         const PlanStage *stage = &plan.stage[s];
-        bytes += memory_total(&stage->memory) - stage->memory.bytes[MEMORY_OWN_SLOTS] +
-                 stage->slot_bytes / layout_most_chunks(&space->keys);
+        bytes += memory_total(&stage->memory) - stage->memory.bytes[MEMORY_OWN_SLOTS];
+        if (fixed) bytes += stage->slot_bytes / layout_most_chunks(&space->keys);
     }
     bytes -= second_copy_(&plan, config);
     plan_free(&plan);

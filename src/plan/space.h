@@ -34,8 +34,8 @@ LayoutList space_schedules(const SearchSpace *space, const RunLayout *shape, boo
 // Returns a schedule with one slot per stage and without lists. The caller frees `stage`.
 Schedule space_one_slot(const Config *config);
 
-// Returns a lower bound of the bytes of the fullest rank for any schedule of a shape: the average over all stages with
-// one slot of one chunk each. config: see space_set.
+// Returns a lower bound of the bytes of the fullest rank for any schedule of a shape: the average over all stages
+// without slots, or with one slot of one chunk each if -o fixes the recomputed layers. config: see space_set.
 int64_t space_least_bytes(const SearchSpace *space, const RunLayout *shape, Config *config);
 
 // Returns a lower bound of the bytes of the fullest rank for any candidate of a division, from weights, gradients and

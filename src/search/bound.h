@@ -19,7 +19,8 @@
 typedef struct Cut {
     Schedule lists; // without lists, and with one slot on every stage
     Plan plan;
-    int64_t least_bytes; // bytes of the plan's fullest rank
+    int64_t least_bytes;       // bytes of the plan's fullest rank
+    int64_t recomputing_bytes; // a lower bound of them, whatever layers are recomputed
     PlanCosts costs;
     double after; // seconds of a step after the pipeline that overlap with nothing
 } Cut;

@@ -23,8 +23,9 @@ typedef struct Node {
     RunLayout layout; // a cut has the layout of its first list
     NodeKind kind;
     double bound;
-    PartTimes times; // division, shape: lower bounds of the times of its parts
-    int64_t least_bytes;
+    PartTimes times;     // division, shape: lower bounds of the times of its parts
+    int64_t least_bytes; // lower bounds of the fullest rank's bytes: of any candidate,
+    int64_t kept_bytes;  // and of one that recomputes the layers of the cut and no others (cuts and lists)
 } Node;
 
 typedef struct NodeList {
@@ -106,6 +107,7 @@ static double worth_(const Search *search, const RunLayout *layout, unsigned way
                      int64_t bytes, bool new_key) {
     const Standing *standing = &search->standing;
     double most = SEARCH_SLOWER * standing->best, way = 0, tenth = new_key ? standing->tenth : 0;
+    Forecast alike_most = {.layout.bpipe = (ways & EVICTING) != 0, .time.step = SEARCH_ALIKE * standing->best};
     if (search->options->exhaustive) return INFINITY;
     for (int i = 0; i < PAYS_WAYS; i++)
         if (ways >> i & 1) way = fmax(way, standing->ways[i]);
@@ -121,7 +123,7 @@ static double worth_(const Search *search, const RunLayout *layout, unsigned way
         if (alike->items[i].forecast.peak_bytes <= bytes) most = fmin(most, compared);
         tenth = fmin(tenth, compared);
     }
-    most = fmax(fmax(most, SEARCH_ALIKE * standing->best), way);
+    most = fmax(fmax(most, planner_compared(&alike_most)), way);
     for (int64_t i = 0; layout != NULL && tenth > most && i < standing->keys.count; i++) {
         const Forecast *key = &standing->keys.items[i].forecast;
         if (same_key_(&key->layout, layout)) tenth = fmin(tenth, planner_compared(key));
@@ -212,7 +214,9 @@ static void add_cut_(const Search *search, const Node *shape, Node *node, const 
     node->bound = fmax(node->bound, cut_rough_bound(space, config, &shape->times));
     if (node_hopeless_(search, node)) return;
     cut_open(&cut, space, config);
-    node->least_bytes = max_i64(node->least_bytes, cut.least_bytes);
+    bool fixed = space_fixes(space, LAYOUT_BIT(recompute));
+    node->least_bytes = max_i64(node->least_bytes, fixed ? cut.least_bytes : cut.recomputing_bytes);
+    node->kept_bytes = cut.least_bytes;
     cut_free(&cut);
     if (!node_hopeless_(search, node)) nodes_add_(&outcome->nodes, node);
 }
@@ -319,20 +323,22 @@ static Forecast try_(void *argument, const RunLayout *layout, const Forecast *ke
     Forecast unmoved = {.layout = *layout, .time.step = trial->unmoved};
     double least = placed ? planner_compared(&unmoved) * (1 + 1e-12) : 0;
     double bound = fmax(list->bound, least / BOUND_SLACK);
-    int64_t least_bytes = recomputes ? -1 : list->least_bytes;
+    int64_t least_bytes = recomputes ? list->least_bytes : list->kept_bytes;
     // A stage needs as many slots as without evictions, or as many as the layout has.
     if (kept != NULL && kept->possible && layout->slots > 0 && !recomputes)
         least_bytes = max_i64(least_bytes, kept->peak_bytes - (kept->slots - layout->slots) * kept->slot_bytes);
     if (outcome->status != 0) return none;
-    if (bound > worth_(search, layout, way, &outcome->found, least_bytes, new_key)) {
+    // Without evictions, the bytes are counted in any case: if they fit, no layers are recomputed.
+    if (kept != NULL && bound > worth_(search, layout, way, &outcome->found, least_bytes, new_key)) {
         // With recomputed layers, evictions may take less memory than the front has.
-        bool smaller = layout_evicts(layout) && bound <= worth_(search, layout, way, &outcome->found, -1, new_key);
+        bool smaller =
+            layout_evicts(layout) && bound <= worth_(search, layout, way, &outcome->found, list->least_bytes, new_key);
         return (Forecast){.possible = smaller};
     }
     if (!space_set(search->space, layout, trial->config)) return none;
     outcome->evaluated++;
     if (recomputes) bound = fmax(bound, recomputing_bound_(trial));
-    if (recomputes && hopeless_(search, layout, way, bound, -1)) return none;
+    if (recomputes && hopeless_(search, layout, way, bound, least_bytes)) return none;
     Candidate tried = {.bound = list->bound, .robust = NAN};
     Forecast *forecast = &tried.forecast;
     outcome->status = planner_forecast_config(planner, trial->config, false, forecast, &outcome->err);
@@ -341,7 +347,7 @@ static Forecast try_(void *argument, const RunLayout *layout, const Forecast *ke
     if (forecast->fits && recomputes && bound <= worth)
         bound = fmax(bound, own_bound_(search->space, trial->config, layout, outcome));
     if (outcome->status == 0 && forecast->fits && bound <= worth)
-        outcome->status = planner_forecast_fitting(planner, trial->config, worth, forecast, &outcome->err);
+        outcome->status = planner_forecast_within(planner, trial->config, worth, forecast, &outcome->err);
     if (outcome->status != 0) return none;
     forecast->layout = *layout;
     // A step's critical path may include all stages' waits for transfers, at most p times the longest waits of a stage.

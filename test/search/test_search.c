@@ -101,6 +101,20 @@ static const struct Case {
      "model.layers=8 train.global_batch=16 hardware.gpu=h100 hardware.gpus_per_node=2 "
      "hardware.network_gb_s=50 hardware.host_gb_s=200 hardware.memory_gib=51",
      4},
+    {"configs/llama3_70b.yaml",
+     "model.layers=8 train.global_batch=8 hardware.gpu=h100 hardware.gpus_per_node=2 "
+     "hardware.network_gb_s=100 hardware.host_gb_s=200 hardware.memory_gib=55",
+     4},
+    // A recomputed layer of GPT takes two thirds of a forward.
+    {"configs/gpt3_96b.yaml",
+     "model.layers=12 train.global_batch=8 hardware.gpu=a100-80g hardware.gpus_per_node=3 "
+     "hardware.network_gb_s=100 hardware.host_gb_s=200 hardware.memory_gib=72",
+     4},
+    // An eviction's step is in class 0 by less than evictions have to save.
+    {"configs/llama3_70b.yaml",
+     "parallel.pipeline=4 model.layers=8 train.global_batch=8 hardware.gpu=a100-80g hardware.gpus_per_node=3 "
+     "hardware.network_gb_s=12 hardware.host_gb_s=50 hardware.memory_gib=55",
+     8},
 };
 
 // Under a sanitizer, only every third case runs.
@@ -290,12 +304,12 @@ TEST(a_long_schedule_is_given_up_only_if_it_takes_longer) {
             config->schedule.bpipe = host ? BPIPE_ON : BPIPE_OFF, config->schedule.evict_to = EVICT_TO_HOST;
             if (schedule_kinds[kind].splits) config->schedule.split_backward = SPLIT_AUTO;
             if (schedule_kinds[kind].keeps_all || config_check(config, &err) != 0) continue;
-            assert_int_equal(planner_forecast_fitting(&world->planner, config, INFINITY, &whole, &err), 0);
+            assert_int_equal(planner_forecast_within(&world->planner, config, INFINITY, &whole, &err), 0);
             if (!whole.time.known) continue; // nothing to evict
             planned++;
             for (int percent = 80; percent <= 102; percent++) {
                 double worth = whole.time.step * (percent + 0.5) / 100;
-                assert_int_equal(planner_forecast_fitting(&world->planner, config, worth, &limited, &err), 0);
+                assert_int_equal(planner_forecast_within(&world->planner, config, worth, &limited, &err), 0);
                 if (percent >= 100) assert_true(limited.time.known && limited.time.step == whole.time.step);
                 given_up += !limited.time.known;
             }
