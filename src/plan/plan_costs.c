@@ -222,10 +222,10 @@ static int card_(const Costing *costing, int from, int to) {
 
 // ---------------------------------------------------------------- all of it
 
-static void costing_share_(PlanCosts *costs, const Costing *costing) {
+// Fills in the resources: at most one network card per stage; on a CPU, only resource 0, the cores of the host.
+static void costing_share_(PlanCosts *costs, const Costing *costing, double *capacity) {
     int p = costing->plan->stages, *r = costs->resources_;
     const Hardware *hardware = costing->source->hardware;
-    double *capacity = costs->times_ + 2 * (size_t)p;
     int *compute = r, *down = r + p, *up = r + 2 * p, *evict = r + 3 * p, *load = r + 4 * p;
     for (int i = 0; i <= p; i++) capacity[i] = 1;
     if (hardware->cpu) capacity[0] = hardware->cores_share / (double)(config_world(costing->config) / p);
@@ -241,45 +241,42 @@ static void costing_share_(PlanCosts *costs, const Costing *costing) {
     costs->shares = (SimulateShares){p, capacity, compute, down, up, evict, load};
 }
 
-// Fills in the sums of gradients over data ranks. The times of the stages must be known.
-static void costing_sums_(PlanCosts *costs, const Costing *costing) {
-    int p = costing->plan->stages, *layers = costs->resources_ + 5 * p, *node = layers + p;
+// Fills in the sums of gradients over data ranks. The times of the stages must be known. last: SimulateCosts.last
+static void costing_sums_(PlanCosts *costs, const Costing *costing, double *last) {
     const ParallelConfig *parallel = &costing->config->parallel;
-    double *bytes = costs->times_ + 3 * p + 1, *hides = bytes + p, *last = hides + p, *late = last + p;
     double d = (double)config_replicas(costing->config), same = d * (double)parallel->tensor / (double)parallel->expert;
     double element = costing->config->train.precision == PRECISION_BF16 ? 2 : 4;
     double piece = (double)costing->plan->stage[0].states.gradients / layers_of_(costing, 0) / UNITS;
     double rate = data_rate_(costing, parallel->tensor, COST_REDUCE_SCATTER, piece);
     // Replicas of every expert rank's part share a node's network.
     double slower = rate / data_rate_(costing, max_i64(parallel->tensor, parallel->expert), COST_REDUCE_SCATTER, piece);
-    costs->sums =
-        (DataSums){bytes, late, hides, layers, node, rate, fmax(rate, costing->source->hardware->cost.tensor)};
-    if (config_world(costing->config) <= hardware_domain(costing->source->hardware, costing->config))
-        costs->sums.most = rate;
-    for (int s = 0; s < p; s++) {
+    bool near = config_world(costing->config) <= hardware_domain(costing->source->hardware, costing->config);
+    costs->network = rate;
+    costs->most = near ? rate : fmax(rate, costing->source->hardware->cost.tensor);
+    for (int s = 0; s < costing->plan->stages; s++) {
         const PlanStage *stage = &costing->plan->stage[s];
+        StageTime *time = &costs->stage[s];
         double of_layers = (double)stage->layer_gradients;
         double of_ends = (double)stage->states.gradients - of_layers;
         // Sharded gradients are summed from buffers of two layers, so their memory is less than the bytes sent.
         if (config_shards_gradients(costing->config))
             of_layers = fmax(0, 4.0 / element * (double)stage->states.weights - of_ends);
         double of_experts = (double)stage->states.expert_gradients;
-        bytes[s] = (of_layers - of_experts) * (d - 1) / d + of_experts * (same - 1) / same * slower;
-        late[s] = of_ends * (d - 1) / d;
-        hides[s] = costing->schedule->split ? costs->stage[s].weight : costs->stage[s].backward;
-        hides[s] /= costing->schedule->slices;
-        layers[s] = layers_of_(costing, s);
+        double ends = costing->schedule->split ? time->weight : time->backward;
+        time->bytes = (of_layers - of_experts) * (d - 1) / d + of_experts * (same - 1) / same * slower;
+        time->late = of_ends * (d - 1) / d;
+        time->hides = ends / costing->schedule->slices;
+        time->layers = layers_of_(costing, s);
+        time->node = node_of_stage_(costing, s);
         // Nothing can be summed until the last backward has completed its first layer. Persistent products are chosen
         // for fewer multiprocessors until that backward ends, other kernels are slower only while a sum is in flight.
-        double whole = bytes[s] / rate, share = (double)(layers[s] - 1) / layers[s];
-        if (!costing->source->hardware->cost.persistent) share = fmin(share, whole / hides[s]);
-        double ends = costing->schedule->split ? costs->stage[s].weight : costs->stage[s].backward;
-        last[s] = bytes[s] == 0 || ends == 0 ? 1 : 1 + costs->stage[s].beside / ends * share;
-        hides[s] *= last[s];
-        node[s] = node_of_stage_(costing, s);
+        double whole = time->bytes / rate, share = (double)(time->layers - 1) / time->layers;
+        if (!costing->source->hardware->cost.persistent) share = fmin(share, whole / time->hides);
+        last[s] = time->bytes == 0 || ends == 0 ? 1 : 1 + time->beside / ends * share;
+        time->hides *= last[s];
         // The sum of the layer that ends the last backward is never hidden.
-        double hidden = hides[s] * (double)(layers[s] - 1) / layers[s];
-        costs->stage[s].reduction = fmax(whole - hidden, whole / layers[s]) + late[s] / rate;
+        double hidden = time->hides * (double)(time->layers - 1) / time->layers;
+        time->reduction = fmax(whole - hidden, whole / time->layers) + time->late / rate;
     }
 }
 
@@ -339,12 +336,12 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *sche
     int p = plan->stages, all = p * schedule->chunks * schedule->slices, status = 0;
     costing.copy = widest_copy_(&costing);
     costing.times = xmalloc((size_t)schedule->slices * sizeof *costing.times);
-    // Resources: at most one network card per stage; on a CPU, only resource 0, the cores of the host.
     *costs = (PlanCosts){.stage = xcalloc((size_t)p, sizeof *costs->stage),
-                         .times_ = xcalloc((size_t)(7 * p + 1 + 4 * all), sizeof *costs->times_),
-                         .resources_ = xcalloc(7 * (size_t)p, sizeof *costs->resources_)};
-    double *transfer = costs->times_, *edge = transfer + p, *compute[TIMED_ACTIONS];
-    for (int k = 0; k < TIMED_ACTIONS; k++) compute[k] = edge + 6 * p + 1 + k * all;
+                         .times_ = xcalloc((size_t)(4 * p + 1 + 4 * all), sizeof *costs->times_),
+                         .resources_ = xcalloc(5 * (size_t)p, sizeof *costs->resources_)};
+    double *transfer = costs->times_, *edge = transfer + p, *last = edge + p, *capacity = last + p;
+    double *compute[TIMED_ACTIONS];
+    for (int k = 0; k < TIMED_ACTIONS; k++) compute[k] = capacity + p + 1 + k * all;
     for (int s = 0; s < p && status == 0; s++) {
         StageTime *time = &costs->stage[s];
         for (int c = 0; c < schedule->chunks && status == 0; c++)
@@ -356,14 +353,14 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *sche
     }
     free(costing.times);
     if (status != 0) return plan_costs_free(costs), -1;
-    costing_share_(costs, &costing);
-    costing_sums_(costs, &costing);
+    costing_share_(costs, &costing, capacity);
+    costing_sums_(costs, &costing, last);
     costs->tied = tied_seconds_(&costing);
     costs->costs = (SimulateCosts){.forward = compute[TIMED_FORWARD],
                                    .backward = compute[TIMED_BACKWARD],
                                    .input = compute[TIMED_INPUT],
                                    .weight = compute[TIMED_WEIGHT],
-                                   .last = edge + 4 * p + 1,
+                                   .last = last,
                                    .transfer = transfer,
                                    .edge = edge,
                                    .shares = &costs->shares};

@@ -24,18 +24,19 @@ typedef struct Summing {
 } Summing;
 
 // Advances all sums to the next time at which a layer's sum begins or ends. Returns false if all are complete.
-static bool summing_advance_(Summing *at, const DataSums *sums, int stages, double *now) {
+static bool summing_advance_(Summing *at, const PlanCosts *costs, int stages, double *now) {
+    const StageTime *sums = costs->stage;
     double step = INFINITY;
     for (int s = 0; s < stages; s++)
         for (; at[s].to_come > 0 && at[s].next <= *now; at[s].to_come--) {
-            at[s].left += sums->bytes[s] / sums->layers[s] + (at[s].to_come == 1 ? sums->late[s] : 0);
-            at[s].next += sums->hides[s] / sums->layers[s];
+            at[s].left += sums[s].bytes / sums[s].layers + (at[s].to_come == 1 ? sums[s].late : 0);
+            at[s].next += sums[s].hides / sums[s].layers;
         }
     for (int s = 0; s < stages; s++) {
         int users = 0;
         for (int other = 0; other < stages; other++)
-            users += sums->node[other] == sums->node[s] && (at[other].left > 0 || other == s);
-        at[s].moving = sums->network == sums->most ? sums->most : fmin(sums->network / users, sums->most);
+            users += sums[other].node == sums[s].node && (at[other].left > 0 || other == s);
+        at[s].moving = costs->network == costs->most ? costs->most : fmin(costs->network / users, costs->most);
         if (at[s].left > 0) step = fmin(step, at[s].left / at[s].moving);
         if (at[s].to_come > 0) step = fmin(step, at[s].next - *now);
     }
@@ -48,18 +49,20 @@ static bool summing_advance_(Summing *at, const DataSums *sums, int stages, doub
     return true;
 }
 
-// Returns the time at which all stages have summed their gradients over data ranks, if stage s ends at ends[s]. Stages
-// of a node share its network while they sum, so stages that end first get more of it.
-static double summed_(const DataSums *sums, const double *ends, int stages) {
+// Returns the time at which all stages have summed their gradients over data ranks, after a pipeline. Stages of a node
+// share its network while they sum, so stages that end first get more of it.
+static double summed_(const PlanCosts *costs, const Timeline *timeline) {
+    const StageTime *sums = costs->stage;
+    int stages = timeline->stages;
     double now = INFINITY, latest = 0;
     Summing *at = xcalloc((size_t)stages, sizeof *at);
     for (int s = 0; s < stages; s++) {
-        double layers = sums->layers[s];
-        latest = fmax(latest, ends[s]);
-        at[s] = (Summing){0, ends[s] - sums->hides[s] * (layers - 1) / layers, sums->layers[s], 0};
+        double layers = sums[s].layers, end = timeline->stage[s].last;
+        latest = fmax(latest, end);
+        at[s] = (Summing){0, end - sums[s].hides * (layers - 1) / layers, sums[s].layers, 0};
         now = fmin(now, at[s].next);
     }
-    while (sums->bytes[0] + sums->late[0] > 0 && summing_advance_(at, sums, stages, &now)) latest = fmax(latest, now);
+    while (sums[0].bytes + sums[0].late > 0 && summing_advance_(at, costs, stages, &now)) latest = fmax(latest, now);
     free(at);
     return latest;
 }
@@ -72,13 +75,8 @@ static int phase_(Phase *phase, const Schedule *schedule, const PlanCosts *costs
     Timeline *timeline = simulate_run(schedule, &totals, err);
     if (timeline == NULL) return -1;
     *phase = (Phase){timeline->makespan, 0, timeline->exposed, 0};
-    double *ends = xcalloc((size_t)schedule->stages, sizeof *ends);
-    for (int s = 0; s < schedule->stages; s++) {
-        ends[s] = timeline->stage[s].last;
-        phase->busy += timeline->stage[s].busy;
-    }
-    if (isfinite(phase->makespan)) phase->last = summed_(&costs->sums, ends, schedule->stages);
-    free(ends);
+    for (int s = 0; s < schedule->stages; s++) phase->busy += timeline->stage[s].busy;
+    if (isfinite(phase->makespan)) phase->last = summed_(costs, timeline);
     timeline_free(timeline);
     return 0;
 }

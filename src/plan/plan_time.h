@@ -32,28 +32,23 @@ typedef struct StageTime {
     double first;     // seconds by which a step's first B (or W) is shorter than the others
     double gather;    // seconds per step of the gathers of weights over data ranks, which start after the update
     double optimizer; // seconds per step: gradient norm and AdamW, less `first`
+    // The sums of gradients over data ranks. A stage sums a layer's gradients once the last backward has completed them.
+    double bytes; // that each rank of the stage sends for its layers
+    double late;  // bytes for embedding, final norm and head, which are summed after the last backward
+    double hides; // seconds of the last backward, or of the last W if backwards are split (recomputed layers end in the
+                  // last I, but are planned as if they ended in W)
+    int layers;   // number of layers; 1 if the stage has no layer
+    int node;     // node that provides the stage's network
 } StageTime;
-
-// The sums of gradients over data ranks. A stage sums a layer's gradients once the last backward has completed them.
-typedef struct DataSums {
-    const double *bytes; // [stages] bytes that each rank of the stage sends for its layers
-    const double *late;  // [stages] bytes for embedding, final norm and head, which are summed after the last backward
-    const double
-        *hides; // [stages] seconds of the last backward, or of the last W if backwards are split (recomputed layers
-                // end in the last I, but are planned as if they ended in W)
-    const int *layers;    // [stages] number of layers; 1 if the stage has no layer
-    const int *node;      // [stages] node that provides the stage's network
-    double network, most; // bytes/s of a rank if no other stage uses the network; upper limit of that rate
-} DataSums;
 
 // The simulator's inputs and the memory that holds them. Used for the plan's step time and for the trace of a plan.
 typedef struct PlanCosts {
     SimulateCosts costs;
     SimulateShares shares;
-    StageTime *stage; // [stages]
-    DataSums sums;
-    double tied;     // seconds per step to sum the tied head's gradient over first and last stage
-    double gathered; // seconds by which gathers of weights delay a step's first forwards
+    StageTime *stage;     // [stages]
+    double network, most; // bytes/s of a rank's sums if no other stage uses the network; upper limit of that rate
+    double tied;          // seconds per step to sum the tied head's gradient over first and last stage
+    double gathered;      // seconds by which gathers of weights delay a step's first forwards
     double *times_;
     int *resources_;
 } PlanCosts;

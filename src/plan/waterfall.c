@@ -38,7 +38,7 @@ static void waterfall_divide_(Waterfall *fall, const PlanAnswer *answer, const P
         at[WATERFALL_TENSOR] += m / p * stage->spent.exposed;
         at[WATERFALL_EXCHANGE] += m / p * stage->spent.exchange;
         at[WATERFALL_UNEVEN] += m / p * stage->spent.uneven;
-        slowed += costs->sums.hides[s] * (1 - 1 / costs->costs.last[s]) / p;
+        slowed += costs->stage[s].hides * (1 - 1 / costs->costs.last[s]) / p;
         most = fmax(most, m * stage_work_(stage));
         sum += m / p * stage_work_(stage);
     }
