@@ -302,7 +302,8 @@ class Parser:
         read = {"if": self.branch, "while": self.repeated, "until": self.repeated, "for": self.loop,
                 "select": self.loop, "case": self.choice, "[[": self.test}.get(word)
         if read is not None:
-            node = read(line)
+            self.next()
+            node = Node(read.__name__, line, read(word))
         elif word == "{" or self.operator("("):
             self.next()
             node = Node("group" if word else "subshell", line, self.block("}" if word else None))
@@ -314,13 +315,17 @@ class Parser:
                                     and re.fullmatch(r"[\w.:-]+", word)):
             node = self.function(line)
         else:
-            return self.simple(line)
-        redirects = []
-        self.redirects(redirects)
+            words, redirects = [], self.redirects()
+            while self.peek()[0] == "word":
+                words.append(self.next()[1])
+                redirects += self.redirects()
+            return Node("simple", line, (words, redirects))
+        redirects = self.redirects()
         return Node("redirected", line, (node, redirects)) if redirects else node
 
-    def redirects(self, found):
-        """Reads one redirection after another into a list of (operator, word or here-document)."""
+    def redirects(self):
+        """Reads one redirection after another. Returns a list of (operator, word or here-document)."""
+        found = []
         while (kind := self.peek()[0]) == "document" or kind == "operator" and self.REDIRECTS.fullmatch(self.peek()[1]):
             kind, value, _ = self.next()
             if kind == "document":
@@ -329,46 +334,35 @@ class Parser:
                 found.append((value, self.next()[1]))
             elif self.operator("("):  # the output of commands as a file
                 self.command()
+        return found
 
-    def simple(self, line):
-        words, redirects = [], []
-        while True:
-            self.redirects(redirects)
-            if self.peek()[0] != "word":
-                return Node("simple", line, (words, redirects))
-            words.append(self.next()[1])
-
-    def test(self, line):
-        self.next()
+    def test(self, _):
         inside = []
         while self.peek()[0] != "end" and self.word() != "]]":
             inside.append(self.next())
         self.next()
-        return Node("test", line, inside)
+        return inside
 
-    def branch(self, line):
-        clauses, other = [], None
+    def branch(self, _):
+        clauses, other = [(self.peek(-1)[2], self.block("then"), self.block())], None
         while self.word() in ("if", "elif"):
-            at = self.next()[2]
-            clauses.append((at, self.block("then"), self.block()))
+            clauses.append((self.next()[2], self.block("then"), self.block()))
         if self.word() == "else":
             self.next()
             other = self.block()
         self.take("fi")
-        return Node("branch", line, (clauses, other))
+        return clauses, other
 
     def body(self):
         self.take("do")
         return self.block("done")
 
-    def repeated(self, line):
-        wanted = self.next()[1][0][1] == "while"
-        return Node("repeated", line, (wanted, self.block(), self.body()))
+    def repeated(self, word):
+        return word == "while", self.block(), self.body()
 
-    def loop(self, line):
-        self.next()
+    def loop(self, _):
         if self.peek()[0] == "arithmetic":
-            return Node("counted", line, (self.next()[1], self.body()))
+            return None, self.next()[1], self.body()
         name, words = self.word(), None
         self.next()
         self.newlines()
@@ -377,10 +371,9 @@ class Parser:
             words = []
             while self.peek()[0] == "word" and self.word() != "do":
                 words.append(self.next()[1])
-        return Node("loop", line, (name, words, self.body()))
+        return name, words, self.body()
 
-    def choice(self, line):
-        self.next()
+    def choice(self, _):
         subject, clauses = self.next()[1] if self.peek()[0] == "word" else [], []
         self.take("in")
         while self.peek()[0] != "end" and self.word() != "esac":
@@ -394,7 +387,7 @@ class Parser:
             self.next()
             clauses.append((patterns, self.block()))
         self.take("esac")
-        return Node("choice", line, (subject, clauses))
+        return subject, clauses
 
     def function(self, line):
         if self.word() == "function":
@@ -622,15 +615,11 @@ class Script:
 
     def output(self, command, testing):
         """Returns what commands print, if that is certain."""
-        kept = self.printed, self.commands, self.notes, self.ends, self.line
-        self.printed, self.commands, self.notes, self.ends = [], [], [], []
-        doubts, (self.doubt, self.guess) = (self.doubt, self.guess), ("", False)
-        with self.apart(), contextlib.suppress(Returned, Broke):
-            self.run(command)
-        guess = self.guess or self.ends  # an exit that is not followed
-        self.doubt, self.guess = doubts
-        said = "".join(self.printed).rstrip("\n")
-        self.printed, self.commands, self.notes, self.ends, self.line = kept
+        with self.kept(printed=[], commands=[], notes=[], ends=[], line=self.line, doubt="", guess=False):
+            with self.apart(), contextlib.suppress(Returned, Broke):
+                self.run(command)
+            guess = self.guess or self.ends  # an exit that is not followed
+            said = "".join(self.printed).rstrip("\n")
         if guess:
             return self.unsaid("$(" + " ".join(readable(command).split())[:60] + ")", testing)
         return self.without_unknown(said) if testing else said
@@ -701,38 +690,32 @@ class Script:
                 raise Failure("the script is nested too deeply; give the flags themselves") from None
 
     @contextlib.contextmanager
-    def deeper(self):
-        self.depth += 1
-        if self.depth > DEEPEST:
-            raise Failure("the script calls itself without end; give the flags themselves")
+    def kept(self, **own):
+        """Gives attributes values of their own, and their present ones back at the end."""
+        before = {name: getattr(self, name) for name in own}
+        vars(self).update(own)
         try:
             yield
         finally:
-            self.depth -= 1
+            vars(self).update(before)
+
+    def deeper(self):
+        if self.depth >= DEEPEST:
+            raise Failure("the script calls itself without end; give the flags themselves")
+        return self.kept(depth=self.depth + 1)
 
     @contextlib.contextmanager
     def apart(self, child=False):
         """A subshell, whose variables and end are its own. child: another program, which sees what is exported."""
-        kept = self.variables, self.exported, self.functions, self.arguments, self.frames, self.told
-        seen = {name: value for name, value in self.variables.items() if not child or name in self.exported}
-        self.variables = {name: dict(value) if isinstance(value, dict) else value for name, value in seen.items()}
-        self.exported, self.functions = set(self.exported), {} if child else dict(self.functions)
-        self.frames = [] if child else [dict(frame) for frame in self.frames]
-        self.told = self.told or child
-        try:
+        seen = {name: dict(value) if isinstance(value, dict) else value for name, value in self.variables.items()
+                if not child or name in self.exported}
+        functions, frames = ({}, []) if child else (dict(self.functions), [dict(frame) for frame in self.frames])
+        with (self.kept(variables=seen, exported=set(self.exported), functions=functions, arguments=self.arguments,
+                        frames=frames, told=self.told or child), contextlib.suppress(Ended)):
             yield
-        except Ended:
-            pass
-        finally:
-            self.variables, self.exported, self.functions, self.arguments, self.frames, self.told = kept
 
-    @contextlib.contextmanager
     def guessing(self, guess):
-        self.uncertain += bool(guess)
-        try:
-            yield
-        finally:
-            self.uncertain -= bool(guess)
+        return self.kept(uncertain=self.uncertain + bool(guess))
 
     def judge(self, act, *arguments):
         """Returns (act's result, what it depends on and the script does not say, if it depends on anything unsaid)."""
@@ -758,8 +741,10 @@ class Script:
         act, self.line, parts = node
         if act == "negated":
             return not self.do(parts)
-        if act == "group":
-            return self.all(parts)
+        if act in ("group", "subshell"):
+            with self.apart() if act == "subshell" else contextlib.nullcontext():
+                return self.all(parts)
+            return True
         if act == "define":
             self.functions[parts[0]] = parts[1]
             return True
@@ -791,20 +776,14 @@ class Script:
     def pipe(self, pipe):
         if len(pipe.nodes) == 1:
             return self.do(pipe.nodes[0])
-        holds, kept = True, (self.printed, self.piped)
+        piped = self.piped
         for node in pipe.nodes:
-            self.printed = kept[0] if node is pipe.nodes[-1] else []
             holds, guess = True, True
-            with self.apart(), contextlib.suppress(Returned, Broke):
-                holds, _, guess = self.judge(self.do, node)
-            self.piped = None if guess else "".join(self.printed or [])
-        self.printed, self.piped = kept
+            with self.kept(piped=piped, printed=self.printed if node is pipe.nodes[-1] else []):
+                with self.apart(), contextlib.suppress(Returned, Broke):
+                    holds, _, guess = self.judge(self.do, node)
+                piped = None if guess else "".join(self.printed or [])
         return holds
-
-    def subshell(self, _, nodes, sets):
-        with self.apart():
-            return self.all(Block(nodes, sets))
-        return True
 
     def branch(self, _, clauses, other):
         unsure = False
@@ -843,6 +822,8 @@ class Script:
         return True
 
     def loop(self, line, name, words, body):
+        if name is None:
+            return self.counted(line, words, body)
         values = list(self.arguments) if words is None else self.expand(words)
         if len(values) > MOST_ROUNDS:
             self.note(f"the loop of line {line} is followed {MOST_ROUNDS} times", body.sets)
@@ -993,14 +974,13 @@ class Script:
         to = [(sign, name) for sign, name in to if (sign, name) != (">&", "1")]
         if not to:
             return act(*arguments)
-        kept, self.printed, guess = self.printed, [], True
-        try:
-            result, _, guess = self.judge(act, *arguments)
-        finally:
-            sign, name = to[-1]
-            if sign != ">&" or not name.isdecimal():
-                self.write(name, None if guess else "".join(self.printed), sign.endswith(">>"))
-            self.printed = kept
+        (sign, name), guess = to[-1], True
+        with self.kept(printed=[]):
+            try:
+                result, _, guess = self.judge(act, *arguments)
+            finally:
+                if sign != ">&" or not name.isdecimal():
+                    self.write(name, None if guess else "".join(self.printed), sign.endswith(">>"))
         return result
 
     def write(self, name, text, adds=False):
@@ -1204,22 +1184,18 @@ class Script:
         if text is None:
             self.notes.append(f"source {readable(' '.join(names))}: is not here; what it sets is not known")
             return
-        kept = self.arguments
-        self.arguments = names[1:] or kept
-        with contextlib.suppress(Returned):
-            self.run(text)
-        self.arguments = kept if names[1:] else self.arguments
+        with self.kept(arguments=names[1:]) if names[1:] else contextlib.nullcontext():
+            with contextlib.suppress(Returned):
+                self.run(text)
 
     def call(self, name, arguments):
-        kept, self.arguments = self.arguments, arguments
         self.frames.append({})
-        with self.deeper():
+        with self.deeper(), self.kept(arguments=arguments):
             try:
                 return self.do(self.functions[name])
             except Returned as returned:
                 return returned.args[0]
             finally:
-                self.arguments = kept
                 for each, value in self.frames.pop().items():
                     self.variables.pop(each, None)
                     self.variables |= {} if value is None else {each: value}
