@@ -218,19 +218,22 @@ def convert_model(s, config, known):
                                  low=1)
     model["tie_embeddings"] = known.get("tie_embeddings", True) and not s.flag("untie-embeddings-and-output-weights")
     for name in ("hidden-dropout", "attention-dropout"):
-        given, spelling = name in s, s.spelling(name)
+        start = "" if name in s else f"{s.spelling(name)} is not given, so "
         rate = s.number(name, float, 0.1, high=1)
         if rate > 0:
-            start = "" if given else f"{spelling} is not given, so "
-            s.say("model", f"{start}{spelling} {rate:g}: there is no dropout here; its masks and passes are not"
+            s.say("model", f"{start}{s.spelling(name)} {rate:g}: there is no dropout here; its masks and passes are not"
                            " planned")
-    padded(s, model, config["parallel"]["tensor"])
-    spelling = s.spelling("disable-bias-linear")
+    by = s.number("make-vocab-size-divisible-by", int, 128, low=1) * config["parallel"]["tensor"]
+    size = -(-model["vocab"] // by) * by
+    if size > 1.01 * model["vocab"]:
+        s.say("model", f"{s.spelling('make-vocab-size-divisible-by')} {by // config['parallel']['tensor']}: the"
+                       f" vocabulary is padded to {size} there")
     bias = not s.flag("disable-bias-linear")
     if llama and bias and not known:
-        s.say("model", f"{spelling} is not given: linear layers have biases there, none are planned")
+        s.say("model", f"{s.spelling('disable-bias-linear')} is not given: linear layers have biases there, none are"
+                       " planned")
     if not llama and not bias:
-        s.say("model", f"{spelling}: GPT's linear layers are planned with biases")
+        s.say("model", f"{s.spelling('disable-bias-linear')}: GPT's linear layers are planned with biases")
     qkv_bias = s.flag("add-qkv-bias", known.get("qkv_bias", False))
     qk_norm = s.flag("qk-layernorm", known.get("qk_norm", False))
     if llama:
@@ -255,11 +258,11 @@ def as_gated(width):
 def convert_experts(s, config, gated):
     """Sets the keys of a mixture of experts; without one, what is said of experts has no effect."""
     model, parallel, train = config["model"], config["parallel"], config["train"]
-    spelling, count = s.spelling("num-experts"), s.number("num-experts", int, model.get("experts", 0))
+    count = s.number("num-experts", int, model.get("experts", 0))
     if count < 2:
         return
     if model["family"] != "llama" or "expert-interval" in s or "topk" in s:
-        raise Failure(f"{spelling} {count}: experts of LLaMA's layer alone can be planned, in all layers but the first;"
+        raise Failure(f"{s.spelling('num-experts')} {count}: experts of LLaMA's layer alone can be planned, in all layers but the first;"
                       " leave it out with --moe-* and --expert-* to plan the dense model")
     width = s.number("moe-ffn-hidden-size", int, model.get("expert_ffn", model["ffn"]), low=1)
     shared = s.number("moe-shared-expert-intermediate-size", int, model.get("shared_ffn", 0))
@@ -284,7 +287,7 @@ def convert_experts(s, config, gated):
     ranks = s.number("expert-model-parallel-size", int, 1, low=1, high=65536)
     e = parallel["expert"] = ranks * cut if count % (ranks * cut) == 0 else ranks
     if t * parallel["context"] * parallel["data"] % e != 0 or count % e != 0:
-        raise Failure(f"{spelling} {count}: {e} expert ranks have to divide the experts and a stage's"
+        raise Failure(f"{s.spelling('num-experts')} {count}: {e} expert ranks have to divide the experts and a stage's"
                       f" {t * parallel['context'] * parallel['data']} ranks; say --gpus N")
     if cut > 1:
         s.say("world", f"experts are cut over {cut} tensor ranks there; here every expert is whole, on"
@@ -317,14 +320,15 @@ def convert_experts(s, config, gated):
 
 def dense_layers(s, model):
     """Returns how many of the first layers have no experts."""
-    spelling, pattern = s.spelling("moe-layer-freq"), s.take("moe-layer-freq")
+    pattern = s.take("moe-layer-freq")
     if pattern is None or str(pattern) == "1":
         return model.get("dense_layers", 0)
     text = re.sub(r"\[([01, ]+)\]\s*\*\s*(\d{1,4})", lambda found: (found[1] + ",") * int(found[2]), str(pattern))
     ones = re.findall(r"[01]", text) if re.fullmatch(r"[01,+()\[\]\s]*", text) else []
     dense = ones.index("1") if "1" in ones else 0
     if len(ones) != model["layers"] or "0" in ones[dense:]:
-        raise Failure(f"{spelling} {pattern}: the first layers alone can be without experts; say [0]*N+[1]*M")
+        raise Failure(f"{s.spelling('moe-layer-freq')} {pattern}: the first layers alone can be without experts; say"
+                      " [0]*N+[1]*M")
     return dense
 
 
@@ -374,14 +378,6 @@ def family_of(s, model, known):
     return gated, place
 
 
-def padded(s, model, t):
-    spelling = s.spelling("make-vocab-size-divisible-by")
-    by = s.number("make-vocab-size-divisible-by", int, 128, low=1)
-    size = -(-model["vocab"] // (by * t)) * by * t
-    if size > 1.01 * model["vocab"]:
-        s.say("model", f"{spelling} {by}: the vocabulary is padded to {size} there")
-
-
 def rope(s, model, place, known):
     model["rope_theta"] = s.number("rotary-base", float, known.get("rope_theta", 10000), low=1, high=1e12)
     percent = s.number("rotary-percent", float, 1.0, high=1)
@@ -407,11 +403,10 @@ def convert_layout(s, config, world):
     if s.flag("no-pipeline-parallel"):  # DeepSpeed's, for its own engine
         parallel["pipeline"] = 1
     p, t, c = parallel["pipeline"], parallel["tensor"], parallel["context"]
-    spelling = s.spelling("ds-sequence-parallel-size")
     ulysses = s.number("ds-sequence-parallel-size", int, 1, low=1, high=1024)
     if ulysses > 1:
-        s.say("world", f"{spelling} {ulysses}: is planned as {ulysses} context ranks, which exchange keys and values"
-                       " instead of heads")
+        s.say("world", f"{s.spelling('ds-sequence-parallel-size')} {ulysses}: is planned as {ulysses} context ranks,"
+                       " which exchange keys and values instead of heads")
         c *= ulysses
     parallel["context"] = c
     if c > 1 and s.peek("cp-comm-type") != "all_gather":
@@ -440,24 +435,22 @@ def stages(s, parallel, layers, p):
     """Sets parallel.layers where it is not even. Returns the number of chunks."""
     chunks = s.number("virtual-pipeline-model-parallel-size num-virtual-stages-per-pipeline-rank", int, 1, low=1,
                       high=64)
-    spelling = s.spelling("num-layers-per-virtual-pipeline-stage")
     per = s.number("num-layers-per-virtual-pipeline-stage", int, None, low=1)
     if per and p > 1:
         if layers % (p * per) != 0:
-            raise Failure(f"{spelling} {per}: {layers} layers do not divide into chunks of {per} on {p} stages")
+            raise Failure(f"{s.spelling('num-layers-per-virtual-pipeline-stage')} {per}: {layers} layers do not divide"
+                          f" into chunks of {per} on {p} stages")
         chunks = layers // p // per
     chunks = chunks if p > 1 else 1
-    spelling = s.spelling("pipeline-model-parallel-layout")
     text = s.text("pipeline-model-parallel-layout")
     if text and p > 1:
         text = re.sub(r"\(([^)]+)\)\*(\d{1,3})", lambda found: found[1] * int(found[2]), text.replace(",", ""))
         text = re.sub(r"(.)\*(\d{1,3})", lambda found: found[1] * int(found[2]), text)
         counts = parallel["layers"] = [part.count("t") for part in text.split("|")]
         if len(counts) % p != 0 or sum(counts) != layers:
-            raise Failure(f"{spelling}: has {len(counts)} parts of {sum(counts)} layers, not {layers} layers on {p}"
-                          " stages")
+            raise Failure(f"{s.spelling('pipeline-model-parallel-layout')}: has {len(counts)} parts of {sum(counts)}"
+                          f" layers, not {layers} layers on {p} stages")
         return len(counts) // p
-    spelling = s.spelling("decoder-first-pipeline-num-layers")
     first = s.number("decoder-first-pipeline-num-layers", int, None, low=1)
     last = s.number("decoder-last-pipeline-num-layers", int, None, low=1)
     more = [s.flag("account-for-embedding-in-pipeline-split"), s.flag("account-for-loss-in-pipeline-split")]
@@ -465,7 +458,8 @@ def stages(s, parallel, layers, p):
         others = p - (first is not None) - (last is not None)
         even = (layers - (first or 0) - (last or 0)) / (others or 1) if first or last else (layers + sum(more)) / p
         if even != int(even) or even < 1 or int(even) % chunks:
-            raise Failure(f"{spelling} and the like: what remains does not divide over the other stages")
+            raise Failure(f"{s.spelling('decoder-first-pipeline-num-layers')} and the like: what remains does not"
+                          " divide over the other stages")
         ranks = [int(even)] * p
         ranks[0], ranks[-1] = (first or ranks[0]), (last or ranks[-1])
         parts = parallel["layers"] = [ranks[i % p] // chunks for i in range(p * chunks)]
@@ -488,11 +482,10 @@ def zero(s, config, lacking=None):
     """ZeRO-1 is always planned; without it every data rank holds the whole optimizer state. lacking: what says so."""
     parallel = config["parallel"]
     copies = parallel["data"] * parallel["context"]
-    spelling = s.spelling("zero-stage")
     stage = s.number("zero-stage", int, 0, high=3)
     if stage > 1:
-        s.say("memory", f"{spelling} {stage}: ZeRO-1 is planned, which cuts optimizer state over data ranks and"
-                        " neither gradients nor parameters")
+        s.say("memory", f"{s.spelling('zero-stage')} {stage}: ZeRO-1 is planned, which cuts optimizer state over data"
+                        " ranks and neither gradients nor parameters")
     lacking = lacking or f"{s.spelling('use-distributed-optimizer')} is not given"
     given = [s.flag(name) for name in ("use-distributed-optimizer", "overlapped-distributed-optimizer")]
     cut_there = any(given) or any(name in s for name in FSDP) or stage > 0
@@ -505,8 +498,7 @@ def zero(s, config, lacking=None):
 def convert_batch(s, config):
     train, schedule, parallel = config["train"], config["schedule"], config["parallel"]
     b, d = schedule["micro_batch"], parallel["data"]
-    spelling = s.spelling("global-batch-size")
-    counted = s.spelling("gradient-accumulation-steps")
+    spelling, counted = s.spelling("global-batch-size"), s.spelling("gradient-accumulation-steps")
     parts = s.number("gradient-accumulation-steps", int, None, low=1, high=1 << 24)
     if "global-batch-size" not in s:
         many = f"{parts} microbatches ({counted})" if (parts or 1) > 1 else "one microbatch"
@@ -604,7 +596,6 @@ def convert_precision(s, config):
     fp8 = s.text("fp8-format fp8")
     for name in ("fp8-hybrid", "fp8-e4m3"):
         fp8 = (name[4:] if s.flag(name) else None) if not fp8 else fp8
-    spelling = s.spelling("fp8-recipe")
     recipe = s.text("fp8-recipe", "delayed").lower()
     train["precision"] = "bf16" if bf16 or fp16 or fp8 else "fp32"
     if fp8 and not (bf16 or fp16):
@@ -615,7 +606,7 @@ def convert_precision(s, config):
         s.say("precision", f"fp8 ({recipe}, {fp8}): a mixture of experts is planned in bf16")
     elif fp8:
         if recipe not in FP8:
-            raise Failure(f"{spelling} {recipe}: cannot be planned; use one of {', '.join(FP8)}")
+            raise Failure(f"{s.spelling('fp8-recipe')} {recipe}: cannot be planned; use one of {', '.join(FP8)}")
         train["fp8"] = FP8[recipe]
         s.say("precision", f"fp8 ({recipe}, {fp8}): train.fp8 {train['fp8']}, for the products of the layers"
                            + (", with scales of the same step" if recipe == "delayed" else ""))
@@ -642,7 +633,7 @@ def convert_attention(s, config):
 def convert_recomputation(s, config):
     schedule, parallel, attention = config["schedule"], config["parallel"], config["attention"]
     p, chunks = parallel["pipeline"], schedule.get("chunks", 1)
-    granularity, spelling = s.text("recompute-granularity"), s.spelling("recompute-granularity")
+    granularity = s.text("recompute-granularity")
     method = s.text("recompute-method")
     old = s.text("activations-checkpoint-method")
     modules = s.text("recompute-modules", "core_attn")
@@ -676,27 +667,26 @@ def convert_recomputation(s, config):
         elif others:
             s.say("unknown", f"{said}: not known here; nothing is planned for it")
     elif granularity is not None:
-        raise Failure(f"{spelling} {granularity}: is neither full nor selective")
+        raise Failure(f"{s.spelling('recompute-granularity')} {granularity}: is neither full nor selective")
 
 
 def convert_optimizer(s, config, lr_said):
     train = config["train"]
-    spelling, optimizer = s.spelling("optimizer"), s.text("optimizer", "adam").lower()
+    optimizer = s.text("optimizer", "adam").lower()
     if optimizer in ("muon", "dist_muon", "adaptive_muon"):
         muon(s, train, optimizer)
     elif optimizer not in ("adam", "adamw", "fused_adam", "distributed_fused_adam", "mcore_distributed_optim",
                            "hybridadam"):
-        s.say("memory", f"{spelling} {optimizer}: AdamW is planned, with two moments in fp32")
-    spelling, style = s.spelling("lr-decay-style"), s.text("lr-decay-style", "linear")
-    train["schedule"] = {"cosine": "cosine", "linear": "linear", "constant": "constant", "WSD": "wsd"}.get(style)
-    if train["schedule"] is None:
-        train["schedule"] = "cosine"
-        s.say("training", f"{spelling} {style}: cosine is planned")
+        s.say("memory", f"{s.spelling('optimizer')} {optimizer}: AdamW is planned, with two moments in fp32")
+    style, styles = s.text("lr-decay-style", "linear"), ("cosine", "linear", "constant", "WSD")
+    train["schedule"] = style.lower() if style in styles else "cosine"
+    if style not in styles:
+        s.say("training", f"{s.spelling('lr-decay-style')} {style}: cosine is planned")
     lr, low = train["lr"], s.number("min-lr", float, 0.0, high=100)
     if low > lr and lr_said:
         raise Failure(f"{s.spelling('min-lr')} {low:g}: is above {s.spelling('lr')} {lr:g}")
     train["min_lr_ratio"] = float(f"{min(low / lr, 1) if lr else 0:.12g}")
-    spelling, shape = s.spelling("lr-wsd-decay-style"), s.text("lr-wsd-decay-style", "exponential")
+    shape = s.text("lr-wsd-decay-style", "exponential")
     if train["schedule"] == "wsd" and "decay_steps" not in train:
         raise Failure(f"{s.spelling('lr-wsd-decay-iters')}: is missing; {s.spelling('lr-decay-style')} WSD needs it")
     if train.get("decay_steps") == 0:
@@ -707,7 +697,7 @@ def convert_optimizer(s, config, lr_said):
     shapes = {"linear": "linear", "cosine": "cosine", "minus_sqrt": "1-sqrt", "1-sqrt": "1-sqrt"}
     train["decay_shape"] = shapes.get(shape, "linear")
     if shape not in shapes:
-        s.say("training", f"{spelling} {shape}: a linear decay is planned")
+        s.say("training", f"{s.spelling('lr-wsd-decay-style')} {shape}: a linear decay is planned")
 
 
 def muon(s, train, optimizer):
@@ -722,15 +712,14 @@ def muon(s, train, optimizer):
         ("muon-fp32-matmul-prec", "medium", "speed", "its products are planned in the run's precision"),
         ("muon-scalar-optimizer", "adam", "memory", "AdamW is planned for what is no matrix of a layer"),
     ):
-        said, value = s.spelling(name), s.text(name, default)
+        value = s.text(name, default)
         if value != default:
-            s.say(category, f"{said} {value}: {text}")
-    said, value = s.spelling("muon-coefficient-type"), s.text("muon-coefficient-type", "quintic")
+            s.say(category, f"{s.spelling(name)} {value}: {text}")
+    value = s.text("muon-coefficient-type", "quintic")
     if value != "simple":
-        s.say("training", f"{said} {value}: the coefficients are those of `simple` here")
-    said = s.spelling("muon-nesterov")
+        s.say("training", f"{s.spelling('muon-coefficient-type')} {value}: the coefficients are those of `simple` here")
     if not s.flag("muon-nesterov"):
-        s.say("training", f"{said} is not given: Nesterov's momentum is computed here")
+        s.say("training", f"{s.spelling('muon-nesterov')} is not given: Nesterov's momentum is computed here")
     s.effect("muon-no-split-qkv", "training", "q, k and v are matrices of their own here")
     if optimizer == "adaptive_muon":
         s.say("memory", f"{s.spelling('optimizer')} {optimizer}: Muon is planned, with one moment")

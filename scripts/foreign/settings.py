@@ -58,6 +58,7 @@ class Settings:
         """values: {name: (as the input spells it, value)}; a value is a text, a number, a list, True, False or None.
         spell: how the input would spell a name that it does not have."""
         self.values, self.lines, self.quiet_ones, self.spell = dict(values), [], [], spell
+        self.spellings = {}  # of settings that are taken
         self.defaults = {}  # {name: value} where they differ from those that a conversion states
         self.hint = ""  # follows the remedy where a value is not known
 
@@ -65,7 +66,8 @@ class Settings:
         return name in self.values and not is_off(self.values[name][1])
 
     def spelling(self, name):
-        return self.values[name][0] if name in self.values else self.spell(name)
+        """Returns how the input spells a setting, also of one that is taken."""
+        return self.values[name][0] if name in self.values else self.spellings.get(name) or self.spell(name)
 
     def add(self, name, spelling, value):
         if name in self.values and self.values[name][1] != value:
@@ -92,7 +94,10 @@ class Settings:
 
     def take(self, name, default=None):
         """Returns the value of a setting that is converted."""
-        return self.values.pop(name)[1] if name in self.values else default
+        if name not in self.values:
+            return default
+        self.spellings[name], value = self.values.pop(name)
+        return value
 
     def first(self, names):
         """Returns the first of several names of a setting that is given, or the first; the others are named."""
@@ -104,43 +109,43 @@ class Settings:
         return given[0]
 
     def known(self, name):
-        """Takes a setting. Returns (its spelling, its value, or None if it is off)."""
-        spelling = self.spelling(name)
+        """Takes a setting. Returns its value, or None if it is off."""
         if name in self.values and is_off(self.values[name][1]):
             self.quiet(name)
         value = self.take(name)
         if isinstance(value, str) and (unsaid := unknown_in(value)):
-            raise Failure(f"{spelling}: {not_said(unsaid)}{self.hint}")
-        return spelling, value
+            raise Failure(f"{self.spelling(name)}: {not_said(unsaid)}{self.hint}")
+        return value
 
     def text(self, name, default=None, none=False):
         """Returns a word. none: the word `none` is one of the setting's."""
         name = self.first(name)
         if none and self.peek(name) == "none":
             return self.take(name)
-        spelling, value = self.known(name)
+        value = self.known(name)
         if isinstance(value, (list, dict)):
-            raise Failure(f"{spelling}: needs one word, not {brief(value)!r}")
+            raise Failure(f"{self.spelling(name)}: needs one word, not {brief(value)!r}")
         return self.defaults.get(name, default) if value in (None, True) else str(value)
 
     def flag(self, name, default=False):
         if name not in self.values or self.values[name][1] is None:
             self.quiet(name)
             return default
-        spelling, value = self.values.pop(name)
+        value = self.take(name)
         if isinstance(value, str) and value.lower() not in ("true", "false", "none", "null", "1", "0", "yes", "no", ""):
-            self.say("unknown", f"{spelling} {brief(value)}: takes no value; the value is ignored")
+            self.say("unknown", f"{self.spelling(name)} {brief(value)}: takes no value; the value is ignored")
         return not (is_off(value) or is_zero(value) or str(value).lower() == "no")
 
     def number(self, name, kind, default=REQUIRED, low=0, high=1e18):
         """Returns a number from low to high of a setting that is converted; name: of several, the first counts."""
         name = self.first(name)
-        if name in self.values and (self.values[name][1] is False or self.values[name][1] == ""):
-            raise Failure(f"{self.spelling(name)}: needs a number, not {brief(self.values[name][1])!r}")
-        spelling, value = self.known(name)
+        given = self.values.get(name, ("", None))[1]
+        if given is False or given == "":
+            raise Failure(f"{self.spelling(name)}: needs a number, not {brief(given)!r}")
+        value = self.known(name)
         if value is None:
             if default is REQUIRED:
-                raise Failure(f"{spelling}: is missing; add it{self.because()}")
+                raise Failure(f"{self.spelling(name)}: is missing; add it{self.because()}")
             return self.defaults.get(name, default)
         try:
             if isinstance(value, (bool, list, dict)):
@@ -150,9 +155,9 @@ class Settings:
                 raise ValueError
         except (ValueError, OverflowError):
             kinds = "an integer" if kind is int else "a number"
-            raise Failure(f"{spelling}: needs {kinds}, not {brief(value)!r}") from None
+            raise Failure(f"{self.spelling(name)}: needs {kinds}, not {brief(value)!r}") from None
         if not low <= found <= high:
-            raise Failure(f"{spelling}: {brief(value)} is out of range; use {low:g} to {high:g}")
+            raise Failure(f"{self.spelling(name)}: {brief(value)} is out of range; use {low:g} to {high:g}")
         return int(found) if kind is int else found
 
     def begin(self, table, known):
@@ -192,7 +197,7 @@ class Settings:
         given = name in self and not is_zero(self.values[name][1])
         if given:
             self.say(category, f"{self.said(name)}: {text}")
-            del self.values[name]
+            self.take(name)
         self.quiet(name)
         return given
 
@@ -208,7 +213,7 @@ class Settings:
         """Puts a setting without effect on the plan into the last line."""
         if name in self.values:
             self.quiet_ones.append(self.said(name))
-            del self.values[name]
+            self.take(name)
 
     def refusals(self, table):
         for kind, names, text in table:
@@ -268,6 +273,7 @@ def unused(settings, convert):
     def answer(values):
         s = copy.copy(settings)
         s.values, s.lines, s.quiet_ones = dict(values), list(settings.lines), list(settings.quiet_ones)
+        s.spellings = {}
         try:
             return json.dumps([convert(s), s.lines]), "\n".join(s.comments())
         except Failure:
