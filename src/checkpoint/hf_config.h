@@ -21,7 +21,7 @@ int hf_config_check(const Config *config, Error *err);
 int hf_config_compare(const Config *config, const char *dir, bool exact, Error *err);
 
 // The tokenizer files in a checkpoint, with which AutoTokenizer and generate() of transformers can load the folder.
-// tokenizer_config.json is generated. The other file is a copy of the training data's tokenizer (side_file.h); if the
+// tokenizer_config.json is generated. The other file is a copy of the training data's tokenizer (dataset.h); if the
 // data are bytes, it is generated too.
 enum { HF_TOKENIZER_FILES = 2 };
 

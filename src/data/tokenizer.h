@@ -1,6 +1,6 @@
 // Text to tokens and back, for prompts and samples.
 //
-// The tokenizer is sample.tokenizer; else the tokenizer that the side file of the training data names (side_file.h,
+// The tokenizer is sample.tokenizer; else the tokenizer that the side file of the training data names (dataset.h,
 // written by scripts/prepare_data.py); else bytes if model.vocab is 257; else ids.
 //   bytes     one token per byte; 256 is the end-of-text token
 //   ids       a text is a list of token numbers, separated by blanks
@@ -8,7 +8,7 @@
 #pragma once
 
 #include "config/config.h"
-#include "side_file.h"
+#include "dataset.h"
 
 typedef enum TokenizerKind { TOKENIZER_BYTES, TOKENIZER_IDS, TOKENIZER_LIBRARY } TokenizerKind;
 
