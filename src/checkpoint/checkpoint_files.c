@@ -1,6 +1,7 @@
-// Checkpoints as directories: names, publishing and removing, and what a start may resume from and write to. The manifest
-// and the list of checkpoints are in checkpoint_manifest.c. A file is created relative to its directory's descriptor, which is opened without following
-// links, so that another user cannot swap the directory for a link in between.
+// Checkpoints as directories: names, publishing and removing, and what a start may resume from and write to. The
+// manifest and the list of checkpoints are in checkpoint_manifest.c. A file is created relative to its directory's
+// descriptor, which is opened without following links, so that another user cannot swap the directory for a link in
+// between.
 #include "checkpoint_files.h"
 
 #include "base/alloc.h"
