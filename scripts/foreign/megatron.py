@@ -56,13 +56,12 @@ def command_settings(command, settings):
     return front
 
 
-def read_script(words):
+def read(words):
     """Returns (settings, words of the launcher, {option: value} of Slurm) of words on our command line: NAME=VALUE...
     FILE [arguments of the script] [more flags], or flags."""
-    given = {}
+    words, given = list(words), {}
     while words and re.match(r"[A-Za-z_]\w*=", words[0]):
-        name, _, value = words[0].partition("=")
-        given[name], words = value, words[1:]
+        name, _, given[name] = words.pop(0).partition("=")
     settings, slurm = Settings(), {}
     if words and not re.search(r"^-|\s", words[0]) and not (words[0].endswith(".py") and words[1:]):
         refuse_others(Path(words[0]), "megatron")
@@ -70,7 +69,9 @@ def read_script(words):
     if not words or words[0].startswith("-") or not (path or " " in words[0]):
         if words and re.search(r"/|\.(sh|slurm|sbatch|yaml)$", words[0]) and not words[0].endswith(("torchrun", ".py")):
             raise Failure(f"{words[0]}: is not a file here")
-        return settings, command_settings(words, settings), slurm, None
+        front = command_settings(words, settings)
+        deepspeed_file(settings, None, {})
+        return settings, front, slurm
     text = read_text(path) if path else words[0]
     more = next((i for i, word in enumerate(words) if i > 0 and word.startswith("--")), len(words))
     if len(text) > 1 << 20:
@@ -92,8 +93,8 @@ def read_script(words):
     if script.ends:
         ends = ", ".join(dict.fromkeys(script.ends))
         settings.quiet_ones.append(f"not followed, since they depend on what the script does not say: {ends}")
-    settings.files = script.files
-    return settings, front, slurm, path
+    deepspeed_file(settings, path, script.files)
+    return settings, front, slurm
 
 
 def existing(word):
@@ -146,13 +147,6 @@ def chosen(script, settings):
 
 
 # ---- conversion
-
-
-def read(words):
-    """Returns the Settings, the launcher's words and Slurm's options of words as read_script takes them."""
-    settings, front, slurm, path = read_script(list(words))
-    deepspeed_file(settings, path)
-    return settings, front, slurm
 
 
 def convert(s, gpus, front=(), slurm=None, model=None):
@@ -346,10 +340,9 @@ def family_of(s, model, known):
     llama = known.get("family") == "llama"
     if "geglu" in s or "quick-geglu" in s:
         s.quiet("swiglu")
-    gated = s.flag("swiglu", llama)
     if s.peek("glu-activation") != "swiglu":
         s.effect("glu-activation", "model", "the activation is planned as GELU or SwiGLU")
-    gated = s.text("glu-activation", "") == "swiglu" or gated
+    gated = any([s.flag("swiglu", llama), s.text("glu-activation", "") == "swiglu"])
     for name in ("geglu", "quick-geglu"):
         gated = s.effect(name, "model", "the gate is planned as SwiGLU; sizes are the same") or gated
     for name in ("squared-relu", "xielu", "relu"):
@@ -728,13 +721,13 @@ def muon(s, train, optimizer):
 # ---- DeepSpeed's JSON
 
 
-def deepspeed_file(s, path):
-    """Adds the settings of DeepSpeed's JSON, if the script has it or it lies next to it."""
+def deepspeed_file(s, path, files):
+    """Adds the settings of DeepSpeed's JSON, if the script has it or it lies next to it. files: that the script at
+    `path` writes."""
     name = next((each for each in ("deepspeed-config", "ds-config") if each in s), None)
     if name is None:
         return
     spelling, where = s.values.pop(name)
-    files = getattr(s, "files", {})
     if files.get(where, "") is None:
         s.say("precision", f"{spelling} {readable(where)}: the script does not say what is in it; what it sets is not"
                            " planned")

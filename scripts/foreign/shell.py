@@ -4,7 +4,6 @@ loops, functions and subshells, and returns the commands that would be started.
 What the script does not say (variables of the environment, output of commands) becomes a mark with its name, unknown(),
 so that a reader can name it. A test on an unknown value takes it as empty, as an unset variable is."""
 
-import bisect
 import contextlib
 import fnmatch
 import itertools
@@ -105,12 +104,12 @@ class Scanner:
 
     def tokens(self):
         """Yields (kind, value, line). A here-document's value is a list, which gets its body later."""
-        ends = [found.start() for found in re.finditer("\n", self.text)]
+        line, counted = 1, 0
         while True:
             self.skip(self.BLANK)
             if self.at >= len(self.text):
                 break
-            line = bisect.bisect_left(ends, self.at) + 1
+            line, counted = line + self.text.count("\n", counted, self.at), self.at
             if self.sees("\n"):
                 yield ("newline", self.step(), line)
                 self.documents()
@@ -408,11 +407,7 @@ class Ended(Exception):
 
 
 class Broke(Exception):
-    """A loop is left (goes_on: or begun again), and `levels` - 1 loops around it."""
-
-    def __init__(self, goes_on, levels):
-        super().__init__()
-        self.goes_on, self.levels = goes_on, levels
+    """Broke(goes_on, levels): a loop is left (goes_on: or begun again), and `levels` - 1 loops around it."""
 
 
 class Script:
@@ -631,13 +626,10 @@ class Script:
 
     def text(self, text, testing=False):
         """Returns the text with its $-expressions expanded, as inside double quotes."""
-        self.depth += 1
-        if self.depth > 4 * DEEPEST:
-            self.depth -= 1
+        if self.depth >= 4 * DEEPEST:
             return unknown(text[:40])
-        said = "".join(joined(each) for each in self.pieces(text, testing))
-        self.depth -= 1
-        return said
+        with self.kept(depth=self.depth + 1):
+            return "".join(joined(each) for each in self.pieces(text, testing))
 
     def expand(self, words, testing=False):
         """Returns the words that a command gets of words as written; one with braces for too many words stays."""
@@ -803,10 +795,10 @@ class Script:
         try:
             self.all(body)
         except Broke as broke:
-            broke.levels -= 1
-            if broke.levels > 0:
-                raise
-            return broke.goes_on
+            goes_on, levels = broke.args
+            if levels > 1:
+                raise Broke(goes_on, levels - 1) from None
+            return goes_on
         return True
 
     def repeated(self, line, wanted, condition, body):
