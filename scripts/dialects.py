@@ -4,6 +4,7 @@ Names and defaults are those of Megatron-LM core 0.20.0 (d98e8a64: megatron/trai
 core/transformer/transformer_config.py), torchtitan 0.2.2 (config/job_config.py; later versions use Python instead of
 TOML) and nanotron 0.4 (2411b022: config/parallelism_config.py, models_config.py)."""
 
+import json
 import shlex
 
 from foreign import torchtitan
@@ -32,15 +33,6 @@ def numbers_of(program):
 
 def plain(value):
     return f"{value:.12g}" if isinstance(value, float) else str(value)
-
-
-def even(layers):
-    return len(set(layers)) == 1
-
-
-def chunks_of(config):
-    layers = config["parallel"]["layers"]
-    return len(layers) // config["parallel"]["pipeline"]
 
 
 def megatron_model(model):
@@ -87,15 +79,15 @@ def megatron_experts(config):
 
 def megatron_layout(config):
     parallel, schedule = config["parallel"], config["schedule"]
-    words, chunks = [], chunks_of(config) if schedule["name"] in ("interleaved", "gis") else 1
-    layers = parallel["layers"]
+    words, layers = [], parallel["layers"]
+    chunks = len(layers) // parallel["pipeline"] if schedule["name"] in ("interleaved", "gis") else 1
     words += ["--sequence-parallel"] * (parallel["sequence"] and parallel["tensor"] > 1)
     words += ["--tp-comm-overlap"] * (parallel["tensor"] > 1 and parallel["overlap"] != "off")
     words += ["--cp-comm-type", "all_gather"] * (parallel["context"] > 1)
     words += ["--use-tp-pp-dp-mapping"] * (parallel["placement"] == "linear" and parallel["pipeline"] > 1)
     if parallel["data"] * parallel["context"] > 1:
         words += ["--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather"]
-    if len(layers) == parallel["pipeline"] * chunks and not even(layers):
+    if len(layers) == parallel["pipeline"] * chunks and len(set(layers)) > 1:
         words += ["--pipeline-model-parallel-layout", "E" + "|".join(f"t*{n}" if n else "" for n in layers) + "L"]
     elif chunks > 1:
         words += ["--num-virtual-stages-per-pipeline-rank", chunks]
@@ -146,8 +138,7 @@ def to_megatron(config, job):
 
 # ---- torchtitan ------------------------------------------------------------------------------------------------------
 
-def to_torchtitan(config, job):
-    del job
+def to_torchtitan(config, _):
     parallel, schedule, train, model = (config[name] for name in ("parallel", "schedule", "train", "model"))
     p, d, b = parallel["pipeline"], parallel["data"], schedule["micro_batch"]
     tables = {"model": {"name": "llama3"}, "training": {}, "optimizer": {"name": "AdamW"}, "lr_scheduler": {},
@@ -174,7 +165,7 @@ def to_torchtitan(config, job):
     tables["activation_checkpoint"]["mode"] = "full" if schedule["recompute_layers"] == all_layers else "none"
     lines = []
     for name, table in tables.items():
-        lines += [f"[{name}]", *(f"{key} = {toml(value)}" for key, value in table.items()), ""]
+        lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items()), ""]
     return "\n".join(lines)
 
 
@@ -188,22 +179,11 @@ def parts_of(layers):
     return parts
 
 
-def toml(value):
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list):
-        return "[" + ", ".join(toml(each) for each in value) + "]"
-    if isinstance(value, float):
-        return repr(value) if "." in repr(value) or "e" in repr(value) else f"{value}.0"
-    return f'"{value}"' if isinstance(value, str) else str(value)
-
-
 # ---- nanotron --------------------------------------------------------------------------------------------------------
 
 
-def to_nanotron(config, job):
+def to_nanotron(config, _):
     """Returns the sections of nanotron's YAML that a layout needs."""
-    del job
     model, parallel, schedule, train = (config[name] for name in ("model", "parallel", "schedule", "train"))
     per = train["global_batch"] // (parallel["data"] * schedule["micro_batch"])
     engine = "afab" if schedule["name"] == "gpipe" else "1f1b"
@@ -242,4 +222,4 @@ def yaml_lines(table, indent):
             yield f"{indent}{key}:"
             yield from yaml_lines(value, indent + "  ")
         else:
-            yield f"{indent}{key}: {toml(value) if not isinstance(value, str) else value}"
+            yield f"{indent}{key}: {value if isinstance(value, str) else json.dumps(value)}"

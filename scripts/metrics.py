@@ -11,6 +11,7 @@ that step and all later steps. An incomplete last line is ignored. Needs only Py
 
 import argparse
 import csv
+import functools
 import io
 import math
 import signal
@@ -46,16 +47,7 @@ def figures(entry):
 #   7 session_log {1 status: 1 START}, at which readers drop all earlier events of that step and later ones.
 
 
-def crc_table():
-    table = []
-    for i in range(256):
-        for _ in range(8):
-            i = i >> 1 ^ (0x82F63B78 if i & 1 else 0)
-        table.append(i)
-    return table
-
-
-CRC = crc_table()
+CRC = [functools.reduce(lambda crc, _: crc >> 1 ^ (0x82F63B78 if crc & 1 else 0), range(8), i) for i in range(256)]
 
 
 def masked_crc(data):

@@ -59,13 +59,10 @@ def resolved(value, name, tables, deep=0):
     inner = re.search(r"\$\{([^${}]*)\}", value)
     head, colon, rest = inner[1].partition(":") if inner else ("", "", "")
     if colon:
-        numbers = [int(word) for word in rest.split(",") if re.fullmatch(r"\s*-?\d{1,15}\s*", word)]
-        a, b = numbers if len(numbers) == 2 == rest.count(",") + 1 else (None, None)
-        found = None
-        if a is not None and (head in ("multiply", "sum", "add") or b != 0):
-            found = {"multiply": lambda: a * b, "sum": lambda: a + b, "add": lambda: a + b,
-                     "divide_ceil": lambda: -(-a // b),
-                     "divide_floor": lambda: a // b}.get(head, lambda: None)()
+        numbers = re.fullmatch(r"\s*(-?\d{1,15})\s*,\s*(-?\d{1,15})\s*", rest)
+        a, b = map(int, numbers.groups()) if numbers else (0, 0)
+        found = {"multiply": a * b, "sum": a + b, "add": a + b, "divide_ceil": b and -(-a // b),
+                 "divide_floor": b and a // b}.get(head) if numbers and (b or not head.startswith("divide")) else None
     else:
         parent = name.split(".")[: -(len(head) - len(head.lstrip(".")))] if head.startswith(".") else []
         found = tables
