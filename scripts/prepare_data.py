@@ -21,7 +21,7 @@ import signal
 import sys
 from pathlib import Path
 
-from prepare.documents import Rule, bible_source, numbered_jobs, open_sources
+from prepare.documents import Rule, bible_source, open_sources
 from prepare.output import KINDS, Output
 from prepare.tokenizer import make_tokenizer
 from prepare.work import Progress, work_all
@@ -48,21 +48,24 @@ def side_file(options, tokenizer, dtype, output):
             "vocab": tokenizer.vocab, "eot": tokenizer.eot, "dtype": dtype}
 
 
-def write_tokens(jobs, arguments, processes, splits, size):
+def write_tokens(sources, rule, arguments, processes, splits):
     """Writes the shards. Returns the counts of documents, empty rows and bytes of text."""
-    counts, progress = [0, 0, 0], Progress(size)
+    documents = blank = size = 0
+    progress = Progress(sum(source.size for source in sources))
+    jobs = (job for source in sources for job in source.jobs(rule))
     try:
-        with contextlib.closing(work_all(jobs, arguments, processes)) as results:
-            for done, (tokens, *more) in results:
-                for split, some in zip(splits, tokens):
-                    split.write(some)
-                counts = [a + b for a, b in zip(counts, more)]
+        with contextlib.closing(work_all(jobs, (*arguments, rule), processes)) as results:
+            for done, (pieces, empty, text) in results:
+                for begins, split, tokens in pieces:
+                    documents += begins
+                    splits[1 if rule.holds_out(documents) else split].write(tokens)
+                blank, size = blank + empty, size + text
                 progress.add(done)
     finally:
         progress.clear()
     for split in splits:
         split.end_shard()
-    return counts
+    return documents, blank, size
 
 
 def prepare(options):
@@ -80,9 +83,8 @@ def prepare(options):
     output = Output(options, dtype)
     try:
         about = side_file(options, tokenizer, dtype, output)
-        arguments = (options.tokenizer, options.eot, dtype, rule)
-        size = sum(source.size for source in sources)
-        documents, blank, text = write_tokens(numbered_jobs(sources, rule), arguments, processes, output.splits, size)
+        arguments = (options.tokenizer, options.eot, dtype)
+        documents, blank, text = write_tokens(sources, rule, arguments, processes, output.splits)
         train, val = output.splits
         # A sequence of one token needs two tokens.
         if train.total < 2 or (options.val_fraction > 0 and val.total < 2):

@@ -90,36 +90,39 @@ class Rule:
         return (f"every {self.every}th document" if self.whole
                 else f"the last {100 * self.fraction:g} % of every document")
 
-    def parts(self, document, number):
-        """Returns (split, start, end) of each part: split 0 is training, 1 validation. number: document, from 1."""
+    def holds_out(self, number):
+        """Returns whether a document is held out as a whole. number: from 1 across all sources."""
+        return self.whole and number % self.every == 0
+
+    def parts(self, document):
+        """Returns (split, start, end) of each part: split 0 is training, 1 validation."""
         if self.fraction == 0 or self.whole:
-            return [(int(self.whole and number % self.every == 0), 0, document.size)]
+            return [(0, 0, document.size)]
         border = hold_out(document, self.fraction)
         parts = [(0, 0, border), (1, border, document.size)]
         return [part for part in parts if part[1] < part[2]]
 
 
-def pieces(document, number, rule):
+def pieces(document, rule):
     """Yields (document, split, start, end, is the first piece of a part) for each piece."""
-    for split, start, end in rule.parts(document, number):
+    for split, start, end in rule.parts(document):
         for low, high in cuts(document, start, end):
             yield document, split, low, high, low == start
 
 
 #
-# A source has a size in bytes, count(limit), and jobs(first number, rule), which yields (bytes consumed, job) and
-# returns the number after its last document's number. A job is a process's unit of work: small to send, with a method
-# pieces(rule).
+# A source has a size in bytes, count(limit), and jobs(rule), which yields (bytes consumed, job). A job is a process's
+# unit of work: small to send, with a method pieces(rule), which also counts empty rows in `blank`.
 
 
-class Pieces:
-    """A job with known pieces."""
+class Piece:
+    """A job with a known piece."""
 
-    def __init__(self, pieces_, documents):
-        self.list, self.documents, self.blank = pieces_, documents, 0
+    def __init__(self, piece):
+        self.piece, self.blank = piece, 0
 
     def pieces(self, rule):
-        return self.list
+        return [self.piece]
 
 
 class TextSource:
@@ -132,47 +135,37 @@ class TextSource:
     def count(self, limit):
         return len(self.documents)
 
-    def jobs(self, number, rule):
-        some, size, documents = [], 0, 0
-        for number, document in enumerate(self.documents, number):
-            documents += 1
-            for piece in pieces(document, number, rule):
-                some.append(piece)
-                size += piece[3] - piece[2]
-                if size >= PIECE:
-                    yield size, Pieces(some, documents)
-                    some, size, documents = [], 0, 0
-        yield size, Pieces(some, documents)
-        return number + 1
+    def jobs(self, rule):
+        for document in self.documents:
+            for piece in pieces(document, rule):
+                _, _, start, end, _ = piece
+                yield end - start, Piece(piece)
 
 
 class Rows:
-    """Documents from the rows of a table, each a text and its place. A row without text is no document, and has no
-    number."""
+    """Documents from the rows of a table, each a text and its place. A row without text is no document."""
 
-    def __init__(self, number, rows=()):
-        self.number, self.documents, self.blank = number, 0, 0  # number: of the first document
-        self.rows = rows
+    def __init__(self, rows=()):
+        self.rows, self.blank = rows, 0
 
     def texts(self):
         return self.rows
 
     def pieces(self, rule):
         for text, where in self.texts():
-            if not text:
+            if text:
+                yield from pieces(Text(as_bytes(text, where), where), rule)
+            else:
                 self.blank += 1
-                continue
-            yield from pieces(Text(as_bytes(text, where), where), self.number + self.documents, rule)
-            self.documents += 1
 
 
 class Lines(Rows):
     """A range of lines of a JSON lines file. The process that tokenizes them also reads them."""
 
-    def __init__(self, number, path, file, start, end, line, key):
-        super().__init__(number)
-        self.file = file
-        self.path, self.start, self.end, self.line, self.key = path, start, end, line, key
+    def __init__(self, source, start, end, line):
+        super().__init__()
+        self.path, self.file, self.key = source.path, source.file, source.key
+        self.start, self.end, self.line = start, end, line
 
     def texts(self):
         data = TextFile(self.path, 0, self.file).read(self.start, self.end)
@@ -199,56 +192,27 @@ class Lines(Rows):
         return value[self.key]
 
 
-# A line that is blank, or has a value that is empty or null.
-MAYBE_EMPTY = re.compile(rb"^(?:[ \t\r\x0b\x0c]*|[^\n]*:[ \t\r]*(?:\"\"|null)[^\n]*)\n", re.MULTILINE)
-
-
 class LinesSource:
     def __init__(self, path, size, key, file=None):
         self.path, self.size, self.key, self.file = path, size, key, file or path
 
-    def blocks(self):
-        """Yields (start, end) of ranges of complete lines, and the numbers of lines and of documents in each."""
-        with open(self.file, "rb") as file:
-            start = at = 0
-            kept = []  # what was read since start
-            while block := file.read(PIECE):
-                cut = block.rfind(b"\n") + 1
-                if cut > 0:
-                    yield start, at + cut, *self.counts(b"".join([*kept, block[:cut]]))
-                    start, kept = at + cut, []
-                kept.append(block[cut:])
-                at += len(block)
-            if start < at:
-                yield start, at, *self.counts(b"".join(kept) + b"\n")
-
-    def counts(self, data):
-        """Returns the numbers of lines and of documents. Only a line that may have no text is parsed."""
-        lines = data.count(b"\n")
-        empty = sum(self.is_empty(data[found.start() : found.end()]) for found in MAYBE_EMPTY.finditer(data))
-        return lines, lines - empty
-
-    def is_empty(self, line):
+    def has_text(self, line):
         try:
-            return line.strip() == b"" or json.loads(line)[self.key] in (None, "")
+            return line.strip() != b"" and json.loads(line)[self.key] not in (None, "")
         except (ValueError, RecursionError, TypeError, KeyError):
-            return False  # who tokenizes it refuses it
+            return True  # who tokenizes it refuses it
 
     def count(self, limit):
-        count = 0
-        for _, _, _, documents in self.blocks():
-            count += documents
-            if count >= limit:
-                break
-        return count
+        with open(self.file, "rb") as file:
+            return sum(1 for _ in itertools.islice(filter(self.has_text, file), limit))
 
-    def jobs(self, number, rule):
-        line = 1
-        for start, end, lines, documents in self.blocks():
-            yield end - start, Lines(number, self.path, self.file, start, end, line, self.key)
-            line += lines
-            number += documents
-        return number
+    def jobs(self, rule):
+        start, line = 0, 1
+        with open(self.file, "rb") as file:
+            while block := file.read(PIECE) + file.readline():
+                yield len(block), Lines(self, start, start + len(block), line)
+                start += len(block)
+                line += block.count(b"\n")
 
 
 class ParquetSource:
@@ -288,18 +252,16 @@ class ParquetSource:
     def count(self, limit):
         return sum(1 for _ in itertools.islice(filter(None, self.texts()), limit))
 
-    def jobs(self, number, rule):
-        some, after, size, done = [], number, 0, 0  # after: the number of the next document
+    def jobs(self, rule):
+        some, size, done = [], 0, 0
         for row, text in enumerate(self.texts(), 1):
             some.append((text, f"{self.path}: row {row}"))
             size += len(text or "")
-            after += bool(text)
             if size >= PIECE:
                 now = self.size * row // self.rows
-                yield now - done, Rows(number, some)
-                some, number, size, done = [], after, 0, now
-        yield self.size - done, Rows(number, some)
-        return after
+                yield now - done, Rows(some)
+                some, size, done = [], 0, now
+        yield self.size - done, Rows(some)
 
 
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
@@ -391,10 +353,3 @@ def bible_source():
     if verses != VERSES:
         raise Failure(f"`bible` printed {verses} verses instead of {VERSES}; reinstall bible-kjv-text")
     return TextSource([Text("".join(lines).encode(), name) for name, lines in chapters.items()])
-
-
-def numbered_jobs(sources, rule):
-    """Yields all jobs; documents are numbered from 1 across all sources."""
-    number = 1
-    for source in sources:
-        number = yield from source.jobs(number, rule)

@@ -57,15 +57,14 @@ class Worker:
         return wide.tobytes()
 
     def work(self, job):
-        """Returns the tokens for training and validation, and the counts of documents, empty rows and bytes of text."""
-        out, size = [bytearray(), bytearray()], 0
+        """Returns (whether a document begins here, split, tokens) of each piece, and the counts of empty rows and bytes
+        of text."""
+        out, size = [], 0
         begin = self.packed([self.tokenizer.eot])
         for document, split, start, end, begins in job.pieces(self.rule):
-            if begins:
-                out[split] += begin
-            out[split] += self.packed(self.encode(document, start, end))
+            out.append((start == 0, split, begin * begins + self.packed(self.encode(document, start, end))))
             size += end - start
-        return out, job.documents, job.blank, size
+        return out, job.blank, size
 
 
 def process_main(pipe, arguments):
