@@ -36,7 +36,7 @@ async function saveText() {
 function saveSvg() {
   const width = 1200, painter = new SvgPainter(width);
   const keys = drawKeys(painter, timelineKeys(shown.traces.map((one) => one.trace)), width, 0);
-  paintTimelines(shifted(painter, keys), width, null);
+  paintTimelines(painter, width, null, keys);
   save("timeline.svg", painter.done(keys + timelineHeight()), "image/svg+xml");
 }
 

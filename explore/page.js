@@ -291,8 +291,7 @@ function timelineHeight() {
   return shown.traces.reduce((sum, one) => sum + laneSizes(one.trace, few).height + 6, 0);
 }
 
-function paintTimelines(painter, width, places) {
-  let top = 0;
+function paintTimelines(painter, width, places, top = 0) {
   const few = shown.traces.length === 1;
   for (const one of shown.traces) {
     const slower = one.trace.step / Math.min(...shown.traces.map((other) => other.trace.step)) - 1;

@@ -289,12 +289,12 @@ function drawKeys(painter, entries, width, top) {
 
 // Draws blocks {title, stages} below each other on one scale: peak bytes per stage, stacked by category. A stage has
 // {memory: {category: bytes}, peak_bytes, fits}, and as `other` its peak without BPipe. limit: allowed bytes per rank.
-function drawMemory(painter, blocks, limit, width, places, offset = 0) {
+function drawMemory(painter, blocks, limit, width, places, begin = 0) {
   const all = blocks.flatMap(({stages}) => stages), left = 58, right = 84, row = Math.max(14, Math.min(24, 320 / blocks[0].stages.length));
   const largest = Math.max(...all.flatMap((stage) => [stage.peak_bytes, stage.other || 0]));
   const seen = limit && limit < 3 * largest ? limit : 0; // a limit far above everything would only shorten the bars
   const most = Math.max(seen, largest) * 1.02, x = (bytes) => left + bytes / most * (width - left - right);
-  let top = 0;
+  let top = begin;
   for (const {title, stages} of blocks) {
     if (title) { painter.text(4, top + 13, title, "text", 12.5); top += 20; }
     stages.forEach((stage, s) => {
@@ -311,15 +311,15 @@ function drawMemory(painter, blocks, limit, width, places, offset = 0) {
         words.push(`without BPipe  ${bytesText(stage.other)}`);
       }
       painter.text(x(Math.max(sum, stage.other || 0)) + 5, base, bytesText(stage.peak_bytes), stage.fits === false ? "limit" : "text", 11);
-      places?.push({left: 0, right: width, top: y + offset, bottom: y + offset + row, words: words.join("\n")});
+      places?.push({left: 0, right: width, top: y, bottom: y + row, words: words.join("\n")});
     });
     top += stages.length * row + 4;
   }
   if (seen) {
-    painter.line([[x(seen), 0], [x(seen), top]], "limit", 1.2, [5, 4]);
+    painter.line([[x(seen), begin], [x(seen), top]], "limit", 1.2, [5, 4]);
     painter.text(x(seen), top + 12, `limit ${bytesText(seen)}`, "limit", 11, "center");
   }
-  return top + (seen ? 18 : 0);
+  return top - begin + (seen ? 18 : 0);
 }
 
 // Returns the legend entries of the categories that are drawn.
@@ -440,7 +440,7 @@ function drawPicture(painter, picture, width, places) {
   if (picture.title) { painter.text(4, 15, picture.title, "text", 13); top = 22; }
   if (picture.kind === "memory") {
     top += drawKeys(painter, memoryKeys(picture.blocks), width, top);
-    return top + drawMemory(shifted(painter, top), picture.blocks, picture.limit, width, places, top);
+    return top + drawMemory(painter, picture.blocks, picture.limit, width, places, top);
   }
   if (picture.kind === "fronts") {
     if (picture.fronts.length > 1) top += drawKeys(painter, picture.fronts.map(({name}, i) => [name, SERIES[i % SERIES.length]]), width, top);
@@ -465,12 +465,6 @@ function drawPicture(painter, picture, width, places) {
     top += drawTimeline(painter, trace, {title, unit, width, top, view: {from, to}, cut, few: !several, bare: i + 1 < traces.length, places});
   });
   return top;
-}
-
-// Returns a painter that is shifted down.
-function shifted(painter, by) {
-  return {rect: (x, y, ...rest) => painter.rect(x, y + by, ...rest), text: (x, y, ...rest) => painter.text(x, y + by, ...rest),
-          line: (points, ...rest) => painter.line(points.map(([x, y]) => [x, y + by]), ...rest)};
 }
 
 // Returns words about the object at a point of a drawn picture, or "".
