@@ -14,8 +14,7 @@
 // ---- files, and captured stdout -------------------------------------------------------------------------------------
 
 static struct {
-    char path[CONFIG_TEXT], *said, *file; // said, file: stdout and metrics file of the last run_of()
-    int stdout_copy;
+    char path[CONFIG_TEXT], *said, *file; // said, file: stdout and metrics file of the last record()
 } desk;
 
 static int desk_open(void **state) {
@@ -46,22 +45,6 @@ static char *read_whole(const char *path) {
     char *text = file_read_whole(path, 1 << 20, &length, NULL);
     assert_non_null(text);
     return text;
-}
-
-static void listen_to_stdout(void) {
-    write_whole(test_path("stdout"), "", 0);
-    fflush(stdout);
-    desk.stdout_copy = dup(STDOUT_FILENO);
-    int file = open(test_path("stdout"), O_WRONLY);
-    dup2(file, STDOUT_FILENO);
-    close(file);
-}
-
-static char *heard(void) {
-    fflush(stdout);
-    dup2(desk.stdout_copy, STDOUT_FILENO);
-    close(desk.stdout_copy);
-    return read_whole(test_path("stdout"));
 }
 
 // ---- a run of four stages -------------------------------------------------------------------------------------------
@@ -115,33 +98,44 @@ static Metrics *opened(const char *path, int64_t after_step) {
     return assert_made(metrics_open(made_config(path), &known_peak, after_step, &unit_error));
 }
 
-// Opens the desk's file for a run that continues after a step, -1: from the start, and records steps there.
-static void log_steps(int64_t after_step, int64_t first, int64_t last) {
-    Metrics *metrics = opened(desk.path, after_step);
-    Error err = {0};
-    listen_to_stdout();
-    int status = 0;
-    for (int64_t step = first; step <= last; step++) {
-        StepFigures figures = made_figures(step);
-        status += metrics_step(metrics, &figures, &err);
-        if (step % 2 == 0) status += metrics_val(metrics, step, 3.5, &err);
+// Records steps with these figures in the desk's file, and every even step's validation; keeps stdout in desk.said and
+// the file in desk.file. after_step: the run continues after it; FRESH: the run writes its first line.
+enum { FRESH = -1 };
+static void record(const MetricsSetup *setup, int64_t after_step, const StepFigures *figures, int count) {
+    desk_close(NULL);
+    Metrics *metrics = assert_made(metrics_open(made_config(desk.path), setup, after_step, &unit_error));
+    fflush(stdout);
+    int kept = dup(STDOUT_FILENO), file = open(test_path("stdout"), O_RDWR | O_CREAT | O_TRUNC, 0600), status = 0;
+    dup2(file, STDOUT_FILENO);
+    close(file);
+    if (after_step == FRESH) status = metrics_run(metrics, INT64_C(65285660672), &unit_error);
+    for (int i = 0; i < count; i++) {
+        status += metrics_step(metrics, &figures[i], &unit_error);
+        if (figures[i].step % 2 == 0) status += metrics_val(metrics, figures[i].step, 0.1, &unit_error);
     }
-    free(heard());
+    fflush(stdout);
+    dup2(kept, STDOUT_FILENO);
+    close(kept);
     metrics_close(metrics);
+    desk.said = read_whole(test_path("stdout"));
+    desk.file = read_whole(desk.path);
     assert_int_equal(status, 0);
 }
 
-// Records a run of steps with these figures; keeps its output in desk.said and its metrics file in desk.file.
-static void run_of(const MetricsSetup *peak, const StepFigures *figures, int count) {
-    Error err = {0};
-    Metrics *metrics = metrics_open(made_config(desk.path), peak, -1, &err);
-    listen_to_stdout();
-    int status = metrics_run(metrics, 5, &err);
-    for (int i = 0; i < count; i++) status += metrics_step(metrics, &figures[i], &err);
-    desk.said = heard();
-    metrics_close(metrics);
-    desk.file = read_whole(desk.path);
-    assert_int_equal(status, 0);
+static void record_steps(int64_t after_step, int64_t first, int64_t last) {
+    StepFigures figures[64];
+    for (int64_t step = first; step <= last; step++) figures[step - first] = made_figures(step);
+    record(&known_peak, after_step, figures, (int)(last - first + 1));
+}
+
+// Returns the line of one step in desk.said; with `all`, it says everything.
+static const char *line_of(const StepFigures *figures, bool all) {
+    MetricsSetup setup = known_peak;
+    setup.say_all = all;
+    record(&setup, FRESH, figures, 1);
+    char *end = strstr(desk.said, "\nval ");
+    if (end != NULL) end[1] = '\0';
+    return desk.said;
 }
 
 // ---- figures --------------------------------------------------------------------------------------------------------
@@ -161,24 +155,10 @@ TEST(bubble_of_1f1b_is_p_minus_1_over_m_plus_p_minus_1) {
 
 // ---- the line for people --------------------------------------------------------------------------------------------
 
-// Returns the line of one step; the caller frees it.
-static char *line_of(const StepFigures *figures, bool all) {
-    MetricsSetup setup = known_peak;
-    Error err = {0};
-    setup.say_all = all;
-    Metrics *metrics = metrics_open(made_config(""), &setup, -1, &err);
-    listen_to_stdout();
-    int status = metrics_step(metrics, figures, &err);
-    char *text = heard();
-    metrics_close(metrics);
-    assert_int_equal(status, 0);
-    return text;
-}
-
 TEST_BETWEEN(step_line_says_what_matters_in_its_place, desk_open, desk_close) {
     StepFigures figures = made_figures(12);
     for (int s = 0; s < 4; s++) stages_of_1f1b[s].run.exposed = 0.0;
-    AutoText *text = line_of(&figures, false);
+    const char *text = line_of(&figures, false);
     // MFU: 8e6 * 2048 / 0.5 s over 4 * 0.02e12; 48 steps of 0.5 s are left.
     assert_string_equal(text, "step   12/60 | loss 3.2500 | norm 1.23 | lr 3.0e-04 | 500 ms | 4096 tok/s | MFU 41.0% | "
                               "bubble 43% | 2.00 GiB@0 | 24s\n");
@@ -186,24 +166,22 @@ TEST_BETWEEN(step_line_says_what_matters_in_its_place, desk_open, desk_close) {
 
 TEST_BETWEEN(step_line_says_everything_if_asked, desk_open, desk_close) {
     StepFigures figures = made_figures(60);
-    AutoText *text = line_of(&figures, true);
+    const char *text = line_of(&figures, true);
     assert_string_equal(text, "step   60/60 | loss 3.2500 (z +0.0) | norm 1.23 (z -0.5) | lr 3.0e-04 | 500 ms | 4096 "
                               "tok/s | MFU 41.0% | bubble 43% | 2.00 GiB@0 512.0 MiB@3 | xfer +0.4 ms\n");
 }
 
 TEST_BETWEEN(step_line_shows_what_is_unusual_alone, desk_open, desk_close) {
     StepFigures figures = made_figures(12);
-    char *text = line_of(&figures, false);
+    const char *text = line_of(&figures, false);
     assert_string_equal(text, "step   12/60 | loss 3.2500 | norm 1.23 | 500 ms | 4096 tok/s | MFU 41.0% | bubble 43% | "
                               "2.00 GiB@0 | xfer +0.4 ms | 24s\n");
-    free(text);
     for (int s = 0; s < 4; s++) stages_of_1f1b[s].run.exposed = 0.0;
     figures.loss_z = 3.04;
     figures.norm_z = -2.9;
     text = line_of(&figures, false);
     assert_non_null(strstr(text, "| loss 3.2500 (z +3.0) | norm 1.23 | "));
     assert_non_null(strstr(text, "| 2.00 GiB@0 | 24s\n"));
-    free(text);
 }
 
 TEST_BETWEEN(step_line_never_exceeds_120_columns, desk_open, desk_close) {
@@ -219,7 +197,7 @@ TEST_BETWEEN(step_line_never_exceeds_120_columns, desk_open, desk_close) {
         figures.skipped = true;
         for (int s = 0; s < 4; s++) stages_of_1f1b[s].run.exposed = 1000.0;
         stages_of_1f1b[0].peak_bytes = INT64_C(179) << 30;
-        AutoText *text = line_of(&figures, false);
+        const char *text = line_of(&figures, false);
         if (strlen(text) > 121) fail_msg("%zu columns: %s", strlen(text) - 1, text);
         assert_non_null(strstr(text, "| 179.00 GiB@0 | "));
         assert_non_null(strstr(text, "| skipped"));
@@ -231,7 +209,7 @@ TEST_BETWEEN(step_line_never_exceeds_120_columns, desk_open, desk_close) {
 TEST_BETWEEN(a_peak_too_low_is_said_from_then_on, desk_open, desk_close) {
     StepFigures figures[] = {made_figures(1), made_figures(2), made_figures(3)};
     figures[1].seconds = 0.1; // MFU 204.8%
-    run_of(&known_peak, figures, 3);
+    record(&known_peak, FRESH, figures, 3);
     assert_non_null(strstr(desk.said, "| MFU 41.0% |"));
     const char *doubt = strstr(desk.said, "| MFU ? (peak too low) |");
     assert_non_null(doubt);
@@ -254,7 +232,7 @@ TEST_BETWEEN(a_measured_peak_is_measured_again, desk_open, desk_close) {
     peak.context = &times;
     StepFigures figures[] = {made_figures(1), made_figures(2), made_figures(3)};
     figures[0].seconds = figures[1].seconds = 0.1025; // MFU 199.8%
-    run_of(&peak, figures, 3);
+    record(&peak, FRESH, figures, 3);
     assert_int_equal(times, 2);
     const char *doubt = strstr(desk.said, "| MFU ? (peak too low) |"), *again = strstr(desk.said, "| MFU 99.9% |");
     assert_true(doubt != NULL && again > doubt);
@@ -268,7 +246,7 @@ TEST_BETWEEN(a_peak_is_not_measured_without_end, desk_open, desk_close) {
     peak.context = &times;
     StepFigures figures[20];
     for (int i = 0; i < 20; i++) figures[i] = made_figures(1), figures[i].seconds = 1e-3;
-    run_of(&peak, figures, 20);
+    record(&peak, FRESH, figures, 20);
     assert_int_equal(times, 8);
 }
 
@@ -276,7 +254,7 @@ TEST_BETWEEN(unknown_peak_is_said_and_never_a_number, desk_open, desk_close) {
     MetricsSetup unknown = known_peak;
     unknown.peak_tflops = 0.0;
     StepFigures figures = made_figures(1);
-    run_of(&unknown, &figures, 1);
+    record(&unknown, FRESH, &figures, 1);
     assert_non_null(strstr(desk.said, "| MFU n/a |"));
     assert_non_null(strstr(desk.file, "\"peak_tflops\":null,"));
     assert_non_null(strstr(desk.file, "\"mfu\":null,\"mfu_causal\":null,"));
@@ -285,22 +263,14 @@ TEST_BETWEEN(unknown_peak_is_said_and_never_a_number, desk_open, desk_close) {
 // ---- the file -------------------------------------------------------------------------------------------------------
 
 TEST_BETWEEN(step_line_of_the_file_has_every_key_with_its_unit, desk_open, desk_close) {
-    Metrics *metrics = opened(desk.path, -1);
     StepFigures figures = made_figures(12);
     figures.loss = 10.0 / 3.0;
     figures.norm = 0.1;
     figures.stages = 2;
-    Error err = {0};
-    listen_to_stdout();
-    int status = metrics_step(metrics, &figures, &err) + metrics_val(metrics, 12, 0.1, &err);
-    char *text = heard();
-    metrics_close(metrics);
-    assert_int_equal(status, 0);
-    assert_non_null(strstr(text, "\nval    12/60 | loss 0.1000 | perplexity 1.11\n"));
-    free(text);
-    AutoText *file = read_whole(desk.path);
+    record(&known_peak, 11, &figures, 1);
+    assert_non_null(strstr(desk.said, "\nval    12/60 | loss 0.1000 | perplexity 1.11\n"));
     assert_string_equal(
-        file,
+        desk.file,
         "{\"type\":\"step\",\"step\":12,\"loss\":3.3333333333333335,\"loss_z\":0,\"grad_norm\":0.10000000000000001,"
         "\"norm_z\":-0.5,\"lr\":0.00029999999999999997,\"step_ms\":500,\"tokens\":2048,\"tokens_seen\":24576,\"tokens_"
         "per_s\":4096,"
@@ -316,7 +286,7 @@ TEST_BETWEEN(a_skipped_step_says_so_and_others_do_not, desk_open, desk_close) {
     StepFigures figures = made_figures(4);
     figures.skipped = true;
     figures.loss_z = 12.5;
-    run_of(&known_peak, &figures, 1);
+    record(&known_peak, FRESH, &figures, 1);
     assert_non_null(strstr(desk.said, "| loss 3.3500 (z +12.5) |"));
     assert_non_null(strstr(desk.said, "| xfer +0.4 ms | skipped\n"));
     assert_non_null(strstr(desk.file, ",\"loss_z\":12.5,"));
@@ -324,15 +294,12 @@ TEST_BETWEEN(a_skipped_step_says_so_and_others_do_not, desk_open, desk_close) {
 }
 
 TEST_BETWEEN(run_line_carries_the_configuration, desk_open, desk_close) {
-    Metrics *metrics = opened(desk.path, -1);
-    assert_succeeds(metrics_run(metrics, INT64_C(65285660672), &unit_error));
-    metrics_close(metrics);
-    AutoText *file = read_whole(desk.path);
-    assert_ptr_equal(strstr(file, "{\"type\":\"run\",\"version\":\""), file);
-    assert_non_null(strstr(file, "\",\"config\":{\"model\":{"));
-    assert_non_null(strstr(file, "},\"world\":4,\"parameters\":65285660672,\"active_parameters\":65285660672,"
-                                 "\"microbatches\":8,\"peak_tflops\":0.02,"
-                                 "\"flops_per_token_full\":8000000,\"flops_per_token_causal\":6000000}\n"));
+    record(&known_peak, FRESH, NULL, 0);
+    assert_ptr_equal(strstr(desk.file, "{\"type\":\"run\",\"version\":\""), desk.file);
+    assert_non_null(strstr(desk.file, "\",\"config\":{\"model\":{"));
+    assert_non_null(strstr(desk.file, "},\"world\":4,\"parameters\":65285660672,\"active_parameters\":65285660672,"
+                                      "\"microbatches\":8,\"peak_tflops\":0.02,"
+                                      "\"flops_per_token_full\":8000000,\"flops_per_token_causal\":6000000}\n"));
 }
 
 TEST_BETWEEN(what_is_not_a_number_is_null, desk_open, desk_close) {
@@ -340,7 +307,7 @@ TEST_BETWEEN(what_is_not_a_number_is_null, desk_open, desk_close) {
     figures.norm = INFINITY;
     figures.seconds = 0.0;
     figures.loss = -NAN;
-    run_of(&known_peak, &figures, 1);
+    record(&known_peak, FRESH, &figures, 1);
     const char *file = strstr(desk.file, "{\"type\":\"step\"");
     assert_non_null(strstr(desk.said, "| loss nan | "));
     assert_non_null(strstr(file, "\"loss\":null,"));
@@ -351,18 +318,17 @@ TEST_BETWEEN(what_is_not_a_number_is_null, desk_open, desk_close) {
 }
 
 TEST_BETWEEN(resume_continues_the_file_as_if_nothing_had_happened, desk_open, desk_close) {
-    log_steps(-1, 1, 40);
+    record_steps(FRESH, 1, 40);
     AutoText *whole = read_whole(desk.path);
 
     // The same run, cut in the middle of the line of step 31, with a checkpoint at step 20.
     write_whole(desk.path, whole, (size_t)(strstr(whole, "{\"type\":\"step\",\"step\":31,") + 70 - whole));
-    log_steps(20, 21, 40);
-    AutoText *resumed = read_whole(desk.path);
-    assert_string_equal(resumed, whole);
+    record_steps(20, 21, 40);
+    assert_string_equal(desk.file, whole);
 }
 
 TEST_BETWEEN(fresh_start_keeps_earlier_runs_and_cuts_a_torn_tail, desk_open, desk_close) {
-    log_steps(-1, 1, 5);
+    record_steps(FRESH, 1, 5);
     AutoText *first = read_whole(desk.path);
     size_t length = strlen(first);
 
@@ -379,7 +345,7 @@ TEST_BETWEEN(fresh_start_keeps_earlier_runs_and_cuts_a_torn_tail, desk_open, des
     }
 
     // A second run in the same file, resumed: the lines of the first run stay.
-    log_steps(-1, 1, 3);
+    record_steps(FRESH, 1, 3);
     metrics_close(opened(desk.path, 2));
     AutoText *both = read_whole(desk.path);
     assert_ptr_equal(strstr(both, first), both);
