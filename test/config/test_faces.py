@@ -63,9 +63,8 @@ def test_every_key_is_read():
 
 
 def test_the_committed_page_of_keys_is_what_the_program_prints():
-    assert (ROOT / "docs/configuration.md").read_text() == face(
-        "markdown"
-    ), "docs/configuration.md is not what the table of keys says now; run `make docs` and commit the page"
+    said = "docs/configuration.md is not what the table of keys says now; run `make docs` and commit the page"
+    assert (ROOT / "docs/configuration.md").read_text() == face("markdown"), said
 
 
 def test_the_page_of_keys_is_a_table_of_whole_rows():

@@ -128,10 +128,8 @@ def test_a_host_of_rank_0_that_stops_is_missed_by_every_rank(small, tmp_path):
         os.kill(pid, signal.SIGSTOP)
     ended = ends(job, began, PATIENCE + ENDS_WITHIN)
     assert ended.code != 0
-    assert re.search(
-        r"\[rank (\d) stage \1\] rank 0( \(stage 0\))? has sent no heartbeat for .*; this rank (waits for|is at) ",
-        ended.stderr,
-    ), ended.stderr
+    says = r"\[rank (\d) stage \1\] rank 0( \(stage 0\))? has sent no heartbeat for .*; this rank (waits for|is at) "
+    assert re.search(says, ended.stderr), ended.stderr
 
 
 @pytest.mark.parametrize("bare", [False, True])
@@ -318,9 +316,8 @@ def test_a_reader_that_pauses_holds_up_no_request_to_stop_and_loses_no_line(smal
     with os.fdopen(ours) as reader:
         lines = [line for line in reader if line.startswith("step ")]
     ended = ends(job, time.monotonic(), ENDS_WITHIN)
-    assert ended.code == 3 and [int(line.split("/")[0][4:]) for line in lines] == list(
-        range(1, steps_done(tmp_path) + 1)
-    )
+    numbers = [int(line.split("/")[0][4:]) for line in lines]
+    assert ended.code == 3 and numbers == list(range(1, steps_done(tmp_path) + 1))
 
 
 @pytest.mark.parametrize("overrides", [(), ("parallel.pipeline=1", "schedule.bpipe=off")],

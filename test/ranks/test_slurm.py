@@ -129,9 +129,8 @@ def test_a_job_whose_rank_is_killed_starts_its_ranks_again_and_goes_on_to_the_sa
     job.wait_for_steps(12)
     os.kill(job.ranks()[-1], signal.SIGKILL)
     job.wait_for_state("COMPLETED")
-    assert (
-        "starting them again, with 9 restarts left" in job.text() and "was killed by signal 9" in job.text()
-    ), job.text()
+    assert "starting them again, with 9 restarts left" in job.text(), job.text()
+    assert "was killed by signal 9" in job.text(), job.text()
     assert job.text().count("resumed from") == 1 and job.bits == undisturbed and job.shown("Restarts") == "0"
 
 
@@ -196,9 +195,8 @@ echo task $SLURM_PROCID of $SLURM_NTASKS on $SLURMD_NODENAME
                         f"scripts/slurm/train.sh {program} {config} {tmp_path}/checkpoints -o train.steps=1")
     text = (tmp_path / "log").read_text()
     assert sent.returncode == 0, text
-    assert sorted(line for line in text.splitlines() if line.startswith("task")) == [
-        f"task {i} of 4 on {used}" for i in range(4)
-    ]
+    tasks = sorted(line for line in text.splitlines() if line.startswith("task"))
+    assert tasks == [f"task {i} of 4 on {used}" for i in range(4)]
     assert (f"train.sh: {broken} does not start {program} and is left out" in text) == (broken != "none"), text
 
 

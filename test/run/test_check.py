@@ -87,11 +87,6 @@ def test_a_slow_link_is_named(tmp_path, slower):
     assert "to rank 2: pipeline" in found["slowest"]["text"]
 
 
-def test_it_is_one_of_the_actions(tmp_path):
-    ended = run(write_config(tmp_path), arguments=["--check", "--validate"])
-    assert ended.code == 2 and ended.said[-1].endswith("leave out the other action")
-
-
 # ---- on virtual GPUs
 
 

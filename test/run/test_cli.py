@@ -54,10 +54,8 @@ def test_the_example_of_help_names_a_configuration_that_is_there():
     ([], "no configuration; give one with -c FILE"),
     (["-c", "configs/llama_tiny.yaml", "-o", "train.step=3"], "train.steps"),
     (["-c", "configs/llama_tiny.yaml", "-o", "schedule.slots=2"], "use slots 3 or more, or auto"),
-    (
-        ["-c", "configs/gpt_tiny.yaml"],
-        f"{FAMILY_OF_GPT_TINY}: model.family: train_llama trains llama; use train_gpt for gpt",
-    ),
+    (["-c", "configs/gpt_tiny.yaml"],
+     f"{FAMILY_OF_GPT_TINY}: model.family: train_llama trains llama; use train_gpt for gpt"),
 ])
 def test_bad_usage_is_code_2_and_one_sentence(arguments, says):
     ended = command("llama", *arguments)
@@ -76,9 +74,8 @@ def test_a_run_too_large_for_this_machine_says_in_two_lines_what_it_needs_what_i
                            capture_output=True, text=True, timeout=20, preexec_fn=little_memory)
     assert ended.returncode == 1 and ended.stdout == ""
     needs, instead = ended.stderr.splitlines()
-    assert re.search(
-        r"needs 32 GPUs with \d+\.\d GiB each \(stage 0 is the fullest\); here: no CUDA device, \d+ cores? and", needs
-    )
+    largest = r"needs 32 GPUs with \d+\.\d GiB each \(stage 0 is the fullest\)"
+    assert re.search(largest + r"; here: no CUDA device, \d+ cores? and", needs)
     assert f"run instead: ./train_{family} -c configs/{family}_tiny.yaml" in instead
 
 
@@ -105,9 +102,8 @@ def test_the_start_is_said_in_one_line_and_the_rest_is_on_the_right_stream(confi
     cores = len(os.sched_getaffinity(0))
     first = rf"train_llama: starting 8 ranks on this machine through mpirun \({cores} cores?: \d+ threads? each\)"
     assert re.fullmatch(first, ended.said[0])
-    assert re.search(r"^stage +layers +parameters", ended.stderr, re.M) and re.search(
-        r"^rank +stage", ended.stderr, re.M
-    )
+    assert re.search(r"^stage +layers +parameters", ended.stderr, re.M)
+    assert re.search(r"^rank +stage", ended.stderr, re.M)
     assert all(re.match(r"(step|val) +\d+/3 \| loss ", line) for line in ended.stdout.splitlines())
     assert len(ended.stdout.splitlines()) == 5
     assert not re.search(r"^(step|val) +\d+/", ended.stderr, re.M)

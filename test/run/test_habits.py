@@ -159,9 +159,8 @@ def test_ctrl_c_ends_the_run_after_a_whole_step_with_its_checkpoint_saved(tmp_pa
     foreground = os.tcgetpgrp(job.terminal)
     others = [pid for pid in processes_with(str(config)) if pid != job.pid]
     assert [pid for pid in others if os.getpgid(pid) == foreground] == []
-    assert os.getpgid(job.pid) == foreground and len(others) == (
-        0 if layout else 10
-    )  # caretaker, mpirun, ranks and their supervisors
+    assert os.getpgid(job.pid) == foreground
+    assert len(others) == (0 if layout else 10)  # caretaker, mpirun, ranks and their supervisors
     job.press(b"\x03")
     code, lines = job.end()
     assert code == 3, lines[-5:]

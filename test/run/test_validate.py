@@ -42,9 +42,8 @@ def test_it_is_the_validation_of_the_run_to_the_bit(trained):
     assert sorted(trained.result.vals) == [4, 8]
     for ranks in LAYOUTS:
         found = loss_of(trained, ranks, resume=trained.saved)
-        assert (found["step"], found["loss"], found["sequences"], found["tokens"]) == (
-            8, trained.result.vals[8], 24, 24 * 16
-        )
+        expected = {"step": 8, "loss": trained.result.vals[8], "sequences": 24, "tokens": 24 * 16}
+        assert {key: found[key] for key in expected} == expected
     split = loss_of(trained, layout(t=2, d=2), resume=trained.saved)
     assert split["loss"] == pytest.approx(trained.result.vals[8], rel=1e-5)
 
@@ -61,6 +60,6 @@ def test_what_cannot_be_validated_is_reported_in_a_sentence(trained, tmp_path):
     assert "--validate: no model is given; give --resume DIR" in validate(trained, code=2)
     assert "there is no checkpoint in it" in validate(trained, resume=tmp_path, code=2)
     assert "data.val: is empty" in validate(trained, {"data.val": ""}, resume=trained.saved, code=2)
-    for option in (["--plan"], ["--schedule"], ["--generate", "1"], ["--trace", "t.json"]):
+    for option in (["--plan"], ["--schedule"], ["--generate", "1"], ["--trace", "t.json"], ["--check"]):
         said = validate(trained, arguments=option, resume=trained.saved, code=2)
         assert "leave out the other action" in said and said.count("\n") == 1, said
