@@ -29,6 +29,25 @@ static void misfits_push_(Heap *waiting, CandidateList *misfits, const Candidate
     heap_push(waiting, misfits->items, misfits->count - 1);
 }
 
+// Replaces the first misfits of the heap, up to the first one that is a candidate, by their candidates. -1 with err.
+static int open_misfits_(const SearchSpace *space, double most, Heap *waiting, CandidateList *misfits, Error *err) {
+    enum { BATCH = 16 };
+    CandidateList opened[BATCH];
+    Candidate batch[BATCH];
+    Error errors[BATCH] = {{0}};
+    int count = 0, status = 0;
+    while (count < BATCH && waiting->count > 0 && misfits->items[waiting->indices[0]].all)
+        batch[count++] = misfits->items[heap_pop(waiting, misfits->items)];
+#pragma omp parallel for schedule(dynamic, 1)
+    for (int i = 0; i < count; i++) search_open_misfit(space, &batch[i], most, &opened[i], &errors[i]);
+    for (int i = 0; i < count; i++) {
+        if (errors[i].code != 0 && status == 0) status = error_set(err, errors[i].code, "%s", errors[i].text);
+        for (int64_t k = 0; k < opened[i].count; k++) misfits_push_(waiting, misfits, &opened[i].items[k]);
+        free(opened[i].items);
+    }
+    return status;
+}
+
 bool answer_next_better(const SearchSpace *space, const SearchResult *result, Candidate *misfit, double *step,
                         Error *err) {
     enum { MOST_LOOKS = 256 };
@@ -42,17 +61,12 @@ bool answer_next_better(const SearchSpace *space, const SearchResult *result, Ca
         if (best == 0 || result->misfits.items[i].bound <= best)
             misfits_push_(&waiting, &misfits, &result->misfits.items[i]);
     for (int looks = 0; looks < MOST_LOOKS && !found && waiting.count > 0;) {
-        Candidate next = misfits.items[heap_pop(&waiting, misfits.items)];
-        Forecast forecast;
-        if (next.all) { // its candidates take its place
-            CandidateList opened;
-            int status = search_open_misfit(space, &next, best > 0 ? best : INFINITY, &opened, err);
-            for (int64_t i = 0; i < opened.count && status == 0; i++)
-                misfits_push_(&waiting, &misfits, &opened.items[i]);
-            free(opened.items);
-            if (status != 0) break;
+        if (misfits.items[waiting.indices[0]].all) {
+            if (open_misfits_(space, best > 0 ? best : INFINITY, &waiting, &misfits, err) != 0) break;
             continue;
         }
+        Candidate next = misfits.items[heap_pop(&waiting, misfits.items)];
+        Forecast forecast;
         if (!space_set(space, &next.forecast.layout, &config)) continue;
         if (planner_forecast_within(space->planner, &config, best > 0 ? best : INFINITY, &forecast, err) != 0) break;
         found = forecast.possible && (best == 0 || (forecast.time.known && forecast.time.step < best));
