@@ -380,10 +380,10 @@ function drawPlot(painter, {series, xName, yName, zero, log, logX, limit, marks 
   }
   if (limit) { painter.line([[x(limit), ceiling], [x(limit), base]], "limit", 1.2, [5, 4]); painter.text(x(limit) - 4, base - 6, "limit", "limit", 10.5, "right"); }
   for (const [value, words] of marks) { painter.line([[x(value), ceiling], [x(value), base]], "R", 1, [2, 3]); painter.text(x(value) + 3, ceiling + 9, words, "R", 10); }
-  for (const {points: own, color, dots, step, wide = 1.5} of lines) {
+  for (const {points: own, color, dots, step} of lines) {
     const corners = own.flatMap((p, i) => step && i ? [[x(own[i - 1][0]), y(p[1])], [x(p[0]), y(p[1])]] : [[x(p[0]), y(p[1])]]);
     if (typeof own[0]?.[2] === "number" && own.some((p) => p[3] > p[2])) for (const p of own) painter.line([[x(p[0]), y(p[2])], [x(p[0]), y(p[3])]], "line", 2);
-    if (!dots) painter.line(corners, color, wide);
+    if (!dots) painter.line(corners, color, 1.5);
     if (dots || step || own.length === 1) for (const p of own) painter.rect(x(p[0]) - 3, y(p[1]) - 3, 6, 6, color);
   }
   for (const {points: own, labels = []} of lines) labels.forEach((words, i) => {
@@ -437,7 +437,6 @@ function timelineKeys(traces) {
 // milliseconds), memory, plots (under each other; a series without a color gets one by its name), fronts.
 function drawPicture(painter, picture, width, places) {
   let top = 0;
-  if (picture.title) { painter.text(4, 15, picture.title, "text", 13); top = 22; }
   if (picture.kind === "memory") {
     top += drawKeys(painter, memoryKeys(picture.blocks), width, top);
     return top + drawMemory(painter, picture.blocks, picture.limit, width, places, top);

@@ -14,6 +14,7 @@ moments and weights are compared. Ends with 1 if they differ, or if fewer than t
 import argparse
 import hashlib
 import json
+import mmap
 import re
 import shlex
 import shutil
@@ -107,19 +108,14 @@ def digests(folder, step):
     found = {"optimizer": {}, "model": {}}
     for part, names in found.items():
         for path in sorted((folder / "saved" / f"step_{step:08d}").glob(f"{part}-*.safetensors"), reverse=True):
-            with path.open("rb") as file:
-                header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-                begin = file.tell()
+            with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                begin = 8 + int.from_bytes(data[:8], "little")
+                header = json.loads(data[8:begin])
                 header.pop("__metadata__", None)
                 for name, entry in sorted(header.items(), key=lambda item: -item[1]["data_offsets"][0]):
-                    first, end = entry["data_offsets"]
-                    file.seek(begin + first)
-                    digest = hashlib.blake2b(digest_size=16)
-                    while first < end:
-                        piece = file.read(min(end - first, 1 << 24))
-                        digest.update(piece)
-                        first += len(piece) or end
-                    names[name] = digest.digest()
+                    first, end = (begin + offset for offset in entry["data_offsets"])
+                    with memoryview(data)[first:end] as tensor:
+                        names[name] = hashlib.blake2b(tensor, digest_size=16).digest()
     return found
 
 
