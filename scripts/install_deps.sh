@@ -145,21 +145,6 @@ install_wheels() {
     fi
 }
 
-# The frontend consists of C++ headers, packed as a Python wheel. From 1.19 on it needs libcuda at link time, and the
-# program would not start on a machine without a driver.
-install_frontend() {
-    install_wheels cudnn-frontend include 'the cuDNN frontend headers (nvidia-cudnn-frontend, a Python wheel)' \
-        'attention on GPUs does without cuDNN' 'nvidia-cudnn-frontend>=1.5,<1.19'
-}
-
-# Optional libraries of scripts/prepare_data.py, which also looks for them here. pyarrow from 21 on needs a newer NumPy.
-install_prepare_data() {
-    install_wheels prepare_data 'pyarrow tokenizers sentencepiece' \
-        'sentencepiece, tokenizers and pyarrow (Python wheels, 46 MB) for scripts/prepare_data.py and sample.prompt' \
-        'scripts/prepare_data.py takes text and JSON lines as bytes, and its other tests are skipped' \
-        'sentencepiece>=0.2' 'tokenizers>=0.20' 'pyarrow>=18,<21'
-}
-
 # Hugging Face's own reader of the checkpoints, for the tests: the first version with all our models. The system's
 # PyTorch may be too old for it, so old_torch.py adds the missing names. Its other dependencies, except PyTorch and
 # NumPy, are installed next to it and do not affect the system's.
@@ -173,13 +158,6 @@ install_transformers() {
     if [ ! -d $target ] || [ -f $target/old_torch.py ]; then return 0; fi
     sed -i '1i import old_torch' $target/transformers/__init__.py
     cp test/support/old_torch.py $target/
-}
-
-# TensorBoard's own reader of event files, for the tests of scripts/metrics.py, which writes them without it.
-install_tensorboard() {
-    install_wheels tensorboard tensorboard 'tensorboard (Python wheels, 6 MB) for the tests' \
-        'the tests that read event files back are skipped' \
-        tensorboard==2.16.2 protobuf==4.25.8 absl-py==2.1.0 six packaging
 }
 
 # cuobjdump and nvdisasm, which a toolkit may lack. studies/machine_code.py and its tests read the kernels' machine code
@@ -211,12 +189,6 @@ install_libyaml() {
     fi
 }
 
-# axe, which checks pages for accessibility, for the tests of the page.
-install_axe() {
-    install_wheels axe axe_core_python 'axe (a Python wheel) for the tests' \
-        "the test of the page's accessibility is skipped" axe-core-python==0.1.0
-}
-
 dev=0
 tests=1
 explore=0
@@ -236,14 +208,28 @@ if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
         "Open MPI, cmocka, and for Python 3: pytest, NumPy, PyTorch; for pictures node and rsvg-convert"
 fi
 install_packages
-if [ -n "$nvcc" ]; then install_frontend; fi
-install_prepare_data
+if [ -n "$nvcc" ]; then
+    # The frontend consists of C++ headers, packed as a Python wheel. From 1.19 on it needs libcuda at link time, and
+    # the program would not start on a machine without a driver.
+    install_wheels cudnn-frontend include 'the cuDNN frontend headers (nvidia-cudnn-frontend, a Python wheel)' \
+        'attention on GPUs does without cuDNN' 'nvidia-cudnn-frontend>=1.5,<1.19'
+fi
+# Optional libraries of scripts/prepare_data.py, which also looks for them here. pyarrow from 21 on needs a newer NumPy.
+install_wheels prepare_data 'pyarrow tokenizers sentencepiece' \
+    'sentencepiece, tokenizers and pyarrow (Python wheels, 46 MB) for scripts/prepare_data.py and sample.prompt' \
+    'scripts/prepare_data.py takes text and JSON lines as bytes, and its other tests are skipped' \
+    'sentencepiece>=0.2' 'tokenizers>=0.20' 'pyarrow>=18,<21'
 if [ "$tests" = 1 ]; then
     install_transformers
-    install_tensorboard
+    # TensorBoard's own reader of event files, for the tests of scripts/metrics.py, which writes them without it.
+    install_wheels tensorboard tensorboard 'tensorboard (Python wheels, 6 MB) for the tests' \
+        'the tests that read event files back are skipped' \
+        tensorboard==2.16.2 protobuf==4.25.8 absl-py==2.1.0 six packaging
     if [ -n "$nvcc" ]; then install_cuda_tools; fi
 fi
 if [ "$explore" = 1 ]; then
     install_libyaml
-    install_axe
+    # axe, which checks pages for accessibility, for the tests of the page.
+    install_wheels axe axe_core_python 'axe (a Python wheel) for the tests' \
+        "the test of the page's accessibility is skipped" axe-core-python==0.1.0
 fi
