@@ -505,7 +505,7 @@ def convert_batch(s, config):
     grown = used = 0  # steps and samples until the batch is full
     if "rampup-batch-size" in s:
         said = s.said("rampup-batch-size")
-        begin, more, samples = s.numbers("rampup-batch-size", int, 3)
+        begin, more, samples = s.integers("rampup-batch-size", 3)
         if begin < total and more > 0 and (total - begin) % more == 0:
             train["batch_ramp"], grown, used = ramped(begin, more, samples, total)
             train["batch_ramp"] = shortened(s, said, train["batch_ramp"], b * d * parallel["pipeline"])

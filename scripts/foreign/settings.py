@@ -110,7 +110,7 @@ class Settings:
 
     def known(self, name):
         """Takes a setting. Returns its value, or None if it is off."""
-        if name in self.values and is_off(self.values[name][1]):
+        if name not in self:
             self.quiet(name)
         value = self.take(name)
         if isinstance(value, str) and (unsaid := unknown_in(value)):
@@ -163,7 +163,11 @@ class Settings:
     def begin(self, table, known):
         """Returns our configuration with the numbers of rows, unless rows refuse a setting. known: values of our
         section `model` that count where the input has none."""
-        self.refusals(table)
+        for kind, names, text in table:
+            for name in names.split() if kind == "refuse" else ():
+                if name in self and not is_zero(self.values[name][1]):
+                    raise Failure(f"{self.said(name)}: {text}")
+                self.quiet(name)
         config = {name: {} for name in ("model", "parallel", "schedule", "attention", "train")}
         for kind, names, words in table:
             if kind != "number":
@@ -184,13 +188,12 @@ class Settings:
             config[section][field] = self.number(name, number, number(default[0]) if default else None, low, high)
         return config
 
-    def numbers(self, name, kind, count):
+    def integers(self, name, count):
         spelling, value = self.values.pop(name)
         words = value if isinstance(value, list) else re.split(r"[\s,]+", str(value).strip("[]() "))
         if len(words) != count:
             raise Failure(f"{spelling}: needs {count} numbers, not {brief(value)!r}")
-        part = Settings({str(at): (spelling, word) for at, word in enumerate(words)})
-        return [part.number(str(at), kind) for at in range(count)]
+        return [Settings({name: (spelling, word)}).number(name, int) for word in words]
 
     def effect(self, name, category, text):
         """Names a setting that cannot be converted, with its effect. Returns whether it is given."""
@@ -214,16 +217,6 @@ class Settings:
         if name in self.values:
             self.quiet_ones.append(self.said(name))
             self.take(name)
-
-    def refusals(self, table):
-        for kind, names, text in table:
-            for name in names.split() if kind == "refuse" else ():
-                self.refuse(name, text)
-
-    def refuse(self, name, text):
-        if name in self and not is_zero(self.values[name][1]):
-            raise Failure(f"{self.said(name)}: {text}")
-        self.quiet(name)
 
     def finish(self, table):
         """Names the effects of settings that no conversion read; the rest is without effect, or unknown."""

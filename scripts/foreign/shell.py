@@ -144,23 +144,19 @@ class Scanner:
                 self.step(len(begin) if self.sees(begin) else len(end))
                 if depth == 0:
                     break
-            elif self.sees("'") and begin in ("$(", "("):
+            elif self.sees("'") and begin == "(":
                 self.skip(r"'[^']*'?")
-            elif begin == "$(" and self.sees("("):
-                self.balanced("(", ")")
             else:
                 self.step(2 if self.sees("\\") else 1)
         return self.text[start : self.at]
 
-    def dollar(self):
-        if self.sees("$(("):
+    def expression(self):
+        """Reads what begins with $, or commands in backticks, as $(...)."""
+        if self.sees("`"):
+            return f"$({self.skip('`[^`]*`?').strip('`')})"
+        if self.sees("$("):
             return self.step() + self.balanced("(", ")")
-        if self.sees("$(", "${"):
-            return self.balanced(*(("$(", ")") if self.sees("$(") else ("${", "}")))
-        return self.skip(self.DOLLAR)
-
-    def backtick(self):
-        return f"$({self.skip('`[^`]*`?').strip('`')})"
+        return self.balanced("${", "}") if self.sees("${") else self.skip(self.DOLLAR)
 
     def word(self):
         pieces, plain = [], ""
@@ -181,7 +177,7 @@ class Scanner:
             elif self.sees("$'", '$"'):
                 self.step()
             elif self.sees("$", "`"):
-                plain += self.dollar() if self.sees("$") else self.backtick()
+                plain += self.expression()
             elif self.sees("[") and re.fullmatch(r"[A-Za-z_]\w*", plain):
                 plain += self.balanced("[", "]")
             else:
@@ -211,7 +207,7 @@ class Scanner:
             if self.sees(*(f"\\{sign}" for sign in '\\"$`\n')):
                 text += (ESCAPED | {"\n": ""}).get(both := self.step(2)[1], both)
             elif self.sees("$", "`"):
-                text += self.dollar() if self.sees("$") else self.backtick()
+                text += self.expression()
             else:
                 text += self.step()
         self.step()
@@ -589,7 +585,7 @@ class Script:
                 continue
             yield text[at : found.start()]
             scanner = Scanner(text, found.start())
-            said = scanner.dollar()
+            said = scanner.expression()
             at = scanner.at
             if said.startswith("$(("):
                 yield self.calculate(said[3:-2], testing)
