@@ -66,7 +66,7 @@ static int chunk_compute_(Costing *costing, int s, int c, double *const compute[
     bool split = costing->schedule->split;
     int slices = costing->schedule->slices, at = (s * costing->schedule->chunks + c) * slices;
     double found[TIMED_ACTIONS];
-    bool measured = profile_chunk_time(costing->source->profile, stage, c, found);
+    bool measured = profile_chunk_time(costing->source->profile, &stage->shape.attention, chunk, found);
     if (!measured && hardware->cost.flops == 0)
         return error_set(err, EXIT_FAILED,
                          "no performance figures for this device; give hardware.peak_tflops or a profile");

@@ -31,8 +31,6 @@ typedef struct Profile {
     int64_t count;
 } Profile;
 
-// Fills in everything but the measurements.
-void profile_start(Profile *profile, const Config *config, const char *device);
 // Appends a copy of the stage.
 void profile_add(Profile *profile, const ProfileStage *stage);
 void profile_free(Profile *profile);
@@ -48,13 +46,12 @@ int profile_read(Profile *profile, const char *path, Error *err);
 // else the first difference, in `why`.
 const char *profile_differs(const Profile *profile, const Config *config, const char *device, char *why, size_t size);
 
-// Finds the seconds of one microbatch on a stage from a measured stage of its kind; of I and W 0 if they were not
-// measured. For each layer that the stage has
-// more or fewer than the measured stage, the time of a layer is added or subtracted. A micro-batch size that was not
-// measured is interpolated from its neighbours. Returns false if no stage of its kind was measured.
-bool profile_stage_time(const Profile *profile, const StageShape *at, double seconds[TIMED_ACTIONS]);
-// Finds the times of a chunk as profile_stage_time finds those of a stage. Also returns false if profile is NULL.
-bool profile_chunk_time(const Profile *profile, const StageShape *stage, int chunk, double seconds[TIMED_ACTIONS]);
+// Finds the seconds of one microbatch on a chunk from a measured stage of its kind; of I and W 0 if they were not
+// measured. For each layer that the chunk has more or fewer than the measured stage, the time of a layer is added or
+// subtracted. A micro-batch size that was not measured is interpolated from its neighbours. Returns false if no stage
+// of its kind was measured, or if profile is NULL.
+bool profile_chunk_time(const Profile *profile, const AttentionShape *attention, const StageChunk *at,
+                        double seconds[TIMED_ACTIONS]);
 
 // Runs the program's --profile: measures, writes hardware.profile. 0, or -1 with err.
 int profile_command(const Config *config, const Model *model, const Log *log, Error *err);

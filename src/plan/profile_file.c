@@ -17,17 +17,6 @@
 static const char FORMAT[] = "stage profile";
 enum { VERSION_ = 1 };
 
-void profile_start(Profile *profile, const Config *config, const char *device) {
-    memset(profile, 0, sizeof *profile);
-    profile->cpu = hardware_is_cpu(config);
-    snprintf(profile->device, sizeof profile->device, "%s", device);
-    profile->precision = config->train.precision;
-    profile->fp8 = config->train.fp8;
-    profile->model = config->model;
-    profile->tensor = config->parallel.tensor;
-    profile->sequence = config->parallel.sequence;
-}
-
 void profile_add(Profile *profile, const ProfileStage *stage) {
     profile->stages = xgrow(profile->stages, profile->count, sizeof *profile->stages);
     profile->stages[profile->count++] = *stage;
@@ -222,25 +211,42 @@ static bool alike_(const Profile *profile, const ProfileStage *entry, const Atte
     return entry->attention == attention->mode && softmax && entry->first == first && entry->last == last;
 }
 
-static bool profile_has_(const Profile *profile, const AttentionShape *attention, bool first, bool last) {
-    for (int64_t i = 0; i < profile->count; i++)
-        if (alike_(profile, &profile->stages[i], attention, first, last)) return true;
-    return false;
+// Returns, for one kind of stage, the entry nearest to a micro-batch size, other than `other_than`. kernel: only
+// entries with the same softmax kernel. Megatron-LM switches kernels at some size, and times across it cannot be
+// interpolated.
+static const ProfileStage *nearest_(const Profile *profile, const AttentionShape *attention, bool first, bool last,
+                                    bool kernel, const ProfileStage *other_than) {
+    const ProfileStage *best = NULL;
+    int64_t b = attention->batch, distance = INT64_MAX, element = profile->precision == PRECISION_BF16 ? 2 : 4;
+    for (int64_t i = 0; i < profile->count; i++) {
+        const ProfileStage *entry = &profile->stages[i];
+        int64_t away = entry->micro_batch > b ? entry->micro_batch - b : b - entry->micro_batch;
+        if (!alike_(profile, entry, attention, first, last) || away >= distance) continue;
+        AttentionShape measured = *attention;
+        measured.batch = entry->micro_batch;
+        bool one_kernel = profile->cpu || attention->mode == ATTENTION_FLASH ||
+                          attention_softmax_fuses(&measured, element) == attention_softmax_fuses(attention, element);
+        if (kernel && !one_kernel) continue;
+        if (other_than != NULL && entry->micro_batch == other_than->micro_batch) continue;
+        best = entry;
+        distance = away;
+    }
+    return best;
 }
 
 const char *profile_differs(const Profile *profile, const Config *config, const char *device, char *why, size_t size) {
     const char *kind = profile->cpu ? "cpu" : "cuda", *precision = config_word("train.precision", profile->precision);
     const char *mode = config_word("attention.mode", config->attention.mode);
     const char *softmax = config_word("attention.softmax", config->attention.softmax), *lacks = NULL;
-    AttentionShape run = {.mode = config->attention.mode, .softmax = config->attention.softmax};
+    AttentionShape run = {.batch = 1, .mode = config->attention.mode, .softmax = config->attention.softmax};
     int64_t p = config->parallel.pipeline;
     int extent = 0;
     while (extent < EXTENTS_ && extent_(&profile->model, extent) == extent_(&config->model, extent)) extent++;
     // A kind of stage that the run has.
-    if (p == 1) lacks = profile_has_(profile, &run, true, true) ? NULL : "stage that is first and last";
-    else if (!profile_has_(profile, &run, true, false)) lacks = "first stage";
-    else if (!profile_has_(profile, &run, false, true)) lacks = "last stage";
-    else if (p > 2 && !profile_has_(profile, &run, false, false)) lacks = "stage between first and last";
+    if (p == 1) lacks = nearest_(profile, &run, true, true, false, NULL) ? NULL : "stage that is first and last";
+    else if (!nearest_(profile, &run, true, false, false, NULL)) lacks = "first stage";
+    else if (!nearest_(profile, &run, false, true, false, NULL)) lacks = "last stage";
+    else if (p > 2 && !nearest_(profile, &run, false, false, false, NULL)) lacks = "stage between first and last";
     if (profile->cpu != hardware_is_cpu(config)) snprintf(why, size, "it is for hardware.device %s", kind);
     else if (device[0] != '\0' && strcmp(device, profile->device) != 0)
         snprintf(why, size, "it is for device %s, not %s", profile->device, device);
@@ -263,29 +269,6 @@ const char *profile_differs(const Profile *profile, const Config *config, const 
         snprintf(why, size, "it has no %s with attention.mode %s and attention.softmax %s", lacks, mode, softmax);
     else return NULL;
     return why;
-}
-
-// Returns, for one kind of stage, the entry nearest to a micro-batch size, other than `other_than`. kernel: only
-// entries with the same softmax kernel. Megatron-LM switches kernels at some size, and times across it cannot be
-// interpolated.
-static const ProfileStage *nearest_(const Profile *profile, const AttentionShape *attention, bool first, bool last,
-                                    bool kernel, const ProfileStage *other_than) {
-    const ProfileStage *best = NULL;
-    int64_t b = attention->batch, distance = INT64_MAX, element = profile->precision == PRECISION_BF16 ? 2 : 4;
-    for (int64_t i = 0; i < profile->count; i++) {
-        const ProfileStage *entry = &profile->stages[i];
-        int64_t away = entry->micro_batch > b ? entry->micro_batch - b : b - entry->micro_batch;
-        if (!alike_(profile, entry, attention, first, last) || away >= distance) continue;
-        AttentionShape measured = *attention;
-        measured.batch = entry->micro_batch;
-        bool one_kernel = profile->cpu || attention->mode == ATTENTION_FLASH ||
-                          attention_softmax_fuses(&measured, element) == attention_softmax_fuses(attention, element);
-        if (kernel && !one_kernel) continue;
-        if (other_than != NULL && entry->micro_batch == other_than->micro_batch) continue;
-        best = entry;
-        distance = away;
-    }
-    return best;
 }
 
 // Finds the seconds of a kind of stage at this micro-batch size, and the number of layers that they are for.
@@ -313,10 +296,11 @@ static bool kind_time_(const Profile *profile, const AttentionShape *attention, 
     return true;
 }
 
-bool profile_stage_time(const Profile *profile, const StageShape *at, double seconds[TIMED_ACTIONS]) {
-    const AttentionShape *attention = &at->shape.attention;
+bool profile_chunk_time(const Profile *profile, const AttentionShape *attention, const StageChunk *at,
+                        double seconds[TIMED_ACTIONS]) {
     double like[TIMED_ACTIONS], layer[TIMED_ACTIONS];
     int64_t likes, layers;
+    if (profile == NULL) return false;
     bool found = kind_time_(profile, attention, at->first, at->last, like, &likes);
     // A first stage can stand in for a middle one: the embedding takes next to no time.
     if (!found && !at->first && !at->last) found = kind_time_(profile, attention, true, false, like, &likes);
@@ -336,13 +320,4 @@ bool profile_stage_time(const Profile *profile, const StageShape *at, double sec
     if (!split || seconds[TIMED_INPUT] <= 0 || seconds[TIMED_WEIGHT] < 0)
         seconds[TIMED_INPUT] = seconds[TIMED_WEIGHT] = 0;
     return seconds[TIMED_FORWARD] > 0 && seconds[TIMED_BACKWARD] > 0;
-}
-
-bool profile_chunk_time(const Profile *profile, const StageShape *stage, int chunk, double seconds[TIMED_ACTIONS]) {
-    const StageChunk *at = &stage->chunk[chunk];
-    if (profile == NULL) return false;
-    StageShape one = *stage;
-    one.layers = at->layers, one.recomputed = at->recomputed;
-    one.first = at->first, one.last = at->last;
-    return profile_stage_time(profile, &one, seconds);
 }

@@ -21,16 +21,18 @@ enum {
 };
 static const double ENOUGH_SECONDS = 0.4;
 
-// One stage at one micro-batch size and attention mode.
-typedef struct Case {
-    const Config *config; // configuration with this size and mode, and MICROBATCHES microbatches
-    const Model *model;
-    const Hardware *hardware;
+typedef struct Session {
+    Profile *profile;
+    const Planner *planner;
+    const Log *log;
+    double norm, optimizer;
+    int64_t optimized; // number of cases summed in `norm` and `optimizer`
+    // The case that is measured: one stage at one micro-batch size and attention mode.
+    Config *config; // with this size and mode, and MICROBATCHES microbatches
     const Plan *plan;
     const Schedule *list;
     int stage;
-    const Log *log;
-} Case;
+} Session;
 
 typedef struct Result {
     bool done;
@@ -38,14 +40,14 @@ typedef struct Result {
     double norm, optimizer; // seconds per element
 } Result;
 
-static int measure_case_(const Case *at, bool forever, Result *result, Error *err) {
+static int measure_case_(const Session *at, bool forever, Result *result, Error *err) {
     double seconds[TIMED_ACTIONS][MOST_RUNS];
     Emulation emulation = {0};
     EmulationTimes times;
     Backend *be = emulation_backend(at->config, err);
     if (be == NULL) return -1;
-    int status = emulation_create(&emulation, at->config, at->model, at->list, &at->plan->stage[at->stage], false,
-                                  at->hardware, be, err);
+    int status = emulation_create(&emulation, at->config, at->planner->model, at->list, &at->plan->stage[at->stage],
+                                  false, &at->planner->hardware, be, err);
     if (status == 0) status = engine_rehearse(emulation.engine, at->list, err);
     for (int round = 0; status == 0 && (round == 0 || forever); round++) {
         int runs = -1; // the first does not count
@@ -70,7 +72,7 @@ static int measure_case_(const Case *at, bool forever, Result *result, Error *er
 
 // ---------------------------------------------------------------- processes
 
-static pid_t fork_(const Case *at, int result_to) {
+static pid_t fork_(const Session *at, int result_to) {
     fflush(NULL);
     pid_t child = fork();
     if (child != 0) return child;
@@ -83,19 +85,19 @@ static pid_t fork_(const Case *at, int result_to) {
 }
 
 // Returns the number of ranks that compute at the same time on this host; 1 on a GPU.
-static int at_a_time_(const Case *at) {
-    double share = at->hardware->cores_share, world = (double)config_world(at->config);
-    return !at->hardware->cpu ? 1 : (int)(share < world ? share : world);
+static int at_a_time_(const Session *at) {
+    double share = at->planner->hardware.cores_share, world = (double)config_world(at->config);
+    return !at->planner->hardware.cpu ? 1 : (int)(share < world ? share : world);
 }
 
 // Measures a case. A stage that fails, for example because it does not fit in memory, is left out.
-static int run_case_(const Case *at, Result *result, Error *err) {
+static int run_case_(const Session *at, Result *result, Error *err) {
     enum { MOST_LOADS = 256 };
     pid_t loads[MOST_LOADS];
     int ends[2], others = at_a_time_(at) - 1;
     Error failed = {0};
     memset(result, 0, sizeof *result);
-    if (!at->hardware->cpu) { // in this process, because a GPU's driver does not survive a fork
+    if (!at->planner->hardware.cpu) { // in this process, because a GPU's driver does not survive a fork
         if (measure_case_(at, false, result, &failed) == 0) return 0;
         log_line(at->log, "%s", failed.text);
         memset(result, 0, sizeof *result);
@@ -121,15 +123,6 @@ static int run_case_(const Case *at, Result *result, Error *err) {
 
 // ---------------------------------------------------------------- cases
 
-typedef struct Session {
-    Profile *profile;
-    const Planner *planner;
-    const Log *log;
-    Config *config;
-    double norm, optimizer;
-    int64_t optimized; // number of cases summed in `norm` and `optimizer`
-} Session;
-
 static int measure_stage_(Session *session, int stage, Error *err) {
     const Planner *planner = session->planner;
     const Hardware *hardware = &planner->hardware;
@@ -140,11 +133,11 @@ static int measure_stage_(Session *session, int stage, Error *err) {
     Schedule *list = emulation_list((int)config->parallel.pipeline, stage, MICROBATCHES, err);
     if (list == NULL) return -1;
     Plan plan = plan_make(planner->model, config, list, planner->be);
-    Case at = {config, planner->model, hardware, &plan, list, stage, session->log};
+    session->plan = &plan, session->list = list, session->stage = stage;
     double bytes = (double)memory_total(&plan.stage[stage].memory), reserve = config->hardware.reserve_gib;
     bool fits = plan_lacks(bytes, (double)hardware->memory_bytes, reserve) <= 0 &&
-                plan_lacks(bytes * at_a_time_(&at), (double)hardware->host_bytes, reserve) <= 0;
-    int status = fits ? run_case_(&at, &result, err) : 0;
+                plan_lacks(bytes * at_a_time_(session), (double)hardware->host_bytes, reserve) <= 0;
+    int status = fits ? run_case_(session, &result, err) : 0;
     if (!fits)
         log_status(session->log, "%s attention, micro-batch %lld, stage %d: not measured, it does not fit", mode,
                    micro_batch, stage);
@@ -241,8 +234,16 @@ int profile_command(const Config *config, const Model *model, const Log *log, Er
     int status = be == NULL ? -1 : 0;
     if (be != NULL && !cpu && given->peak_tflops == 0) given->peak_tflops = be->peak_tflops;
     if (be != NULL && !cpu && given->memory_gib == 0) given->memory_gib = (double)be->memory_size / GIB;
-    if (status == 0) profile_start(&profile, plain, be->device);
-    if (be != NULL) be->destroy(be);
+    if (status == 0) {
+        profile = (Profile){.cpu = cpu,
+                            .precision = plain->train.precision,
+                            .fp8 = plain->train.fp8,
+                            .model = plain->model,
+                            .tensor = plain->parallel.tensor,
+                            .sequence = plain->parallel.sequence};
+        snprintf(profile.device, sizeof profile.device, "%s", be->device);
+        be->destroy(be);
+    }
     if (status == 0) status = planner_create(&planner, plain, model, log, err);
     if (status == 0) profile.peak_tflops = planner.hardware.cost.flops * 1e-12;
     // 2. The measurements.

@@ -7,11 +7,11 @@
 
 static void ask_(const Profile *profile) {
     for (int i = 0; i < 16; i++) {
-        StageShape at = {.layers = 1 + i, .first = i % 2 == 0, .last = i % 3 == 0};
-        at.shape.attention.batch = 1 + i % 5;
-        at.shape.attention.mode = i % 3;
+        StageChunk at = {.layers = 1 + i, .first = i % 2 == 0, .last = i % 3 == 0};
+        AttentionShape attention = {.batch = 1 + i % 5, .mode = i % 3};
         double time[TIMED_ACTIONS];
-        if (profile_stage_time(profile, &at, time)) PROMISE(time[TIMED_FORWARD] > 0 && time[TIMED_BACKWARD] > 0);
+        if (profile_chunk_time(profile, &attention, &at, time))
+            PROMISE(time[TIMED_FORWARD] > 0 && time[TIMED_BACKWARD] > 0);
     }
 }
 

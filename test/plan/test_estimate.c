@@ -372,34 +372,34 @@ static double forward_by_profile(int heads, int64_t batch) {
                               .seconds = {sizes[i][1], 2 * sizes[i][1], 1.25 * sizes[i][1], sizes[i][1]}};
         profile_add(&profile, &stage);
     }
-    StageShape at = {.stage = 1, .layers = 1};
-    at.shape.attention = (AttentionShape){.batch = batch,
-                                          .heads = heads,
-                                          .seq = 2048,
-                                          .head_dim = 96,
-                                          .mode = ATTENTION_RECOMPUTE,
-                                          .softmax = SOFTMAX_MEGATRON};
+    StageChunk at = {.layers = 1};
+    AttentionShape attention = {.batch = batch,
+                                .heads = heads,
+                                .seq = 2048,
+                                .head_dim = 96,
+                                .mode = ATTENTION_RECOMPUTE,
+                                .softmax = SOFTMAX_MEGATRON};
     double time[TIMED_ACTIONS];
-    assert_true(profile_stage_time(&profile, &at, time));
+    assert_true(profile_chunk_time(&profile, &attention, &at, time));
     near(time[TIMED_BACKWARD], 2 * time[TIMED_FORWARD], 1e-12);
     near(time[TIMED_INPUT], 1.25 * time[TIMED_FORWARD], 1e-12);
     near(time[TIMED_WEIGHT], time[TIMED_FORWARD], 1e-12);
     at.layers = 3;
     at.recomputed = 2;
     double forward = time[TIMED_FORWARD];
-    assert_true(profile_stage_time(&profile, &at, time));
+    assert_true(profile_chunk_time(&profile, &attention, &at, time));
     near(time[TIMED_INPUT], (3 * 1.25 + 2) * forward, 1e-12);
     near(time[TIMED_WEIGHT], 3 * forward, 1e-12);
     // Sizes measured only on the first stage are also used for a stage in the middle.
     for (int i = 0; i < 3; i++) profile.stages[i].first = true;
-    assert_true(profile_stage_time(&profile, &at, time));
+    assert_true(profile_chunk_time(&profile, &attention, &at, time));
     near(time[TIMED_WEIGHT], 3 * forward, 1e-12);
     at.last = true;
-    assert_false(profile_stage_time(&profile, &at, time));
+    assert_false(profile_chunk_time(&profile, &attention, &at, time));
     at.last = false;
     for (int i = 0; i < 3; i++) // as in an older profile
         profile.stages[i].seconds[TIMED_INPUT] = profile.stages[i].seconds[TIMED_WEIGHT] = 0;
-    assert_true(profile_stage_time(&profile, &at, time));
+    assert_true(profile_chunk_time(&profile, &attention, &at, time));
     assert_true(time[TIMED_INPUT] == 0 && time[TIMED_WEIGHT] == 0);
     profile_free(&profile);
     return forward;
