@@ -1,14 +1,21 @@
 // Runs the action list of one stage with emulated communicators (comm_emulated.h). Bundles are copied to and from a
 // scratch slot, which loads the memory as real transfers do.
+//
+// --emulate-stage S runs one stage's list of the configured schedule on this device, and reports the results.
+// --emulate-stage all does this for every stage in turn and records the time of each action. The simulator then runs
+// all lists with these times, which predicts a pipeline with one device per stage. The times of actions are measured;
+// the waiting times follow from the lists.
 #include "emulate.h"
 #include "base/alloc.h"
-#include "base/clock.h"
+#include "base/grid.h"
+#include "base/random.h"
 #include "base/units.h"
-
 #include "comm/comm_emulated.h"
 #include "device/device.h"
+#include "fits.h"
 #include "planner.h"
-#include "base/random.h"
+#include "schedule/simulate.h"
+#include "verdict.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,11 +30,14 @@ Backend *emulation_backend(const Config *config, Error *err) {
 }
 
 int emulation_create(Emulation *e, const Config *config, const Model *model, const Schedule *schedule,
-                     const PlanStage *plan, bool moves, const Hardware *hardware, Backend *be, Error *err) {
+                     const PlanStage *plan, const Hardware *hardware, Backend *be, Error *err) {
     memset(e, 0, sizeof *e);
     e->config = config;
     e->be = be;
     if (be->count_own_time != NULL) be->count_own_time(be);
+    const StageSchedule *list = &schedule->stage[plan->at.stage];
+    bool moves = false; // to or from a partner
+    for (int64_t i = 0; i < list->count; i++) moves |= list->actions[i].peer >= 0;
     if (moves) {
         int64_t before = be->held.bytes[MEMORY_LENT_SLOTS];
         e->scratch_bytes = plan->slot_bytes;
@@ -116,8 +126,101 @@ int emulation_run(Emulation *e, const Schedule *schedule, EmulationTimes *times,
     return 0;
 }
 
-// A disturbance only makes an action longer, so the fastest run is the closest to the action's own time.
-int emulation_actions(Emulation *e, const Schedule *schedule, double *seconds, Error *err) {
+MemoryBytes emulation_peak(const Emulation *e) {
+    MemoryBytes peak = e->be->peak;
+    peak.bytes[MEMORY_LENT_SLOTS] -= e->scratch_counted;
+    return peak;
+}
+
+// ---------------------------------------------------------------- one stage
+
+// The emulated stage and its resources.
+typedef struct Subject {
+    Config config; // schedule.bpipe is resolved
+    const Model *model;
+    Hardware hardware;
+    Backend *be;
+    Schedule *schedule;
+    Plan plan;
+    int stage; // number of the stage, or ALL_STAGES
+    Emulation emulation;
+} Subject;
+
+enum { ALL_STAGES = -1 };
+
+// Allocates and rehearses the stage to be emulated. On CPUs, checks the free memory first: an overcommitted host kills a process
+// instead of failing the allocation.
+static int start_(Subject *subject, Error *err) {
+    const PlanStage *stage = &subject->plan.stage[subject->stage];
+    int64_t bytes = memory_total(&stage->memory) + stage->host_slots * stage->slot_bytes;
+    char needs[32], has[32];
+    Machine machine = machine_look(!subject->hardware.cpu);
+    if (subject->hardware.cpu && machine.free_bytes > 0 && bytes > machine.free_bytes)
+        return error_set(err, EXIT_FAILED,
+                         "--emulate-stage: stage %d needs %s of memory, but only %s are free; use a smaller "
+                         "schedule.micro_batch or more stages",
+                         subject->stage, grid_bytes(bytes, needs), grid_bytes(machine.free_bytes, has));
+    int status = emulation_create(&subject->emulation, &subject->config, subject->model, subject->schedule, stage,
+                                  &subject->hardware, subject->be, err);
+    return status == 0 ? engine_rehearse(subject->emulation.engine, subject->schedule, err) : -1;
+}
+
+static int emulate_one_(Subject *subject, FILE *file, Error *err) {
+    const PlanStage *stage = &subject->plan.stage[subject->stage];
+    const StageShape *at = &stage->at;
+    const Config *config = &subject->config;
+    const Hardware *hardware = &subject->hardware;
+    EmulationTimes times;
+    if (start_(subject, err) != 0) return -1;
+    // The first run touches memory for the first time.
+    for (int run = 0; run < 2; run++)
+        if (emulation_run(&subject->emulation, subject->schedule, &times, err) != 0) return -1;
+    // 1. The stage and its bytes.
+    MemoryBytes held = emulation_peak(&subject->emulation);
+    int64_t bytes = memory_total(&held), plan = memory_total(&stage->memory);
+    char layers[STAGE_LAYERS_TEXT], peak[32], planned[32], exact[32];
+    fprintf(file, "stage     %d of %d, layers %s, alone on %s; schedule %s\n", subject->stage, at->stages,
+            stage_layers_text(at, layers), subject->be->device, subject->schedule->name);
+    if (subject->emulation.scratch != NULL)
+        fprintf(file, "emulated  bundles move at %.4g GB/s, through one slot that is not counted\n",
+                1e-9 * hardware->cost.pair);
+    fprintf(file, "peak      %s allocated, %s bytes; planned %s%s\n", grid_bytes(bytes, peak), grid_count(bytes, exact),
+            grid_bytes(plan, planned), bytes == plan ? ", the same to the byte" : "");
+    // 2. Its times, and the modelled times of collectives, which take no time in an emulation.
+    double forward = times.seconds[TIMED_FORWARD], backward = times.seconds[TIMED_BACKWARD], tensor = 0;
+    double input = times.seconds[TIMED_INPUT], weight = times.seconds[TIMED_WEIGHT];
+    double all = forward + (backward > 0 ? backward : input + weight);
+    CountSource source = {.hardware = hardware, .config = config, .model = subject->model};
+    ChunkTimes *counted = xmalloc((size_t)at->shape.slices * sizeof *counted);
+    for (int c = 0; c < at->chunks; c++) {
+        counted_chunk(&source, at, &at->chunk[c], counted);
+        for (int64_t i = 0; i < at->shape.slices; i++)
+            tensor += counted[i].of[TIMED_FORWARD].exposed + counted[i].of[TIMED_BACKWARD].exposed;
+    }
+    free(counted);
+    double share = (double)(config_world(config) / config->parallel.data) * hardware->cost.flops;
+    double flops = model_flops_per_token(config, true) * (double)(config->schedule.micro_batch * config->model.seq_len);
+    fprintf(file, "time      forward %.3f ms", 1e3 * forward);
+    if (backward > 0) fprintf(file, ", backward %.3f ms", 1e3 * backward);
+    if (input > 0)
+        fprintf(file, ", gradient of the input %.3f ms, gradients of weights %.3f ms", 1e3 * input, 1e3 * weight);
+    fprintf(file, " a microbatch, median of %lld; compute waited %.3f ms for transfers\n",
+            (long long)times.microbatches, 1e3 * times.exposed);
+    if (tensor > 0)
+        fprintf(file, "tensor    collectives over %lld ranks, modelled: %.3f ms a microbatch\n",
+                (long long)(config->parallel.tensor * config->parallel.context), 1e3 * tensor);
+    if (share <= 0 || at->layers == 0) return 0;
+    fprintf(file, "MFU       if every stage were like this one and never idle: %.1f%%", 100 * flops / (share * all));
+    if (tensor > 0) fprintf(file, " without collectives, %.1f%% with them", 100 * flops / (share * (all + tensor)));
+    fputc('\n', file);
+    return 0;
+}
+
+// ---------------------------------------------------------------- all stages
+
+// Runs the list once untimed and then five times. seconds[i]: the shortest time of action i of the stage's list, because
+// a disturbance only makes an action longer. -1 with err.
+static int measure_actions_(Emulation *e, const Schedule *schedule, double *seconds, Error *err) {
     enum { RUNS = 5 };
     int64_t count = schedule->stage[e->stage.at.stage].count;
     EngineRun run;
@@ -132,61 +235,87 @@ int emulation_actions(Emulation *e, const Schedule *schedule, double *seconds, E
     return status;
 }
 
-MemoryBytes emulation_peak(const Emulation *e) {
-    MemoryBytes peak = e->be->peak;
-    peak.bytes[MEMORY_LENT_SLOTS] -= e->scratch_counted;
-    return peak;
+// Simulates the pipeline with one device per stage. seconds: measured times; NULL: the plan's times.
+static Timeline *pipeline_(const Subject *subject, const PlanCosts *costs, double *const *seconds, Error *err) {
+    SimulateCosts mine = costs->costs;
+    SimulateShares shares = costs->shares;
+    shares.compute = NULL; // every stage has its own device, so CPU stages share no cores
+    mine.shares = &shares;
+    mine.action = (const double *const *)seconds;
+    mine.totals_only = true;
+    return simulate_run(subject->schedule, &mine, err);
 }
 
-void emulation_optimizer(Emulation *e, double *norm, double *adamw) {
-    Stage *stage = &e->stage;
-    Backend *be = e->be;
-    int64_t count = 0, elements = 0;
-    AdamwTensor *list = xcalloc((size_t)stage->tensors.count, sizeof *list);
-    double *squares = xcalloc((size_t)stage->tensors.count, sizeof *squares), start;
-    *norm = *adamw = 0;
-    for (int64_t i = 0; i < stage->tensors.count; i++) {
-        TensorPiece piece = tensors_piece(&stage->tensors, i);
-        const Tensor *tensor = &stage->tensors.tensors[i];
-        if (tensor->alias || tensor->spec->buffer || piece.begin >= piece.end) continue;
-        list[count++] = (AdamwTensor){.weight = piece.weight,
-                                      .master = piece.master,
-                                      .m = piece.m,
-                                      .v = piece.v,
-                                      .gradient = piece.gradient,
-                                      .count = piece.end - piece.begin,
-                                      .written = tensor->written};
-        elements += piece.end - piece.begin;
+static int emulate_all_(Subject *subject, const Log *log, FILE *file, Error *err) {
+    const ParallelConfig *parallel = &subject->config.parallel;
+    const char *kind = parallel->tensor > 1 ? "tensor" : "context";
+    if (parallel->tensor * parallel->context > 1)
+        return error_set(err, EXIT_USAGE,
+                         "--emulate-stage all: collectives over %lld %s ranks take no time in an emulation; emulate "
+                         "one stage, or set parallel.%s: 1",
+                         (long long)(parallel->tensor > 1 ? parallel->tensor : parallel->context), kind, kind);
+    Planner planner = {0};
+    double **seconds = xcalloc((size_t)subject->plan.stages, sizeof *seconds);
+    int status = planner_create(&planner, &subject->config, subject->model, log, err);
+    for (int s = 0; s < subject->plan.stages && status == 0; s++) { // one stage after another
+        subject->stage = s;
+        seconds[s] = xcalloc((size_t)subject->schedule->stage[s].count, sizeof **seconds);
+        status = start_(subject, err);
+        if (status == 0) status = measure_actions_(&subject->emulation, subject->schedule, seconds[s], err);
+        emulation_destroy(&subject->emulation);
     }
-    // A learning rate of zero leaves the weights unchanged. Only the last pass counts: the first touches new memory.
-    AdamwStep step = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1, .gradient_scale = 1, .step = 1};
-    for (int pass = 0; pass < 3 && elements > 0; pass++) {
-        start = clock_seconds();
-        be->squared_norms(be, squares, list, count);
-        *norm = (clock_seconds() - start) / (double)elements;
-        start = clock_seconds();
-        be->adamw(be, list, count, &step);
-        be->synchronize(be, NULL);
-        *adamw = (clock_seconds() - start) / (double)elements;
+    TimeSource source = planner_source(&planner);
+    PlanCosts costs = {0};
+    Timeline *measured = NULL, *planned = NULL;
+    if (status == 0)
+        status = plan_costs_make(&costs, &subject->config, subject->schedule, &subject->plan, &source, err);
+    if (status == 0) measured = pipeline_(subject, &costs, seconds, err);
+    if (measured != NULL) planned = pipeline_(subject, &costs, NULL, err);
+    if (planned == NULL) status = -1;
+    if (planned != NULL) {
+        int stages = measured->stages;
+        fprintf(file, "stages    %d, one after another, alone on %s; schedule %s\n", stages, subject->be->device,
+                subject->schedule->name);
+        for (int s = 0; s < stages; s++)
+            fprintf(file, "stage     %d computes for %.3f ms; planned %.3f ms\n", s, 1e3 * measured->stage[s].busy,
+                    1e3 * planned->stage[s].busy);
+        fprintf(file, "pipeline  of %d such devices: %.3f ms, bubble %.2f%%; planned %.3f ms, %.2f%%\n", stages,
+                1e3 * measured->makespan, 100 * measured->bubble, 1e3 * planned->makespan, 100 * planned->bubble);
     }
-    free_all(list, squares);
+    timeline_free(measured);
+    timeline_free(planned);
+    plan_costs_free(&costs);
+    for (int s = 0; s < subject->plan.stages; s++) free(seconds[s]);
+    free(seconds);
+    planner_free(&planner);
+    return status;
 }
 
-Schedule *emulation_list(int stages, int stage, int microbatches, Error *err) {
-    Schedule *one = schedule_1f1b(1, microbatches, err);
-    if (one == NULL) return NULL;
-    StageSchedule *all = xcalloc((size_t)stages, sizeof *all), *list = &all[stage];
-    *list = one->stage[0];
-    list->actions = xrealloc(list->actions, 3 * (size_t)microbatches * sizeof *list->actions);
-    list->count = 0;
-    for (int i = 0; i < microbatches; i++) { // F0 B0 F1 I1 W1 F2 B2 ...
-        ActionKind kinds[] = {ACTION_FORWARD, i % 2 == 0 ? ACTION_BACKWARD : ACTION_INPUT, ACTION_WEIGHT};
-        for (int k = 0; k < 2 + i % 2; k++)
-            list->actions[list->count++] = (Action){.kind = kinds[k], .microbatch = i, .peer = SCHEDULE_NO_PEER};
+int emulate_command(const Config *config, const Model *model, const char *stage, const Log *log, Error *err) {
+    char *end;
+    bool all = strcmp(stage, "all") == 0;
+    long number = all ? ALL_STAGES : strtol(stage, &end, 10);
+    if (!all && (end == stage || *end != '\0' || number < 0 || number >= config->parallel.pipeline))
+        return error_set(err, EXIT_USAGE, "--emulate-stage: %s is not a stage; use 0 to %lld, or all", stage,
+                         (long long)config->parallel.pipeline - 1);
+    Subject *subject = xcalloc(1, sizeof *subject);
+    subject->config = *config;
+    subject->model = model;
+    subject->stage = (int)number;
+    int status = verdict_resolve(&subject->config, model, log, err);
+    if (status == 0) subject->be = emulation_backend(&subject->config, err);
+    if (subject->be != NULL) hardware_describe(&subject->hardware, &subject->config, subject->be->device);
+    if (subject->be != NULL) subject->schedule = plan_schedule(&subject->config, err);
+    status = -1;
+    if (subject->schedule != NULL) {
+        subject->plan = plan_make(model, &subject->config, subject->schedule, subject->be);
+        status =
+            subject->stage == ALL_STAGES ? emulate_all_(subject, log, stdout, err) : emulate_one_(subject, stdout, err);
     }
-    one->split = microbatches > 1;
-    free(one->stage);
-    one->stage = all;
-    one->stages = stages;
-    return one;
+    emulation_destroy(&subject->emulation);
+    plan_free(&subject->plan);
+    schedule_free(subject->schedule);
+    if (subject->be != NULL) subject->be->destroy(subject->be);
+    free(subject);
+    return status;
 }

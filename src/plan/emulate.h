@@ -28,29 +28,18 @@ typedef struct Emulation {
 // Returns the median of the values and sorts them; 0 for an empty list.
 double emulation_median(double *values, int64_t count);
 
-// Allocates stage `plan->at.stage` with the sizes of `plan`. Evictions run at hardware->cost.pair bytes/s. moves: the
-// list exchanges bundles with a partner. -1 with err; call emulation_destroy in both cases.
+// Allocates stage `plan->at.stage` with the sizes of `plan`. Evictions run at hardware->cost.pair bytes/s. -1
+// with err; call emulation_destroy in both cases.
 int emulation_create(Emulation *emulation, const Config *config, const Model *model, const Schedule *schedule,
-                     const PlanStage *plan, bool moves, const Hardware *hardware, Backend *be, Error *err);
+                     const PlanStage *plan, const Hardware *hardware, Backend *be, Error *err);
 void emulation_destroy(Emulation *emulation);
 
 // Runs the stage's list once; engine_rehearse must have been called. The first run on a device touches its memory for
 // the first time, so time a later run.
 int emulation_run(Emulation *emulation, const Schedule *schedule, EmulationTimes *times, Error *err);
 
-// Runs the list once untimed and then five times. seconds[i]: the shortest time of action i of the stage's list. -1
-// with err.
-int emulation_actions(Emulation *emulation, const Schedule *schedule, double *seconds, Error *err);
-
 // Returns the bytes by category at the peak, without the scratch.
 MemoryBytes emulation_peak(const Emulation *emulation);
-
-// Measures the seconds per element of the gradient norm and of AdamW, over the elements that this rank owns.
-void emulation_optimizer(Emulation *emulation, double *norm, double *adamw);
-
-// Returns a schedule in which only `stage` has actions: forwards and backwards in turn, which need one slot. Every
-// second backward is split. NULL with err.
-Schedule *emulation_list(int stages, int stage, int microbatches, Error *err);
 
 // Creates a computing backend of the configured kind. NULL with err if it is unavailable.
 Backend *emulation_backend(const Config *config, Error *err);

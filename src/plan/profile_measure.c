@@ -40,6 +40,41 @@ typedef struct Result {
     double norm, optimizer; // seconds per element
 } Result;
 
+// Measures the seconds per element of the gradient norm and of AdamW, over the elements that this rank owns.
+static void measure_optimizer_(Emulation *e, double *norm, double *adamw) {
+    Stage *stage = &e->stage;
+    Backend *be = e->be;
+    int64_t count = 0, elements = 0;
+    AdamwTensor *list = xcalloc((size_t)stage->tensors.count, sizeof *list);
+    double *squares = xcalloc((size_t)stage->tensors.count, sizeof *squares), start;
+    *norm = *adamw = 0;
+    for (int64_t i = 0; i < stage->tensors.count; i++) {
+        TensorPiece piece = tensors_piece(&stage->tensors, i);
+        const Tensor *tensor = &stage->tensors.tensors[i];
+        if (tensor->alias || tensor->spec->buffer || piece.begin >= piece.end) continue;
+        list[count++] = (AdamwTensor){.weight = piece.weight,
+                                      .master = piece.master,
+                                      .m = piece.m,
+                                      .v = piece.v,
+                                      .gradient = piece.gradient,
+                                      .count = piece.end - piece.begin,
+                                      .written = tensor->written};
+        elements += piece.end - piece.begin;
+    }
+    // A learning rate of zero leaves the weights unchanged. Only the last pass counts: the first touches new memory.
+    AdamwStep step = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1, .gradient_scale = 1, .step = 1};
+    for (int pass = 0; pass < 3 && elements > 0; pass++) {
+        start = clock_seconds();
+        be->squared_norms(be, squares, list, count);
+        *norm = (clock_seconds() - start) / (double)elements;
+        start = clock_seconds();
+        be->adamw(be, list, count, &step);
+        be->synchronize(be, NULL);
+        *adamw = (clock_seconds() - start) / (double)elements;
+    }
+    free_all(list, squares);
+}
+
 static int measure_case_(const Session *at, bool forever, Result *result, Error *err) {
     double seconds[TIMED_ACTIONS][MOST_RUNS];
     Emulation emulation = {0};
@@ -47,7 +82,7 @@ static int measure_case_(const Session *at, bool forever, Result *result, Error 
     Backend *be = emulation_backend(at->config, err);
     if (be == NULL) return -1;
     int status = emulation_create(&emulation, at->config, at->planner->model, at->list, &at->plan->stage[at->stage],
-                                  false, &at->planner->hardware, be, err);
+                                  &at->planner->hardware, be, err);
     if (status == 0) status = engine_rehearse(emulation.engine, at->list, err);
     for (int round = 0; status == 0 && (round == 0 || forever); round++) {
         int runs = -1; // the first does not count
@@ -62,7 +97,7 @@ static int measure_case_(const Session *at, bool forever, Result *result, Error 
         MemoryBytes peak = emulation_peak(&emulation);
         for (int k = 0; k < TIMED_ACTIONS; k++) result->stage.seconds[k] = emulation_median(seconds[k], runs);
         result->stage.peak_bytes = memory_total(&peak);
-        emulation_optimizer(&emulation, &result->norm, &result->optimizer);
+        measure_optimizer_(&emulation, &result->norm, &result->optimizer);
         result->done = true;
     }
     emulation_destroy(&emulation);
@@ -123,6 +158,27 @@ static int run_case_(const Session *at, Result *result, Error *err) {
 
 // ---------------------------------------------------------------- cases
 
+// Returns a schedule in which only `stage` has actions: forwards and backwards in turn, which need one slot. Every
+// second backward is split. NULL with err.
+static Schedule *list_of_one_(int stages, int stage, int microbatches, Error *err) {
+    Schedule *one = schedule_1f1b(1, microbatches, err);
+    if (one == NULL) return NULL;
+    StageSchedule *all = xcalloc((size_t)stages, sizeof *all), *list = &all[stage];
+    *list = one->stage[0];
+    list->actions = xrealloc(list->actions, 3 * (size_t)microbatches * sizeof *list->actions);
+    list->count = 0;
+    for (int i = 0; i < microbatches; i++) { // F0 B0 F1 I1 W1 F2 B2 ...
+        ActionKind kinds[] = {ACTION_FORWARD, i % 2 == 0 ? ACTION_BACKWARD : ACTION_INPUT, ACTION_WEIGHT};
+        for (int k = 0; k < 2 + i % 2; k++)
+            list->actions[list->count++] = (Action){.kind = kinds[k], .microbatch = i, .peer = SCHEDULE_NO_PEER};
+    }
+    one->split = microbatches > 1;
+    free(one->stage);
+    one->stage = all;
+    one->stages = stages;
+    return one;
+}
+
 static int measure_stage_(Session *session, int stage, Error *err) {
     const Planner *planner = session->planner;
     const Hardware *hardware = &planner->hardware;
@@ -130,7 +186,7 @@ static int measure_stage_(Session *session, int stage, Error *err) {
     const char *mode = config_word("attention.mode", config->attention.mode);
     long long micro_batch = (long long)config->schedule.micro_batch;
     Result result = {0};
-    Schedule *list = emulation_list((int)config->parallel.pipeline, stage, MICROBATCHES, err);
+    Schedule *list = list_of_one_((int)config->parallel.pipeline, stage, MICROBATCHES, err);
     if (list == NULL) return -1;
     Plan plan = plan_make(planner->model, config, list, planner->be);
     session->plan = &plan, session->list = list, session->stage = stage;

@@ -70,7 +70,7 @@ static void bench_open(Bench *bench, const Model *model, const char *const *over
     bench->schedule = assert_made(plan_schedule(&bench->config, &unit_error));
     bench->plan = plan_make(model, &bench->config, bench->schedule, bench->be);
     assert_succeeds(emulation_create(&bench->emulation, &bench->config, model, bench->schedule,
-                                     &bench->plan.stage[stage], true, &hardware, bench->be, &unit_error));
+                                     &bench->plan.stage[stage], &hardware, bench->be, &unit_error));
     bench->world = assert_made(world_join(&argc, &argv, &unit_error));
     OptimizerGroups groups = {.world = bench->world, .tensor = bench->emulation.tensor};
     bench->optimizer = optimizer_create(&bench->emulation.stage, &groups);
