@@ -16,6 +16,8 @@
 
 #include "base/units.h"
 
+#include <string.h>
+
 void zb_d_stage_(const ScheduleSpec *spec, int s, ActionList *list) {
     int m = spec->microbatches, warm_up = spec->stages - s, late = min_int(s, spec->delay);
     for (int i = 0; i < warm_up; i++) list_compute(list, ACTION_FORWARD, 0, i);
@@ -38,25 +40,6 @@ typedef struct Counting {
     int64_t oldest;                            // index in the list: where oldest_weight_ resumes
 } Counting;
 
-// Appends the action for microbatch *next, if this microbatch exists, and increments *next.
-static void next_(Counting *at, ActionKind kind, int chunk, int *next) {
-    if (*next < at->microbatches) list_compute(at->list, kind, chunk, *next);
-    ++*next;
-}
-
-static void forward_(Counting *at, int chunk) { next_(at, ACTION_FORWARD, chunk, &at->forwards[chunk]); }
-
-static void backward_(Counting *at, int chunk) { next_(at, ACTION_BACKWARD, chunk, &at->backwards[chunk]); }
-
-static void input_(Counting *at, int chunk) { next_(at, ACTION_INPUT, chunk, &at->backwards[chunk]); }
-
-static void weight_(Counting *at, int chunk) { next_(at, ACTION_WEIGHT, chunk, &at->weights[chunk]); }
-
-static void input_weight_(Counting *at, int chunk) {
-    input_(at, chunk);
-    weight_(at, chunk);
-}
-
 // Appends the W of the I that has waited longest, on either chunk. Returns false if no W is pending.
 static bool oldest_weight_(Counting *at) {
     const ActionList *list = at->list;
@@ -67,65 +50,46 @@ static bool oldest_weight_(Counting *at) {
     return true;
 }
 
-// The phases are for n >= 2p-1 microbatches; actions of microbatches that do not exist are left out.
+// Appends a phase: `times` times the actions in turn. "F0" is a forward of chunk 0; "W" is oldest_weight_'s. Actions of
+// microbatches that do not exist are left out.
+static void phase_(Counting *at, int times, const char *actions) {
+    for (int i = 0; i < times; i++)
+        for (const char *action = actions; *action != '\0'; action += strcspn(action, " "), action += *action == ' ') {
+            int chunk = action[1] - '0';
+            int *done = action[0] == 'F' ? at->forwards : action[0] == 'W' ? at->weights : at->backwards;
+            if (chunk < 0) oldest_weight_(at);
+            else if (done[chunk]++ < at->microbatches)
+                list_compute(at->list, (ActionKind)action[0], chunk, done[chunk] - 1);
+        }
+}
+
+// The phases are for n >= 2p-1 microbatches.
 void zb_v_stage_(const ScheduleSpec *spec, int s, ActionList *list) {
     int p = spec->stages, n = max_int(spec->microbatches, 2 * p - 1);
     Counting at = {.list = list, .microbatches = spec->microbatches};
-    for (int i = 0; i < 2 * (p - s) - 1; i++) forward_(&at, 0);
-    for (int i = 0; i < s; i++) {
-        forward_(&at, 1);
-        forward_(&at, 0);
-    }
-    for (int i = 0; i < p - s; i++) {
-        forward_(&at, 1);
-        input_weight_(&at, 1);
-    }
-    while (at.forwards[1] < at.forwards[0] || at.forwards[0] < n) {
-        if (at.forwards[0] < n) forward_(&at, 0);
-        input_weight_(&at, 0);
-        forward_(&at, 1);
-        input_weight_(&at, 1);
-    }
-    for (int i = 0; i < s; i++) {
-        input_(&at, 0);
-        input_(&at, 1);
-    }
-    for (int i = 0; i < p - s; i++) input_weight_(&at, 0);
-    while (at.weights[1] < n) weight_(&at, 1);
-    while (at.weights[0] < n) weight_(&at, 0);
+    phase_(&at, 2 * (p - s) - 1, "F0");
+    phase_(&at, s, "F1 F0");
+    phase_(&at, p - s, "F1 I1 W1");
+    while (at.forwards[1] < at.forwards[0] || at.forwards[0] < n)
+        phase_(&at, 1, at.forwards[0] < n ? "F0 I0 W0 F1 I1 W1" : "I0 W0 F1 I1 W1");
+    phase_(&at, s, "I0 I1");
+    phase_(&at, p - s, "I0 W0");
+    phase_(&at, n - at.weights[1], "W1");
+    phase_(&at, n - at.weights[0], "W0");
 }
 
 void dualpipe_v_stage_(const ScheduleSpec *spec, int s, ActionList *list) {
     int p = spec->stages, m = spec->microbatches, later = p - s - 1;
     Counting at = {.list = list, .microbatches = m};
-    for (int i = 0; i < 2 * later; i++) forward_(&at, 0);
-    for (int i = 0; i < s + 1; i++) {
-        forward_(&at, 0);
-        forward_(&at, 1);
-    }
-    for (int i = 0; i < later; i++) {
-        input_(&at, 1);
-        oldest_weight_(&at);
-        forward_(&at, 1);
-    }
-    for (int i = 0; i < m - 2 * p + s + 1; i++) {
-        forward_(&at, 0);
-        backward_(&at, 1);
-        forward_(&at, 1);
-        backward_(&at, 0);
-    }
-    for (int i = 0; i < later; i++) {
-        backward_(&at, 1);
-        forward_(&at, 1);
-        backward_(&at, 0);
-    }
+    phase_(&at, 2 * later, "F0");
+    phase_(&at, s + 1, "F0 F1");
+    phase_(&at, later, "I1 W F1");
+    phase_(&at, m - 2 * p + s + 1, "F0 B1 F1 B0");
+    phase_(&at, later, "B1 F1 B0");
     // 2(s+1) backwards, chunks 1 and 0 in turn: the first half complete, the second half without their W.
-    for (int i = 0; i < 2 * (s + 1); i++)
-        if (i < s + 1) backward_(&at, 1 - i % 2);
-        else input_(&at, 1 - i % 2);
-    for (int i = 0; i < later; i++) {
-        oldest_weight_(&at);
-        input_(&at, 0);
-    }
+    phase_(&at, (s + 1) / 2, "B1 B0");
+    phase_(&at, (s + 1) % 2, "B1 I0");
+    phase_(&at, (s + 1) / 2, "I1 I0");
+    phase_(&at, later, "W I0");
     while (oldest_weight_(&at)) {}
 }
