@@ -1,7 +1,6 @@
 // The plan as JSON. Scripts rely on its keys.
 #include "budget.h"
 #include "plan_report.h"
-#include "waterfall.h"
 
 #include <math.h>
 

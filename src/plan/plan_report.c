@@ -8,7 +8,6 @@
 #include "pays.h"
 #include "plan_report.h"
 #include "space.h"
-#include "waterfall.h"
 
 #include <math.h>
 #include <stdlib.h>

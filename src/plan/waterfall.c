@@ -3,10 +3,10 @@
 // share cores and the overhead of actions differ from the count; the difference is added to the products' loss. The
 // rest of the pipeline is idle time: imbalance is the average stage's wait for the slowest, and the ramp is the
 // remainder.
-#include "waterfall.h"
 #include "backend/attention_scratch.h"
 #include "base/grid.h"
 #include "base/units.h"
+#include "plan_report.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -56,20 +56,13 @@ static void waterfall_divide_(Waterfall *fall, const PlanAnswer *answer, const P
 
 // ---------------------------------------------------------------- advice
 
-// Returns the stage with the most work; with the least if `most` is false.
-static int extreme_stage_(const PlanCosts *costs, int stages, bool most) {
-    int found = 0;
-    for (int s = 1; s < stages; s++) {
-        double more = stage_work_(&costs->stage[s]) - stage_work_(&costs->stage[found]);
-        if (most ? more > 0 : more < 0) found = s;
-    }
-    return found;
-}
-
 // Advises another split of the layers. Returns the number of sentences, 0 or 1; -1 with err.
 static int advise_layers_(const PlanAnswer *answer, const PlanCosts *costs, char text[WATERFALL_ADVICE], Error *err) {
-    int p = answer->plan.stages, most = extreme_stage_(costs, p, true), least = extreme_stage_(costs, p, false),
-        used = 0;
+    int p = answer->plan.stages, most = 0, least = 0;
+    for (int s = 1; s < p; s++) {
+        if (stage_work_(&costs->stage[s]) > stage_work_(&costs->stage[most])) most = s;
+        if (stage_work_(&costs->stage[s]) < stage_work_(&costs->stage[least])) least = s;
+    }
     double ratio = stage_work_(&costs->stage[most]) / stage_work_(&costs->stage[least]);
     char list[96] = ""; // no advice if the list is longer
     Forecast forecast;
@@ -92,10 +85,9 @@ static int advise_layers_(const PlanAnswer *answer, const PlanCosts *costs, char
     if (planner_forecast_config(&answer->planner, &dealt, true, &forecast, err) != 0) return -1;
     double less = 1 - forecast.time.step / answer->time.step;
     if (!forecast.possible || !forecast.fits || !forecast.time.known || less < 0.005) return 0;
-    for (int s = 0; s < p && used < (int)sizeof list - 1; s++)
-        used += snprintf(list + used, sizeof list - (size_t)used, "%s%d", s > 0 ? "," : "",
-                         dealt.parallel.layers_per_stage[s]);
-    if (used >= (int)sizeof list - 1) return 0;
+    for (int s = 0; s < p; s++)
+        text_add(list, sizeof list, "%s%d", s > 0 ? "," : "", dealt.parallel.layers_per_stage[s]);
+    if (strlen(list) == sizeof list - 1) return 0;
     snprintf(text, WATERFALL_ADVICE,
              "stage %d takes %.2g times as long as stage %d: -o parallel.layers=[%s], %.3g %% less", most, ratio, least,
              list, 100 * less);

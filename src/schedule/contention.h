@@ -1,22 +1,94 @@
 // Resources that several users share evenly: the network of a node, the cores of a host. While n users of a resource
 // are active, each runs at min(1, capacity / n) of its full speed (processor sharing). Used only by the simulator.
+//
+// Each resource has its own clock, which advances by min(1, capacity / n) per second while the resource has n users.
+// All its users progress at this rate. So a user is done when the clock has advanced by the user's duration, however
+// many users start and end meanwhile.
 #pragma once
 
-typedef struct Contention Contention;
+#include "base/alloc.h"
+
+#include <math.h>
+#include <stdlib.h>
 
 typedef struct ContentionUser {
     int kind, stage; // used only by the caller
+    double done;     // reading of the resource's clock at which the user is done
 } ContentionUser;
 
+typedef struct Share {
+    double capacity, clock;
+    double since;          // time at which the clock was last set
+    ContentionUser *users; // heap: the user that finishes first is at 0
+    int count, allocated;
+    double next; // time at which the first user is done; INFINITY while count is 0
+} Share;
+
+typedef struct Contention {
+    int count;
+    Share *share;
+} Contention;
+
 // Creates `count` resources. capacity[i]: largest number of users of resource i that run at full speed.
-Contention *contention_create(int count, const double *capacity);
-void contention_free(Contention *contention);
+static inline Contention *contention_create(int count, const double *capacity) {
+    Contention *contention = xcalloc(1, sizeof *contention);
+    *contention = (Contention){count, xcalloc((size_t)count, sizeof *contention->share)};
+    for (int i = 0; i < count; i++) contention->share[i] = (Share){.capacity = capacity[i], .next = INFINITY};
+    return contention;
+}
+
+static inline void contention_free(Contention *contention) {
+    if (contention == NULL) return;
+    for (int i = 0; i < contention->count; i++) free(contention->share[i].users);
+    free_all(contention->share, contention);
+}
+
+static inline double contention_speed(const Share *share) {
+    return share->count <= share->capacity ? 1 : share->capacity / share->count;
+}
+
+// Updates the time at which the resource's first user is done, after a user was added or removed.
+static inline void contention_settle(Share *share) {
+    double left = share->count == 0 ? INFINITY : share->users[0].done - share->clock;
+    share->next = share->since + (left > 0 ? left : 0) / contention_speed(share); // rounding may leave slightly less
+}
 
 // Adds a user that, from `now` on, needs `duration` of the resource at full speed.
-void contention_add(Contention *contention, int resource, double now, double duration, ContentionUser user);
+static inline void contention_add(Contention *contention, int resource, double now, double duration,
+                                  ContentionUser user) {
+    Share *share = &contention->share[resource];
+    if (share->count == share->allocated) {
+        share->allocated = 2 * share->allocated + 8;
+        share->users = xrealloc(share->users, (size_t)share->allocated * sizeof *share->users);
+    }
+    if (share->count > 0) share->clock += (now - share->since) * contention_speed(share);
+    share->since = now;
+    user.done = share->clock + duration;
+    int at = share->count++;
+    for (int parent; at > 0 && user.done < share->users[parent = (at - 1) / 2].done; at = parent)
+        share->users[at] = share->users[parent];
+    share->users[at] = user;
+    contention_settle(share);
+}
 
 // Returns the time at which the resource's next user is done; INFINITY if the resource is idle.
-double contention_next(const Contention *contention, int resource);
+static inline double contention_next(const Contention *contention, int resource) {
+    return contention->share[resource].next;
+}
 
 // Removes and returns the user that is done next. Call it when the time has advanced to contention_next().
-ContentionUser contention_pop(Contention *contention, int resource);
+static inline ContentionUser contention_pop(Contention *contention, int resource) {
+    Share *share = &contention->share[resource];
+    ContentionUser *users = share->users, first = users[0], last = users[--share->count];
+    int at = 0;
+    share->since = share->next;
+    share->clock = first.done; // set exactly, so that users who started together end together
+    for (int child; (child = 2 * at + 1) < share->count; at = child) {
+        if (child + 1 < share->count) child += users[child + 1].done < users[child].done;
+        if (last.done <= users[child].done) break;
+        users[at] = users[child];
+    }
+    users[at] = last;
+    contention_settle(share);
+    return first;
+}

@@ -15,7 +15,7 @@ void simrun_ends_in(SimRun *run, double duration, int share, EndKind kind, int w
         ends_push(&run->ends, run->now + duration, (float)duration, kind, where);
         return;
     }
-    contention_add(run->shares, share, run->now, duration, (ContentionUser){(int)kind, where});
+    contention_add(run->shares, share, run->now, duration, (ContentionUser){.kind = (int)kind, .stage = where});
     simrun_expect_share(run, share);
 }
 

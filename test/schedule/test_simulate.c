@@ -256,12 +256,12 @@ TEST(users_of_a_resource_get_equal_parts_of_it) {
     Contention *shares = contention_create(2, capacity);
     assert_true(isinf(contention_next(shares, 0)));
     // User 0 has done 1 of 4 units when user 1 adds 1 unit. That takes 2 s at half speed, and user 0 then has 2 left.
-    contention_add(shares, 0, 0, 4, (ContentionUser){0, 0});
-    contention_add(shares, 0, 1, 1, (ContentionUser){0, 1});
+    contention_add(shares, 0, 0, 4, (ContentionUser){.stage = 0});
+    contention_add(shares, 0, 1, 1, (ContentionUser){.stage = 1});
     expect_done(shares, 3, 1);
     expect_done(shares, 5, 0);
     // Three users of a resource for two run at two thirds of their speed.
-    for (int i = 0; i < 3; i++) contention_add(shares, 1, 6, 2, (ContentionUser){0, i});
+    for (int i = 0; i < 3; i++) contention_add(shares, 1, 6, 2, (ContentionUser){.stage = i});
     for (int i = 0; i < 3; i++) {
         assert_near(contention_next(shares, 1), 9);
         contention_pop(shares, 1);
