@@ -18,6 +18,7 @@ typedef struct Costing {
     const Schedule *schedule;
     const Plan *plan;
     const TimeSource *source;
+    CountSource count;
     int copy; // the replica whose pipeline is timed
     // The last chunk that was counted, and its times by slice: most chunks of a plan are alike.
     const StageShape *of;
@@ -28,33 +29,10 @@ typedef struct Costing {
     UpdateTimes update;
 } Costing;
 
-static CountSource count_source_(const Costing *costing) {
-    const TimeSource *source = costing->source;
-    return (CountSource){.hardware = source->hardware,
-                         .config = costing->config,
-                         .model = source->model,
-                         .memo = source->counted,
-                         .split = costing->schedule->split,
-                         .beside = config_replicas(costing->config) > 1};
-}
-
 // Seconds that wait for other ranks.
 static double waits_(const Account *spent) { return spent->exposed + spent->exchange; }
 
 static double compute_(const Account *spent) { return account_total(spent) - waits_(spent); }
-
-// Counts a chunk, unless it is like the last one.
-static const ChunkTimes *chunk_times_(Costing *costing, const StageShape *stage, const StageChunk *chunk) {
-    const StageShape *of = costing->of;
-    const StageChunk *last = &costing->chunk;
-    bool alike = of != NULL && memcmp(&of->shape, &stage->shape, sizeof of->shape) == 0 &&
-                 last->layers == chunk->layers && last->recomputed == chunk->recomputed &&
-                 last->dense == chunk->dense && last->first == chunk->first && last->last == chunk->last;
-    const CountSource source = count_source_(costing);
-    if (!alike) counted_chunk(&source, stage, chunk, costing->times);
-    costing->of = stage, costing->chunk = *chunk;
-    return costing->times;
-}
 
 // Fills in the times of a stage's chunk, slice by slice, for the simulator, and adds them to the stage's sums.
 // compute[kind]: the simulator's array.
@@ -70,17 +48,22 @@ static int chunk_compute_(Costing *costing, int s, int c, double *const compute[
     if (!measured && hardware->cost.flops == 0)
         return error_set(err, EXIT_FAILED,
                          "no performance figures for this device; give hardware.peak_tflops or a profile");
-    const ChunkTimes *now = chunk_times_(costing, stage, chunk);
+    const StageShape *of = costing->of;
+    const StageChunk *last = &costing->chunk;
+    bool alike = of != NULL && memcmp(&of->shape, &stage->shape, sizeof of->shape) == 0 &&
+                 last->layers == chunk->layers && last->recomputed == chunk->recomputed &&
+                 last->dense == chunk->dense && last->first == chunk->first && last->last == chunk->last;
+    if (!alike) counted_chunk(&costing->count, stage, chunk, costing->times);
+    costing->of = stage, costing->chunk = *chunk;
     ChunkTimes *then = NULL;
     if (measured) {
-        const CountSource source = count_source_(costing);
         StageShape whole = *stage;
         whole.shape.pointwise = false;
         then = xmalloc((size_t)slices * sizeof *then);
-        counted_chunk(&source, &whole, chunk, then);
+        counted_chunk(&costing->count, &whole, chunk, then);
     }
     for (int i = 0; i < slices; i++, at++) {
-        const Account *counted = now[i].of;
+        const Account *counted = costing->times[i].of;
         for (int k = 0; k < TIMED_ACTIONS; k++)
             compute[k][at] = account_total(&counted[k]) + (measured ? 0 : hardware->action);
         // A profile measures complete bundles, without recomputed outputs, and includes the overhead of actions. So the
@@ -150,8 +133,7 @@ static double optimizer_seconds_(Costing *costing, int s, double *gather) {
                  of->chunk[0].dense == at->chunk[0].dense;
     const Profile *profile = costing->source->profile;
     const Hardware *hardware = costing->source->hardware;
-    const CountSource source = count_source_(costing);
-    if (!alike) costing->update = counted_update(&source, at);
+    if (!alike) costing->update = counted_update(&costing->count, at);
     costing->updated = at;
     const Account spent = costing->update.update;
     double world = (double)config_world(costing->config), update = compute_(&spent);
@@ -334,6 +316,12 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *sche
                     const TimeSource *source, Error *err) {
     Costing costing = {.config = config, .schedule = schedule, .plan = plan, .source = source};
     int p = plan->stages, all = p * schedule->chunks * schedule->slices, status = 0;
+    costing.count = (CountSource){.hardware = source->hardware,
+                                  .config = config,
+                                  .model = source->model,
+                                  .memo = source->counted,
+                                  .split = schedule->split,
+                                  .beside = config_replicas(config) > 1};
     costing.copy = widest_copy_(&costing);
     costing.times = xmalloc((size_t)schedule->slices * sizeof *costing.times);
     *costs = (PlanCosts){.stage = xcalloc((size_t)p, sizeof *costs->stage),
