@@ -89,14 +89,10 @@ static bool text_take_spaces_(TextReader *reader) {
 }
 
 static bool text_take_number_(TextReader *reader, int *number) {
-    int64_t value = 0;
-    const char *at = reader->at;
-    for (; isdigit((unsigned char)*at); at++) {
-        value = 10 * value + (*at - '0');
-        if (value > INT_MAX) return false;
-    }
-    if (at == reader->at) return false;
-    reader->at = at;
+    char *end;
+    long long value = strtoll(reader->at, &end, 10); // at most LLONG_MAX, whatever the number
+    if (!isdigit((unsigned char)*reader->at) || value > INT_MAX) return false;
+    reader->at = end;
     *number = (int)value;
     return true;
 }
@@ -118,10 +114,8 @@ static bool take_line_end_(TextReader *reader) {
     text_take_spaces_(reader);
     const char *end = *reader->at == '\r' ? reader->at + 1 : reader->at;
     if (*end != 0 && *end != '\n') return false;
-    reader->at = end;
-    if (*end == 0) return true;
-    reader->at++;
-    reader->line++;
+    reader->line += *end == '\n';
+    reader->at = *end == '\n' ? end + 1 : end;
     return true;
 }
 
@@ -163,40 +157,32 @@ static int text_read_header_(TextReader *reader, Schedule *schedule) {
     return text_unreadable_(reader, form);
 }
 
-// Takes the rest of an action after its kind. The numbers of its bundle are "3"; with chunk numbers "3.1"; with chunk
-// and slice numbers "3.1:2". Its peer is ">2" or "<2"; for an own bundle also ">h" or "<h".
-static bool take_action_(TextReader *reader, Action *action) {
-    bool leaves = action->kind == ACTION_EVICT || action->kind == ACTION_RETURN;
-    bool own = action->kind == ACTION_EVICT || action->kind == ACTION_LOAD;
-    int chunk = 0, slice = 0, peer = SCHEDULE_NO_PEER;
-    if (!text_take_number_(reader, &action->microbatch)) return false;
-    if (reader->chunks && (!text_take_(reader, ".") || !text_take_number_(reader, &chunk))) return false;
-    if (reader->slices && (!text_take_(reader, ":") || !text_take_number_(reader, &slice))) return false;
-    if (!action_computes(action->kind)) {
-        if (!text_take_(reader, leaves ? ">" : "<")) return false;
-        if (own && text_take_(reader, "h")) peer = SCHEDULE_HOST;
-        else if (!text_take_number_(reader, &peer)) return false;
-    }
-    if (chunk > INT16_MAX || slice > INT16_MAX || peer > INT16_MAX) {
-        error_set(reader->err, EXIT_USAGE, "schedule, line %d: numbers of chunks, slices and stages end at %d",
-                  reader->line, INT16_MAX);
-        return false;
-    }
-    action->chunk = chunk, action->slice = slice, action->peer = peer;
-    return isspace((unsigned char)*reader->at) || *reader->at == 0;
-}
-
+// Reads an action. After its kind are the numbers of its bundle, "3"; with chunk numbers "3.1"; with chunk and slice
+// numbers "3.1:2". Its peer is ">2" or "<2"; for an own bundle also ">h" or "<h".
 static int read_action_(TextReader *reader, ActionList *list) {
     const char *form = "one of F3, B3, E3>q, E3>h, A3<q, R3>q, L3<q or L3<h";
     if (reader->chunks) form = "one of F3.1, B3.1, I3.1, W3.1, E3.1>q, E3.1>h, A3.1<q, R3.1>q, L3.1<q or L3.1<h";
     if (reader->slices) form = "an action with chunk and slice, such as F3.1:0, E3.1:0>q or L3.1:0<h";
     TextReader start = *reader;
-    Action action = {.kind = (ActionKind)(unsigned char)*reader->at, .peer = SCHEDULE_NO_PEER};
-    const char *kinds = reader->chunks ? "FBIWEARL" : "FBEARL";
-    if (*reader->at == 0 || strchr(kinds, *reader->at) == NULL) return text_unreadable_(&start, form);
+    ActionKind kind = (ActionKind)(unsigned char)*reader->at;
+    int microbatch = 0, chunk = 0, slice = 0, peer = SCHEDULE_NO_PEER;
+    bool leaves = kind == ACTION_EVICT || kind == ACTION_RETURN, own = kind == ACTION_EVICT || kind == ACTION_LOAD;
+    if (*reader->at == 0 || strchr(reader->chunks ? "FBIWEARL" : "FBEARL", *reader->at) == NULL)
+        return text_unreadable_(&start, form);
     reader->at++;
-    if (!take_action_(reader, &action)) return reader->err->code != 0 ? -1 : text_unreadable_(&start, form);
-    list_push(list, action);
+    bool taken = text_take_number_(reader, &microbatch) &&
+                 (!reader->chunks || (text_take_(reader, ".") && text_take_number_(reader, &chunk))) &&
+                 (!reader->slices || (text_take_(reader, ":") && text_take_number_(reader, &slice)));
+    if (taken && !action_computes(kind)) {
+        taken = text_take_(reader, leaves ? ">" : "<");
+        if (taken && own && text_take_(reader, "h")) peer = SCHEDULE_HOST;
+        else taken = taken && text_take_number_(reader, &peer);
+    }
+    if (taken && (chunk > INT16_MAX || slice > INT16_MAX || peer > INT16_MAX))
+        return error_set(reader->err, EXIT_USAGE, "schedule, line %d: numbers of chunks, slices and stages end at %d",
+                         reader->line, INT16_MAX);
+    if (!taken || !(isspace((unsigned char)*reader->at) || *reader->at == 0)) return text_unreadable_(&start, form);
+    list_push(list, (Action){kind, slice, (int16_t)chunk, (int16_t)peer, microbatch});
     return 0;
 }
 
