@@ -143,8 +143,7 @@ static int resolve_steps_(Config *config, Error *err) {
 static int check_one_batch_(const Config *config, long long batch, const char *name, Error *err) {
     long long b = config->schedule.micro_batch, d = config->parallel.data, p = config->parallel.pipeline;
     long long unit = b * d, rest = batch % unit;
-    const char *key = config_blame(config, name, "schedule.micro_batch");
-    if (config_line(config, key) != CONFIG_OVERRIDE) key = config_blame(config, key, "parallel.data");
+    const char *key = config_blame(config, config_blame(config, name, "schedule.micro_batch"), "parallel.data");
     if (rest != 0) {
         char below[32] = "";
         if (batch > unit) snprintf(below, sizeof below, "%lld or ", batch - rest);
@@ -154,8 +153,7 @@ static int check_one_batch_(const Config *config, long long batch, const char *n
             b, d, below, batch - rest + unit);
     }
     if (p == 1 || batch / unit * config_slices(config) >= p) return 0;
-    if (config_line(config, key) != CONFIG_OVERRIDE) key = config_blame(config, key, "parallel.pipeline");
-    return config_error(config, key, err,
+    return config_clash(config, key, "parallel.pipeline", err,
                         "global_batch %lld makes %lld microbatches for %lld stages, which need at least one each; the "
                         "smallest global_batch is %lld, or set schedule.slices",
                         batch, batch / unit, p, p * unit);

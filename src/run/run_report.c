@@ -22,14 +22,12 @@ Slowest *slowest_create(int ranks) {
     slowest->planned = xcalloc(count, sizeof *slowest->planned);
     slowest->peers = xcalloc(count, sizeof *slowest->peers);
     slowest->window = xcalloc(SLOWEST_WINDOW * count, sizeof *slowest->window);
-    slowest->sum = xcalloc(count, sizeof *slowest->sum);
-    slowest->sorted = xcalloc(count, sizeof *slowest->sorted);
     return slowest;
 }
 
 void slowest_destroy(Slowest *slowest) {
     if (slowest == NULL) return;
-    free_all(slowest->planned, slowest->peers, slowest->window, slowest->sum, slowest->sorted, slowest);
+    free_all(slowest->planned, slowest->peers, slowest->window, slowest);
 }
 
 RankSeconds *slowest_add(Slowest *slowest, double step_seconds) {
@@ -38,21 +36,14 @@ RankSeconds *slowest_add(Slowest *slowest, double step_seconds) {
     return slowest->window + at * slowest->ranks;
 }
 
-// Returns the median, or 0 for fewer than two values. Of two middle values, returns the lower one, so that the slower
-// rank of a pair exceeds the median.
-static double median_(double *values, int count) {
-    if (count < 2) return 0.0;
-    qsort(values, (size_t)count, sizeof *values, compare_doubles);
-    return values[(count - 1) / 2];
-}
-
 // The expected time of a rank is the median of all ranks with the same work. If no other rank has the same work, it is
 // the rank's planned time times the median of actual / planned over all ranks; 0: unknown.
 bool slowest_find(Slowest *slowest, SlowestRank *found) {
-    double steps = 0.0, worst = 0.0, *sum = slowest->sum, *sorted = slowest->sorted;
+    double steps = 0.0, worst = 0.0;
     *found = (SlowestRank){.rank = -1};
     if (slowest->steps < SLOWEST_WINDOW) return false;
     for (int i = 0; i < SLOWEST_WINDOW; i++) steps += slowest->step_seconds[i];
+    double *sum = xcalloc(2 * (size_t)slowest->ranks, sizeof *sum), *sorted = sum + slowest->ranks;
     for (SlowestPart part = SLOWEST_FORWARD; part < SLOWEST_PARTS; part++) {
         memset(sum, 0, (size_t)slowest->ranks * sizeof *sum);
         for (int i = 0; i < SLOWEST_WINDOW * slowest->ranks; i++)
@@ -67,12 +58,16 @@ bool slowest_find(Slowest *slowest, SlowestRank *found) {
                 for (int r = 0; r < slowest->ranks; r++)
                     if (slowest->planned[r].part[part] > 0.0) sorted[count++] = sum[r] / slowest->planned[r].part[part];
             }
-            double expected = unit * median_(sorted, count), lost = sum[rank] - expected;
+            if (count < 2) continue;
+            qsort(sorted, (size_t)count, sizeof *sorted, compare_doubles);
+            // Of two middle values, the lower one, so that the slower rank of a pair exceeds the median.
+            double expected = unit * sorted[(count - 1) / 2], lost = sum[rank] - expected;
             if (expected <= 0.0 || lost <= worst) continue;
             worst = lost;
             *found = (SlowestRank){rank, part, lost / expected, lost / steps};
         }
     }
+    free(sum);
     return found->rank >= 0;
 }
 

@@ -29,7 +29,6 @@ typedef struct Slowest {
     RankSeconds *planned; // [ranks], in any unit; 0: unknown
     RankSeconds *window;  // [SLOWEST_WINDOW][ranks]
     double step_seconds[SLOWEST_WINDOW];
-    double *sum, *sorted; // [ranks]
 } Slowest;
 
 // Creates the state for `ranks` ranks. The caller sets `peers` and `planned`, which are 0 so far.

@@ -47,93 +47,58 @@ typedef struct Trainer {
     Supervisor *supervisor;
     Job job; // for ranks and for the processes that supervise them
     char remedy[CONFIG_TEXT + 64];
+    // In the parent of ranks that may be started again.
+    Restarts restarts;
+    int64_t before; // sequence number of the newest checkpoint before the first launch
+    time_t began;   // time of the last launch
+    char **resumes; // arguments that resume from checkpoint.dir
 } Trainer;
-
-static void set_job_(Trainer *t) {
-    const Config *config = t->config;
-    if (config->checkpoint.dir[0] != '\0')
-        snprintf(t->remedy, sizeof t->remedy, "the job ends; continue with --resume %s", config->checkpoint.dir);
-    else snprintf(t->remedy, sizeof t->remedy, "the job ends; nothing was saved, since checkpoint.dir is not set");
-    t->job = (Job){.ranks = (int)config_world(config),
-                   .patience = {config->train.peer_timeout_s,
-                                t->options.tune ? 0 : config->train.timeout_s}, // --tune only measures
-                   .one_host = true,
-                   .remedy = t->remedy};
-}
 
 // --- restarts after a loss: a rank died or fell silent, or no rank made progress. Any other end is final: a rank that
 // reports an error would report it again, and a full disk would still be full.
 
-// Copies the arguments with --resume `dir` in place of any other resume option. The caller frees the list. The folder
-// is named, not its newest checkpoint: if that checkpoint is damaged, the ranks take the previous one.
-static char **arguments_(char **argv, char *dir) {
+// Copies the arguments with --resume checkpoint.dir in place of any other resume option. The caller frees the list. The
+// folder is named, not its newest checkpoint: if that checkpoint is damaged, the ranks take the previous one.
+static char **arguments_(const Trainer *t) {
     static char option[] = "--resume";
-    int count = 0, kept = 0;
-    while (argv[count] != NULL) count++;
-    char **with = xcalloc((size_t)count + 3, sizeof *with);
-    for (int i = 0; i < count; i++) {
-        bool value = strcmp(argv[i], "--resume") == 0 || strcmp(argv[i], "--resume-if-any") == 0;
-        bool whole = strncmp(argv[i], "--resume=", 9) == 0 || strncmp(argv[i], "--resume-if-any=", 16) == 0;
+    int kept = 0;
+    char **with = xcalloc((size_t)t->argc + 3, sizeof *with);
+    for (int i = 0; i < t->argc; i++) {
+        const char *given = t->argv[i];
+        bool value = strcmp(given, "--resume") == 0 || strcmp(given, "--resume-if-any") == 0;
+        bool whole = strncmp(given, "--resume=", 9) == 0 || strncmp(given, "--resume-if-any=", 16) == 0;
         if (value) i++;
-        if (!value && !whole) with[kept++] = argv[i];
+        else if (!whole) with[kept++] = t->argv[i];
     }
-    with[kept++] = option, with[kept] = dir;
+    with[kept++] = option, with[kept] = t->config->checkpoint.dir;
     return with;
 }
 
-// Context of again_.
-typedef struct Relaunch {
-    const Log *log;
-    const Config *config;
-    const Job *job;
-    Restarts restarts;
-    int64_t before; // sequence number of the newest checkpoint before the first launch
-    time_t began;   // time of the last launch
-    char dir[CONFIG_TEXT];
-    char **with; // arguments with --resume `dir`
-} Relaunch;
-
 // Implements LaunchAgain: decides whether to start the ranks again, and from which checkpoint.
 static bool again_(void *context, const JobEnd *end, char ***argv) {
-    Relaunch *again = context;
-    const Config *config = again->config;
-    const Restarts *restarts = &again->restarts;
+    Trainer *t = context;
+    const char *dir = t->config->checkpoint.dir;
     char why[256], path[CHECKPOINT_PATH], from[64] = "their last starting point";
     struct stat status;
     CheckpointName newest;
-    checkpoint_newest(config->checkpoint.dir, &newest, NULL);
-    bool saved = newest.sequence > again->before && file_join(path, config->checkpoint.dir, newest.name, NULL) == 0;
-    if (!restart_allowed(&again->restarts, end, why)) {
-        log_line(again->log, "%s; %s", why, again->job->remedy);
+    checkpoint_newest(dir, &newest, NULL);
+    bool saved = newest.sequence > t->before && file_join(path, dir, newest.name, NULL) == 0;
+    if (!restart_allowed(&t->restarts, end, why)) {
+        log_line(&t->log, "%s; %s", why, t->remedy);
         return false;
     }
-    time_t now = time(NULL), since = again->began;
+    time_t now = time(NULL), since = t->began;
     if (saved && stat(path, &status) == 0 && status.st_mtime > since) since = status.st_mtime;
     double seconds = difftime(now, since);
     // Without a newer checkpoint the ranks go back to the step at which this start began.
     int64_t lost = end->step - (saved && newest.step > 0 ? newest.step + 1 : end->began);
     if (saved && newest.step > 0) snprintf(from, sizeof from, "step %lld", (long long)newest.step);
-    log_line(again->log, "starting the ranks again from %s, with %lld restart%s left; lost: %lld step%s, %.0f s", from,
-             (long long)restarts->left, restarts->left == 1 ? "" : "s", (long long)max_i64(lost, 0),
+    log_line(&t->log, "starting the ranks again from %s, with %lld restart%s left; lost: %lld step%s, %.0f s", from,
+             (long long)t->restarts.left, t->restarts.left == 1 ? "" : "s", (long long)max_i64(lost, 0),
              lost == 1 ? "" : "s", max_double(seconds, 0)); // the clock may be set back
-    if (saved && again->with == NULL) *argv = again->with = arguments_(*argv, again->dir);
-    again->began = now;
+    if (saved && t->resumes == NULL) *argv = t->resumes = arguments_(t);
+    t->began = now;
     return true;
-}
-
-// Starts the ranks (launch_ranks) with the arguments argv. After a loss, starts them again from the newest complete
-// checkpoint if restart_allowed permits it. Returns the exit code, or -1 with err.
-static int restart_launch_(const Log *log, const Config *config, const Job *job, char **argv, Error *err) {
-    Relaunch again = {.log = log, .config = config, .job = job, .began = time(NULL)};
-    CheckpointName before;
-    again.restarts.left = config->train.max_restarts;
-    checkpoint_newest(config->checkpoint.dir, &before, NULL);
-    again.before = before.sequence;
-    snprintf(again.dir, sizeof again.dir, "%s", config->checkpoint.dir);
-    LaunchAgain asks = config->train.max_restarts > 0 ? again_ : NULL;
-    int code = launch_ranks(log, job, argv, asks, &again, err);
-    free(again.with);
-    return code;
 }
 
 // --- in a rank
@@ -261,7 +226,14 @@ static int train_(Trainer *t, Error *err) {
                              LAYOUT_VARIABLE);
         layout_set(&layout, config);
     }
-    set_job_(t);
+    if (config->checkpoint.dir[0] != '\0')
+        snprintf(t->remedy, sizeof t->remedy, "the job ends; continue with --resume %s", config->checkpoint.dir);
+    else snprintf(t->remedy, sizeof t->remedy, "the job ends; nothing was saved, since checkpoint.dir is not set");
+    double progress_s = t->options.tune ? 0 : config->train.timeout_s; // --tune only measures
+    t->job = (Job){.ranks = (int)config_world(config),
+                   .patience = {config->train.peer_timeout_s, progress_s},
+                   .one_host = true,
+                   .remedy = t->remedy};
     if (t->launched) return rank_main_(t, err);
     // Before any rank starts: decides the keys that the configuration leaves to the plan, checks machine and data.
     Details details = details_begin(log_of_all(&t->log));
@@ -276,9 +248,12 @@ static int train_(Trainer *t, Error *err) {
     }
     layout = layout_of(config);
     setenv(LAYOUT_VARIABLE, layout_encode(&layout, text), 1);
-    int code = trains && !t->options.check && !t->options.tune
-                   ? restart_launch_(&t->log, config, &t->job, t->argv, err)
-                   : launch_ranks(&t->log, &t->job, t->argv, NULL, NULL, err);
+    CheckpointName newest;
+    checkpoint_newest(config->checkpoint.dir, &newest, NULL);
+    t->before = newest.sequence, t->began = time(NULL), t->restarts.left = config->train.max_restarts;
+    bool again = trains && !t->options.check && !t->options.tune && config->train.max_restarts > 0;
+    int code = launch_ranks(&t->log, &t->job, t->argv, again ? again_ : NULL, t, err);
+    free(t->resumes);
     return err->code != 0 ? -1 : code;
 }
 

@@ -1,5 +1,6 @@
 // A program that starts itself as several ranks, for test_launch.py: ranks_launch SCENARIO RANKS [MARK]. MARK
 // identifies its processes.
+#include "base/clock.h"
 #include "launch/launch.h"
 #include "ranks/supervisor.h"
 #include "ranks/world.h"
@@ -7,7 +8,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 typedef struct Rank {
@@ -16,11 +16,6 @@ typedef struct Rank {
     StatusPage *page;
     int rank;
 } Rank;
-
-static void nap_(int ms) {
-    struct timespec nap = {ms / 1000, ms % 1000 * 1000000L};
-    nanosleep(&nap, NULL);
-}
 
 static int leave_(Rank *r, int code) {
     world_leave(r->world, code);
@@ -48,7 +43,7 @@ static int transport_(Rank *r) {
 
 // One rank fails; the other ranks would wait forever.
 static int error_(Rank *r) {
-    if (r->rank != 1) nap_(60000);
+    if (r->rank != 1) clock_sleep(60);
     fprintf(stderr, "a line of rank 1\n");
     Error err = {0};
     error_set(&err, EXIT_USAGE, "F3: the input is torn; mend it");
@@ -59,40 +54,20 @@ static int error_(Rank *r) {
 // All ranks report an error at once; the first report counts.
 static int errors_(Rank *r) {
     Error err = {0};
-    nap_(100 * (world_size(r->world) - r->rank));
+    clock_sleep(0.1 * (world_size(r->world) - r->rank));
     error_set(&err, EXIT_FAILED, "reason of rank %d", r->rank);
     status_page_report(r->page, &err);
     return leave_(r, EXIT_FAILED);
 }
 
-static int silent_(Rank *r) {
-    if (r->rank != 1) nap_(60000);
-    exit(5);
-}
-
-// Exits without a message and without an error, as a library might.
-static int gone_(Rank *r) {
-    if (r->rank != 1) nap_(60000);
-    exit(0);
-}
-
-// Dies by SIGPIPE, like a rank that writes to an mpirun that has ended.
-static int broken_(Rank *r) {
-    if (r->rank != 1) nap_(60000);
-    raise(SIGPIPE);
-    return 0;
-}
-
-static int killed_(Rank *r) {
-    if (r->rank != 2) nap_(60000);
-    raise(SIGKILL);
-    return 0;
-}
-
-static int wait_(Rank *r) {
-    (void)r;
-    nap_(60000);
-    return 0;
+// One rank ends without a word, or none does; the other ranks would wait forever.
+static int end_alone_(const Rank *r, const char *how) {
+    int ends = strcmp(how, "wait") == 0 ? -1 : strcmp(how, "killed") == 0 ? 2 : 1;
+    if (r->rank != ends) clock_sleep(60);
+    if (strcmp(how, "silent") == 0) exit(5);
+    if (strcmp(how, "gone") == 0) exit(0);                 // without an error, as a library might
+    if (strcmp(how, "broken") == 0) return raise(SIGPIPE); // like a rank that writes to an mpirun that has ended
+    return raise(SIGKILL);
 }
 
 // main has blocked SIGUSR1, so that sigtimedwait can receive it.
@@ -110,7 +85,7 @@ static int lines_(Rank *r) {
     for (int i = 0; i < 5 && r->rank == 0; i++) {
         printf("step %d\n", i);
         fflush(stdout);
-        nap_(300);
+        clock_sleep(0.3);
     }
     return leave_(r, EXIT_DONE);
 }
@@ -124,16 +99,12 @@ static int frames_(Rank *r) {
     return leave_(r, EXIT_DONE);
 }
 
-typedef struct Scenario {
-    const char *name;
-    int (*run)(Rank *);
-} Scenario;
-
 static int run_rank_(const char *name, Supervisor *supervisor, int argc, char **argv) {
-    static const Scenario scenarios[] = {{"done", done_},           {"error", error_},   {"errors", errors_},
-                                         {"silent", silent_},       {"killed", killed_}, {"wait", wait_},
-                                         {"stop", stop_},           {"gone", gone_},     {"lines", lines_},
-                                         {"transport", transport_}, {"frames", frames_}, {"broken", broken_}};
+    static const struct {
+        const char *name;
+        int (*run)(Rank *);
+    } scenarios[] = {{"done", done_},   {"error", error_},   {"errors", errors_},      {"stop", stop_},
+                     {"lines", lines_}, {"frames", frames_}, {"transport", transport_}};
     Error err = {0};
     Job job = {.ranks = atoi(argv[2]), .patience = {10, 600}, .one_host = true, .remedy = "the job ends; go on"};
     Rank r = {.supervisor = supervisor};
@@ -153,7 +124,7 @@ static int run_rank_(const char *name, Supervisor *supervisor, int argc, char **
     world_barrier(r.world, &err); // no rank ends the job before the line is printed
     for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++)
         if (strcmp(scenarios[i].name, name) == 0) return scenarios[i].run(&r);
-    return EXIT_USAGE;
+    return end_alone_(&r, name);
 }
 
 int main(int argc, char **argv) {

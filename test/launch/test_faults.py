@@ -61,6 +61,13 @@ def trains(job, tmp_path, steps=3):
     assert job.parent.poll() is None, job.end().stderr
 
 
+def running(config, tmp_path, *overrides, **how):
+    """Starts a job and waits for its first steps."""
+    job = start(config, tmp_path, *overrides, **how)
+    trains(job, tmp_path)
+    return job
+
+
 def ends(job, began, within):
     ended = job.end()
     seconds = time.monotonic() - began
@@ -73,8 +80,7 @@ def harmed(small, tmp_path, harm, what, *overrides, bare=False, **environment_ch
     """Starts a job, harms a rank once it trains, and returns how the job ended."""
     begins = tmp_path / what
     harmful = {"LD_PRELOAD": str(harm), f"HARM_{what}": str(begins), **environment_changes}
-    job = start(small, tmp_path, *overrides, bare=bare, **harmful)
-    trains(job, tmp_path)
+    job = running(small, tmp_path, *overrides, bare=bare, **harmful)
     begins.touch()
     return ends(job, time.monotonic(), PATIENCE + ENDS_WITHIN)
 
@@ -84,8 +90,7 @@ def harmed(small, tmp_path, harm, what, *overrides, bare=False, **environment_ch
 
 def test_a_crash_is_left_to_the_kernel(small, tmp_path):
     """Open MPI's handler allocates memory, and sometimes hung when the crash happened during an allocation."""
-    job = start(small, tmp_path, bare=True)
-    trains(job, tmp_path)
+    job = running(small, tmp_path, bare=True)
     caught = int(re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{rank_process(job, 1)}/status").read_text())[1], 16)
     crashes = [signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV]
     os.kill(rank_process(job, 1), signal.SIGSEGV)
@@ -101,8 +106,7 @@ def test_a_crash_is_left_to_the_kernel(small, tmp_path):
 @pytest.mark.thorough
 @pytest.mark.parametrize("bare,stopped", [(False, 2), (True, 2), (True, 0)])
 def test_a_stopped_rank_is_missed_and_every_stage_says_what_it_waits_for(small, tmp_path, bare, stopped):
-    job = start(small, tmp_path, f"train.peer_timeout_s={PATIENCE}", bare=bare)
-    trains(job, tmp_path)
+    job = running(small, tmp_path, f"train.peer_timeout_s={PATIENCE}", bare=bare)
     time.sleep(1 if bare else 0)  # rank 0's knowledge of the others is as old as their last heartbeat
     began = time.monotonic()
     os.kill(rank_process(job, stopped), signal.SIGSTOP)
@@ -121,8 +125,7 @@ def test_a_stopped_rank_is_missed_and_every_stage_says_what_it_waits_for(small, 
 @pytest.mark.thorough
 def test_a_host_of_rank_0_that_stops_is_missed_by_every_rank(small, tmp_path):
     """The supervisor of rank 0 receives all heartbeats; without it, each rank reports for itself."""
-    job = start(small, tmp_path, f"train.peer_timeout_s={PATIENCE}", bare=True)
-    trains(job, tmp_path)
+    job = running(small, tmp_path, f"train.peer_timeout_s={PATIENCE}", bare=True)
     supervisor, began = supervisor_process(job, 0), time.monotonic()
     for pid in (supervisor, rank_process(job, 0)):
         os.kill(pid, signal.SIGSTOP)
@@ -134,8 +137,7 @@ def test_a_host_of_rank_0_that_stops_is_missed_by_every_rank(small, tmp_path):
 
 @pytest.mark.parametrize("bare", [False, True])
 def test_a_killed_supervisor_takes_its_rank_and_the_job_along(small, tmp_path, bare):
-    job = start(small, tmp_path, bare=bare)
-    trains(job, tmp_path)
+    job = running(small, tmp_path, bare=bare)
     os.kill(supervisor_process(job, 2), signal.SIGKILL)
     ended = ends(job, time.monotonic(), ENDS_WITHIN)
     assert ended.code != 0 and re.search("rank 2 .*(was killed by signal 9|died|has sent no heartbeat)|signal 9",
@@ -155,8 +157,7 @@ def test_a_rank_that_stops_while_it_starts_is_missed(small, tmp_path):
 
 @pytest.mark.thorough
 def test_a_stopped_mpirun_is_missed(small, tmp_path):
-    job = start(small, tmp_path, f"train.peer_timeout_s={PATIENCE}")
-    trains(job, tmp_path)
+    job = running(small, tmp_path, f"train.peer_timeout_s={PATIENCE}")
     began = time.monotonic()
     os.kill(launcher_process(job), signal.SIGSTOP)
     ended = ends(job, began, PATIENCE + ENDS_WITHIN)
@@ -167,8 +168,7 @@ def test_a_stopped_mpirun_is_missed(small, tmp_path):
 @pytest.mark.usefixtures("open_mpi_sweeps_nothing")
 def test_a_stopped_bare_mpirun_stops_nothing_for_good(small, tmp_path):
     """Its pipes fill, and ranks that write to them block."""
-    job = start(small, tmp_path, f"train.timeout_s={PATIENCE}", f"train.peer_timeout_s={PATIENCE}", bare=True)
-    trains(job, tmp_path)
+    job = running(small, tmp_path, f"train.timeout_s={PATIENCE}", f"train.peer_timeout_s={PATIENCE}", bare=True)
     os.kill(job.parent.pid, signal.SIGSTOP)
     assert nothing_left(small, 60)
     assert job.end().code != 0
@@ -176,8 +176,7 @@ def test_a_stopped_bare_mpirun_stops_nothing_for_good(small, tmp_path):
 
 @pytest.mark.thorough
 def test_a_rank_that_goes_on_in_time_is_forgiven(small, tmp_path):
-    job = start(small, tmp_path, "train.peer_timeout_s=20")
-    trains(job, tmp_path)
+    job = running(small, tmp_path, "train.peer_timeout_s=20")
     pid = rank_process(job, 1)
     os.kill(pid, signal.SIGSTOP)
     time.sleep(1.5)
@@ -232,13 +231,11 @@ def test_without_a_way_to_rank_0_training_goes_on_and_says_so(small, tmp_path, h
 
     wait_until(comes, "not said")
     trains(job, tmp_path)
-    job.parent.send_signal(signal.SIGUSR1)
-    assert "stopped on request" in job.end().stderr and nothing_left(small)
+    assert "stopped on request" in job.stop(signal.SIGUSR1).stderr and nothing_left(small)
 
 
 def test_once_all_ranks_have_connected_no_other_user_can_connect(small, tmp_path):
-    job = start(small, tmp_path, bare=True)
-    trains(job, tmp_path)
+    job = running(small, tmp_path, bare=True)
     supervisor = supervisor_process(job, 0)
 
     def listens():
@@ -247,8 +244,7 @@ def test_once_all_ranks_have_connected_no_other_user_can_connect(small, tmp_path
         return socket_inodes([supervisor]) & {row[9] for row in rows if row[3] == "0A"}
 
     wait_until(lambda: not listens(), "the coordinator's port is open", 15)
-    job.parent.send_signal(signal.SIGUSR1)
-    assert "stopped on request" in job.end().stderr and nothing_left(small)
+    assert "stopped on request" in job.stop(signal.SIGUSR1).stderr and nothing_left(small)
 
 
 def test_an_mpi_without_threads_is_refused(small, tmp_path, harm):
@@ -259,8 +255,7 @@ def test_an_mpi_without_threads_is_refused(small, tmp_path, harm):
 
 
 def test_what_open_mpi_writes_of_a_dead_rank_is_hidden_if_the_job_says_why(small, tmp_path, harm):
-    job = start(small, tmp_path, LD_PRELOAD=str(harm), HARM_WORDS="1")
-    trains(job, tmp_path)
+    job = running(small, tmp_path, LD_PRELOAD=str(harm), HARM_WORDS="1")
     os.kill(rank_process(job, 1), signal.SIGKILL)
     ended = job.end()
     assert "killed by signal 9" in ended.said[-1] and "Read -1" not in ended.stderr, ended.stderr
@@ -282,8 +277,7 @@ def test_threads_of_libraries_in_the_parent_take_no_signal_away(small, tmp_path,
     job = start(small, tmp_path, "train.steps=2", **preload)
     wait_until(lambda: job.parent.poll() is not None, "the end of mpirun was not noticed")
     assert job.end().code == 0
-    job = start(small, tmp_path, f"checkpoint.dir={tmp_path}/saved", "checkpoint.every=0", **preload)
-    trains(job, tmp_path)
+    job = running(small, tmp_path, f"checkpoint.dir={tmp_path}/saved", "checkpoint.every=0", **preload)
     os.kill(job.parent.pid, signal.SIGTERM)
     ended = ends(job, time.monotonic(), ENDS_WITHIN)
     assert ended.code == 3, ended.stderr
@@ -292,8 +286,7 @@ def test_threads_of_libraries_in_the_parent_take_no_signal_away(small, tmp_path,
 @pytest.mark.thorough
 def test_usr1_to_a_bare_mpirun_saves_on_all_ranks_and_ends_with_3(small, tmp_path):
     saved = tmp_path / "saved"
-    job = start(small, tmp_path, f"checkpoint.dir={saved}", bare=True)
-    trains(job, tmp_path)
+    job = running(small, tmp_path, f"checkpoint.dir={saved}", bare=True)
     job.parent.send_signal(signal.SIGUSR1)
     ended = ends(job, time.monotonic(), ENDS_WITHIN)
     last = int(re.search(r"stopped on request after step (\d+); continue with --resume", ended.stderr)[1])
@@ -324,8 +317,7 @@ def test_a_reader_that_pauses_holds_up_no_request_to_stop_and_loses_no_line(smal
                          ids=["four_ranks", "one_rank"])
 def test_a_reader_that_goes_away_ends_the_run_with_a_checkpoint_and_a_sentence(small, tmp_path, overrides):
     saved = tmp_path / "saved"
-    job = start(small, tmp_path, f"checkpoint.dir={saved}", "checkpoint.every=0", *overrides)
-    trains(job, tmp_path)
+    job = running(small, tmp_path, f"checkpoint.dir={saved}", "checkpoint.every=0", *overrides)
     job.parent.stdout.close()
     wait_until(lambda: job.parent.poll() is not None, "still running", ENDS_WITHIN)
     said = job.parent.stderr.read().splitlines()

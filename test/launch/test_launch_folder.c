@@ -1,5 +1,6 @@
 // The folder of a launch: removing it removes its content and ends every process that belongs to it. Complete launches:
 // test_launch.py.
+#include "base/clock.h"
 #include "launch/launch_private.h"
 #include "ranks/supervisor.h"
 #include "unit.h"
@@ -11,18 +12,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 // Returns true once no path matches the pattern, and false if one still does after 10 seconds.
 static bool gone_(const char *pattern) {
     bool found = true;
     for (int tries = 0; found && tries < 200; tries++) {
-        struct timespec nap = {0, 50000000};
         glob_t paths = {0};
         found = glob(pattern, 0, NULL, &paths) == 0;
         globfree(&paths);
-        if (found) nanosleep(&nap, NULL);
+        if (found) clock_sleep(0.05);
     }
     return !found;
 }
@@ -38,11 +37,10 @@ static pid_t start_stray_(const LaunchFolder *folder) {
 
 TEST(strays_end_with_the_folder) {
     LaunchFolder folder;
-    struct timespec nap = {0, 300000000};
     int status;
     assert_succeeds(launch_folder_create(&folder, 2, &unit_error));
     pid_t child = start_stray_(&folder);
-    nanosleep(&nap, NULL);
+    clock_sleep(0.3);
     assert_true(launch_folder_signal(&folder, 0) >= 1);
     launch_folder_remove(&folder);
     assert_int_equal(waitpid(child, &status, 0), child);

@@ -187,8 +187,7 @@ def test_metrics_that_cannot_be_written_end_the_run_with_the_reason_last(config,
 def test_a_request_to_stop_ends_the_run_within_seconds_after_a_whole_step(config, tmp_path, number, overrides):
     job = started(config, tmp_path, f"checkpoint.dir={tmp_path}/saved", *overrides)
     told = time.monotonic()
-    job.parent.send_signal(number)
-    ended = job.end().read_metrics(tmp_path / "metrics.jsonl")
+    ended = job.stop(number).read_metrics(tmp_path / "metrics.jsonl")
     assert time.monotonic() - told < patience(10)
     last = re.search(r"stopped on request after step (\d+); continue with --resume", ended.said[-1])
     assert ended.code == 3 and last, ended.stderr

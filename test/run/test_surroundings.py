@@ -125,8 +125,7 @@ def test_one_request_may_come_as_two_signals(small, tmp_path, overrides):
     for i in range(3):
         job = started(small, tmp_path, f"checkpoint.dir={tmp_path}/saved{i}", *overrides)
         job.parent.send_signal(signal.SIGTERM)
-        job.parent.send_signal(signal.SIGINT)
-        ended = job.end()
+        ended = job.stop(signal.SIGINT)
         assert ended.code == 3, ended.stderr
 
 
