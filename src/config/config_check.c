@@ -12,8 +12,8 @@ typedef struct Refusal {
     const char *key, *why;
 } Refusal;
 
-// Refuses the first of the rows {wrong, key, why} that is wrong, if any. Blames `other`, and names the row's key, if only
-// `other` was set with -o; other NULL: always blames the row's key.
+// Refuses the first of the rows {wrong, key, why} that is wrong, if any. Blames `other`, and names the row's key, if
+// only `other` was set with -o; other NULL: always blames the row's key.
 #define refuse_(config, other, err, ...) refuse_rows_(config, other, err, (const Refusal[]){__VA_ARGS__, {0}})
 static int refuse_rows_(const Config *config, const char *other, Error *err, const Refusal *row) {
     while (row->key != NULL && !row->wrong) row++;

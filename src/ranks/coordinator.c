@@ -82,9 +82,9 @@ int coordinator_file(const Coordinator *coordinator) { return coordinator->event
 
 // --- reports
 
-// Of the ranks that ended, one decides the message: a reported reason takes precedence over a death, because the failure
-// may have caused the death; among several reasons, or several deaths, the earliest counts. A rank that left without a
-// report never decides it.
+// Of the ranks that ended, one decides the message: a reported reason takes precedence over a death, because the
+// failure may have caused the death; among several reasons, or several deaths, the earliest counts. A rank that left
+// without a report never decides it.
 void coordinator_hear(Coordinator *coordinator, int rank, const RankStatus *heard, double now) {
     Peer *peer = &coordinator->peers[rank];
     RankStatus status = *heard;

@@ -425,9 +425,9 @@ static void add_value_(char *list, size_t size, const JsonValue *value) {
     else text_add(list, size, "%s", value->type == JSON_TEXT ? value->text : "a list");
 }
 
-// Compares the configuration in the checkpoint's training.json with this run's. Both are JSON, so no key is listed here.
-// Logs one line with the keys of `train` that differ, one if other kernels compute the products, and one if a decayed
-// learning rate rises again; nothing if training.json lacks the keys.
+// Compares the configuration in the checkpoint's training.json with this run's; both are JSON, so no key is listed
+// here. Logs one line with the keys of `train` that differ, one if other kernels compute the products, and one if a
+// decayed learning rate rises again; nothing if training.json lacks the keys.
 static void tell_resumed_(const Run *run) {
     const ResumePoint *from = &run->from;
     const TrainConfig *train = &run->config->train;
