@@ -42,6 +42,13 @@ def rare(tmp_path_factory):
     return trainer
 
 
+@pytest.fixture(scope="module")
+def saved(rare, tmp_path_factory):
+    """A run that skips bad steps, with every step saved, to compare steps and to resume from them."""
+    folder = tmp_path_factory.mktemp("saved")
+    return folder, rare.run(rare.start_from, saving(folder, 1))
+
+
 def skipped_of(result):
     return [step for step in sorted(result.steps) if result.steps[step].get("skipped")]
 
@@ -52,8 +59,8 @@ def comparable(result):
     return [[step] + [entry.get(key) for key in keys] for step, entry in sorted(result.steps.items())]
 
 
-def test_bad_steps_are_skipped_reported_and_logged(rare):
-    result = rare.run(rare.start_from)
+def test_bad_steps_are_skipped_reported_and_logged(saved):
+    result = saved[1]
     skipped = skipped_of(result)
     assert 2 <= len(skipped) <= 20 and len(skipped) < 24
     assert [int(step) for step in SKIPPED.findall(result.stderr)] == skipped
@@ -65,9 +72,8 @@ def test_bad_steps_are_skipped_reported_and_logged(rare):
         assert (entry["loss"] is None or entry["grad_norm"] is None) == (step in skipped)
 
 
-def test_a_bad_step_beyond_those_allowed_stops_with_its_tensor(rare):
-    allowed = rare.run(rare.start_from)
-    second = skipped_of(allowed)[1]
+def test_a_bad_step_beyond_those_allowed_stops_with_its_tensor(rare, saved):
+    second = skipped_of(saved[1])[1]
     result = rare.run(rare.start_from, {"train.skip_bad_steps": 1}, code=1)
     assert re.search(
         rf"step {second}: the loss on stage 0 is nan, and the first non-finite gradient of the backward is that of "
@@ -77,22 +83,14 @@ def test_a_bad_step_beyond_those_allowed_stops_with_its_tensor(rare):
     assert max(result.steps) == second - 1
 
 
-def test_as_many_are_skipped_as_are_allowed_resumes_included(rare, tmp_path):
-    allowed = rare.run(rare.start_from)
-    first, second, third = skipped_of(allowed)[:3]
+def test_as_many_are_skipped_as_are_allowed_resumes_included(rare, saved):
+    folder, allowed = saved
+    _, second, third = skipped_of(allowed)[:3]
     ended = rare.run(rare.start_from, {"train.skip_bad_steps": 2}, code=1)
     assert f"step {third}: " in ended.stderr and "train.skip_bad_steps allows no more than 2" in ended.stderr
     assert max(ended.steps) == third - 1
-    rare.run(rare.start_from, {"train.steps": second}, saving(tmp_path, second))
-    resumed = rare.run(rare.start_from, {"train.skip_bad_steps": 2}, resume=tmp_path, code=1)
+    resumed = rare.run(rare.start_from, {"train.skip_bad_steps": 2}, resume=step_of(folder, second), code=1)
     assert f"step {third}: " in resumed.stderr
-
-
-@pytest.fixture(scope="module")
-def saved(rare, tmp_path_factory):
-    """The same run with every step saved, to compare steps and to resume from them."""
-    folder = tmp_path_factory.mktemp("saved")
-    return folder, rare.run(rare.start_from, saving(folder, 1))
 
 
 def step_of(folder, step):

@@ -6,13 +6,9 @@ import os
 import re
 
 import pytest
-from trainer_runs import command, write_config
+from trainer_runs import as_options, command, write_config
 
 FAMILIES = ["llama", "gpt"]
-
-
-def options(*overrides):
-    return [part for override in overrides for part in ("-o", override)]
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +24,7 @@ def config(folder):
 @pytest.fixture(scope="module")
 def profile(folder, config):
     path = folder / "profile.json"
-    ended = command("llama", "-c", config, "--profile", "--json", *options(f"hardware.profile={path}"))
+    ended = command("llama", "-c", config, "--profile", "--json", *as_options(f"hardware.profile={path}"))
     assert ended.returncode == 0, ended.stderr
     return path, json.loads(ended.stdout), ended.stderr
 
@@ -51,7 +47,7 @@ def test_a_stage_alone_takes_the_bytes_that_were_planned(tmp_path, family, stage
     assert f"allocated, {peak:,} bytes" in ended.stdout
     like = "if every stage were like this one"
     assert like in ended.stdout
-    none = options(f"parallel.layers={[0 if s == stage else 2 for s in range(4)]}", "model.layers=6")
+    none = as_options(f"parallel.layers={[0 if s == stage else 2 for s in range(4)]}", "model.layers=6")
     ended = command(family, "-c", config, "--emulate-stage", str(stage), *none)
     assert ended.returncode == 0 and like not in ended.stdout, ended.stderr
 
@@ -59,7 +55,7 @@ def test_a_stage_alone_takes_the_bytes_that_were_planned(tmp_path, family, stage
 @pytest.mark.thorough
 def test_a_search_plans_from_the_profile_by_the_rules_of_a_plan(folder, config, profile):
     path, told, _ = profile
-    measured = options(f"hardware.profile={path}")
+    measured = as_options(f"hardware.profile={path}")
     best = folder / "best.yaml"
     found = command("llama", "-c", config, "--search", "--json", "--write", best, *measured)
     assert found.returncode == 0, found.stderr
@@ -70,12 +66,12 @@ def test_a_search_plans_from_the_profile_by_the_rules_of_a_plan(folder, config, 
     assert planned["source"] == "profile" and planned["step_ms"] == answer["step_ms"]
     # A profile of another run is refused if -o names it; otherwise it is reported and not used.
     for question in ("--plan", "--search"):
-        other = command("llama", "-c", config, question, *measured, *options("train.precision=bf16"))
+        other = command("llama", "-c", config, question, *measured, *as_options("train.precision=bf16"))
         assert other.returncode == 2 and "does not match this run" in other.stderr
     named = folder / "named.yaml"
     named.write_text(config.read_text().replace("hardware: {", f"hardware: {{profile: {path}, "))
     assert str(path) in named.read_text()
-    said = [command("llama", "-c", named, question, *options("train.precision=bf16")).stderr
+    said = [command("llama", "-c", named, question, *as_options("train.precision=bf16")).stderr
             for question in ("--plan", "--search")]
     assert "planning from counted times" in said[0] and said[0] == said[1]
     assert command("llama", "-c", named, "--search", "--json").stdout.count(str(path)) > 0
@@ -84,7 +80,7 @@ def test_a_search_plans_from_the_profile_by_the_rules_of_a_plan(folder, config, 
 @pytest.mark.thorough
 def test_evictions_are_paced(tmp_path):
     config = write_config(tmp_path)
-    slow = options("hardware.pair_gb_s=0.001", "schedule.micro_batch=1")
+    slow = as_options("hardware.pair_gb_s=0.001", "schedule.micro_batch=1")
     waits = []
     for rate in (slow, []):
         ended = command("llama", "-c", config, "--emulate-stage", "0", *rate)
@@ -94,7 +90,7 @@ def test_evictions_are_paced(tmp_path):
 
 def test_all_stages_in_turn_make_the_pipeline_of_as_many_devices(tmp_path):
     config = write_config(tmp_path)
-    names = options("schedule.name=zb-v", "schedule.bpipe=off", "parallel.pipeline=3", "model.layers=6")
+    names = as_options("schedule.name=zb-v", "schedule.bpipe=off", "parallel.pipeline=3", "model.layers=6")
     ended = command("llama", "-c", config, "--emulate-stage", "all", *names)
     assert ended.returncode == 0, ended.stderr
     busy = [float(value) for value in re.findall(r"^stage +\d computes for ([\d.]+) ms; planned", ended.stdout, re.M)]
@@ -103,7 +99,7 @@ def test_all_stages_in_turn_make_the_pipeline_of_as_many_devices(tmp_path):
     # The last stage starts after at least two forwards, and each stage takes at least the time of its work.
     assert len(busy) == 3 and max(busy) < step < sum(busy) and 0 < planned
     assert abs(100 * (1 - sum(busy) / (3 * step)) - bubble) < 0.1 and 0 < idle < 60
-    refused = command("llama", "-c", config, "--emulate-stage", "all", *options("parallel.tensor=2"))
+    refused = command("llama", "-c", config, "--emulate-stage", "all", *as_options("parallel.tensor=2"))
     assert refused.returncode == 2 and "parallel.tensor: 1" in refused.stderr
 
 
@@ -114,7 +110,7 @@ def test_a_stage_that_does_not_exist_is_refused(tmp_path, stage):
 
 
 def test_a_stage_that_does_not_fit_here_is_refused_before_it_is_made(tmp_path):
-    large = options("hardware.device=cpu", "schedule.micro_batch=128", "train.global_batch=1024")
+    large = as_options("hardware.device=cpu", "schedule.micro_batch=128", "train.global_batch=1024")
     ended = command("llama", "-c", "configs/llama65b.yaml", "--emulate-stage", "0", *large)
     assert ended.returncode == 1 and ended.stdout == ""
     assert re.search(r"stage 0 needs [\d.]+ GiB of memory, but only [\d.]+ GiB are free", ended.stderr), ended.stderr
@@ -153,7 +149,7 @@ def by_entry(change):
 
 def planned(config, path, *overrides):
     """Returns the plan with a profile."""
-    ended = command("llama", "-c", config, "--plan", "--json", *options(f"hardware.profile={path}", *overrides))
+    ended = command("llama", "-c", config, "--plan", "--json", *as_options(f"hardware.profile={path}", *overrides))
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
 
@@ -212,7 +208,7 @@ def test_every_schedule_is_planned_from_what_was_measured_alone(folder, config, 
 
 
 def refused(config, path, *overrides, family="llama"):
-    ended = command(family, "-c", config, "--plan", *options(f"hardware.profile={path}", *overrides))
+    ended = command(family, "-c", config, "--plan", *as_options(f"hardware.profile={path}", *overrides))
     assert ended.returncode == 2 and ended.stdout == ""
     return ended.stderr
 
@@ -282,7 +278,7 @@ def test_a_profile_of_another_run_is_ignored_unless_it_is_named(folder, profile)
 
 
 def test_profile_needs_a_place_to_write_to(folder, config):
-    ended = command("llama", "-c", config, "--profile", *options("hardware.profile="))
+    ended = command("llama", "-c", config, "--profile", *as_options("hardware.profile="))
     assert ended.returncode == 2 and "hardware.profile" in ended.stderr
     (folder / "taken").mkdir()
     os.mkfifo(folder / "fifo")
@@ -291,6 +287,6 @@ def test_profile_needs_a_place_to_write_to(folder, config):
         (folder / "fifo", "not a regular file"),
         ("/proc/x/y", "cannot be written"),
     ):
-        ended = command("llama", "-c", config, "--profile", *options(f"hardware.profile={path}"))
+        ended = command("llama", "-c", config, "--profile", *as_options(f"hardware.profile={path}"))
         assert ended.returncode == 1 and says in ended.stderr, ended.stderr
         assert "micro-batch" not in ended.stderr  # refused before anything is measured

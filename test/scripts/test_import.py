@@ -161,20 +161,23 @@ done
 """
 
 
-def converted(tmp_path, program, text, *before, name="run.sh", after=()):
-    """Returns (comments, configuration) of a file with the text."""
-    path = tmp_path / name
+def imported(tmp_path, program, text, *before, name=None, after=()):
+    """Runs import.py on a file with the text: a launch script, or what the program's configurations are."""
+    path = tmp_path / (name or {"megatron": "run.sh", "torchtitan": "run.toml"}.get(program, "run.yaml"))
     path.write_text(text)
-    answer = script("import.py", *before, program, path, *after)
+    return script("import.py", *before, program, path, *after)
+
+
+def converted(*file, **words):
+    """Returns (comments, configuration) of a file with the text."""
+    answer = imported(*file, **words)
     assert answer.returncode == 0, answer.stderr
     return read(answer.stdout)
 
 
-def refused(tmp_path, program, text, *before, name="run.sh", after=()):
+def refused(*file, **words):
     """Returns the sentence that refuses a file with the text."""
-    path = tmp_path / name
-    path.write_text(text)
-    answer = script("import.py", *before, program, path, *after)
+    answer = imported(*file, **words)
     assert (answer.returncode, answer.stdout) == (2, ""), answer.stderr
     return answer.stderr
 
@@ -307,15 +310,15 @@ def test_words_of_a_command_line_replace_those_of_a_file(tmp_path):
     words = ("model.num_layers=20", "++model.virtual_pipeline_model_parallel_size=null", "trainer.num_nodes=2",
              "model.bias=true", "model.data.reset_attention_mask=True", "trainer.max_time=04:00:00",
              "model.fp8_wgrad=False")
-    comments, config = converted(tmp_path, "nemo", NEMO, name="run.yaml", after=words)
+    comments, config = converted(tmp_path, "nemo", NEMO, after=words)
     has(config, {"model.layers": 20, "parallel.data": 2, "model.ffn": 13824, "data.mask_documents": "on"})
     assert "chunks" not in config["schedule"] and "linear layers have biases there" in comments
     assert "length: trainer.max_time 04:00:00: the run is planned to its last step" in comments
     assert "model.fp8_wgrad False: gradients of weights are computed from 8 bits" in comments
-    _, config = converted(tmp_path, "torchtitan", TITAN, "--gpus", "64", name="run.toml",
+    _, config = converted(tmp_path, "torchtitan", TITAN, "--gpus", "64",
                           after=("--training.steps=77", "training.data_parallel_degree=8"))
     has(config, {"train.steps": 77, "parallel.data": 8})
-    sentence = refused(tmp_path, "torchtitan", TITAN, name="run.toml", after=["more"])
+    sentence = refused(tmp_path, "torchtitan", TITAN, after=["more"])
     assert "more: is no setting; write KEY=VALUE" in sentence
     with pytest.raises(Failure, match="betas is .0.9, 0.95., no table; write it whole"):
         overridden({"optim": {"betas": [0.9, 0.95]}}, ["optim.betas.0=0.7"])
@@ -576,7 +579,7 @@ def test_deepspeeds_json_is_read_beside_megatrons_flags(tmp_path):
 
 
 def test_torchtitans_names_of_2024_are_read(tmp_path):
-    comments, config = converted(tmp_path, "torchtitan", TITAN, "--gpus", "64", name="run.toml")
+    comments, config = converted(tmp_path, "torchtitan", TITAN, "--gpus", "64")
     has(config, {"parallel.tensor": 2, "parallel.pipeline": 4, "parallel.data": 8, "parallel.layers": [9, 8, 8, 7],
                  "train.global_batch": 64, "train.fp8": "tensor", "train.warmup_steps": 50,
                  "schedule.recompute_layers": 4})
@@ -584,24 +587,24 @@ def test_torchtitans_names_of_2024_are_read(tmp_path):
                  "job.description"):
         assert name in comments
     assert plan(tmp_path, config, *B200)["step_ms"] > 0
-    sentence = refused(tmp_path, "torchtitan", TITAN, name="run.toml")
+    sentence = refused(tmp_path, "torchtitan", TITAN)
     assert "number of GPUs is not known; say --gpus N" in sentence
 
 
 def test_torchtitan_counts_embedding_and_output_as_layers_of_the_first_and_last_stage(tmp_path):
     base = ('[model]\nname = "llama3"\nflavor = "8B"\n'
             '[activation_checkpoint]\nmode="none"\n[parallelism]\npipeline_parallel_degree = 4\n')
-    _, config = converted(tmp_path, "torchtitan", base, "--gpus", "8", name="run.toml")
+    _, config = converted(tmp_path, "torchtitan", base, "--gpus", "8")
     assert config["parallel"]["layers"] == [8, 9, 8, 7] and config["train"]["warmup_steps"] == 200
     assert "recompute_layers" not in config["schedule"]
     less = base.replace("degree = 4", "degree = 4\npipeline_parallel_first_stage_less_layers = 0\n"
                         "pipeline_parallel_last_stage_less_layers = 0")
     less += "[lr_scheduler]\nwarmup_steps = 0\n"
-    _, config = converted(tmp_path, "torchtitan", less, "--gpus", "8", name="run.toml")
+    _, config = converted(tmp_path, "torchtitan", less, "--gpus", "8")
     assert "layers" not in config["parallel"] and config["train"]["warmup_steps"] == 0  # 0 is a value
     nested = base.replace('"8B"', '"8B"\nconverters = ["quantize.linear.float8"]')
     nested += '[quantize.linear.float8]\nrecipe_name = "rowwise"\n'
-    comments, config = converted(tmp_path, "torchtitan", nested, "--gpus", "8", name="run.toml")
+    comments, config = converted(tmp_path, "torchtitan", nested, "--gpus", "8")
     assert config["train"]["fp8"] == "tensor" and "rowwise scales there" in comments and "{" not in comments
     assert plan(tmp_path, config, *B200)["step_ms"] > 0
 
@@ -610,12 +613,12 @@ def test_torchtitans_words_of_8_bits_have_no_effect_without_8_bits(tmp_path):
     table = '[float8]\nenable_fsdp_float8_all_gather = true\nfilter_fqns = ["output"]\n'
     text = ('[model]\nname = "llama3"\nflavor = "8B"\n[training]\nmixed_precision_reduce = "float32"\n'
             "tensor_parallel_degree = 2\nenable_loss_parallel = false\n")
-    comments, _ = converted(tmp_path, "torchtitan", text + table, "--gpus", "8", name="run.toml")
+    comments, _ = converted(tmp_path, "torchtitan", text + table, "--gpus", "8")
     assert "memory: training.enable_loss_parallel False: logits stay cut" in comments
     for name in ("training.mixed_precision_reduce float32", "float8.filter_fqns", "float8.enable_fsdp_float8"):
         assert name in comments.splitlines()[-1]
     text = text.replace('"8B"', '"8B"\nconverters = ["float8"]').replace("float32", "bfloat16")
-    comments, _ = converted(tmp_path, "torchtitan", text + table, "--gpus", "8", name="run.toml")
+    comments, _ = converted(tmp_path, "torchtitan", text + table, "--gpus", "8")
     assert "precision: float8.filter_fqns ['output']: all products of the layers" in comments
     assert "mixed_precision_reduce bfloat16: gradients are summed in fp32 here" in comments
 
@@ -632,7 +635,7 @@ comm_overlap: {tp_comm_overlap: true, overlap_grad_reduce: true}
 dataset: {reset_attention_mask: true, data_path: x}
 peft: {dim: 8, alpha: 16}
 """
-    comments, config = converted(tmp_path, "bridge", text, "--gpus", "8", name="run.yaml")
+    comments, config = converted(tmp_path, "bridge", text, "--gpus", "8")
     assert config["parallel"]["overlap"] == "auto" and config["data"]["mask_documents"] == "on"
     assert config["train"]["optimizer"] == "muon" and config["train"]["muon_momentum"] == 0.95
     assert "add_bias_linear false is not given: linear layers have biases there" in comments and "--" not in comments
@@ -640,58 +643,58 @@ peft: {dim: 8, alpha: 16}
 
 
 def test_nanotrons_yaml_is_read(tmp_path):
-    comments, config = converted(tmp_path, "nanotron", NANO, name="run.yaml")
+    comments, config = converted(tmp_path, "nanotron", NANO)
     has(config, {"parallel.data": 4, "train.global_batch": 64, "train.steps": 2000, "train.schedule": "wsd",
                  "train.decay_steps": 400, "train.decay_shape": "1-sqrt", "train.z_loss": 1e-4})
     assert "optimizer.zero_stage 0: every data rank holds all" in comments
     assert "optimizer state there" in comments and "sliding_window_size 64" in comments
     assert "length: data_stages[1].sequence_length 4096: 2048 tokens a sequence are planned" in comments
     assert plan(tmp_path, config, *B200)["step_ms"] > 0
-    _, config = converted(tmp_path, "nanotron", NANO.replace("pp_engine: 1f1b, ", ""), name="run.yaml")
+    _, config = converted(tmp_path, "nanotron", NANO.replace("pp_engine: 1f1b, ", ""))
     assert config["schedule"]["name"] == "gpipe"  # its default
 
 
 def test_a_key_with_a_space_keeps_its_value(tmp_path):
-    comments, _ = converted(tmp_path, "nemo", NEMO + "  my key: 5\n", name="run.yaml")
+    comments, _ = converted(tmp_path, "nemo", NEMO + "  my key: 5\n")
     assert "unknown: model.my key 5: not known here" in comments
 
 
 def test_nanotrons_layer_is_llamas_whatever_model_has_the_sizes(tmp_path):
     model = ("--model", ROOT / "configs/gpt_tiny.yaml")
-    _, config = converted(tmp_path, "nanotron", NANO, *model, name="run.yaml")
+    _, config = converted(tmp_path, "nanotron", NANO, *model)
     assert config["model"]["family"] == "llama" and plan(tmp_path, config, *B200)["step_ms"] > 0
 
 
 def test_nemos_yaml_is_read(tmp_path):
-    comments, config = converted(tmp_path, "nemo", NEMO, name="run.yaml")
+    comments, config = converted(tmp_path, "nemo", NEMO)
     has(config, {"model.ffn": 13824, "model.vocab": 32000, "model.tie_embeddings": False, "model.family": "llama",
                  "parallel.data": 4, "parallel.sequence": True, "schedule.chunks": 5, "schedule.recompute_layers": 10,
                  "train.schedule": "cosine", "train.beta2": 0.95, "hardware.gpus_per_node": 8})
     assert "model.attention_type multihead" in comments and "trainer.log_every_n_steps 10" in comments
     assert "unknown" not in comments
     assert plan(tmp_path, config, *B200)["step_ms"] > 0
-    unset, _ = converted(tmp_path, "nemo", NEMO.replace("betas:", "grad_sync_dtype: null, betas:"), name="run.yaml")
+    unset, _ = converted(tmp_path, "nemo", NEMO.replace("betas:", "grad_sync_dtype: null, betas:"))
     assert "gradients are summed in" not in unset
     changed = NEMO.replace("num_nodes: 4, ", "").replace("granularity: full", "granularity: selective")
     changed = changed.replace("fast-swiglu", "fast-geglu").replace("betas:", "grad_sync_dtype: bf16, betas:")
     changed += "  recompute_modules: [core_attn, layernorm]\n  fp8_params: true\n"
-    sentence = refused(tmp_path, "nemo", changed, name="run.yaml")
+    sentence = refused(tmp_path, "nemo", changed)
     assert "number of GPUs is not known (--nnodes trainer.num_nodes)" in sentence
-    comments, config = converted(tmp_path, "nemo", changed, "--gpus", "64", name="run.yaml")
+    comments, config = converted(tmp_path, "nemo", changed, "--gpus", "64")
     assert config["parallel"]["data"] == 8 and config["schedule"]["recompute"] == "pointwise"
     for sentence in ("says an unknown number of nodes of 8 GPUs", "model.activation fast-geglu: the gate is planned",
                      "model.optim.grad_sync_dtype bf16: gradients are summed in fp32", "fp8_params True: parameters"):
         assert sentence in comments
-    sentence = refused(tmp_path, "nemo", NEMO + "  teacher: {num_layers: 8}\n", name="run.yaml")
+    sentence = refused(tmp_path, "nemo", NEMO + "  teacher: {num_layers: 8}\n")
     assert "model.teacher: distillation cannot be planned" in sentence
 
 
 def test_sizes_come_from_a_model_where_the_input_has_none(tmp_path):
     text = ("model: {tensor_model_parallel_size: 2, seq_length: 4096}\n"
             "train: {micro_batch_size: 1, global_batch_size: 64, train_iters: 50}\n")
-    assert "say --model FILE with the sizes" in refused(tmp_path, "nemo", text, "--gpus", "8", name="recipe.yaml")
+    assert "say --model FILE with the sizes" in refused(tmp_path, "nemo", text, "--gpus", "8")
     sizes = ("--gpus", "8", "--model", ROOT / "configs/llama3_8b.yaml")
-    _, config = converted(tmp_path, "nemo", text, *sizes, name="recipe.yaml")
+    _, config = converted(tmp_path, "nemo", text, *sizes)
     assert (config["model"]["hidden"], config["model"]["seq_len"], config["parallel"]["data"]) == (4096, 4096, 4)
 
 
