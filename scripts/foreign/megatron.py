@@ -256,8 +256,8 @@ def convert_experts(s, config, gated):
     if count < 2:
         return
     if model["family"] != "llama" or "expert-interval" in s or "topk" in s:
-        raise Failure(f"{s.spelling('num-experts')} {count}: experts of LLaMA's layer alone can be planned, in all layers but the first;"
-                      " leave it out with --moe-* and --expert-* to plan the dense model")
+        raise Failure(f"{s.spelling('num-experts')} {count}: experts of LLaMA's layer alone can be planned, in all"
+                      " layers but the first; leave it out with --moe-* and --expert-* to plan the dense model")
     width = s.number("moe-ffn-hidden-size", int, model.get("expert_ffn", model["ffn"]), low=1)
     shared = s.number("moe-shared-expert-intermediate-size", int, model.get("shared_ffn", 0))
     score = s.text("moe-router-score-function", model.get("router", "softmax"))
