@@ -1,4 +1,4 @@
-"""What a step reads from the data set was announced to the system a step before, so that a slow disk reads it meanwhile."""
+"""What a step reads from the data set was announced to the system a step before, so a slow disk reads it meanwhile."""
 
 import pytest
 

@@ -68,7 +68,8 @@ def test_split_backward_cannot_contradict_the_list(tmp_path):
     )
     for text, value in ((MINE, "off"), (whole, "on")):
         told = answer(tmp_path / "mine.txt", text, f"schedule.split_backward={value}")
-        assert told.returncode == 2 and "schedule.split_backward: a schedule from a file is run unchanged" in told.stderr
+        assert told.returncode == 2
+        assert "schedule.split_backward: a schedule from a file is run unchanged" in told.stderr
         other = "on" if value == "off" else "off"
         told = answer(tmp_path / "mine.txt", text, f"schedule.split_backward={other}")
         assert (told.returncode, told.stdout) == (0, text)

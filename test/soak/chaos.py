@@ -261,7 +261,7 @@ class Trial:
                 out += [rf"rank {call['rank']}\b.*" + DIED, LOST]
         # When this run restarts, a second run may hold the lock, or may have removed the checkpoint to resume from.
         second = any(fault["kind"] == "second" for fault in self.done)
-        return out + (["another run (is saving|writes) its|holds checkpoints|there is no such folder"] if second else [])
+        return out + second * ["another run (is saving|writes) its|holds checkpoints|there is no such folder"]
 
     def killed_alone(self, code):
         """A single rank is the program itself: a fault that kills it leaves no process to print a message."""

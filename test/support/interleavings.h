@@ -1,6 +1,6 @@
-// Runs small schedules in every possible order of events: the definition with which the proof is compared. A search over
-// all states (worlds) that a schedule can reach. Each stage computes one action and moves one transfer at a time; every
-// order in which they may end is tried. If nothing can move before all is done, the schedule hangs.
+// Runs small schedules in every possible order of events: the definition with which the proof is compared. A search
+// over all states (worlds) that a schedule can reach. Each stage computes one action and moves one transfer at a time;
+// every order in which they may end is tried. If nothing can move before all is done, the schedule hangs.
 #pragma once
 
 #include "bpipe.h"

@@ -3,8 +3,8 @@
 // receiver joins the clock of its peer's latest message to it, which may order a little more than the message itself.
 // Pinned memory that MPI sends from or receives into counts as read and written by the host.
 //
-// In a dry run the same calls use virtual time instead (program.h): a message arrives at its virtual time. If MPI is later,
-// the call waits for MPI. A group is identified by the way in which it was made.
+// In a dry run the same calls use virtual time instead (program.h): a message arrives at its virtual time. If MPI is
+// later, the call waits for MPI. A group is identified by the way in which it was made.
 //
 // This file is linked into the program. The library with the virtual GPU fills in virtual_messages when its device is
 // first used. Until then, and in runs on CPUs, the calls are only forwarded to MPI.

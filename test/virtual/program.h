@@ -1,5 +1,5 @@
-// The interface between the program and the virtual GPU's library: MPI messages (messages.c and device.cc), and dry runs,
-// VIRTUAL_DRY=1 (dry.c and clock.cc).
+// The interface between the program and the virtual GPU's library: MPI messages (messages.c and device.cc), and dry
+// runs, VIRTUAL_DRY=1 (dry.c and clock.cc).
 #pragma once
 
 #include "device/cost.h"

@@ -12,7 +12,8 @@ from virtual_runs import APART, BPIPE, WIDE, run, write_config
 pytestmark = pytest.mark.usefixtures("ranks")
 TWO = ("parallel.pipeline=2",)
 PREFIX = re.compile(r"train_llama: (\[rank \d+ stage \d+\] )?")
-LAUNCHER = re.compile(r"train_llama: .*(starting \d+ ranks|driver for CUDA|the run repeats them)|^(run instead|note):? ")
+LAUNCHER = re.compile(r"train_llama: .*(starting \d+ ranks|driver for CUDA|the run repeats them)|"
+                      r"^(run instead|note):? ")
 
 
 def sentences(ended):
