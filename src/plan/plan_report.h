@@ -68,9 +68,6 @@ void waterfall_write_json(const Waterfall *waterfall, JsonOut *out);
 
 // ---------------------------------------------------------------- the answer
 
-// Writes one JSON object on one line. Unknown figures are null.
-int plan_write_json(const PlanAnswer *answer, FILE *file);
-
 // Writes "llama, 14,768,307,200 parameters, bf16, 8,192 tokens a sequence, 8,388,608 a step, on 128 h100". Returns
 // `text`.
 enum { PLAN_HEAD_TEXT = 256 };

@@ -44,20 +44,18 @@ int study_times_parse(const char *text, StudyTimes *times, Error *err) {
 
 Timeline *study_run(const Schedule *schedule, const StudyTimes *times, Error *err) {
     int count = schedule->stages * schedule->chunks * schedule->slices;
-    double *each = xcalloc((size_t)count * 6, sizeof *each);
-    double *forward = each, *backward = each + count, *input = backward + count, *weight = input + count;
-    double *transfer = weight + count, *edge = transfer + count;
     int parts = schedule->chunks * schedule->slices; // number of parts of a stage's work, and of a microbatch's bundle
-    for (int i = 0; i < count; i++) {
-        forward[i] = times->forward / parts;
-        input[i] = times->input / parts;
-        weight[i] = times->weight / parts;
-        backward[i] = input[i] + weight[i];
-        transfer[i] = times->transfer / parts;
-        edge[i] = times->message;
-    }
-    SimulateCosts costs = {
-        .forward = forward, .backward = backward, .input = input, .weight = weight, .transfer = transfer, .edge = edge};
+    double input = times->input / parts, weight = times->weight / parts;
+    const double values[] = {times->forward / parts,  input + weight, input, weight,
+                             times->transfer / parts, times->message};
+    double *each = xcalloc((size_t)count * 6, sizeof *each);
+    for (int i = 0; i < 6 * count; i++) each[i] = values[i / count];
+    SimulateCosts costs = {.forward = each,
+                           .backward = each + count,
+                           .input = each + 2 * count,
+                           .weight = each + 3 * count,
+                           .transfer = each + 4 * count,
+                           .edge = each + 5 * count};
     Timeline *timeline = simulate_run(schedule, &costs, err);
     free(each);
     return timeline;
@@ -72,10 +70,9 @@ void study_say(const Schedule *schedule, const Timeline *timeline, const StudyTi
     int slots = schedule->stage[fullest].own_slots + schedule->stage[fullest].lent_slots;
     char at[160], plain[32] = "", of[64] = "";
     bool same = times->forward == times->input && times->input == times->weight;
-    int used = same ? snprintf(at, sizeof at, "F=I=W=%g", times->forward)
-                    : snprintf(at, sizeof at, "F=%g I=%g W=%g", times->forward, times->input, times->weight);
-    if (times->message > 0) used += snprintf(at + used, sizeof at - (size_t)used, " message=%g", times->message);
-    if (times->transfer > 0) snprintf(at + used, sizeof at - (size_t)used, " transfer=%g", times->transfer);
+    snprintf(at, sizeof at, same ? "F=I=W=%g" : "F=%g I=%g W=%g", times->forward, times->input, times->weight);
+    if (times->message > 0) text_add(at, sizeof at, " message=%g", times->message);
+    if (times->transfer > 0) text_add(at, sizeof at, " transfer=%g", times->transfer);
     int parts = schedule->chunks * schedule->slices;
     if (parts > 1) snprintf(of, sizeof of, " = %.4g bundles", (double)slots / parts);
     Error ignored = {0};
