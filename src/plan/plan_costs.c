@@ -83,10 +83,9 @@ static int chunk_compute_(Costing *costing, int s, int c, double *const compute[
                 compute[k][at] = waits_(&counted[k]) + seconds[k] * share;
             }
         }
-        double input = compute[TIMED_INPUT][at], weight = compute[TIMED_WEIGHT][at];
+        double weight = compute[TIMED_WEIGHT][at];
         sum->forward += compute[TIMED_FORWARD][at];
-        sum->backward += split ? input + weight : compute[TIMED_BACKWARD][at];
-        sum->input += input;
+        sum->backward += split ? compute[TIMED_INPUT][at] + weight : compute[TIMED_BACKWARD][at];
         sum->weight += weight;
         sum->beside += account_total(&counted[COUNT_BESIDE]);
         sum->first -= account_total(&counted[COUNT_FIRST]);

@@ -9,22 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct Play {
-    const Schedule *schedule;
-    int *done;        // [virtual stages] forwards done before this unit
-    int *started;     // [virtual stages] forwards done before or in this unit
-    ActionList *list; // [stages]
-} Play;
-
-static bool forward_ready_(const Play *play, int at) {
-    const Schedule *schedule = play->schedule;
-    int next = play->started[at], stage, chunk, above, depth = 2 * schedule->edge_buffers;
-    if (next == schedule->microbatches * schedule->slices || (at > 0 && play->done[at - 1] <= next)) return false;
+// Returns whether forward `next` of virtual stage `at` can run. done: [virtual stages] forwards done before this unit.
+static bool forward_ready_(const Schedule *schedule, const int *done, int next, int at) {
+    int stage, chunk, above, depth = 2 * schedule->edge_buffers;
+    if (next == schedule->microbatches * schedule->slices || (at > 0 && done[at - 1] <= next)) return false;
     if (at + 1 == schedule->stages * schedule->chunks) return true;
     schedule_home(schedule, at, &stage, &chunk);
     schedule_home(schedule, at + 1, &above, &chunk);
     if (stage == above) depth = schedule->edge_buffers;
-    return play->done[at + 1] > next - depth;
+    return done[at + 1] > next - depth;
 }
 
 // Example: two stages, two chunks in a V, two microbatches; F0.1 is microbatch 0 on chunk 1. Stage 1, at the turn of
@@ -39,24 +32,23 @@ Schedule *schedule_forward_like(const Schedule *like, int microbatches) {
     schedule->placement = like->placement;
     schedule->edge_buffers = like->edge_buffers;
     size_t all = (size_t)like->stages * (size_t)like->chunks;
-    Play play = {.schedule = schedule};
-    play.done = xcalloc(all, sizeof *play.done);
-    play.started = xcalloc(all, sizeof *play.started);
-    play.list = xcalloc((size_t)like->stages, sizeof *play.list);
+    int *done = xcalloc(all, sizeof *done), *started = xcalloc(all, sizeof *started); // started: done in this unit, too
+    ActionList *lists = xcalloc((size_t)like->stages, sizeof *lists);
     for (bool ran = true; ran;) { // one unit of time
         ran = false;
         for (int s = 0; s < like->stages; s++) {
-            int chunk = like->chunks - 1;
-            while (chunk >= 0 && !forward_ready_(&play, schedule_virtual(schedule, s, chunk))) chunk--;
-            if (chunk < 0) continue;
-            int *started = &play.started[schedule_virtual(schedule, s, chunk)];
-            list_place(&play.list[s], ACTION_FORWARD, chunk, like->slices, (*started)++);
-            ran = true;
+            for (int chunk = like->chunks - 1; chunk >= 0; chunk--) {
+                int at = schedule_virtual(schedule, s, chunk);
+                if (!forward_ready_(schedule, done, started[at], at)) continue;
+                list_place(&lists[s], ACTION_FORWARD, chunk, like->slices, started[at]++);
+                ran = true;
+                break;
+            }
         }
-        memcpy(play.done, play.started, all * sizeof *play.done);
+        memcpy(done, started, all * sizeof *done);
     }
-    for (int s = 0; s < like->stages; s++) list_finish(&play.list[s], &schedule->stage[s]);
+    for (int s = 0; s < like->stages; s++) list_finish(&lists[s], &schedule->stage[s]);
     schedule_finish(schedule, 1);
-    free_all(play.done, play.started, play.list);
+    free_all(done, started, lists);
     return schedule;
 }
