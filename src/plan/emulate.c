@@ -32,7 +32,6 @@ Backend *emulation_backend(const Config *config, Error *err) {
 int emulation_create(Emulation *e, const Config *config, const Model *model, const Schedule *schedule,
                      const PlanStage *plan, const Hardware *hardware, Backend *be, Error *err) {
     memset(e, 0, sizeof *e);
-    e->config = config;
     e->be = be;
     if (be->count_own_time != NULL) be->count_own_time(be);
     const StageSchedule *list = &schedule->stage[plan->at.stage];

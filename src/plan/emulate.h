@@ -16,7 +16,6 @@ typedef struct EmulationTimes {
 } EmulationTimes;
 
 typedef struct Emulation {
-    const Config *config;
     Backend *be; // owned by the caller
     Stage stage;
     Engine *engine;
