@@ -23,6 +23,9 @@ typedef struct ForeignProgram {
 enum { FOREIGN_PROGRAMS = 3 };
 extern const ForeignProgram foreign_programs[FOREIGN_PROGRAMS];
 
+// Returns whether another program is assumed to need the bytes of this trainer, because its source was not counted.
+bool foreign_counted_here(const ModelConfig *model);
+
 // Returns the bytes of a stage's weights, gradients and optimizer states if `shards` ranks share them. again: weights
 // and gradients are whole for only two layers. `error` is included.
 int64_t foreign_states(const Config *config, const StageShape *at, int64_t parameters, int64_t shards, bool again);
@@ -31,6 +34,8 @@ int64_t foreign_states(const Config *config, const StageShape *at, int64_t param
 // `parameters` parameters on all tensor ranks together. `error` is included.
 int64_t foreign_bundle(const Config *config, const StageShape *at);
 void foreign_bytes(MemoryBytes *memory, const Config *config, const StageShape *at, int64_t parameters);
+
+// ---------------------------------------------------------------- plans and searches (foreign_choice.c)
 
 // Sets Config.program to the program with this word of --for, and hardware.trainer if it is not given: the first of its
 // trainers that has runs on these GPUs. -1 with err if the program is unknown or does not support the configuration

@@ -22,19 +22,19 @@
 typedef enum PassKind { PASS_F, PASS_I, PASS_W, PASS_KINDS } PassKind;
 enum { CHUNKS = 2, PERIOD = 6 };
 
-typedef struct Pass {
+typedef struct GridPass {
     PassKind kind;
     int stage, chunk, microbatch;
     int time; // unit in which the pass runs; -1: not on the grid
-} Pass;
+} GridPass;
 
 typedef struct PassGrid {
     int stages, microbatches, slots;
-    int length;   // units
-    Pass *passes; // [stages][PASS_KINDS][CHUNKS][microbatches]
-    Pass **at;    // [stages*length] pass that runs in the unit, or NULL
-    Pass **order; // [passes] scratch list
-    int count;    // passes
+    int length;       // units
+    GridPass *passes; // [stages][PASS_KINDS][CHUNKS][microbatches]
+    GridPass **at;    // [stages*length] pass that runs in the unit, or NULL
+    GridPass **order; // [passes] scratch list
+    int count;        // passes
 } PassGrid;
 
 // The units in which microbatch 0 runs F and I of each chunk on a stage. Example: V-Half with p = 2 and two
@@ -62,16 +62,16 @@ static PatternStart v_min_start_(int p, int s) {
 // ---------------------------------------------------------------------------------------------------------------------
 // The grid
 
-static Pass *pass_of_(const PassGrid *grid, int stage, PassKind kind, int chunk, int microbatch) {
+static GridPass *pass_of_(const PassGrid *grid, int stage, PassKind kind, int chunk, int microbatch) {
     return &grid->passes[((stage * PASS_KINDS + (int)kind) * CHUNKS + chunk) * grid->microbatches + microbatch];
 }
 
-static Pass **grid_at_(const PassGrid *grid, int stage, int time) {
+static GridPass **grid_at_(const PassGrid *grid, int stage, int time) {
     return &grid->at[(int64_t)stage * grid->length + time];
 }
 
 // Moves a pass to a unit; -1: off the grid.
-static void move_(PassGrid *grid, Pass *pass, int time) {
+static void move_(PassGrid *grid, GridPass *pass, int time) {
     if (pass->time >= 0) *grid_at_(grid, pass->stage, pass->time) = NULL;
     if (time >= 0) *grid_at_(grid, pass->stage, time) = pass;
     pass->time = time;
@@ -85,7 +85,7 @@ static int end_of_(const PassGrid *grid, PassKind kind, int virtual_stage, int m
 }
 
 // Returns the first unit in which the inputs of a pass are ready and the previous pass of its kind and chunk is done.
-static int ready_(const PassGrid *grid, const Pass *pass) {
+static int ready_(const PassGrid *grid, const GridPass *pass) {
     int at = pass->chunk == 0 ? pass->stage : 2 * grid->stages - 1 - pass->stage, i = pass->microbatch;
     int time = i > 0 ? pass[-1].time + 1 : 0;
     if (pass->kind == PASS_W) return max_int(time, end_of_(grid, PASS_I, at, i));
@@ -115,7 +115,7 @@ static void remove_weights_(PassGrid *grid) {
 // their I is done. The queue is waiting[first] to waiting[count - 1].
 typedef struct Filler {
     int time;
-    Pass **waiting; // [CHUNKS*microbatches]
+    GridPass **waiting; // [CHUNKS*microbatches]
     int first, count;
     int in_use; // bundles in slots before `time`
 } Filler;
@@ -123,7 +123,7 @@ typedef struct Filler {
 // Fills the holes of one stage, from the end of the last call to unit `until`, with waiting W, oldest first.
 static void fill_holes_(PassGrid *grid, Filler *filler, int stage, int until) {
     for (; filler->time < until; filler->time++) {
-        const Pass *pass = *grid_at_(grid, stage, filler->time);
+        const GridPass *pass = *grid_at_(grid, stage, filler->time);
         if (pass == NULL && filler->first < filler->count) {
             move_(grid, filler->waiting[filler->first++], filler->time);
             filler->in_use--;
@@ -158,13 +158,13 @@ static void pull_outside_(PassGrid *grid) {
     stable_phase_(grid, &first, &last);                                           // with that of the running pass
     for (int s = 0; s < grid->stages; s++)
         for (int t = 0, held = 0; t < grid->length; t++) {
-            const Pass *pass = *grid_at_(grid, s, t);
+            const GridPass *pass = *grid_at_(grid, s, t);
             held += pass != NULL && pass->kind == PASS_F;
             all[(int64_t)s * grid->length + t] = held;
             held -= pass != NULL && pass->kind == PASS_W;
         }
     for (int i = 0; i < count; i++) {
-        Pass *pass = grid->order[i];
+        GridPass *pass = grid->order[i];
         int from = pass->time, to = ready_(grid, pass), *in_use = all + (int64_t)pass->stage * grid->length;
         if (from >= first && from <= last) continue;
         if (pass->kind == PASS_F) {
@@ -186,7 +186,7 @@ static void close_up_(PassGrid *grid) {
     int count = list_passes_(grid);
     int *ends = xcalloc((size_t)grid->stages, sizeof *ends); // the first unit after all placed passes
     for (int i = 0; i < count; i++) {
-        Pass *pass = grid->order[i];
+        GridPass *pass = grid->order[i];
         move_(grid, pass, max_int(ready_(grid, pass), ends[pass->stage]));
         ends[pass->stage] = pass->time + 1;
     }
@@ -199,7 +199,7 @@ static void repack_(PassGrid *grid) {
     int first, last, count, passes = 0;
     size_t weights = (size_t)CHUNKS * (size_t)grid->microbatches;
     Filler *filler = xcalloc((size_t)grid->stages, sizeof *filler);
-    Pass **waiting = xmalloc((size_t)grid->stages * weights * sizeof *waiting);
+    GridPass **waiting = xmalloc((size_t)grid->stages * weights * sizeof *waiting);
     for (int s = 0; s < grid->stages; s++) filler[s].waiting = waiting + (size_t)s * weights;
     stable_phase_(grid, &first, &last);
     remove_weights_(grid);
@@ -208,7 +208,7 @@ static void repack_(PassGrid *grid) {
         if (grid->order[i]->time > last) grid->order[passes++] = grid->order[i];
     for (int i = 0; i < passes; i++) move_(grid, grid->order[i], -1);
     for (int i = 0; i < passes; i++) {
-        Pass *pass = grid->order[i];
+        GridPass *pass = grid->order[i];
         Filler *at = &filler[pass->stage];
         int time = max_int(ready_(grid, pass), at->time);
         fill_holes_(grid, at, pass->stage, time);
@@ -234,11 +234,11 @@ static Schedule *make_pattern_(const char *name, const ScheduleSpec *spec, int s
     grid.at = xcalloc((size_t)p * (size_t)grid.length, sizeof *grid.at);
     for (int i = 0; i < grid.count; i++) {
         int kind = i / m / CHUNKS % PASS_KINDS, stage = i / m / CHUNKS / PASS_KINDS;
-        grid.passes[i] = (Pass){(PassKind)kind, stage, i / m % CHUNKS, i % m, -1};
+        grid.passes[i] = (GridPass){(PassKind)kind, stage, i / m % CHUNKS, i % m, -1};
     }
     // 1. The pattern
     for (int i = 0; i < grid.count; i++) {
-        Pass *pass = &grid.passes[i];
+        GridPass *pass = &grid.passes[i];
         PatternStart at = start(p, pass->stage);
         const int *begin = pass->kind == PASS_F ? at.forward : at.input;
         if (pass->kind != PASS_W) move_(&grid, pass, begin[pass->chunk] + PERIOD * pass->microbatch);
@@ -258,7 +258,7 @@ static Schedule *make_pattern_(const char *name, const ScheduleSpec *spec, int s
     for (int s = 0; s < p; s++) {
         ActionList list = {0};
         for (int t = 0; t < grid.length; t++) {
-            const Pass *pass = *grid_at_(&grid, s, t);
+            const GridPass *pass = *grid_at_(&grid, s, t);
             if (pass != NULL) list_compute(&list, kinds[pass->kind], pass->chunk, pass->microbatch);
         }
         list_finish(&list, &schedule->stage[s]);
