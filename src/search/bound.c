@@ -87,6 +87,17 @@ static double trips_bound_(const Cut *cut, int s, double between) {
     return between + first + (double)hops * each + (hops > 0 ? (double)left * work : 0) + trip;
 }
 
+// Returns the least seconds that stage s works on a microbatch. Some lists mix split and complete backwards.
+static double work_(const Cut *cut, int s) {
+    const SimulateCosts *costs = &cut->costs.costs;
+    double work = 0;
+    for (int parts = cut->lists.chunks * cut->lists.slices, i = s * parts; i < (s + 1) * parts; i++) {
+        double whole = costs->backward[i];
+        work += costs->forward[i] + (cut->lists.split ? fmin(whole, costs->input[i] + costs->weight[i]) : whole);
+    }
+    return work;
+}
+
 double cut_bound(const Cut *cut, const RunLayout *layout) {
     const SimulateCosts *costs = &cut->costs.costs;
     const ScheduleKind *kind = &schedule_kinds[layout->name];
@@ -122,27 +133,22 @@ double cut_bound(const Cut *cut, const RunLayout *layout) {
     return most + cut->after;
 }
 
-// A recomputed layer leaves out its last product and that product's sum over tensor ranks, which take less than half of
-// a forward: of a GPT's layer, 8/12 of the products remain; of LLaMA's, about 3/4.
-double cut_recomputing_bound(const Cut *cut, const Config *config) {
-    static const double SHARE = 0.5;
-    const SimulateCosts *costs = &cut->costs.costs;
+// Between two other layers, recomputing one takes a little less than its share of recomputing all. Of a chunk with dense
+// layers, these are recomputed first, and take less.
+double cut_recomputing_bound(const Cut *cut, const Cut *all, const Config *config) {
+    static const double SHARE = 0.9;
     int parts = cut->lists.chunks * cut->lists.slices;
     double m = (double)cut->lists.microbatches, most = 0, before = 0;
     for (int s = 0; s < cut->lists.stages; s++) {
         const StageShape *at = &cut->plan.stage[s].at;
-        double forward = 0, work = 0, recomputed = 0;
+        double work = work_(cut, s), more = work_(all, s) - work, recomputed = 0;
         for (int c = 0; c < at->chunks; c++) recomputed += (double)stage_recomputed(at, c, config_recompute(config, s));
-        for (int c = s * parts; c < (s + 1) * parts; c++) {
-            double whole = costs->backward[c];
-            forward += costs->forward[c];
-            work += costs->forward[c] + (cut->lists.split ? fmin(whole, costs->input[c] + costs->weight[c]) : whole);
-        }
-        bool ends = at->last || at->layers == 0 || at->chunk[0].dense > 0; // the head is not a layer
-        int64_t layers = at->layers + at->first; // an embedding takes at most as long as a layer
-        if (!ends) work += SHARE * forward / (double)layers * (recomputed - (double)at->recomputed);
+        double share = (recomputed - (double)at->recomputed) / fmax(1, (double)(at->layers - at->recomputed));
+        double added = more * share;
+        if (added > 0) added *= at->chunk[0].dense > 0 ? 0 : SHARE;
+        work += added;
         most = fmax(most, before + m * work);
-        before += costs->forward[s * parts] + costs->edge[s];
+        before += cut->costs.costs.forward[s * parts] + cut->costs.costs.edge[s];
     }
     return most + cut->after;
 }

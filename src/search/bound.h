@@ -37,8 +37,9 @@ bool cut_never_fits(const Cut *cut, const SearchSpace *space, Config *config);
 // Returns a lower bound of the seconds of a step with this layout, which must have the chunks and the split of the cut.
 double cut_bound(const Cut *cut, const RunLayout *layout);
 
-// Returns a lower bound of the seconds of a step with the recomputed layers of `config` instead of the cut's.
-double cut_recomputing_bound(const Cut *cut, const Config *config);
+// Returns a lower bound of the seconds of a step with the recomputed layers of `config` instead of the cut's. all: the
+// same cut with all layers recomputed.
+double cut_recomputing_bound(const Cut *cut, const Cut *all, const Config *config);
 
 // Returns a lower bound, in seconds, of the step for any schedule of a shape or division with these times: the ranks'
 // average work and wait for the first microbatch, or the work of the slowest. 0 if times come from a profile.

@@ -28,13 +28,14 @@ static World *open_world(const char *path, int64_t gpus, const char *overrides) 
     char text[768];
     // Slices would make the exhaustive search of every case three times as long.
     bool longer = strstr(overrides, "parallel.context") != NULL;
-    snprintf(text, sizeof text, "parallel.pipeline=1 parallel.tensor=1 parallel.data=1 %s %s",
+    snprintf(text, sizeof text, "parallel.pipeline=1 parallel.tensor=1 parallel.data=1 parallel.expert=1 %s %s",
              longer ? "" : "schedule.slices=1", overrides);
     world->base = loaded(path, text);
     world->base.hardware.profile[0] = '\0';
     // These keys stay open unless a case fixes them.
-    const char *open[] = {"parallel.pipeline", "parallel.tensor", "parallel.data", "parallel.context"};
-    for (int i = 0; i < 4; i++)
+    const char *open[] = {"parallel.pipeline", "parallel.tensor", "parallel.data", "parallel.context",
+                          "parallel.expert"};
+    for (int i = 0; i < 5; i++)
         if (longer || strstr(overrides, open[i]) == NULL)
             world->base.place[config_find(open[i]) - config_keys] = CONFIG_DEFAULT;
     world->ranks = world->base;
@@ -110,6 +111,9 @@ static const struct Case {
      "model.layers=12 train.global_batch=8 hardware.gpu=a100-80g hardware.gpus_per_node=3 "
      "hardware.network_gb_s=100 hardware.host_gb_s=200 hardware.memory_gib=72",
      4},
+    // Recomputing a layer of experts takes less than half of a forward.
+    {"configs/qwen3_30b_a3b.yaml",
+     "model.layers=8 train.global_batch=16 hardware.gpu=h100 hardware.memory_gib=40 schedule.micro_batch=1", 4},
     // An eviction's step is in class 0 by less than evictions have to save.
     {"configs/llama3_70b.yaml",
      "parallel.pipeline=4 model.layers=8 train.global_batch=8 hardware.gpu=a100-80g hardware.gpus_per_node=3 "
@@ -255,7 +259,7 @@ TEST(no_step_is_shorter_than_its_bound) {
         const SearchResult *all = &searched(i)->all;
         Config *config = malloc(sizeof *config);
         for (int64_t k = 0; k < all->found.count; k++) {
-            Cut cut;
+            Cut cut, list, whole;
             const Candidate *found = &all->found.items[k];
             const RunLayout *layout = &found->forecast.layout;
             assert_true(space_config(&world->space, layout, config));
@@ -267,6 +271,22 @@ TEST(no_step_is_shorter_than_its_bound) {
                 fail_msg("%s: bound %.9g, step %.9g: %s", cases[i].overrides, bound, step_of(found),
                          text_of(found, text));
             assert_true(cut.least_bytes <= found->forecast.peak_bytes);
+            if (layout->recompute != 0) { // a bound from the times of the list, which recomputes nothing
+                Config none = *config, every = *config;
+                none.schedule.recompute_given = every.schedule.recompute_given = 1;
+                none.schedule.recompute_of_stage[0] = 0;
+                every.schedule.recompute_of_stage[0] = (int16_t)config->model.layers;
+                cut_open(&list, &world->space, &none);
+                cut_open(&whole, &world->space, &every);
+                assert_succeeds(cut_time(&list, &world->space, &none, &unit_error));
+                assert_succeeds(cut_time(&whole, &world->space, &every, &unit_error));
+                bound = cut_recomputing_bound(&list, &whole, config);
+                if (bound > step_of(found) * (1 + 1e-6))
+                    fail_msg("%s: bound %.9g with recomputed layers, step %.9g: %s", cases[i].overrides, bound,
+                             step_of(found), text_of(found, text));
+                assert_true(list.recomputing_bytes <= found->forecast.peak_bytes);
+                cut_free(&list), cut_free(&whole);
+            }
             *config = world->base;
             PartTimes least = space_least_times(&world->space, layout, config),
                       times = space_layer_times(&world->space, layout, &least, config);
