@@ -32,7 +32,7 @@ typedef struct StageTime {
     double first;     // seconds by which a step's first B (or W) is shorter than the others
     double gather;    // seconds per step of the gathers of weights over data ranks, which start after the update
     double optimizer; // seconds per step: gradient norm and AdamW, less `first`
-    // The sums of gradients over data ranks. A stage sums a layer's gradients once the last backward has completed them.
+    // The sums of gradients over data ranks. A stage sums a layer's gradients once the last backward has made them.
     double bytes; // that each rank of the stage sends for its layers
     double late;  // bytes for embedding, final norm and head, which are summed after the last backward
     double hides; // seconds of the last backward, or of the last W if backwards are split (recomputed layers end in the

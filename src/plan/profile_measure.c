@@ -29,8 +29,8 @@ typedef struct Session {
     int64_t optimized; // number of cases summed in `norm` and `optimizer`
     // The case that is measured: one stage at one micro-batch size and attention mode.
     Config *config; // with this size and mode, and MICROBATCHES microbatches
-    const Plan *plan;
-    const Schedule *list;
+    Schedule *list;
+    Plan plan;
     int stage;
 } Session;
 
@@ -81,7 +81,7 @@ static int measure_case_(const Session *at, bool forever, Result *result, Error 
     EmulationTimes times;
     Backend *be = emulation_backend(at->config, err);
     if (be == NULL) return -1;
-    int status = emulation_create(&emulation, at->config, at->planner->model, at->list, &at->plan->stage[at->stage],
+    int status = emulation_create(&emulation, at->config, at->planner->model, at->list, &at->plan.stage[at->stage],
                                   &at->planner->hardware, be, err);
     if (status == 0) status = engine_rehearse(emulation.engine, at->list, err);
     for (int round = 0; status == 0 && (round == 0 || forever); round++) {
@@ -186,11 +186,12 @@ static int measure_stage_(Session *session, int stage, Error *err) {
     const char *mode = config_word("attention.mode", config->attention.mode);
     long long micro_batch = (long long)config->schedule.micro_batch;
     Result result = {0};
-    Schedule *list = list_of_one_((int)config->parallel.pipeline, stage, MICROBATCHES, err);
-    if (list == NULL) return -1;
-    Plan plan = plan_make(planner->model, config, list, planner->be);
-    session->plan = &plan, session->list = list, session->stage = stage;
-    double bytes = (double)memory_total(&plan.stage[stage].memory), reserve = config->hardware.reserve_gib;
+    session->stage = stage;
+    session->list = list_of_one_((int)config->parallel.pipeline, stage, MICROBATCHES, err);
+    if (session->list == NULL) return -1;
+    session->plan = plan_make(planner->model, config, session->list, planner->be);
+    const PlanStage *planned = &session->plan.stage[stage];
+    double bytes = (double)memory_total(&planned->memory), reserve = config->hardware.reserve_gib;
     bool fits = plan_lacks(bytes, (double)hardware->memory_bytes, reserve) <= 0 &&
                 plan_lacks(bytes * at_a_time_(session), (double)hardware->host_bytes, reserve) <= 0;
     int status = fits ? run_case_(session, &result, err) : 0;
@@ -198,14 +199,13 @@ static int measure_stage_(Session *session, int stage, Error *err) {
         log_status(session->log, "%s attention, micro-batch %lld, stage %d: not measured, it does not fit", mode,
                    micro_batch, stage);
     if (status == 0 && result.done) {
-        const StageShape *shape = &plan.stage[stage].at;
         ProfileStage *took = &result.stage;
         took->attention = config->attention.mode;
         took->softmax = config->attention.softmax;
         took->micro_batch = config->schedule.micro_batch;
-        took->layers = shape->layers;
-        took->first = shape->first;
-        took->last = shape->last;
+        took->layers = planned->at.layers;
+        took->first = planned->at.first;
+        took->last = planned->at.last;
         session->norm += result.norm;
         session->optimizer += result.optimizer;
         session->optimized++;
@@ -215,8 +215,8 @@ static int measure_stage_(Session *session, int stage, Error *err) {
                    1e3 * took->seconds[TIMED_INPUT], 1e3 * took->seconds[TIMED_WEIGHT]);
         profile_add(session->profile, took);
     }
-    plan_free(&plan);
-    schedule_free(list);
+    plan_free(&session->plan);
+    schedule_free(session->list);
     return status;
 }
 
