@@ -147,8 +147,8 @@ typedef struct Subject {
 
 enum { ALL_STAGES = -1 };
 
-// Allocates and rehearses the stage to be emulated. On CPUs, checks the free memory first: an overcommitted host kills a
-// process instead of failing the allocation.
+// Allocates and rehearses the stage to be emulated. On CPUs, checks the free memory first: an overcommitted host kills
+// a process instead of failing the allocation.
 static int start_(Subject *subject, Error *err) {
     const PlanStage *stage = &subject->plan.stage[subject->stage];
     int64_t bytes = memory_total(&stage->memory) + stage->host_slots * stage->slot_bytes;
@@ -217,8 +217,8 @@ static int emulate_one_(Subject *subject, FILE *file, Error *err) {
 
 // ---------------------------------------------------------------- all stages
 
-// Runs the list once untimed and then five times. seconds[i]: the shortest time of action i of the stage's list, since a
-// disturbance only makes an action longer. -1 with err.
+// Runs the list once untimed and then five times. seconds[i]: the shortest time of action i of the stage's list, since
+// a disturbance only makes an action longer. -1 with err.
 static int measure_actions_(Emulation *e, const Schedule *schedule, double *seconds, Error *err) {
     enum { RUNS = 5 };
     int64_t count = schedule->stage[e->stage.at.stage].count;
