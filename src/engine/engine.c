@@ -91,20 +91,13 @@ static char *engine_text_(const Engine *engine, const Action *action, char text[
 
 // ---------------------------------------------------------------- the queue
 
-// The pool of a transfer's slot, and the slot's states before, during and after the transfer.
-typedef struct Movement {
-    SlotPool *pool;
-    SlotState before, during, after;
-    bool sends;
-} Movement;
-
-static Movement movement_(Engine *engine, ActionKind kind) {
-    Movement evict = {&engine->own, SLOT_HELD, SLOT_LEAVING, SLOT_FREE, true};
-    Movement load = {&engine->own, SLOT_FREE, SLOT_FILLING, SLOT_HELD, false};
-    Movement accept = {&engine->lent, SLOT_FREE, SLOT_FILLING, SLOT_HELD, false};
-    Movement give_back = {&engine->lent, SLOT_HELD, SLOT_LEAVING, SLOT_FREE, true};
-    return kind == ACTION_EVICT ? evict : kind == ACTION_LOAD ? load : kind == ACTION_ACCEPT ? accept : give_back;
+// Returns the pool of a transfer's slot.
+static SlotPool *pool_of_(Engine *engine, ActionKind kind) {
+    return kind == ACTION_EVICT || kind == ACTION_LOAD ? &engine->own : &engine->lent;
 }
+
+// Returns whether a transfer empties its slot; else it fills one.
+static bool empties_(ActionKind kind) { return kind == ACTION_EVICT || kind == ACTION_RETURN; }
 
 // Prefixes an error with the name of the message that failed: "step 12: the bundle of microbatch 5 from stage 0 to
 // stage 3: ...". With several chunks per stage, ", chunk 1 of stage 0," follows the microbatch. Returns -1.
@@ -134,21 +127,22 @@ static int queue_start_(Engine *engine, Error *err) {
     Backend *be = engine->be;
     int64_t i = queue->actions[queue->started];
     const Action *action = engine_action_(engine, i);
-    Movement move = movement_(engine, action->kind);
+    SlotPool *pool = pool_of_(engine, action->kind);
+    bool sends = empties_(action->kind);
     int bundle = engine_bundle_(engine, action);
 
     // 1. E and L go one at a time. E waits for its forward, R for its A, L and A for a slot that the device no longer
     // uses.
-    if (move.pool == &engine->own && queue->done < queue->started) return 0;
+    if (pool == &engine->own && queue->done < queue->started) return 0;
     if (action->kind == ACTION_EVICT) {
         int64_t made = engine->forward_action[bundle];
         if (made < 0 || !be->event_done(be, engine->events[2 * made + 1])) return 0;
     }
-    Slot *slot = move.sends ? slots_find(move.pool, bundle) : slots_free(move.pool, true);
-    if (slot == NULL || slot->state == SLOT_FILLING) return 0;
+    Slot *slot = sends ? slots_find(pool, bundle) : slots_free(pool, true);
+    if (slot == NULL || slot->state == SLOT_BUSY) return 0;
 
     // 2. The slot changes its state, and the transfer enters the queue.
-    slots_move(move.pool, slot, move.before, move.during, bundle);
+    slots_move(pool, slot, sends ? SLOT_HELD : SLOT_FREE, SLOT_BUSY, bundle);
     assert(queue->started - queue->done < queue->most);
     Flight *flight = &queue->flights[queue->started++ % queue->most];
     flight->slot = slot;
@@ -156,10 +150,10 @@ static int queue_start_(Engine *engine, Error *err) {
 
     // 3. A message to or from the partner, or a copy to or from host memory. The host slot changes its state at once,
     // because the next transfer of the queue starts only after this copy is complete.
-    int64_t bytes = move.pool->slot_bytes;
+    int64_t bytes = pool->slot_bytes;
     if (action->peer != SCHEDULE_HOST) {
         Comm *pair = engine->pair;
-        int failed = pair->message(pair, move.sends, engine->partner, slot->memory, bytes, &flight->request, err);
+        int failed = pair->message(pair, sends, engine->partner, slot->memory, bytes, &flight->request, err);
         return failed == 0 ? 1 : -1;
     }
     bool evicts = action->kind == ACTION_EVICT;
@@ -180,9 +174,9 @@ static int queue_finish_(Engine *engine, Error *err) {
                                              : engine->pair->test(engine->pair, &flight->request, err);
     if (done == 0) return 0;
     if (done < 0) return blame_transfer_(engine, action, err);
-    Movement move = movement_(engine, action->kind);
     flight->slot->occupied = NULL;
-    slots_move(move.pool, flight->slot, move.during, move.after, engine_bundle_(engine, action));
+    slots_move(pool_of_(engine, action->kind), flight->slot, SLOT_BUSY, empties_(action->kind) ? SLOT_FREE : SLOT_HELD,
+               engine_bundle_(engine, action));
     engine->times[i].end = clock_seconds();
     engine->run.evictions += action->kind == ACTION_EVICT;
     // The partner moves one bundle at a time, so a transfer that was offered early begins when it becomes the oldest.
@@ -336,8 +330,6 @@ static int engine_compute_(Engine *engine, int64_t i, Error *err) {
     ActionKind kind = action->kind;
     bool forward = kind == ACTION_FORWARD, weights = kind == ACTION_WEIGHT;
     bool frees = action_frees(kind, engine->schedule->forward_only);
-    SlotState before = forward ? SLOT_FREE : weights ? SLOT_READING : SLOT_HELD;
-    SlotState during = forward ? SLOT_FILLING : SLOT_READING, after = forward ? SLOT_HELD : SLOT_READING;
     P2pLink *in, *out;
     char who[ACTION_TEXT];
     engine_say_(engine, engine_text_(engine, action, who));
@@ -345,7 +337,7 @@ static int engine_compute_(Engine *engine, int64_t i, Error *err) {
     int bundle = engine_bundle_(engine, action), c = action->chunk, ran;
     int64_t unit = (int64_t)action->microbatch * engine->stage->at.shape.slices + action->slice;
     Slot *slot = forward ? slots_free(&engine->own, false) : slots_find(&engine->own, bundle);
-    slots_move(&engine->own, slot, before, during, bundle);
+    slots_move(&engine->own, slot, forward ? SLOT_FREE : weights ? SLOT_BUSY : SLOT_HELD, SLOT_BUSY, bundle);
     action_links_(engine, action, &in, &out);
     if (be->range_begin != NULL) be->range_begin(be, who);
     Event *end = engine->latest = engine->events[2 * i + 1];
@@ -362,7 +354,7 @@ static int engine_compute_(Engine *engine, int64_t i, Error *err) {
         p2p_used(out, end);
     }
     if (frees) slot->occupied = end;
-    slots_move(&engine->own, slot, during, frees ? SLOT_FREE : after, bundle);
+    slots_move(&engine->own, slot, SLOT_BUSY, frees ? SLOT_FREE : forward ? SLOT_HELD : SLOT_BUSY, bundle);
     return 0;
 }
 
