@@ -1,7 +1,7 @@
 # The GPU code (src/cuda): a separate library, libtrainer_cuda.so, that the trainers load when a run uses a GPU.
 # It links its own copies of the few sources that it shares with the trainer. CUDA_INTERFACE is a checksum of the headers
 # that both are compiled with, so that a library of another build is refused.
-CUDA_INTERFACE := $(firstword $(shell cat $(addprefix src/,cuda/cuda_library.h cuda/backend_cuda.h cuda/comm_cuda.h \
+CUDA_INTERFACE := $(firstword $(shell cat $(addprefix src/,cuda/cuda_library.h \
                   backend/backend.h backend/operations.h backend/memory.h backend/products.h comm/comm.h config/config.h base/log.h) | cksum))
 $(B)/src/device/cuda_load.o: CFLAGS_ += -DCUDA_INTERFACE=$(CUDA_INTERFACE)
 
@@ -38,7 +38,7 @@ $(B)/src/cuda/%.cu.o: src/cuda/%.cu $(B)/cuda_flags
 
 # Only glue between templates: the optimizer gains nothing here, and would double the compile time.
 $(B)/src/cuda/attention_cudnn.cpp.o: CUDA_INC += -O1
-$(B)/src/cuda/cuda_library.cpp.o: CUDA_INC += -DCUDA_INTERFACE=$(CUDA_INTERFACE)
+$(B)/src/cuda/backend_cuda.cpp.o: CUDA_INC += -DCUDA_INTERFACE=$(CUDA_INTERFACE)
 $(B)/src/cuda/%.cpp.o: src/cuda/%.cpp $(B)/cuda_flags
 	$(call say,CXX,$<)
 	@mkdir -p $(@D)

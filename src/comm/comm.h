@@ -1,13 +1,13 @@
 // Point-to-point messages and collectives of a named group of ranks. Seven implementations, some on top of others:
 //
-//   mpi       comm_mpi.h         messages and sums in host memory; carries the start-up and doubles of the others
-//   self      comm_self.c        a group of one rank; in a run without MPI, every group
-//   nccl      cuda/comm_cuda.h   GPU memory; NCCL's start-up data and sums of doubles go over its mpi
-//   staged    cuda/comm_cuda.h   GPU memory through host memory and its mpi, where ranks share a GPU
-//   copy      cuda/comm_cuda.h   gathers and sums by copy engines, within a host; the rest goes to the group it wraps
-//   pushed    comm_pushed.h      messages by copies into mapped memory, announced over mpi; what cannot be mapped, such
-//                                as another host's memory, goes through the group it wraps as `far`
-//   emulated  comm_emulated.h    a stage without neighbours (--emulate-stage)
+//   mpi       comm_mpi.h        messages and sums in host memory; carries the start-up and doubles of the others
+//   self      comm.c            a group of one rank; in a run without MPI, every group
+//   nccl      cuda_library.h    GPU memory; NCCL's start-up data and sums of doubles go over its mpi
+//   staged    cuda_library.h    GPU memory through host memory and its mpi, where ranks share a GPU
+//   copy      cuda_library.h    gathers and sums by copy engines, within a host; the rest goes to the group it wraps
+//   pushed    comm_pushed.h     messages by copies into mapped memory, announced over mpi; what cannot be mapped, such
+//                               as another host's memory, goes through the group it wraps as `far`
+//   emulated  comm_emulated.h   a stage without neighbours (--emulate-stage)
 //
 // Who takes a message, by group (run_create.c, device_comm of device.c); a[b]: a wraps b:
 //

@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/units.h"
-#include "backend_cuda.h"
+#include "cuda_library.h"
 #include "internal.h"
 
 #include <cublasLt.h>
@@ -298,7 +298,7 @@ static int cuda_start_(CudaDevice *device, Error *err) {
     return cuda_check_(be, err) == 0 ? cuda_matmul_create(cuda, err) : -1;
 }
 
-Backend *backend_cuda_create(int precision, int device, Error *err) {
+static Backend *cuda_create_(int precision, int device, Error *err) {
     CudaDevice *made = (CudaDevice *)xcalloc(1, sizeof *made);
     Backend *be = &made->cuda.backend;
     be->self = made;
@@ -349,7 +349,7 @@ static void version_text_(char *text, size_t size, int version) {
     snprintf(text, size, "%d.%d", version / 1000, version % 1000 / 10);
 }
 
-int backend_cuda_count(char why[256]) {
+static int cuda_count_(char why[256]) {
     int count = 0, driver = 0;
     cudaError_t status = cudaGetDeviceCount(&count);
     why[0] = '\0';
@@ -377,7 +377,7 @@ int backend_cuda_count(char why[256]) {
     return 0;
 }
 
-void backend_cuda_identity(int device, GpuIdentity *identity) {
+static void cuda_identity_(int device, GpuIdentity *identity) {
     cudaDeviceProp properties;
     memset(identity, 0, sizeof *identity);
     if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) return;
@@ -388,7 +388,7 @@ void backend_cuda_identity(int device, GpuIdentity *identity) {
              (unsigned)properties.pciBusID & 0xff, (unsigned)properties.pciDeviceID & 0xff);
 }
 
-void backend_cuda_versions(char *text, int64_t size) {
+static void cuda_versions_(char *text, int64_t size) {
     int driver = 0, runtime = 0, nccl = 0;
     char driver_text[16], runtime_text[16], cudnn[48] = ", no cuDNN";
     cudaDriverGetVersion(&driver);
@@ -401,4 +401,11 @@ void backend_cuda_versions(char *text, int64_t size) {
     snprintf(text, (size_t)size, "%s%s, CUDA %s, cuBLAS %lld.%lld.%lld%s, NCCL %d.%d.%d",
              driver > 0 ? "driver for CUDA " : "no driver", driver > 0 ? driver_text : "", runtime_text, blas / 10000,
              blas % 10000 / 100, blas % 100, cudnn, nccl / 10000, nccl % 10000 / 100, nccl % 100);
+}
+
+const CudaLibrary *cuda_library(void) {
+    static const CudaLibrary table = {CUDA_INTERFACE, cuda_count_,      cuda_identity_,   cuda_versions_,
+                                      cuda_create_,   comm_nccl_create, comm_copy_create, comm_staged_create};
+    cuda_set_environment(); // for programs other than the trainers
+    return &table;
 }

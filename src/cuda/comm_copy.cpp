@@ -23,7 +23,7 @@
 // A rank's own rows are copied last, as CUDA may run copies within a GPU as a kernel, which waits for multiprocessors.
 #include "base/alloc.h"
 #include "comm/lending.h"
-#include "comm_cuda.h"
+#include "cuda_library.h"
 #include "internal.h"
 
 #include <cassert>

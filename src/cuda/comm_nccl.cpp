@@ -5,7 +5,7 @@
 // matching call. So every new link carries one tiny message, and every new group runs each kind of collective that it
 // will run later.
 #include "base/alloc.h"
-#include "comm_cuda.h"
+#include "cuda_library.h"
 #include "internal.h"
 
 #include <nccl.h>
@@ -425,7 +425,7 @@ Comm *comm_nccl_create(Backend *be, Comm *host, CommUse use, bool owns, Error *e
     base->connect = nccl_connect_, base->message = nccl_message_, base->collective = nccl_collective_;
     base->test = nccl_test_, base->destroy = nccl_destroy_;
     if (use == COMM_USE_EXCHANGE) base->exchange = nccl_exchange_;
-    // Only NVLink SHARP uses registered memory, and cuda_library.cpp disables it by default.
+    // Only NVLink SHARP uses registered memory, and cuda_library.h disables it by default.
     const char *sharp = getenv("NCCL_NVLS_ENABLE");
     bool registers = use == COMM_USE_COMPUTE && (sharp == NULL || strcmp(sharp, "0") != 0);
     if (registers) base->use_memory = nccl_use_memory_;

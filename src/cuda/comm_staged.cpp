@@ -7,7 +7,7 @@
 //   received    -                       a message of the host's group   pinned memory to GPU
 //   collective  GPU to pinned memory    the host's own collective       pinned memory to GPU
 #include "base/alloc.h"
-#include "comm_cuda.h"
+#include "cuda_library.h"
 #include "internal.h"
 
 #include <cstdio>
@@ -59,7 +59,7 @@ static void free_work_(StagedWork *work) {
 }
 
 // Returns an idle item that is large enough, else an enlarged or a new item. So the number of items never exceeds
-// the peak number in flight, and no item exceeds the largest message, as plans assume (sums.h). NULL with err.
+// the peak number in flight, and no item exceeds the largest message, as plans assume (sums.c). NULL with err.
 static StagedWork *take_work_(StagedGroup *group, int64_t bytes, Error *err) {
     StagedWork **at = &group->idle;
     while (*at != NULL && (*at)->workspace_bytes < bytes) at = &(*at)->next;

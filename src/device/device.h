@@ -16,7 +16,7 @@ typedef struct Device {
     char about[256];         // a line for the user: versions, or why the CPU computes; may be empty
 } Device;
 
-// The purpose of a group; see CommUse in cuda/comm_cuda.h. Messages of USE_NEIGHBOURS are announced (comm_pushed.h);
+// The purpose of a group; see CommUse in cuda_library.h. Messages of USE_NEIGHBOURS are announced (comm_pushed.h);
 // the caller announces those of USE_PAIR.
 typedef enum DeviceUse { USE_COMPUTE, USE_BESIDE, USE_NEIGHBOURS, USE_PAIR, USE_EXCHANGE } DeviceUse;
 

@@ -1,14 +1,15 @@
 // CUDA kernels on the virtual GPU against the CPU backend and float64: shapes that the tests of the CPU's operations
 // leave out (rows of the large models, memory that is not aligned) and the operations that only a GPU has.
-#include "cuda/backend_cuda.h"
 #include "cuda/cuda.h"
+#include "cuda/cuda_library.h"
 #include "managed.h"
 #include "op_check.h"
 
 static const double EPS = 1e-5;
 
 static Op on_kernels(int precision) {
-    return (Op){.backend = managed_with_little_scratch(assert_made(backend_cuda_create(precision, 0, &unit_error)))};
+    Backend *be = assert_made(cuda_library()->backend_create(precision, 0, &unit_error));
+    return (Op){.backend = managed_with_little_scratch(be)};
 }
 
 static double bound_of(int precision) {
