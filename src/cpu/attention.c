@@ -9,7 +9,6 @@
 // The forward is parallel over blocks of queries. The backward is parallel over (sequence, key/value head): one thread
 // sums the dk and dv that a group of heads shares, in the order of heads and queries.
 #include "heads.h"
-#include "lanes.h"
 
 enum { QUERIES = 64, KEYS = 256 };
 
@@ -147,6 +146,20 @@ void cpu_attention_forward(Backend *be, void *out, void *saved, void *scratch, c
     }
 }
 
+// Writes one key/value head's dk and dv to dqkv or, for a range, adds them to shape->dkeys.
+static void store_keys_(const Head *h, const AttentionBackward *b) {
+    const AttentionShape *s = h->shape;
+    int64_t width = 2 * s->kv_heads * s->head_dim, d = s->head_dim;
+    for (int part = 0; part < 2; part++) {
+        const float *sums = part == 0 ? b->dk : b->dv;
+        if (s->keys == NULL) head_store(h, (part == 0 ? head_key : head_value)(h, b->dqkv, 0), sums, s->seq);
+        for (int64_t key = 0; s->keys != NULL && key < attention_keys(s); key++) {
+            float *to = s->dkeys + (key * s->batch + h->sequence) * width + (part * s->kv_heads + head_of_keys(h)) * d;
+            for (int64_t i = 0; i < d; i++) to[i] += sums[key * d + i];
+        }
+    }
+}
+
 void cpu_attention_backward(Backend *be, void *dqkv, void *scratch, const void *dout, const void *out,
                             const void *saved, const void *qkv, const AttentionShape *shape) {
     int64_t sums = attention_keys(shape) * shape->head_dim, group = shape->heads / shape->kv_heads;
@@ -167,6 +180,6 @@ void cpu_attention_backward(Backend *be, void *dqkv, void *scratch, const void *
                 attention_block_backward_(&query, &workspace, &b, &block);
             }
         }
-        head_store_keys(&h, &b);
+        store_keys_(&h, &b);
     }
 }

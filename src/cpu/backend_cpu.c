@@ -5,16 +5,50 @@
 #include "base/clock.h"
 #include "base/units.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct Event {
     double seconds;
 };
 
-// --- workspace
+// --- workspace, and scratch memory per thread
+
+// Adds `floats` (negative if scratch is freed) to the memory held. Several threads may call this at once.
+static void count_scratch_(CpuBackend *cpu, int64_t floats) {
+#ifdef _OPENMP
+#pragma omp critical(cpu_scratch_count)
+#endif
+    {
+        cpu->backend.held.bytes[MEMORY_WORKSPACE] += floats * (int64_t)sizeof(float);
+        memory_note_peak(&cpu->backend.held, &cpu->backend.peak);
+    }
+}
+
+// Resets a scratch except for `products`, and frees its memory unless the memory was `given`.
+static void scratch_drop_(CpuBackend *cpu, CpuScratch *scratch) {
+    if (!scratch->given && scratch->memory != NULL) {
+        count_scratch_(cpu, -scratch->floats);
+        free(scratch->memory);
+    }
+    *scratch = (CpuScratch){.products = scratch->products};
+}
+
+float *cpu_scratch(Backend *be, int64_t floats) {
+    CpuBackend *cpu = cpu_self(be);
+    CpuScratch *mine = &cpu->scratch[cpu_thread()];
+    if (mine->floats >= floats) return mine->memory;
+    scratch_drop_(cpu, mine);
+    mine->memory = xaligned(64, (size_t)floats * sizeof(float));
+    mine->floats = floats;
+    count_scratch_(cpu, floats);
+    return mine->memory;
+}
 
 // Returns the bytes of one thread's workspace, rounded up to MEMORY_ALIGN.
 static int64_t thread_workspace_(const CpuBackend *cpu, int thread, int64_t rows, int64_t hidden,
@@ -37,13 +71,82 @@ static void cpu_use_workspace_(Backend *be, void *memory, int64_t rows, int64_t 
     char *at = memory;
     for (int t = 0; t < cpu->threads; t++) {
         int64_t bytes = thread_workspace_(cpu, t, rows, hidden, shape);
-        cpu_scratch_drop(cpu, &cpu->scratch[t]);
+        scratch_drop_(cpu, &cpu->scratch[t]);
         if (at == NULL) continue;
         cpu->scratch[t].memory = (void *)at;
         cpu->scratch[t].floats = bytes / (int64_t)sizeof(float);
         cpu->scratch[t].given = true;
         at += bytes;
     }
+}
+
+// --- memory that another process of the host can map: an anonymous file that the other process opens through /proc.
+// The file has no name, so it cannot be left behind, and it disappears with the last process that has it open.
+
+typedef struct LoanHandle {
+    int64_t pid, fd, bytes;
+    uint64_t device, inode; // identity of the file: in another container `pid` may be another process
+} LoanHandle;
+
+_Static_assert(sizeof(LoanHandle) <= sizeof(Loan), "a handle has to fit into a loan");
+
+// Returns zeroed, page-aligned memory that can be lent; NULL if bytes is 0, on failure, or if a block is allocated.
+static void *shared_allocate_(CpuBackend *cpu, int64_t bytes) {
+    CpuShared *shared = &cpu->shared;
+    if (shared->memory != NULL || bytes == 0) return NULL; // one allocation at a time: a stage needs only one
+    int fd = memfd_create("lent slots", MFD_CLOEXEC);
+    if (fd < 0) return NULL;
+    void *memory = MAP_FAILED;
+    if (ftruncate(fd, bytes) == 0) memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED) {
+        close(fd);
+        return NULL;
+    }
+    *shared = (CpuShared){memory, bytes, fd};
+    return memory;
+}
+
+// Returns false if shared_allocate_ did not allocate the memory.
+static bool shared_release_(CpuBackend *cpu, void *memory) {
+    CpuShared *shared = &cpu->shared;
+    if (memory == NULL || shared->memory != memory) return false;
+    munmap(memory, (size_t)shared->bytes);
+    close(shared->fd);
+    *shared = (CpuShared){NULL, 0, -1};
+    return true;
+}
+
+static int cpu_lend_(Backend *be, const void *memory, int64_t bytes, Loan *loan, Error *err) {
+    const CpuShared *shared = &cpu_self(be)->shared;
+    struct stat file;
+    if (memory == NULL || shared->memory != memory || fstat(shared->fd, &file) != 0)
+        return error_set(err, EXIT_FAILED, "this memory was not allocated to be lent");
+    LoanHandle handle = {getpid(), shared->fd, bytes, (uint64_t)file.st_dev, (uint64_t)file.st_ino};
+    memset(loan, 0, sizeof *loan);
+    memcpy(loan, &handle, sizeof handle);
+    return 0;
+}
+
+static void *cpu_borrow_(Backend *be, const Loan *loan, int64_t bytes, Error *err) {
+    (void)be;
+    LoanHandle handle;
+    memcpy(&handle, loan, sizeof handle);
+    char path[64];
+    struct stat file;
+    snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)handle.pid, (long long)handle.fd);
+    bool same = stat(path, &file) == 0 && (uint64_t)file.st_dev == handle.device &&
+                (uint64_t)file.st_ino == handle.inode && handle.bytes >= bytes;
+    int fd = same ? open(path, O_RDWR | O_CLOEXEC) : -1;
+    void *memory = fd < 0 ? MAP_FAILED : mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (fd >= 0) close(fd);
+    if (memory != MAP_FAILED) return memory;
+    return error_null(err, EXIT_FAILED, "memory of process %lld cannot be mapped (%s)", (long long)handle.pid,
+                      same ? strerror(errno) : "its file is not visible in /proc");
+}
+
+static void cpu_give_back_(Backend *be, void *memory, int64_t bytes) {
+    (void)be;
+    if (memory != NULL) munmap(memory, (size_t)bytes);
 }
 
 // --- memory
@@ -55,7 +158,7 @@ static void *cpu_allocate_(Backend *be, MemoryCategory category, int64_t bytes, 
     int64_t held = memory_total(&be->held), limit = INT64_MAX / 2;
     if (be->memory_size > 0) limit = be->memory_size;
     bool possible = bytes >= 0 && bytes <= limit - held;
-    void *memory = possible && category == MEMORY_LENT_SLOTS ? cpu_shared_allocate(cpu_self(be), bytes) : NULL;
+    void *memory = possible && category == MEMORY_LENT_SLOTS ? shared_allocate_(cpu_self(be), bytes) : NULL;
     void *whole = possible && memory == NULL ? calloc(1, (size_t)bytes + MEMORY_ALIGN + sizeof(void *)) : NULL;
     if (whole != NULL) {
         enum { PAGE = 4096, HUGE = 1 << 21 };
@@ -83,7 +186,7 @@ static void *cpu_allocate_(Backend *be, MemoryCategory category, int64_t bytes, 
 
 static void cpu_release_(Backend *be, MemoryCategory category, void *memory, int64_t bytes) {
     if (memory == NULL) return;
-    if (!cpu_shared_release(cpu_self(be), memory)) free(((void **)memory)[-1]);
+    if (!shared_release_(cpu_self(be), memory)) free(((void **)memory)[-1]);
     be->held.bytes[category] -= bytes;
 }
 
@@ -140,7 +243,24 @@ static int cpu_synchronize_(Backend *be, Error *err) {
     return 0;
 }
 
-// --- precision
+// --- precision: rows of the run's precision as floats, and back
+
+const float *cpu_load(const Backend *be, float *workspace, const void *from, int64_t offset, int64_t count) {
+    if (!cpu_is_bf16(be)) return (const float *)from + offset;
+    const uint16_t *restrict narrow = (const uint16_t *)from + offset;
+    float *restrict to = workspace;
+    for (int64_t i = 0; i < count; i++) to[i] = bf16_to_float(narrow[i]);
+    return workspace;
+}
+
+void cpu_store(const Backend *be, void *to, int64_t offset, const float *from, int64_t count) {
+    uint16_t *restrict narrow = (uint16_t *)to + offset;
+    if (!cpu_is_bf16(be)) {
+        if ((float *)to + offset != from) memcpy((float *)to + offset, from, (size_t)count * sizeof *from);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) narrow[i] = bf16_from_float(from[i]);
+}
 
 enum { PIECE = 1 << 16 };
 
@@ -175,7 +295,7 @@ void cpu_to_float(Backend *be, float *to, const void *from, int64_t count) {
 static void cpu_destroy_(Backend *be) {
     CpuBackend *cpu = cpu_self(be);
     for (int t = 0; t < cpu->threads; t++) {
-        cpu_scratch_drop(cpu, &cpu->scratch[t]);
+        scratch_drop_(cpu, &cpu->scratch[t]);
         cpu_products_destroy(cpu->scratch[t].products);
     }
     free_all(cpu->scratch, cpu);
@@ -245,9 +365,9 @@ Backend *backend_cpu_create(int precision, int threads, Error *err) {
     be->upload = cpu_transfer_;
     be->download = cpu_transfer_;
     be->zero = cpu_zero_;
-    be->lend = cpu_lend;
-    be->borrow = cpu_borrow;
-    be->give_back = cpu_give_back;
+    be->lend = cpu_lend_;
+    be->borrow = cpu_borrow_;
+    be->give_back = cpu_give_back_;
     be->event_create = cpu_event_create_;
     be->event_destroy = cpu_event_destroy_;
     be->event_record = cpu_event_record_;

@@ -41,7 +41,7 @@ typedef struct CpuScratch {
     char apart[32];        // padding to 64 bytes, so that threads do not share a cache line
 } CpuScratch;
 
-// Memory that other processes can map (loan.c).
+// Memory that other processes can map.
 typedef struct CpuShared {
     void *memory;
     int64_t bytes;
@@ -63,8 +63,6 @@ static inline bool cpu_is_bf16(const Backend *be) { return be->precision == PREC
 // Returns scratch of at least `floats` floats for the calling thread, 64-byte aligned, with undefined contents. Each
 // thread has one scratch, which a second call reuses or replaces. Outside CPU_PARALLEL(_FOR), returns thread 0's.
 float *cpu_scratch(Backend *be, int64_t floats);
-// Resets a scratch except for `products`, and frees its memory unless the memory was `given`.
-void cpu_scratch_drop(CpuBackend *cpu, CpuScratch *scratch);
 
 // Return the floats of scratch that one thread needs for linear layers, for attention, and for a norm. In a norm's
 // backward, thread 0's scratch holds the sums over blocks and the rows of every thread.
@@ -194,11 +192,3 @@ bool cpu_linear_by_library(int precision); // returns whether oneDNN computes th
 // The rows of C are `stride` apart. workspace: CPU_GEMM_WORKSPACE floats.
 void cpu_tile_product(Backend *be, float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b,
                       bool accumulate, float *c, int64_t stride);
-
-// --- memory that other processes can map (loan.c)
-// Returns zeroed, page-aligned memory that can be lent; NULL if bytes is 0, on failure, or if a block is allocated.
-void *cpu_shared_allocate(CpuBackend *cpu, int64_t bytes);
-bool cpu_shared_release(CpuBackend *cpu, void *memory); // false: cpu_shared_allocate did not allocate it
-int cpu_lend(Backend *be, const void *memory, int64_t bytes, Loan *loan, Error *err);
-void *cpu_borrow(Backend *be, const Loan *loan, int64_t bytes, Error *err);
-void cpu_give_back(Backend *be, void *memory, int64_t bytes);

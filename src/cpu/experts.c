@@ -280,20 +280,15 @@ static ExpertProduct product_of_(const Backend *be, const Experts *e, int64_t n)
 }
 
 static void multiply_(Backend *be, const Experts *e, int64_t experts) {
-    int64_t all = 0;
+    int64_t most = 0;
     for (int64_t n = 0; n < experts; n++) {
         const ExpertProduct p = product_of_(be, e, n);
-        all += tiles_(&p);
+        most = max_i64(most, tiles_(&p));
     }
     CPU_PARALLEL_FOR_DYNAMIC(be)
-    for (int64_t i = 0; i < all; i++) {
-        int64_t n = 0, index = i;
-        ExpertProduct p = product_of_(be, e, 0);
-        while (index >= tiles_(&p)) {
-            index -= tiles_(&p);
-            p = product_of_(be, e, ++n);
-        }
-        tile_(be, &p, index, e->kind == WEIGHT);
+    for (int64_t i = 0; i < experts * most; i++) {
+        const ExpertProduct p = product_of_(be, e, i / most);
+        if (i % most < tiles_(&p)) tile_(be, &p, i % most, e->kind == WEIGHT);
     }
 }
 

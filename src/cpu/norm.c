@@ -6,7 +6,7 @@
 //
 // A row fits in the cache, so several passes over it read memory once. Statistics are computed from the stored values
 // (rounded if bf16), which the backward reads too.
-#include "heads.h"
+#include "cpu.h"
 #include "lanes.h"
 
 #include "base/units.h"
