@@ -161,7 +161,7 @@ struct Backend {
     int64_t own_bytes;   // workspace held since the backend's creation; included in `held`
     int capability;      // compute capability of an NVIDIA GPU: 80, 90, 100, 120; 0: unknown, or not such a GPU
     int64_t lent_page;   // unit in which MEMORY_LENT_SLOTS and _MESSAGES are allocated; 0: no rounding
-    bool own_sums;       // true: ranks compute sums over ranks themselves, in this device's memory (sums.h)
+    bool own_sums;       // true: ranks compute sums over ranks themselves, in this device's memory (sums.c)
     bool counts;         // true: operations only advance clocks (device/count.h); memory has no contents
     bool loads_late;     // true: code is loaded at its first use, and loading may wait for all queued work
     MemoryBytes held;    // allocated now, by category

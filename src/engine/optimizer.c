@@ -22,19 +22,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-// One tensor that this rank owns a piece of.
-typedef struct Owned {
-    int64_t table_index;
-    bool counted; // true: only this rank counts its squares
-} Owned;
-
 struct Optimizer {
     Stage *stage;
     OptimizerGroups groups;
     Zero *zero;
     Muon *muon;        // NULL: train.optimizer is adamw
-    AdamwTensor *list; // this rank's parts, in table order
-    Owned *owned;      // parallel to `list`
+    AdamwTensor *list; // [count] this rank's parts, in table order
+    int64_t *counted;  // [count] table index if only this rank counts the tensor's squares, else -1
     int64_t count;
     double *squares; // (tensor ranks, table entries): filled in by the holder of the tensor, else 0
     double *own;     // squared norms of the list's entries
@@ -51,7 +45,7 @@ static void list_owned_(Optimizer *optimizer) {
         if (tensor->alias || spec->buffer || piece.begin >= piece.end) continue;
         double scale = piece.v == NULL ? muon_factor(&stage->config->train, spec) : 0.0;
         bool replica = spec->split == SPLIT_NONE && spec->expert < 0 && stage->at.shape.tensor_rank > 0;
-        optimizer->owned[optimizer->count] = (Owned){tensor->index, spec->tied_to < 0 && !replica};
+        optimizer->counted[optimizer->count] = spec->tied_to < 0 && !replica ? tensor->index : -1;
         optimizer->list[optimizer->count++] =
             (AdamwTensor){piece.weight, piece.master,    piece.m, piece.v, piece.gradient, piece.end - piece.begin,
                           spec->decay,  tensor->written, scale};
@@ -64,7 +58,7 @@ Optimizer *optimizer_create(Stage *stage, const OptimizerGroups *groups) {
     optimizer->stage = stage;
     optimizer->groups = *groups;
     optimizer->list = xcalloc((size_t)held, sizeof *optimizer->list);
-    optimizer->owned = xcalloc((size_t)held, sizeof *optimizer->owned);
+    optimizer->counted = xcalloc((size_t)held, sizeof *optimizer->counted);
     optimizer->own = xcalloc((size_t)held, sizeof *optimizer->own);
     optimizer->squares = xcalloc((size_t)all, sizeof *optimizer->squares);
     optimizer->zero = zero_create(stage, groups->data, groups->experts);
@@ -85,7 +79,7 @@ void optimizer_destroy(Optimizer *optimizer) {
     sums_lend(optimizer->groups.data, NULL);
     sums_lend(optimizer->groups.tied, NULL);
     sums_lend(optimizer->groups.experts, NULL);
-    free_all(optimizer->list, optimizer->owned, optimizer->own, optimizer->squares, optimizer);
+    free_all(optimizer->list, optimizer->counted, optimizer->own, optimizer->squares, optimizer);
 }
 
 // Returns wsd's decay factor f: the learning rate is minimum + f * (lr - minimum). left: the fraction of decay steps
@@ -132,6 +126,13 @@ static void add_alias_(const Stage *stage, const Tensor *head) {
     stage->be->zero(stage->be, head->gradient, head->count * 4);
 }
 
+// Sums a piece's gradient over the ranks of a group.
+static int sum_piece_(Comm *comm, TensorPiece piece, Error *err) {
+    if (piece.begin >= piece.end) return 0;
+    return comm_collect_now(comm, COMM_ALL_REDUCE, piece.gradient, piece.gradient, piece.end - piece.begin, COMM_FLOAT,
+                            err);
+}
+
 // Adds the embedding's and the head's gradient of a tied weight. Each gradient has its own buffer, on one rank or on
 // two. They are added once, embedding first, in each rank's piece after the sum over data ranks. So the order of
 // additions is the same for every number of stages.
@@ -141,10 +142,7 @@ static int meet_tied_(Optimizer *optimizer, Error *err) {
     if (alias != NULL) add_alias_(stage, alias);
     if (alias != NULL || optimizer->groups.tied == NULL) return 0;
     const Tensor *end = stage->embedding != NULL ? &stage->embedding[0] : &stage->head[stage->model->head_matrix];
-    TensorPiece piece = piece_of_(stage, end);
-    return piece.begin < piece.end ? comm_collect_now(optimizer->groups.tied, COMM_ALL_REDUCE, piece.gradient,
-                                                      piece.gradient, piece.end - piece.begin, COMM_FLOAT, err)
-                                   : 0;
+    return sum_piece_(optimizer->groups.tied, piece_of_(stage, end), err);
 }
 
 // Sums over the tensor ranks the gradients of norm weights, which each rank computed from only its rows or heads.
@@ -152,10 +150,7 @@ static int meet_shards_(Optimizer *optimizer, Error *err) {
     Stage *stage = optimizer->stage;
     for (int64_t i = 0; stage->at.shape.tensor_ranks > 1 && i < stage->tensors.count; i++) {
         if (!tensor_summed(stage->tensors.tensors[i].spec, stage->at.shape.sequence)) continue;
-        TensorPiece piece = tensors_piece(&stage->tensors, i);
-        if (piece.begin < piece.end && comm_collect_now(optimizer->groups.tensor, COMM_ALL_REDUCE, piece.gradient,
-                                                        piece.gradient, piece.end - piece.begin, COMM_FLOAT, err) != 0)
-            return -1;
+        if (sum_piece_(optimizer->groups.tensor, tensors_piece(&stage->tensors, i), err) != 0) return -1;
     }
     return 0;
 }
@@ -171,7 +166,7 @@ static int gather_squares_(Optimizer *optimizer, const AdamwTensor *list, Error 
     stage->be->squared_norms(stage->be, optimizer->own, list, optimizer->count);
     memset(optimizer->squares, 0, (size_t)(entries * ranks) * sizeof *optimizer->squares);
     for (int64_t i = 0; i < optimizer->count; i++)
-        if (optimizer->owned[i].counted) mine[optimizer->owned[i].table_index] = optimizer->own[i];
+        if (optimizer->counted[i] >= 0) mine[optimizer->counted[i]] = optimizer->own[i];
     if (data != NULL) {
         if (comm_collect_now(data, COMM_ALL_REDUCE, mine, mine, entries, COMM_DOUBLE, err) != 0) return -1;
         if (data->rank > 0) memset(mine, 0, (size_t)entries * sizeof *mine);
@@ -182,13 +177,13 @@ static int gather_squares_(Optimizer *optimizer, const AdamwTensor *list, Error 
 
 int optimizer_norm(Optimizer *optimizer, double *norm, Error *err) {
     const Stage *stage = optimizer->stage;
-    int64_t entries = stage->table.count, ranks = stage->at.shape.tensor_ranks;
     if (zero_reduce_gradients(optimizer->zero, err) != 0 || meet_tied_(optimizer, err) != 0 ||
         meet_shards_(optimizer, err) != 0 || gather_squares_(optimizer, optimizer->list, err) != 0)
         return -1;
     double total = 0.0;
-    for (int64_t i = 0; i < entries; i++)
-        for (int64_t r = 0; r < ranks; r++) total += optimizer->squares[r * entries + i];
+    for (int64_t i = 0; i < stage->table.count; i++)
+        for (int64_t r = 0; r < stage->at.shape.tensor_ranks; r++)
+            total += optimizer->squares[r * stage->table.count + i];
     *norm = sqrt(total);
     return 0;
 }

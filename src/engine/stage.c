@@ -8,7 +8,6 @@
 
 #include "base/alloc.h"
 #include "base/units.h"
-#include "model/context.h"
 #include "muon.h"
 
 #include <assert.h>
@@ -32,21 +31,14 @@ int stage_holding(const Stage *stage, int64_t table_index) {
 // chunk.
 static void layout_tensors_(StageTensors *tensors, const TensorTable *table, const StageShape *at, const Config *config,
                             int replica) {
-    int64_t ranges[2 + STAGE_MOST_CHUNKS][2];
+    TableRange ranges[2 + STAGE_MOST_CHUNKS];
     int count = 0;
-    if (at->first) {
-        ranges[count][0] = 0;
-        ranges[count++][1] = table->first_layer;
-    }
+    if (at->first) ranges[count++] = (TableRange){0, table->first_layer};
     for (int c = 0; c < at->chunks; c++) {
-        ranges[count][0] = table->first_layer + at->chunk[c].first_layer * table->per_layer;
-        ranges[count][1] = ranges[count][0] + at->chunk[c].layers * table->per_layer;
-        count++;
+        int64_t begin = table->first_layer + at->chunk[c].first_layer * table->per_layer;
+        ranges[count++] = (TableRange){begin, begin + at->chunk[c].layers * table->per_layer};
     }
-    if (at->last) {
-        ranges[count][0] = table->head;
-        ranges[count++][1] = table->count;
-    }
+    if (at->last) ranges[count++] = (TableRange){table->head, table->count};
     const Shape *s = &at->shape;
     Split split = {.tensor_rank = s->tensor_rank,
                    .tensor_ranks = s->tensor_ranks,

@@ -7,7 +7,7 @@
 #include "model/layer.h"
 #include "model/model.h"
 #include "model/quantized.h"
-#include "sums.h"
+#include "comm/comm.h"
 #include "model/tensors.h"
 
 enum { STAGE_MOST_CHUNKS = 64, STAGE_PIECES = 6 };
@@ -41,6 +41,23 @@ typedef struct StageShape {
     int64_t message_bytes;               // bytes of an activation or a gradient sent between virtual stages
     StageChunk chunk[STAGE_MOST_CHUNKS]; // only [chunks] of them are set
 } StageShape;
+
+// Most sums over data ranks in flight at once. The gradients of most units are complete long before the last unit's;
+// summing all at once would need as much memory as the gradients.
+enum { SUMS_OVER_DATA = 4 };
+
+// Workspace of one group's sums: `bytes` for each of `sums` concurrent sums. On CPUs ranks compute sums (comm.h) and
+// need memory for other ranks' data; NCCL uses its own buffers. staged: also `passing_bytes` of host memory for the
+// operand and result of each of `passing` concurrent collectives, gathers included.
+typedef struct SumWorkspace {
+    void *memory;
+    int64_t bytes, passing_bytes;
+    int sums, passing;
+} SumWorkspace;
+
+typedef struct SumWorkspaces {
+    SumWorkspace tensor, data, tied, context[2], experts; // experts: the ranks that hold the same experts
+} SumWorkspaces;
 
 typedef struct Stage {
     StageShape at;
@@ -127,9 +144,18 @@ int stage_allocate(Stage *stage, const Model *model, const Config *config, const
 // ranks/topology.h. -1 with err.
 int stage_create(Stage *stage, const Model *model, const Config *config, const Schedule *schedule, Backend *be,
                  int index, Comm *tensor, int replica, Error *err);
-// Sets the two groups of the stage's context ranks (model/context.h). Call it before the stage runs.
+// Sets the two groups of the stage's context ranks (model/blocks.c). Call it before the stage runs.
 void stage_use_context(Stage *stage, Comm *const context[2]);
 void stage_destroy(Stage *stage);
+
+// --- sums.c
+// Lays out the workspaces at `base`, the same in a plan and in a run; base NULL: only counts. Returns the bytes of all.
+// staged: ranks share a GPU, so the host computes the sums, and complete operands and results go through host memory in
+// addition to the workspace of the sums.
+int64_t sums_layout(SumWorkspaces *workspaces, void *base, const Shape *shape, const StageTensors *tensors,
+                    bool staged);
+// Sets the workspace of a group, if the group uses one; workspace NULL withdraws it. comm may be NULL.
+void sums_lend(Comm *comm, const SumWorkspace *workspace);
 
 // Prepares the weights of the first chunk's next layer: waits for them, and quantizes them. A stage does so while it
 // waits for a run's first input; its first forward prepares what is left. Returns false if no layer is left.

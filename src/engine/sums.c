@@ -1,6 +1,6 @@
-// Workspace for sums over ranks (sums.h): sized for the largest sums of a stage, and allocated once.
+// Workspace for sums over ranks (stage.h): sized for the largest sums of a stage, and allocated once.
 #include "muon.h"
-#include "sums.h"
+#include "stage.h"
 #include "base/units.h"
 
 #include <string.h>

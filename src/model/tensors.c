@@ -209,17 +209,17 @@ static void place_units_(StageTensors *tensors) {
     }
 }
 
-void tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_t ranges[][2], int range_count,
+void tensors_layout(StageTensors *tensors, const TensorTable *table, const TableRange *ranges, int range_count,
                     const Split *split, const TrainConfig *train) {
     *tensors = (StageTensors){.table = table, .split = *split, .fp8 = train->fp8};
     tensors->muon = train->optimizer == OPTIMIZER_MUON;
     tensors->element = train->precision == PRECISION_BF16 ? 2 : 4;
     int64_t total = 0;
-    for (int r = 0; r < range_count; r++) total += ranges[r][1] - ranges[r][0];
+    for (int r = 0; r < range_count; r++) total += ranges[r].end - ranges[r].begin;
     tensors->tensors = xcalloc((size_t)total + 1, sizeof *tensors->tensors);
     tensors->units = xcalloc((size_t)total + 1, sizeof *tensors->units);
     for (int r = 0; r < range_count; r++)
-        for (int64_t i = ranges[r][0]; i < ranges[r][1]; i++) tensors_add_tensor_(tensors, &table->specs[i], i);
+        for (int64_t i = ranges[r].begin; i < ranges[r].end; i++) tensors_add_tensor_(tensors, &table->specs[i], i);
     place_units_(tensors);
 }
 

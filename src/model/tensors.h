@@ -191,9 +191,14 @@ typedef struct StageTensors {
     char *quantized; // the layers' matrices and their transposes in eight bits (quantized.h); NULL: not kept
 } StageTensors;
 
-// Lays out the specs of each range [begin, end) for one rank. Allocates no device memory. A head that is tied to an
-// embedding on the same stage becomes an alias.
-void tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_t ranges[][2], int range_count,
+// Specs [begin, end) of a table.
+typedef struct TableRange {
+    int64_t begin, end;
+} TableRange;
+
+// Lays out the specs of each range for one rank. Allocates no device memory. A head that is tied to an embedding on the
+// same stage becomes an alias.
+void tensors_layout(StageTensors *tensors, const TensorTable *table, const TableRange *ranges, int range_count,
                     const Split *split, const TrainConfig *train);
 
 // Reassigns the gradients' offsets, before allocation: layers alternate between two buffers, each as large as the

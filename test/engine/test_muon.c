@@ -15,9 +15,9 @@ static Homes *homes(const Config *config, int ranks) {
     Homes *all = calloc(1, sizeof *all);
     all->table = model_table(model_of(config), &config->model);
     for (int rank = 0; rank < ranks; rank++) {
-        const int64_t whole[1][2] = {{0, all->table.count}};
+        const TableRange whole = {0, all->table.count};
         const Split split = {0, 1, rank, ranks, rank % e, e, rank / e, ranks / e};
-        tensors_layout(&all->tensors[rank], &all->table, whole, 1, &split, &config->train);
+        tensors_layout(&all->tensors[rank], &all->table, &whole, 1, &split, &config->train);
     }
     return all;
 }
