@@ -4,7 +4,6 @@
 #include "batch.h"
 #include "base/alloc.h"
 #include "base/random.h"
-#include "model/context.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,6 @@
 #include "stage.h"
 
 #include "base/units.h"
-#include "model/context.h"
 
 #include <stddef.h>
 #include <stdio.h>

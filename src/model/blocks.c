@@ -1,7 +1,6 @@
 // The blocks of a model: products split over tensor ranks, attention, embedding and head, each with its collectives.
-// All collectives of a pass are here and in context.c, so a model reads as if there were one rank.
+// All collectives of a pass except those of experts are here, so a model reads as if there were one rank.
 #include "blocks.h"
-#include "context.h"
 #include "quantized.h"
 
 #include <assert.h>
@@ -279,6 +278,63 @@ AttentionShape pass_attention(const Pass *pass) {
     return shape;
 }
 
+// --- attention
+//
+// Only attention uses other context ranks' rows. Before it, the keys and values of all pieces are gathered, in the
+// order of the sequence; then each piece of queries is one call of attention over a range. The backward gathers again,
+// because the gathered keys of every layer and microbatch in flight would take c times the bytes of this rank's own.
+// Gradients of keys and values are fp32 until they are summed over the ranks, in a fixed order, so bits depend only on
+// c.
+//
+// Each half of a sequence has its own group. The group of the second half lists its ranks in reverse order. So the
+// parts of a collective are in sequence order in both halves, and collectives work in place. The two halves are
+// exchanged one after the other, because they need the same links and multiprocessors.
+
+// Keys and values of one piece: shape, offset in qkv, and offsets of the half and of the piece in the gathered keys.
+typedef struct Keys {
+    int64_t rows, cols, count, column, half, own;
+} Keys;
+
+static Keys keys_of_(const Pass *pass, int i) {
+    const Shape *s = pass->shape;
+    Keys keys = {.rows = s->rows / s->pieces, .cols = s->qkv_cols - s->query_cols};
+    keys.count = keys.rows * keys.cols;
+    keys.column = i * keys.rows * s->qkv_cols + s->query_cols;
+    keys.half = i * s->context_ranks * keys.count;
+    keys.own = (pass->first + context_place(s, i)) * s->batch * keys.cols;
+    return keys;
+}
+
+// Copies this rank's and slice's keys and values from qkv to pass->keys, and gathers the other context ranks' keys and
+// values.
+static void gather_keys_(Pass *pass, const void *qkv) {
+    const Shape *s = pass->shape;
+    char *all = pass->keys;
+    for (int i = 0; i < s->pieces; i++) {
+        Keys keys = keys_of_(pass, i);
+        char *own = all + keys.own * s->element;
+        pass->be->copy_columns(pass->be, own, keys.cols, (const char *)qkv + keys.column * s->element, s->qkv_cols,
+                               false, keys.rows, keys.cols);
+        if (s->context_ranks == 1) return;
+        pass_collective(pass, pass->context[i], COMM_ALL_GATHER, all + keys.half * s->element, own, keys.count,
+                        comm_type_(pass));
+    }
+}
+
+// Sums pass->dkeys over the context ranks, and writes the gradients of this rank's and slice's keys and values to dqkv.
+static void sum_key_gradients_(Pass *pass, void *dqkv) {
+    const Shape *s = pass->shape;
+    for (int i = 0; i < s->pieces; i++) {
+        Keys keys = keys_of_(pass, i);
+        float *own = pass->dkeys + keys.own;
+        if (s->context_ranks > 1)
+            pass_collective(pass, pass->context[i], COMM_REDUCE_SCATTER, own, pass->dkeys + keys.half, keys.count,
+                            COMM_FLOAT);
+        pass->be->copy_columns(pass->be, (char *)dqkv + keys.column * s->element, s->qkv_cols, own, keys.cols, true,
+                               keys.rows, keys.cols);
+    }
+}
+
 // One call of attention: all queries of the pass, or with context ranks the queries of piece i. qkv, out, saved: the
 // piece's byte offsets in qkv, output and saved values (with ATTENTION_NONE, a probability for each query and key).
 typedef struct AttentionCall {
@@ -305,7 +361,7 @@ static AttentionCall attention_piece_(const Pass *pass, int i) {
 }
 
 void attention_block_forward(Pass *pass, void *out, void *saved, const void *qkv) {
-    if (pass->keys != NULL) context_gather_keys(pass, qkv);
+    if (pass->keys != NULL) gather_keys_(pass, qkv);
     blocks_poll_(pass);
     for (int i = 0; i < pass->shape->pieces; i++) {
         AttentionCall p = attention_piece_(pass, i);
@@ -319,7 +375,7 @@ void attention_block_backward(Pass *pass, void *dqkv, const void *dout, const vo
                               const void *qkv) {
     const Shape *s = pass->shape;
     int64_t keys = (s->qkv_cols - s->query_cols) * s->rows * s->context_ranks;
-    if (s->pieces > 1) context_gather_keys(pass, qkv);
+    if (s->pieces > 1) gather_keys_(pass, qkv);
     if (s->pieces > 1) pass->be->zero(pass->be, pass->dkeys, keys * (int64_t)sizeof(float));
     blocks_poll_(pass);
     for (int i = 0; i < s->pieces; i++) {
@@ -329,7 +385,7 @@ void attention_block_backward(Pass *pass, void *dqkv, const void *dout, const vo
                                      (const char *)qkv + p.qkv, &p.shape);
     }
     blocks_poll_(pass);
-    if (pass->keys != NULL) context_sum_gradients(pass, dqkv);
+    if (pass->keys != NULL) sum_key_gradients_(pass, dqkv);
 }
 
 void embedding_block_forward(Pass *pass, const Model *model, const Tensor *tensors, void *x, const int32_t *tokens) {

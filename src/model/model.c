@@ -1,7 +1,6 @@
 // Derives from a model and a configuration: the complete table, FLOPs, rotary frequencies, and the shape of one
 // microbatch on one tensor rank. Frequencies are in double; transformers computes them in fp32, a relative difference
 // of 1e-7.
-#include "context.h"
 #include "experts.h"
 #include "quantized.h"
 
@@ -146,6 +145,15 @@ static void shape_latent_(Shape *shape, const ModelConfig *m) {
     shape->query_cols = shape->latent.heads * m->v_dim;
     shape->qkv_cols = m->q_lora + m->kv_lora + m->rope_dim;
     shape->strips = 1;
+}
+
+int64_t context_row(const Shape *s, int64_t position) {
+    int64_t length = s->seq / s->pieces;
+    for (int i = 0; i < s->pieces; i++) {
+        int64_t within = position - context_place(s, i);
+        if (within >= 0 && within < length) return (i * length + within) * s->batch;
+    }
+    return -1;
 }
 
 Shape shape_dense(const Shape *shape) {

@@ -36,7 +36,7 @@ typedef struct Shape {
     int64_t workspace_bytes; // workspace of the backend's operations
     int tensor_rank, tensor_ranks;
     int context_rank, context_ranks;
-    int pieces; // runs of consecutive positions of a sequence on this rank: 2 with context ranks (context.h), else 1
+    int pieces; // runs of consecutive positions of a sequence on this rank: 2 with context ranks (below), else 1
     bool sequence;
     bool copies;    // gathers and reduce-scatters may be copies into memory that the other ranks map
     bool overlap;   // collectives run during products that do not depend on them
@@ -63,6 +63,21 @@ typedef struct Shape {
 // and of the operations' workspace.
 void shape_from_config(Shape *shape, const Config *config, Backend *be, int stage, int tensor_rank);
 
+// Context ranks share a sequence (parallel.context). It is cut into 2c pieces of equal length, and rank r has pieces r
+// and 2c-1-r (zigzag), so that causal attention is the same work on every rank. For c = 2 and digits as pieces:
+//
+//     rank 0: 0 3    rank 1: 1 2       a query of piece 1 sees the keys of pieces 0 and 1
+enum { CONTEXT_PIECES = 2 };
+
+// Returns the position in its sequence at which piece i of this rank begins. Without context ranks, i is 0.
+static inline int64_t context_place(const Shape *s, int i) {
+    int piece = i == 0 ? s->context_rank : 2 * s->context_ranks - 1 - s->context_rank;
+    return piece * (s->seq / s->pieces);
+}
+
+// Returns the row on this rank of a position of the batch's first sequence, or -1 if another context rank has it.
+int64_t context_row(const Shape *s, int64_t position);
+
 // Returns the shape of the first layers of a model with experts, which have a dense MLP of width dense_ffn instead.
 Shape shape_dense(const Shape *shape);
 
@@ -88,7 +103,7 @@ typedef struct ExpertLoad {
 typedef struct Pass {
     Backend *be;
     Comm *tensor;     // NULL or size 1: no tensor parallelism
-    Comm *context[2]; // one per half of a sequence (context.h); NULL: no context ranks
+    Comm *context[2]; // one per half of a sequence (blocks.c); NULL: no context ranks
     Comm *experts;    // the ranks that divide the experts (experts.h); NULL: this rank has all of them
     const Shape *shape;
     int place[LAYER_ROLES]; // index of this role's tensor in a layer; -1: not in this model

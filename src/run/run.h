@@ -55,7 +55,7 @@ typedef struct Run {
     int lanes;                    // number of pipeline groups, one for each lane of messages (engine/p2p.h)
     Comm *lane[RUN_MOST_LANES];   // [lanes]
     Comm *tensor, *data, *tied;   // NULL: not needed, or not a member; `data` has all replicas (topology.h)
-    Comm *context[2];             // one group per half of a sequence (model/context.h), or NULL
+    Comm *context[2];             // one group per half of a sequence (model/blocks.c), or NULL
     Comm *experts, *same_experts; // ranks that divide a stage's experts; ranks with the same experts; NULL: one rank
     Comm *pair, *pair_far;        // group that moves evicted bundles; its `far` group, NULL once `pair` owns it
     Schedule *schedule, *validation;

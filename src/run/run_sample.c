@@ -1,5 +1,4 @@
 // Generates text with the pipeline (run.h).
-#include "model/context.h"
 #include "run.h"
 #include "base/alloc.h"
 #include "base/units.h"

@@ -2,7 +2,6 @@
 // at their intervals, or without training (--validate).
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "model/context.h"
 #include "run.h"
 
 #include <math.h>

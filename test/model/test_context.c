@@ -1,5 +1,5 @@
 // The pieces of a sequence on context ranks: they cover it, need equal work, and each position has its row.
-#include "model/context.h"
+#include "model/model.h"
 #include "unit.h"
 
 // Returns the shape of a rank for b sequences of 2 * ranks * length positions.
