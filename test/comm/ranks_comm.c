@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #ifdef HAVE_MPI
+#include "base/number_formats.h"
 #include "comm/comm_mpi.h"
 
 static void fill_bytes_(unsigned char *to, int64_t bytes, uint32_t seed) {
@@ -141,23 +142,10 @@ static float value_(int rank, int64_t i) {
     return ldexpf((float)(int32_t)h / 2147483648.0f, (int)(h % 23) - 11);
 }
 
-static uint16_t bf16_(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-static float from_bf16_(uint16_t x) {
-    uint32_t bits = (uint32_t)x << 16;
-    float value;
-    memcpy(&value, &bits, 4);
-    return value;
-}
-
 static void store_(void *to, CommType type, int64_t at, int rank, int64_t i) {
     if (type == COMM_FLOAT) ((float *)to)[at] = value_(rank, i);
     if (type == COMM_DOUBLE) ((double *)to)[at] = (double)value_(rank, i) * (1 + 1e-9 * (double)(i % 1000));
-    if (type == COMM_BF16) ((uint16_t *)to)[at] = bf16_(value_(rank, i));
+    if (type == COMM_BF16) ((uint16_t *)to)[at] = bf16_from_float(value_(rank, i));
     if (type == COMM_BYTE) ((uint8_t *)to)[at] = (uint8_t)(rank * 31 + i * 7);
 }
 
@@ -172,13 +160,13 @@ static void store_sum_(void *to, CommType type, int64_t at, int size, int64_t i)
         double d;
         uint16_t h;
         memcpy(&f, x, 4), memcpy(&d, x, 8), memcpy(&h, x, 2);
-        if (type == COMM_BF16) f = from_bf16_(h);
+        if (type == COMM_BF16) f = bf16_to_float(h);
         single = q == 0 ? f : single + f;
         twice = q == 0 ? d : twice + d;
     }
     if (type == COMM_FLOAT) ((float *)to)[at] = single;
     if (type == COMM_DOUBLE) ((double *)to)[at] = twice;
-    if (type == COMM_BF16) ((uint16_t *)to)[at] = bf16_(single);
+    if (type == COMM_BF16) ((uint16_t *)to)[at] = bf16_from_float(single);
 }
 
 static void check_sums_(Test *t, const char *what, const void *got, CommType type, int64_t count, int64_t first) {
@@ -190,39 +178,43 @@ static void check_sums_(Test *t, const char *what, const void *got, CommType typ
     }
 }
 
-static void all_reduce_(Test *t, CommType type, int64_t count) {
+static void start_(Test *t, CommOperation operation, int root, void *out, const void *in, int64_t count, CommType type,
+                   CommRequest *request) {
+    int started = t->comm->collective(t->comm, operation, root, out, in, count, type, request, &t->error);
+    EQUAL(t, "a collective", started, 0);
+}
+
+static void collect_(Test *t, CommOperation operation, int root, void *out, const void *in, int64_t count,
+                     CommType type) {
     CommRequest request = {0};
+    start_(t, operation, root, out, in, count, type, &request);
+    wait_(t, &request);
+}
+
+static void all_reduce_(Test *t, CommType type, int64_t count) {
     char *data = malloc((size_t)(count * 8 + 8));
     for (int64_t i = 0; i < count; i++) store_(data, type, i, t->rank, i);
-    EQUAL(t, "all_reduce",
-          t->comm->collective(t->comm, COMM_ALL_REDUCE, NO_ROOT, data, data, count, type, &request, &t->error), 0);
-    wait_(t, &request);
+    collect_(t, COMM_ALL_REDUCE, NO_ROOT, data, data, count, type);
     check_sums_(t, "all_reduce: bits of the serial sum, element", data, type, count, 0);
     free(data);
 }
 
 static void reduce_scatter_(Test *t, CommType type, int64_t count, bool in_place) {
-    CommRequest request = {0};
     int64_t total = count * t->size, width = comm_type_bytes(type);
     char *in = malloc((size_t)(total * 8 + 8)), *apart = malloc((size_t)(count * 8 + 8));
     char *out = in_place ? in + t->rank * count * width : apart;
     for (int64_t i = 0; i < total; i++) store_(in, type, i, t->rank, i);
-    EQUAL(t, "reduce_scatter",
-          t->comm->collective(t->comm, COMM_REDUCE_SCATTER, NO_ROOT, out, in, count, type, &request, &t->error), 0);
-    wait_(t, &request);
+    collect_(t, COMM_REDUCE_SCATTER, NO_ROOT, out, in, count, type);
     check_sums_(t, "reduce_scatter: bits of the serial sum, element", out, type, count, t->rank * count);
     free(in), free(apart);
 }
 
 static void all_gather_(Test *t, CommType type, int64_t count, bool in_place) {
-    CommRequest request = {0};
     int64_t width = comm_type_bytes(type);
     char *out = malloc((size_t)(count * t->size * 8 + 8)), *apart = malloc((size_t)(count * 8 + 8));
     char *in = in_place ? out + t->rank * count * width : apart, wanted[8];
     for (int64_t i = 0; i < count; i++) store_(in, type, i, t->rank, i);
-    EQUAL(t, "all_gather",
-          t->comm->collective(t->comm, COMM_ALL_GATHER, NO_ROOT, out, in, count, type, &request, &t->error), 0);
-    wait_(t, &request);
+    collect_(t, COMM_ALL_GATHER, NO_ROOT, out, in, count, type);
     for (int64_t i = 0; i < count * t->size; i++) {
         store_(wanted, type, 0, (int)(i / count), i % count);
         if (memcmp(out + i * width, wanted, (size_t)width) != 0) fail_(t, "all_gather, element", i, count);
@@ -232,20 +224,16 @@ static void all_gather_(Test *t, CommType type, int64_t count, bool in_place) {
 
 // The root gets the sums, and nothing is written on the other ranks. A broadcast of them gives all the same.
 static void rooted_(Test *t, CommType type, int64_t count, int root, bool in_place) {
-    CommRequest request = {0};
     int64_t bytes = count * comm_type_bytes(type);
     char *in = malloc((size_t)bytes + 8), *apart = malloc((size_t)bytes + 8), *kept = malloc((size_t)bytes + 8);
     char *out = in_place ? in : apart;
     for (int64_t i = 0; i < count; i++) store_(in, type, i, t->rank, i);
     if (!in_place) memset(out, 0x5a, (size_t)bytes);
     memcpy(kept, out, (size_t)bytes);
-    EQUAL(t, "reduce", t->comm->collective(t->comm, COMM_REDUCE, root, out, in, count, type, &request, &t->error), 0);
-    wait_(t, &request);
+    collect_(t, COMM_REDUCE, root, out, in, count, type);
     if (t->rank == root) check_sums_(t, "reduce: bits of the serial sum, element", out, type, count, 0);
     else EQUAL(t, "reduce writes on its root alone", memcmp(kept, out, (size_t)bytes), 0);
-    EQUAL(t, "broadcast",
-          t->comm->collective(t->comm, COMM_BROADCAST, root, out, out, count, type, &request, &t->error), 0);
-    wait_(t, &request);
+    collect_(t, COMM_BROADCAST, root, out, out, count, type);
     check_sums_(t, "broadcast, element", out, type, count, 0);
     free(in), free(apart), free(kept);
 }
@@ -301,10 +289,7 @@ static void collectives_at_once_(Test *t) {
     for (int k = 0; k < EACH; k++) {
         int64_t count = k % 3 == 0 ? 100 : COUNT;
         for (int64_t i = 0; i < count; i++) store_(data + k * COUNT, COMM_FLOAT, i, t->rank, i + k);
-        EQUAL(t, "all_reduce",
-              t->comm->collective(t->comm, COMM_ALL_REDUCE, NO_ROOT, data + k * COUNT, data + k * COUNT, count,
-                                  COMM_FLOAT, &requests[k], &t->error),
-              0);
+        start_(t, COMM_ALL_REDUCE, NO_ROOT, data + k * COUNT, data + k * COUNT, count, COMM_FLOAT, &requests[k]);
     }
     // Every rank waits in its own order.
     for (int k = 0; k < EACH; k++) wait_(t, &requests[t->rank % 2 == 0 ? EACH - 1 - k : k]);
@@ -375,12 +360,9 @@ static void groups_(Test *t) {
     EQUAL(t, "only even ranks have a group", even != NULL, t->rank % 2 == 0);
     if (even != NULL) {
         float one = 1;
-        CommRequest request = {0};
         EQUAL(t, "size", even->size, (t->size + 1) / 2);
         EQUAL(t, "ordered by key", even->rank, even->size - 1 - t->rank / 2);
-        EQUAL(t, "sum",
-              even->collective(even, COMM_ALL_REDUCE, NO_ROOT, &one, &one, 1, COMM_FLOAT, &request, &t->error), 0);
-        EQUAL(t, "wait", comm_wait(even, &request, &t->error), 0);
+        EQUAL(t, "sum", comm_collect_now(even, COMM_ALL_REDUCE, &one, &one, 1, COMM_FLOAT, &t->error), 0);
         EQUAL(t, "summed in the group", one == (float)even->size, true);
         even->destroy(even);
     }
