@@ -27,28 +27,34 @@ static Cost cost_with(const char *word, int deterministic) {
 
 static Cost cost_of(const char *word) { return cost_with(word, DETERMINISTIC_OFF); }
 
-// Reads the next row of a table into cells; false at its end.
-static bool next_row(FILE *file, char line[512], char *cells[16]) {
+typedef struct Table {
+    FILE *file;
+    char line[512], *cell[16]; // of the current row
+} Table;
+
+// Reads the next row; false at the end, which closes the table.
+static bool next_row(Table *t) {
     do {
-        if (fgets(line, 512, file) == NULL) return false;
-    } while (line[0] == '#');
-    line[strcspn(line, "\r\n")] = '\0';
+        if (fgets(t->line, sizeof t->line, t->file) == NULL) return fclose(t->file), false;
+    } while (t->line[0] == '#');
+    t->line[strcspn(t->line, "\r\n")] = '\0';
     int count = 0;
-    for (char *at = line; at != NULL && count < 16; count++) {
-        cells[count] = at;
+    for (char *at = t->line; at != NULL && count < 16; count++) {
+        t->cell[count] = at;
         at = strchr(at, ',');
         if (at != NULL) *at++ = '\0';
     }
     return true;
 }
 
-static FILE *table(const char *name, char line[512], char *cells[16]) {
+// Opens a table, after its header row.
+static Table table(const char *name) {
     char path[128];
     snprintf(path, sizeof path, "test/plan/kernels/%s.csv", name);
-    FILE *file = fopen(path, "r");
-    if (file == NULL) fail_msg("%s cannot be opened", path);
-    assert_true(next_row(file, line, cells)); // the header row
-    return file;
+    Table t = {.file = fopen(path, "r")};
+    if (t.file == NULL) fail_msg("%s cannot be opened", path);
+    assert_true(next_row(&t));
+    return t;
 }
 
 // The table has burst rates. At the power limit a device keeps about the same fraction of each of them, the level.
@@ -56,17 +62,15 @@ TEST(products_of_all_shapes_are_within_8_percent_of_the_table_at_one_level) {
     static const char *const words[] = {"a100-80g", "h100", "h200", "b200", "gb200", "b300"};
     for (int g = 0; g < 6; g++) {
         Cost cost = cost_of(words[g]);
-        char line[512], *cells[16];
-        FILE *file = table("products", line, cells);
+        Table t = table("products");
         double level = 0, error = 0, ratio[64];
         int count = 0;
-        while (next_row(file, line, cells)) {
-            double m = atof(cells[0]), n = atof(cells[1]), k = atof(cells[2]), measured = atof(cells[3 + g]) * 1e12;
+        while (next_row(&t)) {
+            double m = atof(t.cell[0]), n = atof(t.cell[1]), k = atof(t.cell[2]), measured = atof(t.cell[3 + g]) * 1e12;
             if (measured == 0) continue;
             ratio[count] = 2 * m * n * k / cost_product(&cost, 1, (int64_t)m, (int64_t)n, (int64_t)k) / measured;
             level += ratio[count++];
         }
-        fclose(file);
         level /= count;
         for (int i = 0; i < count; i++) error += fabs(ratio[i] / level - 1) / count;
         assert_true(count > 20 && error < 0.08);
@@ -83,18 +87,16 @@ TEST(products_of_8_bits_gain_only_where_they_are_large) {
 TEST(adding_to_fp32_takes_a_part_of_a_pass_and_meets_the_measured_weight_gradients) {
     Cost cost = cost_of("h200");
     assert_float_equal(cost_adding(&cost, 1e8) / cost_pass(&cost, 8e8), 0.42, 1e-9);
-    char line[512], *cells[16];
-    FILE *file = table("measured", line, cells);
+    Table t = table("measured");
     double error = 0;
     int count = 0;
-    while (next_row(file, line, cells)) {
-        double rows = atof(cells[0]), in = atof(cells[1]), out = atof(cells[2]), flops = 2 * rows * in * out;
+    while (next_row(&t)) {
+        double rows = atof(t.cell[0]), in = atof(t.cell[1]), out = atof(t.cell[2]), flops = 2 * rows * in * out;
         double seconds =
             cost_product(&cost, 1, (int64_t)out, (int64_t)in, (int64_t)rows) + cost_adding(&cost, in * out);
-        error += fabs(flops / seconds / (atof(cells[5]) * 1e12) - 1);
+        error += fabs(flops / seconds / (atof(t.cell[5]) * 1e12) - 1);
         count++;
     }
-    fclose(file);
     assert_true(count == 12 && error / count < 0.06);
 }
 
@@ -104,25 +106,23 @@ TEST(attention_is_within_5_percent_of_its_tables) {
     for (int g = 0; g < 4; g++) {
         bool ours = strcmp(words[g][0], "h200_trainer") == 0;
         Cost cost = cost_with(words[g][1], ours ? DETERMINISTIC_ON : DETERMINISTIC_OFF);
-        char line[512], *cells[16];
-        FILE *file = table("attention", line, cells);
+        Table t = table("attention");
         double error = 0;
         int count = 0;
-        while (next_row(file, line, cells)) {
-            if (strcmp(cells[0], words[g][0]) != 0) continue;
-            double heads = atof(cells[1]), s = atof(cells[2]), flops = heads * s * s / 2 * 128;
+        while (next_row(&t)) {
+            if (strcmp(t.cell[0], words[g][0]) != 0) continue;
+            double heads = atof(t.cell[1]), s = atof(t.cell[2]), flops = heads * s * s / 2 * 128;
             double forward = cost_flash(&cost, heads, (int64_t)s, 128, 128, false);
             double backward = cost_flash(&cost, heads, (int64_t)s, 128, 128, true);
             double rates[] = {4 * flops / forward, 10 * flops / backward, 14 * flops / (forward + backward)};
             static const int columns[] = {3, 4, 6}; // fwd, bwd, both
             for (int i = 0; i < 3; i++) {
-                double measured = atof(cells[columns[i]]) * 1e12;
+                double measured = atof(t.cell[columns[i]]) * 1e12;
                 if (measured == 0) continue;
                 error += fabs(rates[i] / measured - 1);
                 count++;
             }
         }
-        fclose(file);
         assert_true(count >= 6 && error / count < 0.05);
     }
 }
@@ -140,17 +140,16 @@ TEST(collectives_are_those_of_the_table_and_longer_ones_never_take_less_time) {
         {"a100_sxm", "a100-80g"}, {"h100_sxm", "h100"}, {"h200_sxm", "h200"}, {"b200_sxm", "b200"}, {"gb200", "gb200"}};
     static const char *const kinds[] = {"all_gather", "reduce_scatter", "all_reduce", "alltoall"};
     static const double sizes[] = {1, 4, 16, 32, 64, 128, 256, 512};
-    char line[512], *cells[16];
-    FILE *file = table("collectives", line, cells);
+    Table t = table("collectives");
     int rows = 0;
-    while (next_row(file, line, cells)) {
-        int g = 0, kind = 0, ranks = atoi(cells[2]);
-        while (strcmp(words[g][0], cells[0]) != 0) g++;
-        while (strcmp(kinds[kind], cells[1]) != 0) kind++;
+    while (next_row(&t)) {
+        int g = 0, kind = 0, ranks = atoi(t.cell[2]);
+        while (strcmp(words[g][0], t.cell[0]) != 0) g++;
+        while (strcmp(kinds[kind], t.cell[1]) != 0) kind++;
         Cost cost = cost_of(words[g][1]);
         double before = 0;
         for (int i = 0; i < 8; i++)
-            assert_true(fabs(cost_collective_rate(&cost, kind, sizes[i] * MIB, ranks) / atof(cells[3 + i]) / 1e9 - 1) <
+            assert_true(fabs(cost_collective_rate(&cost, kind, sizes[i] * MIB, ranks) / atof(t.cell[3 + i]) / 1e9 - 1) <
                         1e-6);
         for (double bytes = 1e4; bytes < 1e10; bytes *= 1.1) {
             double seconds = cost_collective(&cost, kind, bytes, ranks);
@@ -159,32 +158,29 @@ TEST(collectives_are_those_of_the_table_and_longer_ones_never_take_less_time) {
         }
         rows++;
     }
-    fclose(file);
     assert_true(rows > 54);
 }
 
 // Every expert has equally many rows. `n` and `k` are those of the forward.
 TEST(grouped_products_meet_the_table) {
-    char line[512], *cells[16];
-    FILE *file = table("experts", line, cells);
+    Table t = table("experts");
     double ratio[2] = {0};
     int count[2] = {0};
-    while (next_row(file, line, cells)) {
-        Cost cost = cost_of(cells[0]);
-        int64_t experts = atoi(cells[1]), rows = experts * atoi(cells[2]), n = atoi(cells[3]), k = atoi(cells[4]);
+    while (next_row(&t)) {
+        Cost cost = cost_of(t.cell[0]);
+        int64_t experts = atoi(t.cell[1]), rows = experts * atoi(t.cell[2]), n = atoi(t.cell[3]), k = atoi(t.cell[4]);
         for (int pass = 0; pass < 3; pass++) {
             bool input = pass == 1, gradient = pass == 2;
             double seconds =
                 cost_experts(&cost, rows, experts, input ? k : n, input ? n : k, gradient ? 8 : 2, gradient);
             double flops = 2 * (double)rows * (double)n * (double)k, share = flops / seconds / cost.flops;
-            double one = atof(cells[5 + pass]) / share;
-            int g = strcmp(cells[0], "b200") == 0;
+            double one = atof(t.cell[5 + pass]) / share;
+            int g = strcmp(t.cell[0], "b200") == 0;
             assert_true(one > 0.7 && one < 1.5);
             ratio[g] += one;
             count[g]++;
         }
     }
-    fclose(file);
     assert_true(count[0] > 5 && count[1] > 30);
     for (int g = 0; g < 2; g++) assert_true(ratio[g] / count[g] > 0.95 && ratio[g] / count[g] < 1.25);
 }
@@ -219,18 +215,16 @@ TEST(an_exchange_takes_as_long_as_its_slower_part) {
 
 TEST(all_reduces_between_nodes_are_within_a_third_of_the_table) {
     static const double sizes[] = {1, 4, 8, 16, 64, 256, 1024, 16384};
-    char line[512], *cells[16];
-    FILE *file = table("between", line, cells);
-    while (next_row(file, line, cells)) {
-        Cost cost = {.latency = 1e-6 * atof(cells[1])};
+    Table t = table("between");
+    while (next_row(&t)) {
+        Cost cost = {.latency = 1e-6 * atof(t.cell[1])};
         for (int i = 0; i < 8; i++) {
-            double bytes = sizes[i] * MIB, rate = 1e9 * atof(cells[2 + i]);
+            double bytes = sizes[i] * MIB, rate = 1e9 * atof(t.cell[2 + i]);
             if (rate == 0) continue;
-            double seconds = cost_collective_between(&cost, COST_ALL_REDUCE, bytes, 32, 4, 1e9 * atof(cells[9]));
+            double seconds = cost_collective_between(&cost, COST_ALL_REDUCE, bytes, 32, 4, 1e9 * atof(t.cell[9]));
             assert_true(fabs(seconds / (2 * bytes * 31 / 32 / rate) - 1) < 0.33);
         }
     }
-    fclose(file);
 }
 
 TEST(sums_over_more_nodes_are_slower) {
