@@ -53,64 +53,57 @@ static void layout_tensors_(StageTensors *tensors, const TensorTable *table, con
     if (config_shards_gradients(config)) tensors_shard_gradients(tensors);
 }
 
-static int64_t layout_gathered_(Stage *stage, Layout *layout) {
+static void layout_gathered_(Stage *stage, Layout *layout) {
     const Shape *s = &stage->at.shape;
     Pass *pass = &stage->pass;
     CommMemory *memory = &stage->gathered;
-    if (!s->sequence) return layout->used;
+    if (!s->sequence) return;
     int64_t bytes = block_gathered_bytes(s);
     pass->partial = layout_take(layout, bytes);
     for (int i = 0; i < GATHERED_COUNT; i++)
         pass->gathered[i] = s->overlap ? layout_take(layout, bytes) : pass->partial;
-    if (!s->copies) return layout->used;
+    if (!s->copies) return;
     *memory = (CommMemory){layout->base,  0,
                            pass->partial, layout_take(layout, bytes),
                            bytes,         layout_take(layout, COMM_FLAGS * sizeof *memory->flags)};
-    return memory->bytes = memory_pages(layout->used, stage->at.lent_page);
+    memory->bytes = layout->used = memory_pages(layout->used, stage->at.lent_page);
 }
 
-// If other ranks map the gathered rows, lays them out at `base`, in their own allocation. Returns their bytes, else 0.
-static int64_t layout_mapped_(Stage *stage, void *base) {
-    Layout layout = {base, 0};
-    return stage->at.shape.copies ? layout_gathered_(stage, &layout) : 0;
+// Gathered rows that other ranks map have their own allocation.
+static void layout_mapped_(Stage *stage, Layout *layout) {
+    if (stage->at.shape.copies) layout_gathered_(stage, layout);
 }
 
 // Muon runs after the passes of a step, so it reuses their memory, but not op_workspace, which its products need.
-static int64_t layout_workspace_(Stage *stage, void *base) {
-    Layout layout = {base, 0};
+static void layout_workspace_(Stage *stage, Layout *layout) {
     const Shape *s = &stage->at.shape;
-    stage->op_workspace = s->workspace_bytes > 0 ? layout_take(&layout, s->workspace_bytes) : NULL;
-    int64_t passes = layout.used,
+    stage->op_workspace = s->workspace_bytes > 0 ? layout_take(layout, s->workspace_bytes) : NULL;
+    int64_t passes = layout->used,
             muon = stage->at.layers > 0 ? muon_workspace(&stage->table, &stage->config->train) : 0;
-    stage->muon_work = layout_take(&layout, 0);
+    stage->muon_work = layout_take(layout, 0);
     const Shape dense = shape_dense(s);
     bool both = stage->config->model.dense_layers > 0; // true: the model has layers with and without experts
     int64_t work = both ? layer_work_layout(NULL, NULL, &dense) : 0;
-    stage->pass.work = layout_take(&layout, max_i64(work, layer_work_layout(NULL, NULL, s)));
-    stage->pass.scratch = layout_take(&layout, s->scratch_bytes);
-    if (!s->copies) layout_gathered_(stage, &layout);
+    stage->pass.work = layout_take(layout, max_i64(work, layer_work_layout(NULL, NULL, s)));
+    stage->pass.scratch = layout_take(layout, s->scratch_bytes);
+    if (!s->copies) layout_gathered_(stage, layout);
     stage->recomputed =
-        stage->at.recomputed > 0 ? layout_take(&layout, max_i64(stage->at.dense_bundle, stage->at.layer_bundle)) : NULL;
-    for (int i = 0; i < 2; i++) stage->pass.quantized[i] = layout_take(&layout, quantized_work_bytes(s));
-    stage->pass.scales = layout_take(&layout, s->fp8 == FP8_TENSOR ? 2 * FACTOR_ONE_SCALE : 0);
+        stage->at.recomputed > 0 ? layout_take(layout, max_i64(stage->at.dense_bundle, stage->at.layer_bundle)) : NULL;
+    for (int i = 0; i < 2; i++) stage->pass.quantized[i] = layout_take(layout, quantized_work_bytes(s));
+    stage->pass.scales = layout_take(layout, s->fp8 == FP8_TENSOR ? 2 * FACTOR_ONE_SCALE : 0);
     int kind = s->narrow[GATHERED_GRADIENT];
     stage->pass.narrowed =
-        layout_take(&layout, kind == FACTOR_PLAIN ? 0 : quantized_bytes(s, kind, s->shard_rows, s->hidden));
-    stage->gradient = stage->at.first ? layout_take(&layout, stage->at.message_bytes) : NULL;
-    if (layout.used < passes + muon) layout_take(&layout, passes + muon - layout.used);
-    return layout.used;
+        layout_take(layout, kind == FACTOR_PLAIN ? 0 : quantized_bytes(s, kind, s->shard_rows, s->hidden));
+    stage->gradient = stage->at.first ? layout_take(layout, stage->at.message_bytes) : NULL;
+    if (layout->used < passes + muon) layout_take(layout, passes + muon - layout->used);
 }
 
-static int64_t layout_head_(Stage *stage, void *base) {
-    Layout layout = {base, 0};
-    if (stage->at.last) head_work_layout(&stage->head_work, &layout, &stage->at.shape);
-    return layout.used;
+static void layout_head_(Stage *stage, Layout *layout) {
+    if (stage->at.last) head_work_layout(&stage->head_work, layout, &stage->at.shape);
 }
 
-static int64_t layout_sums_(Stage *stage, void *base) {
-    memset(&stage->workspaces, 0, sizeof stage->workspaces);
-    if (!stage->at.own_sums) return 0;
-    return sums_layout(&stage->workspaces, base, &stage->at.shape, &stage->tensors, false);
+static void layout_sums_(Stage *stage, Layout *layout) {
+    if (stage->at.own_sums) sums_layout(&stage->workspaces, layout, &stage->at.shape, &stage->tensors, false);
 }
 
 // Returns the byte offset of a chunk's keys in stage->keys; for chunk == chunks, the size of stage->keys.
@@ -121,27 +114,24 @@ static int64_t keys_offset_(const StageShape *at, int chunk) {
     return bytes;
 }
 
-static int64_t layout_keys_(Stage *stage, void *base) {
-    stage->keys = base;
-    return keys_offset_(&stage->at, stage->at.chunks);
+static void layout_keys_(Stage *stage, Layout *layout) {
+    stage->keys = layout_take(layout, keys_offset_(&stage->at, stage->at.chunks));
 }
 
-static int64_t layout_data_(Stage *stage, void *base) {
-    Layout layout = {base, 0};
+static void layout_data_(Stage *stage, Layout *layout) {
     const StageShape *at = &stage->at;
     int64_t bytes = config_microbatches(stage->config) * at->rows * 4;
-    stage->tokens = at->first ? layout_take(&layout, bytes) : NULL;
-    stage->targets = at->last ? layout_take(&layout, bytes) : NULL;
-    stage->losses = at->last ? layout_take(&layout, bytes) : NULL;
-    stage->places = config_uses_documents(stage->config) ? layout_take(&layout, bytes) : NULL;
-    stage->positions = at->shape.pieces > 1 ? layout_take(&layout, at->rows * 4) : NULL;
-    return layout.used;
+    stage->tokens = at->first ? layout_take(layout, bytes) : NULL;
+    stage->targets = at->last ? layout_take(layout, bytes) : NULL;
+    stage->losses = at->last ? layout_take(layout, bytes) : NULL;
+    stage->places = config_uses_documents(stage->config) ? layout_take(layout, bytes) : NULL;
+    stage->positions = at->shape.pieces > 1 ? layout_take(layout, at->rows * 4) : NULL;
 }
 
 static const struct {
     MemoryCategory category;
     const char *what;
-    int64_t (*layout)(Stage *stage, void *base); // returns the bytes; base NULL: only counts
+    void (*layout)(Stage *stage, Layout *layout);
 } pieces[STAGE_PIECES] = {
     {MEMORY_WORKSPACE, "workspace", layout_workspace_},
     {MEMORY_MESSAGES, "gathered rows", layout_mapped_},
@@ -151,10 +141,17 @@ static const struct {
     {MEMORY_MESSAGES, "sums over ranks", layout_sums_},
 };
 
+// Binds a piece to memory at `base`, or only counts if it is NULL. Returns the bytes.
+static int64_t piece_layout_(Stage *stage, int piece, void *base) {
+    Layout layout = {base, 0};
+    pieces[piece].layout(stage, &layout);
+    return layout.used;
+}
+
 void stage_work_bytes(MemoryBytes *bytes, const TensorTable *table, const Config *config, const StageShape *at) {
     Stage stage = {.at = *at, .config = config, .table = *table};
     for (int i = 0; i < STAGE_PIECES; i++)
-        if (pieces[i].layout != layout_sums_) bytes->bytes[pieces[i].category] += pieces[i].layout(&stage, NULL);
+        if (pieces[i].layout != layout_sums_) bytes->bytes[pieces[i].category] += piece_layout_(&stage, i, NULL);
 }
 
 void stage_state_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const TensorTable *table,
@@ -162,10 +159,12 @@ void stage_state_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, 
     Stage stage = {.at = *at, .config = config};
     layout_tensors_(&stage.tensors, table, at, config, 0);
     tensors_bytes(&stage.tensors, bytes);
-    bytes->bytes[MEMORY_MESSAGES] += layout_sums_(&stage, NULL);
-    *staged = 0;
+    Layout sums = {NULL, 0}, host = {NULL, 0};
+    layout_sums_(&stage, &sums);
+    bytes->bytes[MEMORY_MESSAGES] += sums.used;
     if (config->hardware.share_gpu && !at->own_sums)
-        *staged = sums_layout(&stage.workspaces, NULL, &at->shape, &stage.tensors, true);
+        sums_layout(&stage.workspaces, &host, &at->shape, &stage.tensors, true);
+    *staged = host.used;
     *states = tensors_states(&stage.tensors);
     tensors_free(&stage.tensors, NULL);
 }
@@ -207,11 +206,11 @@ int stage_allocate(Stage *stage, const Model *model, const Config *config, const
     stage->head = at->last ? stage->layers + at->layers * table->per_layer : NULL;
     const Shape *s = &stage->at.shape;
     for (int i = 0; i < STAGE_PIECES; i++) {
-        int64_t bytes = pieces[i].layout(stage, NULL), bound;
+        int64_t bytes = piece_layout_(stage, i, NULL), bound;
         if (bytes == 0) continue;
         stage->memory[i].memory = be->allocate(be, pieces[i].category, bytes, pieces[i].what, err);
         if (stage->memory[i].memory == NULL) return -1;
-        stage->memory[i].bytes = bound = pieces[i].layout(stage, stage->memory[i].memory);
+        stage->memory[i].bytes = bound = piece_layout_(stage, i, stage->memory[i].memory);
         assert(bound == bytes);
     }
     if (be->use_workspace != NULL) be->use_workspace(be, stage->op_workspace, s->shard_rows, s->hidden, &s->attention);

@@ -149,11 +149,10 @@ void stage_use_context(Stage *stage, Comm *const context[2]);
 void stage_destroy(Stage *stage);
 
 // --- sums.c
-// Lays out the workspaces at `base`, the same in a plan and in a run; base NULL: only counts. Returns the bytes of all.
-// staged: ranks share a GPU, so the host computes the sums, and complete operands and results go through host memory in
-// addition to the workspace of the sums.
-int64_t sums_layout(SumWorkspaces *workspaces, void *base, const Shape *shape, const StageTensors *tensors,
-                    bool staged);
+// Lays out the workspaces, the same in a plan and in a run. staged: ranks share a GPU, so the host computes the sums,
+// and complete operands and results go through host memory in addition to the workspace of the sums.
+void sums_layout(SumWorkspaces *workspaces, Layout *layout, const Shape *shape, const StageTensors *tensors,
+                 bool staged);
 // Sets the workspace of a group, if the group uses one; workspace NULL withdraws it. comm may be NULL.
 void sums_lend(Comm *comm, const SumWorkspace *workspace);
 

@@ -82,9 +82,8 @@ static void sums_take_(SumWorkspace *workspace, Layout *layout) {
     layout_take(layout, workspace->passing * workspace->passing_bytes);
 }
 
-int64_t sums_layout(SumWorkspaces *workspaces, void *base, const Shape *shape, const StageTensors *tensors,
-                    bool staged) {
-    Layout layout = {(char *)base, 0};
+void sums_layout(SumWorkspaces *workspaces, Layout *layout, const Shape *shape, const StageTensors *tensors,
+                 bool staged) {
     memset(workspaces, 0, sizeof *workspaces);
     if (tensors->split.tensor_ranks > 1) count_tensor_(&workspaces->tensor, shape, tensors, staged);
     if (tensors->split.data_ranks > 1) {
@@ -102,12 +101,11 @@ int64_t sums_layout(SumWorkspaces *workspaces, void *base, const Shape *shape, c
         if (shape->balance > 0) need_(&keys, COMM_ALL_REDUCE, shape->route.experts, COMM_DOUBLE);
     }
     count_tied_(&workspaces->tied, tensors, staged);
-    sums_take_(&workspaces->tensor, &layout);
-    sums_take_(&workspaces->data, &layout);
-    sums_take_(&workspaces->tied, &layout);
-    sums_take_(&workspaces->experts, &layout);
-    for (int i = 0; i < 2; i++) sums_take_(&workspaces->context[i], &layout);
-    return layout.used;
+    sums_take_(&workspaces->tensor, layout);
+    sums_take_(&workspaces->data, layout);
+    sums_take_(&workspaces->tied, layout);
+    sums_take_(&workspaces->experts, layout);
+    for (int i = 0; i < 2; i++) sums_take_(&workspaces->context[i], layout);
 }
 
 void sums_lend(Comm *comm, const SumWorkspace *workspace) {
