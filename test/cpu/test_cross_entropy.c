@@ -26,7 +26,6 @@ static int64_t rank_count(const Shape *s, int64_t rank) { return rank_first(s, r
 
 typedef struct Sharded {
     Operand logits[MAX_RANKS];
-    double *old[MAX_RANKS]; // logits before they became gradients
     int32_t *targets;
     float *gathered, *loss;
 } Sharded;
@@ -38,8 +37,6 @@ static Sharded sharded(Op *op, const Shape *s) {
     for (int64_t i = 0; i < s->rows; i++) c.targets[i] = (int32_t)((op_random(5, i) + 1.0) / 2.0 * (double)s->vocab);
     for (int64_t rank = 0; rank < s->ranks; rank++) {
         c.logits[rank] = op_operand(op, s->rows * s->width, (uint64_t)rank + 20, 0.5, s->spread);
-        c.old[rank] = op_hold(op, s->rows * s->width * 8);
-        memcpy(c.old[rank], c.logits[rank].value, (size_t)(s->rows * s->width) * 8);
     }
     return c;
 }
@@ -65,7 +62,7 @@ typedef struct Row {
 
 static double logit_at(const Row *r, int64_t token) {
     int64_t rank = token / r->shape->width;
-    return r->sharded->old[rank][r->row * r->shape->width + token % r->shape->width];
+    return r->sharded->logits[rank].value[r->row * r->shape->width + token % r->shape->width];
 }
 
 static double row_log_sum(const Row *r) {
@@ -88,7 +85,7 @@ static void check(int precision, const Shape *s) {
     stats_pass(&op, s, &c);
     for (int64_t rank = 0; rank < s->ranks; rank++) {
         gradient_pass(&op, s, &c, rank, scale);
-        double *want = op_hold(&op, s->rows * s->width * 8), *got = op_read(&op, &c.logits[rank]);
+        double *want = op_hold(&op, s->rows * s->width * 8), *got = op_result(&op, &c.logits[rank]);
         for (int64_t row = 0; row < s->rows; row++) {
             Row r = {s, &c, row};
             double log_sum = row_log_sum(&r), loss = row_loss(&r), measured = (double)c.loss[row];
@@ -117,7 +114,7 @@ TEST(a_row_without_a_target_has_no_loss_and_no_gradient) {
         stats_pass(&op, s, &c);
         for (int64_t rank = 0; rank < s->ranks; rank++) {
             gradient_pass(&op, s, &c, rank, 0.125f);
-            const double *got = op_read(&op, &c.logits[rank]);
+            const double *got = op_result(&op, &c.logits[rank]);
             for (int64_t i = 0; i < s->width; i++) assert_true(got[row * s->width + i] == 0.0);
         }
         assert_true(c.loss[row] == 0.0f);

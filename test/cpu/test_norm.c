@@ -60,7 +60,7 @@ typedef struct Backward {
     Operand dx, dw, db, dout, x, w;
 } Backward;
 
-static Backward backward(Op *op, const Shape *s, double **dx_old, double **dw_old, double **db_old) {
+static Backward backward(Op *op, const Shape *s) {
     int64_t count = s->rows * s->cols;
     Backward g = {.dx = op_operand(op, count, 5, 0.0, 1.0),
                   .dw = op_gradient(op, s->cols, 6, 1.0),
@@ -68,9 +68,6 @@ static Backward backward(Op *op, const Shape *s, double **dx_old, double **dw_ol
                   .dout = op_operand(op, count, 8, 0.0, 1.0),
                   .x = op_operand(op, count, 9, s->center, 1.0),
                   .w = op_operand(op, s->cols, 10, 1.0, 0.5)};
-    *dx_old = memcpy(op_hold(op, count * 8), g.dx.value, (size_t)count * 8);
-    *dw_old = memcpy(op_hold(op, s->cols * 8), g.dw.value, (size_t)s->cols * 8);
-    *db_old = memcpy(op_hold(op, s->cols * 8), g.db.value, (size_t)s->cols * 8);
     Backend *backend = op->backend;
     backend->norm_backward(backend, g.dx.data, g.dw.data, s->layernorm ? g.db.data : NULL, g.dout.data, g.x.data,
                            g.w.data, s->rows, s->cols, EPS);
@@ -97,8 +94,8 @@ static double loss(void *context) {
 
 static void check_backward(int precision, const Shape *s) {
     AutoOp op = op_start(precision, 2);
-    double *dx, *dw, *db, bound = precision == PRECISION_BF16 ? 0x1p-8 : 2e-5;
-    Backward g = backward(&op, s, &dx, &dw, &db);
+    Backward g = backward(&op, s);
+    double *dx = g.dx.value, *dw = g.dw.value, *db = g.db.value, bound = precision == PRECISION_BF16 ? 0x1p-8 : 2e-5;
     double *b = op_hold(&op, s->cols * 8), *out = op_hold(&op, s->cols * 8);
     for (int64_t row = 0; row < s->rows; row++) {
         int64_t at = row * s->cols;
@@ -107,10 +104,10 @@ static void check_backward(int precision, const Shape *s) {
     }
     Loss l = {s, g.x.value, g.w.value, b, g.dout.value, out, s->rows};
     for (int64_t i = 0; i < s->cols; i++) dw[i] += op_slope(loss, &l, &l.w[i]);
-    op_near("dx", op_read(&op, &g.dx), dx, s->rows * s->cols, bound, 1.0);
-    op_near("dw", op_read(&op, &g.dw), dw, s->cols, 2e-5, sqrt((double)s->rows));
+    op_near("dx", op_result(&op, &g.dx), dx, s->rows * s->cols, bound, 1.0);
+    op_near("dw", op_result(&op, &g.dw), dw, s->cols, 2e-5, sqrt((double)s->rows));
     for (int64_t i = 0; s->layernorm && i < s->cols; i++) db[i] += op_slope(loss, &l, &l.b[i]);
-    op_near("db", op_read(&op, &g.db), db, s->cols, 2e-5, sqrt((double)s->rows));
+    op_near("db", op_result(&op, &g.db), db, s->cols, 2e-5, sqrt((double)s->rows));
 }
 
 static void every_shape(void (*check)(int, const Shape *), int64_t most) {
@@ -133,9 +130,8 @@ TEST(a_large_mean_does_not_cancel_the_variance) {
 
 static int64_t run(Op *op, const void *shape, unsigned char *out) {
     const Shape *s = shape;
-    double *unused[3];
     Forward f = forward(op, s);
-    Backward g = backward(op, s, &unused[0], &unused[1], &unused[2]);
+    Backward g = backward(op, s);
     return op_outputs(out, &f.out, &g.dx, &g.dw, &g.db);
 }
 
@@ -150,9 +146,8 @@ TEST(weight_gradients_add_in_row_order_every_time) {
     const Shape s = {ROWS, COLS, true, false, 0.1};
     float first[2 * COLS];
     for (int time = 0; time < TIMES; time++) {
-        double *unused[3];
         AutoOp op = op_start(PRECISION_FP32, 1 + time % 4);
-        Backward g = backward(&op, &s, &unused[0], &unused[1], &unused[2]);
+        Backward g = backward(&op, &s);
         if (time == 0) {
             memcpy(first, g.dw.data, sizeof first / 2);
             memcpy(first + COLS, g.db.data, sizeof first / 2);
@@ -177,7 +172,7 @@ typedef struct Heads {
     Operand qkv, kept, w[2], dqkv, dw[2];
 } Heads;
 
-static Heads heads_norm(Op *op, const AttentionShape *s, double *x, double *dout, double *dw[2]) {
+static Heads heads_norm(Op *op, const AttentionShape *s) {
     int64_t rows = s->seq * s->batch, count = rows * heads_width(s);
     Backend *backend = op->backend;
     Heads h = {.qkv = op_operand(op, count, 1, 0.1, 1.0),
@@ -185,11 +180,6 @@ static Heads heads_norm(Op *op, const AttentionShape *s, double *x, double *dout
                .w = {op_operand(op, s->head_dim, 2, 1.0, 0.5), op_operand(op, s->head_dim, 3, 1.0, 0.5)},
                .dqkv = op_operand(op, count, 4, 0.0, 1.0),
                .dw = {op_gradient(op, s->head_dim, 5, 1.0), op_gradient(op, s->head_dim, 6, 1.0)}};
-    if (x != NULL) {
-        memcpy(x, h.qkv.value, (size_t)count * 8);
-        memcpy(dout, h.dqkv.value, (size_t)count * 8);
-        for (int i = 0; i < 2; i++) memcpy(dw[i], h.dw[i].value, (size_t)s->head_dim * 8);
-    }
     backend->heads_norm_forward(backend, h.qkv.data, h.kept.data, h.w[0].data, h.w[1].data, s, EPS);
     backend->heads_norm_backward(backend, h.dqkv.data, (float *)h.dw[0].data, (float *)h.dw[1].data, h.kept.data,
                                  h.w[0].data, h.w[1].data, s, EPS);
@@ -200,12 +190,10 @@ static Heads heads_norm(Op *op, const AttentionShape *s, double *x, double *dout
 static void check_heads(int precision, const AttentionShape *s) {
     AutoOp op = op_start(precision, 2);
     int64_t rows = s->seq * s->batch, width = heads_width(s), dim = s->head_dim, count = rows * width;
-    double *x = op_hold(&op, count * 8), *dx = op_hold(&op, count * 8), *out = op_hold(&op, count * 8);
-    double *dw[2] = {op_hold(&op, dim * 8), op_hold(&op, dim * 8)}, *row_out = op_hold(&op, dim * 8);
-    double *dout = op_hold(&op, dim * 8);
     Shape row = {1, dim, false, false, 0.0};
-    Heads h = heads_norm(&op, s, x, dx, dw);
-    memcpy(out, x, (size_t)count * 8);
+    Heads h = heads_norm(&op, s);
+    double *x = h.qkv.value, *dx = h.dqkv.value, *out = memcpy(op_hold(&op, count * 8), x, (size_t)count * 8);
+    double *dout = op_hold(&op, dim * 8), *row_out = op_hold(&op, dim * 8);
     for (int64_t head = 0; head < rows * (s->heads + s->kv_heads); head++) {
         int64_t of_row = head % (s->heads + s->kv_heads), at = head / (s->heads + s->kv_heads) * width + of_row * dim;
         int key = of_row >= s->heads;
@@ -214,12 +202,12 @@ static void check_heads(int precision, const AttentionShape *s) {
         reference_row(&row, out + at, x + at, w, NULL);
         Loss l = {&row, x + at, w, NULL, dout, row_out, 1};
         for (int64_t i = 0; i < dim; i++) dx[at + i] = op_slope(loss, &l, &l.x[i]);
-        for (int64_t i = 0; i < dim; i++) dw[key][i] += op_slope(loss, &l, &l.w[i]);
+        for (int64_t i = 0; i < dim; i++) h.dw[key].value[i] += op_slope(loss, &l, &l.w[i]);
     }
-    op_near("heads", op_read(&op, &h.qkv), out, count, op_bound(&op), 1.0);
-    op_near("dx", op_read(&op, &h.dqkv), dx, count, precision == PRECISION_BF16 ? 0x1p-8 : 2e-5, 1.0);
+    op_near("heads", op_result(&op, &h.qkv), out, count, op_bound(&op), 1.0);
+    op_near("dx", op_result(&op, &h.dqkv), dx, count, precision == PRECISION_BF16 ? 0x1p-8 : 2e-5, 1.0);
     for (int i = 0; i < 2; i++)
-        op_near("dw", op_read(&op, &h.dw[i]), dw[i], dim, 2e-5, sqrt((double)(rows * s->heads)));
+        op_near("dw", op_result(&op, &h.dw[i]), h.dw[i].value, dim, 2e-5, sqrt((double)(rows * s->heads)));
 }
 
 TEST(heads_are_normalized_one_by_one) {
@@ -227,7 +215,7 @@ TEST(heads_are_normalized_one_by_one) {
 }
 
 static int64_t run_heads(Op *op, const void *shape, unsigned char *out) {
-    Heads h = heads_norm(op, shape, NULL, NULL, NULL);
+    Heads h = heads_norm(op, shape);
     return op_outputs(out, &h.qkv, &h.dqkv, &h.dw[0], &h.dw[1]);
 }
 

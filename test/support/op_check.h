@@ -81,6 +81,13 @@ static inline double *op_read(Op *op, Operand *operand) {
     return operand->value;
 }
 
+// Returns the values of `data` in memory of their own; value[] keeps those from before the operation.
+static inline double *op_result(Op *op, const Operand *operand) {
+    Operand result = *operand;
+    result.value = op_hold(op, operand->count * (int64_t)sizeof(double));
+    return op_read(op, &result);
+}
+
 // Returns random values around `center` in the run's precision; value[] has the rounded values.
 static inline Operand op_operand(Op *op, int64_t count, uint64_t seed, double center, double spread) {
     Operand operand = op_output(op, count);
