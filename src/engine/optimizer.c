@@ -257,15 +257,10 @@ int optimizer_rehearse(Optimizer *optimizer, Error *err) {
 int optimizer_update(Optimizer *optimizer, int64_t step, int64_t skipped, double norm, Error *err) {
     Stage *stage = optimizer->stage;
     const TrainConfig *train = &stage->config->train;
-    double clip = train->grad_clip;
-    AdamwStep update = {optimizer_lr(train, step),
-                        train->beta1,
-                        train->beta2,
-                        train->eps,
-                        train->weight_decay,
-                        clip > 0.0 && norm > clip ? clip / norm : 1.0,
-                        step - skipped};
-    if (optimizer->muon != NULL && muon_directions(optimizer->muon, update.gradient_scale, err) != 0) return -1;
+    double lr = optimizer_lr(train, step), clip = train->grad_clip;
+    double scale = clip > 0.0 && norm > clip ? clip / norm : 1.0;
+    AdamwStep update = {lr, train->beta1, train->beta2, train->eps, train->weight_decay, scale, step - skipped};
+    if (optimizer->muon != NULL && muon_directions(optimizer->muon, scale, err) != 0) return -1;
     stage->be->adamw(stage->be, optimizer->list, optimizer->count, &update);
     balance_(stage, step, train->balance == BALANCE_BIAS ? train->balance_rate : 0);
     // adamw zeroed gradients in this rank's pieces. This zeroes the pieces of the other ranks.

@@ -373,11 +373,9 @@ static void check_products(int precision, const Grouped *g) {
                     dx[r * g->in + i] += p.dy.value[r * g->out + o] * p.w.value[at];
                     dw[at] += p.dy.value[r * g->out + o] * p.x.value[r * g->in + i];
                 }
-    double *got = op_hold(&op, p.dw.count * 8);
-    for (int64_t i = 0; i < p.dw.count; i++) got[i] = (double)((float *)p.dw.data)[i];
     op_near("y", op_read(&op, &p.y), y, p.y.count, op_bound(&op), sqrt((double)g->in));
     op_near("dx", op_read(&op, &p.dx), dx, p.dx.count, op_bound(&op), sqrt((double)g->out));
-    op_near("dw", got, dw, p.dw.count, 4e-6, sqrt((double)g->most));
+    op_near("dw", op_result(&op, &p.dw), dw, p.dw.count, 4e-6, sqrt((double)g->most));
 }
 
 TEST(grouped_products_agree_with_float64) {
