@@ -188,7 +188,7 @@ int stage_allocate(Stage *stage, const Model *model, const Config *config, const
     stage->microbatches = stage->most_microbatches = config_microbatches(config);
     stage->at.shape.context_rank = replica % stage->at.shape.context_ranks;
     stage->dense = shape_dense(&stage->at.shape);
-    stage->pass = (Pass){.be = be, .tensor = tensor, .shape = &stage->at.shape};
+    stage->pass = (Pass){.be = be, .tensor = tensor, .model = model, .shape = &stage->at.shape};
     stage->table = model_table(model, whole);
     stage->pass.rope = stage->rope = model_rope(whole);
     // A layer's tensors are at the same places in all layers. A chunk may have no layer.
@@ -342,7 +342,7 @@ int stage_forward(Stage *stage, int chunk, int64_t unit, void *bundle, const voi
     // Later stages wait for their input, and their weights arrive meanwhile. The choice of kernels may not depend on
     // whether this step's gathers have ended, nor on whether there were any, as after a resume.
     if (opens && here->first) stage->be->gathering = stage->gather_flops;
-    if (here->first) embedding_block_forward(pass, stage->model, stage->embedding, begin, stage->tokens + tokens);
+    if (here->first) embedding_block_forward(pass, stage->embedding, begin, stage->tokens + tokens);
     else stage->be->copy(stage->be, STREAM_COMPUTE, begin, input, at->message_bytes);
     for (int64_t l = 0; l < here->layers; l++) {
         open_keys_(stage, here, unit, l);
@@ -358,14 +358,13 @@ int stage_forward(Stage *stage, int chunk, int64_t unit, void *bundle, const voi
         // of a recomputed layer, which reads it from the bundle.
         bool ends = l + 1 == here->layers;
         LayerOutput made = (ends ? here->last : l + 1 >= here->recomputed) ? LAYER_LEAVES : LAYER_WRITES;
-        layer_forward(pass, stage->model, tensors, place, next, made);
+        layer_forward(pass, tensors, place, next, made);
         stage_poll_(stage);
     }
     pass->shape = &at->shape;
     if (opens && here->last) open_weights_(stage, stage->head, stage->table.count - stage->table.head);
     if (here->last)
-        head_block(pass, stage->model, stage->head, &stage->head_work, final, stage->losses + tokens,
-                   stage->targets + tokens, scale);
+        head_block(pass, stage->head, &stage->head_work, final, stage->losses + tokens, stage->targets + tokens, scale);
     if (opens) stage->be->gathering = 0;
     return err->code == 0 ? 0 : -1;
 }
@@ -401,9 +400,9 @@ int stage_backward(Stage *stage, int chunk, int64_t unit, void *bundle, const vo
         if (starts) stage->be->zero(stage->be, pass->dkeys, at->dkeys_bytes);
         void *place = layer_place_(stage, here, bundle, l);
         bool again = l < here->recomputed;
-        if (again) layer_forward(pass, stage->model, tensors, place, NULL, LAYER_NO_OUTPUT);
+        if (again) layer_forward(pass, tensors, place, NULL, LAYER_NO_OUTPUT);
         pass->split = split && !again;
-        layer_backward(pass, stage->model, tensors, place, dx, l > 0 || embeds);
+        layer_backward(pass, tensors, place, dx, l > 0 || embeds);
         pass->split = split;
         if (l > here->recomputed && pass_keeps_rows(pass))
             stage->be->copy(stage->be, STREAM_COMPUTE, place, dx, at->message_bytes);
@@ -412,8 +411,7 @@ int stage_backward(Stage *stage, int chunk, int64_t unit, void *bundle, const vo
     }
     pass->split = false;
     pass->shape = &at->shape;
-    if (here->first)
-        embedding_block_backward(pass, stage->model, stage->embedding, dx, stage->tokens + unit * at->shape.rows);
+    if (here->first) embedding_block_backward(pass, stage->embedding, dx, stage->tokens + unit * at->shape.rows);
     return err->code == 0 ? 0 : -1;
 }
 
@@ -425,8 +423,8 @@ int stage_weights(Stage *stage, int chunk, int64_t unit, void *bundle, Error *er
     for (int64_t l = here->layers - 1; l >= here->recomputed; l--) {
         void *place = layer_bundle_(stage, here, bundle, l);
         pass->shape = layer_shape_(stage, here, l);
-        layer_weights(pass, stage->model, layer_tensors_(stage, here, l), place,
-                      layer_bundle_(stage, here, bundle, l + 1), l > here->recomputed ? place : NULL);
+        layer_weights(pass, layer_tensors_(stage, here, l), place, layer_bundle_(stage, here, bundle, l + 1),
+                      l > here->recomputed ? place : NULL);
         layer_complete_(stage, here, unit, l);
         stage_poll_(stage);
     }

@@ -251,23 +251,22 @@ void column_backward(Pass *pass, void *dx, Factor dy, Factor x, const Tensor *w,
 
 bool pass_keeps_rows(const Pass *pass) { return pass->split && !pass->shape->pointwise; }
 
-void block_norm(Pass *pass, const Model *model, const Tensor *norm, Factor out, void *sum, const void *x,
-                const void *delta) {
+void block_norm(Pass *pass, const Tensor *norm, Factor out, void *sum, const void *x, const void *delta) {
     const Shape *s = pass->shape;
     pass->be->norm_forward(pass->be, out, sum, x, delta, norm[0].weight,
-                           model->norm == NORM_LAYER ? norm[1].weight : NULL, s->shard_rows, s->hidden, s->norm_eps);
+                           pass->model->norm == NORM_LAYER ? norm[1].weight : NULL, s->shard_rows, s->hidden,
+                           s->norm_eps);
 }
 
-void block_norm_backward(Pass *pass, const Model *model, const Tensor *norm, void *dx, const void *dout,
-                         const void *x) {
+void block_norm_backward(Pass *pass, const Tensor *norm, void *dx, const void *dout, const void *x) {
     const Shape *s = pass->shape;
-    pass->be->norm_backward(pass->be, dx, norm[0].gradient, model->norm == NORM_LAYER ? norm[1].gradient : NULL, dout,
-                            x, norm[0].weight, s->shard_rows, s->hidden, s->norm_eps);
+    pass->be->norm_backward(pass->be, dx, norm[0].gradient, pass->model->norm == NORM_LAYER ? norm[1].gradient : NULL,
+                            dout, x, norm[0].weight, s->shard_rows, s->hidden, s->norm_eps);
 }
 
-void block_norm_first(Pass *pass, const Model *model, const Tensor *norm, Factor out, void *x) {
-    if (pass->residual == NULL) block_norm(pass, model, norm, out, NULL, x, NULL);
-    else block_norm(pass, model, norm, out, x, pass->residual, pass->delta);
+void block_norm_first(Pass *pass, const Tensor *norm, Factor out, void *x) {
+    if (pass->residual == NULL) block_norm(pass, norm, out, NULL, x, NULL);
+    else block_norm(pass, norm, out, x, pass->residual, pass->delta);
     pass->residual = NULL;
 }
 
@@ -388,9 +387,9 @@ void attention_block_backward(Pass *pass, void *dqkv, const void *dout, const vo
     if (pass->keys != NULL) sum_key_gradients_(pass, dqkv);
 }
 
-void embedding_block_forward(Pass *pass, const Model *model, const Tensor *tensors, void *x, const int32_t *tokens) {
+void embedding_block_forward(Pass *pass, const Tensor *tensors, void *x, const int32_t *tokens) {
     const Shape *s = pass->shape;
-    const char *positions = model->learned_positions && s->tensor_rank == 0 ? tensors[1].weight : NULL;
+    const char *positions = pass->model->learned_positions && s->tensor_rank == 0 ? tensors[1].weight : NULL;
     if (positions != NULL && pass->positions == NULL) positions += pass->first * s->hidden * s->element;
     void *partial = partial_(pass, x);
     pass->be->embedding_forward(pass->be, partial, tokens, pass->positions, tensors[0].weight, positions, s->rows,
@@ -400,10 +399,9 @@ void embedding_block_forward(Pass *pass, const Model *model, const Tensor *tenso
     blocks_wait_(pass, &pass->sum);
 }
 
-void embedding_block_backward(Pass *pass, const Model *model, const Tensor *tensors, const void *dx,
-                              const int32_t *tokens) {
+void embedding_block_backward(Pass *pass, const Tensor *tensors, const void *dx, const int32_t *tokens) {
     const Shape *s = pass->shape;
-    float *positions = model->learned_positions ? tensors[1].gradient : NULL;
+    float *positions = pass->model->learned_positions ? tensors[1].gradient : NULL;
     int64_t before = pass->positions == NULL ? pass->first : 0; // the rows' positions count from here
     if (positions != NULL) positions += before * s->hidden;
     pass->be->embedding_backward(pass->be, tensors[0].gradient, positions,
@@ -422,12 +420,12 @@ void head_work_layout(HeadWork *work, Layout *layout, const Shape *shape) {
     work->gathered = shape->tensor_ranks > 1 ? (float *)layout_take(layout, stats * shape->tensor_ranks) : work->stats;
 }
 
-void head_block(Pass *pass, const Model *model, const Tensor *tensors, const HeadWork *work, void *x, float *loss,
-                const int32_t *targets, float scale) {
+void head_block(Pass *pass, const Tensor *tensors, const HeadWork *work, void *x, float *loss, const int32_t *targets,
+                float scale) {
     const Shape *s = pass->shape;
     Backend *be = pass->be;
-    const Tensor *matrix = &tensors[model->head_matrix];
-    block_norm_first(pass, model, tensors, factor_plain(work->norm), x);
+    const Tensor *matrix = &tensors[pass->model->head_matrix];
+    block_norm_first(pass, tensors, factor_plain(work->norm), x);
     Factor whole = block_gathered(pass, GATHERED_INPUT, factor_plain(work->norm)), logits = factor_plain(work->logits);
     product_(pass, work->logits, NULL, whole, matrix, NULL, s->hidden, s->vocab_width, EPILOGUE_NONE);
     blocks_poll_(pass);
@@ -444,6 +442,6 @@ void head_block(Pass *pass, const Model *model, const Tensor *tensors, const Hea
     column_input_(pass, work->dnorm, logits, matrix, s->vocab_width, 0);
     int64_t stream = s->shard_rows * s->hidden * s->element;
     be->zero(be, work->dx, stream);
-    block_norm_backward(pass, model, tensors, work->dx, work->dnorm, x);
+    block_norm_backward(pass, tensors, work->dx, work->dnorm, x);
     be->copy(be, STREAM_COMPUTE, x, work->dx, stream);
 }

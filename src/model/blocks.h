@@ -43,12 +43,11 @@ void block_weight(Pass *pass, WeightGradient gradient);
 bool pass_keeps_rows(const Pass *pass);
 // Sets sum = x + delta and out = norm(sum), all shards. If delta is NULL, sets out = norm(x) and does not write `sum`.
 // The backward adds to dx. norm: the norm's weight; LayerNorm's bias is the next tensor.
-void block_norm(Pass *pass, const Model *model, const Tensor *norm, Factor out, void *sum, const void *x,
-                const void *delta);
-void block_norm_backward(Pass *pass, const Model *model, const Tensor *norm, void *dx, const void *dout, const void *x);
+void block_norm(Pass *pass, const Tensor *norm, Factor out, void *sum, const void *x, const void *delta);
+void block_norm_backward(Pass *pass, const Tensor *norm, void *dx, const void *dout, const void *x);
 // Sets out = norm(x), both shards. If the previous layer left its output to this norm (LAYER_LEAVES), the same
 // operation first writes that output to x.
-void block_norm_first(Pass *pass, const Model *model, const Tensor *norm, Factor out, void *x);
+void block_norm_first(Pass *pass, const Tensor *norm, Factor out, void *x);
 
 // Returns the attention shape with this pass's documents and slice.
 AttentionShape pass_attention(const Pass *pass);
@@ -58,9 +57,8 @@ void attention_block_backward(Pass *pass, void *dqkv, const void *dout, const vo
                               const void *qkv);
 
 // Sets x (shard) from tokens. tensors: the embedding's (token table, then positions if the model has them).
-void embedding_block_forward(Pass *pass, const Model *model, const Tensor *tensors, void *x, const int32_t *tokens);
-void embedding_block_backward(Pass *pass, const Model *model, const Tensor *tensors, const void *dx,
-                              const int32_t *tokens);
+void embedding_block_forward(Pass *pass, const Tensor *tensors, void *x, const int32_t *tokens);
+void embedding_block_backward(Pass *pass, const Tensor *tensors, const void *dx, const int32_t *tokens);
 
 // Buffers of the head: workspace of the last stage, never part of a bundle.
 typedef struct HeadWork {
@@ -76,5 +74,5 @@ void head_work_layout(HeadWork *work, Layout *layout, const Shape *shape);
 // Computes the final norm, the logits and the loss (rows). If scale is not 0, also computes their complete backward and
 // replaces x (shard) by the gradient of x; the loss's gradient is scaled by `scale`. If scale is 0, x then holds the
 // output of the layers.
-void head_block(Pass *pass, const Model *model, const Tensor *tensors, const HeadWork *work, void *x, float *loss,
-                const int32_t *targets, float scale);
+void head_block(Pass *pass, const Tensor *tensors, const HeadWork *work, void *x, float *loss, const int32_t *targets,
+                float scale);

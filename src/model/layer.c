@@ -64,7 +64,7 @@ typedef struct Layer {
     Epilogue epilogue;
 } Layer;
 
-static Layer layer_open_(Pass *pass, const Model *model, const Tensor *tensors, const void *bundle) {
+static Layer layer_open_(Pass *pass, const Tensor *tensors, const void *bundle) {
     const Shape *s = pass->shape;
     Layer layer;
     for (int role = 0; role < LAYER_ROLES; role++) {
@@ -86,7 +86,7 @@ static Layer layer_open_(Pass *pass, const Model *model, const Tensor *tensors, 
     // `act` keeps no scale: the forward of a recomputed layer skips the product that would compute it.
     Factor *scaled[] = {&layer.norm1, &layer.norm2, &layer.attention};
     for (int i = 0; i < 3 && s->fp8 == FP8_TENSOR; i++) scaled[i]->scales = layer.a.scales + i * FACTOR_ONE_SCALE;
-    layer.fused = model->activation_forward == NULL;
+    layer.fused = pass->model->activation_forward == NULL;
     layer.epilogue = layer.fused ? EPILOGUE_GELU : EPILOGUE_NONE;
     return layer;
 }
@@ -98,10 +98,10 @@ static Factor gradient_(const Pass *pass, const void *dx) {
     return quantized_at(kind == FACTOR_PLAIN ? dx : pass->narrowed, dx, kind, s->shard_rows, s->hidden);
 }
 
-void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *y, LayerOutput output) {
+void layer_forward(Pass *pass, const Tensor *tensors, void *bundle, void *y, LayerOutput output) {
     const Shape *s = pass->shape;
     Backend *be = pass->be;
-    Layer layer = layer_open_(pass, model, tensors, bundle);
+    Layer layer = layer_open_(pass, tensors, bundle);
     const LayerBundle *a = &layer.a;
     const Tensor **t = layer.t;
     const void **w = layer.w;
@@ -109,7 +109,7 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
     void *delta = layer.work.delta, *act = (void *)layer.act.source;
 
     // 1. norm1 = norm(x)
-    block_norm_first(pass, model, t[LAYER_NORM1], layer.norm1, a->x);
+    block_norm_first(pass, t[LAYER_NORM1], layer.norm1, a->x);
 
     // 2. The heads of this tensor rank: q, k and v, or with latent attention the latent rows.
     column_forward(pass, a->qkv, NULL, layer.norm1, t[LAYER_QKV], w[LAYER_QKV_BIAS], s->qkv_cols, EPILOGUE_NONE);
@@ -118,13 +118,13 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
     if (s->latent.heads > 0) {
         latent_forward(pass, t, &layer.work.latent, a->attention, a->saved, a->qkv);
     } else {
-        if (model->heads_forward != NULL) model->heads_forward(pass, t, a->qkv, a->kept);
+        if (pass->model->heads_forward != NULL) pass->model->heads_forward(pass, t, a->qkv, a->kept);
         attention_block_forward(pass, a->attention, a->saved, a->qkv);
     }
 
     // 4. x2 = x + out(attention), summed over the heads of all tensor ranks; norm2 = norm(x2)
     row_forward(pass, delta, layer.attention, t[LAYER_OUT], w[LAYER_OUT_BIAS], s->query_cols);
-    block_norm(pass, model, t[LAYER_NORM2], layer.norm2, a->x2, a->x, delta);
+    block_norm(pass, t[LAYER_NORM2], layer.norm2, a->x2, a->x, delta);
 
     // 5. The router chooses the experts of this rank's rows.
     if (experts) experts_route(pass, t, &a->experts, &layer.work.experts, a->norm2);
@@ -133,7 +133,7 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
     if (s->ffn > 0) {
         column_forward(pass, layer.fused ? act : a->mlp, layer.fused ? a->mlp : NULL, layer.norm2, t[LAYER_UP],
                        w[LAYER_UP_BIAS], s->mlp_cols, layer.epilogue);
-        if (!layer.fused) model->activation_forward(pass, layer.act, a->mlp);
+        if (!layer.fused) pass->model->activation_forward(pass, layer.act, a->mlp);
         else if (layer.act.kind != FACTOR_PLAIN) quantized_make(pass, &layer.act, s->rows, s->ffn);
     }
     if (output == LAYER_NO_OUTPUT) return;
@@ -157,10 +157,10 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
 // MLP's first product in `mlp`, of x2 in `x2`, of q, k and v in `qkv`. With shape->pointwise `x` and `x2` stay in the
 // bundle, because layer_weights computes the norms again from them. So their memory cannot keep the operands of the
 // weight gradients of `out` and `down`, and these weight gradients are computed here (pass_keeps_rows).
-void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *dx, bool onward) {
+void layer_backward(Pass *pass, const Tensor *tensors, void *bundle, void *dx, bool onward) {
     const Shape *s = pass->shape;
     Backend *be = pass->be;
-    const Layer layer = layer_open_(pass, model, tensors, bundle);
+    const Layer layer = layer_open_(pass, tensors, bundle);
     const LayerBundle *a = &layer.a;
     const LayerWork *work = &layer.work;
     const Tensor *const *t = layer.t;
@@ -173,11 +173,10 @@ void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void 
     // 1. Recompute what the forward did not keep: act, and norm2 unless layer_weights does it.
     if (s->pointwise && s->ffn > 0) {
         if (layer.fused) be->gelu_forward(be, (void *)layer.act.source, a->mlp, s->rows * s->ffn);
-        else model->activation_forward(pass, layer.act, a->mlp);
+        else pass->model->activation_forward(pass, layer.act, a->mlp);
         if (layer.fused && layer.act.kind != FACTOR_PLAIN) quantized_make(pass, &layer.act, s->rows, s->ffn);
     }
-    if (s->pointwise && (experts || !pass->split))
-        block_norm(pass, model, t[LAYER_NORM2], layer.norm2, NULL, a->x2, NULL);
+    if (s->pointwise && (experts || !pass->split)) block_norm(pass, t[LAYER_NORM2], layer.norm2, NULL, a->x2, NULL);
 
     // 2. The experts and their router, completely, also if backwards are split.
     if (experts)
@@ -196,20 +195,20 @@ void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void 
         if (s->overlap && !layer.fused && s->narrow[GATHERED_INPUT] != FACTOR_PLAIN)
             dmlp = quantized_at(pass->quantized[FACTOR_GRADIENT], work->dmlp, s->narrow[GATHERED_INPUT], s->rows,
                                 s->mlp_cols);
-        if (!layer.fused) model->activation_backward(pass, dmlp, work->dact, a->mlp);
+        if (!layer.fused) pass->model->activation_backward(pass, dmlp, work->dact, a->mlp);
         if (pass->split) be->copy(be, STREAM_COMPUTE, a->mlp, work->dmlp, s->rows * s->mlp_cols * s->element);
         column_backward(pass, work->delta, dmlp, layer.norm2, t[LAYER_UP], t[LAYER_UP_BIAS], s->mlp_cols);
         if (experts) be->combine(be, work->delta, 1, work->delta, 1, work->experts.output, stream);
     }
 
     // 4. norm2: dx becomes the gradient of x2.
-    block_norm_backward(pass, model, t[LAYER_NORM2], dx, work->delta, a->x2);
+    block_norm_backward(pass, t[LAYER_NORM2], dx, work->delta, a->x2);
     if (pass_keeps_rows(pass)) be->copy(be, STREAM_COMPUTE, a->x2, dx, stream * s->element);
     if (early) block_gather(pass, GATHERED_GRADIENT, gradient);
     if (s->overlap) block_later(pass, 0);
 
     // 5. Attention: out, the scores, q, k and v. delta becomes the gradient of norm1.
-    if (s->pointwise && !pass->split) block_norm(pass, model, t[LAYER_NORM1], layer.norm1, NULL, a->x, NULL);
+    if (s->pointwise && !pass->split) block_norm(pass, t[LAYER_NORM1], layer.norm1, NULL, a->x, NULL);
     dy = block_gathered(pass, GATHERED_GRADIENT, gradient);
     if (early && !pass->split) block_gather(pass, GATHERED_INPUT, layer.norm1);
     row_backward(pass, work->dattention, NULL, dy, layer.attention, t[LAYER_OUT], t[LAYER_OUT_BIAS], s->query_cols,
@@ -218,24 +217,23 @@ void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void 
         latent_backward(pass, t, &work->latent, work->dqkv, work->dattention, a->attention, a->saved, a->qkv);
     } else {
         attention_block_backward(pass, work->dqkv, work->dattention, a->attention, a->saved, a->qkv);
-        if (model->heads_backward != NULL) model->heads_backward(pass, t, work->dqkv, a->kept);
+        if (pass->model->heads_backward != NULL) pass->model->heads_backward(pass, t, work->dqkv, a->kept);
     }
     if (pass->split) be->copy(be, STREAM_COMPUTE, a->qkv, work->dqkv, s->rows * s->qkv_cols * s->element);
     column_backward(pass, work->delta, factor_plain(work->dqkv), layer.norm1, t[LAYER_QKV], t[LAYER_QKV_BIAS],
                     s->qkv_cols);
 
     // 6. norm1: dx becomes the gradient of x, which the layer below gathers, unless it has only experts.
-    block_norm_backward(pass, model, t[LAYER_NORM1], dx, work->delta, a->x);
+    block_norm_backward(pass, t[LAYER_NORM1], dx, work->delta, a->x);
     if (onward && early && s->ffn > 0) block_gather(pass, GATHERED_GRADIENT, gradient);
     if (s->overlap) block_later(pass, 0);
 }
 
 // With pointwise, layer_backward has computed the weight gradients of `down` and `out`. Otherwise each gather starts
 // one product early, so that it runs during that product.
-void layer_weights(Pass *pass, const Model *model, const Tensor *tensors, const void *bundle, const void *dy,
-                   const void *next) {
+void layer_weights(Pass *pass, const Tensor *tensors, const void *bundle, const void *dy, const void *next) {
     const Shape *s = pass->shape;
-    const Layer layer = layer_open_(pass, model, tensors, bundle);
+    const Layer layer = layer_open_(pass, tensors, bundle);
     const LayerBundle *a = &layer.a;
     const Tensor *const *t = layer.t;
     const bool early = s->sequence && s->overlap && !s->pointwise;
@@ -250,7 +248,7 @@ void layer_weights(Pass *pass, const Model *model, const Tensor *tensors, const 
         if (early) block_gather(pass, GATHERED_GRADIENT, gradient_(pass, a->x2));
     }
     if (s->ffn > 0) {
-        if (s->pointwise) block_norm(pass, model, t[LAYER_NORM2], layer.norm2, NULL, a->x2, NULL);
+        if (s->pointwise) block_norm(pass, t[LAYER_NORM2], layer.norm2, NULL, a->x2, NULL);
         block_weight(pass, (WeightGradient){t[LAYER_UP], t[LAYER_UP_BIAS], factor_plain(a->mlp), layer.norm2, s->hidden,
                                             s->mlp_cols, .shard = true});
     }
@@ -263,7 +261,7 @@ void layer_weights(Pass *pass, const Model *model, const Tensor *tensors, const 
                                             s->hidden, .shard = false});
         if (early && next != NULL && s->ffn > 0) block_gather(pass, GATHERED_GRADIENT, gradient_(pass, next));
     } else {
-        block_norm(pass, model, t[LAYER_NORM1], layer.norm1, NULL, a->x, NULL);
+        block_norm(pass, t[LAYER_NORM1], layer.norm1, NULL, a->x, NULL);
     }
     block_weight(pass, (WeightGradient){t[LAYER_QKV], t[LAYER_QKV_BIAS], factor_plain(a->qkv), layer.norm1, s->hidden,
                                         s->qkv_cols, .shard = true});

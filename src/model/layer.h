@@ -51,12 +51,11 @@ typedef enum LayerOutput { LAYER_WRITES, LAYER_LEAVES, LAYER_NO_OUTPUT } LayerOu
 
 // Runs a layer. tensors: the layer's, in table order. The input is in the bundle; after a layer with
 // LAYER_LEAVES, this layer first writes the input there. Only LAYER_WRITES uses y.
-void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *y, LayerOutput output);
+void layer_forward(Pass *pass, const Tensor *tensors, void *bundle, void *y, LayerOutput output);
 // Runs a layer's backward. dx (shard_rows, hidden): gradient of y on entry, of the input on return. Adds to the
 // tensors' gradients. With pass->split it leaves the gradients of matrices and their biases to layer_weights, with
 // shape->pointwise only those of QKV and UP. onward: dx is gathered next, so the gather may start here.
-void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *dx, bool onward);
+void layer_backward(Pass *pass, const Tensor *tensors, void *bundle, void *dx, bool onward);
 // Adds the weight gradients that a split backward deferred. dy (shard_rows, hidden): the gradient of y that
 // layer_backward received in dx. next: dy of the following call, or NULL.
-void layer_weights(Pass *pass, const Model *model, const Tensor *tensors, const void *bundle, const void *dy,
-                   const void *next);
+void layer_weights(Pass *pass, const Tensor *tensors, const void *bundle, const void *dy, const void *next);

@@ -105,6 +105,7 @@ typedef struct Pass {
     Comm *tensor;     // NULL or size 1: no tensor parallelism
     Comm *context[2]; // one per half of a sequence (blocks.c); NULL: no context ranks
     Comm *experts;    // the ranks that divide the experts (experts.h); NULL: this rank has all of them
+    const Model *model;
     const Shape *shape;
     int place[LAYER_ROLES]; // index of this role's tensor in a layer; -1: not in this model
     const RopeTable *rope;  // unused if the family has no rotary embedding

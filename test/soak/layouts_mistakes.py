@@ -84,7 +84,7 @@ MISTAKES = [
             "(microbatch % (chunk->kept > 2 ? chunk->kept - 1 : chunk->kept) * chunk->layers + layer) * at->keys_bytes",
             ("bits",), several("schedule.slices")),
     Mistake(14, "a_norm_is_not_computed_again_for_its_weights", "src/model/layer.c",
-            "        block_norm(pass, model, t[LAYER_NORM1], layer.norm1, NULL, a->x, NULL);\n    }\n    block_weight",
+            "        block_norm(pass, t[LAYER_NORM1], layer.norm1, NULL, a->x, NULL);\n    }\n    block_weight",
             "    }\n    block_weight", ("bits",), given("schedule.recompute")),
     Mistake(168, "norms_of_heads_are_not_summed_over_tensor_ranks", "src/model/tensors.c",
             "return spec->head_summed || (sequence", "return (spec->head_summed && sequence) || (sequence",
