@@ -17,38 +17,7 @@ struct Event {
     double seconds;
 };
 
-// --- workspace, and scratch memory per thread
-
-// Adds `floats` (negative if scratch is freed) to the memory held. Several threads may call this at once.
-static void count_scratch_(CpuBackend *cpu, int64_t floats) {
-#ifdef _OPENMP
-#pragma omp critical(cpu_scratch_count)
-#endif
-    {
-        cpu->backend.held.bytes[MEMORY_WORKSPACE] += floats * (int64_t)sizeof(float);
-        memory_note_peak(&cpu->backend.held, &cpu->backend.peak);
-    }
-}
-
-// Resets a scratch except for `products`, and frees its memory unless the memory was `given`.
-static void scratch_drop_(CpuBackend *cpu, CpuScratch *scratch) {
-    if (!scratch->given && scratch->memory != NULL) {
-        count_scratch_(cpu, -scratch->floats);
-        free(scratch->memory);
-    }
-    *scratch = (CpuScratch){.products = scratch->products};
-}
-
-float *cpu_scratch(Backend *be, int64_t floats) {
-    CpuBackend *cpu = cpu_self(be);
-    CpuScratch *mine = &cpu->scratch[cpu_thread()];
-    if (mine->floats >= floats) return mine->memory;
-    scratch_drop_(cpu, mine);
-    mine->memory = xaligned(64, (size_t)floats * sizeof(float));
-    mine->floats = floats;
-    count_scratch_(cpu, floats);
-    return mine->memory;
-}
+// --- workspace
 
 // Returns the bytes of one thread's workspace, rounded up to MEMORY_ALIGN.
 static int64_t thread_workspace_(const CpuBackend *cpu, int thread, int64_t rows, int64_t hidden,
@@ -71,7 +40,7 @@ static void cpu_use_workspace_(Backend *be, void *memory, int64_t rows, int64_t 
     char *at = memory;
     for (int t = 0; t < cpu->threads; t++) {
         int64_t bytes = thread_workspace_(cpu, t, rows, hidden, shape);
-        scratch_drop_(cpu, &cpu->scratch[t]);
+        cpu_scratch_drop(cpu, &cpu->scratch[t]);
         if (at == NULL) continue;
         cpu->scratch[t].memory = (void *)at;
         cpu->scratch[t].floats = bytes / (int64_t)sizeof(float);
@@ -245,23 +214,6 @@ static int cpu_synchronize_(Backend *be, Error *err) {
 
 // --- precision: rows of the run's precision as floats, and back
 
-const float *cpu_load(const Backend *be, float *workspace, const void *from, int64_t offset, int64_t count) {
-    if (!cpu_is_bf16(be)) return (const float *)from + offset;
-    const uint16_t *restrict narrow = (const uint16_t *)from + offset;
-    float *restrict to = workspace;
-    for (int64_t i = 0; i < count; i++) to[i] = bf16_to_float(narrow[i]);
-    return workspace;
-}
-
-void cpu_store(const Backend *be, void *to, int64_t offset, const float *from, int64_t count) {
-    uint16_t *restrict narrow = (uint16_t *)to + offset;
-    if (!cpu_is_bf16(be)) {
-        if ((float *)to + offset != from) memcpy((float *)to + offset, from, (size_t)count * sizeof *from);
-        return;
-    }
-    for (int64_t i = 0; i < count; i++) narrow[i] = bf16_from_float(from[i]);
-}
-
 enum { PIECE = 1 << 16 };
 
 void cpu_from_float(Backend *be, void *to, const float *from, int64_t count) {
@@ -295,7 +247,7 @@ void cpu_to_float(Backend *be, float *to, const void *from, int64_t count) {
 static void cpu_destroy_(Backend *be) {
     CpuBackend *cpu = cpu_self(be);
     for (int t = 0; t < cpu->threads; t++) {
-        scratch_drop_(cpu, &cpu->scratch[t]);
+        cpu_scratch_drop(cpu, &cpu->scratch[t]);
         cpu_products_destroy(cpu->scratch[t].products);
     }
     free_all(cpu->scratch, cpu);

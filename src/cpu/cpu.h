@@ -63,6 +63,8 @@ static inline bool cpu_is_bf16(const Backend *be) { return be->precision == PREC
 // Returns scratch of at least `floats` floats for the calling thread, 64-byte aligned, with undefined contents. Each
 // thread has one scratch, which a second call reuses or replaces. Outside CPU_PARALLEL(_FOR), returns thread 0's.
 float *cpu_scratch(Backend *be, int64_t floats);
+// Resets a scratch except for `products`, and frees its memory unless the memory was `given`.
+void cpu_scratch_drop(CpuBackend *cpu, CpuScratch *scratch);
 
 // Return the floats of scratch that one thread needs for linear layers, for attention, and for a norm. In a norm's
 // backward, thread 0's scratch holds the sums over blocks and the rows of every thread.

@@ -38,14 +38,6 @@ static Clock *clock_of_(Backend *be) { return &((CudaDevice *)be->self)->clock; 
 
 // --- memory
 
-// After a sticky error every later call fails, and the process cannot use its device again (CUDA Runtime API,
-// cudaErrorLaunchFailure and similar).
-const char *cuda_remedy(void) {
-    return cudaFree(NULL) == cudaSuccess ? ""
-                                         : "; this process has lost the GPU: see nvidia-smi and the kernel log "
-                                           "(dmesg, Xid), and resume from the last checkpoint with --resume";
-}
-
 static int cuda_fail_(const CudaBackend *cuda, const char *doing, cudaError_t status, Error *err) {
     return error_set(err, EXIT_FAILED, "GPU %d, %s: %s failed: %s%s", cuda->device, cuda->backend.device, doing,
                      cudaGetErrorString(status), cuda_remedy());

@@ -4,9 +4,14 @@
 #include "backend/attention_scratch.h"
 #include "cuda.h"
 
-// --- backend_cuda.cpp
-// Returns the end of an error message: a remedy if this process has lost its device, else "".
-const char *cuda_remedy(void);
+// Returns the end of an error message: a remedy if this process has lost its device, else "". After a sticky error
+// every later call fails, and the process cannot use its device again (CUDA Runtime API, cudaErrorLaunchFailure and
+// similar).
+static inline const char *cuda_remedy(void) {
+    return cudaFree(NULL) == cudaSuccess ? ""
+                                         : "; this process has lost the GPU: see nvidia-smi and the kernel log "
+                                           "(dmesg, Xid), and resume from the last checkpoint with --resume";
+}
 
 // Returns `blocks`, scaled down if the kernels of all groups would not fit at once on the 108 multiprocessors of an
 // A100, or if the GPU has fewer. At least 1.

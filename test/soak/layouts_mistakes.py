@@ -95,7 +95,7 @@ MISTAKES = [
     Mistake(60, "half_of_the_z_loss_has_a_gradient_on_gpus", "src/cuda/kernels/cross_entropy.cu",
             "*share += 2.0 * z_loss * log_z;", "*share += z_loss * log_z;", ("virtual",), given("train.z_loss")),
     Mistake(2, "a_tied_head_is_counted_twice", "src/engine/optimizer.c",
-            "spec->tied_to < 0 && !replica}", "!replica}",
+            "spec->tied_to < 0 && !replica ?", "!replica ?",
             ("bits",), tied_apart),
     Mistake(373, "a_second_part_of_the_rows_overwrites_the_first_one_s_scores", "src/model/experts.c",
             "be->rows_gather(be, work->dweights + d.begin * k, copies", "be->rows_gather(be, work->dweights, copies",
