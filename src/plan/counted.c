@@ -401,10 +401,11 @@ UpdateTimes counted_update(const CountSource *source, const StageShape *stage) {
     int64_t replicas = config_replicas(source->config),
             nodes = hardware_nodes_of_data(source->hardware, source->config);
     int64_t near = (replicas + nodes - 1) / nodes, p = parallel->pipeline, experts = key.size[EXPERTS];
-    set_group_(&key, DATA, replicas, rate_(source, 0, p * parallel->tensor), near);
-    if (experts > 0)
-        set_group_(&key, SAME_EXPERTS, replicas * parallel->tensor / experts,
-                   rate_(source, 0, p * max_i64(parallel->tensor, experts)), near);
+    int64_t of_node = max_i64(hardware_domain(source->hardware, source->config) / near, 1); // groups of a node
+    double rate = nodes == 1 ? 0 : rate_(source, 0, min_i64(of_node, p * parallel->tensor));
+    set_group_(&key, DATA, replicas, rate, near);
+    if (experts > 0 && nodes > 1) rate = rate_(source, 0, p * max_i64(parallel->tensor, experts));
+    if (experts > 0) set_group_(&key, SAME_EXPERTS, replicas * parallel->tensor / experts, rate, near);
     // All layers add the same, except that Muon assigns matrices to ranks, and layers with and without experts differ.
     bool alike = source->config->train.optimizer != OPTIMIZER_MUON && key.dense == 0;
     int64_t counted = alike ? min_i64(stage->layers, MOST) : stage->layers, more = stage->layers - counted;

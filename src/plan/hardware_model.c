@@ -84,8 +84,13 @@ int hardware_node(const Hardware *hardware, const Config *config, int rank) {
 }
 
 int64_t hardware_nodes_of_data(const Hardware *hardware, const Config *config) {
-    int64_t domain = hardware_domain(hardware, config);
-    return min_i64(config_replicas(config), (config_world(config) + domain - 1) / domain);
+    const ParallelConfig *parallel = &config->parallel;
+    int64_t domain = hardware_domain(hardware, config), all = (config_world(config) + domain - 1) / domain;
+    int64_t t = parallel->tensor, c = parallel->context, blocks = parallel->data;
+    // A stage's replicas are blocks of context ranks, each `t` ranks apart; with PLACEMENT_STAGES all are one block.
+    if (parallel->placement == PLACEMENT_STAGES) c *= blocks, blocks = 1;
+    int64_t spanned = (c * t + domain - 1) / domain + (domain % (c * t) != 0 && c * t % domain != 0);
+    return min_i64(blocks * min_i64(c, spanned), all);
 }
 
 int64_t hardware_experts_in_a_row(const ParallelConfig *parallel) {

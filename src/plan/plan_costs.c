@@ -103,14 +103,10 @@ static int chunk_compute_(Costing *costing, int s, int c, double *const compute[
 static double data_rate_(const Costing *costing, int64_t parts, CostCollective kind, double bytes) {
     const Hardware *hardware = costing->source->hardware;
     int64_t node = hardware_domain(hardware, costing->config);
-    const ParallelConfig *parallel = &costing->config->parallel;
-    bool stages = parallel->placement == PLACEMENT_STAGES;
-    int64_t together = stages ? config_replicas(costing->config) * parallel->tensor : config_world(costing->config);
-    if (together <= node && (!stages || node % together == 0))
-        return cost_collective_rate(&hardware->cost, kind, bytes, (int)config_replicas(costing->config));
-    double rate = hardware_network(hardware, costing->config) / (double)(parts < node ? parts : node);
     int replicas = (int)config_replicas(costing->config),
         nodes = (int)hardware_nodes_of_data(hardware, costing->config);
+    if (nodes == 1) return cost_collective_rate(&hardware->cost, kind, bytes, replicas);
+    double rate = hardware_network(hardware, costing->config) / (double)(parts < node ? parts : node);
     rate = fmin(rate, hardware->cost.tensor);
     if (bytes <= 0 || replicas == 1) return rate;
     double seconds = cost_collective_between(&hardware->cost, kind, bytes, replicas, nodes, rate);
@@ -231,7 +227,7 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing, double *last
     double rate = data_rate_(costing, parallel->tensor, COST_REDUCE_SCATTER, piece);
     // Replicas of every expert rank's part share a node's network.
     double slower = rate / data_rate_(costing, max_i64(parallel->tensor, parallel->expert), COST_REDUCE_SCATTER, piece);
-    bool near = config_world(costing->config) <= hardware_domain(costing->source->hardware, costing->config);
+    bool near = hardware_nodes_of_data(costing->source->hardware, costing->config) == 1;
     costs->network = rate;
     costs->most = near ? rate : fmax(rate, costing->source->hardware->cost.tensor);
     for (int s = 0; s < costing->plan->stages; s++) {
@@ -255,8 +251,8 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing, double *last
         if (!costing->source->hardware->cost.persistent) share = fmin(share, whole / time->hides);
         last[s] = time->bytes == 0 || ends == 0 ? 1 : 1 + time->beside / ends * share;
         time->hides *= last[s];
-        // The sum of the layer that ends the last backward is never hidden.
-        double hidden = time->hides * (double)(time->layers - 1) / time->layers;
+        // The sum of the layer that ends the last backward is never hidden. Other chunks' sums may be hidden completely.
+        double hidden = costing->schedule->chunks > 1 ? whole : time->hides * (double)(time->layers - 1) / time->layers;
         time->reduction = fmax(whole - hidden, whole / time->layers) + time->late / rate;
     }
 }
@@ -323,7 +319,8 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *sche
                                   .beside = config_replicas(config) > 1};
     costing.copy = widest_copy_(&costing);
     costing.times = xmalloc((size_t)schedule->slices * sizeof *costing.times);
-    *costs = (PlanCosts){.stage = xcalloc((size_t)p, sizeof *costs->stage),
+    *costs = (PlanCosts){.plan = plan,
+                         .stage = xcalloc((size_t)p, sizeof *costs->stage),
                          .times_ = xcalloc((size_t)(4 * p + 1 + 4 * all), sizeof *costs->times_),
                          .resources_ = xcalloc(5 * (size_t)p, sizeof *costs->resources_)};
     double *transfer = costs->times_, *edge = transfer + p, *last = edge + p, *capacity = last + p;

@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/units.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,10 +18,10 @@ typedef struct Phase {
 
 // The gradient sums of one stage that are in flight.
 typedef struct Summing {
-    double left;   // bytes left to sum, for layers with complete gradients
-    double next;   // time at which the last backward completes the next layer
-    int to_come;   // layers with gradients that are not complete yet
-    double moving; // bytes/s at which the stage sums now
+    double left;        // bytes left to sum, for layers with complete gradients
+    const double *next; // [to_come] times at which the last backwards complete the next layers, in order
+    int to_come;        // layers with gradients that are not complete yet
+    double moving;      // bytes/s at which the stage sums now
 } Summing;
 
 // Advances all sums to the next time at which a layer's sum begins or ends. Returns false if all are complete.
@@ -28,17 +29,15 @@ static bool summing_advance_(Summing *at, const PlanCosts *costs, int stages, do
     const StageTime *sums = costs->stage;
     double step = INFINITY;
     for (int s = 0; s < stages; s++)
-        for (; at[s].to_come > 0 && at[s].next <= *now; at[s].to_come--) {
+        for (; at[s].to_come > 0 && *at[s].next <= *now; at[s].to_come--, at[s].next++)
             at[s].left += sums[s].bytes / sums[s].layers + (at[s].to_come == 1 ? sums[s].late : 0);
-            at[s].next += sums[s].hides / sums[s].layers;
-        }
     for (int s = 0; s < stages; s++) {
         int users = 0;
         for (int other = 0; other < stages; other++)
             users += sums[other].node == sums[s].node && (at[other].left > 0 || other == s);
         at[s].moving = costs->network == costs->most ? costs->most : fmin(costs->network / users, costs->most);
         if (at[s].left > 0) step = fmin(step, at[s].left / at[s].moving);
-        if (at[s].to_come > 0) step = fmin(step, at[s].next - *now);
+        if (at[s].to_come > 0) step = fmin(step, *at[s].next - *now);
     }
     if (step == INFINITY) return false;
     *now += step;
@@ -49,21 +48,37 @@ static bool summing_advance_(Summing *at, const PlanCosts *costs, int stages, do
     return true;
 }
 
-// Returns the time at which all stages have summed their gradients over data ranks, after a pipeline. Stages of a node
-// share its network while they sum, so stages that end first get more of it.
-static double summed_(const PlanCosts *costs, const Timeline *timeline) {
+static int compare_seconds_(const void *a, const void *b) {
+    double one = *(const double *)a, other = *(const double *)b;
+    return (one > other) - (one < other);
+}
+
+// Returns the time at which all stages have summed their gradients over data ranks, after a pipeline. Each chunk's last
+// backward completes one layer after another. Stages of a node share its network while they sum, so stages that end
+// first get more of it.
+static double summed_(const PlanCosts *costs, const Schedule *schedule, const Timeline *timeline) {
     const StageTime *sums = costs->stage;
-    int stages = timeline->stages;
+    const double *backward = schedule->split ? costs->costs.weight : costs->costs.backward;
+    int stages = schedule->stages, chunks = schedule->chunks, layers = 0;
     double now = INFINITY, latest = 0;
+    for (int s = 0; s < stages; s++) latest = fmax(latest, timeline->stage[s].last), layers += sums[s].layers;
+    if (sums[0].bytes + sums[0].late == 0) return latest;
     Summing *at = xcalloc((size_t)stages, sizeof *at);
+    double *times = xmalloc((size_t)layers * sizeof *times), *next = times;
     for (int s = 0; s < stages; s++) {
-        double layers = sums[s].layers, end = timeline->stage[s].last;
-        latest = fmax(latest, end);
-        at[s] = (Summing){0, end - sums[s].hides * (layers - 1) / layers, sums[s].layers, 0};
-        now = fmin(now, at[s].next);
+        at[s] = (Summing){.next = next, .to_come = sums[s].layers};
+        if (costs->plan->stage[s].at.layers == 0) *next++ = timeline->stage[s].last;
+        for (int c = s * chunks; c < (s + 1) * chunks; c++) {
+            int64_t own = costs->plan->stage[s].at.chunk[c - s * chunks].layers;
+            double layer = backward[c * schedule->slices] * costs->costs.last[s] / (double)max_i64(own, 1);
+            while (own > 0) *next++ = timeline->ended[c] - layer * (double)--own;
+        }
+        qsort((double *)at[s].next, (size_t)sums[s].layers, sizeof *next, compare_seconds_);
+        now = fmin(now, *at[s].next);
     }
-    while (sums[0].bytes + sums[0].late > 0 && summing_advance_(at, costs, stages, &now)) latest = fmax(latest, now);
-    free(at);
+    assert(next == times + layers);
+    while (summing_advance_(at, costs, stages, &now)) latest = fmax(latest, now);
+    free_all(at, times);
     return latest;
 }
 
@@ -76,7 +91,7 @@ static int phase_(Phase *phase, const Schedule *schedule, const PlanCosts *costs
     if (timeline == NULL) return -1;
     *phase = (Phase){timeline->makespan, 0, timeline->exposed, 0};
     for (int s = 0; s < schedule->stages; s++) phase->busy += timeline->stage[s].busy;
-    if (isfinite(phase->makespan)) phase->last = summed_(costs, timeline);
+    if (isfinite(phase->makespan)) phase->last = summed_(costs, schedule, timeline);
     timeline_free(timeline);
     return 0;
 }

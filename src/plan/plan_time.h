@@ -45,6 +45,7 @@ typedef struct StageTime {
 typedef struct PlanCosts {
     SimulateCosts costs;
     SimulateShares shares;
+    const Plan *plan;
     StageTime *stage;     // [stages]
     double network, most; // bytes/s of a rank's sums if no other stage uses the network; upper limit of that rate
     double tied;          // seconds per step to sum the tied head's gradient over first and last stage

@@ -110,12 +110,10 @@ static void offer_(SimRun *run, Edge *edge) {
 
 static void end_compute_(SimRun *run, int s) {
     SimStage *stage = &run->stages[s];
-    StageTimeline *line = &run->timeline->stage[s];
     Edge *in = stage->in, *out = stage->out;
     stage->computing = false;
     stage->own -= action_frees(stage->kind, run->schedule->forward_only);
-    simrun_note_times(run, line, stage->compute, stage->compute_start, run->now);
-    line->busy += run->now - stage->compute_start;
+    simrun_note_compute(run, s, stage->compute_start, run->now);
     simrun_take_next(run, s, stage->compute + 1);
     simrun_stir(run, s);
     if (out != NULL) {
@@ -257,6 +255,7 @@ static void run_prepare_(SimRun *run) {
     run->timeline = xcalloc(1, sizeof *run->timeline);
     run->timeline->stages = run->schedule->stages;
     run->timeline->stage = xcalloc(stages, sizeof *run->timeline->stage);
+    run->timeline->ended = xcalloc(virtual_stages, sizeof *run->timeline->ended);
     run->stages = xcalloc(stages, sizeof *run->stages);
     run->chunks = xcalloc(virtual_stages, sizeof *run->chunks);
     run->down = xcalloc(2 * virtual_stages, sizeof *run->down);
@@ -326,5 +325,5 @@ Timeline *simulate_run(const Schedule *schedule, const SimulateCosts *costs, Err
 void timeline_free(Timeline *timeline) {
     if (timeline == NULL) return;
     for (int s = 0; s < timeline->stages; s++) free(timeline->stage[s].times);
-    free_all(timeline->stage, timeline);
+    free_all(timeline->stage, timeline->ended, timeline);
 }

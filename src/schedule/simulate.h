@@ -51,6 +51,7 @@ typedef struct Timeline {
     double bubble;        // idle time over stages * makespan; (p-1)/(m+p-1) for 1F1B and GPipe with equal stages
     double exposed;       // longest total time that a stage's compute waited for slots and loads
     StageTimeline *stage; // [stages]
+    double *ended;        // [stages*chunks] end of a chunk's last F, B, I or W
 } Timeline;
 
 // Simulates a run. The caller owns the result (timeline_free). NULL with err (code 1) if the schedule deadlocks: the

@@ -107,8 +107,7 @@ static void advance_(SimRun *run, int s) {
         move_until_(run, s, end, false);
         stage->own -= action_frees(stage->kind, run->schedule->forward_only);
         stage->since = end;
-        line->busy += end - start;
-        simrun_note_times(run, line, stage->compute, start, end);
+        simrun_note_compute(run, s, start, end);
         if (out != NULL) {
             out->made_at[out->made++ & mask] = end;
             deliver_(run, out);

@@ -97,6 +97,15 @@ static inline void simrun_note_times(const SimRun *run, StageTimeline *line, int
     if (!run->costs->totals_only) line->times[place] = (ActionTime){start, end};
 }
 
+// Notes the next compute action of stage s, which is complete.
+static inline void simrun_note_compute(const SimRun *run, int s, double start, double end) {
+    const SimStage *stage = &run->stages[s];
+    StageTimeline *line = &run->timeline->stage[s];
+    simrun_note_times(run, line, stage->compute, start, end);
+    line->busy += end - start;
+    run->timeline->ended[s * run->schedule->chunks + stage->actions[stage->compute].chunk] = end;
+}
+
 // Expects the end of the resource's next user. A user that is added meanwhile may change it.
 void simrun_expect_share(SimRun *run, int share);
 // Starts an action or a message that takes `duration`. share: the resource that it shares, or -1.
