@@ -251,7 +251,7 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing, double *last
         if (!costing->source->hardware->cost.persistent) share = fmin(share, whole / time->hides);
         last[s] = time->bytes == 0 || ends == 0 ? 1 : 1 + time->beside / ends * share;
         time->hides *= last[s];
-        // The sum of the layer that ends the last backward is never hidden. Other chunks' sums may be hidden completely.
+        // The sum of the layer that ends the last backward is never hidden. Other chunks' may be hidden completely.
         double hidden = costing->schedule->chunks > 1 ? whole : time->hides * (double)(time->layers - 1) / time->layers;
         time->reduction = fmax(whole - hidden, whole / time->layers) + time->late / rate;
     }

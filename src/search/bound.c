@@ -133,8 +133,8 @@ double cut_bound(const Cut *cut, const RunLayout *layout) {
     return most + cut->after;
 }
 
-// Between two other layers, recomputing one takes a little less than its share of recomputing all. Of a chunk with dense
-// layers, these are recomputed first, and take less.
+// Between two other layers, recomputing one takes a little less than its share of recomputing all. Of a chunk with
+// dense layers, these are recomputed first, and take less.
 double cut_recomputing_bound(const Cut *cut, const Cut *all, const Config *config) {
     static const double SHARE = 0.9;
     int parts = cut->lists.chunks * cut->lists.slices;

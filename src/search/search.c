@@ -300,18 +300,6 @@ static double recomputing_bound_(Trial *trial) {
     return trial->outcome->status == 0 ? cut_recomputing_bound(&trial->cut, &trial->all, trial->config) : INFINITY;
 }
 
-// Returns a lower bound of a layout's step, from the layout's own times; 0 if they cannot be counted. config: set to
-// the layout.
-static double own_bound_(const SearchSpace *space, const Config *config, const RunLayout *layout, Outcome *outcome) {
-    double bound = 0;
-    Cut cut;
-    cut_open(&cut, space, config);
-    outcome->status = cut_time(&cut, space, config, &outcome->err);
-    if (outcome->status == 0) bound = cut_bound(&cut, layout);
-    cut_free(&cut);
-    return bound;
-}
-
 // Counts the bytes of a layout and, if it fits and still matters, simulates it. If the layout evicts, slots and
 // load_ahead of the candidate are resolved, never auto.
 static Forecast try_(void *argument, const RunLayout *layout, const Forecast *kept) {
@@ -349,9 +337,7 @@ static Forecast try_(void *argument, const RunLayout *layout, const Forecast *ke
     outcome->status = planner_forecast_config(planner, trial->config, false, forecast, &outcome->err);
     if (outcome->status != 0 || !forecast->possible) return none;
     double worth = worth_(search, layout, way, &outcome->found, forecast->peak_bytes);
-    if (forecast->fits && recomputes && bound <= worth)
-        bound = fmax(bound, own_bound_(search->space, trial->config, layout, outcome));
-    if (outcome->status == 0 && forecast->fits && bound <= worth)
+    if (forecast->fits && bound <= worth)
         outcome->status = planner_forecast_within(planner, trial->config, worth, forecast, &outcome->err);
     if (outcome->status != 0) return none;
     forecast->layout = *layout;
@@ -400,7 +386,11 @@ int search_open_misfit(const SearchSpace *space, const Candidate *misfit, double
         if (shape_bound(space, &node.layout, &node.times) <= most)
             open_division_(&search, &config, &node, most, &outcome);
     } else {
-        node.bound = own_bound_(space, &config, &node.layout, &outcome);
+        Cut cut;
+        cut_open(&cut, space, &config);
+        outcome.status = cut_time(&cut, space, &config, &outcome.err);
+        if (outcome.status == 0) node.bound = cut_bound(&cut, &node.layout);
+        cut_free(&cut);
         if (outcome.status == 0 && node.bound <= most) try_list_(&search, &config, &node, &outcome);
     }
     if (outcome.status != 0) error_set(err, outcome.err.code, "%s", outcome.err.text);
