@@ -9,9 +9,9 @@ const TrainerBand trainer_bands[] = {
     {TRAINER_NANOTRON, "h100", false, FP8_OFF, 107, 1.29, 1.40, 1.61},
     {TRAINER_NVIDIA, "b200 b300 gb200 gb300", true, FP8_OFF, 12, 0.91, 1.39, 2.25},
     {TRAINER_NVIDIA, "b200 gb200 gb300", false, FP8_MX, 11, 1.00, 1.10, 1.18},
-    {TRAINER_NVIDIA, "b200 gb200 gb300", false, FP8_TENSOR, 12, 0.90, 0.99, 1.12},
-    {TRAINER_NVIDIA, "h100", false, FP8_OFF, 53, 1.01, 1.06, 1.10},
-    {TRAINER_NVIDIA, "h100", false, FP8_TENSOR, 47, 0.93, 1.01, 1.10},
+    {TRAINER_NVIDIA, "b200 gb200 gb300", false, FP8_TENSOR, 12, 0.91, 1.00, 1.13},
+    {TRAINER_NVIDIA, "h100", false, FP8_OFF, 53, 1.04, 1.07, 1.11},
+    {TRAINER_NVIDIA, "h100", false, FP8_TENSOR, 47, 0.94, 1.03, 1.10},
     {TRAINER_NVIDIA, "h100", true, FP8_OFF, 14, 0.85, 1.04, 1.36},
 };
 const int trainer_band_count = sizeof trainer_bands / sizeof *trainer_bands;
