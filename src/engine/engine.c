@@ -99,6 +99,9 @@ static SlotPool *pool_of_(Engine *engine, ActionKind kind) {
 // Returns whether a transfer empties its slot; else it fills one.
 static bool empties_(ActionKind kind) { return kind == ACTION_EVICT || kind == ACTION_RETURN; }
 
+// Returns the state of a transfer's slot during the transfer.
+static SlotState in_flight_(ActionKind kind) { return empties_(kind) ? SLOT_LEAVING : SLOT_FILLING; }
+
 // Prefixes an error with the name of the message that failed: "step 12: the bundle of microbatch 5 from stage 0 to
 // stage 3: ...". With several chunks per stage, ", chunk 1 of stage 0," follows the microbatch. Returns -1.
 static int blame_message_(const Engine *engine, const char *what, int64_t microbatch, int chunk, int owner, int from,
@@ -139,10 +142,10 @@ static int queue_start_(Engine *engine, Error *err) {
         if (made < 0 || !be->event_done(be, engine->events[2 * made + 1])) return 0;
     }
     Slot *slot = sends ? slots_find(pool, bundle) : slots_free(pool, true);
-    if (slot == NULL || slot->state == SLOT_BUSY) return 0;
+    if (slot == NULL || slot->state == SLOT_FILLING) return 0;
 
     // 2. The slot changes its state, and the transfer enters the queue.
-    slots_move(pool, slot, sends ? SLOT_HELD : SLOT_FREE, SLOT_BUSY, bundle);
+    slots_move(pool, slot, sends ? SLOT_HELD : SLOT_FREE, in_flight_(action->kind), bundle);
     assert(queue->started - queue->done < queue->most);
     Flight *flight = &queue->flights[queue->started++ % queue->most];
     flight->slot = slot;
@@ -175,8 +178,8 @@ static int queue_finish_(Engine *engine, Error *err) {
     if (done == 0) return 0;
     if (done < 0) return blame_transfer_(engine, action, err);
     flight->slot->occupied = NULL;
-    slots_move(pool_of_(engine, action->kind), flight->slot, SLOT_BUSY, empties_(action->kind) ? SLOT_FREE : SLOT_HELD,
-               engine_bundle_(engine, action));
+    slots_move(pool_of_(engine, action->kind), flight->slot, in_flight_(action->kind),
+               empties_(action->kind) ? SLOT_FREE : SLOT_HELD, engine_bundle_(engine, action));
     engine->times[i].end = clock_seconds();
     engine->run.evictions += action->kind == ACTION_EVICT;
     // The partner moves one bundle at a time, so a transfer that was offered early begins when it becomes the oldest.
@@ -330,6 +333,8 @@ static int engine_compute_(Engine *engine, int64_t i, Error *err) {
     ActionKind kind = action->kind;
     bool forward = kind == ACTION_FORWARD, weights = kind == ACTION_WEIGHT;
     bool frees = action_frees(kind, engine->schedule->forward_only);
+    SlotState before = forward ? SLOT_FREE : weights ? SLOT_READING : SLOT_HELD;
+    SlotState during = forward ? SLOT_FILLING : SLOT_READING, after = forward ? SLOT_HELD : SLOT_READING;
     P2pLink *in, *out;
     char who[ACTION_TEXT];
     engine_say_(engine, engine_text_(engine, action, who));
@@ -337,7 +342,7 @@ static int engine_compute_(Engine *engine, int64_t i, Error *err) {
     int bundle = engine_bundle_(engine, action), c = action->chunk, ran;
     int64_t unit = (int64_t)action->microbatch * engine->stage->at.shape.slices + action->slice;
     Slot *slot = forward ? slots_free(&engine->own, false) : slots_find(&engine->own, bundle);
-    slots_move(&engine->own, slot, forward ? SLOT_FREE : weights ? SLOT_BUSY : SLOT_HELD, SLOT_BUSY, bundle);
+    slots_move(&engine->own, slot, before, during, bundle);
     action_links_(engine, action, &in, &out);
     if (be->range_begin != NULL) be->range_begin(be, who);
     Event *end = engine->latest = engine->events[2 * i + 1];
@@ -354,7 +359,7 @@ static int engine_compute_(Engine *engine, int64_t i, Error *err) {
         p2p_used(out, end);
     }
     if (frees) slot->occupied = end;
-    slots_move(&engine->own, slot, SLOT_BUSY, frees ? SLOT_FREE : forward ? SLOT_HELD : SLOT_BUSY, bundle);
+    slots_move(&engine->own, slot, during, frees ? SLOT_FREE : after, bundle);
     return 0;
 }
 

@@ -1,7 +1,8 @@
 // Slots and their states (slots.h). A state changes in two steps, at an action's start and at its end:
 //
-//   own    FREE -F, L-> BUSY -> HELD -E, B-> BUSY -> FREE; if the backward is split, I begins BUSY and W ends it
-//   lent   FREE -A-> BUSY -> HELD -R-> BUSY -> FREE
+//   own    FREE -F, L-> FILLING -> HELD -E-> LEAVING -> FREE
+//                                  HELD -B-> READING -> FREE; if the backward is split, I begins READING and W ends it
+//   lent   FREE -A-> FILLING -> HELD -R-> LEAVING -> FREE
 //   host   FREE -E-> HELD -L-> FREE
 //
 // On a GPU a state changes when the host has queued the work. A free slot that the device still reads stores the

@@ -11,9 +11,14 @@ typedef struct SlotCounts {
     int64_t bytes; // bytes of one slot
 } SlotCounts;
 
-// SLOT_BUSY: a forward or a transfer fills it, a transfer empties it, or a backward reads it; if the backward is split,
-// from the start of I to the end of W.
-typedef enum SlotState { SLOT_FREE, SLOT_BUSY, SLOT_HELD } SlotState;
+// The states in which a slot is in flight differ, so that an action on a slot that another action uses is found.
+typedef enum SlotState {
+    SLOT_FREE,
+    SLOT_FILLING, // a forward writes it, or a transfer receives a bundle
+    SLOT_HELD,    // holds a bundle
+    SLOT_LEAVING, // a transfer sends the bundle
+    SLOT_READING, // a backward reads the bundle; if split, from the start of I to the end of W
+} SlotState;
 
 typedef struct Slot {
     void *memory;

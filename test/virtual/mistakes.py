@@ -162,7 +162,7 @@ MISTAKES = [
     Mistake("an_eviction_is_taken_for_done", "src/engine/engine.c",
             "engine->be->event_done(engine->be, engine->host_copied)", "1", HOST, RACE),
     Mistake("a_bundle_is_loaded_before_it_came", "src/engine/engine.c",
-            "if (slot == NULL || slot->state == SLOT_BUSY) return 0;", "if (slot == NULL) return 0;",
+            "if (slot == NULL || slot->state == SLOT_FILLING) return 0;", "if (slot == NULL) return 0;",
             PAIR, "slots_move: Assertion"),
     Mistake("a_bundle_comes_back_shifted", "src/engine/engine.c",
             "evicts ? slot->memory : there->memory, bytes", "evicts ? slot->memory : (char *)there->memory + 4, bytes",
