@@ -90,6 +90,8 @@ int64_t hardware_nodes_of_data(const Hardware *hardware, const Config *config) {
     // A stage's replicas are blocks of context ranks, each `t` ranks apart; with PLACEMENT_STAGES all are one block.
     if (parallel->placement == PLACEMENT_STAGES) c *= blocks, blocks = 1;
     int64_t spanned = (c * t + domain - 1) / domain + (domain % (c * t) != 0 && c * t % domain != 0);
+    // Without replicas, only gradients of experts are summed, over all ranks of the stage.
+    if (blocks * c == 1 && config->model.experts > 0) return min_i64(spanned, all);
     return min_i64(blocks * min_i64(c, spanned), all);
 }
 

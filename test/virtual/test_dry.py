@@ -198,6 +198,15 @@ def test_the_clock_and_the_plan_count_every_copy_of_eight_tensor_ranks(tmp_path,
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("ranks")
+def test_gradients_of_experts_cross_nodes_without_replicas(tokens):
+    layout = ("parallel.pipeline=1", "parallel.tensor=16", "parallel.placement=linear", "train.global_batch=2",
+              "model.layers=2", "model.experts=8", "model.experts_per_token=2", "parallel.expert=4",
+              "hardware.reserve_gib=0", "hardware.memory_gib=2000")
+    sums = [{line["what"]: line["ms"] for line in planned("llama", tokens, *layout, f"hardware.gpus_per_node={gpus}")
+             ["waterfall"]}["sums over data ranks"] for gpus in (8, 16)]
+    assert sums[0] > 5 * sums[1] > 0
+
+
 def test_a_collective_in_clusters_waits_for_persistent_products(tmp_path, tokens):
     """Products leave three multiprocessors in a GPC, where a cluster of four does not fit. An A100 has no clusters, and
     its products make room."""
