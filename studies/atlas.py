@@ -254,7 +254,7 @@ def sentences(cases):
         f"BPipe, over the best layout that evicts nothing, pays {paying(staged, 'partner', 'partner')}.",
         f"With 1F1B alone, as the re-evaluation asked, it pays {paying(staged, 'partner over 1F1B')}.",
         f"Evicting to the host pays {paying(staged, 'host', 'host')}. It is ahead of a partner in {ahead} cases.",
-        f"A model fits only with evictions in {sum(row['way'] is None for row in every)} cases.",
+        f"Cases in which a model fits only with evictions: {sum(row['way'] is None for row in every)}.",
         f"Interleaving pays more: over 1F1B {paying(staged, 'interleaved')}.",
         f"Zero bubble, over both, pays {paying(staged, 'zero bubble')}.",
         f"Slices of the sequence, over all these, pay {paying(staged, 'slices')}; the search chooses them in "
