@@ -30,7 +30,7 @@ def test_gains_follow_from_the_searches():
                 # A search that leaves all schedules open is never slower than one that fixes the schedule, but with one
                 # stage, where it tries 1F1B alone.
                 evicts, alone = kind in ("peer", "host", "1f1b peer", "1f1b host"), found["layout"].startswith("p1 ")
-                assert case["found"]["off"]["fast"] <= 1.002 * found["fast"] or evicts or alone
+                assert evicts or alone or case["found"]["off"]["fast"] <= 1.002 * found["fast"]
 
 
 @pytest.mark.thorough
