@@ -4,6 +4,7 @@
 #pragma once
 
 #include "config/config_schema.h"
+#include "test/support/written.h"
 
 #include <fcntl.h>
 #include <stddef.h>
@@ -23,17 +24,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
             abort();                                                                                                   \
         }                                                                                                              \
     } while (0)
-
-// The text that a statement writes to `file`; free it.
-#define WRITTEN(statement)                                                                                             \
-    ({                                                                                                                 \
-        char *text_ = NULL;                                                                                            \
-        size_t length_ = 0;                                                                                            \
-        FILE *file = open_memstream(&text_, &length_);                                                                 \
-        statement;                                                                                                     \
-        fclose(file);                                                                                                  \
-        text_;                                                                                                         \
-    })
 
 // A complete configuration.
 static const char FUZZ_MODEL[] __attribute__((unused)) =

@@ -13,6 +13,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     PROMISE(status == 0 ? err.code == 0 : err.code == EXIT_USAGE && strstr(err.text, "config.yaml") != NULL);
     if (status != 0) return 0;
     PROMISE(config_microbatches(&config) >= 1 && config_world(&config) >= 1 && config_padded_vocab(&config) >= 1);
-    free(WRITTEN(config_write_json(&config, file)));
+    free(unit_written(config_write_json(&config, file)));
     return 0;
 }

@@ -47,7 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     int status = json_parse(&json, (const char *)data, (int64_t)size, "x", &err);
     PROMISE(status == 0 ? err.code == 0 : err.code == EXIT_FAILED && strncmp(err.text, "x: byte ", 8) == 0);
     if (status == 0) {
-        char *text = WRITTEN(write_(json.root, file));
+        char *text = unit_written(write_(json.root, file));
         PROMISE(json_parse(&again, text, (int64_t)strlen(text), "x", &err) == 0);
         compare_(json.root, again.root);
         json_free(&again);

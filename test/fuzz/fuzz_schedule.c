@@ -12,10 +12,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (schedule == NULL) return 0;
     int sound = schedule_check(schedule, &err);
     PROMISE(sound == 0 || err.text[0] != '\0');
-    char *once = WRITTEN(PROMISE(schedule_write(schedule, file) == 0));
+    char *once = unit_written(PROMISE(schedule_write(schedule, file) == 0));
     Schedule *again = schedule_parse(once, NULL);
     PROMISE(again != NULL && (sound != 0 || schedule_check(again, NULL) == 0));
-    char *twice = WRITTEN(PROMISE(schedule_write(again, file) == 0));
+    char *twice = unit_written(PROMISE(schedule_write(again, file) == 0));
     PROMISE(strcmp(once, twice) == 0);
     free(once);
     free(twice);

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "base/log.h"
+#include "written.h"
 
 // Fails unless `text`, such as an error, contains `words`.
 #define assert_contains(text, words)                                                                                   \
@@ -43,17 +44,6 @@ __attribute__((unused)) static Error unit_error;
         assert_int_equal(unit_error.code, exit_code);                                                                  \
         assert_contains(unit_error.text, words);                                                                       \
     } while (0)
-
-// The text that a statement writes to `file`; free it.
-#define unit_written(statement)                                                                                        \
-    ({                                                                                                                 \
-        char *text_ = NULL;                                                                                            \
-        size_t length_ = 0;                                                                                            \
-        FILE *file = open_memstream(&text_, &length_);                                                                 \
-        statement;                                                                                                     \
-        fclose(file);                                                                                                  \
-        text_;                                                                                                         \
-    })
 
 // UNIT_ENDS(end) in front of a declaration: at the end of the block `end` gets the variable's pointer. UNIT_END makes
 // it known for a type. Aliases such as AutoSchedule contain both.
