@@ -60,9 +60,13 @@ static double summed_(const PlanCosts *costs, const Schedule *schedule, const Ti
     const StageTime *sums = costs->stage;
     const double *backward = schedule->split ? costs->costs.weight : costs->costs.backward;
     int stages = schedule->stages, chunks = schedule->chunks, layers = 0;
-    double now = INFINITY, latest = 0;
-    for (int s = 0; s < stages; s++) latest = fmax(latest, timeline->stage[s].last), layers += sums[s].layers;
-    if (sums[0].bytes + sums[0].late == 0) return latest;
+    double now = INFINITY, latest = 0, bytes = 0;
+    for (int s = 0; s < stages; s++) {
+        latest = fmax(latest, timeline->stage[s].last);
+        bytes += sums[s].bytes + sums[s].late; // the first stage may have no experts, and without replicas no sums
+        layers += sums[s].layers;
+    }
+    if (bytes == 0) return latest;
     Summing *at = xcalloc((size_t)stages, sizeof *at);
     double *times = xmalloc((size_t)layers * sizeof *times), *next = times;
     for (int s = 0; s < stages; s++) {
