@@ -251,8 +251,8 @@ def others(value):
     """Yields other values of a setting."""
     if isinstance(value, bool):
         yield not value
-    elif re.fullmatch(r"-?\d[\d._]*(e-?\d+)?", str(value)):
-        number = float(str(value).replace("_", ""))
+    elif re.fullmatch(r"-?\d[\d_]*(\.\d*)?(e-?\d+)?", str(value)) and math.isfinite(
+            number := float(str(value).replace("_", ""))):
         yield from {str(each) for each in (number * 2 + 1, int(number) * 2 + 2, number / 2, int(number) // 2)
                     if each != number}
     elif value is not None:

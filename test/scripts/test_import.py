@@ -481,7 +481,8 @@ def test_a_flag_without_a_key_is_named_with_its_effect(more, sentence):
     "--num-query-groups 4", "--rope-scaling-factor 4 --swiglu --normalization RMSNorm --position-embedding-type rope",
     "--fp8-recipe mxfp8", "--muon-momentum 0.8", "--lr-warmup-fraction 0.1 --lr-warmup-iters 7", "--num-experts 0",
     "--tp-comm-overlap", "--main-grads-dtype fp32", "--softmax-type vanilla", "--attention-head-type multihead",
-    "--num-distributed-optimizer-instances 1", "--rotary-interleaved",
+    "--num-distributed-optimizer-instances 1", "--rotary-interleaved", "--recompute-modules 1e400",
+    "--recompute-modules 1.2.3",
 ])
 def test_what_is_read_and_not_used_is_named(more):
     answer = words("--nproc_per_node 8", more)
