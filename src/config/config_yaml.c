@@ -104,6 +104,9 @@ static int read_entry_(YamlReader *r, const ConfigKey *key) {
             char name[MAX_NAME];
             if (read_name_(r, name) != 0 || yaml_next_(r) != 0) return -1;
             for (part = 0; part < list->part_count && strcmp(list->parts[part].name, name) != 0;) part++;
+            if (part == list->part_count)
+                return config_error(r->config, key->name, r->err, "has an entry that is not %s: %s is unknown",
+                                    list->form, name);
         }
         wrong = part >= list->part_count || seen >> part & 1 || r->event.type != YAML_SCALAR_EVENT;
         if (!wrong && config_list_set(r->config, key, part, scalar_(r), r->err) != 0) return -1;

@@ -183,7 +183,7 @@ static const BadInput wrong_values[] = {
     {MODEL "data: {train: [{path: [a]}]}\n", NULL, "@:2: data.train: has an entry that is not of the form", "{path: "},
     {MODEL "data: {train: [{weight: 1}]}\n", NULL, "@:2: data.train: has an entry that is not of the form", "{path: "},
     {MODEL "data: {train: [{path: a, wieght: 1}]}\n", NULL, "@:2: data.train: has an entry that is not of the form",
-     "weight: 0.7}"},
+     "weight: 0.7}: wieght is unknown"},
     {MODEL "data: {train: [{path: a, path: b}]}\n", NULL, "@:2: data.train: has an entry that is not of the form", ""},
     {MODEL "data: {train: [{path: *a}]}\n", NULL, "@:2: ", "alias"},
     {MODEL "data: {train: [{path: a}, {path: b}, {path: a}]}\n", NULL, "@:2: data.train: a is listed twice",
