@@ -14,12 +14,12 @@ bool simrun_needs_no_clock(const SimRun *run) {
     const SimulateShares *shares = costs->shares;
     bool moves = false, instant = false; // instant: a message takes no time
     for (int s = 0; s < run->schedule->stages; s++) {
-        const SimStage *stage = &run->stages[s];
+        const StageSchedule *of = &run->schedule->stage[s];
         if (shares != NULL && simrun_share(shares->compute, s) >= 0) return false;
-        if (stage->queue == stage->count) continue;
-        bool alone = shares == NULL || (simrun_share(shares->evict, s) < 0 && simrun_share(shares->load, s) < 0);
-        for (int64_t i = stage->queue; i < stage->count && alone; i++) alone = stage->actions[i].peer < 0;
-        if (!alone || simrun_transfer_seconds(run, s) <= 0) return false;
+        if (of->lent_slots > 0) return false; // bundles move between stages
+        if (of->moves == 0) continue;
+        if (shares != NULL && (simrun_share(shares->evict, s) >= 0 || simrun_share(shares->load, s) >= 0)) return false;
+        if (simrun_transfer_seconds(run, s) <= 0) return false;
         moves = true;
     }
     for (int g = 0; g + 1 < run->schedule->stages * run->schedule->chunks; g++)

@@ -27,19 +27,6 @@ void simrun_start_messages(SimRun *run) {
     run->leaving_count = 0;
 }
 
-double simrun_duration(const SimRun *run, int s, Action action, int64_t place) {
-    const SimulateCosts *costs = run->costs;
-    bool completes = action.kind == ACTION_BACKWARD || action.kind == ACTION_WEIGHT;
-    bool last = completes && action.microbatch == run->schedule->microbatches - 1 && action.slice == 0;
-    double times = last && costs->last != NULL ? costs->last[s] : 1;
-    if (costs->action != NULL) return times * costs->action[s][place];
-    int at = (s * run->schedule->chunks + action.chunk) * run->schedule->slices + action.slice;
-    return times * (action.kind == ACTION_FORWARD    ? costs->forward
-                    : action.kind == ACTION_BACKWARD ? costs->backward
-                    : action.kind == ACTION_INPUT    ? costs->input
-                                                     : costs->weight)[at];
-}
-
 int64_t simrun_next_transfer(const SimStage *stage, int64_t at) {
     while (at < stage->count && stage->actions[at].peer == SCHEDULE_NO_PEER) at++;
     return at;

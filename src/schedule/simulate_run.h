@@ -85,6 +85,20 @@ static inline double simrun_transfer_seconds(const SimRun *run, int s) {
     return run->costs->transfer == NULL ? 0 : run->costs->transfer[s];
 }
 
+// Returns the duration of a compute action, at `place` in its stage's list.
+static inline double simrun_duration(const SimRun *run, int s, Action action, int64_t place) {
+    const SimulateCosts *costs = run->costs;
+    bool completes = action.kind == ACTION_BACKWARD || action.kind == ACTION_WEIGHT;
+    bool last = completes && action.microbatch == run->schedule->microbatches - 1 && action.slice == 0;
+    double times = last && costs->last != NULL ? costs->last[s] : 1;
+    if (costs->action != NULL) return times * costs->action[s][place];
+    int at = (s * run->schedule->chunks + action.chunk) * run->schedule->slices + action.slice;
+    return times * (action.kind == ACTION_FORWARD    ? costs->forward
+                    : action.kind == ACTION_BACKWARD ? costs->backward
+                    : action.kind == ACTION_INPUT    ? costs->input
+                                                     : costs->weight)[at];
+}
+
 // Marks a stage to be checked.
 static inline void simrun_stir(SimRun *run, int s) {
     SimStage *stage = &run->stages[s];
@@ -112,8 +126,6 @@ void simrun_expect_share(SimRun *run, int share);
 void simrun_ends_in(SimRun *run, double duration, int share, EndKind kind, int where);
 // Starts the messages of `leaving`.
 void simrun_start_messages(SimRun *run);
-// Returns the duration of a compute action, at `place` in its stage's list.
-double simrun_duration(const SimRun *run, int s, Action action, int64_t place);
 // Returns the index of the first transfer from index `at` on; the list's length if there is none.
 int64_t simrun_next_transfer(const SimStage *stage, int64_t at);
 // Makes the first compute action from index `at` on the next action of stage s.

@@ -284,17 +284,18 @@ typedef struct Trial {
 
 // Returns a lower bound of the step of a layout that recomputes more or fewer layers than the list, from the list's
 // times. config: set to the layout.
-static double recomputing_bound_(Trial *trial) {
+static double recomputing_bound_(Trial *trial, const RunLayout *layout) {
     const SearchSpace *space = trial->search->space;
     if (!trial->opened) {
-        Config config = *trial->config;
-        space_set(space, &trial->list->layout, &config);
-        cut_open(&trial->cut, space, &config);
-        trial->outcome->status = cut_time(&trial->cut, space, &config, &trial->outcome->err);
-        config.schedule.recompute_given = 1, config.schedule.recompute_of_stage[0] = (int16_t)config.model.layers;
-        cut_open(&trial->all, space, &config);
+        Config *config = trial->config;
+        space_set(space, &trial->list->layout, config);
+        cut_open(&trial->cut, space, config);
+        trial->outcome->status = cut_time(&trial->cut, space, config, &trial->outcome->err);
+        config->schedule.recompute_given = 1, config->schedule.recompute_of_stage[0] = (int16_t)config->model.layers;
+        cut_open(&trial->all, space, config);
         if (trial->outcome->status == 0)
-            trial->outcome->status = cut_time(&trial->all, space, &config, &trial->outcome->err);
+            trial->outcome->status = cut_time(&trial->all, space, config, &trial->outcome->err);
+        space_set(space, layout, config);
         trial->opened = true;
     }
     return trial->outcome->status == 0 ? cut_recomputing_bound(&trial->cut, &trial->all, trial->config) : INFINITY;
@@ -330,7 +331,7 @@ static Forecast try_(void *argument, const RunLayout *layout, const Forecast *ke
     }
     if (!space_set(search->space, layout, trial->config)) return none;
     outcome->evaluated++;
-    if (recomputes) bound = fmax(bound, recomputing_bound_(trial));
+    if (recomputes) bound = fmax(bound, recomputing_bound_(trial, layout));
     if (recomputes && hopeless_(search, layout, way, bound, least_bytes)) return none;
     Candidate tried = {.bound = list->bound, .robust = NAN};
     Forecast *forecast = &tried.forecast;
