@@ -1,5 +1,4 @@
-// The optimizer with good and bad gradients: which tensor is blamed, that a skipped update leaves no trace, and that a
-// forward waits for the weights of data ranks no earlier than it uses them.
+// The optimizer with good and bad gradients: which tensor is blamed, and that a skipped update leaves no trace.
 #include "models.h"
 #include "engine/optimizer.h"
 #include "made_plan.h"
@@ -16,22 +15,21 @@ typedef struct Bench {
     Optimizer *optimizer;
 } Bench;
 
-// data: the group of data ranks, whose number is one of the keys; NULL: one.
-static Bench *bench_open(const char *path, const char *keys, Comm *data) {
+static Bench *bench_open(const char *path, const char *precision) {
     Bench *bench = calloc(1, sizeof *bench);
     char overrides[128];
     int argc = 0;
     char **argv = NULL;
     snprintf(overrides, sizeof overrides,
              "parallel.pipeline=1 model.layers=2 train.schedule=constant train.warmup_steps=0 train.precision=%s",
-             keys);
+             precision);
     bench->config = loaded(path, overrides);
     bench->be = assert_made(backend_cpu_create(bench->config.train.precision, 1, &unit_error));
     bench->world = assert_made(world_join(&argc, &argv, &unit_error));
     const Schedule one = {.stages = 1, .chunks = 1};
     assert_succeeds(stage_create(&bench->stage, model_of(&bench->config), &bench->config, &one, bench->be, 0, NULL, 0,
                                  &unit_error));
-    OptimizerGroups groups = {.world = bench->world, .data = data};
+    OptimizerGroups groups = {.world = bench->world};
     bench->optimizer = optimizer_create(&bench->stage, &groups);
     assert_non_null(bench->optimizer);
     return bench;
@@ -93,7 +91,7 @@ static char *stage_states(const Stage *stage, size_t *bytes) {
 }
 
 static void skipped_leaves_no_trace(const char *path, const char *precision) {
-    AutoBench *with = bench_open(path, precision, NULL), *without = bench_open(path, precision, NULL);
+    AutoBench *with = bench_open(path, precision), *without = bench_open(path, precision);
     size_t bytes;
     fill_gradients(with, 1);
     apply(with, 1, 0);
@@ -135,7 +133,7 @@ static Blame blamed(Bench *bench) {
 }
 
 TEST(the_blamed_gradient_is_the_first_of_the_backward) {
-    AutoBench *bench = bench_open("configs/llama_tiny.yaml", "fp32", NULL);
+    AutoBench *bench = bench_open("configs/llama_tiny.yaml", "fp32");
     fill_gradients(bench, 1);
     tensor_named(bench, "model.embed_tokens.weight")->gradient[5] = NAN;
     tensor_named(bench, "model.layers.0.mlp.down_proj.weight")->gradient[0] = NAN;
@@ -149,7 +147,7 @@ TEST(the_blamed_gradient_is_the_first_of_the_backward) {
 
 TEST(a_nan_weight_is_blamed_too) {
     for (int bf16 = 0; bf16 < 2; bf16++) {
-        AutoBench *bench = bench_open("configs/llama_tiny.yaml", bf16 ? "bf16" : "fp32", NULL);
+        AutoBench *bench = bench_open("configs/llama_tiny.yaml", bf16 ? "bf16" : "fp32");
         Tensor *bad = tensor_named(bench, "model.layers.1.input_layernorm.weight");
         TensorPiece piece = tensors_piece(&bench->stage.tensors, bad - bench->stage.tensors.tensors);
         (piece.master != NULL ? piece.master : (float *)piece.weight)[3] = INFINITY;
@@ -159,92 +157,4 @@ TEST(a_nan_weight_is_blamed_too) {
         assert_string_equal(blame.gradient->name, "lm_head.weight");
         assert_string_equal(blame.weight->name, "model.layers.1.input_layernorm.weight");
     }
-}
-
-// ---------------------------------------------------------------- weights of data ranks
-
-// A group of two data ranks whose gathers end only while something waits for them, one after another.
-typedef struct SlowGroup {
-    Comm base;
-    int64_t started, ended, arrived; // gathers
-} SlowGroup;
-
-static int slow_collective(Comm *comm, CommOperation operation, int root, void *out, const void *in, int64_t count,
-                           CommType type, CommRequest *request, Error *err) {
-    SlowGroup *group = comm->self;
-    (void)root, (void)out, (void)in, (void)count, (void)type, (void)err;
-    *request = (CommRequest){.active = operation == COMM_ALL_GATHER, .detail = {group->started}};
-    group->started += request->active;
-    return 0;
-}
-
-static int slow_test(Comm *comm, CommRequest *request, Error *err) {
-    SlowGroup *group = comm->self;
-    (void)err;
-    if (!request->active) return 1;
-    if (request->detail[0] >= group->arrived) return 0;
-    group->ended++;
-    request->active = false;
-    return 1;
-}
-
-static void slow_workspace(Comm *comm, void *memory, int64_t bytes, int sums) {
-    (void)comm, (void)memory, (void)bytes, (void)sums;
-}
-
-static bool arrive_next(void *argument, bool moved) {
-    SlowGroup *group = argument;
-    group->arrived += !moved; // a wait polls
-    return true;
-}
-
-static struct {
-    Bench *bench;
-    SlowGroup *group;
-    int norms; // norms so far: two a layer, then the head's
-    Backend as_made;
-} watched;
-
-// At every norm of the first forward, exactly the weights of the layers up to its own have been waited for.
-static void watch_norm(Backend *be, Factor out, void *sum, const void *x, const void *delta, const void *w,
-                       const void *b, int64_t rows, int64_t cols, double eps) {
-    const Stage *stage = &watched.bench->stage;
-    const SlowGroup *group = watched.group;
-    int64_t layer = watched.norms++ / 2, used = stage->layers - stage->tensors.tensors;
-    used = layer < stage->at.layers ? used + (layer + 1) * stage->table.per_layer : stage->tensors.count;
-    assert_int_equal(group->arrived, stage->tensors.tensors[used - 1].unit + 1);
-    assert_int_equal(group->ended, group->arrived);
-    if (group->base.use_workspace != NULL) assert_true(group->started <= group->ended + SUMS_OVER_DATA);
-    else assert_int_equal(group->started, stage->tensors.unit_count);
-    watched.as_made.norm_forward(be, out, sum, x, delta, w, b, rows, cols, eps);
-}
-
-static void waits_by_layer(bool bounded) {
-    SlowGroup group = {.base = {.size = 2, .self = &group, .collective = slow_collective, .test = slow_test}};
-    if (bounded) group.base.use_workspace = slow_workspace;
-    AutoBench *bench = bench_open("configs/llama_tiny.yaml", "fp32 parallel.data=2", &group.base);
-    Stage *stage = &bench->stage;
-    int64_t bytes = stage->at.bundle_bytes;
-    void *bundle = assert_made(bench->be->allocate(bench->be, MEMORY_OWN_SLOTS, bytes, "bundle", &unit_error));
-    watched.bench = bench, watched.group = &group, watched.norms = 0, watched.as_made = *bench->be;
-    bench->be->norm_forward = watch_norm;
-    stage->pass.poll = arrive_next, stage->pass.poll_argument = &group;
-    fill_gradients(bench, 1);
-    apply(bench, 1, 0);
-    assert_true(group.started > 0);
-    assert_int_equal(group.ended + group.arrived, 0);
-    assert_succeeds(stage_forward(stage, 0, 0, bundle, NULL, NULL, 0.0f, &unit_error));
-    assert_int_equal(watched.norms, 2 * stage->at.layers + 1);
-    assert_int_equal(group.ended, stage->tensors.unit_count);
-    fill_gradients(bench, 2); // an update whose weights no forward uses
-    apply(bench, 2, 0);
-    group.arrived = INT64_MAX;
-    assert_succeeds(optimizer_wait(bench->optimizer, &unit_error));
-    assert_int_equal(group.ended, 2 * stage->tensors.unit_count);
-    bench->be->release(bench->be, MEMORY_OWN_SLOTS, bundle, bytes);
-}
-
-TEST(a_forward_waits_for_the_weights_of_data_ranks_layer_by_layer) {
-    waits_by_layer(false);
-    waits_by_layer(true);
 }
