@@ -70,6 +70,8 @@ def write_tokens(sources, rule, arguments, processes, splits):
 
 def prepare(options):
     tokenizer = make_tokenizer(options.tokenizer, options.eot)
+    if tokenizer.eot < 0:
+        raise Failure("--eot none: every document begins with a token; name one of the tokenizer's")
     dtype = choose_dtype(tokenizer, options.dtype, options.tokenizer)
     try:
         options.output.mkdir(parents=True, exist_ok=True)
@@ -99,8 +101,7 @@ def prepare(options):
         output.discard()
     empty = f", {blank} empty rows left out" if blank else ""
     print(f"{output.folder}/{output.name}: {documents:,} documents, {text:,} bytes{empty}")
-    if tokenizer.eot >= 0:
-        print(f"  every document begins with token {tokenizer.eot}, {tokenizer.name_of(tokenizer.eot)}")
+    print(f"  every document begins with token {tokenizer.eot}, {tokenizer.name_of(tokenizer.eot)}")
     print(f"  {train.name}: {train.total:,} tokens in {len(train.paths)} file(s)")
     print(f"  {val.name}:   {val.total:,} tokens in {len(val.paths)} file(s); held out: {rule}")
     if not options.bible:

@@ -490,6 +490,7 @@ def test_a_tokenizer_that_cannot_be_used_is_named(corpus, tmp_path):
         refused(tmp_path, name + sentence, source, "--tokenizer", tmp_path / name)
     for name in ("sp.model", "hf.json"):
         refused(tmp_path, f"{name}: has no token <x>; name one", source, "--tokenizer", corpus / name, "--eot", "<x>")
+        refused(tmp_path, "--eot none: every document", source, "--tokenizer", corpus / name, "--eot", "none")
     refused(tmp_path, "--eot <x>: byte tokens have one such token, 256", source, "--eot", "<x>")
 
 
