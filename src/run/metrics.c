@@ -83,11 +83,10 @@ static int cut_(Metrics *metrics, int64_t after_step, Error *err) {
     long long last = 0, number;             // last: number of the last step line read
     bool finished = false, foreign = false; // finished: lines are dropped until another run begins
     for (ssize_t length; (length = getline(&line, &capacity, file)) > 0; position += length) {
-        if (line[length - 1] != '\n') { // the last line is torn; after a power cut some file systems leave zeros there
-            size_t compared = (size_t)length < sizeof begin - 1 ? (size_t)length : sizeof begin - 1;
-            foreign = line[0] != '\0' && strncmp(line, begin, compared) != 0;
-            break;
-        }
+        bool torn = line[length - 1] != '\n'; // the last line; after a power cut some file systems leave zeros there
+        size_t compared = (size_t)length < sizeof begin - 1 ? (size_t)length : sizeof begin - 1;
+        foreign = (torn || position == 0) && line[0] != '\0' && strncmp(line, begin, compared) != 0;
+        if (torn || foreign) break;
         bool any = sscanf(line, "{\"type\":\"%*[a-z]\",\"step\":%lld", &number) == 1; // lines that belong to a step
         bool step = sscanf(line, "{\"type\":\"step\",\"step\":%lld", &number) == 1;
         if (step && number <= last) finished = false;
@@ -99,7 +98,7 @@ static int cut_(Metrics *metrics, int64_t after_step, Error *err) {
     fclose(file);
     if (foreign)
         return error_set(err, EXIT_FAILED,
-                         "log.metrics: %s ends in something that is not a metrics line; name another file",
+                         "log.metrics: %s begins or ends in something that is not a metrics line; name another file",
                          metrics->path);
     return ftruncate(metrics->fd, end) == 0 ? 0 : file_error_(metrics, "cannot truncate", err);
 }

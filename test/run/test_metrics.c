@@ -357,11 +357,13 @@ TEST_BETWEEN(fresh_start_keeps_earlier_runs_and_cuts_a_torn_tail, desk_open, des
 TEST_BETWEEN(a_file_that_is_not_ours_is_left_alone, desk_open, desk_close) {
     char path[TEST_PATH];
     snprintf(path, sizeof path, "%s", test_path("thesis.txt"));
-    write_whole(path, "line\nall my work", 16);
-    assert_refused(metrics_open(made_config(path), &known_peak, -1, &unit_error), EXIT_FAILED,
-                   "ends in something that is not a metrics line; name another file");
-    AutoText *kept = read_whole(path);
-    assert_string_equal(kept, "line\nall my work");
+    for (size_t length = 16; length <= 17; length++) { // without and with the last line's end
+        write_whole(path, "line\nall my work\n", length);
+        assert_refused(metrics_open(made_config(path), &known_peak, -1, &unit_error), EXIT_FAILED,
+                       "begins or ends in something that is not a metrics line; name another file");
+        AutoText *kept = read_whole(path);
+        assert_memory_equal(kept, "line\nall my work\n", length);
+    }
 }
 
 TESTS_BETWEEN(test_folder_create, test_folder_remove)
