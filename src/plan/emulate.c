@@ -311,6 +311,7 @@ int emulate_command(const Config *config, const Model *model, const char *stage,
         status =
             subject->stage == ALL_STAGES ? emulate_all_(subject, log, stdout, err) : emulate_one_(subject, stdout, err);
     }
+    if (status == 0 && fflush(stdout) != 0) status = error_set(err, EXIT_FAILED, "cannot write the times to stdout");
     emulation_destroy(&subject->emulation);
     plan_free(&subject->plan);
     schedule_free(subject->schedule);

@@ -159,7 +159,7 @@ static int answer_write_json_(const PlanAnswer *answer, FILE *file) {
     schedule_table_write_json(&answer->schedules, config, &out);
     json_end(&out, '}');
     fputc('\n', file);
-    return ferror(file) ? -1 : 0;
+    return 0;
 }
 
 // ---------------------------------------------------------------- the trace, the command
@@ -215,7 +215,8 @@ int plan_command(const Config *config, const Model *model, bool json, const char
     if (status == 0)
         status =
             json ? answer_write_json_(answer, stdout) : plan_report(answer, log->level == LOG_VERBOSE, stdout, err);
-    if (status == 0 && fflush(stdout) != 0) status = error_set(err, EXIT_FAILED, "cannot write the plan to stdout");
+    if (status == 0 && (fflush(stdout) != 0 || ferror(stdout)))
+        status = error_set(err, EXIT_FAILED, "cannot write the plan to stdout");
     plan_free(&answer->plan);
     plan_free(&answer->plan_1f1b);
     schedule_cache_return(&answer->loan);

@@ -2,6 +2,7 @@
 // at their intervals, or without training (--validate).
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/json_out.h"
 #include "run.h"
 
 #include <math.h>
@@ -135,16 +136,21 @@ int run_validate(Run *run, bool json, Error *err) {
         return error_on_all(err, EXIT_FAILED,
                             "stopped on request before the evaluation of data.hellaswag was complete");
     if (world_rank(run->world) > 0) return 0;
-    long long sequences = config->data.val_batches * config->train.global_batch, tokens = config->model.seq_len;
-    if (json)
-        printf("{\"step\":%lld,\"loss\":%.17g,\"perplexity\":%.9g,\"sequences\":%lld,\"tokens\":%lld",
-               (long long)run->from.state.step, loss, exp(loss), sequences, sequences * tokens);
-    else printf("loss %.6f | perplexity %.3f | %lld sequences of %lld tokens", loss, exp(loss), sequences, tokens);
-    if (asks)
-        printf(json ? ",\"hellaswag\":{\"accuracy\":%.17g,\"correct\":%lld,\"examples\":%lld}"
-                    : " | hellaswag %.4f (%lld of %lld)",
-               (double)correct / (double)examples, (long long)correct, (long long)examples);
-    printf(json ? "}\n" : "\n");
+    int64_t sequences = config->data.val_batches * config->train.global_batch, tokens = config->model.seq_len;
+    double share = (double)correct / (double)examples;
+    JsonOut out = {.file = stdout};
+    if (json) {
+        json_begin(&out, NULL, '{');
+        json_members(&out, "step %jd loss %.17g perplexity %.9g sequences %jd tokens %jd", run->from.state.step, loss,
+                     exp(loss), sequences, sequences * tokens);
+        if (asks) json_object(&out, "hellaswag", "accuracy %.17g correct %jd examples %jd", share, correct, examples);
+        json_end(&out, '}');
+    } else {
+        printf("loss %.6f | perplexity %.3f | %lld sequences of %lld tokens", loss, exp(loss), (long long)sequences,
+               (long long)tokens);
+        if (asks) printf(" | hellaswag %.4f (%lld of %lld)", share, (long long)correct, (long long)examples);
+    }
+    putchar('\n');
     if (fflush(stdout) == 0) return 0;
     return error_on_all(err, EXIT_FAILED, "cannot write the loss to standard output");
 }

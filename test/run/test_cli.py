@@ -37,12 +37,17 @@ def test_questions_are_answered_on_stdout(family, option, holds):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
-@pytest.mark.parametrize("asked", ["--help", "--help-config", "--version"])
-def test_an_answer_that_cannot_be_written_is_an_error(asked):
+@pytest.mark.parametrize("asked, why", [
+    *((asked, "to standard output: No space left on device") for asked in ("--help", "--help-config", "--version")),
+    ("--plan", "the plan to stdout"), ("--plan --json", "the plan to stdout"), ("--schedule", "the schedule to stdout"),
+    ("--emulate-stage 0", "the times to stdout"),
+])
+def test_an_answer_that_cannot_be_written_is_an_error(asked, why):
+    small = ["-q", "-c", "configs/llama_tiny.yaml", "-o", "model.seq_len=16"]
     with open("/dev/full", "w") as full:
-        ended = subprocess.run([trainer("llama"), asked], stdout=full, stderr=subprocess.PIPE, text=True)
-    assert ended.returncode == 1
-    assert ended.stderr == "train_llama: cannot write to standard output: No space left on device\n"
+        ended = subprocess.run([trainer("llama"), *small, *asked.split()], cwd=ROOT, stdout=full,
+                               stderr=subprocess.PIPE, text=True)
+    assert (ended.returncode, ended.stderr) == (1, f"train_llama: cannot write {why}\n")
 
 
 def test_the_example_of_help_names_a_configuration_that_is_there():

@@ -56,6 +56,12 @@ def test_any_checkpoint_and_any_model_is_asked_alike(trained):
     assert float(said[1]) == pytest.approx(trained.result.vals[4], abs=1e-6)
 
 
+def test_a_perplexity_beyond_every_number_is_null(trained, tmp_path):
+    trained.run({"train.init_std": 1000, "train.steps": 1}, saving(tmp_path / "wild", 1))
+    found = loss_of(trained, resume=tmp_path / "wild")
+    assert found["loss"] > 1000 and found["perplexity"] is None
+
+
 def test_what_cannot_be_validated_is_reported_in_a_sentence(trained, tmp_path):
     assert "--validate: no model is given; give --resume DIR" in validate(trained, code=2)
     assert "there is no checkpoint in it" in validate(trained, resume=tmp_path, code=2)
