@@ -105,11 +105,13 @@ def megatron_layout(config):
 
 
 def megatron_rest(config):
-    attention, train = config["attention"], config["train"]
+    attention, train, data = config["attention"], config["train"], config["data"]
     words = {"flash": ["--attention-backend", "flash"], "none": ["--attention-backend", "unfused"],
              "recompute": ["--attention-backend", "unfused", "--recompute-activations"]}
     words = words.get(str(attention["mode"]), [])
     words += ["--no-masked-softmax-fusion"] * (attention["softmax"] == "unfused")
+    words += ["--reset-attention-mask"] * (data["mask_documents"] == "on")
+    words += ["--reset-position-ids"] * (data["reset_positions"] == "on")
     words += ["--bf16"] * (train["precision"] == "bf16") + ["--optimizer", "adam"]
     words += ["--lr-decay-style", LR_SHAPES[train["schedule"]], "--min-lr", train["lr"] * train["min_lr_ratio"]]
     if train["schedule"] == "wsd":
@@ -190,6 +192,7 @@ def to_nanotron(config, _):
     mode = "REDUCE_SCATTER" if parallel["sequence"] else "ALL_REDUCE"
     again = schedule["recompute_layers"] == -(-model["layers"] // parallel["pipeline"])
     sections = {
+        "general": {"seed": train["seed"]},
         "parallelism": {"dp": parallel["data"], "pp": parallel["pipeline"], "tp": parallel["tensor"],
                         "pp_engine": engine, "tp_mode": mode, "recompute_layer": again,
                         "tp_linear_async_communication": parallel["sequence"] and parallel["overlap"] != "off"},

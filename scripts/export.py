@@ -36,6 +36,8 @@ def ask(path, *words):
 def matters(key, config):
     """Returns whether a key has an effect in this configuration."""
     t, p = config["parallel"]["tensor"], config["parallel"]["pipeline"]
+    if key.startswith("data."):
+        return key in ("data.mask_documents", "data.reset_positions")
     if key in ASIDE or (key == "model.rope_theta" and config["model"]["family"] == "gpt"):
         return False
     if key in ("schedule.slots", "schedule.evict_to"):
@@ -53,9 +55,9 @@ def matters(key, config):
 
 
 def differences(ours, theirs):
-    for section in ("model", "parallel", "schedule", "attention", "train"):
+    for section in ("model", "parallel", "schedule", "attention", "train", "data"):
         for name, value in ours[section].items():
-            if value != theirs[section][name] and matters(f"{section}.{name}", ours):
+            if matters(f"{section}.{name}", ours) and value != theirs[section][name]:
                 yield f"{section}.{name}", value, theirs[section][name]
 
 
@@ -123,17 +125,27 @@ def nanotron_lacks(config):
     each = -(-model["layers"] // parallel["pipeline"])
     lacks = {
         "model.family": model["family"] != "llama",
+        "model.head_dim": model["head_dim"] * model["heads"] != model["hidden"],
+        "model.causal": not model["causal"],
         "model.qk_norm": model["qk_norm"],
         "model.experts": model["experts"] > 0,
         "model.rope_scaling": model["rope_scaling"] != "none",
+        "model.rope_share": model["rope_share"] != 1,
         "schedule.name": parallel["pipeline"] > 1 and schedule["name"] not in ("1f1b", "gpipe"),
         "schedule.bpipe": schedule["bpipe"] != "off",
+        "schedule.recompute": schedule["recompute"] != "none",
         "schedule.recompute_layers": schedule["recompute_layers"] not in (0, each),
         "parallel.layers": len(set(parallel["layers"])) > 1,
         "parallel.context": parallel["context"] > 1,
         "train.schedule": train["schedule"] not in ("cosine", "linear"),
+        "train.batch_ramp": train["batch_ramp"] != "none",
+        "train.objective": train["objective"] != "next",
+        "train.optimizer": train["optimizer"] != "adamw",
+        "train.fp8": train["fp8"] != "off",
         "train.z_loss": train["z_loss"] != 0,
         "attention.mode": config["attention"]["mode"] != "flash",
+        "data.mask_documents": config["data"]["mask_documents"] != "off",
+        "data.reset_positions": config["data"]["reset_positions"] != "off",
     }
     for key, lacking in lacks.items():
         if lacking:

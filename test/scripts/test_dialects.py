@@ -59,6 +59,15 @@ def test_what_cannot_be_said_is_named(tmp_path):
     assert {"schedule.name", "train.z_loss", "parallel.layers"} <= unsaid(script("export.py", path, "--to", "megatron"))
     assert {"schedule.name", "train.z_loss"} >= unsaid(script("export.py", path, "--to", "nanotron")) != set()
     assert "Megatron-LM needs" in script("export.py", path, "--to", "megatron").stdout
+    path.write_text(text.replace("  heads: 64", "  heads: 64\n  head_dim: 64").replace("steps: 100\n", "steps: 100\n"
+                    "  optimizer: muon\n  batch_ramp: [[9, 256]]\n"))
+    lost = {"model.head_dim", "train.optimizer", "train.batch_ramp"}
+    assert unsaid(script("export.py", path, "--to", "nanotron")) == lost
+    path.write_text(text.replace("\ndata:", "\ndata:\n  mask_documents: on\n  reset_positions: on"))
+    lost = {"data.mask_documents", "data.reset_positions"}
+    assert not lost & unsaid(script("export.py", path, "--to", "megatron"))
+    assert lost <= unsaid(script("export.py", path, "--to", "torchtitan"))
+    assert lost <= unsaid(script("export.py", path, "--to", "nanotron"))
 
 
 @pytest.mark.parametrize("program", ["megatron", "torchtitan", "nanotron"])
