@@ -108,7 +108,13 @@ def bytes_there(ours, path, program, words=()):
     if program == "nanotron" and (config["model"]["experts"] > 0 or config["parallel"]["context"] > 1):
         return  # which it lacks
     title = {"megatron": "Megatron-LM"}.get(program, program)
-    stages = ask(path, "--plan", "--json", "--for", program, *words)["stages"]
+    try:
+        stages = ask(path, "--plan", "--json", "--for", program, *words)["stages"]
+    except Failure as failure:
+        if "does not support this" not in str(failure):
+            raise
+        yield f"bytes of a rank are not known: --plan --for {program} has no schedule {config['schedule']['name']}"
+        return
     memory, reserve = config["hardware"]["memory_gib"], config["hardware"]["reserve_gib"]
     yield f"bytes of a rank, without context and caches, of {memory} GiB: {title} needs, this trainer needs"
     for theirs, here in zip(stages, ours["stages"], strict=True):

@@ -59,6 +59,9 @@ def test_what_cannot_be_said_is_named(tmp_path):
     assert {"schedule.name", "train.z_loss", "parallel.layers"} <= unsaid(script("export.py", path, "--to", "megatron"))
     assert {"schedule.name", "train.z_loss"} >= unsaid(script("export.py", path, "--to", "nanotron")) != set()
     assert "Megatron-LM needs" in script("export.py", path, "--to", "megatron").stdout
+    path.write_text(text.replace("name: 1f1b", "name: gpipe"))
+    answer = script("export.py", path, "--to", "torchtitan").stdout
+    assert '"GPipe"' in answer and "bytes of a rank are not known: --plan --for torchtitan has no schedule" in answer
     path.write_text(text.replace("  heads: 64", "  heads: 64\n  head_dim: 64").replace("steps: 100\n", "steps: 100\n"
                     "  optimizer: muon\n  batch_ramp: [[9, 256]]\n"))
     lost = {"model.head_dim", "train.optimizer", "train.batch_ramp"}
