@@ -114,7 +114,7 @@ enum { ROUTE_CHOSEN_MAX = 32, ROUTE_GROUPS_MAX = 32 };
 typedef struct RopeTable {
     double scale;
     int64_t pairs; // at most head_dim / 2
-    double frequency[ROPE_PAIRS_MAX];
+    double frequency[]; // [pairs]
 } RopeTable;
 
 // One parameter tensor as the optimizer sees it, on this rank.

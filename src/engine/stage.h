@@ -112,9 +112,6 @@ void stage_shape(StageShape *at, const Config *config, const Schedule *schedule,
 void stage_shape_like(StageShape *at, const StageShape *like, const Config *config, const Schedule *schedule,
                       int stage);
 
-// Returns how many layers of a chunk are recomputed if the stage shall recompute `asked`.
-int64_t stage_recomputed(const StageShape *at, int chunk, int64_t asked);
-
 // Returns the byte offset of a layer's part of its chunk's bundle. The part holds the layer's input and everything else
 // that its backward needs, or only the input if the layer is recomputed.
 int64_t stage_layer_offset(const StageShape *at, const StageChunk *chunk, int64_t layer);

@@ -7,20 +7,21 @@
 #include <stdio.h>
 #include <string.h>
 
-// The recomputed layers are spread evenly over the chunks, so that the bundles of all chunks shrink alike. Those that a
+// Spreads the recomputed layers evenly over the chunks, so that the bundles of all chunks shrink alike. Those that a
 // chunk has too few layers for go to the others.
-int64_t stage_recomputed(const StageShape *at, int chunk, int64_t asked) {
-    int64_t of[STAGE_MOST_CHUNKS], left = asked;
+static void shape_recomputed_(StageShape *at, int64_t asked) {
+    int64_t left = asked;
     for (int c = 0; c < at->chunks; c++) {
-        of[c] = min_i64(asked * (c + 1) / at->chunks - asked * c / at->chunks, at->chunk[c].layers);
-        left -= of[c];
+        int64_t share = asked * (c + 1) / at->chunks - asked * c / at->chunks;
+        at->chunk[c].recomputed = min_i64(share, at->chunk[c].layers);
+        left -= at->chunk[c].recomputed;
     }
-    for (int c = 0; c <= chunk; c++) {
-        int64_t more = min_i64(left, at->chunk[c].layers - of[c]);
-        of[c] += more;
+    for (int c = 0; c < at->chunks; c++) {
+        int64_t more = min_i64(left, at->chunk[c].layers - at->chunk[c].recomputed);
+        at->chunk[c].recomputed += more;
         left -= more;
     }
-    return of[chunk];
+    at->recomputed = asked - left;
 }
 
 int64_t stage_layer_offset(const StageShape *at, const StageChunk *chunk, int64_t layer) {
@@ -48,10 +49,9 @@ static void shape_chunks_(StageShape *at, const Config *config, const Schedule *
         at->first |= chunk->first;
         at->last |= chunk->last;
     }
+    shape_recomputed_(at, config_recompute(config, at->stage));
     for (int c = 0; c < at->chunks; c++) {
-        StageChunk *chunk = &at->chunk[c];
-        chunk->recomputed = stage_recomputed(at, c, config_recompute(config, at->stage));
-        at->recomputed += chunk->recomputed;
+        const StageChunk *chunk = &at->chunk[c];
         // The space after the layers holds the gradient of the chunk's output. In the last chunk the forward, which
         // includes the head, leaves the gradient there for the backward. In other chunks a split backward leaves it
         // there for stage_weights, except with shape.pointwise. A chunk without layers also has this space, so that no
@@ -89,7 +89,7 @@ void stage_shape(StageShape *at, const Config *config, const Schedule *schedule,
 void stage_shape_like(StageShape *at, const StageShape *like, const Config *config, const Schedule *schedule,
                       int stage) {
     memcpy(at, like, offsetof(StageShape, chunk));
-    at->stage = stage, at->layers = at->recomputed = at->bundle_bytes = at->first = at->last = 0;
+    at->stage = stage, at->layers = at->bundle_bytes = at->first = at->last = 0;
     shape_chunks_(at, config, schedule);
 }
 

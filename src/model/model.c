@@ -79,12 +79,12 @@ static double yarn_(const ModelConfig *m, int64_t pair, double frequency) {
 }
 
 RopeTable *model_rope(const ModelConfig *m) {
-    RopeTable *rope = xcalloc(1, sizeof *rope);
     double width = (double)rope_width_(m);
+    int64_t pairs = rope_width_(m) / 2;
+    RopeTable *rope = xmalloc(sizeof *rope + (size_t)pairs * sizeof *rope->frequency);
     rope->scale = m->rope_attention;
-    rope->pairs = rope_width_(m) / 2;
-    assert(rope->pairs <= ROPE_PAIRS_MAX); // config_check limits the width of a rotated head
-    for (int64_t i = 0; i < rope->pairs; i++) {
+    rope->pairs = pairs;
+    for (int64_t i = 0; i < pairs; i++) {
         double frequency = pow(m->rope_theta, -2.0 * (double)i / width);
         if (m->rope_scaling == ROPE_LINEAR) frequency /= m->rope_factor;
         if (m->rope_scaling == ROPE_LLAMA3) frequency = llama3_(m, frequency);

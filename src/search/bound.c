@@ -141,8 +141,8 @@ double cut_recomputing_bound(const Cut *cut, const Cut *all, const Config *confi
     double m = (double)cut->lists.microbatches, most = 0, before = 0;
     for (int s = 0; s < cut->lists.stages; s++) {
         const StageShape *at = &cut->plan.stage[s].at;
-        double work = work_(cut, s), more = work_(all, s) - work, recomputed = 0;
-        for (int c = 0; c < at->chunks; c++) recomputed += (double)stage_recomputed(at, c, config_recompute(config, s));
+        double work = work_(cut, s), more = work_(all, s) - work;
+        double recomputed = (double)min_i64(config_recompute(config, s), at->layers);
         double share = (recomputed - (double)at->recomputed) / fmax(1, (double)(at->layers - at->recomputed));
         double added = more * share;
         if (added > 0) added *= at->chunk[0].dense > 0 ? 0 : SHARE;

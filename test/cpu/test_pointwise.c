@@ -1,6 +1,8 @@
 // Sums, SwiGLU and rotary positions against float64 formulas; gradients against central differences.
 #include "op_check.h"
 
+#include "base/alloc.h"
+
 static const int64_t COUNTS[] = {1, 7, 33, 768, 1000, 1024, 5000};
 
 // place: 0: separate output; 1: in x; 2: in y. Combining in place is promised.
@@ -152,9 +154,10 @@ TEST(columns_are_copied_and_rounded_and_others_kept) {
 
 static int64_t row_width(const AttentionShape *s) { return (s->heads + 2 * s->kv_heads) * s->head_dim; }
 
-static RopeTable rope_table(int64_t width, double scale) {
-    RopeTable table = {.scale = scale, .pairs = width / 2};
-    for (int64_t i = 0; i < width / 2; i++) table.frequency[i] = pow(10000.0, -2.0 * (double)i / (double)width);
+static RopeTable *rope_table(int64_t width, double scale) {
+    RopeTable *table = xmalloc(sizeof *table + (size_t)width / 2 * sizeof *table->frequency);
+    table->scale = scale, table->pairs = width / 2;
+    for (int64_t i = 0; i < width / 2; i++) table->frequency[i] = pow(10000.0, -2.0 * (double)i / (double)width);
     return table;
 }
 
@@ -175,14 +178,15 @@ static void rope_reference(double *qkv, const AttentionShape *s, const RopeTable
 
 static void check_rope(int precision, const AttentionShape *s, int64_t width, int direction, double scale,
                        int64_t document) {
-    RopeTable table = rope_table(width, scale);
+    RopeTable *table = rope_table(width, scale);
     AutoOp op = op_start(precision, 2);
     int64_t count = s->batch * s->seq * row_width(s);
     Operand qkv = op_operand(&op, count, 1, 0.0, 1.0);
     const int32_t *positions = op_places(&op, s->seq, s->batch, document);
-    rope_reference(qkv.value, s, &table, positions, direction);
-    op.backend->rope(op.backend, qkv.data, s, &table, positions, direction);
+    rope_reference(qkv.value, s, table, positions, direction);
+    op.backend->rope(op.backend, qkv.data, s, table, positions, direction);
     op_near("rope", op_result(&op, &qkv), qkv.value, count, precision == PRECISION_BF16 ? 0x1p-8 : 3e-7, 1.0);
+    free(table);
 }
 
 static const AttentionShape ROPE_SHAPES[] = {
@@ -214,7 +218,7 @@ typedef struct Size {
 static int64_t run(Op *op, const void *shape, unsigned char *out) {
     const Size *s = shape;
     AttentionShape rope = {.batch = 2, .seq = s->rows, .heads = 4, .kv_heads = 2, .head_dim = 16};
-    RopeTable table = rope_table(rope.head_dim, 1.0);
+    RopeTable *table = rope_table(rope.head_dim, 1.0);
     Operand in = op_operand(op, s->rows * 2 * s->ffn, 1, 0.0, 8.0), y = op_output(op, s->rows * s->ffn);
     Operand dout = op_operand(op, s->rows * s->ffn, 2, 0.0, 1.0), din = op_output(op, s->rows * 2 * s->ffn);
     Operand qkv = op_operand(op, 2 * s->rows * row_width(&rope), 3, 0.0, 1.0);
@@ -225,7 +229,8 @@ static int64_t run(Op *op, const void *shape, unsigned char *out) {
     op->backend->swiglu_backward(op->backend, factor_plain(scaled.data), dscale.data, dout.data, in.data, scale.data,
                                  s->rows, s->ffn);
     op->backend->combine(op->backend, dout.data, 2.0, dout.data, -0.3, y.data, s->rows * s->ffn);
-    op->backend->rope(op->backend, qkv.data, &rope, &table, NULL, 1);
+    op->backend->rope(op->backend, qkv.data, &rope, table, NULL, 1);
+    free(table);
     return op_outputs(out, &y, &din, &dout, &dscale, &scaled, &qkv);
 }
 
