@@ -96,7 +96,7 @@ def read_tensors(folder):
     names = ["model.safetensors"]
     if index.exists():
         with form_of(index, "safetensors index"):
-            names = sorted(set(json.loads(read_text(index))["weight_map"].values()))
+            names = sorted(map(str, set(json.loads(read_text(index))["weight_map"].values()))) or names
     if not (folder / names[0]).exists():
         raise Failure(
             f"{folder}: holds no {names[0]}; transformers writes it with save_pretrained(..., safe_serialization=True)")
@@ -117,7 +117,7 @@ def show_info(options):
     window = config_of(options.folder)[1]
     if window:
         print(f"\nsliding_window {window}: longer sequences are not computed so here, and seq_len is at most that")
-    width = max(len(tensor.name) for tensor in tensors)
+    width = max((len(tensor.name) for tensor in tensors), default=6)
     print(f"\n{'tensor':{width}}  {'type':5} {'shape':>16} {'bytes':>15}")
     for tensor in tensors:
         print(f"{tensor.name:{width}}  {tensor.type:5} {'x'.join(map(str, tensor.shape)):>16} {tensor.bytes:>15,}")

@@ -110,6 +110,10 @@ def test_what_cannot_be_compared_is_reported(capsys, tmp_path):
             "--windows", 64)
     refused("is not a token file", "--data", folder / "config.json")
     refused("cannot be read", "--data", tmp_path / "absent")
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": 3}}')
+    code, _, errors = run(capsys, "info", folder)
+    assert code == 1 and "holds no 3; transformers writes it" in errors
     (folder / "config.json").unlink()
     code, _, errors = run(capsys, "check", folder)
     assert code == 1 and "holds no config.json" in errors
