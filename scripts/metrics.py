@@ -30,12 +30,15 @@ GROUPS = {"loss": "loss/train", "loss_z": "loss/z",
 NO_FIGURES = ("type", "step", "stages")
 
 
+def exact(value):
+    return int(value) if isinstance(value, int) else number(value)
+
+
 def figures(entry):
     """Returns name -> number for a step: first the figures of the step, then of each stage; None if unknown."""
-    known = ((key, value) for key, value in entry.items() if key not in NO_FIGURES
-             and not isinstance(value, (str, list, dict)))
-    whole = {key: int(value) if isinstance(value, int) else number(value) for key, value in known}
-    stages = {(stage["stage"], key): value for stage in entry["stages"] for key, value in stage.items()
+    whole = {key: exact(value) for key, value in entry.items() if key not in NO_FIGURES
+             and not isinstance(value, (str, list, dict))}
+    stages = {(stage["stage"], key): exact(value) for stage in entry["stages"] for key, value in stage.items()
               if key != "stage"}
     return whole, stages
 

@@ -471,7 +471,7 @@ def answer_page(path, kind, found, trace):
     """trace: a file written by --plan --trace, or None."""
     with form_of(path, f"{kind}; make one with --{kind} and --json"):
         parts = {"plan": plan_parts, "search": search_parts, "sweep": sweep_parts}[kind](found)
-    if trace is not None and kind == "plan":
+    if trace is not None:
         parts.insert(3, "<h2>One step</h2>" + timeline(Trace(trace, None)))
     return document(
         path.stem,

@@ -8,6 +8,7 @@ import functools
 import importlib.util
 import io
 import json
+import re
 import signal
 import struct
 import subprocess
@@ -190,6 +191,12 @@ def test_skipped_steps_and_evaluations_are_carried_over(tmp_path):
     rows = list(csv.DictReader(io.StringIO(metrics("csv", path).stdout)))
     told = [(row["loss"], row["skipped"], row["hellaswag_accuracy"]) for row in rows]
     assert told == [("11.0", "", ""), ("", "1", "0.25"), ("10.0", "", "")]
+
+
+def test_a_stages_figure_that_is_no_number_is_one_sentence(tmp_path):
+    path = file_of(tmp_path, HEAD, step_line(1, 11.0).replace('"peak_bytes": 10', '"peak_bytes": []'))
+    ended = metrics("tensorboard", path, "-o", tmp_path / "board")
+    assert ended.returncode == 1 and re.fullmatch("metrics.py: .* is not a metrics file.*\n", ended.stderr)
 
 
 def test_a_reader_that_stops_early_is_not_an_error(wrote, tmp_path):

@@ -211,6 +211,8 @@ def test_plans_searches_and_sweeps_have_pages_too(tmp_path, kind):
     answer = command(family, "-c", ROOT / f"configs/{name}.yaml", "-o", "hardware.gpu=h100", *words, "--json", *trace)
     (tmp_path / f"{kind}.json").write_text(answer.stdout)
     made = report(tmp_path / f"{kind}.json", *trace)
+    absent = report(tmp_path / f"{kind}.json", "--trace", tmp_path / "absent.json", "-o", tmp_path / "absent.html")
+    assert absent.returncode == 1 and "absent.json: cannot be read" in absent.stderr
     assert (made.returncode, made.stdout, made.stderr) == (0, "", "")
     found, page = json.loads(answer.stdout), tmp_path / f"{kind}.html"
     Page(page)
