@@ -23,6 +23,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from run_files import finish, form_of
+
 PLAIN = ["parallel.layers=auto", "schedule.slots=auto", "schedule.recompute_layers=0", "schedule.recompute=none"]
 SIMPLEST = ["schedule.name=1f1b", "schedule.chunks=auto", "schedule.split_backward=auto", "schedule.file="]
 SILENT = ["data.val_every=0", "data.hellaswag_every=0", "sample.every=0", "train.schedule=constant",
@@ -59,7 +61,7 @@ def ways(told, launched):
 def resumed(command):
     """Returns the step that --resume continues from, 0 without it."""
     given = [one.partition("=")[2] or two for one, two in zip(command, [*command[1:], ""])
-             if one == "--resume" or one.startswith("--resume=")]
+             if re.match("--resume(-if-any)?(=|$)", one)]
     if not given:
         return 0
     folder = Path(given[0])
@@ -149,7 +151,9 @@ def main():
     told = subprocess.run([*options.command, "--plan", "--json"], capture_output=True, text=True)
     if told.returncode != 0:
         sys.exit(told.stderr.strip() or told.returncode)
-    told, first = json.loads(told.stdout), resumed(options.command)
+    with form_of(options.command[0], "trainer that answers --plan --json; give mpirun and the like with --launch"):
+        told = json.loads(told.stdout)
+    first = resumed(options.command)
     planned = list(ways(told, bool(options.launch)))
     fixed = device(options.command, planned[-2:][0][1]) if not options.launch else []
     with tempfile.TemporaryDirectory(prefix="verify-") as place:
@@ -175,4 +179,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(finish("verify", main))

@@ -63,7 +63,7 @@ def test_a_resumed_run_is_verified_from_its_checkpoint_on_also_under_mpirun(tmp_
     trainer = Trainer(tmp_path, LLAMA)
     trainer.run(saving(tmp_path / "saved", 3), {"train.steps": 3})
     resumed = ["--resume", str(tmp_path / "saved")]
-    assert agreed(verify(trainer, layout(p=2), arguments=resumed), 3, first=4)
+    assert agreed(verify(trainer, layout(p=2), arguments=["--resume-if-any", resumed[1]]), 3, first=4)
     ended = verify(trainer, layout(p=2), arguments=resumed, before=["--launch", " ".join(mpirun(2))],
                    environment=mpirun_environment(OMP_NUM_THREADS="1"))
     assert agreed(ended, 2, first=4)
@@ -104,3 +104,8 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
     ended = verify(Trainer(tmp_path, LLAMA), layout(p=2), wild, steps=60)
     assert ended.returncode == 1 and "the run with 1 stage failed: " in ended.stderr, ended.stderr
     assert "nothing was compared" in ended.stderr and ended.stdout == ""
+    for command, code, said in ((["echo"], 1, "verify: echo: is not a trainer that answers --plan --json; [^\n]*\n"),
+                                (["bash", "-c", "kill -INT $PPID; sleep 9"], 130, "")):
+        ended = subprocess.run([sys.executable, ROOT / "scripts/verify.py", "1", *command], capture_output=True,
+                               text=True)
+        assert ended.returncode == code and re.fullmatch(said, ended.stderr), ended.stderr
