@@ -84,10 +84,12 @@ int schedule_table_make(ScheduleTable *table, const Planner *planner, bool threa
     at.bpipe = BPIPE_OFF;
     at.evict_to = EVICT_TO_PEER;
     at.slots = at.load_ahead = 0;
+    // The configuration's own schedule needs a row.
+    bool useful = config_chunks(&base) == 1 && at.split != SPLIT_ON && !config_schedule_kind(&base)->keeps_all;
     int status = 0;
     for (int sliced = at.slices > 1; sliced >= 0; sliced--) {
         if (sliced == 0) at.slices = 1;
-        LayoutList lists = space_schedules(&space, &at, false, &scratch);
+        LayoutList lists = space_schedules(&space, &at, useful, &scratch);
         RowsOf *rows = xcalloc((size_t)lists.count, sizeof *rows);
 #pragma omp parallel for schedule(dynamic, 1) if (threads)
         for (int64_t i = 0; i < lists.count; i++) {

@@ -188,8 +188,8 @@ LayoutList space_schedules(const SearchSpace *space, const RunLayout *shape, boo
     int64_t count = 0;
     for (int64_t i = 0; i < all.count; i++) {
         const RunLayout *at = &all.layouts[i];
-        bool useless = useful && at->pipeline == 1 && (at->chunks > 1 || at->split == SPLIT_ON);
-        if (useless && !space_fixes(space, LAYOUT_BIT(name))) continue;
+        bool plain = at->chunks == 1 && at->split != SPLIT_ON && !schedule_kinds[at->name].keeps_all;
+        if (useful && at->pipeline == 1 && !plain && !space_fixes(space, LAYOUT_BIT(name))) continue;
         layout_set(at, config);
         bool whole = config->parallel.shard_gradients == SHARD_ON && !config_shards_gradients(config);
         if (!whole && config_schedule_legal(config)) all.layouts[count++] = *at;

@@ -176,9 +176,10 @@ static void sweep_row_(const Sweep *sweep, int index) {
         if (status == 0) status = verdict_resolve(&config, sweep->model, &quiet, &err);
         if (status == 0) status = planner_create(&own, &config, sweep->model, sweep->log, &err);
         if (status == 0) status = planner_forecast_config(&own, &config, true, forecast, &err);
-        if (status == 0 && !forecast->possible)
-            status =
-                error_set(&err, EXIT_USAGE, "schedule.bpipe: nothing to evict with these stages and slots; use off");
+        if (status == 0 && !forecast->possible) { // nothing to evict: the run has no evictions
+            config.schedule.bpipe = BPIPE_OFF;
+            status = planner_forecast_config(&own, &config, true, forecast, &err);
+        }
         if (status == 0 && !forecast->fits) schedule_lacks_text(forecast, row->why);
     }
     // 3. The row.

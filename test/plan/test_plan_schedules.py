@@ -53,7 +53,10 @@ def test_schedules_that_cannot_run_are_not_offered():
     assert "v-half" in names and "interleaved" not in names
     # Gradients that are to be sharded allow no split backwards.
     sharded = ["parallel.pipeline=1", "parallel.data=2", "train.global_batch=2", "parallel.shard_gradients=on"]
-    assert {row["split_backward"] for row in plan(LLAMA, *sharded)["schedules"]} == {"off"}
+    rows = plan(LLAMA, *sharded, "schedule.name=gpipe")["schedules"]
+    assert len({row["name"] for row in rows}) > 2 and {row["split_backward"] for row in rows} == {"off"}
+    # A single stage has no bubble to fill.
+    assert {row["name"] for row in plan(LLAMA, *sharded, "schedule.name=auto")["schedules"]} == {"1f1b"}
 
 
 def test_rows_have_the_lists_that_are_given_for_stages():
@@ -80,7 +83,7 @@ def test_layers_that_are_all_recomputed_already_are_no_other_row():
 @pytest.mark.parametrize("batch", [1, 8])
 def test_of_equally_quick_schedules_the_plainest_is_taken(batch):
     one = ["parallel.pipeline=1", "parallel.tensor=8", "model.layers=4", f"train.global_batch={batch}"]
-    told = plan(LLAMA, *one)
+    told = plan(LLAMA, *one, "schedule.name=gpipe")
     rows = {(row["name"], row["split_backward"]): row for row in told["schedules"] if row["bpipe"] == "off"}
     assert rows["gpipe", "off"]["step_ms"] == pytest.approx(rows["1f1b", "off"]["step_ms"], rel=1e-9)
     best = told["schedules"][told["best"]]
