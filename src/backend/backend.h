@@ -164,6 +164,7 @@ struct Backend {
     bool own_sums;       // true: ranks compute sums over ranks themselves, in this device's memory (sums.c)
     bool counts;         // true: operations only advance clocks (device/count.h); memory has no contents
     bool loads_late;     // true: code is loaded at its first use, and loading may wait for all queued work
+    bool rehearses;      // true: results are not used; operations of varying size run with other sizes, too
     MemoryBytes held;    // allocated now, by category
     MemoryBytes peak;    // bytes by category when the total was largest
     char note[384];      // a sentence to log for the user, set once the shapes are known; may be empty

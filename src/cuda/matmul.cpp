@@ -415,10 +415,12 @@ void cuda_router_forward(Backend *be, float *logits, const void *x, const void *
 }
 
 // Calls product(n, row, rows) for each expert n with rows. Their number varies from step to step, so --tune does not
-// measure these products.
+// measure these products, and a rehearsal runs them with few, more and all rows: cuBLASLt has kernels of several sizes.
 template <typename Product>
 static void each_expert_(Backend *be, const int64_t *first, int64_t experts, Product product) {
+    const int64_t all = first[experts];
     cuda_self(be)->matmul->varies = true;
+    for (int64_t rows = 1; be->rehearses && rows < 2 * all; rows *= 2) product(0, 0, std::min(rows, all));
     for (int64_t n = 0; n < experts; n++)
         if (first[n + 1] > first[n]) product(n, first[n], first[n + 1] - first[n]);
     cuda_self(be)->matmul->varies = false;

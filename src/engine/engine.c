@@ -576,12 +576,13 @@ int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err) {
     stage->documents = stage->places != NULL;
     if (stage->documents) batch_rehearse(stage);
     stage->layer_done = NULL; // gradients of a rehearsal belong to no step and are not summed
+    engine->be->rehearses = true;
     for (int round = 0; round < (layer_done != NULL ? 2 : 1); round++) { // round 1: products while sums are in flight
         engine->be->summing = round == 1;
         for (int i = 0; status == 0 && i < schedule->chunks * both; i++) // gradients are written, then added to
             status = rehearse_chunk_(engine, i / both, i % both, schedule->forward_only ? 0.0f : 1.0f, parts, err);
     }
-    engine->be->summing = stage->documents = false;
+    engine->be->summing = engine->be->rehearses = stage->documents = false;
     stage->layer_done = layer_done;
     return status == 0 ? engine->be->synchronize(engine->be, err) : -1;
 }

@@ -3,6 +3,7 @@
 #include "blocks.h"
 
 #include "base/alloc.h"
+#include "base/units.h"
 
 #include <assert.h>
 #include <math.h>
@@ -202,6 +203,7 @@ static void dispatch_part_(Dispatch *d, const ExpertsWork *work, const int32_t *
     }
     d->arrived = d->first[held];
     assert(d->arrived <= s->expert_rows);
+    if (pass->be->rehearses) d->first[held] = s->expert_rows; // as many rows as a step may have
     if (pass->experts == NULL) return;
     if (!pass->be->counts) regroup_(d);
     pass->be->upload(pass->be, work->regroup, d->regroup, d->arrived * (int64_t)sizeof *d->regroup);
@@ -300,6 +302,19 @@ static void balance_(Pass *pass, const ExpertsBundle *bundle) {
     free_all(counts, all, share);
 }
 
+// Replaces the choice of a rehearsal, whose tokens are all the same, by one with rows for every expert of every rank:
+// a rank whose experts get no rows runs none of their operations.
+static void spread_(const Pass *pass, const ExpertsBundle *bundle) {
+    const Shape *s = pass->shape;
+    int64_t k = s->route.chosen, experts = s->route.experts, before = expert_rank_(pass) * s->shard_rows;
+    int32_t *chosen = xmalloc((size_t)(s->shard_rows * k) * sizeof *chosen);
+    for (int64_t row = 0; row < s->shard_rows; row++)
+        for (int64_t j = 0; j < k; j++)
+            chosen[row * k + j] = (int32_t)(min_i64((before + row) * k % experts, experts - k) + j);
+    pass->be->upload(pass->be, bundle->chosen, chosen, s->shard_rows * k * (int64_t)sizeof *chosen);
+    free(chosen);
+}
+
 void experts_route(Pass *pass, const Tensor *const *t, const ExpertsBundle *bundle, const ExpertsWork *work,
                    const void *x) {
     const Shape *s = pass->shape;
@@ -307,6 +322,7 @@ void experts_route(Pass *pass, const Tensor *const *t, const ExpertsBundle *bund
     const float *bias = t[LAYER_ROUTER_BIAS] == NULL ? NULL : t[LAYER_ROUTER_BIAS]->weight;
     be->router_forward(be, work->logits, x, t[LAYER_ROUTER]->weight, s->shard_rows, s->hidden, s->route.experts);
     be->route_forward(be, bundle->chosen, bundle->weights, work->logits, bias, s->shard_rows, &s->route);
+    if (be->rehearses) spread_(pass, bundle);
     if (s->balance > 0) balance_(pass, bundle);
 }
 

@@ -264,6 +264,13 @@ bool made_for(const uint64_t *algorithm, const VirtualProduct *product, int64_t 
            algorithm[6] == shape_mark(m, n, k);
 }
 
+// Returns the class of an extent that chooses a kernel: the heuristic picks a tile by the matrix's size, up to 256.
+int tiles(int64_t extent) {
+    int bits = 0;
+    while (bits < 8 && (int64_t)1 << bits < extent) bits++;
+    return bits;
+}
+
 bool splits(int64_t m, int64_t n, int64_t k, const VirtualPreference *preference) {
     return (preference->reductions & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE) != 0 && k >= 16 * std::max(m, n);
 }
@@ -461,8 +468,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
     if (!has_aux(product->epilogue)) call.product.aux = nullptr;
     if (call.product.bias_type < 0) call.product.bias_type = c_layout->type;
     if (workspace_bytes > 0) range(workspace, (int64_t)workspace_bytes, "the workspace of a product");
-    load_once(text("a product of type %d, operands %d%d, epilogue %d, multiprocessors %d", (int)a_layout->type,
-                   (int)product->a, (int)product->b, product->epilogue, product->multiprocessors),
+    load_once(text("a product of type %d, operands %d%d, epilogue %d, multiprocessors %d, sizes %d %d %d",
+                   (int)a_layout->type, (int)product->a, (int)product->b, product->epilogue, product->multiprocessors,
+                   tiles(call.m), tiles(call.n), tiles(call.k)),
               true);
     Op op;
     op.what = text("a product of %lld x %lld x %lld", (long long)call.m, (long long)call.n, (long long)call.k);
