@@ -560,6 +560,7 @@ int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err) {
     const StageSchedule *list = &schedule->stage[engine->index];
     bool parts[2] = {schedule->forward_only, false};
     void (*layer_done)(void *, int64_t) = stage->layer_done;
+    double *copies = stage->copies;
     // Weights are gathered only during the first microbatch; products then use other kernels.
     bool again = !schedule->forward_only || stage->gather_flops > 0;
     int status = 0, both = again && stage->most_microbatches > 1 ? 2 : 1;
@@ -576,6 +577,7 @@ int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err) {
     stage->documents = stage->places != NULL;
     if (stage->documents) batch_rehearse(stage);
     stage->layer_done = NULL; // gradients of a rehearsal belong to no step and are not summed
+    stage->copies = NULL;     // nor are its rows counted
     engine->be->rehearses = true;
     for (int round = 0; round < (layer_done != NULL ? 2 : 1); round++) { // round 1: products while sums are in flight
         engine->be->summing = round == 1;
@@ -583,6 +585,7 @@ int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err) {
             status = rehearse_chunk_(engine, i / both, i % both, schedule->forward_only ? 0.0f : 1.0f, parts, err);
     }
     engine->be->summing = engine->be->rehearses = stage->documents = false;
-    stage->layer_done = layer_done;
+    stage->layer_done = layer_done, stage->copies = copies;
+    stage->pass.load = (ExpertLoad){0};
     return status == 0 ? engine->be->synchronize(engine->be, err) : -1;
 }

@@ -331,6 +331,16 @@ def test_nothing_is_launched_for_the_first_time_after_the_first_message(tmp_path
 
 
 @pytest.mark.thorough
+def test_the_load_of_experts_is_that_of_cpus(tmp_path):
+    """From the first step on, whose load must not contain the rehearsal's."""
+    config = write_config(tmp_path, "llama")
+    options = (*virtual_runs.EXPERTS, "parallel.expert=2", "log.experts=true", "train.balance=loss")
+    ours, theirs = ([step["experts"] for step in run(config, "llama", *options).steps] for run in (trained, on_cpu))
+    assert [load.pop("balance_loss") for load in ours] == pytest.approx([load.pop("balance_loss") for load in theirs])
+    assert ours == theirs and len(ours) == 2
+
+
+@pytest.mark.thorough
 def test_streams_that_share_a_hardware_queue_do_not_hold_up_each_other_for_good(tmp_path):
     config = write_config(tmp_path, "llama")
     trained(config, "llama", *BPIPE, VIRTUAL_ORDER="random", CUDA_DEVICE_MAX_CONNECTIONS="2", **APART)
