@@ -373,6 +373,12 @@ int trainer_main(const char *program, const Model *model, int argc, char **argv)
     cuda_set_environment();
     file_reserve_standard();
     signal(SIGXFSZ, SIG_IGN); // exceeding a limit on a file's size is then a write error, which we report
+    // A caller may pass on ignored and blocked signals. If SIGCHLD is ignored, no waitpid reports how a child ended; if
+    // others are blocked, requests to stop do not arrive.
+    sigset_t none;
+    sigemptyset(&none);
+    signal(SIGCHLD, SIG_DFL);
+    sigprocmask(SIG_SETMASK, &none, NULL);
     t.supervisor = supervisor_open(program, &err);
     bool parsed = t.supervisor != NULL && check_limits_(&err) == 0 && options_parse(&t.options, argc, argv, &err) == 0;
     const Options *o = &t.options;

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from harm import launcher_process, small_config
-from trainer_runs import (ROOT, Job, as_options, environment, nothing_left, processes_with, socket_inodes, started,
-                          trainer, wait_until, without_mpi, write_config)
+from trainer_runs import (ROOT, Job, as_options, environment, mpirun, nothing_left, processes_with, socket_inodes,
+                          started, trainer, wait_until, without_mpi, write_config)
 
 SOON = 60
 ALONE = ("parallel.pipeline=1", "schedule.bpipe=off")
@@ -127,6 +127,19 @@ def test_one_request_may_come_as_two_signals(small, tmp_path, overrides):
         job.parent.send_signal(signal.SIGTERM)
         ended = job.stop(signal.SIGINT)
         assert ended.code == 3, ended.stderr
+
+
+@pytest.mark.parametrize("ranks, overrides", [(0, RANKS["one_rank"]),
+                                              pytest.param(0, RANKS["four_ranks"], marks=several_ranks),
+                                              pytest.param(4, RANKS["four_ranks"], marks=several_ranks)])
+def test_signals_that_the_caller_blocks_or_ignores_are_heard(small, tmp_path, ranks, overrides):
+    """ranks: under a bare mpirun, through which each rank starts in the same way."""
+    heedless = ["python3", "-c", "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN);"
+                "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()); os.execv(sys.argv[1], sys.argv[1:])"]
+    job = started(small, tmp_path, *overrides, f"checkpoint.dir={tmp_path}/saved",
+                  prefix=[*(mpirun(ranks) if ranks else ()), *heedless])
+    ended = job.stop(signal.SIGUSR1)
+    assert ended.code == 3 and nothing_left(small), ended.stderr
 
 
 # --- two runs at once
