@@ -188,7 +188,8 @@ static int write_file_(void *context, int lane, int64_t index, Error *err) {
     for (int64_t i = 0; i < writer->part_count; i++) touches = touches || writer->parts[i].file == index;
     if (!touches) return 0;
     if (file_join(path, writer->dir, layout->name, err) != 0) return -1;
-    if (range_file_open(&range, writer->dir_fd, layout->name, path, writer->staging[lane], err) != 0) return -1;
+    if (range_file_open(&range, writer->dir_fd, layout->name, path, layout->bytes, writer->staging[lane], err) != 0)
+        return -1;
     OpenFile file = {writer, lane, &range, layout->bytes, &writer->shares[index], NULL, err};
     FileBlock at = {0, 1, layout->header_bytes, layout->header_bytes};
     int status = header ? put_rows_(&file, &at, layout->header) : 0;

@@ -4,17 +4,33 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <string.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 // Size in bytes. Smaller writes use the page cache: a direct write would take longer, because it waits for the disk. A
 // cached write of at least this size starts the transfer to the disk at once.
 enum { LARGE = 1 << 20 };
 
-int range_file_open(RangeFile *file, int dir, const char *name, const char *path, void *staging, Error *err) {
+// An NFS client that writes into a page after the end of the file, as far as it knows, sends the page from its beginning
+// on, with zeros before the new bytes (nfs_write_end and nfs_can_extend_write in Linux). The zeros would replace what
+// another host has written there, so a file on NFS gets its final length before the first write. On other file systems
+// it does not: its length shows whether all hosts write into the same file (check_sizes_).
+static int set_length_(const RangeFile *file, int64_t bytes) {
+    struct statfs system;
+    return fstatfs(file->fd, &system) == 0 && system.f_type == NFS_SUPER_MAGIC ? ftruncate(file->fd, bytes) : 0;
+}
+
+int range_file_open(RangeFile *file, int dir, const char *name, const char *path, int64_t bytes, void *staging,
+                    Error *err) {
     *file = (RangeFile){path, -1, -1, staging};
     file->fd = openat(dir, name, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (file->fd < 0) return file_failed(file->path, "written", err);
+    if (file->fd < 0 || set_length_(file, bytes) != 0) {
+        file_failed(file->path, "written", err);
+        if (file->fd >= 0) close(file->fd);
+        return -1;
+    }
     file->direct = openat(dir, name, O_WRONLY | O_DIRECT | O_CLOEXEC | O_NOFOLLOW);
     return 0;
 }

@@ -20,8 +20,9 @@ typedef struct RangeFile {
 // Opens a file for writing, creates it if necessary, and keeps the bytes that other ranks wrote. staging:
 // RANGE_FILE_STAGING bytes aligned to RANGE_FILE_BLOCK, used by this file until it is closed. The file is `name` in the
 // open directory `dir` (AT_FDCWD: the working directory); a symbolic link of that name is not followed. path: for
-// errors; the caller keeps it. -1 with err.
-int range_file_open(RangeFile *file, int dir, const char *name, const char *path, void *staging, Error *err);
+// errors; the caller keeps it. bytes: length of the complete file. -1 with err.
+int range_file_open(RangeFile *file, int dir, const char *name, const char *path, int64_t bytes, void *staging,
+                    Error *err);
 
 // Writes the beginning of a range and returns the number of bytes written, at least 1; -1 with err. Ranges of two
 // processes may share a disk block, but must not overlap.

@@ -4,7 +4,10 @@
 #include "unit.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -51,7 +54,7 @@ static int remove_file(void **state) {
 static void put_ranges(const char *bytes, int part, int parts) {
     RangeFile file;
     void *staging = aligned_alloc(RANGE_FILE_BLOCK, RANGE_FILE_STAGING);
-    assert_succeeds(range_file_open(&file, AT_FDCWD, path, path, staging, &unit_error));
+    assert_succeeds(range_file_open(&file, AT_FDCWD, path, path, BYTES, staging, &unit_error));
     uint64_t state = 11;
     int64_t begin = 0;
     for (int number = 0; begin < BYTES; number++) {
@@ -103,11 +106,49 @@ TEST_BETWEEN(processes_share_blocks, NULL, remove_file) {
     check_content(bytes);
 }
 
+// --- an NFS client: it learns the length of a file by its own calls alone, and sends a page after the end from its
+// beginning on, with zeros before the new bytes
+
+static bool on_nfs;
+static int64_t known; // length of the file
+
+int fstatfs(int fd, struct statfs *to) {
+    int status = (int)syscall(SYS_fstatfs, fd, to);
+    if (on_nfs) to->f_type = NFS_SUPER_MAGIC;
+    return status;
+}
+
+int ftruncate(int fd, off_t length) {
+    known = length;
+    return (int)syscall(SYS_ftruncate, fd, length);
+}
+
+ssize_t pwrite(int fd, const void *data, size_t bytes, off_t offset) {
+    static const char zeros[RANGE_FILE_BLOCK];
+    int64_t page = offset / RANGE_FILE_BLOCK * RANGE_FILE_BLOCK;
+    if (on_nfs && page >= known) syscall(SYS_pwrite64, fd, zeros, offset - page, page);
+    if (offset + (int64_t)bytes > known) known = offset + (int64_t)bytes;
+    return syscall(SYS_pwrite64, fd, data, bytes, offset);
+}
+
+TEST_BETWEEN(hosts_share_pages_of_a_file_on_nfs, NULL, remove_file) {
+    enum { HOSTS = 2 };
+    AutoText *bytes = content();
+    make_file(".");
+    on_nfs = true;
+    for (int host = 0; host < HOSTS; host++) {
+        known = 0;
+        put_ranges(bytes, host, HOSTS);
+    }
+    on_nfs = false;
+    check_content(bytes);
+}
+
 TEST(errors_name_the_file) {
     RangeFile file;
-    assert_refused(range_file_open(&file, AT_FDCWD, "/dev/null/x", "/dev/null/x", NULL, &unit_error), EXIT_FAILED,
+    assert_refused(range_file_open(&file, AT_FDCWD, "/dev/null/x", "/dev/null/x", 1, NULL, &unit_error), EXIT_FAILED,
                    "/dev/null/x: cannot be written: Not a directory");
-    assert_succeeds(range_file_open(&file, AT_FDCWD, "/dev/full", "/dev/full", NULL, &unit_error));
+    assert_succeeds(range_file_open(&file, AT_FDCWD, "/dev/full", "/dev/full", 1, NULL, &unit_error));
     assert_refused(range_file_put(&file, 0, "x", 1, &unit_error), EXIT_FAILED,
                    "/dev/full: cannot be written: No space left on device; free some space there");
     range_file_close(&file, false, NULL);
