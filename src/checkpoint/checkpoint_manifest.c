@@ -151,12 +151,12 @@ static int check_file_(void *context, int lane, int64_t item, Error *err) {
         count = min_i64(bytes - at, PIECE);
         status = file_read(fd, path, at, piece, count, err);
         if (status == 0) raw = crc64_add(&c->crc, raw, piece, (size_t)count);
+        world_progress(c->world);
     }
     free(piece);
     close(fd);
     if (status == 0 && crc64_finish(&c->crc, raw, bytes) != file->crc)
         status = error_set(err, EXIT_FAILED, "%s: checksum mismatch; the file is damaged", path);
-    world_progress(c->world);
     return status;
 }
 

@@ -1,4 +1,5 @@
 // Several threads read pieces of tensors. The caller gets complete pieces in order, and the first error at its place.
+#include "base/crc64.h"
 #include "checkpoint/checkpoint_source.h"
 #include "scratch_folder.h"
 #include "unit.h"
@@ -132,6 +133,25 @@ TEST(a_file_that_shrank_is_named_before_any_piece_is_taken) {
     assert_int_equal(truncate(test_path("model.safetensors"), 5000), 0);
     assert_refused(read_all(model, &unit_error), EXIT_FAILED, "model.safetensors");
     assert_int_equal(model->seen, 0);
+}
+
+// Otherwise train.timeout_s would end a job that checks large files on a busy disk.
+TEST(every_piece_of_a_file_that_is_checked_is_progress) {
+    enum { BYTES = 40 << 20, PIECES = 10 };
+    Crc64 crc = crc64_make();
+    ManifestFile zeros = {"zeros", BYTES, crc64_finish(&crc, 0, BYTES)};
+    Manifest manifest = {.file = &zeros, .count = 1};
+    test_file_write("zeros", "", 0);
+    assert_int_equal(truncate(test_path("zeros"), BYTES), 0);
+    assert_succeeds(manifest_write(&manifest, test_folder, &unit_error));
+    World *world = assert_made(world_join(NULL, NULL, &unit_error));
+    StatusPage *page = status_page_create(false);
+    RankStatus status;
+    world_set_status_page(world, page);
+    assert_succeeds(checkpoint_verify(test_folder, 0, 1, world, &unit_error));
+    status_page_read(page, &status);
+    assert_true(status.progress >= PIECES);
+    world_leave(world, 0);
 }
 
 TESTS_BETWEEN(test_folder_create, test_folder_remove)
