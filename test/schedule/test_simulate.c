@@ -434,68 +434,42 @@ TEST(the_host_form_loses_no_time_while_a_transfer_takes_a_forward) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Figures
 
+static int64_t evictions_of(const Schedule *schedule) {
+    int64_t all = 0;
+    for (int s = 0; s < schedule->stages; s++) all += schedule_actions(schedule, s, ACTION_EVICT);
+    return all;
+}
+
 static void table_of_transfers(void) {
-    printf("Evictions per stage in a step of m = 64 (each is one transfer out and one back)\n");
-    printf("| p | slots | bundles of stage 0 without | evictions of stage 0, 1, 2, ... | all, with one slot more |\n");
-    for (int p = 4; p <= 32; p += p < 10 ? 1 : p < 16 ? 2 : 8) {
-        AutoSchedule *schedule = schedule_bpipe(p, 64, bpipe_min_slots(p), NULL);
-        AutoSchedule *more = schedule_bpipe(p, 64, bpipe_min_slots(p) + 1, NULL);
-        int64_t all = 0, all_more = 0;
-        printf("| %d | %d | %d |", p, bpipe_min_slots(p), p);
-        for (int s = 0; s < p; s++) {
-            all += schedule_actions(schedule, s, ACTION_EVICT);
-            all_more += schedule_actions(more, s, ACTION_EVICT);
-            if (schedule_actions(schedule, s, ACTION_EVICT) > 0)
-                printf(" %d", (int)schedule_actions(schedule, s, ACTION_EVICT));
-        }
-        printf(" = %d | %d |\n", (int)all, (int)all_more);
-    }
-}
-
-static const double transfers[] = {1, 1.5, 1.75, 2, 2.25, 2.5, 3};
-enum { TRANSFERS = sizeof transfers / sizeof transfers[0] };
-
-static void print_losses(const Schedule *schedule, double backward) {
-    for (int i = 0; i < TRANSFERS; i++)
-        printf(" %.1f %% |", 100 * loss_of(schedule, (Times){1, backward, transfers[i], 0, false}).share);
-    printf("\n");
-}
-
-static void table_of_losses(const char *title, double backward) {
-    printf("\n%s: step time lost against 1F1B, m = 64, F = 1, B = %g, by time of one transfer\n| p |", title, backward);
-    for (int i = 0; i < TRANSFERS; i++) printf(" %g |", transfers[i]);
-    printf("\n");
+    printf(
+        "Evictions in a step of m = 64 (each is one transfer out and one back)\n| p | slots | all | one slot more |\n");
     for (int p = 4; p <= 32; p *= 2) {
-        AutoSchedule *schedule = schedule_bpipe(p, 64, bpipe_min_slots(p), NULL);
-        printf("| %d |", p);
-        print_losses(schedule, backward);
+        int slots = bpipe_min_slots(p);
+        AutoSchedule *schedule = schedule_bpipe(p, 64, slots, NULL), *more = schedule_bpipe(p, 64, slots + 1, NULL);
+        printf("| %d | %d | %d | %d |\n", p, slots, (int)evictions_of(schedule), (int)evictions_of(more));
     }
 }
 
-static void table_of_earlier_loads(int p) {
-    printf("\np = %d, m = 64, F = 1, B = 2\n| slots | ahead | evictions |", p);
+static void table_of_earlier_loads(void) {
+    static const double transfers[] = {1, 1.5, 1.75, 2, 2.25, 2.5, 3};
+    enum { P = 8, TRANSFERS = sizeof transfers / sizeof transfers[0] };
+    printf("\nStep time lost against 1F1B by time of one transfer: p = %d, m = 64, F = 1, B = 2\n", P);
+    printf("| slots | ahead | evictions |");
     for (int i = 0; i < TRANSFERS; i++) printf(" %g |", transfers[i]);
-    printf("\n");
-    AutoSchedule *base = schedule_1f1b(p, 64, NULL);
-    for (int slots = bpipe_min_slots(p); slots <= bpipe_min_slots(p) + 2; slots++)
+    AutoSchedule *base = schedule_1f1b(P, 64, NULL);
+    for (int slots = bpipe_min_slots(P); slots <= bpipe_min_slots(P) + 2; slots++)
         for (int ahead = 1; ahead <= 3; ahead++) {
             AutoSchedule *schedule = bpipe_balance(base, slots, EVICT_TO_PEER, ahead, NULL);
-            int64_t all = 0;
-            for (int s = 0; s < p; s++) all += schedule_actions(schedule, s, ACTION_EVICT);
-            printf("| %d | %d | %d |", slots, ahead, (int)all);
-            print_losses(schedule, 2);
+            printf("\n| %d | %d | %d |", slots, ahead, (int)evictions_of(schedule));
+            for (int i = 0; i < TRANSFERS; i++)
+                printf(" %.1f %% |", 100 * loss_of(schedule, (Times){1, 2, transfers[i], 0, false}).share);
         }
+    printf("\n");
 }
 
 int main(int argc, char **argv) {
-    if (argc > 1 && strcmp(argv[1], "tables") == 0) {
-        table_of_transfers();
-        table_of_losses("A backward of two forwards", 2);
-        table_of_losses("Recompute in the backward", 3);
-        table_of_losses("A quick backward", 1);
-        table_of_earlier_loads(8);
-        table_of_earlier_loads(16);
-        return 0;
-    }
-    return unit_run();
+    if (argc < 2 || strcmp(argv[1], "tables") != 0) return unit_run();
+    table_of_transfers();
+    table_of_earlier_loads();
+    return 0;
 }
