@@ -387,27 +387,6 @@ TEST(one_wrong_action_is_always_found) {
     assert_string_equal(unit_error.text, "schedule bpipe: stage 0: an action of unknown kind 88");
 }
 
-TEST(two_actions_that_change_places_are_refused_or_harmless) {
-    Tally tally = {0};
-    uint64_t random = 7;
-    for (int s = 0; s < 4; s++) {
-        AutoSchedule *schedule = schedule_bpipe(4, 6, 3, NULL);
-        for (int64_t at = 0; at < schedule->stage[s].count; at++)
-            for (int64_t other = at + 1; other < schedule->stage[s].count && other < at + 8; other++) {
-                AutoSchedule *changed = copy_of(schedule);
-                changed->stage[s].actions[at] = schedule->stage[s].actions[other];
-                changed->stage[s].actions[other] = schedule->stage[s].actions[at];
-                Error err = {0};
-                bool accepted = schedule_check(changed, &err) == 0;
-                if (accepted || strstr(err.text, " can ") != NULL) assert_proof_is_right(changed, &tally);
-                if (accepted) assert_simulation_ends(changed, &random);
-            }
-    }
-    print_message("%d accepted, %d can hang, %d refused without need\n", tally.accepted, tally.hanging,
-                  tally.overcautious);
-    assert_true(tally.accepted > 0);
-}
-
 // Swaps up to three neighbours in lists of every kind; evictions to the host or a partner make slots scarce.
 TEST(lists_that_the_proof_accepts_end_with_any_durations) {
     uint64_t random = 11;
