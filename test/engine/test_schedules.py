@@ -1,13 +1,7 @@
-"""Schedules in runs: their actions in messages, and lists of one's own. test_layouts has the bits and the
-bytes of every schedule, BPipe over them, lists from files, resumes, validation, samples and profiles."""
-
-import os
-import re
-import signal
-import time
+"""Lists of one's own in runs. test_layouts has the bits and the bytes of every schedule, BPipe over them, lists from
+files, resumes, validation, samples and profiles."""
 
 import pytest
-from trainer_runs import Job, wait_for_lines
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
@@ -42,37 +36,3 @@ def test_a_backward_waits_for_its_load_even_if_the_eviction_has_not_started(smal
 def test_a_list_with_one_buffer_an_edge_trains_and_validates(small, tmp_path):
     """Messages are allocated for the list, and validation keeps to that."""
     listed(small, tmp_path, "slots 1  edges 1", actions("FB", 0, 8), actions("FB", 0, 8))
-
-
-def signalled(small, tmp_path, number, always, words, *options):
-    """Signals rank 1 of two stages while it trains. The run fails with `always` in its messages, and with `words` if
-    the signal came inside a pipeline; now and then it comes between two, so that takes up to five attempts."""
-    options = [OFF, "parallel.pipeline=2", "train.steps=100000", "data.val_every=0", *options]
-    for attempt in range(5):
-        metrics = tmp_path / f"{attempt}.jsonl"
-        job = Job(small.config, *options, f"log.metrics={metrics}", family=small.family)
-        wait_for_lines(job.parent, metrics, 3)
-        time.sleep(1)  # a rank's second heartbeat is the first that knows its stage
-        os.kill(job.ranks()[1], number)
-        ended = job.end()
-        assert ended.code == 1 and always in ended.stderr, ended.stderr
-        if f"rank 1 (stage 1) {always}" in ended.stderr and re.search(words, ended.stderr):
-            return
-    pytest.fail(ended.stderr)
-
-
-@pytest.mark.thorough
-def test_a_rank_that_dies_is_named_with_its_action_and_chunk(small, tmp_path):
-    words = r"rank 1 \(stage 1\) was killed by .* while at step \d+ [FIW]\d+\.[01];"
-    signalled(small, tmp_path, signal.SIGKILL, "was killed by", words, "schedule.name=zb-v")
-
-
-@pytest.mark.thorough
-@pytest.mark.soak
-@pytest.mark.parametrize("name", ["gpipe", "1f1b", "zb-v", "gis"])
-def test_a_stopped_rank_is_missed_and_the_other_says_for_which_action_it_waits(small, tmp_path, name):
-    number = r"\d+" if name in ("gpipe", "1f1b") else r"\d+\.[01]"
-    awaited = rf"({'a free buffer to|' if name == 'gpipe' else ''}[FBI]{number} from)"
-    words = rf"stage 0 waits for {awaited} stage 1, which was last at step \d+ [FBIW]{number}"
-    patience = "train.peer_timeout_s=2"
-    signalled(small, tmp_path, signal.SIGSTOP, "has sent no heartbeat for", words, patience, f"schedule.name={name}")

@@ -69,23 +69,3 @@ TEST(a_parent_that_is_killed_when_the_folder_is_made_leaves_none) {
     snprintf(path, sizeof path, "/dev/shm/trainer-%d-*", (int)parent);
     assert_true(gone_(path));
 }
-
-TEST(the_caretaker_cleans_up_after_a_killed_parent) {
-    int ends[2];
-    LaunchFolder folder;
-    assert_int_equal(pipe(ends), 0);
-    pid_t parent = fork();
-    if (parent == 0) {
-        Error err = {0};
-        if (launch_folder_create(&folder, 2, &err) == 0 && start_stray_(&folder) > 0 &&
-            write(ends[1], &folder, sizeof folder) > 0)
-            pause();
-        _exit(1);
-    }
-    assert_int_equal(read(ends[0], &folder, sizeof folder), sizeof folder);
-    kill(parent, SIGKILL);
-    waitpid(parent, NULL, 0);
-    assert_true(gone_(folder.path));
-    assert_int_equal(launch_folder_signal(&folder, 0), 0);
-    close(ends[0]), close(ends[1]);
-}
