@@ -135,25 +135,6 @@ Reason freeing_memory_waits_for_the_device() {
     return asked == cudaSuccess ? "" : got("a query of work queued before cudaFree", asked);
 }
 
-Reason memory_is_told_by_its_kind() {
-    Stream s;
-    cudaPointerAttributes attributes;
-    std::vector<char> host(SMALL);
-    cudaError_t plain = cudaPointerGetAttributes(&attributes, host.data());
-    if (plain != cudaSuccess) return got("cudaPointerGetAttributes of ordinary memory", plain);
-    if (attributes.type != cudaMemoryTypeUnregistered) return "ordinary memory is not cudaMemoryTypeUnregistered";
-    cudaPointerGetAttributes(&attributes, s.memory);
-    if (attributes.type != cudaMemoryTypeDevice) return "memory of the device is not cudaMemoryTypeDevice";
-    cudaError_t once = cudaHostRegister(host.data(), SMALL, cudaHostRegisterPortable);
-    cudaPointerGetAttributes(&attributes, host.data());
-    cudaError_t twice = cudaHostRegister(host.data(), SMALL, cudaHostRegisterPortable);
-    cudaHostUnregister(host.data());
-    cudaGetLastError();
-    if (once != cudaSuccess) return got("cudaHostRegister", once);
-    if (attributes.type != cudaMemoryTypeHost) return "registered memory is not cudaMemoryTypeHost";
-    return twice == cudaErrorHostMemoryAlreadyRegistered ? "" : got("registering memory twice", twice);
-}
-
 Reason no_memory_left_is_an_error_that_goes() {
     void *memory = nullptr;
     size_t left = 0, total = 0;
@@ -306,7 +287,6 @@ void run_rank() {
         say("an upload has left ordinary memory at return", an_upload_from_ordinary_memory_has_left_it_at_return());
         say("a download is in ordinary memory at return", a_download_to_ordinary_memory_is_there_at_return());
         say("cudaFree waits for the device", freeing_memory_waits_for_the_device());
-        say("cudaPointerGetAttributes knows ordinary, registered and device memory", memory_is_told_by_its_kind());
         say("cudaErrorMemoryAllocation goes once it was asked for", no_memory_left_is_an_error_that_goes());
         say("a GPU that is not there is refused", a_gpu_that_is_not_there_is_refused());
     }

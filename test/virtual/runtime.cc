@@ -13,7 +13,6 @@ namespace virtual_gpu {
 namespace {
 
 thread_local cudaError_t last_error = cudaSuccess;
-thread_local int chosen_gpu = 0;
 std::set<uintptr_t> lent; // allocations that other processes may map
 int first_gpu = -1;       // GPU of the node that this process uses; -1: not set
 
@@ -168,17 +167,11 @@ cudaError_t cudaSetDevice(int device) {
     cudaError_t error = driver_state(&gpus);
     if (error != cudaSuccess) return answer(error);
     if (device < 0 || device >= (int)gpus.size()) return answer(cudaErrorInvalidDevice);
-    chosen_gpu = device;
     int gpu = gpus[(size_t)device];
     if (first_gpu < 0) first_gpu = gpu;
     if (first_gpu != gpu) defect("a process uses two GPUs, %d and %d", first_gpu, gpu);
     cudaError_t made = memory_context();
     return answer(made != cudaSuccess ? made : sticky());
-}
-
-cudaError_t cudaGetDevice(int *device) {
-    *device = chosen_gpu;
-    return answer(cudaSuccess);
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device) {
@@ -266,17 +259,6 @@ cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned) {
 cudaError_t cudaHostUnregister(void *memory) {
     wait_for_device("the device to drain, so that memory can be unregistered (cudaHostUnregister)");
     return answer(memory_unpin(memory, false));
-}
-
-// Since CUDA 11 ordinary memory is cudaMemoryTypeUnregistered and no error (runtime API, cudaPointerGetAttributes).
-cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const void *pointer) {
-    Region region = region_of(pointer);
-    memset(attributes, 0, sizeof *attributes);
-    attributes->type = region.kind == REGION_PINNED                                   ? cudaMemoryTypeHost
-                       : region.kind == REGION_DEVICE || region.kind == REGION_MAPPED ? cudaMemoryTypeDevice
-                                                                                      : cudaMemoryTypeUnregistered;
-    attributes->device = current_gpu();
-    return answer(cudaSuccess);
 }
 
 // Runtime API, "API synchronization behavior": from pageable memory to the device the call returns when the source has

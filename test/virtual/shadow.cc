@@ -306,10 +306,7 @@ ACCESS(16)
 void __tsan_read_range(void *at, size_t bytes) { virtual_gpu::access(at, bytes, false); }
 void __tsan_write_range(void *at, size_t bytes) { virtual_gpu::access(at, bytes, true); }
 void __tsan_init(void) {}
-void __tsan_func_entry(void *) {}
-void __tsan_func_exit(void) {}
 void __tsan_vptr_update(void *, void *) {}
-void __tsan_vptr_read(void *) {}
 // Called for the reference count of a launch's copied arguments; kernels have no atomics of this kind.
 int __tsan_atomic32_fetch_add(volatile int *at, int value, int order) {
     (void)order;
