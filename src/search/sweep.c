@@ -65,7 +65,7 @@ static int read_sweep_(Sweep *sweep, Error *err) {
     const Options *options = sweep->options;
     const char *deadline = options->deadline;
     int64_t rows = 1;
-    char gpus[512], *unit = NULL;
+    char gpus[MOST_ROWS * TEXT + 16], *unit = NULL; // holds every list that is not refused
     bool list = options->gpus != NULL && strchr(options->gpus, ',') != NULL;
     int keys = options->sweep_count + list;
     if (deadline != NULL) {

@@ -369,6 +369,7 @@ def test_where_nothing_fits_the_smallest_world_that_would_is_named(fixed):
     (["--gpus", "4,x,8", "--write", "best.yaml"], "--write: a table of searches has no single best configuration"),
     (["--gpus", "4", "--deadline", "3"], "--deadline: 3 is not a time; give days or hours"),
     (["--gpus", "x,y"], "--gpus: x is not a number of GPUs"),
+    (["--gpus", ",".join(["4"] * 300)], "more than 256 combinations"),
 ])
 def test_bad_questions_are_refused_by_name(arguments, says):
     ended = search(*arguments)
