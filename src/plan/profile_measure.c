@@ -228,6 +228,7 @@ static double host_peak_(int precision) {
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         peak = backend_cpu_measure_peak(precision, affinity_allowed());
         _exit(write(ends[1], &peak, sizeof peak) == sizeof peak ? 0 : 1);
     }

@@ -4,9 +4,12 @@ profile is used only for the model and device it was made for."""
 import json
 import os
 import re
+import signal
+import subprocess
+from pathlib import Path
 
 import pytest
-from trainer_runs import as_options, command, write_config
+from trainer_runs import as_options, command, trainer, wait_until, write_config
 
 FAMILIES = ["llama", "gpt"]
 
@@ -290,3 +293,23 @@ def test_profile_needs_a_place_to_write_to(folder, config):
         ended = command("llama", "-c", config, "--profile", *as_options(f"hardware.profile={path}"))
         assert ended.returncode == 1 and says in ended.stderr, ended.stderr
         assert "micro-batch" not in ended.stderr  # refused before anything is measured
+
+
+def test_a_profile_that_is_killed_leaves_no_process(folder, config):
+    """The first process that it starts measures the peak; stopped, it does not end by itself. Linux continues stopped
+    processes of a group that nobody outside has started, so a second process of ours is in the group."""
+    keys = [f"hardware.profile={folder / 'killed.json'}", "hardware.peak_tflops=auto"]
+    parent = subprocess.Popen([trainer("llama"), "-c", config, "--profile", *as_options(*keys)],
+                              stderr=subprocess.DEVNULL, preexec_fn=os.setpgrp)
+    second = subprocess.Popen(["sleep", "600"], preexec_fn=lambda: os.setpgid(0, parent.pid))
+    children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
+    child = int(wait_until(lambda: children.read_text().split(), "no process was started")[0])
+    wait_until(lambda: int(Path(f"/proc/{child}/stat").read_text().split()[13]) > 0, "it does not compute")
+    os.kill(child, signal.SIGSTOP)
+    parent.kill()
+    parent.wait()
+    try:
+        wait_until(lambda: not Path(f"/proc/{child}").exists(), "a process is left", 10)
+    finally:
+        os.killpg(parent.pid, signal.SIGKILL)
+        second.wait()
