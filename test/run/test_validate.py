@@ -1,4 +1,5 @@
-"""--validate: the loss of a checkpoint without training has the bits of the validation in the run that wrote it."""
+"""--validate: the loss of a checkpoint without training has the bits of the validation in the run that wrote it;
+test_layouts has other layouts."""
 
 import json
 import re
@@ -6,9 +7,7 @@ import subprocess
 
 import pytest
 
-from trainer_runs import GPT, LLAMA, ROOT, Trainer, layout, saving, without_mpi
-
-several_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
+from trainer_runs import GPT, LLAMA, ROOT, Trainer, saving
 
 
 @pytest.fixture(scope="module", params=[LLAMA, GPT], ids=["llama", "gpt"])
@@ -33,24 +32,10 @@ def loss_of(trainer, *changes, resume=None):
     return json.loads(validate(trainer, *changes, arguments=["--json"], resume=resume))
 
 
-LAYOUTS = [layout(), layout(p=2, bpipe=True), layout(p=4, bpipe=True, schedule_slots=4), layout(p=8)]
-
-
-@pytest.mark.thorough
-@several_ranks
-def test_it_is_the_validation_of_the_run_to_the_bit(trained):
-    assert sorted(trained.result.vals) == [4, 8]
-    for ranks in LAYOUTS:
-        found = loss_of(trained, ranks, resume=trained.saved)
-        expected = {"step": 8, "loss": trained.result.vals[8], "sequences": 24, "tokens": 24 * 16}
-        assert {key: found[key] for key in expected} == expected
-    split = loss_of(trained, layout(t=2, d=2), resume=trained.saved)
-    assert split["loss"] == pytest.approx(trained.result.vals[8], rel=1e-5)
-
-
 def test_any_checkpoint_and_any_model_is_asked_alike(trained):
     older = trained.saved / "step_00000004"
-    assert loss_of(trained, resume=older)["loss"] == trained.result.vals[4]
+    found, expected = loss_of(trained, resume=older), {"step": 4, "sequences": 24, "tokens": 24 * 16}
+    assert {key: found[key] for key in expected} == expected and found["loss"] == trained.result.vals[4]
     assert loss_of(trained, {"checkpoint.init_from": str(older)})["loss"] == trained.result.vals[4]
     said = re.fullmatch(r"loss (\S+) \| perplexity \S+ \| 24 sequences of 16 tokens\n", validate(trained, resume=older))
     assert float(said[1]) == pytest.approx(trained.result.vals[4], abs=1e-6)
