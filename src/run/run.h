@@ -181,9 +181,10 @@ void run_trace_close(Run *run);
 // ---------------------------------------------------------------- data
 
 // Opens the data sets that `ask` needs and checks that they suffice for the configuration. Refuses an encoder
-// (model.causal: false) that has no masked objective or is asked to generate text. -1 with err; call run_close_data in
-// both cases.
-int run_open_data(const Config *config, const Options *ask, RunData *data, Error *err);
+// (model.causal: false) that has no masked objective or is asked to generate text. Collective: refuses, on the ranks
+// concerned, other files than those of rank 0. world NULL: before ranks start. -1 with err; call run_close_data in both
+// cases.
+int run_open_data(const Config *config, const Options *ask, World *world, RunData *data, Error *err);
 void run_close_data(RunData *data);
 
 // ---------------------------------------------------------------- --verbose

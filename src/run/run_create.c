@@ -188,7 +188,7 @@ int run_check_start(const Config *config, const char *program, const Model *mode
                          ask->validate ? "validate" : "generate");
     // Opens and closes all data sets, so that a wrong path is reported once, before ranks start.
     RunData data = {0};
-    status = run_open_data(config, ask, &data, err);
+    status = run_open_data(config, ask, NULL, &data, err);
     run_close_data(&data);
     if (status == 0 && (ask->generate != NULL || (run_trains(ask) && config->sample.every > 0)))
         status = run_sample_check(config, ask->generate, err);
@@ -531,7 +531,7 @@ int run_create(Run *run, const Config *config, const Model *model, const Options
     }
     details_phase(&details, "groups of ranks");
     if (check_checkpoints_together_(run, ask, err) != 0) return -1;
-    if (fail_together_(world, run_open_data(config, ask, &run->sets, err), err) != 0) return -1;
+    if (fail_together_(world, run_open_data(config, ask, world, &run->sets, err), err) != 0) return -1;
     int64_t left_out = run->sets.hellaswag == NULL ? 0 : run->sets.hellaswag->left_out;
     if (left_out > 0)
         log_line(&run->all,

@@ -1,5 +1,7 @@
-// Opens the data sets of a run and compares their tokenizers.
+// Opens the data sets of a run, and compares their tokenizers and what the ranks see of them.
 #include "run.h"
+
+#include "base/crc64.h"
 
 // Returns the data sets in their order, the sources of data.train first; NULL after the last.
 static const Dataset *dataset_at_(const RunData *data, int i) {
@@ -7,7 +9,7 @@ static const Dataset *dataset_at_(const RunData *data, int i) {
     return i < sources ? data->train->source[i] : i == sources ? data->val : NULL;
 }
 
-int run_open_data(const Config *config, const Options *ask, RunData *data, Error *err) {
+static int open_(const Config *config, const Options *ask, RunData *data, Error *err) {
     const ModelConfig *m = &config->model;
     const DataConfig *c = &config->data;
     const Dataset *set;
@@ -65,6 +67,25 @@ int run_open_data(const Config *config, const Options *ask, RunData *data, Error
         data->end_of_text = token;
     }
     return 0;
+}
+
+// Compares the sizes of all shards. A network file system shows new files to some hosts later than to others, and copies
+// on the hosts' disks may differ; the first stage would then read other samples than the last one.
+int run_open_data(const Config *config, const Options *ask, World *world, RunData *data, Error *err) {
+    int status = open_(config, ask, data, err);
+    const Dataset *set;
+    Crc64 crc = crc64_make();
+    uint64_t mine = 0;
+    for (int i = 0; status == 0 && (set = dataset_at_(data, i)) != NULL; i++)
+        for (int k = 0; k < set->count; k++)
+            mine = crc64_add(&crc, mine, &set->shards[k].tokens, sizeof set->shards[k].tokens);
+    uint64_t first = mine;
+    if (world != NULL && world_broadcast(world, &first, sizeof first, err) != 0) return -1;
+    if (status != 0 || mine == first) return status;
+    return config_error(config, data->train != NULL ? "data.train" : "data.val", err,
+                        "rank %d sees other files than rank 0, or files of other sizes; copy the same files to all "
+                        "hosts, or wait until all of them see the new files",
+                        world_rank(world));
 }
 
 void run_close_data(RunData *data) {

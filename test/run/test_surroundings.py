@@ -142,6 +142,23 @@ def test_signals_that_the_caller_blocks_or_ignores_are_heard(small, tmp_path, ra
     assert ended.code == 3 and nothing_left(small), ended.stderr
 
 
+# --- hosts that see different files
+
+
+@several_ranks
+def test_ranks_that_see_different_files_are_refused(small, tmp_path):
+    """As if a file were new, and not yet visible on the second host."""
+    for rank in ("0", "1"):
+        (tmp_path / rank).mkdir()
+        for file in tmp_path.glob("train_*.bin"):
+            shutil.copy(file, tmp_path / rank)
+    shutil.copy(next(tmp_path.glob("val_*.bin")), tmp_path / "0" / "train_9.bin")
+    at_home = ["sh", "-c", f'cd {tmp_path}/$OMPI_COMM_WORLD_RANK && exec "$@"', "-"]
+    layout = ("parallel.pipeline=2", "schedule.bpipe=off", "data.train=train_*.bin")
+    ended = Job(small, *layout, "train.steps=3", prefix=[*mpirun(2), *at_home]).end()
+    assert ended.code == 2 and "data.train: rank 1 sees other files than rank 0" in ended.stderr, ended.stderr
+
+
 # --- two runs at once
 
 
