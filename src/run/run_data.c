@@ -69,8 +69,8 @@ static int open_(const Config *config, const Options *ask, RunData *data, Error 
     return 0;
 }
 
-// Compares the sizes of all shards. A network file system shows new files to some hosts later than to others, and copies
-// on the hosts' disks may differ; the first stage would then read other samples than the last one.
+// Compares the sizes of all shards. A network file system shows new files to some hosts later than to others, and
+// copies on the hosts' disks may differ; the first stage would then read other samples than the last one.
 int run_open_data(const Config *config, const Options *ask, World *world, RunData *data, Error *err) {
     int status = open_(config, ask, data, err);
     const Dataset *set;
