@@ -13,10 +13,10 @@
 // cached write of at least this size starts the transfer to the disk at once.
 enum { LARGE = 1 << 20 };
 
-// An NFS client that writes into a page after the end of the file, as far as it knows, sends the page from its beginning,
-// with zeros before the new bytes (nfs_write_end and nfs_can_extend_write in Linux). The zeros would replace what another
-// host has written there, so a file on NFS gets its final length before the first write. On other file systems it does
-// not: its length shows whether all hosts write into the same file (check_sizes_).
+// An NFS client that writes into a page after the end of the file, as far as it knows, sends the page from its
+// beginning, with zeros before the new bytes (nfs_write_end and nfs_can_extend_write in Linux). The zeros would replace
+// what another host has written there, so a file on NFS gets its final length before the first write. On other file
+// systems it does not: its length shows whether all hosts write into the same file (check_sizes_).
 static int set_length_(const RangeFile *file, int64_t bytes) {
     struct statfs system;
     return fstatfs(file->fd, &system) == 0 && system.f_type == NFS_SUPER_MAGIC ? ftruncate(file->fd, bytes) : 0;
