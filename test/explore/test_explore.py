@@ -95,6 +95,10 @@ def test_a_pasted_model_is_planned_as_the_program_plans_it(opened, tmp_path):
     ran = subprocess.run([ROOT / "train_llama", "-c", path, "-o", "hardware.gpu=h100", "--plan", "--json"],
                          cwd=tmp_path, capture_output=True, text=True)
     assert opened.evaluate(f"explore.plan([{json.dumps(model)}, 'hardware.gpu=h100'])") == ran.stdout != ""
+    for text in ("5", "null", '"llama"'):
+        error = opened.evaluate(f"(state.config = OWN, state.own = {json.dumps(text)}, question().error)")
+        assert error == "config.json: is no object; paste the whole file"
+    opened.evaluate("(state.config = 'gpt3_96b', state.own = '')")
 
 
 CONTROLS = """
