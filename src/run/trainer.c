@@ -14,6 +14,7 @@
 #include "launch/launch.h"
 #include "plan/plan_report.h"
 #include "plan/foreign.h"
+#include "config/config_schema.h"
 #include "search/search_command.h"
 #include "checkpoint/checkpoint_files.h"
 #include "run.h"
@@ -103,6 +104,53 @@ static bool again_(void *context, const JobEnd *end, char ***argv) {
 
 // --- in a rank
 
+// A checksum of the sources, from the Makefile. Ranks must have the same, and so must the program for virtual GPUs.
+#ifndef SOURCES
+#define SOURCES "unknown"
+#endif
+static const char BUILT_FROM_[] = "built from the sources " SOURCES;
+
+// Writes what all ranks must have alike, a line each: the program, and the keys except paths and what describes a host.
+static char *common_(const Config *config) {
+    char *text;
+    size_t length;
+    FILE *file = xmemstream(&text, &length);
+    fprintf(file, "a program %s\n", BUILT_FROM_);
+    for (const ConfigKey *key = config_keys; key < config_keys + config_key_count; key++) {
+        bool own = key->type == KEY_TEXT || strcmp(key->name, "data.train") == 0 ||
+                   strncmp(key->name, "hardware.", 9) == 0 || strncmp(key->name, "log.", 4) == 0;
+        if (own || config_lacks(config, key)) continue;
+        fprintf(file, "%s ", key->name);
+        config_write_field(config, key, (const char *)config + key->offset, file);
+        fputc('\n', file);
+    }
+    xmemstream_close(file);
+    return text;
+}
+
+// Collective. Every rank reads the configuration by itself. Refuses ranks that read another one than rank 0: a copy on
+// their host's disk, or a file that was edited meanwhile. They would train another model, or wait for each other.
+static int compare_config_(const Config *config, World *world, Error *err) {
+    Error differs = {0};
+    char *mine = common_(config), *first = xstrdup(mine);
+    int64_t bytes = (int64_t)strlen(mine) + 1;
+    int status = world_broadcast(world, &bytes, sizeof bytes, err);
+    first = xrealloc(first, (size_t)bytes);
+    if (status == 0) status = world_broadcast(world, first, bytes, err);
+    const char *a = mine, *b = first;
+    while (status == 0 && *a != '\0' && *b != '\0' && differs.code == 0) {
+        int line = (int)strcspn(a, "\n"), other = (int)strcspn(b, "\n");
+        if (line != other || strncmp(a, b, (size_t)line) != 0)
+            error_set(&differs, EXIT_USAGE,
+                      "%s: rank %d on %s has %.*s, but rank 0 has %.*s; start all ranks with the same program and "
+                      "configuration",
+                      config->path, world_rank(world), world_place(world)->host, line, a, other, b);
+        a += line + 1, b += other + 1;
+    }
+    free_all(mine, first);
+    return status == 0 ? world_agree(world, &differs, err) : -1;
+}
+
 // Runs this process as a rank: starts its supervisor, joins the others, trains, validates or generates, and leaves.
 static int rank_main_(Trainer *t, Error *err) {
     const Options *options = &t->options;
@@ -123,6 +171,7 @@ static int rank_main_(Trainer *t, Error *err) {
     details_phase(&details, "world joined");
     world_set_status_page(world, page);
     int code = EXIT_DONE, status = supervisor_join(t->supervisor, world, &t->log, err);
+    if (status == 0) status = compare_config_(t->config, world, err);
     if (status == 0) status = verdict_agree(t->config, t->model, world, &t->log, err);
     if (status == 0) status = run_create(&run, t->config, t->model, &t->options, world, page, &t->log, err);
     if (status == 0) status = run_trace_open(&run, options->trace, err);
@@ -274,13 +323,6 @@ static int check_limits_(Error *err) {
 // --- --dry-run
 
 static const char DRY_[] = "VIRTUAL_DRY";
-
-// A checksum of the sources, from the Makefile. The program for virtual GPUs has the same checksum if it was built from
-// the same sources.
-#ifndef SOURCES
-#define SOURCES "unknown"
-#endif
-static const char BUILT_FROM_[] = "built from the sources " SOURCES;
 
 // Runs make in the checkout. Returns whether it succeeded.
 static bool build_(const char *checkout) {

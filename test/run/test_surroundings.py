@@ -146,6 +146,13 @@ def test_signals_that_the_caller_blocks_or_ignores_are_heard(small, tmp_path, ra
 
 
 @several_ranks
+def test_ranks_with_different_configurations_are_refused(small):
+    other = ["sh", "-c", 'exec "$@" -o train.beta2=0.9$OMPI_COMM_WORLD_RANK', "-"]
+    ended = Job(small, "parallel.pipeline=2", "train.steps=3", prefix=[*mpirun(2), *other]).end()
+    assert ended.code == 2 and "has train.beta2 0.91, but rank 0 has train.beta2 0.9; " in ended.stderr, ended.stderr
+
+
+@several_ranks
 def test_ranks_that_see_different_files_are_refused(small, tmp_path):
     """As if a file were new, and not yet visible on the second host."""
     for rank in ("0", "1"):
