@@ -61,13 +61,15 @@ def draw_curves(options):
     mfu = all(value is not None for run in runs for value in run.mfu.values())
     loss, rates = [], []
     for run in runs:
-        loss.append({"name": run.name, "points": sorted(run.loss.items())})
+        if run.loss:  # a dry run has none
+            loss.append({"name": run.name, "points": sorted(run.loss.items())})
         if run.vals:
             loss.append({"name": f"{run.name}, validation", "points": sorted(run.vals.items()), "dots": True})
         rate = {step: 100 * value for step, value in run.mfu.items()} if mfu else run.tokens
         rates.append({"name": run.name, "points": sorted(rate.items())})
-    plots = [{"series": loss, "xName": "step", "yName": "loss, nats a token"},
-             {"series": rates, "xName": "step", "yName": "MFU, %" if mfu else "tokens/s", "zero": True}]
+    plots = [{"series": rates, "xName": "step", "yName": "MFU, %" if mfu else "tokens/s", "zero": True}]
+    if loss:
+        plots.insert(0, {"series": loss, "xName": "step", "yName": "loss, nats a token"})
     return {"kind": "plots", "plots": plots, "width": 800}
 
 

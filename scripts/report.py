@@ -168,8 +168,9 @@ def describe(head):
 def summary(run):
     metrics = run.metrics
     last = max(metrics.steps)
-    shown = [(f"{last:,} of {run.config['train']['steps']:,}", "steps"),
-             (f"{metrics.loss[max(metrics.loss)]:.4f}", "loss of the last step")]
+    shown = [(f"{last:,} of {run.config['train']['steps']:,}", "steps")]
+    if metrics.loss:
+        shown.append((f"{metrics.loss[max(metrics.loss)]:.4f}", "loss of the last step"))
     if metrics.vals:
         best = min(metrics.vals, key=metrics.vals.get)
         shown.append((f"{metrics.vals[best]:.4f}", f"best validation loss, step {best:,}"))

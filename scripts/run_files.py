@@ -197,11 +197,9 @@ class Metrics(History):
             self.head = self.heads[-1]
             if not self.steps:
                 raise NoStepYet(f"{path}: has no step yet")
-            # The loss is null if it was not finite, so that the step's update was skipped.
+            # The loss is null if it was not finite, so that the step's update was skipped, and in a dry run.
             self.loss = {step: number(entry["loss"]) for step, entry in self.steps.items() if entry["loss"] is not None}
             self.vals = {step: loss for step, loss in self.vals.items() if loss is not None}
-            if not self.loss:
-                raise Failure(f"{path}: has no step whose loss is a number")
             self.mfu = {step: number(entry["mfu"]) for step, entry in self.steps.items()}
             self.tokens = {step: float(entry["tokens_per_s"]) for step, entry in self.steps.items()}
             self.parts = self.cut()

@@ -27,7 +27,9 @@ def wrote(tmp_path_factory):
     ended = run(config, "parallel.pipeline=1", "schedule.bpipe=off", arguments=["--trace", folder / "run.json"],
                 env=environment(OMP_NUM_THREADS="1"))
     assert ended.code == 0, ended.stderr
-    (folder / "metrics.jsonl").write_text("".join(line + "\n" for line in ended.lines))
+    lines = "".join(line + "\n" for line in ended.lines)
+    (folder / "metrics.jsonl").write_text(lines)
+    (folder / "dry.jsonl").write_text(re.sub('"loss":[^,]*', '"loss":null', lines))
     plan = ["-c", config, "--plan", "--json", "-o"]
     four = command("llama", *plan, "train.steps=3", "--trace", folder / "trace4.json")
     (folder / "plan4.json").write_text(four.stdout)
@@ -49,6 +51,7 @@ PICTURES = {
     "memory_of_a_plan_and_a_run": ["memory", "plan1.json", "metrics.jsonl"],
     "curves": ["curves", "metrics.jsonl"],
     "curves_of_two": ["curves", "metrics.jsonl", "metrics.jsonl"],
+    "curves_of_a_dry_run": ["curves", "dry.jsonl"],
     "compare": ["compare", "plan1.json", "metrics.jsonl"],
 }
 

@@ -110,6 +110,7 @@ def test_a_single_step_a_long_run_and_unknown_figures_are_drawn(folder, tmp_path
         "long": [{**entry, "step": s, "grad_norm": 1000 / s} for s in range(1, 5001)],
         "skipped": [entry, skipped, hellaswag],
         "unknown": [{**entry, "step": s, **unknown} for s in (1, 2)],
+        "dry": [{**entry, "step": s, "loss": None, "grad_norm": None} for s in (1, 2)],
     }
     for name, lines in inputs.items():
         (tmp_path / f"{name}.jsonl").write_text("\n".join([head, *map(json.dumps, lines)]) + "\n")
@@ -121,6 +122,7 @@ def test_a_single_step_a_long_run_and_unknown_figures_are_drawn(folder, tmp_path
     assert f"{entry['loss']:.4f}" in skipped[""]
     assert "hellaswag" in Page(tmp_path / "skipped.html").pictures
     assert "MFU" not in Page(tmp_path / "unknown.html").pictures
+    assert "Loss" not in Page(tmp_path / "dry.html").pictures and "MFU" in Page(tmp_path / "dry.html").pictures
 
 
 @pytest.fixture
