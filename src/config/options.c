@@ -145,6 +145,8 @@ static int options_check_(const Options *o, Error *err) {
         {!o->schedule && o->draw != NULL, "--draw: needs --schedule; add --schedule"},
         {(o->plan || o->profile) + o->search + o->schedule + emulates > 1,
          "--plan, --search, --schedule and --emulate-stage exclude each other; give one of them"},
+        {o->dry_run && (o->profile || emulates),
+         "--dry-run: computes nothing, so nothing can be timed; leave out --profile or --emulate-stage"},
         {o->generate != NULL && (other || o->validate),
          "--generate: cannot be combined with another action; leave out the other action"},
         {o->validate && other, "--validate: cannot be combined with another action; leave out the other action"},

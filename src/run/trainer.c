@@ -345,7 +345,8 @@ static void set_number_(const char *name, int64_t value) {
 }
 
 // Runs the same command in the program for virtual GPUs (docs/dry-runs.md), and builds that program if necessary.
-// Replaces this process by it, with the configured number of GPUs per node, and without validation and checkpoints.
+// Replaces this process by it, with the configured number of GPUs per node, and without validation, evaluation, samples
+// and checkpoints.
 // Returns -1 with err, or 0 if this process is a dry run already.
 static int dry_run_start_(const Config *config, const Log *log, int argc, char **argv, Error *err) {
     char own[4096], path[4200], make[4200];
@@ -380,8 +381,8 @@ static int dry_run_start_(const Config *config, const Log *log, int argc, char *
     set_number_(DRY_, 1);
     set_number_("VIRTUAL_GPUS", node);
     set_number_("VIRTUAL_NODES", (world + node - 1) / node);
-    static char *const more[] = {"-o", "hardware.device=cuda", "-o", "checkpoint.every=0",
-                                 "-o", "data.val_every=0",     NULL};
+    static char *const more[] = {"-o", "hardware.device=cuda", "-o", "checkpoint.every=0",     "-o", "data.val_every=0",
+                                 "-o", "sample.every=0",       "-o", "data.hellaswag_every=0", NULL};
     char **words = xcalloc((size_t)argc + sizeof more / sizeof *more, sizeof *words);
     memcpy(words, argv, (size_t)argc * sizeof *words);
     memcpy(words + argc, more, sizeof more);

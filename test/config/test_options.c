@@ -68,6 +68,7 @@ static const CommandLine wrong_lines[] = {
     {{"-c", "x", "-q", "-v", NULL}, "--quiet and --verbose exclude each other; give one of them"},
     {{"--plan", "--schedule", "-c", "x", NULL}, "exclude each other"},
     {{"--profile", "--emulate-stage", "0", "-c", "x", NULL}, "exclude each other"},
+    {{"--profile", "--dry-run", "-c", "x", NULL}, "--dry-run: computes nothing, so nothing can be timed"},
 };
 
 TEST(every_wrong_command_line_is_refused) {

@@ -266,10 +266,10 @@ def test_what_a_run_clears_is_clear_for_the_kernels_of_a_dry_run(tmp_path):
 
 
 def test_a_dry_run_is_an_option_of_the_trainers(tokens):
-    """It takes as many virtual GPUs and nodes as the configuration has, and neither saves nor validates."""
+    """It takes as many virtual GPUs and nodes as the configuration has, and neither saves nor validates nor samples."""
     config = trainer_runs.ROOT / "configs" / "llama_tiny.yaml"
     keys = (f"data.train={tokens}", "data.val=", "hardware.gpu=h100", "hardware.gpus_per_node=2", "train.steps=2",
-            "model.vocab=30000", "log.metrics=")  # fmt: skip
+            "model.vocab=30000", "log.metrics=", "sample.every=1", "sample.tokenizer=ids")  # fmt: skip
     words = [item for key in keys for item in ("-o", key)]
     # A pipe can be read only once.
     command = [trainer_runs.trainer("llama"), "-c", "/dev/stdin", "--dry-run", *words]
@@ -279,7 +279,7 @@ def test_a_dry_run_is_an_option_of_the_trainers(tokens):
     assert "dry run on virtual GPUs" in done.stderr.splitlines()[0]
     lines = [line for line in done.stdout.splitlines() if line.startswith("step")]
     assert len(lines) == 2 and all("| loss - | norm - |" in line for line in lines)
-    assert "val " not in done.stdout and "saved" not in done.stderr
+    assert "val " not in done.stdout and "sample" not in done.stdout and "saved" not in done.stderr
 
 
 def test_virtual_gpus_of_other_sources_are_refused(tmp_path):
