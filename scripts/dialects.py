@@ -12,7 +12,7 @@ from foreign.settings import rows_of
 
 # ---- Megatron-LM -----------------------------------------------------------------------------------------------------
 
-# Numbers whose default there depends on other flags; settings.tsv has the others.
+# Numbers whose defaults in Megatron-LM depend on other flags; settings.tsv has all other numbers.
 NUMBERS = (("vocab-size", "model.vocab"), ("global-batch-size", "train.global_batch"), ("train-iters", "train.steps"),
            ("lr-warmup-iters", "train.warmup_steps"))
 LR_SHAPES = {"cosine": "cosine", "linear": "linear", "constant": "constant", "wsd": "WSD"}
@@ -25,7 +25,7 @@ def find(config, key):
 
 
 def numbers_of(program):
-    """Yields (setting, our key) of the numbers that are converted as they are."""
+    """Yields (setting, our key) of the numbers that are copied unchanged."""
     for kind, names, words in rows_of(program):
         if kind == "number":
             yield names.split()[0], words.split()[0]
@@ -55,7 +55,7 @@ def megatron_model(model):
 
 
 def megatron_experts(config):
-    """Returns the words of a mixture of experts, whose experts are whole on their ranks."""
+    """Returns the flags of a mixture of experts. Tensor ranks do not split an expert."""
     model, train, dense = config["model"], config["train"], config["model"]["dense_layers"]
     if model["experts"] == 0:
         return []
@@ -122,7 +122,7 @@ def megatron_rest(config):
 
 
 def to_megatron(config, job):
-    """Returns the words of a command line, beginning with those of torchrun."""
+    """Returns the command line, torchrun included."""
     words = ["torchrun", "--nnodes", job["nodes"], "--nproc-per-node", job["tasks_per_node"], "pretrain_gpt.py"]
     for flag, key in (*numbers_of("megatron"), *NUMBERS):
         words += [f"--{flag}", find(config, key)]

@@ -48,7 +48,7 @@ def matters(key, config):
     if key in ("parallel.sequence", "parallel.collectives", "parallel.overlap"):
         return t > 1
     if key in ("schedule.name", "schedule.chunks", "schedule.group", "schedule.split_backward"):
-        return p > 1 and key != "schedule.chunks"  # the list of layers of every chunk determines their number
+        return p > 1 and key != "schedule.chunks"  # chunks: the list of layers per chunk implies it
     if key in ("train.decay_steps", "train.decay_shape"):
         return config["train"]["schedule"] == "wsd"
     return key != "attention.softmax" or config["attention"]["mode"] != "flash"
@@ -62,7 +62,7 @@ def differences(ours, theirs):
 
 
 def understood(program, text, config):
-    """Returns the planner's configuration of the run that the other trainer would make of the text."""
+    """Converts the exported text back: the configuration that the other trainer would run."""
     if program == "megatron":
         settings, front, slurm = megatron.read([text])
         back = megatron.convert(settings, None, front, slurm)
@@ -99,14 +99,14 @@ def notes(options, plan, text):
         for key, ours, theirs in differences(config, back["config"]):
             yield f"cannot be said: {key}: {json.dumps(ours)}; it becomes {json.dumps(theirs)}"
         if plan["step_ms"] and back["step_ms"]:
-            yield f"step as planned here: {plan['step_ms']:.0f} ms; with these words: {back['step_ms']:.0f} ms"
+            yield f"step as planned here: {plan['step_ms']:.0f} ms; with only these settings: {back['step_ms']:.0f} ms"
         yield from bytes_there(back, path, options.to)
 
 
 def bytes_there(ours, path, program, words=()):
     config = ours["config"]
     if program == "nanotron" and (config["model"]["experts"] > 0 or config["parallel"]["context"] > 1):
-        return  # which it lacks
+        return  # nanotron has neither
     title = {"megatron": "Megatron-LM"}.get(program, program)
     try:
         stages = ask(path, "--plan", "--json", "--for", program, *words)["stages"]
@@ -121,8 +121,8 @@ def bytes_there(ours, path, program, words=()):
         yield f"  stage {theirs['stage']}: {theirs['peak_bytes'] / GIB:6.2f} GiB, {here['peak_bytes'] / GIB:6.2f} GiB"
     most = max(stages, key=lambda stage: stage["peak_bytes"])
     if memory != "auto" and most["peak_bytes"] > (memory - reserve) * GIB:
-        yield Failure(f"stage {most['stage']} needs {most['peak_bytes'] / GIB:.2f} GiB in {title}, and"
-                      f" {memory - reserve:g} of {memory:g} are there beside hardware.reserve_gib; search with --search"
+        yield Failure(f"stage {most['stage']} needs {most['peak_bytes'] / GIB:.2f} GiB in {title}, but only"
+                      f" {memory - reserve:g} of {memory:g} are free of hardware.reserve_gib; search with --search"
                       f" --for {program}, or recompute more layers")
 
 

@@ -31,6 +31,6 @@ print(f"{statistics.median(steps[5:]):.1f}" if len(steps) == 20 else "")' "$metr
         least=$step best=$config
     fi
 done
-[ -n "$best" ] || { echo "five.sh: none of $folder/[1-5].yaml ran; the logs are beside them" >&2; exit 1; }
+[ -n "$best" ] || { echo "five.sh: none of $folder/[1-5].yaml ran; the logs are in the same folder" >&2; exit 1; }
 cp "$best" "$folder/best.yaml"
 echo "$folder/best.yaml is $best, $least ms"

@@ -82,7 +82,7 @@ def read_header(path):
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             if length > min(path.stat().st_size, 100 << 20):
-                raise ValueError("its header is longer than itself")
+                raise ValueError("its header does not fit into it")
             return json.loads(file.read(length))
     except OSError as error:
         raise Failure(f"{path}: cannot be read: {error.strerror}") from None
@@ -116,7 +116,7 @@ def show_info(options):
         print(f"  {key}: {str(value).lower() if isinstance(value, bool) else value}")
     window = config_of(options.folder)[1]
     if window:
-        print(f"\nsliding_window {window}: longer sequences are not computed so here, and seq_len is at most that")
+        print(f"\nsliding_window {window}: seq_len is limited to it, since sliding-window attention is unsupported")
     width = max((len(tensor.name) for tensor in tensors), default=6)
     print(f"\n{'tensor':{width}}  {'type':5} {'shape':>16} {'bytes':>15}")
     for tensor in tensors:
@@ -206,7 +206,7 @@ class Trainer:
         try:
             return ask(self.program, self.config, "-q", *arguments)
         except Failure as failure:
-            raise Failure(f"the trainer does not take it: {str(failure).splitlines()[-1]}") from None
+            raise Failure(f"the trainer refuses it: {str(failure).splitlines()[-1]}") from None
 
     def loss(self):
         return json.loads(self.say("--validate", "--json"))["loss"]
@@ -231,11 +231,11 @@ class Transformers:
             self.model, info = transformers.AutoModelForCausalLM.from_pretrained(
                 folder, torch_dtype=torch.float32, output_loading_info=True)
         except Exception as error:
-            raise Failure(f"{folder}: transformers does not take it: {str(error).splitlines()[0]}") from None
+            raise Failure(f"{folder}: transformers refuses it: {str(error).splitlines()[0]}") from None
         for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
             if info[what]:
                 raise Failure(
-                    f"{folder}: transformers finds {what.replace('_', ' ')}, {sorted(map(str, info[what]))[0]} first")
+                    f"{folder}: transformers reports {what.replace('_', ' ')}, such as {min(map(str, info[what]))}")
         self.model.eval()
 
     def logits(self, tokens):
@@ -255,11 +255,11 @@ class Transformers:
 
 
 def compare_next(ours, theirs, prompt, seq_len, tolerance):
-    """Returns None, or how our greedy text differs from that of transformers. At each place transformers gets our text
-    so far, so that a tie does not change the rest."""
+    """Returns None, or how our greedy text differs from that of transformers. At each position transformers gets our
+    text so far, so that a tie does not change the rest."""
     text = ours.text(prompt)
     if text[: len(prompt)] != prompt or len(text) == len(prompt):
-        return f"the trainer's text does not go on from its prompt: {' '.join(map(str, text[:20]))}"
+        return f"the trainer's text does not continue its prompt: {' '.join(map(str, text[:20]))}"
     for at in range(len(prompt), len(text)):
         logits = theirs.logits(text[max(0, at - seq_len) : at])[-1]
         best = int(logits.argmax())
@@ -288,8 +288,8 @@ def check(options):
         print(f"loss over {options.windows} windows of {length} tokens: {mine:.6f} here, {loss:.6f} in transformers")
         if not abs(mine - loss) <= options.tolerance:
             raise Failure(
-                f"{options.folder}: the loss is {mine:.6f} here and {loss:.6f} in transformers, {abs(mine - loss):.3g}"
-                f" apart where {options.tolerance:g} is allowed")
+                f"{options.folder}: the loss is {mine:.6f} here and {loss:.6f} in transformers; they differ by"
+                f" {abs(mine - loss):.3g}, allowed is {options.tolerance:g}")
         for window in windows[: options.prompts]:
             wrong = compare_next(ours, theirs, window[: max(1, length // 4)], length, options.tolerance)
             if wrong is not None:

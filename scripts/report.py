@@ -43,13 +43,13 @@ def percent(share):
 
 
 def tiles(pairs):
-    """Returns a list of figures, each a value and what it is."""
+    """Returns an HTML list of figures. pairs: (value, label)."""
     items = (f"<li><b>{escape(value)}</b><small>{escape(what)}</small></li>" for value, what in pairs)
     return f'<ul class="tiles">{"".join(items)}</ul>'
 
 
 class Markup(str):
-    """A cell that already is HTML."""
+    """The HTML of a table cell, which is not escaped again."""
 
 
 def table(head, rows):
@@ -213,7 +213,7 @@ def curves(run):
         return {step: told[key] for step, told in experts.items() if told.get(key) is not None}
 
     def extreme(choose):
-        """Returns the tokens of the most or the least used expert of a layer over the mean, where they were logged."""
+        """Returns, if logged, the tokens of a layer's most or least used expert, relative to the mean."""
         return {step: choose(choose(row) * len(row) / sum(row) for row in told["tokens"] if row)
                 for step, told in experts.items() if told.get("tokens")}
 
@@ -330,7 +330,7 @@ def layouts(configs):
 
 
 def thousands(value):
-    """Returns three digits, and all of a number of thousands: 15,600, not 1.56e+04."""
+    """Formats a number with three digits, or from 1,000 on as an integer: 15,600, not 1.56e+04."""
     return f"{value:,.0f}" if value >= 999.5 else f"{value:,.3g}"
 
 
@@ -431,7 +431,7 @@ def search_parts(found):
     rows = [(name, seconds(row["step_ms"]), f"{row['peak_bytes'] / GIB:.1f} GiB")
             for row, name in zip(found["front"], names)]
     world = math.prod(cut.get(key, 1) for key in ("pipeline", "tensor", "data", "context"))
-    there, theirs = found.get("for"), "nothing that the other program can do fits"
+    there, theirs = found.get("for"), "no configuration of the other program fits"
     if there:
         theirs = (f"for the other program: {layouts([there['config']])[0]}, {seconds(there['step_ms'])} a step, "
                   f"{there['theirs_bytes'] / GIB:.1f} GiB by its bytes")

@@ -106,7 +106,7 @@ class Trace:
             labels = list(dict.fromkeys(e["args"]["of"] for e in spans))
             self.label = self.choose(path, labels, wanted)
             chosen = [e for e in spans if e["args"]["of"] == self.label]
-            if self.label == "validation":  # of several batches the first
+            if self.label == "validation":  # only its first batch
                 first = {}
                 chosen = [e for e in chosen if first.setdefault((e["pid"], e["name"]), e) is e]
             if len(chosen) > MOST_BOXES:
@@ -254,7 +254,7 @@ def number(value):
     if value is None:
         return None
     if isinstance(value, bool) or not math.isfinite(float(value)):
-        raise ValueError(f"{value} where a number should be")
+        raise ValueError(f"{value} instead of a number")
     return float(value)
 
 
@@ -290,7 +290,7 @@ def trainer(family, folder=None):
 
 
 def ask(program, config, *words, fits=True):
-    """Returns what the trainer prints. fits False: also an answer with an exit code, as where nothing fits."""
+    """Returns the trainer's output. fits False: also if it exits with an error, as a search does if nothing fits."""
     ended = subprocess.run([program, "-c", config, *words], capture_output=True, text=True, check=False)
     if ended.returncode != 0 and (fits or not ended.stdout):
         raise Failure(ended.stderr.strip()[-1000:] or f"{program}: ended with {ended.returncode}")

@@ -8,20 +8,20 @@ from run_files import Failure
 from .settings import Settings, brief
 
 DEEPEST, MOST = 40, 20000
-# A file's suffix: its programs, and what to do with another one.
-YAML = ("nanotron", "nemo", "bridge"), "is YAML; say nemo, bridge or nanotron"
+# Per suffix: the programs that read such a file, and the error for any other program.
+YAML = ("nanotron", "nemo", "bridge"), "is YAML; use nemo, bridge or nanotron"
 SUFFIXES = {
-    ".toml": (("torchtitan",), "is TOML; say torchtitan"), ".sh": (("megatron",), "is a launch script; give the file"
+    ".toml": (("torchtitan",), "is TOML; use torchtitan"), ".sh": (("megatron",), "is a launch script; give the file"
     " that it names, and the KEY=VALUE words of its command after it"),
     ".yaml": YAML, ".yml": YAML,
-    ".json": (YAML[0], "is JSON; a model's config.json is planned with -c, and says no run"),
+    ".json": (YAML[0], "is JSON; a model's config.json is planned with -c, and describes no run"),
     ".py": ((), "is Python, which is not run; give the YAML or TOML that the run writes, such as run_config.yaml beside"
                 " a checkpoint of Megatron-Bridge"),
 }
 
 
 def refuse_others(file, program):
-    """Refuses a file that another program takes."""
+    """Refuses a file whose suffix belongs to another program."""
     programs, remedy = SUFFIXES.get(file.suffix, ((program,), ""))
     if program not in programs:
         raise Failure(f"{file}: {remedy}")
@@ -34,7 +34,7 @@ def read_yaml(text):
         raise Failure("needs PyYAML to read YAML: apt install python3-yaml, or pip install pyyaml") from None
 
     class Loader(yaml.SafeLoader):
-        """Takes objects of other programs as their fields."""
+        """Reads objects of other programs as mappings of their fields."""
 
     def fields(loader, _, node):
         if isinstance(node, yaml.MappingNode):
@@ -56,7 +56,7 @@ def overridden(tables, words):
     for word in words:
         found = re.fullmatch(r"(?:\+*|--)([a-z_][\w.]*)=(.*)", word, re.DOTALL)
         if found is None:
-            raise Failure(f"{word}: is no setting; write KEY=VALUE, such as training.steps=100")
+            raise Failure(f"{word}: is not a setting; write KEY=VALUE, such as training.steps=100")
         *parents, last = found[1].split(".")
         table = tables
         for name in parents:

@@ -1,4 +1,4 @@
-"""How many GPUs a job has, and how many a node: torchrun's words, srun's, and the lines of a Slurm script."""
+"""Finds the GPUs of a job and of a node, from the options of torchrun and srun and the lines of a Slurm script."""
 
 import re
 import shlex
@@ -13,7 +13,7 @@ WORLD = ("nnodes", "nproc-per-node", "nodes", "ntasks", "ntasks-per-node", "gpus
 
 
 def front_options(words):
-    """Returns {option: value} of a launcher's words."""
+    """Returns {option: value} of a launcher's command line."""
     found = {}
     for at, word in enumerate(words):
         name, equals, value = word.partition("=")
@@ -39,7 +39,7 @@ def slurm_lines(text):
 
 
 def count(name, value):
-    """Returns a number of a launcher's option, or None if it is not known before the job runs."""
+    """Returns the number in a launcher's option, or None if it is unknown before the job runs."""
     if value is None:
         return None
     text = readable(value).replace("_", "") if not unknown_in(value) else ""
@@ -55,7 +55,7 @@ def count(name, value):
 def gpus_of(s, front, slurm, gpus):
     """Returns (GPUs of the job, GPUs of a node or None). Refuses a job of unknown size."""
     options = front_options(front)
-    for name in WORLD:  # words of a launcher among the flags
+    for name in WORLD:  # options of a launcher among the trainer's flags
         if name in s and name not in options:
             options[name] = str(s.take(name))
     unread = [f"--{name} {readable(value)}" for name, value in options.items() if name not in WORLD and value]
@@ -78,16 +78,16 @@ def gpus_of(s, front, slurm, gpus):
     world = tasks or (nodes * each if nodes and each else known["gpus"])
     if gpus is not None:
         if world not in (None, gpus):
-            s.say("world", f"--gpus {gpus} is planned; the script says {world}")
+            s.say("world", f"--gpus {gpus} is planned; the script has {world}")
         elif world is None and (nodes or each):
-            s.say("world", f"--gpus {gpus} is planned; the script says {nodes or 'an unknown number of'} nodes of"
+            s.say("world", f"--gpus {gpus} is planned; the script has {nodes or 'an unknown number of'} nodes of"
                            f" {each or 'an unknown number of'} GPUs")
         world = gpus
     if world is None:
         names = ("nnodes", "nproc-per-node", "nodes", "ntasks-per-node")
         unsaid = [f"--{name} {readable(options[name])}" for name in names if name in options and known[name] is None]
-        raise Failure(f"the number of GPUs is not known{' (' + ', '.join(unsaid) + ')' if unsaid else ''}; say --gpus N"
-                      f" before the program's name{s.because()}")
+        raise Failure(f"the number of GPUs is not known{' (' + ', '.join(unsaid) + ')' if unsaid else ''}; give"
+                      f" --gpus N before the program's name{s.because()}")
     if each is None and tasks and nodes:
         each = tasks // nodes
     return world, min(each, world) if each else None

@@ -17,18 +17,18 @@ ALONE = ("swiglu", "bf16", "fp16", "sequence-parallel", "use-distributed-optimiz
          "disable-bias-linear")
 FP8 = {"delayed": "tensor", "tensorwise": "tensor", "blockwise": "block", "mxfp8": "mx"}
 FSDP = ("use-megatron-fsdp", "use-torch-fsdp2", "use-custom-fsdp")
-# Words of commands that another program than Megatron-LM takes.
+# Patterns of arguments of other programs: the program, and how to import its file.
 OTHERS = ((r"[+~]*[a-z_]+\.[\w.]+=", "NeMo", "nemo FILE.yaml KEY=VALUE..."),
           (r"--[a-z_]+\.[a-z_]+|.*\.toml$", "torchtitan", "torchtitan FILE.toml KEY=VALUE..."),
           (r"--config-file\b", "nanotron", "nanotron FILE.yaml"))
-SHARDED = "every data rank holds all optimizer state there; here it is cut over"
+SHARDED = "every data rank holds all optimizer state there; here it is sharded over"
 
 
 # ---- reading
 
 
 def cut(word):
-    """Cuts a quoted text of several flags into words."""
+    """Splits a quoted text of several flags into words."""
     return word.split() if word.startswith("--") and " " in word.strip() or " --" in word else [word]
 
 
@@ -49,8 +49,7 @@ def command_settings(command, settings):
         elif flag is not None and not (unknown_in(word) and (given or flag in ALONE)):
             given.append(word)
         elif unknown_in(word):
-            settings.say("unknown", f"{readable(word)}: the script does not say what this is; its flags are not"
-                                    " planned")
+            settings.say("unknown", f"{readable(word)}: the script does not set this; its flags are not planned")
         elif not word.startswith("-"):
             settings.say("unknown", f"{readable(word)}: belongs to no flag and is ignored")
     return front
@@ -92,7 +91,7 @@ def read(words):
     front = command_settings([*command, *words[more:]], settings)
     if script.ends:
         ends = ", ".join(dict.fromkeys(script.ends))
-        settings.quiet_ones.append(f"not followed, since they depend on what the script does not say: {ends}")
+        settings.quiet_ones.append(f"not followed, since they depend on values that the script does not set: {ends}")
     deepspeed_file(settings, path, script.files)
     return settings, front, slurm
 
@@ -100,7 +99,7 @@ def read(words):
 def existing(word):
     try:
         return Path(word) if Path(word).is_file() else None
-    except (OSError, ValueError):  # too long, or a zero byte: no name of a file
+    except (OSError, ValueError):  # too long for a file's name, or with a zero byte
         return None
 
 
@@ -123,9 +122,9 @@ def chosen(script, settings):
         for pattern, program, remedy in OTHERS if not (training or own) else ():
             word = next((word for each in python for word in each if re.match(pattern, word)), None)
             if word is not None:
-                raise Failure(f"{readable(word)}: is a word of {program}; say {remedy} with the file and the words of"
-                              " the command")
-    # A file of flags has one on each line, and is no command.
+                raise Failure(f"{readable(word)}: is an argument of {program}; use {remedy} with the file and the"
+                              " arguments of the command")
+    # A file with one flag per line has no command.
     loose = [each for each in script.commands if each[0].startswith("--")]
     if loose and (not training or training[0] in loose):
         return [word for each in script.commands for word in each]
@@ -182,13 +181,13 @@ def vocabulary(s, default):
     if "merge-file" in s and "tokenizer-type" not in s:
         said.append("GPT2BPETokenizer")  # pretrain_gpt.py's own
     for text in said:
-        for kind, pattern, size in ROWS:  # the first that fits
+        for kind, pattern, size in ROWS:  # the first match counts
             if kind == "vocabulary" and re.search(pattern, text, re.IGNORECASE):
-                s.say("model", f"{s.spelling('vocab-size')} is not given: {size}, as the tokenizer {readable(text)}"
-                               " has")
+                s.say("model", f"{s.spelling('vocab-size')} is not given: {size}, the size of tokenizer"
+                               f" {readable(text)}, is planned")
                 return int(size)
     after = " (after the script's name)" if s.spelling("vocab-size").startswith("--") else ""
-    raise Failure(f"{s.spelling('vocab-size')}: is missing, since a tokenizer says it there that is not known here;"
+    raise Failure(f"{s.spelling('vocab-size')}: is missing, and the tokenizer that determines it is unknown here;"
                   f" add it{after}{s.because()}")
 
 
@@ -202,8 +201,8 @@ def convert_model(s, config, known):
     gated = gated or not llama or bool(known)
     if not gated:
         asked, model["ffn"] = model["ffn"], as_gated(model["ffn"])
-        s.say("model", f"the feed-forward part is not gated there: SwiGLU of width {model['ffn']} is planned for"
-                       f" {asked}, which has as many parameters and FLOPs")
+        s.say("model", f"the feed-forward part of width {asked} is not gated there: SwiGLU of width {model['ffn']} is"
+                       " planned, with as many parameters and FLOPs")
     model["kv_heads"] = groups_of(s, model, known)
     if not llama and model["kv_heads"] != model["heads"]:
         raise Failure(f"{s.spelling('group-query-attention')}: GPT's layer cannot be planned with fewer key and value"
@@ -250,13 +249,13 @@ def as_gated(width):
 
 
 def convert_experts(s, config, gated):
-    """Sets the keys of a mixture of experts; without one, what is said of experts has no effect."""
+    """Sets the keys of a mixture of experts. In a dense model, settings of experts have no effect."""
     model, parallel, train = config["model"], config["parallel"], config["train"]
     count = s.number("num-experts", int, model.get("experts", 0))
     if count < 2:
         return
     if model["family"] != "llama" or "expert-interval" in s or "topk" in s:
-        raise Failure(f"{s.spelling('num-experts')} {count}: experts of LLaMA's layer alone can be planned, in all"
+        raise Failure(f"{s.spelling('num-experts')} {count}: only LLaMA's layer can be planned with experts, in all"
                       " layers but the first; leave it out with --moe-* and --expert-* to plan the dense model")
     width = s.number("moe-ffn-hidden-size", int, model.get("expert_ffn", model["ffn"]), low=1)
     shared = s.number("moe-shared-expert-intermediate-size", int, model.get("shared_ffn", 0))
@@ -266,8 +265,8 @@ def convert_experts(s, config, gated):
     groups = s.number("moe-router-num-groups", int, model.get("router_groups", 1), low=1)
     top = s.number("moe-router-group-topk", int, model.get("router_group_top", 1), low=1)
     if groups > 1 and score == "softmax":
-        s.say("training", f"{s.spelling('moe-router-num-groups')} {groups}: groups are planned with sigmoid routers"
-                          " alone")
+        s.say("training", f"{s.spelling('moe-router-num-groups')} {groups}: only sigmoid routers are planned with"
+                          " groups")
         groups = top = 1
     before = s.flag("moe-router-pre-softmax", not model.get("router_normalize", True))
     model |= {"experts": count, "experts_per_token": s.number("moe-router-topk", int,
@@ -282,13 +281,13 @@ def convert_experts(s, config, gated):
     e = parallel["expert"] = ranks * cut if count % (ranks * cut) == 0 else ranks
     if t * parallel["context"] * parallel["data"] % e != 0 or count % e != 0:
         raise Failure(f"{s.spelling('num-experts')} {count}: {e} expert ranks have to divide the experts and a stage's"
-                      f" {t * parallel['context'] * parallel['data']} ranks; say --gpus N")
+                      f" {t * parallel['context'] * parallel['data']} ranks; give --gpus N")
     if cut > 1:
-        s.say("world", f"experts are cut over {cut} tensor ranks there; here every expert is whole, on"
+        s.say("world", f"experts are sharded over {cut} tensor ranks there; here every expert is whole, on"
                        f" {parallel['expert']} ranks")
     if t > 1 and not parallel["sequence"]:
         parallel["sequence"] = True
-        s.say("memory", f"{s.spelling('sequence-parallel')} is planned, which experts need beside tensor ranks here")
+        s.say("memory", f"{s.spelling('sequence-parallel')} is planned, which experts with tensor ranks need here")
     kind, rate = s.text("moe-router-load-balancing-type", "aux_loss"), s.number("moe-aux-loss-coeff", float, 0.0)
     if "aux_loss" in kind and rate > 0:
         train |= {"balance": "loss", "balance_rate": rate}
@@ -297,17 +296,17 @@ def convert_experts(s, config, gated):
     biased, rate = s.flag("moe-router-enable-expert-bias"), s.number("moe-router-bias-update-rate", float, 1e-3)
     if biased and score == "sigmoid":
         if train.get("balance") == "loss":
-            s.say("training", f"{s.spelling('moe-aux-loss-coeff')}: the bias alone balances experts here")
+            s.say("training", f"{s.spelling('moe-aux-loss-coeff')}: only the bias balances experts here")
         train |= {"balance": "bias", "balance_rate": rate}
     elif biased:
-        s.say("training", "no bias balances experts of a softmax router here; their times are the same")
+        s.say("training", "a softmax router has no balancing bias here; times are the same")
     train["router_z_loss"] = s.number("moe-z-loss-coeff", float, 0.0)
     for category, name, text in (
         ("training", "moe-expert-capacity-factor", "no token is dropped here"),
-        ("memory", "moe-layer-recompute", "experts are not computed again here"),
+        ("memory", "moe-layer-recompute", "experts are not recomputed here"),
         ("model", "moe-shared-expert-gate", "the shared expert has no gate here"),
         ("model", "moe-latent-size", "experts have the width of the residual stream here"),
-        ("speed", "overlap-moe-expert-parallel-comm", "rows are not sent beside another microbatch's products here"),
+        ("speed", "overlap-moe-expert-parallel-comm", "rows are not sent during another microbatch's products here"),
     ):
         s.effect(name, category, text)
 
@@ -321,7 +320,7 @@ def dense_layers(s, model):
     ones = re.findall(r"[01]", text) if re.fullmatch(r"[01,+()\[\]\s]*", text) else []
     dense = ones.index("1") if "1" in ones else 0
     if len(ones) != model["layers"] or "0" in ones[dense:]:
-        raise Failure(f"{s.spelling('moe-layer-freq')} {pattern}: the first layers alone can be without experts; say"
+        raise Failure(f"{s.spelling('moe-layer-freq')} {pattern}: only the first layers can be dense; use"
                       " [0]*N+[1]*M")
     return dense
 
@@ -361,7 +360,7 @@ def family_of(s, model, known):
     if strange or (gated or norm == "RMSNorm") and not rotary:
         raise Failure(f"{s.spelling('normalization')} {norm}, {s.spelling('position-embedding-type')} {place},"
                       f" {'' if gated else 'no '}{s.spelling('swiglu')}: is neither LLaMA's layer (RMSNorm, rope,"
-                      " swiglu) nor GPT's (LayerNorm, learned_absolute); say one of them, the nearest")
+                      " swiglu) nor GPT's (LayerNorm, learned_absolute); use the nearest of them")
     model["family"] = "llama" if gated or norm == "RMSNorm" else "gpt"
     if model["family"] == "llama" and norm == "LayerNorm":
         s.say("model", f"{s.spelling('normalization')} LayerNorm: RMSNorm is planned")
@@ -407,7 +406,7 @@ def convert_layout(s, config, world):
     s.quiet("cp-comm-type")
     if world % (p * t * c) != 0:
         shared = f" times {c} context" if c > 1 else ""
-        raise Failure(f"{world} GPUs: is no multiple of {p} pipeline times {t} tensor{shared} ranks; say --gpus N")
+        raise Failure(f"{world} GPUs: is not a multiple of {p} pipeline times {t} tensor{shared} ranks; give --gpus N")
     parallel["data"] = world // (p * t * c)
     ordered = s.flag("use-tp-pp-dp-mapping")
     if p > 1 and parallel["data"] * c > 1 and not ordered:
@@ -415,7 +414,7 @@ def convert_layout(s, config, world):
     parallel["sequence"] = s.flag("sequence-parallel") and t > 1
     parallel["overlap"] = "auto" if s.flag("tp-comm-overlap") and t > 1 else "off"
     if s.flag("enable-zbh1-pipeline") and p > 1:
-        schedule["name"] = "zb-d"  # with as long a delay as ZB-H1
+        schedule["name"] = "zb-d"  # whose default delay is that of ZB-H1
     chunks = stages(s, parallel, model["layers"], p)
     group = s.number("microbatch-group-size-per-virtual-pipeline-stage", int, p, low=1, high=65536)
     if chunks > 1:
@@ -425,7 +424,7 @@ def convert_layout(s, config, world):
 
 
 def stages(s, parallel, layers, p):
-    """Sets parallel.layers where it is not even. Returns the number of chunks."""
+    """Sets parallel.layers if the layers are split unevenly. Returns the number of chunks."""
     chunks = s.number("virtual-pipeline-model-parallel-size num-virtual-stages-per-pipeline-rank", int, 1, low=1,
                       high=64)
     per = s.number("num-layers-per-virtual-pipeline-stage", int, None, low=1)
@@ -472,20 +471,21 @@ def parameters(model):
 
 
 def zero(s, config, lacking=None):
-    """ZeRO-1 is always planned; without it every data rank holds the whole optimizer state. lacking: what says so."""
+    """ZeRO-1 is always planned; without it every data rank holds the whole optimizer state. lacking: the setting
+    that turns it off."""
     parallel = config["parallel"]
     copies = parallel["data"] * parallel["context"]
     stage = s.number("zero-stage", int, 0, high=3)
     if stage > 1:
-        s.say("memory", f"{s.spelling('zero-stage')} {stage}: ZeRO-1 is planned, which cuts optimizer state over data"
-                        " ranks and neither gradients nor parameters")
+        s.say("memory", f"{s.spelling('zero-stage')} {stage}: ZeRO-1 is planned, which shards optimizer state over"
+                        " data ranks, but neither gradients nor parameters")
     lacking = lacking or f"{s.spelling('use-distributed-optimizer')} is not given"
     given = [s.flag(name) for name in ("use-distributed-optimizer", "overlapped-distributed-optimizer")]
     cut_there = any(given) or any(name in s for name in FSDP) or stage > 0
     if not cut_there and copies > 1:
         ranks = parallel["pipeline"] * parallel["tensor"]
         more = 12 * parameters(config["model"]) / ranks * (1 - 1 / copies) / (1 << 30)
-        s.say("memory", f"{lacking}: {SHARDED} {copies} ranks (ZeRO-1), which saves about {more:.1f} GiB a rank")
+        s.say("memory", f"{lacking}: {SHARDED} {copies} ranks (ZeRO-1), which saves about {more:.1f} GiB per rank")
 
 
 def convert_batch(s, config):
@@ -495,14 +495,14 @@ def convert_batch(s, config):
     parts = s.number("gradient-accumulation-steps", int, None, low=1, high=1 << 24)
     if "global-batch-size" not in s:
         many = f"{parts} microbatches ({counted})" if (parts or 1) > 1 else "one microbatch"
-        s.say("batch", f"{spelling} is not given: {many} a step on each data rank, {b * d * (parts or 1)} sequences")
+        s.say("batch", f"{spelling} is not given: {many} per step on each data rank, {b * d * (parts or 1)} sequences")
     total = train["global_batch"] = s.number("global-batch-size", int, b * d * (parts or 1), low=1, high=1 << 24)
     if parts and total != b * d * parts:
         s.say("batch", f"{counted} {parts}: {spelling} {total} is planned, {total // (b * d)} microbatches on each"
                        " data rank")
     if total % (b * d) != 0:
-        raise Failure(f"{spelling} {total}: is no multiple of micro-batch {b} times {d} data ranks; say --gpus N")
-    grown = used = 0  # steps and samples until the batch is full
+        raise Failure(f"{spelling} {total}: is not a multiple of micro-batch {b} times {d} data ranks; give --gpus N")
+    grown = used = 0  # steps and samples before the full batch
     if "rampup-batch-size" in s:
         said = s.said("rampup-batch-size")
         begin, more, samples = s.integers("rampup-batch-size", 3)
@@ -510,7 +510,7 @@ def convert_batch(s, config):
             train["batch_ramp"], grown, used = ramped(begin, more, samples, total)
             train["batch_ramp"] = shortened(s, said, train["batch_ramp"], b * d * parallel["pipeline"])
             if any(size % (b * d) for _, size in train["batch_ramp"]):
-                raise Failure(f"{said}: sizes are no multiples of micro-batch {b} times {d} data ranks")
+                raise Failure(f"{said}: sizes are not multiples of micro-batch {b} times {d} data ranks")
         elif begin != total:
             raise Failure(f"{said}: does not reach {spelling} {total} in equal steps")
     steps_of(s, train, config["model"]["seq_len"], total, grown, used)
@@ -536,13 +536,13 @@ def shortened(s, said, ramp, least):
         later = [entry for entry in ramp if entry[1] >= least]
         ramp = [[1, least], *(later if later[0][1] > least else later[1:])]
     if len(ramp) > 64:
-        s.say("batch", f"{said}: {len(ramp)} sizes there; 64 of them are planned")
+        s.say("batch", f"{said}: only 64 of the {len(ramp)} sizes are planned")
         ramp = [ramp[round(i * (len(ramp) - 1) / 63)] for i in range(64)]
     return ramp
 
 
 def steps_of(s, train, seq_len, total, grown, used):
-    """Sets train.steps and what counts in steps."""
+    """Sets train.steps and the keys that are counted in steps."""
     steps = s.number("train-iters", int, None, low=1, high=10**12)
     samples = s.number("train-samples", int, None, low=1)
     tokens = s.number("train-tokens", int, None, low=1)
@@ -557,7 +557,7 @@ def steps_of(s, train, seq_len, total, grown, used):
 
     if steps is None and samples:
         steps = (samples - used) // total + grown if samples > used else max(1, samples // total)
-    if tokens:  # the run ends with the first of them
+    if tokens:  # the run ends at whichever limit comes first
         needed = -(-tokens // seq_len)
         needed = -(-(needed - used) // total) + grown if needed > used else -(-needed // total)
         steps = min(steps, needed) if steps else needed
@@ -571,7 +571,7 @@ def steps_of(s, train, seq_len, total, grown, used):
     fraction = s.number("lr-warmup-fraction", float, None, high=1)
     train["warmup_steps"] = round(fraction * (end or steps)) if fraction is not None else warm
     for name in ("lr-decay-tokens", "lr-warmup-tokens"):
-        s.effect(name, "training", "the learning rate follows steps here, and falls until the last one")
+        s.effect(name, "training", "the learning rate is a function of the step here, and falls until the last step")
     decay = in_steps("lr-wsd-decay", None)
     if decay is not None:
         train["decay_steps"] = min(decay, train["steps"])
@@ -585,14 +585,14 @@ def convert_precision(s, config):
     half, short = s.spelling("fp16"), s.spelling("bf16")
     bf16, fp16 = s.flag("bf16"), s.flag("fp16")
     if fp16 and not bf16:
-        s.say("precision", f"{half}: is planned as bf16, which takes as many bytes and as long and needs no loss scale")
+        s.say("precision", f"{half}: is planned as bf16, which takes the same bytes and time and needs no loss scale")
     fp8 = s.text("fp8-format fp8")
     for name in ("fp8-hybrid", "fp8-e4m3"):
         fp8 = (name[4:] if s.flag(name) else None) if not fp8 else fp8
     recipe = s.text("fp8-recipe", "delayed").lower()
     train["precision"] = "bf16" if bf16 or fp16 or fp8 else "fp32"
     if fp8 and not (bf16 or fp16):
-        s.say("precision", f"fp8 without {short}: bf16 is planned beside it")
+        s.say("precision", f"fp8 without {short}: bf16 is planned for everything else")
     if not (bf16 or fp16 or fp8):
         s.say("precision", f"neither {short} nor {half} is given: fp32 is planned")
     if fp8 and config["model"].get("experts", 0) > 1:
@@ -602,7 +602,7 @@ def convert_precision(s, config):
             raise Failure(f"{s.spelling('fp8-recipe')} {recipe}: cannot be planned; use one of {', '.join(FP8)}")
         train["fp8"] = FP8[recipe]
         s.say("precision", f"fp8 ({recipe}, {fp8}): train.fp8 {train['fp8']}, for the products of the layers"
-                           + (", with scales of the same step" if recipe == "delayed" else ""))
+                           + (", with scales of the current step" if recipe == "delayed" else ""))
 
 
 def convert_attention(s, config):
@@ -643,7 +643,8 @@ def convert_recomputation(s, config):
         most = chunks * max(counts) if len(counts) > p else max(counts)
         schedule["recompute_layers"] = min(number * chunks, most) if method == "block" else most
         if method != "block" and number > 1:
-            s.say("memory", f"the inputs of one layer in {number} are kept there, of every layer here: more memory")
+            s.say("memory", f"inputs of one in {number} layers are kept there, of every layer here: more"
+                            " memory")
     elif granularity == "selective":
         parts = [each for each in re.split(r"[\s,]+", modules) if each]
         if "core_attn" in parts and attention["mode"] == "none":
@@ -703,7 +704,7 @@ def muon(s, train, optimizer):
         ("muon-tp-mode", "duplicated", "speed", "tensor ranks gather each matrix here"),
         ("muon-num-ns-steps", "5", "speed", "five steps are planned"),
         ("muon-fp32-matmul-prec", "medium", "speed", "its products are planned in the run's precision"),
-        ("muon-scalar-optimizer", "adam", "memory", "AdamW is planned for what is no matrix of a layer"),
+        ("muon-scalar-optimizer", "adam", "memory", "AdamW is planned for all but the layers' matrices"),
     ):
         value = s.text(name, default)
         if value != default:
@@ -712,8 +713,8 @@ def muon(s, train, optimizer):
     if value != "simple":
         s.say("training", f"{s.spelling('muon-coefficient-type')} {value}: the coefficients are those of `simple` here")
     if not s.flag("muon-nesterov"):
-        s.say("training", f"{s.spelling('muon-nesterov')} is not given: Nesterov's momentum is computed here")
-    s.effect("muon-no-split-qkv", "training", "q, k and v are matrices of their own here")
+        s.say("training", f"{s.spelling('muon-nesterov')} is not given: Nesterov's momentum is used here")
+    s.effect("muon-no-split-qkv", "training", "q, k and v are separate matrices here")
     if optimizer == "adaptive_muon":
         s.say("memory", f"{s.spelling('optimizer')} {optimizer}: Muon is planned, with one moment")
 
@@ -729,22 +730,22 @@ def deepspeed_file(s, path, files):
         return
     spelling, where = s.values.pop(name)
     if files.get(where, "") is None:
-        s.say("precision", f"{spelling} {readable(where)}: the script does not say what is in it; what it sets is not"
+        s.say("precision", f"{spelling} {readable(where)}: the content of this file is unknown; its settings are not"
                            " planned")
         return
     text = files.get(where) or beside(path, str(where))
     text = text or (read_text(existing(where)) if isinstance(where, str) and existing(where) else None)
     if text is None:
-        s.say("precision", f"{spelling} {readable(where)}: is not here; what it sets is not planned")
+        s.say("precision", f"{spelling} {readable(where)}: is not here; its settings are not planned")
         return
     s.quiet_ones.append(f"{spelling} {readable(where)}")
-    try:  # a number that the script does not give becomes a text with its mark
+    try:  # a number that the script does not set becomes a text with its mark
         found = json.loads(re.sub(r'"(?:[^"\\]|\\.)*"|' + MARK.pattern,
                                   lambda part: part[0] if part[0].startswith('"') else json.dumps(part[0]), text))
         if not isinstance(found, dict):
             raise ValueError("no object")
     except (ValueError, RecursionError) as error:
-        raise Failure(f"{readable(where)}: is not JSON ({error}); mend it or leave {spelling} out") from None
+        raise Failure(f"{readable(where)}: is not JSON ({error}); correct it or leave {spelling} out") from None
     for key, value in flattened(found):
         s.values["ds." + key] = ("ds." + key, value)
     for enabled, flag in (("ds.bf16.enabled", "bf16"), ("ds.fp16.enabled", "fp16"), ("ds.bfloat16.enabled", "bf16")):

@@ -18,7 +18,7 @@ def read(text, overrides=()):
 
 
 def convert(s, gpus=None, model=None):
-    """Returns our configuration of the Settings."""
+    """Converts the Settings to our configuration."""
     known = model or {}
     config = s.begin(ROWS, known)
     ours, parallel, schedule, train = (config[name] for name in ("model", "parallel", "schedule", "train"))
@@ -37,7 +37,7 @@ def convert(s, gpus=None, model=None):
         config["data"] = {"mask_documents": "on"}
     for name in [name for name in s.values if re.fullmatch(r"data_stages\[\d+\]\.sequence_length", name)]:
         if s.peek(name) != str(ours["seq_len"]):
-            s.effect(name, "length", f"{ours['seq_len']} tokens a sequence are planned for the whole run")
+            s.effect(name, "length", f"{ours['seq_len']} tokens per sequence are planned for the whole run")
         s.quiet(name)
     world(s, parallel, gpus)
     engine = s.text("parallelism.pp_engine", "afab").lower()
@@ -51,7 +51,7 @@ def convert(s, gpus=None, model=None):
     precision(s, train)
     optimizer(s, train)
     penalty = s.number(M + "z_loss_coefficient", float, 1e-4, high=1000)
-    if s.flag(M + "z_loss_enabled") and not s.flag(M + "is_qwen2_config"):  # its Qwen 2 has none
+    if s.flag(M + "z_loss_enabled") and not s.flag(M + "is_qwen2_config"):  # nanotron's Qwen 2 has no z-loss
         train["z_loss"] = penalty
     if "optimizer.zero_stage" in s:
         s.values["zero-stage"] = ("optimizer.zero_stage", s.take("optimizer.zero_stage"))
@@ -68,7 +68,7 @@ def world(s, parallel, gpus):
     if gpus and gpus != ranks:
         raise Failure(f"--gpus {gpus}: the file has {ranks} ranks; leave --gpus out, or change parallelism.dp")
     if parallel["pipeline"] > 1 and parallel["data"] * parallel["context"] > 1:
-        parallel["placement"] = "stages"  # its mesh has the pipeline outside
+        parallel["placement"] = "stages"  # its device mesh has the pipeline as the outer dimension
     mode = s.text("parallelism.tp_mode", "ALL_REDUCE")
     parallel["sequence"] = mode.upper() == "REDUCE_SCATTER" and parallel["tensor"] > 1
     overlaps = s.flag("parallelism.tp_linear_async_communication", False)
@@ -81,8 +81,8 @@ def precision(s, train):
     if kind not in ("float32", "bfloat16"):
         s.say("precision", f"model.dtype {kind}: is planned as bf16")
     if not s.flag("optimizer.accumulate_grad_in_fp32", True):
-        s.say("precision", "optimizer.accumulate_grad_in_fp32 false: gradients are planned in fp32, 2 bytes a"
-                           " parameter more")
+        s.say("precision", "optimizer.accumulate_grad_in_fp32 false: gradients are planned in fp32, 2 bytes"
+                           " per parameter more")
 
 
 def rope(s, model):
@@ -96,7 +96,7 @@ def rope(s, model):
         model["rope_scaling"] = kind
         for word, value in scaling.items():
             if word not in numbers or isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise Failure(f"{M}rope_scaling.{word}: is not known here, or is no number")
+                raise Failure(f"{M}rope_scaling.{word}: is unknown, or is not a number")
             model[numbers[word]] = value
     elif kind in ("none", "default", None):
         factor = s.number(M + "rope_seq_len_interpolation_factor", float, 1.0, low=1, high=1e6)

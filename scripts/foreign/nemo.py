@@ -1,5 +1,5 @@
 """NeMo's and Megatron-Bridge's YAML as our configuration. Their keys are Megatron-LM's under other names or sections,
-so each is renamed to its flag; what megatron.py does not know is named there."""
+so each is renamed to its flag; megatron.py names the unknown ones."""
 
 import re
 
@@ -10,7 +10,7 @@ from . import megatron
 from .settings import AS_PLANNED, Settings, Whole, brief, is_off, quiet_of, rows_of
 from .shell import unknown, unknown_in
 
-# The last parts of a key: its flag.
+# Last part of a key -> flag. A key that is not in any table becomes the flag of the same name.
 NAMES = {
     "encoder_seq_length": "seq-length", "sequence_length": "seq-length", "layernorm_epsilon": "norm-epsilon",
     "rotary_percentage": "rotary-percent", "seq_len_interpolation_factor": "rotary-seq-len-interpolation-factor",
@@ -28,20 +28,21 @@ NAMES = {
     "parallel_attention": "use-parallel-residual",
 }
 QUIET = quiet_of(rows_of("nemo"))
-READ = re.compile(r"model\.data\.(reset_|eod_mask)|dataset\.(seq|reset_|eod_mask|packed)")  # among the quiet ones
-# How the YAML says the flags that have another name there.
+# Exceptions to QUIET, which are converted.
+READ = re.compile(r"model\.data\.(reset_|eod_mask)|dataset\.(seq|reset_|eod_mask|packed)")
+# Flag -> its name in the YAML, for messages.
 SPELLINGS = {
     "disable-bias-linear": "add_bias_linear false", "swiglu": "gated_linear_unit", "norm-epsilon": "layernorm_epsilon",
     "untie-embeddings-and-output-weights": "share_embeddings_and_output_weights false",
     "group-query-attention": "num_query_groups",
 }
 
-# Keys that are true or false: their flag, or its opposite.
+# Boolean key -> its flag; with "not", the flag that means the opposite.
 FLAGS = {"bias": "not disable-bias-linear", "add_bias_linear": "not disable-bias-linear",
          "share_embeddings_and_output_weights": "not untie-embeddings-and-output-weights",
          "muon_split_qkv": "not muon-no-split-qkv", "fsdp": "use-torch-fsdp2", "fp8_wgrad": "not no-fp8-wgrad",
          "megatron_amp_O2": "not without-amp-O2"}
-IDLE = ("fp8_hybrid", "fp8_e4m3", "model_parallel_size")  # of fp8: the format
+IDLE = ("fp8_hybrid", "fp8_e4m3", "model_parallel_size")  # ignored: other keys set the same
 NODES, GPUS = ("num_nodes", "nnodes"), ("devices", "gpus_per_node", "num_gpus_per_node", "num_gpus")
 REFUSED = {
     "model.encoder.": "encoder and decoder cannot be planned together; use a decoder alone",
@@ -53,7 +54,7 @@ REFUSED = {
 
 
 def resolved(value, name, tables, deep=0):
-    """Returns a value without OmegaConf's ${...}; what cannot be resolved becomes a mark."""
+    """Returns a value with OmegaConf's ${...} replaced; one that cannot be resolved becomes a mark."""
     if not isinstance(value, str) or "${" not in value or deep > 8 or len(value) > 4096:
         return value
     inner = re.search(r"\$\{([^${}]*)\}", value)
@@ -90,7 +91,7 @@ def read(text, overrides=()):
 
 
 def convert(source, gpus=None, model=None):
-    """Returns our configuration of the Settings."""
+    """Converts the Settings to our configuration."""
     if any(spelling.startswith("--") for spelling, _ in source.values.values()):
         return megatron.convert(source, gpus, model=model)
     for prefix, sentence in REFUSED.items():
@@ -104,7 +105,7 @@ def convert(source, gpus=None, model=None):
                 source.effect(name, "training", "all parameters are trained here")
             source.quiet(name)
         elif re.match(r"defaults(\[|$)", name) and source.values[name][1] != ["_self_"]:
-            source.effect(name, "unknown", "other files are not read; what they set is not planned")
+            source.effect(name, "unknown", "other files are not read; their settings are not planned")
     front = launcher(source)
     special(source, flags)
     renamed(source, flags)
@@ -114,7 +115,7 @@ def convert(source, gpus=None, model=None):
 
 
 def launcher(source):
-    """Returns torchrun's words for the nodes and GPUs of a node that the file says."""
+    """Returns the file's nodes and GPUs per node as options of torchrun."""
     found = {}
     for name, (_, value) in source.values.items():
         last = name.rpartition(".")[2]
@@ -127,7 +128,7 @@ def launcher(source):
 
 
 def special(source, s):
-    """Adds the flags of keys that mean something else than their name says."""
+    """Adds the flags of keys for which renaming is not enough: the flag or its value depends on the key's value."""
 
     def put(flag, value, shown=None):
         if flag in s.values:
@@ -192,7 +193,7 @@ def precision(word, put):
 
 
 def renamed(source, s):
-    """Moves every other key to its flag."""
+    """Adds the flags of all other keys, each with the key's value."""
     for name, (spelling, value) in source.values.items():
         last = name.rpartition(".")[2]
         flag = NAMES.get(last, last.replace("_", "-"))

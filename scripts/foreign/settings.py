@@ -1,5 +1,5 @@
-"""The settings of another trainer's input. Each is converted (taken), named with its effect, or refused; what nobody
-asked for is named at the end, so that none is dropped."""
+"""The settings of another trainer's input. Each is converted (taken), reported with its effect, or
+refused; the last lines list all others, so that no setting is dropped silently."""
 
 import copy
 import json
@@ -12,12 +12,12 @@ from run_files import Failure
 from .shell import readable, unknown_in
 
 TABLE = Path(__file__).with_suffix(".tsv")
-# The order of the first lines: what changes the answer most comes first.
+# The order of the lines: categories that change the plan most come first.
 CATEGORIES = ("world", "precision", "length", "batch", "model", "memory", "speed", "training", "unknown")
 REQUIRED = object()
-# The numbers of rows: their type, and from what to what.
+# Kinds of numbers in settings.tsv: type, minimum, maximum.
 KINDS = {"count": (int, 1, 10**7), "steps": (int, 0, 1 << 53), "share": (float, 0, 1), "real": (float, 0, 1e12)}
-# Values of settings in a table of effects that ask for what is planned.
+# Values that ask for what is planned anyway, so that the setting has no effect to report.
 AS_PLANNED = ("fp32", "float32", "torch.float32", "vanilla", "optim", "multihead", "pre_ln", "constant")
 
 
@@ -50,7 +50,7 @@ def brief(value):
 
 
 class Whole(str):
-    """A spelling that holds its value."""
+    """A spelling that already includes the value."""
 
 
 class Settings:
@@ -58,15 +58,15 @@ class Settings:
         """values: {name: (as the input spells it, value)}; a value is a text, a number, a list, True, False or None.
         spell: how the input would spell a name that it does not have."""
         self.values, self.lines, self.quiet_ones, self.spell = dict(values), [], [], spell
-        self.spellings = {}  # of settings that are taken
-        self.defaults = {}  # {name: value} where they differ from those that a conversion states
-        self.hint = ""  # follows the remedy where a value is not known
+        self.spellings = {}  # of the settings that were removed from `values`
+        self.defaults = {}  # {name: value}: these replace the defaults that a conversion passes
+        self.hint = ""  # end of the error for an unknown value
 
     def __contains__(self, name):
         return name in self.values and not is_off(self.values[name][1])
 
     def spelling(self, name):
-        """Returns how the input spells a setting, also of one that is taken."""
+        """Returns how the input spells a setting, even after it was taken."""
         return self.values[name][0] if name in self.values else self.spellings.get(name) or self.spell(name)
 
     def add(self, name, spelling, value):
@@ -80,8 +80,8 @@ class Settings:
         return spelling if whole else f"{spelling} {brief(value)}"
 
     def because(self):
-        """Returns what may hold a setting that is missing, as the end of a sentence."""
-        unread = re.compile("is not here|does not say what|not followed|belongs to no flag")
+        """Returns the end of an error about a missing setting: the parts of the input that were not read."""
+        unread = re.compile("is not here|does not set|not followed|belongs to no flag")
         unsaid = [text for at, text in self.lines if CATEGORIES[at] == "unknown" and unread.search(text)]
         return f"; not read: {', '.join(unsaid[:3])}" if unsaid else ""
 
@@ -89,18 +89,18 @@ class Settings:
         self.lines.append((CATEGORIES.index(category), text))
 
     def peek(self, name):
-        """Returns the value of a setting that something else also reads, as a text."""
+        """Returns the value of a setting as a text, and leaves it to be taken later."""
         return str(self.values.get(name, ("", ""))[1])
 
     def take(self, name, default=None):
-        """Returns the value of a setting that is converted."""
+        """Removes a setting. Returns its value."""
         if name not in self.values:
             return default
         self.spellings[name], value = self.values.pop(name)
         return value
 
     def first(self, names):
-        """Returns the first of several names of a setting that is given, or the first; the others are named."""
+        """Returns the first given name of a setting with several names, or else the first name. Reports the others."""
         given = [name for name in names.split() if name in self] or names.split()
         for name in given[1:]:
             if name in self and self.values[name][1] != self.values[given[0]][1]:
@@ -118,7 +118,7 @@ class Settings:
         return value
 
     def text(self, name, default=None, none=False):
-        """Returns a word. none: the word `none` is one of the setting's."""
+        """Takes a setting of one word. none: `none` is a valid value, and does not mean that the setting is off."""
         name = self.first(name)
         if none and self.peek(name) == "none":
             return self.take(name)
@@ -161,8 +161,8 @@ class Settings:
         return int(found) if kind is int else found
 
     def begin(self, table, known):
-        """Returns our configuration with the numbers of rows, unless rows refuse a setting. known: values of our
-        section `model` that count where the input has none."""
+        """Returns our configuration with the numbers in the table. Fails if the table refuses a setting of the input.
+        known: defaults for our section `model`."""
         for kind, names, text in table:
             for name in names.split() if kind == "refuse" else ():
                 if name in self and not is_zero(self.values[name][1]):
@@ -178,12 +178,12 @@ class Settings:
             number, low, high = KINDS[word]
             if section == "model" and field in known:
                 default = [known[field]]
-            if section == "train" and default and unknown_in(self.peek(name)):  # only lengths change a plan
+            if section == "train" and default and unknown_in(self.peek(name)):  # does not change a plan
                 unsaid = not_said(unknown_in(self.peek(name)))
                 self.say("training", f"{self.spelling(name)}: {unsaid}; {default[0]} is planned")
                 del self.values[name]
             if name not in self and not default:
-                sizes = ", or say --model FILE with the sizes" if section == "model" else ""
+                sizes = ", or give --model FILE with the sizes" if section == "model" else ""
                 raise Failure(f"{self.spelling(name)}: is missing; add it{sizes}{self.because()}")
             config[section][field] = self.number(name, number, number(default[0]) if default else None, low, high)
         return config
@@ -196,7 +196,7 @@ class Settings:
         return [Settings({name: (spelling, word)}).number(name, int) for word in words]
 
     def effect(self, name, category, text):
-        """Names a setting that cannot be converted, with its effect. Returns whether it is given."""
+        """Reports the effect of a setting that cannot be converted. Returns whether the setting is given."""
         given = name in self and not is_zero(self.values[name][1])
         if given:
             self.say(category, f"{self.said(name)}: {text}")
@@ -205,7 +205,7 @@ class Settings:
         return given
 
     def effects(self, table, before=""):
-        """Names the settings of rows with a category, where they do not ask for what is planned."""
+        """Reports the effects of the settings in the table, except for values in AS_PLANNED."""
         for category, names, text in table:
             for name in names.split() if category in CATEGORIES else ():
                 if self.peek(before + name).lower() in AS_PLANNED:
@@ -213,13 +213,13 @@ class Settings:
                 self.effect(before + name, category, text)
 
     def quiet(self, name):
-        """Puts a setting without effect on the plan into the last line."""
+        """Takes a setting without effect on the plan, and lists it in the last line."""
         if name in self.values:
             self.quiet_ones.append(self.said(name))
             self.take(name)
 
     def finish(self, table):
-        """Names the effects of settings that no conversion read; the rest is without effect, or unknown."""
+        """Reports every setting that no conversion took: its effect, that it has none, or that it is unknown."""
         self.effects(table)
         quiet = quiet_of(table)
         for name, (_, value) in list(self.values.items()):
@@ -238,13 +238,13 @@ class Settings:
 
 def not_said(name):
     if re.fullmatch(r"\$\{?\d+\}?", name):
-        return f"the script does not say {name}; give the script's arguments after its name"
+        return f"the script needs its argument {name}; give the script's arguments after its name"
     if re.fullmatch(r"\$\{?[A-Za-z_]\w*\}?", name):
-        return f"the script does not say {name}; write {name.strip('${}')}=VALUE before its name"
+        return f"the script does not set {name}; write {name.strip('${}')}=VALUE before its name"
     return f"{name} is not known before the script runs; write the variable that takes it, NAME=VALUE, before its name"
 
 
-# ---- what is read and not used
+# ---- settings without a use
 
 
 def others(value):
@@ -261,7 +261,7 @@ def others(value):
 
 def unused(settings, convert):
     """Yields the names of settings that convert(settings) neither names nor uses: with another value or without it,
-    the answer is the same. A value that is refused tells nothing."""
+    the answer is the same. A refused value does not count."""
 
     def answer(values):
         s = copy.copy(settings)
@@ -273,7 +273,7 @@ def unused(settings, convert):
             return None, ""
 
     before, comments = answer(settings.values)
-    kept = dict(settings.values)  # without those that are idle: of two that say the same, one is used
+    kept = dict(settings.values)  # without unused ones: of two settings with the same effect, one is used
     for name, (spelling, value) in settings.values.items():
         if before is None or re.search(rf"(?<![\w.-]){re.escape(spelling)}(?![\w.-])", comments):
             continue

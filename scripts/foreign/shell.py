@@ -1,8 +1,8 @@
 """Reads a launch script without running it: expands variables, arrays, arithmetic and quotes, follows `if`, `case`,
 loops, functions and subshells, and returns the commands that would be started.
 
-What the script does not say (variables of the environment, output of commands) becomes a mark with its name, unknown(),
-so that a reader can name it. A test on an unknown value takes it as empty, as an unset variable is."""
+A value that the script does not set (a variable of the environment, the output of a command) becomes a mark with its
+name, unknown(), so that errors can name it. A test takes an unknown value as empty, like an unset variable."""
 
 import contextlib
 import fnmatch
@@ -13,12 +13,12 @@ from collections import namedtuple
 from run_files import Failure
 
 BEGIN, END = "\ue000", "\ue001"  # around the name of an unknown value
-ESCAPED = {"$": "\ue002", "`": "\ue003"}  # signs that stand for themselves
+ESCAPED = {"$": "\ue002", "`": "\ue003"}  # escaped characters, which begin no expansion
 DEEPEST, MOST_STEPS, MOST_ROUNDS, MOST_WORDS = 20, 20000, 64, 1000
 CLOSERS = ("then", "elif", "else", "fi", "do", "done", "esac", "}")
 ASSIGNS = re.compile(r"[A-Za-z_]\w*(\[[^]]*\])?\+?=")
 ARITHMETIC = re.compile(r"[\d\s+\-*/%()<>=!&|?:,]*")
-HUGE = re.compile(r"(\*\*|<<)(?!\s*\d{1,2}(?!\d))")  # what a power or a shift could make of it
+HUGE = re.compile(r"(\*\*|<<)(?!\s*\d{1,2}(?!\d))")  # a power or shift whose result could be huge
 MARK = re.compile(f"{BEGIN}([^{END}]*){END}")
 BRACES = re.compile(r"\{(?:(-?\d{1,9})\.\.(-?\d{1,9})(?:\.\.-?(\d{1,9}))?|([^{}\s$]*,[^{}\s$]*))\}")
 SHELLS = ("bash", "sh", "zsh")
@@ -28,7 +28,8 @@ PRINTING = ("echo", "printf", "cat", "tee", "sed", "ls", "pwd", "expr", "bc")
 
 
 def unknown(name):
-    """The name's blanks and signs are moved, so that a shell's rules for them do not apply to a mark."""
+    """Returns the mark of an unknown value. Blanks and punctuation of its name are replaced by private characters, so
+    that no rule of the shell applies to them."""
     moved = (chr(0xE100 + ord(c)) if ord(c) < 128 and not c.isalnum() else c for c in readable(name))
     return BEGIN + "".join(moved) + END
 
@@ -79,10 +80,10 @@ def braced(word):
 
 
 class Scanner:
-    """Cuts a script into words and operators. A word is a list of pieces (kind, text), kind being plain, single or
+    """Splits a script into words and operators. A word is a list of pieces (kind, text), kind being plain, single or
     double (quoted), or an array's list of words."""
 
-    BLANK = re.compile(r"(?:[ \t\r]|\\\n|#[^\n]*|[01]?(?=[<>])|\d+(?=<))*")  # and the number of a usual redirection
+    BLANK = re.compile(r"(?:[ \t\r]|\\\n|#[^\n]*|[01]?(?=[<>])|\d+(?=<))*")  # includes the number in 2> or 0<
     OPERATOR = re.compile(r";;|&&|\|\||\|&|<<<|&>>?|<&|\d*(?:>>|>&|>)|[|;&()<]")
     DOLLAR = re.compile(r"\$(\w+|[@*#?$!-])?")
 
@@ -219,7 +220,7 @@ Block = namedtuple("Block", "nodes sets")  # sets: the names that its commands a
 
 
 class Parser:
-    """Makes a tree of tokens. What is no shell's grammar is skipped."""
+    """Makes a syntax tree from tokens. Skips invalid syntax."""
 
     REDIRECTS = re.compile(r"\d*>[>&]?|&>>?|<&?|<<<")
 
@@ -327,7 +328,7 @@ class Parser:
                 found.append(("<<", value))
             elif self.peek()[0] == "word":
                 found.append((value, self.next()[1]))
-            elif self.operator("("):  # the output of commands as a file
+            elif self.operator("("):  # process substitution
                 self.command()
         return found
 
@@ -399,36 +400,36 @@ class Returned(Exception):
 
 
 class Ended(Exception):
-    """The shell exits."""
+    """The script or a subshell exits."""
 
 
 class Broke(Exception):
-    """Broke(goes_on, levels): a loop is left (goes_on: or begun again), and `levels` - 1 loops around it."""
+    """Broke(goes_on, levels): break or, if goes_on, continue, for the loop `levels` - 1 levels further out."""
 
 
 class Script:
-    """commands: lists of words, in the order in which they would be started. An array is a dict of its items."""
+    """commands: lists of words, in the order in which they would run. An array's value is a dict."""
 
     def __init__(self, given=(), read=lambda name: None, arguments=()):
-        self.given = {"IFS": " ", **dict(given)}  # the user's values of what the script does not say
+        self.given = {"IFS": " ", **dict(given)}  # values from the user for variables that the script does not set
         self.variables, self.exported, self.functions = {}, set(), {}
-        self.frames = []  # of functions: {name of a local variable: its value outside}
+        self.frames = []  # per function call: {local variable: its value outside}
         self.arguments = list(arguments)
         self.read = read  # returns the text of a file that the script names, or None
-        self.files = {}  # {name: the text that the script writes, or None if it does not say what that is}
+        self.files = {}  # files that the script writes: {name: text, or None if unknown}
         self.commands, self.notes, self.ends = [], [], []
-        self.ever = {}  # the last value of each variable, also of those that are local or a subshell's
-        self.depth = self.steps = self.line = self.ended = 0  # ended: the line of the exit that was followed
-        self.missing, self.asked = 0, False  # the last argument that is asked for and not given; their number is
-        self.told = False  # the script itself says all of its arguments
-        self.doubt, self.guess = "", False  # what the last condition depends on and the script does not say; if any
-        self.uncertain = 0  # conditions around that depend on it
-        self.printed = self.piped = None  # texts that commands print, where it matters; the input from a pipe
+        self.ever = {}  # last value of each variable, local and subshells' ones included
+        self.depth = self.steps = self.line = self.ended = 0  # ended: line of the `exit` that ended the script
+        self.missing, self.asked = 0, False  # highest missing argument ($3: 3); $# was read without any arguments
+        self.told = False  # the script itself sets its arguments
+        self.doubt, self.guess = "", False  # unknown value that the last condition used; whether there is one
+        self.uncertain = 0  # enclosing conditions that used unknown values
+        self.printed = self.piped = None  # output of commands, if captured; input from a pipe
 
     # ---- values
 
     def lookup(self, name):
-        """Returns a text or an array; None if the script does not say it."""
+        """Returns a variable's text or array; None if the script does not set it."""
         if name.isdecimal() and int(name) > 0:
             if int(name) <= len(self.arguments):
                 return self.arguments[int(name) - 1]
@@ -443,13 +444,13 @@ class Script:
         return next(iter(found.values()), "") if isinstance(found, dict) else found
 
     def unsaid(self, name, testing):
-        """Returns the mark of a value that the script does not say; for a test, the empty text of an unset variable."""
+        """Returns the mark of an unknown value, or in a test the empty text."""
         if re.fullmatch(r"\$[1-9]\d*", name) and (self.frames or self.told):
             return ""
         return self.without_unknown(unknown(name)) if testing else unknown(name)
 
     def without_unknown(self, text):
-        """Returns a text as a test sees it, and remembers that it depends on what the script does not say."""
+        """Returns a text without its marks, for a test, and records that the test used an unknown value."""
         if name := unknown_in(text):
             self.depend(name)
         return MARK.sub("", text)
@@ -471,7 +472,7 @@ class Script:
             return self.value(str(self.value(name, testing)), testing)
         if sign == "!":
             return [str(key) for key in found]
-        if sign:  # an item that is not known may be several, or none
+        if sign:  # an unknown item may be several words, or none
             whole = found.values() if isinstance(found, dict) else [found] if every else []
             unsaid = any(MARK.fullmatch(each) for each in whole) if every else unknown_in(found)
             return self.unsaid("${" + inside + "}", testing) if unsaid else str(len(found))
@@ -497,7 +498,7 @@ class Script:
         return found if isinstance(found, list) else self.edited(found, rest, inside, testing)
 
     def key_of(self, items, index, testing=False):
-        """Returns the key of an array's item: a number, or a text where keys are texts."""
+        """Returns the key of an array's item: a number, or in an associative array a text."""
         text = self.text(index.strip("\"'"), testing)
         if text in items or any(isinstance(key, str) for key in items):
             return text
@@ -560,7 +561,7 @@ class Script:
             return unknown("$((" + readable(text).strip() + "))")
 
     def calculate(self, text, testing=False):
-        """Carries out the assignments of ((...)) and let. Returns the last value."""
+        """Runs ((...)) or let, with its assignments. Returns the last value."""
         said = "0"
         for part in re.split(r",(?![^(]*\))", text):
             steps = re.fullmatch(r"\s*(\+\+|--)?\s*([A-Za-z_]\w*)\s*(\+\+|--)?\s*", part)
@@ -578,7 +579,7 @@ class Script:
         return said
 
     def pieces(self, text, testing):
-        """Yields the values of a text with $-expressions: what is written, what it expands to, what is written, ..."""
+        """Yields the parts of a text: plain text and expanded $-expressions in turn, beginning with plain text."""
         at = 0
         for found in re.finditer(r"\$", text):
             if found.start() < at:
@@ -605,11 +606,11 @@ class Script:
         yield text[at:]
 
     def output(self, command, testing):
-        """Returns what commands print, if that is certain."""
+        """Returns the output of commands, or a mark if it is uncertain."""
         with self.kept(printed=[], commands=[], notes=[], ends=[], line=self.line, doubt="", guess=False):
             with self.apart(), contextlib.suppress(Returned, Broke):
                 self.run(command)
-            guess = self.guess or self.ends  # an exit that is not followed
+            guess = self.guess or self.ends  # ends: an `exit` or a loop was not followed
             said = "".join(self.printed).rstrip("\n")
         if guess:
             return self.unsaid("$(" + " ".join(readable(command).split())[:60] + ")", testing)
@@ -628,7 +629,7 @@ class Script:
             return "".join(joined(each) for each in self.pieces(text, testing))
 
     def expand(self, words, testing=False):
-        """Returns the words that a command gets of words as written; one with braces for too many words stays."""
+        """Returns the words of a command after expansion. A word whose braces give too many words stays unexpanded."""
         found = []
         for word in words:
             parts = list(itertools.islice(braced(word), MOST_WORDS + 1))
@@ -637,7 +638,7 @@ class Script:
         return found
 
     def expand_word(self, word, testing=False):
-        fields, stays = [""], False  # stays: the last field exists even if it is empty
+        fields, stays = [""], False  # stays: keeps the last field even if it is empty
         for kind, text in word:
             if kind == "single":
                 fields[-1] += text
@@ -655,7 +656,7 @@ class Script:
                     stays = True
             elif kind == "plain":
                 for number, each in enumerate(self.pieces(text, testing)):
-                    split = joined(each).split() if number % 2 else [each]  # what is written is no list of words
+                    split = joined(each).split() if number % 2 else [each]  # plain text is not split
                     fields[-1] += split[0] if split else ""
                     fields += split[1:]
         return [unescaped(each) for each in fields if stays or each != ""]
@@ -663,7 +664,7 @@ class Script:
     # ---- running
 
     def run(self, text):
-        """Follows a script; where it ends too early, what came before it counts."""
+        """Follows a script. If it is cut off, the commands before that point count."""
         with self.deeper():
             try:
                 parser = Parser(text)
@@ -679,7 +680,7 @@ class Script:
 
     @contextlib.contextmanager
     def kept(self, **own):
-        """Gives attributes values of their own, and their present ones back at the end."""
+        """Sets attributes, and restores their present values at the end."""
         before = {name: getattr(self, name) for name in own}
         vars(self).update(own)
         try:
@@ -689,12 +690,12 @@ class Script:
 
     def deeper(self):
         if self.depth >= DEEPEST:
-            raise Failure("the script calls itself without end; give the flags themselves")
+            raise Failure("the script calls itself endlessly; give the flags themselves")
         return self.kept(depth=self.depth + 1)
 
     @contextlib.contextmanager
     def apart(self, child=False):
-        """A subshell, whose variables and end are its own. child: another program, which sees what is exported."""
+        """A subshell, with its own variables and `exit`. child: another program, which sees only exported variables."""
         seen = {name: dict(value) if isinstance(value, dict) else value for name, value in self.variables.items()
                 if not child or name in self.exported}
         functions, frames = ({}, []) if child else (dict(self.functions), [dict(frame) for frame in self.frames])
@@ -706,7 +707,7 @@ class Script:
         return self.kept(uncertain=self.uncertain + bool(guess))
 
     def judge(self, act, *arguments):
-        """Returns (act's result, what it depends on and the script does not say, if it depends on anything unsaid)."""
+        """Returns (act's result, the unknown value that it used, whether it used any)."""
         kept, (self.doubt, self.guess) = (self.doubt, self.guess), ("", False)
         try:
             result = act(*arguments)
@@ -716,7 +717,7 @@ class Script:
         return result, doubt, guess
 
     def note(self, what, sets):
-        """Names what is set where it is not certain that it is set."""
+        """Adds a note that lists variables whose assignment is uncertain."""
         text = f"{what} and sets {', '.join(sets)}"
         if sets and text not in self.notes:
             self.notes.append(text)
@@ -851,7 +852,7 @@ class Script:
                            for kind, value, _ in tokens if kind in ("word", "operator")], True)
 
     def truth(self, words, whole=False):
-        """Returns the truth of the words of [ ... ] or, whole, of [[ ... ]], which compares expressions."""
+        """Evaluates the words of [ ... ] or (whole) of [[ ... ]], which compares arithmetic expressions."""
         for operators, meet in ((("||", "-o"), any), (("&&", "-a"), all)):
             parts, deep = [[]], 0
             for word in words:
@@ -868,7 +869,7 @@ class Script:
             return self.truth(words[1:-1], whole)
         words = [self.without_unknown(each) for each in words]
         if words[:1] in (["-z"], ["-n"]) and not self.doubt.startswith("$("):
-            self.doubt = ""  # whether a variable is set is what is asked
+            self.doubt = ""  # the test asks whether a variable is set, so an unset one is no doubt
         if len(words) == 2 and words[0] in ("-z", "-n"):
             return (words[1] == "") == (words[0] == "-z")
         if len(words) == 2 and words[0] == "-v":
@@ -878,7 +879,7 @@ class Script:
             return words[0] in ("-f", "-e", "-s") and words[1] in self.files
         if len(words) < 2:
             return words != [] and words[0] not in ("", "-n", "-f", "-d", "-e", "-s")
-        if len(words) == 2:  # an unset variable leaves nothing
+        if len(words) == 2:  # one operand was an unset variable
             words = ["", *words] if words[0] in ("=", "==", "!=") else [*words, ""]
         left, sign, right = words[0], words[1], " ".join(words[2:])
         if sign in ("=", "==", "!="):
@@ -899,7 +900,7 @@ class Script:
         self.variables[name] = self.ever[name] = value
 
     def assign(self, word):
-        """Carries out one assignment. Returns the variable's name."""
+        """Assigns a variable. Returns its name."""
         head = word[0][1]
         found = re.match(r"([A-Za-z_]\w*)(\[([^]]*)\])?(\+?)=", head)
         name, index, adds = found[1], found[3], found[4] == "+"
@@ -947,7 +948,7 @@ class Script:
         self.exported |= set(names)
         try:
             return self.printing(redirects, self.execute, command, words[ahead:], bodies)
-        finally:  # what stands before a command is for this command
+        finally:  # assignments before a command apply to this command only
             for name in names:
                 self.variables.pop(name, None)
                 self.variables |= {name: kept[name]} if name in kept else {}
@@ -957,7 +958,7 @@ class Script:
         return self.printing(redirects, self.do, node)
 
     def printing(self, redirects, act, *arguments):
-        """Returns act's result; what it prints is written where the last redirection says."""
+        """Returns act's result. Its output is written to the file of the last redirection."""
         to = [(sign, "".join(self.expand([value]))) for sign, value in redirects if sign in WRITING]
         to = [(sign, name) for sign, name in to if (sign, name) != (">&", "1")]
         if not to:
@@ -972,12 +973,12 @@ class Script:
         return result
 
     def write(self, name, text, adds=False):
-        """Notes what a file holds. text: None if the script does not say it."""
+        """Records the content of a file. text: None if unknown."""
         before = self.files.get(name, self.read(name) or "") if adds else ""
         self.files[name] = None if text is None or before is None else before + text
 
     def declare(self, name, command, words):
-        """Carries out export, local, declare and their like."""
+        """Runs export, local, declare, readonly or typeset."""
         for word in words[1:]:
             given = bool(word) and word[0][0] == "plain" and ASSIGNS.match(word[0][1])
             each = re.match(r"\w*", word[0][1])[0] if word and word[0][0] == "plain" else ""
@@ -1048,11 +1049,11 @@ class Script:
         return True
 
     def changes(self, name, words):
-        """Notes what becomes of the files that a command copies, moves, changes or removes."""
+        """Records the contents of the files that rm, cp, mv or sed changes."""
         files = [each for each in words if not each.startswith("-")]
         if name in ("cp", "mv") and len(files) > 1:
             for each in files[:-1]:
-                inside = f"{files[-1].rstrip('/')}/{each.rpartition('/')[2]}"  # if the last one is a folder
+                inside = f"{files[-1].rstrip('/')}/{each.rpartition('/')[2]}"  # if the target is a folder
                 self.files |= {files[-1]: self.file(each), inside: self.file(each)}
         if name in ("rm", "mv") or any(each.startswith(("-i", "--in-place")) for each in words if name == "sed"):
             self.files |= dict.fromkeys(files[: -1 if name == "mv" else None])
@@ -1063,7 +1064,7 @@ class Script:
         return True
 
     def prints(self, name, words, bodies):
-        """Carries out a command that prints a text, where `$(...)`, a pipe or a file takes it."""
+        """Runs a command that prints, if its output is captured by `$(...)`, a pipe or a file."""
         text = bodies[-1] if bodies else self.piped
         if self.printed is None and name != "tee":
             return
@@ -1085,7 +1086,7 @@ class Script:
             self.printed.append(text)
 
     def option(self, spec="", name="OPT"):
-        """Carries out getopts."""
+        """Runs getopts, if the arguments are known."""
         said = str(self.variables.get("OPTIND", "1"))
         at = max(int(said), 1) if re.fullmatch("[0-9]{1,6}", said) else 0
         word = self.arguments[at - 1] if 0 < at <= len(self.arguments) else ""
@@ -1105,7 +1106,7 @@ class Script:
         return True
 
     def reads(self, name, words, bodies):
-        """Carries out read and mapfile, if the script itself says what they read."""
+        """Runs read or mapfile. If their input is not in the script, the variables become unknown."""
         options = [each for each in words if re.fullmatch(r"-[a-zA-Z]+", each)]
         own_word = "-[a-zA-Z]*[dnNptu]" if name == "read" else "-[dnOsuCc]"
         names = [each for before, each in zip(["", *words], words)
@@ -1132,7 +1133,7 @@ class Script:
         return not every
 
     def start(self, name, command, bodies):
-        """Notes a command that is no shell's own, or follows the script that it runs."""
+        """Records an external command, or follows the script that it runs."""
         inner, arguments, front = self.inner_text(command)
         if inner is not None:
             first = len(self.commands)
@@ -1150,8 +1151,8 @@ class Script:
         self.depend(f"`{readable(' '.join(command))[:60]}`")
 
     def inner_text(self, command):
-        """Returns the script that a shell in the command gets (bash -c TEXT, or a file), its arguments and the words
-        before it, or (None, [], [])."""
+        """Returns the script that the command runs in a shell (bash -c TEXT, or a file), its arguments and the words
+        before the shell, or (None, [], [])."""
         for at, word in enumerate(command[:-1]):
             if word.rpartition("/")[2] in SHELLS:
                 rest = command[at + 1 :]
@@ -1170,7 +1171,7 @@ class Script:
     def source(self, names):
         text = self.file(names[0]) if names else None
         if text is None:
-            self.notes.append(f"source {readable(' '.join(names))}: is not here; what it sets is not known")
+            self.notes.append(f"source {readable(' '.join(names))}: is not here; its settings are not known")
             return
         with self.kept(arguments=names[1:]) if names[1:] else contextlib.nullcontext():
             with contextlib.suppress(Returned):

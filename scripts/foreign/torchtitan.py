@@ -38,7 +38,7 @@ def read(text, overrides=()):
 
 
 def convert(s, gpus=None, model=None):
-    """Returns our configuration of the Settings. model: sizes that replace the flavor's."""
+    """Converts the Settings to our configuration. model: sizes that replace the flavor's."""
     name, flavor = s.text("model.name", "llama3"), s.text("model.flavor")
     key = ({"llama": "llama2"}.get(name, name), flavor)
     if model is None and key not in FLAVORS:
@@ -65,7 +65,7 @@ def convert(s, gpus=None, model=None):
     config["attention"]["mode"] = "flash"
     for name in ("training.enable_loss_parallel", "parallelism.enable_loss_parallel"):
         if config["parallel"]["tensor"] > 1 and s.peek(name) == "False":
-            s.say("memory", f"{name} {s.take(name)}: logits stay cut over tensor ranks here")
+            s.say("memory", f"{name} {s.take(name)}: logits stay sharded over tensor ranks here")
     for before in ("", "quantize.linear."):
         for name in " ".join(names for _, names, _ in EIGHT_BITS if "fp8" not in config["train"]).split():
             s.quiet(before + name)
@@ -82,28 +82,27 @@ def split(s, config, gpus):
         if ranks > 1 and config["model"].get("experts", 0) > 1 and "tensor" not in name:
             parallel["expert"] = ranks
         elif ranks != 1:
-            raise Failure(f"{name} {ranks}: needs a model with experts; say --model FILE, or leave it out")
+            raise Failure(f"{name} {ranks}: needs a model with experts; give --model FILE, or leave it out")
     shard = s.number("parallelism.data_parallel_shard_degree training.data_parallel_shard_degree"
                      " training.data_parallel_degree", int, -1, -1)
     copies = s.number("parallelism.data_parallel_replicate_degree training.data_parallel_replicate_degree", int, 1, 1)
     if shard == 0 or c < 1:
-        raise Failure("data_parallel_shard_degree: 0 is no number of ranks; use -1 or more than 0")
+        raise Failure("data_parallel_shard_degree: 0 is not a number of ranks; use -1 or more than 0")
     ranks = p * t * c * copies * max(shard, 1)
     if gpus and (gpus % ranks if shard < 0 else gpus != ranks):
-        raise Failure(f"--gpus {gpus}: the file has {p} pipeline times {t} tensor times {c} context times"
-                      f" {shard if shard > 0 else '?'} shard times {copies} replicate ranks; say a multiple")
+        raise Failure(f"--gpus {gpus}: the file needs {p} (pipeline) x {t} (tensor) x {c} (context) x"
+                      f" {shard if shard > 0 else 'N'} (shard) x {copies} (replicate) ranks; use a multiple")
     if shard < 0 and not gpus:
-        raise Failure("data_parallel_shard_degree is -1, so that the number of GPUs is not known; say --gpus N")
+        raise Failure("data_parallel_shard_degree is -1, so the number of GPUs is not known; give --gpus N")
     parallel["data"] = gpus // (p * t * c) if shard < 0 else shard * copies
     if copies > 1:
-        s.say("memory", f"data_parallel_replicate_degree {copies}: optimizer state is cut over all {parallel['data']}"
-                        " data ranks here")
+        s.say("memory", f"data_parallel_replicate_degree {copies}: optimizer state is sharded over all"
+                        f" {parallel['data']} data ranks here")
     if parallel["data"] // copies > 1:
-        s.say("memory", "parameters and gradients are cut over data ranks there (FSDP); here optimizer state alone is"
-                        " (ZeRO-1): more"
-                        " memory, less traffic")
+        s.say("memory", "parameters and gradients are sharded over data ranks there (FSDP); here only optimizer"
+                        " state is (ZeRO-1): more memory, less traffic")
     if p > 1 and parallel["data"] * c > 1:
-        parallel["placement"] = "stages"  # its mesh has the pipeline outside
+        parallel["placement"] = "stages"  # its device mesh has the pipeline as the outer dimension
     parallel["sequence"] = t > 1
     sections = ("parallelism", "experimental", "training", "compile")
     asynchronous = [s.flag(f"{section}.enable_async_tensor_parallel") for section in sections]
@@ -112,7 +111,7 @@ def split(s, config, gpus):
 
 def batch(s, config):
     train, schedule, parallel = config["train"], config["schedule"], config["parallel"]
-    old = "training.batch_size" in s  # then there were as many microbatches as stages
+    old = "training.batch_size" in s  # of 2024, when the microbatches were as many as the stages
     local = s.number("training.local_batch_size training.batch_size", int, 8, 1)
     total = s.number("training.global_batch_size", int, -1, low=-1)
     total = train["global_batch"] = local * parallel["data"] if total < 0 else total
@@ -122,8 +121,8 @@ def batch(s, config):
         micro = max(1, local // (parts or parallel["pipeline"]))
     micro = schedule["micro_batch"] = micro if parallel["pipeline"] > 1 else local
     if total % (micro * parallel["data"]) or total < 1:
-        raise Failure(f"global_batch_size {total}: is no multiple of micro-batch {micro} times {parallel['data']} data"
-                      " ranks; say --gpus N")
+        raise Failure(f"global_batch_size {total}: is not a multiple of micro-batch {micro} times"
+                      f" {parallel['data']} data ranks; give --gpus N")
 
 
 def pipeline(s, config):
@@ -139,18 +138,18 @@ def pipeline(s, config):
         return
     ours = {their.lower(): ours for ours, their in SCHEDULES.items()}.get(str(word).lower())
     if ours is None:
-        raise Failure(f"pipeline_parallel_schedule {word}: is not among {', '.join(SCHEDULES.values())}")
+        raise Failure(f"pipeline_parallel_schedule {word}: is not one of {', '.join(SCHEDULES.values())}")
     schedule["name"] = ours
     if parts:
         if not isinstance(parts, list) or not all(isinstance(part, list) for part in parts):
-            raise Failure("module_fqns_per_model_part: is no list of lists of names")
+            raise Failure("module_fqns_per_model_part: is not a list of lists of names")
         counts = [sum(str(each).startswith("layers.") for each in part) for part in parts]
     elif points and not is_off(points):
         points = points.split(",") if isinstance(points, str) else points
         try:
             cuts = [0, *(int(str(each).strip().rpartition(".")[2]) for each in points), layers]
         except (TypeError, ValueError):
-            raise Failure(f"pipeline_parallel_split_points {points}: is no list of layers.N; use layers.8") from None
+            raise Failure(f"pipeline_parallel_split_points {points}: is not a list like layers.8,layers.16") from None
         counts = [b - a for a, b in zip(cuts, cuts[1:])]
     else:
         stages = p if ours in ("1f1b", "gpipe") else 2 * p
@@ -164,8 +163,8 @@ def pipeline(s, config):
 
 
 def weighted(stages, layers, first, last):
-    """Returns the layers of every stage where the embedding counts as `first` layers and the output as `last`:
-    torchtitan's generate_llm_fqn_per_model_part."""
+    """Returns the layers of every stage if the embedding counts as `first` layers and the output as `last` layers, as
+    torchtitan's generate_llm_fqn_per_model_part does."""
     each, more = divmod(layers + first + last, stages)
     counts = [each + (stage < more) for stage in range(stages)]
     counts[0] -= first

@@ -12,8 +12,8 @@ from pathlib import Path
 from prepare.tokenizer import as_bytes, as_text, library
 from run_files import Failure
 
-PIECE = 1 << 20  # bytes of text that are tokenized at once, and that a process gets at a time
-NEAR = 1 << 16  # bytes that are searched for a good place to cut
+PIECE = 1 << 20  # bytes of text per call of a tokenizer and per job
+NEAR = 1 << 16  # bytes searched for a good place to cut
 VERSES = 31102
 
 
@@ -200,7 +200,7 @@ class LinesSource:
         try:
             return line.strip() != b"" and json.loads(line)[self.key] not in (None, "")
         except (ValueError, RecursionError, TypeError, KeyError):
-            return True  # who tokenizes it refuses it
+            return True  # the process that tokenizes the line reports the error
 
     def count(self, limit):
         with open(self.file, "rb") as file:

@@ -17,7 +17,7 @@ from prepare.tokenizer import make_tokenizer
 from run_files import Failure
 
 
-LINE = b"x\n"  # stands for the line before a piece
+LINE = b"x\n"  # used as the line before a piece
 
 
 class Worker:
@@ -31,7 +31,7 @@ class Worker:
         self.prepends = self.after(LINE, b"a") != list(self.tokenizer.encode(b"a", "the tokenizer"))
 
     def after(self, before, data, where="the tokenizer"):
-        """Returns the tokens of the data behind other text."""
+        """Returns the tokens of the data if it follows other text."""
         head = list(self.tokenizer.encode(before, where))
         both = list(self.tokenizer.encode(before + data, where))
         return both[len(head) :] if both[: len(head)] == head else list(self.tokenizer.encode(data, where))

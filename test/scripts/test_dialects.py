@@ -39,7 +39,7 @@ def test_what_torchtitan_is_told_means_the_configuration_again(name, words):
 def test_bytes_that_do_not_fit_there_end_with_1(tmp_path):
     answer = script("export.py", ROOT / "configs/llama3.1_70b.yaml", "--to", "megatron")
     assert answer.returncode == 1 and "torchrun" in answer.stdout
-    said = r"export: stage 0 needs [\d.]+ GiB in Megatron-LM, and 76 of 80 are there .*; search with .*--for .*\n"
+    said = r"export: stage 0 needs [\d.]+ GiB in Megatron-LM, but only 76 of 80 are free .*; search with .*--for .*\n"
     assert re.fullmatch(said, answer.stderr)
     assert script("export.py", ROOT / "configs/llama3.1_8b.yaml", "--to", "megatron").returncode == 0
 

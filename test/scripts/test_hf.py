@@ -84,7 +84,7 @@ def test_a_difference_is_one_sentence_and_code_1(capsys, tmp_path):
     other = write_tokens(tmp_path / "other.bin", made_tokens(1000, seed=5))
     code, _, errors = run(capsys, "check", folder, "--trainer", altered(tmp_path, "loss", f"-o data.val={other}"))
     assert (code == 1 and errors.count("\n") == 1 and "the loss is" in errors
-            and "apart where 0.001 is allowed" in errors)
+            and "allowed is 0.001" in errors)
     trainer = altered(tmp_path, "text", "-o sample.temperature=3")
     code, _, errors = run(capsys, "check", folder, "--trainer", trainer)
     assert code == 1 and errors.count("\n") == 1 and "next token 1 after 16 tokens is" in errors
@@ -148,7 +148,7 @@ def test_info_has_the_model_and_every_tensor(saved, capsys):
 def test_a_window_of_attention_bounds_the_sequence(capsys, tmp_path):
     folder = save("mistral", tmp_path / "model")
     said = run(capsys, "info", folder)[1]
-    assert "\n  seq_len: 48\n" in said and "sliding_window 48: longer sequences are not computed so here" in said
+    assert "\n  seq_len: 48\n" in said and "sliding_window 48: seq_len is limited to it" in said
     (tmp_path / "c.yaml").write_text(said.partition("\n\n")[0].replace("seq_len: 48", "seq_len: 64")
                                      + f"\ndata: {{train: {write_tokens(tmp_path / 'd.bin', made_tokens(1000))}}}\n")
     program, start = BUILD / "train_llama", f"checkpoint.init_from={folder}"

@@ -271,20 +271,20 @@ def test_an_unknown_number_of_gpus_is_refused(tmp_path, launcher):
 OTHERS = {
     "a.py": ("import os", "megatron", "is Python, which is not run"),
     "b.py": ("import os", "bridge", "is Python, which is not run"),
-    "a.yaml": ("model: {}", "megatron", "is YAML; say nemo, bridge or nanotron"),
-    "c.yml": ("model: {}", "megatron", "is YAML; say nemo, bridge or nanotron"),
-    "a.toml": ("[model]", "nemo", "is TOML; say torchtitan"),
+    "a.yaml": ("model: {}", "megatron", "is YAML; use nemo, bridge or nanotron"),
+    "c.yml": ("model: {}", "megatron", "is YAML; use nemo, bridge or nanotron"),
+    "a.toml": ("[model]", "nemo", "is TOML; use torchtitan"),
     "b.toml": ("[model]\nname = 'llama3'", "torchtitan", "names no model.flavor: sizes are not known (llama3 8B, "),
     "a.sh": ("torchrun x.py", "nanotron", "is a launch script; give the file that it names"),
     "a.json": ("{}", "megatron", "a model's config.json is planned with -c"),
-    "b.sh": ("torchrun x.py --config-name=g model.num_layers=8", "megatron", "model.num_layers=8: is a word of NeMo"),
-    "c.sh": ("torchrun -m torchtitan.train --job.config_file a.toml", "megatron", "say torchtitan FILE.toml"),
-    "d.sh": ("torchrun train.py --config-file a.yaml", "megatron", "--config-file: is a word of nanotron"),
+    "b.sh": ("torchrun x.py --config-name=g model.num_layers=8", "megatron", "model.num_layers=8: is an argument of NeMo"),
+    "c.sh": ("torchrun -m torchtitan.train --job.config_file a.toml", "megatron", "use torchtitan FILE.toml"),
+    "d.sh": ("torchrun train.py --config-file a.yaml", "megatron", "--config-file: is an argument of nanotron"),
     "e.sh": ("while read n; do torchrun pretrain_gpt.py --num-layers $n; done", "megatron",
              "the loop of line 1 is not followed, and no command of the script has --num-layers"),
     "f.sh": ("source sizes.sh\ntorchrun pretrain_gpt.py $SIZES --bf16", "megatron",
-             "--num-layers: is missing; add it, or say --model FILE with the sizes; not read: source sizes.sh: is not"
-             " here; what it sets is not known, $SIZES"),
+             "--num-layers: is missing; add it, or give --model FILE with the sizes; not read: source sizes.sh: is not"
+             " here; its settings are not known, $SIZES"),
     "g.sh": ("torchrun pretrain_gpt.py $GPT_ARGS --data data.toml data.y=1", "megatron", "$GPT_ARGS"),
 }
 
@@ -299,7 +299,7 @@ def test_a_suffix_is_that_of_a_file_and_not_of_a_command(tmp_path):
     (tmp_path / "run.yaml").write_text("model: {}")
     for before, after in (([], ["trainer.num_nodes=2"]), (["X=1"], [])):
         answer = script("import.py", "megatron", *before, tmp_path / "run.yaml", *after)
-        assert answer.returncode == 2 and "run.yaml: is YAML; say nemo" in answer.stderr, answer.stderr
+        assert answer.returncode == 2 and "run.yaml: is YAML; use nemo" in answer.stderr, answer.stderr
     command = f"torchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} --save a.json"
     assert script("import.py", "megatron", command).returncode == 0
     _, config = converted(tmp_path, "nemo", json.dumps(read_yaml(NEMO)), name="run.json")
@@ -319,7 +319,7 @@ def test_words_of_a_command_line_replace_those_of_a_file(tmp_path):
                           after=("--training.steps=77", "training.data_parallel_degree=8"))
     has(config, {"train.steps": 77, "parallel.data": 8})
     sentence = refused(tmp_path, "torchtitan", TITAN, after=["more"])
-    assert "more: is no setting; write KEY=VALUE" in sentence
+    assert "more: is not a setting; write KEY=VALUE" in sentence
     with pytest.raises(Failure, match="betas is .0.9, 0.95., no table; write it whole"):
         overridden({"optim": {"betas": [0.9, 0.95]}}, ["optim.betas.0=0.7"])
     assert overridden({"a": None}, ["a.b=[x,2, 'y z']", "a.c=[]"]) == {"a": {"b": ["x", 2, "y z"], "c": []}}
@@ -329,11 +329,11 @@ def test_words_of_a_command_line_replace_those_of_a_file(tmp_path):
 def test_a_number_that_deepspeeds_json_gets_from_elsewhere_is_named(tmp_path):
     batch = '"tensorboard": {"output_path": "$OUT/x\\"y"}, "train_batch_size": $BATCH'
     text = DEEPSPEED.replace('"train_batch_size": 16', batch)
-    assert "ds.train_batch_size: the script does not say $BATCH" in refused(tmp_path, "megatron", text)
+    assert "ds.train_batch_size: the script does not set $BATCH" in refused(tmp_path, "megatron", text)
     assert script("import.py", "megatron", "BATCH=16", tmp_path / "run.sh").returncode == 0
     comments, _ = converted(tmp_path, "megatron", DEEPSPEED.replace("run_it()", "sed -i s/6/8/ ds.json\nrun_it()"),
                             after=["--global-batch-size", "16", "--micro-batch-size", "1"])
-    assert "precision: --deepspeed_config ds.json: the script does not say what is in it" in comments
+    assert "precision: --deepspeed_config ds.json: the content of this file is unknown" in comments
 
 
 def test_what_matters_most_comes_first_and_what_does_not_matter_is_one_line():
@@ -379,8 +379,8 @@ def test_a_growing_batch_has_the_samples_of_megatrons(tmp_path):
 
 
 @pytest.mark.parametrize("more, sentence", [
-    ("--num-experts 8 --nproc-per-node 8", "--num-experts 8: experts of LLaMA's layer alone can be planned"),
-    (f"{LLAMA} --num-experts 8 --moe-layer-freq 2 --nproc-per-node 8", "the first layers alone can be without experts"),
+    ("--num-experts 8 --nproc-per-node 8", "--num-experts 8: only LLaMA's layer can be planned with experts"),
+    (f"{LLAMA} --num-experts 8 --moe-layer-freq 2 --nproc-per-node 8", "only the first layers can be dense"),
     ("--swiglu", "is neither LLaMA's layer"),
     ("--heterogeneous-layers-config-encoded-json {}", "layers that differ cannot be planned"),
     ("--retro-add-retriever", "a model with a retriever cannot be planned"),
@@ -392,7 +392,7 @@ def test_a_growing_batch_has_the_samples_of_megatrons(tmp_path):
      "--num-layers-per-virtual-pipeline-stage: 0 is out of range"),
     ("--num-layers-per-virtual-pipeline-stage 3 --pipeline-model-parallel-size 2 --nproc-per-node 8",
      "8 layers do not divide into chunks of 3"),
-    ("--global-batch-size 17 --nproc-per-node 8", "is no multiple of micro-batch 1 times 8 data ranks"),
+    ("--global-batch-size 17 --nproc-per-node 8", "is not a multiple of micro-batch 1 times 8 data ranks"),
     ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Ettt|ttL --nproc-per-node 8",
      "2 parts of 5 layers"),
     ("--recompute-granularity some --nproc-per-node 8", "is neither full nor selective"),
@@ -451,17 +451,17 @@ def test_a_flag_becomes_its_key(tmp_path, more, key, value):
 @pytest.mark.parametrize("more, sentence", [
     ("", "--use-distributed-optimizer is not given: every data rank holds all optimizer state there"),
     ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 4",
-     "the inputs of one layer in 4 are kept there"),
+     "inputs of one in 4 layers are kept there"),
     ("--lr-decay-style inverse-square-root", "--lr-decay-style inverse-square-root: cosine is planned"),
     ("--lr-decay-style WSD --lr-wsd-decay-iters 10", "--lr-wsd-decay-style exponential: a linear decay is planned"),
     ("--disable-bias-linear", "--disable-bias-linear: GPT's linear layers are planned with biases"),
     ("--position-embedding-type none", "--position-embedding-type none: GPT's learned positions are planned"),
     ("--my-own-flag 3", "--my-own-flag 3: not known here; their effect is not planned"),
-    ("--use-megatron-fsdp", "--use-megatron-fsdp: parameters are not cut over data ranks here"),
+    ("--use-megatron-fsdp", "--use-megatron-fsdp: parameters are not sharded over data ranks here"),
     ("--hidden-dropout 0.1", "--hidden-dropout 0.1: there is no dropout here"),
     ("--optimizer muon --muon-scale-mode shape_scaling",
      "--muon-scale-mode shape_scaling: updates are scaled by sqrt(max(out, in)) here"),
-    ("--optimizer muon", "--muon-nesterov is not given: Nesterov's momentum is computed here"),
+    ("--optimizer muon", "--muon-nesterov is not given: Nesterov's momentum is used here"),
     (f"{MIXTURE} --fp8-format hybrid", "fp8 (delayed, hybrid): a mixture of experts is planned in bf16"),
     (f"{MIXTURE} --moe-expert-capacity-factor 1.5", "--moe-expert-capacity-factor 1.5: no token is dropped here"),
     ("--phase-transition-iterations 50", "--phase-transition-iterations 50: the data are of one kind"),
@@ -515,9 +515,9 @@ def test_what_a_script_cannot_know_is_named(tmp_path):
         tmp_path, "megatron",
         f"torchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} --seed $RANDOM --lr $LR --min-lr 6e-4\n")
     for flag, name, value in (("--seed", "RANDOM", "1234"), ("--lr", "LR", "3e-4")):
-        said = f"{flag}: the script does not say ${name}; write {name}=VALUE before its name; {value} is planned"
+        said = f"{flag}: the script does not set ${name}; write {name}=VALUE before its name; {value} is planned"
         assert said in unsaid
-    assert "source cluster.sh: is not here" in comments and "$EXTRA: the script does not say what this is" in comments
+    assert "source cluster.sh: is not here" in comments and "$EXTRA: the script does not set this" in comments
     assert config["train"]["seed"] == 3
     (tmp_path / "cluster.sh").write_text("EXTRA='--lr 1e-3'\n")
     comments, config = converted(
@@ -548,7 +548,7 @@ def test_an_exit_ends_a_script_unless_it_depends_on_what_the_script_does_not_say
     comments, _ = converted(tmp_path, "megatron",
                             f"MODE=$1\nif [ -z $DATA ]; then exit 1; fi\n[ $MODE = long ] && L=9\n{run}\n")
     assert "line 3 depends on $1, is read as false, and sets L" in comments
-    assert "not followed, since they depend on what the script does not say: exit in line 2" in comments
+    assert "not followed, since they depend on values that the script does not set: exit in line 2" in comments
     sentence = refused(tmp_path, "megatron", f"A=1\nif [ $A = 1 ]; then exit 3; fi\n{run}\n")
     assert "the script ends in line 2, and no command of the script has --num-layers" in sentence
 
@@ -571,7 +571,7 @@ def test_deepspeeds_json_is_read_beside_megatrons_flags(tmp_path):
     text = DEEPSPEED.replace('"train_batch_size": 16, "train_micro_batch_size_per_gpu": 1', more)
     comments, config = converted(tmp_path, "megatron", text.replace('"stage": 1', '"stage": 1, "cpu_offload": true'))
     assert (config["train"]["global_batch"], config["schedule"]["micro_batch"]) == (64, 2)
-    assert "8 microbatches (ds.gradient_accumulation_steps) a step on each data rank, 64 sequences" in comments
+    assert "8 microbatches (ds.gradient_accumulation_steps) per step on each data rank, 64 sequences" in comments
     assert "memory: ds.zero_optimization.cpu_offload True: optimizer and parameters stay on the GPU" in comments
     assert "precision: ds.data_types.grad_accum_dtype bf16: gradients are summed in fp32 here" in comments
     comments, config = converted(tmp_path, "megatron", text, after=["--global-batch-size", "32"])
@@ -589,7 +589,7 @@ def test_torchtitans_names_of_2024_are_read(tmp_path):
         assert name in comments
     assert plan(tmp_path, config, *B200)["step_ms"] > 0
     sentence = refused(tmp_path, "torchtitan", TITAN)
-    assert "number of GPUs is not known; say --gpus N" in sentence
+    assert "number of GPUs is not known; give --gpus N" in sentence
 
 
 def test_torchtitan_counts_embedding_and_output_as_layers_of_the_first_and_last_stage(tmp_path):
@@ -615,7 +615,7 @@ def test_torchtitans_words_of_8_bits_have_no_effect_without_8_bits(tmp_path):
     text = ('[model]\nname = "llama3"\nflavor = "8B"\n[training]\nmixed_precision_reduce = "float32"\n'
             "tensor_parallel_degree = 2\nenable_loss_parallel = false\n")
     comments, _ = converted(tmp_path, "torchtitan", text + table, "--gpus", "8")
-    assert "memory: training.enable_loss_parallel False: logits stay cut" in comments
+    assert "memory: training.enable_loss_parallel False: logits stay sharded" in comments
     for name in ("training.mixed_precision_reduce float32", "float8.filter_fqns", "float8.enable_fsdp_float8"):
         assert name in comments.splitlines()[-1]
     text = text.replace('"8B"', '"8B"\nconverters = ["float8"]').replace("float32", "bfloat16")
@@ -649,7 +649,7 @@ def test_nanotrons_yaml_is_read(tmp_path):
                  "train.decay_steps": 400, "train.decay_shape": "1-sqrt", "train.z_loss": 1e-4})
     assert "optimizer.zero_stage 0: every data rank holds all" in comments
     assert "optimizer state there" in comments and "sliding_window_size 64" in comments
-    assert "length: data_stages[1].sequence_length 4096: 2048 tokens a sequence are planned" in comments
+    assert "length: data_stages[1].sequence_length 4096: 2048 tokens per sequence are planned" in comments
     assert plan(tmp_path, config, *B200)["step_ms"] > 0
     _, config = converted(tmp_path, "nanotron", NANO.replace("pp_engine: 1f1b, ", ""))
     assert config["schedule"]["name"] == "gpipe"  # its default
@@ -683,7 +683,7 @@ def test_nemos_yaml_is_read(tmp_path):
     assert "number of GPUs is not known (--nnodes trainer.num_nodes)" in sentence
     comments, config = converted(tmp_path, "nemo", changed, "--gpus", "64")
     assert config["parallel"]["data"] == 8 and config["schedule"]["recompute"] == "pointwise"
-    for sentence in ("says an unknown number of nodes of 8 GPUs", "model.activation fast-geglu: the gate is planned",
+    for sentence in ("has an unknown number of nodes of 8 GPUs", "model.activation fast-geglu: the gate is planned",
                      "model.optim.grad_sync_dtype bf16: gradients are summed in fp32", "fp8_params True: parameters"):
         assert sentence in comments
     sentence = refused(tmp_path, "nemo", NEMO + "  teacher: {num_layers: 8}\n")
@@ -693,7 +693,7 @@ def test_nemos_yaml_is_read(tmp_path):
 def test_sizes_come_from_a_model_where_the_input_has_none(tmp_path):
     text = ("model: {tensor_model_parallel_size: 2, seq_length: 4096}\n"
             "train: {micro_batch_size: 1, global_batch_size: 64, train_iters: 50}\n")
-    assert "say --model FILE with the sizes" in refused(tmp_path, "nemo", text, "--gpus", "8")
+    assert "give --model FILE with the sizes" in refused(tmp_path, "nemo", text, "--gpus", "8")
     sizes = ("--gpus", "8", "--model", ROOT / "configs/llama3_8b.yaml")
     _, config = converted(tmp_path, "nemo", text, *sizes)
     assert (config["model"]["hidden"], config["model"]["seq_len"], config["parallel"]["data"]) == (4096, 4096, 4)
