@@ -109,7 +109,7 @@ def search(case, kind):
     keys = {"hardware.gpu": gpu, "hardware.network_gb_s": network, "hardware.profile": "", "model.seq_len": tokens,
             "train.global_batch": batch, "train.fp8": fp8, "attention.mode": "flash", "parallel.sequence": "true",
             **{f"schedule.{key}": value for key, value in KINDS[kind].items()}}
-    if tokens >= 32768:  # which keeps a search short
+    if tokens >= 32768:  # long sequences: fewer layouts, for a shorter search
         keys |= {"schedule.micro_batch": 1, "parallel.tensor": 4 if re.search(r"_a\d", model) else 8}
     trainer = "./train_gpt" if model.startswith("gpt") else "./train_llama"
     command = [trainer, "-c", f"configs/{model}.yaml", "--search", "--gpus", str(gpus), *options_of(keys), "--json"]
@@ -132,7 +132,7 @@ def search(case, kind):
 
 
 def read_lines():
-    """Reads the searches that are done. A line that a killed run wrote in part is searched again."""
+    """Reads the completed searches. Skips an incomplete line of a killed run, whose case is searched again."""
     return [json.loads(line) for line in LINES.read_text().splitlines() if line.endswith("}")] if LINES.exists() else []
 
 
@@ -208,7 +208,7 @@ def fastest(*found):
 
 
 def evicting(row):
-    """Returns a case's series on the map of evictions, and its gain; a label says a gain of more than 3 %."""
+    """Returns a case's series on the map of evictions, and its gain."""
     share, to = max((row["gains"][name] or 0, name) for name in ("host", "partner"))
     return ("fits only so", 0) if share == 9 else (f"to the {to}" if share > 0.01 else "at most 1 %", share)
 
@@ -228,13 +228,13 @@ MAPS = {
 
 
 def paying(rows, name, last=None):
-    """Says in how many cases a way gains more than 1 %, how much, and how many of these gains survive."""
+    """Returns words: in how many cases a way gains over 1 %, how much, and how many of these gains survive."""
     paid = sorted((row["gains"][name], last in row["survives"]) for row in rows if 0.01 < (row["gains"][name] or 0) < 9)
     if not paid:
         return f"in none of {len(rows)} cases"
     kept = f"; {sum(survives for _, survives in paid)} of these gains survive" if last else ""
-    middle = f"{100 * statistics.median(share for share, _ in paid):.1f} % in the middle and " if len(paid) > 1 else ""
-    return f"in {len(paid)} of {len(rows)} cases, by {middle}{100 * paid[-1][0]:.1f} % at most{kept}"
+    middle = f"{100 * statistics.median(share for share, _ in paid):.1f} % in the median and " if len(paid) > 1 else ""
+    return f"in {len(paid)} of {len(rows)} cases, by {middle}at most {100 * paid[-1][0]:.1f} %{kept}"
 
 
 def sentences(cases):
@@ -262,9 +262,9 @@ def sentences(cases):
         f"With less than 100 bytes of memory per parameter the host pays {paying(lean, 'host')}; with more, "
         f"{paying(rich, 'host')}.",
         f"For mixtures of experts a partner pays {paying(sparse, 'partner')}, and the host {paying(sparse, 'host')}.",
-        f"Four of five published runs on such GPUs take {low:.2f} to {high:.2f} times the planned step (middle of "
-        f"{len(bands)} cases that have such runs). A gain of a few percent is less than that. It counts only because "
-        "both sides of a comparison are planned alike.",
+        f"Four of five published runs on such GPUs take {low:.2f} to {high:.2f} times the planned step (median of "
+        f"{len(bands)} cases that have such runs). A gain of a few percent is smaller than this error; it counts only "
+        "because both sides of a comparison are planned alike.",
     ]
 
 

@@ -126,7 +126,7 @@ class Planner:
             raise Failure(f"{run.name}: {failure}") from None
 
     def all_seconds(self, questions):
-        for run, _ in questions:  # the threads only read them
+        for run, _ in questions:  # writes the files before the threads read them
             self.file_of(run)
         with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             return list(pool.map(lambda question: self.seconds(*question), questions))

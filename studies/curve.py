@@ -27,7 +27,7 @@ ARCHITECTURE = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "h
 
 
 def smoothed(losses, width):
-    """Means of `width` steps that follow each other, from the first that begins after `width` steps."""
+    """Returns the moving average over `width` steps, without the first `width` steps."""
     return [sum(losses[i : i + width]) / width for i in range(width, len(losses) - width + 1)] or losses
 
 
@@ -38,7 +38,7 @@ def compare(ours, theirs, width):
 
 
 def initial_file(folder, model):
-    """transformers' names of the sizes, beside which PyTorch writes the weights. Returns the folder."""
+    """Writes a config.json with the model's sizes. PyTorch writes the weights next to it. Returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     sizes = {"hidden_size": model["hidden"], "num_hidden_layers": model["layers"], "vocab_size": model["vocab"],
              "num_attention_heads": model["heads"], "num_key_value_heads": model["kv_heads"],

@@ -194,7 +194,7 @@ def same(one, other, bound, what):
 # ---- the rows --------------------------------------------------------------------------------------------------------
 
 ROWS = []
-# The rows of a run without --long, in their order, and their limits in seconds: 900 in all.
+# The rows of a run without --long, in order, with their limits in seconds (900 in total).
 SHORT = {"machine": 20, "two steps": 30, "rules of CUDA and NCCL": 35, "beside PyTorch": 315, "--tune": 100,
          "loss curves": 180, "losses as on the CPU": 70, "--check": 40, "saved and resumed bits": 60,
          "verify.py, fp32 and bf16": 50}
@@ -228,14 +228,14 @@ def two_steps(day):
 
 @row("--check", 40)
 def check(day):
-    """A rank for each GPU, as data ranks: products against the plan, and links against each other."""
+    """Compares products with the plan, and links with each other; each GPU is a data rank."""
     keys = [*QUIET, *ONE, *day.keys("llama65b.yaml", d=day.gpus, layers=1), "checkpoint.dir=", CUDA]
     said = day.run(day.trainer("llama65b.yaml", "-q", *keys, "--check", "--json"), codes=(0, 1))
     return json.loads(said[said.index("{") : said.rindex("}") + 1])
 
 
 def with_torch(day, script, *options):
-    """Runs a study that needs PyTorch; the programs are this day's."""
+    """Runs a study that needs PyTorch, with the programs under test."""
     probe = "import sys, torch; sys.exit(not torch.cuda.is_available())"
     if subprocess.run([sys.executable, "-c", probe], capture_output=True).returncode != 0:
         raise Skipped(f"{sys.executable} has no PyTorch that sees a GPU")
@@ -252,7 +252,7 @@ def beside(day):
 
 @row("--tune", 120)
 def tune(day):
-    """Chooses the kernels of one layer's products; the same steps with the first suggestions and, twice, with those."""
+    """Chooses kernels for one layer's products. Trains the same steps without them and, twice, with them."""
     path = day.out / "products.json"
     path.unlink(missing_ok=True)
     keys, chosen = day.keys("llama65b.yaml", layers=1), [f"hardware.products_file={path}"]
@@ -314,7 +314,7 @@ def newer(day):
 
 @row("Muon", 180)
 def muon(day):
-    """On one GPU as on the CPU, over ranks that share a GPU or have one each, and a step at real size."""
+    """Compares one GPU with the CPU, and two ranks with one GPU. Then runs and plans steps at real size."""
     result = {}
     for precision, bound in (("fp32", 1e-3), ("bf16", 5e-2)):
         words = [*ONE, "train.optimizer=muon", f"train.precision={precision}"]
@@ -332,7 +332,7 @@ def muon(day):
 
 @row("experts", 180)
 def experts(day):
-    """On one GPU as on the CPU, also after latent attention, and over ranks that share a GPU or have one each."""
+    """Compares one GPU with the CPU, and two ranks with one GPU; also with latent attention."""
     one = ["parallel.pipeline=1", "parallel.data=1", "parallel.expert=1", "schedule.bpipe=off"]
     latent = ["model.kv_heads=auto", "model.qk_norm=false", "model.kv_lora=48", "model.q_lora=64", "model.nope_dim=16",
               "model.rope_dim=8", "model.v_dim=24", "model.router=sigmoid", "train.balance=bias"]

@@ -81,10 +81,10 @@ def products(path, peak):
 
 
 def gains_of_8_bits(checkout, system):
-    """Returns how many times as fast as in bf16 products with sides of 4,096 to 16,384 are, in the median: with a scale
-    for each tensor, and with local scales. The tables' times include the quantization of the input, which plans count
-    as passes of their own: it is subtracted as measured apart, for a tensor its scale and its numbers, for local
-    scales, which need no pass before, the numbers. No gain is above 2, the ratio of the peaks."""
+    """Returns the median speed-up over bf16 of products with sides of 4,096 to 16,384: with one scale per tensor, and
+    with local scales. The tables' times include quantizing the input, which plans count as separate passes. So the
+    measured times of these passes are subtracted: for one scale per tensor two passes (scale, numbers), for local
+    scales one (numbers). A speed-up is at most 2, the ratio of the peaks."""
     rows, passes = table(checkout / DATA / system / "gemm" / EIGHT / "gemm_perf.parquet"), {}
     for name in ("computescale", "scale_matrix"):
         apart = table(checkout / DATA / system / "quantize" / EIGHT / f"{name}_perf.parquet")
@@ -103,7 +103,7 @@ def gains_of_8_bits(checkout, system):
 
 def check(checkout):
     """Prints the mean errors of each GPU's three constants on its other tables. Each table has its own factor, since
-    bursts and other libraries have another rate level."""
+    bursts and other libraries reach different rates."""
     for word, (peak, tables, *_) in ROWS.items():
         constants = [products(checkout / DATA / name / "gemm_perf.parquet", peak)[:3] for name in tables]
         share, us, k0 = (sum(x) / len(x) for x in zip(*constants, strict=True))

@@ -26,7 +26,7 @@ BF16 = "__nv_bfloat16"
 class Kernel(NamedTuple):
     name: str  # "norm_kernel<bf16, 8, 2, false, 0>"
     registers: int
-    stack: int  # bytes a thread
+    stack: int  # bytes per thread
     spills: int  # instructions that read or write the stack
     load: int  # bytes of the widest access to device memory
     store: int

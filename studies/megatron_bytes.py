@@ -24,7 +24,7 @@ class Held:
         }[kind]
 
     def momentary(self, kind, logits):
-        """Returns the bytes that an action needs in addition: fp16 logits, or their gradient and the matrix's."""
+        """Returns the bytes that only a running action needs: fp16 logits, or the gradients of logits and matrix."""
         if logits == 0 or kind == "W":
             return 0
         return 2 * logits if kind == "F" else max(2 * logits, self.matrix - 2 * logits)

@@ -31,7 +31,7 @@ from run_files import GIB, Failure, finish, read_text, write_file
 
 DATA = ROOT / "studies" / "published.json"
 RUNS = ROOT / "studies" / "runs.csv"
-EXPERTS = ROOT / "studies" / "runs_experts.csv"  # of mixtures of experts
+EXPERTS = ROOT / "studies" / "runs_experts.csv"  # runs of mixtures of experts
 BANDS = ROOT / "src" / "config" / "bands.c"
 # FLOP/s that published MFU refer to
 PEAK = {"a100-80g": 312e12, "h100": 989.5e12, "b200": 2250e12, "b300": 2250e12, "gb200": 2500e12, "gb300": 2500e12,
@@ -95,7 +95,7 @@ class Row:
             return self.planned_step()
         gpu, t = self.values["hardware.gpu"], self["parallel.tensor"]
         rows = self["schedule.micro_batch"] * self["model.seq_len"]
-        peak, loss = (line["ms"] for line in self.plan["waterfall"][:2])  # of products
+        peak, loss = (line["ms"] for line in self.plan["waterfall"][:2])  # time of products
         inner = self.values.get("model.ffn", 4 * self["model.hidden"])
         product = 2 * rows * inner / t * self["model.hidden"] / PEAK[gpu] * (peak + loss) / peak
         total = 2 * 2 * rows * self["model.hidden"] * (t - 1) / t / (NODE[gpu] * 1e9)
@@ -119,7 +119,7 @@ class Row:
         forward = backward = 0
         if program.get("passes"):  # QKV's bias, the contiguous context; joining dq, dk, dv, a second pass of norms
             forward, backward = 16 * inner, 12 * inner + 8 * stream
-        if program.get("dropout"):  # for two streams and the scores, each with a mask of one byte
+        if program.get("dropout"):  # of two streams and the scores, each with a mask of one byte
             forward, backward = forward + 2 * stream + 5 * scores, backward + 10 * stream + 5 * scores
         again = forward if self.values.get("schedule.recompute_layers") == "all" else 0
         again = 5 * scores if self.values.get("attention.mode") == "recompute" else again
@@ -182,7 +182,7 @@ class Row:
         return json.dumps(sections)
 
 
-# The seconds of a step by a source's unit. mfu_planned: with the FLOPs that plans count.
+# The seconds of a step by a source's unit. mfu_planned_percent: with the FLOPs that plans count.
 UNITS = {
     "step_s": lambda row, value: value,
     "tflops": lambda row, value: row.flops(72) / (row.world * value * 1e12),
@@ -244,7 +244,7 @@ def plan(row, folder, number, bin_folder):
     config.write_text(row.configuration())
     program = trainer(row.values["model.family"], bin_folder)
     try:
-        if row.source.get("csv"):  # the step alone, in a tenth of the time
+        if row.source.get("csv"):  # --sweep plans only the step, ten times as fast
             swept = f"schedule.micro_batch={row['schedule.micro_batch']}"
             row.plan = answer(program, config, "--plan", "--sweep", swept, fits=False)["sweep"][0]
             if row.plan["refused"] is not None:
@@ -304,7 +304,7 @@ def pairs_of(rows):
 
 
 def grouped(rows, key):
-    """Returns {key(row): its rows}."""
+    """Groups rows by a key: returns {key(row): [row, ...]}."""
     found = {}
     for row in rows:
         found.setdefault(key(row), []).append(row)
@@ -329,7 +329,7 @@ def names_of(rows):
 
 
 def summary(rows):
-    """Returns by source the error of this engine's plan, and the error with the measured program's additional work."""
+    """Returns a table by source: errors of this engine's plan, and with the measured program's additional work."""
     lines = []
     for name in [*names_of(rows), None]:
         mine = [row for row in rows if row.measured_step() is not None and name in (None, row.source["name"])]
@@ -342,10 +342,10 @@ def summary(rows):
 
 # ---- bands: whose time -----------------------------------------------------------------------------------------------
 
-FEWEST = 5  # runs of a band
-NEAR = 1.25  # of a source of all layouts, those count that take at most so many times as long as the best of their set
-EIGHT_BITS = ("b200", "gb200", "gb300")  # one band for 8 bits on these
-BLACKWELL = ("b200", "b300", "gb200", "gb300")  # and one for mixtures of experts
+FEWEST = 5  # least number of runs for a band
+NEAR = 1.25  # for a source that measured all layouts: longest step that counts, relative to the best of its set
+EIGHT_BITS = ("b200", "gb200", "gb300")  # these GPUs share one band for 8 bits
+BLACKWELL = ("b200", "b300", "gb200", "gb300")  # these share one band for mixtures of experts
 
 
 def fp8_of(row):
@@ -357,7 +357,7 @@ def has_experts(row):
 
 
 def class_of(row):
-    """Returns what has a band: a trainer, GPUs, whether models have experts, and a word of train.fp8."""
+    """Returns the key of a run's band: trainer, GPUs, whether the model has experts, and train.fp8."""
     gpu = row.values["hardware.gpu"]
     gpus = {"a100-80g": ("a100-40g", "a100-80g")}.get(gpu, (gpu,))
     if has_experts(row) and gpu in BLACKWELL:
@@ -384,7 +384,7 @@ def sets_of(rows):
 
 
 def classes_of(rows):
-    """Returns the runs of every band: steps of a second and more, of trainers whose sharding the plan has."""
+    """Returns the runs of every band. Leaves out steps below a second, and trainers whose sharding is not planned."""
     near = []
     for (source, _), mine in sets_of(rows).items():
         most = NEAR * min(row.measured_step() for row in mine) if source == "nanotron" else math.inf
@@ -402,14 +402,14 @@ def model_of(row):
 
 
 def kinship(rows):
-    """Returns a function of runs, whose runs with the same value are left out together: their sources, or their models
-    if one source has most of the runs."""
+    """Returns the function that decides which runs are left out together: those of one source, or those of one model if
+    one source has most of the runs."""
     most = max(sum(source_of(row) == name for row in rows) for name in map(source_of, rows))
     return source_of if len(rows) - most >= FEWEST else model_of
 
 
 def strangers(rows):
-    """Returns beside each run the ratios of those that are no kin of it; none if there are fewer than a band needs."""
+    """Yields each run with the runs that are not its kin; with none if these are too few for a band."""
     kin = kinship(rows)
     for row in rows:
         others = [other for other in rows if kin(other) != kin(row)]
@@ -417,16 +417,17 @@ def strangers(rows):
 
 
 def band_of(rows):
-    """Returns low, middle and high of measured / planned times: their median, and around it the 10th and the 90th
-    percentile of how far a run is from the median of its strangers. Runs of one source resemble each other, so the
-    percentiles of all runs would be too narrow for the next source."""
+    """Returns low, middle and high of measured / planned times. The middle is the median. The ends are the 10th and the
+    90th percentile of the ratios of runs to the median of their strangers. Runs of one source resemble each other, so
+    the percentiles of all runs would be too narrow for the next source."""
     middle = statistics.median(map(longer, rows))
     apart = [longer(row) / statistics.median(map(longer, others or rows)) for row, others in strangers(rows)]
     return middle * part_of(apart, 0.1), middle, middle * part_of(apart, 0.9)
 
 
 def tried(rows):
-    """Returns how far the middle of the other runs' band is off in the median, how many runs of how many are in it."""
+    """Tests each run against the band of its strangers. Returns the median error of the band's middle, the number of
+    runs inside, and the number tested."""
     off, inside = [], 0
     for row, others in strangers(rows):
         if others:
@@ -437,7 +438,7 @@ def tried(rows):
 
 
 def bands(rows):
-    """Returns the bands as a table, and how many runs are within the band of other sources."""
+    """Returns a table of the bands, with the share of runs inside the band of their strangers."""
     lines = []
     for (trainer, gpus, experts, fp8), mine in classes_of(rows).items():
         trainer = f"{trainer}, experts" if experts else trainer
@@ -449,7 +450,7 @@ def bands(rows):
 
 
 def memory_of(rows):
-    """Returns by trainer the runs whose peak memory is known and whose states are divided as planned (ZeRO-1)."""
+    """Returns, by trainer, the runs with a known peak memory and with states sharded as planned (ZeRO-1)."""
     alike = (row for row in rows if "peak_gib" in row.values
              and (row["parallel.data"] == 1 or row.values.get("zero") != 0))
     return grouped(alike, lambda row: row.source["trainer"])
@@ -499,7 +500,7 @@ def pairs_of_layouts(sets):
 
 
 def experts_table(rows):
-    """Returns the runs of mixtures of experts, by model and GPUs: how many times as long as planned they took."""
+    """Returns a table of measured / planned times of mixtures of experts, by model and GPUs."""
     mine = [row for row in rows if has_experts(row)]
     sets = grouped(mine, lambda row: row.values["group"])
     pairs = pairs_of_layouts(sets.values())
@@ -516,7 +517,7 @@ def experts_table(rows):
 
 # ---- decisions -------------------------------------------------------------------------------------------------------
 
-MANY = 10  # layouts of a set
+MANY = 10  # least number of layouts of a set
 
 
 def tau(rows):
@@ -540,7 +541,7 @@ def kind_of_set(name):
 
 
 def decisions(rows):
-    """Returns for all sets of many layouts how good the plan's choice is."""
+    """Returns a table of how good the plan's choice is in sets of many layouts."""
     many, lines = {name: mine for name, mine in sets_of(rows).items() if len(mine) >= MANY}, []
     for kind, names in grouped(many, kind_of_set).items():
         sets = [many[name] for name in names]
@@ -568,7 +569,7 @@ CHANGES = {
 
 
 def ratios_of(name, mine):
-    """Yields (change, measured ratio, planned ratio) of the pairs of a set that differ in one thing."""
+    """Yields (change, measured ratio, planned ratio) of the pairs of a set that differ in one setting."""
     for one in mine:
         for other in mine:
             ratios = other.measured_step() / one.measured_step(), other.planned_step() / one.planned_step()
@@ -593,7 +594,7 @@ def eight_bits(rows):
 
 
 def changes(rows):
-    """Returns a table of changes of one thing: planned against measured ratios."""
+    """Returns a table of ratios, planned and measured, of pairs that differ in one setting."""
     found = [("recipes", *each) for each in eight_bits([row for row in rows if row.source["name"] == "recipes"])]
     for name, mine in sets_of(rows).items():
         if name[0] in ("vTrain", "BLOOM", "layouts") or kind_of_set(name) == "nanotron, 1 to 8 nodes":
@@ -653,7 +654,7 @@ def verdict_on_pairs(pairs):
 
 
 def memory_apart(rows):
-    """Returns (model, schedules, measured GiB between them, planned GiB, rounding), once for all microbatch counts."""
+    """Returns (model, schedules, measured difference, planned difference, rounding), once for all microbatch counts."""
     apart = {}
     for one, other in itertools.combinations([row for row in rows if row.held is not None], 2):
         model, figures = one.values["group"].split(" m=")[0], (other.values["peak_gb"], one.values["peak_gb"])
@@ -665,7 +666,8 @@ def memory_apart(rows):
 
 
 def within(measured, planned, rounding):
-    """Allows 15 % of the difference, or of one that rounds to it: figures rounded to GB leave 1 GB open either way."""
+    """Compares a difference of two figures with the plan. Allows 15 % of the measured difference, or of the nearest
+    difference that rounds to it: two figures in whole GB may be off by 1 GB together."""
     nearest = min(max(planned, measured - rounding), measured + rounding)
     for word, value in (("15 %", measured), ("rounding", nearest)):
         if abs(planned - value) <= 0.15 * abs(value):

@@ -53,7 +53,7 @@ print(json.dumps({"burst": max(rates[:3]), "sustained": sorted(last)[len(last) /
 
 
 class Meter:
-    """Samples power and clock by nvidia-smi while a side runs."""
+    """Samples power and clock with nvidia-smi while one of the two trainers runs."""
 
     def __enter__(self):
         self.rows, self.job = [], None
@@ -77,14 +77,14 @@ class Meter:
             self.job.wait()
 
     def busy(self):
-        """Means over the half of the samples with the most power, in which the steps are."""
+        """Returns means over the half of the samples with the most power: those during steps."""
         rows = sorted(self.rows)[len(self.rows) // 2 :]
         means = [statistics.mean(column) for column in zip(*rows)]
         return dict(zip(("watts", "mhz"), means))
 
 
 def sizes(options, name):
-    """Returns the program, the model's sizes as the program resolves them, the micro-batch and their number."""
+    """Returns the command, the model's resolved sizes, the micro-batch size and the number of microbatches."""
     config, changes, b, m, small = MODELS[name]
     program = options.programs / ("train_gpt" if name.startswith("gpt") else "train_llama")
     keys = changes | (small if options.memory_gb < 100 else {})
@@ -123,7 +123,7 @@ def theirs(options, name):
 
 
 def differs(a, b):
-    """Returns why two sides did not do the same work; empty if they did."""
+    """Returns how the first loss and norm of two sides differ; empty if they did the same work."""
     loss, norm = a["losses"][0] / b["losses"][0] - 1, a["norms"][0] / b["norms"][0] - 1
     return f"first loss {loss:+.1%}, norm {norm:+.1%}" if abs(loss) > 0.05 or abs(norm) > 0.25 else ""
 

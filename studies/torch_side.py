@@ -19,13 +19,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 MASK = 2**64 - 1
-# What both studies train with, here and there.
+# Settings of both studies, for this trainer and for PyTorch.
 TRAIN = {"weight_decay": 0.1, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "grad_clip": 1.0, "seed": 1337}
 OURS = {"train.schedule": "constant", "data.val": "", "data.val_every": 0, "checkpoint.every": 0, "checkpoint.dir": ""}
 
 
 def parser_of(title, name, steps):
-    """Returns a parser with the options that both studies have."""
+    """Returns a parser with the options of both studies."""
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="models that a CPU trains in a minute")
@@ -38,7 +38,7 @@ def parser_of(title, name, steps):
 
 
 def their_run(options, path, side, timeout=None):
-    """Trains `side` with PyTorch in a process of its own. Returns what it prints."""
+    """Trains `side` with PyTorch in a separate process. Returns the JSON that it prints."""
     path.write_text(json.dumps({"device": options.device, "compile": options.device == "cuda", "init": 1,
                                 "tokens": str(options.tokens), **side}))
     ended = subprocess.run([options.python, __file__, path], check=True, stdout=subprocess.PIPE, text=True,
@@ -47,7 +47,7 @@ def their_run(options, path, side, timeout=None):
 
 
 def our_run(options, command, metrics, keys, timeout=None):
-    """Trains with a command of ours and further keys. Returns its lines of type run and step."""
+    """Trains with this trainer's command and additional keys. Returns its lines of type run and step."""
     metrics.unlink(missing_ok=True)
     keys = OURS | keys | {"data.train": options.tokens, "hardware.device": options.device, "log.metrics": metrics}
     words = [f"{key}={value}" for key, value in keys.items()]
@@ -113,7 +113,7 @@ def attend(torch, q, k, v):
 
 
 def build(torch, m):
-    """Returns a model of the sizes `m`, keys as in our configuration."""
+    """Returns a model with the sizes `m`, whose keys are those of our section `model`."""
     nn, F, gpt = torch.nn, torch.nn.functional, m.get("family") == "gpt"
     h, dim, kv = m["hidden"], m["hidden"] // m["heads"], m.get("kv_heads", m["heads"]) * (m["hidden"] // m["heads"])
 
@@ -268,7 +268,7 @@ def main():
     side = json.loads(Path(sys.argv[1]).read_text())
     if "threads" in side:
         torch.set_num_threads(side["threads"])
-    if side.get("write"):  # the initial weights, for ours
+    if side.get("write"):  # the initial weights, from which our run starts
         torch.manual_seed(side["init"])
         write_tensors(side["write"], as_transformers(build(torch, side["model"]), side["model"]))
     print(json.dumps(train(torch, side)))

@@ -32,7 +32,7 @@ static inline void config_file_write(const char *bytes, size_t length) {
     assert_int_equal(fclose(file), 0);
 }
 
-// Writes the text and loads it with overrides (load_one: one, or NULL). Clears err first; returns config_load's result.
+// Write the text and load it with `count` overrides, or one (may be NULL). Clear err; return config_load's result.
 static inline int config_file_load(Config *config, const char *text, const char *const *overrides, int count,
                                    Error *err) {
     *err = (Error){0};

@@ -21,8 +21,8 @@ def small_config(folder, steps=100):
 
 # ---- imitations of a debugger, a frozen program or a cut cable ------------------------------------------------------
 
-# A library to preload. It stops the main thread of rank HARM_RANK while the file HARM_STALL exists, or loses all
-# that its supervisor sends while HARM_CUT exists. HARM_THREADS: MPI grants no threads. HARM_WORDS: Open MPI reports a
+# A library to preload. It stops the main thread of rank HARM_RANK while the file HARM_STALL exists, and drops all
+# messages of its supervisor while HARM_CUT exists. HARM_THREADS: MPI grants no threads. HARM_WORDS: Open MPI reports a
 # peer as dead. HARM_END: MPI_Finalize crashes. HARM_PARENT: from the beginning the parent has a thread like those of
 # libraries, which takes all signals that it does not block.
 HARM = r"""

@@ -117,7 +117,7 @@ class Hosts:
                               stdin=subprocess.DEVNULL)
 
     def mpirun(self, named=True):
-        """Returns a bare mpirun on the first host over both, as a user types it, with our agent instead of ssh."""
+        """Returns an mpirun command for ranks on both hosts, run on the first host, with our agent instead of ssh."""
         words = ["--mca", "plm_rsh_agent", str(self.agent), "--hostfile", str(self.folder / "hostfile")]
         network = ["--mca", "btl_tcp_if_include", "10.77.0.0/24", "--mca", "oob_tcp_if_include", "10.77.0.0/24"]
         return [*self.enter(0), "mpirun", "-n", "4", "--bind-to", "none", *words, *(network if named else [])]
@@ -137,7 +137,7 @@ class Hosts:
         self.run(1, "ip", "link", "set", "wire0", state)
 
     def processes(self, host):
-        """Returns the processes of a host by our ids, except for the process that keeps its namespaces."""
+        """Returns our ids of a host's processes, without the process that keeps its namespaces."""
         space = os.readlink(f"/proc/{self.inits[host]}/ns/uts")
         found = []
         for pid in filter(str.isdigit, os.listdir("/proc")):

@@ -134,15 +134,15 @@ def listing(folder, below):
 
 class File:
     def __init__(self, kept=b""):
-        self.kept = kept  # what a power cut leaves
+        self.kept = kept  # content after a power cut
 
 
 class Directory:
     def __init__(self):
-        self.now, self.kept, self.later = {}, {}, []  # names; those that are synchronized; changes after that
+        self.now, self.kept, self.later = {}, {}, []  # all names; the synchronized names; changes since the last sync
 
     def change(self, **names):
-        """Changes names at once: all of them, or none, are kept. None removes a name."""
+        """Changes several names atomically: a power cut keeps all of the changes or none. None removes a name."""
         self.later.append(names)
         self.apply(self.now, names)
 
@@ -164,7 +164,7 @@ class Directory:
 
 
 def read_tree(path):
-    """Returns a folder as it is on the disk, everything synchronized."""
+    """Reads a folder into a Directory, as if everything were synchronized."""
     tree = Directory()
     for child in path.iterdir():
         tree.now[child.name] = read_tree(child) if child.is_dir() else File(child.read_bytes())
@@ -201,8 +201,8 @@ class Disk:
             (above.now[name] if name else above).sync()
 
     def cuts(self, seed=1, each=3):
-        """Yields (sayings so far, what the disk holds) for a power cut before each call and after the last: nothing
-        that was not synchronized, everything, and `each` times by chance. Equal disks come once."""
+        """Yields (messages so far, contents of the disk) for a power cut before each call and after the last. Of the
+        unsynchronized changes the disk has none, all, and `each` times a random number. Skips repeated contents."""
         chance, said, seen = random.Random(seed), [], set()
         for line in [*self.calls.read_text().splitlines(), "end\t\t"]:
             choices = [lambda most: 0, lambda most: most, *[lambda most: chance.randint(0, most)] * each]
@@ -226,7 +226,7 @@ def write_tree(tree, path):
 
 
 class Verifier:
-    """Verifies checkpoints that are held in memory, equal ones once."""
+    """Verifies checkpoints that are held in memory. Remembers the answers for equal contents."""
 
     def __init__(self, folder):
         self.folder, self.known = folder, {}

@@ -36,12 +36,12 @@ if not hasattr(torch, "compiler"):
     for name, kind in named("float8_e4m3fn", "float8_e5m2").items():
         setattr(torch, name, kind)
 
-    # transformers asks for 2.1, which is the least that it does not refuse.
+    # transformers refuses versions below 2.1.
     version_of = importlib.metadata.version
     importlib.metadata.version = lambda package: "2.1.0" if package == "torch" else version_of(package)
 
     def vmap(function, in_dims, out_dims=0):
-        """Maps over the first dimension of the arguments whose place in `in_dims` has 0. Attention's mask needs it."""
+        """Maps over the first dimension of the arguments with a 0 in `in_dims`. Attention's mask needs it."""
         def mapped(*arguments):
             length = max(len(value) for value, place in zip(arguments, in_dims) if place == 0)
             rows = ([value if place is None else value[n] for value, place in zip(arguments, in_dims)]

@@ -1,4 +1,4 @@
-"""A second user of the machine, who may do all that a user without rights can do."""
+"""A second, unprivileged user of the machine."""
 
 import contextlib
 import json
@@ -12,12 +12,12 @@ needs_root = pytest.mark.skipif(os.getuid() != 0, reason="becomes another user: 
 
 
 class OtherUser:
-    """A process of that user: runs `act` and then keeps what it holds (files, locks) until the end."""
+    """A process of that user. It runs `act`, then keeps the open files and locks of `act` until the end."""
 
     def __init__(self, act):
         self.read, answer = os.pipe()
         ours, self.go_on = os.pipe()
-        self.pid = os.fork()  # not a new program: root's Python may not be readable for others
+        self.pid = os.fork()  # fork only: other users may not be able to read root's Python
         if self.pid == 0:
             try:
                 os.close(self.go_on)

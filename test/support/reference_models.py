@@ -74,7 +74,7 @@ def mixture(model, x, w, routers):
     router's logits and the chosen experts, (tokens, ...), to `routers`."""
     logits = x @ w(expert_names(model)[0]).T
     scores = logits.sigmoid() if model.get("router") == "sigmoid" else logits.softmax(-1)
-    groups, keys = model.get("router_groups", 1), scores  # keys: what chooses
+    groups, keys = model.get("router_groups", 1), scores  # keys: decide which experts are chosen
     if model.get("router") == "sigmoid":
         keys = scores + w("mlp.gate", "e_score_correction_bias")
     if groups > 1:  # a group's score is the sum of its two largest
@@ -95,8 +95,8 @@ def mixture(model, x, w, routers):
 
 
 def router_loss(model, weights, tokens, balance=0.0, router_z_loss=0.0):
-    """What the routers of all layers add to the mean loss of a microbatch: balance * experts * sum over experts of
-    their part of the tokens * their mean score (Fedus et al. 2021), and router_z_loss * mean log(Z)^2 (Zoph et al.
+    """Returns the routers' addition to the mean loss of a microbatch: balance * experts * sum over experts of their
+    share of the tokens * their mean score (Fedus et al. 2021), and router_z_loss * mean log(Z)^2 (Zoph et al.
     2022)."""
     routers, total = [], 0.0
     llama_logits(model, weights, tokens[:, :-1], routers)
@@ -110,7 +110,7 @@ def router_loss(model, weights, tokens, balance=0.0, router_z_loss=0.0):
 
 
 def expert_copies(model, weights, tokens):
-    """For the bias of every router's scores: copies of the tokens for each expert."""
+    """Returns {name of a router's bias: number of token copies that each expert gets}."""
     routers = []
     if model.get("router") == "sigmoid":
         llama_logits(model, weights, tokens[:, :-1], routers)

@@ -49,7 +49,6 @@ static inline void schedule_assert_sound(const Schedule *schedule) {
     fail();
 }
 
-// Counts the actions of one kind on a stage.
 static inline int64_t schedule_actions(const Schedule *schedule, int stage, ActionKind kind) {
     int64_t count = 0;
     const StageSchedule *list = &schedule->stage[stage];

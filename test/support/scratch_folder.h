@@ -44,7 +44,7 @@ static inline void test_file_poke(const char *name, int64_t offset, const void *
     test_put_(name, "r+b", offset, data, bytes);
 }
 
-// What a shard's header says. Tokens are 16 bits wide, 32 where magic is SHARD_LLAMA3.
+// The header of a shard. Tokens have 16 bits; with magic SHARD_LLAMA3, 32 bits.
 typedef struct ShardHeader {
     int magic, version;
     int64_t tokens;
