@@ -459,7 +459,7 @@ int bpipe_least_slots(const Schedule *base, EvictTarget target) {
     for (int s = 0; s < base->stages; s++) {
         int partner = bpipe_partner(base->stages, s);
         bool pairs = target == EVICT_TO_PEER && partner != SCHEDULE_NO_PEER;
-        if (pairs && partner < s) continue; // looked at with its partner
+        if (pairs && partner < s) continue; // counted together with its partner
         int needs = target == EVICT_TO_HOST ? host_needs_(base, s, least) : in_flight_(base, s);
         if (pairs) {
             int other = in_flight_(base, partner);

@@ -1,5 +1,5 @@
-// One device: its memory, its streams, and the operations a transformer needs. It has two implementations, cpu/ and
-// cuda/. The models, the engine and the optimizer use only this interface.
+// One device: its memory, its streams, and the operations a transformer needs. Implementations: cpu/, cuda/, and
+// device/count.c, which only counts time. The models, the engine and the optimizer use only this interface.
 //
 // Conventions
 // - Activations and weights are `void *` in the run's precision (`element` bytes each); gradients of weights, moments,
@@ -49,7 +49,7 @@ typedef struct AttentionShape {
     // (rows) on the device: each token's place in its document, counted from 0. A query at position i sees the keys
     // [i - place, i]. NULL: every sequence is one document. `host_places` is the same on the host.
     const int32_t *places, *host_places;
-    bool documents; // places may be given: a GPU's flash then needs other scratch
+    bool documents; // `places` may be set, for which a GPU's flash needs more scratch
     // A range (slices, context ranks) is seq queries of a longer sequence. The queries begin at position `first` and
     // see the keys from position 0 on. `keys` holds the sequence's keys and values in rows (k | v), which replace those
     // of qkv. `dkeys` += the gradients of keys and values, fp32 in the same layout; dqkv receives only the gradients of

@@ -229,7 +229,7 @@ int file_open_to_write(const char *path, int flag) {
 int file_replace(const char *path, const char *text, int64_t bytes) {
     char *beside = NULL;
     if (asprintf(&beside, "%s.new", path) < 0) return -1;
-    bool cleared = unlink(beside) == 0 || errno == ENOENT; // what an earlier call left
+    bool cleared = unlink(beside) == 0 || errno == ENOENT; // removes the leftover of an earlier call
     int fd = cleared ? open(beside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666) : -1;
     bool done = fd >= 0 && file_write_all(fd, text, bytes) == 0 && fsync(fd) == 0 && rename(beside, path) == 0;
     int code = errno;

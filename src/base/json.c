@@ -13,7 +13,7 @@
 #include <string.h>
 
 typedef struct Parser {
-    JsonValue *free;        // the next value of the document's memory
+    JsonValue *free;        // next unused value in the document's memory
     char *begin, *at, *end; // copy of the input and position in it; *end is NUL
     const char *name;
     int depth;
@@ -26,7 +26,7 @@ static int json_fail_(const Parser *parser, const char *what) {
                      (long long)(parser->at - parser->begin), what);
 }
 
-// Refuses what follows instead of `what`, if it is not one of the usual mistakes.
+// Sets the error for an unexpected text where `what` was expected. Common mistakes get an error of their own.
 static int json_odd_(const Parser *parser, const char *what) {
     if (parser->at == parser->end) return json_fail_(parser, "the JSON text ends too early");
     return json_fail_(parser, *parser->at == '/' || *parser->at == '#' ? "a comment, which JSON lacks" : what);

@@ -30,7 +30,7 @@ void json_begin(JsonOut *out, const char *key, char bracket) {
 }
 
 void json_end(JsonOut *out, char bracket) {
-    bool tall = out->comma && out->depth <= out->tall; // not if it is empty
+    bool tall = out->comma && out->depth <= out->tall; // an empty container stays on one line
     out->depth--;
     new_line_(out, tall);
     fputc(bracket, out->file);
@@ -61,7 +61,7 @@ static void put_members_(JsonOut *out, const char *at, va_list args) {
         int length = (int)strcspn(at, "? ");
         bool truth = at[length] == '?';
         snprintf(key, sizeof key, "%.*s", length, at);
-        at += length + truth + 2; // a blank and the %
+        at += length + truth + 2; // + 2: the blank and the % before it
         if (*at == 's') json_put_text(out, key, va_arg(args, const char *));
         else if (*at == 'j') json_put_integer(out, key, va_arg(args, intmax_t));
         else if (*at == 'g') json_put_number(out, key, va_arg(args, double));

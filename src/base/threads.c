@@ -21,9 +21,9 @@ typedef struct ThreadItems {
     atomic_int lanes;     // lanes that have begun
     atomic_llong next;    // first item that no lane has taken
     atomic_bool stop;     // an item has failed
-    pthread_mutex_t lock; // for the last two
+    pthread_mutex_t lock; // protects `failed` and `err`
     int64_t failed;       // lowest failed item
-    Error err;            // its error
+    Error err;            // error of the item `failed`
 } ThreadItems;
 
 // Runs items until all are taken or one fails. Items are taken in order, so every item before a failed item runs too.

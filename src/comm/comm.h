@@ -1,4 +1,4 @@
-// Point-to-point messages and collectives of a named group of ranks. Seven implementations, some on top of others:
+// Point-to-point messages and collectives of a named group of ranks. Eight implementations, some on top of others:
 //
 //   mpi       comm_mpi.h        messages and sums in host memory; carries the start-up and doubles of the others
 //   self      comm.c            a group of one rank; in a run without MPI, every group
@@ -8,6 +8,7 @@
 //   pushed    comm_pushed.h     messages by copies into mapped memory, announced over mpi; what cannot be mapped, such
 //                               as another host's memory, goes through the group it wraps as `far`
 //   emulated  comm_emulated.h   a stage without neighbours (--emulate-stage)
+//   counted   device/count.h    collectives that only advance a clock, for plans
 //
 // Who takes a message, by group (run_create.c, device_comm of device.c); a[b]: a wraps b:
 //

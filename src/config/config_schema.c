@@ -292,7 +292,7 @@ const ConfigKey config_keys[] = {
            "for plans: share of the peak in long flash forwards; auto: as measured, on CPUs 0.45"),
     FIGURE(hardware, flash_backward, 1, "for plans: peak share of flash backwards; auto: as measured, on CPUs 0.45"),
     FIGURE(hardware, stream_gb_s, 1e9,
-           "for plans: rate of memory passes; auto: 0.72 to 0.8 of memory_gb_s, on CPUs 8 a thread"),
+           "for plans: rate of memory passes; auto: 0.72 to 0.8 of memory_gb_s, on CPUs 8 per thread"),
     ABOVE(hardware, run_share, "1", 1, "for plans: fraction of the measured kernels' rates that runs reach"),
     NUMBER(hardware, expert_spread, "auto", 0, 1e3,
            "for plans: standard deviation / mean of the tokens per expert; auto: a guess, 0.3 of 128",

@@ -284,7 +284,7 @@ static int64_t memory_size_(void) {
 }
 
 Backend *backend_cpu_create(int precision, int threads, Error *err) {
-    (void)err; // unused here, but used by backend_emulated_create, which some tests call instead
+    (void)err; // never fails; the signature is that of managed_backend_create, which tests call instead
     // oneDNN allocates packing buffers with malloc for every product. If freed buffers went back to the kernel, it
     // would clear their pages again at the next allocation, which costs a few percent of a step.
     alloc_keep_freed();

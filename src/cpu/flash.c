@@ -83,7 +83,7 @@ int64_t flash_workspace_floats(const AttentionShape *s) {
 
 // Keys and queries of a block are cut into parts of STEP.
 enum { STEP = GEMM_ROWS > GEMM_LANES ? (int)GEMM_ROWS : (int)GEMM_LANES };
-_Static_assert(Q % STEP == 0 && KEYS % STEP == 0, "a part of a block starts with a whole panel");
+_Static_assert(Q % STEP == 0 && KEYS % STEP == 0, "every part of a block begins with a complete panel");
 
 // Lays out the group of blocks that starts at query `first`, in this thread's scratch.
 static FlashGroup group_at_(const Head *h, int64_t first) {

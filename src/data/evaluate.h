@@ -22,7 +22,7 @@ typedef struct Example {
 
 typedef struct Evaluation {
     int64_t seq_len, vocab;
-    int64_t examples, left_out, rows; // examples kept and left out; rows of those kept
+    int64_t examples, left_out, rows; // examples kept; examples left out; rows of the kept examples
     uint32_t *words;                  // words of the file, after its header
     Example *example;
     ExampleRow *row;

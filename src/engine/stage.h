@@ -86,7 +86,7 @@ typedef struct Stage {
     void *keys;                // per chunk keys (kept, layers, keys_bytes), dkeys (layers, dkeys_bytes); NULL: unsliced
     int32_t *tokens, *targets; // (most_microbatches, rows) on the device; NULL on stages that do not read them
     int32_t *places;           // same size: each token's place in its document; NULL if documents are ignored
-    int32_t *host_places;      // the same on the host
+    int32_t *host_places;      // copy of `places` on the host
     int32_t *positions;        // (rows) each token's position in its sequence; NULL without context ranks
     bool documents;            // true: `places` are filled in; false: every sequence is one document
     float *losses;             // (most_microbatches, rows), if the stage has the head
@@ -100,7 +100,7 @@ typedef struct Stage {
     // Called before a run's first use of each part of the stage. Waits for the weights of the first `tensors` tensors,
     // which data ranks may still gather. May be NULL.
     void (*needs_weights)(void *zero, int64_t tensors);
-    void *zero;          // argument of both (zero.h)
+    void *zero;          // argument of layer_done and needs_weights (zero.h)
     double gather_flops; // FLOPs that products may compute while all weights of the stage are gathered
 } Stage;
 

@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-// Spreads the recomputed layers evenly over the chunks, so that the bundles of all chunks shrink alike. Those that a
-// chunk has too few layers for go to the others.
+// Spreads the recomputed layers evenly over the chunks, so that the bundles of all chunks shrink alike. If a chunk has
+// too few layers, other chunks recompute more.
 static void shape_recomputed_(StageShape *at, int64_t asked) {
     int64_t left = asked;
     for (int c = 0; c < at->chunks; c++) {

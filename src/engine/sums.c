@@ -93,7 +93,7 @@ void sums_layout(SumWorkspaces *workspaces, Layout *layout, const Shape *shape, 
         need_(&squares, COMM_ALL_REDUCE, tensors->table->count, COMM_DOUBLE);
     }
     if (tensors->split.expert_replicas > 1) count_pieces_(&workspaces->experts, tensors, true, staged);
-    for (int i = 0; i < 2 && shape->context_ranks > 1; i++) { // gradients of keys and values: a group for each half
+    for (int i = 0; i < 2 && shape->context_ranks > 1; i++) { // sums of key and value gradients: one group per half
         Need keys = {&workspaces->context[i], shape->context_ranks, staged};
         workspaces->context[i].sums = workspaces->context[i].passing = 1;
         need_(&keys, COMM_REDUCE_SCATTER, (shape->qkv_cols - shape->query_cols) * shape->rows / shape->pieces,

@@ -78,7 +78,7 @@ static int64_t copies_(const Dispatch *d, int64_t from, int64_t to) {
     return sum;
 }
 
-// Adds up the copies of parts [part, end) for each expert in `sums`; whole numbers, so the sums are exact. Returns
+// Adds up the copies of parts [part, end) for each expert in `sums`, exactly, because counts are integers. Returns
 // the rows of the fullest rank.
 static double fullest_(const Dispatch *d, int64_t part, int64_t end) {
     const Shape *s = d->pass->shape;

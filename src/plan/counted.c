@@ -26,7 +26,7 @@ static const char *const groups_[GROUPS] = {"tensor", "context", "context", "dat
 typedef struct CountKey {
     char sizes[sizeof(Shape)]; // the Shape; 0 for the end of a step, which does not depend on the micro-batch size
     CountLinks link[GROUPS];
-    double fullest; // Clocks
+    double fullest; // see Clocks
     double flops;
     bool update; // true: the end of a step; false: the actions of a chunk
     bool brief;  // true: counts only F, and the B of the second microbatch
@@ -91,11 +91,11 @@ static bool neighbours_are_far_(const Config *config, int64_t node) {
     return false;
 }
 
-// The layout, the GPUs of a node and the table of GPUs decide. Rates that a user may correct between two runs must not
-// change the kernels; nor must validation, whose list has one chunk, have others than training (it has if bundles leave
-// the node, since it evicts none).
+// Depends only on the layout, the GPUs of a node and the table of GPUs: correcting a rate between two runs must not
+// change the kernels. Does not depend on the list, so --validate, whose list has one chunk, uses the kernels of
+// training; except if bundles leave the node, since --validate evicts none.
 bool counted_moves(const Gpu *gpu, const Config *config, const StageShape *stage) {
-    static const double REACHED = 0.7, FP8 = 1.5; // of the peak, and the gain of 8 bits: roughly, for large products
+    static const double REACHED = 0.7, FP8 = 1.5; // large products, roughly: share of the peak; gain of 8 bits
     const ParallelConfig *parallel = &config->parallel;
     const Shape *shape = &stage->shape;
     int64_t node = config->hardware.gpus_per_node, senders = parallel->tensor * parallel->context;
@@ -169,7 +169,6 @@ static CountSource as_theirs_(const CountSource *source, Config *config, StageSh
 
 // ---------------------------------------------------------------- one count
 
-// A stage on clocks.
 typedef struct CountedStage {
     Cost cost;
     Clocks clocks;
@@ -401,7 +400,7 @@ UpdateTimes counted_update(const CountSource *source, const StageShape *stage) {
     int64_t replicas = config_replicas(source->config),
             nodes = hardware_nodes_of_data(source->hardware, source->config);
     int64_t near = (replicas + nodes - 1) / nodes, p = parallel->pipeline, experts = key.size[EXPERTS];
-    int64_t of_node = max_i64(hardware_domain(source->hardware, source->config) / near, 1); // groups of a node
+    int64_t of_node = max_i64(hardware_domain(source->hardware, source->config) / near, 1); // groups that share a node
     double rate = nodes == 1 ? 0 : rate_(source, 0, min_i64(of_node, p * parallel->tensor));
     set_group_(&key, DATA, replicas, rate, near);
     if (experts > 0 && nodes > 1) rate = rate_(source, 0, p * max_i64(parallel->tensor, experts));

@@ -5,7 +5,6 @@
 
 #include "plan.h"
 
-// The machine's memory.
 typedef struct Machine {
     bool cuda;          // CUDA devices can be used
     int cores;          // cores that this process may run on

@@ -48,7 +48,7 @@ int64_t foreign_bundle(const Config *config, const StageShape *at) {
     return (int64_t)(row_(config->program)->error * most);
 }
 
-// Sharded by ZeRO-3, Megatron-LM keeps its 16-bit weights beside the masters; torchtitan's weights are the masters.
+// With ZeRO-3, Megatron-LM keeps 16-bit weights in addition to the masters; torchtitan's weights are the masters.
 int64_t foreign_states(const Config *config, const StageShape *at, int64_t parameters, int64_t shards, bool again) {
     const ForeignProgram *row = row_(config->program);
     double own = (double)parameters / (double)config->parallel.tensor, layers = fmax(1, (double)at->layers);

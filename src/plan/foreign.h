@@ -27,7 +27,7 @@ extern const ForeignProgram foreign_programs[FOREIGN_PROGRAMS];
 bool foreign_counted_here(const ModelConfig *model);
 
 // Returns the bytes of a stage's weights, gradients and optimizer states if `shards` ranks share them. again: weights
-// and gradients are whole for only two layers. `error` is included.
+// are gathered for each use, so only two layers' weights and gradients are complete at a time. `error` is included.
 int64_t foreign_states(const Config *config, const StageShape *at, int64_t parameters, int64_t shards, bool again);
 
 // Return the bytes of one microbatch that the program keeps in the largest chunk; write all other bytes of a stage with

@@ -54,8 +54,8 @@ int foreign_take(Config *config, const char *word, bool searched, Error *err) {
                                 row->title);
     if (config->schedule.split_backward == SPLIT_AUTO && schedule->name < schedule_kind_count &&
         !schedule_kinds[schedule->name].splits)
-        config->schedule.split_backward = SPLIT_OFF; // none of them splits the backward of such a schedule
-    // None of them evicts, and their default overlaps nothing. A search fixes both itself (foreign_fix).
+        config->schedule.split_backward = SPLIT_OFF; // other programs split a backward only if the schedule requires it
+    // Other programs evict nothing, and by default overlap nothing. foreign_fix fixes both for a search.
     if (!searched && schedule->bpipe == BPIPE_AUTO) config->schedule.bpipe = BPIPE_OFF;
     if (!searched && config->place[config_find("parallel.overlap") - config_keys] == CONFIG_DEFAULT)
         config->parallel.overlap = OVERLAP_OFF;
@@ -76,10 +76,10 @@ void foreign_fix(int program, Config *base, LayoutSpace *space) {
     at.slices = 1;
     at.pointwise = RECOMPUTE_NONE;
     at.attention = ATTENTION_FLASH;
-    at.placement = PLACEMENT_STAGES;   // the default of all of them
+    at.placement = PLACEMENT_STAGES;   // default of all other programs
     at.collectives = COLLECTIVES_AUTO; // as import.py converts their settings
     if ((space->fixed & LAYOUT_BIT(overlap)) == 0)
-        at.overlap = OVERLAP_OFF, fixed |= LAYOUT_BIT(overlap); // their default
+        at.overlap = OVERLAP_OFF, fixed |= LAYOUT_BIT(overlap); // default of all other programs
     if (!row->context) at.context = 1, fixed |= LAYOUT_BIT(context);
     layout_set(&at, base);
     space->given = at;

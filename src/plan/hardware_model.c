@@ -87,7 +87,7 @@ int64_t hardware_nodes_of_data(const Hardware *hardware, const Config *config) {
     const ParallelConfig *parallel = &config->parallel;
     int64_t domain = hardware_domain(hardware, config), all = (config_world(config) + domain - 1) / domain;
     int64_t t = parallel->tensor, c = parallel->context, blocks = parallel->data;
-    // A stage's replicas are blocks of context ranks, each `t` ranks apart; with PLACEMENT_STAGES all are one block.
+    // A stage's replicas are `blocks` blocks of c context ranks, t ranks apart; with PLACEMENT_STAGES a single block.
     if (parallel->placement == PLACEMENT_STAGES) c *= blocks, blocks = 1;
     int64_t spanned = (c * t + domain - 1) / domain + (domain % (c * t) != 0 && c * t % domain != 0);
     // Without replicas, only gradients of experts are summed, over all ranks of the stage.
@@ -110,7 +110,7 @@ double hardware_network(const Hardware *hardware, const Config *config) {
 
 bool hardware_theirs_differs(const Hardware *hardware, const Config *config) {
     int64_t domain = hardware_domain(hardware, config), row = hardware_experts_in_a_row(&config->parallel);
-    bool leave = config->model.experts > 0 && config_world(config) > domain && // rows, for the experts of other ranks
+    bool leave = config->model.experts > 0 && config_world(config) > domain && // rows leave the domain
                  (row < config->parallel.expert || domain % row != 0);
     return config->train.fp8 == FP8_TENSOR || leave;
 }
@@ -185,7 +185,7 @@ void hardware_print_band(const Hardware *hardware, const Config *config, GpuBand
     const char *whose = trainer == TRAINER_NVIDIA ? "nvidia (NeMo, Megatron-Core)"
                         : trainer == TRAINER_FSDP ? "fsdp (torchtitan and others)"
                                                   : trainer_words[trainer];
-    // 1. A band of its own, or that of the trainer that is named.
+    // 1. This trainer's own band, or the band of hardware.trainer.
     if (band.runs > 0) {
         if (mfu > 0) snprintf(share, sizeof share, ", MFU %.0f to %.0f%%", 100 * mfu / band.high, 100 * mfu / band.low);
         if (band.own) snprintf(others, sizeof others, "range of errors of plans %s", band.on);
@@ -200,7 +200,7 @@ void hardware_print_band(const Hardware *hardware, const Config *config, GpuBand
         grid_line(file, "expected", "unknown: there are no runs of %s on such GPUs in this precision", whose);
         return;
     }
-    // 2. Those of all others: "nvidia 11.4 s (10.8 to 11.7 s, 53 runs), ..."
+    // 2. The bands of all other trainers: "nvidia 11.4 s (10.8 to 11.7 s, 53 runs), ..."
     for (int other = TRAINER_NVIDIA; other <= TRAINER_FSDP; other++) {
         GpuBand theirs = others_band_(hardware, config, other);
         if (theirs.runs == 0) continue;
@@ -211,7 +211,7 @@ void hardware_print_band(const Hardware *hardware, const Config *config, GpuBand
         grid_line(file, "expected", "unknown: no program's steps were measured on such GPUs in this precision");
     else
         grid_line(file, "expected",
-                  "%s: if it loses what those runs lost, four of five; this trainer was not measured on such GPUs",
+                  "%s: if it loses what four of five such runs lose; this trainer was not measured on such GPUs",
                   others);
 }
 
@@ -224,7 +224,7 @@ void hardware_print_cpus(const Hardware *hardware, FILE *file) {
 void hardware_print(const Hardware *hardware, FILE *file) {
     const Cost *cost = &hardware->cost;
     if (cost->flops == 0) {
-        fprintf(file, "assumed   nothing: without hardware.peak_tflops there are no times\n");
+        fprintf(file, "assumed   nothing: times are unknown without hardware.peak_tflops\n");
         return;
     }
     grid_line(

@@ -85,7 +85,7 @@ Schedule *plan_schedule(const Config *config, Error *err) {
 }
 
 Schedule *plan_schedule_with(const Config *config, int64_t microbatches, Error *err) {
-    enum { LONG = 1 << 6 }; // forwards of the longest schedule that is proved: a search makes thousands
+    enum { LONG = 1 << 6 }; // longest schedule that is proved, in forwards: a search makes thousands of schedules
     bool proved = config->schedule.file[0] != '\0' || microbatches * config->parallel.pipeline <= LONG;
     return schedule_of_(config, microbatches, proved, err);
 }

@@ -56,7 +56,7 @@ static int answer_make_(PlanAnswer *answer, const Config *config, const Model *m
     if (loan.schedule == NULL) return -1;
     answer->plan_1f1b = planner_plan(&answer->planner, &plain, loan.schedule);
     schedule_cache_return(&loan);
-    // The doubts, unless every simulation of the schedule takes a second.
+    // Plans with every doubt, unless each simulation of the schedule takes a second.
     answer->unsure.skipped = answer->config.parallel.pipeline * config_microbatches(&answer->config) > MOST_FORWARDS;
     if (!answer->unsure.skipped) {
         Config doubted = answer->config;

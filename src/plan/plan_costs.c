@@ -12,7 +12,7 @@
 
 // ---------------------------------------------------------------- stages
 
-// The inputs of all costs.
+// The inputs from which costs are computed, and the last results for reuse.
 typedef struct Costing {
     const Config *config;
     const Schedule *schedule;
@@ -278,7 +278,7 @@ static double gathered_(const PlanCosts *costs, const Costing *costing) {
         double each = forward / (double)parts, of_layer = 0;
         double ends = ((double)stage->states.gradients - (double)stage->layer_gradients) * element / 4;
         double embedding = !stage->at.first || weights <= 0 ? 0 : ends / weights / (stage->at.last ? 2 : 1);
-        int link = s == from + 1 || (s == 0 && from != 1) ? from : s; // also from the last stage to the first
+        int link = s == from + 1 || (s == 0 && from != 1) ? from : s; // including last stage to first
         double message = from >= 0 && from != s ? costs->costs.edge[link] : 0;
         if (weights > 0 && stage->at.layers > 0) of_layer = (1 - ends / weights) / (double)stage->at.layers;
         now += message, undelayed += message + forward;

@@ -81,8 +81,8 @@ static void print_answer_(const PlanAnswer *answer, bool terminal, FILE *file) {
     double all = (double)hardware->memory_bytes;
     if (theirs != NULL && all > 0 && config->program == 0) // --for counts that program's own bytes
         grid_line(file, "",
-                  "runs of %s took %.2f to %.2f times the planned bytes (%d runs, middle %.2f), here %.1f to %.1f GiB; "
-                  "hardware.reserve_gib: %.0f keeps the middle free",
+                  "runs of %s took %.2f to %.2f times the planned bytes (%d runs, median %.2f), here %.1f to %.1f GiB; "
+                  "set hardware.reserve_gib: %.0f for the median",
                   trainer_words[theirs->trainer], theirs->low, theirs->high, theirs->runs, theirs->middle,
                   theirs->low * (double)peak / GIB, theirs->high * (double)peak / GIB,
                   ceil(all / GIB * (1 - 1 / theirs->middle)));
@@ -342,7 +342,7 @@ int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err) 
     if (!foreign) grid_line(screen, "BPipe?", "%s", answer->verdict.brief);
     const Forecast *best = table->best >= 0 ? &table->rows[table->best] : &run;
     double less = answer->time.known && !foreign ? 1 - best->time.step / answer->time.step : 0;
-    if (less >= 0.005 && named == NULL) { // how to set it
+    if (less >= 0.005 && named == NULL) { // the options that set the best schedule
         char *set, schedule[SCHEDULE_TEXT];
         Config config = *answer->planner.config;
         layout_set(&best->layout, &config);
@@ -378,7 +378,7 @@ int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err) 
     if (status != 0) return -1;
     if (verbose) print_peaks_(answer, &answer->plan_1f1b, "", "with 1F1B", true, file);
     if (verbose && print_rest_(answer, &waterfall, file, err) != 0) return -1;
-    own.layout.chunks = answer->schedule->chunks; // schedule.file may have its own
+    own.layout.chunks = answer->schedule->chunks; // a schedule from a file has its own number
     own.layout.slices = answer->schedule->slices;
     int most = verbose ? 0 : (int)max_i64(PLAN_SCREEN - used, 2);
     if (foreign) return foreign_rows_print(answer, most, file, err);

@@ -18,7 +18,6 @@ static void rows_add_(ScheduleTable *table, const Forecast *row) {
     table->rows[table->count++] = *row;
 }
 
-// The rows of one schedule.
 typedef struct RowsOf {
     const SearchSpace *space;
     Config config;

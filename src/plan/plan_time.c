@@ -63,7 +63,7 @@ static double summed_(const PlanCosts *costs, const Schedule *schedule, const Ti
     double now = INFINITY, latest = 0, bytes = 0;
     for (int s = 0; s < stages; s++) {
         latest = fmax(latest, timeline->stage[s].last);
-        bytes += sums[s].bytes + sums[s].late; // the first stage may have no experts, and without replicas no sums
+        bytes += sums[s].bytes + sums[s].late; // 0 on a stage without experts if nothing else has replicas
         layers += sums[s].layers;
     }
     if (bytes == 0) return latest;

@@ -85,7 +85,7 @@ static int measure_case_(const Session *at, bool forever, Result *result, Error 
                                   &at->planner->hardware, be, err);
     if (status == 0) status = engine_rehearse(emulation.engine, at->list, err);
     for (int round = 0; status == 0 && (round == 0 || forever); round++) {
-        int runs = -1; // the first does not count
+        int runs = -1; // run -1 is a warm-up
         double start = clock_seconds();
         while (status == 0 && runs < MOST_RUNS && (runs < 1 || clock_seconds() - start < ENOUGH_SECONDS)) {
             status = emulation_run(&emulation, at->list, &times, err);

@@ -33,7 +33,7 @@ typedef union TcpAddress {
 // How supervisors reach the coordinator over TCP. The two sides show different tokens, so that another process at one
 // of the addresses cannot impersonate the coordinator.
 typedef struct Invitation {
-    uint64_t supervisor, coordinator; // tokens
+    uint64_t supervisor, coordinator; // token that each side shows
     TcpAddress address[INVITATION_ADDRESSES];
     int32_t count; // 0: not known yet
 } Invitation;

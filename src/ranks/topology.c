@@ -12,7 +12,7 @@ Coordinates topology_coordinates(const ParallelConfig *parallel, int rank) {
     int replicas = c * (int)parallel->data;
     if (parallel->placement == PLACEMENT_STAGES)
         return (Coordinates){rank / t % replicas, rank / t / replicas, rank % t};
-    int place = rank / t / c % p, stage = place; // place: of the stage in the order of ranks
+    int place = rank / t / c % p, stage = place; // place: index of the stage in rank order
     if (parallel->placement != PLACEMENT_LINEAR) // pairs from the ends inward; with odd p, the middle stage is last
         stage = p % 2 == 1 && place == p - 1 ? p / 2 : place % 2 == 0 ? place / 2 : p - 1 - place / 2;
     return (Coordinates){rank / t / c / p * c + rank / t % c, stage, rank % t};

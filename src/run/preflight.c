@@ -73,7 +73,7 @@ typedef struct Preflight {
     int32_t *tokens;
     int64_t *blocks;
     Finding mine[PROBE_COUNT];
-    // on rank 0
+    // on rank 0 only, from here on
     Finding (*all)[PROBE_COUNT]; // [world]
     Finding **items;             // every product, file and link once, by probe
     int count;

@@ -24,7 +24,7 @@
 #include "ranks/status_page.h"
 #include "ranks/topology.h"
 
-// The functions of a run take from the command line what concerns it, as `ask`.
+// ask: the command line, from which a run reads only its own options.
 bool run_trains(const Options *ask); // false: --generate or --validate
 
 enum { RUN_MOST_LANES = 2 * STAGE_MOST_CHUNKS, RUN_MOST_GROUPS = RUN_MOST_LANES + 9 };

@@ -50,7 +50,7 @@ bool slowest_find(Slowest *slowest, SlowestRank *found) {
             sum[i % slowest->ranks] += slowest->window[i].part[part];
         for (int rank = 0; rank < slowest->ranks; rank++) {
             int count = 0;
-            double unit = 1.0; // of the values in `sorted`, for this rank
+            double unit = 1.0; // factor on the values in `sorted` for this rank
             for (int r = 0; r < slowest->ranks; r++)
                 if (slowest->peers[r] == slowest->peers[rank]) sorted[count++] = sum[r];
             if (count < 2) {

@@ -26,9 +26,9 @@ typedef struct SimStage {
     int64_t count;          // length of `actions`
     int64_t compute, queue; // indices of the first compute action and of the first transfer that are not complete
     ActionKind kind;        // kind of the next compute action, copied because a long list is not in the cache
-    Edge *in, *out;         // its edges; NULL: none
+    Edge *in, *out;         // edges of the next compute action; NULL: none
     int64_t place;          // the next compute action's place in the order of its edges
-    int64_t loaded;         // its bundle's entry of `load`
+    int64_t loaded;         // entry of `load` of its bundle
     double duration;        // its seconds
     double compute_start, transfer_start;
     // Set only with SimulateCosts.most: total duration of the compute actions that have not started; of the transfers
@@ -66,7 +66,7 @@ typedef struct SimRun {
     int *leaving; // [2*stages*chunks] edges whose next message leaves at this instant
     int stirred_count, leaving_count;
     double now;
-    size_t bundles;     // of a stage
+    size_t bundles;     // bundles per stage
     int window;         // a power of two
     bool beyond;        // a stage must end after SimulateCosts.most
     Contention *shares; // NULL: nothing is shared

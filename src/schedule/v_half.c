@@ -154,8 +154,9 @@ static void stable_phase_(const PassGrid *grid, int *first, int *last) {
 // slot earlier, so it moves only across units that all have a free slot.
 static void pull_outside_(PassGrid *grid) {
     int first, last, count = list_passes_(grid);
-    int *all = xcalloc((size_t)grid->stages * (size_t)grid->length, sizeof *all); // bundles in slots in each unit,
-    stable_phase_(grid, &first, &last);                                           // with that of the running pass
+    // Bundles in slots in each unit, including the bundle of the running pass.
+    int *all = xcalloc((size_t)grid->stages * (size_t)grid->length, sizeof *all);
+    stable_phase_(grid, &first, &last);
     for (int s = 0; s < grid->stages; s++)
         for (int t = 0, held = 0; t < grid->length; t++) {
             const GridPass *pass = *grid_at_(grid, s, t);

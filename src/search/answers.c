@@ -123,7 +123,7 @@ int answer_given(const SearchSpace *space, Config *given, Forecast *forecast, Er
     // Decides the keys that are left open, as --plan does.
     Log quiet = {.program = "", .rank = -1, .stage = -1, .level = LOG_QUIET};
     if (config_check(given, &ignored) != 0) return 0;
-    if (verdict_resolve(given, space->planner->model, &quiet, &ignored) != 0) return 0; // no schedule for open keys
+    if (verdict_resolve(given, space->planner->model, &quiet, &ignored) != 0) return 0; // no schedule fits
     // Sets split_backward back to auto if it was auto and is now off. layout_distance counts auto as on for a schedule
     // that always splits, else as off. So a schedule that always splits does not count as a change of split_backward.
     bool open = space->keys.base->schedule.split_backward == SPLIT_AUTO && given->schedule.split_backward == SPLIT_OFF;

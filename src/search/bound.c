@@ -33,7 +33,7 @@ void cut_open(Cut *cut, const SearchSpace *space, const Config *config) {
     for (int s = 0; s < cut->plan.stages; s++) {
         const PlanStage *stage = &cut->plan.stage[s];
         int64_t bytes = memory_total(&stage->memory);
-        // A stage that recomputes layers has room for all outputs of one layer, beside nearly empty bundles.
+        // A stage that recomputes layers has room for all outputs of one layer, plus nearly empty bundles.
         int64_t one = bytes - stage->memory.bytes[MEMORY_OWN_SLOTS] + stage->slot_bytes / max_i64(stage->at.layers, 1);
         cut->least_bytes = max_i64(cut->least_bytes, bytes);
         cut->recomputing_bytes = max_i64(cut->recomputing_bytes, min_i64(bytes, one));
@@ -82,7 +82,7 @@ static double trips_bound_(const Cut *cut, int s, double between) {
         work += costs->forward[i] + back[i];
         forward = fmin(forward, costs->forward[i]), backward = fmin(backward, back[i]);
     }
-    double first = work - costs->forward[own + n - 1] - back[own + n - 1]; // forwards before, backwards after
+    double first = work - costs->forward[own + n - 1] - back[own + n - 1]; // before the first trip, after the last
     double each = trip + (hop * n - ahead) * (forward + backward);
     return between + first + (double)hops * each + (hops > 0 ? (double)left * work : 0) + trip;
 }
@@ -103,7 +103,7 @@ double cut_bound(const Cut *cut, const RunLayout *layout) {
     const ScheduleKind *kind = &schedule_kinds[layout->name];
     bool in_v = kind->placement == PLACEMENT_V, split = cut->lists.split;
     bool trips = cut->lists.chunks == 1 && !kind->keeps_all && !kind->splits;      // 1F1B and Seq1F1B
-    int stages = cut->lists.stages, parts = cut->lists.chunks * cut->lists.slices; // slice 0 has the first F, last B
+    int stages = cut->lists.stages, parts = cut->lists.chunks * cut->lists.slices; // slice 0: first F, last B
     double m = (double)cut->lists.microbatches, most = 0, before = 0, back = 0,
            first_weight = split ? costs->weight[0] : 0;
     for (int s = 0; s < stages; s++) {
@@ -133,8 +133,8 @@ double cut_bound(const Cut *cut, const RunLayout *layout) {
     return most + cut->after;
 }
 
-// Between two other layers, recomputing one takes a little less than its share of recomputing all. Of a chunk with
-// dense layers, these are recomputed first, and take less.
+// Recomputing one layer takes at least SHARE of an average layer's time in recomputing all. In a chunk with dense
+// layers, the dense layers are recomputed first and take less, so the bound adds nothing.
 double cut_recomputing_bound(const Cut *cut, const Cut *all, const Config *config) {
     static const double SHARE = 0.9;
     int parts = cut->lists.chunks * cut->lists.slices;
@@ -169,7 +169,7 @@ double shape_bound(const SearchSpace *space, const RunLayout *shape, const PartT
     double least = fmax(space_fixes(space, LAYOUT_BIT(layers)) ? 0 : 1,
                         floor(layers / (p * layout_most_chunks(&space->keys))) - 1);
     double average = m * all / p + (model->dense_layers > 0 ? 0 : (p - 1) / 2 * least * times->first);
-    // Layers are not divided: the slowest stage is the one with the head, or the one with the most of the other layers.
+    // Layers are not cut: the slowest stage is the head's, with `with` layers, or the one with the most other layers.
     for (int64_t with = 0; with <= alike && shape->pipeline > 1; with++) {
         double others = ceil((double)(alike - with) / (p - 1)) * times->layer;
         slowest = fmin(slowest, fmax((double)with * times->layer + times->head, others));

@@ -17,7 +17,7 @@
 // Bytes and times of one way to cut the model: a shape with chunks, placement, layers, complete or split backwards, and
 // recomputed layers. Schedules of the same cut differ only in their lists.
 typedef struct Cut {
-    Schedule lists; // without lists, and with one slot on every stage
+    Schedule lists; // placement and chunks only: one slot per stage, no lists
     Plan plan;
     int64_t least_bytes;       // bytes of the plan's fullest rank
     int64_t recomputing_bytes; // a lower bound of them, whatever layers are recomputed

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-// A candidate that is planned again.
+// A candidate, and its steps under every doubt.
 typedef struct Again {
     Candidate *candidate;
     Unsure unsure;
@@ -15,8 +15,8 @@ typedef struct Again {
     Error err;
 } Again;
 
-// Returns the fraction by which a candidate takes longer than the fastest one, both with a doubt; 1: it does not fit,
-// or takes at least twice as long. holding: compares only with candidates that fit with 4 GiB more in reserve.
+// Returns, for one doubt, the fraction by which a candidate takes longer than the fastest one; 1: it does not fit, or
+// takes at least twice as long. holding: compares only with candidates that fit with 4 GiB more in reserve.
 static double regret_(const Again *of, const Again *all, int count, int doubt, bool holding) {
     double least = INFINITY;
     for (int i = 0; i < count; i++)
@@ -96,7 +96,7 @@ int robust_find(const SearchSpace *space, SearchResult *result, Error *err) {
     // fail for their regret, and are not the fastest. With a tenth of the network, only the second condition counts.
     int status = plan_again_(space, &doubters, again, 0, shown, NULL, err);
     for (int doubt = 0; doubt < DOUBTS; doubt++) {
-        double least[2] = {INFINITY, INFINITY}; // least step: of all candidates; of those that fit with 4 GiB more
+        double least[2] = {INFINITY, INFINITY}; // least step of all candidates; of candidates that fit with 4 GiB more
         for (int i = 0; i < shown; i++) {
             double step = again[i].unsure.step[doubt];
             least[0] = fmin(least[0], step);

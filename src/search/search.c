@@ -26,8 +26,8 @@ typedef struct Node {
     NodeKind kind;
     double bound;
     PartTimes times;     // division, shape: lower bounds of the times of its parts
-    int64_t least_bytes; // lower bounds of the fullest rank's bytes: of any candidate,
-    int64_t kept_bytes;  // and of one that recomputes the layers of the cut and no others (cuts and lists)
+    int64_t least_bytes; // lower bound of the fullest rank's bytes, for any candidate of the node
+    int64_t kept_bytes;  // cuts, lists: the same for candidates that recompute exactly the layers of the cut
 } Node;
 
 typedef struct NodeList {
@@ -58,8 +58,8 @@ typedef struct Search {
     SearchResult *result;
     Standing standing;
     NodeList nodes; // every node so far
-    Heap heap;      // those that are open
-    int64_t orders; // of candidates
+    Heap heap;      // indices of the open nodes
+    int64_t orders; // number of candidates so far: the next one's order
 } Search;
 
 static bool node_before_(const void *nodes, int64_t a, int64_t b) {
@@ -133,7 +133,7 @@ static double worth_(const Search *search, const RunLayout *layout, unsigned way
     return fmax(most, tenth) / BOUND_SLACK;
 }
 
-// layout: as in worth_.
+// Returns whether no candidate of these ways and at least these bytes can matter. layout: as in worth_.
 static bool hopeless_(const Search *search, const RunLayout *layout, unsigned ways, double bound, int64_t bytes) {
     return bound > worth_(search, layout, ways, NULL, bytes);
 }
@@ -231,7 +231,7 @@ static void expand_shape_(const Search *search, Config *config, const Node *shap
     for (int64_t i = 0, k; i < all.count; i++) {
         RunLayout *first = &all.layouts[i];
         for (k = 0; k < i && !same_cut_(&all.layouts[k], first);) k++;
-        if (k < i) continue; // another list of the cut came first
+        if (k < i) continue; // the cut was added with an earlier list
         Node even = {.layout = *first, .kind = NODE_CUT, .bound = shape->bound, .least_bytes = least_bytes};
         if (node_hopeless_(search, &even)) continue;
         Node by_time = even;
@@ -351,7 +351,7 @@ static Forecast try_(void *argument, const RunLayout *layout, const Forecast *ke
         forecast->layout.slots = forecast->slots;
         forecast->layout.load_ahead = forecast->load_ahead;
     }
-    if (forecast->fits ? forecast->time.known : !trade) // no answer needs a misfit with a trade
+    if (forecast->fits ? forecast->time.known : !trade) // no answer reads a trade that does not fit
         candidates_add(forecast->fits ? &outcome->found : &outcome->misfits, &tried);
     return *forecast;
 }

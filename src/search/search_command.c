@@ -32,7 +32,7 @@ int search_load(Config *config, const char *path, const char *const *overrides, 
         return 0;
     }
     RunLayout from = layout_of(config), free = space_start(&(SearchSpace){.keys = {.given = from}});
-    free.name = schedule_kind_count; // auto, which allows any chunks and slices
+    free.name = schedule_kind_count; // auto: check accepts any chunks and slices
     free.chunks = 0;
     free.split = SPLIT_AUTO;
     free.attention = from.attention;
@@ -41,7 +41,7 @@ int search_load(Config *config, const char *path, const char *const *overrides, 
         if (config->place[config_find(layout_keys[key].name) - config_keys] == CONFIG_OVERRIDE)
             layout_put(&free, key, layout_get(&from, key));
     layout_set(&free, config);
-    // Whether gradients can be sharded depends on the layout: the planner leaves out those that cannot.
+    // Whether gradients can be sharded depends on the layout: the planner leaves out layouts that cannot.
     int shard = config->parallel.shard_gradients;
     if (shard == SHARD_ON) config->parallel.shard_gradients = SHARD_AUTO;
     int status = config_check(config, err);

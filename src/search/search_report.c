@@ -24,7 +24,7 @@ static char *list_text_(RunLayout layout, char text[SCHEDULE_TEXT]) {
 
 typedef enum RestForm { REST_SENTENCE, REST_ROW, REST_SHORT_ROW } RestForm;
 
-// Writes the other settings that distinguish a configuration. For the same one
+// Writes the other settings that distinguish a configuration. Example:
 //
 //     sentence   flash, seq, expert 8, by time, 3 recomputed, adjacent
 //     row        flash, seq, e=8, by time, 3 again, adjacent
@@ -111,8 +111,8 @@ static void table_(const SearchSpace *space, const SearchResult *result, const i
     grid_free(&grid);
 }
 
-// Prints one table for a screen: the best, the fastest of other cuts, micro-batch sizes and schedules, and rows of the
-// front with less memory; at most `most` rows, fastest first.
+// Prints the table of a short answer: the best, the fastest candidate of each other cut, micro-batch size and schedule,
+// and rows of the front with less memory; at most `most` rows, fastest first.
 static void print_table_(const SearchSpace *space, const SearchResult *result, int most, FILE *file) {
     enum { MOST = 10, FASTEST = 5 };
     int rows[MOST] = {result->best}, count = 1;
@@ -290,11 +290,11 @@ static int print_nothing_(const SearchSpace *space, const SearchResult *result, 
 int search_report(const Searched *found, const Searched *here, bool verbose, FILE *file, Error *err) {
     const SearchSpace *space = &found->space;
     const SearchResult *result = &found->result;
-    enum { FRAME = 4, FEWEST = 3 }; // two lines of headings and the last two lines; rows of the table
+    enum { FRAME = 4, FEWEST = 3 }; // lines of headings and of the end; least rows of the table
     int status = 0, used = FRAME;
     char *text, *more, evaluated[32], simulated[32], fastest[32];
     size_t length;
-    FILE *screen = xmemstream(&text, &length), *extra = xmemstream(&more, &length); // more: if there is room
+    FILE *screen = xmemstream(&text, &length), *extra = xmemstream(&more, &length); // more: printed if there is room
     hardware_print_cpus(&space->planner->hardware, screen);
     if (result->best < 0) {
         status = print_nothing_(space, result, screen, err);

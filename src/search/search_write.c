@@ -68,7 +68,6 @@ static void why_(const SearchSpace *space, const SearchResult *result, int index
 
 // ---------------------------------------------------------------- YAML
 
-// Writes a comment on lines of its own.
 static void write_comment_(const char *text, FILE *file) {
     enum { WIDTH = 116 };
     while (strlen(text) > WIDTH) {
