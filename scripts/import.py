@@ -55,7 +55,7 @@ def converted(options):
 
 
 def whole(settings, convert):
-    """Converts, and names what was read without an effect on this plan."""
+    """Converts the settings, and lists those that were read but have no effect on this plan."""
     idle = [settings.said(name) for name in unused(settings, convert)]
     config = convert(settings)
     settings.quiet_ones += idle

@@ -124,7 +124,7 @@ quiet_services() {
 }
 
 # Installs Python wheels without their dependencies into a folder of their own under .deps, completely or not at all.
-# Arguments: folder, packages in it that tell that it is there, what and what for, features lost without it, the wheels.
+# Arguments: folder, packages that it must contain, name and use, features lost without it, the wheels.
 install_wheels() {
     local target=.deps/$1 package missing=
     for package in $2; do

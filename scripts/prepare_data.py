@@ -142,7 +142,7 @@ def parse(arguments):
         parser.error(f"--name {options.name!r}: use letters, digits, '.', '_' and '-', no '.' first")
     if options.name.endswith(".tokenizer"):
         parser.error(
-            f"--name {options.name!r}: NAME.tokenizer is what the copy of a tokenizer is called; use another name")
+            f"--name {options.name!r}: NAME.tokenizer is reserved for the copy of the tokenizer; use another name")
     return options
 
 

@@ -460,7 +460,7 @@ def limit_of(found):
 
 
 def read_answer(path):
-    """Returns "plan", "search" or "sweep" and what --json wrote to the file; None twice for any other file."""
+    """Returns "plan", "search" or "sweep" and the parsed answer; None twice if the file is not one of --json."""
     if path.is_dir() or path.suffix != ".json":
         return None, None
     with form_of(path, "plan, search or sweep; make one with --plan, --search or --sweep and --json"):

@@ -63,7 +63,7 @@ def read_text(path):
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise Failure(f"{path}: is not text; give what a trainer wrote") from None
+        raise Failure(f"{path}: is not text; give a file that a trainer wrote") from None
     except OSError as error:
         raise Failure(f"{path}: cannot be read: {error.strerror}") from None
 
@@ -184,7 +184,7 @@ def parse_lines(text):
 
 
 class Metrics(History):
-    """The lines of a metrics file that are still valid: the last start's, and what it resumed."""
+    """The lines of a metrics file that are still valid: those of the last start and of the steps it resumed from."""
 
     def __init__(self, path, text):
         super().__init__()

@@ -81,7 +81,7 @@ def device(command, changes):
 
 def run(command, folder, changes, steps):
     """Runs one way. Returns {step: (loss, norm, digests)}, or None if it cannot start here; ends the program if it
-    fails. What it saved is gone."""
+    fails. Its checkpoints are removed."""
     keys = [*changes, *SILENT, f"train.steps={steps}", f"checkpoint.dir={folder}/saved", "checkpoint.every=1",
             f"checkpoint.keep={steps}", f"log.metrics={folder}/metrics"]
     ended = subprocess.run([*command, "-q", *[word for key in keys for word in ("-o", key)]], stdout=subprocess.DEVNULL,
@@ -147,7 +147,7 @@ def main():
     if options.steps < 1 or not options.command:
         parser.error("give a number of steps from 1 on, a trainer, and its arguments")
     if shutil.which(options.command[0]) is None:
-        parser.error(f"{options.command[0]}: is no program here; run make")
+        parser.error(f"{options.command[0]}: is not a program; run make")
     told = subprocess.run([*options.command, "--plan", "--json"], capture_output=True, text=True)
     if told.returncode != 0:
         sys.exit(told.stderr.strip() or told.returncode)

@@ -1,4 +1,4 @@
-"""What studies share: they ask the trainers, print tables, and write these into a page between two marks."""
+"""Functions shared by studies: ask the trainers, print tables, write them into a page between two marks."""
 
 import csv
 import json

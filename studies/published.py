@@ -164,7 +164,7 @@ class Row:
         if values.get("schedule.recompute_layers") == "all":
             values["schedule.recompute_layers"] = -(-self["model.layers"] // self["parallel.pipeline"])
         layers = values.pop("parallel.layers", None)
-        if layers is not None:  # text, since a list stands for several runs
+        if layers is not None:  # a text: a list would mean several runs
             values["parallel.layers"] = value_of(layers) if isinstance(layers, str) else layers
         # Embedding and head count as one layer each.
         if parts > 1 and "parallel.layers" not in values and (values["model.layers"] + 2) % parts == 0:

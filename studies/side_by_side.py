@@ -25,7 +25,7 @@ import time
 import torch_side
 from torch_side import ROOT
 
-# configuration, what makes it fit one GPU of 141 GB, and less of it for one of 80 GB
+# Configuration, changes for one GPU of 141 GB, micro-batch, microbatches, further changes for one of 80 GB.
 MODELS = {
     "llama65b": ("llama65b", {"layers": 3}, 2, 8, {"layers": 2}),
     "llama3_8b": ("llama3_8b", {"layers": 8}, 1, 8, {"layers": 6}),

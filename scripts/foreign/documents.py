@@ -1,4 +1,4 @@
-"""Reads YAML and TOML as settings, without running what they ask for."""
+"""Reads YAML and TOML as settings. Runs nothing, and creates no objects of other programs."""
 
 import json
 import re
@@ -63,7 +63,7 @@ def overridden(tables, words):
             if table.get(name) is None:
                 table[name] = {}
             if not isinstance(table[name], dict):
-                raise Failure(f"{word}: {name} is {brief(table[name])}, no table; write it whole")
+                raise Failure(f"{word}: {name} is {brief(table[name])}, not a table; write it whole")
             table = table[name]
         table[last] = value_of(found[2])
     return tables

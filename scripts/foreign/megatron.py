@@ -132,7 +132,7 @@ def chosen(script, settings):
         settings.say("unknown", f"the script starts {len(training)} runs; this is the first")
     if training:
         return training[0]
-    # No command names the layers: the variables that hold flags are what another script will start.
+    # No command names the layers: assumes that another script passes the flags in these variables.
     texts = [" ".join(value.values()) if isinstance(value, dict) else value for value in script.ever.values()]
     texts = [text for text in texts if re.search(r"(^|\s)--\w", text)]
     texts = [text for text in texts if not any(text.strip() in other and text != other for other in texts)]
@@ -450,8 +450,8 @@ def stages(s, parallel, layers, p):
         others = p - (first is not None) - (last is not None)
         even = (layers - (first or 0) - (last or 0)) / (others or 1) if first or last else (layers + sum(more)) / p
         if even != int(even) or even < 1 or int(even) % chunks:
-            raise Failure(f"{s.spelling('decoder-first-pipeline-num-layers')} and the like: what remains does not"
-                          " divide over the other stages")
+            raise Failure(f"{s.spelling('decoder-first-pipeline-num-layers')} and the like: the other layers cannot be"
+                          " divided evenly over the other stages")
         ranks = [int(even)] * p
         ranks[0], ranks[-1] = (first or ranks[0]), (last or ranks[-1])
         parts = parallel["layers"] = [ranks[i % p] // chunks for i in range(p * chunks)]

@@ -137,7 +137,7 @@ class Scanner:
         self.waiting = []
 
     def balanced(self, begin, end):
-        """Returns the text from `begin` to its `end`; what is quoted does not count."""
+        """Returns the text from `begin` to its matching `end`, ignoring quoted ones."""
         start, depth = self.at, 0
         while self.at < len(self.text):
             if self.sees(begin, end):
@@ -152,7 +152,7 @@ class Scanner:
         return self.text[start : self.at]
 
     def expression(self):
-        """Reads what begins with $, or commands in backticks, as $(...)."""
+        """Reads an expression that begins with $; returns commands in backticks as $(...)."""
         if self.sees("`"):
             return f"$({self.skip('`[^`]*`?').strip('`')})"
         if self.sees("$("):

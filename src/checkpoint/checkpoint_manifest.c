@@ -31,8 +31,8 @@ static void put_hex_(JsonOut *out, const char *key, uint64_t value) {
     fprintf(json_put(out, key), "\"%016" PRIx64 "\"", value);
 }
 
-// Reads what put_hex_ wrote; 0 if it is missing, since earlier versions did not write all of them. Returns false if it
-// is invalid.
+// Reads a number that put_hex_ wrote; 0 if it is missing, since earlier versions did not write all of them. Returns
+// false if it is invalid.
 static bool read_hex_(const JsonValue *object, const char *key, uint64_t *value) {
     const char *text = json_text(object, key, "0000000000000000");
     *value = strtoull(text, NULL, 16);

@@ -12,8 +12,8 @@
 
 enum { LINEAR = 1 << ROPE_LINEAR, LLAMA3 = 1 << ROPE_LLAMA3, YARN = 1 << ROPE_YARN };
 
-// yarn's original length is written beside max_position_embeddings only where both agree with the factor (hf_config.c):
-// some versions of transformers take max_position_embeddings for the original length.
+// yarn's original length is written next to max_position_embeddings only where both agree with the factor
+// (hf_config.c): some versions of transformers take max_position_embeddings for the original length.
 const FamilyNumber hf_rope_numbers[] = {
     NUMBER(rope_factor, "factor", -1, LINEAR | LLAMA3 | YARN),
     NUMBER(rope_original, "original_max_position_embeddings", -1, LLAMA3),
@@ -55,7 +55,7 @@ static bool is_true_(const JsonValue *root, const char *word) {
 static int expect_(const HfModel *found, const JsonValue *value, JsonType type, const char *word, Error *err) {
     if (value == NULL || value->type == JSON_NULL) return 0;
     if (value->type == type && !(type == JSON_NUMBER && value->number < 0)) return 0;
-    return error_set(err, EXIT_USAGE, "%s: %s is not %s; mend the file, or download it again", found->path, word,
+    return error_set(err, EXIT_USAGE, "%s: %s is not %s; correct the file, or download it again", found->path, word,
                      type == JSON_BOOL ? "true or false" : "a number of 0 or more");
 }
 

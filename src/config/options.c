@@ -20,7 +20,7 @@ const OptionRow option_rows[] = {
     {"validate", 0, NULL, OPTION_FLAG, offsetof(Options, validate),
      "print the loss of data.val and exit; with --resume or checkpoint.init_from"},
     {"check", 0, NULL, OPTION_FLAG, offsetof(Options, check),
-     "before a long run: measure every device, link and file system of the run, name what is slow, and exit"},
+     "before a long run: measure every device, link and file system of the run, name slow ones, and exit"},
     {"tune", 0, NULL, OPTION_FLAG, offsetof(Options, tune),
      "measure the kernels of every matrix product of the run, write the fastest to hardware.products_file, and exit"},
     {"trace", 0, "FILE", OPTION_TEXT, offsetof(Options, trace),

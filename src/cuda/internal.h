@@ -78,7 +78,7 @@ typedef struct CudaDocuments {
     CudaDocument document[FLASH_DOCUMENTS];
 } CudaDocuments;
 
-// Writes what a call of flash reads; documents after the last have no rows.
+// Writes the lengths and offsets that a call of flash reads; documents after the last have no rows.
 void cuda_flash_documents(Backend *be, FlashDocuments *to, const CudaDocuments *list);
 
 // --- attention_cudnn.cpp. Plans are built once per shape and cached; without cuDNN's frontend no shape has a plan.

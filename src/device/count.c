@@ -323,7 +323,7 @@ static int collective_(Comm *comm, CommOperation operation, int root, void *out,
     bool divided = operation == COMM_ALL_GATHER || operation == COMM_REDUCE_SCATTER;
     int64_t part = count * comm_type_bytes(type), all = part * (divided ? comm->size : 1);
     const CommMemory *memory = &self->memory;
-    bool copies = false; // as comm_copy.cpp decides
+    bool copies = false; // the same decision as in comm_copy.cpp
     if (memory->memory != NULL && operation == COMM_ALL_GATHER)
         copies = inside_(out, all, memory->memory, memory->bytes);
     if (memory->memory != NULL && operation == COMM_REDUCE_SCATTER)

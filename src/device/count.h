@@ -23,7 +23,7 @@ typedef struct Account {
     double products;  // matrix products, without attention's
     double attention; // attention of any mode
     double passes;    // everything else that reads and writes memory
-    double exposed;   // compute waited for collectives, or ran slower beside them
+    double exposed;   // compute waited for collectives, or ran slower during them
     double exchange;  // compute waited for exchanges of rows with experts
     double uneven;    // extra time of the fullest rank's experts and exchanges over a balanced routing
 } Account;

@@ -74,7 +74,7 @@ typedef struct Stage {
     struct {
         void *memory; // NULL: not needed
         int64_t bytes;
-    } memory[STAGE_PIECES];   // allocations besides those of `tensors`; the first is the workspace
+    } memory[STAGE_PIECES];   // allocations in addition to those of `tensors`; the first is the workspace
     CommMemory gathered;      // memory of gathered rows and partial sums; .memory NULL: they are in the workspace
     bool registered;          // the memory of collectives is registered with the tensor group (Comm.use_memory)
     void *op_workspace;       // part of the workspace, for the backend's operations
@@ -154,7 +154,7 @@ void sums_layout(SumWorkspaces *workspaces, Layout *layout, const Shape *shape, 
 void sums_lend(Comm *comm, const SumWorkspace *workspace);
 
 // Prepares the weights of the first chunk's next layer: waits for them, and quantizes them. A stage does so while it
-// waits for a run's first input; its first forward prepares what is left. Returns false if no layer is left.
+// waits for a run's first input; its first forward prepares the remaining layers. Returns false if no layer is left.
 bool stage_prepare(Stage *stage, Error *err);
 
 // Runs one slice of a microbatch through one chunk. unit: microbatch * slices + slice. bundle: memory of its slot.

@@ -1,4 +1,4 @@
-// Other programs that train: what each can do, and the bytes that it needs, counted from its sources. One row each;
+// Other training programs: the features of each, and the bytes that it needs, counted from its sources. One row each;
 // --search --for and scripts/export.py use them. Config.program is 1 + the index of the row: then a plan counts that
 // program's bytes; or 0 for this program.
 #pragma once

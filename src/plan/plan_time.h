@@ -63,7 +63,7 @@ void plan_costs_free(PlanCosts *costs);
 typedef struct PlanTime {
     bool known; // false: no performance figures, or given up (`worth`); the rest is 0
     double step, pipeline, bubble, exposed;
-    double idle;                 // of the average stage in `pipeline`; the bubble also has the wait for first weights
+    double idle;                 // average stage in `pipeline`; the bubble also includes the wait for first weights
     double tensor;               // collectives over tensor ranks, of the slowest stage
     double reduction, optimizer; // seconds after the pipeline
     double slowest;              // forward and backward of one microbatch on the slowest stage
@@ -78,7 +78,7 @@ typedef struct PlanTime {
 int plan_time(PlanTime *time, const Config *config, const Schedule *schedule, const Plan *plan,
               const TimeSource *source, double worth, Error *err);
 
-// What one GPU, or one rank on CPUs, does in a second: tokens, and TFLOP with attention counted in full; and the MFU
+// The rates per GPU, or per rank on CPUs, in one second: tokens, and TFLOP with attention counted in full; and the MFU
 // with causal attention, as Megatron-LM counts it. 0: unknown.
 typedef struct PlanSpeed {
     double tokens, tflops, mfu_causal;

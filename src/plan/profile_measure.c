@@ -28,7 +28,7 @@ typedef struct Session {
     double norm, optimizer;
     int64_t optimized; // number of cases summed in `norm` and `optimizer`
     // The case that is measured: one stage at one micro-batch size and attention mode.
-    Config *config; // with this size and mode, and MICROBATCHES microbatches
+    Config *config; // the run's, with this size and mode, and MICROBATCHES microbatches
     Schedule *list;
     Plan plan;
     int stage;

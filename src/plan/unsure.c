@@ -32,7 +32,7 @@ void doubters_make(Doubters *doubters, const Planner *planner) {
         if (doubts_[i].products > 0) at->hardware.cost.efficiency *= doubts_[i].products;
         if (doubts_[i].network > 0) at->hardware.cost.network *= doubts_[i].network;
         if (*memory > 0) *memory = max_i64(*memory - (int64_t)(doubts_[i].reserve * GIB), 1);
-        // Seconds are kept by what they depend on, the rates between ranks included, but not the rate of products.
+        // The key of counted seconds includes the rates between ranks, but not the rate of products.
         if (doubts_[i].products > 0) at->counted = counted_memo();
     }
 }

@@ -245,8 +245,8 @@ void verdict_take_split(Config *config, double gain, const Log *log) {
         log_status(log, "schedule.split_backward auto is on: by the plan a step takes %.1f %% less", 100 * gain);
 }
 
-// Decides what is open: schedule.name is the fastest row of the table with the values of all given keys; if there is no
-// such row, 1F1B. -1 with err if 1F1B does not allow the configuration's chunks or slices.
+// Decides the open keys: schedule.name is the fastest row of the table with the values of all given keys; if there is
+// no such row, 1F1B. -1 with err if 1F1B does not allow the configuration's chunks or slices.
 static int resolve_(Config *config, const Model *model, bool name_alone, const Log *log, Error *err) {
     Planner planner; // planner of the configuration as decided so far
     int status = planner_create(&planner, config, model, log, err);

@@ -118,8 +118,8 @@ void coordinator_hear(Coordinator *coordinator, int rank, const RankStatus *hear
 
 // --- connections
 
-// Reads what arrived on a contact. The first message names its rank; the last one says how the rank ended, and closing
-// the contact confirms that. If the contact ends earlier, the supervisor has died.
+// Reads the messages that arrived on a contact. The first message names its rank; the last one says how the rank ended,
+// and closing the contact confirms that. If the contact ends earlier, the supervisor has died.
 static void take_(Coordinator *coordinator, Contact *contact, double now) {
     Message message;
     Received received;

@@ -40,8 +40,8 @@ static const double NOISE = 0.5, SLOWER = 0.05, FILES_SLOWER = 1.0; // fractions
 
 enum { ROUNDS = 5, WRITES = 16 << 20 }; // WRITES: bytes that a rank writes at a time
 
-// What one rank measured. A link is a group of `size` ranks with the first rank `leader`, or a message from `leader` to
-// `peer`. between: the ranks are on several nodes. The last four are set on rank 0, in the finding of the leader.
+// A measurement of one rank. A link is a group of `size` ranks with the first rank `leader`, or a message from `leader`
+// to `peer`. between: the ranks are on several nodes. The last four are set on rank 0, in the finding of the leader.
 typedef struct Finding {
     Probe probe;
     double seconds, expected; // seconds per execution; 0: not measured here
@@ -62,7 +62,7 @@ typedef struct Preflight {
     int64_t bytes; // size of messages and of a collective's result
     char *in, *out;
     // the work of the current probe
-    void *operand[3]; // of the product: input, weight, output
+    void *operand[3]; // operands of the product: input, weight, output
     int64_t width;
     Comm *comm;
     CostCollective kind;

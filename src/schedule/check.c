@@ -249,7 +249,7 @@ static int prove_states_(Proof *proof, int s) {
     row[0] = true;
     for (int64_t c = 0, low = 0, high = 0; c <= compute->count && status == 0; c++) {
         ChainEntry *then = c < compute->count ? &compute->entries[c] : NULL;
-        int64_t first = INT64_MAX, last = -1; // of the next row
+        int64_t first = INT64_MAX, last = -1; // range of q in the next row
         for (int64_t q = low; q <= high && status == 0; q++) {
             const ChainEntry *head = q < queue->count ? &queue->entries[q] : NULL;
             bool full = in_flight - away[q] >= proof->schedule->stage[s].own_slots;

@@ -1,4 +1,4 @@
-// The state of a simulation, and what its two ways to run share: with a clock (simulate.c) and ahead of it
+// The state of a simulation, and the code shared by its two ways to run: with a clock (simulate.c) and ahead of it
 // (simulate_ahead.c).
 #pragma once
 

@@ -117,7 +117,7 @@ int search_write_config(const SearchSpace *space, const SearchResult *result, in
         free(line);
     }
     xmemstream_close(file);
-    // 2. A regular file appears complete or not at all; a terminal, a pipe or what a link names is written to directly.
+    // 2. A regular file appears complete or not at all. Terminals, pipes and targets of links are written directly.
     bool regular = lstat(path, &there) != 0 || S_ISREG(there.st_mode);
     int fd = regular ? -1 : file_open_to_write(path, O_TRUNC), status = -1;
     if (regular) status = file_replace(path, text, (int64_t)size);

@@ -320,7 +320,7 @@ def test_words_of_a_command_line_replace_those_of_a_file(tmp_path):
     has(config, {"train.steps": 77, "parallel.data": 8})
     sentence = refused(tmp_path, "torchtitan", TITAN, after=["more"])
     assert "more: is not a setting; write KEY=VALUE" in sentence
-    with pytest.raises(Failure, match="betas is .0.9, 0.95., no table; write it whole"):
+    with pytest.raises(Failure, match="betas is .0.9, 0.95., not a table; write it whole"):
         overridden({"optim": {"betas": [0.9, 0.95]}}, ["optim.betas.0=0.7"])
     assert overridden({"a": None}, ["a.b=[x,2, 'y z']", "a.c=[]"]) == {"a": {"b": ["x", 2, "y z"], "c": []}}
     assert overridden({}, ["a.b=" + "[" * 60000]) == {"a": {"b": "[" * 60000}}

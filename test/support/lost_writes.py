@@ -9,7 +9,7 @@ import shutil
 
 from trainer_runs import preload, verify
 
-# Lists calls below LOST_FOLDER in LOST_LOG, and copies what a synchronized file holds to LOST_LOG.<number of the line>.
+# Lists calls below LOST_FOLDER in LOST_LOG, and copies each synchronized file to LOST_LOG.<number of the line>.
 LISTER = r"""
 #include <fcntl.h>
 #include <pthread.h>

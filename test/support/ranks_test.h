@@ -37,7 +37,7 @@ static inline void fail_(Test *t, const char *what, long long got, long long wan
         if (got_ != wanted_) fail_(t, what, got_, wanted_);                                                            \
     } while (0)
 
-// Waits for all ranks; rank 0 prints what held.
+// Waits for all ranks; rank 0 prints the name of the test that passed.
 static inline void held_(Test *t, const char *name) {
     EQUAL(t, name, world_barrier(t->world, &t->error), 0);
     if (t->rank == 0) printf("held: %s\n", name);

@@ -1,4 +1,4 @@
-// Schedules that only tests make, by name, and what they simulate.
+// Schedules that only tests make, by name, and their simulations.
 #pragma once
 
 #include "schedule/kinds.h"
