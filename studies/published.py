@@ -117,9 +117,9 @@ class Row:
         scores = rows * self["model.seq_len"] * self["model.heads"] / t
         scores *= self.values.get("attention.mode", "flash") != "flash"
         forward = backward = 0
-        if program.get("passes"):  # QKV's bias, the contiguous context; joining dq, dk, dv, a second pass of norms
+        if program.get("passes"):  # QKV's bias, copy of the context; joining dq, dk and dv, second pass of norms
             forward, backward = 16 * inner, 12 * inner + 8 * stream
-        if program.get("dropout"):  # of two streams and the scores, each with a mask of one byte
+        if program.get("dropout"):  # dropout of two streams and the scores, masks of one byte
             forward, backward = forward + 2 * stream + 5 * scores, backward + 10 * stream + 5 * scores
         again = forward if self.values.get("schedule.recompute_layers") == "all" else 0
         again = 5 * scores if self.values.get("attention.mode") == "recompute" else again

@@ -84,7 +84,7 @@ static int64_t call_workspace_(const AttentionShape *call, int capability) {
 }
 
 int64_t attention_flash_workspace(const AttentionShape *shape, int capability) {
-    enum { TABLES_OF_FORWARD = 17152 }; // with documents
+    enum { TABLES_OF_FORWARD = 17152 }; // bytes, for a call with documents
     AttentionShape part = attention_flash_part(shape, capability), kind;
     int64_t most = shape->documents ? TABLES_OF_FORWARD : 0;
     for (int i = 0; attention_flash_kind(&part, i, &kind); i++) {

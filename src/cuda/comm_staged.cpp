@@ -179,8 +179,8 @@ static int staged_collective_(Comm *comm, CommOperation operation, int root, voi
     like.in_bytes = like.out_bytes = count * comm_type_bytes(type);
     if (operation == COMM_ALL_GATHER) like.out_bytes *= comm->size;
     if (operation == COMM_REDUCE_SCATTER) like.in_bytes *= comm->size;
-    if (divides) like.result = like.in_bytes;                                // other sums of the host are in place
-    if (operation == (roots ? COMM_BROADCAST : COMM_REDUCE)) like.to = NULL; // nothing comes back
+    if (divides) like.result = like.in_bytes; // after the operand; the host's other collectives work in place
+    if (operation == (roots ? COMM_BROADCAST : COMM_REDUCE)) like.to = NULL; // this rank receives no result
     return staged_start_(staged_group_(comm), like, in, request, err);
 }
 
