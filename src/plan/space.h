@@ -25,8 +25,8 @@ RunLayout space_start(const SearchSpace *space);
 
 // Return all divisions, the shapes of a division, and the schedules that a shape can have. A shape is left out if
 // another shape of the division is as fast and takes no more memory. useful: of a single stage, which has no bubble to
-// fill, leaves out chunks, split backwards and GPipe, unless -o fixes the schedule. The caller frees `layouts`. config: see
-// space_set.
+// fill, leaves out chunks, split backwards and GPipe, unless -o fixes the schedule. The caller frees `layouts`.
+// config: see space_set.
 LayoutList space_divisions(const SearchSpace *space);
 LayoutList space_shapes(const SearchSpace *space, const RunLayout *division, Config *config);
 LayoutList space_schedules(const SearchSpace *space, const RunLayout *shape, bool useful, Config *config);
