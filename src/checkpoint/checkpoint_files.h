@@ -99,9 +99,17 @@ int checkpoint_list(const char *dir, CheckpointName **list, int64_t *count, Erro
 // checkpoints have higher numbers than all checkpoints that existed when it began, which may belong to another
 // run. -1 with err as checkpoint_list.
 int checkpoint_newest(const char *dir, CheckpointName *newest, Error *err);
-// Removes the complete checkpoints of `run` that `config` does not keep, but never the checkpoint named `newest`. With
-// config->overwrite, also removes complete checkpoints of other runs. Ignores a checkpoint that it cannot remove.
-void checkpoint_prune(const CheckpointConfig *config, uint64_t run, const char *newest);
+// The checkpoints that a resume passed over, because they are damaged or the run went back to an earlier one: those
+// with sequence numbers above `after`, up to `last`.
+typedef struct PassedOver {
+    int64_t after, last;
+} PassedOver;
+
+// Removes the complete checkpoints of `run` that `config` does not keep, but never the checkpoint named `newest`. Those
+// passed over do not count towards config->keep: else the first save after a resume would remove the intact checkpoint
+// that the run resumed from. With config->overwrite, also removes complete checkpoints of other runs. Ignores a
+// checkpoint that it cannot remove.
+void checkpoint_prune(const CheckpointConfig *config, uint64_t run, const char *newest, PassedOver passed);
 // Removes checkpoints that an earlier run left half written or half removed. Restores the name of a checkpoint that was
 // being replaced, unless its replacement is complete.
 void checkpoint_sweep(const char *dir);

@@ -313,7 +313,7 @@ int checkpoint_newest(const char *dir, CheckpointName *newest, Error *err) {
     return status;
 }
 
-void checkpoint_prune(const CheckpointConfig *config, uint64_t run, const char *newest) {
+void checkpoint_prune(const CheckpointConfig *config, uint64_t run, const char *newest, PassedOver passed) {
     CheckpointName *list;
     const char *dir = config->dir;
     int64_t count, own = 0, spared = config->keep_every * config->every;
@@ -322,7 +322,8 @@ void checkpoint_prune(const CheckpointConfig *config, uint64_t run, const char *
         char path[CHECKPOINT_PATH];
         if (!list[i].complete) continue; // no readable manifest, so it is unknown which run wrote it
         bool ours = list[i].run == run;
-        bool goes = ours ? own++ >= config->keep && (spared == 0 || list[i].step % spared != 0) : config->overwrite;
+        bool goes = ours ? own >= config->keep && (spared == 0 || list[i].step % spared != 0) : config->overwrite;
+        own += ours && (list[i].sequence <= passed.after || list[i].sequence > passed.last);
         if (!goes || strcmp(list[i].name, newest) == 0) continue;
         if (file_join(path, dir, list[i].name, NULL) == 0) directory_remove(path);
     }

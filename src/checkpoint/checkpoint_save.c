@@ -31,6 +31,7 @@ struct Checkpoint {
     // The state being saved, or saved last. On rank 0, run is the id of this run, and sequence the largest number in
     // checkpoint.dir.
     TrainingState state;
+    PassedOver passed;
     int64_t saved; // step of the newest complete checkpoint of this run, or -1
     FileLock lock; // rank 0's lock that keeps other runs from sweeping checkpoint.dir
     bool locked;   // true: no other run holds the lock, or there are no locks
@@ -152,7 +153,7 @@ static void *commit_(void *argument) {
         directory_publish(checkpoint->partial, checkpoint->path, replaces, failure) == 0) {
         // Both calls ignore errors: a superfluous checkpoint does no harm. The sweep removes what failed attempts left,
         // for example while the disk was read-only. No rank is writing: all have finished.
-        checkpoint_prune(config, checkpoint->state.run, strrchr(checkpoint->path, '/') + 1);
+        checkpoint_prune(config, checkpoint->state.run, strrchr(checkpoint->path, '/') + 1, checkpoint->passed);
         checkpoint_sweep(config->dir);
     }
     checkpoint->seconds += clock_seconds() - start;
@@ -349,6 +350,7 @@ int checkpoint_create(Checkpoint *checkpoint, Stage *stage, const ResumePoint *f
         bool goes_on = from->found && checkpoint_lies_in(from->dir, config->dir);
         checkpoint->state.run = goes_on ? from->state.run : run_id_draw();
         if (find_sequence_(checkpoint, &wrong) == 0) checkpoint_sweep(config->dir);
+        checkpoint->passed = (PassedOver){from->state.sequence, checkpoint->state.sequence};
         // Reports an unwritable folder now rather than hours later, at the first save.
         if (wrong.code == 0 && config->every > 0 && access(config->dir, W_OK | X_OK) != 0)
             file_failed(config->dir, "written to", &wrong);
