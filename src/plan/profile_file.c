@@ -79,6 +79,7 @@ int profile_write(const Profile *profile, const char *path, Error *err) {
     json_begin(&out, "model", '{');
     json_put_text(&out, "family", config_word("model.family", profile->model.family));
     for (int i = 0; i < EXTENTS_; i++) json_put_integer(&out, extents_[i].key, extent_(&profile->model, i));
+    json_put_truth(&out, "causal", profile->model.causal);
     json_end(&out, '}');
     json_line(&out);
     json_members(&out, "precision %s fp8 %s tensor %jd sequence? %d",
@@ -159,6 +160,7 @@ static int profile_read_all_(Profile *profile, const JsonValue *root, const char
     ModelConfig *m = &profile->model;
     const JsonValue *model = json_find(root, "model");
     m->family = word_(model, "family", "model.family");
+    m->causal = json_find(model, "causal") == NULL || truth_(model, "causal"); // absent in older profiles
     for (int i = 0; i < EXTENTS_; i++) {
         int64_t *field = (int64_t *)((char *)m + extents_[i].at);
         // Profiles from before model.head_dim have head_dim = hidden / heads, which are read earlier in this loop.
@@ -255,6 +257,8 @@ const char *profile_differs(const Profile *profile, const Config *config, const 
     else if (extent < EXTENTS_)
         snprintf(why, size, "it is for model.%s %lld, not %lld", extents_[extent].key,
                  (long long)extent_(&profile->model, extent), (long long)extent_(&config->model, extent));
+    else if (profile->model.causal != config->model.causal)
+        snprintf(why, size, "it is for model.causal %s", profile->model.causal ? "true" : "false");
     else if (config_slices(config) > 1) snprintf(why, size, "it has no times for slices");
     else if (config->parallel.context > 1) snprintf(why, size, "it has no times for context ranks");
     else if (profile->precision != config->train.precision)

@@ -222,6 +222,8 @@ def test_a_profile_named_on_the_command_line_has_to_belong_to_the_run(folder, co
     assert "model.hidden 64, not 128" in refused(config, path, "model.hidden=128")
     assert "train.precision fp32" in refused(config, path, "train.precision=bf16")
     assert "parallel.tensor 1" in refused(config, path, "parallel.tensor=2")
+    encoder = ("model.causal=false", "train.objective=masked", "data.mask_token=0")
+    assert "model.causal true" in refused(config, path, *encoder)
     assert "hardware.device cpu" in refused(config, path, "hardware.device=cuda")
     assert "model.family llama" in refused(write_config(folder, "gpt"), path, family="gpt")
     other = edited(profile, folder, lambda told: told["device"].update(name="Babbage's engine"))
