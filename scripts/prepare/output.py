@@ -6,6 +6,7 @@ import json
 import os
 import re
 import struct
+from pathlib import Path
 
 HEADER_BYTES = 1024
 KINDS = {"uint16": (20240520, 1, "H"), "uint32": (20240801, 7, "I")}  # magic, version, array's type code
@@ -110,7 +111,11 @@ class Output:
         return self.folder / f"{self.name}.tokenizer{suffix}"
 
     def discard(self):
+        """Removes the incomplete files of this process, and those that killed processes of this host have left."""
         for split in self.splits:
             split.discard()
-        for path in self.folder.glob(f".{self.name}*.{os.getpid()}.part"):
-            path.unlink(missing_ok=True)
+        ours = re.compile(rf"\.{re.escape(self.name)}(?:(?:\.tokenizer)?\.\w+|_(?:train|val)_\d+\.bin)\.(\d+)\.part")
+        for path in self.folder.glob(".*.part"):
+            made = ours.fullmatch(path.name)
+            if made and (int(made[1]) == os.getpid() or not Path("/proc", made[1]).exists()):
+                path.unlink(missing_ok=True)
