@@ -214,11 +214,15 @@ double cost_collective_between(const Cost *cost, CostCollective kind, double byt
     return sent_(kind, bytes, ranks) / rate + rounds * cost->latency;
 }
 
-double cost_exchange(const Cost *cost, double inside, int near, double between, double rate) {
+double cost_exchange_flow(double bytes) {
     static const double WIRE = 0.8; // share of the network's rate that NCCL's sends reach
+    return bytes / WIRE;
+}
+
+double cost_exchange(const Cost *cost, double inside, int near, double between, double rate) {
     double all = near > 1 ? inside * near / (near - 1) : 0;
     double seconds = near > 1 ? cost_collective(cost, COST_EXCHANGE, all, near) : 0;
-    return between > 0 ? fmax(seconds, between / (WIRE * rate) + cost->latency) : seconds;
+    return between > 0 ? fmax(seconds, cost_exchange_flow(between) / rate + cost->latency) : seconds;
 }
 
 double cost_message(const Cost *cost, double bytes, double rate) { return bytes / rate + cost->latency; }

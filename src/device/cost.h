@@ -113,6 +113,9 @@ double cost_collective_between(const Cost *cost, CostCollective kind, double byt
 // `rate` bytes/s.
 double cost_exchange(const Cost *cost, double inside, int near, double between, double rate);
 
+// Returns the bytes of other traffic that take as much of a network as `bytes` of an exchange.
+double cost_exchange_flow(double bytes);
+
 // Returns the seconds to send a message, or to move a bundle, of `bytes` bytes at `rate` bytes/s.
 double cost_message(const Cost *cost, double bytes, double rate);
 

@@ -4,6 +4,7 @@
 #include "timeline.h"
 
 #include <algorithm>
+#include <map>
 
 namespace virtual_gpu {
 
@@ -27,31 +28,34 @@ void add_flow(int meeting, int node, double start, double bytes) {
     defect("more than %d transfers between nodes at a time", FLOWS);
 }
 
-// Starts a meeting that all its ranks have reached. Sets its end if it is inside a node, else adds flows.
+// Starts a meeting that all its ranks have reached. Sets its end if it is inside a node, else adds flows: a message's, a
+// ring's, which leaves each node once, or those of all ranks' blocks for other nodes.
 void begin_meeting(int number) {
     Meeting *m = &timeline()->meetings[number];
     const Encounter &e = m->encounter;
-    bool message = e.target >= 0;
-    double bytes = (double)e.bytes * (message ? 1 : (double)e.rounds * (e.size - 1) / e.size);
-    std::vector<int> nodes; // that bytes leave
-    for (int r = 0; r < e.size; r++) {
-        if (message && r != e.source && r != e.target) continue;
-        int node = node_of(e, r);
-        if (std::find(nodes.begin(), nodes.end(), node) == nodes.end()) nodes.push_back(node);
-    }
-    double times = 1;
+    bool message = e.target >= 0, exchange = e.collective == COST_EXCHANGE;
+    std::map<int, int> ranks; // of each node
+    for (int r = 0; r < e.size; r++)
+        if (!message || r == e.source || r == e.target) ranks[node_of(e, r)]++;
+    double times = 1, sent = (double)e.bytes * (message ? 1 : (double)e.rounds * (e.size - 1) / e.size);
     for (int i = 0; i < m->arrived; i++) times *= slower("links", m->members[i].process);
-    bytes *= times;
-    if (nodes.size() == 1) {
-        m->end = m->latest + times * (message ? cost_message(&cost(), (double)e.bytes, cost().pair)
-                                              : cost_collective(&cost(), e.collective, (double)e.bytes, e.size));
-        m->state = MEETING_ENDS;
-        return;
-    }
+    int near = 0;
+    for (auto [node, count] : ranks) near = std::max(near, count);
+    // No sooner than inside a node.
+    double inside = exchange             ? cost_exchange(&cost(), sent - (double)e.away, near, 0, 1)
+                    : ranks.size() > 1   ? sent / (message ? cost().pair : cost().tensor)
+                    : message            ? cost_message(&cost(), sent, cost().pair)
+                                         : cost_collective(&cost(), e.collective, (double)e.bytes, e.size);
+    m->end = m->latest + times * inside;
+    m->state = MEETING_ENDS;
+    if (ranks.size() == 1 || (exchange && e.away == 0)) return;
     m->state = MEETING_FLOWS;
-    m->end = m->latest + bytes / (message ? cost().pair : cost().tensor); // no sooner than inside a node
-    if (message) return add_flow(number, node_of(e, e.source), m->latest, bytes);
-    for (int node : nodes) add_flow(number, node, m->latest, bytes);
+    for (auto [node, count] : ranks) {
+        if (message && node != node_of(e, e.source)) continue;
+        add_flow(number, node, m->latest, times * (exchange ? cost_exchange_flow((double)e.away * count) : sent));
+    }
+    m->latencies = message || exchange ? cost_message(&cost(), 0, 1)
+                                       : cost_collective_between(&cost(), e.collective, 0, e.size, (int)ranks.size(), 1);
 }
 
 void wake_members(const Meeting *m, Work &work) {
@@ -86,6 +90,7 @@ int arrive(int process, int line, const Encounter &e, double time, Work &work) {
     Meeting *m = &timeline()->meetings[found];
     check_agreement(m, e);
     m->encounter.bytes = std::max(m->encounter.bytes, e.bytes); // the ranks of an exchange send different amounts
+    m->encounter.away = std::max(m->encounter.away, e.away);
     m->latest = m->arrived == 0 ? time : std::max(m->latest, time);
     m->members[m->arrived].process = process, m->members[m->arrived].line = line;
     m->arrived++;
@@ -364,9 +369,7 @@ void network_move(double time) {
         flow.used = false;
         Meeting *m = &t->meetings[flow.meeting];
         if (--m->flows > 0) continue;
-        bool message = m->encounter.target >= 0;
-        double rounds = message ? 1 : m->encounter.rounds * ceil(log2(m->encounter.size));
-        m->end = std::max(m->end, time) + rounds * cost().latency;
+        m->end = std::max(m->end, time) + m->latencies;
         m->state = MEETING_ENDS;
         wake_members(m, work);
     }

@@ -314,7 +314,7 @@ Encounter encounter(const Part &p) {
     CostCollective as = both                                                     ? COST_ALL_REDUCE
                         : p.kind == KIND_REDUCE_SCATTER || p.kind == KIND_REDUCE ? COST_REDUCE_SCATTER
                                                                                  : COST_ALL_GATHER;
-    return {p, p.group->size, bytes, both ? 2 : 1, p.group->blocks, p.group->cluster, as};
+    return {p, p.group->size, bytes, 0, both ? 2 : 1, p.group->blocks, p.group->cluster, as};
 }
 
 // One encounter of all ranks in a dry run. Its bytes are those that this rank sends, and an equal block for itself.
@@ -322,10 +322,13 @@ Encounter encounter_of(const std::vector<Part> &parts) {
     VirtualComm *comm = parts[0].group;
     Part whole = collective_part(comm, KIND_EXCHANGE, nullptr, nullptr, 0, ncclInt8, parts[0].stream);
     whole.sequence = comm->collectives++;
-    int64_t sent = 0;
-    for (const Part &p : parts)
-        if (p.in != nullptr) sent += p.count;
     Encounter e = encounter(whole);
+    int64_t sent = 0;
+    for (const Part &p : parts) {
+        if (p.in == nullptr) continue;
+        sent += p.count;
+        if (shared(comm)->node[p.target] != node()) e.away += p.count;
+    }
     e.bytes = sent * comm->size / (comm->size - 1), e.collective = COST_EXCHANGE;
     return e;
 }

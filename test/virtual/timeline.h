@@ -63,7 +63,7 @@ struct Meeting {
     MeetingState state;
     Encounter encounter;
     int arrived, left, flows;
-    double latest, end;
+    double latest, end, latencies; // after its last flow
     struct {
         int process, line;
     } members[RANKS];

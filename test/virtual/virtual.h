@@ -299,6 +299,7 @@ enum Sharing { SHARING_NONE, SHARING_SPREAD, SHARING_OWNS };
 struct Encounter : NcclCall {
     int size;      // ranks of the communicator; a message is met by two
     int64_t bytes; // of the message, or of the collective's full buffer
+    int64_t away;  // of an exchange: what this rank sends to other nodes
     int rounds;    // 2: an all-reduce
     int blocks;    // of its kernel, each a multiprocessor
     int cluster;   // blocks that need room in one GPC
