@@ -132,11 +132,12 @@ static double fill_(double count, int64_t m, int64_t n, int width, int multiproc
 // Products of less than one wave of tiles are split along k, so their last wave costs nothing.
 double cost_waves(const Cost *cost, double count, int64_t m, int64_t n, int multiprocessors) {
     if (multiprocessors == 0) return 1;
+    static const double FULL = 0.9;
     double best = 0, fewer = (double)cost->multiprocessors / multiprocessors;
     if (count * (double)m * (double)n < 128.0 * 256 * multiprocessors) return fewer;
-    for (int width = 64; width <= 256; width += 32)
+    for (int width = 256; width >= 64 && best < FULL; width -= 32)
         best = fmax(best, fmax(fill_(count, m, n, width, multiprocessors), fill_(count, n, m, width, multiprocessors)));
-    return fewer * fmax(1, 0.9 / best);
+    return fewer * fmax(1, FULL / best);
 }
 
 double cost_flash(const Cost *cost, double heads, int64_t seq, int64_t head_dim, int64_t value_dim, bool backward) {
@@ -178,6 +179,13 @@ double cost_collective_rate(const Cost *cost, CostCollective kind, double bytes,
     int row = (int)at;
     double rate = measured_rate_(rows[row], bytes);
     return at > row ? rate * pow(measured_rate_(rows[row + 1], bytes) / rate, at - row) : rate;
+}
+
+double cost_flops_per_sent_byte(const Cost *cost, const Config *config) {
+    // Bytes of one micro-batch's activations in bf16, gathered over tensor ranks.
+    double bytes = 2.0 * (double)(config->schedule.micro_batch * config->model.seq_len * config->model.hidden);
+    double rate = cost_collective_rate(cost, COST_ALL_GATHER, bytes, (int)config->parallel.tensor);
+    return rate > 0 ? cost->flops * cost->efficiency / rate : 0;
 }
 
 static double sent_(CostCollective kind, double bytes, int ranks) {

@@ -103,6 +103,9 @@ double cost_flag(const Cost *cost);
 // Returns the bytes/s that one rank sends in a collective.
 double cost_collective_rate(const Cost *cost, CostCollective kind, double bytes, int ranks);
 
+// Returns the FLOPs that products compute while a rank sends one byte of a tensor-parallel collective inside a node.
+double cost_flops_per_sent_byte(const Cost *cost, const Config *config);
+
 // Returns the seconds of a collective of `ranks` ranks on `nodes` nodes, from the time when all ranks are ready. Its
 // rings leave each node once, at `rate` bytes/s, and take half a latency at each node; for an all-reduce of few bytes
 // NCCL has trees. So the rate grows with the size and falls with the nodes, as in test/plan/kernels/between.csv.

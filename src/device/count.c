@@ -45,21 +45,57 @@ static Clocks *clocks_(const Backend *be) { return (Clocks *)be->self; }
 // Returns the extra seconds of work without `kept` of `all` multiprocessors.
 static double without_(double seconds, double kept, double all) { return seconds * kept / (all - kept); }
 
-// Advances the clock by a product or attention of `seconds` on an otherwise idle device.
-static void kernel_(Backend *be, double seconds, bool product, double *account) {
+// Returns the factor by which a product of m x n results takes longer on `blocks` multiprocessors than on a device that
+// it fills to the end. m 0: nothing is known of its tiles.
+static double waves_(Clocks *clocks, int64_t m, int64_t n, int blocks) {
+    int64_t what = n << 16 | blocks;
+    if (blocks == 0) return 1; // a CPU
+    if (m == 0) return (double)clocks->cost->multiprocessors / blocks;
+    Priced *waves = priced_(clocks->waves, what, m);
+    if (waves->what != what || waves->size != m) *waves = (Priced){what, m, cost_waves(clocks->cost, 1, m, n, blocks)};
+    return waves->price;
+}
+
+// Returns the multiprocessors that the kernel of a product is chosen for, as a run chooses it (cuda/matmul.cpp,
+// matmul_sms_).
+static int chosen_(const Backend *be, double flops) {
+    const Clocks *clocks = clocks_(be);
+    int all = clocks->cost->multiprocessors, kept = clocks->flight > 0 ? COMPUTE_CTAS : BESIDE_CTAS;
+    double flight = fmax(clocks->flight, be->gathering);
+    bool loses_more = flops * kept > flight * (all - kept);
+    if (!be->summing && (flight == 0 || loses_more)) kept = be->moving ? LINK_CTAS : 0;
+    return all > kept ? all - kept : all;
+}
+
+// Advances the clock by attention or a product of `seconds` on an otherwise idle device, and of `slower` more seconds.
+static void kernel_(Backend *be, double flops, double seconds, double slower, double *account) {
     Clocks *clocks = clocks_(be);
-    const Cost *cost = clocks->cost;
-    double all = cost->multiprocessors, window = clocks->busy - clocks->compute, slower = 0;
-    bool persistent = product && cost->persistent;
-    if (all > COMPUTE_CTAS && window > 0) {
-        double longer = without_(seconds, COMPUTE_CTAS, all);
-        slower = fmin(longer, persistent ? window : window * COMPUTE_CTAS / all);
-    }
-    if (all > COMPUTE_CTAS && be->summing) slower = fmax(slower, without_(seconds, BESIDE_CTAS, all));
-    if (all > LINK_CTAS && be->moving && persistent && slower == 0) slower = without_(seconds, LINK_CTAS, all);
     *account += seconds;
     clocks->spent.exposed += slower;
     clocks->compute += seconds + slower;
+    clocks->flight = fmax(0, clocks->flight - flops);
+}
+
+// Returns the extra seconds of a kernel whose blocks are short: it runs on the multiprocessors that others leave.
+static double beside_(const Backend *be, double seconds) {
+    const Clocks *clocks = clocks_(be);
+    double all = clocks->cost->multiprocessors, window = fmax(0, clocks->busy - clocks->compute), slower = 0;
+    if (all > COMPUTE_CTAS) slower = fmin(without_(seconds, COMPUTE_CTAS, all), window * COMPUTE_CTAS / all);
+    if (all > BESIDE_CTAS && be->summing) slower = fmax(slower, without_(seconds, BESIDE_CTAS, all));
+    return slower;
+}
+
+// Advances the clock by a product of m x n results that takes `seconds` if its last wave of tiles fills the device. A
+// persistent product that has more blocks than a collective leaves multiprocessors ends later: the late blocks start
+// when the collective or the others have ended.
+static void tiles_(Backend *be, int64_t m, int64_t n, double flops, double seconds, double *account) {
+    Clocks *clocks = clocks_(be);
+    const Cost *cost = clocks->cost;
+    int all = cost->multiprocessors, blocks = cost->persistent ? chosen_(be, flops) : all;
+    double alone = seconds * waves_(clocks, m, n, all), window = fmax(0, clocks->busy - clocks->compute);
+    if (!cost->persistent) return kernel_(be, flops, alone, beside_(be, alone), account);
+    double fewer = seconds * waves_(clocks, m, n, blocks), late = blocks > all - COMPUTE_CTAS ? fmin(fewer, window) : 0;
+    kernel_(be, flops, alone, fewer + late - alone, account);
 }
 
 static void pass_(Backend *be, double bytes) {
@@ -69,31 +105,35 @@ static void pass_(Backend *be, double bytes) {
     clocks->compute += seconds;
 }
 
-// A product of m x n x k with operands of a FactorKind; adds: accumulates into fp32 in memory. waves: factor by which
-// it is slower as a part of a larger product.
-static void product_(Backend *be, int kind, int64_t m, int64_t n, int64_t k, bool adds, double waves) {
+// A product of m x n x k with operands of a FactorKind; adds: accumulates into fp32 in memory.
+static void product_(Backend *be, int kind, int64_t m, int64_t n, int64_t k, bool adds) {
     Clocks *clocks = clocks_(be);
     const Cost *cost = clocks->cost;
     bool narrow = kind != FACTOR_PLAIN && !clocks->own_sums;
+    double flops = 2 * (double)m * (double)n * (double)k;
     assert(cost->flops > 0);
     double seconds = narrow ? cost_product_fp8(cost, m, n, k) : cost_product(cost, 1, m, n, k);
     if (adds) seconds += cost_adding(cost, (double)m * (double)n);
-    clocks->spent.peak += 2 * (double)m * (double)n * (double)k / (cost->flops * (narrow ? 2 : 1));
-    kernel_(be, seconds * waves, true, &clocks->spent.products);
+    clocks->spent.peak += flops / (cost->flops * (narrow ? 2 : 1));
+    tiles_(be, m, n, flops, seconds, &clocks->spent.products);
 }
 
-// The grouped products of `rows` rows with experts' weights (n, k); adds: computes gradients, accumulated into fp32 in
-// memory.
+// The products of `rows` rows with experts' weights (n, k), one expert after another; adds: computes gradients,
+// accumulated into fp32 in memory.
 static void experts_(Backend *be, int64_t rows, int64_t experts, int64_t n, int64_t k, bool adds) {
     Clocks *clocks = clocks_(be);
     const Cost *cost = clocks->cost;
     int64_t balanced = (int64_t)((double)rows / clocks->fullest), element = adds ? 8 : be->element;
+    double flops = 2 * (double)balanced * (double)n * (double)k, loop = (double)experts;
     assert(cost->flops > 0 && clocks->fullest >= 1);
-    clocks->spent.peak += 2 * (double)balanced * (double)n * (double)k / cost->flops;
+    clocks->spent.peak += flops / cost->flops;
     double seconds = cost_experts(cost, balanced, experts, n, k, element, adds);
     double more = fmax(0, cost_experts(cost, rows, experts, n, k, element, adds) - seconds);
-    kernel_(be, seconds, true, &clocks->spent.products);
-    kernel_(be, more, true, &clocks->spent.uneven);
+    int64_t tall = experts > 1 ? 0 : adds ? k : balanced; // cost_experts knows how a loop fills the device
+    for (int64_t e = 0; e < experts; e++) {
+        tiles_(be, tall, n, flops / loop, seconds / loop, &clocks->spent.products);
+        if (more > 0) tiles_(be, tall, n, 0, more / loop, &clocks->spent.uneven);
+    }
 }
 
 // Fills counts (parts, experts) as if the counted rank, the first of the group, were the fullest, and all other ranks'
@@ -187,7 +227,15 @@ static void attention_(Backend *be, const AttentionShape *a, bool backward) {
     Clocks *clocks = clocks_(be);
     assert(clocks->cost->flops > 0);
     bool flash = a->mode == ATTENTION_FLASH;
-    kernel_(be, flash ? flash_(be, a, backward) : stored_(be, a, backward), false, &clocks->spent.attention);
+    double seconds = flash ? flash_(be, a, backward) : stored_(be, a, backward);
+    // The FLOPs that cuda/attention.cpp sets against collectives in flight: those of products of its own, and those of
+    // the backward of flash attention, unless they depend on the data.
+    double rows = (double)(a->batch * a->heads * a->seq), keys = (double)attention_keys(a), flops = 0;
+    if (!flash) flops = rows * keys * (double)((backward ? 8 : 4) * a->head_dim);
+    if (flash && backward && !a->documents)
+        flops = rows * (a->full ? 2 * keys : (double)a->first + keys) *
+                (double)(3 * a->head_dim + 2 * attention_value_dim(a));
+    kernel_(be, flops, seconds, beside_(be, seconds), &clocks->spent.attention);
     if (flash && backward && attention_is_range(a))
         pass_(be, (double)(be->element + 8) * (double)attention_range_count(a));
 }
@@ -204,8 +252,8 @@ static void optimize_(Backend *be, const AdamwTensor *tensors, int64_t count, do
 
 // The operations: their prototypes and costs are in backend/operations.h.
 #define PASS(bytes)                           pass_(be, (double)(bytes))
-#define PRODUCT(operand, m, n, k)             product_(be, (operand).kind, m, n, k, false, 1)
-#define PRODUCT_ADDED(operand, m, n, k, adds) product_(be, (operand).kind, m, n, k, adds, 1)
+#define PRODUCT(operand, m, n, k)             product_(be, (operand).kind, m, n, k, false)
+#define PRODUCT_ADDED(operand, m, n, k, adds) product_(be, (operand).kind, m, n, k, adds)
 #define EXPERTS(k, n)                         experts_(be, first[experts], experts, n, k, false)
 #define EXPERTS_ADDED(k, n)                   experts_(be, first[experts], experts, n, k, true)
 #define ROUTED(counts, parts)                 routed_(clocks_(be), counts, parts, rows, shape)
@@ -219,16 +267,11 @@ static void optimize_(Backend *be, const AdamwTensor *tensors, int64_t count, do
     { __VA_ARGS__; }
 #include "backend/operations.h"
 
-// A product cut into chunks of rows may leave most multiprocessors idle in its last wave of tiles.
 static void linear_forward_blocks_(Backend *be, void *y, void *aux, const void *x, const void *w, const void *bias,
                                    const RowBlocks *blocks, int64_t in, int64_t out, Epilogue epilogue) {
-    const Cost *cost = clocks_(be)->cost;
     Factor operand = factor_plain(x);
     int64_t rows = blocks->count * blocks->rows;
-    Priced *waves = priced_(clocks_(be)->waves, out, rows);
-    if (waves->what != out || waves->size != rows)
-        *waves = (Priced){out, rows, cost_waves(cost, 1, rows, out, cost->multiprocessors)};
-    product_(be, operand.kind, rows, out, in, false, waves->price);
+    product_(be, operand.kind, rows, out, in, false);
     pass_(be, (double)(gelu_(be, epilogue, &operand, 2) * rows * out));
 }
 
@@ -303,11 +346,15 @@ static bool inside_(const void *data, int64_t bytes, const void *memory, int64_t
     return bytes <= size && from <= (uint64_t)(size - bytes);
 }
 
-// Starts a collective of `seconds` when the group's earlier ones have ended and compute has reached it.
-static void start_(CountComm *self, double seconds, bool copies, CommRequest *request) {
+// Starts a collective of `seconds`, in which this rank sends `sent` bytes, when the group's earlier ones have ended and
+// compute has reached it.
+static void start_(CountComm *self, double seconds, double sent, bool copies, CommRequest *request) {
     Clocks *clocks = self->clocks;
     self->queue = fmax(self->queue, clocks->compute) + seconds;
-    if (!copies && !self->rests) clocks->busy = fmax(clocks->busy, self->queue);
+    if (!copies && !self->rests) {
+        clocks->busy = fmax(clocks->busy, self->queue);
+        if (!self->links.beside) clocks->flight += sent * clocks->flops_per_sent_byte;
+    }
     double end = self->queue + (copies && !self->rests ? cost_flag(clocks->cost) : 0);
     *request = (CommRequest){.active = true};
     memcpy(&request->detail[END], &end, sizeof end);
@@ -345,7 +392,8 @@ static int collective_(Comm *comm, CommOperation operation, int root, void *out,
     // Doubles are in host memory and are read, so every rank gets this rank's values.
     for (int r = 0; type == COMM_DOUBLE && operation == COMM_ALL_GATHER && r < comm->size; r++)
         memmove((char *)out + r * part, in, (size_t)part);
-    start_(self, seconds, copies, request);
+    double sent = (operation == COMM_ALL_REDUCE ? 2 : 1) * (double)all * (comm->size - 1) / comm->size;
+    start_(self, seconds, type == COMM_DOUBLE ? 0 : sent, copies, request);
     if (copies && operation == COMM_REDUCE_SCATTER) request->detail[SUMS] = all + part;
     return 0;
 }
@@ -371,7 +419,7 @@ static int exchange_(Comm *comm, void *out, const int64_t *received, const void 
     }
     double seconds = cost_exchange(cost, inside, near, between, self->links.rate);
     double even = cost_exchange(cost, inside / full, near, between / full, self->links.rate);
-    start_(self, self->rests ? 0 : seconds, false, request);
+    start_(self, self->rests ? 0 : seconds, stays[0] + leaves[0], false, request);
     request->detail[EXCHANGE] = 1;
     memcpy(&request->detail[EVEN], &even, sizeof even);
     return 0;
@@ -382,6 +430,7 @@ static int test_(Comm *comm, CommRequest *request, Error *err) {
     double end;
     if (!request->active) return 1;
     memcpy(&end, &request->detail[END], sizeof end);
+    if (end == ((CountComm *)comm->self)->queue) clocks->flight = 0; // the group's last one
     double waits = fmax(0, end - clocks->compute), sum = cost_pass(clocks->cost, (double)request->detail[SUMS]);
     clocks->compute += waits + sum;
     if (request->detail[EXCHANGE] != 0) {

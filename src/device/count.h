@@ -41,11 +41,13 @@ enum { PRICED = 16 };
 
 typedef struct Clocks {
     const Cost *cost;
-    bool own_sums;  // a CPU: products of eight bits are emulated, quantizing is a pass of its own
-    double compute; // time at which all compute queued so far has ended
-    double busy;    // time at which the last collective that occupies multiprocessors ends
-    Account spent;  // `compute` by kind of work
-    double fullest; // rows that the experts of the counted rank get, relative to a balanced routing
+    bool own_sums;              // a CPU: products of eight bits are emulated, quantizing is a pass of its own
+    double compute;             // time at which all compute queued so far has ended
+    double busy;                // time at which the last collective that occupies multiprocessors ends
+    double flight;              // FLOPs that products are expected to compute until then, as a run reckons
+    Account spent;              // `compute` by kind of work
+    double fullest;             // rows that the experts of the counted rank get, relative to a balanced routing
+    double flops_per_sent_byte; // see Backend
     int expert_ranks;
     bool once;      // exchanges send a token to each node once, as DeepEP does, and copy it there
     int64_t copies; // copies of a token: the number of its experts
@@ -61,7 +63,8 @@ Backend *count_backend_create(Clocks *clocks, int precision, int capability);
 typedef struct CountLinks {
     double rate;
     bool copies;
-    int near; // largest number of the group's ranks on a node; used with `rate`
+    int near;    // largest number of the group's ranks on a node; used with `rate`
+    bool beside; // compute does not wait for its collectives (COMM_USE_BESIDE)
 } CountLinks;
 
 // Creates rank `rank` of a group whose collectives advance `clocks`. Only collectives are counted; a message is an

@@ -148,18 +148,15 @@ static Backend *create_gpu_(const Config *config, int gpu, Error *err) {
     if (config->hardware.gpu > 0 && gpu_row(config->hardware.gpu) != row)
         found.hardware.gpu = 0, found.hardware.tensor_gb_s = row->link_gb_s;
     cost_of_gpu(&cost, &found, backend->peak_tflops * 1e12);
-    // Bytes of one micro-batch's activations in bf16, gathered over tensor ranks.
-    double bytes = 2.0 * (double)(config->schedule.micro_batch * config->model.seq_len * config->model.hidden);
-    double rate = cost_collective_rate(&cost, COST_ALL_GATHER, bytes, (int)config->parallel.tensor);
-    if (rate > 0) backend->flops_per_sent_byte = cost.flops * cost.efficiency / rate;
+    backend->flops_per_sent_byte = cost_flops_per_sent_byte(&cost, config);
     // Weights are gathered over data ranks in pieces of some MiB. The stages of a node share its network.
     const ParallelConfig *parallel = &config->parallel;
     int64_t world = config_world(config), node = cost_domain(config, world);
     double sharing = (double)min_i64(parallel->pipeline * parallel->tensor, node);
     double network = cost.network * (double)node / (double)config->hardware.gpus_per_node;
     bool near = world <= node;
-    rate = near ? cost_collective_rate(&cost, COST_ALL_GATHER, 64 << 20, (int)config_replicas(config))
-                : fmin(network / sharing, cost.tensor);
+    double rate = near ? cost_collective_rate(&cost, COST_ALL_GATHER, 64 << 20, (int)config_replicas(config))
+                       : fmin(network / sharing, cost.tensor);
     if (rate > 0) backend->flops_per_gathered_byte = cost.flops * cost.efficiency / rate;
     return backend;
 }

@@ -198,6 +198,7 @@ static CountedStage *counted_open_(const CountSource *source, const StageShape *
     counting->cost = source->hardware->cost;
     if (!known) counting->cost.flops = NOMINAL;
     counting->clocks = (Clocks){.cost = &counting->cost,
+                                .flops_per_sent_byte = cost_flops_per_sent_byte(&counting->cost, source->config),
                                 .own_sums = stage->own_sums,
                                 .fullest = fmax(1, key->fullest),
                                 .expert_ranks = max_int(1, key->size[EXPERTS]),
@@ -209,7 +210,9 @@ static CountedStage *counted_open_(const CountSource *source, const StageShape *
         bool summed = g == DATA || g == SAME_EXPERTS, apart = g == TENSOR && !known && stage->shape.overlap;
         int size = key->size[g], rank = g == CONTEXT_LAST ? size - 1 : 0;
         if (size <= 1) continue;
-        counting->group[g] = count_comm_create(groups_[g], rank, size, &counting->clocks, &key->link[g]);
+        CountLinks links = key->link[g];
+        links.beside = summed;
+        counting->group[g] = count_comm_create(groups_[g], rank, size, &counting->clocks, &links);
         count_comm_rest(counting->group[g], (apart && !key->update) || (key->free_groups && !summed));
     }
     StageShape at = *stage;
