@@ -37,22 +37,13 @@ typedef struct CountKey {
 
 // ---------------------------------------------------------------- links
 
-// Returns the bytes/s of a rank if groups leave their node and `sharing` ranks of a node use its network at once; 0 if
-// each group is inside a node. consecutive: the ranks in a row that a group spans; 0: it spans the world.
-static double rate_(const CountSource *source, int64_t consecutive, int64_t sharing) {
+// Returns the bytes/s of a rank if `sharing` groups of a node use its network at once; 0 if no group leaves its node.
+static double rate_(const CountSource *source, int64_t sharing) {
     const Cost *cost = &source->hardware->cost;
     int64_t node = hardware_domain(source->hardware, source->config);
-    bool near = config_world(source->config) <= node || (consecutive > 0 && node % consecutive == 0);
     double network = hardware_network(source->hardware, source->config);
-    return near ? 0 : fmin(network / (double)min_i64(sharing, node), cost->tensor);
-}
-
-// Returns the largest number of ranks on one node, for a group of `size` ranks, `apart` ranks from each other, that
-// spans nodes.
-static int near_(const CountSource *source, int64_t size, int64_t apart) {
-    int64_t node = hardware_domain(source->hardware, source->config);
-    if (size * apart <= node) return (int)(size + 1) / 2; // the group crosses a node boundary
-    return (int)(node > apart ? node / apart : 1);
+    if (sharing == 0 || config_world(source->config) <= node) return 0;
+    return fmin(network / (double)min_i64(sharing, node), cost->tensor);
 }
 
 // Returns the rows of the fullest of e expert ranks over the mean. If the tokens of E experts have a standard deviation
@@ -127,17 +118,17 @@ static CountKey key_(const CountSource *source, const StageShape *stage) {
     memset(&key, 0, sizeof key);
     memcpy(key.sizes, shape, sizeof key.sizes);
     key.sequence = shape->sequence;
-    set_group_(&key, TENSOR, shape->tensor_ranks, rate_(source, parallel->tensor, 1),
-               near_(source, parallel->tensor, 1));
+    int64_t t = parallel->tensor, node = hardware_domain(source->hardware, source->config);
+    GroupPlace tensor = hardware_place(node, t, 1), context = hardware_place(node, parallel->context * t, t);
+    set_group_(&key, TENSOR, shape->tensor_ranks, rate_(source, tensor.leaving), tensor.near);
     key.link[TENSOR].copies = shape->copies;
     for (int i = CONTEXT; i <= CONTEXT_LAST; i++)
-        set_group_(&key, i, shape->context_ranks, rate_(source, parallel->context * parallel->tensor, parallel->tensor),
-                   near_(source, parallel->context, parallel->tensor));
+        set_group_(&key, i, shape->context_ranks, rate_(source, context.leaving), context.near);
     if (source->config->model.experts > 0) {
-        int64_t row = hardware_experts_in_a_row(parallel), node = hardware_domain(source->hardware, source->config);
-        bool together = row == parallel->expert;
+        int64_t row = hardware_experts_in_a_row(parallel);
+        bool inside = row == parallel->expert && node % row == 0;
         key.fullest = fullest_(source->config);
-        set_group_(&key, EXPERTS, parallel->expert, rate_(source, together ? row : 0, node), min_i64(row, node));
+        set_group_(&key, EXPERTS, parallel->expert, rate_(source, inside ? 0 : node), min_i64(row, node));
     }
     key.theirs = source->config->hardware.trainer == TRAINER_NVIDIA;
     key.moving =
@@ -404,10 +395,14 @@ UpdateTimes counted_update(const CountSource *source, const StageShape *stage) {
             nodes = hardware_nodes_of_data(source->hardware, source->config);
     int64_t near = (replicas + nodes - 1) / nodes, p = parallel->pipeline, experts = key.size[EXPERTS];
     int64_t of_node = max_i64(hardware_domain(source->hardware, source->config) / near, 1); // groups that share a node
-    double rate = nodes == 1 ? 0 : rate_(source, 0, min_i64(of_node, p * parallel->tensor));
+    double rate = nodes == 1 ? 0 : rate_(source, min_i64(of_node, p * parallel->tensor));
     set_group_(&key, DATA, replicas, rate, near);
-    if (experts > 0 && nodes > 1) rate = rate_(source, 0, p * max_i64(parallel->tensor, experts));
-    if (experts > 0) set_group_(&key, SAME_EXPERTS, replicas * parallel->tensor / experts, rate, near);
+    if (experts > 0) {
+        int64_t stages;
+        GroupPlace same = hardware_same_experts(source->hardware, source->config, &stages);
+        set_group_(&key, SAME_EXPERTS, replicas * parallel->tensor / experts, rate_(source, same.leaving * stages),
+                   same.near);
+    }
     // All layers add the same, except that Muon assigns matrices to ranks, and layers with and without experts differ.
     bool alike = source->config->train.optimizer != OPTIMIZER_MUON && key.dense == 0;
     int64_t counted = alike ? min_i64(stage->layers, MOST) : stage->layers, more = stage->layers - counted;

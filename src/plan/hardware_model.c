@@ -95,6 +95,34 @@ int64_t hardware_nodes_of_data(const Hardware *hardware, const Config *config) {
     return min_i64(blocks * min_i64(c, spanned), all);
 }
 
+// Domains are looked at until the blocks begin with a domain again.
+GroupPlace hardware_place(int64_t domain, int64_t block, int64_t apart) {
+    GroupPlace place = {0};
+    for (int64_t first = 0, end = domain; first == 0 || first % block != 0; first += domain, end += domain) {
+        int64_t leaving = 0;
+        for (int64_t at = first / block * block; at < end; at += block) {
+            int64_t here = min_i64(end, at + block) - max_i64(first, at); // ranks of the block on the domain
+            int64_t complete = max_i64(0, here - (block - apart));
+            if (here == block) continue;
+            place.near = max_i64(place.near, min_i64((here + apart - 1) / apart, block / apart - 1));
+            leaving += min_i64(here, apart) - complete;
+        }
+        place.leaving = max_i64(place.leaving, leaving);
+    }
+    return place;
+}
+
+// Every e-th rank of a stage has the same experts (run_create.c, list_groups_).
+GroupPlace hardware_same_experts(const Hardware *hardware, const Config *config, int64_t *stages) {
+    const ParallelConfig *parallel = &config->parallel;
+    int64_t domain = hardware_domain(hardware, config), all = config_replicas(config) * parallel->tensor;
+    int64_t e = parallel->expert,
+            block = parallel->placement == PLACEMENT_STAGES ? all : parallel->context * parallel->tensor;
+    *stages = max_i64(1, min_i64(parallel->pipeline, domain / block));
+    int64_t here = min_i64(all, domain / *stages), near = (here + e - 1) / e; // ranks of a stage on a domain
+    return (GroupPlace){near, near < all / e ? min_i64(here, e) : 0};
+}
+
 int64_t hardware_experts_in_a_row(const ParallelConfig *parallel) {
     bool together = parallel->placement == PLACEMENT_STAGES || parallel->pipeline == 1; // all ranks of a stage
     int64_t neighbours = together ? parallel->expert : parallel->context * parallel->tensor;

@@ -39,6 +39,18 @@ int hardware_node(const Hardware *hardware, const Config *config, int rank);
 // Returns the number of domains spanned by the ranks that sum their gradients with each other.
 int64_t hardware_nodes_of_data(const Hardware *hardware, const Config *config);
 
+// Where groups of ranks are that have ranks on several domains. near: most ranks of such a group on one domain.
+// leaving: most such groups with ranks on one domain, whose collectives share its network; 0: there are none.
+typedef struct GroupPlace {
+    int64_t near, leaving;
+} GroupPlace;
+
+// Places the groups of ranks that are `apart` ranks from each other in one of the world's blocks of `block` ranks.
+GroupPlace hardware_place(int64_t domain, int64_t block, int64_t apart);
+
+// Places the groups of a stage that sum the gradients of the same experts. *stages: stages with ranks on one domain.
+GroupPlace hardware_same_experts(const Hardware *hardware, const Config *config, int64_t *stages);
+
 // Returns how many expert ranks of a group are consecutive (topology.h).
 int64_t hardware_experts_in_a_row(const ParallelConfig *parallel);
 

@@ -113,6 +113,12 @@ static double data_rate_(const Costing *costing, int64_t parts, CostCollective k
     return bytes * (replicas - 1) / replicas / seconds;
 }
 
+// Returns whether a stage sums gradients: over replicas, or those of experts, which may have fewer ranks than tensors.
+static bool sums_(const Config *config) {
+    const ParallelConfig *parallel = &config->parallel;
+    return config_replicas(config) > 1 || (config->model.experts > 0 && parallel->tensor > parallel->expert);
+}
+
 enum { UNITS = 4 }; // large units of a layer: each is summed and gathered in a collective of its own
 
 // Returns the number of pieces in which a stage sums its gradients: its layers, or 1 if it has no layer.
@@ -143,10 +149,13 @@ static double optimizer_seconds_(Costing *costing, int s, double *gather) {
 
 // ---------------------------------------------------------------- messages
 
-static int node_of_stage_(const Costing *costing, int stage) {
+// Returns the node of a stage's first rank in the pipeline that is timed, or that of its last tensor and context rank.
+static int node_of_stage_(const Costing *costing, int stage, bool last) {
+    const ParallelConfig *parallel = &costing->config->parallel;
+    int contexts = (int)parallel->context;
     Coordinates at = {costing->copy, stage, 0};
-    int rank = topology_rank(&costing->config->parallel, at);
-    return hardware_node(costing->source->hardware, costing->config, rank);
+    if (last) at.replica += contexts - 1 - at.replica % contexts, at.tensor = (int)parallel->tensor - 1;
+    return hardware_node(costing->source->hardware, costing->config, topology_rank(parallel, at));
 }
 
 // Returns the replica with the most node boundaries between its stages; all other replicas wait for it. Replicas differ
@@ -159,7 +168,7 @@ static int widest_copy_(Costing *costing) {
     for (costing->copy = 0; costing->copy < copies && costing->copy < node; costing->copy++) {
         int leave = 0;
         for (int s = 0; s + 1 < costing->plan->stages; s++)
-            leave += node_of_stage_(costing, s) != node_of_stage_(costing, s + 1);
+            leave += node_of_stage_(costing, s, false) != node_of_stage_(costing, s + 1, false);
         if (leave > most) most = leave, widest = costing->copy;
     }
     return widest;
@@ -169,7 +178,7 @@ static int widest_copy_(Costing *costing) {
 // without other traffic.
 static double costing_message_(const Costing *costing, int from, int to, int64_t bytes) {
     const Hardware *hardware = costing->source->hardware;
-    bool near = node_of_stage_(costing, from) == node_of_stage_(costing, to);
+    bool near = node_of_stage_(costing, from, false) == node_of_stage_(costing, to, false);
     const ParallelConfig *parallel = &costing->config->parallel;
     // The ranks of a stage on one node send at the same time.
     int64_t ranks = parallel->tensor * parallel->context;
@@ -191,9 +200,9 @@ static double transfer_(const Costing *costing, int stage) {
 // Returns the resource of a message: the network card of the sender's node, numbered by the node's lowest stage; -1 if
 // the message stays in the node.
 static int card_(const Costing *costing, int from, int to) {
-    int node = node_of_stage_(costing, from), lowest = 0;
-    if (node == node_of_stage_(costing, to)) return -1;
-    while (node_of_stage_(costing, lowest) != node) lowest++;
+    int node = node_of_stage_(costing, from, false), lowest = 0;
+    if (node == node_of_stage_(costing, to, false)) return -1;
+    while (node_of_stage_(costing, lowest, false) != node) lowest++;
     return lowest;
 }
 
@@ -226,7 +235,9 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing, double *last
     double piece = (double)costing->plan->stage[0].states.gradients / layers_of_(costing, 0) / UNITS;
     double rate = data_rate_(costing, parallel->tensor, COST_REDUCE_SCATTER, piece);
     // Replicas of every expert rank's part share a node's network.
-    double slower = rate / data_rate_(costing, max_i64(parallel->tensor, parallel->expert), COST_REDUCE_SCATTER, piece);
+    int64_t stages;
+    GroupPlace place = hardware_same_experts(costing->source->hardware, costing->config, &stages);
+    double slower = rate / data_rate_(costing, max_i64(1, place.leaving), COST_REDUCE_SCATTER, piece);
     bool near = hardware_nodes_of_data(costing->source->hardware, costing->config) == 1;
     costs->network = rate;
     costs->most = near ? rate : fmax(rate, costing->source->hardware->cost.tensor);
@@ -244,7 +255,8 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing, double *last
         time->late = of_ends * (d - 1) / d;
         time->hides = ends / costing->schedule->slices;
         time->layers = layers_of_(costing, s);
-        time->node = node_of_stage_(costing, s);
+        time->node = node_of_stage_(costing, s, false);
+        time->nodes = node_of_stage_(costing, s, true) - time->node + 1;
         // Nothing can be summed until the last backward has completed its first layer. Persistent products are chosen
         // for fewer multiprocessors until that backward ends, other kernels are slower only while a sum is in flight.
         double whole = time->bytes / rate, share = (double)(time->layers - 1) / time->layers;
@@ -316,7 +328,7 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *sche
                                   .model = source->model,
                                   .memo = source->counted,
                                   .split = schedule->split,
-                                  .beside = config_replicas(config) > 1};
+                                  .beside = sums_(config)};
     costing.copy = widest_copy_(&costing);
     costing.times = xmalloc((size_t)schedule->slices * sizeof *costing.times);
     *costs = (PlanCosts){.plan = plan,
@@ -348,7 +360,7 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *sche
                                    .transfer = transfer,
                                    .edge = edge,
                                    .shares = &costs->shares};
-    costs->gathered = config_replicas(config) > 1 ? gathered_(costs, &costing) : 0;
+    costs->gathered = gathered_(costs, &costing);
     return 0;
 }
 

@@ -38,7 +38,7 @@ typedef struct StageTime {
     double hides; // seconds of the last backward, or of the last W if backwards are split (recomputed layers end in the
                   // last I, but are planned as if they ended in W)
     int layers;   // number of layers; 1 if the stage has no layer
-    int node;     // node that provides the stage's network
+    int node, nodes; // the first and the number of the nodes that provide the stage's network
 } StageTime;
 
 // The simulator's inputs and the memory that holds them. Used for the plan's step time and for the trace of a plan.
