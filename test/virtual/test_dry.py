@@ -125,6 +125,16 @@ SMALL = {
         "llama", 1, *cut(4, 2, 1), *EXPERTS, "model.experts=32", "model.experts_per_token=8", "model.expert_ffn=1536"),
     "one expert a rank": (
         "llama", 1, *cut(4, 2, 1), *EXPERTS, "model.experts=4", "model.experts_per_token=2", "model.expert_ffn=14336"),
+    "experts of two nodes": (
+        "llama", 2, *cut(2, 1, 1), *EXPERTS, "model.experts=8", "model.experts_per_token=2", "model.expert_ffn=4096",
+        "hardware.gpus_per_node=2", "hardware.network_gb_s=100", "train.global_batch=64"),
+    "tensor ranks of two nodes": (
+        "gpt", 2, *cut(6, 1, 4), "model.seq_len=2048", "hardware.gpu=b200", "hardware.gpus_per_node=2",
+        "train.global_batch=4"),
+    "gradients and weights of experts cross nodes without replicas": (
+        "llama", 2, *cut(2, 1, 8), *EXPERTS, "parallel.data=1", "model.experts=8", "model.experts_per_token=2",
+        "model.expert_ffn=4096", "parallel.sequence=true", "hardware.gpus_per_node=4", "hardware.network_gb_s=50",
+        "train.global_batch=32"),
 }  # fmt: skip
 # Step times agree, but the clock finds 125 ms of waits for bundles and the plan 145 ms; the cause is unknown.
 WAITS = SMALL["evictions between nodes"]
@@ -139,6 +149,17 @@ def test_the_clock_and_the_plan_agree_about_a_few_gpus(tmp_path, tokens, case):
     step = agrees(family, tokens, tmp_path, *overrides, nodes=nodes, waits=0.15 if case == WAITS else WITHIN)
     assert sum(stage["slots_lent"] for stage in step["stages"]) > 0 or "schedule.bpipe=on" not in overrides
     assert step["transfer_exposed_ms"] > 1 or "schedule.bpipe=on" not in overrides or nodes == 1
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("ranks")
+def test_stages_that_share_a_node_share_its_network(tmp_path, tokens):
+    """Three ranks on nodes of two: each stage has a rank on the middle node. The plan assumes that their collectives are
+    always in flight together, so it may be longer than the clock."""
+    keys = (*cut(4, 2, 1), "parallel.context=3", "model.seq_len=3072", "hardware.gpu=h100", "hardware.gpus_per_node=2",
+            "hardware.network_gb_s=12", "train.global_batch=8", "schedule.bpipe=off")
+    step, plan = dry("llama", tokens, tmp_path, *keys, nodes=3)[0], planned("llama", tokens, *keys)
+    assert step["step_ms"] == pytest.approx(plan["step_ms"], rel=0.06)
 
 
 # 32 GPUs in four nodes, 16 microbatches.
