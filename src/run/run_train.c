@@ -101,6 +101,23 @@ static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
     return run_trace_step(run, label, schedule, &pipeline, start, err);
 }
 
+// Says after a resume if the fewest steps for train.tokens (train.steps: auto) take another number of tokens, because
+// the steps before had another batch or length.
+static void say_tokens_(const Run *run) {
+    const Config *config = run->config;
+    int64_t steps = config->train.steps, length = config->model.seq_len, tokens = config->train.tokens;
+    int64_t last = config_batch_at(config, steps) * length, taken = batch_position(&run->batch, steps) * length;
+    int64_t over = taken - tokens, afresh = config_samples(config, 0, steps) * length - tokens;
+    bool fewest = tokens > 0 && afresh >= 0 && afresh < last;
+    if (!run->from.found || run->from.state.step >= steps || !fewest || (over >= 0 && over < last)) return;
+    log_status(
+        &run->all,
+        "%lld steps (train.steps) take %lld tokens, not the %lld of train.tokens, since those before had another "
+        "batch or length; for train.tokens set train.steps to %lld",
+        (long long)steps, (long long)taken, (long long)tokens,
+        (long long)(over < 0 ? steps + (last - 1 - over) / last : steps - over / last));
+}
+
 // Returns whether `step` is a multiple of `every` or the last step; false if `every` is 0.
 static bool is_due_(const Run *run, int64_t step, int64_t every) {
     return every > 0 && (step % every == 0 || step == run->config->train.steps);
@@ -121,6 +138,7 @@ int run_train(Run *run, Error *err) {
         log_status(&run->all,
                    "nothing is left to train: the checkpoint is at step %lld and train.steps (the total) is %lld",
                    (long long)step, (long long)steps);
+    say_tokens_(run);
     run_listen(run);
     while (status == 0 && !stop && step < steps) {
         status = train_step_(run, ++step, &stop, err);
