@@ -57,13 +57,15 @@ def read_model(options):
             raise Failure(f"{program}: not found; run make, or name another with --trainer")
         refused = ""
         try:
-            model = json.loads(ask(program, path, "-q", *bound, "--plan", "--json"))["config"]["model"]
+            said = ask(program, path, "-q", *bound, "--plan", "--json")
         except Failure as failure:
             refused = str(failure)
         if "model.family: " not in refused:
             break
     if refused:
         raise Failure(refused.partition(": ")[2])
+    with form_of(program, "trainer that answers --plan --json; name another with --trainer"):
+        model = json.loads(said)["config"]["model"]
     scaled = model["rope_scaling"] != "none"
     return program, {key: value for key, value in model.items()
                      if (scaled or not key.startswith("rope_") or key in ("rope_theta", "rope_share")

@@ -1,6 +1,7 @@
 """scripts/hf.py describes a model, and checks whether the trainer computes the same results as transformers."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -114,6 +115,8 @@ def test_what_cannot_be_compared_is_reported(capsys, tmp_path):
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": 3}}')
     code, _, errors = run(capsys, "info", folder)
     assert code == 1 and "holds no 3; transformers writes it" in errors
+    code, _, errors = run(capsys, "info", folder, "--trainer", shutil.which("echo"))
+    assert code == 1 and "echo: is not a trainer that answers --plan --json" in errors
     (folder / "config.json").unlink()
     code, _, errors = run(capsys, "check", folder)
     assert code == 1 and "holds no config.json" in errors
