@@ -36,9 +36,15 @@ def part_of(words):
         begin, end = (float(word) for word in words.split(":"))
     except ValueError:
         begin = end = 0
-    if not 0 <= begin < end:
+    if not 0 <= begin < end < float("inf"):
         raise argparse.ArgumentTypeError(f"{words} is not FROM:TO in milliseconds, with FROM below TO")
     return [begin, end]
+
+
+def limit_of(words):
+    if not 0 < float(words) < 1e9:
+        raise argparse.ArgumentTypeError(f"{words} is not a limit in GiB")
+    return float(words)
 
 
 def draw_timelines(options):
@@ -159,7 +165,7 @@ def arguments():
         else:
             picture.set_defaults(step=None, whole=True)
         if name in ("memory", "search"):
-            picture.add_argument("--limit", type=float, metavar="GIB", help="draw a line at this limit")
+            picture.add_argument("--limit", type=limit_of, metavar="GIB", help="draw a line at this limit")
     options = parser.parse_args()
     for path in options.output:
         if path.suffix not in (".svg", ".png"):

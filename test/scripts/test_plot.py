@@ -172,6 +172,9 @@ def test_a_folder_that_is_not_there_a_wrong_step_and_another_layout(wrote, tmp_p
         assert ended.returncode == 1 and sentence in ended.stderr and ended.stderr.count("\n") == 1
     kind = plot("curves", wrote / "metrics.jsonl", "-o", tmp_path / "p.jpg")
     assert kind.returncode == 2 and "pictures are .svg or .png" in kind.stderr
+    for words in (["memory", "plan1.json", "--limit", "nan"], ["timeline", "run.json", "--part", "0:inf"]):
+        ended = plot(*files(words, wrote), "-o", tmp_path / "p.svg")
+        assert ended.returncode == 2 and f"{words[-1]} is not " in ended.stderr
     assert list(tmp_path.iterdir()) == []
 
 
