@@ -270,12 +270,16 @@ const char *json_text(const JsonValue *object, const char *key, const char *othe
 }
 
 void json_write_text(FILE *file, const char *text) {
+    uint32_t code;
     fputc('"', file);
-    for (; *text != '\0'; text++) {
-        unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\') fprintf(file, "\\%c", c);
-        else if (c < 0x20 || c == 0x7F) fprintf(file, "\\u%04x", c);
-        else fputc(c, file);
+    for (size_t left = strlen(text), length; left > 0; left -= length, text += length) {
+        length = (size_t)text_decode(text, left, &code);
+        if (length == 0) { // not UTF-8, as the environment may be
+            fputs("\\ufffd", file);
+            length = 1;
+        } else if (code == '"' || code == '\\') fprintf(file, "\\%c", (int)code);
+        else if (code < 0x20 || code == 0x7F) fprintf(file, "\\u%04x", code);
+        else fwrite(text, 1, length, file);
     }
     fputc('"', file);
 }

@@ -48,7 +48,7 @@ const JsonValue *json_find(const JsonValue *object, const char *key);
 int64_t json_integer(const JsonValue *object, const char *key, int64_t otherwise);
 const char *json_text(const JsonValue *object, const char *key, const char *otherwise);
 
-// Writes text as a JSON string with its quotes.
+// Writes text as a JSON string with its quotes. U+FFFD takes the place of bytes that are not UTF-8.
 void json_write_text(FILE *file, const char *text);
 // Writes a number with the fewest digits that read back as the same double; null for inf and nan, which JSON lacks.
 void json_write_number(FILE *file, double value);

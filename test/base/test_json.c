@@ -85,6 +85,17 @@ TEST(what_is_written_reads_back) {
     assert_null(at);
 }
 
+// A variable of the environment with such a byte is in training.json, from which a run resumes.
+TEST(text_that_is_not_utf_8_is_written_as_valid_json) {
+    AutoText *text = NULL;
+    size_t length = 0;
+    FILE *file = open_memstream(&text, &length);
+    json_write_text(file, "caf\xe9 \xe2\x82\xac \xe2\x82");
+    fclose(file);
+    AutoJson json = parsed(text);
+    assert_string_equal(json.root->text, "caf\xef\xbf\xbd \xe2\x82\xac \xef\xbf\xbd\xef\xbf\xbd");
+}
+
 TEST(members_are_written_by_their_kinds) {
     AutoText *text = NULL;
     const char *volatile nothing = NULL;
