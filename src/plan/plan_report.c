@@ -82,7 +82,7 @@ static void print_answer_(const PlanAnswer *answer, bool terminal, FILE *file) {
     if (theirs != NULL && all > 0 && config->program == 0) // --for counts that program's own bytes
         grid_line(file, "",
                   "runs of %s took %.2f to %.2f times the planned bytes (%d runs, median %.2f), here %.1f to %.1f GiB; "
-                  "set hardware.reserve_gib: %.0f for the median",
+                  "hardware.reserve_gib: %.0f allows for the median",
                   trainer_words[theirs->trainer], theirs->low, theirs->high, theirs->runs, theirs->middle,
                   theirs->low * (double)peak / GIB, theirs->high * (double)peak / GIB,
                   ceil(all / GIB * (1 - 1 / theirs->middle)));
