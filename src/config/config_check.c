@@ -545,7 +545,8 @@ static int check_experts_(Config *config, Error *err) {
                     "a model with experts cannot split forward products; use auto, on or off"});
 }
 
-// Checks the masked objective and the keys that do not work for encoders, where attention sees the complete sequence.
+// Checks the masked objective, the keys that do not work for encoders, where attention sees the complete sequence, and
+// the tokens that keys name.
 static int check_objective_(Config *config, Error *err) {
     bool masked = config->train.objective == OBJECTIVE_MASKED, causal = config->model.causal;
     if (refuse_(config, NULL, err,
@@ -555,8 +556,9 @@ static int check_objective_(Config *config, Error *err) {
                 {!causal && config_slices(config) > 1, "schedule.slices",
                  "an encoder's tokens attend to later slices; set slices: 1"}) != 0)
         return -1;
-    if (config->data.mask_token < config->model.vocab) return 0;
-    return config_error(config, "data.mask_token", err, "must be below model.vocab, %lld",
+    bool mask = config->data.mask_token >= config->model.vocab;
+    if (!mask && config->data.end_of_text < config->model.vocab) return 0;
+    return config_error(config, mask ? "data.mask_token" : "data.end_of_text", err, "must be below model.vocab, %lld",
                         (long long)config->model.vocab);
 }
 
