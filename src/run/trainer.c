@@ -231,6 +231,11 @@ static void version_report_(const char *program, FILE *file) {
 // false if no such option was given.
 static bool answer_plan_(Trainer *t, int *code, Error *err) {
     const Options *o = &t->options;
+    bool asked = o->plan || o->profile || o->search || o->schedule || o->emulate_stage != NULL;
+    if (asked && !world_speaks()) { // under a launcher, the first rank of a host answers
+        *code = EXIT_DONE;
+        return true;
+    }
     if (!o->profile && (o->plan || o->search || o->schedule)) config_plan_device(t->config);
     if (o->plan && o->program != NULL) {
         *code = foreign_take(t->config, o->program, false, err);

@@ -11,8 +11,8 @@ import observed_runs
 import pytest
 from plans import GIB, GPT, LLAMA, plan, report
 from trainer_runs import (
-    ROOT, built_with_mpi, command, environment, made_tokens, mpirun, mpirun_environment, patience, run, trained,
-    trainer, write_config, write_tokens,
+    ROOT, as_options, built_with_mpi, command, environment, made_tokens, mpirun, mpirun_environment, patience, run,
+    trained, trainer, write_config, write_tokens,
 )
 
 KEYS = {"schedules", "best", "model", "world", "microbatches", "config", "stages", "step_ms", "others", "step_ms_low",
@@ -516,6 +516,16 @@ def test_ranks_refuse_a_layout_that_is_not_of_this_program(tmp_path, text):
                            text=True, timeout=patience(60))
     assert ended.returncode == 2
     assert "TRAINER_LAYOUT: does not match this program and configuration; unset it" in ended.stderr
+
+
+@pytest.mark.skipif(not built_with_mpi(), reason="built without MPI")
+@pytest.mark.parametrize("asked", ["--plan", "--search", "--schedule"])
+def test_under_mpirun_one_rank_of_a_host_answers(asked):
+    words = [trainer("llama"), "-q", "-c", LLAMA, asked, *as_options("hardware.profile=", "model.layers=8")]
+    alone = subprocess.run(words, capture_output=True, text=True, check=True)
+    ended = subprocess.run([*mpirun(2), *words], env=mpirun_environment(), capture_output=True, text=True, check=True)
+    lines = [[line for line in told.stdout.splitlines() if "searched" not in line] for told in (alone, ended)]
+    assert lines[0] == lines[1] != []
 
 
 
