@@ -523,7 +523,8 @@ def test_ranks_refuse_a_layout_that_is_not_of_this_program(tmp_path, text):
 def test_under_mpirun_one_rank_of_a_host_answers(asked):
     words = [trainer("llama"), "-q", "-c", LLAMA, asked, *as_options("hardware.profile=", "model.layers=8")]
     alone = subprocess.run(words, capture_output=True, text=True, check=True)
-    ended = subprocess.run([*mpirun(2), *words], env=mpirun_environment(), capture_output=True, text=True, check=True)
+    env = mpirun_environment(NO_COLOR="1")  # mpirun gives its first rank a terminal
+    ended = subprocess.run([*mpirun(2), *words], env=env, capture_output=True, text=True, check=True)
     lines = [[line for line in told.stdout.splitlines() if "searched" not in line] for told in (alone, ended)]
     assert lines[0] == lines[1] != []
 
