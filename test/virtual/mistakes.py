@@ -253,7 +253,7 @@ MISTAKES = [
             (), DIFFERS),
     Mistake("a_product_of_the_wrong_operand", "src/cuda/matmul.cpp",
             "first = p->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N",
-            "first = p->transpose_b ? CUBLAS_OP_N : CUBLAS_OP_T", (), "no matrix product"),
+            "first = p->transpose_b ? CUBLAS_OP_N : CUBLAS_OP_T", (), "no kernel for a matrix product"),
     Mistake("a_kernel_is_used_for_another_alignment", "src/cuda/matmul.cpp",
             "               alignment_(p->a),\n", "               0,\n",
             WIDE + ("parallel.sequence=true",), "another shape, epilogue or alignment"),
