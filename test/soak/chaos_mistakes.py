@@ -107,7 +107,7 @@ MISTAKES = [
             "point->found = true;", "point->found = true;\n            point->state.samples += 8;",
             lambda case: case.before > 0),
     Mistake("one_checkpoint_more_is_kept", "src/checkpoint/checkpoint_manifest.c",
-            "own++ >= config->keep", "own++ > config->keep", lambda case: case.saves and 0 < case.every < 6),
+            "own >= config->keep", "own > config->keep", lambda case: case.saves and 0 < case.every < 6),
     Mistake("a_restart_takes_the_checkpoint_before_the_newest", "src/checkpoint/checkpoint_load.c",
             "for (int64_t i = 0; i < candidates->count; i++) {",
             "for (int64_t i = candidates->count > 1; i < candidates->count; i++) {",

@@ -28,8 +28,8 @@ void add_flow(int meeting, int node, double start, double bytes) {
     defect("more than %d transfers between nodes at a time", FLOWS);
 }
 
-// Starts a meeting that all its ranks have reached. Sets its end if it is inside a node, else adds flows: a message's, a
-// ring's, which leaves each node once, or those of all ranks' blocks for other nodes.
+// Starts a meeting that all its ranks have reached. Sets its end if it is inside a node, else adds flows: a message's,
+// a ring's, which leaves each node once, or those of all ranks' blocks for other nodes.
 void begin_meeting(int number) {
     Meeting *m = &timeline()->meetings[number];
     const Encounter &e = m->encounter;
@@ -54,8 +54,9 @@ void begin_meeting(int number) {
         if (message && node != node_of(e, e.source)) continue;
         add_flow(number, node, m->latest, times * (exchange ? cost_exchange_flow((double)e.away * count) : sent));
     }
+    const int nodes = (int)ranks.size();
     m->latencies = message || exchange ? cost_message(&cost(), 0, 1)
-                                       : cost_collective_between(&cost(), e.collective, 0, e.size, (int)ranks.size(), 1);
+                                       : cost_collective_between(&cost(), e.collective, 0, e.size, nodes, 1);
 }
 
 void wake_members(const Meeting *m, Work &work) {
