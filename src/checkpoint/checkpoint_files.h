@@ -106,9 +106,9 @@ typedef struct PassedOver {
 } PassedOver;
 
 // Removes the complete checkpoints of `run` that `config` does not keep, but never the checkpoint named `newest`. Those
-// passed over do not count towards config->keep: else the first save after a resume would remove the intact checkpoint
-// that the run resumed from. With config->overwrite, also removes complete checkpoints of other runs. Ignores a
-// checkpoint that it cannot remove.
+// passed over count as the oldest: else the first save after a resume could remove the intact checkpoint that the run
+// resumed from. With config->overwrite, also removes complete checkpoints of other runs. Ignores a checkpoint that it
+// cannot remove.
 void checkpoint_prune(const CheckpointConfig *config, uint64_t run, const char *newest, PassedOver passed);
 // Removes checkpoints that an earlier run left half written or half removed. Restores the name of a checkpoint that was
 // being replaced, unless its replacement is complete.

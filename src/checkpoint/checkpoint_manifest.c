@@ -318,14 +318,16 @@ void checkpoint_prune(const CheckpointConfig *config, uint64_t run, const char *
     const char *dir = config->dir;
     int64_t count, own = 0, spared = config->keep_every * config->every;
     checkpoint_list(dir, &list, &count, NULL);
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t k = 0; k < 2 * count; k++) { // first those that were not passed over, newest first
+        const CheckpointName *found = &list[k % count];
         char path[CHECKPOINT_PATH];
-        if (!list[i].complete) continue; // no readable manifest, so it is unknown which run wrote it
-        bool ours = list[i].run == run;
-        bool goes = ours ? own >= config->keep && (spared == 0 || list[i].step % spared != 0) : config->overwrite;
-        own += ours && (list[i].sequence <= passed.after || list[i].sequence > passed.last);
-        if (!goes || strcmp(list[i].name, newest) == 0) continue;
-        if (file_join(path, dir, list[i].name, NULL) == 0) directory_remove(path);
+        bool over = found->sequence > passed.after && found->sequence <= passed.last;
+        // Without a readable manifest it is unknown which run wrote it.
+        if (!found->complete || over != (k >= count)) continue;
+        bool ours = found->run == run;
+        bool goes = ours ? own++ >= config->keep && (spared == 0 || found->step % spared != 0) : config->overwrite;
+        if (!goes || strcmp(found->name, newest) == 0) continue;
+        if (file_join(path, dir, found->name, NULL) == 0) directory_remove(path);
     }
     free(list);
 }

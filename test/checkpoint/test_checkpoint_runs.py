@@ -72,11 +72,12 @@ def test_a_run_that_went_back_replaces_its_own_later_steps(small, saved):
     assert verify(saved / "step_00000006") is None
 
 
-def test_checkpoints_that_a_resume_passed_over_leave_the_one_that_it_took(small, saved):
+def test_checkpoints_that_a_resume_passed_over_go_before_the_one_that_it_took(small, saved):
     for step in (6, 8):
         with (saved / f"step_0000000{step}" / "training.json").open("r+b") as file:
             file.write(b"#")
-    small.run(saving(saved, 5, keep=3), {"train.steps": 5}, resume=saved)
+    small.run(saving(saved, 5, keep=4), {"train.steps": 5}, resume=saved)
+    assert checkpoint_names(saved) == [f"step_0000000{step}" for step in (2, 4, 5, 8)]
     assert verify(saved / "step_00000004") is None and verify(saved / "step_00000005") is None
     small.run(saving(saved, 5, keep=3), {"train.steps": 15}, resume=saved)
     assert checkpoint_names(saved) == ["step_00000005", "step_00000010", "step_00000015"]
