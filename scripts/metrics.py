@@ -227,7 +227,10 @@ def arguments():
     table.add_argument("file", type=Path, metavar="METRICS")
     table.add_argument("-o", "--output", type=Path, metavar="FILE")
     table.set_defaults(make=make_csv)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if not 0 <= getattr(options, "every", 0) <= 86400:
+        parser.error(f"--every {options.every:g}: use 0 to 86400 seconds")
+    return options
 
 
 def main():

@@ -143,6 +143,9 @@ def parse(arguments):
     if options.name.endswith(".tokenizer"):
         parser.error(
             f"--name {options.name!r}: NAME.tokenizer is reserved for the copy of the tokenizer; use another name")
+    if options.name.endswith(("_train", "_val")):
+        parser.error(f"--name {options.name!r}: {options.name}_*.bin would be training and validation data; use another"
+                     " name")
     return options
 
 

@@ -199,6 +199,12 @@ def test_a_stages_figure_that_is_no_number_is_one_sentence(tmp_path):
     assert ended.returncode == 1 and re.fullmatch("metrics.py: .* is not a metrics file.*\n", ended.stderr)
 
 
+@pytest.mark.parametrize("seconds", ["-1", "nan", "inf"])
+def test_an_interval_that_is_none_is_refused(tmp_path, seconds):
+    ended = metrics("tensorboard", tmp_path / "m.jsonl", "-o", tmp_path / "board", "--follow", f"--every={seconds}")
+    assert ended.returncode == 2 and f"--every {seconds}: use 0 to 86400 seconds" in ended.stderr
+
+
 def test_a_reader_that_stops_early_is_not_an_error(wrote, tmp_path):
     path = file_of(tmp_path, *wrote)
     ended = subprocess.run(f"{sys.executable} {ROOT}/scripts/metrics.py csv {path} | true", shell=True,

@@ -454,6 +454,12 @@ def test_a_bad_row_is_named_and_leaves_nothing(corpus, tmp_path, name, kind):
     refused(tmp_path, words, tmp_path / "bad.jsonl", "--tokenizer", tokenizer, "-j", 2)
 
 
+@pytest.mark.parametrize("name", ["a/b", ".a", "a.tokenizer", "a_train", "a_val"])
+def test_a_name_whose_files_would_be_taken_for_others_is_refused(corpus, tmp_path, name):
+    ended = prepare(corpus / "set.jsonl", "-o", tmp_path, "--name", name)
+    assert ended.returncode == 2 and f"--name '{name}': " in ended.stderr and list(tmp_path.iterdir()) == []
+
+
 @needs("sentencepiece")
 def test_text_that_is_not_utf8_is_named_with_its_byte(corpus, tmp_path):
     (tmp_path / "bad.txt").write_bytes(b"x" * 2000 + b"\n\xc3(")
