@@ -228,6 +228,13 @@ static int try_candidates_(const Candidates *candidates, ResumePoint *point, con
             Error mine = {0};
             open_checkpoint_(load, path, &point->state, &manifest, &mine);
             manifest_free(&manifest);
+            TrainingState first = point->state;
+            if (world_broadcast(load->world, &first, sizeof first, err) != 0) return -1;
+            if (first.run != point->state.run || first.sequence != point->state.sequence)
+                error_set(&mine, EXIT_FAILED,
+                          "%s: rank %d reads another run's checkpoint there than rank 0; name a folder that all hosts "
+                          "share",
+                          path, world_rank(load->world));
             if (load_(load, &mine, err) != 0) return -1;
             point->found = true;
             strcpy(point->dir, path);

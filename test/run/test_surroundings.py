@@ -152,18 +152,34 @@ def test_ranks_with_different_configurations_are_refused(small):
     assert ended.code == 2 and "has train.beta2 0.91, but rank 0 has train.beta2 0.9; " in ended.stderr, ended.stderr
 
 
+def apart(folder):
+    """Returns a command prefix for two ranks with a working directory each, as if they were on two hosts."""
+    for rank in ("0", "1"):
+        (folder / rank).mkdir()
+    return [*mpirun(2), "sh", "-c", f'cd {folder}/$OMPI_COMM_WORLD_RANK && exec "$@"', "-"]
+
+
 @several_ranks
 def test_ranks_that_see_different_files_are_refused(small, tmp_path):
     """As if a file were new, and not yet visible on the second host."""
+    prefix = apart(tmp_path)
     for rank in ("0", "1"):
-        (tmp_path / rank).mkdir()
         for file in tmp_path.glob("train_*.bin"):
             shutil.copy(file, tmp_path / rank)
     shutil.copy(next(tmp_path.glob("val_*.bin")), tmp_path / "0" / "train_9.bin")
-    at_home = ["sh", "-c", f'cd {tmp_path}/$OMPI_COMM_WORLD_RANK && exec "$@"', "-"]
     layout = ("parallel.pipeline=2", "schedule.bpipe=off", "data.train=train_*.bin")
-    ended = Job(small, *layout, "train.steps=3", prefix=[*mpirun(2), *at_home]).end()
+    ended = Job(small, *layout, "train.steps=3", prefix=prefix).end()
     assert ended.code == 2 and "data.train: rank 1 sees other files than rank 0" in ended.stderr, ended.stderr
+
+
+@several_ranks
+def test_ranks_that_see_checkpoints_of_different_runs_are_refused(small, tmp_path):
+    prefix = apart(tmp_path)
+    for rank in ("0", "1"):
+        saved = ("train.steps=2", "checkpoint.every=2", f"checkpoint.dir={tmp_path}/{rank}/saved")
+        assert Job(small, *ALONE, *saved).end().code == 0
+    ended = Job(small, "parallel.pipeline=2", "train.steps=3", prefix=prefix, arguments=("--resume", "saved")).end()
+    assert ended.code == 1 and "rank 1 reads another run's checkpoint there than rank 0; " in ended.stderr, ended.stderr
 
 
 # --- two runs at once
