@@ -1,8 +1,6 @@
 // Sums, SwiGLU and rotary positions against float64 formulas; gradients against central differences.
 #include "op_check.h"
 
-#include "base/alloc.h"
-
 static const int64_t COUNTS[] = {1, 7, 33, 768, 1000, 1024, 5000};
 
 // place: 0: separate output; 1: in x; 2: in y. Combining in place is promised.
@@ -155,7 +153,7 @@ TEST(columns_are_copied_and_rounded_and_others_kept) {
 static int64_t row_width(const AttentionShape *s) { return (s->heads + 2 * s->kv_heads) * s->head_dim; }
 
 static RopeTable *rope_table(int64_t width, double scale) {
-    RopeTable *table = xmalloc(sizeof *table + (size_t)width / 2 * sizeof *table->frequency);
+    RopeTable *table = malloc(sizeof *table + (size_t)width / 2 * sizeof *table->frequency);
     table->scale = scale, table->pairs = width / 2;
     for (int64_t i = 0; i < width / 2; i++) table->frequency[i] = pow(10000.0, -2.0 * (double)i / (double)width);
     return table;
