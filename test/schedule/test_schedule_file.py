@@ -3,6 +3,7 @@ text form, test_schedule_check.c the proof. The long form of test_kinds, and its
 
 import re
 import subprocess
+from xml.etree import ElementTree
 
 import pytest
 from trainer_runs import ROOT, TOOLS, as_options, command, trainer
@@ -51,6 +52,14 @@ def test_a_file_may_say_any_number_of_edge_buffers(tmp_path):
 def test_a_list_that_cannot_run_is_refused_with_its_place(tmp_path, text, overrides, why):
     told = answer(tmp_path / "mine.txt", text, *overrides)
     assert (told.returncode, told.stdout) == (2, "") and why in told.stderr, told.stderr
+
+
+def test_a_picture_has_every_action(tmp_path):
+    path = tmp_path / "mine.svg"
+    assert answer(tmp_path / "mine.txt", MINE, ask=("--schedule", "--draw", path)).returncode == 0
+    words = [text.text for text in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")]
+    drawn = MINE.replace(":", "").splitlines()[1:]
+    assert " ".join(words).startswith(" ".join(drawn))
 
 
 def test_slices_of_a_list_fill_the_stages(tmp_path):

@@ -65,7 +65,7 @@ Options read_options() {
     if (!slow.empty() && sscanf(slow.c_str(), "%15[a-z]@%d@%lf", kind, &o.slow_rank, &o.slow_times) != 3)
         defect("VIRTUAL_SLOW=%s: is not product@RANK@TIMES or links@RANK@TIMES", slow.c_str());
     o.slow = kind;
-    o.patience = (double)number("VIRTUAL_PATIENCE", 30);
+    o.patience = (double)number("VIRTUAL_PATIENCE", 120);
     // CUDA C++ programming guide, "CUDA environment variables": 1 to 32, 8 by default.
     o.queues = (int)number("CUDA_DEVICE_MAX_CONNECTIONS", 8);
     if (o.queues < 1 || o.queues > 32) o.queues = 8;
