@@ -26,12 +26,13 @@ const char *attention_without_flash(const AttentionShape *shape, int64_t element
 bool attention_flash_kind(const AttentionShape *shape, int i, AttentionShape *kind);
 
 // Device arrays that a call with documents reads: the number of queries and keys of each document, and the offsets, in
-// elements, of its rows of queries, keys, outputs and statistics, with the end of the last.
+// elements, of its rows of queries, keys, outputs and statistics, with the end of the last. cuDNN's frontend declares
+// that each array begins at a multiple of 16 bytes.
 enum { FLASH_DOCUMENTS = 128 };
 typedef enum FlashRows { FLASH_QUERIES, FLASH_KEYS, FLASH_OUTPUTS, FLASH_STATISTICS, FLASH_ROW_KINDS } FlashRows;
 typedef struct FlashDocuments {
     int32_t queries[FLASH_DOCUMENTS], keys[FLASH_DOCUMENTS];
-    int64_t begin[FLASH_ROW_KINDS][FLASH_DOCUMENTS + 1];
+    int64_t begin[FLASH_ROW_KINDS][FLASH_DOCUMENTS + 2];
 } FlashDocuments;
 
 // Returns the part of `shape` for one call of cuDNN's backward: all of it, unless the backward stores the gradient of

@@ -39,6 +39,9 @@ typedef std::unordered_map<int64_t, void *> Tensors;
 void *memory_of(const Tensor &t, const Tensors &tensors) {
     auto found = tensors.find(t->uid);
     if (found == tensors.end()) defect("an attention is executed without its tensor %lld", (long long)t->uid);
+    if ((uintptr_t)found->second % (uintptr_t)t->alignment != 0)
+        defect("tensor %lld of an attention is at %p, which is not aligned to %lld bytes, as its description says",
+               (long long)t->uid, found->second, (long long)t->alignment);
     return found->second;
 }
 

@@ -32,7 +32,7 @@ struct error_t {
 namespace graph {
 
 struct Tensor_attributes {
-    int64_t uid = 0;
+    int64_t uid = 0, alignment = 16; // bytes
     std::vector<int64_t> dim, stride;
     DataType_t type = DataType_t::NOT_SET;
     bool output = false;
@@ -45,6 +45,7 @@ struct Tensor_attributes {
     Tensor_attributes &set_ragged_offset(const std::shared_ptr<Tensor_attributes> &value) {
         return ragged = value, *this;
     }
+    Tensor_attributes &set_alignment(int64_t value) { return alignment = value, *this; }
     Tensor_attributes &set_output(bool value) { return output = value, *this; }
 };
 
