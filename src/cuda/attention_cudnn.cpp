@@ -140,6 +140,8 @@ static void describe_stats_(fe::graph::Tensor_attributes &tensor, const Call &ca
         .set_dim({call.kind->batch, call.kind->heads, call.kind->seq, 1});
     tensor.set_stride(documents ? std::vector<int64_t>{all, 1, call.s->heads, 1}
                                 : std::vector<int64_t>{all, call.s->seq, 1, 1});
+    // A part of the heads begins at any float: in a row of heads, or after a length that is no multiple of four.
+    if (call.kind->heads < call.s->heads && (documents || call.s->seq % 4 != 0)) tensor.set_alignment(sizeof(float));
     if (documents) tensor.set_ragged_offset(call.begin[FLASH_STATISTICS]);
 }
 

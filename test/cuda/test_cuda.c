@@ -273,6 +273,12 @@ TEST(flash_in_several_calls_agrees_with_the_cpu) {
         s.first = 24;
         check_attention(PRECISION_BF16, &s);
     }
+    // With documents the statistics of the second call, of heads 1029 to 2057, begin at a float of their own.
+    int32_t places[16];
+    for (int i = 0; i < 16; i++) places[i] = i % 9;
+    AttentionShape s = {.batch = 1, .seq = 16, .heads = 2058, .kv_heads = 2058, .head_dim = 8};
+    s.mode = ATTENTION_FLASH, s.deterministic = DETERMINISTIC_AUTO, s.documents = true, s.host_places = places;
+    check_attention(PRECISION_BF16, &s);
 }
 
 // Documents of one token, of lengths around a kind's, of a whole sequence, and more short ones than a call has room
