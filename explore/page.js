@@ -71,7 +71,8 @@ function question() {
   let config = state.config;
   if (config === OWN) {
     try { config = JSON.parse(state.own); } catch (error) { return {error: "config.json: " + error.message}; }
-    if (typeof config !== "object" || config === null) return {error: "config.json: is no object; paste the whole file"};
+    if (typeof config !== "object" || config === null)
+      return {error: "config.json: is no object; paste the whole file"};
   }
   const overrides = ["hardware.device=cuda", "hardware.profile="];
   for (const [field, key] of Object.entries(KEYS)) if (state[field]) overrides.push(`${key}=${state[field]}`);

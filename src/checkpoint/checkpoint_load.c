@@ -230,7 +230,8 @@ static int try_candidates_(const Candidates *candidates, ResumePoint *point, con
             manifest_free(&manifest);
             TrainingState first = point->state;
             if (world_broadcast(load->world, &first, sizeof first, err) != 0) return -1;
-            if (first.run != point->state.run || first.sequence != point->state.sequence)
+            bool other = first.run != point->state.run || first.sequence != point->state.sequence;
+            if (other && mine.code == 0)
                 error_set(&mine, EXIT_FAILED,
                           "%s: rank %d reads another run's checkpoint there than rank 0; name a folder that all hosts "
                           "share",

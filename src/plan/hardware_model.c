@@ -95,7 +95,7 @@ int64_t hardware_nodes_of_data(const Hardware *hardware, const Config *config) {
     return min_i64(blocks * min_i64(c, spanned), all);
 }
 
-// Domains are looked at until the blocks begin with a domain again.
+// Goes through the domains until one begins with a block; after it the pattern repeats.
 GroupPlace hardware_place(int64_t domain, int64_t block, int64_t apart) {
     GroupPlace place = {0};
     for (int64_t first = 0, end = domain; first == 0 || first % block != 0; first += domain, end += domain) {

@@ -298,8 +298,8 @@ def test_profile_needs_a_place_to_write_to(folder, config):
 
 
 def test_a_profile_that_is_killed_leaves_no_process(folder, config):
-    """The first process that it starts measures the peak; stopped, it does not end by itself. Linux continues stopped
-    processes of a group that nobody outside has started, so a second process of ours is in the group."""
+    """The first process that it starts measures the peak; stopped, it does not end by itself. Linux sends
+    SIGCONT to the stopped processes of an orphaned group; a second child of ours keeps the group from being one."""
     keys = [f"hardware.profile={folder / 'killed.json'}", "hardware.peak_tflops=auto"]
     parent = subprocess.Popen([trainer("llama"), "-c", config, "--profile", *as_options(*keys)],
                               stderr=subprocess.DEVNULL, preexec_fn=os.setpgrp)

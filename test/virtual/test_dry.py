@@ -154,8 +154,8 @@ def test_the_clock_and_the_plan_agree_about_a_few_gpus(tmp_path, tokens, case):
 @pytest.mark.thorough
 @pytest.mark.usefixtures("ranks")
 def test_stages_that_share_a_node_share_its_network(tmp_path, tokens):
-    """Three ranks on nodes of two: each stage has a rank on the middle node. The plan assumes that their collectives are
-    always in flight together, so it may be longer than the clock."""
+    """Three ranks on nodes of two: each stage has a rank on the middle node. The plan assumes that their collectives
+    are always in flight together, so it may be longer than the clock."""
     keys = (*cut(4, 2, 1), "parallel.context=3", "model.seq_len=3072", "hardware.gpu=h100", "hardware.gpus_per_node=2",
             "hardware.network_gb_s=12", "train.global_batch=8", "schedule.bpipe=off")
     step, plan = dry("llama", tokens, tmp_path, *keys, nodes=3)[0], planned("llama", tokens, *keys)
