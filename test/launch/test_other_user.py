@@ -124,9 +124,14 @@ def sockets_of(pids):
     return found
 
 
+def everything_in(path):
+    """Returns a path and all that is below it; a folder that goes meanwhile, as unfinished checkpoints do, is empty."""
+    return [path, *(Path(place) / name for place, folders, files in os.walk(path) for name in [*folders, *files])]
+
+
 def files_of(pids, folder):
     """Returns the files and folders of a run: its own folder's, what it holds open, and what is named after it."""
-    found = [folder, *folder.rglob("*")]
+    found = everything_in(folder)
     for pid in pids:
         with contextlib.suppress(OSError):
             for entry in Path(f"/proc/{pid}/fd").iterdir():
@@ -134,7 +139,7 @@ def files_of(pids, folder):
                     found.append(Path(os.readlink(entry)))
         for place in map(Path, ("/dev/shm", "/tmp", "/var/tmp")):
             for path in place.glob(f"*{pid}*"):
-                found += [path, *path.rglob("*")]
+                found += everything_in(path)
     everyones = ("/dev/null", "/dev/ptmx", "/proc", "/sys", *map(str, folder.parent.glob("*.bin")))
     return sorted({str(path) for path in found if path.exists() and not str(path).startswith(everyones)})
 
