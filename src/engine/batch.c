@@ -93,24 +93,24 @@ static int batch_load_(Batch *batch, const Blend *training, const Dataset *valid
     bool masked = batch->config->train.objective == OBJECTIVE_MASKED;
     int64_t b = stage->at.shape.batch, rows = stage->at.rows;
     int64_t position = first + batch->data_rank * stage->microbatches * b;
-    for (int64_t i = 0; i < stage->microbatches; i++) {
-        for (int64_t j = 0; j < b; j++, position++) {
+    for (int64_t i = 0; i < stage->microbatches; i++, position += b) {
+        for (int64_t j = 0; j < b; j++) {
             int32_t *inputs = batch->tokens + j, *targets = batch->targets + j;
             int failed = 0;
-            if (evaluation != NULL) evaluation_fetch(evaluation, position, inputs, targets, b);
-            else if (validation != NULL) failed = dataset_fetch(validation, position, inputs, targets, b, err);
-            else failed = blend_fetch(training, batch->config->train.seed, position, inputs, targets, b, err);
+            if (evaluation != NULL) evaluation_fetch(evaluation, position + j, inputs, targets, b);
+            else if (validation != NULL) failed = dataset_fetch(validation, position + j, inputs, targets, b, err);
+            else failed = blend_fetch(training, batch->config->train.seed, position + j, inputs, targets, b, err);
             if (failed != 0) return -1;
-            if (!masked) continue;
-            batch_mask_(batch, (uint64_t)(training != NULL ? position : -1 - position), j);
         }
+        // A token's place in its document: a document begins at a sequence's start and at each end-of-text token, even
+        // one that is masked below.
+        for (int64_t j = 0; stage->documents && j < batch_tokens_(stage); j++)
+            batch->places[j] = j < b || batch->tokens[j] == batch->end_of_text ? 0 : batch->places[j - b] + 1;
+        for (int64_t j = 0; masked && j < b; j++)
+            batch_mask_(batch, (uint64_t)(training != NULL ? position + j : -1 - position - j), j);
         if (stage->at.first) batch_upload(stage, stage->tokens + i * rows, batch->tokens);
         if (stage->at.last) batch_upload(stage, stage->targets + i * rows, batch->targets);
-        if (!stage->documents) continue;
-        // A token's place in its document: a document begins at a sequence's start and at each end-of-text token.
-        for (int64_t j = 0; j < batch_tokens_(stage); j++)
-            batch->places[j] = j < b || batch->tokens[j] == batch->end_of_text ? 0 : batch->places[j - b] + 1;
-        keep_places_(stage, i, batch->places);
+        if (stage->documents) keep_places_(stage, i, batch->places);
     }
     return 0;
 }

@@ -6,10 +6,10 @@
 #include <math.h>
 #include <string.h>
 
-enum { LENGTH = 128, BATCH = 64, VOCAB = 1000, MASK = 999, CHOSEN = 19, TOKENS = BATCH * LENGTH };
+enum { LENGTH = 128, BATCH = 64, VOCAB = 1000, MASK = 999, END = 450, CHOSEN = 19, TOKENS = BATCH * LENGTH };
 
 typedef struct Masked {
-    int32_t tokens[TOKENS], targets[TOKENS]; // (sequence, position)
+    int32_t tokens[TOKENS], targets[TOKENS], places[TOKENS]; // (sequence, position)
 } Masked;
 
 // A token encodes its place in the file, so that its neighbours determine the original token.
@@ -32,18 +32,21 @@ static void load(Masked *to, Config *config, int64_t b, int64_t step) {
     Backend *be = assert_made(backend_cpu_create(PRECISION_FP32, 1, &unit_error));
     Stage stage = {.be = be, .config = config, .microbatches = BATCH / b, .most_microbatches = BATCH / b};
     Masked rows;
+    int32_t host_places[TOKENS];
     stage.at.first = stage.at.last = true;
     stage.at.shape.batch = config->schedule.micro_batch = b;
     stage.at.shape.context_ranks = stage.at.shape.pieces = 1;
     stage.at.rows = stage.at.shape.rows = b * LENGTH;
     stage.tokens = rows.tokens, stage.targets = rows.targets;
+    stage.places = rows.places, stage.host_places = host_places;
     Batch batch = {0};
     batch_create(&batch, &stage, 0);
+    batch.end_of_text = END;
     Blend *blend = assert_made(blend_open("data.train", config->data.train, 1, LENGTH, VOCAB, BATCH, &unit_error));
     assert_succeeds(batch_train(&batch, blend, step, &unit_error));
     for (int64_t i = 0; i < TOKENS; i++) {
         int64_t sequence = i / (b * LENGTH) * b + i % b, at = sequence * LENGTH + i % (b * LENGTH) / b;
-        to->tokens[at] = rows.tokens[i], to->targets[at] = rows.targets[i];
+        to->tokens[at] = rows.tokens[i], to->targets[at] = rows.targets[i], to->places[at] = rows.places[i];
     }
     blend_close(blend);
     batch_destroy(&batch);
@@ -84,6 +87,22 @@ TEST(the_choice_depends_on_seed_step_and_place_alone) {
     config.train.seed = 8;
     load(&other, &config, 1, 1);
     assert_memory_not_equal(&one, &other, sizeof one);
+}
+
+TEST(a_document_begins_at_its_first_token_even_if_that_is_masked) {
+    Config config = made_config();
+    Masked one;
+    int64_t masked = 0;
+    for (int64_t step = 1; step <= 20; step++) {
+        load(&one, &config, 2, step);
+        for (int64_t i = 0, place = 0; i < TOKENS; i++) {
+            int32_t own = one.targets[i] < 0 ? one.tokens[i] : one.targets[i];
+            place = i % LENGTH == 0 || own == END ? 0 : place + 1;
+            assert_int_equal(one.places[i], place);
+            masked += own == END && one.tokens[i] != END;
+        }
+    }
+    assert_true(masked > 0);
 }
 
 static int create(void **state) {
