@@ -124,8 +124,10 @@ static void shape_experts_(Shape *shape, const Config *config) {
     shape->expert_ranks = (int)config->parallel.expert;
     shape->expert_ffn = m->expert_ffn;
     shape->expert_rows = experts_rows(shape, config->schedule.expert_rows);
-    shape->balance = train->balance == BALANCE_LOSS ? train->balance_rate : 0;
-    shape->router_z = train->router_z_loss;
+    // The loss is a mean over targets, what routers add one over all tokens.
+    double targets = (double)config_targets(config) / (double)m->seq_len;
+    shape->balance = train->balance == BALANCE_LOSS ? train->balance_rate * targets : 0;
+    shape->router_z = train->router_z_loss * targets;
     shape->dense_ffn = shape->ffn;
     shape->ffn = m->shared_ffn / config->parallel.tensor;
     shape->mlp_cols = 2 * shape->ffn;

@@ -55,7 +55,7 @@ typedef struct Shape {
     int expert_ranks;
     int64_t dense_ffn; // ffn of the first layers, which have no experts; `ffn` is then the shared expert's width
     int64_t expert_ffn, expert_rows; // expert_rows: most rows that the buffers for a rank's experts hold at once
-    double balance, router_z;        // coefficients of the balance loss and of the router's z-loss; 0: off
+    double balance, router_z;        // balance loss and router's z-loss over the loss of a target (Pass.scale); 0: off
 } Shape;
 
 // Fills the shape of a configuration on a stage and tensor rank, of context rank 0. The caller has zeroed `shape`, so

@@ -156,14 +156,14 @@ def embedding(model):
     return "transformer.wte.weight" if model["family"] == "gpt" else "model.embed_tokens.weight"
 
 
-def autograd(model, weights, tokens, z_loss=0.0, b=None, **router):
-    """Returns per-token losses and the gradients of their mean. Tied matrices have separate gradients; that of the
-    bias of a router's scores is the number of copies for each expert. router: factors of what the routers add in each
-    microbatch of b sequences."""
+def autograd(model, weights, tokens, z_loss=0.0, b=None, share=1.0, **router):
+    """Returns per-token losses and the gradients of their mean, as if only a share of the tokens had a loss. Tied
+    matrices have separate gradients; that of the bias of a router's scores is the number of copies for each expert.
+    router: factors of what the routers add in each microbatch of b sequences."""
     leaves = {name: weight.double().clone().requires_grad_() for name, weight in weights.items()}
     losses = token_losses(model, leaves, tokens, z_loss)
     added = [router_loss(model, leaves, part, **router) for part in tokens.split(b)] if router else [0.0]
-    (losses.mean() + sum(added) / len(added)).backward()
+    (losses.mean() / share + sum(added) / len(added)).backward()
     copies = expert_copies(model, leaves, tokens)
     return losses.detach().numpy(), {
         name: (leaf.grad if leaf.grad is not None else copies[name]).numpy() for name, leaf in leaves.items()
@@ -224,13 +224,16 @@ def test_the_z_loss_is_that_of_autograd_and_not_evaluated(tmp_path, name, z_loss
 
 
 @pytest.mark.parametrize("balance, z_loss", [(0.5, 0.0), (0.0, 0.1)])
-@pytest.mark.parametrize("name", ["mixtral", "shared_expert", "sigmoid_groups"])
-def test_what_routers_add_to_the_loss_is_that_of_autograd(tmp_path, name, balance, z_loss):
-    model = MODELS[name]
+@pytest.mark.parametrize("name, share", [("mixtral", 1.0), ("shared_expert", 1.0), ("sigmoid_groups", 1.0),
+                                         ("mixtral", 6 / 37)])
+def test_what_routers_add_to_the_loss_is_that_of_autograd(tmp_path, name, share, balance, z_loss):
+    """Also where 6 of 37 tokens are targets: what routers add stays a mean over all tokens."""
+    model = dict(MODELS[name], causal=share == 1.0)
     tokens, weights = random_tokens(model, 6), random_weights(model)
     keys = {"balance": "loss" if balance else "off", "balance_rate": balance or 1.0, "router_z_loss": z_loss}
+    keys["objective"] = "next" if share == 1.0 else "masked"
     records = run_tool(tmp_path, model, tokens, weights, b=2, **keys)
-    check_against_autograd(model, tokens, weights, records, b=2, balance=balance, router_z_loss=z_loss)
+    check_against_autograd(model, tokens, weights, records, b=2, share=share, balance=balance, router_z_loss=z_loss)
     plain = run_tool(tmp_path, model, tokens, weights, b=2)
     assert (records["losses"] == plain["losses"]).all()
 

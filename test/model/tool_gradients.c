@@ -162,7 +162,7 @@ int main(int argc, char **argv) {
     if (argc == 5) weights_read_(&tool, argv[4]);
     tokens_read_(&tool, argv[2]);
     FILE *out = opened_(argv[3], "wb");
-    forward_(&tool, (float)(1.0 / (double)(tool.microbatches * tool.batch * tool.seq)));
+    forward_(&tool, (float)(1.0 / (double)(tool.microbatches * tool.batch * config_targets(&tool.config))));
     backward_(&tool);
     losses_write_(&tool, out, "losses");
     forward_(&tool, 0.0f);
