@@ -34,6 +34,17 @@ static double waits_(const Account *spent) { return spent->exposed + spent->exch
 
 static double compute_(const Account *spent) { return account_total(spent) - waits_(spent); }
 
+// Returns the share of a chunk's backwards that its list does not split: some lists mix both kinds.
+static double unsplit_(const Schedule *schedule, int s, int c) {
+    int64_t complete = 0, inputs = 0;
+    for (int64_t i = 0; i < schedule->stage[s].count && schedule->split; i++) {
+        const Action *action = &schedule->stage[s].actions[i];
+        complete += action->chunk == c && action->kind == ACTION_BACKWARD;
+        inputs += action->chunk == c && action->kind == ACTION_INPUT;
+    }
+    return inputs > 0 ? (double)complete / (double)(complete + inputs) : 1;
+}
+
 // Fills in the times of a stage's chunk, slice by slice, for the simulator, and adds them to the stage's sums.
 // compute[kind]: the simulator's array.
 static int chunk_compute_(Costing *costing, int s, int c, double *const compute[TIMED_ACTIONS], StageTime *sum,
@@ -41,7 +52,7 @@ static int chunk_compute_(Costing *costing, int s, int c, double *const compute[
     const StageShape *stage = &costing->plan->stage[s].at;
     const StageChunk *chunk = &stage->chunk[c];
     const Hardware *hardware = costing->source->hardware;
-    bool split = costing->schedule->split;
+    double unsplit = unsplit_(costing->schedule, s, c);
     int slices = costing->schedule->slices, at = (s * costing->schedule->chunks + c) * slices;
     double found[TIMED_ACTIONS];
     bool measured = profile_chunk_time(costing->source->profile, &stage->shape.attention, chunk, found);
@@ -85,13 +96,14 @@ static int chunk_compute_(Costing *costing, int s, int c, double *const compute[
         }
         double weight = compute[TIMED_WEIGHT][at];
         sum->forward += compute[TIMED_FORWARD][at];
-        sum->backward += split ? compute[TIMED_INPUT][at] + weight : compute[TIMED_BACKWARD][at];
+        sum->backward += unsplit * compute[TIMED_BACKWARD][at] + (1 - unsplit) * (compute[TIMED_INPUT][at] + weight);
         sum->weight += weight;
-        sum->beside += account_total(&counted[COUNT_BESIDE]);
+        sum->beside += fmax(0, account_total(&counted[COUNT_BESIDE])); // waits for tensor ranks may be shorter
         sum->first -= account_total(&counted[COUNT_FIRST]);
         account_add(&sum->spent, &counted[TIMED_FORWARD], 1);
-        if (split) account_add(&sum->spent, &counted[TIMED_INPUT], 1);
-        account_add(&sum->spent, &counted[split ? TIMED_WEIGHT : TIMED_BACKWARD], 1);
+        account_add(&sum->spent, &counted[TIMED_BACKWARD], unsplit);
+        account_add(&sum->spent, &counted[TIMED_INPUT], 1 - unsplit);
+        account_add(&sum->spent, &counted[TIMED_WEIGHT], 1 - unsplit);
     }
     free(then);
     return 0;

@@ -22,7 +22,7 @@ typedef struct TimeSource {
 // Seconds of one microbatch on one stage, all its chunks together.
 typedef struct StageTime {
     double forward;
-    double backward; // B, or I and W together if the schedule splits backwards
+    double backward; // B, or I and W; their average if the list has both
     double weight;   // W
     Account spent;   // kinds of work of a microbatch as counted, even if the stage was measured
     // seconds per step of the stage's gradient sums over data ranks, without the part that the last backward hides, if

@@ -179,10 +179,10 @@ int verdict_make(Verdict *verdict, const Planner *planner, Error *err) {
     LayoutSpace keys = {.base = config, .given = layout_of(config), .world = config_world(config)};
     int count = layout_candidates(&keys, LAYOUT_micro_batch, &keys.given, sizes);
     memset(verdict, 0, sizeof *verdict);
-    // 1. The largest size that fits in each variant. Bytes grow with the size, so the smallest sizes fit.
+    // 1. The largest size that fits in each variant. Bytes grow with the size, so the smallest sizes fit; only the
+    // largest size, which is looked at first, may shard gradients.
     for (int way = PLAN_PLAIN; way <= (plan_can_balance(config) ? PLAN_RECOMPUTE : PLAN_PLAIN); way++)
-        for (int fits = -1, fails = count; fails - fits > 1;) {
-            int at = fits + (fails - fits) / 2;
+        for (int fits = -1, fails = count, at = count - 1; fails - fits > 1; at = fits + (fails - fits) / 2) {
             Forecast forecast = {0};
             Config asked = way_(planner, sizes[at], (PlanWay)way);
             bool never = planner_never_fits(planner, &asked);

@@ -82,6 +82,7 @@ static int advise_layers_(const PlanAnswer *answer, const PlanCosts *costs, char
         load[s] = stage_work_(&costs->stage[s]) - layer * (double)answer->plan.stage[s].at.layers;
     layout_deal_layers(&placed, dealt.model.layers, layer, load, dealt.parallel.layers_per_stage);
     dealt.parallel.layers_given = dealt.parallel.layers_count = p;
+    dealt.schedule.split_backward = answer->planner.config->schedule.split_backward; // auto decides again
     if (planner_forecast_config(&answer->planner, &dealt, true, &forecast, err) != 0) return -1;
     double less = 1 - forecast.time.step / answer->time.step;
     if (!forecast.possible || !forecast.fits || !forecast.time.known || less < 0.005) return 0;
@@ -108,7 +109,8 @@ int waterfall_make(Waterfall *fall, const PlanAnswer *answer, bool lines, Error 
     if (schedule == NULL) return -1;
     Plan plan = planner_plan(planner, config, schedule);
     int status = lines ? plan_time(&unsent, config, schedule, &plan, &source, INFINITY, err) : 0;
-    if (status == 0) status = plan_costs_make(&costs, config, schedule, &plan, &source, err);
+    // The complete list has the right share of split backwards.
+    if (status == 0) status = plan_costs_make(&costs, config, answer->schedule, &answer->plan, &source, err);
     if (status == 0) {
         fall->known = true;
         fall->experts = config->model.experts > 0;
@@ -127,17 +129,23 @@ int waterfall_make(Waterfall *fall, const PlanAnswer *answer, bool lines, Error 
             snprintf(fall->advice[said++], WATERFALL_ADVICE,
                      "attention's deterministic backward takes %.3g GiB: -o attention.deterministic=off takes %.3g GiB",
                      (double)own / GIB, (double)less / GIB);
-        // With extents that are multiples of 64, products are faster on tensor cores.
-        const char *keys[] = {"ffn", "hidden"};
-        int64_t extents[] = {config->model.experts > 0 ? 0 : config->model.ffn, config->model.hidden};
+        // Products of 16-bit numbers are slow if their rows are not read in pieces of 16 bytes (cost_product).
+        const ModelConfig *m = &config->model;
+        bool whole = m->heads * m->head_dim == m->hidden; // so hidden has to stay a multiple of heads
+        const struct {
+            const char *key;
+            int64_t extent, ranks, multiple; // multiple: of the extents to advise
+        } rows[] = {{"ffn", m->experts > 0 ? 0 : m->ffn, t, 64 * t},
+                    {"hidden", m->hidden, whole ? t : 1, whole ? 8 * m->heads : 64}};
         bool cores = !planner->hardware.cpu && config->train.precision == PRECISION_BF16;
         for (int i = 0; i < 2 && cores; i++)
-            if (extents[i] % (64 * t) != 0)
+            if (rows[i].extent % (8 * rows[i].ranks) != 0)
                 snprintf(fall->advice[said++], WATERFALL_ADVICE,
-                         "model.%s / parallel.tensor is %.6g, not a multiple of 64: products lose up to a third of "
-                         "their rate; set it to %lld",
-                         keys[i], (double)extents[i] / (double)t,
-                         (long long)((extents[i] + 64 * t - 1) / (64 * t) * (64 * t)));
+                         "model.%s%s is %.6g, not a multiple of 8: products lose up to a third of their rate; set it "
+                         "to %lld",
+                         rows[i].key, rows[i].ranks > 1 ? " / parallel.tensor" : "",
+                         (double)rows[i].extent / (double)rows[i].ranks,
+                         (long long)((rows[i].extent + rows[i].multiple - 1) / rows[i].multiple * rows[i].multiple));
         plan_costs_free(&costs);
     }
     plan_free(&plan);

@@ -247,6 +247,8 @@ CUTS = [
     (SMALL, []),
     (SMALL, ["parallel.tensor=2", "model.tie_embeddings=true"]),
     (LLAMA, ["hardware.gpu=h200", "train.fp8=tensor"]),
+    # few backwards of DualPipeV are split, which exposes more collectives
+    (LLAMA, ["schedule.name=dualpipe-v", "parallel.pipeline=4", "hardware.latency_us=5000"]),
 ]
 
 
@@ -290,16 +292,29 @@ def test_a_stage_gains_from_eight_bits_what_it_gained_on_an_h200():
 
 def test_uneven_stages_and_odd_extents_are_advised_on():
     uneven = ["parallel.pipeline=2", "parallel.layers=[60,20]", "hardware.memory_gib=400"]
-    told = plan(LLAMA, *uneven)
-    said = r"stage 0 takes [\d.]+ times as long as stage 1: -o (parallel.layers=\S+), ([\d.]+) % less"
-    found = re.search(said, told["advice"][0])
-    again = plan(LLAMA, *uneven, found[1])
-    assert 100 * (1 - again["step_ms"] / told["step_ms"]) == pytest.approx(float(found[2]), abs=0.06)
-    assert again["advice"] == []
+    split = ["hardware.gpu=h20", "parallel.pipeline=4", "parallel.data=2", "schedule.micro_batch=4",
+             "train.global_batch=512"]  # if balanced
+    for config, overrides in (LLAMA, uneven), (ROOT / "configs" / "llama3.2_1b.yaml", split):
+        told = plan(config, *overrides)
+        said = r"stage \d takes [\d.]+ times as long as stage \d: -o (parallel.layers=\S+), ([\d.]+) % less"
+        found = re.search(said, told["advice"][0])
+        again = plan(config, *overrides, found[1])
+        assert 100 * (1 - again["step_ms"] / told["step_ms"]) == pytest.approx(float(found[2]), abs=0.06)
+        assert again["advice"] == []
     odd = plan(LLAMA, "model.ffn=21840")["advice"]
     assert len(odd) == 1 and "model.ffn / parallel.tensor is 5460," in odd[0] and "set it to 22016" in odd[0]
     assert re.search(r"^advice    model.ffn", report(LLAMA, "model.ffn=21840"), re.M)
-    assert "multiple of 64" not in report(SMALL, "model.ffn=352")  # CPUs have no tensor cores
+    assert "multiple of 8" not in report(SMALL, "model.ffn=332")  # CPUs have no tensor cores
+
+
+@pytest.mark.parametrize("overrides", [["model.hidden=10088", "model.heads=8"], ["model.ffn=40032"]], ids=str)
+def test_an_extent_that_is_advised_is_legal_and_gains(overrides):
+    assert plan(GPT, "parallel.tensor=8", family="gpt")["advice"] == []  # 13 heads of 96 a rank
+    at = ["parallel.tensor=8", "schedule.bpipe=off", "hardware.memory_gib=500", *overrides]
+    told = plan(GPT, *at, family="gpt")
+    key, value = re.search(r"^(\S+) / parallel.tensor .* set it to (\d+)$", told["advice"][-1]).groups()
+    again = plan(GPT, *at, f"{key}={value}", family="gpt")
+    assert "not a multiple of 8:" not in str(again["advice"]) and again["mfu"] > 1.05 * told["mfu"]
 
 
 def test_a_large_workspace_for_determinism_is_advised_against():

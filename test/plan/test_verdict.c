@@ -166,6 +166,19 @@ TEST(memory_that_is_not_known_limits_nothing) {
     assert_int_equal(at->verdict.largest[PLAN_PLAIN], 16);
 }
 
+// Data ranks can shard gradients only if a step has one microbatch, here of 2 sequences.
+TEST(the_largest_size_is_found_though_smaller_sizes_do_not_fit) {
+    const char *shared = "parallel.pipeline=1 parallel.data=16 train.global_batch=32 hardware.memory_gib=100 "
+                         "schedule.micro_batch=2 parallel.shard_gradients=%s";
+    const char *words[] = {"off", "auto", "on"};
+    for (int i = 0; i < 3; i++) {
+        char overrides[160];
+        snprintf(overrides, sizeof overrides, shared, words[i]);
+        AutoCase *at = forecast_case(LLAMA, overrides);
+        assert_int_equal(at->verdict.largest[PLAN_PLAIN], i == 0 ? 0 : 2);
+    }
+}
+
 // ---- the smallest world ---------------------------------------------------------------------------------------------
 
 // The model has more layers than a configuration may have stages: the search must not exceed that limit.
