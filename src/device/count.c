@@ -25,6 +25,7 @@ void account_add(Account *a, const Account *b, double factor) {
     a->exposed += factor * b->exposed;
     a->exchange += factor * b->exchange;
     a->uneven += factor * b->uneven;
+    a->count += factor * b->count;
 }
 
 double account_total(const Account *account) {
@@ -92,6 +93,7 @@ static void tiles_(Backend *be, int64_t m, int64_t n, double flops, double secon
     Clocks *clocks = clocks_(be);
     const Cost *cost = clocks->cost;
     int all = cost->multiprocessors, blocks = cost->persistent ? chosen_(be, flops) : all;
+    clocks->spent.count++;
     double alone = seconds * waves_(clocks, m, n, all), window = fmax(0, clocks->busy - clocks->compute);
     if (!cost->persistent) return kernel_(be, flops, alone, beside_(be, alone), account);
     double fewer = seconds * waves_(clocks, m, n, blocks), late = blocks > all - COMPUTE_CTAS ? fmin(fewer, window) : 0;

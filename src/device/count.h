@@ -25,6 +25,7 @@ typedef struct Account {
     double passes;    // everything else that reads and writes memory
     double exposed;   // compute waited for collectives, or ran slower during them
     double exchange;  // compute waited for exchanges of rows with experts
+    double count;     // no time: the number of products in `products` and `uneven`
     double uneven;    // extra time of the fullest rank's experts and exchanges over a balanced routing
 } Account;
 

@@ -291,14 +291,17 @@ static void count_actions_(CountedStage *counting, const CountKey *key, const Co
     be->summing = true;
     for (int64_t i = slices - 1; key->beside && i >= 0; i--) {
         stage_backward(stage, 0, slices + i, bundle, in, out, key->split, err);
-        if (key->split) counted_read_(counting), stage_weights(stage, 0, slices + i, bundle, err);
         counted_take_(counting, key, counted, i, COUNT_BESIDE, false);
+        if (!key->split) continue;
+        stage_weights(stage, 0, slices + i, bundle, err);
+        counted_take_(counting, key, counted, i, COUNT_WEIGHT_BESIDE, false);
     }
     for (int64_t i = 0; i < slices; i++) {
         ChunkTimes *times[] = {&counted->chunk[i], &counted->more[0][i], &counted->more[1][i]};
         for (int k = 0; k < 3; k++) {
             Account *of = times[k]->of;
-            if (key->beside) account_add(&of[COUNT_BESIDE], &of[key->split ? TIMED_WEIGHT : TIMED_BACKWARD], -1);
+            if (key->beside) account_add(&of[COUNT_BESIDE], &of[key->split ? TIMED_INPUT : TIMED_BACKWARD], -1);
+            if (key->beside && key->split) account_add(&of[COUNT_WEIGHT_BESIDE], &of[TIMED_WEIGHT], -1);
             if (i == slices - 1) account_add(&of[COUNT_FIRST], &of[TIMED_BACKWARD], -1);
         }
     }

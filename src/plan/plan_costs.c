@@ -98,7 +98,8 @@ static int chunk_compute_(Costing *costing, int s, int c, double *const compute[
         sum->forward += compute[TIMED_FORWARD][at];
         sum->backward += unsplit * compute[TIMED_BACKWARD][at] + (1 - unsplit) * (compute[TIMED_INPUT][at] + weight);
         sum->weight += weight;
-        sum->beside += fmax(0, account_total(&counted[COUNT_BESIDE])); // waits for tensor ranks may be shorter
+        // Waits for tensor ranks may be shorter.
+        sum->beside += fmax(0, account_total(&counted[COUNT_BESIDE]) + account_total(&counted[COUNT_WEIGHT_BESIDE]));
         sum->first -= account_total(&counted[COUNT_FIRST]);
         account_add(&sum->spent, &counted[TIMED_FORWARD], 1);
         account_add(&sum->spent, &counted[TIMED_BACKWARD], unsplit);
@@ -220,23 +221,50 @@ static int card_(const Costing *costing, int from, int to) {
 
 // ---------------------------------------------------------------- all of it
 
-// Fills in the resources: at most one network card per stage; on a CPU, only resource 0, the cores of the host.
-static void costing_share_(PlanCosts *costs, const Costing *costing, double *capacity) {
-    int p = costing->plan->stages, *r = costs->resources_;
+// Returns the speed of a stage's compute beside a message between nodes of `message` seconds. A persistent product that
+// starts while the message is in flight takes twice as long: its last blocks start when its other blocks, or the
+// message, have ended.
+static double beside_message_(const Account *spent, double message) {
+    if (spent->count == 0 || message <= 0) return 1;
+    double each = spent->products / spent->count, pairs = floor(message / (2 * each));
+    double lost = pairs * each + fmin(each, message - 2 * pairs * each);
+    if (lost >= message) return 0;
+    return 1 / (1 + spent->products / account_total(spent) * lost / (message - lost));
+}
+
+// Fills in the resources: at most one network card per stage; on a CPU, resource 0 is the cores of the host; each
+// stage's multiprocessors, if products leave none to messages between nodes and these can delay a stage by a hundredth.
+static void costing_share_(PlanCosts *costs, const Costing *costing, const double *edge, double *capacity,
+                           double *beside) {
+    static const double MATTERS = 0.01;
+    const Config *config = costing->config;
+    const Schedule *schedule = costing->schedule;
     const Hardware *hardware = costing->source->hardware;
+    int p = costing->plan->stages, *r = costs->resources_;
     int *compute = r, *down = r + p, *up = r + 2 * p, *evict = r + 3 * p, *load = r + 4 * p;
-    for (int i = 0; i <= p; i++) capacity[i] = 1;
-    if (hardware->cpu) capacity[0] = hardware->cores_share / (double)(config_world(costing->config) / p);
+    for (int i = 0; i < 2 * p; i++) capacity[i] = 1;
+    if (hardware->cpu) capacity[0] = hardware->cores_share / (double)(config_world(config) / p);
     for (int s = 0; s < p; s++) {
-        int partner = bpipe_partner(p, s), last = s + 1 == p;
-        bool peers = partner != SCHEDULE_NO_PEER && costing->config->schedule.evict_to == EVICT_TO_PEER;
-        compute[s] = hardware->cpu ? 0 : -1;
-        down[s] = card_(costing, s, last ? 0 : s + 1);
-        up[s] = card_(costing, last ? 0 : s + 1, s);
+        int partner = bpipe_partner(p, s), next = (s + 1) % p;
+        bool peers = partner != SCHEDULE_NO_PEER && config->schedule.evict_to == EVICT_TO_PEER;
+        down[s] = card_(costing, s, next);
+        up[s] = card_(costing, next, s);
         evict[s] = peers ? card_(costing, s, partner) : -1;
         load[s] = peers ? card_(costing, partner, s) : -1;
     }
-    costs->shares = (SimulateShares){p, capacity, compute, down, up, evict, load};
+    double delayed = 0; // the largest share of a stage's compute that its messages can delay
+    for (int s = 0; s < p; s++) {
+        int below = (s + p - 1) % p, links = (down[s] >= 0) + (down[below] >= 0);
+        const StageTime *time = &costs->stage[s];
+        double message = fmax(edge[s], edge[below]), messages = 2.0 * links * schedule->chunks * schedule->slices;
+        beside[s] = beside_message_(&time->spent, message);
+        delayed = fmax(delayed, messages * message * (1 - beside[s]) / (time->forward + time->backward));
+    }
+    bool theirs = config->hardware.trainer != TRAINER_THIS;
+    bool slows = !hardware->cpu && hardware->cost.persistent && !theirs && delayed > MATTERS &&
+                 !counted_moves(hardware->gpu, config, &costing->plan->stage[0].at);
+    for (int s = 0; s < p; s++) compute[s] = hardware->cpu ? 0 : slows ? p + s : -1;
+    costs->shares = (SimulateShares){2 * p, capacity, compute, down, up, slows ? beside : NULL, evict, load};
 }
 
 // Fills in the sums of gradients over data ranks. The times of the stages must be known. last: SimulateCosts.last
@@ -273,7 +301,7 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing, double *last
         // for fewer multiprocessors until that backward ends, other kernels are slower only while a sum is in flight.
         double whole = time->bytes / rate, share = (double)(time->layers - 1) / time->layers;
         if (!costing->source->hardware->cost.persistent) share = fmin(share, whole / time->hides);
-        last[s] = time->bytes == 0 || ends == 0 ? 1 : 1 + time->beside / ends * share;
+        last[s] = time->bytes == 0 || time->backward == 0 ? 1 : 1 + time->beside / time->backward * share;
         time->hides *= last[s];
         // The sum of the layer that ends the last backward is never hidden. Other chunks' may be hidden completely.
         double hidden = costing->schedule->chunks > 1 ? whole : time->hides * (double)(time->layers - 1) / time->layers;
@@ -345,11 +373,12 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *sche
     costing.times = xmalloc((size_t)schedule->slices * sizeof *costing.times);
     *costs = (PlanCosts){.plan = plan,
                          .stage = xcalloc((size_t)p, sizeof *costs->stage),
-                         .times_ = xcalloc((size_t)(4 * p + 1 + 4 * all), sizeof *costs->times_),
+                         .times_ = xcalloc((size_t)(6 * p + 4 * all), sizeof *costs->times_),
                          .resources_ = xcalloc(5 * (size_t)p, sizeof *costs->resources_)};
-    double *transfer = costs->times_, *edge = transfer + p, *last = edge + p, *capacity = last + p;
+    double *transfer = costs->times_, *edge = transfer + p, *last = edge + p, *beside = last + p,
+           *capacity = beside + p;
     double *compute[TIMED_ACTIONS];
-    for (int k = 0; k < TIMED_ACTIONS; k++) compute[k] = capacity + p + 1 + k * all;
+    for (int k = 0; k < TIMED_ACTIONS; k++) compute[k] = capacity + 2 * p + k * all;
     for (int s = 0; s < p && status == 0; s++) {
         StageTime *time = &costs->stage[s];
         for (int c = 0; c < schedule->chunks && status == 0; c++)
@@ -361,7 +390,7 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *sche
     }
     free(costing.times);
     if (status != 0) return plan_costs_free(costs), -1;
-    costing_share_(costs, &costing, capacity);
+    costing_share_(costs, &costing, edge, capacity, beside);
     costing_sums_(costs, &costing, last);
     costs->tied = tied_seconds_(&costing);
     costs->costs = (SimulateCosts){.forward = compute[TIMED_FORWARD],

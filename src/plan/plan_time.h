@@ -28,7 +28,7 @@ typedef struct StageTime {
     // seconds per step of the stage's gradient sums over data ranks, without the part that the last backward hides, if
     // no other stage uses the network meanwhile
     double reduction;
-    double beside;    // seconds that concurrent sums over data ranks add to B, or W
+    double beside;    // seconds that concurrent sums over data ranks add to a backward
     double first;     // seconds by which a step's first B (or W) is shorter than the others
     double gather;    // seconds per step of the gathers of weights over data ranks, which start after the update
     double optimizer; // seconds per step: gradient norm and AdamW, less `first`

@@ -1,8 +1,8 @@
-// Plans the pipeline a second time with free messages: the time saved is the line of messages. Compute is the average
-// busy time of the stages, divided into the kinds of work that were counted (counted.h). Measured stages, ranks that
-// share cores and the overhead of actions differ from the count; the difference is added to the products' loss. The
-// rest of the pipeline is idle time: imbalance is the average stage's wait for the slowest, and the ramp is the
-// remainder.
+// Plans the pipeline a second time with free messages: the time saved, and the compute that messages delay on GPUs, is
+// the line of messages. Compute is the average busy time of the stages, divided into the kinds of work that were counted
+// (counted.h). Measured stages, ranks that share cores and the overhead of actions differ from the count; the
+// difference is added to the products' loss. The rest of the pipeline is idle time: imbalance is the average stage's
+// wait for the slowest, and the ramp is the remainder.
 #include "backend/attention_scratch.h"
 #include "base/grid.h"
 #include "base/units.h"
@@ -43,11 +43,13 @@ static void waterfall_divide_(Waterfall *fall, const PlanAnswer *answer, const P
         sum += m / p * stage_work_(stage);
     }
     double waits = time->idle, busy = time->pipeline - waits;
-    at[WATERFALL_LOSS] = busy - slowed;
+    double delayed = answer->planner.hardware.cpu ? 0 : fmax(0, busy - (unsent->pipeline - unsent->idle));
+    at[WATERFALL_LOSS] = busy - slowed - delayed;
     for (int line = 0; line <= WATERFALL_UNEVEN; line++)
         if (line != WATERFALL_LOSS) at[WATERFALL_LOSS] -= at[line];
     at[WATERFALL_MESSAGES] = fmin(waits, fmax(0, time->pipeline - unsent->pipeline));
     at[WATERFALL_IDLE] = waits - at[WATERFALL_MESSAGES];
+    at[WATERFALL_MESSAGES] += delayed;
     fall->imbalance = fmin(most - sum, at[WATERFALL_IDLE]);
     fall->ramp = at[WATERFALL_IDLE] - fall->imbalance;
     at[WATERFALL_DATA] = time->reduction + slowed;

@@ -18,6 +18,7 @@ typedef struct ContentionUser {
 
 typedef struct Share {
     double capacity, clock;
+    double speed;          // of a user at full speed; 1 unless contention_slow changed it
     double since;          // time at which the clock was last set
     ContentionUser *users; // heap: the user that finishes first is at 0
     int count, allocated;
@@ -33,7 +34,7 @@ typedef struct Contention {
 static inline Contention *contention_create(int count, const double *capacity) {
     Contention *contention = xcalloc(1, sizeof *contention);
     *contention = (Contention){count, xcalloc((size_t)count, sizeof *contention->share)};
-    for (int i = 0; i < count; i++) contention->share[i] = (Share){.capacity = capacity[i], .next = INFINITY};
+    for (int i = 0; i < count; i++) contention->share[i] = (Share){.capacity = capacity[i], .speed = 1, .next = INFINITY};
     return contention;
 }
 
@@ -44,13 +45,13 @@ static inline void contention_free(Contention *contention) {
 }
 
 static inline double contention_speed(const Share *share) {
-    return share->count <= share->capacity ? 1 : share->capacity / share->count;
+    return share->speed * (share->count <= share->capacity ? 1 : share->capacity / share->count);
 }
 
 // Updates the time at which the resource's first user is done, after a user was added or removed.
 static inline void contention_settle(Share *share) {
     double left = share->count == 0 ? INFINITY : share->users[0].done - share->clock;
-    share->next = share->since + (left > 0 ? left : 0) / contention_speed(share); // rounding may leave slightly less
+    share->next = share->since + (left > 0 ? left / contention_speed(share) : 0); // rounding may leave slightly less
 }
 
 // Adds a user that, from `now` on, needs `duration` of the resource at full speed.
@@ -68,6 +69,14 @@ static inline void contention_add(Contention *contention, int resource, double n
     for (int parent; at > 0 && user.done < share->users[parent = (at - 1) / 2].done; at = parent)
         share->users[at] = share->users[parent];
     share->users[at] = user;
+    contention_settle(share);
+}
+
+// Lets users at full speed progress at `speed` from `now` on.
+static inline void contention_slow(Contention *contention, int resource, double now, double speed) {
+    Share *share = &contention->share[resource];
+    if (share->count > 0) share->clock += (now - share->since) * contention_speed(share);
+    share->since = now, share->speed = speed;
     contention_settle(share);
 }
 

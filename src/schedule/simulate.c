@@ -140,6 +140,7 @@ static void end_message_(SimRun *run, Edge *edge) {
     const SimStage *from = &run->stages[edge->from], *to = &run->stages[edge->to];
     edge->sending = false;
     edge->arrived++;
+    simrun_message_is_beside(run, edge, -1);
     offer_(run, edge);
     if (!from->computing && from->out == edge) simrun_stir(run, edge->from);
     if (!to->computing && to->in == edge) simrun_stir(run, edge->to);
@@ -234,6 +235,11 @@ static void stage_prepare_(SimRun *run, int s) {
     stage->actions = schedule->stage[s].actions;
     stage->count = schedule->stage[s].count;
     stage->queue = simrun_next_transfer(stage, 0);
+    for (stage->completes = 0; stage->completes < stage->count; stage->completes++) {
+        const Action *action = &stage->actions[stage->completes];
+        bool completes = action->kind == ACTION_BACKWARD || action->kind == ACTION_WEIGHT;
+        if (completes && action->microbatch == schedule->microbatches - 1 && action->slice == 0) break;
+    }
     if (!run->costs->totals_only) line->times = xcalloc((size_t)stage->count, sizeof *line->times);
     for (int c = 0; c < schedule->chunks; c++) {
         int g = schedule_virtual(schedule, s, c);

@@ -15,6 +15,7 @@ typedef struct SimulateShares {
     const double *capacity;  // [count] most users that run at full speed; 1: a network card that one message fills
     const int *compute;      // [stages] resource of F, B, I and W: the cores of a host
     const int *down, *up;    // [stages] resource of messages s to s+1, and s+1 to s: the network of the sender's node
+    const double *beside;    // [stages] speed of a stage's `compute` beside messages that share a resource; NULL: 1
     const int *evict, *load; // [stages] resource of the evictions, and of the loads, of an evictor
 } SimulateShares;
 
@@ -26,11 +27,11 @@ typedef struct SimulateCosts {
     const double *backward;       // time of B, recompute included; NULL in a schedule without B
     const double *input, *weight; // time of I, recompute included, and of W; NULL in a schedule without them
     const double *const
-        *action;            // [stages][count of the list]: one cost per F, B, I or W; NULL: use the four arrays above
-    const double *last;     // [stages] factor on the cost of a chunk's last B or last W; NULL: 1
-    const double *transfer; // [stages] transfer of one bundle of the evictor, in either direction; NULL: 0
-    const double *edge;     // [stages] one message between s and s+1, in either direction; NULL: 0
-    bool queue_first;       // true: if F and L need a slot at the same instant, L gets it; false: F gets it
+        *action;        // [stages][count of the list]: one cost per F, B, I or W; NULL: use the four arrays above
+    const double *last; // [stages] factor on the costs of a stage from its first chunk's last B or last W on; NULL: 1
+    const double *transfer;       // [stages] transfer of one bundle of the evictor, in either direction; NULL: 0
+    const double *edge;           // [stages] one message between s and s+1, in either direction; NULL: 0
+    bool queue_first;             // true: if F and L need a slot at the same instant, L gets it; false: F gets it
     const SimulateShares *shares; // NULL: nothing is shared
     bool totals_only;             // true: the times of single actions are left out
     double most;                  // largest makespan of interest; 0: no limit

@@ -19,9 +19,22 @@ void simrun_ends_in(SimRun *run, double duration, int share, EndKind kind, int w
     simrun_expect_share(run, share);
 }
 
+void simrun_message_is_beside(SimRun *run, const Edge *edge, int more) {
+    const SimulateShares *shares = run->costs->shares;
+    if (edge->share < 0 || shares->beside == NULL) return;
+    for (int i = 0, s = edge->from; i < 2; i++, s = edge->to) {
+        int *count = &run->stages[s].messages, before = *count;
+        *count += more;
+        if ((before > 0) == (*count > 0)) continue;
+        contention_slow(run->shares, shares->compute[s], run->now, *count > 0 ? shares->beside[s] : 1);
+        simrun_expect_share(run, shares->compute[s]);
+    }
+}
+
 void simrun_start_messages(SimRun *run) {
     for (int i = 0; i < run->leaving_count; i++) {
         const Edge *edge = &run->down[run->leaving[i]];
+        simrun_message_is_beside(run, edge, 1);
         simrun_ends_in(run, edge->time, edge->share, END_MESSAGE, run->leaving[i]);
     }
     run->leaving_count = 0;

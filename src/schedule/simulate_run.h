@@ -37,12 +37,14 @@ typedef struct SimStage {
     // of the stage's list to the end of the run.
     double left, moving, tail;
     int64_t last_sent;
+    int64_t completes; // index of the first action that completes a chunk's gradients: a last B, or a last W
     bool computing, transferring;
     // Only in simulate_ahead.c: end of the last compute action; since when the next transfer might start; end of the
     // transfer in progress.
     double computed, since, transferred;
     int32_t *load; // [chunks*microbatches*slices] index after the bundle's last posted load; NULL: none is
     int own, lent; // own and lent slots in use
+    int messages;  // in transit, to or from the stage, that share a resource
     double waiting_since;
     bool waiting;
     bool stirred; // true: its next compute action or transfer may be able to start
@@ -88,9 +90,7 @@ static inline double simrun_transfer_seconds(const SimRun *run, int s) {
 // Returns the duration of a compute action, at `place` in its stage's list.
 static inline double simrun_duration(const SimRun *run, int s, Action action, int64_t place) {
     const SimulateCosts *costs = run->costs;
-    bool completes = action.kind == ACTION_BACKWARD || action.kind == ACTION_WEIGHT;
-    bool last = completes && action.microbatch == run->schedule->microbatches - 1 && action.slice == 0;
-    double times = last && costs->last != NULL ? costs->last[s] : 1;
+    double times = costs->last != NULL && place >= run->stages[s].completes ? costs->last[s] : 1;
     if (costs->action != NULL) return times * costs->action[s][place];
     int at = (s * run->schedule->chunks + action.chunk) * run->schedule->slices + action.slice;
     return times * (action.kind == ACTION_FORWARD    ? costs->forward
@@ -124,6 +124,8 @@ static inline void simrun_note_compute(const SimRun *run, int s, double start, d
 void simrun_expect_share(SimRun *run, int share);
 // Starts an action or a message that takes `duration`. share: the resource that it shares, or -1.
 void simrun_ends_in(SimRun *run, double duration, int share, EndKind kind, int where);
+// A message begins (more: 1) or ends (-1) to slow down compute at both of its ends.
+void simrun_message_is_beside(SimRun *run, const Edge *edge, int more);
 // Starts the messages of `leaving`.
 void simrun_start_messages(SimRun *run);
 // Returns the index of the first transfer from index `at` on; the list's length if there is none.

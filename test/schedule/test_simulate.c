@@ -287,6 +287,23 @@ TEST(messages_that_leave_through_one_card_slow_each_other_down) {
     assert_near(alone->makespan, plain->makespan);
 }
 
+// F1 of stage 0 overlaps the message after F0, F0 of stage 1 the next message, F1 of stage 1 the first gradient: each
+// takes half a unit longer.
+TEST(compute_is_slower_beside_messages_that_share_a_resource) {
+    const double capacity[] = {4, 1, 1}, one[] = {1, 1}, two[] = {2, 2}, edge[] = {1}, half[] = {0.5, 0.5};
+    const int card[] = {0, 0}, compute[] = {1, 2};
+    SimulateShares shares = {.count = 3, .capacity = capacity, .compute = compute, .down = card, .up = card};
+    SimulateCosts costs = {.forward = one, .backward = two, .edge = edge, .shares = &shares};
+    AutoSchedule *schedule = schedule_1f1b(2, 2, NULL);
+    AutoTimeline *alone = simulate_run(schedule, &costs, NULL);
+    shares.beside = half;
+    AutoTimeline *beside = simulate_run(schedule, &costs, NULL);
+    assert_near(alone->makespan, 11);
+    assert_near(beside->makespan, 12);
+    assert_near(beside->stage[0].busy, 6.5);
+    assert_near(beside->stage[1].busy, 7);
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 // No time lost
 

@@ -93,6 +93,17 @@ SMALL = {
     "messages between nodes on both sides of a stage beside persistent products": (
         "llama", 4, *cut(4, 4, 2), "parallel.placement=linear", "schedule.bpipe=off", "hardware.gpus_per_node=2",
         "hardware.gpu=h100", "hardware.network_gb_s=50", "train.global_batch=16"),
+    "slow messages between nodes on both sides of a stage beside persistent products": (
+        "llama", 4, *cut(8, 4, 2), "parallel.placement=linear", "schedule.bpipe=off", "hardware.gpus_per_node=2",
+        "hardware.gpu=h100", "hardware.network_gb_s=12", "model.seq_len=4096", "train.global_batch=16"),
+    "slow messages of a V beside persistent products": (
+        "llama", 2, *cut(8, 4, 2), "parallel.placement=linear", "schedule.name=zb-v", "hardware.gpus_per_node=4",
+        "schedule.bpipe=off", "hardware.gpu=h100", "hardware.network_gb_s=12", "model.seq_len=4096",
+        "train.global_batch=16"),
+    "sums beside later backwards of two chunks": (
+        "llama", 1, *cut(4, 2, 1), "parallel.context=2", "parallel.data=2", "model.seq_len=2048", "schedule.name=gis",
+        "schedule.recompute_layers=2", "parallel.overlap=off", "attention.mode=recompute", "hardware.gpu=h200",
+        "train.global_batch=8"),
     "a forward in four strips of rows": (
         "llama", 1, *cut(4, 2, 4), "parallel.overlap=4", "schedule.micro_batch=4", "train.global_batch=16"),
     "outputs computed again": (
@@ -136,8 +147,9 @@ SMALL = {
         "model.expert_ffn=4096", "parallel.sequence=true", "hardware.gpus_per_node=4", "hardware.network_gb_s=50",
         "train.global_batch=32"),
 }  # fmt: skip
-# Step times agree, but the clock finds 125 ms of waits for bundles and the plan 145 ms; the cause is unknown.
-WAITS = SMALL["evictions between nodes"]
+# Step times agree. But the clock finds 125 ms of waits for bundles and the plan 145 ms; the cause is unknown. And of a
+# product that waits for a message, the plan counts the wait as work only on average.
+WAITS = SMALL["evictions between nodes"], SMALL["slow messages of a V beside persistent products"]
 
 
 @pytest.mark.thorough
@@ -146,7 +158,7 @@ WAITS = SMALL["evictions between nodes"]
 @pytest.mark.parametrize("case", SMALL.values(), ids=SMALL)
 def test_the_clock_and_the_plan_agree_about_a_few_gpus(tmp_path, tokens, case):
     family, nodes, *overrides = case
-    step = agrees(family, tokens, tmp_path, *overrides, nodes=nodes, waits=0.15 if case == WAITS else WITHIN)
+    step = agrees(family, tokens, tmp_path, *overrides, nodes=nodes, waits=0.15 if case in WAITS else WITHIN)
     assert sum(stage["slots_lent"] for stage in step["stages"]) > 0 or "schedule.bpipe=on" not in overrides
     assert step["transfer_exposed_ms"] > 1 or "schedule.bpipe=on" not in overrides or nodes == 1
 
