@@ -29,9 +29,9 @@ bool counted_moves(const Gpu *gpu, const Config *config, const StageShape *stage
 typedef enum TimedAction { TIMED_FORWARD, TIMED_BACKWARD, TIMED_INPUT, TIMED_WEIGHT, TIMED_ACTIONS } TimedAction;
 
 // The actions on one slice of a chunk: F, B, or I and W. COUNT_BESIDE: seconds that concurrent sums of gradients over
-// data ranks add to B, or to I if backwards are split; COUNT_WEIGHT_BESIDE: to W. COUNT_FIRST: extra seconds of a step's
-// first B (negative), whose products write gradients; later products add to them. Actions that CountSource does not ask
-// for are 0.
+// data ranks add to B, or to I if backwards are split; COUNT_WEIGHT_BESIDE: to W. COUNT_FIRST: extra seconds of a
+// step's first B (negative), whose products write gradients; later products add to them. Actions that CountSource does
+// not ask for are 0.
 enum { COUNT_BESIDE = TIMED_ACTIONS, COUNT_WEIGHT_BESIDE, COUNT_FIRST, COUNTS };
 typedef struct ChunkTimes {
     Account of[COUNTS];

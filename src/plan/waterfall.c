@@ -1,6 +1,6 @@
 // Plans the pipeline a second time with free messages: the time saved, and the compute that messages delay on GPUs, is
-// the line of messages. Compute is the average busy time of the stages, divided into the kinds of work that were counted
-// (counted.h). Measured stages, ranks that share cores and the overhead of actions differ from the count; the
+// the line of messages. Compute is the average busy time of the stages, divided into the kinds of work that were
+// counted (counted.h). Measured stages, ranks that share cores and the overhead of actions differ from the count; the
 // difference is added to the products' loss. The rest of the pipeline is idle time: imbalance is the average stage's
 // wait for the slowest, and the ramp is the remainder.
 #include "backend/attention_scratch.h"

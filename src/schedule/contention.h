@@ -34,7 +34,8 @@ typedef struct Contention {
 static inline Contention *contention_create(int count, const double *capacity) {
     Contention *contention = xcalloc(1, sizeof *contention);
     *contention = (Contention){count, xcalloc((size_t)count, sizeof *contention->share)};
-    for (int i = 0; i < count; i++) contention->share[i] = (Share){.capacity = capacity[i], .speed = 1, .next = INFINITY};
+    for (int i = 0; i < count; i++)
+        contention->share[i] = (Share){.capacity = capacity[i], .speed = 1, .next = INFINITY};
     return contention;
 }
 
