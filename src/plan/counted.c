@@ -17,8 +17,7 @@
 
 enum { MOST = 3 };
 
-// The groups of the counted rank. CONTEXT_LAST: the context group as its last rank sees it. EXPERTS: the ranks that
-// divide the experts; SAME_EXPERTS: those that hold the same ones.
+// The groups of the counted rank. CONTEXT_LAST: the context group as its last rank sees it.
 enum { TENSOR, CONTEXT, CONTEXT_LAST, DATA, EXPERTS, SAME_EXPERTS, GROUPS };
 static const char *const groups_[GROUPS] = {"tensor", "context", "context", "data", "experts", "same experts"};
 
@@ -36,15 +35,6 @@ typedef struct CountKey {
 } CountKey;
 
 // ---------------------------------------------------------------- links
-
-// Returns the bytes/s of a rank if `sharing` groups of a node use its network at once; 0 if no group leaves its node.
-static double rate_(const CountSource *source, int64_t sharing) {
-    const Cost *cost = &source->hardware->cost;
-    int64_t node = hardware_domain(source->hardware, source->config);
-    double network = hardware_network(source->hardware, source->config);
-    if (sharing == 0 || config_world(source->config) <= node) return 0;
-    return fmin(network / (double)min_i64(sharing, node), cost->tensor);
-}
 
 // Returns the rows of the fullest of e expert ranks over the mean. If the tokens of E experts have a standard deviation
 // of `spread` times their mean, those of a rank's E/e experts have spread * sqrt(e / E); the largest of e normal
@@ -105,30 +95,35 @@ bool counted_moves(const Gpu *gpu, const Config *config, const StageShape *stage
     return message > LINK_CTAS / 128.0 * flops / rate;
 }
 
-static void set_group_(CountKey *key, int group, int64_t size, double rate, int64_t near) {
+// Sets the size of a group and, if such groups leave their nodes, how. The groups of a node share its network; in an
+// exchange, all its ranks send at the same time.
+static void set_group_(const CountSource *source, CountKey *key, int group, RankGroup kind, int64_t size) {
+    const Hardware *hardware = source->hardware;
+    const Config *config = source->config;
     key->size[group] = (int)size;
-    key->link[group].rate = rate; // field by field: the bytes between fields stay 0
-    key->link[group].near = (int)near;
+    if (size < 2) return;
+    GroupPlace place = hardware_place(hardware, config, kind);
+    if (place.leaving == 0) return;
+    int64_t node = hardware_domain(hardware, config);
+    int64_t sharing = kind == GROUP_EXPERTS ? node : min_i64(place.leaving, node);
+    double rate = hardware_network(hardware, config) / (double)sharing;
+    key->link[group].rate = fmin(rate, hardware->cost.tensor); // field by field: the bytes between fields stay 0
+    key->link[group].near = (int)place.near;
 }
 
 static CountKey key_(const CountSource *source, const StageShape *stage) {
     const Shape *shape = &stage->shape;
-    const ParallelConfig *parallel = &source->config->parallel;
     CountKey key;
     memset(&key, 0, sizeof key);
     memcpy(key.sizes, shape, sizeof key.sizes);
     key.sequence = shape->sequence;
-    int64_t t = parallel->tensor, node = hardware_domain(source->hardware, source->config);
-    GroupPlace tensor = hardware_place(node, t, 1), context = hardware_place(node, parallel->context * t, t);
-    set_group_(&key, TENSOR, shape->tensor_ranks, rate_(source, tensor.leaving), tensor.near);
+    set_group_(source, &key, TENSOR, GROUP_TENSOR, shape->tensor_ranks);
     key.link[TENSOR].copies = shape->copies;
-    for (int i = CONTEXT; i <= CONTEXT_LAST; i++)
-        set_group_(&key, i, shape->context_ranks, rate_(source, context.leaving), context.near);
+    set_group_(source, &key, CONTEXT, GROUP_CONTEXT, shape->context_ranks);
+    key.size[CONTEXT_LAST] = key.size[CONTEXT], key.link[CONTEXT_LAST] = key.link[CONTEXT];
     if (source->config->model.experts > 0) {
-        int64_t row = hardware_experts_in_a_row(parallel);
-        bool inside = row == parallel->expert && node % row == 0;
         key.fullest = fullest_(source->config);
-        set_group_(&key, EXPERTS, parallel->expert, rate_(source, inside ? 0 : node), min_i64(row, node));
+        set_group_(source, &key, EXPERTS, GROUP_EXPERTS, source->config->parallel.expert);
     }
     key.theirs = source->config->hardware.trainer == TRAINER_NVIDIA;
     key.moving =
@@ -394,18 +389,9 @@ UpdateTimes counted_update(const CountSource *source, const StageShape *stage) {
     key.split = key.beside = false;
     key.first = stage->first, key.last = stage->last;
     key.dense = (int)stage->chunk[0].dense;
-    int64_t replicas = config_replicas(source->config),
-            nodes = hardware_nodes_of_data(source->hardware, source->config);
-    int64_t near = (replicas + nodes - 1) / nodes, p = parallel->pipeline, experts = key.size[EXPERTS];
-    int64_t of_node = max_i64(hardware_domain(source->hardware, source->config) / near, 1); // groups that share a node
-    double rate = nodes == 1 ? 0 : rate_(source, min_i64(of_node, p * parallel->tensor));
-    set_group_(&key, DATA, replicas, rate, near);
-    if (experts > 0) {
-        int64_t stages;
-        GroupPlace same = hardware_same_experts(source->hardware, source->config, &stages);
-        set_group_(&key, SAME_EXPERTS, replicas * parallel->tensor / experts, rate_(source, same.leaving * stages),
-                   same.near);
-    }
+    int64_t replicas = config_replicas(source->config), experts = key.size[EXPERTS];
+    set_group_(source, &key, DATA, GROUP_DATA, replicas);
+    if (experts > 0) set_group_(source, &key, SAME_EXPERTS, GROUP_SAME_EXPERTS, replicas * parallel->tensor / experts);
     // All layers add the same, except that Muon assigns matrices to ranks, and layers with and without experts differ.
     bool alike = source->config->train.optimizer != OPTIMIZER_MUON && key.dense == 0;
     int64_t counted = alike ? min_i64(stage->layers, MOST) : stage->layers, more = stage->layers - counted;

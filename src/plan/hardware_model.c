@@ -83,50 +83,43 @@ int hardware_node(const Hardware *hardware, const Config *config, int rank) {
     return rank / (int)hardware_domain(hardware, config);
 }
 
-int64_t hardware_nodes_of_data(const Hardware *hardware, const Config *config) {
-    const ParallelConfig *parallel = &config->parallel;
-    int64_t domain = hardware_domain(hardware, config), all = (config_world(config) + domain - 1) / domain;
-    int64_t t = parallel->tensor, c = parallel->context, blocks = parallel->data;
-    // A stage's replicas are `blocks` blocks of c context ranks, t ranks apart; with PLACEMENT_STAGES a single block.
-    if (parallel->placement == PLACEMENT_STAGES) c *= blocks, blocks = 1;
-    int64_t spanned = (c * t + domain - 1) / domain + (domain % (c * t) != 0 && c * t % domain != 0);
-    // Without replicas, only gradients of experts are summed, over all ranks of the stage.
-    if (blocks * c == 1 && config->model.experts > 0) return min_i64(spanned, all);
-    return min_i64(blocks * min_i64(c, spanned), all);
+// Returns how many of the first `ranks` ranks are in one of `sets` sets, to which blocks of ranks are dealt in turn.
+static int64_t before_(int64_t ranks, int64_t block, int64_t sets, int64_t set) {
+    int64_t round = block * sets, rest = ranks % round - set * block;
+    return ranks / round * block + max_i64(0, min_i64(rest, block));
 }
 
-// Goes through the domains until one begins with a block; after it the pattern repeats.
-GroupPlace hardware_place(int64_t domain, int64_t block, int64_t apart) {
+// Cuts the world into spans. A span's ranks are dealt to sets, in blocks: t tensor ranks are one block of one set; the
+// ranks of p stages are p sets of d blocks. The groups of a set have every `apart`-th of its ranks. Goes through the
+// domains until their pattern repeats.
+GroupPlace hardware_place(const Hardware *hardware, const Config *config, RankGroup group) {
+    const ParallelConfig *parallel = &config->parallel;
+    int64_t t = parallel->tensor, e = parallel->expert, replicas = config_replicas(config), in_a_row = replicas * t;
+    const int64_t ranks[] = {t, t * parallel->context, replicas * t, e, replicas * t}, distance[] = {1, t, t, 1, e};
+    if (parallel->placement != PLACEMENT_STAGES && parallel->pipeline > 1) in_a_row = t * parallel->context;
+    int64_t all = ranks[group], apart = distance[group], block = min_i64(all, in_a_row); // of a set
+    int64_t sets = all > block ? parallel->pipeline : 1, span = sets * all, world = config_world(config), first = 0;
+    int64_t domain = hardware_domain(hardware, config), again = span < world ? span : sets * block, parts = 0;
     GroupPlace place = {0};
-    for (int64_t first = 0, end = domain; first == 0 || first % block != 0; first += domain, end += domain) {
-        int64_t leaving = 0;
-        for (int64_t at = first / block * block; at < end; at += block) {
-            int64_t here = min_i64(end, at + block) - max_i64(first, at); // ranks of the block on the domain
-            int64_t complete = max_i64(0, here - (block - apart));
-            if (here == block) continue;
-            place.near = max_i64(place.near, min_i64((here + apart - 1) / apart, block / apart - 1));
-            leaving += min_i64(here, apart) - complete;
+    do {
+        int64_t end = min_i64(first + domain, world), leaving = 0;
+        for (int64_t from = first / span * span; from < end; from += span) {
+            int64_t low = max_i64(first - from, 0), high = min_i64(end - from, span), past = low / block + sets;
+            for (int64_t at = low / block; at < past && at * block < high; at++) {
+                int64_t here = before_(high, block, sets, at % sets) - before_(low, block, sets, at % sets);
+                int64_t complete = max_i64(0, here - (all - apart)), groups = min_i64(here, apart);
+                parts += groups;
+                if (here == all) continue;
+                place.near = max_i64(place.near, min_i64((here + apart - 1) / apart, all / apart - 1));
+                place.of_set = max_i64(place.of_set, groups - complete);
+                leaving += groups - complete;
+            }
         }
         place.leaving = max_i64(place.leaving, leaving);
-    }
+        first = end;
+    } while (first < world && first % again != 0);
+    place.nodes = (parts * all - 1) / (first * apart) + 1;
     return place;
-}
-
-// Every e-th rank of a stage has the same experts (run_create.c, list_groups_).
-GroupPlace hardware_same_experts(const Hardware *hardware, const Config *config, int64_t *stages) {
-    const ParallelConfig *parallel = &config->parallel;
-    int64_t domain = hardware_domain(hardware, config), all = config_replicas(config) * parallel->tensor;
-    int64_t e = parallel->expert,
-            block = parallel->placement == PLACEMENT_STAGES ? all : parallel->context * parallel->tensor;
-    *stages = max_i64(1, min_i64(parallel->pipeline, domain / block));
-    int64_t here = min_i64(all, domain / *stages), near = (here + e - 1) / e; // ranks of a stage on a domain
-    return (GroupPlace){near, near < all / e ? min_i64(here, e) : 0};
-}
-
-int64_t hardware_experts_in_a_row(const ParallelConfig *parallel) {
-    bool together = parallel->placement == PLACEMENT_STAGES || parallel->pipeline == 1; // all ranks of a stage
-    int64_t neighbours = together ? parallel->expert : parallel->context * parallel->tensor;
-    return min_i64(parallel->expert, neighbours);
 }
 
 double hardware_network(const Hardware *hardware, const Config *config) {
@@ -137,9 +130,7 @@ double hardware_network(const Hardware *hardware, const Config *config) {
 // ---------------------------------------------------------------- assumptions
 
 bool hardware_theirs_differs(const Hardware *hardware, const Config *config) {
-    int64_t domain = hardware_domain(hardware, config), row = hardware_experts_in_a_row(&config->parallel);
-    bool leave = config->model.experts > 0 && config_world(config) > domain && // rows leave the domain
-                 (row < config->parallel.expert || domain % row != 0);
+    bool leave = config->model.experts > 0 && hardware_place(hardware, config, GROUP_EXPERTS).leaving > 0;
     return config->train.fp8 == FP8_TENSOR || leave;
 }
 

@@ -36,23 +36,18 @@ int64_t hardware_domain(const Hardware *hardware, const Config *config);
 // Returns the domain of a rank: a CPU run has one, else a domain has consecutive ranks.
 int hardware_node(const Hardware *hardware, const Config *config, int rank);
 
-// Returns the number of domains spanned by the ranks that sum their gradients with each other.
-int64_t hardware_nodes_of_data(const Hardware *hardware, const Config *config);
+// The groups of ranks that communicate: the tensor ranks, and the context ranks, of a data rank; a stage's replicas; the
+// ranks that divide a stage's experts; those that have the same experts.
+typedef enum RankGroup { GROUP_TENSOR, GROUP_CONTEXT, GROUP_DATA, GROUP_EXPERTS, GROUP_SAME_EXPERTS } RankGroup;
 
-// Where groups of ranks are that have ranks on several domains. near: most ranks of such a group on one domain.
-// leaving: most such groups with ranks on one domain, whose collectives share its network; 0: there are none.
+// Where the groups of a kind are. Only groups with ranks on several domains count, except for `nodes`.
 typedef struct GroupPlace {
-    int64_t near, leaving;
+    int64_t near;    // most ranks of a group on one domain
+    int64_t leaving; // most groups with ranks on one domain, whose collectives share its network; 0: there are none
+    int64_t of_set;  // most of these with ranks of the same stage (for tensor and context groups, of the same group)
+    int64_t nodes;   // domains spanned by a group, rounded up from the mean
 } GroupPlace;
-
-// Places the groups of ranks that are `apart` ranks from each other in one of the world's blocks of `block` ranks.
-GroupPlace hardware_place(int64_t domain, int64_t block, int64_t apart);
-
-// Places the groups of a stage that sum the gradients of the same experts. *stages: stages with ranks on one domain.
-GroupPlace hardware_same_experts(const Hardware *hardware, const Config *config, int64_t *stages);
-
-// Returns how many expert ranks of a group are consecutive (topology.h).
-int64_t hardware_experts_in_a_row(const ParallelConfig *parallel);
+GroupPlace hardware_place(const Hardware *hardware, const Config *config, RankGroup group);
 
 // Returns whether NVIDIA's programs work differently from this trainer, so that their step is counted separately
 // (counted.h): with one scale for a tensor in eight bits, or with exchanges between nodes.

@@ -110,14 +110,20 @@ static int chunk_compute_(Costing *costing, int s, int c, double *const compute[
     return 0;
 }
 
+// Returns the number of nodes whose ranks sum gradients with each other; without replicas, only those of experts.
+static int nodes_(const Costing *costing) {
+    bool experts = config_replicas(costing->config) == 1 && costing->config->model.experts > 0;
+    RankGroup group = experts ? GROUP_SAME_EXPERTS : GROUP_DATA;
+    return (int)hardware_place(costing->source->hardware, costing->config, group).nodes;
+}
+
 // Returns the bytes/s of one rank in a collective among the ranks with the same part of the model, while the ranks of
 // `parts` parts communicate at the same time. Within a node this is the rate of a collective of `bytes`. Otherwise the
 // parts on a node share its network, the data of each part leave the node only once, and every node adds a latency.
 static double data_rate_(const Costing *costing, int64_t parts, CostCollective kind, double bytes) {
     const Hardware *hardware = costing->source->hardware;
     int64_t node = hardware_domain(hardware, costing->config);
-    int replicas = (int)config_replicas(costing->config),
-        nodes = (int)hardware_nodes_of_data(hardware, costing->config);
+    int replicas = (int)config_replicas(costing->config), nodes = nodes_(costing);
     if (nodes == 1) return cost_collective_rate(&hardware->cost, kind, bytes, replicas);
     double rate = hardware_network(hardware, costing->config) / (double)(parts < node ? parts : node);
     rate = fmin(rate, hardware->cost.tensor);
@@ -275,10 +281,9 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing, double *last
     double piece = (double)costing->plan->stage[0].states.gradients / layers_of_(costing, 0) / UNITS;
     double rate = data_rate_(costing, parallel->tensor, COST_REDUCE_SCATTER, piece);
     // Replicas of every expert rank's part share a node's network.
-    int64_t stages;
-    GroupPlace place = hardware_same_experts(costing->source->hardware, costing->config, &stages);
-    double slower = rate / data_rate_(costing, max_i64(1, place.leaving), COST_REDUCE_SCATTER, piece);
-    bool near = hardware_nodes_of_data(costing->source->hardware, costing->config) == 1;
+    GroupPlace place = hardware_place(costing->source->hardware, costing->config, GROUP_SAME_EXPERTS);
+    double slower = rate / data_rate_(costing, max_i64(1, place.of_set), COST_REDUCE_SCATTER, piece);
+    bool near = nodes_(costing) == 1;
     costs->network = rate;
     costs->most = near ? rate : fmax(rate, costing->source->hardware->cost.tensor);
     for (int s = 0; s < costing->plan->stages; s++) {

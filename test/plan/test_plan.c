@@ -4,12 +4,69 @@
 #include "models.h"
 #include "base/grid.h"
 #include "made_plan.h"
+#include "plan/hardware_model.h"
+#include "ranks/topology.h"
 #include "schedules.h"
 
 #include <math.h>
 #include <string.h>
 
 static const int64_t GIB = INT64_C(1) << 30;
+
+// ---- where groups of ranks are --------------------------------------------------------------------------------------
+
+// Returns the group of a rank, as run_create.c makes them: a different number for every group of a kind.
+static int group_of(const ParallelConfig *parallel, RankGroup kind, int rank) {
+    Coordinates at = topology_coordinates(parallel, rank);
+    int t = (int)parallel->tensor, c = (int)parallel->context, e = (int)parallel->expert, p = (int)parallel->pipeline;
+    int column = at.replica * t + at.tensor, of_stage = c * (int)parallel->data * t;
+    const int groups[] = {at.replica * p + at.stage, (at.replica / c * p + at.stage) * t + at.tensor,
+                          at.stage * t + at.tensor, at.stage * of_stage + column / e, at.stage * of_stage + column % e};
+    return groups[kind];
+}
+
+TEST(groups_are_planned_on_the_nodes_of_their_ranks) {
+    static const char *const layouts[] = {
+        "tensor=1 pipeline=4 context=1 data=8 expert=8", "tensor=2 pipeline=2 context=2 data=4 expert=4",
+        "tensor=8 pipeline=2 context=1 data=2 expert=4", "tensor=1 pipeline=2 context=1 data=8 expert=4",
+        "tensor=4 pipeline=1 context=4 data=2 expert=8", "tensor=2 pipeline=3 context=1 data=8 expert=2",
+        "tensor=1 pipeline=8 context=2 data=2 expert=2", "tensor=8 pipeline=1 context=2 data=4 expert=1",
+    };
+    enum { LAYOUTS = sizeof layouts / sizeof *layouts, RANKS = 64, NODE = 8 };
+    for (int i = 0; i < 3 * LAYOUTS; i++) {
+        Config config = {.hardware.gpus_per_node = NODE, .parallel.placement = i % 3};
+        Hardware hardware = {0};
+        ParallelConfig *parallel = &config.parallel;
+        int64_t *const keys[] = {&parallel->tensor, &parallel->pipeline, &parallel->context, &parallel->data,
+                                 &parallel->expert};
+        const char *text = layouts[i / 3];
+        for (int k = 0; k < 5; k++) {
+            text = strchr(text, '=') + 1;
+            *keys[k] = atoi(text);
+        }
+        int world = (int)config_world(&config);
+        assert_true(world <= RANKS);
+        for (int kind = GROUP_TENSOR; kind <= GROUP_SAME_EXPERTS; kind++) {
+            int on[2 * RANKS][RANKS / NODE] = {{0}}, near = 0, most = 0, groups = 0, parts = 0;
+            for (int r = 0; r < world; r++) on[group_of(parallel, kind, r)][r / NODE]++;
+            for (int node = 0; node * NODE < world; node++) {
+                int leaving = 0;
+                for (int g = 0; g < 2 * RANKS; g++) {
+                    int all = 0;
+                    for (int other = 0; other * NODE < world; other++) all += on[g][other];
+                    groups += node == 0 && all > 0, parts += on[g][node] > 0;
+                    if (on[g][node] == 0 || on[g][node] == all) continue;
+                    near = on[g][node] > near ? on[g][node] : near, leaving++;
+                }
+                most = leaving > most ? leaving : most;
+            }
+            GroupPlace place = hardware_place(&hardware, &config, kind);
+            assert_int_equal(place.near, near);
+            assert_int_equal(place.leaving, most);
+            assert_int_equal(place.nodes, (parts + groups - 1) / groups);
+        }
+    }
+}
 
 // ---- figures of the big models --------------------------------------------------------------------------------------
 
