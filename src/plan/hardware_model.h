@@ -36,8 +36,8 @@ int64_t hardware_domain(const Hardware *hardware, const Config *config);
 // Returns the domain of a rank: a CPU run has one, else a domain has consecutive ranks.
 int hardware_node(const Hardware *hardware, const Config *config, int rank);
 
-// The groups of ranks that communicate: the tensor ranks, and the context ranks, of a data rank; a stage's replicas; the
-// ranks that divide a stage's experts; those that have the same experts.
+// The groups of ranks that communicate: the tensor ranks, and the context ranks, of a data rank; a stage's replicas;
+// the ranks that divide a stage's experts; those that have the same experts.
 typedef enum RankGroup { GROUP_TENSOR, GROUP_CONTEXT, GROUP_DATA, GROUP_EXPERTS, GROUP_SAME_EXPERTS } RankGroup;
 
 // Where the groups of a kind are. Only groups with ranks on several domains count, except for `nodes`.
