@@ -97,7 +97,7 @@ const ConfigKey config_keys[] = {
     INT(model, ffn, NULL, 1, MAX_LENGTH, "inner width of the feed-forward part"),
     INT(model, vocab, NULL, 1, MAX_LENGTH, "tokens in the vocabulary, before padding"),
     INT(model, seq_len, NULL, 1, MAX_LENGTH, "tokens in one sequence"),
-    ABOVE(model, norm_eps, "1.0e-5", 1, "added to the variance in every norm"),
+    ABOVE(model, norm_eps, "1.0e-5", 1, "added to the variance in every norm; in those of latent attention it is 1e-6"),
     BOOL(model, qkv_bias, "false", "q, k and v have a bias, as in Qwen2; llama only"),
     BOOL(model, qk_norm, "false", "RMSNorm over each head of q and k, as in Qwen3; llama only"),
     INT(model, experts, "0", 0, 65536, "mixture of experts: experts per layer; 0: a dense model; llama only"),

@@ -2,6 +2,9 @@
 #include "latent.h"
 #include "blocks.h"
 
+// The eps of the norms of latent rows: transformers' DeepSeek-V3 has this one there for any rms_norm_eps.
+static const double EPS = 1e-6;
+
 void latent_work_layout(LatentWork *to, Layout *layout, const Shape *s) {
     const LatentShape *l = &s->latent;
     int64_t row = s->rows * s->element, heads = l->heads * (l->nope + l->rope);
@@ -45,9 +48,9 @@ static void project_(Pass *pass, const Tensor *const *t, const LatentWork *work,
     from += l->key_rank * s->element;
     be->copy_columns(be, work->shared, l->rope, from, width, false, s->rows, l->rope);
     be->norm_forward(be, factor_plain(work->query_norm), NULL, work->query, NULL, t[LAYER_Q_NORM]->weight, NULL,
-                     s->rows, l->query_rank, s->norm_eps);
+                     s->rows, l->query_rank, EPS);
     be->norm_forward(be, factor_plain(work->key_norm), NULL, work->key, NULL, t[LAYER_K_NORM]->weight, NULL, s->rows,
-                     l->key_rank, s->norm_eps);
+                     l->key_rank, EPS);
     be->linear_forward(be, work->q, NULL, factor_plain(work->query_norm), factor_plain(t[LAYER_Q_UP]->weight), NULL,
                        s->rows, l->query_rank, l->heads * wide, EPILOGUE_NONE);
     be->linear_forward(be, work->kv, NULL, factor_plain(work->key_norm), factor_plain(t[LAYER_KV_UP]->weight), NULL,
@@ -73,7 +76,7 @@ static void product_backward_(Pass *pass, void *dx, void *dnormed, const void *d
     be->linear_backward_input(be, dnormed, NULL, factor_plain(dy), factor_plain(w->weight), s->rows, in, out,
                               EPILOGUE_NONE);
     be->zero(be, dx, s->rows * in * s->element);
-    be->norm_backward(be, dx, norm->gradient, NULL, dnormed, x, norm->weight, s->rows, in, s->norm_eps);
+    be->norm_backward(be, dx, norm->gradient, NULL, dnormed, x, norm->weight, s->rows, in, EPS);
 }
 
 void latent_backward(Pass *pass, const Tensor *const *t, const LatentWork *work, void *da, const void *dout,

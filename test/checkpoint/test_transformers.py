@@ -42,7 +42,7 @@ MODELS = {
                                "experts_per_token": 2, "expert_ffn": 56, "shared_ffn": 56, "dense_layers": 1,
                                "router": "sigmoid", "router_groups": 4, "router_group_top": 2, "router_scale": 1.5},
     "deepseek_v3": LLAMA_SIZES | {"kv_heads": 6, "kv_lora": 20, "q_lora": 24, "nope_dim": 10, "rope_dim": 4,
-                                  "v_dim": 12,
+                                  "v_dim": 12, "norm_eps": 1e-2,
                                   "experts": 8, "experts_per_token": 2, "expert_ffn": 56, "shared_ffn": 56,
                                   "dense_layers": 1, "router": "sigmoid", "router_groups": 4, "router_group_top": 2,
                                   "router_scale": 1.5, "rope_scaling": "yarn", "rope_factor": 2, "rope_original": 16,

@@ -47,7 +47,7 @@ MODELS = {
     "glm4_moe": dict(LLAMA, kv_heads=2, head_dim=20, qkv_bias=True, qk_norm=True, rope_share=0.5, experts=8,
                      experts_per_token=2, expert_ffn=40, shared_ffn=28, dense_layers=1, router="sigmoid",
                      router_scale=2.5),
-    "latent": dict(LLAMA, kv_lora=24, q_lora=20, nope_dim=10, rope_dim=6, v_dim=12),
+    "latent": dict(LLAMA, kv_lora=24, q_lora=20, nope_dim=10, rope_dim=6, v_dim=12, norm_eps=1e-2),
     "latent_yarn": dict(LLAMA, kv_lora=24, q_lora=20, nope_dim=8, rope_dim=4, v_dim=12, rope_scaling="yarn",
                         rope_factor=4.0, rope_original=24, rope_mscale=1.0, rope_attention=1.0),
     "llama_encoder": dict(LLAMA, kv_heads=2, causal=False),

@@ -155,7 +155,7 @@ def rotate(x, model):
 
 def latent_attention(model, x, w):
     """Multi-head latent attention (DeepSeek-AI 2024), with neighbouring dimensions as pairs."""
-    heads, rope, nope, eps = model["heads"], model["rope_dim"], model["nope_dim"], model.get("norm_eps", 1e-5)
+    heads, rope, nope, eps = model["heads"], model["rope_dim"], model["nope_dim"], 1e-6
     turn = lambda y: rotate(torch.cat([y[..., 0::2], y[..., 1::2]], -1), {**model, "rope_share": 1.0})
     latent, shared = (x @ w("self_attn.kv_a_proj_with_mqa").T).split([model["kv_lora"], rope], -1)
     query = rms_norm(x @ w("self_attn.q_a_proj").T, w("self_attn.q_a_layernorm"), eps) @ w("self_attn.q_b_proj").T
