@@ -33,8 +33,6 @@ bool layout_evicts(const RunLayout *layout) { return layout->bpipe != BPIPE_OFF;
 
 static int64_t settled_chunks_(const RunLayout *at, int64_t value) { return value == 0 ? kind_of_(at)->chunks : value; }
 
-static int64_t settled_slices_(const RunLayout *at, int64_t value) { return is_sliced_(at) ? value : 1; }
-
 static int64_t settled_group_(const RunLayout *at, int64_t value) {
     if (value == SCHEDULE_GROUP_HALF) return (at->pipeline + 1) / 2;
     return value == 0 ? at->pipeline : value;

@@ -28,8 +28,7 @@ enum { ATTENTION_LISTED = -1, POINTWISE_LISTED = -1 };
     KEY(data, "parallel.data", parallel.data, .candidates = data_values_)                                              \
     KEY(expert, "parallel.expert", parallel.expert, .candidates = expert_values_)                                      \
     KEY(placement, "parallel.placement", parallel.placement, .any = true, .candidates = placement_values_)             \
-    KEY(slices, "schedule.slices", schedule.slices, .lists = true, .candidates = slice_values_,                        \
-        .settled = settled_slices_, .belongs = is_sliced_)                                                             \
+    KEY(slices, "schedule.slices", schedule.slices, .lists = true, .candidates = slice_values_)                        \
     KEY(micro_batch, "schedule.micro_batch", schedule.micro_batch, .candidates = micro_batch_values_)                  \
     KEY(sequence, "parallel.sequence", parallel.sequence, .candidates = sequence_values_)                              \
     KEY(collectives, "parallel.collectives", parallel.collectives, .any = true, .candidates = collectives_values_)     \

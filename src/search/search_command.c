@@ -49,6 +49,18 @@ int search_load(Config *config, const char *path, const char *const *overrides, 
     return status;
 }
 
+// Gives `asked` the layout of the file, which search_load replaced if it cannot run: the answer says what to change.
+static void take_given_(Config *asked, const Options *options) {
+    Config given, checked;
+    Error err = {0};
+    int status = config_load_unchecked(&given, options->config, options->overrides, options->override_count, &err);
+    checked = given;
+    if (status != 0 || config_check(&checked, &err) == 0) return;
+    asked->parallel = given.parallel;
+    asked->schedule = given.schedule;
+    asked->attention = given.attention;
+}
+
 // Checks that the product of the sizes fixed with -o divides the ranks of the search, and equals them if all sizes are
 // fixed.
 static int check_fixed_(const SearchSpace *space, Error *err) {
@@ -221,6 +233,7 @@ int search_command(const Config *config, const Model *model, const Options *opti
     // 2. Search and print the answer.
     Searched *found, *here;
     int status = search_for(config, model, options->gpus, options->program, &found, &here, log, err);
+    if (status == 0) take_given_(&found->asked, options);
     if (status == 0)
         status = options->json ? search_write_json(found, here, stdout, err)
                                : search_report(found, here, log->level == LOG_VERBOSE, stdout, err);

@@ -204,3 +204,14 @@ def test_the_smallest_world_is_that_of_trying_every_cut(tmp_path):
         assert ranks == p * t <= wanted and (found[4] or peaks[p, t] <= limit)
         assert found[4] or ranks == wanted
     assert wanted == 24
+
+
+def test_the_options_of_the_better_schedule_give_its_step():
+    """Here one without the slices that are given."""
+    given = ["schedule.name=seq1f1b", "schedule.slices=4", "hardware.gpu=h100", "hardware.network_gb_s=400"]
+    text = " ".join(report(LLAMA, *given).split())
+    less, options = re.search(r" better \S.*?, ([\d.]+) % less: ((?:-o \S+ ?)+)", text).groups()
+    better = [word.replace('"', "") for word in options.split() if word != "-o"]
+    assert "schedule.slices=1" in better
+    taken = plan(LLAMA, *given, *better)["step_ms"] / plan(LLAMA, *given)["step_ms"]
+    assert 100 * (1 - taken) == pytest.approx(float(less), abs=0.06)

@@ -142,6 +142,22 @@ def test_the_options_of_the_answer_and_of_the_safer_one_give_their_figures():
         assert told["config"]["train"]["steps"] == 238419
 
 
+@pytest.mark.parametrize("keys", [
+    ["train.global_batch=2"],  # the file's 4 data ranks do not divide it
+    ["model.layers=2", "train.global_batch=4"],
+], ids=str)
+def test_the_options_of_an_answer_apply_to_a_file_that_cannot_run_itself(tmp_path, keys):
+    """Also to a file with slices, which the best layout does not have."""
+    written = (ROOT / "configs" / "llama3_8b.yaml").read_text()
+    file = tmp_path / "sliced.yaml"
+    file.write_text(written.replace("name: 1f1b", "name: seq1f1b\n  slices: 4"))
+    given = [word for key in ["hardware.gpu=h200", *keys] for word in ("-o", key)]
+    text = " ".join(search("--gpus", 2, *given, config=file).stdout.split())
+    step, chosen = re.search(r" ([\d.]+) ms a step, .* set (-o .*?) expected ", text).groups()
+    assert "schedule.slices=1" in chosen
+    assert plan_of(file, *given, *shlex.split(chosen))["step_ms"] == pytest.approx(float(step), abs=0.06)
+
+
 @pytest.mark.thorough
 def test_layers_that_are_given_are_not_called_dealt_by_time():
     layers = f"parallel.layers=[9{',10' * 6},11]"
