@@ -411,7 +411,9 @@ static int check_family_(Config *config, Error *err) {
         {m->rope_scaling == ROPE_LLAMA3 && m->rope_high_freq <= m->rope_low_freq, "model.rope_high_freq",
          "must be above rope_low_freq; use a larger value"},
         {m->rope_scaling == ROPE_NONE && m->rope_factor != 1, "model.rope_factor",
-         "has no effect without rope_scaling; use rope_scaling linear, llama3 or yarn"});
+         "has no effect without rope_scaling; use rope_scaling linear, llama3 or yarn"},
+        {m->rope_scaling != ROPE_YARN && m->rope_attention != 1, "model.rope_attention",
+         "is a factor of yarn's rotations alone; use rope_scaling yarn, or remove the key"});
 }
 
 // Checks a blend's shares. Refuses a share below a millionth of the sum: its samples would almost never be used.

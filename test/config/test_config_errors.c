@@ -186,6 +186,8 @@ static const BadInput impossible[] = {
     {BASE, "model.head_dim=7", "-o model.head_dim: must be even", "use one more"},
     {GPT DATA, "model.head_dim=7", "-o model.head_dim: is hidden / heads in this family", "remove the key"},
     {GPT DATA, "model.qkv_bias=true", "-o model.qkv_bias: does not apply to family gpt", "remove the key"},
+    {BASE, "model.rope_attention=2", "-o model.rope_attention: is a factor of yarn's",
+     "use rope_scaling yarn, or remove"},
     {BASE, "model.rope_factor=8", "-o model.rope_factor: has no effect", "use rope_scaling linear, llama3 or yarn"},
     {BASE, "model.rope_scaling=llama3", "-o model.rope_scaling: model.rope_original: llama3 and yarn", "such as 8192"},
     {BASE, "model.rope_share=0.4", "-o model.rope_share: 0.4 of head_dim 8 is 3 dimensions", "use 0.5"},
