@@ -101,6 +101,20 @@ int64_t config_samples(const Config *config, int64_t first, int64_t last) {
     return sum;
 }
 
+int64_t config_steps_for_tokens(const Config *config, int64_t step, int64_t samples) {
+    const TrainConfig *train = &config->train;
+    int64_t left = (train->tokens - 1) / config->model.seq_len + 1 - samples;
+    for (int64_t i = 0; left > 0; i++) {
+        bool last = i + 1 >= train->ramp_count;
+        int64_t batch = train->ramp_count > 0 ? train->batch_ramp[i].global_batch : train->global_batch;
+        int64_t steps = (left - 1) / batch + 1;
+        if (!last) steps = max_i64(0, min_i64(steps, train->batch_ramp[i + 1].step - 1 - step));
+        step += steps;
+        left -= min_i64(steps * batch, left);
+    }
+    return step;
+}
+
 int64_t config_batch(const Config *config, int64_t i) {
     if (i == 0) return config->train.global_batch;
     return i <= config->train.ramp_count ? config->train.batch_ramp[i - 1].global_batch : 0;

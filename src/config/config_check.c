@@ -126,15 +126,7 @@ static int resolve_steps_(Config *config, Error *err) {
     if (train->steps > 0) return 0;
     if (train->tokens == 0)
         return config_error(config, "train.steps", err, "auto needs train.tokens; set it, or set steps");
-    int64_t left = (train->tokens - 1) / config->model.seq_len + 1; // sequences
-    for (int64_t i = 0; left > 0; i++) {
-        bool last = i + 1 >= train->ramp_count;
-        int64_t batch = train->ramp_count > 0 ? train->batch_ramp[i].global_batch : train->global_batch;
-        int64_t steps = (left - 1) / batch + 1, room = last ? steps : train->batch_ramp[i + 1].step - 1 - train->steps;
-        steps = min_i64(room, steps);
-        train->steps += steps;
-        left -= min_i64(steps * batch, left);
-    }
+    train->steps = config_steps_for_tokens(config, 0, 0);
     if (train->steps <= most) return 0;
     return config_error(config, "train.tokens", err, "needs more than %lld steps; use fewer tokens", (long long)most);
 }

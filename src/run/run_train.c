@@ -105,17 +105,16 @@ static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
 // the steps before had another batch or length.
 static void say_tokens_(const Run *run) {
     const Config *config = run->config;
-    int64_t steps = config->train.steps, length = config->model.seq_len, tokens = config->train.tokens;
-    int64_t last = config_batch_at(config, steps) * length, taken = batch_position(&run->batch, steps) * length;
-    int64_t over = taken - tokens, afresh = config_samples(config, 0, steps) * length - tokens;
-    bool fewest = tokens > 0 && afresh >= 0 && afresh < last;
-    if (!run->from.found || run->from.state.step >= steps || !fewest || (over >= 0 && over < last)) return;
+    int64_t steps = config->train.steps, done = run->from.state.step;
+    if (!run->from.found || done >= steps || config->train.tokens == 0) return;
+    int64_t needed = config_steps_for_tokens(config, done, batch_position(&run->batch, done));
+    if (steps != config_steps_for_tokens(config, 0, 0) || steps == needed) return;
     log_status(
         &run->all,
         "%lld steps (train.steps) take %lld tokens, not the %lld of train.tokens, since those before had another "
         "batch or length; for train.tokens set train.steps to %lld",
-        (long long)steps, (long long)taken, (long long)tokens,
-        (long long)(over < 0 ? steps + (last - 1 - over) / last : steps - over / last));
+        (long long)steps, (long long)(batch_position(&run->batch, steps) * config->model.seq_len),
+        (long long)config->train.tokens, (long long)needed);
 }
 
 // Returns whether `step` is a multiple of `every` or the last step; false if `every` is 0.

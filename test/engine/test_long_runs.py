@@ -41,8 +41,8 @@ def test_a_ramp_is_the_same_as_runs_with_its_batches_one_after_another(long_run,
 def test_a_resume_with_another_batch_says_which_steps_take_all_tokens(long_run, tmp_path):
     run = {"train.tokens": 16 * 40, "train.schedule": "constant"}
     long_run.run(run, {"train.global_batch": 8, "train.steps": 3}, saving(tmp_path, 3))
-    for batch, auto, taken, steps in ((4, 10, 52, 7), (10, 4, 34, 5)):
-        again = {"train.global_batch": batch, "train.steps": "auto"}
+    for ramp, auto, taken, steps in (([[1, 4]], 10, 52, 7), ([[1, 10]], 4, 34, 5), ([[1, 4], [9, 16]], 9, 60, 7)):
+        again = {"train.batch_ramp": ramp, "train.steps": "auto"}
         said = " ".join(long_run.run(run, again, resume=tmp_path).stderr.split())
         assert f"{auto} steps (train.steps) take {16 * taken} tokens, not the 640 of" in said
         assert f"for train.tokens set train.steps to {steps}" in said
