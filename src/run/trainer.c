@@ -110,18 +110,19 @@ static bool again_(void *context, const JobEnd *end, char ***argv) {
 #endif
 static const char BUILT_FROM_[] = "built from the sources " SOURCES;
 
-// Writes what all ranks must have alike, a line each: the program, and the keys except paths and what describes a host.
+// Writes what all ranks must have alike, a line each: the program, and the keys except `hardware`, which describes a
+// host. Of texts, which are mostly paths, only whether there is one: it decides what the ranks do together.
 static char *common_(const Config *config) {
     char *text;
     size_t length;
     FILE *file = xmemstream(&text, &length);
     fprintf(file, "a program %s\n", BUILT_FROM_);
     for (const ConfigKey *key = config_keys; key < config_keys + config_key_count; key++) {
-        bool own = key->type == KEY_TEXT || strcmp(key->name, "data.train") == 0 ||
-                   strncmp(key->name, "hardware.", 9) == 0 || strncmp(key->name, "log.", 4) == 0;
-        if (own || config_lacks(config, key)) continue;
+        const char *field = (const char *)config + key->offset;
+        if (strncmp(key->name, "hardware.", 9) == 0 || config_lacks(config, key)) continue;
         fprintf(file, "%s ", key->name);
-        config_write_field(config, key, (const char *)config + key->offset, file);
+        if (config_takes_text(key)) fputs(key->type == KEY_LIST || *field != '\0' ? "set" : "empty", file);
+        else config_write_field(config, key, field, file);
         fputc('\n', file);
     }
     xmemstream_close(file);

@@ -145,11 +145,18 @@ def test_signals_that_the_caller_blocks_or_ignores_are_heard(small, tmp_path, ra
 # --- hosts that see different files
 
 
+EXPERTS = ("model.experts=4", "model.experts_per_token=2")
+
+
 @several_ranks
-def test_ranks_with_different_configurations_are_refused(small):
-    other = ["sh", "-c", 'exec "$@" -o train.beta2=0.9$OMPI_COMM_WORLD_RANK', "-"]
-    ended = Job(small, "parallel.pipeline=2", "train.steps=3", prefix=[*mpirun(2), *other]).end()
-    assert ended.code == 2 and "has train.beta2 0.91, but rank 0 has train.beta2 0.9; " in ended.stderr, ended.stderr
+@pytest.mark.parametrize("key, first, other, said, more", [
+    ("train.beta2", "0.9", "0.91", "0.91, but rank 0 has train.beta2 0.9", ()),
+    ("checkpoint.dir", "saved", "", "empty, but rank 0 has checkpoint.dir set", ()),
+    ("log.experts", "true", "false", "false, but rank 0 has log.experts true", EXPERTS)])
+def test_ranks_with_different_configurations_are_refused(small, key, first, other, said, more):
+    each = ["sh", "-c", f'[ $OMPI_COMM_WORLD_RANK = 1 ] || exec "$@" -o {key}={first}; exec "$@" -o {key}={other}', "-"]
+    ended = Job(small, "parallel.pipeline=2", "train.steps=3", *more, prefix=[*mpirun(2), *each]).end()
+    assert ended.code == 2 and f"has {key} {said}; " in ended.stderr, ended.stderr
 
 
 def apart(folder):
