@@ -325,7 +325,7 @@ int64_t config_step_tokens(const Config *config);   // B * s
 // Return the sequences in step `step`, and in steps first + 1 to last together. Without a ramp every step has B.
 int64_t config_batch_at(const Config *config, int64_t step);
 int64_t config_samples(const Config *config, int64_t first, int64_t last);
-// Returns the fewest steps that take train.tokens, for a run that has taken `samples` sequences in its first `step` steps.
+// Returns the fewest steps that take train.tokens, for a run that took `samples` sequences in its first `step` steps.
 int64_t config_steps_for_tokens(const Config *config, int64_t step, int64_t samples);
 // Returns batch i of the run: train.global_batch, then the entries of train.batch_ramp; 0 beyond the last.
 int64_t config_batch(const Config *config, int64_t i);

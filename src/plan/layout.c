@@ -321,12 +321,6 @@ static int split_values_(const LayoutSpace *space, const RunLayout *at, int64_t 
     return always || foreign ? 1 : 2;
 }
 
-static int layer_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
-    (void)space, (void)at;
-    values[0] = LAYERS_EVEN, values[1] = LAYERS_BY_TIME;
-    return 2;
-}
-
 // ---------------------------------------------------------------- the rows
 
 #define AS_ROW(field_, name_, config, ...)                                                                             \

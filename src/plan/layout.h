@@ -46,8 +46,8 @@ enum { ATTENTION_LISTED = -1, POINTWISE_LISTED = -1 };
         .settled = settled_delay_, .belongs = is_delayed_)                                                             \
     KEY(split, "schedule.split_backward", schedule.split_backward, .lists = true, .candidates = split_values_,         \
         .settled = settled_split_, .open = SPLIT_AUTO, .undecided = SPLIT_OFF)                                         \
-    KEY(layers, "parallel.layers", parallel.layers_given, .any = true, .candidates = layer_values_,                    \
-        .rules = layers_words_, .get = get_layers_, .set = set_layers_, .same = same_layers_)                          \
+    KEY(layers, "parallel.layers", parallel.layers_given, .rules = layers_words_, .get = get_layers_,                  \
+        .set = set_layers_, .same = same_layers_)                                                                      \
     KEY(bpipe, "schedule.bpipe", schedule.bpipe, .lists = true, .open = BPIPE_AUTO, .undecided = BPIPE_OFF)            \
     KEY(evict_to, "schedule.evict_to", schedule.evict_to, .lists = true, .belongs = layout_evicts)                     \
     KEY(slots, "schedule.slots", schedule.slots, .lists = true, .belongs = layout_evicts, .free = true)                \
