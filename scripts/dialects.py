@@ -79,10 +79,12 @@ def megatron_experts(config):
 
 def megatron_layout(config):
     parallel, schedule = config["parallel"], config["schedule"]
-    words, layers = [], parallel["layers"]
-    chunks = len(layers) // parallel["pipeline"] if schedule["name"] in ("interleaved", "gis") else 1
+    words, layers, p = [], parallel["layers"], parallel["pipeline"]
+    if len(layers) == 2 * p and schedule["name"] not in ("interleaved", "gis"):  # a V, which becomes 1F1B
+        layers = [sum(pair) for pair in zip(layers[:p], reversed(layers[p:]))]
+    chunks = len(layers) // p if p > 1 else 1
     words += ["--sequence-parallel"] * (parallel["sequence"] and parallel["tensor"] > 1)
-    words += ["--tp-comm-overlap"] * (parallel["tensor"] > 1 and parallel["overlap"] != "off")
+    words += ["--tp-comm-overlap"] * (parallel["sequence"] and parallel["tensor"] > 1 and parallel["overlap"] != "off")
     words += ["--cp-comm-type", "all_gather"] * (parallel["context"] > 1)
     words += ["--use-tp-pp-dp-mapping"] * (parallel["placement"] == "linear" and parallel["pipeline"] > 1)
     if parallel["data"] * parallel["context"] > 1:
@@ -94,20 +96,22 @@ def megatron_layout(config):
     group = schedule["group"]
     if schedule["name"] == "gis" and isinstance(group, int) and group >= parallel["pipeline"]:
         words += ["--microbatch-group-size-per-virtual-pipeline-stage", group]
-    again = schedule["recompute_layers"]
+    again, modules = schedule["recompute_layers"], []
     if isinstance(again, int) and again > 0 and again % chunks == 0:
-        words += ["--recompute-granularity", "full", "--recompute-method", "block", "--recompute-num-layers",
-                  again // chunks]
-    elif schedule["recompute"] == "pointwise" and again == 0:
-        words += ["--recompute-granularity", "selective", "--recompute-modules", "layernorm"]
-        words += ["moe_act"] * (config["model"]["experts"] > 0)
+        return words + ["--recompute-granularity", "full", "--recompute-method", "block", "--recompute-num-layers",
+                        again // chunks]
+    if config["attention"]["mode"] == "recompute":
+        modules = ["core_attn"]
+    if schedule["recompute"] == "pointwise" and again == 0:
+        modules += ["layernorm"] + ["moe_act"] * (config["model"]["experts"] > 0)
+    words += ["--recompute-granularity", "selective", "--recompute-modules", *modules] * bool(modules)
     return words
 
 
 def megatron_rest(config):
     attention, train, data = config["attention"], config["train"], config["data"]
     words = {"flash": ["--attention-backend", "flash"], "none": ["--attention-backend", "unfused"],
-             "recompute": ["--attention-backend", "unfused", "--recompute-activations"]}
+             "recompute": ["--attention-backend", "unfused"]}
     words = words.get(str(attention["mode"]), [])
     words += ["--no-masked-softmax-fusion"] * (attention["softmax"] == "unfused")
     words += ["--reset-attention-mask"] * (data["mask_documents"] == "on")
@@ -116,7 +120,7 @@ def megatron_rest(config):
     words += ["--lr-decay-style", LR_SHAPES[train["schedule"]], "--min-lr", train["lr"] * train["min_lr_ratio"]]
     if train["schedule"] == "wsd":
         steps = train["decay_steps"]
-        steps = (train["steps"] - train["warmup_steps"]) // 10 if steps == "auto" else steps
+        steps = max(0, train["steps"] - train["warmup_steps"]) // 10 if steps == "auto" else steps
         words += ["--lr-wsd-decay-iters", steps, "--lr-wsd-decay-style", DECAYS.get(train["decay_shape"], "linear")]
     return words
 

@@ -9,7 +9,7 @@ from run_files import Failure, read_text
 
 from .documents import flattened, refuse_others
 from .job import gpus_of, slurm_lines
-from .settings import REQUIRED, Settings, is_off, quiet_of, rows_of
+from .settings import REQUIRED, Settings, brief, is_off, quiet_of, rows_of
 from .shell import MARK, Script, readable, unknown_in
 
 ROWS = rows_of("megatron")
@@ -176,7 +176,9 @@ def vocabulary(s, default):
     flags = "padded-vocab-size pad-vocab-size-to vocab-size"
     if default is not REQUIRED or any(flag in s for flag in flags.split()):
         return s.number(flags, int, default, low=1)
-    names = ("tokenizer-model", "tokenizer-name-or-path", "patch-tokenizer-type", "tokenizer-type", "vocab-file")
+    names = ["tokenizer-model", "tokenizer-name-or-path", "patch-tokenizer-type", "tokenizer-type", "vocab-file"]
+    if s.peek("tokenizer-type") == "TikTokenizer":  # has this size whatever its file
+        names = ["tokenizer-type"]
     said = [s.peek(name) for name in names if name in s]
     if "merge-file" in s and "tokenizer-type" not in s:
         said.append("GPT2BPETokenizer")  # pretrain_gpt.py's own
@@ -288,6 +290,15 @@ def convert_experts(s, config, gated):
     if t > 1 and not parallel["sequence"]:
         parallel["sequence"] = True
         s.say("memory", f"{s.spelling('sequence-parallel')} is planned, which experts with tensor ranks need here")
+    dispatcher = s.text("moe-token-dispatcher-type", "allgather")
+    if dispatcher == "allgather" and e > 1:
+        s.say("speed", f"{s.spelling('moe-token-dispatcher-type')} is allgather, its default: every expert rank gets all"
+                       " rows there; here only those of its experts (alltoall)")
+    for name in ("moe-router-load-balancing-type", "moe-aux-loss-coeff"):
+        words = re.findall(r"[^\s\[\],'\"]+", s.peek(name))
+        if len(words) > 1:
+            s.say("training", f"{s.said(name)}: only the first is planned")
+            s.values[name] = (s.spelling(name), words[0])
     kind, rate = s.text("moe-router-load-balancing-type", "aux_loss"), s.number("moe-aux-loss-coeff", float, 0.0)
     if "aux_loss" in kind and rate > 0:
         train |= {"balance": "loss", "balance_rate": rate}
@@ -303,12 +314,16 @@ def convert_experts(s, config, gated):
     train["router_z_loss"] = s.number("moe-z-loss-coeff", float, 0.0)
     for category, name, text in (
         ("training", "moe-expert-capacity-factor", "no token is dropped here"),
+        ("training", "moe-expert-rank-capacity-factor", "no token is dropped here"),
         ("memory", "moe-layer-recompute", "experts are not recomputed here"),
         ("model", "moe-shared-expert-gate", "the shared expert has no gate here"),
         ("model", "moe-latent-size", "experts have the width of the residual stream here"),
         ("speed", "overlap-moe-expert-parallel-comm", "rows are not sent during another microbatch's products here"),
     ):
         s.effect(name, category, text)
+    for name in ("moe-dispatch-fwd-dtype", "moe-combine-bwd-dtype"):
+        if s.peek(name) != "bf16":
+            s.effect(name, "precision", "rows are exchanged in bf16 here")
 
 
 def dense_layers(s, model):
@@ -379,7 +394,7 @@ def rope(s, model, place, known):
     stretched = s.number("rotary-seq-len-interpolation-factor", int, 1, low=1, high=1e6)
     if place == "yarn":
         model["rope_scaling"] = "yarn"
-        model["rope_factor"] = s.number("yarn-rotary-scaling-factor rotary-scaling-factor", float, factor)
+        model["rope_factor"] = s.number("yarn-rotary-scaling-factor rotary-scaling-factor", float, 1.0)
         model["rope_original"] = s.number("yarn-original-max-position-embeddings original-max-position-embeddings", int,
                                           4096)
         model["rope_beta_fast"] = s.number("yarn-beta-fast beta-fast", float, 32.0)
@@ -401,8 +416,10 @@ def convert_layout(s, config, world):
                        " which exchange keys and values instead of heads")
         c *= ulysses
     parallel["context"] = c
-    if c > 1 and s.peek("cp-comm-type") != "all_gather":
-        s.effect("cp-comm-type", "speed", "context ranks gather keys and values here (all_gather)")
+    if c > ulysses and s.peek("cp-comm-type") != "all_gather":
+        exchange = brief(s.take("cp-comm-type")) if "cp-comm-type" in s else "p2p"
+        s.say("speed", f"{s.spelling('cp-comm-type')} {exchange}: context ranks gather keys and values here"
+                       " (all_gather)")
     s.quiet("cp-comm-type")
     if world % (p * t * c) != 0:
         shared = f" times {c} context" if c > 1 else ""
@@ -428,11 +445,12 @@ def stages(s, parallel, layers, p):
     chunks = s.number("virtual-pipeline-model-parallel-size num-virtual-stages-per-pipeline-rank", int, 1, low=1,
                       high=64)
     per = s.number("num-layers-per-virtual-pipeline-stage", int, None, low=1)
+    more = [s.flag("account-for-embedding-in-pipeline-split"), s.flag("account-for-loss-in-pipeline-split")]
     if per and p > 1:
-        if layers % (p * per) != 0:
+        chunks, rest = divmod(layers + sum(more), p * per)
+        if rest:
             raise Failure(f"{s.spelling('num-layers-per-virtual-pipeline-stage')} {per}: {layers} layers do not divide"
                           f" into chunks of {per} on {p} stages")
-        chunks = layers // p // per
     chunks = chunks if p > 1 else 1
     text = s.text("pipeline-model-parallel-layout")
     if text and p > 1:
@@ -445,11 +463,11 @@ def stages(s, parallel, layers, p):
         return len(counts) // p
     first = s.number("decoder-first-pipeline-num-layers", int, None, low=1)
     last = s.number("decoder-last-pipeline-num-layers", int, None, low=1)
-    more = [s.flag("account-for-embedding-in-pipeline-split"), s.flag("account-for-loss-in-pipeline-split")]
     if p > 1 and (first or last or any(more)):
         others = p - (first is not None) - (last is not None)
-        even = (layers - (first or 0) - (last or 0)) / (others or 1) if first or last else (layers + sum(more)) / p
-        if even != int(even) or even < 1 or int(even) % chunks:
+        left = layers - (first or 0) - (last or 0)
+        even = left / (others or 1) if first or last else (layers + sum(more)) / p
+        if even != int(even) or (even < 1 if others else left) or int(even) % chunks:
             raise Failure(f"{s.spelling('decoder-first-pipeline-num-layers')} and the like: the other layers cannot be"
                           " divided evenly over the other stages")
         ranks = [int(even)] * p
@@ -585,7 +603,9 @@ def convert_precision(s, config):
     half, short = s.spelling("fp16"), s.spelling("bf16")
     bf16, fp16 = s.flag("bf16"), s.flag("fp16")
     if fp16 and not bf16:
-        s.say("precision", f"{half}: is planned as bf16, which takes the same bytes and time and needs no loss scale")
+        summed = s.flag("accumulate-allreduce-grads-in-fp32")
+        s.say("precision", f"{half}: is planned as bf16, which takes the same time and needs no loss scale"
+                           + ("" if summed else "; gradients are summed in fp32 here: 2 bytes per parameter more"))
     fp8 = s.text("fp8-format fp8")
     for name in ("fp8-hybrid", "fp8-e4m3"):
         fp8 = (name[4:] if s.flag(name) else None) if not fp8 else fp8

@@ -1,12 +1,17 @@
 """Configurations converted to Megatron-LM and torchtitan and back: equal, except for settings reported as lost."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 from trainer_runs import script
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from dialects import megatron_layout  # noqa: E402
+
 CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.yaml") if "kv_lora" not in path.read_text())
 
 
@@ -29,6 +34,23 @@ def test_context_ranks_are_said_and_read(tmp_path, program):
     answer = script("export.py", path, "--to", program)
     assert re.search("context.parallel.(size 4|degree = 4)", answer.stdout), answer.stderr
     assert not {"parallel.context", "parallel.data"} & unsaid(answer)
+
+
+@pytest.mark.parametrize("keys, said, unsaid", [
+    ({"parallel": {"pipeline": 4, "layers": [5, 4, 5, 4]}, "schedule": {"name": "1f1b"}}, "Et*5|t*4|t*5|t*4L", None),
+    ({"parallel": {"pipeline": 2, "layers": [5, 4, 4, 4]}, "schedule": {"name": "zb-v"}}, "Et*9|t*8L", None),
+    ({"parallel": {"pipeline": 1, "layers": [4, 4]}, "schedule": {"name": "interleaved"}}, None, "virtual-stages"),
+    ({"parallel": {"tensor": 2, "overlap": "auto", "sequence": False}}, None, "tp-comm-overlap"),
+    ({"attention": {"mode": "recompute"}, "schedule": {"recompute_layers": 3}}, "full", "recompute-modules"),
+    ({"attention": {"mode": "recompute"}, "schedule": {"recompute": "pointwise"}}, "core_attn", None),
+])
+def test_a_layout_is_one_that_megatrons_own_checks_accept(keys, said, unsaid):
+    config = {"parallel": {"pipeline": 1, "tensor": 1, "data": 1, "context": 1, "sequence": True, "overlap": "off",
+                           "placement": "stages", "layers": [8]}, "attention": {"mode": "flash"},
+              "schedule": {"name": "1f1b", "group": 1, "recompute": "none", "recompute_layers": 0},
+              "model": {"experts": 0}}
+    words = megatron_layout({section: config[section] | keys.get(section, {}) for section in config})
+    assert (said is None or said in words) and not any(unsaid in str(word) for word in words if unsaid)
 
 
 @pytest.mark.parametrize("name, words", [("llama3.1_8b", set()), ("llama65b", {"model"})])

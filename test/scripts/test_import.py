@@ -418,7 +418,13 @@ def test_words_that_cannot_be_planned_are_refused(more, sentence):
     ("--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 3", "parallel.layers", [3, 5]),
     ("--pipeline-model-parallel-size 2 --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split",
      "parallel.layers", [4, 4]),
+    ("--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 3 --decoder-last-pipeline-num-layers 5",
+     "parallel.layers", [3, 5]),
+    ("--num-layers 14 --pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2"
+     " --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split",
+     "parallel.layers", [1, 2, 2, 2, 2, 2, 2, 1]),
     ("--reset-attention-mask --reset-position-ids", "data.mask_documents", "on"),
+    (f"{LLAMA} --position-embedding-type yarn", "model.rope_factor", 1),
     ("--seed 7", "train.seed", 7),
     (f"{LLAMA} --num-key-value-heads 2", "model.kv_heads", 2),
     (f"{LLAMA} --group-query-attention --num-query-groups 4", "model.kv_heads", 4),
@@ -435,6 +441,8 @@ def test_words_that_cannot_be_planned_are_refused(more, sentence):
     (f"{MIXTURE} --moe-router-score-function sigmoid --moe-router-num-groups 4 --moe-router-group-topk 2",
      "model.router_group_top", 2),
     (f"{MIXTURE} --moe-aux-loss-coeff 1e-2", "train.balance_rate", 0.01),
+    (f"{MIXTURE} --moe-router-load-balancing-type aux_loss global_aux_loss --moe-aux-loss-coeff 1e-2 1e-3",
+     "train.balance_rate", 0.01),
     (f"{MIXTURE} --tensor-model-parallel-size 2 --expert-model-parallel-size 2", "parallel.expert", 4),
     ("--expert-model-parallel-size 2 --moe-router-topk 2", "model.layers", 8),
     (f"{LLAMA} --layernorm-epsilon 1e-6", "model.norm_eps", 1e-6),
@@ -470,10 +478,21 @@ def test_a_flag_becomes_its_key(tmp_path, more, key, value):
     ("--attention-head-type multiquery", "--attention-head-type multiquery: every head has keys and values of its own"),
     ("--main-grads-dtype bf16", "--main-grads-dtype bf16: gradients are planned in fp32"),
     ("--datacenter 3", "--datacenter 3: not known here; their effect is not planned"),
+    ("--moe-num-experts 64", "--moe-num-experts 64: not known here; their effect is not planned"),
+    ("--use-checkpoint-args", "--use-checkpoint-args: a checkpoint's settings of the model replace flags there"),
+    ("--context-parallel-size 2", "--cp-comm-type p2p: context ranks gather keys and values here"),
+    (f"{MIXTURE} --expert-model-parallel-size 2", "--moe-token-dispatcher-type is allgather, its default"),
+    (f"{MIXTURE} --moe-dispatch-fwd-dtype mxfp8", "--moe-dispatch-fwd-dtype mxfp8: rows are exchanged in bf16 here"),
 ])
 def test_a_flag_without_a_key_is_named_with_its_effect(more, sentence):
     answer = words("--nproc_per_node 8", more)
     assert answer.returncode == 0 and sentence in answer.stdout, answer.stderr + answer.stdout
+
+
+def test_fp16_sums_gradients_in_16_bits_unless_a_flag_says_otherwise():
+    for flag, said in (("", True), ("--accumulate-allreduce-grads-in-fp32", False)):
+        answer = script("import.py", "--gpus", "8", "megatron", *SMALL.replace("--bf16", f"--fp16 {flag}").split())
+        assert ("gradients are summed in fp32 here: 2 bytes per parameter more" in answer.stdout) == said
 
 
 @pytest.mark.parametrize("more", [
@@ -498,6 +517,7 @@ def test_what_is_read_and_not_used_is_named(more):
     ("meta-llama/Llama-3.2-1B", 128256), ("/data/llama-65b/tokenizer.model", 32000),
     ("/data/llama-30b/tokenizer.model", 32000),
     ("NousResearch/Llama-2-7b", 32000), ("deepseek-ai/DeepSeek-V3", 129280), ("meta-llama/Llama-9", None),
+    ("nemo_minitron/multiMixV8.vocab.json --tokenizer-type TikTokenizer", 131072),
 ])
 def test_the_tokenizer_says_the_vocabulary(tokenizer, size):
     small = SMALL.replace("--vocab-size 1000", f"--tokenizer-model {tokenizer}")
