@@ -8,6 +8,7 @@
 #include "base/random.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { MOST_BUFFERS = 256 };
 
@@ -59,23 +60,26 @@ static int emulated_message_(Comm *comm, bool sends, int peer, void *memory, int
     return 0;
 }
 
-// Copies this rank's part to its place in the result.
-static void emulated_part_(const Emulated *self, void *to, const void *from, int64_t bytes) {
-    if (to != from) self->be->copy(self->be, STREAM_COMPUTE, to, from, bytes);
+// Copies this rank's part to its place in the result. host: it is in host memory, as doubles are.
+static void emulated_part_(const Emulated *self, void *to, const void *from, int64_t bytes, bool host) {
+    if (host) memmove(to, from, (size_t)bytes);
+    else if (to != from) self->be->copy(self->be, STREAM_COMPUTE, to, from, bytes);
 }
 
 // Completes a collective at once. The first gather into a buffer fills it with copies of this rank's part, since GPUs
-// multiply zeros up to an eighth faster, with less power. Later gathers write only this rank's part.
+// multiply zeros up to an eighth faster, with less power. Later gathers write only this rank's part, except of doubles,
+// which are read: the rows for each expert.
 static int emulated_collective_(Comm *comm, CommOperation operation, int root, void *out, const void *in, int64_t count,
                                 CommType type, CommRequest *request, Error *err) {
     Emulated *self = comm->self;
     (void)err;
     int64_t bytes = count * comm_type_bytes(type);
-    bool gathers = operation == COMM_ALL_GATHER, seen = gathers && seen_(self, out);
+    bool host = type == COMM_DOUBLE, gathers = operation == COMM_ALL_GATHER,
+         seen = gathers && !host && seen_(self, out);
     for (int rank = 0; gathers && rank < comm->size; rank++)
-        if (rank == comm->rank || !seen) emulated_part_(self, (char *)out + rank * bytes, in, bytes);
-    if (operation == COMM_REDUCE_SCATTER) emulated_part_(self, out, (const char *)in + comm->rank * bytes, bytes);
-    if (operation == COMM_REDUCE && comm->rank == root) emulated_part_(self, out, in, bytes);
+        if (rank == comm->rank || !seen) emulated_part_(self, (char *)out + rank * bytes, in, bytes, host);
+    if (operation == COMM_REDUCE_SCATTER) emulated_part_(self, out, (const char *)in + comm->rank * bytes, bytes, host);
+    if (operation == COMM_REDUCE && comm->rank == root) emulated_part_(self, out, in, bytes, host);
     *request = (CommRequest){0};
     return 0;
 }
@@ -89,7 +93,7 @@ static int emulated_exchange_(Comm *comm, void *out, const int64_t *received, co
     for (int q = 0; q < comm->size; q++) all += received[q];
     if (!seen_(self, out)) emulated_fill_(self, out, all);
     for (int q = 0; q < comm->rank; q++) to += received[q], from += sent[q];
-    emulated_part_(self, (char *)out + to, (const char *)in + from, sent[comm->rank]);
+    emulated_part_(self, (char *)out + to, (const char *)in + from, sent[comm->rank], false);
     *request = (CommRequest){0};
     return 0;
 }

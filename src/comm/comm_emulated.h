@@ -13,6 +13,7 @@ typedef struct EmulatedPeers {
 
 // Collectives complete at once. A gather copies this rank's part to its place; the first gather into a buffer also
 // copies the part to the other ranks' places. The result of a sum is this rank's input. Without scratch, the first
-// receive into a buffer fills it with random numbers. So compute takes the usual time and power, with wrong results.
+// receive into a buffer fills it with random numbers, and so does an exchange. The experts of other ranks get as many
+// rows as this rank's. So compute takes the usual time and power, with wrong results.
 // The caller owns backend and scratch.
 Comm *comm_emulated_create(const char *name, int rank, int size, Backend *be, const EmulatedPeers *peers);

@@ -51,9 +51,11 @@ int emulation_create(Emulation *e, const Config *config, const Model *model, con
     for (int i = 0; i < 2 && c > 1; i++)
         e->context[i] = comm_emulated_create("context", i == 0 ? 0 : c - 1, c, be, &near);
     if (t > 1) e->tensor = comm_emulated_create("tensor", 0, t, be, &near);
+    if (at->shape.expert_ranks > 1) e->experts = comm_emulated_create("experts", 0, at->shape.expert_ranks, be, &near);
     if (partner != SCHEDULE_NO_PEER) e->pair = comm_emulated_create("pair", at->stage > partner, 2, be, &pair);
     if (stage_create(&e->stage, model, config, schedule, be, plan->at.stage, e->tensor, 0, err) != 0) return -1;
     stage_use_context(&e->stage, e->context);
+    e->stage.pass.experts = e->experts;
     be->moving = !hardware->cpu && counted_moves(hardware->gpu, config, at);
     // All lanes can share one emulated group: its messages stay in order.
     Comm *lanes[2 * STAGE_MOST_CHUNKS];
@@ -76,8 +78,8 @@ int emulation_create(Emulation *e, const Config *config, const Model *model, con
 void emulation_destroy(Emulation *e) {
     engine_destroy(e->engine);
     stage_destroy(&e->stage);
-    Comm *comms[] = {e->pipeline, e->tensor, e->context[0], e->context[1], e->pair};
-    for (int i = 0; i < 5; i++)
+    Comm *comms[] = {e->pipeline, e->tensor, e->context[0], e->context[1], e->pair, e->experts};
+    for (int i = 0; i < 6; i++)
         if (comms[i] != NULL) comms[i]->destroy(comms[i]);
     backend_release(e->be, MEMORY_LENT_SLOTS, e->scratch, e->scratch_bytes);
     memset(e, 0, sizeof *e);

@@ -19,7 +19,7 @@ typedef struct Emulation {
     Backend *be; // owned by the caller
     Stage stage;
     Engine *engine;
-    Comm *pipeline, *tensor, *pair, *context[2];
+    Comm *pipeline, *tensor, *pair, *experts, *context[2];
     void *scratch;                          // slot that receives evicted bundles; not counted in the peak
     int64_t scratch_bytes, scratch_counted; // requested bytes; bytes including the device's padding
 } Emulation;

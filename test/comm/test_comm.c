@@ -1,8 +1,10 @@
 // Groups and worlds of one rank, and how launchers are recognised. ranks_comm.c tests several ranks.
 #include "comm/comm.h"
+#include "comm/comm_emulated.h"
 #include "ranks/world.h"
 #include "unit.h"
 
+#include <math.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <time.h>
@@ -33,6 +35,25 @@ TEST(one_rank_exchanges_with_itself) {
     assert_succeeds(comm->exchange(comm, out, &bytes, NULL, &bytes, &request, &unit_error));
     assert_succeeds(comm_wait(comm, &request, &unit_error));
     comm->destroy(comm);
+}
+
+TEST(an_emulated_group_of_experts_sends_as_many_rows_as_this_rank) {
+    Backend *be = assert_made(backend_cpu_create(PRECISION_FP32, 1, &unit_error));
+    Comm *comm = comm_emulated_create("experts", 1, 3, be, &(EmulatedPeers){0});
+    CommRequest request = {0};
+    const int64_t bytes[] = {8, 8, 8};
+    float in[6] = {1, 2, 3, 4, 5, 6}, out[6] = {NAN, NAN, NAN, NAN, NAN, NAN};
+    for (int step = 1; step <= 2; step++) { // into the same memory
+        double rows[3] = {0, step, 0};
+        assert_succeeds(comm_collect_now(comm, COMM_ALL_GATHER, rows, rows + 1, 1, COMM_DOUBLE, &unit_error));
+        for (int rank = 0; rank < 3; rank++) assert_true(rows[rank] == step);
+        assert_succeeds(comm->exchange(comm, out, bytes, in, bytes, &request, &unit_error));
+        assert_succeeds(comm_wait(comm, &request, &unit_error));
+        for (int i = 0; i < 6; i++) assert_true(i / 2 == 1 ? out[i] == in[i] : isfinite(out[i]) && out[i] != 0);
+        in[2]++;
+    }
+    comm->destroy(comm);
+    be->destroy(be);
 }
 
 TEST(one_rank_has_no_rank_to_send_to) {

@@ -4,7 +4,7 @@
 #include "models.h"
 #include "base/grid.h"
 #include "made_plan.h"
-#include "plan/hardware_model.h"
+#include "plan/emulate.h"
 #include "ranks/topology.h"
 #include "schedules.h"
 
@@ -401,4 +401,16 @@ TEST(short_documents_of_a_piece_are_one_call_of_flash) {
             assert_int_equal(last.batch, cases[i][2]);
             assert_int_equal(last.first, 0);
         }
+}
+
+TEST(an_emulated_stage_computes_the_rows_of_all_expert_ranks) {
+    Backend *be = assert_made(backend_cpu_create(PRECISION_FP32, 1, &unit_error));
+    AutoMade all = made_for(*be, "configs/moe_tiny.yaml", "train.precision=fp32");
+    Hardware hardware = {.cpu = true};
+    Emulation emulation;
+    assert_succeeds(emulation_create(&emulation, &all.config, model_of(&all.config), all.schedule, all.plan.stage,
+                                     &hardware, be, &unit_error));
+    assert_int_equal(emulation.stage.pass.experts->size, 2);
+    emulation_destroy(&emulation);
+    be->destroy(be);
 }

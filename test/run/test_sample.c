@@ -69,6 +69,17 @@ TEST(temperature_zero_takes_the_likeliest_and_of_equals_the_first) {
     }
 }
 
+TEST(a_part_sends_as_many_candidates_as_may_be_chosen) {
+    const SampleRule rules[] = {{0.0, 5, 1}, {1.0, 0, 1}, {1.0, 5, 1}};
+    const int64_t most[] = {1, 1, 5};
+    SampleCandidate candidates[VOCAB];
+    for (int r = 0; r < 3; r++) {
+        assert_int_equal(sample_capacity(&rules[r]), most[r]);
+        assert_int_equal(sample_candidates(&rules[r], 0, logits, 0, VOCAB, candidates), most[r]);
+        assert_int_equal(sample_candidates(&rules[r], 0, logits, 0, 1, candidates), 1);
+    }
+}
+
 TEST(parts_of_the_vocabulary_choose_as_one) {
     const SampleRule rules[] = {{1.0, 0, 3}, {2.0, 4, 3}, {1.0, 1, 3}, {5.0, 1000, 3}};
     for (int r = 0; r < 4; r++)
