@@ -15,7 +15,6 @@ import contextlib
 import html
 import json
 import math
-import re
 import sys
 import tempfile
 import time
@@ -242,13 +241,17 @@ def curves(run):
     return f'<h2>Course</h2>{note}<div class="charts">{"".join(pictures)}</div>'
 
 
+def limit_of(config):
+    """Returns the bytes that a rank may use, or 0."""
+    limit, reserve = (config["hardware"].get(f"{key}_gib") for key in ("memory", "reserve"))
+    return GIB * (limit - reserve) if isinstance(limit, (int, float)) else 0
+
+
 def memory(run):
     blocks = [{"title": "measured", "stages": run.metrics.stages}]
     if run.plan:
         blocks.insert(0, {"title": "planned", "stages": run.plan.stages})
-    limit = run.config["hardware"].get("memory_gib")
-    limit = GIB * (limit - run.config["hardware"]["reserve_gib"]) if isinstance(limit, (int, float)) else 0
-    picture = {"kind": "memory", "blocks": blocks, "limit": limit}
+    picture = {"kind": "memory", "blocks": blocks, "limit": limit_of(run.config)}
     return "<h2>Memory</h2>" + figure(picture, "Peak of the fullest rank of each stage")
 
 
@@ -334,16 +337,27 @@ def thousands(value):
     return f"{value:,.0f}" if value >= 999.5 else f"{value:,.3g}"
 
 
-def headline(config, world, step_ms, bill):
+def days_of(config, step_ms):
+    """Returns the days for train.tokens, else for the tokens of train.steps."""
+    train = config["train"]
+    if not isinstance(tokens := train.get("tokens"), int):
+        ramp = train["batch_ramp"] if isinstance(train.get("batch_ramp"), list) else [[1, train["global_batch"]]]
+        begins, end = [1, *(step for step, _ in ramp[1:])], train["steps"] + 1
+        steps = (max(0, min(after, end) - begin) for begin, after in zip(begins, [*begins[1:], end]))
+        tokens = config["model"]["seq_len"] * sum(count * batch for count, (_, batch) in zip(steps, ramp))
+    return tokens / (train["global_batch"] * config["model"]["seq_len"]) * step_ms / 864e5
+
+
+def headline(config, world, days):
     """Returns the line that begins a page: model, GPUs, batch, days and price, and the command that plans it."""
     model, train, hardware = (config[part] for part in ("model", "train", "hardware"))
-    days = train["steps"] * step_ms / 864e5 if bill is None else bill["days"]
     hour = hardware.get("gpu_hour", "auto")
-    price = None if hour in ("auto", 0) else 24 * days * world * float(hour)
+    price = None if days is None or hour in ("auto", 0) else 24 * days * world * float(hour)
     layout = " ".join(f"-o {key}={str(value).replace(' ', '').lower() if isinstance(value, (bool, list)) else value}"
                       for key, value in chosen(config).items())
-    gpu = "ranks" if hardware["gpu"] == "none" else hardware["gpu"]
-    shown = f"{thousands(24 * days)} hours" if days < 1 else f"{thousands(days)} days"
+    gpu = hardware["gpu"] if hardware["gpu"] != "none" else "rank" if world == 1 else "ranks"
+    shown = ("an unknown time" if days is None else
+             f"{thousands(24 * days)} hours" if days < 1 else f"{thousands(days)} days")
     said = (f"{Path(config['checkpoint']['dir']).name}, {train['precision']}, {model['seq_len']:,} tokens a sequence, "
             f"{train['global_batch']:,} sequences a step, on {world:,} {gpu}: {shown}"
             f"{'' if price is None else f', price {thousands(price)}'}")
@@ -370,7 +384,8 @@ def plan_parts(found):
         (found["world"], "ranks"),
     ]
     bill = (found.get("budget") or {}).get("whole")
-    parts = [headline(found["config"], found["world"], found["step_ms"], bill)] if found.get("config") else []
+    days = bill["days"] if bill else None  # without performance figures, no step is planned
+    parts = [headline(found["config"], found["world"], days)] if found.get("config") else []
     parts.append(tiles(shown))
     parts.append(f"<p>Does BPipe pay? {escape(found['verdict']['reason'])}</p>")
     parts += [f"<p>Advice: {escape(sentence)}</p>" for sentence in found.get("advice") or []]
@@ -380,7 +395,7 @@ def plan_parts(found):
         parts.append("<h2>Where the step goes</h2>" + table(("", "time", "share", ""), rows))
     parts += budget_parts(found.get("budget"))
     stages = [{**stage, "other": stage["peak_bytes_1f1b"]} for stage in found["stages"]]
-    memory = {"kind": "memory", "blocks": [{"stages": stages}], "limit": limit_of(found)}
+    memory = {"kind": "memory", "blocks": [{"stages": stages}], "limit": limit_of(found["config"]) if found.get("config") else 0}
     parts.append("<h2>Memory of each stage</h2>" + figure(memory, "Memory of each stage"))
     rows = sorted(found["schedules"], key=lambda row: (not row["fits"], row["step_ms"] or 0))
     head = ("schedule", "chunks", "split", "BPipe", "also", "step", "MFU", "idle", "peak", "fits")
@@ -436,7 +451,7 @@ def search_parts(found):
         theirs = (f"for the other program: {layouts([there['config']])[0]}, {seconds(there['step_ms'])} a step, "
                   f"{there['theirs_bytes'] / GIB:.1f} GiB by its bytes")
     return [
-        headline(best["config"], world, best["step_ms"], None),
+        headline(best["config"], world, days_of(best["config"], best.get("step_ms_mid") or best["step_ms"])),
         *([f"<p><b>--for:</b> {escape(theirs)}; below is what this trainer would do.</p>"] if "for" in found else []),
         tiles(shown),
         "<h2>Step time against memory of the fullest rank</h2>",
@@ -451,12 +466,6 @@ def sweep_parts(found):
              f"{row['peak_bytes'] / GIB:.1f} GiB" if row.get("peak_bytes") else "-",
              row.get("refused") or ("yes" if row.get("fits") else "no")] for row in found["sweep"]]
     return [table([*keys, "step", "MFU", "peak", "fits"], rows)]
-
-
-def limit_of(found):
-    """Returns the bytes that a rank may use, as the verdict's sentence names them, or 0."""
-    named = re.search(r"([\d.]+) GiB are in reserve of ([\d.]+) GiB", found["verdict"]["reason"])
-    return (float(named[2]) - float(named[1])) * GIB if named else 0
 
 
 def read_answer(path):

@@ -247,6 +247,23 @@ def test_plans_searches_and_sweeps_have_pages_too(tmp_path, kind):
     assert shown.count("GiB") >= len(found.get("schedules", found.get("front", found.get("sweep"))))
 
 
+@pytest.mark.parametrize("keys, words", [
+    (["hardware.gpu=h100", "train.steps=100", "train.tokens=1T"], ["--search", "--gpus", "8"]),
+    (["hardware.gpu=h100", "train.batch_ramp=[[1,64],[90,512]]", "train.steps=300000"], ["--search", "--gpus", "8"]),
+    (["hardware.gpu=h100", "hardware.trainer=nanotron"], ["--search", "--gpus", "8"]),
+    (["hardware.gpu=none"], ["--plan"]),  # no performance figures
+], ids=str)
+def test_the_days_of_a_page_are_those_of_the_answer(tmp_path, keys, words):
+    words = ["-c", ROOT / "configs/llama3_8b.yaml", *words]
+    told = " ".join(command("llama", *words, overrides=keys).stdout.split())
+    days = re.search(r" (?:with nothing lost|train.steps:) ([\d.,]+ days)", told)
+    (tmp_path / "answer.json").write_text(command("llama", *words, "--json", overrides=keys).stdout)
+    made = report(tmp_path / "answer.json")
+    assert made.returncode == 0, made.stderr
+    page = (tmp_path / "answer.html").read_text()
+    assert f": {days[1] if days else 'an unknown time'}<" in page
+
+
 @pytest.mark.thorough
 @needs_browser
 def test_tips_say_what_is_under_the_pointer(folder, tmp_path):
