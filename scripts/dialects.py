@@ -108,6 +108,11 @@ def megatron_layout(config):
     return words
 
 
+def wsd_steps(train):
+    steps = train["decay_steps"]
+    return max(0, train["steps"] - train["warmup_steps"]) // 10 if steps == "auto" else steps
+
+
 def megatron_rest(config):
     attention, train, data = config["attention"], config["train"], config["data"]
     words = {"flash": ["--attention-backend", "flash"], "none": ["--attention-backend", "unfused"],
@@ -119,9 +124,8 @@ def megatron_rest(config):
     words += ["--bf16"] * (train["precision"] == "bf16") + ["--optimizer", "adam"]
     words += ["--lr-decay-style", LR_SHAPES[train["schedule"]], "--min-lr", train["lr"] * train["min_lr_ratio"]]
     if train["schedule"] == "wsd":
-        steps = train["decay_steps"]
-        steps = max(0, train["steps"] - train["warmup_steps"]) // 10 if steps == "auto" else steps
-        words += ["--lr-wsd-decay-iters", steps, "--lr-wsd-decay-style", DECAYS.get(train["decay_shape"], "linear")]
+        words += ["--lr-wsd-decay-iters", wsd_steps(train), "--lr-wsd-decay-style",
+                  DECAYS.get(train["decay_shape"], "linear")]
     return words
 
 
@@ -217,10 +221,21 @@ def to_nanotron(config, _):
                                             "adam_eps": train["eps"], "torch_adam_is_fused": True},
                       "learning_rate_scheduler": {"learning_rate": train["lr"],
                                                   "lr_warmup_steps": train["warmup_steps"],
-                          "lr_warmup_style": "linear", "lr_decay_style": train["schedule"],
-                          "min_decay_lr": train["lr"] * train["min_lr_ratio"]}},
+                          "lr_warmup_style": "linear", **nanotron_rate(train)}},
     }
     return "\n".join(yaml_lines(sections, "")) + "\n"
+
+
+def nanotron_rate(train):
+    """Returns how the learning rate falls; a constant one falls to itself."""
+    style, low = train["schedule"], train["lr"] * train["min_lr_ratio"]
+    if style == "constant":
+        return {"lr_decay_style": "linear", "min_decay_lr": train["lr"]}
+    if style != "wsd":
+        return {"lr_decay_style": style, "min_decay_lr": low}
+    shape, steps = train["decay_shape"], wsd_steps(train)
+    return {"lr_decay_style": shape if shape in DECAYS else "linear", "min_decay_lr": low,
+            "lr_decay_starting_step": train["steps"] - steps, "lr_decay_steps": steps}
 
 
 def yaml_lines(table, indent):
@@ -229,4 +244,7 @@ def yaml_lines(table, indent):
             yield f"{indent}{key}:"
             yield from yaml_lines(value, indent + "  ")
         else:
-            yield f"{indent}{key}: {value if isinstance(value, str) else json.dumps(value)}"
+            text = value if isinstance(value, str) else json.dumps(value)
+            if isinstance(value, float) and "." not in text:
+                text = text.replace("e", ".0e")  # 1e-05 is a text in YAML 1.1
+            yield f"{indent}{key}: {text}"

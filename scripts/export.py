@@ -17,7 +17,7 @@ from pathlib import Path
 
 import dialects
 import run_files
-from foreign import megatron, torchtitan
+from foreign import megatron, nanotron, torchtitan
 from run_files import GIB, Failure, finish, read_text
 
 # Keys without effect on the layout, the memory or the update of a step.
@@ -82,7 +82,7 @@ def notes(options, plan, text):
         yield from nanotron_lacks(config)
         engine = "gpipe" if config["schedule"]["name"] == "gpipe" else "1f1b"
         said = ("schedule.bpipe=off", f"schedule.name={engine}", "schedule.chunks=1", "schedule.slices=1",
-                "schedule.recompute=none", "parallel.layers=auto", "schedule.split_backward=off")
+                "schedule.recompute=none", f"parallel.layers={layers_there(config)}", "schedule.split_backward=off")
         yield from bytes_there(plan, options.config, options.to, [word for each in said for word in ("-o", each)])
         return
     train, each = config["train"], config["train"]["global_batch"] * config["model"]["seq_len"]
@@ -141,9 +141,9 @@ def nanotron_lacks(config):
         "schedule.bpipe": schedule["bpipe"] != "off",
         "schedule.recompute": schedule["recompute"] != "none",
         "schedule.recompute_layers": schedule["recompute_layers"] not in (0, each),
-        "parallel.layers": len(set(parallel["layers"])) > 1,
+        "parallel.layers": parallel["layers"] != layers_there(config),
         "parallel.context": parallel["context"] > 1,
-        "train.schedule": train["schedule"] not in ("cosine", "linear"),
+        "train.decay_shape": train["schedule"] == "wsd" and train["decay_shape"] not in dialects.DECAYS,
         "train.batch_ramp": train["batch_ramp"] != "none",
         "train.objective": train["objective"] != "next",
         "train.optimizer": train["optimizer"] != "adamw",
@@ -155,7 +155,12 @@ def nanotron_lacks(config):
     }
     for key, lacking in lacks.items():
         if lacking:
-            yield f"cannot be said: {key}: {json.dumps(dialects.find(config, key))}"
+            becomes = f"; it becomes {layers_there(config)}" if key == "parallel.layers" else ""
+            yield f"cannot be said: {key}: {json.dumps(dialects.find(config, key))}{becomes}"
+
+
+def layers_there(config):
+    return nanotron.dealt(config["model"], config["parallel"]["pipeline"])
 
 
 def main(options):

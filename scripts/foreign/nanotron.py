@@ -44,8 +44,11 @@ def convert(s, gpus=None, model=None):
     schedule["name"] = "gpipe" if engine == "afab" else "1f1b"
     if engine not in ("afab", "1f1b"):
         raise Failure(f"parallelism.pp_engine {engine}: is neither 1f1b nor afab")
+    layers = dealt(ours, parallel["pipeline"])
+    if len(set(layers)) > 1:
+        parallel["layers"] = layers
     if s.flag("parallelism.recompute_layer", False):
-        schedule["recompute_layers"] = -(-ours["layers"] // parallel["pipeline"])
+        schedule["recompute_layers"] = max(layers)
     each = s.number("tokens.batch_accumulation_per_replica", int, 1, low=1)
     train["global_batch"] = schedule["micro_batch"] * each * parallel["data"]
     precision(s, train)
@@ -73,6 +76,17 @@ def world(s, parallel, gpus):
     parallel["sequence"] = mode.upper() == "REDUCE_SCATTER" and parallel["tensor"] > 1
     overlaps = s.flag("parallelism.tp_linear_async_communication", False)
     parallel["overlap"] = "auto" if overlaps and parallel["sequence"] else "off"
+
+
+def dealt(model, p):
+    """Returns the layers of each stage. build_model (models/base.py) begins a stage after the layer that exceeds a p-th
+    of the cost of all layers and the head."""
+    cost = (4 * (model["hidden"] // model["heads"]) * model["heads"] + 3 * model["ffn"]) * model["hidden"]
+    whole, counts, at = cost * model["layers"] + model["vocab"] * model["hidden"], [0] * p, 0
+    for layer in range(model["layers"]):
+        counts[at] += 1
+        at += cost * (layer + 1) * p > whole * (at + 1)
+    return counts
 
 
 def precision(s, train):
@@ -117,12 +131,13 @@ def optimizer(s, train):
     train["min_lr_ratio"] = float(f"{low / lr if lr else 0:.12g}")
     style = s.text(R + "lr_decay_style", "linear")
     start = s.number(R + "lr_decay_starting_step", int, warm)
-    steps = s.number(R + "lr_decay_steps", int, max(1, train["steps"] - start), low=1)
+    steps = s.number(R + "lr_decay_steps", int, max(1, train["steps"] - warm), low=1)
     if s.text(R + "lr_warmup_style", "linear") != "linear":
         s.say("training", f"{R}lr_warmup_style: the warm-up is linear here")
     if start > warm:
         shape = style if style in ("linear", "cosine", "1-sqrt") else "linear"
-        train |= {"schedule": "wsd", "decay_steps": min(steps, train["steps"]), "decay_shape": shape}
+        last = max(1, min(steps, train["steps"] - start))
+        train |= {"schedule": "wsd", "decay_steps": last, "decay_shape": shape}
     else:
         train["schedule"] = style if style in ("linear", "cosine") else "constant" if low == lr else "linear"
     if style not in ("linear", "cosine") and not (style == "1-sqrt" and start > warm):

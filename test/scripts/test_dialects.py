@@ -10,7 +10,7 @@ from trainer_runs import script
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from dialects import megatron_layout  # noqa: E402
+from dialects import megatron_layout, nanotron_rate, yaml_lines  # noqa: E402
 
 CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.yaml") if "kv_lora" not in path.read_text())
 
@@ -79,20 +79,30 @@ def test_what_cannot_be_said_is_named(tmp_path):
     text = (ROOT / "configs/llama65b.yaml").read_text()
     path.write_text(text.replace("name: 1f1b", "name: zb-v").replace("steps: 100\n", "steps: 100\n  z_loss: 0.1\n"))
     assert {"schedule.name", "train.z_loss", "parallel.layers"} <= unsaid(script("export.py", path, "--to", "megatron"))
-    assert {"schedule.name", "train.z_loss"} >= unsaid(script("export.py", path, "--to", "nanotron")) != set()
+    lost = {"schedule.name", "train.z_loss", "parallel.layers"}
+    assert lost >= unsaid(script("export.py", path, "--to", "nanotron")) != set()
     assert "Megatron-LM needs" in script("export.py", path, "--to", "megatron").stdout
     path.write_text(text.replace("name: 1f1b", "name: gpipe"))
     answer = script("export.py", path, "--to", "torchtitan").stdout
     assert '"GPipe"' in answer and "bytes of a rank are not known: --plan --for torchtitan has no schedule" in answer
     path.write_text(text.replace("  heads: 64", "  heads: 64\n  head_dim: 64").replace("steps: 100\n", "steps: 100\n"
                     "  optimizer: muon\n  batch_ramp: [[9, 256]]\n"))
-    lost = {"model.head_dim", "train.optimizer", "train.batch_ramp"}
+    lost = {"model.head_dim", "train.optimizer", "train.batch_ramp", "parallel.layers"}
     assert unsaid(script("export.py", path, "--to", "nanotron")) == lost
     path.write_text(text.replace("\ndata:", "\ndata:\n  mask_documents: on\n  reset_positions: on"))
     lost = {"data.mask_documents", "data.reset_positions"}
     assert not lost & unsaid(script("export.py", path, "--to", "megatron"))
     assert lost <= unsaid(script("export.py", path, "--to", "torchtitan"))
     assert lost <= unsaid(script("export.py", path, "--to", "nanotron"))
+
+
+def test_nanotrons_yaml_has_numbers_and_a_rate_that_it_knows():
+    assert list(yaml_lines({"eps": 1e-05, "lr": 2.5e-05, "on": True}, "")) == ["eps: 1.0e-05", "lr: 2.5e-05", "on: true"]
+    train = {"lr": 1.0, "min_lr_ratio": 0.5, "schedule": "constant", "steps": 100, "warmup_steps": 0,
+             "decay_steps": 20, "decay_shape": "1-sqrt"}
+    assert nanotron_rate(train) == {"lr_decay_style": "linear", "min_decay_lr": 1.0}
+    assert nanotron_rate(train | {"schedule": "wsd"}) == {"lr_decay_style": "1-sqrt", "min_decay_lr": 0.5,
+                                                          "lr_decay_starting_step": 80, "lr_decay_steps": 20}
 
 
 @pytest.mark.parametrize("program", ["megatron", "torchtitan", "nanotron"])

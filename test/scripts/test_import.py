@@ -674,6 +674,14 @@ def test_nanotrons_yaml_is_read(tmp_path):
     assert plan(tmp_path, config, *B200)["step_ms"] > 0
     _, config = converted(tmp_path, "nanotron", NANO.replace("pp_engine: 1f1b, ", ""))
     assert config["schedule"]["name"] == "gpipe"  # its default
+    comments, _ = converted(tmp_path, "nanotron", NANO.replace("lr_decay_steps: 400, ", ""))
+    assert "falls until step 3500 there" in comments
+
+
+def test_nanotron_deals_layers_by_cost_with_the_head_as_one(tmp_path):
+    sizes = {"hidden": 4096, "heads": 32, "ffn": 11008, "vocab": 32000, "layers": 32}
+    assert nanotron.dealt(sizes, 4) == [9, 8, 8, 7] and nanotron.dealt(sizes, 1) == [32]
+    assert nanotron.dealt(sizes | {"vocab": 1 << 20}, 2) == [27, 5]
 
 
 def test_a_key_with_a_space_keeps_its_value(tmp_path):
