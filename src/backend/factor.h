@@ -39,7 +39,8 @@ FP8_INLINE int factor_block_cols(int kind) {
 
 // Returns the scale index of the block at (row, col); col is a multiple of the block's columns. ROWS_128: column-major,
 // one column of scales per 128 columns. BLOCKS_128: row-major, each row of blocks padded to a multiple of four scales.
-// ROWS_32: tiles of 128 rows with 4 scales each; in a tile the scales of rows r, r + 32, r + 64, r + 96 are adjacent.
+// ROWS_32: tiles of 128 rows with 4 scales each; in a tile the scales of rows r, r + 32, r + 64, r + 96 are adjacent,
+// and scales past the last row or column are 0, since cuBLASLt reads all of a tile.
 FP8_INLINE int64_t factor_scale_place(int kind, int64_t rows, int64_t depth, int64_t row, int64_t col) {
     if (kind == FACTOR_ROWS_128) return col / 128 * rows + row;
     if (kind == FACTOR_BLOCKS_128) return row / 128 * ((depth + 511) / 512 * 4) + col / 128;

@@ -58,6 +58,8 @@ static void tile_store_(const Quantize *q, const QuantizeTile *tile, uint32_t la
     bool shared = factor_block_cols(q->kind) == 0;
     int64_t rows = shared ? TILE : factor_block_rows(q->kind), cols = shared ? TILE : factor_block_cols(q->kind);
     int fraction = factor_fraction(q->kind);
+    int64_t first = factor_scale_place(q->kind, q->rows, q->cols, tile->row, tile->col);
+    if (q->kind == FACTOR_ROWS_32) memset((uint8_t *)q->scales + first, 0, TILE * TILE / 32);
     for (int64_t row = 0; row < tile->rows; row += rows)
         for (int64_t col = 0; col < tile->cols; col += cols) {
             uint8_t scale = fp8_scale(shared ? largest : tile_largest_(tile, row, rows, col, cols), fraction);
@@ -112,6 +114,7 @@ void cpu_narrow(Backend *be, Factor out, int64_t rows, int64_t cols) {
 void cpu_join_scales(Backend *be, void *scales, const void *gathered, int ranks, int64_t rows, int64_t cols, int kind) {
     (void)be;
     int64_t part = rows / ranks, bytes = factor_scale_bytes(kind, part, cols), size = kind == FACTOR_ROWS_32 ? 1 : 4;
+    if (kind == FACTOR_ROWS_32) memset(scales, 0, (size_t)factor_scale_bytes(kind, rows, cols));
     for (int64_t row = 0; row < rows; row++)
         for (int64_t col = 0; col < cols; col += factor_block_cols(kind)) {
             const char *from = (const char *)gathered + row / part * bytes;

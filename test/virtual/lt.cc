@@ -96,6 +96,16 @@ void touch_scales(const Access &access, const Factor &f, const VirtualLayout &l)
     touch(access, f.scales, one ? 4 : factor_scale_bytes(f.kind, l.columns, l.rows), false);
 }
 
+// "Fill out of bounds values with zeroes" (cuBLAS documentation, "1D Block Scaling Factors Layout"): UE8M0 scales past
+// the last row or column lie in the last tiles, and NaN among them reaches every sum.
+void check_padding(const Factor &f, const VirtualLayout &l) {
+    for (int64_t row = 0; f.kind == FACTOR_ROWS_32 && row < (l.columns + 127) / 128 * 128; row++)
+        for (int64_t col = row < l.columns ? l.rows : 0; col < (l.rows + 127) / 128 * 128; col += 32)
+            if (((const uint8_t *)f.scales)[factor_scale_place(f.kind, l.columns, l.rows, row, col)] != 0)
+                defect("an operand (%lld, %lld) has a scale other than 0 at (%lld, %lld), outside of it",
+                       (long long)l.columns, (long long)l.rows, (long long)row, (long long)col);
+}
+
 // Returns the rule for operands of 8 bits that a product breaks; NULL: none. "Requirements to use FP8 kernels" of
 // cublasLtMatmul: dimensions and pointers of 16 bytes, A transposed and B not on compute capability 9.0, no E5M2 times
 // E5M2; "1D and 2D Block Scaling": not both operands by blocks of 128 x 128, E4M3 alone, on 9.0; UE8M0 from 10.0 on.
@@ -488,6 +498,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
         if (sleeps > 0) std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(sleeps));
         declare(access, call);
         if (workspace != nullptr) touch(access, workspace, 64, true); // only ordered streams may share it
+        check_padding(factor_a(call), call.a);
+        check_padding(factor_b(call), call.b);
         for (int64_t i = 0; i < call.c.batch; i++) multiply(call, i);
         return OUTCOME_DONE;
     };

@@ -84,6 +84,9 @@ MISTAKES = [
             "    tensors_quantize(&stage->tensors, stage->be, begin, begin + count);",
             "    if (stage->layers_queued == 0) tensors_quantize(&stage->tensors, stage->be, 0, stage->tensors.count);",
             (*EIGHT, "train.fp8=tensor"), DIFFERS),
+    Mistake("scales_past_the_operand_keep_old_values", "src/cuda/kernels/narrow.cuh",
+            "(rows | cols) % 128 != 0)", "(rows | cols) < 0)",
+            (*EIGHT, "train.fp8=mx", "hardware.gpu=b200"), "has a scale other than 0"),
     # --- errors and start-up
     Mistake("a_query_leaves_its_error", "src/cuda/cuda.h",
             "if (status == cudaErrorNotReady) (void)cudaGetLastError();", ";", TWO, "device not ready"),

@@ -4,6 +4,12 @@
 
 #include "row.cuh"
 
+// Zeroes scales that tiles of UE8M0 scales have past the last row or column, for the kernel that writes the others.
+static inline void narrow_clear(Backend *be, const Factor &to, int64_t rows, int64_t cols) {
+    if (to.kind == FACTOR_ROWS_32 && (rows | cols) % 128 != 0)
+        be->zero(be, (void *)to.scales, factor_scale_bytes(to.kind, rows, cols));
+}
+
 // Runs the statements with T, the element type, and KIND, the result's kind: plain, or 8-bit with scales along rows.
 #define FOR_RESULT(be, kind, ...)                                                                                      \
     do {                                                                                                               \

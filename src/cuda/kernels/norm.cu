@@ -290,6 +290,7 @@ void cuda_norm_forward(Backend *be, Factor out, void *sum, const void *x, const 
                        const void *b, int64_t rows, int64_t cols, double eps) {
     CudaBackend *cuda = cuda_self(be);
     if (norm_refused_(cuda, cols)) return;
+    narrow_clear(be, out, rows, cols);
     Forward a = {out, sum, x, delta, w, b, (int)cols, (float)eps, {1, cols}, nullptr, {1, cols}};
     FOR_RESULT(be, out.kind, {
         if (b) norm_forward_launch_<T, true, KIND>(be, a, rows);

@@ -265,6 +265,7 @@ void cuda_copy_columns(Backend *be, void *to, int64_t to_cols, const void *from,
 
 void cuda_swiglu_forward(Backend *be, Factor out, const void *gate_up, const float *scale, int64_t rows, int64_t ffn) {
     bool aligned = aligned_16(out.data, gate_up);
+    narrow_clear(be, out, rows, ffn);
     FOR_RESULT(be, out.kind,
                FOR_PIECES(KIND != FACTOR_PLAIN || (aligned && ffn % PACK<T> == 0),
                           CUDA_LAUNCH(be, (row_blocks_<W>(rows, ffn)), THREADS, 0, (swiglu_kernel<T, W, KIND>), out,
@@ -281,6 +282,7 @@ void cuda_swiglu_backward(Backend *be, Factor dgate_up, float *dscale, const voi
     }
     bool aligned = aligned_16(dgate_up.source, dout, gate_up);
     bool apart = dgate_up.kind != FACTOR_PLAIN && ffn % factor_block_cols(dgate_up.kind) != 0;
+    narrow_clear(be, dgate_up, rows, 2 * ffn);
     FOR_RESULT(be, apart ? FACTOR_PLAIN : dgate_up.kind,
                FOR_PIECES(KIND != FACTOR_PLAIN || (aligned && ffn % PACK<T> == 0),
                           CUDA_LAUNCH(be, (row_blocks_<W>(rows, ffn)), THREADS, 0, (swiglu_backward_kernel<T, W, KIND>),

@@ -150,6 +150,7 @@ void cuda_quantize(Backend *be, Factor to, Factor x, int64_t rows, int64_t cols,
     const int kind = to.kind;
     void *scales = (void *)to.scales;
     const Quantized q = {(uint8_t *)to.data, scales, transposed ? cols : rows, transposed ? rows : cols};
+    narrow_clear(be, to, q.rows, q.cols);
     if ((kind == FACTOR_E4M3 || kind == FACTOR_E5M2) && x.scales == nullptr) {
         int64_t pieces = rows * cols / 8, blocks = (pieces + THREADS - 1) / THREADS, most = cuda->multiprocessors * 8;
         CUDA_LAUNCH(be, 1, 1, 0, clear_kernel, (int *)scales + 1);
@@ -166,6 +167,7 @@ void cuda_quantize(Backend *be, Factor to, Factor x, int64_t rows, int64_t cols,
 void cuda_join_scales(Backend *be, void *scales, const void *gathered, int ranks, int64_t rows, int64_t cols,
                       int kind) {
     const int64_t part = rows / ranks, block = factor_block_cols(kind);
+    narrow_clear(be, Factor{nullptr, scales, nullptr, kind}, rows, cols);
     CUDA_LAUNCH(be, launch_blocks((cols + block - 1) / block * rows, THREADS), THREADS, 0, join_kernel,
                 (uint8_t *)scales, (const uint8_t *)gathered, kind, part, rows, cols,
                 factor_scale_bytes(kind, part, cols), kind == FACTOR_ROWS_32 ? 1 : 4);
