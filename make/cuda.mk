@@ -2,7 +2,8 @@
 # It links its own copies of the few sources that it shares with the trainer. CUDA_INTERFACE is a checksum of the headers
 # that both are compiled with, so that a library of another build is refused.
 CUDA_INTERFACE := $(firstword $(shell cat $(addprefix src/,cuda/cuda_library.h \
-                  backend/backend.h backend/operations.h backend/memory.h backend/products.h comm/comm.h config/config.h base/log.h) | cksum))
+                  backend/backend.h backend/operations.h backend/memory.h backend/factor.h backend/products.h \
+                  comm/comm.h config/config.h base/log.h base/random.h) | cksum))
 $(B)/src/device/cuda_load.o: CFLAGS_ += -DCUDA_INTERFACE=$(CUDA_INTERFACE)
 
 # Sources of the trainer that the library has copies of; the virtual GPU's library has copies of them, too.

@@ -66,7 +66,8 @@ Comm *comm_staged_create(Backend *be, Comm *host, bool owns, Error *err);
 
 #define CUDA_LIBRARY_FILE "libtrainer_cuda.so"
 
-// The Makefile passes a checksum of the headers above, so that a library built from other sources is refused.
+// The Makefile passes a checksum of all headers with structs that trainer and library share, so that a library built
+// from other sources is refused.
 #ifndef CUDA_INTERFACE
 #define CUDA_INTERFACE 0
 #endif

@@ -1,6 +1,7 @@
 """The GPU code is a library in the program's folder, loaded only by runs that use a GPU (src/device/cuda_load.c)."""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -55,6 +56,15 @@ def test_without_the_gpu_code_auto_computes_on_the_cpu(tmp_path):
     ended = run(alone(tmp_path), "-o", "train.steps=1", "-o", "checkpoint.every=0", "-o", "checkpoint.dir=",
                 "-o", "log.metrics=", "-o", "data.val_every=0")
     assert ended.returncode == 0, ended.stderr
+
+
+def test_the_checksum_of_the_interface_covers_its_structs():
+    command = ["gcc", "-MM", "-Isrc", "-I.", "-x", "c", "src/cuda/cuda_library.h"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    headers = re.findall(r"src/((?:cuda|backend|comm|base)/\w+\.h)", listed)
+    rule = re.search(r"^CUDA_INTERFACE := .*?cksum", (ROOT / "make/cuda.mk").read_text(), re.M | re.S)[0]
+    shared = {name for name in headers if "struct" in (ROOT / "src" / name).read_text()}
+    assert len(shared) > 5 and shared <= set(re.findall(r"\w+/\w+\.h", rule)), shared
 
 
 def test_a_library_of_another_build_is_refused(tmp_path):
