@@ -10,6 +10,7 @@
 #include "internal.h"
 
 #include <cstdio>
+#include <cstring>
 
 #ifdef HAVE_CUDNN_FRONTEND
 #include <cudnn_frontend.h>
@@ -40,7 +41,7 @@ struct CudnnPlan {
 struct CudaFlash {
     cudnnHandle_t handle;
     std::map<AttentionKey, CudnnPlan> plans;
-    std::string failure; // error message of the first graph that failed to run
+    std::string failure; // error message of the first graph that failed to run, or of the start
 };
 
 int64_t cuda_flash_version(void) { return (int64_t)cudnnGetVersion(); }
@@ -53,14 +54,20 @@ void cuda_flash_destroy(CudaBackend *cuda) {
     cuda->flash = NULL;
 }
 
+// Starts cuDNN once; a start takes too long to try it again in every layer. On failure `handle` is NULL.
 static CudaFlash *flash_(CudaBackend *cuda) {
     if (cuda->flash != NULL) return cuda->flash;
     CudaFlash *flash = cuda->flash = new CudaFlash();
-    if (cudnnCreate(&flash->handle) == CUDNN_STATUS_SUCCESS &&
-        cudnnSetStream(flash->handle, cuda_compute(cuda)) == CUDNN_STATUS_SUCCESS)
-        return flash;
-    cuda_flash_destroy(cuda);
-    return NULL;
+    char more[160] = "";
+    cudnnStatus_t status = cudnnCreate(&flash->handle);
+    if (status == CUDNN_STATUS_SUCCESS) status = cudnnSetStream(flash->handle, cuda_compute(cuda));
+    if (status == CUDNN_STATUS_SUCCESS) return flash;
+    cudnnGetLastErrorString(more, sizeof more);
+    more[strcspn(more, "\n")] = '\0';
+    flash->failure = std::string("cannot create a cuDNN handle: ") + cudnnGetErrorString(status) + " " + more;
+    if (flash->handle != NULL) cudnnDestroy(flash->handle);
+    flash->handle = NULL;
+    return flash;
 }
 
 // --- graphs
@@ -134,14 +141,15 @@ static void output_(const CudnnTensor &tensor, const Call &call, int name, int64
 // The statistics of a sequence are (heads, seq), with documents (seq, heads).
 static void describe_stats_(fe::graph::Tensor_attributes &tensor, const Call &call) {
     int64_t all = call.s->heads * call.s->seq;
-    bool documents = call.queries != nullptr;
+    bool documents = call.queries != nullptr, part = call.kind->heads < call.s->heads;
     tensor.set_uid(STATS)
         .set_data_type(fe::DataType_t::FLOAT)
         .set_dim({call.kind->batch, call.kind->heads, call.kind->seq, 1});
     tensor.set_stride(documents ? std::vector<int64_t>{all, 1, call.s->heads, 1}
                                 : std::vector<int64_t>{all, call.s->seq, 1, 1});
-    // A part of the heads begins at any float: in a row of heads, or after a length that is no multiple of four.
-    if (call.kind->heads < call.s->heads && (documents || call.s->seq % 4 != 0)) tensor.set_alignment(sizeof(float));
+    // A part of the heads begins at any float: in a row of heads, or after a length that is no multiple of four. So do
+    // a sequence after the first, and a context rank's second piece, if `all` is none.
+    if (part ? documents || call.s->seq % 4 != 0 : all % 4 != 0) tensor.set_alignment(sizeof(float));
     if (documents) tensor.set_ragged_offset(call.begin[FLASH_STATISTICS]);
 }
 
@@ -229,8 +237,8 @@ int64_t cuda_flash_prepare(CudaBackend *cuda, const AttentionShape *shape, char 
     CudaFlash *flash = flash_(cuda);
     AttentionShape kind;
     int64_t most = 0;
-    if (flash == NULL) {
-        snprintf(why, 256, "cannot create a cuDNN handle");
+    if (flash->handle == NULL) {
+        snprintf(why, 256, "%.255s", flash->failure.c_str());
         return -1;
     }
     for (int i = 0; attention_flash_kind(shape, i, &kind); i++) {

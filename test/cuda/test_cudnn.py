@@ -38,8 +38,8 @@ def shapes_of_configs():
     return sorted(shapes)
 
 
-# Lengths below one tile, with and without groups; one that is not a multiple of 8.
-SHORT = [(2, 64, 4, 4, 64), (1, 128, 8, 2, 128), (3, 129, 4, 4, 96)]
+# Lengths below one tile, with and without groups; one that is not a multiple of 8; statistics that are none of four.
+SHORT = [(2, 64, 4, 4, 64), (1, 128, 8, 2, 128), (3, 129, 4, 4, 96), (2, 131, 3, 3, 64)]
 CAPABILITIES = [80, 90, 100, 120]
 # Latent attention of DeepSeek-V3 on eight tensor ranks, and its values padded to the queries' size.
 LATENT, PADDED = (1, 4096, 16, 16, 192, 128), (1, 4096, 16, 16, 192)

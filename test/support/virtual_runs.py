@@ -143,6 +143,10 @@ CASES = {
     "documents": case("gpt", *BPIPE, *DOCUMENTS),
     "documents in flash": case("llama", "parallel.pipeline=2", *LONG_DOCUMENTS, "schedule.micro_batch=2",
                                "train.precision=bf16"),
+    "documents in flash on a rank with one head, at an odd length": case(
+        "llama", "parallel.tensor=4", "parallel.sequence=false", *LONG_DOCUMENTS, "model.seq_len=191",
+        "model.kv_heads=4", "schedule.micro_batch=2", "train.global_batch=2", "train.precision=bf16"
+    ),
     "documents on two tensor ranks in bf16": case("llama", *WIDE, *DOCUMENTS, "train.precision=bf16"),
     "an encoder": case("gpt", "parallel.pipeline=2", *ENCODER, "train.precision=bf16"),
     "an encoder with stored attention": case("llama", *WIDE, *ENCODER, "attention.mode=none"),

@@ -89,6 +89,12 @@ def test_memory_that_nccl_and_the_libraries_need_is_missing_with_a_sentence(tmp_
     assert re.search(free, said), said
 
 
+def test_a_cudnn_that_does_not_start_is_named_with_its_cause(tmp_path):
+    config = write_config(tmp_path, "llama")
+    ended = virtual_runs.trained(config, "llama", "train.precision=bf16", "train.steps=1", VIRTUAL_FAULT="cudnn@1")
+    assert re.search(r"flash falls back to recompute: .*_NOT_INITIALIZED .*is missing", ended.stderr), ended.stderr
+
+
 @pytest.mark.thorough
 def test_nodes_with_different_versions_of_nccl_are_refused_with_both(tmp_path):
     said = refused(tmp_path, *TWO, **APART, VIRTUAL_NCCL="22809 22905")
