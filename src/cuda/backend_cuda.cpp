@@ -282,6 +282,12 @@ static int cuda_start_(CudaDevice *device, Error *err) {
     if (status != cudaSuccess) {
         cudaGetLastError();
         if (status == cudaErrorMemoryAllocation) return no_room_(cuda, CUDA_OWN_BYTES, "the start needs", err);
+        if (status == cudaErrorDevicesUnavailable)
+            return error_set(
+                err, EXIT_FAILED,
+                "GPU %d, %s: %s; another process may have it alone: see the compute mode and the processes "
+                "that nvidia-smi shows, and start one rank per GPU unless the mode is Default",
+                cuda->device, be->device, cudaGetErrorString(status));
         return cuda_fail_(cuda, "starting the device", status, err);
     }
     // Sets both reference points, so that every event recorded from now on comes after the older point.

@@ -170,6 +170,7 @@ cudaError_t cudaSetDevice(int device) {
     int gpu = gpus[(size_t)device];
     if (first_gpu < 0) first_gpu = gpu;
     if (first_gpu != gpu) defect("a process uses two GPUs, %d and %d", first_gpu, gpu);
+    if (fault_comes("busy", 1)) return answer(cudaErrorDevicesUnavailable);
     cudaError_t made = memory_context();
     return answer(made != cudaSuccess ? made : sticky());
 }
@@ -225,6 +226,7 @@ cudaError_t virtual_malloc(void **memory, size_t bytes) {
 // asynchronous frees contrasts the two).
 cudaError_t cudaFree(void *memory) {
     if (sticky() != cudaSuccess) return answer(sticky()); // also for NULL
+    if (fault_comes("busy", 1)) return answer(cudaErrorDevicesUnavailable);
     if (memory == nullptr) return answer(cudaSuccess);
     if (region_of(memory).kind == REGION_PINNED) return cudaFreeHost(memory);
     wait_for_device("the device to drain, so that memory can be freed (cudaFree)");

@@ -18,6 +18,7 @@
     X(cudaErrorInvalidValue, 1, "invalid argument")                                                                    \
     X(cudaErrorMemoryAllocation, 2, "out of memory")                                                                   \
     X(cudaErrorInsufficientDriver, 35, "CUDA driver version is insufficient for CUDA runtime version")                 \
+    X(cudaErrorDevicesUnavailable, 46, "CUDA-capable device(s) is/are busy or unavailable")                            \
     X(cudaErrorNoDevice, 100, "no CUDA-capable device is detected")                                                    \
     X(cudaErrorInvalidDevice, 101, "invalid device ordinal")                                                           \
     X(cudaErrorDeviceUninitialized, 201, "invalid device context")                                                     \
