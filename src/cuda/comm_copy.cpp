@@ -183,15 +183,15 @@ static int map_all_(Copies *self, Error *err) {
             void *there = NULL;
             bool lent, lends = lender == self->base.rank;
             if (lender == peer || (!lends && peer != self->base.rank)) continue;
-            self->cuda->over_pcie = false;
+            self->cuda->unordered = NULL;
             int status = lends ? lending_lend(be, m->memory, m->bytes, self->host, peer, &lent, err)
                                : lending_borrow(be, m->bytes, self->host, lender, &there, why, err);
             if (status != 0) return -1;
             if (!lends) self->mapped[lender] = (char *)there;
             // Rows and the flag that follows them are two copies; CUDA does not promise that PCIe delivers them in
             // order.
-            if (why[0] == '\0' && self->cuda->over_pcie && !self->demanded)
-                snprintf(why, sizeof why, "its GPU has no NVLink to this one");
+            const char *unordered = self->cuda->unordered;
+            if (why[0] == '\0' && unordered != NULL && !self->demanded) snprintf(why, sizeof why, "%s", unordered);
             if (why[0] != '\0') snprintf(self->base.why, sizeof self->base.why, "rank %d: %.140s", lender, why);
         }
     return 0;

@@ -28,7 +28,9 @@ typedef struct CudaBackend {
     double collective_flops;
     int64_t shared_bytes; // bytes of shared memory that a block may request (sharedMemPerBlockOptin)
     cudaStream_t streams[STREAM_COUNT];
-    bool over_pcie;    // memory of a GPU without NVLink to this one was mapped; the reader resets it
+    // Why memory that was mapped may receive two copies in another order, as a clause; NULL: it does not. The reader
+    // resets it.
+    const char *unordered;
     bool registers;    // NCCL can use registered memory for collectives over tensor ranks
     void *registered;  // memory of ncclMemAlloc, which NCCL can register, or NULL
     const void **lent; // [lent_count] allocations that other processes may have mapped: freed with the process

@@ -53,9 +53,9 @@ Comm *comm_nccl_create(Backend *be, Comm *host, CommUse use, bool owns, Error *e
 
 // Creates a group for COMM_USE_COMPUTE that gathers and sums by copies once use_memory has mapped every rank's memory
 // into the others. `other`, a group of the same ranks that owns `host`, runs the collectives that copies do not
-// support, and all collectives before use_memory. If a rank cannot map a peer's memory, or has no NVLink to it, `other`
-// runs all collectives; if `demanded`, use_memory fails without the memory, and does without NVLink. Takes ownership of
-// `other`, even on failure. NULL with err.
+// support, and all collectives before use_memory. If a rank cannot map a peer's memory, or may have no NVLink to it,
+// `other` runs all collectives; if `demanded`, use_memory fails without the memory, and does without NVLink. Takes
+// ownership of `other`, even on failure. NULL with err.
 Comm *comm_copy_create(Backend *be, Comm *other, Comm *host, bool demanded, Error *err);
 
 // Creates a group that communicates through host memory and `host`. It is slow, but allows ranks to share a GPU, which

@@ -64,12 +64,15 @@ void *cuda_borrow(Backend *be, const Loan *loan, int64_t bytes, Error *err) {
     void *memory = NULL;
     memcpy(&handle, loan, sizeof handle);
     int theirs = find_gpu_(&handle.gpu);
+    if (theirs < 0)
+        cuda_self(be)->unordered = "its GPU is not visible here, so NVLink to it is uncertain; make all GPUs of a node "
+                                   "visible to each of its tasks";
     if (theirs >= 0 && theirs != mine) {
         // GPUs have atomic operations in each other's memory over NVLink only (CUDA C++ programming guide).
         int atomics = 1;
         cudaDeviceCanAccessPeer(&reachable, mine, theirs);
         cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, mine, theirs);
-        cuda_self(be)->over_pcie |= atomics == 0;
+        if (atomics == 0) cuda_self(be)->unordered = "its GPU has no NVLink to this one";
     }
     cudaError_t status = reachable ? cudaIpcOpenMemHandle(&memory, handle.memory, cudaIpcMemLazyEnablePeerAccess)
                                    : cudaErrorPeerAccessUnsupported;

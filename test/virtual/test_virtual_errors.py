@@ -89,6 +89,11 @@ def test_memory_that_nccl_and_the_libraries_need_is_missing_with_a_sentence(tmp_
     assert re.search(free, said), said
 
 
+def test_a_gpu_that_another_process_has_alone_is_not_called_lost(tmp_path):
+    said = refused(tmp_path, VIRTUAL_FAULT="busy@1")
+    assert re.search("GPU 0, .* busy or unavailable; another process may have it alone: .*nvidia-smi", said), said
+
+
 def test_a_cudnn_that_does_not_start_is_named_with_its_cause(tmp_path):
     config = write_config(tmp_path, "llama")
     ended = virtual_runs.trained(config, "llama", "train.precision=bf16", "train.steps=1", VIRTUAL_FAULT="cudnn@1")
@@ -132,6 +137,16 @@ def test_tensor_ranks_without_nvlink_copy_only_if_the_configuration_demands_it(t
         ended = virtual_runs.trained(write_config(tmp_path, "llama"), "llama", *options, VIRTUAL_PEERS="pcie")
         said.append(re.findall(r"by NCCL, .*: its GPU has no NVLink to this one", ended.stderr))
     assert [len(lines) for lines in said] == [2, 0], said  # one line a stage
+
+
+@pytest.mark.thorough
+def test_tensor_ranks_that_see_only_their_own_gpu_do_not_copy(tmp_path):
+    """Where the GPUs have no NVLink, two copies could arrive in another order, and CUDA does not tell them."""
+    own = ("bash", "-c", 'CUDA_VISIBLE_DEVICES=$OMPI_COMM_WORLD_LOCAL_RANK exec "$@"', "rank")
+    before, options = (*trainer_runs.mpirun(2), *own), ("parallel.tensor=2", "parallel.sequence=true")
+    ended = virtual_runs.trained(write_config(tmp_path, "llama"), "llama", *options, before=before,
+                                 VIRTUAL_PEERS="pcie", **trainer_runs.mpirun_environment())
+    assert re.search(r"by NCCL, .*: rank \d: its GPU is not visible here.*; make all GPUs .* visible", ended.stderr)
 
 
 @pytest.mark.parametrize("option", ["parallel.sequence=false", "hardware.gpus_per_node=3"])
