@@ -402,8 +402,8 @@ static int create_identify_data_(Run *run, Error *err) {
     if (other_data)
         return config_error(
             config, "data.train", err,
-            "%s was trained on different data (shards were added, removed, reordered or written again); "
-            "restore them, or set checkpoint.changed: accept to continue with other samples",
+            "%s was trained on different data (shards were added, removed, reordered or written again, or a blend had "
+            "other weights); restore them, or set checkpoint.changed: accept to continue with other samples",
             from->dir);
     return config_error(config, "train.seed", err,
                         "%s was trained with seed %lld; set this seed, or set checkpoint.changed: accept to continue "

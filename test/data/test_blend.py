@@ -28,6 +28,8 @@ def test_the_share_of_each_source_matters(trained):
     assert trained.run({"data.train": changed}).curve()[0] != trained.whole.curve()[0]
     alone = trained.run({"data.train": trained.blend[:1]}).curve()
     assert alone == trained.run({"data.train": trained.blend[0]["path"]}).curve()
+    refused = trained.run({"data.train": changed}, resume=trained.saved / "step_00000003", code=2).stderr
+    assert "a blend had other weights" in refused and "checkpoint.changed: accept" in refused
 
 
 def test_start_up_says_how_far_each_source_goes(trained):
