@@ -154,7 +154,7 @@ def to_torchtitan(config, _):
     tables = {"model": {"name": "llama3"}, "training": {}, "optimizer": {"name": "AdamW"}, "lr_scheduler": {},
               "parallelism": {}, "activation_checkpoint": {}, "debug": {"seed": train["seed"]}}
     for (name, flavor), sizes in torchtitan.FLAVORS.items():
-        if all(model[key] == value for key, value in sizes.items()):
+        if name == "llama3" and all(model[key] == value for key, value in sizes.items()):  # 0.2.2 has no llama2
             tables["model"] = {"name": name, "flavor": flavor}
     for name, ours in numbers_of("torchtitan"):
         table, _, key = name.partition(".")
@@ -163,14 +163,20 @@ def to_torchtitan(config, _):
     tables["training"] |= {"global_batch_size": train["global_batch"], "local_batch_size": b}
     split |= {"data_parallel_shard_degree": d, "fsdp_reshard_after_forward": "never"}
     split["enable_async_tensor_parallel"] = parallel["tensor"] > 1 and parallel["overlap"] != "off"
+    if split["enable_async_tensor_parallel"]:
+        tables["compile"] = {"enable": True}  # without it, 0.2.2 refuses
+    if train["precision"] == "fp32":
+        tables["training"]["mixed_precision_param"] = "float32"
     if p > 1:
         tables["training"]["local_batch_size"] = train["global_batch"] // d
         split["pipeline_parallel_schedule"] = torchtitan.SCHEDULES.get(schedule["name"], "1F1B")
         split["pipeline_parallel_microbatch_size"] = b
         if schedule["name"] in torchtitan.SCHEDULES:
             split["module_fqns_per_model_part"] = parts_of(parallel["layers"])
-    if train["schedule"] != "constant":
-        tables["lr_scheduler"]["decay_type"] = "cosine" if train["schedule"] == "cosine" else "linear"
+    shape = train["decay_shape"] if train["schedule"] == "wsd" else train["schedule"]
+    tables["lr_scheduler"]["decay_type"] = {"cosine": "cosine", "sqrt": "sqrt", "1-sqrt": "sqrt"}.get(shape, "linear")
+    if train["schedule"] in ("wsd", "constant"):
+        tables["lr_scheduler"]["decay_ratio"] = wsd_steps(train) / train["steps"] if train["schedule"] == "wsd" else 0.0
     all_layers = -(-model["layers"] // p)
     tables["activation_checkpoint"]["mode"] = "full" if schedule["recompute_layers"] == all_layers else "none"
     lines = []

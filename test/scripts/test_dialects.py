@@ -58,6 +58,17 @@ def test_what_torchtitan_is_told_means_the_configuration_again(name, words):
     assert unsaid(script("export.py", ROOT / f"configs/{name}.yaml", "--to", "torchtitan")) == words
 
 
+def test_torchtitan_is_told_what_it_takes(tmp_path):
+    path, text = tmp_path / "our.yaml", (ROOT / "configs/llama3.1_8b.yaml").read_text()
+    for keys, said in (("schedule: wsd\n  decay_shape: 1-sqrt", 'decay_type = "sqrt"'), ("schedule: constant", "= 0.0")):
+        path.write_text(text.replace("\ntrain:", f"\ntrain:\n  precision: fp32\n  {keys}").replace(
+            "  precision: bf16\n", "").replace("  schedule: cosine\n", ""))
+        answer = script("export.py", path, "--to", "torchtitan")
+        assert said in answer.stdout and "[compile]\nenable = true" in answer.stdout, answer.stderr
+        assert not {"train.schedule", "train.decay_steps", "train.decay_shape", "train.precision"} & unsaid(answer)
+    assert "model" in unsaid(script("export.py", ROOT / "configs/llama2_7b.yaml", "--to", "torchtitan"))
+
+
 def test_bytes_that_do_not_fit_there_end_with_1(tmp_path):
     answer = script("export.py", ROOT / "configs/llama3.1_70b.yaml", "--to", "megatron")
     assert answer.returncode == 1 and "torchrun" in answer.stdout
