@@ -18,6 +18,7 @@ typedef struct Offer {
     int64_t bytes; // 0: nothing can be lent
     char host[40]; // boot id of the lender's system; only a process on the same system can map the memory
     Loan loan;
+    char why[160]; // why nothing can be lent, as a clause
 } Offer;
 
 static void host_identity_(char *text, size_t size) {
@@ -66,6 +67,7 @@ int lending_lend(Backend *be, void *memory, int64_t bytes, Comm *control, int pe
         host_identity_(offer.host, sizeof offer.host);
         if (write_proof_(be, memory, bytes, offer.token, err) != 0) return -1;
     }
+    snprintf(offer.why, sizeof offer.why, "%.159s", unable.text);
     if (comm_send_now(control, peer, &offer, sizeof offer, err) != 0) return -1;
     if (comm_receive_now(control, peer, &mapped, sizeof mapped, err) != 0) return -1;
     if (mapped) confirmed = proves_(be, memory, bytes, ~offer.token);
@@ -85,7 +87,9 @@ int lending_borrow(Backend *be, int64_t bytes, Comm *control, int peer, void **m
 
     // Maps the memory, checks the words in it and writes their complements.
     host_identity_(host, sizeof host);
-    if (offer.bytes == 0 || offer.host[0] == '\0' || be->borrow == NULL) reason = "the peer's memory cannot be lent";
+    if (offer.why[0] != '\0') reason = offer.why;
+    else if (offer.bytes == 0 || offer.host[0] == '\0' || be->borrow == NULL)
+        reason = "the peer's memory cannot be lent";
     else if (memcmp(host, offer.host, sizeof host) != 0) reason = "the peer is on another host";
     else if (offer.bytes != bytes) reason = "the two ranks expect different sizes";
     if (reason == NULL && (*memory = be->borrow(be, &offer.loan, bytes, &unable)) == NULL) reason = unable.text;

@@ -34,7 +34,7 @@ int cuda_lend(Backend *be, const void *memory, int64_t bytes, Loan *loan, Error 
     if (status == cudaSuccess) status = uuid_(cuda_self(be)->device, &handle.gpu);
     if (status != cudaSuccess) {
         cudaGetLastError();
-        return error_set(err, EXIT_FAILED, "CUDA cannot share memory: %s", cudaGetErrorString(status));
+        return error_set(err, EXIT_FAILED, "CUDA cannot share the memory of its GPU: %s", cudaGetErrorString(status));
     }
     memcpy(loan, &handle, sizeof handle);
     CudaBackend *cuda = cuda_self(be);

@@ -41,10 +41,11 @@ int cuda_matmul_create(CudaBackend *cuda, Error *err) {
     if (status != CUBLAS_STATUS_SUCCESS)
         return error_set(err, EXIT_FAILED, "%s: cannot create a cuBLASLt handle: %s", cuda->backend.device,
                          cublasLtGetStatusString(status));
-    if (cudaMalloc(&matmul->workspace, CUDA_MATMUL_BYTES) == cudaSuccess) return 0;
+    cudaError_t allocated = cudaMalloc(&matmul->workspace, CUDA_MATMUL_BYTES);
+    if (allocated == cudaSuccess) return 0;
     cudaGetLastError();
-    return error_set(err, EXIT_FAILED, "%s: cannot allocate %d MiB of workspace for cuBLASLt", cuda->backend.device,
-                     CUDA_MATMUL_BYTES >> 20);
+    return error_set(err, EXIT_FAILED, "%s: cannot allocate %d MiB of workspace for cuBLASLt: %s%s",
+                     cuda->backend.device, CUDA_MATMUL_BYTES >> 20, cudaGetErrorString(allocated), cuda_remedy());
 }
 
 void cuda_matmul_destroy(CudaBackend *cuda) {

@@ -113,6 +113,7 @@ FLAGS = {"VIRTUAL_MEMOPS": "0"}
 NO_PEERS = {"VIRTUAL_PEERS": "0"}
 REASONS = {
     "no peer access": (NO_PEERS, r"CUDA cannot map the peer's GPU memory: peer access is not supported"),
+    "no lending": ({"VIRTUAL_FAULT": "lend@1"}, r"CUDA cannot share the memory of its GPU: operation not supported"),
     "no flags": (FLAGS, r"the driver does not support stream memory operations: operation not supported"),
 }
 
