@@ -111,7 +111,13 @@ static int device_settle_(Device *device, const Config *config, World *world, Er
     Seat mine, *seats = xcalloc((size_t)ranks, sizeof *seats);
     memset(&mine, 0, sizeof mine);
     mine.gpus = count_gpus_(config, mine.why);
-    if (mine.gpus > 0) loaded_()->identity(device_choose_(world, mine.gpus), &mine.gpu);
+    int chosen = device_choose_(world, mine.gpus);
+    if (mine.gpus > 0) loaded_()->identity(chosen, &mine.gpu);
+    if (mine.gpus > 0 && mine.gpu.name[0] == '\0') {
+        snprintf(mine.why, sizeof mine.why, "GPU %d does not answer (see nvidia-smi and the kernel log, dmesg)",
+                 chosen);
+        mine.gpus = 0;
+    }
     mine.node = world_place(world)->node;
     snprintf(mine.host, sizeof mine.host, "%.63s", world_place(world)->host);
     if (world_gather_all(world, seats, &mine, sizeof mine, err) != 0) {

@@ -180,6 +180,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device) {
     cudaError_t error = driver_state(&gpus);
     if (error != cudaSuccess) return answer(error);
     if (device < 0 || device >= (int)gpus.size()) return answer(cudaErrorInvalidDevice);
+    if (fault_comes("silent", 1)) return answer(cudaErrorLaunchFailure);
     int gpu = gpus[(size_t)device];
     memset(properties, 0, sizeof *properties);
     snprintf(properties->name, sizeof properties->name, "%s%s", dry_figures().gpu, options().mig ? " MIG 3g.40gb" : "");

@@ -94,6 +94,11 @@ def test_a_gpu_that_another_process_has_alone_is_not_called_lost(tmp_path):
     assert re.search("GPU 0, .* busy or unavailable; another process may have it alone: .*nvidia-smi", said), said
 
 
+def test_a_gpu_that_does_not_answer_is_named_and_not_called_another_model(tmp_path):
+    said = refused(tmp_path, *TWO, VIRTUAL_FAULT="silent@1@1")
+    assert re.search(r"rank 1 on \S+ has no GPU: GPU 1 does not answer \(see nvidia-smi", said), said
+
+
 def test_a_cudnn_that_does_not_start_is_named_with_its_cause(tmp_path):
     config = write_config(tmp_path, "llama")
     ended = virtual_runs.trained(config, "llama", "train.precision=bf16", "train.steps=1", VIRTUAL_FAULT="cudnn@1")
