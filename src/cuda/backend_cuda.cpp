@@ -246,6 +246,7 @@ static void cuda_destroy_(Backend *be) {
         if (clock->event[i] != NULL) cudaEventDestroy(clock->event[i]);
     for (int s = 0; s < STREAM_COUNT; s++)
         if (cuda->streams[s] != NULL) cudaStreamDestroy(cuda->streams[s]);
+    if (cuda->beside != NULL) cudaStreamDestroy(cuda->beside);
     free(cuda->lent);
     free(cuda);
 }

@@ -15,7 +15,8 @@
 #include <cstdlib>
 #include <cstring>
 
-// A communicator with a stream of its own.
+// A communicator and its stream. The groups of COMM_USE_BESIDE, whose collectives every rank of a stage queues in one
+// order, share a stream: two of their collectives at once would take twice the multiprocessors from the last backward.
 typedef struct NcclLink {
     ncclComm_t nccl;
     cudaStream_t stream;
@@ -96,7 +97,9 @@ static int open_link_(NcclGroup *group, NcclLink *link, const ncclUniqueId *id, 
     if (be->check_free(be, config.maxCTAs * CTA_BYTES, err) != 0) return -1;
     enum { OF_NCCL = 2 }; // streams that NCCL makes for a communicator (deviceStream, hostStream in its init.cc)
     be->streams += OF_NCCL;
-    const char *text = cuda_text_(cuda_first_stream(group->cuda, &link->stream));
+    cudaStream_t *stream = group->use == COMM_USE_BESIDE ? &group->cuda->beside : &link->stream;
+    const char *text = *stream == NULL ? cuda_text_(cuda_first_stream(group->cuda, stream)) : NULL;
+    link->stream = *stream;
     if (checked_(group, "making a stream", -1, text, err) != 0) return -1;
     text = nccl_text_(ncclCommInitRankConfig(&link->nccl, size, *id, rank, &config));
     return checked_(group, "starting NCCL", -1, text, err);
@@ -203,9 +206,9 @@ static int nccl_connect_(Comm *comm, int peer, bool sends, void *memory, int64_t
     return settle_(group, link, move_(link, sends, scratch, 1), err);
 }
 
-static void close_link_(NcclLink *link) {
+static void close_link_(const NcclGroup *group, NcclLink *link) {
     if (link->nccl != NULL) ncclCommDestroy(link->nccl);
-    if (link->stream != NULL) cudaStreamDestroy(link->stream);
+    if (link->stream != NULL && link->stream != group->cuda->beside) cudaStreamDestroy(link->stream);
 }
 
 static void nccl_destroy_(Comm *comm) {
@@ -219,11 +222,11 @@ static void nccl_destroy_(Comm *comm) {
     // A failed group keeps its communicators until the process ends, which is soon. ncclCommAbort would wait for other
     // ranks to abort and, to free device memory, for other communicators' kernels. So the failure might never be
     // reported.
-    if (!group->failed) close_link_(&group->all);
+    if (!group->failed) close_link_(group, &group->all);
     for (int peer = 0; peer < comm->size && !group->failed; peer++) {
         bool up = comm->rank < peer;
-        close_link_(up ? &group->out[peer] : &group->in[peer]);
-        close_link_(up ? &group->in[peer] : &group->out[peer]);
+        close_link_(group, up ? &group->out[peer] : &group->in[peer]);
+        close_link_(group, up ? &group->in[peer] : &group->out[peer]);
     }
     for (int i = 0; i < group->idle_count; i++) cudaEventDestroy(group->idle[i]);
     if (group->ordered != NULL) cudaEventDestroy(group->ordered);

@@ -349,10 +349,13 @@ static bool inside_(const void *data, int64_t bytes, const void *memory, int64_t
 }
 
 // Starts a collective of `seconds`, in which this rank sends `sent` bytes, when the group's earlier ones have ended and
-// compute has reached it.
+// compute has reached it. The gathers of weights of both groups, of all tensors and of experts, share the network.
 static void start_(CountComm *self, double seconds, double sent, bool copies, CommRequest *request) {
     Clocks *clocks = self->clocks;
-    self->queue = fmax(self->queue, clocks->compute) + seconds;
+    bool shares = self->links.beside && self->links.rate > 0;
+    double free = shares ? fmax(self->queue, clocks->gathered) : self->queue;
+    self->queue = fmax(free, clocks->compute) + seconds;
+    if (shares) clocks->gathered = self->queue;
     if (!copies && !self->rests) {
         clocks->busy = fmax(clocks->busy, self->queue);
         if (!self->links.beside) clocks->flight += sent * clocks->flops_per_sent_byte;

@@ -45,6 +45,7 @@ typedef struct Clocks {
     bool own_sums;              // a CPU: products of eight bits are emulated, quantizing is a pass of its own
     double compute;             // time at which all compute queued so far has ended
     double busy;                // time at which the last collective that occupies multiprocessors ends
+    double gathered;            // time at which the last gather of weights between nodes ends
     double flight;              // FLOPs that products are expected to compute until then, as a run reckons
     Account spent;              // `compute` by kind of work
     double fullest;             // rows that the experts of the counted rank get, relative to a balanced routing

@@ -7,7 +7,6 @@
 #include "plan/plan_time.h"
 #include "plan/planner.h"
 #include "base/alloc.h"
-#include "base/clock.h"
 #include "base/files.h"
 #include "base/json.h"
 #include "base/units.h"
@@ -17,19 +16,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-// --- the lines of --verbose
-
-Details details_begin(Log log) {
-    double now = clock_seconds();
-    return (Details){log, now, now};
-}
-
-void details_phase(Details *details, const char *what) {
-    double now = clock_seconds();
-    log_detail(&details->log, "start-up: %s, %.1f ms", what, 1e3 * (now - details->since));
-    details->since = now;
-}
 
 // --- steps of the start
 
@@ -123,14 +109,15 @@ static int list_groups_(Run *run, RunGroup group[RUN_MOST_GROUPS]) {
 // waits for the tensor and context groups, and the host waits for the other groups. A stage copies its evicted bundles
 // if it can map its partner's slots; otherwise it sends them as messages.
 static int convert_groups_(Run *run, const RunGroup *groups, int count, Error *err) {
-    double blocks = 0; // largest number of NCCL blocks of a rank's groups on the device at once
+    double blocks = 0, beside = 0; // largest number of NCCL blocks of a rank's groups on the device at once
     for (int i = 0; i < count; i++) {
-        static const int of_use[] = {COMPUTE_CTAS, BESIDE_CTAS, LINK_CTAS, LINK_CTAS, COMPUTE_CTAS};
-        bool link = groups[i].use == USE_NEIGHBOURS || groups[i].use == USE_PAIR;
         // Between nodes, a stage has two neighbours and two directions with each; a pair's bundles have two groups.
         int links = world_place(run->world)->nodes == 1 ? 0 : groups[i].use == USE_PAIR ? 1 : 4;
-        if (*groups[i].comm != NULL) blocks += (link ? links : 1) * of_use[groups[i].use];
+        if (*groups[i].comm == NULL) continue;
+        if (groups[i].use == USE_BESIDE) beside = BESIDE_CTAS; // these groups share a stream
+        else blocks += groups[i].use == USE_NEIGHBOURS || groups[i].use == USE_PAIR ? links * LINK_CTAS : COMPUTE_CTAS;
     }
+    blocks += beside;
     if (world_max(run->world, &blocks, 1, err) != 0) return -1;
     run->be->blocks = (int)blocks;
     for (int i = 0; i < count; i++) {

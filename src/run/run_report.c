@@ -1,7 +1,8 @@
-// The report of a step: every rank sends its figures to rank 0, which writes the step line and the line of metrics, and
-// after the first step compares the allocated bytes with the plan. If the metrics file's disk is full, training
-// continues without it; if standard output is gone, the run ends.
+// The times of a start's phases, and the report of a step: every rank sends its figures to rank 0, which writes the step
+// line and the line of metrics, and after the first step compares the allocated bytes with the plan. If the metrics
+// file's disk is full, training continues without it; if standard output is gone, the run ends.
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/grid.h"
 #include "base/units.h"
 #include "run.h"
@@ -9,6 +10,19 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+// --- the lines of --verbose
+
+Details details_begin(Log log) {
+    double now = clock_seconds();
+    return (Details){log, now, now};
+}
+
+void details_phase(Details *details, const char *what) {
+    double now = clock_seconds();
+    log_detail(&details->log, "start-up: %s, %.1f ms", what, 1e3 * (now - details->since));
+    details->since = now;
+}
 
 // --- the slowest rank (slowest.h): the seconds of the last steps are summed and compared. Example with one rank per
 // stage: planned forward times of 10, 10, 12 and measured times of 21, 20, 28 give ratios of 2.1, 2.0 and 2.33. The
