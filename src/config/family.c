@@ -115,7 +115,7 @@ static const FamilyForm llama_forms[] = {
      .constants = PLAIN NEXT "\"use_sliding_window\": false"},
     {"mixtral", "MixtralForCausalLM", .constants = SILU, .experts = mixtral_experts, .routed = "block_sparse_moe.",
      .matrix = {"w1.weight", "w3.weight", "w2.weight"}},
-    {"qwen3_moe", "Qwen3MoeForCausalLM", .qk_norm = true, .head_dim = 128,
+    {"qwen3_moe", "Qwen3MoeForCausalLM", .qk_norm = true,
      .constants =
          PLAIN NEXT "\"use_sliding_window\": false" NEXT "\"mlp_only_layers\": []" NEXT "\"decoder_sparse_step\": 1",
      .experts = qwen3_experts, .routed = "mlp.", .matrix = PROJECTIONS},

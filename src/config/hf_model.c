@@ -59,6 +59,11 @@ static int expect_(const HfModel *found, const JsonValue *value, JsonType type, 
                      type == JSON_BOOL ? "true or false" : "a number of 0 or more");
 }
 
+// Files of transformers 5 have rope_theta and partial_rotary_factor in an object.
+static const JsonValue *find_rope_(const JsonValue *root, const char *word) {
+    return json_find(json_find(root, "rope_parameters"), word);
+}
+
 static int refuse_(const HfModel *found, Error *err, const char *what) {
     return error_set(err, EXIT_USAGE, "%s: %s, which is unsupported; use another model, or for plans a copy without it",
                      found->path, what);
@@ -76,6 +81,7 @@ static int check_demands_(const HfModel *found, Error *err) {
         for (const FamilyNumber *row = numbers; row != NULL && row->key != NULL; row++)
             read = read || strcmp(row->word, demand->word) == 0;
         const JsonValue *value = json_find(found->root, demand->word);
+        if (value == NULL) value = find_rope_(found->root, demand->word);
         bool met = read || value == NULL || value->type == JSON_NULL;
         for (int i = 0; i < 2 && demand->allowed[i] != NULL && !met; i++) {
             const char *allowed = demand->allowed[i];
@@ -197,9 +203,9 @@ static int read_numbers_(HfModel *found, const FamilyNumber *row, Error *err) {
         const ConfigKey *key = config_find(row->key);
         const JsonValue *said = json_find(found->root, row->word);
         bool truth = key->type == KEY_BOOL;
-        // Newer files have rope_theta inside rope_parameters.
-        if ((said == NULL || said->type == JSON_NULL) && strcmp(row->word, "rope_theta") == 0)
-            said = json_find(json_find(found->root, "rope_parameters"), row->word);
+        // transformers 5 writes this word for all of its names.
+        if (said == NULL && strcmp(row->key, "model.experts") == 0) said = json_find(found->root, "num_local_experts");
+        if (said == NULL || said->type == JSON_NULL) said = find_rope_(found->root, row->word);
         if (expect_(found, said, truth ? JSON_BOOL : JSON_NUMBER, row->word, err) != 0) return -1;
         double times = row->times == NULL ? 1 : (double)json_integer(found->root, row->times, -1);
         bool given = said != NULL && said->type == (truth ? JSON_BOOL : JSON_NUMBER);

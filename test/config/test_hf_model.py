@@ -80,7 +80,23 @@ def test_the_file_of_a_model_is_planned_as_its_keys_are(tmp_path, family, found,
     assert ours.stdout == expected.stdout
 
 
+def test_files_of_transformers_5_mean_the_same(tmp_path):
+    def model(found):
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(found))
+        answer = asked("llama", path, "--plan", "--json")
+        return answer.returncode == 0 and json.loads(answer.stdout)["config"]["model"]
+
+    old = {**LLAMA, **QWEN_MOE, "hidden_size": 2048, "moe_intermediate_size": 256, "rope_scaling": None}
+    new = {("num_local_experts" if word == "num_experts" else word): value for word, value in old.items()}
+    assert model(new) == model(old) and model(old)["head_dim"] == 64
+    share = {**GLM, "partial_rotary_factor": 0.25}
+    moved = {word: share.pop(word) for word in ("partial_rotary_factor", "rope_theta")}
+    assert model({**share, **moved}) == model({**share, "rope_parameters": moved | {"rope_type": "default"}})
+
+
 @pytest.mark.parametrize("change, sentence", [
+    ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor is not 1, which is unsupported"),
     ({"num_local_experts": 8}, 'model_type "llama" has no experts, but the file has num_local_experts'),
     ({"model_type": "deepseek_v2", "n_routed_experts": 160}, "without its latent attention or router"),
     (DEEPSEEK | {"q_lora_rank": None}, "q_lora_rank (model.q_lora) is missing; is the file complete?"),
