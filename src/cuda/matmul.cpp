@@ -13,8 +13,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cublasLt.h>
+#include <cstdio>
 #include <cstring>
+#include <cublasLt.h>
 #include <map>
 
 // Shapes, layout, types, alignment and multiprocessors of a product.
@@ -31,7 +32,9 @@ struct CudaMatmul {
     cublasLtHandle_t handle;
     void *workspace;
     std::map<MatmulKey, MatmulPlan> plans;
-    bool varies; // the rows of the next product vary from step to step: not measured
+    bool varies;           // the rows of the next product vary from step to step: not measured
+    cublasStatus_t status; // answer to the last search for a kernel, or to the last kernel that did not run
+    char refusal[256];     // message of the first product without a kernel
 };
 
 int cuda_matmul_create(CudaBackend *cuda, Error *err) {
@@ -255,7 +258,7 @@ static void measure_(CudaBackend *cuda, const CudaProduct *p, const MatmulKey &k
 // kernel.
 static bool suggest_(CudaBackend *cuda, const CudaProduct *p, const MatmulKey &key, MatmulPlan *plan) {
     static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(ProductKernels::algorithm[0]), "a kernel is stored whole");
-    const CudaMatmul *matmul = cuda->matmul;
+    CudaMatmul *matmul = cuda->matmul;
     const ProductChoices *products = cuda->backend.products;
     bool measures = products != NULL && products->measures && !matmul->varies;
     cublasLtMatmulPreference_t preference;
@@ -268,8 +271,9 @@ static bool suggest_(CudaBackend *cuda, const CudaProduct *p, const MatmulKey &k
                  prefer_(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_(p->a)) &&
                  prefer_(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_(p->c)) &&
                  prefer_(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_(p->c)) &&
-                 ok_(cublasLtMatmulAlgoGetHeuristic(matmul->handle, plan->product, plan->a, plan->b, plan->c, plan->c,
-                                                    preference, measures ? PRODUCT_CANDIDATES : 1, result, &found));
+                 ok_(matmul->status = cublasLtMatmulAlgoGetHeuristic(
+                         matmul->handle, plan->product, plan->a, plan->b, plan->c, plan->c, preference,
+                         measures ? PRODUCT_CANDIDATES : 1, result, &found));
     cublasLtMatmulPreferenceDestroy(preference);
     if (!asked || found == 0) return false;
     plan->algorithm = result[0].algo;
@@ -286,6 +290,7 @@ static bool suggest_(CudaBackend *cuda, const CudaProduct *p, const MatmulKey &k
 
 static MatmulPlan matmul_make_plan_(CudaBackend *cuda, const CudaProduct *p, const MatmulKey &key) {
     MatmulPlan plan = {};
+    cuda->matmul->status = CUBLAS_STATUS_NOT_SUPPORTED; // if cuBLASLt is not asked: it cannot describe the product
     int64_t b_rows = p->transpose_b ? p->n : p->k, a_rows = p->transpose_a ? p->k : p->m;
     plan.found =
         describe_product_(cuda, p, &plan) && point_(p, &plan) &&
@@ -313,7 +318,7 @@ static int product_try_(CudaBackend *cuda, const CudaProduct *p) {
     auto known = matmul->plans.find(key);
     if (known == matmul->plans.end()) known = matmul->plans.emplace(key, matmul_make_plan_(cuda, p, key)).first;
     MatmulPlan *plan = &known->second;
-    if (plan->found && !ok_(multiply_(cuda, p, plan))) {
+    if (plan->found && !ok_(matmul->status = multiply_(cuda, p, plan))) {
         plan->found = false;
         cudaGetLastError(); // clears the error, which the next kernel launch would report
     }
@@ -326,7 +331,15 @@ static int product_try_(CudaBackend *cuda, const CudaProduct *p) {
 void cuda_product(CudaBackend *cuda, const CudaProduct *product) {
     if (product_try_(cuda, product) == 0) return;
     cuda_note(cuda, cudaFree(NULL), "a matrix product"); // reports a lost GPU, which also makes products fail
-    cuda_refuse(cuda, "cuBLASLt has no kernel for a matrix product of this model");
+    if (cuda->failed_at != NULL) return;
+    CudaMatmul *matmul = cuda->matmul;
+    snprintf(
+        matmul->refusal, sizeof matmul->refusal,
+        "cuBLASLt has no kernel for a matrix product of this model, %lld x %lld x %lld: %s; use another version of "
+        "cuBLAS%s",
+        (long long)product->m, (long long)product->n, (long long)product->k, cublasLtGetStatusString(matmul->status),
+        product->kind_a == FACTOR_PLAIN ? "" : ", or train.fp8 off");
+    cuda_refuse(cuda, matmul->refusal);
 }
 
 // Describes c (m, n) = a b without gaps between rows. Quantized operands are (m, k) and (n, k).

@@ -419,8 +419,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                               cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
                                               cublasLtMatrixLayout_t, cublasLtMatmulPreference_t preference, int asked,
                                               cublasLtMatmulHeuristicResult_t *results, int *found) {
+    static uint64_t searches;
     int64_t m, n, k;
     *found = 0;
+    if (fault_comes("product", ++searches)) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (!consistent(product, a, b, c, &m, &n, &k)) return CUBLAS_STATUS_INVALID_VALUE;
     const char *rule = broken_rule(product, a, b, c, dry_figures().capability);
     if (rule != nullptr)

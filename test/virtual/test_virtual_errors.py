@@ -94,6 +94,14 @@ def test_a_gpu_that_another_process_has_alone_is_not_called_lost(tmp_path):
     assert re.search("GPU 0, .* busy or unavailable; another process may have it alone: .*nvidia-smi", said), said
 
 
+def test_a_product_without_a_kernel_is_named_with_its_size_and_cublaslts_answer(tmp_path):
+    eight = (*virtual_runs.EIGHT, "train.fp8=block")
+    for options, remedy in ((), "cuBLAS$"), (eight, "cuBLAS, or train.fp8 off$"):
+        said = refused(tmp_path, *options, VIRTUAL_FAULT="product@1")
+        wanted = r"has no kernel for a matrix product of this model, \d+ x \d+ x \d+: CUBLAS_STATUS_NOT_SUPPORTED; use "
+        assert re.search(wanted + ".*" + remedy, said), said
+
+
 def test_a_gpu_that_does_not_answer_is_named_and_not_called_another_model(tmp_path):
     said = refused(tmp_path, *TWO, VIRTUAL_FAULT="silent@1@1")
     assert re.search(r"rank 1 on \S+ has no GPU: GPU 1 does not answer \(see nvidia-smi", said), said
