@@ -452,6 +452,10 @@ def stages(s, parallel, layers, p):
             raise Failure(f"{s.spelling('num-layers-per-virtual-pipeline-stage')} {per}: {layers} layers do not divide"
                           f" into chunks of {per} on {p} stages")
     chunks = chunks if p > 1 else 1
+    spelling, parts = s.values.get("pipeline-model-parallel-layout", ("", None))
+    if isinstance(parts, list):  # Bridge's form: the names of every part's layers
+        named = "|".join("t" * str(part).count("decoder") for part in parts)
+        s.values["pipeline-model-parallel-layout"] = spelling, named
     text = s.text("pipeline-model-parallel-layout")
     if text and p > 1:
         text = re.sub(r"\(([^)]+)\)\*(\d{1,3})", lambda found: found[1] * int(found[2]), text.replace(",", ""))
@@ -499,7 +503,10 @@ def zero(s, config, lacking=None):
                         " data ranks, but neither gradients nor parameters")
     lacking = lacking or f"{s.spelling('use-distributed-optimizer')} is not given"
     given = [s.flag(name) for name in ("use-distributed-optimizer", "overlapped-distributed-optimizer")]
-    cut_there = any(given) or any(name in s for name in FSDP) or stage > 0
+    fsdp = any(name in s for name in FSDP)
+    if not fsdp:  # which alone has this
+        s.quiet("data-parallel-sharding-strategy")
+    cut_there = any(given) or fsdp or stage > 0
     if not cut_there and copies > 1:
         ranks = parallel["pipeline"] * parallel["tensor"]
         more = 12 * parameters(config["model"]) / ranks * (1 - 1 / copies) / (1 << 30)

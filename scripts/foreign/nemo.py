@@ -26,6 +26,7 @@ NAMES = {
     "rope_scaling_factor": "rope-scaling-factor", "moe_num_experts": "num-experts", "qkv_bias": "add-qkv-bias",
     "window_size": "window-size", "fp8_params": "fp8-param-gather", "attention_type": "attention-head-type",
     "parallel_attention": "use-parallel-residual",
+    "microbatch_group_size_per_vp_stage": "microbatch-group-size-per-virtual-pipeline-stage",
 }
 QUIET = quiet_of(rows_of("nemo"))
 # Exceptions to QUIET, which are converted.
