@@ -1,6 +1,6 @@
 // The times of a start's phases, and the report of a step: every rank sends its figures to rank 0, which writes the
-// step line and the line of metrics, and after the first step compares the allocated bytes with the plan. If the metrics
-// file's disk is full, training continues without it; if standard output is gone, the run ends.
+// step line and the line of metrics, and after the first step compares the allocated bytes with the plan. If the
+// metrics file's disk is full, training continues without it; if standard output is gone, the run ends.
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/grid.h"
