@@ -11,7 +11,7 @@ typedef struct ForeignProgram {
     int trainers[2];          // values of hardware.trainer with runs of this program, the most similar first
     const char *schedules;    // words of schedule.name
     bool context, experts;    // supports context ranks, experts
-    bool even;                // true: layers must be split evenly
+    bool even;                // true: it deals the layers itself; an even split is planned
     bool sharded;             // FSDP: every data rank keeps a part of each parameter
     bool reshards;            // can gather weights at each use, or shard within groups of data ranks (HSDP)
     int gate;                 // bytes that a gated MLP keeps per value of ffn
