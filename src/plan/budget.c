@@ -109,9 +109,9 @@ void budget_print(const Budget *budget, const Config *config, const Hardware *ha
     }
     if (goodput->own > 0)
         snprintf(own, sizeof own, "; with %lld it is %.1f %%", (long long)config->checkpoint.every, 100 * goodput->own);
-    grid_line(file, "failures", "one in %s hours; checkpoint.every %.0f (%.3g minutes) is best: goodput %.1f %%%s",
-              grid_amount(goodput->mtbf / 3600, from), goodput->every, goodput->every * 86400 * budget->step.days / 60,
-              100 * goodput->share, own);
+    grid_line(file, "failures", "one in %s hours; checkpoint.every %.0f (%s minutes) is best: goodput %.1f %%%s",
+              grid_amount(goodput->mtbf / 3600, from), goodput->every,
+              grid_amount(goodput->every * 1440 * budget->step.days, to), 100 * goodput->share, own);
     grid_line(file, "", "expected %s days, with %.4g s per checkpoint and %.4g s per restart%s",
               grid_amount(goodput->days, from), config->hardware.checkpoint_s, config->hardware.restart_s,
               verbose ? " (Young 1974, Daly 2006)" : "");

@@ -220,7 +220,7 @@ static void sweep_print_(const Sweep *sweep, int rows) {
     const char *cells[] = {
         "p x t x d, b, schedule", "fits", "GiB", "bubble", "step", "MFU", "days", "by the band", NULL};
     const char *cost = "GPU hours";
-    char step[32];
+    char step[32], low[32], high[32];
     int cpus = 0, columns = sweep->budgets ? 9 : 6;
     bool banded = false;
     for (int r = 0; r < sweep->row_count; r++) banded |= sweep->rows[r].budget.band.low > 0;
@@ -250,19 +250,22 @@ static void sweep_print_(const Sweep *sweep, int rows) {
         if (!sweep->budgets) continue;
         double days = row->budget.whole.days;
         GpuBand band = row->budget.band;
-        grid_cell(&grid, known ? "%.4g" : "-", days);
-        if (banded) grid_cell(&grid, known && band.low > 0 ? "%.4g to %.4g" : "-", days * band.low, days * band.high);
+        grid_cell(&grid, !known ? "-" : days < 9999.5 ? "%.4g" : "%.0f", days);
+        if (banded)
+            grid_cell(&grid, known && band.low > 0 ? "%s to %s" : "-", grid_amount(days * band.low, low),
+                      grid_amount(days * band.high, high));
         grid_cell(&grid, "%s", known ? grid_count((int64_t)(row_cost_(row) + 0.5), step) : "-");
     }
     grid_print(&grid, stdout);
     grid_free(&grid);
     if (sweep->deadline > 0 && sweep->cheapest < 0)
-        grid_line(stdout, "deadline", "no row trains in %.4g days; give more GPUs", sweep->deadline);
+        grid_line(stdout, "deadline", "no row trains in %s days; give more GPUs", grid_amount(sweep->deadline, low));
     else if (sweep->deadline > 0) {
         const SweepRow *row = &sweep->rows[sweep->cheapest];
-        grid_line(stdout, "deadline", "row %d trains in %.3g days%s, within %.4g, at the smallest cost: %s %s",
-                  sweep->cheapest + 1, row_days_(row), row->budget.band.low > 0 ? "" : " with nothing lost",
-                  sweep->deadline, grid_count((int64_t)(row_cost_(row) + 0.5), step),
+        grid_line(stdout, "deadline", "row %d trains in %s days%s, within %s, at the smallest cost: %s %s",
+                  sweep->cheapest + 1, grid_amount(row_days_(row), low),
+                  row->budget.band.low > 0 ? "" : " with nothing lost", grid_amount(sweep->deadline, high),
+                  grid_count((int64_t)(row_cost_(row) + 0.5), step),
                   row->budget.whole.price > 0 ? "by hardware.gpu_hour" : "GPU hours");
     }
     for (int r = 0; r < sweep->row_count; r++) {

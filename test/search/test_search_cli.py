@@ -472,6 +472,8 @@ def test_several_numbers_of_gpus_are_one_table_and_a_deadline_names_the_cheapest
     assert re.search(r"^deadline  row 2 trains in .* at the smallest cost: [\d,]+ by hardware.gpu_hour", text,
                      re.M), text
     assert "by the band" in text.splitlines()[0] and len(text.splitlines()) == 5
+    long = search(*asked, "-o", "train.tokens=1e15", "--deadline", "900000d").stdout
+    assert re.search(r"^deadline  row \d trains in [\d,]+ days, within 900,000,", long, re.M) and "e+" not in long, long
     assert max(map(len, text.splitlines())) <= 100
 
 
