@@ -239,10 +239,10 @@ static double beside_message_(const Account *spent, double message) {
 }
 
 // Fills in the resources: at most one network card per stage; on a CPU, resource 0 is the cores of the host; each
-// stage's multiprocessors, if products leave none to messages between nodes and these can delay a stage by a hundredth.
+// stage's multiprocessors, if products leave none to messages between nodes and these can delay a stage by two hundredths.
 static void costing_share_(PlanCosts *costs, const Costing *costing, const double *edge, double *capacity,
                            double *beside) {
-    static const double MATTERS = 0.01;
+    static const double MATTERS = 0.02;
     const Config *config = costing->config;
     const Schedule *schedule = costing->schedule;
     const Hardware *hardware = costing->source->hardware;
