@@ -239,7 +239,7 @@ static double beside_message_(const Account *spent, double message) {
 }
 
 // Fills in the resources: at most one network card per stage; on a CPU, resource 0 is the cores of the host; each
-// stage's multiprocessors, if products leave none to messages between nodes and these can delay a stage by two hundredths.
+// stage's multiprocessors, if products leave none to messages between nodes and these can delay a stage by 2 %.
 static void costing_share_(PlanCosts *costs, const Costing *costing, const double *edge, double *capacity,
                            double *beside) {
     static const double MATTERS = 0.02;
