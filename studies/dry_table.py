@@ -30,7 +30,6 @@ AGREEMENT = [
      ("train.global_batch=32", "model.layers=40", "parallel.tensor=2", "parallel.data=2")),
     ("Qwen3 30B-A3B", "16 H100, p=2, d=8, e=8, 4 microbatches", (EVEN, "train.global_batch=32")),
     ("Mixtral 8x22B", "64 H100, p=8, d=8, e=8", (EVEN, "train.global_batch=128", "parallel.data=8")),
-    ("Mixtral 8x22B", "128 H100, p=8, d=16, e=8, 8 microbatches", (EVEN, "train.global_batch=128")),
 ]
 
 # Three stages in one node: the middle stage has neither embedding nor head.
