@@ -139,7 +139,8 @@ def files_of(pids, folder):
                     found.append(Path(os.readlink(entry)))
         for place in map(Path, ("/dev/shm", "/tmp", "/var/tmp")):
             for path in place.glob(f"*{pid}*"):
-                found += everything_in(path)
+                if re.search(rf"(?<!\d){pid}(?!\d)", path.name):  # not the name of another number, as a compiler's file
+                    found += everything_in(path)
     everyones = ("/dev/null", "/dev/ptmx", "/proc", "/sys", *map(str, folder.parent.glob("*.bin")))
     return sorted({str(path) for path in found if path.exists() and not str(path).startswith(everyones)})
 
