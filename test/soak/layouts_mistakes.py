@@ -90,7 +90,7 @@ MISTAKES = [
             "return spec->head_summed || (sequence", "return (spec->head_summed && sequence) || (sequence",
             ("one_rank",), lambda keys: "model.qk_norm" in keys and several("parallel.tensor")(keys)),
     Mistake(62, "data_ranks_mask_like_rank_0", "src/engine/batch.c",
-            "training != NULL ? position :", "training != NULL ? first + i * b + j :",
+            "training != NULL ? position + j :", "training != NULL ? first + i * b + j :",
             ("one_rank",), lambda keys: "train.objective" in keys and several("parallel.data")(keys)),
     Mistake(60, "half_of_the_z_loss_has_a_gradient_on_gpus", "src/cuda/kernels/cross_entropy.cu",
             "*share += 2.0 * z_loss * log_z;", "*share += z_loss * log_z;", ("virtual",), given("train.z_loss")),
