@@ -395,7 +395,8 @@ def plan_parts(found):
         parts.append("<h2>Where the step goes</h2>" + table(("", "time", "share", ""), rows))
     parts += budget_parts(found.get("budget"))
     stages = [{**stage, "other": stage["peak_bytes_1f1b"]} for stage in found["stages"]]
-    memory = {"kind": "memory", "blocks": [{"stages": stages}], "limit": limit_of(found["config"]) if found.get("config") else 0}
+    limit = limit_of(found["config"]) if found.get("config") else 0
+    memory = {"kind": "memory", "blocks": [{"stages": stages}], "limit": limit}
     parts.append("<h2>Memory of each stage</h2>" + figure(memory, "Memory of each stage"))
     rows = sorted(found["schedules"], key=lambda row: (not row["fits"], row["step_ms"] or 0))
     head = ("schedule", "chunks", "split", "BPipe", "also", "step", "MFU", "idle", "peak", "fits")

@@ -292,8 +292,8 @@ def convert_experts(s, config, gated):
         s.say("memory", f"{s.spelling('sequence-parallel')} is planned, which experts with tensor ranks need here")
     dispatcher = s.text("moe-token-dispatcher-type", "allgather")
     if dispatcher == "allgather" and e > 1:
-        s.say("speed", f"{s.spelling('moe-token-dispatcher-type')} is allgather, its default: every expert rank gets all"
-                       " rows there; here only those of its experts (alltoall)")
+        s.say("speed", f"{s.spelling('moe-token-dispatcher-type')} is allgather, its default: every expert rank gets "
+                       "all rows there; here only those of its experts (alltoall)")
     for name in ("moe-router-load-balancing-type", "moe-aux-loss-coeff"):
         words = re.findall(r"[^\s\[\],'\"]+", s.peek(name))
         if len(words) > 1:
