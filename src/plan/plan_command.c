@@ -165,6 +165,9 @@ static int answer_write_json_(const PlanAnswer *answer, FILE *file) {
 // ---------------------------------------------------------------- the trace, the command
 
 int plan_trace_write(const Schedule *schedule, const Timeline *timeline, double step, const char *path, Error *err) {
+    enum { LONGEST_S = 1000000000 }; // seconds; nanoseconds in 64 bits overflow at 9.2e9 s
+    if (step > LONGEST_S)
+        return error_set(err, EXIT_USAGE, "--trace: the planned step of %.3g s is longer than a trace can show", step);
     TraceWorld shown = {schedule->stages, 1, NULL};
     Trace *trace = trace_open(path, &shown, schedule, err);
     if (trace == NULL) return -1;
@@ -188,7 +191,6 @@ static void wait_for_weights_(Timeline *timeline, const Schedule *schedule, doub
 }
 
 int plan_command(const Config *config, const Model *model, bool json, const char *trace, const Log *log, Error *err) {
-    enum { LONGEST_S = 1000000000 }; // seconds; nanoseconds in 64 bits overflow at 9.2e9 s
     alloc_keep_freed();
     PlanAnswer *answer = xcalloc(1, sizeof *answer);
     Config decided = *config;
@@ -198,9 +200,6 @@ int plan_command(const Config *config, const Model *model, bool json, const char
     // If schedule.name is auto, the plan uses the schedule that a run would choose.
     int status = verdict_resolve_name(&decided, model, log, err);
     if (status == 0) status = answer_make_(answer, &decided, model, log, err);
-    if (status == 0 && trace != NULL && answer->time.step > LONGEST_S)
-        status = error_set(err, EXIT_USAGE, "--trace: the planned step of %.3g s is longer than a trace can show",
-                           answer->time.step);
     if (status == 0 && trace != NULL) {
         TimeSource source = planner_source(&answer->planner);
         PlanCosts costs = {0};

@@ -13,13 +13,15 @@
 // ---- times ----------------------------------------------------------------------------------------------------------
 
 int study_times_parse(const char *text, StudyTimes *times, Error *err) {
+    static const double LEAST = 1e-9, MOST = 1e9; // sums of such times are finite, and their ratios can be drawn
     *times = (StudyTimes){.forward = 1, .input = 1, .weight = 1};
     const struct {
         const char *name;
         double *value;
     } names[] = {{"F", &times->forward}, {"I", &times->input},         {"W", &times->weight},
                  {"B", &times->input},   {"message", &times->message}, {"transfer", &times->transfer}};
-    enum { NAMES = sizeof names / sizeof *names };
+    enum { I = 1, W, B, NAMES = sizeof names / sizeof *names };
+    bool given[NAMES] = {false};
     for (const char *at = text; at != NULL && *at != '\0'; at += strcspn(at, ","), at += *at == ',') {
         size_t length = strcspn(at, "=,");
         int i = 0;
@@ -31,10 +33,14 @@ int study_times_parse(const char *text, StudyTimes *times, Error *err) {
         const char *number = at + length + 1;
         char *end;
         double value = *names[i].value = strtod(number, &end);
-        if (end == number || (*end != '\0' && *end != ',') || value < 0 || !isfinite(value))
-            return error_set(err, EXIT_USAGE, "--times: %s is %.*s; give a number of at least 0", names[i].name,
-                             (int)strcspn(number, ","), number);
-        if (names[i].name[0] == 'B') times->input /= 2, times->weight = times->input;
+        if (end == number || (*end != '\0' && *end != ',') || (value != 0 && !(value >= LEAST && value <= MOST)))
+            return error_set(err, EXIT_USAGE, "--times: %s is %.*s; give 0, or a number from 1e-9 to 1e9",
+                             names[i].name, (int)strcspn(number, ","), number);
+        if (given[i]) return error_set(err, EXIT_USAGE, "--times: %s is given twice; give it once", names[i].name);
+        given[i] = true;
+        if (given[B] && (given[I] || given[W]))
+            return error_set(err, EXIT_USAGE, "--times: B is I and W together; give B, or I and W");
+        if (i == B) times->input = times->weight = value / 2;
     }
     if (times->forward + times->input + times->weight > 0) return 0;
     return error_set(err, EXIT_USAGE, "--times: F, I and W are all 0; give one of them a time");
@@ -143,7 +149,7 @@ int study_draw(const Schedule *schedule, const Timeline *timeline, int width, bo
     // Draws the complete step if it fits with legible labels; else its two ends, at the scale that the labels need.
     TextLane lane = {.scale = fmax(label / shortest, room / timeline->makespan)};
     if (timeline->makespan * lane.scale > MOST) lane.scale = MOST / timeline->makespan;
-    lane.columns = (int)ceil(timeline->makespan * lane.scale);
+    lane.columns = (int)ceil(timeline->makespan * lane.scale - 1e-6); // not one more by rounding
     lane.text = xmalloc((size_t)lane.columns + 1);
     lane.kinds = xmalloc((size_t)lane.columns + 1);
     int half = lane.columns > room ? (room - CUT) / 2 : lane.columns;

@@ -16,7 +16,8 @@ typedef struct StudyTimes {
 } StudyTimes;
 
 // Reads "F=1,I=1,W=1,message=0.05,transfer=0.5". NULL or absent: F, I and W are 1, message and transfer 0. B=x sets I
-// and W to x/2 each. -1 with err (code 2): an unknown name, a negative or unreadable value, or F, I and W all 0.
+// and W to x/2 each. -1 with err (code 2): a name that is unknown or given twice, a value that is neither 0 nor from
+// 1e-9 to 1e9, or F, I and W all 0.
 int study_times_parse(const char *text, StudyTimes *times, Error *err);
 
 // Simulates one step. The caller owns the result (timeline_free). NULL with err (code 1) if the schedule deadlocks.

@@ -265,6 +265,9 @@ def test_a_trace_of_a_schedule_has_the_times_that_were_given(config, tmp_path):
     assert ended.returncode == 0, ended.stderr
     events = [event for event in json.loads(path.read_text()) if event["ph"] == "X" and event["name"][0] in "FB"]
     assert {(event["name"][0], round(event["dur"] / 1e6, 3)) for event in events} == {("F", 2.0), ("B", 3.0)}
+    ended = command("llama", "-c", config, "--schedule", "--times", "F=1e9", "--trace", tmp_path / "long.json")
+    assert ended.returncode == 2 and "longer than a trace can show" in ended.stderr
+    assert not (tmp_path / "long.json").exists()
 
 
 def test_a_plan_without_times_that_can_be_drawn_writes_no_trace(config, tmp_path):

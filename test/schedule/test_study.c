@@ -17,9 +17,11 @@ TEST(times_are_read_and_wrong_ones_refused) {
     assert_succeeds(study_times_parse("F=2,message=0.5,transfer=3", &times, &unit_error));
     assert_true(times.forward == 2 && times.input == 1 && times.weight == 1 && times.message == 0.5);
     assert_true(times.transfer == 3);
-    assert_succeeds(study_times_parse("B=3", &times, &unit_error));
+    assert_succeeds(study_times_parse("B=3,F=1", &times, &unit_error));
     assert_true(times.forward == 1 && times.input == 1.5 && times.weight == 1.5);
-    const char *wrong[] = {"F", "F=", "F=x", "F=-1", "F=nan", "F=1e999", "Q=1", "F=1;I=1", "F=0,I=0,W=0", "F=1 ,I=2"};
+    const char *wrong[] = {"F", "F=", "F=x", "F=-1", "F=nan", "F=1e999", "Q=1", "F=1;I=1", "F=0,I=0,W=0", "F=1 ,I=2",
+                           // Sums of the first are infinite, of the second 0, and the others say two things.
+                           "transfer=1e308", "F=5e-324,I=0,W=0", "F=1,F=2", "I=1,B=4", "B=4,W=1"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         assert_refused(study_times_parse(wrong[i], &times, &unit_error), EXIT_USAGE, "--times: ");
     }
@@ -99,4 +101,10 @@ TEST(lanes_keep_to_the_width_and_show_each_action) {
     }
     assert_int_equal(lines, 8);
     free(text);
+    for (int width = 120; width < 240; width++) { // the complete step, as soon as its labels fit
+        AutoSchedule *fits = proved_(assert_made(schedule_1f1b(2, 8, &unit_error)));
+        text = drawn_(fits, width);
+        assert_null(strstr(text, " ... "));
+        free(text);
+    }
 }
