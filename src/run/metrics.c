@@ -42,18 +42,15 @@ struct Metrics {
 
 StepTotals figures_totals(const StepFigures *figures) {
     StepTotals totals = {0};
-    double begin = INFINITY, end = -INFINITY, busy = 0.0;
+    double busy = 0.0, all = figures->pipeline * figures->stages;
     for (int s = 0; s < figures->stages; s++) {
         const StageFigures *stage = &figures->stage[s];
-        begin = fmin(begin, stage->run.begin);
-        end = fmax(end, stage->run.end);
         busy += stage->run.busy;
         totals.exposed = fmax(totals.exposed, stage->run.exposed);
         totals.evictions += stage->run.evictions;
         if (stage->peak_bytes > figures->stage[totals.fullest].peak_bytes) totals.fullest = s;
         if (stage->peak_bytes <= figures->stage[totals.emptiest].peak_bytes) totals.emptiest = s;
     }
-    double all = (end - begin) * figures->stages;
     // Clocks of several hosts agree only to microseconds, so `busy` may exceed `all`; the bubble is then 0.
     totals.bubble = all > 0.0 ? fmax(0.0, 1.0 - busy / all) : 0.0;
     return totals;

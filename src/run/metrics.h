@@ -6,13 +6,13 @@
 #include "engine/engine.h"
 #include "base/log.h"
 
-// One pipeline stage in one step. Over the stage's ranks, peak_bytes and run.exposed are the largest, run.begin is the
-// earliest, run.end the latest, and run.busy the mean. The other figures are those of one rank.
+// One pipeline stage in one step. Over the stage's ranks, peak_bytes and run.exposed are the largest, and run.busy is
+// the mean. The other figures are those of one rank.
 typedef struct StageFigures {
     int64_t peak_bytes;       // most bytes that a rank has had allocated at one time
     int64_t activation_bytes; // bytes of own and lent slots
     ExpertLoad experts;       // experts' load on the rank with the fullest group; unused in dense models
-    EngineRun run;            // run.begin and run.end are on rank 0's clock; run.times is invalid
+    EngineRun run;            // run.times is invalid
 } StageFigures;
 
 typedef struct StepFigures {
@@ -22,6 +22,7 @@ typedef struct StepFigures {
     double norm;  // norm of the gradient, before clipping
     double lr;
     double seconds;              // time of the step: loading data, pipeline, reduction, optimizer
+    double pipeline;             // seconds from the first start to the last end of compute, mean over the replicas
     int64_t tokens, tokens_seen; // tokens of the step, and of all steps up to it
     int stages;
     const StageFigures *stage;

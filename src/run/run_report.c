@@ -134,7 +134,7 @@ int run_report_step(Run *run, const EngineRun *pipeline, StepFigures *say, Error
     const Config *config = run->config;
     const ParallelConfig *parallel = &config->parallel;
     ExpertLoad *load = &run->stage.pass.load;
-    int stages = (int)parallel->pipeline, world = world_size(run->world);
+    int stages = (int)parallel->pipeline, world = world_size(run->world), columns = world / stages;
     int64_t count = config->model.layers * config->model.experts;
     // 1. Sums over all ranks: the balance loss, of which each rank has its rows' part, and tokens of experts.
     if (config->model.experts > 0) {
@@ -155,7 +155,17 @@ int run_report_step(Run *run, const EngineRun *pipeline, StepFigures *say, Error
     StageFigures *all = xcalloc((size_t)world, sizeof *all), *figures = xcalloc((size_t)stages, sizeof *figures);
     int status = world_gather(run->world, all, &mine, sizeof mine, err);
     if (status == 0 && run->slowest != NULL) name_slowest_(run, all, say);
-    // 3. The figures of each stage: the extremes of memory and times over its ranks, and the mean of busy.
+    // 3. The pipelines, each with its own begin and end: replicas do not wait for each other until their sums.
+    for (int c = 0; status == 0 && run->metrics != NULL && c < columns; c++) {
+        double begin = INFINITY, end = -INFINITY;
+        for (int s = 0; s < stages; s++) {
+            Coordinates at = {.replica = c / (int)parallel->tensor, .stage = s, .tensor = c % (int)parallel->tensor};
+            const EngineRun *rank = &all[topology_rank(parallel, at)].run;
+            begin = fmin(begin, rank->begin), end = fmax(end, rank->end);
+        }
+        say->pipeline += (end - begin) / columns;
+    }
+    // 4. The figures of each stage: the largest memory and times over its ranks, and the mean of busy.
     for (int r = 0; status == 0 && run->metrics != NULL && r < world; r++) {
         Coordinates at = topology_coordinates(parallel, r);
         StageFigures *stage = &figures[at.stage];
@@ -168,11 +178,9 @@ int run_report_step(Run *run, const EngineRun *pipeline, StepFigures *say, Error
         if (rank->experts.fullest > stage->experts.fullest) stage->experts = rank->experts;
         stage->run.busy += rank->run.busy;
         stage->run.exposed = max_double(stage->run.exposed, rank->run.exposed);
-        stage->run.begin = fmin(stage->run.begin, rank->run.begin);
-        stage->run.end = max_double(stage->run.end, rank->run.end);
     }
-    for (int s = 0; s < stages; s++) figures[s].run.busy /= (double)(parallel->tensor * config_replicas(config));
-    // 4. The lines.
+    for (int s = 0; s < stages; s++) figures[s].run.busy /= columns;
+    // 5. The lines.
     if (status == 0 && run->metrics != NULL) {
         say->lr = optimizer_lr(&config->train, say->step);
         say->tokens = config_batch_at(config, say->step) * config->model.seq_len;

@@ -234,6 +234,13 @@ def test_the_clock_and_the_plan_count_every_copy_of_eight_tensor_ranks(tmp_path,
     agrees("llama", tokens, tmp_path, *shape, "parallel.overlap=4")
 
 
+@pytest.mark.usefixtures("ranks")
+def test_data_ranks_that_begin_at_different_times_have_no_bubble(tmp_path, tokens):
+    """With Muon each matrix has a home, so that one rank ends its update before the other and waits for weights."""
+    keys = ("parallel.data=2", "train.optimizer=muon", "train.global_batch=4", "hardware.gpu=h100", "checkpoint.dir=")
+    assert dry("llama", tokens, tmp_path, *cut(1, 1, 1), *keys)[0]["bubble"] == pytest.approx(0, abs=0.005)
+
+
 @pytest.mark.thorough
 @pytest.mark.usefixtures("ranks")
 def test_gradients_of_experts_cross_nodes_without_replicas(tokens):
