@@ -71,9 +71,7 @@ def understood(program, text, config):
     else:
         model = {key: value for key, value in config["model"].items() if key != "seq_len"}
         back = torchtitan.convert(torchtitan.read(text), None, None if "flavor" in text else model)
-    back["hardware"] = {"gpus_per_node": config["hardware"]["gpus_per_node"], "gpu": config["hardware"]["gpu"],
-                        "device": "cuda", "profile": "",
-                        "reserve_gib": config["hardware"]["reserve_gib"]}
+    back["hardware"] = config["hardware"] | {"device": "cuda", "profile": ""}
     return back
 
 

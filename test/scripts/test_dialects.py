@@ -77,6 +77,15 @@ def test_bytes_that_do_not_fit_there_end_with_1(tmp_path):
     assert script("export.py", ROOT / "configs/llama3.1_8b.yaml", "--to", "megatron").returncode == 0
 
 
+def test_an_exported_layout_is_judged_on_the_hardware_of_its_configuration(tmp_path):
+    path, text = tmp_path / "our.yaml", (ROOT / "configs/llama3.1_8b.yaml").read_text()
+    path.write_text(text.replace("\nhardware:\n", "\nhardware:\n  tensor_gb_s: 20\n  memory_gib: 24\n"))
+    answer = script("export.py", path, "--to", "megatron")
+    here, there = re.search(r"# step as planned here: (\d+) ms; with only these settings: (\d+) ms", answer.stdout).groups()
+    assert abs(int(here) - int(there)) <= 1
+    assert answer.returncode == 1 and "but only 20 of 24 are free" in answer.stderr
+
+
 def test_steps_of_tokens_are_exported(tmp_path):
     path, text = tmp_path / "our.yaml", (ROOT / "configs/llama3.1_8b.yaml").read_text()
     for steps, iters, said in (("auto", 1908, False), ("100", 100, True)):
