@@ -2,15 +2,15 @@
 // 2205.05198), table 2, without masks, for a layer; for SwiGLU both inputs of the gate, its output, and three products
 // of ffn. On SimuMax's measured runs that is 0 to 5 % too little, so 5 % are added. torchtitan and nanotron also keep
 // the output of the activation. torchtitan runs FSDP with weights that are gathered once per step, as export.py
-// requests, and keeps logits in bf16, in fp32 and their gradient. nanotron runs ZeRO-1, and deals layers by cost with
-// the head as a part of it, so its first stage often has a layer more than the even split that is planned here
-// (scripts/foreign/nanotron.py has the rule). Neither was compared with measured bytes, so 10 % are added.
+// requests, and keeps logits in bf16, in fp32 and their gradient. nanotron runs ZeRO-1. Neither was compared with
+// measured bytes, so 10 % are added.
 #include "foreign.h"
 
 #include "config/family.h"
 #include "config/gpus.h"
 
 #include <math.h>
+#include <string.h>
 
 const ForeignProgram foreign_programs[FOREIGN_PROGRAMS] = {
     {"megatron", "Megatron-LM", .trainers = {TRAINER_MEGATRON, TRAINER_NVIDIA}, .schedules = "1f1b interleaved",
@@ -18,13 +18,32 @@ const ForeignProgram foreign_programs[FOREIGN_PROGRAMS] = {
     {"torchtitan", "torchtitan", .trainers = {TRAINER_FSDP, TRAINER_FSDP},
      .schedules = "1f1b interleaved zb-v dualpipe-v", .context = true, .experts = true, .sharded = true,
      .reshards = true, .gate = 8, .selective = 4, .logits = 10, .error = 1.10},
-    {"nanotron", "nanotron", .trainers = {TRAINER_NANOTRON, TRAINER_NANOTRON}, .schedules = "1f1b gpipe", .even = true,
+    {"nanotron", "nanotron", .trainers = {TRAINER_NANOTRON, TRAINER_NANOTRON}, .schedules = "1f1b gpipe", .deals = true,
      .gate = 8, .logits = 10, .error = 1.10},
 };
 
 static const ForeignProgram *row_(int program) { return &foreign_programs[program - 1]; }
 
 bool foreign_counted_here(const ModelConfig *model) { return model->experts > 0 || model->kv_lora > 0; }
+
+bool foreign_deals(const Config *config) { return config->program != 0 && row_(config->program)->deals; }
+
+// nanotron's build_model (models/base.py) begins a stage after the layer that exceeds a p-th of the cost of all layers
+// and the head. scripts/foreign/nanotron.py has the same rule.
+void foreign_deal(Config *config) {
+    const ModelConfig *model = &config->model;
+    ParallelConfig *parallel = &config->parallel;
+    int64_t p = parallel->pipeline, width = model->hidden / model->heads * model->heads, at = 0;
+    int64_t layer = (4 * width + 3 * model->ffn) * model->hidden;
+    int64_t whole = layer * model->layers + model->vocab * model->hidden;
+    if (!foreign_deals(config) || parallel->layers_given > 0 || p == 1) return;
+    memset(parallel->layers_per_stage, 0, (size_t)p * sizeof *parallel->layers_per_stage);
+    for (int64_t i = 0; i < model->layers; i++) {
+        parallel->layers_per_stage[at]++;
+        at += layer * (i + 1) * p > whole * (at + 1);
+    }
+    parallel->layers_given = parallel->layers_count = p;
+}
 
 // Returns the bytes of a layer's activations of one microbatch. *input: the part that a recomputed layer keeps.
 static double layer_bytes_(const Config *config, double *input) {

@@ -11,7 +11,7 @@ typedef struct ForeignProgram {
     int trainers[2];          // values of hardware.trainer with runs of this program, the most similar first
     const char *schedules;    // words of schedule.name
     bool context, experts;    // supports context ranks, experts
-    bool even;                // true: it deals the layers itself; an even split is planned
+    bool deals;               // deals the layers to stages itself, see foreign_deal
     bool sharded;             // FSDP: every data rank keeps a part of each parameter
     bool reshards;            // can gather weights at each use, or shard within groups of data ranks (HSDP)
     int gate;                 // bytes that a gated MLP keeps per value of ffn
@@ -25,6 +25,10 @@ extern const ForeignProgram foreign_programs[FOREIGN_PROGRAMS];
 
 // Returns whether another program is assumed to need the bytes of this trainer, because its source was not counted.
 bool foreign_counted_here(const ModelConfig *model);
+
+// Returns whether Config.program deals the layers to stages itself; writes its parallel.layers, if that is auto.
+bool foreign_deals(const Config *config);
+void foreign_deal(Config *config);
 
 // Returns the bytes of a stage's weights, gradients and optimizer states if `shards` ranks share them. again: weights
 // are gathered for each use, so only two layers' weights and gradients are complete at a time. `error` is included.

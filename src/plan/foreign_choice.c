@@ -60,6 +60,7 @@ int foreign_take(Config *config, const char *word, bool searched, Error *err) {
     if (!searched && config->place[config_find("parallel.overlap") - config_keys] == CONFIG_DEFAULT)
         config->parallel.overlap = OVERLAP_OFF;
     config->program = program;
+    if (!searched) foreign_deal(config);
     if (config->hardware.trainer != TRAINER_THIS) return 0;
     const Gpu *gpu = gpu_row(config->hardware.gpu);
     bool first = gpu_band(row->trainers[0], gpu, config->model.experts > 0, config->train.fp8).runs > 0;

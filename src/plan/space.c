@@ -387,9 +387,8 @@ static void balance_(const SearchSpace *space, const RunLayout *layout, const Pa
 }
 
 bool space_set_by_time(const SearchSpace *space, const RunLayout *even, Config *config) {
-    int program = space->keys.base->program;
     int16_t spread[CONFIG_MAX_STAGES];
-    if (space_fixes(space, LAYOUT_BIT(layers)) || (program != 0 && foreign_programs[program - 1].even)) return false;
+    if (space_fixes(space, LAYOUT_BIT(layers)) || foreign_deals(space->keys.base)) return false;
     RunLayout by_time = *even;
     by_time.layers = LAYERS_BY_TIME;
     size_t bytes = (size_t)(even->pipeline * even->chunks) * sizeof *spread;
@@ -442,6 +441,7 @@ bool space_set(const SearchSpace *space, const RunLayout *layout, Config *config
     bool by_time = layout->layers == LAYERS_BY_TIME;
     if (by_time) times = space_times(space, layout, config);
     layout_set(layout, config);
+    foreign_deal(config);
     if (layout->layers == LAYERS_LISTED) { // counting a shape (space_stage_) spreads the layers evenly
         config->parallel.layers_given = base->parallel.layers_given;
         config->parallel.layers_count = base->parallel.layers_count;

@@ -33,9 +33,8 @@ static char *rest_text_(const SearchSpace *space, const Config *config, RestForm
     bool brief = form != REST_SENTENCE, all = form != REST_SHORT_ROW;
     char again[48] = "", overlap[24] = "", experts[40] = "";
     const char *nccl = config->parallel.collectives == COLLECTIVES_NCCL ? ", NCCL" : "";
-    const char *dealt = config->parallel.layers_given == 0 || !all ? ""
-                        : space_fixes(space, LAYOUT_BIT(layers))   ? ", by list"
-                                                                   : ", by time";
+    bool listed = space_fixes(space, LAYOUT_BIT(layers)) || foreign_deals(config);
+    const char *dealt = config->parallel.layers_given == 0 || !all ? "" : listed ? ", by list" : ", by time";
     int64_t layers = 0;
     for (int s = 0; s < config->parallel.pipeline; s++) layers += config_recompute(config, s);
     layers = min_i64(layers, config->model.layers); // the key may be larger than a stage's layers
@@ -177,11 +176,13 @@ static void print_best_(const SearchSpace *space, const SearchResult *result, bo
               grid_bytes(best->peak_bytes, bytes), best->fullest);
     line_of_changes_(space->keys.asked, &config, "set", "%s", file);
     if (config.program != 0)
-        grid_line(
-            file, "flags",
-            "add --write best.yaml: scripts/export.py best.yaml --to %1$s prints its settings, -c best.yaml --plan "
-            "--for %1$s what each would change",
-            foreign_programs[config.program - 1].word);
+        grid_line(file, "flags",
+                  config.model.kv_lora > 0
+                      ? "scripts/export.py cannot write latent attention for %1$s yet; with --write best.yaml, -c "
+                        "best.yaml --plan --for %1$s says what each setting would change"
+                      : "with --write best.yaml, scripts/export.py best.yaml --to %1$s prints its settings, and -c "
+                        "best.yaml --plan --for %1$s says what each would change",
+                  foreign_programs[config.program - 1].word);
     plan_print_time(space->planner, &config, &best->time, verbose, file);
     if (!isnan(items[result->best].robust)) unsure_print(&result->unsure, best->time.step, file);
     for (int64_t i = 0; i < result->found.count; i++)

@@ -7,6 +7,7 @@
 #include "base/json_out.h"
 #include "config/config_schema.h"
 #include "plan/budget.h"
+#include "plan/foreign.h"
 #include "plan/plan_report.h"
 
 #include <errno.h>
@@ -43,7 +44,7 @@ static void why_(const SearchSpace *space, const SearchResult *result, int index
                                                               : key->meaning);
         return;
     }
-    if (space_fixes(space, (LayoutMask)1 << at)) {
+    if (space_fixes(space, (LayoutMask)1 << at) || (at == LAYOUT_layers && foreign_deals(space->keys.base))) {
         bool given = (layout_decided(space->keys.asked, true) >> at & 1) != 0;
         snprintf(text, size, "fixed with %s", given ? "-o" : "--for");
         return;

@@ -8,9 +8,14 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 
 import pytest
 from trainer_runs import ROOT, command, environment, trainer
+
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from foreign import nanotron  # noqa: E402
 
 LLAMA = ROOT / "configs" / "llama65b.yaml"
 SMALL = ["-o", "model.layers=8", "-o", "train.global_batch=16"]
@@ -592,6 +597,30 @@ def test_what_is_written_for_another_program_is_planned_with_its_bytes_and_expor
     asked = [ROOT / "scripts" / "export.py", best, "--to", "megatron"]
     exported = subprocess.run(asked, capture_output=True, text=True)
     assert exported.returncode == 0 and "cannot be said" not in exported.stdout, exported.stdout + exported.stderr
+
+
+def test_a_search_for_nanotron_deals_layers_as_nanotron_does_so_that_its_best_can_be_exported(tmp_path):
+    best, model = tmp_path / "best.yaml", ROOT / "configs/llama3_70b.yaml"
+    given = ["hardware.gpu=a100-80g", "hardware.network_gb_s=25"]
+    ended = command("llama", "-c", model, "--search", "--gpus", "256", "--for", "nanotron", "--write", best, "--json",
+                    overrides=given)
+    there = json.loads(ended.stdout)["for"]
+    assert there["config"]["parallel"]["layers"] == nanotron.dealt(
+        there["config"]["model"], there["config"]["parallel"]["pipeline"])
+    asked = [ROOT / "scripts" / "export.py", best, "--to", "nanotron"]
+    exported = subprocess.run(asked, capture_output=True, text=True)
+    assert exported.returncode == 0 and "cannot be said" not in exported.stdout, exported.stdout + exported.stderr
+    assert re.search(r"^  layers: .*# fixed with --for$", best.read_text(), re.M)
+    planned = json.loads(command("llama", "-c", model, "--plan", "--for", "nanotron", "--json").stdout)
+    assert planned["config"]["parallel"]["layers"] == [21, 20, 20, 19]
+
+
+def test_a_search_for_another_program_does_not_advise_an_export_that_is_refused(tmp_path):
+    asked = ("llama", "-c", ROOT / "configs/deepseek_v3.yaml", "--search", "--gpus", "1024", "--for", "megatron")
+    told = " ".join(command(*asked, "--write", tmp_path / "best.yaml").stdout.split())
+    assert "scripts/export.py cannot write latent attention for megatron yet" in told and "prints its" not in told
+    asked = [ROOT / "scripts" / "export.py", tmp_path / "best.yaml", "--to", "megatron"]
+    assert "latent attention" in subprocess.run(asked, capture_output=True, text=True).stderr
 
 
 @pytest.mark.parametrize("option, says", [
