@@ -298,7 +298,16 @@ int checkpoint_init_from(const char *dir, Stage *stage, World *world, const Log 
     double own = file_join(manifest, dir, CHECKPOINT_MANIFEST, NULL) == 0 && access(manifest, F_OK) == 0;
     Load load = {.stage = stage, .world = world, .log = log, .all = world_log(world, log)};
     if (world_max(world, &own, 1, err) != 0 || (own > 0.0 && verify_(&load, dir, err) != 0)) return -1;
-    if (source_open_model(&load.source, dir, &mine) == 0) hf_config_compare(stage->config, dir, false, &mine);
+    uint64_t sum = 0;
+    if (source_open_model(&load.source, dir, &mine) == 0 && hf_config_compare(stage->config, dir, false, &mine) == 0)
+        source_sample(&load.source, &sum, &mine);
+    uint64_t first = sum;
+    if (world_broadcast(world, &first, sizeof first, err) != 0) return -1;
+    if (mine.code == 0 && sum != first)
+        error_set(&mine, EXIT_USAGE,
+                  "checkpoint.init_from %s: rank %d sees another model there than rank 0; copy the same files to all "
+                  "hosts",
+                  dir, world_rank(world));
     if (load_(&load, &mine, err) != 0) return -1;
     log_status(&load.all, "weights from %s", dir);
     return 0;

@@ -189,6 +189,21 @@ def test_ranks_that_see_checkpoints_of_different_runs_are_refused(small, tmp_pat
     assert ended.code == 1 and "rank 1 reads another run's checkpoint there than rank 0; " in ended.stderr, ended.stderr
 
 
+@several_ranks
+def test_ranks_that_start_from_different_weights_are_refused(small, tmp_path):
+    """As if the hosts' copies of a model were of different days: all names, shapes and sizes are equal."""
+    prefix = apart(tmp_path)
+    for rank in ("0", "1"):
+        saved = ("train.steps=1", "checkpoint.every=1", f"checkpoint.dir={tmp_path}/{rank}/saved")
+        assert Job(small, *ALONE, f"train.lr=1e-{rank}", *saved).end().code == 0
+    keys = ("parallel.pipeline=2", "train.steps=1", "checkpoint.init_from=saved/step_00000001")
+    ended = Job(small, *keys, prefix=prefix).end()
+    assert ended.code == 2 and "rank 1 sees another model there than rank 0; " in ended.stderr, ended.stderr
+    shutil.rmtree(tmp_path / "1" / "saved")
+    shutil.copytree(tmp_path / "0" / "saved", tmp_path / "1" / "saved")
+    assert Job(small, *keys, prefix=prefix).end().code == 0
+
+
 # --- two runs at once
 
 
