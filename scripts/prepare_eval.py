@@ -28,7 +28,7 @@ FORMS = {1: "H", 2: "I"}  # version: type code of a word
 def read_line(line, where):
     try:
         item = json.loads(line)
-        context, endings, label = item["ctx"], item["endings"], int(item["label"])
+        context, endings, label = item["ctx"], item["endings"], int(str(item["label"]))  # 1, or "1"; not 1.5
     except KeyError as error:
         raise Failure(f"{where}: has no {error}; every line has to have ctx, endings and label") from None
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
@@ -46,8 +46,9 @@ def example(tokenizer, version, number, line, where):
     """Returns one example as the bytes of its words."""
     context, endings, label = read_line(line, where)
     words = [label, len(endings)]
-    for text in [context] + [" " + ending for ending in endings]:
-        tokens = list(tokenizer.encode(as_bytes(text, where), where))
+    parts = [tokenizer.encode(as_bytes(context, where), where)]
+    parts += [tokenizer.inside(as_bytes(" " + ending, where), where) for ending in endings]
+    for tokens in parts:
         words += [len(tokens), *tokens]
     size = 2 * version * (3 + len(words))
     if version == 1 and size >= MOST:
@@ -63,7 +64,8 @@ def prepare(options):
         for at, line in enumerate(file, 1):
             if line.strip():
                 where = f"{path}:{at}"
-                examples.append(example(tokenizer, version, len(examples) % MOST, as_text(line, where), where))
+                text = as_text(line, where).removeprefix("\ufeff")
+                examples.append(example(tokenizer, version, len(examples) % MOST, text, where))
     if not 1 <= len(examples) <= MOST:
         raise Failure(f"{path}: has {len(examples)} examples; 1 to {MOST} fit a file")
     header = struct.pack("<256i", MAGIC, version, len(examples), max(map(len, examples)), *[0] * 252)

@@ -49,6 +49,7 @@ def translate(options):
     else:
         # --generate separates several texts by lines of ---.
         parts = data.decode("utf-8", "backslashreplace").split("---")
+        sys.stdout.reconfigure(encoding="utf-8")  # in any locale
         print("\n---\n".join(decode(tokenizer, part) for part in parts), end="" if options.eot == "none" else "\n")
 
 

@@ -3,10 +3,12 @@
 import contextlib
 import itertools
 import json
+import math
 import os
 import re
 import subprocess
 import tempfile
+from fractions import Fraction
 from pathlib import Path
 
 from prepare.tokenizer import as_bytes, as_text, library
@@ -43,13 +45,13 @@ class TextFile:
 
 
 def hold_out(document, fraction):
-    """Returns the start of the held-out end of a document: near the fraction, after a line end or else a blank."""
+    """Returns the start of the held-out end of a document: near the fraction, after a line end or else at a blank."""
     aim = document.size - int(document.size * fraction)
     near = document.read(aim, min(aim + 4096, document.size))
-    for separator in (b"\n", b" "):
+    for separator, kept in ((b"\n", 1), (b" ", 0)):
         at = near.find(separator)
         if 0 <= at < len(near) - 1:
-            return aim + at + 1
+            return aim + at + kept
     return between_characters(document, aim)
 
 
@@ -62,8 +64,8 @@ def between_characters(document, at):
 
 def cuts(document, start, end):
     """Cuts [start, end) into pieces of about PIECE bytes. Tokenizers split words at a single line end anyway, so a
-    piece that ends there has the same tokens as in the complete document (Worker.encode drops the blank that some
-    tokenizers put before a text)."""
+    piece that ends there has the same tokens as in the complete document (the tokenizer's inside() leaves out the blank
+    that some put before a text)."""
     while end - start > PIECE:
         limit = start + PIECE
         near = document.read(limit - NEAR, limit + 1)
@@ -80,19 +82,21 @@ class Rule:
 
     def __init__(self, fraction, count):
         """count(limit): returns the number of documents, counting no further than limit."""
-        self.fraction = fraction
-        self.every = round(1 / fraction) if fraction > 0 else 0
-        self.whole = fraction > 0 and count(2 * self.every) >= 2 * self.every
+        self.fraction = Fraction(str(fraction))  # as written: 0.05 is 1/20
+        two = math.ceil(2 / self.fraction) if fraction > 0 else 0  # documents of which two are held out
+        self.whole = fraction > 0 and count(two) >= two
 
     def __str__(self):
         if self.fraction == 0:
             return "none"
-        return (f"every {self.every}th document" if self.whole
-                else f"the last {100 * self.fraction:g} % of every document")
+        held, every = self.fraction.as_integer_ratio()
+        return (f"{held} of every {every} documents" if self.whole
+                else f"the last {100 * float(self.fraction):g} % of every document")
 
     def holds_out(self, number):
         """Returns whether a document is held out as a whole. number: from 1 across all sources."""
-        return self.whole and number % self.every == 0
+        held, every = self.fraction.as_integer_ratio()
+        return self.whole and number * held // every > (number - 1) * held // every
 
     def parts(self, document):
         """Returns (split, start, end) of each part: split 0 is training, 1 validation."""
@@ -174,7 +178,7 @@ class Lines(Rows):
             lines.pop()
         for line, row in enumerate(lines, self.line):
             where = f"{self.path}:{line}"
-            yield self.text(as_text(row, where), where) if row.strip() else None, where
+            yield self.text(as_text(row, where).removeprefix("\ufeff"), where) if row.strip() else None, where
 
     def text(self, row, where):
         try:
@@ -268,7 +272,10 @@ FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": 
 
 
 UNPACKED = {".gz": "gzip", ".zst": "zstd"}  # unpacked by these programs
-PACKED = (".xz", ".bz2", ".lz4", ".zip")
+# The first bytes of other forms, which would be read as plain text.
+NO_TEXT = {"gzip": rb"\x1f\x8b\x08", "zstd": rb"\x28\xb5\x2f\xfd", "xz": rb"\xfd7zXZ\0", "bzip2": rb"BZh[1-9]1AY&SY",
+           "lz4": rb"\x04\x22\x4d\x18", "7z": rb"7z\xbc\xaf", "zip": rb"PK\x03\x04", "tar": rb".{257}ustar",
+           "Parquet": rb"PAR1\x15", "Arrow": rb"ARROW1\0|\xff\xff\xff\xff.{3}\0"}
 
 
 def size_of(path):
@@ -283,9 +290,17 @@ def size_of(path):
         raise Failure(f"{path}: {error.strerror}; name a file to read") from None
     if size == 0:
         raise Failure(f"{path}: is empty; leave it out or name another file")
-    if Path(path).suffix.lower() in PACKED:
-        raise Failure(f"{path}: is compressed, by its name; unpack it first")
     return size
+
+
+def check_text(path, file):
+    """Refuses a file of another form. file: the unpacked file if path is compressed."""
+    with open(file, "rb") as opened:
+        begin = opened.read(512)
+    for form, first in NO_TEXT.items():
+        if re.match(first, begin, re.DOTALL):
+            raise Failure(f"{path}: holds {form} data and not text; unpack it, or give text, JSON lines or Parquet"
+                          " (--format parquet)")
 
 
 def unpack(path, options):
@@ -320,6 +335,8 @@ def open_sources(options):
         kind = options.format if options.format != "auto" else FORMATS.get(name.suffix.lower(), "text")
         if kind == "parquet" and file is not None:
             raise Failure(f"{path}: Parquet is compressed inside; unpack this file first")
+        if kind != "parquet":
+            check_text(path, file or path)
         if kind != "text" and texts:
             sources.append(TextSource(texts))
             texts = []

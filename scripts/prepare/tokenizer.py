@@ -1,10 +1,11 @@
 """Turns bytes of text into tokens.
 
 Each tokenizer has a kind, a vocabulary size (the largest token plus one), the token that begins a document, and
-encode(): bytes to a list of tokens.
+encode() and inside(): the bytes of a text, or of a text's later part, to a list of tokens.
 """
 
 import contextlib
+import functools
 import importlib
 import json
 import os
@@ -61,8 +62,32 @@ class Bytes:
     def encode(self, data, where):
         return data
 
+    inside = encode
 
-class SentencePiece:
+
+class Library:
+    """What the tokenizers of both libraries share. Some, such as Llama 2's, put a blank before a text, and so must not
+    be given a text's later parts alone."""
+
+    @functools.cached_property
+    def prepends(self):
+        return self.after_others(b"a", "the tokenizer") != self.encode(b"a", "the tokenizer")
+
+    def inside(self, data, where):
+        """Returns the tokens of data that follow other text."""
+        return self.after_others(data, where) if self.prepends else self.encode(data, where)
+
+    def after_others(self, data, where):
+        as_text(data, where)  # names the byte, without counting those before it
+        for before in (b"x\n", b"x"):  # one of them does not share a token with the data
+            head = self.encode(before, where)
+            both = self.encode(before + data, where)
+            if both[: len(head)] == head:
+                return both[len(head) :]
+        return self.encode(data, where)
+
+
+class SentencePiece(Library):
     kind = "sentencepiece"
 
     def __init__(self, path, eot):
@@ -92,7 +117,7 @@ class SentencePiece:
         return self.model.EncodeAsIds(as_text(data, where))
 
 
-class Tokenizers:
+class Tokenizers(Library):
     """A tokenizer.json. Its end-of-text token is named in tokenizer_config.json, or has one of the usual names."""
 
     kind = "tokenizers"
@@ -123,6 +148,8 @@ class Tokenizers:
         if self.eot is None:
             wanted = "known to end a text" if eot == "auto" else eot
             raise Failure(f"{path}: has no token {wanted}; name one of its tokens with --eot")
+        if self.eot >= 0:
+            self.model.add_special_tokens([self.name_of(self.eot)])  # its name in a document is text in any case
 
     def names(self, path, eot):
         if eot not in self.USUAL:
@@ -137,7 +164,11 @@ class Tokenizers:
         return self.model.id_to_token(token)
 
     def encode(self, data, where):
-        return self.fast([as_text(data, where)], add_special_tokens=False)[0].ids
+        text = as_text(data, where)
+        try:
+            return self.fast([text], add_special_tokens=False)[0].ids
+        except Exception as error:
+            raise Failure(f"{where}: the tokenizer cannot encode it: {error}") from None
 
 
 def make_tokenizer(name, eot):

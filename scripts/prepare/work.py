@@ -17,9 +17,6 @@ from prepare.tokenizer import make_tokenizer
 from run_files import Failure
 
 
-LINE = b"x\n"  # used as the line before a piece
-
-
 class Worker:
     """Turns jobs into tokens; each process has one."""
 
@@ -27,22 +24,12 @@ class Worker:
         self.tokenizer = make_tokenizer(tokenizer, eot)
         self.code = KINDS[dtype][2]
         self.rule = rule
-        # SentencePiece models such as Llama 2's put a blank before a text, which a piece inside a text does not have.
-        self.prepends = self.after(LINE, b"a") != list(self.tokenizer.encode(b"a", "the tokenizer"))
-
-    def after(self, before, data, where="the tokenizer"):
-        """Returns the tokens of the data if it follows other text."""
-        head = list(self.tokenizer.encode(before, where))
-        both = list(self.tokenizer.encode(before + data, where))
-        return both[len(head) :] if both[: len(head)] == head else list(self.tokenizer.encode(data, where))
 
     def encode(self, document, start, end):
         """Returns the tokens of a piece as they are in the document."""
         where = document.where if start == 0 else f"{document.where}: from byte {start} on"
         data = document.read(start, end)
-        if not self.prepends or start == 0 or document.read(start - 1, start) == b" ":
-            return self.tokenizer.encode(data, where)
-        return self.after(LINE if document.read(start - 1, start) == b"\n" else LINE[:1], data, where)
+        return self.tokenizer.encode(data, where) if start == 0 else self.tokenizer.inside(data, where)
 
     def packed(self, tokens):
         """Returns tokens as little-endian bytes of the file's width."""

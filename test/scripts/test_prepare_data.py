@@ -2,6 +2,7 @@
 text, and, with the libraries of their kinds, of JSON lines and Parquet with tokenizers."""
 
 import array
+import gzip
 import hashlib
 import importlib.util
 import io
@@ -71,15 +72,20 @@ def test_few_documents_lose_their_ends_to_validation(tmp_path):
     assert 0.15 < len(val) / len(text) < 0.21
 
 
-def test_every_twentieth_of_many_documents_is_held_out(tmp_path):
-    texts = [b"document %d" % i for i in range(1, 61)]
-    for number, text in enumerate(texts):
+@pytest.mark.parametrize(("fraction", "said", "chosen"), [
+    (0.05, "1 of every 20", range(20, 61, 20)),
+    (0.4, "2 of every 5", [*range(3, 61, 5), *range(5, 61, 5)]),
+])
+def test_of_many_documents_the_fraction_is_held_out(tmp_path, fraction, said, chosen):
+    texts = {number: b"document %d" % number for number in range(1, 61)}
+    for number, text in texts.items():
         (tmp_path / f"{number:02d}.txt").write_bytes(text)
-    result = prepare(*sorted(tmp_path.glob("*.txt")), "-o", tmp_path / "new" / "folder")
-    assert result.returncode == 0, result.stderr
-    kept, held = divided(texts)
-    assert tokens(tmp_path / "new" / "folder", "text_train_*.bin") == sum(map(document, kept), [])
-    assert tokens(tmp_path / "new" / "folder", "text_val_*.bin") == sum(map(document, held), [])
+    folder = tmp_path / "new" / "folder"
+    result = prepared(*sorted(tmp_path.glob("*.txt")), "-o", folder, "--val-fraction", fraction)
+    assert f"held out: {said} documents" in result.stdout
+    for split, held in (("train", False), ("val", True)):
+        expected = [document(text) for number, text in texts.items() if (number in chosen) == held]
+        assert tokens(folder, f"text_{split}_*.bin") == sum(expected, [])
 
 
 def test_shards_continue_each_other_and_replace_those_of_a_longer_set(tmp_path):
@@ -113,7 +119,10 @@ def test_compressed_files_give_the_tokens_of_what_they_hold(tmp_path, program, s
 @pytest.mark.parametrize(("name", "data", "words"), [
     ("absent.txt", None, "absent.txt: No such file"),
     ("empty.txt", b"", "empty.txt: is empty"),
-    ("packed.jsonl.xz", b"x", "packed.jsonl.xz: is compressed, by its name; unpack it first"),
+    ("packed.jsonl", b"\xfd7zXZ\0", "packed.jsonl: holds xz data and not text; unpack it"),
+    ("a.tar.gz", gzip.compress(b"a.txt".ljust(257, b"\0") + b"ustar\0", mtime=0), "holds tar data and not text"),
+    ("data-00000-of-00001.arrow", b"\xff\xff\xff\xff\x78\1\0\0\x10", "holds Arrow data and not text"),
+    ("train-00000-of-00001", b"PAR1\x15\4\x15", "holds Parquet data and not text"),
     ("damaged.txt.gz", b"x", "damaged.txt.gz: does not unpack (gzip: "),
     ("short.txt", b"x", "1 bytes of text are not enough"),
 ])
@@ -230,7 +239,8 @@ def corpus(tmp_path_factory):
         model = io.BytesIO()
         sentencepiece.SentencePieceTrainer.train(sentence_iterator=map(sentence, range(500)), model_writer=model,
                                                  vocab_size=340, model_type="bpe", byte_fallback=True,
-                                                 normalization_rule_name="identity", minloglevel=2)
+                                                 normalization_rule_name="identity", minloglevel=2,
+                                                 remove_extra_whitespaces=False)  # as Llama 2's
         (folder / "sp.model").write_bytes(model.getvalue())
     if importlib.util.find_spec("tokenizers") is not None:
         train_tokenizer(folder / "hf.json", 300)
@@ -306,11 +316,14 @@ def test_the_files_are_the_same_for_any_number_of_processes(corpus, tmp_path, ki
 
 @pytest.mark.thorough
 @needs("tokenizers", "sentencepiece")
+@pytest.mark.parametrize("between", [b"\n", b"  "])
 @pytest.mark.parametrize("kind", ["sp.model", "hf.json"])
 @pytest.mark.parametrize("held", [0, 0.05])
-def test_a_text_of_several_pieces_has_the_tokens_of_the_whole(corpus, tmp_path, kind, held):
+def test_a_text_of_several_pieces_has_the_tokens_of_the_whole(corpus, tmp_path, kind, held, between):
     data = (corpus / "large.txt").read_bytes()
     assert len(data) > 5 << 18
+    if between != b"\n":
+        data = b"  ".join(data.split())
     while not data[(1 << 20) - 2 :][:4].isalpha():  # a cut at 1 MiB is inside a word
         data = b"x" + data
     (tmp_path / "a.txt").write_bytes(data)
@@ -340,12 +353,17 @@ def test_the_tokenizer_is_copied_beside_the_data(corpus, tmp_path, name):
 @pytest.mark.thorough
 @needs("tokenizers")
 def test_the_end_of_text_can_be_chosen_and_is_plain_text_inside_a_document(corpus, tmp_path):
-    (tmp_path / "a.txt").write_text("the <|begin|> of a <|endoftext|> word")
-    for eot, token in (("auto", 0), ("eos", 0), ("<|begin|>", 1)):
-        arguments = ["--tokenizer", corpus / "hf.json", "--eot", eot, "--val-fraction", 0]
+    from tokenizers import AddedToken, Tokenizer
+
+    (tmp_path / "a.txt").write_text("the <|begin|> of a <|endoftext|> <|plain|> word")
+    tokenizer = Tokenizer.from_file(str(corpus / "hf.json"))
+    tokenizer.add_tokens([AddedToken("<|plain|>", special=False)])  # as the file says
+    tokenizer.save(str(tmp_path / "hf.json"))
+    for eot, token in (("auto", 0), ("eos", 0), ("<|begin|>", 1), ("<|plain|>", 300)):
+        arguments = ["--tokenizer", tmp_path / "hf.json", "--eot", eot, "--val-fraction", 0]
         prepared(tmp_path / "a.txt", *arguments, "-o", tmp_path)
         made = tokens(tmp_path, "text_train_*.bin")
-        assert made[0] == token and not {0, 1} & set(made[1:])
+        assert made[0] == token and not {0, 1, token} & set(made[1:])
     (tmp_path / "tokenizer.json").write_bytes((corpus / "hf.json").read_bytes())
     (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"content": "<|begin|>"}}')
     arguments = ["--tokenizer", tmp_path / "tokenizer.json", "--val-fraction", 0]
@@ -383,7 +401,7 @@ def test_llama3_files_have_wide_tokens(corpus, tmp_path):
 
 def test_empty_rows_are_counted_and_take_no_place(tmp_path):
     rows = ['{"text": "one"}', "", '{"text": ""}', '{"text": null}', '{"text": "two"}']
-    (tmp_path / "a.jsonl").write_text("\n".join(rows))
+    (tmp_path / "a.jsonl").write_text("\r\n".join(rows), encoding="utf-8-sig")  # as Windows writes it
     result = prepare(tmp_path / "a.jsonl", "-o", tmp_path, "--val-fraction", 0)
     assert "2 documents, 6 bytes, 3 empty rows left out" in result.stdout
     assert tokens(tmp_path, "text_train_*.bin") == document(b"one") + document(b"two")
@@ -431,6 +449,18 @@ def test_parquet_of_several_batches_is_as_the_same_rows_in_json(tmp_path):
     for split in ("train", "val"):
         made = tokens(tmp_path, f"parquet_{split}_*.bin")
         assert len(made) > 100000 and made == tokens(tmp_path, f"jsonl_{split}_*.bin")
+
+
+@needs("sentencepiece")
+def test_an_ending_has_the_tokens_that_it_has_after_its_context(corpus, tmp_path):
+    context, endings = "in the beginning", ["was a word", "with light"]
+    (tmp_path / "a.jsonl").write_text(json.dumps({"ctx": context, "endings": endings, "label": "1"}))
+    script("prepare_eval.py", tmp_path / "a.jsonl", "-o", tmp_path / "a.bin", "--tokenizer", corpus / "sp.model",
+           check=True)
+    encode, _, _ = reference(corpus, "sp.model")
+    parts = [encode(context), *(encode(f"{context} {ending}")[len(encode(context)) :] for ending in endings)]
+    words = array.array("H", (tmp_path / "a.bin").read_bytes()[1024:])
+    assert words[3:].tolist() == [1, 2, *(word for part in parts for word in (len(part), *part))]
 
 
 BAD_LINES = {

@@ -76,6 +76,7 @@ def test_a_model_of_another_form_is_one_sentence(tmp_path, content):
     ('{"ctx": "a", "endings": "bc", "label": 0}', "endings a list of texts"),
     ('{"ctx": "%s", "endings": ["b", "c"], "label": 0}' % ("x" * 40000), "is the most"),
     ('{"ctx": "a", "endings": ["b", "c"], "label": 1e400}', "is not JSON with ctx, endings and label"),
+    ('{"ctx": "a", "endings": ["b", "c"], "label": 0.9}', "is not JSON with ctx, endings and label"),
     ('{"ctx": "a", "endings": ["b", "c"]}', "has no 'label'"),
 ])
 def test_a_question_that_cannot_be_asked_is_named_by_its_line(tmp_path, row, why):
@@ -109,6 +110,8 @@ def test_bytes_that_are_not_text_are_tokens_too():
     assert script("tokens.py", "encode", "--tokenizer", "bytes", input=b"a\xff").stdout == b"97 255\n"
     assert script("tokens.py", "encode", "--tokenizer", "bytes", b"a\xff").stdout == b"97 255\n"
     one_sentence(script("tokens.py", "decode", "--tokenizer", "bytes", input=b"\xff"), "tokens.py")
+    latin = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    assert script("tokens.py", "decode", "--tokenizer", "bytes", "226 130 172", env=latin).stdout == "€\n".encode()
 
 
 def test_a_loss_beyond_float32_becomes_infinite_for_tensorboard(tmp_path):
