@@ -136,7 +136,9 @@ install_wheels() {
     fi
     say "getting $3, into $target"
     rm -rf "$target.new"
-    if "$python" -m pip install -q --no-deps --disable-pip-version-check --root-user-action=ignore --target "$target.new" "${@:5}"; then
+    # A variable: before 22.1, as on Ubuntu 22.04, pip has no such option.
+    if PIP_ROOT_USER_ACTION=ignore "$python" -m pip install -q --no-deps --disable-pip-version-check \
+        --target "$target.new" "${@:5}"; then
         rm -rf "$target"
         mv "$target.new" "$target"
     else
@@ -214,11 +216,12 @@ if [ -n "$nvcc" ]; then
     install_wheels cudnn-frontend include 'the cuDNN frontend headers (nvidia-cudnn-frontend, a Python wheel)' \
         'attention on GPUs does without cuDNN' 'nvidia-cudnn-frontend>=1.5,<1.19'
 fi
-# Optional libraries of scripts/prepare_data.py, which also looks for them here. pyarrow from 21 on needs a newer NumPy.
+# Optional libraries of scripts/prepare_data.py, which also looks for them here. pyarrow from 21 on needs a newer NumPy,
+# and Python 3.14 a newer pyarrow.
 install_wheels prepare_data 'pyarrow tokenizers sentencepiece' \
     'sentencepiece, tokenizers and pyarrow (Python wheels, 46 MB) for scripts/prepare_data.py and sample.prompt' \
     'scripts/prepare_data.py takes text and JSON lines as bytes, and its other tests are skipped' \
-    'sentencepiece>=0.2' 'tokenizers>=0.20' 'pyarrow>=18,<21'
+    'sentencepiece>=0.2' 'tokenizers>=0.20' 'pyarrow>=18,<21;python_version<"3.14"' 'pyarrow>=22;python_version>="3.14"'
 if [ "$tests" = 1 ]; then
     install_transformers
     # TensorBoard's own reader of event files, for the tests of scripts/metrics.py, which writes them without it.
