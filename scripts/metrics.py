@@ -36,7 +36,9 @@ def exact(value):
 
 def figures(entry):
     """Returns name -> number for a step: first the figures of the step, then of each stage; None if unknown."""
-    whole = {key: exact(value) for key, value in entry.items() if key not in NO_FIGURES
+    parts = {f"{key}/{name}": value for key, part in entry.items() if isinstance(part, dict)
+             for name, value in part.items()}  # of the experts and of the slowest rank
+    whole = {key: exact(value) for key, value in {**entry, **parts}.items() if key not in NO_FIGURES
              and not isinstance(value, (str, list, dict))}
     stages = {(stage["stage"], key): exact(value) for stage in entry["stages"] for key, value in stage.items()
               if key != "stage"}
@@ -103,7 +105,7 @@ def events_of(entry, wall):
     if entry["type"] == "eval":
         return scalars_event(wall, int(entry["step"]), {f"eval/{entry['name']}": number(entry["accuracy"])})
     whole, stages = figures(entry)
-    scalars = {GROUPS.get(key, f"step/{key}"): value for key, value in whole.items()}
+    scalars = {GROUPS.get(key, key if "/" in key else f"step/{key}"): value for key, value in whole.items()}
     scalars.update({f"memory/{key}/stage_{stage}" if "bytes" in key else f"slots/{key}/stage_{stage}": value
                     for (stage, key), value in stages.items()})
     return scalars_event(wall, int(entry["step"]), scalars)
@@ -194,7 +196,8 @@ def make_csv(options):
     with form_of(options.file, "metrics file; name one with log.metrics"):
         for step, entry in run.steps.items():
             whole, stages = figures(entry)
-            rows[step] = {**whole, **{f"stage{stage}_{key}": value for (stage, key), value in stages.items()}}
+            rows[step] = {**{key.replace("/", "_"): value for key, value in whole.items()},
+                          **{f"stage{stage}_{key}": value for (stage, key), value in stages.items()}}
     for step, loss in run.vals.items():
         rows.setdefault(step, {})["val_loss"] = loss
     for step, accuracies in run.evals.items():

@@ -99,6 +99,7 @@ class Run:
             self.head = self.metrics.head
             self.config = self.head["config"]
             self.family = self.config["model"]["family"]
+            self.done = self.metrics.reached >= self.metrics.heads[-1]["config"]["train"]["steps"]
         traces = [options.trace] if options.trace else sorted(folder.glob("trace*.json"))[:1] if folder else []
         self.trace = Trace(traces[0], options.step) if traces else None
         self.plan = self.find_plan(options.plan, folder)
@@ -536,9 +537,8 @@ def follow(options):
         if grown != seen:
             with contextlib.suppress(NoStepYet):
                 run = Run(options)
-                done = max(run.metrics.steps) >= run.config["train"]["steps"]
-                write_file(options.output, page(run, 0 if done else EVERY))
-                if done:
+                write_file(options.output, page(run, 0 if run.done else EVERY))
+                if run.done:
                     return
         seen = grown
         time.sleep(EVERY)

@@ -194,9 +194,12 @@ class Metrics(History):
                 self.add(entry)
             if not self.heads:
                 raise Failure(f"{path}: is not a metrics file: no line of it begins a run; name one with log.metrics")
-            self.head = self.heads[-1]
             if not self.steps:
                 raise NoStepYet(f"{path}: has no step yet")
+            last, newest = self.start_of[max(self.steps)], len(self.heads) - 1
+            self.head = self.heads[last]
+            # The last step of the newest start, which may have begun anew or gone on after the run's last step.
+            self.reached = max(self.steps) if last == newest else int(self.heads[-1].get("after_step", 0))
             # The loss is null if it was not finite, so that the step's update was skipped, and in a dry run.
             self.loss = {step: number(entry["loss"]) for step, entry in self.steps.items() if entry["loss"] is not None}
             self.vals = {step: loss for step, loss in self.vals.items() if loss is not None}

@@ -27,10 +27,11 @@
 struct Metrics {
     MetricsSetup setup;
     const Config *config;
-    const char *path; // log.metrics; empty: no file
-    int fd;           // -1: no file
-    FileLock lock;    // keeps other runs from writing to a regular file
-    bool said;        // the first step line of this start is written
+    const char *path;   // log.metrics; empty: no file
+    int64_t after_step; // of the checkpoint that this start resumes; -1: none
+    int fd;             // -1: no file
+    FileLock lock;      // keeps other runs from writing to a regular file
+    bool said;          // the first step line of this start is written
     bool terminal, progress_shown;
     double quickest, raised; // highest MFU of a step; ratio of remeasured to initial peak
     int measurements;        // measurements of the peak, after the first
@@ -122,7 +123,9 @@ static int open_file_(Metrics *metrics, int64_t after_step, Error *err) {
 
 Metrics *metrics_open(const Config *config, const MetricsSetup *setup, int64_t after_step, Error *err) {
     Metrics *metrics = xcalloc(1, sizeof *metrics);
-    *metrics = (Metrics){.setup = *setup, .config = config, .path = config->log.metrics, .raised = 1.0, .fd = -1};
+    *metrics = (Metrics){.setup = *setup, .config = config, .path = config->log.metrics, .after_step = after_step};
+    metrics->raised = 1.0;
+    metrics->fd = -1;
     // Progress goes to a terminal that can overwrite a line. mpirun gives its first rank a terminal even if the output
     // goes to a file, so a parent tells its ranks whether its stdout is a terminal; other launchers' ranks have none.
     const char *parent = getenv(LAUNCH_TERMINAL_VARIABLE), *kind = getenv("TERM");
@@ -205,6 +208,7 @@ int metrics_run(Metrics *metrics, int64_t parameters, Error *err) {
                  setup->peak_tflops > 0.0 ? setup->peak_tflops : NAN, setup->flops_per_token_full,
                  setup->flops_per_token_causal);
     if (setup->outside_gib > 0) json_members(out, "outside_gib %.9g", setup->outside_gib);
+    json_members(out, "after_step %jd", max_i64(metrics->after_step, 0));
     return line_end_(&line, metrics, err);
 }
 

@@ -298,7 +298,8 @@ TEST_BETWEEN(run_line_carries_the_configuration, desk_open, desk_close) {
     assert_non_null(strstr(desk.file, "\",\"config\":{\"model\":{"));
     assert_non_null(strstr(desk.file, "},\"world\":4,\"parameters\":65285660672,\"active_parameters\":65285660672,"
                                       "\"microbatches\":8,\"peak_tflops\":0.02,"
-                                      "\"flops_per_token_full\":8000000,\"flops_per_token_causal\":6000000}\n"));
+                                      "\"flops_per_token_full\":8000000,\"flops_per_token_causal\":6000000,"
+                                      "\"after_step\":0}\n"));
 }
 
 TEST_BETWEEN(what_is_not_a_number_is_null, desk_open, desk_close) {

@@ -182,15 +182,19 @@ EVAL = json.dumps({"type": "eval", "step": 2, "name": "hellaswag", "accuracy": 0
 
 
 @needs_reader
-def test_skipped_steps_and_evaluations_are_carried_over(tmp_path):
-    path = file_of(tmp_path, HEAD, step_line(1, 11.0), BAD, val_line(2, None), EVAL, step_line(3, 10.0))
+def test_skipped_steps_experts_and_evaluations_are_carried_over(tmp_path):
+    parts = {"experts": {"fullest": 1.5, "tokens": [[1, 3]]}, "slowest": {"rank": 3, "host": "a", "cost": 0.25}}
+    last = json.dumps({**json.loads(step_line(3, 10.0)), **parts})
+    path = file_of(tmp_path, HEAD, step_line(1, 11.0), BAD, val_line(2, None), EVAL, last)
     assert metrics("tensorboard", path, "-o", tmp_path / "board").returncode == 0
     found = read_back(tmp_path / "board")
     assert found["loss/train"] == {1: 11.0, 3: 10.0} and "loss/val" not in found
     assert found["step/skipped"] == {2: 1.0} and found["eval/hellaswag"] == {2: 0.25}
+    assert [found[tag] for tag in ("experts/fullest", "slowest/rank", "slowest/cost")] == [{3: 1.5}, {3: 3}, {3: 0.25}]
     rows = list(csv.DictReader(io.StringIO(metrics("csv", path).stdout)))
     told = [(row["loss"], row["skipped"], row["hellaswag_accuracy"]) for row in rows]
     assert told == [("11.0", "", ""), ("", "1", "0.25"), ("10.0", "", "")]
+    assert (rows[2]["experts_fullest"], rows[2]["slowest_cost"]) == ("1.5", "0.25") and "slowest_host" not in rows[2]
 
 
 def test_a_stages_figure_that_is_no_number_is_one_sentence(tmp_path):

@@ -152,19 +152,21 @@ def test_each_layout_of_a_run_is_compared_with_its_own_plan_and_resumes_are_mark
 @pytest.mark.thorough
 def test_a_followed_run_is_written_again_until_its_last_step(folder, tmp_path):
     lines, path = (folder / "metrics.jsonl").read_text().splitlines(keepends=True), tmp_path / "metrics.jsonl"
-    path.write_text("".join(lines[:3]))
-    following = subprocess.Popen([sys.executable, ROOT / "scripts/report.py", path, "--plan", folder / "plan.json",
-                                  "--follow", "-o", tmp_path / "r.html"], env=environment())
+    path.write_text("".join([*lines, lines[0]]))  # a complete run, and the start of another in the same file
+    words = [path, "--plan", folder / "plan.json", "--follow", "-o", tmp_path / "r.html"]
+    following = subprocess.Popen([sys.executable, ROOT / "scripts/report.py", *words], env=environment())
     try:
         wait_until((tmp_path / "r.html").exists, "no page")
         assert 'http-equiv="refresh"' in (tmp_path / "r.html").read_text()
         with path.open("a") as file:
-            file.write("".join(lines[3:]))
+            file.write("".join(lines[1:]))
         assert following.wait(timeout=120) == 0
         text = (tmp_path / "r.html").read_text()
         assert "6 of 6" in text and 'http-equiv="refresh"' not in text
     finally:
         following.kill()
+    path.write_text("".join(lines) + json.dumps({**json.loads(lines[0]), "after_step": 6}) + "\n")  # resumed at its end
+    assert report(*words, timeout=120).returncode == 0
 
 
 # ---- in a browser ----------------------------------------------------------------------------------------------------
