@@ -156,7 +156,7 @@ int run_train(Run *run, Error *err) {
         if ((status = optimizer_wait(run->optimizer, err)) != 0) continue;
         status = checkpoint_save(run->checkpoint, step, batch_position(&run->batch, step), &run->step_guard, err);
     }
-    if (status != 0 && !err->everywhere) return -1;
+    if (status != 0 && !err->everywhere && world_size(run->world) > 1) return -1;
     status_page_set_action(run->status_page, "writing the last checkpoint");
     Error failure = {0};
     int finished = checkpoint_finish(run->checkpoint, status == 0 ? err : &failure);

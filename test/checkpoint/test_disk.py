@@ -14,7 +14,8 @@ import pytest
 
 from harm import rank_process, small_config
 from checkpoint_runs import Disk, saved_run, several_ranks, tiny, whole_checkpoints
-from trainer_runs import LLAMA, Job, Trainer, checkpoint_names, layout, saving, verify, wait_for_lines, wait_until
+from trainer_runs import (LLAMA, Job, Trainer, checkpoint_names, layout, preload, saving, verify, wait_for_lines,
+                          wait_until)
 
 SOON = 60  # seconds: limit for every run here; a run that waits for a named pipe never ends
 
@@ -333,4 +334,21 @@ def test_a_shard_that_shrinks_under_a_run_ends_it_with_a_sentence(tmp_path, p):
     ), result.stderr
     assert result.stderr.count("ends before byte") == 1
     assert p == 1 or "[rank " in said
+    assert whole_checkpoints(tmp_path / "saved")
+
+
+def test_a_run_of_one_rank_that_fails_completes_the_checkpoint_that_it_writes(tmp_path):
+    """The shard shrinks while the first checkpoint is written; the next step cannot read its samples."""
+    trainer = tiny(tmp_path)
+    slow = preload(tmp_path / "slow.so", r"""
+    int fsync(int file) {
+        struct stat status;
+        bool regular = fstat(file, &status) == 0 && S_ISREG(status.st_mode);
+        if (regular && truncate(getenv("SHARD"), 1024) == 0) usleep(300000);
+        return REAL(fsync)(file);
+    }""")
+    environment = {"LD_PRELOAD": str(slow), "SHARD": str(tmp_path / "train.bin")}
+    keys = {"train.steps": 100000, "data.val_every": 0}
+    result = trainer.run(keys, saving(tmp_path / "saved", 3), code=1, environment=environment)
+    assert "ends before byte" in last_sentence(result) and f"saved {tmp_path}/saved/step_00000003" in result.stderr
     assert whole_checkpoints(tmp_path / "saved")
